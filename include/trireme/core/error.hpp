@@ -1,0 +1,78 @@
+#pragma once
+
+#include <cstdint>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "trireme/core/text.hpp"
+
+namespace trireme {
+
+/// Where an error happened: which rank, and in which operation. A rank of -1 means "not in a group".
+struct origin {
+  int rank = -1;
+  std::string operation;
+  friend bool operator==(origin const&, origin const&) = default;
+};
+
+/// The root of every exception that trireme throws.
+///
+/// `what()` is one sentence that starts with the public name, says what is wrong, where, and what to do.
+/// Library code throws; it never ends the program.
+class error : public std::runtime_error {
+ public:
+  explicit error(std::string const& message, origin where = {})
+      : std::runtime_error(where.rank < 0 ? message : text("rank ", where.rank, ": ", message)),
+        where_(std::move(where)) {}
+  [[nodiscard]] int rank() const noexcept { return where_.rank; }
+  [[nodiscard]] std::string const& operation() const noexcept { return where_.operation; }
+
+ private:
+  origin where_;
+};
+
+/// What the caller asked for cannot be: a shape, an option or a combination is wrong.
+struct config_error : error {
+  using error::error;
+};
+
+/// A communicator failed: a peer died, was late past the deadline, or the transport reported an error.
+struct comm_error : error {
+  using error::error;
+};
+
+/// An assertion of the active level failed (see assertion.hpp).
+struct assertion_error : error {
+  using error::error;
+};
+
+/// Numbers went wrong in a way that more steps will not mend (non-finite gradients again and again).
+struct numeric_error : error {
+  using error::error;
+};
+
+/// A file could not be opened, read or written.
+struct io_error : error {
+  io_error(std::string path, std::string_view reason)
+      : error(text(path, ": ", reason)), path_(std::move(path)) {}
+  [[nodiscard]] std::string const& path() const noexcept { return path_; }
+
+ private:
+  std::string path_;
+};
+
+/// A file was read but is not what it should be. Carries the byte offset at which that was noticed.
+struct format_error : error {
+  format_error(std::string path, std::uint64_t offset, std::string_view reason)
+      : error(text(path, ": byte ", offset, ": ", reason)), path_(std::move(path)), offset_(offset) {}
+  [[nodiscard]] std::string const& path() const noexcept { return path_; }
+  [[nodiscard]] std::uint64_t offset() const noexcept { return offset_; }
+
+ private:
+  std::string path_;
+  std::uint64_t offset_;
+};
+
+}  // namespace trireme

@@ -1,0 +1,58 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <initializer_list>
+#include <span>
+#include <string>
+
+#include "trireme/core/error.hpp"
+
+namespace trireme {
+
+/// The extents of a dense row-major tensor, outermost first; at most `shape::max_rank` of them.
+class shape {
+ public:
+  static constexpr int max_rank = 6;
+
+  constexpr shape() = default;
+  constexpr shape(std::initializer_list<std::int64_t> extents) {
+    for (auto const extent : extents) push_back(extent);
+  }
+  constexpr explicit shape(std::span<std::int64_t const> extents) {
+    for (auto const extent : extents) push_back(extent);
+  }
+
+  [[nodiscard]] constexpr int rank() const noexcept { return rank_; }
+  [[nodiscard]] constexpr std::int64_t operator[](int axis) const noexcept {
+    return extents_[static_cast<std::size_t>(axis)];
+  }
+  /// Number of elements; 1 for a scalar (rank 0).
+  [[nodiscard]] constexpr std::int64_t size() const noexcept {
+    std::int64_t product = 1;
+    for (int axis = 0; axis < rank_; ++axis) product *= (*this)[axis];
+    return product;
+  }
+  constexpr void push_back(std::int64_t extent) {
+    if (rank_ == max_rank) throw config_error(text("trireme::shape: more than ", max_rank, " extents"));
+    if (extent < 0) throw config_error(text("trireme::shape: extent ", extent, " is negative"));
+    extents_[static_cast<std::size_t>(rank_++)] = extent;
+  }
+  [[nodiscard]] constexpr std::span<std::int64_t const> extents() const noexcept {
+    return {extents_.data(), static_cast<std::size_t>(rank_)};
+  }
+  friend constexpr bool operator==(shape const&, shape const&) = default;
+
+ private:
+  std::array<std::int64_t, max_rank> extents_{};
+  int rank_ = 0;
+};
+
+/// "(8, 256, 384)"
+[[nodiscard]] inline std::string to_string(shape const& extents) {
+  std::string out = "(";
+  for (int axis = 0; axis < extents.rank(); ++axis) out += text(axis == 0 ? "" : ", ", extents[axis]);
+  return out + ")";
+}
+
+}  // namespace trireme

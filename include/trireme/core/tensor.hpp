@@ -1,0 +1,138 @@
+#pragma once
+
+#include <concepts>
+#include <cstdint>
+#include <span>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "trireme/core/dtype.hpp"
+#include "trireme/core/shape.hpp"
+#include "trireme/core/space.hpp"
+
+namespace trireme {
+
+/// A dense row-major block of elements that somebody else owns, in the memory space that its type names.
+///
+/// Copying a view copies no element. Only `ops` and `comm` (through `raw`) look at the elements; everything above
+/// passes views on. In host memory users may, through `span()` and `operator[]`.
+template <class T, class Space = host>
+class tensor_view {
+ public:
+  using value_type = std::remove_const_t<T>;
+  using space = Space;
+
+  constexpr tensor_view() = default;
+  constexpr tensor_view(T* address, shape extents) noexcept : address_(address), shape_(extents) {}
+  /// A whole vector or span of host memory as a tensor of rank 1.
+  template <class Container>
+    requires(std::same_as<Space, host> && requires(Container& c) { std::span<T>(c); } &&
+             !std::is_base_of_v<tensor_view, std::remove_cvref_t<Container>>)
+  constexpr tensor_view(Container& elements) noexcept  // NOLINT(google-explicit-constructor): a vector is a view
+      : address_(std::span<T>(elements).data()),
+        shape_({static_cast<std::int64_t>(std::span<T>(elements).size())}) {}
+
+  [[nodiscard]] constexpr shape const& extents() const noexcept { return shape_; }
+  [[nodiscard]] constexpr std::int64_t extent(int axis) const noexcept { return shape_[axis]; }
+  [[nodiscard]] constexpr int rank() const noexcept { return shape_.rank(); }
+  [[nodiscard]] constexpr std::int64_t size() const noexcept { return address_ == nullptr ? 0 : shape_.size(); }
+  [[nodiscard]] constexpr std::size_t bytes() const noexcept { return static_cast<std::size_t>(size()) * sizeof(T); }
+  [[nodiscard]] constexpr bool empty() const noexcept { return size() == 0; }
+  /// Where the elements are, as a number to pass on, not to dereference: see raw().
+  [[nodiscard]] constexpr T* address() const noexcept { return address_; }
+
+  /// The same elements under another shape of equal size.
+  [[nodiscard]] constexpr tensor_view reshaped(shape extents) const noexcept { return {address_, extents}; }
+  /// Elements [first, first + count) in row-major order, as rank 1.
+  [[nodiscard]] constexpr tensor_view flat(std::int64_t first, std::int64_t count) const noexcept {
+    return {address_ + first, shape{count}};
+  }
+  [[nodiscard]] constexpr tensor_view flat() const noexcept { return {address_, shape{size()}}; }
+  /// Rows [first, first + count) along the outermost axis.
+  [[nodiscard]] constexpr tensor_view rows(std::int64_t first, std::int64_t count) const {
+    shape part{count};
+    std::int64_t row = 1;
+    for (int axis = 1; axis < rank(); ++axis) {
+      part.push_back(extent(axis));
+      row *= extent(axis);
+    }
+    return {address_ + first * row, part};
+  }
+  constexpr operator tensor_view<T const, Space>() const noexcept  // NOLINT(google-explicit-constructor)
+    requires(!std::is_const_v<T>)
+  {
+    return {address_, shape_};
+  }
+
+  [[nodiscard]] constexpr std::span<T> span() const noexcept
+    requires std::same_as<Space, host>
+  {
+    return {address_, static_cast<std::size_t>(size())};
+  }
+  [[nodiscard]] constexpr T& operator[](std::int64_t index) const noexcept
+    requires std::same_as<Space, host>
+  {
+    return address_[index];
+  }
+
+ private:
+  T* address_ = nullptr;
+  shape shape_;
+};
+
+template <class Container>
+tensor_view(Container&) -> tensor_view<typename Container::value_type, host>;
+template <class T, std::size_t Extent>
+tensor_view(std::span<T, Extent>&) -> tensor_view<T, host>;
+
+/// The elements themselves. Called by kernels and communicators only (checked by scripts/lint); there is none for
+/// phantom memory, so a forgotten call does not compile.
+template <class T>
+[[nodiscard]] constexpr T* raw(tensor_view<T, host> view) noexcept {
+  return view.address();
+}
+
+/// A block of elements with an owner. Uninitialised when made.
+template <class T, class Space = host>
+class tensor {
+ public:
+  using value_type = T;
+  using space = Space;
+
+  tensor() = default;
+  explicit tensor(shape extents)
+      : bytes_(static_cast<std::size_t>(extents.size()) * sizeof(T)),
+        view_(static_cast<T*>(Space::allocate(bytes_)), extents) {}
+  tensor(tensor&& other) noexcept : bytes_(std::exchange(other.bytes_, 0)), view_(std::exchange(other.view_, {})) {}
+  tensor& operator=(tensor&& other) noexcept {
+    std::swap(bytes_, other.bytes_);
+    std::swap(view_, other.view_);
+    return *this;
+  }
+  ~tensor() {
+    if (view_.address() != nullptr) Space::deallocate(view_.address(), bytes_);
+  }
+
+  [[nodiscard]] tensor_view<T, Space> view() const noexcept { return view_; }
+  operator tensor_view<T, Space>() const noexcept { return view_; }        // NOLINT(google-explicit-constructor)
+  operator tensor_view<T const, Space>() const noexcept { return view_; }  // NOLINT(google-explicit-constructor)
+  [[nodiscard]] shape const& extents() const noexcept { return view_.extents(); }
+  [[nodiscard]] std::int64_t size() const noexcept { return view_.size(); }
+  [[nodiscard]] std::span<T> span() const noexcept
+    requires std::same_as<Space, host>
+  {
+    return view_.span();
+  }
+  [[nodiscard]] T& operator[](std::int64_t index) const noexcept
+    requires std::same_as<Space, host>
+  {
+    return view_[index];
+  }
+
+ private:
+  std::size_t bytes_ = 0;
+  tensor_view<T, Space> view_;
+};
+
+}  // namespace trireme
