@@ -1,0 +1,107 @@
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <cstdlib>
+#include <string_view>
+
+// Intrinsics and standard headers are included before a region begins: what a region declares is compiled for its CPU.
+#if defined(__x86_64__) && (defined(__GNUC__) || defined(__clang__))
+#define TRIREME_X86 1
+#include <immintrin.h>
+#else
+#define TRIREME_X86 0
+#endif
+
+// Regions of code for one CPU level, so that a program built with plain -O2 has the fast kernels too and picks them at
+// run time. Inside a region: free functions and function templates only (g++ compiles a lambda or a template declared
+// elsewhere for the baseline), in a namespace named for the level, so that no baseline program ever calls them by
+// overload resolution.
+//
+//     TRIREME_TARGET_AVX2_BEGIN
+//     namespace trireme::ops::detail::avx2 { inline __m256 half(__m256 x) { ... } }
+//     TRIREME_TARGET_END
+#if defined(__clang__)
+#define TRIREME_TARGET_BEGIN_(features) \
+  TRIREME_PRAGMA_(clang attribute push(__attribute__((target(features))), apply_to = function))
+#define TRIREME_TARGET_END TRIREME_PRAGMA_(clang attribute pop)
+#else
+#define TRIREME_TARGET_BEGIN_(features) TRIREME_PRAGMA_(GCC push_options) TRIREME_PRAGMA_(GCC target(features))
+#define TRIREME_TARGET_END TRIREME_PRAGMA_(GCC pop_options)
+#endif
+#define TRIREME_PRAGMA_(text) _Pragma(#text)
+
+#define TRIREME_TARGET_AVX2_BEGIN TRIREME_TARGET_BEGIN_("avx2,fma,f16c,bmi,bmi2")
+#define TRIREME_TARGET_AVX512_BEGIN \
+  TRIREME_TARGET_BEGIN_("avx2,fma,f16c,bmi,bmi2,avx512f,avx512bw,avx512vl,avx512dq,avx512cd")
+#define TRIREME_TARGET_AVX512_BF16_BEGIN \
+  TRIREME_TARGET_BEGIN_("avx2,fma,f16c,bmi,bmi2,avx512f,avx512bw,avx512vl,avx512dq,avx512cd,avx512bf16")
+
+namespace trireme::ops {
+
+/// What kernels may ask of the CPU; each level contains those before it.
+enum class cpu_level {
+  baseline,     ///< whatever the program was compiled for
+  avx2,         ///< AVX2 and FMA
+  avx512,       ///< AVX-512 F, BW, VL, DQ, CD
+  avx512_bf16,  ///< and the bfloat16 dot product
+};
+
+/// The name of a level, as TRIREME_CPU takes it.
+[[nodiscard]] constexpr std::string_view name_of(cpu_level level) noexcept {
+  switch (level) {
+    case cpu_level::avx2:
+      return "avx2";
+    case cpu_level::avx512:
+      return "avx512";
+    case cpu_level::avx512_bf16:
+      return "avx512_bf16";
+    case cpu_level::baseline:
+      break;
+  }
+  return "baseline";
+}
+
+/// The highest level that this CPU and its operating system have.
+[[nodiscard]] inline cpu_level available() noexcept {
+#if TRIREME_X86
+  __builtin_cpu_init();
+  if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma")) return cpu_level::baseline;
+  bool const avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+                      __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
+                      __builtin_cpu_supports("avx512cd");
+  if (!avx512) return cpu_level::avx2;
+  return __builtin_cpu_supports("avx512bf16") ? cpu_level::avx512_bf16 : cpu_level::avx512;
+#else
+  return cpu_level::baseline;
+#endif
+}
+
+namespace detail {
+
+inline cpu_level level_from_environment() noexcept {
+  char const* value = std::getenv("TRIREME_CPU");
+  std::string_view const name = value == nullptr ? "" : value;
+  for (auto const level : {cpu_level::baseline, cpu_level::avx2, cpu_level::avx512}) {
+    if (name == name_of(level)) return std::min(level, available());
+  }
+  return available();
+}
+
+inline std::atomic<cpu_level>& active_level() noexcept {
+  static std::atomic<cpu_level> level{level_from_environment()};
+  return level;
+}
+
+}  // namespace detail
+
+/// The level that kernels use: the CPU's, unless the environment variable TRIREME_CPU (baseline, avx2, avx512) or the
+/// setter below lowered it.
+[[nodiscard]] inline cpu_level detected() noexcept { return detail::active_level().load(std::memory_order_relaxed); }
+
+/// Uses `level`, or what the CPU has if that is less. For tests and benchmarks, between steps.
+inline void detected(cpu_level level) noexcept {
+  detail::active_level().store(std::min(level, available()), std::memory_order_relaxed);
+}
+
+}  // namespace trireme::ops
