@@ -26,8 +26,13 @@
   TRIREME_PRAGMA_(clang attribute push(__attribute__((target(features))), apply_to = function))
 #define TRIREME_TARGET_END TRIREME_PRAGMA_(clang attribute pop)
 #else
-#define TRIREME_TARGET_BEGIN_(features) TRIREME_PRAGMA_(GCC push_options) TRIREME_PRAGMA_(GCC target(features))
-#define TRIREME_TARGET_END TRIREME_PRAGMA_(GCC pop_options)
+// g++ 12 calls the deliberately undefined operands inside its own intrinsics uninitialised; hence the silence.
+#define TRIREME_TARGET_BEGIN_(features)                           \
+  TRIREME_PRAGMA_(GCC diagnostic push)                            \
+  TRIREME_PRAGMA_(GCC diagnostic ignored "-Wuninitialized")       \
+  TRIREME_PRAGMA_(GCC diagnostic ignored "-Wmaybe-uninitialized") \
+  TRIREME_PRAGMA_(GCC push_options) TRIREME_PRAGMA_(GCC target(features))
+#define TRIREME_TARGET_END TRIREME_PRAGMA_(GCC pop_options) TRIREME_PRAGMA_(GCC diagnostic pop)
 #endif
 #define TRIREME_PRAGMA_(text) _Pragma(#text)
 
