@@ -1,0 +1,123 @@
+#pragma once
+
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "trireme/core/dtype.hpp"
+#include "trireme/core/error.hpp"
+#include "trireme/core/tensor.hpp"
+
+namespace trireme {
+
+/// A tensor_view whose element type is known at run time only: what a dataset hands to a model.
+///
+/// Errors  as<T>() throws config_error if the elements are of another type; an empty view is every type's.
+template <class Space = host>
+struct any_view {
+  void const* address = nullptr;
+  dtype type = dtype::f32;
+  shape extents;
+
+  template <element T>
+  [[nodiscard]] tensor_view<T const, Space> as() const {
+    if (type != dtype_of<T>) {
+      if (empty()) return {};
+      throw config_error(text("trireme::any_view: the elements are ", name_of(type), ", but ", name_of(dtype_of<T>),
+                              " was asked for: check that the dataset has the types that the model takes"));
+    }
+    return {static_cast<T const*>(address), extents};
+  }
+
+  [[nodiscard]] std::int64_t size() const noexcept { return address == nullptr ? 0 : extents.size(); }
+  [[nodiscard]] bool empty() const noexcept { return size() == 0; }
+  [[nodiscard]] std::size_t bytes() const noexcept { return static_cast<std::size_t>(size()) * size_of(type); }
+
+  /// Rows [first, first + count) along the outermost axis.
+  [[nodiscard]] any_view rows(std::int64_t first, std::int64_t count) const {
+    shape part{count};
+    for (int axis = 1; axis < extents.rank(); ++axis) part.push_back(extents[axis]);
+    auto const row = extents[0] == 0 ? 0 : extents.size() / extents[0] * static_cast<std::int64_t>(size_of(type));
+    return {static_cast<std::byte const*>(address) + first * row, type, part};
+  }
+};
+
+/// A typed view with its type put away.
+template <class T, class Space>
+[[nodiscard]] any_view<Space> erase_type(tensor_view<T, Space> view) noexcept {
+  return {view.address(), dtype_of<std::remove_const_t<T>>, view.extents()};
+}
+
+/// Some samples: their inputs, their targets, and their numbers. Owns nothing.
+///
+/// Shapes  inputs (n, ...), targets (n, ...): the outermost axis is the sample; ids (n), or empty where nothing
+///         depends on them. An id is the number of the sample in the whole dataset, the same on every rank: it is
+///         what random numbers (dropout) are drawn for, so that they do not depend on who computes the sample.
+template <class Space = host>
+struct samples_in {
+  any_view<Space> inputs;
+  any_view<Space> targets;
+  std::span<std::int64_t const> ids;
+
+  [[nodiscard]] std::int64_t count() const noexcept { return inputs.extents.rank() == 0 ? 0 : inputs.extents[0]; }
+  /// Samples [first, first + n).
+  [[nodiscard]] samples_in part(std::int64_t first, std::int64_t n) const {
+    return {inputs.rows(first, n), targets.extents.rank() == 0 ? targets : targets.rows(first, n),
+            ids.empty() ? ids : ids.subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(n))};
+  }
+};
+
+using samples = samples_in<host>;
+
+/// Samples from one's own arrays, e.g. the fields of a running solver.
+///
+/// Shapes  features (n, ...), targets (n, ...) or empty (to predict), ids (n) or empty.
+/// Errors  throws config_error if the numbers of samples differ.
+template <class X, class Y, class Space>
+[[nodiscard]] samples_in<Space> make_samples(tensor_view<X, Space> features, tensor_view<Y, Space> targets,
+                                             std::span<std::int64_t const> ids = {}) {
+  if (features.rank() == 0) throw config_error("trireme::make_samples: the features have no axis of samples");
+  auto const count = features.extent(0);
+  auto const wrong = [count](char const* what, std::int64_t found) {
+    return config_error(text("trireme::make_samples: there are ", count, " rows of features but ", found, what));
+  };
+  if (!targets.empty() && targets.extent(0) != count) throw wrong(" rows of targets", targets.extent(0));
+  if (!ids.empty() && static_cast<std::int64_t>(ids.size()) != count) {
+    throw wrong(" sample numbers", static_cast<std::int64_t>(ids.size()));
+  }
+  return {erase_type(features), erase_type(targets), ids};
+}
+
+// The parts of a dataset. Each requirement is a concept of its own, so that a compiler can name the missing one.
+template <class D>
+concept has_sample_count = requires(D const& data) {
+  { data.size() } -> std::same_as<std::int64_t>;
+};
+template <class D>
+concept has_sample_types = requires(D const& data) {
+  { data.input_type() } -> std::same_as<dtype>;
+  { data.target_type() } -> std::same_as<dtype>;
+};
+template <class D>
+concept has_sample_shapes = requires(D const& data) {
+  { data.input_shape() } -> std::convertible_to<shape>;
+  { data.target_shape() } -> std::convertible_to<shape>;
+};
+template <class D>
+concept has_sample_read = requires(D const& data, std::span<std::int64_t const> ids, void* inputs, void* targets) {
+  { data.read(ids, inputs, targets) } -> std::same_as<void>;
+};
+
+/// A numbered collection of samples, all of one shape.
+///
+/// Requires  size(): the number of samples, int64; input_type(), target_type(): their element types; input_shape(),
+///           target_shape(): the shape of one sample; read(ids, inputs, targets) const: writes samples ids[0],
+///           ids[1], ... one after another, dense and row-major, to two buffers of the caller.
+/// Threads   read() is called from several threads at once.
+/// Not asked copying, an order, randomness: which sample comes when is the sampler's business.
+/// Models    data::function, data::in_memory, data::token_windows, data::held_out_windows.
+template <class D>
+concept dataset = has_sample_count<D> && has_sample_types<D> && has_sample_shapes<D> && has_sample_read<D>;
+
+}  // namespace trireme
