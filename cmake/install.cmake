@@ -1,0 +1,21 @@
+include(CMakePackageConfigHelpers)
+include(GNUInstallDirs)
+
+# Header-only: nothing depends on the architecture, so everything lives under share/.
+set(TRIREME_CMAKE_DIR ${CMAKE_INSTALL_DATADIR}/cmake/trireme)
+
+install(TARGETS trireme EXPORT triremeTargets FILE_SET HEADERS FILE_SET fragments)
+install(TARGETS trireme_mpi EXPORT triremeMpiTargets FILE_SET HEADERS)
+install(EXPORT triremeTargets NAMESPACE trireme:: DESTINATION ${TRIREME_CMAKE_DIR})
+install(EXPORT triremeMpiTargets NAMESPACE trireme:: DESTINATION ${TRIREME_CMAKE_DIR})
+
+configure_package_config_file(${CMAKE_CURRENT_LIST_DIR}/triremeConfig.cmake.in
+  ${PROJECT_BINARY_DIR}/triremeConfig.cmake INSTALL_DESTINATION ${TRIREME_CMAKE_DIR})
+write_basic_package_version_file(${PROJECT_BINARY_DIR}/triremeConfigVersion.cmake
+  COMPATIBILITY SameMinorVersion ARCH_INDEPENDENT)
+install(FILES ${PROJECT_BINARY_DIR}/triremeConfig.cmake ${PROJECT_BINARY_DIR}/triremeConfigVersion.cmake
+  DESTINATION ${TRIREME_CMAKE_DIR})
+
+configure_file(${CMAKE_CURRENT_LIST_DIR}/trireme.pc.in ${PROJECT_BINARY_DIR}/trireme.pc @ONLY)
+install(FILES ${PROJECT_BINARY_DIR}/trireme.pc DESTINATION ${CMAKE_INSTALL_DATADIR}/pkgconfig)
+install(FILES ${PROJECT_SOURCE_DIR}/LICENSE DESTINATION ${CMAKE_INSTALL_DATADIR}/licenses/trireme)

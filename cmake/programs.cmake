@@ -1,0 +1,43 @@
+# What tests, examples and benchmarks have in common. Nothing here reaches a program that uses the library.
+
+add_library(trireme_warnings INTERFACE)
+target_compile_options(trireme_warnings INTERFACE -Wall -Wextra
+  # Judged from inlined code of other libraries, and often wrong in GCC 12: shown, never an error.
+  $<$<CXX_COMPILER_ID:GNU>:-Wno-error=maybe-uninitialized -Wno-error=array-bounds -Wno-error=stringop-overflow
+                           -Wno-error=stringop-overread -Wno-error=restrict>)
+
+# Environment of every program run by ctest. Ranks usually outnumber the cores of a test machine.
+set(TRIREME_RUN_ENVIRONMENT
+  OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1
+  OMPI_MCA_mpi_yield_when_idle=1 OMPI_MCA_hwloc_base_binding_policy=none OMPI_MCA_btl=self,vader
+  OMPI_MCA_btl_vader_single_copy_mechanism=none OMPI_MCA_plm=isolated
+  TRIREME_SOURCE_DIR=${PROJECT_SOURCE_DIR} TRIREME_BINARY_DIR=${PROJECT_BINARY_DIR})
+
+# trireme_uses_mpi(result file): whether a source asks for the MPI communicator.
+function(trireme_uses_mpi result file)
+  file(STRINGS ${file} lines REGEX "^ *#include [\"<](trireme/comm/mpi\\.hpp|mpi\\.h)[\">]")
+  set_property(DIRECTORY ${PROJECT_SOURCE_DIR} APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${file})
+  if(lines)
+    set(${result} TRUE PARENT_SCOPE)
+  else()
+    set(${result} FALSE PARENT_SCOPE)
+  endif()
+endfunction()
+
+# trireme_directives(result key file): the values of the lines `// test-KEY: value` of a source.
+function(trireme_directives result key file)
+  file(STRINGS ${file} lines REGEX "^// test-${key}:")
+  list(TRANSFORM lines REPLACE "^// test-${key}: *" "")
+  set(${result} "${lines}" PARENT_SCOPE)
+endfunction()
+
+# trireme_program(target file): an executable of one source; without MPI, one that needs it is left out.
+function(trireme_program target file)
+  trireme_uses_mpi(mpi ${file})
+  if(mpi AND NOT TARGET trireme::mpi)
+    message(STATUS "trireme: ${target} needs MPI and is left out")
+    return()
+  endif()
+  add_executable(${target} ${file})
+  target_link_libraries(${target} PRIVATE trireme::trireme trireme_warnings $<${mpi}:trireme_mpi>)
+endfunction()
