@@ -1,0 +1,171 @@
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+#include <initializer_list>
+#include <limits>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "trireme/core/error.hpp"
+
+namespace trireme::formats::json {
+
+class value;
+
+/// How large a text may be for parse() to read it.
+struct limits {
+  std::size_t depth = 32;  ///< nested arrays and objects
+  std::size_t values = std::size_t{1} << 20;
+  std::size_t string_bytes = std::size_t{1} << 24;
+};
+
+struct member;
+using array = std::vector<value>;
+using object = std::vector<member>;  ///< in the order of the text
+
+/// A JSON value: what parse() makes and what to_string() prints.
+///
+/// Integers stay integers (int64, or uint64 above that range) and do not pass through double; an object keeps its
+/// order. A value that came from a file knows where it stood there, so that whoever expects something else can say so:
+/// the accessors throw format_error with path and byte.
+///
+/// Threads  as a std::vector.
+class value {
+ public:
+  value() = default;
+  value(std::nullptr_t) {}              // NOLINT(google-explicit-constructor)
+  template <std::same_as<bool> Truth>   // a pointer is not a truth value
+  value(Truth truth) : data_(truth) {}  // NOLINT(google-explicit-constructor)
+  template <std::signed_integral Integer>
+  value(Integer number) : data_(std::int64_t{number}) {}  // NOLINT(google-explicit-constructor)
+  template <std::unsigned_integral Integer>
+  requires(!std::same_as<Integer, bool>) value(Integer number) {  // NOLINT(google-explicit-constructor)
+    if (std::uint64_t{number} > static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max())) {
+      data_ = std::uint64_t{number};
+    } else {
+      data_ = static_cast<std::int64_t>(number);
+    }
+  }
+  template <std::floating_point Float>
+  value(Float number) : data_(static_cast<double>(number)) {}  // NOLINT(google-explicit-constructor)
+  value(std::string text) : data_(std::move(text)) {}          // NOLINT(google-explicit-constructor)
+  value(std::string_view text) : data_(std::string(text)) {}   // NOLINT(google-explicit-constructor)
+  value(char const* text) : data_(std::string(text)) {}        // NOLINT(google-explicit-constructor)
+  value(json::array elements) : data_(std::move(elements)) {}  // NOLINT(google-explicit-constructor)
+  value(json::object members);                                 // NOLINT(google-explicit-constructor)
+
+  /// An object from members: `json::value::make({{"step", 7}, {"loss", 0.5}})`.
+  static value make(std::initializer_list<member> members);
+
+  [[nodiscard]] bool is_null() const noexcept { return holds<std::monostate>(); }
+  [[nodiscard]] bool is_bool() const noexcept { return holds<bool>(); }
+  [[nodiscard]] bool is_integer() const noexcept { return holds<std::int64_t>() || holds<std::uint64_t>(); }
+  [[nodiscard]] bool is_negative() const noexcept {
+    auto const* number = std::get_if<std::int64_t>(&data_);
+    return number != nullptr && *number < 0;
+  }
+  [[nodiscard]] bool is_number() const noexcept { return is_integer() || holds<double>(); }
+  [[nodiscard]] bool is_string() const noexcept { return holds<std::string>(); }
+  [[nodiscard]] bool is_array() const noexcept { return holds<json::array>(); }
+  [[nodiscard]] bool is_object() const noexcept { return holds<json::object>(); }
+
+  // Each throws format_error if the value is something else.
+  [[nodiscard]] bool as_bool() const { return get<bool>("true or false"); }
+  [[nodiscard]] std::int64_t as_int64() const { return get<std::int64_t>("an integer of 64 bits"); }
+  [[nodiscard]] std::uint64_t as_uint64() const {
+    if (auto const* small = std::get_if<std::int64_t>(&data_); small != nullptr && *small >= 0) {
+      return static_cast<std::uint64_t>(*small);
+    }
+    return get<std::uint64_t>("an integer that is not negative");
+  }
+  [[nodiscard]] double as_double() const {
+    if (auto const* number = std::get_if<std::int64_t>(&data_)) return static_cast<double>(*number);
+    if (auto const* number = std::get_if<std::uint64_t>(&data_)) return static_cast<double>(*number);
+    return get<double>("a number");
+  }
+  [[nodiscard]] std::string const& as_string() const { return get<std::string>("a string"); }
+  [[nodiscard]] json::array const& as_array() const { return get<json::array>("an array"); }
+  [[nodiscard]] json::object const& as_object() const { return get<json::object>("an object"); }
+
+  /// The member of that name, or nullptr; linear in the number of members.
+  [[nodiscard]] value const* find(std::string_view key) const;
+  /// The member of that name; throws format_error if there is none.
+  [[nodiscard]] value const& at(std::string_view key) const;
+  /// Sets a member, new or not, of an object (null becomes an empty object first).
+  value& set(std::string key, value to);
+  /// Adds an element to an array (null becomes an empty array first).
+  value& push_back(value element);
+
+  /// The byte of the file at which the value began, 0 for a value made in the program.
+  [[nodiscard]] std::uint64_t offset() const noexcept { return offset_; }
+  /// Throws format_error that points at this value: for what only the caller can check.
+  [[noreturn]] void fail(std::string_view reason) const {
+    throw format_error(source_ == nullptr ? "trireme::formats::json" : *source_, offset_, reason);
+  }
+  /// Remembers where the value came from.
+  void locate(std::shared_ptr<std::string const> source, std::uint64_t offset) noexcept {
+    source_ = std::move(source);
+    offset_ = offset;
+  }
+
+  /// Equal content; where it came from does not count.
+  friend bool operator==(value const& a, value const& b) { return a.data_ == b.data_; }
+
+ private:
+  template <class T>
+  [[nodiscard]] bool holds() const noexcept {
+    return std::holds_alternative<T>(data_);
+  }
+  template <class T>
+  [[nodiscard]] T const& get(std::string_view wanted) const {
+    if (auto const* content = std::get_if<T>(&data_)) return *content;
+    fail(text("expected ", wanted));
+  }
+
+  std::variant<std::monostate, bool, std::int64_t, std::uint64_t, double, std::string, json::array, json::object> data_;
+  std::shared_ptr<std::string const> source_;
+  std::uint64_t offset_ = 0;
+};
+
+/// A named value of an object.
+struct member {
+  std::string key;
+  value content;
+  friend bool operator==(member const&, member const&) = default;
+};
+
+inline value::value(json::object members) : data_(std::move(members)) {}
+inline value value::make(std::initializer_list<member> members) { return json::object(members); }
+inline value const* value::find(std::string_view key) const {
+  auto const& members = as_object();
+  auto const found = std::find_if(members.begin(), members.end(), [&](member const& m) { return m.key == key; });
+  return found == members.end() ? nullptr : &found->content;
+}
+inline value const& value::at(std::string_view key) const {
+  auto const* found = find(key);
+  if (found == nullptr) fail(text("the object has no \"", key, "\""));
+  return *found;
+}
+inline value& value::set(std::string key, value to) {
+  if (is_null()) data_ = json::object{};
+  if (auto const* old = find(key)) return const_cast<value&>(*old) = std::move(to);  // ours, and we are not const
+  return std::get<json::object>(data_).emplace_back(member{std::move(key), std::move(to)}).content;
+}
+inline value& value::push_back(value element) {
+  if (is_null()) data_ = json::array{};
+  static_cast<void>(as_array());
+  return std::get<json::array>(data_).emplace_back(std::move(element));
+}
+
+}  // namespace trireme::formats::json
+
+#include "trireme/formats/detail/json_parse.hpp"
+#include "trireme/formats/detail/json_print.hpp"
