@@ -1,0 +1,112 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "trireme/contract/dataset.hpp"
+#include "trireme/core/error.hpp"
+#include "trireme/core/tensor.hpp"
+
+namespace trireme::data {
+
+/// A range [first, last) of whole numbers.
+struct range {
+  std::int64_t first = 0;
+  std::int64_t last = 0;
+  [[nodiscard]] constexpr std::int64_t count() const noexcept { return last - first; }
+  friend constexpr bool operator==(range const&, range const&) = default;
+};
+
+/// Share `index` of `count` things cut into `shares` as evenly as possible: [index*count/shares,
+/// (index+1)*count/shares).
+[[nodiscard]] constexpr range share(std::int64_t count, std::int64_t shares, std::int64_t index) noexcept {
+  return {index * count / shares, (index + 1) * count / shares};
+}
+
+/// A place in the endless sequence of samples: how many of an epoch have been used. Two numbers, saved in a checkpoint;
+/// they say nothing of ranks or batches, so another world size goes on from them.
+struct loader_position {
+  std::uint64_t epoch = 0;
+  std::int64_t position = 0;
+  friend bool operator==(loader_position const&, loader_position const&) = default;
+};
+
+/// "trireme::data::loader_position{.epoch = 1, .position = 64}"
+[[nodiscard]] inline std::string to_string(loader_position const& at) {
+  return text("trireme::data::loader_position{.epoch = ", at.epoch, ", .position = ", at.position, "}");
+}
+
+/// One rank's part of one batch. Owned by the loader.
+///
+/// A batch of n samples is cut into M logical micro-batches, part m = share(n, M, m); rank r runs the parts
+/// share(M, ranks, r). What a part holds does not depend on the number of ranks, so sums over parts can be formed in
+/// one order on any number of ranks.
+struct batch {
+  std::span<trireme::samples const> micro_batches;  ///< this rank's parts that are not empty; maybe none
+  std::span<std::int64_t const> parts;              ///< the logical number m of each of them, ascending
+  std::int64_t samples = 0;                         ///< of the whole batch, over all ranks
+  std::uint64_t epoch = 0;
+  std::int64_t position = 0;  ///< of the first sample of the whole batch in its epoch
+};
+
+namespace detail {
+
+/// The memory of one rank's part of a batch, made once for the largest batch.
+class batch_buffer {
+ public:
+  template <dataset Dataset>
+  batch_buffer(Dataset const& data, std::int64_t samples, std::int64_t parts)
+      : inputs_({samples * bytes_of(data.input_type(), data.input_shape())}),
+        targets_({samples * bytes_of(data.target_type(), data.target_shape())}),
+        ids_(static_cast<std::size_t>(samples)) {
+    views_.reserve(static_cast<std::size_t>(parts));
+    parts_.reserve(static_cast<std::size_t>(parts));
+  }
+
+  [[nodiscard]] std::span<std::int64_t> ids(std::int64_t count) {
+    return std::span(ids_).first(static_cast<std::size_t>(count));
+  }
+
+  /// Reads the samples whose numbers are in ids(count), as one whole.
+  template <dataset Dataset>
+  [[nodiscard]] samples read(Dataset const& data, std::int64_t count) {
+    if (count > 0) data.read(ids(count), inputs_.span().data(), targets_.span().data());
+    return {{inputs_.span().data(), data.input_type(), batched(count, data.input_shape())},
+            {targets_.span().data(), data.target_type(), batched(count, data.target_shape())},
+            ids(count)};
+  }
+
+  void clear() noexcept {
+    views_.clear();
+    parts_.clear();
+  }
+  void add_part(std::int64_t number, samples const& part) {
+    parts_.push_back(number);
+    views_.push_back(part);
+  }
+  [[nodiscard]] std::span<samples const> views() const noexcept { return views_; }
+  [[nodiscard]] std::span<std::int64_t const> parts() const noexcept { return parts_; }
+
+ private:
+  static std::int64_t bytes_of(dtype type, shape const& one) {
+    return one.size() * static_cast<std::int64_t>(size_of(type));
+  }
+  static shape batched(std::int64_t count, shape const& one) {
+    shape whole{count};
+    for (auto const extent : one.extents()) whole.push_back(extent);
+    return whole;
+  }
+
+  tensor<std::byte> inputs_;
+  tensor<std::byte> targets_;
+  std::vector<std::int64_t> ids_;
+  std::vector<samples> views_;
+  std::vector<std::int64_t> parts_;
+};
+
+}  // namespace detail
+
+}  // namespace trireme::data

@@ -1,0 +1,10 @@
+#pragma once
+
+// The room: where samples come from, in which order, and in which batches.
+#include "trireme/data/batch.hpp"
+#include "trireme/data/evaluation.hpp"
+#include "trireme/data/function.hpp"
+#include "trireme/data/in_memory.hpp"
+#include "trireme/data/loader.hpp"
+#include "trireme/data/sampler.hpp"
+#include "trireme/data/token_file.hpp"

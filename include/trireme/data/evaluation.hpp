@@ -1,0 +1,90 @@
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <iterator>
+
+#include "trireme/contract/dataset.hpp"
+#include "trireme/core/error.hpp"
+#include "trireme/data/batch.hpp"
+
+namespace trireme::data {
+
+/// All samples once, in order, in batches, as a range to loop over: `for (auto const& part : evaluation_batches(...))`.
+///
+/// Whole batches are split over the ranks, contiguously: what a batch holds does not depend on the number of ranks.
+/// A rank may get none. Only the last batch of all may be short.
+///
+/// Ranks   no communication.
+/// Bytes   one buffer of `batch` samples, made at construction; an element is valid until the iterator advances.
+/// Threads one caller; reading happens in it, when the iterator advances.
+/// Errors  throws config_error if `batch` < 1, if there are no samples, or if there is no such rank; passes on what
+///         Dataset::read() throws.
+///
+/// @param data  borrowed: must outlive the range.
+template <dataset Dataset>
+class evaluation_batches {
+ public:
+  evaluation_batches(Dataset const& data, std::int64_t batch, int rank = 0, int size = 1)
+      : data_(&data), batch_(checked(data, batch, rank, size)), buffer_(data, batch_, 0) {
+    mine_ = share((data.size() + batch_ - 1) / batch_, size, rank);
+  }
+  evaluation_batches(Dataset const&& data, std::int64_t batch, int rank = 0, int size = 1) = delete;  // would dangle
+
+  /// A single-pass iterator; two of one range share its buffer.
+  class iterator {
+   public:
+    using value_type = samples;
+    using difference_type = std::ptrdiff_t;
+    using iterator_concept = std::input_iterator_tag;
+
+    [[nodiscard]] samples const& operator*() const noexcept { return owner_->current_; }
+    iterator& operator++() {
+      owner_->read(++index_);
+      return *this;
+    }
+    void operator++(int) { ++*this; }
+    friend bool operator==(iterator const& at, std::default_sentinel_t) noexcept { return at.finished(); }
+
+   private:
+    friend evaluation_batches;
+    iterator(evaluation_batches* owner, std::int64_t index) : owner_(owner), index_(index) { owner_->read(index_); }
+    [[nodiscard]] bool finished() const noexcept { return index_ >= owner_->mine_.last; }
+    evaluation_batches* owner_;
+    std::int64_t index_;
+  };
+
+  [[nodiscard]] iterator begin() { return {this, mine_.first}; }
+  [[nodiscard]] std::default_sentinel_t end() const noexcept { return {}; }
+  /// The batches of this rank, as numbers of all batches.
+  [[nodiscard]] range batches() const noexcept { return mine_; }
+
+ private:
+  static std::int64_t checked(Dataset const& data, std::int64_t batch, int rank, int size) {
+    auto const refuse = [](auto const&... parts) {
+      return config_error(text("trireme::data::evaluation_batches: ", parts...));
+    };
+    if (data.size() < 1) throw refuse("the dataset has no samples");
+    if (batch < 1) throw refuse("a batch of ", batch, " samples: at least one is needed");
+    if (size < 1 || rank < 0 || rank >= size) throw refuse("there is no rank ", rank, " of ", size);
+    return std::min(batch, data.size());
+  }
+
+  void read(std::int64_t index) {
+    if (index >= mine_.last) return;
+    auto const first = index * batch_;
+    auto const count = std::min(batch_, data_->size() - first);
+    auto const ids = buffer_.ids(count);
+    for (std::int64_t i = 0; i < count; ++i) ids[static_cast<std::size_t>(i)] = first + i;
+    current_ = buffer_.read(*data_, count);
+  }
+
+  Dataset const* data_;
+  std::int64_t batch_;
+  detail::batch_buffer buffer_;
+  range mine_;
+  samples current_;
+};
+
+}  // namespace trireme::data

@@ -1,0 +1,235 @@
+#pragma once
+
+#include <algorithm>
+#include <condition_variable>
+#include <cstdint>
+#include <exception>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "trireme/contract/dataset.hpp"
+#include "trireme/core/error.hpp"
+#include "trireme/data/batch.hpp"
+#include "trireme/data/sampler.hpp"
+
+namespace trireme::data {
+
+/// How samples become batches.
+struct loader_options {
+  std::int64_t batch = 64;         ///< samples of a step, over all ranks
+  std::int64_t micro_batches = 1;  ///< logical parts of the whole batch, over all ranks
+  std::uint64_t seed = 0;          ///< of the order of samples
+  std::int64_t prefetch = 2;       ///< batches read ahead by a thread; 0 reads them in next()
+  bool drop_last = false;          ///< leave out the last batch of an epoch if it is short
+  friend bool operator==(loader_options const&, loader_options const&) = default;
+};
+
+/// "trireme::data::loader_options{.batch = 64, ...}"
+[[nodiscard]] inline std::string to_string(loader_options const& options) {
+  return text("trireme::data::loader_options{.batch = ", options.batch, ", .micro_batches = ", options.micro_batches,
+              ", .seed = ", options.seed, ", .prefetch = ", options.prefetch, ", .drop_last = ", options.drop_last,
+              "}");
+}
+
+/// One rank's share of an endless sequence of shuffled batches, read ahead by a thread of its own.
+///
+/// The sequence of samples depends on the seed alone, and its cut into batches and micro-batches on the options, never
+/// on the number of ranks. A batch does not cross an epoch: the last one of an epoch may be short.
+///
+/// Ranks    no communication: each rank makes its own, with equal options (and the same data).
+/// Bytes    (prefetch + 1) buffers for this rank's part of a batch, made at construction; next() allocates nothing.
+/// Threads  one caller. The reader thread calls Dataset::read(), and waits on a condition variable while it is ahead.
+/// Errors   throws config_error for options that cannot be. What Dataset::read() throws comes out of the next() that
+///          would have returned that batch; calling next() again reads the same batch again.
+///
+/// @tparam Dataset  models trireme::dataset.
+/// @param  data     borrowed: must outlive the loader.
+template <dataset Dataset>
+class loader {
+ public:
+  loader(Dataset const& data, loader_options options, int rank = 0, int size = 1)
+      : data_(&data), options_(options), order_{.samples = data.size(), .seed = options.seed} {
+    check(rank, size);
+    parts_ = share(options.micro_batches, size, rank);
+    auto const largest = std::min(options.batch, order_.samples);
+    // Rounded up: a shorter batch can have one more sample in these parts than the longest one.
+    auto const most = (largest * parts_.count() + options.micro_batches - 1) / options.micro_batches;
+    auto const slots = static_cast<std::size_t>(options.prefetch) + 1;
+    slots_.reserve(slots);
+    for (std::size_t i = 0; i < slots; ++i) {
+      slots_.push_back({detail::batch_buffer(data, most, std::min(parts_.count(), largest)), {}, {}});
+    }
+    if (options.prefetch > 0) reader_ = std::thread([this] { read_ahead(); });
+  }
+  loader(Dataset const&& data, loader_options options, int rank = 0, int size = 1) = delete;  // would dangle
+  loader(loader const&) = delete;
+  loader& operator=(loader const&) = delete;
+  ~loader() {
+    if (!reader_.joinable()) return;
+    {
+      std::lock_guard const lock(mutex_);
+      stopping_ = true;
+    }
+    room_.notify_one();
+    reader_.join();
+  }
+
+  [[nodiscard]] loader_options const& options() const noexcept { return options_; }
+  /// The logical micro-batches that this rank runs.
+  [[nodiscard]] range parts() const noexcept { return parts_; }
+  [[nodiscard]] std::int64_t batches_per_epoch() const noexcept {
+    return (order_.samples + (options_.drop_last ? 0 : options_.batch - 1)) / options_.batch;
+  }
+
+  /// The next batch; valid until the next call of next() or seek().
+  [[nodiscard]] batch const& next() {
+    auto const& ready = reader_.joinable() ? wait_for_slot() : read_now();
+    position_ = ready.after;
+    return ready.view;
+  }
+
+  /// Where the batch begins that next() returns next: what a checkpoint saves.
+  [[nodiscard]] loader_position position() const noexcept { return position_; }
+
+  /// Goes on from a place that position() told, perhaps on another number of ranks or with another batch size.
+  void seek(loader_position to) {
+    if (to.position < 0 || to.position > order_.samples) {
+      throw config_error(text("trireme::data::loader: cannot seek to ", to_string(to), " of ", order_.samples,
+                              " samples: the place was saved for other data"));
+    }
+    {
+      std::lock_guard const lock(mutex_);
+      position_ = cursor_ = normalised(to);
+      ++generation_;  // a batch that is being read now belongs to the past
+      read_ = taken_ = 0;
+      in_use_ = false;
+      failure_ = nullptr;
+    }
+    room_.notify_one();
+  }
+
+ private:
+  struct slot {
+    detail::batch_buffer buffer;
+    batch view;
+    loader_position after;
+  };
+
+  void check(int rank, int size) const {
+    auto const refuse = [](auto const&... parts) { return config_error(text("trireme::data::loader: ", parts...)); };
+    auto const limit = std::int64_t{1} << 31;  // so that products of two counts fit
+    if (order_.samples < 1) throw refuse("the dataset has no samples");
+    if (options_.batch < 1 || options_.batch > limit) {
+      throw refuse(".batch = ", options_.batch, ", but it must be from 1 to ", limit);
+    }
+    if (options_.micro_batches < 1 || options_.micro_batches > limit) {
+      throw refuse(".micro_batches = ", options_.micro_batches, ", but it must be from 1 to ", limit);
+    }
+    if (options_.prefetch < 0 || options_.prefetch > 1024) {
+      throw refuse(".prefetch = ", options_.prefetch, ", but it must be from 0 to 1024");
+    }
+    if (size < 1 || rank < 0 || rank >= size) throw refuse("there is no rank ", rank, " of ", size);
+    if (options_.drop_last && order_.samples < options_.batch) {
+      throw refuse("with .drop_last, ", order_.samples, " samples never fill a batch of ", options_.batch,
+                   ": choose a smaller batch");
+    }
+  }
+
+  /// The same place, written as the begin of a batch: the end of an epoch is the begin of the next.
+  [[nodiscard]] loader_position normalised(loader_position at) const noexcept {
+    auto const left = order_.samples - at.position;
+    bool const over = left == 0 || (options_.drop_last && left < options_.batch);
+    return over ? loader_position{at.epoch + 1, 0} : at;
+  }
+
+  void fill(slot& into, loader_position at) const {
+    auto const count = std::min(options_.batch, order_.samples - at.position);
+    auto const first = parts_.first * count / options_.micro_batches;
+    auto const last = parts_.last * count / options_.micro_batches;
+    auto const ids = into.buffer.ids(last - first);
+    for (auto i = first; i < last; ++i) {
+      ids[static_cast<std::size_t>(i - first)] = order_.id(at.epoch, at.position + i);
+    }
+    auto const all = into.buffer.read(*data_, last - first);
+    into.buffer.clear();
+    for (auto m = parts_.first; m < parts_.last; ++m) {
+      auto const part = share(count, options_.micro_batches, m);
+      if (part.count() > 0) into.buffer.add_part(m, all.part(part.first - first, part.count()));
+    }
+    into.view = {into.buffer.views(), into.buffer.parts(), count, at.epoch, at.position};
+    into.after = normalised({at.epoch, at.position + count});
+  }
+
+  slot& read_now() {
+    fill(slots_.front(), cursor_);
+    cursor_ = slots_.front().after;
+    return slots_.front();
+  }
+
+  slot& wait_for_slot() {
+    std::unique_lock lock(mutex_);
+    in_use_ = false;
+    room_.notify_one();
+    filled_.wait(lock, [this] { return read_ > taken_ || failure_ != nullptr; });
+    if (read_ == taken_) {  // what was read before the failure comes first
+      auto const failure = std::exchange(failure_, nullptr);
+      room_.notify_one();
+      std::rethrow_exception(failure);
+    }
+    in_use_ = true;
+    return slots_[taken_++ % slots_.size()];
+  }
+
+  void read_ahead() {
+    std::unique_lock lock(mutex_);
+    while (true) {
+      room_.wait(lock, [this] {
+        return stopping_ || (failure_ == nullptr && read_ + (in_use_ ? 1 : 0) < taken_ + slots_.size());
+      });
+      if (stopping_) return;
+      auto const generation = generation_;
+      auto const at = cursor_;
+      auto& into = slots_[read_ % slots_.size()];
+      std::exception_ptr failure;
+      lock.unlock();
+      try {
+        fill(into, at);
+      } catch (...) {
+        failure = std::current_exception();
+      }
+      lock.lock();
+      if (generation != generation_) continue;
+      if (failure == nullptr) {
+        cursor_ = into.after;
+        ++read_;
+      } else {
+        failure_ = std::move(failure);
+      }
+      filled_.notify_one();
+    }
+  }
+
+  Dataset const* data_;
+  loader_options options_;
+  sampler order_;
+  range parts_;
+  loader_position position_;  // of the caller
+  std::vector<slot> slots_;   // slot i % slots is the reader's until read_ > i, then the caller's
+
+  std::mutex mutex_;  // guards what follows
+  std::condition_variable room_;
+  std::condition_variable filled_;
+  loader_position cursor_;  // of the reader
+  std::exception_ptr failure_;
+  std::size_t read_ = 0;
+  std::size_t taken_ = 0;
+  std::uint64_t generation_ = 0;
+  bool in_use_ = false;
+  bool stopping_ = false;
+  std::thread reader_;
+};
+
+}  // namespace trireme::data

@@ -1,0 +1,186 @@
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <utility>
+
+#include "trireme/core/dtype.hpp"
+#include "trireme/core/error.hpp"
+#include "trireme/core/shape.hpp"
+#include "trireme/data/detail/mapped_file.hpp"
+
+namespace trireme::data {
+
+class token_windows;
+class held_out_windows;
+
+/// A text file whose bytes are the tokens (a vocabulary of 256), or the part of it from one byte to another.
+///
+/// open() gives windows to train on, open_held_out() windows to evaluate on; split() gives both, disjoint. Each ends
+/// with the last whole window: fewer than `context` bytes at the end of the range may stay unused.
+///
+/// Errors  open() and open_held_out() throw io_error if the file is missing, empty, not readable or not a regular
+///         file, config_error if the range does not lie in the file or is too short for one window.
+struct token_file {
+  std::string path;
+  std::int64_t context = 256;   ///< tokens of a window
+  std::int64_t first_byte = 0;  ///< where the range begins
+  std::int64_t last_byte = -1;  ///< the last byte that belongs to the range; -1 is the last one of the file
+  [[nodiscard]] token_windows open() const;
+  [[nodiscard]] held_out_windows open_held_out() const;
+  friend bool operator==(token_file const&, token_file const&) = default;
+};
+
+/// "trireme::data::token_file{.path = "text", .context = 256, .first_byte = 0, .last_byte = -1}"
+[[nodiscard]] inline std::string to_string(token_file const& file) {
+  return text("trireme::data::token_file{.path = \"", file.path, "\", .context = ", file.context,
+              ", .first_byte = ", file.first_byte, ", .last_byte = ", file.last_byte, "}");
+}
+
+namespace detail {
+
+/// What both kinds of windows share: a range of a mapped file, checked, and the arithmetic on it.
+class byte_windows {
+ public:
+  /// A window needs `context + more` bytes.
+  byte_windows(token_file file, std::int64_t more) : file_(std::move(file)) {
+    if (file_.context < 1) throw refusal(text(".context = ", file_.context, ", but at least 1 is needed"));
+    map_ = std::make_shared<mapped_file const>(file_.path, who);
+    auto const last = file_.last_byte == -1 ? map_->size() - 1 : file_.last_byte;
+    if (file_.first_byte < 0 || last >= map_->size() || last < file_.first_byte) {
+      throw refusal(text("bytes ", file_.first_byte, " to ", last, " are not a range of the file, which has ",
+                         map_->size(), " bytes"));
+    }
+    length_ = last - file_.first_byte + 1;
+    if (length_ - more < file_.context) {
+      throw refusal(text("the range has ", length_, " bytes, but one window of .context = ", file_.context, " needs ",
+                         more == 0 ? "" : "one more than ", "that many: choose a shorter context or a longer text"));
+    }
+  }
+
+  [[nodiscard]] token_file const& description() const noexcept { return file_; }
+  [[nodiscard]] std::int64_t context() const noexcept { return file_.context; }
+  [[nodiscard]] std::int64_t length() const noexcept { return length_; }
+  [[nodiscard]] std::int64_t file_bytes() const noexcept { return map_->size(); }
+  [[nodiscard]] unsigned char const* window(std::int64_t index) const noexcept {
+    return map_->bytes().data() + file_.first_byte + index * file_.context;
+  }
+
+ private:
+  static constexpr char const* who = "trireme::data::token_file";
+  [[nodiscard]] config_error refusal(std::string const& reason) const {
+    return config_error(text(who, ": ", file_.path, ": ", reason));
+  }
+  token_file file_;
+  std::shared_ptr<mapped_file const> map_;
+  std::int64_t length_ = 0;
+};
+
+}  // namespace detail
+
+/// Windows of a text to train on: window s begins at byte first_byte + s * context, and each token's target is the
+/// byte after it.
+///
+/// Shapes  inputs (T) int32: bytes [b, b + T) as numbers 0 to 255; targets (T) int32: bytes [b + 1, b + T + 1).
+/// Bytes   the file is mapped, not loaded: memory holds the pages in use, shared by all ranks of a machine. It must
+///         not shrink meanwhile (the kernel would end the program with SIGBUS).
+/// Threads read() changes nothing. A copy shares the mapping.
+/// @models trireme::dataset
+class token_windows {
+ public:
+  explicit token_windows(token_file file) : text_(std::move(file), 1) {}
+
+  [[nodiscard]] token_file const& description() const noexcept { return text_.description(); }
+  [[nodiscard]] std::int64_t size() const noexcept { return (text_.length() - 1) / text_.context(); }
+  [[nodiscard]] dtype input_type() const noexcept { return dtype::i32; }
+  [[nodiscard]] dtype target_type() const noexcept { return dtype::i32; }
+  [[nodiscard]] shape input_shape() const { return {text_.context()}; }
+  [[nodiscard]] shape target_shape() const { return {text_.context()}; }
+
+  void read(std::span<std::int64_t const> ids, void* inputs, void* targets) const {
+    auto* in = static_cast<std::int32_t*>(inputs);
+    auto* out = static_cast<std::int32_t*>(targets);
+    for (auto const id : ids) {
+      auto const* const from = text_.window(id);
+      in = std::copy(from, from + text_.context(), in);
+      out = std::copy(from + 1, from + 1 + text_.context(), out);
+    }
+  }
+
+ private:
+  detail::byte_windows text_;
+};
+
+/// Windows of a text to evaluate on: consecutive, none overlaps another, and nothing outside a window is looked at.
+///
+/// Shapes  inputs (T) int32: the bytes of the window; targets (T) int32: target t is byte t + 1 of the window, and
+///         the last target is -1, which losses leave out. So a window has T - 1 predictions.
+/// Threads read() changes nothing. A copy shares the mapping.
+/// @models trireme::dataset          @see token_windows, split
+class held_out_windows {
+ public:
+  explicit held_out_windows(token_file file) : text_(std::move(file), 0) {}
+
+  [[nodiscard]] token_file const& description() const noexcept { return text_.description(); }
+  [[nodiscard]] std::int64_t size() const noexcept { return text_.length() / text_.context(); }
+  [[nodiscard]] dtype input_type() const noexcept { return dtype::i32; }
+  [[nodiscard]] dtype target_type() const noexcept { return dtype::i32; }
+  [[nodiscard]] shape input_shape() const { return {text_.context()}; }
+  [[nodiscard]] shape target_shape() const { return {text_.context()}; }
+
+  void read(std::span<std::int64_t const> ids, void* inputs, void* targets) const {
+    auto* in = static_cast<std::int32_t*>(inputs);
+    auto* out = static_cast<std::int32_t*>(targets);
+    for (auto const id : ids) {
+      auto const* const from = text_.window(id);
+      in = std::copy(from, from + text_.context(), in);
+      out = std::copy(from + 1, from + text_.context(), out);
+      *out++ = -1;
+    }
+  }
+
+ private:
+  detail::byte_windows text_;
+};
+
+inline token_windows token_file::open() const { return token_windows(*this); }
+inline held_out_windows token_file::open_held_out() const { return held_out_windows(*this); }
+
+/// A text cut in two, and the numbers that a summary of the run should state.
+struct token_split {
+  token_windows training;
+  held_out_windows held_out;
+  std::int64_t bytes = 0;           ///< of the file
+  std::int64_t held_out_begin = 0;  ///< the first byte that is not trained on
+};
+
+/// Cuts a text: its first part to train on, the rest held out to evaluate on.
+///
+/// The cut is at floor(bytes * (1 - held_out_fraction)), with the fraction taken in millionths, so that 0.1 of a file
+/// cuts at floor(bytes * 9 / 10) exactly. No byte is in both parts, and the last training target lies before the cut.
+///
+/// Errors  throws config_error if the fraction is not in (0, 1) or a part is too short; io_error as token_file.
+[[nodiscard]] inline token_split split(std::string const& path, std::int64_t context, double held_out_fraction = 0.1) {
+  constexpr std::int64_t whole = 1'000'000;
+  auto const millionths = held_out_fraction > 0 && held_out_fraction < 1
+                              ? static_cast<std::int64_t>(std::llround(held_out_fraction * double{whole}))
+                              : 0;
+  if (millionths < 1 || millionths >= whole) {
+    throw config_error(text("trireme::data::split: a held-out fraction of ", held_out_fraction,
+                            " leaves nothing on one side: choose one between 0.000001 and 0.999999"));
+  }
+  auto const bytes = detail::mapped_file(path, "trireme::data::split").size();
+  auto const kept = whole - millionths;
+  auto const begin = bytes / whole * kept + bytes % whole * kept / whole;  // floor(bytes * kept / whole), no overflow
+  if (begin < 1) throw config_error(text("trireme::data::split: ", path, ": ", bytes, " bytes leave none to train on"));
+  return {token_windows({.path = path, .context = context, .first_byte = 0, .last_byte = begin - 1}),
+          held_out_windows({.path = path, .context = context, .first_byte = begin, .last_byte = bytes - 1}), bytes,
+          begin};
+}
+
+}  // namespace trireme::data
