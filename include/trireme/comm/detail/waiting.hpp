@@ -1,0 +1,49 @@
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <thread>
+
+#if defined(__linux__)
+#include <linux/futex.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+#endif
+
+namespace trireme::comm::detail {
+
+using clock = std::chrono::steady_clock;
+
+/// Tells the core that this is a spinning loop.
+inline void pause_core() noexcept {
+#if defined(__x86_64__) || defined(__i386__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
+
+/// Sleeps while `word` holds `value`, for at most `limit`; may return early. (std::atomic::wait knows no time limit.)
+inline void sleep_while(std::atomic<std::uint32_t>& word, std::uint32_t value,
+                        std::chrono::nanoseconds limit) noexcept {
+#if defined(__linux__)
+  static_assert(sizeof(std::atomic<std::uint32_t>) == 4);
+  if (limit.count() <= 0) return;
+  timespec const time{limit.count() / 1'000'000'000, limit.count() % 1'000'000'000};
+  ::syscall(SYS_futex, reinterpret_cast<std::uint32_t*>(&word), FUTEX_WAIT_PRIVATE, value, &time, nullptr, 0);
+#else
+  if (word.load() == value)
+    std::this_thread::sleep_for(std::min<std::chrono::nanoseconds>(limit, std::chrono::microseconds(50)));
+#endif
+}
+
+/// Wakes everyone who sleeps on `word`.
+inline void wake_all([[maybe_unused]] std::atomic<std::uint32_t>& word) noexcept {
+#if defined(__linux__)
+  ::syscall(SYS_futex, reinterpret_cast<std::uint32_t*>(&word), FUTEX_WAKE_PRIVATE, 0x7fff'ffff, nullptr, nullptr, 0);
+#endif
+}
+
+}  // namespace trireme::comm::detail

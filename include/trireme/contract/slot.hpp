@@ -1,0 +1,37 @@
+#pragma once
+
+namespace trireme {
+
+/// The categories that policies fall into. make_trainer takes its policies in any order and sorts them by these tags;
+/// a policy says what it is with `using policy_category = slot::optimizer;`.
+namespace slot {
+struct communicator;
+struct model;
+struct optimizer;
+struct parallel;
+struct precision;
+struct compression;
+}  // namespace slot
+
+/// The category of a policy: what its `policy_category` says, or nothing. Specialise it for a type of somebody else's
+/// that cannot be given the member: `template <> struct trireme::category_of<their::net> { using type = slot::model;
+/// };`
+template <class T>
+struct category_of {};
+
+template <class T>
+requires requires { typename T::policy_category; }
+struct category_of<T> {
+  using type = typename T::policy_category;
+};
+
+template <class T>
+using category_of_t = typename category_of<T>::type;
+
+/// A type that make_trainer can sort into a slot.
+template <class T>
+concept policy = requires {
+  typename category_of<T>::type;
+};
+
+}  // namespace trireme
