@@ -27,7 +27,7 @@ struct sampler {
     if (samples < 1) throw config_error(text("trireme::data::sampler: ", samples, " samples give no order"));
   }
 
-  /// The number of the sample at `position` of epoch `epoch`. About 60 ns.
+  /// The number of the sample at `position` of epoch `epoch`. About 0.1 us.
   [[nodiscard]] std::int64_t id(std::uint64_t epoch, std::int64_t position) const noexcept {
     auto const count = static_cast<std::uint64_t>(samples);
     auto const columns = width(count);

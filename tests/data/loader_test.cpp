@@ -1,0 +1,357 @@
+#include "trireme/data/loader.hpp"
+
+#include <algorithm>
+#include <atomic>
+#include <cstdint>
+#include <cstdlib>
+#include <memory>
+#include <new>
+#include <set>
+#include <span>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "../catch.hpp"
+
+using namespace trireme;
+using ids = std::vector<std::int64_t>;
+
+namespace {
+
+std::atomic<std::int64_t> allocations{0};
+
+/// Sample i is the pair (i, -i); reading sample `bad` fails as long as it is set.
+struct numbers {
+  std::int64_t count = 0;
+  std::atomic<std::int64_t>* bad = nullptr;
+  std::int64_t size() const { return count; }
+  dtype input_type() const { return dtype::i64; }
+  dtype target_type() const { return dtype::i32; }
+  shape input_shape() const { return {2}; }
+  shape target_shape() const { return {}; }
+  void read(std::span<std::int64_t const> which, void* inputs, void* targets) const {
+    for (std::size_t i = 0; i < which.size(); ++i) {
+      if (bad != nullptr && which[i] == bad->load()) throw std::runtime_error("sample cannot be read");
+      static_cast<std::int64_t*>(inputs)[2 * i] = which[i];
+      static_cast<std::int64_t*>(inputs)[2 * i + 1] = 2 * which[i];
+      static_cast<std::int32_t*>(targets)[i] = static_cast<std::int32_t>(-which[i]);
+    }
+  }
+};
+
+/// The ids of this rank's part, after checking that inputs and targets belong to them.
+ids ids_of(data::batch const& batch) {
+  ids out;
+  for (auto const& part : batch.micro_batches) {
+    REQUIRE(part.count() > 0);
+    REQUIRE(part.count() == static_cast<std::int64_t>(part.ids.size()));
+    auto const in = part.inputs.as<std::int64_t>();
+    auto const target = part.targets.as<std::int32_t>();
+    REQUIRE(in.extents() == shape{part.count(), 2});
+    REQUIRE(target.extents() == shape{part.count()});
+    for (std::int64_t i = 0; i < part.count(); ++i) {
+      auto const id = part.ids[static_cast<std::size_t>(i)];
+      REQUIRE(in[2 * i] == id);
+      REQUIRE(in[2 * i + 1] == 2 * id);
+      REQUIRE(target[i] == -id);
+      out.push_back(id);
+    }
+  }
+  return out;
+}
+
+using loader = data::loader<numbers>;
+
+struct world {
+  std::vector<std::unique_ptr<loader>> ranks;
+  world(numbers const& data, data::loader_options const& options, int size) {
+    for (int r = 0; r < size; ++r) ranks.push_back(std::make_unique<loader>(data, options, r, size));
+  }
+  void seek(data::loader_position at) {
+    for (auto& each : ranks) each->seek(at);
+  }
+  /// One batch of all ranks, in rank order; checks what the ranks must agree on.
+  ids next() {
+    auto const begin = ranks[0]->position();
+    ids out;
+    std::int64_t whole = 0;
+    for (auto& each : ranks) {
+      auto const& batch = each->next();
+      REQUIRE(batch.epoch == begin.epoch);
+      REQUIRE(batch.position == begin.position);
+      REQUIRE(each->position() == ranks[0]->position());
+      auto const part = ids_of(batch);
+      out.insert(out.end(), part.begin(), part.end());
+      whole = batch.samples;
+    }
+    REQUIRE(static_cast<std::int64_t>(out.size()) == whole);
+    return out;
+  }
+};
+
+/// The batches of `epochs` epochs, as the sampler says they must be.
+std::vector<ids> expected(std::int64_t samples, std::int64_t batch, std::uint64_t seed, std::uint64_t epochs) {
+  std::vector<ids> out;
+  data::sampler const order{.samples = samples, .seed = seed};
+  for (std::uint64_t epoch = 0; epoch < epochs; ++epoch) {
+    for (std::int64_t at = 0; at < samples; at += batch) {
+      ids one;
+      for (std::int64_t i = at; i < std::min(at + batch, samples); ++i) one.push_back(order.id(epoch, i));
+      out.push_back(one);
+    }
+  }
+  return out;
+}
+
+}  // namespace
+
+// Counted, so that a test can say that nothing is allocated. Not inlined, or g++ takes new and free for a mismatch.
+[[gnu::noinline]] void* operator new(std::size_t bytes) {
+  ++allocations;
+  if (void* block = std::malloc(bytes == 0 ? 1 : bytes)) return block;
+  throw std::bad_alloc();
+}
+[[gnu::noinline]] void* operator new(std::size_t bytes, std::align_val_t alignment) {
+  ++allocations;
+  auto const unit = static_cast<std::size_t>(alignment);
+  if (void* block = std::aligned_alloc(unit, (bytes + unit - 1) / unit * unit)) return block;
+  throw std::bad_alloc();
+}
+[[gnu::noinline]] void operator delete(void* block) noexcept { std::free(block); }
+[[gnu::noinline]] void operator delete(void* block, std::size_t) noexcept { std::free(block); }
+[[gnu::noinline]] void operator delete(void* block, std::align_val_t) noexcept { std::free(block); }
+
+TEST_CASE("ranks together see the sampler's order, on every world size", "[data][loader]") {
+  for (std::int64_t samples : {1, 7, 24, 25}) {
+    for (std::int64_t batch : {1, 3, 8, 40}) {
+      for (std::int64_t micro_batches : {1, 2, 3, 8}) {
+        auto const all = expected(samples, batch, 3, 2);
+        for (int size : {1, 2, 3, 5}) {
+          CAPTURE(samples, batch, micro_batches, size);
+          numbers const data{samples};
+          world ranks(data, {.batch = batch, .micro_batches = micro_batches, .seed = 3, .prefetch = size % 3}, size);
+          for (auto const& each : all) REQUIRE(ranks.next() == each);
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("what a logical micro-batch holds does not depend on the world size", "[data][loader]") {
+  numbers const data{23};
+  for (std::int64_t micro_batches : {1, 3, 5, 8}) {
+    std::vector<std::vector<ids>> by_size;
+    for (int size : {1, 2, 3, 4, 8}) {
+      std::vector<ids> parts(static_cast<std::size_t>(micro_batches) * 10);
+      for (int rank = 0; rank < size; ++rank) {
+        loader one(data, {.batch = 5, .micro_batches = micro_batches, .seed = 1}, rank, size);
+        CHECK(one.parts() == data::share(micro_batches, size, rank));
+        for (std::size_t step = 0; step < 10; ++step) {
+          auto const& batch = one.next();
+          REQUIRE(batch.parts.size() == batch.micro_batches.size());
+          for (std::size_t i = 0; i < batch.parts.size(); ++i) {
+            REQUIRE(batch.parts[i] >= one.parts().first);
+            REQUIRE(batch.parts[i] < one.parts().last);
+            auto const number =
+                step * static_cast<std::size_t>(micro_batches) + static_cast<std::size_t>(batch.parts[i]);
+            REQUIRE(parts[number].empty());
+            parts[number].assign(batch.micro_batches[i].ids.begin(), batch.micro_batches[i].ids.end());
+            auto const share = data::share(batch.samples, micro_batches, batch.parts[i]);
+            REQUIRE(batch.micro_batches[i].count() == share.count());
+          }
+        }
+      }
+      by_size.push_back(parts);
+      CHECK(by_size.back() == by_size.front());
+    }
+  }
+}
+
+TEST_CASE("a run killed at any batch of three epochs goes on with the same samples on another world size",
+          "[data][loader]") {
+  struct toy {
+    std::int64_t samples, batch;
+  };
+  for (auto const [samples, batch] : {toy{10, 4}, toy{12, 4}, toy{5, 8}}) {
+    auto const all = expected(samples, batch, 17, 3);
+    numbers const data{samples};
+    data::loader_options const options{.batch = batch, .micro_batches = 4, .seed = 17};
+    for (std::size_t kill = 0; kill <= all.size(); ++kill) {
+      for (int before : {1, 2, 4}) {
+        for (int after : {1, 3, 4}) {
+          CAPTURE(samples, batch, kill, before, after);
+          data::loader_position saved;
+          {
+            world ranks(data, options, before);
+            for (std::size_t step = 0; step < kill; ++step) REQUIRE(ranks.next() == all[step]);
+            saved = ranks.ranks[0]->position();
+          }
+          world ranks(data, options, after);
+          ranks.seek(saved);
+          for (std::size_t step = kill; step < all.size(); ++step) REQUIRE(ranks.next() == all[step]);
+          REQUIRE(ranks.ranks[0]->position() == data::loader_position{3, 0});
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("the end of an epoch and the begin of the next are one place", "[data][loader]") {
+  numbers const data{10};
+  loader one(data, {.batch = 5});
+  (void)one.next();
+  CHECK(one.position() == data::loader_position{0, 5});
+  (void)one.next();
+  CHECK(one.position() == data::loader_position{1, 0});
+  one.seek({0, 10});
+  CHECK(one.position() == data::loader_position{1, 0});
+  CHECK(one.next().epoch == 1);
+}
+
+TEST_CASE("the last batch of an epoch is short, or left out on request", "[data][loader]") {
+  numbers const data{10};
+  loader all(data, {.batch = 4});
+  CHECK(all.batches_per_epoch() == 3);
+  std::vector<std::int64_t> sizes;
+  for (int i = 0; i < 4; ++i) sizes.push_back(all.next().samples);
+  CHECK(sizes == ids{4, 4, 2, 4});
+
+  loader full(data, {.batch = 4, .drop_last = true});
+  CHECK(full.batches_per_epoch() == 2);
+  std::set<std::pair<std::uint64_t, std::int64_t>> begins;
+  for (int i = 0; i < 4; ++i) {
+    auto const& batch = full.next();
+    CHECK(batch.samples == 4);
+    begins.emplace(batch.epoch, batch.position);
+  }
+  CHECK(begins == std::set<std::pair<std::uint64_t, std::int64_t>>{{0, 0}, {0, 4}, {1, 0}, {1, 4}});
+  full.seek({5, 7});  // saved by a run that kept the short batch
+  CHECK(full.next().epoch == 6);
+}
+
+TEST_CASE("a rank may have no part of a short batch", "[data][loader]") {
+  numbers const data{5};
+  loader one(data, {.batch = 4, .micro_batches = 4}, 0, 4);
+  CHECK(one.next().micro_batches.size() == 1);
+  auto const& short_batch = one.next();
+  CHECK(short_batch.samples == 1);
+  CHECK(short_batch.micro_batches.empty());
+  CHECK(short_batch.parts.empty());
+  loader idle(data, {.batch = 4, .micro_batches = 1}, 0, 2);  // fewer parts than ranks
+  CHECK(idle.next().micro_batches.empty());
+  CHECK(idle.next().samples == 1);
+}
+
+TEST_CASE("seek forgets what was read ahead", "[data][loader]") {
+  numbers const data{100};
+  data::sampler const order{.samples = 100, .seed = 0};
+  for (std::int64_t prefetch : {0, 1, 2, 7}) {
+    loader one(data, {.batch = 3, .prefetch = prefetch});
+    for (std::int64_t i = 0; i < 200; ++i) {
+      data::loader_position const to{static_cast<std::uint64_t>(i % 4), i * 37 % 100};
+      one.seek(to);
+      for (std::int64_t step = 0; step < i % 5; ++step) {
+        auto const begin = one.position();
+        REQUIRE(ids_of(one.next())[0] == order.id(begin.epoch, begin.position));
+      }
+    }
+  }
+}
+
+TEST_CASE("a failure to read comes out of next, and the batch can be read again", "[data][loader]") {
+  data::sampler const order{.samples = 20, .seed = 0};
+  for (std::int64_t prefetch : {0, 1, 3}) {
+    std::atomic<std::int64_t> bad = order.id(0, 9);
+    numbers const data{20, &bad};
+    loader one(data, {.batch = 4, .prefetch = prefetch});
+    CHECK(ids_of(one.next())[0] == order.id(0, 0));
+    CHECK(ids_of(one.next())[0] == order.id(0, 4));  // read before the failure
+    CHECK_THROWS_WITH(one.next(), "sample cannot be read");
+    CHECK(one.position() == data::loader_position{0, 8});
+    CHECK_THROWS_WITH(one.next(), "sample cannot be read");
+    bad = -1;
+    // The reader may have met the failure once more before it was mended.
+    try {
+      CHECK(ids_of(one.next())[0] == order.id(0, 8));
+    } catch (std::runtime_error const&) {
+      CHECK(ids_of(one.next())[0] == order.id(0, 8));
+    }
+    CHECK(ids_of(one.next())[0] == order.id(0, 12));
+  }
+}
+
+TEST_CASE("a loader ends while its reader is at work", "[data][loader]") {
+  for (int i = 0; i < 200; ++i) {
+    numbers const data{1000};
+    loader one(data, {.batch = 100, .prefetch = 1 + i % 3});
+    if (i % 2 == 1) (void)one.next();
+  }
+}
+
+TEST_CASE("loaders of several threads read one dataset at once", "[data][loader]") {
+  numbers const data{64};
+  auto const all = expected(64, 16, 2, 3);
+  std::vector<std::vector<ids>> seen(4);
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < 4; ++rank) {
+    threads.emplace_back([&, rank] {
+      loader one(data, {.batch = 16, .micro_batches = 4, .seed = 2}, rank, 4);
+      for (std::size_t step = 0; step < all.size(); ++step) {
+        ids part;
+        for (auto const& each : one.next().micro_batches) part.insert(part.end(), each.ids.begin(), each.ids.end());
+        seen[static_cast<std::size_t>(rank)].push_back(part);
+      }
+    });
+  }
+  for (auto& each : threads) each.join();
+  for (std::size_t step = 0; step < all.size(); ++step) {
+    ids whole;
+    for (auto const& rank : seen) whole.insert(whole.end(), rank[step].begin(), rank[step].end());
+    CHECK(whole == all[step]);
+  }
+}
+
+TEST_CASE("next allocates nothing", "[data][loader]") {
+  numbers const data{50};
+  for (std::int64_t prefetch : {0, 2}) {
+    loader one(data, {.batch = 8, .micro_batches = 3, .prefetch = prefetch});
+    for (int i = 0; i < 3; ++i) (void)one.next();
+    auto const before = allocations.load();
+    for (int i = 0; i < 100; ++i) (void)one.next();
+    CHECK(allocations.load() - before == 0);
+  }
+}
+
+TEST_CASE("options of a loader that cannot be are refused by name", "[data][loader]") {
+  numbers const data{10};
+  auto const make = [&](data::loader_options const& options, int rank = 0, int size = 1) {
+    loader const one(data, options, rank, size);
+  };
+  CHECK_THROWS_WITH(make({.batch = 0}), "trireme::data::loader: .batch = 0, but it must be from 1 to 2147483648");
+  CHECK_THROWS_AS(make({.batch = -4}), config_error);
+  CHECK_THROWS_AS(make({.batch = INT64_MAX}), config_error);
+  CHECK_THROWS_AS(make({.micro_batches = 0}), config_error);
+  CHECK_THROWS_AS(make({.prefetch = -1}), config_error);
+  CHECK_THROWS_AS(make({.prefetch = 100000}), config_error);
+  CHECK_THROWS_WITH(make({}, 2, 2), "trireme::data::loader: there is no rank 2 of 2");
+  CHECK_THROWS_AS(make({}, -1, 2), config_error);
+  CHECK_THROWS_AS(make({}, 0, 0), config_error);
+  CHECK_THROWS_WITH(make({.batch = 11, .drop_last = true}),
+                    "trireme::data::loader: with .drop_last, 10 samples never fill a batch of 11: choose a smaller "
+                    "batch");
+  numbers const none{0};
+  CHECK_THROWS_WITH(loader(none, {}), "trireme::data::loader: the dataset has no samples");
+  loader one(data, {.batch = 5});
+  CHECK_THROWS_WITH(one.seek({0, 11}),
+                    "trireme::data::loader: cannot seek to trireme::data::loader_position{.epoch = 0, .position = 11} "
+                    "of 10 samples: the place was saved for other data");
+  CHECK_THROWS_AS(one.seek({0, -1}), config_error);
+  CHECK(one.next().position == 0);
+  static_assert(!std::is_constructible_v<loader, numbers, data::loader_options>);  // a temporary would dangle
+  CHECK(to_string(data::loader_options{}) ==
+        "trireme::data::loader_options{.batch = 64, .micro_batches = 1, .seed = 0, .prefetch = 2, .drop_last = false}");
+}
