@@ -1,0 +1,63 @@
+import os
+import re
+
+from conan import ConanFile
+from conan.tools.build import check_min_cppstd
+from conan.tools.cmake import CMake, CMakeToolchain, cmake_layout
+from conan.tools.files import copy, load
+
+required_conan_version = ">=2.0"
+
+
+class TriremeConan(ConanFile):
+    name = "trireme"
+    description = "A header-only C++20 toolkit for distributed training, configured at compile time"
+    license = "Apache-2.0"
+    topics = ("deep-learning", "distributed-training", "mpi", "header-only")
+    package_type = "header-library"
+    settings = "os", "arch", "compiler", "build_type"  # only the test package is built with them
+    no_copy_source = True
+
+    @property
+    def _root(self):
+        return os.path.join(self.recipe_folder, "..", "..")
+
+    def set_version(self):
+        header = load(self, os.path.join(self._root, "include", "trireme", "version.hpp"))
+        self.version = re.search(r'TRIREME_VERSION "([0-9.]+)"', header).group(1)
+
+    def export_sources(self):
+        for pattern in ("CMakeLists.txt", "LICENSE", "cmake/*", "include/*"):
+            copy(self, pattern, self._root, self.export_sources_folder)
+
+    def export(self):
+        # set_version() is asked again for the exported recipe.
+        copy(self, "include/trireme/version.hpp", self._root, os.path.join(self.export_folder, "..", ".."))
+
+    def layout(self):
+        cmake_layout(self)
+
+    def validate(self):
+        check_min_cppstd(self, 20)
+
+    def generate(self):
+        toolchain = CMakeToolchain(self)
+        for option in ("BUILD_TESTS", "BUILD_EXAMPLES", "BUILD_BENCHMARKS", "MPI"):
+            toolchain.cache_variables[f"TRIREME_{option}"] = False
+        toolchain.generate()
+
+    def build(self):
+        CMake(self).configure()
+
+    def package(self):
+        CMake(self).install()
+
+    def package_id(self):
+        self.info.clear()
+
+    def package_info(self):
+        self.cpp_info.bindirs = []
+        self.cpp_info.libdirs = []
+        # The package's own triremeConfig.cmake is the one to use.
+        self.cpp_info.set_property("cmake_find_mode", "none")
+        self.cpp_info.builddirs = [os.path.join("share", "cmake", "trireme")]

@@ -1,0 +1,61 @@
+# Sourced by the other scripts: installs what a machine lacks, and only that.
+
+# need PATH-OR-COMMAND PACKAGE...: notes the packages unless the command or (with a /) a file of that pattern is there.
+missing_packages=()
+need() {
+  local what=$1
+  shift
+  if [[ $what == */* ]]; then
+    compgen -G "$what" >/dev/null && return 0
+  else
+    command -v "$what" >/dev/null && return 0
+  fi
+  missing_packages+=("$@")
+}
+
+# install_missing: installs what need() noted, as root or by sudo. Fails with one sentence a package that stays missing.
+install_missing() {
+  ((${#missing_packages[@]})) || return 0
+  local -a as_root=()
+  if ((EUID != 0)); then
+    command -v sudo >/dev/null || { echo "missing: ${missing_packages[*]} (neither root nor sudo)" >&2; return 1; }
+    as_root=(sudo)
+  fi
+  echo "installing: ${missing_packages[*]}"
+  "${as_root[@]}" apt-get update -qq || true
+  local package status=0
+  if ! DEBIAN_FRONTEND=noninteractive "${as_root[@]}" apt-get install -y -qq --no-install-recommends \
+      "${missing_packages[@]}" </dev/null >/dev/null; then
+    # One package that cannot be had must not keep the others away.
+    for package in "${missing_packages[@]}"; do
+      DEBIAN_FRONTEND=noninteractive "${as_root[@]}" apt-get install -y -qq --no-install-recommends \
+        "$package" </dev/null >/dev/null || { echo "could not install $package" >&2; status=1; }
+    done
+  fi
+  missing_packages=()
+  return $status
+}
+
+# need_compiler: what every build needs.
+need_compiler() {
+  need g++ g++
+  need cmake cmake
+  need ninja ninja-build
+  need ccache ccache
+  need '/usr/include/eigen3/Eigen/Core' libeigen3-dev
+  need '/usr/include/fmt/core.h' libfmt-dev
+}
+
+need_mpi() {
+  need mpirun openmpi-bin
+  need mpicxx libopenmpi-dev
+}
+
+# cores: how many builds to run at once; a compiler process of this library may take 2 GB.
+cores() {
+  local memory_gb
+  memory_gb=$(awk '/MemAvailable/ { print int($2 / 2000000) }' /proc/meminfo)
+  local n
+  n=$(nproc)
+  echo $((memory_gb < 1 ? 1 : memory_gb < n ? memory_gb : n))
+}

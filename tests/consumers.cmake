@@ -1,0 +1,36 @@
+# What somebody who uses the library does: tiny projects of their own, configured, built and run.
+function(trireme_consumer_test name)
+  cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "ARGUMENTS;PROPERTIES")
+  trireme_add_test(consumer.${name} TIMEOUT 600 LABELS consumer PROPERTIES ${arg_PROPERTIES}
+    COMMAND ${CMAKE_COMMAND} -DSOURCE=${CMAKE_CURRENT_SOURCE_DIR}/consumer/${name}
+            -DBINARY=${CMAKE_CURRENT_BINARY_DIR}/consumer/${name} -DCOMPILER=${CMAKE_CXX_COMPILER}
+            -DLAUNCHER=${CMAKE_CXX_COMPILER_LAUNCHER} "-DARGUMENTS=${arg_ARGUMENTS}"
+            -P ${CMAKE_CURRENT_SOURCE_DIR}/consumer/run.cmake)
+endfunction()
+
+trireme_consumer_test(add_subdirectory ARGUMENTS -DTRIREME_SOURCE=${PROJECT_SOURCE_DIR})
+
+trireme_consumer_test(single_header ARGUMENTS -DTRIREME_SINGLE_INCLUDE=${CMAKE_CURRENT_BINARY_DIR}/single_include)
+trireme_add_test(single_header.generate LABELS consumer PROPERTIES FIXTURES_SETUP single_include
+  COMMAND ${TRIREME_BASH} ${PROJECT_SOURCE_DIR}/scripts/single-header
+          --output ${CMAKE_CURRENT_BINARY_DIR}/single_include/trireme.hpp)
+set_tests_properties(consumer.single_header PROPERTIES FIXTURES_REQUIRED single_include)
+trireme_add_test(single_header.fresh LABELS lint
+  COMMAND ${TRIREME_BASH} ${PROJECT_SOURCE_DIR}/scripts/single-header --check)
+
+trireme_add_test(lint LABELS lint COMMAND ${TRIREME_BASH} ${PROJECT_SOURCE_DIR}/scripts/lint)
+
+if(TRIREME_INSTALL)
+  set(prefix ${CMAKE_CURRENT_BINARY_DIR}/prefix)
+  trireme_add_test(consumer.install LABELS consumer PROPERTIES FIXTURES_SETUP prefix
+    COMMAND ${CMAKE_COMMAND} --install ${PROJECT_BINARY_DIR} --prefix ${prefix})
+  foreach(name IN ITEMS find_package two_units)
+    trireme_consumer_test(${name} ARGUMENTS -DCMAKE_PREFIX_PATH=${prefix} PROPERTIES FIXTURES_REQUIRED prefix)
+  endforeach()
+
+  trireme_add_test(packaging.vcpkg_portfile TIMEOUT 300 LABELS packaging
+    COMMAND ${CMAKE_COMMAND} -DPORT=${PROJECT_SOURCE_DIR}/packaging/vcpkg/ports/trireme
+            -DWORK=${CMAKE_CURRENT_BINARY_DIR}/vcpkg -P ${PROJECT_SOURCE_DIR}/packaging/vcpkg/portfile_test.cmake)
+  trireme_add_test(packaging.conan_create TIMEOUT 900 LABELS packaging
+    COMMAND ${TRIREME_BASH} ${PROJECT_SOURCE_DIR}/packaging/conan/create_test.sh)
+endif()

@@ -1,0 +1,43 @@
+# Every header compiles alone (built by the target all_verify_interface_header_sets), with the other compilers too.
+trireme_add_test(headers.each_alone TIMEOUT 1500 LABELS headers PROPERTIES RUN_SERIAL TRUE
+  COMMAND ${CMAKE_COMMAND} --build ${PROJECT_BINARY_DIR} --target all_verify_interface_header_sets)
+
+find_program(TRIREME_CLANG clang++)
+find_program(TRIREME_NVCC nvcc HINTS /usr/local/cuda/bin)
+mark_as_advanced(TRIREME_CLANG TRIREME_NVCC)
+
+get_target_property(eigen_include Eigen3::Eigen INTERFACE_INCLUDE_DIRECTORIES)
+get_target_property(fmt_include fmt::fmt-header-only INTERFACE_INCLUDE_DIRECTORIES)
+set(include_flags -I${PROJECT_SOURCE_DIR}/include)
+foreach(folder IN LISTS eigen_include fmt_include)
+  if(NOT folder MATCHES "^/usr/include/?$|^\\$<")
+    list(APPEND include_flags -isystem ${folder})
+  endif()
+endforeach()
+
+if(TRIREME_CLANG AND NOT CMAKE_CXX_COMPILER_ID MATCHES "Clang")
+  # One unit that holds everything, and the instantiations that the examples ask for.
+  file(GLOB programs CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/examples/*.cpp)
+  list(APPEND programs ${PROJECT_SOURCE_DIR}/include/trireme/trireme.hpp)
+  foreach(program IN LISTS programs)
+    cmake_path(GET program STEM name)
+    trireme_uses_mpi(mpi ${program})
+    if(NOT mpi)
+      trireme_add_test(headers.clang.${name} TIMEOUT 300 LABELS headers
+        COMMAND ${TRIREME_CLANG} -std=c++20 -fsyntax-only -Wall -Wextra -Werror -Wno-pragma-once-outside-header
+                -DFMT_HEADER_ONLY=1 ${include_flags} -x c++ ${program})
+    endif()
+  endforeach()
+endif()
+
+if(TRIREME_NVCC)
+  # Device code includes core and contract; Eigen and fmt must not reach it.
+  file(GLOB headers CONFIGURE_DEPENDS RELATIVE ${PROJECT_SOURCE_DIR}/include
+       ${PROJECT_SOURCE_DIR}/include/trireme/core/*.hpp ${PROJECT_SOURCE_DIR}/include/trireme/contract/*.hpp)
+  list(TRANSFORM headers REPLACE "(.+)" "#include \"\\1\"")
+  list(JOIN headers "\n" headers)
+  file(CONFIGURE OUTPUT core_and_contract.cu CONTENT "${headers}\n__global__ void kernel() {}\n" @ONLY)
+  trireme_add_test(headers.nvcc.core_and_contract TIMEOUT 300 LABELS headers
+    COMMAND ${TRIREME_NVCC} -std=c++20 -Werror all-warnings -I${PROJECT_SOURCE_DIR}/include
+            -c ${CMAKE_CURRENT_BINARY_DIR}/core_and_contract.cu -o core_and_contract.o)
+endif()

@@ -1,0 +1,21 @@
+# tests/fail/<room>/<rule>_fail.cpp must be refused by every compiler found, with exactly one error, which holds the
+# sentence of its line `// expected-error: sentence`; its twin <rule>_clean.cpp must compile.
+set(compilers ${CMAKE_CXX_COMPILER})
+foreach(other IN ITEMS ${TRIREME_CLANG} ${TRIREME_NVCC})
+  if(other)
+    list(APPEND compilers ${other})
+  endif()
+endforeach()
+list(REMOVE_DUPLICATES compilers)
+
+file(GLOB sources CONFIGURE_DEPENDS RELATIVE ${CMAKE_CURRENT_SOURCE_DIR}/fail fail/*/*_fail.cpp)
+foreach(source IN LISTS sources)
+  string(REGEX REPLACE "_fail\\.cpp$" "" rule ${source})
+  string(REPLACE "/" "." name ${rule})
+  foreach(compiler IN LISTS compilers)
+    cmake_path(GET compiler FILENAME program)
+    trireme_add_test(fail.${name}.${program} TIMEOUT 300 LABELS fail
+      COMMAND ${TRIREME_BASH} ${CMAKE_CURRENT_SOURCE_DIR}/fail/must_not_compile.sh ${compiler}
+              ${CMAKE_CURRENT_SOURCE_DIR}/fail/${rule} ${include_flags})
+  endforeach()
+endforeach()
