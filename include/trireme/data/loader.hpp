@@ -107,6 +107,7 @@ class loader {
       read_ = taken_ = 0;
       in_use_ = false;
       failure_ = nullptr;
+      halted_ = false;
     }
     room_.notify_one();
   }
@@ -172,12 +173,11 @@ class loader {
   slot& wait_for_slot() {
     std::unique_lock lock(mutex_);
     in_use_ = false;
+    if (failure_ == nullptr) halted_ = false;  // it was told by the last call: this one tries again
     room_.notify_one();
     filled_.wait(lock, [this] { return read_ > taken_ || failure_ != nullptr; });
     if (read_ == taken_) {  // what was read before the failure comes first
-      auto const failure = std::exchange(failure_, nullptr);
-      room_.notify_one();
-      std::rethrow_exception(failure);
+      std::rethrow_exception(std::exchange(failure_, nullptr));
     }
     in_use_ = true;
     return slots_[taken_++ % slots_.size()];
@@ -186,9 +186,8 @@ class loader {
   void read_ahead() {
     std::unique_lock lock(mutex_);
     while (true) {
-      room_.wait(lock, [this] {
-        return stopping_ || (failure_ == nullptr && read_ + (in_use_ ? 1 : 0) < taken_ + slots_.size());
-      });
+      room_.wait(lock,
+                 [this] { return stopping_ || (!halted_ && read_ + (in_use_ ? 1 : 0) < taken_ + slots_.size()); });
       if (stopping_) return;
       auto const generation = generation_;
       auto const at = cursor_;
@@ -207,6 +206,7 @@ class loader {
         ++read_;
       } else {
         failure_ = std::move(failure);
+        halted_ = true;
       }
       filled_.notify_one();
     }
@@ -227,7 +227,8 @@ class loader {
   std::size_t read_ = 0;
   std::size_t taken_ = 0;
   std::uint64_t generation_ = 0;
-  bool in_use_ = false;
+  bool in_use_ = false;  // whether the caller still looks at slot taken_ - 1
+  bool halted_ = false;  // since a failure, until the caller wants to try again
   bool stopping_ = false;
   std::thread reader_;
 };
