@@ -27,7 +27,15 @@ struct limits {
   std::size_t string_bytes = std::size_t{1} << 24;
 };
 
-struct member;
+/// A named value of an object. (A template only because a value holds members, and a member a value.)
+template <class Value>
+struct basic_member {
+  std::string key;
+  Value content;
+  friend bool operator==(basic_member const&, basic_member const&) = default;
+};
+using member = basic_member<value>;
+
 using array = std::vector<value>;
 using object = std::vector<member>;  ///< in the order of the text
 
@@ -133,13 +141,6 @@ class value {
   std::variant<std::monostate, bool, std::int64_t, std::uint64_t, double, std::string, json::array, json::object> data_;
   std::shared_ptr<std::string const> source_;
   std::uint64_t offset_ = 0;
-};
-
-/// A named value of an object.
-struct member {
-  std::string key;
-  value content;
-  friend bool operator==(member const&, member const&) = default;
 };
 
 inline value::value(json::object members) : data_(std::move(members)) {}

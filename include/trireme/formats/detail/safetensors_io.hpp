@@ -1,0 +1,165 @@
+#pragma once
+
+#include <algorithm>
+#include <limits>
+
+#include "trireme/formats/detail/json_print.hpp"
+#include "trireme/formats/detail/safetensors_header.hpp"
+#include "trireme/formats/safetensors.hpp"
+
+namespace trireme::formats::safetensors {
+
+namespace detail {
+
+inline header read_header(file const& from) {
+  auto const size = from.size();
+  std::vector<std::byte> start(static_cast<std::size_t>(std::min<std::uint64_t>(8, size)));
+  from.read(0, start);
+  start.resize(static_cast<std::size_t>(header_bytes(start, size, from.path())));
+  from.read(8, std::span(start).subspan(8));
+  return parse_header(start, size, from.path());
+}
+
+/// Fills in where the data of each entry lies, and returns where the last one ends.
+inline std::uint64_t place(std::vector<entry>& entries, std::string const& path) {
+  if (entries.size() > most_tensors) throw config_error(text(path, ": more than ", most_tensors, " tensors"));
+  std::uint64_t end = 0;
+  for (auto& each : entries) {
+    auto const bytes = tensor_bytes(each.type, each.extents.extents());
+    auto const fits = bytes && *bytes < std::uint64_t{1} << 62 && end < std::uint64_t{1} << 62;
+    if (!fits || each.name.size() > most_name_bytes || each.name == "__metadata__") {
+      throw config_error(text("trireme::formats::safetensors: ", path, ": no tensor can be named \"",
+                              each.name.substr(0, 80), "\" with dtype ", each.type.name(), " and shape ",
+                              to_string(each.extents)));
+    }
+    each.begin = end;
+    each.bytes = *bytes;
+    end += *bytes;
+  }
+  std::vector<std::uint32_t> scratch;
+  if (auto const* twice = duplicate(entries, scratch)) {
+    throw config_error(text("trireme::formats::safetensors: ", path, ": two tensors are named \"", twice->name, "\""));
+  }
+  return end;
+}
+
+/// The first part of a file, length and all, padded with spaces to a multiple of eight.
+inline std::string print_header(std::vector<entry> const& entries, metadata const& notes, std::string const& path) {
+  using json::detail::print_string;
+  std::string out(8, '\0');
+  out += '{';
+  auto const next = [&] {
+    if (out.back() != '{') out += ',';
+  };
+  if (!notes.empty()) {
+    out += "\"__metadata__\":{";
+    for (auto const& [key, content] : notes) {
+      next();
+      print_string(out, key);
+      out += ':';
+      print_string(out, content);
+    }
+    out += '}';
+  }
+  for (auto const& each : entries) {
+    next();
+    print_string(out, each.name);
+    out += text(":{\"dtype\":\"", each.type.name(), "\",\"shape\":[");
+    for (int axis = 0; axis < each.extents.rank(); ++axis) out += text(axis == 0 ? "" : ",", each.extents[axis]);
+    out += text("],\"data_offsets\":[", each.begin, ",", each.begin + each.bytes, "]}");
+  }
+  out += '}';
+  out.append((8 - out.size() % 8) % 8, ' ');
+  auto const json = out.size() - 8;
+  for (std::size_t i = 0; i < 8; ++i) out[i] = static_cast<char>(json >> (8 * i) & 0xff);
+  // What the writer wrote the reader must take: equal keys, text that is not UTF-8, and the size are found here.
+  auto const end = entries.empty() ? 0 : entries.back().begin + entries.back().bytes;
+  try {
+    static_cast<void>(parse_header(std::as_bytes(std::span(out)), out.size() + end, path));
+  } catch (format_error const& error) {
+    throw config_error(text("trireme::formats::safetensors: cannot write this header: ", error.what()));
+  }
+  return out;
+}
+
+}  // namespace detail
+
+inline reader::reader(std::string path, file_system& files)
+    : file_(std::move(path), file::access::read, files), header_(detail::read_header(file_)) {
+  static_cast<void>(detail::duplicate(header_.entries, by_name_));
+}
+
+inline std::string const* reader::note(std::string_view key) const noexcept {
+  for (auto const& [name, content] : header_.notes) {
+    if (name == key) return &content;
+  }
+  return nullptr;
+}
+
+inline entry const* reader::find(std::string_view name) const noexcept {
+  auto const found = std::lower_bound(by_name_.begin(), by_name_.end(), name, [&](auto index, std::string_view wanted) {
+    return header_.entries[index].name < wanted;
+  });
+  if (found == by_name_.end() || header_.entries[*found].name != name) return nullptr;
+  return &header_.entries[*found];
+}
+
+inline entry const& reader::at(std::string_view name) const {
+  auto const* found = find(name);
+  if (found == nullptr) {
+    throw config_error(text("trireme::formats::safetensors: ", path(), " has no tensor named \"", name, "\""));
+  }
+  return *found;
+}
+
+inline void reader::read(entry const& from, std::uint64_t first, std::span<std::byte> to) const {
+  std::uint64_t bits = 0;
+  bool const fits = !__builtin_mul_overflow(first, static_cast<std::uint64_t>(from.type.bits()), &bits) &&
+                    bits % 8 == 0 && bits / 8 <= from.bytes && to.size() <= from.bytes - bits / 8;
+  if (!fits) {
+    throw config_error(text("trireme::formats::safetensors: ", path(), ": tensor \"", from.name, "\" has ", from.bytes,
+                            " bytes; asked for ", to.size(), " from element ", first, " on"));
+  }
+  file_.read(header_.data_offset + from.begin + bits / 8, to);
+}
+
+inline void reader::require_type(entry const& which, dtype wanted) const {
+  if (which.type == stored_type(wanted)) return;
+  throw config_error(text("trireme::formats::safetensors: ", path(), ": tensor \"", which.name, "\" is ",
+                          which.type.name(), ", not ", name_of(wanted)));
+}
+
+inline writer::writer(std::string path, std::vector<entry> entries, safetensors::metadata notes, writer_options options)
+    : path_(std::move(path)),
+      entries_(std::move(entries)),
+      options_(options),
+      left_(detail::place(entries_, path_)),
+      header_(detail::print_header(entries_, notes, path_)),
+      file_bytes_(header_.size() + left_),
+      file_(path_, options_.files == nullptr ? real_files() : *options_.files) {
+  put(std::as_bytes(std::span(header_)));
+  header_ = {};
+}
+
+inline void writer::put(std::span<std::byte const> bytes) {
+  file_.write(bytes);
+  if (options_.digest != nullptr) options_.digest->update(bytes);
+}
+
+inline void writer::write(std::span<std::byte const> bytes) {
+  if (bytes.size() > left_) {
+    throw config_error(text("trireme::formats::safetensors: ", path_, ": ", bytes.size() - left_,
+                            " bytes more than its tensors have"));
+  }
+  put(bytes);
+  left_ -= bytes.size();
+}
+
+inline void writer::finish() {
+  if (left_ != 0) {
+    throw config_error(text("trireme::formats::safetensors: ", path_, ": ", left_, " bytes have not been written"));
+  }
+  file_.publish();
+}
+
+}  // namespace trireme::formats::safetensors

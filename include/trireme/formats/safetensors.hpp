@@ -1,0 +1,157 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "trireme/core/dtype.hpp"
+#include "trireme/core/shape.hpp"
+#include "trireme/formats/file.hpp"
+#include "trireme/formats/sha256.hpp"
+
+namespace trireme::formats::safetensors {
+
+/// A type of elements as the format names it, "F32" for one. There are more of them than trireme computes with.
+class stored_type {
+ public:
+  constexpr stored_type() = default;
+  constexpr stored_type(dtype type)  // NOLINT(google-explicit-constructor)
+      : name_(name_of(type)), bits_(static_cast<int>(size_of(type)) * 8) {}
+  /// The type of that name, if the format has it.
+  [[nodiscard]] static std::optional<stored_type> named(std::string_view name) noexcept;
+
+  [[nodiscard]] constexpr std::string_view name() const noexcept { return name_; }
+  [[nodiscard]] constexpr int bits() const noexcept { return bits_; }
+  friend constexpr bool operator==(stored_type a, stored_type b) noexcept { return a.name_ == b.name_; }
+
+ private:
+  constexpr stored_type(std::string_view name, int bits) noexcept : name_(name), bits_(bits) {}
+  std::string_view name_ = "U8";
+  int bits_ = 8;
+};
+
+/// A tensor of a file. A writer is told name, type and shape; `begin` and `bytes`, counted from the start of the file's
+/// data, follow from them.
+struct entry {
+  std::string name;
+  stored_type type;
+  shape extents;
+  std::uint64_t begin = 0;
+  std::uint64_t bytes = 0;
+  friend bool operator==(entry const&, entry const&) = default;
+};
+
+using metadata = std::vector<std::pair<std::string, std::string>>;
+
+/// What the first part of a file says.
+struct header {
+  std::vector<entry> entries;     ///< in the order of their data
+  safetensors::metadata notes;    ///< `__metadata__`, in the order of the text
+  std::uint64_t data_offset = 0;  ///< where the data begins in the file
+};
+
+// What is refused beyond the rules of the format.
+inline constexpr std::uint64_t most_header_bytes = 100'000'000;
+inline constexpr std::size_t most_tensors = 1'000'000;
+inline constexpr std::size_t most_name_bytes = 4096;
+
+/// The length of the whole header (8 + n), from the first eight bytes. Throws format_error if the file cannot have it.
+[[nodiscard]] std::uint64_t header_bytes(std::span<std::byte const> start, std::uint64_t file_size,
+                                         std::string const& path);
+
+/// Reads and checks a header; touches nothing but its arguments, so that it can be fuzzed.
+///
+/// Enforced: a header of at most 100 MB that lies within the file; strict JSON of the fixed schema, no name twice; at
+/// most a million tensors, rank at most 6, names of at most 4096 bytes; sizes that agree with type and shape, by
+/// checked arithmetic; data without overlap, without holes, and to the exact end of the file.
+///
+/// Errors   throws format_error(path, byte, reason).
+///
+/// @param start  the first header_bytes() bytes of the file, or more.
+[[nodiscard]] header parse_header(std::span<std::byte const> start, std::uint64_t file_size, std::string const& path);
+
+/// Reads tensors, or parts of them, from a file in the format of Hugging Face.
+///
+/// Only what is asked for is read (pread, no memory map: a file that shrinks meanwhile is an error, not a signal).
+///
+/// Threads  read() may be called from several threads at once.
+/// Errors   format_error if the file is not what it should be (see parse_header), io_error if it cannot be read,
+///          config_error if a tensor or range is asked for that it does not have.
+class reader {
+ public:
+  explicit reader(std::string path, file_system& files = real_files());
+
+  [[nodiscard]] std::string const& path() const noexcept { return file_.path(); }
+  [[nodiscard]] std::vector<entry> const& entries() const noexcept { return header_.entries; }
+  [[nodiscard]] safetensors::metadata const& metadata() const noexcept { return header_.notes; }
+  /// The value of a `__metadata__` key, or nullptr.
+  [[nodiscard]] std::string const* note(std::string_view key) const noexcept;
+  /// The tensor of that name, or nullptr.
+  [[nodiscard]] entry const* find(std::string_view name) const noexcept;
+  [[nodiscard]] entry const& at(std::string_view name) const;
+
+  /// Fills `to` with the bytes of a tensor from element `first` on.
+  void read(std::string_view name, std::uint64_t first, std::span<std::byte> to) const { read(at(name), first, to); }
+  void read(entry const& from, std::uint64_t first, std::span<std::byte> to) const;
+
+  /// The same with the type checked. T may not differ from the stored type.
+  template <element T>
+  void read(std::string_view name, std::uint64_t first, std::span<T> to) const requires(!std::is_same_v<T, std::byte>) {
+    require_type(at(name), dtype_of<T>);
+    read(at(name), first, std::as_writable_bytes(to));
+  }
+
+ private:
+  void require_type(entry const& which, dtype wanted) const;
+
+  file file_;
+  header header_;
+  std::vector<std::uint32_t> by_name_;  // indices of entries, sorted by name
+};
+
+/// What a writer does besides writing.
+struct writer_options {
+  sha256* digest = nullptr;  ///< is updated with every byte of the file
+  file_system* files = nullptr;
+};
+
+/// Writes a file: the tensors are declared first, then their bytes come in the same order, in pieces of any size.
+///
+/// The file appears under its name at finish(), complete and on the device (atomic_file); a writer that is destroyed
+/// earlier leaves nothing. Tensors lie as declared, without gaps: declare those of wide types first, so that every
+/// tensor is aligned. The data begins at a multiple of 8.
+///
+/// Errors   io_error; config_error for entries that the reader would refuse, for bytes beyond the declared ones, and
+///          for finish() before all are there.
+class writer {
+ public:
+  writer(std::string path, std::vector<entry> entries, safetensors::metadata notes = {}, writer_options options = {});
+
+  /// With begin and bytes filled in.
+  [[nodiscard]] std::vector<entry> const& entries() const noexcept { return entries_; }
+  /// The length of the finished file.
+  [[nodiscard]] std::uint64_t file_bytes() const noexcept { return file_bytes_; }
+  void write(std::span<std::byte const> bytes);
+  void finish();
+
+ private:
+  void put(std::span<std::byte const> bytes);
+
+  std::string path_;
+  std::vector<entry> entries_;
+  writer_options options_;
+  std::uint64_t left_;  // bytes of data that are still to come
+  std::string header_;
+  std::uint64_t file_bytes_;
+  atomic_file file_;
+};
+
+}  // namespace trireme::formats::safetensors
+
+#include "trireme/formats/detail/safetensors_header.hpp"
+#include "trireme/formats/detail/safetensors_io.hpp"

@@ -1,0 +1,190 @@
+#include "trireme/formats/file.hpp"
+
+#include <sys/wait.h>
+
+#include <string>
+#include <vector>
+
+#include "../catch.hpp"
+#include "scratch.hpp"
+
+namespace {
+
+namespace formats = trireme::formats;
+using trireme::io_error;
+
+/// Counts operations; the n-th fails with an errno, or ends the process.
+class faulty_files : public formats::file_system {
+ public:
+  explicit faulty_files(int at = -1, int number = EIO) : at_(at), number_(number) {}
+  std::vector<std::string> log;
+  std::size_t most_bytes = 1 << 20;  // of one read or write
+  int interruptions = 0;             // EINTR before each operation that may report it
+  bool exits = false;
+
+  int open(char const* path, int flags, ::mode_t mode) override {
+    return fails("open") ? -1 : file_system::open(path, flags, mode);
+  }
+  int status(int descriptor, struct ::stat& out) override {
+    return fails("status") ? -1 : file_system::status(descriptor, out);
+  }
+  ::ssize_t read(int descriptor, void* to, std::size_t bytes, ::off_t at) override {
+    return interrupted() || fails("read") ? -1 : file_system::read(descriptor, to, std::min(bytes, most_bytes), at);
+  }
+  ::ssize_t write(int descriptor, void const* from, std::size_t bytes) override {
+    return interrupted() || fails("write") ? -1 : file_system::write(descriptor, from, std::min(bytes, most_bytes));
+  }
+  int truncate(int descriptor, ::off_t bytes) override {
+    return fails("truncate") ? -1 : file_system::truncate(descriptor, bytes);
+  }
+  int synchronise(int descriptor) override { return fails("synchronise") ? -1 : file_system::synchronise(descriptor); }
+  int rename(char const* from, char const* to) override { return fails("rename") ? -1 : file_system::rename(from, to); }
+  int unlink(char const* path) override { return fails("unlink") ? -1 : file_system::unlink(path); }
+  int close(int descriptor) override {
+    bool const failed = fails("close");
+    auto const result = file_system::close(descriptor);
+    if (failed) errno = number_;
+    return failed ? -1 : result;
+  }
+
+ private:
+  bool interrupted() {
+    if (pending_-- > 0) {
+      errno = EINTR;
+      return true;
+    }
+    pending_ = interruptions;
+    return false;
+  }
+  bool fails(char const* name) {
+    log.emplace_back(name);
+    if (static_cast<int>(log.size()) - 1 != at_) return false;
+    if (exits) ::_exit(0);
+    errno = number_;
+    return true;
+  }
+
+  int at_;
+  int number_;
+  int pending_ = 0;
+};
+
+std::string message(auto&& action) {
+  try {
+    action();
+  } catch (io_error const& error) {
+    return error.what();
+  }
+  return "";
+}
+
+}  // namespace
+
+TEST_CASE("a file is written, extended, cut and read in parts", "[formats][file]") {
+  scratch dir;
+  auto const path = dir / "a";
+  {
+    formats::file out(path, formats::file::access::create);
+    out.write("hello ");
+    out.write("world");
+    out.synchronise();
+    CHECK(out.size() == 11);
+    out.close();
+    out.close();
+  }
+  {
+    formats::file more(path, formats::file::access::extend);
+    more.truncate(6);
+    more.write("you");
+    std::array<std::byte, 3> part{};
+    more.read(6, part);
+    CHECK(part[0] == std::byte{'y'});
+  }
+  CHECK(formats::read_text(path) == "hello you");
+  auto moved = formats::file(path, formats::file::access::read);
+  auto const other = std::move(moved);
+  std::array<std::byte, 4> part{};
+  other.read(5, part);
+  CHECK_THROWS_AS(other.read(6, part), io_error);
+  CHECK(message([&] { other.read(6, part); }) == path + ": cannot read: the file ends at byte 9");
+}
+
+TEST_CASE("file errors name the path and the reason", "[formats][file]") {
+  scratch dir;
+  CHECK(message([&] { formats::read_file(dir / "nowhere"); }) ==
+        (dir / "nowhere") + ": cannot open: no such file or directory");
+  CHECK(message([&] { formats::read_file(dir.path()); }) == dir.path() + ": is not a regular file");
+  formats::atomic_write(dir / "a", "12345");
+  CHECK(message([&] { formats::read_file(dir / "a", 4); }) == (dir / "a") + ": has 5 bytes, more than the 4 expected");
+  faulty_files full(1, ENOSPC);
+  CHECK(message([&] { formats::atomic_write(dir / "b", "x", full); }) ==
+        (dir / "b.partial") + ": cannot write: no space left on device");
+  CHECK(message([&] { formats::atomic_write(dir / "no" + "/b", "x"); }).find("cannot open for writing") !=
+        std::string::npos);
+  if (::access("/dev/full", W_OK) == 0) {
+    formats::file device("/dev/full", formats::file::access::extend);
+    CHECK(message([&] { device.write("x"); }) == "/dev/full: cannot write: no space left on device");
+  }
+}
+
+TEST_CASE("directory_of gives the directory of a path", "[formats][file]") {
+  CHECK(formats::directory_of("a/b") == "a");
+  CHECK(formats::directory_of("/a/b/c") == "/a/b");
+  CHECK(formats::directory_of("b") == ".");
+  CHECK(formats::directory_of("/b") == "/");
+}
+
+TEST_CASE("short transfers and interruptions by signals are carried on", "[formats][file]") {
+  scratch dir;
+  std::string const content = "something of a few bytes";
+  faulty_files slow;
+  slow.most_bytes = 3;
+  slow.interruptions = 2;
+  formats::atomic_write(dir / "a", content, slow);
+  CHECK(formats::read_text(dir / "a", 100, slow) == content);
+}
+
+TEST_CASE("atomic_write synchronises the file, renames, then synchronises the directory", "[formats][file]") {
+  scratch dir;
+  faulty_files files;
+  formats::atomic_write(dir / "a", "new", files);
+  CHECK(files.log ==
+        std::vector<std::string>{"open", "write", "synchronise", "close", "rename", "open", "synchronise", "close"});
+}
+
+TEST_CASE("atomic_write that fails at any operation keeps a whole file and removes the temporary", "[formats][file]") {
+  for (int const number : {ENOSPC, EIO}) {
+    for (int at = 0; at < 7; ++at) {
+      scratch dir;
+      formats::atomic_write(dir / "a", "old");
+      faulty_files files(at, number);
+      CHECK_FALSE(message([&] { formats::atomic_write(dir / "a", "new", files); }).empty());
+      auto const content = formats::read_text(dir / "a");
+      CHECK(content == (at < 5 ? "old" : "new"));
+      CHECK(dir.entries() == 1);
+    }
+  }
+}
+
+TEST_CASE("atomic_write in a process that ends at any operation leaves the old or the new file", "[formats][file]") {
+  for (int at = 0; at < 9; ++at) {
+    scratch dir;
+    formats::atomic_write(dir / "a", "old");
+    auto const child = ::fork();
+    REQUIRE(child >= 0);
+    if (child == 0) {
+      faulty_files files(at);
+      files.exits = true;
+      formats::atomic_write(dir / "a", "new", files);
+      ::_exit(0);
+    }
+    int status = 0;
+    REQUIRE(::waitpid(child, &status, 0) == child);
+    REQUIRE(status == 0);
+    auto const content = formats::read_text(dir / "a");
+    CHECK((content == "old" || content == "new"));
+    formats::atomic_write(dir / "a", "next");  // a temporary that was left is no obstacle
+    CHECK(formats::read_text(dir / "a") == "next");
+    CHECK(dir.entries() == 1);
+  }
+}
