@@ -111,11 +111,12 @@ TEST_CASE("a file is written, extended, cut and read in parts", "[formats][file]
 
 TEST_CASE("file errors name the path and the reason", "[formats][file]") {
   scratch dir;
-  CHECK(message([&] { formats::read_file(dir / "nowhere"); }) ==
+  CHECK(message([&] { static_cast<void>(formats::read_file(dir / "nowhere")); }) ==
         (dir / "nowhere") + ": cannot open: no such file or directory");
-  CHECK(message([&] { formats::read_file(dir.path()); }) == dir.path() + ": is not a regular file");
+  CHECK(message([&] { static_cast<void>(formats::read_file(dir.path())); }) == dir.path() + ": is not a regular file");
   formats::atomic_write(dir / "a", "12345");
-  CHECK(message([&] { formats::read_file(dir / "a", 4); }) == (dir / "a") + ": has 5 bytes, more than the 4 expected");
+  CHECK(message([&] { static_cast<void>(formats::read_file(dir / "a", 4)); }) ==
+        (dir / "a") + ": has 5 bytes, more than the 4 expected");
   faulty_files full(1, ENOSPC);
   CHECK(message([&] { formats::atomic_write(dir / "b", "x", full); }) ==
         (dir / "b.partial") + ": cannot write: no space left on device");
