@@ -1,0 +1,90 @@
+#!/usr/bin/env bash
+# Each rule of scripts/lint refuses what it is there for, and leaves alone what only looks like it.
+set -uo pipefail
+root=$(cd "$(dirname "$0")/../.." && pwd)
+tree=$(mktemp -d)
+trap 'rm -rf "$tree"' EXIT
+failures=0
+
+# put FILE TEXT: a file of the trial tree. Headers get their #pragma once.
+put() {
+  mkdir -p "$tree/$(dirname "$1")"
+  { [[ $1 == *.hpp ]] && printf '#pragma once\n'; printf '%b\n' "$2"; } >"$tree/$1"
+}
+# refuses RULE 'what the finding says': exactly one finding of that rule, and it says so. Empties the tree.
+refuses() {
+  local output
+  if output=$("$root/scripts/lint" --root "$tree" --only "$1") || [[ $output != *": $1: "*"$2"* ]] ||
+    [[ $output != *"lint: 1 findings" ]]; then
+    printf 'lint does not refuse as %s: %s\n%s\n' "$1" "$2" "$output"
+    failures=$((failures + 1))
+  fi
+  rm -rf "${tree:?}"/*
+}
+accepts() {
+  local output
+  if ! output=$("$root/scripts/lint" --root "$tree" --only "$1"); then
+    printf 'lint refuses what %s allows:\n%s\n' "$1" "$output"
+    failures=$((failures + 1))
+  fi
+  rm -rf "${tree:?}"/*
+}
+
+h=include/trireme
+put $h/core/a.hpp '#include "trireme/contract/b.hpp"';          refuses arrows 'core must not include contract'
+put $h/comm/a.hpp '#include "trireme/optim/b.hpp"';             refuses arrows 'comm must not include optim'
+put $h/ops/host/a.hpp '#include "trireme/nn/b.hpp"';            refuses arrows 'ops must not include nn'
+put $h/nn/a.inl '#include "trireme/parallel/b.hpp"';            refuses arrows 'nn must not include parallel'
+put $h/ops.hpp '#include "trireme/train/b.hpp"';                refuses arrows 'ops must not include train'
+put $h/sails/a.hpp '#include "trireme/core/b.hpp"';             refuses arrows 'sails is not a room'
+put $h/train/a.hpp '#include "trireme/core/b.hpp"\n#include "trireme/parallel/c.hpp"'
+put $h/trireme.hpp '#include "trireme/train/a.hpp"'
+put $h/formats/a.hpp '#include "trireme/version.hpp"\n// #include "trireme/train/a.hpp"'
+accepts arrows
+
+put $h/train/a.hpp '#include "trireme/comm/detail/b.hpp"';      refuses detail 'only comm may include'
+put tests/nn/a_test.cpp '#include "trireme/comm/detail/b.hpp"'; refuses detail 'only comm may include'
+put examples/a.cpp '#include "trireme/comm/detail/b.hpp"';      refuses detail 'only comm may include'
+put $h/comm/a.hpp '#include "trireme/comm/detail/b.hpp"'
+put $h/ops/host/a.hpp '#include "trireme/ops/host/detail/b.hpp"'
+put tests/comm/a_test.cpp '#include "trireme/comm/detail/b.hpp"'
+accepts detail
+
+put $h/comm/threads.hpp '#include <mpi.h>';                     refuses mpi 'mpi.h belongs to'
+put $h/trireme.hpp '#include "trireme/comm/mpi.hpp"';           refuses mpi 'needs MPI'
+put $h/comm/mpi.hpp '#include <mpi.h>\n#include "trireme/comm/detail/mpi_request.hpp"'
+put $h/comm/detail/mpi_request.hpp '#include <mpi.h>'
+put examples/a.cpp '#include "trireme/comm/mpi.hpp"'
+accepts mpi
+
+put $h/nn/a.hpp 'auto* p = raw(view);';                         refuses raw 'only in ops and comm'
+put $h/core/arena.hpp 'auto* p = trireme::raw(view);';          refuses raw 'only in ops and comm'
+put $h/ops/a.hpp 'auto* p = raw(view);'
+put $h/comm/a.hpp 'auto* p = raw(view);'
+put $h/core/tensor.hpp 'T* raw(view);'
+put $h/nn/a.hpp 'draw(view); /* raw(view) */ // raw(view)\nauto s = "raw(view)";'
+accepts raw
+
+put $h/nn/a.hpp '  std::abort();';                              refuses exit 'never ends the program'
+put $h/nn/a.hpp 'if (bad) exit(1);';                            refuses exit 'never ends the program'
+put $h/nn/a.hpp '  assert(x == 1);';                            refuses exit 'never ends the program'
+put $h/nn/a.hpp 'f(); std::terminate();';                       refuses exit 'never ends the program'
+put $h/nn/a.hpp 'static_assert(true);\nvoid abort(int code);\nworld.abort(3);\n/*\nabort();\n*/ int x;'
+accepts exit
+
+mkdir -p "$tree/$h/nn"
+echo 'int x;' >"$tree/$h/nn/a.hpp";                             refuses guard '#pragma once is missing'
+put $h/nn/a.hpp '#if X\n#include "trireme/core/b.hpp"\n#endif'; refuses guard 'inside #if'
+put $h/nn/a.hpp '#if X\n#include <vector>\n#include "trireme/core/b.inl"\n#endif\n#include "trireme/core/b.hpp"'
+accepts guard
+
+put $h/nn/a.hpp "// $(printf 'x%.0s' {1..118})";                refuses length 'over 120 columns'
+put $h/nn/a.hpp "// $(printf 'é%.0s' {1..117})";                accepts length
+
+if command -v clang-format-14 >/dev/null; then
+  cp "$root/.clang-format" "$tree/"
+  put $h/nn/a.hpp 'int   x ;';                                  refuses format 'run scripts/lint --fix'
+fi
+
+((failures == 0)) && echo "every rule refuses and accepts what it should"
+exit $((failures > 0))

@@ -1,0 +1,37 @@
+#!/usr/bin/env bash
+# scripts/single-header gives one self-contained file, the same every time, and --check notices a stale one.
+set -euo pipefail
+root=$(cd "$(dirname "$0")/../.." && pwd)
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+mkdir -p "$work/scripts" "$work/include/trireme/a"
+cp "$root/scripts/single-header" "$work/scripts/"
+cd "$work/include/trireme"
+echo '#define TRIREME_VERSION "1.2.3"' >version.hpp
+printf '#pragma once\n#include <vector>\n#include "trireme/a/b.hpp"\n#include "trireme/a/c.hpp"\nint main_header;\n' >trireme.hpp
+printf '#pragma once\n#include <vector>\n#ifdef X\n#include <map>\n#endif\n#include <map>\nint b;\n' >a/b.hpp
+printf '#pragma once\n#include "trireme/a/b.hpp"\n#define V 1\n#include "d.inl"\n#undef V\n#define V 2\n#include "d.inl"\n' >a/c.hpp
+echo 'int d[V];' >a/d.inl
+
+"$work/scripts/single-header"
+made=$work/single_include/trireme.hpp
+count() { grep -cF "$1" "$made"; }
+[[ $(count '#include <vector>') == 1 ]]  # deduplicated
+[[ $(count '#include <map>') == 2 ]]     # one of them only under a condition
+[[ $(count 'int b;') == 1 ]]             # a header once
+[[ $(count 'int d[V];') == 2 ]]          # a fragment at every place
+[[ $(count '#pragma once') == 1 ]]
+grep -q 'Trireme 1\.2\.3' "$made"
+refused() { if "$@" 2>/dev/null; then exit 1; fi; }  # a plain `!` would not end the script
+refused grep -q '"trireme/' "$made"
+
+"$work/scripts/single-header" --check
+digest=$(grep 'SHA-256' "$made")
+echo 'int changed[V];' >a/d.inl
+refused "$work/scripts/single-header" --check
+"$work/scripts/single-header"
+[[ $(grep 'SHA-256' "$made") != "$digest" ]]
+
+# An own header inside #if would vanish where it is included first: refused.
+printf '#pragma once\n#ifdef X\n#include "trireme/a/b.hpp"\n#endif\n' >a/c.hpp
+refused "$work/scripts/single-header"
