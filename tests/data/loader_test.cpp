@@ -1,3 +1,4 @@
+// test-sanitize: thread address
 #include "trireme/data/loader.hpp"
 
 #include <algorithm>

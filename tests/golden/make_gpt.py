@@ -12,8 +12,8 @@ torch.nn.utils.clip_grad_norm_. The file holds, under the names that transformer
     tokens, targets     (B,T) int32; a target of -1 is left out of the loss
     loss, norm          (3) float64: before each of the three steps; the norm is that of all gradients, before clipping
 
-and, as metadata, the configuration and the optimizer (JSON, under "golden"). The loss is the mean cross-entropy over the targets that are
-not -1; target t belongs to position t (nothing is shifted).
+and, as metadata, the configuration and the optimizer (JSON, under "golden"). The loss is the mean cross-entropy over
+the targets that are not -1; target t belongs to position t (nothing is shifted).
 """
 import json
 import pathlib
