@@ -45,7 +45,9 @@ concept has_split = requires(C& world, int color, int key) {
   { world.split(color, key) } -> std::same_as<C>;
 };
 template <class C>
-concept has_barrier = requires(C& world) { world.barrier(); };
+concept has_barrier = requires(C& world) {
+  world.barrier();
+};
 template <class C>
 concept has_traffic = requires(C const& world) {
   { world.traffic() } -> std::convertible_to<traffic_counters>;
@@ -64,6 +66,17 @@ concept has_communicator_name = requires {
 template <class C>
 concept communicator =
     has_rank<C> && has_size<C> && has_split<C> && has_barrier<C> && has_traffic<C> && has_communicator_name<C>;
+
+/// The memory space that a communicator's trainer computes in: its `space`, host where it names none.
+template <class C>
+struct space_of {
+  using type = host;
+};
+template <class C>
+requires requires { typename C::space; }
+struct space_of<C> {
+  using type = typename C::space;
+};
 
 /// all_reduce(values, op): in place; afterwards every rank has the same bits. Shapes: values (n), equal n everywhere.
 template <class C, class T, class Op = reduction::sum, class Space = host>
@@ -87,7 +100,8 @@ concept has_all_gather = requires(C& world, tensor_view<T, Space> values) {
   { world.all_gather_async(values) } -> communication_request;
 };
 
-/// all_to_all(from, to): slice r of `from` goes to rank r; slice r of `to` comes from rank r. Shapes: both (size() * n).
+/// all_to_all(from, to): slice r of `from` goes to rank r; slice r of `to` comes from rank r. Shapes: both (size() *
+/// n).
 template <class C, class T, class Space = host>
 concept has_all_to_all = requires(C& world, tensor_view<T const, Space> from, tensor_view<T, Space> to) {
   world.all_to_all(from, to);

@@ -29,6 +29,9 @@ struct bfloat16 {
   }
 };
 
+/// The name used in template arguments: `compression::cast<bf16>`.
+using bf16 = bfloat16;
+
 /// The element types that tensors, files and messages know.
 enum class dtype : std::uint8_t { f64, f32, bf16, i64, i32, u64, u32, i8, u8 };
 

@@ -25,13 +25,19 @@ class tensor_view {
 
   constexpr tensor_view() = default;
   constexpr tensor_view(T* address, shape extents) noexcept : address_(address), shape_(extents) {}
+  /// A view that may write is a view that may read.
+  template <class U>
+  requires(std::is_const_v<T>&& std::same_as<U, std::remove_const_t<T>>) constexpr tensor_view(
+      tensor_view<U, Space> other) noexcept  // NOLINT(google-explicit-constructor)
+      : address_(other.address()), shape_(other.extents()) {}
   /// A whole vector or span of host memory as a tensor of rank 1.
   template <class Container>
-    requires(std::same_as<Space, host> && requires(Container& c) { std::span<T>(c); } &&
-             !std::is_base_of_v<tensor_view, std::remove_cvref_t<Container>>)
-  constexpr tensor_view(Container& elements) noexcept  // NOLINT(google-explicit-constructor): a vector is a view
-      : address_(std::span<T>(elements).data()),
-        shape_({static_cast<std::int64_t>(std::span<T>(elements).size())}) {}
+  requires(
+      std::same_as<Space, host>&& requires(Container& c) { std::span<T>(c); } &&
+      !requires {
+        typename std::remove_cvref_t<Container>::space;
+      }) constexpr tensor_view(Container& elements) noexcept  // NOLINT(google-explicit-constructor): a vector is a view
+      : address_(std::span<T>(elements).data()), shape_({static_cast<std::int64_t>(std::span<T>(elements).size())}) {}
 
   [[nodiscard]] constexpr shape const& extents() const noexcept { return shape_; }
   [[nodiscard]] constexpr std::int64_t extent(int axis) const noexcept { return shape_[axis]; }
@@ -59,20 +65,10 @@ class tensor_view {
     }
     return {address_ + first * row, part};
   }
-  constexpr operator tensor_view<T const, Space>() const noexcept  // NOLINT(google-explicit-constructor)
-    requires(!std::is_const_v<T>)
-  {
-    return {address_, shape_};
-  }
-
-  [[nodiscard]] constexpr std::span<T> span() const noexcept
-    requires std::same_as<Space, host>
-  {
+  [[nodiscard]] constexpr std::span<T> span() const noexcept requires std::same_as<Space, host> {
     return {address_, static_cast<std::size_t>(size())};
   }
-  [[nodiscard]] constexpr T& operator[](std::int64_t index) const noexcept
-    requires std::same_as<Space, host>
-  {
+  [[nodiscard]] constexpr T& operator[](std::int64_t index) const noexcept requires std::same_as<Space, host> {
     return address_[index];
   }
 
@@ -119,14 +115,8 @@ class tensor {
   operator tensor_view<T const, Space>() const noexcept { return view_; }  // NOLINT(google-explicit-constructor)
   [[nodiscard]] shape const& extents() const noexcept { return view_.extents(); }
   [[nodiscard]] std::int64_t size() const noexcept { return view_.size(); }
-  [[nodiscard]] std::span<T> span() const noexcept
-    requires std::same_as<Space, host>
-  {
-    return view_.span();
-  }
-  [[nodiscard]] T& operator[](std::int64_t index) const noexcept
-    requires std::same_as<Space, host>
-  {
+  [[nodiscard]] std::span<T> span() const noexcept requires std::same_as<Space, host> { return view_.span(); }
+  [[nodiscard]] T& operator[](std::int64_t index) const noexcept requires std::same_as<Space, host> {
     return view_[index];
   }
 

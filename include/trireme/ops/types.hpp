@@ -4,6 +4,7 @@
 #include <span>
 #include <type_traits>
 
+#include "trireme/contract/numerics.hpp"
 #include "trireme/core/dtype.hpp"
 #include "trireme/core/rng.hpp"
 #include "trireme/core/tensor.hpp"
@@ -35,11 +36,8 @@ struct attention_shape {
   [[nodiscard]] constexpr std::int64_t head_channels() const noexcept { return channels / heads; }
 };
 
-/// A sum of losses and how many of them were summed.
-struct loss_sum {
-  double sum = 0;
-  std::int64_t count = 0;
-};
+using trireme::gradient_terms;
+using trireme::loss_sum;
 
 /// Which numbers to drop: a function of (key, site, sample, position in the sample), the same on any rank.
 /// Off if the probability is 0 or there are no samples.
@@ -66,14 +64,6 @@ struct input_epilogue {
   activation act = activation::none;
   tensor_view<T const, Space> before_activation;  ///< (M, K), or empty
   bool accumulate = false;
-};
-
-/// A gradient that is still a sum: g = scale * (terms[0] + terms[1] + ...), added in order. Ranks that share an
-/// address space hand their gradients to the optimizer like this, so the reduced gradient is never written.
-template <class G, class Space>
-struct gradient_terms {
-  std::span<tensor_view<G const, Space> const> terms;
-  double scale = 1;
 };
 
 /// One step of AdamW [Loshchilov, Hutter, 2019], with the bias corrections already computed.

@@ -1,0 +1,89 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include "trireme/contract/compressor.hpp"
+#include "trireme/contract/slot.hpp"
+#include "trireme/core/text.hpp"
+#include "trireme/ops/types.hpp"
+
+namespace trireme::compression {
+
+namespace detail {
+
+// The wire type of the inner compressor, where it has one: its absence says "gatherable".
+template <class State>
+struct same_wire {};
+template <class State>
+requires requires { typename State::wire; }
+struct same_wire<State> {
+  using wire = typename State::wire;
+};
+
+}  // namespace detail
+
+/// What a lossy compressor left out of this step's gradient is added to the next step's.
+///
+/// Method   [Karimireddy et al., "Error feedback fixes SignSGD", 2019]; any contraction converges with it.
+/// Bytes    as Inner on the wire; one gradient-sized residual a rank in memory, saved in checkpoints.
+/// Ranks    the residual belongs to the rank: it is what *this* rank has not told the others yet.
+/// @models summable_compressor where Inner does, gatherable_compressor where Inner does.
+template <class Inner>
+struct error_feedback {
+  using policy_category = slot::compression;
+  Inner inner{};
+  friend bool operator==(error_feedback const&, error_feedback const&) = default;
+
+  template <class Env>
+  class instance : public detail::same_wire<typename Inner::template instance<Env>> {
+    using inner_state = typename Inner::template instance<Env>;
+    using space = typename Env::space;
+    using gradient = typename Env::gradient;
+    static constexpr bool summable = requires { typename inner_state::wire; };
+
+   public:
+    instance(error_feedback const& description, std::int64_t elements)
+        : inner_(description.inner, elements), residual_(shape{elements}), decoded_(shape{elements}) {
+      ops::on<space>::fill(residual_.view(), 0.0);
+    }
+    /// What this rank has not told the others yet: one number for each element of the bucket.
+    [[nodiscard]] tensor_view<gradient, space> residual() const { return residual_.view(); }
+
+    [[nodiscard]] std::int64_t payload_bytes(std::int64_t n) const requires(!summable) {
+      return inner_.payload_bytes(n);
+    }
+    template <class Payload>
+    void encode(tensor_view<gradient, space> piece, Payload payload, std::int64_t first) {
+      auto const left = residual_.view().flat(first, piece.size());
+      auto const told = decoded_.view().flat(first, piece.size());
+      ops::on<space>::add(piece, left);
+      inner_.encode(piece, payload, first);
+      if constexpr (summable) {
+        inner_.decode(payload, told);
+      } else {
+        inner_.decode(payload, told, false);
+      }
+      ops::on<space>::copy(left, piece);
+      ops::on<space>::accumulate(left, told, -1.0);
+    }
+    template <class Payload, class... Add>
+    void decode(Payload payload, tensor_view<gradient, space> piece, Add... add) {
+      inner_.decode(payload, piece, add...);
+    }
+
+   private:
+    inner_state inner_;
+    tensor<gradient, space> residual_;
+    tensor<gradient, space> decoded_;
+  };
+};
+
+template <class Inner>
+[[nodiscard]] std::string to_string(error_feedback<Inner> const& c) {
+  auto const inner = to_string(c.inner);  // "compression::top_k{.ratio = 0.01f}"
+  return text("compression::error_feedback<", inner.substr(0, inner.find('{')), ">{.inner = ", inner, "}");
+}
+
+}  // namespace trireme::compression

@@ -1,0 +1,77 @@
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include "trireme/contract/compressor.hpp"
+#include "trireme/contract/slot.hpp"
+#include "trireme/core/error.hpp"
+#include "trireme/ops/types.hpp"
+
+namespace trireme::compression {
+
+/// Only the largest elements of each piece travel, as (index, value) pairs. Wrap it in error_feedback, or what stays
+/// behind is lost.
+///
+/// Shapes   a piece of n gradients keeps k = ceil(ratio * n), at least 1.
+/// Bytes    k * (4 + sizeof(gradient)) a piece and rank.
+/// Ranks    payloads are decoded and added in rank order; equal bits everywhere.
+/// Numerics lossy and biased; top_k{.ratio = 1} equals none bit for bit (a test).
+/// Errors   config_error unless 0 < ratio <= 1.
+/// @models gatherable_compressor          @see compression::error_feedback
+struct top_k {
+  using policy_category = slot::compression;
+  float ratio = 0.01F;
+  friend bool operator==(top_k const&, top_k const&) = default;
+
+  template <class Env>
+  class instance {
+   public:
+    using space = typename Env::space;
+    using gradient = typename Env::gradient;
+
+    instance(top_k const& description, std::int64_t) : ratio_(description.ratio) {
+      if (!(ratio_ > 0 && ratio_ <= 1)) {
+        throw config_error(text("trireme::compression::top_k: ratio ", ratio_, " is not in (0, 1]"));
+      }
+    }
+    [[nodiscard]] std::int64_t payload_bytes(std::int64_t n) const {
+      auto const k = kept(n);
+      return round_up(values_offset(k) + k * static_cast<std::int64_t>(sizeof(gradient)));
+    }
+    void encode(tensor_view<gradient, space> piece, tensor_view<std::byte, space> payload, std::int64_t) {
+      auto const k = kept(piece.size());
+      ops::on<space>::select_largest(piece, indices(payload, k), values(payload, k));
+    }
+    void decode(tensor_view<std::byte, space> payload, tensor_view<gradient, space> piece, bool add) {
+      auto const k = kept(piece.size());
+      if (!add) ops::on<space>::fill(piece, 0.0);
+      ops::on<space>::scatter(piece, indices(payload, k), values(payload, k), add);
+    }
+
+   private:
+    [[nodiscard]] std::int64_t kept(std::int64_t n) const {
+      auto const wanted = static_cast<std::int64_t>(std::ceil(static_cast<double>(ratio_) * static_cast<double>(n)));
+      return std::clamp<std::int64_t>(wanted, std::min<std::int64_t>(n, 1), n);
+    }
+    // Values start, and the next payload starts, on a multiple of 8 bytes, whatever k is.
+    static std::int64_t round_up(std::int64_t bytes) { return (bytes + 7) / 8 * 8; }
+    static std::int64_t values_offset(std::int64_t k) { return round_up(k * 4); }
+    static tensor_view<std::int32_t, space> indices(tensor_view<std::byte, space> payload, std::int64_t k) {
+      return {reinterpret_cast<std::int32_t*>(payload.address()), shape{k}};
+    }
+    static tensor_view<gradient, space> values(tensor_view<std::byte, space> payload, std::int64_t k) {
+      return {reinterpret_cast<gradient*>(payload.address() + values_offset(k)), shape{k}};
+    }
+    float ratio_;
+  };
+};
+
+[[nodiscard]] inline std::string to_string(top_k const& c) {
+  return text("compression::top_k{.ratio = ", c.ratio, "f}");
+}
+
+}  // namespace trireme::compression

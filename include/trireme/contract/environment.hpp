@@ -1,0 +1,58 @@
+#pragma once
+
+#include <concepts>
+#include <string_view>
+
+#include "trireme/core/tensor.hpp"
+
+namespace trireme {
+
+// What a precision policy names, requirement by requirement.
+template <class P>
+concept has_param = requires {
+  typename P::param;
+};
+template <class P>
+concept has_compute = requires {
+  typename P::compute;
+};
+template <class P>
+concept has_accumulate = requires {
+  typename P::accumulate;
+};
+template <class P>
+concept has_reduce = requires {
+  typename P::reduce;
+};
+template <class P>
+concept has_master = requires {
+  typename P::master;
+};
+template <class P>
+concept has_tolerance = requires {
+  { P::tolerance } -> std::convertible_to<double>;
+};
+
+/// Which numbers a run uses.
+///
+/// Requires  types `param` (the working copy that layers read), `compute` (activations), `accumulate` (sums inside
+///           kernels, and gradients), `reduce` (gradients on the wire), `master` (what the optimizer keeps), and a
+///           static `tolerance`: how far a distributed run may be from a serial one, relative.
+template <class P>
+concept precision_policy =
+    has_param<P> && has_compute<P> && has_accumulate<P> && has_reduce<P> && has_master<P> && has_tolerance<P>;
+
+/// Precision and memory space: all that ever reaches a layer's type.
+template <precision_policy Precision, class Space = host>
+struct environment {
+  using precision = Precision;
+  using space = Space;
+  using param = typename Precision::param;
+  using compute = typename Precision::compute;
+  using accumulate = typename Precision::accumulate;
+  using gradient = typename Precision::accumulate;
+  using reduce = typename Precision::reduce;
+  using master = typename Precision::master;
+};
+
+}  // namespace trireme

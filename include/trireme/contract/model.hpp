@@ -1,0 +1,142 @@
+#pragma once
+
+#include <concepts>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "trireme/contract/dataset.hpp"
+#include "trireme/contract/environment.hpp"
+#include "trireme/contract/numerics.hpp"
+#include "trireme/contract/parameter.hpp"
+#include "trireme/core/arena.hpp"
+#include "trireme/core/rng.hpp"
+
+namespace trireme {
+
+/// Why the model is run: `train` keeps what backward needs and drops out; `evaluate` only sums losses; `predict`
+/// returns outputs and reads no targets.
+enum class purpose { train, evaluate, predict };
+
+/// What one micro-batch's way through the model needs to know, and where its memory comes from.
+template <class Env>
+struct pass {
+  using space = typename Env::space;
+  using activation_view = tensor_view<typename Env::compute, space>;
+
+  arena<space>& activations;  ///< given back when the micro-batch is done
+  arena<space>& scratch;      ///< given back when the unit returns
+  samples_in<space> const& batch;
+  random_key key;             ///< for dropout; the samples' ids tell them apart
+  std::uint64_t version = 0;  ///< changes whenever parameter values do
+  double weight = 1;          ///< of one sample's mean loss in the loss that backward differentiates
+  trireme::purpose purpose = trireme::purpose::train;
+  loss_sum loss{};  ///< out: the sum of losses of this micro-batch
+
+  [[nodiscard]] bool training() const noexcept { return purpose == trireme::purpose::train; }
+  /// Activations that live until backward has passed (or, outside training, until the pass ends).
+  [[nodiscard]] activation_view take(shape extents) {
+    return activations.template take<typename Env::compute>(extents);
+  }
+};
+
+/// A unit of a staged model: the grain of cutting, gathering and checkpointing, and the one virtual edge of a step.
+///
+/// Shapes   forward maps x (rows, ...) to y; the first unit gets an empty x and reads the batch, the last one adds to
+///          pass.loss. backward maps dy to dx, and adds to its parameters' gradients.
+/// Threads  one owner.
+template <class Env>
+class unit {
+ public:
+  using view = tensor_view<typename Env::compute, typename Env::space>;
+
+  virtual ~unit() = default;
+  /// The parameters, in a fixed order. Their value and gradient are bound by the exchange.
+  [[nodiscard]] virtual std::vector<parameter<Env>*> parameters() = 0;
+  virtual view forward(pass<Env>& pass, view x) = 0;
+  virtual view backward(pass<Env>& pass, view dy) = 0;
+};
+
+/// The run state of a unit description: `description::instance<Env>` with typed `saved` state.
+template <class U, class Env>
+concept unit_state = requires(U& state, pass<Env>& pass, typename U::saved& saved,
+                              tensor_view<typename Env::compute, typename Env::space> x) {
+  { state.forward(pass, saved, x) } -> std::same_as<tensor_view<typename Env::compute, typename Env::space>>;
+  { state.backward(pass, saved, x) } -> std::same_as<tensor_view<typename Env::compute, typename Env::space>>;
+};
+
+/// A typed unit behind the virtual edge; inside, everything is known to the compiler.
+template <class Env, class Description>
+class boxed_unit final : public unit<Env> {
+  using state = typename Description::template instance<Env>;
+  static_assert(
+      unit_state<state, Env>,
+      "trireme::model: a unit's instance<Env> needs saved, forward(pass, saved, x) and backward(pass, saved, dy)");
+
+ public:
+  using typename unit<Env>::view;
+
+  explicit boxed_unit(Description const& description) : state_(description) {}
+  [[nodiscard]] std::vector<parameter<Env>*> parameters() override {
+    std::vector<parameter<Env>*> all;
+    state_.visit([&](parameter<Env>& each) { all.push_back(&each); });
+    return all;
+  }
+  view forward(pass<Env>& pass, view x) override { return state_.forward(pass, saved_, x); }
+  view backward(pass<Env>& pass, view dy) override { return state_.backward(pass, saved_, dy); }
+
+ private:
+  state state_;
+  typename state::saved saved_{};
+};
+
+namespace detail {
+
+struct counts_units {
+  std::int64_t count = 0;
+  template <class Unit>
+  void operator()(Unit const&) {
+    ++count;
+  }
+};
+
+struct visits_nothing {
+  template <class Value, class Gradient>
+  void operator()(char const*, Value, Gradient) const {}
+};
+struct ready_nothing {
+  void operator()(char const*) const {}
+};
+
+}  // namespace detail
+
+/// A model that lists its units: `units(emit)` calls `emit(description)` for each, in order, the same list each time.
+template <class M>
+concept staged_model = requires(M const& model, detail::counts_units& emit) {
+  model.units(emit);
+};
+
+template <class M>
+concept has_visit_parameters = requires(M& model, detail::visits_nothing visit) {
+  model.visit_parameters(visit);
+};
+template <class M>
+concept has_model_forward = requires(M& model, samples const& batch) {
+  { model.forward(batch) } -> std::convertible_to<double>;
+};
+template <class M>
+concept has_model_backward = requires(M& model, detail::ready_nothing ready) {
+  model.backward(ready);
+};
+
+/// A model with kernels and storage of its own.
+///
+/// Requires  visit_parameters(visit): visit(name, value, gradient) for each, in a stable order;
+///           forward(samples) -> mean loss over the batch it is given; backward(ready): fills the gradients of that
+///           mean and calls ready(name) as each becomes final.
+template <class M>
+concept plain_model = has_visit_parameters<M> && has_model_forward<M> && has_model_backward<M>;
+
+}  // namespace trireme

@@ -1,0 +1,33 @@
+#pragma once
+
+#include <concepts>
+#include <cstdint>
+
+namespace trireme {
+
+/// What a strategy axis does with one kind of state.
+enum class distribution { replicate, shard };
+
+template <class S>
+concept says_optimizer_state = requires {
+  { S::optimizer_state } -> std::convertible_to<distribution>;
+};
+template <class S>
+concept says_gradients = requires {
+  { S::gradients } -> std::convertible_to<distribution>;
+};
+template <class S>
+concept says_parameters = requires {
+  { S::parameters } -> std::convertible_to<distribution>;
+};
+template <class S>
+concept has_bucket_bytes = requires(S const& strategy) {
+  { strategy.bucket_bytes } -> std::convertible_to<std::int64_t>;
+};
+
+/// One axis of parallelism that splits samples over ranks: what it does with optimizer state, gradients and
+/// parameters, and how large its buckets are.
+template <class S>
+concept strategy = says_optimizer_state<S> && says_gradients<S> && says_parameters<S> && has_bucket_bytes<S>;
+
+}  // namespace trireme

@@ -1,0 +1,121 @@
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "trireme/contract/parameter.hpp"
+#include "trireme/core/error.hpp"
+
+namespace trireme::parallel {
+
+/// Gradients are summed, hashed and cut in blocks of this many elements, counted from the start of their bucket: the
+/// result then does not depend on how many ranks share the bucket.
+inline constexpr std::int64_t block_elements = 1024;
+
+/// Where parameters lie in buckets. No numbers, no ranks' memory: a pure function of the parameters, the bucket size
+/// and the number of ranks.
+class layout {
+ public:
+  /// One tensor of the model, however many uses it has.
+  struct entry {
+    parameter_info info;
+    std::vector<int> uses;  ///< indices into the list of uses, in their order
+    int bucket = 0;
+    std::int64_t offset = 0;  ///< of its first element, in the bucket
+    [[nodiscard]] std::int64_t size() const noexcept { return info.extents.size(); }
+  };
+  struct bucket {
+    std::vector<int> entries;   ///< in the order of their offsets
+    std::int64_t elements = 0;  ///< with padding: a multiple of ranks * block_elements
+  };
+  /// A part of an entry that lies in a slice of its bucket.
+  struct piece {
+    int entry = 0;
+    std::int64_t in_bucket = 0;  ///< first element, counted in the bucket
+    std::int64_t in_entry = 0;   ///< the same element, counted in the tensor
+    std::int64_t count = 0;
+  };
+
+  /// @param uses            the parameters in forward order; equal names are uses of one tied tensor.
+  /// @param bucket_elements how many elements a bucket should hold; a larger tensor has a bucket of its own.
+  layout(std::span<parameter_info const> uses, std::int64_t bucket_elements, int ranks) : ranks_(ranks) {
+    collect(uses);
+    fill(bucket_elements);
+  }
+
+  [[nodiscard]] std::vector<entry> const& entries() const noexcept { return entries_; }
+  [[nodiscard]] std::vector<bucket> const& buckets() const noexcept { return buckets_; }
+  [[nodiscard]] int entry_of_use(int use) const noexcept { return entry_of_use_[static_cast<std::size_t>(use)]; }
+  [[nodiscard]] entry const& at(int index) const noexcept { return entries_[static_cast<std::size_t>(index)]; }
+  [[nodiscard]] std::int64_t slice_elements(int index) const noexcept {
+    return buckets_[static_cast<std::size_t>(index)].elements / ranks_;
+  }
+  /// Calls f(piece) for every part of a tensor within elements [first, first + count) of a bucket.
+  template <class F>
+  void for_each_piece(int index, std::int64_t first, std::int64_t count, F&& f) const {
+    for (int const e : buckets_[static_cast<std::size_t>(index)].entries) {
+      auto const begin = std::max(first, at(e).offset);
+      auto const end = std::min(first + count, at(e).offset + at(e).size());
+      if (begin < end) f(piece{e, begin, begin - at(e).offset, end - begin});
+    }
+  }
+
+ private:
+  void collect(std::span<parameter_info const> uses) {
+    std::unordered_map<std::string, int> index;
+    for (int use = 0; use < static_cast<int>(uses.size()); ++use) {
+      auto const& info = uses[static_cast<std::size_t>(use)];
+      auto const [at, is_new] = index.try_emplace(info.name, static_cast<int>(entries_.size()));
+      if (is_new) entries_.push_back({info, {}, 0, 0});
+      auto& tensor = entries_[static_cast<std::size_t>(at->second)];
+      if (!(tensor.info.extents == info.extents)) {
+        throw config_error(text("trireme::exchange: parameter \"", info.name, "\" is used with shapes ",
+                                to_string(tensor.info.extents), " and ", to_string(info.extents),
+                                "; the uses of a tied tensor have one shape"));
+      }
+      tensor.uses.push_back(use);
+      entry_of_use_.push_back(at->second);
+    }
+    if (entries_.empty()) throw config_error("trireme::exchange: the model has no parameters");
+  }
+
+  // Backward finishes the last unit first, so the last parameter opens the first bucket. A tied tensor becomes final
+  // late, and its shards must align wherever its uses live: it has a bucket of its own.
+  void fill(std::int64_t bucket_elements) {
+    std::int64_t const unit = static_cast<std::int64_t>(ranks_) * block_elements;
+    bool open = false;
+    auto const close = [&] {
+      if (open) buckets_.back().elements = (buckets_.back().elements + unit - 1) / unit * unit;
+      open = false;
+    };
+    // By the first use of a tied tensor: it is final when backward has reached that one.
+    for (int e = static_cast<int>(entries_.size()) - 1; e >= 0; --e) {
+      auto& tensor = entries_[static_cast<std::size_t>(e)];
+      bool const alone = tensor.uses.size() > 1;
+      if (alone || !open || buckets_.back().elements + tensor.size() > bucket_elements) {
+        close();
+        buckets_.emplace_back();
+        open = true;
+      }
+      auto& target = buckets_.back();
+      tensor.bucket = static_cast<int>(buckets_.size()) - 1;
+      tensor.offset = target.elements;
+      target.entries.push_back(e);
+      target.elements = (tensor.offset + tensor.size() + alignment - 1) / alignment * alignment;
+      if (alone) close();
+    }
+    close();
+  }
+
+  static constexpr std::int64_t alignment = 16;  // elements: a cache line of floats
+  int ranks_;
+  std::vector<entry> entries_;
+  std::vector<bucket> buckets_;
+  std::vector<int> entry_of_use_;
+};
+
+}  // namespace trireme::parallel

@@ -1,0 +1,228 @@
+#pragma once
+
+#include <type_traits>
+
+#include "trireme/compression/none.hpp"
+#include "trireme/contract/communicator.hpp"
+#include "trireme/contract/compressor.hpp"
+#include "trireme/contract/environment.hpp"
+#include "trireme/contract/model.hpp"
+#include "trireme/contract/optimizer.hpp"
+#include "trireme/contract/slot.hpp"
+#include "trireme/contract/strategy.hpp"
+#include "trireme/parallel/strategies.hpp"
+#include "trireme/precision/precision.hpp"
+#include "trireme/train/compatibility.hpp"
+
+namespace trireme {
+
+namespace detail {
+
+/// What P is: its tag; a model if it lets its parameters be visited (a plain model needs no tag); else nothing.
+template <class P>
+consteval auto kind_of() {
+  if constexpr (policy<P>) {
+    return std::type_identity<category_of_t<P>>{};
+  } else if constexpr (has_visit_parameters<P>) {
+    return std::type_identity<slot::model>{};
+  } else {
+    return std::type_identity<void>{};
+  }
+}
+template <class P>
+using kind_of_t = typename decltype(kind_of<P>())::type;
+
+template <class Kind, class... Policies>
+inline constexpr int count_of = (0 + ... + int{std::is_same_v<kind_of_t<Policies>, Kind>});
+
+/// The first policy of a kind, or the default.
+template <class Kind, class Default, class... Policies>
+struct find {
+  using type = Default;
+};
+template <class Kind, class Default, class First, class... Rest>
+struct find<Kind, Default, First, Rest...>
+    : std::conditional_t<std::is_same_v<kind_of_t<First>, Kind>, std::type_identity<First>,
+                         find<Kind, Default, Rest...>> {};
+
+struct nothing {};
+
+// Each check is a class of its own: its static_assert is the one sentence that a user sees, and the compiler's
+// "in instantiation of" line names the culprit. Whether all is well is computed apart from it (`ok` of resolve): a
+// class whose assertion failed must not take part in a constant expression, or a second error follows.
+template <class P>
+struct check_is_policy {
+  static_assert(
+      !std::is_same_v<kind_of_t<P>, void>,
+      "trireme::trainer: not a policy: each argument must be a model, an optimizer, a communicator or a policy "
+      "for parallelism, precision or compression; say which with policy_category");
+};
+
+template <class... P>
+struct check_counts {
+  static_assert(count_of<slot::communicator, P...> <= 1,
+                "trireme::trainer: two policies for one slot: remove one of the communicators");
+  static_assert(count_of<slot::model, P...> <= 1,
+                "trireme::trainer: two policies for one slot: remove one of the models");
+  static_assert(count_of<slot::optimizer, P...> <= 1,
+                "trireme::trainer: two policies for one slot: remove one of the optimizers");
+  static_assert(count_of<slot::parallel, P...> <= 1,
+                "trireme::trainer: two policies for one slot: remove one of the parallel strategies");
+  static_assert(count_of<slot::precision, P...> <= 1,
+                "trireme::trainer: two policies for one slot: remove one of the precisions");
+  static_assert(count_of<slot::compression, P...> <= 1,
+                "trireme::trainer: two policies for one slot: remove one of the compressors");
+};
+
+template <class... P>
+struct check_required {
+  static constexpr bool ok =
+      count_of<slot::communicator, P...> > 0 && count_of<slot::model, P...> > 0 && count_of<slot::optimizer, P...> > 0;
+  static_assert(
+      count_of<slot::communicator, P...> > 0,
+      "trireme::trainer: no communicator: pass the world that launch() gives, or comm::self_world if one rank "
+      "is what you mean");
+  static_assert(count_of<slot::model, P...> > 0, "trireme::trainer: no model: pass a description such as nn::gpt{}");
+  static_assert(count_of<slot::optimizer, P...> > 0,
+                "trireme::trainer: no optimizer: pass a description such as optim::adamw{}");
+};
+
+template <class C>
+struct check_communicator {
+  static_assert(has_rank<C>, "trireme::trainer: communicator lacks rank() -> int");
+  static_assert(has_size<C>, "trireme::trainer: communicator lacks size() -> int");
+  static_assert(has_split<C>, "trireme::trainer: communicator lacks split(color, key) -> communicator");
+  static_assert(has_barrier<C>, "trireme::trainer: communicator lacks barrier()");
+  static_assert(has_traffic<C>, "trireme::trainer: communicator lacks traffic() -> traffic_counters");
+  static_assert(has_communicator_name<C>, "trireme::trainer: communicator lacks a static name");
+};
+template <class M>
+struct check_model {
+  static_assert(staged_model<M> || has_visit_parameters<M>,
+                "trireme::trainer: model lacks units(emit), and visit_parameters(visit) to be a plain one");
+  static_assert(staged_model<M> || !has_visit_parameters<M> || has_model_forward<M>,
+                "trireme::trainer: model lacks forward(samples const&) -> mean loss");
+  static_assert(staged_model<M> || !has_visit_parameters<M> || has_model_backward<M>,
+                "trireme::trainer: model lacks backward(ready)");
+};
+template <class P>
+struct check_precision {
+  static_assert(has_param<P>, "trireme::trainer: precision policy lacks the type param");
+  static_assert(has_compute<P>, "trireme::trainer: precision policy lacks the type compute");
+  static_assert(has_accumulate<P>, "trireme::trainer: precision policy lacks the type accumulate");
+  static_assert(has_reduce<P>, "trireme::trainer: precision policy lacks the type reduce");
+  static_assert(has_master<P>, "trireme::trainer: precision policy lacks the type master");
+  static_assert(has_tolerance<P>, "trireme::trainer: precision policy lacks a static tolerance");
+};
+template <class S>
+struct check_parallel {
+  static_assert(says_optimizer_state<S>, "trireme::trainer: parallel strategy lacks a static optimizer_state");
+  static_assert(says_gradients<S>, "trireme::trainer: parallel strategy lacks a static gradients");
+  static_assert(says_parameters<S>, "trireme::trainer: parallel strategy lacks a static parameters");
+  static_assert(has_bucket_bytes<S>, "trireme::trainer: parallel strategy lacks bucket_bytes");
+};
+template <class O, class Env>
+struct check_optimizer {
+  static_assert(has_moment_names<O>, "trireme::trainer: optimizer lacks static moment_names");
+  static_assert(has_rate_at<O>, "trireme::trainer: optimizer lacks rate_at(step) -> double");
+  static_assert(has_clip<O>, "trireme::trainer: optimizer lacks clip");
+  static_assert(has_update<O, Env>, "trireme::trainer: optimizer lacks update(segment, step)");
+};
+template <class C, class Env>
+struct check_compression {
+  static_assert(has_compressor_state<C, Env>,
+                "trireme::trainer: compression policy lacks instance<Env>(description, elements)");
+  static_assert(!has_compressor_state<C, Env> || compressor<C, Env>,
+                "trireme::trainer: compression policy lacks encode and decode of a summable or a gatherable payload");
+};
+
+template <class C>
+struct check_combination {
+#define TRIREME_RULE_ASSERT(id, sentence, remedy, condition) \
+  static_assert(condition, "trireme::trainer: illegal combination: " sentence "; " remedy " [" id "]");
+  TRIREME_COMPATIBILITY_RULES(TRIREME_RULE_ASSERT)
+#undef TRIREME_RULE_ASSERT
+};
+template <class C>
+inline constexpr bool is_legal = [] {
+#define TRIREME_RULE_HOLDS(id, sentence, remedy, condition) &&(condition)
+  return true TRIREME_COMPATIBILITY_RULES(TRIREME_RULE_HOLDS);
+#undef TRIREME_RULE_HOLDS
+}();
+
+/// Policies in any order, sorted into slots and checked. One wrong thing gives one sentence: each check runs only if
+/// those before it passed.
+template <class... P>
+struct resolve {
+  template <class Kind, class Default>
+  using pick = typename find<Kind, Default, P...>::type;
+  using model = pick<slot::model, nothing>;
+  using optimizer = pick<slot::optimizer, nothing>;
+  using comm = pick<slot::communicator, nothing>;
+  using parallel = pick<slot::parallel, parallel::data>;
+  using precision = pick<slot::precision, precision::fp32>;
+  using compression = pick<slot::compression, compression::none>;
+
+  static constexpr bool policies = (!std::is_same_v<kind_of_t<P>, void> && ...);
+  static constexpr bool at_most_one = count_of<slot::communicator, P...> <= 1 && count_of<slot::model, P...> <= 1 &&
+                                      count_of<slot::optimizer, P...> <= 1 && count_of<slot::parallel, P...> <= 1 &&
+                                      count_of<slot::precision, P...> <= 1 && count_of<slot::compression, P...> <= 1;
+  static constexpr bool complete =
+      count_of<slot::communicator, P...> > 0 && count_of<slot::model, P...> > 0 && count_of<slot::optimizer, P...> > 0;
+  static constexpr bool independent = communicator<comm> &&
+                                      (staged_model<model> || plain_model<model>)&&precision_policy<precision> &&
+                                      strategy<parallel>;
+
+  // The first stage that fails: 0 policies, 1 counts, 2 required, 3 each alone, 4 with the environment, 5 together.
+  static constexpr int failed() {
+    if constexpr (!policies) {
+      return 0;
+    } else if constexpr (!at_most_one) {
+      return 1;
+    } else if constexpr (!complete) {
+      return 2;
+    } else if constexpr (!independent) {
+      return 3;
+    } else {
+      using env = environment<precision, typename space_of<comm>::type>;
+      if constexpr (!trireme::optimizer<optimizer, env> || !trireme::compressor<compression, env>) {
+        return 4;
+      } else {
+        return is_legal<combination<model, comm, parallel, precision, compression>> ? none_failed : 5;
+      }
+    }
+  }
+  static constexpr int none_failed = 6;
+  static constexpr bool ok = failed() == none_failed;
+
+  template <int Stage>
+  static constexpr void say() {
+    if constexpr (Stage == 0) {
+      (static_cast<void>(sizeof(check_is_policy<P>)), ...);
+    } else if constexpr (Stage == 1) {
+      static_cast<void>(sizeof(check_counts<P...>));
+    } else if constexpr (Stage == 2) {
+      static_cast<void>(sizeof(check_required<P...>));
+    } else if constexpr (Stage == 3) {
+      static_cast<void>(sizeof(check_communicator<comm>) + sizeof(check_model<model>) +
+                        sizeof(check_precision<precision>) + sizeof(check_parallel<parallel>));
+    } else if constexpr (Stage == 4) {
+      using env = environment<precision, typename space_of<comm>::type>;
+      static_cast<void>(sizeof(check_optimizer<optimizer, env>) + sizeof(check_compression<compression, env>));
+    } else if constexpr (Stage == 5) {
+      static_cast<void>(sizeof(check_combination<combination<model, comm, parallel, precision, compression>>));
+    }
+  }
+};
+
+}  // namespace detail
+
+/// Whether these policies make a trainer; if not, one sentence at compile time says why.
+template <class... Policies>
+constexpr bool check_policies() {
+  using resolved = detail::resolve<std::remove_cvref_t<Policies>...>;
+  resolved::template say<resolved::failed()>();
+  return resolved::ok;
+}
+
+}  // namespace trireme
