@@ -62,7 +62,9 @@ namespace trireme::ops::detail {
 template <class... T>
 inline constexpr bool fits_float = ((std::is_same_v<T, float> || std::is_same_v<T, bfloat16>)&&...);
 
-namespace baseline {
+/// Whether some kind of lanes holds T: integers are left to plain loops.
+template <class T>
+inline constexpr bool arithmetic_lanes = std::is_floating_point_v<T> || std::is_same_v<T, bfloat16>;
 
 /// One lane of Real.
 template <class Real>
@@ -109,6 +111,7 @@ struct lane {
   friend lane magnitude(lane a) { return {std::fabs(a.v)}; }
   friend lane round(lane a) { return {std::nearbyint(a.v)}; }
   friend lane power_of_two(lane a) {
+    if (!(a.v >= -127)) return a;  // NaN
     return {std::bit_cast<float>(static_cast<std::uint32_t>(static_cast<std::int32_t>(a.v) + 127) << 23)};
   }
   friend lane where_less(lane a, lane b, lane yes, lane no) { return {a.v < b.v ? yes.v : no.v}; }
@@ -117,9 +120,9 @@ struct lane {
   friend Real largest(lane a) { return a.v; }
 };
 
+namespace baseline {
 template <class... T>
 using lanes_for = lane<std::conditional_t<(std::is_same_v<T, double> || ...), double, float>>;
-
 }  // namespace baseline
 }  // namespace trireme::ops::detail
 
@@ -194,6 +197,7 @@ TRIREME_INLINE lanes where_less(lanes a, lanes b, lanes yes, lanes no) {
   return {_mm256_blendv_ps(no.v, yes.v, _mm256_cmp_ps(a.v, b.v, _CMP_LT_OQ))};
 }
 TRIREME_INLINE lanes first(int count, lanes yes, lanes no) {
+  if (count >= lanes::width) return yes;
   return {_mm256_blendv_ps(no.v, yes.v, _mm256_castsi256_ps(lanes::mask(count)))};
 }
 TRIREME_INLINE float sum(lanes a) {
@@ -278,6 +282,7 @@ TRIREME_INLINE lanes where_less(lanes a, lanes b, lanes yes, lanes no) {
   return {_mm512_mask_blend_ps(_mm512_cmp_ps_mask(a.v, b.v, _CMP_LT_OQ), no.v, yes.v)};
 }
 TRIREME_INLINE lanes first(int count, lanes yes, lanes no) {
+  if (count >= lanes::width) return yes;
   return {_mm512_mask_blend_ps(lanes::mask(count), no.v, yes.v)};
 }
 // Folded in halves, as the AVX2 lanes are.
@@ -302,12 +307,10 @@ TRIREME_TARGET_END
 
 #else  // Another architecture: the levels exist by name, and are never picked.
 namespace trireme::ops::detail::avx2 {
-template <class... T>
-using lanes_for = baseline::lanes_for<T...>;
+using baseline::lanes_for;
 }
 namespace trireme::ops::detail::avx512 {
-template <class... T>
-using lanes_for = baseline::lanes_for<T...>;
+using baseline::lanes_for;
 }
 #endif
 

@@ -1,0 +1,200 @@
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+
+#include "trireme/core/arena.hpp"
+#include "trireme/core/assertion.hpp"
+#include "trireme/core/error.hpp"
+#include "trireme/core/rng.hpp"
+#include "trireme/core/tensor.hpp"
+#include "trireme/ops/host/elementwise.hpp"
+#include "trireme/ops/host/simd.hpp"
+#include "trireme/ops/types.hpp"
+
+namespace trireme::ops::detail {
+
+/// Query rows that are worked on together: one lane each, so that softmax needs no sum across lanes.
+inline constexpr std::int64_t attention_rows = 32;
+/// Key rows after which the products turn round, so that what they share stays in the first-level cache.
+inline constexpr std::int64_t attention_keys = 64;
+
+/// One head of one sample: where its columns begin in the rows of qkv and y, and what is dropped in it.
+struct attention_head {
+  std::int64_t context;
+  std::int64_t width;         ///< D, columns of this head
+  std::int64_t padded_rows;   ///< context, rounded up to attention_rows
+  std::int64_t padded_width;  ///< D, rounded up to 16
+  std::int64_t qkv_stride;    ///< 3 C
+  std::int64_t y_stride;      ///< C
+  std::int64_t channels;      ///< C: keys begin C, values 2 C columns after the queries
+  std::int64_t head;
+  std::uint64_t sample;
+  dropout_site const* dropout;  ///< nullptr if nothing is dropped
+};
+
+/// Elements of scratch memory that one head needs.
+inline std::int64_t attention_scratch(attention_head const& shape, bool backward) {
+  auto const matrix = shape.padded_rows * shape.padded_width;
+  auto const block = attention_rows * shape.padded_width;
+  auto const chunk = attention_keys * attention_rows;
+  if (backward) return 4 * matrix + 5 * block + 3 * chunk + 2 * attention_rows;
+  return 2 * matrix + 3 * block + shape.padded_rows * attention_rows + chunk + 2 * attention_rows;
+}
+
+/// factors[(col - first_col) * 32 + row - first_row] = 0 or 1 / (1 - p), for the numbers at (row, col) of the scores.
+template <class Real>
+void attention_dropout(Real* factors, attention_head const& shape, std::int64_t first_row, std::int64_t first_col,
+                       std::int64_t cols) {
+  dropout_scale const how(shape.dropout->probability);
+  for (std::int64_t r = 0; r < attention_rows; ++r) {
+    auto const row = first_row + r;
+    if (row >= shape.context) {
+      for (std::int64_t c = 0; c < cols; ++c) factors[c * attention_rows + r] = 0;
+      continue;
+    }
+    auto const start = (shape.head * shape.context + row) * shape.context + first_col;
+    std::array<std::uint32_t, 4> words{};
+    for (std::int64_t c = 0; c < cols; ++c) {
+      auto const position = static_cast<std::uint64_t>(start + c);
+      if (c == 0 || position % 4 == 0) {
+        words = random_block(shape.dropout->key, shape.dropout->site, shape.sample,
+                             static_cast<std::uint32_t>(position / 4));
+      }
+      bool const keep = (words[position % 4] >> 8) >= how.threshold;
+      factors[c * attention_rows + r] = keep ? static_cast<Real>(how.kept) : Real{0};
+    }
+  }
+}
+
+}  // namespace trireme::ops::detail
+
+#define TRIREME_LEVEL baseline
+#include "trireme/ops/host/detail/attention.inl"
+#undef TRIREME_LEVEL
+TRIREME_LEVEL_AVX2_BEGIN
+#define TRIREME_LEVEL avx2
+#include "trireme/ops/host/detail/attention.inl"
+#undef TRIREME_LEVEL
+TRIREME_LEVEL_END
+TRIREME_LEVEL_AVX512_BEGIN
+#define TRIREME_LEVEL avx512
+#include "trireme/ops/host/detail/attention.inl"
+#undef TRIREME_LEVEL
+TRIREME_LEVEL_END
+
+namespace trireme::ops {
+
+namespace detail {
+
+template <class T, class A>
+void attention_forward_head(T* y, A* lse, T const* qkv, attention_head const& shape, A* scratch) {
+  TRIREME_DISPATCH(fits_float<T>, attention_forward(y, lse, qkv, shape, scratch));
+}
+template <class T, class A>
+void attention_backward_head(T* dqkv, T const* dy, T const* y, A const* lse, T const* qkv, attention_head const& shape,
+                             A* scratch) {
+  TRIREME_DISPATCH(fits_float<T>, attention_backward(dqkv, dy, y, lse, qkv, shape, scratch));
+}
+
+}  // namespace detail
+
+/// Causal self-attention of several heads.
+///
+/// No (T, T) matrix is kept: the forward pass works on 32 query rows at a time and saves the log of each row's sum of
+/// exponentials, from which the backward pass makes the probabilities again. The masked half is skipped.
+/// Method: [Dao et al., 2022], without its rescaling, as one block's scores fit the second-level cache.
+/// Shapes   qkv, dqkv (B*T, 3C): queries, keys, values, each of H heads of C/H columns; y, dy (B*T, C); lse (B, H, T).
+/// Bytes    scratch: 2 (forward) or 4 (backward) matrices (T, C/H) of the accumulate type, and 128 T in the forward
+/// pass. Numerics products, softmax and sums in the accumulate type; a sample's result does not depend on the others.
+/// Threads  one caller an arena.
+/// Errors   assertion_error (light) if the sizes do not fit.
+struct host_attention {
+  template <class T>
+  using view = tensor_view<T, host>;
+
+  /// y = softmax(mask(q k^T / sqrt(D))) v; dropout, if any, applies to the probabilities, a number at (head, row, col)
+  /// of a sample having the position (head * T + row) * T + col.
+  template <class T>
+  static void causal_attention(view<T> y, detail::output<accumulate_t<T>> lse, detail::input<T> qkv,
+                               attention_shape shape, arena<host>& scratch, dropout_site const& dropout) {
+    check("causal_attention", shape, qkv.size(), y.size(), lse.size(), dropout);
+    each_head<accumulate_t<T>>(shape, scratch, dropout, false,
+                               [&](detail::attention_head const& head, std::int64_t sample, accumulate_t<T>* memory) {
+                                 auto const row = sample * shape.context;
+                                 auto const column = head.head * head.width;
+                                 detail::attention_forward_head(
+                                     raw(y) + row * shape.channels + column,
+                                     raw(lse) + (sample * shape.heads + head.head) * shape.context,
+                                     raw(qkv) + row * 3 * shape.channels + column, head, memory);
+                               });
+  }
+
+  /// The gradient of causal_attention: dqkv is written. y and lse are what the forward pass gave.
+  template <class T>
+  static void causal_attention_backward(view<T> dqkv, detail::input<T> dy, detail::input<T> y,
+                                        detail::input<accumulate_t<T>> lse, detail::input<T> qkv, attention_shape shape,
+                                        arena<host>& scratch, dropout_site const& dropout) {
+    check("causal_attention_backward", shape, qkv.size(), y.size(), lse.size(), dropout);
+    detail::same_size("causal_attention_backward", dqkv.size(), qkv.size());
+    detail::same_size("causal_attention_backward", dy.size(), y.size());
+    each_head<accumulate_t<T>>(shape, scratch, dropout, true,
+                               [&](detail::attention_head const& head, std::int64_t sample, accumulate_t<T>* memory) {
+                                 auto const row = sample * shape.context;
+                                 auto const column = head.head * head.width;
+                                 auto const wide = row * 3 * shape.channels + column;
+                                 auto const narrow = row * shape.channels + column;
+                                 detail::attention_backward_head(
+                                     raw(dqkv) + wide, raw(dy) + narrow, raw(y) + narrow,
+                                     raw(lse) + (sample * shape.heads + head.head) * shape.context, raw(qkv) + wide,
+                                     head, memory);
+                               });
+  }
+
+ private:
+  static void check(char const* who, attention_shape const& shape, std::int64_t qkv, std::int64_t y, std::int64_t lse,
+                    dropout_site const& dropout) {
+    auto const rows = shape.batch * shape.context;
+    detail::same_size(who, qkv, rows * 3 * shape.channels);
+    detail::same_size(who, y, rows * shape.channels);
+    detail::same_size(who, lse, rows * shape.heads);
+    expects(assertion_level::light, shape.heads > 0 && shape.channels % shape.heads == 0, [&] {
+      return text("trireme::ops::", who, ": ", shape.channels, " channels do not divide into ", shape.heads, " heads");
+    });
+    if (dropout.active()) {
+      detail::same_size(who, static_cast<std::int64_t>(dropout.samples.size()), shape.batch);
+    }
+  }
+
+  template <class Real, class Body>
+  static void each_head(attention_shape const& shape, arena<host>& scratch, dropout_site const& dropout, bool backward,
+                        Body const& body) {
+    if (shape.batch == 0 || shape.context == 0) return;
+    auto const width = shape.head_channels();
+    auto const rows = (shape.context + detail::attention_rows - 1) / detail::attention_rows * detail::attention_rows;
+    detail::attention_head head{shape.context,
+                                width,
+                                rows,
+                                (width + 15) / 16 * 16,
+                                3 * shape.channels,
+                                shape.channels,
+                                shape.channels,
+                                0,
+                                0,
+                                dropout.active() ? &dropout : nullptr};
+    auto const mark = scratch.mark();
+    auto const memory = scratch.template take<Real>({detail::attention_scratch(head, backward)});
+    for (std::int64_t sample = 0; sample < shape.batch; ++sample) {
+      if (dropout.active()) {
+        head.sample = static_cast<std::uint64_t>(dropout.samples[static_cast<std::size_t>(sample)]);
+      }
+      for (head.head = 0; head.head < shape.heads; ++head.head) body(head, sample, raw(memory));
+    }
+    scratch.rewind(mark);
+  }
+};
+
+}  // namespace trireme::ops

@@ -1,0 +1,279 @@
+// Causal attention of one head of one sample; included once for each CPU level (see simd.hpp).
+//
+// Scores are kept transposed, one lane a query row: (keys, 32). Softmax then works along memory, without sums across
+// lanes, and every operand of every product is contiguous.
+namespace trireme::ops::detail::TRIREME_LEVEL {
+
+// c (Rows, Vectors * width) = or += a b, with a[m * a_row + k * a_depth] and b[k * b_row + n].
+template <class F, int Rows, int Vectors, class Real>
+inline void tile_product(Real* c, std::int64_t c_row, Real const* a, std::int64_t a_row, std::int64_t a_depth,
+                         Real const* b, std::int64_t b_row, std::int64_t depth, bool accumulate) {
+  F sums[Rows][Vectors];
+  TRIREME_UNROLL
+  for (int m = 0; m < Rows; ++m) {
+    TRIREME_UNROLL
+    for (int v = 0; v < Vectors; ++v) sums[m][v] = F::all(0);
+  }
+  for (std::int64_t k = 0; k < depth; ++k, a += a_depth, b += b_row) {
+    F right[Vectors];
+    TRIREME_UNROLL
+    for (int v = 0; v < Vectors; ++v) right[v] = F::load(b + v * F::width);
+    TRIREME_UNROLL
+    for (int m = 0; m < Rows; ++m) {
+      F const left = F::all(a[m * a_row]);
+      TRIREME_UNROLL
+      for (int v = 0; v < Vectors; ++v) sums[m][v] = fma(left, right[v], sums[m][v]);
+    }
+  }
+  TRIREME_UNROLL
+  for (int m = 0; m < Rows; ++m) {
+    TRIREME_UNROLL
+    for (int v = 0; v < Vectors; ++v) {
+      Real* const to = c + m * c_row + v * F::width;
+      (accumulate ? F::load(to) + sums[m][v] : sums[m][v]).store(to);
+    }
+  }
+}
+
+// The same for any number of columns, in multiples of the lanes, and rows, in multiples of 16.
+template <class F, class Real>
+inline void block_product(Real* c, std::int64_t c_row, Real const* a, std::int64_t a_row, std::int64_t a_depth,
+                          Real const* b, std::int64_t b_row, std::int64_t rows, std::int64_t columns,
+                          std::int64_t depth, bool accumulate) {
+  constexpr int pair = F::width == 16 ? 8 : 4;  // rows of a tile of two vectors: half the registers, or a quarter
+  std::int64_t n = 0;
+  for (; n + 2 * F::width <= columns; n += 2 * F::width) {
+    for (std::int64_t m = 0; m < rows; m += pair) {
+      tile_product<F, pair, 2>(c + m * c_row + n, c_row, a + m * a_row, a_row, a_depth, b + n, b_row, depth,
+                               accumulate);
+    }
+  }
+  for (; n < columns; n += F::width) {
+    for (std::int64_t m = 0; m < rows; m += 2 * pair) {
+      tile_product<F, 2 * pair, 1>(c + m * c_row + n, c_row, a + m * a_row, a_row, a_depth, b + n, b_row, depth,
+                                   accumulate);
+    }
+  }
+}
+
+// to (padded_rows, padded_width) = factor * from (rows, width), zeros around it.
+template <class F, class Real, class T>
+inline void pack_rows(Real* to, T const* from, std::int64_t stride, std::int64_t rows, std::int64_t padded_rows,
+                      std::int64_t width, std::int64_t padded_width, Real factor) {
+  F const by = F::all(factor);
+  for (std::int64_t row = 0; row < padded_rows; ++row, to += padded_width) {
+    if (row >= rows) {
+      for (std::int64_t i = 0; i < padded_width; ++i) to[i] = 0;
+      continue;
+    }
+    T const* const x = from + row * stride;
+    TRIREME_FOR_LANES(F, width, i, count, { (by * F::load(x + i, count)).store(to + i); })
+    for (std::int64_t i = (width + F::width - 1) / F::width * F::width; i < padded_width; ++i) to[i] = 0;
+  }
+}
+
+template <class F, class T, class Real>
+inline void unpack_rows(T* to, std::int64_t stride, Real const* from, std::int64_t rows, std::int64_t width,
+                        std::int64_t padded_width, Real factor) {
+  F const by = F::all(factor);
+  for (std::int64_t row = 0; row < rows; ++row, from += padded_width, to += stride) {
+    TRIREME_FOR_LANES(F, width, i, count, { (by * F::load(from + i, count)).store(to + i, count); })
+  }
+}
+
+// to (width, 32) = from (32, width) transposed; width is a multiple of 16.
+template <class Real>
+inline void transpose_block(Real* to, Real const* from, std::int64_t width) {
+#if TRIREME_X86
+  if constexpr (sizeof(Real) == 4) {
+    for (std::int64_t row = 0; row < attention_rows; row += 4) {
+      for (std::int64_t i = 0; i < width; i += 4) {
+        Real const* const x = from + row * width + i;
+        __m128 a = _mm_loadu_ps(x);
+        __m128 b = _mm_loadu_ps(x + width);
+        __m128 c = _mm_loadu_ps(x + 2 * width);
+        __m128 d = _mm_loadu_ps(x + 3 * width);
+        _MM_TRANSPOSE4_PS(a, b, c, d);
+        Real* const y = to + i * attention_rows + row;
+        _mm_storeu_ps(y, a);
+        _mm_storeu_ps(y + attention_rows, b);
+        _mm_storeu_ps(y + 2 * attention_rows, c);
+        _mm_storeu_ps(y + 3 * attention_rows, d);
+      }
+    }
+    return;
+  }
+#endif
+  for (std::int64_t row = 0; row < attention_rows; ++row) {
+    for (std::int64_t i = 0; i < width; ++i) to[i * attention_rows + row] = from[row * width + i];
+  }
+}
+
+template <class T, class A>
+inline void attention_forward(T* y, A* lse, T const* qkv, attention_head const& shape, A* scratch) {
+  using F = lanes_for<T>;
+  constexpr std::int64_t lanes_of_rows = attention_rows;
+  auto const width = shape.padded_width;
+  auto const matrix = shape.padded_rows * width;
+  A* const keys = scratch;                                        // (T, D)
+  A* const values = keys + matrix;                                // (T, D)
+  A* const queries = values + matrix;                             // (32, D)
+  A* const queries_across = queries + lanes_of_rows * width;      // (D, 32)
+  A* const result = queries_across + lanes_of_rows * width;       // (32, D)
+  A* const scores = result + lanes_of_rows * width;               // (T, 32)
+  A* const factors = scores + shape.padded_rows * lanes_of_rows;  // (64, 32)
+  A* const peaks = factors + attention_keys * lanes_of_rows;      // (32)
+  A* const masses = peaks + lanes_of_rows;                        // (32)
+  A const scale = A(1) / std::sqrt(static_cast<A>(shape.width));
+  pack_rows<F>(keys, qkv + shape.channels, shape.qkv_stride, shape.context, shape.padded_rows, shape.width, width,
+               A(1));
+  pack_rows<F>(values, qkv + 2 * shape.channels, shape.qkv_stride, shape.context, shape.padded_rows, shape.width, width,
+               A(1));
+
+  for (std::int64_t row = 0; row < shape.context; row += lanes_of_rows) {
+    auto const rows = shape.context - row < lanes_of_rows ? shape.context - row : lanes_of_rows;
+    auto const seen = row + lanes_of_rows;  // keys up to the diagonal, in whole blocks
+    pack_rows<F>(queries, qkv + row * shape.qkv_stride, shape.qkv_stride, rows, lanes_of_rows, shape.width, width,
+                 scale);
+    transpose_block(queries_across, queries, width);
+    block_product<F>(scores, lanes_of_rows, keys, width, std::int64_t{1}, queries_across, lanes_of_rows, seen,
+                     lanes_of_rows, width, false);
+    for (std::int64_t v = 0; v < lanes_of_rows; v += F::width) {
+      A* const column = scores + v;
+      for (std::int64_t key = row; key < seen; ++key) {  // query row r sees keys up to r
+        A* const at = column + key * lanes_of_rows;
+        first(static_cast<int>(key - row - v), F::all(-std::numeric_limits<A>::infinity()), F::load(at)).store(at);
+      }
+      F tops[4] = {F::load(column), F::load(column), F::load(column), F::load(column)};
+      for (std::int64_t key = 0; key < seen; key += 4) {
+        TRIREME_UNROLL
+        for (int k = 0; k < 4; ++k) tops[k] = max(F::load(column + (key + k) * lanes_of_rows), tops[k]);
+      }
+      F const top = max(max(tops[0], tops[1]), max(tops[2], tops[3]));
+      F totals[2] = {F::all(0), F::all(0)};
+      for (std::int64_t key = 0; key < seen; key += 2) {
+        TRIREME_UNROLL
+        for (int k = 0; k < 2; ++k) {
+          A* const at = column + (key + k) * lanes_of_rows;
+          F const p = exp(F::load(at) - top);
+          totals[k] = totals[k] + p;
+          p.store(at);
+        }
+      }
+      top.store(peaks + v);
+      (totals[0] + totals[1]).store(masses + v);
+    }
+    for (std::int64_t key = 0; key < seen; key += attention_keys) {
+      auto const keys_here = seen - key < attention_keys ? seen - key : attention_keys;
+      A* const part = scores + key * lanes_of_rows;
+      if (shape.dropout != nullptr) {
+        attention_dropout(factors, shape, row, key, keys_here);
+        for (std::int64_t i = 0; i < keys_here * lanes_of_rows; i += F::width) {
+          (F::load(part + i) * F::load(factors + i)).store(part + i);
+        }
+      }
+      block_product<F>(result, width, part, std::int64_t{1}, lanes_of_rows, values + key * width, width, lanes_of_rows,
+                       width, keys_here, key > 0);
+    }
+    for (std::int64_t r = 0; r < rows; ++r) {
+      lse[row + r] = peaks[r] + std::log(masses[r]);
+      unpack_rows<F>(y + (row + r) * shape.y_stride, shape.y_stride, result + r * width, 1, shape.width, width,
+                     A(1) / masses[r]);
+    }
+  }
+}
+
+// With P the probabilities, made again from lse, and delta = sum(dy y) of a row: dv = P^T dy, dP = dy v^T,
+// dS = P (dP - delta), dq = dS k, dk = dS^T q.
+template <class T, class A>
+inline void attention_backward(T* dqkv, T const* dy, T const* y, A const* lse, T const* qkv,
+                               attention_head const& shape, A* scratch) {
+  using F = lanes_for<T>;
+  constexpr std::int64_t lanes_of_rows = attention_rows;
+  auto const width = shape.padded_width;
+  auto const matrix = shape.padded_rows * width;
+  auto const block = lanes_of_rows * width;
+  A* const keys = scratch;                                      // (T, D)
+  A* const values = keys + matrix;                              // (T, D)
+  A* const dkeys = values + matrix;                             // (T, D)
+  A* const dvalues = dkeys + matrix;                            // (T, D)
+  A* const queries = dvalues + matrix;                          // (32, D)
+  A* const queries_across = queries + block;                    // (D, 32)
+  A* const slopes = queries_across + block;                     // (32, D)
+  A* const slopes_across = slopes + block;                      // (D, 32)
+  A* const dqueries = slopes_across + block;                    // (32, D)
+  A* const scores = dqueries + block;                           // (64, 32)
+  A* const dscores = scores + attention_keys * lanes_of_rows;   // (64, 32)
+  A* const factors = dscores + attention_keys * lanes_of_rows;  // (64, 32)
+  A* const logs = factors + attention_keys * lanes_of_rows;     // (32)
+  A* const deltas = logs + lanes_of_rows;                       // (32)
+  A const scale = A(1) / std::sqrt(static_cast<A>(shape.width));
+  pack_rows<F>(keys, qkv + shape.channels, shape.qkv_stride, shape.context, shape.padded_rows, shape.width, width,
+               A(1));
+  pack_rows<F>(values, qkv + 2 * shape.channels, shape.qkv_stride, shape.context, shape.padded_rows, shape.width, width,
+               A(1));
+  for (std::int64_t i = 0; i < 2 * matrix; i += F::width) F::all(0).store(dkeys + i);
+
+  for (std::int64_t row = 0; row < shape.context; row += lanes_of_rows) {
+    auto const rows = shape.context - row < lanes_of_rows ? shape.context - row : lanes_of_rows;
+    auto const seen = row + lanes_of_rows;
+    T const* const dy_rows = dy + row * shape.y_stride;
+    T const* const y_rows = y + row * shape.y_stride;
+    pack_rows<F>(queries, qkv + row * shape.qkv_stride, shape.qkv_stride, rows, lanes_of_rows, shape.width, width,
+                 scale);
+    pack_rows<F>(slopes, dy_rows, shape.y_stride, rows, lanes_of_rows, shape.width, width, A(1));
+    transpose_block(queries_across, queries, width);
+    transpose_block(slopes_across, slopes, width);
+    for (std::int64_t r = 0; r < lanes_of_rows; ++r) {
+      F total = F::all(0);
+      if (r < rows) {
+        T const* const a = dy_rows + r * shape.y_stride;
+        T const* const b = y_rows + r * shape.y_stride;
+        TRIREME_FOR_LANES(F, shape.width, i, count,
+                          { total = fma(F::load(a + i, count), F::load(b + i, count), total); })
+      }
+      deltas[r] = sum(total);
+      logs[r] = r < rows ? lse[row + r] : A(0);
+    }
+    for (std::int64_t key = 0; key < seen; key += attention_keys) {
+      auto const keys_here = seen - key < attention_keys ? seen - key : attention_keys;
+      A const* const keys_part = keys + key * width;
+      block_product<F>(scores, lanes_of_rows, keys_part, width, std::int64_t{1}, queries_across, lanes_of_rows,
+                       keys_here, lanes_of_rows, width, false);
+      block_product<F>(dscores, lanes_of_rows, values + key * width, width, std::int64_t{1}, slopes_across,
+                       lanes_of_rows, keys_here, lanes_of_rows, width, false);
+      bool const drops = shape.dropout != nullptr;
+      if (drops) attention_dropout(factors, shape, row, key, keys_here);
+      bool const diagonal = key + keys_here > row;
+      for (std::int64_t v = 0; v < lanes_of_rows; v += F::width) {
+        F const log_mass = F::load(logs + v);
+        F const delta = F::load(deltas + v);
+        for (std::int64_t k = 0; k < keys_here; ++k) {
+          auto const at = k * lanes_of_rows + v;
+          F p = exp(F::load(scores + at) - log_mass);
+          if (diagonal) p = first(static_cast<int>(key + k - row - v), F::all(0), p);
+          F const dp = F::load(dscores + at);
+          if (drops) {
+            F const factor = F::load(factors + at);
+            (p * factor).store(scores + at);
+            (p * fma(dp, factor, F::all(0) - delta)).store(dscores + at);
+          } else {
+            p.store(scores + at);
+            (p * (dp - delta)).store(dscores + at);
+          }
+        }
+      }
+      block_product<F>(dvalues + key * width, width, scores, lanes_of_rows, std::int64_t{1}, slopes, width, keys_here,
+                       width, lanes_of_rows, true);
+      block_product<F>(dkeys + key * width, width, dscores, lanes_of_rows, std::int64_t{1}, queries, width, keys_here,
+                       width, lanes_of_rows, true);
+      block_product<F>(dqueries, width, dscores, std::int64_t{1}, lanes_of_rows, keys_part, width, lanes_of_rows, width,
+                       keys_here, key > 0);
+    }
+    unpack_rows<F>(dqkv + row * shape.qkv_stride, shape.qkv_stride, dqueries, rows, shape.width, width, scale);
+  }
+  unpack_rows<F>(dqkv + shape.channels, shape.qkv_stride, dkeys, shape.context, shape.width, width, A(1));
+  unpack_rows<F>(dqkv + 2 * shape.channels, shape.qkv_stride, dvalues, shape.context, shape.width, width, A(1));
+}
+
+}  // namespace trireme::ops::detail::TRIREME_LEVEL

@@ -1,0 +1,18 @@
+// Embedding; included once for each CPU level (see simd.hpp).
+namespace trireme::ops::detail::TRIREME_LEVEL {
+
+template <class T>
+inline void embed(T* y, std::int32_t const* tokens, T const* table, T const* positions, std::int64_t rows,
+                  std::int64_t context, std::int64_t channels) {
+  using F = lanes_for<T>;
+  for (std::int64_t row = 0; row < rows; ++row, y += channels) {
+    T const* const word = table + tokens[row] * channels;
+    T const* const place = positions == nullptr ? nullptr : positions + row % context * channels;
+    TRIREME_FOR_LANES(F, channels, i, count, {
+      F const x = F::load(word + i, count);
+      (place == nullptr ? x : x + F::load(place + i, count)).store(y + i, count);
+    })
+  }
+}
+
+}  // namespace trireme::ops::detail::TRIREME_LEVEL

@@ -1,0 +1,152 @@
+// Reductions; included once for each CPU level (see simd.hpp).
+namespace trireme::ops::detail::TRIREME_LEVEL {
+
+template <class Op, class F>
+TRIREME_INLINE F combined(F a, F b) {
+  if constexpr (std::is_same_v<Op, reduction::max>) {
+    return max(b, a);
+  } else if constexpr (std::is_same_v<Op, reduction::min>) {
+    return min(b, a);
+  } else {
+    return a + b;
+  }
+}
+
+template <class Op, class T>
+inline void reduce(std::span<tensor_view<T, host> const> outputs, std::span<tensor_view<T const, host> const> terms,
+                   std::int64_t n) {
+  using F = lanes_for<T>;
+  constexpr int several = 4;
+  std::int64_t at = 0;
+  for (; at + several * F::width <= n; at += several * F::width) {
+    F total[several];
+    T const* x = raw(terms[0]) + at;
+    TRIREME_UNROLL
+    for (int v = 0; v < several; ++v) total[v] = F::load(x + v * F::width);
+    for (auto const& term : terms.subspan(1)) {
+      x = raw(term) + at;
+      TRIREME_UNROLL
+      for (int v = 0; v < several; ++v) total[v] = combined<Op>(total[v], F::load(x + v * F::width));
+    }
+    for (auto const& output : outputs) {
+      T* const y = raw(output) + at;
+      TRIREME_UNROLL
+      for (int v = 0; v < several; ++v) total[v].store(y + v * F::width);
+    }
+  }
+  std::int64_t const left = n - at;
+  TRIREME_FOR_LANES(F, left, i, count, {
+    F total = F::load(raw(terms[0]) + at + i, count);
+    for (auto const& term : terms.subspan(1)) total = combined<Op>(total, F::load(raw(term) + at + i, count));
+    for (auto const& output : outputs) total.store(raw(output) + at + i, count);
+  })
+}
+
+// Vectors of 64 bytes that the compiler splits as the level demands.
+template <class T>
+struct wide_vector {
+  typedef T type __attribute__((vector_size(64)));
+};
+template <class T>
+using wide = typename wide_vector<T>::type;
+template <class T>
+struct half_vector {
+  typedef T type __attribute__((vector_size(8 * sizeof(T))));
+};
+template <class T>
+using eight = typename half_vector<T>::type;
+
+// The squares of floats are exact in double, so only the order of the sums matters: element i goes to sum i % 16.
+template <class G>
+inline double block_of_squares(G const* x, std::int64_t n) {
+  eight<double> low = {};
+  eight<double> high = {};
+  std::int64_t i = 0;
+  for (; i + 16 <= n; i += 16) {
+    eight<G> a;
+    eight<G> b;
+    std::memcpy(&a, x + i, sizeof a);
+    std::memcpy(&b, x + i + 8, sizeof b);
+    eight<double> const c = __builtin_convertvector(a, eight<double>);
+    eight<double> const d = __builtin_convertvector(b, eight<double>);
+    low += c * c;
+    high += d * d;
+  }
+  for (int k = 0; i < n; ++i, ++k) {
+    double const square = static_cast<double>(x[i]) * static_cast<double>(x[i]);
+    if (k < 8) {
+      low[k] += square;
+    } else {
+      high[k - 8] += square;
+    }
+  }
+  low += high;
+  return ((low[0] + low[4]) + (low[2] + low[6])) + ((low[1] + low[5]) + (low[3] + low[7]));
+}
+
+template <class Bits>
+inline bool all_finite(Bits const* x, std::int64_t n) {
+  constexpr Bits exponent = sizeof(Bits) == 8   ? static_cast<Bits>(0x7ff0'0000'0000'0000ULL)
+                            : sizeof(Bits) == 4 ? static_cast<Bits>(0x7f80'0000U)
+                                                : static_cast<Bits>(0x7f80U);
+  constexpr std::int64_t width = 64 / sizeof(Bits);
+  std::int64_t i = 0;
+  while (i + width <= n) {
+    // Looks at the answer now and then only.
+    std::int64_t const end = std::min(n - width, i + 64 * width);
+    auto bad = wide<Bits>{} != wide<Bits>{};
+    for (; i <= end; i += width) {
+      wide<Bits> bits;
+      std::memcpy(&bits, reinterpret_cast<char const*>(x) + static_cast<std::size_t>(i) * sizeof(Bits), sizeof bits);
+      bad |= (bits & exponent) == exponent;
+    }
+    std::uint64_t parts[8];
+    std::memcpy(parts, &bad, sizeof parts);
+    for (auto const part : parts) {
+      if (part != 0) return false;
+    }
+  }
+  for (; i < n; ++i) {
+    Bits bits;
+    std::memcpy(&bits, reinterpret_cast<char const*>(x) + static_cast<std::size_t>(i) * sizeof(Bits), sizeof bits);
+    if ((bits & exponent) == exponent) return false;
+  }
+  return true;
+}
+
+// mix() of core/hash.hpp, in place.
+TRIREME_INLINE void mix_lanes(wide<std::uint64_t>& x) {
+  x += 0x9E3779B97F4A7C15ULL;
+  x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9ULL;
+  x = (x ^ (x >> 27)) * 0x94D049BB133111EBULL;
+  x ^= x >> 31;
+}
+
+template <class Bits>
+inline std::uint64_t hash_bits(Bits const* x, std::int64_t n, std::uint64_t name, std::uint64_t first_index) {
+  wide<std::uint64_t> total = {};
+  wide<std::uint64_t> index = wide<std::uint64_t>{0, 1, 2, 3, 4, 5, 6, 7} + first_index;
+  auto const* const bytes = reinterpret_cast<char const*>(x);
+  std::int64_t i = 0;
+  for (; i + 8 <= n; i += 8, index += 8) {
+    eight<Bits> bits;
+    std::memcpy(&bits, bytes + static_cast<std::size_t>(i) * sizeof(Bits), sizeof bits);
+    wide<std::uint64_t> h = __builtin_convertvector(bits, wide<std::uint64_t>);
+    mix_lanes(h);
+    h ^= index;
+    mix_lanes(h);
+    h ^= name;
+    mix_lanes(h);
+    total += h;
+  }
+  std::uint64_t result = 0;
+  for (int k = 0; k < 8; ++k) result += total[k];
+  for (; i < n; ++i) {
+    Bits bits;
+    std::memcpy(&bits, bytes + static_cast<std::size_t>(i) * sizeof(Bits), sizeof bits);
+    result += hash_element(name, first_index + static_cast<std::uint64_t>(i), bits);
+  }
+  return result;
+}
+
+}  // namespace trireme::ops::detail::TRIREME_LEVEL

@@ -1,0 +1,225 @@
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <numbers>
+#include <span>
+#include <type_traits>
+
+#include "trireme/contract/parameter.hpp"
+#include "trireme/core/assertion.hpp"
+#include "trireme/core/rng.hpp"
+#include "trireme/core/tensor.hpp"
+#include "trireme/ops/host/simd.hpp"
+#include "trireme/ops/types.hpp"
+
+#define TRIREME_LEVEL baseline
+#include "trireme/ops/host/detail/elementwise.inl"
+#undef TRIREME_LEVEL
+TRIREME_LEVEL_AVX2_BEGIN
+#define TRIREME_LEVEL avx2
+#include "trireme/ops/host/detail/elementwise.inl"
+#undef TRIREME_LEVEL
+TRIREME_LEVEL_END
+TRIREME_LEVEL_AVX512_BEGIN
+#define TRIREME_LEVEL avx512
+#include "trireme/ops/host/detail/elementwise.inl"
+#undef TRIREME_LEVEL
+TRIREME_LEVEL_END
+
+namespace trireme::ops {
+
+namespace detail {
+
+/// A view that is only read, and that does not take part in deduction: a tensor or a mutable view will do.
+template <class T>
+using input = std::type_identity_t<tensor_view<T const, host>>;
+/// A view that is written, and that does not take part in deduction.
+template <class T>
+using output = std::type_identity_t<tensor_view<T, host>>;
+
+/// Throws assertion_error at level light unless the two sizes are equal.
+inline void same_size(char const* who, std::int64_t a, std::int64_t b) {
+  expects(assertion_level::light, a == b,
+          [&] { return text("trireme::ops::", who, ": sizes ", a, " and ", b, " differ"); });
+}
+
+template <class T, class U>
+void copy_elements(T* y, U const* x, std::int64_t n) {
+  if constexpr (std::is_same_v<T, U>) {
+    if (n > 0) std::memmove(static_cast<void*>(y), x, static_cast<std::size_t>(n) * sizeof(T));
+  } else if constexpr (arithmetic_lanes<T> && arithmetic_lanes<U>) {
+    TRIREME_DISPATCH((fits_float<T, U>), convert(y, x, n));
+  } else {
+    for (std::int64_t i = 0; i < n; ++i) y[i] = static_cast<T>(x[i]);
+  }
+}
+template <class T, class U>
+void accumulate_elements(T* y, U const* x, std::int64_t n, double weight) {
+  TRIREME_DISPATCH((fits_float<T, U>), accumulate(y, x, n, weight));
+}
+template <class T>
+void scale_elements(T* y, std::int64_t n, double factor) {
+  TRIREME_DISPATCH(fits_float<T>, scale(y, n, factor));
+}
+template <class T>
+void activate_elements(T* y, T const* x, std::int64_t n, activation act) {
+  TRIREME_DISPATCH(fits_float<T>, activate(y, x, n, act));
+}
+template <class T>
+void activate_backward_elements(T* dx, T const* dy, T const* x, std::int64_t n, activation act) {
+  TRIREME_DISPATCH(fits_float<T>, activate_backward(dx, dy, x, n, act));
+}
+
+/// What a number that is kept is multiplied with, and below which 24-bit word a number is dropped.
+struct dropout_scale {
+  std::uint32_t threshold;
+  double kept;
+  explicit dropout_scale(double probability)
+      : threshold(static_cast<std::uint32_t>(std::lround(probability * 0x1p24))), kept(1 / (1 - probability)) {}
+};
+
+/// Elements i and i + 1 of a normal distribution from two words [Box, Muller, 1958].
+inline std::array<double, 2> normal_pair(std::uint32_t a, std::uint32_t b) {
+  double const radius = std::sqrt(-2 * std::log((a + 1.0) * 0x1p-32));
+  double const angle = 2 * std::numbers::pi * 0x1p-32 * b;
+  return {radius * std::cos(angle), radius * std::sin(angle)};
+}
+
+}  // namespace detail
+
+/// Kernels that treat every element alike. An element's result depends on that element only, not on where it lies in
+/// the view, and bfloat16 is computed in float and rounded once.
+/// Shapes   all views of one call have the same number of elements.
+/// Threads  thread-safe on different outputs.
+/// Errors   assertion_error (light) if the sizes differ.
+struct host_elementwise {
+  template <class T>
+  using view = tensor_view<T, host>;
+
+  /// y[i] = value
+  template <class T>
+  static void fill(view<T> y, double value) {
+    if constexpr (std::is_same_v<T, bfloat16>) {
+      std::fill_n(raw(y), y.size(), bfloat16(static_cast<float>(value)));
+    } else if (value == 0 && !std::signbit(value)) {
+      if (!y.empty()) std::memset(static_cast<void*>(raw(y)), 0, y.bytes());
+    } else {
+      std::fill_n(raw(y), y.size(), static_cast<T>(value));
+    }
+  }
+
+  /// y[i] = x[i], converted. The views may be the same, or of one type and overlap.
+  template <class T, class U>
+  static void copy(view<T> y, view<U> x) {
+    detail::same_size("copy", y.size(), x.size());
+    detail::copy_elements(raw(y), static_cast<std::remove_const_t<U> const*>(raw(x)), y.size());
+  }
+
+  /// y[i] += x[i]
+  template <class T>
+  static void add(view<T> y, detail::input<T> x) {
+    detail::same_size("add", y.size(), x.size());
+    detail::accumulate_elements(raw(y), raw(x), y.size(), 1.0);
+  }
+
+  /// y[i] *= factor
+  template <class T>
+  static void scale(view<T> y, double factor) {
+    detail::scale_elements(raw(y), y.size(), factor);
+  }
+
+  /// y[i] += weight * x[i]
+  template <class T, class U>
+  static void accumulate(view<T> y, view<U> x, double weight) {
+    detail::same_size("accumulate", y.size(), x.size());
+    detail::accumulate_elements(raw(y), static_cast<std::remove_const_t<U> const*>(raw(x)), y.size(), weight);
+  }
+
+  /// y[i] = act(x[i]); y may be x.
+  template <class T>
+  static void activate(view<T> y, detail::input<T> x, activation act) {
+    detail::same_size("activate", y.size(), x.size());
+    detail::activate_elements(raw(y), raw(x), y.size(), act);
+  }
+
+  /// dx[i] = dy[i] * act'(x[i]); dx may be dy.
+  template <class T>
+  static void activate_backward(view<T> dx, detail::input<T> dy, detail::input<T> x, activation act) {
+    detail::same_size("activate_backward", dx.size(), x.size());
+    detail::same_size("activate_backward", dx.size(), dy.size());
+    detail::activate_backward_elements(raw(dx), raw(dy), raw(x), dx.size(), act);
+  }
+
+  /// Drops numbers in place: y[i] = 0 or y[i] / (1 - p). The same call on dy is the backward pass.
+  /// Shapes   the rows of y are split evenly over the samples of the site.
+  template <class T>
+  static void dropout(view<T> y, dropout_site const& site) {
+    if (!site.active() || y.empty()) return;
+    auto const samples = static_cast<std::int64_t>(site.samples.size());
+    expects(assertion_level::light, y.size() % samples == 0, [&] {
+      return text("trireme::ops::dropout: ", y.size(), " elements do not divide into ", samples, " samples");
+    });
+    auto const each = y.size() / samples;
+    detail::dropout_scale const how(site.probability);
+    for (std::int64_t sample = 0; sample < samples; ++sample) {
+      auto const id = static_cast<std::uint64_t>(site.samples[static_cast<std::size_t>(sample)]);
+      T* const part = raw(y) + sample * each;
+      for (std::int64_t i = 0; i < each; i += 4) {
+        auto const words = random_block(site.key, site.site, id, static_cast<std::uint32_t>(i / 4));
+        for (std::int64_t j = 0; j < 4 && i + j < each; ++j) {
+          bool const keep = (words[static_cast<std::size_t>(j)] >> 8) >= how.threshold;
+          using real = accumulate_t<T>;
+          part[i + j] = static_cast<T>(keep ? static_cast<real>(part[i + j]) * static_cast<real>(how.kept) : real{0});
+        }
+      }
+    }
+  }
+
+  /// The start values of a whole parameter. Element i depends on (seed, name, i) only.
+  /// Numerics computed in double; normal by Box and Muller on Philox words.
+  template <class T>
+  static void initialise(view<T> y, initial how, std::uint64_t seed, std::uint64_t name) {
+    if (how.kind == initial::distribution::zeros) return fill(y, 0.0);
+    if (how.kind == initial::distribution::ones) return fill(y, 1.0);
+    for (std::int64_t i = 0; i < y.size(); i += 4) {
+      auto const block = static_cast<std::uint64_t>(i / 4);
+      auto const words = philox({static_cast<std::uint32_t>(block), static_cast<std::uint32_t>(block >> 32),
+                                 static_cast<std::uint32_t>(name), static_cast<std::uint32_t>(name >> 32)},
+                                {static_cast<std::uint32_t>(seed), static_cast<std::uint32_t>(seed >> 32)});
+      std::array<double, 4> numbers;
+      if (how.kind == initial::distribution::normal) {
+        auto const low = detail::normal_pair(words[0], words[1]);
+        auto const high = detail::normal_pair(words[2], words[3]);
+        numbers = {low[0], low[1], high[0], high[1]};
+      } else {
+        for (std::size_t j = 0; j < 4; ++j) numbers[j] = 2 * 0x1p-32 * words[j] - 1;
+      }
+      for (std::int64_t j = 0; j < 4 && i + j < y.size(); ++j) {
+        raw(y)[i + j] = static_cast<T>(static_cast<accumulate_t<T>>(how.scale * numbers[static_cast<std::size_t>(j)]));
+      }
+    }
+  }
+
+  /// Elements from and to memory of this process, whatever the space.
+  template <class T>
+  static void upload(view<T> y, std::type_identity_t<std::span<T const>> x) {
+    detail::same_size("upload", y.size(), static_cast<std::int64_t>(x.size()));
+    detail::copy_elements(raw(y), x.data(), y.size());
+  }
+  template <class T>
+  static void download(std::span<T> y, detail::input<T> x) {
+    detail::same_size("download", static_cast<std::int64_t>(y.size()), x.size());
+    detail::copy_elements(y.data(), raw(x), x.size());
+  }
+  /// One element, as a number of this process.
+  template <class T>
+  [[nodiscard]] static std::remove_const_t<T> read(view<T> x, std::int64_t index) {
+    return raw(x)[index];
+  }
+};
+
+}  // namespace trireme::ops

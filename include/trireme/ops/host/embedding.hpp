@@ -1,0 +1,91 @@
+#pragma once
+
+#include <cstdint>
+#include <type_traits>
+
+#include "trireme/core/assertion.hpp"
+#include "trireme/core/error.hpp"
+#include "trireme/core/tensor.hpp"
+#include "trireme/ops/host/elementwise.hpp"
+#include "trireme/ops/host/simd.hpp"
+#include "trireme/ops/types.hpp"
+
+#define TRIREME_LEVEL baseline
+#include "trireme/ops/host/detail/embedding.inl"
+#undef TRIREME_LEVEL
+TRIREME_LEVEL_AVX2_BEGIN
+#define TRIREME_LEVEL avx2
+#include "trireme/ops/host/detail/embedding.inl"
+#undef TRIREME_LEVEL
+TRIREME_LEVEL_END
+TRIREME_LEVEL_AVX512_BEGIN
+#define TRIREME_LEVEL avx512
+#include "trireme/ops/host/detail/embedding.inl"
+#undef TRIREME_LEVEL
+TRIREME_LEVEL_END
+
+namespace trireme::ops {
+
+namespace detail {
+
+template <class T>
+void embed_rows(T* y, std::int32_t const* tokens, T const* table, T const* positions, std::int64_t rows,
+                std::int64_t context, std::int64_t channels) {
+  TRIREME_DISPATCH(fits_float<T>, embed(y, tokens, table, positions, rows, context, channels));
+}
+
+inline void tokens_within(char const* who, tensor_view<std::int32_t const, host> tokens, std::int64_t vocabulary) {
+  if (!asserts(assertion_level::normal)) return;
+  for (auto const token : tokens.span()) {
+    if (token < 0 || token >= vocabulary) {
+      throw config_error(text("trireme::ops::", who, ": token ", token, " is outside a vocabulary of ", vocabulary));
+    }
+  }
+}
+
+}  // namespace detail
+
+/// Rows of a table, picked by tokens.
+/// Errors   assertion_error (light) if the sizes do not fit; config_error (normal) for a token outside the table.
+struct host_embedding {
+  template <class T>
+  using view = tensor_view<T, host>;
+
+  /// y[b, t] = table[tokens[b, t]] + positions[t].
+  /// Shapes   y (B, T, C) or (B*T, C); tokens (B, T); table (V, C); positions (P, C) with P >= T, or empty.
+  template <class T>
+  static void embed(view<T> y, view<std::int32_t const> tokens, detail::input<T> table, detail::input<T> positions) {
+    auto const channels = table.extent(1);
+    auto const context = tokens.extent(tokens.rank() - 1);
+    detail::same_size("embed", y.size(), tokens.size() * channels);
+    expects(assertion_level::light, positions.empty() || positions.size() >= context * channels, [&] {
+      return text("trireme::ops::embed: ", context, " positions asked for, and ", positions.extent(0), " known");
+    });
+    detail::tokens_within("embed", tokens, table.extent(0));
+    detail::embed_rows(raw(y), raw(tokens), raw(table), positions.empty() ? nullptr : raw(positions), tokens.size(),
+                       context, channels);
+  }
+
+  /// dtable[tokens[b, t]] += dy[b, t]; dpositions[t] += dy[b, t]: in the order of rows.
+  /// Shapes   as embed's; dpositions may be empty.
+  template <class G, class T>
+  static void embed_backward(view<G> dtable, detail::output<G> dpositions, view<T> dy,
+                             view<std::int32_t const> tokens) {
+    auto const channels = dtable.extent(1);
+    auto const context = tokens.extent(tokens.rank() - 1);
+    detail::same_size("embed_backward", dy.size(), tokens.size() * channels);
+    expects(assertion_level::light, dpositions.empty() || dpositions.size() >= context * channels, [&] {
+      return text("trireme::ops::embed_backward: ", context, " positions asked for, and ", dpositions.extent(0),
+                  " known");
+    });
+    detail::tokens_within("embed_backward", tokens, dtable.extent(0));
+    for (std::int64_t row = 0; row < tokens.size(); ++row) {
+      std::remove_const_t<T> const* const slope = raw(dy) + row * channels;
+      detail::accumulate_elements(raw(dtable) + tokens[row] * channels, slope, channels, 1.0);
+      if (dpositions.empty()) continue;
+      detail::accumulate_elements(raw(dpositions) + row % context * channels, slope, channels, 1.0);
+    }
+  }
+};
+
+}  // namespace trireme::ops

@@ -1,0 +1,83 @@
+#pragma once
+
+#include <cstdint>
+
+#include "trireme/core/assertion.hpp"
+#include "trireme/core/tensor.hpp"
+#include "trireme/ops/host/elementwise.hpp"
+#include "trireme/ops/host/simd.hpp"
+#include "trireme/ops/types.hpp"
+
+#define TRIREME_LEVEL baseline
+#include "trireme/ops/host/detail/normalisation.inl"
+#undef TRIREME_LEVEL
+TRIREME_LEVEL_AVX2_BEGIN
+#define TRIREME_LEVEL avx2
+#include "trireme/ops/host/detail/normalisation.inl"
+#undef TRIREME_LEVEL
+TRIREME_LEVEL_END
+TRIREME_LEVEL_AVX512_BEGIN
+#define TRIREME_LEVEL avx512
+#include "trireme/ops/host/detail/normalisation.inl"
+#undef TRIREME_LEVEL
+TRIREME_LEVEL_END
+
+namespace trireme::ops {
+
+namespace detail {
+
+template <class T, class A>
+void layer_norm_rows(T* y, A* mean, A* rstd, T const* x, T const* gain, T const* bias, std::int64_t rows,
+                     std::int64_t channels, double epsilon) {
+  TRIREME_DISPATCH(fits_float<T>, layer_norm(y, mean, rstd, x, gain, bias, rows, channels, epsilon));
+}
+template <class T, class A>
+void layer_norm_backward_rows(T* dx, A* dgain, A* dbias, T const* dy, T const* x, A const* mean, A const* rstd,
+                              T const* gain, std::int64_t rows, std::int64_t channels, bool accumulate) {
+  TRIREME_DISPATCH(fits_float<T>,
+                   layer_norm_backward(dx, dgain, dbias, dy, x, mean, rstd, gain, rows, channels, accumulate));
+}
+
+}  // namespace detail
+
+/// Layer normalisation of the rows of a matrix.
+/// Numerics sums in the accumulate type, the variance about the mean (two passes over a row that lies in L1); a row's
+///          result does not depend on the other rows, and dgain and dbias are summed in the order of rows.
+/// Errors   assertion_error (light) if the sizes do not fit.
+struct host_normalisation {
+  template <class T>
+  using view = tensor_view<T, host>;
+
+  /// y = (x - mean) * rstd * gain + bias, rstd = 1 / sqrt(variance + epsilon).
+  /// Shapes   x, y (M, C); mean, rstd (M); gain, bias (C). y may be x.
+  template <class T>
+  static void layer_norm(view<T> y, detail::output<accumulate_t<T>> mean, detail::output<accumulate_t<T>> rstd,
+                         detail::input<T> x, detail::input<T> gain, detail::input<T> bias, double epsilon) {
+    auto const channels = gain.size();
+    detail::same_size("layer_norm", y.size(), x.size());
+    detail::same_size("layer_norm", x.size(), mean.size() * channels);
+    detail::same_size("layer_norm", mean.size(), rstd.size());
+    detail::same_size("layer_norm", bias.size(), channels);
+    detail::layer_norm_rows(raw(y), raw(mean), raw(rstd), raw(x), raw(gain), raw(bias), mean.size(), channels, epsilon);
+  }
+
+  /// The gradients of layer_norm: dx is written, or added to if `accumulate`; dgain and dbias are added to.
+  /// Shapes   dx, dy, x (M, C); mean, rstd (M); gain, dgain, dbias (C). dx may be dy unless it accumulates.
+  template <class T>
+  static void layer_norm_backward(view<T> dx, detail::output<accumulate_t<T>> dgain,
+                                  detail::output<accumulate_t<T>> dbias, detail::input<T> dy, detail::input<T> x,
+                                  detail::input<accumulate_t<T>> mean, detail::input<accumulate_t<T>> rstd,
+                                  detail::input<T> gain, bool accumulate) {
+    auto const channels = gain.size();
+    detail::same_size("layer_norm_backward", dx.size(), x.size());
+    detail::same_size("layer_norm_backward", dy.size(), x.size());
+    detail::same_size("layer_norm_backward", x.size(), mean.size() * channels);
+    detail::same_size("layer_norm_backward", mean.size(), rstd.size());
+    detail::same_size("layer_norm_backward", dgain.size(), channels);
+    detail::same_size("layer_norm_backward", dbias.size(), channels);
+    detail::layer_norm_backward_rows(raw(dx), raw(dgain), raw(dbias), raw(dy), raw(x), raw(mean), raw(rstd), raw(gain),
+                                     mean.size(), channels, accumulate);
+  }
+};
+
+}  // namespace trireme::ops

@@ -1,0 +1,170 @@
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <span>
+#include <type_traits>
+#include <vector>
+
+#include "trireme/contract/communicator.hpp"
+#include "trireme/core/assertion.hpp"
+#include "trireme/core/exact_sum.hpp"
+#include "trireme/core/hash.hpp"
+#include "trireme/core/tensor.hpp"
+#include "trireme/ops/host/detail/select.hpp"
+#include "trireme/ops/host/elementwise.hpp"
+#include "trireme/ops/host/simd.hpp"
+#include "trireme/ops/types.hpp"
+
+#define TRIREME_LEVEL baseline
+#include "trireme/ops/host/detail/reductions.inl"
+#undef TRIREME_LEVEL
+TRIREME_LEVEL_AVX2_BEGIN
+#define TRIREME_LEVEL avx2
+#include "trireme/ops/host/detail/reductions.inl"
+#undef TRIREME_LEVEL
+TRIREME_LEVEL_END
+TRIREME_LEVEL_AVX512_BEGIN
+#define TRIREME_LEVEL avx512
+#include "trireme/ops/host/detail/reductions.inl"
+#undef TRIREME_LEVEL
+TRIREME_LEVEL_END
+
+namespace trireme::ops {
+
+namespace detail {
+
+// Integers: no lanes, a plain loop over pieces that stay in the first-level cache.
+template <class Op, class T>
+void reduce_integers(std::span<tensor_view<T, host> const> outputs, std::span<tensor_view<T const, host> const> terms,
+                     std::int64_t n) {
+  constexpr std::int64_t piece = 256;
+  std::array<T, piece> total;
+  for (std::int64_t at = 0; at < n; at += piece) {
+    auto const count = static_cast<std::size_t>(std::min(piece, n - at));
+    std::copy_n(raw(terms[0]) + at, count, total.data());
+    for (auto const& term : terms.subspan(1)) {
+      T const* const x = raw(term) + at;
+      for (std::size_t i = 0; i < count; ++i) {
+        if constexpr (std::is_same_v<Op, reduction::max>) {
+          total[i] = std::max(total[i], x[i]);
+        } else if constexpr (std::is_same_v<Op, reduction::min>) {
+          total[i] = std::min(total[i], x[i]);
+        } else {
+          using wide = std::make_unsigned_t<T>;  // sums wrap
+          total[i] = static_cast<T>(static_cast<wide>(total[i]) + static_cast<wide>(x[i]));
+        }
+      }
+    }
+    for (auto const& output : outputs) std::copy_n(total.data(), count, raw(output) + at);
+  }
+}
+
+template <class Op, class T>
+void reduce_elements(std::span<tensor_view<T, host> const> outputs, std::span<tensor_view<T const, host> const> terms,
+                     std::int64_t n) {
+  if constexpr (arithmetic_lanes<T>) {
+    TRIREME_DISPATCH(fits_float<T>, template reduce<Op>(outputs, terms, n));
+  } else {
+    reduce_integers<Op>(outputs, terms, n);
+  }
+}
+template <class G>
+double block_of_squares(G const* x, std::int64_t n) {
+  TRIREME_DISPATCH(fits_float<G>, block_of_squares(x, n));
+}
+template <class T>
+bool all_finite(T const* x, std::int64_t n) {
+  TRIREME_DISPATCH(true, all_finite(x, n));
+}
+template <class Bits>
+std::uint64_t hash_bits(Bits const* x, std::int64_t n, std::uint64_t name, std::uint64_t first_index) {
+  TRIREME_DISPATCH(true, hash_bits(x, n, name, first_index));
+}
+
+}  // namespace detail
+
+/// Kernels that bring many numbers together, each in an order that is fixed.
+/// Threads  thread-safe on different outputs.   Errors   assertion_error (light) if the sizes differ.
+struct host_reductions {
+  template <class T>
+  using view = tensor_view<T, host>;
+
+  /// outputs[...][i] = terms[0][i] op terms[1][i] op ..., in this order, each output written in the same pass.
+  ///
+  /// Shapes   all views (n). An output may be one of the terms, at the same elements.
+  /// Numerics bfloat16 is summed in float and rounded once; integers wrap.
+  template <class T, class Op = reduction::sum>
+  static void reduce(std::span<view<T> const> outputs, std::type_identity_t<std::span<view<T const> const>> terms,
+                     Op = {}) {
+    if (outputs.empty() || terms.empty()) return;
+    for (auto const& output : outputs) detail::same_size("reduce", output.size(), outputs[0].size());
+    for (auto const& term : terms) detail::same_size("reduce", term.size(), outputs[0].size());
+    detail::reduce_elements<Op>(outputs, terms, outputs[0].size());
+  }
+
+  /// Adds the sum of squares of each block of 1024 elements to `total`. The blocks begin with the view.
+  /// Numerics squares and their sum in double, in an order that is the same at every CPU level.
+  template <class G>
+  static void sum_of_squares(view<G> x, exact_sum& total) {
+    constexpr std::int64_t block = 1024;
+    for (std::int64_t at = 0; at < x.size(); at += block) {
+      std::remove_const_t<G> const* const part = raw(x) + at;
+      total.add(detail::block_of_squares(part, std::min(block, x.size() - at)));
+    }
+  }
+
+  /// Whether no element is infinite or NaN.
+  template <class T>
+  [[nodiscard]] static bool finite(view<T> x) {
+    using element = std::remove_const_t<T>;
+    using bits = std::conditional_t<sizeof(T) == 8, std::uint64_t,
+                                    std::conditional_t<sizeof(T) == 4, std::uint32_t, std::uint16_t>>;
+    static_assert(detail::arithmetic_lanes<element>,
+                  "trireme::ops::finite: the elements are not floating-point numbers");
+    return detail::all_finite(reinterpret_cast<bits const*>(raw(x)), x.size());
+  }
+
+  /// The wrapping sum of hash_element(name, first_index + i, bits of element i), zero-extended to 64.
+  template <class T>
+  [[nodiscard]] static std::uint64_t hash(view<T> x, std::uint64_t name, std::int64_t first_index) {
+    using bits =
+        std::conditional_t<sizeof(T) == 8, std::uint64_t,
+                           std::conditional_t<sizeof(T) == 4, std::uint32_t,
+                                              std::conditional_t<sizeof(T) == 2, std::uint16_t, std::uint8_t>>>;
+    return detail::hash_bits(reinterpret_cast<bits const*>(raw(x)), x.size(), name,
+                             static_cast<std::uint64_t>(first_index));
+  }
+
+  /// The k elements of largest magnitude, k = indices.size(): ties go to the smaller index, indices ascend.
+  /// Allocates scratch memory of a thread once.
+  template <class G>
+  static void select_largest(view<G> x, view<std::int32_t> indices, detail::output<std::remove_const_t<G>> values) {
+    detail::same_size("select_largest", indices.size(), values.size());
+    expects(assertion_level::light, indices.size() <= x.size(), [&] {
+      return text("trireme::ops::select_largest: ", indices.size(), " of ", x.size(), " elements asked for");
+    });
+    std::remove_const_t<G> const* const from = raw(x);
+    detail::select_largest(from, x.size(), raw(indices), indices.size());
+    for (std::int64_t i = 0; i < indices.size(); ++i) raw(values)[i] = from[raw(indices)[i]];
+  }
+
+  /// y[indices[i]] = or += values[i], in order.
+  template <class G>
+  static void scatter(view<G> y, view<std::int32_t const> indices, detail::input<G> values, bool add) {
+    detail::same_size("scatter", indices.size(), values.size());
+    G* const to = raw(y);
+    for (std::int64_t i = 0; i < indices.size(); ++i) {
+      auto const at = indices[i];
+      expects(assertion_level::normal, at >= 0 && at < y.size(),
+              [&] { return text("trireme::ops::scatter: index ", at, " is outside of ", y.size(), " elements"); });
+      to[at] = add ? static_cast<G>(to[at] + values[i]) : values[i];
+    }
+  }
+};
+
+}  // namespace trireme::ops
