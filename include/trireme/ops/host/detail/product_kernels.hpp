@@ -1,0 +1,190 @@
+#pragma once
+
+#include "trireme/ops/host/detail/product_types.hpp"
+
+#define TRIREME_LEVEL baseline
+#include "trireme/ops/host/detail/product_store.inl"
+#undef TRIREME_LEVEL
+TRIREME_LEVEL_AVX2_BEGIN
+#define TRIREME_LEVEL avx2
+#include "trireme/ops/host/detail/product_store.inl"
+#undef TRIREME_LEVEL
+TRIREME_LEVEL_END
+TRIREME_LEVEL_AVX512_BEGIN
+#define TRIREME_LEVEL avx512
+#include "trireme/ops/host/detail/product_store.inl"
+#undef TRIREME_LEVEL
+TRIREME_LEVEL_END
+
+// The inner kernels: all sums of a tile stay in registers for the whole k loop. An element's sum is formed in the order
+// of k whatever the tile, so a row's bits do not depend on which rows are computed with it.
+#if TRIREME_X86
+TRIREME_TARGET_AVX2_BEGIN
+namespace trireme::ops::detail::avx2 {
+
+template <int Rows>
+inline void product_tile(tile_job const& job) {
+  __m256 sum[Rows][2];
+  TRIREME_UNROLL
+  for (int r = 0; r < Rows; ++r) sum[r][0] = sum[r][1] = _mm256_setzero_ps();
+  char const* a = job.a;
+  auto const* b = reinterpret_cast<float const*>(job.b);
+  std::ptrdiff_t const a_row = job.a_row;
+  std::ptrdiff_t const a_step = job.a_step;
+  char const* ahead0 = job.ahead[0];
+  char const* ahead1 = job.ahead[1];
+  int ahead_rows = Rows;
+  for (std::int64_t left = job.steps; left > 0;) {
+    std::int64_t const part = left < 8 ? left : 8;
+    for (std::int64_t step = 0; step < part; ++step, a += a_step, b += 16) {
+      __m256 const b0 = _mm256_load_ps(b);
+      __m256 const b1 = _mm256_load_ps(b + 8);
+      TRIREME_UNROLL
+      for (int r = 0; r < Rows; ++r) {
+        __m256 const x = _mm256_broadcast_ss(reinterpret_cast<float const*>(a + r * a_row));
+        sum[r][0] = _mm256_fmadd_ps(x, b0, sum[r][0]);
+        sum[r][1] = _mm256_fmadd_ps(x, b1, sum[r][1]);
+      }
+    }
+    left -= part;
+    if (ahead_rows-- > 0) {
+      _mm_prefetch(ahead0, _MM_HINT_T0);
+      _mm_prefetch(ahead1, _MM_HINT_T0);
+      ahead0 += job.ahead_row[0];
+      ahead1 += job.ahead_row[1];
+    }
+  }
+  float* c = job.c;
+  TRIREME_UNROLL
+  for (int r = 0; r < Rows; ++r, c += job.c_row) {
+    if (job.accumulate) {
+      sum[r][0] = _mm256_add_ps(sum[r][0], _mm256_loadu_ps(c));
+      sum[r][1] = _mm256_add_ps(sum[r][1], _mm256_loadu_ps(c + 8));
+    }
+    _mm256_storeu_ps(c, sum[r][0]);
+    _mm256_storeu_ps(c + 8, sum[r][1]);
+  }
+}
+
+}  // namespace trireme::ops::detail::avx2
+TRIREME_TARGET_END
+
+// The k loop of the two AVX-512 kernels, which differ in one instruction.
+#define TRIREME_PRODUCT_TILE_512(Rows, multiply_add)                                      \
+  __m512 sum[Rows][2];                                                                    \
+  TRIREME_UNROLL                                                                          \
+  for (int r = 0; r < Rows; ++r) sum[r][0] = sum[r][1] = _mm512_setzero_ps();             \
+  char const* a = job.a;                                                                  \
+  char const* b = job.b;                                                                  \
+  std::ptrdiff_t const a_row = job.a_row;                                                 \
+  std::ptrdiff_t const a_step = job.a_step;                                               \
+  char const* ahead0 = job.ahead[0];                                                      \
+  char const* ahead1 = job.ahead[1];                                                      \
+  int ahead_rows = Rows;                                                                  \
+  for (std::int64_t left = job.steps; left > 0;) {                                        \
+    std::int64_t const part = left < 8 ? left : 8;                                        \
+    for (std::int64_t step = 0; step < part; ++step, a += a_step, b += 128) {             \
+      __m512i const b0 = _mm512_load_si512(b);                                            \
+      __m512i const b1 = _mm512_load_si512(b + 64);                                       \
+      char const* row = a;                                                                \
+      TRIREME_UNROLL                                                                      \
+      for (int r = 0; r < Rows; ++r, row += a_row) {                                      \
+        __m512i const x = _mm512_set1_epi32(*reinterpret_cast<std::int32_t const*>(row)); \
+        sum[r][0] = multiply_add(sum[r][0], x, b0);                                       \
+        sum[r][1] = multiply_add(sum[r][1], x, b1);                                       \
+      }                                                                                   \
+    }                                                                                     \
+    left -= part;                                                                         \
+    if (ahead_rows-- > 0) {                                                               \
+      _mm_prefetch(ahead0, _MM_HINT_T0);                                                  \
+      _mm_prefetch(ahead0 + 64, _MM_HINT_T0);                                             \
+      _mm_prefetch(ahead1, _MM_HINT_T0);                                                  \
+      _mm_prefetch(ahead1 + 64, _MM_HINT_T0);                                             \
+      ahead0 += job.ahead_row[0];                                                         \
+      ahead1 += job.ahead_row[1];                                                         \
+    }                                                                                     \
+  }                                                                                       \
+  float* c = job.c;                                                                       \
+  TRIREME_UNROLL                                                                          \
+  for (int r = 0; r < Rows; ++r, c += job.c_row) {                                        \
+    if (job.accumulate) {                                                                 \
+      sum[r][0] = _mm512_add_ps(sum[r][0], _mm512_loadu_ps(c));                           \
+      sum[r][1] = _mm512_add_ps(sum[r][1], _mm512_loadu_ps(c + 16));                      \
+    }                                                                                     \
+    _mm512_storeu_ps(c, sum[r][0]);                                                       \
+    _mm512_storeu_ps(c + 16, sum[r][1]);                                                  \
+  }
+
+TRIREME_TARGET_AVX512_BEGIN
+namespace trireme::ops::detail::avx512 {
+TRIREME_INLINE __m512 multiply_add(__m512 sum, __m512i a, __m512i b) {
+  return _mm512_fmadd_ps(_mm512_castsi512_ps(a), _mm512_castsi512_ps(b), sum);
+}
+template <int Rows>
+inline void product_tile(tile_job const& job) {
+  TRIREME_PRODUCT_TILE_512(Rows, multiply_add)
+}
+}  // namespace trireme::ops::detail::avx512
+TRIREME_TARGET_END
+
+TRIREME_TARGET_AVX512_BF16_BEGIN
+namespace trireme::ops::detail::avx512_bf16 {
+TRIREME_INLINE __m512 multiply_add(__m512 sum, __m512i a, __m512i b) {
+  return _mm512_dpbf16_ps(sum, (__m512bh)a, (__m512bh)b);
+}
+template <int Rows>
+inline void product_tile(tile_job const& job) {
+  TRIREME_PRODUCT_TILE_512(Rows, multiply_add)
+}
+}  // namespace trireme::ops::detail::avx512_bf16
+TRIREME_TARGET_END
+#undef TRIREME_PRODUCT_TILE_512
+#endif
+
+namespace trireme::ops::detail {
+
+/// The own kernels for elements of type T on this CPU, or nullptr if there are none (double; CPUs without AVX2).
+template <class T>
+[[nodiscard]] product_kernels const* own_kernels() noexcept {
+#if TRIREME_X86
+  if constexpr (!std::is_same_v<T, double>) {
+    static constexpr product_kernels avx2_kernels{cpu_level::avx2,
+                                                  6,
+                                                  16,
+                                                  2,
+                                                  8,
+                                                  false,
+                                                  avx2::product_tile<6>,
+                                                  avx2::product_tile<2>,
+                                                  avx2::store_sums<float>,
+                                                  avx2::store_sums<bfloat16>};
+    static constexpr product_kernels avx512_kernels{cpu_level::avx512,
+                                                    14,
+                                                    32,
+                                                    4,
+                                                    16,
+                                                    false,
+                                                    avx512::product_tile<14>,
+                                                    avx512::product_tile<4>,
+                                                    avx512::store_sums<float>,
+                                                    avx512::store_sums<bfloat16>};
+    static constexpr product_kernels bf16_kernels{cpu_level::avx512_bf16,
+                                                  14,
+                                                  32,
+                                                  4,
+                                                  16,
+                                                  true,
+                                                  avx512_bf16::product_tile<14>,
+                                                  avx512_bf16::product_tile<4>,
+                                                  avx512::store_sums<float>,
+                                                  avx512::store_sums<bfloat16>};
+    auto const level = detected();
+    if (std::is_same_v<T, bfloat16> && level >= cpu_level::avx512_bf16) return &bf16_kernels;
+    if (level >= cpu_level::avx512) return &avx512_kernels;
+    if (level >= cpu_level::avx2) return &avx2_kernels;
+  }
+#endif
+  return nullptr;
+}
+
+}  // namespace trireme::ops::detail

@@ -1,0 +1,105 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <utility>
+
+#include "trireme/core/space.hpp"
+#include "trireme/ops/host/simd.hpp"
+#include "trireme/ops/types.hpp"
+
+namespace trireme::ops::detail {
+
+/// Memory that only grows, so that the second step of a training finds it large enough.
+class growing_buffer {
+ public:
+  growing_buffer() = default;
+  growing_buffer(growing_buffer&& other) noexcept
+      : address_(std::exchange(other.address_, nullptr)), bytes_(std::exchange(other.bytes_, 0)) {}
+  growing_buffer& operator=(growing_buffer&& other) noexcept {
+    std::swap(address_, other.address_);
+    std::swap(bytes_, other.bytes_);
+    return *this;
+  }
+  ~growing_buffer() { release(); }
+
+  /// At least `count` elements; what was there before may be lost.
+  template <class T>
+  [[nodiscard]] T* take(std::int64_t count) {
+    auto const bytes = static_cast<std::size_t>(count) * sizeof(T);
+    if (bytes > bytes_) {
+      release();
+      address_ = host::allocate(bytes);
+      bytes_ = bytes;
+    }
+    return static_cast<T*>(address_);
+  }
+  [[nodiscard]] std::size_t bytes() const noexcept { return bytes_; }
+
+ private:
+  void release() noexcept {
+    if (address_ != nullptr) host::deallocate(address_, bytes_);
+    address_ = nullptr;
+    bytes_ = 0;
+  }
+  void* address_ = nullptr;
+  std::size_t bytes_ = 0;
+};
+
+/// One inner kernel call: c (rows of a kernel, columns of a kernel) = or += a b, all of it, without edges.
+struct tile_job {
+  char const* a;         // element (row, step) is at a + row * a_row + step * a_step
+  std::ptrdiff_t a_row;  // bytes
+  std::ptrdiff_t a_step;
+  char const* b;       // packed: `columns` elements a step
+  std::int64_t steps;  // of one element, or of a pair of bfloat16
+  float* c;
+  std::int64_t c_row;  // elements
+  bool accumulate;
+  char const* ahead[2];  // tiles that the epilogue will touch: fetched during the k loop
+  std::ptrdiff_t ahead_row[2];
+};
+
+/// What happens to a tile of sums on its way out. Matrices are those of the whole product; `ld` is their row length.
+template <class T>
+struct store_rule {
+  T* y = nullptr;
+  std::int64_t ld = 0;
+  T const* bias = nullptr;
+  activation act = activation::none;
+  T* keep = nullptr;            // gets the value before the activation
+  T const* residual = nullptr;  // added last
+  T const* slope_at = nullptr;  // multiplies by act' there (then act is not applied)
+  bool accumulate = false;
+  [[nodiscard]] bool plain() const noexcept {
+    return bias == nullptr && act == activation::none && keep == nullptr && residual == nullptr && !accumulate;
+  }
+};
+
+/// Sums (rows, columns) that belong at (row, column) of the product.
+template <class T>
+struct store_job {
+  store_rule<T> const* rule;
+  accumulate_t<T> const* sums;
+  std::int64_t sums_row;
+  std::int64_t row;
+  std::int64_t column;
+  std::int64_t rows;
+  std::int64_t columns;
+};
+
+/// The kernels of one CPU level, as the loops around them see them.
+struct product_kernels {
+  cpu_level level;
+  int rows;
+  int columns;
+  int small_rows;  // of a second kernel, for what is left of a matrix
+  int panel;       // elements a step of packed left operands: `rows` rounded up to whole cache lines or halves
+  bool pairs;      // operands are pairs of bfloat16 along k, not floats
+  void (*tile)(tile_job const&);
+  void (*small_tile)(tile_job const&);
+  void (*store_float)(store_job<float> const&);
+  void (*store_bfloat16)(store_job<bfloat16> const&);
+};
+
+}  // namespace trireme::ops::detail
