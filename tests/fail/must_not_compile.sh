@@ -14,9 +14,10 @@ case $("$compiler" --version 2>/dev/null) in
     own=()
     for flag in "$@"; do [[ $flag == -I* ]] && own+=("$flag"); done
     command=("$compiler" -std=c++20 "${own[@]}" -Xcudafe --no_wrap_diagnostics -x cu -c -o /dev/null) ;;
-  *clang*) command=("$compiler" -std=c++20 "$@" -DFMT_HEADER_ONLY=1 -fno-caret-diagnostics -ferror-limit=0 -S -o /dev/null) ;;
-  *) command=("$compiler" -std=c++20 "$@" -DFMT_HEADER_ONLY=1 -fno-diagnostics-show-caret -S -o /dev/null) ;;
+  *clang*) command=("$compiler" -std=c++20 "$@" -DFMT_HEADER_ONLY=1 -fno-caret-diagnostics -ferror-limit=0) ;;
+  *) command=("$compiler" -std=c++20 "$@" -DFMT_HEADER_ONLY=1 -fno-diagnostics-show-caret) ;;
 esac
+[[ ${command[*]} == *' -x cu '* ]] || command+=(-S -o /dev/null)
 
 fail() {
   printf '%s\n' "$1" "command: ${command[*]} $2"
@@ -25,7 +26,8 @@ fail() {
 }
 
 sentence=$(sed -n 's|^// expected-error: *||p' "${rule}_fail.cpp") || fail "cannot read" "${rule}_fail.cpp"
-[[ -n $sentence && $sentence != *$'\n'* ]] || fail "there must be one line '// expected-error: sentence'" "${rule}_fail.cpp"
+[[ -n $sentence && $sentence != *$'\n'* ]] ||
+  fail "there must be one line '// expected-error: sentence'" "${rule}_fail.cpp"
 
 output=$("${command[@]}" "${rule}_clean.cpp" 2>&1) || fail "the clean twin does not compile" "${rule}_clean.cpp"
 output=$("${command[@]}" "${rule}_fail.cpp" 2>&1) && fail "it compiles, but must be refused" "${rule}_fail.cpp"
