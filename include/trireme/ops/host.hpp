@@ -1,0 +1,27 @@
+#pragma once
+
+#include "trireme/ops/host/attention.hpp"
+#include "trireme/ops/host/elementwise.hpp"
+#include "trireme/ops/host/embedding.hpp"
+#include "trireme/ops/host/losses.hpp"
+#include "trireme/ops/host/normalisation.hpp"
+#include "trireme/ops/host/products.hpp"
+#include "trireme/ops/host/reductions.hpp"
+#include "trireme/ops/host/updates.hpp"
+#include "trireme/ops/types.hpp"
+
+namespace trireme::ops {
+
+/// The kernels of host memory: see the parts for what each does.
+/// Threads  each function uses the calling thread only; thread-safe on different outputs.
+template <>
+struct on<host> : host_elementwise,
+                  host_products,
+                  host_embedding,
+                  host_normalisation,
+                  host_attention,
+                  host_losses,
+                  host_updates,
+                  host_reductions {};
+
+}  // namespace trireme::ops

@@ -1,0 +1,5 @@
+#pragma once
+
+#include "trireme/ops/host.hpp"
+#include "trireme/ops/phantom.hpp"
+#include "trireme/ops/types.hpp"

@@ -1,0 +1,244 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string_view>
+#include <type_traits>
+
+#include "trireme/contract/communicator.hpp"
+#include "trireme/contract/parameter.hpp"
+#include "trireme/core/arena.hpp"
+#include "trireme/core/assertion.hpp"
+#include "trireme/core/exact_sum.hpp"
+#include "trireme/core/space.hpp"
+#include "trireme/core/tensor.hpp"
+#include "trireme/ops/types.hpp"
+
+namespace trireme::ops {
+
+/// A weight matrix in memory that does not exist: its shape.
+template <class T>
+class weights<T, phantom> {
+ public:
+  weights() = default;
+  weights(tensor_view<T const, phantom> values, orientation way) { bind(values, way); }
+  void bind(tensor_view<T const, phantom> values, orientation way) noexcept {
+    view_ = values;
+    way_ = way;
+  }
+  void refresh(std::uint64_t) noexcept {}
+  [[nodiscard]] tensor_view<T const, phantom> view() const noexcept { return view_; }
+  [[nodiscard]] orientation way() const noexcept { return way_; }
+  [[nodiscard]] std::int64_t inputs() const noexcept { return view_.extent(way_ == orientation::in_out ? 0 : 1); }
+  [[nodiscard]] std::int64_t outputs() const noexcept { return view_.extent(way_ == orientation::in_out ? 1 : 0); }
+  [[nodiscard]] std::size_t packed_bytes() const noexcept { return 0; }
+
+ private:
+  tensor_view<T const, phantom> view_;
+  orientation way_ = orientation::in_out;
+};
+
+/// The kernels of phantom memory: the functions of on<host> under the same names, which check sizes and touch nothing.
+///
+/// A training in this space costs no time in kernels, and faults if anything above ops reads a tensor. Losses are 0 a
+/// row, numbers are finite, the largest elements are the first ones.
+/// Errors   assertion_error (light) if sizes do not fit.
+template <>
+struct on<phantom> {
+  template <class T>
+  using view = tensor_view<T, phantom>;
+  template <class T>
+  using input = std::type_identity_t<tensor_view<T const, phantom>>;
+  template <class T>
+  using output = std::type_identity_t<tensor_view<T, phantom>>;
+  using tokens_view = tensor_view<std::int32_t const, phantom>;
+
+  // elementwise
+  template <class T>
+  static void fill(view<T>, double) noexcept {}
+  template <class T, class U>
+  static void copy(view<T> y, view<U> x) {
+    same("copy", y.size(), x.size());
+  }
+  template <class T>
+  static void add(view<T> y, input<T> x) {
+    same("add", y.size(), x.size());
+  }
+  template <class T>
+  static void scale(view<T>, double) noexcept {}
+  template <class T, class U>
+  static void accumulate(view<T> y, view<U> x, double) {
+    same("accumulate", y.size(), x.size());
+  }
+  template <class T>
+  static void activate(view<T> y, input<T> x, activation) {
+    same("activate", y.size(), x.size());
+  }
+  template <class T>
+  static void activate_backward(view<T> dx, input<T> dy, input<T> x, activation) {
+    same("activate_backward", dx.size(), dy.size());
+    same("activate_backward", dx.size(), x.size());
+  }
+  template <class T>
+  static void dropout(view<T> y, dropout_site const& site) {
+    if (site.active()) same("dropout", y.size() % static_cast<std::int64_t>(site.samples.size()), 0);
+  }
+  template <class T>
+  static void initialise(view<T>, initial const&, std::uint64_t, std::uint64_t) noexcept {}
+  template <class T>
+  static void upload(view<T> y, std::type_identity_t<std::span<T const>> x) {
+    same("upload", y.size(), static_cast<std::int64_t>(x.size()));
+  }
+  template <class T>
+  static void download(std::span<T> y, input<T> x) {
+    same("download", static_cast<std::int64_t>(y.size()), x.size());
+    for (auto& element : y) element = T{};
+  }
+  template <class T>
+  [[nodiscard]] static std::remove_const_t<T> read(view<T>, std::int64_t) noexcept {
+    return {};
+  }
+
+  // products
+  template <class T>
+  static void linear(view<T> y, input<T> x, weights<T, phantom>& w,
+                     std::type_identity_t<linear_epilogue<T, phantom>> const& epilogue = {}) {
+    same("linear", x.size() * w.outputs(), y.size() * w.inputs());
+    if (!epilogue.bias.empty()) same("linear", epilogue.bias.size(), w.outputs());
+    if (!epilogue.before_activation.empty()) same("linear", epilogue.before_activation.size(), y.size());
+    if (!epilogue.residual.empty()) same("linear", epilogue.residual.size(), y.size());
+  }
+  template <class T>
+  static void linear_backward_input(view<T> dx, input<T> dy, weights<T, phantom>& w,
+                                    std::type_identity_t<input_epilogue<T, phantom>> const& epilogue = {}) {
+    same("linear_backward_input", dy.size() * w.inputs(), dx.size() * w.outputs());
+    if (!epilogue.before_activation.empty()) {
+      same("linear_backward_input", epilogue.before_activation.size(), dx.size());
+    }
+  }
+  template <class T, class G>
+  static void linear_backward_weight(view<G> dw, output<G> db, view<T> x, input<std::remove_const_t<T>> dy,
+                                     orientation way) {
+    auto const k = dw.extent(way == orientation::in_out ? 0 : 1);
+    auto const n = dw.extent(way == orientation::in_out ? 1 : 0);
+    same("linear_backward_weight", x.size() * n, dy.size() * k);
+    if (!db.empty()) same("linear_backward_weight", db.size(), n);
+  }
+
+  // layers
+  template <class T>
+  static void embed(view<T> y, tokens_view tokens, input<T> table, input<T>) {
+    same("embed", y.size(), tokens.size() * table.extent(1));
+  }
+  template <class G, class T>
+  static void embed_backward(view<G> dtable, output<G>, view<T> dy, tokens_view tokens) {
+    same("embed_backward", dy.size(), tokens.size() * dtable.extent(1));
+  }
+  template <class T>
+  static void layer_norm(view<T> y, output<accumulate_t<T>> mean, output<accumulate_t<T>> rstd, input<T> x,
+                         input<T> gain, input<T> bias, double) {
+    same("layer_norm", y.size(), x.size());
+    same("layer_norm", x.size(), mean.size() * gain.size());
+    same("layer_norm", mean.size(), rstd.size());
+    same("layer_norm", gain.size(), bias.size());
+  }
+  template <class T>
+  static void layer_norm_backward(view<T> dx, output<accumulate_t<T>> dgain, output<accumulate_t<T>> dbias, input<T> dy,
+                                  input<T> x, input<accumulate_t<T>> mean, input<accumulate_t<T>> rstd, input<T> gain,
+                                  bool) {
+    same("layer_norm_backward", dx.size(), x.size());
+    same("layer_norm_backward", dy.size(), x.size());
+    same("layer_norm_backward", x.size(), mean.size() * gain.size());
+    same("layer_norm_backward", mean.size(), rstd.size());
+    same("layer_norm_backward", dgain.size(), gain.size());
+    same("layer_norm_backward", dbias.size(), gain.size());
+  }
+  template <class T>
+  static void causal_attention(view<T> y, output<accumulate_t<T>> lse, input<T> qkv, attention_shape shape,
+                               arena<phantom>&, dropout_site const&) {
+    check_attention("causal_attention", shape, qkv.size(), y.size(), lse.size());
+  }
+  template <class T>
+  static void causal_attention_backward(view<T> dqkv, input<T> dy, input<T> y, input<accumulate_t<T>> lse, input<T> qkv,
+                                        attention_shape shape, arena<phantom>&, dropout_site const&) {
+    check_attention("causal_attention_backward", shape, qkv.size(), y.size(), lse.size());
+    same("causal_attention_backward", dqkv.size(), qkv.size());
+    same("causal_attention_backward", dy.size(), y.size());
+  }
+  template <class T>
+  static loss_sum cross_entropy(view<T> logits, tokens_view targets, double, bool) {
+    if (!targets.empty()) same("cross_entropy", logits.size() % targets.size(), 0);
+    return {0, targets.size()};
+  }
+  template <class T>
+  static loss_sum squared_error(view<T> dy, input<T> y, view<float const> targets, double) {
+    same("squared_error", y.size(), targets.size());
+    if (!dy.empty()) same("squared_error", dy.size(), y.size());
+    return {0, y.empty() ? 0 : y.extent(0)};
+  }
+
+  // updates
+  template <class M, class G, class P>
+  static void adamw(view<M> value, output<M> first, output<M> second, gradient_terms<G, phantom> const& gradient,
+                    std::span<view<P> const> outputs, adamw_numbers const&) {
+    same("adamw", value.size(), first.size());
+    same("adamw", value.size(), second.size());
+    all_same("adamw", value.size(), gradient.terms);
+    all_same("adamw", value.size(), outputs);
+  }
+  template <class M, class G, class P>
+  static void sgd(view<M> value, output<M> velocity, gradient_terms<G, phantom> const& gradient,
+                  std::span<view<P> const> outputs, sgd_numbers const& numbers) {
+    if (numbers.momentum != 0) same("sgd", value.size(), velocity.size());
+    all_same("sgd", value.size(), gradient.terms);
+    all_same("sgd", value.size(), outputs);
+  }
+
+  // reductions
+  template <class T, class Op = reduction::sum>
+  static void reduce(std::span<view<T> const> outputs, std::type_identity_t<std::span<view<T const> const>> terms,
+                     Op = {}) {
+    if (outputs.empty()) return;
+    all_same("reduce", outputs[0].size(), outputs);
+    all_same("reduce", outputs[0].size(), terms);
+  }
+  template <class G>
+  static void sum_of_squares(view<G>, exact_sum&) noexcept {}
+  template <class T>
+  [[nodiscard]] static bool finite(view<T>) noexcept {
+    return true;
+  }
+  template <class T>
+  [[nodiscard]] static std::uint64_t hash(view<T>, std::uint64_t name, std::int64_t) noexcept {
+    return name;
+  }
+  template <class G>
+  static void select_largest(view<G> x, view<std::int32_t> indices, output<std::remove_const_t<G>> values) {
+    same("select_largest", indices.size(), values.size());
+    expects(assertion_level::light, indices.size() <= x.size(),
+            [] { return std::string("trireme::ops::select_largest: more elements asked for than there are"); });
+  }
+  template <class G>
+  static void scatter(view<G>, tokens_view indices, input<G> values, bool) {
+    same("scatter", indices.size(), values.size());
+  }
+
+ private:
+  static void same(std::string_view who, std::int64_t a, std::int64_t b) {
+    expects(assertion_level::light, a == b,
+            [&] { return text("trireme::ops::", who, ": sizes ", a, " and ", b, " differ"); });
+  }
+  template <class Views>
+  static void all_same(std::string_view who, std::int64_t n, Views const& views) {
+    for (auto const& each : views) same(who, n, each.size());
+  }
+  static void check_attention(std::string_view who, attention_shape const& shape, std::int64_t qkv, std::int64_t y,
+                              std::int64_t lse) {
+    auto const rows = shape.batch * shape.context;
+    same(who, qkv, rows * 3 * shape.channels);
+    same(who, y, rows * shape.channels);
+    same(who, lse, rows * shape.heads);
+  }
+};
+
+}  // namespace trireme::ops
