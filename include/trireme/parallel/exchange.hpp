@@ -63,17 +63,17 @@ template <class Env, class Comm, strategy Strategy, class Compressor>
 class basic_exchange {
  public:
   using space = typename Env::space;
-  using param = typename Env::param;
-  using gradient = typename Env::gradient;
-  using master = typename Env::master;
+  using param_element = typename Env::param;
+  using gradient_element = typename Env::gradient;
+  using master_element = typename Env::master;
   using kernels = ops::on<space>;
 
   static constexpr bool sharded = Strategy::optimizer_state == distribution::shard;
-  static constexpr bool keeps_master = !std::is_same_v<param, master>;
+  static constexpr bool keeps_master = !std::is_same_v<param_element, master_element>;
   /// Ranks of one address space reduce, update and publish by reading and writing each other's buckets.
   static constexpr bool can_be_direct = sharded && lossless_identity<Compressor> &&
-                                        std::is_same_v<gradient, typename Env::reduce> &&
-                                        has_peers<Comm, gradient, space> && has_peers<Comm, param, space>;
+                                        std::is_same_v<gradient_element, typename Env::reduce> &&
+                                        has_peers<Comm, gradient_element, space> && has_peers<Comm, param_element, space>;
 
   /// Takes over the parameters of a model: gives them memory, and binds them to it.
   basic_exchange(std::vector<parameter<Env>*> uses, Comm& world, Strategy const& strategy, Compressor const& compressor)
@@ -84,7 +84,7 @@ class basic_exchange {
 
   /// Works for parameters that live in the caller's memory: gradients are copied into buckets when they are ready, the
   /// reduced ones are copied back by finish().
-  basic_exchange(std::vector<foreign_parameter<param, space>> parameters, Comm& world, Strategy const& strategy,
+  basic_exchange(std::vector<foreign_parameter<param_element, space>> parameters, Comm& world, Strategy const& strategy,
                  Compressor const& compressor)
       : world_(world), layout_(infos(parameters), elements(strategy), world.size()), foreign_(std::move(parameters)) {
     static_assert(!keeps_master, "trireme::exchange: parameters in the caller's memory are their own master copy");
@@ -105,9 +105,9 @@ class basic_exchange {
   /// Fills every parameter with its start, a function of (seed, name, index): equal on every rank.
   void initialise(std::uint64_t seed) {
     for (auto const& entry : layout_.entries()) {
-      tensor<master, space> whole(shape{entry.size()});
+      tensor<master_element, space> whole(shape{entry.size()});
       kernels::initialise(whole.view(), entry.info.start, seed, hash_name(entry.info.name));
-      load(entry, tensor_view<master const, space>(whole));
+      load(entry, tensor_view<master_element const, space>(whole));
     }
   }
 
@@ -129,9 +129,9 @@ class basic_exchange {
     for (auto const& entry : layout_.entries()) {
       world_.broadcast(parameter_values(entry), root);
       if constexpr (keeps_master) {
-        tensor<master, space> whole(shape{entry.size()});
-        kernels::copy(whole.view(), tensor_view<param const, space>(parameter_values(entry)));
-        load(entry, tensor_view<master const, space>(whole));
+        tensor<master_element, space> whole(shape{entry.size()});
+        kernels::copy(whole.view(), tensor_view<param_element const, space>(parameter_values(entry)));
+        load(entry, tensor_view<master_element const, space>(whole));
       }
     }
   }
@@ -243,7 +243,7 @@ class basic_exchange {
   }
 
   /// The master value of a piece, wherever it lives.
-  [[nodiscard]] tensor_view<master, space> master_of(int bucket, parallel::layout::piece const& piece) const {
+  [[nodiscard]] tensor_view<master_element, space> master_of(int bucket, parallel::layout::piece const& piece) const {
     auto const& state = *buckets_[static_cast<std::size_t>(bucket)];
     if constexpr (keeps_master) {
       return state.master.view().flat(piece.in_bucket - owned_range(bucket).first, piece.count);
@@ -253,7 +253,7 @@ class basic_exchange {
     }
   }
   /// What error feedback keeps for one bucket, or an empty view.
-  [[nodiscard]] tensor_view<gradient, space> residual_of(int bucket) {
+  [[nodiscard]] tensor_view<gradient_element, space> residual_of(int bucket) {
     if constexpr (has_residual<compressor_state<Compressor, Env>>) {
       return buckets_[static_cast<std::size_t>(bucket)]->transport->compressor().residual();
     } else {
@@ -264,7 +264,7 @@ class basic_exchange {
   /// Collective.
   void refresh_parameters() {
     for_each_segment([](int, parallel::layout::piece const&, update_segment<Env> const& segment) {
-      for (auto const& output : segment.outputs) kernels::copy(output, tensor_view<master const, space>(segment.value));
+      for (auto const& output : segment.outputs) kernels::copy(output, tensor_view<master_element const, space>(segment.value));
     });
     publish();
   }
@@ -272,28 +272,33 @@ class basic_exchange {
   [[nodiscard]] std::uint64_t hash_of_parameters() const {
     std::uint64_t sum = 0;
     for (auto const& entry : layout_.entries()) {
-      sum += kernels::hash(tensor_view<param const, space>(parameter_values(entry)), hash_name(entry.info.name), 0);
+      sum += kernels::hash(tensor_view<param_element const, space>(parameter_values(entry)), hash_name(entry.info.name), 0);
     }
     return sum;
   }
+  /// Whether this rank's gradient of a tensor is finite.
+  [[nodiscard]] bool has_finite_gradient(parallel::layout::entry const& entry) const {
+    auto const whole = buckets_[static_cast<std::size_t>(entry.bucket)]->gradient.view();
+    return kernels::finite(tensor_view<gradient_element const, space>(whole.flat(entry.offset, entry.size())));
+  }
   /// A tensor as this rank's layers see it.
-  [[nodiscard]] tensor_view<param, space> parameter_values(parallel::layout::entry const& entry) const {
+  [[nodiscard]] tensor_view<param_element, space> parameter_values(parallel::layout::entry const& entry) const {
     if (!foreign_.empty()) return foreign_[static_cast<std::size_t>(entry.uses.front())].value.flat();
     return buckets_[static_cast<std::size_t>(entry.bucket)]->value.view().flat(entry.offset, entry.size());
   }
 
  private:
-  using transport = parallel::detail::transport<Env, Comm, Strategy, Compressor>;
+  using bucket_transport = parallel::detail::transport<Env, Comm, Strategy, Compressor>;
   // Whether messages travel while this rank computes; else they do when it asks.
   static constexpr bool progresses_alone = requires { requires Comm::progresses; };
 
   struct bucket_state {
-    tensor<gradient, space> gradient;
-    tensor<param, space> value;
-    tensor<master, space> master;  // the owned range, where parameters are not their own master
-    std::unique_ptr<transport> transport;
-    std::vector<tensor_view<gradient, space>> peer_gradients;
-    std::vector<tensor_view<param, space>> peer_values;
+    tensor<gradient_element, space> gradient;
+    tensor<param_element, space> value;
+    tensor<master_element, space> master;  // the owned range, where parameters are not their own master
+    std::unique_ptr<bucket_transport> transport;
+    std::vector<tensor_view<gradient_element, space>> peer_gradients;
+    std::vector<tensor_view<param_element, space>> peer_values;
     int uses = 0;
     int missing = 0;
     double start_time = 0;
@@ -302,7 +307,7 @@ class basic_exchange {
   static constexpr double not_done = std::numeric_limits<double>::infinity();
   struct second_use {
     int use;
-    tensor<gradient, space> gradient;
+    tensor<gradient_element, space> gradient;
   };
 
   static std::vector<parameter_info> infos(std::vector<parameter<Env>*> const& uses) {
@@ -310,7 +315,7 @@ class basic_exchange {
     for (auto const* use : uses) all.push_back(use->info);
     return all;
   }
-  static std::vector<parameter_info> infos(std::vector<foreign_parameter<param, space>> const& parameters) {
+  static std::vector<parameter_info> infos(std::vector<foreign_parameter<param_element, space>> const& parameters) {
     std::vector<parameter_info> all;
     for (auto const& each : parameters) {
       if (each.value.size() != each.gradient.size()) {
@@ -327,7 +332,7 @@ class basic_exchange {
     return all;
   }
   static std::int64_t elements(Strategy const& strategy) {
-    auto const count = static_cast<std::int64_t>(strategy.bucket_bytes) / static_cast<std::int64_t>(sizeof(gradient));
+    auto const count = static_cast<std::int64_t>(strategy.bucket_bytes) / static_cast<std::int64_t>(sizeof(gradient_element));
     if (count < 1) {
       throw config_error(
           text("trireme::exchange: bucket_bytes is ", strategy.bucket_bytes, "; it must hold a gradient"));
@@ -339,7 +344,7 @@ class basic_exchange {
   }
 
   [[nodiscard]] bool direct() const noexcept { return can_be_direct && foreign_.empty(); }
-  [[nodiscard]] foreign_parameter<param, space> const& foreign_of(int entry) const {
+  [[nodiscard]] foreign_parameter<param_element, space> const& foreign_of(int entry) const {
     return foreign_[static_cast<std::size_t>(layout_.at(entry).uses.front())];
   }
   template <class T>
@@ -352,18 +357,18 @@ class basic_exchange {
     for (int b = 0; b < static_cast<int>(layout_.buckets().size()); ++b) {
       auto const& bucket = layout_.buckets()[static_cast<std::size_t>(b)];
       auto state = std::make_unique<bucket_state>();
-      state->gradient = tensor<gradient, space>(shape{bucket.elements});
+      state->gradient = tensor<gradient_element, space>(shape{bucket.elements});
       kernels::fill(state->gradient.view(), 0.0);
       if (foreign_.empty() || sharded) {
-        state->value = tensor<param, space>(shape{bucket.elements});
+        state->value = tensor<param_element, space>(shape{bucket.elements});
         kernels::fill(state->value.view(), 0.0);
       }
       if constexpr (keeps_master) {
-        state->master = tensor<master, space>(shape{owned_range(b).second});
+        state->master = tensor<master_element, space>(shape{owned_range(b).second});
         kernels::fill(state->master.view(), 0.0);
       }
       for (int const e : bucket.entries) state->uses += static_cast<int>(layout_.at(e).uses.size());
-      state->transport = std::make_unique<transport>(compressor, state->gradient.view(), world_.size(), world_.rank());
+      state->transport = std::make_unique<bucket_transport>(compressor, state->gradient.view(), world_.size(), world_.rank());
       if constexpr (can_be_direct) {
         if (direct()) {
           state->peer_gradients = world_.peers(state->gradient.view());
@@ -385,7 +390,7 @@ class basic_exchange {
         if (k == 0) {
           use.gradient = state.gradient.view().flat(entry.offset, entry.size()).reshaped(entry.info.extents);
         } else {
-          second_uses_.push_back({entry.uses[k], tensor<gradient, space>(entry.info.extents)});
+          second_uses_.push_back({entry.uses[k], tensor<gradient_element, space>(entry.info.extents)});
           use.gradient = second_uses_.back().gradient.view();
         }
       }
@@ -396,7 +401,7 @@ class basic_exchange {
     auto const& entry = layout_.at(layout_.entry_of_use(use));
     auto& state = *buckets_[static_cast<std::size_t>(entry.bucket)];
     kernels::accumulate(state.gradient.view().flat(entry.offset, entry.size()),
-                        tensor_view<param const, space>(foreign_[static_cast<std::size_t>(use)].gradient.flat()),
+                        tensor_view<param_element const, space>(foreign_[static_cast<std::size_t>(use)].gradient.flat()),
                         weight_);
   }
 
@@ -416,7 +421,7 @@ class basic_exchange {
       for (std::size_t k = 1; k < entry.uses.size(); ++k) {
         auto const& first = *uses_[static_cast<std::size_t>(entry.uses[0])];
         auto const& other = *uses_[static_cast<std::size_t>(entry.uses[k])];
-        kernels::add(first.gradient.flat(), tensor_view<gradient const, space>(other.gradient.flat()));
+        kernels::add(first.gradient.flat(), tensor_view<gradient_element const, space>(other.gradient.flat()));
       }
     }
   }
@@ -433,7 +438,7 @@ class basic_exchange {
     fused_ = !want_norm;
     if (fused_) {
       for (auto const& state : buckets_) {
-        if (kernels::finite(tensor_view<gradient const, space>(state->gradient.view()))) continue;
+        if (kernels::finite(tensor_view<gradient_element const, space>(state->gradient.view()))) continue;
         squares.add(std::numeric_limits<double>::infinity());
       }
       return;
@@ -448,9 +453,9 @@ class basic_exchange {
         auto const own = state.gradient.view().flat(at, n);
         terms_.clear();
         for (auto const& peer : state.peer_gradients) terms_.push_back(peer.flat(at, n));
-        kernels::reduce(std::span<tensor_view<gradient, space> const>(&own, 1),
-                        std::span<tensor_view<gradient const, space> const>(terms_), reduction::sum{});
-        kernels::sum_of_squares(tensor_view<gradient const, space>(own), squares);
+        kernels::reduce(std::span<tensor_view<gradient_element, space> const>(&own, 1),
+                        std::span<tensor_view<gradient_element const, space> const>(terms_), reduction::sum{});
+        kernels::sum_of_squares(tensor_view<gradient_element const, space>(own), squares);
       }
     }
   }
@@ -473,12 +478,12 @@ class basic_exchange {
       layout_.for_each_piece(static_cast<int>(b), first, count, [&](parallel::layout::piece const& piece) {
         kernels::copy(
             foreign_of(piece.entry).gradient.flat(piece.in_entry, piece.count),
-            tensor_view<gradient const, space>(buckets_[b]->gradient.view().flat(piece.in_bucket, piece.count)));
+            tensor_view<gradient_element const, space>(buckets_[b]->gradient.view().flat(piece.in_bucket, piece.count)));
       });
     }
   }
 
-  std::span<tensor_view<gradient const, space> const> gradient_terms_of(int bucket,
+  std::span<tensor_view<gradient_element const, space> const> gradient_terms_of(int bucket,
                                                                         parallel::layout::piece const& piece) {
     auto const& state = *buckets_[static_cast<std::size_t>(bucket)];
     terms_.clear();
@@ -489,7 +494,7 @@ class basic_exchange {
     }
     return terms_;
   }
-  std::span<tensor_view<param, space> const> outputs_of(int bucket, parallel::layout::piece const& piece) {
+  std::span<tensor_view<param_element, space> const> outputs_of(int bucket, parallel::layout::piece const& piece) {
     auto const& state = *buckets_[static_cast<std::size_t>(bucket)];
     outputs_.clear();
     if (direct()) {
@@ -504,7 +509,7 @@ class basic_exchange {
   }
 
   void gather_values() {
-    using request = decltype(world_.all_gather_async(tensor_view<param, space>{}));
+    using request = decltype(world_.all_gather_async(tensor_view<param_element, space>{}));
     std::vector<request> pending;
     for (std::size_t b = 0; b < buckets_.size(); ++b) {
       if (!foreign_.empty()) copy_foreign(b, true);
@@ -523,12 +528,12 @@ class basic_exchange {
     layout_.for_each_piece(static_cast<int>(bucket), first, count, [&](parallel::layout::piece const& piece) {
       auto const theirs = foreign_of(piece.entry).value.flat(piece.in_entry, piece.count);
       auto const ours = whole.flat(piece.in_bucket, piece.count);
-      kernels::copy(in ? ours : theirs, tensor_view<param const, space>(in ? theirs : ours));
+      kernels::copy(in ? ours : theirs, tensor_view<param_element const, space>(in ? theirs : ours));
     });
   }
 
   // Gives a whole tensor of master values to this rank: its part of the masters, and what its layers read.
-  void load(parallel::layout::entry const& entry, tensor_view<master const, space> whole) {
+  void load(parallel::layout::entry const& entry, tensor_view<master_element const, space> whole) {
     kernels::copy(parameter_values(entry), whole);
     if constexpr (keeps_master) {
       auto const [first, count] = owned_range(entry.bucket);
@@ -542,11 +547,11 @@ class basic_exchange {
   Comm& world_;
   parallel::layout layout_;
   std::vector<parameter<Env>*> uses_;
-  std::vector<foreign_parameter<param, space>> foreign_;
+  std::vector<foreign_parameter<param_element, space>> foreign_;
   std::vector<std::unique_ptr<bucket_state>> buckets_;
   std::vector<second_use> second_uses_;
-  std::vector<tensor_view<gradient const, space>> terms_;
-  std::vector<tensor_view<param, space>> outputs_;
+  std::vector<tensor_view<gradient_element const, space>> terms_;
+  std::vector<tensor_view<param_element, space>> outputs_;
   std::vector<std::int64_t> ballot_;
   std::size_t next_ = 0;
   double weight_ = 1;

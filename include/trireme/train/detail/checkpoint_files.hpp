@@ -1,0 +1,281 @@
+#pragma once
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <charconv>
+#include <cstdint>
+#include <cstdio>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "trireme/contract/communicator.hpp"
+#include "trireme/core/error.hpp"
+#include "trireme/formats/file.hpp"
+#include "trireme/formats/json.hpp"
+#include "trireme/formats/safetensors.hpp"
+#include "trireme/formats/sha256.hpp"
+
+namespace trireme::checkpoint::detail {
+
+inline constexpr std::int64_t format_version = 1;
+inline constexpr char const* temporary_name = ".saving";
+inline constexpr std::string_view step_prefix = "step-";
+
+/// "step-0000000500": names sort as steps do.
+[[nodiscard]] inline std::string step_name(std::int64_t step) {
+  auto digits = text(step);
+  return std::string(step_prefix) + std::string(10 - std::min<std::size_t>(10, digits.size()), '0') + digits;
+}
+[[nodiscard]] inline std::string rank_file(std::string const& directory, int rank) {
+  return text(directory, "/rank-", rank, ".safetensors");
+}
+
+/// The names in a directory, without "." and ".."; none if it cannot be read.
+[[nodiscard]] inline std::vector<std::string> names_in(std::string const& directory) {
+  std::vector<std::string> names;
+  std::unique_ptr<DIR, int (*)(DIR*)> const open(::opendir(directory.c_str()), ::closedir);
+  if (!open) return names;
+  while (auto const* const entry = ::readdir(open.get())) {
+    std::string name = entry->d_name;
+    if (name != "." && name != "..") names.push_back(std::move(name));
+  }
+  std::sort(names.begin(), names.end());
+  return names;
+}
+/// The checkpoints of a directory, oldest first.
+[[nodiscard]] inline std::vector<std::string> steps_in(std::string const& directory) {
+  auto names = names_in(directory);
+  std::erase_if(names, [](std::string const& name) { return !name.starts_with(step_prefix); });
+  return names;
+}
+[[nodiscard]] inline std::string newest(std::string const& directory) {
+  auto const steps = steps_in(directory);
+  if (steps.empty()) throw io_error(directory, "there is no checkpoint here; start without --resume, or name the run that has one");
+  return directory + "/" + steps.back();
+}
+
+/// Removes a directory and the files in it; what cannot be removed stays.
+inline void remove_tree(std::string const& path, formats::file_system& files) {
+  for (auto const& name : names_in(path)) files.unlink((path + "/" + name).c_str());
+  files.remove_directory(path.c_str());
+}
+
+inline void make_directory(std::string const& path, formats::file_system& files) {
+  if (files.make_directory(path.c_str(), 0777) == 0) return;
+  struct ::stat status {};
+  if (errno == EEXIST && ::stat(path.c_str(), &status) == 0 && S_ISDIR(status.st_mode)) return;
+  throw formats::detail::io_failure(path, "make the directory", errno);
+}
+/// Makes `directory` (with its parents) and an empty `temporary` in it.
+inline void make_empty(std::string const& directory, std::string const& temporary, formats::file_system& files) {
+  for (std::size_t at = directory.find('/', 1); at != std::string::npos; at = directory.find('/', at + 1)) {
+    make_directory(directory.substr(0, at), files);
+  }
+  make_directory(directory, files);
+  remove_tree(temporary, files);
+  make_directory(temporary, files);
+}
+
+[[nodiscard]] inline std::string sha256_text(std::span<std::byte const> bytes) {
+  return formats::sha256().update(bytes).hexadecimal();
+}
+
+/// What the manifest knows of a rank's file.
+struct file_record {
+  std::array<char, 64> header_sha256{};
+  std::uint64_t bytes = 0;
+};
+static_assert(sizeof(file_record) == 72);
+
+[[nodiscard]] inline file_record record_of(std::string const& path, formats::file_system& files) {
+  formats::file const from(path, formats::file::access::read, files);
+  file_record record{.bytes = from.size()};
+  std::array<std::byte, 8> start{};
+  if (record.bytes < start.size()) throw format_error(path, record.bytes, "the file ends within its first 8 bytes");
+  from.read(0, start);
+  std::vector<std::byte> header(formats::safetensors::header_bytes(start, record.bytes, path));
+  from.read(0, header);
+  std::ranges::copy(sha256_text(header), record.header_sha256.begin());
+  return record;
+}
+
+/// Collective. Every rank's record, in rank order.
+template <class Comm>
+std::vector<file_record> gather(Comm& world, file_record const& own) {
+  std::vector<file_record> records(static_cast<std::size_t>(world.size()));
+  records[static_cast<std::size_t>(world.rank())] = own;
+  world.all_gather(tensor_view<std::uint8_t>(reinterpret_cast<std::uint8_t*>(records.data()),
+                                             shape{static_cast<std::int64_t>(records.size() * sizeof(file_record))}));
+  return records;
+}
+[[nodiscard]] inline formats::json::value to_json(std::vector<file_record> const& records) {
+  formats::json::array all;
+  for (auto const& each : records) {
+    all.push_back(formats::json::value::make(
+        {{"bytes", each.bytes},
+         {"header_sha256", std::string_view(each.header_sha256.data(), each.header_sha256.size())}}));
+  }
+  return all;
+}
+
+/// Two directories change their names in one step.
+inline void exchange_names(std::string const& one, std::string const& other) {
+  if (::renameat2(AT_FDCWD, one.c_str(), AT_FDCWD, other.c_str(), RENAME_EXCHANGE) == 0) return;
+  throw formats::detail::io_failure(other, "put the new checkpoint in its place", errno);
+}
+
+/// Completes a temporary directory with its manifest, gives it its name, and removes all but the one before it.
+inline void publish(std::string const& directory, std::string const& temporary, std::string const& name,
+                    formats::json::value const& manifest, formats::file_system& files) {
+  auto const content = formats::json::to_string(manifest) + "\n";
+  formats::atomic_write(temporary + "/manifest.json", content, files);
+  auto const digest = sha256_text(std::as_bytes(std::span(content)));
+  formats::atomic_write(temporary + "/manifest.sha256", digest + "  manifest.json\n", files);
+  formats::synchronise_directory(temporary, files);
+  auto const target = directory + "/" + name;
+  // A run that went back and came to the same step again: the two change places, so that one of them is always there.
+  bool const again = std::ranges::binary_search(steps_in(directory), name);
+  if (again) {
+    exchange_names(temporary, target);
+  } else {
+    formats::rename(temporary, target, files);
+  }
+  formats::synchronise_directory(directory, files);
+  if (again) remove_tree(temporary, files);
+  auto const steps = steps_in(directory);
+  for (std::size_t index = 0; index + 2 < steps.size(); ++index) remove_tree(directory + "/" + steps[index], files);
+}
+
+/// The manifest of a checkpoint, once its own hash is right.
+[[nodiscard]] inline formats::json::value read_manifest(std::string const& path, formats::file_system& files) {
+  auto const manifest_path = path + "/manifest.json";
+  auto const content = formats::read_text(manifest_path, std::uint64_t{16} << 20, files);
+  auto const expected = formats::read_text(path + "/manifest.sha256", 4096, files);
+  auto const digest = sha256_text(std::as_bytes(std::span(content)));
+  if (expected != digest + "  manifest.json\n") {
+    throw format_error(manifest_path, 0, "its SHA-256 is not the one in manifest.sha256: the checkpoint is damaged; remove "
+                       "its directory to go on from the one before it");
+  }
+  auto manifest = formats::json::parse(content, manifest_path);
+  auto const version = manifest.at("format").as_int64();
+  if (version != format_version) {
+    throw format_error(manifest_path, 0, text("format ", version, "; this version reads format ", format_version));
+  }
+  return manifest;
+}
+
+/// Where every piece of every tensor of a checkpoint is.
+class piece_index {
+ public:
+  piece_index(std::string const& path, formats::json::value const& records, formats::file_system& files) {
+    auto const& all = records.as_array();
+    for (std::size_t rank = 0; rank < all.size(); ++rank) add(rank_file(path, static_cast<int>(rank)), all[rank], files);
+  }
+  /// All numbers of all pieces.
+  [[nodiscard]] std::int64_t elements() const noexcept { return elements_; }
+
+  /// Elements [first, first + count) of a tensor that has `size` of them.
+  [[nodiscard]] std::vector<std::byte> read(std::string const& name, dtype type, std::int64_t size, std::int64_t first,
+                                            std::int64_t count) const {
+    auto const found = tensors_.find(name);
+    if (found == tensors_.end()) throw missing(text("it has no tensor \"", name, "\""));
+    auto const& tensor = found->second;
+    if (tensor.elements != size) {
+      throw missing(text("tensor \"", name, "\" has ", tensor.elements, " elements, but this run's has ", size));
+    }
+    auto const width = static_cast<std::int64_t>(size_of(type));
+    std::vector<std::byte> out(static_cast<std::size_t>(count * width));
+    std::int64_t covered = 0;
+    for (auto const& piece : tensor.pieces) {
+      auto const begin = std::max(first, piece.first);
+      auto const end = std::min(first + count, piece.first + piece.count);
+      if (begin >= end) continue;
+      auto const bytes = verified(piece, type);
+      std::memcpy(out.data() + (begin - first) * width, bytes.data() + (begin - piece.first) * width,
+                  static_cast<std::size_t>((end - begin) * width));
+      covered += end - begin;
+    }
+    if (covered != count) {
+      throw missing(text("elements ", first, " to ", first + count, " of \"", name, "\" are covered ", covered, " times ",
+                         "instead of ", count));
+    }
+    return out;
+  }
+
+ private:
+  struct piece {
+    std::int64_t first;
+    std::int64_t count;
+    formats::safetensors::reader const* reader;
+    formats::safetensors::entry const* entry;
+  };
+  struct tensor {
+    std::int64_t elements = -1;
+    std::vector<piece> pieces;
+  };
+
+  [[nodiscard]] format_error missing(std::string const& reason) const {
+    return {readers_.empty() ? std::string("checkpoint") : readers_.front()->path(), 0, reason};
+  }
+
+  void add(std::string const& path, formats::json::value const& record, formats::file_system& files) {
+    auto const actual = record_of(path, files);
+    if (actual.bytes != record.at("bytes").as_uint64()) {
+      throw format_error(path, std::min(actual.bytes, record.at("bytes").as_uint64()),
+                         text("the file has ", actual.bytes, " bytes instead of ", record.at("bytes").as_uint64()));
+    }
+    if (std::string_view(actual.header_sha256.data(), 64) != record.at("header_sha256").as_string()) {
+      throw format_error(path, 0, "the header's SHA-256 is not the one in the manifest: the file is damaged");
+    }
+    auto& reader = *readers_.emplace_back(std::make_unique<formats::safetensors::reader>(path, files));
+    for (auto const& [key, value] : reader.metadata()) {
+      if (key.starts_with("elements:")) tensors_[key.substr(9)].elements = number(path, value);
+    }
+    for (auto const& entry : reader.entries()) {
+      auto const at = entry.name.rfind('@');
+      if (at == std::string::npos) throw format_error(path, 0, text("\"", entry.name, "\" is not the name of a piece"));
+      piece const each{number(path, entry.name.substr(at + 1)), entry.extents.size(), &reader, &entry};
+      tensors_[entry.name.substr(0, at)].pieces.push_back(each);
+      elements_ += each.count;
+    }
+  }
+  static std::int64_t number(std::string const& path, std::string const& digits) {
+    std::int64_t value = 0;
+    auto const end = digits.data() + digits.size();
+    if (std::from_chars(digits.data(), end, value).ptr != end) {
+      throw format_error(path, 0, text("\"", digits, "\" is not a number"));
+    }
+    return value;
+  }
+  [[nodiscard]] static std::vector<std::byte> verified(piece const& from, dtype type) {
+    if (!(from.entry->type == formats::safetensors::stored_type(type))) {
+      throw format_error(from.reader->path(), 0, text("\"", from.entry->name, "\" is of type ", from.entry->type.name(),
+                                                      ", but this run's is ", name_of(type)));
+    }
+    std::vector<std::byte> bytes(static_cast<std::size_t>(from.count) * size_of(type));
+    from.reader->read(*from.entry, 0, bytes);
+    auto const* const expected = from.reader->note("sha256:" + from.entry->name);
+    if (expected == nullptr || *expected != sha256_text(bytes)) {
+      throw format_error(from.reader->path(), from.entry->begin,
+                         text("the SHA-256 of \"", from.entry->name, "\" is wrong: the file is damaged; remove this "
+                              "checkpoint's directory to go on from the one before it"));
+    }
+    return bytes;
+  }
+
+  std::vector<std::unique_ptr<formats::safetensors::reader>> readers_;
+  std::map<std::string, tensor> tensors_;
+  std::int64_t elements_ = 0;
+};
+
+}  // namespace trireme::checkpoint::detail

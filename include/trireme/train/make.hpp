@@ -1,0 +1,141 @@
+#pragma once
+
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "trireme/parallel/exchange.hpp"
+#include "trireme/train/slots.hpp"
+#include "trireme/train/trainer.hpp"
+
+namespace trireme {
+
+namespace detail {
+
+/// The argument of a kind, or a default made on the spot.
+template <class Kind, class Default>
+[[nodiscard]] Default pick() {
+  return {};
+}
+template <class Kind, class Default, class First, class... Rest>
+[[nodiscard]] decltype(auto) pick(First&& first, Rest&&... rest) {
+  if constexpr (std::is_same_v<kind_of_t<std::remove_cvref_t<First>>, Kind>) {
+    return static_cast<First&&>(first);
+  } else {
+    return pick<Kind, Default>(std::forward<Rest>(rest)...);
+  }
+}
+
+/// What make_trainer returns after its one sentence, so that no line that uses the trainer adds another error.
+struct refused {
+  template <class... Arguments>
+  fit_report fit(Arguments&&...) {
+    return {};
+  }
+  template <class... Arguments>
+  step_report step(Arguments&&...) {
+    return {};
+  }
+  template <class... Arguments>
+  double evaluate(Arguments&&...) {
+    return {};
+  }
+  template <class... Arguments>
+  tensor<float> predict(Arguments&&...) {
+    return {};
+  }
+};
+
+}  // namespace detail
+
+/// A trainer from policies in any order: a model, an optimizer, a communicator's world, and, if they are not to be
+/// parallel::data, precision::fp32 and compression::none, how work is split, what numbers are used, and what goes on
+/// the wire.
+///
+/// Ranks    collective: makes the same parameters on every rank, and checks that they are the same.
+/// Errors   a wrong argument or combination is one sentence at compile time; sizes that do not fit are a config_error.
+///
+/// @returns basic_trainer<Model, Optimizer, Comm, Parallel, Precision, Compression>, one type for any order. It borrows
+///          the world, and a plain model that is passed by name.
+/// @example auto trainer = trireme::make_trainer(nn::gpt{}, optim::adamw{}, world, precision::bf16{});
+template <class... Policies>
+[[nodiscard]] auto make_trainer(Policies&&... policies) {
+  if constexpr (check_policies<Policies...>()) {
+    using slots = detail::resolve<std::remove_cvref_t<Policies>...>;
+    return basic_trainer<typename slots::model, typename slots::optimizer, typename slots::comm, typename slots::parallel,
+                         typename slots::precision, typename slots::compression>(
+        detail::pick<slot::model, void>(std::forward<Policies>(policies)...),
+        detail::pick<slot::optimizer, void>(std::forward<Policies>(policies)...),
+        detail::pick<slot::communicator, void>(policies...),
+        detail::pick<slot::parallel, parallel::data>(std::forward<Policies>(policies)...),
+        detail::pick<slot::precision, precision::fp32>(std::forward<Policies>(policies)...),
+        detail::pick<slot::compression, compression::none>(std::forward<Policies>(policies)...));
+  } else {
+    return detail::refused{};
+  }
+}
+
+namespace detail {
+
+template <class T, class Space>
+[[nodiscard]] std::vector<foreign_parameter<T, Space>> as_foreign(std::vector<foreign_parameter<T, Space>> const& list) {
+  return list;
+}
+/// The element type of what a model lets be visited: its value_type, float where it names none.
+template <class Model>
+struct element_of {
+  using type = float;
+};
+template <class Model>
+  requires requires { typename Model::value_type; }
+struct element_of<Model> {
+  using type = typename Model::value_type;
+};
+template <has_visit_parameters Model>
+[[nodiscard]] auto as_foreign(Model& model) {
+  using value = typename element_of<Model>::type;
+  std::vector<foreign_parameter<value>> list;
+  model.visit_parameters([&](std::string const& name, tensor_view<value> values, tensor_view<value> gradient) {
+    list.push_back({name, values, gradient});
+  });
+  return list;
+}
+
+/// What make_exchange may be given, and nothing else: one sentence for each other thing.
+template <class... P>
+struct check_exchange_policies {
+  static constexpr bool fits =
+      count_of<slot::parallel, P...> + count_of<slot::compression, P...> == static_cast<int>(sizeof...(P));
+  static constexpr bool ok = fits && count_of<slot::parallel, P...> <= 1 && count_of<slot::compression, P...> <= 1;
+};
+template <bool Ok>
+struct assert_exchange_policies {
+  static_assert(Ok,
+                "trireme::make_exchange: takes parameters, a world, and at most one parallel strategy and one compressor");
+};
+
+}  // namespace detail
+
+/// Only the exchange, for a training loop of one's own.
+///
+/// @param parameters  a std::vector<foreign_parameter<float>> (or double), or anything with visit_parameters.
+/// @param policies    a parallel strategy and a compressor, in any order; parallel::data and compression::none if absent.
+/// Ranks    collective.
+/// @returns basic_exchange on the caller's memory: gradients are read when they are ready, the mean over ranks is written
+///          back by finish(), updated values are gathered by publish().
+template <class Parameters, class Comm, class... Policies>
+[[nodiscard]] auto make_exchange(Parameters&& parameters, Comm& world, Policies&&... policies) {
+  using checks = detail::check_exchange_policies<std::remove_cvref_t<Policies>...>;
+  static_cast<void>(sizeof(detail::assert_exchange_policies<checks::ok>));
+  using strategy = typename detail::find<slot::parallel, parallel::data, std::remove_cvref_t<Policies>...>::type;
+  using compressor = typename detail::find<slot::compression, compression::none, std::remove_cvref_t<Policies>...>::type;
+  auto list = detail::as_foreign(parameters);
+  using value = typename decltype(list.front().value)::value_type;
+  using space = typename decltype(list.front().value)::space;
+  using precision = std::conditional_t<std::is_same_v<value, double>, precision::fp64, precision::fp32>;
+  return basic_exchange<environment<precision, space>, Comm, strategy, compressor>(
+      std::move(list), world, detail::pick<slot::parallel, parallel::data>(policies...),
+      detail::pick<slot::compression, compression::none>(policies...));
+}
+
+}  // namespace trireme

@@ -1,0 +1,8 @@
+#pragma once
+
+#include "trireme/train/checkpoint.hpp"
+#include "trireme/train/compatibility.hpp"
+#include "trireme/train/make.hpp"
+#include "trireme/train/report.hpp"
+#include "trireme/train/slots.hpp"
+#include "trireme/train/trainer.hpp"

@@ -1,0 +1,352 @@
+#pragma once
+
+#include <chrono>
+#include <cmath>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "trireme/contract/dataset.hpp"
+#include "trireme/core/error.hpp"
+#include "trireme/core/hash.hpp"
+#include "trireme/core/type_name.hpp"
+#include "trireme/data/evaluation.hpp"
+#include "trireme/data/loader.hpp"
+#include "trireme/parallel/exchange.hpp"
+#include "trireme/train/checkpoint.hpp"
+#include "trireme/train/optimizer_state.hpp"
+#include "trireme/train/plain_engine.hpp"
+#include "trireme/train/report.hpp"
+#include "trireme/train/slots.hpp"
+#include "trireme/train/staged_engine.hpp"
+
+namespace trireme {
+
+namespace detail {
+
+template <class Env, class Model>
+struct engine_of {
+  using type = plain_engine<Env, Model>;
+};
+template <class Env, staged_model Model>
+struct engine_of<Env, Model> {
+  using type = staged_engine<Env>;
+};
+
+}  // namespace detail
+
+/// How long to train, and with what. Numbers only; whatever changes types is a policy.
+struct fit_options {
+  std::int64_t steps = 0;              ///< of the whole schedule, counted from the first step ever taken
+  std::int64_t batch = 32;             ///< samples a step, over all ranks
+  std::int64_t micro_batches = 0;      ///< logical micro-batches of a batch; 0 = one a rank
+  std::int64_t stop_after = -1;        ///< leave after this many steps of the schedule; -1 = at its end
+  friend bool operator==(fit_options const&, fit_options const&) = default;
+};
+
+/// The whole loop: micro-batches, exchange, vote, clipping, update, evaluation, checkpoints. Made by make_trainer.
+///
+/// One canonical type whatever the order of the policies. It is written on the public face of the exchange, as any
+/// loop of one's own may be.
+///
+/// Ranks    collective: every rank makes the same calls in the same order.
+/// Numerics a step's loss is the mean over its samples on all ranks, whatever their share; so are its gradients.
+/// Threads  one owner; communicator and model (if it was passed by name) must outlive it.
+/// Errors   config_error for sizes that do not fit; comm_error from the communicator; numeric_error after ten steps in
+///          a row without finite gradients. A step that throws has not changed the state.
+template <class Model, class Optimizer, class Comm, class Parallel, class Precision, class Compression>
+class basic_trainer {
+ public:
+  using env = environment<Precision, typename space_of<Comm>::type>;
+  using space = typename env::space;
+  using master = typename env::master;
+  static constexpr bool staged = staged_model<Model>;
+  static constexpr std::int64_t most_skips = 10;
+
+  template <class GivenModel>
+  basic_trainer(GivenModel&& model, Optimizer optimizer, Comm& world, Parallel const& parallel, Precision,
+                Compression const& compression)
+      : optimizer_(std::move(optimizer)),
+        model_text_(describe(model)),
+        compression_text_(describe(compression)),
+        world_(world),
+        engine_(std::forward<GivenModel>(model)),
+        exchange_(parameters(), world_, parallel, compression),
+        moments_(exchange_) {
+    initialise(0);
+  }
+
+  basic_trainer(basic_trainer const&) = delete;
+  basic_trainer& operator=(basic_trainer const&) = delete;
+
+  /// Trains on a dataset, from where the trainer stands (0, or a loaded checkpoint) to the end of the schedule.
+  template <dataset Data>
+  fit_report fit(Data const& data, fit_options const& options) {
+    data::loader loader(data, loader_options(options), world_.rank(), world_.size());
+    loader.seek(position_);
+    fit_report report{.first_step = step_};
+    auto const last = options.stop_after < 0 ? options.steps : std::min(options.steps, options.stop_after);
+    auto const start = clock::now();
+    stopped_ = false;
+    while (step_ < last && !stopped_) {
+      auto const& batch = loader.next();
+      auto const done = run_step(batch.micro_batches, batch.samples);
+      position_ = loader.position();
+      report.add(done);
+      for (auto const& call : step_calls_) call(done);
+    }
+    report.stopped = stopped_;
+    report.seconds = seconds_since(start);
+    return report;
+  }
+
+  /// One step on samples of one's own: each rank brings its own share, of any size.
+  step_report step(samples const& batch) {
+    std::int64_t total = batch.count();
+    world_.all_reduce(tensor_view<std::int64_t>(&total, shape{1}), reduction::sum{});
+    if (total == 0) throw config_error("trireme::trainer: step() was called without samples on any rank");
+    auto const own = std::span(&batch, batch.count() > 0 ? 1U : 0U);
+    auto const done = run_step(own, total);
+    for (auto const& call : step_calls_) call(done);
+    return done;
+  }
+  template <class Features, class Targets>
+  step_report step(Features const& features, Targets const& targets) {
+    return step(make_samples(tensor_view(features), tensor_view(targets)));
+  }
+
+  /// The mean loss over a whole dataset, the same on every rank; nothing is changed.
+  template <dataset Data>
+  [[nodiscard]] double evaluate(Data const& data, std::int64_t batch = 8) {
+    loss_sum sum;
+    for (auto const& part : data::evaluation_batches(data, batch, world_.rank(), world_.size())) {
+      sum += engine_.evaluate(part);
+    }
+    return mean_over_ranks(sum);
+  }
+
+  /// The model's outputs for some inputs (n, outputs), computed by this rank alone. A GPT gives the logits of what
+  /// follows each sample.
+  template <class Features>
+  [[nodiscard]] tensor<float> predict(Features const& features)
+    requires staged
+  {
+    auto const out = engine_.predict(make_samples(tensor_view(features), tensor_view<float const>{}));
+    tensor<float> result(out.extents());
+    if constexpr (std::is_same_v<typename env::compute, float>) {
+      ops::on<space>::download(result.span(), out);
+    } else {
+      tensor<float, space> converted(out.extents());
+      ops::on<space>::copy(converted.view(), out);
+      ops::on<space>::download(result.span(), converted.view());
+    }
+    return result;
+  }
+
+  /// Collective. Starts over from the parameters and the random numbers of another seed (a plain model keeps its own
+  /// parameters). Without this call the seed is 0.
+  void initialise(std::uint64_t seed) {
+    seed_ = seed;
+    if constexpr (staged) {
+      exchange_.initialise(seed);
+      engine_.invalidate();
+    }
+    exchange_.verify_replicas();
+  }
+
+  /// Calls f(step_report const&) on every rank after each step.
+  void on_step(std::function<void(step_report const&)> f) { step_calls_.push_back(std::move(f)); }
+  /// Ends fit() after the step in which any rank has asked for it: all ranks leave together. Safe in a signal handler
+  /// through a flag that on_step reads, not directly.
+  void request_stop() noexcept { wants_stop_ = true; }
+
+  /// Steps taken, skipped ones included.
+  [[nodiscard]] std::int64_t steps() const noexcept { return step_; }
+  [[nodiscard]] std::uint64_t seed() const noexcept { return seed_; }
+  [[nodiscard]] Comm& world() const noexcept { return world_; }
+  [[nodiscard]] auto& exchange() noexcept { return exchange_; }
+  [[nodiscard]] auto& engine() noexcept { return engine_; }
+  [[nodiscard]] Optimizer const& optimizer() const noexcept { return optimizer_; }
+
+  /// Collective. One number for all state: master values, moments, residuals, step, place in the data. Each element
+  /// counts once, so it does not depend on who owns what.
+  [[nodiscard]] std::uint64_t state_hash() {
+    std::uint64_t sum = 0;
+    for_each_state([&](std::string const& name, std::int64_t, std::int64_t first, auto view) {
+      sum += ops::on<space>::hash(view, hash_name(name), first);
+    });
+    world_.all_reduce(tensor_view<std::uint64_t>(&sum, shape{1}), reduction::sum{});
+    auto const progress = progress_of_run();
+    for (auto const number : {static_cast<std::uint64_t>(progress.step), static_cast<std::uint64_t>(progress.updates), progress.seed, progress.epoch,
+                              static_cast<std::uint64_t>(progress.position)}) {
+      sum = mix(sum ^ mix(number));
+    }
+    return sum;
+  }
+
+  /// Collective. Publishes a checkpoint in `directory` and keeps the one before it; see checkpoint.hpp.
+  void save(std::string const& directory, formats::file_system& files = formats::real_files()) {
+    checkpoint::save(world_, directory, description(), progress_of_run(), world_.rank(),
+                     [&](auto&& piece) { for_each_state(piece); }, files);
+  }
+
+  /// Collective. Takes all state from the newest checkpoint in `directory`, whatever number of ranks or strategy wrote
+  /// it (error feedback asks for the same number of ranks).
+  void load(std::string const& directory, formats::file_system& files = formats::real_files()) {
+    auto const progress = checkpoint::load(world_, directory, description(),
+                                           [&](auto&& piece) { for_each_state(piece); }, files);
+    step_ = progress.step;
+    updates_ = progress.updates;
+    seed_ = progress.seed;
+    position_ = {progress.epoch, progress.position};
+    exchange_.refresh_parameters();
+    engine_.invalidate();
+  }
+
+  /// Calls f(name, elements of the whole tensor, first, view) for every piece of state that this rank answers for.
+  template <class F>
+  void for_each_state(F&& f) {
+    auto const& plan = exchange_.plan();
+    for (int bucket = 0; bucket < static_cast<int>(plan.buckets().size()); ++bucket) {
+      auto const [first, count] = exchange_.accounted_range(bucket);
+      plan.for_each_piece(bucket, first, count, [&](parallel::layout::piece const& piece) {
+        auto const& tensor = plan.at(piece.entry);
+        f("value/" + tensor.info.name, tensor.size(), piece.in_entry, exchange_.master_of(bucket, piece));
+        for (std::size_t m = 0; m < Optimizer::moment_names.size(); ++m) {
+          f(text(Optimizer::moment_names[m], "/", tensor.info.name), tensor.size(), piece.in_entry,
+            moments_.moment_of(m, bucket, piece));
+        }
+      });
+      if (auto const residual = exchange_.residual_of(bucket); !residual.empty()) {
+        plan.for_each_piece(bucket, 0, residual.size(), [&](parallel::layout::piece const& piece) {
+          auto const& tensor = plan.at(piece.entry);
+          f(text("residual.", world_.rank(), "/", tensor.info.name), tensor.size(), piece.in_entry,
+            residual.flat(piece.in_bucket, piece.count));
+        });
+      }
+    }
+  }
+
+ private:
+  using engine_type = typename detail::engine_of<env, Model>::type;
+  using clock = std::chrono::steady_clock;
+
+  static double seconds_since(clock::time_point start) {
+    return std::chrono::duration<double>(clock::now() - start).count();
+  }
+
+  auto parameters() {
+    if constexpr (staged) {
+      return engine_.uses();
+    } else {
+      return engine_.parameters();
+    }
+  }
+
+  data::loader_options loader_options(fit_options const& options) const {
+    auto const micro = options.micro_batches == 0 ? world_.size() : options.micro_batches;
+    return {.batch = options.batch, .micro_batches = micro, .seed = seed_};
+  }
+
+  step_report run_step(std::span<samples const> micro_batches, std::int64_t total) {
+    auto const start = clock::now();
+    exchange_.begin();
+    auto const sum = accumulate(micro_batches, total);
+    auto const result = exchange_.finish(wants_stop_ ? 1 : 0, true);
+    step_report done{.step = step_, .rate = optimizer_.rate_at(step_), .samples = total};
+    done.loss = mean_over_ranks(sum);
+    done.norm = result.norm;
+    done.skipped = !result.finite;
+    stopped_ = result.votes > 0;
+    if (result.finite) {
+      double const limit = optimizer_.clip;
+      double const scale = limit > 0 && result.norm > limit ? limit / (result.norm + 1e-6) : 1.0;
+      moments_.update(exchange_, optimizer_, updates_, scale);
+      exchange_.publish();
+      engine_.invalidate();
+      ++updates_;
+      skips_ = 0;
+    } else if (++skips_ == most_skips) {
+      throw numeric_error(text("trireme::trainer: no finite gradients in ", most_skips, " steps, up to step ", step_,
+                               first_bad_gradient(), "; lower the learning rate or look at the data"),
+                          {world_.rank(), "step"});
+    }
+    ++step_;
+    done.seconds = seconds_since(start);
+    return done;
+  }
+
+  loss_sum accumulate(std::span<samples const> micro_batches, std::int64_t total) {
+    loss_sum sum;
+    for (std::size_t m = 0; m < micro_batches.size(); ++m) {
+      auto const& batch = micro_batches[m];
+      bool const last = m + 1 == micro_batches.size();
+      if constexpr (staged) {
+        random_key const key{seed_, static_cast<std::uint64_t>(step_)};
+        sum += engine_.train(batch, 1.0 / static_cast<double>(total), key, [&](int use) {
+          if (last) exchange_.ready(use);
+        });
+      } else {
+        exchange_.weight(static_cast<double>(batch.count()) / static_cast<double>(total));
+        sum += engine_.train(batch, [&](int use) {
+          if (last) exchange_.ready(use);
+        });
+        if (!last) exchange_.accumulate();
+      }
+    }
+    return sum;
+  }
+
+  double mean_over_ranks(loss_sum const& sum) {
+    double both[2] = {sum.sum, static_cast<double>(sum.count)};
+    world_.all_reduce(tensor_view<double>(both, shape{2}), reduction::sum{});
+    return both[1] == 0 ? 0 : both[0] / both[1];
+  }
+
+  std::string first_bad_gradient() {
+    for (auto const& entry : exchange_.plan().entries()) {
+      if (!exchange_.has_finite_gradient(entry)) return text(" (on this rank first in \"", entry.info.name, "\")");
+    }
+    return " (they are finite on this rank)";
+  }
+
+  checkpoint::run_description description() const {
+    return {.model = model_text_,
+            .optimizer = optimizer_name(),
+            .precision = describe(Precision{}),
+            .compression = compression_text_,
+            .residual_ranks = has_residual<compressor_state<Compression, env>> ? world_.size() : 0};
+  }
+  // The name without the numbers: a resumed run may change rates and schedules.
+  static std::string optimizer_name() {
+    auto const full = describe(Optimizer{});
+    return full.substr(0, full.find('{'));
+  }
+  checkpoint::progress progress_of_run() const {
+    return {step_, updates_, seed_, position_.epoch, position_.position};
+  }
+
+  Optimizer optimizer_;
+  std::string model_text_;
+  std::string compression_text_;
+  std::uint64_t seed_ = 0;
+  Comm& world_;
+  engine_type engine_;
+  basic_exchange<env, Comm, Parallel, Compression> exchange_;
+  optimizer_state<env, Optimizer> moments_;
+  std::vector<std::function<void(step_report const&)>> step_calls_;
+  data::loader_position position_;
+  std::int64_t step_ = 0;
+  std::int64_t updates_ = 0;
+  std::int64_t skips_ = 0;
+  bool wants_stop_ = false;
+  bool stopped_ = false;
+};
+
+}  // namespace trireme
