@@ -1,0 +1,166 @@
+#include "trireme/ops/host/attention.hpp"
+
+#include "../catch.hpp"
+#include "central_differences.hpp"
+#include "support.hpp"
+
+using namespace trireme;
+using kernels = ops::host_attention;
+
+namespace {
+
+template <class T>
+struct problem {
+  using A = ops::accumulate_t<T>;
+  ops::attention_shape what;
+  ops::dropout_site drop{};
+  tensor<T> qkv = random_tensor<T>({what.batch * what.context, 3 * what.channels}, 1, 2);
+  tensor<T> dy = random_tensor<T>({what.batch * what.context, what.channels}, 2);
+  tensor<T> y = zeros<T>({what.batch * what.context, what.channels});
+  tensor<T> dqkv = zeros<T>({what.batch * what.context, 3 * what.channels});
+  tensor<A> lse = zeros<A>({what.batch, what.heads, what.context});
+  arena<host> scratch{};
+
+  void forward() { kernels::causal_attention(y.view(), lse, qkv, what, scratch, drop); }
+  void backward() { kernels::causal_attention_backward(dqkv.view(), dy, y, lse, qkv, what, scratch, drop); }
+};
+
+// The definition, row by row.
+tensor<double> by_definition(problem<double> const& p) {
+  auto const [batch, context, heads, channels] = p.what;
+  auto const width = p.what.head_channels();
+  auto y = zeros<double>({batch * context, channels});
+  for (std::int64_t b = 0; b < batch; ++b) {
+    for (std::int64_t h = 0; h < heads; ++h) {
+      for (std::int64_t row = 0; row < context; ++row) {
+        auto const at = [&](std::int64_t token, std::int64_t part, std::int64_t d) {
+          return p.qkv[((b * context + token) * 3 + part) * channels + h * width + d];
+        };
+        std::vector<double> weight(static_cast<std::size_t>(row + 1));
+        double mass = 0;
+        for (std::int64_t col = 0; col <= row; ++col) {
+          double score = 0;
+          for (std::int64_t d = 0; d < width; ++d) score += at(row, 0, d) * at(col, 1, d);
+          mass += weight[static_cast<std::size_t>(col)] = std::exp(score / std::sqrt(static_cast<double>(width)));
+        }
+        for (std::int64_t col = 0; col <= row; ++col) {
+          double share = weight[static_cast<std::size_t>(col)] / mass;
+          if (p.drop.active()) {
+            auto const position = static_cast<std::uint64_t>((h * context + row) * context + col);
+            auto const words = random_block(p.drop.key, p.drop.site,
+                                            static_cast<std::uint64_t>(p.drop.samples[static_cast<std::size_t>(b)]),
+                                            static_cast<std::uint32_t>(position / 4));
+            share *= unit_float(words[position % 4]) < p.drop.probability ? 0 : 1 / (1 - p.drop.probability);
+          }
+          for (std::int64_t d = 0; d < width; ++d)
+            y[(b * context + row) * channels + h * width + d] += share * at(col, 2, d);
+        }
+      }
+    }
+  }
+  return y;
+}
+
+template <class T>
+void compare(ops::attention_shape what, ops::dropout_site drop) {
+  problem<double> exact{what, drop};
+  exact.forward();
+  exact.backward();
+  CHECK(distance(exact.y, by_definition(exact)) < 1e-13);
+  at_each_level([&] {
+    problem<T> rounded{what, drop};
+    rounded.forward();
+    rounded.backward();
+    CHECK(distance(rounded.y, exact.y) < tolerance<T>);
+    CHECK(distance(rounded.lse, exact.lse) < tolerance<float>);
+    CHECK(distance(rounded.dqkv, exact.dqkv) < tolerance<T>);
+  });
+}
+
+std::vector<std::int64_t> const samples{7, 3};
+
+}  // namespace
+
+TEST_CASE("causal_attention is its definition, in every type, at every CPU level") {
+  for (auto const what :
+       {ops::attention_shape{2, 1, 1, 3}, ops::attention_shape{1, 32, 2, 32}, ops::attention_shape{2, 33, 3, 60},
+        ops::attention_shape{1, 100, 1, 48}, ops::attention_shape{1, 131, 2, 128}, ops::attention_shape{0, 8, 1, 8}}) {
+    compare<float>(what, {});
+    compare<bfloat16>(what, {});
+    ops::dropout_site const drop{0.25, {11, 4}, 9, std::span(samples).first(static_cast<std::size_t>(what.batch))};
+    compare<float>(what, drop);
+    compare<bfloat16>(what, drop);
+  }
+}
+
+TEST_CASE("gradients of causal_attention agree with central differences") {
+  for (double const probability : {0.0, 0.3}) {
+    problem<double> p{{2, 35, 2, 6}, {probability, {1, 2}, 3, samples}};
+    p.forward();
+    p.backward();
+    // A sample of rows: the first, the last of a block, the first of the next, the last.
+    for (std::int64_t const row : {0, 31, 32, 34, 35, 69}) {
+      auto const at = static_cast<std::size_t>(row * 18);
+      CHECK(gradient_error(p.qkv.span().subspan(at, 18), p.dqkv.span().subspan(at, 18), [&] {
+              p.forward();
+              return inner(p.y.span(), p.dy.span());
+            }) < 1e-6);
+    }
+  }
+}
+
+TEST_CASE("the first row attends to itself only, and a later token changes no earlier row") {
+  at_each_level([] {
+    problem<float> p{{1, 40, 2, 16}};
+    p.forward();
+    for (std::int64_t c = 0; c < 16; ++c) CHECK(p.y[c] == p.qkv[32 + c]);
+    std::vector<float> const before(p.y.span().begin(), p.y.span().begin() + 39 * 16);
+    for (std::int64_t c = 0; c < 48; ++c) p.qkv[39 * 48 + c] = 5;
+    p.forward();
+    CHECK(same_bits<float>(before, p.y.span().first(before.size())));
+  });
+}
+
+TEST_CASE("a sample's attention does not depend on the other samples") {
+  at_each_level([] {
+    problem<float> all{{3, 50, 2, 32}};
+    all.forward();
+    all.backward();
+    problem<float> one{{1, 50, 2, 32}};
+    std::copy_n(all.qkv.span().data() + 2 * 50 * 96, 50 * 96, one.qkv.span().data());
+    std::copy_n(all.dy.span().data() + 2 * 50 * 32, 50 * 32, one.dy.span().data());
+    one.forward();
+    one.backward();
+    CHECK(same_bits<float>(one.y.span(), all.y.span().subspan(2 * 50 * 32)));
+    CHECK(same_bits<float>(one.dqkv.span(), all.dqkv.span().subspan(2 * 50 * 96)));
+  });
+}
+
+TEST_CASE("a context of many blocks agrees with double") { compare<float>({1, 517, 1, 32}, {}); }
+
+TEST_CASE("attention with scores far apart stays finite") {
+  problem<float> p{{1, 64, 1, 16}};
+  for (auto& x : p.qkv.span()) x *= 100;
+  p.forward();
+  p.backward();
+  for (auto const x : p.y.span()) CHECK(std::isfinite(x));
+  for (auto const x : p.dqkv.span()) CHECK(std::isfinite(x));
+}
+
+TEST_CASE("attention after the first call allocates no scratch memory") {
+  problem<float> p{{1, 70, 2, 64}};
+  p.forward();
+  p.backward();
+  p.scratch.reset();
+  auto const peak = p.scratch.peak_bytes();
+  p.forward();
+  p.backward();
+  CHECK(p.scratch.peak_bytes() == peak);
+  CHECK(p.scratch.mark().taken == 0);
+}
+
+TEST_CASE("causal_attention refuses views that do not fit") {
+  problem<float> p{{1, 8, 2, 16}};
+  CHECK_THROWS_AS(kernels::causal_attention(p.y.view(), p.lse, p.y, p.what, p.scratch, {}), assertion_error);
+  CHECK_THROWS_AS(kernels::causal_attention(p.y.view(), p.lse, p.qkv, {1, 8, 3, 16}, p.scratch, {}), assertion_error);
+}

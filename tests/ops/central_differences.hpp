@@ -1,0 +1,26 @@
+#pragma once
+
+#include <cmath>
+#include <span>
+
+/// How far a gradient is from what central differences of `loss()` at `x` say, relative to their norms.
+///
+/// `loss` is called with the elements of x moved one at a time, and must be a function of them alone. In double, with
+/// this step, a right gradient comes out below 1e-8 and a wrong one above 1e-3.
+template <class Loss>
+double gradient_error(std::span<double> x, std::span<double const> gradient, Loss&& loss, double step = 1e-5) {
+  double difference = 0;
+  double norm = 0;
+  for (std::size_t i = 0; i < x.size(); ++i) {
+    double const middle = x[i];
+    x[i] = middle + step;
+    double const above = loss();
+    x[i] = middle - step;
+    double const below = loss();
+    x[i] = middle;
+    double const slope = (above - below) / (2 * step);
+    difference += (slope - gradient[i]) * (slope - gradient[i]);
+    norm += slope * slope + gradient[i] * gradient[i];
+  }
+  return norm == 0 ? 0 : std::sqrt(difference / norm);
+}

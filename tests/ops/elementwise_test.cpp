@@ -1,0 +1,215 @@
+#include "trireme/ops/host/elementwise.hpp"
+
+#include <bit>
+#include <limits>
+
+#include "../catch.hpp"
+#include "central_differences.hpp"
+#include "support.hpp"
+
+using namespace trireme;
+using kernels = ops::host_elementwise;
+using ops::activation;
+
+namespace {
+
+constexpr std::array<std::int64_t, 8> sizes{0, 1, 7, 8, 15, 16, 33, 1000};
+constexpr std::array<activation, 4> activations{activation::none, activation::gelu, activation::tanh, activation::relu};
+
+template <class T>
+void compare_with_double() {
+  for (auto const n : sizes) {
+    auto const x = random_tensor<T>({n}, 1, 6);
+    auto const dy = random_tensor<T>({n}, 2);
+    auto exact_x = zeros<double>({n});
+    auto exact_dy = zeros<double>({n});
+    kernels::copy(exact_x.view(), x.view());
+    kernels::copy(exact_dy.view(), dy.view());
+    for (auto const act : activations) {
+      auto exact_y = zeros<double>({n});
+      auto exact_dx = zeros<double>({n});
+      kernels::activate(exact_y.view(), exact_x, act);
+      kernels::activate_backward(exact_dx.view(), exact_dy, exact_x, act);
+      at_each_level([&] {
+        auto y = zeros<T>({n});
+        auto dx = zeros<T>({n});
+        kernels::activate(y.view(), x, act);
+        kernels::activate_backward(dx.view(), dy, x, act);
+        CHECK(distance(y, exact_y) < tolerance<T>);
+        CHECK(distance(dx, exact_dx) < tolerance<T>);
+      });
+    }
+    at_each_level([&] {
+      auto y = random_tensor<T>({n}, 3);
+      auto exact = zeros<double>({n});
+      kernels::copy(exact.view(), y.view());
+      kernels::add(y.view(), x);
+      kernels::add(exact.view(), exact_x);
+      kernels::accumulate(y.view(), dy.view(), 0.375);
+      kernels::accumulate(exact.view(), exact_dy.view(), 0.375);
+      kernels::scale(y.view(), -0.5);
+      kernels::scale(exact.view(), -0.5);
+      CHECK(distance(y, exact) < tolerance<T>);
+    });
+  }
+}
+
+}  // namespace
+
+TEST_CASE("elementwise kernels in float and bfloat16 agree with double at every CPU level") {
+  compare_with_double<float>();
+  compare_with_double<bfloat16>();
+}
+
+TEST_CASE("gradients of activations agree with central differences") {
+  auto x = random_tensor<double>({64}, 5, 4);
+  for (auto& each : x.span()) each += 0.001;  // not on relu's corner
+  auto const dy = random_tensor<double>({64}, 6);
+  auto y = zeros<double>({64});
+  auto dx = zeros<double>({64});
+  for (auto const act : activations) {
+    kernels::activate_backward(dx.view(), dy, x, act);
+    CHECK(gradient_error(x.span(), dx.span(), [&] {
+            kernels::activate(y.view(), x, act);
+            return inner(y.span(), dy.span());
+          }) < 1e-6);
+  }
+}
+
+TEST_CASE("gelu is GPT-2's tanh form, and keeps infinities and NaN") {
+  static constexpr float infinity = std::numeric_limits<float>::infinity();
+  at_each_level([] {
+    tensor<float> x(shape{6});
+    tensor<float> y(shape{6});
+    std::copy_n(std::array{1.0F, -2.0F, infinity, std::nanf(""), 1e30F, -1e30F}.data(), 6, x.span().data());
+    kernels::activate(y.view(), x, activation::gelu);
+    CHECK(y[0] == Approx(0.841191990608));
+    CHECK(y[1] == Approx(-0.0454023059));
+    CHECK(y[2] == infinity);
+    CHECK(std::isnan(y[3]));
+    CHECK(y[4] == 1e30F);
+    CHECK(y[5] == 0);
+    kernels::activate_backward(y.view(), zeros<float>({6}), x, activation::gelu);
+    CHECK(y[4] == 0);
+    CHECK(std::isnan(y[3]));
+  });
+}
+
+TEST_CASE("float becomes bfloat16 by the same rounding at every CPU level") {
+  constexpr std::int64_t n = 1 << 18;
+  tensor<float> x(shape{n});
+  for (std::int64_t i = 0; i < n; ++i) x[i] = std::bit_cast<float>(static_cast<std::uint32_t>(i * 16381 + (i << 14)));
+  tensor<bfloat16> expected(shape{n});
+  for (std::int64_t i = 0; i < n; ++i) expected[i] = bfloat16(x[i]);
+  at_each_level([&] {
+    auto y = zeros<bfloat16>({n});
+    auto back = zeros<float>({n});
+    kernels::copy(y.view(), x.view());
+    CHECK(same_bits<bfloat16>(y.span(), expected.span()));
+    kernels::copy(back.view(), y.view());
+    bool equal = true;
+    for (std::int64_t i = 0; i < n; ++i) equal = equal && std::bit_cast<std::uint32_t>(back[i]) >> 16 == y[i].bits;
+    CHECK(equal);
+  });
+}
+
+TEST_CASE("an element's result does not depend on where its slice begins") {
+  at_each_level([] {
+    auto const x = random_tensor<float>({101}, 8, 3);
+    auto whole = zeros<float>({101});
+    kernels::activate(whole.view(), x, activation::gelu);
+    for (std::int64_t begin = 0; begin < 20; ++begin) {
+      auto part = zeros<float>({101 - begin});
+      kernels::activate(part.view(), x.view().flat(begin, 101 - begin), activation::gelu);
+      CHECK(same_bits<float>(part.span(), whole.span().subspan(static_cast<std::size_t>(begin))));
+    }
+  });
+}
+
+TEST_CASE("kernels write nothing beyond the view") {
+  at_each_level([] {
+    for (auto const n : sizes) {
+      auto y = random_tensor<bfloat16>({n + 1}, 1);
+      auto const x = random_tensor<bfloat16>({n}, 2);
+      auto const guard = y[n];
+      kernels::activate(y.view().flat(0, n), x, activation::tanh);
+      kernels::add(y.view().flat(0, n), x);
+      CHECK(y[n].bits == guard.bits);
+    }
+  });
+}
+
+TEST_CASE("dropout is a function of the sample, not of where it is computed") {
+  std::vector<std::int64_t> const all{12, 5, 99};
+  auto const start = random_tensor<float>({3, 10, 7}, 3);
+  auto whole = zeros<float>({3, 10, 7});
+  kernels::copy(whole.view(), start.view());
+  kernels::dropout(whole.view(), {0.3, {1, 2}, 4, all});
+  for (std::int64_t s = 0; s < 3; ++s) {
+    auto part = zeros<float>({10, 7});
+    kernels::copy(part.view(), start.view().rows(s, 1));
+    kernels::dropout(part.view(), {0.3, {1, 2}, 4, std::span(all).subspan(static_cast<std::size_t>(s), 1)});
+    CHECK(same_bits<float>(part.span(), whole.span().subspan(static_cast<std::size_t>(s) * 70, 70)));
+  }
+  kernels::copy(whole.view(), start.view());
+  kernels::dropout(whole.view(), {});
+  CHECK(same_bits<float>(whole.span(), start.span()));
+}
+
+TEST_CASE("dropout keeps the expected share and scales what it keeps, by the words of the generator") {
+  std::vector<std::int64_t> const one{0};
+  tensor<float> y(shape{40001});
+  kernels::fill(y.view(), 1.0);
+  kernels::dropout(y.view(), {0.25, {7, 8}, 2, one});
+  std::int64_t kept = 0;
+  bool right = true;
+  for (std::int64_t i = 0; i < y.size(); ++i) {
+    auto const words = random_block({7, 8}, 2, 0, static_cast<std::uint32_t>(i / 4));
+    float const expected =
+        unit_float(words[static_cast<std::size_t>(i % 4)]) < 0.25F ? 0.0F : static_cast<float>(1 / 0.75);
+    right = right && y[i] == expected;
+    kept += y[i] != 0 ? 1 : 0;
+  }
+  CHECK(right);
+  CHECK(static_cast<double>(kept) / 40001 == Approx(0.75).margin(0.01));
+}
+
+TEST_CASE("initialise draws normal and uniform numbers that depend on seed, name and index") {
+  tensor<float> x(shape{100003});
+  initial const normal{initial::distribution::normal, 0.02};
+  kernels::initialise(x.view(), normal, 1, 2);
+  double sum = 0;
+  double squares = 0;
+  for (auto const each : x.span()) sum += each, squares += double{each} * each;
+  CHECK(std::fabs(sum / 100003) < 3e-4);
+  CHECK(std::sqrt(squares / 100003) == Approx(0.02).epsilon(0.01));
+  tensor<float> shorter(shape{77});
+  kernels::initialise(shorter.view(), normal, 1, 2);
+  CHECK(same_bits<float>(shorter.span(), x.span().first(77)));
+  kernels::initialise(shorter.view(), normal, 1, 3);
+  CHECK(shorter[5] != x[5]);
+  kernels::initialise(x.view(), {initial::distribution::uniform, 0.5}, 1, 2);
+  CHECK(*std::max_element(x.span().begin(), x.span().end()) == Approx(0.5).epsilon(0.001));
+  CHECK(*std::min_element(x.span().begin(), x.span().end()) == Approx(-0.5).epsilon(0.001));
+  kernels::initialise(x.view(), {initial::distribution::ones, 0}, 1, 2);
+  CHECK(x[100002] == 1);
+}
+
+TEST_CASE("fill, copy, upload, download and read move any type of element") {
+  tensor<std::int32_t> x(shape{3});
+  kernels::fill(x.view(), 5);
+  CHECK(kernels::read(x.view(), 2) == 5);
+  kernels::upload(x.view(), std::vector<std::int32_t>{1, 2, 3});
+  std::vector<std::int32_t> out(3);
+  kernels::download(std::span(out), x);
+  CHECK(out == std::vector<std::int32_t>{1, 2, 3});
+  tensor<double> wide(shape{3});
+  kernels::copy(wide.view(), x.view());
+  CHECK(wide[1] == 2);
+  tensor<bfloat16> narrow(shape{3});
+  kernels::copy(narrow.view(), wide.view());
+  CHECK(static_cast<float>(narrow[2]) == 3);
+  kernels::fill(narrow.view(), 1.5);
+  CHECK(static_cast<float>(narrow[0]) == 1.5F);
+  CHECK_THROWS_AS(kernels::copy(wide.view(), narrow.view().flat(0, 2)), assertion_error);
+}

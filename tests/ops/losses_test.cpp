@@ -1,0 +1,119 @@
+#include "trireme/ops/host/losses.hpp"
+
+#include "../catch.hpp"
+#include "central_differences.hpp"
+#include "support.hpp"
+
+using namespace trireme;
+using kernels = ops::host_losses;
+
+namespace {
+
+tensor<std::int32_t> some_targets(std::int64_t rows, std::int64_t classes) {
+  tensor<std::int32_t> out(shape{rows});
+  for (std::int64_t row = 0; row < rows; ++row) out[row] = static_cast<std::int32_t>(row * 7 % classes);
+  if (rows > 2) out[1] = -1;
+  return out;
+}
+
+template <class T>
+void compare(std::int64_t rows, std::int64_t classes) {
+  auto const targets = some_targets(rows, classes);
+  auto exact = random_tensor<double>({rows, classes}, 1, 8);
+  auto const exact_loss = kernels::cross_entropy(exact.view(), targets, 0.25, true);
+  at_each_level([&] {
+    auto logits = random_tensor<T>({rows, classes}, 1, 8);
+    auto const loss = kernels::cross_entropy(logits.view(), targets, 0.25, true);
+    CHECK(loss.count == exact_loss.count);
+    CHECK(loss.sum == Approx(exact_loss.sum).epsilon(1e-5));
+    CHECK(distance(logits, exact) < tolerance<T>);
+  });
+}
+
+}  // namespace
+
+TEST_CASE("cross_entropy of equal logits is the logarithm of their number") {
+  auto logits = zeros<double>({3, 10});
+  auto targets = some_targets(3, 10);
+  auto const loss = kernels::cross_entropy(logits.view(), targets, 1, true);
+  CHECK(loss.count == 2);
+  CHECK(loss.sum == Approx(2 * std::log(10.0)));
+  CHECK(logits[0] == Approx(0.1 - 1));
+  CHECK(logits[1] == Approx(0.1));
+  CHECK(logits[10] == 0);  // its target is negative
+}
+
+TEST_CASE("the gradient of cross_entropy agrees with central differences") {
+  auto logits = random_tensor<double>({4, 9}, 2, 3);
+  auto const targets = some_targets(4, 9);
+  auto gradient = random_tensor<double>({4, 9}, 2, 3);
+  kernels::cross_entropy(gradient.view(), targets, 0.5, true);
+  CHECK(gradient_error(logits.span(), gradient.span(),
+                       [&] { return 0.5 * kernels::cross_entropy(logits.view(), targets, 1, false).sum; }) < 1e-6);
+}
+
+TEST_CASE("cross_entropy in float and bfloat16 agrees with double at every CPU level") {
+  for (std::int64_t const classes : {1, 2, 15, 16, 33, 257, 5000}) {
+    compare<float>(5, classes);
+    compare<bfloat16>(5, classes);
+  }
+  compare<float>(1, 40);
+  compare<float>(0, 40);
+}
+
+TEST_CASE("cross_entropy without a gradient leaves the logits alone") {
+  auto const targets = some_targets(3, 20);
+  auto logits = random_tensor<float>({3, 20}, 3);
+  auto const before = random_tensor<float>({3, 20}, 3);
+  auto const loss = kernels::cross_entropy(logits.view(), targets, 1, false);
+  CHECK(same_bits<float>(logits.span(), before.span()));
+  CHECK(kernels::cross_entropy(logits.view(), targets, 1, true).sum == loss.sum);
+}
+
+TEST_CASE("cross_entropy is stable for large logits, and NaN comes out as NaN") {
+  at_each_level([] {
+    auto logits = zeros<float>({1, 40});
+    logits[3] = 3e38F;
+    logits[4] = -3e38F;
+    tensor<std::int32_t> target(shape{1});
+    target[0] = 3;
+    CHECK(kernels::cross_entropy(logits.view(), target, 1, false).sum == 0);
+    logits[7] = std::nanf("");
+    CHECK(std::isnan(kernels::cross_entropy(logits.view(), target, 1, false).sum));
+  });
+}
+
+TEST_CASE("a target outside of the classes is refused") {
+  auto logits = zeros<float>({2, 4});
+  tensor<std::int32_t> target(shape{2});
+  target[0] = 0;
+  target[1] = 4;
+  CHECK_THROWS_AS(kernels::cross_entropy(logits.view(), target, 1, false), config_error);
+}
+
+TEST_CASE("squared_error is the mean of squares over columns, summed over rows") {
+  auto y = zeros<double>({2, 2});
+  y[0] = 1, y[1] = 3, y[2] = -1, y[3] = 0;
+  auto const targets = zeros<float>({2, 2});
+  auto dy = zeros<double>({2, 2});
+  auto const loss = kernels::squared_error(dy.view(), y, targets, 2);
+  CHECK(loss.count == 2);
+  CHECK(loss.sum == 5.5);
+  CHECK(dy[1] == 6);
+  CHECK(kernels::squared_error(tensor_view<double, host>{}, y, targets, 1).sum == 5.5);
+}
+
+TEMPLATE_TEST_CASE("squared_error agrees with double at every CPU level", "", float, bfloat16) {
+  for (std::int64_t const columns : {1, 5, 16, 100}) {
+    auto const targets = random_tensor<float>({3, columns}, 4);
+    auto const exact_y = random_tensor<double>({3, columns}, 5);
+    auto exact_dy = zeros<double>({3, columns});
+    auto const exact = kernels::squared_error(exact_dy.view(), exact_y, targets, 0.5);
+    at_each_level([&] {
+      auto const y = random_tensor<TestType>({3, columns}, 5);
+      auto dy = zeros<TestType>({3, columns});
+      CHECK(kernels::squared_error(dy.view(), y, targets, 0.5).sum == Approx(exact.sum));
+      CHECK(distance(dy, exact_dy) < tolerance<TestType>);
+    });
+  }
+}

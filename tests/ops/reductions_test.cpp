@@ -1,0 +1,177 @@
+#include "trireme/ops/host/reductions.hpp"
+
+#include <limits>
+#include <numeric>
+
+#include "../catch.hpp"
+#include "support.hpp"
+
+using namespace trireme;
+using kernels = ops::host_reductions;
+
+namespace {
+
+template <class T, class Op>
+void reduced(std::vector<tensor<T>>& outputs, std::vector<tensor<T>> const& terms, Op op) {
+  std::vector<tensor_view<T>> to;
+  std::vector<tensor_view<T const>> from;
+  for (auto& each : outputs) to.push_back(each.view());
+  for (auto const& each : terms) from.push_back(each.view());
+  kernels::reduce(std::span<tensor_view<T> const>(to), from, op);
+}
+
+}  // namespace
+
+TEMPLATE_TEST_CASE("reduce combines terms in order and writes every output", "", float, double, bfloat16, std::int32_t,
+                   std::int64_t, std::uint64_t, std::uint8_t) {
+  for (std::int64_t const n : {0, 1, 15, 64, 65, 1000}) {
+    at_each_level([&] {
+      std::vector<tensor<TestType>> terms;
+      for (unsigned r = 0; r < 3; ++r) {
+        terms.push_back(zeros<TestType>({n}));
+        for (std::int64_t i = 0; i < n; ++i) {
+          terms.back()[i] = static_cast<TestType>(static_cast<float>((i * 37 + r * 11) % 29));
+        }
+      }
+      std::vector<tensor<TestType>> outputs;
+      for (int r = 0; r < 2; ++r) outputs.push_back(zeros<TestType>({n}));
+      auto const check = [&](auto op, auto combine) {
+        reduced(outputs, terms, op);
+        bool right = true;
+        for (std::int64_t i = 0; i < n; ++i) {
+          auto expected = static_cast<double>(terms[0][i]);
+          for (std::size_t r = 1; r < 3; ++r) expected = combine(expected, static_cast<double>(terms[r][i]));
+          right =
+              right && static_cast<double>(outputs[0][i]) == expected && static_cast<double>(outputs[1][i]) == expected;
+        }
+        CHECK(right);
+      };
+      check(reduction::sum{}, [](double a, double b) { return a + b; });
+      check(reduction::max{}, [](double a, double b) { return std::max(a, b); });
+      check(reduction::min{}, [](double a, double b) { return std::min(a, b); });
+    });
+  }
+}
+
+TEST_CASE("bfloat16 is summed in float and rounded once") {
+  at_each_level([] {
+    std::vector<tensor<bfloat16>> terms;
+    for (int r = 0; r < 5; ++r) {
+      terms.push_back(zeros<bfloat16>({40}));
+      for (auto& x : terms.back().span()) x = bfloat16(r == 0 ? 256.0F : 0.5F);
+    }
+    std::vector<tensor<bfloat16>> outputs;
+    outputs.push_back(zeros<bfloat16>({40}));
+    reduced(outputs, terms, reduction::sum{});
+    CHECK(static_cast<float>(outputs[0][39]) == 258);  // one at a time, every 0.5 would be lost
+  });
+}
+
+TEST_CASE("an output may be one of the terms") {
+  at_each_level([] {
+    auto a = random_tensor<float>({77}, 1);
+    auto b = random_tensor<float>({77}, 2);
+    auto const first = a[76] + b[76];
+    std::array<tensor_view<float>, 2> const outputs{a.view(), b.view()};
+    std::array<tensor_view<float const>, 2> const terms{a.view(), b.view()};
+    kernels::reduce(std::span<tensor_view<float> const>(outputs), terms);
+    CHECK(a[76] == first);
+    CHECK(same_bits<float>(a.span(), b.span()));
+  });
+}
+
+TEST_CASE("sum_of_squares has the same bits at every CPU level, and for slices of whole blocks in any order") {
+  auto const x = random_tensor<float>({5000}, 1, 3);
+  std::vector<exact_sum> all;
+  at_each_level([&] {
+    exact_sum sum;
+    kernels::sum_of_squares(x.view(), sum);
+    all.push_back(sum);
+    exact_sum parts;
+    kernels::sum_of_squares(x.view().flat(3072, 5000 - 3072), parts);
+    kernels::sum_of_squares(x.view().flat(0, 3072), parts);
+    CHECK(parts == sum);
+  });
+  for (auto const& each : all) CHECK(each == all[0]);
+  double expected = 0;
+  for (auto const each : x.span()) expected += double{each} * each;
+  CHECK(all[0].value() == Approx(expected).epsilon(1e-13));
+  exact_sum wide;
+  auto const y = random_tensor<double>({1030}, 2);
+  kernels::sum_of_squares(y.view(), wide);
+  CHECK(wide.value() > 0);
+}
+
+TEMPLATE_TEST_CASE("finite finds a single number that is not", "", float, double, bfloat16) {
+  for (std::int64_t const n : {0, 1, 16, 33, 5000}) {
+    at_each_level([&] {
+      auto x = random_tensor<TestType>({n}, 1);
+      CHECK(kernels::finite(x.view()));
+      if (n == 0) return;
+      for (std::int64_t const at : {std::int64_t{0}, n / 2, n - 1}) {
+        auto const before = x[at];
+        x[at] = static_cast<TestType>(-std::numeric_limits<float>::infinity());
+        CHECK_FALSE(kernels::finite(x.view()));
+        x[at] = static_cast<TestType>(std::nanf(""));
+        CHECK_FALSE(kernels::finite(x.view()));
+        x[at] = before;
+      }
+      x[n - 1] = static_cast<TestType>(std::numeric_limits<float>::min());
+      CHECK(kernels::finite(x.view()));
+    });
+  }
+}
+
+TEMPLATE_TEST_CASE("hash is the sum of hash_element over the elements, however they are cut", "", float, double,
+                   bfloat16, std::int64_t) {
+  constexpr std::int64_t n = 1001;
+  auto const x = random_tensor<TestType>({n}, 3, 100);
+  std::uint64_t expected = 0;
+  for (std::int64_t i = 0; i < n; ++i) {
+    std::uint64_t bits = 0;
+    std::memcpy(&bits, &x[i], sizeof(TestType));
+    expected += hash_element(42, static_cast<std::uint64_t>(i + 7), bits);
+  }
+  at_each_level([&] {
+    CHECK(kernels::hash(x.view(), 42, 7) == expected);
+    CHECK(kernels::hash(x.view().flat(0, 333), 42, 7) + kernels::hash(x.view().flat(333, n - 333), 42, 340) ==
+          expected);
+  });
+}
+
+TEMPLATE_TEST_CASE("select_largest picks by magnitude, ties by index, indices ascending", "", float, double) {
+  std::mt19937 generate(5);
+  for (std::int64_t const n : {1, 2, 17, 1000, 5003}) {
+    auto x = random_tensor<TestType>({n}, 7);  // 256 values only: many ties
+    if (n == 5003) std::fill_n(x.span().begin(), 5000, TestType(1));
+    std::vector<std::int32_t> order(static_cast<std::size_t>(n));
+    std::iota(order.begin(), order.end(), 0);
+    std::stable_sort(order.begin(), order.end(),
+                     [&](std::int32_t a, std::int32_t b) { return std::fabs(x[a]) > std::fabs(x[b]); });
+    for (std::int64_t const k : {std::int64_t{0}, std::int64_t{1}, n / 3, n - 1, n}) {
+      std::vector<std::int32_t> expected(order.begin(), order.begin() + k);
+      std::sort(expected.begin(), expected.end());
+      tensor<std::int32_t> indices(shape{k});
+      tensor<TestType> values(shape{k});
+      kernels::select_largest(x.view(), indices.view(), values);
+      CHECK(std::equal(expected.begin(), expected.end(), indices.span().begin(), indices.span().end()));
+      bool right = true;
+      for (std::int64_t i = 0; i < k; ++i) right = right && values[i] == x[indices[i]];
+      CHECK(right);
+    }
+  }
+}
+
+TEST_CASE("scatter sets or adds, and refuses an index outside") {
+  auto y = zeros<float>({5});
+  y[3] = 1;
+  tensor<std::int32_t> indices(shape{2});
+  indices[0] = 1, indices[1] = 3;
+  auto const values = random_tensor<float>({2}, 1);
+  kernels::scatter(y.view(), indices, values, true);
+  CHECK(y[3] == 1 + values[1]);
+  kernels::scatter(y.view(), indices, values, false);
+  CHECK(y[3] == values[1]);
+  indices[1] = 5;
+  CHECK_THROWS_AS(kernels::scatter(y.view(), indices, values, false), assertion_error);
+}
