@@ -8,9 +8,10 @@ mkdir -p "$work/scripts" "$work/include/trireme/a"
 cp "$root/scripts/single-header" "$work/scripts/"
 cd "$work/include/trireme"
 echo '#define TRIREME_VERSION "1.2.3"' >version.hpp
-printf '#pragma once\n#include <vector>\n#include "trireme/a/b.hpp"\n#include "trireme/a/c.hpp"\nint main_header;\n' >trireme.hpp
-printf '#pragma once\n#include <vector>\n#ifdef X\n#include <map>\n#endif\n#include <map>\nint b;\n' >a/b.hpp
-printf '#pragma once\n#include "trireme/a/b.hpp"\n#define V 1\n#include "d.inl"\n#undef V\n#define V 2\n#include "d.inl"\n' >a/c.hpp
+lines() { printf '%s\n' '#pragma once' "$@"; }
+lines '#include <vector>' '#include "trireme/a/b.hpp"' '#include "trireme/a/c.hpp"' 'int main_header;' >trireme.hpp
+lines '#include <vector>' '#ifdef X' '#include <map>' '#endif' '#include <map>' 'int b;' >a/b.hpp
+lines '#include "trireme/a/b.hpp"' '#define V 1' '#include "d.inl"' '#undef V' '#define V 2' '#include "d.inl"' >a/c.hpp
 echo 'int d[V];' >a/d.inl
 
 "$work/scripts/single-header"
@@ -33,5 +34,5 @@ refused "$work/scripts/single-header" --check
 [[ $(grep 'SHA-256' "$made") != "$digest" ]]
 
 # An own header inside #if would vanish where it is included first: refused.
-printf '#pragma once\n#ifdef X\n#include "trireme/a/b.hpp"\n#endif\n' >a/c.hpp
+lines '#ifdef X' '#include "trireme/a/b.hpp"' '#endif' >a/c.hpp
 refused "$work/scripts/single-header"
