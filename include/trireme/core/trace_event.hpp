@@ -1,0 +1,28 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace trireme {
+
+/// Something that took time on one rank. The names belong to somebody who outlives it.
+struct trace_event {
+  std::string_view name;
+  std::string_view category;
+  std::uint64_t begin_ns = 0;  ///< of the steady clock, which all processes of a machine share
+  std::uint64_t end_ns = 0;
+  std::uint32_t lane = 0;  ///< which row of the rank it is drawn in
+};
+
+/// The events of one rank, and how to label its rows.
+struct trace_process {
+  int rank = 0;
+  std::string name;                ///< "rank 0"
+  std::vector<std::string> lanes;  ///< "compute", "exchange"
+  std::span<trace_event const> events;
+};
+
+}  // namespace trireme
