@@ -119,7 +119,8 @@ awk -v shape="$shape" -v precision="$precision" -v ours="${ours[*]}" -v peers="$
     printf "\"trireme_tokens_per_second\": %.1f, \"trireme_spread\": %.3f", median(a, n), (a[n] - a[1]) / median(a, n)
     if (m) {
       order(b, m); order(ratio, m)
-      printf ", \"pytorch_tokens_per_second\": %.1f, \"pytorch_spread\": %.3f", median(b, m), (b[m] - b[1]) / median(b, m)
+      printf ", \"pytorch_tokens_per_second\": %.1f", median(b, m)
+      printf ", \"pytorch_spread\": %.3f", (b[m] - b[1]) / median(b, m)
       printf ", \"ratio_median\": %.3f, \"ratio_lowest\": %.3f, \"ratio_highest\": %.3f", median(ratio, m), ratio[1],
              ratio[m]
     }
