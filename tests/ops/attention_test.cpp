@@ -27,7 +27,10 @@ struct problem {
 
 // The definition, row by row.
 tensor<double> by_definition(problem<double> const& p) {
-  auto const [batch, context, heads, channels] = p.what;
+  auto const batch = p.what.batch;
+  auto const context = p.what.context;
+  auto const heads = p.what.heads;
+  auto const channels = p.what.channels;
   auto const width = p.what.head_channels();
   auto y = zeros<double>({batch * context, channels});
   for (std::int64_t b = 0; b < batch; ++b) {
