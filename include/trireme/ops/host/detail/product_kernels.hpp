@@ -1,5 +1,10 @@
 #pragma once
 
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <type_traits>
+
 #include "trireme/ops/host/detail/product_types.hpp"
 
 #define TRIREME_LEVEL baseline
@@ -19,6 +24,15 @@ TRIREME_LEVEL_END
 // The inner kernels: all sums of a tile stay in registers for the whole k loop. An element's sum is formed in the order
 // of k whatever the tile, so a row's bits do not depend on which rows are computed with it.
 #if TRIREME_X86
+namespace trireme::ops::detail {
+/// A float or a pair of bfloat16; the latter may lie at any even address.
+TRIREME_INLINE std::int32_t word_at(char const* address) {
+  std::int32_t word;
+  std::memcpy(&word, address, sizeof word);
+  return word;
+}
+}  // namespace trireme::ops::detail
+
 TRIREME_TARGET_AVX2_BEGIN
 namespace trireme::ops::detail::avx2 {
 
@@ -70,49 +84,49 @@ inline void product_tile(tile_job const& job) {
 TRIREME_TARGET_END
 
 // The k loop of the two AVX-512 kernels, which differ in one instruction.
-#define TRIREME_PRODUCT_TILE_512(Rows, multiply_add)                                      \
-  __m512 sum[Rows][2];                                                                    \
-  TRIREME_UNROLL                                                                          \
-  for (int r = 0; r < Rows; ++r) sum[r][0] = sum[r][1] = _mm512_setzero_ps();             \
-  char const* a = job.a;                                                                  \
-  char const* b = job.b;                                                                  \
-  std::ptrdiff_t const a_row = job.a_row;                                                 \
-  std::ptrdiff_t const a_step = job.a_step;                                               \
-  char const* ahead0 = job.ahead[0];                                                      \
-  char const* ahead1 = job.ahead[1];                                                      \
-  int ahead_rows = Rows;                                                                  \
-  for (std::int64_t left = job.steps; left > 0;) {                                        \
-    std::int64_t const part = left < 8 ? left : 8;                                        \
-    for (std::int64_t step = 0; step < part; ++step, a += a_step, b += 128) {             \
-      __m512i const b0 = _mm512_load_si512(b);                                            \
-      __m512i const b1 = _mm512_load_si512(b + 64);                                       \
-      char const* row = a;                                                                \
-      TRIREME_UNROLL                                                                      \
-      for (int r = 0; r < Rows; ++r, row += a_row) {                                      \
-        __m512i const x = _mm512_set1_epi32(*reinterpret_cast<std::int32_t const*>(row)); \
-        sum[r][0] = multiply_add(sum[r][0], x, b0);                                       \
-        sum[r][1] = multiply_add(sum[r][1], x, b1);                                       \
-      }                                                                                   \
-    }                                                                                     \
-    left -= part;                                                                         \
-    if (ahead_rows-- > 0) {                                                               \
-      _mm_prefetch(ahead0, _MM_HINT_T0);                                                  \
-      _mm_prefetch(ahead0 + 64, _MM_HINT_T0);                                             \
-      _mm_prefetch(ahead1, _MM_HINT_T0);                                                  \
-      _mm_prefetch(ahead1 + 64, _MM_HINT_T0);                                             \
-      ahead0 += job.ahead_row[0];                                                         \
-      ahead1 += job.ahead_row[1];                                                         \
-    }                                                                                     \
-  }                                                                                       \
-  float* c = job.c;                                                                       \
-  TRIREME_UNROLL                                                                          \
-  for (int r = 0; r < Rows; ++r, c += job.c_row) {                                        \
-    if (job.accumulate) {                                                                 \
-      sum[r][0] = _mm512_add_ps(sum[r][0], _mm512_loadu_ps(c));                           \
-      sum[r][1] = _mm512_add_ps(sum[r][1], _mm512_loadu_ps(c + 16));                      \
-    }                                                                                     \
-    _mm512_storeu_ps(c, sum[r][0]);                                                       \
-    _mm512_storeu_ps(c + 16, sum[r][1]);                                                  \
+#define TRIREME_PRODUCT_TILE_512(Rows, multiply_add)                          \
+  __m512 sum[Rows][2];                                                        \
+  TRIREME_UNROLL                                                              \
+  for (int r = 0; r < Rows; ++r) sum[r][0] = sum[r][1] = _mm512_setzero_ps(); \
+  char const* a = job.a;                                                      \
+  char const* b = job.b;                                                      \
+  std::ptrdiff_t const a_row = job.a_row;                                     \
+  std::ptrdiff_t const a_step = job.a_step;                                   \
+  char const* ahead0 = job.ahead[0];                                          \
+  char const* ahead1 = job.ahead[1];                                          \
+  int ahead_rows = Rows;                                                      \
+  for (std::int64_t left = job.steps; left > 0;) {                            \
+    std::int64_t const part = left < 8 ? left : 8;                            \
+    for (std::int64_t step = 0; step < part; ++step, a += a_step, b += 128) { \
+      __m512i const b0 = _mm512_load_si512(b);                                \
+      __m512i const b1 = _mm512_load_si512(b + 64);                           \
+      char const* row = a;                                                    \
+      TRIREME_UNROLL                                                          \
+      for (int r = 0; r < Rows; ++r, row += a_row) {                          \
+        __m512i const x = _mm512_set1_epi32(word_at(row));                    \
+        sum[r][0] = multiply_add(sum[r][0], x, b0);                           \
+        sum[r][1] = multiply_add(sum[r][1], x, b1);                           \
+      }                                                                       \
+    }                                                                         \
+    left -= part;                                                             \
+    if (ahead_rows-- > 0) {                                                   \
+      _mm_prefetch(ahead0, _MM_HINT_T0);                                      \
+      _mm_prefetch(ahead0 + 64, _MM_HINT_T0);                                 \
+      _mm_prefetch(ahead1, _MM_HINT_T0);                                      \
+      _mm_prefetch(ahead1 + 64, _MM_HINT_T0);                                 \
+      ahead0 += job.ahead_row[0];                                             \
+      ahead1 += job.ahead_row[1];                                             \
+    }                                                                         \
+  }                                                                           \
+  float* c = job.c;                                                           \
+  TRIREME_UNROLL                                                              \
+  for (int r = 0; r < Rows; ++r, c += job.c_row) {                            \
+    if (job.accumulate) {                                                     \
+      sum[r][0] = _mm512_add_ps(sum[r][0], _mm512_loadu_ps(c));               \
+      sum[r][1] = _mm512_add_ps(sum[r][1], _mm512_loadu_ps(c + 16));          \
+    }                                                                         \
+    _mm512_storeu_ps(c, sum[r][0]);                                           \
+    _mm512_storeu_ps(c + 16, sum[r][1]);                                      \
   }
 
 TRIREME_TARGET_AVX512_BEGIN

@@ -189,11 +189,19 @@ void own_multiply_transposed(product_kernels const& kernels, float* c, T const* 
     auto const count = std::min(m - first, steps * per_word);
     for (std::int64_t top = 0; top < r; top += tiles * kernels.rows) {
       auto const bottom = std::min(r, top + tiles * kernels.rows);
-      for (std::int64_t row = top; row < bottom; row += kernels.rows) {
-        Word* const panel = left + (row - top) / kernels.rows * steps * kernels.panel;
-        int const rows = static_cast<int>(std::min<std::int64_t>(kernels.rows, bottom - row));
-        pack_across(panel, u + first * r + row, r, count, kernels.panel, rows);
-        if (u_sums != nullptr) add_panel_columns(u_sums + row, panel, steps, kernels.panel, rows);
+      // A few rows of all panels at a time: memory is read along rows. A panel's spare columns take what follows.
+      constexpr std::int64_t few = 16;
+      for (std::int64_t at = 0; at < count; at += few) {
+        for (std::int64_t row = top; row < bottom; row += kernels.rows) {
+          Word* const panel = left + ((row - top) / kernels.rows * steps + at / per_word) * kernels.panel;
+          int const columns = static_cast<int>(std::min<std::int64_t>(kernels.panel, r - row));
+          pack_across(panel, u + (first + at) * r + row, r, std::min(few, count - at), kernels.panel, columns);
+        }
+      }
+      for (std::int64_t row = top; row < bottom && u_sums != nullptr; row += kernels.rows) {
+        Word const* const panel = left + (row - top) / kernels.rows * steps * kernels.panel;
+        int const columns = static_cast<int>(std::min<std::int64_t>(kernels.rows, bottom - row));
+        add_panel_columns(u_sums + row, panel, steps, kernels.panel, columns);
       }
       for (std::int64_t j = 0; j < s; j += width) {
         int const columns = static_cast<int>(std::min<std::int64_t>(width, s - j));
@@ -212,8 +220,12 @@ void own_multiply_transposed(product_kernels const& kernels, float* c, T const* 
           job.c = direct ? c + row * s + j : tile;
           job.c_row = direct ? s : width;
           job.accumulate = direct;
-          job.ahead[0] = job.ahead[1] = reinterpret_cast<char const*>(c + row * s + j);
-          job.ahead_row[0] = job.ahead_row[1] = s * 4;
+          job.ahead[0] = reinterpret_cast<char const*>(c + row * s + j);
+          job.ahead_row[0] = s * 4;
+          // Each tile also fetches some rows of the next panel of v.
+          auto const next = std::min(j + width, s - 1);
+          job.ahead[1] = reinterpret_cast<char const*>(v + std::min(first + row - top, m - 1) * s + next);
+          job.ahead_row[1] = s * static_cast<std::int64_t>(sizeof(T));
           small ? kernels.small_tile(job) : kernels.tile(job);
           if (!direct) kernels.store_float({&rule, tile, width, row, j, rows, columns});
         }

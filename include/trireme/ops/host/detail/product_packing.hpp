@@ -1,6 +1,5 @@
 #pragma once
 
-#include <bit>
 #include <cstdint>
 #include <cstring>
 #include <type_traits>
@@ -12,8 +11,24 @@
 // SSE2, which every x86-64 has, is enough: packing is bound by memory.
 namespace trireme::ops::detail {
 
+#if TRIREME_X86
+/// A panel without edges.
+template <int Width>
+TRIREME_INLINE void copy_rows(float* panel, float const* source, std::int64_t ld, std::int64_t k) {
+  for (std::int64_t step = 0; step < k; ++step, panel += Width, source += ld) {
+    TRIREME_UNROLL
+    for (int j = 0; j < Width; j += 4) _mm_storeu_ps(panel + j, _mm_loadu_ps(source + j));
+  }
+}
+#endif
+
 /// Columns of a row-major matrix, its rows being the steps: panel (k, width) from source (k, ld), `columns` wide.
 inline void pack_across(float* panel, float const* source, std::int64_t ld, std::int64_t k, int width, int columns) {
+#if TRIREME_X86
+  if (columns == width && width == 32) return copy_rows<32>(panel, source, ld, k);
+  if (columns == width && width == 16) return copy_rows<16>(panel, source, ld, k);
+  if (columns == width && width == 8) return copy_rows<8>(panel, source, ld, k);
+#endif
   auto const bytes = static_cast<std::size_t>(columns) * sizeof(float);
   for (std::int64_t step = 0; step < k; ++step, panel += width, source += ld) {
     std::memcpy(panel, source, bytes);
@@ -22,8 +37,17 @@ inline void pack_across(float* panel, float const* source, std::int64_t ld, std:
 }
 inline void pack_across(float* panel, bfloat16 const* source, std::int64_t ld, std::int64_t k, int width, int columns) {
   for (std::int64_t step = 0; step < k; ++step, panel += width, source += ld) {
-    for (int j = 0; j < columns; ++j) panel[j] = static_cast<float>(source[j]);
-    for (int j = columns; j < width; ++j) panel[j] = 0;
+    int j = 0;
+#if TRIREME_X86
+    for (; j + 8 <= columns; j += 8) {
+      __m128i const bits = _mm_loadu_si128(reinterpret_cast<__m128i const*>(source + j));
+      __m128i const zero = _mm_setzero_si128();
+      _mm_storeu_si128(reinterpret_cast<__m128i*>(panel + j), _mm_unpacklo_epi16(zero, bits));
+      _mm_storeu_si128(reinterpret_cast<__m128i*>(panel + j + 4), _mm_unpackhi_epi16(zero, bits));
+    }
+#endif
+    for (; j < columns; ++j) panel[j] = static_cast<float>(source[j]);
+    for (; j < width; ++j) panel[j] = 0;
   }
 }
 
@@ -111,23 +135,33 @@ void pack_along(Word* panel, T const* source, std::int64_t ld, std::int64_t k, i
   }
 }
 
-/// sums[j] += the sum of column j of a panel.
-inline void add_panel_columns(float* sums, float const* panel, std::int64_t steps, int width, int columns) {
-  constexpr int most = 32;
-  float total[most] = {};
-  for (std::int64_t step = 0; step < steps; ++step, panel += width) {
-    for (int j = 0; j < width; ++j) total[j] += panel[j];
-  }
-  for (int j = 0; j < columns; ++j) sums[j] += total[j];
-}
-inline void add_panel_columns(float* sums, std::uint32_t const* panel, std::int64_t steps, int width, int columns) {
-  constexpr int most = 32;
-  float total[most] = {};
-  for (std::int64_t step = 0; step < steps; ++step, panel += width) {
-    for (int j = 0; j < width; ++j) {
-      total[j] += std::bit_cast<float>(panel[j] << 16) + std::bit_cast<float>(panel[j] & 0xffff0000U);
+/// sums[j] += the sum of column j of a panel, whose width is 8, 16 or 32.
+template <class Word>
+void add_panel_columns(float* sums, Word const* panel, std::int64_t steps, int width, int columns) {
+  alignas(16) float total[32] = {};
+#if TRIREME_X86
+  for (int j = 0; j < width; j += 8) {
+    __m128 low = _mm_setzero_ps();
+    __m128 high = _mm_setzero_ps();
+    for (std::int64_t step = 0; step < steps; ++step) {
+      auto const* const from = reinterpret_cast<__m128i const*>(panel + step * width + j);
+      __m128i const a = _mm_loadu_si128(from);
+      __m128i const b = _mm_loadu_si128(from + 1);
+      if constexpr (std::is_same_v<Word, float>) {
+        low = _mm_add_ps(low, _mm_castsi128_ps(a));
+        high = _mm_add_ps(high, _mm_castsi128_ps(b));
+      } else {  // a pair of bfloat16: the first in the lower half
+        __m128i const upper = _mm_set1_epi32(static_cast<int>(0xffff0000U));
+        low = _mm_add_ps(
+            low, _mm_add_ps(_mm_castsi128_ps(_mm_slli_epi32(a, 16)), _mm_castsi128_ps(_mm_and_si128(a, upper))));
+        high = _mm_add_ps(
+            high, _mm_add_ps(_mm_castsi128_ps(_mm_slli_epi32(b, 16)), _mm_castsi128_ps(_mm_and_si128(b, upper))));
+      }
     }
+    _mm_store_ps(total + j, low);
+    _mm_store_ps(total + j + 4, high);
   }
+#endif
   for (int j = 0; j < columns; ++j) sums[j] += total[j];
 }
 
