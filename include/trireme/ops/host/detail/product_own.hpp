@@ -86,7 +86,11 @@ void own_multiply(product_kernels const& kernels, store_rule<T> const& rule, T c
 
   int const width = kernels.columns;
   auto const steps = divide_up(k, per_word);
-  auto const parts = divide_up(steps, 1152);
+  bool const convert = sizeof(T) * per_word != sizeof(Word);
+  // A row length of whole pages puts all rows of a tile into one set of the L1 cache.
+  bool const copy_all = convert || k * static_cast<std::int64_t>(sizeof(T)) % 4096 == 0;
+  // Copies serve one block of columns, so where there are copies short parts make that block wide.
+  auto const parts = divide_up(steps, copy_all ? 512 : 1152);
   auto const part = divide_up(divide_up(steps, parts), 8) * 8;
   auto const block = std::max<std::int64_t>(1, cache_bytes / (part * width * 4)) * width;
   auto const partial_ld = block;
@@ -94,8 +98,6 @@ void own_multiply(product_kernels const& kernels, store_rule<T> const& rule, T c
   float* const partial = parts == 1 ? nullptr : partial_buffer.take<float>((rows_at_once + kernels.rows) * partial_ld);
   auto const left_ld = part + 16;
   Word* const left = left_buffer.take<Word>(left_ld * kernels.rows);
-  bool const convert = sizeof(T) * per_word != sizeof(Word);
-  bool const copy = convert || k * static_cast<std::int64_t>(sizeof(T)) % 4096 == 0 || k % per_word != 0;
 
   for (std::int64_t column = 0; column < n; column += block) {
     auto const column_end = std::min(n, column + block);
@@ -104,6 +106,7 @@ void own_multiply(product_kernels const& kernels, store_rule<T> const& rule, T c
       for (std::int64_t step = 0; step < steps; step += part) {
         auto const count = std::min(part, steps - step);
         bool const last = step + count == steps;
+        bool const copy = copy_all || (last && k % per_word != 0);
         for (std::int64_t row = top; row < bottom;) {
           int const rows = static_cast<int>(std::min<std::int64_t>(kernels.rows, bottom - row));
           bool const small = rows <= kernels.small_rows;
