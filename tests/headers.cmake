@@ -17,10 +17,12 @@ endforeach()
 
 if(TRIREME_CLANG AND NOT CMAKE_CXX_COMPILER_ID MATCHES "Clang")
   # One unit that holds everything, and the instantiations that the examples ask for.
-  file(GLOB programs CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/examples/*.cpp)
+  file(GLOB programs CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/examples/*.cpp ${PROJECT_SOURCE_DIR}/examples/*/*.cpp)
   list(APPEND programs ${PROJECT_SOURCE_DIR}/include/trireme/trireme.hpp)
   foreach(program IN LISTS programs)
-    cmake_path(GET program STEM name)
+    cmake_path(RELATIVE_PATH program BASE_DIRECTORY ${PROJECT_SOURCE_DIR}/examples OUTPUT_VARIABLE name)
+    string(REGEX REPLACE "^.*include/trireme/|\\.[ch]pp$" "" name ${name})
+    string(REPLACE "/" "." name ${name})
     trireme_uses_mpi(mpi ${program})
     if(NOT mpi)
       trireme_add_test(headers.clang.${name} TIMEOUT 300 LABELS headers
