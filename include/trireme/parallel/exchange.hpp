@@ -19,6 +19,7 @@
 #include "trireme/core/error.hpp"
 #include "trireme/core/exact_sum.hpp"
 #include "trireme/core/hash.hpp"
+#include "trireme/observe/timeline.hpp"
 #include "trireme/ops/types.hpp"
 #include "trireme/parallel/detail/transport.hpp"
 #include "trireme/parallel/layout.hpp"
@@ -71,9 +72,9 @@ class basic_exchange {
   static constexpr bool sharded = Strategy::optimizer_state == distribution::shard;
   static constexpr bool keeps_master = !std::is_same_v<param_element, master_element>;
   /// Ranks of one address space reduce, update and publish by reading and writing each other's buckets.
-  static constexpr bool can_be_direct = sharded && lossless_identity<Compressor> &&
-                                        std::is_same_v<gradient_element, typename Env::reduce> &&
-                                        has_peers<Comm, gradient_element, space> && has_peers<Comm, param_element, space>;
+  static constexpr bool can_be_direct =
+      sharded && lossless_identity<Compressor> && std::is_same_v<gradient_element, typename Env::reduce> &&
+      has_peers<Comm, gradient_element, space> && has_peers<Comm, param_element, space>;
 
   /// Takes over the parameters of a model: gives them memory, and binds them to it.
   basic_exchange(std::vector<parameter<Env>*> uses, Comm& world, Strategy const& strategy, Compressor const& compressor)
@@ -97,6 +98,11 @@ class basic_exchange {
   [[nodiscard]] parallel::layout const& plan() const noexcept { return layout_; }
   [[nodiscard]] Comm& world() const noexcept { return world_; }
   [[nodiscard]] exchange_times const& times() const noexcept { return times_; }
+  /// From now on every bucket's exchange is recorded in lane 1 of a timeline, which must outlive the exchange.
+  void record(observe::timeline& timeline) {
+    timeline_ = &timeline;
+    for (std::size_t b = 0; b < buckets_.size(); ++b) buckets_[b]->label = timeline.intern(text("bucket ", b));
+  }
   [[nodiscard]] std::vector<parameter<Env>*> const& uses() const noexcept { return uses_; }
   [[nodiscard]] int use_count() const noexcept {
     return static_cast<int>(uses_.empty() ? foreign_.size() : uses_.size());
@@ -192,6 +198,7 @@ class basic_exchange {
     } else {
       for (std::size_t b = 0; b < buckets_.size(); ++b) {
         buckets_[b]->transport->wait();
+        record_bucket(*buckets_[b]);
         kernels::sum_of_squares(slice(b, buckets_[b]->gradient.view()), squares);
       }
     }
@@ -264,15 +271,34 @@ class basic_exchange {
   /// Collective.
   void refresh_parameters() {
     for_each_segment([](int, parallel::layout::piece const&, update_segment<Env> const& segment) {
-      for (auto const& output : segment.outputs) kernels::copy(output, tensor_view<master_element const, space>(segment.value));
+      for (auto const& output : segment.outputs)
+        kernels::copy(output, tensor_view<master_element const, space>(segment.value));
     });
     publish();
+  }
+  /// Collective. Calls f(entry, values) with the whole master value of each tensor; the view is valid during the call.
+  template <class F>
+  void for_each_master(F&& f) {
+    for (int b = 0; b < static_cast<int>(buckets_.size()); ++b) {
+      tensor<master_element, space> whole(shape{layout_.buckets()[static_cast<std::size_t>(b)].elements});
+      auto const [first, count] = accounted_range(b);
+      layout_.for_each_piece(b, first, count, [&](parallel::layout::piece const& piece) {
+        kernels::copy(whole.view().flat(piece.in_bucket, piece.count),
+                      tensor_view<master_element const, space>(master_of(b, piece)));
+      });
+      world_.all_gather(whole.view());
+      for (int const e : layout_.buckets()[static_cast<std::size_t>(b)].entries) {
+        auto const& entry = layout_.at(e);
+        f(entry, tensor_view<master_element const, space>(whole.view().flat(entry.offset, entry.size())));
+      }
+    }
   }
   /// The global hash of this rank's copy of all parameters.
   [[nodiscard]] std::uint64_t hash_of_parameters() const {
     std::uint64_t sum = 0;
     for (auto const& entry : layout_.entries()) {
-      sum += kernels::hash(tensor_view<param_element const, space>(parameter_values(entry)), hash_name(entry.info.name), 0);
+      sum += kernels::hash(tensor_view<param_element const, space>(parameter_values(entry)), hash_name(entry.info.name),
+                           0);
     }
     return sum;
   }
@@ -303,6 +329,8 @@ class basic_exchange {
     int missing = 0;
     double start_time = 0;
     double done_time = 0;
+    std::uint64_t start_ns = 0;
+    std::string_view label;
   };
   static constexpr double not_done = std::numeric_limits<double>::infinity();
   struct second_use {
@@ -332,7 +360,8 @@ class basic_exchange {
     return all;
   }
   static std::int64_t elements(Strategy const& strategy) {
-    auto const count = static_cast<std::int64_t>(strategy.bucket_bytes) / static_cast<std::int64_t>(sizeof(gradient_element));
+    auto const count =
+        static_cast<std::int64_t>(strategy.bucket_bytes) / static_cast<std::int64_t>(sizeof(gradient_element));
     if (count < 1) {
       throw config_error(
           text("trireme::exchange: bucket_bytes is ", strategy.bucket_bytes, "; it must hold a gradient"));
@@ -368,7 +397,8 @@ class basic_exchange {
         kernels::fill(state->master.view(), 0.0);
       }
       for (int const e : bucket.entries) state->uses += static_cast<int>(layout_.at(e).uses.size());
-      state->transport = std::make_unique<bucket_transport>(compressor, state->gradient.view(), world_.size(), world_.rank());
+      state->transport =
+          std::make_unique<bucket_transport>(compressor, state->gradient.view(), world_.size(), world_.rank());
       if constexpr (can_be_direct) {
         if (direct()) {
           state->peer_gradients = world_.peers(state->gradient.view());
@@ -400,9 +430,9 @@ class basic_exchange {
   void take_in(int use) {
     auto const& entry = layout_.at(layout_.entry_of_use(use));
     auto& state = *buckets_[static_cast<std::size_t>(entry.bucket)];
-    kernels::accumulate(state.gradient.view().flat(entry.offset, entry.size()),
-                        tensor_view<param_element const, space>(foreign_[static_cast<std::size_t>(use)].gradient.flat()),
-                        weight_);
+    kernels::accumulate(
+        state.gradient.view().flat(entry.offset, entry.size()),
+        tensor_view<param_element const, space>(foreign_[static_cast<std::size_t>(use)].gradient.flat()), weight_);
   }
 
   // In order, so that every rank starts the same collectives in the same order.
@@ -412,6 +442,7 @@ class basic_exchange {
       add_uses(static_cast<int>(next_));
       state.start_time = now();
       state.done_time = not_done;
+      if (timeline_ != nullptr) state.start_ns = observe::timeline::now();
       if (!direct()) state.transport->begin(world_);
     }
   }
@@ -431,6 +462,11 @@ class basic_exchange {
       auto& state = *buckets_[b];
       if (state.transport->test() && state.done_time == not_done) state.done_time = now();
     }
+  }
+
+  void record_bucket(bucket_state const& state) {
+    if (timeline_ == nullptr) return;
+    timeline_->record({state.label, "exchange", state.start_ns, observe::timeline::now(), 1});
   }
 
   // Fused, no rank sees the sum before the update: each checks all of its own gradients, and the vote is the barrier.
@@ -457,6 +493,7 @@ class basic_exchange {
                         std::span<tensor_view<gradient_element const, space> const>(terms_), reduction::sum{});
         kernels::sum_of_squares(tensor_view<gradient_element const, space>(own), squares);
       }
+      record_bucket(state);
     }
   }
 
@@ -476,15 +513,15 @@ class basic_exchange {
     for (std::size_t b = 0; b < buckets_.size(); ++b) {
       auto const [first, count] = owned_range(static_cast<int>(b));
       layout_.for_each_piece(static_cast<int>(b), first, count, [&](parallel::layout::piece const& piece) {
-        kernels::copy(
-            foreign_of(piece.entry).gradient.flat(piece.in_entry, piece.count),
-            tensor_view<gradient_element const, space>(buckets_[b]->gradient.view().flat(piece.in_bucket, piece.count)));
+        kernels::copy(foreign_of(piece.entry).gradient.flat(piece.in_entry, piece.count),
+                      tensor_view<gradient_element const, space>(
+                          buckets_[b]->gradient.view().flat(piece.in_bucket, piece.count)));
       });
     }
   }
 
   std::span<tensor_view<gradient_element const, space> const> gradient_terms_of(int bucket,
-                                                                        parallel::layout::piece const& piece) {
+                                                                                parallel::layout::piece const& piece) {
     auto const& state = *buckets_[static_cast<std::size_t>(bucket)];
     terms_.clear();
     if (direct() && fused_) {
@@ -557,6 +594,7 @@ class basic_exchange {
   double weight_ = 1;
   bool fused_ = false;
   exchange_times times_;
+  observe::timeline* timeline_ = nullptr;
 };
 
 }  // namespace trireme

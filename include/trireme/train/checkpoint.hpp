@@ -59,11 +59,8 @@ inline formats::json::value to_json(run_description const& run) {
                                      {"residual_ranks", run.residual_ranks}});
 }
 inline formats::json::value to_json(progress const& at) {
-  return formats::json::value::make({{"step", at.step},
-                                     {"updates", at.updates},
-                                     {"seed", at.seed},
-                                     {"epoch", at.epoch},
-                                     {"position", at.position}});
+  return formats::json::value::make(
+      {{"step", at.step}, {"updates", at.updates}, {"seed", at.seed}, {"epoch", at.epoch}, {"position", at.position}});
 }
 inline progress progress_from(formats::json::value const& from) {
   return {from.at("step").as_int64(), from.at("updates").as_int64(), from.at("seed").as_uint64(),
@@ -93,7 +90,8 @@ inline void expect_same_run(std::string const& path, formats::json::value const&
 template <class T, class Space>
 std::vector<std::byte> bytes_of(tensor_view<T, Space> view) {
   std::vector<std::byte> bytes(view.bytes());
-  ops::on<Space>::download(std::span<T>(reinterpret_cast<T*>(bytes.data()), static_cast<std::size_t>(view.size())), view);
+  ops::on<Space>::download(std::span<T>(reinterpret_cast<T*>(bytes.data()), static_cast<std::size_t>(view.size())),
+                           view);
   return bytes;
 }
 
@@ -135,9 +133,7 @@ void save(Comm& world, std::string const& directory, run_description const& run,
       if (world.rank() == 0) detail::make_empty(directory, temporary, files);
     });
     detail::file_record own;
-    together(world, [&] {
-      own = detail::write_pieces(detail::rank_file(temporary, world.rank()), for_each, files);
-    });
+    together(world, [&] { own = detail::write_pieces(detail::rank_file(temporary, world.rank()), for_each, files); });
     auto const records = detail::gather(world, own);
     together(world, [&] {
       if (world.rank() != 0) return;

@@ -62,8 +62,8 @@ template <class... Policies>
 [[nodiscard]] auto make_trainer(Policies&&... policies) {
   if constexpr (check_policies<Policies...>()) {
     using slots = detail::resolve<std::remove_cvref_t<Policies>...>;
-    return basic_trainer<typename slots::model, typename slots::optimizer, typename slots::comm, typename slots::parallel,
-                         typename slots::precision, typename slots::compression>(
+    return basic_trainer<typename slots::model, typename slots::optimizer, typename slots::comm,
+                         typename slots::parallel, typename slots::precision, typename slots::compression>(
         detail::pick<slot::model, void>(std::forward<Policies>(policies)...),
         detail::pick<slot::optimizer, void>(std::forward<Policies>(policies)...),
         detail::pick<slot::communicator, void>(policies...),
@@ -78,7 +78,8 @@ template <class... Policies>
 namespace detail {
 
 template <class T, class Space>
-[[nodiscard]] std::vector<foreign_parameter<T, Space>> as_foreign(std::vector<foreign_parameter<T, Space>> const& list) {
+[[nodiscard]] std::vector<foreign_parameter<T, Space>> as_foreign(
+    std::vector<foreign_parameter<T, Space>> const& list) {
   return list;
 }
 /// The element type of what a model lets be visited: its value_type, float where it names none.
@@ -87,7 +88,7 @@ struct element_of {
   using type = float;
 };
 template <class Model>
-  requires requires { typename Model::value_type; }
+requires requires { typename Model::value_type; }
 struct element_of<Model> {
   using type = typename Model::value_type;
 };
@@ -110,8 +111,8 @@ struct check_exchange_policies {
 };
 template <bool Ok>
 struct assert_exchange_policies {
-  static_assert(Ok,
-                "trireme::make_exchange: takes parameters, a world, and at most one parallel strategy and one compressor");
+  static_assert(
+      Ok, "trireme::make_exchange: takes parameters, a world, and at most one parallel strategy and one compressor");
 };
 
 }  // namespace detail
@@ -119,16 +120,18 @@ struct assert_exchange_policies {
 /// Only the exchange, for a training loop of one's own.
 ///
 /// @param parameters  a std::vector<foreign_parameter<float>> (or double), or anything with visit_parameters.
-/// @param policies    a parallel strategy and a compressor, in any order; parallel::data and compression::none if absent.
-/// Ranks    collective.
-/// @returns basic_exchange on the caller's memory: gradients are read when they are ready, the mean over ranks is written
+/// @param policies    a parallel strategy and a compressor, in any order; parallel::data and compression::none if
+/// absent. Ranks    collective.
+/// @returns basic_exchange on the caller's memory: gradients are read when they are ready, the mean over ranks is
+/// written
 ///          back by finish(), updated values are gathered by publish().
 template <class Parameters, class Comm, class... Policies>
 [[nodiscard]] auto make_exchange(Parameters&& parameters, Comm& world, Policies&&... policies) {
   using checks = detail::check_exchange_policies<std::remove_cvref_t<Policies>...>;
   static_cast<void>(sizeof(detail::assert_exchange_policies<checks::ok>));
   using strategy = typename detail::find<slot::parallel, parallel::data, std::remove_cvref_t<Policies>...>::type;
-  using compressor = typename detail::find<slot::compression, compression::none, std::remove_cvref_t<Policies>...>::type;
+  using compressor =
+      typename detail::find<slot::compression, compression::none, std::remove_cvref_t<Policies>...>::type;
   auto list = detail::as_foreign(parameters);
   using value = typename decltype(list.front().value)::value_type;
   using space = typename decltype(list.front().value)::space;

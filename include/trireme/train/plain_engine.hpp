@@ -25,8 +25,10 @@ class plain_engine {
 
   [[nodiscard]] std::vector<foreign_parameter<value, space>> parameters() {
     std::vector<foreign_parameter<value, space>> all;
-    model_->visit_parameters([&](std::string const& name, tensor_view<value, space> values,
-                                 tensor_view<value, space> gradient) { all.push_back({name, values, gradient}); });
+    model_->visit_parameters(
+        [&](std::string const& name, tensor_view<value, space> values, tensor_view<value, space> gradient) {
+          all.push_back({name, values, gradient});
+        });
     if (reported_.empty()) {
       for (auto const& each : all) names_.push_back(each.name);
       reported_.assign(all.size(), false);

@@ -6,26 +6,26 @@ namespace trireme {
 
 /// What one step was; the same on every rank but for `seconds`.
 struct step_report {
-  std::int64_t step = 0;      ///< counted from 0
-  double loss = 0;            ///< mean over the step's samples on all ranks
-  double norm = 0;            ///< global gradient norm before clipping
-  double rate = 0;            ///< learning rate
-  std::int64_t samples = 0;   ///< over all ranks
+  std::int64_t step = 0;     ///< counted from 0
+  double loss = 0;           ///< mean over the step's samples on all ranks
+  double norm = 0;           ///< global gradient norm before clipping
+  double rate = 0;           ///< learning rate
+  std::int64_t samples = 0;  ///< over all ranks
   double seconds = 0;
-  bool skipped = false;       ///< a gradient was not finite on some rank: nothing was changed
+  bool skipped = false;  ///< a gradient was not finite on some rank: nothing was changed
 };
 
 /// What one call of fit() was.
 struct fit_report {
   std::int64_t first_step = 0;
-  std::int64_t steps = 0;     ///< taken in this call
-  std::int64_t samples = 0;   ///< over all ranks
+  std::int64_t steps = 0;    ///< taken in this call
+  std::int64_t samples = 0;  ///< over all ranks
   std::int64_t skipped = 0;
   double first_loss = 0;
   double last_loss = 0;
   double last_norm = 0;
   double seconds = 0;
-  bool stopped = false;       ///< some rank asked for it
+  bool stopped = false;  ///< some rank asked for it
 
   void add(step_report const& done) noexcept {
     if (steps == 0) first_loss = done.loss;

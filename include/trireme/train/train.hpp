@@ -1,5 +1,6 @@
 #pragma once
 
+#include "trireme/train/any_trainer.hpp"
 #include "trireme/train/checkpoint.hpp"
 #include "trireme/train/compatibility.hpp"
 #include "trireme/train/make.hpp"

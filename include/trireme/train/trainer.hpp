@@ -18,6 +18,7 @@
 #include "trireme/core/type_name.hpp"
 #include "trireme/data/evaluation.hpp"
 #include "trireme/data/loader.hpp"
+#include "trireme/observe/timeline.hpp"
 #include "trireme/parallel/exchange.hpp"
 #include "trireme/train/checkpoint.hpp"
 #include "trireme/train/optimizer_state.hpp"
@@ -43,10 +44,10 @@ struct engine_of<Env, Model> {
 
 /// How long to train, and with what. Numbers only; whatever changes types is a policy.
 struct fit_options {
-  std::int64_t steps = 0;              ///< of the whole schedule, counted from the first step ever taken
-  std::int64_t batch = 32;             ///< samples a step, over all ranks
-  std::int64_t micro_batches = 0;      ///< logical micro-batches of a batch; 0 = one a rank
-  std::int64_t stop_after = -1;        ///< leave after this many steps of the schedule; -1 = at its end
+  std::int64_t steps = 0;          ///< of the whole schedule, counted from the first step ever taken
+  std::int64_t batch = 32;         ///< samples a step, over all ranks
+  std::int64_t micro_batches = 0;  ///< logical micro-batches of a batch; 0 = one a rank
+  std::int64_t stop_after = -1;    ///< leave after this many steps of the schedule; -1 = at its end
   friend bool operator==(fit_options const&, fit_options const&) = default;
 };
 
@@ -134,10 +135,11 @@ class basic_trainer {
   /// The model's outputs for some inputs (n, outputs), computed by this rank alone. A GPT gives the logits of what
   /// follows each sample.
   template <class Features>
-  [[nodiscard]] tensor<float> predict(Features const& features)
-    requires staged
-  {
-    auto const out = engine_.predict(make_samples(tensor_view(features), tensor_view<float const>{}));
+  [[nodiscard]] tensor<float> predict(Features const& features) requires(staged && !std::is_same_v<Features, samples>) {
+    return predict(make_samples(tensor_view(features), tensor_view<float const>{}));
+  }
+  [[nodiscard]] tensor<float> predict(samples const& batch) requires staged {
+    auto const out = engine_.predict(batch);
     tensor<float> result(out.extents());
     if constexpr (std::is_same_v<typename env::compute, float>) {
       ops::on<space>::download(result.span(), out);
@@ -166,11 +168,18 @@ class basic_trainer {
   /// through a flag that on_step reads, not directly.
   void request_stop() noexcept { wants_stop_ = true; }
 
+  /// From now on phases and exchanges are recorded in a timeline, which must outlive the trainer.
+  void record(observe::timeline& timeline) {
+    timeline_ = &timeline;
+    exchange_.record(timeline);
+  }
+
   /// Steps taken, skipped ones included.
   [[nodiscard]] std::int64_t steps() const noexcept { return step_; }
   [[nodiscard]] std::uint64_t seed() const noexcept { return seed_; }
   [[nodiscard]] Comm& world() const noexcept { return world_; }
   [[nodiscard]] auto& exchange() noexcept { return exchange_; }
+  [[nodiscard]] auto const& exchange() const noexcept { return exchange_; }
   [[nodiscard]] auto& engine() noexcept { return engine_; }
   [[nodiscard]] Optimizer const& optimizer() const noexcept { return optimizer_; }
 
@@ -183,8 +192,8 @@ class basic_trainer {
     });
     world_.all_reduce(tensor_view<std::uint64_t>(&sum, shape{1}), reduction::sum{});
     auto const progress = progress_of_run();
-    for (auto const number : {static_cast<std::uint64_t>(progress.step), static_cast<std::uint64_t>(progress.updates), progress.seed, progress.epoch,
-                              static_cast<std::uint64_t>(progress.position)}) {
+    for (auto const number : {static_cast<std::uint64_t>(progress.step), static_cast<std::uint64_t>(progress.updates),
+                              progress.seed, progress.epoch, static_cast<std::uint64_t>(progress.position)}) {
       sum = mix(sum ^ mix(number));
     }
     return sum;
@@ -192,15 +201,16 @@ class basic_trainer {
 
   /// Collective. Publishes a checkpoint in `directory` and keeps the one before it; see checkpoint.hpp.
   void save(std::string const& directory, formats::file_system& files = formats::real_files()) {
-    checkpoint::save(world_, directory, description(), progress_of_run(), world_.rank(),
-                     [&](auto&& piece) { for_each_state(piece); }, files);
+    checkpoint::save(
+        world_, directory, description(), progress_of_run(),
+        [&](auto&& piece) { for_each_state(piece); }, files);
   }
 
   /// Collective. Takes all state from the newest checkpoint in `directory`, whatever number of ranks or strategy wrote
   /// it (error feedback asks for the same number of ranks).
   void load(std::string const& directory, formats::file_system& files = formats::real_files()) {
-    auto const progress = checkpoint::load(world_, directory, description(),
-                                           [&](auto&& piece) { for_each_state(piece); }, files);
+    auto const progress = checkpoint::load(
+        world_, directory, description(), [&](auto&& piece) { for_each_state(piece); }, files);
     step_ = progress.step;
     updates_ = progress.updates;
     seed_ = progress.seed;
@@ -256,9 +266,11 @@ class basic_trainer {
 
   step_report run_step(std::span<samples const> micro_batches, std::int64_t total) {
     auto const start = clock::now();
-    exchange_.begin();
-    auto const sum = accumulate(micro_batches, total);
-    auto const result = exchange_.finish(wants_stop_ ? 1 : 0, true);
+    auto const sum = timed("forward, backward", [&] {
+      exchange_.begin();
+      return accumulate(micro_batches, total);
+    });
+    auto const result = timed("finish", [&] { return exchange_.finish(wants_stop_ ? 1 : 0, true); });
     step_report done{.step = step_, .rate = optimizer_.rate_at(step_), .samples = total};
     done.loss = mean_over_ranks(sum);
     done.norm = result.norm;
@@ -267,8 +279,8 @@ class basic_trainer {
     if (result.finite) {
       double const limit = optimizer_.clip;
       double const scale = limit > 0 && result.norm > limit ? limit / (result.norm + 1e-6) : 1.0;
-      moments_.update(exchange_, optimizer_, updates_, scale);
-      exchange_.publish();
+      timed("update", [&] { moments_.update(exchange_, optimizer_, updates_, scale); });
+      timed("publish", [&] { exchange_.publish(); });
       engine_.invalidate();
       ++updates_;
       skips_ = 0;
@@ -280,6 +292,13 @@ class basic_trainer {
     ++step_;
     done.seconds = seconds_since(start);
     return done;
+  }
+
+  template <class Body>
+  auto timed(std::string_view phase, Body&& body) {
+    if (timeline_ == nullptr) return body();
+    observe::timeline::span const span(*timeline_, phase, "step");
+    return body();
   }
 
   loss_sum accumulate(std::span<samples const> micro_batches, std::int64_t total) {
@@ -328,9 +347,7 @@ class basic_trainer {
     auto const full = describe(Optimizer{});
     return full.substr(0, full.find('{'));
   }
-  checkpoint::progress progress_of_run() const {
-    return {step_, updates_, seed_, position_.epoch, position_.position};
-  }
+  checkpoint::progress progress_of_run() const { return {step_, updates_, seed_, position_.epoch, position_.position}; }
 
   Optimizer optimizer_;
   std::string model_text_;
@@ -345,6 +362,7 @@ class basic_trainer {
   std::int64_t step_ = 0;
   std::int64_t updates_ = 0;
   std::int64_t skips_ = 0;
+  observe::timeline* timeline_ = nullptr;
   bool wants_stop_ = false;
   bool stopped_ = false;
 };

@@ -60,7 +60,8 @@ inline constexpr std::string_view step_prefix = "step-";
 }
 [[nodiscard]] inline std::string newest(std::string const& directory) {
   auto const steps = steps_in(directory);
-  if (steps.empty()) throw io_error(directory, "there is no checkpoint here; start without --resume, or name the run that has one");
+  if (steps.empty())
+    throw io_error(directory, "there is no checkpoint here; start without --resume, or name the run that has one");
   return directory + "/" + steps.back();
 }
 
@@ -163,7 +164,8 @@ inline void publish(std::string const& directory, std::string const& temporary, 
   auto const expected = formats::read_text(path + "/manifest.sha256", 4096, files);
   auto const digest = sha256_text(std::as_bytes(std::span(content)));
   if (expected != digest + "  manifest.json\n") {
-    throw format_error(manifest_path, 0, "its SHA-256 is not the one in manifest.sha256: the checkpoint is damaged; remove "
+    throw format_error(manifest_path, 0,
+                       "its SHA-256 is not the one in manifest.sha256: the checkpoint is damaged; remove "
                        "its directory to go on from the one before it");
   }
   auto manifest = formats::json::parse(content, manifest_path);
@@ -179,7 +181,8 @@ class piece_index {
  public:
   piece_index(std::string const& path, formats::json::value const& records, formats::file_system& files) {
     auto const& all = records.as_array();
-    for (std::size_t rank = 0; rank < all.size(); ++rank) add(rank_file(path, static_cast<int>(rank)), all[rank], files);
+    for (std::size_t rank = 0; rank < all.size(); ++rank)
+      add(rank_file(path, static_cast<int>(rank)), all[rank], files);
   }
   /// All numbers of all pieces.
   [[nodiscard]] std::int64_t elements() const noexcept { return elements_; }
@@ -206,8 +209,8 @@ class piece_index {
       covered += end - begin;
     }
     if (covered != count) {
-      throw missing(text("elements ", first, " to ", first + count, " of \"", name, "\" are covered ", covered, " times ",
-                         "instead of ", count));
+      throw missing(text("elements ", first, " to ", first + count, " of \"", name, "\" are covered ", covered,
+                         " times ", "instead of ", count));
     }
     return out;
   }
@@ -259,15 +262,17 @@ class piece_index {
   }
   [[nodiscard]] static std::vector<std::byte> verified(piece const& from, dtype type) {
     if (!(from.entry->type == formats::safetensors::stored_type(type))) {
-      throw format_error(from.reader->path(), 0, text("\"", from.entry->name, "\" is of type ", from.entry->type.name(),
-                                                      ", but this run's is ", name_of(type)));
+      throw format_error(from.reader->path(), 0,
+                         text("\"", from.entry->name, "\" is of type ", from.entry->type.name(), ", but this run's is ",
+                              name_of(type)));
     }
     std::vector<std::byte> bytes(static_cast<std::size_t>(from.count) * size_of(type));
     from.reader->read(*from.entry, 0, bytes);
     auto const* const expected = from.reader->note("sha256:" + from.entry->name);
     if (expected == nullptr || *expected != sha256_text(bytes)) {
       throw format_error(from.reader->path(), from.entry->begin,
-                         text("the SHA-256 of \"", from.entry->name, "\" is wrong: the file is damaged; remove this "
+                         text("the SHA-256 of \"", from.entry->name,
+                              "\" is wrong: the file is damaged; remove this "
                               "checkpoint's directory to go on from the one before it"));
     }
     return bytes;

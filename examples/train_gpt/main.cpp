@@ -1,0 +1,363 @@
+// Trains a GPT on the bytes of a text, with one rank a core (or a process), and leaves a run directory behind.
+// scripts/train builds and starts it; --help lists the options.
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <exception>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <vector>
+
+#include "generate.hpp"
+#include "options.hpp"
+#include "presets.hpp"
+#include "run_files.hpp"
+#include "trireme/formats/chrome_trace.hpp"
+#include "trireme/formats/tensorboard.hpp"
+#include "trireme/observe/progress.hpp"
+#include "trireme/observe/timeline.hpp"
+#include "world.hpp"
+
+namespace json = trireme::formats::json;
+using namespace trireme;
+
+namespace {
+
+std::atomic<bool> asked_to_stop{false};
+static_assert(std::atomic<bool>::is_always_lock_free);
+extern "C" void ask_to_stop(int) { asked_to_stop = true; }
+
+using steady = std::chrono::steady_clock;
+double seconds_since(steady::time_point start) { return std::chrono::duration<double>(steady::now() - start).count(); }
+
+int cores() { return static_cast<int>(std::max(1U, std::thread::hardware_concurrency())); }
+
+/// Everything that the options say, checked, and equal on every rank.
+struct plan {
+  run_files files;
+  bool resume;
+  std::string text;
+  std::int64_t steps, stop_after, batch, micro_batches, save_every;
+  std::uint64_t seed;
+  nn::gpt model;
+  optim::adamw optimizer;
+  preset policies;
+  std::string parallel, precision, compression;
+
+  explicit plan(options const& given)
+      : files{given.text("runs") + "/" + given.text("name")},
+        resume(given.resume()),
+        text(given.text("text")),
+        steps(given.number("steps", 1)),
+        stop_after(given.number("stop-after", -1)),
+        batch(given.number("batch", 1)),
+        micro_batches(given.number("micro-batches", 0)),
+        save_every(given.number("save-every", 0)),
+        seed(static_cast<std::uint64_t>(given.number("seed", 0))),
+        model{.vocabulary = 256,
+              .context = given.number("context", 2),
+              .layers = given.number("layers", 1),
+              .heads = given.number("heads", 1),
+              .channels = given.number("channels", 1),
+              .dropout = given.real("dropout")},
+        optimizer{.schedule = optim::cosine{.peak = given.real("rate"),
+                                            .warmup = std::min<std::int64_t>(100, steps / 10 + 1),
+                                            .total = steps,
+                                            .floor = given.real("rate") / 10},
+                  .beta2 = 0.95,
+                  .decay = 0.1,
+                  .clip = 1.0},
+        policies{static_cast<parallel_preset>(given.choice("parallel", {"data", "zero1"})),
+                 static_cast<compression_preset>(given.choice("compression", {"none", "bf16", "topk"}))},
+        parallel(given.text("parallel")),
+        precision(given.text("precision")),
+        compression(given.text("compression")) {
+    static_cast<void>(given.choice("precision", {"fp32", "bf16"}));
+    model.validate();
+    if (text.empty()) throw config_error("--text names no file; scripts/train gives one");
+    if (given.text("name").empty() || given.text("name").find('/') != std::string::npos) {
+      throw config_error(trireme::text("--name is \"", given.text("name"), "\"; it is the name of a directory in ",
+                                       given.text("runs")));
+    }
+  }
+};
+
+/// Held-out loss in float, whatever the run's precision: it is the loss of the model that is written to disk.
+class float_evaluation {
+ public:
+  explicit float_evaluation(nn::gpt const& model)
+      : engine_(model), exchange_(engine_.uses(), self_, trireme::parallel::data{}, trireme::compression::none{}) {}
+
+  /// Collective.
+  double operator()(any_trainer& trainer, world_type& world, data::held_out_windows const& windows) {
+    trainer.for_each_parameter([&](std::string const& name, shape const&, std::span<float const> values) {
+      for (auto const& entry : exchange_.plan().entries()) {
+        if (entry.info.name == name)
+          std::copy(values.begin(), values.end(), exchange_.parameter_values(entry).span().begin());
+      }
+    });
+    engine_.invalidate();
+    loss_sum sum;
+    for (auto const& part : data::evaluation_batches(windows, 8, world.rank(), world.size()))
+      sum += engine_.evaluate(part);
+    double both[2] = {sum.sum, static_cast<double>(sum.count)};
+    world.all_reduce(tensor_view<double>(both, shape{2}), reduction::sum{});
+    return both[0] / both[1];
+  }
+
+ private:
+  using env = environment<precision::fp32>;
+  comm::self_world self_;
+  staged_engine<env> engine_;
+  basic_exchange<env, comm::self_world, trireme::parallel::data, trireme::compression::none> exchange_;
+};
+
+/// One rank's way through a run.
+class run {
+ public:
+  run(plan const& what, world_type& world, data::token_split const& text)
+      : plan_(what),
+        world_(world),
+        training_(text.training),
+        held_out_(held_out_part(text)),
+        timeline_(world.rank(), std::size_t{1} << 15),
+        trainer_(what.precision == "fp32" ? make_fp32(what.policies, what.model, what.optimizer, world)
+                                          : make_bf16(what.policies, what.model, what.optimizer, world)),
+        held_out_loss_(what.model) {
+    trainer_->initialise(what.seed);
+    trainer_->record(timeline_);
+  }
+
+  void operator()() {
+    auto const start = steady::now();
+    begin();
+    log_.emplace(event_file());
+    sent_ = world_.traffic().bytes_sent;
+    trainer_->on_step([&](step_report const& done) { after_step(done); });
+    auto const report = trainer_->fit(training_, {.steps = plan_.steps,
+                                                  .batch = plan_.batch,
+                                                  .micro_batches = plan_.micro_batches,
+                                                  .stop_after = plan_.stop_after});
+    progress_.finish();
+    if (saved_at_ != trainer_->steps()) trainer_->save(plan_.files.checkpoints());
+    finish(report, seconds_since(start));
+  }
+
+ private:
+  static constexpr std::int64_t most_held_out_tokens = 1 << 17;
+
+  [[nodiscard]] bool writes() const { return world_.rank() == 0; }
+  static data::held_out_windows held_out_part(data::token_split const& text) {
+    auto whole = text.held_out.description();
+    auto const windows =
+        std::min(text.held_out.size(), std::max<std::int64_t>(1, most_held_out_tokens / whole.context));
+    whole.last_byte = whole.first_byte + windows * whole.context - 1;
+    return whole.open_held_out();
+  }
+  [[nodiscard]] std::string event_file() const {
+    if (!writes()) return "/dev/null";
+    char host[256] = "localhost";
+    ::gethostname(host, sizeof host - 1);
+    auto const now = std::chrono::system_clock::now().time_since_epoch();
+    return plan_.files.at(trireme::text("events.out.tfevents.",
+                                        std::chrono::duration_cast<std::chrono::seconds>(now).count(), ".", host, ".",
+                                        static_cast<std::int64_t>(::getpid()))
+                              .c_str());
+  }
+
+  // Either from the checkpoint, or from the start; a first checkpoint is saved at once, so that a run can always be
+  // resumed.
+  void begin() {
+    if (plan_.resume && checkpoint::exists(plan_.files.checkpoints())) {
+      trainer_->load(plan_.files.checkpoints());
+      saved_at_ = trainer_->steps();
+      history_ = history::read(plan_.files.at("history.json"));
+      if (writes()) std::fprintf(stderr, "going on from step %lld\n", static_cast<long long>(trainer_->steps()));
+      return;
+    }
+    history_.held_out_first = held_out_loss_(*trainer_, world_, held_out_);
+    if (writes()) history_.write(plan_.files.at("history.json"));
+    trainer_->save(plan_.files.checkpoints());
+    saved_at_ = 0;
+  }
+
+  void after_step(step_report const& done) {
+    traffic_ += world_.traffic().bytes_sent - sent_;
+    busy_ += done.seconds;
+    tokens_ += done.samples * plan_.model.context;
+    if (done.step == 0) {
+      history_.loss_first = done.loss;
+      if (writes()) history_.write(plan_.files.at("history.json"));
+    }
+    if (writes()) {
+      auto const rate = static_cast<double>(tokens_) / busy_;
+      log_->add(done.step, {{"loss/train", static_cast<float>(done.loss)},
+                            {"gradient/norm", static_cast<float>(done.norm)},
+                            {"learning_rate", static_cast<float>(done.rate)},
+                            {"tokens_per_second", static_cast<float>(rate)}});
+      progress_.update({done.step + 1, plan_.steps, done.loss, rate, seconds_since(start_)});
+    }
+    if (asked_to_stop) trainer_->request_stop();
+    if (plan_.save_every > 0 && (done.step + 1) % plan_.save_every == 0) {
+      trainer_->save(plan_.files.checkpoints());
+      saved_at_ = done.step + 1;
+    }
+    sent_ = world_.traffic().bytes_sent;
+  }
+
+  void finish(fit_report const& report, double seconds) {
+    auto const held_out = held_out_loss_(*trainer_, world_, held_out_);
+    auto const hash = trainer_->state_hash();
+    write_model(plan_.files.at("model"), plan_.model, *trainer_, writes());
+    write_timeline();
+    if (!writes()) return;
+    auto const steps = std::max<std::int64_t>(report.steps, 1);
+    auto const summary =
+        json::value::make({{"communicator", std::string(world_type::name)},
+                           {"ranks", world_.size()},
+                           {"parallel", plan_.parallel},
+                           {"precision", plan_.precision},
+                           {"compression", plan_.compression},
+                           {"steps", trainer_->steps()},
+                           {"seed", plan_.seed},
+                           {"loss_first", history_.loss_first},
+                           {"loss_last", report.last_loss},
+                           {"gradient_norm", report.last_norm},
+                           {"held_out_first", history_.held_out_first},
+                           {"held_out_last", held_out},
+                           {"text", plan_.text},
+                           {"context", plan_.model.context},
+                           {"held_out_begin", held_out_.description().first_byte},
+                           {"held_out_windows", held_out_.size()},
+                           {"tokens_per_second", busy_ > 0 ? static_cast<double>(tokens_) / busy_ : 0.0},
+                           {"bytes_sent_per_step", static_cast<double>(traffic_) / static_cast<double>(steps)},
+                           {"exchange_hidden", trainer_->times().hidden()},
+                           {"state_hash", hexadecimal(hash)},
+                           {"seconds", seconds},
+                           {"model", to_string(plan_.model)},
+                           {"optimizer", to_string(plan_.optimizer)}});
+    formats::atomic_write(plan_.files.at("summary.json"), json::to_string(summary, 2) + "\n");
+    std::printf("\n%s after %lld of %lld steps: held-out loss %.4f -> %.4f nats a byte, %.0f tokens/s on %d ranks\n",
+                report.stopped ? "stopped" : "done", static_cast<long long>(trainer_->steps()),
+                static_cast<long long>(plan_.steps), history_.held_out_first, held_out,
+                busy_ > 0 ? static_cast<double>(tokens_) / busy_ : 0.0, world_.size());
+    auto const sample = generate(*trainer_, "In the beginning", plan_.model.context, 240, plan_.seed);
+    std::printf("\n%s\n\n", sample.c_str());
+    std::printf(
+        "the run     %s/summary.json\nthe model   %s/model (GPT2LMHeadModel.from_pretrained reads it)\n"
+        "checkpoint  %s (--name and --resume go on from it)\nto look at  tensorboard --logdir %s; "
+        "%s/timeline.json in ui.perfetto.dev\n",
+        plan_.files.directory.c_str(), plan_.files.directory.c_str(), plan_.files.checkpoints().c_str(),
+        plan_.files.directory.c_str(), plan_.files.directory.c_str());
+  }
+
+  // Every rank's timeline travels to rank 0, padded to one length.
+  void write_timeline() {
+    auto const own = observe::pack(timeline_);
+    std::int64_t longest = static_cast<std::int64_t>(own.size());
+    world_.all_reduce(tensor_view<std::int64_t>(&longest, shape{1}), reduction::max{});
+    std::vector<std::uint8_t> all(static_cast<std::size_t>(longest * world_.size()));
+    std::vector<std::int64_t> sizes(static_cast<std::size_t>(world_.size()));
+    sizes[static_cast<std::size_t>(world_.rank())] = static_cast<std::int64_t>(own.size());
+    std::copy_n(reinterpret_cast<std::uint8_t const*>(own.data()), own.size(), all.begin() + longest * world_.rank());
+    world_.all_gather(tensor_view<std::int64_t>(sizes));
+    world_.all_gather(tensor_view<std::uint8_t>(all));
+    if (!writes()) return;
+    std::vector<observe::unpacked_timeline> ranks;
+    std::vector<trace_process> processes;
+    for (int rank = 0; rank < world_.size(); ++rank) {
+      ranks.push_back(observe::unpack(std::as_bytes(std::span(all).subspan(
+          static_cast<std::size_t>(longest * rank), static_cast<std::size_t>(sizes[static_cast<std::size_t>(rank)])))));
+    }
+    for (auto const& each : ranks) processes.push_back(each.process());
+    formats::chrome_trace::write(plan_.files.at("timeline.json"), processes);
+  }
+
+  plan const& plan_;
+  world_type& world_;
+  data::token_windows training_;
+  data::held_out_windows held_out_;
+  observe::timeline timeline_;
+  std::unique_ptr<any_trainer> trainer_;
+  float_evaluation held_out_loss_;
+  std::optional<formats::tensorboard::writer> log_;
+  observe::progress progress_;
+  history history_;
+  steady::time_point start_ = steady::now();
+  std::int64_t saved_at_ = -1;
+  std::int64_t tokens_ = 0;
+  std::uint64_t sent_ = 0;
+  std::uint64_t traffic_ = 0;
+  double busy_ = 0;
+};
+
+/// Rank 0 prepares the run's directory; the others wait for it.
+void prepare(plan const& what, options const& given, world_type& world) {
+  trireme::detail::together(world, [&] {
+    if (world.rank() != 0 || what.resume) return;
+    auto const aside = what.files.make_new();
+    if (!aside.empty()) {
+      std::fprintf(stderr, "%s held an earlier run, which is now %s\n", what.files.directory.c_str(), aside.c_str());
+    }
+    formats::atomic_write(what.files.at("options.json"), given.to_json());
+  });
+}
+
+void train(options& given, int ranks) {
+  if (given.resume()) {
+    run_files const files{given.text("runs") + "/" + given.text("name")};
+    if (!files.exists("options.json")) {
+      throw io_error(files.directory, "there is no run here to resume; start it without --resume, or give its --name");
+    }
+    given.take_rest_from(files.at("options.json"));
+  }
+  plan const what(given);
+  auto const text = data::split(what.text, what.model.context);
+  auto const body = [&](world_type& world) {
+    prepare(what, given, world);
+    run(what, world, text)();
+  };
+#ifdef TRAIN_GPT_MPI
+  static_cast<void>(ranks);
+  launch(comm::mpi{}, body);
+#else
+  launch(comm::threads{.ranks = ranks}, body);
+#endif
+}
+
+/// One process speaks for all when what it has to say is the same everywhere.
+bool speaks(std::string_view sentence) {
+  auto const* const rank = std::getenv("OMPI_COMM_WORLD_RANK");
+  return rank == nullptr || std::string_view(rank) == "0" || sentence.starts_with("rank ");
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  options given;
+  try {
+    given.parse({argv + 1, argv + argc});
+    if (given.help()) {
+      std::printf("%s", given.usage().c_str());
+      return 0;
+    }
+    auto const ranks = given.number("ranks", 0);
+    if (given.text("ranks") == "0" && given.was_given("ranks"))
+      throw config_error("--ranks is 0; it must be at least 1");
+    std::signal(SIGINT, ask_to_stop);
+    std::signal(SIGTERM, ask_to_stop);
+    train(given, ranks == 0 ? cores() : static_cast<int>(std::min<std::int64_t>(ranks, 1 << 20)));
+    return 0;
+  } catch (std::exception const& problem) {
+    if (speaks(problem.what())) std::fprintf(stderr, "train_gpt: %s\n", problem.what());
+    return 1;
+  }
+}

@@ -1,0 +1,146 @@
+#pragma once
+
+#include <charconv>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "trireme/core/error.hpp"
+#include "trireme/formats/file.hpp"
+#include "trireme/formats/json.hpp"
+
+/// What the command line says. Every option has a name, a default and one line of help; a run keeps the text of its
+/// options, so that --resume needs only the name of the run.
+class options {
+ public:
+  options() {
+    add("ranks", "0", "N", "ranks: threads, or processes under --mpi (0 = one a core)");
+    add("text", "", "FILE", "a UTF-8 text; its bytes are the tokens, its last 10 % is held out");
+    add("steps", "900", "N", "steps of the whole schedule");
+    add("seed", "1", "S", "of parameters, order of the data and dropout");
+    add("name", "gpt", "NAME", "the run's directory is runs/NAME");
+    add("parallel", "data", "P", "data | zero1");
+    add("precision", "bf16", "P", "fp32 | bf16");
+    add("compression", "none", "C", "none | bf16 | topk (1 % of the gradients, with error feedback)");
+    add("layers", "4", "N", "blocks of the GPT");
+    add("heads", "4", "N", "attention heads of a block");
+    add("channels", "192", "N", "width of the residual stream; divisible by the heads");
+    add("context", "128", "N", "tokens of a sequence");
+    add("dropout", "0", "P", "probability, 0 <= P < 1");
+    add("batch", "32", "N", "sequences a step, over all ranks");
+    add("micro-batches", "0", "N", "logical micro-batches of a batch (0 = one a rank)");
+    add("rate", "0.002", "R", "peak learning rate; warm-up, then a cosine down to a tenth");
+    add("stop-after", "-1", "N", "save and leave after N of the schedule's steps");
+    add("save-every", "200", "N", "steps between two checkpoints (0 = only at the end)");
+    add("runs", "runs", "DIR", "where runs are kept");
+  }
+
+  /// @param arguments  without the program's name. Throws config_error.
+  void parse(std::vector<std::string> const& arguments) {
+    for (std::size_t i = 0; i < arguments.size(); ++i) {
+      std::string_view given = arguments[i];
+      if (given == "--help" || given == "-h") {
+        help_ = true;
+      } else if (given == "--resume") {
+        resume_ = true;
+      } else if (given.starts_with("--")) {
+        auto const equals = given.find('=');
+        auto const name = given.substr(2, equals == given.npos ? given.npos : equals - 2);
+        if (equals == given.npos && i + 1 == arguments.size()) fail(text_of("--", name, " needs a value"));
+        set(std::string(name), equals == given.npos ? arguments[++i] : std::string(given.substr(equals + 1)));
+      } else {
+        fail(text_of("what is \"", given, "\"? Options begin with --; see --help"));
+      }
+    }
+  }
+
+  [[nodiscard]] bool help() const noexcept { return help_; }
+  [[nodiscard]] bool resume() const noexcept { return resume_; }
+  [[nodiscard]] bool was_given(std::string const& name) const { return all_.at(name).given; }
+  [[nodiscard]] std::string const& text(std::string const& name) const { return all_.at(name).value; }
+  [[nodiscard]] std::int64_t number(std::string const& name, std::int64_t least) const {
+    return parsed<std::int64_t>(name, least, "a whole number");
+  }
+  [[nodiscard]] double real(std::string const& name) const { return parsed<double>(name, 0, "a number"); }
+  /// The index of the value among choices.
+  [[nodiscard]] std::size_t choice(std::string const& name, std::vector<std::string> const& choices) const {
+    std::string list;
+    for (std::size_t i = 0; i < choices.size(); ++i) {
+      if (choices[i] == text(name)) return i;
+      list += (i == 0 ? "" : i + 1 == choices.size() ? " or " : ", ") + choices[i];
+    }
+    fail(text_of("--", name, " is \"", text(name), "\"; it is one of ", list));
+  }
+
+  /// Takes what was not given on this command line from the run that is resumed.
+  void take_rest_from(std::string const& path) {
+    auto const saved = trireme::formats::json::parse(trireme::formats::read_text(path), path);
+    for (auto& [name, option] : all_) {
+      if (option.given || name == "runs" || name == "name" || name == "stop-after") continue;
+      if (auto const* value = saved.find(name)) option.value = value->as_string();
+    }
+  }
+  [[nodiscard]] std::string to_json() const {
+    trireme::formats::json::object members;
+    for (auto const& name : order_) members.push_back({name, text(name)});
+    return trireme::formats::json::to_string(trireme::formats::json::value(std::move(members)), 2) + "\n";
+  }
+  [[nodiscard]] std::string usage() const {
+    std::string out = "options:\n";
+    auto const line = [&](std::string left, std::string const& right) {
+      left.resize(std::max<std::size_t>(left.size() + 1, 25), ' ');
+      out += "  " + left + right + "\n";
+    };
+    for (auto const& name : order_) {
+      auto const& option = all_.at(name);
+      line("--" + name + " " + option.what, option.help + (option.value.empty() ? "" : " [" + option.value + "]"));
+    }
+    line("--resume", "go on from the run's checkpoint, with the options it had unless given again");
+    line("--help", "this");
+    return out;
+  }
+
+ private:
+  struct option {
+    std::string value;
+    std::string what;
+    std::string help;
+    bool given = false;
+  };
+
+  template <class... Parts>
+  static std::string text_of(Parts const&... parts) {
+    return trireme::text(parts...);
+  }
+  [[noreturn]] static void fail(std::string const& sentence) { throw trireme::config_error(sentence); }
+
+  void add(std::string const& name, char const* value, char const* what, char const* help) {
+    order_.push_back(name);
+    all_[name] = {value, what, help, false};
+  }
+  void set(std::string const& name, std::string const& value) {
+    auto const found = all_.find(name);
+    if (found == all_.end()) fail(text_of("there is no option --", name, "; see --help"));
+    found->second.value = value;
+    found->second.given = true;
+  }
+  template <class Number>
+  [[nodiscard]] Number parsed(std::string const& name, Number least, char const* what) const {
+    auto const& value = text(name);
+    Number out{};
+    auto const* const end = value.data() + value.size();
+    auto const [stopped, problem] = std::from_chars(value.data(), end, out);
+    if (problem != std::errc{} || stopped != end) fail(text_of("--", name, " is \"", value, "\"; it takes ", what));
+    if (!(out >= least)) fail(text_of("--", name, " is ", value, "; it must be at least ", least));
+    return out;
+  }
+
+  std::vector<std::string> order_;
+  std::map<std::string, option> all_;
+  bool help_ = false;
+  bool resume_ = false;
+};

@@ -1,0 +1,104 @@
+#pragma once
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdint>
+#include <cstdio>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "trireme/core/error.hpp"
+#include "trireme/formats/file.hpp"
+#include "trireme/formats/json.hpp"
+#include "trireme/formats/safetensors.hpp"
+#include "trireme/train/any_trainer.hpp"
+#include "trireme/trireme.hpp"
+
+/// The directory of a run and what lies in it.
+struct run_files {
+  std::string directory;
+
+  [[nodiscard]] std::string at(char const* name) const { return directory + "/" + name; }
+  [[nodiscard]] std::string checkpoints() const { return at("checkpoint"); }
+  [[nodiscard]] bool exists(char const* name) const { return ::access(at(name).c_str(), F_OK) == 0; }
+
+  /// Makes the directory with its parents. What an earlier run of this name left steps aside: nothing is lost.
+  /// @returns where it went, or nothing.
+  std::string make_new() const {
+    std::string aside;
+    if (::access(directory.c_str(), F_OK) == 0 && ::rmdir(directory.c_str()) != 0) {
+      int number = 1;
+      do aside = trireme::text(directory, ".", number++);
+      while (::access(aside.c_str(), F_OK) == 0);
+      trireme::formats::rename(directory, aside);
+    }
+    for (std::size_t slash = directory.find('/', 1);; slash = directory.find('/', slash + 1)) {
+      auto const part = directory.substr(0, slash);
+      if (::mkdir(part.c_str(), 0777) != 0 && errno != EEXIST) {
+        throw trireme::formats::detail::io_failure(part, "make the directory", errno);
+      }
+      if (slash == std::string::npos) break;
+    }
+    if (::access(directory.c_str(), W_OK) != 0) {
+      throw trireme::formats::detail::io_failure(directory, "write in the directory", errno);
+    }
+    return aside;
+  }
+};
+
+/// What is known after the first step and is still in the summary after many resumptions.
+struct history {
+  double loss_first = 0;
+  double held_out_first = 0;
+
+  void write(std::string const& path) const {
+    namespace json = trireme::formats::json;
+    trireme::formats::atomic_write(
+        path, json::to_string(json::value::make({{"loss_first", loss_first}, {"held_out_first", held_out_first}})));
+  }
+  static history read(std::string const& path) {
+    auto const saved = trireme::formats::json::parse(trireme::formats::read_text(path), path);
+    return {saved.at("loss_first").as_double(), saved.at("held_out_first").as_double()};
+  }
+};
+
+/// Collective; rank 0 writes. The model in Hugging Face's names and layout: GPT2LMHeadModel.from_pretrained(directory).
+inline void write_model(std::string const& directory, trireme::nn::gpt const& model, trireme::any_trainer& trainer,
+                        bool writes) {
+  namespace json = trireme::formats::json;
+  namespace safetensors = trireme::formats::safetensors;
+  std::vector<safetensors::entry> entries;
+  std::vector<std::vector<float>> values;
+  trainer.for_each_parameter(
+      [&](std::string const& name, trireme::shape const& extents, std::span<float const> numbers) {
+        if (!writes) return;
+        entries.push_back({name, trireme::dtype::f32, extents});
+        values.emplace_back(numbers.begin(), numbers.end());
+      });
+  if (!writes) return;
+  ::mkdir(directory.c_str(), 0777);
+  safetensors::writer writer(directory + "/model.safetensors", std::move(entries), {{"format", "pt"}});
+  for (auto const& numbers : values) writer.write(std::as_bytes(std::span(numbers)));
+  writer.finish();
+  json::value const config = json::value::make({{"model_type", "gpt2"},
+                                                {"architectures", json::array{"GPT2LMHeadModel"}},
+                                                {"vocab_size", model.vocabulary},
+                                                {"n_positions", model.context},
+                                                {"n_embd", model.channels},
+                                                {"n_layer", model.layers},
+                                                {"n_head", model.heads},
+                                                {"activation_function", "gelu_new"},
+                                                {"layer_norm_epsilon", 1e-5},
+                                                {"resid_pdrop", model.dropout},
+                                                {"embd_pdrop", model.dropout},
+                                                {"attn_pdrop", model.dropout},
+                                                {"tie_word_embeddings", true},
+                                                {"bos_token_id", nullptr},
+                                                {"eos_token_id", nullptr},
+                                                {"torch_dtype", "float32"}});
+  trireme::formats::atomic_write(directory + "/config.json", json::to_string(config, 2) + "\n");
+}

@@ -1,0 +1,11 @@
+#pragma once
+
+// The communicator of this build: threads, or MPI for train_gpt_mpi.
+#include "trireme/trireme.hpp"
+
+#ifdef TRAIN_GPT_MPI
+#include "trireme/comm/mpi.hpp"
+using world_type = trireme::comm::mpi_world;
+#else
+using world_type = trireme::comm::threads_world;
+#endif

@@ -1,0 +1,57 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "trireme/contract/dataset.hpp"
+
+namespace trireme::data {
+
+/// Any dataset behind one type, for code that must not be a template of it.
+///
+/// Bytes   three pointers; borrows the dataset, which must outlive it. One indirect call a batch.
+/// @models trireme::dataset
+class any_dataset {
+ public:
+  template <dataset Dataset>
+  requires(!std::same_as<Dataset, any_dataset>)
+      any_dataset(Dataset const& data)  // NOLINT(google-explicit-constructor): a dataset is any dataset
+      : data_(&data), table_(&table_of<Dataset>) {}
+
+  [[nodiscard]] std::int64_t size() const { return table_->size(data_); }
+  [[nodiscard]] dtype input_type() const { return table_->input_type(data_); }
+  [[nodiscard]] dtype target_type() const { return table_->target_type(data_); }
+  [[nodiscard]] shape input_shape() const { return table_->input_shape(data_); }
+  [[nodiscard]] shape target_shape() const { return table_->target_shape(data_); }
+  void read(std::span<std::int64_t const> ids, void* inputs, void* targets) const {
+    table_->read(data_, ids, inputs, targets);
+  }
+
+ private:
+  struct table {
+    std::int64_t (*size)(void const*);
+    dtype (*input_type)(void const*);
+    dtype (*target_type)(void const*);
+    shape (*input_shape)(void const*);
+    shape (*target_shape)(void const*);
+    void (*read)(void const*, std::span<std::int64_t const>, void*, void*);
+  };
+  template <class Dataset>
+  static Dataset const& as(void const* data) {
+    return *static_cast<Dataset const*>(data);
+  }
+  template <class Dataset>
+  static constexpr table table_of{[](void const* data) { return as<Dataset>(data).size(); },
+                                  [](void const* data) { return as<Dataset>(data).input_type(); },
+                                  [](void const* data) { return as<Dataset>(data).target_type(); },
+                                  [](void const* data) -> shape { return as<Dataset>(data).input_shape(); },
+                                  [](void const* data) -> shape { return as<Dataset>(data).target_shape(); },
+                                  [](void const* data, std::span<std::int64_t const> ids, void* inputs, void* targets) {
+                                    as<Dataset>(data).read(ids, inputs, targets);
+                                  }};
+
+  void const* data_;
+  table const* table_;
+};
+
+}  // namespace trireme::data

@@ -1,0 +1,84 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "trireme/contract/parameter.hpp"
+#include "trireme/core/error.hpp"
+#include "trireme/data/any_dataset.hpp"
+#include "trireme/train/make.hpp"
+
+namespace trireme {
+
+/// A trainer whose policies were chosen at run time: the one virtual edge of such a program. One call a phase, none in
+/// a step's loops.
+class any_trainer {
+ public:
+  virtual ~any_trainer() = default;
+  virtual void initialise(std::uint64_t seed) = 0;
+  virtual fit_report fit(data::any_dataset const& data, fit_options const& options) = 0;
+  [[nodiscard]] virtual double evaluate(data::any_dataset const& data, std::int64_t batch) = 0;
+  [[nodiscard]] virtual tensor<float> predict(samples const& batch) = 0;
+  virtual void on_step(std::function<void(step_report const&)> f) = 0;
+  virtual void request_stop() noexcept = 0;
+  virtual void record(observe::timeline& timeline) = 0;
+  virtual void save(std::string const& directory) = 0;
+  virtual void load(std::string const& directory) = 0;
+  [[nodiscard]] virtual std::uint64_t state_hash() = 0;
+  [[nodiscard]] virtual std::int64_t steps() const noexcept = 0;
+  [[nodiscard]] virtual exchange_times times() const noexcept = 0;
+  /// Collective. Calls f(name, shape, master values) for every tensor.
+  virtual void for_each_parameter(
+      std::function<void(std::string const&, shape const&, std::span<float const>)> const& f) = 0;
+};
+
+namespace detail {
+
+template <class Trainer>
+class typed_trainer final : public any_trainer {
+ public:
+  template <class... Policies>
+  explicit typed_trainer(Policies&&... policies) : trainer_(make_trainer(std::forward<Policies>(policies)...)) {}
+
+  void initialise(std::uint64_t seed) override { trainer_.initialise(seed); }
+  fit_report fit(data::any_dataset const& data, fit_options const& options) override {
+    return trainer_.fit(data, options);
+  }
+  double evaluate(data::any_dataset const& data, std::int64_t batch) override { return trainer_.evaluate(data, batch); }
+  tensor<float> predict(samples const& batch) override { return trainer_.predict(batch); }
+  void on_step(std::function<void(step_report const&)> f) override { trainer_.on_step(std::move(f)); }
+  void request_stop() noexcept override { trainer_.request_stop(); }
+  void record(observe::timeline& timeline) override { trainer_.record(timeline); }
+  void save(std::string const& directory) override { trainer_.save(directory); }
+  void load(std::string const& directory) override { trainer_.load(directory); }
+  std::uint64_t state_hash() override { return trainer_.state_hash(); }
+  std::int64_t steps() const noexcept override { return trainer_.steps(); }
+  exchange_times times() const noexcept override { return trainer_.exchange().times(); }
+  void for_each_parameter(
+      std::function<void(std::string const&, shape const&, std::span<float const>)> const& f) override {
+    trainer_.exchange().for_each_master([&](auto const& entry, auto values) {
+      std::vector<float> numbers(static_cast<std::size_t>(values.size()));
+      ops::on<typename Trainer::space>::download(std::span<float>(numbers), values);
+      f(entry.info.name, entry.info.extents, numbers);
+    });
+  }
+
+ private:
+  Trainer trainer_;
+};
+
+}  // namespace detail
+
+/// A trainer for policies in any order, behind any_trainer.
+template <class... Policies>
+[[nodiscard]] std::unique_ptr<any_trainer> make_any_trainer(Policies&&... policies) {
+  using trainer = decltype(make_trainer(std::forward<Policies>(policies)...));
+  return std::make_unique<detail::typed_trainer<trainer>>(std::forward<Policies>(policies)...);
+}
+
+}  // namespace trireme
