@@ -32,7 +32,8 @@ bool same_after_printing(json::value const& value) {
 
 TEST_CASE("json reads every kind of value", "[formats][json]") {
   auto const value = json::parse(
-      R"( {"a": [1, -2, 1.5, true, false, null], "b": {"c": "d"}, "max": 18446744073709551615, "min": -9223372036854775808} )",
+      R"( {"a": [1, -2, 1.5, true, false, null], "b": {"c": "d"},
+           "max": 18446744073709551615, "min": -9223372036854775808} )",
       "a.json");
   auto const& a = value.at("a").as_array();
   CHECK(a[0].as_int64() == 1);

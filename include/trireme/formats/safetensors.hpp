@@ -69,6 +69,8 @@ inline constexpr std::size_t most_name_bytes = 4096;
 /// Enforced: a header of at most 100 MB that lies within the file; strict JSON of the fixed schema, no name twice; at
 /// most a million tensors, rank at most 6, names of at most 4096 bytes; sizes that agree with type and shape, by
 /// checked arithmetic; data without overlap, without holes, and to the exact end of the file.
+/// Stricter than the reference reader in this only: bounds on tensors, rank and names; members of a tensor that the
+/// format does not have; equal keys in `__metadata__`.
 ///
 /// Errors   throws format_error(path, byte, reason).
 ///
