@@ -11,7 +11,8 @@ echo '#define TRIREME_VERSION "1.2.3"' >version.hpp
 lines() { printf '%s\n' '#pragma once' "$@"; }
 lines '#include <vector>' '#include "trireme/a/b.hpp"' '#include "trireme/a/c.hpp"' 'int main_header;' >trireme.hpp
 lines '#include <vector>' '#ifdef X' '#include <map>' '#endif' '#include <map>' 'int b;' >a/b.hpp
-lines '#include "trireme/a/e.hpp"' '#include "trireme/a/b.hpp"' '#define V 1' '#include "d.inl"' '#undef V' '#define V 2' '#include "d.inl"' >a/c.hpp
+lines '#include "trireme/a/e.hpp"' '#include "trireme/a/b.hpp"' \
+  '#define V 1' '#include "d.inl"' '#undef V' '#define V 2' '#include "d.inl"' >a/c.hpp
 lines '#include "trireme/a/c.hpp"' 'int e;' >a/e.hpp  # which c.hpp includes in turn
 echo 'int d[V];' >a/d.inl
 
