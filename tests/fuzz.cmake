@@ -1,6 +1,6 @@
 # tests/fuzz/<name>_fuzz.cpp is the test fuzz.<name>: its corpus in tests/fuzz/corpus/<name> is replayed under the
-# address and undefined behaviour sanitizers. With TRIREME_FUZZERS (Clang only) there is also fuzz.<name>.search, a libFuzzer
-# program that ctest does not run: fuzz.<name>.search -max_total_time=60 FOLDER tests/fuzz/corpus/<name>
+# address and undefined behaviour sanitizers. With TRIREME_FUZZERS (Clang only) there is also fuzz.<name>.search, a
+# libFuzzer program that ctest does not run: fuzz.<name>.search -max_total_time=60 FOLDER tests/fuzz/corpus/<name>
 
 option(TRIREME_FUZZERS "Also build the fuzz targets with libFuzzer" OFF)
 
