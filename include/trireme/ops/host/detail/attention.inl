@@ -12,7 +12,7 @@ inline void tile_product(Real* c, std::int64_t c_row, Real const* a, std::int64_
   TRIREME_UNROLL
   for (int m = 0; m < Rows; ++m) {
     TRIREME_UNROLL
-    for (int v = 0; v < Vectors; ++v) sums[m][v] = F::all(0);
+    for (int v = 0; v < Vectors; ++v) sums[m][v] = accumulate ? F::load(c + m * c_row + v * F::width) : F::all(0);
   }
   for (std::int64_t k = 0; k < depth; ++k, a += a_depth, b += b_row) {
     F right[Vectors];
@@ -28,10 +28,7 @@ inline void tile_product(Real* c, std::int64_t c_row, Real const* a, std::int64_
   TRIREME_UNROLL
   for (int m = 0; m < Rows; ++m) {
     TRIREME_UNROLL
-    for (int v = 0; v < Vectors; ++v) {
-      Real* const to = c + m * c_row + v * F::width;
-      (accumulate ? F::load(to) + sums[m][v] : sums[m][v]).store(to);
-    }
+    for (int v = 0; v < Vectors; ++v) sums[m][v].store(c + m * c_row + v * F::width);
   }
 }
 
@@ -72,6 +69,26 @@ inline void pack_rows(Real* to, T const* from, std::int64_t stride, std::int64_t
   }
 }
 
+// Asks for `rows` rows of `width` elements, to be in the second-level cache when they are packed.
+template <int Write = 0, class T>
+TRIREME_INLINE void prefetch_rows(T const* from, std::int64_t stride, std::int64_t rows, std::int64_t width) {
+  constexpr std::int64_t line = 64 / sizeof(T);
+  for (std::int64_t row = 0; row < rows; ++row, from += stride) {
+    for (std::int64_t i = 0; i < width; i += line) __builtin_prefetch(from + i, Write, 2);
+  }
+}
+
+// The rows that the next head will need of what this one has just used: a head's rows are short and far apart, which
+// no prefetcher of a CPU follows.
+template <class T>
+TRIREME_INLINE void prefetch_next(T const* qkv, attention_head const& shape, std::int64_t row, std::int64_t rows) {
+  if (shape.next_row < 0) return;
+  T const* const next = qkv + (shape.next_row + row) * shape.qkv_stride + shape.next_column;
+  for (int part = 0; part < 3; ++part) {
+    prefetch_rows(next + part * shape.channels, shape.qkv_stride, rows, shape.width);
+  }
+}
+
 template <class F, class T, class Real>
 inline void unpack_rows(T* to, std::int64_t stride, Real const* from, std::int64_t rows, std::int64_t width,
                         std::int64_t padded_width, Real factor) {
@@ -109,6 +126,28 @@ inline void transpose_block(Real* to, Real const* from, std::int64_t width) {
   }
 }
 
+// factors[(key - first_key) * 32 + row - first_row] = 0 or 1 / (1 - p), for the probabilities at (row, key).
+template <class Real>
+inline void attention_dropout(Real* factors, attention_head const& shape, std::int64_t first_row,
+                              std::int64_t first_key, std::int64_t keys) {
+  dropout_scale const how(shape.dropout->probability);
+  auto const threshold = static_cast<float>(how.threshold);
+  Real const choice[2] = {Real(0), static_cast<Real>(how.kept)};
+  alignas(64) float numbers[32];
+  for (std::int64_t r = 0; r < attention_rows; ++r) {
+    auto const start = (shape.head * shape.context + first_row + r) * shape.context + first_key;
+    for (std::int64_t k = 0; k < keys;) {
+      // The position of a number decides its block; rows need not begin with one.
+      auto const position = start + k;
+      random_numbers(numbers, shape.dropout->key, shape.dropout->site, shape.sample,
+                     static_cast<std::uint32_t>(position / 4));
+      for (auto word = position % 4; word < 32 && k < keys; ++word, ++k) {
+        factors[k * attention_rows + r] = choice[numbers[word] >= threshold ? 1 : 0];
+      }
+    }
+  }
+}
+
 template <class T, class A>
 inline void attention_forward(T* y, A* lse, T const* qkv, attention_head const& shape, A* scratch) {
   using F = lanes_for<T>;
@@ -133,6 +172,8 @@ inline void attention_forward(T* y, A* lse, T const* qkv, attention_head const& 
   for (std::int64_t row = 0; row < shape.context; row += lanes_of_rows) {
     auto const rows = shape.context - row < lanes_of_rows ? shape.context - row : lanes_of_rows;
     auto const seen = row + lanes_of_rows;  // keys up to the diagonal, in whole blocks
+    prefetch_next(qkv, shape, row, rows);
+    prefetch_rows<1>(y + row * shape.y_stride, shape.y_stride, rows, shape.width);
     pack_rows<F>(queries, qkv + row * shape.qkv_stride, shape.qkv_stride, rows, lanes_of_rows, shape.width, width,
                  scale);
     transpose_block(queries_across, queries, width);
@@ -219,6 +260,12 @@ inline void attention_backward(T* dqkv, T const* dy, T const* y, A const* lse, T
     auto const seen = row + lanes_of_rows;
     T const* const dy_rows = dy + row * shape.y_stride;
     T const* const y_rows = y + row * shape.y_stride;
+    prefetch_next(qkv, shape, row, rows);
+    if (shape.next_row >= 0) {
+      auto const next = shape.next_row * shape.y_stride + shape.next_column;
+      prefetch_rows(dy_rows + next, shape.y_stride, rows, shape.width);
+      prefetch_rows(y_rows + next, shape.y_stride, rows, shape.width);
+    }
     pack_rows<F>(queries, qkv + row * shape.qkv_stride, shape.qkv_stride, rows, lanes_of_rows, shape.width, width,
                  scale);
     pack_rows<F>(slopes, dy_rows, shape.y_stride, rows, lanes_of_rows, shape.width, width, A(1));

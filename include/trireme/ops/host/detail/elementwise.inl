@@ -34,4 +34,61 @@ inline void activate_backward(T* dx, T const* dy, T const* x, std::int64_t n, ac
                     { (F::load(dy + i, count) * activation_slope(F::load(x + i, count), act)).store(dx + i, count); })
 }
 
+// numbers[4 * i + j] = random_block(key, site, sample, block + i)[j] >> 8, for i < 8: one block a lane (core/rng.hpp).
+inline void random_numbers(float* numbers, random_key key, std::uint32_t site, std::uint64_t sample,
+                           std::uint32_t block) {
+  constexpr std::uint64_t low = 0xffff'ffffU;
+  auto const mixed = key.seed ^ (key.step * 0x9E3779B97F4A7C15ULL);
+  auto key0 = static_cast<std::uint32_t>(mixed);
+  auto key1 = static_cast<std::uint32_t>(mixed >> 32);
+  wide<std::uint64_t> c0 = (wide<std::uint64_t>{0, 1, 2, 3, 4, 5, 6, 7} + block) & low;
+  wide<std::uint64_t> c1 = wide<std::uint64_t>{} + site;
+  wide<std::uint64_t> c2 = wide<std::uint64_t>{} + (sample & low);
+  wide<std::uint64_t> c3 = wide<std::uint64_t>{} + (sample >> 32);
+  for (int round = 0; round < 10; ++round) {
+    wide<std::uint64_t> const a = c0 * std::uint64_t{0xD2511F53U};
+    wide<std::uint64_t> const b = c2 * std::uint64_t{0xCD9E8D57U};
+    c0 = (b >> 32) ^ c1 ^ std::uint64_t{key0};
+    c1 = b & low;
+    c2 = (a >> 32) ^ c3 ^ std::uint64_t{key1};
+    c3 = a & low;
+    key0 += 0x9E3779B9U;
+    key1 += 0xBB67AE85U;
+  }
+  // Word j of every block lies in vector j. 24 bits are exact in a float.
+  eight<float> const w0 = __builtin_convertvector(__builtin_convertvector(c0 >> 8, eight<std::int32_t>), eight<float>);
+  eight<float> const w1 = __builtin_convertvector(__builtin_convertvector(c1 >> 8, eight<std::int32_t>), eight<float>);
+  eight<float> const w2 = __builtin_convertvector(__builtin_convertvector(c2 >> 8, eight<std::int32_t>), eight<float>);
+  eight<float> const w3 = __builtin_convertvector(__builtin_convertvector(c3 >> 8, eight<std::int32_t>), eight<float>);
+  eight<float> const front_low = __builtin_shufflevector(w0, w1, 0, 8, 1, 9, 2, 10, 3, 11);
+  eight<float> const front_high = __builtin_shufflevector(w0, w1, 4, 12, 5, 13, 6, 14, 7, 15);
+  eight<float> const back_low = __builtin_shufflevector(w2, w3, 0, 8, 1, 9, 2, 10, 3, 11);
+  eight<float> const back_high = __builtin_shufflevector(w2, w3, 4, 12, 5, 13, 6, 14, 7, 15);
+  eight<float> const rows[4] = {__builtin_shufflevector(front_low, back_low, 0, 1, 8, 9, 2, 3, 10, 11),
+                                __builtin_shufflevector(front_low, back_low, 4, 5, 12, 13, 6, 7, 14, 15),
+                                __builtin_shufflevector(front_high, back_high, 0, 1, 8, 9, 2, 3, 10, 11),
+                                __builtin_shufflevector(front_high, back_high, 4, 5, 12, 13, 6, 7, 14, 15)};
+  std::memcpy(numbers, rows, sizeof rows);
+}
+
+// Drops among the n numbers of one sample.
+template <class T>
+inline void dropout(T* y, std::int64_t n, dropout_site const& site, std::uint64_t sample) {
+  using F = lanes_for<T>;
+  using real = typename F::real;
+  dropout_scale const how(site.probability);
+  F const threshold = F::all(static_cast<real>(how.threshold));
+  F const kept = F::all(static_cast<real>(how.kept));
+  alignas(64) float numbers[32];
+  for (std::int64_t at = 0; at < n; at += 32) {
+    random_numbers(numbers, site.key, site.site, sample, static_cast<std::uint32_t>(at / 4));
+    std::int64_t const here = n - at < 32 ? n - at : 32;
+    T* const part = y + at;
+    TRIREME_FOR_LANES(F, here, i, count, {
+      F const number = F::load(numbers + i);
+      where_less(number, threshold, F::all(0), kept * F::load(part + i, count)).store(part + i, count);
+    })
+  }
+}
+
 }  // namespace trireme::ops::detail::TRIREME_LEVEL
