@@ -33,6 +33,8 @@ struct attention_head {
   std::int64_t channels;      ///< C: keys begin C, values 2 C columns after the queries
   std::int64_t head;
   std::uint64_t sample;
+  std::int64_t next_row;        ///< where the next head begins, from here: rows, or -1 if there is none,
+  std::int64_t next_column;     ///< and columns
   dropout_site const* dropout;  ///< nullptr if nothing is dropped
 };
 
@@ -43,31 +45,6 @@ inline std::int64_t attention_scratch(attention_head const& shape, bool backward
   auto const chunk = attention_keys * attention_rows;
   if (backward) return 4 * matrix + 5 * block + 3 * chunk + 2 * attention_rows;
   return 2 * matrix + 3 * block + shape.padded_rows * attention_rows + chunk + 2 * attention_rows;
-}
-
-/// factors[(col - first_col) * 32 + row - first_row] = 0 or 1 / (1 - p), for the numbers at (row, col) of the scores.
-template <class Real>
-void attention_dropout(Real* factors, attention_head const& shape, std::int64_t first_row, std::int64_t first_col,
-                       std::int64_t cols) {
-  dropout_scale const how(shape.dropout->probability);
-  for (std::int64_t r = 0; r < attention_rows; ++r) {
-    auto const row = first_row + r;
-    if (row >= shape.context) {
-      for (std::int64_t c = 0; c < cols; ++c) factors[c * attention_rows + r] = 0;
-      continue;
-    }
-    auto const start = (shape.head * shape.context + row) * shape.context + first_col;
-    std::array<std::uint32_t, 4> words{};
-    for (std::int64_t c = 0; c < cols; ++c) {
-      auto const position = static_cast<std::uint64_t>(start + c);
-      if (c == 0 || position % 4 == 0) {
-        words = random_block(shape.dropout->key, shape.dropout->site, shape.sample,
-                             static_cast<std::uint32_t>(position / 4));
-      }
-      bool const keep = (words[position % 4] >> 8) >= how.threshold;
-      factors[c * attention_rows + r] = keep ? static_cast<Real>(how.kept) : Real{0};
-    }
-  }
 }
 
 }  // namespace trireme::ops::detail
@@ -175,23 +152,30 @@ struct host_attention {
     if (shape.batch == 0 || shape.context == 0) return;
     auto const width = shape.head_channels();
     auto const rows = (shape.context + detail::attention_rows - 1) / detail::attention_rows * detail::attention_rows;
-    detail::attention_head head{shape.context,
-                                width,
-                                rows,
-                                (width + 15) / 16 * 16,
-                                3 * shape.channels,
-                                shape.channels,
-                                shape.channels,
-                                0,
-                                0,
-                                dropout.active() ? &dropout : nullptr};
+    detail::attention_head head{.context = shape.context,
+                                .width = width,
+                                .padded_rows = rows,
+                                .padded_width = (width + 15) / 16 * 16,
+                                .qkv_stride = 3 * shape.channels,
+                                .y_stride = shape.channels,
+                                .channels = shape.channels,
+                                .head = 0,
+                                .sample = 0,
+                                .next_row = 0,
+                                .next_column = 0,
+                                .dropout = dropout.active() ? &dropout : nullptr};
     auto const mark = scratch.mark();
     auto const memory = scratch.template take<Real>({detail::attention_scratch(head, backward)});
     for (std::int64_t sample = 0; sample < shape.batch; ++sample) {
       if (dropout.active()) {
         head.sample = static_cast<std::uint64_t>(dropout.samples[static_cast<std::size_t>(sample)]);
       }
-      for (head.head = 0; head.head < shape.heads; ++head.head) body(head, sample, raw(memory));
+      for (head.head = 0; head.head < shape.heads; ++head.head) {
+        bool const turns = head.head + 1 == shape.heads;
+        head.next_row = !turns ? 0 : sample + 1 < shape.batch ? shape.context : -1;
+        head.next_column = turns ? width - shape.channels : width;
+        body(head, sample, raw(memory));
+      }
     }
     scratch.rewind(mark);
   }

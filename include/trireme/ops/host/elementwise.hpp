@@ -16,6 +16,18 @@
 #include "trireme/ops/host/simd.hpp"
 #include "trireme/ops/types.hpp"
 
+namespace trireme::ops::detail {
+
+/// What a number that is kept is multiplied with, and below which 24-bit word a number is dropped.
+struct dropout_scale {
+  std::uint32_t threshold;
+  double kept;
+  explicit dropout_scale(double probability)
+      : threshold(static_cast<std::uint32_t>(std::lround(probability * 0x1p24))), kept(1 / (1 - probability)) {}
+};
+
+}  // namespace trireme::ops::detail
+
 #define TRIREME_LEVEL baseline
 #include "trireme/ops/host/detail/elementwise.inl"
 #undef TRIREME_LEVEL
@@ -74,13 +86,10 @@ void activate_backward_elements(T* dx, T const* dy, T const* x, std::int64_t n, 
   TRIREME_DISPATCH(fits_float<T>, activate_backward(dx, dy, x, n, act));
 }
 
-/// What a number that is kept is multiplied with, and below which 24-bit word a number is dropped.
-struct dropout_scale {
-  std::uint32_t threshold;
-  double kept;
-  explicit dropout_scale(double probability)
-      : threshold(static_cast<std::uint32_t>(std::lround(probability * 0x1p24))), kept(1 / (1 - probability)) {}
-};
+template <class T>
+void dropout_elements(T* y, std::int64_t n, dropout_site const& site, std::uint64_t sample) {
+  TRIREME_DISPATCH(fits_float<T>, dropout(y, n, site, sample));
+}
 
 /// Elements i and i + 1 of a normal distribution from two words [Box, Muller, 1958].
 inline std::array<double, 2> normal_pair(std::uint32_t a, std::uint32_t b) {
@@ -164,18 +173,9 @@ struct host_elementwise {
       return text("trireme::ops::dropout: ", y.size(), " elements do not divide into ", samples, " samples");
     });
     auto const each = y.size() / samples;
-    detail::dropout_scale const how(site.probability);
     for (std::int64_t sample = 0; sample < samples; ++sample) {
       auto const id = static_cast<std::uint64_t>(site.samples[static_cast<std::size_t>(sample)]);
-      T* const part = raw(y) + sample * each;
-      for (std::int64_t i = 0; i < each; i += 4) {
-        auto const words = random_block(site.key, site.site, id, static_cast<std::uint32_t>(i / 4));
-        for (std::int64_t j = 0; j < 4 && i + j < each; ++j) {
-          bool const keep = (words[static_cast<std::size_t>(j)] >> 8) >= how.threshold;
-          using real = accumulate_t<T>;
-          part[i + j] = static_cast<T>(keep ? static_cast<real>(part[i + j]) * static_cast<real>(how.kept) : real{0});
-        }
-      }
+      detail::dropout_elements(raw(y) + sample * each, each, site, id);
     }
   }
 

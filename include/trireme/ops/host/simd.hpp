@@ -66,6 +66,17 @@ inline constexpr bool fits_float = ((std::is_same_v<T, float> || std::is_same_v<
 template <class T>
 inline constexpr bool arithmetic_lanes = std::is_floating_point_v<T> || std::is_same_v<T, bfloat16>;
 
+/// Vectors of the compiler's own, of 64 bytes and of 8 elements, which it splits as a level demands: for integers.
+template <class T>
+struct vectors_of {
+  typedef T wide __attribute__((vector_size(64)));
+  typedef T eight __attribute__((vector_size(8 * sizeof(T))));
+};
+template <class T>
+using wide = typename vectors_of<T>::wide;
+template <class T>
+using eight = typename vectors_of<T>::eight;
+
 /// One lane of Real.
 template <class Real>
 struct lane {

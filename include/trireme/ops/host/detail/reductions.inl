@@ -42,20 +42,6 @@ inline void reduce(std::span<tensor_view<T, host> const> outputs, std::span<tens
   })
 }
 
-// Vectors of 64 bytes that the compiler splits as the level demands.
-template <class T>
-struct wide_vector {
-  typedef T type __attribute__((vector_size(64)));
-};
-template <class T>
-using wide = typename wide_vector<T>::type;
-template <class T>
-struct half_vector {
-  typedef T type __attribute__((vector_size(8 * sizeof(T))));
-};
-template <class T>
-using eight = typename half_vector<T>::type;
-
 // The squares of floats are exact in double, so only the order of the sums matters: element i goes to sum i % 16.
 template <class G>
 inline double block_of_squares(G const* x, std::int64_t n) {
