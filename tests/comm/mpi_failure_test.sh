@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# A rank that is late, stopped, throws, or calls something else must become an error that names it, in time, on all others.
+# A rank that is late, stopped, throws, or calls something else must become an error on all others, in time, that
+# names it.
 set -u
 command -v mpicxx mpirun > /dev/null || exit 77
 here=$(cd "$(dirname "$0")" && pwd)

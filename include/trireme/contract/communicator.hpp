@@ -15,7 +15,16 @@ struct max {};
 struct min {};
 }  // namespace reduction
 
-/// Bytes and messages that one rank has sent through a communicator since it was made.
+/// Bytes and messages that one rank has sent to others through a communicator since it was made (or split off).
+///
+/// Every communicator counts by one formula, so that a plan can be exact; n are the bytes of the whole view, p =
+/// size():
+///   all_reduce                               n - own + own (p - 1), own = bytes of the rank's slice; ~ 2 n (p - 1) / p
+///   reduce_scatter, all_gather, all_to_all   n (p - 1) / p
+///   broadcast                                n (p - 1) at the root, otherwise 0
+///   barrier, split, peers                    0
+/// The slices of all_reduce are cut at cache lines: comm::slice_of and comm::bytes_sent (comm/traffic.hpp) compute
+/// them.
 struct traffic_counters {
   std::uint64_t bytes_sent = 0;
   std::uint64_t messages_sent = 0;

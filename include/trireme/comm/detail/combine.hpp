@@ -1,12 +1,12 @@
 #pragma once
 
-#include <algorithm>
 #include <cstdint>
-#include <cstring>
 #include <span>
 #include <type_traits>
+#include <vector>
 
 #include "trireme/contract/communicator.hpp"
+#include "trireme/ops/host/reductions.hpp"
 
 namespace trireme::comm::detail {
 
@@ -16,7 +16,10 @@ using combine_t = std::conditional_t<std::is_same_v<T, bfloat16>, float, T>;
 
 template <class T>
 [[nodiscard]] constexpr T combined(reduction::sum, T a, T b) noexcept {
-  return static_cast<T>(a + b);
+  if constexpr (std::is_integral_v<T>)
+    return static_cast<T>(static_cast<std::make_unsigned_t<T>>(a) + static_cast<std::make_unsigned_t<T>>(b));  // wraps
+  else
+    return a + b;
 }
 template <class T>
 [[nodiscard]] constexpr T combined(reduction::max, T a, T b) noexcept {
@@ -31,22 +34,21 @@ template <class T>
 /// partly.
 template <class Op, class T>
 void combine(std::span<T* const> outputs, std::span<T const* const> terms, std::int64_t count) {
-  using A = combine_t<T>;
-  constexpr std::int64_t block = 1024;
-  A sums[block];
-  for (std::int64_t first = 0; first < count; first += block) {
-    auto const n = std::min(block, count - first);
-    T const* term = terms[0] + first;
-    for (std::int64_t i = 0; i < n; ++i) sums[i] = static_cast<A>(term[i]);
-    for (std::size_t t = 1; t < terms.size(); ++t) {
-      term = terms[t] + first;
-      for (std::int64_t i = 0; i < n; ++i) sums[i] = combined(Op{}, sums[i], static_cast<A>(term[i]));
+  if (count * static_cast<std::int64_t>(sizeof(T)) <= 64) {  // not worth a kernel
+    for (std::int64_t i = 0; i < count; ++i) {
+      auto total = static_cast<combine_t<T>>(terms[0][i]);
+      for (auto const* term : terms.subspan(1)) total = combined(Op{}, total, static_cast<combine_t<T>>(term[i]));
+      for (auto* output : outputs) output[i] = static_cast<T>(total);
     }
-    T* const out = outputs[0] + first;
-    for (std::int64_t i = 0; i < n; ++i) out[i] = static_cast<T>(sums[i]);
-    for (std::size_t o = 1; o < outputs.size(); ++o)
-      std::memcpy(outputs[o] + first, out, static_cast<std::size_t>(n) * sizeof(T));
+    return;
   }
+  thread_local std::vector<tensor_view<T>> to;
+  thread_local std::vector<tensor_view<T const>> from;
+  to.clear();
+  from.clear();
+  for (auto* output : outputs) to.emplace_back(output, shape{count});
+  for (auto const* term : terms) from.emplace_back(term, shape{count});
+  ops::host_reductions::reduce<T, Op>(to, from, Op{});
 }
 
 }  // namespace trireme::comm::detail
