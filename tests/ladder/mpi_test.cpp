@@ -1,9 +1,9 @@
 // test-ranks: 1 2 3 4
 // test-timeout: 300
+#include "trireme/comm/mpi.hpp"
 #include "../catch.hpp"
 #include "../watchdog.hpp"
 #include "ladder.hpp"
-#include "trireme/comm/mpi.hpp"
 
 using namespace std::chrono_literals;
 namespace comm = trireme::comm;
