@@ -139,7 +139,7 @@ class run {
   void operator()() {
     auto const start = steady::now();
     begin();
-    log_.emplace(event_file());
+    if (writes()) log_.emplace(event_file());
     sent_ = world_.traffic().bytes_sent;
     trainer_->on_step([&](step_report const& done) { after_step(done); });
     auto const report = trainer_->fit(training_, {.steps = plan_.steps,
@@ -163,7 +163,6 @@ class run {
     return whole.open_held_out();
   }
   [[nodiscard]] std::string event_file() const {
-    if (!writes()) return "/dev/null";
     char host[256] = "localhost";
     ::gethostname(host, sizeof host - 1);
     auto const now = std::chrono::system_clock::now().time_since_epoch();

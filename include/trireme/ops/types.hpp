@@ -52,17 +52,17 @@ struct dropout_site {
 /// What a product does to its result on the way out: y = residual + act(x w + bias).
 template <class T, class Space>
 struct linear_epilogue {
-  tensor_view<T const, Space> bias;               ///< (N), or empty
+  tensor_view<T const, Space> bias{};               ///< (N), or empty
   activation act = activation::none;
-  tensor_view<T, Space> before_activation;        ///< (M, N) keeps x w + bias for the backward pass, or empty
-  tensor_view<T const, Space> residual;           ///< (M, N), or empty
+  tensor_view<T, Space> before_activation{};        ///< (M, N) keeps x w + bias for the backward pass, or empty
+  tensor_view<T const, Space> residual{};           ///< (M, N), or empty
 };
 
 /// What an input gradient does on the way out: dx (+)= (dy w^T) * act'(before_activation).
 template <class T, class Space>
 struct input_epilogue {
   activation act = activation::none;
-  tensor_view<T const, Space> before_activation;  ///< (M, K), or empty
+  tensor_view<T const, Space> before_activation{};  ///< (M, K), or empty
   bool accumulate = false;
 };
 

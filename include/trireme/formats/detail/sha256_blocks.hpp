@@ -73,11 +73,18 @@ __attribute__((target("sha,sse4.1"), always_inline)) inline sha256_words sha256_
       __builtin_shufflevector(bytes, bytes, 3, 2, 1, 0, 7, 6, 5, 4, 11, 10, 9, 8, 15, 14, 13, 12));
 }
 
+/// A sum that wraps: lanes of the builtins' signed type would overflow.
+__attribute__((target("sha,sse4.1"), always_inline)) inline sha256_words sha256_add(sha256_words a,
+                                                                                    sha256_words b) noexcept {
+  using wrapping = unsigned __attribute__((vector_size(16)));
+  return reinterpret_cast<sha256_words>(reinterpret_cast<wrapping>(a) + reinterpret_cast<wrapping>(b));
+}
+
 /// Four rounds.
 __attribute__((target("sha,sse4.1"), always_inline)) inline void sha256_rounds(sha256_words& abef, sha256_words& cdgh,
                                                                                sha256_words message,
                                                                                std::uint32_t const* k) noexcept {
-  auto const keyed = message + sha256_load(k);
+  auto const keyed = sha256_add(message, sha256_load(k));
   cdgh = __builtin_ia32_sha256rnds2(cdgh, abef, keyed);
   abef = __builtin_ia32_sha256rnds2(abef, cdgh, __builtin_shufflevector(keyed, keyed, 2, 3, 0, 1));
 }
@@ -87,7 +94,7 @@ __attribute__((target("sha,sse4.1"), always_inline)) inline sha256_words sha256_
                                                                                          sha256_words m1,
                                                                                          sha256_words m2,
                                                                                          sha256_words m3) noexcept {
-  auto const sum = __builtin_ia32_sha256msg1(m0, m1) + __builtin_shufflevector(m2, m3, 1, 2, 3, 4);
+  auto const sum = sha256_add(__builtin_ia32_sha256msg1(m0, m1), __builtin_shufflevector(m2, m3, 1, 2, 3, 4));
   return __builtin_ia32_sha256msg2(sum, m3);
 }
 
@@ -120,8 +127,8 @@ __attribute__((target("sha,sse4.1"))) inline void sha256_blocks_hardware(sha256_
     sha256_rounds(abef, cdgh, m1, k + 4);
     sha256_rounds(abef, cdgh, m2, k + 8);
     sha256_rounds(abef, cdgh, m3, k + 12);
-    abef += abef_before;
-    cdgh += cdgh_before;
+    abef = sha256_add(abef, abef_before);
+    cdgh = sha256_add(cdgh, cdgh_before);
   }
   auto const first = __builtin_shufflevector(abef, cdgh, 3, 2, 7, 6);
   auto const second = __builtin_shufflevector(abef, cdgh, 1, 0, 5, 4);
