@@ -102,8 +102,8 @@ TEST_CASE("a GPT has the loss, the gradients and the training of PyTorch", "[nn]
   }
   for (auto const& entry : gpt.exchange.plan().entries()) {
     INFO(entry.info.name);
-    CHECK(difference(gpt.exchange.parameter_values(entry).span(), read<double>(gpt.golden, "after/" + entry.info.name)) <
-          1e-9);
+    CHECK(difference(gpt.exchange.parameter_values(entry).span(),
+                     read<double>(gpt.golden, "after/" + entry.info.name)) < 1e-9);
   }
 }
 

@@ -38,22 +38,54 @@ enum class dtype : std::uint8_t { f64, f32, bf16, i64, i32, u64, u32, i8, u8 };
 template <class T>
 struct dtype_traits;  // specialised for exactly the element types below
 
-template <> struct dtype_traits<double> { static constexpr dtype value = dtype::f64; };
-template <> struct dtype_traits<float> { static constexpr dtype value = dtype::f32; };
-template <> struct dtype_traits<bfloat16> { static constexpr dtype value = dtype::bf16; };
-template <> struct dtype_traits<std::int64_t> { static constexpr dtype value = dtype::i64; };
-template <> struct dtype_traits<std::int32_t> { static constexpr dtype value = dtype::i32; };
-template <> struct dtype_traits<std::uint64_t> { static constexpr dtype value = dtype::u64; };
-template <> struct dtype_traits<std::uint32_t> { static constexpr dtype value = dtype::u32; };
-template <> struct dtype_traits<std::int8_t> { static constexpr dtype value = dtype::i8; };
-template <> struct dtype_traits<std::uint8_t> { static constexpr dtype value = dtype::u8; };
-template <> struct dtype_traits<std::byte> { static constexpr dtype value = dtype::u8; };
+template <>
+struct dtype_traits<double> {
+  static constexpr dtype value = dtype::f64;
+};
+template <>
+struct dtype_traits<float> {
+  static constexpr dtype value = dtype::f32;
+};
+template <>
+struct dtype_traits<bfloat16> {
+  static constexpr dtype value = dtype::bf16;
+};
+template <>
+struct dtype_traits<std::int64_t> {
+  static constexpr dtype value = dtype::i64;
+};
+template <>
+struct dtype_traits<std::int32_t> {
+  static constexpr dtype value = dtype::i32;
+};
+template <>
+struct dtype_traits<std::uint64_t> {
+  static constexpr dtype value = dtype::u64;
+};
+template <>
+struct dtype_traits<std::uint32_t> {
+  static constexpr dtype value = dtype::u32;
+};
+template <>
+struct dtype_traits<std::int8_t> {
+  static constexpr dtype value = dtype::i8;
+};
+template <>
+struct dtype_traits<std::uint8_t> {
+  static constexpr dtype value = dtype::u8;
+};
+template <>
+struct dtype_traits<std::byte> {
+  static constexpr dtype value = dtype::u8;
+};
 
 template <class T>
 inline constexpr dtype dtype_of = dtype_traits<T>::value;
 
 template <class T>
-concept element = requires { dtype_traits<T>::value; };
+concept element = requires {
+  dtype_traits<T>::value;
+};
 
 /// An element that arithmetic makes sense on.
 template <class T>
@@ -62,10 +94,19 @@ concept arithmetic_element = element<T> && !std::is_same_v<T, std::byte>;
 /// Bytes of one element.
 [[nodiscard]] constexpr std::size_t size_of(dtype type) noexcept {
   switch (type) {
-    case dtype::f64: case dtype::i64: case dtype::u64: return 8;
-    case dtype::f32: case dtype::i32: case dtype::u32: return 4;
-    case dtype::bf16: return 2;
-    case dtype::i8: case dtype::u8: return 1;
+    case dtype::f64:
+    case dtype::i64:
+    case dtype::u64:
+      return 8;
+    case dtype::f32:
+    case dtype::i32:
+    case dtype::u32:
+      return 4;
+    case dtype::bf16:
+      return 2;
+    case dtype::i8:
+    case dtype::u8:
+      return 1;
   }
   return 0;
 }
@@ -73,15 +114,24 @@ concept arithmetic_element = element<T> && !std::is_same_v<T, std::byte>;
 /// The name that safetensors files use, which is also ours in messages.
 [[nodiscard]] constexpr std::string_view name_of(dtype type) noexcept {
   switch (type) {
-    case dtype::f64: return "F64";
-    case dtype::f32: return "F32";
-    case dtype::bf16: return "BF16";
-    case dtype::i64: return "I64";
-    case dtype::i32: return "I32";
-    case dtype::u64: return "U64";
-    case dtype::u32: return "U32";
-    case dtype::i8: return "I8";
-    case dtype::u8: return "U8";
+    case dtype::f64:
+      return "F64";
+    case dtype::f32:
+      return "F32";
+    case dtype::bf16:
+      return "BF16";
+    case dtype::i64:
+      return "I64";
+    case dtype::i32:
+      return "I32";
+    case dtype::u64:
+      return "U64";
+    case dtype::u32:
+      return "U32";
+    case dtype::i8:
+      return "I8";
+    case dtype::u8:
+      return "U8";
   }
   return "?";
 }

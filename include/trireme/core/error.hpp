@@ -55,8 +55,7 @@ struct numeric_error : error {
 
 /// A file could not be opened, read or written.
 struct io_error : error {
-  io_error(std::string path, std::string_view reason)
-      : error(text(path, ": ", reason)), path_(std::move(path)) {}
+  io_error(std::string path, std::string_view reason) : error(text(path, ": ", reason)), path_(std::move(path)) {}
   [[nodiscard]] std::string const& path() const noexcept { return path_; }
 
  private:

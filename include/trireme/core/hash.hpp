@@ -31,7 +31,8 @@ namespace trireme {
 /// 16 hexadecimal digits.
 [[nodiscard]] inline std::string hexadecimal(std::uint64_t value) {
   std::string out(16, '0');
-  for (int digit = 15; digit >= 0; --digit, value >>= 4) out[static_cast<std::size_t>(digit)] = "0123456789abcdef"[value & 15];
+  for (int digit = 15; digit >= 0; --digit, value >>= 4)
+    out[static_cast<std::size_t>(digit)] = "0123456789abcdef"[value & 15];
   return out;
 }
 

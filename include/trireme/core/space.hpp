@@ -18,15 +18,15 @@ struct host {
 
   /// @returns `bytes` of uninitialised memory; throws std::bad_alloc.
   [[nodiscard]] static void* allocate(std::size_t bytes) {
-    if (bytes < huge_page_bytes) return ::operator new(bytes == 0 ? 1 : bytes, std::align_val_t{alignment});
-    void* block = ::operator new(bytes, std::align_val_t{huge_page_bytes});
+    if (bytes < huge_page_bytes) return ::operator new (bytes == 0 ? 1 : bytes, std::align_val_t{alignment});
+    void* block = ::operator new (bytes, std::align_val_t{huge_page_bytes});
 #ifdef MADV_HUGEPAGE
     ::madvise(block, bytes, MADV_HUGEPAGE);
 #endif
     return block;
   }
   static void deallocate(void* block, std::size_t bytes) noexcept {
-    ::operator delete(block, std::align_val_t{bytes < huge_page_bytes ? alignment : huge_page_bytes});
+    ::operator delete (block, std::align_val_t{bytes < huge_page_bytes ? alignment : huge_page_bytes});
   }
 };
 
@@ -39,7 +39,8 @@ struct phantom {
   static constexpr std::size_t alignment = 64;
 
   [[nodiscard]] static void* allocate(std::size_t bytes) {
-    void* block = ::mmap(nullptr, bytes == 0 ? 1 : bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    void* block =
+        ::mmap(nullptr, bytes == 0 ? 1 : bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (block == MAP_FAILED) throw std::bad_alloc();
     return block;
   }

@@ -18,8 +18,8 @@ void append_text(std::string& out, Truth part) {
 }
 
 template <class Number>
-  requires((std::integral<Number> || std::floating_point<Number>) && !std::same_as<Number, bool>)
-void append_text(std::string& out, Number part) {
+requires((std::integral<Number> ||
+          std::floating_point<Number>)&&!std::same_as<Number, bool>) void append_text(std::string& out, Number part) {
   char digits[64];
   auto const end = std::to_chars(digits, digits + sizeof digits, part).ptr;
   out.append(digits, end);

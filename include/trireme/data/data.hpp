@@ -1,8 +1,8 @@
 #pragma once
 
 // The room: where samples come from, in which order, and in which batches.
-#include "trireme/data/batch.hpp"
 #include "trireme/data/any_dataset.hpp"
+#include "trireme/data/batch.hpp"
 #include "trireme/data/evaluation.hpp"
 #include "trireme/data/function.hpp"
 #include "trireme/data/in_memory.hpp"

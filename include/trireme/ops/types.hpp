@@ -52,10 +52,10 @@ struct dropout_site {
 /// What a product does to its result on the way out: y = residual + act(x w + bias).
 template <class T, class Space>
 struct linear_epilogue {
-  tensor_view<T const, Space> bias{};               ///< (N), or empty
+  tensor_view<T const, Space> bias{};  ///< (N), or empty
   activation act = activation::none;
-  tensor_view<T, Space> before_activation{};        ///< (M, N) keeps x w + bias for the backward pass, or empty
-  tensor_view<T const, Space> residual{};           ///< (M, N), or empty
+  tensor_view<T, Space> before_activation{};  ///< (M, N) keeps x w + bias for the backward pass, or empty
+  tensor_view<T const, Space> residual{};     ///< (M, N), or empty
 };
 
 /// What an input gradient does on the way out: dx (+)= (dy w^T) * act'(before_activation).
@@ -72,9 +72,9 @@ struct adamw_numbers {
   double beta1 = 0.9;
   double beta2 = 0.999;
   double epsilon = 1e-8;
-  double decay = 0;         ///< value -= rate * decay * value
-  double correction1 = 1;   ///< 1 - beta1^t
-  double correction2 = 1;   ///< 1 - beta2^t
+  double decay = 0;        ///< value -= rate * decay * value
+  double correction1 = 1;  ///< 1 - beta1^t
+  double correction2 = 1;  ///< 1 - beta2^t
 };
 
 /// One step of SGD with momentum: velocity = momentum * velocity + g; value -= rate * (velocity or, Nesterov's,

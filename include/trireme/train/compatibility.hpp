@@ -1,6 +1,7 @@
 #pragma once
 
 #include <array>
+#include <cstdint>
 #include <string_view>
 #include <type_traits>
 
@@ -21,40 +22,57 @@ struct compatibility_rule {
 
 namespace detail {
 
+/// The element type that a compressor's sums are formed in; Default where its payloads are collected.
+template <class State, class Default>
+struct wire_of {
+  using type = Default;
+};
+template <class State, class Default>
+requires requires { typename State::wire; }
+struct wire_of<State, Default> {
+  using type = typename State::wire;
+};
+
 /// The policies of one trainer, as the rules see them.
 template <class Model, class Comm, class Parallel, class Precision, class Compression>
 struct combination {
   using env = environment<Precision, typename space_of<Comm>::type>;
   using space = typename env::space;
+  using wire = typename wire_of<compressor_state<Compression, env>, typename Precision::reduce>::type;
 
   static constexpr bool plain = !staged_model<Model>;
   static constexpr bool sharded = Parallel::optimizer_state == distribution::shard;
   static constexpr bool gatherable = gatherable_compressor<Compression, env>;
   static constexpr bool one_number = std::is_same_v<typename Precision::param, typename Precision::master>;
+  static constexpr bool decides =
+      has_all_reduce<Comm, std::int64_t> && has_all_reduce<Comm, double> && has_all_gather<Comm, std::uint64_t>;
   static constexpr bool gathers = has_all_gather<Comm, std::uint8_t, space>;
-  static constexpr bool reduces = has_all_reduce<Comm, typename Precision::reduce, reduction::sum, space>;
-  static constexpr bool scatters = has_reduce_scatter<Comm, typename Precision::reduce, reduction::sum, space> &&
-                                   has_all_gather<Comm, typename Precision::param, space>;
+  static constexpr bool reduces = has_all_reduce<Comm, wire, reduction::sum, space>;
+  static constexpr bool scatters = has_reduce_scatter<Comm, wire, reduction::sum, space>;
+  static constexpr bool publishes = has_all_gather<Comm, typename Precision::param, space>;
   static constexpr bool trades = has_all_to_all<Comm, std::uint8_t, space>;
 };
 
 }  // namespace detail
 
 /// All rules on combinations, in one place: X(id, sentence, remedy, condition that must hold of a `combination` C). The
-/// trainer asserts each at compile time, the table below lists them for documentation and tools.
-#define TRIREME_COMPATIBILITY_RULES(X)                                                                                \
-  X("plain-model-precision", "a plain model stores its own numbers, which a mixed precision cannot change",           \
-    "use precision::fp32 (or fp64), or describe the model in units", !C::plain || C::one_number)                      \
-  X("data-needs-all-reduce", "parallel::data sums gradients with all_reduce, which this communicator lacks",          \
-    "use another communicator, or compression::top_k, which gathers", C::sharded || C::gatherable || C::reduces)      \
-  X("zero-needs-reduce-scatter", "parallel::zero needs reduce_scatter and all_gather, which this communicator lacks", \
-    "use parallel::data or another communicator", !C::sharded || C::scatters)                                         \
-  X("gathered-needs-all-gather",                                                                                      \
-    "this compressor's payloads are collected with all_gather, which this communicator lacks",                        \
-    "use a summable compressor such as compression::cast", !C::gatherable || C::sharded || C::gathers)                \
-  X("gathered-zero-needs-all-to-all",                                                                                 \
-    "under parallel::zero this compressor's payloads travel by all_to_all, which this communicator lacks",            \
-    "use a summable compressor such as compression::cast, or parallel::data",                                         \
+/// trainer asserts the first that is broken at compile time, the table below lists them for documentation and tools.
+#define TRIREME_COMPATIBILITY_RULES(X)                                                                                 \
+  X("plain-model-precision", "a plain model stores its own numbers, which a mixed precision cannot change",            \
+    "use precision::fp32 (or fp64), or describe the model in units", !C::plain || C::one_number)                       \
+  X("trainer-needs-votes",                                                                                             \
+    "every trainer votes with all_reduce and compares ranks with all_gather, and this communicator lacks one of them", \
+    "use another communicator", C::decides)                                                                            \
+  X("data-needs-all-reduce", "parallel::data sums gradients with all_reduce, which this communicator lacks for them",  \
+    "use another communicator, or compression::top_k, which gathers", C::sharded || C::gatherable || C::reduces)       \
+  X("zero-needs-reduce-scatter", "parallel::zero needs reduce_scatter and all_gather, which this communicator lacks",  \
+    "use parallel::data or another communicator", !C::sharded || (C::publishes && (C::gatherable || C::scatters)))     \
+  X("gathered-needs-all-gather",                                                                                       \
+    "this compressor's payloads are collected with all_gather, which this communicator lacks",                         \
+    "use a summable compressor such as compression::cast", !C::gatherable || C::sharded || C::gathers)                 \
+  X("gathered-zero-needs-all-to-all",                                                                                  \
+    "under parallel::zero this compressor's payloads travel by all_to_all, which this communicator lacks",             \
+    "use a summable compressor such as compression::cast, or parallel::data",                                          \
     !C::gatherable || !C::sharded || C::trades)
 
 #define TRIREME_RULE_ROW(id, sentence, remedy, condition) compatibility_rule{id, sentence, remedy},

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <string_view>
 #include <type_traits>
 
 #include "trireme/compression/none.hpp"
@@ -136,19 +137,22 @@ struct check_compression {
                 "trireme::trainer: compression policy lacks encode and decode of a summable or a gatherable payload");
 };
 
+/// The id of the first rule that a combination breaks; empty if it breaks none.
+template <class C>
+inline constexpr std::string_view broken_rule = [] {
+#define TRIREME_RULE_BROKEN(id, sentence, remedy, condition) \
+  if (!(condition)) return std::string_view(id);
+  TRIREME_COMPATIBILITY_RULES(TRIREME_RULE_BROKEN)
+#undef TRIREME_RULE_BROKEN
+  return std::string_view();
+}();
 template <class C>
 struct check_combination {
 #define TRIREME_RULE_ASSERT(id, sentence, remedy, condition) \
-  static_assert(condition, "trireme::trainer: illegal combination: " sentence "; " remedy " [" id "]");
+  static_assert(broken_rule<C> != id, "trireme::trainer: illegal combination: " sentence "; " remedy " [" id "]");
   TRIREME_COMPATIBILITY_RULES(TRIREME_RULE_ASSERT)
 #undef TRIREME_RULE_ASSERT
 };
-template <class C>
-inline constexpr bool is_legal = [] {
-#define TRIREME_RULE_HOLDS(id, sentence, remedy, condition) &&(condition)
-  return true TRIREME_COMPATIBILITY_RULES(TRIREME_RULE_HOLDS);
-#undef TRIREME_RULE_HOLDS
-}();
 
 /// Policies in any order, sorted into slots and checked. One wrong thing gives one sentence: each check runs only if
 /// those before it passed.
@@ -188,7 +192,7 @@ struct resolve {
       if constexpr (!trireme::optimizer<optimizer, env> || !trireme::compressor<compression, env>) {
         return 4;
       } else {
-        return is_legal<combination<model, comm, parallel, precision, compression>> ? none_failed : 5;
+        return broken_rule<combination<model, comm, parallel, precision, compression>>.empty() ? none_failed : 5;
       }
     }
   }

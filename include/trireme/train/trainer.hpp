@@ -202,8 +202,7 @@ class basic_trainer {
   /// Collective. Publishes a checkpoint in `directory` and keeps the one before it; see checkpoint.hpp.
   void save(std::string const& directory, formats::file_system& files = formats::real_files()) {
     checkpoint::save(
-        world_, directory, description(), progress_of_run(),
-        [&](auto&& piece) { for_each_state(piece); }, files);
+        world_, directory, description(), progress_of_run(), [&](auto&& piece) { for_each_state(piece); }, files);
   }
 
   /// Collective. Takes all state from the newest checkpoint in `directory`, whatever number of ranks or strategy wrote
