@@ -79,6 +79,10 @@ class tensor_view {
 
 template <class Container>
 tensor_view(Container&) -> tensor_view<typename Container::value_type, host>;
+template <class T, class Allocator>
+tensor_view(std::vector<T, Allocator> const&) -> tensor_view<T const, host>;
+template <class T, std::size_t Extent>
+tensor_view(std::span<T, Extent> const&) -> tensor_view<T, host>;
 template <class T, std::size_t Extent>
 tensor_view(std::span<T, Extent>&) -> tensor_view<T, host>;
 

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <cstdint>
+#include <string>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -28,22 +30,34 @@ template <class Kind, class Default, class First, class... Rest>
 
 /// What make_trainer returns after its one sentence, so that no line that uses the trainer adds another error.
 struct refused {
-  template <class... Arguments>
-  fit_report fit(Arguments&&...) {
+  template <class Data>
+  fit_report fit(Data const&, fit_options const&) {
     return {};
   }
-  template <class... Arguments>
-  step_report step(Arguments&&...) {
+  template <class... Samples>
+  step_report step(Samples const&...) {
     return {};
   }
-  template <class... Arguments>
-  double evaluate(Arguments&&...) {
+  template <class Data>
+  double evaluate(Data const&, std::int64_t = 8) {
     return {};
   }
-  template <class... Arguments>
-  tensor<float> predict(Arguments&&...) {
+  template <class Features>
+  tensor<float> predict(Features const&) {
     return {};
   }
+  void initialise(std::uint64_t) {}
+  template <class F>
+  void on_step(F&&) {}
+  void request_stop() noexcept {}
+  template <class Timeline>
+  void record(Timeline&) {}
+  template <class... Files>
+  void save(std::string const&, Files&...) {}
+  template <class... Files>
+  void load(std::string const&, Files&...) {}
+  std::uint64_t state_hash() { return {}; }
+  std::int64_t steps() const noexcept { return {}; }
 };
 
 }  // namespace detail
@@ -60,8 +74,9 @@ struct refused {
 /// @example auto trainer = trireme::make_trainer(nn::gpt{}, optim::adamw{}, world, precision::bf16{});
 template <class... Policies>
 [[nodiscard]] auto make_trainer(Policies&&... policies) {
-  if constexpr (check_policies<Policies...>()) {
-    using slots = detail::resolve<std::remove_cvref_t<Policies>...>;
+  using slots = detail::resolve<std::remove_cvref_t<Policies>...>;
+  static_cast<void>(check_policies<Policies...>());  // apart from the condition, or clang adds an error to the sentence
+  if constexpr (slots::ok) {
     return basic_trainer<typename slots::model, typename slots::optimizer, typename slots::comm,
                          typename slots::parallel, typename slots::precision, typename slots::compression>(
         detail::pick<slot::model, void>(std::forward<Policies>(policies)...),

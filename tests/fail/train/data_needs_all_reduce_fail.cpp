@@ -1,0 +1,13 @@
+#include "world.hpp"
+
+using namespace trireme;
+
+// expected-error: trireme::trainer: illegal combination: parallel::data sums gradients with all_reduce, which this
+// communicator lacks for them
+struct few_types : world {
+  few_types split(int color, int key);
+  template <class T>
+  void all_reduce(tensor_view<T> values, auto op) requires(!std::is_same_v<T, float>);
+};
+
+bool const legal = check_policies<few_types, nn::gpt, optim::sgd>();

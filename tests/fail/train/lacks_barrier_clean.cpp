@@ -1,0 +1,13 @@
+#include "world.hpp"
+
+using namespace trireme;
+
+struct hurried : world {
+  hurried split(int color, int key);
+  void barrier(int reason);
+};
+struct patient : world {
+  patient split(int color, int key);
+};
+
+bool const legal = check_policies<patient, nn::gpt, optim::adamw>();

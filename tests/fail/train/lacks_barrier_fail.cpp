@@ -1,0 +1,14 @@
+#include "world.hpp"
+
+using namespace trireme;
+
+// expected-error: trireme::trainer: communicator lacks barrier()
+struct hurried : world {
+  hurried split(int color, int key);
+  void barrier(int reason);
+};
+struct patient : world {
+  patient split(int color, int key);
+};
+
+bool const legal = check_policies<hurried, nn::gpt, optim::adamw>();

@@ -1,0 +1,10 @@
+#include "world.hpp"
+
+using namespace trireme;
+
+struct mute : world {
+  mute split(int color, int key);
+  void all_reduce(int values);
+};
+
+bool const legal = check_policies<world, nn::gpt, optim::sgd, parallel::zero<1>>();

@@ -1,0 +1,10 @@
+#include "world.hpp"
+
+using namespace trireme;
+
+struct no_scatter : world {
+  no_scatter split(int color, int key);
+  void reduce_scatter(int values);
+};
+
+bool const legal = check_policies<no_scatter, nn::gpt, optim::sgd, parallel::data>();
