@@ -7,6 +7,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -167,7 +168,7 @@ class basic_exchange {
     progress();
     if constexpr (!progresses_alone) times_.covered += now() - start;
   }
-  void ready(std::string const& name) {
+  void ready(std::string_view name) {
     for (int use = 0; use < use_count(); ++use) {
       if (layout_.at(layout_.entry_of_use(use)).info.name == name) return ready(use);
     }
@@ -546,14 +547,13 @@ class basic_exchange {
   }
 
   void gather_values() {
-    using request = decltype(world_.all_gather_async(tensor_view<param_element, space>{}));
-    std::vector<request> pending;
+    pending_.clear();
     for (std::size_t b = 0; b < buckets_.size(); ++b) {
       if (!foreign_.empty()) copy_foreign(b, true);
-      pending.push_back(world_.all_gather_async(buckets_[b]->value.view()));
+      pending_.push_back(world_.all_gather_async(buckets_[b]->value.view()));
     }
     for (std::size_t b = 0; b < buckets_.size(); ++b) {
-      pending[b].wait();
+      pending_[b].wait();
       if (!foreign_.empty()) copy_foreign(b, false);
     }
   }
@@ -589,6 +589,7 @@ class basic_exchange {
   std::vector<second_use> second_uses_;
   std::vector<tensor_view<gradient_element const, space>> terms_;
   std::vector<tensor_view<param_element, space>> outputs_;
+  std::vector<parallel::detail::gather_request_t<Comm, param_element, space, sharded>> pending_;  // kept: no allocation
   std::vector<std::int64_t> ballot_;
   std::size_t next_ = 0;
   double weight_ = 1;

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -43,7 +44,7 @@ class plain_engine {
   loss_sum train(samples const& batch, Ready&& ready) {
     auto const loss = evaluate(batch);
     reported_.assign(reported_.size(), false);
-    model_->backward([&](std::string const& name) {
+    model_->backward([&](std::string_view name) {
       auto const index = index_of(name);
       reported_[index] = true;
       ready(static_cast<int>(index));
@@ -63,7 +64,7 @@ class plain_engine {
   [[nodiscard]] Model& model() noexcept { return *model_; }
 
  private:
-  [[nodiscard]] std::size_t index_of(std::string const& name) const {
+  [[nodiscard]] std::size_t index_of(std::string_view name) const {
     for (std::size_t index = 0; index < names_.size(); ++index) {
       if (names_[index] == name) return index;
     }

@@ -102,6 +102,7 @@ class basic_trainer {
       report.add(done);
       for (auto const& call : step_calls_) call(done);
     }
+    wants_stop_ = false;
     report.stopped = stopped_;
     report.seconds = seconds_since(start);
     return report;
@@ -327,11 +328,12 @@ class basic_trainer {
     return both[1] == 0 ? 0 : both[0] / both[1];
   }
 
+  // Of what this rank holds after the exchange: sums with the other ranks' gradients, and its own ones.
   std::string first_bad_gradient() {
     for (auto const& entry : exchange_.plan().entries()) {
-      if (!exchange_.has_finite_gradient(entry)) return text(" (on this rank first in \"", entry.info.name, "\")");
+      if (!exchange_.has_finite_gradient(entry)) return text(" (here first in \"", entry.info.name, "\")");
     }
-    return " (they are finite on this rank)";
+    return {};
   }
 
   checkpoint::run_description description() const {

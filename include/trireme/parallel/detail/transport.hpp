@@ -13,6 +13,18 @@
 
 namespace trireme::parallel::detail {
 
+/// What all_gather_async of T gives; nothing where it is not used, for a communicator may lack it.
+template <class Comm, class T, class Space, bool Used>
+struct gather_request {
+  struct type {};
+};
+template <class Comm, class T, class Space>
+struct gather_request<Comm, T, Space, true> {
+  using type = decltype(std::declval<Comm&>().all_gather_async(tensor_view<T, Space>{}));
+};
+template <class Comm, class T, class Space, bool Used>
+using gather_request_t = typename gather_request<Comm, T, Space, Used>::type;
+
 /// How one bucket's gradient becomes the sum over all ranks: begin() after the last backward, then test() or wait().
 ///
 /// After wait() the bucket holds the sum: all of it where gradients are replicated afterwards, this rank's slice where

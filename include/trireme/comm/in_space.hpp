@@ -1,0 +1,29 @@
+#pragma once
+
+#include <utility>
+
+#include "trireme/contract/communicator.hpp"
+
+namespace trireme::comm {
+
+/// A communicator whose trainer computes in Space; otherwise Comm.
+template <class Space, communicator Comm>
+class world_in : public Comm {
+ public:
+  using space = Space;
+
+  explicit world_in(Comm&& base) noexcept : Comm(std::move(base)) {}
+  [[nodiscard]] world_in split(int color, int key) { return world_in(Comm::split(color, key)); }
+};
+
+/// The same ranks, computing in another memory space: parameters, gradients and activations of a trainer made with
+/// this world lie in Space.
+///
+/// Ranks    collective, as split() is.
+/// @example auto dry = comm::in_space<phantom>(world);   // a whole training without touching a tensor
+template <class Space, communicator Comm>
+[[nodiscard]] world_in<Space, Comm> in_space(Comm& world) {
+  return world_in<Space, Comm>(world.split(0, world.rank()));
+}
+
+}  // namespace trireme::comm

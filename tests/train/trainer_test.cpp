@@ -1,0 +1,252 @@
+// test-sanitize: thread
+#include "trireme/train/trainer.hpp"
+
+#include <atomic>
+#include <cmath>
+#include <limits>
+#include <string>
+#include <type_traits>
+#include <vector>
+
+#include "../support/spline.hpp"
+#include "../support/toy_training.hpp"
+#include "../watchdog.hpp"
+#include "trireme/compression/compression.hpp"
+#include "trireme/data/function.hpp"
+#include "trireme/nn/mlp.hpp"
+
+using namespace trireme;
+
+namespace {
+
+float parabola(float x) { return x * x; }
+data::function<float (*)(float)> curve(std::int64_t samples) {
+  return data::function(&parabola, {.samples = samples, .low = -1, .high = 1});
+}
+
+/// All of the state but how far the run is.
+template <class Trainer>
+std::uint64_t hash_of_tensors(Trainer& trainer) {
+  std::uint64_t sum = 0;
+  trainer.for_each_state([&](std::string const& name, std::int64_t, std::int64_t first, auto view) {
+    sum += ops::on<host>::hash(view, hash_name(name), first);
+  });
+  return sum;
+}
+
+template <class Action>
+std::string sentence_of(Action&& action) {
+  try {
+    action();
+  } catch (error const& problem) {
+    return problem.what();
+  }
+  return "nothing thrown";
+}
+
+struct forgetful : toy::spline {
+  void backward(auto&& ready) { ready("shift"); }
+};
+
+}  // namespace
+
+TEST_CASE("policies in any order make one type", "[train]") {
+  comm::self_world world;
+  auto one = [&] {
+    return make_trainer(nn::mlp{}, optim::adamw{}, world, parallel::zero<1>{}, precision::bf16{}, compression::none{});
+  };
+  auto other = [&] {
+    return make_trainer(compression::none{}, precision::bf16{}, world, parallel::zero<1>{}, optim::adamw{}, nn::mlp{});
+  };
+  static_assert(std::is_same_v<decltype(one()), decltype(other())>);
+  auto short_form = [&] { return make_trainer(world, nn::mlp{}, optim::adamw{}); };
+  auto long_form = [&] {
+    return make_trainer(nn::mlp{}, precision::fp32{}, optim::adamw{}, compression::none{}, world, parallel::data{});
+  };
+  static_assert(std::is_same_v<decltype(short_form()), decltype(long_form())>);
+  CHECK(other().optimizer() == optim::adamw{});
+}
+
+TEST_CASE("a step with a NaN on one rank changes nothing on any rank, and ten in a row are an error", "[train]") {
+  std::atomic<int> good{0};
+  launch(comm::threads{.ranks = 3}, [&](auto& world) {
+    auto trainer = make_trainer(nn::mlp{.hidden = {4}}, optim::adamw{}, world, parallel::zero<1>{});
+    std::vector<float> features{0.1F, 0.2F};
+    std::vector<float> const targets{1.0F, 2.0F};
+    auto const first = trainer.step(features, targets);
+    auto const before = hash_of_tensors(trainer);
+    if (world.rank() == 1) features[1] = std::numeric_limits<float>::quiet_NaN();
+    auto const skipped = trainer.step(features, targets);
+    bool const unchanged = hash_of_tensors(trainer) == before;
+    if (world.rank() == 1) features[1] = 0.2F;
+    auto const third = trainer.step(features, targets);
+    if (world.rank() == 1) features[1] = std::numeric_limits<float>::infinity();
+    for (int skip = 0; skip < 9; ++skip) trainer.step(features, targets);
+    auto const sentence = sentence_of([&] { trainer.step(features, targets); });
+    auto const end = trainer.steps();
+    bool const says =
+        sentence.find("trireme::trainer: no finite gradients in 10 steps, up to step 12") != std::string::npos &&
+        (world.rank() != 1 || sentence.find(" (here first in \"layers.0.weight\")") != std::string::npos);
+    good += !first.skipped && skipped.skipped && unchanged && !third.skipped && says && end == 12 ? 1 : 0;
+    if (!says) WARN(sentence);
+  });
+  CHECK(good == 3);
+}
+
+TEST_CASE("when one rank asks to stop all ranks leave after the same step, and may go on", "[train]") {
+  launch(comm::threads{.ranks = 3}, [&](auto& world) {
+    auto trainer = make_trainer(nn::mlp{.hidden = {4}}, optim::adamw{}, world);
+    bool asked = false;
+    trainer.on_step([&](step_report const& done) {
+      if (world.rank() == 1 && done.step == 3 && !asked) {
+        asked = true;
+        trainer.request_stop();
+      }
+    });
+    auto const data = curve(40);
+    auto const stopped = trainer.fit(data, {.steps = 12, .batch = 8});
+    std::int64_t least = trainer.steps();
+    std::int64_t most = least;
+    world.all_reduce(tensor_view<std::int64_t>(&least, shape{1}), reduction::min{});
+    world.all_reduce(tensor_view<std::int64_t>(&most, shape{1}), reduction::max{});
+    auto const rest = trainer.fit(data, {.steps = 12, .batch = 8});
+    if (world.rank() != 0) return;
+    CHECK(stopped.stopped);
+    CHECK(least == 5);
+    CHECK(most == 5);
+    CHECK(!rest.stopped);
+    CHECK(rest.first_step == 5);
+    CHECK(trainer.steps() == 12);
+  });
+}
+
+TEST_CASE("stop_after ends early, and the rest of the schedule gives what one run gives", "[train]") {
+  auto const hash = [](std::int64_t stop_after) {
+    comm::self_world world;
+    auto trainer = make_trainer(toy::gpt, toy::adaptive, world);
+    if (stop_after > 0) trainer.fit(toy::text{}, {.steps = 8, .batch = 10, .stop_after = stop_after});
+    CHECK(trainer.steps() == stop_after);
+    trainer.fit(toy::text{}, {.steps = 8, .batch = 10});
+    return trainer.state_hash();
+  };
+  CHECK(hash(3) == hash(0));
+  CHECK(hash(8) == hash(0));
+}
+
+TEST_CASE("more ranks than micro-batches, and batches that end short, equal serial training", "[train]") {
+  auto const train = [](auto& world, auto... policies) {
+    auto trainer = make_trainer(toy::gpt, toy::steady, world, policies...);
+    trainer.fit(toy::text{}, {.steps = 10, .batch = 7, .micro_batches = 2});
+    auto const loss = trainer.evaluate(toy::text{}, 4);
+    std::vector<double> losses(static_cast<std::size_t>(world.size()));
+    losses[static_cast<std::size_t>(world.rank())] = loss;
+    world.all_gather(tensor_view<double>(losses));
+    bool const equal = std::ranges::all_of(losses, [&](double each) { return each == loss; });
+    return equal ? loss : std::numeric_limits<double>::quiet_NaN();
+  };
+  comm::self_world alone;
+  double const serial = train(alone);
+  for (int const ranks : {2, 4}) {
+    launch(comm::threads{.ranks = ranks}, [&](auto& world) {
+      double const data = train(world);
+      double const zero = train(world, parallel::zero<1>{});
+      if (world.rank() != 0) return;
+      CHECK(data == Approx(serial).epsilon(1e-5));
+      CHECK(zero == data);
+    });
+  }
+}
+
+TEST_CASE("a trained perceptron predicts, the same on every rank", "[train]") {
+  launch(comm::threads{.ranks = 2}, [&](auto& world) {
+    auto trainer = make_trainer(nn::mlp{.hidden = {16, 16}}, optim::adamw{.rate = 1e-2}, world);
+    auto const report = trainer.fit(curve(64), {.steps = 400, .batch = 16});
+    std::vector<float> const points{-0.75F, 0.0F, 0.5F};
+    auto const values = trainer.predict(points);
+    auto copies = std::vector<float>(6);
+    std::copy_n(values.span().begin(), 3, copies.begin() + 3 * world.rank());
+    world.all_gather(tensor_view<float>(copies));
+    if (world.rank() != 0) return;
+    CHECK(report.last_loss < 0.05 * report.first_loss);
+    CHECK(values.extents() == shape{3, 1});
+    CHECK(values[0] == Approx(0.5625).margin(0.05));
+    CHECK(values[1] == Approx(0).margin(0.05));
+    CHECK(values[2] == Approx(0.25).margin(0.05));
+    CHECK(std::equal(copies.begin(), copies.begin() + 3, copies.begin() + 3));
+  });
+}
+
+TEST_CASE("a step on samples of one's own weighs ranks by their samples, and one may have none", "[train]") {
+  std::vector<float> const x{-0.9F, -0.3F, 0.2F, 0.4F, 0.8F};
+  std::vector<float> y(5);
+  std::ranges::transform(x, y.begin(), parabola);
+  auto const train = [&](auto& world, std::size_t first, std::size_t last) {
+    auto trainer = make_trainer(nn::mlp{.hidden = {4}}, optim::sgd{}, world);
+    std::vector<float> const features(x.begin() + static_cast<long>(first), x.begin() + static_cast<long>(last));
+    std::vector<float> const targets(y.begin() + static_cast<long>(first), y.begin() + static_cast<long>(last));
+    step_report done;
+    for (int step = 0; step < 5; ++step) done = trainer.step(features, targets);
+    auto const weights = trainer.exchange().parameter_values(trainer.exchange().plan().at(0));
+    return std::pair(done, weights[0]);
+  };
+  comm::self_world alone;
+  auto const [serial, weight] = train(alone, 0, 5);
+  launch(comm::threads{.ranks = 3}, [&](auto& world) {
+    std::size_t const cuts[] = {0, 4, 4, 5};
+    auto const [done, mine] = train(world, cuts[world.rank()], cuts[world.rank() + 1]);
+    auto trainer = make_trainer(nn::mlp{}, optim::sgd{}, world);
+    auto const refused = sentence_of([&] { trainer.step(std::vector<float>{}, std::vector<float>{}); });
+    if (world.rank() != 1) return;
+    CHECK(done.samples == 5);
+    CHECK(done.loss == Approx(serial.loss).epsilon(1e-5));
+    CHECK(done.norm == Approx(serial.norm).epsilon(1e-5));
+    CHECK(mine == Approx(weight).epsilon(1e-5));
+    CHECK(refused == "trireme::trainer: step() was called without samples on any rank");
+  });
+}
+
+TEST_CASE("a model with storage and kernels of its own trains under every strategy as it does alone", "[train]") {
+  auto const train = [](auto& world, auto... policies) {
+    toy::spline model;
+    auto trainer = make_trainer(model, optim::sgd{.rate = 0.2, .clip = 1.0}, world, policies...);
+    trainer.fit(curve(45), {.steps = 40, .batch = 10, .micro_batches = 4});
+    std::vector<double> all(model.knots.begin(), model.knots.end());
+    all.push_back(trainer.evaluate(curve(45)));
+    return all;
+  };
+  comm::self_world alone;
+  auto const serial = train(alone);
+  CHECK(serial.back() < 0.01);
+  for (int const ranks : {1, 2, 3}) {
+    launch(comm::threads{.ranks = ranks}, [&](auto& world) {
+      auto const data = train(world);
+      auto const zero = train(world, parallel::zero<1>{});
+      if (world.rank() + 1 != world.size()) return;
+      INFO("ranks " << ranks);
+      CHECK(toy::distance(data, serial) < 1e-5);
+      CHECK(toy::distance(zero, data) == 0);
+    });
+  }
+}
+
+TEST_CASE("a model whose backward forgets a parameter is told which one", "[train]") {
+  comm::self_world world;
+  auto trainer = make_trainer(forgetful{}, optim::sgd{}, world);
+  CHECK(sentence_of([&] { trainer.fit(curve(8), {.steps = 1}); }) ==
+        "trireme::trainer: the model's backward did not call ready(\"values at the knots of the spline\")");
+}
+
+TEST_CASE("ranks that start from different parameters of their own are refused", "[train]") {
+  std::atomic<int> told{0};
+  launch(comm::threads{.ranks = 2}, [&](auto& world) {
+    toy::spline model;
+    model.shift[0] = static_cast<float>(world.rank());
+    auto const sentence = sentence_of([&] { static_cast<void>(make_trainer(model, optim::sgd{}, world)); });
+    told += sentence ==
+                    "trireme::exchange: the parameters of rank 1 differ from those of rank 0; start every rank from "
+                    "the same seed, or call broadcast()"
+                ? 1
+                : 0;
+  });
+  CHECK(told == 2);
+}
