@@ -1,5 +1,5 @@
 // all_reduce of float on comm::threads, 4 KiB to 64 MiB, and the memory limit of this machine.
-//   collectives [--ranks 2]
+//   collectives_threads [--ranks 2]
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
