@@ -22,6 +22,30 @@ inline constexpr std::int64_t attention_rows = 32;
 /// Key rows after which the products turn round, so that what they share stays in the first-level cache.
 inline constexpr std::int64_t attention_keys = 64;
 
+/// Keys that are worked on together, among those that a block of query rows sees.
+struct attention_part {
+  std::int64_t key;
+  std::int64_t keys;
+  std::int64_t skipped;  ///< rows of the block, the first ones, that see none of these keys
+  [[nodiscard]] constexpr attention_part next(std::int64_t row) const noexcept;
+};
+
+/// How many keys the lanes at `lane` see of a block that begins at `row`: up to the diagonal, in halves of a block.
+[[nodiscard]] constexpr std::int64_t keys_seen(std::int64_t row, std::int64_t lane) noexcept {
+  constexpr auto half = attention_rows / 2;
+  return row + (lane / half + 1) * half;
+}
+
+/// The part that begins with `key`; without keys after the last.
+[[nodiscard]] constexpr attention_part attention_keys_from(std::int64_t row, std::int64_t key) noexcept {
+  constexpr auto half = attention_rows / 2;
+  auto const skipped = key < keys_seen(row, 0) ? 0 : half;
+  return {key, std::min(attention_keys, keys_seen(row, skipped) - key), skipped};
+}
+constexpr attention_part attention_part::next(std::int64_t row) const noexcept {
+  return attention_keys_from(row, key + keys);
+}
+
 /// One head of one sample: where its columns begin in the rows of qkv and y, and what is dropped in it.
 struct attention_head {
   std::int64_t context;

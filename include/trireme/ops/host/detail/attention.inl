@@ -2,56 +2,9 @@
 //
 // Scores are kept transposed, one lane a query row: (keys, 32). Softmax then works along memory, without sums across
 // lanes, and every operand of every product is contiguous.
+#include "trireme/ops/host/detail/attention_products.inl"
+
 namespace trireme::ops::detail::TRIREME_LEVEL {
-
-// c (Rows, Vectors * width) = or += a b, with a[m * a_row + k * a_depth] and b[k * b_row + n].
-template <class F, int Rows, int Vectors, class Real>
-inline void tile_product(Real* c, std::int64_t c_row, Real const* a, std::int64_t a_row, std::int64_t a_depth,
-                         Real const* b, std::int64_t b_row, std::int64_t depth, bool accumulate) {
-  F sums[Rows][Vectors];
-  TRIREME_UNROLL
-  for (int m = 0; m < Rows; ++m) {
-    TRIREME_UNROLL
-    for (int v = 0; v < Vectors; ++v) sums[m][v] = accumulate ? F::load(c + m * c_row + v * F::width) : F::all(0);
-  }
-  for (std::int64_t k = 0; k < depth; ++k, a += a_depth, b += b_row) {
-    F right[Vectors];
-    TRIREME_UNROLL
-    for (int v = 0; v < Vectors; ++v) right[v] = F::load(b + v * F::width);
-    TRIREME_UNROLL
-    for (int m = 0; m < Rows; ++m) {
-      F const left = F::all(a[m * a_row]);
-      TRIREME_UNROLL
-      for (int v = 0; v < Vectors; ++v) sums[m][v] = fma(left, right[v], sums[m][v]);
-    }
-  }
-  TRIREME_UNROLL
-  for (int m = 0; m < Rows; ++m) {
-    TRIREME_UNROLL
-    for (int v = 0; v < Vectors; ++v) sums[m][v].store(c + m * c_row + v * F::width);
-  }
-}
-
-// The same for any number of columns, in multiples of the lanes, and rows, in multiples of 16.
-template <class F, class Real>
-inline void block_product(Real* c, std::int64_t c_row, Real const* a, std::int64_t a_row, std::int64_t a_depth,
-                          Real const* b, std::int64_t b_row, std::int64_t rows, std::int64_t columns,
-                          std::int64_t depth, bool accumulate) {
-  constexpr int pair = F::width == 16 ? 8 : 4;  // rows of a tile of two vectors: half the registers, or a quarter
-  std::int64_t n = 0;
-  for (; n + 2 * F::width <= columns; n += 2 * F::width) {
-    for (std::int64_t m = 0; m < rows; m += pair) {
-      tile_product<F, pair, 2>(c + m * c_row + n, c_row, a + m * a_row, a_row, a_depth, b + n, b_row, depth,
-                               accumulate);
-    }
-  }
-  for (; n < columns; n += F::width) {
-    for (std::int64_t m = 0; m < rows; m += 2 * pair) {
-      tile_product<F, 2 * pair, 1>(c + m * c_row + n, c_row, a + m * a_row, a_row, a_depth, b + n, b_row, depth,
-                                   accumulate);
-    }
-  }
-}
 
 // to (padded_rows, padded_width) = factor * from (rows, width), zeros around it.
 template <class F, class Real, class T>
@@ -126,22 +79,22 @@ inline void transpose_block(Real* to, Real const* from, std::int64_t width) {
   }
 }
 
-// factors[(key - first_key) * 32 + row - first_row] = 0 or 1 / (1 - p), for the probabilities at (row, key).
+// factors[(key - part.key) * 32 + row - first_row] = 0 or 1 / (1 - p), for the probabilities at (row, key).
 template <class Real>
 inline void attention_dropout(Real* factors, attention_head const& shape, std::int64_t first_row,
-                              std::int64_t first_key, std::int64_t keys) {
+                              attention_part const& part) {
   dropout_scale const how(shape.dropout->probability);
   auto const threshold = static_cast<float>(how.threshold);
   Real const choice[2] = {Real(0), static_cast<Real>(how.kept)};
   alignas(64) float numbers[32];
   for (std::int64_t r = 0; r < attention_rows; ++r) {
-    auto const start = (shape.head * shape.context + first_row + r) * shape.context + first_key;
-    for (std::int64_t k = 0; k < keys;) {
+    auto const start = (shape.head * shape.context + first_row + r) * shape.context + part.key;
+    for (std::int64_t k = 0; k < part.keys;) {
       // The position of a number decides its block; rows need not begin with one.
       auto const position = start + k;
       random_numbers(numbers, shape.dropout->key, shape.dropout->site, shape.sample,
                      static_cast<std::uint32_t>(position / 4));
-      for (auto word = position % 4; word < 32 && k < keys; ++word, ++k) {
+      for (auto word = position % 4; word < 32 && k < part.keys; ++word, ++k) {
         factors[k * attention_rows + r] = choice[numbers[word] >= threshold ? 1 : 0];
       }
     }
@@ -171,16 +124,19 @@ inline void attention_forward(T* y, A* lse, T const* qkv, attention_head const& 
 
   for (std::int64_t row = 0; row < shape.context; row += lanes_of_rows) {
     auto const rows = shape.context - row < lanes_of_rows ? shape.context - row : lanes_of_rows;
-    auto const seen = row + lanes_of_rows;  // keys up to the diagonal, in whole blocks
     prefetch_next(qkv, shape, row, rows);
     prefetch_rows<1>(y + row * shape.y_stride, shape.y_stride, rows, shape.width);
     pack_rows<F>(queries, qkv + row * shape.qkv_stride, shape.qkv_stride, rows, lanes_of_rows, shape.width, width,
                  scale);
     transpose_block(queries_across, queries, width);
-    block_product<F>(scores, lanes_of_rows, keys, width, std::int64_t{1}, queries_across, lanes_of_rows, seen,
-                     lanes_of_rows, width, false);
+    for (auto part = attention_keys_from(row, 0); part.keys > 0; part = part.next(row)) {
+      block_product<F>(scores + part.key * lanes_of_rows + part.skipped, lanes_of_rows, keys + part.key * width, width,
+                       std::int64_t{1}, queries_across + part.skipped, lanes_of_rows, part.keys,
+                       lanes_of_rows - part.skipped, width, false);
+    }
     for (std::int64_t v = 0; v < lanes_of_rows; v += F::width) {
       A* const column = scores + v;
+      auto const seen = keys_seen(row, v);
       for (std::int64_t key = row; key < seen; ++key) {  // query row r sees keys up to r
         A* const at = column + key * lanes_of_rows;
         first(static_cast<int>(key - row - v), F::all(-std::numeric_limits<A>::infinity()), F::load(at)).store(at);
@@ -204,17 +160,16 @@ inline void attention_forward(T* y, A* lse, T const* qkv, attention_head const& 
       top.store(peaks + v);
       (totals[0] + totals[1]).store(masses + v);
     }
-    for (std::int64_t key = 0; key < seen; key += attention_keys) {
-      auto const keys_here = seen - key < attention_keys ? seen - key : attention_keys;
-      A* const part = scores + key * lanes_of_rows;
+    for (auto part = attention_keys_from(row, 0); part.keys > 0; part = part.next(row)) {
+      A* const shares = scores + part.key * lanes_of_rows;
       if (shape.dropout != nullptr) {
-        attention_dropout(factors, shape, row, key, keys_here);
-        for (std::int64_t i = 0; i < keys_here * lanes_of_rows; i += F::width) {
-          (F::load(part + i) * F::load(factors + i)).store(part + i);
+        attention_dropout(factors, shape, row, part);
+        for (std::int64_t i = 0; i < part.keys * lanes_of_rows; i += F::width) {
+          (F::load(shares + i) * F::load(factors + i)).store(shares + i);
         }
       }
-      block_product<F>(result, width, part, std::int64_t{1}, lanes_of_rows, values + key * width, width, lanes_of_rows,
-                       width, keys_here, key > 0);
+      block_product<F>(result + part.skipped * width, width, shares + part.skipped, std::int64_t{1}, lanes_of_rows,
+                       values + part.key * width, width, lanes_of_rows - part.skipped, width, part.keys, part.key > 0);
     }
     for (std::int64_t r = 0; r < rows; ++r) {
       lse[row + r] = peaks[r] + std::log(masses[r]);
@@ -257,7 +212,6 @@ inline void attention_backward(T* dqkv, T const* dy, T const* y, A const* lse, T
 
   for (std::int64_t row = 0; row < shape.context; row += lanes_of_rows) {
     auto const rows = shape.context - row < lanes_of_rows ? shape.context - row : lanes_of_rows;
-    auto const seen = row + lanes_of_rows;
     T const* const dy_rows = dy + row * shape.y_stride;
     T const* const y_rows = y + row * shape.y_stride;
     prefetch_next(qkv, shape, row, rows);
@@ -282,23 +236,24 @@ inline void attention_backward(T* dqkv, T const* dy, T const* y, A const* lse, T
       deltas[r] = sum(total);
       logs[r] = r < rows ? lse[row + r] : A(0);
     }
-    for (std::int64_t key = 0; key < seen; key += attention_keys) {
-      auto const keys_here = seen - key < attention_keys ? seen - key : attention_keys;
-      A const* const keys_part = keys + key * width;
-      block_product<F>(scores, lanes_of_rows, keys_part, width, std::int64_t{1}, queries_across, lanes_of_rows,
-                       keys_here, lanes_of_rows, width, false);
-      block_product<F>(dscores, lanes_of_rows, values + key * width, width, std::int64_t{1}, slopes_across,
-                       lanes_of_rows, keys_here, lanes_of_rows, width, false);
+    for (auto part = attention_keys_from(row, 0); part.keys > 0; part = part.next(row)) {
+      auto const at_keys = part.key * width;
+      auto const skipped = part.skipped;
+      auto const unskipped = lanes_of_rows - skipped;
+      block_product<F>(scores + skipped, lanes_of_rows, keys + at_keys, width, std::int64_t{1},
+                       queries_across + skipped, lanes_of_rows, part.keys, unskipped, width, false);
+      block_product<F>(dscores + skipped, lanes_of_rows, values + at_keys, width, std::int64_t{1},
+                       slopes_across + skipped, lanes_of_rows, part.keys, unskipped, width, false);
       bool const drops = shape.dropout != nullptr;
-      if (drops) attention_dropout(factors, shape, row, key, keys_here);
-      bool const diagonal = key + keys_here > row;
-      for (std::int64_t v = 0; v < lanes_of_rows; v += F::width) {
+      if (drops) attention_dropout(factors, shape, row, part);
+      bool const diagonal = part.key + part.keys > row;
+      for (std::int64_t v = skipped; v < lanes_of_rows; v += F::width) {
         F const log_mass = F::load(logs + v);
         F const delta = F::load(deltas + v);
-        for (std::int64_t k = 0; k < keys_here; ++k) {
+        for (std::int64_t k = 0; k < part.keys; ++k) {
           auto const at = k * lanes_of_rows + v;
           F p = exp(F::load(scores + at) - log_mass);
-          if (diagonal) p = first(static_cast<int>(key + k - row - v), F::all(0), p);
+          if (diagonal) p = first(static_cast<int>(part.key + k - row - v), F::all(0), p);
           F const dp = F::load(dscores + at);
           if (drops) {
             F const factor = F::load(factors + at);
@@ -310,12 +265,12 @@ inline void attention_backward(T* dqkv, T const* dy, T const* y, A const* lse, T
           }
         }
       }
-      block_product<F>(dvalues + key * width, width, scores, lanes_of_rows, std::int64_t{1}, slopes, width, keys_here,
-                       width, lanes_of_rows, true);
-      block_product<F>(dkeys + key * width, width, dscores, lanes_of_rows, std::int64_t{1}, queries, width, keys_here,
-                       width, lanes_of_rows, true);
-      block_product<F>(dqueries, width, dscores, std::int64_t{1}, lanes_of_rows, keys_part, width, lanes_of_rows, width,
-                       keys_here, key > 0);
+      block_product<F>(dvalues + at_keys, width, scores + skipped, lanes_of_rows, std::int64_t{1},
+                       slopes + skipped * width, width, part.keys, width, unskipped, true);
+      block_product<F>(dkeys + at_keys, width, dscores + skipped, lanes_of_rows, std::int64_t{1},
+                       queries + skipped * width, width, part.keys, width, unskipped, true);
+      block_product<F>(dqueries + skipped * width, width, dscores + skipped, std::int64_t{1}, lanes_of_rows,
+                       keys + at_keys, width, unskipped, width, part.keys, part.key > 0);
     }
     unpack_rows<F>(dqkv + row * shape.qkv_stride, shape.qkv_stride, dqueries, rows, shape.width, width, scale);
   }
