@@ -115,6 +115,7 @@ class mpi_world {
   using policy_category = slot::communicator;
   using request = mpi_request;
   static constexpr std::string_view name = "mpi";
+  static constexpr bool progresses = true;  // a request travels while its rank computes
 
   /// Takes `own`, a communicator of this world alone, and frees it at the end.
   mpi_world(std::shared_ptr<detail::mpi_driver> driver, MPI_Comm own, std::chrono::milliseconds deadline)

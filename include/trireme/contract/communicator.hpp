@@ -76,6 +76,11 @@ template <class C>
 concept communicator =
     has_rank<C> && has_size<C> && has_split<C> && has_barrier<C> && has_traffic<C> && has_communicator_name<C>;
 
+/// Whether requests travel while their rank computes (a communicator says so with a static `progresses`); else they
+/// proceed when they are tested or waited for.
+template <class C>
+concept progresses_alone = requires { requires C::progresses; };
+
 /// The memory space that a communicator's trainer computes in: its `space`, host where it names none.
 template <class C>
 struct space_of {

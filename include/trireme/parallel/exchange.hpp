@@ -166,7 +166,7 @@ class basic_exchange {
     --buckets_[static_cast<std::size_t>(layout_.at(layout_.entry_of_use(use)).bucket)]->missing;
     start_complete_buckets();
     progress();
-    if constexpr (!progresses_alone) times_.covered += now() - start;
+    if constexpr (!progresses_alone<Comm>) times_.covered += now() - start;
   }
   void ready(std::string_view name) {
     for (int use = 0; use < use_count(); ++use) {
@@ -189,7 +189,7 @@ class basic_exchange {
     auto const start = now();
     for (auto& each : buckets_) each->missing = 0;  // a rank without samples has reported nothing
     start_complete_buckets();
-    if constexpr (progresses_alone) {
+    if constexpr (progresses_alone<Comm>) {
       for (auto const& each : buckets_)
         times_.covered += std::max(0.0, std::min(start, each->done_time) - each->start_time);
     }
@@ -316,9 +316,6 @@ class basic_exchange {
 
  private:
   using bucket_transport = parallel::detail::transport<Env, Comm, Strategy, Compressor>;
-  // Whether messages travel while this rank computes; else they do when it asks.
-  static constexpr bool progresses_alone = requires { requires Comm::progresses; };
-
   struct bucket_state {
     tensor<gradient_element, space> gradient;
     tensor<param_element, space> value;
