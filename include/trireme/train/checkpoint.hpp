@@ -151,15 +151,17 @@ void save(Comm& world, std::string const& directory, run_description const& run,
 
 /// Collective. Reads the newest checkpoint of a directory into the views that for_each hands out.
 ///
+/// @param for_each  as for save(), but with every piece that this rank needs: ranks may take the same one.
+/// @param elements  how many numbers this rank would write to a checkpoint; over all ranks it must hold as many.
 /// Ranks    any number, whatever number wrote it.
 /// Errors   io_error or format_error that names the file if there is none or if it is damaged; config_error that names
 ///          both if it was made by another run. Nothing on the device is changed. The views' contents are unspecified
 ///          after an error.
 template <class Comm, class ForEach>
 progress load(Comm& world, std::string const& directory, run_description const& run, ForEach&& for_each,
-              formats::file_system& files = formats::real_files()) {
+              std::int64_t elements, formats::file_system& files = formats::real_files()) {
   progress result;
-  std::int64_t elements[2] = {0, 0};  // taken by the ranks, held by the checkpoint
+  std::int64_t counts[2] = {elements, 0};  // asked for by the ranks, held by the checkpoint
   std::string path;
   trireme::detail::together(world, [&] {
     path = detail::newest(directory);
@@ -173,14 +175,13 @@ progress load(Comm& world, std::string const& directory, run_description const& 
       auto const bytes = index.read(name, dtype_of<element>, size, first, view.size());
       ops::on<space>::upload(view, std::span<element const>(reinterpret_cast<element const*>(bytes.data()),
                                                             static_cast<std::size_t>(view.size())));
-      elements[0] += view.size();
     });
-    elements[1] = world.rank() == 0 ? index.elements() : 0;
+    counts[1] = world.rank() == 0 ? index.elements() : 0;
   });
-  world.all_reduce(tensor_view<std::int64_t>(elements, shape{2}), reduction::sum{});
-  if (elements[0] != elements[1]) {
+  world.all_reduce(tensor_view<std::int64_t>(counts, shape{2}), reduction::sum{});
+  if (counts[0] != counts[1]) {
     throw format_error(path + "/manifest.json", 0,
-                       text("the checkpoint holds ", elements[1], " numbers, but this run takes ", elements[0]));
+                       text("the checkpoint holds ", counts[1], " numbers, but this run takes ", counts[0]));
   }
   return result;
 }

@@ -209,8 +209,10 @@ class basic_trainer {
   /// Collective. Takes all state from the newest checkpoint in `directory`, whatever number of ranks or strategy wrote
   /// it (error feedback asks for the same number of ranks).
   void load(std::string const& directory, formats::file_system& files = formats::real_files()) {
+    std::int64_t elements = 0;
+    for_each_state([&](std::string const&, std::int64_t, std::int64_t, auto view) { elements += view.size(); });
     auto const progress = checkpoint::load(
-        world_, directory, description(), [&](auto&& piece) { for_each_state(piece); }, files);
+        world_, directory, description(), [&](auto&& piece) { for_each_state(piece, true); }, elements, files);
     step_ = progress.step;
     updates_ = progress.updates;
     seed_ = progress.seed;
@@ -219,12 +221,13 @@ class basic_trainer {
     engine_.invalidate();
   }
 
-  /// Calls f(name, elements of the whole tensor, first, view) for every piece of state that this rank answers for.
+  /// Calls f(name, elements of the whole tensor, first, view) for every piece of state that this rank answers for, or,
+  /// if `replicas`, for every piece that it keeps: where state is replicated, each rank keeps all of it.
   template <class F>
-  void for_each_state(F&& f) {
+  void for_each_state(F&& f, bool replicas = false) {
     auto const& plan = exchange_.plan();
     for (int bucket = 0; bucket < static_cast<int>(plan.buckets().size()); ++bucket) {
-      auto const [first, count] = exchange_.accounted_range(bucket);
+      auto const [first, count] = replicas ? exchange_.owned_range(bucket) : exchange_.accounted_range(bucket);
       plan.for_each_piece(bucket, first, count, [&](parallel::layout::piece const& piece) {
         auto const& tensor = plan.at(piece.entry);
         f("value/" + tensor.info.name, tensor.size(), piece.in_entry, exchange_.master_of(bucket, piece));

@@ -1,0 +1,312 @@
+// test-timeout: 300
+#include "trireme/train/checkpoint.hpp"
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <cstddef>
+#include <exception>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "../formats/scratch.hpp"
+#include "../support/spline.hpp"
+#include "../support/toy_training.hpp"
+#include "trireme/compression/compression.hpp"
+#include "trireme/data/function.hpp"
+#include "trireme/nn/mlp.hpp"
+
+using namespace trireme;
+
+namespace {
+
+using sparse = compression::error_feedback<compression::top_k>;
+
+template <class Action>
+std::string sentence_of(Action&& action) {
+  try {
+    action();
+  } catch (error const& problem) {
+    return problem.what();
+  }
+  return "nothing thrown";
+}
+bool contains(std::string const& text, std::string const& part) { return text.find(part) != std::string::npos; }
+
+fit_options until(std::int64_t step) { return {.steps = 12, .batch = 10, .micro_batches = 6, .stop_after = step}; }
+
+/// Runs `steps` of a training that goes on from `load` and ends in `save`, where they are not empty. @returns its hash.
+template <class... Policies>
+std::uint64_t run(int ranks, std::string const& load, std::int64_t steps, std::string const& save,
+                  Policies... policies) {
+  std::uint64_t hash = 0;
+  launch(comm::threads{.ranks = ranks}, [&](auto& world) {
+    auto trainer = make_trainer(toy::gpt, toy::adaptive, world, policies...);
+    trainer.initialise(5);
+    if (!load.empty()) trainer.load(load);
+    trainer.fit(toy::text{}, until(steps));
+    if (!save.empty()) trainer.save(save);
+    auto const mine = trainer.state_hash();
+    if (world.rank() == 0) hash = mine;
+  });
+  return hash;
+}
+
+template <class... Policies>
+void goes_on(int ranks, Policies... policies) {
+  scratch folder;
+  auto const saved = run(ranks, "", 4, folder.path(), policies...);
+  CHECK(run(ranks, folder.path(), 4, "", policies...) == saved);
+  CHECK(run(ranks, folder.path(), 9, "", policies...) == run(ranks, "", 9, "", policies...));
+}
+
+/// A run so small that its checkpoint can be damaged everywhere.
+struct tiny {
+  comm::self_world world;
+  toy::spline model;
+  decltype(make_trainer(model, optim::sgd{}, world)) trainer = make_trainer(model, optim::sgd{}, world);
+  data::function<float (*)(float)> data = data::function(+[](float x) { return x * x; }, {.samples = 8});
+  void go_to(std::int64_t step) { trainer.fit(data, {.steps = step, .batch = 4}); }
+};
+
+/// Fails from operation n on, or is stopped there: a killed program's writes never happen.
+struct failing_files : formats::file_system {
+  int operations = 0;
+  int fails_at = -1;
+  bool for_ever = false;
+  bool kept_something = false;  // what failed was a removal
+  bool fails() {
+    auto const at = operations++;
+    bool const now = for_ever ? fails_at >= 0 && at >= fails_at : at == fails_at;
+    if (now) errno = ENOSPC;
+    return now;
+  }
+  int open(char const* p, int f, ::mode_t m) override { return fails() ? -1 : file_system::open(p, f, m); }
+  int status(int d, struct ::stat& s) override { return fails() ? -1 : file_system::status(d, s); }
+  ::ssize_t read(int d, void* to, std::size_t n, ::off_t at) override {
+    return fails() ? -1 : file_system::read(d, to, n, at);
+  }
+  ::ssize_t write(int d, void const* from, std::size_t n) override {
+    return fails() ? -1 : file_system::write(d, from, n);
+  }
+  int truncate(int d, ::off_t n) override { return fails() ? -1 : file_system::truncate(d, n); }
+  int synchronise(int d) override { return fails() ? -1 : file_system::synchronise(d); }
+  int rename(char const* a, char const* b) override { return fails() ? -1 : file_system::rename(a, b); }
+  int unlink(char const* p) override {
+    if (!fails()) return file_system::unlink(p);
+    kept_something = true;
+    return -1;
+  }
+  int make_directory(char const* p, ::mode_t m) override { return fails() ? -1 : file_system::make_directory(p, m); }
+  int remove_directory(char const* p) override {
+    if (!fails()) return file_system::remove_directory(p);
+    kept_something = true;
+    return -1;
+  }
+};
+
+std::vector<std::string> names(std::string const& directory) { return checkpoint::detail::names_in(directory); }
+
+void overwrite(std::string const& path, std::span<std::byte const> bytes) {
+  formats::file to(path, formats::file::access::create);
+  to.write(bytes);
+}
+
+}  // namespace
+
+TEST_CASE("a run goes on from its checkpoint as if it had not been stopped", "[train][checkpoint]") {
+  goes_on(1);
+  goes_on(3);
+  goes_on(2, parallel::zero<1>{.bucket_bytes = 8192});
+  goes_on(3, parallel::zero<1>{}, precision::bf16{});
+  goes_on(2, precision::bf16{}, sparse{.inner = {.ratio = 0.1F}});
+  goes_on(2, parallel::zero<1>{}, sparse{.inner = {.ratio = 0.1F}});
+}
+
+TEST_CASE("a checkpoint is read by another number of ranks under another strategy", "[train][checkpoint]") {
+  scratch folder;
+  auto const saved = run(3, "", 4, folder.path(), parallel::zero<1>{.bucket_bytes = 8192});
+  CHECK(run(2, folder.path(), 4, "", parallel::data{}) == saved);
+  CHECK(run(1, folder.path(), 4, folder.path(), parallel::data{.bucket_bytes = 4096}) == saved);
+  CHECK(run(4, folder.path(), 4, "", parallel::zero<1>{}) == saved);
+  CHECK(run(2, folder.path(), 9, "", parallel::data{}) == run(2, folder.path(), 9, "", parallel::zero<1>{}));
+}
+
+TEST_CASE("error feedback asks for as many ranks as it had", "[train][checkpoint]") {
+  scratch folder;
+  run(2, "", 2, folder.path(), sparse{});
+  auto const sentence = sentence_of([&] { run(3, folder.path(), 3, "", sparse{}); });
+  CHECK(contains(sentence,
+                 "holds the residuals of 2 ranks, and this run has 3; with error feedback a run goes on with "
+                 "as many ranks as it had"));
+}
+
+TEST_CASE("the newest two checkpoints are kept", "[train][checkpoint]") {
+  scratch folder;
+  tiny run;
+  for (std::int64_t const step : {3, 5, 7}) {
+    run.go_to(step);
+    run.trainer.save(folder.path());
+  }
+  CHECK(names(folder.path()) == std::vector<std::string>{"step-0000000005", "step-0000000007"});
+  auto const hash = run.trainer.state_hash();
+  run.trainer.save(folder.path());  // the same step again
+  CHECK(names(folder.path()) == std::vector<std::string>{"step-0000000005", "step-0000000007"});
+  tiny other;
+  other.trainer.load(folder.path());
+  CHECK(other.trainer.state_hash() == hash);
+  CHECK(other.model.knots == run.model.knots);
+}
+
+TEST_CASE("a checkpoint of another model, optimizer or precision is refused with both names", "[train][checkpoint]") {
+  scratch folder;
+  comm::self_world world;
+  nn::mlp const one{.hidden = {4}};
+  nn::mlp const other{.hidden = {5}};
+  make_trainer(one, optim::sgd{}, world).save(folder.path());
+  auto const loading = [&](auto const& model, auto const& optimizer, auto... policies) {
+    return sentence_of([&] { make_trainer(model, optimizer, world, policies...).load(folder.path()); });
+  };
+  auto const model = loading(other, optim::sgd{});
+  CHECK(contains(model,
+                 "was made with the model " + to_string(one) + ", but this run has the model " + to_string(other)));
+  CHECK(contains(loading(one, optim::adamw{}),
+                 "was made with the optimizer optim::sgd, but this run has the optimizer optim::adamw"));
+  CHECK(contains(loading(one, optim::sgd{}, precision::bf16{}),
+                 "the precision precision::fp32{}, but this run has the precision precision::bf16{}"));
+  CHECK(contains(loading(one, optim::sgd{}, sparse{}), "the compression compression::none{}, but this run has"));
+  CHECK(loading(one, optim::sgd{.rate = 0.5}) == "nothing thrown");
+  scratch empty;
+  CHECK(sentence_of([&] { make_trainer(one, optim::sgd{}, world).load(empty.path()); }) ==
+        empty.path() + ": there is no checkpoint here; start without --resume, or name the run that has one");
+}
+
+TEST_CASE("no damage to any byte of a checkpoint is accepted, and the file is named", "[train][checkpoint]") {
+  scratch folder;
+  tiny run;
+  run.go_to(1);
+  run.trainer.save(folder.path());
+  auto const directory = folder / "step-0000000001";
+  REQUIRE(names(directory) == std::vector<std::string>{"manifest.json", "manifest.sha256", "rank-0.safetensors"});
+  auto const accepted = [&](std::string const& path) {
+    try {
+      run.trainer.load(folder.path());
+    } catch (io_error const& problem) {
+      return contains(problem.what(), directory) ? std::string() : problem.what();
+    } catch (format_error const& problem) {
+      return contains(problem.what(), directory) ? std::string() : problem.what();
+    } catch (std::exception const& problem) {
+      return text("another error: ", std::string_view(problem.what()));
+    }
+    return text("accepted ", path);
+  };
+  for (auto const& name : names(directory)) {
+    auto const path = directory + "/" + name;
+    auto const whole = formats::read_file(path);
+    std::string wrong;
+    std::size_t at = 0;
+    for (; at < whole.size() && wrong.empty(); ++at) {
+      overwrite(path, std::span(whole).first(at));
+      wrong = accepted(path);
+    }
+    INFO(name << " cut at byte " << at - 1);
+    CHECK(wrong.empty());
+    for (at = 0; at < whole.size() && wrong.empty(); ++at) {
+      auto damaged = whole;
+      damaged[at] ^= std::byte{1};
+      overwrite(path, damaged);
+      wrong = accepted(path);
+    }
+    INFO(name << " changed at byte " << at - 1);
+    CHECK(wrong == "");
+    auto longer = whole;
+    longer.push_back(std::byte{'\n'});
+    overwrite(path, longer);
+    CHECK(accepted(path) == "");
+    std::filesystem::remove(path);
+    CHECK(accepted(path) == "");
+    overwrite(path, whole);
+  }
+  run.trainer.load(folder.path());
+}
+
+TEST_CASE("whatever file operation fails, the last checkpoint stays and no temporary does", "[train][checkpoint]") {
+  tiny run;
+  run.go_to(1);
+  auto const first = run.trainer.state_hash();
+  failing_files counting;
+  {
+    scratch folder;
+    run.trainer.save(folder.path());
+    run.go_to(2);
+    run.trainer.save(folder.path(), counting);
+  }
+  auto const second = run.trainer.state_hash();
+  REQUIRE(counting.operations > 20);
+  for (bool const same_step : {false, true}) {
+    for (int at = 0; at < counting.operations; ++at) {
+      INFO("operation " << at << (same_step ? ", the same step again" : ""));
+      scratch folder;
+      tiny before;
+      before.go_to(1);
+      before.trainer.save(folder.path());
+      failing_files files;
+      files.fails_at = at;
+      if (!same_step) before.go_to(2);
+      auto const sentence = sentence_of([&] { before.trainer.save(folder.path(), files); });
+      tiny after;
+      after.trainer.load(folder.path());
+      auto const hash = after.trainer.state_hash();
+      CHECK((hash == first || (!same_step && hash == second)));
+      if (sentence != "nothing thrown") CHECK(contains(sentence, ": no space left on device"));
+      if (files.kept_something) before.trainer.save(folder.path());
+      for (auto const& name : names(folder.path())) CHECK(name.starts_with("step-"));
+    }
+  }
+}
+
+TEST_CASE("whenever a save is killed, the last checkpoint stays and the next save clears up", "[train][checkpoint]") {
+  tiny run;
+  run.go_to(2);
+  auto const second = run.trainer.state_hash();
+  for (int at = 0;; ++at) {
+    INFO("operation " << at);
+    scratch folder;
+    tiny before;
+    before.go_to(1);
+    before.trainer.save(folder.path());
+    auto const first = before.trainer.state_hash();
+    before.go_to(2);
+    failing_files files;
+    files.fails_at = at;
+    files.for_ever = true;
+    bool const killed = sentence_of([&] { before.trainer.save(folder.path(), files); }) != "nothing thrown";
+    tiny after;
+    after.trainer.load(folder.path());
+    auto const hash = after.trainer.state_hash();
+    CHECK((hash == first || hash == second));
+    after.go_to(3);
+    after.trainer.save(folder.path());
+    for (auto const& name : names(folder.path())) CHECK(name.starts_with("step-"));
+    CHECK(names(folder.path()).back() == "step-0000000003");
+    if (!killed && files.operations <= at) break;
+  }
+}
+
+TEST_CASE("a rank that cannot write stops the save on every rank with its sentence", "[train][checkpoint]") {
+  scratch folder;
+  std::atomic<int> told{0};
+  launch(comm::threads{.ranks = 3}, [&](auto& world) {
+    auto trainer = make_trainer(nn::mlp{.hidden = {4}}, optim::sgd{}, world);
+    failing_files files;
+    if (world.rank() == 1) files.fails_at = 1;
+    auto const sentence = sentence_of([&] { trainer.save(folder.path(), files); });
+    bool const own = world.rank() == 1;
+    told += contains(sentence, "no space left on device") && sentence.starts_with("rank 1 failed: ") != own ? 1 : 0;
+    world.barrier();
+    trainer.save(folder.path());
+  });
+  CHECK(told == 3);
+  CHECK(names(folder.path()) == std::vector<std::string>{"step-0000000000"});
+}
