@@ -1,8 +1,6 @@
 // Trains a GPT on the bytes of a text, with one rank a core (or a process), and leaves a run directory behind.
 // scripts/train builds and starts it; --help lists the options.
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -24,6 +22,7 @@
 #include "trireme/formats/tensorboard.hpp"
 #include "trireme/observe/progress.hpp"
 #include "trireme/observe/timeline.hpp"
+#include "utf8.hpp"
 #include "world.hpp"
 
 namespace json = trireme::formats::json;
@@ -51,6 +50,7 @@ struct plan {
   optim::adamw optimizer;
   preset policies;
   std::string parallel, precision, compression;
+  std::string saved_options;
 
   explicit plan(options const& given)
       : files{given.text("runs") + "/" + given.text("name")},
@@ -79,13 +79,15 @@ struct plan {
                  static_cast<compression_preset>(given.choice("compression", {"none", "bf16", "topk"}))},
         parallel(given.text("parallel")),
         precision(given.text("precision")),
-        compression(given.text("compression")) {
+        compression(given.text("compression")),
+        saved_options(given.to_json()) {
     static_cast<void>(given.choice("precision", {"fp32", "bf16"}));
     model.validate();
     if (text.empty()) throw config_error("--text names no file; scripts/train gives one");
-    if (given.text("name").empty() || given.text("name").find('/') != std::string::npos) {
-      throw config_error(trireme::text("--name is \"", given.text("name"), "\"; it is the name of a directory in ",
-                                       given.text("runs")));
+    auto const& name = given.text("name");
+    if (name.empty() || name == "." || name == ".." || name.find('/') != std::string::npos) {
+      throw config_error(
+          trireme::text("--name is \"", name, "\"; it is the name of a directory in ", given.text("runs")));
     }
   }
 };
@@ -139,7 +141,10 @@ class run {
   void operator()() {
     auto const start = steady::now();
     begin();
-    if (writes()) log_.emplace(event_file());
+    if (writes()) {
+      log_.emplace(plan_.files.at(formats::tensorboard::event_file_name().c_str()));
+      if (trainer_->steps() > 0) log_->restart(trainer_->steps());
+    }
     sent_ = world_.traffic().bytes_sent;
     trainer_->on_step([&](step_report const& done) { after_step(done); });
     auto const report = trainer_->fit(training_, {.steps = plan_.steps,
@@ -147,7 +152,7 @@ class run {
                                                   .micro_batches = plan_.micro_batches,
                                                   .stop_after = plan_.stop_after});
     progress_.finish();
-    if (saved_at_ != trainer_->steps()) trainer_->save(plan_.files.checkpoints());
+    if (saved_at_ != trainer_->steps()) save();
     finish(report, seconds_since(start));
   }
 
@@ -162,16 +167,6 @@ class run {
     whole.last_byte = whole.first_byte + windows * whole.context - 1;
     return whole.open_held_out();
   }
-  [[nodiscard]] std::string event_file() const {
-    char host[256] = "localhost";
-    ::gethostname(host, sizeof host - 1);
-    auto const now = std::chrono::system_clock::now().time_since_epoch();
-    return plan_.files.at(trireme::text("events.out.tfevents.",
-                                        std::chrono::duration_cast<std::chrono::seconds>(now).count(), ".", host, ".",
-                                        static_cast<std::int64_t>(::getpid()))
-                              .c_str());
-  }
-
   // Either from the checkpoint, or from the start; a first checkpoint is saved at once, so that a run can always be
   // resumed.
   void begin() {
@@ -179,23 +174,30 @@ class run {
       trainer_->load(plan_.files.checkpoints());
       saved_at_ = trainer_->steps();
       history_ = history::read(plan_.files.at("history.json"));
-      if (writes()) std::fprintf(stderr, "going on from step %lld\n", static_cast<long long>(trainer_->steps()));
+      if (writes()) {
+        formats::atomic_write(plan_.files.at("options.json"), plan_.saved_options);
+        std::fprintf(stderr, "going on from step %lld\n", static_cast<long long>(trainer_->steps()));
+      }
       return;
     }
     history_.held_out_first = held_out_loss_(*trainer_, world_, held_out_);
+    save();
+  }
+
+  // What the history says of the last step may be ahead of the checkpoint, never behind it.
+  void save() {
     if (writes()) history_.write(plan_.files.at("history.json"));
     trainer_->save(plan_.files.checkpoints());
-    saved_at_ = 0;
+    saved_at_ = trainer_->steps();
   }
 
   void after_step(step_report const& done) {
     traffic_ += world_.traffic().bytes_sent - sent_;
     busy_ += done.seconds;
     tokens_ += done.samples * plan_.model.context;
-    if (done.step == 0) {
-      history_.loss_first = done.loss;
-      if (writes()) history_.write(plan_.files.at("history.json"));
-    }
+    if (done.step == 0) history_.loss_first = done.loss;
+    history_.loss_last = done.loss;
+    history_.gradient_norm = done.norm;
     if (writes()) {
       auto const rate = static_cast<double>(tokens_) / busy_;
       log_->add(done.step, {{"loss/train", static_cast<float>(done.loss)},
@@ -205,10 +207,7 @@ class run {
       progress_.update({done.step + 1, plan_.steps, done.loss, rate, seconds_since(start_)});
     }
     if (asked_to_stop) trainer_->request_stop();
-    if (plan_.save_every > 0 && (done.step + 1) % plan_.save_every == 0) {
-      trainer_->save(plan_.files.checkpoints());
-      saved_at_ = done.step + 1;
-    }
+    if (plan_.save_every > 0 && trainer_->steps() % plan_.save_every == 0) save();
     sent_ = world_.traffic().bytes_sent;
   }
 
@@ -228,8 +227,8 @@ class run {
                            {"steps", trainer_->steps()},
                            {"seed", plan_.seed},
                            {"loss_first", history_.loss_first},
-                           {"loss_last", report.last_loss},
-                           {"gradient_norm", report.last_norm},
+                           {"loss_last", history_.loss_last},
+                           {"gradient_norm", history_.gradient_norm},
                            {"held_out_first", history_.held_out_first},
                            {"held_out_last", held_out},
                            {"text", plan_.text},
@@ -299,18 +298,18 @@ class run {
 };
 
 /// Rank 0 prepares the run's directory; the others wait for it.
-void prepare(plan const& what, options const& given, world_type& world) {
+void prepare(plan const& what, world_type& world) {
   trireme::detail::together(world, [&] {
     if (world.rank() != 0 || what.resume) return;
     auto const aside = what.files.make_new();
     if (!aside.empty()) {
       std::fprintf(stderr, "%s held an earlier run, which is now %s\n", what.files.directory.c_str(), aside.c_str());
     }
-    formats::atomic_write(what.files.at("options.json"), given.to_json());
+    formats::atomic_write(what.files.at("options.json"), what.saved_options);
   });
 }
 
-void train(options& given, int ranks) {
+void train(options& given) {
   if (given.resume()) {
     run_files const files{given.text("runs") + "/" + given.text("name")};
     if (!files.exists("options.json")) {
@@ -318,24 +317,34 @@ void train(options& given, int ranks) {
     }
     given.take_rest_from(files.at("options.json"));
   }
+  if (given.text("ranks") == "0" && !given.was_given("ranks")) given.decide("ranks", std::to_string(cores()));
+  auto const ranks = static_cast<int>(std::min<std::int64_t>(given.number("ranks", 1), 1 << 20));
+#ifdef TRAIN_GPT_MPI
+  comm::mpi const ranks_of_run;
+#else
+  comm::threads const ranks_of_run{.ranks = ranks};
+#endif
   plan const what(given);
   auto const text = data::split(what.text, what.model.context);
-  auto const body = [&](world_type& world) {
-    prepare(what, given, world);
-    run(what, world, text)();
-  };
-#ifdef TRAIN_GPT_MPI
-  static_cast<void>(ranks);
-  launch(comm::mpi{}, body);
-#else
-  launch(comm::threads{.ranks = ranks}, body);
-#endif
+  expect_utf8(what.text);
+  launch(ranks_of_run, [&](world_type& world) {
+    if (given.was_given("ranks") && world.size() != ranks) {
+      throw config_error(trireme::text("--ranks is ", ranks, ", but mpirun started ", world.size(), " processes"));
+    }
+    run one(what, world, text);
+    prepare(what, world);
+    one();
+  });
 }
 
-/// One process speaks for all when what it has to say is the same everywhere.
+/// One process speaks for all: the first, unless it is the one that the others wait for.
 bool speaks(std::string_view sentence) {
-  auto const* const rank = std::getenv("OMPI_COMM_WORLD_RANK");
-  return rank == nullptr || std::string_view(rank) == "0" || sentence.starts_with("rank ");
+  for (auto const* const variable : {"OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK"}) {
+    if (auto const* const rank = std::getenv(variable)) {
+      return std::string_view(rank) == "0" || sentence.find("for rank 0;") != sentence.npos;
+    }
+  }
+  return true;
 }
 
 }  // namespace
@@ -348,12 +357,9 @@ int main(int argc, char** argv) {
       std::printf("%s", given.usage().c_str());
       return 0;
     }
-    auto const ranks = given.number("ranks", 0);
-    if (given.text("ranks") == "0" && given.was_given("ranks"))
-      throw config_error("--ranks is 0; it must be at least 1");
-    std::signal(SIGINT, ask_to_stop);
-    std::signal(SIGTERM, ask_to_stop);
-    train(given, ranks == 0 ? cores() : static_cast<int>(std::min<std::int64_t>(ranks, 1 << 20)));
+    // mpirun hands SIGUSR1 on to its processes, and kills them a second after the other two.
+    for (int const signal : {SIGINT, SIGTERM, SIGUSR1}) std::signal(signal, ask_to_stop);
+    train(given);
     return 0;
   } catch (std::exception const& problem) {
     if (speaks(problem.what())) std::fprintf(stderr, "train_gpt: %s\n", problem.what());

@@ -1,12 +1,14 @@
 #pragma once
 
+#include <algorithm>
 #include <charconv>
 #include <cstdint>
-#include <functional>
+#include <limits>
 #include <map>
-#include <optional>
 #include <string>
 #include <string_view>
+#include <system_error>
+#include <utility>
 #include <vector>
 
 #include "trireme/core/error.hpp"
@@ -76,6 +78,8 @@ class options {
     fail(text_of("--", name, " is \"", text(name), "\"; it is one of ", list));
   }
 
+  /// Settles what the command line left open.
+  void decide(std::string const& name, std::string value) { all_.at(name).value = std::move(value); }
   /// Takes what was not given on this command line from the run that is resumed.
   void take_rest_from(std::string const& path) {
     auto const saved = trireme::formats::json::parse(trireme::formats::read_text(path), path);
@@ -134,8 +138,11 @@ class options {
     Number out{};
     auto const* const end = value.data() + value.size();
     auto const [stopped, problem] = std::from_chars(value.data(), end, out);
-    if (problem != std::errc{} || stopped != end) fail(text_of("--", name, " is \"", value, "\"; it takes ", what));
-    if (!(out >= least)) fail(text_of("--", name, " is ", value, "; it must be at least ", least));
+    bool const finite = out <= std::numeric_limits<Number>::max();  // "inf" and "nan" are read as numbers
+    if (problem != std::errc{} || stopped != end || !finite) {
+      fail(text_of("--", name, " is \"", value, "\"; it takes ", what));
+    }
+    if (out < least) fail(text_of("--", name, " is ", value, "; it must be at least ", least));
     return out;
   }
 

@@ -3,9 +3,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <chrono>
+#include <cerrno>
 #include <cstdint>
-#include <cstdio>
+#include <limits>
 #include <span>
 #include <string>
 #include <utility>
@@ -26,15 +26,21 @@ struct run_files {
   [[nodiscard]] std::string checkpoints() const { return at("checkpoint"); }
   [[nodiscard]] bool exists(char const* name) const { return ::access(at(name).c_str(), F_OK) == 0; }
 
-  /// Makes the directory with its parents. What an earlier run of this name left steps aside: nothing is lost.
-  /// @returns where it went, or nothing.
+  /// Makes the directory with its parents. An earlier run of this name steps aside: nothing is lost. What is no run
+  /// stays where it is, and is an io_error.
+  /// @returns where the earlier run went, or nothing.
   std::string make_new() const {
     std::string aside;
-    if (::access(directory.c_str(), F_OK) == 0 && ::rmdir(directory.c_str()) != 0) {
+    ::unlink(at("options.json.partial").c_str());  // of a run that ended before it had begun
+    if (exists("options.json")) {
       int number = 1;
       do aside = trireme::text(directory, ".", number++);
       while (::access(aside.c_str(), F_OK) == 0);
       trireme::formats::rename(directory, aside);
+    } else if (::access(directory.c_str(), F_OK) == 0 && ::rmdir(directory.c_str()) != 0) {
+      throw trireme::io_error(directory, errno == ENOTDIR
+                                             ? "this is a file, but a run needs a directory; choose another --name"
+                                             : "there are files here, but no run; choose another --name");
     }
     for (std::size_t slash = directory.find('/', 1);; slash = directory.find('/', slash + 1)) {
       auto const part = directory.substr(0, slash);
@@ -43,26 +49,31 @@ struct run_files {
       }
       if (slash == std::string::npos) break;
     }
-    if (::access(directory.c_str(), W_OK) != 0) {
-      throw trireme::formats::detail::io_failure(directory, "write in the directory", errno);
-    }
     return aside;
   }
 };
 
-/// What is known after the first step and is still in the summary after many resumptions.
+/// What the summary says of steps that were taken before the run was resumed.
 struct history {
   double loss_first = 0;
   double held_out_first = 0;
+  double loss_last = 0;
+  double gradient_norm = 0;
 
   void write(std::string const& path) const {
     namespace json = trireme::formats::json;
-    trireme::formats::atomic_write(
-        path, json::to_string(json::value::make({{"loss_first", loss_first}, {"held_out_first", held_out_first}})));
+    trireme::formats::atomic_write(path, json::to_string(json::value::make({{"loss_first", loss_first},
+                                                                            {"held_out_first", held_out_first},
+                                                                            {"loss_last", loss_last},
+                                                                            {"gradient_norm", gradient_norm}})));
   }
   static history read(std::string const& path) {
     auto const saved = trireme::formats::json::parse(trireme::formats::read_text(path), path);
-    return {saved.at("loss_first").as_double(), saved.at("held_out_first").as_double()};
+    auto const number = [&](char const* name) {  // a loss that is not finite was written as null
+      auto const& value = saved.at(name);
+      return value.is_null() ? std::numeric_limits<double>::quiet_NaN() : value.as_double();
+    };
+    return {number("loss_first"), number("held_out_first"), number("loss_last"), number("gradient_norm")};
   }
 };
 
