@@ -20,7 +20,7 @@ struct initial {
 struct parameter_info {
   std::string name;
   shape extents;
-  initial start;
+  initial start{};
   bool decays = true;  ///< whether weight decay applies
   friend bool operator==(parameter_info const&, parameter_info const&) = default;
 };

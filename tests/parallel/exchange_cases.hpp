@@ -1,0 +1,148 @@
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "trireme/compression/compression.hpp"
+#include "trireme/ops/ops.hpp"
+#include "trireme/train/make.hpp"
+
+/// What an exchange does for parameters in the caller's memory, on any communicator: each case returns what it found
+/// wrong on this rank, or nothing.
+namespace exchange_cases {
+
+using namespace trireme;
+
+struct own_parameters {
+  std::vector<float> weight = std::vector<float>(3000, 1.0F);
+  std::vector<float> weight_gradient = std::vector<float>(3000);
+  std::vector<float> bias = std::vector<float>(5, 2.0F);
+  std::vector<float> bias_gradient = std::vector<float>(5);
+  std::vector<foreign_parameter<float>> list() {
+    return {{"weight", tensor_view{weight}, tensor_view{weight_gradient}},
+            {"bias", tensor_view{bias}, tensor_view{bias_gradient}}};
+  }
+  void gradients(float of_weight, float of_bias) {
+    std::fill(weight_gradient.begin(), weight_gradient.end(), of_weight);
+    std::fill(bias_gradient.begin(), bias_gradient.end(), of_bias);
+  }
+};
+inline bool all_are(std::vector<float> const& values, double expected) {
+  return std::all_of(values.begin(), values.end(),
+                     [&](float value) { return std::abs(static_cast<double>(value) - expected) < 1e-5; });
+}
+
+/// finish() gives the mean over ranks back, and its norm; with weight() and accumulate() any weighted sum.
+template <class Comm, class... Policies>
+std::string means(Comm& world, Policies... policies) {
+  own_parameters mine;
+  auto exchange = make_exchange(mine.list(), world, policies...);
+  int const ranks = world.size();
+  auto const rank = static_cast<float>(world.rank());
+  exchange.begin();
+  mine.gradients(rank, 1);
+  exchange.ready("bias");
+  exchange.ready("weight");
+  auto const result = exchange.finish(world.rank());
+  double const mean = (ranks - 1) / 2.0;
+  double const norm = std::sqrt(3000 * mean * mean + 5);
+  if (!result.finite || result.votes != ranks * (ranks - 1) / 2) return "the vote is wrong";
+  if (std::abs(result.norm - norm) > 1e-5 * norm) return text("the norm is ", result.norm, " instead of ", norm);
+  bool const whole = std::is_same_v<decltype(exchange), decltype(make_exchange(mine.list(), world))>;
+  if (whole && (!all_are(mine.weight_gradient, mean) || !all_are(mine.bias_gradient, 1))) return "not the mean";
+
+  exchange.begin();  // two micro-batches, of which rank r has 1 + r samples each
+  double const samples = 2 * (ranks + ranks * (ranks - 1) / 2.0);
+  exchange.weight((1 + world.rank()) / samples);
+  mine.gradients(3, 0);
+  exchange.accumulate();
+  mine.gradients(5, 2);
+  exchange.ready(0);
+  exchange.ready(1);
+  exchange.finish();
+  if (whole && (!all_are(mine.weight_gradient, 4) || !all_are(mine.bias_gradient, 1))) return "not the weighted mean";
+  return {};
+}
+
+/// After each rank has updated what it owns, publish() makes the values of all ranks equal.
+template <class Comm, class... Policies>
+std::string publishes(Comm& world, Policies... policies) {
+  own_parameters mine;
+  auto exchange = make_exchange(mine.list(), world, policies...);
+  for (int step = 0; step < 2; ++step) {
+    exchange.begin();
+    mine.gradients(static_cast<float>(2 * world.rank()), 1);
+    exchange.ready("weight");
+    exchange.ready("bias");
+    exchange.finish();
+    exchange.for_each_segment([](int, parallel::layout::piece const&, auto const& segment) {
+      for (std::int64_t i = 0; i < segment.value.size(); ++i) segment.value[i] -= segment.gradient.terms[0][i];
+    });
+    exchange.publish();
+  }
+  if (!all_are(mine.weight, 1 - 2.0 * (world.size() - 1)) || !all_are(mine.bias, 0)) return "not the updated values";
+  exchange.verify_replicas();
+  return {};
+}
+
+/// A gradient that is not finite on one rank is known to all.
+template <class Comm, class... Policies>
+std::string vote_on_numbers(Comm& world, Policies... policies) {
+  for (float const bad : {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {
+    own_parameters mine;
+    auto exchange = make_exchange(mine.list(), world, policies...);
+    exchange.begin();
+    mine.gradients(1, 1);
+    if (world.rank() == world.size() - 1) mine.weight_gradient[1234] = bad;
+    exchange.ready("weight");
+    exchange.ready("bias");
+    if (exchange.finish().finite) return "one rank's number was not seen";
+    exchange.begin();
+    mine.gradients(1, 1);
+    exchange.ready("weight");
+    exchange.ready("bias");
+    if (!exchange.finish().finite) return "the next step was not clean";
+  }
+  return {};
+}
+
+/// Replicas that differ are told, and broadcast() mends them.
+template <class Comm>
+std::string replicas(Comm& world) {
+  own_parameters mine;
+  mine.weight[7] = static_cast<float>(world.rank() == world.size() - 1 ? 5 : 1);
+  auto exchange = make_exchange(mine.list(), world);
+  std::string sentence;
+  try {
+    exchange.verify_replicas();
+  } catch (config_error const& problem) {
+    sentence = problem.what();
+  }
+  auto const expected = text("trireme::exchange: the parameters of rank ", world.size() - 1,
+                             " differ from those of rank 0; start every rank from the same seed, or call broadcast()");
+  if (sentence != (world.size() == 1 ? std::string() : expected)) return "sentence: " + sentence;
+  exchange.broadcast(world.size() - 1);
+  exchange.verify_replicas();
+  return mine.weight[7] == 5 ? std::string() : "not the root's values";
+}
+
+template <class Comm>
+std::vector<std::string> all(Comm& world) {
+  parallel::zero<1> const zero{.bucket_bytes = 4096};
+  compression::top_k const everything{.ratio = 1};
+  return {means(world),
+          means(world, zero),
+          means(world, everything),
+          means(world, everything, zero),
+          publishes(world),
+          publishes(world, zero),
+          publishes(world, zero, compression::cast<bf16>{}),
+          vote_on_numbers(world),
+          vote_on_numbers(world, zero),
+          replicas(world)};
+}
+
+}  // namespace exchange_cases

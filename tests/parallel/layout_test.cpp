@@ -1,0 +1,90 @@
+#include "trireme/parallel/layout.hpp"
+
+#include <string>
+#include <vector>
+
+#include "../catch.hpp"
+
+using namespace trireme;
+using parallel::block_elements;
+using parallel::layout;
+
+namespace {
+
+std::vector<parameter_info> const model{{"table", {100, 8}},    {"weight.0", {40, 40}}, {"bias.0", {40}},
+                                        {"weight.1", {900, 4}}, {"bias.1", {3}},        {"table", {100, 8}}};
+
+std::vector<std::string> names_in(layout const& plan, std::size_t bucket) {
+  std::vector<std::string> names;
+  for (int const entry : plan.buckets()[bucket].entries) names.push_back(plan.at(entry).info.name);
+  return names;
+}
+
+}  // namespace
+
+TEST_CASE("buckets fill from the last parameter to the first, and a tied tensor is alone", "[parallel][layout]") {
+  layout const plan(model, 4000, 2);
+  REQUIRE(plan.entries().size() == 5);
+  REQUIRE(plan.buckets().size() == 3);
+  CHECK(names_in(plan, 0) == std::vector<std::string>{"bias.1", "weight.1", "bias.0"});
+  CHECK(names_in(plan, 1) == std::vector<std::string>{"weight.0"});
+  CHECK(names_in(plan, 2) == std::vector<std::string>{"table"});
+  CHECK(plan.at(0).uses == std::vector<int>{0, 5});
+  CHECK(plan.entry_of_use(5) == plan.entry_of_use(0));
+  CHECK(plan.at(plan.entry_of_use(3)).info.name == "weight.1");
+}
+
+TEST_CASE("buckets are whole blocks a rank, and tensors in them start at cache lines", "[parallel][layout]") {
+  for (int const ranks : {1, 2, 3, 7}) {
+    layout const plan(model, 4000, ranks);
+    for (std::size_t b = 0; b < plan.buckets().size(); ++b) {
+      CHECK(plan.buckets()[b].elements % (ranks * block_elements) == 0);
+      CHECK(plan.slice_elements(static_cast<int>(b)) * ranks == plan.buckets()[b].elements);
+    }
+    for (auto const& entry : plan.entries()) CHECK(entry.offset % 16 == 0);
+  }
+}
+
+TEST_CASE("what buckets hold does not depend on the number of ranks", "[parallel][layout]") {
+  layout const one(model, 4000, 1);
+  layout const many(model, 4000, 5);
+  REQUIRE(one.buckets().size() == many.buckets().size());
+  for (std::size_t e = 0; e < one.entries().size(); ++e) {
+    CHECK(one.entries()[e].bucket == many.entries()[e].bucket);
+    CHECK(one.entries()[e].offset == many.entries()[e].offset);
+  }
+}
+
+TEST_CASE("the pieces of all ranks' slices cover every element of every tensor once", "[parallel][layout]") {
+  for (int const ranks : {1, 2, 3, 4}) {
+    for (std::int64_t const bucket_elements : {1, 500, 4000, 1000000}) {
+      layout const plan(model, bucket_elements, ranks);
+      std::vector<std::vector<int>> covered;
+      for (auto const& entry : plan.entries()) covered.emplace_back(static_cast<std::size_t>(entry.size()));
+      for (int b = 0; b < static_cast<int>(plan.buckets().size()); ++b) {
+        for (int rank = 0; rank < ranks; ++rank) {
+          auto const n = plan.slice_elements(b);
+          plan.for_each_piece(b, rank * n, n, [&](layout::piece const& piece) {
+            CHECK(piece.in_bucket - piece.in_entry == plan.at(piece.entry).offset);
+            for (std::int64_t i = 0; i < piece.count; ++i) {
+              ++covered[static_cast<std::size_t>(piece.entry)][static_cast<std::size_t>(piece.in_entry + i)];
+            }
+          });
+        }
+      }
+      bool once = true;
+      for (auto const& counts : covered) {
+        for (int const count : counts) once = once && count == 1;
+      }
+      CHECK(once);
+    }
+  }
+}
+
+TEST_CASE("a tied tensor of two shapes and a model without parameters are refused", "[parallel][layout]") {
+  std::vector<parameter_info> const torn{{"table", {4, 2}}, {"table", {2, 4}}};
+  CHECK_THROWS_WITH(layout(torn, 100, 1),
+                    "trireme::exchange: parameter \"table\" is used with shapes (4, 2) and (2, "
+                    "4); the uses of a tied tensor have one shape");
+  CHECK_THROWS_WITH(layout({}, 100, 1), "trireme::exchange: the model has no parameters");
+}
