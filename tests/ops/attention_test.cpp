@@ -112,42 +112,49 @@ TEST_CASE("gradients of causal_attention agree with central differences") {
   }
 }
 
-TEST_CASE("the first row attends to itself only, and a later token changes no earlier row") {
+TEMPLATE_TEST_CASE("the first row attends to itself only, and a later token changes no earlier row", "", float,
+                   bfloat16) {
+  using T = TestType;
   at_each_level([] {
-    problem<float> p{{1, 40, 2, 16}};
+    problem<T> p{{1, 40, 2, 16}};
     p.forward();
     for (std::int64_t c = 0; c < 16; ++c) CHECK(p.y[c] == p.qkv[32 + c]);
-    std::vector<float> const before(p.y.span().begin(), p.y.span().begin() + 39 * 16);
-    for (std::int64_t c = 0; c < 48; ++c) p.qkv[39 * 48 + c] = 5;
+    std::vector<T> const before(p.y.span().begin(), p.y.span().begin() + 39 * 16);
+    for (std::int64_t c = 0; c < 48; ++c) p.qkv[39 * 48 + c] = T(5);
     p.forward();
-    CHECK(same_bits<float>(before, p.y.span().first(before.size())));
+    CHECK(same_bits<T>(before, p.y.span().first(before.size())));
   });
 }
 
-TEST_CASE("a sample's attention does not depend on the other samples") {
+TEMPLATE_TEST_CASE("a sample's attention does not depend on the other samples", "", float, bfloat16) {
+  using T = TestType;
   at_each_level([] {
-    problem<float> all{{3, 50, 2, 32}};
+    problem<T> all{{3, 50, 2, 32}};
     all.forward();
     all.backward();
-    problem<float> one{{1, 50, 2, 32}};
+    problem<T> one{{1, 50, 2, 32}};
     std::copy_n(all.qkv.span().data() + 2 * 50 * 96, 50 * 96, one.qkv.span().data());
     std::copy_n(all.dy.span().data() + 2 * 50 * 32, 50 * 32, one.dy.span().data());
     one.forward();
     one.backward();
-    CHECK(same_bits<float>(one.y.span(), all.y.span().subspan(2 * 50 * 32)));
-    CHECK(same_bits<float>(one.dqkv.span(), all.dqkv.span().subspan(2 * 50 * 96)));
+    CHECK(same_bits<T>(one.y.span(), all.y.span().subspan(2 * 50 * 32)));
+    CHECK(same_bits<T>(one.dqkv.span(), all.dqkv.span().subspan(2 * 50 * 96)));
   });
 }
 
-TEST_CASE("a context of many blocks agrees with double") { compare<float>({1, 517, 1, 32}, {}); }
+TEMPLATE_TEST_CASE("a context of many blocks agrees with double", "", float, bfloat16) {
+  compare<TestType>({1, 517, 1, 32}, {});
+}
 
-TEST_CASE("attention with scores far apart stays finite") {
-  problem<float> p{{1, 64, 1, 16}};
-  for (auto& x : p.qkv.span()) x *= 100;
-  p.forward();
-  p.backward();
-  for (auto const x : p.y.span()) CHECK(std::isfinite(x));
-  for (auto const x : p.dqkv.span()) CHECK(std::isfinite(x));
+TEMPLATE_TEST_CASE("attention with scores far apart stays finite", "", float, bfloat16) {
+  at_each_level([] {
+    problem<TestType> p{{1, 64, 1, 16}};
+    for (auto& x : p.qkv.span()) x = TestType(static_cast<float>(x) * 100);
+    p.forward();
+    p.backward();
+    for (auto const x : p.y.span()) CHECK(std::isfinite(static_cast<float>(x)));
+    for (auto const x : p.dqkv.span()) CHECK(std::isfinite(static_cast<float>(x)));
+  });
 }
 
 TEST_CASE("attention after the first call allocates no scratch memory") {

@@ -4,13 +4,16 @@
 #include <array>
 #include <cmath>
 #include <cstdint>
+#include <cstring>
 #include <limits>
+#include <type_traits>
 
 #include "trireme/core/arena.hpp"
 #include "trireme/core/assertion.hpp"
 #include "trireme/core/error.hpp"
 #include "trireme/core/rng.hpp"
 #include "trireme/core/tensor.hpp"
+#include "trireme/ops/host/detail/product_packing.hpp"
 #include "trireme/ops/host/elementwise.hpp"
 #include "trireme/ops/host/simd.hpp"
 #include "trireme/ops/types.hpp"
@@ -67,7 +70,7 @@ inline std::int64_t attention_scratch(attention_head const& shape, bool backward
   auto const matrix = shape.padded_rows * shape.padded_width;
   auto const block = attention_rows * shape.padded_width;
   auto const chunk = attention_keys * attention_rows;
-  if (backward) return 4 * matrix + 5 * block + 3 * chunk + 2 * attention_rows;
+  if (backward) return 4 * matrix + 5 * block + 5 * chunk + 2 * attention_rows;
   return 2 * matrix + 3 * block + shape.padded_rows * attention_rows + chunk + 2 * attention_rows;
 }
 
@@ -86,6 +89,11 @@ TRIREME_LEVEL_AVX512_BEGIN
 #include "trireme/ops/host/detail/attention.inl"
 #undef TRIREME_LEVEL
 TRIREME_LEVEL_END
+TRIREME_LEVEL_AVX512_BF16_BEGIN
+#define TRIREME_LEVEL avx512_bf16
+#include "trireme/ops/host/detail/attention_pairs.inl"
+#undef TRIREME_LEVEL
+TRIREME_LEVEL_END
 
 namespace trireme::ops {
 
@@ -93,11 +101,23 @@ namespace detail {
 
 template <class T, class A>
 void attention_forward_head(T* y, A* lse, T const* qkv, attention_head const& shape, A* scratch) {
+#if TRIREME_X86
+  if constexpr (std::is_same_v<T, bfloat16>) {
+    if (detected() >= cpu_level::avx512_bf16) return avx512_bf16::attention_forward(y, lse, qkv, shape, scratch);
+  }
+#endif
   TRIREME_DISPATCH(fits_float<T>, attention_forward(y, lse, qkv, shape, scratch));
 }
 template <class T, class A>
 void attention_backward_head(T* dqkv, T const* dy, T const* y, A const* lse, T const* qkv, attention_head const& shape,
                              A* scratch) {
+#if TRIREME_X86
+  if constexpr (std::is_same_v<T, bfloat16>) {
+    if (detected() >= cpu_level::avx512_bf16) {
+      return avx512_bf16::attention_backward(dqkv, dy, y, lse, qkv, shape, scratch);
+    }
+  }
+#endif
   TRIREME_DISPATCH(fits_float<T>, attention_backward(dqkv, dy, y, lse, qkv, shape, scratch));
 }
 

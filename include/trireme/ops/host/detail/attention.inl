@@ -42,6 +42,25 @@ TRIREME_INLINE void prefetch_next(T const* qkv, attention_head const& shape, std
   }
 }
 
+template <class T>
+TRIREME_INLINE void prefetch_next_result(T const* y_rows, attention_head const& shape, std::int64_t rows) {
+  if (shape.next_row < 0) return;
+  prefetch_rows(y_rows + shape.next_row * shape.y_stride + shape.next_column, shape.y_stride, rows, shape.width);
+}
+
+// sums[r] = the sum of a[r] b[r], for each of a block's rows; 0 where there is none.
+template <class F, class Real, class T>
+inline void row_products(Real* sums, T const* a, T const* b, std::int64_t stride, std::int64_t rows,
+                         std::int64_t width) {
+  for (std::int64_t r = 0; r < attention_rows; ++r, a += stride, b += stride) {
+    F total = F::all(0);
+    if (r < rows) {
+      TRIREME_FOR_LANES(F, width, i, count, { total = fma(F::load(a + i, count), F::load(b + i, count), total); })
+    }
+    sums[r] = sum(total);
+  }
+}
+
 template <class F, class T, class Real>
 inline void unpack_rows(T* to, std::int64_t stride, Real const* from, std::int64_t rows, std::int64_t width,
                         std::int64_t padded_width, Real factor) {
@@ -101,6 +120,22 @@ inline void attention_dropout(Real* factors, attention_head const& shape, std::i
   }
 }
 
+// The largest scores of the lanes at v, after those are hidden whose key comes after the query.
+template <class F, class Real>
+inline F masked_peak(Real* column, std::int64_t row, std::int64_t v) {
+  auto const seen = keys_seen(row, v);
+  for (std::int64_t key = row; key < seen; ++key) {  // query row r sees keys up to r
+    Real* const at = column + key * attention_rows;
+    first(static_cast<int>(key - row - v), F::all(-std::numeric_limits<Real>::infinity()), F::load(at)).store(at);
+  }
+  F tops[4] = {F::load(column), F::load(column), F::load(column), F::load(column)};
+  for (std::int64_t key = 0; key < seen; key += 4) {
+    TRIREME_UNROLL
+    for (int k = 0; k < 4; ++k) tops[k] = max(F::load(column + (key + k) * attention_rows), tops[k]);
+  }
+  return max(max(tops[0], tops[1]), max(tops[2], tops[3]));
+}
+
 template <class T, class A>
 inline void attention_forward(T* y, A* lse, T const* qkv, attention_head const& shape, A* scratch) {
   using F = lanes_for<T>;
@@ -137,16 +172,7 @@ inline void attention_forward(T* y, A* lse, T const* qkv, attention_head const& 
     for (std::int64_t v = 0; v < lanes_of_rows; v += F::width) {
       A* const column = scores + v;
       auto const seen = keys_seen(row, v);
-      for (std::int64_t key = row; key < seen; ++key) {  // query row r sees keys up to r
-        A* const at = column + key * lanes_of_rows;
-        first(static_cast<int>(key - row - v), F::all(-std::numeric_limits<A>::infinity()), F::load(at)).store(at);
-      }
-      F tops[4] = {F::load(column), F::load(column), F::load(column), F::load(column)};
-      for (std::int64_t key = 0; key < seen; key += 4) {
-        TRIREME_UNROLL
-        for (int k = 0; k < 4; ++k) tops[k] = max(F::load(column + (key + k) * lanes_of_rows), tops[k]);
-      }
-      F const top = max(max(tops[0], tops[1]), max(tops[2], tops[3]));
+      F const top = masked_peak<F>(column, row, v);
       F totals[2] = {F::all(0), F::all(0)};
       for (std::int64_t key = 0; key < seen; key += 2) {
         TRIREME_UNROLL
@@ -215,27 +241,15 @@ inline void attention_backward(T* dqkv, T const* dy, T const* y, A const* lse, T
     T const* const dy_rows = dy + row * shape.y_stride;
     T const* const y_rows = y + row * shape.y_stride;
     prefetch_next(qkv, shape, row, rows);
-    if (shape.next_row >= 0) {
-      auto const next = shape.next_row * shape.y_stride + shape.next_column;
-      prefetch_rows(dy_rows + next, shape.y_stride, rows, shape.width);
-      prefetch_rows(y_rows + next, shape.y_stride, rows, shape.width);
-    }
+    prefetch_next_result(dy_rows, shape, rows);
+    prefetch_next_result(y_rows, shape, rows);
     pack_rows<F>(queries, qkv + row * shape.qkv_stride, shape.qkv_stride, rows, lanes_of_rows, shape.width, width,
                  scale);
     pack_rows<F>(slopes, dy_rows, shape.y_stride, rows, lanes_of_rows, shape.width, width, A(1));
     transpose_block(queries_across, queries, width);
     transpose_block(slopes_across, slopes, width);
-    for (std::int64_t r = 0; r < lanes_of_rows; ++r) {
-      F total = F::all(0);
-      if (r < rows) {
-        T const* const a = dy_rows + r * shape.y_stride;
-        T const* const b = y_rows + r * shape.y_stride;
-        TRIREME_FOR_LANES(F, shape.width, i, count,
-                          { total = fma(F::load(a + i, count), F::load(b + i, count), total); })
-      }
-      deltas[r] = sum(total);
-      logs[r] = r < rows ? lse[row + r] : A(0);
-    }
+    row_products<F>(deltas, dy_rows, y_rows, shape.y_stride, rows, shape.width);
+    for (std::int64_t r = 0; r < lanes_of_rows; ++r) logs[r] = r < rows ? lse[row + r] : A(0);
     for (auto part = attention_keys_from(row, 0); part.keys > 0; part = part.next(row)) {
       auto const at_keys = part.key * width;
       auto const skipped = part.skipped;
