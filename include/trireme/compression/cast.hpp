@@ -2,10 +2,12 @@
 
 #include <cstdint>
 #include <string>
+#include <type_traits>
 
 #include "trireme/contract/compressor.hpp"
 #include "trireme/contract/slot.hpp"
 #include "trireme/core/text.hpp"
+#include "trireme/core/type_name.hpp"
 #include "trireme/ops/types.hpp"
 
 namespace trireme::compression {
@@ -38,7 +40,7 @@ struct cast {
 
 template <element Wire>
 [[nodiscard]] std::string to_string(cast<Wire> const&) {
-  return text("compression::cast<", name_of(dtype_of<Wire>), ">{}");
+  return text("compression::cast<", std::is_same_v<Wire, bfloat16> ? "bf16" : type_name<Wire>(), ">{}");
 }
 
 }  // namespace trireme::compression

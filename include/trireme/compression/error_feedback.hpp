@@ -7,6 +7,7 @@
 #include "trireme/contract/compressor.hpp"
 #include "trireme/contract/slot.hpp"
 #include "trireme/core/text.hpp"
+#include "trireme/core/type_name.hpp"
 #include "trireme/ops/types.hpp"
 
 namespace trireme::compression {
@@ -82,7 +83,7 @@ struct error_feedback {
 
 template <class Inner>
 [[nodiscard]] std::string to_string(error_feedback<Inner> const& c) {
-  auto const inner = to_string(c.inner);  // "compression::top_k{.ratio = 0.01f}"
+  auto const inner = describe(c.inner);  // "compression::top_k{.ratio = 0.01f}"
   return text("compression::error_feedback<", inner.substr(0, inner.find('{')), ">{.inner = ", inner, "}");
 }
 

@@ -347,8 +347,8 @@ class basic_trainer {
             .residual_ranks = has_residual<compressor_state<Compression, env>> ? world_.size() : 0};
   }
   // The name without the numbers: a resumed run may change rates and schedules.
-  static std::string optimizer_name() {
-    auto const full = describe(Optimizer{});
+  [[nodiscard]] std::string optimizer_name() const {
+    auto const full = describe(optimizer_);
     return full.substr(0, full.find('{'));
   }
   checkpoint::progress progress_of_run() const { return {step_, updates_, seed_, position_.epoch, position_.position}; }
