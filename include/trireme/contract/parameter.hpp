@@ -35,4 +35,12 @@ struct parameter {
   tensor_view<typename Env::gradient, typename Env::space> gradient;
 };
 
+/// A parameter whose value and gradient lie in memory of the caller.
+template <class T, class Space = host>
+struct foreign_parameter {
+  std::string name;
+  tensor_view<T, Space> value;
+  tensor_view<T, Space> gradient;
+};
+
 }  // namespace trireme

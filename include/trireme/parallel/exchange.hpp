@@ -22,18 +22,10 @@
 #include "trireme/core/hash.hpp"
 #include "trireme/observe/timeline.hpp"
 #include "trireme/ops/types.hpp"
-#include "trireme/parallel/detail/transport.hpp"
+#include "trireme/parallel/detail/parameter_store.hpp"
 #include "trireme/parallel/layout.hpp"
 
 namespace trireme {
-
-/// A parameter whose value and gradient lie in memory of the caller.
-template <class T, class Space = host>
-struct foreign_parameter {
-  std::string name;
-  tensor_view<T, Space> value;
-  tensor_view<T, Space> gradient;
-};
 
 /// What is known once all gradients are exchanged; equal on every rank.
 struct exchange_result {
@@ -62,87 +54,37 @@ struct exchange_times {
 /// Threads  one owner; not copied, not moved.
 /// Errors   comm_error from the communicator; config_error if the ranks' parameters differ at the start.
 template <class Env, class Comm, strategy Strategy, class Compressor>
-class basic_exchange {
- public:
-  using space = typename Env::space;
-  using param_element = typename Env::param;
-  using gradient_element = typename Env::gradient;
-  using master_element = typename Env::master;
-  using kernels = ops::on<space>;
+class basic_exchange : public parallel::detail::parameter_store<Env, Comm, Strategy, Compressor> {
+  using store = parallel::detail::parameter_store<Env, Comm, Strategy, Compressor>;
 
-  static constexpr bool sharded = Strategy::optimizer_state == distribution::shard;
-  static constexpr bool keeps_master = !std::is_same_v<param_element, master_element>;
-  /// Ranks of one address space reduce, update and publish by reading and writing each other's buckets.
-  static constexpr bool can_be_direct =
-      sharded && lossless_identity<Compressor> && std::is_same_v<gradient_element, typename Env::reduce> &&
-      has_peers<Comm, gradient_element, space> && has_peers<Comm, param_element, space>;
+ public:
+  using store::accounted_range;
+  using store::keeps_master;
+  using store::master_of;
+  using store::owned_range;
+  using store::sharded;
+  using typename store::gradient_element;
+  using typename store::kernels;
+  using typename store::master_element;
+  using typename store::param_element;
+  using typename store::space;
 
   /// Takes over the parameters of a model: gives them memory, and binds them to it.
   basic_exchange(std::vector<parameter<Env>*> uses, Comm& world, Strategy const& strategy, Compressor const& compressor)
-      : world_(world), layout_(infos(uses), elements(strategy), world.size()), uses_(std::move(uses)) {
-    allocate(compressor);
-    bind();
-  }
+      : store(std::move(uses), world, strategy, compressor) {}
 
   /// Works for parameters that live in the caller's memory: gradients are copied into buckets when they are ready, the
   /// reduced ones are copied back by finish().
   basic_exchange(std::vector<foreign_parameter<param_element, space>> parameters, Comm& world, Strategy const& strategy,
                  Compressor const& compressor)
-      : world_(world), layout_(infos(parameters), elements(strategy), world.size()), foreign_(std::move(parameters)) {
-    static_assert(!keeps_master, "trireme::exchange: parameters in the caller's memory are their own master copy");
-    allocate(compressor);
-  }
+      : store(std::move(parameters), world, strategy, compressor) {}
 
-  basic_exchange(basic_exchange const&) = delete;
-  basic_exchange& operator=(basic_exchange const&) = delete;
-
-  [[nodiscard]] parallel::layout const& plan() const noexcept { return layout_; }
-  [[nodiscard]] Comm& world() const noexcept { return world_; }
   [[nodiscard]] exchange_times const& times() const noexcept { return times_; }
   /// From now on every bucket's exchange is recorded in lane 1 of a timeline, which must outlive the exchange.
   void record(observe::timeline& timeline) {
     timeline_ = &timeline;
     for (std::size_t b = 0; b < buckets_.size(); ++b) buckets_[b]->label = timeline.intern(text("bucket ", b));
   }
-  [[nodiscard]] std::vector<parameter<Env>*> const& uses() const noexcept { return uses_; }
-  [[nodiscard]] int use_count() const noexcept {
-    return static_cast<int>(uses_.empty() ? foreign_.size() : uses_.size());
-  }
-
-  /// Fills every parameter with its start, a function of (seed, name, index): equal on every rank.
-  void initialise(std::uint64_t seed) {
-    for (auto const& entry : layout_.entries()) {
-      tensor<master_element, space> whole(shape{entry.size()});
-      kernels::initialise(whole.view(), entry.info.start, seed, hash_name(entry.info.name));
-      load(entry, tensor_view<master_element const, space>(whole));
-    }
-  }
-
-  /// Collective. Throws config_error on every rank if one rank's parameters differ from rank 0's.
-  void verify_replicas() {
-    std::vector<std::uint64_t> hashes(static_cast<std::size_t>(world_.size()));
-    hashes[static_cast<std::size_t>(world_.rank())] = hash_of_parameters();
-    world_.all_gather(tensor_view<std::uint64_t>(hashes));
-    for (int rank = 1; rank < world_.size(); ++rank) {
-      if (hashes[static_cast<std::size_t>(rank)] == hashes[0]) continue;
-      throw config_error(
-          text("trireme::exchange: the parameters of rank ", rank,
-               " differ from those of rank 0; start every rank from the same seed, or call broadcast()"));
-    }
-  }
-
-  /// Collective. Gives every rank the parameters of `root`.
-  void broadcast(int root = 0) {
-    for (auto const& entry : layout_.entries()) {
-      world_.broadcast(parameter_values(entry), root);
-      if constexpr (keeps_master) {
-        tensor<master_element, space> whole(shape{entry.size()});
-        kernels::copy(whole.view(), tensor_view<param_element const, space>(parameter_values(entry)));
-        load(entry, tensor_view<master_element const, space>(whole));
-      }
-    }
-  }
-
   /// Starts a step: gradients are zero again.
   void begin() {
     for (auto& each : buckets_) {
@@ -169,7 +111,7 @@ class basic_exchange {
     if constexpr (!progresses_alone<Comm>) times_.covered += now() - start;
   }
   void ready(std::string_view name) {
-    for (int use = 0; use < use_count(); ++use) {
+    for (int use = 0; use < this->use_count(); ++use) {
       if (layout_.at(layout_.entry_of_use(use)).info.name == name) return ready(use);
     }
     throw config_error(text("trireme::exchange: there is no parameter \"", name, "\""));
@@ -226,17 +168,6 @@ class basic_exchange {
     }
   }
 
-  /// The elements of a bucket that this rank updates: (first, count).
-  [[nodiscard]] std::pair<std::int64_t, std::int64_t> owned_range(int bucket) const noexcept {
-    return sharded ? accounted_range(bucket)
-                   : std::pair{std::int64_t{0}, layout_.buckets()[static_cast<std::size_t>(bucket)].elements};
-  }
-  /// The elements of a bucket that this rank answers for in hashes and checkpoints: each element is answered for once.
-  [[nodiscard]] std::pair<std::int64_t, std::int64_t> accounted_range(int bucket) const noexcept {
-    auto const n = layout_.slice_elements(bucket);
-    return {world_.rank() * n, n};
-  }
-
   /// Collective. Makes the updated values the parameters of every rank.
   void publish() {
     auto const start = now();
@@ -250,24 +181,6 @@ class basic_exchange {
     times_.exposed += now() - start;
   }
 
-  /// The master value of a piece, wherever it lives.
-  [[nodiscard]] tensor_view<master_element, space> master_of(int bucket, parallel::layout::piece const& piece) const {
-    auto const& state = *buckets_[static_cast<std::size_t>(bucket)];
-    if constexpr (keeps_master) {
-      return state.master.view().flat(piece.in_bucket - owned_range(bucket).first, piece.count);
-    } else {
-      if (!foreign_.empty()) return foreign_of(piece.entry).value.flat(piece.in_entry, piece.count);
-      return state.value.view().flat(piece.in_bucket, piece.count);
-    }
-  }
-  /// What error feedback keeps for one bucket, or an empty view.
-  [[nodiscard]] tensor_view<gradient_element, space> residual_of(int bucket) {
-    if constexpr (has_residual<compressor_state<Compressor, Env>>) {
-      return buckets_[static_cast<std::size_t>(bucket)]->transport->compressor().residual();
-    } else {
-      return {};
-    }
-  }
   /// Makes the parameters that layers read follow master values that were written from outside (a checkpoint).
   /// Collective.
   void refresh_parameters() {
@@ -277,152 +190,24 @@ class basic_exchange {
     });
     publish();
   }
-  /// Collective. Calls f(entry, values) with the whole master value of each tensor; the view is valid during the call.
-  template <class F>
-  void for_each_master(F&& f) {
-    for (int b = 0; b < static_cast<int>(buckets_.size()); ++b) {
-      tensor<master_element, space> whole(shape{layout_.buckets()[static_cast<std::size_t>(b)].elements});
-      auto const [first, count] = accounted_range(b);
-      layout_.for_each_piece(b, first, count, [&](parallel::layout::piece const& piece) {
-        kernels::copy(whole.view().flat(piece.in_bucket, piece.count),
-                      tensor_view<master_element const, space>(master_of(b, piece)));
-      });
-      world_.all_gather(whole.view());
-      for (int const e : layout_.buckets()[static_cast<std::size_t>(b)].entries) {
-        auto const& entry = layout_.at(e);
-        f(entry, tensor_view<master_element const, space>(whole.view().flat(entry.offset, entry.size())));
-      }
-    }
-  }
-  /// The global hash of this rank's copy of all parameters.
-  [[nodiscard]] std::uint64_t hash_of_parameters() const {
-    std::uint64_t sum = 0;
-    for (auto const& entry : layout_.entries()) {
-      sum += kernels::hash(tensor_view<param_element const, space>(parameter_values(entry)), hash_name(entry.info.name),
-                           0);
-    }
-    return sum;
-  }
-  /// Whether this rank's gradient of a tensor is finite.
-  [[nodiscard]] bool has_finite_gradient(parallel::layout::entry const& entry) const {
-    auto const whole = buckets_[static_cast<std::size_t>(entry.bucket)]->gradient.view();
-    return kernels::finite(tensor_view<gradient_element const, space>(whole.flat(entry.offset, entry.size())));
-  }
-  /// A tensor as this rank's layers see it.
-  [[nodiscard]] tensor_view<param_element, space> parameter_values(parallel::layout::entry const& entry) const {
-    if (!foreign_.empty()) return foreign_[static_cast<std::size_t>(entry.uses.front())].value.flat();
-    return buckets_[static_cast<std::size_t>(entry.bucket)]->value.view().flat(entry.offset, entry.size());
-  }
 
  private:
-  using bucket_transport = parallel::detail::transport<Env, Comm, Strategy, Compressor>;
-  struct bucket_state {
-    tensor<gradient_element, space> gradient;
-    tensor<param_element, space> value;
-    tensor<master_element, space> master;  // the owned range, where parameters are not their own master
-    std::unique_ptr<bucket_transport> transport;
-    std::vector<tensor_view<gradient_element, space>> peer_gradients;
-    std::vector<tensor_view<param_element, space>> peer_values;
-    int uses = 0;
-    int missing = 0;
-    double start_time = 0;
-    double done_time = 0;
-    std::uint64_t start_ns = 0;
-    std::string_view label;
-  };
-  static constexpr double not_done = std::numeric_limits<double>::infinity();
-  struct second_use {
-    int use;
-    tensor<gradient_element, space> gradient;
-  };
+  using store::buckets_;
+  using store::direct;
+  using store::foreign_;
+  using store::foreign_of;
+  using store::gather_values;
+  using store::layout_;
+  using store::outputs_of;
+  using store::second_uses_;
+  using store::slice;
+  using store::uses_;
+  using store::world_;
+  using typename store::bucket_state;
 
-  static std::vector<parameter_info> infos(std::vector<parameter<Env>*> const& uses) {
-    std::vector<parameter_info> all;
-    for (auto const* use : uses) all.push_back(use->info);
-    return all;
-  }
-  static std::vector<parameter_info> infos(std::vector<foreign_parameter<param_element, space>> const& parameters) {
-    std::vector<parameter_info> all;
-    for (auto const& each : parameters) {
-      if (each.value.size() != each.gradient.size()) {
-        throw config_error(text("trireme::exchange: parameter \"", each.name, "\" has ", each.value.size(),
-                                " values but ", each.gradient.size(), " gradients"));
-      }
-      for (auto const& other : all) {
-        if (other.name == each.name) {
-          throw config_error(text("trireme::exchange: two parameters are named \"", each.name, "\""));
-        }
-      }
-      all.push_back({each.name, each.value.extents(), {}, each.value.rank() > 1});
-    }
-    return all;
-  }
-  static std::int64_t elements(Strategy const& strategy) {
-    auto const count =
-        static_cast<std::int64_t>(strategy.bucket_bytes) / static_cast<std::int64_t>(sizeof(gradient_element));
-    if (count < 1) {
-      throw config_error(
-          text("trireme::exchange: bucket_bytes is ", strategy.bucket_bytes, "; it must hold a gradient"));
-    }
-    return count;
-  }
+  static constexpr double not_done = std::numeric_limits<double>::infinity();
   static double now() {
     return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-  }
-
-  [[nodiscard]] bool direct() const noexcept { return can_be_direct && foreign_.empty(); }
-  [[nodiscard]] foreign_parameter<param_element, space> const& foreign_of(int entry) const {
-    return foreign_[static_cast<std::size_t>(layout_.at(entry).uses.front())];
-  }
-  template <class T>
-  [[nodiscard]] tensor_view<T, space> slice(std::size_t bucket, tensor_view<T, space> whole) const {
-    auto const [first, count] = accounted_range(static_cast<int>(bucket));
-    return whole.flat(first, count);
-  }
-
-  void allocate(Compressor const& compressor) {
-    for (int b = 0; b < static_cast<int>(layout_.buckets().size()); ++b) {
-      auto const& bucket = layout_.buckets()[static_cast<std::size_t>(b)];
-      auto state = std::make_unique<bucket_state>();
-      state->gradient = tensor<gradient_element, space>(shape{bucket.elements});
-      kernels::fill(state->gradient.view(), 0.0);
-      if (foreign_.empty() || sharded) {
-        state->value = tensor<param_element, space>(shape{bucket.elements});
-        kernels::fill(state->value.view(), 0.0);
-      }
-      if constexpr (keeps_master) {
-        state->master = tensor<master_element, space>(shape{owned_range(b).second});
-        kernels::fill(state->master.view(), 0.0);
-      }
-      for (int const e : bucket.entries) state->uses += static_cast<int>(layout_.at(e).uses.size());
-      state->transport =
-          std::make_unique<bucket_transport>(compressor, state->gradient.view(), world_.size(), world_.rank());
-      if constexpr (can_be_direct) {
-        if (direct()) {
-          state->peer_gradients = world_.peers(state->gradient.view());
-          state->peer_values = world_.peers(state->value.view());
-        }
-      }
-      buckets_.push_back(std::move(state));
-    }
-    terms_.reserve(static_cast<std::size_t>(world_.size()));
-    outputs_.reserve(static_cast<std::size_t>(world_.size()));
-  }
-
-  void bind() {
-    for (auto const& entry : layout_.entries()) {
-      auto& state = *buckets_[static_cast<std::size_t>(entry.bucket)];
-      for (std::size_t k = 0; k < entry.uses.size(); ++k) {
-        auto& use = *uses_[static_cast<std::size_t>(entry.uses[k])];
-        use.value = state.value.view().flat(entry.offset, entry.size()).reshaped(entry.info.extents);
-        if (k == 0) {
-          use.gradient = state.gradient.view().flat(entry.offset, entry.size()).reshaped(entry.info.extents);
-        } else {
-          second_uses_.push_back({entry.uses[k], tensor<gradient_element, space>(entry.info.extents)});
-          use.gradient = second_uses_.back().gradient.view();
-        }
-      }
-    }
   }
 
   void take_in(int use) {
@@ -529,64 +314,7 @@ class basic_exchange {
     }
     return terms_;
   }
-  std::span<tensor_view<param_element, space> const> outputs_of(int bucket, parallel::layout::piece const& piece) {
-    auto const& state = *buckets_[static_cast<std::size_t>(bucket)];
-    outputs_.clear();
-    if (direct()) {
-      for (int rank = 0; rank < world_.size(); ++rank) {
-        if (!keeps_master && rank == world_.rank()) continue;  // the value itself
-        outputs_.push_back(state.peer_values[static_cast<std::size_t>(rank)].flat(piece.in_bucket, piece.count));
-      }
-    } else if (keeps_master) {
-      outputs_.push_back(state.value.view().flat(piece.in_bucket, piece.count));
-    }
-    return outputs_;
-  }
-
-  void gather_values() {
-    pending_.clear();
-    for (std::size_t b = 0; b < buckets_.size(); ++b) {
-      if (!foreign_.empty()) copy_foreign(b, true);
-      pending_.push_back(world_.all_gather_async(buckets_[b]->value.view()));
-    }
-    for (std::size_t b = 0; b < buckets_.size(); ++b) {
-      pending_[b].wait();
-      if (!foreign_.empty()) copy_foreign(b, false);
-    }
-  }
-  // Between the caller's values and the bucket they are gathered in: own pieces in, all pieces out.
-  void copy_foreign(std::size_t bucket, bool in) {
-    auto const whole = buckets_[bucket]->value.view();
-    auto const [first, count] =
-        in ? accounted_range(static_cast<int>(bucket)) : std::pair{std::int64_t{0}, whole.size()};
-    layout_.for_each_piece(static_cast<int>(bucket), first, count, [&](parallel::layout::piece const& piece) {
-      auto const theirs = foreign_of(piece.entry).value.flat(piece.in_entry, piece.count);
-      auto const ours = whole.flat(piece.in_bucket, piece.count);
-      kernels::copy(in ? ours : theirs, tensor_view<param_element const, space>(in ? theirs : ours));
-    });
-  }
-
-  // Gives a whole tensor of master values to this rank: its part of the masters, and what its layers read.
-  void load(parallel::layout::entry const& entry, tensor_view<master_element const, space> whole) {
-    kernels::copy(parameter_values(entry), whole);
-    if constexpr (keeps_master) {
-      auto const [first, count] = owned_range(entry.bucket);
-      layout_.for_each_piece(entry.bucket, first, count, [&](parallel::layout::piece const& piece) {
-        if (&layout_.at(piece.entry) != &entry) return;
-        kernels::copy(master_of(entry.bucket, piece), whole.flat(piece.in_entry, piece.count));
-      });
-    }
-  }
-
-  Comm& world_;
-  parallel::layout layout_;
-  std::vector<parameter<Env>*> uses_;
-  std::vector<foreign_parameter<param_element, space>> foreign_;
-  std::vector<std::unique_ptr<bucket_state>> buckets_;
-  std::vector<second_use> second_uses_;
   std::vector<tensor_view<gradient_element const, space>> terms_;
-  std::vector<tensor_view<param_element, space>> outputs_;
-  std::vector<parallel::detail::gather_request_t<Comm, param_element, space, sharded>> pending_;  // kept: no allocation
   std::vector<std::int64_t> ballot_;
   std::size_t next_ = 0;
   double weight_ = 1;
