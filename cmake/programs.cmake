@@ -24,10 +24,11 @@ function(trireme_uses_mpi result file)
   endif()
 endfunction()
 
-# trireme_directives(result key file): the values of the lines `// test-KEY: value` of a source.
+# trireme_directives(result key file): the values of the lines `// test-KEY: value` of a source, or `# test-KEY: value` of
+# a script.
 function(trireme_directives result key file)
-  file(STRINGS ${file} lines REGEX "^// test-${key}:")
-  list(TRANSFORM lines REPLACE "^// test-${key}: *" "")
+  file(STRINGS ${file} lines REGEX "^(//|#) test-${key}:")
+  list(TRANSFORM lines REPLACE "^(//|#) test-${key}: *" "")
   set(${result} "${lines}" PARENT_SCOPE)
 endfunction()
 

@@ -1,0 +1,169 @@
+# test-timeout: 200
+"""Whatever is wrong with the input is told in one sentence that names it, and what was there before stays as it was."""
+
+from runs import *
+
+folder = work_folder()
+
+
+def content(path):
+    """{path: bytes} of all files below."""
+    out = {}
+    for place, _, files in os.walk(path):
+        for name in files:
+            with open(os.path.join(place, name), "rb") as file:
+                out[os.path.join(place, name)] = file.read()
+    return out
+
+
+def refuses(what, *words, mpi=False, name="kept", **options):
+    """The program ends with 1 and one sentence with these words, and nothing under runs/ has changed."""
+    before = content("runs")
+    if mpi:
+        line = command(name, mpi=True, **options)
+        line.insert(1, "--quiet")
+        done = subprocess.run(line, capture_output=True, env=environment(), timeout=60)
+    else:
+        done = subprocess.run(command(name, **options), capture_output=True, env=environment(), timeout=60)
+    told = done.stderr.decode(errors="replace")
+    expect(done.returncode == 1, "%s: exit code %d: %s" % (what, done.returncode, told))
+    expect(told.startswith("train_gpt: ") and told.count("\n") == 1, "%s: not one sentence: %s" % (what, told))
+    for word in words:
+        expect(word in told, "%s: \"%s\" is not in: %s" % (what, word, told))
+    expect(content("runs") == before, what + ": files under runs/ have changed")
+
+
+train("kept", stop_after=5)
+wire = {} if not HAS_MPI else {"mpi": True}
+
+# The text.
+os.mkdir("folder")
+with open("empty", "w") as file:
+    pass
+with open("short", "w") as file:
+    file.write("forty bytes leave no window to hold out.")
+with open("text.txt", "rb") as file:
+    good = file.read()
+with open("latin", "wb") as file:
+    file.write(good + "na\u00efve und sch\u00f6n".encode("latin-1"))
+refuses("no text", "--text", text=None)
+refuses("a text that is not there", "missing.txt", "No such file", text="missing.txt")
+refuses("an empty text", "empty", "the file is empty", text="empty")
+refuses("a folder", "folder", "directory", text="folder")
+refuses("a short text", "short", "context", text="short")
+refuses("another encoding at the end", "latin", "byte %d" % (len(good) + 3), "UTF-8", text="latin")
+refuses("the same under mpirun", "latin", "UTF-8", text="latin", **wire)
+with open("cut", "wb") as file:
+    file.write(good + "\u2014".encode()[:2])
+train("cut", text="cut", steps=1)  # texts are cut at any byte
+
+# Options.
+refuses("no ranks", "--ranks", "at least 1", ranks=0)
+refuses("ranks in words", "--ranks", "\"two\"", ranks="two")
+refuses("less than no ranks", "--ranks", "-1", "at least 1", ranks=-1)
+refuses("too many ranks", "ranks", "5000", ranks=5000)
+refuses("an unknown strategy", "--parallel", "\"pipeline\"", "data or zero1", parallel="pipeline")
+refuses("an unknown precision", "--precision", "\"fp8\"", "fp32 or bf16", precision="fp8")
+refuses("an unknown compression", "--compression", "\"zip\"", "topk", compression="zip")
+refuses("an unknown option", "--colour", colour="red")
+refuses("heads that do not divide", "32 channels", "3 heads", heads=3)
+refuses("dropout of everything", "dropout", "1", dropout=1)
+refuses("a rate without end", "--rate", "inf", rate="inf")
+refuses("a name that is a path", "--name", "a/b", name="a/b")
+refuses("the name of the folder above", "--name", "..", name="..")
+for line, word in ((["--steps"], "--steps needs a value"), (["steps"], "\"steps\"")):
+    done = subprocess.run([THREADS] + line, capture_output=True)
+    expect(done.returncode == 1 and word in done.stderr.decode(), "%s: %r" % (line, done))
+if HAS_MPI:
+    line = command("kept", ranks=2, mpi=True)
+    done = subprocess.run(line[:1] + ["--quiet"] + line[1:] + ["--ranks", "3"], capture_output=True, env=environment())
+    expect(done.returncode == 1 and done.stderr.count(b"\n") == 1 and b"--ranks is 3" in done.stderr, repr(done))
+
+# Where the run is to be kept.
+with open("runs/file", "w") as file:
+    file.write("precious")
+os.mkdir("runs/data")
+with open("runs/data/web.txt", "w") as file:
+    file.write("precious")
+refuses("a file in the run's place", "runs/file", "directory", name="file")
+refuses("a folder of other things in the run's place", "runs/data", "no run", name="data")
+refuses("a file in the place of all runs", "text.txt", "not a directory", runs="text.txt")
+
+# Resuming.
+refuses("nothing to resume", "runs/nothing", name="nothing", resume=True)
+refuses("another model", ".channels = 32", ".channels = 64", resume=True, channels=64)
+refuses("another model under mpirun", ".channels = 32", ".channels = 64", resume=True, channels=64, **wire)
+refuses("another precision", "fp32", "bf16", resume=True, precision="bf16")
+refuses("another compression", "none", "top_k", resume=True, compression="topk")
+train("topk", compression="topk", stop_after=5)
+refuses("residuals of other ranks", "2 ranks", name="topk", resume=True, ranks=3)
+
+newest = "runs/kept/checkpoint/" + max(os.listdir("runs/kept/checkpoint"))
+
+
+def damaged(what, path, change, *words, **options):
+    with open(path, "rb") as file:
+        whole = file.read()
+    bytes_ = change(whole)
+    if bytes_ is None:
+        os.remove(path)
+    else:
+        with open(path, "wb") as file:
+            file.write(bytes_)
+    refuses(what + ": " + path, os.path.basename(path), *words, resume=True, **options)
+    with open(path, "wb") as file:
+        file.write(whole)
+
+
+def flip(at):
+    return lambda whole: whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :] if at >= 0 else flip(len(whole) + at)(whole)
+
+
+for rank in (0, 1):
+    file = "%s/rank-%d.safetensors" % (newest, rank)
+    damaged("a flipped bit in the numbers", file, flip(-100), "SHA-256")
+    damaged("a flipped bit in the header", file, flip(60))
+    damaged("a truncated file", file, lambda whole: whole[:-1])
+    damaged("a file cut to nothing", file, lambda whole: b"")
+    damaged("a foreign file", file, lambda whole: good[: len(whole)])
+    damaged("a missing file", file, lambda whole: None)
+    damaged("under mpirun", file, flip(-100), "SHA-256", **wire)
+damaged("a changed manifest", newest + "/manifest.json", flip(30), "SHA-256")
+damaged("a missing manifest", newest + "/manifest.json", lambda whole: None)
+damaged("a missing hash", newest + "/manifest.sha256", lambda whole: None)
+damaged("broken options", "runs/kept/options.json", lambda whole: whole[:-5])
+damaged("a broken history", "runs/kept/history.json", lambda whole: b"{}")
+whole = train("whole")
+expect(train("kept", resume=True)["state_hash"] == whole["state_hash"], "kept was harmed after all")
+
+# A second run of a name: the first steps aside.
+before = content("runs/whole")
+train("whole", steps=3)
+expect(list(content("runs/whole.1").values()) == list(before.values()), "the earlier run was not kept")
+
+
+# Disks.
+def with_tmpfs(options, script):
+    return subprocess.run(["unshare", "-m", "sh", "-c", "mount -t tmpfs -o %s tmpfs disk || exit 99; %s" %
+                           (options, script)], capture_output=True, env=environment())
+
+
+os.mkdir("disk")
+if shutil.which("unshare") is None or with_tmpfs("size=4k", "exit 0").returncode != 0:
+    print("not tested: disks that are full or read-only; this needs the right to mount a tmpfs (unshare -m)")
+else:
+    run = " ".join(command("small", runs="disk", steps=20, save_every=5))
+    again = " ".join(command("small", runs="disk", resume=True))
+    train("reference", steps=20)
+    done = with_tmpfs("size=700k", "%s; echo code $? >&2; ls -A disk/small/checkpoint >&2; "
+                      "mount -o remount,size=9m disk; %s && cp -r disk/small runs/small" % (run, again))
+    told = done.stderr.decode()
+    error = [line for line in told.splitlines() if line.startswith("train_gpt: ")]
+    expect(len(error) == 1 and "disk/small/checkpoint/" in error[0] and "no space left on device" in error[0] and
+           "code 1\n" in told and ".saving" not in told.split("code 1\n")[-1], "a full disk: " + told)
+    expect(done.returncode == 0 and summary("small")["state_hash"] == summary("reference")["state_hash"],
+           "after a full disk: " + told)
+    done = with_tmpfs("ro", run)
+    expect(done.returncode == 1 and done.stderr.startswith(b"train_gpt: disk/small: ") and
+           b"read-only" in done.stderr, "a read-only disk: %r" % done)
+finish(folder)

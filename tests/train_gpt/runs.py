@@ -1,0 +1,180 @@
+"""Starts train_gpt with tiny models and reads what it leaves behind. Python 3 without packages."""
+
+import glob
+import json
+import math
+import os
+import random
+import shutil
+import struct
+import subprocess
+import sys
+import tempfile
+
+BINARIES = os.path.join(os.environ.get("TRIREME_BINARY_DIR", ""), "examples")
+THREADS = os.path.join(BINARIES, "train_gpt")
+PROCESSES = os.path.join(BINARIES, "train_gpt_mpi")
+HAS_MPI = os.path.exists(PROCESSES) and shutil.which("mpirun") is not None
+TINY = {"layers": 1, "heads": 2, "channels": 32, "context": 32, "dropout": 0.1, "batch": 12, "precision": "fp32",
+        "seed": 3, "text": "text.txt"}
+
+
+def skip(reason):
+    print("skipped:", reason)
+    sys.exit(77)
+
+
+def work_folder():
+    """An empty folder with a text in it, which becomes the current one. Its path."""
+    if not os.path.exists(THREADS):
+        skip(THREADS + " is not built")
+    folder = tempfile.mkdtemp(prefix="train_gpt.")
+    os.chdir(folder)
+    words = ("The quick brown fox jumps over a lazy dog while rain falls on the hills \u2014 and we sleep in the sun "
+             "until the river comes home again \u201cslowly\u201d").split()
+    draw = random.Random(1)
+    with open("text.txt", "w", encoding="utf-8") as text:
+        text.write(" ".join(draw.choice(words) for _ in range(4000)))
+    return folder
+
+
+def command(name, ranks=2, mpi=False, resume=False, **options):
+    """The command line of a run of `ranks` ranks; an option given as None is left out."""
+    line = [THREADS, "--ranks", str(ranks)]
+    if mpi:
+        line = ["mpirun", "-n", str(ranks), "--oversubscribe", PROCESSES]
+    line += ["--name", name] + (["--resume"] if resume else [])
+    for key, value in (options if resume else TINY | {"steps": 10} | options).items():
+        if value is not None:
+            line += ["--" + key.replace("_", "-"), str(value)]
+    return line
+
+
+def environment():
+    return os.environ | {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+
+
+def start(*arguments, **options):
+    return subprocess.Popen(command(*arguments, **options), stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                            env=environment(), start_new_session=True)
+
+
+def attempt(*arguments, **options):
+    """Runs to the end: (exit code, stdout, stderr)."""
+    done = subprocess.run(command(*arguments, **options), capture_output=True, env=environment(), timeout=240)
+    return done.returncode, done.stdout.decode(errors="replace"), done.stderr.decode(errors="replace")
+
+
+def train(name, *arguments, **options):
+    """Runs to the end, which must be a good one: the summary."""
+    code, out, err = attempt(name, *arguments, **options)
+    expect(code == 0, "%s ended with %d: %s" % (command(name, *arguments, **options), code, err))
+    return summary(name)
+
+
+def summary(name):
+    with open("runs/%s/summary.json" % name, encoding="utf-8") as file:
+        return json.load(file)
+
+
+def tensors(path):
+    """A safetensors file of F32 tensors: {name: list of numbers}."""
+    with open(path, "rb") as file:
+        content = file.read()
+    length = struct.unpack_from("<Q", content)[0]
+    out = {}
+    for name, entry in json.loads(content[8 : 8 + length]).items():
+        if name == "__metadata__":
+            continue
+        assert entry["dtype"] == "F32", (name, entry)
+        begin, end = entry["data_offsets"]
+        out[name] = struct.unpack("<%df" % ((end - begin) // 4), content[8 + length + begin : 8 + length + end])
+    return out
+
+
+def weights(name):
+    return tensors("runs/%s/model/model.safetensors" % name)
+
+
+def scalars(name, tag):
+    """{step: value} of all event files of a run; a restart voids what was logged from its step on."""
+    out = {}
+    for path in sorted(glob.glob("runs/%s/events.out.tfevents*" % name), key=os.path.getmtime):
+        with open(path, "rb") as file:
+            content = file.read()
+        at = 0
+        while at + 12 <= len(content):
+            length = struct.unpack_from("<Q", content, at)[0]
+            if at + 16 + length > len(content):
+                break  # torn by a kill
+            event = dict_of(content[at + 12 : at + 12 + length])
+            at += 16 + length
+            step = event.get(2, [0])[0]
+            if 7 in event:
+                out = {earlier: value for earlier, value in out.items() if earlier < step}
+            for value in (value for whole in event.get(5, []) for value in dict_of(whole).get(1, [])):
+                fields = dict_of(value)
+                if fields[1][0] == tag.encode():
+                    out[step] = struct.unpack("<f", fields[2][0])[0]
+    return out
+
+
+def dict_of(message):
+    """A protocol buffer message: {field: [values]}."""
+    def varint(at):
+        value, shift = 0, 0
+        while True:
+            byte = message[at]
+            value |= (byte & 127) << shift
+            at, shift = at + 1, shift + 7
+            if byte < 128:
+                return value, at
+
+    out, at = {}, 0
+    while at < len(message):
+        key, at = varint(at)
+        if key & 7 == 0:
+            value, at = varint(at)
+        else:
+            if key & 7 == 2:
+                length, at = varint(at)
+            else:
+                length = {1: 8, 5: 4}[key & 7]
+            value, at = message[at : at + length], at + length
+        out.setdefault(key >> 3, []).append(value)
+    return out
+
+
+def distance(one, other, but=lambda name, index, size: False):
+    """|one - other| / |other| over all tensors, without the elements that `but` names."""
+    difference = norm = 0.0
+    assert one.keys() == other.keys()
+    for name in one:
+        size = len(one[name])
+        for index, (a, b) in enumerate(zip(one[name], other[name])):
+            if not but(name, index, size):
+                difference += (a - b) ** 2
+                norm += b * b
+    return math.sqrt(difference / norm)
+
+
+def key_bias(name, index, size):
+    """The bias of attention's keys: softmax does not see it, so its true gradient is zero."""
+    return name.endswith("attn.c_attn.bias") and size // 3 <= index < 2 * size // 3
+
+
+failures = []
+
+
+def expect(truth, sentence):
+    if not truth:
+        print("FAILED:", sentence, flush=True)
+        failures.append(sentence)
+    return truth
+
+
+def finish(folder):
+    if failures:
+        print(len(failures), "failed; the runs are in", folder)
+        sys.exit(1)
+    shutil.rmtree(folder)
