@@ -190,7 +190,9 @@ TEST_CASE("a step on samples of one's own weighs ranks by their samples, and one
     return std::pair(done, weights[0]);
   };
   comm::self_world alone;
-  auto const [serial, weight] = train(alone, 0, 5);
+  auto const alone_result = train(alone, 0, 5);
+  auto const& serial = alone_result.first;
+  float const weight = alone_result.second;
   launch(comm::threads{.ranks = 3}, [&](auto& world) {
     std::size_t const cuts[] = {0, 4, 4, 5};
     auto const [done, mine] = train(world, cuts[world.rank()], cuts[world.rank() + 1]);
