@@ -85,6 +85,7 @@ TEST_CASE("with error feedback what is told and what is left add up to all gradi
       state.encode(tensor_view{piece}, tensor_view{payload}, first);
       state.decode(tensor_view{payload}, tensor_view<float>(sum).flat(first, 4), true);
     }
+    state.commit();
     for (std::int64_t i = 0; i < 8; ++i) {
       CHECK(sum[static_cast<std::size_t>(i)] + state.residual()[i] ==
             static_cast<float>(step) * gradient[static_cast<std::size_t>(i)]);
@@ -102,6 +103,7 @@ TEST_CASE("error feedback of a cast keeps what rounding left out", "[compression
     state.encode(tensor_view{piece}, tensor_view{payload}, 0);
     std::vector<float> out(1);
     state.decode(tensor_view{payload}, tensor_view{out});
+    state.commit();
     sum += out[0];
   }
   CHECK(sum == Approx(1001).epsilon(1e-4));

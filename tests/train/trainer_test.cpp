@@ -93,6 +93,29 @@ TEST_CASE("a step with a NaN on one rank changes nothing on any rank, and ten in
   CHECK(good == 3);
 }
 
+TEST_CASE("a NaN is forgotten by every compressor, also one that keeps residuals", "[train]") {
+  auto const recovers = [](auto compressor) {
+    std::atomic<int> good{0};
+    launch(comm::threads{.ranks = 2}, [&](auto& world) {
+      auto trainer = make_trainer(nn::mlp{.hidden = {8}}, optim::adamw{}, world, compressor);
+      std::vector<float> features{0.1F, 0.2F};
+      std::vector<float> const targets{1.0F, 2.0F};
+      trainer.step(features, targets);
+      auto const before = hash_of_tensors(trainer);
+      if (world.rank() == 0) features[0] = std::numeric_limits<float>::quiet_NaN();
+      bool const skipped = trainer.step(features, targets).skipped;
+      bool const unchanged = hash_of_tensors(trainer) == before;
+      features[0] = 0.1F;
+      good += skipped && unchanged && !trainer.step(features, targets).skipped ? 1 : 0;
+    });
+    return good == 2;
+  };
+  CHECK(recovers(compression::none{}));
+  CHECK(recovers(compression::top_k{.ratio = 0.2F}));
+  CHECK(recovers(compression::error_feedback<compression::top_k>{.inner = {.ratio = 0.2F}}));
+  CHECK(recovers(compression::error_feedback<compression::cast<bf16>>{}));
+}
+
 TEST_CASE("when one rank asks to stop all ranks leave after the same step, and may go on", "[train]") {
   launch(comm::threads{.ranks = 3}, [&](auto& world) {
     auto trainer = make_trainer(nn::mlp{.hidden = {4}}, optim::adamw{}, world);

@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <utility>
 
 #include "trireme/contract/compressor.hpp"
 #include "trireme/contract/slot.hpp"
@@ -46,7 +47,7 @@ struct error_feedback {
 
    public:
     instance(error_feedback const& description, std::int64_t elements)
-        : inner_(description.inner, elements), residual_(shape{elements}), decoded_(shape{elements}) {
+        : inner_(description.inner, elements), residual_(shape{elements}), next_(shape{elements}) {
       ops::on<space>::fill(residual_.view(), 0.0);
     }
     /// What this rank has not told the others yet: one number for each element of the bucket.
@@ -58,17 +59,19 @@ struct error_feedback {
     template <class Payload>
     void encode(tensor_view<gradient, space> piece, Payload payload, std::int64_t first) {
       auto const left = residual_.view().flat(first, piece.size());
-      auto const told = decoded_.view().flat(first, piece.size());
+      auto const next = next_.view().flat(first, piece.size());
       ops::on<space>::add(piece, left);
       inner_.encode(piece, payload, first);
       if constexpr (summable) {
-        inner_.decode(payload, told);
+        inner_.decode(payload, next);
       } else {
-        inner_.decode(payload, told, false);
+        inner_.decode(payload, next, false);
       }
-      ops::on<space>::copy(left, piece);
-      ops::on<space>::accumulate(left, told, -1.0);
+      ops::on<space>::scale(next, -1.0);
+      ops::on<space>::add(next, piece);  // what was not told
     }
+    /// The step was taken: what it left out is the residual now. Without this call the step never was.
+    void commit() noexcept { std::swap(residual_, next_); }
     template <class Payload, class... Add>
     void decode(Payload payload, tensor_view<gradient, space> piece, Add... add) {
       inner_.decode(payload, piece, add...);
@@ -77,7 +80,7 @@ struct error_feedback {
    private:
     inner_state inner_;
     tensor<gradient, space> residual_;
-    tensor<gradient, space> decoded_;
+    tensor<gradient, space> next_;  // the residual if the step is taken
   };
 };
 

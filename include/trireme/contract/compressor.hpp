@@ -56,10 +56,12 @@ concept lossless_identity = requires {
   requires C::identity;
 };
 
-/// A compressor that keeps what it left out (error feedback): run state that checkpoints save.
+/// A compressor that keeps what it left out (error feedback): run state that checkpoints save. encode() only prepares
+/// it; commit() makes it the state once every rank has found the step's gradients finite.
 template <class S>
 concept has_residual = requires(S& state) {
   state.residual();
+  state.commit();
 };
 
 }  // namespace trireme

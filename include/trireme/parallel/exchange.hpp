@@ -93,6 +93,7 @@ class basic_exchange : public parallel::detail::parameter_store<Env, Comm, Strat
     }
     for (auto& each : second_uses_) kernels::fill(each.gradient.view(), 0.0);
     next_ = 0;
+    lost_finiteness_ = false;
     weight_ = 1.0 / world_.size();
   }
 
@@ -145,7 +146,9 @@ class basic_exchange : public parallel::detail::parameter_store<Env, Comm, Strat
         kernels::sum_of_squares(slice(b, buckets_[b]->gradient.view()), squares);
       }
     }
+    if (lost_finiteness_) squares.add(std::numeric_limits<double>::infinity());
     auto const result = vote(squares, votes, want_norm || !direct());
+    if (result.finite) commit_residuals();
     if (!foreign_.empty()) give_back_gradients();
     times_.exposed += now() - start;
     return result;
@@ -226,7 +229,19 @@ class basic_exchange : public parallel::detail::parameter_store<Env, Comm, Strat
       state.start_time = now();
       state.done_time = not_done;
       if (timeline_ != nullptr) state.start_ns = observe::timeline::now();
+      check_before_coding(state);
       if (!direct()) state.transport->begin(world_);
+    }
+  }
+  // A lossy payload may leave out the very number that is not finite: look before it is coded.
+  void check_before_coding(bucket_state const& state) {
+    if constexpr (!lossless_identity<Compressor>) {
+      if (!kernels::finite(tensor_view<gradient_element const, space>(state.gradient.view()))) lost_finiteness_ = true;
+    }
+  }
+  void commit_residuals() {
+    if constexpr (has_residual<compressor_state<Compressor, Env>>) {
+      for (auto& each : buckets_) each->transport->compressor().commit();
     }
   }
   void add_uses(int bucket) {
@@ -319,6 +334,7 @@ class basic_exchange : public parallel::detail::parameter_store<Env, Comm, Strat
   std::size_t next_ = 0;
   double weight_ = 1;
   bool fused_ = false;
+  bool lost_finiteness_ = false;
   exchange_times times_;
   observe::timeline* timeline_ = nullptr;
 };

@@ -157,6 +157,16 @@ TRIREME_TARGET_END
 
 namespace trireme::ops::detail {
 
+/// What `kernel` gives for bfloat16 if T is bfloat16: a program that has only floats does not compile it.
+template <class T, class Kernel>
+[[nodiscard]] constexpr auto if_bfloat16(Kernel kernel) -> void (*)(store_job<bfloat16> const&) {
+  if constexpr (std::is_same_v<T, bfloat16>) {
+    return kernel.template operator()<bfloat16>();
+  } else {
+    return nullptr;
+  }
+}
+
 /// The own kernels for elements of type T on this CPU, or nullptr if there are none (double; CPUs without AVX2).
 template <class T>
 [[nodiscard]] product_kernels const* own_kernels() noexcept {
@@ -171,7 +181,7 @@ template <class T>
                                                   avx2::product_tile<6>,
                                                   avx2::product_tile<2>,
                                                   avx2::store_sums<float>,
-                                                  avx2::store_sums<bfloat16>};
+                                                  if_bfloat16<T>([]<class U>() { return &avx2::store_sums<U>; })};
     static constexpr product_kernels avx512_kernels{cpu_level::avx512,
                                                     14,
                                                     32,
@@ -181,7 +191,7 @@ template <class T>
                                                     avx512::product_tile<14>,
                                                     avx512::product_tile<4>,
                                                     avx512::store_sums<float>,
-                                                    avx512::store_sums<bfloat16>};
+                                                    if_bfloat16<T>([]<class U>() { return &avx512::store_sums<U>; })};
     static constexpr product_kernels bf16_kernels{cpu_level::avx512_bf16,
                                                   14,
                                                   32,
@@ -191,7 +201,7 @@ template <class T>
                                                   avx512_bf16::product_tile<14>,
                                                   avx512_bf16::product_tile<4>,
                                                   avx512::store_sums<float>,
-                                                  avx512::store_sums<bfloat16>};
+                                                  if_bfloat16<T>([]<class U>() { return &avx512::store_sums<U>; })};
     auto const level = detected();
     if (std::is_same_v<T, bfloat16> && level >= cpu_level::avx512_bf16) return &bf16_kernels;
     if (level >= cpu_level::avx512) return &avx512_kernels;
