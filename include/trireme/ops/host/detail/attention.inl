@@ -32,14 +32,14 @@ TRIREME_INLINE void prefetch_rows(T const* from, std::int64_t stride, std::int64
 }
 
 // The rows that the next head will need of what this one has just used: a head's rows are short and far apart, which
-// no prefetcher of a CPU follows.
+// no prefetcher of a CPU follows. Part 0 is the queries, 1 the keys, 2 the values: at one time they would wait for each
+// other, and the products for them.
 template <class T>
-TRIREME_INLINE void prefetch_next(T const* qkv, attention_head const& shape, std::int64_t row, std::int64_t rows) {
+TRIREME_INLINE void prefetch_next(T const* qkv, attention_head const& shape, std::int64_t row, std::int64_t rows,
+                                  int part) {
   if (shape.next_row < 0) return;
   T const* const next = qkv + (shape.next_row + row) * shape.qkv_stride + shape.next_column;
-  for (int part = 0; part < 3; ++part) {
-    prefetch_rows(next + part * shape.channels, shape.qkv_stride, rows, shape.width);
-  }
+  prefetch_rows(next + part * shape.channels, shape.qkv_stride, rows, shape.width);
 }
 
 template <class T>
@@ -159,7 +159,7 @@ inline void attention_forward(T* y, A* lse, T const* qkv, attention_head const& 
 
   for (std::int64_t row = 0; row < shape.context; row += lanes_of_rows) {
     auto const rows = shape.context - row < lanes_of_rows ? shape.context - row : lanes_of_rows;
-    prefetch_next(qkv, shape, row, rows);
+    prefetch_next(qkv, shape, row, rows, 0);
     prefetch_rows<1>(y + row * shape.y_stride, shape.y_stride, rows, shape.width);
     pack_rows<F>(queries, qkv + row * shape.qkv_stride, shape.qkv_stride, rows, lanes_of_rows, shape.width, width,
                  scale);
@@ -169,6 +169,7 @@ inline void attention_forward(T* y, A* lse, T const* qkv, attention_head const& 
                        std::int64_t{1}, queries_across + part.skipped, lanes_of_rows, part.keys,
                        lanes_of_rows - part.skipped, width, false);
     }
+    prefetch_next(qkv, shape, row, rows, 1);
     for (std::int64_t v = 0; v < lanes_of_rows; v += F::width) {
       A* const column = scores + v;
       auto const seen = keys_seen(row, v);
@@ -186,6 +187,7 @@ inline void attention_forward(T* y, A* lse, T const* qkv, attention_head const& 
       top.store(peaks + v);
       (totals[0] + totals[1]).store(masses + v);
     }
+    prefetch_next(qkv, shape, row, rows, 2);
     for (auto part = attention_keys_from(row, 0); part.keys > 0; part = part.next(row)) {
       A* const shares = scores + part.key * lanes_of_rows;
       if (shape.dropout != nullptr) {
@@ -240,7 +242,7 @@ inline void attention_backward(T* dqkv, T const* dy, T const* y, A const* lse, T
     auto const rows = shape.context - row < lanes_of_rows ? shape.context - row : lanes_of_rows;
     T const* const dy_rows = dy + row * shape.y_stride;
     T const* const y_rows = y + row * shape.y_stride;
-    prefetch_next(qkv, shape, row, rows);
+    for (int part = 0; part < 3; ++part) prefetch_next(qkv, shape, row, rows, part);
     prefetch_next_result(dy_rows, shape, rows);
     prefetch_next_result(y_rows, shape, rows);
     pack_rows<F>(queries, qkv + row * shape.qkv_stride, shape.qkv_stride, rows, lanes_of_rows, shape.width, width,

@@ -88,7 +88,7 @@ inline void attention_forward(T* y, A* lse, T const* qkv, attention_head const& 
 
   for (std::int64_t row = 0; row < shape.context; row += lanes_of_rows) {
     auto const rows = shape.context - row < lanes_of_rows ? shape.context - row : lanes_of_rows;
-    avx512::prefetch_next(qkv, shape, row, rows);
+    avx512::prefetch_next(qkv, shape, row, rows, 0);
     avx512::prefetch_rows<1>(y + row * shape.y_stride, shape.y_stride, rows, shape.width);
     pack_along(queries_across, qkv + row * shape.qkv_stride, shape.qkv_stride, shape.width, lanes_of_rows,
                static_cast<int>(rows));
@@ -98,10 +98,12 @@ inline void attention_forward(T* y, A* lse, T const* qkv, attention_head const& 
                                    lanes_of_rows, part.keys, lanes_of_rows - part.skipped, (shape.width + 1) / 2,
                                    false);
     }
+    avx512::prefetch_next(qkv, shape, row, rows, 1);
     for (std::int64_t v = 0; v < lanes_of_rows; v += F::width) {
       (F::all(0) - slope * avx512::masked_peak<F>(scores + v, row, v)).store(offsets + v);
       F::all(0).store(masses + v);
     }
+    avx512::prefetch_next(qkv, shape, row, rows, 2);
     for (auto part = attention_keys_from(row, 0); part.keys > 0; part = part.next(row)) {
       bool const drops = shape.dropout != nullptr;
       if (drops) avx512::attention_dropout(factors, shape, row, part);
@@ -175,7 +177,7 @@ inline void attention_backward(T* dqkv, T const* dy, T const* y, A const* lse, T
     T const* const query_rows = qkv + row * shape.qkv_stride;
     T const* const dy_rows = dy + row * shape.y_stride;
     T const* const y_rows = y + row * shape.y_stride;
-    avx512::prefetch_next(qkv, shape, row, rows);
+    for (int part = 0; part < 3; ++part) avx512::prefetch_next(qkv, shape, row, rows, part);
     avx512::prefetch_next_result(dy_rows, shape, rows);
     avx512::prefetch_next_result(y_rows, shape, rows);
     pack_pairs(queries, query_rows, shape.qkv_stride, rows, lanes_of_rows, shape.width, width);
