@@ -317,7 +317,7 @@ void train(options& given) {
     }
     given.take_rest_from(files.at("options.json"));
   }
-  if (given.text("ranks") == "0" && !given.was_given("ranks")) given.decide("ranks", std::to_string(cores()));
+  if (given.text("ranks").empty() && !given.was_given("ranks")) given.decide("ranks", std::to_string(cores()));
   auto const ranks = static_cast<int>(std::min<std::int64_t>(given.number("ranks", 1), 1 << 20));
 #ifdef TRAIN_GPT_MPI
   comm::mpi const ranks_of_run;

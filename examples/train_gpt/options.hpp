@@ -20,9 +20,9 @@
 class options {
  public:
   options() {
-    add("ranks", "0", "N", "ranks: threads, or processes under --mpi (0 = one a core)");
+    add("ranks", "", "N", "ranks: threads, or processes under --mpi (one a core if not given)");
     add("text", "", "FILE", "a UTF-8 text; its bytes are the tokens, its last 10 % is held out");
-    add("steps", "900", "N", "steps of the whole schedule");
+    add("steps", "700", "N", "steps of the whole schedule");
     add("seed", "1", "S", "of parameters, order of the data and dropout");
     add("name", "gpt", "NAME", "the run's directory is runs/NAME");
     add("parallel", "data", "P", "data | zero1");

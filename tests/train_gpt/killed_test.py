@@ -1,6 +1,6 @@
 # test-timeout: 600
-"""A run that is killed at any moment and resumed ends in the same state as one that was left alone; one that is asked to
-stop saves and ends well."""
+"""A run that is killed at any moment and resumed ends in the same state as one that was left alone; one that is asked
+to stop saves and ends well."""
 
 import signal
 import time
