@@ -1,5 +1,5 @@
 // Trireme 0.1.0, everything in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 2cf473bcf7336f4c8ab656262ec58a7f3d38e8797b2b442a36f84e286938f875
+// SHA-256 of the sources: eb2cbc724e1fc855c5c6a1fac7d4c484f3589ec555809cb043d5c01f11d4d31e
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -9,42 +9,22 @@
 // ---- trireme/comm/comm.hpp
 // The communicators that need nothing but this process. comm/mpi.hpp is separate, because it needs MPI.
 
-// ---- trireme/comm/launch.hpp
-#include <functional>
-#include <type_traits>
+// ---- trireme/comm/in_space.hpp
 #include <utility>
 
-// ---- trireme/comm/detail/thread_ranks.hpp
-#include <exception>
-#include <memory>
-#include <numeric>
-#include <optional>
-#include <string>
-#include <thread>
+// ---- trireme/contract/communicator.hpp
+#include <concepts>
+#include <cstdint>
 #include <vector>
 
-#if defined(__linux__)
-#include <pthread.h>
-#include <sched.h>
-#endif
-
-// ---- trireme/comm/threads.hpp
-#include <algorithm>
-#include <chrono>
-#include <compare>
-#include <cstring>
-#include <string_view>
-
-// ---- trireme/comm/detail/shares.hpp
-#include <concepts>
+// ---- trireme/core/tensor.hpp
 #include <span>
-
-// ---- trireme/comm/detail/combine.hpp
-#include <cstdint>
+#include <type_traits>
 
 // ---- trireme/core/dtype.hpp
 #include <bit>
 #include <cstddef>
+#include <string_view>
 
 namespace trireme {
 
@@ -78,22 +58,54 @@ enum class dtype : std::uint8_t { f64, f32, bf16, i64, i32, u64, u32, i8, u8 };
 template <class T>
 struct dtype_traits;  // specialised for exactly the element types below
 
-template <> struct dtype_traits<double> { static constexpr dtype value = dtype::f64; };
-template <> struct dtype_traits<float> { static constexpr dtype value = dtype::f32; };
-template <> struct dtype_traits<bfloat16> { static constexpr dtype value = dtype::bf16; };
-template <> struct dtype_traits<std::int64_t> { static constexpr dtype value = dtype::i64; };
-template <> struct dtype_traits<std::int32_t> { static constexpr dtype value = dtype::i32; };
-template <> struct dtype_traits<std::uint64_t> { static constexpr dtype value = dtype::u64; };
-template <> struct dtype_traits<std::uint32_t> { static constexpr dtype value = dtype::u32; };
-template <> struct dtype_traits<std::int8_t> { static constexpr dtype value = dtype::i8; };
-template <> struct dtype_traits<std::uint8_t> { static constexpr dtype value = dtype::u8; };
-template <> struct dtype_traits<std::byte> { static constexpr dtype value = dtype::u8; };
+template <>
+struct dtype_traits<double> {
+  static constexpr dtype value = dtype::f64;
+};
+template <>
+struct dtype_traits<float> {
+  static constexpr dtype value = dtype::f32;
+};
+template <>
+struct dtype_traits<bfloat16> {
+  static constexpr dtype value = dtype::bf16;
+};
+template <>
+struct dtype_traits<std::int64_t> {
+  static constexpr dtype value = dtype::i64;
+};
+template <>
+struct dtype_traits<std::int32_t> {
+  static constexpr dtype value = dtype::i32;
+};
+template <>
+struct dtype_traits<std::uint64_t> {
+  static constexpr dtype value = dtype::u64;
+};
+template <>
+struct dtype_traits<std::uint32_t> {
+  static constexpr dtype value = dtype::u32;
+};
+template <>
+struct dtype_traits<std::int8_t> {
+  static constexpr dtype value = dtype::i8;
+};
+template <>
+struct dtype_traits<std::uint8_t> {
+  static constexpr dtype value = dtype::u8;
+};
+template <>
+struct dtype_traits<std::byte> {
+  static constexpr dtype value = dtype::u8;
+};
 
 template <class T>
 inline constexpr dtype dtype_of = dtype_traits<T>::value;
 
 template <class T>
-concept element = requires { dtype_traits<T>::value; };
+concept element = requires {
+  dtype_traits<T>::value;
+};
 
 /// An element that arithmetic makes sense on.
 template <class T>
@@ -102,10 +114,19 @@ concept arithmetic_element = element<T> && !std::is_same_v<T, std::byte>;
 /// Bytes of one element.
 [[nodiscard]] constexpr std::size_t size_of(dtype type) noexcept {
   switch (type) {
-    case dtype::f64: case dtype::i64: case dtype::u64: return 8;
-    case dtype::f32: case dtype::i32: case dtype::u32: return 4;
-    case dtype::bf16: return 2;
-    case dtype::i8: case dtype::u8: return 1;
+    case dtype::f64:
+    case dtype::i64:
+    case dtype::u64:
+      return 8;
+    case dtype::f32:
+    case dtype::i32:
+    case dtype::u32:
+      return 4;
+    case dtype::bf16:
+      return 2;
+    case dtype::i8:
+    case dtype::u8:
+      return 1;
   }
   return 0;
 }
@@ -113,15 +134,24 @@ concept arithmetic_element = element<T> && !std::is_same_v<T, std::byte>;
 /// The name that safetensors files use, which is also ours in messages.
 [[nodiscard]] constexpr std::string_view name_of(dtype type) noexcept {
   switch (type) {
-    case dtype::f64: return "F64";
-    case dtype::f32: return "F32";
-    case dtype::bf16: return "BF16";
-    case dtype::i64: return "I64";
-    case dtype::i32: return "I32";
-    case dtype::u64: return "U64";
-    case dtype::u32: return "U32";
-    case dtype::i8: return "I8";
-    case dtype::u8: return "U8";
+    case dtype::f64:
+      return "F64";
+    case dtype::f32:
+      return "F32";
+    case dtype::bf16:
+      return "BF16";
+    case dtype::i64:
+      return "I64";
+    case dtype::i32:
+      return "I32";
+    case dtype::u64:
+      return "U64";
+    case dtype::u32:
+      return "U32";
+    case dtype::i8:
+      return "I8";
+    case dtype::u8:
+      return "U8";
   }
   return "?";
 }
@@ -131,6 +161,7 @@ concept arithmetic_element = element<T> && !std::is_same_v<T, std::byte>;
 // ---- trireme/core/shape.hpp
 #include <array>
 #include <initializer_list>
+#include <string>
 
 // ---- trireme/core/error.hpp
 #include <stdexcept>
@@ -151,8 +182,8 @@ void append_text(std::string& out, Truth part) {
 }
 
 template <class Number>
-  requires((std::integral<Number> || std::floating_point<Number>) && !std::same_as<Number, bool>)
-void append_text(std::string& out, Number part) {
+requires((std::integral<Number> ||
+          std::floating_point<Number>)&&!std::same_as<Number, bool>) void append_text(std::string& out, Number part) {
   char digits[64];
   auto const end = std::to_chars(digits, digits + sizeof digits, part).ptr;
   out.append(digits, end);
@@ -221,8 +252,7 @@ struct numeric_error : error {
 
 /// A file could not be opened, read or written.
 struct io_error : error {
-  io_error(std::string path, std::string_view reason)
-      : error(text(path, ": ", reason)), path_(std::move(path)) {}
+  io_error(std::string path, std::string_view reason) : error(text(path, ": ", reason)), path_(std::move(path)) {}
   [[nodiscard]] std::string const& path() const noexcept { return path_; }
 
  private:
@@ -309,15 +339,15 @@ struct host {
 
   /// @returns `bytes` of uninitialised memory; throws std::bad_alloc.
   [[nodiscard]] static void* allocate(std::size_t bytes) {
-    if (bytes < huge_page_bytes) return ::operator new(bytes == 0 ? 1 : bytes, std::align_val_t{alignment});
-    void* block = ::operator new(bytes, std::align_val_t{huge_page_bytes});
+    if (bytes < huge_page_bytes) return ::operator new (bytes == 0 ? 1 : bytes, std::align_val_t{alignment});
+    void* block = ::operator new (bytes, std::align_val_t{huge_page_bytes});
 #ifdef MADV_HUGEPAGE
     ::madvise(block, bytes, MADV_HUGEPAGE);
 #endif
     return block;
   }
   static void deallocate(void* block, std::size_t bytes) noexcept {
-    ::operator delete(block, std::align_val_t{bytes < huge_page_bytes ? alignment : huge_page_bytes});
+    ::operator delete (block, std::align_val_t{bytes < huge_page_bytes ? alignment : huge_page_bytes});
   }
 };
 
@@ -330,7 +360,8 @@ struct phantom {
   static constexpr std::size_t alignment = 64;
 
   [[nodiscard]] static void* allocate(std::size_t bytes) {
-    void* block = ::mmap(nullptr, bytes == 0 ? 1 : bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    void* block =
+        ::mmap(nullptr, bytes == 0 ? 1 : bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (block == MAP_FAILED) throw std::bad_alloc();
     return block;
   }
@@ -408,6 +439,10 @@ class tensor_view {
 
 template <class Container>
 tensor_view(Container&) -> tensor_view<typename Container::value_type, host>;
+template <class T, class Allocator>
+tensor_view(std::vector<T, Allocator> const&) -> tensor_view<T const, host>;
+template <class T, std::size_t Extent>
+tensor_view(std::span<T, Extent> const&) -> tensor_view<T, host>;
 template <class T, std::size_t Extent>
 tensor_view(std::span<T, Extent>&) -> tensor_view<T, host>;
 
@@ -466,7 +501,16 @@ struct max {};
 struct min {};
 }  // namespace reduction
 
-/// Bytes and messages that one rank has sent through a communicator since it was made.
+/// Bytes and messages that one rank has sent to others through a communicator since it was made (or split off).
+///
+/// Every communicator counts by one formula, so that a plan can be exact; n are the bytes of the whole view, p =
+/// size():
+///   all_reduce                               n - own + own (p - 1), own = bytes of the rank's slice; ~ 2 n (p - 1) / p
+///   reduce_scatter, all_gather, all_to_all   n (p - 1) / p
+///   broadcast                                n (p - 1) at the root, otherwise 0
+///   barrier, split, peers                    0
+/// The slices of all_reduce are cut at cache lines: comm::slice_of and comm::bytes_sent (comm/traffic.hpp) compute
+/// them.
 struct traffic_counters {
   std::uint64_t bytes_sent = 0;
   std::uint64_t messages_sent = 0;
@@ -517,6 +561,11 @@ concept has_communicator_name = requires {
 template <class C>
 concept communicator =
     has_rank<C> && has_size<C> && has_split<C> && has_barrier<C> && has_traffic<C> && has_communicator_name<C>;
+
+/// Whether requests travel while their rank computes (a communicator says so with a static `progresses`); else they
+/// proceed when they are tested or waited for.
+template <class C>
+concept progresses_alone = requires { requires C::progresses; };
 
 /// The memory space that a communicator's trainer computes in: its `space`, host where it names none.
 template <class C>
@@ -575,54 +624,57 @@ concept has_peers = requires(C& world, tensor_view<T, Space> view) {
 
 }  // namespace trireme
 
-// ---- trireme/comm/detail/combine.hpp (goes on)
-namespace trireme::comm::detail {
+// ---- trireme/comm/in_space.hpp (goes on)
+namespace trireme::comm {
 
-/// What values of T are combined in: float for bfloat16, which is rounded once at the end.
-template <class T>
-using combine_t = std::conditional_t<std::is_same_v<T, bfloat16>, float, T>;
+/// A communicator whose trainer computes in Space; otherwise Comm.
+template <class Space, communicator Comm>
+class world_in : public Comm {
+ public:
+  using space = Space;
 
-template <class T>
-[[nodiscard]] constexpr T combined(reduction::sum, T a, T b) noexcept {
-  return static_cast<T>(a + b);
-}
-template <class T>
-[[nodiscard]] constexpr T combined(reduction::max, T a, T b) noexcept {
-  return a < b ? b : a;
-}
-template <class T>
-[[nodiscard]] constexpr T combined(reduction::min, T a, T b) noexcept {
-  return b < a ? b : a;
-}
+  explicit world_in(Comm&& base) noexcept : Comm(std::move(base)) {}
+  [[nodiscard]] world_in split(int color, int key) { return world_in(Comm::split(color, key)); }
+};
 
-/// outputs[.][i] = terms[0][i] op terms[1][i] op ..., in this order. An output may be a term, but not overlap one
-/// partly.
-template <class Op, class T>
-void combine(std::span<T* const> outputs, std::span<T const* const> terms, std::int64_t count) {
-  using A = combine_t<T>;
-  constexpr std::int64_t block = 1024;
-  A sums[block];
-  for (std::int64_t first = 0; first < count; first += block) {
-    auto const n = std::min(block, count - first);
-    T const* term = terms[0] + first;
-    for (std::int64_t i = 0; i < n; ++i) sums[i] = static_cast<A>(term[i]);
-    for (std::size_t t = 1; t < terms.size(); ++t) {
-      term = terms[t] + first;
-      for (std::int64_t i = 0; i < n; ++i) sums[i] = combined(Op{}, sums[i], static_cast<A>(term[i]));
-    }
-    T* const out = outputs[0] + first;
-    for (std::int64_t i = 0; i < n; ++i) out[i] = static_cast<T>(sums[i]);
-    for (std::size_t o = 1; o < outputs.size(); ++o)
-      std::memcpy(outputs[o] + first, out, static_cast<std::size_t>(n) * sizeof(T));
-  }
+/// The same ranks, computing in another memory space: parameters, gradients and activations of a trainer made with
+/// this world lie in Space.
+///
+/// Ranks    collective, as split() is.
+/// @example auto dry = comm::in_space<phantom>(world);   // a whole training without touching a tensor
+template <class Space, communicator Comm>
+[[nodiscard]] world_in<Space, Comm> in_space(Comm& world) {
+  return world_in<Space, Comm>(world.split(0, world.rank()));
 }
 
-}  // namespace trireme::comm::detail
+}  // namespace trireme::comm
 
-// ---- trireme/comm/detail/mailbox.hpp
-#include <atomic>
+// ---- trireme/comm/launch.hpp
+#include <functional>
+
+// ---- trireme/comm/detail/thread_ranks.hpp
+#include <exception>
+#include <memory>
+#include <numeric>
+#include <optional>
+#include <thread>
+
+#if defined(__linux__)
+#include <pthread.h>
+#include <sched.h>
+#endif
+
+// ---- trireme/comm/threads.hpp
+#include <algorithm>
+#include <chrono>
+#include <compare>
+#include <cstring>
+
+// ---- trireme/ops/host/reductions.hpp
+#include <cmath>
 
 // ---- trireme/core/assertion.hpp
+#include <atomic>
 #include <cstdlib>
 
 namespace trireme {
@@ -669,7 +721,2282 @@ void expects(assertion_level level, bool condition, Message&& message) {
 
 }  // namespace trireme
 
-// ---- trireme/comm/detail/call.hpp (goes on)
+// ---- trireme/core/exact_sum.hpp
+#include <limits>
+
+namespace trireme {
+
+/// A sum of doubles without rounding: the same state, bit for bit, in whatever order and on whichever rank the terms
+/// were added.
+///
+/// Why: a norm over shards must not depend on how many ranks there are. The state is a row of integers; ranks add
+/// theirs with an int64 all-reduce over `state()`, and `value()` rounds once, to nearest even.
+/// Numerics exact for every finite double. Up to 2^31 terms may be added to one state (each limb holds 32 bits of the
+///          sum and 31 of carries). A term that is not finite makes the value NaN.
+/// Bytes    544. About 5 ns a term: add sums of blocks, not single numbers.
+class exact_sum {
+ public:
+  /// Limb i counts units of 2^(32 i - 1074); the last number counts the terms that were not finite.
+  static constexpr std::size_t limbs = 67;
+
+  constexpr void add(double term) noexcept {
+    auto const bits = std::bit_cast<std::uint64_t>(term);
+    auto const exponent = static_cast<unsigned>(bits >> 52) & 0x7ffU;
+    if (exponent == 0x7ffU) {
+      ++state_[limbs];
+      return;
+    }
+    std::uint64_t const fraction = bits & 0xf'ffff'ffff'ffffULL;
+    std::uint64_t const mantissa = exponent == 0 ? fraction : fraction | 1ULL << 52;
+    unsigned const shift = exponent == 0 ? 0 : exponent - 1;
+    auto const limb = static_cast<std::size_t>(shift / 32);
+    // 53 bits, moved up by at most 31, lie in three limbs.
+    std::uint64_t const low = (mantissa & 0xffff'ffffU) << (shift % 32);
+    std::uint64_t const high = (mantissa >> 32) << (shift % 32);
+    std::int64_t const sign = (bits >> 63) != 0 ? -1 : 1;
+    state_[limb] += sign * static_cast<std::int64_t>(low & 0xffff'ffffU);
+    state_[limb + 1] += sign * static_cast<std::int64_t>((low >> 32) + (high & 0xffff'ffffU));
+    state_[limb + 2] += sign * static_cast<std::int64_t>(high >> 32);
+  }
+
+  constexpr void add(exact_sum const& other) noexcept {
+    for (std::size_t i = 0; i < state_.size(); ++i) state_[i] += other.state_[i];
+  }
+
+  /// The integers to be summed over ranks.
+  [[nodiscard]] constexpr std::span<std::int64_t, limbs + 1> state() noexcept { return state_; }
+  [[nodiscard]] constexpr std::span<std::int64_t const, limbs + 1> state() const noexcept { return state_; }
+
+  /// How many terms were not finite.
+  [[nodiscard]] constexpr std::int64_t non_finite() const noexcept { return state_[limbs]; }
+
+  /// The sum, rounded once; infinity beyond the largest double, NaN if a term was not finite.
+  [[nodiscard]] double value() const noexcept {
+    if (non_finite() != 0) return std::numeric_limits<double>::quiet_NaN();
+    auto digits = state_;
+    bool const negative = carry(digits) < 0;
+    if (negative) {
+      digits = state_;
+      for (auto& digit : digits) digit = -digit;
+      carry(digits);
+    }
+    std::size_t top = limbs;
+    while (top > 0 && digits[top] == 0) --top;
+    int const width = 64 - std::countl_zero(static_cast<std::uint64_t>(digits[top]));
+    auto const bit_length = static_cast<std::int64_t>(top) * 32 + width;
+    // 53 bits from the top; what lies below decides the rounding.
+    auto const lowest = bit_length > 53 ? bit_length - 53 : 0;
+    std::uint64_t mantissa = 0;
+    for (auto position = bit_length - 1; position >= lowest; --position)
+      mantissa = mantissa << 1 | bit(digits, position);
+    if (lowest > 0 && bit(digits, lowest - 1) != 0) {
+      bool sticky = false;
+      for (auto position = lowest - 2; position >= 0 && !sticky; --position) sticky = bit(digits, position) != 0;
+      if (sticky || (mantissa & 1U) != 0) ++mantissa;
+    }
+    double const magnitude = std::ldexp(static_cast<double>(mantissa), static_cast<int>(lowest - 1074));
+    return negative ? -magnitude : magnitude;
+  }
+
+  friend constexpr bool operator==(exact_sum const&, exact_sum const&) = default;
+
+ private:
+  using digits_type = std::array<std::int64_t, limbs + 1>;
+
+  // Moves what exceeds 32 bits upwards (the last number takes the end of it); negative if the whole is.
+  static constexpr std::int64_t carry(digits_type& digits) noexcept {
+    std::int64_t over = 0;
+    for (std::size_t i = 0; i < limbs; ++i) {
+      over += digits[i];
+      digits[i] = over & 0xffff'ffff;
+      over >>= 32;
+    }
+    return digits[limbs] = over;
+  }
+  static constexpr std::uint64_t bit(digits_type const& digits, std::int64_t position) noexcept {
+    // The last number may exceed 32 bits, so it is not cut.
+    auto const limb = std::min<std::size_t>(static_cast<std::size_t>(position / 32), limbs);
+    return static_cast<std::uint64_t>(digits[limb]) >> (position - static_cast<std::int64_t>(limb) * 32) & 1U;
+  }
+
+  digits_type state_{};
+};
+
+}  // namespace trireme
+
+// ---- trireme/core/hash.hpp
+namespace trireme {
+
+/// A 64-bit finaliser with good avalanche (splitmix64).
+[[nodiscard]] constexpr std::uint64_t mix(std::uint64_t x) noexcept {
+  x += 0x9E3779B97F4A7C15ULL;
+  x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9ULL;
+  x = (x ^ (x >> 27)) * 0x94D049BB133111EBULL;
+  return x ^ (x >> 31);
+}
+
+/// The hash of a name (FNV-1a, then mixed).
+[[nodiscard]] constexpr std::uint64_t hash_name(std::string_view name) noexcept {
+  std::uint64_t h = 0xCBF29CE484222325ULL;
+  for (char const c : name) h = (h ^ static_cast<unsigned char>(c)) * 0x100000001B3ULL;
+  return mix(h);
+}
+
+/// What one element adds to a state hash. The state hash is the wrapping sum of this over all elements, so it is the
+/// same however the state is cut and in whatever order the pieces are visited.
+[[nodiscard]] constexpr std::uint64_t hash_element(std::uint64_t name, std::uint64_t index,
+                                                   std::uint64_t bits) noexcept {
+  return mix(name ^ mix(index ^ mix(bits)));
+}
+
+/// 16 hexadecimal digits.
+[[nodiscard]] inline std::string hexadecimal(std::uint64_t value) {
+  std::string out(16, '0');
+  for (int digit = 15; digit >= 0; --digit, value >>= 4)
+    out[static_cast<std::size_t>(digit)] = "0123456789abcdef"[value & 15];
+  return out;
+}
+
+}  // namespace trireme
+
+// ---- trireme/ops/host/detail/select.hpp
+namespace trireme::ops::detail {
+
+/// The magnitude of a floating-point number as an integer of the same order; NaN is largest.
+template <class G>
+auto magnitude_bits(G x) {
+  using bits = std::conditional_t<sizeof(G) == 8, std::uint64_t, std::uint32_t>;
+  return static_cast<bits>(std::bit_cast<bits>(x) & (static_cast<bits>(~bits{0}) >> 1));
+}
+
+/// Indices of the k largest magnitudes, ascending. A histogram of the leading bits finds the bin in which the k-th
+/// lies; only that bin's elements are ordered.
+template <class G>
+void select_largest(G const* x, std::int64_t n, std::int32_t* indices, std::int64_t k) {
+  if (k <= 0) return;
+  if (k >= n) {
+    for (std::int64_t i = 0; i < n; ++i) indices[i] = static_cast<std::int32_t>(i);
+    return;
+  }
+  constexpr int shift = static_cast<int>(sizeof(G)) * 8 - 1 - 12;
+  constexpr std::size_t bins = std::size_t{1} << 12;
+  // Four histograms, because neighbours tend to hit the same bin.
+  thread_local std::array<std::array<std::int32_t, bins>, 4> histograms;
+  for (auto& histogram : histograms) histogram.fill(0);
+  std::int64_t i = 0;
+  for (; i + 4 <= n; i += 4) {
+    for (std::size_t j = 0; j < 4; ++j) ++histograms[j][magnitude_bits(x[i + static_cast<std::int64_t>(j)]) >> shift];
+  }
+  for (; i < n; ++i) ++histograms[0][magnitude_bits(x[i]) >> shift];
+
+  std::int64_t above = 0;  // elements in the bins above `bin`
+  std::size_t bin = bins - 1;
+  for (;; --bin) {
+    std::int64_t const here =
+        std::int64_t{histograms[0][bin]} + histograms[1][bin] + histograms[2][bin] + histograms[3][bin];
+    if (above + here >= k) break;
+    above += here;
+  }
+
+  thread_local std::vector<std::int32_t> edge;
+  edge.clear();
+  std::int64_t found = 0;
+  for (i = 0; i < n; ++i) {
+    auto const at = static_cast<std::size_t>(magnitude_bits(x[i]) >> shift);
+    if (at < bin) continue;
+    if (at > bin) {
+      indices[found++] = static_cast<std::int32_t>(i);
+    } else {
+      edge.push_back(static_cast<std::int32_t>(i));
+    }
+  }
+  auto const wanted = edge.begin() + (k - above);
+  if (wanted != edge.end()) {
+    std::nth_element(edge.begin(), wanted, edge.end(), [x](std::int32_t a, std::int32_t b) {
+      auto const left = magnitude_bits(x[a]);
+      auto const right = magnitude_bits(x[b]);
+      return left != right ? left > right : a < b;
+    });
+    std::sort(edge.begin(), wanted);
+  }
+  // Two ascending lists become one, from the back, in place.
+  auto* to = indices + k;
+  auto* first = indices + above;
+  auto second = wanted;
+  while (second != edge.begin()) {
+    if (first != indices && *(first - 1) > *(second - 1)) {
+      *--to = *--first;
+    } else {
+      *--to = *--second;
+    }
+  }
+}
+
+}  // namespace trireme::ops::detail
+
+// ---- trireme/ops/host/elementwise.hpp
+#include <numbers>
+
+// ---- trireme/contract/parameter.hpp
+namespace trireme {
+
+/// How a parameter starts. Element i of a parameter depends on (seed, name, i) alone, so that every rank and every
+/// sharding starts from the same values.
+struct initial {
+  enum class distribution { zeros, ones, normal, uniform };
+  distribution kind = distribution::zeros;
+  double scale = 0;  ///< standard deviation, or the half width of the uniform distribution
+  friend bool operator==(initial const&, initial const&) = default;
+};
+
+/// What is known of a parameter without its numbers. Two parameters of one name are two uses of one tied tensor.
+struct parameter_info {
+  std::string name;
+  shape extents;
+  initial start{};
+  bool decays = true;  ///< whether weight decay applies
+  friend bool operator==(parameter_info const&, parameter_info const&) = default;
+};
+
+/// A parameter as a layer sees it: the layer does not own the memory; the exchange binds and rebinds it.
+///
+/// Each *use* of a tied parameter has a gradient of its own; the exchange adds the uses in order.
+template <class Env>
+struct parameter {
+  parameter_info info;
+  tensor_view<typename Env::param, typename Env::space> value;
+  tensor_view<typename Env::gradient, typename Env::space> gradient;
+};
+
+/// A parameter whose value and gradient lie in memory of the caller.
+template <class T, class Space = host>
+struct foreign_parameter {
+  std::string name;
+  tensor_view<T, Space> value;
+  tensor_view<T, Space> gradient;
+};
+
+}  // namespace trireme
+
+// ---- trireme/core/rng.hpp
+namespace trireme {
+
+/// Philox 4x32-10: a random function of (counter, key) without state.
+///
+/// Why: a number drawn for (seed, step, sample, site) is the same on whichever rank, in whichever order it is drawn;
+/// nothing has to be saved in a checkpoint but the seed. Method: [Salmon et al., SC 2011], "Parallel random numbers:
+/// as easy as 1, 2, 3"; the known answers of its authors are in the tests.
+[[nodiscard]] constexpr std::array<std::uint32_t, 4> philox(std::array<std::uint32_t, 4> counter,
+                                                            std::array<std::uint32_t, 2> key) noexcept {
+  for (int round = 0; round < 10; ++round) {
+    std::uint64_t const a = std::uint64_t{0xD2511F53U} * counter[0];
+    std::uint64_t const b = std::uint64_t{0xCD9E8D57U} * counter[2];
+    counter = {static_cast<std::uint32_t>(b >> 32) ^ counter[1] ^ key[0], static_cast<std::uint32_t>(b),
+               static_cast<std::uint32_t>(a >> 32) ^ counter[3] ^ key[1], static_cast<std::uint32_t>(a)};
+    key[0] += 0x9E3779B9U;
+    key[1] += 0xBB67AE85U;
+  }
+  return counter;
+}
+
+/// The key of all random numbers of one run: a seed, and the step it stands in.
+struct random_key {
+  std::uint64_t seed = 0;
+  std::uint64_t step = 0;
+  friend bool operator==(random_key const&, random_key const&) = default;
+};
+
+/// Four words for block `block` of sample `sample` at site `site` (a number that tells uses apart).
+[[nodiscard]] constexpr std::array<std::uint32_t, 4> random_block(random_key key, std::uint32_t site,
+                                                                  std::uint64_t sample, std::uint32_t block) noexcept {
+  auto const mixed = key.seed ^ (key.step * 0x9E3779B97F4A7C15ULL);
+  return philox({block, site, static_cast<std::uint32_t>(sample), static_cast<std::uint32_t>(sample >> 32)},
+                {static_cast<std::uint32_t>(mixed), static_cast<std::uint32_t>(mixed >> 32)});
+}
+
+/// A word as a number in [0, 1), with 24 bits.
+[[nodiscard]] constexpr float unit_float(std::uint32_t word) noexcept {
+  return static_cast<float>(word >> 8) * 0x1p-24F;
+}
+
+}  // namespace trireme
+
+// ---- trireme/ops/host/target.hpp
+// Intrinsics and standard headers are included before a region begins: what a region declares is compiled for its CPU.
+#if defined(__x86_64__) && (defined(__GNUC__) || defined(__clang__))
+#define TRIREME_X86 1
+#include <immintrin.h>
+#else
+#define TRIREME_X86 0
+#endif
+
+// Regions of code for one CPU level, so that a program built with plain -O2 has the fast kernels too and picks them at
+// run time. Inside a region: free functions and function templates only (g++ compiles a lambda or a template declared
+// elsewhere for the baseline), in a namespace named for the level, so that no baseline program ever calls them by
+// overload resolution.
+//
+//     TRIREME_TARGET_AVX2_BEGIN
+//     namespace trireme::ops::detail::avx2 { inline __m256 half(__m256 x) { ... } }
+//     TRIREME_TARGET_END
+#if defined(__clang__)
+#define TRIREME_TARGET_BEGIN_(features) \
+  TRIREME_PRAGMA_(clang attribute push(__attribute__((target(features))), apply_to = function))
+#define TRIREME_TARGET_END TRIREME_PRAGMA_(clang attribute pop)
+#else
+// g++ 12 calls the deliberately undefined operands inside its own intrinsics uninitialised; hence the silence.
+#define TRIREME_TARGET_BEGIN_(features)                           \
+  TRIREME_PRAGMA_(GCC diagnostic push)                            \
+  TRIREME_PRAGMA_(GCC diagnostic ignored "-Wuninitialized")       \
+  TRIREME_PRAGMA_(GCC diagnostic ignored "-Wmaybe-uninitialized") \
+  TRIREME_PRAGMA_(GCC push_options) TRIREME_PRAGMA_(GCC target(features))
+#define TRIREME_TARGET_END TRIREME_PRAGMA_(GCC pop_options) TRIREME_PRAGMA_(GCC diagnostic pop)
+#endif
+#define TRIREME_PRAGMA_(text) _Pragma(#text)
+
+#define TRIREME_TARGET_AVX2_BEGIN TRIREME_TARGET_BEGIN_("avx2,fma,f16c,bmi,bmi2")
+#define TRIREME_TARGET_AVX512_BEGIN \
+  TRIREME_TARGET_BEGIN_("avx2,fma,f16c,bmi,bmi2,avx512f,avx512bw,avx512vl,avx512dq,avx512cd")
+#define TRIREME_TARGET_AVX512_BF16_BEGIN \
+  TRIREME_TARGET_BEGIN_("avx2,fma,f16c,bmi,bmi2,avx512f,avx512bw,avx512vl,avx512dq,avx512cd,avx512bf16")
+
+namespace trireme::ops {
+
+/// What kernels may ask of the CPU; each level contains those before it.
+enum class cpu_level {
+  baseline,     ///< whatever the program was compiled for
+  avx2,         ///< AVX2 and FMA
+  avx512,       ///< AVX-512 F, BW, VL, DQ, CD
+  avx512_bf16,  ///< and the bfloat16 dot product
+};
+
+/// The name of a level, as TRIREME_CPU takes it.
+[[nodiscard]] constexpr std::string_view name_of(cpu_level level) noexcept {
+  switch (level) {
+    case cpu_level::avx2:
+      return "avx2";
+    case cpu_level::avx512:
+      return "avx512";
+    case cpu_level::avx512_bf16:
+      return "avx512_bf16";
+    case cpu_level::baseline:
+      break;
+  }
+  return "baseline";
+}
+
+/// The highest level that this CPU and its operating system have.
+[[nodiscard]] inline cpu_level available() noexcept {
+#if TRIREME_X86
+  __builtin_cpu_init();
+  if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma")) return cpu_level::baseline;
+  bool const avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+                      __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
+                      __builtin_cpu_supports("avx512cd");
+  if (!avx512) return cpu_level::avx2;
+  return __builtin_cpu_supports("avx512bf16") ? cpu_level::avx512_bf16 : cpu_level::avx512;
+#else
+  return cpu_level::baseline;
+#endif
+}
+
+namespace detail {
+
+inline cpu_level level_from_environment() noexcept {
+  char const* value = std::getenv("TRIREME_CPU");
+  std::string_view const name = value == nullptr ? "" : value;
+  for (auto const level : {cpu_level::baseline, cpu_level::avx2, cpu_level::avx512}) {
+    if (name == name_of(level)) return std::min(level, available());
+  }
+  return available();
+}
+
+inline std::atomic<cpu_level>& active_level() noexcept {
+  static std::atomic<cpu_level> level{level_from_environment()};
+  return level;
+}
+
+}  // namespace detail
+
+/// The level that kernels use: the CPU's, unless the environment variable TRIREME_CPU (baseline, avx2, avx512) or the
+/// setter below lowered it.
+[[nodiscard]] inline cpu_level detected() noexcept { return detail::active_level().load(std::memory_order_relaxed); }
+
+/// Uses `level`, or what the CPU has if that is less. For tests and benchmarks, between steps.
+inline void detected(cpu_level level) noexcept {
+  detail::active_level().store(std::min(level, available()), std::memory_order_relaxed);
+}
+
+}  // namespace trireme::ops
+
+// ---- trireme/contract/numerics.hpp
+namespace trireme {
+
+/// A gradient that is still a sum: g = scale * (terms[0] + terms[1] + ...), added in order. Ranks that share an
+/// address space hand their gradients to the optimizer like this, so the reduced gradient is never written.
+template <class G, class Space>
+struct gradient_terms {
+  std::span<tensor_view<G const, Space> const> terms;
+  double scale = 1;
+};
+
+/// A sum of losses and how many of them were summed.
+struct loss_sum {
+  double sum = 0;
+  std::int64_t count = 0;
+  [[nodiscard]] double mean() const noexcept { return count == 0 ? 0.0 : sum / static_cast<double>(count); }
+  loss_sum& operator+=(loss_sum const& other) noexcept {
+    sum += other.sum;
+    count += other.count;
+    return *this;
+  }
+};
+
+}  // namespace trireme
+
+// ---- trireme/ops/types.hpp (goes on)
+namespace trireme::ops {
+
+/// The numeric kernels of one memory space: a struct of static function templates (docs/design.md lists them).
+template <class Space>
+struct on;
+
+/// A weight matrix as products see it: the view, its orientation, and copies packed for the kernels.
+template <class T, class Space>
+class weights;
+
+/// What sums of T are kept in.
+template <class T>
+using accumulate_t = std::conditional_t<std::is_same_v<T, double>, double, float>;
+
+enum class activation { none, gelu, tanh, relu };
+
+/// How a weight is stored: (inputs, outputs) as GPT-2 does, or (outputs, inputs) as an embedding table does.
+enum class orientation { in_out, out_in };
+
+struct attention_shape {
+  std::int64_t batch = 0;
+  std::int64_t context = 0;
+  std::int64_t heads = 0;
+  std::int64_t channels = 0;
+  [[nodiscard]] constexpr std::int64_t head_channels() const noexcept { return channels / heads; }
+};
+
+using trireme::gradient_terms;
+using trireme::loss_sum;
+
+/// Which numbers to drop: a function of (key, site, sample, position in the sample), the same on any rank.
+/// Off if the probability is 0 or there are no samples.
+struct dropout_site {
+  double probability = 0;
+  random_key key;
+  std::uint32_t site = 0;
+  std::span<std::int64_t const> samples;
+  [[nodiscard]] bool active() const noexcept { return probability > 0 && !samples.empty(); }
+};
+
+/// What a product does to its result on the way out: y = residual + act(x w + bias).
+template <class T, class Space>
+struct linear_epilogue {
+  tensor_view<T const, Space> bias{};  ///< (N), or empty
+  activation act = activation::none;
+  tensor_view<T, Space> before_activation{};  ///< (M, N) keeps x w + bias for the backward pass, or empty
+  tensor_view<T const, Space> residual{};     ///< (M, N), or empty
+};
+
+/// What an input gradient does on the way out: dx (+)= (dy w^T) * act'(before_activation).
+template <class T, class Space>
+struct input_epilogue {
+  activation act = activation::none;
+  tensor_view<T const, Space> before_activation{};  ///< (M, K), or empty
+  bool accumulate = false;
+};
+
+/// One step of AdamW [Loshchilov, Hutter, 2019], with the bias corrections already computed.
+struct adamw_numbers {
+  double rate = 0;
+  double beta1 = 0.9;
+  double beta2 = 0.999;
+  double epsilon = 1e-8;
+  double decay = 0;        ///< value -= rate * decay * value
+  double correction1 = 1;  ///< 1 - beta1^t
+  double correction2 = 1;  ///< 1 - beta2^t
+};
+
+/// One step of SGD with momentum: velocity = momentum * velocity + g; value -= rate * (velocity or, Nesterov's,
+/// g + momentum * velocity).
+struct sgd_numbers {
+  double rate = 0;
+  double momentum = 0;
+  bool nesterov = false;
+  double decay = 0;  ///< g += decay * value
+};
+
+}  // namespace trireme::ops
+
+// ---- trireme/ops/host/simd.hpp (goes on)
+// Vectors of float lanes, one kind for each CPU level, so that a kernel is written once: a `.inl` file is a set of
+// function templates over the lanes of the namespace TRIREME_LEVEL, and is included once for each level inside that
+// level's region. Kernels contain no lambda (g++ compiles those for the baseline). double runs on the baseline.
+//
+// Multiplications that meet an addition are written as fma(): what a compiler may contract would otherwise differ
+// between the body of a loop and its tail, and an element's result would depend on where a slice begins.
+#define TRIREME_INLINE inline __attribute__((always_inline))
+
+#if TRIREME_X86
+#define TRIREME_LEVEL_AVX2_BEGIN TRIREME_TARGET_AVX2_BEGIN
+#define TRIREME_LEVEL_AVX512_BEGIN TRIREME_TARGET_AVX512_BEGIN
+#define TRIREME_LEVEL_AVX512_BF16_BEGIN TRIREME_TARGET_AVX512_BF16_BEGIN
+#define TRIREME_LEVEL_END TRIREME_TARGET_END
+#else
+#define TRIREME_LEVEL_AVX2_BEGIN
+#define TRIREME_LEVEL_AVX512_BEGIN
+#define TRIREME_LEVEL_AVX512_BF16_BEGIN
+#define TRIREME_LEVEL_END
+#endif
+
+/// Unrolls the next loop, whose bounds are constants, so that arrays of lanes live in registers at -O2 too.
+#if defined(__clang__)
+#define TRIREME_UNROLL _Pragma("clang loop unroll(full)")
+#else
+#define TRIREME_UNROLL _Pragma("GCC unroll 32")
+#endif
+
+/// Runs the body for i = 0, width, 2 width, ... < n. `count` is how many lanes are meant: a constant but for the last.
+#define TRIREME_FOR_LANES(F, n, i, count, ...)                            \
+  {                                                                       \
+    std::int64_t i = 0;                                                   \
+    for (constexpr int count = F::width; i + count <= n; i += count) {    \
+      __VA_ARGS__                                                         \
+    }                                                                     \
+    if (int const count = static_cast<int>(n - i); count > 0) __VA_ARGS__ \
+  }
+
+/// Returns `call` from the namespace of the active CPU level; `Fast` is false where only the baseline has the types.
+#define TRIREME_DISPATCH(Fast, ...)                                                                       \
+  do {                                                                                                    \
+    if constexpr (Fast) {                                                                                 \
+      auto const level = ::trireme::ops::detected();                                                      \
+      if (level >= ::trireme::ops::cpu_level::avx512) return ::trireme::ops::detail::avx512::__VA_ARGS__; \
+      if (level >= ::trireme::ops::cpu_level::avx2) return ::trireme::ops::detail::avx2::__VA_ARGS__;     \
+    }                                                                                                     \
+    return ::trireme::ops::detail::baseline::__VA_ARGS__;                                                 \
+  } while (false)
+
+namespace trireme::ops::detail {
+
+/// Whether float lanes can hold elements of these types.
+template <class... T>
+inline constexpr bool fits_float = ((std::is_same_v<T, float> || std::is_same_v<T, bfloat16>)&&...);
+
+/// Whether some kind of lanes holds T: integers are left to plain loops.
+template <class T>
+inline constexpr bool arithmetic_lanes = std::is_floating_point_v<T> || std::is_same_v<T, bfloat16>;
+
+/// Vectors of the compiler's own, of 64 bytes and of 8 elements, which it splits as a level demands: for integers.
+template <class T>
+struct vectors_of {
+  typedef T wide __attribute__((vector_size(64)));
+  typedef T eight __attribute__((vector_size(8 * sizeof(T))));
+};
+template <class T>
+using wide = typename vectors_of<T>::wide;
+template <class T>
+using eight = typename vectors_of<T>::eight;
+
+/// One lane of Real.
+template <class Real>
+struct lane {
+  using real = Real;
+  static constexpr int width = 1;
+  Real v;
+
+  static lane all(Real x) { return {x}; }
+  template <class T>
+  static lane load(T const* p) {
+    return {static_cast<Real>(*p)};
+  }
+  template <class T>
+  static lane load(T const* p, int) {
+    return load(p);
+  }
+  template <class T>
+  void store(T* p) const {
+    if constexpr (std::is_same_v<T, bfloat16>) {
+      *p = bfloat16(static_cast<float>(v));
+    } else {
+      *p = static_cast<T>(v);
+    }
+  }
+  template <class T>
+  void store(T* p, int) const {
+    store(p);
+  }
+  friend lane operator+(lane a, lane b) { return {a.v + b.v}; }
+  friend lane operator-(lane a, lane b) { return {a.v - b.v}; }
+  friend lane operator*(lane a, lane b) { return {a.v * b.v}; }
+  friend lane operator/(lane a, lane b) { return {a.v / b.v}; }
+  friend lane fma(lane a, lane b, lane c) {
+#if defined(__FMA__)
+    return {std::fma(a.v, b.v, c.v)};
+#else
+    return {a.v * b.v + c.v};
+#endif
+  }
+  friend lane max(lane a, lane b) { return {a.v > b.v ? a.v : b.v}; }
+  friend lane min(lane a, lane b) { return {a.v < b.v ? a.v : b.v}; }
+  friend lane sqrt(lane a) { return {std::sqrt(a.v)}; }
+  friend lane magnitude(lane a) { return {std::fabs(a.v)}; }
+  friend lane round(lane a) { return {std::nearbyint(a.v)}; }
+  friend lane power_of_two(lane a) {
+    if (!(a.v >= -127)) return a;  // NaN
+    return {std::bit_cast<float>(static_cast<std::uint32_t>(static_cast<std::int32_t>(a.v) + 127) << 23)};
+  }
+  friend lane where_less(lane a, lane b, lane yes, lane no) { return {a.v < b.v ? yes.v : no.v}; }
+  friend lane first(int count, lane yes, lane no) { return count > 0 ? yes : no; }
+  friend Real sum(lane a) { return a.v; }
+  friend Real largest(lane a) { return a.v; }
+};
+
+namespace baseline {
+template <class... T>
+using lanes_for = lane<std::conditional_t<(std::is_same_v<T, double> || ...), double, float>>;
+}  // namespace baseline
+}  // namespace trireme::ops::detail
+
+#if TRIREME_X86
+TRIREME_TARGET_AVX2_BEGIN
+namespace trireme::ops::detail::avx2 {
+
+struct lanes {
+  using real = float;
+  static constexpr int width = 8;
+  __m256 v;
+
+  static TRIREME_INLINE __m256i mask(int count) {
+    return _mm256_cmpgt_epi32(_mm256_set1_epi32(count), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
+  }
+  static TRIREME_INLINE __m256 widen(__m128i bits) {
+    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(bits), 16));
+  }
+  // The same rounding as bfloat16's constructor, denormals included (which the instruction for it would flush).
+  static TRIREME_INLINE __m128i narrow(__m256 x) {
+    __m256i const bits = _mm256_castps_si256(x);
+    __m256i const odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
+    __m256i const near = _mm256_add_epi32(_mm256_add_epi32(bits, _mm256_set1_epi32(0x7fff)), odd);
+    __m256i const nan = _mm256_or_si256(bits, _mm256_set1_epi32(0x400000));
+    __m256i const is_nan = _mm256_castps_si256(_mm256_cmp_ps(x, x, _CMP_UNORD_Q));
+    __m256i const high = _mm256_srli_epi32(_mm256_blendv_epi8(near, nan, is_nan), 16);
+    return _mm_packus_epi32(_mm256_castsi256_si128(high), _mm256_extracti128_si256(high, 1));
+  }
+  static TRIREME_INLINE lanes all(float x) { return {_mm256_set1_ps(x)}; }
+  static TRIREME_INLINE lanes load(float const* p) { return {_mm256_loadu_ps(p)}; }
+  static TRIREME_INLINE lanes load(bfloat16 const* p) {
+    return {widen(_mm_loadu_si128(reinterpret_cast<__m128i const*>(p)))};
+  }
+  static TRIREME_INLINE lanes load(float const* p, int count) {
+    return count == width ? load(p) : lanes{_mm256_maskload_ps(p, mask(count))};
+  }
+  static TRIREME_INLINE lanes load(bfloat16 const* p, int count) {
+    if (count == width) return load(p);
+    bfloat16 part[width] = {};
+    std::memcpy(part, p, static_cast<std::size_t>(count) * sizeof(bfloat16));
+    return load(part);
+  }
+  TRIREME_INLINE void store(float* p) const { _mm256_storeu_ps(p, v); }
+  TRIREME_INLINE void store(bfloat16* p) const { _mm_storeu_si128(reinterpret_cast<__m128i*>(p), narrow(v)); }
+  TRIREME_INLINE void store(float* p, int count) const {
+    count == width ? store(p) : _mm256_maskstore_ps(p, mask(count), v);
+  }
+  TRIREME_INLINE void store(bfloat16* p, int count) const {
+    if (count == width) return store(p);
+    bfloat16 part[width];
+    store(part);
+    std::memcpy(static_cast<void*>(p), part, static_cast<std::size_t>(count) * sizeof(bfloat16));
+  }
+};
+
+TRIREME_INLINE lanes operator+(lanes a, lanes b) { return {_mm256_add_ps(a.v, b.v)}; }
+TRIREME_INLINE lanes operator-(lanes a, lanes b) { return {_mm256_sub_ps(a.v, b.v)}; }
+TRIREME_INLINE lanes operator*(lanes a, lanes b) { return {_mm256_mul_ps(a.v, b.v)}; }
+TRIREME_INLINE lanes operator/(lanes a, lanes b) { return {_mm256_div_ps(a.v, b.v)}; }
+TRIREME_INLINE lanes fma(lanes a, lanes b, lanes c) { return {_mm256_fmadd_ps(a.v, b.v, c.v)}; }
+// The second operand is returned if one is NaN, as a > b ? a : b does.
+TRIREME_INLINE lanes max(lanes a, lanes b) { return {_mm256_max_ps(a.v, b.v)}; }
+TRIREME_INLINE lanes min(lanes a, lanes b) { return {_mm256_min_ps(a.v, b.v)}; }
+TRIREME_INLINE lanes sqrt(lanes a) { return {_mm256_sqrt_ps(a.v)}; }
+TRIREME_INLINE lanes magnitude(lanes a) { return {_mm256_andnot_ps(_mm256_set1_ps(-0.0F), a.v)}; }
+TRIREME_INLINE lanes round(lanes a) { return {_mm256_round_ps(a.v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)}; }
+TRIREME_INLINE lanes power_of_two(lanes a) {
+  __m256i const biased = _mm256_add_epi32(_mm256_cvtps_epi32(a.v), _mm256_set1_epi32(127));
+  return {_mm256_castsi256_ps(_mm256_slli_epi32(biased, 23))};
+}
+TRIREME_INLINE lanes where_less(lanes a, lanes b, lanes yes, lanes no) {
+  return {_mm256_blendv_ps(no.v, yes.v, _mm256_cmp_ps(a.v, b.v, _CMP_LT_OQ))};
+}
+TRIREME_INLINE lanes first(int count, lanes yes, lanes no) {
+  if (count >= lanes::width) return yes;
+  return {_mm256_blendv_ps(no.v, yes.v, _mm256_castsi256_ps(lanes::mask(count)))};
+}
+TRIREME_INLINE float sum(lanes a) {
+  __m128 x = _mm_add_ps(_mm256_castps256_ps128(a.v), _mm256_extractf128_ps(a.v, 1));
+  x = _mm_add_ps(x, _mm_movehl_ps(x, x));
+  return _mm_cvtss_f32(_mm_add_ss(x, _mm_movehdup_ps(x)));
+}
+TRIREME_INLINE float largest(lanes a) {
+  __m128 x = _mm_max_ps(_mm256_castps256_ps128(a.v), _mm256_extractf128_ps(a.v, 1));
+  x = _mm_max_ps(x, _mm_movehl_ps(x, x));
+  return _mm_cvtss_f32(_mm_max_ss(x, _mm_movehdup_ps(x)));
+}
+
+template <class... T>
+using lanes_for = lanes;
+
+}  // namespace trireme::ops::detail::avx2
+TRIREME_TARGET_END
+
+TRIREME_TARGET_AVX512_BEGIN
+namespace trireme::ops::detail::avx512 {
+
+struct lanes {
+  using real = float;
+  static constexpr int width = 16;
+  __m512 v;
+
+  static TRIREME_INLINE __mmask16 mask(int count) {
+    return static_cast<__mmask16>(count <= 0 ? 0U : count >= width ? 0xffffU : (1U << count) - 1U);
+  }
+  static TRIREME_INLINE __m512 widen(__m256i bits) {
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(bits), 16));
+  }
+  // The same rounding as bfloat16's constructor, denormals included (which the instruction for it would flush).
+  static TRIREME_INLINE __m256i narrow(__m512 x) {
+    __m512i const bits = _mm512_castps_si512(x);
+    __m512i const odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
+    __m512i const near = _mm512_add_epi32(_mm512_add_epi32(bits, _mm512_set1_epi32(0x7fff)), odd);
+    __mmask16 const is_nan = _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q);
+    __m512i const kept = _mm512_mask_or_epi32(near, is_nan, bits, _mm512_set1_epi32(0x400000));
+    return _mm512_cvtepi32_epi16(_mm512_srli_epi32(kept, 16));
+  }
+  static TRIREME_INLINE lanes all(float x) { return {_mm512_set1_ps(x)}; }
+  static TRIREME_INLINE lanes load(float const* p) { return {_mm512_loadu_ps(p)}; }
+  static TRIREME_INLINE lanes load(bfloat16 const* p) {
+    return {widen(_mm256_loadu_si256(reinterpret_cast<__m256i const*>(p)))};
+  }
+  static TRIREME_INLINE lanes load(float const* p, int count) {
+    return count == width ? load(p) : lanes{_mm512_maskz_loadu_ps(mask(count), p)};
+  }
+  static TRIREME_INLINE lanes load(bfloat16 const* p, int count) {
+    return count == width ? load(p) : lanes{widen(_mm256_maskz_loadu_epi16(mask(count), p))};
+  }
+  TRIREME_INLINE void store(float* p) const { _mm512_storeu_ps(p, v); }
+  TRIREME_INLINE void store(bfloat16* p) const { _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), narrow(v)); }
+  TRIREME_INLINE void store(float* p, int count) const {
+    count == width ? store(p) : _mm512_mask_storeu_ps(p, mask(count), v);
+  }
+  TRIREME_INLINE void store(bfloat16* p, int count) const {
+    count == width ? store(p) : _mm256_mask_storeu_epi16(p, mask(count), narrow(v));
+  }
+};
+
+TRIREME_INLINE lanes operator+(lanes a, lanes b) { return {_mm512_add_ps(a.v, b.v)}; }
+TRIREME_INLINE lanes operator-(lanes a, lanes b) { return {_mm512_sub_ps(a.v, b.v)}; }
+TRIREME_INLINE lanes operator*(lanes a, lanes b) { return {_mm512_mul_ps(a.v, b.v)}; }
+TRIREME_INLINE lanes operator/(lanes a, lanes b) { return {_mm512_div_ps(a.v, b.v)}; }
+TRIREME_INLINE lanes fma(lanes a, lanes b, lanes c) { return {_mm512_fmadd_ps(a.v, b.v, c.v)}; }
+// The second operand is returned if one is NaN, as a > b ? a : b does.
+TRIREME_INLINE lanes max(lanes a, lanes b) { return {_mm512_max_ps(a.v, b.v)}; }
+TRIREME_INLINE lanes min(lanes a, lanes b) { return {_mm512_min_ps(a.v, b.v)}; }
+TRIREME_INLINE lanes sqrt(lanes a) { return {_mm512_sqrt_ps(a.v)}; }
+TRIREME_INLINE lanes magnitude(lanes a) { return {_mm512_andnot_ps(_mm512_set1_ps(-0.0F), a.v)}; }
+TRIREME_INLINE lanes round(lanes a) {
+  return {_mm512_roundscale_ps(a.v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)};
+}
+TRIREME_INLINE lanes power_of_two(lanes a) {
+  __m512i const biased = _mm512_add_epi32(_mm512_cvtps_epi32(a.v), _mm512_set1_epi32(127));
+  return {_mm512_castsi512_ps(_mm512_slli_epi32(biased, 23))};
+}
+TRIREME_INLINE lanes where_less(lanes a, lanes b, lanes yes, lanes no) {
+  return {_mm512_mask_blend_ps(_mm512_cmp_ps_mask(a.v, b.v, _CMP_LT_OQ), no.v, yes.v)};
+}
+TRIREME_INLINE lanes first(int count, lanes yes, lanes no) {
+  if (count >= lanes::width) return yes;
+  return {_mm512_mask_blend_ps(lanes::mask(count), no.v, yes.v)};
+}
+// Folded in halves, as the AVX2 lanes are.
+TRIREME_INLINE float sum(lanes a) {
+  __m256 const half = _mm256_add_ps(_mm512_castps512_ps256(a.v), _mm512_extractf32x8_ps(a.v, 1));
+  __m128 x = _mm_add_ps(_mm256_castps256_ps128(half), _mm256_extractf128_ps(half, 1));
+  x = _mm_add_ps(x, _mm_movehl_ps(x, x));
+  return _mm_cvtss_f32(_mm_add_ss(x, _mm_movehdup_ps(x)));
+}
+TRIREME_INLINE float largest(lanes a) {
+  __m256 const half = _mm256_max_ps(_mm512_castps512_ps256(a.v), _mm512_extractf32x8_ps(a.v, 1));
+  __m128 x = _mm_max_ps(_mm256_castps256_ps128(half), _mm256_extractf128_ps(half, 1));
+  x = _mm_max_ps(x, _mm_movehl_ps(x, x));
+  return _mm_cvtss_f32(_mm_max_ss(x, _mm_movehdup_ps(x)));
+}
+
+template <class... T>
+using lanes_for = lanes;
+
+}  // namespace trireme::ops::detail::avx512
+TRIREME_TARGET_END
+
+#else  // Another architecture: the levels exist by name, and are never picked.
+namespace trireme::ops::detail::avx2 {
+using baseline::lanes_for;
+}
+namespace trireme::ops::detail::avx512 {
+using baseline::lanes_for;
+}
+#endif
+
+#define TRIREME_LEVEL baseline
+
+// ---- trireme/ops/host/detail/simd_math.inl
+// Elementary functions on lanes; included once for each CPU level (see simd.hpp). In double they are libm's.
+namespace trireme::ops::detail::TRIREME_LEVEL {
+
+/// exp(x) to 2 ulp: x = n ln 2 + r, a polynomial in r, times 2^n. 0 below -87.3, infinity above 88.3; NaN stays NaN.
+template <class F>
+TRIREME_INLINE F exp(F x) {
+  if constexpr (sizeof(typename F::real) == 8) {
+    return {std::exp(x.v)};
+  } else {
+    x = max(F::all(-88.0F), min(F::all(89.0F), x));
+    F const n = round(x * F::all(1.44269504F));
+    F const r = fma(n, F::all(2.12194440e-4F), fma(n, F::all(-0.693359375F), x));
+    F p = F::all(1.9875691500e-4F);
+    p = fma(p, r, F::all(1.3981999507e-3F));
+    p = fma(p, r, F::all(8.3334519073e-3F));
+    p = fma(p, r, F::all(4.1665795894e-2F));
+    p = fma(p, r, F::all(1.6666665459e-1F));
+    p = fma(p, r, F::all(5.0000001201e-1F));
+    p = fma(p * r, r, r) + F::all(1.0F);
+    return p * power_of_two(n);
+  }
+}
+
+/// tanh(x) to 4 ulp: a polynomial near 0, where 1 - 2 / (exp(2x) + 1) cancels.
+template <class F>
+TRIREME_INLINE F tanh(F x) {
+  if constexpr (sizeof(typename F::real) == 8) {
+    return {std::tanh(x.v)};
+  } else {
+    F const a = magnitude(x);
+    F const far = F::all(1.0F) - F::all(2.0F) / (exp(a + a) + F::all(1.0F));
+    F const signed_far = where_less(x, F::all(0.0F), F::all(0.0F) - far, far);
+    F const z = x * x;
+    F p = F::all(-5.70498872745e-3F);
+    p = fma(p, z, F::all(2.06390887954e-2F));
+    p = fma(p, z, F::all(-5.37397155531e-2F));
+    p = fma(p, z, F::all(1.33314422036e-1F));
+    p = fma(p, z, F::all(-3.33332819422e-1F));
+    return where_less(a, F::all(0.625F), fma(p * z, x, x), signed_far);
+  }
+}
+
+/// 1 / (1 + exp(-2 u)), u = sqrt(2 / pi) (x + 0.044715 x^3): (1 + tanh u) / 2 without its cancellation.
+template <class F>
+TRIREME_INLINE F gelu_gate(F x) {
+  using real = typename F::real;
+  constexpr real twice = static_cast<real>(-2 * 0.79788456080286535588);
+  F const u = x * fma(x * x, F::all(static_cast<real>(0.044715) * twice), F::all(twice));
+  return F::all(1) / (F::all(1) + exp(u));
+}
+
+/// GPT-2's GELU: x (1 + tanh u) / 2.
+template <class F>
+TRIREME_INLINE F gelu(F x) {
+  return x * gelu_gate(x);
+}
+
+/// Its derivative: g + x g (1 - g) 2 u'(x), which is 0 or 1 to the last bit beyond +-10.
+template <class F>
+TRIREME_INLINE F gelu_derivative(F x) {
+  using real = typename F::real;
+  x = max(F::all(-10), min(F::all(10), x));
+  constexpr real twice = static_cast<real>(2 * 0.79788456080286535588);
+  F const g = gelu_gate(x);
+  F const slope = fma(x * x, F::all(static_cast<real>(3 * 0.044715) * twice), F::all(twice));
+  return fma(x * slope, g * (F::all(1) - g), g);
+}
+
+/// act(x), and act'(x) from x.
+template <class F>
+TRIREME_INLINE F activated(F x, activation act) {
+  switch (act) {
+    case activation::gelu:
+      return gelu(x);
+    case activation::tanh:
+      return tanh(x);
+    case activation::relu:
+      return max(F::all(0), x);
+    case activation::none:
+      break;
+  }
+  return x;
+}
+template <class F>
+TRIREME_INLINE F activation_slope(F x, activation act) {
+  switch (act) {
+    case activation::gelu:
+      return gelu_derivative(x);
+    case activation::tanh: {
+      F const y = tanh(x);
+      return F::all(1) - y * y;
+    }
+    case activation::relu:
+      return where_less(F::all(0), x, F::all(1), F::all(0));
+    case activation::none:
+      break;
+  }
+  return F::all(1);
+}
+
+}  // namespace trireme::ops::detail::TRIREME_LEVEL
+
+// ---- trireme/ops/host/simd.hpp (goes on)
+#undef TRIREME_LEVEL
+TRIREME_LEVEL_AVX2_BEGIN
+#define TRIREME_LEVEL avx2
+
+// ---- trireme/ops/host/detail/simd_math.inl
+// Elementary functions on lanes; included once for each CPU level (see simd.hpp). In double they are libm's.
+namespace trireme::ops::detail::TRIREME_LEVEL {
+
+/// exp(x) to 2 ulp: x = n ln 2 + r, a polynomial in r, times 2^n. 0 below -87.3, infinity above 88.3; NaN stays NaN.
+template <class F>
+TRIREME_INLINE F exp(F x) {
+  if constexpr (sizeof(typename F::real) == 8) {
+    return {std::exp(x.v)};
+  } else {
+    x = max(F::all(-88.0F), min(F::all(89.0F), x));
+    F const n = round(x * F::all(1.44269504F));
+    F const r = fma(n, F::all(2.12194440e-4F), fma(n, F::all(-0.693359375F), x));
+    F p = F::all(1.9875691500e-4F);
+    p = fma(p, r, F::all(1.3981999507e-3F));
+    p = fma(p, r, F::all(8.3334519073e-3F));
+    p = fma(p, r, F::all(4.1665795894e-2F));
+    p = fma(p, r, F::all(1.6666665459e-1F));
+    p = fma(p, r, F::all(5.0000001201e-1F));
+    p = fma(p * r, r, r) + F::all(1.0F);
+    return p * power_of_two(n);
+  }
+}
+
+/// tanh(x) to 4 ulp: a polynomial near 0, where 1 - 2 / (exp(2x) + 1) cancels.
+template <class F>
+TRIREME_INLINE F tanh(F x) {
+  if constexpr (sizeof(typename F::real) == 8) {
+    return {std::tanh(x.v)};
+  } else {
+    F const a = magnitude(x);
+    F const far = F::all(1.0F) - F::all(2.0F) / (exp(a + a) + F::all(1.0F));
+    F const signed_far = where_less(x, F::all(0.0F), F::all(0.0F) - far, far);
+    F const z = x * x;
+    F p = F::all(-5.70498872745e-3F);
+    p = fma(p, z, F::all(2.06390887954e-2F));
+    p = fma(p, z, F::all(-5.37397155531e-2F));
+    p = fma(p, z, F::all(1.33314422036e-1F));
+    p = fma(p, z, F::all(-3.33332819422e-1F));
+    return where_less(a, F::all(0.625F), fma(p * z, x, x), signed_far);
+  }
+}
+
+/// 1 / (1 + exp(-2 u)), u = sqrt(2 / pi) (x + 0.044715 x^3): (1 + tanh u) / 2 without its cancellation.
+template <class F>
+TRIREME_INLINE F gelu_gate(F x) {
+  using real = typename F::real;
+  constexpr real twice = static_cast<real>(-2 * 0.79788456080286535588);
+  F const u = x * fma(x * x, F::all(static_cast<real>(0.044715) * twice), F::all(twice));
+  return F::all(1) / (F::all(1) + exp(u));
+}
+
+/// GPT-2's GELU: x (1 + tanh u) / 2.
+template <class F>
+TRIREME_INLINE F gelu(F x) {
+  return x * gelu_gate(x);
+}
+
+/// Its derivative: g + x g (1 - g) 2 u'(x), which is 0 or 1 to the last bit beyond +-10.
+template <class F>
+TRIREME_INLINE F gelu_derivative(F x) {
+  using real = typename F::real;
+  x = max(F::all(-10), min(F::all(10), x));
+  constexpr real twice = static_cast<real>(2 * 0.79788456080286535588);
+  F const g = gelu_gate(x);
+  F const slope = fma(x * x, F::all(static_cast<real>(3 * 0.044715) * twice), F::all(twice));
+  return fma(x * slope, g * (F::all(1) - g), g);
+}
+
+/// act(x), and act'(x) from x.
+template <class F>
+TRIREME_INLINE F activated(F x, activation act) {
+  switch (act) {
+    case activation::gelu:
+      return gelu(x);
+    case activation::tanh:
+      return tanh(x);
+    case activation::relu:
+      return max(F::all(0), x);
+    case activation::none:
+      break;
+  }
+  return x;
+}
+template <class F>
+TRIREME_INLINE F activation_slope(F x, activation act) {
+  switch (act) {
+    case activation::gelu:
+      return gelu_derivative(x);
+    case activation::tanh: {
+      F const y = tanh(x);
+      return F::all(1) - y * y;
+    }
+    case activation::relu:
+      return where_less(F::all(0), x, F::all(1), F::all(0));
+    case activation::none:
+      break;
+  }
+  return F::all(1);
+}
+
+}  // namespace trireme::ops::detail::TRIREME_LEVEL
+
+// ---- trireme/ops/host/simd.hpp (goes on)
+#undef TRIREME_LEVEL
+TRIREME_LEVEL_END
+TRIREME_LEVEL_AVX512_BEGIN
+#define TRIREME_LEVEL avx512
+
+// ---- trireme/ops/host/detail/simd_math.inl
+// Elementary functions on lanes; included once for each CPU level (see simd.hpp). In double they are libm's.
+namespace trireme::ops::detail::TRIREME_LEVEL {
+
+/// exp(x) to 2 ulp: x = n ln 2 + r, a polynomial in r, times 2^n. 0 below -87.3, infinity above 88.3; NaN stays NaN.
+template <class F>
+TRIREME_INLINE F exp(F x) {
+  if constexpr (sizeof(typename F::real) == 8) {
+    return {std::exp(x.v)};
+  } else {
+    x = max(F::all(-88.0F), min(F::all(89.0F), x));
+    F const n = round(x * F::all(1.44269504F));
+    F const r = fma(n, F::all(2.12194440e-4F), fma(n, F::all(-0.693359375F), x));
+    F p = F::all(1.9875691500e-4F);
+    p = fma(p, r, F::all(1.3981999507e-3F));
+    p = fma(p, r, F::all(8.3334519073e-3F));
+    p = fma(p, r, F::all(4.1665795894e-2F));
+    p = fma(p, r, F::all(1.6666665459e-1F));
+    p = fma(p, r, F::all(5.0000001201e-1F));
+    p = fma(p * r, r, r) + F::all(1.0F);
+    return p * power_of_two(n);
+  }
+}
+
+/// tanh(x) to 4 ulp: a polynomial near 0, where 1 - 2 / (exp(2x) + 1) cancels.
+template <class F>
+TRIREME_INLINE F tanh(F x) {
+  if constexpr (sizeof(typename F::real) == 8) {
+    return {std::tanh(x.v)};
+  } else {
+    F const a = magnitude(x);
+    F const far = F::all(1.0F) - F::all(2.0F) / (exp(a + a) + F::all(1.0F));
+    F const signed_far = where_less(x, F::all(0.0F), F::all(0.0F) - far, far);
+    F const z = x * x;
+    F p = F::all(-5.70498872745e-3F);
+    p = fma(p, z, F::all(2.06390887954e-2F));
+    p = fma(p, z, F::all(-5.37397155531e-2F));
+    p = fma(p, z, F::all(1.33314422036e-1F));
+    p = fma(p, z, F::all(-3.33332819422e-1F));
+    return where_less(a, F::all(0.625F), fma(p * z, x, x), signed_far);
+  }
+}
+
+/// 1 / (1 + exp(-2 u)), u = sqrt(2 / pi) (x + 0.044715 x^3): (1 + tanh u) / 2 without its cancellation.
+template <class F>
+TRIREME_INLINE F gelu_gate(F x) {
+  using real = typename F::real;
+  constexpr real twice = static_cast<real>(-2 * 0.79788456080286535588);
+  F const u = x * fma(x * x, F::all(static_cast<real>(0.044715) * twice), F::all(twice));
+  return F::all(1) / (F::all(1) + exp(u));
+}
+
+/// GPT-2's GELU: x (1 + tanh u) / 2.
+template <class F>
+TRIREME_INLINE F gelu(F x) {
+  return x * gelu_gate(x);
+}
+
+/// Its derivative: g + x g (1 - g) 2 u'(x), which is 0 or 1 to the last bit beyond +-10.
+template <class F>
+TRIREME_INLINE F gelu_derivative(F x) {
+  using real = typename F::real;
+  x = max(F::all(-10), min(F::all(10), x));
+  constexpr real twice = static_cast<real>(2 * 0.79788456080286535588);
+  F const g = gelu_gate(x);
+  F const slope = fma(x * x, F::all(static_cast<real>(3 * 0.044715) * twice), F::all(twice));
+  return fma(x * slope, g * (F::all(1) - g), g);
+}
+
+/// act(x), and act'(x) from x.
+template <class F>
+TRIREME_INLINE F activated(F x, activation act) {
+  switch (act) {
+    case activation::gelu:
+      return gelu(x);
+    case activation::tanh:
+      return tanh(x);
+    case activation::relu:
+      return max(F::all(0), x);
+    case activation::none:
+      break;
+  }
+  return x;
+}
+template <class F>
+TRIREME_INLINE F activation_slope(F x, activation act) {
+  switch (act) {
+    case activation::gelu:
+      return gelu_derivative(x);
+    case activation::tanh: {
+      F const y = tanh(x);
+      return F::all(1) - y * y;
+    }
+    case activation::relu:
+      return where_less(F::all(0), x, F::all(1), F::all(0));
+    case activation::none:
+      break;
+  }
+  return F::all(1);
+}
+
+}  // namespace trireme::ops::detail::TRIREME_LEVEL
+
+// ---- trireme/ops/host/simd.hpp (goes on)
+#undef TRIREME_LEVEL
+TRIREME_LEVEL_END
+
+// ---- trireme/ops/host/elementwise.hpp (goes on)
+namespace trireme::ops::detail {
+
+/// What a number that is kept is multiplied with, and below which 24-bit word a number is dropped.
+struct dropout_scale {
+  std::uint32_t threshold;
+  double kept;
+  explicit dropout_scale(double probability)
+      : threshold(static_cast<std::uint32_t>(std::lround(probability * 0x1p24))), kept(1 / (1 - probability)) {}
+};
+
+}  // namespace trireme::ops::detail
+
+#define TRIREME_LEVEL baseline
+
+// ---- trireme/ops/host/detail/elementwise.inl
+// Elementwise kernels; included once for each CPU level (see simd.hpp).
+namespace trireme::ops::detail::TRIREME_LEVEL {
+
+template <class T, class U>
+inline void convert(T* y, U const* x, std::int64_t n) {
+  using F = lanes_for<T, U>;
+  TRIREME_FOR_LANES(F, n, i, count, { F::load(x + i, count).store(y + i, count); })
+}
+
+template <class T, class U>
+inline void accumulate(T* y, U const* x, std::int64_t n, double weight) {
+  using F = lanes_for<T, U>;
+  F const w = F::all(static_cast<typename F::real>(weight));
+  TRIREME_FOR_LANES(F, n, i, count, { fma(w, F::load(x + i, count), F::load(y + i, count)).store(y + i, count); })
+}
+
+template <class T>
+inline void scale(T* y, std::int64_t n, double factor) {
+  using F = lanes_for<T>;
+  F const w = F::all(static_cast<typename F::real>(factor));
+  TRIREME_FOR_LANES(F, n, i, count, { (w * F::load(y + i, count)).store(y + i, count); })
+}
+
+template <class T>
+inline void activate(T* y, T const* x, std::int64_t n, activation act) {
+  using F = lanes_for<T>;
+  TRIREME_FOR_LANES(F, n, i, count, { activated(F::load(x + i, count), act).store(y + i, count); })
+}
+
+template <class T>
+inline void activate_backward(T* dx, T const* dy, T const* x, std::int64_t n, activation act) {
+  using F = lanes_for<T>;
+  TRIREME_FOR_LANES(F, n, i, count,
+                    { (F::load(dy + i, count) * activation_slope(F::load(x + i, count), act)).store(dx + i, count); })
+}
+
+// numbers[4 * i + j] = random_block(key, site, sample, block + i)[j] >> 8, for i < 8: one block a lane (core/rng.hpp).
+inline void random_numbers(float* numbers, random_key key, std::uint32_t site, std::uint64_t sample,
+                           std::uint32_t block) {
+  constexpr std::uint64_t low = 0xffff'ffffU;
+  auto const mixed = key.seed ^ (key.step * 0x9E3779B97F4A7C15ULL);
+  auto key0 = static_cast<std::uint32_t>(mixed);
+  auto key1 = static_cast<std::uint32_t>(mixed >> 32);
+  wide<std::uint64_t> c0 = (wide<std::uint64_t>{0, 1, 2, 3, 4, 5, 6, 7} + block) & low;
+  wide<std::uint64_t> c1 = wide<std::uint64_t>{} + site;
+  wide<std::uint64_t> c2 = wide<std::uint64_t>{} + (sample & low);
+  wide<std::uint64_t> c3 = wide<std::uint64_t>{} + (sample >> 32);
+  for (int round = 0; round < 10; ++round) {
+    wide<std::uint64_t> const a = c0 * std::uint64_t{0xD2511F53U};
+    wide<std::uint64_t> const b = c2 * std::uint64_t{0xCD9E8D57U};
+    c0 = (b >> 32) ^ c1 ^ std::uint64_t{key0};
+    c1 = b & low;
+    c2 = (a >> 32) ^ c3 ^ std::uint64_t{key1};
+    c3 = a & low;
+    key0 += 0x9E3779B9U;
+    key1 += 0xBB67AE85U;
+  }
+  // Word j of every block lies in vector j. 24 bits are exact in a float.
+  eight<float> const w0 = __builtin_convertvector(__builtin_convertvector(c0 >> 8, eight<std::int32_t>), eight<float>);
+  eight<float> const w1 = __builtin_convertvector(__builtin_convertvector(c1 >> 8, eight<std::int32_t>), eight<float>);
+  eight<float> const w2 = __builtin_convertvector(__builtin_convertvector(c2 >> 8, eight<std::int32_t>), eight<float>);
+  eight<float> const w3 = __builtin_convertvector(__builtin_convertvector(c3 >> 8, eight<std::int32_t>), eight<float>);
+  eight<float> const front_low = __builtin_shufflevector(w0, w1, 0, 8, 1, 9, 2, 10, 3, 11);
+  eight<float> const front_high = __builtin_shufflevector(w0, w1, 4, 12, 5, 13, 6, 14, 7, 15);
+  eight<float> const back_low = __builtin_shufflevector(w2, w3, 0, 8, 1, 9, 2, 10, 3, 11);
+  eight<float> const back_high = __builtin_shufflevector(w2, w3, 4, 12, 5, 13, 6, 14, 7, 15);
+  eight<float> const rows[4] = {__builtin_shufflevector(front_low, back_low, 0, 1, 8, 9, 2, 3, 10, 11),
+                                __builtin_shufflevector(front_low, back_low, 4, 5, 12, 13, 6, 7, 14, 15),
+                                __builtin_shufflevector(front_high, back_high, 0, 1, 8, 9, 2, 3, 10, 11),
+                                __builtin_shufflevector(front_high, back_high, 4, 5, 12, 13, 6, 7, 14, 15)};
+  std::memcpy(numbers, rows, sizeof rows);
+}
+
+// Drops among the n numbers of one sample.
+template <class T>
+inline void dropout(T* y, std::int64_t n, dropout_site const& site, std::uint64_t sample) {
+  using F = lanes_for<T>;
+  using real = typename F::real;
+  dropout_scale const how(site.probability);
+  F const threshold = F::all(static_cast<real>(how.threshold));
+  F const kept = F::all(static_cast<real>(how.kept));
+  alignas(64) float numbers[32];
+  for (std::int64_t at = 0; at < n; at += 32) {
+    random_numbers(numbers, site.key, site.site, sample, static_cast<std::uint32_t>(at / 4));
+    std::int64_t const here = n - at < 32 ? n - at : 32;
+    T* const part = y + at;
+    TRIREME_FOR_LANES(F, here, i, count, {
+      F const number = F::load(numbers + i);
+      where_less(number, threshold, F::all(0), kept * F::load(part + i, count)).store(part + i, count);
+    })
+  }
+}
+
+}  // namespace trireme::ops::detail::TRIREME_LEVEL
+
+// ---- trireme/ops/host/elementwise.hpp (goes on)
+#undef TRIREME_LEVEL
+TRIREME_LEVEL_AVX2_BEGIN
+#define TRIREME_LEVEL avx2
+
+// ---- trireme/ops/host/detail/elementwise.inl
+// Elementwise kernels; included once for each CPU level (see simd.hpp).
+namespace trireme::ops::detail::TRIREME_LEVEL {
+
+template <class T, class U>
+inline void convert(T* y, U const* x, std::int64_t n) {
+  using F = lanes_for<T, U>;
+  TRIREME_FOR_LANES(F, n, i, count, { F::load(x + i, count).store(y + i, count); })
+}
+
+template <class T, class U>
+inline void accumulate(T* y, U const* x, std::int64_t n, double weight) {
+  using F = lanes_for<T, U>;
+  F const w = F::all(static_cast<typename F::real>(weight));
+  TRIREME_FOR_LANES(F, n, i, count, { fma(w, F::load(x + i, count), F::load(y + i, count)).store(y + i, count); })
+}
+
+template <class T>
+inline void scale(T* y, std::int64_t n, double factor) {
+  using F = lanes_for<T>;
+  F const w = F::all(static_cast<typename F::real>(factor));
+  TRIREME_FOR_LANES(F, n, i, count, { (w * F::load(y + i, count)).store(y + i, count); })
+}
+
+template <class T>
+inline void activate(T* y, T const* x, std::int64_t n, activation act) {
+  using F = lanes_for<T>;
+  TRIREME_FOR_LANES(F, n, i, count, { activated(F::load(x + i, count), act).store(y + i, count); })
+}
+
+template <class T>
+inline void activate_backward(T* dx, T const* dy, T const* x, std::int64_t n, activation act) {
+  using F = lanes_for<T>;
+  TRIREME_FOR_LANES(F, n, i, count,
+                    { (F::load(dy + i, count) * activation_slope(F::load(x + i, count), act)).store(dx + i, count); })
+}
+
+// numbers[4 * i + j] = random_block(key, site, sample, block + i)[j] >> 8, for i < 8: one block a lane (core/rng.hpp).
+inline void random_numbers(float* numbers, random_key key, std::uint32_t site, std::uint64_t sample,
+                           std::uint32_t block) {
+  constexpr std::uint64_t low = 0xffff'ffffU;
+  auto const mixed = key.seed ^ (key.step * 0x9E3779B97F4A7C15ULL);
+  auto key0 = static_cast<std::uint32_t>(mixed);
+  auto key1 = static_cast<std::uint32_t>(mixed >> 32);
+  wide<std::uint64_t> c0 = (wide<std::uint64_t>{0, 1, 2, 3, 4, 5, 6, 7} + block) & low;
+  wide<std::uint64_t> c1 = wide<std::uint64_t>{} + site;
+  wide<std::uint64_t> c2 = wide<std::uint64_t>{} + (sample & low);
+  wide<std::uint64_t> c3 = wide<std::uint64_t>{} + (sample >> 32);
+  for (int round = 0; round < 10; ++round) {
+    wide<std::uint64_t> const a = c0 * std::uint64_t{0xD2511F53U};
+    wide<std::uint64_t> const b = c2 * std::uint64_t{0xCD9E8D57U};
+    c0 = (b >> 32) ^ c1 ^ std::uint64_t{key0};
+    c1 = b & low;
+    c2 = (a >> 32) ^ c3 ^ std::uint64_t{key1};
+    c3 = a & low;
+    key0 += 0x9E3779B9U;
+    key1 += 0xBB67AE85U;
+  }
+  // Word j of every block lies in vector j. 24 bits are exact in a float.
+  eight<float> const w0 = __builtin_convertvector(__builtin_convertvector(c0 >> 8, eight<std::int32_t>), eight<float>);
+  eight<float> const w1 = __builtin_convertvector(__builtin_convertvector(c1 >> 8, eight<std::int32_t>), eight<float>);
+  eight<float> const w2 = __builtin_convertvector(__builtin_convertvector(c2 >> 8, eight<std::int32_t>), eight<float>);
+  eight<float> const w3 = __builtin_convertvector(__builtin_convertvector(c3 >> 8, eight<std::int32_t>), eight<float>);
+  eight<float> const front_low = __builtin_shufflevector(w0, w1, 0, 8, 1, 9, 2, 10, 3, 11);
+  eight<float> const front_high = __builtin_shufflevector(w0, w1, 4, 12, 5, 13, 6, 14, 7, 15);
+  eight<float> const back_low = __builtin_shufflevector(w2, w3, 0, 8, 1, 9, 2, 10, 3, 11);
+  eight<float> const back_high = __builtin_shufflevector(w2, w3, 4, 12, 5, 13, 6, 14, 7, 15);
+  eight<float> const rows[4] = {__builtin_shufflevector(front_low, back_low, 0, 1, 8, 9, 2, 3, 10, 11),
+                                __builtin_shufflevector(front_low, back_low, 4, 5, 12, 13, 6, 7, 14, 15),
+                                __builtin_shufflevector(front_high, back_high, 0, 1, 8, 9, 2, 3, 10, 11),
+                                __builtin_shufflevector(front_high, back_high, 4, 5, 12, 13, 6, 7, 14, 15)};
+  std::memcpy(numbers, rows, sizeof rows);
+}
+
+// Drops among the n numbers of one sample.
+template <class T>
+inline void dropout(T* y, std::int64_t n, dropout_site const& site, std::uint64_t sample) {
+  using F = lanes_for<T>;
+  using real = typename F::real;
+  dropout_scale const how(site.probability);
+  F const threshold = F::all(static_cast<real>(how.threshold));
+  F const kept = F::all(static_cast<real>(how.kept));
+  alignas(64) float numbers[32];
+  for (std::int64_t at = 0; at < n; at += 32) {
+    random_numbers(numbers, site.key, site.site, sample, static_cast<std::uint32_t>(at / 4));
+    std::int64_t const here = n - at < 32 ? n - at : 32;
+    T* const part = y + at;
+    TRIREME_FOR_LANES(F, here, i, count, {
+      F const number = F::load(numbers + i);
+      where_less(number, threshold, F::all(0), kept * F::load(part + i, count)).store(part + i, count);
+    })
+  }
+}
+
+}  // namespace trireme::ops::detail::TRIREME_LEVEL
+
+// ---- trireme/ops/host/elementwise.hpp (goes on)
+#undef TRIREME_LEVEL
+TRIREME_LEVEL_END
+TRIREME_LEVEL_AVX512_BEGIN
+#define TRIREME_LEVEL avx512
+
+// ---- trireme/ops/host/detail/elementwise.inl
+// Elementwise kernels; included once for each CPU level (see simd.hpp).
+namespace trireme::ops::detail::TRIREME_LEVEL {
+
+template <class T, class U>
+inline void convert(T* y, U const* x, std::int64_t n) {
+  using F = lanes_for<T, U>;
+  TRIREME_FOR_LANES(F, n, i, count, { F::load(x + i, count).store(y + i, count); })
+}
+
+template <class T, class U>
+inline void accumulate(T* y, U const* x, std::int64_t n, double weight) {
+  using F = lanes_for<T, U>;
+  F const w = F::all(static_cast<typename F::real>(weight));
+  TRIREME_FOR_LANES(F, n, i, count, { fma(w, F::load(x + i, count), F::load(y + i, count)).store(y + i, count); })
+}
+
+template <class T>
+inline void scale(T* y, std::int64_t n, double factor) {
+  using F = lanes_for<T>;
+  F const w = F::all(static_cast<typename F::real>(factor));
+  TRIREME_FOR_LANES(F, n, i, count, { (w * F::load(y + i, count)).store(y + i, count); })
+}
+
+template <class T>
+inline void activate(T* y, T const* x, std::int64_t n, activation act) {
+  using F = lanes_for<T>;
+  TRIREME_FOR_LANES(F, n, i, count, { activated(F::load(x + i, count), act).store(y + i, count); })
+}
+
+template <class T>
+inline void activate_backward(T* dx, T const* dy, T const* x, std::int64_t n, activation act) {
+  using F = lanes_for<T>;
+  TRIREME_FOR_LANES(F, n, i, count,
+                    { (F::load(dy + i, count) * activation_slope(F::load(x + i, count), act)).store(dx + i, count); })
+}
+
+// numbers[4 * i + j] = random_block(key, site, sample, block + i)[j] >> 8, for i < 8: one block a lane (core/rng.hpp).
+inline void random_numbers(float* numbers, random_key key, std::uint32_t site, std::uint64_t sample,
+                           std::uint32_t block) {
+  constexpr std::uint64_t low = 0xffff'ffffU;
+  auto const mixed = key.seed ^ (key.step * 0x9E3779B97F4A7C15ULL);
+  auto key0 = static_cast<std::uint32_t>(mixed);
+  auto key1 = static_cast<std::uint32_t>(mixed >> 32);
+  wide<std::uint64_t> c0 = (wide<std::uint64_t>{0, 1, 2, 3, 4, 5, 6, 7} + block) & low;
+  wide<std::uint64_t> c1 = wide<std::uint64_t>{} + site;
+  wide<std::uint64_t> c2 = wide<std::uint64_t>{} + (sample & low);
+  wide<std::uint64_t> c3 = wide<std::uint64_t>{} + (sample >> 32);
+  for (int round = 0; round < 10; ++round) {
+    wide<std::uint64_t> const a = c0 * std::uint64_t{0xD2511F53U};
+    wide<std::uint64_t> const b = c2 * std::uint64_t{0xCD9E8D57U};
+    c0 = (b >> 32) ^ c1 ^ std::uint64_t{key0};
+    c1 = b & low;
+    c2 = (a >> 32) ^ c3 ^ std::uint64_t{key1};
+    c3 = a & low;
+    key0 += 0x9E3779B9U;
+    key1 += 0xBB67AE85U;
+  }
+  // Word j of every block lies in vector j. 24 bits are exact in a float.
+  eight<float> const w0 = __builtin_convertvector(__builtin_convertvector(c0 >> 8, eight<std::int32_t>), eight<float>);
+  eight<float> const w1 = __builtin_convertvector(__builtin_convertvector(c1 >> 8, eight<std::int32_t>), eight<float>);
+  eight<float> const w2 = __builtin_convertvector(__builtin_convertvector(c2 >> 8, eight<std::int32_t>), eight<float>);
+  eight<float> const w3 = __builtin_convertvector(__builtin_convertvector(c3 >> 8, eight<std::int32_t>), eight<float>);
+  eight<float> const front_low = __builtin_shufflevector(w0, w1, 0, 8, 1, 9, 2, 10, 3, 11);
+  eight<float> const front_high = __builtin_shufflevector(w0, w1, 4, 12, 5, 13, 6, 14, 7, 15);
+  eight<float> const back_low = __builtin_shufflevector(w2, w3, 0, 8, 1, 9, 2, 10, 3, 11);
+  eight<float> const back_high = __builtin_shufflevector(w2, w3, 4, 12, 5, 13, 6, 14, 7, 15);
+  eight<float> const rows[4] = {__builtin_shufflevector(front_low, back_low, 0, 1, 8, 9, 2, 3, 10, 11),
+                                __builtin_shufflevector(front_low, back_low, 4, 5, 12, 13, 6, 7, 14, 15),
+                                __builtin_shufflevector(front_high, back_high, 0, 1, 8, 9, 2, 3, 10, 11),
+                                __builtin_shufflevector(front_high, back_high, 4, 5, 12, 13, 6, 7, 14, 15)};
+  std::memcpy(numbers, rows, sizeof rows);
+}
+
+// Drops among the n numbers of one sample.
+template <class T>
+inline void dropout(T* y, std::int64_t n, dropout_site const& site, std::uint64_t sample) {
+  using F = lanes_for<T>;
+  using real = typename F::real;
+  dropout_scale const how(site.probability);
+  F const threshold = F::all(static_cast<real>(how.threshold));
+  F const kept = F::all(static_cast<real>(how.kept));
+  alignas(64) float numbers[32];
+  for (std::int64_t at = 0; at < n; at += 32) {
+    random_numbers(numbers, site.key, site.site, sample, static_cast<std::uint32_t>(at / 4));
+    std::int64_t const here = n - at < 32 ? n - at : 32;
+    T* const part = y + at;
+    TRIREME_FOR_LANES(F, here, i, count, {
+      F const number = F::load(numbers + i);
+      where_less(number, threshold, F::all(0), kept * F::load(part + i, count)).store(part + i, count);
+    })
+  }
+}
+
+}  // namespace trireme::ops::detail::TRIREME_LEVEL
+
+// ---- trireme/ops/host/elementwise.hpp (goes on)
+#undef TRIREME_LEVEL
+TRIREME_LEVEL_END
+
+namespace trireme::ops {
+
+namespace detail {
+
+/// A view that is only read, and that does not take part in deduction: a tensor or a mutable view will do.
+template <class T>
+using input = std::type_identity_t<tensor_view<T const, host>>;
+/// A view that is written, and that does not take part in deduction.
+template <class T>
+using output = std::type_identity_t<tensor_view<T, host>>;
+
+/// Throws assertion_error at level light unless the two sizes are equal.
+inline void same_size(char const* who, std::int64_t a, std::int64_t b) {
+  expects(assertion_level::light, a == b,
+          [&] { return text("trireme::ops::", who, ": sizes ", a, " and ", b, " differ"); });
+}
+
+template <class T, class U>
+void copy_elements(T* y, U const* x, std::int64_t n) {
+  if constexpr (std::is_same_v<T, U>) {
+    if (n > 0) std::memmove(static_cast<void*>(y), x, static_cast<std::size_t>(n) * sizeof(T));
+  } else if constexpr (arithmetic_lanes<T> && arithmetic_lanes<U>) {
+    TRIREME_DISPATCH((fits_float<T, U>), convert(y, x, n));
+  } else {
+    for (std::int64_t i = 0; i < n; ++i) y[i] = static_cast<T>(x[i]);
+  }
+}
+template <class T, class U>
+void accumulate_elements(T* y, U const* x, std::int64_t n, double weight) {
+  TRIREME_DISPATCH((fits_float<T, U>), accumulate(y, x, n, weight));
+}
+template <class T>
+void scale_elements(T* y, std::int64_t n, double factor) {
+  TRIREME_DISPATCH(fits_float<T>, scale(y, n, factor));
+}
+template <class T>
+void activate_elements(T* y, T const* x, std::int64_t n, activation act) {
+  TRIREME_DISPATCH(fits_float<T>, activate(y, x, n, act));
+}
+template <class T>
+void activate_backward_elements(T* dx, T const* dy, T const* x, std::int64_t n, activation act) {
+  TRIREME_DISPATCH(fits_float<T>, activate_backward(dx, dy, x, n, act));
+}
+
+template <class T>
+void dropout_elements(T* y, std::int64_t n, dropout_site const& site, std::uint64_t sample) {
+  TRIREME_DISPATCH(fits_float<T>, dropout(y, n, site, sample));
+}
+
+/// Elements i and i + 1 of a normal distribution from two words [Box, Muller, 1958].
+inline std::array<double, 2> normal_pair(std::uint32_t a, std::uint32_t b) {
+  double const radius = std::sqrt(-2 * std::log((a + 1.0) * 0x1p-32));
+  double const angle = 2 * std::numbers::pi * 0x1p-32 * b;
+  return {radius * std::cos(angle), radius * std::sin(angle)};
+}
+
+}  // namespace detail
+
+/// Kernels that treat every element alike. An element's result depends on that element only, not on where it lies in
+/// the view, and bfloat16 is computed in float and rounded once.
+/// Shapes   all views of one call have the same number of elements.
+/// Threads  thread-safe on different outputs.
+/// Errors   assertion_error (light) if the sizes differ.
+struct host_elementwise {
+  template <class T>
+  using view = tensor_view<T, host>;
+
+  /// y[i] = value
+  template <class T>
+  static void fill(view<T> y, double value) {
+    if constexpr (std::is_same_v<T, bfloat16>) {
+      std::fill_n(raw(y), y.size(), bfloat16(static_cast<float>(value)));
+    } else if (value == 0 && !std::signbit(value)) {
+      if (!y.empty()) std::memset(static_cast<void*>(raw(y)), 0, y.bytes());
+    } else {
+      std::fill_n(raw(y), y.size(), static_cast<T>(value));
+    }
+  }
+
+  /// y[i] = x[i], converted. The views may be the same, or of one type and overlap.
+  template <class T, class U>
+  static void copy(view<T> y, view<U> x) {
+    detail::same_size("copy", y.size(), x.size());
+    detail::copy_elements(raw(y), static_cast<std::remove_const_t<U> const*>(raw(x)), y.size());
+  }
+
+  /// y[i] += x[i]
+  template <class T>
+  static void add(view<T> y, detail::input<T> x) {
+    detail::same_size("add", y.size(), x.size());
+    detail::accumulate_elements(raw(y), raw(x), y.size(), 1.0);
+  }
+
+  /// y[i] *= factor
+  template <class T>
+  static void scale(view<T> y, double factor) {
+    detail::scale_elements(raw(y), y.size(), factor);
+  }
+
+  /// y[i] += weight * x[i]
+  template <class T, class U>
+  static void accumulate(view<T> y, view<U> x, double weight) {
+    detail::same_size("accumulate", y.size(), x.size());
+    detail::accumulate_elements(raw(y), static_cast<std::remove_const_t<U> const*>(raw(x)), y.size(), weight);
+  }
+
+  /// y[i] = act(x[i]); y may be x.
+  template <class T>
+  static void activate(view<T> y, detail::input<T> x, activation act) {
+    detail::same_size("activate", y.size(), x.size());
+    detail::activate_elements(raw(y), raw(x), y.size(), act);
+  }
+
+  /// dx[i] = dy[i] * act'(x[i]); dx may be dy.
+  template <class T>
+  static void activate_backward(view<T> dx, detail::input<T> dy, detail::input<T> x, activation act) {
+    detail::same_size("activate_backward", dx.size(), x.size());
+    detail::same_size("activate_backward", dx.size(), dy.size());
+    detail::activate_backward_elements(raw(dx), raw(dy), raw(x), dx.size(), act);
+  }
+
+  /// Drops numbers in place: y[i] = 0 or y[i] / (1 - p). The same call on dy is the backward pass.
+  /// Shapes   the rows of y are split evenly over the samples of the site.
+  template <class T>
+  static void dropout(view<T> y, dropout_site const& site) {
+    if (!site.active() || y.empty()) return;
+    auto const samples = static_cast<std::int64_t>(site.samples.size());
+    expects(assertion_level::light, y.size() % samples == 0, [&] {
+      return text("trireme::ops::dropout: ", y.size(), " elements do not divide into ", samples, " samples");
+    });
+    auto const each = y.size() / samples;
+    for (std::int64_t sample = 0; sample < samples; ++sample) {
+      auto const id = static_cast<std::uint64_t>(site.samples[static_cast<std::size_t>(sample)]);
+      detail::dropout_elements(raw(y) + sample * each, each, site, id);
+    }
+  }
+
+  /// The start values of a whole parameter. Element i depends on (seed, name, i) only.
+  /// Numerics computed in double; normal by Box and Muller on Philox words.
+  template <class T>
+  static void initialise(view<T> y, initial how, std::uint64_t seed, std::uint64_t name) {
+    if (how.kind == initial::distribution::zeros) return fill(y, 0.0);
+    if (how.kind == initial::distribution::ones) return fill(y, 1.0);
+    for (std::int64_t i = 0; i < y.size(); i += 4) {
+      auto const block = static_cast<std::uint64_t>(i / 4);
+      auto const words = philox({static_cast<std::uint32_t>(block), static_cast<std::uint32_t>(block >> 32),
+                                 static_cast<std::uint32_t>(name), static_cast<std::uint32_t>(name >> 32)},
+                                {static_cast<std::uint32_t>(seed), static_cast<std::uint32_t>(seed >> 32)});
+      std::array<double, 4> numbers;
+      if (how.kind == initial::distribution::normal) {
+        auto const low = detail::normal_pair(words[0], words[1]);
+        auto const high = detail::normal_pair(words[2], words[3]);
+        numbers = {low[0], low[1], high[0], high[1]};
+      } else {
+        for (std::size_t j = 0; j < 4; ++j) numbers[j] = 2 * 0x1p-32 * words[j] - 1;
+      }
+      for (std::int64_t j = 0; j < 4 && i + j < y.size(); ++j) {
+        raw(y)[i + j] = static_cast<T>(static_cast<accumulate_t<T>>(how.scale * numbers[static_cast<std::size_t>(j)]));
+      }
+    }
+  }
+
+  /// Elements from and to memory of this process, whatever the space.
+  template <class T>
+  static void upload(view<T> y, std::type_identity_t<std::span<T const>> x) {
+    detail::same_size("upload", y.size(), static_cast<std::int64_t>(x.size()));
+    detail::copy_elements(raw(y), x.data(), y.size());
+  }
+  template <class T>
+  static void download(std::span<T> y, detail::input<T> x) {
+    detail::same_size("download", static_cast<std::int64_t>(y.size()), x.size());
+    detail::copy_elements(y.data(), raw(x), x.size());
+  }
+  /// One element, as a number of this process.
+  template <class T>
+  [[nodiscard]] static std::remove_const_t<T> read(view<T> x, std::int64_t index) {
+    return raw(x)[index];
+  }
+};
+
+}  // namespace trireme::ops
+
+// ---- trireme/ops/host/reductions.hpp (goes on)
+#define TRIREME_LEVEL baseline
+
+// ---- trireme/ops/host/detail/reductions.inl
+// Reductions; included once for each CPU level (see simd.hpp).
+namespace trireme::ops::detail::TRIREME_LEVEL {
+
+template <class Op, class F>
+TRIREME_INLINE F combined(F a, F b) {
+  if constexpr (std::is_same_v<Op, reduction::max>) {
+    return max(b, a);
+  } else if constexpr (std::is_same_v<Op, reduction::min>) {
+    return min(b, a);
+  } else {
+    return a + b;
+  }
+}
+
+template <class Op, class T>
+inline void reduce(std::span<tensor_view<T, host> const> outputs, std::span<tensor_view<T const, host> const> terms,
+                   std::int64_t n) {
+  using F = lanes_for<T>;
+  constexpr int several = 4;
+  std::int64_t at = 0;
+  for (; at + several * F::width <= n; at += several * F::width) {
+    F total[several];
+    T const* x = raw(terms[0]) + at;
+    TRIREME_UNROLL
+    for (int v = 0; v < several; ++v) total[v] = F::load(x + v * F::width);
+    for (auto const& term : terms.subspan(1)) {
+      x = raw(term) + at;
+      TRIREME_UNROLL
+      for (int v = 0; v < several; ++v) total[v] = combined<Op>(total[v], F::load(x + v * F::width));
+    }
+    for (auto const& output : outputs) {
+      T* const y = raw(output) + at;
+      TRIREME_UNROLL
+      for (int v = 0; v < several; ++v) total[v].store(y + v * F::width);
+    }
+  }
+  std::int64_t const left = n - at;
+  TRIREME_FOR_LANES(F, left, i, count, {
+    F total = F::load(raw(terms[0]) + at + i, count);
+    for (auto const& term : terms.subspan(1)) total = combined<Op>(total, F::load(raw(term) + at + i, count));
+    for (auto const& output : outputs) total.store(raw(output) + at + i, count);
+  })
+}
+
+// The squares of floats are exact in double, so only the order of the sums matters: element i goes to sum i % 16.
+template <class G>
+inline double block_of_squares(G const* x, std::int64_t n) {
+  eight<double> low = {};
+  eight<double> high = {};
+  std::int64_t i = 0;
+  for (; i + 16 <= n; i += 16) {
+    eight<G> a;
+    eight<G> b;
+    std::memcpy(&a, x + i, sizeof a);
+    std::memcpy(&b, x + i + 8, sizeof b);
+    eight<double> const c = __builtin_convertvector(a, eight<double>);
+    eight<double> const d = __builtin_convertvector(b, eight<double>);
+    low += c * c;
+    high += d * d;
+  }
+  for (int k = 0; i < n; ++i, ++k) {
+    double const square = static_cast<double>(x[i]) * static_cast<double>(x[i]);
+    if (k < 8) {
+      low[k] += square;
+    } else {
+      high[k - 8] += square;
+    }
+  }
+  low += high;
+  return ((low[0] + low[4]) + (low[2] + low[6])) + ((low[1] + low[5]) + (low[3] + low[7]));
+}
+
+template <class Bits>
+inline bool all_finite(Bits const* x, std::int64_t n) {
+  constexpr Bits exponent = sizeof(Bits) == 8   ? static_cast<Bits>(0x7ff0'0000'0000'0000ULL)
+                            : sizeof(Bits) == 4 ? static_cast<Bits>(0x7f80'0000U)
+                                                : static_cast<Bits>(0x7f80U);
+  constexpr std::int64_t width = 64 / sizeof(Bits);
+  std::int64_t i = 0;
+  while (i + width <= n) {
+    // Looks at the answer now and then only.
+    std::int64_t const end = std::min(n - width, i + 64 * width);
+    auto bad = wide<Bits>{} != wide<Bits>{};
+    for (; i <= end; i += width) {
+      wide<Bits> bits;
+      std::memcpy(&bits, reinterpret_cast<char const*>(x) + static_cast<std::size_t>(i) * sizeof(Bits), sizeof bits);
+      bad |= (bits & exponent) == exponent;
+    }
+    std::uint64_t parts[8];
+    std::memcpy(parts, &bad, sizeof parts);
+    for (auto const part : parts) {
+      if (part != 0) return false;
+    }
+  }
+  for (; i < n; ++i) {
+    Bits bits;
+    std::memcpy(&bits, reinterpret_cast<char const*>(x) + static_cast<std::size_t>(i) * sizeof(Bits), sizeof bits);
+    if ((bits & exponent) == exponent) return false;
+  }
+  return true;
+}
+
+// mix() of core/hash.hpp, in place.
+TRIREME_INLINE void mix_lanes(wide<std::uint64_t>& x) {
+  x += 0x9E3779B97F4A7C15ULL;
+  x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9ULL;
+  x = (x ^ (x >> 27)) * 0x94D049BB133111EBULL;
+  x ^= x >> 31;
+}
+
+template <class Bits>
+inline std::uint64_t hash_bits(Bits const* x, std::int64_t n, std::uint64_t name, std::uint64_t first_index) {
+  wide<std::uint64_t> total = {};
+  wide<std::uint64_t> index = wide<std::uint64_t>{0, 1, 2, 3, 4, 5, 6, 7} + first_index;
+  auto const* const bytes = reinterpret_cast<char const*>(x);
+  std::int64_t i = 0;
+  for (; i + 8 <= n; i += 8, index += 8) {
+    eight<Bits> bits;
+    std::memcpy(&bits, bytes + static_cast<std::size_t>(i) * sizeof(Bits), sizeof bits);
+    wide<std::uint64_t> h = __builtin_convertvector(bits, wide<std::uint64_t>);
+    mix_lanes(h);
+    h ^= index;
+    mix_lanes(h);
+    h ^= name;
+    mix_lanes(h);
+    total += h;
+  }
+  std::uint64_t result = 0;
+  for (int k = 0; k < 8; ++k) result += total[k];
+  for (; i < n; ++i) {
+    Bits bits;
+    std::memcpy(&bits, bytes + static_cast<std::size_t>(i) * sizeof(Bits), sizeof bits);
+    result += hash_element(name, first_index + static_cast<std::uint64_t>(i), bits);
+  }
+  return result;
+}
+
+}  // namespace trireme::ops::detail::TRIREME_LEVEL
+
+// ---- trireme/ops/host/reductions.hpp (goes on)
+#undef TRIREME_LEVEL
+TRIREME_LEVEL_AVX2_BEGIN
+#define TRIREME_LEVEL avx2
+
+// ---- trireme/ops/host/detail/reductions.inl
+// Reductions; included once for each CPU level (see simd.hpp).
+namespace trireme::ops::detail::TRIREME_LEVEL {
+
+template <class Op, class F>
+TRIREME_INLINE F combined(F a, F b) {
+  if constexpr (std::is_same_v<Op, reduction::max>) {
+    return max(b, a);
+  } else if constexpr (std::is_same_v<Op, reduction::min>) {
+    return min(b, a);
+  } else {
+    return a + b;
+  }
+}
+
+template <class Op, class T>
+inline void reduce(std::span<tensor_view<T, host> const> outputs, std::span<tensor_view<T const, host> const> terms,
+                   std::int64_t n) {
+  using F = lanes_for<T>;
+  constexpr int several = 4;
+  std::int64_t at = 0;
+  for (; at + several * F::width <= n; at += several * F::width) {
+    F total[several];
+    T const* x = raw(terms[0]) + at;
+    TRIREME_UNROLL
+    for (int v = 0; v < several; ++v) total[v] = F::load(x + v * F::width);
+    for (auto const& term : terms.subspan(1)) {
+      x = raw(term) + at;
+      TRIREME_UNROLL
+      for (int v = 0; v < several; ++v) total[v] = combined<Op>(total[v], F::load(x + v * F::width));
+    }
+    for (auto const& output : outputs) {
+      T* const y = raw(output) + at;
+      TRIREME_UNROLL
+      for (int v = 0; v < several; ++v) total[v].store(y + v * F::width);
+    }
+  }
+  std::int64_t const left = n - at;
+  TRIREME_FOR_LANES(F, left, i, count, {
+    F total = F::load(raw(terms[0]) + at + i, count);
+    for (auto const& term : terms.subspan(1)) total = combined<Op>(total, F::load(raw(term) + at + i, count));
+    for (auto const& output : outputs) total.store(raw(output) + at + i, count);
+  })
+}
+
+// The squares of floats are exact in double, so only the order of the sums matters: element i goes to sum i % 16.
+template <class G>
+inline double block_of_squares(G const* x, std::int64_t n) {
+  eight<double> low = {};
+  eight<double> high = {};
+  std::int64_t i = 0;
+  for (; i + 16 <= n; i += 16) {
+    eight<G> a;
+    eight<G> b;
+    std::memcpy(&a, x + i, sizeof a);
+    std::memcpy(&b, x + i + 8, sizeof b);
+    eight<double> const c = __builtin_convertvector(a, eight<double>);
+    eight<double> const d = __builtin_convertvector(b, eight<double>);
+    low += c * c;
+    high += d * d;
+  }
+  for (int k = 0; i < n; ++i, ++k) {
+    double const square = static_cast<double>(x[i]) * static_cast<double>(x[i]);
+    if (k < 8) {
+      low[k] += square;
+    } else {
+      high[k - 8] += square;
+    }
+  }
+  low += high;
+  return ((low[0] + low[4]) + (low[2] + low[6])) + ((low[1] + low[5]) + (low[3] + low[7]));
+}
+
+template <class Bits>
+inline bool all_finite(Bits const* x, std::int64_t n) {
+  constexpr Bits exponent = sizeof(Bits) == 8   ? static_cast<Bits>(0x7ff0'0000'0000'0000ULL)
+                            : sizeof(Bits) == 4 ? static_cast<Bits>(0x7f80'0000U)
+                                                : static_cast<Bits>(0x7f80U);
+  constexpr std::int64_t width = 64 / sizeof(Bits);
+  std::int64_t i = 0;
+  while (i + width <= n) {
+    // Looks at the answer now and then only.
+    std::int64_t const end = std::min(n - width, i + 64 * width);
+    auto bad = wide<Bits>{} != wide<Bits>{};
+    for (; i <= end; i += width) {
+      wide<Bits> bits;
+      std::memcpy(&bits, reinterpret_cast<char const*>(x) + static_cast<std::size_t>(i) * sizeof(Bits), sizeof bits);
+      bad |= (bits & exponent) == exponent;
+    }
+    std::uint64_t parts[8];
+    std::memcpy(parts, &bad, sizeof parts);
+    for (auto const part : parts) {
+      if (part != 0) return false;
+    }
+  }
+  for (; i < n; ++i) {
+    Bits bits;
+    std::memcpy(&bits, reinterpret_cast<char const*>(x) + static_cast<std::size_t>(i) * sizeof(Bits), sizeof bits);
+    if ((bits & exponent) == exponent) return false;
+  }
+  return true;
+}
+
+// mix() of core/hash.hpp, in place.
+TRIREME_INLINE void mix_lanes(wide<std::uint64_t>& x) {
+  x += 0x9E3779B97F4A7C15ULL;
+  x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9ULL;
+  x = (x ^ (x >> 27)) * 0x94D049BB133111EBULL;
+  x ^= x >> 31;
+}
+
+template <class Bits>
+inline std::uint64_t hash_bits(Bits const* x, std::int64_t n, std::uint64_t name, std::uint64_t first_index) {
+  wide<std::uint64_t> total = {};
+  wide<std::uint64_t> index = wide<std::uint64_t>{0, 1, 2, 3, 4, 5, 6, 7} + first_index;
+  auto const* const bytes = reinterpret_cast<char const*>(x);
+  std::int64_t i = 0;
+  for (; i + 8 <= n; i += 8, index += 8) {
+    eight<Bits> bits;
+    std::memcpy(&bits, bytes + static_cast<std::size_t>(i) * sizeof(Bits), sizeof bits);
+    wide<std::uint64_t> h = __builtin_convertvector(bits, wide<std::uint64_t>);
+    mix_lanes(h);
+    h ^= index;
+    mix_lanes(h);
+    h ^= name;
+    mix_lanes(h);
+    total += h;
+  }
+  std::uint64_t result = 0;
+  for (int k = 0; k < 8; ++k) result += total[k];
+  for (; i < n; ++i) {
+    Bits bits;
+    std::memcpy(&bits, bytes + static_cast<std::size_t>(i) * sizeof(Bits), sizeof bits);
+    result += hash_element(name, first_index + static_cast<std::uint64_t>(i), bits);
+  }
+  return result;
+}
+
+}  // namespace trireme::ops::detail::TRIREME_LEVEL
+
+// ---- trireme/ops/host/reductions.hpp (goes on)
+#undef TRIREME_LEVEL
+TRIREME_LEVEL_END
+TRIREME_LEVEL_AVX512_BEGIN
+#define TRIREME_LEVEL avx512
+
+// ---- trireme/ops/host/detail/reductions.inl
+// Reductions; included once for each CPU level (see simd.hpp).
+namespace trireme::ops::detail::TRIREME_LEVEL {
+
+template <class Op, class F>
+TRIREME_INLINE F combined(F a, F b) {
+  if constexpr (std::is_same_v<Op, reduction::max>) {
+    return max(b, a);
+  } else if constexpr (std::is_same_v<Op, reduction::min>) {
+    return min(b, a);
+  } else {
+    return a + b;
+  }
+}
+
+template <class Op, class T>
+inline void reduce(std::span<tensor_view<T, host> const> outputs, std::span<tensor_view<T const, host> const> terms,
+                   std::int64_t n) {
+  using F = lanes_for<T>;
+  constexpr int several = 4;
+  std::int64_t at = 0;
+  for (; at + several * F::width <= n; at += several * F::width) {
+    F total[several];
+    T const* x = raw(terms[0]) + at;
+    TRIREME_UNROLL
+    for (int v = 0; v < several; ++v) total[v] = F::load(x + v * F::width);
+    for (auto const& term : terms.subspan(1)) {
+      x = raw(term) + at;
+      TRIREME_UNROLL
+      for (int v = 0; v < several; ++v) total[v] = combined<Op>(total[v], F::load(x + v * F::width));
+    }
+    for (auto const& output : outputs) {
+      T* const y = raw(output) + at;
+      TRIREME_UNROLL
+      for (int v = 0; v < several; ++v) total[v].store(y + v * F::width);
+    }
+  }
+  std::int64_t const left = n - at;
+  TRIREME_FOR_LANES(F, left, i, count, {
+    F total = F::load(raw(terms[0]) + at + i, count);
+    for (auto const& term : terms.subspan(1)) total = combined<Op>(total, F::load(raw(term) + at + i, count));
+    for (auto const& output : outputs) total.store(raw(output) + at + i, count);
+  })
+}
+
+// The squares of floats are exact in double, so only the order of the sums matters: element i goes to sum i % 16.
+template <class G>
+inline double block_of_squares(G const* x, std::int64_t n) {
+  eight<double> low = {};
+  eight<double> high = {};
+  std::int64_t i = 0;
+  for (; i + 16 <= n; i += 16) {
+    eight<G> a;
+    eight<G> b;
+    std::memcpy(&a, x + i, sizeof a);
+    std::memcpy(&b, x + i + 8, sizeof b);
+    eight<double> const c = __builtin_convertvector(a, eight<double>);
+    eight<double> const d = __builtin_convertvector(b, eight<double>);
+    low += c * c;
+    high += d * d;
+  }
+  for (int k = 0; i < n; ++i, ++k) {
+    double const square = static_cast<double>(x[i]) * static_cast<double>(x[i]);
+    if (k < 8) {
+      low[k] += square;
+    } else {
+      high[k - 8] += square;
+    }
+  }
+  low += high;
+  return ((low[0] + low[4]) + (low[2] + low[6])) + ((low[1] + low[5]) + (low[3] + low[7]));
+}
+
+template <class Bits>
+inline bool all_finite(Bits const* x, std::int64_t n) {
+  constexpr Bits exponent = sizeof(Bits) == 8   ? static_cast<Bits>(0x7ff0'0000'0000'0000ULL)
+                            : sizeof(Bits) == 4 ? static_cast<Bits>(0x7f80'0000U)
+                                                : static_cast<Bits>(0x7f80U);
+  constexpr std::int64_t width = 64 / sizeof(Bits);
+  std::int64_t i = 0;
+  while (i + width <= n) {
+    // Looks at the answer now and then only.
+    std::int64_t const end = std::min(n - width, i + 64 * width);
+    auto bad = wide<Bits>{} != wide<Bits>{};
+    for (; i <= end; i += width) {
+      wide<Bits> bits;
+      std::memcpy(&bits, reinterpret_cast<char const*>(x) + static_cast<std::size_t>(i) * sizeof(Bits), sizeof bits);
+      bad |= (bits & exponent) == exponent;
+    }
+    std::uint64_t parts[8];
+    std::memcpy(parts, &bad, sizeof parts);
+    for (auto const part : parts) {
+      if (part != 0) return false;
+    }
+  }
+  for (; i < n; ++i) {
+    Bits bits;
+    std::memcpy(&bits, reinterpret_cast<char const*>(x) + static_cast<std::size_t>(i) * sizeof(Bits), sizeof bits);
+    if ((bits & exponent) == exponent) return false;
+  }
+  return true;
+}
+
+// mix() of core/hash.hpp, in place.
+TRIREME_INLINE void mix_lanes(wide<std::uint64_t>& x) {
+  x += 0x9E3779B97F4A7C15ULL;
+  x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9ULL;
+  x = (x ^ (x >> 27)) * 0x94D049BB133111EBULL;
+  x ^= x >> 31;
+}
+
+template <class Bits>
+inline std::uint64_t hash_bits(Bits const* x, std::int64_t n, std::uint64_t name, std::uint64_t first_index) {
+  wide<std::uint64_t> total = {};
+  wide<std::uint64_t> index = wide<std::uint64_t>{0, 1, 2, 3, 4, 5, 6, 7} + first_index;
+  auto const* const bytes = reinterpret_cast<char const*>(x);
+  std::int64_t i = 0;
+  for (; i + 8 <= n; i += 8, index += 8) {
+    eight<Bits> bits;
+    std::memcpy(&bits, bytes + static_cast<std::size_t>(i) * sizeof(Bits), sizeof bits);
+    wide<std::uint64_t> h = __builtin_convertvector(bits, wide<std::uint64_t>);
+    mix_lanes(h);
+    h ^= index;
+    mix_lanes(h);
+    h ^= name;
+    mix_lanes(h);
+    total += h;
+  }
+  std::uint64_t result = 0;
+  for (int k = 0; k < 8; ++k) result += total[k];
+  for (; i < n; ++i) {
+    Bits bits;
+    std::memcpy(&bits, bytes + static_cast<std::size_t>(i) * sizeof(Bits), sizeof bits);
+    result += hash_element(name, first_index + static_cast<std::uint64_t>(i), bits);
+  }
+  return result;
+}
+
+}  // namespace trireme::ops::detail::TRIREME_LEVEL
+
+// ---- trireme/ops/host/reductions.hpp (goes on)
+#undef TRIREME_LEVEL
+TRIREME_LEVEL_END
+
+namespace trireme::ops {
+
+namespace detail {
+
+// Integers: no lanes, a plain loop over pieces that stay in the first-level cache.
+template <class Op, class T>
+void reduce_integers(std::span<tensor_view<T, host> const> outputs, std::span<tensor_view<T const, host> const> terms,
+                     std::int64_t n) {
+  constexpr std::int64_t piece = 256;
+  std::array<T, piece> total;
+  for (std::int64_t at = 0; at < n; at += piece) {
+    auto const count = static_cast<std::size_t>(std::min(piece, n - at));
+    std::copy_n(raw(terms[0]) + at, count, total.data());
+    for (auto const& term : terms.subspan(1)) {
+      T const* const x = raw(term) + at;
+      for (std::size_t i = 0; i < count; ++i) {
+        if constexpr (std::is_same_v<Op, reduction::max>) {
+          total[i] = std::max(total[i], x[i]);
+        } else if constexpr (std::is_same_v<Op, reduction::min>) {
+          total[i] = std::min(total[i], x[i]);
+        } else {
+          using wide = std::make_unsigned_t<T>;  // sums wrap
+          total[i] = static_cast<T>(static_cast<wide>(total[i]) + static_cast<wide>(x[i]));
+        }
+      }
+    }
+    for (auto const& output : outputs) std::copy_n(total.data(), count, raw(output) + at);
+  }
+}
+
+template <class Op, class T>
+void reduce_elements(std::span<tensor_view<T, host> const> outputs, std::span<tensor_view<T const, host> const> terms,
+                     std::int64_t n) {
+  if constexpr (arithmetic_lanes<T>) {
+    TRIREME_DISPATCH(fits_float<T>, template reduce<Op>(outputs, terms, n));
+  } else {
+    reduce_integers<Op>(outputs, terms, n);
+  }
+}
+template <class G>
+double block_of_squares(G const* x, std::int64_t n) {
+  TRIREME_DISPATCH(fits_float<G>, block_of_squares(x, n));
+}
+template <class T>
+bool all_finite(T const* x, std::int64_t n) {
+  TRIREME_DISPATCH(true, all_finite(x, n));
+}
+template <class Bits>
+std::uint64_t hash_bits(Bits const* x, std::int64_t n, std::uint64_t name, std::uint64_t first_index) {
+  TRIREME_DISPATCH(true, hash_bits(x, n, name, first_index));
+}
+
+}  // namespace detail
+
+/// Kernels that bring many numbers together, each in an order that is fixed.
+/// Threads  thread-safe on different outputs.   Errors   assertion_error (light) if the sizes differ.
+struct host_reductions {
+  template <class T>
+  using view = tensor_view<T, host>;
+
+  /// outputs[...][i] = terms[0][i] op terms[1][i] op ..., in this order, each output written in the same pass.
+  ///
+  /// Shapes   all views (n). An output may be one of the terms, at the same elements.
+  /// Numerics bfloat16 is summed in float and rounded once; integers wrap.
+  template <class T, class Op = reduction::sum>
+  static void reduce(std::span<view<T> const> outputs, std::type_identity_t<std::span<view<T const> const>> terms,
+                     Op = {}) {
+    if (outputs.empty() || terms.empty()) return;
+    for (auto const& output : outputs) detail::same_size("reduce", output.size(), outputs[0].size());
+    for (auto const& term : terms) detail::same_size("reduce", term.size(), outputs[0].size());
+    detail::reduce_elements<Op>(outputs, terms, outputs[0].size());
+  }
+
+  /// Adds the sum of squares of each block of 1024 elements to `total`. The blocks begin with the view.
+  /// Numerics squares and their sum in double, in an order that is the same at every CPU level.
+  template <class G>
+  static void sum_of_squares(view<G> x, exact_sum& total) {
+    constexpr std::int64_t block = 1024;
+    for (std::int64_t at = 0; at < x.size(); at += block) {
+      std::remove_const_t<G> const* const part = raw(x) + at;
+      total.add(detail::block_of_squares(part, std::min(block, x.size() - at)));
+    }
+  }
+
+  /// Whether no element is infinite or NaN.
+  template <class T>
+  [[nodiscard]] static bool finite(view<T> x) {
+    using element = std::remove_const_t<T>;
+    using bits = std::conditional_t<sizeof(T) == 8, std::uint64_t,
+                                    std::conditional_t<sizeof(T) == 4, std::uint32_t, std::uint16_t>>;
+    static_assert(detail::arithmetic_lanes<element>,
+                  "trireme::ops::finite: the elements are not floating-point numbers");
+    return detail::all_finite(reinterpret_cast<bits const*>(raw(x)), x.size());
+  }
+
+  /// The wrapping sum of hash_element(name, first_index + i, bits of element i), zero-extended to 64.
+  template <class T>
+  [[nodiscard]] static std::uint64_t hash(view<T> x, std::uint64_t name, std::int64_t first_index) {
+    using bits =
+        std::conditional_t<sizeof(T) == 8, std::uint64_t,
+                           std::conditional_t<sizeof(T) == 4, std::uint32_t,
+                                              std::conditional_t<sizeof(T) == 2, std::uint16_t, std::uint8_t>>>;
+    return detail::hash_bits(reinterpret_cast<bits const*>(raw(x)), x.size(), name,
+                             static_cast<std::uint64_t>(first_index));
+  }
+
+  /// The k elements of largest magnitude, k = indices.size(): ties go to the smaller index, indices ascend.
+  /// Allocates scratch memory of a thread once.
+  template <class G>
+  static void select_largest(view<G> x, view<std::int32_t> indices, detail::output<std::remove_const_t<G>> values) {
+    detail::same_size("select_largest", indices.size(), values.size());
+    expects(assertion_level::light, indices.size() <= x.size(), [&] {
+      return text("trireme::ops::select_largest: ", indices.size(), " of ", x.size(), " elements asked for");
+    });
+    std::remove_const_t<G> const* const from = raw(x);
+    detail::select_largest(from, x.size(), raw(indices), indices.size());
+    for (std::int64_t i = 0; i < indices.size(); ++i) raw(values)[i] = from[raw(indices)[i]];
+  }
+
+  /// y[indices[i]] = or += values[i], in order.
+  template <class G>
+  static void scatter(view<G> y, view<std::int32_t const> indices, detail::input<G> values, bool add) {
+    detail::same_size("scatter", indices.size(), values.size());
+    G* const to = raw(y);
+    for (std::int64_t i = 0; i < indices.size(); ++i) {
+      auto const at = indices[i];
+      expects(assertion_level::normal, at >= 0 && at < y.size(),
+              [&] { return text("trireme::ops::scatter: index ", at, " is outside of ", y.size(), " elements"); });
+      to[at] = add ? static_cast<G>(to[at] + values[i]) : values[i];
+    }
+  }
+};
+
+}  // namespace trireme::ops
+
+// ---- trireme/comm/detail/combine.hpp (goes on)
+namespace trireme::comm::detail {
+
+/// What values of T are combined in: float for bfloat16, which is rounded once at the end.
+template <class T>
+using combine_t = std::conditional_t<std::is_same_v<T, bfloat16>, float, T>;
+
+template <class T>
+[[nodiscard]] constexpr T combined(reduction::sum, T a, T b) noexcept {
+  if constexpr (std::is_integral_v<T>)
+    return static_cast<T>(static_cast<std::make_unsigned_t<T>>(a) + static_cast<std::make_unsigned_t<T>>(b));  // wraps
+  else
+    return a + b;
+}
+template <class T>
+[[nodiscard]] constexpr T combined(reduction::max, T a, T b) noexcept {
+  return a < b ? b : a;
+}
+template <class T>
+[[nodiscard]] constexpr T combined(reduction::min, T a, T b) noexcept {
+  return b < a ? b : a;
+}
+
+/// outputs[.][i] = terms[0][i] op terms[1][i] op ..., in this order. An output may be a term, but not overlap one
+/// partly.
+template <class Op, class T>
+void combine(std::span<T* const> outputs, std::span<T const* const> terms, std::int64_t count) {
+  if (count * static_cast<std::int64_t>(sizeof(T)) <= 64) {  // not worth a kernel
+    for (std::int64_t i = 0; i < count; ++i) {
+      auto total = static_cast<combine_t<T>>(terms[0][i]);
+      for (auto const* term : terms.subspan(1)) total = combined(Op{}, total, static_cast<combine_t<T>>(term[i]));
+      for (auto* output : outputs) output[i] = static_cast<T>(total);
+    }
+    return;
+  }
+  thread_local std::vector<tensor_view<T>> to;
+  thread_local std::vector<tensor_view<T const>> from;
+  to.clear();
+  from.clear();
+  for (auto* output : outputs) to.emplace_back(output, shape{count});
+  for (auto const* term : terms) from.emplace_back(term, shape{count});
+  ops::host_reductions::reduce<T, Op>(to, from, Op{});
+}
+
+}  // namespace trireme::comm::detail
+
+// ---- trireme/comm/detail/call.hpp
 namespace trireme::comm::detail {
 
 enum class collective : std::uint8_t {
@@ -2077,161 +4404,38 @@ concept lossless_identity = requires {
   requires C::identity;
 };
 
-/// A compressor that keeps what it left out (error feedback): run state that checkpoints save.
+/// A compressor that keeps what it left out (error feedback): run state that checkpoints save. encode() only prepares
+/// it; commit() makes it the state once every rank has found the step's gradients finite.
 template <class S>
 concept has_residual = requires(S& state) {
   state.residual();
+  state.commit();
 };
 
 }  // namespace trireme
 
-// ---- trireme/contract/numerics.hpp
+// ---- trireme/core/type_name.hpp
 namespace trireme {
 
-/// A gradient that is still a sum: g = scale * (terms[0] + terms[1] + ...), added in order. Ranks that share an
-/// address space hand their gradients to the optimizer like this, so the reduced gradient is never written.
-template <class G, class Space>
-struct gradient_terms {
-  std::span<tensor_view<G const, Space> const> terms;
-  double scale = 1;
-};
-
-/// A sum of losses and how many of them were summed.
-struct loss_sum {
-  double sum = 0;
-  std::int64_t count = 0;
-  [[nodiscard]] double mean() const noexcept { return count == 0 ? 0.0 : sum / static_cast<double>(count); }
-  loss_sum& operator+=(loss_sum const& other) noexcept {
-    sum += other.sum;
-    count += other.count;
-    return *this;
-  }
-};
-
-}  // namespace trireme
-
-// ---- trireme/core/rng.hpp
-namespace trireme {
-
-/// Philox 4x32-10: a random function of (counter, key) without state.
-///
-/// Why: a number drawn for (seed, step, sample, site) is the same on whichever rank, in whichever order it is drawn;
-/// nothing has to be saved in a checkpoint but the seed. Method: [Salmon et al., SC 2011], "Parallel random numbers:
-/// as easy as 1, 2, 3"; the known answers of its authors are in the tests.
-[[nodiscard]] constexpr std::array<std::uint32_t, 4> philox(std::array<std::uint32_t, 4> counter,
-                                                            std::array<std::uint32_t, 2> key) noexcept {
-  for (int round = 0; round < 10; ++round) {
-    std::uint64_t const a = std::uint64_t{0xD2511F53U} * counter[0];
-    std::uint64_t const b = std::uint64_t{0xCD9E8D57U} * counter[2];
-    counter = {static_cast<std::uint32_t>(b >> 32) ^ counter[1] ^ key[0], static_cast<std::uint32_t>(b),
-               static_cast<std::uint32_t>(a >> 32) ^ counter[3] ^ key[1], static_cast<std::uint32_t>(a)};
-    key[0] += 0x9E3779B9U;
-    key[1] += 0xBB67AE85U;
-  }
-  return counter;
-}
-
-/// The key of all random numbers of one run: a seed, and the step it stands in.
-struct random_key {
-  std::uint64_t seed = 0;
-  std::uint64_t step = 0;
-  friend bool operator==(random_key const&, random_key const&) = default;
-};
-
-/// Four words for block `block` of sample `sample` at site `site` (a number that tells uses apart).
-[[nodiscard]] constexpr std::array<std::uint32_t, 4> random_block(random_key key, std::uint32_t site,
-                                                                  std::uint64_t sample, std::uint32_t block) noexcept {
-  auto const mixed = key.seed ^ (key.step * 0x9E3779B97F4A7C15ULL);
-  return philox({block, site, static_cast<std::uint32_t>(sample), static_cast<std::uint32_t>(sample >> 32)},
-                {static_cast<std::uint32_t>(mixed), static_cast<std::uint32_t>(mixed >> 32)});
-}
-
-/// A word as a number in [0, 1), with 24 bits.
-[[nodiscard]] constexpr float unit_float(std::uint32_t word) noexcept {
-  return static_cast<float>(word >> 8) * 0x1p-24F;
-}
-
-}  // namespace trireme
-
-// ---- trireme/ops/types.hpp (goes on)
-namespace trireme::ops {
-
-/// The numeric kernels of one memory space: a struct of static function templates (docs/design.md lists them).
-template <class Space>
-struct on;
-
-/// A weight matrix as products see it: the view, its orientation, and copies packed for the kernels.
-template <class T, class Space>
-class weights;
-
-/// What sums of T are kept in.
+/// The name of a type as the compiler prints it, for messages.
 template <class T>
-using accumulate_t = std::conditional_t<std::is_same_v<T, double>, double, float>;
+[[nodiscard]] constexpr std::string_view type_name() noexcept {
+  std::string_view const full = __PRETTY_FUNCTION__;  // "... [with T = x; ...]" or "... [T = x]"
+  auto const first = full.find("T = ") + 4;
+  return full.substr(first, full.find_first_of(";]", first) - first);
+}
 
-enum class activation { none, gelu, tanh, relu };
+/// What a description says of itself: its to_string, else the name of its type.
+template <class T>
+[[nodiscard]] std::string describe(T const& description) {
+  if constexpr (requires { to_string(description); }) {
+    return to_string(description);
+  } else {
+    return std::string(type_name<T>());
+  }
+}
 
-/// How a weight is stored: (inputs, outputs) as GPT-2 does, or (outputs, inputs) as an embedding table does.
-enum class orientation { in_out, out_in };
-
-struct attention_shape {
-  std::int64_t batch = 0;
-  std::int64_t context = 0;
-  std::int64_t heads = 0;
-  std::int64_t channels = 0;
-  [[nodiscard]] constexpr std::int64_t head_channels() const noexcept { return channels / heads; }
-};
-
-using trireme::gradient_terms;
-using trireme::loss_sum;
-
-/// Which numbers to drop: a function of (key, site, sample, position in the sample), the same on any rank.
-/// Off if the probability is 0 or there are no samples.
-struct dropout_site {
-  double probability = 0;
-  random_key key;
-  std::uint32_t site = 0;
-  std::span<std::int64_t const> samples;
-  [[nodiscard]] bool active() const noexcept { return probability > 0 && !samples.empty(); }
-};
-
-/// What a product does to its result on the way out: y = residual + act(x w + bias).
-template <class T, class Space>
-struct linear_epilogue {
-  tensor_view<T const, Space> bias;               ///< (N), or empty
-  activation act = activation::none;
-  tensor_view<T, Space> before_activation;        ///< (M, N) keeps x w + bias for the backward pass, or empty
-  tensor_view<T const, Space> residual;           ///< (M, N), or empty
-};
-
-/// What an input gradient does on the way out: dx (+)= (dy w^T) * act'(before_activation).
-template <class T, class Space>
-struct input_epilogue {
-  activation act = activation::none;
-  tensor_view<T const, Space> before_activation;  ///< (M, K), or empty
-  bool accumulate = false;
-};
-
-/// One step of AdamW [Loshchilov, Hutter, 2019], with the bias corrections already computed.
-struct adamw_numbers {
-  double rate = 0;
-  double beta1 = 0.9;
-  double beta2 = 0.999;
-  double epsilon = 1e-8;
-  double decay = 0;         ///< value -= rate * decay * value
-  double correction1 = 1;   ///< 1 - beta1^t
-  double correction2 = 1;   ///< 1 - beta2^t
-};
-
-/// One step of SGD with momentum: velocity = momentum * velocity + g; value -= rate * (velocity or, Nesterov's,
-/// g + momentum * velocity).
-struct sgd_numbers {
-  double rate = 0;
-  double momentum = 0;
-  bool nesterov = false;
-  double decay = 0;  ///< g += decay * value
-};
-
-}  // namespace trireme::ops
+}  // namespace trireme
 
 // ---- trireme/compression/cast.hpp (goes on)
 namespace trireme::compression {
@@ -2264,7 +4468,7 @@ struct cast {
 
 template <element Wire>
 [[nodiscard]] std::string to_string(cast<Wire> const&) {
-  return text("compression::cast<", name_of(dtype_of<Wire>), ">{}");
+  return text("compression::cast<", std::is_same_v<Wire, bfloat16> ? "bf16" : type_name<Wire>(), ">{}");
 }
 
 }  // namespace trireme::compression
@@ -2306,7 +4510,7 @@ struct error_feedback {
 
    public:
     instance(error_feedback const& description, std::int64_t elements)
-        : inner_(description.inner, elements), residual_(shape{elements}), decoded_(shape{elements}) {
+        : inner_(description.inner, elements), residual_(shape{elements}), next_(shape{elements}) {
       ops::on<space>::fill(residual_.view(), 0.0);
     }
     /// What this rank has not told the others yet: one number for each element of the bucket.
@@ -2318,17 +4522,19 @@ struct error_feedback {
     template <class Payload>
     void encode(tensor_view<gradient, space> piece, Payload payload, std::int64_t first) {
       auto const left = residual_.view().flat(first, piece.size());
-      auto const told = decoded_.view().flat(first, piece.size());
+      auto const next = next_.view().flat(first, piece.size());
       ops::on<space>::add(piece, left);
       inner_.encode(piece, payload, first);
       if constexpr (summable) {
-        inner_.decode(payload, told);
+        inner_.decode(payload, next);
       } else {
-        inner_.decode(payload, told, false);
+        inner_.decode(payload, next, false);
       }
-      ops::on<space>::copy(left, piece);
-      ops::on<space>::accumulate(left, told, -1.0);
+      ops::on<space>::scale(next, -1.0);
+      ops::on<space>::add(next, piece);  // what was not told
     }
+    /// The step was taken: what it left out is the residual now. Without this call the step never was.
+    void commit() noexcept { std::swap(residual_, next_); }
     template <class Payload, class... Add>
     void decode(Payload payload, tensor_view<gradient, space> piece, Add... add) {
       inner_.decode(payload, piece, add...);
@@ -2337,13 +4543,13 @@ struct error_feedback {
    private:
     inner_state inner_;
     tensor<gradient, space> residual_;
-    tensor<gradient, space> decoded_;
+    tensor<gradient, space> next_;  // the residual if the step is taken
   };
 };
 
 template <class Inner>
 [[nodiscard]] std::string to_string(error_feedback<Inner> const& c) {
-  auto const inner = to_string(c.inner);  // "compression::top_k{.ratio = 0.01f}"
+  auto const inner = describe(c.inner);  // "compression::top_k{.ratio = 0.01f}"
   return text("compression::error_feedback<", inner.substr(0, inner.find('{')), ">{.inner = ", inner, "}");
 }
 
@@ -2379,8 +4585,6 @@ struct none {
 }  // namespace trireme::compression
 
 // ---- trireme/compression/top_k.hpp
-#include <cmath>
-
 namespace trireme::compression {
 
 /// Only the largest elements of each piece travel, as (index, value) pairs. Wrap it in error_feedback, or what stays
@@ -2563,7 +4767,59 @@ concept dataset = has_sample_count<D> && has_sample_types<D> && has_sample_shape
 
 }  // namespace trireme
 
-// ---- trireme/data/batch.hpp (goes on)
+// ---- trireme/data/any_dataset.hpp (goes on)
+namespace trireme::data {
+
+/// Any dataset behind one type, for code that must not be a template of it.
+///
+/// Bytes   three pointers; borrows the dataset, which must outlive it. One indirect call a batch.
+/// @models trireme::dataset
+class any_dataset {
+ public:
+  template <dataset Dataset>
+  requires(!std::same_as<Dataset, any_dataset>)
+      any_dataset(Dataset const& data)  // NOLINT(google-explicit-constructor): a dataset is any dataset
+      : data_(&data), table_(&table_of<Dataset>) {}
+
+  [[nodiscard]] std::int64_t size() const { return table_->size(data_); }
+  [[nodiscard]] dtype input_type() const { return table_->input_type(data_); }
+  [[nodiscard]] dtype target_type() const { return table_->target_type(data_); }
+  [[nodiscard]] shape input_shape() const { return table_->input_shape(data_); }
+  [[nodiscard]] shape target_shape() const { return table_->target_shape(data_); }
+  void read(std::span<std::int64_t const> ids, void* inputs, void* targets) const {
+    table_->read(data_, ids, inputs, targets);
+  }
+
+ private:
+  struct table {
+    std::int64_t (*size)(void const*);
+    dtype (*input_type)(void const*);
+    dtype (*target_type)(void const*);
+    shape (*input_shape)(void const*);
+    shape (*target_shape)(void const*);
+    void (*read)(void const*, std::span<std::int64_t const>, void*, void*);
+  };
+  template <class Dataset>
+  static Dataset const& as(void const* data) {
+    return *static_cast<Dataset const*>(data);
+  }
+  template <class Dataset>
+  static constexpr table table_of{[](void const* data) { return as<Dataset>(data).size(); },
+                                  [](void const* data) { return as<Dataset>(data).input_type(); },
+                                  [](void const* data) { return as<Dataset>(data).target_type(); },
+                                  [](void const* data) -> shape { return as<Dataset>(data).input_shape(); },
+                                  [](void const* data) -> shape { return as<Dataset>(data).target_shape(); },
+                                  [](void const* data, std::span<std::int64_t const> ids, void* inputs, void* targets) {
+                                    as<Dataset>(data).read(ids, inputs, targets);
+                                  }};
+
+  void const* data_;
+  table const* table_;
+};
+
+}  // namespace trireme::data
+
+// ---- trireme/data/batch.hpp
 namespace trireme::data {
 
 /// A range [first, last) of whole numbers.
@@ -3427,39 +5683,6 @@ struct token_split {
 }
 
 }  // namespace trireme::data
-
-// ---- trireme/contract/parameter.hpp
-namespace trireme {
-
-/// How a parameter starts. Element i of a parameter depends on (seed, name, i) alone, so that every rank and every
-/// sharding starts from the same values.
-struct initial {
-  enum class distribution { zeros, ones, normal, uniform };
-  distribution kind = distribution::zeros;
-  double scale = 0;  ///< standard deviation, or the half width of the uniform distribution
-  friend bool operator==(initial const&, initial const&) = default;
-};
-
-/// What is known of a parameter without its numbers. Two parameters of one name are two uses of one tied tensor.
-struct parameter_info {
-  std::string name;
-  shape extents;
-  initial start;
-  bool decays = true;  ///< whether weight decay applies
-  friend bool operator==(parameter_info const&, parameter_info const&) = default;
-};
-
-/// A parameter as a layer sees it: the layer does not own the memory; the exchange binds and rebinds it.
-///
-/// Each *use* of a tied parameter has a gradient of its own; the exchange adds the uses in order.
-template <class Env>
-struct parameter {
-  parameter_info info;
-  tensor_view<typename Env::param, typename Env::space> value;
-  tensor_view<typename Env::gradient, typename Env::space> gradient;
-};
-
-}  // namespace trireme
 
 // ---- trireme/core/arena.hpp
 namespace trireme {
@@ -4396,1078 +6619,264 @@ struct mlp {
 
 }  // namespace trireme::nn
 
-// ---- trireme/ops/host/attention.hpp
-#include <limits>
-
-// ---- trireme/ops/host/elementwise.hpp
-#include <numbers>
-
-// ---- trireme/ops/host/target.hpp
-// Intrinsics and standard headers are included before a region begins: what a region declares is compiled for its CPU.
-#if defined(__x86_64__) && (defined(__GNUC__) || defined(__clang__))
-#define TRIREME_X86 1
-#include <immintrin.h>
-#else
-#define TRIREME_X86 0
-#endif
-
-// Regions of code for one CPU level, so that a program built with plain -O2 has the fast kernels too and picks them at
-// run time. Inside a region: free functions and function templates only (g++ compiles a lambda or a template declared
-// elsewhere for the baseline), in a namespace named for the level, so that no baseline program ever calls them by
-// overload resolution.
-//
-//     TRIREME_TARGET_AVX2_BEGIN
-//     namespace trireme::ops::detail::avx2 { inline __m256 half(__m256 x) { ... } }
-//     TRIREME_TARGET_END
-#if defined(__clang__)
-#define TRIREME_TARGET_BEGIN_(features) \
-  TRIREME_PRAGMA_(clang attribute push(__attribute__((target(features))), apply_to = function))
-#define TRIREME_TARGET_END TRIREME_PRAGMA_(clang attribute pop)
-#else
-// g++ 12 calls the deliberately undefined operands inside its own intrinsics uninitialised; hence the silence.
-#define TRIREME_TARGET_BEGIN_(features)                           \
-  TRIREME_PRAGMA_(GCC diagnostic push)                            \
-  TRIREME_PRAGMA_(GCC diagnostic ignored "-Wuninitialized")       \
-  TRIREME_PRAGMA_(GCC diagnostic ignored "-Wmaybe-uninitialized") \
-  TRIREME_PRAGMA_(GCC push_options) TRIREME_PRAGMA_(GCC target(features))
-#define TRIREME_TARGET_END TRIREME_PRAGMA_(GCC pop_options) TRIREME_PRAGMA_(GCC diagnostic pop)
-#endif
-#define TRIREME_PRAGMA_(text) _Pragma(#text)
-
-#define TRIREME_TARGET_AVX2_BEGIN TRIREME_TARGET_BEGIN_("avx2,fma,f16c,bmi,bmi2")
-#define TRIREME_TARGET_AVX512_BEGIN \
-  TRIREME_TARGET_BEGIN_("avx2,fma,f16c,bmi,bmi2,avx512f,avx512bw,avx512vl,avx512dq,avx512cd")
-#define TRIREME_TARGET_AVX512_BF16_BEGIN \
-  TRIREME_TARGET_BEGIN_("avx2,fma,f16c,bmi,bmi2,avx512f,avx512bw,avx512vl,avx512dq,avx512cd,avx512bf16")
-
-namespace trireme::ops {
-
-/// What kernels may ask of the CPU; each level contains those before it.
-enum class cpu_level {
-  baseline,     ///< whatever the program was compiled for
-  avx2,         ///< AVX2 and FMA
-  avx512,       ///< AVX-512 F, BW, VL, DQ, CD
-  avx512_bf16,  ///< and the bfloat16 dot product
-};
-
-/// The name of a level, as TRIREME_CPU takes it.
-[[nodiscard]] constexpr std::string_view name_of(cpu_level level) noexcept {
-  switch (level) {
-    case cpu_level::avx2:
-      return "avx2";
-    case cpu_level::avx512:
-      return "avx512";
-    case cpu_level::avx512_bf16:
-      return "avx512_bf16";
-    case cpu_level::baseline:
-      break;
-  }
-  return "baseline";
-}
-
-/// The highest level that this CPU and its operating system have.
-[[nodiscard]] inline cpu_level available() noexcept {
-#if TRIREME_X86
-  __builtin_cpu_init();
-  if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma")) return cpu_level::baseline;
-  bool const avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-                      __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
-                      __builtin_cpu_supports("avx512cd");
-  if (!avx512) return cpu_level::avx2;
-  return __builtin_cpu_supports("avx512bf16") ? cpu_level::avx512_bf16 : cpu_level::avx512;
-#else
-  return cpu_level::baseline;
-#endif
-}
-
-namespace detail {
-
-inline cpu_level level_from_environment() noexcept {
-  char const* value = std::getenv("TRIREME_CPU");
-  std::string_view const name = value == nullptr ? "" : value;
-  for (auto const level : {cpu_level::baseline, cpu_level::avx2, cpu_level::avx512}) {
-    if (name == name_of(level)) return std::min(level, available());
-  }
-  return available();
-}
-
-inline std::atomic<cpu_level>& active_level() noexcept {
-  static std::atomic<cpu_level> level{level_from_environment()};
-  return level;
-}
-
-}  // namespace detail
-
-/// The level that kernels use: the CPU's, unless the environment variable TRIREME_CPU (baseline, avx2, avx512) or the
-/// setter below lowered it.
-[[nodiscard]] inline cpu_level detected() noexcept { return detail::active_level().load(std::memory_order_relaxed); }
-
-/// Uses `level`, or what the CPU has if that is less. For tests and benchmarks, between steps.
-inline void detected(cpu_level level) noexcept {
-  detail::active_level().store(std::min(level, available()), std::memory_order_relaxed);
-}
-
-}  // namespace trireme::ops
-
-// ---- trireme/ops/host/simd.hpp (goes on)
-// Vectors of float lanes, one kind for each CPU level, so that a kernel is written once: a `.inl` file is a set of
-// function templates over the lanes of the namespace TRIREME_LEVEL, and is included once for each level inside that
-// level's region. Kernels contain no lambda (g++ compiles those for the baseline). double runs on the baseline.
-//
-// Multiplications that meet an addition are written as fma(): what a compiler may contract would otherwise differ
-// between the body of a loop and its tail, and an element's result would depend on where a slice begins.
-#define TRIREME_INLINE inline __attribute__((always_inline))
-
-#if TRIREME_X86
-#define TRIREME_LEVEL_AVX2_BEGIN TRIREME_TARGET_AVX2_BEGIN
-#define TRIREME_LEVEL_AVX512_BEGIN TRIREME_TARGET_AVX512_BEGIN
-#define TRIREME_LEVEL_END TRIREME_TARGET_END
-#else
-#define TRIREME_LEVEL_AVX2_BEGIN
-#define TRIREME_LEVEL_AVX512_BEGIN
-#define TRIREME_LEVEL_END
-#endif
-
-/// Unrolls the next loop, whose bounds are constants, so that arrays of lanes live in registers at -O2 too.
-#if defined(__clang__)
-#define TRIREME_UNROLL _Pragma("clang loop unroll(full)")
-#else
-#define TRIREME_UNROLL _Pragma("GCC unroll 32")
-#endif
-
-/// Runs the body for i = 0, width, 2 width, ... < n. `count` is how many lanes are meant: a constant but for the last.
-#define TRIREME_FOR_LANES(F, n, i, count, ...)                            \
-  {                                                                       \
-    std::int64_t i = 0;                                                   \
-    for (constexpr int count = F::width; i + count <= n; i += count) {    \
-      __VA_ARGS__                                                         \
-    }                                                                     \
-    if (int const count = static_cast<int>(n - i); count > 0) __VA_ARGS__ \
-  }
-
-/// Returns `call` from the namespace of the active CPU level; `Fast` is false where only the baseline has the types.
-#define TRIREME_DISPATCH(Fast, ...)                                                                       \
-  do {                                                                                                    \
-    if constexpr (Fast) {                                                                                 \
-      auto const level = ::trireme::ops::detected();                                                      \
-      if (level >= ::trireme::ops::cpu_level::avx512) return ::trireme::ops::detail::avx512::__VA_ARGS__; \
-      if (level >= ::trireme::ops::cpu_level::avx2) return ::trireme::ops::detail::avx2::__VA_ARGS__;     \
-    }                                                                                                     \
-    return ::trireme::ops::detail::baseline::__VA_ARGS__;                                                 \
-  } while (false)
-
+// ---- trireme/ops/host/detail/product_types.hpp
 namespace trireme::ops::detail {
 
-/// Whether float lanes can hold elements of these types.
-template <class... T>
-inline constexpr bool fits_float = ((std::is_same_v<T, float> || std::is_same_v<T, bfloat16>)&&...);
-
-/// Whether some kind of lanes holds T: integers are left to plain loops.
-template <class T>
-inline constexpr bool arithmetic_lanes = std::is_floating_point_v<T> || std::is_same_v<T, bfloat16>;
-
-/// One lane of Real.
-template <class Real>
-struct lane {
-  using real = Real;
-  static constexpr int width = 1;
-  Real v;
-
-  static lane all(Real x) { return {x}; }
-  template <class T>
-  static lane load(T const* p) {
-    return {static_cast<Real>(*p)};
+/// Memory that only grows, so that the second step of a training finds it large enough.
+class growing_buffer {
+ public:
+  growing_buffer() = default;
+  growing_buffer(growing_buffer&& other) noexcept
+      : address_(std::exchange(other.address_, nullptr)), bytes_(std::exchange(other.bytes_, 0)) {}
+  growing_buffer& operator=(growing_buffer&& other) noexcept {
+    std::swap(address_, other.address_);
+    std::swap(bytes_, other.bytes_);
+    return *this;
   }
+  ~growing_buffer() { release(); }
+
+  /// At least `count` elements; what was there before may be lost.
   template <class T>
-  static lane load(T const* p, int) {
-    return load(p);
-  }
-  template <class T>
-  void store(T* p) const {
-    if constexpr (std::is_same_v<T, bfloat16>) {
-      *p = bfloat16(static_cast<float>(v));
-    } else {
-      *p = static_cast<T>(v);
+  [[nodiscard]] T* take(std::int64_t count) {
+    auto const bytes = static_cast<std::size_t>(count) * sizeof(T);
+    if (bytes > bytes_) {
+      release();
+      address_ = host::allocate(bytes);
+      bytes_ = bytes;
     }
+    return static_cast<T*>(address_);
   }
-  template <class T>
-  void store(T* p, int) const {
-    store(p);
+  [[nodiscard]] std::size_t bytes() const noexcept { return bytes_; }
+
+ private:
+  void release() noexcept {
+    if (address_ != nullptr) host::deallocate(address_, bytes_);
+    address_ = nullptr;
+    bytes_ = 0;
   }
-  friend lane operator+(lane a, lane b) { return {a.v + b.v}; }
-  friend lane operator-(lane a, lane b) { return {a.v - b.v}; }
-  friend lane operator*(lane a, lane b) { return {a.v * b.v}; }
-  friend lane operator/(lane a, lane b) { return {a.v / b.v}; }
-  friend lane fma(lane a, lane b, lane c) {
-#if defined(__FMA__)
-    return {std::fma(a.v, b.v, c.v)};
-#else
-    return {a.v * b.v + c.v};
-#endif
-  }
-  friend lane max(lane a, lane b) { return {a.v > b.v ? a.v : b.v}; }
-  friend lane min(lane a, lane b) { return {a.v < b.v ? a.v : b.v}; }
-  friend lane sqrt(lane a) { return {std::sqrt(a.v)}; }
-  friend lane magnitude(lane a) { return {std::fabs(a.v)}; }
-  friend lane round(lane a) { return {std::nearbyint(a.v)}; }
-  friend lane power_of_two(lane a) {
-    if (!(a.v >= -127)) return a;  // NaN
-    return {std::bit_cast<float>(static_cast<std::uint32_t>(static_cast<std::int32_t>(a.v) + 127) << 23)};
-  }
-  friend lane where_less(lane a, lane b, lane yes, lane no) { return {a.v < b.v ? yes.v : no.v}; }
-  friend lane first(int count, lane yes, lane no) { return count > 0 ? yes : no; }
-  friend Real sum(lane a) { return a.v; }
-  friend Real largest(lane a) { return a.v; }
+  void* address_ = nullptr;
+  std::size_t bytes_ = 0;
 };
 
-namespace baseline {
-template <class... T>
-using lanes_for = lane<std::conditional_t<(std::is_same_v<T, double> || ...), double, float>>;
-}  // namespace baseline
+/// One inner kernel call: c (rows of a kernel, columns of a kernel) = or += a b, all of it, without edges.
+struct tile_job {
+  char const* a;         // element (row, step) is at a + row * a_row + step * a_step
+  std::ptrdiff_t a_row;  // bytes
+  std::ptrdiff_t a_step;
+  char const* b;       // packed: `columns` elements a step
+  std::int64_t steps;  // of one element, or of a pair of bfloat16
+  float* c;
+  std::int64_t c_row;  // elements
+  bool accumulate;
+  char const* ahead[2];  // tiles that the epilogue will touch: fetched during the k loop
+  std::ptrdiff_t ahead_row[2];
+};
+
+/// What happens to a tile of sums on its way out. Matrices are those of the whole product; `ld` is their row length.
+template <class T>
+struct store_rule {
+  T* y = nullptr;
+  std::int64_t ld = 0;
+  T const* bias = nullptr;
+  activation act = activation::none;
+  T* keep = nullptr;            // gets the value before the activation
+  T const* residual = nullptr;  // added last
+  T const* slope_at = nullptr;  // multiplies by act' there (then act is not applied)
+  bool accumulate = false;
+  [[nodiscard]] bool plain() const noexcept {
+    return bias == nullptr && act == activation::none && keep == nullptr && residual == nullptr && !accumulate;
+  }
+};
+
+/// Sums (rows, columns) that belong at (row, column) of the product.
+template <class T>
+struct store_job {
+  store_rule<T> const* rule;
+  accumulate_t<T> const* sums;
+  std::int64_t sums_row;
+  std::int64_t row;
+  std::int64_t column;
+  std::int64_t rows;
+  std::int64_t columns;
+};
+
+/// The kernels of one CPU level, as the loops around them see them.
+struct product_kernels {
+  cpu_level level;
+  int rows;
+  int columns;
+  int small_rows;  // of a second kernel, for what is left of a matrix
+  int panel;       // elements a step of packed left operands: `rows` rounded up to whole cache lines or halves
+  bool pairs;      // operands are pairs of bfloat16 along k, not floats
+  void (*tile)(tile_job const&);
+  void (*small_tile)(tile_job const&);
+  void (*store_float)(store_job<float> const&);
+  void (*store_bfloat16)(store_job<bfloat16> const&);
+};
+
 }  // namespace trireme::ops::detail
 
+// ---- trireme/ops/host/detail/product_packing.hpp (goes on)
+// Packing for the vector kernels: a panel holds `width` columns of a matrix, step after step, so that a kernel reads it
+// front to back. A step is one float a column, or (for bfloat16 products) a pair of neighbours along k in one word.
+// SSE2, which every x86-64 has, is enough: packing is bound by memory.
+namespace trireme::ops::detail {
+
 #if TRIREME_X86
-TRIREME_TARGET_AVX2_BEGIN
-namespace trireme::ops::detail::avx2 {
-
-struct lanes {
-  using real = float;
-  static constexpr int width = 8;
-  __m256 v;
-
-  static TRIREME_INLINE __m256i mask(int count) {
-    return _mm256_cmpgt_epi32(_mm256_set1_epi32(count), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
+/// A panel without edges.
+template <int Width>
+TRIREME_INLINE void copy_rows(float* panel, float const* source, std::int64_t ld, std::int64_t k) {
+  for (std::int64_t step = 0; step < k; ++step, panel += Width, source += ld) {
+    TRIREME_UNROLL
+    for (int j = 0; j < Width; j += 4) _mm_storeu_ps(panel + j, _mm_loadu_ps(source + j));
   }
-  static TRIREME_INLINE __m256 widen(__m128i bits) {
-    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(bits), 16));
-  }
-  // The same rounding as bfloat16's constructor, denormals included (which the instruction for it would flush).
-  static TRIREME_INLINE __m128i narrow(__m256 x) {
-    __m256i const bits = _mm256_castps_si256(x);
-    __m256i const odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
-    __m256i const near = _mm256_add_epi32(_mm256_add_epi32(bits, _mm256_set1_epi32(0x7fff)), odd);
-    __m256i const nan = _mm256_or_si256(bits, _mm256_set1_epi32(0x400000));
-    __m256i const is_nan = _mm256_castps_si256(_mm256_cmp_ps(x, x, _CMP_UNORD_Q));
-    __m256i const high = _mm256_srli_epi32(_mm256_blendv_epi8(near, nan, is_nan), 16);
-    return _mm_packus_epi32(_mm256_castsi256_si128(high), _mm256_extracti128_si256(high, 1));
-  }
-  static TRIREME_INLINE lanes all(float x) { return {_mm256_set1_ps(x)}; }
-  static TRIREME_INLINE lanes load(float const* p) { return {_mm256_loadu_ps(p)}; }
-  static TRIREME_INLINE lanes load(bfloat16 const* p) {
-    return {widen(_mm_loadu_si128(reinterpret_cast<__m128i const*>(p)))};
-  }
-  static TRIREME_INLINE lanes load(float const* p, int count) {
-    return count == width ? load(p) : lanes{_mm256_maskload_ps(p, mask(count))};
-  }
-  static TRIREME_INLINE lanes load(bfloat16 const* p, int count) {
-    if (count == width) return load(p);
-    bfloat16 part[width] = {};
-    std::memcpy(part, p, static_cast<std::size_t>(count) * sizeof(bfloat16));
-    return load(part);
-  }
-  TRIREME_INLINE void store(float* p) const { _mm256_storeu_ps(p, v); }
-  TRIREME_INLINE void store(bfloat16* p) const { _mm_storeu_si128(reinterpret_cast<__m128i*>(p), narrow(v)); }
-  TRIREME_INLINE void store(float* p, int count) const {
-    count == width ? store(p) : _mm256_maskstore_ps(p, mask(count), v);
-  }
-  TRIREME_INLINE void store(bfloat16* p, int count) const {
-    if (count == width) return store(p);
-    bfloat16 part[width];
-    store(part);
-    std::memcpy(static_cast<void*>(p), part, static_cast<std::size_t>(count) * sizeof(bfloat16));
-  }
-};
-
-TRIREME_INLINE lanes operator+(lanes a, lanes b) { return {_mm256_add_ps(a.v, b.v)}; }
-TRIREME_INLINE lanes operator-(lanes a, lanes b) { return {_mm256_sub_ps(a.v, b.v)}; }
-TRIREME_INLINE lanes operator*(lanes a, lanes b) { return {_mm256_mul_ps(a.v, b.v)}; }
-TRIREME_INLINE lanes operator/(lanes a, lanes b) { return {_mm256_div_ps(a.v, b.v)}; }
-TRIREME_INLINE lanes fma(lanes a, lanes b, lanes c) { return {_mm256_fmadd_ps(a.v, b.v, c.v)}; }
-// The second operand is returned if one is NaN, as a > b ? a : b does.
-TRIREME_INLINE lanes max(lanes a, lanes b) { return {_mm256_max_ps(a.v, b.v)}; }
-TRIREME_INLINE lanes min(lanes a, lanes b) { return {_mm256_min_ps(a.v, b.v)}; }
-TRIREME_INLINE lanes sqrt(lanes a) { return {_mm256_sqrt_ps(a.v)}; }
-TRIREME_INLINE lanes magnitude(lanes a) { return {_mm256_andnot_ps(_mm256_set1_ps(-0.0F), a.v)}; }
-TRIREME_INLINE lanes round(lanes a) { return {_mm256_round_ps(a.v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)}; }
-TRIREME_INLINE lanes power_of_two(lanes a) {
-  __m256i const biased = _mm256_add_epi32(_mm256_cvtps_epi32(a.v), _mm256_set1_epi32(127));
-  return {_mm256_castsi256_ps(_mm256_slli_epi32(biased, 23))};
-}
-TRIREME_INLINE lanes where_less(lanes a, lanes b, lanes yes, lanes no) {
-  return {_mm256_blendv_ps(no.v, yes.v, _mm256_cmp_ps(a.v, b.v, _CMP_LT_OQ))};
-}
-TRIREME_INLINE lanes first(int count, lanes yes, lanes no) {
-  if (count >= lanes::width) return yes;
-  return {_mm256_blendv_ps(no.v, yes.v, _mm256_castsi256_ps(lanes::mask(count)))};
-}
-TRIREME_INLINE float sum(lanes a) {
-  __m128 x = _mm_add_ps(_mm256_castps256_ps128(a.v), _mm256_extractf128_ps(a.v, 1));
-  x = _mm_add_ps(x, _mm_movehl_ps(x, x));
-  return _mm_cvtss_f32(_mm_add_ss(x, _mm_movehdup_ps(x)));
-}
-TRIREME_INLINE float largest(lanes a) {
-  __m128 x = _mm_max_ps(_mm256_castps256_ps128(a.v), _mm256_extractf128_ps(a.v, 1));
-  x = _mm_max_ps(x, _mm_movehl_ps(x, x));
-  return _mm_cvtss_f32(_mm_max_ss(x, _mm_movehdup_ps(x)));
-}
-
-template <class... T>
-using lanes_for = lanes;
-
-}  // namespace trireme::ops::detail::avx2
-TRIREME_TARGET_END
-
-TRIREME_TARGET_AVX512_BEGIN
-namespace trireme::ops::detail::avx512 {
-
-struct lanes {
-  using real = float;
-  static constexpr int width = 16;
-  __m512 v;
-
-  static TRIREME_INLINE __mmask16 mask(int count) {
-    return static_cast<__mmask16>(count <= 0 ? 0U : count >= width ? 0xffffU : (1U << count) - 1U);
-  }
-  static TRIREME_INLINE __m512 widen(__m256i bits) {
-    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(bits), 16));
-  }
-  // The same rounding as bfloat16's constructor, denormals included (which the instruction for it would flush).
-  static TRIREME_INLINE __m256i narrow(__m512 x) {
-    __m512i const bits = _mm512_castps_si512(x);
-    __m512i const odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
-    __m512i const near = _mm512_add_epi32(_mm512_add_epi32(bits, _mm512_set1_epi32(0x7fff)), odd);
-    __mmask16 const is_nan = _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q);
-    __m512i const kept = _mm512_mask_or_epi32(near, is_nan, bits, _mm512_set1_epi32(0x400000));
-    return _mm512_cvtepi32_epi16(_mm512_srli_epi32(kept, 16));
-  }
-  static TRIREME_INLINE lanes all(float x) { return {_mm512_set1_ps(x)}; }
-  static TRIREME_INLINE lanes load(float const* p) { return {_mm512_loadu_ps(p)}; }
-  static TRIREME_INLINE lanes load(bfloat16 const* p) {
-    return {widen(_mm256_loadu_si256(reinterpret_cast<__m256i const*>(p)))};
-  }
-  static TRIREME_INLINE lanes load(float const* p, int count) {
-    return count == width ? load(p) : lanes{_mm512_maskz_loadu_ps(mask(count), p)};
-  }
-  static TRIREME_INLINE lanes load(bfloat16 const* p, int count) {
-    return count == width ? load(p) : lanes{widen(_mm256_maskz_loadu_epi16(mask(count), p))};
-  }
-  TRIREME_INLINE void store(float* p) const { _mm512_storeu_ps(p, v); }
-  TRIREME_INLINE void store(bfloat16* p) const { _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), narrow(v)); }
-  TRIREME_INLINE void store(float* p, int count) const {
-    count == width ? store(p) : _mm512_mask_storeu_ps(p, mask(count), v);
-  }
-  TRIREME_INLINE void store(bfloat16* p, int count) const {
-    count == width ? store(p) : _mm256_mask_storeu_epi16(p, mask(count), narrow(v));
-  }
-};
-
-TRIREME_INLINE lanes operator+(lanes a, lanes b) { return {_mm512_add_ps(a.v, b.v)}; }
-TRIREME_INLINE lanes operator-(lanes a, lanes b) { return {_mm512_sub_ps(a.v, b.v)}; }
-TRIREME_INLINE lanes operator*(lanes a, lanes b) { return {_mm512_mul_ps(a.v, b.v)}; }
-TRIREME_INLINE lanes operator/(lanes a, lanes b) { return {_mm512_div_ps(a.v, b.v)}; }
-TRIREME_INLINE lanes fma(lanes a, lanes b, lanes c) { return {_mm512_fmadd_ps(a.v, b.v, c.v)}; }
-// The second operand is returned if one is NaN, as a > b ? a : b does.
-TRIREME_INLINE lanes max(lanes a, lanes b) { return {_mm512_max_ps(a.v, b.v)}; }
-TRIREME_INLINE lanes min(lanes a, lanes b) { return {_mm512_min_ps(a.v, b.v)}; }
-TRIREME_INLINE lanes sqrt(lanes a) { return {_mm512_sqrt_ps(a.v)}; }
-TRIREME_INLINE lanes magnitude(lanes a) { return {_mm512_andnot_ps(_mm512_set1_ps(-0.0F), a.v)}; }
-TRIREME_INLINE lanes round(lanes a) {
-  return {_mm512_roundscale_ps(a.v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)};
-}
-TRIREME_INLINE lanes power_of_two(lanes a) {
-  __m512i const biased = _mm512_add_epi32(_mm512_cvtps_epi32(a.v), _mm512_set1_epi32(127));
-  return {_mm512_castsi512_ps(_mm512_slli_epi32(biased, 23))};
-}
-TRIREME_INLINE lanes where_less(lanes a, lanes b, lanes yes, lanes no) {
-  return {_mm512_mask_blend_ps(_mm512_cmp_ps_mask(a.v, b.v, _CMP_LT_OQ), no.v, yes.v)};
-}
-TRIREME_INLINE lanes first(int count, lanes yes, lanes no) {
-  if (count >= lanes::width) return yes;
-  return {_mm512_mask_blend_ps(lanes::mask(count), no.v, yes.v)};
-}
-// Folded in halves, as the AVX2 lanes are.
-TRIREME_INLINE float sum(lanes a) {
-  __m256 const half = _mm256_add_ps(_mm512_castps512_ps256(a.v), _mm512_extractf32x8_ps(a.v, 1));
-  __m128 x = _mm_add_ps(_mm256_castps256_ps128(half), _mm256_extractf128_ps(half, 1));
-  x = _mm_add_ps(x, _mm_movehl_ps(x, x));
-  return _mm_cvtss_f32(_mm_add_ss(x, _mm_movehdup_ps(x)));
-}
-TRIREME_INLINE float largest(lanes a) {
-  __m256 const half = _mm256_max_ps(_mm512_castps512_ps256(a.v), _mm512_extractf32x8_ps(a.v, 1));
-  __m128 x = _mm_max_ps(_mm256_castps256_ps128(half), _mm256_extractf128_ps(half, 1));
-  x = _mm_max_ps(x, _mm_movehl_ps(x, x));
-  return _mm_cvtss_f32(_mm_max_ss(x, _mm_movehdup_ps(x)));
-}
-
-template <class... T>
-using lanes_for = lanes;
-
-}  // namespace trireme::ops::detail::avx512
-TRIREME_TARGET_END
-
-#else  // Another architecture: the levels exist by name, and are never picked.
-namespace trireme::ops::detail::avx2 {
-using baseline::lanes_for;
-}
-namespace trireme::ops::detail::avx512 {
-using baseline::lanes_for;
 }
 #endif
 
-#define TRIREME_LEVEL baseline
-
-// ---- trireme/ops/host/detail/simd_math.inl
-// Elementary functions on lanes; included once for each CPU level (see simd.hpp). In double they are libm's.
-namespace trireme::ops::detail::TRIREME_LEVEL {
-
-/// exp(x) to 2 ulp: x = n ln 2 + r, a polynomial in r, times 2^n. 0 below -87.3, infinity above 88.3; NaN stays NaN.
-template <class F>
-TRIREME_INLINE F exp(F x) {
-  if constexpr (sizeof(typename F::real) == 8) {
-    return {std::exp(x.v)};
-  } else {
-    x = max(F::all(-88.0F), min(F::all(89.0F), x));
-    F const n = round(x * F::all(1.44269504F));
-    F const r = fma(n, F::all(2.12194440e-4F), fma(n, F::all(-0.693359375F), x));
-    F p = F::all(1.9875691500e-4F);
-    p = fma(p, r, F::all(1.3981999507e-3F));
-    p = fma(p, r, F::all(8.3334519073e-3F));
-    p = fma(p, r, F::all(4.1665795894e-2F));
-    p = fma(p, r, F::all(1.6666665459e-1F));
-    p = fma(p, r, F::all(5.0000001201e-1F));
-    p = fma(p * r, r, r) + F::all(1.0F);
-    return p * power_of_two(n);
+/// Columns of a row-major matrix, its rows being the steps: panel (k, width) from source (k, ld), `columns` wide.
+inline void pack_across(float* panel, float const* source, std::int64_t ld, std::int64_t k, int width, int columns) {
+#if TRIREME_X86
+  if (columns == width && width == 32) return copy_rows<32>(panel, source, ld, k);
+  if (columns == width && width == 16) return copy_rows<16>(panel, source, ld, k);
+  if (columns == width && width == 8) return copy_rows<8>(panel, source, ld, k);
+#endif
+  auto const bytes = static_cast<std::size_t>(columns) * sizeof(float);
+  for (std::int64_t step = 0; step < k; ++step, panel += width, source += ld) {
+    std::memcpy(panel, source, bytes);
+    for (int j = columns; j < width; ++j) panel[j] = 0;
   }
 }
-
-/// tanh(x) to 4 ulp: a polynomial near 0, where 1 - 2 / (exp(2x) + 1) cancels.
-template <class F>
-TRIREME_INLINE F tanh(F x) {
-  if constexpr (sizeof(typename F::real) == 8) {
-    return {std::tanh(x.v)};
-  } else {
-    F const a = magnitude(x);
-    F const far = F::all(1.0F) - F::all(2.0F) / (exp(a + a) + F::all(1.0F));
-    F const signed_far = where_less(x, F::all(0.0F), F::all(0.0F) - far, far);
-    F const z = x * x;
-    F p = F::all(-5.70498872745e-3F);
-    p = fma(p, z, F::all(2.06390887954e-2F));
-    p = fma(p, z, F::all(-5.37397155531e-2F));
-    p = fma(p, z, F::all(1.33314422036e-1F));
-    p = fma(p, z, F::all(-3.33332819422e-1F));
-    return where_less(a, F::all(0.625F), fma(p * z, x, x), signed_far);
-  }
-}
-
-/// 1 / (1 + exp(-2 u)), u = sqrt(2 / pi) (x + 0.044715 x^3): (1 + tanh u) / 2 without its cancellation.
-template <class F>
-TRIREME_INLINE F gelu_gate(F x) {
-  using real = typename F::real;
-  constexpr real twice = static_cast<real>(-2 * 0.79788456080286535588);
-  F const u = x * fma(x * x, F::all(static_cast<real>(0.044715) * twice), F::all(twice));
-  return F::all(1) / (F::all(1) + exp(u));
-}
-
-/// GPT-2's GELU: x (1 + tanh u) / 2.
-template <class F>
-TRIREME_INLINE F gelu(F x) {
-  return x * gelu_gate(x);
-}
-
-/// Its derivative: g + x g (1 - g) 2 u'(x), which is 0 or 1 to the last bit beyond +-10.
-template <class F>
-TRIREME_INLINE F gelu_derivative(F x) {
-  using real = typename F::real;
-  x = max(F::all(-10), min(F::all(10), x));
-  constexpr real twice = static_cast<real>(2 * 0.79788456080286535588);
-  F const g = gelu_gate(x);
-  F const slope = fma(x * x, F::all(static_cast<real>(3 * 0.044715) * twice), F::all(twice));
-  return fma(x * slope, g * (F::all(1) - g), g);
-}
-
-/// act(x), and act'(x) from x.
-template <class F>
-TRIREME_INLINE F activated(F x, activation act) {
-  switch (act) {
-    case activation::gelu:
-      return gelu(x);
-    case activation::tanh:
-      return tanh(x);
-    case activation::relu:
-      return max(F::all(0), x);
-    case activation::none:
-      break;
-  }
-  return x;
-}
-template <class F>
-TRIREME_INLINE F activation_slope(F x, activation act) {
-  switch (act) {
-    case activation::gelu:
-      return gelu_derivative(x);
-    case activation::tanh: {
-      F const y = tanh(x);
-      return F::all(1) - y * y;
+inline void pack_across(float* panel, bfloat16 const* source, std::int64_t ld, std::int64_t k, int width, int columns) {
+  for (std::int64_t step = 0; step < k; ++step, panel += width, source += ld) {
+    int j = 0;
+#if TRIREME_X86
+    for (; j + 8 <= columns; j += 8) {
+      __m128i const bits = _mm_loadu_si128(reinterpret_cast<__m128i const*>(source + j));
+      __m128i const zero = _mm_setzero_si128();
+      _mm_storeu_si128(reinterpret_cast<__m128i*>(panel + j), _mm_unpacklo_epi16(zero, bits));
+      _mm_storeu_si128(reinterpret_cast<__m128i*>(panel + j + 4), _mm_unpackhi_epi16(zero, bits));
     }
-    case activation::relu:
-      return where_less(F::all(0), x, F::all(1), F::all(0));
-    case activation::none:
-      break;
-  }
-  return F::all(1);
-}
-
-}  // namespace trireme::ops::detail::TRIREME_LEVEL
-
-// ---- trireme/ops/host/simd.hpp (goes on)
-#undef TRIREME_LEVEL
-TRIREME_LEVEL_AVX2_BEGIN
-#define TRIREME_LEVEL avx2
-
-// ---- trireme/ops/host/detail/simd_math.inl
-// Elementary functions on lanes; included once for each CPU level (see simd.hpp). In double they are libm's.
-namespace trireme::ops::detail::TRIREME_LEVEL {
-
-/// exp(x) to 2 ulp: x = n ln 2 + r, a polynomial in r, times 2^n. 0 below -87.3, infinity above 88.3; NaN stays NaN.
-template <class F>
-TRIREME_INLINE F exp(F x) {
-  if constexpr (sizeof(typename F::real) == 8) {
-    return {std::exp(x.v)};
-  } else {
-    x = max(F::all(-88.0F), min(F::all(89.0F), x));
-    F const n = round(x * F::all(1.44269504F));
-    F const r = fma(n, F::all(2.12194440e-4F), fma(n, F::all(-0.693359375F), x));
-    F p = F::all(1.9875691500e-4F);
-    p = fma(p, r, F::all(1.3981999507e-3F));
-    p = fma(p, r, F::all(8.3334519073e-3F));
-    p = fma(p, r, F::all(4.1665795894e-2F));
-    p = fma(p, r, F::all(1.6666665459e-1F));
-    p = fma(p, r, F::all(5.0000001201e-1F));
-    p = fma(p * r, r, r) + F::all(1.0F);
-    return p * power_of_two(n);
+#endif
+    for (; j < columns; ++j) panel[j] = static_cast<float>(source[j]);
+    for (; j < width; ++j) panel[j] = 0;
   }
 }
 
-/// tanh(x) to 4 ulp: a polynomial near 0, where 1 - 2 / (exp(2x) + 1) cancels.
-template <class F>
-TRIREME_INLINE F tanh(F x) {
-  if constexpr (sizeof(typename F::real) == 8) {
-    return {std::tanh(x.v)};
-  } else {
-    F const a = magnitude(x);
-    F const far = F::all(1.0F) - F::all(2.0F) / (exp(a + a) + F::all(1.0F));
-    F const signed_far = where_less(x, F::all(0.0F), F::all(0.0F) - far, far);
-    F const z = x * x;
-    F p = F::all(-5.70498872745e-3F);
-    p = fma(p, z, F::all(2.06390887954e-2F));
-    p = fma(p, z, F::all(-5.37397155531e-2F));
-    p = fma(p, z, F::all(1.33314422036e-1F));
-    p = fma(p, z, F::all(-3.33332819422e-1F));
-    return where_less(a, F::all(0.625F), fma(p * z, x, x), signed_far);
-  }
+[[nodiscard]] inline std::uint32_t bfloat16_pair(bfloat16 low, bfloat16 high) noexcept {
+  return static_cast<std::uint32_t>(low.bits) | (static_cast<std::uint32_t>(high.bits) << 16);
 }
 
-/// 1 / (1 + exp(-2 u)), u = sqrt(2 / pi) (x + 0.044715 x^3): (1 + tanh u) / 2 without its cancellation.
-template <class F>
-TRIREME_INLINE F gelu_gate(F x) {
-  using real = typename F::real;
-  constexpr real twice = static_cast<real>(-2 * 0.79788456080286535588);
-  F const u = x * fma(x * x, F::all(static_cast<real>(0.044715) * twice), F::all(twice));
-  return F::all(1) / (F::all(1) + exp(u));
-}
-
-/// GPT-2's GELU: x (1 + tanh u) / 2.
-template <class F>
-TRIREME_INLINE F gelu(F x) {
-  return x * gelu_gate(x);
-}
-
-/// Its derivative: g + x g (1 - g) 2 u'(x), which is 0 or 1 to the last bit beyond +-10.
-template <class F>
-TRIREME_INLINE F gelu_derivative(F x) {
-  using real = typename F::real;
-  x = max(F::all(-10), min(F::all(10), x));
-  constexpr real twice = static_cast<real>(2 * 0.79788456080286535588);
-  F const g = gelu_gate(x);
-  F const slope = fma(x * x, F::all(static_cast<real>(3 * 0.044715) * twice), F::all(twice));
-  return fma(x * slope, g * (F::all(1) - g), g);
-}
-
-/// act(x), and act'(x) from x.
-template <class F>
-TRIREME_INLINE F activated(F x, activation act) {
-  switch (act) {
-    case activation::gelu:
-      return gelu(x);
-    case activation::tanh:
-      return tanh(x);
-    case activation::relu:
-      return max(F::all(0), x);
-    case activation::none:
-      break;
-  }
-  return x;
-}
-template <class F>
-TRIREME_INLINE F activation_slope(F x, activation act) {
-  switch (act) {
-    case activation::gelu:
-      return gelu_derivative(x);
-    case activation::tanh: {
-      F const y = tanh(x);
-      return F::all(1) - y * y;
+/// The same in pairs: step s of the panel holds rows 2 s and 2 s + 1; an odd last row is paired with zeros.
+inline void pack_across(std::uint32_t* panel, bfloat16 const* source, std::int64_t ld, std::int64_t k, int width,
+                        int columns) {
+  for (std::int64_t row = 0; row < k; row += 2, panel += width) {
+    bfloat16 const* const low = source + row * ld;
+    bfloat16 const* const high = low + ld;
+    bool const both = row + 1 < k;
+    int j = 0;
+#if TRIREME_X86
+    for (; j + 8 <= columns; j += 8) {
+      __m128i const a = _mm_loadu_si128(reinterpret_cast<__m128i const*>(low + j));
+      __m128i const b = both ? _mm_loadu_si128(reinterpret_cast<__m128i const*>(high + j)) : _mm_setzero_si128();
+      _mm_storeu_si128(reinterpret_cast<__m128i*>(panel + j), _mm_unpacklo_epi16(a, b));
+      _mm_storeu_si128(reinterpret_cast<__m128i*>(panel + j + 4), _mm_unpackhi_epi16(a, b));
     }
-    case activation::relu:
-      return where_less(F::all(0), x, F::all(1), F::all(0));
-    case activation::none:
-      break;
-  }
-  return F::all(1);
-}
-
-}  // namespace trireme::ops::detail::TRIREME_LEVEL
-
-// ---- trireme/ops/host/simd.hpp (goes on)
-#undef TRIREME_LEVEL
-TRIREME_LEVEL_END
-TRIREME_LEVEL_AVX512_BEGIN
-#define TRIREME_LEVEL avx512
-
-// ---- trireme/ops/host/detail/simd_math.inl
-// Elementary functions on lanes; included once for each CPU level (see simd.hpp). In double they are libm's.
-namespace trireme::ops::detail::TRIREME_LEVEL {
-
-/// exp(x) to 2 ulp: x = n ln 2 + r, a polynomial in r, times 2^n. 0 below -87.3, infinity above 88.3; NaN stays NaN.
-template <class F>
-TRIREME_INLINE F exp(F x) {
-  if constexpr (sizeof(typename F::real) == 8) {
-    return {std::exp(x.v)};
-  } else {
-    x = max(F::all(-88.0F), min(F::all(89.0F), x));
-    F const n = round(x * F::all(1.44269504F));
-    F const r = fma(n, F::all(2.12194440e-4F), fma(n, F::all(-0.693359375F), x));
-    F p = F::all(1.9875691500e-4F);
-    p = fma(p, r, F::all(1.3981999507e-3F));
-    p = fma(p, r, F::all(8.3334519073e-3F));
-    p = fma(p, r, F::all(4.1665795894e-2F));
-    p = fma(p, r, F::all(1.6666665459e-1F));
-    p = fma(p, r, F::all(5.0000001201e-1F));
-    p = fma(p * r, r, r) + F::all(1.0F);
-    return p * power_of_two(n);
+#endif
+    for (; j < columns; ++j) panel[j] = bfloat16_pair(low[j], both ? high[j] : bfloat16{});
+    for (; j < width; ++j) panel[j] = 0;
   }
 }
 
-/// tanh(x) to 4 ulp: a polynomial near 0, where 1 - 2 / (exp(2x) + 1) cancels.
-template <class F>
-TRIREME_INLINE F tanh(F x) {
-  if constexpr (sizeof(typename F::real) == 8) {
-    return {std::tanh(x.v)};
-  } else {
-    F const a = magnitude(x);
-    F const far = F::all(1.0F) - F::all(2.0F) / (exp(a + a) + F::all(1.0F));
-    F const signed_far = where_less(x, F::all(0.0F), F::all(0.0F) - far, far);
-    F const z = x * x;
-    F p = F::all(-5.70498872745e-3F);
-    p = fma(p, z, F::all(2.06390887954e-2F));
-    p = fma(p, z, F::all(-5.37397155531e-2F));
-    p = fma(p, z, F::all(1.33314422036e-1F));
-    p = fma(p, z, F::all(-3.33332819422e-1F));
-    return where_less(a, F::all(0.625F), fma(p * z, x, x), signed_far);
-  }
+/// One word of a panel from row-major data whose rows are the columns of the panel.
+inline float word_along(float const* row, std::int64_t step, std::int64_t, float*) { return row[step]; }
+inline float word_along(bfloat16 const* row, std::int64_t step, std::int64_t, float*) {
+  return static_cast<float>(row[step]);
+}
+inline std::uint32_t word_along(bfloat16 const* row, std::int64_t step, std::int64_t k, std::uint32_t*) {
+  return bfloat16_pair(row[2 * step], 2 * step + 1 < k ? row[2 * step + 1] : bfloat16{});
 }
 
-/// 1 / (1 + exp(-2 u)), u = sqrt(2 / pi) (x + 0.044715 x^3): (1 + tanh u) / 2 without its cancellation.
-template <class F>
-TRIREME_INLINE F gelu_gate(F x) {
-  using real = typename F::real;
-  constexpr real twice = static_cast<real>(-2 * 0.79788456080286535588);
-  F const u = x * fma(x * x, F::all(static_cast<real>(0.044715) * twice), F::all(twice));
-  return F::all(1) / (F::all(1) + exp(u));
+#if TRIREME_X86
+/// Four steps of one row as floats or words.
+inline __m128 words_along(float const* row, std::int64_t step, float*) { return _mm_loadu_ps(row + step); }
+inline __m128 words_along(bfloat16 const* row, std::int64_t step, float*) {
+  __m128i const bits = _mm_loadl_epi64(reinterpret_cast<__m128i const*>(row + step));
+  return _mm_castsi128_ps(_mm_unpacklo_epi16(_mm_setzero_si128(), bits));
 }
+inline __m128 words_along(bfloat16 const* row, std::int64_t step, std::uint32_t*) {
+  return _mm_castsi128_ps(_mm_loadu_si128(reinterpret_cast<__m128i const*>(row + 2 * step)));
+}
+#endif
 
-/// GPT-2's GELU: x (1 + tanh u) / 2.
-template <class F>
-TRIREME_INLINE F gelu(F x) {
-  return x * gelu_gate(x);
-}
-
-/// Its derivative: g + x g (1 - g) 2 u'(x), which is 0 or 1 to the last bit beyond +-10.
-template <class F>
-TRIREME_INLINE F gelu_derivative(F x) {
-  using real = typename F::real;
-  x = max(F::all(-10), min(F::all(10), x));
-  constexpr real twice = static_cast<real>(2 * 0.79788456080286535588);
-  F const g = gelu_gate(x);
-  F const slope = fma(x * x, F::all(static_cast<real>(3 * 0.044715) * twice), F::all(twice));
-  return fma(x * slope, g * (F::all(1) - g), g);
-}
-
-/// act(x), and act'(x) from x.
-template <class F>
-TRIREME_INLINE F activated(F x, activation act) {
-  switch (act) {
-    case activation::gelu:
-      return gelu(x);
-    case activation::tanh:
-      return tanh(x);
-    case activation::relu:
-      return max(F::all(0), x);
-    case activation::none:
-      break;
-  }
-  return x;
-}
-template <class F>
-TRIREME_INLINE F activation_slope(F x, activation act) {
-  switch (act) {
-    case activation::gelu:
-      return gelu_derivative(x);
-    case activation::tanh: {
-      F const y = tanh(x);
-      return F::all(1) - y * y;
+/// Columns of a transposed matrix: panel (k, width) from source (columns, ld), whose rows are the panel's columns.
+template <class Word, class T>
+void pack_along(Word* panel, T const* source, std::int64_t ld, std::int64_t k, int width, int columns) {
+  constexpr std::int64_t elements = sizeof(Word) / sizeof(T) == 2 && !std::is_same_v<Word, float> ? 2 : 1;
+  auto const steps = (k + elements - 1) / elements;
+  auto const whole = k / elements / 4 * 4;
+  Word* const type = nullptr;
+  for (int j = 0; j < width; j += j + 4 <= columns ? 4 : 1) {
+    std::int64_t step = 0;
+    if (j >= columns) {
+      for (; step < steps; ++step) panel[step * width + j] = 0;
+      continue;
     }
-    case activation::relu:
-      return where_less(F::all(0), x, F::all(1), F::all(0));
-    case activation::none:
-      break;
-  }
-  return F::all(1);
-}
-
-}  // namespace trireme::ops::detail::TRIREME_LEVEL
-
-// ---- trireme/ops/host/simd.hpp (goes on)
-#undef TRIREME_LEVEL
-TRIREME_LEVEL_END
-
-// ---- trireme/ops/host/elementwise.hpp (goes on)
-#define TRIREME_LEVEL baseline
-
-// ---- trireme/ops/host/detail/elementwise.inl
-// Elementwise kernels; included once for each CPU level (see simd.hpp).
-namespace trireme::ops::detail::TRIREME_LEVEL {
-
-template <class T, class U>
-inline void convert(T* y, U const* x, std::int64_t n) {
-  using F = lanes_for<T, U>;
-  TRIREME_FOR_LANES(F, n, i, count, { F::load(x + i, count).store(y + i, count); })
-}
-
-template <class T, class U>
-inline void accumulate(T* y, U const* x, std::int64_t n, double weight) {
-  using F = lanes_for<T, U>;
-  F const w = F::all(static_cast<typename F::real>(weight));
-  TRIREME_FOR_LANES(F, n, i, count, { fma(w, F::load(x + i, count), F::load(y + i, count)).store(y + i, count); })
-}
-
-template <class T>
-inline void scale(T* y, std::int64_t n, double factor) {
-  using F = lanes_for<T>;
-  F const w = F::all(static_cast<typename F::real>(factor));
-  TRIREME_FOR_LANES(F, n, i, count, { (w * F::load(y + i, count)).store(y + i, count); })
-}
-
-template <class T>
-inline void activate(T* y, T const* x, std::int64_t n, activation act) {
-  using F = lanes_for<T>;
-  TRIREME_FOR_LANES(F, n, i, count, { activated(F::load(x + i, count), act).store(y + i, count); })
-}
-
-template <class T>
-inline void activate_backward(T* dx, T const* dy, T const* x, std::int64_t n, activation act) {
-  using F = lanes_for<T>;
-  TRIREME_FOR_LANES(F, n, i, count,
-                    { (F::load(dy + i, count) * activation_slope(F::load(x + i, count), act)).store(dx + i, count); })
-}
-
-}  // namespace trireme::ops::detail::TRIREME_LEVEL
-
-// ---- trireme/ops/host/elementwise.hpp (goes on)
-#undef TRIREME_LEVEL
-TRIREME_LEVEL_AVX2_BEGIN
-#define TRIREME_LEVEL avx2
-
-// ---- trireme/ops/host/detail/elementwise.inl
-// Elementwise kernels; included once for each CPU level (see simd.hpp).
-namespace trireme::ops::detail::TRIREME_LEVEL {
-
-template <class T, class U>
-inline void convert(T* y, U const* x, std::int64_t n) {
-  using F = lanes_for<T, U>;
-  TRIREME_FOR_LANES(F, n, i, count, { F::load(x + i, count).store(y + i, count); })
-}
-
-template <class T, class U>
-inline void accumulate(T* y, U const* x, std::int64_t n, double weight) {
-  using F = lanes_for<T, U>;
-  F const w = F::all(static_cast<typename F::real>(weight));
-  TRIREME_FOR_LANES(F, n, i, count, { fma(w, F::load(x + i, count), F::load(y + i, count)).store(y + i, count); })
-}
-
-template <class T>
-inline void scale(T* y, std::int64_t n, double factor) {
-  using F = lanes_for<T>;
-  F const w = F::all(static_cast<typename F::real>(factor));
-  TRIREME_FOR_LANES(F, n, i, count, { (w * F::load(y + i, count)).store(y + i, count); })
-}
-
-template <class T>
-inline void activate(T* y, T const* x, std::int64_t n, activation act) {
-  using F = lanes_for<T>;
-  TRIREME_FOR_LANES(F, n, i, count, { activated(F::load(x + i, count), act).store(y + i, count); })
-}
-
-template <class T>
-inline void activate_backward(T* dx, T const* dy, T const* x, std::int64_t n, activation act) {
-  using F = lanes_for<T>;
-  TRIREME_FOR_LANES(F, n, i, count,
-                    { (F::load(dy + i, count) * activation_slope(F::load(x + i, count), act)).store(dx + i, count); })
-}
-
-}  // namespace trireme::ops::detail::TRIREME_LEVEL
-
-// ---- trireme/ops/host/elementwise.hpp (goes on)
-#undef TRIREME_LEVEL
-TRIREME_LEVEL_END
-TRIREME_LEVEL_AVX512_BEGIN
-#define TRIREME_LEVEL avx512
-
-// ---- trireme/ops/host/detail/elementwise.inl
-// Elementwise kernels; included once for each CPU level (see simd.hpp).
-namespace trireme::ops::detail::TRIREME_LEVEL {
-
-template <class T, class U>
-inline void convert(T* y, U const* x, std::int64_t n) {
-  using F = lanes_for<T, U>;
-  TRIREME_FOR_LANES(F, n, i, count, { F::load(x + i, count).store(y + i, count); })
-}
-
-template <class T, class U>
-inline void accumulate(T* y, U const* x, std::int64_t n, double weight) {
-  using F = lanes_for<T, U>;
-  F const w = F::all(static_cast<typename F::real>(weight));
-  TRIREME_FOR_LANES(F, n, i, count, { fma(w, F::load(x + i, count), F::load(y + i, count)).store(y + i, count); })
-}
-
-template <class T>
-inline void scale(T* y, std::int64_t n, double factor) {
-  using F = lanes_for<T>;
-  F const w = F::all(static_cast<typename F::real>(factor));
-  TRIREME_FOR_LANES(F, n, i, count, { (w * F::load(y + i, count)).store(y + i, count); })
-}
-
-template <class T>
-inline void activate(T* y, T const* x, std::int64_t n, activation act) {
-  using F = lanes_for<T>;
-  TRIREME_FOR_LANES(F, n, i, count, { activated(F::load(x + i, count), act).store(y + i, count); })
-}
-
-template <class T>
-inline void activate_backward(T* dx, T const* dy, T const* x, std::int64_t n, activation act) {
-  using F = lanes_for<T>;
-  TRIREME_FOR_LANES(F, n, i, count,
-                    { (F::load(dy + i, count) * activation_slope(F::load(x + i, count), act)).store(dx + i, count); })
-}
-
-}  // namespace trireme::ops::detail::TRIREME_LEVEL
-
-// ---- trireme/ops/host/elementwise.hpp (goes on)
-#undef TRIREME_LEVEL
-TRIREME_LEVEL_END
-
-namespace trireme::ops {
-
-namespace detail {
-
-/// A view that is only read, and that does not take part in deduction: a tensor or a mutable view will do.
-template <class T>
-using input = std::type_identity_t<tensor_view<T const, host>>;
-/// A view that is written, and that does not take part in deduction.
-template <class T>
-using output = std::type_identity_t<tensor_view<T, host>>;
-
-/// Throws assertion_error at level light unless the two sizes are equal.
-inline void same_size(char const* who, std::int64_t a, std::int64_t b) {
-  expects(assertion_level::light, a == b,
-          [&] { return text("trireme::ops::", who, ": sizes ", a, " and ", b, " differ"); });
-}
-
-template <class T, class U>
-void copy_elements(T* y, U const* x, std::int64_t n) {
-  if constexpr (std::is_same_v<T, U>) {
-    if (n > 0) std::memmove(static_cast<void*>(y), x, static_cast<std::size_t>(n) * sizeof(T));
-  } else if constexpr (arithmetic_lanes<T> && arithmetic_lanes<U>) {
-    TRIREME_DISPATCH((fits_float<T, U>), convert(y, x, n));
-  } else {
-    for (std::int64_t i = 0; i < n; ++i) y[i] = static_cast<T>(x[i]);
-  }
-}
-template <class T, class U>
-void accumulate_elements(T* y, U const* x, std::int64_t n, double weight) {
-  TRIREME_DISPATCH((fits_float<T, U>), accumulate(y, x, n, weight));
-}
-template <class T>
-void scale_elements(T* y, std::int64_t n, double factor) {
-  TRIREME_DISPATCH(fits_float<T>, scale(y, n, factor));
-}
-template <class T>
-void activate_elements(T* y, T const* x, std::int64_t n, activation act) {
-  TRIREME_DISPATCH(fits_float<T>, activate(y, x, n, act));
-}
-template <class T>
-void activate_backward_elements(T* dx, T const* dy, T const* x, std::int64_t n, activation act) {
-  TRIREME_DISPATCH(fits_float<T>, activate_backward(dx, dy, x, n, act));
-}
-
-/// What a number that is kept is multiplied with, and below which 24-bit word a number is dropped.
-struct dropout_scale {
-  std::uint32_t threshold;
-  double kept;
-  explicit dropout_scale(double probability)
-      : threshold(static_cast<std::uint32_t>(std::lround(probability * 0x1p24))), kept(1 / (1 - probability)) {}
-};
-
-/// Elements i and i + 1 of a normal distribution from two words [Box, Muller, 1958].
-inline std::array<double, 2> normal_pair(std::uint32_t a, std::uint32_t b) {
-  double const radius = std::sqrt(-2 * std::log((a + 1.0) * 0x1p-32));
-  double const angle = 2 * std::numbers::pi * 0x1p-32 * b;
-  return {radius * std::cos(angle), radius * std::sin(angle)};
-}
-
-}  // namespace detail
-
-/// Kernels that treat every element alike. An element's result depends on that element only, not on where it lies in
-/// the view, and bfloat16 is computed in float and rounded once.
-/// Shapes   all views of one call have the same number of elements.
-/// Threads  thread-safe on different outputs.
-/// Errors   assertion_error (light) if the sizes differ.
-struct host_elementwise {
-  template <class T>
-  using view = tensor_view<T, host>;
-
-  /// y[i] = value
-  template <class T>
-  static void fill(view<T> y, double value) {
-    if constexpr (std::is_same_v<T, bfloat16>) {
-      std::fill_n(raw(y), y.size(), bfloat16(static_cast<float>(value)));
-    } else if (value == 0 && !std::signbit(value)) {
-      if (!y.empty()) std::memset(static_cast<void*>(raw(y)), 0, y.bytes());
-    } else {
-      std::fill_n(raw(y), y.size(), static_cast<T>(value));
+    T const* const row = source + j * ld;
+    if (j + 4 > columns) {
+      for (; step < steps; ++step) panel[step * width + j] = word_along(row, step, k, type);
+      continue;
+    }
+#if TRIREME_X86
+    for (; step < whole; step += 4) {
+      __m128 a = words_along(row, step, type);
+      __m128 b = words_along(row + ld, step, type);
+      __m128 c = words_along(row + 2 * ld, step, type);
+      __m128 d = words_along(row + 3 * ld, step, type);
+      _MM_TRANSPOSE4_PS(a, b, c, d);
+      auto* const to = reinterpret_cast<float*>(panel + step * width + j);
+      _mm_storeu_ps(to, a);
+      _mm_storeu_ps(to + width, b);
+      _mm_storeu_ps(to + 2 * width, c);
+      _mm_storeu_ps(to + 3 * width, d);
+    }
+#endif
+    for (; step < steps; ++step) {
+      for (int i = 0; i < 4; ++i) panel[step * width + j + i] = word_along(row + i * ld, step, k, type);
     }
   }
+}
 
-  /// y[i] = x[i], converted. The views may be the same, or of one type and overlap.
-  template <class T, class U>
-  static void copy(view<T> y, view<U> x) {
-    detail::same_size("copy", y.size(), x.size());
-    detail::copy_elements(raw(y), static_cast<std::remove_const_t<U> const*>(raw(x)), y.size());
-  }
-
-  /// y[i] += x[i]
-  template <class T>
-  static void add(view<T> y, detail::input<T> x) {
-    detail::same_size("add", y.size(), x.size());
-    detail::accumulate_elements(raw(y), raw(x), y.size(), 1.0);
-  }
-
-  /// y[i] *= factor
-  template <class T>
-  static void scale(view<T> y, double factor) {
-    detail::scale_elements(raw(y), y.size(), factor);
-  }
-
-  /// y[i] += weight * x[i]
-  template <class T, class U>
-  static void accumulate(view<T> y, view<U> x, double weight) {
-    detail::same_size("accumulate", y.size(), x.size());
-    detail::accumulate_elements(raw(y), static_cast<std::remove_const_t<U> const*>(raw(x)), y.size(), weight);
-  }
-
-  /// y[i] = act(x[i]); y may be x.
-  template <class T>
-  static void activate(view<T> y, detail::input<T> x, activation act) {
-    detail::same_size("activate", y.size(), x.size());
-    detail::activate_elements(raw(y), raw(x), y.size(), act);
-  }
-
-  /// dx[i] = dy[i] * act'(x[i]); dx may be dy.
-  template <class T>
-  static void activate_backward(view<T> dx, detail::input<T> dy, detail::input<T> x, activation act) {
-    detail::same_size("activate_backward", dx.size(), x.size());
-    detail::same_size("activate_backward", dx.size(), dy.size());
-    detail::activate_backward_elements(raw(dx), raw(dy), raw(x), dx.size(), act);
-  }
-
-  /// Drops numbers in place: y[i] = 0 or y[i] / (1 - p). The same call on dy is the backward pass.
-  /// Shapes   the rows of y are split evenly over the samples of the site.
-  template <class T>
-  static void dropout(view<T> y, dropout_site const& site) {
-    if (!site.active() || y.empty()) return;
-    auto const samples = static_cast<std::int64_t>(site.samples.size());
-    expects(assertion_level::light, y.size() % samples == 0, [&] {
-      return text("trireme::ops::dropout: ", y.size(), " elements do not divide into ", samples, " samples");
-    });
-    auto const each = y.size() / samples;
-    detail::dropout_scale const how(site.probability);
-    for (std::int64_t sample = 0; sample < samples; ++sample) {
-      auto const id = static_cast<std::uint64_t>(site.samples[static_cast<std::size_t>(sample)]);
-      T* const part = raw(y) + sample * each;
-      for (std::int64_t i = 0; i < each; i += 4) {
-        auto const words = random_block(site.key, site.site, id, static_cast<std::uint32_t>(i / 4));
-        for (std::int64_t j = 0; j < 4 && i + j < each; ++j) {
-          bool const keep = (words[static_cast<std::size_t>(j)] >> 8) >= how.threshold;
-          using real = accumulate_t<T>;
-          part[i + j] = static_cast<T>(keep ? static_cast<real>(part[i + j]) * static_cast<real>(how.kept) : real{0});
-        }
+/// sums[j] += the sum of column j of a panel, whose width is 8, 16 or 32.
+template <class Word>
+void add_panel_columns(float* sums, Word const* panel, std::int64_t steps, int width, int columns) {
+  alignas(16) float total[32] = {};
+#if TRIREME_X86
+  for (int j = 0; j < width; j += 8) {
+    __m128 low = _mm_setzero_ps();
+    __m128 high = _mm_setzero_ps();
+    for (std::int64_t step = 0; step < steps; ++step) {
+      auto const* const from = reinterpret_cast<__m128i const*>(panel + step * width + j);
+      __m128i const a = _mm_loadu_si128(from);
+      __m128i const b = _mm_loadu_si128(from + 1);
+      if constexpr (std::is_same_v<Word, float>) {
+        low = _mm_add_ps(low, _mm_castsi128_ps(a));
+        high = _mm_add_ps(high, _mm_castsi128_ps(b));
+      } else {  // a pair of bfloat16: the first in the lower half
+        __m128i const upper = _mm_set1_epi32(static_cast<int>(0xffff0000U));
+        low = _mm_add_ps(
+            low, _mm_add_ps(_mm_castsi128_ps(_mm_slli_epi32(a, 16)), _mm_castsi128_ps(_mm_and_si128(a, upper))));
+        high = _mm_add_ps(
+            high, _mm_add_ps(_mm_castsi128_ps(_mm_slli_epi32(b, 16)), _mm_castsi128_ps(_mm_and_si128(b, upper))));
       }
     }
+    _mm_store_ps(total + j, low);
+    _mm_store_ps(total + j + 4, high);
   }
+#endif
+  for (int j = 0; j < columns; ++j) sums[j] += total[j];
+}
 
-  /// The start values of a whole parameter. Element i depends on (seed, name, i) only.
-  /// Numerics computed in double; normal by Box and Muller on Philox words.
-  template <class T>
-  static void initialise(view<T> y, initial how, std::uint64_t seed, std::uint64_t name) {
-    if (how.kind == initial::distribution::zeros) return fill(y, 0.0);
-    if (how.kind == initial::distribution::ones) return fill(y, 1.0);
-    for (std::int64_t i = 0; i < y.size(); i += 4) {
-      auto const block = static_cast<std::uint64_t>(i / 4);
-      auto const words = philox({static_cast<std::uint32_t>(block), static_cast<std::uint32_t>(block >> 32),
-                                 static_cast<std::uint32_t>(name), static_cast<std::uint32_t>(name >> 32)},
-                                {static_cast<std::uint32_t>(seed), static_cast<std::uint32_t>(seed >> 32)});
-      std::array<double, 4> numbers;
-      if (how.kind == initial::distribution::normal) {
-        auto const low = detail::normal_pair(words[0], words[1]);
-        auto const high = detail::normal_pair(words[2], words[3]);
-        numbers = {low[0], low[1], high[0], high[1]};
-      } else {
-        for (std::size_t j = 0; j < 4; ++j) numbers[j] = 2 * 0x1p-32 * words[j] - 1;
-      }
-      for (std::int64_t j = 0; j < 4 && i + j < y.size(); ++j) {
-        raw(y)[i + j] = static_cast<T>(static_cast<accumulate_t<T>>(how.scale * numbers[static_cast<std::size_t>(j)]));
-      }
-    }
-  }
-
-  /// Elements from and to memory of this process, whatever the space.
-  template <class T>
-  static void upload(view<T> y, std::type_identity_t<std::span<T const>> x) {
-    detail::same_size("upload", y.size(), static_cast<std::int64_t>(x.size()));
-    detail::copy_elements(raw(y), x.data(), y.size());
-  }
-  template <class T>
-  static void download(std::span<T> y, detail::input<T> x) {
-    detail::same_size("download", static_cast<std::int64_t>(y.size()), x.size());
-    detail::copy_elements(y.data(), raw(x), x.size());
-  }
-  /// One element, as a number of this process.
-  template <class T>
-  [[nodiscard]] static std::remove_const_t<T> read(view<T> x, std::int64_t index) {
-    return raw(x)[index];
-  }
-};
-
-}  // namespace trireme::ops
+}  // namespace trireme::ops::detail
 
 // ---- trireme/ops/host/attention.hpp (goes on)
 namespace trireme::ops::detail {
@@ -5476,6 +6885,30 @@ namespace trireme::ops::detail {
 inline constexpr std::int64_t attention_rows = 32;
 /// Key rows after which the products turn round, so that what they share stays in the first-level cache.
 inline constexpr std::int64_t attention_keys = 64;
+
+/// Keys that are worked on together, among those that a block of query rows sees.
+struct attention_part {
+  std::int64_t key;
+  std::int64_t keys;
+  std::int64_t skipped;  ///< rows of the block, the first ones, that see none of these keys
+  [[nodiscard]] constexpr attention_part next(std::int64_t row) const noexcept;
+};
+
+/// How many keys the lanes at `lane` see of a block that begins at `row`: up to the diagonal, in halves of a block.
+[[nodiscard]] constexpr std::int64_t keys_seen(std::int64_t row, std::int64_t lane) noexcept {
+  constexpr auto half = attention_rows / 2;
+  return row + (lane / half + 1) * half;
+}
+
+/// The part that begins with `key`; without keys after the last.
+[[nodiscard]] constexpr attention_part attention_keys_from(std::int64_t row, std::int64_t key) noexcept {
+  constexpr auto half = attention_rows / 2;
+  auto const skipped = key < keys_seen(row, 0) ? 0 : half;
+  return {key, std::min(attention_keys, keys_seen(row, skipped) - key), skipped};
+}
+constexpr attention_part attention_part::next(std::int64_t row) const noexcept {
+  return attention_keys_from(row, key + keys);
+}
 
 /// One head of one sample: where its columns begin in the rows of qkv and y, and what is dropped in it.
 struct attention_head {
@@ -5488,6 +6921,8 @@ struct attention_head {
   std::int64_t channels;      ///< C: keys begin C, values 2 C columns after the queries
   std::int64_t head;
   std::uint64_t sample;
+  std::int64_t next_row;        ///< where the next head begins, from here: rows, or -1 if there is none,
+  std::int64_t next_column;     ///< and columns
   dropout_site const* dropout;  ///< nullptr if nothing is dropped
 };
 
@@ -5496,33 +6931,8 @@ inline std::int64_t attention_scratch(attention_head const& shape, bool backward
   auto const matrix = shape.padded_rows * shape.padded_width;
   auto const block = attention_rows * shape.padded_width;
   auto const chunk = attention_keys * attention_rows;
-  if (backward) return 4 * matrix + 5 * block + 3 * chunk + 2 * attention_rows;
+  if (backward) return 4 * matrix + 5 * block + 5 * chunk + 2 * attention_rows;
   return 2 * matrix + 3 * block + shape.padded_rows * attention_rows + chunk + 2 * attention_rows;
-}
-
-/// factors[(col - first_col) * 32 + row - first_row] = 0 or 1 / (1 - p), for the numbers at (row, col) of the scores.
-template <class Real>
-void attention_dropout(Real* factors, attention_head const& shape, std::int64_t first_row, std::int64_t first_col,
-                       std::int64_t cols) {
-  dropout_scale const how(shape.dropout->probability);
-  for (std::int64_t r = 0; r < attention_rows; ++r) {
-    auto const row = first_row + r;
-    if (row >= shape.context) {
-      for (std::int64_t c = 0; c < cols; ++c) factors[c * attention_rows + r] = 0;
-      continue;
-    }
-    auto const start = (shape.head * shape.context + row) * shape.context + first_col;
-    std::array<std::uint32_t, 4> words{};
-    for (std::int64_t c = 0; c < cols; ++c) {
-      auto const position = static_cast<std::uint64_t>(start + c);
-      if (c == 0 || position % 4 == 0) {
-        words = random_block(shape.dropout->key, shape.dropout->site, shape.sample,
-                             static_cast<std::uint32_t>(position / 4));
-      }
-      bool const keep = (words[position % 4] >> 8) >= how.threshold;
-      factors[c * attention_rows + r] = keep ? static_cast<Real>(how.kept) : Real{0};
-    }
-  }
 }
 
 }  // namespace trireme::ops::detail
@@ -5534,25 +6944,29 @@ void attention_dropout(Real* factors, attention_head const& shape, std::int64_t 
 //
 // Scores are kept transposed, one lane a query row: (keys, 32). Softmax then works along memory, without sums across
 // lanes, and every operand of every product is contiguous.
+
+// ---- trireme/ops/host/detail/attention_products.inl
+// The products of attention; included once for each CPU level (see simd.hpp). F are lanes of sums, Factor what is
+// multiplied: the same lanes, or words of two bfloat16, neighbours along the depth.
 namespace trireme::ops::detail::TRIREME_LEVEL {
 
 // c (Rows, Vectors * width) = or += a b, with a[m * a_row + k * a_depth] and b[k * b_row + n].
-template <class F, int Rows, int Vectors, class Real>
-inline void tile_product(Real* c, std::int64_t c_row, Real const* a, std::int64_t a_row, std::int64_t a_depth,
-                         Real const* b, std::int64_t b_row, std::int64_t depth, bool accumulate) {
+template <class F, class Factor, int Rows, int Vectors, class Real, class Word>
+inline void tile_product(Real* c, std::int64_t c_row, Word const* a, std::int64_t a_row, std::int64_t a_depth,
+                         Word const* b, std::int64_t b_row, std::int64_t depth, bool accumulate) {
   F sums[Rows][Vectors];
   TRIREME_UNROLL
   for (int m = 0; m < Rows; ++m) {
     TRIREME_UNROLL
-    for (int v = 0; v < Vectors; ++v) sums[m][v] = F::all(0);
+    for (int v = 0; v < Vectors; ++v) sums[m][v] = accumulate ? F::load(c + m * c_row + v * F::width) : F::all(0);
   }
   for (std::int64_t k = 0; k < depth; ++k, a += a_depth, b += b_row) {
-    F right[Vectors];
+    Factor right[Vectors];
     TRIREME_UNROLL
-    for (int v = 0; v < Vectors; ++v) right[v] = F::load(b + v * F::width);
+    for (int v = 0; v < Vectors; ++v) right[v] = Factor::load(b + v * F::width);
     TRIREME_UNROLL
     for (int m = 0; m < Rows; ++m) {
-      F const left = F::all(a[m * a_row]);
+      Factor const left = Factor::all(a[m * a_row]);
       TRIREME_UNROLL
       for (int v = 0; v < Vectors; ++v) sums[m][v] = fma(left, right[v], sums[m][v]);
     }
@@ -5560,33 +6974,35 @@ inline void tile_product(Real* c, std::int64_t c_row, Real const* a, std::int64_
   TRIREME_UNROLL
   for (int m = 0; m < Rows; ++m) {
     TRIREME_UNROLL
-    for (int v = 0; v < Vectors; ++v) {
-      Real* const to = c + m * c_row + v * F::width;
-      (accumulate ? F::load(to) + sums[m][v] : sums[m][v]).store(to);
-    }
+    for (int v = 0; v < Vectors; ++v) sums[m][v].store(c + m * c_row + v * F::width);
   }
 }
 
 // The same for any number of columns, in multiples of the lanes, and rows, in multiples of 16.
-template <class F, class Real>
-inline void block_product(Real* c, std::int64_t c_row, Real const* a, std::int64_t a_row, std::int64_t a_depth,
-                          Real const* b, std::int64_t b_row, std::int64_t rows, std::int64_t columns,
+template <class F, class Factor = F, class Real, class Word>
+inline void block_product(Real* c, std::int64_t c_row, Word const* a, std::int64_t a_row, std::int64_t a_depth,
+                          Word const* b, std::int64_t b_row, std::int64_t rows, std::int64_t columns,
                           std::int64_t depth, bool accumulate) {
   constexpr int pair = F::width == 16 ? 8 : 4;  // rows of a tile of two vectors: half the registers, or a quarter
   std::int64_t n = 0;
   for (; n + 2 * F::width <= columns; n += 2 * F::width) {
     for (std::int64_t m = 0; m < rows; m += pair) {
-      tile_product<F, pair, 2>(c + m * c_row + n, c_row, a + m * a_row, a_row, a_depth, b + n, b_row, depth,
-                               accumulate);
+      tile_product<F, Factor, pair, 2>(c + m * c_row + n, c_row, a + m * a_row, a_row, a_depth, b + n, b_row, depth,
+                                       accumulate);
     }
   }
   for (; n < columns; n += F::width) {
     for (std::int64_t m = 0; m < rows; m += 2 * pair) {
-      tile_product<F, 2 * pair, 1>(c + m * c_row + n, c_row, a + m * a_row, a_row, a_depth, b + n, b_row, depth,
-                                   accumulate);
+      tile_product<F, Factor, 2 * pair, 1>(c + m * c_row + n, c_row, a + m * a_row, a_row, a_depth, b + n, b_row, depth,
+                                           accumulate);
     }
   }
 }
+
+}  // namespace trireme::ops::detail::TRIREME_LEVEL
+
+// ---- trireme/ops/host/detail/attention.inl (goes on)
+namespace trireme::ops::detail::TRIREME_LEVEL {
 
 // to (padded_rows, padded_width) = factor * from (rows, width), zeros around it.
 template <class F, class Real, class T>
@@ -5601,6 +7017,45 @@ inline void pack_rows(Real* to, T const* from, std::int64_t stride, std::int64_t
     T const* const x = from + row * stride;
     TRIREME_FOR_LANES(F, width, i, count, { (by * F::load(x + i, count)).store(to + i); })
     for (std::int64_t i = (width + F::width - 1) / F::width * F::width; i < padded_width; ++i) to[i] = 0;
+  }
+}
+
+// Asks for `rows` rows of `width` elements, to be in the second-level cache when they are packed.
+template <int Write = 0, class T>
+TRIREME_INLINE void prefetch_rows(T const* from, std::int64_t stride, std::int64_t rows, std::int64_t width) {
+  constexpr std::int64_t line = 64 / sizeof(T);
+  for (std::int64_t row = 0; row < rows; ++row, from += stride) {
+    for (std::int64_t i = 0; i < width; i += line) __builtin_prefetch(from + i, Write, 2);
+  }
+}
+
+// The rows that the next head will need of what this one has just used: a head's rows are short and far apart, which
+// no prefetcher of a CPU follows.
+template <class T>
+TRIREME_INLINE void prefetch_next(T const* qkv, attention_head const& shape, std::int64_t row, std::int64_t rows) {
+  if (shape.next_row < 0) return;
+  T const* const next = qkv + (shape.next_row + row) * shape.qkv_stride + shape.next_column;
+  for (int part = 0; part < 3; ++part) {
+    prefetch_rows(next + part * shape.channels, shape.qkv_stride, rows, shape.width);
+  }
+}
+
+template <class T>
+TRIREME_INLINE void prefetch_next_result(T const* y_rows, attention_head const& shape, std::int64_t rows) {
+  if (shape.next_row < 0) return;
+  prefetch_rows(y_rows + shape.next_row * shape.y_stride + shape.next_column, shape.y_stride, rows, shape.width);
+}
+
+// sums[r] = the sum of a[r] b[r], for each of a block's rows; 0 where there is none.
+template <class F, class Real, class T>
+inline void row_products(Real* sums, T const* a, T const* b, std::int64_t stride, std::int64_t rows,
+                         std::int64_t width) {
+  for (std::int64_t r = 0; r < attention_rows; ++r, a += stride, b += stride) {
+    F total = F::all(0);
+    if (r < rows) {
+      TRIREME_FOR_LANES(F, width, i, count, { total = fma(F::load(a + i, count), F::load(b + i, count), total); })
+    }
+    sums[r] = sum(total);
   }
 }
 
@@ -5641,6 +7096,44 @@ inline void transpose_block(Real* to, Real const* from, std::int64_t width) {
   }
 }
 
+// factors[(key - part.key) * 32 + row - first_row] = 0 or 1 / (1 - p), for the probabilities at (row, key).
+template <class Real>
+inline void attention_dropout(Real* factors, attention_head const& shape, std::int64_t first_row,
+                              attention_part const& part) {
+  dropout_scale const how(shape.dropout->probability);
+  auto const threshold = static_cast<float>(how.threshold);
+  Real const choice[2] = {Real(0), static_cast<Real>(how.kept)};
+  alignas(64) float numbers[32];
+  for (std::int64_t r = 0; r < attention_rows; ++r) {
+    auto const start = (shape.head * shape.context + first_row + r) * shape.context + part.key;
+    for (std::int64_t k = 0; k < part.keys;) {
+      // The position of a number decides its block; rows need not begin with one.
+      auto const position = start + k;
+      random_numbers(numbers, shape.dropout->key, shape.dropout->site, shape.sample,
+                     static_cast<std::uint32_t>(position / 4));
+      for (auto word = position % 4; word < 32 && k < part.keys; ++word, ++k) {
+        factors[k * attention_rows + r] = choice[numbers[word] >= threshold ? 1 : 0];
+      }
+    }
+  }
+}
+
+// The largest scores of the lanes at v, after those are hidden whose key comes after the query.
+template <class F, class Real>
+inline F masked_peak(Real* column, std::int64_t row, std::int64_t v) {
+  auto const seen = keys_seen(row, v);
+  for (std::int64_t key = row; key < seen; ++key) {  // query row r sees keys up to r
+    Real* const at = column + key * attention_rows;
+    first(static_cast<int>(key - row - v), F::all(-std::numeric_limits<Real>::infinity()), F::load(at)).store(at);
+  }
+  F tops[4] = {F::load(column), F::load(column), F::load(column), F::load(column)};
+  for (std::int64_t key = 0; key < seen; key += 4) {
+    TRIREME_UNROLL
+    for (int k = 0; k < 4; ++k) tops[k] = max(F::load(column + (key + k) * attention_rows), tops[k]);
+  }
+  return max(max(tops[0], tops[1]), max(tops[2], tops[3]));
+}
+
 template <class T, class A>
 inline void attention_forward(T* y, A* lse, T const* qkv, attention_head const& shape, A* scratch) {
   using F = lanes_for<T>;
@@ -5664,24 +7157,20 @@ inline void attention_forward(T* y, A* lse, T const* qkv, attention_head const& 
 
   for (std::int64_t row = 0; row < shape.context; row += lanes_of_rows) {
     auto const rows = shape.context - row < lanes_of_rows ? shape.context - row : lanes_of_rows;
-    auto const seen = row + lanes_of_rows;  // keys up to the diagonal, in whole blocks
+    prefetch_next(qkv, shape, row, rows);
+    prefetch_rows<1>(y + row * shape.y_stride, shape.y_stride, rows, shape.width);
     pack_rows<F>(queries, qkv + row * shape.qkv_stride, shape.qkv_stride, rows, lanes_of_rows, shape.width, width,
                  scale);
     transpose_block(queries_across, queries, width);
-    block_product<F>(scores, lanes_of_rows, keys, width, std::int64_t{1}, queries_across, lanes_of_rows, seen,
-                     lanes_of_rows, width, false);
+    for (auto part = attention_keys_from(row, 0); part.keys > 0; part = part.next(row)) {
+      block_product<F>(scores + part.key * lanes_of_rows + part.skipped, lanes_of_rows, keys + part.key * width, width,
+                       std::int64_t{1}, queries_across + part.skipped, lanes_of_rows, part.keys,
+                       lanes_of_rows - part.skipped, width, false);
+    }
     for (std::int64_t v = 0; v < lanes_of_rows; v += F::width) {
       A* const column = scores + v;
-      for (std::int64_t key = row; key < seen; ++key) {  // query row r sees keys up to r
-        A* const at = column + key * lanes_of_rows;
-        first(static_cast<int>(key - row - v), F::all(-std::numeric_limits<A>::infinity()), F::load(at)).store(at);
-      }
-      F tops[4] = {F::load(column), F::load(column), F::load(column), F::load(column)};
-      for (std::int64_t key = 0; key < seen; key += 4) {
-        TRIREME_UNROLL
-        for (int k = 0; k < 4; ++k) tops[k] = max(F::load(column + (key + k) * lanes_of_rows), tops[k]);
-      }
-      F const top = max(max(tops[0], tops[1]), max(tops[2], tops[3]));
+      auto const seen = keys_seen(row, v);
+      F const top = masked_peak<F>(column, row, v);
       F totals[2] = {F::all(0), F::all(0)};
       for (std::int64_t key = 0; key < seen; key += 2) {
         TRIREME_UNROLL
@@ -5695,17 +7184,16 @@ inline void attention_forward(T* y, A* lse, T const* qkv, attention_head const& 
       top.store(peaks + v);
       (totals[0] + totals[1]).store(masses + v);
     }
-    for (std::int64_t key = 0; key < seen; key += attention_keys) {
-      auto const keys_here = seen - key < attention_keys ? seen - key : attention_keys;
-      A* const part = scores + key * lanes_of_rows;
+    for (auto part = attention_keys_from(row, 0); part.keys > 0; part = part.next(row)) {
+      A* const shares = scores + part.key * lanes_of_rows;
       if (shape.dropout != nullptr) {
-        attention_dropout(factors, shape, row, key, keys_here);
-        for (std::int64_t i = 0; i < keys_here * lanes_of_rows; i += F::width) {
-          (F::load(part + i) * F::load(factors + i)).store(part + i);
+        attention_dropout(factors, shape, row, part);
+        for (std::int64_t i = 0; i < part.keys * lanes_of_rows; i += F::width) {
+          (F::load(shares + i) * F::load(factors + i)).store(shares + i);
         }
       }
-      block_product<F>(result, width, part, std::int64_t{1}, lanes_of_rows, values + key * width, width, lanes_of_rows,
-                       width, keys_here, key > 0);
+      block_product<F>(result + part.skipped * width, width, shares + part.skipped, std::int64_t{1}, lanes_of_rows,
+                       values + part.key * width, width, lanes_of_rows - part.skipped, width, part.keys, part.key > 0);
     }
     for (std::int64_t r = 0; r < rows; ++r) {
       lse[row + r] = peaks[r] + std::log(masses[r]);
@@ -5748,42 +7236,36 @@ inline void attention_backward(T* dqkv, T const* dy, T const* y, A const* lse, T
 
   for (std::int64_t row = 0; row < shape.context; row += lanes_of_rows) {
     auto const rows = shape.context - row < lanes_of_rows ? shape.context - row : lanes_of_rows;
-    auto const seen = row + lanes_of_rows;
     T const* const dy_rows = dy + row * shape.y_stride;
     T const* const y_rows = y + row * shape.y_stride;
+    prefetch_next(qkv, shape, row, rows);
+    prefetch_next_result(dy_rows, shape, rows);
+    prefetch_next_result(y_rows, shape, rows);
     pack_rows<F>(queries, qkv + row * shape.qkv_stride, shape.qkv_stride, rows, lanes_of_rows, shape.width, width,
                  scale);
     pack_rows<F>(slopes, dy_rows, shape.y_stride, rows, lanes_of_rows, shape.width, width, A(1));
     transpose_block(queries_across, queries, width);
     transpose_block(slopes_across, slopes, width);
-    for (std::int64_t r = 0; r < lanes_of_rows; ++r) {
-      F total = F::all(0);
-      if (r < rows) {
-        T const* const a = dy_rows + r * shape.y_stride;
-        T const* const b = y_rows + r * shape.y_stride;
-        TRIREME_FOR_LANES(F, shape.width, i, count,
-                          { total = fma(F::load(a + i, count), F::load(b + i, count), total); })
-      }
-      deltas[r] = sum(total);
-      logs[r] = r < rows ? lse[row + r] : A(0);
-    }
-    for (std::int64_t key = 0; key < seen; key += attention_keys) {
-      auto const keys_here = seen - key < attention_keys ? seen - key : attention_keys;
-      A const* const keys_part = keys + key * width;
-      block_product<F>(scores, lanes_of_rows, keys_part, width, std::int64_t{1}, queries_across, lanes_of_rows,
-                       keys_here, lanes_of_rows, width, false);
-      block_product<F>(dscores, lanes_of_rows, values + key * width, width, std::int64_t{1}, slopes_across,
-                       lanes_of_rows, keys_here, lanes_of_rows, width, false);
+    row_products<F>(deltas, dy_rows, y_rows, shape.y_stride, rows, shape.width);
+    for (std::int64_t r = 0; r < lanes_of_rows; ++r) logs[r] = r < rows ? lse[row + r] : A(0);
+    for (auto part = attention_keys_from(row, 0); part.keys > 0; part = part.next(row)) {
+      auto const at_keys = part.key * width;
+      auto const skipped = part.skipped;
+      auto const unskipped = lanes_of_rows - skipped;
+      block_product<F>(scores + skipped, lanes_of_rows, keys + at_keys, width, std::int64_t{1},
+                       queries_across + skipped, lanes_of_rows, part.keys, unskipped, width, false);
+      block_product<F>(dscores + skipped, lanes_of_rows, values + at_keys, width, std::int64_t{1},
+                       slopes_across + skipped, lanes_of_rows, part.keys, unskipped, width, false);
       bool const drops = shape.dropout != nullptr;
-      if (drops) attention_dropout(factors, shape, row, key, keys_here);
-      bool const diagonal = key + keys_here > row;
-      for (std::int64_t v = 0; v < lanes_of_rows; v += F::width) {
+      if (drops) attention_dropout(factors, shape, row, part);
+      bool const diagonal = part.key + part.keys > row;
+      for (std::int64_t v = skipped; v < lanes_of_rows; v += F::width) {
         F const log_mass = F::load(logs + v);
         F const delta = F::load(deltas + v);
-        for (std::int64_t k = 0; k < keys_here; ++k) {
+        for (std::int64_t k = 0; k < part.keys; ++k) {
           auto const at = k * lanes_of_rows + v;
           F p = exp(F::load(scores + at) - log_mass);
-          if (diagonal) p = first(static_cast<int>(key + k - row - v), F::all(0), p);
+          if (diagonal) p = first(static_cast<int>(part.key + k - row - v), F::all(0), p);
           F const dp = F::load(dscores + at);
           if (drops) {
             F const factor = F::load(factors + at);
@@ -5795,12 +7277,12 @@ inline void attention_backward(T* dqkv, T const* dy, T const* y, A const* lse, T
           }
         }
       }
-      block_product<F>(dvalues + key * width, width, scores, lanes_of_rows, std::int64_t{1}, slopes, width, keys_here,
-                       width, lanes_of_rows, true);
-      block_product<F>(dkeys + key * width, width, dscores, lanes_of_rows, std::int64_t{1}, queries, width, keys_here,
-                       width, lanes_of_rows, true);
-      block_product<F>(dqueries, width, dscores, std::int64_t{1}, lanes_of_rows, keys_part, width, lanes_of_rows, width,
-                       keys_here, key > 0);
+      block_product<F>(dvalues + at_keys, width, scores + skipped, lanes_of_rows, std::int64_t{1},
+                       slopes + skipped * width, width, part.keys, width, unskipped, true);
+      block_product<F>(dkeys + at_keys, width, dscores + skipped, lanes_of_rows, std::int64_t{1},
+                       queries + skipped * width, width, part.keys, width, unskipped, true);
+      block_product<F>(dqueries + skipped * width, width, dscores + skipped, std::int64_t{1}, lanes_of_rows,
+                       keys + at_keys, width, unskipped, width, part.keys, part.key > 0);
     }
     unpack_rows<F>(dqkv + row * shape.qkv_stride, shape.qkv_stride, dqueries, rows, shape.width, width, scale);
   }
@@ -5820,25 +7302,29 @@ TRIREME_LEVEL_AVX2_BEGIN
 //
 // Scores are kept transposed, one lane a query row: (keys, 32). Softmax then works along memory, without sums across
 // lanes, and every operand of every product is contiguous.
+
+// ---- trireme/ops/host/detail/attention_products.inl
+// The products of attention; included once for each CPU level (see simd.hpp). F are lanes of sums, Factor what is
+// multiplied: the same lanes, or words of two bfloat16, neighbours along the depth.
 namespace trireme::ops::detail::TRIREME_LEVEL {
 
 // c (Rows, Vectors * width) = or += a b, with a[m * a_row + k * a_depth] and b[k * b_row + n].
-template <class F, int Rows, int Vectors, class Real>
-inline void tile_product(Real* c, std::int64_t c_row, Real const* a, std::int64_t a_row, std::int64_t a_depth,
-                         Real const* b, std::int64_t b_row, std::int64_t depth, bool accumulate) {
+template <class F, class Factor, int Rows, int Vectors, class Real, class Word>
+inline void tile_product(Real* c, std::int64_t c_row, Word const* a, std::int64_t a_row, std::int64_t a_depth,
+                         Word const* b, std::int64_t b_row, std::int64_t depth, bool accumulate) {
   F sums[Rows][Vectors];
   TRIREME_UNROLL
   for (int m = 0; m < Rows; ++m) {
     TRIREME_UNROLL
-    for (int v = 0; v < Vectors; ++v) sums[m][v] = F::all(0);
+    for (int v = 0; v < Vectors; ++v) sums[m][v] = accumulate ? F::load(c + m * c_row + v * F::width) : F::all(0);
   }
   for (std::int64_t k = 0; k < depth; ++k, a += a_depth, b += b_row) {
-    F right[Vectors];
+    Factor right[Vectors];
     TRIREME_UNROLL
-    for (int v = 0; v < Vectors; ++v) right[v] = F::load(b + v * F::width);
+    for (int v = 0; v < Vectors; ++v) right[v] = Factor::load(b + v * F::width);
     TRIREME_UNROLL
     for (int m = 0; m < Rows; ++m) {
-      F const left = F::all(a[m * a_row]);
+      Factor const left = Factor::all(a[m * a_row]);
       TRIREME_UNROLL
       for (int v = 0; v < Vectors; ++v) sums[m][v] = fma(left, right[v], sums[m][v]);
     }
@@ -5846,33 +7332,35 @@ inline void tile_product(Real* c, std::int64_t c_row, Real const* a, std::int64_
   TRIREME_UNROLL
   for (int m = 0; m < Rows; ++m) {
     TRIREME_UNROLL
-    for (int v = 0; v < Vectors; ++v) {
-      Real* const to = c + m * c_row + v * F::width;
-      (accumulate ? F::load(to) + sums[m][v] : sums[m][v]).store(to);
-    }
+    for (int v = 0; v < Vectors; ++v) sums[m][v].store(c + m * c_row + v * F::width);
   }
 }
 
 // The same for any number of columns, in multiples of the lanes, and rows, in multiples of 16.
-template <class F, class Real>
-inline void block_product(Real* c, std::int64_t c_row, Real const* a, std::int64_t a_row, std::int64_t a_depth,
-                          Real const* b, std::int64_t b_row, std::int64_t rows, std::int64_t columns,
+template <class F, class Factor = F, class Real, class Word>
+inline void block_product(Real* c, std::int64_t c_row, Word const* a, std::int64_t a_row, std::int64_t a_depth,
+                          Word const* b, std::int64_t b_row, std::int64_t rows, std::int64_t columns,
                           std::int64_t depth, bool accumulate) {
   constexpr int pair = F::width == 16 ? 8 : 4;  // rows of a tile of two vectors: half the registers, or a quarter
   std::int64_t n = 0;
   for (; n + 2 * F::width <= columns; n += 2 * F::width) {
     for (std::int64_t m = 0; m < rows; m += pair) {
-      tile_product<F, pair, 2>(c + m * c_row + n, c_row, a + m * a_row, a_row, a_depth, b + n, b_row, depth,
-                               accumulate);
+      tile_product<F, Factor, pair, 2>(c + m * c_row + n, c_row, a + m * a_row, a_row, a_depth, b + n, b_row, depth,
+                                       accumulate);
     }
   }
   for (; n < columns; n += F::width) {
     for (std::int64_t m = 0; m < rows; m += 2 * pair) {
-      tile_product<F, 2 * pair, 1>(c + m * c_row + n, c_row, a + m * a_row, a_row, a_depth, b + n, b_row, depth,
-                                   accumulate);
+      tile_product<F, Factor, 2 * pair, 1>(c + m * c_row + n, c_row, a + m * a_row, a_row, a_depth, b + n, b_row, depth,
+                                           accumulate);
     }
   }
 }
+
+}  // namespace trireme::ops::detail::TRIREME_LEVEL
+
+// ---- trireme/ops/host/detail/attention.inl (goes on)
+namespace trireme::ops::detail::TRIREME_LEVEL {
 
 // to (padded_rows, padded_width) = factor * from (rows, width), zeros around it.
 template <class F, class Real, class T>
@@ -5887,6 +7375,45 @@ inline void pack_rows(Real* to, T const* from, std::int64_t stride, std::int64_t
     T const* const x = from + row * stride;
     TRIREME_FOR_LANES(F, width, i, count, { (by * F::load(x + i, count)).store(to + i); })
     for (std::int64_t i = (width + F::width - 1) / F::width * F::width; i < padded_width; ++i) to[i] = 0;
+  }
+}
+
+// Asks for `rows` rows of `width` elements, to be in the second-level cache when they are packed.
+template <int Write = 0, class T>
+TRIREME_INLINE void prefetch_rows(T const* from, std::int64_t stride, std::int64_t rows, std::int64_t width) {
+  constexpr std::int64_t line = 64 / sizeof(T);
+  for (std::int64_t row = 0; row < rows; ++row, from += stride) {
+    for (std::int64_t i = 0; i < width; i += line) __builtin_prefetch(from + i, Write, 2);
+  }
+}
+
+// The rows that the next head will need of what this one has just used: a head's rows are short and far apart, which
+// no prefetcher of a CPU follows.
+template <class T>
+TRIREME_INLINE void prefetch_next(T const* qkv, attention_head const& shape, std::int64_t row, std::int64_t rows) {
+  if (shape.next_row < 0) return;
+  T const* const next = qkv + (shape.next_row + row) * shape.qkv_stride + shape.next_column;
+  for (int part = 0; part < 3; ++part) {
+    prefetch_rows(next + part * shape.channels, shape.qkv_stride, rows, shape.width);
+  }
+}
+
+template <class T>
+TRIREME_INLINE void prefetch_next_result(T const* y_rows, attention_head const& shape, std::int64_t rows) {
+  if (shape.next_row < 0) return;
+  prefetch_rows(y_rows + shape.next_row * shape.y_stride + shape.next_column, shape.y_stride, rows, shape.width);
+}
+
+// sums[r] = the sum of a[r] b[r], for each of a block's rows; 0 where there is none.
+template <class F, class Real, class T>
+inline void row_products(Real* sums, T const* a, T const* b, std::int64_t stride, std::int64_t rows,
+                         std::int64_t width) {
+  for (std::int64_t r = 0; r < attention_rows; ++r, a += stride, b += stride) {
+    F total = F::all(0);
+    if (r < rows) {
+      TRIREME_FOR_LANES(F, width, i, count, { total = fma(F::load(a + i, count), F::load(b + i, count), total); })
+    }
+    sums[r] = sum(total);
   }
 }
 
@@ -5927,6 +7454,44 @@ inline void transpose_block(Real* to, Real const* from, std::int64_t width) {
   }
 }
 
+// factors[(key - part.key) * 32 + row - first_row] = 0 or 1 / (1 - p), for the probabilities at (row, key).
+template <class Real>
+inline void attention_dropout(Real* factors, attention_head const& shape, std::int64_t first_row,
+                              attention_part const& part) {
+  dropout_scale const how(shape.dropout->probability);
+  auto const threshold = static_cast<float>(how.threshold);
+  Real const choice[2] = {Real(0), static_cast<Real>(how.kept)};
+  alignas(64) float numbers[32];
+  for (std::int64_t r = 0; r < attention_rows; ++r) {
+    auto const start = (shape.head * shape.context + first_row + r) * shape.context + part.key;
+    for (std::int64_t k = 0; k < part.keys;) {
+      // The position of a number decides its block; rows need not begin with one.
+      auto const position = start + k;
+      random_numbers(numbers, shape.dropout->key, shape.dropout->site, shape.sample,
+                     static_cast<std::uint32_t>(position / 4));
+      for (auto word = position % 4; word < 32 && k < part.keys; ++word, ++k) {
+        factors[k * attention_rows + r] = choice[numbers[word] >= threshold ? 1 : 0];
+      }
+    }
+  }
+}
+
+// The largest scores of the lanes at v, after those are hidden whose key comes after the query.
+template <class F, class Real>
+inline F masked_peak(Real* column, std::int64_t row, std::int64_t v) {
+  auto const seen = keys_seen(row, v);
+  for (std::int64_t key = row; key < seen; ++key) {  // query row r sees keys up to r
+    Real* const at = column + key * attention_rows;
+    first(static_cast<int>(key - row - v), F::all(-std::numeric_limits<Real>::infinity()), F::load(at)).store(at);
+  }
+  F tops[4] = {F::load(column), F::load(column), F::load(column), F::load(column)};
+  for (std::int64_t key = 0; key < seen; key += 4) {
+    TRIREME_UNROLL
+    for (int k = 0; k < 4; ++k) tops[k] = max(F::load(column + (key + k) * attention_rows), tops[k]);
+  }
+  return max(max(tops[0], tops[1]), max(tops[2], tops[3]));
+}
+
 template <class T, class A>
 inline void attention_forward(T* y, A* lse, T const* qkv, attention_head const& shape, A* scratch) {
   using F = lanes_for<T>;
@@ -5950,24 +7515,20 @@ inline void attention_forward(T* y, A* lse, T const* qkv, attention_head const& 
 
   for (std::int64_t row = 0; row < shape.context; row += lanes_of_rows) {
     auto const rows = shape.context - row < lanes_of_rows ? shape.context - row : lanes_of_rows;
-    auto const seen = row + lanes_of_rows;  // keys up to the diagonal, in whole blocks
+    prefetch_next(qkv, shape, row, rows);
+    prefetch_rows<1>(y + row * shape.y_stride, shape.y_stride, rows, shape.width);
     pack_rows<F>(queries, qkv + row * shape.qkv_stride, shape.qkv_stride, rows, lanes_of_rows, shape.width, width,
                  scale);
     transpose_block(queries_across, queries, width);
-    block_product<F>(scores, lanes_of_rows, keys, width, std::int64_t{1}, queries_across, lanes_of_rows, seen,
-                     lanes_of_rows, width, false);
+    for (auto part = attention_keys_from(row, 0); part.keys > 0; part = part.next(row)) {
+      block_product<F>(scores + part.key * lanes_of_rows + part.skipped, lanes_of_rows, keys + part.key * width, width,
+                       std::int64_t{1}, queries_across + part.skipped, lanes_of_rows, part.keys,
+                       lanes_of_rows - part.skipped, width, false);
+    }
     for (std::int64_t v = 0; v < lanes_of_rows; v += F::width) {
       A* const column = scores + v;
-      for (std::int64_t key = row; key < seen; ++key) {  // query row r sees keys up to r
-        A* const at = column + key * lanes_of_rows;
-        first(static_cast<int>(key - row - v), F::all(-std::numeric_limits<A>::infinity()), F::load(at)).store(at);
-      }
-      F tops[4] = {F::load(column), F::load(column), F::load(column), F::load(column)};
-      for (std::int64_t key = 0; key < seen; key += 4) {
-        TRIREME_UNROLL
-        for (int k = 0; k < 4; ++k) tops[k] = max(F::load(column + (key + k) * lanes_of_rows), tops[k]);
-      }
-      F const top = max(max(tops[0], tops[1]), max(tops[2], tops[3]));
+      auto const seen = keys_seen(row, v);
+      F const top = masked_peak<F>(column, row, v);
       F totals[2] = {F::all(0), F::all(0)};
       for (std::int64_t key = 0; key < seen; key += 2) {
         TRIREME_UNROLL
@@ -5981,17 +7542,16 @@ inline void attention_forward(T* y, A* lse, T const* qkv, attention_head const& 
       top.store(peaks + v);
       (totals[0] + totals[1]).store(masses + v);
     }
-    for (std::int64_t key = 0; key < seen; key += attention_keys) {
-      auto const keys_here = seen - key < attention_keys ? seen - key : attention_keys;
-      A* const part = scores + key * lanes_of_rows;
+    for (auto part = attention_keys_from(row, 0); part.keys > 0; part = part.next(row)) {
+      A* const shares = scores + part.key * lanes_of_rows;
       if (shape.dropout != nullptr) {
-        attention_dropout(factors, shape, row, key, keys_here);
-        for (std::int64_t i = 0; i < keys_here * lanes_of_rows; i += F::width) {
-          (F::load(part + i) * F::load(factors + i)).store(part + i);
+        attention_dropout(factors, shape, row, part);
+        for (std::int64_t i = 0; i < part.keys * lanes_of_rows; i += F::width) {
+          (F::load(shares + i) * F::load(factors + i)).store(shares + i);
         }
       }
-      block_product<F>(result, width, part, std::int64_t{1}, lanes_of_rows, values + key * width, width, lanes_of_rows,
-                       width, keys_here, key > 0);
+      block_product<F>(result + part.skipped * width, width, shares + part.skipped, std::int64_t{1}, lanes_of_rows,
+                       values + part.key * width, width, lanes_of_rows - part.skipped, width, part.keys, part.key > 0);
     }
     for (std::int64_t r = 0; r < rows; ++r) {
       lse[row + r] = peaks[r] + std::log(masses[r]);
@@ -6034,42 +7594,36 @@ inline void attention_backward(T* dqkv, T const* dy, T const* y, A const* lse, T
 
   for (std::int64_t row = 0; row < shape.context; row += lanes_of_rows) {
     auto const rows = shape.context - row < lanes_of_rows ? shape.context - row : lanes_of_rows;
-    auto const seen = row + lanes_of_rows;
     T const* const dy_rows = dy + row * shape.y_stride;
     T const* const y_rows = y + row * shape.y_stride;
+    prefetch_next(qkv, shape, row, rows);
+    prefetch_next_result(dy_rows, shape, rows);
+    prefetch_next_result(y_rows, shape, rows);
     pack_rows<F>(queries, qkv + row * shape.qkv_stride, shape.qkv_stride, rows, lanes_of_rows, shape.width, width,
                  scale);
     pack_rows<F>(slopes, dy_rows, shape.y_stride, rows, lanes_of_rows, shape.width, width, A(1));
     transpose_block(queries_across, queries, width);
     transpose_block(slopes_across, slopes, width);
-    for (std::int64_t r = 0; r < lanes_of_rows; ++r) {
-      F total = F::all(0);
-      if (r < rows) {
-        T const* const a = dy_rows + r * shape.y_stride;
-        T const* const b = y_rows + r * shape.y_stride;
-        TRIREME_FOR_LANES(F, shape.width, i, count,
-                          { total = fma(F::load(a + i, count), F::load(b + i, count), total); })
-      }
-      deltas[r] = sum(total);
-      logs[r] = r < rows ? lse[row + r] : A(0);
-    }
-    for (std::int64_t key = 0; key < seen; key += attention_keys) {
-      auto const keys_here = seen - key < attention_keys ? seen - key : attention_keys;
-      A const* const keys_part = keys + key * width;
-      block_product<F>(scores, lanes_of_rows, keys_part, width, std::int64_t{1}, queries_across, lanes_of_rows,
-                       keys_here, lanes_of_rows, width, false);
-      block_product<F>(dscores, lanes_of_rows, values + key * width, width, std::int64_t{1}, slopes_across,
-                       lanes_of_rows, keys_here, lanes_of_rows, width, false);
+    row_products<F>(deltas, dy_rows, y_rows, shape.y_stride, rows, shape.width);
+    for (std::int64_t r = 0; r < lanes_of_rows; ++r) logs[r] = r < rows ? lse[row + r] : A(0);
+    for (auto part = attention_keys_from(row, 0); part.keys > 0; part = part.next(row)) {
+      auto const at_keys = part.key * width;
+      auto const skipped = part.skipped;
+      auto const unskipped = lanes_of_rows - skipped;
+      block_product<F>(scores + skipped, lanes_of_rows, keys + at_keys, width, std::int64_t{1},
+                       queries_across + skipped, lanes_of_rows, part.keys, unskipped, width, false);
+      block_product<F>(dscores + skipped, lanes_of_rows, values + at_keys, width, std::int64_t{1},
+                       slopes_across + skipped, lanes_of_rows, part.keys, unskipped, width, false);
       bool const drops = shape.dropout != nullptr;
-      if (drops) attention_dropout(factors, shape, row, key, keys_here);
-      bool const diagonal = key + keys_here > row;
-      for (std::int64_t v = 0; v < lanes_of_rows; v += F::width) {
+      if (drops) attention_dropout(factors, shape, row, part);
+      bool const diagonal = part.key + part.keys > row;
+      for (std::int64_t v = skipped; v < lanes_of_rows; v += F::width) {
         F const log_mass = F::load(logs + v);
         F const delta = F::load(deltas + v);
-        for (std::int64_t k = 0; k < keys_here; ++k) {
+        for (std::int64_t k = 0; k < part.keys; ++k) {
           auto const at = k * lanes_of_rows + v;
           F p = exp(F::load(scores + at) - log_mass);
-          if (diagonal) p = first(static_cast<int>(key + k - row - v), F::all(0), p);
+          if (diagonal) p = first(static_cast<int>(part.key + k - row - v), F::all(0), p);
           F const dp = F::load(dscores + at);
           if (drops) {
             F const factor = F::load(factors + at);
@@ -6081,12 +7635,12 @@ inline void attention_backward(T* dqkv, T const* dy, T const* y, A const* lse, T
           }
         }
       }
-      block_product<F>(dvalues + key * width, width, scores, lanes_of_rows, std::int64_t{1}, slopes, width, keys_here,
-                       width, lanes_of_rows, true);
-      block_product<F>(dkeys + key * width, width, dscores, lanes_of_rows, std::int64_t{1}, queries, width, keys_here,
-                       width, lanes_of_rows, true);
-      block_product<F>(dqueries, width, dscores, std::int64_t{1}, lanes_of_rows, keys_part, width, lanes_of_rows, width,
-                       keys_here, key > 0);
+      block_product<F>(dvalues + at_keys, width, scores + skipped, lanes_of_rows, std::int64_t{1},
+                       slopes + skipped * width, width, part.keys, width, unskipped, true);
+      block_product<F>(dkeys + at_keys, width, dscores + skipped, lanes_of_rows, std::int64_t{1},
+                       queries + skipped * width, width, part.keys, width, unskipped, true);
+      block_product<F>(dqueries + skipped * width, width, dscores + skipped, std::int64_t{1}, lanes_of_rows,
+                       keys + at_keys, width, unskipped, width, part.keys, part.key > 0);
     }
     unpack_rows<F>(dqkv + row * shape.qkv_stride, shape.qkv_stride, dqueries, rows, shape.width, width, scale);
   }
@@ -6107,25 +7661,29 @@ TRIREME_LEVEL_AVX512_BEGIN
 //
 // Scores are kept transposed, one lane a query row: (keys, 32). Softmax then works along memory, without sums across
 // lanes, and every operand of every product is contiguous.
+
+// ---- trireme/ops/host/detail/attention_products.inl
+// The products of attention; included once for each CPU level (see simd.hpp). F are lanes of sums, Factor what is
+// multiplied: the same lanes, or words of two bfloat16, neighbours along the depth.
 namespace trireme::ops::detail::TRIREME_LEVEL {
 
 // c (Rows, Vectors * width) = or += a b, with a[m * a_row + k * a_depth] and b[k * b_row + n].
-template <class F, int Rows, int Vectors, class Real>
-inline void tile_product(Real* c, std::int64_t c_row, Real const* a, std::int64_t a_row, std::int64_t a_depth,
-                         Real const* b, std::int64_t b_row, std::int64_t depth, bool accumulate) {
+template <class F, class Factor, int Rows, int Vectors, class Real, class Word>
+inline void tile_product(Real* c, std::int64_t c_row, Word const* a, std::int64_t a_row, std::int64_t a_depth,
+                         Word const* b, std::int64_t b_row, std::int64_t depth, bool accumulate) {
   F sums[Rows][Vectors];
   TRIREME_UNROLL
   for (int m = 0; m < Rows; ++m) {
     TRIREME_UNROLL
-    for (int v = 0; v < Vectors; ++v) sums[m][v] = F::all(0);
+    for (int v = 0; v < Vectors; ++v) sums[m][v] = accumulate ? F::load(c + m * c_row + v * F::width) : F::all(0);
   }
   for (std::int64_t k = 0; k < depth; ++k, a += a_depth, b += b_row) {
-    F right[Vectors];
+    Factor right[Vectors];
     TRIREME_UNROLL
-    for (int v = 0; v < Vectors; ++v) right[v] = F::load(b + v * F::width);
+    for (int v = 0; v < Vectors; ++v) right[v] = Factor::load(b + v * F::width);
     TRIREME_UNROLL
     for (int m = 0; m < Rows; ++m) {
-      F const left = F::all(a[m * a_row]);
+      Factor const left = Factor::all(a[m * a_row]);
       TRIREME_UNROLL
       for (int v = 0; v < Vectors; ++v) sums[m][v] = fma(left, right[v], sums[m][v]);
     }
@@ -6133,33 +7691,35 @@ inline void tile_product(Real* c, std::int64_t c_row, Real const* a, std::int64_
   TRIREME_UNROLL
   for (int m = 0; m < Rows; ++m) {
     TRIREME_UNROLL
-    for (int v = 0; v < Vectors; ++v) {
-      Real* const to = c + m * c_row + v * F::width;
-      (accumulate ? F::load(to) + sums[m][v] : sums[m][v]).store(to);
-    }
+    for (int v = 0; v < Vectors; ++v) sums[m][v].store(c + m * c_row + v * F::width);
   }
 }
 
 // The same for any number of columns, in multiples of the lanes, and rows, in multiples of 16.
-template <class F, class Real>
-inline void block_product(Real* c, std::int64_t c_row, Real const* a, std::int64_t a_row, std::int64_t a_depth,
-                          Real const* b, std::int64_t b_row, std::int64_t rows, std::int64_t columns,
+template <class F, class Factor = F, class Real, class Word>
+inline void block_product(Real* c, std::int64_t c_row, Word const* a, std::int64_t a_row, std::int64_t a_depth,
+                          Word const* b, std::int64_t b_row, std::int64_t rows, std::int64_t columns,
                           std::int64_t depth, bool accumulate) {
   constexpr int pair = F::width == 16 ? 8 : 4;  // rows of a tile of two vectors: half the registers, or a quarter
   std::int64_t n = 0;
   for (; n + 2 * F::width <= columns; n += 2 * F::width) {
     for (std::int64_t m = 0; m < rows; m += pair) {
-      tile_product<F, pair, 2>(c + m * c_row + n, c_row, a + m * a_row, a_row, a_depth, b + n, b_row, depth,
-                               accumulate);
+      tile_product<F, Factor, pair, 2>(c + m * c_row + n, c_row, a + m * a_row, a_row, a_depth, b + n, b_row, depth,
+                                       accumulate);
     }
   }
   for (; n < columns; n += F::width) {
     for (std::int64_t m = 0; m < rows; m += 2 * pair) {
-      tile_product<F, 2 * pair, 1>(c + m * c_row + n, c_row, a + m * a_row, a_row, a_depth, b + n, b_row, depth,
-                                   accumulate);
+      tile_product<F, Factor, 2 * pair, 1>(c + m * c_row + n, c_row, a + m * a_row, a_row, a_depth, b + n, b_row, depth,
+                                           accumulate);
     }
   }
 }
+
+}  // namespace trireme::ops::detail::TRIREME_LEVEL
+
+// ---- trireme/ops/host/detail/attention.inl (goes on)
+namespace trireme::ops::detail::TRIREME_LEVEL {
 
 // to (padded_rows, padded_width) = factor * from (rows, width), zeros around it.
 template <class F, class Real, class T>
@@ -6174,6 +7734,45 @@ inline void pack_rows(Real* to, T const* from, std::int64_t stride, std::int64_t
     T const* const x = from + row * stride;
     TRIREME_FOR_LANES(F, width, i, count, { (by * F::load(x + i, count)).store(to + i); })
     for (std::int64_t i = (width + F::width - 1) / F::width * F::width; i < padded_width; ++i) to[i] = 0;
+  }
+}
+
+// Asks for `rows` rows of `width` elements, to be in the second-level cache when they are packed.
+template <int Write = 0, class T>
+TRIREME_INLINE void prefetch_rows(T const* from, std::int64_t stride, std::int64_t rows, std::int64_t width) {
+  constexpr std::int64_t line = 64 / sizeof(T);
+  for (std::int64_t row = 0; row < rows; ++row, from += stride) {
+    for (std::int64_t i = 0; i < width; i += line) __builtin_prefetch(from + i, Write, 2);
+  }
+}
+
+// The rows that the next head will need of what this one has just used: a head's rows are short and far apart, which
+// no prefetcher of a CPU follows.
+template <class T>
+TRIREME_INLINE void prefetch_next(T const* qkv, attention_head const& shape, std::int64_t row, std::int64_t rows) {
+  if (shape.next_row < 0) return;
+  T const* const next = qkv + (shape.next_row + row) * shape.qkv_stride + shape.next_column;
+  for (int part = 0; part < 3; ++part) {
+    prefetch_rows(next + part * shape.channels, shape.qkv_stride, rows, shape.width);
+  }
+}
+
+template <class T>
+TRIREME_INLINE void prefetch_next_result(T const* y_rows, attention_head const& shape, std::int64_t rows) {
+  if (shape.next_row < 0) return;
+  prefetch_rows(y_rows + shape.next_row * shape.y_stride + shape.next_column, shape.y_stride, rows, shape.width);
+}
+
+// sums[r] = the sum of a[r] b[r], for each of a block's rows; 0 where there is none.
+template <class F, class Real, class T>
+inline void row_products(Real* sums, T const* a, T const* b, std::int64_t stride, std::int64_t rows,
+                         std::int64_t width) {
+  for (std::int64_t r = 0; r < attention_rows; ++r, a += stride, b += stride) {
+    F total = F::all(0);
+    if (r < rows) {
+      TRIREME_FOR_LANES(F, width, i, count, { total = fma(F::load(a + i, count), F::load(b + i, count), total); })
+    }
+    sums[r] = sum(total);
   }
 }
 
@@ -6214,6 +7813,44 @@ inline void transpose_block(Real* to, Real const* from, std::int64_t width) {
   }
 }
 
+// factors[(key - part.key) * 32 + row - first_row] = 0 or 1 / (1 - p), for the probabilities at (row, key).
+template <class Real>
+inline void attention_dropout(Real* factors, attention_head const& shape, std::int64_t first_row,
+                              attention_part const& part) {
+  dropout_scale const how(shape.dropout->probability);
+  auto const threshold = static_cast<float>(how.threshold);
+  Real const choice[2] = {Real(0), static_cast<Real>(how.kept)};
+  alignas(64) float numbers[32];
+  for (std::int64_t r = 0; r < attention_rows; ++r) {
+    auto const start = (shape.head * shape.context + first_row + r) * shape.context + part.key;
+    for (std::int64_t k = 0; k < part.keys;) {
+      // The position of a number decides its block; rows need not begin with one.
+      auto const position = start + k;
+      random_numbers(numbers, shape.dropout->key, shape.dropout->site, shape.sample,
+                     static_cast<std::uint32_t>(position / 4));
+      for (auto word = position % 4; word < 32 && k < part.keys; ++word, ++k) {
+        factors[k * attention_rows + r] = choice[numbers[word] >= threshold ? 1 : 0];
+      }
+    }
+  }
+}
+
+// The largest scores of the lanes at v, after those are hidden whose key comes after the query.
+template <class F, class Real>
+inline F masked_peak(Real* column, std::int64_t row, std::int64_t v) {
+  auto const seen = keys_seen(row, v);
+  for (std::int64_t key = row; key < seen; ++key) {  // query row r sees keys up to r
+    Real* const at = column + key * attention_rows;
+    first(static_cast<int>(key - row - v), F::all(-std::numeric_limits<Real>::infinity()), F::load(at)).store(at);
+  }
+  F tops[4] = {F::load(column), F::load(column), F::load(column), F::load(column)};
+  for (std::int64_t key = 0; key < seen; key += 4) {
+    TRIREME_UNROLL
+    for (int k = 0; k < 4; ++k) tops[k] = max(F::load(column + (key + k) * attention_rows), tops[k]);
+  }
+  return max(max(tops[0], tops[1]), max(tops[2], tops[3]));
+}
+
 template <class T, class A>
 inline void attention_forward(T* y, A* lse, T const* qkv, attention_head const& shape, A* scratch) {
   using F = lanes_for<T>;
@@ -6237,24 +7874,20 @@ inline void attention_forward(T* y, A* lse, T const* qkv, attention_head const& 
 
   for (std::int64_t row = 0; row < shape.context; row += lanes_of_rows) {
     auto const rows = shape.context - row < lanes_of_rows ? shape.context - row : lanes_of_rows;
-    auto const seen = row + lanes_of_rows;  // keys up to the diagonal, in whole blocks
+    prefetch_next(qkv, shape, row, rows);
+    prefetch_rows<1>(y + row * shape.y_stride, shape.y_stride, rows, shape.width);
     pack_rows<F>(queries, qkv + row * shape.qkv_stride, shape.qkv_stride, rows, lanes_of_rows, shape.width, width,
                  scale);
     transpose_block(queries_across, queries, width);
-    block_product<F>(scores, lanes_of_rows, keys, width, std::int64_t{1}, queries_across, lanes_of_rows, seen,
-                     lanes_of_rows, width, false);
+    for (auto part = attention_keys_from(row, 0); part.keys > 0; part = part.next(row)) {
+      block_product<F>(scores + part.key * lanes_of_rows + part.skipped, lanes_of_rows, keys + part.key * width, width,
+                       std::int64_t{1}, queries_across + part.skipped, lanes_of_rows, part.keys,
+                       lanes_of_rows - part.skipped, width, false);
+    }
     for (std::int64_t v = 0; v < lanes_of_rows; v += F::width) {
       A* const column = scores + v;
-      for (std::int64_t key = row; key < seen; ++key) {  // query row r sees keys up to r
-        A* const at = column + key * lanes_of_rows;
-        first(static_cast<int>(key - row - v), F::all(-std::numeric_limits<A>::infinity()), F::load(at)).store(at);
-      }
-      F tops[4] = {F::load(column), F::load(column), F::load(column), F::load(column)};
-      for (std::int64_t key = 0; key < seen; key += 4) {
-        TRIREME_UNROLL
-        for (int k = 0; k < 4; ++k) tops[k] = max(F::load(column + (key + k) * lanes_of_rows), tops[k]);
-      }
-      F const top = max(max(tops[0], tops[1]), max(tops[2], tops[3]));
+      auto const seen = keys_seen(row, v);
+      F const top = masked_peak<F>(column, row, v);
       F totals[2] = {F::all(0), F::all(0)};
       for (std::int64_t key = 0; key < seen; key += 2) {
         TRIREME_UNROLL
@@ -6268,17 +7901,16 @@ inline void attention_forward(T* y, A* lse, T const* qkv, attention_head const& 
       top.store(peaks + v);
       (totals[0] + totals[1]).store(masses + v);
     }
-    for (std::int64_t key = 0; key < seen; key += attention_keys) {
-      auto const keys_here = seen - key < attention_keys ? seen - key : attention_keys;
-      A* const part = scores + key * lanes_of_rows;
+    for (auto part = attention_keys_from(row, 0); part.keys > 0; part = part.next(row)) {
+      A* const shares = scores + part.key * lanes_of_rows;
       if (shape.dropout != nullptr) {
-        attention_dropout(factors, shape, row, key, keys_here);
-        for (std::int64_t i = 0; i < keys_here * lanes_of_rows; i += F::width) {
-          (F::load(part + i) * F::load(factors + i)).store(part + i);
+        attention_dropout(factors, shape, row, part);
+        for (std::int64_t i = 0; i < part.keys * lanes_of_rows; i += F::width) {
+          (F::load(shares + i) * F::load(factors + i)).store(shares + i);
         }
       }
-      block_product<F>(result, width, part, std::int64_t{1}, lanes_of_rows, values + key * width, width, lanes_of_rows,
-                       width, keys_here, key > 0);
+      block_product<F>(result + part.skipped * width, width, shares + part.skipped, std::int64_t{1}, lanes_of_rows,
+                       values + part.key * width, width, lanes_of_rows - part.skipped, width, part.keys, part.key > 0);
     }
     for (std::int64_t r = 0; r < rows; ++r) {
       lse[row + r] = peaks[r] + std::log(masses[r]);
@@ -6321,42 +7953,36 @@ inline void attention_backward(T* dqkv, T const* dy, T const* y, A const* lse, T
 
   for (std::int64_t row = 0; row < shape.context; row += lanes_of_rows) {
     auto const rows = shape.context - row < lanes_of_rows ? shape.context - row : lanes_of_rows;
-    auto const seen = row + lanes_of_rows;
     T const* const dy_rows = dy + row * shape.y_stride;
     T const* const y_rows = y + row * shape.y_stride;
+    prefetch_next(qkv, shape, row, rows);
+    prefetch_next_result(dy_rows, shape, rows);
+    prefetch_next_result(y_rows, shape, rows);
     pack_rows<F>(queries, qkv + row * shape.qkv_stride, shape.qkv_stride, rows, lanes_of_rows, shape.width, width,
                  scale);
     pack_rows<F>(slopes, dy_rows, shape.y_stride, rows, lanes_of_rows, shape.width, width, A(1));
     transpose_block(queries_across, queries, width);
     transpose_block(slopes_across, slopes, width);
-    for (std::int64_t r = 0; r < lanes_of_rows; ++r) {
-      F total = F::all(0);
-      if (r < rows) {
-        T const* const a = dy_rows + r * shape.y_stride;
-        T const* const b = y_rows + r * shape.y_stride;
-        TRIREME_FOR_LANES(F, shape.width, i, count,
-                          { total = fma(F::load(a + i, count), F::load(b + i, count), total); })
-      }
-      deltas[r] = sum(total);
-      logs[r] = r < rows ? lse[row + r] : A(0);
-    }
-    for (std::int64_t key = 0; key < seen; key += attention_keys) {
-      auto const keys_here = seen - key < attention_keys ? seen - key : attention_keys;
-      A const* const keys_part = keys + key * width;
-      block_product<F>(scores, lanes_of_rows, keys_part, width, std::int64_t{1}, queries_across, lanes_of_rows,
-                       keys_here, lanes_of_rows, width, false);
-      block_product<F>(dscores, lanes_of_rows, values + key * width, width, std::int64_t{1}, slopes_across,
-                       lanes_of_rows, keys_here, lanes_of_rows, width, false);
+    row_products<F>(deltas, dy_rows, y_rows, shape.y_stride, rows, shape.width);
+    for (std::int64_t r = 0; r < lanes_of_rows; ++r) logs[r] = r < rows ? lse[row + r] : A(0);
+    for (auto part = attention_keys_from(row, 0); part.keys > 0; part = part.next(row)) {
+      auto const at_keys = part.key * width;
+      auto const skipped = part.skipped;
+      auto const unskipped = lanes_of_rows - skipped;
+      block_product<F>(scores + skipped, lanes_of_rows, keys + at_keys, width, std::int64_t{1},
+                       queries_across + skipped, lanes_of_rows, part.keys, unskipped, width, false);
+      block_product<F>(dscores + skipped, lanes_of_rows, values + at_keys, width, std::int64_t{1},
+                       slopes_across + skipped, lanes_of_rows, part.keys, unskipped, width, false);
       bool const drops = shape.dropout != nullptr;
-      if (drops) attention_dropout(factors, shape, row, key, keys_here);
-      bool const diagonal = key + keys_here > row;
-      for (std::int64_t v = 0; v < lanes_of_rows; v += F::width) {
+      if (drops) attention_dropout(factors, shape, row, part);
+      bool const diagonal = part.key + part.keys > row;
+      for (std::int64_t v = skipped; v < lanes_of_rows; v += F::width) {
         F const log_mass = F::load(logs + v);
         F const delta = F::load(deltas + v);
-        for (std::int64_t k = 0; k < keys_here; ++k) {
+        for (std::int64_t k = 0; k < part.keys; ++k) {
           auto const at = k * lanes_of_rows + v;
           F p = exp(F::load(scores + at) - log_mass);
-          if (diagonal) p = first(static_cast<int>(key + k - row - v), F::all(0), p);
+          if (diagonal) p = first(static_cast<int>(part.key + k - row - v), F::all(0), p);
           F const dp = F::load(dscores + at);
           if (drops) {
             F const factor = F::load(factors + at);
@@ -6368,12 +7994,12 @@ inline void attention_backward(T* dqkv, T const* dy, T const* y, A const* lse, T
           }
         }
       }
-      block_product<F>(dvalues + key * width, width, scores, lanes_of_rows, std::int64_t{1}, slopes, width, keys_here,
-                       width, lanes_of_rows, true);
-      block_product<F>(dkeys + key * width, width, dscores, lanes_of_rows, std::int64_t{1}, queries, width, keys_here,
-                       width, lanes_of_rows, true);
-      block_product<F>(dqueries, width, dscores, std::int64_t{1}, lanes_of_rows, keys_part, width, lanes_of_rows, width,
-                       keys_here, key > 0);
+      block_product<F>(dvalues + at_keys, width, scores + skipped, lanes_of_rows, std::int64_t{1},
+                       slopes + skipped * width, width, part.keys, width, unskipped, true);
+      block_product<F>(dkeys + at_keys, width, dscores + skipped, lanes_of_rows, std::int64_t{1},
+                       queries + skipped * width, width, part.keys, width, unskipped, true);
+      block_product<F>(dqueries + skipped * width, width, dscores + skipped, std::int64_t{1}, lanes_of_rows,
+                       keys + at_keys, width, unskipped, width, part.keys, part.key > 0);
     }
     unpack_rows<F>(dqkv + row * shape.qkv_stride, shape.qkv_stride, dqueries, rows, shape.width, width, scale);
   }
@@ -6386,6 +8012,306 @@ inline void attention_backward(T* dqkv, T const* dy, T const* y, A const* lse, T
 // ---- trireme/ops/host/attention.hpp (goes on)
 #undef TRIREME_LEVEL
 TRIREME_LEVEL_END
+TRIREME_LEVEL_AVX512_BF16_BEGIN
+#define TRIREME_LEVEL avx512_bf16
+
+// ---- trireme/ops/host/detail/attention_pairs.inl
+// Causal attention of one head of one sample in bfloat16, with the instruction that multiplies pairs of them; included
+// for the CPU level that has it (see simd.hpp). The method is that of attention.inl.
+//
+// The instruction takes two neighbours along the depth of a product at once, so every operand is stored in words of
+// two: along its rows where these are the depth, and two rows in one where the depth runs across them. Probabilities
+// and their gradients are rounded to bfloat16 for the products; sums, softmax and lse stay in float.
+
+// ---- trireme/ops/host/detail/attention_products.inl
+// The products of attention; included once for each CPU level (see simd.hpp). F are lanes of sums, Factor what is
+// multiplied: the same lanes, or words of two bfloat16, neighbours along the depth.
+namespace trireme::ops::detail::TRIREME_LEVEL {
+
+// c (Rows, Vectors * width) = or += a b, with a[m * a_row + k * a_depth] and b[k * b_row + n].
+template <class F, class Factor, int Rows, int Vectors, class Real, class Word>
+inline void tile_product(Real* c, std::int64_t c_row, Word const* a, std::int64_t a_row, std::int64_t a_depth,
+                         Word const* b, std::int64_t b_row, std::int64_t depth, bool accumulate) {
+  F sums[Rows][Vectors];
+  TRIREME_UNROLL
+  for (int m = 0; m < Rows; ++m) {
+    TRIREME_UNROLL
+    for (int v = 0; v < Vectors; ++v) sums[m][v] = accumulate ? F::load(c + m * c_row + v * F::width) : F::all(0);
+  }
+  for (std::int64_t k = 0; k < depth; ++k, a += a_depth, b += b_row) {
+    Factor right[Vectors];
+    TRIREME_UNROLL
+    for (int v = 0; v < Vectors; ++v) right[v] = Factor::load(b + v * F::width);
+    TRIREME_UNROLL
+    for (int m = 0; m < Rows; ++m) {
+      Factor const left = Factor::all(a[m * a_row]);
+      TRIREME_UNROLL
+      for (int v = 0; v < Vectors; ++v) sums[m][v] = fma(left, right[v], sums[m][v]);
+    }
+  }
+  TRIREME_UNROLL
+  for (int m = 0; m < Rows; ++m) {
+    TRIREME_UNROLL
+    for (int v = 0; v < Vectors; ++v) sums[m][v].store(c + m * c_row + v * F::width);
+  }
+}
+
+// The same for any number of columns, in multiples of the lanes, and rows, in multiples of 16.
+template <class F, class Factor = F, class Real, class Word>
+inline void block_product(Real* c, std::int64_t c_row, Word const* a, std::int64_t a_row, std::int64_t a_depth,
+                          Word const* b, std::int64_t b_row, std::int64_t rows, std::int64_t columns,
+                          std::int64_t depth, bool accumulate) {
+  constexpr int pair = F::width == 16 ? 8 : 4;  // rows of a tile of two vectors: half the registers, or a quarter
+  std::int64_t n = 0;
+  for (; n + 2 * F::width <= columns; n += 2 * F::width) {
+    for (std::int64_t m = 0; m < rows; m += pair) {
+      tile_product<F, Factor, pair, 2>(c + m * c_row + n, c_row, a + m * a_row, a_row, a_depth, b + n, b_row, depth,
+                                       accumulate);
+    }
+  }
+  for (; n < columns; n += F::width) {
+    for (std::int64_t m = 0; m < rows; m += 2 * pair) {
+      tile_product<F, Factor, 2 * pair, 1>(c + m * c_row + n, c_row, a + m * a_row, a_row, a_depth, b + n, b_row, depth,
+                                           accumulate);
+    }
+  }
+}
+
+}  // namespace trireme::ops::detail::TRIREME_LEVEL
+
+// ---- trireme/ops/host/detail/attention_pairs.inl (goes on)
+namespace trireme::ops::detail::TRIREME_LEVEL {
+#if TRIREME_X86
+
+/// 16 words of two bfloat16: what meets the float lanes of a sum.
+struct word_lanes {
+  __m512i v;
+  static TRIREME_INLINE word_lanes all(std::uint32_t word) { return {_mm512_set1_epi32(static_cast<int>(word))}; }
+  static TRIREME_INLINE word_lanes load(std::uint32_t const* p) { return {_mm512_loadu_si512(p)}; }
+};
+TRIREME_INLINE avx512::lanes fma(word_lanes a, word_lanes b, avx512::lanes c) {
+  return {_mm512_dpbf16_ps(c.v, (__m512bh)a.v, (__m512bh)b.v)};
+}
+
+/// 2^x to 2e-7 for x below 128; 0 far below, NaN stays NaN. Rounding to bfloat16 leaves nothing of that error.
+TRIREME_INLINE avx512::lanes exponential_of_two(avx512::lanes x) {
+  using F = avx512::lanes;
+  x = max(F::all(-200.0F), x);
+  F const n = round(x);
+  F const r = x - n;
+  F p = F::all(1.339086336e-3F);
+  p = fma(p, r, F::all(9.676031918e-3F));
+  p = fma(p, r, F::all(5.550357114e-2F));
+  p = fma(p, r, F::all(2.402210749e-1F));
+  p = fma(p, r, F::all(6.931471880e-1F));
+  p = fma(p, r, F::all(1.0F));
+  return {_mm512_scalef_ps(p.v, n.v)};
+}
+
+/// The lanes of two rows in bfloat16: all of the first, then all of the second.
+TRIREME_INLINE __m512i rounded_rows(avx512::lanes first, avx512::lanes second) {
+  return (__m512i)_mm512_cvtne2ps_pbh(second.v, first.v);
+}
+TRIREME_INLINE void store_rows(std::uint32_t* to, std::int64_t stride, __m512i rows) {
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), _mm512_castsi512_si256(rows));
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(to + stride), _mm512_extracti64x4_epi64(rows, 1));
+}
+/// The words of two that such rows make together.
+TRIREME_INLINE __m512i paired_rows(__m512i rows) {
+  __m512i const order = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+  __m512i const second = _mm512_slli_epi32(_mm512_add_epi32(order, _mm512_set1_epi32(16)), 16);
+  return _mm512_permutexvar_epi16(_mm512_or_si512(order, second), rows);
+}
+
+/// Rows as words along them: to (padded_rows, padded_width / 2) from (rows, width), zeros around it.
+inline void pack_words(std::uint32_t* to, bfloat16 const* from, std::int64_t stride, std::int64_t rows,
+                       std::int64_t padded_rows, std::int64_t width, std::int64_t padded_width) {
+  auto const bytes = static_cast<std::size_t>(width) * sizeof(bfloat16);
+  for (std::int64_t row = 0; row < padded_rows; ++row, to += padded_width / 2) {
+    for (std::int64_t i = row < rows ? width / 2 : 0; i < padded_width / 2; ++i) to[i] = 0;
+    if (row < rows) std::memcpy(to, from + row * stride, bytes);
+  }
+}
+
+/// Rows as words of two rows: to (padded_rows / 2, padded_width) from (rows, width), zeros around it.
+inline void pack_pairs(std::uint32_t* to, bfloat16 const* from, std::int64_t stride, std::int64_t rows,
+                       std::int64_t padded_rows, std::int64_t width, std::int64_t padded_width) {
+  pack_across(to, from, stride, rows, static_cast<int>(padded_width), static_cast<int>(width));
+  for (std::int64_t i = (rows + 1) / 2 * padded_width; i < padded_rows / 2 * padded_width; ++i) to[i] = 0;
+}
+
+template <class T, class A>
+inline void attention_forward(T* y, A* lse, T const* qkv, attention_head const& shape, A* scratch) {
+  using F = avx512::lanes;
+  constexpr std::int64_t lanes_of_rows = attention_rows;
+  auto const width = shape.padded_width;
+  auto const words = width / 2;
+  A* const scores = scratch;                                                    // (T, 32)
+  A* const result = scores + shape.padded_rows * lanes_of_rows;                 // (32, D)
+  A* const factors = result + lanes_of_rows * width;                            // (64, 32)
+  A* const offsets = factors + attention_keys * lanes_of_rows;                  // (32)
+  A* const masses = offsets + lanes_of_rows;                                    // (32)
+  auto* const keys = reinterpret_cast<std::uint32_t*>(masses + lanes_of_rows);  // (T, D / 2)
+  auto* const values = keys + shape.padded_rows * words;                        // (T / 2, D)
+  auto* const queries_across = values + shape.padded_rows * words;              // (D / 2, 32)
+  auto* const shares = queries_across + words * lanes_of_rows;                  // (32, 32)
+  A const scale = A(1) / std::sqrt(static_cast<A>(shape.width));
+  F const slope = F::all(scale * A(1.44269504));  // of a score in the exponent of 2
+  pack_words(keys, qkv + shape.channels, shape.qkv_stride, shape.context, shape.padded_rows, shape.width, width);
+  pack_pairs(values, qkv + 2 * shape.channels, shape.qkv_stride, shape.context, shape.padded_rows, shape.width, width);
+
+  for (std::int64_t row = 0; row < shape.context; row += lanes_of_rows) {
+    auto const rows = shape.context - row < lanes_of_rows ? shape.context - row : lanes_of_rows;
+    avx512::prefetch_next(qkv, shape, row, rows);
+    avx512::prefetch_rows<1>(y + row * shape.y_stride, shape.y_stride, rows, shape.width);
+    pack_along(queries_across, qkv + row * shape.qkv_stride, shape.qkv_stride, shape.width, lanes_of_rows,
+               static_cast<int>(rows));
+    for (auto part = attention_keys_from(row, 0); part.keys > 0; part = part.next(row)) {
+      block_product<F, word_lanes>(scores + part.key * lanes_of_rows + part.skipped, lanes_of_rows,
+                                   keys + part.key * words, words, std::int64_t{1}, queries_across + part.skipped,
+                                   lanes_of_rows, part.keys, lanes_of_rows - part.skipped, (shape.width + 1) / 2,
+                                   false);
+    }
+    for (std::int64_t v = 0; v < lanes_of_rows; v += F::width) {
+      (F::all(0) - slope * avx512::masked_peak<F>(scores + v, row, v)).store(offsets + v);
+      F::all(0).store(masses + v);
+    }
+    for (auto part = attention_keys_from(row, 0); part.keys > 0; part = part.next(row)) {
+      bool const drops = shape.dropout != nullptr;
+      if (drops) avx512::attention_dropout(factors, shape, row, part);
+      for (std::int64_t v = part.skipped; v < lanes_of_rows; v += F::width) {
+        F const offset = F::load(offsets + v);
+        F totals[2] = {F::load(masses + v), F::all(0)};
+        for (std::int64_t k = 0; k < part.keys; k += 2) {
+          F p[2];
+          TRIREME_UNROLL
+          for (int i = 0; i < 2; ++i) {
+            auto const at = (k + i) * lanes_of_rows + v;
+            p[i] = exponential_of_two(fma(F::load(scores + part.key * lanes_of_rows + at), slope, offset));
+            totals[i] = totals[i] + p[i];
+            if (drops) p[i] = p[i] * F::load(factors + at);
+          }
+          _mm512_storeu_si512(shares + k / 2 * lanes_of_rows + v, paired_rows(rounded_rows(p[0], p[1])));
+        }
+        (totals[0] + totals[1]).store(masses + v);
+      }
+      block_product<F, word_lanes>(result + part.skipped * width, width, shares + part.skipped, std::int64_t{1},
+                                   lanes_of_rows, values + part.key * words, width, lanes_of_rows - part.skipped, width,
+                                   part.keys / 2, part.key > 0);
+    }
+    for (std::int64_t r = 0; r < rows; ++r) {
+      lse[row + r] = std::log(masses[r]) - offsets[r] * A(0.69314718);
+      avx512::unpack_rows<F>(y + (row + r) * shape.y_stride, shape.y_stride, result + r * width, 1, shape.width, width,
+                             A(1) / masses[r]);
+    }
+  }
+}
+
+template <class T, class A>
+inline void attention_backward(T* dqkv, T const* dy, T const* y, A const* lse, T const* qkv,
+                               attention_head const& shape, A* scratch) {
+  using F = avx512::lanes;
+  constexpr std::int64_t lanes_of_rows = attention_rows;
+  constexpr std::int64_t words_of_rows = lanes_of_rows / 2;
+  auto const width = shape.padded_width;
+  auto const words = width / 2;
+  auto const depth = (shape.width + 1) / 2;
+  auto const matrix = shape.padded_rows * width;
+  auto const block = lanes_of_rows * words;
+  auto const chunk = attention_keys * lanes_of_rows;
+  A* const dkeys = scratch;                                                     // (T, D)
+  A* const dvalues = dkeys + matrix;                                            // (T, D)
+  A* const dqueries = dvalues + matrix;                                         // (32, D)
+  A* const scores = dqueries + lanes_of_rows * width;                           // (64, 32)
+  A* const dscores = scores + chunk;                                            // (64, 32)
+  A* const factors = dscores + chunk;                                           // (64, 32)
+  A* const offsets = factors + chunk;                                           // (32)
+  A* const deltas = offsets + lanes_of_rows;                                    // (32)
+  auto* const keys = reinterpret_cast<std::uint32_t*>(deltas + lanes_of_rows);  // (T, D / 2)
+  auto* const key_pairs = keys + matrix / 2;                                    // (T / 2, D)
+  auto* const values = key_pairs + matrix / 2;                                  // (T, D / 2)
+  auto* const queries = values + matrix / 2;                                    // (16, D)
+  auto* const queries_across = queries + block;                                 // (D / 2, 32)
+  auto* const slopes = queries_across + block;                                  // (16, D)
+  auto* const slopes_across = slopes + block;                                   // (D / 2, 32)
+  auto* const shares = slopes_across + block;                                   // (64, 16)
+  auto* const dshares = shares + chunk / 2;                                     // (64, 16)
+  auto* const dshare_pairs = dshares + chunk / 2;                               // (32, 32)
+  A const scale = A(1) / std::sqrt(static_cast<A>(shape.width));
+  F const slope = F::all(scale * A(1.44269504));
+  pack_words(keys, qkv + shape.channels, shape.qkv_stride, shape.context, shape.padded_rows, shape.width, width);
+  pack_pairs(key_pairs, qkv + shape.channels, shape.qkv_stride, shape.context, shape.padded_rows, shape.width, width);
+  pack_words(values, qkv + 2 * shape.channels, shape.qkv_stride, shape.context, shape.padded_rows, shape.width, width);
+  for (std::int64_t i = 0; i < 2 * matrix; i += F::width) F::all(0).store(dkeys + i);
+
+  for (std::int64_t row = 0; row < shape.context; row += lanes_of_rows) {
+    auto const rows = shape.context - row < lanes_of_rows ? shape.context - row : lanes_of_rows;
+    T const* const query_rows = qkv + row * shape.qkv_stride;
+    T const* const dy_rows = dy + row * shape.y_stride;
+    T const* const y_rows = y + row * shape.y_stride;
+    avx512::prefetch_next(qkv, shape, row, rows);
+    avx512::prefetch_next_result(dy_rows, shape, rows);
+    avx512::prefetch_next_result(y_rows, shape, rows);
+    pack_pairs(queries, query_rows, shape.qkv_stride, rows, lanes_of_rows, shape.width, width);
+    pack_pairs(slopes, dy_rows, shape.y_stride, rows, lanes_of_rows, shape.width, width);
+    pack_along(queries_across, query_rows, shape.qkv_stride, shape.width, lanes_of_rows, static_cast<int>(rows));
+    pack_along(slopes_across, dy_rows, shape.y_stride, shape.width, lanes_of_rows, static_cast<int>(rows));
+    avx512::row_products<F>(deltas, dy_rows, y_rows, shape.y_stride, rows, shape.width);
+    for (std::int64_t r = 0; r < lanes_of_rows; ++r) offsets[r] = r < rows ? lse[row + r] * A(-1.44269504) : A(0);
+    for (auto part = attention_keys_from(row, 0); part.keys > 0; part = part.next(row)) {
+      auto const at_keys = part.key * width;
+      auto const skipped = part.skipped;
+      auto const unskipped = lanes_of_rows - skipped;
+      block_product<F, word_lanes>(scores + skipped, lanes_of_rows, keys + at_keys / 2, words, std::int64_t{1},
+                                   queries_across + skipped, lanes_of_rows, part.keys, unskipped, depth, false);
+      block_product<F, word_lanes>(dscores + skipped, lanes_of_rows, values + at_keys / 2, words, std::int64_t{1},
+                                   slopes_across + skipped, lanes_of_rows, part.keys, unskipped, depth, false);
+      bool const drops = shape.dropout != nullptr;
+      if (drops) avx512::attention_dropout(factors, shape, row, part);
+      bool const diagonal = part.key + part.keys > row;
+      for (std::int64_t v = skipped; v < lanes_of_rows; v += F::width) {
+        F const offset = F::load(offsets + v);
+        F const delta = F::load(deltas + v);
+        for (std::int64_t k = 0; k < part.keys; k += 2) {
+          F p[2];
+          F ds[2];
+          TRIREME_UNROLL
+          for (int i = 0; i < 2; ++i) {
+            auto const at = (k + i) * lanes_of_rows + v;
+            p[i] = exponential_of_two(fma(F::load(scores + at), slope, offset));
+            if (diagonal) p[i] = first(static_cast<int>(part.key + k + i - row - v), F::all(0), p[i]);
+            F dp = F::load(dscores + at);
+            if (drops) dp = dp * F::load(factors + at);
+            ds[i] = p[i] * (dp - delta);
+            if (drops) p[i] = p[i] * F::load(factors + at);
+          }
+          auto const at = k * words_of_rows + v / 2;
+          store_rows(shares + at, words_of_rows, rounded_rows(p[0], p[1]));
+          __m512i const dshare_rows = rounded_rows(ds[0], ds[1]);
+          store_rows(dshares + at, words_of_rows, dshare_rows);
+          _mm512_storeu_si512(dshare_pairs + k / 2 * lanes_of_rows + v, paired_rows(dshare_rows));
+        }
+      }
+      block_product<F, word_lanes>(dvalues + at_keys, width, shares + skipped / 2, words_of_rows, std::int64_t{1},
+                                   slopes + skipped / 2 * width, width, part.keys, width, unskipped / 2, true);
+      block_product<F, word_lanes>(dkeys + at_keys, width, dshares + skipped / 2, words_of_rows, std::int64_t{1},
+                                   queries + skipped / 2 * width, width, part.keys, width, unskipped / 2, true);
+      block_product<F, word_lanes>(dqueries + skipped * width, width, dshare_pairs + skipped, std::int64_t{1},
+                                   lanes_of_rows, key_pairs + at_keys / 2, width, unskipped, width, part.keys / 2,
+                                   part.key > 0);
+    }
+    avx512::unpack_rows<F>(dqkv + row * shape.qkv_stride, shape.qkv_stride, dqueries, rows, shape.width, width, scale);
+  }
+  avx512::unpack_rows<F>(dqkv + shape.channels, shape.qkv_stride, dkeys, shape.context, shape.width, width, scale);
+  avx512::unpack_rows<F>(dqkv + 2 * shape.channels, shape.qkv_stride, dvalues, shape.context, shape.width, width, A(1));
+}
+
+#endif
+}  // namespace trireme::ops::detail::TRIREME_LEVEL
+
+// ---- trireme/ops/host/attention.hpp (goes on)
+#undef TRIREME_LEVEL
+TRIREME_LEVEL_END
 
 namespace trireme::ops {
 
@@ -6393,11 +8319,23 @@ namespace detail {
 
 template <class T, class A>
 void attention_forward_head(T* y, A* lse, T const* qkv, attention_head const& shape, A* scratch) {
+#if TRIREME_X86
+  if constexpr (std::is_same_v<T, bfloat16>) {
+    if (detected() >= cpu_level::avx512_bf16) return avx512_bf16::attention_forward(y, lse, qkv, shape, scratch);
+  }
+#endif
   TRIREME_DISPATCH(fits_float<T>, attention_forward(y, lse, qkv, shape, scratch));
 }
 template <class T, class A>
 void attention_backward_head(T* dqkv, T const* dy, T const* y, A const* lse, T const* qkv, attention_head const& shape,
                              A* scratch) {
+#if TRIREME_X86
+  if constexpr (std::is_same_v<T, bfloat16>) {
+    if (detected() >= cpu_level::avx512_bf16) {
+      return avx512_bf16::attention_backward(dqkv, dy, y, lse, qkv, shape, scratch);
+    }
+  }
+#endif
   TRIREME_DISPATCH(fits_float<T>, attention_backward(dqkv, dy, y, lse, qkv, shape, scratch));
 }
 
@@ -6476,23 +8414,30 @@ struct host_attention {
     if (shape.batch == 0 || shape.context == 0) return;
     auto const width = shape.head_channels();
     auto const rows = (shape.context + detail::attention_rows - 1) / detail::attention_rows * detail::attention_rows;
-    detail::attention_head head{shape.context,
-                                width,
-                                rows,
-                                (width + 15) / 16 * 16,
-                                3 * shape.channels,
-                                shape.channels,
-                                shape.channels,
-                                0,
-                                0,
-                                dropout.active() ? &dropout : nullptr};
+    detail::attention_head head{.context = shape.context,
+                                .width = width,
+                                .padded_rows = rows,
+                                .padded_width = (width + 15) / 16 * 16,
+                                .qkv_stride = 3 * shape.channels,
+                                .y_stride = shape.channels,
+                                .channels = shape.channels,
+                                .head = 0,
+                                .sample = 0,
+                                .next_row = 0,
+                                .next_column = 0,
+                                .dropout = dropout.active() ? &dropout : nullptr};
     auto const mark = scratch.mark();
     auto const memory = scratch.template take<Real>({detail::attention_scratch(head, backward)});
     for (std::int64_t sample = 0; sample < shape.batch; ++sample) {
       if (dropout.active()) {
         head.sample = static_cast<std::uint64_t>(dropout.samples[static_cast<std::size_t>(sample)]);
       }
-      for (head.head = 0; head.head < shape.heads; ++head.head) body(head, sample, raw(memory));
+      for (head.head = 0; head.head < shape.heads; ++head.head) {
+        bool const turns = head.head + 1 == shape.heads;
+        head.next_row = !turns ? 0 : sample + 1 < shape.batch ? shape.context : -1;
+        head.next_column = turns ? width - shape.channels : width;
+        body(head, sample, raw(memory));
+      }
     }
     scratch.rewind(mark);
   }
@@ -7136,104 +9081,7 @@ struct host_normalisation {
 // ---- trireme/ops/host/detail/product_eigen.hpp
 #include <Eigen/Core>
 
-// ---- trireme/ops/host/detail/product_types.hpp
-namespace trireme::ops::detail {
-
-/// Memory that only grows, so that the second step of a training finds it large enough.
-class growing_buffer {
- public:
-  growing_buffer() = default;
-  growing_buffer(growing_buffer&& other) noexcept
-      : address_(std::exchange(other.address_, nullptr)), bytes_(std::exchange(other.bytes_, 0)) {}
-  growing_buffer& operator=(growing_buffer&& other) noexcept {
-    std::swap(address_, other.address_);
-    std::swap(bytes_, other.bytes_);
-    return *this;
-  }
-  ~growing_buffer() { release(); }
-
-  /// At least `count` elements; what was there before may be lost.
-  template <class T>
-  [[nodiscard]] T* take(std::int64_t count) {
-    auto const bytes = static_cast<std::size_t>(count) * sizeof(T);
-    if (bytes > bytes_) {
-      release();
-      address_ = host::allocate(bytes);
-      bytes_ = bytes;
-    }
-    return static_cast<T*>(address_);
-  }
-  [[nodiscard]] std::size_t bytes() const noexcept { return bytes_; }
-
- private:
-  void release() noexcept {
-    if (address_ != nullptr) host::deallocate(address_, bytes_);
-    address_ = nullptr;
-    bytes_ = 0;
-  }
-  void* address_ = nullptr;
-  std::size_t bytes_ = 0;
-};
-
-/// One inner kernel call: c (rows of a kernel, columns of a kernel) = or += a b, all of it, without edges.
-struct tile_job {
-  char const* a;         // element (row, step) is at a + row * a_row + step * a_step
-  std::ptrdiff_t a_row;  // bytes
-  std::ptrdiff_t a_step;
-  char const* b;       // packed: `columns` elements a step
-  std::int64_t steps;  // of one element, or of a pair of bfloat16
-  float* c;
-  std::int64_t c_row;  // elements
-  bool accumulate;
-  char const* ahead[2];  // tiles that the epilogue will touch: fetched during the k loop
-  std::ptrdiff_t ahead_row[2];
-};
-
-/// What happens to a tile of sums on its way out. Matrices are those of the whole product; `ld` is their row length.
-template <class T>
-struct store_rule {
-  T* y = nullptr;
-  std::int64_t ld = 0;
-  T const* bias = nullptr;
-  activation act = activation::none;
-  T* keep = nullptr;            // gets the value before the activation
-  T const* residual = nullptr;  // added last
-  T const* slope_at = nullptr;  // multiplies by act' there (then act is not applied)
-  bool accumulate = false;
-  [[nodiscard]] bool plain() const noexcept {
-    return bias == nullptr && act == activation::none && keep == nullptr && residual == nullptr && !accumulate;
-  }
-};
-
-/// Sums (rows, columns) that belong at (row, column) of the product.
-template <class T>
-struct store_job {
-  store_rule<T> const* rule;
-  accumulate_t<T> const* sums;
-  std::int64_t sums_row;
-  std::int64_t row;
-  std::int64_t column;
-  std::int64_t rows;
-  std::int64_t columns;
-};
-
-/// The kernels of one CPU level, as the loops around them see them.
-struct product_kernels {
-  cpu_level level;
-  int rows;
-  int columns;
-  int small_rows;  // of a second kernel, for what is left of a matrix
-  int panel;       // elements a step of packed left operands: `rows` rounded up to whole cache lines or halves
-  bool pairs;      // operands are pairs of bfloat16 along k, not floats
-  void (*tile)(tile_job const&);
-  void (*small_tile)(tile_job const&);
-  void (*store_float)(store_job<float> const&);
-  void (*store_bfloat16)(store_job<bfloat16> const&);
-};
-
-}  // namespace trireme::ops::detail
-
-// ---- trireme/ops/host/detail/product_kernels.hpp (goes on)
+// ---- trireme/ops/host/detail/product_kernels.hpp
 #define TRIREME_LEVEL baseline
 
 // ---- trireme/ops/host/detail/product_store.inl
@@ -7486,6 +9334,16 @@ TRIREME_TARGET_END
 
 namespace trireme::ops::detail {
 
+/// What `kernel` gives for bfloat16 if T is bfloat16: a program that has only floats does not compile it.
+template <class T, class Kernel>
+[[nodiscard]] constexpr auto if_bfloat16(Kernel kernel) -> void (*)(store_job<bfloat16> const&) {
+  if constexpr (std::is_same_v<T, bfloat16>) {
+    return kernel.template operator()<bfloat16>();
+  } else {
+    return nullptr;
+  }
+}
+
 /// The own kernels for elements of type T on this CPU, or nullptr if there are none (double; CPUs without AVX2).
 template <class T>
 [[nodiscard]] product_kernels const* own_kernels() noexcept {
@@ -7500,7 +9358,7 @@ template <class T>
                                                   avx2::product_tile<6>,
                                                   avx2::product_tile<2>,
                                                   avx2::store_sums<float>,
-                                                  avx2::store_sums<bfloat16>};
+                                                  if_bfloat16<T>([]<class U>() { return &avx2::store_sums<U>; })};
     static constexpr product_kernels avx512_kernels{cpu_level::avx512,
                                                     14,
                                                     32,
@@ -7510,7 +9368,7 @@ template <class T>
                                                     avx512::product_tile<14>,
                                                     avx512::product_tile<4>,
                                                     avx512::store_sums<float>,
-                                                    avx512::store_sums<bfloat16>};
+                                                    if_bfloat16<T>([]<class U>() { return &avx512::store_sums<U>; })};
     static constexpr product_kernels bf16_kernels{cpu_level::avx512_bf16,
                                                   14,
                                                   32,
@@ -7520,7 +9378,7 @@ template <class T>
                                                   avx512_bf16::product_tile<14>,
                                                   avx512_bf16::product_tile<4>,
                                                   avx512::store_sums<float>,
-                                                  avx512::store_sums<bfloat16>};
+                                                  if_bfloat16<T>([]<class U>() { return &avx512::store_sums<U>; })};
     auto const level = detected();
     if (std::is_same_v<T, bfloat16> && level >= cpu_level::avx512_bf16) return &bf16_kernels;
     if (level >= cpu_level::avx512) return &avx512_kernels;
@@ -7633,169 +9491,7 @@ void eigen_product_transposed(A* c, T const* u, T const* v, std::int64_t m, std:
 
 }  // namespace trireme::ops::detail
 
-// ---- trireme/ops/host/detail/product_packing.hpp
-// Packing for the vector kernels: a panel holds `width` columns of a matrix, step after step, so that a kernel reads it
-// front to back. A step is one float a column, or (for bfloat16 products) a pair of neighbours along k in one word.
-// SSE2, which every x86-64 has, is enough: packing is bound by memory.
-namespace trireme::ops::detail {
-
-#if TRIREME_X86
-/// A panel without edges.
-template <int Width>
-TRIREME_INLINE void copy_rows(float* panel, float const* source, std::int64_t ld, std::int64_t k) {
-  for (std::int64_t step = 0; step < k; ++step, panel += Width, source += ld) {
-    TRIREME_UNROLL
-    for (int j = 0; j < Width; j += 4) _mm_storeu_ps(panel + j, _mm_loadu_ps(source + j));
-  }
-}
-#endif
-
-/// Columns of a row-major matrix, its rows being the steps: panel (k, width) from source (k, ld), `columns` wide.
-inline void pack_across(float* panel, float const* source, std::int64_t ld, std::int64_t k, int width, int columns) {
-#if TRIREME_X86
-  if (columns == width && width == 32) return copy_rows<32>(panel, source, ld, k);
-  if (columns == width && width == 16) return copy_rows<16>(panel, source, ld, k);
-  if (columns == width && width == 8) return copy_rows<8>(panel, source, ld, k);
-#endif
-  auto const bytes = static_cast<std::size_t>(columns) * sizeof(float);
-  for (std::int64_t step = 0; step < k; ++step, panel += width, source += ld) {
-    std::memcpy(panel, source, bytes);
-    for (int j = columns; j < width; ++j) panel[j] = 0;
-  }
-}
-inline void pack_across(float* panel, bfloat16 const* source, std::int64_t ld, std::int64_t k, int width, int columns) {
-  for (std::int64_t step = 0; step < k; ++step, panel += width, source += ld) {
-    int j = 0;
-#if TRIREME_X86
-    for (; j + 8 <= columns; j += 8) {
-      __m128i const bits = _mm_loadu_si128(reinterpret_cast<__m128i const*>(source + j));
-      __m128i const zero = _mm_setzero_si128();
-      _mm_storeu_si128(reinterpret_cast<__m128i*>(panel + j), _mm_unpacklo_epi16(zero, bits));
-      _mm_storeu_si128(reinterpret_cast<__m128i*>(panel + j + 4), _mm_unpackhi_epi16(zero, bits));
-    }
-#endif
-    for (; j < columns; ++j) panel[j] = static_cast<float>(source[j]);
-    for (; j < width; ++j) panel[j] = 0;
-  }
-}
-
-[[nodiscard]] inline std::uint32_t bfloat16_pair(bfloat16 low, bfloat16 high) noexcept {
-  return static_cast<std::uint32_t>(low.bits) | (static_cast<std::uint32_t>(high.bits) << 16);
-}
-
-/// The same in pairs: step s of the panel holds rows 2 s and 2 s + 1; an odd last row is paired with zeros.
-inline void pack_across(std::uint32_t* panel, bfloat16 const* source, std::int64_t ld, std::int64_t k, int width,
-                        int columns) {
-  for (std::int64_t row = 0; row < k; row += 2, panel += width) {
-    bfloat16 const* const low = source + row * ld;
-    bfloat16 const* const high = low + ld;
-    bool const both = row + 1 < k;
-    int j = 0;
-#if TRIREME_X86
-    for (; j + 8 <= columns; j += 8) {
-      __m128i const a = _mm_loadu_si128(reinterpret_cast<__m128i const*>(low + j));
-      __m128i const b = both ? _mm_loadu_si128(reinterpret_cast<__m128i const*>(high + j)) : _mm_setzero_si128();
-      _mm_storeu_si128(reinterpret_cast<__m128i*>(panel + j), _mm_unpacklo_epi16(a, b));
-      _mm_storeu_si128(reinterpret_cast<__m128i*>(panel + j + 4), _mm_unpackhi_epi16(a, b));
-    }
-#endif
-    for (; j < columns; ++j) panel[j] = bfloat16_pair(low[j], both ? high[j] : bfloat16{});
-    for (; j < width; ++j) panel[j] = 0;
-  }
-}
-
-/// One word of a panel from row-major data whose rows are the columns of the panel.
-inline float word_along(float const* row, std::int64_t step, std::int64_t, float*) { return row[step]; }
-inline float word_along(bfloat16 const* row, std::int64_t step, std::int64_t, float*) {
-  return static_cast<float>(row[step]);
-}
-inline std::uint32_t word_along(bfloat16 const* row, std::int64_t step, std::int64_t k, std::uint32_t*) {
-  return bfloat16_pair(row[2 * step], 2 * step + 1 < k ? row[2 * step + 1] : bfloat16{});
-}
-
-#if TRIREME_X86
-/// Four steps of one row as floats or words.
-inline __m128 words_along(float const* row, std::int64_t step, float*) { return _mm_loadu_ps(row + step); }
-inline __m128 words_along(bfloat16 const* row, std::int64_t step, float*) {
-  __m128i const bits = _mm_loadl_epi64(reinterpret_cast<__m128i const*>(row + step));
-  return _mm_castsi128_ps(_mm_unpacklo_epi16(_mm_setzero_si128(), bits));
-}
-inline __m128 words_along(bfloat16 const* row, std::int64_t step, std::uint32_t*) {
-  return _mm_castsi128_ps(_mm_loadu_si128(reinterpret_cast<__m128i const*>(row + 2 * step)));
-}
-#endif
-
-/// Columns of a transposed matrix: panel (k, width) from source (columns, ld), whose rows are the panel's columns.
-template <class Word, class T>
-void pack_along(Word* panel, T const* source, std::int64_t ld, std::int64_t k, int width, int columns) {
-  constexpr std::int64_t elements = sizeof(Word) / sizeof(T) == 2 && !std::is_same_v<Word, float> ? 2 : 1;
-  auto const steps = (k + elements - 1) / elements;
-  auto const whole = k / elements / 4 * 4;
-  Word* const type = nullptr;
-  for (int j = 0; j < width; j += j + 4 <= columns ? 4 : 1) {
-    std::int64_t step = 0;
-    if (j >= columns) {
-      for (; step < steps; ++step) panel[step * width + j] = 0;
-      continue;
-    }
-    T const* const row = source + j * ld;
-    if (j + 4 > columns) {
-      for (; step < steps; ++step) panel[step * width + j] = word_along(row, step, k, type);
-      continue;
-    }
-#if TRIREME_X86
-    for (; step < whole; step += 4) {
-      __m128 a = words_along(row, step, type);
-      __m128 b = words_along(row + ld, step, type);
-      __m128 c = words_along(row + 2 * ld, step, type);
-      __m128 d = words_along(row + 3 * ld, step, type);
-      _MM_TRANSPOSE4_PS(a, b, c, d);
-      auto* const to = reinterpret_cast<float*>(panel + step * width + j);
-      _mm_storeu_ps(to, a);
-      _mm_storeu_ps(to + width, b);
-      _mm_storeu_ps(to + 2 * width, c);
-      _mm_storeu_ps(to + 3 * width, d);
-    }
-#endif
-    for (; step < steps; ++step) {
-      for (int i = 0; i < 4; ++i) panel[step * width + j + i] = word_along(row + i * ld, step, k, type);
-    }
-  }
-}
-
-/// sums[j] += the sum of column j of a panel, whose width is 8, 16 or 32.
-template <class Word>
-void add_panel_columns(float* sums, Word const* panel, std::int64_t steps, int width, int columns) {
-  alignas(16) float total[32] = {};
-#if TRIREME_X86
-  for (int j = 0; j < width; j += 8) {
-    __m128 low = _mm_setzero_ps();
-    __m128 high = _mm_setzero_ps();
-    for (std::int64_t step = 0; step < steps; ++step) {
-      auto const* const from = reinterpret_cast<__m128i const*>(panel + step * width + j);
-      __m128i const a = _mm_loadu_si128(from);
-      __m128i const b = _mm_loadu_si128(from + 1);
-      if constexpr (std::is_same_v<Word, float>) {
-        low = _mm_add_ps(low, _mm_castsi128_ps(a));
-        high = _mm_add_ps(high, _mm_castsi128_ps(b));
-      } else {  // a pair of bfloat16: the first in the lower half
-        __m128i const upper = _mm_set1_epi32(static_cast<int>(0xffff0000U));
-        low = _mm_add_ps(
-            low, _mm_add_ps(_mm_castsi128_ps(_mm_slli_epi32(a, 16)), _mm_castsi128_ps(_mm_and_si128(a, upper))));
-        high = _mm_add_ps(
-            high, _mm_add_ps(_mm_castsi128_ps(_mm_slli_epi32(b, 16)), _mm_castsi128_ps(_mm_and_si128(b, upper))));
-      }
-    }
-    _mm_store_ps(total + j, low);
-    _mm_store_ps(total + j + 4, high);
-  }
-#endif
-  for (int j = 0; j < columns; ++j) sums[j] += total[j];
-}
-
-}  // namespace trireme::ops::detail
-
-// ---- trireme/ops/host/detail/product_own.hpp (goes on)
+// ---- trireme/ops/host/detail/product_own.hpp
 // The loops around the own kernels. Word is what a kernel reads: float, or a pair of bfloat16 in a std::uint32_t.
 namespace trireme::ops::detail {
 
@@ -8255,831 +9951,6 @@ struct host_products {
       }
     }
     detail::eigen_product_transposed(c, u, v, m, r, s, u_sums, v_sums);
-  }
-};
-
-}  // namespace trireme::ops
-
-// ---- trireme/core/exact_sum.hpp
-namespace trireme {
-
-/// A sum of doubles without rounding: the same state, bit for bit, in whatever order and on whichever rank the terms
-/// were added.
-///
-/// Why: a norm over shards must not depend on how many ranks there are. The state is a row of integers; ranks add
-/// theirs with an int64 all-reduce over `state()`, and `value()` rounds once, to nearest even.
-/// Numerics exact for every finite double. Up to 2^31 terms may be added to one state (each limb holds 32 bits of the
-///          sum and 31 of carries). A term that is not finite makes the value NaN.
-/// Bytes    544. About 5 ns a term: add sums of blocks, not single numbers.
-class exact_sum {
- public:
-  /// Limb i counts units of 2^(32 i - 1074); the last number counts the terms that were not finite.
-  static constexpr std::size_t limbs = 67;
-
-  constexpr void add(double term) noexcept {
-    auto const bits = std::bit_cast<std::uint64_t>(term);
-    auto const exponent = static_cast<unsigned>(bits >> 52) & 0x7ffU;
-    if (exponent == 0x7ffU) {
-      ++state_[limbs];
-      return;
-    }
-    std::uint64_t const fraction = bits & 0xf'ffff'ffff'ffffULL;
-    std::uint64_t const mantissa = exponent == 0 ? fraction : fraction | 1ULL << 52;
-    unsigned const shift = exponent == 0 ? 0 : exponent - 1;
-    auto const limb = static_cast<std::size_t>(shift / 32);
-    // 53 bits, moved up by at most 31, lie in three limbs.
-    std::uint64_t const low = (mantissa & 0xffff'ffffU) << (shift % 32);
-    std::uint64_t const high = (mantissa >> 32) << (shift % 32);
-    std::int64_t const sign = (bits >> 63) != 0 ? -1 : 1;
-    state_[limb] += sign * static_cast<std::int64_t>(low & 0xffff'ffffU);
-    state_[limb + 1] += sign * static_cast<std::int64_t>((low >> 32) + (high & 0xffff'ffffU));
-    state_[limb + 2] += sign * static_cast<std::int64_t>(high >> 32);
-  }
-
-  constexpr void add(exact_sum const& other) noexcept {
-    for (std::size_t i = 0; i < state_.size(); ++i) state_[i] += other.state_[i];
-  }
-
-  /// The integers to be summed over ranks.
-  [[nodiscard]] constexpr std::span<std::int64_t, limbs + 1> state() noexcept { return state_; }
-  [[nodiscard]] constexpr std::span<std::int64_t const, limbs + 1> state() const noexcept { return state_; }
-
-  /// How many terms were not finite.
-  [[nodiscard]] constexpr std::int64_t non_finite() const noexcept { return state_[limbs]; }
-
-  /// The sum, rounded once; infinity beyond the largest double, NaN if a term was not finite.
-  [[nodiscard]] double value() const noexcept {
-    if (non_finite() != 0) return std::numeric_limits<double>::quiet_NaN();
-    auto digits = state_;
-    bool const negative = carry(digits) < 0;
-    if (negative) {
-      digits = state_;
-      for (auto& digit : digits) digit = -digit;
-      carry(digits);
-    }
-    std::size_t top = limbs;
-    while (top > 0 && digits[top] == 0) --top;
-    int const width = 64 - std::countl_zero(static_cast<std::uint64_t>(digits[top]));
-    auto const bit_length = static_cast<std::int64_t>(top) * 32 + width;
-    // 53 bits from the top; what lies below decides the rounding.
-    auto const lowest = bit_length > 53 ? bit_length - 53 : 0;
-    std::uint64_t mantissa = 0;
-    for (auto position = bit_length - 1; position >= lowest; --position)
-      mantissa = mantissa << 1 | bit(digits, position);
-    if (lowest > 0 && bit(digits, lowest - 1) != 0) {
-      bool sticky = false;
-      for (auto position = lowest - 2; position >= 0 && !sticky; --position) sticky = bit(digits, position) != 0;
-      if (sticky || (mantissa & 1U) != 0) ++mantissa;
-    }
-    double const magnitude = std::ldexp(static_cast<double>(mantissa), static_cast<int>(lowest - 1074));
-    return negative ? -magnitude : magnitude;
-  }
-
-  friend constexpr bool operator==(exact_sum const&, exact_sum const&) = default;
-
- private:
-  using digits_type = std::array<std::int64_t, limbs + 1>;
-
-  // Moves what exceeds 32 bits upwards (the last number takes the end of it); negative if the whole is.
-  static constexpr std::int64_t carry(digits_type& digits) noexcept {
-    std::int64_t over = 0;
-    for (std::size_t i = 0; i < limbs; ++i) {
-      over += digits[i];
-      digits[i] = over & 0xffff'ffff;
-      over >>= 32;
-    }
-    return digits[limbs] = over;
-  }
-  static constexpr std::uint64_t bit(digits_type const& digits, std::int64_t position) noexcept {
-    // The last number may exceed 32 bits, so it is not cut.
-    auto const limb = std::min<std::size_t>(static_cast<std::size_t>(position / 32), limbs);
-    return static_cast<std::uint64_t>(digits[limb]) >> (position - static_cast<std::int64_t>(limb) * 32) & 1U;
-  }
-
-  digits_type state_{};
-};
-
-}  // namespace trireme
-
-// ---- trireme/core/hash.hpp
-namespace trireme {
-
-/// A 64-bit finaliser with good avalanche (splitmix64).
-[[nodiscard]] constexpr std::uint64_t mix(std::uint64_t x) noexcept {
-  x += 0x9E3779B97F4A7C15ULL;
-  x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9ULL;
-  x = (x ^ (x >> 27)) * 0x94D049BB133111EBULL;
-  return x ^ (x >> 31);
-}
-
-/// The hash of a name (FNV-1a, then mixed).
-[[nodiscard]] constexpr std::uint64_t hash_name(std::string_view name) noexcept {
-  std::uint64_t h = 0xCBF29CE484222325ULL;
-  for (char const c : name) h = (h ^ static_cast<unsigned char>(c)) * 0x100000001B3ULL;
-  return mix(h);
-}
-
-/// What one element adds to a state hash. The state hash is the wrapping sum of this over all elements, so it is the
-/// same however the state is cut and in whatever order the pieces are visited.
-[[nodiscard]] constexpr std::uint64_t hash_element(std::uint64_t name, std::uint64_t index,
-                                                   std::uint64_t bits) noexcept {
-  return mix(name ^ mix(index ^ mix(bits)));
-}
-
-/// 16 hexadecimal digits.
-[[nodiscard]] inline std::string hexadecimal(std::uint64_t value) {
-  std::string out(16, '0');
-  for (int digit = 15; digit >= 0; --digit, value >>= 4) out[static_cast<std::size_t>(digit)] = "0123456789abcdef"[value & 15];
-  return out;
-}
-
-}  // namespace trireme
-
-// ---- trireme/ops/host/detail/select.hpp
-namespace trireme::ops::detail {
-
-/// The magnitude of a floating-point number as an integer of the same order; NaN is largest.
-template <class G>
-auto magnitude_bits(G x) {
-  using bits = std::conditional_t<sizeof(G) == 8, std::uint64_t, std::uint32_t>;
-  return static_cast<bits>(std::bit_cast<bits>(x) & (static_cast<bits>(~bits{0}) >> 1));
-}
-
-/// Indices of the k largest magnitudes, ascending. A histogram of the leading bits finds the bin in which the k-th
-/// lies; only that bin's elements are ordered.
-template <class G>
-void select_largest(G const* x, std::int64_t n, std::int32_t* indices, std::int64_t k) {
-  if (k <= 0) return;
-  if (k >= n) {
-    for (std::int64_t i = 0; i < n; ++i) indices[i] = static_cast<std::int32_t>(i);
-    return;
-  }
-  constexpr int shift = static_cast<int>(sizeof(G)) * 8 - 1 - 12;
-  constexpr std::size_t bins = std::size_t{1} << 12;
-  // Four histograms, because neighbours tend to hit the same bin.
-  thread_local std::array<std::array<std::int32_t, bins>, 4> histograms;
-  for (auto& histogram : histograms) histogram.fill(0);
-  std::int64_t i = 0;
-  for (; i + 4 <= n; i += 4) {
-    for (std::size_t j = 0; j < 4; ++j) ++histograms[j][magnitude_bits(x[i + static_cast<std::int64_t>(j)]) >> shift];
-  }
-  for (; i < n; ++i) ++histograms[0][magnitude_bits(x[i]) >> shift];
-
-  std::int64_t above = 0;  // elements in the bins above `bin`
-  std::size_t bin = bins - 1;
-  for (;; --bin) {
-    std::int64_t const here =
-        std::int64_t{histograms[0][bin]} + histograms[1][bin] + histograms[2][bin] + histograms[3][bin];
-    if (above + here >= k) break;
-    above += here;
-  }
-
-  thread_local std::vector<std::int32_t> edge;
-  edge.clear();
-  std::int64_t found = 0;
-  for (i = 0; i < n; ++i) {
-    auto const at = static_cast<std::size_t>(magnitude_bits(x[i]) >> shift);
-    if (at < bin) continue;
-    if (at > bin) {
-      indices[found++] = static_cast<std::int32_t>(i);
-    } else {
-      edge.push_back(static_cast<std::int32_t>(i));
-    }
-  }
-  auto const wanted = edge.begin() + (k - above);
-  if (wanted != edge.end()) {
-    std::nth_element(edge.begin(), wanted, edge.end(), [x](std::int32_t a, std::int32_t b) {
-      auto const left = magnitude_bits(x[a]);
-      auto const right = magnitude_bits(x[b]);
-      return left != right ? left > right : a < b;
-    });
-    std::sort(edge.begin(), wanted);
-  }
-  // Two ascending lists become one, from the back, in place.
-  auto* to = indices + k;
-  auto* first = indices + above;
-  auto second = wanted;
-  while (second != edge.begin()) {
-    if (first != indices && *(first - 1) > *(second - 1)) {
-      *--to = *--first;
-    } else {
-      *--to = *--second;
-    }
-  }
-}
-
-}  // namespace trireme::ops::detail
-
-// ---- trireme/ops/host/reductions.hpp (goes on)
-#define TRIREME_LEVEL baseline
-
-// ---- trireme/ops/host/detail/reductions.inl
-// Reductions; included once for each CPU level (see simd.hpp).
-namespace trireme::ops::detail::TRIREME_LEVEL {
-
-template <class Op, class F>
-TRIREME_INLINE F combined(F a, F b) {
-  if constexpr (std::is_same_v<Op, reduction::max>) {
-    return max(b, a);
-  } else if constexpr (std::is_same_v<Op, reduction::min>) {
-    return min(b, a);
-  } else {
-    return a + b;
-  }
-}
-
-template <class Op, class T>
-inline void reduce(std::span<tensor_view<T, host> const> outputs, std::span<tensor_view<T const, host> const> terms,
-                   std::int64_t n) {
-  using F = lanes_for<T>;
-  constexpr int several = 4;
-  std::int64_t at = 0;
-  for (; at + several * F::width <= n; at += several * F::width) {
-    F total[several];
-    T const* x = raw(terms[0]) + at;
-    TRIREME_UNROLL
-    for (int v = 0; v < several; ++v) total[v] = F::load(x + v * F::width);
-    for (auto const& term : terms.subspan(1)) {
-      x = raw(term) + at;
-      TRIREME_UNROLL
-      for (int v = 0; v < several; ++v) total[v] = combined<Op>(total[v], F::load(x + v * F::width));
-    }
-    for (auto const& output : outputs) {
-      T* const y = raw(output) + at;
-      TRIREME_UNROLL
-      for (int v = 0; v < several; ++v) total[v].store(y + v * F::width);
-    }
-  }
-  std::int64_t const left = n - at;
-  TRIREME_FOR_LANES(F, left, i, count, {
-    F total = F::load(raw(terms[0]) + at + i, count);
-    for (auto const& term : terms.subspan(1)) total = combined<Op>(total, F::load(raw(term) + at + i, count));
-    for (auto const& output : outputs) total.store(raw(output) + at + i, count);
-  })
-}
-
-// Vectors of 64 bytes that the compiler splits as the level demands.
-template <class T>
-struct wide_vector {
-  typedef T type __attribute__((vector_size(64)));
-};
-template <class T>
-using wide = typename wide_vector<T>::type;
-template <class T>
-struct half_vector {
-  typedef T type __attribute__((vector_size(8 * sizeof(T))));
-};
-template <class T>
-using eight = typename half_vector<T>::type;
-
-// The squares of floats are exact in double, so only the order of the sums matters: element i goes to sum i % 16.
-template <class G>
-inline double block_of_squares(G const* x, std::int64_t n) {
-  eight<double> low = {};
-  eight<double> high = {};
-  std::int64_t i = 0;
-  for (; i + 16 <= n; i += 16) {
-    eight<G> a;
-    eight<G> b;
-    std::memcpy(&a, x + i, sizeof a);
-    std::memcpy(&b, x + i + 8, sizeof b);
-    eight<double> const c = __builtin_convertvector(a, eight<double>);
-    eight<double> const d = __builtin_convertvector(b, eight<double>);
-    low += c * c;
-    high += d * d;
-  }
-  for (int k = 0; i < n; ++i, ++k) {
-    double const square = static_cast<double>(x[i]) * static_cast<double>(x[i]);
-    if (k < 8) {
-      low[k] += square;
-    } else {
-      high[k - 8] += square;
-    }
-  }
-  low += high;
-  return ((low[0] + low[4]) + (low[2] + low[6])) + ((low[1] + low[5]) + (low[3] + low[7]));
-}
-
-template <class Bits>
-inline bool all_finite(Bits const* x, std::int64_t n) {
-  constexpr Bits exponent = sizeof(Bits) == 8   ? static_cast<Bits>(0x7ff0'0000'0000'0000ULL)
-                            : sizeof(Bits) == 4 ? static_cast<Bits>(0x7f80'0000U)
-                                                : static_cast<Bits>(0x7f80U);
-  constexpr std::int64_t width = 64 / sizeof(Bits);
-  std::int64_t i = 0;
-  while (i + width <= n) {
-    // Looks at the answer now and then only.
-    std::int64_t const end = std::min(n - width, i + 64 * width);
-    auto bad = wide<Bits>{} != wide<Bits>{};
-    for (; i <= end; i += width) {
-      wide<Bits> bits;
-      std::memcpy(&bits, reinterpret_cast<char const*>(x) + static_cast<std::size_t>(i) * sizeof(Bits), sizeof bits);
-      bad |= (bits & exponent) == exponent;
-    }
-    std::uint64_t parts[8];
-    std::memcpy(parts, &bad, sizeof parts);
-    for (auto const part : parts) {
-      if (part != 0) return false;
-    }
-  }
-  for (; i < n; ++i) {
-    Bits bits;
-    std::memcpy(&bits, reinterpret_cast<char const*>(x) + static_cast<std::size_t>(i) * sizeof(Bits), sizeof bits);
-    if ((bits & exponent) == exponent) return false;
-  }
-  return true;
-}
-
-// mix() of core/hash.hpp, in place.
-TRIREME_INLINE void mix_lanes(wide<std::uint64_t>& x) {
-  x += 0x9E3779B97F4A7C15ULL;
-  x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9ULL;
-  x = (x ^ (x >> 27)) * 0x94D049BB133111EBULL;
-  x ^= x >> 31;
-}
-
-template <class Bits>
-inline std::uint64_t hash_bits(Bits const* x, std::int64_t n, std::uint64_t name, std::uint64_t first_index) {
-  wide<std::uint64_t> total = {};
-  wide<std::uint64_t> index = wide<std::uint64_t>{0, 1, 2, 3, 4, 5, 6, 7} + first_index;
-  auto const* const bytes = reinterpret_cast<char const*>(x);
-  std::int64_t i = 0;
-  for (; i + 8 <= n; i += 8, index += 8) {
-    eight<Bits> bits;
-    std::memcpy(&bits, bytes + static_cast<std::size_t>(i) * sizeof(Bits), sizeof bits);
-    wide<std::uint64_t> h = __builtin_convertvector(bits, wide<std::uint64_t>);
-    mix_lanes(h);
-    h ^= index;
-    mix_lanes(h);
-    h ^= name;
-    mix_lanes(h);
-    total += h;
-  }
-  std::uint64_t result = 0;
-  for (int k = 0; k < 8; ++k) result += total[k];
-  for (; i < n; ++i) {
-    Bits bits;
-    std::memcpy(&bits, bytes + static_cast<std::size_t>(i) * sizeof(Bits), sizeof bits);
-    result += hash_element(name, first_index + static_cast<std::uint64_t>(i), bits);
-  }
-  return result;
-}
-
-}  // namespace trireme::ops::detail::TRIREME_LEVEL
-
-// ---- trireme/ops/host/reductions.hpp (goes on)
-#undef TRIREME_LEVEL
-TRIREME_LEVEL_AVX2_BEGIN
-#define TRIREME_LEVEL avx2
-
-// ---- trireme/ops/host/detail/reductions.inl
-// Reductions; included once for each CPU level (see simd.hpp).
-namespace trireme::ops::detail::TRIREME_LEVEL {
-
-template <class Op, class F>
-TRIREME_INLINE F combined(F a, F b) {
-  if constexpr (std::is_same_v<Op, reduction::max>) {
-    return max(b, a);
-  } else if constexpr (std::is_same_v<Op, reduction::min>) {
-    return min(b, a);
-  } else {
-    return a + b;
-  }
-}
-
-template <class Op, class T>
-inline void reduce(std::span<tensor_view<T, host> const> outputs, std::span<tensor_view<T const, host> const> terms,
-                   std::int64_t n) {
-  using F = lanes_for<T>;
-  constexpr int several = 4;
-  std::int64_t at = 0;
-  for (; at + several * F::width <= n; at += several * F::width) {
-    F total[several];
-    T const* x = raw(terms[0]) + at;
-    TRIREME_UNROLL
-    for (int v = 0; v < several; ++v) total[v] = F::load(x + v * F::width);
-    for (auto const& term : terms.subspan(1)) {
-      x = raw(term) + at;
-      TRIREME_UNROLL
-      for (int v = 0; v < several; ++v) total[v] = combined<Op>(total[v], F::load(x + v * F::width));
-    }
-    for (auto const& output : outputs) {
-      T* const y = raw(output) + at;
-      TRIREME_UNROLL
-      for (int v = 0; v < several; ++v) total[v].store(y + v * F::width);
-    }
-  }
-  std::int64_t const left = n - at;
-  TRIREME_FOR_LANES(F, left, i, count, {
-    F total = F::load(raw(terms[0]) + at + i, count);
-    for (auto const& term : terms.subspan(1)) total = combined<Op>(total, F::load(raw(term) + at + i, count));
-    for (auto const& output : outputs) total.store(raw(output) + at + i, count);
-  })
-}
-
-// Vectors of 64 bytes that the compiler splits as the level demands.
-template <class T>
-struct wide_vector {
-  typedef T type __attribute__((vector_size(64)));
-};
-template <class T>
-using wide = typename wide_vector<T>::type;
-template <class T>
-struct half_vector {
-  typedef T type __attribute__((vector_size(8 * sizeof(T))));
-};
-template <class T>
-using eight = typename half_vector<T>::type;
-
-// The squares of floats are exact in double, so only the order of the sums matters: element i goes to sum i % 16.
-template <class G>
-inline double block_of_squares(G const* x, std::int64_t n) {
-  eight<double> low = {};
-  eight<double> high = {};
-  std::int64_t i = 0;
-  for (; i + 16 <= n; i += 16) {
-    eight<G> a;
-    eight<G> b;
-    std::memcpy(&a, x + i, sizeof a);
-    std::memcpy(&b, x + i + 8, sizeof b);
-    eight<double> const c = __builtin_convertvector(a, eight<double>);
-    eight<double> const d = __builtin_convertvector(b, eight<double>);
-    low += c * c;
-    high += d * d;
-  }
-  for (int k = 0; i < n; ++i, ++k) {
-    double const square = static_cast<double>(x[i]) * static_cast<double>(x[i]);
-    if (k < 8) {
-      low[k] += square;
-    } else {
-      high[k - 8] += square;
-    }
-  }
-  low += high;
-  return ((low[0] + low[4]) + (low[2] + low[6])) + ((low[1] + low[5]) + (low[3] + low[7]));
-}
-
-template <class Bits>
-inline bool all_finite(Bits const* x, std::int64_t n) {
-  constexpr Bits exponent = sizeof(Bits) == 8   ? static_cast<Bits>(0x7ff0'0000'0000'0000ULL)
-                            : sizeof(Bits) == 4 ? static_cast<Bits>(0x7f80'0000U)
-                                                : static_cast<Bits>(0x7f80U);
-  constexpr std::int64_t width = 64 / sizeof(Bits);
-  std::int64_t i = 0;
-  while (i + width <= n) {
-    // Looks at the answer now and then only.
-    std::int64_t const end = std::min(n - width, i + 64 * width);
-    auto bad = wide<Bits>{} != wide<Bits>{};
-    for (; i <= end; i += width) {
-      wide<Bits> bits;
-      std::memcpy(&bits, reinterpret_cast<char const*>(x) + static_cast<std::size_t>(i) * sizeof(Bits), sizeof bits);
-      bad |= (bits & exponent) == exponent;
-    }
-    std::uint64_t parts[8];
-    std::memcpy(parts, &bad, sizeof parts);
-    for (auto const part : parts) {
-      if (part != 0) return false;
-    }
-  }
-  for (; i < n; ++i) {
-    Bits bits;
-    std::memcpy(&bits, reinterpret_cast<char const*>(x) + static_cast<std::size_t>(i) * sizeof(Bits), sizeof bits);
-    if ((bits & exponent) == exponent) return false;
-  }
-  return true;
-}
-
-// mix() of core/hash.hpp, in place.
-TRIREME_INLINE void mix_lanes(wide<std::uint64_t>& x) {
-  x += 0x9E3779B97F4A7C15ULL;
-  x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9ULL;
-  x = (x ^ (x >> 27)) * 0x94D049BB133111EBULL;
-  x ^= x >> 31;
-}
-
-template <class Bits>
-inline std::uint64_t hash_bits(Bits const* x, std::int64_t n, std::uint64_t name, std::uint64_t first_index) {
-  wide<std::uint64_t> total = {};
-  wide<std::uint64_t> index = wide<std::uint64_t>{0, 1, 2, 3, 4, 5, 6, 7} + first_index;
-  auto const* const bytes = reinterpret_cast<char const*>(x);
-  std::int64_t i = 0;
-  for (; i + 8 <= n; i += 8, index += 8) {
-    eight<Bits> bits;
-    std::memcpy(&bits, bytes + static_cast<std::size_t>(i) * sizeof(Bits), sizeof bits);
-    wide<std::uint64_t> h = __builtin_convertvector(bits, wide<std::uint64_t>);
-    mix_lanes(h);
-    h ^= index;
-    mix_lanes(h);
-    h ^= name;
-    mix_lanes(h);
-    total += h;
-  }
-  std::uint64_t result = 0;
-  for (int k = 0; k < 8; ++k) result += total[k];
-  for (; i < n; ++i) {
-    Bits bits;
-    std::memcpy(&bits, bytes + static_cast<std::size_t>(i) * sizeof(Bits), sizeof bits);
-    result += hash_element(name, first_index + static_cast<std::uint64_t>(i), bits);
-  }
-  return result;
-}
-
-}  // namespace trireme::ops::detail::TRIREME_LEVEL
-
-// ---- trireme/ops/host/reductions.hpp (goes on)
-#undef TRIREME_LEVEL
-TRIREME_LEVEL_END
-TRIREME_LEVEL_AVX512_BEGIN
-#define TRIREME_LEVEL avx512
-
-// ---- trireme/ops/host/detail/reductions.inl
-// Reductions; included once for each CPU level (see simd.hpp).
-namespace trireme::ops::detail::TRIREME_LEVEL {
-
-template <class Op, class F>
-TRIREME_INLINE F combined(F a, F b) {
-  if constexpr (std::is_same_v<Op, reduction::max>) {
-    return max(b, a);
-  } else if constexpr (std::is_same_v<Op, reduction::min>) {
-    return min(b, a);
-  } else {
-    return a + b;
-  }
-}
-
-template <class Op, class T>
-inline void reduce(std::span<tensor_view<T, host> const> outputs, std::span<tensor_view<T const, host> const> terms,
-                   std::int64_t n) {
-  using F = lanes_for<T>;
-  constexpr int several = 4;
-  std::int64_t at = 0;
-  for (; at + several * F::width <= n; at += several * F::width) {
-    F total[several];
-    T const* x = raw(terms[0]) + at;
-    TRIREME_UNROLL
-    for (int v = 0; v < several; ++v) total[v] = F::load(x + v * F::width);
-    for (auto const& term : terms.subspan(1)) {
-      x = raw(term) + at;
-      TRIREME_UNROLL
-      for (int v = 0; v < several; ++v) total[v] = combined<Op>(total[v], F::load(x + v * F::width));
-    }
-    for (auto const& output : outputs) {
-      T* const y = raw(output) + at;
-      TRIREME_UNROLL
-      for (int v = 0; v < several; ++v) total[v].store(y + v * F::width);
-    }
-  }
-  std::int64_t const left = n - at;
-  TRIREME_FOR_LANES(F, left, i, count, {
-    F total = F::load(raw(terms[0]) + at + i, count);
-    for (auto const& term : terms.subspan(1)) total = combined<Op>(total, F::load(raw(term) + at + i, count));
-    for (auto const& output : outputs) total.store(raw(output) + at + i, count);
-  })
-}
-
-// Vectors of 64 bytes that the compiler splits as the level demands.
-template <class T>
-struct wide_vector {
-  typedef T type __attribute__((vector_size(64)));
-};
-template <class T>
-using wide = typename wide_vector<T>::type;
-template <class T>
-struct half_vector {
-  typedef T type __attribute__((vector_size(8 * sizeof(T))));
-};
-template <class T>
-using eight = typename half_vector<T>::type;
-
-// The squares of floats are exact in double, so only the order of the sums matters: element i goes to sum i % 16.
-template <class G>
-inline double block_of_squares(G const* x, std::int64_t n) {
-  eight<double> low = {};
-  eight<double> high = {};
-  std::int64_t i = 0;
-  for (; i + 16 <= n; i += 16) {
-    eight<G> a;
-    eight<G> b;
-    std::memcpy(&a, x + i, sizeof a);
-    std::memcpy(&b, x + i + 8, sizeof b);
-    eight<double> const c = __builtin_convertvector(a, eight<double>);
-    eight<double> const d = __builtin_convertvector(b, eight<double>);
-    low += c * c;
-    high += d * d;
-  }
-  for (int k = 0; i < n; ++i, ++k) {
-    double const square = static_cast<double>(x[i]) * static_cast<double>(x[i]);
-    if (k < 8) {
-      low[k] += square;
-    } else {
-      high[k - 8] += square;
-    }
-  }
-  low += high;
-  return ((low[0] + low[4]) + (low[2] + low[6])) + ((low[1] + low[5]) + (low[3] + low[7]));
-}
-
-template <class Bits>
-inline bool all_finite(Bits const* x, std::int64_t n) {
-  constexpr Bits exponent = sizeof(Bits) == 8   ? static_cast<Bits>(0x7ff0'0000'0000'0000ULL)
-                            : sizeof(Bits) == 4 ? static_cast<Bits>(0x7f80'0000U)
-                                                : static_cast<Bits>(0x7f80U);
-  constexpr std::int64_t width = 64 / sizeof(Bits);
-  std::int64_t i = 0;
-  while (i + width <= n) {
-    // Looks at the answer now and then only.
-    std::int64_t const end = std::min(n - width, i + 64 * width);
-    auto bad = wide<Bits>{} != wide<Bits>{};
-    for (; i <= end; i += width) {
-      wide<Bits> bits;
-      std::memcpy(&bits, reinterpret_cast<char const*>(x) + static_cast<std::size_t>(i) * sizeof(Bits), sizeof bits);
-      bad |= (bits & exponent) == exponent;
-    }
-    std::uint64_t parts[8];
-    std::memcpy(parts, &bad, sizeof parts);
-    for (auto const part : parts) {
-      if (part != 0) return false;
-    }
-  }
-  for (; i < n; ++i) {
-    Bits bits;
-    std::memcpy(&bits, reinterpret_cast<char const*>(x) + static_cast<std::size_t>(i) * sizeof(Bits), sizeof bits);
-    if ((bits & exponent) == exponent) return false;
-  }
-  return true;
-}
-
-// mix() of core/hash.hpp, in place.
-TRIREME_INLINE void mix_lanes(wide<std::uint64_t>& x) {
-  x += 0x9E3779B97F4A7C15ULL;
-  x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9ULL;
-  x = (x ^ (x >> 27)) * 0x94D049BB133111EBULL;
-  x ^= x >> 31;
-}
-
-template <class Bits>
-inline std::uint64_t hash_bits(Bits const* x, std::int64_t n, std::uint64_t name, std::uint64_t first_index) {
-  wide<std::uint64_t> total = {};
-  wide<std::uint64_t> index = wide<std::uint64_t>{0, 1, 2, 3, 4, 5, 6, 7} + first_index;
-  auto const* const bytes = reinterpret_cast<char const*>(x);
-  std::int64_t i = 0;
-  for (; i + 8 <= n; i += 8, index += 8) {
-    eight<Bits> bits;
-    std::memcpy(&bits, bytes + static_cast<std::size_t>(i) * sizeof(Bits), sizeof bits);
-    wide<std::uint64_t> h = __builtin_convertvector(bits, wide<std::uint64_t>);
-    mix_lanes(h);
-    h ^= index;
-    mix_lanes(h);
-    h ^= name;
-    mix_lanes(h);
-    total += h;
-  }
-  std::uint64_t result = 0;
-  for (int k = 0; k < 8; ++k) result += total[k];
-  for (; i < n; ++i) {
-    Bits bits;
-    std::memcpy(&bits, bytes + static_cast<std::size_t>(i) * sizeof(Bits), sizeof bits);
-    result += hash_element(name, first_index + static_cast<std::uint64_t>(i), bits);
-  }
-  return result;
-}
-
-}  // namespace trireme::ops::detail::TRIREME_LEVEL
-
-// ---- trireme/ops/host/reductions.hpp (goes on)
-#undef TRIREME_LEVEL
-TRIREME_LEVEL_END
-
-namespace trireme::ops {
-
-namespace detail {
-
-// Integers: no lanes, a plain loop over pieces that stay in the first-level cache.
-template <class Op, class T>
-void reduce_integers(std::span<tensor_view<T, host> const> outputs, std::span<tensor_view<T const, host> const> terms,
-                     std::int64_t n) {
-  constexpr std::int64_t piece = 256;
-  std::array<T, piece> total;
-  for (std::int64_t at = 0; at < n; at += piece) {
-    auto const count = static_cast<std::size_t>(std::min(piece, n - at));
-    std::copy_n(raw(terms[0]) + at, count, total.data());
-    for (auto const& term : terms.subspan(1)) {
-      T const* const x = raw(term) + at;
-      for (std::size_t i = 0; i < count; ++i) {
-        if constexpr (std::is_same_v<Op, reduction::max>) {
-          total[i] = std::max(total[i], x[i]);
-        } else if constexpr (std::is_same_v<Op, reduction::min>) {
-          total[i] = std::min(total[i], x[i]);
-        } else {
-          using wide = std::make_unsigned_t<T>;  // sums wrap
-          total[i] = static_cast<T>(static_cast<wide>(total[i]) + static_cast<wide>(x[i]));
-        }
-      }
-    }
-    for (auto const& output : outputs) std::copy_n(total.data(), count, raw(output) + at);
-  }
-}
-
-template <class Op, class T>
-void reduce_elements(std::span<tensor_view<T, host> const> outputs, std::span<tensor_view<T const, host> const> terms,
-                     std::int64_t n) {
-  if constexpr (arithmetic_lanes<T>) {
-    TRIREME_DISPATCH(fits_float<T>, template reduce<Op>(outputs, terms, n));
-  } else {
-    reduce_integers<Op>(outputs, terms, n);
-  }
-}
-template <class G>
-double block_of_squares(G const* x, std::int64_t n) {
-  TRIREME_DISPATCH(fits_float<G>, block_of_squares(x, n));
-}
-template <class T>
-bool all_finite(T const* x, std::int64_t n) {
-  TRIREME_DISPATCH(true, all_finite(x, n));
-}
-template <class Bits>
-std::uint64_t hash_bits(Bits const* x, std::int64_t n, std::uint64_t name, std::uint64_t first_index) {
-  TRIREME_DISPATCH(true, hash_bits(x, n, name, first_index));
-}
-
-}  // namespace detail
-
-/// Kernels that bring many numbers together, each in an order that is fixed.
-/// Threads  thread-safe on different outputs.   Errors   assertion_error (light) if the sizes differ.
-struct host_reductions {
-  template <class T>
-  using view = tensor_view<T, host>;
-
-  /// outputs[...][i] = terms[0][i] op terms[1][i] op ..., in this order, each output written in the same pass.
-  ///
-  /// Shapes   all views (n). An output may be one of the terms, at the same elements.
-  /// Numerics bfloat16 is summed in float and rounded once; integers wrap.
-  template <class T, class Op = reduction::sum>
-  static void reduce(std::span<view<T> const> outputs, std::type_identity_t<std::span<view<T const> const>> terms,
-                     Op = {}) {
-    if (outputs.empty() || terms.empty()) return;
-    for (auto const& output : outputs) detail::same_size("reduce", output.size(), outputs[0].size());
-    for (auto const& term : terms) detail::same_size("reduce", term.size(), outputs[0].size());
-    detail::reduce_elements<Op>(outputs, terms, outputs[0].size());
-  }
-
-  /// Adds the sum of squares of each block of 1024 elements to `total`. The blocks begin with the view.
-  /// Numerics squares and their sum in double, in an order that is the same at every CPU level.
-  template <class G>
-  static void sum_of_squares(view<G> x, exact_sum& total) {
-    constexpr std::int64_t block = 1024;
-    for (std::int64_t at = 0; at < x.size(); at += block) {
-      std::remove_const_t<G> const* const part = raw(x) + at;
-      total.add(detail::block_of_squares(part, std::min(block, x.size() - at)));
-    }
-  }
-
-  /// Whether no element is infinite or NaN.
-  template <class T>
-  [[nodiscard]] static bool finite(view<T> x) {
-    using element = std::remove_const_t<T>;
-    using bits = std::conditional_t<sizeof(T) == 8, std::uint64_t,
-                                    std::conditional_t<sizeof(T) == 4, std::uint32_t, std::uint16_t>>;
-    static_assert(detail::arithmetic_lanes<element>,
-                  "trireme::ops::finite: the elements are not floating-point numbers");
-    return detail::all_finite(reinterpret_cast<bits const*>(raw(x)), x.size());
-  }
-
-  /// The wrapping sum of hash_element(name, first_index + i, bits of element i), zero-extended to 64.
-  template <class T>
-  [[nodiscard]] static std::uint64_t hash(view<T> x, std::uint64_t name, std::int64_t first_index) {
-    using bits =
-        std::conditional_t<sizeof(T) == 8, std::uint64_t,
-                           std::conditional_t<sizeof(T) == 4, std::uint32_t,
-                                              std::conditional_t<sizeof(T) == 2, std::uint16_t, std::uint8_t>>>;
-    return detail::hash_bits(reinterpret_cast<bits const*>(raw(x)), x.size(), name,
-                             static_cast<std::uint64_t>(first_index));
-  }
-
-  /// The k elements of largest magnitude, k = indices.size(): ties go to the smaller index, indices ascend.
-  /// Allocates scratch memory of a thread once.
-  template <class G>
-  static void select_largest(view<G> x, view<std::int32_t> indices, detail::output<std::remove_const_t<G>> values) {
-    detail::same_size("select_largest", indices.size(), values.size());
-    expects(assertion_level::light, indices.size() <= x.size(), [&] {
-      return text("trireme::ops::select_largest: ", indices.size(), " of ", x.size(), " elements asked for");
-    });
-    std::remove_const_t<G> const* const from = raw(x);
-    detail::select_largest(from, x.size(), raw(indices), indices.size());
-    for (std::int64_t i = 0; i < indices.size(); ++i) raw(values)[i] = from[raw(indices)[i]];
-  }
-
-  /// y[indices[i]] = or += values[i], in order.
-  template <class G>
-  static void scatter(view<G> y, view<std::int32_t const> indices, detail::input<G> values, bool add) {
-    detail::same_size("scatter", indices.size(), values.size());
-    G* const to = raw(y);
-    for (std::int64_t i = 0; i < indices.size(); ++i) {
-      auto const at = indices[i];
-      expects(assertion_level::normal, at >= 0 && at < y.size(),
-              [&] { return text("trireme::ops::scatter: index ", at, " is outside of ", y.size(), " elements"); });
-      to[at] = add ? static_cast<G>(to[at] + values[i]) : values[i];
-    }
   }
 };
 
@@ -9953,6 +10824,1412 @@ requires requires { Policy::tolerance; }
 [[nodiscard]] std::string to_string(Policy const&) { return "precision::" + std::string(Policy::name) + "{}"; }
 
 }  // namespace trireme::precision
+
+// ---- trireme/observe/timeline.hpp
+#include <deque>
+
+// ---- trireme/core/trace_event.hpp
+namespace trireme {
+
+/// Something that took time on one rank. The names belong to somebody who outlives it.
+struct trace_event {
+  std::string_view name;
+  std::string_view category;
+  std::uint64_t begin_ns = 0;  ///< of the steady clock, which all processes of a machine share
+  std::uint64_t end_ns = 0;
+  std::uint32_t lane = 0;  ///< which row of the rank it is drawn in
+};
+
+/// The events of one rank, and how to label its rows.
+struct trace_process {
+  int rank = 0;
+  std::string name;                ///< "rank 0"
+  std::vector<std::string> lanes;  ///< "compute", "exchange"
+  std::span<trace_event const> events;
+};
+
+}  // namespace trireme
+
+// ---- trireme/observe/timeline.hpp (goes on)
+namespace trireme::observe {
+
+/// What one rank did when: spans of time with a name, in lanes.
+///
+/// Recording takes a place in a block of fixed size and allocates nothing; when the block is full, further events are
+/// counted and left out. A timeline of capacity 0 is off: its spans do not even read the clock.
+///
+/// Bytes    48 per event of capacity.
+/// Threads  record(), span and now() from any number of threads; everything else while none of them records.
+class timeline {
+ public:
+  /// Records from its construction to its destruction.
+  class [[nodiscard]] span {
+   public:
+    span(timeline& to, std::string_view name, std::string_view category = {}, std::uint32_t lane = 0) noexcept
+        : to_(to.capacity() == 0 ? nullptr : &to), event_{name, category, to_ == nullptr ? 0 : now(), 0, lane} {}
+    span(span const&) = delete;
+    span& operator=(span const&) = delete;
+    ~span() {
+      if (to_ == nullptr) return;
+      event_.end_ns = now();
+      to_->record(event_);
+    }
+
+   private:
+    timeline* to_;
+    trace_event event_;
+  };
+
+  timeline() = default;
+  explicit timeline(int rank, std::size_t capacity = std::size_t{1} << 16,
+                    std::vector<std::string> lanes = {"compute", "exchange"})
+      : rank_(rank), lanes_(std::move(lanes)), events_(capacity) {}
+  timeline(timeline const&) = delete;
+  timeline& operator=(timeline const&) = delete;
+
+  /// Nanoseconds of the steady clock.
+  [[nodiscard]] static std::uint64_t now() noexcept {
+    return static_cast<std::uint64_t>(
+        std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())
+            .count());
+  }
+
+  /// Adds an event. Its names must outlive the timeline: literals, or what intern() returned.
+  void record(trace_event const& what) noexcept {
+    auto const place = next_.fetch_add(1, std::memory_order_relaxed);
+    if (place < events_.size()) events_[place] = what;
+  }
+
+  /// A copy of a name that lives as long as the timeline; the same copy for the same name. Allocates: call it before
+  /// the steps begin.
+  [[nodiscard]] std::string_view intern(std::string_view name) {
+    auto const known = std::find(names_.begin(), names_.end(), name);
+    return known != names_.end() ? *known : names_.emplace_back(name);
+  }
+
+  [[nodiscard]] int rank() const noexcept { return rank_; }
+  [[nodiscard]] std::size_t capacity() const noexcept { return events_.size(); }
+  /// How many events found no place.
+  [[nodiscard]] std::size_t dropped() const noexcept { return next_.load() - events().size(); }
+  /// In the order in which they ended.
+  [[nodiscard]] std::span<trace_event const> events() const noexcept {
+    return {events_.data(), std::min(next_.load(), events_.size())};
+  }
+  /// Forgets all events and keeps the memory.
+  void clear() noexcept { next_ = 0; }
+
+  /// What a trace file is written from; borrows the events.
+  [[nodiscard]] trace_process process() const { return {rank_, text("rank ", rank_), lanes_, events()}; }
+
+ private:
+  int rank_ = 0;
+  std::vector<std::string> lanes_;
+  std::vector<trace_event> events_;
+  std::deque<std::string> names_;  // a deque, because growing it moves no name
+  std::atomic<std::size_t> next_{0};
+};
+
+/// The timelines of several ranks side by side, for formats::chrome_trace::write.
+[[nodiscard]] inline std::vector<trace_process> merge(std::span<timeline const* const> ranks) {
+  std::vector<trace_process> out;
+  for (auto const* each : ranks) out.push_back(each->process());
+  std::sort(out.begin(), out.end(), [](auto const& a, auto const& b) { return a.rank < b.rank; });
+  return out;
+}
+
+}  // namespace trireme::observe
+
+// ---- trireme/observe/detail/timeline_pack.hpp
+namespace trireme::observe {
+
+namespace detail {
+
+inline void put_number(std::vector<std::byte>& out, std::uint64_t value) {
+  for (int shift = 0; shift < 64; shift += 8) out.push_back(static_cast<std::byte>(value >> shift & 0xff));
+}
+inline void put_text(std::vector<std::byte>& out, std::string_view content) {
+  put_number(out, content.size());
+  auto const bytes = std::as_bytes(std::span(content));
+  out.insert(out.end(), bytes.begin(), bytes.end());
+}
+
+/// Takes numbers and texts from the front; every length is checked against what is left.
+class unpacker {
+ public:
+  explicit unpacker(std::span<std::byte const> bytes) : left_(bytes) {}
+
+  [[nodiscard]] std::uint64_t number() {
+    std::uint64_t out = 0;
+    auto const bytes = take(8);
+    for (std::size_t i = 0; i < 8; ++i) out |= std::to_integer<std::uint64_t>(bytes[i]) << (8 * i);
+    return out;
+  }
+  [[nodiscard]] std::string_view words() {
+    auto const bytes = take(number());
+    return {reinterpret_cast<char const*>(bytes.data()), bytes.size()};
+  }
+  /// A number of things that take at least `each` bytes.
+  [[nodiscard]] std::size_t count(std::size_t each) {
+    auto const out = number();
+    if (out > left_.size() / each) fail();
+    return static_cast<std::size_t>(out);
+  }
+  [[noreturn]] static void fail() { throw config_error("trireme::observe::unpack: these bytes are no timeline"); }
+
+ private:
+  [[nodiscard]] std::span<std::byte const> take(std::uint64_t size) {
+    if (size > left_.size()) fail();
+    auto const out = left_.first(static_cast<std::size_t>(size));
+    left_ = left_.subspan(out.size());
+    return out;
+  }
+  std::span<std::byte const> left_;
+};
+
+}  // namespace detail
+
+/// A timeline as bytes, to send to the rank that writes the trace. Times are only comparable on one machine.
+[[nodiscard]] inline std::vector<std::byte> pack(timeline const& from) {
+  auto const process = from.process();
+  std::vector<std::string_view> names;
+  auto const index = [&](std::string_view name) {
+    auto const place = static_cast<std::uint64_t>(std::find(names.begin(), names.end(), name) - names.begin());
+    if (place == names.size()) names.push_back(name);
+    return place;
+  };
+  std::vector<std::byte> events;
+  for (auto const& each : process.events) {
+    for (auto const value :
+         {index(each.name), index(each.category), each.begin_ns, each.end_ns, std::uint64_t{each.lane}}) {
+      detail::put_number(events, value);
+    }
+  }
+  std::vector<std::byte> out;
+  detail::put_number(out, static_cast<std::uint64_t>(process.rank));
+  detail::put_number(out, process.lanes.size());
+  for (auto const& lane : process.lanes) detail::put_text(out, lane);
+  detail::put_number(out, names.size());
+  for (auto const name : names) detail::put_text(out, name);
+  detail::put_number(out, process.events.size());
+  out.insert(out.end(), events.begin(), events.end());
+  return out;
+}
+
+/// A rank's timeline that arrived as bytes; owns what the process() it gives out points to.
+class unpacked_timeline {
+ public:
+  explicit unpacked_timeline(std::span<std::byte const> bytes) {
+    detail::unpacker from(bytes);
+    process_.rank = static_cast<int>(from.number());
+    process_.name = text("rank ", process_.rank);
+    for (auto lanes = from.count(8); lanes > 0; --lanes) process_.lanes.emplace_back(from.words());
+    for (auto names = from.count(8); names > 0; --names) names_.emplace_back(from.words());
+    for (auto events = from.count(40); events > 0; --events) {
+      auto const name = from.number();
+      auto const category = from.number();
+      auto const begin = from.number();
+      auto const end = from.number();
+      auto const lane = from.number();
+      if (name >= names_.size() || category >= names_.size()) detail::unpacker::fail();
+      events_.push_back({names_[static_cast<std::size_t>(name)], names_[static_cast<std::size_t>(category)], begin, end,
+                         static_cast<std::uint32_t>(lane)});
+    }
+  }
+  unpacked_timeline(unpacked_timeline&&) noexcept = default;  // neither names nor events move in memory
+
+  [[nodiscard]] trace_process process() const {
+    auto out = process_;
+    out.events = events_;
+    return out;
+  }
+
+ private:
+  trace_process process_;
+  std::deque<std::string> names_;
+  std::vector<trace_event> events_;
+};
+
+/// Reads what pack() made. Throws config_error if it is something else.
+[[nodiscard]] inline unpacked_timeline unpack(std::span<std::byte const> bytes) { return unpacked_timeline(bytes); }
+
+}  // namespace trireme::observe
+
+// ---- trireme/parallel/detail/transport.hpp
+namespace trireme::parallel::detail {
+
+/// What all_gather_async of T gives; nothing where it is not used, for a communicator may lack it.
+template <class Comm, class T, class Space, bool Used>
+struct gather_request {
+  struct type {};
+};
+template <class Comm, class T, class Space>
+struct gather_request<Comm, T, Space, true> {
+  using type = decltype(std::declval<Comm&>().all_gather_async(tensor_view<T, Space>{}));
+};
+template <class Comm, class T, class Space, bool Used>
+using gather_request_t = typename gather_request<Comm, T, Space, Used>::type;
+
+/// How one bucket's gradient becomes the sum over all ranks: begin() after the last backward, then test() or wait().
+///
+/// After wait() the bucket holds the sum: all of it where gradients are replicated afterwards, this rank's slice where
+/// the optimizer's state is sharded. A compressor codes slice by slice, so that both give the same numbers.
+template <class Env, class Comm, class Strategy, class Compressor>
+class transport {
+  using space = typename Env::space;
+  using gradient = typename Env::gradient;
+  using state = compressor_state<Compressor, Env>;
+  static constexpr bool sharded = Strategy::optimizer_state == distribution::shard;
+  static constexpr bool summable = summable_compressor<Compressor, Env>;
+  static constexpr bool identity = lossless_identity<Compressor> && std::is_same_v<gradient, typename Env::reduce>;
+
+  template <bool Summable, class State>
+  struct payload_of {
+    using type = std::byte;
+  };
+  template <class State>
+  struct payload_of<true, State> {
+    using type = typename State::wire;
+  };
+  using payload_element = typename payload_of<summable, state>::type;
+  using request = decltype(std::declval<Comm&>().all_gather_async(tensor_view<std::uint8_t, space>{}));
+
+ public:
+  transport(Compressor const& compressor, tensor_view<gradient, space> bucket, int ranks, int rank)
+      : bucket_(bucket),
+        slice_(bucket.size() / ranks),
+        ranks_(ranks),
+        rank_(rank),
+        compressor_(compressor, bucket.size()) {
+    if constexpr (identity) return;
+    if constexpr (summable) {
+      if constexpr (!identity) sent_ = tensor<payload_element, space>(shape{bucket.size()});
+    } else {
+      auto const bytes = compressor_.payload_bytes(slice_);
+      sent_ = tensor<payload_element, space>(shape{ranks * bytes});
+      received_ = tensor<payload_element, space>(shape{ranks * bytes * (sharded ? 1 : ranks)});
+    }
+  }
+
+  void begin(Comm& world) {
+    if constexpr (identity) {
+      pending_.emplace(reduce(world, bucket_));
+    } else if constexpr (summable) {
+      for_each_slice([&](int, auto piece, std::int64_t first) {
+        compressor_.encode(piece, sent_.view().flat(first, slice_), first);
+      });
+      pending_.emplace(reduce(world, sent_.view()));
+    } else {
+      begin_gather(world);
+    }
+  }
+
+  /// Makes progress without waiting. @returns whether the bucket is done but for decoding.
+  [[nodiscard]] bool test() { return !pending_ || pending_->test(); }
+
+  void wait() {
+    if (!pending_) return;
+    pending_->wait();
+    pending_.reset();
+    if constexpr (!identity) decode();
+  }
+
+  [[nodiscard]] state& compressor() noexcept { return compressor_; }
+
+ private:
+  template <class F>
+  void for_each_slice(F&& f) {
+    for (int owner = 0; owner < ranks_; ++owner) f(owner, bucket_.flat(owner * slice_, slice_), owner * slice_);
+  }
+  template <class T>
+  request reduce(Comm& world, tensor_view<T, space> values) {
+    if constexpr (sharded) {
+      return world.reduce_scatter_async(values, reduction::sum{});
+    } else {
+      return world.all_reduce_async(values, reduction::sum{});
+    }
+  }
+  // Sharded: slice by slice to its owner. Replicated: everybody's payload to everybody.
+  void begin_gather(Comm& world) {
+    auto const bytes = compressor_.payload_bytes(slice_);
+    auto const own = sharded ? sent_.view() : received_.view().flat(rank_ * ranks_ * bytes, ranks_ * bytes);
+    for_each_slice([&](int owner, auto piece, std::int64_t first) {
+      compressor_.encode(piece, own.flat(owner * bytes, bytes), first);
+    });
+    if constexpr (sharded) {
+      pending_.emplace(
+          world.all_to_all_async(as_bytes<std::uint8_t const>(sent_.view()), as_bytes<std::uint8_t>(received_.view())));
+    } else {
+      pending_.emplace(world.all_gather_async(as_bytes<std::uint8_t>(received_.view())));
+    }
+  }
+  void decode() {
+    if constexpr (summable) {
+      if constexpr (sharded) {
+        compressor_.decode(sent_.view().flat(rank_ * slice_, slice_), bucket_.flat(rank_ * slice_, slice_));
+      } else {
+        compressor_.decode(sent_.view(), bucket_);
+      }
+    } else {
+      auto const bytes = compressor_.payload_bytes(slice_);
+      for_each_slice([&](int owner, auto piece, std::int64_t) {
+        if (sharded && owner != rank_) return;
+        for (int from = 0; from < ranks_; ++from) {  // in rank order: equal bits everywhere
+          auto const at = sharded ? from * bytes : (from * ranks_ + owner) * bytes;
+          compressor_.decode(received_.view().flat(at, bytes), piece, from > 0);
+        }
+      });
+    }
+  }
+  template <class Byte, class T>
+  static tensor_view<Byte, space> as_bytes(tensor_view<T, space> view) {
+    return {reinterpret_cast<Byte*>(view.address()), shape{static_cast<std::int64_t>(view.bytes())}};
+  }
+
+  tensor_view<gradient, space> bucket_;
+  std::int64_t slice_;
+  int ranks_;
+  int rank_;
+  state compressor_;
+  tensor<payload_element, space> sent_;
+  tensor<payload_element, space> received_;
+  std::optional<request> pending_;
+};
+
+}  // namespace trireme::parallel::detail
+
+// ---- trireme/parallel/layout.hpp
+#include <unordered_map>
+
+namespace trireme::parallel {
+
+/// Gradients are summed, hashed and cut in blocks of this many elements, counted from the start of their bucket: the
+/// result then does not depend on how many ranks share the bucket.
+inline constexpr std::int64_t block_elements = 1024;
+
+/// Where parameters lie in buckets. No numbers, no ranks' memory: a pure function of the parameters, the bucket size
+/// and the number of ranks.
+class layout {
+ public:
+  /// One tensor of the model, however many uses it has.
+  struct entry {
+    parameter_info info;
+    std::vector<int> uses;  ///< indices into the list of uses, in their order
+    int bucket = 0;
+    std::int64_t offset = 0;  ///< of its first element, in the bucket
+    [[nodiscard]] std::int64_t size() const noexcept { return info.extents.size(); }
+  };
+  struct bucket {
+    std::vector<int> entries;   ///< in the order of their offsets
+    std::int64_t elements = 0;  ///< with padding: a multiple of ranks * block_elements
+  };
+  /// A part of an entry that lies in a slice of its bucket.
+  struct piece {
+    int entry = 0;
+    std::int64_t in_bucket = 0;  ///< first element, counted in the bucket
+    std::int64_t in_entry = 0;   ///< the same element, counted in the tensor
+    std::int64_t count = 0;
+  };
+
+  /// @param uses            the parameters in forward order; equal names are uses of one tied tensor.
+  /// @param bucket_elements how many elements a bucket should hold; a larger tensor has a bucket of its own.
+  layout(std::span<parameter_info const> uses, std::int64_t bucket_elements, int ranks) : ranks_(ranks) {
+    collect(uses);
+    fill(bucket_elements);
+  }
+
+  [[nodiscard]] std::vector<entry> const& entries() const noexcept { return entries_; }
+  [[nodiscard]] std::vector<bucket> const& buckets() const noexcept { return buckets_; }
+  [[nodiscard]] int entry_of_use(int use) const noexcept { return entry_of_use_[static_cast<std::size_t>(use)]; }
+  [[nodiscard]] entry const& at(int index) const noexcept { return entries_[static_cast<std::size_t>(index)]; }
+  [[nodiscard]] std::int64_t slice_elements(int index) const noexcept {
+    return buckets_[static_cast<std::size_t>(index)].elements / ranks_;
+  }
+  /// Calls f(piece) for every part of a tensor within elements [first, first + count) of a bucket.
+  template <class F>
+  void for_each_piece(int index, std::int64_t first, std::int64_t count, F&& f) const {
+    for (int const e : buckets_[static_cast<std::size_t>(index)].entries) {
+      auto const begin = std::max(first, at(e).offset);
+      auto const end = std::min(first + count, at(e).offset + at(e).size());
+      if (begin < end) f(piece{e, begin, begin - at(e).offset, end - begin});
+    }
+  }
+
+ private:
+  void collect(std::span<parameter_info const> uses) {
+    std::unordered_map<std::string, int> index;
+    for (int use = 0; use < static_cast<int>(uses.size()); ++use) {
+      auto const& info = uses[static_cast<std::size_t>(use)];
+      auto const [at, is_new] = index.try_emplace(info.name, static_cast<int>(entries_.size()));
+      if (is_new) entries_.push_back({info, {}, 0, 0});
+      auto& tensor = entries_[static_cast<std::size_t>(at->second)];
+      if (!(tensor.info.extents == info.extents)) {
+        throw config_error(text("trireme::exchange: parameter \"", info.name, "\" is used with shapes ",
+                                to_string(tensor.info.extents), " and ", to_string(info.extents),
+                                "; the uses of a tied tensor have one shape"));
+      }
+      tensor.uses.push_back(use);
+      entry_of_use_.push_back(at->second);
+    }
+    if (entries_.empty()) throw config_error("trireme::exchange: the model has no parameters");
+  }
+
+  // Backward finishes the last unit first, so the last parameter opens the first bucket. A tied tensor becomes final
+  // late, and its shards must align wherever its uses live: it has a bucket of its own.
+  void fill(std::int64_t bucket_elements) {
+    std::int64_t const unit = static_cast<std::int64_t>(ranks_) * block_elements;
+    bool open = false;
+    auto const close = [&] {
+      if (open) buckets_.back().elements = (buckets_.back().elements + unit - 1) / unit * unit;
+      open = false;
+    };
+    // By the first use of a tied tensor: it is final when backward has reached that one.
+    for (int e = static_cast<int>(entries_.size()) - 1; e >= 0; --e) {
+      auto& tensor = entries_[static_cast<std::size_t>(e)];
+      bool const alone = tensor.uses.size() > 1;
+      if (alone || !open || buckets_.back().elements + tensor.size() > bucket_elements) {
+        close();
+        buckets_.emplace_back();
+        open = true;
+      }
+      auto& target = buckets_.back();
+      tensor.bucket = static_cast<int>(buckets_.size()) - 1;
+      tensor.offset = target.elements;
+      target.entries.push_back(e);
+      target.elements = (tensor.offset + tensor.size() + alignment - 1) / alignment * alignment;
+      if (alone) close();
+    }
+    close();
+  }
+
+  static constexpr std::int64_t alignment = 16;  // elements: a cache line of floats
+  int ranks_;
+  std::vector<entry> entries_;
+  std::vector<bucket> buckets_;
+  std::vector<int> entry_of_use_;
+};
+
+}  // namespace trireme::parallel
+
+// ---- trireme/parallel/detail/parameter_store.hpp (goes on)
+namespace trireme {
+
+namespace parallel::detail {
+
+/// The memory of parameters and gradients, in buckets, and what can be said of it between steps. The exchange (its only
+/// heir) adds the steps.
+template <class Env, class Comm, strategy Strategy, class Compressor>
+class parameter_store {
+ public:
+  using space = typename Env::space;
+  using param_element = typename Env::param;
+  using gradient_element = typename Env::gradient;
+  using master_element = typename Env::master;
+  using kernels = ops::on<space>;
+
+  static constexpr bool sharded = Strategy::optimizer_state == distribution::shard;
+  static constexpr bool keeps_master = !std::is_same_v<param_element, master_element>;
+  /// Ranks of one address space reduce, update and publish by reading and writing each other's buckets.
+  static constexpr bool can_be_direct =
+      sharded && lossless_identity<Compressor> && std::is_same_v<gradient_element, typename Env::reduce> &&
+      has_peers<Comm, gradient_element, space> && has_peers<Comm, param_element, space>;
+
+  parameter_store(parameter_store const&) = delete;
+  parameter_store& operator=(parameter_store const&) = delete;
+
+  [[nodiscard]] parallel::layout const& plan() const noexcept { return layout_; }
+  [[nodiscard]] Comm& world() const noexcept { return world_; }
+  [[nodiscard]] std::vector<parameter<Env>*> const& uses() const noexcept { return uses_; }
+  [[nodiscard]] int use_count() const noexcept {
+    return static_cast<int>(uses_.empty() ? foreign_.size() : uses_.size());
+  }
+
+  /// Fills every parameter with its start, a function of (seed, name, index): equal on every rank.
+  void initialise(std::uint64_t seed) {
+    for (auto const& entry : layout_.entries()) {
+      tensor<master_element, space> whole(shape{entry.size()});
+      kernels::initialise(whole.view(), entry.info.start, seed, hash_name(entry.info.name));
+      load(entry, tensor_view<master_element const, space>(whole));
+    }
+  }
+
+  /// Collective. Throws config_error on every rank if one rank's parameters differ from rank 0's.
+  void verify_replicas() {
+    std::vector<std::uint64_t> hashes(static_cast<std::size_t>(world_.size()));
+    hashes[static_cast<std::size_t>(world_.rank())] = hash_of_parameters();
+    world_.all_gather(tensor_view<std::uint64_t>(hashes));
+    for (int rank = 1; rank < world_.size(); ++rank) {
+      if (hashes[static_cast<std::size_t>(rank)] == hashes[0]) continue;
+      throw config_error(
+          text("trireme::exchange: the parameters of rank ", rank,
+               " differ from those of rank 0; start every rank from the same seed, or call broadcast()"));
+    }
+  }
+
+  /// Collective. Gives every rank the parameters of `root`.
+  void broadcast(int root = 0) {
+    for (auto const& entry : layout_.entries()) {
+      world_.broadcast(parameter_values(entry), root);
+      if constexpr (keeps_master) {
+        tensor<master_element, space> whole(shape{entry.size()});
+        kernels::copy(whole.view(), tensor_view<param_element const, space>(parameter_values(entry)));
+        load(entry, tensor_view<master_element const, space>(whole));
+      }
+    }
+  }
+
+  /// The elements of a bucket that this rank updates: (first, count).
+  [[nodiscard]] std::pair<std::int64_t, std::int64_t> owned_range(int bucket) const noexcept {
+    return sharded ? accounted_range(bucket)
+                   : std::pair{std::int64_t{0}, layout_.buckets()[static_cast<std::size_t>(bucket)].elements};
+  }
+  /// The elements of a bucket that this rank answers for in hashes and checkpoints: each element is answered for once.
+  [[nodiscard]] std::pair<std::int64_t, std::int64_t> accounted_range(int bucket) const noexcept {
+    auto const n = layout_.slice_elements(bucket);
+    return {world_.rank() * n, n};
+  }
+
+  /// The master value of a piece, wherever it lives.
+  [[nodiscard]] tensor_view<master_element, space> master_of(int bucket, parallel::layout::piece const& piece) const {
+    auto const& state = *buckets_[static_cast<std::size_t>(bucket)];
+    if constexpr (keeps_master) {
+      return state.master.view().flat(piece.in_bucket - owned_range(bucket).first, piece.count);
+    } else {
+      if (!foreign_.empty()) return foreign_of(piece.entry).value.flat(piece.in_entry, piece.count);
+      return state.value.view().flat(piece.in_bucket, piece.count);
+    }
+  }
+  /// What error feedback keeps for one bucket, or an empty view.
+  [[nodiscard]] tensor_view<gradient_element, space> residual_of(int bucket) {
+    if constexpr (has_residual<compressor_state<Compressor, Env>>) {
+      return buckets_[static_cast<std::size_t>(bucket)]->transport->compressor().residual();
+    } else {
+      return {};
+    }
+  }
+  /// Collective. Calls f(entry, values) with the whole master value of each tensor; the view is valid during the call.
+  template <class F>
+  void for_each_master(F&& f) {
+    for (int b = 0; b < static_cast<int>(buckets_.size()); ++b) {
+      tensor<master_element, space> whole(shape{layout_.buckets()[static_cast<std::size_t>(b)].elements});
+      auto const [first, count] = accounted_range(b);
+      layout_.for_each_piece(b, first, count, [&](parallel::layout::piece const& piece) {
+        kernels::copy(whole.view().flat(piece.in_bucket, piece.count),
+                      tensor_view<master_element const, space>(master_of(b, piece)));
+      });
+      world_.all_gather(whole.view());
+      for (int const e : layout_.buckets()[static_cast<std::size_t>(b)].entries) {
+        auto const& entry = layout_.at(e);
+        f(entry, tensor_view<master_element const, space>(whole.view().flat(entry.offset, entry.size())));
+      }
+    }
+  }
+  /// The global hash of this rank's copy of all parameters.
+  [[nodiscard]] std::uint64_t hash_of_parameters() const {
+    std::uint64_t sum = 0;
+    for (auto const& entry : layout_.entries()) {
+      sum += kernels::hash(tensor_view<param_element const, space>(parameter_values(entry)), hash_name(entry.info.name),
+                           0);
+    }
+    return sum;
+  }
+  /// Whether this rank's gradient of a tensor is finite.
+  [[nodiscard]] bool has_finite_gradient(parallel::layout::entry const& entry) const {
+    auto const whole = buckets_[static_cast<std::size_t>(entry.bucket)]->gradient.view();
+    return kernels::finite(tensor_view<gradient_element const, space>(whole.flat(entry.offset, entry.size())));
+  }
+  /// A tensor as this rank's layers see it.
+  [[nodiscard]] tensor_view<param_element, space> parameter_values(parallel::layout::entry const& entry) const {
+    if (!foreign_.empty()) return foreign_[static_cast<std::size_t>(entry.uses.front())].value.flat();
+    return buckets_[static_cast<std::size_t>(entry.bucket)]->value.view().flat(entry.offset, entry.size());
+  }
+
+ protected:
+  using bucket_transport = parallel::detail::transport<Env, Comm, Strategy, Compressor>;
+  struct bucket_state {
+    tensor<gradient_element, space> gradient;
+    tensor<param_element, space> value;
+    tensor<master_element, space> master;  // the owned range, where parameters are not their own master
+    std::unique_ptr<bucket_transport> transport;
+    std::vector<tensor_view<gradient_element, space>> peer_gradients;
+    std::vector<tensor_view<param_element, space>> peer_values;
+    int uses = 0;
+    int missing = 0;
+    double start_time = 0;
+    double done_time = 0;
+    std::uint64_t start_ns = 0;
+    std::string_view label;
+  };
+
+  parameter_store(std::vector<parameter<Env>*> uses, Comm& world, Strategy const& strategy,
+                  Compressor const& compressor)
+      : world_(world), layout_(infos(uses), elements(strategy), world.size()), uses_(std::move(uses)) {
+    allocate(compressor);
+    bind();
+  }
+  parameter_store(std::vector<foreign_parameter<param_element, space>> parameters, Comm& world,
+                  Strategy const& strategy, Compressor const& compressor)
+      : world_(world), layout_(infos(parameters), elements(strategy), world.size()), foreign_(std::move(parameters)) {
+    static_assert(!keeps_master, "trireme::exchange: parameters in the caller's memory are their own master copy");
+    allocate(compressor);
+  }
+  ~parameter_store() = default;
+
+  struct second_use {
+    int use;
+    tensor<gradient_element, space> gradient;
+  };
+
+  static std::vector<parameter_info> infos(std::vector<parameter<Env>*> const& uses) {
+    std::vector<parameter_info> all;
+    for (auto const* use : uses) all.push_back(use->info);
+    return all;
+  }
+  static std::vector<parameter_info> infos(std::vector<foreign_parameter<param_element, space>> const& parameters) {
+    std::vector<parameter_info> all;
+    for (auto const& each : parameters) {
+      if (each.value.size() != each.gradient.size()) {
+        throw config_error(text("trireme::exchange: parameter \"", each.name, "\" has ", each.value.size(),
+                                " values but ", each.gradient.size(), " gradients"));
+      }
+      for (auto const& other : all) {
+        if (other.name == each.name) {
+          throw config_error(text("trireme::exchange: two parameters are named \"", each.name, "\""));
+        }
+      }
+      all.push_back({each.name, each.value.extents(), {}, each.value.rank() > 1});
+    }
+    return all;
+  }
+  static std::int64_t elements(Strategy const& strategy) {
+    auto const count =
+        static_cast<std::int64_t>(strategy.bucket_bytes) / static_cast<std::int64_t>(sizeof(gradient_element));
+    if (count < 1) {
+      throw config_error(
+          text("trireme::exchange: bucket_bytes is ", strategy.bucket_bytes, "; it must hold a gradient"));
+    }
+    return count;
+  }
+  [[nodiscard]] bool direct() const noexcept { return can_be_direct && foreign_.empty(); }
+  [[nodiscard]] foreign_parameter<param_element, space> const& foreign_of(int entry) const {
+    return foreign_[static_cast<std::size_t>(layout_.at(entry).uses.front())];
+  }
+  template <class T>
+  [[nodiscard]] tensor_view<T, space> slice(std::size_t bucket, tensor_view<T, space> whole) const {
+    auto const [first, count] = accounted_range(static_cast<int>(bucket));
+    return whole.flat(first, count);
+  }
+
+  void allocate(Compressor const& compressor) {
+    for (int b = 0; b < static_cast<int>(layout_.buckets().size()); ++b) {
+      auto const& bucket = layout_.buckets()[static_cast<std::size_t>(b)];
+      auto state = std::make_unique<bucket_state>();
+      state->gradient = tensor<gradient_element, space>(shape{bucket.elements});
+      kernels::fill(state->gradient.view(), 0.0);
+      if (foreign_.empty() || sharded) {
+        state->value = tensor<param_element, space>(shape{bucket.elements});
+        kernels::fill(state->value.view(), 0.0);
+      }
+      if constexpr (keeps_master) {
+        state->master = tensor<master_element, space>(shape{owned_range(b).second});
+        kernels::fill(state->master.view(), 0.0);
+      }
+      for (int const e : bucket.entries) state->uses += static_cast<int>(layout_.at(e).uses.size());
+      state->transport =
+          std::make_unique<bucket_transport>(compressor, state->gradient.view(), world_.size(), world_.rank());
+      if constexpr (can_be_direct) {
+        if (direct()) {
+          state->peer_gradients = world_.peers(state->gradient.view());
+          state->peer_values = world_.peers(state->value.view());
+        }
+      }
+      buckets_.push_back(std::move(state));
+    }
+    outputs_.reserve(static_cast<std::size_t>(world_.size()));
+  }
+
+  void bind() {
+    for (auto const& entry : layout_.entries()) {
+      auto& state = *buckets_[static_cast<std::size_t>(entry.bucket)];
+      for (std::size_t k = 0; k < entry.uses.size(); ++k) {
+        auto& use = *uses_[static_cast<std::size_t>(entry.uses[k])];
+        use.value = state.value.view().flat(entry.offset, entry.size()).reshaped(entry.info.extents);
+        if (k == 0) {
+          use.gradient = state.gradient.view().flat(entry.offset, entry.size()).reshaped(entry.info.extents);
+        } else {
+          second_uses_.push_back({entry.uses[k], tensor<gradient_element, space>(entry.info.extents)});
+          use.gradient = second_uses_.back().gradient.view();
+        }
+      }
+    }
+  }
+
+  std::span<tensor_view<param_element, space> const> outputs_of(int bucket, parallel::layout::piece const& piece) {
+    auto const& state = *buckets_[static_cast<std::size_t>(bucket)];
+    outputs_.clear();
+    if (direct()) {
+      for (int rank = 0; rank < world_.size(); ++rank) {
+        if (!keeps_master && rank == world_.rank()) continue;  // the value itself
+        outputs_.push_back(state.peer_values[static_cast<std::size_t>(rank)].flat(piece.in_bucket, piece.count));
+      }
+    } else if (keeps_master) {
+      outputs_.push_back(state.value.view().flat(piece.in_bucket, piece.count));
+    }
+    return outputs_;
+  }
+
+  void gather_values() {
+    pending_.clear();
+    for (std::size_t b = 0; b < buckets_.size(); ++b) {
+      if (!foreign_.empty()) copy_foreign(b, true);
+      pending_.push_back(world_.all_gather_async(buckets_[b]->value.view()));
+    }
+    for (std::size_t b = 0; b < buckets_.size(); ++b) {
+      pending_[b].wait();
+      if (!foreign_.empty()) copy_foreign(b, false);
+    }
+  }
+  // Between the caller's values and the bucket they are gathered in: own pieces in, all pieces out.
+  void copy_foreign(std::size_t bucket, bool in) {
+    auto const whole = buckets_[bucket]->value.view();
+    auto const [first, count] =
+        in ? accounted_range(static_cast<int>(bucket)) : std::pair{std::int64_t{0}, whole.size()};
+    layout_.for_each_piece(static_cast<int>(bucket), first, count, [&](parallel::layout::piece const& piece) {
+      auto const theirs = foreign_of(piece.entry).value.flat(piece.in_entry, piece.count);
+      auto const ours = whole.flat(piece.in_bucket, piece.count);
+      kernels::copy(in ? ours : theirs, tensor_view<param_element const, space>(in ? theirs : ours));
+    });
+  }
+
+  // Gives a whole tensor of master values to this rank: its part of the masters, and what its layers read.
+  void load(parallel::layout::entry const& entry, tensor_view<master_element const, space> whole) {
+    kernels::copy(parameter_values(entry), whole);
+    if constexpr (keeps_master) {
+      auto const [first, count] = owned_range(entry.bucket);
+      layout_.for_each_piece(entry.bucket, first, count, [&](parallel::layout::piece const& piece) {
+        if (&layout_.at(piece.entry) != &entry) return;
+        kernels::copy(master_of(entry.bucket, piece), whole.flat(piece.in_entry, piece.count));
+      });
+    }
+  }
+
+  Comm& world_;
+  parallel::layout layout_;
+  std::vector<parameter<Env>*> uses_;
+  std::vector<foreign_parameter<param_element, space>> foreign_;
+  std::vector<std::unique_ptr<bucket_state>> buckets_;
+  std::vector<second_use> second_uses_;
+  std::vector<tensor_view<param_element, space>> outputs_;
+  std::vector<parallel::detail::gather_request_t<Comm, param_element, space, sharded>> pending_;  // kept: no allocation
+};
+
+}  // namespace parallel::detail
+
+}  // namespace trireme
+
+// ---- trireme/parallel/exchange.hpp (goes on)
+namespace trireme {
+
+/// What is known once all gradients are exchanged; equal on every rank.
+struct exchange_result {
+  double norm = 0;         ///< global norm of the reduced gradient (NaN if it was not asked for)
+  bool finite = true;      ///< whether every gradient of every rank is finite
+  std::int64_t votes = 0;  ///< sum of what the ranks passed to finish()
+};
+
+/// How much of the exchange happened while backward was still running, in seconds since the exchange was made.
+struct exchange_times {
+  double covered = 0;
+  double exposed = 0;
+  [[nodiscard]] double hidden() const noexcept { return covered + exposed > 0 ? covered / (covered + exposed) : 0; }
+};
+
+/// Owns the memory of parameters and gradients, and makes the gradients of all ranks one.
+///
+/// A step:  begin(); backward calls ready(use) as each gradient becomes final; finish(); for_each_segment(update);
+///          publish(). Only the last micro-batch of a step calls ready: gradients accumulate without an exchange
+///          before.
+/// Shapes   buckets of about Strategy::bucket_bytes, filled in the order in which backward finishes; a tied tensor has
+///          a bucket of its own, and each of its uses a gradient of its own, added in the order of the uses.
+/// Ranks    collective: the same calls in the same order on every rank, but ready() may come at any time.
+/// Numerics gradients are summed in rank order; the norm is exact but for the rounding of blocks of 1024 squares, so it
+///          does not depend on the number of shards.
+/// Threads  one owner; not copied, not moved.
+/// Errors   comm_error from the communicator; config_error if the ranks' parameters differ at the start.
+template <class Env, class Comm, strategy Strategy, class Compressor>
+class basic_exchange : public parallel::detail::parameter_store<Env, Comm, Strategy, Compressor> {
+  using store = parallel::detail::parameter_store<Env, Comm, Strategy, Compressor>;
+
+ public:
+  using store::accounted_range;
+  using store::keeps_master;
+  using store::master_of;
+  using store::owned_range;
+  using store::sharded;
+  using typename store::gradient_element;
+  using typename store::kernels;
+  using typename store::master_element;
+  using typename store::param_element;
+  using typename store::space;
+
+  /// Takes over the parameters of a model: gives them memory, and binds them to it.
+  basic_exchange(std::vector<parameter<Env>*> uses, Comm& world, Strategy const& strategy, Compressor const& compressor)
+      : store(std::move(uses), world, strategy, compressor) {}
+
+  /// Works for parameters that live in the caller's memory: gradients are copied into buckets when they are ready, the
+  /// reduced ones are copied back by finish().
+  basic_exchange(std::vector<foreign_parameter<param_element, space>> parameters, Comm& world, Strategy const& strategy,
+                 Compressor const& compressor)
+      : store(std::move(parameters), world, strategy, compressor) {}
+
+  [[nodiscard]] exchange_times const& times() const noexcept { return times_; }
+  /// From now on every bucket's exchange is recorded in lane 1 of a timeline, which must outlive the exchange.
+  void record(observe::timeline& timeline) {
+    timeline_ = &timeline;
+    for (std::size_t b = 0; b < buckets_.size(); ++b) buckets_[b]->label = timeline.intern(text("bucket ", b));
+  }
+  /// Starts a step: gradients are zero again.
+  void begin() {
+    for (auto& each : buckets_) {
+      kernels::fill(each->gradient.view(), 0.0);
+      each->missing = each->uses;
+    }
+    for (auto& each : second_uses_) kernels::fill(each.gradient.view(), 0.0);
+    next_ = 0;
+    lost_finiteness_ = false;
+    weight_ = 1.0 / world_.size();
+  }
+
+  /// With parameters in the caller's memory: how much this rank's gradients weigh in the sum (default: 1 / ranks, the
+  /// mean). A rank with n of N samples says n / N.
+  void weight(double share) noexcept { weight_ = share; }
+
+  /// Says that the gradient of one use is final. The bucket's exchange starts as soon as all of its gradients are, and
+  /// the buckets before it have started.
+  void ready(int use) {
+    auto const start = now();
+    if (!foreign_.empty()) take_in(use);
+    --buckets_[static_cast<std::size_t>(layout_.at(layout_.entry_of_use(use)).bucket)]->missing;
+    start_complete_buckets();
+    progress();
+    if constexpr (!progresses_alone<Comm>) times_.covered += now() - start;
+  }
+  void ready(std::string_view name) {
+    for (int use = 0; use < this->use_count(); ++use) {
+      if (layout_.at(layout_.entry_of_use(use)).info.name == name) return ready(use);
+    }
+    throw config_error(text("trireme::exchange: there is no parameter \"", name, "\""));
+  }
+
+  /// Adds the caller's gradients to the buckets without saying that they are final: one more micro-batch.
+  void accumulate() requires(!keeps_master) {
+    for (int use = 0; use < static_cast<int>(foreign_.size()); ++use) take_in(use);
+  }
+
+  /// Collective. Completes the exchange: afterwards the segments' gradients are the sums over all ranks.
+  ///
+  /// @param votes  a number of one's own that is summed over the ranks (a wish to stop, say).
+  /// @param want_norm  the norm costs nothing where gradients are reduced before the update anyway; without it, ranks
+  ///                   that share memory fuse the reduction into the update.
+  exchange_result finish(std::int64_t votes = 0, bool want_norm = true) {
+    auto const start = now();
+    for (auto& each : buckets_) each->missing = 0;  // a rank without samples has reported nothing
+    start_complete_buckets();
+    if constexpr (progresses_alone<Comm>) {
+      for (auto const& each : buckets_)
+        times_.covered += std::max(0.0, std::min(start, each->done_time) - each->start_time);
+    }
+    exact_sum squares;
+    if (direct()) {
+      finish_direct(squares, want_norm);
+    } else {
+      for (std::size_t b = 0; b < buckets_.size(); ++b) {
+        buckets_[b]->transport->wait();
+        record_bucket(*buckets_[b]);
+        kernels::sum_of_squares(slice(b, buckets_[b]->gradient.view()), squares);
+      }
+    }
+    if (lost_finiteness_) squares.add(std::numeric_limits<double>::infinity());
+    auto const result = vote(squares, votes, want_norm || !direct());
+    if (result.finite) commit_residuals();
+    if (!foreign_.empty()) give_back_gradients();
+    times_.exposed += now() - start;
+    return result;
+  }
+
+  /// Calls f(bucket, first, update_segment) for every stretch of a parameter that this rank updates; `first` counts
+  /// elements in the bucket. The segment's moments are for the caller to fill in, its scale to multiply.
+  template <class F>
+  void for_each_segment(F&& f) {
+    for (std::size_t b = 0; b < buckets_.size(); ++b) {
+      auto const [first, count] = owned_range(static_cast<int>(b));
+      layout_.for_each_piece(static_cast<int>(b), first, count, [&](parallel::layout::piece const& piece) {
+        update_segment<Env> segment;
+        segment.value = master_of(static_cast<int>(b), piece);
+        segment.gradient = {gradient_terms_of(static_cast<int>(b), piece), 1.0};
+        segment.outputs = outputs_of(static_cast<int>(b), piece);
+        segment.decays = layout_.at(piece.entry).info.decays;
+        f(static_cast<int>(b), piece, segment);
+      });
+    }
+  }
+
+  /// Collective. Makes the updated values the parameters of every rank.
+  void publish() {
+    auto const start = now();
+    if constexpr (sharded) {
+      if (direct()) {
+        world_.barrier();
+      } else {
+        gather_values();
+      }
+    }
+    times_.exposed += now() - start;
+  }
+
+  /// Makes the parameters that layers read follow master values that were written from outside (a checkpoint).
+  /// Collective.
+  void refresh_parameters() {
+    for_each_segment([](int, parallel::layout::piece const&, update_segment<Env> const& segment) {
+      for (auto const& output : segment.outputs)
+        kernels::copy(output, tensor_view<master_element const, space>(segment.value));
+    });
+    publish();
+  }
+
+ private:
+  using store::buckets_;
+  using store::direct;
+  using store::foreign_;
+  using store::foreign_of;
+  using store::gather_values;
+  using store::layout_;
+  using store::outputs_of;
+  using store::second_uses_;
+  using store::slice;
+  using store::uses_;
+  using store::world_;
+  using typename store::bucket_state;
+
+  static constexpr double not_done = std::numeric_limits<double>::infinity();
+  static double now() {
+    return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+  }
+
+  void take_in(int use) {
+    auto const& entry = layout_.at(layout_.entry_of_use(use));
+    auto& state = *buckets_[static_cast<std::size_t>(entry.bucket)];
+    kernels::accumulate(
+        state.gradient.view().flat(entry.offset, entry.size()),
+        tensor_view<param_element const, space>(foreign_[static_cast<std::size_t>(use)].gradient.flat()), weight_);
+  }
+
+  // In order, so that every rank starts the same collectives in the same order.
+  void start_complete_buckets() {
+    for (; next_ < buckets_.size() && buckets_[next_]->missing == 0; ++next_) {
+      auto& state = *buckets_[next_];
+      add_uses(static_cast<int>(next_));
+      state.start_time = now();
+      state.done_time = not_done;
+      if (timeline_ != nullptr) state.start_ns = observe::timeline::now();
+      check_before_coding(state);
+      if (!direct()) state.transport->begin(world_);
+    }
+  }
+  // A lossy payload may leave out the very number that is not finite: look before it is coded.
+  void check_before_coding(bucket_state const& state) {
+    if constexpr (!lossless_identity<Compressor>) {
+      if (!kernels::finite(tensor_view<gradient_element const, space>(state.gradient.view()))) lost_finiteness_ = true;
+    }
+  }
+  void commit_residuals() {
+    if constexpr (has_residual<compressor_state<Compressor, Env>>) {
+      for (auto& each : buckets_) each->transport->compressor().commit();
+    }
+  }
+  void add_uses(int bucket) {
+    for (int const e : layout_.buckets()[static_cast<std::size_t>(bucket)].entries) {
+      auto const& entry = layout_.at(e);
+      for (std::size_t k = 1; k < entry.uses.size(); ++k) {
+        auto const& first = *uses_[static_cast<std::size_t>(entry.uses[0])];
+        auto const& other = *uses_[static_cast<std::size_t>(entry.uses[k])];
+        kernels::add(first.gradient.flat(), tensor_view<gradient_element const, space>(other.gradient.flat()));
+      }
+    }
+  }
+  void progress() {
+    if (direct()) return;
+    for (std::size_t b = 0; b < next_; ++b) {
+      auto& state = *buckets_[b];
+      if (state.transport->test() && state.done_time == not_done) state.done_time = now();
+    }
+  }
+
+  void record_bucket(bucket_state const& state) {
+    if (timeline_ == nullptr) return;
+    timeline_->record({state.label, "exchange", state.start_ns, observe::timeline::now(), 1});
+  }
+
+  // Fused, no rank sees the sum before the update: each checks all of its own gradients, and the vote is the barrier.
+  void finish_direct(exact_sum& squares, bool want_norm) {
+    fused_ = !want_norm;
+    if (fused_) {
+      for (auto const& state : buckets_) {
+        if (kernels::finite(tensor_view<gradient_element const, space>(state->gradient.view()))) continue;
+        squares.add(std::numeric_limits<double>::infinity());
+      }
+      return;
+    }
+    world_.barrier();                                              // everybody's gradients are final
+    constexpr std::int64_t chunk = 32 * parallel::block_elements;  // stays in the second-level cache
+    for (std::size_t b = 0; b < buckets_.size(); ++b) {
+      auto const& state = *buckets_[b];
+      auto const [first, count] = accounted_range(static_cast<int>(b));
+      for (std::int64_t at = first; at < first + count; at += chunk) {
+        auto const n = std::min(chunk, first + count - at);
+        auto const own = state.gradient.view().flat(at, n);
+        terms_.clear();
+        for (auto const& peer : state.peer_gradients) terms_.push_back(peer.flat(at, n));
+        kernels::reduce(std::span<tensor_view<gradient_element, space> const>(&own, 1),
+                        std::span<tensor_view<gradient_element const, space> const>(terms_), reduction::sum{});
+        kernels::sum_of_squares(tensor_view<gradient_element const, space>(own), squares);
+      }
+      record_bucket(state);
+    }
+  }
+
+  // One collective for everything that must be decided together before any state changes.
+  exchange_result vote(exact_sum& squares, std::int64_t votes, bool norm_known) {
+    auto const limbs = squares.state();
+    ballot_.assign(limbs.begin(), limbs.end());
+    ballot_.push_back(votes);
+    world_.all_reduce(tensor_view<std::int64_t>(ballot_), reduction::sum{});
+    std::copy(ballot_.begin(), ballot_.end() - 1, limbs.begin());
+    bool const finite = squares.non_finite() == 0;
+    double const norm = norm_known ? std::sqrt(squares.value()) : std::numeric_limits<double>::quiet_NaN();
+    return {norm, finite, ballot_.back()};
+  }
+
+  void give_back_gradients() {
+    for (std::size_t b = 0; b < buckets_.size(); ++b) {
+      auto const [first, count] = owned_range(static_cast<int>(b));
+      layout_.for_each_piece(static_cast<int>(b), first, count, [&](parallel::layout::piece const& piece) {
+        kernels::copy(foreign_of(piece.entry).gradient.flat(piece.in_entry, piece.count),
+                      tensor_view<gradient_element const, space>(
+                          buckets_[b]->gradient.view().flat(piece.in_bucket, piece.count)));
+      });
+    }
+  }
+
+  std::span<tensor_view<gradient_element const, space> const> gradient_terms_of(int bucket,
+                                                                                parallel::layout::piece const& piece) {
+    auto const& state = *buckets_[static_cast<std::size_t>(bucket)];
+    terms_.clear();
+    if (direct() && fused_) {
+      for (auto const& peer : state.peer_gradients) terms_.push_back(peer.flat(piece.in_bucket, piece.count));
+    } else {
+      terms_.push_back(state.gradient.view().flat(piece.in_bucket, piece.count));
+    }
+    return terms_;
+  }
+  std::vector<tensor_view<gradient_element const, space>> terms_;
+  std::vector<std::int64_t> ballot_;
+  std::size_t next_ = 0;
+  double weight_ = 1;
+  bool fused_ = false;
+  bool lost_finiteness_ = false;
+  exchange_times times_;
+  observe::timeline* timeline_ = nullptr;
+};
+
+}  // namespace trireme
+
+// ---- trireme/train/compatibility.hpp
+namespace trireme {
+
+/// One rule on policies of different slots: what is refused, and what to do instead.
+struct compatibility_rule {
+  std::string_view id;
+  std::string_view sentence;
+  std::string_view remedy;
+};
+
+namespace detail {
+
+/// The element type that a compressor's sums are formed in; Default where its payloads are collected.
+template <class State, class Default>
+struct wire_of {
+  using type = Default;
+};
+template <class State, class Default>
+requires requires { typename State::wire; }
+struct wire_of<State, Default> {
+  using type = typename State::wire;
+};
+
+/// The policies of one trainer, as the rules see them.
+template <class Model, class Comm, class Parallel, class Precision, class Compression>
+struct combination {
+  using env = environment<Precision, typename space_of<Comm>::type>;
+  using space = typename env::space;
+  using wire = typename wire_of<compressor_state<Compression, env>, typename Precision::reduce>::type;
+
+  static constexpr bool plain = !staged_model<Model>;
+  static constexpr bool sharded = Parallel::optimizer_state == distribution::shard;
+  static constexpr bool gatherable = gatherable_compressor<Compression, env>;
+  static constexpr bool one_number = std::is_same_v<typename Precision::param, typename Precision::master>;
+  static constexpr bool decides =
+      has_all_reduce<Comm, std::int64_t> && has_all_reduce<Comm, double> && has_all_gather<Comm, std::uint64_t>;
+  static constexpr bool gathers = has_all_gather<Comm, std::uint8_t, space>;
+  static constexpr bool reduces = has_all_reduce<Comm, wire, reduction::sum, space>;
+  static constexpr bool scatters = has_reduce_scatter<Comm, wire, reduction::sum, space>;
+  static constexpr bool publishes = has_all_gather<Comm, typename Precision::param, space>;
+  static constexpr bool trades = has_all_to_all<Comm, std::uint8_t, space>;
+};
+
+}  // namespace detail
+
+/// All rules on combinations, in one place: X(id, sentence, remedy, condition that must hold of a `combination` C). The
+/// trainer asserts the first that is broken at compile time, the table below lists them for documentation and tools.
+#define TRIREME_COMPATIBILITY_RULES(X)                                                                                 \
+  X("plain-model-precision", "a plain model stores its own numbers, which a mixed precision cannot change",            \
+    "use precision::fp32 (or fp64), or describe the model in units", !C::plain || C::one_number)                       \
+  X("trainer-needs-votes",                                                                                             \
+    "every trainer votes with all_reduce and compares ranks with all_gather, and this communicator lacks one of them", \
+    "use another communicator", C::decides)                                                                            \
+  X("data-needs-all-reduce", "parallel::data sums gradients with all_reduce, which this communicator lacks for them",  \
+    "use another communicator, or compression::top_k, which gathers", C::sharded || C::gatherable || C::reduces)       \
+  X("zero-needs-reduce-scatter", "parallel::zero needs reduce_scatter and all_gather, which this communicator lacks",  \
+    "use parallel::data or another communicator", !C::sharded || (C::publishes && (C::gatherable || C::scatters)))     \
+  X("gathered-needs-all-gather",                                                                                       \
+    "this compressor's payloads are collected with all_gather, which this communicator lacks",                         \
+    "use a summable compressor such as compression::cast", !C::gatherable || C::sharded || C::gathers)                 \
+  X("gathered-zero-needs-all-to-all",                                                                                  \
+    "under parallel::zero this compressor's payloads travel by all_to_all, which this communicator lacks",             \
+    "use a summable compressor such as compression::cast, or parallel::data",                                          \
+    !C::gatherable || !C::sharded || C::trades)
+
+#define TRIREME_RULE_ROW(id, sentence, remedy, condition) compatibility_rule{id, sentence, remedy},
+inline constexpr std::array compatibility_rules{TRIREME_COMPATIBILITY_RULES(TRIREME_RULE_ROW)};
+#undef TRIREME_RULE_ROW
+
+}  // namespace trireme
+
+// ---- trireme/train/slots.hpp (goes on)
+namespace trireme {
+
+namespace detail {
+
+/// What P is: its tag; a model if it lets its parameters be visited (a plain model needs no tag); else nothing.
+template <class P>
+consteval auto kind_of() {
+  if constexpr (policy<P>) {
+    return std::type_identity<category_of_t<P>>{};
+  } else if constexpr (has_visit_parameters<P>) {
+    return std::type_identity<slot::model>{};
+  } else {
+    return std::type_identity<void>{};
+  }
+}
+template <class P>
+using kind_of_t = typename decltype(kind_of<P>())::type;
+
+template <class Kind, class... Policies>
+inline constexpr int count_of = (0 + ... + int{std::is_same_v<kind_of_t<Policies>, Kind>});
+
+/// The first policy of a kind, or the default.
+template <class Kind, class Default, class... Policies>
+struct find {
+  using type = Default;
+};
+template <class Kind, class Default, class First, class... Rest>
+struct find<Kind, Default, First, Rest...>
+    : std::conditional_t<std::is_same_v<kind_of_t<First>, Kind>, std::type_identity<First>,
+                         find<Kind, Default, Rest...>> {};
+
+struct nothing {};
+
+// Each check is a class of its own: its static_assert is the one sentence that a user sees, and the compiler's
+// "in instantiation of" line names the culprit. Whether all is well is computed apart from it (`ok` of resolve): a
+// class whose assertion failed must not take part in a constant expression, or a second error follows.
+template <class P>
+struct check_is_policy {
+  static_assert(
+      !std::is_same_v<kind_of_t<P>, void>,
+      "trireme::trainer: not a policy: each argument must be a model, an optimizer, a communicator or a policy "
+      "for parallelism, precision or compression; say which with policy_category");
+};
+
+template <class... P>
+struct check_counts {
+  static_assert(count_of<slot::communicator, P...> <= 1,
+                "trireme::trainer: two policies for one slot: remove one of the communicators");
+  static_assert(count_of<slot::model, P...> <= 1,
+                "trireme::trainer: two policies for one slot: remove one of the models");
+  static_assert(count_of<slot::optimizer, P...> <= 1,
+                "trireme::trainer: two policies for one slot: remove one of the optimizers");
+  static_assert(count_of<slot::parallel, P...> <= 1,
+                "trireme::trainer: two policies for one slot: remove one of the parallel strategies");
+  static_assert(count_of<slot::precision, P...> <= 1,
+                "trireme::trainer: two policies for one slot: remove one of the precisions");
+  static_assert(count_of<slot::compression, P...> <= 1,
+                "trireme::trainer: two policies for one slot: remove one of the compressors");
+};
+
+template <class... P>
+struct check_required {
+  static constexpr bool ok =
+      count_of<slot::communicator, P...> > 0 && count_of<slot::model, P...> > 0 && count_of<slot::optimizer, P...> > 0;
+  static_assert(
+      count_of<slot::communicator, P...> > 0,
+      "trireme::trainer: no communicator: pass the world that launch() gives, or comm::self_world if one rank "
+      "is what you mean");
+  static_assert(count_of<slot::model, P...> > 0, "trireme::trainer: no model: pass a description such as nn::gpt{}");
+  static_assert(count_of<slot::optimizer, P...> > 0,
+                "trireme::trainer: no optimizer: pass a description such as optim::adamw{}");
+};
+
+template <class C>
+struct check_communicator {
+  static_assert(has_rank<C>, "trireme::trainer: communicator lacks rank() -> int");
+  static_assert(has_size<C>, "trireme::trainer: communicator lacks size() -> int");
+  static_assert(has_split<C>, "trireme::trainer: communicator lacks split(color, key) -> communicator");
+  static_assert(has_barrier<C>, "trireme::trainer: communicator lacks barrier()");
+  static_assert(has_traffic<C>, "trireme::trainer: communicator lacks traffic() -> traffic_counters");
+  static_assert(has_communicator_name<C>, "trireme::trainer: communicator lacks a static name");
+};
+template <class M>
+struct check_model {
+  static_assert(staged_model<M> || has_visit_parameters<M>,
+                "trireme::trainer: model lacks units(emit), and visit_parameters(visit) to be a plain one");
+  static_assert(staged_model<M> || !has_visit_parameters<M> || has_model_forward<M>,
+                "trireme::trainer: model lacks forward(samples const&) -> mean loss");
+  static_assert(staged_model<M> || !has_visit_parameters<M> || has_model_backward<M>,
+                "trireme::trainer: model lacks backward(ready)");
+};
+template <class P>
+struct check_precision {
+  static_assert(has_param<P>, "trireme::trainer: precision policy lacks the type param");
+  static_assert(has_compute<P>, "trireme::trainer: precision policy lacks the type compute");
+  static_assert(has_accumulate<P>, "trireme::trainer: precision policy lacks the type accumulate");
+  static_assert(has_reduce<P>, "trireme::trainer: precision policy lacks the type reduce");
+  static_assert(has_master<P>, "trireme::trainer: precision policy lacks the type master");
+  static_assert(has_tolerance<P>, "trireme::trainer: precision policy lacks a static tolerance");
+};
+template <class S>
+struct check_parallel {
+  static_assert(says_optimizer_state<S>, "trireme::trainer: parallel strategy lacks a static optimizer_state");
+  static_assert(says_gradients<S>, "trireme::trainer: parallel strategy lacks a static gradients");
+  static_assert(says_parameters<S>, "trireme::trainer: parallel strategy lacks a static parameters");
+  static_assert(has_bucket_bytes<S>, "trireme::trainer: parallel strategy lacks bucket_bytes");
+};
+template <class O, class Env>
+struct check_optimizer {
+  static_assert(has_moment_names<O>, "trireme::trainer: optimizer lacks static moment_names");
+  static_assert(has_rate_at<O>, "trireme::trainer: optimizer lacks rate_at(step) -> double");
+  static_assert(has_clip<O>, "trireme::trainer: optimizer lacks clip");
+  static_assert(has_update<O, Env>, "trireme::trainer: optimizer lacks update(segment, step)");
+};
+template <class C, class Env>
+struct check_compression {
+  static_assert(has_compressor_state<C, Env>,
+                "trireme::trainer: compression policy lacks instance<Env>(description, elements)");
+  static_assert(!has_compressor_state<C, Env> || compressor<C, Env>,
+                "trireme::trainer: compression policy lacks encode and decode of a summable or a gatherable payload");
+};
+
+/// The id of the first rule that a combination breaks; empty if it breaks none.
+template <class C>
+inline constexpr std::string_view broken_rule = [] {
+#define TRIREME_RULE_BROKEN(id, sentence, remedy, condition) \
+  if (!(condition)) return std::string_view(id);
+  TRIREME_COMPATIBILITY_RULES(TRIREME_RULE_BROKEN)
+#undef TRIREME_RULE_BROKEN
+  return std::string_view();
+}();
+template <class C>
+struct check_combination {
+#define TRIREME_RULE_ASSERT(id, sentence, remedy, condition) \
+  static_assert(broken_rule<C> != id, "trireme::trainer: illegal combination: " sentence "; " remedy " [" id "]");
+  TRIREME_COMPATIBILITY_RULES(TRIREME_RULE_ASSERT)
+#undef TRIREME_RULE_ASSERT
+};
+
+/// Policies in any order, sorted into slots and checked. One wrong thing gives one sentence: each check runs only if
+/// those before it passed.
+template <class... P>
+struct resolve {
+  template <class Kind, class Default>
+  using pick = typename find<Kind, Default, P...>::type;
+  using model = pick<slot::model, nothing>;
+  using optimizer = pick<slot::optimizer, nothing>;
+  using comm = pick<slot::communicator, nothing>;
+  using parallel = pick<slot::parallel, parallel::data>;
+  using precision = pick<slot::precision, precision::fp32>;
+  using compression = pick<slot::compression, compression::none>;
+
+  static constexpr bool policies = (!std::is_same_v<kind_of_t<P>, void> && ...);
+  static constexpr bool at_most_one = count_of<slot::communicator, P...> <= 1 && count_of<slot::model, P...> <= 1 &&
+                                      count_of<slot::optimizer, P...> <= 1 && count_of<slot::parallel, P...> <= 1 &&
+                                      count_of<slot::precision, P...> <= 1 && count_of<slot::compression, P...> <= 1;
+  static constexpr bool complete =
+      count_of<slot::communicator, P...> > 0 && count_of<slot::model, P...> > 0 && count_of<slot::optimizer, P...> > 0;
+  static constexpr bool independent = communicator<comm> &&
+                                      (staged_model<model> || plain_model<model>)&&precision_policy<precision> &&
+                                      strategy<parallel>;
+
+  // The first stage that fails: 0 policies, 1 counts, 2 required, 3 each alone, 4 with the environment, 5 together.
+  static constexpr int failed() {
+    if constexpr (!policies) {
+      return 0;
+    } else if constexpr (!at_most_one) {
+      return 1;
+    } else if constexpr (!complete) {
+      return 2;
+    } else if constexpr (!independent) {
+      return 3;
+    } else {
+      using env = environment<precision, typename space_of<comm>::type>;
+      if constexpr (!trireme::optimizer<optimizer, env> || !trireme::compressor<compression, env>) {
+        return 4;
+      } else {
+        return broken_rule<combination<model, comm, parallel, precision, compression>>.empty() ? none_failed : 5;
+      }
+    }
+  }
+  static constexpr int none_failed = 6;
+  static constexpr bool ok = failed() == none_failed;
+
+  template <int Stage>
+  static constexpr void say() {
+    if constexpr (Stage == 0) {
+      (static_cast<void>(sizeof(check_is_policy<P>)), ...);
+    } else if constexpr (Stage == 1) {
+      static_cast<void>(sizeof(check_counts<P...>));
+    } else if constexpr (Stage == 2) {
+      static_cast<void>(sizeof(check_required<P...>));
+    } else if constexpr (Stage == 3) {
+      static_cast<void>(sizeof(check_communicator<comm>) + sizeof(check_model<model>) +
+                        sizeof(check_precision<precision>) + sizeof(check_parallel<parallel>));
+    } else if constexpr (Stage == 4) {
+      using env = environment<precision, typename space_of<comm>::type>;
+      static_cast<void>(sizeof(check_optimizer<optimizer, env>) + sizeof(check_compression<compression, env>));
+    } else if constexpr (Stage == 5) {
+      static_cast<void>(sizeof(check_combination<combination<model, comm, parallel, precision, compression>>));
+    }
+  }
+};
+
+}  // namespace detail
+
+/// Whether these policies make a trainer; if not, one sentence at compile time says why.
+template <class... Policies>
+constexpr bool check_policies() {
+  using resolved = detail::resolve<std::remove_cvref_t<Policies>...>;
+  resolved::template say<resolved::failed()>();
+  return resolved::ok;
+}
+
+}  // namespace trireme
 
 // ---- trireme/train/checkpoint.hpp
 #include <map>
@@ -10860,11 +13137,18 @@ __attribute__((target("sha,sse4.1"), always_inline)) inline sha256_words sha256_
       __builtin_shufflevector(bytes, bytes, 3, 2, 1, 0, 7, 6, 5, 4, 11, 10, 9, 8, 15, 14, 13, 12));
 }
 
+/// A sum that wraps: lanes of the builtins' signed type would overflow.
+__attribute__((target("sha,sse4.1"), always_inline)) inline sha256_words sha256_add(sha256_words a,
+                                                                                    sha256_words b) noexcept {
+  using wrapping = unsigned __attribute__((vector_size(16)));
+  return reinterpret_cast<sha256_words>(reinterpret_cast<wrapping>(a) + reinterpret_cast<wrapping>(b));
+}
+
 /// Four rounds.
 __attribute__((target("sha,sse4.1"), always_inline)) inline void sha256_rounds(sha256_words& abef, sha256_words& cdgh,
                                                                                sha256_words message,
                                                                                std::uint32_t const* k) noexcept {
-  auto const keyed = message + sha256_load(k);
+  auto const keyed = sha256_add(message, sha256_load(k));
   cdgh = __builtin_ia32_sha256rnds2(cdgh, abef, keyed);
   abef = __builtin_ia32_sha256rnds2(abef, cdgh, __builtin_shufflevector(keyed, keyed, 2, 3, 0, 1));
 }
@@ -10874,7 +13158,7 @@ __attribute__((target("sha,sse4.1"), always_inline)) inline sha256_words sha256_
                                                                                          sha256_words m1,
                                                                                          sha256_words m2,
                                                                                          sha256_words m3) noexcept {
-  auto const sum = __builtin_ia32_sha256msg1(m0, m1) + __builtin_shufflevector(m2, m3, 1, 2, 3, 4);
+  auto const sum = sha256_add(__builtin_ia32_sha256msg1(m0, m1), __builtin_shufflevector(m2, m3, 1, 2, 3, 4));
   return __builtin_ia32_sha256msg2(sum, m3);
 }
 
@@ -10907,8 +13191,8 @@ __attribute__((target("sha,sse4.1"))) inline void sha256_blocks_hardware(sha256_
     sha256_rounds(abef, cdgh, m1, k + 4);
     sha256_rounds(abef, cdgh, m2, k + 8);
     sha256_rounds(abef, cdgh, m3, k + 12);
-    abef += abef_before;
-    cdgh += cdgh_before;
+    abef = sha256_add(abef, abef_before);
+    cdgh = sha256_add(cdgh, cdgh_before);
   }
   auto const first = __builtin_shufflevector(abef, cdgh, 3, 2, 7, 6);
   auto const second = __builtin_shufflevector(abef, cdgh, 1, 0, 5, 4);
@@ -11069,6 +13353,8 @@ inline constexpr std::size_t most_name_bytes = 4096;
 /// Enforced: a header of at most 100 MB that lies within the file; strict JSON of the fixed schema, no name twice; at
 /// most a million tensors, rank at most 6, names of at most 4096 bytes; sizes that agree with type and shape, by
 /// checked arithmetic; data without overlap, without holes, and to the exact end of the file.
+/// Stricter than the reference reader in this only: bounds on tensors, rank and names; members of a tensor that the
+/// format does not have; equal keys in `__metadata__`.
 ///
 /// Errors   throws format_error(path, byte, reason).
 ///
@@ -11557,7 +13843,8 @@ inline constexpr std::string_view step_prefix = "step-";
 }
 [[nodiscard]] inline std::string newest(std::string const& directory) {
   auto const steps = steps_in(directory);
-  if (steps.empty()) throw io_error(directory, "there is no checkpoint here; start without --resume, or name the run that has one");
+  if (steps.empty())
+    throw io_error(directory, "there is no checkpoint here; start without --resume, or name the run that has one");
   return directory + "/" + steps.back();
 }
 
@@ -11660,7 +13947,8 @@ inline void publish(std::string const& directory, std::string const& temporary, 
   auto const expected = formats::read_text(path + "/manifest.sha256", 4096, files);
   auto const digest = sha256_text(std::as_bytes(std::span(content)));
   if (expected != digest + "  manifest.json\n") {
-    throw format_error(manifest_path, 0, "its SHA-256 is not the one in manifest.sha256: the checkpoint is damaged; remove "
+    throw format_error(manifest_path, 0,
+                       "its SHA-256 is not the one in manifest.sha256: the checkpoint is damaged; remove "
                        "its directory to go on from the one before it");
   }
   auto manifest = formats::json::parse(content, manifest_path);
@@ -11676,7 +13964,8 @@ class piece_index {
  public:
   piece_index(std::string const& path, formats::json::value const& records, formats::file_system& files) {
     auto const& all = records.as_array();
-    for (std::size_t rank = 0; rank < all.size(); ++rank) add(rank_file(path, static_cast<int>(rank)), all[rank], files);
+    for (std::size_t rank = 0; rank < all.size(); ++rank)
+      add(rank_file(path, static_cast<int>(rank)), all[rank], files);
   }
   /// All numbers of all pieces.
   [[nodiscard]] std::int64_t elements() const noexcept { return elements_; }
@@ -11703,8 +13992,8 @@ class piece_index {
       covered += end - begin;
     }
     if (covered != count) {
-      throw missing(text("elements ", first, " to ", first + count, " of \"", name, "\" are covered ", covered, " times ",
-                         "instead of ", count));
+      throw missing(text("elements ", first, " to ", first + count, " of \"", name, "\" are covered ", covered,
+                         " times ", "instead of ", count));
     }
     return out;
   }
@@ -11756,15 +14045,17 @@ class piece_index {
   }
   [[nodiscard]] static std::vector<std::byte> verified(piece const& from, dtype type) {
     if (!(from.entry->type == formats::safetensors::stored_type(type))) {
-      throw format_error(from.reader->path(), 0, text("\"", from.entry->name, "\" is of type ", from.entry->type.name(),
-                                                      ", but this run's is ", name_of(type)));
+      throw format_error(from.reader->path(), 0,
+                         text("\"", from.entry->name, "\" is of type ", from.entry->type.name(), ", but this run's is ",
+                              name_of(type)));
     }
     std::vector<std::byte> bytes(static_cast<std::size_t>(from.count) * size_of(type));
     from.reader->read(*from.entry, 0, bytes);
     auto const* const expected = from.reader->note("sha256:" + from.entry->name);
     if (expected == nullptr || *expected != sha256_text(bytes)) {
       throw format_error(from.reader->path(), from.entry->begin,
-                         text("the SHA-256 of \"", from.entry->name, "\" is wrong: the file is damaged; remove this "
+                         text("the SHA-256 of \"", from.entry->name,
+                              "\" is wrong: the file is damaged; remove this "
                               "checkpoint's directory to go on from the one before it"));
     }
     return bytes;
@@ -11844,11 +14135,8 @@ inline formats::json::value to_json(run_description const& run) {
                                      {"residual_ranks", run.residual_ranks}});
 }
 inline formats::json::value to_json(progress const& at) {
-  return formats::json::value::make({{"step", at.step},
-                                     {"updates", at.updates},
-                                     {"seed", at.seed},
-                                     {"epoch", at.epoch},
-                                     {"position", at.position}});
+  return formats::json::value::make(
+      {{"step", at.step}, {"updates", at.updates}, {"seed", at.seed}, {"epoch", at.epoch}, {"position", at.position}});
 }
 inline progress progress_from(formats::json::value const& from) {
   return {from.at("step").as_int64(), from.at("updates").as_int64(), from.at("seed").as_uint64(),
@@ -11878,7 +14166,8 @@ inline void expect_same_run(std::string const& path, formats::json::value const&
 template <class T, class Space>
 std::vector<std::byte> bytes_of(tensor_view<T, Space> view) {
   std::vector<std::byte> bytes(view.bytes());
-  ops::on<Space>::download(std::span<T>(reinterpret_cast<T*>(bytes.data()), static_cast<std::size_t>(view.size())), view);
+  ops::on<Space>::download(std::span<T>(reinterpret_cast<T*>(bytes.data()), static_cast<std::size_t>(view.size())),
+                           view);
   return bytes;
 }
 
@@ -11920,9 +14209,7 @@ void save(Comm& world, std::string const& directory, run_description const& run,
       if (world.rank() == 0) detail::make_empty(directory, temporary, files);
     });
     detail::file_record own;
-    together(world, [&] {
-      own = detail::write_pieces(detail::rank_file(temporary, world.rank()), for_each, files);
-    });
+    together(world, [&] { own = detail::write_pieces(detail::rank_file(temporary, world.rank()), for_each, files); });
     auto const records = detail::gather(world, own);
     together(world, [&] {
       if (world.rank() != 0) return;
@@ -11940,15 +14227,17 @@ void save(Comm& world, std::string const& directory, run_description const& run,
 
 /// Collective. Reads the newest checkpoint of a directory into the views that for_each hands out.
 ///
+/// @param for_each  as for save(), but with every piece that this rank needs: ranks may take the same one.
+/// @param elements  how many numbers this rank would write to a checkpoint; over all ranks it must hold as many.
 /// Ranks    any number, whatever number wrote it.
 /// Errors   io_error or format_error that names the file if there is none or if it is damaged; config_error that names
 ///          both if it was made by another run. Nothing on the device is changed. The views' contents are unspecified
 ///          after an error.
 template <class Comm, class ForEach>
 progress load(Comm& world, std::string const& directory, run_description const& run, ForEach&& for_each,
-              formats::file_system& files = formats::real_files()) {
+              std::int64_t elements, formats::file_system& files = formats::real_files()) {
   progress result;
-  std::int64_t elements[2] = {0, 0};  // taken by the ranks, held by the checkpoint
+  std::int64_t counts[2] = {elements, 0};  // asked for by the ranks, held by the checkpoint
   std::string path;
   trireme::detail::together(world, [&] {
     path = detail::newest(directory);
@@ -11962,14 +14251,13 @@ progress load(Comm& world, std::string const& directory, run_description const& 
       auto const bytes = index.read(name, dtype_of<element>, size, first, view.size());
       ops::on<space>::upload(view, std::span<element const>(reinterpret_cast<element const*>(bytes.data()),
                                                             static_cast<std::size_t>(view.size())));
-      elements[0] += view.size();
     });
-    elements[1] = world.rank() == 0 ? index.elements() : 0;
+    counts[1] = world.rank() == 0 ? index.elements() : 0;
   });
-  world.all_reduce(tensor_view<std::int64_t>(elements, shape{2}), reduction::sum{});
-  if (elements[0] != elements[1]) {
+  world.all_reduce(tensor_view<std::int64_t>(counts, shape{2}), reduction::sum{});
+  if (counts[0] != counts[1]) {
     throw format_error(path + "/manifest.json", 0,
-                       text("the checkpoint holds ", elements[1], " numbers, but this run takes ", elements[0]));
+                       text("the checkpoint holds ", counts[1], " numbers, but this run takes ", counts[0]));
   }
   return result;
 }
@@ -11978,1080 +14266,6 @@ progress load(Comm& world, std::string const& directory, run_description const& 
 [[nodiscard]] inline bool exists(std::string const& directory) { return !detail::steps_in(directory).empty(); }
 
 }  // namespace trireme::checkpoint
-
-// ---- trireme/train/compatibility.hpp
-namespace trireme {
-
-/// One rule on policies of different slots: what is refused, and what to do instead.
-struct compatibility_rule {
-  std::string_view id;
-  std::string_view sentence;
-  std::string_view remedy;
-};
-
-namespace detail {
-
-/// The policies of one trainer, as the rules see them.
-template <class Model, class Comm, class Parallel, class Precision, class Compression>
-struct combination {
-  using env = environment<Precision, typename space_of<Comm>::type>;
-  using space = typename env::space;
-
-  static constexpr bool plain = !staged_model<Model>;
-  static constexpr bool sharded = Parallel::optimizer_state == distribution::shard;
-  static constexpr bool gatherable = gatherable_compressor<Compression, env>;
-  static constexpr bool one_number = std::is_same_v<typename Precision::param, typename Precision::master>;
-  static constexpr bool gathers = has_all_gather<Comm, std::uint8_t, space>;
-  static constexpr bool reduces = has_all_reduce<Comm, typename Precision::reduce, reduction::sum, space>;
-  static constexpr bool scatters = has_reduce_scatter<Comm, typename Precision::reduce, reduction::sum, space> &&
-                                   has_all_gather<Comm, typename Precision::param, space>;
-  static constexpr bool trades = has_all_to_all<Comm, std::uint8_t, space>;
-};
-
-}  // namespace detail
-
-/// All rules on combinations, in one place: X(id, sentence, remedy, condition that must hold of a `combination` C). The
-/// trainer asserts each at compile time, the table below lists them for documentation and tools.
-#define TRIREME_COMPATIBILITY_RULES(X)                                                                                \
-  X("plain-model-precision", "a plain model stores its own numbers, which a mixed precision cannot change",           \
-    "use precision::fp32 (or fp64), or describe the model in units", !C::plain || C::one_number)                      \
-  X("data-needs-all-reduce", "parallel::data sums gradients with all_reduce, which this communicator lacks",          \
-    "use another communicator, or compression::top_k, which gathers", C::sharded || C::gatherable || C::reduces)      \
-  X("zero-needs-reduce-scatter", "parallel::zero needs reduce_scatter and all_gather, which this communicator lacks", \
-    "use parallel::data or another communicator", !C::sharded || C::scatters)                                         \
-  X("gathered-needs-all-gather",                                                                                      \
-    "this compressor's payloads are collected with all_gather, which this communicator lacks",                        \
-    "use a summable compressor such as compression::cast", !C::gatherable || C::sharded || C::gathers)                \
-  X("gathered-zero-needs-all-to-all",                                                                                 \
-    "under parallel::zero this compressor's payloads travel by all_to_all, which this communicator lacks",            \
-    "use a summable compressor such as compression::cast, or parallel::data",                                         \
-    !C::gatherable || !C::sharded || C::trades)
-
-#define TRIREME_RULE_ROW(id, sentence, remedy, condition) compatibility_rule{id, sentence, remedy},
-inline constexpr std::array compatibility_rules{TRIREME_COMPATIBILITY_RULES(TRIREME_RULE_ROW)};
-#undef TRIREME_RULE_ROW
-
-}  // namespace trireme
-
-// ---- trireme/parallel/detail/transport.hpp
-namespace trireme::parallel::detail {
-
-/// How one bucket's gradient becomes the sum over all ranks: begin() after the last backward, then test() or wait().
-///
-/// After wait() the bucket holds the sum: all of it where gradients are replicated afterwards, this rank's slice where
-/// the optimizer's state is sharded. A compressor codes slice by slice, so that both give the same numbers.
-template <class Env, class Comm, class Strategy, class Compressor>
-class transport {
-  using space = typename Env::space;
-  using gradient = typename Env::gradient;
-  using state = compressor_state<Compressor, Env>;
-  static constexpr bool sharded = Strategy::optimizer_state == distribution::shard;
-  static constexpr bool summable = summable_compressor<Compressor, Env>;
-  static constexpr bool identity = lossless_identity<Compressor> && std::is_same_v<gradient, typename Env::reduce>;
-
-  template <bool Summable, class State>
-  struct payload_of {
-    using type = std::byte;
-  };
-  template <class State>
-  struct payload_of<true, State> {
-    using type = typename State::wire;
-  };
-  using payload_element = typename payload_of<summable, state>::type;
-  using request = decltype(std::declval<Comm&>().all_gather_async(tensor_view<std::uint8_t, space>{}));
-
- public:
-  transport(Compressor const& compressor, tensor_view<gradient, space> bucket, int ranks, int rank)
-      : bucket_(bucket),
-        slice_(bucket.size() / ranks),
-        ranks_(ranks),
-        rank_(rank),
-        compressor_(compressor, bucket.size()) {
-    if constexpr (identity) return;
-    if constexpr (summable) {
-      if constexpr (!identity) sent_ = tensor<payload_element, space>(shape{bucket.size()});
-    } else {
-      auto const bytes = compressor_.payload_bytes(slice_);
-      sent_ = tensor<payload_element, space>(shape{ranks * bytes});
-      received_ = tensor<payload_element, space>(shape{ranks * bytes * (sharded ? 1 : ranks)});
-    }
-  }
-
-  void begin(Comm& world) {
-    if constexpr (identity) {
-      pending_.emplace(reduce(world, bucket_));
-    } else if constexpr (summable) {
-      for_each_slice([&](int, auto piece, std::int64_t first) {
-        compressor_.encode(piece, sent_.view().flat(first, slice_), first);
-      });
-      pending_.emplace(reduce(world, sent_.view()));
-    } else {
-      begin_gather(world);
-    }
-  }
-
-  /// Makes progress without waiting. @returns whether the bucket is done but for decoding.
-  [[nodiscard]] bool test() { return !pending_ || pending_->test(); }
-
-  void wait() {
-    if (!pending_) return;
-    pending_->wait();
-    pending_.reset();
-    if constexpr (!identity) decode();
-  }
-
-  [[nodiscard]] state& compressor() noexcept { return compressor_; }
-
- private:
-  template <class F>
-  void for_each_slice(F&& f) {
-    for (int owner = 0; owner < ranks_; ++owner) f(owner, bucket_.flat(owner * slice_, slice_), owner * slice_);
-  }
-  template <class T>
-  request reduce(Comm& world, tensor_view<T, space> values) {
-    if constexpr (sharded) {
-      return world.reduce_scatter_async(values, reduction::sum{});
-    } else {
-      return world.all_reduce_async(values, reduction::sum{});
-    }
-  }
-  // Sharded: slice by slice to its owner. Replicated: everybody's payload to everybody.
-  void begin_gather(Comm& world) {
-    auto const bytes = compressor_.payload_bytes(slice_);
-    auto const own = sharded ? sent_.view() : received_.view().flat(rank_ * ranks_ * bytes, ranks_ * bytes);
-    for_each_slice([&](int owner, auto piece, std::int64_t first) {
-      compressor_.encode(piece, own.flat(owner * bytes, bytes), first);
-    });
-    if constexpr (sharded) {
-      pending_.emplace(
-          world.all_to_all_async(as_bytes<std::uint8_t const>(sent_.view()), as_bytes<std::uint8_t>(received_.view())));
-    } else {
-      pending_.emplace(world.all_gather_async(as_bytes<std::uint8_t>(received_.view())));
-    }
-  }
-  void decode() {
-    if constexpr (summable) {
-      if constexpr (sharded) {
-        compressor_.decode(sent_.view().flat(rank_ * slice_, slice_), bucket_.flat(rank_ * slice_, slice_));
-      } else {
-        compressor_.decode(sent_.view(), bucket_);
-      }
-    } else {
-      auto const bytes = compressor_.payload_bytes(slice_);
-      for_each_slice([&](int owner, auto piece, std::int64_t) {
-        if (sharded && owner != rank_) return;
-        for (int from = 0; from < ranks_; ++from) {  // in rank order: equal bits everywhere
-          auto const at = sharded ? from * bytes : (from * ranks_ + owner) * bytes;
-          compressor_.decode(received_.view().flat(at, bytes), piece, from > 0);
-        }
-      });
-    }
-  }
-  template <class Byte, class T>
-  static tensor_view<Byte, space> as_bytes(tensor_view<T, space> view) {
-    return {reinterpret_cast<Byte*>(view.address()), shape{static_cast<std::int64_t>(view.bytes())}};
-  }
-
-  tensor_view<gradient, space> bucket_;
-  std::int64_t slice_;
-  int ranks_;
-  int rank_;
-  state compressor_;
-  tensor<payload_element, space> sent_;
-  tensor<payload_element, space> received_;
-  std::optional<request> pending_;
-};
-
-}  // namespace trireme::parallel::detail
-
-// ---- trireme/parallel/layout.hpp
-#include <unordered_map>
-
-namespace trireme::parallel {
-
-/// Gradients are summed, hashed and cut in blocks of this many elements, counted from the start of their bucket: the
-/// result then does not depend on how many ranks share the bucket.
-inline constexpr std::int64_t block_elements = 1024;
-
-/// Where parameters lie in buckets. No numbers, no ranks' memory: a pure function of the parameters, the bucket size
-/// and the number of ranks.
-class layout {
- public:
-  /// One tensor of the model, however many uses it has.
-  struct entry {
-    parameter_info info;
-    std::vector<int> uses;  ///< indices into the list of uses, in their order
-    int bucket = 0;
-    std::int64_t offset = 0;  ///< of its first element, in the bucket
-    [[nodiscard]] std::int64_t size() const noexcept { return info.extents.size(); }
-  };
-  struct bucket {
-    std::vector<int> entries;   ///< in the order of their offsets
-    std::int64_t elements = 0;  ///< with padding: a multiple of ranks * block_elements
-  };
-  /// A part of an entry that lies in a slice of its bucket.
-  struct piece {
-    int entry = 0;
-    std::int64_t in_bucket = 0;  ///< first element, counted in the bucket
-    std::int64_t in_entry = 0;   ///< the same element, counted in the tensor
-    std::int64_t count = 0;
-  };
-
-  /// @param uses            the parameters in forward order; equal names are uses of one tied tensor.
-  /// @param bucket_elements how many elements a bucket should hold; a larger tensor has a bucket of its own.
-  layout(std::span<parameter_info const> uses, std::int64_t bucket_elements, int ranks) : ranks_(ranks) {
-    collect(uses);
-    fill(bucket_elements);
-  }
-
-  [[nodiscard]] std::vector<entry> const& entries() const noexcept { return entries_; }
-  [[nodiscard]] std::vector<bucket> const& buckets() const noexcept { return buckets_; }
-  [[nodiscard]] int entry_of_use(int use) const noexcept { return entry_of_use_[static_cast<std::size_t>(use)]; }
-  [[nodiscard]] entry const& at(int index) const noexcept { return entries_[static_cast<std::size_t>(index)]; }
-  [[nodiscard]] std::int64_t slice_elements(int index) const noexcept {
-    return buckets_[static_cast<std::size_t>(index)].elements / ranks_;
-  }
-  /// Calls f(piece) for every part of a tensor within elements [first, first + count) of a bucket.
-  template <class F>
-  void for_each_piece(int index, std::int64_t first, std::int64_t count, F&& f) const {
-    for (int const e : buckets_[static_cast<std::size_t>(index)].entries) {
-      auto const begin = std::max(first, at(e).offset);
-      auto const end = std::min(first + count, at(e).offset + at(e).size());
-      if (begin < end) f(piece{e, begin, begin - at(e).offset, end - begin});
-    }
-  }
-
- private:
-  void collect(std::span<parameter_info const> uses) {
-    std::unordered_map<std::string, int> index;
-    for (int use = 0; use < static_cast<int>(uses.size()); ++use) {
-      auto const& info = uses[static_cast<std::size_t>(use)];
-      auto const [at, is_new] = index.try_emplace(info.name, static_cast<int>(entries_.size()));
-      if (is_new) entries_.push_back({info, {}, 0, 0});
-      auto& tensor = entries_[static_cast<std::size_t>(at->second)];
-      if (!(tensor.info.extents == info.extents)) {
-        throw config_error(text("trireme::exchange: parameter \"", info.name, "\" is used with shapes ",
-                                to_string(tensor.info.extents), " and ", to_string(info.extents),
-                                "; the uses of a tied tensor have one shape"));
-      }
-      tensor.uses.push_back(use);
-      entry_of_use_.push_back(at->second);
-    }
-    if (entries_.empty()) throw config_error("trireme::exchange: the model has no parameters");
-  }
-
-  // Backward finishes the last unit first, so the last parameter opens the first bucket. A tied tensor becomes final
-  // late, and its shards must align wherever its uses live: it has a bucket of its own.
-  void fill(std::int64_t bucket_elements) {
-    std::int64_t const unit = static_cast<std::int64_t>(ranks_) * block_elements;
-    bool open = false;
-    auto const close = [&] {
-      if (open) buckets_.back().elements = (buckets_.back().elements + unit - 1) / unit * unit;
-      open = false;
-    };
-    // By the first use of a tied tensor: it is final when backward has reached that one.
-    for (int e = static_cast<int>(entries_.size()) - 1; e >= 0; --e) {
-      auto& tensor = entries_[static_cast<std::size_t>(e)];
-      bool const alone = tensor.uses.size() > 1;
-      if (alone || !open || buckets_.back().elements + tensor.size() > bucket_elements) {
-        close();
-        buckets_.emplace_back();
-        open = true;
-      }
-      auto& target = buckets_.back();
-      tensor.bucket = static_cast<int>(buckets_.size()) - 1;
-      tensor.offset = target.elements;
-      target.entries.push_back(e);
-      target.elements = (tensor.offset + tensor.size() + alignment - 1) / alignment * alignment;
-      if (alone) close();
-    }
-    close();
-  }
-
-  static constexpr std::int64_t alignment = 16;  // elements: a cache line of floats
-  int ranks_;
-  std::vector<entry> entries_;
-  std::vector<bucket> buckets_;
-  std::vector<int> entry_of_use_;
-};
-
-}  // namespace trireme::parallel
-
-// ---- trireme/parallel/exchange.hpp (goes on)
-namespace trireme {
-
-/// A parameter whose value and gradient lie in memory of the caller.
-template <class T, class Space = host>
-struct foreign_parameter {
-  std::string name;
-  tensor_view<T, Space> value;
-  tensor_view<T, Space> gradient;
-};
-
-/// What is known once all gradients are exchanged; equal on every rank.
-struct exchange_result {
-  double norm = 0;         ///< global norm of the reduced gradient (NaN if it was not asked for)
-  bool finite = true;      ///< whether every gradient of every rank is finite
-  std::int64_t votes = 0;  ///< sum of what the ranks passed to finish()
-};
-
-/// How much of the exchange happened while backward was still running, in seconds since the exchange was made.
-struct exchange_times {
-  double covered = 0;
-  double exposed = 0;
-  [[nodiscard]] double hidden() const noexcept { return covered + exposed > 0 ? covered / (covered + exposed) : 0; }
-};
-
-/// Owns the memory of parameters and gradients, and makes the gradients of all ranks one.
-///
-/// A step:  begin(); backward calls ready(use) as each gradient becomes final; finish(); for_each_segment(update);
-///          publish(). Only the last micro-batch of a step calls ready: gradients accumulate without an exchange
-///          before.
-/// Shapes   buckets of about Strategy::bucket_bytes, filled in the order in which backward finishes; a tied tensor has
-///          a bucket of its own, and each of its uses a gradient of its own, added in the order of the uses.
-/// Ranks    collective: the same calls in the same order on every rank, but ready() may come at any time.
-/// Numerics gradients are summed in rank order; the norm is exact but for the rounding of blocks of 1024 squares, so it
-///          does not depend on the number of shards.
-/// Threads  one owner; not copied, not moved.
-/// Errors   comm_error from the communicator; config_error if the ranks' parameters differ at the start.
-template <class Env, class Comm, strategy Strategy, class Compressor>
-class basic_exchange {
- public:
-  using space = typename Env::space;
-  using param_element = typename Env::param;
-  using gradient_element = typename Env::gradient;
-  using master_element = typename Env::master;
-  using kernels = ops::on<space>;
-
-  static constexpr bool sharded = Strategy::optimizer_state == distribution::shard;
-  static constexpr bool keeps_master = !std::is_same_v<param_element, master_element>;
-  /// Ranks of one address space reduce, update and publish by reading and writing each other's buckets.
-  static constexpr bool can_be_direct = sharded && lossless_identity<Compressor> &&
-                                        std::is_same_v<gradient_element, typename Env::reduce> &&
-                                        has_peers<Comm, gradient_element, space> && has_peers<Comm, param_element, space>;
-
-  /// Takes over the parameters of a model: gives them memory, and binds them to it.
-  basic_exchange(std::vector<parameter<Env>*> uses, Comm& world, Strategy const& strategy, Compressor const& compressor)
-      : world_(world), layout_(infos(uses), elements(strategy), world.size()), uses_(std::move(uses)) {
-    allocate(compressor);
-    bind();
-  }
-
-  /// Works for parameters that live in the caller's memory: gradients are copied into buckets when they are ready, the
-  /// reduced ones are copied back by finish().
-  basic_exchange(std::vector<foreign_parameter<param_element, space>> parameters, Comm& world, Strategy const& strategy,
-                 Compressor const& compressor)
-      : world_(world), layout_(infos(parameters), elements(strategy), world.size()), foreign_(std::move(parameters)) {
-    static_assert(!keeps_master, "trireme::exchange: parameters in the caller's memory are their own master copy");
-    allocate(compressor);
-  }
-
-  basic_exchange(basic_exchange const&) = delete;
-  basic_exchange& operator=(basic_exchange const&) = delete;
-
-  [[nodiscard]] parallel::layout const& plan() const noexcept { return layout_; }
-  [[nodiscard]] Comm& world() const noexcept { return world_; }
-  [[nodiscard]] exchange_times const& times() const noexcept { return times_; }
-  [[nodiscard]] std::vector<parameter<Env>*> const& uses() const noexcept { return uses_; }
-  [[nodiscard]] int use_count() const noexcept {
-    return static_cast<int>(uses_.empty() ? foreign_.size() : uses_.size());
-  }
-
-  /// Fills every parameter with its start, a function of (seed, name, index): equal on every rank.
-  void initialise(std::uint64_t seed) {
-    for (auto const& entry : layout_.entries()) {
-      tensor<master_element, space> whole(shape{entry.size()});
-      kernels::initialise(whole.view(), entry.info.start, seed, hash_name(entry.info.name));
-      load(entry, tensor_view<master_element const, space>(whole));
-    }
-  }
-
-  /// Collective. Throws config_error on every rank if one rank's parameters differ from rank 0's.
-  void verify_replicas() {
-    std::vector<std::uint64_t> hashes(static_cast<std::size_t>(world_.size()));
-    hashes[static_cast<std::size_t>(world_.rank())] = hash_of_parameters();
-    world_.all_gather(tensor_view<std::uint64_t>(hashes));
-    for (int rank = 1; rank < world_.size(); ++rank) {
-      if (hashes[static_cast<std::size_t>(rank)] == hashes[0]) continue;
-      throw config_error(
-          text("trireme::exchange: the parameters of rank ", rank,
-               " differ from those of rank 0; start every rank from the same seed, or call broadcast()"));
-    }
-  }
-
-  /// Collective. Gives every rank the parameters of `root`.
-  void broadcast(int root = 0) {
-    for (auto const& entry : layout_.entries()) {
-      world_.broadcast(parameter_values(entry), root);
-      if constexpr (keeps_master) {
-        tensor<master_element, space> whole(shape{entry.size()});
-        kernels::copy(whole.view(), tensor_view<param_element const, space>(parameter_values(entry)));
-        load(entry, tensor_view<master_element const, space>(whole));
-      }
-    }
-  }
-
-  /// Starts a step: gradients are zero again.
-  void begin() {
-    for (auto& each : buckets_) {
-      kernels::fill(each->gradient.view(), 0.0);
-      each->missing = each->uses;
-    }
-    for (auto& each : second_uses_) kernels::fill(each.gradient.view(), 0.0);
-    next_ = 0;
-    weight_ = 1.0 / world_.size();
-  }
-
-  /// With parameters in the caller's memory: how much this rank's gradients weigh in the sum (default: 1 / ranks, the
-  /// mean). A rank with n of N samples says n / N.
-  void weight(double share) noexcept { weight_ = share; }
-
-  /// Says that the gradient of one use is final. The bucket's exchange starts as soon as all of its gradients are, and
-  /// the buckets before it have started.
-  void ready(int use) {
-    auto const start = now();
-    if (!foreign_.empty()) take_in(use);
-    --buckets_[static_cast<std::size_t>(layout_.at(layout_.entry_of_use(use)).bucket)]->missing;
-    start_complete_buckets();
-    progress();
-    if constexpr (!progresses_alone) times_.covered += now() - start;
-  }
-  void ready(std::string const& name) {
-    for (int use = 0; use < use_count(); ++use) {
-      if (layout_.at(layout_.entry_of_use(use)).info.name == name) return ready(use);
-    }
-    throw config_error(text("trireme::exchange: there is no parameter \"", name, "\""));
-  }
-
-  /// Adds the caller's gradients to the buckets without saying that they are final: one more micro-batch.
-  void accumulate() requires(!keeps_master) {
-    for (int use = 0; use < static_cast<int>(foreign_.size()); ++use) take_in(use);
-  }
-
-  /// Collective. Completes the exchange: afterwards the segments' gradients are the sums over all ranks.
-  ///
-  /// @param votes  a number of one's own that is summed over the ranks (a wish to stop, say).
-  /// @param want_norm  the norm costs nothing where gradients are reduced before the update anyway; without it, ranks
-  ///                   that share memory fuse the reduction into the update.
-  exchange_result finish(std::int64_t votes = 0, bool want_norm = true) {
-    auto const start = now();
-    for (auto& each : buckets_) each->missing = 0;  // a rank without samples has reported nothing
-    start_complete_buckets();
-    if constexpr (progresses_alone) {
-      for (auto const& each : buckets_)
-        times_.covered += std::max(0.0, std::min(start, each->done_time) - each->start_time);
-    }
-    exact_sum squares;
-    if (direct()) {
-      finish_direct(squares, want_norm);
-    } else {
-      for (std::size_t b = 0; b < buckets_.size(); ++b) {
-        buckets_[b]->transport->wait();
-        kernels::sum_of_squares(slice(b, buckets_[b]->gradient.view()), squares);
-      }
-    }
-    auto const result = vote(squares, votes, want_norm || !direct());
-    if (!foreign_.empty()) give_back_gradients();
-    times_.exposed += now() - start;
-    return result;
-  }
-
-  /// Calls f(bucket, first, update_segment) for every stretch of a parameter that this rank updates; `first` counts
-  /// elements in the bucket. The segment's moments are for the caller to fill in, its scale to multiply.
-  template <class F>
-  void for_each_segment(F&& f) {
-    for (std::size_t b = 0; b < buckets_.size(); ++b) {
-      auto const [first, count] = owned_range(static_cast<int>(b));
-      layout_.for_each_piece(static_cast<int>(b), first, count, [&](parallel::layout::piece const& piece) {
-        update_segment<Env> segment;
-        segment.value = master_of(static_cast<int>(b), piece);
-        segment.gradient = {gradient_terms_of(static_cast<int>(b), piece), 1.0};
-        segment.outputs = outputs_of(static_cast<int>(b), piece);
-        segment.decays = layout_.at(piece.entry).info.decays;
-        f(static_cast<int>(b), piece, segment);
-      });
-    }
-  }
-
-  /// The elements of a bucket that this rank updates: (first, count).
-  [[nodiscard]] std::pair<std::int64_t, std::int64_t> owned_range(int bucket) const noexcept {
-    return sharded ? accounted_range(bucket)
-                   : std::pair{std::int64_t{0}, layout_.buckets()[static_cast<std::size_t>(bucket)].elements};
-  }
-  /// The elements of a bucket that this rank answers for in hashes and checkpoints: each element is answered for once.
-  [[nodiscard]] std::pair<std::int64_t, std::int64_t> accounted_range(int bucket) const noexcept {
-    auto const n = layout_.slice_elements(bucket);
-    return {world_.rank() * n, n};
-  }
-
-  /// Collective. Makes the updated values the parameters of every rank.
-  void publish() {
-    auto const start = now();
-    if constexpr (sharded) {
-      if (direct()) {
-        world_.barrier();
-      } else {
-        gather_values();
-      }
-    }
-    times_.exposed += now() - start;
-  }
-
-  /// The master value of a piece, wherever it lives.
-  [[nodiscard]] tensor_view<master_element, space> master_of(int bucket, parallel::layout::piece const& piece) const {
-    auto const& state = *buckets_[static_cast<std::size_t>(bucket)];
-    if constexpr (keeps_master) {
-      return state.master.view().flat(piece.in_bucket - owned_range(bucket).first, piece.count);
-    } else {
-      if (!foreign_.empty()) return foreign_of(piece.entry).value.flat(piece.in_entry, piece.count);
-      return state.value.view().flat(piece.in_bucket, piece.count);
-    }
-  }
-  /// What error feedback keeps for one bucket, or an empty view.
-  [[nodiscard]] tensor_view<gradient_element, space> residual_of(int bucket) {
-    if constexpr (has_residual<compressor_state<Compressor, Env>>) {
-      return buckets_[static_cast<std::size_t>(bucket)]->transport->compressor().residual();
-    } else {
-      return {};
-    }
-  }
-  /// Makes the parameters that layers read follow master values that were written from outside (a checkpoint).
-  /// Collective.
-  void refresh_parameters() {
-    for_each_segment([](int, parallel::layout::piece const&, update_segment<Env> const& segment) {
-      for (auto const& output : segment.outputs) kernels::copy(output, tensor_view<master_element const, space>(segment.value));
-    });
-    publish();
-  }
-  /// The global hash of this rank's copy of all parameters.
-  [[nodiscard]] std::uint64_t hash_of_parameters() const {
-    std::uint64_t sum = 0;
-    for (auto const& entry : layout_.entries()) {
-      sum += kernels::hash(tensor_view<param_element const, space>(parameter_values(entry)), hash_name(entry.info.name), 0);
-    }
-    return sum;
-  }
-  /// Whether this rank's gradient of a tensor is finite.
-  [[nodiscard]] bool has_finite_gradient(parallel::layout::entry const& entry) const {
-    auto const whole = buckets_[static_cast<std::size_t>(entry.bucket)]->gradient.view();
-    return kernels::finite(tensor_view<gradient_element const, space>(whole.flat(entry.offset, entry.size())));
-  }
-  /// A tensor as this rank's layers see it.
-  [[nodiscard]] tensor_view<param_element, space> parameter_values(parallel::layout::entry const& entry) const {
-    if (!foreign_.empty()) return foreign_[static_cast<std::size_t>(entry.uses.front())].value.flat();
-    return buckets_[static_cast<std::size_t>(entry.bucket)]->value.view().flat(entry.offset, entry.size());
-  }
-
- private:
-  using bucket_transport = parallel::detail::transport<Env, Comm, Strategy, Compressor>;
-  // Whether messages travel while this rank computes; else they do when it asks.
-  static constexpr bool progresses_alone = requires { requires Comm::progresses; };
-
-  struct bucket_state {
-    tensor<gradient_element, space> gradient;
-    tensor<param_element, space> value;
-    tensor<master_element, space> master;  // the owned range, where parameters are not their own master
-    std::unique_ptr<bucket_transport> transport;
-    std::vector<tensor_view<gradient_element, space>> peer_gradients;
-    std::vector<tensor_view<param_element, space>> peer_values;
-    int uses = 0;
-    int missing = 0;
-    double start_time = 0;
-    double done_time = 0;
-  };
-  static constexpr double not_done = std::numeric_limits<double>::infinity();
-  struct second_use {
-    int use;
-    tensor<gradient_element, space> gradient;
-  };
-
-  static std::vector<parameter_info> infos(std::vector<parameter<Env>*> const& uses) {
-    std::vector<parameter_info> all;
-    for (auto const* use : uses) all.push_back(use->info);
-    return all;
-  }
-  static std::vector<parameter_info> infos(std::vector<foreign_parameter<param_element, space>> const& parameters) {
-    std::vector<parameter_info> all;
-    for (auto const& each : parameters) {
-      if (each.value.size() != each.gradient.size()) {
-        throw config_error(text("trireme::exchange: parameter \"", each.name, "\" has ", each.value.size(),
-                                " values but ", each.gradient.size(), " gradients"));
-      }
-      for (auto const& other : all) {
-        if (other.name == each.name) {
-          throw config_error(text("trireme::exchange: two parameters are named \"", each.name, "\""));
-        }
-      }
-      all.push_back({each.name, each.value.extents(), {}, each.value.rank() > 1});
-    }
-    return all;
-  }
-  static std::int64_t elements(Strategy const& strategy) {
-    auto const count = static_cast<std::int64_t>(strategy.bucket_bytes) / static_cast<std::int64_t>(sizeof(gradient_element));
-    if (count < 1) {
-      throw config_error(
-          text("trireme::exchange: bucket_bytes is ", strategy.bucket_bytes, "; it must hold a gradient"));
-    }
-    return count;
-  }
-  static double now() {
-    return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-  }
-
-  [[nodiscard]] bool direct() const noexcept { return can_be_direct && foreign_.empty(); }
-  [[nodiscard]] foreign_parameter<param_element, space> const& foreign_of(int entry) const {
-    return foreign_[static_cast<std::size_t>(layout_.at(entry).uses.front())];
-  }
-  template <class T>
-  [[nodiscard]] tensor_view<T, space> slice(std::size_t bucket, tensor_view<T, space> whole) const {
-    auto const [first, count] = accounted_range(static_cast<int>(bucket));
-    return whole.flat(first, count);
-  }
-
-  void allocate(Compressor const& compressor) {
-    for (int b = 0; b < static_cast<int>(layout_.buckets().size()); ++b) {
-      auto const& bucket = layout_.buckets()[static_cast<std::size_t>(b)];
-      auto state = std::make_unique<bucket_state>();
-      state->gradient = tensor<gradient_element, space>(shape{bucket.elements});
-      kernels::fill(state->gradient.view(), 0.0);
-      if (foreign_.empty() || sharded) {
-        state->value = tensor<param_element, space>(shape{bucket.elements});
-        kernels::fill(state->value.view(), 0.0);
-      }
-      if constexpr (keeps_master) {
-        state->master = tensor<master_element, space>(shape{owned_range(b).second});
-        kernels::fill(state->master.view(), 0.0);
-      }
-      for (int const e : bucket.entries) state->uses += static_cast<int>(layout_.at(e).uses.size());
-      state->transport = std::make_unique<bucket_transport>(compressor, state->gradient.view(), world_.size(), world_.rank());
-      if constexpr (can_be_direct) {
-        if (direct()) {
-          state->peer_gradients = world_.peers(state->gradient.view());
-          state->peer_values = world_.peers(state->value.view());
-        }
-      }
-      buckets_.push_back(std::move(state));
-    }
-    terms_.reserve(static_cast<std::size_t>(world_.size()));
-    outputs_.reserve(static_cast<std::size_t>(world_.size()));
-  }
-
-  void bind() {
-    for (auto const& entry : layout_.entries()) {
-      auto& state = *buckets_[static_cast<std::size_t>(entry.bucket)];
-      for (std::size_t k = 0; k < entry.uses.size(); ++k) {
-        auto& use = *uses_[static_cast<std::size_t>(entry.uses[k])];
-        use.value = state.value.view().flat(entry.offset, entry.size()).reshaped(entry.info.extents);
-        if (k == 0) {
-          use.gradient = state.gradient.view().flat(entry.offset, entry.size()).reshaped(entry.info.extents);
-        } else {
-          second_uses_.push_back({entry.uses[k], tensor<gradient_element, space>(entry.info.extents)});
-          use.gradient = second_uses_.back().gradient.view();
-        }
-      }
-    }
-  }
-
-  void take_in(int use) {
-    auto const& entry = layout_.at(layout_.entry_of_use(use));
-    auto& state = *buckets_[static_cast<std::size_t>(entry.bucket)];
-    kernels::accumulate(state.gradient.view().flat(entry.offset, entry.size()),
-                        tensor_view<param_element const, space>(foreign_[static_cast<std::size_t>(use)].gradient.flat()),
-                        weight_);
-  }
-
-  // In order, so that every rank starts the same collectives in the same order.
-  void start_complete_buckets() {
-    for (; next_ < buckets_.size() && buckets_[next_]->missing == 0; ++next_) {
-      auto& state = *buckets_[next_];
-      add_uses(static_cast<int>(next_));
-      state.start_time = now();
-      state.done_time = not_done;
-      if (!direct()) state.transport->begin(world_);
-    }
-  }
-  void add_uses(int bucket) {
-    for (int const e : layout_.buckets()[static_cast<std::size_t>(bucket)].entries) {
-      auto const& entry = layout_.at(e);
-      for (std::size_t k = 1; k < entry.uses.size(); ++k) {
-        auto const& first = *uses_[static_cast<std::size_t>(entry.uses[0])];
-        auto const& other = *uses_[static_cast<std::size_t>(entry.uses[k])];
-        kernels::add(first.gradient.flat(), tensor_view<gradient_element const, space>(other.gradient.flat()));
-      }
-    }
-  }
-  void progress() {
-    if (direct()) return;
-    for (std::size_t b = 0; b < next_; ++b) {
-      auto& state = *buckets_[b];
-      if (state.transport->test() && state.done_time == not_done) state.done_time = now();
-    }
-  }
-
-  // Fused, no rank sees the sum before the update: each checks all of its own gradients, and the vote is the barrier.
-  void finish_direct(exact_sum& squares, bool want_norm) {
-    fused_ = !want_norm;
-    if (fused_) {
-      for (auto const& state : buckets_) {
-        if (kernels::finite(tensor_view<gradient_element const, space>(state->gradient.view()))) continue;
-        squares.add(std::numeric_limits<double>::infinity());
-      }
-      return;
-    }
-    world_.barrier();                                              // everybody's gradients are final
-    constexpr std::int64_t chunk = 32 * parallel::block_elements;  // stays in the second-level cache
-    for (std::size_t b = 0; b < buckets_.size(); ++b) {
-      auto const& state = *buckets_[b];
-      auto const [first, count] = accounted_range(static_cast<int>(b));
-      for (std::int64_t at = first; at < first + count; at += chunk) {
-        auto const n = std::min(chunk, first + count - at);
-        auto const own = state.gradient.view().flat(at, n);
-        terms_.clear();
-        for (auto const& peer : state.peer_gradients) terms_.push_back(peer.flat(at, n));
-        kernels::reduce(std::span<tensor_view<gradient_element, space> const>(&own, 1),
-                        std::span<tensor_view<gradient_element const, space> const>(terms_), reduction::sum{});
-        kernels::sum_of_squares(tensor_view<gradient_element const, space>(own), squares);
-      }
-    }
-  }
-
-  // One collective for everything that must be decided together before any state changes.
-  exchange_result vote(exact_sum& squares, std::int64_t votes, bool norm_known) {
-    auto const limbs = squares.state();
-    ballot_.assign(limbs.begin(), limbs.end());
-    ballot_.push_back(votes);
-    world_.all_reduce(tensor_view<std::int64_t>(ballot_), reduction::sum{});
-    std::copy(ballot_.begin(), ballot_.end() - 1, limbs.begin());
-    bool const finite = squares.non_finite() == 0;
-    double const norm = norm_known ? std::sqrt(squares.value()) : std::numeric_limits<double>::quiet_NaN();
-    return {norm, finite, ballot_.back()};
-  }
-
-  void give_back_gradients() {
-    for (std::size_t b = 0; b < buckets_.size(); ++b) {
-      auto const [first, count] = owned_range(static_cast<int>(b));
-      layout_.for_each_piece(static_cast<int>(b), first, count, [&](parallel::layout::piece const& piece) {
-        kernels::copy(
-            foreign_of(piece.entry).gradient.flat(piece.in_entry, piece.count),
-            tensor_view<gradient_element const, space>(buckets_[b]->gradient.view().flat(piece.in_bucket, piece.count)));
-      });
-    }
-  }
-
-  std::span<tensor_view<gradient_element const, space> const> gradient_terms_of(int bucket,
-                                                                        parallel::layout::piece const& piece) {
-    auto const& state = *buckets_[static_cast<std::size_t>(bucket)];
-    terms_.clear();
-    if (direct() && fused_) {
-      for (auto const& peer : state.peer_gradients) terms_.push_back(peer.flat(piece.in_bucket, piece.count));
-    } else {
-      terms_.push_back(state.gradient.view().flat(piece.in_bucket, piece.count));
-    }
-    return terms_;
-  }
-  std::span<tensor_view<param_element, space> const> outputs_of(int bucket, parallel::layout::piece const& piece) {
-    auto const& state = *buckets_[static_cast<std::size_t>(bucket)];
-    outputs_.clear();
-    if (direct()) {
-      for (int rank = 0; rank < world_.size(); ++rank) {
-        if (!keeps_master && rank == world_.rank()) continue;  // the value itself
-        outputs_.push_back(state.peer_values[static_cast<std::size_t>(rank)].flat(piece.in_bucket, piece.count));
-      }
-    } else if (keeps_master) {
-      outputs_.push_back(state.value.view().flat(piece.in_bucket, piece.count));
-    }
-    return outputs_;
-  }
-
-  void gather_values() {
-    using request = decltype(world_.all_gather_async(tensor_view<param_element, space>{}));
-    std::vector<request> pending;
-    for (std::size_t b = 0; b < buckets_.size(); ++b) {
-      if (!foreign_.empty()) copy_foreign(b, true);
-      pending.push_back(world_.all_gather_async(buckets_[b]->value.view()));
-    }
-    for (std::size_t b = 0; b < buckets_.size(); ++b) {
-      pending[b].wait();
-      if (!foreign_.empty()) copy_foreign(b, false);
-    }
-  }
-  // Between the caller's values and the bucket they are gathered in: own pieces in, all pieces out.
-  void copy_foreign(std::size_t bucket, bool in) {
-    auto const whole = buckets_[bucket]->value.view();
-    auto const [first, count] =
-        in ? accounted_range(static_cast<int>(bucket)) : std::pair{std::int64_t{0}, whole.size()};
-    layout_.for_each_piece(static_cast<int>(bucket), first, count, [&](parallel::layout::piece const& piece) {
-      auto const theirs = foreign_of(piece.entry).value.flat(piece.in_entry, piece.count);
-      auto const ours = whole.flat(piece.in_bucket, piece.count);
-      kernels::copy(in ? ours : theirs, tensor_view<param_element const, space>(in ? theirs : ours));
-    });
-  }
-
-  // Gives a whole tensor of master values to this rank: its part of the masters, and what its layers read.
-  void load(parallel::layout::entry const& entry, tensor_view<master_element const, space> whole) {
-    kernels::copy(parameter_values(entry), whole);
-    if constexpr (keeps_master) {
-      auto const [first, count] = owned_range(entry.bucket);
-      layout_.for_each_piece(entry.bucket, first, count, [&](parallel::layout::piece const& piece) {
-        if (&layout_.at(piece.entry) != &entry) return;
-        kernels::copy(master_of(entry.bucket, piece), whole.flat(piece.in_entry, piece.count));
-      });
-    }
-  }
-
-  Comm& world_;
-  parallel::layout layout_;
-  std::vector<parameter<Env>*> uses_;
-  std::vector<foreign_parameter<param_element, space>> foreign_;
-  std::vector<std::unique_ptr<bucket_state>> buckets_;
-  std::vector<second_use> second_uses_;
-  std::vector<tensor_view<gradient_element const, space>> terms_;
-  std::vector<tensor_view<param_element, space>> outputs_;
-  std::vector<std::int64_t> ballot_;
-  std::size_t next_ = 0;
-  double weight_ = 1;
-  bool fused_ = false;
-  exchange_times times_;
-};
-
-}  // namespace trireme
-
-// ---- trireme/train/slots.hpp
-namespace trireme {
-
-namespace detail {
-
-/// What P is: its tag; a model if it lets its parameters be visited (a plain model needs no tag); else nothing.
-template <class P>
-consteval auto kind_of() {
-  if constexpr (policy<P>) {
-    return std::type_identity<category_of_t<P>>{};
-  } else if constexpr (has_visit_parameters<P>) {
-    return std::type_identity<slot::model>{};
-  } else {
-    return std::type_identity<void>{};
-  }
-}
-template <class P>
-using kind_of_t = typename decltype(kind_of<P>())::type;
-
-template <class Kind, class... Policies>
-inline constexpr int count_of = (0 + ... + int{std::is_same_v<kind_of_t<Policies>, Kind>});
-
-/// The first policy of a kind, or the default.
-template <class Kind, class Default, class... Policies>
-struct find {
-  using type = Default;
-};
-template <class Kind, class Default, class First, class... Rest>
-struct find<Kind, Default, First, Rest...>
-    : std::conditional_t<std::is_same_v<kind_of_t<First>, Kind>, std::type_identity<First>,
-                         find<Kind, Default, Rest...>> {};
-
-struct nothing {};
-
-// Each check is a class of its own: its static_assert is the one sentence that a user sees, and the compiler's
-// "in instantiation of" line names the culprit. Whether all is well is computed apart from it (`ok` of resolve): a
-// class whose assertion failed must not take part in a constant expression, or a second error follows.
-template <class P>
-struct check_is_policy {
-  static_assert(
-      !std::is_same_v<kind_of_t<P>, void>,
-      "trireme::trainer: not a policy: each argument must be a model, an optimizer, a communicator or a policy "
-      "for parallelism, precision or compression; say which with policy_category");
-};
-
-template <class... P>
-struct check_counts {
-  static_assert(count_of<slot::communicator, P...> <= 1,
-                "trireme::trainer: two policies for one slot: remove one of the communicators");
-  static_assert(count_of<slot::model, P...> <= 1,
-                "trireme::trainer: two policies for one slot: remove one of the models");
-  static_assert(count_of<slot::optimizer, P...> <= 1,
-                "trireme::trainer: two policies for one slot: remove one of the optimizers");
-  static_assert(count_of<slot::parallel, P...> <= 1,
-                "trireme::trainer: two policies for one slot: remove one of the parallel strategies");
-  static_assert(count_of<slot::precision, P...> <= 1,
-                "trireme::trainer: two policies for one slot: remove one of the precisions");
-  static_assert(count_of<slot::compression, P...> <= 1,
-                "trireme::trainer: two policies for one slot: remove one of the compressors");
-};
-
-template <class... P>
-struct check_required {
-  static constexpr bool ok =
-      count_of<slot::communicator, P...> > 0 && count_of<slot::model, P...> > 0 && count_of<slot::optimizer, P...> > 0;
-  static_assert(
-      count_of<slot::communicator, P...> > 0,
-      "trireme::trainer: no communicator: pass the world that launch() gives, or comm::self_world if one rank "
-      "is what you mean");
-  static_assert(count_of<slot::model, P...> > 0, "trireme::trainer: no model: pass a description such as nn::gpt{}");
-  static_assert(count_of<slot::optimizer, P...> > 0,
-                "trireme::trainer: no optimizer: pass a description such as optim::adamw{}");
-};
-
-template <class C>
-struct check_communicator {
-  static_assert(has_rank<C>, "trireme::trainer: communicator lacks rank() -> int");
-  static_assert(has_size<C>, "trireme::trainer: communicator lacks size() -> int");
-  static_assert(has_split<C>, "trireme::trainer: communicator lacks split(color, key) -> communicator");
-  static_assert(has_barrier<C>, "trireme::trainer: communicator lacks barrier()");
-  static_assert(has_traffic<C>, "trireme::trainer: communicator lacks traffic() -> traffic_counters");
-  static_assert(has_communicator_name<C>, "trireme::trainer: communicator lacks a static name");
-};
-template <class M>
-struct check_model {
-  static_assert(staged_model<M> || has_visit_parameters<M>,
-                "trireme::trainer: model lacks units(emit), and visit_parameters(visit) to be a plain one");
-  static_assert(staged_model<M> || !has_visit_parameters<M> || has_model_forward<M>,
-                "trireme::trainer: model lacks forward(samples const&) -> mean loss");
-  static_assert(staged_model<M> || !has_visit_parameters<M> || has_model_backward<M>,
-                "trireme::trainer: model lacks backward(ready)");
-};
-template <class P>
-struct check_precision {
-  static_assert(has_param<P>, "trireme::trainer: precision policy lacks the type param");
-  static_assert(has_compute<P>, "trireme::trainer: precision policy lacks the type compute");
-  static_assert(has_accumulate<P>, "trireme::trainer: precision policy lacks the type accumulate");
-  static_assert(has_reduce<P>, "trireme::trainer: precision policy lacks the type reduce");
-  static_assert(has_master<P>, "trireme::trainer: precision policy lacks the type master");
-  static_assert(has_tolerance<P>, "trireme::trainer: precision policy lacks a static tolerance");
-};
-template <class S>
-struct check_parallel {
-  static_assert(says_optimizer_state<S>, "trireme::trainer: parallel strategy lacks a static optimizer_state");
-  static_assert(says_gradients<S>, "trireme::trainer: parallel strategy lacks a static gradients");
-  static_assert(says_parameters<S>, "trireme::trainer: parallel strategy lacks a static parameters");
-  static_assert(has_bucket_bytes<S>, "trireme::trainer: parallel strategy lacks bucket_bytes");
-};
-template <class O, class Env>
-struct check_optimizer {
-  static_assert(has_moment_names<O>, "trireme::trainer: optimizer lacks static moment_names");
-  static_assert(has_rate_at<O>, "trireme::trainer: optimizer lacks rate_at(step) -> double");
-  static_assert(has_clip<O>, "trireme::trainer: optimizer lacks clip");
-  static_assert(has_update<O, Env>, "trireme::trainer: optimizer lacks update(segment, step)");
-};
-template <class C, class Env>
-struct check_compression {
-  static_assert(has_compressor_state<C, Env>,
-                "trireme::trainer: compression policy lacks instance<Env>(description, elements)");
-  static_assert(!has_compressor_state<C, Env> || compressor<C, Env>,
-                "trireme::trainer: compression policy lacks encode and decode of a summable or a gatherable payload");
-};
-
-template <class C>
-struct check_combination {
-#define TRIREME_RULE_ASSERT(id, sentence, remedy, condition) \
-  static_assert(condition, "trireme::trainer: illegal combination: " sentence "; " remedy " [" id "]");
-  TRIREME_COMPATIBILITY_RULES(TRIREME_RULE_ASSERT)
-#undef TRIREME_RULE_ASSERT
-};
-template <class C>
-inline constexpr bool is_legal = [] {
-#define TRIREME_RULE_HOLDS(id, sentence, remedy, condition) &&(condition)
-  return true TRIREME_COMPATIBILITY_RULES(TRIREME_RULE_HOLDS);
-#undef TRIREME_RULE_HOLDS
-}();
-
-/// Policies in any order, sorted into slots and checked. One wrong thing gives one sentence: each check runs only if
-/// those before it passed.
-template <class... P>
-struct resolve {
-  template <class Kind, class Default>
-  using pick = typename find<Kind, Default, P...>::type;
-  using model = pick<slot::model, nothing>;
-  using optimizer = pick<slot::optimizer, nothing>;
-  using comm = pick<slot::communicator, nothing>;
-  using parallel = pick<slot::parallel, parallel::data>;
-  using precision = pick<slot::precision, precision::fp32>;
-  using compression = pick<slot::compression, compression::none>;
-
-  static constexpr bool policies = (!std::is_same_v<kind_of_t<P>, void> && ...);
-  static constexpr bool at_most_one = count_of<slot::communicator, P...> <= 1 && count_of<slot::model, P...> <= 1 &&
-                                      count_of<slot::optimizer, P...> <= 1 && count_of<slot::parallel, P...> <= 1 &&
-                                      count_of<slot::precision, P...> <= 1 && count_of<slot::compression, P...> <= 1;
-  static constexpr bool complete =
-      count_of<slot::communicator, P...> > 0 && count_of<slot::model, P...> > 0 && count_of<slot::optimizer, P...> > 0;
-  static constexpr bool independent = communicator<comm> &&
-                                      (staged_model<model> || plain_model<model>)&&precision_policy<precision> &&
-                                      strategy<parallel>;
-
-  // The first stage that fails: 0 policies, 1 counts, 2 required, 3 each alone, 4 with the environment, 5 together.
-  static constexpr int failed() {
-    if constexpr (!policies) {
-      return 0;
-    } else if constexpr (!at_most_one) {
-      return 1;
-    } else if constexpr (!complete) {
-      return 2;
-    } else if constexpr (!independent) {
-      return 3;
-    } else {
-      using env = environment<precision, typename space_of<comm>::type>;
-      if constexpr (!trireme::optimizer<optimizer, env> || !trireme::compressor<compression, env>) {
-        return 4;
-      } else {
-        return is_legal<combination<model, comm, parallel, precision, compression>> ? none_failed : 5;
-      }
-    }
-  }
-  static constexpr int none_failed = 6;
-  static constexpr bool ok = failed() == none_failed;
-
-  template <int Stage>
-  static constexpr void say() {
-    if constexpr (Stage == 0) {
-      (static_cast<void>(sizeof(check_is_policy<P>)), ...);
-    } else if constexpr (Stage == 1) {
-      static_cast<void>(sizeof(check_counts<P...>));
-    } else if constexpr (Stage == 2) {
-      static_cast<void>(sizeof(check_required<P...>));
-    } else if constexpr (Stage == 3) {
-      static_cast<void>(sizeof(check_communicator<comm>) + sizeof(check_model<model>) +
-                        sizeof(check_precision<precision>) + sizeof(check_parallel<parallel>));
-    } else if constexpr (Stage == 4) {
-      using env = environment<precision, typename space_of<comm>::type>;
-      static_cast<void>(sizeof(check_optimizer<optimizer, env>) + sizeof(check_compression<compression, env>));
-    } else if constexpr (Stage == 5) {
-      static_cast<void>(sizeof(check_combination<combination<model, comm, parallel, precision, compression>>));
-    }
-  }
-};
-
-}  // namespace detail
-
-/// Whether these policies make a trainer; if not, one sentence at compile time says why.
-template <class... Policies>
-constexpr bool check_policies() {
-  using resolved = detail::resolve<std::remove_cvref_t<Policies>...>;
-  resolved::template say<resolved::failed()>();
-  return resolved::ok;
-}
-
-}  // namespace trireme
-
-// ---- trireme/core/type_name.hpp
-namespace trireme {
-
-/// The name of a type as the compiler prints it, for messages.
-template <class T>
-[[nodiscard]] constexpr std::string_view type_name() noexcept {
-  std::string_view const full = __PRETTY_FUNCTION__;  // "... [with T = x; ...]" or "... [T = x]"
-  auto const first = full.find("T = ") + 4;
-  return full.substr(first, full.find_first_of(";]", first) - first);
-}
-
-/// What a description says of itself: its to_string, else the name of its type.
-template <class T>
-[[nodiscard]] std::string describe(T const& description) {
-  if constexpr (requires { to_string(description); }) {
-    return to_string(description);
-  } else {
-    return std::string(type_name<T>());
-  }
-}
-
-}  // namespace trireme
 
 // ---- trireme/train/optimizer_state.hpp
 #include <tuple>
@@ -13123,8 +14337,10 @@ class plain_engine {
 
   [[nodiscard]] std::vector<foreign_parameter<value, space>> parameters() {
     std::vector<foreign_parameter<value, space>> all;
-    model_->visit_parameters([&](std::string const& name, tensor_view<value, space> values,
-                                 tensor_view<value, space> gradient) { all.push_back({name, values, gradient}); });
+    model_->visit_parameters(
+        [&](std::string const& name, tensor_view<value, space> values, tensor_view<value, space> gradient) {
+          all.push_back({name, values, gradient});
+        });
     if (reported_.empty()) {
       for (auto const& each : all) names_.push_back(each.name);
       reported_.assign(all.size(), false);
@@ -13139,7 +14355,7 @@ class plain_engine {
   loss_sum train(samples const& batch, Ready&& ready) {
     auto const loss = evaluate(batch);
     reported_.assign(reported_.size(), false);
-    model_->backward([&](std::string const& name) {
+    model_->backward([&](std::string_view name) {
       auto const index = index_of(name);
       reported_[index] = true;
       ready(static_cast<int>(index));
@@ -13159,7 +14375,7 @@ class plain_engine {
   [[nodiscard]] Model& model() noexcept { return *model_; }
 
  private:
-  [[nodiscard]] std::size_t index_of(std::string const& name) const {
+  [[nodiscard]] std::size_t index_of(std::string_view name) const {
     for (std::size_t index = 0; index < names_.size(); ++index) {
       if (names_[index] == name) return index;
     }
@@ -13179,26 +14395,26 @@ namespace trireme {
 
 /// What one step was; the same on every rank but for `seconds`.
 struct step_report {
-  std::int64_t step = 0;      ///< counted from 0
-  double loss = 0;            ///< mean over the step's samples on all ranks
-  double norm = 0;            ///< global gradient norm before clipping
-  double rate = 0;            ///< learning rate
-  std::int64_t samples = 0;   ///< over all ranks
+  std::int64_t step = 0;     ///< counted from 0
+  double loss = 0;           ///< mean over the step's samples on all ranks
+  double norm = 0;           ///< global gradient norm before clipping
+  double rate = 0;           ///< learning rate
+  std::int64_t samples = 0;  ///< over all ranks
   double seconds = 0;
-  bool skipped = false;       ///< a gradient was not finite on some rank: nothing was changed
+  bool skipped = false;  ///< a gradient was not finite on some rank: nothing was changed
 };
 
 /// What one call of fit() was.
 struct fit_report {
   std::int64_t first_step = 0;
-  std::int64_t steps = 0;     ///< taken in this call
-  std::int64_t samples = 0;   ///< over all ranks
+  std::int64_t steps = 0;    ///< taken in this call
+  std::int64_t samples = 0;  ///< over all ranks
   std::int64_t skipped = 0;
   double first_loss = 0;
   double last_loss = 0;
   double last_norm = 0;
   double seconds = 0;
-  bool stopped = false;       ///< some rank asked for it
+  bool stopped = false;  ///< some rank asked for it
 
   void add(step_report const& done) noexcept {
     if (steps == 0) first_loss = done.loss;
@@ -13355,10 +14571,10 @@ struct engine_of<Env, Model> {
 
 /// How long to train, and with what. Numbers only; whatever changes types is a policy.
 struct fit_options {
-  std::int64_t steps = 0;              ///< of the whole schedule, counted from the first step ever taken
-  std::int64_t batch = 32;             ///< samples a step, over all ranks
-  std::int64_t micro_batches = 0;      ///< logical micro-batches of a batch; 0 = one a rank
-  std::int64_t stop_after = -1;        ///< leave after this many steps of the schedule; -1 = at its end
+  std::int64_t steps = 0;          ///< of the whole schedule, counted from the first step ever taken
+  std::int64_t batch = 32;         ///< samples a step, over all ranks
+  std::int64_t micro_batches = 0;  ///< logical micro-batches of a batch; 0 = one a rank
+  std::int64_t stop_after = -1;    ///< leave after this many steps of the schedule; -1 = at its end
   friend bool operator==(fit_options const&, fit_options const&) = default;
 };
 
@@ -13413,6 +14629,7 @@ class basic_trainer {
       report.add(done);
       for (auto const& call : step_calls_) call(done);
     }
+    wants_stop_ = false;
     report.stopped = stopped_;
     report.seconds = seconds_since(start);
     return report;
@@ -13446,10 +14663,11 @@ class basic_trainer {
   /// The model's outputs for some inputs (n, outputs), computed by this rank alone. A GPT gives the logits of what
   /// follows each sample.
   template <class Features>
-  [[nodiscard]] tensor<float> predict(Features const& features)
-    requires staged
-  {
-    auto const out = engine_.predict(make_samples(tensor_view(features), tensor_view<float const>{}));
+  [[nodiscard]] tensor<float> predict(Features const& features) requires(staged && !std::is_same_v<Features, samples>) {
+    return predict(make_samples(tensor_view(features), tensor_view<float const>{}));
+  }
+  [[nodiscard]] tensor<float> predict(samples const& batch) requires staged {
+    auto const out = engine_.predict(batch);
     tensor<float> result(out.extents());
     if constexpr (std::is_same_v<typename env::compute, float>) {
       ops::on<space>::download(result.span(), out);
@@ -13478,11 +14696,18 @@ class basic_trainer {
   /// through a flag that on_step reads, not directly.
   void request_stop() noexcept { wants_stop_ = true; }
 
+  /// From now on phases and exchanges are recorded in a timeline, which must outlive the trainer.
+  void record(observe::timeline& timeline) {
+    timeline_ = &timeline;
+    exchange_.record(timeline);
+  }
+
   /// Steps taken, skipped ones included.
   [[nodiscard]] std::int64_t steps() const noexcept { return step_; }
   [[nodiscard]] std::uint64_t seed() const noexcept { return seed_; }
   [[nodiscard]] Comm& world() const noexcept { return world_; }
   [[nodiscard]] auto& exchange() noexcept { return exchange_; }
+  [[nodiscard]] auto const& exchange() const noexcept { return exchange_; }
   [[nodiscard]] auto& engine() noexcept { return engine_; }
   [[nodiscard]] Optimizer const& optimizer() const noexcept { return optimizer_; }
 
@@ -13495,8 +14720,8 @@ class basic_trainer {
     });
     world_.all_reduce(tensor_view<std::uint64_t>(&sum, shape{1}), reduction::sum{});
     auto const progress = progress_of_run();
-    for (auto const number : {static_cast<std::uint64_t>(progress.step), static_cast<std::uint64_t>(progress.updates), progress.seed, progress.epoch,
-                              static_cast<std::uint64_t>(progress.position)}) {
+    for (auto const number : {static_cast<std::uint64_t>(progress.step), static_cast<std::uint64_t>(progress.updates),
+                              progress.seed, progress.epoch, static_cast<std::uint64_t>(progress.position)}) {
       sum = mix(sum ^ mix(number));
     }
     return sum;
@@ -13504,15 +14729,17 @@ class basic_trainer {
 
   /// Collective. Publishes a checkpoint in `directory` and keeps the one before it; see checkpoint.hpp.
   void save(std::string const& directory, formats::file_system& files = formats::real_files()) {
-    checkpoint::save(world_, directory, description(), progress_of_run(), world_.rank(),
-                     [&](auto&& piece) { for_each_state(piece); }, files);
+    checkpoint::save(
+        world_, directory, description(), progress_of_run(), [&](auto&& piece) { for_each_state(piece); }, files);
   }
 
   /// Collective. Takes all state from the newest checkpoint in `directory`, whatever number of ranks or strategy wrote
   /// it (error feedback asks for the same number of ranks).
   void load(std::string const& directory, formats::file_system& files = formats::real_files()) {
-    auto const progress = checkpoint::load(world_, directory, description(),
-                                           [&](auto&& piece) { for_each_state(piece); }, files);
+    std::int64_t elements = 0;
+    for_each_state([&](std::string const&, std::int64_t, std::int64_t, auto view) { elements += view.size(); });
+    auto const progress = checkpoint::load(
+        world_, directory, description(), [&](auto&& piece) { for_each_state(piece, true); }, elements, files);
     step_ = progress.step;
     updates_ = progress.updates;
     seed_ = progress.seed;
@@ -13521,12 +14748,13 @@ class basic_trainer {
     engine_.invalidate();
   }
 
-  /// Calls f(name, elements of the whole tensor, first, view) for every piece of state that this rank answers for.
+  /// Calls f(name, elements of the whole tensor, first, view) for every piece of state that this rank answers for, or,
+  /// if `replicas`, for every piece that it keeps: where state is replicated, each rank keeps all of it.
   template <class F>
-  void for_each_state(F&& f) {
+  void for_each_state(F&& f, bool replicas = false) {
     auto const& plan = exchange_.plan();
     for (int bucket = 0; bucket < static_cast<int>(plan.buckets().size()); ++bucket) {
-      auto const [first, count] = exchange_.accounted_range(bucket);
+      auto const [first, count] = replicas ? exchange_.owned_range(bucket) : exchange_.accounted_range(bucket);
       plan.for_each_piece(bucket, first, count, [&](parallel::layout::piece const& piece) {
         auto const& tensor = plan.at(piece.entry);
         f("value/" + tensor.info.name, tensor.size(), piece.in_entry, exchange_.master_of(bucket, piece));
@@ -13568,9 +14796,11 @@ class basic_trainer {
 
   step_report run_step(std::span<samples const> micro_batches, std::int64_t total) {
     auto const start = clock::now();
-    exchange_.begin();
-    auto const sum = accumulate(micro_batches, total);
-    auto const result = exchange_.finish(wants_stop_ ? 1 : 0, true);
+    auto const sum = timed("forward, backward", [&] {
+      exchange_.begin();
+      return accumulate(micro_batches, total);
+    });
+    auto const result = timed("finish", [&] { return exchange_.finish(wants_stop_ ? 1 : 0, true); });
     step_report done{.step = step_, .rate = optimizer_.rate_at(step_), .samples = total};
     done.loss = mean_over_ranks(sum);
     done.norm = result.norm;
@@ -13579,8 +14809,8 @@ class basic_trainer {
     if (result.finite) {
       double const limit = optimizer_.clip;
       double const scale = limit > 0 && result.norm > limit ? limit / (result.norm + 1e-6) : 1.0;
-      moments_.update(exchange_, optimizer_, updates_, scale);
-      exchange_.publish();
+      timed("update", [&] { moments_.update(exchange_, optimizer_, updates_, scale); });
+      timed("publish", [&] { exchange_.publish(); });
       engine_.invalidate();
       ++updates_;
       skips_ = 0;
@@ -13592,6 +14822,13 @@ class basic_trainer {
     ++step_;
     done.seconds = seconds_since(start);
     return done;
+  }
+
+  template <class Body>
+  auto timed(std::string_view phase, Body&& body) {
+    if (timeline_ == nullptr) return body();
+    observe::timeline::span const span(*timeline_, phase, "step");
+    return body();
   }
 
   loss_sum accumulate(std::span<samples const> micro_batches, std::int64_t total) {
@@ -13621,11 +14858,12 @@ class basic_trainer {
     return both[1] == 0 ? 0 : both[0] / both[1];
   }
 
+  // Of what this rank holds after the exchange: sums with the other ranks' gradients, and its own ones.
   std::string first_bad_gradient() {
     for (auto const& entry : exchange_.plan().entries()) {
-      if (!exchange_.has_finite_gradient(entry)) return text(" (on this rank first in \"", entry.info.name, "\")");
+      if (!exchange_.has_finite_gradient(entry)) return text(" (here first in \"", entry.info.name, "\")");
     }
-    return " (they are finite on this rank)";
+    return {};
   }
 
   checkpoint::run_description description() const {
@@ -13636,13 +14874,11 @@ class basic_trainer {
             .residual_ranks = has_residual<compressor_state<Compression, env>> ? world_.size() : 0};
   }
   // The name without the numbers: a resumed run may change rates and schedules.
-  static std::string optimizer_name() {
-    auto const full = describe(Optimizer{});
+  [[nodiscard]] std::string optimizer_name() const {
+    auto const full = describe(optimizer_);
     return full.substr(0, full.find('{'));
   }
-  checkpoint::progress progress_of_run() const {
-    return {step_, updates_, seed_, position_.epoch, position_.position};
-  }
+  checkpoint::progress progress_of_run() const { return {step_, updates_, seed_, position_.epoch, position_.position}; }
 
   Optimizer optimizer_;
   std::string model_text_;
@@ -13657,6 +14893,7 @@ class basic_trainer {
   std::int64_t step_ = 0;
   std::int64_t updates_ = 0;
   std::int64_t skips_ = 0;
+  observe::timeline* timeline_ = nullptr;
   bool wants_stop_ = false;
   bool stopped_ = false;
 };
@@ -13684,22 +14921,34 @@ template <class Kind, class Default, class First, class... Rest>
 
 /// What make_trainer returns after its one sentence, so that no line that uses the trainer adds another error.
 struct refused {
-  template <class... Arguments>
-  fit_report fit(Arguments&&...) {
+  template <class Data>
+  fit_report fit(Data const&, fit_options const&) {
     return {};
   }
-  template <class... Arguments>
-  step_report step(Arguments&&...) {
+  template <class... Samples>
+  step_report step(Samples const&...) {
     return {};
   }
-  template <class... Arguments>
-  double evaluate(Arguments&&...) {
+  template <class Data>
+  double evaluate(Data const&, std::int64_t = 8) {
     return {};
   }
-  template <class... Arguments>
-  tensor<float> predict(Arguments&&...) {
+  template <class Features>
+  tensor<float> predict(Features const&) {
     return {};
   }
+  void initialise(std::uint64_t) {}
+  template <class F>
+  void on_step(F&&) {}
+  void request_stop() noexcept {}
+  template <class Timeline>
+  void record(Timeline&) {}
+  template <class... Files>
+  void save(std::string const&, Files&...) {}
+  template <class... Files>
+  void load(std::string const&, Files&...) {}
+  std::uint64_t state_hash() { return {}; }
+  std::int64_t steps() const noexcept { return {}; }
 };
 
 }  // namespace detail
@@ -13716,10 +14965,11 @@ struct refused {
 /// @example auto trainer = trireme::make_trainer(nn::gpt{}, optim::adamw{}, world, precision::bf16{});
 template <class... Policies>
 [[nodiscard]] auto make_trainer(Policies&&... policies) {
-  if constexpr (check_policies<Policies...>()) {
-    using slots = detail::resolve<std::remove_cvref_t<Policies>...>;
-    return basic_trainer<typename slots::model, typename slots::optimizer, typename slots::comm, typename slots::parallel,
-                         typename slots::precision, typename slots::compression>(
+  using slots = detail::resolve<std::remove_cvref_t<Policies>...>;
+  static_cast<void>(check_policies<Policies...>());  // apart from the condition, or clang adds an error to the sentence
+  if constexpr (slots::ok) {
+    return basic_trainer<typename slots::model, typename slots::optimizer, typename slots::comm,
+                         typename slots::parallel, typename slots::precision, typename slots::compression>(
         detail::pick<slot::model, void>(std::forward<Policies>(policies)...),
         detail::pick<slot::optimizer, void>(std::forward<Policies>(policies)...),
         detail::pick<slot::communicator, void>(policies...),
@@ -13734,7 +14984,8 @@ template <class... Policies>
 namespace detail {
 
 template <class T, class Space>
-[[nodiscard]] std::vector<foreign_parameter<T, Space>> as_foreign(std::vector<foreign_parameter<T, Space>> const& list) {
+[[nodiscard]] std::vector<foreign_parameter<T, Space>> as_foreign(
+    std::vector<foreign_parameter<T, Space>> const& list) {
   return list;
 }
 /// The element type of what a model lets be visited: its value_type, float where it names none.
@@ -13743,7 +14994,7 @@ struct element_of {
   using type = float;
 };
 template <class Model>
-  requires requires { typename Model::value_type; }
+requires requires { typename Model::value_type; }
 struct element_of<Model> {
   using type = typename Model::value_type;
 };
@@ -13766,8 +15017,8 @@ struct check_exchange_policies {
 };
 template <bool Ok>
 struct assert_exchange_policies {
-  static_assert(Ok,
-                "trireme::make_exchange: takes parameters, a world, and at most one parallel strategy and one compressor");
+  static_assert(
+      Ok, "trireme::make_exchange: takes parameters, a world, and at most one parallel strategy and one compressor");
 };
 
 }  // namespace detail
@@ -13775,16 +15026,18 @@ struct assert_exchange_policies {
 /// Only the exchange, for a training loop of one's own.
 ///
 /// @param parameters  a std::vector<foreign_parameter<float>> (or double), or anything with visit_parameters.
-/// @param policies    a parallel strategy and a compressor, in any order; parallel::data and compression::none if absent.
-/// Ranks    collective.
-/// @returns basic_exchange on the caller's memory: gradients are read when they are ready, the mean over ranks is written
+/// @param policies    a parallel strategy and a compressor, in any order; parallel::data and compression::none if
+/// absent. Ranks    collective.
+/// @returns basic_exchange on the caller's memory: gradients are read when they are ready, the mean over ranks is
+/// written
 ///          back by finish(), updated values are gathered by publish().
 template <class Parameters, class Comm, class... Policies>
 [[nodiscard]] auto make_exchange(Parameters&& parameters, Comm& world, Policies&&... policies) {
   using checks = detail::check_exchange_policies<std::remove_cvref_t<Policies>...>;
   static_cast<void>(sizeof(detail::assert_exchange_policies<checks::ok>));
   using strategy = typename detail::find<slot::parallel, parallel::data, std::remove_cvref_t<Policies>...>::type;
-  using compressor = typename detail::find<slot::compression, compression::none, std::remove_cvref_t<Policies>...>::type;
+  using compressor =
+      typename detail::find<slot::compression, compression::none, std::remove_cvref_t<Policies>...>::type;
   auto list = detail::as_foreign(parameters);
   using value = typename decltype(list.front().value)::value_type;
   using space = typename decltype(list.front().value)::space;
@@ -13792,6 +15045,77 @@ template <class Parameters, class Comm, class... Policies>
   return basic_exchange<environment<precision, space>, Comm, strategy, compressor>(
       std::move(list), world, detail::pick<slot::parallel, parallel::data>(policies...),
       detail::pick<slot::compression, compression::none>(policies...));
+}
+
+}  // namespace trireme
+
+// ---- trireme/train/any_trainer.hpp (goes on)
+namespace trireme {
+
+/// A trainer whose policies were chosen at run time: the one virtual edge of such a program. One call a phase, none in
+/// a step's loops.
+class any_trainer {
+ public:
+  virtual ~any_trainer() = default;
+  virtual void initialise(std::uint64_t seed) = 0;
+  virtual fit_report fit(data::any_dataset const& data, fit_options const& options) = 0;
+  [[nodiscard]] virtual double evaluate(data::any_dataset const& data, std::int64_t batch) = 0;
+  [[nodiscard]] virtual tensor<float> predict(samples const& batch) = 0;
+  virtual void on_step(std::function<void(step_report const&)> f) = 0;
+  virtual void request_stop() noexcept = 0;
+  virtual void record(observe::timeline& timeline) = 0;
+  virtual void save(std::string const& directory) = 0;
+  virtual void load(std::string const& directory) = 0;
+  [[nodiscard]] virtual std::uint64_t state_hash() = 0;
+  [[nodiscard]] virtual std::int64_t steps() const noexcept = 0;
+  [[nodiscard]] virtual exchange_times times() const noexcept = 0;
+  /// Collective. Calls f(name, shape, master values) for every tensor.
+  virtual void for_each_parameter(
+      std::function<void(std::string const&, shape const&, std::span<float const>)> const& f) = 0;
+};
+
+namespace detail {
+
+template <class Trainer>
+class typed_trainer final : public any_trainer {
+ public:
+  template <class... Policies>
+  explicit typed_trainer(Policies&&... policies) : trainer_(make_trainer(std::forward<Policies>(policies)...)) {}
+
+  void initialise(std::uint64_t seed) override { trainer_.initialise(seed); }
+  fit_report fit(data::any_dataset const& data, fit_options const& options) override {
+    return trainer_.fit(data, options);
+  }
+  double evaluate(data::any_dataset const& data, std::int64_t batch) override { return trainer_.evaluate(data, batch); }
+  tensor<float> predict(samples const& batch) override { return trainer_.predict(batch); }
+  void on_step(std::function<void(step_report const&)> f) override { trainer_.on_step(std::move(f)); }
+  void request_stop() noexcept override { trainer_.request_stop(); }
+  void record(observe::timeline& timeline) override { trainer_.record(timeline); }
+  void save(std::string const& directory) override { trainer_.save(directory); }
+  void load(std::string const& directory) override { trainer_.load(directory); }
+  std::uint64_t state_hash() override { return trainer_.state_hash(); }
+  std::int64_t steps() const noexcept override { return trainer_.steps(); }
+  exchange_times times() const noexcept override { return trainer_.exchange().times(); }
+  void for_each_parameter(
+      std::function<void(std::string const&, shape const&, std::span<float const>)> const& f) override {
+    trainer_.exchange().for_each_master([&](auto const& entry, auto values) {
+      std::vector<float> numbers(static_cast<std::size_t>(values.size()));
+      ops::on<typename Trainer::space>::download(std::span<float>(numbers), values);
+      f(entry.info.name, entry.info.extents, numbers);
+    });
+  }
+
+ private:
+  Trainer trainer_;
+};
+
+}  // namespace detail
+
+/// A trainer for policies in any order, behind any_trainer.
+template <class... Policies>
+[[nodiscard]] std::unique_ptr<any_trainer> make_any_trainer(Policies&&... policies) {
+  using trainer = decltype(make_trainer(std::forward<Policies>(policies)...));
+  return std::make_unique<detail::typed_trainer<trainer>>(std::forward<Policies>(policies)...);
 }
 
 }  // namespace trireme

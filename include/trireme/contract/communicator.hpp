@@ -79,7 +79,9 @@ concept communicator =
 /// Whether requests travel while their rank computes (a communicator says so with a static `progresses`); else they
 /// proceed when they are tested or waited for.
 template <class C>
-concept progresses_alone = requires { requires C::progresses; };
+concept progresses_alone = requires {
+  requires C::progresses;
+};
 
 /// The memory space that a communicator's trainer computes in: its `space`, host where it names none.
 template <class C>

@@ -155,5 +155,5 @@ class writer {
 
 }  // namespace trireme::formats::safetensors
 
-#include "trireme/formats/detail/safetensors_header.hpp"
-#include "trireme/formats/detail/safetensors_io.hpp"
+#include "trireme/formats/detail/safetensors_header.inl"
+#include "trireme/formats/detail/safetensors_io.inl"

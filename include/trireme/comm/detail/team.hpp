@@ -20,8 +20,8 @@ struct alignas(64) rank_state {
   std::atomic<bool> left{false};             ///< its body has returned
   alignas(64) operation* pending = nullptr;  ///< its asynchronous operations, oldest first
   operation* newest = nullptr;
-  operation* unused = nullptr;  ///< operations to use again
-  std::vector<std::unique_ptr<operation>> owned;
+  operation* unused = nullptr;                    ///< operations to use again
+  std::vector<std::shared_ptr<operation>> owned;  // shared, because an operation is not complete here
 };
 
 /// The threads of one launch: their failure, and the bell that wakes sleepers.

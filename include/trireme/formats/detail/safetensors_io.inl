@@ -1,11 +1,7 @@
-#pragma once
-
 #include <algorithm>
 #include <limits>
 
 #include "trireme/formats/detail/json_print.hpp"
-#include "trireme/formats/detail/safetensors_header.hpp"
-#include "trireme/formats/safetensors.hpp"
 
 namespace trireme::formats::safetensors {
 

@@ -1,11 +1,8 @@
-#pragma once
-
 #include <algorithm>
 #include <array>
 #include <limits>
 
 #include "trireme/formats/detail/json_scanner.hpp"
-#include "trireme/formats/safetensors.hpp"
 
 namespace trireme::formats::safetensors {
 
