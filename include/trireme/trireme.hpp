@@ -1,6 +1,7 @@
 #pragma once
 
-// Everything that needs no optional dependency. MPI is apart: "trireme/comm/mpi.hpp".
+// All that a training program needs. Apart, because not every program wants them: "trireme/comm/mpi.hpp",
+// "trireme/formats/tensorboard.hpp", "trireme/formats/chrome_trace.hpp", "trireme/observe/progress.hpp".
 
 #include "trireme/comm/comm.hpp"
 #include "trireme/compression/compression.hpp"

@@ -23,9 +23,8 @@ class mpi_world;
 /// Ranks are the processes that mpirun has started.
 ///
 /// Ranks    all of MPI_COMM_WORLD with launch; those of somebody's communicator with borrow().
-/// Threads  MPI_THREAD_SERIALIZED. While requests are in flight a thread of ours is inside MPI: own MPI calls at that
-/// time
-///          need MPI_THREAD_MULTIPLE. With none in flight MPI is the caller's alone.
+/// Threads  MPI_THREAD_SERIALIZED. While requests are in flight a thread of ours is inside MPI: own MPI calls need
+///          MPI_THREAD_MULTIPLE then. With none in flight MPI is the caller's alone.
 /// Errors   launch and borrow throw config_error if MPI lacks MPI_THREAD_SERIALIZED, or is finalised.
 struct mpi {
   using policy_category = slot::communicator;

@@ -17,9 +17,8 @@ namespace trireme::comm {
 
 /// Ranks are threads of this process, which work directly in each other's memory.
 ///
-/// Ranks    `ranks` of them, at most 256; with `pin`, and if there are no more ranks than cores, rank i runs on the
-/// i-th
-///          core that the process may use.
+/// Ranks    `ranks` of them, at most 256; with `pin`, and if there are no more ranks than cores, each runs on a core of
+///          its own among those that the process may use.
 /// Errors   launch throws config_error if there is no rank or no time.
 struct threads {
   using policy_category = slot::communicator;

@@ -28,8 +28,15 @@ class optimizer_state {
       all.first = first;
       for (auto& moment : all.moments) {
         moment = tensor<master, space>(shape{elements});
-        ops::on<space>::fill(moment.view(), 0.0);
       }
+    }
+    clear();
+  }
+
+  /// As before the first step.
+  void clear() {
+    for (auto const& bucket : buckets_) {
+      for (auto const& moment : bucket.moments) ops::on<space>::fill(moment.view(), 0.0);
     }
   }
 

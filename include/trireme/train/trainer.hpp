@@ -156,6 +156,10 @@ class basic_trainer {
   /// parameters). Without this call the seed is 0.
   void initialise(std::uint64_t seed) {
     seed_ = seed;
+    step_ = updates_ = skips_ = 0;
+    position_ = {};
+    moments_.clear();
+    exchange_.forget_residuals();
     if constexpr (staged) {
       exchange_.initialise(seed);
       engine_.invalidate();

@@ -107,6 +107,12 @@ class parameter_store {
       return state.value.view().flat(piece.in_bucket, piece.count);
     }
   }
+  /// As before the first step: nothing is left to tell.
+  void forget_residuals() {
+    for (int bucket = 0; bucket < static_cast<int>(buckets_.size()); ++bucket) {
+      if (auto const residual = residual_of(bucket); !residual.empty()) kernels::fill(residual, 0.0);
+    }
+  }
   /// What error feedback keeps for one bucket, or an empty view.
   [[nodiscard]] tensor_view<gradient_element, space> residual_of(int bucket) {
     if constexpr (has_residual<compressor_state<Compressor, Env>>) {
