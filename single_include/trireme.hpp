@@ -1,10 +1,11 @@
 // Trireme 0.1.0, everything in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: eb2cbc724e1fc855c5c6a1fac7d4c484f3589ec555809cb043d5c01f11d4d31e
+// SHA-256 of the sources: ed07a83dc64f9235af01e599ab05f74a03943abcdd965911b60969317c8ecac2
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 // ---- trireme/trireme.hpp
-// Everything that needs no optional dependency. MPI is apart: "trireme/comm/mpi.hpp".
+// All that a training program needs. Apart, because not every program wants them: "trireme/comm/mpi.hpp",
+// "trireme/formats/tensorboard.hpp", "trireme/formats/chrome_trace.hpp", "trireme/observe/progress.hpp".
 
 // ---- trireme/comm/comm.hpp
 // The communicators that need nothing but this process. comm/mpi.hpp is separate, because it needs MPI.
@@ -565,7 +566,9 @@ concept communicator =
 /// Whether requests travel while their rank computes (a communicator says so with a static `progresses`); else they
 /// proceed when they are tested or waited for.
 template <class C>
-concept progresses_alone = requires { requires C::progresses; };
+concept progresses_alone = requires {
+  requires C::progresses;
+};
 
 /// The memory space that a communicator's trainer computes in: its `space`, host where it names none.
 template <class C>
@@ -3251,8 +3254,8 @@ struct alignas(64) rank_state {
   std::atomic<bool> left{false};             ///< its body has returned
   alignas(64) operation* pending = nullptr;  ///< its asynchronous operations, oldest first
   operation* newest = nullptr;
-  operation* unused = nullptr;  ///< operations to use again
-  std::vector<std::unique_ptr<operation>> owned;
+  operation* unused = nullptr;                    ///< operations to use again
+  std::vector<std::shared_ptr<operation>> owned;  // shared, because an operation is not complete here
 };
 
 /// The threads of one launch: their failure, and the bell that wakes sleepers.
@@ -3795,9 +3798,8 @@ namespace trireme::comm {
 
 /// Ranks are threads of this process, which work directly in each other's memory.
 ///
-/// Ranks    `ranks` of them, at most 256; with `pin`, and if there are no more ranks than cores, rank i runs on the
-/// i-th
-///          core that the process may use.
+/// Ranks    `ranks` of them, at most 256; with `pin`, and if there are no more ranks than cores, each runs on a core of
+///          its own among those that the process may use.
 /// Errors   launch throws config_error if there is no rank or no time.
 struct threads {
   using policy_category = slot::communicator;
@@ -7030,14 +7032,14 @@ TRIREME_INLINE void prefetch_rows(T const* from, std::int64_t stride, std::int64
 }
 
 // The rows that the next head will need of what this one has just used: a head's rows are short and far apart, which
-// no prefetcher of a CPU follows.
+// no prefetcher of a CPU follows. Part 0 is the queries, 1 the keys, 2 the values: at one time they would wait for each
+// other, and the products for them.
 template <class T>
-TRIREME_INLINE void prefetch_next(T const* qkv, attention_head const& shape, std::int64_t row, std::int64_t rows) {
+TRIREME_INLINE void prefetch_next(T const* qkv, attention_head const& shape, std::int64_t row, std::int64_t rows,
+                                  int part) {
   if (shape.next_row < 0) return;
   T const* const next = qkv + (shape.next_row + row) * shape.qkv_stride + shape.next_column;
-  for (int part = 0; part < 3; ++part) {
-    prefetch_rows(next + part * shape.channels, shape.qkv_stride, rows, shape.width);
-  }
+  prefetch_rows(next + part * shape.channels, shape.qkv_stride, rows, shape.width);
 }
 
 template <class T>
@@ -7157,7 +7159,7 @@ inline void attention_forward(T* y, A* lse, T const* qkv, attention_head const& 
 
   for (std::int64_t row = 0; row < shape.context; row += lanes_of_rows) {
     auto const rows = shape.context - row < lanes_of_rows ? shape.context - row : lanes_of_rows;
-    prefetch_next(qkv, shape, row, rows);
+    prefetch_next(qkv, shape, row, rows, 0);
     prefetch_rows<1>(y + row * shape.y_stride, shape.y_stride, rows, shape.width);
     pack_rows<F>(queries, qkv + row * shape.qkv_stride, shape.qkv_stride, rows, lanes_of_rows, shape.width, width,
                  scale);
@@ -7167,6 +7169,7 @@ inline void attention_forward(T* y, A* lse, T const* qkv, attention_head const& 
                        std::int64_t{1}, queries_across + part.skipped, lanes_of_rows, part.keys,
                        lanes_of_rows - part.skipped, width, false);
     }
+    prefetch_next(qkv, shape, row, rows, 1);
     for (std::int64_t v = 0; v < lanes_of_rows; v += F::width) {
       A* const column = scores + v;
       auto const seen = keys_seen(row, v);
@@ -7184,6 +7187,7 @@ inline void attention_forward(T* y, A* lse, T const* qkv, attention_head const& 
       top.store(peaks + v);
       (totals[0] + totals[1]).store(masses + v);
     }
+    prefetch_next(qkv, shape, row, rows, 2);
     for (auto part = attention_keys_from(row, 0); part.keys > 0; part = part.next(row)) {
       A* const shares = scores + part.key * lanes_of_rows;
       if (shape.dropout != nullptr) {
@@ -7238,7 +7242,7 @@ inline void attention_backward(T* dqkv, T const* dy, T const* y, A const* lse, T
     auto const rows = shape.context - row < lanes_of_rows ? shape.context - row : lanes_of_rows;
     T const* const dy_rows = dy + row * shape.y_stride;
     T const* const y_rows = y + row * shape.y_stride;
-    prefetch_next(qkv, shape, row, rows);
+    for (int part = 0; part < 3; ++part) prefetch_next(qkv, shape, row, rows, part);
     prefetch_next_result(dy_rows, shape, rows);
     prefetch_next_result(y_rows, shape, rows);
     pack_rows<F>(queries, qkv + row * shape.qkv_stride, shape.qkv_stride, rows, lanes_of_rows, shape.width, width,
@@ -7388,14 +7392,14 @@ TRIREME_INLINE void prefetch_rows(T const* from, std::int64_t stride, std::int64
 }
 
 // The rows that the next head will need of what this one has just used: a head's rows are short and far apart, which
-// no prefetcher of a CPU follows.
+// no prefetcher of a CPU follows. Part 0 is the queries, 1 the keys, 2 the values: at one time they would wait for each
+// other, and the products for them.
 template <class T>
-TRIREME_INLINE void prefetch_next(T const* qkv, attention_head const& shape, std::int64_t row, std::int64_t rows) {
+TRIREME_INLINE void prefetch_next(T const* qkv, attention_head const& shape, std::int64_t row, std::int64_t rows,
+                                  int part) {
   if (shape.next_row < 0) return;
   T const* const next = qkv + (shape.next_row + row) * shape.qkv_stride + shape.next_column;
-  for (int part = 0; part < 3; ++part) {
-    prefetch_rows(next + part * shape.channels, shape.qkv_stride, rows, shape.width);
-  }
+  prefetch_rows(next + part * shape.channels, shape.qkv_stride, rows, shape.width);
 }
 
 template <class T>
@@ -7515,7 +7519,7 @@ inline void attention_forward(T* y, A* lse, T const* qkv, attention_head const& 
 
   for (std::int64_t row = 0; row < shape.context; row += lanes_of_rows) {
     auto const rows = shape.context - row < lanes_of_rows ? shape.context - row : lanes_of_rows;
-    prefetch_next(qkv, shape, row, rows);
+    prefetch_next(qkv, shape, row, rows, 0);
     prefetch_rows<1>(y + row * shape.y_stride, shape.y_stride, rows, shape.width);
     pack_rows<F>(queries, qkv + row * shape.qkv_stride, shape.qkv_stride, rows, lanes_of_rows, shape.width, width,
                  scale);
@@ -7525,6 +7529,7 @@ inline void attention_forward(T* y, A* lse, T const* qkv, attention_head const& 
                        std::int64_t{1}, queries_across + part.skipped, lanes_of_rows, part.keys,
                        lanes_of_rows - part.skipped, width, false);
     }
+    prefetch_next(qkv, shape, row, rows, 1);
     for (std::int64_t v = 0; v < lanes_of_rows; v += F::width) {
       A* const column = scores + v;
       auto const seen = keys_seen(row, v);
@@ -7542,6 +7547,7 @@ inline void attention_forward(T* y, A* lse, T const* qkv, attention_head const& 
       top.store(peaks + v);
       (totals[0] + totals[1]).store(masses + v);
     }
+    prefetch_next(qkv, shape, row, rows, 2);
     for (auto part = attention_keys_from(row, 0); part.keys > 0; part = part.next(row)) {
       A* const shares = scores + part.key * lanes_of_rows;
       if (shape.dropout != nullptr) {
@@ -7596,7 +7602,7 @@ inline void attention_backward(T* dqkv, T const* dy, T const* y, A const* lse, T
     auto const rows = shape.context - row < lanes_of_rows ? shape.context - row : lanes_of_rows;
     T const* const dy_rows = dy + row * shape.y_stride;
     T const* const y_rows = y + row * shape.y_stride;
-    prefetch_next(qkv, shape, row, rows);
+    for (int part = 0; part < 3; ++part) prefetch_next(qkv, shape, row, rows, part);
     prefetch_next_result(dy_rows, shape, rows);
     prefetch_next_result(y_rows, shape, rows);
     pack_rows<F>(queries, qkv + row * shape.qkv_stride, shape.qkv_stride, rows, lanes_of_rows, shape.width, width,
@@ -7747,14 +7753,14 @@ TRIREME_INLINE void prefetch_rows(T const* from, std::int64_t stride, std::int64
 }
 
 // The rows that the next head will need of what this one has just used: a head's rows are short and far apart, which
-// no prefetcher of a CPU follows.
+// no prefetcher of a CPU follows. Part 0 is the queries, 1 the keys, 2 the values: at one time they would wait for each
+// other, and the products for them.
 template <class T>
-TRIREME_INLINE void prefetch_next(T const* qkv, attention_head const& shape, std::int64_t row, std::int64_t rows) {
+TRIREME_INLINE void prefetch_next(T const* qkv, attention_head const& shape, std::int64_t row, std::int64_t rows,
+                                  int part) {
   if (shape.next_row < 0) return;
   T const* const next = qkv + (shape.next_row + row) * shape.qkv_stride + shape.next_column;
-  for (int part = 0; part < 3; ++part) {
-    prefetch_rows(next + part * shape.channels, shape.qkv_stride, rows, shape.width);
-  }
+  prefetch_rows(next + part * shape.channels, shape.qkv_stride, rows, shape.width);
 }
 
 template <class T>
@@ -7874,7 +7880,7 @@ inline void attention_forward(T* y, A* lse, T const* qkv, attention_head const& 
 
   for (std::int64_t row = 0; row < shape.context; row += lanes_of_rows) {
     auto const rows = shape.context - row < lanes_of_rows ? shape.context - row : lanes_of_rows;
-    prefetch_next(qkv, shape, row, rows);
+    prefetch_next(qkv, shape, row, rows, 0);
     prefetch_rows<1>(y + row * shape.y_stride, shape.y_stride, rows, shape.width);
     pack_rows<F>(queries, qkv + row * shape.qkv_stride, shape.qkv_stride, rows, lanes_of_rows, shape.width, width,
                  scale);
@@ -7884,6 +7890,7 @@ inline void attention_forward(T* y, A* lse, T const* qkv, attention_head const& 
                        std::int64_t{1}, queries_across + part.skipped, lanes_of_rows, part.keys,
                        lanes_of_rows - part.skipped, width, false);
     }
+    prefetch_next(qkv, shape, row, rows, 1);
     for (std::int64_t v = 0; v < lanes_of_rows; v += F::width) {
       A* const column = scores + v;
       auto const seen = keys_seen(row, v);
@@ -7901,6 +7908,7 @@ inline void attention_forward(T* y, A* lse, T const* qkv, attention_head const& 
       top.store(peaks + v);
       (totals[0] + totals[1]).store(masses + v);
     }
+    prefetch_next(qkv, shape, row, rows, 2);
     for (auto part = attention_keys_from(row, 0); part.keys > 0; part = part.next(row)) {
       A* const shares = scores + part.key * lanes_of_rows;
       if (shape.dropout != nullptr) {
@@ -7955,7 +7963,7 @@ inline void attention_backward(T* dqkv, T const* dy, T const* y, A const* lse, T
     auto const rows = shape.context - row < lanes_of_rows ? shape.context - row : lanes_of_rows;
     T const* const dy_rows = dy + row * shape.y_stride;
     T const* const y_rows = y + row * shape.y_stride;
-    prefetch_next(qkv, shape, row, rows);
+    for (int part = 0; part < 3; ++part) prefetch_next(qkv, shape, row, rows, part);
     prefetch_next_result(dy_rows, shape, rows);
     prefetch_next_result(y_rows, shape, rows);
     pack_rows<F>(queries, qkv + row * shape.qkv_stride, shape.qkv_stride, rows, lanes_of_rows, shape.width, width,
@@ -8162,7 +8170,7 @@ inline void attention_forward(T* y, A* lse, T const* qkv, attention_head const& 
 
   for (std::int64_t row = 0; row < shape.context; row += lanes_of_rows) {
     auto const rows = shape.context - row < lanes_of_rows ? shape.context - row : lanes_of_rows;
-    avx512::prefetch_next(qkv, shape, row, rows);
+    avx512::prefetch_next(qkv, shape, row, rows, 0);
     avx512::prefetch_rows<1>(y + row * shape.y_stride, shape.y_stride, rows, shape.width);
     pack_along(queries_across, qkv + row * shape.qkv_stride, shape.qkv_stride, shape.width, lanes_of_rows,
                static_cast<int>(rows));
@@ -8172,10 +8180,12 @@ inline void attention_forward(T* y, A* lse, T const* qkv, attention_head const& 
                                    lanes_of_rows, part.keys, lanes_of_rows - part.skipped, (shape.width + 1) / 2,
                                    false);
     }
+    avx512::prefetch_next(qkv, shape, row, rows, 1);
     for (std::int64_t v = 0; v < lanes_of_rows; v += F::width) {
       (F::all(0) - slope * avx512::masked_peak<F>(scores + v, row, v)).store(offsets + v);
       F::all(0).store(masses + v);
     }
+    avx512::prefetch_next(qkv, shape, row, rows, 2);
     for (auto part = attention_keys_from(row, 0); part.keys > 0; part = part.next(row)) {
       bool const drops = shape.dropout != nullptr;
       if (drops) avx512::attention_dropout(factors, shape, row, part);
@@ -8249,7 +8259,7 @@ inline void attention_backward(T* dqkv, T const* dy, T const* y, A const* lse, T
     T const* const query_rows = qkv + row * shape.qkv_stride;
     T const* const dy_rows = dy + row * shape.y_stride;
     T const* const y_rows = y + row * shape.y_stride;
-    avx512::prefetch_next(qkv, shape, row, rows);
+    for (int part = 0; part < 3; ++part) avx512::prefetch_next(qkv, shape, row, rows, part);
     avx512::prefetch_next_result(dy_rows, shape, rows);
     avx512::prefetch_next_result(y_rows, shape, rows);
     pack_pairs(queries, query_rows, shape.qkv_stride, rows, lanes_of_rows, shape.width, width);
@@ -8348,7 +8358,9 @@ void attention_backward_head(T* dqkv, T const* dy, T const* y, A const* lse, T c
 /// Method: [Dao et al., 2022], without its rescaling, as one block's scores fit the second-level cache.
 /// Shapes   qkv, dqkv (B*T, 3C): queries, keys, values, each of H heads of C/H columns; y, dy (B*T, C); lse (B, H, T).
 /// Bytes    scratch: 2 (forward) or 4 (backward) matrices (T, C/H) of the accumulate type, and 128 T in the forward
-/// pass. Numerics products, softmax and sums in the accumulate type; a sample's result does not depend on the others.
+/// pass.
+/// Numerics softmax and sums in the accumulate type, and products too; but with AVX512-BF16 those of bfloat16 take
+/// probabilities and their gradients rounded to it. A sample's result does not depend on the others.
 /// Threads  one caller an arena.
 /// Errors   assertion_error (light) if the sizes do not fit.
 struct host_attention {
@@ -11398,6 +11410,12 @@ class parameter_store {
       return state.value.view().flat(piece.in_bucket, piece.count);
     }
   }
+  /// As before the first step: nothing is left to tell.
+  void forget_residuals() {
+    for (int bucket = 0; bucket < static_cast<int>(buckets_.size()); ++bucket) {
+      if (auto const residual = residual_of(bucket); !residual.empty()) kernels::fill(residual, 0.0);
+    }
+  }
   /// What error feedback keeps for one bucket, or an empty view.
   [[nodiscard]] tensor_view<gradient_element, space> residual_of(int bucket) {
     if constexpr (has_residual<compressor_state<Compressor, Env>>) {
@@ -13439,7 +13457,7 @@ class writer {
 
 }  // namespace trireme::formats::safetensors
 
-// ---- trireme/formats/detail/safetensors_header.hpp
+// ---- trireme/formats/detail/safetensors_header.inl
 namespace trireme::formats::safetensors {
 
 inline std::optional<stored_type> stored_type::named(std::string_view name) noexcept {
@@ -13647,7 +13665,7 @@ inline header parse_header(std::span<std::byte const> start, std::uint64_t file_
 
 }  // namespace trireme::formats::safetensors
 
-// ---- trireme/formats/detail/safetensors_io.hpp
+// ---- trireme/formats/detail/safetensors_io.inl
 namespace trireme::formats::safetensors {
 
 namespace detail {
@@ -14288,8 +14306,15 @@ class optimizer_state {
       all.first = first;
       for (auto& moment : all.moments) {
         moment = tensor<master, space>(shape{elements});
-        ops::on<space>::fill(moment.view(), 0.0);
       }
+    }
+    clear();
+  }
+
+  /// As before the first step.
+  void clear() {
+    for (auto const& bucket : buckets_) {
+      for (auto const& moment : bucket.moments) ops::on<space>::fill(moment.view(), 0.0);
     }
   }
 
@@ -14683,6 +14708,10 @@ class basic_trainer {
   /// parameters). Without this call the seed is 0.
   void initialise(std::uint64_t seed) {
     seed_ = seed;
+    step_ = updates_ = skips_ = 0;
+    position_ = {};
+    moments_.clear();
+    exchange_.forget_residuals();
     if constexpr (staged) {
       exchange_.initialise(seed);
       engine_.invalidate();

@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <cstdint>
+#include <cstdlib>
 #include <string>
 #include <vector>
 
@@ -29,6 +30,11 @@ std::vector<T> read(safetensors::reader const& file, std::string const& name) {
   return values;
 }
 
+std::string golden_file() {
+  auto const* const folder = std::getenv("TRIREME_TEST_DATA");  // ctest says where tests/ is
+  return std::string(folder == nullptr ? "tests" : folder) + "/golden/gpt.safetensors";
+}
+
 /// The largest difference, relative to the largest number of the golden tensor.
 double difference(std::span<double const> ours, std::vector<double> const& golden) {
   REQUIRE(ours.size() == golden.size());
@@ -50,7 +56,7 @@ struct tiny_gpt {
   staged_engine<env> engine{model};
   basic_exchange<env, comm::self_world, parallel::data, compression::none> exchange{
       engine.uses(), world, parallel::data{.bucket_bytes = 4096}, compression::none{}};
-  safetensors::reader golden{std::string(TRIREME_TEST_DATA) + "/golden/gpt.safetensors"};
+  safetensors::reader golden{golden_file()};
   std::vector<std::int32_t> tokens = read<std::int32_t>(golden, "tokens");
   std::vector<std::int32_t> targets = read<std::int32_t>(golden, "targets");
   samples batch = make_samples(tensor_view<std::int32_t const>(tokens.data(), shape{3, 11}),
