@@ -1,5 +1,5 @@
 // Trireme 0.1.0, everything in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: ed07a83dc64f9235af01e599ab05f74a03943abcdd965911b60969317c8ecac2
+// SHA-256 of the sources: 49584ec05892c3a61889b59f38ed31eebad6f1dbeea696e6c4966853859bb649
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -174,20 +174,61 @@ namespace trireme {
 
 namespace detail {
 
-inline void append_text(std::string& out, std::string_view part) { out.append(part); }
-inline void append_text(std::string& out, char part) { out.push_back(part); }
-// A template, because a plain `bool` parameter would take every string literal (a pointer) first.
-template <std::same_as<bool> Truth>
-void append_text(std::string& out, Truth part) {
-  out.append(part ? "true" : "false");
-}
+/// One argument of text(): a few kinds, so that what joins them is compiled once and not for every call.
+class text_part {
+ public:
+  constexpr text_part(std::string_view part) : kind_(kind::letters), letters_(part) {}  // NOLINT
+  constexpr text_part(char const* part) : text_part(std::string_view(part)) {}          // NOLINT
+  text_part(std::string const& part) : text_part(std::string_view(part)) {}             // NOLINT
+  constexpr text_part(char part) : kind_(kind::letter), letter_(part) {}                // NOLINT
+  constexpr text_part(float part) : kind_(kind::single), single_(part) {}               // NOLINT
+  constexpr text_part(double part) : kind_(kind::real), real_(part) {}                  // NOLINT
+  template <std::same_as<bool> Truth>  // a plain bool would take every pointer first
+  constexpr text_part(Truth part) : text_part(std::string_view(part ? "true" : "false")) {}  // NOLINT
+  template <std::integral Number>
+  requires(!std::same_as<Number, bool> && !std::same_as<Number, char>) constexpr text_part(Number part)  // NOLINT
+      : kind_(std::is_signed_v<Number> ? kind::whole : kind::natural), whole_(static_cast<std::int64_t>(part)) {}
 
-template <class Number>
-requires((std::integral<Number> ||
-          std::floating_point<Number>)&&!std::same_as<Number, bool>) void append_text(std::string& out, Number part) {
-  char digits[64];
-  auto const end = std::to_chars(digits, digits + sizeof digits, part).ptr;
-  out.append(digits, end);
+  void append_to(std::string& out) const {
+    char digits[64];
+    auto* const end = digits + sizeof digits;
+    switch (kind_) {
+      case kind::letters:
+        out.append(letters_);
+        return;
+      case kind::letter:
+        out.push_back(letter_);
+        return;
+      case kind::whole:
+        out.append(digits, std::to_chars(digits, end, whole_).ptr);
+        return;
+      case kind::natural:
+        out.append(digits, std::to_chars(digits, end, static_cast<std::uint64_t>(whole_)).ptr);
+        return;
+      case kind::single:
+        out.append(digits, std::to_chars(digits, end, single_).ptr);
+        return;
+      case kind::real:
+        out.append(digits, std::to_chars(digits, end, real_).ptr);
+        return;
+    }
+  }
+
+ private:
+  enum class kind { letters, letter, whole, natural, single, real } kind_;
+  union {
+    std::string_view letters_;
+    char letter_;
+    std::int64_t whole_;
+    float single_;
+    double real_;
+  };
+};
+
+[[nodiscard]] inline std::string join(std::initializer_list<text_part> parts) {
+  std::string out;
+  for (auto const& part : parts) part.append_to(out);
+  return out;
 }
 
 }  // namespace detail
@@ -198,9 +239,7 @@ requires((std::integral<Number> ||
 /// prints in its shortest exact form.
 template <class... Parts>
 [[nodiscard]] std::string text(Parts const&... parts) {
-  std::string out;
-  (detail::append_text(out, parts), ...);
-  return out;
+  return detail::join({detail::text_part(parts)...});
 }
 
 }  // namespace trireme
@@ -9381,18 +9420,20 @@ template <class T>
                                                     avx512::product_tile<4>,
                                                     avx512::store_sums<float>,
                                                     if_bfloat16<T>([]<class U>() { return &avx512::store_sums<U>; })};
-    static constexpr product_kernels bf16_kernels{cpu_level::avx512_bf16,
-                                                  14,
-                                                  32,
-                                                  4,
-                                                  16,
-                                                  true,
-                                                  avx512_bf16::product_tile<14>,
-                                                  avx512_bf16::product_tile<4>,
-                                                  avx512::store_sums<float>,
-                                                  if_bfloat16<T>([]<class U>() { return &avx512::store_sums<U>; })};
     auto const level = detected();
-    if (std::is_same_v<T, bfloat16> && level >= cpu_level::avx512_bf16) return &bf16_kernels;
+    if constexpr (std::is_same_v<T, bfloat16>) {
+      static constexpr product_kernels bf16_kernels{cpu_level::avx512_bf16,
+                                                    14,
+                                                    32,
+                                                    4,
+                                                    16,
+                                                    true,
+                                                    avx512_bf16::product_tile<14>,
+                                                    avx512_bf16::product_tile<4>,
+                                                    avx512::store_sums<float>,
+                                                    if_bfloat16<T>([]<class U>() { return &avx512::store_sums<U>; })};
+      if (level >= cpu_level::avx512_bf16) return &bf16_kernels;
+    }
     if (level >= cpu_level::avx512) return &avx512_kernels;
     if (level >= cpu_level::avx2) return &avx2_kernels;
   }

@@ -192,18 +192,20 @@ template <class T>
                                                     avx512::product_tile<4>,
                                                     avx512::store_sums<float>,
                                                     if_bfloat16<T>([]<class U>() { return &avx512::store_sums<U>; })};
-    static constexpr product_kernels bf16_kernels{cpu_level::avx512_bf16,
-                                                  14,
-                                                  32,
-                                                  4,
-                                                  16,
-                                                  true,
-                                                  avx512_bf16::product_tile<14>,
-                                                  avx512_bf16::product_tile<4>,
-                                                  avx512::store_sums<float>,
-                                                  if_bfloat16<T>([]<class U>() { return &avx512::store_sums<U>; })};
     auto const level = detected();
-    if (std::is_same_v<T, bfloat16> && level >= cpu_level::avx512_bf16) return &bf16_kernels;
+    if constexpr (std::is_same_v<T, bfloat16>) {
+      static constexpr product_kernels bf16_kernels{cpu_level::avx512_bf16,
+                                                    14,
+                                                    32,
+                                                    4,
+                                                    16,
+                                                    true,
+                                                    avx512_bf16::product_tile<14>,
+                                                    avx512_bf16::product_tile<4>,
+                                                    avx512::store_sums<float>,
+                                                    if_bfloat16<T>([]<class U>() { return &avx512::store_sums<U>; })};
+      if (level >= cpu_level::avx512_bf16) return &bf16_kernels;
+    }
     if (level >= cpu_level::avx512) return &avx512_kernels;
     if (level >= cpu_level::avx2) return &avx2_kernels;
   }
