@@ -3,8 +3,9 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <span>
 
-#include "trireme/contract/communicator.hpp"
+#include "trireme/comm/command.hpp"
 
 namespace trireme::comm {
 
@@ -50,6 +51,44 @@ namespace bytes_sent {
 [[nodiscard]] constexpr std::uint64_t broadcast(std::int64_t count, std::size_t element_bytes, int rank, int root,
                                                 int size) {
   return rank == root ? static_cast<std::uint64_t>(count * (size - 1)) * element_bytes : 0;
+}
+
+/// Ragged: `counts` are the elements of each rank.
+[[nodiscard]] constexpr std::uint64_t all_gather(std::span<std::int64_t const> counts, std::size_t element_bytes,
+                                                 int rank) {
+  return static_cast<std::uint64_t>(counts[static_cast<std::size_t>(rank)]) * element_bytes * (counts.size() - 1);
+}
+/// `count` is of one part.
+[[nodiscard]] constexpr std::uint64_t gather(std::int64_t count, std::size_t element_bytes, int rank, int root) {
+  return rank == root ? 0 : static_cast<std::uint64_t>(count) * element_bytes;
+}
+[[nodiscard]] constexpr std::uint64_t reduce(std::int64_t count, std::size_t element_bytes, int rank, int root) {
+  return gather(count, element_bytes, rank, root);
+}
+[[nodiscard]] constexpr std::uint64_t scatter(std::int64_t count, std::size_t element_bytes, int rank, int root,
+                                              int size) {
+  return broadcast(count, element_bytes, rank, root, size);
+}
+
+/// Of any collective that is not ragged.
+[[nodiscard]] constexpr std::uint64_t of(call const& what, std::size_t element_bytes, int rank, int size) {
+  switch (what.kind) {
+    case collective::all_reduce:
+      return all_reduce(what.count, element_bytes, rank, size);
+    case collective::reduce_scatter:
+    case collective::all_gather:
+    case collective::all_to_all:
+      return reduce_scatter(what.count, element_bytes, size);
+    case collective::broadcast:
+      return broadcast(what.count, element_bytes, rank, what.root, size);
+    case collective::reduce:
+    case collective::gather:
+      return gather(what.count, element_bytes, rank, what.root);
+    case collective::scatter:
+      return scatter(what.count, element_bytes, rank, what.root, size);
+    default:
+      return 0;
+  }
 }
 
 }  // namespace bytes_sent

@@ -2,6 +2,9 @@
 
 #include <concepts>
 #include <cstdint>
+#include <span>
+#include <string_view>
+#include <type_traits>
 #include <vector>
 
 #include "trireme/core/tensor.hpp"
@@ -13,6 +16,7 @@ namespace reduction {
 struct sum {};
 struct max {};
 struct min {};
+struct mean {};  ///< the sum, divided by the number of ranks before it is rounded; floating-point elements only
 }  // namespace reduction
 
 /// Bytes and messages that one rank has sent to others through a communicator since it was made (or split off).
@@ -20,9 +24,12 @@ struct min {};
 /// Every communicator counts by one formula, so that a plan can be exact; n are the bytes of the whole view, p =
 /// size():
 ///   all_reduce                               n - own + own (p - 1), own = bytes of the rank's slice; ~ 2 n (p - 1) / p
-///   reduce_scatter, all_gather, all_to_all   n (p - 1) / p
+///   reduce_scatter, all_gather, all_to_all   n (p - 1) / p; ragged all_gather own (p - 1), ragged all_to_all n - own
 ///   broadcast                                n (p - 1) at the root, otherwise 0
-///   barrier, split, peers                    0
+///   scatter                                  n (p - 1) / p at the root, otherwise 0
+///   reduce, gather                           n, but 0 at the root
+///   exchange                                 what it sends to other ranks
+///   barrier, split, duplicate, peers         0
 /// The slices of all_reduce are cut at cache lines: comm::slice_of and comm::bytes_sent (comm/traffic.hpp) compute
 /// them.
 struct traffic_counters {
@@ -54,6 +61,10 @@ concept has_split = requires(C& world, int color, int key) {
   { world.split(color, key) } -> std::same_as<C>;
 };
 template <class C>
+concept has_duplicate = requires(C& world) {
+  { world.duplicate() } -> std::same_as<C>;
+};
+template <class C>
 concept has_barrier = requires(C& world) {
   world.barrier();
 };
@@ -70,11 +81,11 @@ concept has_communicator_name = requires {
 /// it uses.
 ///
 /// Requires  rank() and size(); split(color, key), collective, gives the group of equal colours ordered by key;
-///           barrier(); traffic(); a static `name`.
+///           duplicate(), collective, the same ranks with calls of their own; barrier(); traffic(); a static `name`.
 /// Not asked copying, default construction, thread safety: one caller a rank.
 template <class C>
 concept communicator =
-    has_rank<C> && has_size<C> && has_split<C> && has_barrier<C> && has_traffic<C> && has_communicator_name<C>;
+    has_rank<C> && has_size<C> && has_split<C> && has_duplicate<C> && has_barrier<C> && has_traffic<C> && has_communicator_name<C>;
 
 /// Whether requests travel while their rank computes (a communicator says so with a static `progresses`); else they
 /// proceed when they are tested or waited for.
@@ -116,6 +127,37 @@ concept has_all_gather = requires(C& world, tensor_view<T, Space> values) {
   { world.all_gather_async(values) } -> communication_request;
 };
 
+/// all_gather(values, counts): the ragged form. Rank r gives counts[r] elements, which begin after those of the ranks
+/// below it; every rank passes the same counts. Shapes: values (sum of counts).
+template <class C, class T, class Space = host>
+concept has_ragged_all_gather = requires(C& world, tensor_view<T, Space> values, std::span<std::int64_t const> counts) {
+  world.all_gather(values, counts);
+  { world.all_gather_async(values, counts) } -> communication_request;
+};
+
+/// reduce(values, root, op): in place at the root; the other ranks' values stay as they are. Shapes: values (n).
+template <class C, class T, class Op = reduction::sum, class Space = host>
+concept has_reduce = requires(C& world, tensor_view<T, Space> values, int root, Op op) {
+  world.reduce(values, root, op);
+  { world.reduce_async(values, root, op) } -> communication_request;
+};
+
+/// gather(from, to, root): slice r of the root's `to` comes from rank r. Shapes: from (n); to (size() * n) at the root,
+/// anything elsewhere.
+template <class C, class T, class Space = host>
+concept has_gather = requires(C& world, tensor_view<T const, Space> from, tensor_view<T, Space> to, int root) {
+  world.gather(from, to, root);
+  { world.gather_async(from, to, root) } -> communication_request;
+};
+
+/// scatter(from, to, root): slice r of the root's `from` goes to rank r. Shapes: from (size() * n) at the root, anything
+/// elsewhere; to (n).
+template <class C, class T, class Space = host>
+concept has_scatter = requires(C& world, tensor_view<T const, Space> from, tensor_view<T, Space> to, int root) {
+  world.scatter(from, to, root);
+  { world.scatter_async(from, to, root) } -> communication_request;
+};
+
 /// all_to_all(from, to): slice r of `from` goes to rank r; slice r of `to` comes from rank r. Shapes: both (size() *
 /// n).
 template <class C, class T, class Space = host>
@@ -124,11 +166,57 @@ concept has_all_to_all = requires(C& world, tensor_view<T const, Space> from, te
   { world.all_to_all_async(from, to) } -> communication_request;
 };
 
+/// all_to_all(from, sent, to, received): the ragged form. sent[r] elements go to rank r and received[r] come from it,
+/// in rank order without gaps; sent[r] here is received[rank()] there. Shapes: from (sum of sent), to (sum of received).
+template <class C, class T, class Space = host>
+concept has_ragged_all_to_all = requires(C& world, tensor_view<T const, Space> from, tensor_view<T, Space> to,
+                                         std::span<std::int64_t const> counts) {
+  world.all_to_all(from, counts, to, counts);
+  { world.all_to_all_async(from, counts, to, counts) } -> communication_request;
+};
+
+/// One message of an exchange: `values` go to rank `peer`, or come from it. Made by send_to and receive_from.
+///
+/// The elements are named by address and type, so that one exchange may carry several types.
+template <class Space = host>
+struct transfer {
+  enum class direction : std::uint8_t { send, receive };
+  direction way = direction::send;
+  dtype type = dtype::u8;
+  int peer = 0;
+  std::int64_t count = 0;
+  void* address = nullptr;
+};
+template <class T, class Space>
+[[nodiscard]] constexpr transfer<Space> send_to(int peer, tensor_view<T, Space> values) noexcept {
+  return {transfer<Space>::direction::send, dtype_of<std::remove_const_t<T>>, peer, values.size(),
+          const_cast<std::remove_const_t<T>*>(values.address())};
+}
+template <class T, class Space>
+[[nodiscard]] constexpr transfer<Space> receive_from(int peer, tensor_view<T, Space> values) noexcept {
+  return {transfer<Space>::direction::receive, dtype_of<T>, peer, values.size(), values.address()};
+}
+
+/// exchange(transfers): a group of sends and receives that proceed together, in any order, so that they cannot block
+/// each other. Only the ranks that take part call it. The k-th send from a rank to another meets the k-th receive there,
+/// over all exchanges of a communicator; both must name one type and count.
+template <class C, class Space = host>
+concept has_exchange = requires(C& world, std::span<transfer<Space> const> transfers) {
+  world.exchange(transfers);
+  { world.exchange_async(transfers) } -> communication_request;
+};
+
 /// broadcast(values, root): every rank gets root's values.
 template <class C, class T, class Space = host>
 concept has_broadcast = requires(C& world, tensor_view<T, Space> values, int root) {
   world.broadcast(values, root);
   { world.broadcast_async(values, root) } -> communication_request;
+};
+
+/// allocate<T>(extents): memory that the other ranks reach without a copy, for buckets and other large messages.
+template <class C, class T, class Space = host>
+concept has_allocate = requires(C& world, shape extents) {
+  { world.template allocate<T>(extents) } -> std::same_as<tensor<T, Space>>;
 };
 
 /// peers(view): collective; the views that all ranks passed, in rank order, each readable and writable from here.

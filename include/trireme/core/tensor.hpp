@@ -2,6 +2,7 @@
 
 #include <concepts>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <type_traits>
 #include <utility>
@@ -104,14 +105,21 @@ class tensor {
   explicit tensor(shape extents)
       : bytes_(static_cast<std::size_t>(extents.size()) * sizeof(T)),
         view_(static_cast<T*>(Space::allocate(bytes_)), extents) {}
-  tensor(tensor&& other) noexcept : bytes_(std::exchange(other.bytes_, 0)), view_(std::exchange(other.view_, {})) {}
+  /// Elements that `owner` keeps: a communicator's memory, say.
+  tensor(tensor_view<T, Space> elements, std::shared_ptr<void> owner) noexcept
+      : view_(elements), owner_(std::move(owner)) {}
+  tensor(tensor&& other) noexcept
+      : bytes_(std::exchange(other.bytes_, 0)),
+        view_(std::exchange(other.view_, {})),
+        owner_(std::move(other.owner_)) {}
   tensor& operator=(tensor&& other) noexcept {
     std::swap(bytes_, other.bytes_);
     std::swap(view_, other.view_);
+    std::swap(owner_, other.owner_);
     return *this;
   }
   ~tensor() {
-    if (view_.address() != nullptr) Space::deallocate(view_.address(), bytes_);
+    if (view_.address() != nullptr && owner_ == nullptr) Space::deallocate(view_.address(), bytes_);
   }
 
   [[nodiscard]] tensor_view<T, Space> view() const noexcept { return view_; }
@@ -127,6 +135,7 @@ class tensor {
  private:
   std::size_t bytes_ = 0;
   tensor_view<T, Space> view_;
+  std::shared_ptr<void> owner_;  // null: the space
 };
 
 }  // namespace trireme

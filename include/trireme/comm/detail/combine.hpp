@@ -22,6 +22,10 @@ template <class T>
     return a + b;
 }
 template <class T>
+[[nodiscard]] constexpr T combined(reduction::mean, T a, T b) noexcept {
+  return a + b;
+}
+template <class T>
 [[nodiscard]] constexpr T combined(reduction::max, T a, T b) noexcept {
   return a < b ? b : a;
 }
@@ -30,15 +34,18 @@ template <class T>
   return b < a ? b : a;
 }
 
-/// outputs[.][i] = terms[0][i] op terms[1][i] op ..., in this order. An output may be a term, but not overlap one
-/// partly.
+/// outputs[.][i] = terms[0][i] op terms[1][i] op ..., in this order; a mean is then divided by `divisor`. An output may
+/// be a term, but not overlap one partly.
 template <class Op, class T>
-void combine(std::span<T* const> outputs, std::span<T const* const> terms, std::int64_t count) {
+void combine(std::span<void* const> outputs, std::span<void const* const> terms, std::int64_t count, int divisor) {
+  constexpr bool mean = std::is_same_v<Op, reduction::mean>;
   if (count * static_cast<std::int64_t>(sizeof(T)) <= 64) {  // not worth a kernel
     for (std::int64_t i = 0; i < count; ++i) {
-      auto total = static_cast<combine_t<T>>(terms[0][i]);
-      for (auto const* term : terms.subspan(1)) total = combined(Op{}, total, static_cast<combine_t<T>>(term[i]));
-      for (auto* output : outputs) output[i] = static_cast<T>(total);
+      auto total = static_cast<combine_t<T>>(static_cast<T const*>(terms[0])[i]);
+      for (auto const* term : terms.subspan(1))
+        total = combined(Op{}, total, static_cast<combine_t<T>>(static_cast<T const*>(term)[i]));
+      if constexpr (mean) total /= static_cast<combine_t<T>>(divisor);
+      for (auto* output : outputs) static_cast<T*>(output)[i] = static_cast<T>(total);
     }
     return;
   }
@@ -46,9 +53,9 @@ void combine(std::span<T* const> outputs, std::span<T const* const> terms, std::
   thread_local std::vector<tensor_view<T const>> from;
   to.clear();
   from.clear();
-  for (auto* output : outputs) to.emplace_back(output, shape{count});
-  for (auto const* term : terms) from.emplace_back(term, shape{count});
-  ops::host_reductions::reduce<T, Op>(to, from, Op{});
+  for (auto* output : outputs) to.emplace_back(static_cast<T*>(output), shape{count});
+  for (auto const* term : terms) from.emplace_back(static_cast<T const*>(term), shape{count});
+  ops::host_reductions::reduce<T, Op>(to, from, Op{}, divisor);
 }
 
 }  // namespace trireme::comm::detail

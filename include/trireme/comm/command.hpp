@@ -1,0 +1,140 @@
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "trireme/contract/communicator.hpp"
+#include "trireme/core/assertion.hpp"
+
+namespace trireme::comm {
+
+enum class collective : std::uint8_t {
+  barrier,
+  all_reduce,
+  reduce_scatter,
+  reduce,
+  all_gather,
+  gather,
+  scatter,
+  broadcast,
+  all_to_all,
+  exchange,
+  peers,
+  split,
+  duplicate
+};
+inline constexpr int collective_kinds = 13;
+
+[[nodiscard]] constexpr std::string_view name_of(collective kind) noexcept {
+  constexpr std::string_view names[collective_kinds] = {
+      "barrier", "all_reduce", "reduce_scatter", "reduce", "all_gather", "gather",   "scatter",
+      "broadcast", "all_to_all", "exchange",       "peers",  "split",      "duplicate"};
+  return names[static_cast<std::size_t>(kind)];
+}
+
+enum class reduction_kind : std::uint8_t { none, sum, max, min, mean };
+
+[[nodiscard]] constexpr std::string_view name_of(reduction_kind kind) noexcept {
+  constexpr std::string_view names[] = {"none", "sum", "max", "min", "mean"};
+  return names[static_cast<std::size_t>(kind)];
+}
+
+template <class Op>
+inline constexpr reduction_kind reduction_of = reduction_kind::none;
+template <>
+inline constexpr reduction_kind reduction_of<reduction::sum> = reduction_kind::sum;
+template <>
+inline constexpr reduction_kind reduction_of<reduction::max> = reduction_kind::max;
+template <>
+inline constexpr reduction_kind reduction_of<reduction::min> = reduction_kind::min;
+template <>
+inline constexpr reduction_kind reduction_of<reduction::mean> = reduction_kind::mean;
+
+/// The part of a command that every rank must ask for alike. Plain bytes: ranks send it to each other.
+struct call {
+  collective kind = collective::barrier;
+  dtype type = dtype::u8;
+  reduction_kind op = reduction_kind::none;
+  bool by_value = false;  ///< for the engine: so small that the values travel with the announcement
+  std::int32_t root = -1;
+  /// Elements: of the whole view; in gather and scatter of one rank's part; in ragged all_to_all and exchange 0,
+  /// because it differs between ranks.
+  std::int64_t count = 0;
+  /// Of a ragged all_gather a fingerprint of its counts, of a ragged all_to_all 1; otherwise 0.
+  std::uint64_t shape = 0;
+  friend bool operator==(call const&, call const&) = default;
+};
+
+/// "all_reduce(F32, 1024 elements, sum)"
+[[nodiscard]] inline std::string to_string(call const& what) {
+  std::string out{name_of(what.kind)};
+  using enum collective;
+  if (what.kind == barrier || what.kind == split || what.kind == duplicate || what.kind == exchange) return out;
+  out += text("(", trireme::name_of(what.type));
+  if (what.shape != 0) out += ", ragged";
+  if (what.kind != peers && (what.shape == 0 || what.count > 0))
+    out += text(", ", what.count, what.count == 1 ? " element" : " elements");
+  if (what.op != reduction_kind::none) out += text(", ", name_of(what.op));
+  if (what.root >= 0) out += text(", root ", what.root);
+  return out + ")";
+}
+
+/// What an engine does with elements, in the memory space that holds them.
+struct element_kernels {
+  /// Copies bytes; both in this space.
+  void (*copy)(void* to, void const* from, std::size_t bytes) = nullptr;
+  /// outputs[.][i] = terms[0][i] op terms[1][i] op ..., in this order; mean divides by `divisor`. Null: no reduction.
+  void (*combine)(std::span<void* const> outputs, std::span<void const* const> terms, std::int64_t count,
+                  int divisor) = nullptr;
+  /// Returns when what this thread has asked for above is done. Null: it is done when they return.
+  void (*complete)() = nullptr;
+  /// Whether the CPU may read and write the elements.
+  bool touchable = true;
+};
+
+/// One message of an exchange, or one part of a ragged all_to_all.
+struct part {
+  int peer = 0;
+  bool sent = true;
+  dtype type = dtype::u8;
+  std::int64_t count = 0;
+  std::byte* address = nullptr;
+};
+
+/// One rank's part in one collective, as data: what the typed face of a communicator (collectives.hpp) asks its engine
+/// to do, and what a decorator sees. In place where `from` and `to` are the same.
+///
+///                  from                       to                        count
+///   all_reduce     values                     values                    of values
+///   reduce_scatter values                     values, slice rank()      of values, size() equal slices
+///   reduce         values                     values at the root        of values
+///   all_gather     values, slice rank()       values                    of values, equal slices; or `counts`
+///   gather         part                       whole, at the root        of a part
+///   scatter        whole, at the root         part                      of a part
+///   broadcast      values, at the root        values                    of values
+///   all_to_all     whole                      whole                     of a whole, equal slices; ragged: `parts`
+///   exchange       (parts)                    (parts)                   0
+/// Spans and memory belong to the caller: the spans need only live until start() returns, the memory until the request
+/// is done.
+struct command {
+  call what;
+  void const* from = nullptr;
+  void* to = nullptr;
+  std::size_t element_bytes = 1;
+  element_kernels const* elements = nullptr;   ///< null in barrier, split, duplicate
+  std::span<std::int64_t const> counts{};      ///< ragged all_gather: elements of each rank
+  std::span<part const> parts{};               ///< exchange; ragged all_to_all: to and from each rank, in rank order
+  std::uint64_t bytes = 0;                     ///< what it counts as sent
+  std::uint32_t messages = 0;
+};
+
+/// "60s", "1500ms": a duration as the source that makes it.
+[[nodiscard]] inline std::string to_string(std::chrono::milliseconds time) {
+  return time.count() % 1000 == 0 ? text(time.count() / 1000, "s") : text(time.count(), "ms");
+}
+
+}  // namespace trireme::comm

@@ -1,0 +1,108 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "trireme/comm/command.hpp"
+#include "trireme/core/hash.hpp"
+
+namespace trireme::comm::detail {
+
+[[nodiscard]] inline std::string differing_calls(std::string_view who, std::uint64_t number, int a, call const& of_a,
+                                                 int b, call const& of_b) {
+  return text(who, ": call number ", number, " differs between ranks: rank ", a, " called ", to_string(of_a), ", rank ",
+              b, " called ", to_string(of_b), "; make every rank call the same collectives in the same order");
+}
+
+/// Throws config_error unless equal slices are equal and the root is a rank (level light).
+inline void expect_right(std::string_view who, call const& what, int size) {
+  if (!asserts(assertion_level::light)) return;
+  using enum collective;
+  bool const sliced =
+      what.kind == reduce_scatter || what.kind == all_to_all || (what.kind == all_gather && what.shape == 0);
+  if (sliced && what.count % size != 0)
+    throw config_error(text(who, "::", name_of(what.kind), ": ", what.count, " elements do not divide into ", size,
+                            " equal slices; pad the view to a multiple of the number of ranks"));
+  bool const rooted =
+      what.kind == broadcast || what.kind == reduce || what.kind == gather || what.kind == scatter;
+  if (rooted && (what.root < 0 || what.root >= size))
+    throw config_error(
+        text(who, "::", name_of(what.kind), ": root ", what.root, " is not one of the ", size, " ranks"));
+}
+
+/// Throws config_error unless the two views of a collective fit each other (level light).
+inline void expect_sizes(std::string_view who, call const& what, std::int64_t from, std::int64_t to, int rank,
+                         int size) {
+  if (!asserts(assertion_level::light)) return;
+  if (what.kind == collective::all_to_all && from != to)
+    throw config_error(
+        text(who, "::all_to_all: ", from, " elements go out but ", to, " come in; give both views one size"));
+  if (rank != what.root) return;
+  bool const gathers = what.kind == collective::gather;
+  if ((gathers || what.kind == collective::scatter) && (gathers ? to : from) != what.count * size)
+    throw config_error(text(who, "::", name_of(what.kind), ": the root's whole view has ", gathers ? to : from,
+                            " elements, but ", size, " ranks with ", what.count, " each need ", what.count * size));
+}
+
+/// Throws config_error unless there is one count a rank and they add up to the view (level light).
+inline void expect_counts(std::string_view who, collective kind, std::span<std::int64_t const> counts,
+                          std::int64_t elements, int size) {
+  if (!asserts(assertion_level::light)) return;
+  if (counts.size() != static_cast<std::size_t>(size))
+    throw config_error(text(who, "::", name_of(kind), ": ", counts.size(), " counts for ", size,
+                            " ranks; give one count a rank"));
+  std::int64_t sum = 0;
+  for (auto const each : counts) {
+    if (each < 0) throw config_error(text(who, "::", name_of(kind), ": a count is ", each, "; counts begin at 0"));
+    sum += each;
+  }
+  if (sum != elements)
+    throw config_error(text(who, "::", name_of(kind), ": the counts add up to ", sum, " but the view has ", elements,
+                            " elements; make them equal"));
+}
+
+inline void expect_peer(std::string_view who, int peer, int size) {
+  if (asserts(assertion_level::light) && (peer < 0 || peer >= size))
+    throw config_error(text(who, "::exchange: peer ", peer, " is not one of the ", size, " ranks"));
+}
+
+inline void expect_color(std::string_view who, int color) {
+  if (asserts(assertion_level::light) && color < 0)
+    throw config_error(text(who, "::split: color ", color, " is negative; number the groups from 0"));
+}
+
+/// What tells one list of counts from another; never 0.
+[[nodiscard]] inline std::uint64_t fingerprint(std::span<std::int64_t const> counts) noexcept {
+  std::uint64_t sum = 0;
+  for (std::size_t i = 0; i < counts.size(); ++i)
+    sum += mix(static_cast<std::uint64_t>(counts[i]) * 0x9e37'79b9'7f4a'7c15ULL + i);
+  return sum | 1U;
+}
+
+/// An empty list, the same memory each time: commands are made without allocating.
+[[nodiscard]] inline std::vector<part>& parts_of_this_thread() {
+  thread_local std::vector<part> parts;
+  parts.clear();
+  return parts;
+}
+
+/// The parts of a ragged view, one a rank, in rank order.
+template <class T>
+void append_parts(std::vector<part>& parts, bool sent, dtype type, std::size_t element_bytes, T const* address,
+                  std::span<std::int64_t const> counts) {
+  auto* at = const_cast<std::byte*>(reinterpret_cast<std::byte const*>(address));
+  for (std::size_t rank = 0; rank < counts.size(); ++rank) {
+    parts.push_back({static_cast<int>(rank), sent, type, counts[rank], at});
+    if (counts[rank] > 0) at += static_cast<std::size_t>(counts[rank]) * element_bytes;
+  }
+}
+
+[[nodiscard]] inline std::uint32_t messages_of(command const& it, int size) noexcept {
+  if (it.bytes == 0) return 0;
+  bool const to_root = it.what.kind == collective::gather || it.what.kind == collective::reduce;
+  return to_root ? 1U : static_cast<std::uint32_t>(size - 1);
+}
+
+}  // namespace trireme::comm::detail

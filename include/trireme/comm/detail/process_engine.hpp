@@ -1,0 +1,55 @@
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <memory>
+#include <string>
+
+#include "trireme/comm/command.hpp"
+
+namespace trireme::comm::detail {
+
+/// A collective in flight, of whichever engine.
+class process_operation {
+ public:
+  process_operation() = default;
+  process_operation(process_operation const&) = delete;
+  process_operation& operator=(process_operation const&) = delete;
+  virtual ~process_operation() = default;
+};
+
+/// What carries the commands of a group of processes. One caller a rank, though a thread of the engine's own may help.
+/// After a failure every call throws the comm_error that said so first.
+class process_engine {
+ public:
+  process_engine() = default;
+  process_engine(process_engine const&) = delete;
+  process_engine& operator=(process_engine const&) = delete;
+  virtual ~process_engine() = default;
+
+  [[nodiscard]] virtual int rank() const noexcept = 0;
+  [[nodiscard]] virtual int size() const noexcept = 0;
+  [[nodiscard]] virtual std::chrono::milliseconds deadline() const noexcept = 0;
+
+  /// Returns when this rank's part is done.
+  virtual void run(command const& it) = 0;
+  /// The operation stays the engine's; who started it gives it back with release(), finished or failed.
+  [[nodiscard]] virtual process_operation& start(command const& it) = 0;
+  [[nodiscard]] virtual bool test(process_operation& op) = 0;
+  virtual void wait(process_operation& op) = 0;
+  virtual void release(process_operation& op) noexcept = 0;
+
+  /// Collective. The ranks of one color, in the order of (key, rank).
+  [[nodiscard]] virtual std::shared_ptr<process_engine> split(int color, int key) = 0;
+  /// Collective. The same ranks, with calls of their own.
+  [[nodiscard]] virtual std::shared_ptr<process_engine> duplicate(std::chrono::milliseconds deadline) = 0;
+
+  /// Tells the other ranks that this one ends with an error, which ends their waits.
+  virtual void abandon(std::string const& sentence) noexcept = 0;
+
+  /// Memory that the other ranks reach without a copy; null where the engine has none, or none left.
+  [[nodiscard]] virtual void* allocate(std::size_t /*bytes*/) { return nullptr; }
+  virtual void deallocate(void* /*block*/, std::size_t /*bytes*/) noexcept {}
+};
+
+}  // namespace trireme::comm::detail

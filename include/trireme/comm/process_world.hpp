@@ -1,0 +1,133 @@
+#pragma once
+
+#include <chrono>
+#include <concepts>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "trireme/comm/collectives.hpp"
+#include "trireme/comm/detail/process_engine.hpp"
+
+namespace trireme::comm {
+
+/// A pending collective of ranks that are processes. It proceeds by itself; `test()` and `wait()` help.
+///
+/// Threads  the rank that started it.   Errors  comm_error as process_world; the destructor waits and swallows it.
+class process_request {
+ public:
+  process_request() = default;
+  process_request(std::shared_ptr<detail::process_engine> engine, detail::process_operation& op) noexcept
+      : engine_(std::move(engine)), op_(&op) {}
+  process_request(process_request&& other) noexcept
+      : engine_(std::move(other.engine_)), op_(std::exchange(other.op_, nullptr)) {}
+  process_request& operator=(process_request&& other) noexcept {
+    if (this != &other) {
+      finish();
+      engine_ = std::move(other.engine_);
+      op_ = std::exchange(other.op_, nullptr);
+    }
+    return *this;
+  }
+  ~process_request() { finish(); }
+
+  [[nodiscard]] bool test() {
+    if (op_ == nullptr) return true;
+    try {
+      if (!engine_->test(*op_)) return false;
+    } catch (...) {
+      release();
+      throw;
+    }
+    release();
+    return true;
+  }
+  void wait() {
+    if (op_ == nullptr) return;
+    try {
+      engine_->wait(*op_);
+    } catch (...) {
+      release();
+      throw;
+    }
+    release();
+  }
+
+ private:
+  void release() noexcept {
+    engine_->release(*std::exchange(op_, nullptr));
+    engine_.reset();
+  }
+  void finish() noexcept {
+    try {
+      wait();
+    } catch (...) {  // every later call throws it again
+    }
+  }
+
+  std::shared_ptr<detail::process_engine> engine_;
+  detail::process_operation* op_ = nullptr;
+};
+
+/// One rank that is a process, as Description made it: comm::mpi or comm::processes.
+///
+/// Ranks on one machine work in memory that all of them map; between machines messages travel, and sums are formed
+/// here, not by the message library. Buffers from `allocate` are reached by the others without a copy.
+///
+/// Bytes    counted as comm::bytes_sent says, whatever travels.
+/// Ranks    every rank calls the same collectives in the same order; what differs in kind, type, count, reduction or
+///          root is an error on every rank (level normal).
+/// Numerics in rank order; bfloat16 and float16 are summed in float and rounded once. The same bits as comm::threads.
+/// Threads  one caller a rank. A view must outlive its request.
+/// Errors   comm_error if a rank is late past the deadline, has died, or announces its failure; it names the rank and
+///          the operation. After an error every communicator of the launch only throws.
+template <class Description>
+class process_world : public collectives<process_world<Description>> {
+ public:
+  using request = process_request;
+  static constexpr std::string_view name = Description::name;
+  static constexpr bool progresses = true;  // a request travels while its rank computes
+
+  explicit process_world(std::shared_ptr<detail::process_engine> engine) noexcept : engine_(std::move(engine)) {}
+
+  [[nodiscard]] int rank() const noexcept { return engine_->rank(); }
+  [[nodiscard]] int size() const noexcept { return engine_->size(); }
+  [[nodiscard]] std::chrono::milliseconds deadline() const noexcept { return engine_->deadline(); }
+
+  template <class Space>
+  static constexpr bool supports(collective, dtype, reduction_kind) noexcept {
+    return std::same_as<Space, host> || std::same_as<Space, phantom>;
+  }
+  void run(command const& it) { engine_->run(it); }
+  [[nodiscard]] request start(command const& it) { return {engine_, engine_->start(it)}; }
+
+  /// The group of the ranks that pass the same color, in the order of (key, rank). color >= 0. Its traffic starts at 0.
+  [[nodiscard]] process_world split(int color, int key) {
+    detail::expect_color(process_world::who, color);
+    return process_world(engine_->split(color, key));
+  }
+  /// The same ranks again, whose calls are counted and ordered apart from this one's.
+  [[nodiscard]] process_world duplicate() { return duplicate(deadline()); }
+  [[nodiscard]] process_world duplicate(std::chrono::milliseconds deadline) {
+    return process_world(engine_->duplicate(deadline));
+  }
+
+  /// Uninitialised memory for messages: the other ranks of this machine reach it directly. Local; may outlive the world.
+  template <element T>
+  [[nodiscard]] tensor<T> allocate(shape extents) {
+    auto const bytes = static_cast<std::size_t>(extents.size()) * sizeof(T);
+    void* const block = bytes == 0 ? nullptr : engine_->allocate(bytes);
+    if (block == nullptr) return tensor<T>(extents);
+    std::shared_ptr<void> owner(block, [engine = engine_, bytes](void* it) { engine->deallocate(it, bytes); });
+    return tensor<T>(tensor_view<T>(static_cast<T*>(block), extents), std::move(owner));
+  }
+
+  /// Tells the other ranks that this one ends with an error, which ends their waits.
+  void abandon(std::string const& sentence) noexcept { engine_->abandon(sentence); }
+
+ private:
+  std::shared_ptr<detail::process_engine> engine_;
+};
+
+}  // namespace trireme::comm
