@@ -192,7 +192,7 @@ TEST_CASE("safetensors written in pieces reads back", "[formats][safetensors]") 
   auto const path = dir / "model.safetensors";
   std::vector<float> const a{1, 2, 3, 4, 5, 6};
   std::vector<std::int64_t> const b{-7};
-  trireme::formats::sha256 digest;
+  trireme::sha256 digest;
   {
     st::writer out(path, {{"a \"quoted\"", dtype::f32, {2, 3}}, {"b", dtype::i64, {}}, {"none", dtype::bf16, {0, 4}}},
                    {{"step", "12"}, {"text", "two\nlines"}}, {.digest = &digest});
@@ -207,7 +207,7 @@ TEST_CASE("safetensors written in pieces reads back", "[formats][safetensors]") 
     CHECK(out.file_bytes() == bytes_of(path).size());
   }
   CHECK(dir.entries() == 1);
-  CHECK(digest.hexadecimal() == trireme::formats::sha256{}.update(bytes_of(path)).hexadecimal());
+  CHECK(digest.hexadecimal() == trireme::sha256{}.update(bytes_of(path)).hexadecimal());
   st::reader const in(path);
   CHECK(in.entries().size() == 3);
   CHECK(*in.note("text") == "two\nlines");

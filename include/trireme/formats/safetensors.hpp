@@ -10,9 +10,9 @@
 #include <vector>
 
 #include "trireme/core/dtype.hpp"
+#include "trireme/core/sha256.hpp"
 #include "trireme/core/shape.hpp"
 #include "trireme/formats/file.hpp"
-#include "trireme/formats/sha256.hpp"
 
 namespace trireme::formats::safetensors {
 

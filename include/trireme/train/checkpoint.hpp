@@ -13,11 +13,11 @@
 
 #include "trireme/contract/communicator.hpp"
 #include "trireme/core/error.hpp"
+#include "trireme/core/sha256.hpp"
 #include "trireme/core/tensor.hpp"
 #include "trireme/formats/file.hpp"
 #include "trireme/formats/json.hpp"
 #include "trireme/formats/safetensors.hpp"
-#include "trireme/formats/sha256.hpp"
 #include "trireme/ops/types.hpp"
 #include "trireme/train/detail/checkpoint_files.hpp"
 #include "trireme/train/detail/together.hpp"

@@ -20,10 +20,10 @@
 
 #include "trireme/contract/communicator.hpp"
 #include "trireme/core/error.hpp"
+#include "trireme/core/sha256.hpp"
 #include "trireme/formats/file.hpp"
 #include "trireme/formats/json.hpp"
 #include "trireme/formats/safetensors.hpp"
-#include "trireme/formats/sha256.hpp"
 
 namespace trireme::checkpoint::detail {
 
@@ -88,7 +88,7 @@ inline void make_empty(std::string const& directory, std::string const& temporar
 }
 
 [[nodiscard]] inline std::string sha256_text(std::span<std::byte const> bytes) {
-  return formats::sha256().update(bytes).hexadecimal();
+  return sha256().update(bytes).hexadecimal();
 }
 
 /// What the manifest knows of a rank's file.

@@ -10,7 +10,7 @@
 #include <cpuid.h>
 #endif
 
-namespace trireme::formats::detail {
+namespace trireme::detail {
 
 using sha256_state = std::array<std::uint32_t, 8>;
 
@@ -162,4 +162,4 @@ inline void sha256_blocks(sha256_state& state, std::byte const* data, std::size_
   hardware ? sha256_blocks_hardware(state, data, count) : sha256_blocks_plain(state, data, count);
 }
 
-}  // namespace trireme::formats::detail
+}  // namespace trireme::detail

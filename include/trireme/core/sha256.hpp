@@ -9,9 +9,9 @@
 #include <string>
 #include <string_view>
 
-#include "trireme/formats/detail/sha256_blocks.hpp"
+#include "trireme/core/detail/sha256_blocks.hpp"
 
-namespace trireme::formats {
+namespace trireme {
 
 /// SHA-256 of bytes that arrive piece by piece.
 ///
@@ -77,4 +77,4 @@ class sha256 {
   std::uint64_t total_ = 0;
 };
 
-}  // namespace trireme::formats
+}  // namespace trireme

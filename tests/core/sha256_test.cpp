@@ -1,4 +1,4 @@
-#include "trireme/formats/sha256.hpp"
+#include "trireme/core/sha256.hpp"
 
 #include <string>
 #include <vector>
@@ -7,13 +7,13 @@
 
 namespace {
 
-using trireme::formats::sha256;
+using trireme::sha256;
 
 std::string digest_of(std::string_view text) { return sha256{}.update(text).hexadecimal(); }
 
 }  // namespace
 
-TEST_CASE("sha256 gives the known answers of FIPS 180-4", "[formats][sha256]") {
+TEST_CASE("sha256 gives the known answers of FIPS 180-4", "[core][sha256]") {
   CHECK(digest_of("") == "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855");
   CHECK(digest_of("abc") == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
   CHECK(digest_of("abcdbcdecdefdefgefghfghighijhijkijkljklmklmnlmnomnopnopq") ==
@@ -21,7 +21,7 @@ TEST_CASE("sha256 gives the known answers of FIPS 180-4", "[formats][sha256]") {
   CHECK(digest_of(std::string(1'000'000, 'a')) == "cdc76e5c9914fb9281a1c7e284d73e67f1809a48a497200e046d39ccc7112cd0");
 }
 
-TEST_CASE("sha256 does not depend on how the bytes are cut", "[formats][sha256]") {
+TEST_CASE("sha256 does not depend on how the bytes are cut", "[core][sha256]") {
   std::string text;
   for (int i = 0; i < 300; ++i) text += static_cast<char>(i * 7);
   auto const whole = digest_of(text);
@@ -32,7 +32,7 @@ TEST_CASE("sha256 does not depend on how the bytes are cut", "[formats][sha256]"
   }
 }
 
-TEST_CASE("sha256 may go on after a digest was taken", "[formats][sha256]") {
+TEST_CASE("sha256 may go on after a digest was taken", "[core][sha256]") {
   sha256 hash;
   hash.update("ab");
   CHECK(hash.hexadecimal() == digest_of("ab"));
@@ -40,16 +40,16 @@ TEST_CASE("sha256 may go on after a digest was taken", "[formats][sha256]") {
   CHECK(hash.hexadecimal() == digest_of("abc"));
 }
 
-TEST_CASE("sha256 in hardware equals sha256 in plain code", "[formats][sha256]") {
-  if (!trireme::formats::detail::sha256_has_hardware()) return;
+TEST_CASE("sha256 in hardware equals sha256 in plain code", "[core][sha256]") {
+  if (!trireme::detail::sha256_has_hardware()) return;
   std::vector<std::byte> bytes(64 * 40);
   std::uint32_t x = 1;
   for (auto& byte : bytes) byte = static_cast<std::byte>((x = x * 1664525U + 1013904223U) >> 24);
   for (std::size_t blocks = 0; blocks <= 40; ++blocks) {
-    auto plain = trireme::formats::detail::sha256_start;
+    auto plain = trireme::detail::sha256_start;
     auto hardware = plain;
-    trireme::formats::detail::sha256_blocks_plain(plain, bytes.data(), blocks);
-    trireme::formats::detail::sha256_blocks_hardware(hardware, bytes.data(), blocks);
+    trireme::detail::sha256_blocks_plain(plain, bytes.data(), blocks);
+    trireme::detail::sha256_blocks_hardware(hardware, bytes.data(), blocks);
     REQUIRE(plain == hardware);
   }
 }
