@@ -17,8 +17,17 @@ namespace trireme::comm {
 
 /// sum, max, min, and for floating-point elements mean.
 template <class Op, class T>
-concept reduction_for = arithmetic_element<T> && reduction_of<Op> != reduction_kind::none &&
-                        (!std::same_as<Op, reduction::mean> || !std::is_integral_v<T>);
+concept reduction_for = arithmetic_element<T> && reduction_of<Op>
+!= reduction_kind::none && (!std::same_as<Op, reduction::mean> || !std::is_integral_v<T>);
+
+namespace detail {
+template <class World, class T, class Space, class Op, collective Kind>
+concept can_reduce = reduction_for<Op, T> && World::template supports<Space>(Kind, dtype_of<T>, reduction_of<Op>);
+template <class World, class T, class Space, collective Kind>
+concept can_move = element<T> && World::template supports<Space>(Kind, dtype_of<T>, reduction_kind::none);
+template <class World, class From, class T, class Space, collective Kind>
+concept can_move_from = std::same_as<std::remove_const_t<From>, T> && can_move<World, T, Space, Kind>;
+}  // namespace detail
 
 /// The typed face of a communicator: every collective, blocking and `_async`, checked and turned into a command.
 ///
@@ -57,120 +66,118 @@ class collectives {
   [[nodiscard]] auto barrier_async() { return submit(command{}); }
 
   template <class T, class Space, class Op = reduction::sum>
-  requires(reduces<T, Space, Op, collective::all_reduce>)
+  requires detail::can_reduce<Derived, T, Space, Op, collective::all_reduce>
   void all_reduce(tensor_view<T, Space> values, Op = {}) {
     execute(reducing<T, Space, Op>(collective::all_reduce, values));
   }
   template <class T, class Space, class Op = reduction::sum>
-  requires(reduces<T, Space, Op, collective::all_reduce>)
+  requires detail::can_reduce<Derived, T, Space, Op, collective::all_reduce>
   [[nodiscard]] auto all_reduce_async(tensor_view<T, Space> values, Op = {}) {
     return submit(reducing<T, Space, Op>(collective::all_reduce, values));
   }
   template <class T, class Space, class Op = reduction::sum>
-  requires(reduces<T, Space, Op, collective::reduce_scatter>)
+  requires detail::can_reduce<Derived, T, Space, Op, collective::reduce_scatter>
   void reduce_scatter(tensor_view<T, Space> values, Op = {}) {
     execute(reducing<T, Space, Op>(collective::reduce_scatter, values));
   }
   template <class T, class Space, class Op = reduction::sum>
-  requires(reduces<T, Space, Op, collective::reduce_scatter>)
+  requires detail::can_reduce<Derived, T, Space, Op, collective::reduce_scatter>
   [[nodiscard]] auto reduce_scatter_async(tensor_view<T, Space> values, Op = {}) {
     return submit(reducing<T, Space, Op>(collective::reduce_scatter, values));
   }
   template <class T, class Space, class Op = reduction::sum>
-  requires(reduces<T, Space, Op, collective::reduce>)
+  requires detail::can_reduce<Derived, T, Space, Op, collective::reduce>
   void reduce(tensor_view<T, Space> values, int root, Op = {}) {
     execute(reducing<T, Space, Op>(collective::reduce, values, root));
   }
   template <class T, class Space, class Op = reduction::sum>
-  requires(reduces<T, Space, Op, collective::reduce>)
+  requires detail::can_reduce<Derived, T, Space, Op, collective::reduce>
   [[nodiscard]] auto reduce_async(tensor_view<T, Space> values, int root, Op = {}) {
     return submit(reducing<T, Space, Op>(collective::reduce, values, root));
   }
   template <class T, class Space>
-  requires(moves<T, Space, collective::all_gather>)
+  requires detail::can_move<Derived, T, Space, collective::all_gather>
   void all_gather(tensor_view<T, Space> values) {
     execute(moving<T, Space>(collective::all_gather, values, values, values.size()));
   }
   template <class T, class Space>
-  requires(moves<T, Space, collective::all_gather>)
+  requires detail::can_move<Derived, T, Space, collective::all_gather>
   [[nodiscard]] auto all_gather_async(tensor_view<T, Space> values) {
     return submit(moving<T, Space>(collective::all_gather, values, values, values.size()));
   }
   template <class T, class Space>
-  requires(moves<T, Space, collective::all_gather>)
+  requires detail::can_move<Derived, T, Space, collective::all_gather>
   void all_gather(tensor_view<T, Space> values, std::span<std::int64_t const> counts) {
     execute(ragged_all_gather<T, Space>(values, counts));
   }
   template <class T, class Space>
-  requires(moves<T, Space, collective::all_gather>)
+  requires detail::can_move<Derived, T, Space, collective::all_gather>
   [[nodiscard]] auto all_gather_async(tensor_view<T, Space> values, std::span<std::int64_t const> counts) {
     return submit(ragged_all_gather<T, Space>(values, counts));
   }
   template <class T, class Space>
-  requires(moves<T, Space, collective::broadcast>)
+  requires detail::can_move<Derived, T, Space, collective::broadcast>
   void broadcast(tensor_view<T, Space> values, int root) {
     execute(moving<T, Space>(collective::broadcast, values, values, values.size(), root));
   }
   template <class T, class Space>
-  requires(moves<T, Space, collective::broadcast>)
+  requires detail::can_move<Derived, T, Space, collective::broadcast>
   [[nodiscard]] auto broadcast_async(tensor_view<T, Space> values, int root) {
     return submit(moving<T, Space>(collective::broadcast, values, values, values.size(), root));
   }
   template <class From, class T, class Space>
-  requires(std::same_as<std::remove_const_t<From>, T> && moves<T, Space, collective::gather>)
+  requires detail::can_move_from<Derived, From, T, Space, collective::gather>
   void gather(tensor_view<From, Space> from, tensor_view<T, Space> to, int root) {
     execute(moving<T, Space>(collective::gather, from, to, from.size(), root));
   }
   template <class From, class T, class Space>
-  requires(std::same_as<std::remove_const_t<From>, T> && moves<T, Space, collective::gather>)
+  requires detail::can_move_from<Derived, From, T, Space, collective::gather>
   [[nodiscard]] auto gather_async(tensor_view<From, Space> from, tensor_view<T, Space> to, int root) {
     return submit(moving<T, Space>(collective::gather, from, to, from.size(), root));
   }
   template <class From, class T, class Space>
-  requires(std::same_as<std::remove_const_t<From>, T> && moves<T, Space, collective::scatter>)
+  requires detail::can_move_from<Derived, From, T, Space, collective::scatter>
   void scatter(tensor_view<From, Space> from, tensor_view<T, Space> to, int root) {
     execute(moving<T, Space>(collective::scatter, from, to, to.size(), root));
   }
   template <class From, class T, class Space>
-  requires(std::same_as<std::remove_const_t<From>, T> && moves<T, Space, collective::scatter>)
+  requires detail::can_move_from<Derived, From, T, Space, collective::scatter>
   [[nodiscard]] auto scatter_async(tensor_view<From, Space> from, tensor_view<T, Space> to, int root) {
     return submit(moving<T, Space>(collective::scatter, from, to, to.size(), root));
   }
   template <class From, class T, class Space>
-  requires(std::same_as<std::remove_const_t<From>, T> && moves<T, Space, collective::all_to_all>)
+  requires detail::can_move_from<Derived, From, T, Space, collective::all_to_all>
   void all_to_all(tensor_view<From, Space> from, tensor_view<T, Space> to) {
     execute(moving<T, Space>(collective::all_to_all, from, to, from.size()));
   }
   template <class From, class T, class Space>
-  requires(std::same_as<std::remove_const_t<From>, T> && moves<T, Space, collective::all_to_all>)
+  requires detail::can_move_from<Derived, From, T, Space, collective::all_to_all>
   [[nodiscard]] auto all_to_all_async(tensor_view<From, Space> from, tensor_view<T, Space> to) {
     return submit(moving<T, Space>(collective::all_to_all, from, to, from.size()));
   }
   template <class From, class T, class Space>
-  requires(std::same_as<std::remove_const_t<From>, T> && moves<T, Space, collective::all_to_all>)
+  requires detail::can_move_from<Derived, From, T, Space, collective::all_to_all>
   void all_to_all(tensor_view<From, Space> from, std::span<std::int64_t const> sent, tensor_view<T, Space> to,
                   std::span<std::int64_t const> received) {
     execute(ragged_all_to_all<T, Space>(from, sent, to, received));
   }
   template <class From, class T, class Space>
-  requires(std::same_as<std::remove_const_t<From>, T> && moves<T, Space, collective::all_to_all>)
-  [[nodiscard]] auto all_to_all_async(tensor_view<From, Space> from, std::span<std::int64_t const> sent, tensor_view<T, Space> to,
-                  std::span<std::int64_t const> received) {
+  requires detail::can_move_from<Derived, From, T, Space, collective::all_to_all>
+  [[nodiscard]] auto all_to_all_async(tensor_view<From, Space> from, std::span<std::int64_t const> sent,
+                                      tensor_view<T, Space> to, std::span<std::int64_t const> received) {
     return submit(ragged_all_to_all<T, Space>(from, sent, to, received));
   }
+  /// `transfers` is a list in one piece: a vector, array or span of transfer<Space>.
+  template <class Transfers, class Space = typename Transfers::value_type::space>
+  requires detail::can_move<Derived, std::byte, Space, collective::exchange>
+  void exchange(Transfers const& transfers) { execute(exchanging<Space>(transfers)); }
+  template <class Transfers, class Space = typename Transfers::value_type::space>
+  requires detail::can_move<Derived, std::byte, Space, collective::exchange>
+  [[nodiscard]] auto exchange_async(Transfers const& transfers) { return submit(exchanging<Space>(transfers)); }
   template <class Space>
-  requires(Derived::template supports<Space>(collective::exchange, dtype::u8, reduction_kind::none))
-  void exchange(std::span<transfer<Space> const> transfers) {
-    execute(exchanging<Space>(transfers));
-  }
-  template <class Space>
-  requires(Derived::template supports<Space>(collective::exchange, dtype::u8, reduction_kind::none))
-  [[nodiscard]] auto exchange_async(std::span<transfer<Space> const> transfers) {
-    return submit(exchanging<Space>(transfers));
-  }
-  template <class Space>
+  requires detail::can_move<Derived, std::byte, Space, collective::exchange>
   void exchange(std::initializer_list<transfer<Space>> transfers) {
-    exchange(std::span<transfer<Space> const>(transfers));
+    execute(exchanging<Space>(std::span<transfer<Space> const>(transfers.begin(), transfers.size())));
   }
 
  protected:
@@ -182,13 +189,6 @@ class collectives {
   static inline std::string const who{text("trireme::comm::", Derived::name)};
 
  private:
-  template <class T, class Space, class Op, collective Kind>
-  static constexpr bool reduces =
-      reduction_for<Op, T> && Derived::template supports<Space>(Kind, dtype_of<T>, reduction_of<Op>);
-  template <class T, class Space, collective Kind>
-  static constexpr bool moves =
-      element<T> && Derived::template supports<Space>(Kind, dtype_of<T>, reduction_kind::none);
-
   [[nodiscard]] Derived& self() noexcept { return static_cast<Derived&>(*this); }
   [[nodiscard]] Derived const& self() const noexcept { return static_cast<Derived const&>(*this); }
 

@@ -31,7 +31,7 @@ inline constexpr int collective_kinds = 13;
 
 [[nodiscard]] constexpr std::string_view name_of(collective kind) noexcept {
   constexpr std::string_view names[collective_kinds] = {
-      "barrier", "all_reduce", "reduce_scatter", "reduce", "all_gather", "gather",   "scatter",
+      "barrier",   "all_reduce", "reduce_scatter", "reduce", "all_gather", "gather",   "scatter",
       "broadcast", "all_to_all", "exchange",       "peers",  "split",      "duplicate"};
   return names[static_cast<std::size_t>(kind)];
 }
@@ -125,10 +125,10 @@ struct command {
   void const* from = nullptr;
   void* to = nullptr;
   std::size_t element_bytes = 1;
-  element_kernels const* elements = nullptr;   ///< null in barrier, split, duplicate
-  std::span<std::int64_t const> counts{};      ///< ragged all_gather: elements of each rank
-  std::span<part const> parts{};               ///< exchange; ragged all_to_all: to and from each rank, in rank order
-  std::uint64_t bytes = 0;                     ///< what it counts as sent
+  element_kernels const* elements = nullptr;  ///< null in barrier, split, duplicate
+  std::span<std::int64_t const> counts{};     ///< ragged all_gather: elements of each rank
+  std::span<part const> parts{};              ///< exchange; ragged all_to_all: to and from each rank, in rank order
+  std::uint64_t bytes = 0;                    ///< what it counts as sent
   std::uint32_t messages = 0;
 };
 

@@ -113,7 +113,8 @@ class process_world : public collectives<process_world<Description>> {
     return process_world(engine_->duplicate(deadline));
   }
 
-  /// Uninitialised memory for messages: the other ranks of this machine reach it directly. Local; may outlive the world.
+  /// Uninitialised memory for messages: the other ranks of this machine reach it directly. Local; may outlive the
+  /// world.
   template <element T>
   [[nodiscard]] tensor<T> allocate(shape extents) {
     auto const bytes = static_cast<std::size_t>(extents.size()) * sizeof(T);

@@ -1,12 +1,10 @@
 #pragma once
 
-#include <cstring>
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include "trireme/comm/detail/call.hpp"
-#include "trireme/comm/detail/shares.hpp"
+#include "trireme/comm/collectives.hpp"
 #include "trireme/contract/slot.hpp"
 
 namespace trireme::comm {
@@ -31,88 +29,68 @@ struct self_request {
 /// The rank of comm::self. May be made anywhere, without launch.
 ///
 /// Bytes   sends none; collectives are counted.
-/// Errors  config_error for a root other than 0, a negative color, or views of different sizes.
-class self_world {
+/// Errors  config_error for a root or peer other than 0, a negative color, views that do not fit each other, or an
+///         exchange whose sends and receives do not.
+class self_world : public collectives<self_world> {
  public:
-  using policy_category = slot::communicator;
   using request = self_request;
   static constexpr std::string_view name = "self";
 
   self_world() = default;
-  self_world(self_world&&) = default;
-  self_world& operator=(self_world&&) = default;
 
   [[nodiscard]] int rank() const noexcept { return 0; }
   [[nodiscard]] int size() const noexcept { return 1; }
-  [[nodiscard]] traffic_counters traffic() const noexcept { return traffic_; }
 
-  void barrier() noexcept { ++traffic_.collectives; }
-  [[nodiscard]] self_world split(int color, int /*key*/) {
-    detail::expect_color(who, color);
-    traffic_.collectives += 2;
+  template <class Space>
+  static constexpr bool supports(collective, dtype, reduction_kind) noexcept {
+    return requires { &detail::space_kernels<Space>::copy; };
+  }
+  void run(command const& it) const {
+    if (it.elements == nullptr) return;
+    if (it.what.kind == collective::exchange)
+      match(it);
+    else if (it.what.shape == 0)
+      it.elements->copy(it.to, it.from, static_cast<std::size_t>(it.what.count) * it.element_bytes);
+    else if (!it.parts.empty())
+      copy(it, it.parts[0], it.parts[1]);
+    if (it.elements->complete != nullptr) it.elements->complete();
+  }
+  [[nodiscard]] request start(command const& it) const {
+    run(it);
     return {};
   }
+
+  [[nodiscard]] self_world split(int color, int /*key*/) const {
+    detail::expect_color(who, color);
+    return {};
+  }
+  [[nodiscard]] self_world duplicate() const { return {}; }
+  [[nodiscard]] self_world duplicate(std::chrono::milliseconds) const { return {}; }
+  [[nodiscard]] std::chrono::milliseconds deadline() const noexcept { return std::chrono::seconds(60); }
   template <class T, class Space>
-  [[nodiscard]] std::vector<tensor_view<T, Space>> peers(tensor_view<T, Space> view) {
-    ++traffic_.collectives;
+  [[nodiscard]] std::vector<tensor_view<T, Space>> peers(tensor_view<T, Space> view) const {
     return {view};
   }
-
-  template <arithmetic_element T, class Space, detail::reduction_operation Op = reduction::sum>
-  void all_reduce(tensor_view<T, Space> /*values*/, Op = {}) noexcept {
-    ++traffic_.collectives;
-  }
-  template <arithmetic_element T, class Space, detail::reduction_operation Op = reduction::sum>
-  void reduce_scatter(tensor_view<T, Space> /*values*/, Op = {}) noexcept {
-    ++traffic_.collectives;
-  }
-  template <element T, class Space>
-  void all_gather(tensor_view<T, Space> /*values*/) noexcept {
-    ++traffic_.collectives;
-  }
-  template <class From, element T, class Space>
-  requires std::same_as<std::remove_const_t<From>, T>
-  void all_to_all(tensor_view<From, Space> from, tensor_view<T, Space> to) {
-    detail::expect_equal_sizes(who, from.size(), to.size());
-    detail::copy_elements<T, Space>(to.address(), from.address(), from.size());
-    ++traffic_.collectives;
-  }
-  template <element T, class Space>
-  void broadcast(tensor_view<T, Space> /*values*/, int root) {
-    detail::expect_root(who, root, 1);
-    ++traffic_.collectives;
-  }
-
-  template <arithmetic_element T, class Space, detail::reduction_operation Op = reduction::sum>
-  [[nodiscard]] request all_reduce_async(tensor_view<T, Space> values, Op how = {}) {
-    all_reduce(values, how);
-    return {};
-  }
-  template <arithmetic_element T, class Space, detail::reduction_operation Op = reduction::sum>
-  [[nodiscard]] request reduce_scatter_async(tensor_view<T, Space> values, Op how = {}) {
-    reduce_scatter(values, how);
-    return {};
-  }
-  template <element T, class Space>
-  [[nodiscard]] request all_gather_async(tensor_view<T, Space> values) {
-    all_gather(values);
-    return {};
-  }
-  template <class From, element T, class Space>
-  requires std::same_as<std::remove_const_t<From>, T>
-  [[nodiscard]] request all_to_all_async(tensor_view<From, Space> from, tensor_view<T, Space> to) {
-    all_to_all(from, to);
-    return {};
-  }
-  template <element T, class Space>
-  [[nodiscard]] request broadcast_async(tensor_view<T, Space> values, int root) {
-    broadcast(values, root);
-    return {};
+  template <element T>
+  [[nodiscard]] tensor<T> allocate(shape extents) const {
+    return tensor<T>(extents);
   }
 
  private:
-  static constexpr std::string_view who = "trireme::comm::self";
-  traffic_counters traffic_;
+  static void copy(command const& it, part const& from, part const& to) {
+    if (from.type != to.type || from.count != to.count)
+      throw config_error(detail::differing_transfers(who, 0, from, 0, to));
+    it.elements->copy(to.address, from.address, static_cast<std::size_t>(to.count) * size_of(to.type));
+  }
+  /// The k-th send goes to the k-th receive.
+  static void match(command const& it) {
+    std::vector<part const*> sends, receives;
+    for (auto const& each : it.parts) (each.sent ? sends : receives).push_back(&each);
+    if (sends.size() != receives.size())
+      throw config_error(text(who, "::exchange: a rank alone sends ", sends.size(), " messages to itself but receives ",
+                              receives.size(), "; name both ends in one exchange"));
+    for (std::size_t k = 0; k < sends.size(); ++k) copy(it, *sends[k], *receives[k]);
+  }
 };
 
 }  // namespace trireme::comm

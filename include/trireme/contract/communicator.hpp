@@ -84,8 +84,8 @@ concept has_communicator_name = requires {
 ///           duplicate(), collective, the same ranks with calls of their own; barrier(); traffic(); a static `name`.
 /// Not asked copying, default construction, thread safety: one caller a rank.
 template <class C>
-concept communicator =
-    has_rank<C> && has_size<C> && has_split<C> && has_duplicate<C> && has_barrier<C> && has_traffic<C> && has_communicator_name<C>;
+concept communicator = has_rank<C> && has_size<C> && has_split<C> && has_duplicate<C> && has_barrier<C> &&
+    has_traffic<C> && has_communicator_name<C>;
 
 /// Whether requests travel while their rank computes (a communicator says so with a static `progresses`); else they
 /// proceed when they are tested or waited for.
@@ -150,8 +150,8 @@ concept has_gather = requires(C& world, tensor_view<T const, Space> from, tensor
   { world.gather_async(from, to, root) } -> communication_request;
 };
 
-/// scatter(from, to, root): slice r of the root's `from` goes to rank r. Shapes: from (size() * n) at the root, anything
-/// elsewhere; to (n).
+/// scatter(from, to, root): slice r of the root's `from` goes to rank r. Shapes: from (size() * n) at the root,
+/// anything elsewhere; to (n).
 template <class C, class T, class Space = host>
 concept has_scatter = requires(C& world, tensor_view<T const, Space> from, tensor_view<T, Space> to, int root) {
   world.scatter(from, to, root);
@@ -167,7 +167,8 @@ concept has_all_to_all = requires(C& world, tensor_view<T const, Space> from, te
 };
 
 /// all_to_all(from, sent, to, received): the ragged form. sent[r] elements go to rank r and received[r] come from it,
-/// in rank order without gaps; sent[r] here is received[rank()] there. Shapes: from (sum of sent), to (sum of received).
+/// in rank order without gaps; sent[r] here is received[rank()] there. Shapes: from (sum of sent), to (sum of
+/// received).
 template <class C, class T, class Space = host>
 concept has_ragged_all_to_all = requires(C& world, tensor_view<T const, Space> from, tensor_view<T, Space> to,
                                          std::span<std::int64_t const> counts) {
@@ -180,6 +181,7 @@ concept has_ragged_all_to_all = requires(C& world, tensor_view<T const, Space> f
 /// The elements are named by address and type, so that one exchange may carry several types.
 template <class Space = host>
 struct transfer {
+  using space = Space;
   enum class direction : std::uint8_t { send, receive };
   direction way = direction::send;
   dtype type = dtype::u8;
@@ -198,8 +200,8 @@ template <class T, class Space>
 }
 
 /// exchange(transfers): a group of sends and receives that proceed together, in any order, so that they cannot block
-/// each other. Only the ranks that take part call it. The k-th send from a rank to another meets the k-th receive there,
-/// over all exchanges of a communicator; both must name one type and count.
+/// each other. Only the ranks that take part call it. The k-th send from a rank to another meets the k-th receive
+/// there, over all exchanges of a communicator; both must name one type and count.
 template <class C, class Space = host>
 concept has_exchange = requires(C& world, std::span<transfer<Space> const> transfers) {
   world.exchange(transfers);

@@ -16,6 +16,16 @@ namespace trireme::comm::detail {
               b, " called ", to_string(of_b), "; make every rank call the same collectives in the same order");
 }
 
+/// "8 elements of F32"
+[[nodiscard]] inline std::string describe(part const& it) {
+  return text(it.count, it.count == 1 ? " element of " : " elements of ", trireme::name_of(it.type));
+}
+[[nodiscard]] inline std::string differing_transfers(std::string_view who, int from, part const& sent, int to,
+                                                     part const& received) {
+  return text(who, ": a message differs between its ends: rank ", from, " sends ", describe(sent), " to rank ", to,
+              ", which expects ", describe(received), "; make both sides of an exchange name one type and count");
+}
+
 /// Throws config_error unless equal slices are equal and the root is a rank (level light).
 inline void expect_right(std::string_view who, call const& what, int size) {
   if (!asserts(assertion_level::light)) return;
@@ -25,8 +35,7 @@ inline void expect_right(std::string_view who, call const& what, int size) {
   if (sliced && what.count % size != 0)
     throw config_error(text(who, "::", name_of(what.kind), ": ", what.count, " elements do not divide into ", size,
                             " equal slices; pad the view to a multiple of the number of ranks"));
-  bool const rooted =
-      what.kind == broadcast || what.kind == reduce || what.kind == gather || what.kind == scatter;
+  bool const rooted = what.kind == broadcast || what.kind == reduce || what.kind == gather || what.kind == scatter;
   if (rooted && (what.root < 0 || what.root >= size))
     throw config_error(
         text(who, "::", name_of(what.kind), ": root ", what.root, " is not one of the ", size, " ranks"));
@@ -51,8 +60,8 @@ inline void expect_counts(std::string_view who, collective kind, std::span<std::
                           std::int64_t elements, int size) {
   if (!asserts(assertion_level::light)) return;
   if (counts.size() != static_cast<std::size_t>(size))
-    throw config_error(text(who, "::", name_of(kind), ": ", counts.size(), " counts for ", size,
-                            " ranks; give one count a rank"));
+    throw config_error(
+        text(who, "::", name_of(kind), ": ", counts.size(), " counts for ", size, " ranks; give one count a rank"));
   std::int64_t sum = 0;
   for (auto const each : counts) {
     if (each < 0) throw config_error(text(who, "::", name_of(kind), ": a count is ", each, "; counts begin at 0"));

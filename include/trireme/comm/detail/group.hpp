@@ -2,11 +2,13 @@
 
 #include <algorithm>
 #include <memory>
-#include <numeric>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "trireme/comm/detail/channel.hpp"
+#include "trireme/comm/detail/expectations.hpp"
 #include "trireme/comm/detail/mailbox.hpp"
 #include "trireme/comm/detail/team.hpp"
 
@@ -14,8 +16,12 @@ namespace trireme::comm::detail {
 
 /// The ranks of one communicator, all threads of one team.
 struct group {
-  group(std::shared_ptr<team> whole, std::vector<int> ranks)
-      : crew(std::move(whole)), members(std::move(ranks)), boxes(new mailbox[members.size()]) {}
+  group(std::shared_ptr<team> whole, std::vector<int> ranks, std::chrono::milliseconds longest)
+      : crew(std::move(whole)),
+        members(std::move(ranks)),
+        deadline(longest),
+        boxes(new mailbox[members.size()]),
+        channels(members.size() * members.size()) {}
 
   [[nodiscard]] int size() const noexcept { return static_cast<int>(members.size()); }
   [[nodiscard]] posting& at(int rank, std::uint64_t number) const noexcept {
@@ -26,10 +32,33 @@ struct group {
     for (std::size_t rank = 1; rank < members.size(); ++rank) low = std::min(low, boxes[rank].unfinished());
     return low;
   }
+  /// What goes from one rank to another in exchanges; made when first asked for.
+  [[nodiscard]] channel& between(int from, int to) {
+    auto& place = channels[static_cast<std::size_t>(from * size() + to)];
+    if (auto* known = place.load(std::memory_order_acquire)) return *known;
+    auto made = std::make_unique<channel>();
+    channel* none = nullptr;
+    if (place.compare_exchange_strong(none, made.get())) return *made.release();
+    return *none;
+  }
+  ~group() {
+    for (auto& each : channels) delete each.load();
+  }
+  group(group const&) = delete;
+  group& operator=(group const&) = delete;
 
   std::shared_ptr<team> const crew;
   std::vector<int> const members;  ///< their ranks in the team, by rank in the group
+  std::chrono::milliseconds const deadline;
   std::unique_ptr<mailbox[]> const boxes;
+  std::vector<std::atomic<channel*>> channels;
+};
+
+/// A part of an exchange, and its number in its channel.
+struct numbered_part {
+  part what;
+  std::uint64_t number = 0;
+  bool done = false;
 };
 
 /// One rank's part in one collective. It advances when its owner asks, never by itself:
@@ -44,12 +73,19 @@ struct operation {
   int cursor = 0;  ///< ranks below it have been seen at the present stage
   stage at = stage::arriving;
   std::uint32_t polls = 0;
-  void (*share)(operation const&) = nullptr;
-  void* own = nullptr;  ///< where this rank's results go
+  element_kernels const* elements = nullptr;
+  std::size_t element_bytes = 1;
+  void const* from_ = nullptr;
+  void* own = nullptr;                          ///< where this rank's results go
+  void (*collect)(operation const&) = nullptr;  ///< peers and split: instead of a share
+  std::span<std::int64_t const> counts;
+  std::vector<numbered_part> transfers;  ///< of an exchange
   clock::time_point since{};
 
   // Asynchronous operations only:
   std::shared_ptr<group> keep;
+  std::vector<std::int64_t> kept_counts;
+  std::vector<part> kept_parts;
   operation* previous = nullptr;
   operation* next = nullptr;
 
@@ -58,20 +94,46 @@ struct operation {
   [[nodiscard]] int world_rank(int of) const noexcept { return where->members[static_cast<std::size_t>(of)]; }
 
   /// What `of` passed in: its own memory, or the copy that travelled with the announcement.
-  template <class T>
-  [[nodiscard]] T const* from(int of) const noexcept {
+  [[nodiscard]] std::byte const* from(int of) const noexcept {
     auto const& theirs = where->at(of, number);
-    return static_cast<T const*>(what.by_value ? static_cast<void const*>(theirs.values) : theirs.memory.from);
+    return static_cast<std::byte const*>(what.by_value ? static_cast<void const*>(theirs.values) : theirs.memory.from);
   }
-  template <class T>
-  [[nodiscard]] T* to(int of) const noexcept {
-    return static_cast<T*>(where->at(of, number).memory.to);
+  [[nodiscard]] std::byte* to(int of) const noexcept {
+    return static_cast<std::byte*>(where->at(of, number).memory.to);
+  }
+  [[nodiscard]] part const* parts(int of) const noexcept { return where->at(of, number).memory.parts; }
+  [[nodiscard]] std::byte* result() const noexcept { return static_cast<std::byte*>(own); }
+
+  /// As new, but with the memory of its lists.
+  void reset() noexcept {
+    auto a = std::move(transfers);
+    auto b = std::move(kept_counts);
+    auto c = std::move(kept_parts);
+    a.clear();
+    *this = operation{};
+    transfers = std::move(a);
+    kept_counts = std::move(b);
+    kept_parts = std::move(c);
   }
 };
 
 /// "all_reduce(F32, 4 elements, sum) number 12"
 [[nodiscard]] inline std::string describe(operation const& op) {
+  if (op.what.kind == collective::exchange) return "exchange";
   return text(to_string(op.what), " number ", op.number);
+}
+
+/// Whether each rank sends what this one expects; if not, the team fails.
+[[nodiscard]] inline bool parts_agree(operation const& op) {
+  for (int rank = 0; rank < op.where->size(); ++rank) {
+    auto const& sent = op.parts(rank)[op.rank];
+    auto const& expected = op.parts(op.rank)[op.where->size() + rank];
+    if (sent.count == expected.count) continue;
+    op.crew().fail(op.world_rank(op.rank), differing_transfers("trireme::comm::threads", op.world_rank(rank), sent,
+                                                               op.world_rank(op.rank), expected));
+    return false;
+  }
+  return true;
 }
 
 /// Whether all ranks called the same; if not, the team fails.
@@ -86,11 +148,49 @@ struct operation {
                              : differing_calls("trireme::comm::threads", op.number, self, op.what, other, theirs));
     return false;
   }
-  return true;
+  return op.what.kind != collective::all_to_all || op.what.shape == 0 || parts_agree(op);
 }
+
+/// Copies what has come, unless a send and its receive differ; then the team fails.
+inline bool advance_exchange(operation& op) {
+  bool all = true;
+  for (auto& each : op.transfers) {
+    if (each.done) continue;
+    auto const peer = each.what.peer;
+    auto& way = each.what.sent ? op.where->between(op.rank, peer) : op.where->between(peer, op.rank);
+    if (each.what.sent) {
+      each.done = way.taken(each.number);
+    } else if (part send; way.find(each.number, send)) {
+      if (send.type != each.what.type || send.count != each.what.count) {
+        op.crew().fail(op.world_rank(op.rank), differing_transfers("trireme::comm::threads", op.world_rank(peer), send,
+                                                                   op.world_rank(op.rank), each.what));
+        return false;
+      }
+      auto& inside = op.mine().inside;
+      inside.store(true);
+      if (op.crew().failed()) {
+        inside.store(false);
+        return false;
+      }
+      op.elements->copy(each.what.address, send.address, static_cast<std::size_t>(send.count) * size_of(send.type));
+      if (op.elements->complete != nullptr) op.elements->complete();
+      inside.store(false);
+      way.take(each.number);
+      op.crew().ring();
+      each.done = true;
+    }
+    all = all && each.done;
+  }
+  if (all) op.at = operation::stage::finished;
+  return all;
+}
+
+/// This rank's share of the work, once all have arrived (shares.hpp).
+inline void share(operation const& op);
 
 /// Makes the progress that is possible now; true once the operation is finished.
 inline bool advance(operation& op) {
+  if (op.what.kind == collective::exchange) return advance_exchange(op);
   auto& where = *op.where;
   if (op.at == operation::stage::arriving) {
     for (; op.cursor < where.size(); ++op.cursor)
@@ -100,7 +200,7 @@ inline bool advance(operation& op) {
       return false;
     }
     if (op.what.by_value) {
-      op.share(op);
+      share(op);
       op.at = operation::stage::finished;
       where.boxes[static_cast<std::size_t>(op.rank)].finish(op.number);
       return true;
@@ -111,7 +211,7 @@ inline bool advance(operation& op) {
       inside.store(false);
       return false;
     }
-    op.share(op);
+    share(op);
     inside.store(false);
     op.at = operation::stage::sharing;
     op.cursor = 0;
@@ -130,13 +230,17 @@ inline bool advance(operation& op) {
 /// Ranks that keep `op` waiting, as "rank 1" or "ranks 1, 3"; only those whose body has returned if `left`.
 [[nodiscard]] inline std::string missing_ranks(operation const& op, bool left) {
   auto const wanted = op.at == operation::stage::arriving ? arrived_word(op.number) : done_word(op.number);
+  auto const waits_for = [&](int rank) {
+    if (op.what.kind != collective::exchange) return op.where->at(rank, op.number).word.load() < wanted;
+    return std::ranges::any_of(op.transfers, [&](auto const& each) { return !each.done && each.what.peer == rank; });
+  };
   std::string out;
   int count = 0;
   for (int rank = 0; rank < op.where->size(); ++rank) {
     auto const world_rank = op.world_rank(rank);
     // The flag first: a rank that has left has announced everything it ever will.
     if (left && !op.crew().ranks[static_cast<std::size_t>(world_rank)].left.load()) continue;
-    if (op.where->at(rank, op.number).word.load() >= wanted) continue;
+    if (!waits_for(rank)) continue;
     out += text(count++ == 0 ? "" : ", ", world_rank);
   }
   return count == 0 ? out : text(count == 1 ? "rank " : "ranks ", out);
@@ -150,13 +254,14 @@ inline void check_patience(operation const& op, clock::time_point since) {
     crew.fail(op.world_rank(op.rank),
               text("trireme::comm::threads: ", describe(op), " cannot finish, because the body of ", gone,
                    " has returned without calling it; make every rank call the same collectives"));
-  } else if (clock::now() - since > crew.deadline) {
+  } else if (clock::now() - since > op.where->deadline) {
     auto const missing = missing_ranks(op, false);
     if (missing.empty()) return;
-    crew.fail(op.world_rank(op.rank),
-              text("trireme::comm::threads: ", describe(op), " waited ", to_string(crew.deadline), " for ", missing,
-                   op.at == operation::stage::arriving ? ", which did not call it" : ", which did not finish its share",
-                   "; look at what is keeping it, or raise comm::threads{.deadline}"));
+    crew.fail(
+        op.world_rank(op.rank),
+        text("trireme::comm::threads: ", describe(op), " waited ", to_string(op.where->deadline), " for ", missing,
+             op.at == operation::stage::arriving ? ", which did not call it" : ", which did not finish its share",
+             "; look at what is keeping it, or raise comm::threads{.deadline}"));
   }
 }
 
@@ -191,7 +296,7 @@ inline void wait_for(operation& op) {
       if (round % 16 != 0) continue;
       yielding = clock::now() - since < crew.patience;
     } else {
-      auto const left = crew.deadline - (clock::now() - since);
+      auto const left = op.where->deadline - (clock::now() - since);
       auto const longest = std::chrono::milliseconds(20);
       crew.sleep(std::clamp<std::chrono::nanoseconds>(left, std::chrono::microseconds(100), longest), [&] {
         advance_pending(mine);

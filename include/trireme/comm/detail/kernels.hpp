@@ -40,8 +40,8 @@ template <class Space>
 inline constexpr element_kernels moving_kernels{&space_kernels<Space>::copy, nullptr, space_kernels<Space>::complete,
                                                 space_kernels<Space>::touchable};
 template <class T, class Space, class Op>
-inline constexpr element_kernels reducing_kernels{
-    &space_kernels<Space>::copy, &space_kernels<Space>::template combine<T, Op>, space_kernels<Space>::complete,
-    space_kernels<Space>::touchable};
+inline constexpr element_kernels reducing_kernels{&space_kernels<Space>::copy,
+                                                  &space_kernels<Space>::template combine<T, Op>,
+                                                  space_kernels<Space>::complete, space_kernels<Space>::touchable};
 
 }  // namespace trireme::comm::detail

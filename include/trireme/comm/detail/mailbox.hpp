@@ -6,16 +6,17 @@
 #include <memory>
 #include <vector>
 
-#include "trireme/comm/detail/call.hpp"
+#include "trireme/comm/command.hpp"
 
 namespace trireme::comm::detail {
 
 /// One rank's announcement of one collective: one cache line, written by that rank alone.
 struct alignas(64) posting {
-  static constexpr std::size_t value_bytes = 40;
+  static constexpr std::size_t value_bytes = 32;
   struct buffers {
     void const* from;
     void* to;
+    part const* parts;
   };
 
   /// number * 4 + (1: arrived, 2: this rank's share is done)

@@ -1,12 +1,10 @@
 #pragma once
 
-#include <concepts>
-#include <cstring>
 #include <span>
 #include <vector>
 
-#include "trireme/comm/detail/combine.hpp"
 #include "trireme/comm/detail/group.hpp"
+#include "trireme/comm/detail/kernels.hpp"
 #include "trireme/comm/traffic.hpp"
 
 namespace trireme::comm::detail {
@@ -14,78 +12,103 @@ namespace trireme::comm::detail {
 /// So that the addresses of all ranks fit on the stack.
 inline constexpr int most_ranks = 256;
 
-/// The elements are touched in host memory only: in phantom space a collective is its synchronisation.
-template <class Space>
-inline constexpr bool touches = std::same_as<Space, host>;
-
-/// Copies `count` elements, in the memory space of both.
-template <class T, class Space>
-void copy_elements(T* to, T const* from, std::int64_t count) {
-  if constexpr (touches<Space>) {
-    if (count > 0 && to != from) std::memmove(to, from, static_cast<std::size_t>(count) * sizeof(T));
-  }
+/// Combines elements [first, first + count) of what all ranks gave, into the memory of `into`, or everyone's if -1.
+inline void combine_slice(operation const& op, slice where, int into) {
+  if (where.count == 0) return;
+  void const* terms[most_ranks];
+  void* outputs[most_ranks];
+  auto const size = static_cast<std::size_t>(op.where->size());
+  auto const offset = static_cast<std::size_t>(where.first) * op.element_bytes;
+  for (std::size_t rank = 0; rank < size; ++rank) terms[rank] = op.from(static_cast<int>(rank)) + offset;
+  if (into == op.rank)
+    outputs[0] = op.result() + offset;
+  else if (into >= 0)
+    outputs[0] = op.to(into) + offset;
+  else
+    for (std::size_t rank = 0; rank < size; ++rank) outputs[rank] = op.to(static_cast<int>(rank)) + offset;
+  op.elements->combine({outputs, into < 0 ? size : 1}, {terms, size}, where.count, op.where->size());
 }
 
-/// Combines elements [first, first + count) of what all ranks gave, into this rank's memory or everyone's.
-template <class T, class Op, class Space>
-void combine_slice(operation const& op, slice part, bool into_all) {
-  if constexpr (touches<Space>) {
-    if (part.count == 0) return;
-    T const* terms[most_ranks];
-    T* outputs[most_ranks];
-    int const size = op.where->size();
-    for (int rank = 0; rank < size; ++rank) terms[rank] = op.from<T>(rank) + part.first;
-    outputs[0] = static_cast<T*>(op.own) + part.first;
-    for (int rank = 0; into_all && rank < size; ++rank) outputs[rank] = op.to<T>(rank) + part.first;
-    combine<Op, T>({outputs, static_cast<std::size_t>(into_all ? size : 1)}, {terms, static_cast<std::size_t>(size)},
-                   part.count);
-  }
-}
-
-/// One rank's share of each collective, called when all ranks have arrived.
-template <class T, class Space, class Op = reduction::sum>
-struct shares {
-  static void all_reduce(operation const& op) {
-    if (op.what.by_value)
-      combine_slice<T, Op, Space>(op, {0, op.what.count}, false);
-    else
-      combine_slice<T, Op, Space>(op, slice_of(op.what.count, sizeof(T), op.rank, op.where->size()), true);
-  }
-  static void reduce_scatter(operation const& op) {
-    auto const each = op.what.count / op.where->size();
-    combine_slice<T, Op, Space>(op, {op.rank * each, each}, false);
-  }
-  static void all_gather(operation const& op) {
-    auto const each = op.what.count / op.where->size();
-    for (int rank = 0; rank < op.where->size(); ++rank)
-      if (rank != op.rank)
-        copy_elements<T, Space>(static_cast<T*>(op.own) + rank * each, op.from<T>(rank) + rank * each, each);
-  }
-  static void all_to_all(operation const& op) {
-    auto const each = op.what.count / op.where->size();
-    for (int rank = 0; rank < op.where->size(); ++rank)
-      copy_elements<T, Space>(static_cast<T*>(op.own) + rank * each, op.from<T>(rank) + op.rank * each, each);
-  }
-  static void broadcast(operation const& op) {
-    auto const* const from = op.from<T>(op.what.root);
-    if (op.what.by_value) {
-      if (op.rank != op.what.root) copy_elements<T, Space>(static_cast<T*>(op.own), from, op.what.count);
-      return;
+/// One rank's share of each collective. Where the work is one rank's (reduce, broadcast), each does a slice of it.
+inline void share_of(operation const& op) {
+  int const size = op.where->size();
+  auto const bytes = [&](std::int64_t count) { return static_cast<std::size_t>(count) * op.element_bytes; };
+  auto const count = op.what.count;
+  auto const copy = op.elements == nullptr ? nullptr : op.elements->copy;
+  auto const mine = [&] { return slice_of(count, op.element_bytes, op.rank, size); };
+  auto const each = count / size;
+  switch (op.what.kind) {
+    case collective::all_reduce:
+      if (op.what.by_value)
+        combine_slice(op, {0, count}, op.rank);
+      else
+        combine_slice(op, mine(), -1);
+      break;
+    case collective::reduce_scatter:
+      combine_slice(op, {op.rank * each, each}, op.rank);
+      break;
+    case collective::reduce:
+      if (!op.what.by_value)
+        combine_slice(op, mine(), op.what.root);
+      else if (op.rank == op.what.root)
+        combine_slice(op, {0, count}, op.rank);
+      break;
+    case collective::all_gather: {
+      std::int64_t first = 0;
+      for (int rank = 0; rank < size; ++rank) {
+        auto const part = op.what.shape == 0 ? each : op.counts[static_cast<std::size_t>(rank)];
+        if (rank != op.rank) copy(op.result() + bytes(first), op.from(rank) + bytes(first), bytes(part));
+        first += part;
+      }
+      break;
     }
-    // Each rank copies a slice for everybody, so that no core is idle.
-    auto const part = slice_of(op.what.count, sizeof(T), op.rank, op.where->size());
-    for (int rank = 0; rank < op.where->size(); ++rank)
-      if (rank != op.what.root) copy_elements<T, Space>(op.to<T>(rank) + part.first, from + part.first, part.count);
+    case collective::gather:
+      if (!op.what.by_value)
+        copy(op.to(op.what.root) + op.rank * static_cast<std::ptrdiff_t>(bytes(count)), op.from_, bytes(count));
+      else if (op.rank == op.what.root)
+        for (int rank = 0; rank < size; ++rank) copy(op.result() + bytes(rank * count), op.from(rank), bytes(count));
+      break;
+    case collective::scatter:
+      copy(op.own, op.from(op.what.root) + bytes(op.rank * count), bytes(count));
+      break;
+    case collective::broadcast:
+      if (op.what.by_value) {
+        if (op.rank != op.what.root) copy(op.own, op.from(op.what.root), bytes(count));
+        break;
+      }
+      for (int rank = 0; rank < size; ++rank)
+        if (rank != op.what.root)
+          copy(op.to(rank) + bytes(mine().first), op.from(op.what.root) + bytes(mine().first), bytes(mine().count));
+      break;
+    case collective::all_to_all:
+      if (op.what.shape == 0)
+        for (int rank = 0; rank < size; ++rank)
+          copy(op.result() + bytes(rank * each), op.from(rank) + bytes(op.rank * each), bytes(each));
+      else
+        for (int rank = 0; rank < size; ++rank) {
+          auto const& to = op.parts(op.rank)[size + rank];
+          copy(to.address, op.parts(rank)[op.rank].address, bytes(to.count));
+        }
+      break;
+    default:
+      break;
   }
-};
-
-inline void share_nothing(operation const&) {}
+}
+inline void share(operation const& op) {
+  if (op.collect != nullptr) {
+    op.collect(op);
+  } else if (op.elements != nullptr) {
+    share_of(op);
+    if (op.elements->complete != nullptr) op.elements->complete();
+  }
+}
 
 /// Copies the X that every rank passed into a vector<X>.
 template <class X>
 void collect_share(operation const& op) {
   auto& all = *static_cast<std::vector<X>*>(op.own);
-  for (int rank = 0; rank < op.where->size(); ++rank) all[static_cast<std::size_t>(rank)] = *op.from<X>(rank);
+  for (int rank = 0; rank < op.where->size(); ++rank)
+    all[static_cast<std::size_t>(rank)] = *reinterpret_cast<X const*>(op.from(rank));
 }
 
 }  // namespace trireme::comm::detail

@@ -27,13 +27,11 @@ struct alignas(64) rank_state {
 /// The threads of one launch: their failure, and the bell that wakes sleepers.
 class team {
  public:
-  team(int ranks, std::chrono::milliseconds deadline, bool core_each)
-      : deadline(deadline),
-        spins(core_each ? 200 : 20),
+  team(int ranks, bool core_each)
+      : spins(core_each ? 200 : 20),
         patience(core_each ? std::chrono::microseconds(1000) : std::chrono::microseconds(200)),
         ranks(static_cast<std::size_t>(ranks)) {}
 
-  std::chrono::milliseconds const deadline;
   int const spins;                           ///< pauses before the first yield
   std::chrono::microseconds const patience;  ///< how long to yield before sleeping
   std::vector<rank_state> ranks;

@@ -73,10 +73,10 @@ void run_ranks(threads const& description, RankBody const& body) {
   auto const ranks = static_cast<std::size_t>(description.ranks);
   auto const cores = usable_cores();
   bool const core_each = ranks <= cores.size();
-  auto const crew = std::make_shared<team>(description.ranks, description.deadline, core_each);
+  auto const crew = std::make_shared<team>(description.ranks, core_each);
   std::vector<int> everyone(ranks);
   std::iota(everyone.begin(), everyone.end(), 0);
-  auto const members = std::make_shared<group>(crew, std::move(everyone));
+  auto const members = std::make_shared<group>(crew, std::move(everyone), description.deadline);
 
   std::vector<std::exception_ptr> failures(ranks + 1);
   auto const run = [&](int rank) noexcept {

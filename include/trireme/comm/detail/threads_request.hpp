@@ -14,7 +14,7 @@ namespace trireme::comm::detail {
   }
   auto& op = *mine.unused;
   mine.unused = op.next;
-  op = operation{};
+  op.reset();
   op.previous = mine.newest;
   (mine.newest == nullptr ? mine.pending : mine.newest->next) = &op;
   mine.newest = &op;
