@@ -14,6 +14,7 @@ class world_in : public Comm {
 
   explicit world_in(Comm&& base) noexcept : Comm(std::move(base)) {}
   [[nodiscard]] world_in split(int color, int key) { return world_in(Comm::split(color, key)); }
+  [[nodiscard]] world_in duplicate() { return world_in(Comm::duplicate()); }
 };
 
 /// The same ranks, computing in another memory space: parameters, gradients and activations of a trainer made with
@@ -23,7 +24,7 @@ class world_in : public Comm {
 /// @example auto dry = comm::in_space<phantom>(world);   // a whole training without touching a tensor
 template <class Space, communicator Comm>
 [[nodiscard]] world_in<Space, Comm> in_space(Comm& world) {
-  return world_in<Space, Comm>(world.split(0, world.rank()));
+  return world_in<Space, Comm>(world.duplicate());
 }
 
 }  // namespace trireme::comm

@@ -221,6 +221,15 @@ concept has_allocate = requires(C& world, shape extents) {
   { world.template allocate<T>(extents) } -> std::same_as<tensor<T, Space>>;
 };
 
+/// A tensor for the messages of `world`: in memory of the communicator's, where it has some.
+template <class T, class Space, class C>
+[[nodiscard]] tensor<T, Space> message_tensor(C& world, shape extents) {
+  if constexpr (has_allocate<C, T, Space>)
+    return world.template allocate<T>(extents);
+  else
+    return tensor<T, Space>(extents);
+}
+
 /// peers(view): collective; the views that all ranks passed, in rank order, each readable and writable from here.
 /// Only ranks of one address space have it. Whoever uses such a view puts barriers around it.
 template <class C, class T, class Space = host>

@@ -9,23 +9,23 @@ namespace trireme {
 
 // What a precision policy names, requirement by requirement.
 template <class P>
-concept has_param = requires {
+concept has_param_type = requires {
   typename P::param;
 };
 template <class P>
-concept has_compute = requires {
+concept has_compute_type = requires {
   typename P::compute;
 };
 template <class P>
-concept has_accumulate = requires {
+concept has_accumulate_type = requires {
   typename P::accumulate;
 };
 template <class P>
-concept has_reduce = requires {
+concept has_reduce_type = requires {
   typename P::reduce;
 };
 template <class P>
-concept has_master = requires {
+concept has_master_type = requires {
   typename P::master;
 };
 template <class P>
@@ -39,8 +39,8 @@ concept has_tolerance = requires {
 ///           kernels, and gradients), `reduce` (gradients on the wire), `master` (what the optimizer keeps), and a
 ///           static `tolerance`: how far a distributed run may be from a serial one, relative.
 template <class P>
-concept precision_policy =
-    has_param<P> && has_compute<P> && has_accumulate<P> && has_reduce<P> && has_master<P> && has_tolerance<P>;
+concept precision_policy = has_param_type<P> && has_compute_type<P> && has_accumulate_type<P> && has_reduce_type<P> &&
+    has_master_type<P> && has_tolerance<P>;
 
 /// Precision and memory space: all that ever reaches a layer's type.
 template <precision_policy Precision, class Space = host>

@@ -108,11 +108,11 @@ struct check_model {
 };
 template <class P>
 struct check_precision {
-  static_assert(has_param<P>, "trireme::trainer: precision policy lacks the type param");
-  static_assert(has_compute<P>, "trireme::trainer: precision policy lacks the type compute");
-  static_assert(has_accumulate<P>, "trireme::trainer: precision policy lacks the type accumulate");
-  static_assert(has_reduce<P>, "trireme::trainer: precision policy lacks the type reduce");
-  static_assert(has_master<P>, "trireme::trainer: precision policy lacks the type master");
+  static_assert(has_param_type<P>, "trireme::trainer: precision policy lacks the type param");
+  static_assert(has_compute_type<P>, "trireme::trainer: precision policy lacks the type compute");
+  static_assert(has_accumulate_type<P>, "trireme::trainer: precision policy lacks the type accumulate");
+  static_assert(has_reduce_type<P>, "trireme::trainer: precision policy lacks the type reduce");
+  static_assert(has_master_type<P>, "trireme::trainer: precision policy lacks the type master");
   static_assert(has_tolerance<P>, "trireme::trainer: precision policy lacks a static tolerance");
 };
 template <class S>

@@ -238,10 +238,10 @@ class parameter_store {
     for (int b = 0; b < static_cast<int>(layout_.buckets().size()); ++b) {
       auto const& bucket = layout_.buckets()[static_cast<std::size_t>(b)];
       auto state = std::make_unique<bucket_state>();
-      state->gradient = tensor<gradient_element, space>(shape{bucket.elements});
+      state->gradient = message_tensor<gradient_element, space>(world_, shape{bucket.elements});
       kernels::fill(state->gradient.view(), 0.0);
       if (foreign_.empty() || sharded) {
-        state->value = tensor<param_element, space>(shape{bucket.elements});
+        state->value = message_tensor<param_element, space>(world_, shape{bucket.elements});
         kernels::fill(state->value.view(), 0.0);
       }
       if constexpr (keeps_master) {
@@ -249,8 +249,7 @@ class parameter_store {
         kernels::fill(state->master.view(), 0.0);
       }
       for (int const e : bucket.entries) state->uses += static_cast<int>(layout_.at(e).uses.size());
-      state->transport =
-          std::make_unique<bucket_transport>(compressor, state->gradient.view(), world_.size(), world_.rank());
+      state->transport = std::make_unique<bucket_transport>(compressor, state->gradient.view(), world_);
       if constexpr (can_be_direct) {
         if (direct()) {
           state->peer_gradients = world_.peers(state->gradient.view());

@@ -50,19 +50,19 @@ class transport {
   using request = decltype(std::declval<Comm&>().all_gather_async(tensor_view<std::uint8_t, space>{}));
 
  public:
-  transport(Compressor const& compressor, tensor_view<gradient, space> bucket, int ranks, int rank)
+  transport(Compressor const& compressor, tensor_view<gradient, space> bucket, Comm& world)
       : bucket_(bucket),
-        slice_(bucket.size() / ranks),
-        ranks_(ranks),
-        rank_(rank),
+        slice_(bucket.size() / world.size()),
+        ranks_(world.size()),
+        rank_(world.rank()),
         compressor_(compressor, bucket.size()) {
     if constexpr (identity) return;
     if constexpr (summable) {
-      if constexpr (!identity) sent_ = tensor<payload_element, space>(shape{bucket.size()});
+      if constexpr (!identity) sent_ = message_tensor<payload_element, space>(world, shape{bucket.size()});
     } else {
       auto const bytes = compressor_.payload_bytes(slice_);
-      sent_ = tensor<payload_element, space>(shape{ranks * bytes});
-      received_ = tensor<payload_element, space>(shape{ranks * bytes * (sharded ? 1 : ranks)});
+      sent_ = message_tensor<payload_element, space>(world, shape{ranks_ * bytes});
+      received_ = message_tensor<payload_element, space>(world, shape{ranks_ * bytes * (sharded ? 1 : ranks_)});
     }
   }
 
