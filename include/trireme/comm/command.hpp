@@ -130,6 +130,7 @@ struct command {
   std::span<part const> parts{};              ///< exchange; ragged all_to_all: to and from each rank, in rank order
   std::uint64_t bytes = 0;                    ///< what it counts as sent
   std::uint32_t messages = 0;
+  int divisor = 0;  ///< what a mean divides by; 0: the number of ranks. Others than that only within compositions.
 };
 
 /// "60s", "1500ms": a duration as the source that makes it.

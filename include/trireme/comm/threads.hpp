@@ -118,6 +118,15 @@ class threads_world : public collectives<threads_world> {
     return regroup(collective::duplicate, 0, 0, deadline);
   }
 
+  /// Tells the other ranks that this one ends with an error, which ends their waits.
+  void abandon(std::string const& sentence) noexcept {
+    try {
+      auto const launched_as = group_->members[static_cast<std::size_t>(rank_)];
+      group_->crew->fail(launched_as, text(who, ": rank ", launched_as, " ended with an error: ", sentence));
+    } catch (...) {  // without memory for a sentence their deadlines end the waits
+    }
+  }
+
  private:
   [[nodiscard]] threads_world regroup(collective kind, int color, int key, std::chrono::milliseconds deadline) {
     struct wish {
@@ -153,9 +162,11 @@ class threads_world : public collectives<threads_world> {
     op.rank = rank_;
     op.elements = it.elements;
     op.element_bytes = it.element_bytes;
+    op.divisor = it.divisor;
     op.from_ = it.from;
     op.own = it.to;
     if (group_->crew->failed()) detail::throw_failure(op);
+    if (it.elements != nullptr && it.elements->complete != nullptr) it.elements->complete();  // others read it now
   }
   void post(detail::operation& op, command const& it, part const* parts) {
     prepare(op, it);

@@ -75,6 +75,7 @@ struct operation {
   std::uint32_t polls = 0;
   element_kernels const* elements = nullptr;
   std::size_t element_bytes = 1;
+  int divisor = 0;
   void const* from_ = nullptr;
   void* own = nullptr;                          ///< where this rank's results go
   void (*collect)(operation const&) = nullptr;  ///< peers and split: instead of a share
@@ -151,6 +152,26 @@ struct operation {
   return op.what.kind != collective::all_to_all || op.what.shape == 0 || parts_agree(op);
 }
 
+/// Runs `work`, which touches the memory of others. False if the team has failed, since somebody may be taking its
+/// memory back then; and if the work throws, as that of a device may, which fails the team.
+template <class Work>
+bool work_inside(operation const& op, Work&& work) {
+  auto& inside = op.mine().inside;
+  inside.store(true);
+  bool done = false;
+  if (!op.crew().failed()) {
+    try {
+      work();
+      done = true;
+    } catch (std::exception const& problem) {
+      op.crew().fail(op.world_rank(op.rank), text("trireme::comm::threads: rank ", op.world_rank(op.rank),
+                                                  " could not do its share of ", describe(op), ": ", problem.what()));
+    }
+  }
+  inside.store(false);
+  return done;
+}
+
 /// Copies what has come, unless a send and its receive differ; then the team fails.
 inline bool advance_exchange(operation& op) {
   bool all = true;
@@ -166,15 +187,11 @@ inline bool advance_exchange(operation& op) {
                                                                    op.world_rank(op.rank), each.what));
         return false;
       }
-      auto& inside = op.mine().inside;
-      inside.store(true);
-      if (op.crew().failed()) {
-        inside.store(false);
-        return false;
-      }
-      op.elements->copy(each.what.address, send.address, static_cast<std::size_t>(send.count) * size_of(send.type));
-      if (op.elements->complete != nullptr) op.elements->complete();
-      inside.store(false);
+      auto const copied = work_inside(op, [&] {
+        op.elements->copy(each.what.address, send.address, static_cast<std::size_t>(send.count) * size_of(send.type));
+        if (op.elements->complete != nullptr) op.elements->complete();
+      });
+      if (!copied) return false;
       way.take(each.number);
       op.crew().ring();
       each.done = true;
@@ -205,14 +222,7 @@ inline bool advance(operation& op) {
       where.boxes[static_cast<std::size_t>(op.rank)].finish(op.number);
       return true;
     }
-    auto& inside = op.mine().inside;
-    inside.store(true);
-    if (op.crew().failed()) {  // somebody may be taking its memory back
-      inside.store(false);
-      return false;
-    }
-    share(op);
-    inside.store(false);
+    if (!work_inside(op, [&] { share(op); })) return false;
     op.at = operation::stage::sharing;
     op.cursor = 0;
     where.at(op.rank, op.number).word.store(done_word(op.number));

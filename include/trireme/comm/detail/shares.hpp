@@ -26,7 +26,8 @@ inline void combine_slice(operation const& op, slice where, int into) {
     outputs[0] = op.to(into) + offset;
   else
     for (std::size_t rank = 0; rank < size; ++rank) outputs[rank] = op.to(static_cast<int>(rank)) + offset;
-  op.elements->combine({outputs, into < 0 ? size : 1}, {terms, size}, where.count, op.where->size());
+  op.elements->combine({outputs, into < 0 ? size : 1}, {terms, size}, where.count,
+                       op.divisor != 0 ? op.divisor : op.where->size());
 }
 
 /// One rank's share of each collective. Where the work is one rank's (reduce, broadcast), each does a slice of it.
