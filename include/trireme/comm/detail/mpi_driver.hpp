@@ -1,5 +1,7 @@
 #pragma once
 
+#include <algorithm>
+#include <atomic>
 #include <condition_variable>
 #include <memory>
 #include <mutex>
@@ -9,10 +11,11 @@
 #include <vector>
 
 #include "trireme/comm/detail/mpi_operation.hpp"
+#include "trireme/comm/detail/waiting.hpp"
 
 namespace trireme::comm::detail {
 
-/// Carries out the collectives of this process. Only who holds its lock calls MPI, which is what MPI_THREAD_SERIALIZED
+/// Carries out the commands of this process. Only who holds its lock calls MPI, which is what MPI_THREAD_SERIALIZED
 /// asks for: a rank that waits drives all of them itself (no hand-over between threads), and otherwise, while some are
 /// in flight, one thread does. With none in flight that thread sleeps and makes no MPI calls.
 class mpi_driver {
@@ -45,167 +48,207 @@ class mpi_driver {
     return use();
   }
 
-  /// Begins a collective that `prepare(operation)` describes. With a helper it proceeds while the caller computes.
-  template <class Prepare>
-  mpi_operation& begin(bool helped, Prepare&& prepare) {
+  /// A group that failures are announced to and heard from.
+  void add(mpi_group& group) {
+    std::lock_guard const lock(mutex_);
+    groups_.push_back(&group);
+  }
+  void remove(mpi_group& group) noexcept {
+    std::lock_guard const lock(mutex_);
+    std::erase(groups_, &group);
+    // Freeing waits for the others, who may not come after a failure.
+    if (!failed_ && !mpi_session::is_over()) MPI_Comm_free(&group.handle);
+  }
+
+  void run(mpi_group& group, command const& it) {
     std::unique_lock lock(mutex_);
-    if (unused_.empty()) {
-      owned_.push_back(std::make_unique<mpi_operation>());
-      unused_.push_back(owned_.back().get());
-      active_.reserve(owned_.size());
-      unused_.reserve(owned_.size());
-    }
-    auto& op = *unused_.back();
-    prepare(op);
-    if (failed_) throw_failure(op);
-    unused_.pop_back();
-    op.number = op.where->next++;
-    op.finished.store(false, std::memory_order_relaxed);
-    active_.push_back(&op);
-    try {
-      op.begin();
-      op.advance();
-    } catch (error const& problem) {
-      fail(op.where.get(), problem.what());
-      throw;
-    }
-    if (helped) {
-      if (!helper_.joinable()) helper_ = std::thread([this] { help(); });
-      lock.unlock();
-      changed_.notify_one();
-    }
+    auto& op = begin(group, it);
+    drive(op, lock);
+    reuse(op);
+  }
+
+  /// It proceeds while the caller computes.
+  mpi_operation& start(mpi_group& group, command const& it) {
+    std::unique_lock lock(mutex_);
+    auto& op = begin(group, it);
+    if (op.finished.load(std::memory_order_relaxed)) return op;
+    if (!helper_.joinable()) helper_ = std::thread([this] { help(); });
+    wake_helper(lock);
     return op;
   }
 
-  /// Gives a collective back that has finished, or that has failed.
-  void release(mpi_operation& op) {
-    std::shared_ptr<mpi_group> last;  // ends after the lock: freeing a communicator takes it
+  /// Gives an operation back that has finished, or that has failed.
+  void release(mpi_operation& op) noexcept {
     std::lock_guard const lock(mutex_);
-    std::erase(active_, &op);
-    if (failed_) return;  // MPI may still know its buffers
-    last = std::move(op.where);
-    unused_.push_back(&op);
+    reuse(op);
   }
 
   [[nodiscard]] bool test(mpi_operation& op) {
     if (op.finished.load(std::memory_order_acquire)) return true;
     std::unique_lock const lock(mutex_, std::try_to_lock);
     if (!lock.owns_lock()) return false;
-    if (!failed_) poll();
+    if (!failed_) advance_all();
     if (op.finished.load(std::memory_order_acquire)) return true;
+    if (!failed_) listen();
     if (failed_) throw_failure(op);
     return false;
   }
 
   void wait(mpi_operation& op) {
     if (op.finished.load(std::memory_order_acquire)) return;
-    struct presence {
-      mpi_driver& driver;
-      explicit presence(mpi_driver& it) : driver(it) { ++driver.waiting_; }
-      ~presence() {
-        if (--driver.waiting_ == 0) driver.changed_.notify_one();
-      }
-    } const here(*this);
-    clock::time_point since{};
-    for (std::uint32_t round = 1;; ++round) {
-      {
-        std::lock_guard const lock(mutex_);
-        if (!op.finished.load(std::memory_order_relaxed) && !failed_) {
-          poll();
-          if (round % 64 == 0) listen(*op.where);
-          if (round % 64 == 0 && !failed_ && !op.finished.load(std::memory_order_relaxed)) {
-            auto const now = clock::now();
-            if (since == clock::time_point{}) since = now;
-            if (now - since > op.where->deadline)
-              fail(op.where.get(), text("trireme::comm::mpi: ", to_string(op.what), " number ", op.number, " waited ",
-                                        detail::to_string(op.where->deadline), " for ", op.missing(),
-                                        "; look at what is keeping it, or raise comm::mpi{.deadline}"));
-          }
-        }
-        if (op.finished.load(std::memory_order_relaxed)) return;
-        if (failed_) throw_failure(op);
-      }
-      // Long waits must leave the core to the ranks that are still computing.
-      if (round < 200)
-        pause_core();
-      else if (round < 20000)
-        std::this_thread::yield();
-      else
-        std::this_thread::sleep_for(std::chrono::microseconds(50));
-    }
+    std::unique_lock lock(mutex_);
+    drive(op, lock);
   }
 
-  /// Tells every other rank of `where` that this one cannot go on, and stops.
-  void announce_failure(mpi_group const& where, std::string const& sentence) {
+  /// Tells every other rank that this one cannot go on, and stops.
+  void announce_failure(std::string const& sentence) {
     std::lock_guard const lock(mutex_);
-    fail(&where, sentence);
-  }
-  [[nodiscard]] bool failed() {
-    std::lock_guard const lock(mutex_);
-    return failed_;
+    fail(sentence, true);
   }
 
  private:
   static constexpr std::size_t notice_bytes = 1024;
   mpi_driver() = default;
 
-  bool poll() {
-    bool moved = false;
-    for (auto* op : active_) {
-      if (failed_) break;
-      if (op->finished.load(std::memory_order_relaxed)) continue;
-      try {
-        moved = op->advance() || moved;
-      } catch (error const& problem) {
-        fail(op->where.get(), problem.what());
-      }
+  mpi_operation& begin(mpi_group& group, command const& it) {
+    if (unused_.empty()) {
+      owned_.push_back(std::make_unique<mpi_operation>());
+      unused_.push_back(owned_.back().get());
+      active_.reserve(owned_.size());
+      unused_.reserve(owned_.size());
     }
-    return moved;
+    if (failed_) throw_failure(group.rank, it.what.kind);
+    auto& op = *unused_.back();
+    unused_.pop_back();
+    active_.push_back(&op);
+    try {
+      op.begin(group, it);
+      op.advance();
+    } catch (error const& problem) {
+      fail(problem.what(), true);
+      throw_failure(group.rank, it.what.kind);
+    }
+    return op;
+  }
+  void reuse(mpi_operation& op) noexcept {
+    std::erase(active_, &op);
+    if (failed_) return;  // MPI may still know its buffers
+    unused_.push_back(&op);
+  }
+
+  /// Makes the calls of MPI that finish `op`.
+  void drive(mpi_operation& op, std::unique_lock<std::mutex>& lock) {
+    struct presence {
+      mpi_driver& driver;
+      std::unique_lock<std::mutex>& lock;
+      ~presence() {
+        --driver.drivers_;
+        driver.wake_helper(lock);
+      }
+    } const here(*this, lock);
+    ++drivers_;
+    clock::time_point began{};
+    for (std::uint32_t round = 1;; ++round) {
+      if (op.finished.load(std::memory_order_relaxed)) return;
+      if (failed_) throw_failure(op);
+      if (active_.size() == 1)
+        advance(op);
+      else
+        advance_all();
+      if (round % 32 != 0 || op.finished.load(std::memory_order_relaxed)) continue;
+      listen();
+      auto const now = clock::now();
+      if (began == clock::time_point{}) began = now;
+      if (now - began > op.where->deadline) give_up(op);
+      // Long waits must leave the core to those who still compute.
+      lock.unlock();
+      if (now - began < std::chrono::milliseconds(5))
+        std::this_thread::yield();
+      else
+        std::this_thread::sleep_for(std::chrono::microseconds(50));
+      lock.lock();
+    }
+  }
+  void give_up(mpi_operation& op) {
+    if (failed_) return;
+    fail(text(mpi_name, ": ", to_string(op.route.what), " number ", op.route.number, " waited ",
+              to_string(op.where->deadline), " for ", op.missing(),
+              "; look at what is keeping it, or raise comm::mpi{.deadline}"),
+         true);
+  }
+
+  void advance(mpi_operation& op) {
+    try {
+      op.advance();
+    } catch (error const& problem) {
+      fail(problem.what(), true);
+    }
+  }
+  void advance_all() {
+    for (std::size_t i = 0; i < active_.size() && !failed_; ++i)
+      if (!active_[i]->finished.load(std::memory_order_relaxed)) advance(*active_[i]);
+  }
+  [[nodiscard]] std::size_t unfinished() const noexcept {
+    return static_cast<std::size_t>(
+        std::ranges::count_if(active_, [](auto const* op) { return !op->finished.load(std::memory_order_relaxed); }));
   }
 
   /// Hears whether another rank has announced a failure.
-  void listen(mpi_group const& where) {
-    int flag = 0;
-    MPI_Status status;
-    if (MPI_Iprobe(MPI_ANY_SOURCE, 0, where.handle, &flag, &status) != MPI_SUCCESS || flag == 0) return;
-    char notice[notice_bytes + 1] = {};
-    MPI_Recv(notice, static_cast<int>(notice_bytes), MPI_CHAR, status.MPI_SOURCE, 0, where.handle, MPI_STATUS_IGNORE);
-    fail(nullptr, notice);
+  void listen() {
+    for (auto const* group : groups_) {
+      int flag = 0;
+      MPI_Status status;
+      if (MPI_Iprobe(MPI_ANY_SOURCE, 0, group->handle, &flag, &status) != MPI_SUCCESS || flag == 0) continue;
+      char notice[notice_bytes + 1] = {};
+      MPI_Recv(notice, static_cast<int>(notice_bytes), MPI_CHAR, status.MPI_SOURCE, 0, group->handle,
+               MPI_STATUS_IGNORE);
+      fail(notice, false);
+      return;
+    }
   }
-
-  void fail(mpi_group const* tell, std::string sentence) {
+  void fail(std::string sentence, bool tell) {
     if (failed_) return;
     failed_ = true;
     message_ = std::move(sentence);
     mpi_session::instance().abandon();
-    if (tell == nullptr || tell->handle == MPI_COMM_NULL) return;
+    for (auto* op : active_) op->cancel();
+    if (!tell || mpi_session::is_over()) return;
     notice_ = message_.substr(0, notice_bytes);
-    for (int peer = 0; peer < tell->size; ++peer) {
-      if (peer == tell->rank) continue;
-      MPI_Request request = MPI_REQUEST_NULL;
-      int flag = 0;
-      MPI_Isend(notice_.data(), static_cast<int>(notice_.size()), MPI_CHAR, peer, 0, tell->handle, &request);
-      if (request != MPI_REQUEST_NULL) MPI_Test(&request, &flag, MPI_STATUS_IGNORE);
-    }
+    for (auto const* group : groups_)
+      for (int peer = 0; peer < group->size; ++peer) {
+        if (peer == group->rank) continue;
+        MPI_Request request = MPI_REQUEST_NULL;
+        int flag = 0;
+        MPI_Isend(notice_.data(), static_cast<int>(notice_.size()), MPI_CHAR, peer, 0, group->handle, &request);
+        if (request != MPI_REQUEST_NULL) MPI_Test(&request, &flag, MPI_STATUS_IGNORE);
+      }
   }
-  [[noreturn]] void throw_failure(mpi_operation const& op) const {
-    throw comm_error(message_, {op.where->rank, std::string(name_of(op.what.kind))});
+  [[noreturn]] void throw_failure(mpi_operation const& op) const { throw_failure(op.where->rank, op.route.what.kind); }
+  [[noreturn]] void throw_failure(int rank, collective kind) const {
+    throw comm_error(message_, {rank, std::string(name_of(kind))});
   }
 
+  /// If it sleeps although there is something to do and nobody else does it.
+  void wake_helper(std::unique_lock<std::mutex>& lock) {
+    if (!helper_sleeps_ || drivers_ > 0 || failed_ || unfinished() == 0) return;
+    helper_sleeps_ = false;
+    lock.unlock();
+    changed_.notify_one();
+    lock.lock();
+  }
   void help() {
     std::unique_lock lock(mutex_);
     int idle = 0;
     while (!over_) {
-      auto const unfinished = [this] {
-        return !failed_ &&
-               std::ranges::any_of(active_, [](auto* op) { return !op->finished.load(std::memory_order_relaxed); });
-      };
-      if (waiting_.load() > 0 || !unfinished()) {
-        changed_.wait(lock, [&] { return over_ || (waiting_.load() == 0 && unfinished()); });
+      if (drivers_ > 0 || failed_ || unfinished() == 0) {
+        helper_sleeps_ = true;
+        changed_.wait(lock, [&] { return over_ || !helper_sleeps_; });
         idle = 0;
         continue;
       }
-      idle = poll() ? 0 : idle + 1;
+      auto const before = unfinished();
+      advance_all();
+      idle = unfinished() < before ? 0 : idle + 1;
       lock.unlock();
       if (idle < 50)
         std::this_thread::yield();
@@ -217,11 +260,13 @@ class mpi_driver {
 
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::atomic<int> waiting_{0};
-  std::vector<mpi_operation*> active_, unused_;
-  std::vector<std::unique_ptr<mpi_operation>> owned_;
+  int drivers_ = 0;
+  bool helper_sleeps_ = false;
   bool failed_ = false;
   bool over_ = false;
+  std::vector<mpi_operation*> active_, unused_;
+  std::vector<std::unique_ptr<mpi_operation>> owned_;
+  std::vector<mpi_group*> groups_;
   std::string message_, notice_;
   std::thread helper_;
 };

@@ -6,119 +6,87 @@
 #include <atomic>
 #include <cstddef>
 #include <cstring>
-#include <memory>
+#include <span>
 #include <string>
-#include <utility>
 #include <vector>
 
-#include "trireme/comm/detail/call.hpp"
-#include "trireme/comm/detail/combine.hpp"
-#include "trireme/comm/detail/mpi_session.hpp"
-#include "trireme/comm/detail/waiting.hpp"
-#include "trireme/comm/traffic.hpp"
+#include "trireme/comm/detail/expectations.hpp"
+#include "trireme/comm/detail/mpi_messages.hpp"
+#include "trireme/comm/detail/mpi_reduction.hpp"
+#include "trireme/comm/detail/process_engine.hpp"
 
 namespace trireme::comm::detail {
 
-/// A duplicate of an MPI communicator; nobody else's messages travel in it.
-///
-/// Tags: 0 announces a failure. Collective number k uses 1 + 3 * (k mod window), and the two tags after it.
-struct mpi_group {
-  MPI_Comm handle = MPI_COMM_NULL;
-  int rank = 0;
-  int size = 1;
-  std::uint64_t next = 1;
-  std::uint64_t window = 1;
-  std::chrono::milliseconds deadline{};
-};
-
-/// Messages up to this size travel whole, in one step: latency decides. Larger ones are cut into slices.
+/// Values up to this size travel with the announcement, in one step: latency decides. Larger ones are cut into slices.
 inline constexpr std::size_t mpi_small_bytes = std::size_t{16} << 10;
-/// The most that one MPI message carries: its count is an int.
-inline constexpr std::size_t mpi_message_bytes = std::size_t{1} << 30;
 
-/// Combines `count` elements of all ranks' terms into `out`.
-using mpi_combine = void (*)(void* out, std::vector<std::byte const*> const& terms, std::int64_t count);
-
-template <class T, class Op>
-void combine_bytes(void* out, std::vector<std::byte const*> const& terms, std::int64_t count) {
-  thread_local std::vector<T const*> typed;
-  typed.clear();
-  for (auto const* term : terms) typed.push_back(reinterpret_cast<T const*>(term));
-  T* outputs[] = {static_cast<T*>(out)};
-  combine<Op, T>(outputs, typed, count);
-}
-
-/// One rank's part in one collective, as stages of messages that never block:
-/// announcements to and from all, with the values if they are few -> the slices -> the reduced slices.
-class mpi_operation {
+/// One rank's part in one command, as stages of messages that never block: announcements to and from all ranks (in an
+/// exchange of each message), with the values if they are few; then what is large; then what others wait for from here.
+class mpi_operation final : public process_operation {
  public:
-  call what;
-  std::shared_ptr<mpi_group> where;
-  std::uint64_t number = 0;
-  std::byte const* from = nullptr;  // null in memory that cannot be touched
-  std::byte* to = nullptr;
-  std::size_t element_bytes = 1;
-  mpi_combine combine = nullptr;
+  mpi_group* where = nullptr;
+  mpi_route route;
   std::atomic<bool> finished{false};
 
-  /// Posts the first messages. Called, as all below, with the driver's lock held.
-  void begin() {
-    auto const p = static_cast<std::size_t>(where->size);
-    // As many tags as fit are used in turn; few enough collectives are in flight that none is met again too early.
-    base_tag_ = 1 + 3 * static_cast<int>(number % where->window);
-    bool const touched = from != nullptr || what.count == 0;
-    what.by_value = touched && bytes(what.count) <= mpi_small_bytes;
+  /// Takes its number and posts the first messages. Called, as all below, with the driver's lock held.
+  void begin(mpi_group& group, command const& it) {
+    where = &group;
+    it_ = it;
+    parts_.assign(it.parts.begin(), it.parts.end());
+    touched_ = it.elements != nullptr && it.elements->touchable;
     heard_.clear();
-    pieces_.clear();
-    auto const capacity = sizeof(call) + mpi_small_bytes;
-    if (received_.size() < p * capacity) received_.resize(p * capacity);
-    if (sent_.size() < p * capacity) sent_.resize(p * capacity);
-    for (int peer = 0; peer < where->size; ++peer) {
-      auto* const out = sent_.data() + static_cast<std::size_t>(peer) * capacity;
-      std::memcpy(out, &what, sizeof what);
-      auto const part = what.by_value ? outgoing(peer) : slice{};
-      if (part.count > 0) std::memcpy(out + sizeof what, from + bytes(part.first), bytes(part.count));
-      if (peer == where->rank) continue;
-      receive(heard_, received_.data() + static_cast<std::size_t>(peer) * capacity, capacity, peer, 0);
-      send(heard_, out, sizeof what + bytes(part.count), peer, 0);
-    }
-    if (!what.by_value && touched) exchange_large();
+    first_.clear();
+    second_.clear();
     at_ = stage::announcing;
+    finished.store(false, std::memory_order_relaxed);
+    pieced_ = false;
+    if (it.what.kind == collective::exchange) {
+      route = {where, it.what, where->next_exchange++, 1};
+      begin_exchange();
+      return;
+    }
+    auto const number = where->next++;
+    route = {where, it.what, number, where->tag_of(number)};
+    bool const by_value = parts_.empty() && bytes(it.what.count) <= mpi_small_bytes;
+    route.what.by_value = touched_ && by_value;
+    find_slices(it.counts);
+    announce();
+    if (!touched_) return;
+    pieced_ = combines() && !by_value;
+    if (pieced_) {
+      reduction_.begin(route, it_);
+    } else if (!combines()) {
+      move_own();
+      if (!by_value) move_large();
+    }
   }
 
-  /// Makes the progress that is possible now; true if there was any. Throws comm_error.
-  bool advance() {
-    bool moved = false;
-    if (at_ == stage::announcing && done(heard_)) {
+  /// Makes the progress that is possible now. Throws comm_error.
+  void advance() {
+    if (at_ == stage::announcing && heard_.done(route)) {
       expect_agreement();
-      at_ = stage::exchanging;
-      moved = true;
+      if (touched_) take_small();
+      at_ = stage::carrying;
     }
-    if (at_ == stage::exchanging && done(pieces_)) {
-      conclude();
+    if (at_ == stage::carrying && (pieced_ ? reduction_.advance() : first_.done(route))) {
+      if (touched_ && it_.what.kind == collective::broadcast && !route.what.by_value && rank() != it_.what.root)
+        forward();
       at_ = stage::spreading;
-      moved = true;
     }
-    if (at_ == stage::spreading && done(pieces_)) {
-      finished.store(true, std::memory_order_release);
-      moved = true;
-    }
-    return moved;
+    if (at_ == stage::spreading && second_.done(route)) finished.store(true, std::memory_order_release);
   }
 
-  /// "rank 1, 3": the peers whose messages are missing.
-  [[nodiscard]] std::string missing() {
+  /// "rank 1", "ranks 1, 3": the peers whose messages are missing.
+  [[nodiscard]] std::string missing() const {
     std::vector<int> late;
-    for (auto* part : {&heard_, &pieces_})
-      for (auto const receiving : {true, false}) {
-        if (!late.empty() && (!receiving || part == &pieces_)) continue;
-        for (std::size_t i = 0; i < part->requests.size(); ++i) {
-          int flag = 1;
-          if (part->requests[i] != MPI_REQUEST_NULL && part->receiving[i] == receiving)
-            MPI_Request_get_status(part->requests[i], &flag, MPI_STATUS_IGNORE);
-          if (flag == 0) late.push_back(part->peers[i]);
-        }
-      }
+    if (at_ == stage::announcing) heard_.append_late(late, true);
+    for (bool const receiving : {true, false}) {
+      if (!late.empty()) break;
+      if (!receiving) heard_.append_late(late, false);
+      first_.append_late(late, receiving);
+      second_.append_late(late, receiving);
+      if (pieced_) reduction_.append_late(late, receiving);
+    }
     std::ranges::sort(late);
     late.erase(std::unique(late.begin(), late.end()), late.end());
     std::string out = late.size() == 1 ? "rank " : "ranks ";
@@ -126,163 +94,264 @@ class mpi_operation {
     return late.empty() ? "the others" : out;
   }
 
+  /// After a failure: gives memory back to the caller as far as MPI lets go of it.
+  void cancel() noexcept {
+    for (auto* each : {&heard_, &first_, &second_}) each->cancel();
+    if (pieced_) reduction_.cancel();
+  }
+
  private:
-  enum class stage : std::uint8_t { announcing, exchanging, spreading };
-  struct messages {
-    std::vector<MPI_Request> requests;
-    std::vector<int> peers;
-    std::vector<bool> receiving;
-    void clear() {
-      requests.clear();
-      peers.clear();
-      receiving.clear();
-    }
+  enum class stage : std::uint8_t { announcing, carrying, spreading };
+  struct memory {
+    std::byte* at = nullptr;
+    std::int64_t count = 0;
   };
+  struct message_head {
+    std::int64_t count;
+    dtype type;
+  };
+  static constexpr std::size_t capacity = sizeof(call) + mpi_small_bytes;
+  static_assert(sizeof(message_head) <= sizeof(call));
 
+  [[nodiscard]] int rank() const noexcept { return where->rank; }
+  [[nodiscard]] int size() const noexcept { return where->size; }
   [[nodiscard]] std::size_t bytes(std::int64_t count) const noexcept {
-    return static_cast<std::size_t>(count) * element_bytes;
+    return static_cast<std::size_t>(count) * it_.element_bytes;
   }
-  [[nodiscard]] slice equal_slice(int rank) const noexcept {
-    auto const each = what.count / where->size;
-    return {rank * each, each};
+  [[nodiscard]] bool combines() const noexcept { return it_.elements != nullptr && it_.elements->combine != nullptr; }
+  /// Whether a message of so many elements travels with its announcement.
+  [[nodiscard]] bool rides(std::int64_t count) const noexcept {
+    return parts_.empty() ? route.what.by_value : bytes(count) <= mpi_small_bytes;
   }
-  [[nodiscard]] slice cut(int rank) const noexcept { return slice_of(what.count, element_bytes, rank, where->size); }
+  [[nodiscard]] memory from(std::int64_t first, std::int64_t count) const noexcept {
+    return {const_cast<std::byte*>(static_cast<std::byte const*>(it_.from)) + bytes(first), count};
+  }
+  [[nodiscard]] memory to(std::int64_t first, std::int64_t count) const noexcept {
+    return {static_cast<std::byte*>(it_.to) + bytes(first), count};
+  }
 
-  /// What this rank tells `peer` in the first step.
-  [[nodiscard]] slice outgoing(int peer) const noexcept {
-    switch (what.kind) {
+  void find_slices(std::span<std::int64_t const> counts) {
+    slices_.clear();
+    std::int64_t first = 0;
+    for (int each = 0; each < size(); ++each) {
+      if (it_.what.kind == collective::broadcast) {
+        slices_.push_back(slice_of(it_.what.count, it_.element_bytes, each, size()));
+        continue;
+      }
+      auto const count = counts.empty() ? it_.what.count / size() : counts[static_cast<std::size_t>(each)];
+      slices_.push_back({first, count});
+      first += count;
+    }
+  }
+  [[nodiscard]] slice slice_for(int peer) const noexcept { return slices_[static_cast<std::size_t>(peer)]; }
+
+  /// What this rank tells `peer` first. (Large reductions go their own way.)
+  [[nodiscard]] memory outgoing(int peer) const noexcept {
+    auto const count = it_.what.count;
+    bool const to_root = peer == it_.what.root;
+    bool const of_root = rank() == it_.what.root;
+    switch (it_.what.kind) {
       case collective::all_reduce:
-        return what.by_value ? slice{0, what.count} : cut(peer);
-      case collective::reduce_scatter:
-      case collective::all_to_all:
-        return equal_slice(peer);
-      case collective::all_gather:
-        return equal_slice(where->rank);
+        return from(0, count);
+      case collective::reduce:
+      case collective::gather:
+        return to_root ? from(0, count) : memory{};
+      case collective::scatter:
+        return of_root ? from(peer * count, count) : memory{};
       case collective::broadcast:
-        return where->rank == what.root ? slice{0, what.count} : slice{};
+        if (!of_root) return {};
+        return route.what.by_value ? from(0, count) : from(slice_for(peer).first, slice_for(peer).count);
+      case collective::all_gather:
+        return from(slice_for(rank()).first, slice_for(rank()).count);
+      case collective::reduce_scatter:
+        return from(slice_for(peer).first, slice_for(peer).count);
+      case collective::all_to_all:
+        if (parts_.empty()) return from(slice_for(peer).first, slice_for(peer).count);
+        return {parts_[static_cast<std::size_t>(peer)].address, parts_[static_cast<std::size_t>(peer)].count};
+      default:
+        return {};
+    }
+  }
+  /// Where what `peer` tells this rank belongs; nowhere in reductions.
+  [[nodiscard]] memory incoming(int peer) const noexcept {
+    auto const count = it_.what.count;
+    bool const from_root = peer == it_.what.root;
+    switch (it_.what.kind) {
+      case collective::gather:
+        return rank() == it_.what.root ? to(peer * count, count) : memory{};
+      case collective::scatter:
+        return from_root ? to(0, count) : memory{};
+      case collective::broadcast:
+        if (!from_root) return {};
+        return route.what.by_value ? to(0, count) : to(slice_for(rank()).first, slice_for(rank()).count);
+      case collective::all_gather:
+        return to(slice_for(peer).first, slice_for(peer).count);
+      case collective::all_to_all: {
+        if (parts_.empty()) return to(slice_for(peer).first, slice_for(peer).count);
+        auto const& part = parts_[static_cast<std::size_t>(size() + peer)];
+        return {part.address, part.count};
+      }
       default:
         return {};
     }
   }
 
-  void check(int code) const {
-    if (code != MPI_SUCCESS)
-      throw comm_error(
-          text("trireme::comm::mpi: ", to_string(what), " number ", number, " failed: ", mpi_sentence(code)),
-          {where->rank, std::string(name_of(what.kind))});
+  void announce() {
+    auto const p = static_cast<std::size_t>(size());
+    auto* const received = received_.at_least(p * capacity);
+    auto* const sent = sent_.at_least(p * capacity);
+    using enum collective;
+    auto const kind = it_.what.kind;
+    bool const alike = kind == barrier || kind == all_reduce || kind == all_gather || kind == broadcast;
+    std::size_t length = 0;
+    for (int step = 1; step < size(); ++step) {
+      int const source = (rank() - step + size()) % size();
+      int const target = (rank() + step) % size();
+      heard_.receive(route, received + static_cast<std::size_t>(source) * capacity, capacity, source, route.tag);
+      auto* const out = alike ? sent : sent + static_cast<std::size_t>(target) * capacity;
+      if (!alike || step == 1) length = write_announcement(out, target);
+      heard_.send(route, out, length, target, route.tag);
+    }
   }
-  void send(messages& part, std::byte const* values, std::size_t size, int peer, int tag) {
-    do {
-      auto const now = std::min(size, mpi_message_bytes);
-      part.requests.push_back(MPI_REQUEST_NULL);
-      part.peers.push_back(peer);
-      part.receiving.push_back(false);
-      check(MPI_Isend(values, static_cast<int>(now), MPI_BYTE, peer, base_tag_ + tag, where->handle,
-                      &part.requests.back()));
-      values += now;
-      size -= now;
-    } while (size > 0);
-  }
-  void receive(messages& part, std::byte* values, std::size_t size, int peer, int tag) {
-    do {
-      auto const now = std::min(size, mpi_message_bytes);
-      part.requests.push_back(MPI_REQUEST_NULL);
-      part.peers.push_back(peer);
-      part.receiving.push_back(true);
-      check(MPI_Irecv(values, static_cast<int>(now), MPI_BYTE, peer, base_tag_ + tag, where->handle,
-                      &part.requests.back()));
-      values += now;
-      size -= now;
-    } while (size > 0);
-  }
-  [[nodiscard]] bool done(messages& part) {
-    if (part.requests.empty()) return true;
-    int flag = 0;
-    check(MPI_Testall(static_cast<int>(part.requests.size()), part.requests.data(), &flag, MPI_STATUSES_IGNORE));
-    if (flag != 0) part.clear();
-    return flag != 0;
+  [[nodiscard]] std::size_t write_announcement(std::byte* out, int target) const {
+    auto const values = outgoing(target);
+    auto head = route.what;
+    if (!parts_.empty()) head.count = values.count;
+    std::memcpy(out, &head, sizeof head);
+    if (!touched_ || values.count == 0 || !rides(values.count)) return sizeof head;
+    std::memcpy(out + sizeof head, values.at, bytes(values.count));
+    return sizeof head + bytes(values.count);
   }
 
-  void exchange_large() {
-    bool const reduces = combine != nullptr;
-    auto const mine = what.kind == collective::all_reduce ? cut(where->rank) : equal_slice(where->rank);
-    if (reduces && slices_.size() < bytes(mine.count) * static_cast<std::size_t>(where->size))
-      slices_.resize(bytes(mine.count) * static_cast<std::size_t>(where->size));
-    // Each rank begins with its right-hand neighbour, so that not all send to rank 0 first.
-    for (int step = 1; step < where->size; ++step) {
-      int const source = (where->rank - step + where->size) % where->size;
-      if (reduces) {
-        if (mine.count > 0)
-          receive(pieces_, slices_.data() + static_cast<std::size_t>(source) * bytes(mine.count), bytes(mine.count),
-                  source, 1);
-      } else if (what.kind != collective::broadcast || source == what.root) {
-        auto const part = what.kind == collective::broadcast ? slice{0, what.count} : equal_slice(source);
-        receive(pieces_, to + bytes(part.first), bytes(part.count), source, 1);
-      }
-      int const peer = (where->rank + step) % where->size;
-      if (auto const part = outgoing(peer); part.count > 0)
-        send(pieces_, from + bytes(part.first), bytes(part.count), peer, 1);
+  void move_own() const {
+    auto const source = outgoing(rank());
+    auto const target = incoming(rank());
+    if (target.count > 0 && target.at != source.at) std::memmove(target.at, source.at, bytes(target.count));
+  }
+  void move_large() {
+    for (int step = 1; step < size(); ++step) {
+      int const source = (rank() - step + size()) % size();
+      int const target = (rank() + step) % size();
+      if (auto const in = incoming(source); in.count > 0 && !rides(in.count))
+        first_.receive(route, in.at, bytes(in.count), source, route.tag + 1);
+      if (auto const out = outgoing(target); out.count > 0 && !rides(out.count))
+        first_.send(route, out.at, bytes(out.count), target, route.tag + 1);
     }
-    if (what.kind == collective::all_to_all)
-      std::memcpy(to + bytes(mine.first), from + bytes(mine.first), bytes(mine.count));
+    // A large broadcast: the root sends each rank one slice, which that rank passes on to the others.
+    if (it_.what.kind != collective::broadcast) return;
+    if (rank() == it_.what.root) {
+      forward();
+    } else {
+      for (int source = 0; source < size(); ++source)
+        if (auto const part = slice_for(source); source != rank() && part.count > 0)
+          second_.receive(route, to(part.first, 0).at, bytes(part.count), source, route.tag + 2);
+    }
+  }
+  void forward() {
+    auto const mine = slice_for(rank());
+    if (mine.count == 0) return;
+    for (int step = 1; step < size(); ++step)
+      if (int const target = (rank() + step) % size(); target != it_.what.root)
+        second_.send(route, to(mine.first, 0).at, bytes(mine.count), target, route.tag + 2);
+  }
+
+  /// Puts values that travelled with announcements in their places, or combines them.
+  void take_small() {
+    if (it_.what.kind == collective::exchange) {
+      for (std::size_t i = 0; i < parts_.size(); ++i)
+        if (auto const& part = parts_[i]; !part.sent && rides_alone(part) && part.count > 0)
+          std::memcpy(part.address, received_.data() + i * capacity + sizeof(message_head), bytes_of(part));
+      return;
+    }
+    if (!combines()) {
+      for (int peer = 0; peer < size(); ++peer)
+        if (auto const in = incoming(peer); peer != rank() && in.count > 0 && rides(in.count))
+          std::memcpy(in.at, values_of(peer), bytes(in.count));
+      return;
+    }
+    auto const kind = it_.what.kind;
+    if (!route.what.by_value || (kind == collective::reduce && rank() != it_.what.root)) return;
+    auto const mine = kind == collective::reduce_scatter ? slice_for(rank()) : slice{0, it_.what.count};
+    if (mine.count == 0) return;
+    terms_.clear();
+    for (int peer = 0; peer < size(); ++peer)
+      terms_.push_back(peer == rank() ? from(mine.first, 0).at : values_of(peer));
+    void* const result = to(mine.first, 0).at;
+    it_.elements->combine({&result, 1}, terms_, mine.count, size());
+  }
+  [[nodiscard]] std::byte const* values_of(int peer) const noexcept {
+    return received_.data() + static_cast<std::size_t>(peer) * capacity + sizeof(call);
   }
 
   void expect_agreement() const {
     if (!asserts(assertion_level::normal)) return;
-    for (int peer = 0; peer < where->size; ++peer) {
-      if (peer == where->rank) continue;
+    if (it_.what.kind == collective::exchange) return expect_equal_ends();
+    for (int peer = 0; peer < size(); ++peer) {
+      if (peer == rank()) continue;
       call theirs;
-      std::memcpy(&theirs, received_.data() + static_cast<std::size_t>(peer) * (sizeof(call) + mpi_small_bytes),
-                  sizeof theirs);
-      if (theirs == what) continue;
-      constexpr std::string_view who = "trireme::comm::mpi";
-      auto const sentence = peer < where->rank ? differing_calls(who, number, peer, theirs, where->rank, what)
-                                               : differing_calls(who, number, where->rank, what, peer, theirs);
-      throw comm_error(sentence, {where->rank, std::string(name_of(what.kind))});
+      std::memcpy(&theirs, received_.data() + static_cast<std::size_t>(peer) * capacity, sizeof theirs);
+      auto const count = theirs.count;
+      if (!parts_.empty()) theirs.count = 0;
+      if (theirs != route.what)
+        throw comm_error(peer < rank() ? differing_calls(mpi_name, route.number, peer, theirs, rank(), route.what)
+                                       : differing_calls(mpi_name, route.number, rank(), route.what, peer, theirs));
+      if (parts_.empty()) continue;
+      auto const& expected = parts_[static_cast<std::size_t>(size() + peer)];
+      if (count != expected.count)
+        throw comm_error(
+            differing_transfers(mpi_name, peer, {rank(), true, theirs.type, count, nullptr}, rank(), expected));
     }
   }
 
-  /// After the first exchange: combines and spreads the result, or puts small values in their places.
-  void conclude() {
-    bool const touched = from != nullptr;
-    if (touched && combine != nullptr) {
-      bool const scatter = what.kind == collective::reduce_scatter;
-      auto const mine = scatter ? equal_slice(where->rank) : what.by_value ? slice{0, what.count} : cut(where->rank);
-      terms_.clear();
-      for (int rank = 0; rank < where->size; ++rank)
-        terms_.push_back(rank == where->rank ? from + bytes(mine.first)
-                         : what.by_value     ? value_of(rank)
-                                             : slices_.data() + static_cast<std::size_t>(rank) * bytes(mine.count));
-      if (mine.count > 0) combine(to + bytes(mine.first), terms_, mine.count);
-      if (scatter || what.by_value) return;
-      for (int step = 1; step < where->size; ++step) {
-        int const source = (where->rank - step + where->size) % where->size;
-        int const peer = (where->rank + step) % where->size;
-        if (auto const part = cut(source); part.count > 0)
-          receive(pieces_, to + bytes(part.first), bytes(part.count), source, 2);
-        if (mine.count > 0) send(pieces_, to + bytes(mine.first), bytes(mine.count), peer, 2);
+  // --- exchange: each message has an announcement of its own
+
+  [[nodiscard]] static std::size_t bytes_of(part const& it) noexcept {
+    return static_cast<std::size_t>(it.count) * size_of(it.type);
+  }
+  [[nodiscard]] static bool rides_alone(part const& it) noexcept { return bytes_of(it) <= mpi_small_bytes; }
+
+  void begin_exchange() {
+    auto* const received = received_.at_least(parts_.size() * capacity);
+    auto* const sent = sent_.at_least(parts_.size() * capacity);
+    for (std::size_t i = 0; i < parts_.size(); ++i) {
+      auto const& part = parts_[i];
+      bool const large = touched_ && !rides_alone(part);
+      if (!part.sent) {
+        heard_.receive(route, received + i * capacity, capacity, part.peer, route.tag);
+        if (large) first_.receive(route, part.address, bytes_of(part), part.peer, route.tag + 1);
+        continue;
       }
-      return;
-    }
-    if (!touched || !what.by_value) return;
-    for (int rank = 0; rank < where->size; ++rank) {
-      bool const own = rank == where->rank;
-      if (what.kind == collective::broadcast && (own || rank != what.root)) continue;
-      if (own && what.kind != collective::all_to_all) continue;
-      auto const part = what.kind == collective::broadcast ? slice{0, what.count} : equal_slice(rank);
-      if (part.count > 0)
-        std::memcpy(to + bytes(part.first), own ? from + bytes(part.first) : value_of(rank), bytes(part.count));
+      auto* const out = sent + i * capacity;
+      message_head const head{part.count, part.type};
+      std::memcpy(out, &head, sizeof head);
+      auto const carried = touched_ && !large ? bytes_of(part) : 0;
+      if (carried > 0) std::memcpy(out + sizeof head, part.address, carried);
+      heard_.send(route, out, sizeof head + carried, part.peer, route.tag);
+      if (large) first_.send(route, part.address, bytes_of(part), part.peer, route.tag + 1);
     }
   }
-  [[nodiscard]] std::byte const* value_of(int rank) const noexcept {
-    return received_.data() + static_cast<std::size_t>(rank) * (sizeof(call) + mpi_small_bytes) + sizeof(call);
+  void expect_equal_ends() const {
+    for (std::size_t i = 0; i < parts_.size(); ++i) {
+      auto const& part = parts_[i];
+      if (part.sent) continue;
+      message_head head;
+      std::memcpy(&head, received_.data() + i * capacity, sizeof head);
+      if (head.count != part.count || head.type != part.type)
+        throw comm_error(
+            differing_transfers(mpi_name, part.peer, {rank(), true, head.type, head.count, nullptr}, rank(), part));
+    }
   }
 
+  command it_;
+  std::vector<part> parts_;
+  std::vector<slice> slices_;
+  bool touched_ = false;
+  bool pieced_ = false;
   stage at_ = stage::announcing;
-  int base_tag_ = 1;
-  messages heard_, pieces_;
-  std::vector<std::byte> received_, sent_, slices_;
-  std::vector<std::byte const*> terms_;
+  mpi_messages heard_, first_, second_;
+  mpi_reduction reduction_;
+  mpi_buffer received_, sent_;
+  std::vector<void const*> terms_;
 };
 
 }  // namespace trireme::comm::detail

@@ -1,0 +1,123 @@
+#pragma once
+
+#include <mpi.h>
+
+#include <chrono>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "trireme/comm/detail/kernels.hpp"
+#include "trireme/comm/detail/mpi_driver.hpp"
+
+namespace trireme::comm::detail {
+
+/// Commands as MPI's point-to-point messages. Sums are formed here, in rank order: small values go to every rank whole,
+/// large ones as slices that are reduced and then spread, between each pair of ranks directly.
+class message_engine final : public process_engine {
+ public:
+  /// Takes `own`, a communicator of this engine alone, and frees it at the end.
+  message_engine(std::shared_ptr<mpi_driver> driver, MPI_Comm own, std::chrono::milliseconds deadline)
+      : driver_(std::move(driver)) {
+    group_.handle = own;
+    group_.deadline = deadline;
+    driver_->alone([&] {
+      MPI_Comm_set_errhandler(own, MPI_ERRORS_RETURN);
+      MPI_Comm_rank(own, &group_.rank);
+      MPI_Comm_size(own, &group_.size);
+      void* bound = nullptr;
+      int known = 0;
+      MPI_Comm_get_attr(own, MPI_TAG_UB, static_cast<void*>(&bound), &known);
+      group_.window = static_cast<std::uint64_t>((known != 0 ? *static_cast<int*>(bound) : 32767) - 5) / 3;
+    });
+    driver_->add(group_);
+  }
+  ~message_engine() override { driver_->remove(group_); }
+
+  [[nodiscard]] int rank() const noexcept override { return group_.rank; }
+  [[nodiscard]] int size() const noexcept override { return group_.size; }
+  [[nodiscard]] std::chrono::milliseconds deadline() const noexcept override { return group_.deadline; }
+
+  void run(command const& it) override { driver_->run(group_, it); }
+  [[nodiscard]] process_operation& start(command const& it) override { return driver_->start(group_, it); }
+  [[nodiscard]] bool test(process_operation& op) override { return driver_->test(static_cast<mpi_operation&>(op)); }
+  void wait(process_operation& op) override { driver_->wait(static_cast<mpi_operation&>(op)); }
+  void release(process_operation& op) noexcept override { driver_->release(static_cast<mpi_operation&>(op)); }
+
+  [[nodiscard]] std::shared_ptr<process_engine> split(int color, int key) override {
+    return part(collective::split, deadline(),
+                [&](MPI_Comm* made) { return MPI_Comm_split(group_.handle, color, key, made); });
+  }
+  [[nodiscard]] std::shared_ptr<process_engine> duplicate(std::chrono::milliseconds deadline) override {
+    return part(collective::duplicate, deadline, [&](MPI_Comm* made) { return MPI_Comm_dup(group_.handle, made); });
+  }
+  void abandon(std::string const& sentence) noexcept override {
+    try {
+      driver_->announce_failure(text(mpi_name, ": rank ", rank(), " ended with an error: ", sentence));
+    } catch (...) {  // without memory for a sentence their deadlines end the waits
+    }
+  }
+
+  /// Collective. Whether all ranks are on one machine, as MPI sees it.
+  [[nodiscard]] bool on_one_machine() {
+    MPI_Comm node = MPI_COMM_NULL;
+    int there = 0;
+    driver_->alone([&] {
+      MPI_Comm_split_type(group_.handle, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &node);
+      MPI_Comm_size(node, &there);
+      MPI_Comm_free(&node);
+    });
+    return there == size();
+  }
+  /// Collective. A few bytes of every rank, in rank order.
+  [[nodiscard]] std::vector<std::string> gather_texts(std::string const& own) {
+    auto const p = static_cast<std::size_t>(size());
+    std::vector<std::int64_t> lengths(p);
+    lengths[static_cast<std::size_t>(rank())] = static_cast<std::int64_t>(own.size());
+    gather_all(lengths.data(), static_cast<std::int64_t>(p), sizeof(std::int64_t), {});
+    std::int64_t total = 0;
+    std::int64_t before = 0;
+    for (std::size_t each = 0; each < p; ++each) {
+      if (each == static_cast<std::size_t>(rank())) before = total;
+      total += lengths[each];
+    }
+    std::string all(static_cast<std::size_t>(total), '\0');
+    std::ranges::copy(own, all.begin() + before);
+    gather_all(all.data(), total, 1, lengths);
+    std::vector<std::string> texts;
+    std::size_t at = 0;
+    for (auto const length : lengths) {
+      texts.push_back(all.substr(at, static_cast<std::size_t>(length)));
+      at += static_cast<std::size_t>(length);
+    }
+    return texts;
+  }
+
+ private:
+  /// MPI_Comm_split and MPI_Comm_dup know no deadline: once all have arrived here, all will call them.
+  template <class Make>
+  std::shared_ptr<process_engine> part(collective kind, std::chrono::milliseconds deadline, Make make) {
+    run({.what = {kind}});
+    MPI_Comm made = MPI_COMM_NULL;
+    auto const code = driver_->alone([&] { return make(&made); });
+    if (code != MPI_SUCCESS)
+      throw comm_error(text(mpi_name, ": ", name_of(kind), " failed: ", mpi_sentence(code)),
+                       {rank(), std::string(name_of(kind))});
+    return std::make_shared<message_engine>(driver_, made, deadline);
+  }
+  void gather_all(void* values, std::int64_t count, std::size_t element_bytes, std::span<std::int64_t const> counts) {
+    run({.what = {.kind = collective::all_gather, .count = count, .shape = counts.empty() ? 0 : fingerprint(counts)},
+         .from = values,
+         .to = values,
+         .element_bytes = element_bytes,
+         .elements = &moving_kernels<host>,
+         .counts = counts});
+  }
+
+  std::shared_ptr<mpi_driver> driver_;
+  mpi_group group_;
+};
+
+}  // namespace trireme::comm::detail
