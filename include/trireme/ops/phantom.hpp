@@ -197,7 +197,7 @@ struct on<phantom> {
   // reductions
   template <class T, class Op = reduction::sum>
   static void reduce(std::span<view<T> const> outputs, std::type_identity_t<std::span<view<T const> const>> terms,
-                     Op = {}) {
+                     Op = {}, int = 1) {
     if (outputs.empty()) return;
     all_same("reduce", outputs[0].size(), outputs);
     all_same("reduce", outputs[0].size(), terms);

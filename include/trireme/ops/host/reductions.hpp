@@ -66,10 +66,11 @@ void reduce_integers(std::span<tensor_view<T, host> const> outputs, std::span<te
 
 template <class Op, class T>
 void reduce_elements(std::span<tensor_view<T, host> const> outputs, std::span<tensor_view<T const, host> const> terms,
-                     std::int64_t n) {
+                     std::int64_t n, [[maybe_unused]] int divisor) {
   if constexpr (arithmetic_lanes<T>) {
-    TRIREME_DISPATCH(fits_float<T>, template reduce<Op>(outputs, terms, n));
+    TRIREME_DISPATCH(fits_float<T>, template reduce<Op>(outputs, terms, n, divisor));
   } else {
+    static_assert(!std::is_same_v<Op, reduction::mean>, "trireme::ops::reduce: a mean is of floating-point numbers");
     reduce_integers<Op>(outputs, terms, n);
   }
 }
@@ -97,14 +98,15 @@ struct host_reductions {
   /// outputs[...][i] = terms[0][i] op terms[1][i] op ..., in this order, each output written in the same pass.
   ///
   /// Shapes   all views (n). An output may be one of the terms, at the same elements.
-  /// Numerics bfloat16 is summed in float and rounded once; integers wrap.
+  /// Numerics bfloat16 and float16 are summed in float and rounded once; integers wrap. A mean is the sum, divided by
+  ///          `divisor` before it is rounded.
   template <class T, class Op = reduction::sum>
   static void reduce(std::span<view<T> const> outputs, std::type_identity_t<std::span<view<T const> const>> terms,
-                     Op = {}) {
+                     Op = {}, int divisor = 1) {
     if (outputs.empty() || terms.empty()) return;
     for (auto const& output : outputs) detail::same_size("reduce", output.size(), outputs[0].size());
     for (auto const& term : terms) detail::same_size("reduce", term.size(), outputs[0].size());
-    detail::reduce_elements<Op>(outputs, terms, outputs[0].size());
+    detail::reduce_elements<Op>(outputs, terms, outputs[0].size(), divisor);
   }
 
   /// Adds the sum of squares of each block of 1024 elements to `total`. The blocks begin with the view.

@@ -14,9 +14,10 @@ TRIREME_INLINE F combined(F a, F b) {
 
 template <class Op, class T>
 inline void reduce(std::span<tensor_view<T, host> const> outputs, std::span<tensor_view<T const, host> const> terms,
-                   std::int64_t n) {
+                   std::int64_t n, int divisor) {
   using F = lanes_for<T>;
   constexpr int several = 4;
+  [[maybe_unused]] F const terms_of_mean = F::all(static_cast<typename F::real>(divisor));
   std::int64_t at = 0;
   for (; at + several * F::width <= n; at += several * F::width) {
     F total[several];
@@ -28,6 +29,10 @@ inline void reduce(std::span<tensor_view<T, host> const> outputs, std::span<tens
       TRIREME_UNROLL
       for (int v = 0; v < several; ++v) total[v] = combined<Op>(total[v], F::load(x + v * F::width));
     }
+    if constexpr (std::is_same_v<Op, reduction::mean>) {
+      TRIREME_UNROLL
+      for (int v = 0; v < several; ++v) total[v] = total[v] / terms_of_mean;
+    }
     for (auto const& output : outputs) {
       T* const y = raw(output) + at;
       TRIREME_UNROLL
@@ -38,6 +43,7 @@ inline void reduce(std::span<tensor_view<T, host> const> outputs, std::span<tens
   TRIREME_FOR_LANES(F, left, i, count, {
     F total = F::load(raw(terms[0]) + at + i, count);
     for (auto const& term : terms.subspan(1)) total = combined<Op>(total, F::load(raw(term) + at + i, count));
+    if constexpr (std::is_same_v<Op, reduction::mean>) total = total / terms_of_mean;
     for (auto const& output : outputs) total.store(raw(output) + at + i, count);
   })
 }
