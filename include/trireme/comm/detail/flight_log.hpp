@@ -1,0 +1,176 @@
+#pragma once
+
+#include <fcntl.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <charconv>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "trireme/comm/command.hpp"
+#include "trireme/comm/detail/waiting.hpp"
+
+namespace trireme::comm::detail {
+
+/// A line of text in memory of its own: what a signal handler may write with.
+class plain_line {
+ public:
+  plain_line& operator<<(std::string_view part) noexcept {
+    auto const fits = std::min(part.size(), sizeof text_ - used_);
+    std::memcpy(text_ + used_, part.data(), fits);
+    used_ += fits;
+    return *this;
+  }
+  plain_line& operator<<(std::uint64_t number) noexcept {
+    used_ = static_cast<std::size_t>(std::to_chars(text_ + used_, text_ + sizeof text_, number).ptr - text_);
+    return *this;
+  }
+  /// Nanoseconds as "1.234567".
+  plain_line& seconds(std::uint64_t nanoseconds) noexcept {
+    auto const micro = nanoseconds / 1000;
+    *this << micro / 1'000'000 << ".";
+    for (std::uint64_t digit = 100'000; digit > micro % 1'000'000 && digit > 1; digit /= 10) *this << "0";
+    return *this << micro % 1'000'000;
+  }
+  [[nodiscard]] std::string_view view() const noexcept { return {text_, used_}; }
+
+ private:
+  char text_[320];
+  std::size_t used_ = 0;
+};
+
+/// The last calls of one rank. Written by the rank's threads, read by anyone at any time, also by a signal handler:
+/// what is being written in that moment may be read half.
+class flight_log {
+ public:
+  enum class state : std::uint64_t { started, done, failed };
+
+  flight_log(int rank, int size, std::size_t capacity, std::string path)
+      : rank_(static_cast<std::uint64_t>(rank)),
+        size_(static_cast<std::uint64_t>(size)),
+        path_(path.empty() ? path : text(path, ".", rank)),
+        entries_(capacity) {}
+
+  /// Notes that a call begins; gives the number that it has here.
+  std::uint64_t begin(command const& it, std::uint64_t world, std::uint64_t ranks) noexcept {
+    auto const number = calls_.fetch_add(1) + 1;
+    auto& each = at(number);
+    each.number.store(0);
+    each.world.store(world << 32U | ranks);
+    std::uint64_t packed = 0;
+    std::uint8_t const small[] = {static_cast<std::uint8_t>(it.what.kind), static_cast<std::uint8_t>(it.what.type),
+                                  static_cast<std::uint8_t>(it.what.op), it.what.shape != 0, it.elements != nullptr};
+    std::memcpy(&packed, small, sizeof small);
+    each.what.store(packed);
+    each.root.store(it.what.root);
+    each.count.store(it.what.count);
+    each.bytes.store(it.bytes);
+    each.begun.store(now());
+    each.ended.store(0);
+    each.how.store(state::started);
+    each.number.store(number);
+    return number;
+  }
+  void end(std::uint64_t number, state how) noexcept {
+    auto& each = at(number);
+    if (each.number.load() != number) return;  // many calls later
+    each.ended.store(now());
+    each.how.store(how);
+  }
+
+  /// Gives the text to `write(string_view)` line by line, without allocating.
+  template <class Write>
+  void print(Write&& write) const {
+    auto const calls = calls_.load();
+    auto const kept = std::min<std::uint64_t>(calls, entries_.size());
+    plain_line head;
+    head << "trireme flight recorder: rank " << rank_ << " of " << size_ << ", the last " << kept << " of " << calls
+         << " calls, at ";
+    head.seconds(now()) << " s\n";
+    write(head.view());
+    for (auto number = calls - kept + 1; number <= calls; ++number) {
+      auto const& each = entries_[number % entries_.size()];
+      if (each.number.load() != number) continue;
+      plain_line line;
+      print(line, each, number);
+      write(line.view());
+    }
+  }
+  /// Writes the text to a descriptor. Only calls what a signal handler may call.
+  void write_to(int descriptor) const noexcept {
+    print([&](std::string_view part) {
+      while (!part.empty()) {
+        auto const written = ::write(descriptor, part.data(), part.size());
+        if (written <= 0) return;
+        part.remove_prefix(static_cast<std::size_t>(written));
+      }
+    });
+  }
+  /// Writes the text to the rank's file, or to stderr if it has none. Only calls what a signal handler may call.
+  void dump() const noexcept {
+    if (path_.empty()) return write_to(STDERR_FILENO);
+    auto const file = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+    if (file < 0) return write_to(STDERR_FILENO);
+    write_to(file);
+    ::close(file);
+  }
+  /// The first error that leaves a call dumps; what follows it says nothing new.
+  void dump_once() noexcept {
+    if (!dumped_.exchange(true)) dump();
+  }
+  [[nodiscard]] std::uint64_t next_world() noexcept { return worlds_.fetch_add(1); }
+
+ private:
+  struct entry {
+    std::atomic<std::uint64_t> number{0}, world{0}, what{0}, bytes{0}, begun{0}, ended{0};
+    std::atomic<std::int64_t> count{0};
+    std::atomic<std::int32_t> root{-1};
+    std::atomic<state> how{state::started};
+  };
+
+  [[nodiscard]] entry& at(std::uint64_t number) noexcept { return entries_[number % entries_.size()]; }
+  [[nodiscard]] std::uint64_t now() const noexcept {
+    return static_cast<std::uint64_t>(
+        std::chrono::duration_cast<std::chrono::nanoseconds>(clock::now() - start_).count());
+  }
+
+  static void print(plain_line& line, entry const& each, std::uint64_t number) noexcept {
+    std::uint8_t small[8];
+    auto const packed = each.what.load();
+    std::memcpy(small, &packed, sizeof small);
+    auto const world = each.world.load();
+    line << number << " world " << (world >> 32U) << " of " << (world & 0xffff'ffffU)
+         << (world & 0xffff'ffffU ? " ranks: " : ": ") << name_of(static_cast<collective>(small[0]));
+    auto const count = each.count.load();
+    if (small[4] != 0 && static_cast<collective>(small[0]) != collective::exchange) {
+      line << "(" << trireme::name_of(static_cast<dtype>(small[1]));
+      if (small[3] != 0) line << ", ragged";
+      if (small[3] == 0 || count > 0)
+        line << ", " << static_cast<std::uint64_t>(count) << (count == 1 ? " element" : " elements");
+      if (small[2] != 0) line << ", " << name_of(static_cast<reduction_kind>(small[2]));
+      if (auto const root = each.root.load(); root >= 0) line << ", root " << static_cast<std::uint64_t>(root);
+      line << ")";
+    }
+    line << ", " << each.bytes.load() << " bytes, from ";
+    line.seconds(each.begun.load()) << " s";
+    auto const how = each.how.load();
+    if (how != state::started) line << " to ", line.seconds(each.ended.load()) << " s";
+    line << (how == state::started ? ", started\n" : how == state::done ? ", done\n" : ", failed\n");
+  }
+
+  std::uint64_t const rank_, size_;
+  std::string const path_;
+  clock::time_point const start_ = clock::now();
+  std::atomic<std::uint64_t> calls_{0}, worlds_{1};
+  std::atomic<bool> dumped_{false};
+  std::vector<entry> entries_;
+};
+
+}  // namespace trireme::comm::detail
