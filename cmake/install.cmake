@@ -6,8 +6,13 @@ set(TRIREME_CMAKE_DIR ${CMAKE_INSTALL_DATADIR}/cmake/trireme)
 
 install(TARGETS trireme EXPORT triremeTargets FILE_SET HEADERS FILE_SET fragments)
 install(TARGETS trireme_mpi EXPORT triremeMpiTargets FILE_SET HEADERS)
+install(TARGETS trireme_cuda EXPORT triremeCudaTargets FILE_SET HEADERS FILE_SET fragments)
+install(TARGETS trireme_nccl EXPORT triremeNcclTargets FILE_SET HEADERS)
 install(EXPORT triremeTargets NAMESPACE trireme:: DESTINATION ${TRIREME_CMAKE_DIR})
 install(EXPORT triremeMpiTargets NAMESPACE trireme:: DESTINATION ${TRIREME_CMAKE_DIR})
+install(EXPORT triremeCudaTargets NAMESPACE trireme:: DESTINATION ${TRIREME_CMAKE_DIR})
+install(EXPORT triremeNcclTargets NAMESPACE trireme:: DESTINATION ${TRIREME_CMAKE_DIR})
+install(FILES ${CMAKE_CURRENT_LIST_DIR}/cuda.cmake DESTINATION ${TRIREME_CMAKE_DIR})
 
 configure_package_config_file(${CMAKE_CURRENT_LIST_DIR}/triremeConfig.cmake.in
   ${PROJECT_BINARY_DIR}/triremeConfig.cmake INSTALL_DESTINATION ${TRIREME_CMAKE_DIR})

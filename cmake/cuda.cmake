@@ -1,0 +1,39 @@
+# What trireme::cuda and trireme::nccl need, in this tree and, installed beside the package, in a consumer's: the kernels
+# as the library trireme::cuda_kernels, compiled once by nvcc, and NCCL as NCCL::nccl. nvcc is called as it is, so that
+# a project need not enable CUDA as a language.
+
+set(TRIREME_CUDA_FLAGS "-O2;-gencode;arch=compute_75,code=compute_75;-gencode;arch=compute_90,code=sm_90" CACHE STRING
+    "How nvcc compiles the kernels: for Hopper, and in a form that the driver of any device since Turing can compile")
+mark_as_advanced(TRIREME_CUDA_FLAGS)
+
+# trireme_find_cuda(include): defines trireme::cuda_kernels from the headers below INCLUDE, if there is a CUDA toolkit.
+macro(trireme_find_cuda include)
+  find_package(CUDAToolkit 12.1 QUIET)
+  if(CUDAToolkit_FOUND AND CUDAToolkit_NVCC_EXECUTABLE AND NOT TARGET trireme::cuda_kernels)
+    set(trireme_kernels ${CMAKE_CURRENT_BINARY_DIR}/trireme_cuda_kernels.o)
+    add_custom_command(OUTPUT ${trireme_kernels} VERBATIM COMMENT "Compiling CUDA kernels"
+      COMMAND ${CUDAToolkit_NVCC_EXECUTABLE} -std=c++20 ${TRIREME_CUDA_FLAGS} -Xcompiler -fPIC -Werror all-warnings
+              -I${include} -c ${include}/trireme/comm/cuda_kernels.cu -o ${trireme_kernels}
+      DEPENDS ${include}/trireme/comm/cuda_kernels.cu ${include}/trireme/comm/detail/cuda_kernels.hpp)
+    add_library(trireme_cuda_kernels STATIC EXCLUDE_FROM_ALL ${trireme_kernels})
+    set_target_properties(trireme_cuda_kernels PROPERTIES LINKER_LANGUAGE CXX)
+    set_source_files_properties(${trireme_kernels} PROPERTIES EXTERNAL_OBJECT TRUE GENERATED TRUE)
+    # Imported, so that a package names it and its consumer makes its own.
+    add_library(trireme::cuda_kernels INTERFACE IMPORTED GLOBAL)
+    target_link_libraries(trireme::cuda_kernels INTERFACE trireme_cuda_kernels)
+  endif()
+endmacro()
+
+# trireme_find_nccl(): defines NCCL::nccl if NCCL is there.
+macro(trireme_find_nccl)
+  if(CUDAToolkit_FOUND AND NOT TARGET NCCL::nccl)
+    find_path(TRIREME_NCCL_INCLUDE nccl.h HINTS ${CUDAToolkit_INCLUDE_DIRS})
+    find_library(TRIREME_NCCL_LIBRARY nccl HINTS ${CUDAToolkit_LIBRARY_DIR} ${CUDAToolkit_LIBRARY_ROOT}/lib)
+    mark_as_advanced(TRIREME_NCCL_INCLUDE TRIREME_NCCL_LIBRARY)
+    if(TRIREME_NCCL_INCLUDE AND TRIREME_NCCL_LIBRARY)
+      add_library(NCCL::nccl UNKNOWN IMPORTED GLOBAL)
+      set_target_properties(NCCL::nccl PROPERTIES IMPORTED_LOCATION ${TRIREME_NCCL_LIBRARY}
+                                                  INTERFACE_INCLUDE_DIRECTORIES ${TRIREME_NCCL_INCLUDE})
+    endif()
+  endif()
+endmacro()

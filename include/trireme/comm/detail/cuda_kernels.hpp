@@ -1,0 +1,20 @@
+#pragma once
+
+#include <cstdint>
+
+// What a program asks of the kernels in comm/cuda_kernels.cu, in plain types: nvcc compiles those, any compiler this.
+namespace trireme::comm::detail {
+
+enum class cuda_element : std::uint8_t { f64, f32, bf16, f16, i64, u64, i32, u32, i8, u8 };
+enum class cuda_reduction : std::uint8_t { sum, max, min, mean };
+
+/// So many terms and outputs fit one launch.
+inline constexpr int most_cuda_terms = 256;
+
+/// Queues outputs[.][i] = terms[0][i] op terms[1][i] op ..., in this order, on `stream` (a cudaStream_t); a mean is
+/// then divided by `divisor`. An output may be a term. Returns a cudaError_t.
+[[nodiscard]] int cuda_combine(cuda_element type, cuda_reduction op, void* const* outputs, int output_count,
+                               void const* const* terms, int term_count, std::int64_t count, int divisor,
+                               void* stream) noexcept;
+
+}  // namespace trireme::comm::detail

@@ -1,0 +1,122 @@
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstddef>
+#include <new>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <vector>
+
+#include "trireme/core/error.hpp"
+#include "trireme/core/tensor.hpp"
+
+namespace trireme {
+
+namespace detail {
+
+/// "invalid argument (cudaErrorInvalidValue)"
+[[nodiscard]] inline std::string cuda_sentence(::cudaError_t code) {
+  return text(::cudaGetErrorString(code), " (", ::cudaGetErrorName(code), ")");
+}
+
+/// Throws comm_error unless `code` is success. `doing` says who wanted what: "trireme::comm::nccl: making an event".
+inline void expect_cuda(::cudaError_t code, std::string_view doing) {
+  if (code == cudaSuccess) return;
+  (void)::cudaGetLastError();  // what is not sticky has been reported now
+  throw comm_error(text(doing, " failed: CUDA says: ", cuda_sentence(code)));
+}
+
+/// Asks `done()` again and again: at once, then after yielding, then after ever longer sleeps of at most 0.2 ms.
+template <class Done>
+void poll_until(Done&& done) {
+  for (int round = 0; !done(); ++round) {
+    if (round < 64) continue;  // one question costs the driver about half a microsecond
+    if (round < 512)
+      std::this_thread::yield();
+    else
+      std::this_thread::sleep_for(std::chrono::microseconds(std::min(200, round / 32)));
+  }
+}
+
+/// The streams of one thread, one a device.
+class cuda_streams {
+ public:
+  cuda_streams() = default;
+  cuda_streams(cuda_streams const&) = delete;
+  cuda_streams& operator=(cuda_streams const&) = delete;
+  ~cuda_streams() {
+    for (auto* const each : of_device_)
+      if (each != nullptr) (void)::cudaStreamDestroy(each);
+  }
+  [[nodiscard]] ::cudaStream_t current() {
+    int device = 0;
+    expect_cuda(::cudaGetDevice(&device), "trireme::cuda: asking for the device");
+    auto const at = static_cast<std::size_t>(device);
+    if (at >= of_device_.size()) of_device_.resize(at + 1, nullptr);
+    if (of_device_[at] == nullptr)
+      expect_cuda(::cudaStreamCreateWithFlags(&of_device_[at], cudaStreamNonBlocking),
+                  "trireme::cuda: making a stream");
+    return of_device_[at];
+  }
+
+ private:
+  std::vector<::cudaStream_t> of_device_;
+};
+
+}  // namespace detail
+
+/// Memory of the CUDA device that the calling thread has chosen (cudaSetDevice; 0 if it has not).
+///
+/// Every thread has a stream of its own on each device, which waits for no other stream. Work on tensors of this space
+/// is queued there: a collective begins when what its rank has queued before is done. Who writes a tensor on another
+/// stream waits for it first.
+///
+/// Threads  thread-safe.   Errors  std::bad_alloc if the device's memory is used up, otherwise comm_error with CUDA's
+/// sentence.
+struct cuda {
+  static constexpr std::string_view name = "cuda";
+  static constexpr std::size_t alignment = 256;
+
+  [[nodiscard]] static void* allocate(std::size_t bytes) {
+    void* block = nullptr;
+    auto const code = ::cudaMalloc(&block, bytes == 0 ? 1 : bytes);
+    if (code == cudaErrorMemoryAllocation) {
+      (void)::cudaGetLastError();
+      throw std::bad_alloc();
+    }
+    detail::expect_cuda(code, text("trireme::cuda: allocating ", bytes, " bytes"));
+    return block;
+  }
+  static void deallocate(void* block, std::size_t /*bytes*/) noexcept { (void)::cudaFree(block); }
+
+  /// This thread's stream on its device.
+  [[nodiscard]] static ::cudaStream_t stream() {
+    thread_local detail::cuda_streams streams;
+    return streams.current();
+  }
+  /// Returns when what this thread has queued on its stream is done. Polls, and sleeps when that takes long.
+  static void finish() {
+    auto* const mine = stream();
+    detail::poll_until([&] {
+      auto const code = ::cudaStreamQuery(mine);
+      if (code == cudaErrorNotReady) {
+        (void)::cudaGetLastError();
+        return false;
+      }
+      detail::expect_cuda(code, "trireme::cuda: waiting for this thread's stream");
+      return true;
+    });
+  }
+};
+
+/// The elements themselves, for kernels and communicators.
+template <class T>
+[[nodiscard]] constexpr T* raw(tensor_view<T, cuda> view) noexcept {
+  return view.address();
+}
+
+}  // namespace trireme
