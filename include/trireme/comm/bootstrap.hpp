@@ -2,6 +2,7 @@
 
 #include <charconv>
 #include <cstdint>
+#include <cstdio>
 #include <cstdlib>
 #include <functional>
 #include <initializer_list>
@@ -170,9 +171,10 @@ inline void read_rendezvous(place& it, std::string const& value) {
 
 /// What the environment says: who started this process, and as which rank.
 ///
-/// In this order, the first that is there: TRIREME_RANK and TRIREME_SIZE (also TRIREME_LOCAL_RANK, TRIREME_LOCAL_SIZE,
-/// TRIREME_JOB); torchrun (RANK and WORLD_SIZE); Open MPI (OMPI_COMM_WORLD_RANK); PMI (PMI_RANK, or PMIX_RANK); a Slurm
-/// step (SLURM_PROCID with SLURM_STEP_ID: a batch script is no step); none. TRIREME_RENDEZVOUS goes with any of them.
+/// In this order, the first that is there: TRIREME_RANK and TRIREME_SIZE (also TRIREME_LOCAL_RANK and
+/// TRIREME_LOCAL_SIZE); torchrun (RANK and WORLD_SIZE); Open MPI (OMPI_COMM_WORLD_RANK); PMI (PMI_RANK, or PMIX_RANK);
+/// a Slurm step (SLURM_PROCID with SLURM_STEP_ID: a batch script is no step); none. TRIREME_RENDEZVOUS and TRIREME_JOB
+/// go with any of them.
 ///
 /// Errors   config_error that names the variable and its value if it is no number or out of range, and the variable
 /// that
@@ -189,7 +191,6 @@ inline void read_rendezvous(place& it, std::string const& value) {
   if (read.has("TRIREME_RANK") || read.has("TRIREME_SIZE")) {
     found(launcher::stated, "TRIREME_RANK, TRIREME_SIZE", read.rank_and_size("TRIREME_RANK", "TRIREME_SIZE"));
     read.place_locally(it, "TRIREME_LOCAL_RANK", "TRIREME_LOCAL_SIZE");
-    it.job = read.word("TRIREME_JOB");
   } else if (read.has("RANK") && read.has("WORLD_SIZE")) {
     found(launcher::torchrun, "RANK, WORLD_SIZE", read.rank_and_size("RANK", "WORLD_SIZE"));
     read.place_locally(it, "LOCAL_RANK", "LOCAL_WORLD_SIZE");
@@ -228,9 +229,15 @@ inline void read_rendezvous(place& it, std::string const& value) {
   } else if (read.has("RANK") != read.has("WORLD_SIZE")) {
     static_cast<void>(read.rank_and_size("RANK", "WORLD_SIZE"));  // says which one is missing
   }
+  if (read.has("TRIREME_JOB")) it.job = read.word("TRIREME_JOB");
   if (read.has("TRIREME_RENDEZVOUS")) detail::read_rendezvous(it, read.word("TRIREME_RENDEZVOUS"));
   return it;
 }
 [[nodiscard]] inline place detect() { return detect(environment_variable); }
+
+/// Says on standard error, once a run, who started it, if TRIREME_LOG=1 asks for it.
+inline void log(place const& here, lookup const& variable = environment_variable) {
+  if (here.rank == 0 && variable("TRIREME_LOG") == "1") std::fprintf(stderr, "trireme: %s\n", to_string(here).c_str());
+}
 
 }  // namespace trireme::comm::bootstrap

@@ -1,0 +1,78 @@
+#pragma once
+
+#include <chrono>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "trireme/comm/bootstrap.hpp"
+#include "trireme/comm/detail/node_engine.hpp"
+#include "trireme/comm/detail/thread_ranks.hpp"
+#include "trireme/comm/launch.hpp"
+#include "trireme/comm/process_world.hpp"
+#include "trireme/comm/rendezvous.hpp"
+
+namespace trireme::comm {
+
+/// Ranks are processes of one machine that some launcher has started: torchrun, mpirun, srun, or a script that sets
+/// TRIREME_RANK and TRIREME_SIZE (comm/bootstrap.hpp). They meet by a rendezvous and work in shared memory; no MPI.
+///
+/// Ranks    all that the launcher has started; one without a launcher.
+/// Errors   launch throws config_error if the environment makes no sense, or the ranks are on several machines: between
+///          machines comm::mpi or comm::nccl carry them. comm_error if ranks do not come before the deadline.
+/// @example torchrun --no-python --nproc-per-node 2 ./program
+struct processes {
+  using policy_category = slot::communicator;
+  static constexpr std::string_view name = "processes";
+
+  std::chrono::milliseconds deadline = std::chrono::seconds(60);
+  friend bool operator==(processes const&, processes const&) = default;
+};
+
+[[nodiscard]] inline std::string to_string(processes const& it) {
+  return text("comm::processes{.deadline = ", to_string(it.deadline), "}");
+}
+
+using processes_world = process_world<processes>;
+
+namespace detail {
+
+/// The engine of this process's rank, by a rendezvous with the others of its machine. `who` begins every message.
+[[nodiscard]] inline std::shared_ptr<process_engine> engine_by_rendezvous(std::string_view who,
+                                                                          bootstrap::place const& here,
+                                                                          std::chrono::milliseconds deadline) {
+  if (here.size < 1)
+    throw config_error(text(who, ": ", name_of(here.started_by), " (", here.because,
+                            ") does not say how many ranks there are; set TRIREME_RANK and TRIREME_SIZE"));
+  if (!here.is_one_machine())
+    throw config_error(
+        text(who, ": ", here.size, " ranks with ", here.local_size,
+             " on this machine are on several machines, between which MPI or NCCL are the engines; start "
+             "a program with comm::mpi by mpirun, or use comm::nccl"));
+  rendezvous where = here.size == 1 ? rendezvous{} : rendezvous::from(here);
+  where.deadline = deadline;
+  meeting met(where, here.rank, here.size, who);
+  return make_node_engine(who, here.rank, here.size, deadline,
+                          [&met](std::string const& own) { return met.all_gather(own); });
+}
+
+}  // namespace detail
+
+/// How trireme::launch runs a body on comm::processes: in this process, as the rank that it is.
+template <class Body>
+auto launch_ranks(processes const& description, Body& body) {
+  auto const here = bootstrap::detect();
+  bootstrap::log(here);
+  processes_world world(detail::engine_by_rendezvous("trireme::comm::processes", here, description.deadline));
+  try {
+    return std::invoke(body, world);
+  } catch (...) {
+    world.abandon(detail::sentence_of(std::current_exception()));
+    throw;
+  }
+}
+
+}  // namespace trireme::comm
