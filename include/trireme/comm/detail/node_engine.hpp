@@ -1,0 +1,322 @@
+#pragma once
+
+#include <algorithm>
+#include <condition_variable>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "trireme/comm/detail/node_progress.hpp"
+
+namespace trireme::comm::detail {
+
+/// Drives the operations of this process: whoever waits does it, else a helper thread, which begins with the first
+/// asynchronous operation and sleeps while nothing is pending.
+class node_driver {
+ public:
+  explicit node_driver(std::shared_ptr<node_launch> launch) : launch_(std::move(launch)) {}
+  node_driver(node_driver const&) = delete;
+  node_driver& operator=(node_driver const&) = delete;
+  ~node_driver() {
+    if (!helper_.joinable()) return;
+    {
+      turn const mine(*this);
+      over_ = true;
+    }
+    work_.notify_all();
+    node_launch::ring(launch_->mine());
+    helper_.join();
+  }
+
+  [[nodiscard]] std::shared_ptr<node_launch> const& launch() const noexcept { return launch_; }
+
+  /// Runs a command in the caller, in an operation that is used again.
+  void run(node_operation& op, node_group& where, command const& it) {
+    turn const mine(*this);
+    expect_unfailed(it.what.kind);
+    prepare(op, where, it);
+    drive(op);
+  }
+  [[nodiscard]] node_operation& start(node_group& where, command const& it) {
+    if (!helper_.joinable()) helper_ = std::thread([this] { help(); });
+    turn const mine(*this);
+    expect_unfailed(it.what.kind);
+    if (unused_ == nullptr) {
+      owned_.push_back(std::make_unique<node_operation>());
+      unused_ = owned_.back().get();
+    }
+    prepare(*unused_, where, it);
+    auto& op = *unused_;
+    unused_ = op.next;
+    op.previous = newest_;
+    op.next = nullptr;
+    (newest_ == nullptr ? pending_ : newest_->next) = &op;
+    newest_ = &op;
+    if (op.now() == node_operation::stage::posting) static_cast<void>(post(op));
+    if (idle_) work_.notify_all();
+    return op;
+  }
+  [[nodiscard]] bool test(node_operation& op) {
+    if (op.finished()) return true;
+    if (std::unique_lock lock(mutex_, std::try_to_lock); lock) {
+      advance(op);
+      advance_pending();
+      if (++op.polls % 256 == 0 && !op.finished()) {
+        if (op.since == clock::time_point{}) op.since = clock::now();
+        check_patience(op, op.since);
+      }
+    }
+    if (op.finished()) return true;
+    if (launch_->failed()) throw_failure(op);
+    return false;
+  }
+  void wait(node_operation& op) {
+    if (op.finished()) return;
+    turn const mine(*this);
+    drive(op);
+  }
+  void release(node_operation& op) noexcept {
+    turn const mine(*this);
+    op.become(node_operation::stage::finished);
+    (op.previous == nullptr ? pending_ : op.previous->next) = op.next;
+    (op.next == nullptr ? newest_ : op.next->previous) = op.previous;
+    op.next = unused_;
+    unused_ = &op;
+  }
+
+ private:
+  /// The caller's turn to drive; the helper lets it in after at most one step of an operation.
+  class turn {
+   public:
+    explicit turn(node_driver& driver) : driver_(driver) {
+      if (!driver.helper_.joinable()) return;
+      driver.wanted_.fetch_add(1);
+      driver.mutex_.lock();
+      driver.wanted_.fetch_sub(1);
+      locked_ = true;
+    }
+    turn(turn const&) = delete;
+    turn& operator=(turn const&) = delete;
+    ~turn() {
+      if (locked_) driver_.mutex_.unlock();
+    }
+
+   private:
+    node_driver& driver_;
+    bool locked_ = false;
+  };
+
+  void expect_unfailed(collective kind) const {
+    if (launch_->failed()) detail::throw_failure(*launch_, kind);
+  }
+  [[noreturn]] void throw_failure(node_operation const& op) const { detail::throw_failure(*launch_, op.what().kind); }
+
+  bool advance_pending() {
+    bool moved = false;
+    for (auto* each = pending_; each != nullptr; each = each->next)
+      if (!each->finished()) moved = advance(*each) != node_outcome::stuck || moved;
+    return moved;
+  }
+  [[nodiscard]] bool is_busy() const noexcept {
+    for (auto* each = pending_; each != nullptr; each = each->next)
+      if (!each->finished()) return true;
+    return false;
+  }
+
+  /// Spins, then yields, then sleeps until the operation is finished.
+  void drive(node_operation& op) {
+    for (int spin = 0; spin < launch_->spins;) {
+      auto const outcome = advance(op);
+      if (outcome == node_outcome::finished) return;
+      if (outcome == node_outcome::moved || (pending_ != nullptr && advance_pending())) {
+        spin = 0;
+        continue;
+      }
+      ++spin;
+      pause_core();
+    }
+    auto const since = clock::now();
+    auto quiet = since;  // since when nothing has moved
+    auto const step = [&] {
+      auto const outcome = advance(op);
+      return outcome == node_outcome::finished || advance_pending() || outcome == node_outcome::moved;
+    };
+    for (std::uint32_t round = 1; !op.finished(); ++round) {
+      bool const moved = step();
+      if (op.finished()) return;
+      if (launch_->failed()) throw_failure(op);
+      if (moved) {
+        quiet = {};
+        continue;
+      }
+      if (round % 16 != 0) {
+        std::this_thread::yield();
+        continue;
+      }
+      auto const now = clock::now();
+      if (quiet == clock::time_point{}) quiet = now;
+      if (now - quiet > launch_->patience) {
+        auto const left = op.where->deadline - (now - since);
+        auto const longest = std::chrono::milliseconds(20);
+        launch_->sleep(std::clamp<std::chrono::nanoseconds>(left, std::chrono::microseconds(100), longest),
+                       [&] { return step() || launch_->failed(); });
+        round = 15;
+      }
+      check_patience(op, since);
+    }
+  }
+
+  void help() {
+    std::unique_lock lock(mutex_);
+    int stuck = 0;
+    while (!over_) {
+      if (launch_->failed() || !is_busy()) {
+        idle_ = true;
+        work_.wait(lock, [this] { return over_ || (is_busy() && !launch_->failed()); });
+        idle_ = false;
+        stuck = 0;
+        continue;
+      }
+      stuck = advance_pending() ? 0 : stuck + 1;
+      if (stuck > 0 && stuck % 64 == 0)
+        for (auto* each = pending_; each != nullptr; each = each->next)
+          if (!each->finished()) check_patience(*each, {});
+      lock.unlock();
+      if (wanted_.load() != 0) std::this_thread::yield();
+      if (stuck > launch_->spins / 4 + 20) {
+        launch_->sleep(std::chrono::milliseconds(20), [&] {
+          lock.lock();
+          bool const ready = over_ || launch_->failed() || advance_pending();
+          lock.unlock();
+          return ready;
+        });
+        stuck = 63;
+      } else if (stuck > launch_->spins / 4) {
+        std::this_thread::yield();
+      } else if (stuck > 0) {
+        pause_core();
+      }
+      lock.lock();
+    }
+  }
+
+  std::shared_ptr<node_launch> const launch_;
+  std::mutex mutex_;  ///< of everything below, from the day when there is a helper
+  std::condition_variable work_;
+  std::atomic<int> wanted_{0};  ///< callers that wait for their turn
+  bool over_ = false;
+  bool idle_ = false;
+  node_operation* pending_ = nullptr;  ///< asynchronous operations, oldest first
+  node_operation* newest_ = nullptr;
+  node_operation* unused_ = nullptr;
+  std::vector<std::unique_ptr<node_operation>> owned_;
+  std::thread helper_;
+};
+
+/// The engine of processes on one machine.
+class node_engine final : public process_engine {
+ public:
+  /// `boards` are those of all members, each in the memory of its rank.
+  node_engine(std::shared_ptr<node_driver> driver, std::vector<int> members, int rank,
+              std::chrono::milliseconds deadline, std::vector<node_board*> boards)
+      : driver_(std::move(driver)) {
+    group_.launch = driver_->launch();
+    group_.members = std::move(members);
+    group_.rank = rank;
+    group_.deadline = deadline;
+    group_.boards = std::move(boards);
+    for (int const member : group_.members) group_.headers.push_back(&group_.launch->header(member));
+    group_.pairs.resize(group_.members.size());
+  }
+  ~node_engine() override {
+    group_.mine().left.store(1);
+    group_.ring();
+    for (int each = 0; each < size(); ++each) group_.board(each).leavers.fetch_add(1);
+    try {
+      group_.launch->retire(group_.mine(), size());
+    } catch (...) {  // without memory for the note the board stays until the launch ends
+    }
+  }
+
+  [[nodiscard]] int rank() const noexcept override { return group_.rank; }
+  [[nodiscard]] int size() const noexcept override { return group_.size(); }
+  [[nodiscard]] std::chrono::milliseconds deadline() const noexcept override { return group_.deadline; }
+
+  void run(command const& it) override { driver_->run(blocking_, group_, it); }
+  [[nodiscard]] process_operation& start(command const& it) override { return driver_->start(group_, it); }
+  [[nodiscard]] bool test(process_operation& op) override { return driver_->test(static_cast<node_operation&>(op)); }
+  void wait(process_operation& op) override { driver_->wait(static_cast<node_operation&>(op)); }
+  void release(process_operation& op) noexcept override { driver_->release(static_cast<node_operation&>(op)); }
+
+  [[nodiscard]] std::shared_ptr<process_engine> split(int color, int key) override {
+    struct wish {
+      int color, key;
+    };
+    auto const wishes = collect(collective::split, wish{color, key});
+    std::vector<int> chosen;
+    for (int each = 0; each < size(); ++each)
+      if (wishes[static_cast<std::size_t>(each)].color == color) chosen.push_back(each);
+    std::ranges::stable_sort(chosen, {}, [&](int each) { return wishes[static_cast<std::size_t>(each)].key; });
+    return make_group(collective::split, chosen, group_.deadline);
+  }
+  [[nodiscard]] std::shared_ptr<process_engine> duplicate(std::chrono::milliseconds deadline) override {
+    std::vector<int> all(static_cast<std::size_t>(size()));
+    for (int each = 0; each < size(); ++each) all[static_cast<std::size_t>(each)] = each;
+    return make_group(collective::duplicate, all, deadline);
+  }
+
+  void abandon(std::string const& sentence) noexcept override {
+    try {
+      group_.launch->fail(text(group_.launch->who, ": rank ", group_.launch->rank, " ended with an error: ", sentence));
+    } catch (...) {  // without memory for a sentence, this
+      group_.launch->fail("trireme::comm: a rank ended with an error");
+    }
+  }
+
+  [[nodiscard]] void* allocate(std::size_t bytes) override { return group_.launch->heap.allocate(bytes); }
+  void deallocate(void* block, std::size_t bytes) noexcept override { group_.launch->heap.deallocate(block, bytes); }
+
+ private:
+  /// What all ranks passed, in rank order.
+  template <class X>
+  [[nodiscard]] std::vector<X> collect(collective kind, X const& mine) {
+    std::vector<X> all(group_.members.size());
+    command it;
+    it.what.kind = kind;
+    it.what.count = sizeof(X);
+    it.from = &mine;
+    it.to = all.data();
+    run(it);
+    return all;
+  }
+  /// Collective. `chosen` are the ranks of this group that the new one consists of, this one among them.
+  [[nodiscard]] std::shared_ptr<process_engine> make_group(collective kind, std::vector<int> const& chosen,
+                                                           std::chrono::milliseconds deadline) {
+    auto const count = static_cast<int>(chosen.size());
+    auto* const own = group_.launch->make_board(count);
+    auto const places = collect(kind, own == nullptr ? std::uint64_t{0} : group_.launch->offset(own));
+    if (std::ranges::find(places, std::uint64_t{0}) != places.end()) {
+      if (own != nullptr) group_.launch->heap.deallocate(own, node_board::bytes(count));
+      throw comm_error(text(group_.launch->who, ": ", name_of(kind),
+                            " found no shared memory left for another group; free tensors from allocate, or groups"),
+                       {group_.launch->rank, std::string(name_of(kind))});
+    }
+    std::vector<int> members;
+    std::vector<node_board*> boards;
+    for (int const each : chosen) {
+      members.push_back(group_.world_rank(each));
+      boards.push_back(
+          std::launder(reinterpret_cast<node_board*>(group_.at(each, places[static_cast<std::size_t>(each)]))));
+    }
+    auto const place = static_cast<int>(std::ranges::find(chosen, group_.rank) - chosen.begin());
+    return std::make_shared<node_engine>(driver_, std::move(members), place, deadline, std::move(boards));
+  }
+
+  std::shared_ptr<node_driver> driver_;
+  node_group group_;
+  node_operation blocking_;
+};
+
+}  // namespace trireme::comm::detail

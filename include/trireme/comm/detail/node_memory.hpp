@@ -1,0 +1,181 @@
+#pragma once
+
+#include <fcntl.h>
+#include <linux/falloc.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <mutex>
+#include <utility>
+
+namespace trireme::comm::detail {
+
+/// An open file, closed at the end.
+class node_file {
+ public:
+  node_file() = default;
+  explicit node_file(int number) noexcept : number_(number) {}
+  node_file(node_file&& other) noexcept : number_(std::exchange(other.number_, -1)) {}
+  node_file& operator=(node_file&& other) noexcept {
+    std::swap(number_, other.number_);
+    return *this;
+  }
+  ~node_file() {
+    if (number_ >= 0) ::close(number_);
+  }
+  [[nodiscard]] int number() const noexcept { return number_; }
+  [[nodiscard]] bool is_open() const noexcept { return number_ >= 0; }
+
+  /// Locks the first byte for as long as this process has the file open, however it ends.
+  [[nodiscard]] bool lock() const noexcept {
+    auto wish = first_byte();
+    return ::fcntl(number_, F_OFD_SETLK, &wish) == 0;
+  }
+  /// Whether somebody else has the first byte locked. (If that cannot be told, yes.)
+  [[nodiscard]] bool is_locked() const noexcept {
+    auto wish = first_byte();
+    return ::fcntl(number_, F_OFD_GETLK, &wish) != 0 || wish.l_type != F_UNLCK;
+  }
+
+ private:
+  static struct flock first_byte() noexcept {
+    struct flock wish {};
+    wish.l_type = F_WRLCK;
+    wish.l_whence = SEEK_SET;
+    wish.l_len = 1;
+    return wish;
+  }
+  int number_ = -1;
+};
+
+/// Address space in which the memory files of all ranks lie side by side, so that a peer's address is one addition.
+class node_map {
+ public:
+  static constexpr std::size_t huge_page = std::size_t{1} << 21;
+
+  node_map() = default;
+  node_map(node_map&& other) noexcept { swap(other); }
+  node_map& operator=(node_map&& other) noexcept {
+    swap(other);
+    return *this;
+  }
+  ~node_map() {
+    if (space_ != nullptr) ::munmap(space_, length_);
+  }
+
+  /// Reserves `size` times `stride` bytes, which must be a multiple of a huge page.
+  [[nodiscard]] bool reserve(int size, std::size_t stride) noexcept {
+    auto const length = static_cast<std::size_t>(size) * stride + huge_page;
+    void* const space = ::mmap(nullptr, length, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (space == MAP_FAILED) return false;
+    node_map fresh;
+    fresh.space_ = space;
+    fresh.length_ = length;
+    auto const begin = (reinterpret_cast<std::uintptr_t>(space) + huge_page - 1) / huge_page * huge_page;
+    fresh.base_ = static_cast<std::byte*>(space) + (begin - reinterpret_cast<std::uintptr_t>(space));
+    fresh.stride_ = stride;
+    swap(fresh);
+    return true;
+  }
+  /// Maps `bytes` of a rank's file into its place.
+  [[nodiscard]] bool place(int rank, node_file const& file, std::size_t bytes) noexcept {
+    auto* const at = this->at(rank);
+    if (::mmap(at, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED | MAP_NORESERVE, file.number(), 0) ==
+        MAP_FAILED)
+      return false;
+    ::madvise(at, bytes, MADV_HUGEPAGE);  // only advice: fewer faults, larger steps for the prefetcher
+    return true;
+  }
+  [[nodiscard]] std::byte* at(int rank) const noexcept { return base_ + static_cast<std::size_t>(rank) * stride_; }
+
+ private:
+  void swap(node_map& other) noexcept {
+    std::swap(space_, other.space_);
+    std::swap(length_, other.length_);
+    std::swap(base_, other.base_);
+    std::swap(stride_, other.stride_);
+  }
+  void* space_ = nullptr;
+  std::size_t length_ = 0;
+  std::byte* base_ = nullptr;
+  std::size_t stride_ = 0;
+};
+
+/// The blocks of this rank's memory file. What is in use is known here alone; freed pages go back to the system.
+class node_heap {
+ public:
+  node_heap(std::byte* base, std::size_t begin, std::size_t end, int file) : base_(base), end_(end), file_(file) {
+    free_.emplace(begin, end - begin);
+  }
+
+  [[nodiscard]] bool contains(void const* address, std::size_t bytes) const noexcept {
+    auto const at = reinterpret_cast<std::uintptr_t>(address) - reinterpret_cast<std::uintptr_t>(base_);
+    return at < end_ && bytes <= end_ - at;
+  }
+  /// The first hole that is large enough; null if there is none.
+  [[nodiscard]] void* allocate(std::size_t bytes) {
+    std::lock_guard const lock(mutex_);
+    auto const need = whole(bytes);
+    auto const grain = bytes >= node_map::huge_page ? node_map::huge_page : page;
+    if (closed_ || need < bytes) return nullptr;
+    for (auto hole = free_.begin(); hole != free_.end(); ++hole) {
+      auto const [from, length] = *hole;
+      auto const at = (from + grain - 1) / grain * grain;
+      if (at - from > length || length - (at - from) < need) continue;
+      auto const behind = length - (at - from) - need;
+      if (behind > 0) free_.emplace(at + need, behind);
+      if (at == from)
+        free_.erase(hole);
+      else
+        hole->second = at - from;
+      return base_ + at;
+    }
+    return nullptr;
+  }
+  void deallocate(void* block, std::size_t bytes) noexcept {
+    std::lock_guard const lock(mutex_);
+    auto from = static_cast<std::size_t>(static_cast<std::byte*>(block) - base_);
+    auto length = whole(bytes);
+    ::fallocate(file_, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(from),
+                static_cast<off_t>(length));
+    if (closed_) return;
+    try {
+      auto next = free_.lower_bound(from);
+      if (next != free_.end() && from + length == next->first) {
+        length += next->second;
+        next = free_.erase(next);
+      }
+      if (next != free_.begin()) {
+        auto& [before, before_length] = *std::prev(next);
+        if (before + before_length == from) {
+          before_length += length;
+          return;
+        }
+      }
+      free_.emplace_hint(next, from, length);
+    } catch (...) {  // without memory for the note the block is lost, not its pages
+    }
+  }
+  /// After a failure nothing is given out again: a rank that has not heard of it may still write.
+  void close() noexcept {
+    std::lock_guard const lock(mutex_);
+    closed_ = true;
+  }
+
+ private:
+  static constexpr std::size_t page = 4096;
+  static constexpr std::size_t whole(std::size_t bytes) noexcept { return (bytes + page - 1) / page * page; }
+
+  std::byte* const base_;
+  std::size_t const end_;
+  int const file_;
+  std::mutex mutex_;
+  std::map<std::size_t, std::size_t> free_;  ///< offset and length of each hole
+  bool closed_ = false;
+};
+
+}  // namespace trireme::comm::detail

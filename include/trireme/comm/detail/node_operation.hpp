@@ -1,0 +1,240 @@
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "trireme/comm/detail/expectations.hpp"
+#include "trireme/comm/detail/node_launch.hpp"
+#include "trireme/comm/detail/process_engine.hpp"
+#include "trireme/comm/traffic.hpp"
+
+namespace trireme::comm::detail {
+
+/// The ranks of one communicator, as one of them sees it.
+struct node_group {
+  /// Messages to one rank and from it, numbered as they were asked for, and how many have been seen through.
+  struct pair_state {
+    std::uint64_t sends = 0, receives = 0;
+    std::uint64_t sent = 0, received = 0;
+  };
+
+  std::shared_ptr<node_launch> launch;
+  std::vector<int> members;  ///< their ranks in the launch, by rank in the group
+  int rank = 0;
+  std::chrono::milliseconds deadline{};
+  std::vector<node_board*> boards;
+  std::vector<node_header*> headers;
+
+  std::uint64_t next = 1;      ///< the number of the next collective
+  std::uint64_t decided = 0;   ///< up to here it is known how each collective goes about its work
+  std::uint64_t reusable = 1;  ///< postings below it are free: every rank has finished with them
+  std::uint64_t rounds = 0;    ///< rounds of the staged collectives that are decided
+  std::array<std::uint64_t, node_board::ring> done{};
+  std::vector<pair_state> pairs;
+
+  [[nodiscard]] int size() const noexcept { return static_cast<int>(members.size()); }
+  [[nodiscard]] node_board& board(int of) const noexcept { return *boards[static_cast<std::size_t>(of)]; }
+  [[nodiscard]] node_board& mine() const noexcept { return board(rank); }
+  [[nodiscard]] int world_rank(int of) const noexcept { return members[static_cast<std::size_t>(of)]; }
+  /// What lies at an offset of another rank's memory.
+  [[nodiscard]] std::byte* at(int of, std::uint64_t offset) const noexcept {
+    return reinterpret_cast<std::byte*>(reinterpret_cast<std::uintptr_t>(launch->base(world_rank(of))) + offset);
+  }
+
+  /// Called after every change that others may wait for.
+  void ring() const noexcept {
+    for (int each = 0; each < size(); ++each)
+      if (each != rank) node_launch::ring(*headers[static_cast<std::size_t>(each)]);
+  }
+  [[nodiscard]] std::uint64_t lowest_unfinished() const noexcept {
+    auto low = board(0).unfinished.load();
+    for (int each = 1; each < size(); ++each) low = std::min(low, board(each).unfinished.load());
+    return low;
+  }
+  /// Collective `number` is finished, here.
+  void finish(std::uint64_t number) noexcept {
+    done[number % node_board::ring] = number;
+    auto low = mine().unfinished.load(std::memory_order_relaxed);
+    if (number != low) return;
+    while (done[low % node_board::ring] == low) ++low;
+    mine().unfinished.store(low);
+  }
+};
+
+/// `count` elements from `first` on of the whole view that begins at `whole`.
+struct node_segment {
+  std::byte* whole = nullptr;
+  std::int64_t first = 0;
+  std::int64_t count = 0;
+};
+
+/// One rank's part in one collective or exchange. It advances when it is asked to:
+///   posting -> arriving -> finished                           by value, or where there is nothing to touch
+///                       -> sharing -> closing -> finished     directly in the memory of all
+///                       -> staging -> finished                in pieces through the staging slots
+///   exchanging -> finished
+struct node_operation final : process_operation {
+  enum class stage : std::uint8_t { posting, arriving, sharing, closing, staging, exchanging, finished };
+  struct message {
+    part what;
+    std::uint64_t number = 0;  ///< among those of its pair and direction
+    std::uint64_t moved = 0;   ///< bytes
+    std::uint64_t target = 0;  ///< of the channel's tail, when the receiver has everything
+    enum class state : std::uint8_t { waiting, moving, closing, finished } at = state::waiting;
+  };
+
+  node_group* where = nullptr;
+  command it;
+  std::vector<std::int64_t> counts;  ///< what it.counts refers to
+  std::vector<part> parts;           ///< what it.parts refers to
+  std::vector<message> messages;     ///< of an exchange
+  std::uint64_t number = 0;
+  std::atomic<stage> at{stage::finished};
+  bool by_value = false;
+  bool for_all = false;    ///< a broadcast in which each rank copies a slice for all
+  int cursor = 0;          ///< ranks below it have been seen at the present stage
+  std::int64_t moved = 0;  ///< of this rank's share of direct work: elements, of the rank at `cursor`
+  std::int64_t chunk = 0;  ///< elements a round
+  std::uint64_t base = 0;  ///< the number of the first round
+  std::uint64_t rounds = 0;
+  std::uint32_t polls = 0;
+  clock::time_point since{};
+  clock::time_point next_look{};
+  node_operation* previous = nullptr;  ///< pending ones only
+  node_operation* next = nullptr;
+
+  [[nodiscard]] bool finished() const noexcept { return at.load(std::memory_order_acquire) == stage::finished; }
+  [[nodiscard]] stage now() const noexcept { return at.load(std::memory_order_relaxed); }
+  void become(stage next_stage) noexcept { at.store(next_stage, std::memory_order_release); }
+  [[nodiscard]] node_launch& launch() const noexcept { return *where->launch; }
+  [[nodiscard]] node_posting& posting(int of) const noexcept { return where->board(of).at(number); }
+  [[nodiscard]] call const& what() const noexcept { return it.what; }
+  [[nodiscard]] bool touches() const noexcept { return it.elements == nullptr || it.elements->touchable; }
+  [[nodiscard]] std::int64_t bytes(std::int64_t count) const noexcept {
+    return count * static_cast<std::int64_t>(it.element_bytes);
+  }
+  [[nodiscard]] std::byte* from() const noexcept { return static_cast<std::byte*>(const_cast<void*>(it.from)); }
+  [[nodiscard]] std::byte* to() const noexcept { return static_cast<std::byte*>(it.to); }
+  [[nodiscard]] bool is_root() const noexcept { return where->rank == it.what.root; }
+  [[nodiscard]] bool is_ragged() const noexcept { return it.what.shape != 0; }
+  [[nodiscard]] std::int64_t each() const noexcept { return it.what.count / where->size(); }
+};
+
+/// The elements that `rank` gives in an all_gather, in the whole view.
+[[nodiscard]] inline slice gathered(node_operation const& op, int rank) noexcept {
+  if (!op.is_ragged()) return {rank * op.each(), op.each()};
+  slice out;
+  for (int below = 0; below < rank; ++below) out.first += op.counts[static_cast<std::size_t>(below)];
+  out.count = op.counts[static_cast<std::size_t>(rank)];
+  return out;
+}
+
+/// What this rank gives to `rank`, if the collective only moves elements.
+[[nodiscard]] inline node_segment outgoing(node_operation const& op, int rank) noexcept {
+  auto const count = op.what().count;
+  switch (op.what().kind) {
+    case collective::all_gather: {
+      auto const own = gathered(op, op.where->rank);
+      return {op.from(), own.first, own.count};
+    }
+    case collective::gather:
+      return rank == op.what().root ? node_segment{op.from(), 0, count} : node_segment{};
+    case collective::scatter:
+      return op.is_root() ? node_segment{op.from(), rank * count, count} : node_segment{};
+    case collective::broadcast:
+      return op.is_root() ? node_segment{op.from(), 0, count} : node_segment{};
+    case collective::all_to_all: {
+      if (!op.is_ragged()) return {op.from(), rank * op.each(), op.each()};
+      auto const& sent = op.parts[static_cast<std::size_t>(rank)];
+      return {sent.address, 0, sent.count};
+    }
+    default:
+      return {};
+  }
+}
+
+/// Where this rank wants what `rank` gives, if the collective only moves elements.
+[[nodiscard]] inline node_segment incoming(node_operation const& op, int rank) noexcept {
+  auto const count = op.what().count;
+  switch (op.what().kind) {
+    case collective::all_gather: {
+      auto const theirs = gathered(op, rank);
+      return {op.to(), theirs.first, theirs.count};
+    }
+    case collective::gather:
+      return op.is_root() ? node_segment{op.to(), rank * count, count} : node_segment{};
+    case collective::scatter:
+    case collective::broadcast:
+      return rank == op.what().root ? node_segment{op.to(), 0, count} : node_segment{};
+    case collective::all_to_all: {
+      if (!op.is_ragged()) return {op.to(), rank * op.each(), op.each()};
+      auto const& received = op.parts[static_cast<std::size_t>(op.where->size() + rank)];
+      return {received.address, 0, received.count};
+    }
+    default:
+      return {};
+  }
+}
+
+/// Bytes of what a rank posts if the values travel with the announcement: the same number on every rank.
+[[nodiscard]] inline std::int64_t value_bytes(node_operation const& op) noexcept {
+  switch (op.what().kind) {
+    case collective::all_gather:
+      return op.bytes(op.is_ragged() ? *std::ranges::max_element(op.counts) : op.each());
+    case collective::scatter:
+      return op.bytes(op.what().count * op.where->size());
+    default:
+      return op.bytes(op.what().count);
+  }
+}
+
+/// "all_reduce(F32, 4 elements, sum) number 12"
+[[nodiscard]] inline std::string describe(node_operation const& op) {
+  if (op.what().kind == collective::exchange) return to_string(op.what());
+  return text(to_string(op.what()), " number ", op.number);
+}
+
+/// Copies elements [first, first + most) of those that belong into `to`, as far as there are any; how many.
+inline std::int64_t copied(node_operation const& op, node_segment const& to, std::byte const* from, std::int64_t first,
+                           std::int64_t most) {
+  auto const count = std::clamp<std::int64_t>(to.count - first, 0, most);
+  if (count > 0)
+    op.it.elements->copy(to.whole + op.bytes(to.first + first), from, static_cast<std::size_t>(op.bytes(count)));
+  return count;
+}
+
+/// Sets up what a command becomes. Its spans are copied; nothing is announced yet.
+inline void prepare(node_operation& op, node_group& where, command const& it) {
+  op.where = &where;
+  op.it = it;
+  op.counts.assign(it.counts.begin(), it.counts.end());
+  op.parts.assign(it.parts.begin(), it.parts.end());
+  op.cursor = 0;
+  op.moved = 0;
+  op.rounds = 0;
+  op.polls = 0;
+  op.for_all = false;
+  op.since = op.next_look = {};
+  if (it.what.kind == collective::exchange) {
+    op.number = 0;
+    op.messages.clear();
+    for (auto const& each : op.parts) {
+      auto& pair = where.pairs[static_cast<std::size_t>(each.peer)];
+      op.messages.push_back({each, each.sent ? pair.sends++ : pair.receives++});
+    }
+    op.become(node_operation::stage::exchanging);
+    return;
+  }
+  op.number = where.next++;
+  bool const ragged_pairs = it.what.kind == collective::all_to_all && it.what.shape != 0;
+  op.by_value = op.touches() && !ragged_pairs && value_bytes(op) <= std::int64_t{node_posting::value_bytes};
+  op.it.what.by_value = op.by_value;
+  op.become(node_operation::stage::posting);
+}
+
+}  // namespace trireme::comm::detail

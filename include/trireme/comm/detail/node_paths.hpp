@@ -1,0 +1,284 @@
+#pragma once
+
+#include <algorithm>
+#include <cstring>
+#include <span>
+
+#include "trireme/comm/detail/node_operation.hpp"
+
+namespace trireme::comm::detail {
+
+/// The addresses of one reduction.
+struct node_terms {
+  void const* terms[node_most_ranks];
+  void* outputs[node_most_ranks];
+  std::size_t output_count = 0;
+
+  void add_output(void* address) noexcept { outputs[output_count++] = address; }
+  void combine(node_operation const& op, std::int64_t count) const {
+    if (count == 0 || output_count == 0) return;
+    auto const size = static_cast<std::size_t>(op.where->size());
+    op.it.elements->combine({outputs, output_count}, {terms, size}, count, op.where->size());
+  }
+};
+
+// By value: every rank has posted what it gives, and forms its own result.
+
+inline void take_values(node_operation const& op) {
+  auto const& where = *op.where;
+  auto const bytes = static_cast<std::size_t>(value_bytes(op));
+  auto const posted = [&](int rank) { return op.posting(rank).values(bytes); };
+  switch (op.what().kind) {
+    case collective::all_reduce:
+    case collective::reduce:
+    case collective::reduce_scatter: {
+      if (op.what().kind == collective::reduce && !op.is_root()) return;
+      bool const scatters = op.what().kind == collective::reduce_scatter;
+      auto const part = scatters ? slice{where.rank * op.each(), op.each()} : slice{0, op.what().count};
+      node_terms all;
+      for (int rank = 0; rank < where.size(); ++rank) all.terms[rank] = posted(rank) + op.bytes(part.first);
+      all.add_output(op.to() + op.bytes(part.first));
+      all.combine(op, part.count);
+      return;
+    }
+    case collective::split:
+    case collective::duplicate:
+      for (int rank = 0; rank < where.size(); ++rank)
+        std::memcpy(op.to() + op.bytes(rank * op.what().count), posted(rank), bytes);
+      return;
+    case collective::barrier:
+      return;
+    default:
+      for (int rank = 0; rank < where.size(); ++rank) {
+        auto const skip = op.what().kind == collective::scatter      ? where.rank * op.what().count
+                          : op.what().kind == collective::all_to_all ? where.rank * op.each()
+                                                                     : 0;
+        auto const to = incoming(op, rank);
+        copied(op, to, posted(rank) + op.bytes(skip), 0, to.count);
+      }
+  }
+}
+
+/// What this rank posts by value.
+inline void give_values(node_operation const& op) {
+  auto const length = value_bytes(op);
+  auto first = std::int64_t{0};
+  auto bytes = length;
+  if (op.what().kind == collective::broadcast || op.what().kind == collective::scatter) {
+    if (!op.is_root()) return;
+  } else if (op.what().kind == collective::all_gather) {
+    auto const own = gathered(op, op.where->rank);
+    first = own.first;
+    bytes = op.bytes(own.count);
+  }
+  if (bytes > 0)
+    std::memcpy(op.posting(op.where->rank).values(static_cast<std::size_t>(length)), op.from() + op.bytes(first),
+                static_cast<std::size_t>(bytes));
+}
+
+// Direct: each rank does a share of the work in the memory of all.
+
+/// Elements that are worked on in one go; between them others of this process may take their turn.
+inline constexpr std::int64_t direct_bytes = 1 << 20;
+
+[[nodiscard]] inline std::byte* from_of(node_operation const& op, int rank) noexcept {
+  return op.where->at(rank, op.posting(rank).memory.from);
+}
+[[nodiscard]] inline std::byte* to_of(node_operation const& op, int rank) noexcept {
+  return op.where->at(rank, op.posting(rank).memory.to);
+}
+
+/// Combines the next elements of this rank's slice; true at its end.
+inline bool combine_directly(node_operation& op) {
+  auto const& where = *op.where;
+  bool const scatters = op.what().kind == collective::reduce_scatter;
+  auto const own = scatters ? slice{where.rank * op.each(), op.each()}
+                            : slice_of(op.what().count, op.it.element_bytes, where.rank, where.size());
+  auto const most = direct_bytes / static_cast<std::int64_t>(op.it.element_bytes);
+  auto const count = std::min(own.count - op.moved, most);
+  auto const at = op.bytes(own.first + op.moved);
+  node_terms all;
+  for (int rank = 0; rank < where.size(); ++rank) {
+    all.terms[rank] = from_of(op, rank) + at;
+    if (op.what().kind == collective::all_reduce) all.add_output(to_of(op, rank) + at);
+  }
+  if (scatters) all.add_output(op.to() + at);
+  if (op.what().kind == collective::reduce) all.add_output(to_of(op, op.what().root) + at);
+  all.combine(op, count);
+  op.moved += count;
+  return op.moved == own.count;
+}
+
+/// Where in the memory of `rank` that lies which it gives to this one.
+[[nodiscard]] inline std::byte const* source_at(node_operation const& op, int rank) noexcept {
+  auto const own = op.where->rank;
+  switch (op.what().kind) {
+    case collective::all_gather:
+      return from_of(op, rank) + op.bytes(gathered(op, rank).first);
+    case collective::scatter:
+      return from_of(op, rank) + op.bytes(own * op.what().count);
+    case collective::all_to_all: {
+      if (!op.is_ragged()) return from_of(op, rank) + op.bytes(own * op.each());
+      auto const* const sent = reinterpret_cast<std::int64_t const*>(op.posting(rank).more);
+      std::int64_t first = 0;
+      for (int below = 0; below < own; ++below) first += sent[below];
+      return from_of(op, rank) + op.bytes(first);
+    }
+    default:
+      return from_of(op, rank);
+  }
+}
+
+/// Copies the next elements of what this rank has to copy; true when there are none left.
+inline bool move_directly(node_operation& op) {
+  auto const& where = *op.where;
+  auto const most = direct_bytes / static_cast<std::int64_t>(op.it.element_bytes);
+  auto const step = [&](node_segment const& to, std::byte const* from) {
+    op.moved += copied(op, to, from + op.bytes(op.moved), op.moved, most);
+    if (op.moved < to.count) return false;
+    op.moved = 0;
+    ++op.cursor;
+    return op.cursor == where.size();
+  };
+  auto const kind = op.what().kind;
+  if (kind == collective::gather) {  // into the root's memory, so that all work
+    op.cursor = where.size() - 1;
+    return step({to_of(op, op.what().root), where.rank * op.what().count, op.what().count}, op.from());
+  }
+  if (kind == collective::broadcast && op.for_all) {  // everybody's: each rank copies a slice for all
+    auto const part = slice_of(op.what().count, op.it.element_bytes, where.rank, where.size());
+    if (op.cursor == op.what().root) return ++op.cursor == where.size();
+    return step({to_of(op, op.cursor), part.first, part.count}, from_of(op, op.what().root) + op.bytes(part.first));
+  }
+  // Others first: rank r begins with what comes from r + 1, so that not all read from one.
+  auto const rank = (where.rank + 1 + op.cursor) % where.size();
+  auto const to = incoming(op, rank);
+  return step(to, to.count == 0 ? nullptr : source_at(op, rank));
+}
+
+inline bool work_directly(node_operation& op) {
+  switch (op.what().kind) {
+    case collective::all_reduce:
+    case collective::reduce_scatter:
+    case collective::reduce:
+      return combine_directly(op);
+    default:
+      return move_directly(op);
+  }
+}
+
+// Staged: in rounds, each of which copies a piece of what others need into this rank's slot, reduces this rank's part
+// of the pieces of all, and copies results out of the slots of the others.
+
+/// How many elements one round takes: of the whole view, or of what one rank gives to each other.
+[[nodiscard]] inline std::int64_t staged_chunk(node_operation const& op) noexcept {
+  auto const kind = op.what().kind;
+  bool const sliced =
+      kind == collective::reduce_scatter || kind == collective::scatter || kind == collective::all_to_all;
+  auto const line = static_cast<std::int64_t>(64 / op.it.element_bytes);
+  auto const fits = static_cast<std::int64_t>(node_board::slot_bytes / op.it.element_bytes);
+  return fits / (sliced ? op.where->size() : 1) / line * line;
+}
+
+/// How many rounds it takes; every rank finds the same number.
+[[nodiscard]] inline std::uint64_t staged_rounds(node_operation const& op) noexcept {
+  std::int64_t most = op.what().count;
+  if (op.what().kind == collective::all_gather)
+    most = op.is_ragged() ? *std::ranges::max_element(op.counts) : op.each();
+  if (op.what().kind == collective::reduce_scatter) most = op.each();
+  if (op.what().kind == collective::all_to_all) {
+    most = op.each();
+    for (int rank = 0; op.is_ragged() && rank < op.where->size(); ++rank) {
+      auto const* const sent = reinterpret_cast<std::int64_t const*>(op.posting(rank).more);
+      most = std::max(most, *std::max_element(sent, sent + op.where->size()));
+    }
+  }
+  return static_cast<std::uint64_t>((most + op.chunk - 1) / op.chunk);
+}
+
+inline void fill_slot(node_operation const& op, std::uint64_t round) {
+  auto const& where = *op.where;
+  auto* const slot = where.mine().slot(op.base + round);
+  auto const first = static_cast<std::int64_t>(round) * op.chunk;
+  auto const copy = [&](std::int64_t at, std::byte const* from, std::int64_t count) {
+    if (count > 0) op.it.elements->copy(slot + op.bytes(at), from, static_cast<std::size_t>(op.bytes(count)));
+  };
+  auto const give = [&](std::int64_t at, node_segment const& all) {
+    if (all.count > first) copy(at, all.whole + op.bytes(all.first + first), std::min(op.chunk, all.count - first));
+  };
+  switch (op.what().kind) {
+    case collective::all_reduce:
+    case collective::reduce: {  // all but what this rank reduces itself
+      auto const count = std::min(op.chunk, op.what().count - first);
+      auto const own = slice_of(count, op.it.element_bytes, where.rank, where.size());
+      auto const behind = own.first + own.count;
+      copy(0, op.from() + op.bytes(first), own.first);
+      copy(behind, op.from() + op.bytes(first + behind), count - behind);
+      return;
+    }
+    case collective::reduce_scatter: {
+      auto const count = std::min(op.chunk, op.each() - first);
+      for (int rank = 0; rank < where.size(); ++rank)
+        if (rank != where.rank) copy(rank * op.chunk, op.from() + op.bytes(rank * op.each() + first), count);
+      return;
+    }
+    case collective::all_gather:
+    case collective::gather:
+    case collective::broadcast: {  // the same for everybody
+      auto const to = op.what().kind == collective::gather ? op.what().root : (where.rank + 1) % where.size();
+      if (to != where.rank) give(0, outgoing(op, to));
+      return;
+    }
+    default:
+      for (int rank = 0; rank < where.size(); ++rank)
+        if (rank != where.rank) give(rank * op.chunk, outgoing(op, rank));
+  }
+}
+
+inline void combine_slots(node_operation const& op, std::uint64_t round) {
+  auto const& where = *op.where;
+  auto const first = static_cast<std::int64_t>(round) * op.chunk;
+  bool const scatters = op.what().kind == collective::reduce_scatter;
+  auto const count = std::min(op.chunk, (scatters ? op.each() : op.what().count) - first);
+  auto const own =
+      scatters ? slice{where.rank * op.chunk, count} : slice_of(count, op.it.element_bytes, where.rank, where.size());
+  auto const at = op.bytes(scatters ? where.rank * op.each() + first : first + own.first);
+  node_terms all;
+  for (int rank = 0; rank < where.size(); ++rank)
+    all.terms[rank] =
+        rank == where.rank ? op.from() + at : where.board(rank).slot(op.base + round) + op.bytes(own.first);
+  if (scatters || op.what().kind == collective::all_reduce || op.is_root()) all.add_output(op.to() + at);
+  if (!scatters && !op.is_root()) all.add_output(where.mine().slot(op.base + round) + op.bytes(own.first));
+  all.combine(op, own.count);
+}
+
+inline void drain_slots(node_operation const& op, std::uint64_t round) {
+  auto const& where = *op.where;
+  auto const first = static_cast<std::int64_t>(round) * op.chunk;
+  auto const kind = op.what().kind;
+  if (kind == collective::reduce_scatter || (kind == collective::reduce && !op.is_root())) return;
+  bool const sliced = kind == collective::scatter || kind == collective::all_to_all;
+  for (int step = 0; step < where.size(); ++step) {
+    auto const rank = (where.rank + 1 + step) % where.size();
+    auto* const slot = where.board(rank).slot(op.base + round);
+    if (kind == collective::all_reduce || kind == collective::reduce) {
+      auto const count = std::min(op.chunk, op.what().count - first);
+      auto const theirs = slice_of(count, op.it.element_bytes, rank, where.size());
+      if (rank != where.rank)
+        copied(op, {op.to(), first + theirs.first, theirs.count}, slot + op.bytes(theirs.first), 0, theirs.count);
+      continue;
+    }
+    auto const to = incoming(op, rank);
+    if (to.count <= first) continue;
+    auto const* from = slot + op.bytes(sliced ? where.rank * op.chunk : 0);
+    if (rank == where.rank) {
+      auto const own = outgoing(op, rank);
+      from = own.whole + op.bytes(own.first + first);
+    }
+    copied(op, to, from, first, op.chunk);
+  }
+}
+
+[[nodiscard]] inline bool combines(node_operation const& op) noexcept { return op.it.elements->combine != nullptr; }
+
+}  // namespace trireme::comm::detail
