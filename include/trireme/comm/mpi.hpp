@@ -9,10 +9,13 @@
 #include <string_view>
 #include <utility>
 
+#include "trireme/comm/bootstrap.hpp"
 #include "trireme/comm/detail/mpi_engine.hpp"
+#include "trireme/comm/detail/node_setup.hpp"
 #include "trireme/comm/detail/thread_ranks.hpp"
 #include "trireme/comm/launch.hpp"
 #include "trireme/comm/process_world.hpp"
+#include "trireme/comm/processes.hpp"
 #include "trireme/contract/slot.hpp"
 
 namespace trireme::comm {
@@ -22,16 +25,19 @@ struct mpi;
 /// One rank of comm::mpi.
 using mpi_world = process_world<mpi>;
 
-/// Ranks are the processes that mpirun has started.
+/// Ranks are the processes that mpirun has started, or on one machine torchrun, without MPI.
 ///
-/// Ranks    all of MPI_COMM_WORLD with launch; those of somebody's communicator with borrow().
+/// Ranks    with launch all of MPI_COMM_WORLD, or all that torchrun has started, if no MPI has; with borrow() those of
+///          somebody's communicator.
 /// Bytes    on one machine ranks meet by MPI and then work in shared memory, without MPI; between machines, or with
 ///          `.shared_memory = false`, MPI carries messages: an announcement of 24 bytes from each rank to each, and the
 ///          values, with it if they are under 16 KiB.
 /// Threads  MPI_THREAD_SERIALIZED. While requests are in flight as messages a thread of ours is inside MPI: own MPI
 ///          calls need MPI_THREAD_MULTIPLE then. With none in flight, or in shared memory, MPI is the caller's alone.
-/// Errors   launch and borrow throw config_error if MPI lacks MPI_THREAD_SERIALIZED, or is finalised. After an error
-///          MPI is not finalised, so that mpirun ends the other ranks when this one ends.
+/// Errors   launch and borrow throw config_error if MPI lacks MPI_THREAD_SERIALIZED, is finalised, or is another MPI
+/// than
+///          the launcher's. After an error MPI is not finalised, so that mpirun ends the other ranks when this one
+///          ends.
 struct mpi {
   using policy_category = slot::communicator;
   static constexpr std::string_view name = "mpi";
@@ -50,28 +56,75 @@ struct mpi {
   return text("comm::mpi{.deadline = ", to_string(it.deadline), it.shared_memory ? "}" : ", .shared_memory = false}");
 }
 
-inline mpi_world mpi::borrow(MPI_Comm theirs, std::chrono::milliseconds deadline, bool shared_memory) {
+namespace detail {
+
+/// Collective over `theirs`: shared memory if all ranks wish it and are on one machine, otherwise messages.
+[[nodiscard]] inline std::shared_ptr<process_engine> engine_by_mpi(MPI_Comm theirs, std::chrono::milliseconds deadline,
+                                                                   bool shared_memory) {
   if (deadline.count() < 1) throw config_error("trireme::comm::mpi: the deadline must be at least 1ms");
+  mpi_session::instance().begin();
+  auto messages = message_engine::on_duplicate(theirs, deadline);
+  if (!messages->on_one_machine(shared_memory)) return messages;
+  std::string why;  // some machines forbid it: then messages
+  auto node = try_node_engine(
+      mpi_name, messages->rank(), messages->size(), deadline,
+      [&](std::string const& own) { return messages->gather_texts(own); }, why);
+  if (node == nullptr) return messages;
+  return node;
+}
+
+/// Whether the launcher of some MPI has started this process, whoever else has set variables.
+[[nodiscard]] inline bool launched_by_mpi() {
+  int begun = 0;
+  MPI_Initialized(&begun);
+  if (begun != 0) return true;
+  for (auto const* name : {"OMPI_COMM_WORLD_SIZE", "PMI_RANK", "PMI_SIZE", "PMIX_RANK"})
+    if (bootstrap::environment_variable(name)) return true;
+  return false;
+}
+
+[[nodiscard]] inline std::shared_ptr<process_engine> engine_of(mpi const& description) {
+  auto const here = bootstrap::detect();
+  bootstrap::log(here);
+  bool const by_others =
+      here.started_by == bootstrap::launcher::torchrun || here.started_by == bootstrap::launcher::stated;
+  if (by_others && !launched_by_mpi()) {
+    if (!description.shared_memory)
+      throw config_error(text(mpi_name, ": .shared_memory = false needs MPI's messages, but ", name_of(here.started_by),
+                              " (", here.because, ") has started this process; start it by mpirun"));
+    return engine_by_rendezvous(mpi_name, here, description.deadline);
+  }
+  auto engine = engine_by_mpi(MPI_COMM_WORLD, description.deadline, description.shared_memory);
+  // Otherwise each process would train a model of its own, and nobody would notice.
+  if (engine->size() == 1 && here.size > 1 && !by_others)
+    throw config_error(text(mpi_name, ": ", name_of(here.started_by), " has started ", here.size, " ranks (",
+                            here.because,
+                            "), but the MPI that this program is linked with sees only one; use that MPI's own mpirun, "
+                            "or srun --mpi=pmix"));
+  return engine;
+}
+
+}  // namespace detail
+
+inline mpi_world mpi::borrow(MPI_Comm theirs, std::chrono::milliseconds deadline, bool shared_memory) {
   int begun = 0;
   MPI_Initialized(&begun);
   if (begun == 0)
     throw config_error(
         "trireme::comm::mpi: borrow needs an initialised MPI; call MPI_Init_thread first, or use launch");
-  detail::mpi_session::instance().begin();
-  auto driver = detail::mpi_driver::shared();
-  MPI_Comm own = MPI_COMM_NULL;
-  auto const code = driver->alone([&] { return MPI_Comm_dup(theirs, &own); });
-  if (code != MPI_SUCCESS)
-    throw comm_error(text("trireme::comm::mpi: duplicating the communicator failed: ", detail::mpi_sentence(code)));
-  auto messages = std::make_shared<detail::message_engine>(std::move(driver), own, deadline);
-  return mpi_world(std::move(messages));
+  return mpi_world(detail::engine_by_mpi(theirs, deadline, shared_memory));
 }
 
 /// How trireme::launch runs a body on comm::mpi: in this process, as the rank that it is.
 template <class Body>
 auto launch_ranks(mpi const& description, Body& body) {
-  detail::mpi_session::instance().begin();
-  auto world = mpi::borrow(MPI_COMM_WORLD, description.deadline, description.shared_memory);
+  struct leaving {
+    std::shared_ptr<detail::process_engine> engine;
+    ~leaving() {
+      if (engine->failed()) detail::mpi_session::instance().abandon();
+    }
+  } const guard{detail::engine_of(description)};
+  mpi_world world(guard.engine);
   try {
     return std::invoke(body, world);
   } catch (...) {

@@ -100,6 +100,10 @@ class mpi_driver {
     drive(op, lock);
   }
 
+  [[nodiscard]] bool failed() {
+    std::lock_guard const lock(mutex_);
+    return failed_;
+  }
   /// Tells every other rank that this one cannot go on, and stops.
   void announce_failure(std::string const& sentence) {
     std::lock_guard const lock(mutex_);

@@ -36,6 +36,28 @@ class message_engine final : public process_engine {
   }
   ~message_engine() override { driver_->remove(group_); }
 
+  /// Collective over `theirs`, which stays as it is.
+  [[nodiscard]] static std::shared_ptr<message_engine> on_duplicate(MPI_Comm theirs,
+                                                                    std::chrono::milliseconds deadline) {
+    auto driver = mpi_driver::shared();
+    MPI_Comm own = MPI_COMM_NULL;
+    MPI_Request made = MPI_REQUEST_NULL;
+    auto code = driver->alone([&] { return MPI_Comm_idup(theirs, &own, &made); });
+    auto const end = clock::now() + deadline;
+    for (int done = 0; code == MPI_SUCCESS && done == 0;) {
+      code = driver->alone([&] { return MPI_Test(&made, &done, MPI_STATUS_IGNORE); });
+      if (done == 0) std::this_thread::yield();
+      if (done == 0 && clock::now() > end) {
+        mpi_session::instance().abandon();
+        throw comm_error(text(mpi_name, ": waited ", to_string(deadline),
+                              " until all ranks begin; look at what is keeping them, or raise comm::mpi{.deadline}"));
+      }
+    }
+    if (code != MPI_SUCCESS)
+      throw comm_error(text(mpi_name, ": duplicating the communicator failed: ", mpi_sentence(code)));
+    return std::make_shared<message_engine>(std::move(driver), own, deadline);
+  }
+
   [[nodiscard]] int rank() const noexcept override { return group_.rank; }
   [[nodiscard]] int size() const noexcept override { return group_.size; }
   [[nodiscard]] std::chrono::milliseconds deadline() const noexcept override { return group_.deadline; }
@@ -60,8 +82,12 @@ class message_engine final : public process_engine {
     }
   }
 
-  /// Collective. Whether all ranks are on one machine, as MPI sees it.
-  [[nodiscard]] bool on_one_machine() {
+  [[nodiscard]] bool failed() const noexcept override { return driver_->failed(); }
+
+  /// Collective. Whether all ranks wish it and are on one machine, as MPI sees it.
+  [[nodiscard]] bool on_one_machine(bool wished) {
+    for (auto const& each : gather_texts(wished ? "yes" : "no"))
+      if (each != "yes") return false;
     MPI_Comm node = MPI_COMM_NULL;
     int there = 0;
     driver_->alone([&] {

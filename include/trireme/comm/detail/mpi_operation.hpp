@@ -250,9 +250,10 @@ class mpi_operation final : public process_operation {
   void forward() {
     auto const mine = slice_for(rank());
     if (mine.count == 0) return;
+    auto const* const values = rank() == it_.what.root ? from(mine.first, 0).at : to(mine.first, 0).at;
     for (int step = 1; step < size(); ++step)
       if (int const target = (rank() + step) % size(); target != it_.what.root)
-        second_.send(route, to(mine.first, 0).at, bytes(mine.count), target, route.tag + 2);
+        second_.send(route, values, bytes(mine.count), target, route.tag + 2);
   }
 
   /// Puts values that travelled with announcements in their places, or combines them.
@@ -277,7 +278,7 @@ class mpi_operation final : public process_operation {
     for (int peer = 0; peer < size(); ++peer)
       terms_.push_back(peer == rank() ? from(mine.first, 0).at : values_of(peer));
     void* const result = to(mine.first, 0).at;
-    it_.elements->combine({&result, 1}, terms_, mine.count, size());
+    it_.elements->combine({&result, 1}, terms_, mine.count, it_.divisor != 0 ? it_.divisor : size());
   }
   [[nodiscard]] std::byte const* values_of(int peer) const noexcept {
     return received_.data() + static_cast<std::size_t>(peer) * capacity + sizeof(call);

@@ -22,6 +22,7 @@ class mpi_reduction {
     to_ = static_cast<std::byte*>(it.to);
     element_bytes_ = it.element_bytes;
     combine_ = it.elements->combine;
+    divisor_ = it.divisor != 0 ? it.divisor : size();
     auto const line = static_cast<std::int64_t>(64 / element_bytes_);
     auto const wanted = std::clamp(most_bytes / static_cast<std::size_t>(size()), least_bytes, largest_piece_bytes);
     piece_ = std::max<std::int64_t>(1, static_cast<std::int64_t>(wanted / 64)) * line;
@@ -121,7 +122,7 @@ class mpi_reduction {
       terms_.clear();
       for (int from = 0; from < size(); ++from)
         terms_.push_back(from == rank() ? from_ + bytes(mine.first) : slot(piece, from));
-      combine_({&result, 1}, terms_, mine.count, size());
+      combine_({&result, 1}, terms_, mine.count, divisor_);
     }
     if (kind == collective::reduce_scatter) return;
     for_each_peer([&](int source, int target) {
@@ -138,6 +139,7 @@ class mpi_reduction {
   std::byte* to_ = nullptr;
   std::size_t element_bytes_ = 1;
   void (*combine_)(std::span<void* const>, std::span<void const* const>, std::int64_t, int) = nullptr;
+  int divisor_ = 1;
   std::int64_t piece_ = 1;  // elements
   std::int64_t pieces_ = 0;
   std::int64_t next_ = 0;      // not under way yet
