@@ -12,18 +12,18 @@ using kernels = ops::host_reductions;
 namespace {
 
 template <class T, class Op>
-void reduced(std::vector<tensor<T>>& outputs, std::vector<tensor<T>> const& terms, Op op) {
+void reduced(std::vector<tensor<T>>& outputs, std::vector<tensor<T>> const& terms, Op op, int divisor = 1) {
   std::vector<tensor_view<T>> to;
   std::vector<tensor_view<T const>> from;
   for (auto& each : outputs) to.push_back(each.view());
   for (auto const& each : terms) from.push_back(each.view());
-  kernels::reduce(std::span<tensor_view<T> const>(to), from, op);
+  kernels::reduce(std::span<tensor_view<T> const>(to), from, op, divisor);
 }
 
 }  // namespace
 
-TEMPLATE_TEST_CASE("reduce combines terms in order and writes every output", "", float, double, bfloat16, std::int32_t,
-                   std::int64_t, std::uint64_t, std::uint8_t) {
+TEMPLATE_TEST_CASE("reduce combines terms in order and writes every output", "", float, double, bfloat16, float16,
+                   std::int32_t, std::int64_t, std::uint64_t, std::uint8_t, std::int8_t) {
   for (std::int64_t const n : {0, 1, 15, 64, 65, 1000}) {
     at_each_level([&] {
       std::vector<tensor<TestType>> terms;
@@ -49,21 +49,69 @@ TEMPLATE_TEST_CASE("reduce combines terms in order and writes every output", "",
       check(reduction::sum{}, [](double a, double b) { return a + b; });
       check(reduction::max{}, [](double a, double b) { return std::max(a, b); });
       check(reduction::min{}, [](double a, double b) { return std::min(a, b); });
+      if constexpr (!std::is_integral_v<TestType>) {
+        reduced(outputs, terms, reduction::mean{}, 3);
+        bool right = true;
+        for (std::int64_t i = 0; i < n; ++i) {
+          using total = ops::accumulate_t<TestType>;
+          auto const sum =
+              static_cast<total>(terms[0][i]) + static_cast<total>(terms[1][i]) + static_cast<total>(terms[2][i]);
+          right = right && outputs[0][i] == static_cast<TestType>(sum / 3) && outputs[1][i] == outputs[0][i];
+        }
+        CHECK(right);
+      }
     });
   }
 }
 
-TEST_CASE("bfloat16 is summed in float and rounded once") {
-  at_each_level([] {
-    std::vector<tensor<bfloat16>> terms;
+TEMPLATE_TEST_CASE("16-bit numbers are summed in float and rounded once", "", bfloat16, float16) {
+  float const large = std::is_same_v<TestType, bfloat16> ? 256.0F : 2048.0F;
+  at_each_level([&] {
+    std::vector<tensor<TestType>> terms;
     for (int r = 0; r < 5; ++r) {
-      terms.push_back(zeros<bfloat16>({40}));
-      for (auto& x : terms.back().span()) x = bfloat16(r == 0 ? 256.0F : 0.5F);
+      terms.push_back(zeros<TestType>({40}));
+      for (auto& x : terms.back().span()) x = TestType(r == 0 ? large : 0.5F);
     }
-    std::vector<tensor<bfloat16>> outputs;
-    outputs.push_back(zeros<bfloat16>({40}));
+    std::vector<tensor<TestType>> outputs;
+    outputs.push_back(zeros<TestType>({40}));
     reduced(outputs, terms, reduction::sum{});
-    CHECK(static_cast<float>(outputs[0][39]) == 258);  // one at a time, every 0.5 would be lost
+    CHECK(static_cast<float>(outputs[0][39]) == large + 2);  // one at a time, every 0.5 would be lost
+    reduced(outputs, terms, reduction::mean{}, 5);
+    CHECK(outputs[0][39] == TestType((large + 2) / 5));
+  });
+}
+
+TEMPLATE_TEST_CASE("every 16-bit number converts to the same bits at every CPU level", "", bfloat16, float16) {
+  std::vector<tensor<TestType>> terms;
+  for (unsigned r = 0; r < 2; ++r) terms.push_back(zeros<TestType>({1 << 16}));
+  for (std::int64_t i = 0; i < 1 << 16; ++i) {
+    terms[0][i].bits = static_cast<std::uint16_t>(i);
+    terms[1][i].bits = static_cast<std::uint16_t>(mix(static_cast<std::uint64_t>(i)));
+  }
+  std::vector<tensor<TestType>> first;
+  at_each_level([&] {
+    std::vector<tensor<TestType>> outputs;
+    outputs.push_back(zeros<TestType>({1 << 16}));
+    reduced(outputs, terms, reduction::sum{});
+    if (first.empty()) return first.push_back(std::move(outputs[0]));
+    bool right = true;
+    for (std::int64_t i = 0; i < 1 << 16; ++i) {  // which of two NaNs an addition gives is the compiler's choice
+      auto const a = first[0][i];
+      auto const b = outputs[0][i];
+      bool const both_nan = a != a && b != b;
+      right = right && (a.bits == b.bits || both_nan);
+    }
+    CHECK(right);
+    auto wide = zeros<float>({1 << 16});
+    auto back = zeros<TestType>({1 << 16});
+    ops::host_elementwise::copy(wide.view(), terms[0].view());
+    ops::host_elementwise::copy(back.view(), wide.view());
+    for (std::int64_t i = 0; i < 1 << 16; ++i) {
+      auto const by_hand = static_cast<float>(terms[0][i]);
+      right = right && std::bit_cast<std::uint32_t>(by_hand) == std::bit_cast<std::uint32_t>(wide[i]) &&
+              TestType(by_hand).bits == back[i].bits;
+    }
+    CHECK(right);
   });
 }
 
@@ -102,7 +150,7 @@ TEST_CASE("sum_of_squares has the same bits at every CPU level, and for slices o
   CHECK(wide.value() > 0);
 }
 
-TEMPLATE_TEST_CASE("finite finds a single number that is not", "", float, double, bfloat16) {
+TEMPLATE_TEST_CASE("finite finds a single number that is not", "", float, double, bfloat16, float16) {
   for (std::int64_t const n : {0, 1, 16, 33, 5000}) {
     at_each_level([&] {
       auto x = random_tensor<TestType>({n}, 1);
@@ -118,6 +166,10 @@ TEMPLATE_TEST_CASE("finite finds a single number that is not", "", float, double
       }
       x[n - 1] = static_cast<TestType>(std::numeric_limits<float>::min());
       CHECK(kernels::finite(x.view()));
+      if constexpr (std::is_same_v<TestType, float16>) {
+        x[n - 1] = TestType(65504.0F);  // whose exponent would be infinity's in bfloat16, or nearly
+        CHECK(kernels::finite(x.view()));
+      }
     });
   }
 }

@@ -40,7 +40,11 @@ struct cast {
 
 template <element Wire>
 [[nodiscard]] std::string to_string(cast<Wire> const&) {
-  return text("compression::cast<", std::is_same_v<Wire, bfloat16> ? "bf16" : type_name<Wire>(), ">{}");
+  return text("compression::cast<",
+              std::is_same_v<Wire, bfloat16>  ? "bf16"
+              : std::is_same_v<Wire, float16> ? "f16"
+                                              : type_name<Wire>(),
+              ">{}");
 }
 
 }  // namespace trireme::compression

@@ -29,11 +29,60 @@ struct bfloat16 {
   }
 };
 
-/// The name used in template arguments: `compression::cast<bf16>`.
-using bf16 = bfloat16;
+/// An IEEE binary16 number: 11 bits of precision up to 65504. Storage only; arithmetic happens in float.
+///
+/// Numerics  converts from float by rounding to nearest, ties to even; subnormals are kept, NaN stays NaN. The same
+/// bits
+///           as the instructions of CPUs (F16C) and GPUs give.
+struct float16 {
+  std::uint16_t bits = 0;
+
+  float16() = default;
+  constexpr explicit float16(float value) noexcept {
+    auto const raw = std::bit_cast<std::uint32_t>(value);
+    auto const size = raw & 0x7fff'ffffU;
+    std::uint32_t half = 0;
+    if (size > 0x7f80'0000U) {  // NaN, made quiet
+      half = 0x7e00U | (size >> 13 & 0x3ffU);
+    } else if (size >= 0x4780'0000U) {  // 65536 and above; what is a little less grows to infinity below
+      half = 0x7c00U;
+    } else if (size >= 0x3880'0000U) {  // 2^-14: normal
+      half = (size - 0x3800'0000U + 0xfffU + (size >> 13 & 1U)) >> 13;
+    } else {  // beside 0.5, the last place of a float is that of the subnormals
+      half = std::bit_cast<std::uint32_t>(std::bit_cast<float>(size) + 0.5F) - 0x3f00'0000U;
+    }
+    bits = static_cast<std::uint16_t>((raw >> 16 & 0x8000U) | half);
+  }
+  constexpr explicit operator float() const noexcept {
+    std::uint32_t const size = bits & 0x7fffU;
+    std::uint32_t raw = 0;
+    if (size > 0x7c00U) {  // NaN, made quiet
+      raw = 0x7fc0'0000U | size << 13;
+    } else if (size == 0x7c00U) {
+      raw = 0x7f80'0000U;
+    } else if (size >= 0x400U) {
+      raw = (size << 13) + 0x3800'0000U;
+    } else {
+      raw = std::bit_cast<std::uint32_t>(static_cast<float>(size) * 0x1p-24F);
+    }
+    return std::bit_cast<float>((bits & 0x8000U) << 16 | raw);
+  }
+  constexpr explicit operator double() const noexcept { return static_cast<float>(*this); }
+  friend constexpr bool operator==(float16 a, float16 b) noexcept {
+    return static_cast<float>(a) == static_cast<float>(b);
+  }
+};
+
+/// A floating-point number that is only stored, and computed with in float.
+template <class T>
+concept storage_float = std::is_same_v<T, bfloat16> || std::is_same_v<T, float16>;
 
 /// The element types that tensors, files and messages know.
-enum class dtype : std::uint8_t { f64, f32, bf16, i64, i32, u64, u32, i8, u8 };
+enum class dtype : std::uint8_t { f64, f32, bf16, f16, i64, i32, u64, u32, i8, u8 };
+
+/// The names used in template arguments: `compression::cast<bf16>`.
+using bf16 = bfloat16;
+using f16 = float16;
 
 template <class T>
 struct dtype_traits;  // specialised for exactly the element types below
@@ -49,6 +98,10 @@ struct dtype_traits<float> {
 template <>
 struct dtype_traits<bfloat16> {
   static constexpr dtype value = dtype::bf16;
+};
+template <>
+struct dtype_traits<float16> {
+  static constexpr dtype value = dtype::f16;
 };
 template <>
 struct dtype_traits<std::int64_t> {
@@ -103,6 +156,7 @@ concept arithmetic_element = element<T> && !std::is_same_v<T, std::byte>;
     case dtype::u32:
       return 4;
     case dtype::bf16:
+    case dtype::f16:
       return 2;
     case dtype::i8:
     case dtype::u8:
@@ -120,6 +174,8 @@ concept arithmetic_element = element<T> && !std::is_same_v<T, std::byte>;
       return "F32";
     case dtype::bf16:
       return "BF16";
+    case dtype::f16:
+      return "F16";
     case dtype::i64:
       return "I64";
     case dtype::i32:

@@ -10,9 +10,9 @@
 
 namespace trireme::comm::detail {
 
-/// What values of T are combined in: float for bfloat16, which is rounded once at the end.
+/// What values of T are combined in: float for bfloat16 and float16, which are rounded once at the end.
 template <class T>
-using combine_t = std::conditional_t<std::is_same_v<T, bfloat16>, float, T>;
+using combine_t = std::conditional_t<storage_float<T>, float, T>;
 
 template <class T>
 [[nodiscard]] constexpr T combined(reduction::sum, T a, T b) noexcept {

@@ -101,7 +101,7 @@ inline std::array<double, 2> normal_pair(std::uint32_t a, std::uint32_t b) {
 }  // namespace detail
 
 /// Kernels that treat every element alike. An element's result depends on that element only, not on where it lies in
-/// the view, and bfloat16 is computed in float and rounded once.
+/// the view, and bfloat16 and float16 are computed in float and rounded once.
 /// Shapes   all views of one call have the same number of elements.
 /// Threads  thread-safe on different outputs.
 /// Errors   assertion_error (light) if the sizes differ.
@@ -112,8 +112,8 @@ struct host_elementwise {
   /// y[i] = value
   template <class T>
   static void fill(view<T> y, double value) {
-    if constexpr (std::is_same_v<T, bfloat16>) {
-      std::fill_n(raw(y), y.size(), bfloat16(static_cast<float>(value)));
+    if constexpr (storage_float<T>) {
+      std::fill_n(raw(y), y.size(), T(static_cast<float>(value)));
     } else if (value == 0 && !std::signbit(value)) {
       if (!y.empty()) std::memset(static_cast<void*>(raw(y)), 0, y.bytes());
     } else {

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <limits>
 #include <span>
 #include <type_traits>
 #include <vector>
@@ -78,9 +79,9 @@ template <class G>
 double block_of_squares(G const* x, std::int64_t n) {
   TRIREME_DISPATCH(fits_float<G>, block_of_squares(x, n));
 }
-template <class T>
-bool all_finite(T const* x, std::int64_t n) {
-  TRIREME_DISPATCH(true, all_finite(x, n));
+template <class Bits>
+bool all_finite(Bits const* x, std::int64_t n, Bits exponent) {
+  TRIREME_DISPATCH(true, all_finite(x, n, exponent));
 }
 template <class Bits>
 std::uint64_t hash_bits(Bits const* x, std::int64_t n, std::uint64_t name, std::uint64_t first_index) {
@@ -128,7 +129,9 @@ struct host_reductions {
                                     std::conditional_t<sizeof(T) == 4, std::uint32_t, std::uint16_t>>;
     static_assert(detail::arithmetic_lanes<element>,
                   "trireme::ops::finite: the elements are not floating-point numbers");
-    return detail::all_finite(reinterpret_cast<bits const*>(raw(x)), x.size());
+    // All bits of the exponent are set in infinity and NaN only.
+    auto const exponent = std::bit_cast<bits>(static_cast<element>(std::numeric_limits<float>::infinity()));
+    return detail::all_finite(reinterpret_cast<bits const*>(raw(x)), x.size(), exponent);
   }
 
   /// The wrapping sum of hash_element(name, first_index + i, bits of element i), zero-extended to 64.

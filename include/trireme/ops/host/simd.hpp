@@ -62,11 +62,11 @@ namespace trireme::ops::detail {
 
 /// Whether float lanes can hold elements of these types.
 template <class... T>
-inline constexpr bool fits_float = ((std::is_same_v<T, float> || std::is_same_v<T, bfloat16>)&&...);
+inline constexpr bool fits_float = ((std::is_same_v<T, float> || storage_float<T>)&&...);
 
 /// Whether some kind of lanes holds T: integers are left to plain loops.
 template <class T>
-inline constexpr bool arithmetic_lanes = std::is_floating_point_v<T> || std::is_same_v<T, bfloat16>;
+inline constexpr bool arithmetic_lanes = std::is_floating_point_v<T> || storage_float<T>;
 
 /// Vectors of the compiler's own, of 64 bytes and of 8 elements, which it splits as a level demands: for integers.
 template <class T>
@@ -97,8 +97,8 @@ struct lane {
   }
   template <class T>
   void store(T* p) const {
-    if constexpr (std::is_same_v<T, bfloat16>) {
-      *p = bfloat16(static_cast<float>(v));
+    if constexpr (storage_float<T>) {
+      *p = T(static_cast<float>(v));
     } else {
       *p = static_cast<T>(v);
     }
@@ -151,11 +151,15 @@ struct lanes {
   static TRIREME_INLINE __m256i mask(int count) {
     return _mm256_cmpgt_epi32(_mm256_set1_epi32(count), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
   }
+  template <storage_float T>
   static TRIREME_INLINE __m256 widen(__m128i bits) {
+    if constexpr (std::is_same_v<T, float16>) return _mm256_cvtph_ps(bits);
     return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(bits), 16));
   }
   // The same rounding as bfloat16's constructor, denormals included (which the instruction for it would flush).
+  template <storage_float T>
   static TRIREME_INLINE __m128i narrow(__m256 x) {
+    if constexpr (std::is_same_v<T, float16>) return _mm256_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT);
     __m256i const bits = _mm256_castps_si256(x);
     __m256i const odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
     __m256i const near = _mm256_add_epi32(_mm256_add_epi32(bits, _mm256_set1_epi32(0x7fff)), odd);
@@ -166,28 +170,34 @@ struct lanes {
   }
   static TRIREME_INLINE lanes all(float x) { return {_mm256_set1_ps(x)}; }
   static TRIREME_INLINE lanes load(float const* p) { return {_mm256_loadu_ps(p)}; }
-  static TRIREME_INLINE lanes load(bfloat16 const* p) {
-    return {widen(_mm_loadu_si128(reinterpret_cast<__m128i const*>(p)))};
+  template <storage_float T>
+  static TRIREME_INLINE lanes load(T const* p) {
+    return {widen<T>(_mm_loadu_si128(reinterpret_cast<__m128i const*>(p)))};
   }
   static TRIREME_INLINE lanes load(float const* p, int count) {
     return count == width ? load(p) : lanes{_mm256_maskload_ps(p, mask(count))};
   }
-  static TRIREME_INLINE lanes load(bfloat16 const* p, int count) {
+  template <storage_float T>
+  static TRIREME_INLINE lanes load(T const* p, int count) {
     if (count == width) return load(p);
-    bfloat16 part[width] = {};
-    std::memcpy(part, p, static_cast<std::size_t>(count) * sizeof(bfloat16));
+    T part[width] = {};
+    std::memcpy(part, p, static_cast<std::size_t>(count) * sizeof(T));
     return load(part);
   }
   TRIREME_INLINE void store(float* p) const { _mm256_storeu_ps(p, v); }
-  TRIREME_INLINE void store(bfloat16* p) const { _mm_storeu_si128(reinterpret_cast<__m128i*>(p), narrow(v)); }
+  template <storage_float T>
+  TRIREME_INLINE void store(T* p) const {
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(p), narrow<T>(v));
+  }
   TRIREME_INLINE void store(float* p, int count) const {
     count == width ? store(p) : _mm256_maskstore_ps(p, mask(count), v);
   }
-  TRIREME_INLINE void store(bfloat16* p, int count) const {
+  template <storage_float T>
+  TRIREME_INLINE void store(T* p, int count) const {
     if (count == width) return store(p);
-    bfloat16 part[width];
+    T part[width];
     store(part);
-    std::memcpy(static_cast<void*>(p), part, static_cast<std::size_t>(count) * sizeof(bfloat16));
+    std::memcpy(static_cast<void*>(p), part, static_cast<std::size_t>(count) * sizeof(T));
   }
 };
 
@@ -241,11 +251,15 @@ struct lanes {
   static TRIREME_INLINE __mmask16 mask(int count) {
     return static_cast<__mmask16>(count <= 0 ? 0U : count >= width ? 0xffffU : (1U << count) - 1U);
   }
+  template <storage_float T>
   static TRIREME_INLINE __m512 widen(__m256i bits) {
+    if constexpr (std::is_same_v<T, float16>) return _mm512_cvtph_ps(bits);
     return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(bits), 16));
   }
   // The same rounding as bfloat16's constructor, denormals included (which the instruction for it would flush).
+  template <storage_float T>
   static TRIREME_INLINE __m256i narrow(__m512 x) {
+    if constexpr (std::is_same_v<T, float16>) return _mm512_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT);
     __m512i const bits = _mm512_castps_si512(x);
     __m512i const odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
     __m512i const near = _mm512_add_epi32(_mm512_add_epi32(bits, _mm512_set1_epi32(0x7fff)), odd);
@@ -255,22 +269,28 @@ struct lanes {
   }
   static TRIREME_INLINE lanes all(float x) { return {_mm512_set1_ps(x)}; }
   static TRIREME_INLINE lanes load(float const* p) { return {_mm512_loadu_ps(p)}; }
-  static TRIREME_INLINE lanes load(bfloat16 const* p) {
-    return {widen(_mm256_loadu_si256(reinterpret_cast<__m256i const*>(p)))};
+  template <storage_float T>
+  static TRIREME_INLINE lanes load(T const* p) {
+    return {widen<T>(_mm256_loadu_si256(reinterpret_cast<__m256i const*>(p)))};
   }
   static TRIREME_INLINE lanes load(float const* p, int count) {
     return count == width ? load(p) : lanes{_mm512_maskz_loadu_ps(mask(count), p)};
   }
-  static TRIREME_INLINE lanes load(bfloat16 const* p, int count) {
-    return count == width ? load(p) : lanes{widen(_mm256_maskz_loadu_epi16(mask(count), p))};
+  template <storage_float T>
+  static TRIREME_INLINE lanes load(T const* p, int count) {
+    return count == width ? load(p) : lanes{widen<T>(_mm256_maskz_loadu_epi16(mask(count), p))};
   }
   TRIREME_INLINE void store(float* p) const { _mm512_storeu_ps(p, v); }
-  TRIREME_INLINE void store(bfloat16* p) const { _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), narrow(v)); }
+  template <storage_float T>
+  TRIREME_INLINE void store(T* p) const {
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), narrow<T>(v));
+  }
   TRIREME_INLINE void store(float* p, int count) const {
     count == width ? store(p) : _mm512_mask_storeu_ps(p, mask(count), v);
   }
-  TRIREME_INLINE void store(bfloat16* p, int count) const {
-    count == width ? store(p) : _mm256_mask_storeu_epi16(p, mask(count), narrow(v));
+  template <storage_float T>
+  TRIREME_INLINE void store(T* p, int count) const {
+    count == width ? store(p) : _mm256_mask_storeu_epi16(p, mask(count), narrow<T>(v));
   }
 };
 

@@ -77,10 +77,7 @@ inline double block_of_squares(G const* x, std::int64_t n) {
 }
 
 template <class Bits>
-inline bool all_finite(Bits const* x, std::int64_t n) {
-  constexpr Bits exponent = sizeof(Bits) == 8   ? static_cast<Bits>(0x7ff0'0000'0000'0000ULL)
-                            : sizeof(Bits) == 4 ? static_cast<Bits>(0x7f80'0000U)
-                                                : static_cast<Bits>(0x7f80U);
+inline bool all_finite(Bits const* x, std::int64_t n, Bits exponent) {
   constexpr std::int64_t width = 64 / sizeof(Bits);
   std::int64_t i = 0;
   while (i + width <= n) {
