@@ -61,8 +61,14 @@ class agreement {
         auto& box = mail_[static_cast<std::size_t>(peer)];
         box.mine = mine;
         tell(static_cast<int>(place), box.mine);
-        transfer<host> const both[] = {send_to(peer, bytes_of(box.mine)), receive_from(peer, bytes_of(box.theirs))};
-        open.push_back({peer, world_.exchange_async(std::span<transfer<host> const>(both))});
+        auto* const out = reinterpret_cast<std::byte*>(&box.mine);
+        auto* const in = reinterpret_cast<std::byte*>(&box.theirs);
+        // Not through the typed face, whose list of parts may be that of the command that is being checked.
+        part const both[] = {{peer, true, dtype::u8, sizeof(intent), out},
+                             {peer, false, dtype::u8, sizeof(intent), in}};
+        open.push_back(
+            {peer, world_.submit(command{
+                       .what = {.kind = collective::exchange}, .elements = &moving_kernels<host>, .parts = both})});
       }
       for (std::uint32_t round = 1; !all_arrived(open); ++round) pause(round, since, open);
     } catch (disagreement const& found) {
@@ -83,15 +89,12 @@ class agreement {
   };
   struct waiting {
     int peer;
-    decltype(std::declval<World&>().exchange_async(std::declval<std::span<transfer<host> const>>())) pending;
+    decltype(std::declval<World&>().submit(std::declval<command const&>())) pending;
   };
   struct disagreement {
     std::string sentence;
   };
 
-  [[nodiscard]] static tensor_view<std::uint8_t> bytes_of(intent& it) {
-    return {reinterpret_cast<std::uint8_t*>(&it), shape{static_cast<std::int64_t>(sizeof(intent))}};
-  }
   [[nodiscard]] std::string called(int rank, intent const& it) const {
     return text("rank ", names_[static_cast<std::size_t>(rank)], " called ", describe(it));
   }
