@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "trireme/comm/bootstrap.hpp"
-#include "trireme/comm/detail/node_engine.hpp"
+#include "trireme/comm/detail/node_setup.hpp"
 #include "trireme/comm/detail/thread_ranks.hpp"
 #include "trireme/comm/launch.hpp"
 #include "trireme/comm/process_world.hpp"
