@@ -1,3 +1,4 @@
+// test-sanitize: thread address
 #include "trireme/comm/rendezvous.hpp"
 
 #include <sys/stat.h>

@@ -224,7 +224,7 @@ inline void read_rendezvous(place& it, std::string const& value) {
     auto const tasks = read.has("SLURM_STEP_TASKS_PER_NODE") ? read.word("SLURM_STEP_TASKS_PER_NODE")
                                                              : read.word("SLURM_TASKS_PER_NODE");
     it.local_size = detail::slurm_tasks(tasks, read.number("SLURM_NODEID", 0).value_or(0)).value_or(it.size);
-    it.local_rank = read.number("SLURM_LOCALID", 0).value_or(0);
+    it.local_rank = read.number("SLURM_LOCALID", 0, it.local_size - 1).value_or(0);
     it.job = text(read.word("SLURM_JOB_ID"), ".", read.word("SLURM_STEP_ID"));
   } else if (read.has("RANK") != read.has("WORLD_SIZE")) {
     static_cast<void>(read.rank_and_size("RANK", "WORLD_SIZE"));  // says which one is missing
