@@ -18,7 +18,8 @@ struct node_terms {
   void combine(node_operation const& op, std::int64_t count) const {
     if (count == 0 || output_count == 0) return;
     auto const size = static_cast<std::size_t>(op.where->size());
-    op.it.elements->combine({outputs, output_count}, {terms, size}, count, op.where->size());
+    op.it.elements->combine({outputs, output_count}, {terms, size}, count,
+                            op.it.divisor != 0 ? op.it.divisor : op.where->size());
   }
 };
 
