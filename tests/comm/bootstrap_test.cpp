@@ -161,6 +161,8 @@ TEST_CASE("what cannot be is refused in a sentence that names variable and value
   refused(without(torchrun, "MASTER_ADDR"), "MASTER_ADDR is not");
   refused(without(torchrun, "RANK"), "WORLD_SIZE is set (\"4\") but RANK is not; set both or neither");
   refused(without(torchrun, "WORLD_SIZE"), "RANK is set (\"3\") but WORLD_SIZE is not; set both or neither");
+  refused(with(open_mpi, {{"RANK", "0"}, {"WORLD_SIZE", "1"}}),
+          "OMPI_COMM_WORLD_SIZE is \"2\", which contradicts WORLD_SIZE, which is 1; unset RANK and WORLD_SIZE");
   refused(without(open_mpi, "OMPI_COMM_WORLD_SIZE"), "OMPI_COMM_WORLD_SIZE is not; set both or neither");
   refused(without(mpich, "PMI_SIZE"), "PMI_RANK is set (\"2\") but PMI_SIZE is not");
   refused({{"PMIX_RANK", "x"}}, "PMIX_RANK is \"x\", which is not a whole number");

@@ -195,6 +195,11 @@ inline void read_rendezvous(place& it, std::string const& value) {
     found(launcher::torchrun, "RANK, WORLD_SIZE", read.rank_and_size("RANK", "WORLD_SIZE"));
     read.place_locally(it, "LOCAL_RANK", "LOCAL_WORLD_SIZE");
     it.job = text(read.word("TORCHELASTIC_RUN_ID"), "/", read.word("TORCHELASTIC_RESTART_COUNT"));
+    // Left over from outside an mpirun, they would make every process a run of its own, and nobody would notice.
+    for (auto const* const name : {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE"})
+      if (it.size == 1 && read.number(name, 1).value_or(1) > 1)
+        throw detail::reader::refusal(name, read.word(name),
+                                      "contradicts WORLD_SIZE, which is 1; unset RANK and WORLD_SIZE");
     if (it.size > 1 && !read.has("TRIREME_RENDEZVOUS")) {
       it.port = read.required("MASTER_PORT", "WORLD_SIZE", 1);
       static_cast<void>(read.number("MASTER_PORT", 1, 65535));
