@@ -295,12 +295,12 @@ inline void check_patience(node_operation& op, clock::time_point since) {
   auto& launch = op.launch();
   auto const now = clock::now();
   if (launch.failed()) return;
-  auto const begin = text(launch.who, ": ", describe(op));
+  auto const begin = [&] { return text(launch.who, ": ", describe(op)); };
   if (now >= op.next_look) {  // asking the system costs a microsecond a rank
     op.next_look = now + std::chrono::milliseconds(50);
     auto const left = awaited_ranks(op, [&](int rank) { return op.where->board(rank).left.load() != 0; });
     if (!left.empty())
-      return launch.fail(text(begin, " cannot finish, because ", left,
+      return launch.fail(text(begin(), " cannot finish, because ", left,
                               " has left without calling it; make every rank call the same collectives"));
     auto const dead = awaited_ranks(op, [&](int rank) { return launch.is_dead(op.where->world_rank(rank)); });
     if (!dead.empty())
@@ -314,7 +314,7 @@ inline void check_patience(node_operation& op, clock::time_point since) {
   auto const offence = stage == node_operation::stage::arriving     ? ", which did not call it"
                        : stage == node_operation::stage::exchanging ? ", which did not take its part"
                                                                     : ", which did not finish its share";
-  launch.fail(text(begin, " waited ", to_string(op.where->deadline), " for ", missing, offence,
+  launch.fail(text(begin(), " waited ", to_string(op.where->deadline), " for ", missing, offence,
                    "; look at what is keeping it, or raise ", launch.who.substr(launch.who.find("comm::")),
                    "{.deadline}"));
 }
