@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "trireme/comm/detail/decorator.hpp"
+#include "trireme/comm/launch.hpp"
 #include "trireme/contract/slot.hpp"
 
 namespace trireme::comm {

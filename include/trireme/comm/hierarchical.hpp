@@ -1,0 +1,297 @@
+#pragma once
+
+#include <algorithm>
+#include <chrono>
+#include <concepts>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <ranges>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "trireme/comm/decorate.hpp"
+#include "trireme/comm/detail/hierarchy_stages.hpp"
+#include "trireme/comm/launch.hpp"
+
+namespace trireme::comm {
+
+/// The description of a hierarchical communicator: the ranks of `outer` are nodes, and each runs the ranks of `inner`
+/// inside: `comm::hierarchical{comm::threads{.ranks = 4}, comm::mpi{}}`.
+///
+/// Inner has `.ranks`, which are threads of one process (comm::threads); Outer's ranks are processes (comm::mpi,
+/// comm::processes), or one (comm::self).
+template <class Inner, class Outer>
+struct hierarchical {
+  using policy_category = slot::communicator;
+
+  Inner inner;
+  Outer outer;
+
+  friend bool operator==(hierarchical const&, hierarchical const&) = default;
+};
+template <class Inner, class Outer>
+hierarchical(Inner, Outer) -> hierarchical<Inner, Outer>;
+
+template <class Inner, class Outer>
+[[nodiscard]] std::string to_string(hierarchical<Inner, Outer> const& it) {
+  return text("comm::hierarchical{", to_string(it.inner), ", ", to_string(it.outer), "}");
+}
+
+/// A pending collective of a hierarchical world.
+///
+/// Threads  the rank that started it. It proceeds when this rank tests or waits for any request of the world, or of one
+///          that was split or duplicated from it.
+/// Errors   as the worlds below; the destructor waits and swallows them.
+template <class Hierarchy>
+class hierarchical_request {
+ public:
+  hierarchical_request() = default;
+  hierarchical_request(std::shared_ptr<Hierarchy> where, typename Hierarchy::operation& op) noexcept
+      : where_(std::move(where)), op_(&op) {}
+  hierarchical_request(hierarchical_request&& other) noexcept
+      : where_(std::move(other.where_)), op_(std::exchange(other.op_, nullptr)) {}
+  hierarchical_request& operator=(hierarchical_request&& other) noexcept {
+    if (this != &other) {
+      finish();
+      where_ = std::move(other.where_);
+      op_ = std::exchange(other.op_, nullptr);
+    }
+    return *this;
+  }
+  ~hierarchical_request() { finish(); }
+
+  [[nodiscard]] bool test() {
+    if (op_ == nullptr) return true;
+    releaser const guard{*this};
+    where_->advance_family();
+    return op_->finished;
+  }
+  void wait() {
+    if (op_ == nullptr) return;
+    releaser const guard{*this};
+    where_->wait_for(*op_);
+  }
+
+ private:
+  /// Gives the operation back if it is finished, whether it succeeded or not.
+  struct releaser {
+    hierarchical_request& request;
+    ~releaser() {
+      if (!request.op_->finished) return;
+      request.where_->release(*std::exchange(request.op_, nullptr));
+      request.where_.reset();
+    }
+  };
+  void finish() noexcept {
+    try {
+      wait();
+    } catch (...) {  // every later call throws it again
+    }
+  }
+
+  std::shared_ptr<Hierarchy> where_;
+  typename Hierarchy::operation* op_ = nullptr;
+};
+
+/// A world of nodes x places, made of a world inside each node and a world between the nodes for each place: rank =
+/// outer.rank() * inner.size() + inner.rank().
+///
+/// Large messages are reduced inside a node first, so that only one part of them a node travels between nodes:
+///   all_reduce      inner reduce_scatter, outer all_reduce of the slice, inner all_gather; small ones and the elements
+///                   that do not divide: inner, then outer all_reduce
+///   reduce_scatter  inner for each node, then outer          all_gather  to the same place of each node, then inside
+///   broadcast, scatter  outer to the root's place, then inside           reduce, gather  inside, then outer
+///   all_to_all      inside to the place, then between to the node        barrier         inside, then between
+///
+/// Bytes    traffic() counts by the formulas of comm::bytes_sent for all ranks; what passes inside and between is
+///          counted by inner() and outer().
+/// Ranks    every rank calls the same collectives in the same order. split: the members of every color must form a
+///          grid, whole places of whole nodes, in the order of the ranks; otherwise config_error on every rank.
+/// Numerics deterministic: a node's values are combined in the order of the places, then the nodes in their order, each
+///          time rounded to the element type. Not the bits of a flat world. A mean is divided once, by size().
+/// Threads  one caller a rank. Requests proceed when their rank tests or waits.
+/// Errors   as the worlds below, whose ranks they name. An exchange with a rank of another node and another place needs
+///          a way for its messages: the third argument of the constructor, or launch; config_error without.
+/// @models  communicator; reduce, gather, scatter and all_to_all in host and phantom memory only.
+template <communicator Inner, communicator Outer>
+class hierarchical_world : public collectives<hierarchical_world<Inner, Outer>> {
+  using hierarchy = detail::hierarchy<Inner, Outer>;
+
+ public:
+  using request = hierarchical_request<hierarchy>;
+  using space = typename space_of<Inner>::type;
+  static constexpr std::string_view name = "hierarchical";
+
+  /// Collective over both. `inner` holds this node's ranks, `outer` the ranks with this place of every node. Without
+  /// `whole` exchanges reach only ranks of this node or this place.
+  hierarchical_world(Inner inner, Outer outer)
+      : core_(std::make_shared<hierarchy>(std::move(inner), std::move(outer), nullptr)) {
+    expect_grid();
+    core_->carry_with(std::make_shared<detail::column_relay<Inner, Outer>>(this->outer().duplicate(), core_->here()));
+  }
+  /// `whole` holds all ranks, numbered as here: what both were split from.
+  template <communicator Whole>
+  hierarchical_world(Inner inner, Outer outer, Whole& whole)
+      : core_(std::make_shared<hierarchy>(std::move(inner), std::move(outer), nullptr)) {
+    expect_grid();
+    if (whole.rank() != rank() || whole.size() != size())
+      throw config_error(text("trireme::comm::hierarchical: the whole world says rank ", whole.rank(), " of ",
+                              whole.size(), ", but its parts make this rank ", rank(), " of ", size(),
+                              "; split it by rank / places and by rank % places"));
+    core_->carry_with(std::make_shared<detail::whole_relay<Inner, Outer, Whole>>(whole.duplicate()));
+  }
+  explicit hierarchical_world(std::shared_ptr<hierarchy> core) : core_(std::move(core)) {}
+
+  [[nodiscard]] int rank() const noexcept { return core_->here().rank(); }
+  [[nodiscard]] int size() const noexcept { return core_->here().size(); }
+  [[nodiscard]] Inner& inner() noexcept { return core_->inner(); }
+  [[nodiscard]] Outer& outer() noexcept { return core_->outer(); }
+
+  template <class Space>
+  static constexpr bool supports(collective kind, dtype type, reduction_kind op) noexcept {
+    using enum collective;
+    auto const below = [&](collective each, reduction_kind how) {
+      return Inner::template supports<Space>(each, type, how) && Outer::template supports<Space>(each, type, how);
+    };
+    bool const scratch = kind == reduce || kind == gather || kind == scatter || kind == all_to_all;
+    if (scratch && !std::same_as<Space, host> && !std::same_as<Space, phantom>) return false;
+    if (kind == all_reduce && !(below(reduce_scatter, op) && below(all_gather, reduction_kind::none))) return false;
+    if (kind == all_gather && !below(exchange, reduction_kind::none)) return false;
+    return below(kind, op);
+  }
+  void run(command const& it) { start(it).wait(); }
+  [[nodiscard]] request start(command const& it) { return {core_, core_->start(it)}; }
+
+  /// The group of the ranks that pass the same color, in the order of (key, rank). color >= 0. Its traffic starts at 0.
+  [[nodiscard]] hierarchical_world split(int color, int key) {
+    detail::expect_color(hierarchical_world::who, color);
+    auto const part = choose(color, key);
+    return hierarchical_world(core_->split(part.group, part.place, part.node));
+  }
+  /// The same ranks again, whose calls are counted and ordered apart from this one's.
+  [[nodiscard]] hierarchical_world duplicate() {
+    return hierarchical_world(core_->split(0, core_->here().place, core_->here().node));
+  }
+
+  template <element T>
+  [[nodiscard]] auto allocate(shape extents) {
+    if constexpr (requires { outer().template allocate<T>(extents); })
+      return outer().template allocate<T>(extents);
+    else if constexpr (requires { inner().template allocate<T>(extents); })
+      return inner().template allocate<T>(extents);
+    else
+      return tensor<T>(extents);
+  }
+  /// Tells the other ranks that this one ends with an error, which ends their waits.
+  void abandon(std::string const& sentence) noexcept {
+    if constexpr (requires { inner().abandon(sentence); }) inner().abandon(sentence);
+    if constexpr (requires { outer().abandon(sentence); }) outer().abandon(sentence);
+  }
+
+ private:
+  struct chosen {
+    int group = 0, place = 0, node = 0;
+  };
+
+  /// All ranks see all wishes, so that all refuse or none.
+  [[nodiscard]] chosen choose(int color, int key) {
+    std::vector<std::int32_t> wishes(2 * static_cast<std::size_t>(size()));
+    auto const mine = 2 * static_cast<std::size_t>(rank());
+    wishes[mine] = color;
+    wishes[mine + 1] = key;
+    command gather{.what = {collective::all_gather, dtype::i32, reduction_kind::none, false, -1,
+                            static_cast<std::int64_t>(wishes.size())},
+                   .from = wishes.data(),
+                   .to = wishes.data(),
+                   .element_bytes = sizeof(std::int32_t),
+                   .elements = &detail::moving_kernels<host>};
+    run(gather);
+
+    auto const color_of = [&](int rank) { return wishes[2 * static_cast<std::size_t>(rank)]; };
+    auto const key_of = [&](int rank) { return wishes[2 * static_cast<std::size_t>(rank) + 1]; };
+    int const places = core_->here().places;
+    chosen out;
+    for (int first = 0; first < size(); ++first) {
+      std::vector<int> members;
+      for (int rank = first; rank < size(); ++rank)
+        if (color_of(rank) == color_of(first)) members.push_back(rank);
+      if (std::ranges::any_of(std::views::iota(0, first), [&](int r) { return color_of(r) == color_of(first); }))
+        continue;
+      std::ranges::stable_sort(members, {}, key_of);
+      // A grid: rows of one node each, all with the same places in the same order.
+      int wide = 1;
+      while (wide < static_cast<int>(members.size()) &&
+             members[static_cast<std::size_t>(wide)] / places == members[0] / places)
+        ++wide;
+      for (int i = 0; i < static_cast<int>(members.size()); ++i) {
+        auto const it = members[static_cast<std::size_t>(i)];
+        auto const node = members[static_cast<std::size_t>(i / wide * wide)] / places;
+        auto const place = members[static_cast<std::size_t>(i % wide)] % places;
+        if (it != node * places + place || static_cast<int>(members.size()) % wide != 0)
+          throw config_error(text("trireme::comm::hierarchical::split: the ranks of color ", color_of(first),
+                                  " do not form a grid of nodes and places (rank ", it,
+                                  " is out of place); give one color to the same places of whole nodes, or split the "
+                                  "world that this one was made of"));
+        if (it == rank()) out = {first, i % wide, i / wide};
+      }
+    }
+    return out;
+  }
+
+  /// Every node has as many places, and every place as many nodes.
+  void expect_grid() {
+    auto const here = core_->here();
+    std::vector<std::int32_t> seen(4 * static_cast<std::size_t>(here.places));
+    auto const mine = 4 * static_cast<std::size_t>(here.place);
+    seen[mine] = here.node;
+    seen[mine + 1] = here.nodes;
+    seen[mine + 2] = here.place;
+    seen[mine + 3] = here.places;
+    inner().all_gather(tensor_view{seen});
+    bool right = true;
+    for (std::size_t i = 0; i < seen.size(); i += 4) right = right && seen[i] == here.node && seen[i + 1] == here.nodes;
+    std::int32_t extremes[] = {here.place, -here.place, here.places, -here.places, right ? 0 : 1};
+    outer().all_reduce(tensor_view<std::int32_t>(extremes, shape{5}), reduction::max{});
+    if (!(extremes[0] == -extremes[1] && extremes[2] == -extremes[3] && extremes[4] == 0))
+      throw config_error(
+          "trireme::comm::hierarchical: the worlds do not form a grid; split one world by rank / places for inside and "
+          "by rank % places for between");
+  }
+
+  std::shared_ptr<hierarchy> core_;
+};
+
+/// How trireme::launch runs a body on comm::hierarchical: in each process of Outer, on the ranks of Inner.
+template <class Inner, class Outer, class Body>
+auto launch_ranks(hierarchical<Inner, Outer> const& description, Body& body) {
+  auto node = [&](auto& between) {
+    using outer_world = std::remove_reference_t<decltype(between)>;
+    static_assert(std::same_as<outer_world, self_world> || !has_peers<outer_world, std::uint8_t, host>,
+                  "trireme::launch: comm::hierarchical needs processes between the nodes (comm::mpi{...} or "
+                  "comm::processes{...}); threads in threads are made by splitting one world of threads.");
+    auto place = [&](auto& inside) {
+      using inner_world = std::remove_reference_t<decltype(inside)>;
+      using hierarchy = detail::hierarchy<inner_world, outer_world>;
+      std::optional<outer_world> own;
+      detail::in_turn(inside, [&] { own.emplace(between.duplicate()); });
+      auto core = std::make_shared<hierarchy>(inside.duplicate(), std::move(*own), nullptr);
+      core->carry_with(
+          std::make_shared<detail::crossing_relay<inner_world, outer_world>>(core->inner(), core->outer()));
+      hierarchical_world<inner_world, outer_world> world(std::move(core));
+      try {
+        return std::invoke(body, world);
+      } catch (...) {
+        world.abandon(detail::sentence_of(std::current_exception()));
+        throw;
+      }
+    };
+    return launch_ranks(description.inner, place);
+  };
+  return launch_ranks(description.outer, node);
+}
+
+}  // namespace trireme::comm
