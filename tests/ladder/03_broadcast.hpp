@@ -6,17 +6,24 @@ namespace ladder {
 
 template <class World>
 void broadcast(World& world) {
-  for_types_and_sizes([&]<class T>(T, std::int64_t count) {
-    for (int root = 0; root < world.size(); ++root) {
-      auto mine = values<T>(world.rank(), count);
-      auto const before = world.traffic().bytes_sent;
-      world.broadcast(tensor_view{mine}, root);
-      for (std::int64_t i = 0; i < count; i = next_checked(i, count))
-        expect(same_bits(mine[static_cast<std::size_t>(i)], value<T>(root, i)), where<T>(world, "broadcast", count),
-               ", root ", root, ", element ", i);
-      auto const sent = world.traffic().bytes_sent - before;
-      auto const wanted = world.rank() == root ? static_cast<std::uint64_t>(count * (world.size() - 1)) * sizeof(T) : 0;
-      expect(sent == wanted, where<T>(world, "broadcast", count), ": counted ", sent, " bytes");
+  for_types([&]<class T>(T) {
+    if constexpr (!trireme::has_broadcast<World, T, space_of_world<World>>) {
+      skipped(world, "broadcast");
+    } else {
+      for_counts<T>(1, [&](std::int64_t count, how way) {
+        for (int root = 0; root < world.size(); ++root) {
+          message<T, World> mine(world, count, way, values<T>(world.rank()));
+          auto const sent = bytes_of(world, [&] {
+            call(
+                way, [&] { world.broadcast(mine.view(), root); },
+                [&] { return world.broadcast_async(mine.view(), root); });
+          });
+          auto const at = text(where<T>(world, "broadcast", count, way), ", root ", root);
+          expect_same(mine.read(), 0, values<T>(root), count, at);
+          auto const all = static_cast<std::uint64_t>(count * (world.size() - 1)) * sizeof(T);
+          expect(sent == (world.rank() == root ? all : 0), at, ": counted ", sent, " bytes");
+        }
+      });
     }
   });
 }

@@ -5,11 +5,20 @@
 #include "03_broadcast.hpp"
 #include "04_all_reduce.hpp"
 #include "05_reduce_scatter.hpp"
-#include "06_all_gather.hpp"
-#include "07_all_to_all.hpp"
-#include "08_async_overlap.hpp"
-#include "09_split.hpp"
-#include "10_errors.hpp"
+#include "06_reduce.hpp"
+#include "07_all_gather.hpp"
+#include "08_gather.hpp"
+#include "09_scatter.hpp"
+#include "10_all_to_all.hpp"
+#include "11_exchange.hpp"
+#include "12_async_overlap.hpp"
+#include "13_split.hpp"
+#include "14_duplicate.hpp"
+#include "15_grid.hpp"
+#include "16_allocate.hpp"
+#include "17_traffic.hpp"
+#include "18_large.hpp"
+#include "19_errors.hpp"
 
 namespace ladder {
 
@@ -21,11 +30,23 @@ void for_each_rung(Climb climb) {
   climb("03_broadcast", [](auto& world) { broadcast(world); });
   climb("04_all_reduce", [](auto& world) { all_reduce(world); });
   climb("05_reduce_scatter", [](auto& world) { reduce_scatter(world); });
-  climb("06_all_gather", [](auto& world) { all_gather(world); });
-  climb("07_all_to_all", [](auto& world) { all_to_all(world); });
-  climb("08_async_overlap", [](auto& world) { async_overlap(world); });
-  climb("09_split", [](auto& world) { split(world); });
-  climb("10_errors", [](auto& world) { errors(world); });
+  climb("06_reduce", [](auto& world) { reduce(world); });
+  climb("07_all_gather", [](auto& world) { all_gather(world); });
+  climb("08_gather", [](auto& world) { gather(world); });
+  climb("09_scatter", [](auto& world) { scatter(world); });
+  climb("10_all_to_all", [](auto& world) { all_to_all(world); });
+  climb("11_exchange", [](auto& world) { exchange(world); });
+  climb("12_async_overlap", [](auto& world) {
+    async_overlap(world);
+    async_kinds(world);
+  });
+  climb("13_split", [](auto& world) { split(world); });
+  climb("14_duplicate", [](auto& world) { duplicate(world); });
+  climb("15_grid", [](auto& world) { grid(world); });
+  climb("16_allocate", [](auto& world) { allocate(world); });
+  climb("17_traffic", [](auto& world) { traffic(world); });
+  climb("18_large", [](auto& world) { large(world); });
+  climb("19_errors", [](auto& world) { errors(world); });
 }
 
 }  // namespace ladder

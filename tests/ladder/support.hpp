@@ -1,22 +1,32 @@
 #pragma once
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
+#include <cstdio>
 #include <cstring>
-#include <limits>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <span>
 #include <stdexcept>
 #include <string>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
+#include "trireme/comm/traffic.hpp"
 #include "trireme/contract/communicator.hpp"
 #include "trireme/core/hash.hpp"
 #include "trireme/core/text.hpp"
 
-/// The ladder: one source for every communicator, one rung a collective. Rungs throw, because Catch2's checks are for
-/// one thread only.
+/// The ladder: one source for every communicator, one rung a collective, in the memory space of the world. Rungs throw,
+/// because Catch2's checks are for one thread only.
 namespace ladder {
 
+namespace reduction = trireme::reduction;
+using trireme::shape;
+using trireme::tensor;
 using trireme::tensor_view;
 using trireme::text;
 
@@ -25,85 +35,271 @@ void expect(bool condition, Parts const&... what) {
   if (!condition) throw std::runtime_error(text(what...));
 }
 
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+inline constexpr bool sanitized = true;
+#elif defined(__has_feature)
+inline constexpr bool sanitized = __has_feature(thread_sanitizer) || __has_feature(address_sanitizer);
+#else
+inline constexpr bool sanitized = false;
+#endif
+
+/// Of the larger messages of every type, and of the largest of every collective. Sanitizers see in small ones what they
+/// would see in large ones.
+inline constexpr std::size_t medium_bytes = sanitized ? 6000 : 300'000;
+inline constexpr std::size_t large_bytes = sanitized ? 200'000 : std::size_t{64} << 20;
+inline constexpr int most_ranks = 8;
+
+template <class World>
+using space_of_world = typename trireme::space_of<World>::type;
+
+/// Whether sums are formed in rank order; a world where they are not says `static constexpr bool ordered = false`.
+template <class World>
+constexpr bool is_ordered() {
+  if constexpr (requires { World::ordered; })
+    return World::ordered;
+  else
+    return true;
+}
+
+/// How to reach memory of a space; specialised by the tests of communicators that work in others.
+template <class Space>
+struct memory;
+template <>
+struct memory<trireme::host> {
+  template <class T>
+  static void put(tensor_view<T> to, T const* from) {
+    if (to.size() > 0) std::memcpy(to.address(), from, to.bytes());
+  }
+  template <class T>
+  static std::span<T const> get(tensor_view<T> from) {
+    return from.span();
+  }
+};
+
+/// How a call is made: on memory of the communicator's, and as a request.
+struct how {
+  bool allocated = false;
+  bool async = false;
+};
+
+template <class Blocking, class Async>
+void call(how way, Blocking blocking, Async async) {
+  if (!way.async) return blocking();
+  auto pending = async();
+  pending.wait();
+}
+
 /// What rank `rank` puts into place `i`: anything, and floats of many magnitudes, so that another order of summing
 /// shows.
 template <class T>
 T value(int rank, std::int64_t i) {
   auto const bits = trireme::mix(static_cast<std::uint64_t>(i) * 1000 + static_cast<std::uint64_t>(rank));
   auto const small = static_cast<double>(bits >> 40) / (1 << 24) - 0.5;
-  auto const number = small * static_cast<double>(1 << (bits % 20));
+  auto const number = small * static_cast<double>(1 << (bits % (std::is_same_v<T, trireme::float16> ? 10 : 20)));
   if constexpr (std::is_same_v<T, double>)
     return number;
-  else if constexpr (std::is_integral_v<T>)
+  else if constexpr (std::is_integral_v<T> || std::is_same_v<T, std::byte>)
     return static_cast<T>(bits);
   else
     return T(static_cast<float>(number));
 }
 
+/// The longest view of T on a rung whose messages are not the largest.
 template <class T>
-std::vector<T> const& values_of_rank(int rank, std::int64_t count) {
-  thread_local std::vector<T> known;
-  thread_local int of = -1;
-  if (of != rank) known.clear();
-  of = rank;
-  for (auto i = static_cast<std::int64_t>(known.size()); i < count; ++i) known.push_back(value<T>(rank, i));
-  return known;
-}
-template <class T>
-std::vector<T> values(int rank, std::int64_t count) {
-  auto const& all = values_of_rank<T>(rank, count);
-  return {all.begin(), all.begin() + count};
-}
+inline constexpr std::int64_t longest = std::max<std::int64_t>(static_cast<std::int64_t>(medium_bytes / sizeof(T)) + 3,
+                                                               1001 * most_ranks);
 
-/// One place of a reduction by the book: in rank order, bfloat16 in float, rounded once.
-template <class T, class Op>
-T reduced(int ranks, std::int64_t i, Op) {
-  using A = std::conditional_t<std::is_same_v<T, trireme::bfloat16>, float, T>;
-  auto result = static_cast<A>(value<T>(0, i));
-  for (int rank = 1; rank < ranks; ++rank) {
-    auto const next = static_cast<A>(value<T>(rank, i));
-    if constexpr (std::is_same_v<Op, trireme::reduction::sum>)
-      result = static_cast<A>(result + next);
-    else if constexpr (std::is_same_v<Op, trireme::reduction::max>)
-      result = result < next ? next : result;
-    else
-      result = next < result ? next : result;
+/// A list of T that is made once for all ranks of this process.
+template <class T, class Make>
+std::vector<T> const& made_once(int key, Make make) {
+  static std::mutex guard;
+  static std::map<int, std::unique_ptr<std::vector<T>>> known;
+  std::lock_guard const lock(guard);
+  auto& place = known[key];
+  if (place == nullptr) {
+    place = std::make_unique<std::vector<T>>(static_cast<std::size_t>(longest<T>));
+    for (std::int64_t i = 0; i < longest<T>; ++i) (*place)[static_cast<std::size_t>(i)] = make(i);
   }
-  return static_cast<T>(result);
+  return *place;
+}
+template <class T>
+T const* values(int rank) {
+  return made_once<T>(rank, [rank](std::int64_t i) { return value<T>(rank, i); }).data();
 }
 
-template <class T>
-bool same_bits(T const& a, T const& b) {
-  return std::memcmp(&a, &b, sizeof(T)) == 0;
+/// One place of a reduction by the book: in rank order, 16-bit floats in float, rounded once.
+template <class Op, class A>
+A combined(A a, A b) {
+  if constexpr (std::is_same_v<Op, reduction::max>)
+    return a < b ? b : a;
+  else if constexpr (std::is_same_v<Op, reduction::min>)
+    return b < a ? b : a;
+  else if constexpr (std::is_integral_v<A>)
+    return static_cast<A>(static_cast<std::uint64_t>(a) + static_cast<std::uint64_t>(b));  // wraps
+  else
+    return a + b;
 }
+template <class Op, class T>
+T const* reduced(int ranks) {
+  using A = std::conditional_t<trireme::storage_float<T>, float, T>;
+  std::vector<T const*> terms;
+  for (int rank = 0; rank < ranks; ++rank) terms.push_back(values<T>(rank));
+  // A key of its own for each reduction: made_once is shared by all that make T from one kind of function.
+  return made_once<T>(ranks,
+                      [&](std::int64_t i) {
+                        auto result = static_cast<A>(terms[0][i]);
+                        for (int rank = 1; rank < ranks; ++rank)
+                          result = combined<Op>(result, static_cast<A>(terms[static_cast<std::size_t>(rank)][i]));
+                        if constexpr (std::is_same_v<Op, reduction::mean>) result /= static_cast<A>(ranks);
+                        return static_cast<T>(result);
+                      })
+      .data();
+}
+
+/// A view of `count` elements in the world's space, with strangers' elements before and after it that must stay.
+template <class T, class World>
+class message {
+ public:
+  using space = space_of_world<World>;
+
+  /// Filled with `from`, or with anything.
+  message(World& world, std::int64_t count, how way, T const* from = nullptr)
+      : guard_(way.async ? static_cast<std::int64_t>(64 / sizeof(T)) : 1), count_(count) {  // aligned, or not
+    auto const extents = shape{count + 2 * guard_};
+    if constexpr (trireme::has_allocate<World, T, space>) {
+      if (way.allocated) memory_ = world.template allocate<T>(extents);
+    }
+    if (memory_.size() == 0) memory_ = tensor<T, space>(extents);
+    put(memory_.view().flat(0, guard_), strangers());
+    put(memory_.view().flat(guard_ + count_, guard_), strangers());
+    fill(from == nullptr ? values<T>(stranger) + guard_ : from);
+  }
+  void fill(T const* from) { put(view(), from); }
+  [[nodiscard]] tensor_view<T, space> view() const { return memory_.view().flat(guard_, count_); }
+  [[nodiscard]] tensor_view<T const, space> input() const { return view(); }
+  /// The elements; throws if the guards have changed.
+  [[nodiscard]] auto read() const {
+    for (auto const first : {std::int64_t{0}, guard_ + count_}) {
+      auto const now = memory<space>::get(memory_.view().flat(first, guard_));
+      expect(std::memcmp(now.data(), strangers(), now.size() * sizeof(T)) == 0, "wrote ",
+             first == 0 ? "before" : "behind", " a view of ", count_, " elements ",
+             trireme::name_of(trireme::dtype_of<T>));
+    }
+    return memory<space>::get(view());
+  }
+
+ private:
+  static constexpr int stranger = 99;
+  static T const* strangers() { return values<T>(stranger); }
+  static void put(tensor_view<T, space> to, T const* from) { memory<space>::put(to, from); }
+
+  std::int64_t guard_;
+  std::int64_t count_;
+  tensor<T, space> memory_;
+};
 
 /// "all_reduce F32 x 7 on threads, rank 1 of 3"
 template <class T, class World>
-std::string where(World const& world, char const* operation, std::int64_t count) {
-  return text(operation, " ", trireme::name_of(trireme::dtype_of<T>), " x ", count, " on ", World::name, ", rank ",
-              world.rank(), " of ", world.size());
+std::string where(World const& world, char const* operation, std::int64_t count, how way = {}) {
+  return text(operation, way.async ? "_async" : "", " ", trireme::name_of(trireme::dtype_of<T>), " x ", count,
+              way.allocated ? ", allocated," : "", " on ", World::name, ", rank ", world.rank(), " of ", world.size());
 }
 
-/// Large messages are checked at every 13th element and at both ends: by the book is slow.
-inline std::int64_t next_checked(std::int64_t i, std::int64_t count) {
-  return count < 5000 || i < 100 || i >= count - 100 ? i + 1 : std::min(i + 13, count - 100);
+/// Throws unless the elements of `got` from `first` on have the bits of `wanted`; `at` is said of the first that has
+/// not.
+template <class T, class Got>
+void expect_same(Got const& got, std::int64_t first, T const* wanted, std::int64_t count, std::string const& at) {
+  if (count == 0 || std::memcmp(got.data() + first, wanted, static_cast<std::size_t>(count) * sizeof(T)) == 0) return;
+  for (std::int64_t i = 0; i < count; ++i)
+    expect(std::memcmp(got.data() + first + i, wanted + i, sizeof(T)) == 0, at, ": element ", first + i, " is wrong");
 }
 
-/// Calls `visit(T{}, count)` for every element type and for the sizes 0, 1, odd, and about 1 MiB.
+/// The same for results of a reduction, whose last bits an unordered communicator may choose.
+template <class Op, class T, class World, class Got>
+void expect_reduced(World const& world, Got const& got, std::int64_t first, std::int64_t count, std::string const& at) {
+  auto const* const wanted = reduced<Op, T>(world.size());
+  constexpr bool exact =
+      std::is_integral_v<T> || std::is_same_v<Op, reduction::max> || std::is_same_v<Op, reduction::min>;
+  if constexpr (exact || is_ordered<World>()) {
+    expect_same(got, first, wanted + first, count, at);
+  } else {
+    double const last_place = sizeof(T) == 8 ? 0x1p-52 : sizeof(T) == 4 ? 0x1p-23 : 0x1p-8;
+    for (std::int64_t i = first; i < first + count; ++i) {
+      double size = 0;
+      for (int rank = 0; rank < world.size(); ++rank) size += std::fabs(static_cast<double>(values<T>(rank)[i]));
+      auto const off =
+          std::fabs(static_cast<double>(got[static_cast<std::size_t>(i)]) - static_cast<double>(wanted[i]));
+      expect(off <= last_place * world.size() * size, at, ": element ", i, " is off by ", off);
+    }
+  }
+}
+
+/// Calls visit(T{}) for each type that arithmetic makes sense on, and for bytes.
 template <class Visit>
-void for_types_and_sizes(Visit visit) {
-  auto const sizes = [&]<class T>(T zero) {
-    for (std::int64_t const count : {std::int64_t{0}, std::int64_t{1}, std::int64_t{7}, std::int64_t{1001},
-                                     static_cast<std::int64_t>((1 << 20) / sizeof(T)) + 3})
-      visit(zero, count);
-  };
-  sizes(float{});
-  sizes(double{});
-  sizes(trireme::bfloat16{});
-  sizes(std::int32_t{});
-  sizes(std::int64_t{});
-  sizes(std::uint64_t{});
-  sizes(std::uint8_t{});
+void for_numbers(Visit visit) {
+  visit(float{});
+  visit(double{});
+  visit(trireme::bfloat16{});
+  visit(trireme::float16{});
+  visit(std::int8_t{});
+  visit(std::uint8_t{});
+  visit(std::int32_t{});
+  visit(std::uint32_t{});
+  visit(std::int64_t{});
+  visit(std::uint64_t{});
+}
+template <class Visit>
+void for_types(Visit visit) {
+  for_numbers(visit);
+  visit(std::byte{});
+}
+
+/// Calls visit(op) for the reductions of T.
+template <class T, class Visit>
+void for_reductions(Visit visit) {
+  visit(reduction::sum{});
+  visit(reduction::max{});
+  visit(reduction::min{});
+  if constexpr (!std::is_integral_v<T>) visit(reduction::mean{});
+}
+
+/// Calls visit(count, way) for the sizes 0, 1, odd, whole cache lines and some hundred KB, each in several ways. With
+/// `slices`, the counts are of one among so many.
+template <class T, class Visit>
+void for_counts(int slices, Visit visit) {
+  constexpr how ways[] = {{false, false}, {true, false}, {false, true}, {true, true}};
+  for (std::int64_t const count : {0, 1, 7, 64, 1001})
+    for (auto const way : ways) visit(count, way);
+  auto const medium = (static_cast<std::int64_t>(medium_bytes / sizeof(T)) + 3) / slices;
+  visit(medium, ways[0]);
+  visit(medium, ways[3]);
+}
+
+/// Says once, on rank 0, which part of a rung is left out for lack of a capability.
+template <class World>
+void skipped(World const& world, char const* what) {
+  if (world.rank() == 0) std::printf("ladder: %s has no %s: skipped\n", std::string(World::name).c_str(), what);
+}
+
+/// Bytes that `action` counts as sent.
+template <class World, class Action>
+std::uint64_t bytes_of(World const& world, Action action) {
+  auto const before = world.traffic().bytes_sent;
+  action();
+  return world.traffic().bytes_sent - before;
+}
+
+/// Uneven parts: of rank r of p, `count` and a little more or less; every third is empty.
+inline std::vector<std::int64_t> ragged(int ranks, std::int64_t count, int seed = 0) {
+  std::vector<std::int64_t> parts;
+  for (int rank = 0; rank < ranks; ++rank)
+    parts.push_back((rank + seed) % 3 == 1 ? 0 : count - count * ((rank + seed) % 4) / 8);
+  return parts;
+}
+inline std::int64_t sum_of(std::vector<std::int64_t> const& parts) {
+  std::int64_t sum = 0;
+  for (auto const each : parts) sum += each;
+  return sum;
 }
 
 }  // namespace ladder
