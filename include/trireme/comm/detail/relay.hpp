@@ -122,7 +122,7 @@ class crossing_relay final : public relay<Inner, Outer> {
     ~locked() {
       if (through == nullptr) return;
       std::lock_guard const lock(through->mutex);
-      below const last = std::move(pending);
+      static_cast<void>(below(std::move(pending)));
     }
     [[nodiscard]] bool test() {
       std::lock_guard const lock(through->mutex);
