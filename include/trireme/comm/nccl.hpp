@@ -1,0 +1,206 @@
+#pragma once
+
+#include <chrono>
+#include <concepts>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "trireme/comm/collectives.hpp"
+#include "trireme/comm/cuda.hpp"
+#include "trireme/comm/detail/nccl_engine.hpp"
+#include "trireme/comm/gathering.hpp"
+#include "trireme/comm/launch.hpp"
+
+namespace trireme::comm {
+
+/// Ranks are processes with a CUDA device each, and NCCL carries their messages.
+///
+/// Ranks    those of the launcher (comm/bootstrap.hpp), which find each other as `.meet` says: by_rendezvous, by_file
+///          (then `.file` is a path that all of them reach), or by_mpi (comm/mpi_gathering.hpp).
+/// Numerics NCCL's own: sums in an order that depends on the number of ranks and the size, bfloat16 and float16 rounded
+///          at every step. With `.ordered` in rank order and rounded once, the bits of comm::threads and comm::mpi:
+///          each rank collects its slice from all (size() slices of scratch memory), reduces it with kernels of its
+///          own, and gives it to all. The same bytes travel, without NCCL's rings and trees.
+/// Errors   launch throws config_error if there is no device for this rank, comm_error if the ranks have not met by the
+///          deadline.
+struct nccl {
+  using policy_category = slot::communicator;
+
+  meeting_method meet = by_rendezvous;
+  std::string file{};
+  std::chrono::milliseconds deadline = std::chrono::seconds(60);
+  bool ordered = false;
+  int device = -1;  ///< the process's place on its machine
+
+  friend bool operator==(nccl const&, nccl const&) = default;
+};
+
+[[nodiscard]] inline std::string to_string(nccl const& it) {
+  auto out = text("comm::nccl{.meet = ", it.meet.name);
+  if (!it.file.empty()) out += text(", .file = \"", it.file, "\"");
+  out += text(", .deadline = ", to_string(it.deadline));
+  if (it.ordered) out += ", .ordered = true";
+  if (it.device >= 0) out += text(", .device = ", it.device);
+  return out + "}";
+}
+
+/// A pending collective of comm::nccl. The device carries it out by itself; `test()` and `wait()` notice.
+///
+/// Threads  the rank that started it.   Errors  comm_error as nccl_world; the destructor waits and swallows it.
+class nccl_request {
+ public:
+  nccl_request() = default;
+  explicit nccl_request(detail::nccl_operation& op) noexcept : op_(&op), launch_(op.where->shared_launch()) {}
+  nccl_request(nccl_request&& other) noexcept
+      : op_(std::exchange(other.op_, nullptr)), launch_(std::move(other.launch_)) {}
+  nccl_request& operator=(nccl_request&& other) noexcept {
+    if (this != &other) {
+      finish();
+      op_ = std::exchange(other.op_, nullptr);
+      launch_ = std::move(other.launch_);
+    }
+    return *this;
+  }
+  ~nccl_request() { finish(); }
+
+  [[nodiscard]] bool test() {
+    if (op_ == nullptr) return true;
+    try {
+      if (!detail::advance(*op_)) return false;
+    } catch (...) {
+      release();
+      throw;
+    }
+    release();
+    return true;
+  }
+  void wait() {
+    trireme::detail::poll_until([this] { return test(); });
+  }
+
+ private:
+  void release() noexcept {
+    detail::release(*std::exchange(op_, nullptr));
+    launch_.reset();
+  }
+  void finish() noexcept {
+    try {
+      wait();
+    } catch (...) {  // every later call throws it again
+    }
+  }
+
+  detail::nccl_operation* op_ = nullptr;
+  std::shared_ptr<detail::nccl_launch> launch_;  // owns the operation
+};
+
+/// One rank of comm::nccl: every collective on CUDA memory, on a stream of its own.
+///
+/// A collective begins when what this thread has queued on cuda::stream() is done; it is done when the call, or its
+/// request's wait(), has returned. Collectives on host memory travel through pinned and device memory: they are there
+/// for votes and counts.
+///
+/// Bytes    counted as comm::bytes_sent says, whatever NCCL sends.
+/// Ranks    every rank calls the same collectives in the same order. NCCL does not notice what differs: comm::checked
+///          does. What a rank sends to itself meets a receive of the same exchange.
+/// Numerics see comm::nccl.
+/// Threads  one caller a rank, on the device that was chosen at launch. A view must outlive its request.
+/// Errors   nothing waits longer than the deadline. comm_error if a rank is late past it or NCCL reports an error, here
+///          or elsewhere: NCCL is aborted, what ran on the device ends, and every communicator of the launch only
+///          throws. The error names the operation, and the missing rank if the ranks have met by MPI.
+class nccl_world : public collectives<nccl_world> {
+ public:
+  using request = nccl_request;
+  using space = cuda;
+  static constexpr std::string_view name = "nccl";
+  static constexpr bool progresses = true;
+
+  /// Collective over `ranks`, each with a device of its own.
+  nccl_world(nccl const& description, gathering const& ranks) {
+    if (description.deadline.count() < 1)
+      throw config_error(
+          text(detail::nccl_who, ": .deadline is ", to_string(description.deadline), "; give the ranks at least 1ms"));
+    if (description.ordered && ranks.size > detail::most_cuda_terms)
+      throw config_error(text(detail::nccl_who, ": .ordered sums of ", ranks.size, " ranks; at most ",
+                              detail::most_cuda_terms, " are reduced by one kernel: leave .ordered out"));
+    detail::choose_device(description.device, ranks.local_rank);
+    auto const launch = std::make_shared<detail::nccl_launch>(description.ordered, ranks.who_is_missing);
+    auto const id = detail::agree_on_id(ranks);
+    at_ = std::make_shared<detail::nccl_communicator>(
+        launch, description.deadline, [&](ncclComm_t* made, ncclConfig_t* config) {
+          return ncclCommInitRankConfig(made, ranks.size, id, ranks.rank, config);
+        });
+  }
+
+  [[nodiscard]] int rank() const noexcept { return at_->rank(); }
+  [[nodiscard]] int size() const noexcept { return at_->size(); }
+  [[nodiscard]] std::chrono::milliseconds deadline() const noexcept { return at_->deadline; }
+
+  template <class Space>
+  static constexpr bool supports(collective, dtype, reduction_kind) noexcept {
+    return std::same_as<Space, cuda> || std::same_as<Space, host>;
+  }
+  void run(command const& it) { request(detail::begin(at_, it)).wait(); }
+  [[nodiscard]] request start(command const& it) { return request(detail::begin(at_, it)); }
+
+  /// The group of the ranks that pass the same color, in the order of (key, rank). color >= 0. Its traffic starts at 0.
+  [[nodiscard]] nccl_world split(int color, int key) {
+    detail::expect_color(who, color);
+    return part(color, key, deadline());
+  }
+  /// The same ranks again, whose calls are counted and ordered apart from this one's.
+  [[nodiscard]] nccl_world duplicate() { return duplicate(deadline()); }
+  [[nodiscard]] nccl_world duplicate(std::chrono::milliseconds deadline) { return part(0, rank(), deadline); }
+
+  /// This rank ends with an error: what runs on its device ends, and no communicator of the launch waits any more.
+  void abandon(std::string const& sentence) noexcept {
+    try {
+      at_->launch().fail(sentence);
+    } catch (...) {  // no memory for the sentence
+    }
+  }
+
+ private:
+  explicit nccl_world(std::shared_ptr<detail::nccl_communicator> at) noexcept : at_(std::move(at)) {}
+
+  [[nodiscard]] nccl_world part(int color, int key, std::chrono::milliseconds deadline) {
+    barrier();  // also queues everything before it
+    auto const parent = at_;
+    return nccl_world(std::make_shared<detail::nccl_communicator>(
+        parent->shared_launch(), deadline, [&](ncclComm_t* made, ncclConfig_t* config) {
+          parent->expect(ncclCommSplit(parent->handle(), color, key, made, config), "splitting a communicator");
+          parent->wait_until_settled("splitting a communicator");
+          return ncclSuccess;
+        }));
+  }
+
+  std::shared_ptr<detail::nccl_communicator> at_;
+};
+
+/// How trireme::launch runs a body on comm::nccl: each process runs it once, and its result is returned there.
+template <class Body>
+auto launch_ranks(nccl const& description, Body& body) {
+  auto ranks = description.meet.gather({detail::nccl_who, description.file, description.deadline});
+  nccl_world world(description, ranks);
+  ranks.all_gather = {};  // all have met
+  auto const abandon = [&](std::string const& why) {
+    auto const sentence = text(detail::nccl_who, ": rank ", ranks.rank, " ended with an error: ", why);
+    if (ranks.abandon) ranks.abandon(sentence);
+    world.abandon(sentence);
+  };
+  try {
+    return std::invoke(body, world);
+  } catch (std::exception const& problem) {
+    abandon(problem.what());
+    throw;
+  } catch (...) {
+    abandon("an exception that is not a std::exception");
+    throw;
+  }
+}
+
+}  // namespace trireme::comm

@@ -1,0 +1,119 @@
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "../catch.hpp"
+#include "../watchdog.hpp"
+#include "trireme/comm/gathering.hpp"
+
+using namespace std::chrono_literals;
+namespace comm = trireme::comm;
+using trireme::text;
+
+namespace {
+
+struct folder {
+  std::string path = (std::filesystem::temp_directory_path() / text("trireme-gather-", ::getpid())).string();
+  folder() { std::filesystem::create_directories(path); }
+  ~folder() { std::filesystem::remove_all(path); }
+  [[nodiscard]] std::string at(std::string const& name) const { return path + "/" + name; }
+};
+
+/// What every rank of `size` got; ranks are threads, and rank r begins after r * `apart`.
+std::vector<std::vector<std::string>> gather_on_threads(std::string const& path, int size,
+                                                        std::chrono::milliseconds apart = 0ms) {
+  std::vector<std::vector<std::string>> got(static_cast<std::size_t>(size));
+  std::vector<std::unique_ptr<comm::detail::file_gather>> files;
+  for (int rank = 0; rank < size; ++rank)
+    files.push_back(std::make_unique<comm::detail::file_gather>("trireme::comm::nccl", path, rank, size, 30s));
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < size; ++rank)
+    threads.emplace_back([&, rank] {
+      std::this_thread::sleep_for(rank * apart);
+      got[static_cast<std::size_t>(rank)] = (*files[static_cast<std::size_t>(rank)])(text("blob of ", rank));
+    });
+  for (auto& each : threads) each.join();
+  return got;
+}
+
+std::vector<std::string> blobs(int size) {
+  std::vector<std::string> all;
+  for (int rank = 0; rank < size; ++rank) all.push_back(text("blob of ", rank));
+  return all;
+}
+
+std::string sentence_of(auto&& call) {
+  try {
+    call();
+  } catch (trireme::error const& problem) {
+    return problem.what();
+  }
+  return "no error";
+}
+
+}  // namespace
+
+TEST_CASE("ranks that meet by file get what all gave, and leave no file", "[comm][gathering]") {
+  watchdog dog("ranks that meet by file");
+  folder const scratch;
+  for (int const size : {1, 2, 4}) {
+    auto const got = gather_on_threads(scratch.at("id"), size, 5ms);
+    for (auto const& each : got) CHECK(each == blobs(size));
+  }
+  CHECK(std::filesystem::is_empty(scratch.path));
+}
+
+TEST_CASE("files that an earlier run has left behind change nothing", "[comm][gathering]") {
+  watchdog dog("stale files");
+  folder const scratch;
+  // What rank 1 of a killed run wrote: whole and well-formed, of the same number of ranks.
+  auto left = std::make_unique<comm::detail::file_gather>("trireme::comm::nccl", scratch.at("id"), 1, 2, 100ms);
+  CHECK_THROWS_AS((*left)("old"), trireme::comm_error);
+  std::filesystem::copy_file(scratch.at("id.1"), scratch.at("kept"));
+  left.reset();
+  std::filesystem::rename(scratch.at("kept"), scratch.at("id.1"));
+  // And garbage in the place of rank 0's.
+  std::ofstream(scratch.at("id.0")) << "garbage";
+  auto const got = gather_on_threads(scratch.at("id"), 2, 50ms);
+  for (auto const& each : got) CHECK(each == blobs(2));
+}
+
+TEST_CASE("a rank that does not come to the files is named at the deadline", "[comm][gathering]") {
+  watchdog dog("a late rank");
+  folder const scratch;
+  comm::detail::file_gather early("trireme::comm::nccl", scratch.at("id"), 0, 2, 100ms);
+  auto const sentence = sentence_of([&] { (void)early("blob"); });
+  CHECK(sentence.find("trireme::comm::nccl: waited 100ms for rank 1 of 2") == 0);
+}
+
+TEST_CASE("a folder that cannot be written is a sentence with its path", "[comm][gathering]") {
+  comm::detail::file_gather nowhere("trireme::comm::nccl", "/nowhere/at/all", 0, 1, 100ms);
+  auto const sentence = sentence_of([&] { (void)nowhere("blob"); });
+  CHECK(sentence.find("/nowhere/at/all") != std::string::npos);
+  CHECK(sentence.find("cannot be written") != std::string::npos);
+  CHECK(sentence_of([] { comm::detail::file_gather("trireme::comm::nccl", "", 0, 1, 1ms); }).find(".file") !=
+        std::string::npos);
+}
+
+TEST_CASE("by_file takes rank and size from the launcher", "[comm][gathering]") {
+  watchdog dog("by_file");
+  folder const scratch;
+  ::setenv("TRIREME_RANK", "0", 1);
+  ::setenv("TRIREME_SIZE", "1", 1);
+  auto const path = scratch.at("id");
+  for (auto const& method : {comm::by_file, comm::by_rendezvous}) {
+    INFO(method.name);
+    auto const ranks = method.gather({"trireme::comm::nccl", path, 5s});
+    CHECK(ranks.rank == 0);
+    CHECK(ranks.size == 1);
+    CHECK(ranks.all_gather("own") == std::vector<std::string>{"own"});
+  }
+  ::unsetenv("TRIREME_RANK");
+  ::unsetenv("TRIREME_SIZE");
+}
