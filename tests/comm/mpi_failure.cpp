@@ -1,4 +1,5 @@
-// A program that fails under mpirun, for mpi_failure_test.sh: `mpi_failure late|throws|differs|stopped`.
+// A program that fails under mpirun, for mpi_failure_test.sh and mpi_killed_test.sh:
+// mpi_failure shared|messages late|throws|differs|transfer|stopped|dies|split|works
 #include <csignal>
 #include <cstdio>
 #include <stdexcept>
@@ -6,27 +7,47 @@
 #include <thread>
 #include <vector>
 
+#include <unistd.h>
+
 #include "trireme/comm/mpi.hpp"
 
 using namespace std::chrono_literals;
 namespace comm = trireme::comm;
 
 int main(int argc, char** argv) {
-  std::string const how = argc > 1 ? argv[1] : "";
+  bool const shared_memory = argc > 1 && std::string(argv[1]) == "shared";
+  std::string const how = argc > 2 ? argv[2] : "";
   try {
-    trireme::launch(comm::mpi{.deadline = 1s}, [&](auto& world) {
+    trireme::launch(comm::mpi{.deadline = 1s, .shared_memory = shared_memory}, [&](auto& world) {
       std::vector<float> values(static_cast<std::size_t>(world.size()) * 10000);
-      world.all_reduce(trireme::tensor_view{values});
+      trireme::tensor_view const view{values};
+      world.all_reduce(view);
+      std::printf("rank %d is process %d\n", world.rank(), static_cast<int>(::getpid()));
+      std::fflush(stdout);
+      while (how == "works") {  // until somebody ends it
+        auto pending = world.all_reduce_async(view);
+        std::this_thread::sleep_for(10ms);
+        pending.wait();
+      }
       bool const odd = world.rank() == 1;
       auto const began = std::chrono::steady_clock::now();
       try {
         if (how == "late" && odd) std::this_thread::sleep_for(3s);
         if (how == "throws" && odd) throw std::domain_error("loss is nan");
         if (how == "stopped" && odd) std::raise(SIGSTOP);
-        if (how == "differs" && odd)
-          world.all_gather(trireme::tensor_view{values});
+        if (how == "dies" && odd) std::raise(SIGKILL);
+        if (how == "split" && odd) std::this_thread::sleep_for(3s);
+        if (how == "split")
+          static_cast<void>(world.split(0, 0));
+        else if (how == "differs" && odd)
+          world.all_gather(view);
+        else if (how == "transfer" && world.rank() == 0)
+          world.exchange({trireme::send_to(1, view)});
+        else if (how == "transfer" && odd)
+          world.exchange({trireme::receive_from(0, trireme::tensor_view{values.data(), trireme::shape{7}})});
         else
-          world.all_reduce(trireme::tensor_view{values});
+          world.all_reduce(view);
+        if (how == "transfer") world.barrier();
       } catch (trireme::comm_error const& problem) {
         auto const waited = std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
         std::printf("after %.1f s: %s\n", waited, problem.what());

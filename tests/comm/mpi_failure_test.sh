@@ -1,33 +1,66 @@
 #!/usr/bin/env bash
-# A rank that is late, stopped, throws, or calls something else must become an error on all others, in time, that
-# names it.
+# test-timeout: 240
+# A rank that is late, stopped, dead, throws, or calls something else must become an error on all others, in time, that
+# names it and the operation: in shared memory and by messages, with each MPI of this machine.
 set -u
-command -v mpicxx mpirun > /dev/null || exit 77
+command -v mpicxx mpirun > /dev/null || { echo "skipped: no mpicxx and mpirun here"; exit 77; }
 here=$(cd "$(dirname "$0")" && pwd)
-source=${TRIREME_SOURCE_DIR:-$(cd "$here/../.." && pwd)}
+# shellcheck source=tests/comm/mpi_programs.bash
+source "$here/mpi_programs.bash"
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
-mpicxx -std=c++20 -O1 -pthread -DOMPI_SKIP_MPICXX -DMPICH_SKIP_MPICXX -I"$source/include" "$here/mpi_failure.cpp" \
-  -o "$folder/mpi_failure" || exit 1
+mpi_build "$here/mpi_failure.cpp" "$folder" || exit 1
 
-failed=0
-run() { # how, sentence that ranks 0 and 2 must print
-  timeout -k 5 30 mpirun -n 3 "$folder/mpi_failure" "$1" > "$folder/out" 2> "$folder/err"
-  local status=$?
-  local told
-  told=$(grep -E '^after [0-9.]+ s: rank [02]: ' "$folder/out" | grep -c -E "$2")
-  if [ $status -eq 0 ] || [ $status -eq 124 ] || [ $status -eq 137 ]; then
-    echo "$1: mpirun ended with $status"; failed=1
-  fi
-  if [ "$told" -ne 2 ]; then echo "$1: $told of 2 ranks said: $2"; cat "$folder/out"; failed=1; fi
-  if grep -E '^after' "$folder/out" | awk '{ if ($2 > 2.0) late = 1 } END { exit !late }'; then
-    echo "$1: later than the deadline and one second"; cat "$folder/out"; failed=1
-  fi
+
+# run MPI shared|messages HOW RANKS SENTENCE [OPTION]: the ranks (digits) must print a match of the sentence.
+run() {
+  local at="$folder/$1.$2.$3" status told
+  timeout -k 5 30 "$(mpi_run "$1")" ${6+"$6"} -n 3 "$folder/$1/program" "$2" "$3" > "$at.out" 2> "$at.err"
+  status=$?
+  told=$(grep -E "^after [0-9.]+ s: rank [$4]: " "$at.out" | grep -c -E "$5")
+  {
+    if [ $status -eq 124 ] || [ $status -eq 137 ] || { [ $status -eq 0 ] && [ "$3" != dies ]; }; then
+      echo "$1 $2 $3: mpirun ended with $status"
+    fi
+    if [ "$told" -ne ${#4} ]; then
+      echo "$1 $2 $3: $told of ${#4} ranks said: $5"
+      cat "$at.out" "$at.err"
+    fi
+    if grep -E '^after' "$at.out" | awk '{ if ($2 > 2.0) late = 1 } END { exit !late }'; then
+      echo "$1 $2 $3: later than the deadline and one second"
+      cat "$at.out"
+    fi
+  } > "$at.wrong"
 }
-run late 'waited 1s for rank 1'
-run stopped 'waited 1s for rank 1'
-run throws 'rank 1 ended with an error: loss is nan'
-run differs 'rank 0 called all_reduce.*rank 1 called all_gather|rank 1 called all_gather.*rank 2 called all_reduce'
+# Three at a time: they mostly wait.
+begun=0
+try() {
+  run "$@" &
+  begun=$((begun + 1))
+  [ $((begun % 3)) -ne 0 ] || wait
+}
+other_call='rank 0 called all_reduce.*rank 1 called all_gather|rank 1 called all_gather.*rank 2 called all_reduce'
+for mpi in $mpis; do
+  for how in shared messages; do
+    try "$mpi" $how late 02 'all_reduce.* waited 1s for rank 1'
+    try "$mpi" $how stopped 02 'all_reduce.* waited 1s for rank 1'
+    try "$mpi" $how throws 02 'rank 1 ended with an error: loss is nan'
+    try "$mpi" $how differs 012 "$other_call"
+    try "$mpi" $how split 02 'split.* waited 1s for rank 1'
+    try "$mpi" $how transfer 012 'rank 0 sends 30000 .*of F32.* rank 1.* 7 .*of F32'
+  done
+  # A dead rank, where mpirun can be told not to end the others itself.
+  if "$(mpi_run "$mpi")" --version 2>&1 | grep -q 'Open MPI'; then
+    try "$mpi" shared dies 02 'rank 1 has died' --enable-recovery
+    try "$mpi" messages dies 02 'all_reduce.*rank 1' --enable-recovery
+  fi
+done
+wait
 sleep 1
-if pgrep -f "$folder/mpi_failure" > /dev/null; then echo "processes were left behind"; failed=1; fi
-exit $failed
+if pgrep -f "$folder/.*/program" > /dev/null; then
+  echo "processes were left behind:"
+  pgrep -af "$folder/.*/program"
+  exit 1
+fi
+cat "$folder"/*.wrong
+! grep -q . "$folder"/*.wrong

@@ -1,7 +1,11 @@
 // test-ranks: 1 2 3
 // test-timeout: 120
+// test-mpich: 2
 #include "trireme/comm/mpi.hpp"
 
+#include <sys/resource.h>
+
+#include <atomic>
 #include <vector>
 
 #include "../catch.hpp"
@@ -12,47 +16,153 @@ using namespace trireme;
 
 static_assert(communicator<comm::mpi_world>);
 static_assert(has_all_reduce<comm::mpi_world, bfloat16> && has_reduce_scatter<comm::mpi_world, double>);
+static_assert(has_all_reduce<comm::mpi_world, float, reduction::mean> && has_reduce<comm::mpi_world, float>);
 static_assert(has_all_gather<comm::mpi_world, std::uint8_t> && has_all_to_all<comm::mpi_world, float>);
-static_assert(has_broadcast<comm::mpi_world, std::uint64_t>);
+static_assert(has_ragged_all_gather<comm::mpi_world, float> && has_ragged_all_to_all<comm::mpi_world, float>);
+static_assert(has_gather<comm::mpi_world, float> && has_scatter<comm::mpi_world, float>);
+static_assert(has_broadcast<comm::mpi_world, std::uint64_t> && has_exchange<comm::mpi_world>);
+static_assert(has_allocate<comm::mpi_world, float>);
 static_assert(has_all_reduce<comm::mpi_world, float, reduction::sum, phantom>);
 static_assert(!has_peers<comm::mpi_world, float>);
 
+// Calls of MPI's that move messages, counted on their way to the library.
+namespace {
+std::atomic<long> calls{0};
+}
+extern "C" int MPI_Isend(void const* buffer, int count, MPI_Datatype type, int to, int tag, MPI_Comm group,
+                         MPI_Request* request) {
+  ++calls;
+  return PMPI_Isend(buffer, count, type, to, tag, group, request);
+}
+extern "C" int MPI_Testall(int count, MPI_Request* requests, int* flag, MPI_Status* statuses) {
+  ++calls;
+  return PMPI_Testall(count, requests, flag, statuses);
+}
+extern "C" int MPI_Iprobe(int from, int tag, MPI_Comm group, int* flag, MPI_Status* status) {
+  ++calls;
+  return PMPI_Iprobe(from, tag, group, flag, status);
+}
+
+namespace {
+
+void for_both(auto body) {
+  for (bool const shared_memory : {true, false}) {
+    INFO((shared_memory ? "in shared memory" : "by messages"));
+    body(comm::mpi{.shared_memory = shared_memory});
+  }
+}
+
+double processor_seconds() {
+  rusage used{};
+  ::getrusage(RUSAGE_SELF, &used);
+  auto const seconds = [](timeval time) {
+    return static_cast<double>(time.tv_sec) + 1e-6 * static_cast<double>(time.tv_usec);
+  };
+  return seconds(used.ru_utime) + seconds(used.ru_stime);
+}
+
+}  // namespace
+
 TEST_CASE("a description of MPI is printed as its source", "[comm][mpi]") {
   CHECK(to_string(comm::mpi{.deadline = 1500ms}) == "comm::mpi{.deadline = 1500ms}");
+  CHECK(to_string(comm::mpi{.shared_memory = false}) == "comm::mpi{.deadline = 60s, .shared_memory = false}");
 }
 
 TEST_CASE("collectives in phantom memory synchronise and touch nothing", "[comm][mpi][phantom]") {
   watchdog dog("phantom");
-  launch(comm::mpi{}, [](auto& world) {
-    auto const n = 3000 * world.size();
-    tensor<float, phantom> values(shape{n});
-    tensor<float, phantom> more(shape{n});
-    world.all_reduce(values.view());
-    world.reduce_scatter(values.view());
-    world.all_gather(more.view());
-    world.all_to_all(values.view(), more.view());
-    world.broadcast_async(values.view(), 0).wait();
+  for_both([](comm::mpi const& description) {
+    launch(description, [](auto& world) {
+      auto const n = 3000 * world.size();
+      tensor<float, phantom> values(shape{n});
+      tensor<float, phantom> more(shape{n});
+      world.all_reduce(values.view());
+      world.reduce_scatter(values.view());
+      world.all_gather(more.view());
+      world.all_to_all(values.view(), more.view());
+      world.broadcast_async(values.view(), 0).wait();
+      std::vector<std::int64_t> const counts(static_cast<std::size_t>(world.size()), 3000);
+      world.all_to_all(values.view(), counts, more.view(), counts);
+      int const next = (world.rank() + 1) % world.size();
+      int const previous = (world.rank() - 1 + world.size()) % world.size();
+      world.exchange({send_to(next, values.view()), receive_from(previous, more.view())});
+    });
   });
 }
 
 TEST_CASE("launch returns what the body of this process returns, again and again", "[comm][mpi]") {
   watchdog dog("launch");
-  for (int i = 0; i < 3; ++i) {
-    int rank = -1;
-    auto const got = launch(comm::mpi{}, [&](auto& world) {
-      rank = world.rank();
-      return world.rank();
+  for (int i = 0; i < 3; ++i)
+    for_both([](comm::mpi const& description) {
+      int rank = -1;
+      auto const got = launch(description, [&](auto& world) {
+        rank = world.rank();
+        return world.rank();
+      });
+      CHECK(got == rank);
     });
-    CHECK(got == rank);
-  }
 }
 
 TEST_CASE("requests outlive the world that they came from", "[comm][mpi]") {
   watchdog dog("requests");
-  launch(comm::mpi{}, [](auto& world) {
-    std::vector<float> values(100000, 1.0F);
-    auto pending = world.split(0, 0).all_reduce_async(tensor_view{values});
-    pending.wait();
-    if (values.back() != static_cast<float>(world.size())) throw std::runtime_error("another sum");
+  for_both([](comm::mpi const& description) {
+    launch(description, [](auto& world) {
+      std::vector<float> values(100000, 1.0F);
+      auto pending = world.split(0, 0).all_reduce_async(tensor_view{values});
+      pending.wait();
+      if (values.back() != static_cast<float>(world.size())) throw std::runtime_error("another sum");
+    });
+  });
+}
+
+TEST_CASE("collectives in shared memory make no call of MPI", "[comm][mpi]") {
+  watchdog dog("without MPI");
+  auto const calls_of = [](comm::mpi const& description) {
+    return launch(description, [](auto& world) {
+      std::vector<float> values(50000, 1.0F);
+      auto part = world.split(0, 0);
+      long const before = calls.load();
+      world.all_reduce(tensor_view{values});
+      part.all_reduce_async(tensor_view{values}).wait();
+      world.barrier();
+      return calls.load() - before;
+    });
+  };
+  CHECK(calls_of({}) == 0);
+  bool const alone = launch(comm::mpi{}, [](auto& world) { return world.size() == 1; });
+  CHECK((calls_of({.shared_memory = false}) > 0) == !alone);
+}
+
+TEST_CASE("a rank with nothing in flight uses no processor", "[comm][mpi]") {
+  watchdog dog("idle");
+  for_both([](comm::mpi const& description) {
+    auto const used = launch(description, [](auto& world) {
+      std::vector<float> values(50000, 1.0F);
+      world.all_reduce_async(tensor_view{values}).wait();  // starts the helper
+      std::this_thread::sleep_for(50ms);
+      auto const before = processor_seconds();
+      std::this_thread::sleep_for(300ms);
+      auto const after = processor_seconds();
+      world.barrier();
+      return after - before;
+    });
+    CHECK(used < 0.1);
+  });
+}
+
+TEST_CASE("a request proceeds while its rank computes", "[comm][mpi]") {
+  watchdog dog("progress");
+  for_both([](comm::mpi const& description) {
+    launch(description, [](auto& world) {
+      // Several steps of messages, which only a helper takes while nobody calls.
+      std::vector<double> values(300000, 1.0);
+      auto pending = world.all_reduce_async(tensor_view{values});
+      auto const end = std::chrono::steady_clock::now() + 30s;
+      auto volatile* const last = &values.back();
+      auto volatile* const first = &values.front();
+      while ((*last != world.size() || *first != world.size()) && std::chrono::steady_clock::now() < end)
+        std::this_thread::sleep_for(1ms);
+      if (*last != world.size() || *first != world.size()) throw std::runtime_error("it waited for its rank");
+      pending.wait();
+    });
   });
 }

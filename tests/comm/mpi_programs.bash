@@ -1,0 +1,24 @@
+# Sourced by the tests of programs under mpirun: builds one program for each MPI of this machine.
+#   mpi_build SOURCE FOLDER    as FOLDER/openmpi/program, FOLDER/mpich/program; sets `mpis` to those that there are
+#   mpi_run MPI                the command that starts its ranks
+
+mpi_compiler() { [ "$1" = mpich ] && echo mpicxx.mpich || echo mpicxx; }
+mpi_run() { [ "$1" = mpich ] && echo mpirun.mpich || echo mpirun; }
+
+mpi_build() {
+  local mpi pids='' pid
+  mpis=''
+  for mpi in default mpich; do
+    command -v "$(mpi_compiler $mpi)" "$(mpi_run $mpi)" > /dev/null || continue
+    # Debian's mpicxx may be MPICH's own.
+    [ $mpi = mpich ] && [ "$(readlink -f "$(command -v mpirun)")" = "$(readlink -f "$(command -v mpirun.mpich)")" ] && continue
+    mkdir -p "$2/$mpi"
+    $(command -v ccache) "$(mpi_compiler $mpi)" -std=c++20 -O1 -pthread -DOMPI_SKIP_MPICXX -DMPICH_SKIP_MPICXX \
+      -I"${TRIREME_SOURCE_DIR:-$(cd "$(dirname "$0")/../.." && pwd)}/include" -isystem /usr/include/eigen3 \
+      -DFMT_HEADER_ONLY=1 "$1" -o "$2/$mpi/program" &
+    pids="$pids $!"
+    mpis="$mpis $mpi"
+  done
+  for pid in $pids; do wait "$pid" || return 1; done
+  [ -n "$mpis" ]
+}
