@@ -3,7 +3,6 @@
 #include <cstdint>
 #include <span>
 #include <type_traits>
-#include <vector>
 
 #include "trireme/contract/communicator.hpp"
 #include "trireme/ops/host/reductions.hpp"
@@ -49,13 +48,7 @@ void combine(std::span<void* const> outputs, std::span<void const* const> terms,
     }
     return;
   }
-  thread_local std::vector<tensor_view<T>> to;
-  thread_local std::vector<tensor_view<T const>> from;
-  to.clear();
-  from.clear();
-  for (auto* output : outputs) to.emplace_back(static_cast<T*>(output), shape{count});
-  for (auto const* term : terms) from.emplace_back(static_cast<T const*>(term), shape{count});
-  ops::host_reductions::reduce<T, Op>(to, from, Op{}, divisor);
+  ops::host_reductions::reduce<T, Op>(outputs, terms, count, Op{}, divisor);
 }
 
 }  // namespace trireme::comm::detail

@@ -41,15 +41,14 @@ namespace detail {
 
 // Integers: no lanes, a plain loop over pieces that stay in the first-level cache.
 template <class Op, class T>
-void reduce_integers(std::span<tensor_view<T, host> const> outputs, std::span<tensor_view<T const, host> const> terms,
-                     std::int64_t n) {
+void reduce_integers(std::span<void* const> outputs, std::span<void const* const> terms, std::int64_t n) {
   constexpr std::int64_t piece = 256;
   std::array<T, piece> total;
   for (std::int64_t at = 0; at < n; at += piece) {
     auto const count = static_cast<std::size_t>(std::min(piece, n - at));
-    std::copy_n(raw(terms[0]) + at, count, total.data());
-    for (auto const& term : terms.subspan(1)) {
-      T const* const x = raw(term) + at;
+    std::copy_n(static_cast<T const*>(terms[0]) + at, count, total.data());
+    for (auto const* term : terms.subspan(1)) {
+      T const* const x = static_cast<T const*>(term) + at;
       for (std::size_t i = 0; i < count; ++i) {
         if constexpr (std::is_same_v<Op, reduction::max>) {
           total[i] = std::max(total[i], x[i]);
@@ -61,18 +60,18 @@ void reduce_integers(std::span<tensor_view<T, host> const> outputs, std::span<te
         }
       }
     }
-    for (auto const& output : outputs) std::copy_n(total.data(), count, raw(output) + at);
+    for (auto* output : outputs) std::copy_n(total.data(), count, static_cast<T*>(output) + at);
   }
 }
 
 template <class Op, class T>
-void reduce_elements(std::span<tensor_view<T, host> const> outputs, std::span<tensor_view<T const, host> const> terms,
-                     std::int64_t n, [[maybe_unused]] int divisor) {
+void reduce_elements(std::span<void* const> outputs, std::span<void const* const> terms, std::int64_t n,
+                     [[maybe_unused]] int divisor) {
   if constexpr (arithmetic_lanes<T>) {
-    TRIREME_DISPATCH(fits_float<T>, template reduce<Op>(outputs, terms, n, divisor));
+    TRIREME_DISPATCH(fits_float<T>, template reduce<Op, T>(outputs, terms, n, divisor));
   } else {
     static_assert(!std::is_same_v<Op, reduction::mean>, "trireme::ops::reduce: a mean is of floating-point numbers");
-    reduce_integers<Op>(outputs, terms, n);
+    reduce_integers<Op, T>(outputs, terms, n);
   }
 }
 template <class G>
@@ -107,7 +106,19 @@ struct host_reductions {
     if (outputs.empty() || terms.empty()) return;
     for (auto const& output : outputs) detail::same_size("reduce", output.size(), outputs[0].size());
     for (auto const& term : terms) detail::same_size("reduce", term.size(), outputs[0].size());
-    detail::reduce_elements<Op>(outputs, terms, outputs[0].size(), divisor);
+    thread_local std::vector<void*> to;
+    thread_local std::vector<void const*> from;
+    to.clear();
+    from.clear();
+    for (auto const& output : outputs) to.push_back(raw(output));
+    for (auto const& term : terms) from.push_back(raw(term));
+    detail::reduce_elements<Op, T>(to, from, outputs[0].size(), divisor);
+  }
+  /// The same on bare addresses of n elements of T each: what communicators have.
+  template <class T, class Op>
+  static void reduce(std::span<void* const> outputs, std::span<void const* const> terms, std::int64_t n, Op = {},
+                     int divisor = 1) {
+    detail::reduce_elements<Op, T>(outputs, terms, n, divisor);
   }
 
   /// Adds the sum of squares of each block of 1024 elements to `total`. The blocks begin with the view.

@@ -13,19 +13,18 @@ TRIREME_INLINE F combined(F a, F b) {
 }
 
 template <class Op, class T>
-inline void reduce(std::span<tensor_view<T, host> const> outputs, std::span<tensor_view<T const, host> const> terms,
-                   std::int64_t n, int divisor) {
+inline void reduce(std::span<void* const> outputs, std::span<void const* const> terms, std::int64_t n, int divisor) {
   using F = lanes_for<T>;
   constexpr int several = 4;
   [[maybe_unused]] F const terms_of_mean = F::all(static_cast<typename F::real>(divisor));
   std::int64_t at = 0;
   for (; at + several * F::width <= n; at += several * F::width) {
     F total[several];
-    T const* x = raw(terms[0]) + at;
+    T const* x = static_cast<T const*>(terms[0]) + at;
     TRIREME_UNROLL
     for (int v = 0; v < several; ++v) total[v] = F::load(x + v * F::width);
-    for (auto const& term : terms.subspan(1)) {
-      x = raw(term) + at;
+    for (auto const* term : terms.subspan(1)) {
+      x = static_cast<T const*>(term) + at;
       TRIREME_UNROLL
       for (int v = 0; v < several; ++v) total[v] = combined<Op>(total[v], F::load(x + v * F::width));
     }
@@ -33,18 +32,19 @@ inline void reduce(std::span<tensor_view<T, host> const> outputs, std::span<tens
       TRIREME_UNROLL
       for (int v = 0; v < several; ++v) total[v] = total[v] / terms_of_mean;
     }
-    for (auto const& output : outputs) {
-      T* const y = raw(output) + at;
+    for (auto* output : outputs) {
+      T* const y = static_cast<T*>(output) + at;
       TRIREME_UNROLL
       for (int v = 0; v < several; ++v) total[v].store(y + v * F::width);
     }
   }
   std::int64_t const left = n - at;
   TRIREME_FOR_LANES(F, left, i, count, {
-    F total = F::load(raw(terms[0]) + at + i, count);
-    for (auto const& term : terms.subspan(1)) total = combined<Op>(total, F::load(raw(term) + at + i, count));
+    F total = F::load(static_cast<T const*>(terms[0]) + at + i, count);
+    for (auto const* term : terms.subspan(1))
+      total = combined<Op>(total, F::load(static_cast<T const*>(term) + at + i, count));
     if constexpr (std::is_same_v<Op, reduction::mean>) total = total / terms_of_mean;
-    for (auto const& output : outputs) total.store(raw(output) + at + i, count);
+    for (auto* output : outputs) total.store(static_cast<T*>(output) + at + i, count);
   })
 }
 
