@@ -18,6 +18,7 @@
 #include "options.hpp"
 #include "presets.hpp"
 #include "run_files.hpp"
+#include "trireme/comm/bootstrap.hpp"
 #include "trireme/formats/chrome_trace.hpp"
 #include "trireme/formats/tensorboard.hpp"
 #include "trireme/observe/progress.hpp"
@@ -329,7 +330,8 @@ void train(options& given) {
   expect_utf8(what.text);
   launch(ranks_of_run, [&](world_type& world) {
     if (given.was_given("ranks") && world.size() != ranks) {
-      throw config_error(trireme::text("--ranks is ", ranks, ", but mpirun started ", world.size(), " processes"));
+      throw config_error(
+          trireme::text("--ranks is ", ranks, ", but the launcher started ", world.size(), " processes"));
     }
     run one(what, world, text);
     prepare(what, world);
@@ -339,12 +341,12 @@ void train(options& given) {
 
 /// One process speaks for all: the first, unless it is the one that the others wait for.
 bool speaks(std::string_view sentence) {
-  for (auto const* const variable : {"OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK"}) {
-    if (auto const* const rank = std::getenv(variable)) {
-      return std::string_view(rank) == "0" || sentence.find("for rank 0;") != sentence.npos;
-    }
+  try {
+    return comm::bootstrap::detect().rank == 0 || sentence.find("for rank 0;") != sentence.npos ||
+           sentence.find("did not find rank 0") != sentence.npos;
+  } catch (error const&) {
+    return true;
   }
-  return true;
 }
 
 }  // namespace

@@ -1,6 +1,6 @@
 #pragma once
 
-// The communicator of this build: threads, or MPI for train_gpt_mpi.
+// The communicator of this build: threads, or for train_gpt_mpi processes, which mpirun or torchrun starts.
 #include "trireme/trireme.hpp"
 
 #ifdef TRAIN_GPT_MPI
