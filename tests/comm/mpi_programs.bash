@@ -13,7 +13,7 @@ mpi_build() {
     # Debian's mpicxx may be MPICH's own.
     [ $mpi = mpich ] && [ "$(readlink -f "$(command -v mpirun)")" = "$(readlink -f "$(command -v mpirun.mpich)")" ] && continue
     mkdir -p "$2/$mpi"
-    $(command -v ccache) "$(mpi_compiler $mpi)" -std=c++20 -O1 -pthread -DOMPI_SKIP_MPICXX -DMPICH_SKIP_MPICXX \
+    $(command -v ccache) "$(mpi_compiler $mpi)" -std=c++20 -O0 -pthread -DOMPI_SKIP_MPICXX -DMPICH_SKIP_MPICXX \
       -I"${TRIREME_SOURCE_DIR:-$(cd "$(dirname "$0")/../.." && pwd)}/include" -isystem /usr/include/eigen3 \
       -DFMT_HEADER_ONLY=1 "$1" -o "$2/$mpi/program" &
     pids="$pids $!"
