@@ -51,6 +51,12 @@ need_mpi() {
   need mpicxx libopenmpi-dev
 }
 
+# need_mpich: a second MPI beside it, for the tests and benchmarks that compare.
+need_mpich() {
+  need mpirun.mpich mpich
+  need mpicxx.mpich libmpich-dev
+}
+
 # cores: how many builds to run at once; a compiler process of this library may take 2 GB.
 cores() {
   local memory_gb
