@@ -57,6 +57,19 @@ put $h/comm/detail/mpi_request.hpp '#include <mpi.h>'
 put examples/a.cpp '#include "trireme/comm/mpi.hpp"'
 accepts mpi
 
+put $h/comm/threads.hpp '#include <cuda_runtime.h>';            refuses cuda 'headers of CUDA belong to'
+put $h/comm/cuda.hpp '#include <nccl.h>';                       refuses cuda 'nccl.h belongs to'
+put $h/comm/comm.hpp '#include "trireme/comm/cuda.hpp"';        refuses cuda 'needs CUDA'
+put $h/trireme.hpp '#include "trireme/comm/nccl.hpp"';          refuses cuda 'needs CUDA'
+put $h/comm/cuda.hpp '#include "trireme/comm/nccl.hpp"';        refuses cuda 'needs NCCL'
+put $h/core/cuda_space.hpp '#include <cuda_runtime.h>'
+put $h/comm/cuda.hpp '#include "trireme/core/cuda_space.hpp"'
+put $h/comm/cuda_kernels.cu '#include <cuda_runtime.h>\n#include "trireme/comm/detail/cuda_kernels.hpp"'
+put $h/comm/nccl.hpp '#include <nccl.h>\n#include "trireme/comm/cuda.hpp"'
+put $h/comm/detail/nccl_launch.hpp '#include <nccl.h>\n#include "trireme/core/cuda_space.hpp"'
+put examples/a.cpp '#include "trireme/comm/nccl.hpp"'
+accepts cuda
+
 put $h/nn/a.hpp 'auto* p = raw(view);';                         refuses raw 'only in ops and comm'
 put $h/core/arena.hpp 'auto* p = trireme::raw(view);';          refuses raw 'only in ops and comm'
 put $h/ops/a.hpp 'auto* p = raw(view);'

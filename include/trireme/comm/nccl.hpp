@@ -118,6 +118,7 @@ class nccl_world : public collectives<nccl_world> {
   using space = cuda;
   static constexpr std::string_view name = "nccl";
   static constexpr bool progresses = true;
+  static constexpr bool ordered = false;  // unless the description says so
 
   /// Collective over `ranks`, each with a device of its own.
   nccl_world(nccl const& description, gathering const& ranks) {
