@@ -20,8 +20,7 @@ void broadcast(World& world) {
           });
           auto const at = text(where<T>(world, "broadcast", count, way), ", root ", root);
           expect_same(mine.read(), 0, values<T>(root), count, at);
-          auto const all = static_cast<std::uint64_t>(count * (world.size() - 1)) * sizeof(T);
-          expect(sent == (world.rank() == root ? all : 0), at, ": counted ", sent, " bytes");
+          expect_bytes(sent, world.rank() == root ? count * (world.size() - 1) : 0, sizeof(T), at);
         }
       });
     }

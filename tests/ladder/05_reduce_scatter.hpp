@@ -20,8 +20,7 @@ void reduce_scatter(World& world) {
           });
           auto const at = where<T>(world, "reduce_scatter", each, way);
           expect_reduced<Op, T>(world, mine.read(), each * world.rank(), each, at);
-          expect(sent == static_cast<std::uint64_t>(each * (world.size() - 1)) * sizeof(T), at, ": counted ", sent,
-                 " bytes");
+          expect_bytes(sent, each * (world.size() - 1), sizeof(T), at);
         });
       }
     });

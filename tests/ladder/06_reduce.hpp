@@ -25,8 +25,7 @@ void reduce(World& world) {
             expect_reduced<Op, T>(world, mine.read(), 0, count, at);
           else
             expect_same(mine.read(), 0, values<T>(world.rank()), count, at);
-          expect(sent == (world.rank() == root ? 0 : static_cast<std::uint64_t>(count) * sizeof(T)), at, ": counted ",
-                 sent, " bytes");
+          expect_bytes(sent, world.rank() == root ? 0 : count, sizeof(T), at);
         });
       }
     });

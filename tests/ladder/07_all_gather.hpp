@@ -30,7 +30,7 @@ void all_gather(World& world) {
         });
         auto const at = where<T>(world, "all_gather", each, way);
         expect_parts<T>(mine.read(), std::vector<std::int64_t>(static_cast<std::size_t>(p), each), at);
-        expect(sent == static_cast<std::uint64_t>(each * (p - 1)) * sizeof(T), at, ": counted ", sent, " bytes");
+        expect_bytes(sent, each * (p - 1), sizeof(T), at);
       }
       if constexpr (!trireme::has_ragged_all_gather<World, T, space_of_world<World>>) {
         skipped(world, "ragged all_gather");
@@ -45,8 +45,7 @@ void all_gather(World& world) {
         });
         auto const at = where<T>(world, "ragged all_gather", each, way);
         expect_parts<T>(mine.read(), counts, at);
-        auto const own = counts[static_cast<std::size_t>(world.rank())];
-        expect(sent == static_cast<std::uint64_t>(own * (p - 1)) * sizeof(T), at, ": counted ", sent, " bytes");
+        expect_bytes(sent, counts[static_cast<std::size_t>(world.rank())] * (p - 1), sizeof(T), at);
       }
     });
   });

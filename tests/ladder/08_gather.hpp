@@ -28,7 +28,7 @@ void gather(World& world) {
         expect_same(from.read(), 0, own, each, at);
         auto const whole = to.read();
         if (here) expect_parts<T>(whole, std::vector<std::int64_t>(static_cast<std::size_t>(p), each), at);
-        expect(sent == (here ? 0 : static_cast<std::uint64_t>(each) * sizeof(T)), at, ": counted ", sent, " bytes");
+        expect_bytes(sent, here ? 0 : each, sizeof(T), at);
       });
     }
   });

@@ -25,8 +25,7 @@ void scatter(World& world) {
         auto const at = text(where<T>(world, "scatter", each, way), ", root ", root);
         expect_same(to.read(), 0, values<T>(root) + each * world.rank(), each, at);
         expect_same(from.read(), 0, values<T>(root), here ? each * p : 0, at);
-        auto const all = static_cast<std::uint64_t>(each * (p - 1)) * sizeof(T);
-        expect(sent == (here ? all : 0), at, ": counted ", sent, " bytes");
+        expect_bytes(sent, here ? each * (p - 1) : 0, sizeof(T), at);
       });
     }
   });

@@ -39,8 +39,7 @@ void ragged_all_to_all(World& world, std::int64_t each, how way) {
     expect_same(got, first, values<T>(rank) + there, count, at);
     first += count;
   }
-  auto const others = sum_of(sent_to) - sent_to[static_cast<std::size_t>(me)];
-  expect(sent == static_cast<std::uint64_t>(others) * sizeof(T), at, ": counted ", sent, " bytes");
+  expect_bytes(sent, sum_of(sent_to) - sent_to[static_cast<std::size_t>(me)], sizeof(T), at);
 }
 
 template <class World>
@@ -63,7 +62,7 @@ void all_to_all(World& world) {
         expect_same(from.read(), 0, values<T>(me), each * p, at);
         auto const got = to.read();
         for (int rank = 0; rank < p; ++rank) expect_same(got, each * rank, values<T>(rank) + each * me, each, at);
-        expect(sent == static_cast<std::uint64_t>(each * (p - 1)) * sizeof(T), at, ": counted ", sent, " bytes");
+        expect_bytes(sent, each * (p - 1), sizeof(T), at);
       }
       if constexpr (!trireme::has_ragged_all_to_all<World, T, space_of_world<World>>)
         skipped(world, "ragged all_to_all");

@@ -27,7 +27,7 @@ void exchange_ring(World& world, std::int64_t count, how way) {
   auto const at = where<T>(world, "exchange in a ring", count, way);
   expect_same(to.read(), 0, values<T>(before), count, at);
   expect_same(from.read(), 0, values<T>(me), count, at);
-  expect(sent == (p == 1 ? 0 : static_cast<std::uint64_t>(count) * sizeof(T)), at, ": counted ", sent, " bytes");
+  expect_bytes(sent, p == 1 ? 0 : count, sizeof(T), at);
 }
 
 /// Neighbours swap; with an odd number of ranks the last one does not even call.

@@ -11,10 +11,13 @@
 #include <span>
 #include <stdexcept>
 #include <string>
+#include <string_view>
+#include <tuple>
 #include <type_traits>
 #include <utility>
 #include <vector>
 
+#include "trireme/comm/command.hpp"
 #include "trireme/comm/traffic.hpp"
 #include "trireme/contract/communicator.hpp"
 #include "trireme/core/hash.hpp"
@@ -109,22 +112,31 @@ template <class T>
 inline constexpr std::int64_t longest = std::max<std::int64_t>(static_cast<std::int64_t>(medium_bytes / sizeof(T)) + 3,
                                                                1001 * most_ranks);
 
-/// A list of T that is made once for all ranks of this process.
-template <class T, class Make>
-std::vector<T> const& made_once(int key, Make make) {
+/// A list that is made once for all ranks of this process: of `op` over `ranks`, or with no op what rank `ranks` has.
+inline std::vector<std::byte> const& made_once(trireme::dtype type, trireme::comm::reduction_kind op, int ranks,
+                                               std::size_t bytes, void (*make)(std::byte* to, int ranks)) {
   static std::mutex guard;
-  static std::map<int, std::unique_ptr<std::vector<T>>> known;
+  static std::map<std::tuple<trireme::dtype, trireme::comm::reduction_kind, int>, std::vector<std::byte>> known;
   std::lock_guard const lock(guard);
-  auto& place = known[key];
-  if (place == nullptr) {
-    place = std::make_unique<std::vector<T>>(static_cast<std::size_t>(longest<T>));
-    for (std::int64_t i = 0; i < longest<T>; ++i) (*place)[static_cast<std::size_t>(i)] = make(i);
+  auto& place = known[{type, op, ranks}];
+  if (place.empty()) {
+    place.resize(bytes);
+    make(place.data(), ranks);
   }
-  return *place;
+  return place;
+}
+template <class T>
+void make_values(std::byte* to, int rank) {
+  for (std::int64_t i = 0; i < longest<T>; ++i) reinterpret_cast<T*>(to)[i] = value<T>(rank, i);
 }
 template <class T>
 T const* values(int rank) {
-  return made_once<T>(rank, [rank](std::int64_t i) { return value<T>(rank, i); }).data();
+  // Bytes have a list of their own, under a reduction that they do not have.
+  constexpr auto kind =
+      std::is_same_v<T, std::byte> ? trireme::comm::reduction_kind::mean : trireme::comm::reduction_kind::none;
+  return reinterpret_cast<T const*>(
+      made_once(trireme::dtype_of<T>, kind, rank, static_cast<std::size_t>(longest<T>) * sizeof(T), &make_values<T>)
+          .data());
 }
 
 /// One place of a reduction by the book: in rank order, 16-bit floats in float, rounded once.
@@ -140,20 +152,20 @@ A combined(A a, A b) {
     return a + b;
 }
 template <class Op, class T>
-T const* reduced(int ranks) {
+void make_reduced(std::byte* to, int ranks) {
   using A = std::conditional_t<trireme::storage_float<T>, float, T>;
-  std::vector<T const*> terms;
-  for (int rank = 0; rank < ranks; ++rank) terms.push_back(values<T>(rank));
-  // A key of its own for each reduction: made_once is shared by all that make T from one kind of function.
-  return made_once<T>(ranks,
-                      [&](std::int64_t i) {
-                        auto result = static_cast<A>(terms[0][i]);
-                        for (int rank = 1; rank < ranks; ++rank)
-                          result = combined<Op>(result, static_cast<A>(terms[static_cast<std::size_t>(rank)][i]));
-                        if constexpr (std::is_same_v<Op, reduction::mean>) result /= static_cast<A>(ranks);
-                        return static_cast<T>(result);
-                      })
-      .data();
+  for (std::int64_t i = 0; i < longest<T>; ++i) {
+    auto result = static_cast<A>(value<T>(0, i));
+    for (int rank = 1; rank < ranks; ++rank) result = combined<Op>(result, static_cast<A>(value<T>(rank, i)));
+    if constexpr (std::is_same_v<Op, reduction::mean>) result /= static_cast<A>(ranks);
+    reinterpret_cast<T*>(to)[i] = static_cast<T>(result);
+  }
+}
+template <class Op, class T>
+T const* reduced(int ranks) {
+  return reinterpret_cast<T const*>(made_once(trireme::dtype_of<T>, trireme::comm::reduction_of<Op>, ranks,
+                                              static_cast<std::size_t>(longest<T>) * sizeof(T), &make_reduced<Op, T>)
+                                        .data());
 }
 
 /// A view of `count` elements in the world's space, with strangers' elements before and after it that must stay.
@@ -199,19 +211,33 @@ class message {
 };
 
 /// "all_reduce F32 x 7 on threads, rank 1 of 3"
+[[gnu::noinline]] inline std::string sentence(std::string_view world, int rank, int size, char const* operation,
+                                              trireme::dtype type, std::int64_t count, how way) {
+  return text(operation, way.async ? "_async" : "", " ", trireme::name_of(type), " x ", count,
+              way.allocated ? ", allocated," : "", " on ", world, ", rank ", rank, " of ", size);
+}
 template <class T, class World>
 std::string where(World const& world, char const* operation, std::int64_t count, how way = {}) {
-  return text(operation, way.async ? "_async" : "", " ", trireme::name_of(trireme::dtype_of<T>), " x ", count,
-              way.allocated ? ", allocated," : "", " on ", World::name, ", rank ", world.rank(), " of ", world.size());
+  return sentence(World::name, world.rank(), world.size(), operation, trireme::dtype_of<T>, count, way);
 }
 
-/// Throws unless the elements of `got` from `first` on have the bits of `wanted`; `at` is said of the first that has
-/// not.
+/// Throws unless both hold the same bits; `at` is said of the first element that does not, counted from `first`.
+[[gnu::noinline]] inline void expect_bits(void const* got, void const* wanted, std::int64_t first, std::int64_t count,
+                                          std::size_t element_bytes, std::string const& at) {
+  if (count == 0 || std::memcmp(got, wanted, static_cast<std::size_t>(count) * element_bytes) == 0) return;
+  std::size_t byte = 0;
+  while (static_cast<char const*>(got)[byte] == static_cast<char const*>(wanted)[byte]) ++byte;
+  expect(false, at, ": element ", first + static_cast<std::int64_t>(byte / element_bytes), " is wrong");
+}
+/// The elements of `got` from `first` on are `wanted`.
 template <class T, class Got>
 void expect_same(Got const& got, std::int64_t first, T const* wanted, std::int64_t count, std::string const& at) {
-  if (count == 0 || std::memcmp(got.data() + first, wanted, static_cast<std::size_t>(count) * sizeof(T)) == 0) return;
-  for (std::int64_t i = 0; i < count; ++i)
-    expect(std::memcmp(got.data() + first + i, wanted + i, sizeof(T)) == 0, at, ": element ", first + i, " is wrong");
+  expect_bits(got.data() + first, wanted, first, count, sizeof(T), at);
+}
+/// What a collective counted as sent.
+[[gnu::noinline]] inline void expect_bytes(std::uint64_t counted, std::int64_t elements, std::size_t element_bytes,
+                                           std::string const& at) {
+  expect(counted == static_cast<std::uint64_t>(elements) * element_bytes, at, ": counted ", counted, " bytes");
 }
 
 /// The same for results of a reduction, whose last bits an unordered communicator may choose.
