@@ -55,7 +55,10 @@ class node_driver {
     (newest_ == nullptr ? pending_ : newest_->next) = &op;
     newest_ = &op;
     if (op.now() == node_operation::stage::posting) static_cast<void>(post(op));
-    if (idle_) work_.notify_all();
+    if (idle_)
+      work_.notify_all();
+    else
+      node_launch::ring(launch_->mine());  // it may sleep, waiting for others
     return op;
   }
   [[nodiscard]] bool test(node_operation& op) {

@@ -100,6 +100,20 @@ inline bool exchange_step(node_operation& op) {
   return any || !open;
 }
 
+/// Whether a message waits for its peer at this moment.
+[[nodiscard]] inline bool awaits(node_operation const& op, node_operation::message const& it) noexcept {
+  using enum node_operation::message::state;
+  auto const& where = *op.where;
+  if (it.at == finished) return false;
+  if (!it.what.sent) {
+    auto const& channel = where.board(it.what.peer).channel(where.rank);
+    return channel.head.load() == channel.tail.load();
+  }
+  auto const& channel = where.mine().channel(it.what.peer);
+  if (it.at == closing) return channel.tail.load() < it.target;
+  return channel.head.load() - channel.tail.load() >= node_channel::slots;
+}
+
 /// A rank that gives more or less than another takes, in a ragged all_to_all, fails all.
 [[nodiscard]] inline bool counts_agree(node_operation const& op) {
   auto const& where = *op.where;

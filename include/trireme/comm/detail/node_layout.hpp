@@ -79,7 +79,8 @@ struct alignas(64) node_channel {
 struct node_board {
   static constexpr std::uint64_t ring = 64;
   static constexpr std::uint64_t slots = 4;
-  static constexpr std::size_t slot_bytes = 1 << 17;
+  static constexpr std::size_t slot_bytes =
+      1 << 18;  ///< beyond the second-level cache: dirty lines travel slowly between cores
 
   alignas(64) std::atomic<std::uint64_t> unfinished{1};  ///< the lowest number that this rank has not finished
   std::atomic<std::uint32_t> left{0};                    ///< this rank has left the group

@@ -269,9 +269,8 @@ inline node_outcome advance(node_operation& op) {
              board.drained.load() + node_board::slots <= mine.filled.load();
     }
     case exchanging:
-      return std::ranges::any_of(op.messages, [&](auto const& each) {
-        return each.what.peer == rank && each.at != node_operation::message::state::finished;
-      });
+      return std::ranges::any_of(op.messages,
+                                 [&](auto const& each) { return each.what.peer == rank && awaits(op, each); });
     default:
       return false;
   }

@@ -97,6 +97,7 @@ class node_meeting {
       card_.stride = std::min(card_.stride, cards[each].stride);
     }
     core_each_ = cores.count() >= cards.size();
+    map_ = {};  // both at once may not fit
     if (!map_.reserve(size_, card_.stride)) return reason("mmap");
     for (int each = 0; each < size_; ++each) {
       auto& file = files_[static_cast<std::size_t>(each)];
@@ -150,6 +151,8 @@ class node_meeting {
     rlimit limit{};
     if (::getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY)
       wish = std::min(wish, static_cast<std::size_t>(limit.rlim_cur));
+    if (::getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY)  // the program needs some, too
+      wish = std::min(wish, static_cast<std::size_t>(limit.rlim_cur) / 4 / static_cast<std::size_t>(size_));
     return std::max(wish, smallest()) / node_map::huge_page * node_map::huge_page;
   }
 
