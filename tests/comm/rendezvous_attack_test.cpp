@@ -1,20 +1,18 @@
 // test-sanitize: address
 // Strangers at the door of a rendezvous: who listens where, wrong secrets, replays, changed bytes, garbage, scans.
 #include <sys/resource.h>
-#include <sys/wait.h>
 
 #include <atomic>
-#include <csignal>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
-#include <functional>
 #include <iterator>
 #include <set>
 #include <sstream>
 
 #include "../catch.hpp"
 #include "../watchdog.hpp"
+#include "child.hpp"
 #include "trireme/comm/processes.hpp"
 
 namespace {
@@ -84,41 +82,6 @@ attempt try_to_join(int port, std::string const& secret, int rank, int size, std
   out.then = rest_of(socket);
   return out;
 }
-
-/// A process that runs `body` and sends what it returns.
-struct child {
-  ::pid_t pid = -1;
-  inner::descriptor from;
-  explicit child(std::function<std::string()> const& body) {
-    int ends[2] = {-1, -1};
-    if (::pipe(ends) != 0) throw comm_error("no pipe");
-    pid = ::fork();
-    if (pid == 0) {
-      std::string said;
-      try {
-        said = body();
-      } catch (std::exception const& e) {
-        said = text("failed: ", e.what());
-      }
-      static_cast<void>(!::write(ends[1], said.data(), said.size()));
-      std::_Exit(0);
-    }
-    ::close(ends[1]);
-    from = inner::descriptor(ends[0]);
-  }
-  child(child&&) = delete;
-  ~child() {
-    if (pid < 0) return;
-    ::kill(pid, SIGKILL);
-    ::waitpid(pid, nullptr, 0);
-  }
-  std::string result() {
-    std::string out;
-    for (char letter = 0; ::read(from.number(), &letter, 1) == 1;) out += letter;
-    ::waitpid(std::exchange(pid, -1), nullptr, 0);
-    return out;
-  }
-};
 
 /// The sockets of a process that listen, as the kernel writes their local address.
 std::set<std::string> listening(::pid_t pid) {

@@ -1,0 +1,188 @@
+// test-sanitize: address
+#include "trireme/comm/processes.hpp"
+
+#include <filesystem>
+#include <list>
+
+#include "../catch.hpp"
+#include "../watchdog.hpp"
+#include "child.hpp"
+
+namespace {
+
+using namespace trireme;
+using namespace std::chrono_literals;
+using variables = std::initializer_list<std::pair<char const*, std::string>>;
+
+static_assert(communicator<comm::processes_world>);
+static_assert(has_all_reduce<comm::processes_world, float>);
+
+void set(variables const& all) {
+  for (auto const& [name, value] : all) ::setenv(name, value.c_str(), 1);
+}
+/// A folder of this test alone, for the meetings of its ranks.
+std::string const& folder() {
+  struct scratch {
+    std::string path = "/tmp/processes_test_XXXXXX";
+    scratch() { static_cast<void>(::mkdtemp(path.data())); }
+    ~scratch() { std::filesystem::remove_all(path); }
+  };
+  static scratch const only;
+  return only.path;
+}
+/// As torchrun starts rank `rank` of `size` on one machine.
+void as_torchrun(int rank, int size, std::string const& run, int restarts = 0) {
+  auto const r = std::to_string(rank), n = std::to_string(size);
+  set({{"TMPDIR", folder()},
+       {"RANK", r},
+       {"WORLD_SIZE", n},
+       {"LOCAL_RANK", r},
+       {"LOCAL_WORLD_SIZE", n},
+       {"MASTER_ADDR", "localhost"},
+       {"MASTER_PORT", "1"},  // nobody may listen there
+       {"TORCHELASTIC_RUN_ID", run},
+       {"TORCHELASTIC_RESTART_COUNT", std::to_string(restarts)}});
+}
+/// A run that no other test has.
+std::string new_run() {
+  static int number = 0;
+  return text(::getpid(), ".", ++number);
+}
+std::string meetings() { return comm::detail::meeting_directory(folder()); }
+bool has(std::string const& all, std::string_view part) { return all.find(part) != all.npos; }
+std::size_t descriptors() {
+  std::filesystem::directory_iterator const all("/proc/self/fd");
+  return static_cast<std::size_t>(std::distance(begin(all), end(all)));
+}
+/// The sum of rank + 1 over all ranks, by all_reduce.
+std::string sum(comm::processes const& description) {
+  return launch(description, [](auto& world) {
+    float value = static_cast<float>(world.rank() + 1);
+    world.all_reduce(tensor_view<float>(&value, shape{1}));
+    return text(world.rank(), " of ", world.size(), ": ", value);
+  });
+}
+
+}  // namespace
+
+TEST_CASE("without a launcher there is one rank, and its answer is returned", "[comm][processes]") {
+  watchdog const guard("one rank");
+  child alone([] { return sum({}); });
+  CHECK(alone.result() == "0 of 1: 1");
+}
+
+TEST_CASE("ranks that torchrun has started meet as often as they launch, and leave nothing", "[comm][processes]") {
+  watchdog const guard("ranks of torchrun");
+  auto const run = new_run();
+  std::list<child> ranks;
+  for (int rank = 0; rank < 3; ++rank)
+    ranks.emplace_back([&, rank] {
+      as_torchrun(rank, 3, run);
+      auto const before = descriptors();
+      std::string said;
+      for (int again = 0; again < 3; ++again) said += sum({.deadline = 30s}) + "; ";
+      return said + (descriptors() == before ? "nothing open" : "something is still open");
+    });
+  int rank = 0;
+  for (auto& each : ranks) {
+    auto const one = text(rank++, " of 3: 6; ");
+    CHECK(each.result() == one + one + one + "nothing open");
+  }
+  CHECK_FALSE(std::filesystem::exists(meetings()));
+}
+
+TEST_CASE("a restart after a kill meets anew, and removes what was left", "[comm][processes]") {
+  watchdog const guard("a restart");
+  auto const run = new_run();
+  {
+    child killed([&] {
+      as_torchrun(0, 2, run);
+      return sum({.deadline = 60s});
+    });
+    while (!std::filesystem::exists(meetings()) || std::filesystem::is_empty(meetings()))
+      std::this_thread::sleep_for(1ms);
+  }
+  CHECK(std::filesystem::exists(meetings()));  // its file is still there
+  std::list<child> ranks;
+  for (int rank = 0; rank < 2; ++rank)
+    ranks.emplace_back([&, rank] {
+      as_torchrun(rank, 2, run, 1);
+      return sum({.deadline = 30s});
+    });
+  for (auto& each : ranks) CHECK(has(each.result(), "of 2: 3"));
+  CHECK_FALSE(std::filesystem::exists(meetings()));
+}
+
+TEST_CASE("a rank that ends with an error, or is killed, is named to the others", "[comm][processes]") {
+  watchdog const guard("a rank that fails");
+  for (bool const killed : {false, true}) {
+    auto const run = new_run();
+    std::list<child> ranks;
+    for (int rank = 0; rank < 3; ++rank)
+      ranks.emplace_back([&, rank] {
+        as_torchrun(rank, 3, run);
+        return launch(comm::processes{.deadline = 20s}, [&](auto& world) -> std::string {
+          world.barrier();
+          if (rank == 1 && killed) ::raise(SIGKILL);
+          if (rank == 1) throw config_error("no more");
+          world.barrier();
+          return "went on";
+        });
+      });
+    auto each = ranks.begin();
+    auto const first = each++->result(), failed = each++->result(), last = each->result();
+    for (auto const& said : {first, last}) {
+      INFO(said);
+      CHECK(has(said, "failed: "));
+      CHECK(has(said, "trireme::comm::processes: "));
+      CHECK(has(said, killed ? "rank 1 has died" : "rank 1 ended with an error: no more"));
+    }
+    CHECK(failed == (killed ? "" : "failed: no more"));
+  }
+}
+
+TEST_CASE("ranks that never come are named", "[comm][processes]") {
+  watchdog const guard("ranks that never come");
+  auto const run = new_run();
+  std::list<child> ranks;
+  for (int const rank : {0, 2})
+    ranks.emplace_back([&, rank] {
+      as_torchrun(rank, 4, run);
+      return sum({.deadline = 500ms});
+    });
+  for (auto& each : ranks) {
+    auto const said = each.result();
+    INFO(said);
+    CHECK(has(said, "failed: trireme::comm::processes: ranks 1, 3 of 4 did not come"));
+  }
+}
+
+TEST_CASE("an environment that cannot be is refused", "[comm][processes]") {
+  watchdog const guard("an environment that cannot be");
+  auto const said = [](variables const& all) {
+    return child([&] {
+             set(all);
+             return sum({});
+           })
+        .result();
+  };
+  auto const two_machines = said({{"RANK", "0"},
+                                  {"WORLD_SIZE", "4"},
+                                  {"LOCAL_RANK", "0"},
+                                  {"LOCAL_WORLD_SIZE", "2"},
+                                  {"MASTER_ADDR", "a"},
+                                  {"MASTER_PORT", "1"}});
+  INFO(two_machines);
+  CHECK(has(two_machines,
+            "failed: trireme::comm::processes: 4 ranks with 2 on this machine are on several machines, "
+            "between which MPI or NCCL are the engines"));
+  CHECK(has(said({{"RANK", "x"}, {"WORLD_SIZE", "2"}}), "failed: trireme::comm::bootstrap: "));
+  CHECK(has(said({{"PMIX_RANK", "1"}}), "does not say how many ranks there are"));
+  CHECK(has(said({{"PMI_RANK", "0"}, {"PMI_SIZE", "2"}}), "does not say which run this is"));
+  CHECK(has(said({{"TRIREME_RANK", "0"}, {"TRIREME_SIZE", "2"}, {"TRIREME_RENDEZVOUS", "localhost:4000"}}),
+            "needs a secret of at least 32 characters"));
+}
+
+TEST_CASE("a description prints as its source", "[comm][processes]") {
+  CHECK(to_string(comm::processes{.deadline = 1500ms}) == "comm::processes{.deadline = 1500ms}");
+}
