@@ -175,7 +175,7 @@ class message {
   using space = space_of_world<World>;
 
   /// Filled with `from`, or with anything.
-  message(World& world, std::int64_t count, how way, T const* from = nullptr)
+  [[gnu::noinline]] message(World& world, std::int64_t count, how way, T const* from = nullptr)
       : guard_(way.async ? static_cast<std::int64_t>(64 / sizeof(T)) : 1), count_(count) {  // aligned, or not
     auto const extents = shape{count + 2 * guard_};
     if constexpr (trireme::has_allocate<World, T, space>) {
@@ -190,7 +190,7 @@ class message {
   [[nodiscard]] tensor_view<T, space> view() const { return memory_.view().flat(guard_, count_); }
   [[nodiscard]] tensor_view<T const, space> input() const { return view(); }
   /// The elements; throws if the guards have changed.
-  [[nodiscard]] auto read() const {
+  [[nodiscard, gnu::noinline]] auto read() const {
     for (auto const first : {std::int64_t{0}, guard_ + count_}) {
       auto const now = memory<space>::get(memory_.view().flat(first, guard_));
       expect(std::memcmp(now.data(), strangers(), now.size() * sizeof(T)) == 0, "wrote ",
@@ -289,16 +289,25 @@ void for_reductions(Visit visit) {
   if constexpr (!std::is_integral_v<T>) visit(reduction::mean{});
 }
 
-/// Calls visit(count, way) for the sizes 0, 1, odd, whole cache lines and some hundred KB, each in several ways. With
-/// `slices`, the counts are of one among so many.
+/// The sizes 0, 1, odd, whole cache lines and some hundred KB, each in several ways. With `slices`, the counts are of
+/// one among so many.
+struct counted_call {
+  std::int64_t count;
+  how way;
+};
+[[gnu::noinline]] inline std::vector<counted_call> calls(int slices, std::size_t element_bytes) {
+  constexpr how ways[] = {{false, false}, {true, false}, {false, true}, {true, true}};
+  std::vector<counted_call> all;
+  for (std::int64_t const count : {0, 1, 7, 64, 1001})
+    for (auto const way : ways) all.push_back({count, way});
+  auto const medium = (static_cast<std::int64_t>(medium_bytes / element_bytes) + 3) / slices;
+  all.push_back({medium, ways[0]});
+  all.push_back({medium, ways[3]});
+  return all;
+}
 template <class T, class Visit>
 void for_counts(int slices, Visit visit) {
-  constexpr how ways[] = {{false, false}, {true, false}, {false, true}, {true, true}};
-  for (std::int64_t const count : {0, 1, 7, 64, 1001})
-    for (auto const way : ways) visit(count, way);
-  auto const medium = (static_cast<std::int64_t>(medium_bytes / sizeof(T)) + 3) / slices;
-  visit(medium, ways[0]);
-  visit(medium, ways[3]);
+  for (auto const& [count, way] : calls(slices, sizeof(T))) visit(count, way);
 }
 
 /// Says once, on rank 0, which part of a rung is left out for lack of a capability.
