@@ -2,6 +2,7 @@
 
 #include <mpi.h>
 
+#include <algorithm>
 #include <chrono>
 #include <memory>
 #include <string>
@@ -19,10 +20,12 @@ namespace trireme::comm::detail {
 class message_engine final : public process_engine {
  public:
   /// Takes `own`, a communicator of this engine alone, and frees it at the end.
-  message_engine(std::shared_ptr<mpi_driver> driver, MPI_Comm own, std::chrono::milliseconds deadline)
+  message_engine(std::shared_ptr<mpi_driver> driver, MPI_Comm own, std::chrono::milliseconds deadline,
+                 std::size_t piece_bytes = mpi_group::whole)
       : driver_(std::move(driver)) {
     group_.handle = own;
     group_.deadline = deadline;
+    group_.piece_bytes = piece_bytes;
     driver_->alone([&] {
       MPI_Comm_set_errhandler(own, MPI_ERRORS_RETURN);
       MPI_Comm_rank(own, &group_.rank);
@@ -86,8 +89,7 @@ class message_engine final : public process_engine {
 
   /// Collective. Whether all ranks wish it and are on one machine, as MPI sees it.
   [[nodiscard]] bool on_one_machine(bool wished) {
-    for (auto const& each : gather_texts(wished ? "yes" : "no"))
-      if (each != "yes") return false;
+    auto const wishes = gather_texts(wished ? "yes" : "no");
     MPI_Comm node = MPI_COMM_NULL;
     int there = 0;
     driver_->alone([&] {
@@ -95,7 +97,9 @@ class message_engine final : public process_engine {
       MPI_Comm_size(node, &there);
       MPI_Comm_free(&node);
     });
-    return there == size();
+    bool const alone = there == size();
+    group_.piece_bytes = alone ? mpi_group::whole : mpi_group::unasked;
+    return alone && std::ranges::count(wishes, "yes") == size();
   }
   /// Collective. A few bytes of every rank, in rank order.
   [[nodiscard]] std::vector<std::string> gather_texts(std::string const& own) {
@@ -131,7 +135,7 @@ class message_engine final : public process_engine {
     if (code != MPI_SUCCESS)
       throw comm_error(text(mpi_name, ": ", name_of(kind), " failed: ", mpi_sentence(code)),
                        {rank(), std::string(name_of(kind))});
-    return std::make_shared<message_engine>(driver_, made, deadline);
+    return std::make_shared<message_engine>(driver_, made, deadline, group_.piece_bytes);
   }
   void gather_all(void* values, std::int64_t count, std::size_t element_bytes, std::span<std::int64_t const> counts) {
     run({.what = {.kind = collective::all_gather, .count = count, .shape = counts.empty() ? 0 : fingerprint(counts)},

@@ -29,6 +29,12 @@ struct mpi_group {
   std::uint64_t next_exchange = 1;  // of this rank's own
   std::uint64_t window = 1;
   std::chrono::milliseconds deadline{};
+  std::size_t piece_bytes = whole;
+
+  static constexpr std::size_t whole = std::size_t{1} << 30;  // MPI counts in int
+  // Pieces that Open MPI sends without asking the receiver first (over TCP it asks from 64 KiB on). A question and its
+  // answer queue behind the data of the other direction, so that a line carries both ways one after the other.
+  static constexpr std::size_t unasked = std::size_t{60} << 10;
 
   [[nodiscard]] int tag_of(std::uint64_t number) const noexcept { return 3 + 3 * static_cast<int>(number % window); }
 };
@@ -46,24 +52,20 @@ struct mpi_route {
   }
 };
 
-/// Messages in flight that are waited for together.
+/// Messages in flight that are waited for together. They travel in pieces of the group's size.
 class mpi_messages {
  public:
   void send(mpi_route const& route, void const* values, std::size_t size, int peer, int tag) {
-    transfer(size, [&](std::size_t offset, int bytes) {
-      route.check(MPI_Isend(static_cast<std::byte const*>(values) + offset, bytes, MPI_BYTE, peer, tag,
-                            route.group->handle, next(peer, false)));
-    });
+    begin(route, static_cast<std::byte*>(const_cast<void*>(values)), size, {peer, tag, false});
   }
   void receive(mpi_route const& route, void* values, std::size_t size, int peer, int tag) {
-    transfer(size, [&](std::size_t offset, int bytes) {
-      route.check(MPI_Irecv(static_cast<std::byte*>(values) + offset, bytes, MPI_BYTE, peer, tag, route.group->handle,
-                            next(peer, true)));
-    });
+    begin(route, static_cast<std::byte*>(values), size, {peer, tag, true});
   }
   /// Whether all are done; then it is empty again.
   [[nodiscard]] bool done(mpi_route const& route) {
     if (requests_.empty()) return true;
+    if (waiting_ > 0) go_on(route);
+    if (waiting_ > 0) return false;
     int flag = 0;
     route.check(MPI_Testall(static_cast<int>(requests_.size()), requests_.data(), &flag, MPI_STATUSES_IGNORE));
     if (flag != 0) clear();
@@ -72,6 +74,8 @@ class mpi_messages {
   void clear() noexcept {
     requests_.clear();
     ends_.clear();
+    rests_.clear();
+    waiting_ = 0;
   }
   /// Appends the peers whose messages are missing.
   void append_late(std::vector<int>& peers, bool receiving) const {
@@ -86,31 +90,69 @@ class mpi_messages {
   void cancel() noexcept {
     for (std::size_t i = 0; i < requests_.size(); ++i)
       if (requests_[i] != MPI_REQUEST_NULL && ends_[i].receiving) MPI_Cancel(&requests_[i]);
+    waiting_ = 0;
   }
 
  private:
   struct end {
     int peer;
+    int tag;
     bool receiving;
+    std::int32_t rest = -1;  // of the same message, in rests_
   };
-  static constexpr std::size_t largest = std::size_t{1} << 30;  // MPI counts in int
+  struct remainder {
+    std::byte* at;
+    std::size_t bytes;
+  };
+  static constexpr std::size_t pieces_in_flight = 16;  // of one message
 
-  template <class Part>
-  static void transfer(std::size_t size, Part part) {
-    std::size_t offset = 0;
+  void begin(mpi_route const& route, std::byte* at, std::size_t size, end where) {
+    // Exchanges share a tag, so the pieces of one message must all stand before those of the next.
+    bool const at_once = route.what.kind == collective::exchange;
+    auto const piece = route.group->piece_bytes;
+    if (auto const first = pieces_in_flight * piece; !at_once && size > first) {
+      where.rest = static_cast<std::int32_t>(rests_.size());
+      rests_.push_back({at + first, size - first});
+      waiting_ += size - first;
+      size = first;
+    }
     do {
-      auto const now = std::min(size - offset, largest);
-      part(offset, static_cast<int>(now));
-      offset += now;
-    } while (offset < size);
+      auto const now = std::min(size, piece);
+      ends_.push_back(where);
+      post(route, requests_.emplace_back(MPI_REQUEST_NULL), at, now, where);
+      at += now;
+      size -= now;
+    } while (size > 0);
   }
-  [[nodiscard]] MPI_Request* next(int peer, bool receiving) {
-    ends_.push_back({peer, receiving});
-    return &requests_.emplace_back(MPI_REQUEST_NULL);
+  static void post(mpi_route const& route, MPI_Request& request, std::byte* at, std::size_t size, end const& where) {
+    auto const bytes = static_cast<int>(size);
+    route.check(where.receiving ? MPI_Irecv(at, bytes, MPI_BYTE, where.peer, where.tag, route.group->handle, &request)
+                                : MPI_Isend(at, bytes, MPI_BYTE, where.peer, where.tag, route.group->handle, &request));
+  }
+  /// Each piece that is done makes place for the next one of its message.
+  void go_on(mpi_route const& route) {
+    done_.resize(requests_.size());
+    int count = 0;
+    route.check(
+        MPI_Testsome(static_cast<int>(requests_.size()), requests_.data(), &count, done_.data(), MPI_STATUSES_IGNORE));
+    for (int i = 0; count != MPI_UNDEFINED && i < count; ++i) {
+      auto const slot = static_cast<std::size_t>(done_[static_cast<std::size_t>(i)]);
+      if (ends_[slot].rest < 0) continue;
+      auto& rest = rests_[static_cast<std::size_t>(ends_[slot].rest)];
+      auto const now = std::min(rest.bytes, route.group->piece_bytes);
+      if (now == 0) continue;
+      post(route, requests_[slot], rest.at, now, ends_[slot]);
+      rest.at += now;
+      rest.bytes -= now;
+      waiting_ -= now;
+    }
   }
 
   std::vector<MPI_Request> requests_;
   std::vector<end> ends_;
+  std::vector<remainder> rests_;
+  std::vector<int> done_;
+  std::size_t waiting_ = 0;  // bytes of messages that are not posted yet
 };
 
 /// Bytes that keep their place; not initialised, and never fewer than before.
