@@ -1,0 +1,39 @@
+#!/usr/bin/env bash
+# test-timeout: 240
+# Ranks under mpirun whose calls differ, in eight ways: every rank must be told which ranks and which calls, with checked
+# worlds and without, in shared memory and by messages.
+set -u
+command -v mpicxx mpirun > /dev/null || { echo "skipped: no mpicxx and mpirun here"; exit 77; }
+here=$(cd "$(dirname "$0")" && pwd)
+# shellcheck source=tests/comm/mpi_programs.bash
+source "$here/mpi_programs.bash"
+folder=$(mktemp -d)
+trap 'rm -rf "$folder"' EXIT
+mpi_build "$here/mpi_mismatch.cpp" "$folder" || exit 1
+read -r mpi _ <<< "$mpis"
+
+# run RANKS HOW WORLD KIND: as many ranks must be told what is right.
+run() {
+  local at="$folder/$1.$2.$3.${4// /_}"
+  timeout -k 5 30 "$(mpi_run "$mpi")" -n "$1" "$folder/$mpi/program" "$2" "$3" "$4" > "$at.out" 2> "$at.err"
+  if [ "$(grep -c '^right after' "$at.out")" -ne "$1" ]; then
+    { echo "$1 ranks, $2, $3, $4:"; cat "$at.out" "$at.err"; } > "$at.wrong"
+  fi
+}
+# Three at a time: they mostly wait.
+begun=0
+while read -r ranks how world; do
+  for kind in operation type count root reduction order group 'missing call'; do
+    run "$ranks" "$how" "$world" "$kind" &
+    begun=$((begun + 1))
+    [ $((begun % 3)) -ne 0 ] || wait
+  done
+done << 'END'
+2 messages checked
+4 shared checked
+3 shared plain
+2 messages plain
+END
+wait
+cat "$folder"/*.wrong 2> /dev/null
+! ls "$folder"/*.wrong > /dev/null 2>&1
