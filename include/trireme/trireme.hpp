@@ -1,6 +1,7 @@
 #pragma once
 
 // All that a training program needs. Apart, because not every program wants them: "trireme/comm/mpi.hpp",
+// "trireme/comm/processes.hpp",
 // "trireme/formats/tensorboard.hpp", "trireme/formats/chrome_trace.hpp", "trireme/observe/progress.hpp".
 
 #include "trireme/comm/comm.hpp"
