@@ -15,7 +15,7 @@ the best round's, of the slowest rank; `median` is that of all rounds. The first
   --json [FILE]         one JSON object a row into FILE, or instead of the table (with the table's header as comments on
                         standard error)
   --two-hosts           ranks on two hosts joined by a line of 1 Gbit/s (scripts/two-hosts): messages, Open MPI, MPICH
-                        and Gloo, 64K to 64M, 2 ranks
+                        and Gloo, 1M to 64M, 2 ranks
   --quick               a few sizes of 2 ranks in 3 rounds: to see that all works, not to compare
 """
 
@@ -100,7 +100,7 @@ class Player:
                 raise Lost(f"no answer for {PATIENCE} s")
 
     def turn(self, operation, kind, size, calls, rounds, keep):
-        """Microseconds of a call in each round, of the slowest rank; None if it has no such call."""
+        """Microseconds of a call in each round, of the slowest rank; "lacks" if it has no such call, or "wrong"."""
         order = f"{operation} {kind} {size} {calls} {rounds} {int(keep)}\n".encode()
         for pipe in self.turns:
             os.write(pipe, order)
@@ -109,10 +109,13 @@ class Player:
             words = line.split()
             if words[1] == "failed:":
                 raise Lost(line.partition("failed: ")[2])
-            answers.append(None if words[1] == "lacks" else [float(word) for word in words[1:]])
+            answers.append(words[1:])
             if len(answers) == self.ranks:
                 break
-        return None if None in answers else [max(times) for times in zip(*answers)]
+        for answer in answers:
+            if answer[0] in ("lacks", "wrong"):
+                return answer[0]
+        return [max(map(float, times)) for times in zip(*answers)]
 
     def end(self):
         for pipe in (*self.turns, self.out):
@@ -227,7 +230,7 @@ def available_memory():
 
 def measure(players, operation, kind, size, options):
     """{communicator: microseconds of all rounds}."""
-    times, calls = {}, {}
+    times, calls, wrong = {}, {}, set()
     # Where not all can keep their buffers, a turn makes them anew and has three rounds.
     buffers = 2 if operation == "all_to_all" else 1
     need = sum(player.ranks for player in players) * buffers * size
@@ -235,7 +238,7 @@ def measure(players, operation, kind, size, options):
     rounds = 1 if keep else 3
 
     def take(player, count, measured):
-        if player.lost or (operation, kind) in player.lacks:
+        if player.lost or player.name in wrong or (operation, kind) in player.lacks:
             return
         try:
             found = player.turn(operation, kind, size, count, rounds if measured else 1, keep)
@@ -245,8 +248,14 @@ def measure(players, operation, kind, size, options):
                   f"{player.lost}", file=sys.stderr)
             times.pop(player.name, None)
             return
-        if found is None:
+        if found == "lacks":
             player.lacks.add((operation, kind))
+            return
+        if found == "wrong":
+            wrong.add(player.name)
+            print(f"# {player.name} is left out in {operation} of {size} bytes on {player.ranks} ranks: its result was "
+                  "wrong", file=sys.stderr)
+            times.pop(player.name, None)
             return
         if measured:
             times.setdefault(player.name, []).extend(found)
@@ -276,6 +285,19 @@ RATIOS = [("threads / memory_limit", "threads", ["memory_limit"]), ("threads / b
           ("threads / gloo", "threads", ["gloo"]), ("mpi / openmpi", "mpi", ["openmpi"]), ("mpi / mpich", "mpi", ["mpich"]),
           ("mpi_foreign / openmpi", "mpi_foreign", ["openmpi"]), ("mpi_messages / openmpi", "mpi_messages", ["openmpi"]),
           ("processes / openmpi", "processes", ["openmpi"])]
+
+
+def shares(rows):
+    """On two hosts: busbw as a share of what the line carries in each direction."""
+    number, unit = re.fullmatch(r"([\d.]+)([kmg])bit", os.environ["TRIREME_TWO_HOSTS"].lower()).groups()
+    line = float(number) * {"k": 1e3, "m": 1e6, "g": 1e9}[unit] / 8e9
+    names = list(dict.fromkeys(row["communicator"] for row in rows))
+    yield f"busbw as a share of the line's {line * 1e3:g} MB/s in each direction (TCP/IP itself takes 5 %)"
+    yield f"{'':16}{'size':>12}" + "".join(f"{name:>14}" for name in names)
+    cells = {(row["operation"], row["bytes"], row["communicator"]): row["busbw"] / line for row in rows}
+    for operation, size in dict.fromkeys((row["operation"], row["bytes"]) for row in rows):
+        found = [cells.get((operation, size, name)) for name in names]
+        yield f"{operation:16}{readable(size):>12}" + "".join(f"{'-' if it is None else f'{it:.1%}':>14}" for it in found)
 
 
 def summary(rows):
@@ -337,7 +359,7 @@ def parse():
     options.ranks = options.ranks or ([2] if few else [2, 4, 8])
     options.rounds = options.rounds or (3 if few else 9)
     if options.min_bytes is None:
-        options.min_bytes = 64 << 10 if options.two_hosts else 4
+        options.min_bytes = 1 << 20 if options.two_hosts else 4
     if options.max_bytes is None:
         options.max_bytes = 256 << 10 if options.quick else 64 << 20 if options.two_hosts else 256 << 20
     if options.quick:
@@ -396,7 +418,7 @@ def main():
             for player in players:
                 player.end()
     print("#", file=table)
-    for line in summary(rows):
+    for line in shares(rows) if options.two_hosts else summary(rows):
         print("# " + line, file=table)
     return 0 if rows else 1
 
@@ -407,8 +429,8 @@ def report(name, operation, kind, size, ranks, times, table):
     row = {"communicator": name, "operation": operation, "type": kind, "bytes": size, "ranks": ranks,
            "microseconds": round(best, 3), "algbw": round(algbw, 3), "busbw": round(algbw * bus_factor(operation, ranks), 3)}
     op = "sum" if operation in ("all_reduce", "reduce_scatter") else "none"
-    print(f"{size:12}{size // ELEMENT_BYTES[kind]:12}{kind:>6}{op:>6}  {name:14}{best:12.2f}{row['algbw']:9.2f}"
-          f"{row['busbw']:9.2f}{statistics.median(times):12.2f}", file=table, flush=True)
+    print(f"{size:12}{size // ELEMENT_BYTES[kind]:12}{kind:>6}{op:>6}  {name:14}{best:12.2f}{row['algbw']:9.3f}"
+          f"{row['busbw']:9.3f}{statistics.median(times):12.2f}", file=table, flush=True)
     return row
 
 

@@ -25,7 +25,8 @@
 /// Rank r reads lines  OPERATION TYPE BYTES CALLS ROUNDS KEEP  from the pipe FOLDER/r, and answers each on FOLDER/out:
 ///   r MICROSECONDS...   of one call, for each round: a barrier, then CALLS calls
 ///   r lacks             the communicator has no such call
-///   r failed SENTENCE   the first call gave a wrong result, or threw
+///   r wrong             the first call gave a wrong result
+///   r failed: SENTENCE  something threw; the rank ends
 /// It ends when the pipe does. Only the standard library is needed here: peers are played too.
 namespace player {
 
@@ -218,7 +219,7 @@ void play(std::string const& folder, int rank, int size, Calls& calls) {
         calls.release();
         current = {};
       }
-      answer(good ? times : "failed: the first " + what + " gave a wrong result");
+      answer(good ? times : "wrong");
     }
     ready = {};
     calls.release();
