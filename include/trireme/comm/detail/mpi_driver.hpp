@@ -145,12 +145,14 @@ class mpi_driver {
     struct presence {
       mpi_driver& driver;
       std::unique_lock<std::mutex>& lock;
+      presence(mpi_driver& it, std::unique_lock<std::mutex>& held) : driver(it), lock(held) { ++driver.drivers_; }
+      presence(presence const&) = delete;
+      presence& operator=(presence const&) = delete;
       ~presence() {
         --driver.drivers_;
         driver.wake_helper(lock);
       }
     } const here(*this, lock);
-    ++drivers_;
     clock::time_point began{};
     for (std::uint32_t round = 1;; ++round) {
       if (op.finished.load(std::memory_order_relaxed)) return;
