@@ -1,8 +1,8 @@
 #pragma once
 
-// All that a training program needs. Apart, because not every program wants them: "trireme/comm/mpi.hpp",
-// "trireme/comm/processes.hpp",
-// "trireme/formats/tensorboard.hpp", "trireme/formats/chrome_trace.hpp", "trireme/observe/progress.hpp".
+// All that a training program needs. Apart, because not every program wants them: the communicators of comm/mpi.hpp,
+// comm/processes.hpp, comm/hierarchical.hpp and comm/nccl.hpp, the decorators (comm/checked.hpp, ...),
+// formats/tensorboard.hpp, formats/chrome_trace.hpp and observe/progress.hpp.
 
 #include "trireme/comm/comm.hpp"
 #include "trireme/compression/compression.hpp"
