@@ -1,0 +1,46 @@
+#!/usr/bin/env bash
+# test-timeout: 180
+# Two hosts on one machine: their names, the line between them, their end; and the ladder of MPI across the line.
+set -u
+run=$TRIREME_SOURCE_DIR/scripts/two-hosts
+"$run" true 2>/tmp/two-hosts.$$ || { echo "skipped: $(cat /tmp/two-hosts.$$)"; rm -f /tmp/two-hosts.$$; exit 77; }
+rm -f /tmp/two-hosts.$$
+failed=0
+expect() {  # expect WHAT WANTED GOT
+  [[ $3 == $2 ]] || { echo "$1: expected \"$2\", got \"$3\""; failed=1; }
+}
+expect 'host names' 'host-0 host-1' "$("$run" sh -c 'echo $(hostname) $(on-host 1 hostname)')"
+expect 'the rate' '*rate 50Mbit*' "$("$run" --rate 50mbit tc qdisc show dev eth0)"
+"$run" sh -c 'exit 7'
+expect 'exit code' 7 $?
+"$run" --colour red true 2>/dev/null
+expect 'exit code of a wrong option' 2 $?
+
+# Nothing is left, whatever ends it. The number makes the command line this test's own.
+for signal in TERM KILL; do
+  "$run" sh -c "on-host 1 sleep 98765.$$ & sleep 98765.$$" >/dev/null 2>&1 &
+  started=$!
+  for ((i = 0; i < 100; ++i)); do
+    (($(pgrep -fc "^sleep 98765.$$") < 2)) || break
+    sleep 0.1
+  done
+  expect 'processes on both hosts' 2 "$(pgrep -fc "^sleep 98765.$$")"
+  kill -$signal $started
+  wait $started 2>/dev/null
+  for ((i = 0; i < 50; ++i)); do
+    pgrep -f "^sleep 98765.$$" >/dev/null || break
+    sleep 0.1
+  done
+  expect "processes after kill -$signal" 0 "$(pgrep -fc "^sleep 98765.$$")"
+done
+
+ladder=$TRIREME_BINARY_DIR/tests/ladder.mpi
+if command -v mpirun >/dev/null && [[ -x $ladder ]]; then
+  rung='every rung holds on the processes of mpirun in shared memory'  # which two hosts do not have: messages
+  said=$(timeout 150 "$run" mpirun -n 2 "$ladder" "$rung" 2>&1)
+  expect 'exit code of the ladder' 0 $?
+  expect 'what the ladder says' '*All tests passed*' "$said"
+else
+  echo "the ladder was left out: $ladder was not built"
+fi
+exit $failed
