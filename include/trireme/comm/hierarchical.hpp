@@ -6,7 +6,6 @@
 #include <functional>
 #include <memory>
 #include <optional>
-#include <ranges>
 #include <string>
 #include <string_view>
 #include <type_traits>
@@ -216,11 +215,12 @@ class hierarchical_world : public collectives<hierarchical_world<Inner, Outer>> 
     int const places = core_->here().places;
     chosen out;
     for (int first = 0; first < size(); ++first) {
+      bool seen = false;
+      for (int rank = 0; rank < first; ++rank) seen = seen || color_of(rank) == color_of(first);
+      if (seen) continue;
       std::vector<int> members;
       for (int rank = first; rank < size(); ++rank)
         if (color_of(rank) == color_of(first)) members.push_back(rank);
-      if (std::ranges::any_of(std::views::iota(0, first), [&](int r) { return color_of(r) == color_of(first); }))
-        continue;
       std::ranges::stable_sort(members, {}, key_of);
       // A grid: rows of one node each, all with the same places in the same order.
       int wide = 1;
