@@ -371,6 +371,7 @@ def parse():
 
 def main():
     options = parse()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the players are ended
     source = pathlib.Path(os.environ.get("TRIREME_SOURCE_DIR", pathlib.Path(__file__).resolve().parent.parent))
     programs = os.path.join(os.environ.get("TRIREME_BINARY_DIR", source / "build" / "release"), "benchmarks")
     if options.two_hosts and "TRIREME_TWO_HOSTS" not in os.environ:
