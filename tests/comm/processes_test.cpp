@@ -20,20 +20,17 @@ static_assert(has_all_reduce<comm::processes_world, float>);
 void set(variables const& all) {
   for (auto const& [name, value] : all) ::setenv(name, value.c_str(), 1);
 }
-/// A folder of this test alone, for the meetings of its ranks.
-std::string const& folder() {
-  struct scratch {
-    std::string path = "/tmp/processes_test_XXXXXX";
-    scratch() { static_cast<void>(::mkdtemp(path.data())); }
-    ~scratch() { std::filesystem::remove_all(path); }
-  };
-  static scratch const only;
-  return only.path;
-}
+/// A folder of this test alone, for the meetings of its ranks; made before the first of them.
+struct scratch {
+  std::string path = "/tmp/processes_test_XXXXXX";
+  scratch() { static_cast<void>(!::mkdtemp(path.data())); }
+  ~scratch() { std::filesystem::remove_all(path); }
+};
+scratch const folder;
 /// As torchrun starts rank `rank` of `size` on one machine.
 void as_torchrun(int rank, int size, std::string const& run, int restarts = 0) {
   auto const r = std::to_string(rank), n = std::to_string(size);
-  set({{"TMPDIR", folder()},
+  set({{"TMPDIR", folder.path},
        {"RANK", r},
        {"WORLD_SIZE", n},
        {"LOCAL_RANK", r},
@@ -48,7 +45,7 @@ std::string new_run() {
   static int number = 0;
   return text(::getpid(), ".", ++number);
 }
-std::string meetings() { return comm::detail::meeting_directory(folder()); }
+std::string meetings() { return comm::detail::meeting_directory(folder.path); }
 bool has(std::string const& all, std::string_view part) { return all.find(part) != all.npos; }
 std::size_t descriptors() {
   std::filesystem::directory_iterator const all("/proc/self/fd");
