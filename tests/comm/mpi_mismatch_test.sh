@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # test-timeout: 240
-# Ranks under mpirun whose calls differ, in eight ways: every rank must be told which ranks and which calls, with checked
-# worlds and without, in shared memory and by messages.
+# Ranks under mpirun whose calls differ, in eight ways: every rank must be told which ranks and which calls, with
+# checked worlds and without, in shared memory and by messages.
 set -u
 command -v mpicxx mpirun > /dev/null || { echo "skipped: no mpicxx and mpirun here"; exit 77; }
 here=$(cd "$(dirname "$0")" && pwd)

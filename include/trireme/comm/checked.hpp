@@ -43,7 +43,8 @@ struct checked {
 /// split from a checked world agree together: two ranks that share several groups call them in one order, and calls on
 /// different groups are told apart at once. A duplicate agrees apart, as it is ordered apart.
 ///
-/// Bytes    what it tells is not counted; each pair of ranks exchanges 80 bytes a call.
+/// Bytes    what it tells is not counted; each pair of ranks exchanges 80 bytes a call. On two threads that
+///          takes about 1 us: 8 % of an all_reduce of 1 MiB (13 us), seven times one of 4 bytes.
 /// Threads  one caller a rank, also of all worlds split from one another.
 /// Errors   comm_error on every rank within the patience, if the engine can end the waits of others (as threads, mpi
 /// and
