@@ -62,7 +62,8 @@ TEST_CASE("the record has a line a call with number, call, bytes, times and stat
     part.all_gather(tensor_view{values}, counts);
     part.reduce(tensor_view{values}, 1, reduction::mean{});
     auto pending = world.all_reduce_async(tensor_view{values}, reduction::max{});
-    auto sent = world.exchange_async(std::vector{send_to(1 - world.rank(), tensor_view{values})});
+    std::vector<float> ours(1024);
+    auto sent = world.exchange_async(std::vector{send_to(1 - world.rank(), tensor_view{ours})});
     if (world.rank() == 1) text = world.dump();
     std::vector<float> theirs(1024);
     world.exchange({receive_from(1 - world.rank(), tensor_view{theirs})});
