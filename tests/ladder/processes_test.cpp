@@ -1,8 +1,14 @@
-// test-ranks: 2 3
 // test-timeout: 300
-// test-sanitize: none
-// mpirun starts the ranks here, but they meet by the rendezvous.
 #include "trireme/comm/processes.hpp"
+
+#include <fcntl.h>
+#include <spawn.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <sstream>
 
 #include "../catch.hpp"
 #include "../watchdog.hpp"
@@ -10,11 +16,62 @@
 
 using namespace std::chrono_literals;
 
-TEST_CASE("every rung holds on processes that meet by a rendezvous", "[ladder][processes]") {
-  watchdog dog("processes", 280s);
+namespace {
+
+/// This program again, as rank `rank` of `size`; what it says goes to the file `said`.
+::pid_t start_rank(int rank, int size, std::string const& meeting, std::string const& said) {
+  std::vector<std::string> variables;
+  for (char** each = environ; *each != nullptr; ++each) variables.emplace_back(*each);
+  variables.push_back(trireme::text("TRIREME_RANK=", rank));
+  variables.push_back(trireme::text("TRIREME_SIZE=", size));
+  variables.push_back("TRIREME_RENDEZVOUS=file:" + meeting);
+  std::vector<char*> environment;
+  for (auto& each : variables) environment.push_back(each.data());
+  environment.push_back(nullptr);
+  std::string name = "rank";
+  std::string test = "[rank]";
+  char* arguments[] = {name.data(), test.data(), nullptr};
+  ::posix_spawn_file_actions_t actions;
+  ::posix_spawn_file_actions_init(&actions);
+  ::posix_spawn_file_actions_addopen(&actions, 1, said.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600);
+  ::posix_spawn_file_actions_adddup2(&actions, 1, 2);
+  ::pid_t process = -1;
+  int const error = ::posix_spawn(&process, "/proc/self/exe", &actions, nullptr, arguments, environment.data());
+  ::posix_spawn_file_actions_destroy(&actions);
+  if (error != 0) throw std::runtime_error("posix_spawn: " + std::string(std::strerror(error)));
+  return process;
+}
+
+std::string content(std::string const& path) {
+  std::ostringstream all;
+  all << std::ifstream(path).rdbuf();
+  return all.str();
+}
+
+}  // namespace
+
+TEST_CASE("one rank of the ladder, as its environment says", "[.rank]") {
+  watchdog dog("processes", 120s);
   ladder::for_each_rung([&](char const* name, auto rung) {
     dog.now(name);
     INFO(name);
     CHECK_NOTHROW(trireme::launch(trireme::comm::processes{.deadline = 60s}, rung));
   });
+}
+
+TEST_CASE("every rung holds on 1, 2, 3 and 4 processes that meet by a rendezvous", "[ladder][processes]") {
+  int const size = GENERATE(1, 2, 3, 4);
+  watchdog dog("waiting for the processes", 200s);
+  std::string folder = (std::filesystem::temp_directory_path() / "ladder_XXXXXX").string();
+  REQUIRE(::mkdtemp(folder.data()) != nullptr);
+  auto const said = [&](int rank) { return trireme::text(folder, "/rank", rank); };
+  std::vector<::pid_t> ranks;
+  for (int rank = 0; rank < size; ++rank) ranks.push_back(start_rank(rank, size, folder + "/meeting", said(rank)));
+  for (int rank = 0; rank < size; ++rank) {
+    int status = 0;
+    CHECK(::waitpid(ranks[static_cast<std::size_t>(rank)], &status, 0) > 0);
+    INFO("rank " << rank << " of " << size << " said:\n" << content(said(rank)));
+    CHECK(status == 0);
+  }
+  std::filesystem::remove_all(folder);
 }
