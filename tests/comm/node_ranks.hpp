@@ -46,7 +46,9 @@ class node_family {
         live(ends[1], rank, size, run);
       }
       ::close(ends[1]);
-      ranks_.push_back({process, ends[0]});
+      auto& added = ranks_.emplace_back();
+      added.process = process;
+      added.socket = ends[0];
     }
   }
   node_family(node_family const&) = delete;
@@ -94,9 +96,9 @@ class node_family {
  private:
   struct child {
     pid_t process = 0;
-    int socket;
-    std::optional<std::string> card{};  ///< what it gathers
-    std::optional<std::string> word{};  ///< its last one
+    int socket = -1;
+    std::optional<std::string> card;  ///< what it gathers
+    std::optional<std::string> word;  ///< its last one
   };
   [[nodiscard]] child& at(int rank) { return ranks_[static_cast<std::size_t>(rank)]; }
   [[nodiscard]] child const& at(int rank) const { return ranks_[static_cast<std::size_t>(rank)]; }

@@ -205,8 +205,8 @@ TEST_CASE("node: every collective is right to the bit, by value, directly and st
                              try_moves<std::int8_t>(world, where, each, found);
                            }
                            if (where == memory::heap) continue;
-                           try_reductions<float, reduction::sum>(world, where, 200'007, found);
-                           try_moves<float>(world, where, 100'007, found);
+                           try_reductions<float, reduction::sum>(world, where, 120'007, found);
+                           try_moves<float>(world, where, 70'007, found);
                          }
                          return found.text;
                        }));
@@ -219,14 +219,15 @@ TEST_CASE("node: requests of several groups proceed together, more than the ring
   for (int const size : {1, 2, 3}) {
     node_family family(size, in_world([](node_world& world) {
                          auto twin = world.duplicate();
+                         auto const count_of = [](std::size_t i) { return static_cast<std::int64_t>(i * i * 5); };
                          findings found;
                          std::vector<tensor<float>> values;
                          std::vector<comm::process_request> requests;
-                         for (int i = 0; i < 200; ++i) {
-                           values.push_back(make<float>(world, i % 3 == 0 ? memory::heap : memory::own, i * i * 5));
+                         for (std::size_t i = 0; i < 200; ++i) {
+                           values.push_back(make<float>(world, i % 3 == 0 ? memory::heap : memory::own, count_of(i)));
                            set_values(values.back().view(), world.rank());
                          }
-                         for (int i = 0; i < 200; ++i)
+                         for (std::size_t i = 0; i < 200; ++i)
                            requests.push_back((i % 2 == 0 ? world : twin).all_reduce_async(values[i].view()));
                          std::vector<float> now(5000);
                          for (int i = 0; i < 5; ++i) {
@@ -235,11 +236,11 @@ TEST_CASE("node: requests of several groups proceed together, more than the ring
                            found.expect("blocking all_reduce", tensor_view{now}, 0, 5000,
                                         [&](auto k) { return reduced<float, reduction::sum>(world.size(), k); });
                          }
-                         for (int i = 199; i >= 0; --i) {
+                         for (std::size_t i = 200; i-- > 0;) {
                            if (i % 2 == 0)
                              while (!requests[i].test()) std::this_thread::yield();
                            requests[i].wait();
-                           found.expect("all_reduce_async", values[i].view(), 0, i * i * 5,
+                           found.expect("all_reduce_async", values[i].view(), 0, count_of(i),
                                         [&](auto k) { return reduced<float, reduction::sum>(world.size(), k); });
                          }
                          auto const traffic = world.traffic();
@@ -277,7 +278,7 @@ TEST_CASE("node: groups are split, ordered by key, and give their memory back", 
                        for (int round = 0; round < 100; ++round) {
                          auto half = world.split(world.rank() % 2, -world.rank());
                          if (half.size() != 2 || half.rank() != (world.rank() < 2 ? 1 : 0)) return "wrong ranks";
-                         std::vector<std::int32_t> sum(round * 10 + 1, world.rank());
+                         std::vector<std::int32_t> sum(static_cast<std::size_t>(round) * 10 + 1, world.rank());
                          half.all_reduce(tensor_view{sum});
                          if (sum.back() != (world.rank() % 2 == 0 ? 2 : 4)) return "wrong sum";
                          auto quarter = half.split(half.rank(), 0);

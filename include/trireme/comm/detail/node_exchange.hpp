@@ -74,7 +74,10 @@ inline bool receive_step(node_operation& op, node_operation::message& it) {
   if (count > 0) {
     auto* const from = direct ? where.at(it.what.peer, label.place) + it.moved
                               : where.board(it.what.peer).channel_slot(where.size(), where.rank, tail);
-    op.it.elements->copy(it.what.address + it.moved, from, count);
+    if (is_streamed(op.it.elements, bytes))
+      stream_copy(it.what.address + it.moved, from, count);
+    else
+      op.it.elements->copy(it.what.address + it.moved, from, count);
   }
   it.moved += count;
   bool const over = it.moved == bytes;

@@ -62,7 +62,7 @@ static_assert(offsetof(node_posting, more) == 64);
 /// The messages of one rank to another: a ring of slots, which the sender fills and the receiver empties.
 struct alignas(64) node_channel {
   static constexpr std::uint64_t slots = 4;
-  static constexpr std::size_t slot_bytes = 1 << 16;
+  static constexpr std::size_t slot_bytes = 1 << 18;
 
   struct label {
     std::uint64_t place;  ///< offset in the sender's file, if the receiver reads there
@@ -79,8 +79,8 @@ struct alignas(64) node_channel {
 struct node_board {
   static constexpr std::uint64_t ring = 64;
   static constexpr std::uint64_t slots = 4;
-  static constexpr std::size_t slot_bytes =
-      1 << 18;  ///< beyond the second-level cache: dirty lines travel slowly between cores
+  /// All of them exceed a second-level cache, on purpose: lines still dirty there travel slowly to another core.
+  static constexpr std::size_t slot_bytes = 1 << 18;
 
   alignas(64) std::atomic<std::uint64_t> unfinished{1};  ///< the lowest number that this rank has not finished
   std::atomic<std::uint32_t> left{0};                    ///< this rank has left the group

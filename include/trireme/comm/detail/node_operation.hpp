@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "trireme/comm/detail/expectations.hpp"
+#include "trireme/comm/detail/node_copy.hpp"
 #include "trireme/comm/detail/node_launch.hpp"
 #include "trireme/comm/detail/process_engine.hpp"
 #include "trireme/comm/traffic.hpp"
@@ -97,6 +98,7 @@ struct node_operation final : process_operation {
   std::atomic<stage> at{stage::finished};
   bool by_value = false;
   bool for_all = false;    ///< a broadcast in which each rank copies a slice for all
+  bool streams = false;    ///< moves so much that it goes past the caches
   int cursor = 0;          ///< ranks below it have been seen at the present stage
   std::int64_t moved = 0;  ///< of this rank's share of direct work: elements, of the rank at `cursor`
   std::int64_t chunk = 0;  ///< elements a round
@@ -203,8 +205,13 @@ struct node_operation final : process_operation {
 inline std::int64_t copied(node_operation const& op, node_segment const& to, std::byte const* from, std::int64_t first,
                            std::int64_t most) {
   auto const count = std::clamp<std::int64_t>(to.count - first, 0, most);
-  if (count > 0)
-    op.it.elements->copy(to.whole + op.bytes(to.first + first), from, static_cast<std::size_t>(op.bytes(count)));
+  if (count <= 0) return count;
+  auto const bytes = static_cast<std::size_t>(op.bytes(count));
+  auto* const at = to.whole + op.bytes(to.first + first);
+  if (op.streams)
+    stream_copy(at, from, bytes);
+  else
+    op.it.elements->copy(at, from, bytes);
   return count;
 }
 
@@ -234,6 +241,9 @@ inline void prepare(node_operation& op, node_group& where, command const& it) {
   bool const ragged_pairs = it.what.kind == collective::all_to_all && it.what.shape != 0;
   op.by_value = op.touches() && !ragged_pairs && value_bytes(op) <= std::int64_t{node_posting::value_bytes};
   op.it.what.by_value = op.by_value;
+  auto moves = op.bytes(it.what.count);
+  for (auto const& each : op.parts) moves += op.bytes(each.count);
+  op.streams = op.it.what.op == reduction_kind::none && is_streamed(it.elements, static_cast<std::uint64_t>(moves));
   op.become(node_operation::stage::posting);
 }
 
