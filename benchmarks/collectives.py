@@ -2,9 +2,9 @@
 """scripts/benchmark collectives [options]
 
 Collectives on trireme's communicators, beside Open MPI, MPICH, Gloo and the limit that memory sets: a table in
-nccl-tests' columns, then ratios. All communicators are started, sleep, and take turns on the same machine: in each round
-each makes calls for some milliseconds (large messages: one), and who goes first changes from round to round. `time` is
-the best round's, of the slowest rank; `median` is that of all rounds. The first call of each row is checked.
+nccl-tests' columns, then ratios. All communicators are started, sleep, and take turns on the same machine: in each
+round each makes calls for some milliseconds (large messages: one), and who goes first changes from round to round.
+`time` is the best round's, of the slowest rank; `median` is that of all rounds. The first call of each row is checked.
 
   --operation LIST      of all_reduce,reduce_scatter,all_gather,all_to_all,broadcast (default: all)
   --communicator LIST   of those named below (default: all that are here)
@@ -210,13 +210,15 @@ class Machine:
         compiler = cache.get("CMAKE_CXX_COMPILER", "c++")
         source = os.environ.get("TRIREME_SOURCE_DIR", ".")
         mpich = first("mpichversion")
-        yield f"date      {time.strftime('%Y-%m-%d %H:%M')}, commit {first('git', '-C', source, 'rev-parse', '--short', 'HEAD')}"
+        commit = first("git", "-C", source, "rev-parse", "--short", "HEAD")
+        yield f"date      {time.strftime('%Y-%m-%d %H:%M')}, commit {commit}"
         yield f"machine   {cpu}, {self.cores} cores, {memory} GiB, load {os.getloadavg()[0]:.2f} before the run"
         yield f"compiler  {first(compiler, '--version')}, {flags or 'flags unknown'}"
-        yield (f"peers     Open MPI: {first('mpirun.openmpi', '--version') if shutil.which('mpirun.openmpi') else first('mpirun', '--version')}; "
-               f"MPICH: {' '.join(mpich.split())}; Gloo: {first('dpkg-query', '-W', '-f', '${Version}', 'libgloo-dev')}, TCP")
+        open_mpi = first("mpirun.openmpi" if shutil.which("mpirun.openmpi") else "mpirun", "--version")
+        gloo = first("dpkg-query", "-W", "-f", "${Version}", "libgloo-dev")
+        yield f"peers     Open MPI: {open_mpi}; MPICH: {' '.join(mpich.split())}; Gloo: {gloo}, TCP"
         if self.two_hosts:
-            yield f"hosts     two, joined by a line of {os.environ.get('TRIREME_TWO_HOSTS', '?')}; ranks in turn on both"
+            yield f"hosts     two, joined by a line of {os.environ['TRIREME_TWO_HOSTS']}; ranks in turn on both"
         yield ("pinning   one rank a core where ranks <= cores (mpirun --bind-to core), otherwise as the system likes "
                "(mpirun --oversubscribe)")
 
@@ -244,8 +246,8 @@ def measure(players, operation, kind, size, options):
             found = player.turn(operation, kind, size, count, rounds if measured else 1, keep)
         except Lost as error:
             player.lost = str(error)
-            print(f"# {player.name} with {player.ranks} ranks is left out from here on, in {operation} of {size} bytes: "
-                  f"{player.lost}", file=sys.stderr)
+            print(f"# {player.name} with {player.ranks} ranks is left out from here on, in {operation} of {size} "
+                  f"bytes: {player.lost}", file=sys.stderr)
             times.pop(player.name, None)
             return
         if found == "lacks":
@@ -281,10 +283,9 @@ def measure(players, operation, kind, size, options):
 
 CLASSES = [("under 64 KiB", 0, 1 << 16), ("64 KiB to 4 MiB", 1 << 16, (4 << 20) + 1),
            ("4 to 25 MiB", (4 << 20) + 1, 25 << 20), ("from 25 MiB", 25 << 20, 1 << 62)]
-RATIOS = [("threads / memory_limit", "threads", ["memory_limit"]), ("threads / better MPI", "threads", ["openmpi", "mpich"]),
-          ("threads / gloo", "threads", ["gloo"]), ("mpi / openmpi", "mpi", ["openmpi"]), ("mpi / mpich", "mpi", ["mpich"]),
-          ("mpi_foreign / openmpi", "mpi_foreign", ["openmpi"]), ("mpi_messages / openmpi", "mpi_messages", ["openmpi"]),
-          ("processes / openmpi", "processes", ["openmpi"])]
+RATIOS = [(f"{name} / {'better MPI' if len(peers) > 1 else peers[0]}", name, peers) for name, peers in (
+    ("threads", ["memory_limit"]), ("threads", ["openmpi", "mpich"]), ("threads", ["gloo"]), ("mpi", ["openmpi"]),
+    ("mpi", ["mpich"]), ("mpi_foreign", ["openmpi"]), ("mpi_messages", ["openmpi"]), ("processes", ["openmpi"]))]
 
 
 def shares(rows):
@@ -297,7 +298,8 @@ def shares(rows):
     cells = {(row["operation"], row["bytes"], row["communicator"]): row["busbw"] / line for row in rows}
     for operation, size in dict.fromkeys((row["operation"], row["bytes"]) for row in rows):
         found = [cells.get((operation, size, name)) for name in names]
-        yield f"{operation:16}{readable(size):>12}" + "".join(f"{'-' if it is None else f'{it:.1%}':>14}" for it in found)
+        yield f"{operation:16}{readable(size):>12}" + "".join(
+            f"{'-' if it is None else f'{it:.1%}':>14}" for it in found)
 
 
 def summary(rows):
@@ -375,7 +377,8 @@ def main():
     source = pathlib.Path(os.environ.get("TRIREME_SOURCE_DIR", pathlib.Path(__file__).resolve().parent.parent))
     programs = os.path.join(os.environ.get("TRIREME_BINARY_DIR", source / "build" / "release"), "benchmarks")
     if options.two_hosts and "TRIREME_TWO_HOSTS" not in os.environ:
-        os.execv(source / "scripts" / "two-hosts", ["two-hosts", sys.executable, os.path.abspath(__file__), *sys.argv[1:]])
+        os.execv(source / "scripts" / "two-hosts",
+                 ["two-hosts", sys.executable, os.path.abspath(__file__), *sys.argv[1:]])
     machine = Machine(programs, options.two_hosts)
     table = sys.stderr if options.json == "-" else sys.stdout
     file = sys.stdout if options.json == "-" else open(options.json, "w") if options.json else None
@@ -403,9 +406,11 @@ def main():
             for operation in options.operation:
                 for kind in options.type:
                     heading = f"# {operation}, {ranks} ranks"
-                    print(f"#\n{heading}\n#{'size':>11}{'count':>12}{'type':>6}{'op':>6}  {'':14}{'time':>12}{'algbw':>9}"
-                          f"{'busbw':>9}{'median':>12}\n#{'(B)':>11}{'(elements)':>12}{'':28}{'(us)':>12}{'(GB/s)':>9}"
-                          f"{'(GB/s)':>9}{'(us)':>12}", file=table)
+                    print(f"#\n{heading}\n"
+                          f"#{'size':>11}{'count':>12}{'type':>6}{'op':>6}  {'':14}{'time':>12}{'algbw':>9}{'busbw':>9}"
+                          f"{'median':>12}\n"
+                          f"#{'(B)':>11}{'(elements)':>12}{'':28}{'(us)':>12}{'(GB/s)':>9}{'(GB/s)':>9}{'(us)':>12}",
+                          file=table)
                     for wanted in sizes:
                         grain = ranks * ELEMENT_BYTES[kind]  # equal slices
                         size = wanted if operation in ("all_reduce", "broadcast") else -(-wanted // grain) * grain
@@ -428,7 +433,8 @@ def report(name, operation, kind, size, ranks, times, table):
     best = min(times)
     algbw = size / best * 1e-3
     row = {"communicator": name, "operation": operation, "type": kind, "bytes": size, "ranks": ranks,
-           "microseconds": round(best, 3), "algbw": round(algbw, 3), "busbw": round(algbw * bus_factor(operation, ranks), 3)}
+           "microseconds": round(best, 3), "algbw": round(algbw, 3),
+           "busbw": round(algbw * bus_factor(operation, ranks), 3)}
     op = "sum" if operation in ("all_reduce", "reduce_scatter") else "none"
     print(f"{size:12}{size // ELEMENT_BYTES[kind]:12}{kind:>6}{op:>6}  {name:14}{best:12.2f}{row['algbw']:9.3f}"
           f"{row['busbw']:9.3f}{statistics.median(times):12.2f}", file=table, flush=True)

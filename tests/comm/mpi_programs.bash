@@ -11,7 +11,7 @@ mpi_build() {
   for mpi in default mpich; do
     command -v "$(mpi_compiler $mpi)" "$(mpi_run $mpi)" > /dev/null || continue
     # Debian's mpicxx may be MPICH's own.
-    [ $mpi = mpich ] && [ "$(readlink -f "$(command -v mpirun)")" = "$(readlink -f "$(command -v mpirun.mpich)")" ] && continue
+    [ $mpi = mpich ] && [ "$(command -v mpirun)" -ef "$(command -v mpirun.mpich)" ] && continue
     mkdir -p "$2/$mpi"
     $(command -v ccache) "$(mpi_compiler $mpi)" -std=c++20 -O0 -pthread -DOMPI_SKIP_MPICXX -DMPICH_SKIP_MPICXX \
       -I"${TRIREME_SOURCE_DIR:-$(cd "$(dirname "$0")/../.." && pwd)}/include" -isystem /usr/include/eigen3 \

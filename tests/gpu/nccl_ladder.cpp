@@ -1,21 +1,12 @@
 // comm::nccl, one process a rank and a device a rank. nccl_ladder FILE: ranks (TRIREME_RANK, TRIREME_SIZE; one if they
 // say nothing) meet at FILE.
-#include "support.hpp"
-#include "trireme/comm/nccl.hpp"
+#include "nccl_cases.hpp"
 
 namespace comm = trireme::comm;
 using namespace std::chrono_literals;
 using trireme::cuda;
 
 namespace {
-
-/// The world of comm::nccl{.ordered = true}, whose sums the ladder expects bit for bit.
-struct in_order : comm::nccl_world {
-  static constexpr bool ordered = true;
-  explicit in_order(comm::nccl_world&& base) noexcept : nccl_world(std::move(base)) {}
-  in_order split(int color, int key) { return in_order(nccl_world::split(color, key)); }
-  in_order duplicate() { return in_order(nccl_world::duplicate()); }
-};
 
 /// What needs no second rank.
 void alone(gpu::cases& cases) {
@@ -52,25 +43,6 @@ void alone(gpu::cases& cases) {
   });
 }
 
-/// Votes and counts, in host memory.
-void votes(comm::nccl_world& world) {
-  int const p = world.size();
-  for (std::int64_t const count : {1, 3, 1000}) {
-    std::vector<std::int64_t> sum(static_cast<std::size_t>(count), world.rank() + 1);
-    world.all_reduce(trireme::tensor_view{sum});
-    for (auto const each : sum) ladder::expect(each == p * (p + 1) / 2, "a sum of votes is ", each);
-  }
-  std::vector<std::uint64_t> all(static_cast<std::size_t>(p));
-  all[static_cast<std::size_t>(world.rank())] = static_cast<std::uint64_t>(world.rank()) + 7;
-  world.all_gather(trireme::tensor_view{all});
-  for (int rank = 0; rank < p; ++rank)
-    ladder::expect(all[static_cast<std::size_t>(rank)] == static_cast<std::uint64_t>(rank) + 7, "gathered votes");
-  std::vector<double> told{world.rank() == p - 1 ? 2.5 : 0.0};
-  auto pending = world.broadcast_async(trireme::tensor_view{told}, p - 1);
-  pending.wait();
-  ladder::expect(told[0] == 2.5, "a broadcast in host memory");
-}
-
 }  // namespace
 
 int main(int count, char** words) {
@@ -89,14 +61,14 @@ int main(int count, char** words) {
       ladder::for_each_rung([&](char const* name, auto rung) {
         cases.run(name + on, [&] {
           if (ordered) {
-            in_order view(world.duplicate());
+            gpu::in_order view(world.duplicate());
             rung(view);
           } else {
             rung(world);
           }
         });
       });
-      cases.run("votes in host memory" + on, [&] { votes(world); });
+      cases.run("votes in host memory" + on, [&] { gpu::votes(world); });
     });
   }
   return cases.exit_code();

@@ -4,7 +4,8 @@
 
 namespace ladder {
 
-/// A duplicate has calls of its own: in which order a rank calls it and the original does not matter.
+/// A duplicate has calls of its own: in which order a rank calls it and the original does not matter (except where the
+/// communicator says so).
 template <class World>
 void duplicate(World& world) {
   int const p = world.size();
@@ -17,10 +18,11 @@ void duplicate(World& world) {
     message<float, World> there(world, 2000, {}, values<float>(me));
     auto const in_world = [&] { return world.all_reduce_async(here.view()); };
     auto const in_other = [&] { return other.all_reduce_async(there.view(), reduction::min{}); };
+    bool const first = me % 2 == 0 || requires { requires World::one_order; };
     std::vector<decltype(in_world())> pending;
-    if (me % 2 == 0) pending.push_back(in_world());
+    if (first) pending.push_back(in_world());
     pending.push_back(in_other());
-    if (me % 2 == 1) pending.push_back(in_world());
+    if (!first) pending.push_back(in_world());
     pending.back().wait();
     pending.clear();
     auto const at = where<float>(world, "all_reduce beside a duplicate's", 2000);

@@ -20,7 +20,8 @@ def build(folder):
     programs = pathlib.Path(folder) / "benchmarks"
     programs.mkdir()
     compiler = os.environ.get("CXX", "c++")
-    flags = ["-std=c++20", "-O1", "-pthread", "-DFMT_HEADER_ONLY=1", f"-I{SOURCE}/include", "-isystem", "/usr/include/eigen3"]
+    flags = ["-std=c++20", "-O1", "-pthread", "-DFMT_HEADER_ONLY=1", f"-I{SOURCE}/include",
+             "-isystem", "/usr/include/eigen3"]
     built = []
     for name in ("memory", "threads"):
         source = SOURCE / "benchmarks" / "collectives" / f"{name}.cpp"
@@ -57,7 +58,8 @@ def main():
             factor = {"all_reduce": 2 * (ranks - 1) / ranks, "broadcast": 1}.get(row["operation"], (ranks - 1) / ranks)
             assert abs(row["algbw"] - row["bytes"] / row["microseconds"] * 1e-3) <= 2e-3 + row["algbw"] * 0.1, row
             assert abs(row["busbw"] - row["algbw"] * factor) <= 2e-3, row
-        told = run(folder, "--quick", "--communicator", "threads", "--operation", "all_reduce", "--max-bytes", "4", "--json")
+        told = run(folder, "--quick", "--communicator", "threads", "--operation", "all_reduce", "--max-bytes", "4",
+                   "--json")
         assert [list(json.loads(line)) for line in told.stdout.splitlines()] == [FIELDS], told.stdout
         assert run(folder, "--operation", "reduce_all").returncode == 2
     print("all is well")

@@ -105,8 +105,9 @@ class nccl_request {
 /// for votes and counts.
 ///
 /// Bytes    counted as comm::bytes_sent says, whatever NCCL sends.
-/// Ranks    every rank calls the same collectives in the same order. NCCL does not notice what differs: comm::checked
-///          does. What a rank sends to itself meets a receive of the same exchange.
+/// Ranks    every rank calls the same collectives in the same order, also those of several communicators of a launch:
+///          they share a stream, so that no two kernels of NCCL wait for each other's place on a device. NCCL does not
+///          notice what differs: comm::checked does. What a rank sends to itself meets a receive of the same exchange.
 /// Numerics see comm::nccl.
 /// Threads  one caller a rank, on the device that was chosen at launch. A view must outlive its request.
 /// Errors   nothing waits longer than the deadline. comm_error if a rank is late past it or NCCL reports an error, here
@@ -119,6 +120,7 @@ class nccl_world : public collectives<nccl_world> {
   static constexpr std::string_view name = "nccl";
   static constexpr bool progresses = true;
   static constexpr bool ordered = false;  // unless the description says so
+  static constexpr bool one_order = true;
 
   /// Collective over `ranks`, each with a device of its own.
   nccl_world(nccl const& description, gathering const& ranks) {
@@ -153,7 +155,7 @@ class nccl_world : public collectives<nccl_world> {
     detail::expect_color(who, color);
     return part(color, key, deadline());
   }
-  /// The same ranks again, whose calls are counted and ordered apart from this one's.
+  /// The same ranks again, whose calls are counted apart from this one's.
   [[nodiscard]] nccl_world duplicate() { return duplicate(deadline()); }
   [[nodiscard]] nccl_world duplicate(std::chrono::milliseconds deadline) { return part(0, rank(), deadline); }
 

@@ -81,7 +81,9 @@ concept has_communicator_name = requires {
 /// it uses.
 ///
 /// Requires  rank() and size(); split(color, key), collective, gives the group of equal colours ordered by key;
-///           duplicate(), collective, the same ranks with calls of their own; barrier(); traffic(); a static `name`.
+///           duplicate(), collective, the same ranks with calls of their own, whose order among the original's may
+///           differ from rank to rank (but not where a static `one_order` is true); barrier(); traffic(); a static
+///           `name`.
 /// Not asked copying, default construction, thread safety: one caller a rank.
 template <class C>
 concept communicator = has_rank<C> && has_size<C> && has_split<C> && has_duplicate<C> && has_barrier<C> &&

@@ -93,6 +93,7 @@ struct check_communicator {
   static_assert(has_rank<C>, "trireme::trainer: communicator lacks rank() -> int");
   static_assert(has_size<C>, "trireme::trainer: communicator lacks size() -> int");
   static_assert(has_split<C>, "trireme::trainer: communicator lacks split(color, key) -> communicator");
+  static_assert(has_duplicate<C>, "trireme::trainer: communicator lacks duplicate() -> communicator");
   static_assert(has_barrier<C>, "trireme::trainer: communicator lacks barrier()");
   static_assert(has_traffic<C>, "trireme::trainer: communicator lacks traffic() -> traffic_counters");
   static_assert(has_communicator_name<C>, "trireme::trainer: communicator lacks a static name");

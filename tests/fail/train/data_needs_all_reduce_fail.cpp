@@ -6,6 +6,7 @@ using namespace trireme;
 // communicator lacks for them
 struct few_types : world {
   few_types split(int color, int key);
+  few_types duplicate();
   template <class T>
   void all_reduce(tensor_view<T> values, auto op) requires(!std::is_same_v<T, float>);
 };

@@ -4,6 +4,7 @@ using namespace trireme;
 
 struct mute : world {
   mute split(int color, int key);
+  mute duplicate();
   void all_reduce(int values);
 };
 

@@ -6,6 +6,7 @@ using namespace trireme;
 // all_gather
 struct mute : world {
   mute split(int color, int key);
+  mute duplicate();
   void all_reduce(int values);
 };
 

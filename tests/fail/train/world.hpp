@@ -21,6 +21,7 @@ struct world {
   int rank() const;
   int size() const;
   world split(int color, int key);
+  world duplicate();
   void barrier();
   trireme::traffic_counters traffic() const;
   void all_reduce(auto values, auto op);

@@ -4,6 +4,7 @@ using namespace trireme;
 
 struct no_scatter : world {
   no_scatter split(int color, int key);
+  no_scatter duplicate();
   void reduce_scatter(int values);
 };
 

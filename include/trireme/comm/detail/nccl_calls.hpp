@@ -115,7 +115,12 @@ class nccl_issue {
   nccl_issue(nccl_communicator& where, nccl_operation& op, command const& it, Await&& await)
       : where_(where), it_(it), rank_(where.rank()), size_(where.size()), stream_(where.launch().stream()) {
     bool const reduces = it.what.op != reduction_kind::none;
-    if (reduces && where.launch().ordered && size_ > 1)
+    // NCCL's own mean divides by the number of its ranks.
+    bool const composed = it.what.op == reduction_kind::mean && it.divisor != 0 && it.divisor != size_;
+    if (composed && size_ > most_cuda_terms)
+      throw config_error(text(nccl_who, ": a mean over ", it.divisor, " ranks through ", size_, " of NCCL; at most ",
+                              most_cuda_terms, " are reduced by one kernel: sum, and divide afterwards"));
+    if (composed || (reduces && where.launch().ordered && size_ > 1))
       reduce_in_order(op, await);
     else if (reduces || it.what.kind == collective::barrier)
       reduce();
@@ -296,10 +301,10 @@ class nccl_issue {
     for (int rank = 0; rank < size_; ++rank)
       terms.push_back(rank == rank_ ? static_cast<void const*>(from(own.first)) : place_of(rank));
     void* const output = kept ? to(own.first) : place_of(rank_);
-    trireme::detail::expect_cuda(
-        static_cast<::cudaError_t>(cuda_combine(cuda_element_of(it_.what.type), cuda_reduction_of(it_.what.op), &output,
-                                                1, terms.data(), size_, own.count, size_, stream_)),
-        "trireme::comm::nccl: reducing in rank order");
+    trireme::detail::expect_cuda(static_cast<::cudaError_t>(cuda_combine(
+                                     cuda_element_of(it_.what.type), cuda_reduction_of(it_.what.op), &output, 1,
+                                     terms.data(), size_, own.count, it_.divisor != 0 ? it_.divisor : size_, stream_)),
+                                 "trireme::comm::nccl: reducing in rank order");
     if (scattered) return;
     nccl_group group(where_);
     for (int rank = 0; rank < size_; ++rank) {

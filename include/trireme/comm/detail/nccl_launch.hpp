@@ -107,7 +107,7 @@ class nccl_communicator {
       expect(ncclCommCount(handle_, &size_), "asking for the number of ranks");
     } catch (...) {
       launch_->leave(*this);
-      abort();
+      give_up();
       throw;
     }
   }
@@ -122,7 +122,7 @@ class nccl_communicator {
       wait_until_settled("ending a communicator");
       if (handle_ != nullptr) (void)ncclCommDestroy(std::exchange(handle_, nullptr));
     } catch (...) {  // fail() has aborted it if it was still listed
-      abort();
+      give_up();
     }
   }
 
@@ -166,7 +166,7 @@ class nccl_communicator {
     launch_->throw_if_failed(what);
     throw comm_error(text(nccl_who, ": ", what));  // not reached: the launch has failed
   }
-  void abort() noexcept {
+  void give_up() noexcept {
     if (handle_ != nullptr) (void)ncclCommAbort(std::exchange(handle_, nullptr));
   }
 
@@ -212,7 +212,7 @@ struct nccl_operation {
 };
 
 inline void nccl_launch::abort_all() noexcept {
-  for (auto* const each : live_) each->abort();
+  for (auto* const each : live_) each->give_up();
 }
 
 inline void nccl_launch::fail(std::string const& sentence) {

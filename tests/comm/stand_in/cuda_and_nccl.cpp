@@ -1,0 +1,225 @@
+// The calls themselves; see cuda_and_nccl.hpp.
+#include "cuda_and_nccl.hpp"
+
+#include <atomic>
+
+using namespace stand_in;
+
+namespace {
+
+stream& of(cudaStream_t it) { return *reinterpret_cast<stream*>(it); }
+event& of(cudaEvent_t it) { return *reinterpret_cast<event*>(it); }
+communicator& of(ncclComm_t it) { return *reinterpret_cast<communicator*>(it); }
+
+void queue(cudaStream_t on, work what) {
+  std::lock_guard const lock(world_lock());
+  of(on).queue.push_back(std::move(what));
+}
+
+}  // namespace
+
+extern "C" {
+
+char const* cudaGetErrorString(cudaError_t code) { return code == cudaSuccess ? "no error" : "invalid argument"; }
+char const* cudaGetErrorName(cudaError_t code) { return code == cudaSuccess ? "cudaSuccess" : "cudaErrorInvalidValue"; }
+cudaError_t cudaGetLastError() { return cudaSuccess; }
+cudaError_t cudaGetDeviceCount(int* count) {
+  *count = 1;
+  return cudaSuccess;
+}
+cudaError_t cudaGetDevice(int* device) {
+  *device = 0;
+  return cudaSuccess;
+}
+cudaError_t cudaSetDevice(int) { return cudaSuccess; }
+cudaError_t cudaMalloc(void** block, size_t bytes) {
+  *block = std::aligned_alloc(256, (bytes + 255) / 256 * 256);
+  return *block == nullptr ? cudaErrorMemoryAllocation : cudaSuccess;
+}
+cudaError_t cudaFree(void* block) {
+  std::free(block);
+  return cudaSuccess;
+}
+cudaError_t cudaMallocHost(void** block, size_t bytes) { return cudaMalloc(block, bytes); }
+cudaError_t cudaFreeHost(void* block) { return cudaFree(block); }
+
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t* made, unsigned) {
+  *made = reinterpret_cast<cudaStream_t>(new stream);
+  return cudaSuccess;
+}
+cudaError_t cudaStreamDestroy(cudaStream_t it) {
+  std::lock_guard const lock(world_lock());
+  delete &of(it);
+  return cudaSuccess;
+}
+cudaError_t cudaStreamQuery(cudaStream_t it) {
+  std::lock_guard const lock(world_lock());
+  of(it).go_on();
+  return of(it).queue.empty() ? cudaSuccess : cudaErrorNotReady;
+}
+cudaError_t cudaStreamWaitEvent(cudaStream_t it, cudaEvent_t before, unsigned) {
+  queue(it, [before] {
+    if (of(before).on != nullptr) of(before).on->go_on();
+    return of(before).done;
+  });
+  return cudaSuccess;
+}
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t* made, unsigned) {
+  *made = reinterpret_cast<cudaEvent_t>(new event);
+  return cudaSuccess;
+}
+cudaError_t cudaEventDestroy(cudaEvent_t it) {
+  std::lock_guard const lock(world_lock());
+  delete &of(it);
+  return cudaSuccess;
+}
+cudaError_t cudaEventRecord(cudaEvent_t it, cudaStream_t on) {
+  std::lock_guard const lock(world_lock());
+  of(it).done = false;
+  of(it).on = &of(on);
+  of(on).queue.push_back([it] { return of(it).done = true; });
+  return cudaSuccess;
+}
+cudaError_t cudaEventQuery(cudaEvent_t it) {
+  std::lock_guard const lock(world_lock());
+  if (of(it).on != nullptr) of(it).on->go_on();
+  return of(it).done ? cudaSuccess : cudaErrorNotReady;
+}
+cudaError_t cudaMemcpyAsync(void* to, void const* from, size_t bytes, cudaMemcpyKind, cudaStream_t on) {
+  if (bytes >= size_t{1} << 40) return cudaErrorInvalidValue;
+  queue(on, [to, from, bytes] {
+    std::memmove(to, from, bytes);
+    return true;
+  });
+  return cudaSuccess;
+}
+cudaError_t cudaMemsetAsync(void* to, int value, size_t bytes, cudaStream_t on) {
+  queue(on, [to, value, bytes] {
+    std::memset(to, value, bytes);
+    return true;
+  });
+  return cudaSuccess;
+}
+
+char const* ncclGetErrorString(ncclResult_t) { return "an error of the stand-in"; }
+char const* ncclGetLastError(ncclComm_t) { return ""; }
+ncclResult_t ncclGetUniqueId(ncclUniqueId* id) {
+  static std::atomic<int> next{1};
+  *id = {};
+  auto const number = next++;
+  std::memcpy(id->internal, &number, sizeof number);
+  return ncclSuccess;
+}
+ncclResult_t ncclCommInitRankConfig(ncclComm_t* made, int size, ncclUniqueId id, int rank, ncclConfig_t* config) {
+  static std::map<std::string, std::weak_ptr<group>> known;
+  std::lock_guard const lock(world_lock());
+  if (config->blocking != 0) return ncclInvalidArgument;
+  auto& place = known[std::string(id.internal, sizeof id.internal)];
+  auto whole = place.lock();
+  if (whole == nullptr) place = whole = std::make_shared<group>(size);
+  ++whole->joined;
+  *made = reinterpret_cast<ncclComm_t>(new communicator{.of = whole, .rank = rank});
+  return ncclInProgress;
+}
+ncclResult_t ncclCommSplit(ncclComm_t whole, int color, int key, ncclComm_t* made, ncclConfig_t*) {
+  std::lock_guard const lock(world_lock());
+  auto& parent = of(whole);
+  auto const number = parent.splits++;
+  parent.of->splits[number].push_back({color, key, parent.rank});
+  parent.finish_split = [number, color, made](communicator& self) {
+    auto wishes = self.of->splits[number];
+    if (static_cast<int>(wishes.size()) < self.of->size) return false;
+    std::erase_if(wishes, [color](auto const& each) { return each.color != color; });
+    std::ranges::sort(wishes, {}, [](auto const& each) { return std::pair(each.key, each.rank); });
+    auto& part = self.of->parts[{number, color}];
+    if (part == nullptr) {
+      part = std::make_shared<group>(static_cast<int>(wishes.size()));
+      part->joined = part->size;
+    }
+    auto const place = std::ranges::find(wishes, self.rank, &wish::rank) - wishes.begin();
+    *made = reinterpret_cast<ncclComm_t>(new communicator{.of = part, .rank = static_cast<int>(place)});
+    return true;
+  };
+  return ncclInProgress;
+}
+ncclResult_t ncclCommGetAsyncError(ncclComm_t it, ncclResult_t* state) {
+  std::lock_guard const lock(world_lock());
+  auto& me = of(it);
+  bool ready = me.of->joined >= me.of->size;
+  if (me.finish_split) {
+    if (me.finish_split(me))
+      me.finish_split = nullptr;
+    else
+      ready = false;
+  }
+  *state = ready ? ncclSuccess : ncclInProgress;
+  return ncclSuccess;
+}
+ncclResult_t ncclCommCount(ncclComm_t const it, int* count) {
+  *count = of(it).of->size;
+  return ncclSuccess;
+}
+ncclResult_t ncclCommUserRank(ncclComm_t const it, int* rank) {
+  *rank = of(it).rank;
+  return ncclSuccess;
+}
+ncclResult_t ncclCommFinalize(ncclComm_t) { return ncclInProgress; }
+ncclResult_t ncclCommDestroy(ncclComm_t it) {
+  std::lock_guard const lock(world_lock());
+  delete &of(it);
+  return ncclSuccess;
+}
+ncclResult_t ncclCommAbort(ncclComm_t it) {
+  std::lock_guard const lock(world_lock());
+  if (of(it).used != nullptr) of(it).used->queue.clear();
+  return ncclCommDestroy(it);
+}
+
+ncclResult_t ncclAllReduce(void const* from, void* to, size_t count, ncclDataType_t type, ncclRedOp_t op, ncclComm_t at,
+                           cudaStream_t on) {
+  return enter(at, on, {all_reduce, from, to, count, type, op, 0});
+}
+ncclResult_t ncclReduceScatter(void const* from, void* to, size_t count, ncclDataType_t type, ncclRedOp_t op,
+                               ncclComm_t at, cudaStream_t on) {
+  return enter(at, on, {reduce_scatter, from, to, count, type, op, 0});
+}
+ncclResult_t ncclReduce(void const* from, void* to, size_t count, ncclDataType_t type, ncclRedOp_t op, int root,
+                        ncclComm_t at, cudaStream_t on) {
+  return enter(at, on, {reduce, from, to, count, type, op, root});
+}
+ncclResult_t ncclAllGather(void const* from, void* to, size_t count, ncclDataType_t type, ncclComm_t at,
+                           cudaStream_t on) {
+  return enter(at, on, {all_gather, from, to, count, type, ncclSum, 0});
+}
+ncclResult_t ncclBroadcast(void const* from, void* to, size_t count, ncclDataType_t type, int root, ncclComm_t at,
+                           cudaStream_t on) {
+  return enter(at, on, {broadcast, from, to, count, type, ncclSum, root});
+}
+ncclResult_t ncclSend(void const* from, size_t count, ncclDataType_t type, int peer, ncclComm_t at, cudaStream_t on) {
+  return post(at, on, peer, true, {-1, from, nullptr, count, type, ncclSum, 0});
+}
+ncclResult_t ncclRecv(void* to, size_t count, ncclDataType_t type, int peer, ncclComm_t at, cudaStream_t on) {
+  return post(at, on, peer, false, {-1, nullptr, to, count, type, ncclSum, 0});
+}
+ncclResult_t ncclGroupStart() { return ncclSuccess; }
+ncclResult_t ncclGroupEnd() {
+  end_group();
+  return ncclInProgress;
+}
+
+}  // extern "C"
+
+namespace trireme::comm::detail {
+
+int cuda_combine(cuda_element type, cuda_reduction op, void* const* outputs, int output_count, void const* const* terms,
+                 int term_count, std::int64_t count, int divisor, void* on) noexcept {
+  std::vector<void*> const to(outputs, outputs + output_count);
+  std::vector<void const*> const from(terms, terms + term_count);
+  queue(static_cast<cudaStream_t>(on), [=] {
+    if (count > 0) stand_in::combine(type, op, to, from, count, divisor);
+    return true;
+  });
+  return cudaSuccess;
+}
+
+}  // namespace trireme::comm::detail

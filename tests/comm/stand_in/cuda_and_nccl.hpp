@@ -1,0 +1,269 @@
+#pragma once
+
+#include <cuda_runtime.h>
+#include <nccl.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "trireme/comm/detail/combine.hpp"
+#include "trireme/comm/detail/cuda_kernels.hpp"
+
+// A stand-in for the few calls of the CUDA runtime and of NCCL that the library makes, for machines without a GPU:
+// device memory is host memory, a stream is a queue of work that goes on when somebody asks about it, and the ranks of
+// an NCCL communicator are threads of this process. What works on it still has to work on a GPU (scripts/test-gpu), but
+// what fails on it fails there too. It is linked instead of CUDA and NCCL.
+namespace stand_in {
+
+/// Work tries; it is done when it says so.
+using work = std::function<bool()>;
+
+inline std::recursive_mutex& world_lock() {
+  static std::recursive_mutex only;
+  return only;
+}
+struct stream {
+  std::deque<work> queue;
+  void go_on() {
+    while (!queue.empty() && queue.front()()) queue.pop_front();
+  }
+};
+struct event {
+  bool done = true;
+  stream* on = nullptr;
+};
+
+/// One message or one reduction's part, as a rank has given it.
+struct offer {
+  int kind;  // of collective below; sends are -1
+  void const* from;
+  void* to;
+  std::size_t count;
+  ncclDataType_t type;
+  ncclRedOp_t op;
+  int root;
+};
+struct meeting {
+  std::vector<std::unique_ptr<offer>> offers;
+  int left = 0;
+};
+struct wish {
+  int color, key, rank;
+};
+/// What the ranks of a communicator share.
+struct group {
+  explicit group(int ranks) : size(ranks) {}
+  int size;
+  std::map<std::uint64_t, meeting> meetings;  // by the number of the call
+  std::map<std::pair<int, int>, std::deque<offer*>> mail;
+  std::map<std::uint64_t, std::vector<wish>> splits;
+  std::map<std::pair<std::uint64_t, int>, std::shared_ptr<group>> parts;
+  int joined = 0;
+};
+struct communicator {
+  std::shared_ptr<group> of;
+  int rank = 0;
+  std::uint64_t calls = 0;
+  std::uint64_t splits = 0;
+  std::function<bool(communicator&)> finish_split{};  // makes this rank's part once all have asked
+  stream* used = nullptr;
+};
+
+inline std::size_t size_of(ncclDataType_t type) {
+  switch (type) {
+    case ncclInt8:
+    case ncclUint8:
+      return 1;
+    case ncclFloat16:
+    case ncclBfloat16:
+      return 2;
+    case ncclInt32:
+    case ncclUint32:
+    case ncclFloat32:
+      return 4;
+    default:
+      return 8;
+  }
+}
+
+namespace comm = trireme::comm;
+namespace reduction = trireme::reduction;
+
+template <class T>
+void combine(comm::detail::cuda_reduction op, std::span<void* const> outputs, std::span<void const* const> terms,
+             std::int64_t count, int divisor) {
+  using enum comm::detail::cuda_reduction;
+  if (op == max) return comm::detail::combine<reduction::max, T>(outputs, terms, count, divisor);
+  if (op == min) return comm::detail::combine<reduction::min, T>(outputs, terms, count, divisor);
+  if constexpr (!std::is_integral_v<T>)
+    if (op == mean) return comm::detail::combine<reduction::mean, T>(outputs, terms, count, divisor);
+  comm::detail::combine<reduction::sum, T>(outputs, terms, count, divisor);
+}
+inline void combine(comm::detail::cuda_element type, comm::detail::cuda_reduction op, std::span<void* const> outputs,
+                    std::span<void const* const> terms, std::int64_t count, int divisor) {
+  using enum comm::detail::cuda_element;
+  switch (type) {
+    case f64:
+      return combine<double>(op, outputs, terms, count, divisor);
+    case f32:
+      return combine<float>(op, outputs, terms, count, divisor);
+    case bf16:
+      return combine<trireme::bfloat16>(op, outputs, terms, count, divisor);
+    case f16:
+      return combine<trireme::float16>(op, outputs, terms, count, divisor);
+    case i64:
+      return combine<std::int64_t>(op, outputs, terms, count, divisor);
+    case u64:
+      return combine<std::uint64_t>(op, outputs, terms, count, divisor);
+    case i32:
+      return combine<std::int32_t>(op, outputs, terms, count, divisor);
+    case u32:
+      return combine<std::uint32_t>(op, outputs, terms, count, divisor);
+    case i8:
+      return combine<std::int8_t>(op, outputs, terms, count, divisor);
+    case u8:
+      return combine<std::uint8_t>(op, outputs, terms, count, divisor);
+  }
+}
+inline void combine(ncclDataType_t type, ncclRedOp_t op, void* output, std::span<void const* const> terms,
+                    std::size_t count, int divisor) {
+  using enum comm::detail::cuda_element;
+  constexpr comm::detail::cuda_element types[] = {i8, u8, i32, u32, i64, u64, f16, f32, f64, bf16};
+  using comm::detail::cuda_reduction;
+  auto const how = op == ncclMax   ? cuda_reduction::max
+                   : op == ncclMin ? cuda_reduction::min
+                   : op == ncclAvg ? cuda_reduction::mean
+                                   : cuda_reduction::sum;
+  combine(types[type], how, {&output, 1}, terms, static_cast<std::int64_t>(count), divisor);
+}
+
+enum collective : int { all_reduce, reduce_scatter, reduce, all_gather, broadcast };
+
+/// The last rank to come does the work of all.
+inline void carry_out(meeting& all, int size) {
+  auto const first = *all.offers.front();
+  auto const bytes = first.count * size_of(first.type);
+  std::vector<void const*> terms;
+  for (auto const& each : all.offers) {
+    if (each->kind != first.kind || each->count != first.count) std::abort();  // the test's mistake
+    terms.push_back(each->from);
+  }
+  if (first.kind == broadcast) {
+    for (auto const& each : all.offers)
+      if (each->to != terms[static_cast<std::size_t>(first.root)])
+        std::memmove(each->to, terms[static_cast<std::size_t>(first.root)], bytes);
+    return;
+  }
+  if (first.kind == all_gather) {
+    for (auto const& each : all.offers)
+      for (int rank = 0; rank < size; ++rank)
+        std::memmove(static_cast<char*>(each->to) + static_cast<std::size_t>(rank) * bytes,
+                     terms[static_cast<std::size_t>(rank)], bytes);
+    return;
+  }
+  auto const total = first.count * (first.kind == reduce_scatter ? static_cast<std::size_t>(size) : 1);
+  std::vector<char> sum(total * size_of(first.type) + 1);
+  combine(first.type, first.op, sum.data(), terms, total, size);
+  for (int rank = 0; rank < size; ++rank) {
+    auto const& each = *all.offers[static_cast<std::size_t>(rank)];
+    if (first.kind == reduce && rank != first.root) continue;
+    auto const from = first.kind == reduce_scatter ? static_cast<std::size_t>(rank) * bytes : 0;
+    if (bytes > 0) std::memcpy(each.to, sum.data() + from, bytes);
+  }
+}
+
+/// Queues one rank's part in a collective.
+inline ncclResult_t enter(ncclComm_t handle, cudaStream_t on, offer const& own) {
+  std::lock_guard const lock(world_lock());
+  auto& me = *reinterpret_cast<communicator*>(handle);
+  me.used = reinterpret_cast<stream*>(on);
+  auto const number = me.calls++;
+  auto given = std::make_shared<bool>(false);
+  reinterpret_cast<stream*>(on)->queue.push_back([of = me.of, rank = me.rank, number, own, given] {
+    auto& all = of->meetings[number];
+    all.offers.resize(static_cast<std::size_t>(of->size));
+    if (!*given) {
+      all.offers[static_cast<std::size_t>(rank)] = std::make_unique<offer>(own);
+      *given = true;
+      if (++all.left == of->size) {
+        carry_out(all, of->size);
+        all.left = -of->size;
+      }
+    }
+    if (all.left >= 0) return false;
+    if (++all.left == 0) of->meetings.erase(number);
+    return true;
+  });
+  return ncclInProgress;
+}
+
+/// What a group has collected in this thread.
+struct posted {
+  communicator* at;
+  stream* on;
+  int peer;
+  bool sent;
+  offer what;
+};
+inline std::vector<posted>& group_of_thread() {
+  thread_local std::vector<posted> all;
+  return all;
+}
+inline ncclResult_t post(ncclComm_t handle, cudaStream_t on, int peer, bool sent, offer const& what) {
+  reinterpret_cast<communicator*>(handle)->used = reinterpret_cast<stream*>(on);
+  group_of_thread().push_back(
+      {reinterpret_cast<communicator*>(handle), reinterpret_cast<stream*>(on), peer, sent, what});
+  return ncclSuccess;
+}
+/// A group is one piece of work: it gives all that it sends, and then waits for what it receives to come and for what
+/// it has sent to be taken.
+inline void end_group() {
+  std::lock_guard const lock(world_lock());
+  auto const all = std::make_shared<std::vector<posted>>(std::move(group_of_thread()));
+  group_of_thread().clear();
+  if (all->empty()) return;
+  auto const sent = std::make_shared<std::vector<std::unique_ptr<offer>>>();
+  auto const begun = std::make_shared<bool>(false);
+  auto const of = all->front().at->of;
+  int const rank = all->front().at->rank;
+  all->front().on->queue.push_back([all, sent, begun, of, rank] {
+    if (!*begun)
+      for (auto const& each : *all)
+        if (each.sent) {
+          sent->push_back(std::make_unique<offer>(each.what));
+          of->mail[{rank, each.peer}].push_back(sent->back().get());
+        }
+    *begun = true;
+    for (auto it = all->begin(); it != all->end();) {
+      auto& box = of->mail[{it->peer, rank}];
+      if (it->sent) {
+        it = all->erase(it);
+      } else if (!box.empty()) {
+        if (box.front()->count != it->what.count) std::abort();  // the test's mistake
+        std::memcpy(it->what.to, box.front()->from, it->what.count);
+        box.front()->kind = -2;  // taken
+        box.pop_front();
+        it = all->erase(it);
+      } else {
+        // Messages of one peer come in order, so that later ones of it wait too.
+        break;
+      }
+    }
+    for (auto const& each : *sent)
+      if (each->kind != -2) return false;
+    return all->empty();
+  });
+}
+
+}  // namespace stand_in

@@ -1,0 +1,106 @@
+// comm::nccl on the stand-in for CUDA and NCCL: 1 to 4 ranks, which are threads of this process.
+#include <barrier>
+#include <thread>
+
+#include "../../gpu/nccl_cases.hpp"
+#include "cuda_and_nccl.hpp"
+#include "trireme/comm/hierarchical.hpp"
+
+namespace comm = trireme::comm;
+using namespace std::chrono_literals;
+using trireme::cuda;
+
+namespace {
+
+/// Runs `body(world)` on every rank, and rethrows what the lowest rank threw.
+template <class Body>
+void on_ranks(int size, comm::nccl const& description, Body body) {
+  std::vector<std::string> blobs(static_cast<std::size_t>(size));
+  std::barrier<> together(size);
+  std::vector<std::exception_ptr> failures(static_cast<std::size_t>(size));
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < size; ++rank)
+    threads.emplace_back([&, rank] {
+      try {
+        comm::gathering const ranks{.rank = rank, .size = size, .all_gather = [&](std::string const& own) {
+                                      blobs[static_cast<std::size_t>(rank)] = own;
+                                      together.arrive_and_wait();
+                                      return blobs;
+                                    }};
+        comm::nccl_world world(description, ranks);
+        body(world);
+      } catch (...) {
+        failures[static_cast<std::size_t>(rank)] = std::current_exception();
+      }
+    });
+  for (auto& each : threads) each.join();
+  for (auto const& each : failures)
+    if (each != nullptr) std::rethrow_exception(each);
+}
+
+}  // namespace
+
+int main() {
+  gpu::cases cases;
+  for (int const size : {1, 2, 3, 4})
+    for (bool const ordered : {false, true}) {
+      comm::nccl const description{.deadline = 60s, .ordered = ordered};
+      auto const on = trireme::text(" on ", size, ordered ? " ranks, in order" : " ranks");
+      ladder::for_each_rung([&](char const* name, auto rung) {
+        cases.run(name + on, [&] {
+          on_ranks(size, description, [&](comm::nccl_world& world) {
+            if (ordered) {
+              gpu::in_order view(world.duplicate());
+              rung(view);
+            } else {
+              rung(world);
+            }
+          });
+        });
+      });
+      cases.run("votes in host memory" + on,
+                [&] { on_ranks(size, description, [](comm::nccl_world& world) { gpu::votes(world); }); });
+    }
+
+  cases.run("nodes of NCCL ranks divide a mean once, by all ranks", [] {
+    on_ranks(4, {.deadline = 60s}, [](comm::nccl_world& world) {
+      int const rank = world.rank();
+      auto inside = world.split(rank / 2, rank);
+      auto between = world.split(rank % 2, rank);
+      comm::hierarchical_world ranks(std::move(inside), std::move(between), world);
+      for (std::int64_t const count : {1, 1001, 100000}) {
+        trireme::tensor<float, cuda> values({count});
+        ladder::memory<cuda>::put(
+            values.view(),
+            std::vector<float>(static_cast<std::size_t>(count), static_cast<float>(1 + 2 * rank)).data());
+        ranks.all_reduce(values.view(), trireme::reduction::mean{});
+        for (auto const each : ladder::memory<cuda>::get(values.view()))
+          ladder::expect(each == 4.0F, "a mean of 1, 3, 5 and 7 is ", each);
+      }
+    });
+  });
+  cases.run("a rank that does not call ends the others' waits at the deadline", [] {
+    std::string said[2];
+    on_ranks(2, {.deadline = 300ms}, [&](comm::nccl_world& world) {
+      if (world.rank() == 1) return;
+      trireme::tensor<float, cuda> values({1000});
+      said[0] = gpu::sentence_of<trireme::comm_error>([&] { world.all_reduce(values.view()); });
+      said[1] = gpu::sentence_of<trireme::comm_error>([&] { world.barrier(); });
+    });
+    ladder::expect(
+        said[0].starts_with("trireme::comm::nccl: all_reduce(F32, 1000 elements, sum) number 1 waited 300ms"), said[0]);
+    ladder::expect(said[1] == said[0], "a later call says: ", said[1]);
+  });
+  cases.run("who is missing is asked for after a failure", [] {
+    comm::gathering const two{.size = 2,
+                              .all_gather =
+                                  [](std::string const& own) {
+                                    return std::vector<std::string>{own, own};
+                                  },
+                              .who_is_missing = [] { return std::string("rank 1 has died"); }};
+    auto const sentence = gpu::sentence_of<trireme::comm_error>(
+        [&] { comm::nccl_world const world(comm::nccl{.deadline = 200ms}, two); });
+    ladder::expect(sentence.ends_with("; rank 1 has died"), sentence);
+  });
+  return cases.exit_code();
+}
