@@ -11,6 +11,7 @@
 #include "trireme/contract/environment.hpp"
 #include "trireme/contract/numerics.hpp"
 #include "trireme/contract/parameter.hpp"
+#include "trireme/contract/tensor_group.hpp"
 #include "trireme/core/arena.hpp"
 #include "trireme/core/rng.hpp"
 
@@ -33,7 +34,8 @@ struct pass {
   std::uint64_t version = 0;  ///< changes whenever parameter values do
   double weight = 1;          ///< of one sample's mean loss in the loss that backward differentiates
   trireme::purpose purpose = trireme::purpose::train;
-  loss_sum loss{};  ///< out: the sum of losses of this micro-batch
+  loss_sum loss{};  ///< out: the sum of losses of this micro-batch; the same on all ranks of the group
+  tensor_group<Env>& group = tensor_group<Env>::one();  ///< the ranks that share this unit's matrices
 
   [[nodiscard]] bool training() const noexcept { return purpose == trireme::purpose::train; }
   /// Activations that live until backward has passed (or, outside training, until the pass ends).
@@ -78,7 +80,13 @@ class boxed_unit final : public unit<Env> {
  public:
   using typename unit<Env>::view;
 
-  explicit boxed_unit(Description const& description) : state_(description) {}
+  /// A unit that knows of shares (`instance(description, share)`) makes its own part; another one is the same on all
+  /// ranks of its group, and the first of them answers for its parameters.
+  explicit boxed_unit(Description const& description, share own = {}) : state_(make(description, own)) {
+    if constexpr (!knows_shares) {
+      state_.visit([&](parameter<Env>& each) { each.info.answers = own.place == 0; });
+    }
+  }
   [[nodiscard]] std::vector<parameter<Env>*> parameters() override {
     std::vector<parameter<Env>*> all;
     state_.visit([&](parameter<Env>& each) { all.push_back(&each); });
@@ -88,6 +96,15 @@ class boxed_unit final : public unit<Env> {
   view backward(pass<Env>& pass, view dy) override { return state_.backward(pass, saved_, dy); }
 
  private:
+  static constexpr bool knows_shares = std::constructible_from<state, Description const&, share>;
+  static state make(Description const& description, [[maybe_unused]] share own) {
+    if constexpr (knows_shares) {
+      return state(description, own);
+    } else {
+      return state(description);
+    }
+  }
+
   state state_;
   typename state::saved saved_{};
 };

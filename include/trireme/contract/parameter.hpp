@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 
@@ -16,14 +17,82 @@ struct initial {
   friend bool operator==(initial const&, initial const&) = default;
 };
 
+/// Which of `ways` consecutive parts of something is meant. Parts are uneven where they have to be: the first
+/// n % ways of them get one more.
+struct share {
+  int place = 0;
+  int ways = 1;
+  struct range {
+    std::int64_t first = 0;
+    std::int64_t count = 0;
+    friend bool operator==(range const&, range const&) = default;
+  };
+  [[nodiscard]] constexpr range of(std::int64_t n) const noexcept {
+    auto const each = n / ways;
+    auto const more = n % ways;
+    return {place * each + std::min<std::int64_t>(place, more), each + (place < more ? 1 : 0)};
+  }
+  friend bool operator==(share const&, share const&) = default;
+};
+
 /// What is known of a parameter without its numbers. Two parameters of one name are two uses of one tied tensor.
+///
+/// What lies here may be a part of the tensor, a box of it: `extents` elements from `first` on, of `whole`.
 struct parameter_info {
   std::string name;
-  shape extents;
+  shape extents;  ///< of what lies here
   initial start{};
-  bool decays = true;  ///< whether weight decay applies
+  bool decays = true;   ///< whether weight decay applies
+  shape whole{};        ///< extents of the whole tensor; without any, all of it lies here
+  shape first{};        ///< where the part begins in it, one number a dimension
+  bool answers = true;  ///< false: another rank of this model replica answers for it in norm, hash and checkpoint
+
+  [[nodiscard]] bool is_part() const noexcept { return whole.rank() > 0; }
+  [[nodiscard]] shape const& whole_extents() const noexcept { return is_part() ? whole : extents; }
   friend bool operator==(parameter_info const&, parameter_info const&) = default;
 };
+
+/// The part of a whole tensor that has the range [first, first + count) of one axis.
+[[nodiscard]] inline parameter_info part_of(parameter_info info, int axis, share::range range) {
+  shape extents;
+  shape first;
+  for (int each = 0; each < info.extents.rank(); ++each) {
+    extents.push_back(each == axis ? range.count : info.extents[each]);
+    first.push_back(each == axis ? range.first : 0);
+  }
+  info.whole = info.extents;
+  info.extents = extents;
+  info.first = first;
+  return info;
+}
+
+/// Calls f(in_whole, in_part, n) for the stretches of the whole tensor (row-major) that elements [first, first + count)
+/// of a part are: one stretch, in constant time, unless something else lies between.
+template <class F>
+void for_each_run(parameter_info const& part, std::int64_t first, std::int64_t count, F&& f) {
+  if (count == 0) return;
+  if (!part.is_part()) return f(first, first, count);
+  int axis = part.extents.rank() - 1;  // the innermost one that is cut: what is inside lies together
+  while (axis > 0 && part.extents[axis] == part.whole[axis]) --axis;
+  std::int64_t inner = 1;
+  for (int each = axis + 1; each < part.whole.rank(); ++each) inner *= part.whole[each];
+  auto const run = part.extents[axis] * inner;
+  while (count > 0) {
+    auto const row = first / run;
+    auto const n = std::min(count, (row + 1) * run - first);
+    std::int64_t at = part.first[axis] * inner + first % run;
+    std::int64_t stride = part.whole[axis] * inner;
+    auto rest = row;
+    for (int each = axis - 1; each >= 0; --each) {
+      at += (part.first[each] + rest % part.extents[each]) * stride;
+      stride *= part.whole[each];
+      rest /= part.extents[each];
+    }
+    f(at, first, n);
+    first += n;
+    count -= n;
+  }
+}
 
 /// A parameter as a layer sees it: the layer does not own the memory; the exchange binds and rebinds it.
 ///

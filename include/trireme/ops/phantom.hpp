@@ -84,7 +84,7 @@ struct on<phantom> {
     if (site.active()) same("dropout", y.size() % static_cast<std::int64_t>(site.samples.size()), 0);
   }
   template <class T>
-  static void initialise(view<T>, initial const&, std::uint64_t, std::uint64_t) noexcept {}
+  static void initialise(view<T>, initial const&, std::uint64_t, std::uint64_t, std::int64_t = 0) noexcept {}
   template <class T>
   static void upload(view<T> y, std::type_identity_t<std::span<T const>> x) {
     same("upload", y.size(), static_cast<std::int64_t>(x.size()));

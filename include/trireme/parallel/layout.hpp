@@ -72,7 +72,7 @@ class layout {
       auto const [at, is_new] = index.try_emplace(info.name, static_cast<int>(entries_.size()));
       if (is_new) entries_.push_back({info, {}, 0, 0});
       auto& tensor = entries_[static_cast<std::size_t>(at->second)];
-      if (!(tensor.info.extents == info.extents)) {
+      if (!(tensor.info.extents == info.extents && tensor.info.first == info.first)) {
         throw config_error(text("trireme::exchange: parameter \"", info.name, "\" is used with shapes ",
                                 to_string(tensor.info.extents), " and ", to_string(info.extents),
                                 "; the uses of a tied tensor have one shape"));

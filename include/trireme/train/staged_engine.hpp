@@ -24,10 +24,11 @@ class staged_engine {
   using space = typename Env::space;
   using view = tensor_view<typename Env::compute, space>;
 
+  /// @param group  the ranks that share the matrices of each unit; it must outlive the engine.
   template <staged_model Model>
-  explicit staged_engine(Model const& model) {
+  explicit staged_engine(Model const& model, tensor_group<Env>& group = tensor_group<Env>::one()) : group_(group) {
     if constexpr (requires { model.validate(); }) model.validate();
-    boxes emit{units_};
+    boxes emit{units_, group.share()};
     model.units(emit);
     for (auto const& unit : units_) {
       for (auto* const use : unit->parameters()) uses_.push_back(use);
@@ -81,9 +82,10 @@ class staged_engine {
  private:
   struct boxes {
     std::vector<std::unique_ptr<unit<Env>>>& units;
+    share own;
     template <class Description>
     void operator()(Description const& description) {
-      units.push_back(std::make_unique<boxed_unit<Env, Description>>(description));
+      units.push_back(std::make_unique<boxed_unit<Env, Description>>(description, own));
     }
   };
 
@@ -92,7 +94,7 @@ class staged_engine {
     scratch_.reset();
   }
   pass<Env> make_pass(samples_in<space> const& batch, random_key key, double weight, purpose why) {
-    return {activations_, scratch_, batch, key, version_, weight, why, {}};
+    return {activations_, scratch_, batch, key, version_, weight, why, {}, group_};
   }
   // Activations go where kernels find them: the batch is copied unless it is there already.
   samples_in<space> place(samples const& batch) {
@@ -126,6 +128,7 @@ class staged_engine {
     return out;
   }
 
+  tensor_group<Env>& group_;
   std::vector<std::unique_ptr<unit<Env>>> units_;
   std::vector<parameter<Env>*> uses_;
   std::vector<int> last_use_;

@@ -179,14 +179,15 @@ struct host_elementwise {
     }
   }
 
-  /// The start values of a whole parameter. Element i depends on (seed, name, i) only.
+  /// The start values of a stretch of a parameter, which begins with its element `first`. Element i of the parameter
+  /// depends on (seed, name, i) only.
   /// Numerics computed in double; normal by Box and Muller on Philox words.
   template <class T>
-  static void initialise(view<T> y, initial how, std::uint64_t seed, std::uint64_t name) {
+  static void initialise(view<T> y, initial how, std::uint64_t seed, std::uint64_t name, std::int64_t first = 0) {
     if (how.kind == initial::distribution::zeros) return fill(y, 0.0);
     if (how.kind == initial::distribution::ones) return fill(y, 1.0);
-    for (std::int64_t i = 0; i < y.size(); i += 4) {
-      auto const block = static_cast<std::uint64_t>(i / 4);
+    for (std::int64_t i = 0; i < y.size();) {
+      auto const block = static_cast<std::uint64_t>((first + i) / 4);
       auto const words = philox({static_cast<std::uint32_t>(block), static_cast<std::uint32_t>(block >> 32),
                                  static_cast<std::uint32_t>(name), static_cast<std::uint32_t>(name >> 32)},
                                 {static_cast<std::uint32_t>(seed), static_cast<std::uint32_t>(seed >> 32)});
@@ -198,8 +199,8 @@ struct host_elementwise {
       } else {
         for (std::size_t j = 0; j < 4; ++j) numbers[j] = 2 * 0x1p-32 * words[j] - 1;
       }
-      for (std::int64_t j = 0; j < 4 && i + j < y.size(); ++j) {
-        raw(y)[i + j] = static_cast<T>(static_cast<accumulate_t<T>>(how.scale * numbers[static_cast<std::size_t>(j)]));
+      for (auto j = static_cast<std::size_t>((first + i) % 4); j < 4 && i < y.size(); ++j, ++i) {
+        raw(y)[i] = static_cast<T>(static_cast<accumulate_t<T>>(how.scale * numbers[j]));
       }
     }
   }

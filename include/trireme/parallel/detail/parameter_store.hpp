@@ -56,7 +56,9 @@ class parameter_store {
   void initialise(std::uint64_t seed) {
     for (auto const& entry : layout_.entries()) {
       tensor<master_element, space> whole(shape{entry.size()});
-      kernels::initialise(whole.view(), entry.info.start, seed, hash_name(entry.info.name));
+      for_each_run(entry.info, 0, entry.size(), [&](std::int64_t first, std::int64_t here, std::int64_t n) {
+        kernels::initialise(whole.view().flat(here, n), entry.info.start, seed, hash_name(entry.info.name), first);
+      });
       load(entry, tensor_view<master_element const, space>(whole));
     }
   }
@@ -142,8 +144,11 @@ class parameter_store {
   [[nodiscard]] std::uint64_t hash_of_parameters() const {
     std::uint64_t sum = 0;
     for (auto const& entry : layout_.entries()) {
-      sum += kernels::hash(tensor_view<param_element const, space>(parameter_values(entry)), hash_name(entry.info.name),
-                           0);
+      auto const values = parameter_values(entry);
+      for_each_run(entry.info, 0, entry.size(), [&](std::int64_t first, std::int64_t here, std::int64_t n) {
+        sum += kernels::hash(tensor_view<param_element const, space>(values.flat(here, n)), hash_name(entry.info.name),
+                             first);
+      });
     }
     return sum;
   }

@@ -1,0 +1,135 @@
+#pragma once
+
+#include <cstdint>
+#include <type_traits>
+
+#include "trireme/contract/parameter.hpp"
+#include "trireme/core/arena.hpp"
+#include "trireme/core/tensor.hpp"
+
+namespace trireme {
+
+template <class Env>
+class tensor_group;
+
+/// One rank's term of a sum over its tensor group: what a row-cut product gives. It is no view, so that it cannot be
+/// taken for the sum; tensor_group::reduce makes the sum of it, on one rank as on many.
+template <class View>
+class partial_sum {
+ public:
+  explicit partial_sum(View term) noexcept : term_(term) {}
+
+  template <class T, class Space>
+  operator tensor_view<T, Space>() const {  // NOLINT(google-explicit-constructor): only to say what is wrong
+    static_assert(!std::is_same_v<Space, Space>,
+                  "trireme::partial_sum: this is one rank's term of a sum; pass.group.reduce(term) gives the sum");
+    return {};
+  }
+
+ private:
+  template <class Env>
+  friend class tensor_group;
+  View term_;
+};
+
+/// The ranks that share the matrices of each layer, as layers see them: who they are, and the few collectives that
+/// layers need. A group of one does nothing.
+///
+/// Under sequence parallelism (`cuts_rows()`) what lies between the products (the residual stream, norms, dropout) has
+/// only this rank's rows: gather() makes all of them of these, and reduce() leaves each rank its own.
+///
+/// Ranks    collective: all members call the same in the same order.
+/// Numerics sums in rank order, with the same bits on all members; bfloat16 is added in float and rounded once, after
+///          each term has been rounded by the product that made it.
+template <class Env>
+class tensor_group {
+ public:
+  using space = typename Env::space;
+  using view = tensor_view<typename Env::compute, space>;
+  using sums = tensor_view<typename Env::accumulate, space>;
+
+  virtual ~tensor_group() = default;
+  tensor_group(tensor_group const&) = delete;
+  tensor_group& operator=(tensor_group const&) = delete;
+
+  /// The group of a rank that shares its layers with nobody.
+  [[nodiscard]] static tensor_group& one();
+
+  [[nodiscard]] int ways() const noexcept { return own_.ways; }
+  [[nodiscard]] int place() const noexcept { return own_.place; }
+  [[nodiscard]] trireme::share share() const noexcept { return own_; }
+  [[nodiscard]] bool cuts_rows() const noexcept { return cuts_rows_; }
+  /// The rows of `rows` that lie here between the products.
+  [[nodiscard]] trireme::share::range rows_here(std::int64_t rows) const noexcept {
+    return cuts_rows_ ? own_.of(rows) : trireme::share::range{0, rows};
+  }
+
+  /// The sum of the members' terms, in the memory of the term: all rows of it, or those that lie here.
+  [[nodiscard]] view reduce(partial_sum<view> part) {
+    if (own_.ways == 1) return part.term_;
+    if (!cuts_rows_) {
+      do_sum(part.term_);
+      return part.term_;
+    }
+    do_reduce_rows(part.term_);
+    auto const here = own_.of(part.term_.extent(0));
+    return part.term_.rows(here.first, here.count);
+  }
+  /// All rows of x (rows here, columns): x itself unless rows are cut, else in memory of `from`.
+  [[nodiscard]] view gather(view x, std::int64_t rows, arena<space>& from) {
+    if (!cuts_rows_) return x;
+    auto const all = from.template take<typename Env::compute>({rows, x.extent(1)});
+    auto const here = own_.of(rows);
+    do_gather_rows(all, x, here);
+    return all;
+  }
+  /// Sums, or largest numbers, over the members, in place.
+  void sum(sums values) {
+    if (own_.ways > 1) do_sum_of_sums(values);
+  }
+  void max(sums values) {
+    if (own_.ways > 1) do_max(values);
+  }
+
+ protected:
+  tensor_group(trireme::share own, bool cuts_rows) noexcept : own_(own), cuts_rows_(cuts_rows && own.ways > 1) {}
+
+ private:
+  virtual void do_sum(view values) = 0;
+  virtual void do_reduce_rows(view all) = 0;  // afterwards this rank's rows of it are the sum
+  virtual void do_gather_rows(view all, view here, trireme::share::range range) = 0;
+  virtual void do_sum_of_sums(sums values) = 0;
+  virtual void do_max(sums values) = 0;
+
+  trireme::share own_;
+  bool cuts_rows_;
+};
+
+namespace detail {
+
+/// Shares with nobody: none of its collectives is ever called.
+template <class Env>
+class group_of_one final : public tensor_group<Env> {
+  using typename tensor_group<Env>::view;
+  using typename tensor_group<Env>::sums;
+
+ public:
+  group_of_one() noexcept : tensor_group<Env>({}, false) {}
+
+ private:
+  void do_sum(view) override {}
+  void do_reduce_rows(view) override {}
+  void do_gather_rows(view, view, share::range) override {}
+  void do_sum_of_sums(sums) override {}
+  void do_max(sums) override {}
+};
+
+}  // namespace detail
+
+template <class Env>
+tensor_group<Env>& tensor_group<Env>::one() {
+  static detail::group_of_one<Env> group;
+  return group;
+}
+
+}  // namespace trireme
