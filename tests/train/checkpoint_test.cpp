@@ -13,6 +13,7 @@
 #include "../formats/scratch.hpp"
 #include "../support/spline.hpp"
 #include "../support/toy_training.hpp"
+#include "../watchdog.hpp"
 #include "trireme/compression/compression.hpp"
 #include "trireme/data/function.hpp"
 #include "trireme/nn/mlp.hpp"
@@ -106,6 +107,36 @@ struct failing_files : formats::file_system {
   }
 };
 
+/// How some ranks hold tensors: boxes cut along an axis of each, and flat ranges of every box.
+struct cut {
+  std::string name;
+  int boxes = 1;
+  int ranges = 1;
+  int axis = 0;
+  [[nodiscard]] int ranks() const { return boxes * ranges; }
+
+  /// Calls f(info, first, view) for what one rank holds: a table, fused queries, keys and values cut by heads of two
+  /// columns each, and a vector that every box has.
+  template <class F>
+  void for_each_piece(int rank, std::vector<std::vector<float>>& memory, F&& f) const {
+    share const box{rank % boxes, boxes};
+    share const range{rank / boxes, ranges};
+    std::vector<parameter_info> parts{{"table", {7, 5}}, {"fused", {4, 3, 6}}, {"vector", {5}}};
+    parts[2].answers = box.place == 0;
+    if (boxes > 1) {
+      parts[0] = part_of(parts[0], axis, box.of(parts[0].extents[axis]));
+      auto const heads = box.of(3);
+      parts[1] = axis == 0 ? part_of(parts[1], 0, box.of(4)) : part_of(parts[1], 2, {heads.first * 2, heads.count * 2});
+    }
+    memory.resize(parts.size());
+    for (std::size_t each = 0; each < parts.size(); ++each) {
+      auto const here = range.of(parts[each].extents.size());
+      memory[each].resize(static_cast<std::size_t>(here.count));
+      f(parts[each], here.first, tensor_view<float>(memory[each]));
+    }
+  }
+};
+
 std::vector<std::string> names(std::string const& directory) { return checkpoint::detail::names_in(directory); }
 
 void overwrite(std::string const& path, std::span<std::byte const> bytes) {
@@ -131,6 +162,89 @@ TEST_CASE("a checkpoint is read by another number of ranks under another strateg
   CHECK(run(1, folder.path(), 4, folder.path(), parallel::data{.bucket_bytes = 4096}) == saved);
   CHECK(run(4, folder.path(), 4, "", parallel::zero<1>{}) == saved);
   CHECK(run(2, folder.path(), 9, "", parallel::data{}) == run(2, folder.path(), 9, "", parallel::zero<1>{}));
+}
+
+TEST_CASE("however tensors are cut into boxes and ranges, every cut reads every other's checkpoint bit for bit",
+          "[train][checkpoint]") {
+  watchdog const guard("checkpoints of cuts");
+  std::vector<cut> const cuts{{"whole"},
+                              {"ranges 2", 1, 2},
+                              {"ranges 3", 1, 3},
+                              {"rows 2", 2, 1, 0},
+                              {"rows 3", 3, 1, 0},
+                              {"columns 2", 2, 1, 1},
+                              {"columns 3", 3, 1, 1},
+                              {"columns 2, ranges 2", 2, 2, 1},
+                              {"columns 3, ranges 2", 3, 2, 1},
+                              {"columns 2, ranges 3", 2, 3, 1},
+                              {"rows 2, ranges 3", 2, 3, 0}};
+  checkpoint::run_description const run{"a", "b", "c", "d"};
+  auto const expected = [](parameter_info const& part, std::int64_t whole) {
+    return static_cast<float>(whole) + (part.extents.rank() == 3 ? 0.5F : part.extents.rank() == 1 ? 0.25F : 0);
+  };
+  std::atomic<int> wrong{0};
+  for (auto const& from : cuts) {
+    scratch folder;
+    launch(comm::threads{.ranks = from.ranks()}, [&](auto& world) {
+      std::vector<std::vector<float>> memory;
+      checkpoint::save(world, folder.path(), run, {.step = 1}, [&](auto&& piece) {
+        from.for_each_piece(world.rank(), memory, [&](parameter_info const& part, std::int64_t first, auto view) {
+          if (!part.answers) return;
+          for_each_run(part, first, view.size(), [&](std::int64_t whole, std::int64_t here, std::int64_t n) {
+            for (std::int64_t i = 0; i < n; ++i) view[here - first + i] = expected(part, whole + i);
+          });
+          piece("value/" + part.name, part, first, view);
+        });
+      });
+    });
+    for (auto const& to : cuts) {
+      INFO("from " << from.name << " to " << to.name);
+      launch(comm::threads{.ranks = to.ranks()}, [&](auto& world) {
+        std::vector<std::vector<float>> memory;
+        std::int64_t answered = 0;
+        to.for_each_piece(world.rank(), memory, [&](parameter_info const& part, std::int64_t, auto view) {
+          answered += part.answers ? view.size() : 0;
+        });
+        auto const take = [&](auto&& piece) {
+          to.for_each_piece(world.rank(), memory, [&](parameter_info const& part, std::int64_t first, auto view) {
+            piece("value/" + part.name, part, first, view);
+          });
+        };
+        checkpoint::load(world, folder.path(), run, take, answered);
+        to.for_each_piece(world.rank(), memory, [&](parameter_info const& part, std::int64_t first, auto view) {
+          for_each_run(part, first, view.size(), [&](std::int64_t whole, std::int64_t here, std::int64_t n) {
+            for (std::int64_t i = 0; i < n; ++i) wrong += view[here - first + i] != expected(part, whole + i) ? 1 : 0;
+          });
+        });
+      });
+      REQUIRE(wrong == 0);
+    }
+  }
+}
+
+TEST_CASE("a checkpoint that lacks a part, holds one twice, or a number too many is refused", "[train][checkpoint]") {
+  checkpoint::run_description const run{"a", "b", "c", "d"};
+  comm::self_world world;
+  std::vector<float> numbers(12, 1.0F);
+  auto const loading = [&](std::vector<share::range> const& written, std::int64_t elements) {
+    scratch folder;
+    parameter_info const whole{"table", {3, 4}};
+    checkpoint::save(world, folder.path(), run, {.step = 1}, [&](auto&& piece) {
+      for (auto const& range : written) {
+        tensor_view<float> const view(numbers.data(), shape{range.count});
+        piece("value/table", whole, range.first, view);
+      }
+    });
+    auto const part = part_of(whole, 1, {1, 2});
+    std::vector<float> out(6);
+    auto const take = [&](auto&& piece) { piece("value/table", part, 0, tensor_view<float>(out)); };
+    return sentence_of([&] { checkpoint::load(world, folder.path(), run, take, elements); });
+  };
+  CHECK(loading({{0, 7}, {7, 5}}, 12) == "nothing thrown");
+  auto const element = std::string("of this rank's part of \"value/table\" is in ");
+  CHECK(contains(loading({{0, 5}, {7, 5}}, 10), "element 2 " + element + "none of its pieces"));
+  CHECK(contains(loading({{0, 7}, {6, 6}}, 13), "element 3 " + element + "several of its pieces"));
+  CHECK(contains(loading({{0, 7}, {7, 5}}, 13), "the checkpoint holds 12 numbers, but this run takes 13"));
 }
 
 TEST_CASE("error feedback asks for as many ranks as it had", "[train][checkpoint]") {

@@ -28,7 +28,7 @@ data::function<float (*)(float)> curve(std::int64_t samples) {
 template <class Trainer>
 std::uint64_t hash_of_tensors(Trainer& trainer) {
   std::uint64_t sum = 0;
-  trainer.for_each_state([&](std::string const& name, std::int64_t, std::int64_t first, auto view) {
+  trainer.for_each_state([&](std::string const& name, parameter_info const&, std::int64_t first, auto view) {
     sum += ops::on<host>::hash(view, hash_name(name), first);
   });
   return sum;

@@ -2,8 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <map>
-#include <memory>
+#include <set>
 #include <span>
 #include <string>
 #include <string_view>
@@ -12,6 +11,7 @@
 #include <vector>
 
 #include "trireme/contract/communicator.hpp"
+#include "trireme/contract/parameter.hpp"
 #include "trireme/core/error.hpp"
 #include "trireme/core/sha256.hpp"
 #include "trireme/core/tensor.hpp"
@@ -20,13 +20,16 @@
 #include "trireme/formats/safetensors.hpp"
 #include "trireme/ops/types.hpp"
 #include "trireme/train/detail/checkpoint_files.hpp"
+#include "trireme/train/detail/checkpoint_pieces.hpp"
 #include "trireme/train/detail/together.hpp"
 
 /// Checkpoints: all state of a run in one directory, whole or not at all.
 ///
 /// DIRECTORY/step-0000000500/ holds manifest.json (what run it is, how far it is, which files), manifest.sha256 (in
-/// sha256sum's format) and one rank-N.safetensors a rank: pieces named "tensor@first element", with a SHA-256 each.
-/// A piece says where it lies in its tensor, not who owned it, so that any number of ranks and any strategy reads it.
+/// sha256sum's format) and one rank-N.safetensors a rank: pieces named "tensor@first element", with a SHA-256 each,
+/// and for each tensor the box of it that the rank holds: pieces are stretches of that box.
+/// A piece says where it lies in its tensor, not who owned it, so that any number of ranks and any strategy or mesh
+/// reads it. This is format 2; format 1, which knew no boxes, is refused.
 /// A checkpoint is written under a temporary name, brought to the device, renamed, and the directory brought to the
 /// device; the one before it is kept.
 namespace trireme::checkpoint {
@@ -100,16 +103,17 @@ template <class ForEach>
 file_record write_pieces(std::string const& path, ForEach&& for_each, formats::file_system& files) {
   std::vector<formats::safetensors::entry> entries;
   formats::safetensors::metadata notes;
-  for_each([&](std::string const& name, std::int64_t elements, std::int64_t first, auto view) {
+  std::set<std::string> boxes;
+  for_each([&](std::string const& name, parameter_info const& part, std::int64_t first, auto view) {
     using element = typename decltype(view)::value_type;
     auto const piece = text(name, "@", first);
     entries.push_back(formats::safetensors::entry{piece, dtype_of<element>, shape{view.size()}});
     auto const bytes = bytes_of(view);
     notes.emplace_back("sha256:" + piece, sha256_text(bytes));
-    if (first == 0) notes.emplace_back("elements:" + name, text(elements));
+    if (boxes.insert(name).second) notes.emplace_back("box:" + name, box_text(part));
   });
   formats::safetensors::writer writer(path, std::move(entries), std::move(notes), {.files = &files});
-  for_each([&](std::string const&, std::int64_t, std::int64_t, auto view) { writer.write(bytes_of(view)); });
+  for_each([&](std::string const&, parameter_info const&, std::int64_t, auto view) { writer.write(bytes_of(view)); });
   writer.finish();
   return record_of(path, files);
 }
@@ -118,8 +122,8 @@ file_record write_pieces(std::string const& path, ForEach&& for_each, formats::f
 
 /// Collective. Writes a checkpoint and makes it the newest one.
 ///
-/// @param for_each  calls its argument with (name, elements of the tensor, first, view) for each piece of this rank;
-///                  called twice, in the same order.
+/// @param for_each  calls its argument with (name, info, first, view) for each piece of this rank: elements from
+///                  `first` on of the part of a tensor that the parameter_info says; called twice, in the same order.
 /// Errors   on every rank, with the failing rank's sentence; then the checkpoints that were there still are, and no
 ///          temporary file is left.
 template <class Comm, class ForEach>
@@ -169,10 +173,10 @@ progress load(Comm& world, std::string const& directory, run_description const& 
     detail::expect_same_run(path, manifest.at("run"), run);
     result = detail::progress_from(manifest.at("progress"));
     detail::piece_index index(path, manifest.at("files"), files);
-    for_each([&](std::string const& name, std::int64_t size, std::int64_t first, auto view) {
+    for_each([&](std::string const& name, parameter_info const& part, std::int64_t first, auto view) {
       using element = typename decltype(view)::value_type;
       using space = typename decltype(view)::space;
-      auto const bytes = index.read(name, dtype_of<element>, size, first, view.size());
+      auto const bytes = index.read(name, dtype_of<element>, part, first, view.size());
       ops::on<space>::upload(view, std::span<element const>(reinterpret_cast<element const*>(bytes.data()),
                                                             static_cast<std::size_t>(view.size())));
     });

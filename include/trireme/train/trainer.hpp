@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "trireme/contract/dataset.hpp"
+#include "trireme/contract/parameter.hpp"
 #include "trireme/core/error.hpp"
 #include "trireme/core/hash.hpp"
 #include "trireme/core/type_name.hpp"
@@ -192,8 +193,10 @@ class basic_trainer {
   /// counts once, so it does not depend on who owns what.
   [[nodiscard]] std::uint64_t state_hash() {
     std::uint64_t sum = 0;
-    for_each_state([&](std::string const& name, std::int64_t, std::int64_t first, auto view) {
-      sum += ops::on<space>::hash(view, hash_name(name), first);
+    for_each_state([&](std::string const& name, parameter_info const& part, std::int64_t first, auto view) {
+      for_each_run(part, first, view.size(), [&](std::int64_t in_whole, std::int64_t in_part, std::int64_t n) {
+        sum += ops::on<space>::hash(view.flat(in_part - first, n), hash_name(name), in_whole);
+      });
     });
     world_.all_reduce(tensor_view<std::uint64_t>(&sum, shape{1}), reduction::sum{});
     auto const progress = progress_of_run();
@@ -214,7 +217,8 @@ class basic_trainer {
   /// it (error feedback asks for the same number of ranks).
   void load(std::string const& directory, formats::file_system& files = formats::real_files()) {
     std::int64_t elements = 0;
-    for_each_state([&](std::string const&, std::int64_t, std::int64_t, auto view) { elements += view.size(); });
+    for_each_state(
+        [&](std::string const&, parameter_info const&, std::int64_t, auto view) { elements += view.size(); });
     auto const progress = checkpoint::load(
         world_, directory, description(), [&](auto&& piece) { for_each_state(piece, true); }, elements, files);
     step_ = progress.step;
@@ -225,8 +229,9 @@ class basic_trainer {
     engine_.invalidate();
   }
 
-  /// Calls f(name, elements of the whole tensor, first, view) for every piece of state that this rank answers for, or,
-  /// if `replicas`, for every piece that it keeps: where state is replicated, each rank keeps all of it.
+  /// Calls f(name, info, first, view) for every piece of state that this rank answers for, or, if `replicas`, for every
+  /// piece that it keeps: where state is replicated, each rank keeps all of it. A piece is elements from `first` on of
+  /// the part of a tensor that the parameter_info says.
   template <class F>
   void for_each_state(F&& f, bool replicas = false) {
     auto const& plan = exchange_.plan();
@@ -234,16 +239,17 @@ class basic_trainer {
       auto const [first, count] = replicas ? exchange_.owned_range(bucket) : exchange_.accounted_range(bucket);
       plan.for_each_piece(bucket, first, count, [&](parallel::layout::piece const& piece) {
         auto const& tensor = plan.at(piece.entry);
-        f("value/" + tensor.info.name, tensor.size(), piece.in_entry, exchange_.master_of(bucket, piece));
+        if (!replicas && !tensor.info.answers) return;
+        f("value/" + tensor.info.name, tensor.info, piece.in_entry, exchange_.master_of(bucket, piece));
         for (std::size_t m = 0; m < Optimizer::moment_names.size(); ++m) {
-          f(text(Optimizer::moment_names[m], "/", tensor.info.name), tensor.size(), piece.in_entry,
+          f(text(Optimizer::moment_names[m], "/", tensor.info.name), tensor.info, piece.in_entry,
             moments_.moment_of(m, bucket, piece));
         }
       });
       if (auto const residual = exchange_.residual_of(bucket); !residual.empty()) {
         plan.for_each_piece(bucket, 0, residual.size(), [&](parallel::layout::piece const& piece) {
           auto const& tensor = plan.at(piece.entry);
-          f(text("residual.", world_.rank(), "/", tensor.info.name), tensor.size(), piece.in_entry,
+          f(text("residual.", world_.rank(), "/", tensor.info.name), tensor.info, piece.in_entry,
             residual.flat(piece.in_bucket, piece.count));
         });
       }

@@ -10,9 +10,8 @@
 #include <charconv>
 #include <cstdint>
 #include <cstdio>
-#include <cstring>
-#include <map>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -27,7 +26,7 @@
 
 namespace trireme::checkpoint::detail {
 
-inline constexpr std::int64_t format_version = 1;
+inline constexpr std::int64_t format_version = 2;
 inline constexpr char const* temporary_name = ".saving";
 inline constexpr std::string_view step_prefix = "step-";
 
@@ -175,112 +174,5 @@ inline void publish(std::string const& directory, std::string const& temporary, 
   }
   return manifest;
 }
-
-/// Where every piece of every tensor of a checkpoint is.
-class piece_index {
- public:
-  piece_index(std::string const& path, formats::json::value const& records, formats::file_system& files) {
-    auto const& all = records.as_array();
-    for (std::size_t rank = 0; rank < all.size(); ++rank)
-      add(rank_file(path, static_cast<int>(rank)), all[rank], files);
-  }
-  /// All numbers of all pieces.
-  [[nodiscard]] std::int64_t elements() const noexcept { return elements_; }
-
-  /// Elements [first, first + count) of a tensor that has `size` of them.
-  [[nodiscard]] std::vector<std::byte> read(std::string const& name, dtype type, std::int64_t size, std::int64_t first,
-                                            std::int64_t count) const {
-    auto const found = tensors_.find(name);
-    if (found == tensors_.end()) throw missing(text("it has no tensor \"", name, "\""));
-    auto const& tensor = found->second;
-    if (tensor.elements != size) {
-      throw missing(text("tensor \"", name, "\" has ", tensor.elements, " elements, but this run's has ", size));
-    }
-    auto const width = static_cast<std::int64_t>(size_of(type));
-    std::vector<std::byte> out(static_cast<std::size_t>(count * width));
-    std::int64_t covered = 0;
-    for (auto const& piece : tensor.pieces) {
-      auto const begin = std::max(first, piece.first);
-      auto const end = std::min(first + count, piece.first + piece.count);
-      if (begin >= end) continue;
-      auto const bytes = verified(piece, type);
-      std::memcpy(out.data() + (begin - first) * width, bytes.data() + (begin - piece.first) * width,
-                  static_cast<std::size_t>((end - begin) * width));
-      covered += end - begin;
-    }
-    if (covered != count) {
-      throw missing(text("elements ", first, " to ", first + count, " of \"", name, "\" are covered ", covered,
-                         " times ", "instead of ", count));
-    }
-    return out;
-  }
-
- private:
-  struct piece {
-    std::int64_t first;
-    std::int64_t count;
-    formats::safetensors::reader const* reader;
-    formats::safetensors::entry const* entry;
-  };
-  struct tensor {
-    std::int64_t elements = -1;
-    std::vector<piece> pieces;
-  };
-
-  [[nodiscard]] format_error missing(std::string const& reason) const {
-    return {readers_.empty() ? std::string("checkpoint") : readers_.front()->path(), 0, reason};
-  }
-
-  void add(std::string const& path, formats::json::value const& record, formats::file_system& files) {
-    auto const actual = record_of(path, files);
-    if (actual.bytes != record.at("bytes").as_uint64()) {
-      throw format_error(path, std::min(actual.bytes, record.at("bytes").as_uint64()),
-                         text("the file has ", actual.bytes, " bytes instead of ", record.at("bytes").as_uint64()));
-    }
-    if (std::string_view(actual.header_sha256.data(), 64) != record.at("header_sha256").as_string()) {
-      throw format_error(path, 0, "the header's SHA-256 is not the one in the manifest: the file is damaged");
-    }
-    auto& reader = *readers_.emplace_back(std::make_unique<formats::safetensors::reader>(path, files));
-    for (auto const& [key, value] : reader.metadata()) {
-      if (key.starts_with("elements:")) tensors_[key.substr(9)].elements = number(path, value);
-    }
-    for (auto const& entry : reader.entries()) {
-      auto const at = entry.name.rfind('@');
-      if (at == std::string::npos) throw format_error(path, 0, text("\"", entry.name, "\" is not the name of a piece"));
-      piece const each{number(path, entry.name.substr(at + 1)), entry.extents.size(), &reader, &entry};
-      tensors_[entry.name.substr(0, at)].pieces.push_back(each);
-      elements_ += each.count;
-    }
-  }
-  static std::int64_t number(std::string const& path, std::string const& digits) {
-    std::int64_t value = 0;
-    auto const end = digits.data() + digits.size();
-    if (std::from_chars(digits.data(), end, value).ptr != end) {
-      throw format_error(path, 0, text("\"", digits, "\" is not a number"));
-    }
-    return value;
-  }
-  [[nodiscard]] static std::vector<std::byte> verified(piece const& from, dtype type) {
-    if (!(from.entry->type == formats::safetensors::stored_type(type))) {
-      throw format_error(from.reader->path(), 0,
-                         text("\"", from.entry->name, "\" is of type ", from.entry->type.name(), ", but this run's is ",
-                              name_of(type)));
-    }
-    std::vector<std::byte> bytes(static_cast<std::size_t>(from.count) * size_of(type));
-    from.reader->read(*from.entry, 0, bytes);
-    auto const* const expected = from.reader->note("sha256:" + from.entry->name);
-    if (expected == nullptr || *expected != sha256_text(bytes)) {
-      throw format_error(from.reader->path(), from.entry->begin,
-                         text("the SHA-256 of \"", from.entry->name,
-                              "\" is wrong: the file is damaged; remove this "
-                              "checkpoint's directory to go on from the one before it"));
-    }
-    return bytes;
-  }
-
-  std::vector<std::unique_ptr<formats::safetensors::reader>> readers_;
-  std::map<std::string, tensor> tensors_;
-  std::int64_t elements_ = 0;
-};
 
 }  // namespace trireme::checkpoint::detail

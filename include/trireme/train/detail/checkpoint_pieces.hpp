@@ -1,0 +1,228 @@
+#pragma once
+
+#include <algorithm>
+#include <charconv>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "trireme/contract/parameter.hpp"
+#include "trireme/core/error.hpp"
+#include "trireme/formats/file.hpp"
+#include "trireme/formats/json.hpp"
+#include "trireme/formats/safetensors.hpp"
+#include "trireme/train/detail/checkpoint_files.hpp"
+
+namespace trireme::checkpoint::detail {
+
+/// "24,3,8 at 0,0,16 of 24,3,24": a box of a tensor; "24,3,24" if it is all of it.
+[[nodiscard]] inline std::string box_text(parameter_info const& info) {
+  auto const numbers = [](shape const& all) {
+    std::string out;
+    for (auto const each : all.extents()) out += text(out.empty() ? "" : ",", each);
+    return out;
+  };
+  if (!info.is_part()) return numbers(info.extents);
+  return numbers(info.extents) + " at " + numbers(info.first) + " of " + numbers(info.whole);
+}
+
+/// A number of a file's header, which is the whole of `digits`.
+[[nodiscard]] inline std::int64_t number(std::string const& path, std::string_view digits) {
+  std::int64_t value = 0;
+  auto const end = digits.data() + digits.size();
+  auto const [at, problem] = std::from_chars(digits.data(), end, value);
+  if (at != end || problem != std::errc{} || value < 0) {
+    throw format_error(path, 0, text("\"", digits, "\" is not a number"));
+  }
+  return value;
+}
+
+/// The box that box_text() has written.
+[[nodiscard]] inline parameter_info box_from(std::string const& path, std::string_view box) {
+  auto const numbers = [&](std::string_view all) {
+    shape out;
+    while (!all.empty()) {
+      auto const comma = std::min(all.find(','), all.size());
+      if (out.rank() == shape::max_rank) throw format_error(path, 0, text("\"", box, "\" has too many extents"));
+      out.push_back(number(path, all.substr(0, comma)));
+      all.remove_prefix(std::min(comma + 1, all.size()));
+    }
+    return out;
+  };
+  parameter_info info;
+  auto const at = box.find(" at ");
+  auto const of = box.find(" of ");
+  info.extents = numbers(box.substr(0, at));
+  if (at == std::string_view::npos) return info;
+  if (of == std::string_view::npos || of < at) throw format_error(path, 0, text("\"", box, "\" is not a box"));
+  info.first = numbers(box.substr(at + 4, of - at - 4));
+  info.whole = numbers(box.substr(of + 4));
+  bool fits = info.first.rank() == info.whole.rank() && info.extents.rank() == info.whole.rank();
+  for (int axis = 0; fits && axis < info.whole.rank(); ++axis) {
+    fits = info.first[axis] + info.extents[axis] <= info.whole[axis];
+  }
+  if (!fits) throw format_error(path, 0, text("\"", box, "\" is not a box within its tensor"));
+  return info;
+}
+
+/// Elements of a whole tensor, and where they lie in a piece of it.
+struct run {
+  std::int64_t whole;
+  std::int64_t here;
+  std::int64_t count;
+};
+/// Ascending in the whole tensor; `here` counts from element `first` of the part.
+[[nodiscard]] inline std::vector<run> runs_of(parameter_info const& part, std::int64_t first, std::int64_t count) {
+  std::vector<run> all;
+  for_each_run(part, first, count, [&](std::int64_t whole, std::int64_t here, std::int64_t n) {
+    all.push_back({whole, here - first, n});
+  });
+  return all;
+}
+/// Calls f(in one, in other, n) for all that two ascending lists share.
+template <class F>
+void for_each_common(std::vector<run> const& one, std::vector<run> const& other, F&& f) {
+  for (std::size_t i = 0, j = 0; i < one.size() && j < other.size();) {
+    auto const& a = one[i];
+    auto const& b = other[j];
+    auto const begin = std::max(a.whole, b.whole);
+    auto const end = std::min(a.whole + a.count, b.whole + b.count);
+    if (begin < end) f(a.here + begin - a.whole, b.here + begin - b.whole, end - begin);
+    a.whole + a.count < b.whole + b.count ? ++i : ++j;
+  }
+}
+
+/// Where every piece of every tensor of a checkpoint is: a tensor is put together from any of them.
+class piece_index {
+ public:
+  piece_index(std::string const& path, formats::json::value const& records, formats::file_system& files) {
+    auto const& all = records.as_array();
+    for (std::size_t rank = 0; rank < all.size(); ++rank)
+      add(rank_file(path, static_cast<int>(rank)), all[rank], files);
+  }
+  /// All numbers of all pieces.
+  [[nodiscard]] std::int64_t elements() const noexcept { return elements_; }
+
+  /// Elements [first, first + count) of a part of a tensor.
+  [[nodiscard]] std::vector<std::byte> read(std::string const& name, dtype type, parameter_info const& part,
+                                            std::int64_t first, std::int64_t count) {
+    auto const found = tensors_.find(name);
+    if (found == tensors_.end()) throw missing(text("it has no tensor \"", name, "\""));
+    auto const width = size_of(type);
+    auto const bytes_of = [&](std::int64_t elements) { return static_cast<std::size_t>(elements) * width; };
+    std::vector<std::byte> out(bytes_of(count));
+    auto const wanted = runs_of(part, first, count);
+    std::vector<run> covered;
+    for (auto& piece : found->second) {
+      if (piece.box.whole_extents().size() != part.whole_extents().size()) {
+        throw missing(text("tensor \"", name, "\" has ", piece.box.whole_extents().size(),
+                           " elements, but this run's has ", part.whole_extents().size()));
+      }
+      if (wanted.empty() || piece.end <= wanted.front().whole) continue;
+      if (piece.begin >= wanted.back().whole + wanted.back().count) continue;
+      std::vector<std::byte> bytes;
+      for_each_common(wanted, runs_of(piece.box, piece.first, piece.count), [&](auto to, auto from, auto n) {
+        if (bytes.empty()) bytes = content_of(piece, type);
+        std::memcpy(out.data() + bytes_of(to), bytes.data() + bytes_of(from), bytes_of(n));
+        covered.push_back({to, from, n});
+      });
+    }
+    std::ranges::sort(covered, {}, &run::whole);  // here "whole" is the part that is asked for
+    covered.push_back({count, 0, 0});
+    std::int64_t at = 0;
+    for (auto const& each : covered) {
+      if (each.whole != at) {
+        throw missing(text("element ", first + std::min(at, each.whole), " of this rank's part of \"", name,
+                           "\" is in ", each.whole > at ? "none of its pieces" : "several of its pieces"));
+      }
+      at += each.count;
+    }
+    return out;
+  }
+
+ private:
+  struct piece {
+    parameter_info box;  // of which the tensor's part is that the piece was cut from
+    std::int64_t first;  // elements of that part
+    std::int64_t count;
+    std::int64_t begin;  // in the whole tensor, everything lies in [begin, end)
+    std::int64_t end;
+    formats::safetensors::reader const* reader;
+    formats::safetensors::entry const* entry;
+    bool verified = false;
+  };
+
+  [[nodiscard]] format_error missing(std::string const& reason) const {
+    return {readers_.empty() ? std::string("checkpoint") : readers_.front()->path(), 0, reason};
+  }
+
+  void add(std::string const& path, formats::json::value const& record, formats::file_system& files) {
+    auto const actual = record_of(path, files);
+    if (actual.bytes != record.at("bytes").as_uint64()) {
+      throw format_error(path, std::min(actual.bytes, record.at("bytes").as_uint64()),
+                         text("the file has ", actual.bytes, " bytes instead of ", record.at("bytes").as_uint64()));
+    }
+    if (std::string_view(actual.header_sha256.data(), 64) != record.at("header_sha256").as_string()) {
+      throw format_error(path, 0, "the header's SHA-256 is not the one in the manifest: the file is damaged");
+    }
+    auto& reader = *readers_.emplace_back(std::make_unique<formats::safetensors::reader>(path, files));
+    for (auto const& entry : reader.entries()) add(path, reader, entry);
+  }
+  void add(std::string const& path, formats::safetensors::reader const& reader,
+           formats::safetensors::entry const& entry) {
+    auto const at = entry.name.rfind('@');
+    if (at == std::string::npos) throw format_error(path, 0, text("\"", entry.name, "\" is not the name of a piece"));
+    auto const name = entry.name.substr(0, at);
+    auto const* const box = reader.note("box:" + name);
+    if (box == nullptr) throw format_error(path, 0, text("it does not say where \"", name, "\" lies"));
+    piece each{box_from(path, *box),
+               number(path, std::string_view(entry.name).substr(at + 1)),
+               entry.extents.size(),
+               0,
+               0,
+               &reader,
+               &entry};
+    if (each.first + each.count > each.box.extents.size()) {
+      throw format_error(path, 0, text("\"", entry.name, "\" ends beyond its box of ", *box));
+    }
+    if (each.count == 0) return;
+    for_each_run(each.box, each.first, 1, [&](auto whole, auto, auto) { each.begin = whole; });
+    for_each_run(each.box, each.first + each.count - 1, 1, [&](auto whole, auto, auto) { each.end = whole + 1; });
+    elements_ += each.count;
+    tensors_[name].push_back(std::move(each));
+  }
+
+  // A piece is read whole, since its SHA-256 is that of all of it; once that is known to be right it is not asked
+  // again.
+  [[nodiscard]] static std::vector<std::byte> content_of(piece& from, dtype type) {
+    if (!(from.entry->type == formats::safetensors::stored_type(type))) {
+      throw format_error(from.reader->path(), 0,
+                         text("\"", from.entry->name, "\" is of type ", from.entry->type.name(), ", but this run's is ",
+                              name_of(type)));
+    }
+    std::vector<std::byte> bytes(static_cast<std::size_t>(from.count) * size_of(type));
+    from.reader->read(*from.entry, 0, bytes);
+    if (from.verified) return bytes;
+    auto const* const expected = from.reader->note("sha256:" + from.entry->name);
+    if (expected == nullptr || *expected != sha256_text(bytes)) {
+      throw format_error(from.reader->path(), from.entry->begin,
+                         text("the SHA-256 of \"", from.entry->name,
+                              "\" is wrong: the file is damaged; remove this "
+                              "checkpoint's directory to go on from the one before it"));
+    }
+    from.verified = true;
+    return bytes;
+  }
+
+  std::vector<std::unique_ptr<formats::safetensors::reader>> readers_;
+  std::map<std::string, std::vector<piece>> tensors_;
+  std::int64_t elements_ = 0;
+};
+
+}  // namespace trireme::checkpoint::detail
