@@ -157,6 +157,46 @@ TEMPLATE_TEST_CASE("attention with scores far apart stays finite", "", float, bf
   });
 }
 
+TEMPLATE_TEST_CASE("some heads of a layer are those heads of all of it, with dropout too", "", float, bfloat16) {
+  using T = TestType;
+  std::vector<std::int64_t> const ids{7, 3};
+  ops::dropout_site const drop{0.3, {1, 2}, 4, ids};
+  constexpr std::int64_t rows = 2 * 40;
+  at_each_level([&] {
+    auto const qkv = random_tensor<T>({rows, 3 * 48}, 1);
+    auto const dy = random_tensor<T>({rows, 48}, 2);
+    auto const run = [&](tensor<T> const& from, tensor<T> const& slope, ops::attention_shape const& what) {
+      arena<host> scratch;
+      tensor<T> y(shape{rows, what.channels});
+      tensor<ops::accumulate_t<T>> lse(shape{2, what.heads, 40});
+      std::pair<tensor<T>, tensor<T>> out{shape{rows, what.channels}, shape{rows, 3 * what.channels}};
+      kernels::causal_attention(out.first.view(), lse, from, what, scratch, drop);
+      kernels::causal_attention_backward(out.second.view(), slope, out.first, lse, from, what, scratch, drop);
+      return out;
+    };
+    auto const all = run(qkv, dy, {2, 40, 3, 48});
+    tensor<T> some(shape{rows, 3 * 32});  // heads 1 and 2 of 3
+    tensor<T> slope(shape{rows, 32});
+    for (std::int64_t row = 0; row < rows; ++row) {
+      for (std::int64_t third = 0; third < 3; ++third) {
+        std::copy_n(qkv.span().data() + row * 144 + third * 48 + 16, 32, some.span().data() + row * 96 + third * 32);
+      }
+      std::copy_n(dy.span().data() + row * 48 + 16, 32, slope.span().data() + row * 32);
+    }
+    auto const part = run(some, slope, {2, 40, 2, 32, 1});
+    bool same = true;
+    for (std::int64_t row = 0; row < rows; ++row) {
+      for (std::int64_t c = 0; c < 32; ++c) {
+        same = same && part.first[row * 32 + c] == all.first[row * 48 + 16 + c];
+        for (std::int64_t third = 0; third < 3; ++third) {
+          same = same && part.second[row * 96 + third * 32 + c] == all.second[row * 144 + third * 48 + 16 + c];
+        }
+      }
+    }
+    CHECK(same);
+  });
+}
+
 TEST_CASE("attention after the first call allocates no scratch memory") {
   problem<float> p{{1, 70, 2, 64}};
   p.forward();

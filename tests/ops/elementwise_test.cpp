@@ -156,6 +156,32 @@ TEST_CASE("dropout is a function of the sample, not of where it is computed") {
   CHECK(same_bits<float>(whole.span(), start.span()));
 }
 
+TEMPLATE_TEST_CASE("stretches of all samples' values drop what the whole drops", "", float, double, bfloat16) {
+  std::vector<std::int64_t> const ids{12, 5, 99};
+  at_each_level([&] {
+    auto whole = random_tensor<TestType>({3 * 71}, 3);
+    auto parts = random_tensor<TestType>({3 * 71}, 3);
+    kernels::dropout(whole.view(), {0.3, {1, 2}, 4, ids});
+    std::int64_t const ends[] = {0, 7, 70, 71, 73, 200, 213};
+    for (int i = 0; i < 6; ++i) {
+      kernels::dropout(parts.view().flat(ends[i], ends[i + 1] - ends[i]), {0.3, {1, 2}, 4, ids, ends[i], 213});
+    }
+    CHECK(same_bits<TestType>(whole.span(), parts.span()));
+  });
+}
+
+TEST_CASE("a stretch of a parameter starts as it does in the whole") {
+  for (auto const kind : {initial::distribution::normal, initial::distribution::uniform}) {
+    tensor<float> whole(shape{103});
+    tensor<float> part(shape{103});
+    kernels::initialise(whole.view(), {kind, 0.5}, 1, 2);
+    for (std::int64_t at = 0, n = 1; at < 103; at += n, n = std::min<std::int64_t>(n + 1, 103 - at)) {
+      kernels::initialise(part.view().flat(at, n), {kind, 0.5}, 1, 2, at);
+    }
+    CHECK(same_bits<float>(whole.span(), part.span()));
+  }
+}
+
 TEST_CASE("dropout keeps the expected share and scales what it keeps, by the words of the generator") {
   std::vector<std::int64_t> const one{0};
   tensor<float> y(shape{40001});

@@ -63,3 +63,32 @@ TEST_CASE("a token outside the table, or a context longer than the positions, is
   CHECK_THROWS_AS(kernels::embed(y.view(), tokens_of({3}, {0, -1, 1}), table, {}), config_error);
   CHECK_THROWS_AS(kernels::embed(y.view(), tokens_of({3}, {0, 1, 1}), table, positions), assertion_error);
 }
+
+TEMPLATE_TEST_CASE("parts of a table add up to the table, and each gets the gradient of its rows", "", float,
+                   bfloat16) {
+  using G = ops::accumulate_t<TestType>;
+  constexpr std::int64_t channels = 19;
+  auto const table = random_tensor<TestType>({5, channels}, 1);
+  auto const tokens = tokens_of({2, 3}, {4, 0, 4, 1, 2, 3});
+  auto const dy = random_tensor<TestType>({6, channels}, 3);
+  at_each_level([&] {
+    auto whole = zeros<TestType>({6, channels});
+    kernels::embed(whole.view(), tokens, table, {});
+    auto dwhole = zeros<G>({5, channels});
+    kernels::embed_backward(dwhole.view(), {}, dy.view(), tokens);
+    auto sum = zeros<TestType>({6, channels});
+    auto dparts = zeros<G>({5, channels});
+    for (auto const& range : {share::range{0, 2}, share::range{2, 3}}) {
+      auto y = random_tensor<TestType>({6, channels}, 9);
+      auto const rows = table.view().rows(range.first, range.count);
+      kernels::embed(y.view(), tokens, rows, {}, {range.first, 5});
+      ops::host_elementwise::add(sum.view(), y);
+      kernels::embed_backward(dparts.view().rows(range.first, range.count), {}, dy.view(), tokens, {range.first, 5});
+    }
+    CHECK(same_bits<TestType>(sum.span(), whole.span()));
+    CHECK(same_bits<G>(dparts.span(), dwhole.span()));
+  });
+  auto y = zeros<TestType>({3, channels});
+  auto const rows = table.view().rows(0, 2);
+  CHECK_THROWS_AS(kernels::embed(y.view(), tokens_of({3}, {0, 5, 1}), rows, {}, {0, 5}), config_error);
+}

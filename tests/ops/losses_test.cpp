@@ -83,6 +83,52 @@ TEST_CASE("cross_entropy is stable for large logits, and NaN comes out as NaN") 
   });
 }
 
+TEMPLATE_TEST_CASE("cross_entropy in parts of the classes is cross_entropy", "", float, double, bfloat16) {
+  using T = TestType;
+  using A = ops::accumulate_t<T>;
+  constexpr std::int64_t rows = 4;
+  constexpr std::int64_t classes = 61;
+  tensor<std::int32_t> targets(shape{rows});
+  targets[0] = 3, targets[1] = -1, targets[2] = 60, targets[3] = 20;
+  share::range const parts[] = {{0, 20}, {20, 41}};
+  at_each_level([&] {
+    auto whole = random_tensor<T>({rows, classes}, 1, 4);
+    std::vector<tensor<T>> part;
+    for (auto const& range : parts) {
+      part.emplace_back(shape{rows, range.count});
+      for (std::int64_t row = 0; row < rows; ++row) {
+        std::copy_n(whole.span().data() + row * classes + range.first, range.count,
+                    part.back().span().data() + row * range.count);
+      }
+    }
+    auto const loss = kernels::cross_entropy(whole.view(), targets, 0.5, true);
+    tensor<A> peaks[] = {tensor<A>(shape{rows}), tensor<A>(shape{rows})};
+    for (std::size_t p = 0; p < 2; ++p) kernels::row_peaks(part[p].view(), peaks[p]);
+    for (std::int64_t row = 0; row < rows; ++row) peaks[0][row] = std::max(peaks[0][row], peaks[1][row]);
+    auto masses = zeros<A>({rows});
+    auto chosen = zeros<A>({rows});
+    for (std::size_t p = 0; p < 2; ++p) {
+      tensor<A> mass(shape{rows});
+      tensor<A> here(shape{rows});
+      kernels::row_masses(part[p].view(), targets, {parts[p].first, classes}, peaks[0], mass, here);
+      for (std::int64_t row = 0; row < rows; ++row) masses[row] += mass[row], chosen[row] += here[row];
+    }
+    for (std::size_t p = 0; p < 2; ++p) {
+      auto const& range = parts[p];
+      auto const same = kernels::cross_entropy_part(part[p].view(), targets, {range.first, classes}, peaks[0], masses,
+                                                    chosen, 0.5, true);
+      CHECK(same.count == loss.count);
+      CHECK(same.sum == Approx(loss.sum).epsilon(1e-6));
+      double far = 0;
+      for (std::int64_t i = 0; i < part[p].size(); ++i) {
+        auto const at = i / range.count * classes + range.first + i % range.count;
+        far = std::max(far, std::fabs(static_cast<double>(part[p][i]) - static_cast<double>(whole[at])));
+      }
+      CHECK(far <= (sizeof(T) == 2 ? 2e-3 : 1e-7));
+    }
+  });
+}
+
 TEST_CASE("a target outside of the classes is refused") {
   auto logits = zeros<float>({2, 4});
   tensor<std::int32_t> target(shape{2});

@@ -81,7 +81,8 @@ struct on<phantom> {
   }
   template <class T>
   static void dropout(view<T> y, dropout_site const& site) {
-    if (site.active()) same("dropout", y.size() % static_cast<std::int64_t>(site.samples.size()), 0);
+    auto const whole = site.whole > 0 ? site.whole : y.size();
+    if (site.active()) same("dropout", whole % static_cast<std::int64_t>(site.samples.size()), 0);
   }
   template <class T>
   static void initialise(view<T>, initial const&, std::uint64_t, std::uint64_t, std::int64_t = 0) noexcept {}
@@ -127,11 +128,11 @@ struct on<phantom> {
 
   // layers
   template <class T>
-  static void embed(view<T> y, tokens_view tokens, input<T> table, input<T>) {
+  static void embed(view<T> y, tokens_view tokens, input<T> table, input<T>, table_part = {}) {
     same("embed", y.size(), tokens.size() * table.extent(1));
   }
   template <class G, class T>
-  static void embed_backward(view<G> dtable, output<G>, view<T> dy, tokens_view tokens) {
+  static void embed_backward(view<G> dtable, output<G>, view<T> dy, tokens_view tokens, table_part = {}) {
     same("embed_backward", dy.size(), tokens.size() * dtable.extent(1));
   }
   template <class T>
@@ -169,6 +170,23 @@ struct on<phantom> {
   static loss_sum cross_entropy(view<T> logits, tokens_view targets, double, bool) {
     if (!targets.empty()) same("cross_entropy", logits.size() % targets.size(), 0);
     return {0, targets.size()};
+  }
+  template <class T>
+  static void row_peaks(view<T> logits, output<accumulate_t<std::remove_const_t<T>>> peaks) {
+    if (!peaks.empty()) same("row_peaks", logits.size() % peaks.size(), 0);
+  }
+  template <class T>
+  static void row_masses(view<T>, tokens_view targets, table_part, input<accumulate_t<std::remove_const_t<T>>> peaks,
+                         output<accumulate_t<std::remove_const_t<T>>> masses,
+                         output<accumulate_t<std::remove_const_t<T>>> chosen) {
+    same("row_masses", peaks.size(), targets.size());
+    same("row_masses", masses.size(), targets.size());
+    same("row_masses", chosen.size(), targets.size());
+  }
+  template <class T>
+  static loss_sum cross_entropy_part(view<T> logits, tokens_view targets, table_part, input<accumulate_t<T>>,
+                                     input<accumulate_t<T>>, input<accumulate_t<T>>, double, bool gradient) {
+    return cross_entropy(logits, targets, 0, gradient);
   }
   template <class T>
   static loss_sum squared_error(view<T> dy, input<T> y, view<float const> targets, double) {

@@ -33,7 +33,14 @@ struct attention_shape {
   std::int64_t context = 0;
   std::int64_t heads = 0;
   std::int64_t channels = 0;
+  std::int64_t first_head = 0;  ///< the number of the first of these heads among all of its layer, for dropout
   [[nodiscard]] constexpr std::int64_t head_channels() const noexcept { return channels / heads; }
+};
+
+/// Which rows of a table lie here, or which classes of a row: those from `first` on, of `whole`; 0 = all of them.
+struct table_part {
+  std::int64_t first = 0;
+  std::int64_t whole = 0;
 };
 
 using trireme::gradient_terms;
@@ -46,6 +53,8 @@ struct dropout_site {
   random_key key;
   std::uint32_t site = 0;
   std::span<std::int64_t const> samples;
+  std::int64_t first = 0;  ///< what is dropped out begins with this element of all samples' elements,
+  std::int64_t whole = 0;  ///< which are so many; 0 = as many as it has itself
   [[nodiscard]] bool active() const noexcept { return probability > 0 && !samples.empty(); }
 };
 

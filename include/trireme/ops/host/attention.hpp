@@ -59,6 +59,7 @@ struct attention_head {
   std::int64_t y_stride;      ///< C
   std::int64_t channels;      ///< C: keys begin C, values 2 C columns after the queries
   std::int64_t head;
+  std::int64_t first_head;  ///< number of head 0 among all heads of the layer
   std::uint64_t sample;
   std::int64_t next_row;        ///< where the next head begins, from here: rows, or -1 if there is none,
   std::int64_t next_column;     ///< and columns
@@ -206,6 +207,7 @@ struct host_attention {
                                 .y_stride = shape.channels,
                                 .channels = shape.channels,
                                 .head = 0,
+                                .first_head = shape.first_head,
                                 .sample = 0,
                                 .next_row = 0,
                                 .next_column = 0,

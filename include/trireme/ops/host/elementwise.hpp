@@ -87,8 +87,8 @@ void activate_backward_elements(T* dx, T const* dy, T const* x, std::int64_t n, 
 }
 
 template <class T>
-void dropout_elements(T* y, std::int64_t n, dropout_site const& site, std::uint64_t sample) {
-  TRIREME_DISPATCH(fits_float<T>, dropout(y, n, site, sample));
+void dropout_elements(T* y, std::int64_t n, std::int64_t position, dropout_site const& site, std::uint64_t sample) {
+  TRIREME_DISPATCH(fits_float<T>, dropout(y, n, position, site, sample));
 }
 
 /// Elements i and i + 1 of a normal distribution from two words [Box, Muller, 1958].
@@ -164,18 +164,24 @@ struct host_elementwise {
   }
 
   /// Drops numbers in place: y[i] = 0 or y[i] / (1 - p). The same call on dy is the backward pass.
-  /// Shapes   the rows of y are split evenly over the samples of the site.
+  /// Shapes   the rows of y, or of all that y is a stretch of, are split evenly over the samples of the site.
   template <class T>
   static void dropout(view<T> y, dropout_site const& site) {
     if (!site.active() || y.empty()) return;
     auto const samples = static_cast<std::int64_t>(site.samples.size());
-    expects(assertion_level::light, y.size() % samples == 0, [&] {
-      return text("trireme::ops::dropout: ", y.size(), " elements do not divide into ", samples, " samples");
+    auto const whole = site.whole > 0 ? site.whole : y.size();
+    expects(assertion_level::light, whole % samples == 0 && site.first + y.size() <= whole, [&] {
+      return text("trireme::ops::dropout: ", y.size(), " elements from ", site.first, " on, of ", whole,
+                  ", do not divide into ", samples, " samples");
     });
-    auto const each = y.size() / samples;
-    for (std::int64_t sample = 0; sample < samples; ++sample) {
+    auto const each = whole / samples;
+    for (std::int64_t at = 0; at < y.size();) {
+      auto const sample = (site.first + at) / each;
+      auto const position = (site.first + at) % each;
+      auto const n = std::min(each - position, y.size() - at);
       auto const id = static_cast<std::uint64_t>(site.samples[static_cast<std::size_t>(sample)]);
-      detail::dropout_elements(raw(y) + sample * each, each, site, id);
+      detail::dropout_elements(raw(y) + at, n, position, site, id);
+      at += n;
     }
   }
 

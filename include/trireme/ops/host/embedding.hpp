@@ -30,8 +30,8 @@ namespace detail {
 
 template <class T>
 void embed_rows(T* y, std::int32_t const* tokens, T const* table, T const* positions, std::int64_t rows,
-                std::int64_t context, std::int64_t channels) {
-  TRIREME_DISPATCH(fits_float<T>, embed(y, tokens, table, positions, rows, context, channels));
+                std::int64_t context, std::int64_t channels, std::int64_t first, std::int64_t words) {
+  TRIREME_DISPATCH(fits_float<T>, embed(y, tokens, table, positions, rows, context, channels, first, words));
 }
 
 inline void tokens_within(char const* who, tensor_view<std::int32_t const, host> tokens, std::int64_t vocabulary) {
@@ -51,26 +51,27 @@ struct host_embedding {
   template <class T>
   using view = tensor_view<T, host>;
 
-  /// y[b, t] = table[tokens[b, t]] + positions[t].
+  /// y[b, t] = table[tokens[b, t]] + positions[t]; a row of the table that lies elsewhere counts as 0.
   /// Shapes   y (B, T, C) or (B*T, C); tokens (B, T); table (V, C); positions (P, C) with P >= T, or empty.
   template <class T>
-  static void embed(view<T> y, view<std::int32_t const> tokens, detail::input<T> table, detail::input<T> positions) {
+  static void embed(view<T> y, view<std::int32_t const> tokens, detail::input<T> table, detail::input<T> positions,
+                    table_part part = {}) {
     auto const channels = table.extent(1);
     auto const context = tokens.extent(tokens.rank() - 1);
     detail::same_size("embed", y.size(), tokens.size() * channels);
     expects(assertion_level::light, positions.empty() || positions.size() >= context * channels, [&] {
       return text("trireme::ops::embed: ", context, " positions asked for, and ", positions.extent(0), " known");
     });
-    detail::tokens_within("embed", tokens, table.extent(0));
+    detail::tokens_within("embed", tokens, part.whole > 0 ? part.whole : table.extent(0));
     detail::embed_rows(raw(y), raw(tokens), raw(table), positions.empty() ? nullptr : raw(positions), tokens.size(),
-                       context, channels);
+                       context, channels, part.first, table.extent(0));
   }
 
   /// dtable[tokens[b, t]] += dy[b, t]; dpositions[t] += dy[b, t]: in the order of rows.
   /// Shapes   as embed's; dpositions may be empty.
   template <class G, class T>
-  static void embed_backward(view<G> dtable, detail::output<G> dpositions, view<T> dy,
-                             view<std::int32_t const> tokens) {
+  static void embed_backward(view<G> dtable, detail::output<G> dpositions, view<T> dy, view<std::int32_t const> tokens,
+                             table_part part = {}) {
     auto const channels = dtable.extent(1);
     auto const context = tokens.extent(tokens.rank() - 1);
     detail::same_size("embed_backward", dy.size(), tokens.size() * channels);
@@ -78,10 +79,13 @@ struct host_embedding {
       return text("trireme::ops::embed_backward: ", context, " positions asked for, and ", dpositions.extent(0),
                   " known");
     });
-    detail::tokens_within("embed_backward", tokens, dtable.extent(0));
+    detail::tokens_within("embed_backward", tokens, part.whole > 0 ? part.whole : dtable.extent(0));
     for (std::int64_t row = 0; row < tokens.size(); ++row) {
       std::remove_const_t<T> const* const slope = raw(dy) + row * channels;
-      detail::accumulate_elements(raw(dtable) + tokens[row] * channels, slope, channels, 1.0);
+      auto const word = tokens[row] - part.first;
+      if (word >= 0 && word < dtable.extent(0)) {
+        detail::accumulate_elements(raw(dtable) + word * channels, slope, channels, 1.0);
+      }
       if (dpositions.empty()) continue;
       detail::accumulate_elements(raw(dpositions) + row % context * channels, slope, channels, 1.0);
     }

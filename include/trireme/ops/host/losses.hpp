@@ -34,6 +34,19 @@ double cross_entropy_row(T* logits, std::int64_t classes, std::int64_t target, d
   TRIREME_DISPATCH(fits_float<T>, cross_entropy_row(logits, classes, target, weight, gradient));
 }
 template <class T>
+double row_peak(T const* logits, std::int64_t classes) {
+  TRIREME_DISPATCH(fits_float<T>, row_peak(logits, classes));
+}
+template <class T>
+double row_mass(T const* logits, std::int64_t classes, double peak) {
+  TRIREME_DISPATCH(fits_float<T>, row_mass(logits, classes, peak));
+}
+template <class T>
+void cross_entropy_slope(T* logits, std::int64_t classes, std::int64_t target, double weight, double peak,
+                         double mass) {
+  TRIREME_DISPATCH(fits_float<T>, cross_entropy_slope(logits, classes, target, weight, peak, mass));
+}
+template <class T>
 double squared_error_row(T* dy, T const* y, float const* target, std::int64_t columns, double weight) {
   TRIREME_DISPATCH(fits_float<T>, squared_error_row(dy, y, target, columns, weight));
 }
@@ -70,6 +83,63 @@ struct host_losses {
       }
       loss.sum += detail::cross_entropy_row(values, classes, target, weight, gradient);
       ++loss.count;
+    }
+    return loss;
+  }
+
+  /// The same where each of several ranks has some of the classes, in three calls with a collective after each of the
+  /// first two: peaks (n) become the largest of all ranks, masses and chosen (n) their sums.
+  /// Shapes   logits (n, classes here), peaks, masses, chosen (n); masses[i] = sum of exp(logit - peaks[i]) over the
+  ///          classes here; chosen[i] = the target's logit where it lies here, else 0.
+  template <class T>
+  static void row_peaks(view<T> logits, detail::output<accumulate_t<std::remove_const_t<T>>> peaks) {
+    auto const classes = peaks.empty() ? 0 : logits.size() / peaks.size();
+    detail::same_size("row_peaks", logits.size(), peaks.size() * classes);
+    for (std::int64_t row = 0; row < peaks.size(); ++row) {
+      peaks[row] = static_cast<accumulate_t<std::remove_const_t<T>>>(
+          detail::row_peak(static_cast<std::remove_const_t<T> const*>(raw(logits)) + row * classes, classes));
+    }
+  }
+  template <class T>
+  static void row_masses(view<T> logits, view<std::int32_t const> targets, table_part part,
+                         detail::input<accumulate_t<std::remove_const_t<T>>> peaks,
+                         detail::output<accumulate_t<std::remove_const_t<T>>> masses,
+                         detail::output<accumulate_t<std::remove_const_t<T>>> chosen) {
+    using A = accumulate_t<std::remove_const_t<T>>;
+    if (targets.empty()) return;
+    auto const classes = logits.size() / targets.size();
+    detail::same_size("row_masses", masses.size(), targets.size());
+    for (std::int64_t row = 0; row < targets.size(); ++row) {
+      std::remove_const_t<T> const* const values = raw(logits) + row * classes;
+      masses[row] = static_cast<A>(detail::row_mass(values, classes, static_cast<double>(peaks[row])));
+      auto const target = targets[row] - part.first;
+      chosen[row] = target >= 0 && target < classes ? static_cast<A>(values[target]) : A(0);
+    }
+  }
+  template <class T>
+  static loss_sum cross_entropy_part(view<T> logits, view<std::int32_t const> targets, table_part part,
+                                     detail::input<accumulate_t<T>> peaks, detail::input<accumulate_t<T>> masses,
+                                     detail::input<accumulate_t<T>> chosen, double weight, bool gradient) {
+    if (targets.empty()) return {};
+    auto const classes = logits.size() / targets.size();
+    detail::same_size("cross_entropy_part", masses.size(), targets.size());
+    loss_sum loss;
+    for (std::int64_t row = 0; row < targets.size(); ++row) {
+      auto const target = targets[row];
+      if (target >= part.whole && asserts(assertion_level::normal)) {
+        throw config_error(
+            text("trireme::ops::cross_entropy: target ", target, " is outside of ", part.whole, " classes"));
+      }
+      if (target < 0) {
+        if (gradient) host_elementwise::fill(logits.flat(row * classes, classes), 0.0);
+        continue;
+      }
+      auto const mass = static_cast<double>(masses[row]);
+      auto const peak = static_cast<double>(peaks[row]);
+      loss.sum += std::log(mass) + peak - static_cast<double>(chosen[row]);
+      ++loss.count;
+      if (!gradient) continue;
+      detail::cross_entropy_slope(raw(logits) + row * classes, classes, target - part.first, weight, peak, mass);
     }
     return loss;
   }

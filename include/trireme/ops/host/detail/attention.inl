@@ -107,7 +107,7 @@ inline void attention_dropout(Real* factors, attention_head const& shape, std::i
   Real const choice[2] = {Real(0), static_cast<Real>(how.kept)};
   alignas(64) float numbers[32];
   for (std::int64_t r = 0; r < attention_rows; ++r) {
-    auto const start = (shape.head * shape.context + first_row + r) * shape.context + part.key;
+    auto const start = ((shape.first_head + shape.head) * shape.context + first_row + r) * shape.context + part.key;
     for (std::int64_t k = 0; k < part.keys;) {
       // The position of a number decides its block; rows need not begin with one.
       auto const position = start + k;

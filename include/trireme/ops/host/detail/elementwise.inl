@@ -73,21 +73,24 @@ inline void random_numbers(float* numbers, random_key key, std::uint32_t site, s
 
 // Drops among the n numbers of one sample.
 template <class T>
-inline void dropout(T* y, std::int64_t n, dropout_site const& site, std::uint64_t sample) {
+inline void dropout(T* y, std::int64_t n, std::int64_t position, dropout_site const& site, std::uint64_t sample) {
   using F = lanes_for<T>;
   using real = typename F::real;
   dropout_scale const how(site.probability);
   F const threshold = F::all(static_cast<real>(how.threshold));
   F const kept = F::all(static_cast<real>(how.kept));
   alignas(64) float numbers[32];
-  for (std::int64_t at = 0; at < n; at += 32) {
-    random_numbers(numbers, site.key, site.site, sample, static_cast<std::uint32_t>(at / 4));
-    std::int64_t const here = n - at < 32 ? n - at : 32;
+  for (std::int64_t at = 0; at < n;) {
+    auto const skipped = (position + at) % 32;  // only where a sample's values are cut
+    random_numbers(numbers, site.key, site.site, sample, static_cast<std::uint32_t>((position + at - skipped) / 4));
+    std::int64_t const here = n - at < 32 - skipped ? n - at : 32 - skipped;
     T* const part = y + at;
+    float const* const from = numbers + skipped;
     TRIREME_FOR_LANES(F, here, i, count, {
-      F const number = F::load(numbers + i);
+      F const number = F::load(from + i, count);
       where_less(number, threshold, F::all(0), kept * F::load(part + i, count)).store(part + i, count);
     })
+    at += here;
   }
 }
 
