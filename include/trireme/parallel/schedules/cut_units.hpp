@@ -1,0 +1,102 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "trireme/core/error.hpp"
+
+namespace trireme::schedule {
+
+/// Where a model's units are cut: part q has units [cuts[q], cuts[q + 1]).
+using unit_cuts = std::vector<std::int64_t>;
+
+namespace detail {
+
+inline void expect_enough_units(std::int64_t units, int stages, int chunks) {
+  if (stages >= 1 && chunks >= 1 && units >= std::int64_t{stages} * chunks) return;
+  throw config_error(text("trireme::schedule::cut_units: ", stages, " stages of ", chunks, " chunks need at least ",
+                          std::int64_t{stages} * chunks, " units, but the model has ", units,
+                          "; use fewer stages, or a model of more layers"));
+}
+
+/// The cheapest way to cut units into parts: of the largest part, or, if `limit` is given, of the sum of squares of
+/// parts none of which is larger than that. Exact, by dynamic programming.
+[[nodiscard]] inline unit_cuts best_cuts(std::vector<double> const& sums, std::size_t parts, double const* limit,
+                                         double& price) {
+  auto const units = sums.size() - 1;
+  auto const none = std::numeric_limits<double>::infinity();
+  std::vector<double> prices(units + 1, none);  // of the first u units in as many parts as seen so far
+  std::vector<std::vector<std::int64_t>> from(parts, std::vector<std::int64_t>(units + 1, 0));
+  prices[0] = 0;
+  for (std::size_t part = 0; part < parts; ++part) {
+    std::vector<double> longer(units + 1, none);
+    for (std::size_t end = part + 1; end <= units; ++end) {
+      for (std::size_t begin = part; begin < end; ++begin) {
+        double const cost = sums[end] - sums[begin];
+        if (limit != nullptr && cost > *limit) continue;
+        double const whole = limit != nullptr       ? prices[begin] + cost * cost
+                             : cost > prices[begin] ? cost
+                                                    : prices[begin];
+        if (whole >= longer[end]) continue;
+        longer[end] = whole;
+        from[part][end] = static_cast<std::int64_t>(begin);
+      }
+    }
+    prices = longer;
+  }
+  price = prices[units];
+  unit_cuts cuts(parts + 1, static_cast<std::int64_t>(units));
+  for (auto part = parts; part-- > 0;) cuts[part] = from[part][static_cast<std::size_t>(cuts[part + 1])];
+  return cuts;
+}
+
+}  // namespace detail
+
+/// Cuts a model into stages * chunks parts of consecutive units: the most costly part is as cheap as can be, and among
+/// such cuts the parts are as even as can be. A part has at least one unit.
+///
+/// Errors  config_error if there are fewer units than parts, or a cost is not a number >= 0.
+[[nodiscard]] inline unit_cuts cut_units(std::span<double const> costs, int stages, int chunks = 1) {
+  auto const parts = static_cast<std::size_t>(stages) * static_cast<std::size_t>(chunks);
+  detail::expect_enough_units(static_cast<std::int64_t>(costs.size()), stages, chunks);
+  std::vector<double> sums{0};
+  for (std::size_t u = 0; u < costs.size(); ++u) {
+    if (!(costs[u] >= 0)) {
+      throw config_error(text("trireme::schedule::cut_units: unit ", u, " costs ", costs[u], "; costs are at least 0"));
+    }
+    sums.push_back(sums.back() + costs[u]);
+  }
+  double largest = 0;
+  static_cast<void>(detail::best_cuts(sums, parts, nullptr, largest));
+  double squares = 0;
+  return detail::best_cuts(sums, parts, &largest, squares);
+}
+
+/// Cuts that are given: the first unit of each part but the first.
+///
+/// Errors  config_error if there are not stages * chunks - 1 of them, or they do not increase within the model.
+[[nodiscard]] inline unit_cuts cut_units(std::int64_t units, std::span<std::int64_t const> given, int stages,
+                                         int chunks = 1) {
+  detail::expect_enough_units(units, stages, chunks);
+  auto const parts = std::int64_t{stages} * chunks;
+  if (static_cast<std::int64_t>(given.size()) != parts - 1) {
+    throw config_error(text("trireme::schedule::cut_units: ", stages, " stages of ", chunks, " chunks need ", parts - 1,
+                            " cuts, but ", given.size(), " are given"));
+  }
+  unit_cuts cuts{0};
+  for (auto const cut : given) {
+    if (cut <= cuts.back() || cut >= units) {
+      throw config_error(text("trireme::schedule::cut_units: a cut at unit ", cut, " after one at unit ", cuts.back(),
+                              "; cuts must increase, and lie inside a model of ", units, " units"));
+    }
+    cuts.push_back(cut);
+  }
+  cuts.push_back(units);
+  return cuts;
+}
+
+}  // namespace trireme::schedule

@@ -1,0 +1,229 @@
+#pragma once
+
+#include <cstdint>
+
+#include "trireme/parallel/schedules/step.hpp"
+
+namespace trireme::schedule {
+
+/// What a send means to the stage that sends.
+///   rendezvous   one message at a time; a stage waits until the other side takes it
+///   grouped      what a step sends and what the next one receives proceed together, and the stage waits for all of it
+///   buffered     messages travel while stages go on; only a receive waits
+enum class sends : std::uint8_t { rendezvous, grouped, buffered };
+
+/// What the steps of one chunk take, in any unit; a full backward takes backward_input + backward_weight.
+struct costs {
+  std::int64_t forward = 1;
+  std::int64_t backward_input = 1;
+  std::int64_t backward_weight = 1;
+  std::int64_t hop = 0;          ///< from one stage to another
+  std::int64_t overlapped = -1;  ///< a forward and a full backward that overlap (F&B); -1: their sum
+
+  [[nodiscard]] constexpr std::int64_t of(work kind) const noexcept {
+    if (kind == work::forward) return forward;
+    if (kind == work::backward_input) return backward_input;
+    return kind == work::backward_weight ? backward_weight : backward_input + backward_weight;
+  }
+  [[nodiscard]] constexpr std::int64_t of_pair() const noexcept {
+    return overlapped >= 0 ? overlapped : of(work::forward) + of(work::backward);
+  }
+};
+
+/// The times of one step of training.
+struct step_time {
+  std::int64_t start = 0;
+  std::int64_t end = 0;
+};
+
+/// What became of one stage.
+struct stage_time {
+  std::int64_t start = 0;  ///< of its first step
+  std::int64_t end = 0;    ///< of its last step
+  std::int64_t busy = 0;
+  int peak = 0;  ///< most activations held at a time, in micro-batches of one chunk
+  int done = 0;  ///< steps that it could take; fewer than it has if the schedule is stuck
+
+  /// Waiting between its first and its last step.
+  [[nodiscard]] constexpr std::int64_t idle() const noexcept { return end - start - busy; }
+};
+
+/// The run of a schedule on paper.
+template <class Storage>
+struct basic_timing {
+  typename Storage::template array<step_time> steps;  ///< stage s, step i: at s * longest() + i
+  typename Storage::template array<stage_time> stages;
+  int stage_count = 0;
+  bool finished = false;  ///< false: deadlock
+
+  [[nodiscard]] constexpr stage_time const& stage(int which) const noexcept { return stages.data()[which]; }
+  /// The idle time of the stage that idles most: what the step of training takes longer than its work.
+  [[nodiscard]] constexpr std::int64_t bubble() const noexcept {
+    std::int64_t most = 0;
+    for (int s = 0; s < stage_count; ++s) most = stage(s).idle() > most ? stage(s).idle() : most;
+    return most;
+  }
+  /// The most activations that any stage holds, in micro-batches of one chunk.
+  [[nodiscard]] constexpr int peak() const noexcept {
+    int most = 0;
+    for (int s = 0; s < stage_count; ++s) most = stage(s).peak > most ? stage(s).peak : most;
+    return most;
+  }
+  /// From the first step of any stage to the end.
+  [[nodiscard]] constexpr std::int64_t span() const noexcept {
+    std::int64_t last = 0;
+    for (int s = 0; s < stage_count; ++s) last = stage(s).end > last ? stage(s).end : last;
+    return last;
+  }
+};
+using timing = basic_timing<on_heap>;
+
+namespace detail {
+
+/// Replays lists: each stage goes on until it has to wait, in turns, until none can go on. Written with few statements:
+/// compilers limit their number in a constant expression.
+template <class Storage>
+class simulator {
+  static constexpr std::int64_t never = -1;
+
+ public:
+  constexpr simulator(basic_lists<Storage> const& steps, costs const& cost, sends semantics)
+      : lists_(steps), cost_(cost), semantics_(semantics) {
+    int const values = lists_.where().values();
+    made_.resize(values);
+    offered_.resize(values);
+    asked_.resize(values);
+    for (int v = 0; v < values; ++v) made_.data()[v] = offered_.data()[v] = asked_.data()[v] = never;
+    stages_.resize(lists_.stages());
+    out_.steps.resize(lists_.stages() * lists_.longest());
+    out_.stages.resize(lists_.stages());
+    out_.stage_count = lists_.stages();
+  }
+
+  constexpr basic_timing<Storage> run() {
+    int running = lists_.stages();
+    for (bool moved = true; moved && running > 0;) {
+      moved = false;
+      for (int s = 0; s < lists_.stages(); ++s) {
+        auto& stage = stages_.data()[s];
+        if (stage.over) continue;
+        while (advance(s, stage)) moved = true;
+        if (stage.over) --running;
+      }
+    }
+    out_.finished = running == 0;
+    return out_;
+  }
+
+ private:
+  struct state {
+    std::int64_t clock = 0;
+    int next = 0;     // step
+    int sending = 0;  // how many steps before `next` have results to send
+    int phase = 0;    // rendezvous: how many messages between two steps are done
+    int held = 0;
+    bool over = false;
+  };
+
+  // The messages between two steps, then the step (or the two of a pair). False if the stage must wait or is done.
+  constexpr bool advance(int s, state& stage) {
+    int const left = lists_.count(s) - stage.next;
+    auto const* const steps = lists_.of(s) + stage.next;
+    int const group = left > 1 && steps->with_next ? 2 : left > 0 ? 1 : 0;
+    if (semantics_ != sends::buffered && !exchanged(stage, steps, group)) return false;
+    auto clock = stage.clock;
+    for (auto const* each = steps; each != steps + group; ++each) {
+      if (each->input < 0) continue;
+      auto const made = made_.data()[each->input];
+      if (made == never) return false;
+      auto const here = made + (each->from == nobody || semantics_ != sends::buffered ? 0 : cost_.hop);
+      clock = here > clock ? here : clock;
+    }
+    stage.over = group == 0;
+    if (!stage.over) take(s, stage, steps, group, clock);
+    return !stage.over;
+  }
+
+  constexpr void take(int s, state& stage, step const* steps, int group, std::int64_t begin) {
+    auto& sum = out_.stages.data()[s];
+    auto const length = group == 2 ? cost_.of_pair() : cost_.of(steps->kind);
+    sum.start = stage.next == 0 ? begin : sum.start;
+    sum.end = stage.clock = begin + length;
+    sum.busy += length;
+    for (int i = 0; i < group; ++i) {
+      out_.steps.data()[s * lists_.longest() + stage.next + i] = {begin, sum.end};
+      stage.held += steps[i].kind == work::forward;
+      if (steps[i].output >= 0) made_.data()[steps[i].output] = sum.end;
+    }
+    sum.peak = stage.held > sum.peak ? stage.held : sum.peak;
+    for (int i = 0; i < group; ++i) {
+      stage.held -= steps[i].kind == work::backward || steps[i].kind == work::backward_weight;
+    }
+    sum.done = stage.next += group;
+    stage.sending = group;
+  }
+
+  // Rendezvous and grouped: whether all that the last step sends and the next one receives has met its other side.
+  constexpr bool exchanged(state& stage, step const* steps, int group) {
+    struct {
+      int value;
+      bool sent;
+    } messages[4]{};
+    int many = 0;
+    for (int i = -stage.sending; i < 0; ++i) {
+      if (steps[i].to != nobody) messages[many++] = {steps[i].output, true};
+    }
+    for (int i = 0; i < group; ++i) {
+      if (steps[i].from != nobody) messages[many++] = {steps[i].input, false};
+    }
+    bool const one_by_one = semantics_ == sends::rendezvous;
+    for (int m = stage.phase; m < many; ++m) {
+      auto& asked = asked_.data()[messages[m].value];
+      auto& offered = offered_.data()[messages[m].value];
+      auto& here = messages[m].sent ? offered : asked;
+      if (here == never) here = stage.clock;
+      if (!one_by_one) continue;
+      if (!meet(stage, offered, asked)) return false;
+      stage.phase = m + 1;
+    }
+    if (!one_by_one) {
+      for (int m = 0; m < many; ++m) {
+        if (offered_.data()[messages[m].value] == never || asked_.data()[messages[m].value] == never) return false;
+      }
+      for (int m = 0; m < many; ++m) {
+        static_cast<void>(meet(stage, offered_.data()[messages[m].value], asked_.data()[messages[m].value]));
+      }
+    }
+    stage.phase = 0;
+    stage.sending = 0;
+    return true;
+  }
+  // Both sides go on when the later of them has come and the message has travelled.
+  constexpr bool meet(state& stage, std::int64_t offered, std::int64_t asked) const {
+    if (offered == never || asked == never) return false;
+    auto const done = (offered > asked ? offered : asked) + cost_.hop;
+    stage.clock = done > stage.clock ? done : stage.clock;
+    return true;
+  }
+
+  basic_lists<Storage> const& lists_;
+  costs cost_;
+  sends semantics_;
+  typename Storage::template array<std::int64_t> made_;     // when a value was there
+  typename Storage::template array<std::int64_t> offered_;  // when its sender began to wait, if it waits
+  typename Storage::template array<std::int64_t> asked_;    // when its receiver did
+  typename Storage::template array<state> stages_;
+  basic_timing<Storage> out_;
+};
+
+}  // namespace detail
+
+/// Replays a schedule on paper: when each step starts and ends, what each stage idles and holds, and whether all of
+/// them come to the end. A pure function; whole numbers only, so that a formula can be met exactly.
+template <class Storage>
+[[nodiscard]] constexpr basic_timing<Storage> simulate(basic_lists<Storage> const& steps, costs const& cost = {},
+                                                       sends semantics = sends::buffered) {
+  return detail::simulator<Storage>(steps, cost, semantics).run();
+}
+
+}  // namespace trireme::schedule

@@ -1,0 +1,152 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+namespace trireme::schedule {
+
+/// What a stage does in one step. A zero-bubble schedule does a backward in two halves: `backward_input` makes the
+/// gradient that the stage before waits for, `backward_weight` the parameters' gradients, at leisure.
+enum class work : std::uint8_t { forward, backward, backward_input, backward_weight };
+
+/// No stage: a step without such a peer.
+inline constexpr int nobody = -1;
+
+/// One entry of a stage's list. A schedule says what is done; `basic_lists` adds the value that the step works on (an
+/// activation, or backward a gradient) and the one that it makes, numbered over all stages, and which other stage it
+/// comes from or goes to.
+struct step {
+  work kind = work::forward;
+  bool with_next = false;  ///< this step and the next one may overlap; each begins when both have what they receive
+  int chunk = 0;
+  int micro_batch = 0;
+  int from = nobody;
+  int to = nobody;
+  int input = -1;   ///< -1: none
+  int output = -1;  ///< -1: none
+  friend constexpr bool operator==(step const&, step const&) = default;
+};
+
+/// How the parts of a model lie on the stages.
+///   straight   chunk c of stage s is part c * stages + s
+///   vee        two chunks: down the stages and back, so that the first and the last part lie on stage 0
+///   both_ways  two chunks: every part lies on two stages, s and stages - 1 - s; the first half of the micro-batches
+///              enters at stage 0 and takes chunks 0, the other half enters at the last stage and takes chunks 1
+enum class placement : std::uint8_t { straight, vee, both_ways };
+
+/// How many stages, micro-batches a step, and chunks of the model a stage.
+struct size {
+  int stages = 1;
+  int micro_batches = 1;
+  int chunks = 1;
+  friend constexpr bool operator==(size const&, size const&) = default;
+};
+
+/// Which stage runs which part of the model.
+struct layout : size {
+  placement where = placement::straight;
+
+  /// Parts of the model, in the order of forward.
+  [[nodiscard]] constexpr int parts() const noexcept {
+    return where == placement::both_ways ? stages : stages * chunks;
+  }
+  [[nodiscard]] constexpr int part(int stage, int chunk) const noexcept {
+    if (where == placement::straight) return chunk * stages + stage;
+    return chunk == 0 ? stage : parts() - 1 - stage;
+  }
+  [[nodiscard]] constexpr int stage_of(int part, int micro_batch) const noexcept {
+    if (where == placement::straight) return part % stages;
+    if (where == placement::vee) return part < stages ? part : 2 * stages - 1 - part;
+    return goes_up(micro_batch) ? stages - 1 - part : part;
+  }
+  /// Whether a stage's chunk runs a micro-batch at all.
+  [[nodiscard]] constexpr bool takes(int chunk, int micro_batch) const noexcept {
+    return where != placement::both_ways || (chunk == 1) == goes_up(micro_batch);
+  }
+  /// Activations and gradients between parts, of all micro-batches.
+  [[nodiscard]] constexpr int values() const noexcept { return 2 * (parts() - 1) * micro_batches; }
+  /// Chunks that one stage takes forward in a step of training, over all micro-batches.
+  [[nodiscard]] constexpr int passes() const noexcept {
+    return where == placement::both_ways ? micro_batches : micro_batches * chunks;
+  }
+
+ private:
+  [[nodiscard]] constexpr bool goes_up(int micro_batch) const noexcept { return micro_batch >= micro_batches / 2; }
+};
+
+// Storage of lists and simulations: vectors at run time; at compile time raw arrays, because std::array and
+// std::vector exceed the default limits of constant evaluation.
+struct on_heap {
+  template <class T>
+  using array = std::vector<T>;
+};
+template <int Capacity>
+struct within {
+  template <class T>
+  struct array {
+    T values[Capacity]{};
+    constexpr void resize(int) noexcept {}
+    constexpr T* data() noexcept { return values; }
+    constexpr T const* data() const noexcept { return values; }
+  };
+};
+
+/// The steps of every stage, in order.
+template <class Storage>
+class basic_lists {
+ public:
+  constexpr explicit basic_lists(layout const& where) : where_(where) {
+    steps_.resize(where.stages * longest());
+    counts_.resize(where.stages);
+  }
+
+  [[nodiscard]] constexpr layout const& where() const noexcept { return where_; }
+  [[nodiscard]] constexpr int stages() const noexcept { return where_.stages; }
+  [[nodiscard]] constexpr int micro_batches() const noexcept { return where_.micro_batches; }
+  [[nodiscard]] constexpr int count(int stage) const noexcept { return counts_.data()[stage]; }
+  /// The first step of a stage; count(stage) lie there.
+  [[nodiscard]] constexpr step const* of(int stage) const noexcept { return steps_.data() + stage * longest(); }
+  /// No stage has more steps than this.
+  [[nodiscard]] constexpr int longest() const noexcept { return 3 * where_.passes(); }
+  /// Whether a stage had more steps than can be right; they were left out.
+  [[nodiscard]] constexpr bool overflowed() const noexcept { return overflowed_; }
+
+  constexpr void add(int stage, step each) {
+    auto& count = counts_.data()[stage];
+    if (count == longest()) {
+      overflowed_ = true;
+      return;
+    }
+    if (each.kind != work::backward_weight) connect(stage, each);
+    steps_.data()[stage * longest() + count++] = each;
+  }
+
+ private:
+  // Value b * micro_batches + m is the activation of micro-batch m between parts b and b + 1; the gradients come after
+  // all activations.
+  constexpr void connect(int stage, step& each) const {
+    int const part = where_.part(stage, each.chunk);
+    bool const forward = each.kind == work::forward;
+    int const next = forward ? part + 1 : part - 1;
+    int const last = forward ? part - 1 : part + 1;
+    int const first = (forward ? 0 : where_.parts() - 1) * where_.micro_batches + each.micro_batch;
+    if (last >= 0 && last < where_.parts()) {
+      each.input = first + (forward ? last : part) * where_.micro_batches;
+      each.from = where_.stage_of(last, each.micro_batch);
+      if (each.from == stage) each.from = nobody;
+    }
+    if (next >= 0 && next < where_.parts()) {
+      each.output = first + (forward ? part : next) * where_.micro_batches;
+      each.to = where_.stage_of(next, each.micro_batch);
+      if (each.to == stage) each.to = nobody;
+    }
+  }
+
+  layout where_;
+  typename Storage::template array<step> steps_;
+  typename Storage::template array<int> counts_;
+  bool overflowed_ = false;
+};
+using step_lists = basic_lists<on_heap>;
+
+}  // namespace trireme::schedule
