@@ -23,7 +23,7 @@ std::vector<std::string> names_in(layout const& plan, std::size_t bucket) {
 }  // namespace
 
 TEST_CASE("buckets fill from the last parameter to the first, and a tied tensor is alone", "[parallel][layout]") {
-  layout const plan(model, 4000, 2);
+  layout const plan(model, 5000, 2);
   REQUIRE(plan.entries().size() == 5);
   REQUIRE(plan.buckets().size() == 3);
   CHECK(names_in(plan, 0) == std::vector<std::string>{"bias.1", "weight.1", "bias.0"});

@@ -36,10 +36,10 @@ inline constexpr int collective_kinds = 13;
   return names[static_cast<std::size_t>(kind)];
 }
 
-enum class reduction_kind : std::uint8_t { none, sum, max, min, mean };
+enum class reduction_kind : std::uint8_t { none, sum, max, min, mean, pairwise };
 
 [[nodiscard]] constexpr std::string_view name_of(reduction_kind kind) noexcept {
-  constexpr std::string_view names[] = {"none", "sum", "max", "min", "mean"};
+  constexpr std::string_view names[] = {"none", "sum", "max", "min", "mean", "pairwise"};
   return names[static_cast<std::size_t>(kind)];
 }
 
@@ -53,6 +53,8 @@ template <>
 inline constexpr reduction_kind reduction_of<reduction::min> = reduction_kind::min;
 template <>
 inline constexpr reduction_kind reduction_of<reduction::mean> = reduction_kind::mean;
+template <>
+inline constexpr reduction_kind reduction_of<reduction::pairwise> = reduction_kind::pairwise;
 
 /// The part of a command that every rank must ask for alike. Plain bytes: ranks send it to each other.
 struct call {
@@ -87,7 +89,8 @@ struct call {
 struct element_kernels {
   /// Copies bytes; both in this space.
   void (*copy)(void* to, void const* from, std::size_t bytes) = nullptr;
-  /// outputs[.][i] = terms[0][i] op terms[1][i] op ..., in this order; mean divides by `divisor`. Null: no reduction.
+  /// outputs[.][i] = terms[0][i] op terms[1][i] op ..., in this order (pairwise: in the tree over
+  /// them); mean divides by `divisor`. Null: no reduction.
   void (*combine)(std::span<void* const> outputs, std::span<void const* const> terms, std::int64_t count,
                   int divisor) = nullptr;
   /// Returns when what this thread has asked for above is done. Null: it is done when they return.

@@ -153,6 +153,7 @@ class hierarchical_world : public collectives<hierarchical_world<Inner, Outer>> 
   template <class Space>
   static constexpr bool supports(collective kind, dtype type, reduction_kind op) noexcept {
     using enum collective;
+    if (op == reduction_kind::pairwise) return false;  // the tree over all ranks has nodes across both worlds
     auto const below = [&](collective each, reduction_kind how) {
       return Inner::template supports<Space>(each, type, how) && Outer::template supports<Space>(each, type, how);
     };

@@ -144,8 +144,8 @@ class nccl_world : public collectives<nccl_world> {
   [[nodiscard]] std::chrono::milliseconds deadline() const noexcept { return at_->deadline; }
 
   template <class Space>
-  static constexpr bool supports(collective, dtype, reduction_kind) noexcept {
-    return std::same_as<Space, cuda> || std::same_as<Space, host>;
+  static constexpr bool supports(collective, dtype, reduction_kind op) noexcept {
+    return (std::same_as<Space, cuda> || std::same_as<Space, host>) && op != reduction_kind::pairwise;
   }
   void run(command const& it) { request(detail::begin(at_, it)).wait(); }
   [[nodiscard]] request start(command const& it) { return request(detail::begin(at_, it)); }

@@ -11,9 +11,11 @@
 
 namespace trireme {
 
-/// What a reduction computes. Ranks are combined in rank order, 0 first, so the result never depends on timing.
+/// What a reduction computes. Ranks are combined in rank order, 0 first (but for pairwise), so the result never depends
+/// on timing.
 namespace reduction {
 struct sum {};
+struct pairwise {};  ///< the sum, formed in a fixed binary tree over the ranks (core/summation_tree.hpp)
 struct max {};
 struct min {};
 struct mean {};  ///< the sum, divided by the number of ranks before it is rounded; floating-point elements only

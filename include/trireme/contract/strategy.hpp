@@ -30,4 +30,15 @@ concept has_bucket_bytes = requires(S const& strategy) {
 template <class S>
 concept strategy = says_optimizer_state<S> && says_gradients<S> && says_parameters<S> && has_bucket_bytes<S>;
 
+/// Whether this strategy is asked to sum in one fixed tree over the logical micro-batches, whatever the number of
+/// ranks.
+template <class S>
+[[nodiscard]] constexpr bool sums_in_a_tree(S const& strategy) noexcept {
+  if constexpr (requires { strategy.reproducible; }) {
+    return strategy.reproducible;
+  } else {
+    return false;
+  }
+}
+
 }  // namespace trireme

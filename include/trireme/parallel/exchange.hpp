@@ -1,10 +1,9 @@
 #pragma once
 
-#include <chrono>
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <limits>
-#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
@@ -34,31 +33,35 @@ struct exchange_result {
   std::int64_t votes = 0;  ///< sum of what the ranks passed to finish()
 };
 
-/// How much of the exchange happened while backward was still running, in seconds since the exchange was made.
-struct exchange_times {
-  double covered = 0;
-  double exposed = 0;
-  [[nodiscard]] double hidden() const noexcept { return covered + exposed > 0 ? covered / (covered + exposed) : 0; }
-};
-
 /// Owns the memory of parameters and gradients, and makes the gradients of all ranks one.
 ///
-/// A step:  begin(); backward calls ready(use) as each gradient becomes final; finish(); for_each_segment(update);
-///          publish(). Only the last micro-batch of a step calls ready: gradients accumulate without an exchange
-///          before.
+/// A step:  begin(micro-batches); backward calls ready(use) as each gradient becomes final; finish();
+///          for_each_segment(update); publish(). Where reports_every_micro_batch() every micro-batch reports its
+///          gradients, else only the last one: gradients accumulate without an exchange before.
+///          Where there are units, the engine also calls, for each: ensure(first, last) before and release(first, last)
+///          after its forward and its backward, prefetch() for the next one, and open(first, last) before its backward.
 /// Shapes   buckets of about Strategy::bucket_bytes, filled in the order in which backward finishes; a tied tensor has
 ///          a bucket of its own, and each of its uses a gradient of its own, added in the order of the uses.
-/// Ranks    collective: the same calls in the same order on every rank, but ready() may come at any time.
-/// Numerics gradients are summed in rank order; the norm is exact but for the rounding of blocks of 1024 squares, so it
-///          does not depend on the number of shards.
+/// Ranks    collective: the same calls in the same order on every rank. Below stage 2 ready() may come at any time;
+/// from
+///          there on, and with .reproducible, ready(), ensure() and prefetch() too come in one order, and a rank that
+///          lacks a micro-batch that others have calls sit_out() (finish() does it for those at the end).
+/// Numerics gradients are summed in rank order (with .reproducible in one tree over all micro-batches); the norm is
+///          exact but for the rounding of blocks of 1024 squares of each tensor, so it does not depend on the number of
+///          shards.
 /// Threads  one owner; not copied, not moved.
 /// Errors   comm_error from the communicator; config_error if the ranks' parameters differ at the start.
 template <class Env, class Comm, strategy Strategy, class Compressor>
 class basic_exchange : public parallel::detail::parameter_store<Env, Comm, Strategy, Compressor> {
   using store = parallel::detail::parameter_store<Env, Comm, Strategy, Compressor>;
+  static_assert(
+      !store::shards_gradients || !has_residual<compressor_state<Compressor, Env>>,
+      "trireme::exchange: error feedback tells once a step what it left out, but from stage 2 on parallel::zero "
+      "sends every micro-batch; use parallel::zero<1>");
 
  public:
   using store::accounted_range;
+  using store::everyone;
   using store::keeps_master;
   using store::master_of;
   using store::owned_range;
@@ -70,30 +73,35 @@ class basic_exchange : public parallel::detail::parameter_store<Env, Comm, Strat
   using typename store::space;
 
   /// Takes over the parameters of a model: gives them memory, and binds them to it.
-  basic_exchange(std::vector<parameter<Env>*> uses, Comm& world, Strategy const& strategy, Compressor const& compressor)
-      : store(std::move(uses), world, strategy, compressor) {}
+  ///
+  /// @param unit_ends  where each unit's uses end, ascending; asked for from stage 2 on and with .reproducible.
+  /// @param everyone   the ranks that vote, `world` among them; null: `world`.
+  basic_exchange(std::vector<parameter<Env>*> uses, Comm& world, Strategy const& strategy, Compressor const& compressor,
+                 std::span<int const> unit_ends = {}, std::type_identity_t<Comm>* everyone = nullptr)
+      : store(std::move(uses), world, everyone == nullptr ? world : *everyone, strategy, compressor, unit_ends),
+        in_a_tree_(sums_in_a_tree(strategy)) {}
 
   /// Works for parameters that live in the caller's memory: gradients are copied into buckets when they are ready, the
   /// reduced ones are copied back by finish().
   basic_exchange(std::vector<foreign_parameter<param_element, space>> parameters, Comm& world, Strategy const& strategy,
-                 Compressor const& compressor)
-      : store(std::move(parameters), world, strategy, compressor) {}
+                 Compressor const& compressor, std::type_identity_t<Comm>* everyone = nullptr)
+      : store(std::move(parameters), world, everyone == nullptr ? world : *everyone, strategy, compressor) {}
 
-  [[nodiscard]] exchange_times const& times() const noexcept { return times_; }
+  [[nodiscard]] exchange_times const& times() const noexcept { return gradients_.times(); }
   /// From now on every bucket's exchange is recorded in lane 1 of a timeline, which must outlive the exchange.
-  void record(observe::timeline& timeline) {
-    timeline_ = &timeline;
-    for (std::size_t b = 0; b < buckets_.size(); ++b) buckets_[b]->label = timeline.intern(text("bucket ", b));
-  }
-  /// Starts a step: gradients are zero again.
-  void begin() {
-    for (auto& each : buckets_) {
-      kernels::fill(each->gradient.view(), 0.0);
-      each->missing = each->uses;
-    }
-    for (auto& each : second_uses_) kernels::fill(each.gradient.view(), 0.0);
-    next_ = 0;
-    lost_finiteness_ = false;
+  void record(observe::timeline& timeline) { gradients_.record(timeline); }
+
+  /// Whether ready() is called in every micro-batch, not only in the last one.
+  [[nodiscard]] bool reports_every_micro_batch() const noexcept { return gradients_.pooled() && foreign_.empty(); }
+
+  /// Starts a step: gradients are zero again. Collective where reports_every_micro_batch().
+  /// @param micro_batches  of this rank, those without samples included.
+  void begin(std::int64_t micro_batches = 1) {
+    if constexpr (store::shards_parameters) values_.release_all();
+    if (reports_every_micro_batch()) micro_batches = agree(micro_batches);
+    gradients_.begin(micro_batches);
+    micro_batches_left_ = micro_batches;
+    reports_left_ = this->use_count();
     weight_ = 1.0 / world_.size();
   }
 
@@ -101,15 +109,33 @@ class basic_exchange : public parallel::detail::parameter_store<Env, Comm, Strat
   /// mean). A rank with n of N samples says n / N.
   void weight(double share) noexcept { weight_ = share; }
 
+  /// Uses [first, last) of one unit are about to be read: their values are there when this returns. Below stage 3
+  /// nothing happens.
+  void ensure(int first, int last) {
+    if (store::shards_parameters && first < last) values_.ensure(unit_at(first));
+  }
+  /// The same uses will be needed next: their values begin to travel.
+  void prefetch(int first, int last) {
+    if (store::shards_parameters && first < last) values_.prefetch(unit_at(first));
+  }
+  /// They are not read any more before the next ensure(): their memory serves others.
+  void release(int first, int last) {
+    if (store::shards_parameters && first < last) values_.release(unit_at(first));
+  }
+  /// Backward of one unit is about to add to the gradients of its uses [first, last): they have memory, and are zero.
+  /// Nothing happens where gradients have memory all the time.
+  void open(int first, int last) {
+    if (reports_every_micro_batch() && first < last) gradients_.open_unit(unit_at(first));
+  }
+
   /// Says that the gradient of one use is final. The bucket's exchange starts as soon as all of its gradients are, and
-  /// the buckets before it have started.
+  /// (below stage 2) the buckets before it have started.
   void ready(int use) {
-    auto const start = now();
     if (!foreign_.empty()) take_in(use);
-    --buckets_[static_cast<std::size_t>(layout_.at(layout_.entry_of_use(use)).bucket)]->missing;
-    start_complete_buckets();
-    progress();
-    if constexpr (!progresses_alone<Comm>) times_.covered += now() - start;
+    gradients_.ready(use);
+    if (--reports_left_ > 0) return;
+    reports_left_ = this->use_count();
+    --micro_batches_left_;
   }
   void ready(std::string_view name) {
     for (int use = 0; use < this->use_count(); ++use) {
@@ -117,6 +143,20 @@ class basic_exchange : public parallel::detail::parameter_store<Env, Comm, Strat
     }
     throw config_error(text("trireme::exchange: there is no parameter \"", name, "\""));
   }
+  /// Does for one micro-batch what ranks that have it do together: this one has none. Its gradients are zero.
+  void sit_out() {
+    pass_through(true);
+    auto const& units = layout_.units();
+    for (auto u = units.size(); u-- > 0;) {
+      ensure(units[u].first, units[u].last);
+      open(units[u].first, units[u].last);
+      if (u > 0) prefetch(units[u - 1].first, units[u - 1].last);
+      for (int use = units[u].first; use < units[u].last; ++use) ready(use);
+      release(units[u].first, units[u].last);
+    }
+  }
+  /// The same for a micro-batch that is only run forward.
+  void sit_out_forward() { pass_through(false); }
 
   /// Adds the caller's gradients to the buckets without saying that they are final: one more micro-batch.
   void accumulate() requires(!keeps_master) {
@@ -129,28 +169,27 @@ class basic_exchange : public parallel::detail::parameter_store<Env, Comm, Strat
   /// @param want_norm  the norm costs nothing where gradients are reduced before the update anyway; without it, ranks
   ///                   that share memory fuse the reduction into the update.
   exchange_result finish(std::int64_t votes = 0, bool want_norm = true) {
-    auto const start = now();
-    for (auto& each : buckets_) each->missing = 0;  // a rank without samples has reported nothing
-    start_complete_buckets();
-    if constexpr (progresses_alone<Comm>) {
-      for (auto const& each : buckets_)
-        times_.covered += std::max(0.0, std::min(start, each->done_time) - each->start_time);
+    if (reports_every_micro_batch()) {
+      while (micro_batches_left_ > 0) sit_out();
     }
+    auto const start = gradients_.now();
+    gradients_.finish(start);
     exact_sum squares;
-    if (direct()) {
-      finish_direct(squares, want_norm);
+    fused_ = direct_ && !want_norm;
+    if (fused_) {
+      check_own_gradients(squares);
+    } else if (direct_) {
+      finish_direct(squares);
     } else {
-      for (std::size_t b = 0; b < buckets_.size(); ++b) {
-        buckets_[b]->transport->wait();
-        record_bucket(*buckets_[b]);
-        kernels::sum_of_squares(slice(b, buckets_[b]->gradient.view()), squares);
-      }
+      for_each_accounted([&](int bucket, parallel::layout::piece const& piece) {
+        kernels::sum_of_squares(gradients_.reduced(bucket, piece.in_bucket, piece.count), squares);
+      });
     }
-    if (lost_finiteness_) squares.add(std::numeric_limits<double>::infinity());
-    auto const result = vote(squares, votes, want_norm || !direct());
+    if (gradients_.lost_finiteness()) squares.add(std::numeric_limits<double>::infinity());
+    auto const result = vote(squares, votes, !fused_);
     if (result.finite) commit_residuals();
     if (!foreign_.empty()) give_back_gradients();
-    times_.exposed += now() - start;
+    gradients_.times().exposed += gradients_.now() - start;
     return result;
   }
 
@@ -158,30 +197,33 @@ class basic_exchange : public parallel::detail::parameter_store<Env, Comm, Strat
   /// elements in the bucket. The segment's moments are for the caller to fill in, its scale to multiply.
   template <class F>
   void for_each_segment(F&& f) {
-    for (std::size_t b = 0; b < buckets_.size(); ++b) {
-      auto const [first, count] = owned_range(static_cast<int>(b));
-      layout_.for_each_piece(static_cast<int>(b), first, count, [&](parallel::layout::piece const& piece) {
+    for (int b = 0; b < this->bucket_count(); ++b) {
+      auto const [first, count] = owned_range(b);
+      layout_.for_each_piece(b, first, count, [&](parallel::layout::piece const& piece) {
         update_segment<Env> segment;
-        segment.value = master_of(static_cast<int>(b), piece);
-        segment.gradient = {gradient_terms_of(static_cast<int>(b), piece), 1.0};
-        segment.outputs = outputs_of(static_cast<int>(b), piece);
+        segment.value = master_of(b, piece);
+        segment.gradient = {gradient_terms_of(b, piece), 1.0};
+        segment.outputs = outputs_of(b, piece);
         segment.decays = layout_.at(piece.entry).info.decays;
-        f(static_cast<int>(b), piece, segment);
+        f(b, piece, segment);
       });
     }
   }
 
-  /// Collective. Makes the updated values the parameters of every rank.
+  /// Collective. Makes the updated values the parameters of every rank (where parameters are sharded, each has its own
+  /// already).
   void publish() {
-    auto const start = now();
-    if constexpr (sharded) {
-      if (direct()) {
+    auto const start = gradients_.now();
+    if constexpr (store::shards_parameters) {
+      values_.release_all();
+    } else if constexpr (sharded) {
+      if (writes_peers_) {
         world_.barrier();
       } else {
         gather_values();
       }
     }
-    times_.exposed += now() - start;
+    gradients_.times().exposed += gradients_.now() - start;
   }
 
   /// Makes the parameters that layers read follow master values that were written from outside (a checkpoint).
@@ -195,103 +237,92 @@ class basic_exchange : public parallel::detail::parameter_store<Env, Comm, Strat
   }
 
  private:
-  using store::buckets_;
-  using store::direct;
+  using store::direct_;
   using store::foreign_;
   using store::foreign_of;
   using store::gather_values;
+  using store::gradients_;
   using store::layout_;
   using store::outputs_of;
-  using store::second_uses_;
-  using store::slice;
-  using store::uses_;
+  using store::peer_gradients_;
+  using store::values_;
   using store::world_;
-  using typename store::bucket_state;
+  using store::writes_peers_;
 
-  static constexpr double not_done = std::numeric_limits<double>::infinity();
-  static double now() {
-    return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+  // What an engine asks for in a forward pass; backward begins with the last unit.
+  void pass_through(bool keep_last) {
+    auto const& units = layout_.units();
+    for (std::size_t u = 0; u < units.size(); ++u) {
+      bool const last = u + 1 == units.size();
+      ensure(units[u].first, units[u].last);
+      if (!last) prefetch(units[u + 1].first, units[u + 1].last);
+      if (!last || !keep_last) release(units[u].first, units[u].last);
+    }
+  }
+
+  [[nodiscard]] int unit_at(int first_use) const {
+    auto const& units = layout_.units();
+    for (std::size_t u = 0; u < units.size(); ++u) {
+      if (first_use >= units[u].first && first_use < units[u].last) return static_cast<int>(u);
+    }
+    throw config_error(text("trireme::exchange: no unit has use ", first_use, " of ", this->use_count()));
+  }
+  // The most micro-batches that a rank has; the tree wants as many everywhere.
+  [[nodiscard]] std::int64_t agree(std::int64_t micro_batches) {
+    std::int64_t both[] = {micro_batches, -micro_batches};
+    world_.all_reduce(tensor_view<std::int64_t>(both, shape{2}), reduction::max{});
+    if (in_a_tree_ && (both[0] != -both[1] || both[0] < 1)) {
+      throw config_error(text("trireme::exchange: .reproducible with from ", -both[1], " to ", both[0],
+                              " micro-batches a rank; every rank has as many, at least one, those without samples "
+                              "included"));
+    }
+    return both[0];
   }
 
   void take_in(int use) {
-    auto const& entry = layout_.at(layout_.entry_of_use(use));
-    auto& state = *buckets_[static_cast<std::size_t>(entry.bucket)];
-    kernels::accumulate(
-        state.gradient.view().flat(entry.offset, entry.size()),
-        tensor_view<param_element const, space>(foreign_[static_cast<std::size_t>(use)].gradient.flat()), weight_);
+    auto const& theirs = foreign_[static_cast<std::size_t>(use)].gradient;
+    kernels::accumulate(gradients_.open_use(use), tensor_view<param_element const, space>(theirs.flat()), weight_);
   }
 
-  // In order, so that every rank starts the same collectives in the same order.
-  void start_complete_buckets() {
-    for (; next_ < buckets_.size() && buckets_[next_]->missing == 0; ++next_) {
-      auto& state = *buckets_[next_];
-      add_uses(static_cast<int>(next_));
-      state.start_time = now();
-      state.done_time = not_done;
-      if (timeline_ != nullptr) state.start_ns = observe::timeline::now();
-      check_before_coding(state);
-      if (!direct()) state.transport->begin(world_);
-    }
-  }
-  // A lossy payload may leave out the very number that is not finite: look before it is coded.
-  void check_before_coding(bucket_state const& state) {
-    if constexpr (!lossless_identity<Compressor>) {
-      if (!kernels::finite(tensor_view<gradient_element const, space>(state.gradient.view()))) lost_finiteness_ = true;
-    }
-  }
   void commit_residuals() {
     if constexpr (has_residual<compressor_state<Compressor, Env>>) {
-      for (auto& each : buckets_) each->transport->compressor().commit();
-    }
-  }
-  void add_uses(int bucket) {
-    for (int const e : layout_.buckets()[static_cast<std::size_t>(bucket)].entries) {
-      auto const& entry = layout_.at(e);
-      for (std::size_t k = 1; k < entry.uses.size(); ++k) {
-        auto const& first = *uses_[static_cast<std::size_t>(entry.uses[0])];
-        auto const& other = *uses_[static_cast<std::size_t>(entry.uses[k])];
-        kernels::add(first.gradient.flat(), tensor_view<gradient_element const, space>(other.gradient.flat()));
-      }
-    }
-  }
-  void progress() {
-    if (direct()) return;
-    for (std::size_t b = 0; b < next_; ++b) {
-      auto& state = *buckets_[b];
-      if (state.transport->test() && state.done_time == not_done) state.done_time = now();
+      for (int b = 0; b < this->bucket_count(); ++b) gradients_.compressor(b)->commit();
     }
   }
 
-  void record_bucket(bucket_state const& state) {
-    if (timeline_ == nullptr) return;
-    timeline_->record({state.label, "exchange", state.start_ns, observe::timeline::now(), 1});
+  template <class F>
+  void for_each_accounted(F&& f) const {
+    for (int b = 0; b < this->bucket_count(); ++b) {
+      store::for_each_accounted(b, [&](parallel::layout::piece const& piece) { f(b, piece); });
+    }
   }
 
-  // Fused, no rank sees the sum before the update: each checks all of its own gradients, and the vote is the barrier.
-  void finish_direct(exact_sum& squares, bool want_norm) {
-    fused_ = !want_norm;
-    if (fused_) {
-      for (auto const& state : buckets_) {
-        if (kernels::finite(tensor_view<gradient_element const, space>(state->gradient.view()))) continue;
-        squares.add(std::numeric_limits<double>::infinity());
-      }
-      return;
+  // No rank sees the sum before the update: each checks all of its own gradients, and the vote is the barrier.
+  void check_own_gradients(exact_sum& squares) {
+    for (int b = 0; b < this->bucket_count(); ++b) {
+      if (kernels::finite(tensor_view<gradient_element const, space>(gradients_.resident(b)))) continue;
+      squares.add(std::numeric_limits<double>::infinity());
     }
+  }
+  void finish_direct(exact_sum& squares) {
     world_.barrier();                                              // everybody's gradients are final
     constexpr std::int64_t chunk = 32 * parallel::block_elements;  // stays in the second-level cache
-    for (std::size_t b = 0; b < buckets_.size(); ++b) {
-      auto const& state = *buckets_[b];
-      auto const [first, count] = accounted_range(static_cast<int>(b));
-      for (std::int64_t at = first; at < first + count; at += chunk) {
-        auto const n = std::min(chunk, first + count - at);
-        auto const own = state.gradient.view().flat(at, n);
-        terms_.clear();
-        for (auto const& peer : state.peer_gradients) terms_.push_back(peer.flat(at, n));
-        kernels::reduce(std::span<tensor_view<gradient_element, space> const>(&own, 1),
-                        std::span<tensor_view<gradient_element const, space> const>(terms_), reduction::sum{});
-        kernels::sum_of_squares(tensor_view<gradient_element const, space>(own), squares);
-      }
-      record_bucket(state);
+    for (int b = 0; b < this->bucket_count(); ++b) {
+      auto const [first, count] = accounted_range(b);
+      layout_.for_each_piece(b, first, count, [&](parallel::layout::piece const& piece) {
+        bool const answers = layout_.at(piece.entry).info.answers;
+        for (std::int64_t at = 0; at < piece.count; at += chunk) {
+          auto const n = std::min(chunk, piece.count - at);
+          auto const own = gradients_.reduced(b, piece.in_bucket + at, n);
+          terms_.clear();
+          for (auto const& peer : peer_gradients_[static_cast<std::size_t>(b)])
+            terms_.push_back(peer.flat(piece.in_bucket + at, n));
+          kernels::reduce(std::span<tensor_view<gradient_element, space> const>(&own, 1),
+                          std::span<tensor_view<gradient_element const, space> const>(terms_), reduction::sum{});
+          if (answers) kernels::sum_of_squares(tensor_view<gradient_element const, space>(own), squares);
+        }
+      });
+      gradients_.record_bucket(b);
     }
   }
 
@@ -300,7 +331,7 @@ class basic_exchange : public parallel::detail::parameter_store<Env, Comm, Strat
     auto const limbs = squares.state();
     ballot_.assign(limbs.begin(), limbs.end());
     ballot_.push_back(votes);
-    world_.all_reduce(tensor_view<std::int64_t>(ballot_), reduction::sum{});
+    everyone().all_reduce(tensor_view<std::int64_t>(ballot_), reduction::sum{});
     std::copy(ballot_.begin(), ballot_.end() - 1, limbs.begin());
     bool const finite = squares.non_finite() == 0;
     double const norm = norm_known ? std::sqrt(squares.value()) : std::numeric_limits<double>::quiet_NaN();
@@ -308,35 +339,34 @@ class basic_exchange : public parallel::detail::parameter_store<Env, Comm, Strat
   }
 
   void give_back_gradients() {
-    for (std::size_t b = 0; b < buckets_.size(); ++b) {
-      auto const [first, count] = owned_range(static_cast<int>(b));
-      layout_.for_each_piece(static_cast<int>(b), first, count, [&](parallel::layout::piece const& piece) {
+    for (int b = 0; b < this->bucket_count(); ++b) {
+      auto const [first, count] = owned_range(b);
+      layout_.for_each_piece(b, first, count, [&](parallel::layout::piece const& piece) {
         kernels::copy(foreign_of(piece.entry).gradient.flat(piece.in_entry, piece.count),
-                      tensor_view<gradient_element const, space>(
-                          buckets_[b]->gradient.view().flat(piece.in_bucket, piece.count)));
+                      tensor_view<gradient_element const, space>(gradients_.reduced(b, piece.in_bucket, piece.count)));
       });
     }
   }
 
   std::span<tensor_view<gradient_element const, space> const> gradient_terms_of(int bucket,
                                                                                 parallel::layout::piece const& piece) {
-    auto const& state = *buckets_[static_cast<std::size_t>(bucket)];
     terms_.clear();
-    if (direct() && fused_) {
-      for (auto const& peer : state.peer_gradients) terms_.push_back(peer.flat(piece.in_bucket, piece.count));
+    if (fused_) {
+      for (auto const& peer : peer_gradients_[static_cast<std::size_t>(bucket)])
+        terms_.push_back(peer.flat(piece.in_bucket, piece.count));
     } else {
-      terms_.push_back(state.gradient.view().flat(piece.in_bucket, piece.count));
+      terms_.push_back(gradients_.reduced(bucket, piece.in_bucket, piece.count));
     }
     return terms_;
   }
+
   std::vector<tensor_view<gradient_element const, space>> terms_;
   std::vector<std::int64_t> ballot_;
-  std::size_t next_ = 0;
+  bool in_a_tree_ = false;
+  std::int64_t micro_batches_left_ = 1;
+  int reports_left_ = 0;
   double weight_ = 1;
   bool fused_ = false;
-  bool lost_finiteness_ = false;
-  exchange_times times_;
-  observe::timeline* timeline_ = nullptr;
 };
 
 }  // namespace trireme

@@ -12,12 +12,13 @@
 
 namespace trireme::parallel {
 
-/// Gradients are summed, hashed and cut in blocks of this many elements, counted from the start of their bucket: the
-/// result then does not depend on how many ranks share the bucket.
+/// Squares are summed in blocks of this many elements, counted from the start of their tensor. Slices are multiples of
+/// it, and a tensor lies within one block of its bucket or begins with one, so that no slice cuts a block: the norm
+/// does not depend on how many ranks there are, nor on what shares a bucket.
 inline constexpr std::int64_t block_elements = 1024;
 
-/// Where parameters lie in buckets. No numbers, no ranks' memory: a pure function of the parameters, the bucket size
-/// and the number of ranks.
+/// Where parameters lie in buckets. No numbers, no ranks' memory: a pure function of the parameters, the bucket size,
+/// the number of ranks and, where they are given, the units of the model.
 class layout {
  public:
   /// One tensor of the model, however many uses it has.
@@ -32,6 +33,12 @@ class layout {
     std::vector<int> entries;   ///< in the order of their offsets
     std::int64_t elements = 0;  ///< with padding: a multiple of ranks * block_elements
   };
+  /// Uses [first, last) belong together: they are read, and their gradients become final, at one time.
+  struct unit {
+    int first = 0;
+    int last = 0;
+    std::vector<int> buckets;  ///< that hold a tensor of it, ascending
+  };
   /// A part of an entry that lies in a slice of its bucket.
   struct piece {
     int entry = 0;
@@ -42,14 +49,24 @@ class layout {
 
   /// @param uses            the parameters in forward order; equal names are uses of one tied tensor.
   /// @param bucket_elements how many elements a bucket should hold; a larger tensor has a bucket of its own.
-  layout(std::span<parameter_info const> uses, std::int64_t bucket_elements, int ranks) : ranks_(ranks) {
+  /// @param unit_ends       where each unit's uses end, ascending to the number of uses: then no bucket holds tensors
+  /// of
+  ///                        two units. Empty: buckets are filled regardless of units.
+  layout(std::span<parameter_info const> uses, std::int64_t bucket_elements, int ranks,
+         std::span<int const> unit_ends = {})
+      : ranks_(ranks) {
     collect(uses);
+    set_units(unit_ends, static_cast<int>(uses.size()));
     fill(bucket_elements);
+    list_buckets();
   }
 
   [[nodiscard]] std::vector<entry> const& entries() const noexcept { return entries_; }
   [[nodiscard]] std::vector<bucket> const& buckets() const noexcept { return buckets_; }
+  /// The units in their order; none if their ends were not given.
+  [[nodiscard]] std::vector<unit> const& units() const noexcept { return units_; }
   [[nodiscard]] int entry_of_use(int use) const noexcept { return entry_of_use_[static_cast<std::size_t>(use)]; }
+  [[nodiscard]] int bucket_of_use(int use) const noexcept { return at(entry_of_use(use)).bucket; }
   [[nodiscard]] entry const& at(int index) const noexcept { return entries_[static_cast<std::size_t>(index)]; }
   [[nodiscard]] std::int64_t slice_elements(int index) const noexcept {
     return buckets_[static_cast<std::size_t>(index)].elements / ranks_;
@@ -83,38 +100,81 @@ class layout {
     if (entries_.empty()) throw config_error("trireme::exchange: the model has no parameters");
   }
 
+  void set_units(std::span<int const> ends, int uses) {
+    int first = 0;
+    for (int const end : ends) {
+      if (end < first || end > uses) {
+        throw config_error(text("trireme::exchange: a unit's uses end at ", end, " after the one before it ended at ",
+                                first, ", of ", uses, " uses; ends ascend to the number of uses"));
+      }
+      units_.push_back({first, end, {}});
+      first = end;
+    }
+    if (!ends.empty() && first != uses) {
+      throw config_error(text("trireme::exchange: the units have ", first, " uses of parameters, but there are ", uses,
+                              "; pass the end of every unit"));
+    }
+  }
+  [[nodiscard]] int unit_of(entry const& tensor) const {
+    int unit = 0;
+    while (unit < static_cast<int>(units_.size()) && units_[static_cast<std::size_t>(unit)].last <= tensor.uses.front())
+      ++unit;
+    return unit;
+  }
+  void list_buckets() {
+    for (auto& unit : units_) {
+      for (int use = unit.first; use < unit.last; ++use) unit.buckets.push_back(bucket_of_use(use));
+      std::sort(unit.buckets.begin(), unit.buckets.end());
+      unit.buckets.erase(std::unique(unit.buckets.begin(), unit.buckets.end()), unit.buckets.end());
+    }
+  }
+
   // Backward finishes the last unit first, so the last parameter opens the first bucket. A tied tensor becomes final
   // late, and its shards must align wherever its uses live: it has a bucket of its own.
   void fill(std::int64_t bucket_elements) {
-    std::int64_t const unit = static_cast<std::int64_t>(ranks_) * block_elements;
     bool open = false;
+    int open_unit = 0;
     auto const close = [&] {
-      if (open) buckets_.back().elements = (buckets_.back().elements + unit - 1) / unit * unit;
+      if (open) buckets_.back().elements = rounded(buckets_.back().elements, ranks_ * block_elements);
       open = false;
     };
     // By the first use of a tied tensor: it is final when backward has reached that one.
     for (int e = static_cast<int>(entries_.size()) - 1; e >= 0; --e) {
       auto& tensor = entries_[static_cast<std::size_t>(e)];
       bool const alone = tensor.uses.size() > 1;
-      if (alone || !open || buckets_.back().elements + tensor.size() > bucket_elements) {
+      int const unit = unit_of(tensor);
+      if (alone || !open || unit != open_unit ||
+          place(buckets_.back().elements, tensor.size()) + tensor.size() > bucket_elements) {
         close();
         buckets_.emplace_back();
         open = true;
+        open_unit = unit;
       }
       auto& target = buckets_.back();
       tensor.bucket = static_cast<int>(buckets_.size()) - 1;
-      tensor.offset = target.elements;
+      tensor.offset = place(target.elements, tensor.size());
       target.entries.push_back(e);
-      target.elements = (tensor.offset + tensor.size() + alignment - 1) / alignment * alignment;
+      target.elements = tensor.offset + tensor.size();
       if (alone) close();
     }
     close();
   }
 
   static constexpr std::int64_t alignment = 16;  // elements: a cache line of floats
+  [[nodiscard]] static constexpr std::int64_t rounded(std::int64_t elements, std::int64_t to) noexcept {
+    return (elements + to - 1) / to * to;
+  }
+  // Where a tensor may begin: at a cache line, and at a block if it would cross the end of one.
+  [[nodiscard]] static constexpr std::int64_t place(std::int64_t after, std::int64_t size) noexcept {
+    auto const at = rounded(after, alignment);
+    bool const crosses = at / block_elements != (at + size - 1) / block_elements;
+    return crosses ? rounded(at, block_elements) : at;
+  }
+
   int ranks_;
   std::vector<entry> entries_;
   std::vector<bucket> buckets_;
+  std::vector<unit> units_;
   std::vector<int> entry_of_use_;
 };
 

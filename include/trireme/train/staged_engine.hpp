@@ -14,6 +14,15 @@
 
 namespace trireme {
 
+/// Hooks at the boundaries of units for an engine whose parameters have memory all the time: nothing happens. An
+/// exchange has the same functions. Uses [first, last) are those of one unit.
+struct resident_parameters {
+  void ensure(int, int) {}    ///< the values are about to be read
+  void prefetch(int, int) {}  ///< the values will be needed by the next unit
+  void open(int, int) {}      ///< backward (or the last unit's forward) is about to add to the gradients
+  void release(int, int) {}   ///< the values are not read any more
+};
+
 /// Runs a staged model: boxes its units, and takes micro-batches through them. Knows nothing of ranks.
 ///
 /// Bytes    activations of one micro-batch; after the first step nothing is allocated any more.
@@ -39,41 +48,50 @@ class staged_engine {
   /// All uses of parameters, in the order of the units.
   [[nodiscard]] std::vector<parameter<Env>*> const& uses() const noexcept { return uses_; }
 
+  /// Where each unit's uses end.
+  [[nodiscard]] std::vector<int> const& unit_ends() const noexcept { return last_use_; }
+
   /// Parameter values have changed: packed copies of them are stale.
   void invalidate() noexcept { ++version_; }
 
   /// One micro-batch forward and backward: adds to the gradients, and calls ready(use) as each becomes final.
   /// @param weight  of one sample's mean loss in the loss that is differentiated: 1 / samples in the step.
-  template <class Ready>
-  loss_sum train(samples const& batch, double weight, random_key key, Ready&& ready) {
+  /// @param hooks   called at the boundaries of units; see resident_parameters.
+  template <class Ready, class Hooks = resident_parameters>
+  loss_sum train(samples const& batch, double weight, random_key key, Ready&& ready, Hooks&& hooks = {}) {
     start();
     auto const here = place(batch);
     auto pass = make_pass(here, key, weight, purpose::train);
-    view x;
-    for (auto const& unit : units_) x = run(pass, [&] { return unit->forward(pass, x); });
+    forward(pass, hooks);
     view dy;
     for (std::size_t u = units_.size(); u-- > 0;) {
+      hooks.ensure(first_use(u), last_use_[u]);
+      hooks.open(first_use(u), last_use_[u]);
+      if (u > 0) hooks.prefetch(first_use(u - 1), last_use_[u - 1]);
       dy = run(pass, [&] { return units_[u]->backward(pass, dy); });
-      for (int use = u == 0 ? 0 : last_use_[u - 1]; use < last_use_[u]; ++use) ready(use);
+      for (int use = first_use(u); use < last_use_[u]; ++use) ready(use);
+      hooks.release(first_use(u), last_use_[u]);
     }
     return pass.loss;
   }
 
   /// The losses of some samples, without dropout and without gradients.
-  [[nodiscard]] loss_sum evaluate(samples const& batch) {
+  template <class Hooks = resident_parameters>
+  [[nodiscard]] loss_sum evaluate(samples const& batch, Hooks&& hooks = {}) {
     start();
     auto const here = place(batch);
     auto pass = make_pass(here, {}, 0, purpose::evaluate);
-    forward(pass);
+    forward(pass, hooks);
     return pass.loss;
   }
 
   /// The outputs for some inputs (n, outputs); valid until the next call.
-  [[nodiscard]] view predict(samples const& batch) {
+  template <class Hooks = resident_parameters>
+  [[nodiscard]] view predict(samples const& batch, Hooks&& hooks = {}) {
     start();
     auto const here = place(batch);
     auto pass = make_pass(here, {}, 0, purpose::predict);
-    return forward(pass);
+    return forward(pass, hooks);
   }
 
   /// Most bytes of activations and scratch in use at any time so far.
@@ -115,9 +133,18 @@ class staged_engine {
     ops::on<space>::upload(to, from.template as<T>().span());
     return erase_type(to);
   }
-  view forward(pass<Env>& pass) {
+  [[nodiscard]] int first_use(std::size_t unit) const noexcept { return unit == 0 ? 0 : last_use_[unit - 1]; }
+  template <class Hooks>
+  view forward(pass<Env>& pass, Hooks& hooks) {
     view x;
-    for (auto const& unit : units_) x = run(pass, [&] { return unit->forward(pass, x); });
+    for (std::size_t u = 0; u < units_.size(); ++u) {
+      bool const last = u + 1 == units_.size();
+      hooks.ensure(first_use(u), last_use_[u]);
+      if (!last) hooks.prefetch(first_use(u + 1), last_use_[u + 1]);
+      if (last && pass.training()) hooks.open(first_use(u), last_use_[u]);  // losses may add to gradients already
+      x = run(pass, [&] { return units_[u]->forward(pass, x); });
+      if (!last || !pass.training()) hooks.release(first_use(u), last_use_[u]);  // backward begins with the last one
+    }
     return x;
   }
   template <class Body>

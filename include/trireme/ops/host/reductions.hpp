@@ -15,6 +15,7 @@
 #include "trireme/core/assertion.hpp"
 #include "trireme/core/exact_sum.hpp"
 #include "trireme/core/hash.hpp"
+#include "trireme/core/summation_tree.hpp"
 #include "trireme/core/tensor.hpp"
 #include "trireme/ops/host/detail/select.hpp"
 #include "trireme/ops/host/elementwise.hpp"
@@ -95,7 +96,8 @@ struct host_reductions {
   template <class T>
   using view = tensor_view<T, host>;
 
-  /// outputs[...][i] = terms[0][i] op terms[1][i] op ..., in this order, each output written in the same pass.
+  /// outputs[...][i] = terms[0][i] op terms[1][i] op ..., in this order (reduction::pairwise: in the fixed tree over
+  /// the terms), each output written in the same pass.
   ///
   /// Shapes   all views (n). An output may be one of the terms, at the same elements.
   /// Numerics bfloat16 and float16 are summed in float and rounded once; integers wrap. A mean is the sum, divided by

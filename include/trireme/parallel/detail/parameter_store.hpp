@@ -1,7 +1,8 @@
 #pragma once
 
+#include <bit>
+#include <cstddef>
 #include <cstdint>
-#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
@@ -16,11 +17,24 @@
 #include "trireme/contract/strategy.hpp"
 #include "trireme/core/error.hpp"
 #include "trireme/core/hash.hpp"
+#include "trireme/core/type_name.hpp"
 #include "trireme/ops/types.hpp"
+#include "trireme/parallel/detail/gradient_store.hpp"
 #include "trireme/parallel/detail/transport.hpp"
+#include "trireme/parallel/detail/value_store.hpp"
 #include "trireme/parallel/layout.hpp"
 
 namespace trireme {
+
+/// Bytes of tensors that an exchange has allocated on this rank.
+struct exchange_memory {
+  std::int64_t parameters = 0;  ///< values that layers read: all, or this rank's slices
+  std::int64_t masters = 0;     ///< where the optimizer keeps other numbers than layers read
+  std::int64_t gradients = 0;   ///< that are always here: all, or this rank's slices
+  std::int64_t buffers = 0;     ///< gathered values, gradients on their way, payloads of compressors
+  [[nodiscard]] std::int64_t total() const noexcept { return parameters + masters + gradients + buffers; }
+  friend bool operator==(exchange_memory const&, exchange_memory const&) = default;
+};
 
 namespace parallel::detail {
 
@@ -36,17 +50,22 @@ class parameter_store {
   using kernels = ops::on<space>;
 
   static constexpr bool sharded = Strategy::optimizer_state == distribution::shard;
+  static constexpr bool shards_parameters = Strategy::parameters == distribution::shard;
   static constexpr bool keeps_master = !std::is_same_v<param_element, master_element>;
-  /// Ranks of one address space reduce, update and publish by reading and writing each other's buckets.
+  /// Ranks of one address space publish by writing each other's buckets, and reduce by reading them.
+  static constexpr bool can_write_peers = sharded && !shards_parameters && has_peers<Comm, param_element, space>;
   static constexpr bool can_be_direct =
-      sharded && lossless_identity<Compressor> && std::is_same_v<gradient_element, typename Env::reduce> &&
-      has_peers<Comm, gradient_element, space> && has_peers<Comm, param_element, space>;
+      can_write_peers && Strategy::gradients == distribution::replicate && lossless_identity<Compressor> &&
+      std::is_same_v<gradient_element, typename Env::reduce> && has_peers<Comm, gradient_element, space>;
 
   parameter_store(parameter_store const&) = delete;
   parameter_store& operator=(parameter_store const&) = delete;
 
   [[nodiscard]] parallel::layout const& plan() const noexcept { return layout_; }
+  /// The ranks that gradients are summed over.
   [[nodiscard]] Comm& world() const noexcept { return world_; }
+  /// The ranks that vote.
+  [[nodiscard]] Comm& everyone() const noexcept { return everyone_; }
   [[nodiscard]] std::vector<parameter<Env>*> const& uses() const noexcept { return uses_; }
   [[nodiscard]] int use_count() const noexcept {
     return static_cast<int>(uses_.empty() ? foreign_.size() : uses_.size());
@@ -63,8 +82,10 @@ class parameter_store {
     }
   }
 
-  /// Collective. Throws config_error on every rank if one rank's parameters differ from rank 0's.
+  /// Collective. Throws config_error on every rank if one rank's parameters differ from rank 0's. (No rank has a copy
+  /// of another's where parameters are sharded.)
   void verify_replicas() {
+    if constexpr (shards_parameters) return;
     std::vector<std::uint64_t> hashes(static_cast<std::size_t>(world_.size()));
     hashes[static_cast<std::size_t>(world_.rank())] = hash_of_parameters();
     world_.all_gather(tensor_view<std::uint64_t>(hashes));
@@ -76,8 +97,9 @@ class parameter_store {
     }
   }
 
-  /// Collective. Gives every rank the parameters of `root`.
+  /// Collective. Gives every rank the parameters of `root` (nothing to do where each has its own slices).
   void broadcast(int root = 0) {
+    if constexpr (shards_parameters) return;
     for (auto const& entry : layout_.entries()) {
       world_.broadcast(parameter_values(entry), root);
       if constexpr (keeps_master) {
@@ -93,32 +115,43 @@ class parameter_store {
     return sharded ? accounted_range(bucket)
                    : std::pair{std::int64_t{0}, layout_.buckets()[static_cast<std::size_t>(bucket)].elements};
   }
-  /// The elements of a bucket that this rank answers for in hashes and checkpoints: each element is answered for once.
+  /// The elements of a bucket that this rank answers for in hashes and checkpoints, unless another rank of its replica
+  /// answers for the tensor (info.answers): each element is answered for once.
   [[nodiscard]] std::pair<std::int64_t, std::int64_t> accounted_range(int bucket) const noexcept {
     auto const n = layout_.slice_elements(bucket);
     return {world_.rank() * n, n};
   }
 
+  /// Calls f(piece) for every piece that this rank answers for.
+  template <class F>
+  void for_each_accounted(int bucket, F&& f) const {
+    auto const [first, count] = accounted_range(bucket);
+    layout_.for_each_piece(bucket, first, count, [&](parallel::layout::piece const& piece) {
+      if (layout_.at(piece.entry).info.answers) f(piece);
+    });
+  }
+
   /// The master value of a piece, wherever it lives.
   [[nodiscard]] tensor_view<master_element, space> master_of(int bucket, parallel::layout::piece const& piece) const {
-    auto const& state = *buckets_[static_cast<std::size_t>(bucket)];
     if constexpr (keeps_master) {
-      return state.master.view().flat(piece.in_bucket - owned_range(bucket).first, piece.count);
+      auto const& master = masters_[static_cast<std::size_t>(bucket)];
+      return master.view().flat(piece.in_bucket - owned_range(bucket).first, piece.count);
     } else {
       if (!foreign_.empty()) return foreign_of(piece.entry).value.flat(piece.in_entry, piece.count);
-      return state.value.view().flat(piece.in_bucket, piece.count);
+      return values_.kept(bucket, piece);
     }
   }
   /// As before the first step: nothing is left to tell.
   void forget_residuals() {
-    for (int bucket = 0; bucket < static_cast<int>(buckets_.size()); ++bucket) {
+    for (int bucket = 0; bucket < bucket_count(); ++bucket) {
       if (auto const residual = residual_of(bucket); !residual.empty()) kernels::fill(residual, 0.0);
     }
   }
   /// What error feedback keeps for one bucket, or an empty view.
   [[nodiscard]] tensor_view<gradient_element, space> residual_of(int bucket) {
     if constexpr (has_residual<compressor_state<Compressor, Env>>) {
-      return buckets_[static_cast<std::size_t>(bucket)]->transport->compressor().residual();
+      auto* const state = gradients_.compressor(bucket);
+      return state == nullptr ? tensor_view<gradient_element, space>{} : state->residual();
     } else {
       return {};
     }
@@ -126,7 +159,7 @@ class parameter_store {
   /// Collective. Calls f(entry, values) with the whole master value of each tensor; the view is valid during the call.
   template <class F>
   void for_each_master(F&& f) {
-    for (int b = 0; b < static_cast<int>(buckets_.size()); ++b) {
+    for (int b = 0; b < bucket_count(); ++b) {
       tensor<master_element, space> whole(shape{layout_.buckets()[static_cast<std::size_t>(b)].elements});
       auto const [first, count] = accounted_range(b);
       layout_.for_each_piece(b, first, count, [&](parallel::layout::piece const& piece) {
@@ -140,65 +173,115 @@ class parameter_store {
       }
     }
   }
-  /// The global hash of this rank's copy of all parameters.
+  /// The global hash of this rank's copy of all parameters. Collective where parameters are sharded: of all slices.
   [[nodiscard]] std::uint64_t hash_of_parameters() const {
     std::uint64_t sum = 0;
-    for (auto const& entry : layout_.entries()) {
-      auto const values = parameter_values(entry);
-      for_each_run(entry.info, 0, entry.size(), [&](std::int64_t first, std::int64_t here, std::int64_t n) {
-        sum += kernels::hash(tensor_view<param_element const, space>(values.flat(here, n)), hash_name(entry.info.name),
-                             first);
+    auto const add = [&](parallel::layout::entry const& entry, std::int64_t from, auto values) {
+      for_each_run(entry.info, from, values.size(), [&](std::int64_t first, std::int64_t here, std::int64_t n) {
+        sum += kernels::hash(tensor_view<param_element const, space>(values.flat(here - from, n)),
+                             hash_name(entry.info.name), first);
       });
+    };
+    if constexpr (shards_parameters) {
+      for (int b = 0; b < bucket_count(); ++b) {
+        auto const [first, count] = accounted_range(b);
+        layout_.for_each_piece(b, first, count, [&](parallel::layout::piece const& piece) {
+          add(layout_.at(piece.entry), piece.in_entry, values_.kept(b, piece));
+        });
+      }
+      world_.all_reduce(tensor_view<std::uint64_t>(&sum, shape{1}), reduction::sum{});
+    } else {
+      for (auto const& entry : layout_.entries()) add(entry, 0, parameter_values(entry));
     }
     return sum;
   }
-  /// Whether this rank's gradient of a tensor is finite.
+  /// After finish(): whether this rank's gradient of a tensor is finite (of the part of it that it updates).
   [[nodiscard]] bool has_finite_gradient(parallel::layout::entry const& entry) const {
-    auto const whole = buckets_[static_cast<std::size_t>(entry.bucket)]->gradient.view();
-    return kernels::finite(tensor_view<gradient_element const, space>(whole.flat(entry.offset, entry.size())));
+    auto const [first, count] = shards_gradients ? owned_range(entry.bucket) : std::pair{entry.offset, entry.size()};
+    bool finite = true;
+    layout_.for_each_piece(entry.bucket, first, count, [&](parallel::layout::piece const& piece) {
+      if (&layout_.at(piece.entry) != &entry) return;
+      finite = finite && kernels::finite(tensor_view<gradient_element const, space>(
+                             gradients_.reduced(entry.bucket, piece.in_bucket, piece.count)));
+    });
+    return finite;
   }
-  /// A tensor as this rank's layers see it.
+  /// What has been allocated for this rank so far.
+  [[nodiscard]] exchange_memory memory() const {
+    exchange_memory sum{.parameters = values_.kept_bytes(),
+                        .gradients = gradients_.kept_bytes(),
+                        .buffers = values_.buffer_bytes() + gradients_.buffer_bytes()};
+    for (auto const& master : masters_) sum.masters += static_cast<std::int64_t>(master.view().bytes());
+    return sum;
+  }
+  /// A tensor as this rank's layers see it; empty where parameters are sharded, but while its unit holds them.
   [[nodiscard]] tensor_view<param_element, space> parameter_values(parallel::layout::entry const& entry) const {
     if (!foreign_.empty()) return foreign_[static_cast<std::size_t>(entry.uses.front())].value.flat();
-    return buckets_[static_cast<std::size_t>(entry.bucket)]->value.view().flat(entry.offset, entry.size());
+    auto const whole = values_.whole(entry.bucket);
+    return whole.empty() ? whole : whole.flat(entry.offset, entry.size());
   }
 
  protected:
   using bucket_transport = parallel::detail::transport<Env, Comm, Strategy, Compressor>;
-  struct bucket_state {
-    tensor<gradient_element, space> gradient;
-    tensor<param_element, space> value;
-    tensor<master_element, space> master;  // the owned range, where parameters are not their own master
-    std::unique_ptr<bucket_transport> transport;
-    std::vector<tensor_view<gradient_element, space>> peer_gradients;
-    std::vector<tensor_view<param_element, space>> peer_values;
-    int uses = 0;
-    int missing = 0;
-    double start_time = 0;
-    double done_time = 0;
-    std::uint64_t start_ns = 0;
-    std::string_view label;
-  };
+  static constexpr bool shards_gradients = Strategy::gradients == distribution::shard;
 
-  parameter_store(std::vector<parameter<Env>*> uses, Comm& world, Strategy const& strategy,
-                  Compressor const& compressor)
-      : world_(world), layout_(infos(uses), elements(strategy), world.size()), uses_(std::move(uses)) {
-    allocate(compressor);
-    bind();
+  parameter_store(std::vector<parameter<Env>*> uses, Comm& world, Comm& everyone, Strategy const& strategy,
+                  Compressor const& compressor, std::span<int const> unit_ends)
+      : world_(world),
+        everyone_(everyone),
+        layout_(infos(uses), elements(strategy), world.size(), needs_units(strategy) ? unit_ends : no_units()),
+        uses_(std::move(uses)),
+        values_(layout_, uses_, world_, true),
+        gradients_(layout_, uses_, world_, compressor, sums_in_a_tree(strategy),
+                   can_be_direct && !sums_in_a_tree(strategy)),
+        direct_(can_be_direct && !sums_in_a_tree(strategy)),
+        writes_peers_(can_write_peers) {
+    if (needs_units(strategy) && unit_ends.empty()) {
+      throw config_error(text("trireme::exchange: ", describe(strategy),
+                              " gives gradients memory unit by unit; pass where each unit's uses end"));
+    }
+    check_tree(strategy);
+    allocate();
   }
-  parameter_store(std::vector<foreign_parameter<param_element, space>> parameters, Comm& world,
+  parameter_store(std::vector<foreign_parameter<param_element, space>> parameters, Comm& world, Comm& everyone,
                   Strategy const& strategy, Compressor const& compressor)
-      : world_(world), layout_(infos(parameters), elements(strategy), world.size()), foreign_(std::move(parameters)) {
+      : world_(world),
+        everyone_(everyone),
+        layout_(infos(parameters), elements(strategy), world.size()),
+        foreign_(std::move(parameters)),
+        values_(layout_, uses_, world_, sharded),
+        gradients_(layout_, uses_, world_, compressor, sums_in_a_tree(strategy), false) {
     static_assert(!keeps_master, "trireme::exchange: parameters in the caller's memory are their own master copy");
-    allocate(compressor);
+    static_assert(!shards_parameters,
+                  "trireme::exchange: parameters in the caller's memory cannot be dropped between uses; use "
+                  "parallel::zero<2>");
+    if (sums_in_a_tree(strategy)) {
+      throw config_error(
+          text("trireme::exchange: ", describe(strategy),
+               " needs to know the micro-batches, and a model with memory of its own does not tell them; "
+               "leave .reproducible out, or describe the model in units"));
+    }
+    allocate();
   }
   ~parameter_store() = default;
 
-  struct second_use {
-    int use;
-    tensor<gradient_element, space> gradient;
-  };
-
+  static std::span<int const> no_units() { return {}; }
+  // Whether gradients have memory only while they are used.
+  static bool needs_units(Strategy const& strategy) { return shards_gradients || sums_in_a_tree(strategy); }
+  void check_tree(Strategy const& strategy) const {
+    if (!sums_in_a_tree(strategy)) return;
+    if (!bucket_transport::has_tree) {
+      throw config_error(text("trireme::exchange: ", describe(strategy),
+                              " sums whole gradients in a fixed tree, which ",
+                              lossless_identity<Compressor> ? "this communicator cannot; use another one"
+                                                            : "a compressor changes; leave one of them out"));
+    }
+    auto const ranks = static_cast<unsigned>(world_.size());
+    if (!std::has_single_bit(ranks)) {
+      throw config_error(text("trireme::exchange: ", describe(strategy), " on ", ranks,
+                              " ranks: only a power of two of them form the sums of one rank; use another number"));
+    }
+  }
   static std::vector<parameter_info> infos(std::vector<parameter<Env>*> const& uses) {
     std::vector<parameter_info> all;
     for (auto const* use : uses) all.push_back(use->info);
@@ -229,90 +312,57 @@ class parameter_store {
     }
     return count;
   }
-  [[nodiscard]] bool direct() const noexcept { return can_be_direct && foreign_.empty(); }
+  [[nodiscard]] int bucket_count() const noexcept { return static_cast<int>(layout_.buckets().size()); }
   [[nodiscard]] foreign_parameter<param_element, space> const& foreign_of(int entry) const {
     return foreign_[static_cast<std::size_t>(layout_.at(entry).uses.front())];
   }
-  template <class T>
-  [[nodiscard]] tensor_view<T, space> slice(std::size_t bucket, tensor_view<T, space> whole) const {
-    auto const [first, count] = accounted_range(static_cast<int>(bucket));
-    return whole.flat(first, count);
-  }
 
-  void allocate(Compressor const& compressor) {
-    for (int b = 0; b < static_cast<int>(layout_.buckets().size()); ++b) {
-      auto const& bucket = layout_.buckets()[static_cast<std::size_t>(b)];
-      auto state = std::make_unique<bucket_state>();
-      state->gradient = message_tensor<gradient_element, space>(world_, shape{bucket.elements});
-      kernels::fill(state->gradient.view(), 0.0);
-      if (foreign_.empty() || sharded) {
-        state->value = message_tensor<param_element, space>(world_, shape{bucket.elements});
-        kernels::fill(state->value.view(), 0.0);
-      }
+  void allocate() {
+    for (int b = 0; b < bucket_count(); ++b) {
       if constexpr (keeps_master) {
-        state->master = tensor<master_element, space>(shape{owned_range(b).second});
-        kernels::fill(state->master.view(), 0.0);
+        masters_.emplace_back(shape{owned_range(b).second});
+        kernels::fill(masters_.back().view(), 0.0);
       }
-      for (int const e : bucket.entries) state->uses += static_cast<int>(layout_.at(e).uses.size());
-      state->transport = std::make_unique<bucket_transport>(compressor, state->gradient.view(), world_);
+      if constexpr (can_write_peers) {
+        if (writes_peers_) peer_values_.push_back(world_.peers(values_.kept(b)));
+      }
       if constexpr (can_be_direct) {
-        if (direct()) {
-          state->peer_gradients = world_.peers(state->gradient.view());
-          state->peer_values = world_.peers(state->value.view());
-        }
+        if (direct_) peer_gradients_.push_back(world_.peers(gradients_.resident(b)));
       }
-      buckets_.push_back(std::move(state));
     }
     outputs_.reserve(static_cast<std::size_t>(world_.size()));
   }
 
-  void bind() {
-    for (auto const& entry : layout_.entries()) {
-      auto& state = *buckets_[static_cast<std::size_t>(entry.bucket)];
-      for (std::size_t k = 0; k < entry.uses.size(); ++k) {
-        auto& use = *uses_[static_cast<std::size_t>(entry.uses[k])];
-        use.value = state.value.view().flat(entry.offset, entry.size()).reshaped(entry.info.extents);
-        if (k == 0) {
-          use.gradient = state.gradient.view().flat(entry.offset, entry.size()).reshaped(entry.info.extents);
-        } else {
-          second_uses_.push_back({entry.uses[k], tensor<gradient_element, space>(entry.info.extents)});
-          use.gradient = second_uses_.back().gradient.view();
-        }
-      }
-    }
-  }
-
   std::span<tensor_view<param_element, space> const> outputs_of(int bucket, parallel::layout::piece const& piece) {
-    auto const& state = *buckets_[static_cast<std::size_t>(bucket)];
     outputs_.clear();
-    if (direct()) {
+    if (writes_peers_) {
+      auto const& peers = peer_values_[static_cast<std::size_t>(bucket)];
       for (int rank = 0; rank < world_.size(); ++rank) {
         if (!keeps_master && rank == world_.rank()) continue;  // the value itself
-        outputs_.push_back(state.peer_values[static_cast<std::size_t>(rank)].flat(piece.in_bucket, piece.count));
+        outputs_.push_back(peers[static_cast<std::size_t>(rank)].flat(piece.in_bucket, piece.count));
       }
     } else if (keeps_master) {
-      outputs_.push_back(state.value.view().flat(piece.in_bucket, piece.count));
+      outputs_.push_back(values_.kept(bucket, piece));
     }
     return outputs_;
   }
 
   void gather_values() {
     pending_.clear();
-    for (std::size_t b = 0; b < buckets_.size(); ++b) {
+    for (int b = 0; b < bucket_count(); ++b) {
       if (!foreign_.empty()) copy_foreign(b, true);
-      pending_.push_back(world_.all_gather_async(buckets_[b]->value.view()));
+      pending_.push_back(world_.all_gather_async(values_.kept(b)));
     }
-    for (std::size_t b = 0; b < buckets_.size(); ++b) {
-      pending_[b].wait();
+    for (int b = 0; b < bucket_count(); ++b) {
+      pending_[static_cast<std::size_t>(b)].wait();
       if (!foreign_.empty()) copy_foreign(b, false);
     }
   }
   // Between the caller's values and the bucket they are gathered in: own pieces in, all pieces out.
-  void copy_foreign(std::size_t bucket, bool in) {
-    auto const whole = buckets_[bucket]->value.view();
-    auto const [first, count] =
-        in ? accounted_range(static_cast<int>(bucket)) : std::pair{std::int64_t{0}, whole.size()};
-    layout_.for_each_piece(static_cast<int>(bucket), first, count, [&](parallel::layout::piece const& piece) {
+  void copy_foreign(int bucket, bool in) {
+    auto const whole = values_.kept(bucket);
+    auto const [first, count] = in ? accounted_range(bucket) : std::pair{std::int64_t{0}, whole.size()};
+    layout_.for_each_piece(bucket, first, count, [&](parallel::layout::piece const& piece) {
       auto const theirs = foreign_of(piece.entry).value.flat(piece.in_entry, piece.count);
       auto const ours = whole.flat(piece.in_bucket, piece.count);
       kernels::copy(in ? ours : theirs, tensor_view<param_element const, space>(in ? theirs : ours));
@@ -321,22 +371,29 @@ class parameter_store {
 
   // Gives a whole tensor of master values to this rank: its part of the masters, and what its layers read.
   void load(parallel::layout::entry const& entry, tensor_view<master_element const, space> whole) {
-    kernels::copy(parameter_values(entry), whole);
-    if constexpr (keeps_master) {
-      auto const [first, count] = owned_range(entry.bucket);
-      layout_.for_each_piece(entry.bucket, first, count, [&](parallel::layout::piece const& piece) {
-        if (&layout_.at(piece.entry) != &entry) return;
-        kernels::copy(master_of(entry.bucket, piece), whole.flat(piece.in_entry, piece.count));
-      });
-    }
+    if constexpr (!shards_parameters) kernels::copy(parameter_values(entry), whole);
+    if constexpr (!keeps_master && !shards_parameters) return;
+    auto const [first, count] = owned_range(entry.bucket);
+    layout_.for_each_piece(entry.bucket, first, count, [&](parallel::layout::piece const& piece) {
+      if (&layout_.at(piece.entry) != &entry) return;
+      auto const part = whole.flat(piece.in_entry, piece.count);
+      if constexpr (keeps_master) kernels::copy(master_of(entry.bucket, piece), part);
+      if constexpr (shards_parameters) kernels::copy(values_.kept(entry.bucket, piece), part);
+    });
   }
 
   Comm& world_;
+  Comm& everyone_;
   parallel::layout layout_;
   std::vector<parameter<Env>*> uses_;
   std::vector<foreign_parameter<param_element, space>> foreign_;
-  std::vector<std::unique_ptr<bucket_state>> buckets_;
-  std::vector<second_use> second_uses_;
+  value_store<Env, Comm, Strategy> values_;
+  gradient_store<Env, Comm, Strategy, Compressor> gradients_;
+  std::vector<tensor<master_element, space>> masters_;  // by bucket: the owned range, where parameters are not masters
+  bool direct_ = false;                                 // sums are formed from all ranks' buckets, in their memory
+  bool writes_peers_ = false;                           // the update writes all ranks' values
+  std::vector<std::vector<tensor_view<gradient_element, space>>> peer_gradients_;
+  std::vector<std::vector<tensor_view<param_element, space>>> peer_values_;
   std::vector<tensor_view<param_element, space>> outputs_;
   std::vector<parallel::detail::gather_request_t<Comm, param_element, space, sharded>> pending_;  // kept: no allocation
 };

@@ -12,8 +12,31 @@ TRIREME_INLINE F combined(F a, F b) {
   }
 }
 
+// The terms from x + at on, summed in the fixed tree.
+template <class F, class T, class... Count>
+inline F tree_sum(std::span<void const* const> terms, std::int64_t at, Count... count) {
+  if (terms.size() == 1) return F::load(static_cast<T const*>(terms[0]) + at, count...);
+  auto const left = static_cast<std::size_t>(tree_split(static_cast<std::int64_t>(terms.size())));
+  return tree_sum<F, T>(terms.first(left), at, count...) + tree_sum<F, T>(terms.subspan(left), at, count...);
+}
+template <class T>
+inline void reduce_in_a_tree(std::span<void* const> outputs, std::span<void const* const> terms, std::int64_t n) {
+  using F = lanes_for<T>;
+  std::int64_t at = 0;
+  for (; at + F::width <= n; at += F::width) {
+    F const total = tree_sum<F, T>(terms, at);
+    for (auto* output : outputs) total.store(static_cast<T*>(output) + at);
+  }
+  std::int64_t const left = n - at;
+  TRIREME_FOR_LANES(F, left, i, count, {
+    F const total = tree_sum<F, T>(terms, at + i, count);
+    for (auto* output : outputs) total.store(static_cast<T*>(output) + at + i, count);
+  })
+}
+
 template <class Op, class T>
 inline void reduce(std::span<void* const> outputs, std::span<void const* const> terms, std::int64_t n, int divisor) {
+  if constexpr (std::is_same_v<Op, reduction::pairwise>) return reduce_in_a_tree<T>(outputs, terms, n);
   using F = lanes_for<T>;
   constexpr int several = 4;
   [[maybe_unused]] F const terms_of_mean = F::all(static_cast<typename F::real>(divisor));

@@ -1,0 +1,165 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "trireme/contract/communicator.hpp"
+#include "trireme/contract/parameter.hpp"
+#include "trireme/contract/strategy.hpp"
+#include "trireme/core/error.hpp"
+#include "trireme/ops/types.hpp"
+#include "trireme/parallel/detail/buffer_pool.hpp"
+#include "trireme/parallel/detail/transport.hpp"
+#include "trireme/parallel/layout.hpp"
+
+namespace trireme::parallel::detail {
+
+/// The values that layers read, in buckets: all of them, or (where parameters are sharded) this rank's slices, of which
+/// a unit's buckets are made whole while it runs.
+template <class Env, class Comm, strategy Strategy>
+class value_store {
+ public:
+  using space = typename Env::space;
+  using element = typename Env::param;
+  using view = tensor_view<element, space>;
+  using kernels = ops::on<space>;
+  static constexpr bool sharded = Strategy::parameters == distribution::shard;
+
+  /// @param wanted  false: the values are the caller's, and no rank needs a copy.
+  value_store(layout const& plan, std::vector<parameter<Env>*> const& uses, Comm& world, bool wanted)
+      : plan_(plan), uses_(uses), world_(world), pool_(plan), buckets_(plan.buckets().size()) {
+    held_.assign(plan.units().size(), false);
+    for (int b = 0; wanted && b < static_cast<int>(buckets_.size()); ++b) {
+      auto const n = sharded ? plan.slice_elements(b) : elements(b);
+      if constexpr (sharded) {
+        at(b).kept = tensor<element, space>(shape{n});
+      } else {
+        at(b).kept = message_tensor<element, space>(world, shape{n});
+      }
+      kernels::fill(at(b).kept.view(), 0.0);
+      if (!sharded && !uses.empty()) bind(b, at(b).kept.view());
+    }
+  }
+  value_store(value_store const&) = delete;
+  value_store& operator=(value_store const&) = delete;
+
+  /// A bucket's values as far as this rank keeps them: all, or its slice.
+  [[nodiscard]] view kept(int bucket) const { return at(bucket).kept.view(); }
+  /// The kept values of a piece; of one that lies in this rank's slice, where values are sharded.
+  [[nodiscard]] view kept(int bucket, layout::piece const& piece) const {
+    auto const first = sharded ? world_.rank() * plan_.slice_elements(bucket) : 0;
+    return kept(bucket).flat(piece.in_bucket - first, piece.count);
+  }
+  /// All values of a bucket; empty while they are not gathered.
+  [[nodiscard]] view whole(int bucket) const {
+    if constexpr (sharded) {
+      auto const& gathered = at(bucket).gathered;
+      return gathered == nullptr ? view{} : gathered->view().flat(0, elements(bucket));
+    } else {
+      return kept(bucket);
+    }
+  }
+
+  /// Begins to gather the values of a unit. Collective, like release: in one order on all ranks.
+  void prefetch(int unit) {
+    if constexpr (sharded) {
+      if (held(unit)) return;
+      held(unit) = true;
+      for (int const b : buckets_of(unit)) {
+        if (at(b).users++ == 0) gather(b);
+      }
+    }
+  }
+  /// The values of a unit are there when this returns.
+  void ensure(int unit) {
+    if constexpr (sharded) {
+      prefetch(unit);
+      for (int const b : buckets_of(unit)) wait(b);
+    }
+  }
+  void release(int unit) {
+    if constexpr (sharded) {
+      if (!held(unit)) return;
+      held(unit) = false;
+      for (int const b : buckets_of(unit)) {
+        if (--at(b).users == 0) drop(b);
+      }
+    }
+  }
+  void release_all() {
+    for (int unit = 0; unit < static_cast<int>(held_.size()); ++unit) release(unit);
+  }
+
+  /// Bytes of values that are always here, and of buffers for those that are gathered.
+  [[nodiscard]] std::int64_t kept_bytes() const {
+    std::int64_t sum = 0;
+    for (auto const& each : buckets_) sum += static_cast<std::int64_t>(each.kept.view().bytes());
+    return sum;
+  }
+  [[nodiscard]] std::int64_t buffer_bytes() const noexcept {
+    return pool_.elements() * static_cast<std::int64_t>(sizeof(element));
+  }
+
+ private:
+  using buffer = tensor<element, space>;
+  struct bucket_values {
+    tensor<element, space> kept;
+    std::unique_ptr<buffer> gathered;
+    std::optional<gather_request_t<Comm, element, space, sharded>> pending;
+    int users = 0;  // units that hold it
+  };
+
+  [[nodiscard]] bucket_values& at(int bucket) { return buckets_[static_cast<std::size_t>(bucket)]; }
+  [[nodiscard]] bucket_values const& at(int bucket) const { return buckets_[static_cast<std::size_t>(bucket)]; }
+  [[nodiscard]] std::vector<bool>::reference held(int unit) { return held_[static_cast<std::size_t>(unit)]; }
+  [[nodiscard]] std::vector<int> const& buckets_of(int unit) const {
+    return plan_.units()[static_cast<std::size_t>(unit)].buckets;
+  }
+  [[nodiscard]] std::int64_t elements(int bucket) const {
+    return plan_.buckets()[static_cast<std::size_t>(bucket)].elements;
+  }
+
+  void bind(int bucket, view values) {
+    for (int const e : plan_.buckets()[static_cast<std::size_t>(bucket)].entries) {
+      auto const& entry = plan_.at(e);
+      for (int const use : entry.uses) {
+        uses_[static_cast<std::size_t>(use)]->value =
+            values.empty() ? view{} : values.flat(entry.offset, entry.size()).reshaped(entry.info.extents);
+      }
+    }
+  }
+  void gather(int b) {
+    auto& it = at(b);
+    it.gathered = pool_.take(elements(b), [&](std::int64_t n) {
+      return std::make_unique<buffer>(message_tensor<element, space>(world_, shape{n}));
+    });
+    auto const all = whole(b);
+    auto const n = plan_.slice_elements(b);
+    kernels::copy(all.flat(world_.rank() * n, n), tensor_view<element const, space>(it.kept.view()));
+    it.pending.emplace(world_.all_gather_async(all));
+    bind(b, all);
+  }
+  void wait(int b) {
+    if (!at(b).pending) return;
+    at(b).pending->wait();
+    at(b).pending.reset();
+  }
+  void drop(int b) {
+    wait(b);
+    bind(b, {});
+    pool_.give(elements(b), std::move(at(b).gathered));
+  }
+
+  layout const& plan_;
+  std::vector<parameter<Env>*> const& uses_;
+  Comm& world_;
+  buffer_pool<buffer> pool_;
+  std::vector<bucket_values> buckets_;
+  std::vector<bool> held_;  // by unit
+};
+
+}  // namespace trireme::parallel::detail
