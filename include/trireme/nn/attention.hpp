@@ -4,6 +4,7 @@
 #include <string>
 
 #include "trireme/contract/model.hpp"
+#include "trireme/core/error.hpp"
 #include "trireme/nn/linear.hpp"
 #include "trireme/ops/types.hpp"
 
@@ -15,6 +16,8 @@ namespace trireme::nn {
 ///          3 * channels columns; head h has columns [h * channels/heads, (h+1) * channels/heads) of each third.
 /// Bytes    saves queries, keys, values, the output of the heads, and one number a head and row: no context x context
 ///          matrix is kept.
+/// Ranks    cut by heads: a rank has the columns of its heads in c_attn, and their rows in c_proj.
+/// Errors   config_error if a group has more ranks than there are heads.
 /// Method   [Vaswani et al., 2017], blockwise with recomputation [Dao et al., 2022].
 struct attention {
   std::int64_t channels = 0;
@@ -38,74 +41,83 @@ class attention::instance {
  public:
   using view = tensor_view<typename Env::compute, space>;
   struct saved {
-    typename projection::saved qkv;      // its x is this layer's input
-    typename projection::saved out;      // its x is the heads' output (rows, channels)
-    view packed;                         // (rows, 3 channels)
+    typename projection::saved qkv;      // its x is this layer's input, the rows that lie here
+    typename projection::saved out;      // its x is the output of the heads here (rows, channels here)
+    view packed;                         // (rows, 3 channels here)
     tensor_view<accumulate, space> lse;  // (batch, heads, context): log of the softmax's denominators
   };
 
-  instance(attention const& description, std::string const& name)
+  instance(attention const& description, std::string const& name, share own = {})
       : what_(description),
-        qkv_({.inputs = what_.channels, .outputs = 3 * what_.channels}, name + ".c_attn"),
+        heads_(heads_of(description, own)),
+        qkv_({.inputs = what_.channels, .outputs = 3 * what_.channels, .fused = 3}, name + ".c_attn",
+             part(own, linear_part::axis::outputs)),
         out_({.inputs = what_.channels,
               .outputs = what_.channels,
               .start = {initial::distribution::normal, what_.projection_scale}},
-             name + ".c_proj") {}
+             name + ".c_proj", part(own, linear_part::axis::inputs)) {}
 
   void visit(auto&& each) {
     qkv_.visit(each);
     out_.visit(each);
   }
 
+  /// @param x        the rows that lie here, as is residual.
+  /// @param rows     of all samples together.
   /// @param context  rows of one sample.
-  view forward(pass<Env>& pass, saved& saved, view x, view residual, std::int64_t context) {
-    auto const shape = of(x, context);
-    saved.packed = qkv_.forward(pass, saved.qkv, x);
+  view forward(pass<Env>& pass, saved& saved, view x, view residual, std::int64_t rows, std::int64_t context) {
+    auto const shape = of(rows, context);
+    saved.packed = qkv_.forward(pass, saved.qkv, pass.group.gather(x, rows, pass.scratch));
+    saved.qkv.x = x;
     saved.lse = pass.activations.template take<accumulate>({shape.batch, shape.heads, shape.context});
-    auto const heads = pass.take(x.extents());
+    auto const heads = pass.take({rows, shape.channels});
     kernels::causal_attention(heads, saved.lse, saved.packed, shape, pass.scratch, site(pass, 0));
-    auto const drop = site(pass, 1);
-    auto const y = out_.forward(pass, saved.out, heads, drop.active() ? view{} : residual);
-    if (drop.active()) {
-      kernels::dropout(y, drop);
-      kernels::add(y, residual);
-    }
-    return y;
+    return out_.end_branch(pass, saved.out, heads, residual, site(pass, 1));
   }
 
-  /// dx gets the gradient of x; the residual's is dy itself.
-  void backward(pass<Env>& pass, saved const& saved, view dx, view dy, std::int64_t context) {
-    auto const shape = of(dx, context);
+  /// Returns the gradient of x, in the memory of dx (all rows, channels); the residual's is dy itself.
+  view backward(pass<Env>& pass, saved const& saved, view dx, view dy, std::int64_t context) {
+    auto const rows = dx.extent(0);
+    auto const shape = of(rows, context);
     auto const here = pass.scratch.mark();
     auto const take = [&](trireme::shape extents) {
       return pass.scratch.template take<typename Env::compute>(extents);
     };
-    auto dprojected = dy;
-    if (auto const drop = site(pass, 1); drop.active()) {
-      dprojected = take(dy.extents());
-      kernels::copy(dprojected, dy);
-      kernels::dropout(dprojected, drop);
-    }
-    auto const dheads = take(dx.extents());
-    out_.weight_gradient(saved.out, dprojected);
+    auto const dprojected = out_.branch_gradient(pass, saved.out, dy, site(pass, 1));
+    auto const dheads = take({rows, shape.channels});
+    out_.weight_gradient(saved.out.x, dprojected);
     out_.input_gradient(pass, dheads, dprojected);
-    auto const dqkv = take({dx.extent(0), 3 * what_.channels});
+    auto const dqkv = take({rows, 3 * shape.channels});
     kernels::causal_attention_backward(dqkv, dheads, saved.out.x, saved.lse, saved.packed, shape, pass.scratch,
                                        site(pass, 0));
-    qkv_.weight_gradient(saved.qkv, dqkv);
-    qkv_.input_gradient(pass, dx, dqkv);
+    qkv_.weight_gradient(pass.group.gather(saved.qkv.x, rows, pass.scratch), dqkv);
+    auto const sum = pass.group.reduce(qkv_.input_gradient_term(pass, dx, dqkv));
     pass.scratch.rewind(here);
+    return sum;
   }
 
  private:
-  [[nodiscard]] ops::attention_shape of(view x, std::int64_t context) const {
-    return {x.extent(0) / context, context, what_.heads, what_.channels};
+  static share::range heads_of(attention const& description, share own) {
+    if (own.ways > description.heads) {
+      throw config_error(text("trireme::nn::attention: ", description.heads, " heads cannot be cut into ", own.ways,
+                              " ways; a tensor group has at most as many ranks as a layer has heads"));
+    }
+    return own.of(description.heads);
+  }
+  [[nodiscard]] linear_part part(share own, linear_part::axis axis) const {
+    if (own.ways == 1) return {};
+    auto const width = what_.channels / what_.heads;
+    return {axis, {heads_.first * width, heads_.count * width}, own.place};
+  }
+  [[nodiscard]] ops::attention_shape of(std::int64_t rows, std::int64_t context) const {
+    return {rows / context, context, heads_.count, what_.channels / what_.heads * heads_.count, heads_.first};
   }
   [[nodiscard]] ops::dropout_site site(pass<Env> const& pass, std::uint32_t which) const {
     return {pass.training() ? what_.dropout : 0, pass.key, what_.site + which, pass.batch.ids};
   }
 
   attention what_;
+  share::range heads_;  // that lie here
   projection qkv_;
   projection out_;
 };

@@ -5,6 +5,7 @@
 
 #include "trireme/contract/slot.hpp"
 #include "trireme/core/error.hpp"
+#include "trireme/nn/gpt_head.hpp"
 #include "trireme/nn/gpt_units.hpp"
 
 namespace trireme::nn {

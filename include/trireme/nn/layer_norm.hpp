@@ -36,10 +36,13 @@ class layer_norm::instance {
     tensor_view<accumulate, space> rstd;  // (rows)
   };
 
-  instance(layer_norm const& description, std::string const& name)
+  /// Everybody in a tensor group has it; the first answers for it.
+  instance(layer_norm const& description, std::string const& name, share own = {})
       : what_(description),
         gain_{{name + ".weight", {what_.channels}, {initial::distribution::ones, 0}, false}, {}, {}},
-        bias_{{name + ".bias", {what_.channels}, {}, false}, {}, {}} {}
+        bias_{{name + ".bias", {what_.channels}, {}, false}, {}, {}} {
+    gain_.info.answers = bias_.info.answers = own.place == 0;
+  }
 
   void visit(auto&& each) {
     each(gain_);
@@ -53,10 +56,26 @@ class layer_norm::instance {
     kernels::layer_norm(y, saved.mean, saved.rstd, x, gain_.value, bias_.value, what_.epsilon);
     return y;
   }
-  /// dx = or += the gradient of x.
-  void backward(saved const& saved, view dx, view dy, bool accumulate_dx) {
-    kernels::layer_norm_backward(dx, gain_.gradient, bias_.gradient, dy, saved.x, saved.mean, saved.rstd, gain_.value,
-                                 accumulate_dx);
+  /// dx = or += the gradient of x. Where rows are cut, gain and bias get the sum of all ranks' rows.
+  void backward(pass<Env>& pass, saved const& saved, view dx, view dy, bool accumulate_dx) {
+    auto dgain = gain_.gradient;
+    auto dbias = bias_.gradient;
+    auto const here = pass.scratch.mark();
+    auto const n = what_.channels;
+    tensor_view<accumulate, space> terms;
+    if (pass.group.cuts_rows()) {
+      terms = pass.scratch.template take<accumulate>({2 * n});
+      kernels::fill(terms, 0.0);
+      dgain = terms.flat(0, n);
+      dbias = terms.flat(n, n);
+    }
+    kernels::layer_norm_backward(dx, dgain, dbias, dy, saved.x, saved.mean, saved.rstd, gain_.value, accumulate_dx);
+    if (pass.group.cuts_rows()) {
+      pass.group.sum(terms);
+      kernels::add(gain_.gradient, dgain);
+      kernels::add(bias_.gradient, dbias);
+    }
+    pass.scratch.rewind(here);
   }
 
  private:

@@ -10,9 +10,20 @@
 
 namespace trireme::nn {
 
+/// The part of a linear layer that one rank of a tensor group has: some columns of the weight, which gives some
+/// outputs, or some rows of it, which gives a term of all outputs.
+struct linear_part {
+  enum class axis { none, outputs, inputs };
+  axis cut = axis::none;
+  share::range range{};  ///< of the inputs, or of the outputs of each fused matrix
+  int place = 0;         ///< of the rank in its group
+};
+
 /// y = act(x w + b) (+ residual), with the weight stored (inputs, outputs) as GPT-2 does.
 ///
 /// Shapes   x (rows, inputs), y (rows, outputs), w (inputs, outputs), b (outputs).
+/// Ranks    a layer of which this rank has some inputs gives partial sums (forward_term), one of which it has some
+///          outputs gives them backward (input_gradient_term). The bias of the former is everybody's, added by place 0.
 /// Bytes    saves a reference to x, and x w + b where an activation follows.
 struct linear {
   std::int64_t inputs = 0;
@@ -20,6 +31,7 @@ struct linear {
   ops::activation act = ops::activation::none;
   initial start{initial::distribution::normal, 0.02};
   initial bias_start{};
+  std::int64_t fused = 1;  ///< matrices that lie side by side in the outputs, each of which is cut alike
   friend bool operator==(linear const&, linear const&) = default;
 
   template <class Env>
@@ -39,10 +51,13 @@ class linear::instance {
     view before_activation;  // (rows, outputs), or empty
   };
 
-  instance(linear const& description, std::string const& name)
+  instance(linear const& description, std::string const& name, linear_part const& part = {})
       : what_(description),
         weight_{{name + ".weight", {what_.inputs, what_.outputs}, what_.start, true}, {}, {}},
-        bias_{{name + ".bias", {what_.outputs}, what_.bias_start, false}, {}, {}} {}
+        bias_{{name + ".bias", {what_.outputs}, what_.bias_start, false}, {}, {}},
+        adds_bias_(part.cut != linear_part::axis::inputs || part.place == 0) {
+    cut(part);
+  }
 
   void visit(auto&& each) {
     each(weight_);
@@ -57,30 +72,88 @@ class linear::instance {
     kernels::linear(y, x, packed(pass), {bias_.value, what_.act, saved.before_activation, residual});
     return y;
   }
+  /// This rank's term of x w + b, where it has some of the inputs.
+  partial_sum<view> forward_term(pass<Env>& pass, saved& saved, view x) {
+    auto const y = pass.take({x.extent(0), what_.outputs});
+    saved.x = x;
+    kernels::linear(y, x, packed(pass), {.bias = adds_bias_ ? bias_.value : decltype(bias_.value){}});
+    return partial_sum<view>(y);
+  }
+  /// residual + dropout(x w + b), summed over the group: the end of a branch of a residual stream.
+  view end_branch(pass<Env>& pass, saved& saved, view x, view residual, ops::dropout_site drop) {
+    auto const rows = x.extent(0);
+    if (pass.group.ways() == 1 && !drop.active()) return forward(pass, saved, x, residual);
+    auto const y = pass.group.reduce(forward_term(pass, saved, x));
+    kernels::dropout(y, stretch_of(drop, pass, rows));
+    kernels::add(y, residual);
+    return y;
+  }
+  /// The gradient of x w + b in all rows, from that of end_branch()'s result: dy itself, or in scratch memory.
+  view branch_gradient(pass<Env>& pass, saved const& saved, view dy, ops::dropout_site drop) {
+    auto const rows = saved.x.extent(0);
+    if (drop.active()) {
+      auto const dropped = pass.scratch.template take<value>(dy.extents());
+      kernels::copy(dropped, dy);
+      kernels::dropout(dropped, stretch_of(drop, pass, rows));
+      dy = dropped;
+    }
+    return pass.group.gather(dy, rows, pass.scratch);
+  }
 
   /// @param dy  gradient of x w + b: the caller has taken it through this layer's activation (see input_gradient's
   ///            epilogue of the layer above, or activation_backward()).
-  void weight_gradient(saved const& saved, view dy) {
-    kernels::linear_backward_weight(weight_.gradient, bias_.gradient, saved.x, dy, ops::orientation::in_out);
+  void weight_gradient(view x, view dy) {
+    kernels::linear_backward_weight(weight_.gradient.reshaped(matrix()), bias_.gradient, x, dy,
+                                    ops::orientation::in_out);
   }
   /// dx (+)= dy w^T, then through the activation of the layer below, if it is given.
   void input_gradient(pass<Env>& pass, view dx, view dy, ops::input_epilogue<value, space> epilogue = {}) {
     kernels::linear_backward_input(dx, dy, packed(pass), epilogue);
   }
+  /// This rank's term of dy w^T, where it has some of the outputs; in the memory of dx.
+  partial_sum<view> input_gradient_term(pass<Env>& pass, view dx, view dy) {
+    input_gradient(pass, dx, dy);
+    return partial_sum<view>(dx);
+  }
 
   view backward(pass<Env>& pass, saved const& saved, view dy) {
     auto const before = through_activation(pass, saved, dy);
-    weight_gradient(saved, before);
+    weight_gradient(saved.x, before);
     auto const dx = pass.take(saved.x.extents());
     input_gradient(pass, dx, before);
     return dx;
   }
   /// Like backward, for the first layer of a model: nobody wants dx.
   void backward_without_input(pass<Env>& pass, saved const& saved, view dy) {
-    weight_gradient(saved, through_activation(pass, saved, dy));
+    weight_gradient(saved.x, through_activation(pass, saved, dy));
   }
 
  private:
+  // Fused matrices get the dimension along which they are cut.
+  void cut(linear_part const& part) {
+    if (part.cut == linear_part::axis::none) return;
+    if (part.cut == linear_part::axis::inputs) {
+      weight_.info = part_of(weight_.info, 0, part.range);
+      bias_.info.answers = part.place == 0;
+      what_.inputs = part.range.count;
+      return;
+    }
+    if (what_.fused > 1) {
+      weight_.info.extents = {what_.inputs, what_.fused, what_.outputs / what_.fused};
+      bias_.info.extents = {what_.fused, what_.outputs / what_.fused};
+    }
+    weight_.info = part_of(weight_.info, weight_.info.extents.rank() - 1, part.range);
+    bias_.info = part_of(bias_.info, bias_.info.extents.rank() - 1, part.range);
+    what_.outputs = what_.fused * part.range.count;
+  }
+  [[nodiscard]] shape matrix() const { return {what_.inputs, what_.outputs}; }
+
+  // Of what the rows that lie here drop, if not all of them do.
+  ops::dropout_site stretch_of(ops::dropout_site drop, pass<Env> const& pass, std::int64_t rows) const {
+    drop.first = pass.group.rows_here(rows).first * what_.outputs;
+    drop.whole = rows * what_.outputs;
+    return drop;
+  }
   view through_activation(pass<Env>& pass, saved const& saved, view dy) {
     if (what_.act == ops::activation::none) return dy;
     auto const before = pass.take(dy.extents());
@@ -88,7 +161,7 @@ class linear::instance {
     return before;
   }
   auto& packed(pass<Env> const& pass) {
-    packed_.bind(weight_.value, ops::orientation::in_out);
+    packed_.bind(weight_.value.reshaped(matrix()), ops::orientation::in_out);
     packed_.refresh(pass.version);
     return packed_;
   }
@@ -96,6 +169,7 @@ class linear::instance {
   linear what_;
   parameter<Env> weight_;
   parameter<Env> bias_;
+  bool adds_bias_;
   ops::weights<value, space> packed_;
 };
 

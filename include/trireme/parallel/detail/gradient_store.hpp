@@ -74,7 +74,7 @@ class gradient_store {
         it.reports = static_cast<int>(it.uses.size()) * (pooled() || which > 0 ? 1 : static_cast<int>(ways));
         if (!pooled()) open(it);
         if constexpr (sharded) {
-          it.shard = tensor<element, space>(shape{plan.slice_elements(b)});
+          it.shard = trireme::tensor<element, space>(shape{plan.slice_elements(b)});
           kernels::fill(it.shard.view(), 0.0);
         }
       }
@@ -212,7 +212,7 @@ class gradient_store {
 
  private:
   struct buffer {
-    tensor<element, space> values;
+    trireme::tensor<element, space> values;
     std::optional<bucket_transport> wire;
   };
   struct lane {
@@ -223,7 +223,7 @@ class gradient_store {
     int missing = 0;
     std::unique_ptr<buffer> open;
     std::vector<std::unique_ptr<buffer>> partial;  // sums of the tree over this rank's micro-batches
-    tensor<element, space> shard;                  // the own slice of what has been reduced in this step
+    trireme::tensor<element, space> shard;         // the own slice of what has been reduced in this step
     std::int64_t rounds = 0;                       // micro-batches done in this step
     bool flying = false;
     std::int64_t epoch = 0;  // open_unit() calls before it was sent

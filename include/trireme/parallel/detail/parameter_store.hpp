@@ -74,7 +74,7 @@ class parameter_store {
   /// Fills every parameter with its start, a function of (seed, name, index): equal on every rank.
   void initialise(std::uint64_t seed) {
     for (auto const& entry : layout_.entries()) {
-      tensor<master_element, space> whole(shape{entry.size()});
+      trireme::tensor<master_element, space> whole(shape{entry.size()});
       for_each_run(entry.info, 0, entry.size(), [&](std::int64_t first, std::int64_t here, std::int64_t n) {
         kernels::initialise(whole.view().flat(here, n), entry.info.start, seed, hash_name(entry.info.name), first);
       });
@@ -103,7 +103,7 @@ class parameter_store {
     for (auto const& entry : layout_.entries()) {
       world_.broadcast(parameter_values(entry), root);
       if constexpr (keeps_master) {
-        tensor<master_element, space> whole(shape{entry.size()});
+        trireme::tensor<master_element, space> whole(shape{entry.size()});
         kernels::copy(whole.view(), tensor_view<param_element const, space>(parameter_values(entry)));
         load(entry, tensor_view<master_element const, space>(whole));
       }
@@ -160,7 +160,7 @@ class parameter_store {
   template <class F>
   void for_each_master(F&& f) {
     for (int b = 0; b < bucket_count(); ++b) {
-      tensor<master_element, space> whole(shape{layout_.buckets()[static_cast<std::size_t>(b)].elements});
+      trireme::tensor<master_element, space> whole(shape{layout_.buckets()[static_cast<std::size_t>(b)].elements});
       auto const [first, count] = accounted_range(b);
       layout_.for_each_piece(b, first, count, [&](parallel::layout::piece const& piece) {
         kernels::copy(whole.view().flat(piece.in_bucket, piece.count),
@@ -389,9 +389,10 @@ class parameter_store {
   std::vector<foreign_parameter<param_element, space>> foreign_;
   value_store<Env, Comm, Strategy> values_;
   gradient_store<Env, Comm, Strategy, Compressor> gradients_;
-  std::vector<tensor<master_element, space>> masters_;  // by bucket: the owned range, where parameters are not masters
-  bool direct_ = false;                                 // sums are formed from all ranks' buckets, in their memory
-  bool writes_peers_ = false;                           // the update writes all ranks' values
+  std::vector<trireme::tensor<master_element, space>>
+      masters_;                // by bucket: the owned range, where parameters are not masters
+  bool direct_ = false;        // sums are formed from all ranks' buckets, in their memory
+  bool writes_peers_ = false;  // the update writes all ranks' values
   std::vector<std::vector<tensor_view<gradient_element, space>>> peer_gradients_;
   std::vector<std::vector<tensor_view<param_element, space>>> peer_values_;
   std::vector<tensor_view<param_element, space>> outputs_;

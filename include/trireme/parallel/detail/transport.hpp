@@ -164,8 +164,8 @@ class transport {
   int ranks_;
   int rank_;
   state compressor_;
-  tensor<payload_element, space> sent_;
-  tensor<payload_element, space> received_;
+  trireme::tensor<payload_element, space> sent_;
+  trireme::tensor<payload_element, space> received_;
   std::optional<request> pending_;
 };
 

@@ -36,7 +36,7 @@ class value_store {
     for (int b = 0; wanted && b < static_cast<int>(buckets_.size()); ++b) {
       auto const n = sharded ? plan.slice_elements(b) : elements(b);
       if constexpr (sharded) {
-        at(b).kept = tensor<element, space>(shape{n});
+        at(b).kept = trireme::tensor<element, space>(shape{n});
       } else {
         at(b).kept = message_tensor<element, space>(world, shape{n});
       }
@@ -105,9 +105,9 @@ class value_store {
   }
 
  private:
-  using buffer = tensor<element, space>;
+  using buffer = trireme::tensor<element, space>;
   struct bucket_values {
-    tensor<element, space> kept;
+    trireme::tensor<element, space> kept;
     std::unique_ptr<buffer> gathered;
     std::optional<gather_request_t<Comm, element, space, sharded>> pending;
     int users = 0;  // units that hold it

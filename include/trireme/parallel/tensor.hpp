@@ -1,0 +1,106 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "trireme/contract/communicator.hpp"
+#include "trireme/contract/slot.hpp"
+#include "trireme/contract/tensor_group.hpp"
+#include "trireme/core/error.hpp"
+#include "trireme/core/text.hpp"
+#include "trireme/ops/types.hpp"
+
+namespace trireme::parallel {
+
+/// Tensor parallelism: the ranks of a group share the matrices of each layer. Attention is cut by heads, an mlp by its
+/// inner numbers, the tied table by tokens; parts may be uneven. Norms and positions are the same on all of them.
+///
+/// Bytes    per layer, micro-batch and rank: 4 all_reduces of rows * channels of the compute type, two of them
+/// backward. Needs    has_all_reduce of the compute type, and of the accumulate type with sum and max. Method [Shoeybi
+/// et al., "Megatron-LM", 2019]. Errors   config_error if there are more ways than heads, or than tokens.
+struct tensor {
+  using policy_category = slot::parallel;
+  std::int64_t ways = 0;  ///< ranks that share a layer; 0 = what is left of the world
+  friend bool operator==(tensor const&, tensor const&) = default;
+
+  static constexpr std::string_view name = "tensor";
+};
+
+/// Sequence parallelism, beside tensor and in its group: the rows between the products (the residual stream, norms,
+/// dropout) are cut as well, so that what a layer saves of them falls as 1 / ways.
+///
+/// Bytes    as tensor's, as a reduce_scatter and an all_gather each; one all_gather more a product in the backward
+/// pass,
+///          and one all_reduce of 2 * channels sums a norm.
+/// Needs    has_reduce_scatter and has_ragged_all_gather of the compute type besides.
+/// Method   [Korthikanti et al., "Reducing activation recomputation in large transformer models", 2022].
+struct sequence {
+  using policy_category = slot::parallel;
+  friend bool operator==(sequence const&, sequence const&) = default;
+
+  static constexpr std::string_view name = "sequence";
+};
+
+[[nodiscard]] inline std::string to_string(tensor const& t) { return text("parallel::tensor{.ways = ", t.ways, "}"); }
+[[nodiscard]] inline std::string to_string(sequence const&) { return "parallel::sequence{}"; }
+
+/// A tensor group on a communicator: all of its ranks are the group.
+///
+/// Ranks    collective, as the calls of tensor_group are.
+/// Threads  one owner; the communicator must outlive it, and nobody else may use it meanwhile.
+/// Errors   config_error if rows are to be cut and the communicator lacks what that needs; comm_error from its calls.
+template <class Env, class Comm>
+class communicator_group final : public tensor_group<Env> {
+  using value = typename Env::compute;
+  using accumulate = typename Env::accumulate;
+
+ public:
+  using typename tensor_group<Env>::space;
+  using typename tensor_group<Env>::view;
+  using typename tensor_group<Env>::sums;
+
+  static constexpr bool can_cut_rows =
+      has_reduce_scatter<Comm, value, reduction::sum, space> && has_ragged_all_gather<Comm, value, space>;
+
+  explicit communicator_group(Comm& world, bool cuts_rows = false)
+      : tensor_group<Env>({world.rank(), world.size()}, cuts_rows), world_(world) {
+    if (cuts_rows && !can_cut_rows) {
+      throw config_error(
+          "trireme::parallel::sequence: this communicator has no reduce_scatter or no ragged all_gather; leave "
+          "sequence out, or use another communicator");
+    }
+  }
+
+ private:
+  void do_sum(view values) override { world_.all_reduce(values, reduction::sum{}); }
+  void do_sum_of_sums(sums values) override { world_.all_reduce(values, reduction::sum{}); }
+  void do_max(sums values) override { world_.all_reduce(values, reduction::max{}); }
+
+  void do_reduce_rows([[maybe_unused]] view all) override {
+    if constexpr (can_cut_rows) {
+      if (all.extent(0) % world_.size() == 0) {
+        world_.reduce_scatter(all, reduction::sum{});
+      } else {  // uneven rows
+        world_.all_reduce(all, reduction::sum{});
+      }
+    }
+  }
+  void do_gather_rows([[maybe_unused]] view all, [[maybe_unused]] view own,
+                      [[maybe_unused]] share::range here) override {
+    if constexpr (can_cut_rows) {
+      ops::on<space>::copy(all.rows(here.first, here.count), own);
+      counts_.clear();
+      for (int place = 0; place < world_.size(); ++place) {
+        counts_.push_back(share{place, world_.size()}.of(all.extent(0)).count * all.extent(1));
+      }
+      world_.all_gather(all, counts_);
+    }
+  }
+
+  Comm& world_;
+  std::vector<std::int64_t> counts_;
+};
+
+}  // namespace trireme::parallel
