@@ -151,12 +151,26 @@ A combined(A a, A b) {
   else
     return a + b;
 }
+/// The ranks [first, last): halves where their number is even, else cut at the largest power of two.
+template <class A, class T>
+A summed_in_a_tree(int first, int last, std::int64_t i) {
+  int const n = last - first;
+  if (n == 1) return static_cast<A>(value<T>(first, i));
+  int cut = 1;
+  while (2 * cut < n) cut *= 2;
+  int const middle = first + (n % 2 == 0 ? n / 2 : cut);
+  return summed_in_a_tree<A, T>(first, middle, i) + summed_in_a_tree<A, T>(middle, last, i);
+}
 template <class Op, class T>
 void make_reduced(std::byte* to, int ranks) {
   using A = std::conditional_t<trireme::storage_float<T>, float, T>;
   for (std::int64_t i = 0; i < longest<T>; ++i) {
     auto result = static_cast<A>(value<T>(0, i));
-    for (int rank = 1; rank < ranks; ++rank) result = combined<Op>(result, static_cast<A>(value<T>(rank, i)));
+    if constexpr (std::is_same_v<Op, reduction::pairwise>) {
+      result = summed_in_a_tree<A, T>(0, ranks, i);
+    } else {
+      for (int rank = 1; rank < ranks; ++rank) result = combined<Op>(result, static_cast<A>(value<T>(rank, i)));
+    }
     if constexpr (std::is_same_v<Op, reduction::mean>) result /= static_cast<A>(ranks);
     reinterpret_cast<T*>(to)[i] = static_cast<T>(result);
   }
@@ -286,7 +300,10 @@ void for_reductions(Visit visit) {
   visit(reduction::sum{});
   visit(reduction::max{});
   visit(reduction::min{});
-  if constexpr (!std::is_integral_v<T>) visit(reduction::mean{});
+  if constexpr (!std::is_integral_v<T>) {
+    visit(reduction::mean{});
+    visit(reduction::pairwise{});
+  }
 }
 
 /// The sizes 0, 1, odd, whole cache lines and some hundred KB, each in several ways. With `slices`, the counts are of

@@ -81,6 +81,45 @@ TEMPLATE_TEST_CASE("16-bit numbers are summed in float and rounded once", "", bf
   });
 }
 
+TEMPLATE_TEST_CASE("a pairwise sum has the bits of one fixed tree over the terms at every CPU level", "", float, double,
+                   bfloat16) {
+  using total = ops::accumulate_t<TestType>;
+  constexpr std::int64_t n = 203;
+  for (std::int64_t const count : {1, 2, 3, 4, 6, 7, 8}) {
+    std::vector<tensor<TestType>> terms;
+    for (std::int64_t r = 0; r < count; ++r) {
+      terms.push_back(zeros<TestType>({n}));
+      for (std::int64_t i = 0; i < n; ++i) {
+        auto const bits = mix(static_cast<std::uint64_t>(i * 100 + r));
+        terms.back()[i] = static_cast<TestType>(static_cast<float>(bits >> 40) * static_cast<float>(1 << (bits % 20)));
+      }
+    }
+    // Leaf by leaf, with as many merges as the tree says.
+    std::vector<TestType> expected;
+    for (std::int64_t i = 0; i < n; ++i) {
+      std::vector<total> partial;
+      for (std::int64_t r = 0; r < count; ++r) {
+        partial.push_back(static_cast<total>(terms[static_cast<std::size_t>(r)][i]));
+        for (int merges = tree_merges(count, r); merges > 0; --merges) {
+          total const right = partial.back();
+          partial.pop_back();
+          partial.back() = partial.back() + right;
+        }
+      }
+      REQUIRE(partial.size() == 1);
+      expected.push_back(static_cast<TestType>(partial[0]));
+    }
+    at_each_level([&] {
+      std::vector<tensor<TestType>> outputs;
+      outputs.push_back(zeros<TestType>({n}));
+      reduced(outputs, terms, reduction::pairwise{});
+      bool right = true;
+      for (std::int64_t i = 0; i < n; ++i) right = right && outputs[0][i] == expected[static_cast<std::size_t>(i)];
+      CHECK(right);
+    });
+  }
+}
+
 TEMPLATE_TEST_CASE("every 16-bit number converts to the same bits at every CPU level", "", bfloat16, float16) {
   std::vector<tensor<TestType>> terms;
   for (unsigned r = 0; r < 2; ++r) terms.push_back(zeros<TestType>({1 << 16}));
