@@ -42,6 +42,9 @@ struct combination {
 
   static constexpr bool plain = !staged_model<Model>;
   static constexpr bool sharded = Parallel::optimizer_state == distribution::shard;
+  static constexpr bool shards_gradients = Parallel::gradients == distribution::shard;
+  static constexpr bool shards_parameters = Parallel::parameters == distribution::shard;
+  static constexpr bool residual = has_residual<compressor_state<Compression, env>>;
   static constexpr bool gatherable = gatherable_compressor<Compression, env>;
   static constexpr bool one_number = std::is_same_v<typename Precision::param, typename Precision::master>;
   static constexpr bool decides =
@@ -60,6 +63,11 @@ struct combination {
 #define TRIREME_COMPATIBILITY_RULES(X)                                                                                 \
   X("plain-model-precision", "a plain model stores its own numbers, which a mixed precision cannot change",            \
     "use precision::fp32 (or fp64), or describe the model in units", !C::plain || C::one_number)                       \
+  X("zero-3-needs-units", "parallel::zero<3> drops parameters between their uses, but a plain model keeps its own",    \
+    "use parallel::zero<2>, or describe the model in units", !C::plain || !C::shards_parameters)                       \
+  X("error-feedback-needs-one-exchange",                                                                               \
+    "error feedback tells once a step what it left out, but parallel::zero<2> and zero<3> send every micro-batch",     \
+    "use parallel::zero<1>", !C::residual || !C::shards_gradients)                                                     \
   X("trainer-needs-votes",                                                                                             \
     "every trainer votes with all_reduce and compares ranks with all_gather, and this communicator lacks one of them", \
     "use another communicator", C::decides)                                                                            \
