@@ -1,0 +1,70 @@
+#include "trireme/contract/tensor_group.hpp"
+
+#include <type_traits>
+#include <vector>
+
+#include "../catch.hpp"
+#include "trireme/contract/model.hpp"
+#include "trireme/precision/precision.hpp"
+
+using namespace trireme;
+
+namespace {
+
+using env = environment<precision::fp32>;
+using view = tensor_view<float>;
+
+// A partial sum is no view, whatever it is taken for; that its use says so is shown by tests/fail/parallel.
+static_assert(!std::is_base_of_v<view, partial_sum<view>>);
+
+/// A unit that knows of shares, and one that does not.
+struct whole_unit {
+  template <class Env>
+  struct instance {
+    struct saved {};
+    explicit instance(whole_unit const&) {}
+    void visit(auto&& each) { each(weight); }
+    view forward(pass<Env>&, saved&, view x) { return x; }
+    view backward(pass<Env>&, saved&, view dy) { return dy; }
+    parameter<Env> weight{{"w", {5}}, {}, {}};
+  };
+};
+struct cut_unit {
+  template <class Env>
+  struct instance : whole_unit::instance<Env> {
+    instance(cut_unit const&, share own) : whole_unit::instance<Env>({}) {
+      this->weight.info = part_of(this->weight.info, 0, own.of(5));
+    }
+  };
+};
+
+}  // namespace
+
+TEST_CASE("a group of one gives back what it is given, and makes nothing", "[contract]") {
+  auto& group = tensor_group<env>::one();
+  CHECK(group.ways() == 1);
+  CHECK(group.place() == 0);
+  CHECK_FALSE(group.cuts_rows());
+  CHECK(group.rows_here(7) == share::range{0, 7});
+  std::vector<float> numbers{1, 2, 3, 4};
+  view const x(numbers.data(), shape{2, 2});
+  arena<host> memory;
+  CHECK(group.reduce(partial_sum<view>(x)).address() == x.address());
+  CHECK(group.gather(x, 2, memory).address() == x.address());
+  group.sum(x);
+  group.max(x);
+  CHECK(numbers == std::vector<float>{1, 2, 3, 4});
+  CHECK(memory.peak_bytes() == 0);
+}
+
+TEST_CASE("a unit that knows of shares has its own; of another one the first rank answers for all", "[contract]") {
+  boxed_unit<env, cut_unit> cut({}, {1, 2});
+  CHECK(cut.parameters()[0]->info.extents == shape{2});
+  CHECK(cut.parameters()[0]->info.first == shape{3});
+  CHECK(cut.parameters()[0]->info.answers);
+  for (int const place : {0, 1}) {
+    boxed_unit<env, whole_unit> whole({}, {place, 2});
+    CHECK(whole.parameters()[0]->info.extents == shape{5});
+    CHECK(whole.parameters()[0]->info.answers == (place == 0));
+  }
+}
