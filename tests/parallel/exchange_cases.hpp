@@ -132,16 +132,24 @@ std::string replicas(Comm& world) {
 template <class Comm>
 std::vector<std::string> all(Comm& world) {
   parallel::zero<1> const zero{.bucket_bytes = 4096};
+  parallel::zero<2> const second{.bucket_bytes = 4096};
   compression::top_k const everything{.ratio = 1};
   return {means(world),
           means(world, zero),
           means(world, everything),
           means(world, everything, zero),
+          means(world, second),
+          means(world, everything, second),
           publishes(world),
           publishes(world, zero),
           publishes(world, zero, compression::cast<bf16>{}),
+          publishes(world, second),
+          publishes(world, second, compression::cast<bf16>{}),
+          publishes(world, second, everything),
           vote_on_numbers(world),
           vote_on_numbers(world, zero),
+          vote_on_numbers(world, second),
+          vote_on_numbers(world, second, compression::top_k{}),
           replicas(world)};
 }
 
