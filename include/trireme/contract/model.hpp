@@ -36,6 +36,7 @@ struct pass {
   trireme::purpose purpose = trireme::purpose::train;
   loss_sum loss{};  ///< out: the sum of losses of this micro-batch; the same on all ranks of the group
   tensor_group<Env>& group = tensor_group<Env>::one();  ///< the ranks that share this unit's matrices
+  std::size_t slot = 0;  ///< of what units save: micro-batches in flight have different ones
 
   [[nodiscard]] bool training() const noexcept { return purpose == trireme::purpose::train; }
   /// Activations that live until backward has passed (or, outside training, until the pass ends).
@@ -59,6 +60,10 @@ class unit {
   [[nodiscard]] virtual std::vector<parameter<Env>*> parameters() = 0;
   virtual view forward(pass<Env>& pass, view x) = 0;
   virtual view backward(pass<Env>& pass, view dy) = 0;
+  /// backward in two halves: first dx; later, with the same slot, what the parameters' gradients still lack. A unit
+  /// that cannot does all of it in the first.
+  virtual view backward_input(pass<Env>& pass, view dy) = 0;
+  virtual void backward_weight(pass<Env>& pass) = 0;
 };
 
 /// The run state of a unit description: `description::instance<Env>` with typed `saved` state.
@@ -67,6 +72,15 @@ concept unit_state = requires(U& state, pass<Env>& pass, typename U::saved& save
                               tensor_view<typename Env::compute, typename Env::space> x) {
   { state.forward(pass, saved, x) } -> std::same_as<tensor_view<typename Env::compute, typename Env::space>>;
   { state.backward(pass, saved, x) } -> std::same_as<tensor_view<typename Env::compute, typename Env::space>>;
+};
+
+/// A unit whose backward comes apart, for schedules that fill idle time with weight gradients: backward_input(pass,
+/// saved, dy) -> dx keeps in `saved` what backward_weight(pass, saved) needs.
+template <class U, class Env>
+concept has_backward_halves = requires(U& state, pass<Env>& pass, typename U::saved& saved,
+                                       tensor_view<typename Env::compute, typename Env::space> dy) {
+  { state.backward_input(pass, saved, dy) } -> std::same_as<tensor_view<typename Env::compute, typename Env::space>>;
+  state.backward_weight(pass, saved);
 };
 
 /// A typed unit behind the virtual edge; inside, everything is known to the compiler.
@@ -92,8 +106,18 @@ class boxed_unit final : public unit<Env> {
     state_.visit([&](parameter<Env>& each) { all.push_back(&each); });
     return all;
   }
-  view forward(pass<Env>& pass, view x) override { return state_.forward(pass, saved_, x); }
-  view backward(pass<Env>& pass, view dy) override { return state_.backward(pass, saved_, dy); }
+  view forward(pass<Env>& pass, view x) override { return state_.forward(pass, saved_of(pass), x); }
+  view backward(pass<Env>& pass, view dy) override { return state_.backward(pass, saved_of(pass), dy); }
+  view backward_input(pass<Env>& pass, view dy) override {
+    if constexpr (has_backward_halves<state, Env>) {
+      return state_.backward_input(pass, saved_of(pass), dy);
+    } else {
+      return state_.backward(pass, saved_of(pass), dy);
+    }
+  }
+  void backward_weight([[maybe_unused]] pass<Env>& pass) override {
+    if constexpr (has_backward_halves<state, Env>) state_.backward_weight(pass, saved_of(pass));
+  }
 
  private:
   static constexpr bool knows_shares = std::constructible_from<state, Description const&, share>;
@@ -105,8 +129,13 @@ class boxed_unit final : public unit<Env> {
     }
   }
 
+  [[nodiscard]] typename state::saved& saved_of(pass<Env> const& pass) {
+    if (pass.slot >= saved_.size()) saved_.resize(pass.slot + 1);
+    return saved_[pass.slot];
+  }
+
   state state_;
-  typename state::saved saved_{};
+  std::vector<typename state::saved> saved_ = std::vector<typename state::saved>(1);
 };
 
 namespace detail {

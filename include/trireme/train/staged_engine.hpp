@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -9,8 +10,12 @@
 #include <vector>
 
 #include "trireme/contract/model.hpp"
+#include "trireme/contract/stage_link.hpp"
 #include "trireme/core/arena.hpp"
 #include "trireme/ops/types.hpp"
+#include "trireme/parallel/pipeline.hpp"
+#include "trireme/train/detail/stage_mail.hpp"
+#include "trireme/train/detail/stage_program.hpp"
 
 namespace trireme {
 
@@ -23,9 +28,10 @@ struct resident_parameters {
   void release(int, int) {}   ///< the values are not read any more
 };
 
-/// Runs a staged model: boxes its units, and takes micro-batches through them. Knows nothing of ranks.
+/// Runs a staged model, or one stage of it: boxes the units, and takes micro-batches through them as its list of steps
+/// says. Knows nothing of ranks: other stages are at the end of a link.
 ///
-/// Bytes    activations of one micro-batch; after the first step nothing is allocated any more.
+/// Bytes    activations of the micro-batches in flight; after the first step nothing is allocated any more.
 /// Threads  one owner. Make it in the thread that runs it.
 template <class Env>
 class staged_engine {
@@ -33,11 +39,20 @@ class staged_engine {
   using space = typename Env::space;
   using view = tensor_view<typename Env::compute, space>;
 
+  /// All units.
   /// @param group  the ranks that share the matrices of each unit; it must outlive the engine.
   template <staged_model Model>
-  explicit staged_engine(Model const& model, tensor_group<Env>& group = tensor_group<Env>::one()) : group_(group) {
+  explicit staged_engine(Model const& model, tensor_group<Env>& group = tensor_group<Env>::one())
+      : staged_engine(model, group, parallel::seat_of(parallel::pipeline<>{.stages = 1}, model, 0, 1), nullptr) {}
+
+  /// The units of one stage.
+  /// @param link  to the other stages; it must outlive the engine.
+  template <staged_model Model>
+  staged_engine(Model const& model, tensor_group<Env>& group, parallel::pipeline_seat at, stage_link<space>* link)
+      : group_(group), programs_(std::move(at)), mail_(link) {
     if constexpr (requires { model.validate(); }) model.validate();
-    boxes emit{units_, group.share()};
+    chunks_.resize(static_cast<std::size_t>(seat().where.chunks));
+    boxes emit{*this, group.share()};
     model.units(emit);
     for (auto const& unit : units_) {
       for (auto* const use : unit->parameters()) uses_.push_back(use);
@@ -45,108 +60,267 @@ class staged_engine {
     }
   }
 
-  /// All uses of parameters, in the order of the units.
+  /// All uses of parameters, in the order of the units here.
   [[nodiscard]] std::vector<parameter<Env>*> const& uses() const noexcept { return uses_; }
 
   /// Where each unit's uses end.
   [[nodiscard]] std::vector<int> const& unit_ends() const noexcept { return last_use_; }
 
+  [[nodiscard]] parallel::pipeline_seat const& seat() const noexcept { return programs_.seat(); }
+
   /// Parameter values have changed: packed copies of them are stale.
   void invalidate() noexcept { ++version_; }
 
-  /// One micro-batch forward and backward: adds to the gradients, and calls ready(use) as each becomes final.
+  /// One step: all micro-batches forward and backward. Adds to the gradients, and calls ready(use, last) as each has
+  /// got what a micro-batch adds to it; `last` if that was the last one.
   /// @param weight  of one sample's mean loss in the loss that is differentiated: 1 / samples in the step.
   /// @param hooks   called at the boundaries of units; see resident_parameters.
+  /// @returns the losses, on the stage that has the last unit; nothing on the others.
+  template <class Ready, class Hooks = resident_parameters>
+  loss_sum train_step(std::span<samples const> micro_batches, double weight, random_key key, Ready&& ready,
+                      Hooks&& hooks = {}) {
+    if (micro_batches.empty()) return {};
+    auto const& list = programs_.for_training(static_cast<int>(micro_batches.size()));
+    start(list, micro_batches, {key, weight, purpose::train});
+    auto const* const steps = list.steps();
+    int const count = list.count();
+    for (int i = 0; i < count; ++i) {
+      auto const& step = steps[i];
+      if (step.kind == schedule::work::forward) {
+        bool const turns = i + 1 < count && steps[i + 1].kind != schedule::work::forward &&
+                           steps[i + 1].chunk == step.chunk && steps[i + 1].micro_batch == step.micro_batch;
+        forward(step, turns, hooks);
+      } else {
+        backward(step, ready, hooks);
+      }
+    }
+    mail_.end();
+    for (auto& each : slots_) each->activations.reset();  // joined to one block: the next step allocates nothing
+    scratch_.reset();
+    return now_.loss;
+  }
+
+  /// One micro-batch, and no other, as a step: calls ready(use).
   template <class Ready, class Hooks = resident_parameters>
   loss_sum train(samples const& batch, double weight, random_key key, Ready&& ready, Hooks&& hooks = {}) {
-    start();
-    auto const here = place(batch);
-    auto pass = make_pass(here, key, weight, purpose::train);
-    forward(pass, hooks);
-    view dy;
-    for (std::size_t u = units_.size(); u-- > 0;) {
-      hooks.ensure(first_use(u), last_use_[u]);
-      hooks.open(first_use(u), last_use_[u]);
-      if (u > 0) hooks.prefetch(first_use(u - 1), last_use_[u - 1]);
-      dy = run(pass, [&] { return units_[u]->backward(pass, dy); });
-      for (int use = first_use(u); use < last_use_[u]; ++use) ready(use);
-      hooks.release(first_use(u), last_use_[u]);
-    }
-    return pass.loss;
+    return train_step(
+        std::span(&batch, 1), weight, key, [&](int use, bool) { ready(use); }, hooks);
   }
 
-  /// The losses of some samples, without dropout and without gradients.
+  /// The losses of some samples, without dropout and without gradients, on the stage that has the last unit.
   template <class Hooks = resident_parameters>
   [[nodiscard]] loss_sum evaluate(samples const& batch, Hooks&& hooks = {}) {
-    start();
-    auto const here = place(batch);
-    auto pass = make_pass(here, {}, 0, purpose::evaluate);
-    forward(pass, hooks);
-    return pass.loss;
+    static_cast<void>(look(batch, purpose::evaluate, hooks));
+    return now_.loss;
   }
 
-  /// The outputs for some inputs (n, outputs); valid until the next call.
+  /// The outputs for some inputs (n, outputs), on the stage that has the last unit (nothing on the others); valid until
+  /// the next call.
   template <class Hooks = resident_parameters>
   [[nodiscard]] view predict(samples const& batch, Hooks&& hooks = {}) {
-    start();
-    auto const here = place(batch);
-    auto pass = make_pass(here, {}, 0, purpose::predict);
-    return forward(pass, hooks);
+    return look(batch, purpose::predict, hooks);
   }
 
   /// Most bytes of activations and scratch in use at any time so far.
-  [[nodiscard]] std::size_t peak_bytes() const noexcept { return activations_.peak_bytes() + scratch_.peak_bytes(); }
+  [[nodiscard]] std::size_t peak_bytes() const noexcept {
+    auto sum = scratch_.peak_bytes();
+    for (auto const& each : slots_) sum += each->activations.peak_bytes();
+    return sum;
+  }
 
  private:
-  struct boxes {
-    std::vector<std::unique_ptr<unit<Env>>>& units;
-    share own;
-    template <class Description>
-    void operator()(Description const& description) {
-      units.push_back(std::make_unique<boxed_unit<Env, Description>>(description, own));
-    }
+  // A micro-batch in flight in one chunk.
+  struct slot {
+    arena<space> activations;
+    samples_in<space> batch;
+    view out;       // of the chunk, forward
+    view returned;  // the gradient of that, if the next part lies here
+  };
+  // Units [first, last) of this engine are part `part` of the model.
+  struct chunk {
+    std::size_t first = 0;
+    std::size_t last = 0;
+    int part = 0;
+    int left = 0;  // micro-batches of the step that have not been backward
+  };
+  struct mode {
+    random_key key;
+    double weight = 0;
+    trireme::purpose purpose = purpose::evaluate;
+    loss_sum loss{};
   };
 
-  void start() {
-    activations_.reset();
-    scratch_.reset();
+  struct boxes {
+    staged_engine& engine;
+    share own;
+    std::int64_t index = 0;
+    template <class Description>
+    void operator()(Description const& description) {
+      if (auto* const home = engine.chunk_of_unit(index++); home != nullptr) {
+        engine.units_.push_back(std::make_unique<boxed_unit<Env, Description>>(description, own));
+        home->last = engine.units_.size();
+      }
+    }
+  };
+  // The chunk here that a unit of the model belongs to, if any; a first unit opens it.
+  chunk* chunk_of_unit(std::int64_t unit) {
+    for (int c = 0; c < seat().where.chunks; ++c) {
+      auto const part = seat().where.part(seat().stage, c);
+      auto const* const cut = seat().cuts.data() + part;
+      if (unit < cut[0] || unit >= cut[1]) continue;
+      auto& found = chunks_[static_cast<std::size_t>(c)];
+      if (unit == cut[0]) found = {units_.size(), units_.size(), part, 0};
+      return &found;
+    }
+    return nullptr;
   }
-  pass<Env> make_pass(samples_in<space> const& batch, random_key key, double weight, purpose why) {
-    return {activations_, scratch_, batch, key, version_, weight, why, {}, group_};
+
+  void start(detail::stage_program const& what, std::span<samples const> batches, mode how) {
+    now_ = how;
+    layout_ = what.lists.where();
+    batches_ = batches;
+    scratch_.reset();
+    free_.clear();
+    for (auto s = slots_.size(); s-- > 0;) {
+      slots_[s]->activations.reset();
+      free_.push_back(s);
+    }
+    slot_of_.assign(chunks_.size() * static_cast<std::size_t>(layout_.micro_batches), nowhere);
+    for (std::size_t c = 0; c < chunks_.size(); ++c) chunks_[c].left = what.passes[c];
+    keys_.clear();
+    for (auto const& each : batches) keys_.push_back(each.inputs.extents);
+    mail_.begin(what.mail, keys_);
+  }
+
+  template <class Hooks>
+  view look(samples const& batch, purpose why, Hooks& hooks) {
+    auto const& list = programs_.for_looking();
+    start(list, std::span(&batch, 1), {{}, 0, why});
+    view out;
+    for (int i = 0; i < list.count(); ++i) {
+      auto const& step = list.steps()[i];
+      auto const made = forward(step, false, hooks);
+      if (step.output < 0) out = made;
+    }
+    mail_.end();
+    return out;
+  }
+
+  template <class Hooks>
+  view forward(schedule::step const& step, bool turns, Hooks& hooks) {
+    auto const& here = chunks_[static_cast<std::size_t>(step.chunk)];
+    auto const index = take_slot(step);
+    auto& own = *slots_[index];
+    own.batch = place(batches_[static_cast<std::size_t>(step.micro_batch)], own.activations);
+    auto pass = make_pass(index);
+    view x;
+    if (step.from != schedule::nobody)
+      x = mail_.receive(step.from, step.input, own.activations);
+    else if (step.input >= 0)
+      x = neighbour(here.part - 1, step.micro_batch).out;
+    for (auto u = here.first; u < here.last; ++u) {
+      bool const last = u + 1 == here.last;
+      hooks.ensure(first_use(u), last_use_[u]);
+      if (!last) hooks.prefetch(first_use(u + 1), last_use_[u + 1]);
+      if (last && step.output < 0 && pass.training()) {
+        hooks.open(first_use(u), last_use_[u]);  // losses may add to gradients already
+      }
+      x = run(pass, [&] { return units_[u]->forward(pass, x); });
+      if (!last || !turns) hooks.release(first_use(u), last_use_[u]);
+    }
+    own.out = x;
+    now_.loss += pass.loss;
+    if (step.to != schedule::nobody) mail_.send(step.to, step.output, x);
+    return x;
+  }
+
+  template <class Ready, class Hooks>
+  void backward(schedule::step const& step, Ready& ready, Hooks& hooks) {
+    auto& here = chunks_[static_cast<std::size_t>(step.chunk)];
+    auto const index = slot_of(step.chunk, step.micro_batch);
+    auto& own = *slots_[index];
+    auto pass = make_pass(index);
+    bool const weights_only = step.kind == schedule::work::backward_weight;
+    bool const input_only = step.kind == schedule::work::backward_input;
+    bool const last_time = here.left == 1;
+    view dy = own.returned;
+    if (step.from != schedule::nobody) dy = mail_.receive(step.from, step.input, own.activations);
+    for (auto u = here.last; u-- > here.first;) {
+      hooks.ensure(first_use(u), last_use_[u]);
+      hooks.open(first_use(u), last_use_[u]);
+      if (u > here.first) hooks.prefetch(first_use(u - 1), last_use_[u - 1]);
+      dy = run(pass, [&] {
+        auto& unit = *units_[u];
+        if (input_only) return unit.backward_input(pass, dy);
+        if (!weights_only) return unit.backward(pass, dy);
+        unit.backward_weight(pass);
+        return view{};
+      });
+      for (int use = first_use(u); use < last_use_[u] && !input_only; ++use) ready(use, last_time);
+      hooks.release(first_use(u), last_use_[u]);
+    }
+    if (step.to != schedule::nobody) {
+      mail_.send(step.to, step.output, dy);
+    } else if (step.output >= 0) {
+      auto& before = neighbour(here.part - 1, step.micro_batch);
+      before.returned = before.activations.template take<typename Env::compute>(dy.extents());
+      ops::on<space>::copy(before.returned, dy);
+    }
+    if (!input_only) {
+      --here.left;
+      give_back(index);
+    }
+  }
+
+  [[nodiscard]] std::size_t& slot_of(int chunk, int micro_batch) {
+    return slot_of_[static_cast<std::size_t>(chunk * layout_.micro_batches + micro_batch)];
+  }
+  std::size_t take_slot(schedule::step const& step) {
+    if (free_.empty()) {
+      free_.push_back(slots_.size());
+      slots_.push_back(std::make_unique<slot>());
+    }
+    auto const index = free_.back();
+    free_.pop_back();
+    slot_of(step.chunk, step.micro_batch) = index;
+    slots_[index]->returned = {};
+    return index;
+  }
+  void give_back(std::size_t index) {
+    slots_[index]->activations.reset();
+    free_.push_back(index);
+  }
+  // The same micro-batch in another part that lies here.
+  [[nodiscard]] slot& neighbour(int part, int micro_batch) {
+    std::size_t c = 0;
+    while (chunks_[c].part != part) ++c;
+    return *slots_[slot_of(static_cast<int>(c), micro_batch)];
+  }
+
+  pass<Env> make_pass(std::size_t index) {
+    auto& own = *slots_[index];
+    return {own.activations, scratch_, own.batch, now_.key, version_, now_.weight, now_.purpose, {}, group_, index};
   }
   // Activations go where kernels find them: the batch is copied unless it is there already.
-  samples_in<space> place(samples const& batch) {
+  samples_in<space> place(samples const& batch, [[maybe_unused]] arena<space>& to) {
     if constexpr (std::is_same_v<space, host>) {
       return batch;
     } else {
-      return {place(batch.inputs), place(batch.targets), batch.ids};
+      return {place(batch.inputs, to), place(batch.targets, to), batch.ids};
     }
   }
-  any_view<space> place(any_view<host> const& from) {
+  any_view<space> place(any_view<host> const& from, arena<space>& to) {
     if (from.empty()) return {nullptr, from.type, from.extents};
-    if (from.type == dtype::i32) return place_as<std::int32_t>(from);
-    return place_as<float>(from);
+    if (from.type == dtype::i32) return place_as<std::int32_t>(from, to);
+    return place_as<float>(from, to);
   }
   template <class T>
-  any_view<space> place_as(any_view<host> const& from) {
-    auto const to = activations_.template take<T>(from.extents);
+  any_view<space> place_as(any_view<host> const& from, arena<space>& memory) {
+    auto const to = memory.template take<T>(from.extents);
     ops::on<space>::upload(to, from.template as<T>().span());
     return erase_type(to);
   }
   [[nodiscard]] int first_use(std::size_t unit) const noexcept { return unit == 0 ? 0 : last_use_[unit - 1]; }
-  template <class Hooks>
-  view forward(pass<Env>& pass, Hooks& hooks) {
-    view x;
-    for (std::size_t u = 0; u < units_.size(); ++u) {
-      bool const last = u + 1 == units_.size();
-      hooks.ensure(first_use(u), last_use_[u]);
-      if (!last) hooks.prefetch(first_use(u + 1), last_use_[u + 1]);
-      if (last && pass.training()) hooks.open(first_use(u), last_use_[u]);  // losses may add to gradients already
-      x = run(pass, [&] { return units_[u]->forward(pass, x); });
-      if (!last || !pass.training()) hooks.release(first_use(u), last_use_[u]);  // backward begins with the last one
-    }
-    return x;
-  }
   template <class Body>
   view run(pass<Env>& pass, Body&& body) {
     auto const mark = pass.scratch.mark();
@@ -155,12 +329,25 @@ class staged_engine {
     return out;
   }
 
+  static constexpr std::size_t nowhere = static_cast<std::size_t>(-1);
+
   tensor_group<Env>& group_;
+  detail::stage_programs programs_;
+  std::vector<chunk> chunks_;
   std::vector<std::unique_ptr<unit<Env>>> units_;
   std::vector<parameter<Env>*> uses_;
   std::vector<int> last_use_;
-  arena<space> activations_;
+
+  // Of the step under way.
+  mode now_;
+  schedule::layout layout_;
+  std::span<samples const> batches_;
+  std::vector<shape> keys_;
+  std::vector<std::size_t> slot_of_;  // chunk * micro-batches + micro-batch -> slot
+  std::vector<std::size_t> free_;
+  std::vector<std::unique_ptr<slot>> slots_;
   arena<space> scratch_;
+  detail::stage_mail<Env> mail_;
   std::uint64_t version_ = 1;
 };
 

@@ -1,0 +1,144 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "trireme/contract/communicator.hpp"
+#include "trireme/contract/model.hpp"
+#include "trireme/contract/slot.hpp"
+#include "trireme/contract/stage_link.hpp"
+#include "trireme/parallel/schedules/check.hpp"
+#include "trireme/parallel/schedules/cut_units.hpp"
+#include "trireme/parallel/schedules/one_way.hpp"
+
+namespace trireme::parallel {
+
+/// Pipeline parallelism: each stage has some consecutive units of the model, and micro-batches go through all stages.
+///
+/// Bytes    each activation and each gradient between two stages, once a micro-batch (schedule::step).
+/// Needs    has_exchange.
+/// Errors   config_error if the model has fewer units than there are parts, or `cuts` do not increase within it.
+template <class Schedule = schedule::one_f_one_b>
+struct pipeline {
+  using policy_category = slot::parallel;
+  using schedule_type = Schedule;
+
+  int stages = 0;                    ///< 0: what is left of the world
+  int chunks = Schedule::chunks;     ///< of the model, a stage; given for schedule::interleaved (0: two)
+  std::vector<std::int64_t> cuts{};  ///< the first unit of each part but the first; empty: balanced by cost
+  friend bool operator==(pipeline const&, pipeline const&) = default;
+
+  static constexpr std::string_view name = "pipeline";
+};
+
+template <class Schedule>
+[[nodiscard]] std::string to_string(pipeline<Schedule> const& p) {
+  std::string cuts;
+  for (auto const cut : p.cuts) cuts += text(cuts.empty() ? "" : ", ", cut);
+  return text("parallel::pipeline<schedule::", Schedule::name, ">{.stages = ", p.stages, ", .chunks = ", p.chunks,
+              ", .cuts = {", cuts, "}}");
+}
+
+/// The seat of one engine in a pipeline: which units are its own, and what it does with how many micro-batches.
+struct pipeline_seat {
+  int stage = 0;
+  schedule::layout where;                                        ///< without micro-batches
+  schedule::unit_cuts cuts;                                      ///< part q has units [cuts[q], cuts[q + 1])
+  std::function<schedule::step_lists(int micro_batches)> lists;  ///< of all stages
+};
+
+namespace detail {
+
+/// What the units of a model cost: `unit_costs()` of the model, or all the same.
+template <staged_model Model>
+[[nodiscard]] std::vector<double> costs_of_units(Model const& model) {
+  if constexpr (requires { model.unit_costs(); }) {
+    auto const costs = model.unit_costs();
+    return {costs.begin(), costs.end()};
+  } else {
+    trireme::detail::counts_units count;
+    model.units(count);
+    return std::vector<double>(static_cast<std::size_t>(count.count), 1.0);
+  }
+}
+
+/// The lists of a schedule for any number of micro-batches: if it refuses that number (a short batch at the end of the
+/// data), those of the next larger one that it takes, without the micro-batches that are not there.
+template <class Schedule>
+[[nodiscard]] schedule::step_lists lists_for(schedule::size of) {
+  constexpr int most_tries = 1 << 16;
+  int const there = of.micro_batches;
+  for (int more = 0; more < most_tries && Schedule::refuses(of) != nullptr; ++more) ++of.micro_batches;
+  if (Schedule::refuses(of) != nullptr) of.micro_batches = there;
+  auto full = schedule::make_lists<Schedule>(of);
+  if (of.micro_batches == there) return full;
+  schedule::step_lists some(full.where());
+  for (int s = 0; s < of.stages; ++s) {
+    for (auto const* each = full.of(s); each != full.of(s) + full.count(s); ++each) {
+      if (each->micro_batch < there) some.add(s, *each);
+    }
+  }
+  return some;
+}
+
+}  // namespace detail
+
+/// The seat of `stage` in a pipeline of `stages` of a model's units.
+template <class Schedule, staged_model Model>
+[[nodiscard]] pipeline_seat seat_of(pipeline<Schedule> const& axis, Model const& model, int stage, int stages) {
+  int const chunks = Schedule::chunks != 0 ? Schedule::chunks : axis.chunks != 0 ? axis.chunks : 2;
+  schedule::layout const where{{stages, 0, chunks}, Schedule::where};
+  auto const costs = detail::costs_of_units(model);
+  int const parts_a_stage = where.parts() / stages;
+  return {.stage = stage,
+          .where = where,
+          .cuts = axis.cuts.empty()
+                      ? schedule::cut_units(costs, stages, parts_a_stage)
+                      : schedule::cut_units(static_cast<std::int64_t>(costs.size()), axis.cuts, stages, parts_a_stage),
+          .lists = [=](int micro_batches) {
+            return detail::lists_for<Schedule>({stages, micro_batches, chunks});
+          }};
+}
+
+/// Stages that are the ranks of a communicator.
+///
+/// Threads  one owner; the communicator is used by nobody else, and must outlive the link.
+template <class Comm, class Space = typename space_of<Comm>::type>
+requires has_exchange<Comm, Space>
+class communicator_link final : public stage_link<Space> {
+  using request = decltype(std::declval<Comm&>().exchange_async(std::span<transfer<Space> const>{}));
+
+ public:
+  explicit communicator_link(Comm& stages) : stages_(stages) {}
+
+  [[nodiscard]] int start(std::span<transfer<Space> const> messages) override {
+    if (free_.empty()) {
+      free_.push_back(static_cast<int>(pending_.size()));
+      pending_.emplace_back();
+    }
+    int const ticket = free_.back();
+    pending_[static_cast<std::size_t>(ticket)].emplace(stages_.exchange_async(messages));
+    free_.pop_back();
+    return ticket;
+  }
+  void wait(int ticket) override {
+    auto& it = pending_[static_cast<std::size_t>(ticket)];
+    it->wait();
+    it.reset();
+    free_.push_back(ticket);
+  }
+
+ private:
+  Comm& stages_;
+  std::vector<std::optional<request>> pending_;
+  std::vector<int> free_;
+};
+
+}  // namespace trireme::parallel

@@ -1,0 +1,204 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "trireme/contract/stage_link.hpp"
+#include "trireme/core/arena.hpp"
+#include "trireme/core/tensor.hpp"
+#include "trireme/ops/types.hpp"
+#include "trireme/train/detail/stage_program.hpp"
+
+namespace trireme::detail {
+
+/// Activations and gradients to and from other stages. A send never waits while the schedule is followed: it is copied
+/// to a buffer, of which there are as many as values can be on their way. Receives are posted ahead in the sender's
+/// order. The first message of a shape is preceded by its extents; after it both sides know them.
+template <class Env>
+class stage_mail {
+ public:
+  using space = typename Env::space;
+  using value = typename Env::compute;
+  using view = tensor_view<value, space>;
+
+  explicit stage_mail(stage_link<space>* link) : link_(link) {}
+  stage_mail(stage_mail const&) = delete;
+  stage_mail& operator=(stage_mail const&) = delete;
+  ~stage_mail() {
+    try {
+      end();
+      for (auto& peer : peers_) {
+        for (auto& each : peer.in) {
+          if (each.number != none) link_->wait(each.ticket);
+        }
+      }
+    } catch (...) {  // the error has ended the training, and is reported elsewhere
+    }
+  }
+
+  /// A step begins. `key(micro_batch)`: the extents of its inputs, on which all shapes depend.
+  void begin(mail_plan const& plan, std::vector<shape> const& keys) {
+    plan_ = &plan;
+    keys_ = &keys;
+    if (peers_.size() < plan.room.size()) peers_.resize(plan.room.size());
+    for (std::size_t p = 0; p < plan.room.size(); ++p) {
+      auto& peer = peers_[p];
+      peer.posted = peer.sends = 0;
+      auto const room = static_cast<std::size_t>(plan.room[p]);
+      if (peer.out.size() < room) peer.out.resize(room);
+      if (!plan.values[p].empty() && peer.in.size() < room) peer.in.resize(room);
+      post_ahead(p);
+    }
+  }
+
+  void send(int to, int number, view values) {
+    auto& peer = peers_[static_cast<std::size_t>(to)];
+    auto& out = peer.out[peer.sends++ % peer.out.size()];
+    finish(out);
+    auto const copy = out.room_for(values.extents());
+    ops::on<space>::copy(copy, values);
+    transfer<space> messages[2]{};
+    std::size_t many = 0;
+    if (is_activation(number) && find(peer.told, number) == nullptr) {
+      peer.told.push_back({boundary(number), key_of(number), values.extents()});
+      write(out.header, values.extents());
+      messages[many++] = send_to(to, out.header.view());
+    }
+    messages[many++] = send_to(to, copy);
+    out.ticket = link_->start(std::span<transfer<space> const>(messages, many));
+  }
+
+  /// The value of that number, in memory of `arena`.
+  [[nodiscard]] view receive(int from, int number, arena<space>& arena) {
+    auto const p = static_cast<std::size_t>(from);
+    auto& peer = peers_[p];
+    auto found = posted(peer, number);
+    while (found == nullptr) {
+      if (!post(p, true)) peer.in.emplace_back();  // values of evaluations, which no backward holds back
+      found = posted(peer, number);
+    }
+    link_->wait(found->ticket);
+    auto const here = arena.template take<value>(found->extents);
+    ops::on<space>::copy(here, found->room_for(found->extents));
+    found->number = none;
+    post_ahead(p);
+    return here;
+  }
+
+  /// The step has ended: all that was sent has arrived.
+  void end() {
+    for (auto& peer : peers_) {
+      for (auto& out : peer.out) finish(out);
+    }
+  }
+
+ private:
+  static constexpr int none = -1;
+  using numbers = tensor<std::int32_t, space>;
+
+  struct letter {
+    int number = none;  // of what is being received
+    int ticket = none;  // of what is being sent, or received
+    shape extents;
+    tensor<value, space> buffer;
+    numbers header;
+
+    view room_for(shape const& wanted) {
+      if (buffer.size() < wanted.size()) buffer = tensor<value, space>(shape{wanted.size()});
+      return buffer.view().flat(0, wanted.size()).reshaped(wanted);
+    }
+  };
+  struct known_shape {
+    int boundary;
+    shape key;
+    shape extents;
+  };
+  struct peer_state {
+    std::vector<letter> in;
+    std::vector<letter> out;
+    std::vector<known_shape> told;   // of activations that were sent there, and so of gradients that come back
+    std::vector<known_shape> heard;  // of activations that came from there
+    std::size_t posted = 0;
+    std::size_t sends = 0;
+  };
+
+  [[nodiscard]] int boundaries() const noexcept { return plan_->where.parts() - 1; }
+  [[nodiscard]] bool is_activation(int number) const noexcept {
+    return number < boundaries() * plan_->where.micro_batches;
+  }
+  [[nodiscard]] int boundary(int number) const noexcept { return number / plan_->where.micro_batches % boundaries(); }
+  [[nodiscard]] shape const& key_of(int number) const noexcept {
+    return (*keys_)[static_cast<std::size_t>(number % plan_->where.micro_batches)];
+  }
+  [[nodiscard]] shape const* find(std::vector<known_shape> const& shapes, int number) const noexcept {
+    for (auto const& each : shapes) {
+      if (each.boundary == boundary(number) && each.key == key_of(number)) return &each.extents;
+    }
+    return nullptr;
+  }
+
+  [[nodiscard]] letter* posted(peer_state& peer, int number) noexcept {
+    for (auto& each : peer.in) {
+      if (each.number == number) return &each;
+    }
+    return nullptr;
+  }
+  void post_ahead(std::size_t p) {
+    while (post(p, false)) continue;
+  }
+  // Posts the next receive of a peer; false if there is none, or no room, or its shape is not known yet and must not be
+  // waited for.
+  bool post(std::size_t p, bool wait) {
+    auto& peer = peers_[p];
+    if (peer.posted == plan_->values[p].size()) return false;
+    auto* const room = posted(peer, none);
+    if (room == nullptr) return false;
+    int const number = plan_->values[p][peer.posted];
+    auto const* extents = find(is_activation(number) ? peer.heard : peer.told, number);
+    if (extents == nullptr && !wait) return false;
+    int const from = static_cast<int>(p);
+    if (extents == nullptr) {
+      if (room->header.size() == 0) room->header = numbers(shape{1 + shape::max_rank});
+      link_->wait(link_->start(one(receive_from(from, room->header.view()))));
+      peer.heard.push_back({boundary(number), key_of(number), read(room->header)});
+      extents = &peer.heard.back().extents;
+    }
+    room->number = number;
+    room->extents = *extents;
+    room->ticket = link_->start(one(receive_from(from, room->room_for(*extents))));
+    ++peer.posted;
+    return true;
+  }
+  [[nodiscard]] std::span<transfer<space> const> one(transfer<space> const& message) noexcept {
+    message_ = message;
+    return {&message_, 1};
+  }
+  void finish(letter& out) {
+    if (out.ticket != none) link_->wait(out.ticket);
+    out.ticket = none;
+  }
+
+  static void write(numbers& to, shape const& extents) {
+    std::int32_t list[1 + shape::max_rank]{extents.rank()};
+    for (int axis = 0; axis < extents.rank(); ++axis) list[1 + axis] = static_cast<std::int32_t>(extents[axis]);
+    if (to.size() == 0) to = numbers(shape{1 + shape::max_rank});
+    ops::on<space>::upload(to.view(), std::span<std::int32_t const>(list));
+  }
+  static shape read(numbers const& from) {
+    std::int32_t list[1 + shape::max_rank]{};
+    ops::on<space>::download(std::span<std::int32_t>(list), from.view());
+    shape extents;
+    for (int axis = 0; axis < list[0]; ++axis) extents.push_back(list[1 + axis]);
+    return extents;
+  }
+
+  stage_link<space>* link_;
+  mail_plan const* plan_ = nullptr;
+  std::vector<shape> const* keys_ = nullptr;
+  std::vector<peer_state> peers_;
+  transfer<space> message_;
+};
+
+}  // namespace trireme::detail

@@ -1,0 +1,96 @@
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "trireme/parallel/pipeline.hpp"
+#include "trireme/parallel/schedules/simulate.hpp"
+#include "trireme/parallel/schedules/step.hpp"
+
+namespace trireme::detail {
+
+/// What one stage receives in a step of training, and how much can be on its way.
+struct mail_plan {
+  schedule::layout where;
+  std::vector<std::vector<int>> values;  ///< from each stage, in the order in which it sends them
+  std::vector<int> room;                 ///< values on their way between this stage and each other one, each way
+
+  // An activation is on its way while its sender holds the micro-batch, a gradient while its receiver does.
+  mail_plan(schedule::step_lists const& lists, int stage, std::vector<int> const& peaks)
+      : where(lists.where()), values(peaks.size()), room(peaks.size()) {
+    for (int s = 0; s < lists.stages(); ++s) {
+      auto const peer = static_cast<std::size_t>(s);
+      room[peer] = peaks[peer] + peaks[static_cast<std::size_t>(stage)];
+      for (auto const* each = lists.of(s); each != lists.of(s) + lists.count(s); ++each) {
+        if (each->to == stage) values[peer].push_back(each->output);
+      }
+    }
+  }
+};
+
+/// The lists of all stages for one number of micro-batches, and what they mean for one of them.
+struct stage_program {
+  int micro_batches;
+  schedule::step_lists lists;
+  mail_plan mail;
+  std::vector<int> passes;  ///< micro-batches that each chunk takes
+  int stage;
+
+  stage_program(int number, schedule::step_lists all, int own_stage, std::vector<int> const& peaks)
+      : micro_batches(number),
+        lists(std::move(all)),
+        mail(lists, own_stage, peaks),
+        passes(static_cast<std::size_t>(lists.where().chunks)),
+        stage(own_stage) {
+    for (int i = 0; i < count(); ++i) {
+      if (steps()[i].kind == schedule::work::forward) ++passes[static_cast<std::size_t>(steps()[i].chunk)];
+    }
+  }
+  [[nodiscard]] schedule::step const* steps() const noexcept { return lists.of(stage); }
+  [[nodiscard]] int count() const noexcept { return lists.count(stage); }
+};
+
+/// The programs of one seat, each made when it is first asked for.
+class stage_programs {
+ public:
+  explicit stage_programs(parallel::pipeline_seat seat) : seat_(std::move(seat)) {}
+  [[nodiscard]] parallel::pipeline_seat const& seat() const noexcept { return seat_; }
+
+  [[nodiscard]] stage_program const& for_training(int micro_batches) {
+    for (auto const& each : made_) {
+      if (each->micro_batches == micro_batches) return *each;
+    }
+    auto lists = seat_.lists(micro_batches);
+    auto const run = schedule::simulate(lists);
+    std::vector<int> peaks;
+    for (int s = 0; s < lists.stages(); ++s) peaks.push_back(run.stage(s).peak);
+    made_.push_back(std::make_unique<stage_program>(micro_batches, std::move(lists), seat_.stage, peaks));
+    return *made_.back();
+  }
+
+  /// One micro-batch through all parts, forward only.
+  [[nodiscard]] stage_program const& for_looking() {
+    if (looking_ != nullptr) return *looking_;
+    auto where = seat_.where;
+    where.micro_batches = 2;  // of which the first enters at stage 0, also where the other enters at the last one
+    schedule::step_lists lists(where);
+    for (int part = 0; part < where.parts(); ++part) {
+      int const stage = where.stage_of(part, 0);
+      for (int c = 0; c < where.chunks; ++c) {
+        if (where.part(stage, c) == part && where.takes(c, 0)) lists.add(stage, {.chunk = c});
+      }
+    }
+    std::vector<int> const peaks(static_cast<std::size_t>(where.stages), where.chunks);
+    looking_ = std::make_unique<stage_program>(1, std::move(lists), seat_.stage, peaks);
+    return *looking_;
+  }
+
+ private:
+  parallel::pipeline_seat seat_;
+  std::vector<std::unique_ptr<stage_program>> made_;
+  std::unique_ptr<stage_program> looking_;
+};
+
+}  // namespace trireme::detail

@@ -1,0 +1,250 @@
+// test-sanitize: none
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <cstdlib>
+#include <map>
+#include <mutex>
+#include <new>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "../support/toy_training.hpp"
+#include "../watchdog.hpp"
+#include "trireme/core/hash.hpp"
+#include "trireme/parallel/pipeline.hpp"
+#include "trireme/parallel/schedules/schedules.hpp"
+#include "trireme/train/staged_engine.hpp"
+
+using namespace trireme;
+
+namespace {
+std::atomic<long> allocations{0};
+}
+
+// Not inlined, or GCC takes malloc and delete for a mismatched pair.
+[[gnu::noinline]] void* operator new(std::size_t bytes) {
+  allocations.fetch_add(1);
+  if (void* block = std::malloc(bytes == 0 ? 1 : bytes)) return block;
+  throw std::bad_alloc();
+}
+[[gnu::noinline]] void* operator new(std::size_t bytes, std::align_val_t alignment) {
+  allocations.fetch_add(1);
+  auto const unit = static_cast<std::size_t>(alignment);
+  if (void* block = std::aligned_alloc(unit, (bytes + unit - 1) / unit * unit)) return block;
+  throw std::bad_alloc();
+}
+[[gnu::noinline]] void operator delete(void* block) noexcept { std::free(block); }
+[[gnu::noinline]] void operator delete(void* block, std::size_t) noexcept { std::free(block); }
+[[gnu::noinline]] void operator delete(void* block, std::align_val_t) noexcept { std::free(block); }
+[[gnu::noinline]] void operator delete(void* block, std::size_t, std::align_val_t) noexcept { std::free(block); }
+
+namespace {
+
+using env = environment<precision::fp32>;
+using kernels = ops::on<host>;
+
+// Eight units: one for each chunk of the longest pipeline here.
+nn::gpt const model{.vocabulary = 37, .context = 12, .layers = 6, .heads = 3, .channels = 24, .dropout = 0.1};
+
+/// Micro-batches of the sizes given.
+class batches {
+ public:
+  explicit batches(std::vector<std::int64_t> const& sizes) {
+    toy::text const text;
+    std::int64_t total = 0;
+    for (auto const size : sizes) total += size;
+    for (std::int64_t id = 0; id < total; ++id) ids_.push_back(id);
+    inputs_.resize(static_cast<std::size_t>(total) * 12);
+    targets_.resize(inputs_.size());
+    text.read(ids_, inputs_.data(), targets_.data());
+    std::int64_t first = 0;
+    auto const all = make_samples(tensor_view<std::int32_t const>(inputs_.data(), {total, 12}),
+                                  tensor_view<std::int32_t const>(targets_.data(), {total, 12}), ids_);
+    for (auto const size : sizes) {
+      parts_.push_back(all.part(first, size));
+      first += size;
+    }
+  }
+  [[nodiscard]] std::vector<samples> const& parts() const { return parts_; }
+  [[nodiscard]] double weight() const { return 1.0 / static_cast<double>(ids_.size()); }
+
+ private:
+  std::vector<std::int64_t> ids_;
+  std::vector<std::int32_t> inputs_;
+  std::vector<std::int32_t> targets_;
+  std::vector<samples> parts_;
+};
+
+/// Memory for all uses of an engine's parameters: start values that follow from names, gradients of zero.
+class memory {
+ public:
+  explicit memory(std::vector<parameter<env>*> const& uses) {
+    for (auto* const use : uses) {
+      auto& value = values_.emplace_back(use->info.extents);
+      kernels::initialise(value.view(), use->info.start, 3, hash_name(use->info.name));
+      use->value = value.view();
+      use->gradient = gradients_.emplace_back(use->info.extents).view();
+    }
+    clear();
+  }
+  void clear() {
+    for (auto const& each : gradients_) kernels::fill(each.view(), 0);
+  }
+
+ private:
+  std::vector<tensor<float>> values_;
+  std::vector<tensor<float>> gradients_;
+};
+
+/// What a step leaves behind: the loss, and the gradient of every use of a parameter, over all stages.
+struct outcome {
+  std::map<std::string, std::vector<float>> gradients;
+  double loss = 0;
+  std::int64_t count = 0;
+  double evaluated = 0;
+  std::vector<float> predicted;
+  long allocated = 0;
+  bool reported = true;  // each use's last report came once, and at the end
+};
+
+std::map<std::string, std::vector<float>> gradients_of(staged_engine<env> const& engine) {
+  auto const& where = engine.seat().where;
+  bool seen_table = true;  // the embeddings' use of the token table comes before the head's
+  for (int c = 0; c < where.chunks; ++c) seen_table = seen_table && where.part(engine.seat().stage, c) != 0;
+  std::map<std::string, std::vector<float>> out;
+  for (auto const* const use : engine.uses()) {
+    bool const table = use->info.name == "transformer.wte.weight";
+    auto const name = use->info.name + (table && std::exchange(seen_table, true) ? " in the head" : "");
+    out[name].assign(use->gradient.span().begin(), use->gradient.span().end());
+  }
+  return out;
+}
+
+/// Some steps on one engine, each from zero gradients; the last one counts.
+outcome steps_of(staged_engine<env>& engine, batches const& data, auto&& barrier) {
+  outcome out;
+  memory parameters(engine.uses());
+  engine.invalidate();
+  std::vector<int> reports(engine.uses().size());
+  std::vector<int> lasts(engine.uses().size());
+  long before = 0;
+  for (int step = 0; step < 5; ++step) {
+    parameters.clear();
+    std::fill(reports.begin(), reports.end(), 0);
+    std::fill(lasts.begin(), lasts.end(), 0);
+    barrier();
+    if (step == 2) before = allocations.load();
+    barrier();
+    auto const loss = engine.train_step(data.parts(), data.weight(), {3, 5}, [&](int use, bool last) {
+      auto const u = static_cast<std::size_t>(use);
+      ++reports[u];
+      if (last) lasts[u] += reports[u];
+    });
+    out.loss = loss.sum;
+    out.count = loss.count;
+    barrier();
+  }
+  out.allocated = allocations.load() - before;
+  barrier();
+  for (std::size_t u = 0; u < reports.size(); ++u)
+    out.reported = out.reported && reports[u] > 0 && lasts[u] == reports[u];
+  for (auto const& part : data.parts()) out.evaluated += engine.evaluate(part).sum;
+  auto const logits = engine.predict(data.parts().front());
+  for (auto const value : logits.span()) out.predicted.push_back(value);
+  out.gradients = gradients_of(engine);
+  return out;
+}
+
+outcome serial(batches const& data) {
+  staged_engine<env> engine(model);
+  return steps_of(engine, data, [] {});
+}
+
+template <class Schedule>
+outcome pipelined(Schedule const&, int stages, batches const& data) {
+  watchdog dog(text("a pipeline of ", stages, " stages, ", Schedule::name));
+  outcome all;
+  std::mutex mutex;
+  launch(comm::threads{.ranks = stages}, [&](auto& world) {
+    auto channel = world.duplicate();
+    parallel::communicator_link<comm::threads_world> link(channel);
+    auto const seat = parallel::seat_of(parallel::pipeline<Schedule>{}, model, world.rank(), stages);
+    staged_engine<env> engine(model, tensor_group<env>::one(), seat, &link);
+    auto const mine = steps_of(engine, data, [&] { world.barrier(); });
+    std::lock_guard const lock(mutex);
+    all.loss += mine.loss;
+    all.count += mine.count;
+    all.evaluated += mine.evaluated;
+    all.reported = all.reported && mine.reported;
+    if (!mine.predicted.empty()) all.predicted = mine.predicted;
+    if (world.rank() == 0) all.allocated = mine.allocated;
+    for (auto const& [name, values] : mine.gradients) {
+      auto& sum = all.gradients[name];
+      sum.resize(values.size(), 0);
+      for (std::size_t i = 0; i < values.size(); ++i) sum[i] += values[i];
+    }
+  });
+  return all;
+}
+
+/// The largest difference, relative to the largest number of each tensor.
+double distance(outcome const& a, outcome const& b) {
+  if (a.gradients.size() != b.gradients.size()) return 1;
+  double most = 0;
+  for (auto const& [name, values] : a.gradients) {
+    auto const& others = b.gradients.at(name);
+    if (values.size() != others.size()) return 1;
+    float largest = 1e-30F;
+    float difference = 0;
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      largest = std::max(largest, std::abs(values[i]));
+      difference = std::max(difference, std::abs(values[i] - others[i]));
+    }
+    most = std::max(most, static_cast<double>(difference / largest));
+  }
+  return most;
+}
+
+void compare(outcome const& alone, outcome const& together, bool one_order) {
+  CHECK(together.count == alone.count);
+  CHECK(together.reported);
+  CHECK(together.predicted == alone.predicted);
+  CHECK(together.evaluated == alone.evaluated);
+  if (one_order) {
+    CHECK(together.loss == alone.loss);
+    CHECK((together.gradients == alone.gradients));
+  } else {  // two stages have the gradients of half of the micro-batches each
+    CHECK(together.loss == Approx(alone.loss).epsilon(1e-12));
+    CHECK(distance(alone, together) < 1e-6);
+  }
+}
+
+}  // namespace
+
+TEST_CASE("every schedule gives the losses and the gradients of serial training", "[train][pipeline]") {
+  for (int const stages : {2, 4}) {
+    batches const data(std::vector<std::int64_t>(static_cast<std::size_t>(2 * stages), 2));
+    auto const alone = serial(data);
+    REQUIRE(alone.reported);
+    schedule::for_each_schedule([&]<class Schedule>(Schedule const& each) {
+      INFO(Schedule::name << " on " << stages << " stages");
+      auto const together = pipelined(each, stages, data);
+      compare(alone, together, Schedule::where != schedule::placement::both_ways);
+      if (stages == 2) CHECK(together.allocated == 0);  // from the third step on, on all stages
+    });
+  }
+}
+
+TEST_CASE("micro-batches of several sizes, in numbers that a schedule has no list for, train alike",
+          "[train][pipeline]") {
+  batches const data({2, 1, 3, 2, 1});
+  auto const alone = serial(data);
+  schedule::for_each_schedule([&]<class Schedule>(Schedule const& each) {
+    INFO(Schedule::name);
+    compare(alone, pipelined(each, 4, data), Schedule::where != schedule::placement::both_ways);
+  });
+  batches const one({3});
+  compare(serial(one), pipelined(schedule::zb_v{}, 4, one), true);
+}
