@@ -48,6 +48,78 @@ using kernels = ops::on<host>;
 // Eight units: one for each chunk of the longest pipeline here.
 nn::gpt const model{.vocabulary = 37, .context = 12, .layers = 6, .heads = 3, .channels = 24, .dropout = 0.1};
 
+/// y[r, c] = w[c] x[r, c], with a backward in halves; the first one reads the batch, the loss is the sum of the last.
+struct scaling {
+  int index = 0;
+  bool first = false;
+  bool last = false;
+
+  template <class Env>
+  class instance {
+   public:
+    using view = tensor_view<float>;
+    struct saved {
+      view x;
+      view dy;
+    };
+    explicit instance(scaling const& description)
+        : first_(description.first),
+          last_(description.last),
+          weight_{
+              {.name = text("layer.", description.index), .extents = {4}, .start = {initial::distribution::ones, 0}},
+              {},
+              {}} {}
+    void visit(auto&& each) { each(weight_); }
+    view forward(pass<Env>& pass, saved& saved, view x) {
+      if (first_) {
+        auto const given = pass.batch.inputs.template as<float>();
+        x = pass.take(given.extents());
+        kernels::copy(x, given);
+      }
+      auto const y = pass.take(x.extents());
+      for (std::int64_t i = 0; i < x.size(); ++i) y[i] = weight_.value[i % 4] * x[i];
+      saved.x = x;
+      if (!last_) return y;
+      for (auto const each : y.span()) pass.loss.sum += static_cast<double>(each);
+      pass.loss.count += pass.batch.count();
+      return {};
+    }
+    view backward(pass<Env>& pass, saved& saved, view dy) {
+      auto const dx = backward_input(pass, saved, dy);
+      backward_weight(pass, saved);
+      return dx;
+    }
+    view backward_input(pass<Env>& pass, saved& saved, view dy) {
+      most_apart = std::max(most_apart, ++halves);
+      if (last_) {
+        dy = pass.take(saved.x.extents());
+        kernels::fill(dy, pass.weight);
+      }
+      saved.dy = dy;
+      auto const dx = pass.take(dy.extents());
+      for (std::int64_t i = 0; i < dx.size(); ++i) dx[i] = weight_.value[i % 4] * dy[i];
+      return dx;
+    }
+    void backward_weight(pass<Env>&, saved& saved) {
+      --halves;
+      for (std::int64_t i = 0; i < saved.x.size(); ++i) weight_.gradient[i % 4] += saved.dy[i] * saved.x[i];
+    }
+    static inline thread_local int halves = 0;  // backward_input done, backward_weight not
+    static inline thread_local int most_apart = 0;
+
+   private:
+    bool first_;
+    bool last_;
+    parameter<Env> weight_;
+  };
+};
+struct scalings {
+  int layers = 4;
+  void units(auto&& emit) const {
+    for (int i = 0; i < layers; ++i) emit(scaling{i, i == 0, i + 1 == layers});
+  }
+};
+
 /// Micro-batches of the sizes given.
 class batches {
  public:
@@ -247,4 +319,72 @@ TEST_CASE("micro-batches of several sizes, in numbers that a schedule has no lis
   });
   batches const one({3});
   compare(serial(one), pipelined(schedule::zb_v{}, 4, one), true);
+}
+
+TEST_CASE("weight gradients are put off where a unit's backward comes apart", "[train][pipeline]") {
+  watchdog dog("backward in halves");
+  constexpr int micro_batches = 4;
+  std::vector<float> inputs(static_cast<std::size_t>(micro_batches) * 2 * 4);
+  for (std::size_t i = 0; i < inputs.size(); ++i) inputs[i] = static_cast<float>(i % 7);
+  std::vector<samples> parts;
+  for (std::size_t m = 0; m < micro_batches; ++m) {
+    parts.push_back(make_samples(tensor_view<float const>(inputs.data() + 8 * m, {2, 4}), tensor_view<float const>{}));
+  }
+  std::vector<std::vector<float>> gradients(4, std::vector<float>(4));
+  std::vector<int> apart(2);
+  std::vector<int> in_order(2);
+  launch(comm::threads{.ranks = 2}, [&](auto& world) {
+    parallel::communicator_link<comm::threads_world> link(world);
+    auto const seat = parallel::seat_of(parallel::pipeline<schedule::zb_h1>{.cuts = {1}}, scalings{}, world.rank(), 2);
+    staged_engine<env> engine(scalings{}, tensor_group<env>::one(), seat, &link);
+    memory parameters(engine.uses());
+    std::vector<schedule::step> taken;
+    engine.watch([&](schedule::step const& step, bool begins) {
+      if (begins) taken.push_back(step);
+    });
+    engine.train_step(parts, 1, {}, [](int, bool) {});
+    auto const lists = schedule::make_lists<schedule::zb_h1>({2, micro_batches});
+    auto const* const own = lists.of(world.rank());
+    in_order[static_cast<std::size_t>(world.rank())] =
+        std::equal(taken.begin(), taken.end(), own, own + lists.count(world.rank()));
+    for (auto const* const use : engine.uses()) {
+      auto& out = gradients[static_cast<std::size_t>(use->info.name.back() - '0')];
+      out.assign(use->gradient.span().begin(), use->gradient.span().end());
+    }
+    apart[static_cast<std::size_t>(world.rank())] = scaling::instance<env>::most_apart;
+  });
+  for (auto const& gradient : gradients) {  // all weights are 1
+    for (std::size_t c = 0; c < 4; ++c) {
+      float sum = 0;
+      for (std::size_t i = c; i < inputs.size(); i += 4) sum += inputs[i];
+      CHECK(gradient[c] == sum);
+    }
+  }
+  CHECK(in_order == std::vector<int>{1, 1});
+  CHECK(apart[0] == 1);  // one unit, whose weights follow at once
+  CHECK(apart[1] == 6);  // three units, of two micro-batches
+}
+
+TEST_CASE("more stages than units, and cuts that do not fit, are refused", "[train][pipeline]") {
+  auto const sentence = [](auto const& axis, int stages) {
+    try {
+      static_cast<void>(parallel::seat_of(axis, model, 0, stages));
+    } catch (config_error const& problem) {
+      return std::string(problem.what());
+    }
+    return std::string("accepted");
+  };
+  CHECK(sentence(parallel::pipeline<schedule::one_f_one_b>{}, 8) == "accepted");
+  CHECK(sentence(parallel::pipeline<schedule::one_f_one_b>{}, 9) ==
+        "trireme::schedule::cut_units: 9 stages of 1 chunks need at least 9 units, but the model has 8; use fewer "
+        "stages, or a model of more layers");
+  CHECK(sentence(parallel::pipeline<schedule::zb_v>{}, 5) ==
+        "trireme::schedule::cut_units: 5 stages of 2 chunks need at least 10 units, but the model has 8; use fewer "
+        "stages, or a model of more layers");
+  CHECK(sentence(parallel::pipeline<schedule::dual_pipe>{}, 8) == "accepted");
+  CHECK(sentence(parallel::pipeline<schedule::gpipe>{.cuts = {3, 8}}, 3) ==
+        "trireme::schedule::cut_units: a cut at unit 8 after one at unit 3; cuts must increase, and lie inside a model "
+        "of 8 units");
+  CHECK(to_string(parallel::pipeline<schedule::interleaved>{.stages = 4, .chunks = 2, .cuts = {}}) ==
+        "parallel::pipeline<schedule::interleaved>{.stages = 4, .chunks = 2, .cuts = {}}");
 }

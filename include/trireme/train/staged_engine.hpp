@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -31,7 +32,8 @@ struct resident_parameters {
 /// Runs a staged model, or one stage of it: boxes the units, and takes micro-batches through them as its list of steps
 /// says. Knows nothing of ranks: other stages are at the end of a link.
 ///
-/// Bytes    activations of the micro-batches in flight; after the first step nothing is allocated any more.
+/// Bytes    activations of the micro-batches in flight; after the first step (with other stages, the first two)
+///          nothing is allocated any more.
 /// Threads  one owner. Make it in the thread that runs it.
 template <class Env>
 class staged_engine {
@@ -120,6 +122,9 @@ class staged_engine {
   [[nodiscard]] view predict(samples const& batch, Hooks&& hooks = {}) {
     return look(batch, purpose::predict, hooks);
   }
+
+  /// Calls f(step, true) when a step has what it receives and begins, f(step, false) when it has ended: for timelines.
+  void watch(std::function<void(schedule::step const&, bool)> f) { watch_ = std::move(f); }
 
   /// Most bytes of activations and scratch in use at any time so far.
   [[nodiscard]] std::size_t peak_bytes() const noexcept {
@@ -218,6 +223,7 @@ class staged_engine {
       x = mail_.receive(step.from, step.input, own.activations);
     else if (step.input >= 0)
       x = neighbour(here.part - 1, step.micro_batch).out;
+    if (watch_) watch_(step, true);
     for (auto u = here.first; u < here.last; ++u) {
       bool const last = u + 1 == here.last;
       hooks.ensure(first_use(u), last_use_[u]);
@@ -230,6 +236,7 @@ class staged_engine {
     }
     own.out = x;
     now_.loss += pass.loss;
+    if (watch_) watch_(step, false);
     if (step.to != schedule::nobody) mail_.send(step.to, step.output, x);
     return x;
   }
@@ -245,6 +252,7 @@ class staged_engine {
     bool const last_time = here.left == 1;
     view dy = own.returned;
     if (step.from != schedule::nobody) dy = mail_.receive(step.from, step.input, own.activations);
+    if (watch_) watch_(step, true);
     for (auto u = here.last; u-- > here.first;) {
       hooks.ensure(first_use(u), last_use_[u]);
       hooks.open(first_use(u), last_use_[u]);
@@ -259,6 +267,7 @@ class staged_engine {
       for (int use = first_use(u); use < last_use_[u] && !input_only; ++use) ready(use, last_time);
       hooks.release(first_use(u), last_use_[u]);
     }
+    if (watch_) watch_(step, false);
     if (step.to != schedule::nobody) {
       mail_.send(step.to, step.output, dy);
     } else if (step.output >= 0) {
@@ -348,6 +357,7 @@ class staged_engine {
   std::vector<std::unique_ptr<slot>> slots_;
   arena<space> scratch_;
   detail::stage_mail<Env> mail_;
+  std::function<void(schedule::step const&, bool)> watch_;
   std::uint64_t version_ = 1;
 };
 
