@@ -5,6 +5,7 @@
 
 #include "trireme/contract/slot.hpp"
 #include "trireme/core/error.hpp"
+#include "trireme/nn/checkpointed.hpp"
 #include "trireme/nn/gpt_head.hpp"
 #include "trireme/nn/gpt_units.hpp"
 
@@ -26,6 +27,7 @@ struct gpt {
   std::int64_t heads = 6;
   std::int64_t channels = 384;
   double dropout = 0;
+  bool checkpointed = false;  ///< blocks save their input only, and are run once more in the backward pass
   friend bool operator==(gpt const&, gpt const&) = default;
 
   void validate() const {
@@ -49,14 +51,21 @@ struct gpt {
   void units(Emit&& emit) const {
     gpt_shape const shape{vocabulary, context, layers, heads, channels, dropout};
     emit(gpt_embedding{shape});
-    for (std::int64_t index = 0; index < layers; ++index) emit(gpt_block{shape, index});
+    for (std::int64_t index = 0; index < layers; ++index) {
+      if (checkpointed) {
+        emit(nn::checkpointed{gpt_block{shape, index}});
+      } else {
+        emit(gpt_block{shape, index});
+      }
+    }
     emit(gpt_head{shape});
   }
 };
 
 [[nodiscard]] inline std::string to_string(gpt const& m) {
   return text("nn::gpt{.vocabulary = ", m.vocabulary, ", .context = ", m.context, ", .layers = ", m.layers,
-              ", .heads = ", m.heads, ", .channels = ", m.channels, ", .dropout = ", m.dropout, "}");
+              ", .heads = ", m.heads, ", .channels = ", m.channels, ", .dropout = ", m.dropout,
+              m.checkpointed ? ", .checkpointed = true}" : "}");
 }
 
 }  // namespace trireme::nn

@@ -1,0 +1,76 @@
+#pragma once
+
+#include <concepts>
+
+#include "trireme/contract/model.hpp"
+#include "trireme/ops/types.hpp"
+
+namespace trireme::nn {
+
+/// A unit that saves nothing but its input: the backward pass runs it forward once more. So a model's activations are
+/// one input a unit and those of a single unit, for a third more arithmetic.
+///
+/// For units whose forward only computes: not the first or the last one of a model, which read the batch, sum losses
+/// and may form gradients as they go.
+/// Numerics the second time is the first one again, bit for bit: dropout is a function of sample and place.
+/// Method   [Chen et al., "Training deep nets with sublinear memory cost", 2016].
+template <class Unit>
+struct checkpointed {
+  Unit unit;
+  friend bool operator==(checkpointed const&, checkpointed const&) = default;
+
+  template <class Env>
+  class instance {
+    using inner = typename Unit::template instance<Env>;
+    using space = typename Env::space;
+    using kernels = ops::on<space>;
+
+   public:
+    using view = tensor_view<typename Env::compute, space>;
+    struct saved {
+      view x;
+    };
+
+    explicit instance(checkpointed const& description) requires std::constructible_from<inner, Unit const&>
+        : unit_(description.unit) {}
+    instance(checkpointed const& description, share own) requires std::constructible_from<inner, Unit const&, share>
+        : unit_(description.unit, own) {}
+
+    void visit(auto&& each) { unit_.visit(each); }
+
+    view forward(pass<Env>& pass, saved& saved, view x) {
+      saved.x = x;
+      if (!pass.training()) return unit_.forward(pass, within_, x);
+      auto const here = pass.activations.mark();
+      return kept(pass, here, unit_.forward(pass, within_, x));
+    }
+    view backward(pass<Env>& pass, saved const& saved, view dy) {
+      auto const here = pass.activations.mark();
+      auto const scratch = pass.scratch.mark();
+      static_cast<void>(unit_.forward(pass, within_, saved.x));
+      pass.scratch.rewind(scratch);
+      auto const dx = unit_.backward(pass, within_, dy);
+      if (dx.address() != dy.address()) return kept(pass, here, dx);
+      pass.activations.rewind(here);
+      return dx;
+    }
+
+   private:
+    // Gives back all activations since `here` but for one.
+    static view kept(pass<Env>& pass, typename arena<space>::position here, view result) {
+      auto const copy = pass.scratch.template take<typename Env::compute>(result.extents());
+      kernels::copy(copy, result);
+      pass.activations.rewind(here);
+      auto const out = pass.take(result.extents());
+      kernels::copy(out, copy);
+      return out;
+    }
+
+    inner unit_;
+    typename inner::saved within_{};  // of the one micro-batch that is in it
+  };
+};
+template <class Unit>
+checkpointed(Unit) -> checkpointed<Unit>;
+
+}  // namespace trireme::nn
