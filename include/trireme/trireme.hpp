@@ -10,7 +10,7 @@
 #include "trireme/nn/nn.hpp"
 #include "trireme/ops/ops.hpp"
 #include "trireme/optim/optim.hpp"
-#include "trireme/parallel/strategies.hpp"
+#include "trireme/parallel/mesh.hpp"
 #include "trireme/precision/precision.hpp"
 #include "trireme/train/train.hpp"
 #include "trireme/version.hpp"

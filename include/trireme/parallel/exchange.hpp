@@ -22,16 +22,10 @@
 #include "trireme/observe/timeline.hpp"
 #include "trireme/ops/types.hpp"
 #include "trireme/parallel/detail/parameter_store.hpp"
+#include "trireme/parallel/exchange_report.hpp"
 #include "trireme/parallel/layout.hpp"
 
 namespace trireme {
-
-/// What is known once all gradients are exchanged; equal on every rank.
-struct exchange_result {
-  double norm = 0;         ///< global norm of the reduced gradient (NaN if it was not asked for)
-  bool finite = true;      ///< whether every gradient of every rank is finite
-  std::int64_t votes = 0;  ///< sum of what the ranks passed to finish()
-};
 
 /// Owns the memory of parameters and gradients, and makes the gradients of all ranks one.
 ///
@@ -44,8 +38,8 @@ struct exchange_result {
 ///          a bucket of its own, and each of its uses a gradient of its own, added in the order of the uses.
 /// Ranks    collective: the same calls in the same order on every rank. Below stage 2 ready() may come at any time;
 /// from
-///          there on, and with .reproducible, ready(), ensure() and prefetch() too come in one order, and a rank that
-///          lacks a micro-batch that others have calls sit_out() (finish() does it for those at the end).
+///          there on, and with .reproducible, ready(), ensure() and prefetch() too come in one order; ranks that run
+///          fewer micro-batches than others take part in the rest in finish().
 /// Numerics gradients are summed in rank order (with .reproducible in one tree over all micro-batches); the norm is
 ///          exact but for the rounding of blocks of 1024 squares of each tensor, so it does not depend on the number of
 ///          shards.
@@ -87,6 +81,16 @@ class basic_exchange : public parallel::detail::parameter_store<Env, Comm, Strat
                  Compressor const& compressor, std::type_identity_t<Comm>* everyone = nullptr)
       : store(std::move(parameters), world, everyone == nullptr ? world : *everyone, strategy, compressor) {}
 
+  /// The gradient of a tensor whose info says `tied` is summed over `group` too, after the sum over the exchange's own
+  /// ranks: over the ranks of other stages that use it. The group must outlive the exchange, and all of its ranks name
+  /// the same tensors in the same order.
+  void sum_also(std::string_view name, Comm& group) {
+    for (auto const& entry : layout_.entries()) {
+      if (entry.info.name == name && entry.info.tied) return also_.push_back({entry.bucket, &group});
+    }
+    throw config_error(text("trireme::exchange: there is no tied parameter \"", name, "\""));
+  }
+
   [[nodiscard]] exchange_times const& times() const noexcept { return gradients_.times(); }
   /// From now on every bucket's exchange is recorded in lane 1 of a timeline, which must outlive the exchange.
   void record(observe::timeline& timeline) { gradients_.record(timeline); }
@@ -95,12 +99,19 @@ class basic_exchange : public parallel::detail::parameter_store<Env, Comm, Strat
   [[nodiscard]] bool reports_every_micro_batch() const noexcept { return gradients_.pooled() && foreign_.empty(); }
 
   /// Starts a step: gradients are zero again. Collective where reports_every_micro_batch().
-  /// @param micro_batches  of this rank, those without samples included.
+  /// @param micro_batches  of this rank, all of which it runs.
   void begin(std::int64_t micro_batches = 1) {
+    places_.resize(static_cast<std::size_t>(micro_batches));
+    for (std::int64_t m = 0; m < micro_batches; ++m) places_[static_cast<std::size_t>(m)] = m;
+    begin(micro_batches, places_);
+  }
+  /// The same where some of this rank's logical micro-batches have no samples: it runs those at `places` only
+  /// (ascending, counted from its first one).
+  void begin(std::int64_t micro_batches, std::span<std::int64_t const> places) {
     if constexpr (store::shards_parameters) values_.release_all();
-    if (reports_every_micro_batch()) micro_batches = agree(micro_batches);
-    gradients_.begin(micro_batches);
-    micro_batches_left_ = micro_batches;
+    rounds_left_ = static_cast<std::int64_t>(places.size());
+    if (reports_every_micro_batch()) rounds_left_ = agree(micro_batches, rounds_left_);
+    gradients_.begin(micro_batches, places, rounds_left_);
     reports_left_ = this->use_count();
     weight_ = 1.0 / world_.size();
   }
@@ -135,7 +146,7 @@ class basic_exchange : public parallel::detail::parameter_store<Env, Comm, Strat
     gradients_.ready(use);
     if (--reports_left_ > 0) return;
     reports_left_ = this->use_count();
-    --micro_batches_left_;
+    --rounds_left_;
   }
   void ready(std::string_view name) {
     for (int use = 0; use < this->use_count(); ++use) {
@@ -149,7 +160,7 @@ class basic_exchange : public parallel::detail::parameter_store<Env, Comm, Strat
     auto const& units = layout_.units();
     for (auto u = units.size(); u-- > 0;) {
       ensure(units[u].first, units[u].last);
-      open(units[u].first, units[u].last);
+      if (!in_a_tree_) open(units[u].first, units[u].last);  // a tree does without a term
       if (u > 0) prefetch(units[u - 1].first, units[u - 1].last);
       for (int use = units[u].first; use < units[u].last; ++use) ready(use);
       release(units[u].first, units[u].last);
@@ -170,10 +181,14 @@ class basic_exchange : public parallel::detail::parameter_store<Env, Comm, Strat
   ///                   that share memory fuse the reduction into the update.
   exchange_result finish(std::int64_t votes = 0, bool want_norm = true) {
     if (reports_every_micro_batch()) {
-      while (micro_batches_left_ > 0) sit_out();
+      while (rounds_left_ > 0) sit_out();
     }
     auto const start = gradients_.now();
     gradients_.finish(start);
+    for (auto const& [bucket, group] : also_) {
+      auto const [first, count] = owned_range(bucket);
+      group->all_reduce(gradients_.reduced(bucket, first, count), reduction::sum{});
+    }
     exact_sum squares;
     fused_ = direct_ && !want_norm;
     if (fused_) {
@@ -267,16 +282,17 @@ class basic_exchange : public parallel::detail::parameter_store<Env, Comm, Strat
     }
     throw config_error(text("trireme::exchange: no unit has use ", first_use, " of ", this->use_count()));
   }
-  // The most micro-batches that a rank has; the tree wants as many everywhere.
-  [[nodiscard]] std::int64_t agree(std::int64_t micro_batches) {
-    std::int64_t both[] = {micro_batches, -micro_batches};
-    world_.all_reduce(tensor_view<std::int64_t>(both, shape{2}), reduction::max{});
-    if (in_a_tree_ && (both[0] != -both[1] || both[0] < 1)) {
-      throw config_error(text("trireme::exchange: .reproducible with from ", -both[1], " to ", both[0],
+  // The most micro-batches that a rank runs; the tree wants as many logical ones everywhere, and a round to be sent in.
+  [[nodiscard]] std::int64_t agree(std::int64_t micro_batches, std::int64_t run) {
+    std::int64_t most[] = {run, micro_batches, -micro_batches};
+    world_.all_reduce(tensor_view<std::int64_t>(most, shape{3}), reduction::max{});
+    if (!in_a_tree_) return most[0];
+    if (most[1] != -most[2] || most[1] < 1) {
+      throw config_error(text("trireme::exchange: .reproducible with from ", -most[2], " to ", most[1],
                               " micro-batches a rank; every rank has as many, at least one, those without samples "
                               "included"));
     }
-    return both[0];
+    return std::max<std::int64_t>(most[0], 1);
   }
 
   void take_in(int use) {
@@ -362,8 +378,10 @@ class basic_exchange : public parallel::detail::parameter_store<Env, Comm, Strat
 
   std::vector<tensor_view<gradient_element const, space>> terms_;
   std::vector<std::int64_t> ballot_;
+  std::vector<std::pair<int, Comm*>> also_;
   bool in_a_tree_ = false;
-  std::int64_t micro_batches_left_ = 1;
+  std::vector<std::int64_t> places_;
+  std::int64_t rounds_left_ = 1;  // micro-batches of the rank that runs most
   int reports_left_ = 0;
   double weight_ = 1;
   bool fused_ = false;

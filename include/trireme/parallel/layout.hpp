@@ -141,7 +141,7 @@ class layout {
     // By the first use of a tied tensor: it is final when backward has reached that one.
     for (int e = static_cast<int>(entries_.size()) - 1; e >= 0; --e) {
       auto& tensor = entries_[static_cast<std::size_t>(e)];
-      bool const alone = tensor.uses.size() > 1;
+      bool const alone = tensor.uses.size() > 1 || tensor.info.tied;
       int const unit = unit_of(tensor);
       if (alone || !open || unit != open_unit ||
           place(buckets_.back().elements, tensor.size()) + tensor.size() > bucket_elements) {

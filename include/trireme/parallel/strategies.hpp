@@ -23,6 +23,7 @@ struct data {
   using policy_category = slot::parallel;
   std::int64_t bucket_bytes = std::int64_t{25} << 20;  ///< gradients exchanged together, in bytes
   bool reproducible = false;  ///< the same bits for any number of ranks; every rank's share is whole micro-batches
+  int ways = 0;               ///< ranks that split samples; 0 = what is left of the world
   friend bool operator==(data const&, data const&) = default;
 
   static constexpr distribution optimizer_state = distribution::replicate;
@@ -54,6 +55,7 @@ struct zero {
   using policy_category = slot::parallel;
   std::int64_t bucket_bytes = std::int64_t{25} << 20;  ///< gradients exchanged together, in bytes
   bool reproducible = false;  ///< the same bits for any number of ranks; every rank's share is whole micro-batches
+  int ways = 0;               ///< ranks that split samples; 0 = what is left of the world
   friend bool operator==(zero const&, zero const&) = default;
 
   static constexpr distribution optimizer_state = distribution::shard;
@@ -62,13 +64,20 @@ struct zero {
   static constexpr std::string_view name = Stage == 1 ? "zero1" : Stage == 2 ? "zero2" : "zero3";
 };
 
-[[nodiscard]] inline std::string to_string(data const& d) {
-  return text("parallel::data{.bucket_bytes = ", d.bucket_bytes, d.reproducible ? ", .reproducible = true}" : "}");
+namespace detail {
+
+template <class S>
+[[nodiscard]] std::string options_of(S const& s) {
+  return text("{.bucket_bytes = ", s.bucket_bytes, s.reproducible ? ", .reproducible = true" : "",
+              s.ways != 0 ? text(", .ways = ", s.ways) : "", "}");
 }
+
+}  // namespace detail
+
+[[nodiscard]] inline std::string to_string(data const& d) { return "parallel::data" + detail::options_of(d); }
 template <int Stage>
 [[nodiscard]] std::string to_string(zero<Stage> const& z) {
-  return text("parallel::zero<", Stage, ">{.bucket_bytes = ", z.bucket_bytes,
-              z.reproducible ? ", .reproducible = true}" : "}");
+  return text("parallel::zero<", Stage, ">", detail::options_of(z));
 }
 
 }  // namespace trireme::parallel

@@ -38,13 +38,16 @@ struct tensor {
 /// Method   [Korthikanti et al., "Reducing activation recomputation in large transformer models", 2022].
 struct sequence {
   using policy_category = slot::parallel;
+  std::int64_t ways = 0;  ///< 0: as many as tensor; 1: rows are not cut
   friend bool operator==(sequence const&, sequence const&) = default;
 
   static constexpr std::string_view name = "sequence";
 };
 
 [[nodiscard]] inline std::string to_string(tensor const& t) { return text("parallel::tensor{.ways = ", t.ways, "}"); }
-[[nodiscard]] inline std::string to_string(sequence const&) { return "parallel::sequence{}"; }
+[[nodiscard]] inline std::string to_string(sequence const& s) {
+  return s.ways == 0 ? "parallel::sequence{}" : text("parallel::sequence{.ways = ", s.ways, "}");
+}
 
 /// A tensor group on a communicator: all of its ranks are the group.
 ///

@@ -10,6 +10,7 @@
 #include "trireme/contract/environment.hpp"
 #include "trireme/contract/model.hpp"
 #include "trireme/contract/strategy.hpp"
+#include "trireme/parallel/mesh.hpp"
 
 namespace trireme {
 
@@ -39,11 +40,21 @@ struct combination {
   using env = environment<Precision, typename space_of<Comm>::type>;
   using space = typename env::space;
   using wire = typename wire_of<compressor_state<Compression, env>, typename Precision::reduce>::type;
+  using data_axis = parallel::data_axis_t<Parallel>;
+  using axis = parallel::axis;
 
   static constexpr bool plain = !staged_model<Model>;
-  static constexpr bool sharded = Parallel::optimizer_state == distribution::shard;
-  static constexpr bool shards_gradients = Parallel::gradients == distribution::shard;
-  static constexpr bool shards_parameters = Parallel::parameters == distribution::shard;
+  static constexpr bool once = parallel::no_axis_twice<Parallel>;
+  static constexpr bool tensor = parallel::has_axis<Parallel, axis::tensor>;
+  static constexpr bool sequence = parallel::has_axis<Parallel, axis::sequence>;
+  static constexpr bool pipeline = parallel::has_axis<Parallel, axis::pipeline>;
+  static constexpr bool sharded = data_axis::optimizer_state == distribution::shard;
+  static constexpr bool shards_gradients = data_axis::gradients == distribution::shard;
+  static constexpr bool shards_parameters = data_axis::parameters == distribution::shard;
+  static constexpr bool shares_layers = has_all_reduce<Comm, typename env::compute, reduction::sum, space> &&
+                                        has_all_reduce<Comm, typename env::accumulate, reduction::sum, space> &&
+                                        has_all_reduce<Comm, typename env::accumulate, reduction::max, space>;
+  static constexpr bool hands_on = has_exchange<Comm, space>;
   static constexpr bool residual = has_residual<compressor_state<Compression, env>>;
   static constexpr bool gatherable = gatherable_compressor<Compression, env>;
   static constexpr bool one_number = std::is_same_v<typename Precision::param, typename Precision::master>;
@@ -63,6 +74,21 @@ struct combination {
 #define TRIREME_COMPATIBILITY_RULES(X)                                                                                 \
   X("plain-model-precision", "a plain model stores its own numbers, which a mixed precision cannot change",            \
     "use precision::fp32 (or fp64), or describe the model in units", !C::plain || C::one_number)                       \
+  X("mesh-axis-once", "a mesh has two axes of one kind",                                                               \
+    "leave one of them out, and multiply its degree into the other", C::once)                                          \
+  X("plain-model-whole", "a plain model cannot be cut by tensor, sequence or pipeline",                                \
+    "use parallel::data or parallel::zero, or describe the model in units",                                            \
+    !C::plain || !(C::tensor || C::sequence || C::pipeline))                                                           \
+  X("sequence-needs-tensor", "parallel::sequence cuts rows over the ranks of parallel::tensor, which the mesh lacks",  \
+    "add parallel::tensor to the mesh, or leave sequence out", !C::sequence || C::tensor)                              \
+  X("pipeline-keeps-gradients",                                                                                        \
+    "parallel::zero<2> and zero<3> exchange every micro-batch, which a pipeline's schedule has no place for",          \
+    "use parallel::zero<1> beside parallel::pipeline", !C::pipeline || !C::shards_gradients)                           \
+  X("tensor-needs-all-reduce",                                                                                         \
+    "parallel::tensor needs all_reduce of activations with sum and max, which this communicator lacks",                \
+    "use another communicator", !C::tensor || C::shares_layers)                                                        \
+  X("pipeline-needs-exchange", "parallel::pipeline needs exchange, which this communicator lacks",                     \
+    "use another communicator", !C::pipeline || C::hands_on)                                                           \
   X("zero-3-needs-units", "parallel::zero<3> drops parameters between their uses, but a plain model keeps its own",    \
     "use parallel::zero<2>, or describe the model in units", !C::plain || !C::shards_parameters)                       \
   X("error-feedback-needs-one-exchange",                                                                               \

@@ -11,7 +11,7 @@
 #include "trireme/contract/optimizer.hpp"
 #include "trireme/contract/slot.hpp"
 #include "trireme/contract/strategy.hpp"
-#include "trireme/parallel/strategies.hpp"
+#include "trireme/parallel/mesh.hpp"
 #include "trireme/precision/precision.hpp"
 #include "trireme/train/compatibility.hpp"
 
@@ -118,10 +118,14 @@ struct check_precision {
 };
 template <class S>
 struct check_parallel {
-  static_assert(says_optimizer_state<S>, "trireme::trainer: parallel strategy lacks a static optimizer_state");
-  static_assert(says_gradients<S>, "trireme::trainer: parallel strategy lacks a static gradients");
-  static_assert(says_parameters<S>, "trireme::trainer: parallel strategy lacks a static parameters");
-  static_assert(has_bucket_bytes<S>, "trireme::trainer: parallel strategy lacks bucket_bytes");
+  static_assert(trireme::parallel::mesh_axis<S> || trireme::parallel::detail::is_mesh<S> || says_optimizer_state<S>,
+                "trireme::trainer: parallel strategy lacks a static optimizer_state");
+  static_assert(trireme::parallel::mesh_axis<S> || trireme::parallel::detail::is_mesh<S> || says_gradients<S>,
+                "trireme::trainer: parallel strategy lacks a static gradients");
+  static_assert(trireme::parallel::mesh_axis<S> || trireme::parallel::detail::is_mesh<S> || says_parameters<S>,
+                "trireme::trainer: parallel strategy lacks a static parameters");
+  static_assert(trireme::parallel::mesh_axis<S> || trireme::parallel::detail::is_mesh<S> || has_bucket_bytes<S>,
+                "trireme::trainer: parallel strategy lacks bucket_bytes");
 };
 template <class O, class Env>
 struct check_optimizer {
@@ -176,7 +180,7 @@ struct resolve {
       count_of<slot::communicator, P...> > 0 && count_of<slot::model, P...> > 0 && count_of<slot::optimizer, P...> > 0;
   static constexpr bool independent = communicator<comm> &&
                                       (staged_model<model> || plain_model<model>)&&precision_policy<precision> &&
-                                      strategy<parallel>;
+                                      trireme::parallel::parallel_policy<parallel>;
 
   // The first stage that fails: 0 policies, 1 counts, 2 required, 3 each alone, 4 with the environment, 5 together.
   static constexpr int failed() {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <bit>
 #include <cstddef>
 #include <cstdint>
@@ -22,19 +23,10 @@
 #include "trireme/parallel/detail/gradient_store.hpp"
 #include "trireme/parallel/detail/transport.hpp"
 #include "trireme/parallel/detail/value_store.hpp"
+#include "trireme/parallel/exchange_report.hpp"
 #include "trireme/parallel/layout.hpp"
 
 namespace trireme {
-
-/// Bytes of tensors that an exchange has allocated on this rank.
-struct exchange_memory {
-  std::int64_t parameters = 0;  ///< values that layers read: all, or this rank's slices
-  std::int64_t masters = 0;     ///< where the optimizer keeps other numbers than layers read
-  std::int64_t gradients = 0;   ///< that are always here: all, or this rank's slices
-  std::int64_t buffers = 0;     ///< gathered values, gradients on their way, payloads of compressors
-  [[nodiscard]] std::int64_t total() const noexcept { return parameters + masters + gradients + buffers; }
-  friend bool operator==(exchange_memory const&, exchange_memory const&) = default;
-};
 
 namespace parallel::detail {
 
@@ -232,9 +224,8 @@ class parameter_store {
         layout_(infos(uses), elements(strategy), world.size(), needs_units(strategy) ? unit_ends : no_units()),
         uses_(std::move(uses)),
         values_(layout_, uses_, world_, true),
-        gradients_(layout_, uses_, world_, compressor, sums_in_a_tree(strategy),
-                   can_be_direct && !sums_in_a_tree(strategy)),
-        direct_(can_be_direct && !sums_in_a_tree(strategy)),
+        gradients_(layout_, uses_, world_, compressor, sums_in_a_tree(strategy), may_be_direct(strategy)),
+        direct_(may_be_direct(strategy)),
         writes_peers_(can_write_peers) {
     if (needs_units(strategy) && unit_ends.empty()) {
       throw config_error(text("trireme::exchange: ", describe(strategy),
@@ -313,6 +304,12 @@ class parameter_store {
     return count;
   }
   [[nodiscard]] int bucket_count() const noexcept { return static_cast<int>(layout_.buckets().size()); }
+  // Where the sum is all that is wanted, and no other rank adds to it later.
+  [[nodiscard]] bool may_be_direct(Strategy const& strategy) const {
+    auto const& all = layout_.entries();
+    return can_be_direct && !sums_in_a_tree(strategy) &&
+           std::none_of(all.begin(), all.end(), [](auto const& each) { return each.info.tied; });
+  }
   [[nodiscard]] foreign_parameter<param_element, space> const& foreign_of(int entry) const {
     return foreign_[static_cast<std::size_t>(layout_.at(entry).uses.front())];
   }

@@ -1,0 +1,53 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "trireme/contract/model.hpp"
+#include "trireme/contract/slot.hpp"
+#include "trireme/core/error.hpp"
+#include "trireme/core/text.hpp"
+#include "trireme/parallel/pipeline.hpp"
+#include "trireme/parallel/schedules/schedules.hpp"
+
+namespace trireme::parallel {
+
+/// A pipeline whose schedule is chosen at run time, by its name: gpipe, 1f1b, interleaved, zbh1, zbv, dualpipe,
+/// dualpipev.
+///
+/// Errors  config_error when a trainer is made, if no schedule has that name; else as pipeline.
+struct any_pipeline {
+  using policy_category = slot::parallel;
+
+  std::string schedule = "1f1b";
+  int stages = 0;                    ///< 0: what is left of the world
+  int chunks = 0;                    ///< of the model, a stage; for interleaved (0: two)
+  std::vector<std::int64_t> cuts{};  ///< the first unit of each part but the first; empty: balanced by cost
+  friend bool operator==(any_pipeline const&, any_pipeline const&) = default;
+
+  static constexpr std::string_view name = "pipeline";
+};
+
+[[nodiscard]] inline std::string to_string(any_pipeline const& p) {
+  return text("parallel::any_pipeline{.schedule = \"", p.schedule, "\", .stages = ", p.stages, ", .chunks = ", p.chunks,
+              "}");
+}
+
+template <staged_model Model>
+[[nodiscard]] pipeline_seat seat_of(any_pipeline const& axis, Model const& model, int stage, int stages) {
+  pipeline_seat seat;
+  bool const found = schedule::with_named(axis.schedule, [&]<class Schedule>(Schedule const&) {
+    auto const chunks = Schedule::chunks != 0 ? Schedule::chunks : axis.chunks;
+    seat = seat_of(pipeline<Schedule>{.stages = stages, .chunks = chunks, .cuts = axis.cuts}, model, stage, stages);
+  });
+  if (found) return seat;
+  std::string names;
+  schedule::for_each_schedule(
+      [&](auto const& each) { names += text(names.empty() ? "" : ", ", std::string_view(each.name)); });
+  throw config_error(
+      text("trireme::parallel::pipeline: there is no schedule \"", axis.schedule, "\"; the schedules are ", names));
+}
+
+}  // namespace trireme::parallel

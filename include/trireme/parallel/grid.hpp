@@ -1,0 +1,65 @@
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "trireme/contract/communicator.hpp"
+#include "trireme/contract/parameter.hpp"
+#include "trireme/parallel/mesh.hpp"
+
+namespace trireme::parallel {
+
+/// What a mesh means for one rank: its place on each axis, and the groups that it belongs to. An axis that takes the
+/// whole world uses it as it is.
+///
+/// Ranks    made collectively: the world is split once for each axis of more than one way.
+/// Threads  one owner. The world must outlive it.
+/// Errors   as mesh_shape.
+template <class Comm>
+class grid {
+ public:
+  template <parallel_policy P>
+  grid(P const& policy, Comm& world) : shape_(policy, world.size()), world_(world), rank_(world.rank()) {
+    if (shape_.ways(axis::data) != world.size()) replicas_.emplace(along(axis::data));
+    if constexpr (has_axis<P, axis::tensor>) {
+      if (shape_.ways(axis::tensor) > 1) tensor_.emplace(along(axis::tensor));
+    }
+    if constexpr (has_axis<P, axis::pipeline>) {
+      if (shape_.ways(axis::pipeline) > 1) stages_.emplace(along(axis::pipeline));
+    }
+  }
+  grid(grid const&) = delete;
+  grid& operator=(grid const&) = delete;
+
+  [[nodiscard]] mesh_shape const& shape() const noexcept { return shape_; }
+  [[nodiscard]] share place(axis kind) const noexcept { return shape_.share_of(rank_, kind); }
+  [[nodiscard]] Comm& everyone() const noexcept { return world_; }
+  /// The ranks that hold the same part of the model: what gradients are summed over.
+  [[nodiscard]] Comm& replicas() noexcept { return replicas_ ? *replicas_ : world_; }
+  /// The ranks that share each layer's matrices; null if this rank does so with nobody.
+  [[nodiscard]] Comm* tensor() noexcept { return tensor_ ? &*tensor_ : nullptr; }
+  /// The ranks that hold consecutive units; null if this rank holds all of them.
+  [[nodiscard]] Comm* stages() noexcept { return stages_ ? &*stages_ : nullptr; }
+
+  /// Collective. The ranks of some stages of this rank's pipeline, in their order. All ranks of the pipeline call it;
+  /// null on the stages that do not belong to it.
+  [[nodiscard]] Comm* join(std::vector<int> const& some_stages) {
+    bool member = false;
+    for (int const each : some_stages) member = member || each == stages_->rank();
+    joined_.push_back(std::make_unique<Comm>(stages_->split(member ? 0 : 1, stages_->rank())));
+    return member ? joined_.back().get() : nullptr;
+  }
+
+ private:
+  [[nodiscard]] Comm along(axis kind) { return world_.split(shape_.group_along(kind, rank_), rank_); }
+
+  mesh_shape shape_;
+  Comm& world_;
+  int rank_;
+  std::optional<Comm> replicas_, tensor_, stages_;
+  std::vector<std::unique_ptr<Comm>> joined_;
+};
+
+}  // namespace trireme::parallel
