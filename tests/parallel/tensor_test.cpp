@@ -91,6 +91,36 @@ TEST_CASE("more ways than heads or tokens are refused with the numbers", "[paral
         "are tokens");
 }
 
+TEST_CASE("a rank may have no rows between the products", "[parallel][tensor]") {
+  watchdog const guard("fewer rows than ranks");
+  std::vector<std::int32_t> const tokens{5, 60, 17};
+  auto const batch = make_samples(tensor_view<std::int32_t const>(tokens.data(), shape{1, 3}),
+                                  tensor_view<std::int32_t const>(tokens.data(), shape{1, 3}));
+  auto const run = [&](auto& world, bool cuts_rows) {
+    using env = environment<precision::fp64>;
+    parallel::communicator_group<env, std::remove_cvref_t<decltype(world)>> group(world, cuts_rows);
+    staged_engine<env> engine(odder, group);
+    comm::self_world alone;
+    basic_exchange<env, comm::self_world, parallel::data, compression::none> exchange(engine.uses(), alone, {}, {});
+    exchange.initialise(7);
+    engine.invalidate();
+    exchange.begin();
+    auto const loss = engine.train(batch, 1, {1, 2}, [&](int use) { exchange.ready(use); });
+    std::vector<double> numbers{loss.sum};
+    for (auto const* use : engine.uses()) {
+      if (use->info.name != "transformer.h.0.ln_1.weight") continue;
+      for (auto const each : use->gradient.span()) numbers.push_back(each);
+    }
+    return numbers;
+  };
+  comm::self_world one;
+  auto const serial = run(one, false);
+  launch(comm::threads{.ranks = 4}, [&](auto& world) {
+    auto const mine = run(world, true);
+    if (world.rank() == 3) CHECK(distance(mine, serial) < 1e-12);
+  });
+}
+
 TEST_CASE("shared layers touch no tensor above ops and comm", "[parallel][tensor][phantom]") {
   watchdog const guard("tensor parallelism in phantom memory");
   for (bool const cuts_rows : {false, true}) {
