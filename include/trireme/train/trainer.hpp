@@ -17,33 +17,15 @@
 #include "trireme/core/error.hpp"
 #include "trireme/core/hash.hpp"
 #include "trireme/core/type_name.hpp"
-#include "trireme/data/evaluation.hpp"
 #include "trireme/data/loader.hpp"
 #include "trireme/observe/timeline.hpp"
-#include "trireme/parallel/exchange.hpp"
-#include "trireme/parallel/grid.hpp"
 #include "trireme/train/checkpoint.hpp"
-#include "trireme/train/detail/tied_stages.hpp"
 #include "trireme/train/optimizer_state.hpp"
-#include "trireme/train/plain_engine.hpp"
+#include "trireme/train/placed_model.hpp"
 #include "trireme/train/report.hpp"
 #include "trireme/train/slots.hpp"
-#include "trireme/train/staged_engine.hpp"
 
 namespace trireme {
-
-namespace detail {
-
-template <class Env, class Model>
-struct engine_of {
-  using type = plain_engine<Env, Model>;
-};
-template <class Env, staged_model Model>
-struct engine_of<Env, Model> {
-  using type = staged_engine<Env>;
-};
-
-}  // namespace detail
 
 /// How long to train, and with what. Numbers only; whatever changes types is a policy.
 struct fit_options {
@@ -72,7 +54,6 @@ class basic_trainer {
   using master = typename env::master;
   static constexpr bool staged = staged_model<Model>;
   static constexpr std::int64_t most_skips = 10;
-  using data_axis = parallel::data_axis_t<Parallel>;
 
   template <class GivenModel>
   basic_trainer(GivenModel&& model, Optimizer optimizer, Comm& world, Parallel const& parallel, Precision,
@@ -81,16 +62,8 @@ class basic_trainer {
         model_text_(describe(model)),
         compression_text_(describe(compression)),
         world_(world),
-        grid_(parallel, world),
-        group_(make_group()),
-        link_(make_link()),
-        engine_(make_engine(std::forward<GivenModel>(model), parallel)),
-        exchange_(make_exchange(parallel, compression)),
-        moments_(exchange_) {
-    for (auto const& each : tied_) {
-      auto* const others = grid_.join(each.stages);
-      if (others != nullptr) exchange_.sum_also(each.name, *others);
-    }
+        model_(std::forward<GivenModel>(model), world, parallel, compression),
+        moments_(model_.exchange()) {
     initialise(0);
   }
 
@@ -100,7 +73,7 @@ class basic_trainer {
   /// Trains on a dataset, from where the trainer stands (0, or a loaded checkpoint) to the end of the schedule.
   template <dataset Data>
   fit_report fit(Data const& data, fit_options const& options) {
-    auto const own = samples_share();
+    auto const own = model_.samples_share();
     data::loader loader(data, loader_options(options), own.place, own.ways);
     loader.seek(position_);
     fit_report report{.first_step = step_};
@@ -124,7 +97,7 @@ class basic_trainer {
   /// bring the same.
   step_report step(samples const& batch) {
     std::int64_t total = batch.count();
-    grid_.replicas().all_reduce(tensor_view<std::int64_t>(&total, shape{1}), reduction::sum{});
+    model_.grid().replicas().all_reduce(tensor_view<std::int64_t>(&total, shape{1}), reduction::sum{});
     if (total == 0) throw config_error("trireme::trainer: step() was called without samples on any rank");
     auto const own = std::span(&batch, batch.count() > 0 ? 1U : 0U);
     auto const done = run_step(own, total);
@@ -139,25 +112,7 @@ class basic_trainer {
   /// The mean loss over a whole dataset, the same on every rank; nothing is changed.
   template <dataset Data>
   [[nodiscard]] double evaluate(Data const& data, std::int64_t batch = 8) {
-    auto const own = samples_share();
-    auto const parts = data::evaluation_batches(data, batch, own.place, own.ways);
-    loss_sum sum;
-    if constexpr (staged) {
-      auto most = static_cast<std::int64_t>(parts.size());
-      if constexpr (gathers) {
-        grid_.replicas().all_reduce(tensor_view<std::int64_t>(&most, shape{1}), reduction::max{});
-      }
-      for (std::int64_t each = 0; each < most; ++each) {
-        if (each < static_cast<std::int64_t>(parts.size())) {
-          sum += engine_.evaluate(parts[static_cast<std::size_t>(each)], exchange_);
-        } else {
-          exchange_.sit_out_forward();
-        }
-      }
-    } else {
-      for (auto const& part : parts) sum += engine_.evaluate(part);
-    }
-    return mean_over_ranks(sum);
+    return model_.mean(model_.evaluate(data, batch));
   }
 
   /// The model's outputs for some inputs (n, outputs). A GPT gives the logits of what follows each sample. Computed by
@@ -167,11 +122,7 @@ class basic_trainer {
   [[nodiscard]] tensor<float> predict(Features const& features) requires(staged && !std::is_same_v<Features, samples>) {
     return predict(make_samples(tensor_view(features), tensor_view<float const>{}));
   }
-  [[nodiscard]] tensor<float> predict(samples const& batch) requires staged {
-    auto const out = engine_.predict(batch, exchange_);
-    if (grid_.stages() != nullptr) return from_last_stage(out);
-    return on_host(out);
-  }
+  [[nodiscard]] tensor<float> predict(samples const& batch) requires staged { return model_.predict(batch); }
 
   /// Collective. Starts over from the parameters and the random numbers of another seed (a plain model keeps its own
   /// parameters). Without this call the seed is 0.
@@ -180,12 +131,12 @@ class basic_trainer {
     step_ = updates_ = skips_ = 0;
     position_ = {};
     moments_.clear();
-    exchange_.forget_residuals();
+    exchange().forget_residuals();
     if constexpr (staged) {
-      exchange_.initialise(seed);
-      engine_.invalidate();
+      exchange().initialise(seed);
+      engine().invalidate();
     }
-    exchange_.verify_replicas();
+    exchange().verify_replicas();
   }
 
   /// Calls f(step_report const&) on every rank after each step.
@@ -197,17 +148,17 @@ class basic_trainer {
   /// From now on phases and exchanges are recorded in a timeline, which must outlive the trainer.
   void record(observe::timeline& timeline) {
     timeline_ = &timeline;
-    exchange_.record(timeline);
+    exchange().record(timeline);
   }
 
   /// Steps taken, skipped ones included.
   [[nodiscard]] std::int64_t steps() const noexcept { return step_; }
   [[nodiscard]] std::uint64_t seed() const noexcept { return seed_; }
   [[nodiscard]] Comm& world() const noexcept { return world_; }
-  [[nodiscard]] parallel::grid<Comm> const& grid() const noexcept { return grid_; }
-  [[nodiscard]] auto& exchange() noexcept { return exchange_; }
-  [[nodiscard]] auto const& exchange() const noexcept { return exchange_; }
-  [[nodiscard]] auto& engine() noexcept { return engine_; }
+  [[nodiscard]] parallel::grid<Comm> const& grid() const noexcept { return model_.grid(); }
+  [[nodiscard]] auto& exchange() noexcept { return model_.exchange(); }
+  [[nodiscard]] auto const& exchange() const noexcept { return model_.exchange(); }
+  [[nodiscard]] auto& engine() noexcept { return model_.engine(); }
   [[nodiscard]] Optimizer const& optimizer() const noexcept { return optimizer_; }
 
   /// Collective. One number for all state: master values, moments, residuals, step, place in the data. Each element
@@ -246,8 +197,8 @@ class basic_trainer {
     updates_ = progress.updates;
     seed_ = progress.seed;
     position_ = {progress.epoch, progress.position};
-    exchange_.refresh_parameters();
-    engine_.invalidate();
+    exchange().refresh_parameters();
+    engine().invalidate();
   }
 
   /// Calls f(name, info, first, view) for every piece of state that this rank answers for, or, if `replicas`, for every
@@ -255,19 +206,19 @@ class basic_trainer {
   /// the part of a tensor that the parameter_info says.
   template <class F>
   void for_each_state(F&& f, bool replicas = false) {
-    auto const& plan = exchange_.plan();
+    auto const& plan = exchange().plan();
     for (int bucket = 0; bucket < static_cast<int>(plan.buckets().size()); ++bucket) {
-      auto const [first, count] = replicas ? exchange_.owned_range(bucket) : exchange_.accounted_range(bucket);
+      auto const [first, count] = replicas ? exchange().owned_range(bucket) : exchange().accounted_range(bucket);
       plan.for_each_piece(bucket, first, count, [&](parallel::layout::piece const& piece) {
         auto const& tensor = plan.at(piece.entry);
         if (!replicas && !tensor.info.answers) return;
-        f("value/" + tensor.info.name, tensor.info, piece.in_entry, exchange_.master_of(bucket, piece));
+        f("value/" + tensor.info.name, tensor.info, piece.in_entry, exchange().master_of(bucket, piece));
         for (std::size_t m = 0; m < Optimizer::moment_names.size(); ++m) {
           f(text(Optimizer::moment_names[m], "/", tensor.info.name), tensor.info, piece.in_entry,
             moments_.moment_of(m, bucket, piece));
         }
       });
-      if (auto const residual = exchange_.residual_of(bucket); !residual.empty()) {
+      if (auto const residual = exchange().residual_of(bucket); !residual.empty()) {
         plan.for_each_piece(bucket, 0, residual.size(), [&](parallel::layout::piece const& piece) {
           auto const& tensor = plan.at(piece.entry);
           f(text("residual.", world_.rank(), "/", tensor.info.name), tensor.info, piece.in_entry,
@@ -278,130 +229,34 @@ class basic_trainer {
   }
 
  private:
-  using engine_type = typename detail::engine_of<env, Model>::type;
   using clock = std::chrono::steady_clock;
 
   static double seconds_since(clock::time_point start) {
     return std::chrono::duration<double>(clock::now() - start).count();
   }
 
-  static constexpr bool gathers = data_axis::parameters == distribution::shard;
-
-  // The ranks that share each layer's matrices with this one, if the mesh has that axis.
-  std::unique_ptr<tensor_group<env>> make_group() {
-    if constexpr (parallel::has_axis<Parallel, parallel::axis::tensor>) {
-      if (grid_.tensor() != nullptr) {
-        return std::make_unique<parallel::communicator_group<env, Comm>>(*grid_.tensor(), grid_.shape().cuts_rows());
-      }
-    }
-    return nullptr;
-  }
-  std::unique_ptr<stage_link<space>> make_link() {
-    if constexpr (parallel::has_axis<Parallel, parallel::axis::pipeline>) {
-      if (grid_.stages() != nullptr) return std::make_unique<parallel::communicator_link<Comm>>(*grid_.stages());
-    }
-    return nullptr;
-  }
-  template <class GivenModel>
-  engine_type make_engine(GivenModel&& model, Parallel const& parallel) {
-    if constexpr (!staged) {
-      return engine_type(std::forward<GivenModel>(model));
-    } else {
-      auto& group = group_ != nullptr ? *group_ : tensor_group<env>::one();
-      if constexpr (parallel::has_axis<Parallel, parallel::axis::pipeline>) {
-        if (link_ != nullptr) {
-          if constexpr (requires { model.validate(); }) model.validate();
-          auto const at = grid_.place(parallel::axis::pipeline);
-          parallel::pipeline_seat seat;
-          parallel::detail::for_each_axis(parallel, [&](auto const& each) {
-            if constexpr (requires { seat_of(each, model, at.place, at.ways); })
-              seat = seat_of(each, model, at.place, at.ways);
-          });
-          tied_ = detail::tied_tensors<env>(model, seat);
-          return engine_type(model, group, std::move(seat), link_.get());
-        }
-      }
-      return engine_type(model, group);
-    }
-  }
-  auto make_exchange(Parallel const& parallel, Compression const& compression) {
-    using exchange_type = basic_exchange<env, Comm, data_axis, Compression>;
-    auto const axis = parallel::data_axis_of(parallel);
-    if constexpr (staged) {
-      auto const uses = engine_.uses();
-      auto const stage = grid_.place(parallel::axis::pipeline).place;
-      for (auto const& each : tied_) {
-        for (auto* const use : uses) {
-          if (use->info.name != each.name) continue;
-          use->info.tied = true;
-          use->info.answers = use->info.answers && stage == each.stages.front();
-        }
-      }
-      return exchange_type(uses, grid_.replicas(), axis, compression, engine_.unit_ends(), &world_);
-    } else {
-      return exchange_type(engine_.parameters(), grid_.replicas(), axis, compression, &world_);
-    }
-  }
-
-  // Ranks that differ on this share see different samples.
-  [[nodiscard]] share samples_share() const { return grid_.place(parallel::axis::data); }
-
   data::loader_options loader_options(fit_options const& options) const {
-    auto const micro = options.micro_batches == 0 ? samples_share().ways : options.micro_batches;
+    auto const micro = options.micro_batches == 0 ? model_.samples_share().ways : options.micro_batches;
     return {.batch = options.batch, .micro_batches = micro, .seed = seed_};
-  }
-
-  template <class View>
-  static tensor<float> on_host(View const& out) {
-    tensor<float> result(out.extents());
-    if constexpr (std::is_same_v<typename env::compute, float>) {
-      ops::on<space>::download(result.span(), out);
-    } else {
-      tensor<float, space> converted(out.extents());
-      ops::on<space>::copy(converted.view(), out);
-      ops::on<space>::download(result.span(), converted.view());
-    }
-    return result;
-  }
-  // The stage that has the last unit gives the others its outputs.
-  template <class View>
-  tensor<float> from_last_stage(View const& out) {
-    auto& stages = *grid_.stages();
-    std::int64_t extents[2] = {0, 0};
-    int root = 0;
-    {
-      std::int64_t here = out.empty() ? -1 : stages.rank();
-      stages.all_reduce(tensor_view<std::int64_t>(&here, shape{1}), reduction::max{});
-      root = static_cast<int>(here);
-    }
-    if (stages.rank() == root) {
-      extents[0] = out.extent(0);
-      extents[1] = out.extent(1);
-    }
-    stages.broadcast(tensor_view<std::int64_t>(extents, shape{2}), root);
-    auto result = stages.rank() == root ? on_host(out) : tensor<float>({extents[0], extents[1]});
-    stages.broadcast(result.view(), root);
-    return result;
   }
 
   step_report run_step(std::span<samples const> micro_batches, std::int64_t total) {
     auto const start = clock::now();
     auto const sum = timed("forward, backward", [&] {
-      exchange_.begin(static_cast<std::int64_t>(micro_batches.size()));
-      return accumulate(micro_batches, total);
+      return model_.train(micro_batches, total, {seed_, static_cast<std::uint64_t>(step_)});
     });
-    auto const result = timed("finish", [&] { return exchange_.finish(wants_stop_ ? 1 : 0, true); });
+    auto const result = timed("finish", [&] { return exchange().finish(wants_stop_ ? 1 : 0, true); });
     step_report done{.step = step_, .rate = optimizer_.rate_at(step_), .samples = total};
-    done.loss = mean_over_ranks(sum);
+    done.loss = model_.mean(sum);
     done.norm = result.norm;
     done.skipped = !result.finite;
     stopped_ = result.votes > 0;
     if (result.finite) {
       double const limit = optimizer_.clip;
       double const scale = limit > 0 && result.norm > limit ? limit / (result.norm + 1e-6) : 1.0;
-      timed("update", [&] { moments_.update(exchange_, optimizer_, updates_, scale); });
-      timed("publish", [&] { exchange_.publish(); });
-      engine_.invalidate();
+      timed("update", [&] { moments_.update(exchange(), optimizer_, updates_, scale); });
+      timed("publish", [&] { exchange().publish(); });
+      engine().invalidate();
       ++updates_;
       skips_ = 0;
     } else if (++skips_ == most_skips) {
@@ -421,43 +276,10 @@ class basic_trainer {
     return body();
   }
 
-  loss_sum accumulate(std::span<samples const> micro_batches, std::int64_t total) {
-    if constexpr (staged) {
-      random_key const key{seed_, static_cast<std::uint64_t>(step_)};
-      bool const always = exchange_.reports_every_micro_batch();
-      return engine_.train_step(
-          micro_batches, 1.0 / static_cast<double>(total), key,
-          [&](int use, bool last) {
-            if (last || always) exchange_.ready(use);
-          },
-          exchange_);
-    } else {
-      loss_sum sum;
-      for (std::size_t m = 0; m < micro_batches.size(); ++m) {
-        auto const& batch = micro_batches[m];
-        bool const last = m + 1 == micro_batches.size();
-        exchange_.weight(static_cast<double>(batch.count()) / static_cast<double>(total));
-        sum += engine_.train(batch, [&](int use) {
-          if (last) exchange_.ready(use);
-        });
-        if (!last) exchange_.accumulate();
-      }
-      return sum;
-    }
-  }
-
-  // The ranks of a tensor group have the same losses: one of them counts. Of a pipeline only one stage has any.
-  double mean_over_ranks(loss_sum const& sum) {
-    bool const counts = grid_.place(parallel::axis::tensor).place == 0;
-    double both[2] = {counts ? sum.sum : 0, counts ? static_cast<double>(sum.count) : 0};
-    world_.all_reduce(tensor_view<double>(both, shape{2}), reduction::sum{});
-    return both[1] == 0 ? 0 : both[0] / both[1];
-  }
-
   // Of what this rank holds after the exchange: sums with the other ranks' gradients, and its own ones.
   std::string first_bad_gradient() {
-    for (auto const& entry : exchange_.plan().entries()) {
-      if (!exchange_.has_finite_gradient(entry)) return text(" (here first in \"", entry.info.name, "\")");
+    for (auto const& entry : exchange().plan().entries()) {
+      if (!exchange().has_finite_gradient(entry)) return text(" (here first in \"", entry.info.name, "\")");
     }
     return {};
   }
@@ -481,12 +303,7 @@ class basic_trainer {
   std::string compression_text_;
   std::uint64_t seed_ = 0;
   Comm& world_;
-  parallel::grid<Comm> grid_;
-  std::unique_ptr<tensor_group<env>> group_;
-  std::unique_ptr<stage_link<space>> link_;
-  std::vector<detail::tied_tensor> tied_;
-  engine_type engine_;
-  basic_exchange<env, Comm, data_axis, Compression> exchange_;
+  placed_model<env, Model, Comm, Parallel, Compression> model_;
   optimizer_state<env, Optimizer> moments_;
   std::vector<std::function<void(step_report const&)>> step_calls_;
   data::loader_position position_;

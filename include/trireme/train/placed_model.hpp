@@ -1,0 +1,233 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "trireme/contract/dataset.hpp"
+#include "trireme/contract/model.hpp"
+#include "trireme/contract/stage_link.hpp"
+#include "trireme/contract/tensor_group.hpp"
+#include "trireme/data/evaluation.hpp"
+#include "trireme/parallel/exchange.hpp"
+#include "trireme/parallel/grid.hpp"
+#include "trireme/parallel/mesh.hpp"
+#include "trireme/train/detail/tied_stages.hpp"
+#include "trireme/train/plain_engine.hpp"
+#include "trireme/train/staged_engine.hpp"
+
+namespace trireme {
+
+namespace detail {
+
+template <class Env, class Model>
+struct engine_of {
+  using type = plain_engine<Env, Model>;
+};
+template <class Env, staged_model Model>
+struct engine_of<Env, Model> {
+  using type = staged_engine<Env>;
+};
+
+}  // namespace detail
+
+/// What one rank holds of a model, as the mesh says: its place, its groups, the engine that runs its units, and the
+/// exchange of its parameters. All that a trainer does with samples goes through it.
+///
+/// Ranks    collective, as the trainer's calls are.
+/// Threads  one owner; the world, and a plain model that was passed by name, must outlive it.
+/// Errors   config_error for sizes that do not fit; comm_error from the communicator.
+template <class Env, class Model, class Comm, class Parallel, class Compression>
+class placed_model {
+ public:
+  using space = typename Env::space;
+  using data_axis = parallel::data_axis_t<Parallel>;
+  using engine_type = typename detail::engine_of<Env, Model>::type;
+  using exchange_type = basic_exchange<Env, Comm, data_axis, Compression>;
+  static constexpr bool staged = staged_model<Model>;
+
+  template <class GivenModel>
+  placed_model(GivenModel&& model, Comm& world, Parallel const& parallel, Compression const& compression)
+      : world_(world),
+        grid_(parallel, world),
+        group_(make_group()),
+        link_(make_link()),
+        engine_(make_engine(std::forward<GivenModel>(model), parallel)),
+        exchange_(make_exchange(parallel, compression)) {
+    for (auto const& each : tied_) {
+      auto* const others = grid_.join(each.stages);
+      if (others != nullptr) exchange_.sum_also(each.name, *others);
+    }
+  }
+  placed_model(placed_model const&) = delete;
+  placed_model& operator=(placed_model const&) = delete;
+
+  [[nodiscard]] parallel::grid<Comm>& grid() noexcept { return grid_; }
+  [[nodiscard]] parallel::grid<Comm> const& grid() const noexcept { return grid_; }
+  [[nodiscard]] engine_type& engine() noexcept { return engine_; }
+  [[nodiscard]] exchange_type& exchange() noexcept { return exchange_; }
+  [[nodiscard]] exchange_type const& exchange() const noexcept { return exchange_; }
+
+  /// Ranks that differ on this share see different samples.
+  [[nodiscard]] share samples_share() const noexcept { return grid_.place(parallel::axis::data); }
+
+  /// Forward and backward of a step's micro-batches; gradients are on their way when it returns.
+  /// @param total  samples of the step, over all ranks.
+  loss_sum train(std::span<samples const> micro_batches, std::int64_t total, random_key key) {
+    exchange_.begin(static_cast<std::int64_t>(micro_batches.size()));
+    if constexpr (staged) {
+      bool const always = exchange_.reports_every_micro_batch();
+      auto const ready = [&](int use, bool last) {
+        if (last || always) exchange_.ready(use);
+      };
+      return engine_.train_step(micro_batches, 1.0 / static_cast<double>(total), key, ready, exchange_);
+    } else {
+      loss_sum sum;
+      for (std::size_t m = 0; m < micro_batches.size(); ++m) {
+        auto const& batch = micro_batches[m];
+        bool const last = m + 1 == micro_batches.size();
+        exchange_.weight(static_cast<double>(batch.count()) / static_cast<double>(total));
+        sum += engine_.train(batch, [&](int use) {
+          if (last) exchange_.ready(use);
+        });
+        if (!last) exchange_.accumulate();
+      }
+      return sum;
+    }
+  }
+
+  /// The losses of this rank's share of a dataset.
+  template <dataset Data>
+  [[nodiscard]] loss_sum evaluate(Data const& data, std::int64_t batch) {
+    auto const own = samples_share();
+    data::evaluation_batches parts(data, batch, own.place, own.ways);
+    loss_sum sum;
+    if constexpr (!staged) {
+      for (auto const& part : parts) sum += engine_.evaluate(part);
+    } else {
+      auto missing = parts.batches().first - parts.batches().last;
+      if constexpr (gathers) {  // which takes all ranks, also those that have fewer batches
+        auto most = -missing;
+        grid_.replicas().all_reduce(tensor_view<std::int64_t>(&most, shape{1}), reduction::max{});
+        missing += most;
+      }
+      for (auto const& part : parts) sum += engine_.evaluate(part, exchange_);
+      for (; missing > 0; --missing) exchange_.sit_out_forward();
+    }
+    return sum;
+  }
+
+  /// The outputs for some inputs (n, outputs), in host memory.
+  [[nodiscard]] tensor<float> predict(samples const& batch) requires staged {
+    auto const out = engine_.predict(batch, exchange_);
+    return grid_.stages() == nullptr ? on_host(out) : from_last_stage(out);
+  }
+
+  /// The mean over all ranks. Those of a tensor group have the same losses: one of them counts. Of a pipeline only one
+  /// stage has any.
+  [[nodiscard]] double mean(loss_sum const& sum) {
+    bool const counts = grid_.place(parallel::axis::tensor).place == 0;
+    double both[2] = {counts ? sum.sum : 0, counts ? static_cast<double>(sum.count) : 0};
+    world_.all_reduce(tensor_view<double>(both, shape{2}), reduction::sum{});
+    return both[1] == 0 ? 0 : both[0] / both[1];
+  }
+
+ private:
+  static constexpr bool gathers = data_axis::parameters == distribution::shard;
+
+  std::unique_ptr<tensor_group<Env>> make_group() {
+    if constexpr (parallel::has_axis<Parallel, parallel::axis::tensor>) {
+      if (grid_.tensor() != nullptr) {
+        return std::make_unique<parallel::communicator_group<Env, Comm>>(*grid_.tensor(), grid_.shape().cuts_rows());
+      }
+    }
+    return nullptr;
+  }
+  std::unique_ptr<stage_link<space>> make_link() {
+    if constexpr (parallel::has_axis<Parallel, parallel::axis::pipeline>) {
+      if (grid_.stages() != nullptr) return std::make_unique<parallel::communicator_link<Comm>>(*grid_.stages());
+    }
+    return nullptr;
+  }
+  template <class GivenModel>
+  engine_type make_engine(GivenModel&& model, [[maybe_unused]] Parallel const& parallel) {
+    if constexpr (!staged) {
+      return engine_type(std::forward<GivenModel>(model));
+    } else {
+      if constexpr (requires { model.validate(); }) model.validate();
+      auto& group = group_ != nullptr ? *group_ : tensor_group<Env>::one();
+      if constexpr (parallel::has_axis<Parallel, parallel::axis::pipeline>) {
+        if (link_ != nullptr) {
+          auto const at = grid_.place(parallel::axis::pipeline);
+          parallel::pipeline_seat seat;
+          parallel::detail::for_each_axis(parallel, [&](auto const& each) {
+            if constexpr (requires { seat_of(each, model, at.place, at.ways); })
+              seat = seat_of(each, model, at.place, at.ways);
+          });
+          tied_ = detail::tied_tensors<Env>(model, seat);
+          return engine_type(model, group, std::move(seat), link_.get());
+        }
+      }
+      return engine_type(model, group);
+    }
+  }
+  exchange_type make_exchange(Parallel const& parallel, Compression const& compression) {
+    auto const axis = parallel::data_axis_of(parallel);
+    if constexpr (staged) {
+      auto const& uses = engine_.uses();
+      auto const stage = grid_.place(parallel::axis::pipeline).place;
+      for (auto const& each : tied_) {
+        for (auto* const use : uses) {
+          if (use->info.name != each.name) continue;
+          use->info.tied = true;
+          use->info.answers = use->info.answers && stage == each.stages.front();
+        }
+      }
+      return exchange_type(uses, grid_.replicas(), axis, compression, engine_.unit_ends(), &world_);
+    } else {
+      return exchange_type(engine_.parameters(), grid_.replicas(), axis, compression, &world_);
+    }
+  }
+
+  template <class View>
+  static tensor<float> on_host(View const& out) {
+    tensor<float> result(out.extents());
+    if constexpr (std::is_same_v<typename Env::compute, float>) {
+      ops::on<space>::download(result.span(), out);
+    } else {
+      tensor<float, space> converted(out.extents());
+      ops::on<space>::copy(converted.view(), out);
+      ops::on<space>::download(result.span(), converted.view());
+    }
+    return result;
+  }
+  // The stage that has the last unit gives the others its outputs.
+  template <class View>
+  tensor<float> from_last_stage(View const& out) {
+    auto& stages = *grid_.stages();
+    std::int64_t what[3] = {-1, 0, 0};  // who has them, and their extents
+    if (!out.empty()) {
+      what[0] = stages.rank();
+      what[1] = out.extent(0);
+      what[2] = out.extent(1);
+    }
+    stages.all_reduce(tensor_view<std::int64_t>(what, shape{3}), reduction::max{});
+    auto const root = static_cast<int>(what[0]);
+    auto result = stages.rank() == root ? on_host(out) : tensor<float>({what[1], what[2]});
+    stages.broadcast(result.view(), root);
+    return result;
+  }
+
+  Comm& world_;
+  parallel::grid<Comm> grid_;
+  std::unique_ptr<tensor_group<Env>> group_;
+  std::unique_ptr<stage_link<space>> link_;
+  std::vector<detail::tied_tensor> tied_;
+  engine_type engine_;
+  exchange_type exchange_;
+};
+
+}  // namespace trireme
