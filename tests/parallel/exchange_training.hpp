@@ -81,18 +81,15 @@ class run {
   loss_sum one_step(int step) {
     auto const& batch = loader_.next();
     auto const parts = loader_.parts();
+    std::vector<std::int64_t> places;
+    for (auto const part : batch.parts) places.push_back(part - parts.first);
+    exchange_.begin(parts.count(), places);
     bool const each = exchange_.reports_every_micro_batch();
-    exchange_.begin(parts.count());
     loss_sum sum;
-    std::size_t next = 0;
-    for (auto part = parts.first; part < parts.last; ++part) {
-      if (next == batch.parts.size() || batch.parts[next] != part) {
-        if (each) exchange_.sit_out();
-        continue;
-      }
-      bool const last = next + 1 == batch.parts.size();
+    for (auto const& micro_batch : batch.micro_batches) {
+      bool const last = &micro_batch == &batch.micro_batches.back();
       sum += engine_.train(
-          batch.micro_batches[next++], 1.0 / static_cast<double>(batch.samples), {7, static_cast<std::uint64_t>(step)},
+          micro_batch, 1.0 / static_cast<double>(batch.samples), {7, static_cast<std::uint64_t>(step)},
           [&](int use) {
             if (each || last) exchange_.ready(use);
           },

@@ -7,6 +7,7 @@
 #include <limits>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -16,23 +17,15 @@
 #include "trireme/contract/parameter.hpp"
 #include "trireme/contract/strategy.hpp"
 #include "trireme/core/error.hpp"
-#include "trireme/core/summation_tree.hpp"
 #include "trireme/observe/timeline.hpp"
 #include "trireme/ops/types.hpp"
 #include "trireme/parallel/detail/buffer_pool.hpp"
+#include "trireme/parallel/detail/partial_sums.hpp"
 #include "trireme/parallel/detail/transport.hpp"
+#include "trireme/parallel/exchange_report.hpp"
 #include "trireme/parallel/layout.hpp"
 
-namespace trireme {
-
-/// How much of the exchange happened while backward was still running, in seconds since the exchange was made.
-struct exchange_times {
-  double covered = 0;
-  double exposed = 0;
-  [[nodiscard]] double hidden() const noexcept { return covered + exposed > 0 ? covered / (covered + exposed) : 0; }
-};
-
-namespace parallel::detail {
+namespace trireme::parallel::detail {
 
 /// The gradients of all buckets, from zero to the sum over all ranks.
 ///
@@ -102,9 +95,14 @@ class gradient_store {
     return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
   }
 
-  /// Starts a step of so many micro-batches on this rank.
-  void begin(std::int64_t micro_batches) {
-    micro_batches_ = micro_batches;
+  /// Starts a step.
+  /// @param leaves  logical micro-batches of this rank, the terms of its part of the tree.
+  /// @param places  which of them it runs, ascending; the others add nothing.
+  /// @param rounds  the most micro-batches that any rank runs: lanes are reported so often.
+  void begin(std::int64_t leaves, std::span<std::int64_t const> places, std::int64_t rounds) {
+    leaves_ = leaves;
+    rounds_ = rounds;
+    places_.assign(places.begin(), places.end());
     for (auto& it : lanes_) {
       it.missing = it.reports;
       it.rounds = 0;
@@ -115,8 +113,7 @@ class gradient_store {
       if (it.flying) it.open->wire->wait();
       it.flying = false;
       close(it);
-      for (auto& partial : it.partial) pool_.give(elements(it), std::move(partial));
-      it.partial.clear();
+      it.sums.clear([&](std::unique_ptr<buffer> sum) { pool_.give(elements(it), std::move(sum)); });
     }
     in_flight_.clear();
     next_ = 0;
@@ -167,7 +164,7 @@ class gradient_store {
     if (!pooled()) return;
     for (std::size_t l = 1; l < lanes_.size(); ++l) {  // the uses of a tied tensor, in their order
       auto& it = lanes_[l];
-      auto& first = lanes_[static_cast<std::size_t>(first_lane_[static_cast<std::size_t>(it.bucket)])];
+      auto& first = first_lane(it.bucket);
       if (&first == &it) continue;
       auto const sum = sharded ? first.shard.view() : whole(first);
       kernels::add(sum, tensor_view<element const, space>(sharded ? it.shard.view() : whole(it)));
@@ -177,7 +174,7 @@ class gradient_store {
   /// After finish(): the sum over all ranks of elements [first, first + count) of a bucket, of the owned slice where
   /// the optimizer's state is sharded.
   [[nodiscard]] view reduced(int bucket, std::int64_t first, std::int64_t count) const {
-    auto const& it = lanes_[static_cast<std::size_t>(first_lane_[static_cast<std::size_t>(bucket)])];
+    auto const& it = first_lane(bucket);
     if constexpr (sharded) {
       return it.shard.view().flat(first - world_.rank() * plan_.slice_elements(bucket), count);
     } else {
@@ -185,17 +182,13 @@ class gradient_store {
     }
   }
   /// All of a bucket's resident gradient.
-  [[nodiscard]] view resident(int bucket) const {
-    return whole(lanes_[static_cast<std::size_t>(first_lane_[static_cast<std::size_t>(bucket)])]);
-  }
+  [[nodiscard]] view resident(int bucket) const { return whole(first_lane(bucket)); }
   /// The compressor's state of a bucket whose gradient is resident; null where it is pooled.
   [[nodiscard]] compressor_state<Compressor, Env>* compressor(int bucket) const {
     if (pooled()) return nullptr;
-    return &lanes_[static_cast<std::size_t>(first_lane_[static_cast<std::size_t>(bucket)])].open->wire->compressor();
+    return &first_lane(bucket).open->wire->compressor();
   }
-  void record_bucket(int bucket) {
-    record_lane(lanes_[static_cast<std::size_t>(first_lane_[static_cast<std::size_t>(bucket)])]);
-  }
+  void record_bucket(int bucket) { record_lane(first_lane(bucket)); }
 
   /// Bytes of gradients that are always here, and of what is borrowed: buffers, and payloads of compressors.
   [[nodiscard]] std::int64_t kept_bytes() const {
@@ -222,9 +215,9 @@ class gradient_store {
     int reports = 0;        // calls of ready() that complete it
     int missing = 0;
     std::unique_ptr<buffer> open;
-    std::vector<std::unique_ptr<buffer>> partial;  // sums of the tree over this rank's micro-batches
-    trireme::tensor<element, space> shard;         // the own slice of what has been reduced in this step
-    std::int64_t rounds = 0;                       // micro-batches done in this step
+    partial_sums<buffer> sums;              // of the tree over this rank's micro-batches
+    trireme::tensor<element, space> shard;  // the own slice of what has been reduced in this step
+    std::int64_t rounds = 0;                // micro-batches reported, or (sharded) reduced, in this step
     bool flying = false;
     std::int64_t epoch = 0;  // open_unit() calls before it was sent
     double start_time = 0;
@@ -237,6 +230,12 @@ class gradient_store {
     std::size_t count = 0;
     for (auto const& entry : plan_.entries()) count += entry.uses.size();
     return count;
+  }
+  [[nodiscard]] lane& first_lane(int bucket) {
+    return lanes_[static_cast<std::size_t>(first_lane_[static_cast<std::size_t>(bucket)])];
+  }
+  [[nodiscard]] lane const& first_lane(int bucket) const {
+    return lanes_[static_cast<std::size_t>(first_lane_[static_cast<std::size_t>(bucket)])];
   }
   [[nodiscard]] lane& lane_of(int use) {
     return lanes_[static_cast<std::size_t>(lane_of_use_[static_cast<std::size_t>(use)])];
@@ -300,23 +299,21 @@ class gradient_store {
       kernels::add(whole(lanes_[first]), tensor_view<element const, space>(whole(lanes_[l])));
     }
   }
-  // One micro-batch of a pooled lane.
+  // One micro-batch of a pooled lane, or nothing where it was not opened.
   void complete(lane& it) {
     it.missing = it.reports;
     if (in_a_tree_) {
-      it.partial.push_back(std::move(it.open));
-      for (int merges = tree_merges(micro_batches_, it.rounds); merges > 0; --merges) {
-        auto const n = elements(it);
-        auto right = std::move(it.partial.back());
-        it.partial.pop_back();
-        kernels::add(it.partial.back()->values.view().flat(0, n),
-                     tensor_view<element const, space>(right->values.view().flat(0, n)));
+      auto const n = elements(it);
+      auto const merge = [&](buffer& left, std::unique_ptr<buffer> right) {
+        kernels::add(left.values.view().flat(0, n), tensor_view<element const, space>(right->values.view().flat(0, n)));
         pool_.give(n, std::move(right));
-      }
-      if (++it.rounds < micro_batches_) return bind(it, {});
-      it.open = std::move(it.partial.back());
-      it.partial.pop_back();
-      it.rounds = 0;  // of those that were reduced
+      };
+      auto const round = static_cast<std::size_t>(it.rounds++);
+      if (it.open != nullptr) it.sums.add(leaves_, places_[round], std::move(it.open), merge);
+      if (it.rounds < rounds_) return bind(it, {});
+      it.open = it.sums.take(leaves_, merge);
+      open(it);  // if it has nothing
+      it.rounds = 0;
     }
     send(it);
   }
@@ -377,7 +374,9 @@ class gradient_store {
   std::vector<int> first_lane_;   // by bucket
   std::vector<int> lane_of_use_;  // whose missing reports it counts in
   std::vector<lane*> in_flight_;  // in the order in which they were sent
-  std::int64_t micro_batches_ = 1;
+  std::int64_t leaves_ = 1;
+  std::int64_t rounds_ = 1;
+  std::vector<std::int64_t> places_;
   std::int64_t epoch_ = 0;
   std::size_t next_ = 0;
   std::int64_t payload_bytes_ = 0;
@@ -386,6 +385,4 @@ class gradient_store {
   observe::timeline* timeline_ = nullptr;
 };
 
-}  // namespace parallel::detail
-
-}  // namespace trireme
+}  // namespace trireme::parallel::detail
