@@ -1,0 +1,78 @@
+// test-timeout: 300
+#include "trireme/train/checkpoint.hpp"
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "../formats/scratch.hpp"
+#include "../support/toy_training.hpp"
+#include "../watchdog.hpp"
+#include "trireme/parallel/mesh.hpp"
+
+using namespace trireme;
+
+namespace {
+
+/// Nothing divides: 3 heads, 37 tokens, 4 units.
+nn::gpt const model{.vocabulary = 37, .context = 12, .layers = 2, .heads = 3, .channels = 15, .dropout = 0.1};
+
+/// A mesh on some ranks. `run` goes on from `load` until `steps`, and ends in `save`, where they are not empty.
+struct setting {
+  std::string name;
+  std::function<std::uint64_t(std::string const& load, std::int64_t steps, std::string const& save)> run;
+};
+
+template <class Parallel>
+setting on(int ranks, Parallel const& mesh) {
+  return {text(to_string(mesh), " on ", ranks),
+          [=](std::string const& load, std::int64_t steps, std::string const& save) {
+            std::vector<std::uint64_t> hashes(static_cast<std::size_t>(ranks));
+            launch(comm::threads{.ranks = ranks}, [&](auto& world) {
+              auto trainer = make_trainer(model, toy::adaptive, world, mesh);
+              trainer.initialise(5);
+              if (!load.empty()) trainer.load(load);
+              trainer.fit(toy::text{}, {.steps = steps, .batch = 8, .micro_batches = 8});
+              if (!save.empty()) trainer.save(save);
+              hashes[static_cast<std::size_t>(world.rank())] = trainer.state_hash();
+            });
+            for (auto const hash : hashes) CHECK(hash == hashes.front());
+            return hashes.front();
+          }};
+}
+
+std::vector<setting> settings() {
+  namespace p = parallel;
+  return {on(1, p::data{}),
+          on(3, p::data{.bucket_bytes = 4096}),
+          on(2, p::zero<1>{.bucket_bytes = 4096}),
+          on(3, p::zero<2>{.bucket_bytes = 4096}),
+          on(2, p::zero<3>{.bucket_bytes = 4096}),
+          on(2, p::tensor{}),
+          on(3, p::tensor{}),
+          on(4, p::mesh{p::zero<1>{}, p::tensor{.ways = 2}, p::sequence{}}),
+          on(2, p::mesh{p::data{}, p::pipeline<>{.stages = 2}}),
+          on(4, p::mesh{p::data{}, p::pipeline<>{.stages = 2}}),
+          on(8, p::mesh{p::zero<1>{}, p::pipeline<>{.stages = 2}, p::tensor{.ways = 2}})};
+}
+
+}  // namespace
+
+TEST_CASE("every mesh starts from the same state, and reads every other's checkpoint", "[train][checkpoint][mesh]") {
+  watchdog dog("checkpoints of meshes", std::chrono::seconds(240));
+  auto const all = settings();
+  auto const start = all.front().run("", 0, "");
+  for (auto const& from : all) {
+    dog.now(from.name);
+    INFO("from " << from.name);
+    CHECK(from.run("", 0, "") == start);
+    scratch folder;
+    auto const saved = from.run("", 2, folder.path());
+    CHECK(saved != start);
+    for (auto const& to : all) {
+      INFO("to " << to.name);
+      CHECK(to.run(folder.path(), 2, "") == saved);
+    }
+  }
+}
