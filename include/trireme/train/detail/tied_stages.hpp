@@ -42,7 +42,7 @@ template <class Env, staged_model Model>
   for (auto const& name : order) {
     auto& stages = users[name];
     std::ranges::sort(stages);
-    stages.erase(std::ranges::unique(stages).begin(), stages.end());
+    stages.erase(std::unique(stages.begin(), stages.end()), stages.end());
     if (stages.size() > 1) tied.push_back({name, stages});
   }
   return tied;

@@ -1,0 +1,83 @@
+// test-timeout: 300
+// test-sanitize: address
+// Every strategy and mesh is serial training, on threads.
+#include "strategies.hpp"
+
+#include "../catch.hpp"
+#include "../watchdog.hpp"
+#include "trireme/comm/threads.hpp"
+
+using namespace trireme;
+
+TEST_CASE("every mesh ends where serial training ends", "[train][strategies]") {
+  watchdog dog("strategies", std::chrono::seconds(250));
+  strategies::plan const plan;
+  comm::self_world self;
+  auto const serial = strategies::train(self, parallel::data{}, plan);
+  int const ranks = GENERATE(1, 2, 3, 4, 8);
+  strategies::for_each_mesh(ranks, [&](std::string const& name, auto const& policy) {
+    dog.now(name);
+    INFO(name);
+    strategies::distance far;
+    launch(comm::threads{.ranks = ranks}, [&](auto& world) {
+      auto const out = strategies::train(world, policy, plan, &serial);
+      if (world.rank() == 0) far = strategies::between(out, serial);
+    });
+    CHECK(far.loss < 1e-5);
+    CHECK(far.norm < 1e-5);
+    CHECK(far.values < 1e-5);
+  });
+}
+
+TEST_CASE("a single axis is a mesh of one", "[train][strategies]") {
+  watchdog dog("strategies");
+  strategies::plan const plan{.steps = 3};
+  comm::self_world self;
+  auto const serial = strategies::train(self, parallel::data{}, plan);
+  auto const check = [&](auto const& policy) {
+    strategies::distance far;
+    launch(comm::threads{.ranks = 2}, [&](auto& world) {
+      auto const out = strategies::train(world, policy, plan, &serial);
+      if (world.rank() == 0) far = strategies::between(out, serial);
+    });
+    CHECK(far.values < 1e-6);
+  };
+  check(parallel::tensor{});
+  check(parallel::pipeline<schedule::zb_v>{.cuts = {1, 3, 5}});
+  check(parallel::mesh{parallel::tensor{.ways = 2}});
+}
+
+TEST_CASE("a mesh that does not fit is refused in one sentence with its numbers", "[train][strategies]") {
+  watchdog dog("refusals");
+  auto const sentence = [](int ranks, auto const& policy, nn::gpt const& model = strategies::model()) {
+    std::string said;
+    try {
+      launch(comm::threads{.ranks = ranks}, [&](auto& world) {
+        static_cast<void>(make_trainer(model, optim::adamw{}, world, policy));
+      });
+    } catch (config_error const& problem) {
+      said = problem.what();
+    }
+    return said;
+  };
+  using strategies::any;
+  CHECK(sentence(4, any(parallel::data{}, 3, 1, "1f1b", 1)) ==
+        "trireme::parallel::mesh: data=3, pipeline=1, tensor=1 takes 3 ranks, but the world has 4; change a degree or "
+        "the number of ranks");
+  CHECK(sentence(3, any(parallel::data{}, 0, 1, "1f1b", 2)) ==
+        "trireme::parallel::mesh: data=0, pipeline=1, tensor=2 (0: what is left) takes a multiple of 2 ranks, but the "
+        "world has 3; change a degree or the number of ranks");
+  CHECK(sentence(2, any(parallel::data{}, 0, 0, "1f1b", 1)) ==
+        "trireme::parallel::mesh: data and pipeline both ask for what is left of the world; give one of them a degree");
+  CHECK(sentence(2, any(parallel::data{}, -1, 1, "1f1b", 1)) ==
+        "trireme::parallel::mesh: data has -1 ways; give at least 1, or 0 for what is left of the world");
+  CHECK(sentence(8, any(parallel::data{}, 1, 8, "1f1b", 1)) ==
+        "trireme::schedule::cut_units: 8 stages of 1 chunks need at least 8 units, but the model has 7; use fewer "
+        "stages, or a model of more layers");
+  CHECK(sentence(2, any(parallel::data{}, 1, 2, "2f2b", 1)) ==
+        "trireme::parallel::pipeline: there is no schedule \"2f2b\"; the schedules are gpipe, 1f1b, interleaved, zbh1, "
+        "zbv, dualpipe, dualpipev");
+  auto const heads = sentence(4, parallel::tensor{});
+  CHECK(heads.find("4 ways") != std::string::npos);
+  CHECK(heads.find("3 heads") != std::string::npos);
+}
