@@ -39,8 +39,12 @@ class node_driver {
     prepare(op, where, it);
     drive(op);
   }
-  [[nodiscard]] node_operation& start(node_group& where, command const& it) {
+  /// Starts the helper: from then on every call takes its turn.
+  void expect_others() {
     if (!helper_.joinable()) helper_ = std::thread([this] { help(); });
+  }
+  [[nodiscard]] node_operation& start(node_group& where, command const& it) {
+    expect_others();
     turn const mine(*this);
     expect_unfailed(it.what.kind);
     if (unused_ == nullptr) {
@@ -270,6 +274,7 @@ class node_engine final : public process_engine {
     return make_group(collective::duplicate, all, deadline);
   }
 
+  void expect_several_callers() override { driver_->expect_others(); }
   void abandon(std::string const& sentence) noexcept override {
     try {
       group_.launch->fail(text(group_.launch->who, ": rank ", group_.launch->rank, " ended with an error: ", sentence));
