@@ -124,8 +124,7 @@ class process_world : public collectives<process_world<Description>> {
     return tensor<T>(tensor_view<T>(static_cast<T*>(block), extents), std::move(owner));
   }
 
-  /// Before threads of this process start that have duplicates of this world, one each: they may start, test and end
-  /// collectives at any time, but what blocks (split and duplicate, say) only one after the other.
+  /// Before threads of this process start that have duplicates of this world, one each.
   void expect_several_callers() { engine_->expect_several_callers(); }
 
   /// Tells the other ranks that this one ends with an error, which ends their waits.

@@ -44,7 +44,7 @@ class process_engine {
   /// Collective. The same ranks, with calls of their own.
   [[nodiscard]] virtual std::shared_ptr<process_engine> duplicate(std::chrono::milliseconds deadline) = 0;
 
-  /// From now on several threads of this process call, each for groups of its own, and none but one at a time waits.
+  /// From now on several threads of this process call, each for groups of its own.
   virtual void expect_several_callers() {}
 
   /// Tells the other ranks that this one ends with an error, which ends their waits.
