@@ -1,11 +1,12 @@
 // Trireme 0.1.0, everything in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 49584ec05892c3a61889b59f38ed31eebad6f1dbeea696e6c4966853859bb649
+// SHA-256 of the sources: 16edf4e6627145d1a6f2438bf56568bd25cf73b113222b1bf90b8a61fee844ef
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 // ---- trireme/trireme.hpp
-// All that a training program needs. Apart, because not every program wants them: "trireme/comm/mpi.hpp",
-// "trireme/formats/tensorboard.hpp", "trireme/formats/chrome_trace.hpp", "trireme/observe/progress.hpp".
+// All that a training program needs. Apart, because not every program wants them: the communicators of comm/mpi.hpp,
+// comm/processes.hpp, comm/hierarchical.hpp and comm/nccl.hpp, the decorators (comm/checked.hpp, ...),
+// formats/tensorboard.hpp, formats/chrome_trace.hpp and observe/progress.hpp.
 
 // ---- trireme/comm/comm.hpp
 // The communicators that need nothing but this process. comm/mpi.hpp is separate, because it needs MPI.
@@ -16,16 +17,17 @@
 // ---- trireme/contract/communicator.hpp
 #include <concepts>
 #include <cstdint>
+#include <span>
+#include <string_view>
+#include <type_traits>
 #include <vector>
 
 // ---- trireme/core/tensor.hpp
-#include <span>
-#include <type_traits>
+#include <memory>
 
 // ---- trireme/core/dtype.hpp
 #include <bit>
 #include <cstddef>
-#include <string_view>
 
 namespace trireme {
 
@@ -50,11 +52,60 @@ struct bfloat16 {
   }
 };
 
-/// The name used in template arguments: `compression::cast<bf16>`.
-using bf16 = bfloat16;
+/// An IEEE binary16 number: 11 bits of precision up to 65504. Storage only; arithmetic happens in float.
+///
+/// Numerics  converts from float by rounding to nearest, ties to even; subnormals are kept, NaN stays NaN. The same
+/// bits
+///           as the instructions of CPUs (F16C) and GPUs give.
+struct float16 {
+  std::uint16_t bits = 0;
+
+  float16() = default;
+  constexpr explicit float16(float value) noexcept {
+    auto const raw = std::bit_cast<std::uint32_t>(value);
+    auto const size = raw & 0x7fff'ffffU;
+    std::uint32_t half = 0;
+    if (size > 0x7f80'0000U) {  // NaN, made quiet
+      half = 0x7e00U | (size >> 13 & 0x3ffU);
+    } else if (size >= 0x4780'0000U) {  // 65536 and above; what is a little less grows to infinity below
+      half = 0x7c00U;
+    } else if (size >= 0x3880'0000U) {  // 2^-14: normal
+      half = (size - 0x3800'0000U + 0xfffU + (size >> 13 & 1U)) >> 13;
+    } else {  // beside 0.5, the last place of a float is that of the subnormals
+      half = std::bit_cast<std::uint32_t>(std::bit_cast<float>(size) + 0.5F) - 0x3f00'0000U;
+    }
+    bits = static_cast<std::uint16_t>((raw >> 16 & 0x8000U) | half);
+  }
+  constexpr explicit operator float() const noexcept {
+    std::uint32_t const size = bits & 0x7fffU;
+    std::uint32_t raw = 0;
+    if (size > 0x7c00U) {  // NaN, made quiet
+      raw = 0x7fc0'0000U | size << 13;
+    } else if (size == 0x7c00U) {
+      raw = 0x7f80'0000U;
+    } else if (size >= 0x400U) {
+      raw = (size << 13) + 0x3800'0000U;
+    } else {
+      raw = std::bit_cast<std::uint32_t>(static_cast<float>(size) * 0x1p-24F);
+    }
+    return std::bit_cast<float>((bits & 0x8000U) << 16 | raw);
+  }
+  constexpr explicit operator double() const noexcept { return static_cast<float>(*this); }
+  friend constexpr bool operator==(float16 a, float16 b) noexcept {
+    return static_cast<float>(a) == static_cast<float>(b);
+  }
+};
+
+/// A floating-point number that is only stored, and computed with in float.
+template <class T>
+concept storage_float = std::is_same_v<T, bfloat16> || std::is_same_v<T, float16>;
 
 /// The element types that tensors, files and messages know.
-enum class dtype : std::uint8_t { f64, f32, bf16, i64, i32, u64, u32, i8, u8 };
+enum class dtype : std::uint8_t { f64, f32, bf16, f16, i64, i32, u64, u32, i8, u8 };
+
+/// The names used in template arguments: `compression::cast<bf16>`.
+using bf16 = bfloat16;
+using f16 = float16;
 
 template <class T>
 struct dtype_traits;  // specialised for exactly the element types below
@@ -70,6 +121,10 @@ struct dtype_traits<float> {
 template <>
 struct dtype_traits<bfloat16> {
   static constexpr dtype value = dtype::bf16;
+};
+template <>
+struct dtype_traits<float16> {
+  static constexpr dtype value = dtype::f16;
 };
 template <>
 struct dtype_traits<std::int64_t> {
@@ -124,6 +179,7 @@ concept arithmetic_element = element<T> && !std::is_same_v<T, std::byte>;
     case dtype::u32:
       return 4;
     case dtype::bf16:
+    case dtype::f16:
       return 2;
     case dtype::i8:
     case dtype::u8:
@@ -141,6 +197,8 @@ concept arithmetic_element = element<T> && !std::is_same_v<T, std::byte>;
       return "F32";
     case dtype::bf16:
       return "BF16";
+    case dtype::f16:
+      return "F16";
     case dtype::i64:
       return "I64";
     case dtype::i32:
@@ -504,14 +562,21 @@ class tensor {
   explicit tensor(shape extents)
       : bytes_(static_cast<std::size_t>(extents.size()) * sizeof(T)),
         view_(static_cast<T*>(Space::allocate(bytes_)), extents) {}
-  tensor(tensor&& other) noexcept : bytes_(std::exchange(other.bytes_, 0)), view_(std::exchange(other.view_, {})) {}
+  /// Elements that `owner` keeps: a communicator's memory, say.
+  tensor(tensor_view<T, Space> elements, std::shared_ptr<void> owner) noexcept
+      : view_(elements), owner_(std::move(owner)) {}
+  tensor(tensor&& other) noexcept
+      : bytes_(std::exchange(other.bytes_, 0)),
+        view_(std::exchange(other.view_, {})),
+        owner_(std::move(other.owner_)) {}
   tensor& operator=(tensor&& other) noexcept {
     std::swap(bytes_, other.bytes_);
     std::swap(view_, other.view_);
+    std::swap(owner_, other.owner_);
     return *this;
   }
   ~tensor() {
-    if (view_.address() != nullptr) Space::deallocate(view_.address(), bytes_);
+    if (view_.address() != nullptr && owner_ == nullptr) Space::deallocate(view_.address(), bytes_);
   }
 
   [[nodiscard]] tensor_view<T, Space> view() const noexcept { return view_; }
@@ -527,6 +592,7 @@ class tensor {
  private:
   std::size_t bytes_ = 0;
   tensor_view<T, Space> view_;
+  std::shared_ptr<void> owner_;  // null: the space
 };
 
 }  // namespace trireme
@@ -539,6 +605,7 @@ namespace reduction {
 struct sum {};
 struct max {};
 struct min {};
+struct mean {};  ///< the sum, divided by the number of ranks before it is rounded; floating-point elements only
 }  // namespace reduction
 
 /// Bytes and messages that one rank has sent to others through a communicator since it was made (or split off).
@@ -546,9 +613,12 @@ struct min {};
 /// Every communicator counts by one formula, so that a plan can be exact; n are the bytes of the whole view, p =
 /// size():
 ///   all_reduce                               n - own + own (p - 1), own = bytes of the rank's slice; ~ 2 n (p - 1) / p
-///   reduce_scatter, all_gather, all_to_all   n (p - 1) / p
+///   reduce_scatter, all_gather, all_to_all   n (p - 1) / p; ragged all_gather own (p - 1), ragged all_to_all n - own
 ///   broadcast                                n (p - 1) at the root, otherwise 0
-///   barrier, split, peers                    0
+///   scatter                                  n (p - 1) / p at the root, otherwise 0
+///   reduce, gather                           n, but 0 at the root
+///   exchange                                 what it sends to other ranks
+///   barrier, split, duplicate, peers         0
 /// The slices of all_reduce are cut at cache lines: comm::slice_of and comm::bytes_sent (comm/traffic.hpp) compute
 /// them.
 struct traffic_counters {
@@ -580,6 +650,10 @@ concept has_split = requires(C& world, int color, int key) {
   { world.split(color, key) } -> std::same_as<C>;
 };
 template <class C>
+concept has_duplicate = requires(C& world) {
+  { world.duplicate() } -> std::same_as<C>;
+};
+template <class C>
 concept has_barrier = requires(C& world) {
   world.barrier();
 };
@@ -596,11 +670,13 @@ concept has_communicator_name = requires {
 /// it uses.
 ///
 /// Requires  rank() and size(); split(color, key), collective, gives the group of equal colours ordered by key;
-///           barrier(); traffic(); a static `name`.
+///           duplicate(), collective, the same ranks with calls of their own, whose order among the original's may
+///           differ from rank to rank (but not where a static `one_order` is true); barrier(); traffic(); a static
+///           `name`.
 /// Not asked copying, default construction, thread safety: one caller a rank.
 template <class C>
-concept communicator =
-    has_rank<C> && has_size<C> && has_split<C> && has_barrier<C> && has_traffic<C> && has_communicator_name<C>;
+concept communicator = has_rank<C> && has_size<C> && has_split<C> && has_duplicate<C> && has_barrier<C> &&
+    has_traffic<C> && has_communicator_name<C>;
 
 /// Whether requests travel while their rank computes (a communicator says so with a static `progresses`); else they
 /// proceed when they are tested or waited for.
@@ -642,6 +718,37 @@ concept has_all_gather = requires(C& world, tensor_view<T, Space> values) {
   { world.all_gather_async(values) } -> communication_request;
 };
 
+/// all_gather(values, counts): the ragged form. Rank r gives counts[r] elements, which begin after those of the ranks
+/// below it; every rank passes the same counts. Shapes: values (sum of counts).
+template <class C, class T, class Space = host>
+concept has_ragged_all_gather = requires(C& world, tensor_view<T, Space> values, std::span<std::int64_t const> counts) {
+  world.all_gather(values, counts);
+  { world.all_gather_async(values, counts) } -> communication_request;
+};
+
+/// reduce(values, root, op): in place at the root; the other ranks' values stay as they are. Shapes: values (n).
+template <class C, class T, class Op = reduction::sum, class Space = host>
+concept has_reduce = requires(C& world, tensor_view<T, Space> values, int root, Op op) {
+  world.reduce(values, root, op);
+  { world.reduce_async(values, root, op) } -> communication_request;
+};
+
+/// gather(from, to, root): slice r of the root's `to` comes from rank r. Shapes: from (n); to (size() * n) at the root,
+/// anything elsewhere.
+template <class C, class T, class Space = host>
+concept has_gather = requires(C& world, tensor_view<T const, Space> from, tensor_view<T, Space> to, int root) {
+  world.gather(from, to, root);
+  { world.gather_async(from, to, root) } -> communication_request;
+};
+
+/// scatter(from, to, root): slice r of the root's `from` goes to rank r. Shapes: from (size() * n) at the root,
+/// anything elsewhere; to (n).
+template <class C, class T, class Space = host>
+concept has_scatter = requires(C& world, tensor_view<T const, Space> from, tensor_view<T, Space> to, int root) {
+  world.scatter(from, to, root);
+  { world.scatter_async(from, to, root) } -> communication_request;
+};
+
 /// all_to_all(from, to): slice r of `from` goes to rank r; slice r of `to` comes from rank r. Shapes: both (size() *
 /// n).
 template <class C, class T, class Space = host>
@@ -650,12 +757,69 @@ concept has_all_to_all = requires(C& world, tensor_view<T const, Space> from, te
   { world.all_to_all_async(from, to) } -> communication_request;
 };
 
+/// all_to_all(from, sent, to, received): the ragged form. sent[r] elements go to rank r and received[r] come from it,
+/// in rank order without gaps; sent[r] here is received[rank()] there. Shapes: from (sum of sent), to (sum of
+/// received).
+template <class C, class T, class Space = host>
+concept has_ragged_all_to_all = requires(C& world, tensor_view<T const, Space> from, tensor_view<T, Space> to,
+                                         std::span<std::int64_t const> counts) {
+  world.all_to_all(from, counts, to, counts);
+  { world.all_to_all_async(from, counts, to, counts) } -> communication_request;
+};
+
+/// One message of an exchange: `values` go to rank `peer`, or come from it. Made by send_to and receive_from.
+///
+/// The elements are named by address and type, so that one exchange may carry several types.
+template <class Space = host>
+struct transfer {
+  using space = Space;
+  enum class direction : std::uint8_t { send, receive };
+  direction way = direction::send;
+  dtype type = dtype::u8;
+  int peer = 0;
+  std::int64_t count = 0;
+  void* address = nullptr;
+};
+template <class T, class Space>
+[[nodiscard]] constexpr transfer<Space> send_to(int peer, tensor_view<T, Space> values) noexcept {
+  return {transfer<Space>::direction::send, dtype_of<std::remove_const_t<T>>, peer, values.size(),
+          const_cast<std::remove_const_t<T>*>(values.address())};
+}
+template <class T, class Space>
+[[nodiscard]] constexpr transfer<Space> receive_from(int peer, tensor_view<T, Space> values) noexcept {
+  return {transfer<Space>::direction::receive, dtype_of<T>, peer, values.size(), values.address()};
+}
+
+/// exchange(transfers): a group of sends and receives that proceed together, in any order, so that they cannot block
+/// each other. Only the ranks that take part call it. The k-th send from a rank to another meets the k-th receive
+/// there, over all exchanges of a communicator; both must name one type and count.
+template <class C, class Space = host>
+concept has_exchange = requires(C& world, std::span<transfer<Space> const> transfers) {
+  world.exchange(transfers);
+  { world.exchange_async(transfers) } -> communication_request;
+};
+
 /// broadcast(values, root): every rank gets root's values.
 template <class C, class T, class Space = host>
 concept has_broadcast = requires(C& world, tensor_view<T, Space> values, int root) {
   world.broadcast(values, root);
   { world.broadcast_async(values, root) } -> communication_request;
 };
+
+/// allocate<T>(extents): memory that the other ranks reach without a copy, for buckets and other large messages.
+template <class C, class T, class Space = host>
+concept has_allocate = requires(C& world, shape extents) {
+  { world.template allocate<T>(extents) } -> std::same_as<tensor<T, Space>>;
+};
+
+/// A tensor for the messages of `world`: in memory of the communicator's, where it has some.
+template <class T, class Space, class C>
+[[nodiscard]] tensor<T, Space> message_tensor(C& world, shape extents) {
+  if constexpr (has_allocate<C, T, Space>)
+    return world.template allocate<T>(extents);
+  else
+    return tensor<T, Space>(extents);
+}
 
 /// peers(view): collective; the views that all ranks passed, in rank order, each readable and writable from here.
 /// Only ranks of one address space have it. Whoever uses such a view puts barriers around it.
@@ -677,6 +841,7 @@ class world_in : public Comm {
 
   explicit world_in(Comm&& base) noexcept : Comm(std::move(base)) {}
   [[nodiscard]] world_in split(int color, int key) { return world_in(Comm::split(color, key)); }
+  [[nodiscard]] world_in duplicate() { return world_in(Comm::duplicate()); }
 };
 
 /// The same ranks, computing in another memory space: parameters, gradients and activations of a trainer made with
@@ -686,7 +851,7 @@ class world_in : public Comm {
 /// @example auto dry = comm::in_space<phantom>(world);   // a whole training without touching a tensor
 template <class Space, communicator Comm>
 [[nodiscard]] world_in<Space, Comm> in_space(Comm& world) {
-  return world_in<Space, Comm>(world.split(0, world.rank()));
+  return world_in<Space, Comm>(world.duplicate());
 }
 
 }  // namespace trireme::comm
@@ -696,7 +861,6 @@ template <class Space, communicator Comm>
 
 // ---- trireme/comm/detail/thread_ranks.hpp
 #include <exception>
-#include <memory>
 #include <numeric>
 #include <optional>
 #include <thread>
@@ -711,9 +875,6 @@ template <class Space, communicator Comm>
 #include <chrono>
 #include <compare>
 #include <cstring>
-
-// ---- trireme/ops/host/reductions.hpp
-#include <cmath>
 
 // ---- trireme/core/assertion.hpp
 #include <atomic>
@@ -763,9 +924,286 @@ void expects(assertion_level level, bool condition, Message&& message) {
 
 }  // namespace trireme
 
-// ---- trireme/core/exact_sum.hpp
+// ---- trireme/comm/command.hpp (goes on)
+namespace trireme::comm {
+
+enum class collective : std::uint8_t {
+  barrier,
+  all_reduce,
+  reduce_scatter,
+  reduce,
+  all_gather,
+  gather,
+  scatter,
+  broadcast,
+  all_to_all,
+  exchange,
+  peers,
+  split,
+  duplicate
+};
+inline constexpr int collective_kinds = 13;
+
+[[nodiscard]] constexpr std::string_view name_of(collective kind) noexcept {
+  constexpr std::string_view names[collective_kinds] = {
+      "barrier",   "all_reduce", "reduce_scatter", "reduce", "all_gather", "gather",   "scatter",
+      "broadcast", "all_to_all", "exchange",       "peers",  "split",      "duplicate"};
+  return names[static_cast<std::size_t>(kind)];
+}
+
+enum class reduction_kind : std::uint8_t { none, sum, max, min, mean };
+
+[[nodiscard]] constexpr std::string_view name_of(reduction_kind kind) noexcept {
+  constexpr std::string_view names[] = {"none", "sum", "max", "min", "mean"};
+  return names[static_cast<std::size_t>(kind)];
+}
+
+template <class Op>
+inline constexpr reduction_kind reduction_of = reduction_kind::none;
+template <>
+inline constexpr reduction_kind reduction_of<reduction::sum> = reduction_kind::sum;
+template <>
+inline constexpr reduction_kind reduction_of<reduction::max> = reduction_kind::max;
+template <>
+inline constexpr reduction_kind reduction_of<reduction::min> = reduction_kind::min;
+template <>
+inline constexpr reduction_kind reduction_of<reduction::mean> = reduction_kind::mean;
+
+/// The part of a command that every rank must ask for alike. Plain bytes: ranks send it to each other.
+struct call {
+  collective kind = collective::barrier;
+  dtype type = dtype::u8;
+  reduction_kind op = reduction_kind::none;
+  bool by_value = false;  ///< for the engine: so small that the values travel with the announcement
+  std::int32_t root = -1;
+  /// Elements: of the whole view; in gather and scatter of one rank's part; in ragged all_to_all and exchange 0,
+  /// because it differs between ranks.
+  std::int64_t count = 0;
+  /// Of a ragged all_gather a fingerprint of its counts, of a ragged all_to_all 1; otherwise 0.
+  std::uint64_t shape = 0;
+  friend bool operator==(call const&, call const&) = default;
+};
+
+/// "all_reduce(F32, 1024 elements, sum)"
+[[nodiscard]] inline std::string to_string(call const& what) {
+  std::string out{name_of(what.kind)};
+  using enum collective;
+  if (what.kind == barrier || what.kind == split || what.kind == duplicate || what.kind == exchange) return out;
+  out += text("(", trireme::name_of(what.type));
+  if (what.shape != 0) out += ", ragged";
+  if (what.kind != peers && (what.shape == 0 || what.count > 0))
+    out += text(", ", what.count, what.count == 1 ? " element" : " elements");
+  if (what.op != reduction_kind::none) out += text(", ", name_of(what.op));
+  if (what.root >= 0) out += text(", root ", what.root);
+  return out + ")";
+}
+
+/// What an engine does with elements, in the memory space that holds them.
+struct element_kernels {
+  /// Copies bytes; both in this space.
+  void (*copy)(void* to, void const* from, std::size_t bytes) = nullptr;
+  /// outputs[.][i] = terms[0][i] op terms[1][i] op ..., in this order; mean divides by `divisor`. Null: no reduction.
+  void (*combine)(std::span<void* const> outputs, std::span<void const* const> terms, std::int64_t count,
+                  int divisor) = nullptr;
+  /// Returns when what this thread has asked for above is done. Null: it is done when they return.
+  void (*complete)() = nullptr;
+  /// Whether the CPU may read and write the elements.
+  bool touchable = true;
+};
+
+/// One message of an exchange, or one part of a ragged all_to_all.
+struct part {
+  int peer = 0;
+  bool sent = true;
+  dtype type = dtype::u8;
+  std::int64_t count = 0;
+  std::byte* address = nullptr;
+};
+
+/// One rank's part in one collective, as data: what the typed face of a communicator (collectives.hpp) asks its engine
+/// to do, and what a decorator sees. In place where `from` and `to` are the same.
+///
+///                  from                       to                        count
+///   all_reduce     values                     values                    of values
+///   reduce_scatter values                     values, slice rank()      of values, size() equal slices
+///   reduce         values                     values at the root        of values
+///   all_gather     values, slice rank()       values                    of values, equal slices; or `counts`
+///   gather         part                       whole, at the root        of a part
+///   scatter        whole, at the root         part                      of a part
+///   broadcast      values, at the root        values                    of values
+///   all_to_all     whole                      whole                     of a whole, equal slices; ragged: `parts`
+///   exchange       (parts)                    (parts)                   0
+/// Spans and memory belong to the caller: the spans need only live until start() returns, the memory until the request
+/// is done.
+struct command {
+  call what;
+  void const* from = nullptr;
+  void* to = nullptr;
+  std::size_t element_bytes = 1;
+  element_kernels const* elements = nullptr;  ///< null in barrier, split, duplicate
+  std::span<std::int64_t const> counts{};     ///< ragged all_gather: elements of each rank
+  std::span<part const> parts{};              ///< exchange; ragged all_to_all: to and from each rank, in rank order
+  std::uint64_t bytes = 0;                    ///< what it counts as sent
+  std::uint32_t messages = 0;
+  int divisor = 0;  ///< what a mean divides by; 0: the number of ranks. Others than that only within compositions.
+};
+
+/// "60s", "1500ms": a duration as the source that makes it.
+[[nodiscard]] inline std::string to_string(std::chrono::milliseconds time) {
+  return time.count() % 1000 == 0 ? text(time.count() / 1000, "s") : text(time.count(), "ms");
+}
+
+}  // namespace trireme::comm
+
+// ---- trireme/core/hash.hpp
+namespace trireme {
+
+/// A 64-bit finaliser with good avalanche (splitmix64).
+[[nodiscard]] constexpr std::uint64_t mix(std::uint64_t x) noexcept {
+  x += 0x9E3779B97F4A7C15ULL;
+  x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9ULL;
+  x = (x ^ (x >> 27)) * 0x94D049BB133111EBULL;
+  return x ^ (x >> 31);
+}
+
+/// The hash of a name (FNV-1a, then mixed).
+[[nodiscard]] constexpr std::uint64_t hash_name(std::string_view name) noexcept {
+  std::uint64_t h = 0xCBF29CE484222325ULL;
+  for (char const c : name) h = (h ^ static_cast<unsigned char>(c)) * 0x100000001B3ULL;
+  return mix(h);
+}
+
+/// What one element adds to a state hash. The state hash is the wrapping sum of this over all elements, so it is the
+/// same however the state is cut and in whatever order the pieces are visited.
+[[nodiscard]] constexpr std::uint64_t hash_element(std::uint64_t name, std::uint64_t index,
+                                                   std::uint64_t bits) noexcept {
+  return mix(name ^ mix(index ^ mix(bits)));
+}
+
+/// 16 hexadecimal digits.
+[[nodiscard]] inline std::string hexadecimal(std::uint64_t value) {
+  std::string out(16, '0');
+  for (int digit = 15; digit >= 0; --digit, value >>= 4)
+    out[static_cast<std::size_t>(digit)] = "0123456789abcdef"[value & 15];
+  return out;
+}
+
+}  // namespace trireme
+
+// ---- trireme/comm/detail/expectations.hpp (goes on)
+namespace trireme::comm::detail {
+
+[[nodiscard]] inline std::string differing_calls(std::string_view who, std::uint64_t number, int a, call const& of_a,
+                                                 int b, call const& of_b) {
+  return text(who, ": call number ", number, " differs between ranks: rank ", a, " called ", to_string(of_a), ", rank ",
+              b, " called ", to_string(of_b), "; make every rank call the same collectives in the same order");
+}
+
+/// "8 elements of F32"
+[[nodiscard]] inline std::string describe(part const& it) {
+  return text(it.count, it.count == 1 ? " element of " : " elements of ", trireme::name_of(it.type));
+}
+[[nodiscard]] inline std::string differing_transfers(std::string_view who, int from, part const& sent, int to,
+                                                     part const& received) {
+  return text(who, ": a message differs between its ends: rank ", from, " sends ", describe(sent), " to rank ", to,
+              ", which expects ", describe(received), "; make both sides of an exchange name one type and count");
+}
+
+/// Throws config_error unless equal slices are equal and the root is a rank (level light).
+inline void expect_right(std::string_view who, call const& what, int size) {
+  if (!asserts(assertion_level::light)) return;
+  using enum collective;
+  bool const sliced =
+      what.kind == reduce_scatter || what.kind == all_to_all || (what.kind == all_gather && what.shape == 0);
+  if (sliced && what.count % size != 0)
+    throw config_error(text(who, "::", name_of(what.kind), ": ", what.count, " elements do not divide into ", size,
+                            " equal slices; pad the view to a multiple of the number of ranks"));
+  bool const rooted = what.kind == broadcast || what.kind == reduce || what.kind == gather || what.kind == scatter;
+  if (rooted && (what.root < 0 || what.root >= size))
+    throw config_error(
+        text(who, "::", name_of(what.kind), ": root ", what.root, " is not one of the ", size, " ranks"));
+}
+
+/// Throws config_error unless the two views of a collective fit each other (level light).
+inline void expect_sizes(std::string_view who, call const& what, std::int64_t from, std::int64_t to, int rank,
+                         int size) {
+  if (!asserts(assertion_level::light)) return;
+  if (what.kind == collective::all_to_all && from != to)
+    throw config_error(
+        text(who, "::all_to_all: ", from, " elements go out but ", to, " come in; give both views one size"));
+  if (rank != what.root) return;
+  bool const gathers = what.kind == collective::gather;
+  if ((gathers || what.kind == collective::scatter) && (gathers ? to : from) != what.count * size)
+    throw config_error(text(who, "::", name_of(what.kind), ": the root's whole view has ", gathers ? to : from,
+                            " elements, but ", size, " ranks with ", what.count, " each need ", what.count * size));
+}
+
+/// Throws config_error unless there is one count a rank and they add up to the view (level light).
+inline void expect_counts(std::string_view who, collective kind, std::span<std::int64_t const> counts,
+                          std::int64_t elements, int size) {
+  if (!asserts(assertion_level::light)) return;
+  if (counts.size() != static_cast<std::size_t>(size))
+    throw config_error(
+        text(who, "::", name_of(kind), ": ", counts.size(), " counts for ", size, " ranks; give one count a rank"));
+  std::int64_t sum = 0;
+  for (auto const each : counts) {
+    if (each < 0) throw config_error(text(who, "::", name_of(kind), ": a count is ", each, "; counts begin at 0"));
+    sum += each;
+  }
+  if (sum != elements)
+    throw config_error(text(who, "::", name_of(kind), ": the counts add up to ", sum, " but the view has ", elements,
+                            " elements; make them equal"));
+}
+
+inline void expect_peer(std::string_view who, int peer, int size) {
+  if (asserts(assertion_level::light) && (peer < 0 || peer >= size))
+    throw config_error(text(who, "::exchange: peer ", peer, " is not one of the ", size, " ranks"));
+}
+
+inline void expect_color(std::string_view who, int color) {
+  if (asserts(assertion_level::light) && color < 0)
+    throw config_error(text(who, "::split: color ", color, " is negative; number the groups from 0"));
+}
+
+/// What tells one list of counts from another; never 0.
+[[nodiscard]] inline std::uint64_t fingerprint(std::span<std::int64_t const> counts) noexcept {
+  std::uint64_t sum = 0;
+  for (std::size_t i = 0; i < counts.size(); ++i)
+    sum += mix(static_cast<std::uint64_t>(counts[i]) * 0x9e37'79b9'7f4a'7c15ULL + i);
+  return sum | 1U;
+}
+
+/// An empty list, the same memory each time: commands are made without allocating.
+[[nodiscard]] inline std::vector<part>& parts_of_this_thread() {
+  thread_local std::vector<part> parts;
+  parts.clear();
+  return parts;
+}
+
+/// The parts of a ragged view, one a rank, in rank order.
+template <class T>
+void append_parts(std::vector<part>& parts, bool sent, dtype type, std::size_t element_bytes, T const* address,
+                  std::span<std::int64_t const> counts) {
+  auto* at = const_cast<std::byte*>(reinterpret_cast<std::byte const*>(address));
+  for (std::size_t rank = 0; rank < counts.size(); ++rank) {
+    parts.push_back({static_cast<int>(rank), sent, type, counts[rank], at});
+    if (counts[rank] > 0) at += static_cast<std::size_t>(counts[rank]) * element_bytes;
+  }
+}
+
+[[nodiscard]] inline std::uint32_t messages_of(command const& it, int size) noexcept {
+  if (it.bytes == 0) return 0;
+  bool const to_root = it.what.kind == collective::gather || it.what.kind == collective::reduce;
+  return to_root ? 1U : static_cast<std::uint32_t>(size - 1);
+}
+
+}  // namespace trireme::comm::detail
+
+// ---- trireme/ops/host/reductions.hpp
+#include <cmath>
 #include <limits>
 
+// ---- trireme/core/exact_sum.hpp
 namespace trireme {
 
 /// A sum of doubles without rounding: the same state, bit for bit, in whatever order and on whichever rank the terms
@@ -863,41 +1301,6 @@ class exact_sum {
 
   digits_type state_{};
 };
-
-}  // namespace trireme
-
-// ---- trireme/core/hash.hpp
-namespace trireme {
-
-/// A 64-bit finaliser with good avalanche (splitmix64).
-[[nodiscard]] constexpr std::uint64_t mix(std::uint64_t x) noexcept {
-  x += 0x9E3779B97F4A7C15ULL;
-  x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9ULL;
-  x = (x ^ (x >> 27)) * 0x94D049BB133111EBULL;
-  return x ^ (x >> 31);
-}
-
-/// The hash of a name (FNV-1a, then mixed).
-[[nodiscard]] constexpr std::uint64_t hash_name(std::string_view name) noexcept {
-  std::uint64_t h = 0xCBF29CE484222325ULL;
-  for (char const c : name) h = (h ^ static_cast<unsigned char>(c)) * 0x100000001B3ULL;
-  return mix(h);
-}
-
-/// What one element adds to a state hash. The state hash is the wrapping sum of this over all elements, so it is the
-/// same however the state is cut and in whatever order the pieces are visited.
-[[nodiscard]] constexpr std::uint64_t hash_element(std::uint64_t name, std::uint64_t index,
-                                                   std::uint64_t bits) noexcept {
-  return mix(name ^ mix(index ^ mix(bits)));
-}
-
-/// 16 hexadecimal digits.
-[[nodiscard]] inline std::string hexadecimal(std::uint64_t value) {
-  std::string out(16, '0');
-  for (int digit = 15; digit >= 0; --digit, value >>= 4)
-    out[static_cast<std::size_t>(digit)] = "0123456789abcdef"[value & 15];
-  return out;
-}
 
 }  // namespace trireme
 
@@ -1328,11 +1731,11 @@ namespace trireme::ops::detail {
 
 /// Whether float lanes can hold elements of these types.
 template <class... T>
-inline constexpr bool fits_float = ((std::is_same_v<T, float> || std::is_same_v<T, bfloat16>)&&...);
+inline constexpr bool fits_float = ((std::is_same_v<T, float> || storage_float<T>)&&...);
 
 /// Whether some kind of lanes holds T: integers are left to plain loops.
 template <class T>
-inline constexpr bool arithmetic_lanes = std::is_floating_point_v<T> || std::is_same_v<T, bfloat16>;
+inline constexpr bool arithmetic_lanes = std::is_floating_point_v<T> || storage_float<T>;
 
 /// Vectors of the compiler's own, of 64 bytes and of 8 elements, which it splits as a level demands: for integers.
 template <class T>
@@ -1363,8 +1766,8 @@ struct lane {
   }
   template <class T>
   void store(T* p) const {
-    if constexpr (std::is_same_v<T, bfloat16>) {
-      *p = bfloat16(static_cast<float>(v));
+    if constexpr (storage_float<T>) {
+      *p = T(static_cast<float>(v));
     } else {
       *p = static_cast<T>(v);
     }
@@ -1417,11 +1820,15 @@ struct lanes {
   static TRIREME_INLINE __m256i mask(int count) {
     return _mm256_cmpgt_epi32(_mm256_set1_epi32(count), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
   }
+  template <storage_float T>
   static TRIREME_INLINE __m256 widen(__m128i bits) {
+    if constexpr (std::is_same_v<T, float16>) return _mm256_cvtph_ps(bits);
     return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(bits), 16));
   }
   // The same rounding as bfloat16's constructor, denormals included (which the instruction for it would flush).
+  template <storage_float T>
   static TRIREME_INLINE __m128i narrow(__m256 x) {
+    if constexpr (std::is_same_v<T, float16>) return _mm256_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT);
     __m256i const bits = _mm256_castps_si256(x);
     __m256i const odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
     __m256i const near = _mm256_add_epi32(_mm256_add_epi32(bits, _mm256_set1_epi32(0x7fff)), odd);
@@ -1432,28 +1839,34 @@ struct lanes {
   }
   static TRIREME_INLINE lanes all(float x) { return {_mm256_set1_ps(x)}; }
   static TRIREME_INLINE lanes load(float const* p) { return {_mm256_loadu_ps(p)}; }
-  static TRIREME_INLINE lanes load(bfloat16 const* p) {
-    return {widen(_mm_loadu_si128(reinterpret_cast<__m128i const*>(p)))};
+  template <storage_float T>
+  static TRIREME_INLINE lanes load(T const* p) {
+    return {widen<T>(_mm_loadu_si128(reinterpret_cast<__m128i const*>(p)))};
   }
   static TRIREME_INLINE lanes load(float const* p, int count) {
     return count == width ? load(p) : lanes{_mm256_maskload_ps(p, mask(count))};
   }
-  static TRIREME_INLINE lanes load(bfloat16 const* p, int count) {
+  template <storage_float T>
+  static TRIREME_INLINE lanes load(T const* p, int count) {
     if (count == width) return load(p);
-    bfloat16 part[width] = {};
-    std::memcpy(part, p, static_cast<std::size_t>(count) * sizeof(bfloat16));
+    T part[width] = {};
+    std::memcpy(part, p, static_cast<std::size_t>(count) * sizeof(T));
     return load(part);
   }
   TRIREME_INLINE void store(float* p) const { _mm256_storeu_ps(p, v); }
-  TRIREME_INLINE void store(bfloat16* p) const { _mm_storeu_si128(reinterpret_cast<__m128i*>(p), narrow(v)); }
+  template <storage_float T>
+  TRIREME_INLINE void store(T* p) const {
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(p), narrow<T>(v));
+  }
   TRIREME_INLINE void store(float* p, int count) const {
     count == width ? store(p) : _mm256_maskstore_ps(p, mask(count), v);
   }
-  TRIREME_INLINE void store(bfloat16* p, int count) const {
+  template <storage_float T>
+  TRIREME_INLINE void store(T* p, int count) const {
     if (count == width) return store(p);
-    bfloat16 part[width];
+    T part[width];
     store(part);
-    std::memcpy(static_cast<void*>(p), part, static_cast<std::size_t>(count) * sizeof(bfloat16));
+    std::memcpy(static_cast<void*>(p), part, static_cast<std::size_t>(count) * sizeof(T));
   }
 };
 
@@ -1507,11 +1920,15 @@ struct lanes {
   static TRIREME_INLINE __mmask16 mask(int count) {
     return static_cast<__mmask16>(count <= 0 ? 0U : count >= width ? 0xffffU : (1U << count) - 1U);
   }
+  template <storage_float T>
   static TRIREME_INLINE __m512 widen(__m256i bits) {
+    if constexpr (std::is_same_v<T, float16>) return _mm512_cvtph_ps(bits);
     return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(bits), 16));
   }
   // The same rounding as bfloat16's constructor, denormals included (which the instruction for it would flush).
+  template <storage_float T>
   static TRIREME_INLINE __m256i narrow(__m512 x) {
+    if constexpr (std::is_same_v<T, float16>) return _mm512_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT);
     __m512i const bits = _mm512_castps_si512(x);
     __m512i const odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
     __m512i const near = _mm512_add_epi32(_mm512_add_epi32(bits, _mm512_set1_epi32(0x7fff)), odd);
@@ -1521,22 +1938,28 @@ struct lanes {
   }
   static TRIREME_INLINE lanes all(float x) { return {_mm512_set1_ps(x)}; }
   static TRIREME_INLINE lanes load(float const* p) { return {_mm512_loadu_ps(p)}; }
-  static TRIREME_INLINE lanes load(bfloat16 const* p) {
-    return {widen(_mm256_loadu_si256(reinterpret_cast<__m256i const*>(p)))};
+  template <storage_float T>
+  static TRIREME_INLINE lanes load(T const* p) {
+    return {widen<T>(_mm256_loadu_si256(reinterpret_cast<__m256i const*>(p)))};
   }
   static TRIREME_INLINE lanes load(float const* p, int count) {
     return count == width ? load(p) : lanes{_mm512_maskz_loadu_ps(mask(count), p)};
   }
-  static TRIREME_INLINE lanes load(bfloat16 const* p, int count) {
-    return count == width ? load(p) : lanes{widen(_mm256_maskz_loadu_epi16(mask(count), p))};
+  template <storage_float T>
+  static TRIREME_INLINE lanes load(T const* p, int count) {
+    return count == width ? load(p) : lanes{widen<T>(_mm256_maskz_loadu_epi16(mask(count), p))};
   }
   TRIREME_INLINE void store(float* p) const { _mm512_storeu_ps(p, v); }
-  TRIREME_INLINE void store(bfloat16* p) const { _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), narrow(v)); }
+  template <storage_float T>
+  TRIREME_INLINE void store(T* p) const {
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), narrow<T>(v));
+  }
   TRIREME_INLINE void store(float* p, int count) const {
     count == width ? store(p) : _mm512_mask_storeu_ps(p, mask(count), v);
   }
-  TRIREME_INLINE void store(bfloat16* p, int count) const {
-    count == width ? store(p) : _mm256_mask_storeu_epi16(p, mask(count), narrow(v));
+  template <storage_float T>
+  TRIREME_INLINE void store(T* p, int count) const {
+    count == width ? store(p) : _mm256_mask_storeu_epi16(p, mask(count), narrow<T>(v));
   }
 };
 
@@ -2296,7 +2719,7 @@ inline std::array<double, 2> normal_pair(std::uint32_t a, std::uint32_t b) {
 }  // namespace detail
 
 /// Kernels that treat every element alike. An element's result depends on that element only, not on where it lies in
-/// the view, and bfloat16 is computed in float and rounded once.
+/// the view, and bfloat16 and float16 are computed in float and rounded once.
 /// Shapes   all views of one call have the same number of elements.
 /// Threads  thread-safe on different outputs.
 /// Errors   assertion_error (light) if the sizes differ.
@@ -2307,8 +2730,8 @@ struct host_elementwise {
   /// y[i] = value
   template <class T>
   static void fill(view<T> y, double value) {
-    if constexpr (std::is_same_v<T, bfloat16>) {
-      std::fill_n(raw(y), y.size(), bfloat16(static_cast<float>(value)));
+    if constexpr (storage_float<T>) {
+      std::fill_n(raw(y), y.size(), T(static_cast<float>(value)));
     } else if (value == 0 && !std::signbit(value)) {
       if (!y.empty()) std::memset(static_cast<void*>(raw(y)), 0, y.bytes());
     } else {
@@ -2438,32 +2861,38 @@ TRIREME_INLINE F combined(F a, F b) {
 }
 
 template <class Op, class T>
-inline void reduce(std::span<tensor_view<T, host> const> outputs, std::span<tensor_view<T const, host> const> terms,
-                   std::int64_t n) {
+inline void reduce(std::span<void* const> outputs, std::span<void const* const> terms, std::int64_t n, int divisor) {
   using F = lanes_for<T>;
   constexpr int several = 4;
+  [[maybe_unused]] F const terms_of_mean = F::all(static_cast<typename F::real>(divisor));
   std::int64_t at = 0;
   for (; at + several * F::width <= n; at += several * F::width) {
     F total[several];
-    T const* x = raw(terms[0]) + at;
+    T const* x = static_cast<T const*>(terms[0]) + at;
     TRIREME_UNROLL
     for (int v = 0; v < several; ++v) total[v] = F::load(x + v * F::width);
-    for (auto const& term : terms.subspan(1)) {
-      x = raw(term) + at;
+    for (auto const* term : terms.subspan(1)) {
+      x = static_cast<T const*>(term) + at;
       TRIREME_UNROLL
       for (int v = 0; v < several; ++v) total[v] = combined<Op>(total[v], F::load(x + v * F::width));
     }
-    for (auto const& output : outputs) {
-      T* const y = raw(output) + at;
+    if constexpr (std::is_same_v<Op, reduction::mean>) {
+      TRIREME_UNROLL
+      for (int v = 0; v < several; ++v) total[v] = total[v] / terms_of_mean;
+    }
+    for (auto* output : outputs) {
+      T* const y = static_cast<T*>(output) + at;
       TRIREME_UNROLL
       for (int v = 0; v < several; ++v) total[v].store(y + v * F::width);
     }
   }
   std::int64_t const left = n - at;
   TRIREME_FOR_LANES(F, left, i, count, {
-    F total = F::load(raw(terms[0]) + at + i, count);
-    for (auto const& term : terms.subspan(1)) total = combined<Op>(total, F::load(raw(term) + at + i, count));
-    for (auto const& output : outputs) total.store(raw(output) + at + i, count);
+    F total = F::load(static_cast<T const*>(terms[0]) + at + i, count);
+    for (auto const* term : terms.subspan(1))
+      total = combined<Op>(total, F::load(static_cast<T const*>(term) + at + i, count));
+    if constexpr (std::is_same_v<Op, reduction::mean>) total = total / terms_of_mean;
+    for (auto* output : outputs) total.store(static_cast<T*>(output) + at + i, count);
   })
 }
 
@@ -2496,10 +2925,7 @@ inline double block_of_squares(G const* x, std::int64_t n) {
 }
 
 template <class Bits>
-inline bool all_finite(Bits const* x, std::int64_t n) {
-  constexpr Bits exponent = sizeof(Bits) == 8   ? static_cast<Bits>(0x7ff0'0000'0000'0000ULL)
-                            : sizeof(Bits) == 4 ? static_cast<Bits>(0x7f80'0000U)
-                                                : static_cast<Bits>(0x7f80U);
+inline bool all_finite(Bits const* x, std::int64_t n, Bits exponent) {
   constexpr std::int64_t width = 64 / sizeof(Bits);
   std::int64_t i = 0;
   while (i + width <= n) {
@@ -2583,32 +3009,38 @@ TRIREME_INLINE F combined(F a, F b) {
 }
 
 template <class Op, class T>
-inline void reduce(std::span<tensor_view<T, host> const> outputs, std::span<tensor_view<T const, host> const> terms,
-                   std::int64_t n) {
+inline void reduce(std::span<void* const> outputs, std::span<void const* const> terms, std::int64_t n, int divisor) {
   using F = lanes_for<T>;
   constexpr int several = 4;
+  [[maybe_unused]] F const terms_of_mean = F::all(static_cast<typename F::real>(divisor));
   std::int64_t at = 0;
   for (; at + several * F::width <= n; at += several * F::width) {
     F total[several];
-    T const* x = raw(terms[0]) + at;
+    T const* x = static_cast<T const*>(terms[0]) + at;
     TRIREME_UNROLL
     for (int v = 0; v < several; ++v) total[v] = F::load(x + v * F::width);
-    for (auto const& term : terms.subspan(1)) {
-      x = raw(term) + at;
+    for (auto const* term : terms.subspan(1)) {
+      x = static_cast<T const*>(term) + at;
       TRIREME_UNROLL
       for (int v = 0; v < several; ++v) total[v] = combined<Op>(total[v], F::load(x + v * F::width));
     }
-    for (auto const& output : outputs) {
-      T* const y = raw(output) + at;
+    if constexpr (std::is_same_v<Op, reduction::mean>) {
+      TRIREME_UNROLL
+      for (int v = 0; v < several; ++v) total[v] = total[v] / terms_of_mean;
+    }
+    for (auto* output : outputs) {
+      T* const y = static_cast<T*>(output) + at;
       TRIREME_UNROLL
       for (int v = 0; v < several; ++v) total[v].store(y + v * F::width);
     }
   }
   std::int64_t const left = n - at;
   TRIREME_FOR_LANES(F, left, i, count, {
-    F total = F::load(raw(terms[0]) + at + i, count);
-    for (auto const& term : terms.subspan(1)) total = combined<Op>(total, F::load(raw(term) + at + i, count));
-    for (auto const& output : outputs) total.store(raw(output) + at + i, count);
+    F total = F::load(static_cast<T const*>(terms[0]) + at + i, count);
+    for (auto const* term : terms.subspan(1))
+      total = combined<Op>(total, F::load(static_cast<T const*>(term) + at + i, count));
+    if constexpr (std::is_same_v<Op, reduction::mean>) total = total / terms_of_mean;
+    for (auto* output : outputs) total.store(static_cast<T*>(output) + at + i, count);
   })
 }
 
@@ -2641,10 +3073,7 @@ inline double block_of_squares(G const* x, std::int64_t n) {
 }
 
 template <class Bits>
-inline bool all_finite(Bits const* x, std::int64_t n) {
-  constexpr Bits exponent = sizeof(Bits) == 8   ? static_cast<Bits>(0x7ff0'0000'0000'0000ULL)
-                            : sizeof(Bits) == 4 ? static_cast<Bits>(0x7f80'0000U)
-                                                : static_cast<Bits>(0x7f80U);
+inline bool all_finite(Bits const* x, std::int64_t n, Bits exponent) {
   constexpr std::int64_t width = 64 / sizeof(Bits);
   std::int64_t i = 0;
   while (i + width <= n) {
@@ -2729,32 +3158,38 @@ TRIREME_INLINE F combined(F a, F b) {
 }
 
 template <class Op, class T>
-inline void reduce(std::span<tensor_view<T, host> const> outputs, std::span<tensor_view<T const, host> const> terms,
-                   std::int64_t n) {
+inline void reduce(std::span<void* const> outputs, std::span<void const* const> terms, std::int64_t n, int divisor) {
   using F = lanes_for<T>;
   constexpr int several = 4;
+  [[maybe_unused]] F const terms_of_mean = F::all(static_cast<typename F::real>(divisor));
   std::int64_t at = 0;
   for (; at + several * F::width <= n; at += several * F::width) {
     F total[several];
-    T const* x = raw(terms[0]) + at;
+    T const* x = static_cast<T const*>(terms[0]) + at;
     TRIREME_UNROLL
     for (int v = 0; v < several; ++v) total[v] = F::load(x + v * F::width);
-    for (auto const& term : terms.subspan(1)) {
-      x = raw(term) + at;
+    for (auto const* term : terms.subspan(1)) {
+      x = static_cast<T const*>(term) + at;
       TRIREME_UNROLL
       for (int v = 0; v < several; ++v) total[v] = combined<Op>(total[v], F::load(x + v * F::width));
     }
-    for (auto const& output : outputs) {
-      T* const y = raw(output) + at;
+    if constexpr (std::is_same_v<Op, reduction::mean>) {
+      TRIREME_UNROLL
+      for (int v = 0; v < several; ++v) total[v] = total[v] / terms_of_mean;
+    }
+    for (auto* output : outputs) {
+      T* const y = static_cast<T*>(output) + at;
       TRIREME_UNROLL
       for (int v = 0; v < several; ++v) total[v].store(y + v * F::width);
     }
   }
   std::int64_t const left = n - at;
   TRIREME_FOR_LANES(F, left, i, count, {
-    F total = F::load(raw(terms[0]) + at + i, count);
-    for (auto const& term : terms.subspan(1)) total = combined<Op>(total, F::load(raw(term) + at + i, count));
-    for (auto const& output : outputs) total.store(raw(output) + at + i, count);
+    F total = F::load(static_cast<T const*>(terms[0]) + at + i, count);
+    for (auto const* term : terms.subspan(1))
+      total = combined<Op>(total, F::load(static_cast<T const*>(term) + at + i, count));
+    if constexpr (std::is_same_v<Op, reduction::mean>) total = total / terms_of_mean;
+    for (auto* output : outputs) total.store(static_cast<T*>(output) + at + i, count);
   })
 }
 
@@ -2787,10 +3222,7 @@ inline double block_of_squares(G const* x, std::int64_t n) {
 }
 
 template <class Bits>
-inline bool all_finite(Bits const* x, std::int64_t n) {
-  constexpr Bits exponent = sizeof(Bits) == 8   ? static_cast<Bits>(0x7ff0'0000'0000'0000ULL)
-                            : sizeof(Bits) == 4 ? static_cast<Bits>(0x7f80'0000U)
-                                                : static_cast<Bits>(0x7f80U);
+inline bool all_finite(Bits const* x, std::int64_t n, Bits exponent) {
   constexpr std::int64_t width = 64 / sizeof(Bits);
   std::int64_t i = 0;
   while (i + width <= n) {
@@ -2863,15 +3295,14 @@ namespace detail {
 
 // Integers: no lanes, a plain loop over pieces that stay in the first-level cache.
 template <class Op, class T>
-void reduce_integers(std::span<tensor_view<T, host> const> outputs, std::span<tensor_view<T const, host> const> terms,
-                     std::int64_t n) {
+void reduce_integers(std::span<void* const> outputs, std::span<void const* const> terms, std::int64_t n) {
   constexpr std::int64_t piece = 256;
   std::array<T, piece> total;
   for (std::int64_t at = 0; at < n; at += piece) {
     auto const count = static_cast<std::size_t>(std::min(piece, n - at));
-    std::copy_n(raw(terms[0]) + at, count, total.data());
-    for (auto const& term : terms.subspan(1)) {
-      T const* const x = raw(term) + at;
+    std::copy_n(static_cast<T const*>(terms[0]) + at, count, total.data());
+    for (auto const* term : terms.subspan(1)) {
+      T const* const x = static_cast<T const*>(term) + at;
       for (std::size_t i = 0; i < count; ++i) {
         if constexpr (std::is_same_v<Op, reduction::max>) {
           total[i] = std::max(total[i], x[i]);
@@ -2883,26 +3314,27 @@ void reduce_integers(std::span<tensor_view<T, host> const> outputs, std::span<te
         }
       }
     }
-    for (auto const& output : outputs) std::copy_n(total.data(), count, raw(output) + at);
+    for (auto* output : outputs) std::copy_n(total.data(), count, static_cast<T*>(output) + at);
   }
 }
 
 template <class Op, class T>
-void reduce_elements(std::span<tensor_view<T, host> const> outputs, std::span<tensor_view<T const, host> const> terms,
-                     std::int64_t n) {
+void reduce_elements(std::span<void* const> outputs, std::span<void const* const> terms, std::int64_t n,
+                     [[maybe_unused]] int divisor) {
   if constexpr (arithmetic_lanes<T>) {
-    TRIREME_DISPATCH(fits_float<T>, template reduce<Op>(outputs, terms, n));
+    TRIREME_DISPATCH(fits_float<T>, template reduce<Op, T>(outputs, terms, n, divisor));
   } else {
-    reduce_integers<Op>(outputs, terms, n);
+    static_assert(!std::is_same_v<Op, reduction::mean>, "trireme::ops::reduce: a mean is of floating-point numbers");
+    reduce_integers<Op, T>(outputs, terms, n);
   }
 }
 template <class G>
 double block_of_squares(G const* x, std::int64_t n) {
   TRIREME_DISPATCH(fits_float<G>, block_of_squares(x, n));
 }
-template <class T>
-bool all_finite(T const* x, std::int64_t n) {
-  TRIREME_DISPATCH(true, all_finite(x, n));
+template <class Bits>
+bool all_finite(Bits const* x, std::int64_t n, Bits exponent) {
+  TRIREME_DISPATCH(true, all_finite(x, n, exponent));
 }
 template <class Bits>
 std::uint64_t hash_bits(Bits const* x, std::int64_t n, std::uint64_t name, std::uint64_t first_index) {
@@ -2920,14 +3352,27 @@ struct host_reductions {
   /// outputs[...][i] = terms[0][i] op terms[1][i] op ..., in this order, each output written in the same pass.
   ///
   /// Shapes   all views (n). An output may be one of the terms, at the same elements.
-  /// Numerics bfloat16 is summed in float and rounded once; integers wrap.
+  /// Numerics bfloat16 and float16 are summed in float and rounded once; integers wrap. A mean is the sum, divided by
+  ///          `divisor` before it is rounded.
   template <class T, class Op = reduction::sum>
   static void reduce(std::span<view<T> const> outputs, std::type_identity_t<std::span<view<T const> const>> terms,
-                     Op = {}) {
+                     Op = {}, int divisor = 1) {
     if (outputs.empty() || terms.empty()) return;
     for (auto const& output : outputs) detail::same_size("reduce", output.size(), outputs[0].size());
     for (auto const& term : terms) detail::same_size("reduce", term.size(), outputs[0].size());
-    detail::reduce_elements<Op>(outputs, terms, outputs[0].size());
+    thread_local std::vector<void*> to;
+    thread_local std::vector<void const*> from;
+    to.clear();
+    from.clear();
+    for (auto const& output : outputs) to.push_back(raw(output));
+    for (auto const& term : terms) from.push_back(raw(term));
+    detail::reduce_elements<Op, T>(to, from, outputs[0].size(), divisor);
+  }
+  /// The same on bare addresses of n elements of T each: what communicators have.
+  template <class T, class Op>
+  static void reduce(std::span<void* const> outputs, std::span<void const* const> terms, std::int64_t n, Op = {},
+                     int divisor = 1) {
+    detail::reduce_elements<Op, T>(outputs, terms, n, divisor);
   }
 
   /// Adds the sum of squares of each block of 1024 elements to `total`. The blocks begin with the view.
@@ -2949,7 +3394,9 @@ struct host_reductions {
                                     std::conditional_t<sizeof(T) == 4, std::uint32_t, std::uint16_t>>;
     static_assert(detail::arithmetic_lanes<element>,
                   "trireme::ops::finite: the elements are not floating-point numbers");
-    return detail::all_finite(reinterpret_cast<bits const*>(raw(x)), x.size());
+    // All bits of the exponent are set in infinity and NaN only.
+    auto const exponent = std::bit_cast<bits>(static_cast<element>(std::numeric_limits<float>::infinity()));
+    return detail::all_finite(reinterpret_cast<bits const*>(raw(x)), x.size(), exponent);
   }
 
   /// The wrapping sum of hash_element(name, first_index + i, bits of element i), zero-extended to 64.
@@ -2995,9 +3442,9 @@ struct host_reductions {
 // ---- trireme/comm/detail/combine.hpp (goes on)
 namespace trireme::comm::detail {
 
-/// What values of T are combined in: float for bfloat16, which is rounded once at the end.
+/// What values of T are combined in: float for bfloat16 and float16, which are rounded once at the end.
 template <class T>
-using combine_t = std::conditional_t<std::is_same_v<T, bfloat16>, float, T>;
+using combine_t = std::conditional_t<storage_float<T>, float, T>;
 
 template <class T>
 [[nodiscard]] constexpr T combined(reduction::sum, T a, T b) noexcept {
@@ -3005,6 +3452,10 @@ template <class T>
     return static_cast<T>(static_cast<std::make_unsigned_t<T>>(a) + static_cast<std::make_unsigned_t<T>>(b));  // wraps
   else
     return a + b;
+}
+template <class T>
+[[nodiscard]] constexpr T combined(reduction::mean, T a, T b) noexcept {
+  return a + b;
 }
 template <class T>
 [[nodiscard]] constexpr T combined(reduction::max, T a, T b) noexcept {
@@ -3015,135 +3466,532 @@ template <class T>
   return b < a ? b : a;
 }
 
-/// outputs[.][i] = terms[0][i] op terms[1][i] op ..., in this order. An output may be a term, but not overlap one
-/// partly.
+/// outputs[.][i] = terms[0][i] op terms[1][i] op ..., in this order; a mean is then divided by `divisor`. An output may
+/// be a term, but not overlap one partly.
 template <class Op, class T>
-void combine(std::span<T* const> outputs, std::span<T const* const> terms, std::int64_t count) {
+void combine(std::span<void* const> outputs, std::span<void const* const> terms, std::int64_t count, int divisor) {
+  constexpr bool mean = std::is_same_v<Op, reduction::mean>;
   if (count * static_cast<std::int64_t>(sizeof(T)) <= 64) {  // not worth a kernel
     for (std::int64_t i = 0; i < count; ++i) {
-      auto total = static_cast<combine_t<T>>(terms[0][i]);
-      for (auto const* term : terms.subspan(1)) total = combined(Op{}, total, static_cast<combine_t<T>>(term[i]));
-      for (auto* output : outputs) output[i] = static_cast<T>(total);
+      auto total = static_cast<combine_t<T>>(static_cast<T const*>(terms[0])[i]);
+      for (auto const* term : terms.subspan(1))
+        total = combined(Op{}, total, static_cast<combine_t<T>>(static_cast<T const*>(term)[i]));
+      if constexpr (mean) total /= static_cast<combine_t<T>>(divisor);
+      for (auto* output : outputs) static_cast<T*>(output)[i] = static_cast<T>(total);
     }
     return;
   }
-  thread_local std::vector<tensor_view<T>> to;
-  thread_local std::vector<tensor_view<T const>> from;
-  to.clear();
-  from.clear();
-  for (auto* output : outputs) to.emplace_back(output, shape{count});
-  for (auto const* term : terms) from.emplace_back(term, shape{count});
-  ops::host_reductions::reduce<T, Op>(to, from, Op{});
+  ops::host_reductions::reduce<T, Op>(outputs, terms, count, Op{}, divisor);
 }
 
 }  // namespace trireme::comm::detail
 
-// ---- trireme/comm/detail/call.hpp
+// ---- trireme/comm/detail/kernels.hpp (goes on)
 namespace trireme::comm::detail {
 
-enum class collective : std::uint8_t {
-  barrier,
-  all_reduce,
-  reduce_scatter,
-  all_gather,
-  all_to_all,
-  broadcast,
-  peers,
-  split
-};
+/// What communicators do with elements in a memory space; specialised where a space is made known to `comm`.
+template <class Space>
+struct space_kernels;
 
-[[nodiscard]] constexpr std::string_view name_of(collective kind) noexcept {
-  constexpr std::string_view names[] = {"barrier",    "all_reduce", "reduce_scatter", "all_gather",
-                                        "all_to_all", "broadcast",  "peers",          "split"};
-  return names[static_cast<std::size_t>(kind)];
-}
-
-enum class reduction_kind : std::uint8_t { none, sum, max, min };
-
-template <class Op>
-inline constexpr reduction_kind reduction_of = reduction_kind::none;
 template <>
-inline constexpr reduction_kind reduction_of<reduction::sum> = reduction_kind::sum;
-template <>
-inline constexpr reduction_kind reduction_of<reduction::max> = reduction_kind::max;
-template <>
-inline constexpr reduction_kind reduction_of<reduction::min> = reduction_kind::min;
-
-/// sum, max or min.
-template <class Op>
-concept reduction_operation = reduction_of<Op>
-!= reduction_kind::none;
-
-/// What one rank asks for: the part that every rank must ask for alike.
-struct call {
-  collective kind = collective::barrier;
-  dtype type = dtype::u8;
-  reduction_kind op = reduction_kind::none;
-  bool by_value = false;  ///< so small that the values travel with the announcement
-  std::int32_t root = -1;
-  std::int64_t count = 0;
-  friend bool operator==(call const&, call const&) = default;
-};
-
-/// "all_reduce(F32, 1024 elements, sum)"
-[[nodiscard]] inline std::string to_string(call const& what) {
-  std::string out{name_of(what.kind)};
-  if (what.kind == collective::barrier || what.kind == collective::split) return out;
-  out += text("(", trireme::name_of(what.type));
-  if (what.kind != collective::peers) out += text(", ", what.count, what.count == 1 ? " element" : " elements");
-  if (what.op != reduction_kind::none) {
-    constexpr std::string_view names[] = {"", "sum", "max", "min"};
-    out += text(", ", names[static_cast<std::size_t>(what.op)]);
+struct space_kernels<host> {
+  static constexpr bool touchable = true;
+  static constexpr void (*complete)() = nullptr;
+  static void copy(void* to, void const* from, std::size_t bytes) {
+    if (bytes > 0 && to != from) std::memmove(to, from, bytes);
   }
-  if (what.root >= 0) out += text(", root ", what.root);
-  return out + ")";
-}
+  template <class T, class Op>
+  static void combine(std::span<void* const> outputs, std::span<void const* const> terms, std::int64_t count,
+                      int divisor) {
+    detail::combine<Op, T>(outputs, terms, count, divisor);
+  }
+};
 
-/// "60s", "1500ms": a duration as the source that makes it.
-[[nodiscard]] inline std::string to_string(std::chrono::milliseconds time) {
-  return time.count() % 1000 == 0 ? text(time.count() / 1000, "s") : text(time.count(), "ms");
-}
+/// In phantom memory a collective is its synchronisation.
+template <>
+struct space_kernels<phantom> {
+  static constexpr bool touchable = false;
+  static constexpr void (*complete)() = nullptr;
+  static void copy(void*, void const*, std::size_t) {}
+  template <class T, class Op>
+  static void combine(std::span<void* const>, std::span<void const* const>, std::int64_t, int) {}
+};
 
-[[nodiscard]] inline std::string differing_calls(std::string_view who, std::uint64_t number, int a, call const& of_a,
-                                                 int b, call const& of_b) {
-  return text(who, ": call number ", number, " differs between ranks: rank ", a, " called ", to_string(of_a), ", rank ",
-              b, " called ", to_string(of_b), "; make every rank call the same collectives in the same order");
-}
-
-/// Throws config_error unless `count` elements divide into equal slices (level light).
-inline void expect_slices(std::string_view who, collective kind, std::int64_t count, int size) {
-  if (asserts(assertion_level::light) && count % size != 0)
-    throw config_error(text(who, "::", name_of(kind), ": ", count, " elements do not divide into ", size,
-                            " equal slices; pad the view to a multiple of the number of ranks"));
-}
-
-inline void expect_root(std::string_view who, int root, int size) {
-  if (asserts(assertion_level::light) && (root < 0 || root >= size))
-    throw config_error(text(who, "::broadcast: root ", root, " is not one of the ", size, " ranks"));
-}
-
-inline void expect_equal_sizes(std::string_view who, std::int64_t from, std::int64_t to) {
-  if (asserts(assertion_level::light) && from != to)
-    throw config_error(
-        text(who, "::all_to_all: ", from, " elements go out but ", to, " come in; give both views one size"));
-}
-
-inline void expect_color(std::string_view who, int color) {
-  if (asserts(assertion_level::light) && color < 0)
-    throw config_error(text(who, "::split: color ", color, " is negative; number the groups from 0"));
-}
+template <class Space>
+inline constexpr element_kernels moving_kernels{&space_kernels<Space>::copy, nullptr, space_kernels<Space>::complete,
+                                                space_kernels<Space>::touchable};
+template <class T, class Space, class Op>
+inline constexpr element_kernels reducing_kernels{&space_kernels<Space>::copy,
+                                                  &space_kernels<Space>::template combine<T, Op>,
+                                                  space_kernels<Space>::complete, space_kernels<Space>::touchable};
 
 }  // namespace trireme::comm::detail
 
-// ---- trireme/comm/detail/mailbox.hpp (goes on)
+// ---- trireme/comm/traffic.hpp
+namespace trireme::comm {
+
+/// Elements [first, first + count) of a message.
+struct slice {
+  std::int64_t first = 0;
+  std::int64_t count = 0;
+  friend bool operator==(slice const&, slice const&) = default;
+};
+
+/// The part of `count` elements that rank `rank` of `size` works on in all_reduce and broadcast. Cut at multiples of a
+/// cache line, the first ranks taking one line more, so that no two ranks write to one line.
+[[nodiscard]] constexpr slice slice_of(std::int64_t count, std::size_t element_bytes, int rank, int size) noexcept {
+  auto const line = static_cast<std::int64_t>(64 / element_bytes);
+  auto const lines = (count + line - 1) / line;
+  auto const each = lines / size;
+  auto const larger = lines % size;
+  auto const first = std::min(count, (rank * each + std::min<std::int64_t>(rank, larger)) * line);
+  auto const last = std::min(count, first + (each + (rank < larger ? 1 : 0)) * line);
+  return {first, last - first};
+}
+
+/// What a rank sends to other ranks in one collective, in bytes: what `traffic()` counts on every communicator, and
+/// what a plan adds up before anything runs. `count` is the number of elements of the whole view.
+///
+/// Bytes  the bandwidth-optimal volume. A communicator may send more in messages so small that latency decides (MPI
+///        gathers those whole), and threads read instead of sending; both count the same bytes nevertheless.
+namespace bytes_sent {
+
+[[nodiscard]] constexpr std::uint64_t all_reduce(std::int64_t count, std::size_t element_bytes, int rank, int size) {
+  auto const own = slice_of(count, element_bytes, rank, size).count;
+  return static_cast<std::uint64_t>(count - own + own * (size - 1)) * element_bytes;
+}
+[[nodiscard]] constexpr std::uint64_t reduce_scatter(std::int64_t count, std::size_t element_bytes, int size) {
+  return static_cast<std::uint64_t>(count / size * (size - 1)) * element_bytes;
+}
+[[nodiscard]] constexpr std::uint64_t all_gather(std::int64_t count, std::size_t element_bytes, int size) {
+  return reduce_scatter(count, element_bytes, size);
+}
+[[nodiscard]] constexpr std::uint64_t all_to_all(std::int64_t count, std::size_t element_bytes, int size) {
+  return reduce_scatter(count, element_bytes, size);
+}
+[[nodiscard]] constexpr std::uint64_t broadcast(std::int64_t count, std::size_t element_bytes, int rank, int root,
+                                                int size) {
+  return rank == root ? static_cast<std::uint64_t>(count * (size - 1)) * element_bytes : 0;
+}
+
+/// Ragged: `counts` are the elements of each rank.
+[[nodiscard]] constexpr std::uint64_t all_gather(std::span<std::int64_t const> counts, std::size_t element_bytes,
+                                                 int rank) {
+  return static_cast<std::uint64_t>(counts[static_cast<std::size_t>(rank)]) * element_bytes * (counts.size() - 1);
+}
+/// `count` is of one part.
+[[nodiscard]] constexpr std::uint64_t gather(std::int64_t count, std::size_t element_bytes, int rank, int root) {
+  return rank == root ? 0 : static_cast<std::uint64_t>(count) * element_bytes;
+}
+[[nodiscard]] constexpr std::uint64_t reduce(std::int64_t count, std::size_t element_bytes, int rank, int root) {
+  return gather(count, element_bytes, rank, root);
+}
+[[nodiscard]] constexpr std::uint64_t scatter(std::int64_t count, std::size_t element_bytes, int rank, int root,
+                                              int size) {
+  return broadcast(count, element_bytes, rank, root, size);
+}
+
+/// Of any collective that is not ragged.
+[[nodiscard]] constexpr std::uint64_t of(call const& what, std::size_t element_bytes, int rank, int size) {
+  switch (what.kind) {
+    case collective::all_reduce:
+      return all_reduce(what.count, element_bytes, rank, size);
+    case collective::reduce_scatter:
+    case collective::all_gather:
+    case collective::all_to_all:
+      return reduce_scatter(what.count, element_bytes, size);
+    case collective::broadcast:
+      return broadcast(what.count, element_bytes, rank, what.root, size);
+    case collective::reduce:
+    case collective::gather:
+      return gather(what.count, element_bytes, rank, what.root);
+    case collective::scatter:
+      return scatter(what.count, element_bytes, rank, what.root, size);
+    default:
+      return 0;
+  }
+}
+
+}  // namespace bytes_sent
+
+}  // namespace trireme::comm
+
+// ---- trireme/contract/slot.hpp
+namespace trireme {
+
+/// The categories that policies fall into. make_trainer takes its policies in any order and sorts them by these tags;
+/// a policy says what it is with `using policy_category = slot::optimizer;`.
+namespace slot {
+struct communicator;
+struct model;
+struct optimizer;
+struct parallel;
+struct precision;
+struct compression;
+}  // namespace slot
+
+/// The category of a policy: what its `policy_category` says, or nothing. Specialise it for a type of somebody else's
+/// that cannot be given the member: `template <> struct trireme::category_of<their::net> { using type = slot::model;
+/// };`
+template <class T>
+struct category_of {};
+
+template <class T>
+requires requires { typename T::policy_category; }
+struct category_of<T> {
+  using type = typename T::policy_category;
+};
+
+template <class T>
+using category_of_t = typename category_of<T>::type;
+
+/// A type that make_trainer can sort into a slot.
+template <class T>
+concept policy = requires {
+  typename category_of<T>::type;
+};
+
+}  // namespace trireme
+
+// ---- trireme/comm/collectives.hpp (goes on)
+namespace trireme::comm {
+
+/// sum, max, min, and for floating-point elements mean.
+template <class Op, class T>
+concept reduction_for = arithmetic_element<T> && reduction_of<Op>
+!= reduction_kind::none && (!std::same_as<Op, reduction::mean> || !std::is_integral_v<T>);
+
+namespace detail {
+template <class World, class T, class Space, class Op, collective Kind>
+concept can_reduce = reduction_for<Op, T> && World::template supports<Space>(Kind, dtype_of<T>, reduction_of<Op>);
+template <class World, class T, class Space, collective Kind>
+concept can_move = element<T> && World::template supports<Space>(Kind, dtype_of<T>, reduction_kind::none);
+template <class World, class From, class T, class Space, collective Kind>
+concept can_move_from = std::same_as<std::remove_const_t<From>, T> && can_move<World, T, Space, Kind>;
+}  // namespace detail
+
+/// The typed face of a communicator: every collective, blocking and `_async`, checked and turned into a command.
+///
+/// An engine derives from collectives<itself> and has
+///   name, rank(), size()
+///   run(command), which returns when this rank's part is done, and start(command), which returns a request
+///   supports<Space>(kind, type, op): whether it can; what it cannot is not there to be called
+///   split(color, key), duplicate()
+/// A decorator derives from it too, and passes on commands to the execute() and submit() of the world below.
+///
+/// Shapes   see contract/communicator.hpp, which has one concept a collective.
+/// Bytes    counted as comm::bytes_sent says, whatever the engine does.
+/// Ranks    every rank calls the same collectives in the same order; exchange is called by those that take part.
+/// Errors   config_error before anything is sent if an argument cannot be right: uneven slices, a root or a peer out of
+///          range, counts that do not fit the views.
+template <class Derived>
+class collectives {
+ public:
+  using policy_category = slot::communicator;
+
+  [[nodiscard]] traffic_counters traffic() const noexcept { return traffic_; }
+
+  /// Runs a command and counts it. For decorators.
+  void execute(command const& it) {
+    self().run(it);
+    count(it);
+  }
+  /// Starts a command and counts it. For decorators.
+  [[nodiscard]] auto submit(command const& it) {
+    auto pending = self().start(it);
+    count(it);
+    return pending;
+  }
+
+  void barrier() { execute(command{}); }
+  [[nodiscard]] auto barrier_async() { return submit(command{}); }
+
+  template <class T, class Space, class Op = reduction::sum>
+  requires detail::can_reduce<Derived, T, Space, Op, collective::all_reduce>
+  void all_reduce(tensor_view<T, Space> values, Op = {}) {
+    execute(reducing<T, Space, Op>(collective::all_reduce, values));
+  }
+  template <class T, class Space, class Op = reduction::sum>
+  requires detail::can_reduce<Derived, T, Space, Op, collective::all_reduce>
+  [[nodiscard]] auto all_reduce_async(tensor_view<T, Space> values, Op = {}) {
+    return submit(reducing<T, Space, Op>(collective::all_reduce, values));
+  }
+  template <class T, class Space, class Op = reduction::sum>
+  requires detail::can_reduce<Derived, T, Space, Op, collective::reduce_scatter>
+  void reduce_scatter(tensor_view<T, Space> values, Op = {}) {
+    execute(reducing<T, Space, Op>(collective::reduce_scatter, values));
+  }
+  template <class T, class Space, class Op = reduction::sum>
+  requires detail::can_reduce<Derived, T, Space, Op, collective::reduce_scatter>
+  [[nodiscard]] auto reduce_scatter_async(tensor_view<T, Space> values, Op = {}) {
+    return submit(reducing<T, Space, Op>(collective::reduce_scatter, values));
+  }
+  template <class T, class Space, class Op = reduction::sum>
+  requires detail::can_reduce<Derived, T, Space, Op, collective::reduce>
+  void reduce(tensor_view<T, Space> values, int root, Op = {}) {
+    execute(reducing<T, Space, Op>(collective::reduce, values, root));
+  }
+  template <class T, class Space, class Op = reduction::sum>
+  requires detail::can_reduce<Derived, T, Space, Op, collective::reduce>
+  [[nodiscard]] auto reduce_async(tensor_view<T, Space> values, int root, Op = {}) {
+    return submit(reducing<T, Space, Op>(collective::reduce, values, root));
+  }
+  template <class T, class Space>
+  requires detail::can_move<Derived, T, Space, collective::all_gather>
+  void all_gather(tensor_view<T, Space> values) {
+    execute(moving<T, Space>(collective::all_gather, values, values, values.size()));
+  }
+  template <class T, class Space>
+  requires detail::can_move<Derived, T, Space, collective::all_gather>
+  [[nodiscard]] auto all_gather_async(tensor_view<T, Space> values) {
+    return submit(moving<T, Space>(collective::all_gather, values, values, values.size()));
+  }
+  template <class T, class Space>
+  requires detail::can_move<Derived, T, Space, collective::all_gather>
+  void all_gather(tensor_view<T, Space> values, std::span<std::int64_t const> counts) {
+    execute(ragged_all_gather<T, Space>(values, counts));
+  }
+  template <class T, class Space>
+  requires detail::can_move<Derived, T, Space, collective::all_gather>
+  [[nodiscard]] auto all_gather_async(tensor_view<T, Space> values, std::span<std::int64_t const> counts) {
+    return submit(ragged_all_gather<T, Space>(values, counts));
+  }
+  template <class T, class Space>
+  requires detail::can_move<Derived, T, Space, collective::broadcast>
+  void broadcast(tensor_view<T, Space> values, int root) {
+    execute(moving<T, Space>(collective::broadcast, values, values, values.size(), root));
+  }
+  template <class T, class Space>
+  requires detail::can_move<Derived, T, Space, collective::broadcast>
+  [[nodiscard]] auto broadcast_async(tensor_view<T, Space> values, int root) {
+    return submit(moving<T, Space>(collective::broadcast, values, values, values.size(), root));
+  }
+  template <class From, class T, class Space>
+  requires detail::can_move_from<Derived, From, T, Space, collective::gather>
+  void gather(tensor_view<From, Space> from, tensor_view<T, Space> to, int root) {
+    execute(moving<T, Space>(collective::gather, from, to, from.size(), root));
+  }
+  template <class From, class T, class Space>
+  requires detail::can_move_from<Derived, From, T, Space, collective::gather>
+  [[nodiscard]] auto gather_async(tensor_view<From, Space> from, tensor_view<T, Space> to, int root) {
+    return submit(moving<T, Space>(collective::gather, from, to, from.size(), root));
+  }
+  template <class From, class T, class Space>
+  requires detail::can_move_from<Derived, From, T, Space, collective::scatter>
+  void scatter(tensor_view<From, Space> from, tensor_view<T, Space> to, int root) {
+    execute(moving<T, Space>(collective::scatter, from, to, to.size(), root));
+  }
+  template <class From, class T, class Space>
+  requires detail::can_move_from<Derived, From, T, Space, collective::scatter>
+  [[nodiscard]] auto scatter_async(tensor_view<From, Space> from, tensor_view<T, Space> to, int root) {
+    return submit(moving<T, Space>(collective::scatter, from, to, to.size(), root));
+  }
+  template <class From, class T, class Space>
+  requires detail::can_move_from<Derived, From, T, Space, collective::all_to_all>
+  void all_to_all(tensor_view<From, Space> from, tensor_view<T, Space> to) {
+    execute(moving<T, Space>(collective::all_to_all, from, to, from.size()));
+  }
+  template <class From, class T, class Space>
+  requires detail::can_move_from<Derived, From, T, Space, collective::all_to_all>
+  [[nodiscard]] auto all_to_all_async(tensor_view<From, Space> from, tensor_view<T, Space> to) {
+    return submit(moving<T, Space>(collective::all_to_all, from, to, from.size()));
+  }
+  template <class From, class T, class Space>
+  requires detail::can_move_from<Derived, From, T, Space, collective::all_to_all>
+  void all_to_all(tensor_view<From, Space> from, std::span<std::int64_t const> sent, tensor_view<T, Space> to,
+                  std::span<std::int64_t const> received) {
+    execute(ragged_all_to_all<T, Space>(from, sent, to, received));
+  }
+  template <class From, class T, class Space>
+  requires detail::can_move_from<Derived, From, T, Space, collective::all_to_all>
+  [[nodiscard]] auto all_to_all_async(tensor_view<From, Space> from, std::span<std::int64_t const> sent,
+                                      tensor_view<T, Space> to, std::span<std::int64_t const> received) {
+    return submit(ragged_all_to_all<T, Space>(from, sent, to, received));
+  }
+  /// `transfers` is a list in one piece: a vector, array or span of transfer<Space>.
+  template <class Transfers, class Space = typename Transfers::value_type::space>
+  requires detail::can_move<Derived, std::byte, Space, collective::exchange>
+  void exchange(Transfers const& transfers) { execute(exchanging<Space>(transfers)); }
+  template <class Transfers, class Space = typename Transfers::value_type::space>
+  requires detail::can_move<Derived, std::byte, Space, collective::exchange>
+  [[nodiscard]] auto exchange_async(Transfers const& transfers) { return submit(exchanging<Space>(transfers)); }
+  template <class Space>
+  requires detail::can_move<Derived, std::byte, Space, collective::exchange>
+  void exchange(std::initializer_list<transfer<Space>> transfers) {
+    execute(exchanging<Space>(std::span<transfer<Space> const>(transfers.begin(), transfers.size())));
+  }
+
+ protected:
+  collectives() = default;
+  collectives(collectives&&) = default;
+  collectives& operator=(collectives&&) = default;
+  ~collectives() = default;
+
+  static inline std::string const who{text("trireme::comm::", Derived::name)};
+
+ private:
+  [[nodiscard]] Derived& self() noexcept { return static_cast<Derived&>(*this); }
+  [[nodiscard]] Derived const& self() const noexcept { return static_cast<Derived const&>(*this); }
+
+  void count(command const& it) noexcept {
+    traffic_.bytes_sent += it.bytes;
+    traffic_.messages_sent += it.messages;
+    ++traffic_.collectives;
+  }
+
+  template <class T, class Space, class Op>
+  [[nodiscard]] command reducing(collective kind, tensor_view<T, Space> values, int root = -1) const {
+    command it{.what = {kind, dtype_of<T>, reduction_of<Op>, false, root, values.size()},
+               .from = values.address(),
+               .to = values.address(),
+               .element_bytes = sizeof(T),
+               .elements = &detail::reducing_kernels<T, Space, Op>};
+    complete(it);
+    return it;
+  }
+  template <class T, class Space>
+  [[nodiscard]] command moving(collective kind, tensor_view<T const, Space> from, tensor_view<T, Space> to,
+                               std::int64_t count, int root = -1) const {
+    command it{.what = {kind, dtype_of<T>, reduction_kind::none, false, root, count},
+               .from = from.address(),
+               .to = to.address(),
+               .element_bytes = sizeof(T),
+               .elements = &detail::moving_kernels<Space>};
+    detail::expect_sizes(who, it.what, from.size(), to.size(), self().rank(), self().size());
+    complete(it);
+    return it;
+  }
+  template <class T, class Space>
+  [[nodiscard]] command ragged_all_gather(tensor_view<T, Space> values, std::span<std::int64_t const> counts) const {
+    detail::expect_counts(who, collective::all_gather, counts, values.size(), self().size());
+    command it{.what = {collective::all_gather, dtype_of<T>, reduction_kind::none, false, -1, values.size(),
+                        detail::fingerprint(counts)},
+               .from = values.address(),
+               .to = values.address(),
+               .element_bytes = sizeof(T),
+               .elements = &detail::moving_kernels<Space>,
+               .counts = counts};
+    it.bytes = bytes_sent::all_gather(counts, sizeof(T), self().rank());
+    it.messages = detail::messages_of(it, self().size());
+    return it;
+  }
+  template <class T, class Space>
+  [[nodiscard]] command ragged_all_to_all(tensor_view<T const, Space> from, std::span<std::int64_t const> sent,
+                                          tensor_view<T, Space> to, std::span<std::int64_t const> received) const {
+    detail::expect_counts(who, collective::all_to_all, sent, from.size(), self().size());
+    detail::expect_counts(who, collective::all_to_all, received, to.size(), self().size());
+    auto& parts = detail::parts_of_this_thread();
+    detail::append_parts(parts, true, dtype_of<T>, sizeof(T), from.address(), sent);
+    detail::append_parts(parts, false, dtype_of<T>, sizeof(T), to.address(), received);
+    command it{.what = {collective::all_to_all, dtype_of<T>, reduction_kind::none, false, -1, 0, 1},
+               .from = from.address(),
+               .to = to.address(),
+               .element_bytes = sizeof(T),
+               .elements = &detail::moving_kernels<Space>,
+               .parts = parts};
+    count_parts(it);
+    return it;
+  }
+  template <class Space>
+  [[nodiscard]] command exchanging(std::span<transfer<Space> const> transfers) const {
+    auto& parts = detail::parts_of_this_thread();
+    for (auto const& each : transfers) {
+      detail::expect_peer(who, each.peer, self().size());
+      parts.push_back({each.peer, each.way == transfer<Space>::direction::send, each.type, each.count,
+                       static_cast<std::byte*>(each.address)});
+    }
+    command it{.what = {collective::exchange}, .elements = &detail::moving_kernels<Space>, .parts = parts};
+    count_parts(it);
+    return it;
+  }
+  void count_parts(command& it) const noexcept {
+    for (auto const& each : it.parts) {
+      if (!each.sent || each.peer == self().rank() || each.count == 0) continue;
+      it.bytes += static_cast<std::uint64_t>(each.count) * size_of(each.type);
+      ++it.messages;
+    }
+  }
+  /// Checks what can be checked of equal slices and roots, and counts.
+  void complete(command& it) const {
+    detail::expect_right(who, it.what, self().size());
+    it.bytes = bytes_sent::of(it.what, it.element_bytes, self().rank(), self().size());
+    it.messages = detail::messages_of(it, self().size());
+  }
+
+  traffic_counters traffic_;
+};
+
+}  // namespace trireme::comm
+
+// ---- trireme/comm/detail/channel.hpp
+#include <mutex>
+
+namespace trireme::comm::detail {
+
+/// The sends of exchanges from one rank to another, in the order in which they were started. The receiver copies
+/// straight from the sender's memory, and then counts the send as taken.
+class alignas(64) channel {
+ public:
+  /// Sender: appends a send and returns its number.
+  [[nodiscard]] std::uint64_t post(part const& send) {
+    std::lock_guard const lock(mutex_);
+    if (posted_ - first_ == ring_.size()) grow();
+    ring_[posted_ % ring_.size()] = {send, false};
+    return posted_++;
+  }
+  /// Receiver: the number of the next receive.
+  [[nodiscard]] std::uint64_t expect() noexcept { return expected_++; }
+
+  /// Receiver: send `number`, if it is there.
+  [[nodiscard]] bool find(std::uint64_t number, part& send) {
+    std::lock_guard const lock(mutex_);
+    if (number >= posted_) return false;
+    send = ring_[number % ring_.size()].send;
+    return true;
+  }
+  /// Receiver: its elements have been copied.
+  void take(std::uint64_t number) {
+    std::lock_guard const lock(mutex_);
+    ring_[number % ring_.size()].taken = true;
+    while (first_ < posted_ && ring_[first_ % ring_.size()].taken) ++first_;
+    taken_.store(first_, std::memory_order_release);
+  }
+  /// Sender: whether send `number`, and all before it, have been taken.
+  [[nodiscard]] bool taken(std::uint64_t number) const noexcept {
+    return taken_.load(std::memory_order_acquire) > number;
+  }
+
+ private:
+  struct entry {
+    part send;
+    bool taken = false;
+  };
+  void grow() {
+    std::vector<entry> larger(ring_.empty() ? 8 : 2 * ring_.size());
+    for (auto i = first_; i < posted_; ++i) larger[i % larger.size()] = ring_[i % ring_.size()];
+    ring_.swap(larger);
+  }
+
+  std::mutex mutex_;
+  std::vector<entry> ring_;
+  std::uint64_t first_ = 0;
+  std::uint64_t posted_ = 0;
+  std::uint64_t expected_ = 0;  // the receiver's own
+  std::atomic<std::uint64_t> taken_{0};
+};
+
+}  // namespace trireme::comm::detail
+
+// ---- trireme/comm/detail/mailbox.hpp
 namespace trireme::comm::detail {
 
 /// One rank's announcement of one collective: one cache line, written by that rank alone.
 struct alignas(64) posting {
-  static constexpr std::size_t value_bytes = 40;
+  static constexpr std::size_t value_bytes = 32;
   struct buffers {
     void const* from;
     void* to;
+    part const* parts;
   };
 
   /// number * 4 + (1: arrived, 2: this rank's share is done)
@@ -3235,9 +4083,6 @@ class alignas(64) mailbox {
 
 }  // namespace trireme::comm::detail
 
-// ---- trireme/comm/detail/team.hpp
-#include <mutex>
-
 // ---- trireme/comm/detail/waiting.hpp
 #if defined(__linux__)
 #include <linux/futex.h>
@@ -3300,13 +4145,11 @@ struct alignas(64) rank_state {
 /// The threads of one launch: their failure, and the bell that wakes sleepers.
 class team {
  public:
-  team(int ranks, std::chrono::milliseconds deadline, bool core_each)
-      : deadline(deadline),
-        spins(core_each ? 200 : 20),
+  team(int ranks, bool core_each)
+      : spins(core_each ? 200 : 20),
         patience(core_each ? std::chrono::microseconds(1000) : std::chrono::microseconds(200)),
         ranks(static_cast<std::size_t>(ranks)) {}
 
-  std::chrono::milliseconds const deadline;
   int const spins;                           ///< pauses before the first yield
   std::chrono::microseconds const patience;  ///< how long to yield before sleeping
   std::vector<rank_state> ranks;
@@ -3373,8 +4216,12 @@ namespace trireme::comm::detail {
 
 /// The ranks of one communicator, all threads of one team.
 struct group {
-  group(std::shared_ptr<team> whole, std::vector<int> ranks)
-      : crew(std::move(whole)), members(std::move(ranks)), boxes(new mailbox[members.size()]) {}
+  group(std::shared_ptr<team> whole, std::vector<int> ranks, std::chrono::milliseconds longest)
+      : crew(std::move(whole)),
+        members(std::move(ranks)),
+        deadline(longest),
+        boxes(new mailbox[members.size()]),
+        channels(members.size() * members.size()) {}
 
   [[nodiscard]] int size() const noexcept { return static_cast<int>(members.size()); }
   [[nodiscard]] posting& at(int rank, std::uint64_t number) const noexcept {
@@ -3385,10 +4232,33 @@ struct group {
     for (std::size_t rank = 1; rank < members.size(); ++rank) low = std::min(low, boxes[rank].unfinished());
     return low;
   }
+  /// What goes from one rank to another in exchanges; made when first asked for.
+  [[nodiscard]] channel& between(int from, int to) {
+    auto& place = channels[static_cast<std::size_t>(from * size() + to)];
+    if (auto* known = place.load(std::memory_order_acquire)) return *known;
+    auto made = std::make_unique<channel>();
+    channel* none = nullptr;
+    if (place.compare_exchange_strong(none, made.get())) return *made.release();
+    return *none;
+  }
+  ~group() {
+    for (auto& each : channels) delete each.load();
+  }
+  group(group const&) = delete;
+  group& operator=(group const&) = delete;
 
   std::shared_ptr<team> const crew;
   std::vector<int> const members;  ///< their ranks in the team, by rank in the group
+  std::chrono::milliseconds const deadline;
   std::unique_ptr<mailbox[]> const boxes;
+  std::vector<std::atomic<channel*>> channels;
+};
+
+/// A part of an exchange, and its number in its channel.
+struct numbered_part {
+  part what;
+  std::uint64_t number = 0;
+  bool done = false;
 };
 
 /// One rank's part in one collective. It advances when its owner asks, never by itself:
@@ -3403,12 +4273,20 @@ struct operation {
   int cursor = 0;  ///< ranks below it have been seen at the present stage
   stage at = stage::arriving;
   std::uint32_t polls = 0;
-  void (*share)(operation const&) = nullptr;
-  void* own = nullptr;  ///< where this rank's results go
+  element_kernels const* elements = nullptr;
+  std::size_t element_bytes = 1;
+  int divisor = 0;
+  void const* from_ = nullptr;
+  void* own = nullptr;                          ///< where this rank's results go
+  void (*collect)(operation const&) = nullptr;  ///< peers and split: instead of a share
+  std::span<std::int64_t const> counts;
+  std::vector<numbered_part> transfers;  ///< of an exchange
   clock::time_point since{};
 
   // Asynchronous operations only:
   std::shared_ptr<group> keep;
+  std::vector<std::int64_t> kept_counts;
+  std::vector<part> kept_parts;
   operation* previous = nullptr;
   operation* next = nullptr;
 
@@ -3417,20 +4295,46 @@ struct operation {
   [[nodiscard]] int world_rank(int of) const noexcept { return where->members[static_cast<std::size_t>(of)]; }
 
   /// What `of` passed in: its own memory, or the copy that travelled with the announcement.
-  template <class T>
-  [[nodiscard]] T const* from(int of) const noexcept {
+  [[nodiscard]] std::byte const* from(int of) const noexcept {
     auto const& theirs = where->at(of, number);
-    return static_cast<T const*>(what.by_value ? static_cast<void const*>(theirs.values) : theirs.memory.from);
+    return static_cast<std::byte const*>(what.by_value ? static_cast<void const*>(theirs.values) : theirs.memory.from);
   }
-  template <class T>
-  [[nodiscard]] T* to(int of) const noexcept {
-    return static_cast<T*>(where->at(of, number).memory.to);
+  [[nodiscard]] std::byte* to(int of) const noexcept {
+    return static_cast<std::byte*>(where->at(of, number).memory.to);
+  }
+  [[nodiscard]] part const* parts(int of) const noexcept { return where->at(of, number).memory.parts; }
+  [[nodiscard]] std::byte* result() const noexcept { return static_cast<std::byte*>(own); }
+
+  /// As new, but with the memory of its lists.
+  void reset() noexcept {
+    auto a = std::move(transfers);
+    auto b = std::move(kept_counts);
+    auto c = std::move(kept_parts);
+    a.clear();
+    *this = operation{};
+    transfers = std::move(a);
+    kept_counts = std::move(b);
+    kept_parts = std::move(c);
   }
 };
 
 /// "all_reduce(F32, 4 elements, sum) number 12"
 [[nodiscard]] inline std::string describe(operation const& op) {
+  if (op.what.kind == collective::exchange) return "exchange";
   return text(to_string(op.what), " number ", op.number);
+}
+
+/// Whether each rank sends what this one expects; if not, the team fails.
+[[nodiscard]] inline bool parts_agree(operation const& op) {
+  for (int rank = 0; rank < op.where->size(); ++rank) {
+    auto const& sent = op.parts(rank)[op.rank];
+    auto const& expected = op.parts(op.rank)[op.where->size() + rank];
+    if (sent.count == expected.count) continue;
+    op.crew().fail(op.world_rank(op.rank), differing_transfers("trireme::comm::threads", op.world_rank(rank), sent,
+                                                               op.world_rank(op.rank), expected));
+    return false;
+  }
+  return true;
 }
 
 /// Whether all ranks called the same; if not, the team fails.
@@ -3445,11 +4349,175 @@ struct operation {
                              : differing_calls("trireme::comm::threads", op.number, self, op.what, other, theirs));
     return false;
   }
-  return true;
+  return op.what.kind != collective::all_to_all || op.what.shape == 0 || parts_agree(op);
 }
+
+/// Runs `work`, which touches the memory of others. False if the team has failed, since somebody may be taking its
+/// memory back then; and if the work throws, as that of a device may, which fails the team.
+template <class Work>
+bool work_inside(operation const& op, Work&& work) {
+  auto& inside = op.mine().inside;
+  inside.store(true);
+  bool done = false;
+  if (!op.crew().failed()) {
+    try {
+      work();
+      done = true;
+    } catch (std::exception const& problem) {
+      op.crew().fail(op.world_rank(op.rank), text("trireme::comm::threads: rank ", op.world_rank(op.rank),
+                                                  " could not do its share of ", describe(op), ": ", problem.what()));
+    }
+  }
+  inside.store(false);
+  return done;
+}
+
+/// Copies what has come, unless a send and its receive differ; then the team fails.
+inline bool advance_exchange(operation& op) {
+  bool all = true;
+  for (auto& each : op.transfers) {
+    if (each.done) continue;
+    auto const peer = each.what.peer;
+    auto& way = each.what.sent ? op.where->between(op.rank, peer) : op.where->between(peer, op.rank);
+    if (each.what.sent) {
+      each.done = way.taken(each.number);
+    } else if (part send; way.find(each.number, send)) {
+      if (send.type != each.what.type || send.count != each.what.count) {
+        op.crew().fail(op.world_rank(op.rank), differing_transfers("trireme::comm::threads", op.world_rank(peer), send,
+                                                                   op.world_rank(op.rank), each.what));
+        return false;
+      }
+      auto const copied = work_inside(op, [&] {
+        op.elements->copy(each.what.address, send.address, static_cast<std::size_t>(send.count) * size_of(send.type));
+        if (op.elements->complete != nullptr) op.elements->complete();
+      });
+      if (!copied) return false;
+      way.take(each.number);
+      op.crew().ring();
+      each.done = true;
+    }
+    all = all && each.done;
+  }
+  if (all) op.at = operation::stage::finished;
+  return all;
+}
+
+}  // namespace trireme::comm::detail
+
+// ---- trireme/comm/detail/shares.hpp (goes on)
+namespace trireme::comm::detail {
+
+/// So that the addresses of all ranks fit on the stack.
+inline constexpr int most_ranks = 256;
+
+/// Combines elements [first, first + count) of what all ranks gave, into the memory of `into`, or everyone's if -1.
+inline void combine_slice(operation const& op, slice where, int into) {
+  if (where.count == 0) return;
+  void const* terms[most_ranks];
+  void* outputs[most_ranks];
+  auto const size = static_cast<std::size_t>(op.where->size());
+  auto const offset = static_cast<std::size_t>(where.first) * op.element_bytes;
+  for (std::size_t rank = 0; rank < size; ++rank) terms[rank] = op.from(static_cast<int>(rank)) + offset;
+  if (into == op.rank)
+    outputs[0] = op.result() + offset;
+  else if (into >= 0)
+    outputs[0] = op.to(into) + offset;
+  else
+    for (std::size_t rank = 0; rank < size; ++rank) outputs[rank] = op.to(static_cast<int>(rank)) + offset;
+  op.elements->combine({outputs, into < 0 ? size : 1}, {terms, size}, where.count,
+                       op.divisor != 0 ? op.divisor : op.where->size());
+}
+
+/// One rank's share of each collective. Where the work is one rank's (reduce, broadcast), each does a slice of it.
+inline void share_of(operation const& op) {
+  int const size = op.where->size();
+  auto const bytes = [&](std::int64_t count) { return static_cast<std::size_t>(count) * op.element_bytes; };
+  auto const count = op.what.count;
+  auto const copy = op.elements == nullptr ? nullptr : op.elements->copy;
+  auto const mine = [&] { return slice_of(count, op.element_bytes, op.rank, size); };
+  auto const each = count / size;
+  switch (op.what.kind) {
+    case collective::all_reduce:
+      if (op.what.by_value)
+        combine_slice(op, {0, count}, op.rank);
+      else
+        combine_slice(op, mine(), -1);
+      break;
+    case collective::reduce_scatter:
+      combine_slice(op, {op.rank * each, each}, op.rank);
+      break;
+    case collective::reduce:
+      if (!op.what.by_value)
+        combine_slice(op, mine(), op.what.root);
+      else if (op.rank == op.what.root)
+        combine_slice(op, {0, count}, op.rank);
+      break;
+    case collective::all_gather: {
+      std::int64_t first = 0;
+      for (int rank = 0; rank < size; ++rank) {
+        auto const part = op.what.shape == 0 ? each : op.counts[static_cast<std::size_t>(rank)];
+        if (rank != op.rank) copy(op.result() + bytes(first), op.from(rank) + bytes(first), bytes(part));
+        first += part;
+      }
+      break;
+    }
+    case collective::gather:
+      if (!op.what.by_value)
+        copy(op.to(op.what.root) + op.rank * static_cast<std::ptrdiff_t>(bytes(count)), op.from_, bytes(count));
+      else if (op.rank == op.what.root)
+        for (int rank = 0; rank < size; ++rank) copy(op.result() + bytes(rank * count), op.from(rank), bytes(count));
+      break;
+    case collective::scatter:
+      copy(op.own, op.from(op.what.root) + bytes(op.rank * count), bytes(count));
+      break;
+    case collective::broadcast:
+      if (op.what.by_value) {
+        if (op.rank != op.what.root) copy(op.own, op.from(op.what.root), bytes(count));
+        break;
+      }
+      for (int rank = 0; rank < size; ++rank)
+        if (rank != op.what.root)
+          copy(op.to(rank) + bytes(mine().first), op.from(op.what.root) + bytes(mine().first), bytes(mine().count));
+      break;
+    case collective::all_to_all:
+      if (op.what.shape == 0)
+        for (int rank = 0; rank < size; ++rank)
+          copy(op.result() + bytes(rank * each), op.from(rank) + bytes(op.rank * each), bytes(each));
+      else
+        for (int rank = 0; rank < size; ++rank) {
+          auto const& to = op.parts(op.rank)[size + rank];
+          copy(to.address, op.parts(rank)[op.rank].address, bytes(to.count));
+        }
+      break;
+    default:
+      break;
+  }
+}
+inline void share(operation const& op) {
+  if (op.collect != nullptr) {
+    op.collect(op);
+  } else if (op.elements != nullptr) {
+    share_of(op);
+    if (op.elements->complete != nullptr) op.elements->complete();
+  }
+}
+
+/// Copies the X that every rank passed into a vector<X>.
+template <class X>
+void collect_share(operation const& op) {
+  auto& all = *static_cast<std::vector<X>*>(op.own);
+  for (int rank = 0; rank < op.where->size(); ++rank)
+    all[static_cast<std::size_t>(rank)] = *reinterpret_cast<X const*>(op.from(rank));
+}
+
+}  // namespace trireme::comm::detail
+
+// ---- trireme/comm/detail/advance.hpp
+namespace trireme::comm::detail {
 
 /// Makes the progress that is possible now; true once the operation is finished.
 inline bool advance(operation& op) {
+  if (op.what.kind == collective::exchange) return advance_exchange(op);
   auto& where = *op.where;
   if (op.at == operation::stage::arriving) {
     for (; op.cursor < where.size(); ++op.cursor)
@@ -3459,19 +4527,12 @@ inline bool advance(operation& op) {
       return false;
     }
     if (op.what.by_value) {
-      op.share(op);
+      share(op);
       op.at = operation::stage::finished;
       where.boxes[static_cast<std::size_t>(op.rank)].finish(op.number);
       return true;
     }
-    auto& inside = op.mine().inside;
-    inside.store(true);
-    if (op.crew().failed()) {  // somebody may be taking its memory back
-      inside.store(false);
-      return false;
-    }
-    op.share(op);
-    inside.store(false);
+    if (!work_inside(op, [&] { share(op); })) return false;
     op.at = operation::stage::sharing;
     op.cursor = 0;
     where.at(op.rank, op.number).word.store(done_word(op.number));
@@ -3489,13 +4550,17 @@ inline bool advance(operation& op) {
 /// Ranks that keep `op` waiting, as "rank 1" or "ranks 1, 3"; only those whose body has returned if `left`.
 [[nodiscard]] inline std::string missing_ranks(operation const& op, bool left) {
   auto const wanted = op.at == operation::stage::arriving ? arrived_word(op.number) : done_word(op.number);
+  auto const waits_for = [&](int rank) {
+    if (op.what.kind != collective::exchange) return op.where->at(rank, op.number).word.load() < wanted;
+    return std::ranges::any_of(op.transfers, [&](auto const& each) { return !each.done && each.what.peer == rank; });
+  };
   std::string out;
   int count = 0;
   for (int rank = 0; rank < op.where->size(); ++rank) {
     auto const world_rank = op.world_rank(rank);
     // The flag first: a rank that has left has announced everything it ever will.
     if (left && !op.crew().ranks[static_cast<std::size_t>(world_rank)].left.load()) continue;
-    if (op.where->at(rank, op.number).word.load() >= wanted) continue;
+    if (!waits_for(rank)) continue;
     out += text(count++ == 0 ? "" : ", ", world_rank);
   }
   return count == 0 ? out : text(count == 1 ? "rank " : "ranks ", out);
@@ -3509,13 +4574,14 @@ inline void check_patience(operation const& op, clock::time_point since) {
     crew.fail(op.world_rank(op.rank),
               text("trireme::comm::threads: ", describe(op), " cannot finish, because the body of ", gone,
                    " has returned without calling it; make every rank call the same collectives"));
-  } else if (clock::now() - since > crew.deadline) {
+  } else if (clock::now() - since > op.where->deadline) {
     auto const missing = missing_ranks(op, false);
     if (missing.empty()) return;
-    crew.fail(op.world_rank(op.rank),
-              text("trireme::comm::threads: ", describe(op), " waited ", to_string(crew.deadline), " for ", missing,
-                   op.at == operation::stage::arriving ? ", which did not call it" : ", which did not finish its share",
-                   "; look at what is keeping it, or raise comm::threads{.deadline}"));
+    crew.fail(
+        op.world_rank(op.rank),
+        text("trireme::comm::threads: ", describe(op), " waited ", to_string(op.where->deadline), " for ", missing,
+             op.at == operation::stage::arriving ? ", which did not call it" : ", which did not finish its share",
+             "; look at what is keeping it, or raise comm::threads{.deadline}"));
   }
 }
 
@@ -3550,7 +4616,7 @@ inline void wait_for(operation& op) {
       if (round % 16 != 0) continue;
       yielding = clock::now() - since < crew.patience;
     } else {
-      auto const left = crew.deadline - (clock::now() - since);
+      auto const left = op.where->deadline - (clock::now() - since);
       auto const longest = std::chrono::milliseconds(20);
       crew.sleep(std::clamp<std::chrono::nanoseconds>(left, std::chrono::microseconds(100), longest), [&] {
         advance_pending(mine);
@@ -3563,140 +4629,7 @@ inline void wait_for(operation& op) {
 
 }  // namespace trireme::comm::detail
 
-// ---- trireme/comm/traffic.hpp
-namespace trireme::comm {
-
-/// Elements [first, first + count) of a message.
-struct slice {
-  std::int64_t first = 0;
-  std::int64_t count = 0;
-  friend bool operator==(slice const&, slice const&) = default;
-};
-
-/// The part of `count` elements that rank `rank` of `size` works on in all_reduce and broadcast. Cut at multiples of a
-/// cache line, the first ranks taking one line more, so that no two ranks write to one line.
-[[nodiscard]] constexpr slice slice_of(std::int64_t count, std::size_t element_bytes, int rank, int size) noexcept {
-  auto const line = static_cast<std::int64_t>(64 / element_bytes);
-  auto const lines = (count + line - 1) / line;
-  auto const each = lines / size;
-  auto const larger = lines % size;
-  auto const first = std::min(count, (rank * each + std::min<std::int64_t>(rank, larger)) * line);
-  auto const last = std::min(count, first + (each + (rank < larger ? 1 : 0)) * line);
-  return {first, last - first};
-}
-
-/// What a rank sends to other ranks in one collective, in bytes: what `traffic()` counts on every communicator, and
-/// what a plan adds up before anything runs. `count` is the number of elements of the whole view.
-///
-/// Bytes  the bandwidth-optimal volume. A communicator may send more in messages so small that latency decides (MPI
-///        gathers those whole), and threads read instead of sending; both count the same bytes nevertheless.
-namespace bytes_sent {
-
-[[nodiscard]] constexpr std::uint64_t all_reduce(std::int64_t count, std::size_t element_bytes, int rank, int size) {
-  auto const own = slice_of(count, element_bytes, rank, size).count;
-  return static_cast<std::uint64_t>(count - own + own * (size - 1)) * element_bytes;
-}
-[[nodiscard]] constexpr std::uint64_t reduce_scatter(std::int64_t count, std::size_t element_bytes, int size) {
-  return static_cast<std::uint64_t>(count / size * (size - 1)) * element_bytes;
-}
-[[nodiscard]] constexpr std::uint64_t all_gather(std::int64_t count, std::size_t element_bytes, int size) {
-  return reduce_scatter(count, element_bytes, size);
-}
-[[nodiscard]] constexpr std::uint64_t all_to_all(std::int64_t count, std::size_t element_bytes, int size) {
-  return reduce_scatter(count, element_bytes, size);
-}
-[[nodiscard]] constexpr std::uint64_t broadcast(std::int64_t count, std::size_t element_bytes, int rank, int root,
-                                                int size) {
-  return rank == root ? static_cast<std::uint64_t>(count * (size - 1)) * element_bytes : 0;
-}
-
-}  // namespace bytes_sent
-
-}  // namespace trireme::comm
-
-// ---- trireme/comm/detail/shares.hpp (goes on)
-namespace trireme::comm::detail {
-
-/// So that the addresses of all ranks fit on the stack.
-inline constexpr int most_ranks = 256;
-
-/// The elements are touched in host memory only: in phantom space a collective is its synchronisation.
-template <class Space>
-inline constexpr bool touches = std::same_as<Space, host>;
-
-/// Copies `count` elements, in the memory space of both.
-template <class T, class Space>
-void copy_elements(T* to, T const* from, std::int64_t count) {
-  if constexpr (touches<Space>) {
-    if (count > 0 && to != from) std::memmove(to, from, static_cast<std::size_t>(count) * sizeof(T));
-  }
-}
-
-/// Combines elements [first, first + count) of what all ranks gave, into this rank's memory or everyone's.
-template <class T, class Op, class Space>
-void combine_slice(operation const& op, slice part, bool into_all) {
-  if constexpr (touches<Space>) {
-    if (part.count == 0) return;
-    T const* terms[most_ranks];
-    T* outputs[most_ranks];
-    int const size = op.where->size();
-    for (int rank = 0; rank < size; ++rank) terms[rank] = op.from<T>(rank) + part.first;
-    outputs[0] = static_cast<T*>(op.own) + part.first;
-    for (int rank = 0; into_all && rank < size; ++rank) outputs[rank] = op.to<T>(rank) + part.first;
-    combine<Op, T>({outputs, static_cast<std::size_t>(into_all ? size : 1)}, {terms, static_cast<std::size_t>(size)},
-                   part.count);
-  }
-}
-
-/// One rank's share of each collective, called when all ranks have arrived.
-template <class T, class Space, class Op = reduction::sum>
-struct shares {
-  static void all_reduce(operation const& op) {
-    if (op.what.by_value)
-      combine_slice<T, Op, Space>(op, {0, op.what.count}, false);
-    else
-      combine_slice<T, Op, Space>(op, slice_of(op.what.count, sizeof(T), op.rank, op.where->size()), true);
-  }
-  static void reduce_scatter(operation const& op) {
-    auto const each = op.what.count / op.where->size();
-    combine_slice<T, Op, Space>(op, {op.rank * each, each}, false);
-  }
-  static void all_gather(operation const& op) {
-    auto const each = op.what.count / op.where->size();
-    for (int rank = 0; rank < op.where->size(); ++rank)
-      if (rank != op.rank)
-        copy_elements<T, Space>(static_cast<T*>(op.own) + rank * each, op.from<T>(rank) + rank * each, each);
-  }
-  static void all_to_all(operation const& op) {
-    auto const each = op.what.count / op.where->size();
-    for (int rank = 0; rank < op.where->size(); ++rank)
-      copy_elements<T, Space>(static_cast<T*>(op.own) + rank * each, op.from<T>(rank) + op.rank * each, each);
-  }
-  static void broadcast(operation const& op) {
-    auto const* const from = op.from<T>(op.what.root);
-    if (op.what.by_value) {
-      if (op.rank != op.what.root) copy_elements<T, Space>(static_cast<T*>(op.own), from, op.what.count);
-      return;
-    }
-    // Each rank copies a slice for everybody, so that no core is idle.
-    auto const part = slice_of(op.what.count, sizeof(T), op.rank, op.where->size());
-    for (int rank = 0; rank < op.where->size(); ++rank)
-      if (rank != op.what.root) copy_elements<T, Space>(op.to<T>(rank) + part.first, from + part.first, part.count);
-  }
-};
-
-inline void share_nothing(operation const&) {}
-
-/// Copies the X that every rank passed into a vector<X>.
-template <class X>
-void collect_share(operation const& op) {
-  auto& all = *static_cast<std::vector<X>*>(op.own);
-  for (int rank = 0; rank < op.where->size(); ++rank) all[static_cast<std::size_t>(rank)] = *op.from<X>(rank);
-}
-
-}  // namespace trireme::comm::detail
-
-// ---- trireme/comm/detail/threads_request.hpp
+// ---- trireme/comm/detail/threads_request.hpp (goes on)
 namespace trireme::comm::detail {
 
 /// An operation from the rank's store, appended to its pending ones. Allocates only while more are in flight than ever.
@@ -3707,7 +4640,7 @@ namespace trireme::comm::detail {
   }
   auto& op = *mine.unused;
   mine.unused = op.next;
-  op = operation{};
+  op.reset();
   op.previous = mine.newest;
   (mine.newest == nullptr ? mine.pending : mine.newest->next) = &op;
   mine.newest = &op;
@@ -3748,7 +4681,8 @@ class threads_request {
     if (op_ == nullptr) return true;
     releaser const guard{*this};
     if (detail::advance(*op_)) return true;
-    // The clock is read rarely, because a test is otherwise a few nanoseconds.
+    // Now and then, because a test is otherwise a few nanoseconds: what else this rank has in flight, and the clock.
+    if (op_->polls % 4 == 0) detail::advance_pending(op_->mine());
     if (++op_->polls % 256 == 0) {
       if (op_->since == detail::clock::time_point{}) op_->since = detail::clock::now();
       detail::check_patience(*op_, op_->since);
@@ -3795,43 +4729,6 @@ class threads_request {
 
 }  // namespace trireme::comm
 
-// ---- trireme/contract/slot.hpp
-namespace trireme {
-
-/// The categories that policies fall into. make_trainer takes its policies in any order and sorts them by these tags;
-/// a policy says what it is with `using policy_category = slot::optimizer;`.
-namespace slot {
-struct communicator;
-struct model;
-struct optimizer;
-struct parallel;
-struct precision;
-struct compression;
-}  // namespace slot
-
-/// The category of a policy: what its `policy_category` says, or nothing. Specialise it for a type of somebody else's
-/// that cannot be given the member: `template <> struct trireme::category_of<their::net> { using type = slot::model;
-/// };`
-template <class T>
-struct category_of {};
-
-template <class T>
-requires requires { typename T::policy_category; }
-struct category_of<T> {
-  using type = typename T::policy_category;
-};
-
-template <class T>
-using category_of_t = typename category_of<T>::type;
-
-/// A type that make_trainer can sort into a slot.
-template <class T>
-concept policy = requires {
-  typename category_of<T>::type;
-};
-
-}  // namespace trireme
-
 // ---- trireme/comm/threads.hpp (goes on)
 namespace trireme::comm {
 
@@ -3851,29 +4748,27 @@ struct threads {
 };
 
 [[nodiscard]] inline std::string to_string(threads const& it) {
-  return text("comm::threads{.ranks = ", it.ranks, ", .deadline = ", detail::to_string(it.deadline),
+  return text("comm::threads{.ranks = ", it.ranks, ", .deadline = ", to_string(it.deadline),
               it.pin ? "}" : ", .pin = false}");
 }
 
 /// One rank of comm::threads.
 ///
 /// Each rank works on its slice of all buffers, in rank order, and writes the result to all: every element is read and
-/// written once a rank, and all ranks hold the same bits, on every run. Messages of up to 40 bytes travel with their
-/// announcement.
+/// written once a rank, and all ranks hold the same bits, on every run. Messages of up to 32 bytes travel with their
+/// announcement. Memory of any space will do if its kernels are known (detail/kernels.hpp).
 ///
 /// Bytes    counted as comm::bytes_sent says. Memory traffic of a large all_reduce is 2 * size * n bytes in all.
 /// Ranks    every rank calls the same collectives in the same order; what differs in kind, type, count, reduction or
-/// root
-///          is an error on every rank (level normal).
+///          root is an error on every rank (level normal).
 /// Numerics in rank order; bfloat16 is summed in float and rounded once. The same bits as comm::mpi.
 /// Threads  one caller a rank. A view must outlive its request. Progress is made by the ranks that test or wait.
 /// Errors   comm_error if a rank fails, is late past the deadline, or has returned; it names that rank by its rank in
 /// the
 ///          launch. After an error every communicator of the launch only throws. config_error for sizes that cannot be
 ///          cut.
-class threads_world {
+class threads_world : public collectives<threads_world> {
  public:
-  using policy_category = slot::communicator;
   using request = threads_request;
   static constexpr std::string_view name = "threads";
 
@@ -3881,84 +4776,79 @@ class threads_world {
 
   [[nodiscard]] int rank() const noexcept { return rank_; }
   [[nodiscard]] int size() const noexcept { return group_->size(); }
-  [[nodiscard]] traffic_counters traffic() const noexcept { return traffic_; }
+  [[nodiscard]] std::chrono::milliseconds deadline() const noexcept { return group_->deadline; }
 
-  void barrier() {
-    detail::operation op;
-    start(op, {detail::collective::barrier, dtype::u8, {}, true}, nullptr, nullptr, &detail::share_nothing, 0);
-    detail::wait_for(op);
-  }
-
-  template <arithmetic_element T, class Space, detail::reduction_operation Op = reduction::sum>
-  void all_reduce(tensor_view<T, Space> values, Op how = {}) {
-    detail::operation op;
-    start_all_reduce(op, values, how);
-    detail::wait_for(op);
-  }
-  template <arithmetic_element T, class Space, detail::reduction_operation Op = reduction::sum>
-  [[nodiscard]] request all_reduce_async(tensor_view<T, Space> values, Op how = {}) {
-    return in_flight([&](detail::operation& op) { start_all_reduce(op, values, how); });
+  template <class Space>
+  static constexpr bool supports(collective, dtype, reduction_kind) noexcept {
+    return requires { &detail::space_kernels<Space>::copy; };
   }
 
-  template <arithmetic_element T, class Space, detail::reduction_operation Op = reduction::sum>
-  void reduce_scatter(tensor_view<T, Space> values, Op how = {}) {
+  void run(command const& it) {
+    if (it.what.kind == collective::exchange) {  // its list of transfers has memory of its own
+      start(it).wait();
+      return;
+    }
     detail::operation op;
-    start_reduce_scatter(op, values, how);
+    op.counts = it.counts;
+    post(op, it, it.parts.data());
     detail::wait_for(op);
   }
-  template <arithmetic_element T, class Space, detail::reduction_operation Op = reduction::sum>
-  [[nodiscard]] request reduce_scatter_async(tensor_view<T, Space> values, Op how = {}) {
-    return in_flight([&](detail::operation& op) { start_reduce_scatter(op, values, how); });
-  }
-
-  template <element T, class Space>
-  void all_gather(tensor_view<T, Space> values) {
-    detail::operation op;
-    start_all_gather(op, values);
-    detail::wait_for(op);
-  }
-  template <element T, class Space>
-  [[nodiscard]] request all_gather_async(tensor_view<T, Space> values) {
-    return in_flight([&](detail::operation& op) { start_all_gather(op, values); });
-  }
-
-  template <class From, element T, class Space>
-  requires std::same_as<std::remove_const_t<From>, T>
-  void all_to_all(tensor_view<From, Space> from, tensor_view<T, Space> to) {
-    detail::operation op;
-    start_all_to_all<T, Space>(op, from, to);
-    detail::wait_for(op);
-  }
-  template <class From, element T, class Space>
-  requires std::same_as<std::remove_const_t<From>, T>
-  [[nodiscard]] request all_to_all_async(tensor_view<From, Space> from, tensor_view<T, Space> to) {
-    return in_flight([&](detail::operation& op) { start_all_to_all<T, Space>(op, from, to); });
-  }
-
-  template <element T, class Space>
-  void broadcast(tensor_view<T, Space> values, int root) {
-    detail::operation op;
-    start_broadcast(op, values, root);
-    detail::wait_for(op);
-  }
-  template <element T, class Space>
-  [[nodiscard]] request broadcast_async(tensor_view<T, Space> values, int root) {
-    return in_flight([&](detail::operation& op) { start_broadcast(op, values, root); });
+  [[nodiscard]] request start(command const& it) {
+    auto& mine = group_->crew->ranks[static_cast<std::size_t>(group_->members[static_cast<std::size_t>(rank_)])];
+    auto& op = detail::enlist(mine);
+    try {
+      op.kept_counts.assign(it.counts.begin(), it.counts.end());
+      op.counts = op.kept_counts;
+      op.kept_parts.assign(it.parts.begin(), it.parts.end());
+      if (it.what.kind == collective::exchange)
+        post_exchange(op, it);
+      else
+        post(op, it, op.kept_parts.data());
+    } catch (...) {
+      detail::dismiss(mine, op);
+      throw;
+    }
+    op.keep = group_;
+    return request(op);
   }
 
   /// The views that all ranks passed, in rank order. They may differ in shape. Allocates the vector.
   template <class T, class Space>
   [[nodiscard]] std::vector<tensor_view<T, Space>> peers(tensor_view<T, Space> view) {
-    return collect(detail::collective::peers, dtype_of<std::remove_const_t<T>>, view);
+    return collect(collective::peers, dtype_of<std::remove_const_t<T>>, view);
+  }
+  /// All memory is within reach of all ranks.
+  template <element T>
+  [[nodiscard]] tensor<T> allocate(shape extents) const {
+    return tensor<T>(extents);
   }
 
   /// The group of the ranks that pass the same color, in the order of (key, rank). color >= 0. Its traffic starts at 0.
   [[nodiscard]] threads_world split(int color, int key) {
     detail::expect_color(who, color);
+    return regroup(collective::split, color, key, deadline());
+  }
+  /// The same ranks again, whose calls are counted and ordered apart from this one's.
+  [[nodiscard]] threads_world duplicate() { return duplicate(deadline()); }
+  [[nodiscard]] threads_world duplicate(std::chrono::milliseconds deadline) {
+    return regroup(collective::duplicate, 0, 0, deadline);
+  }
+
+  /// Tells the other ranks that this one ends with an error, which ends their waits.
+  void abandon(std::string const& sentence) noexcept {
+    try {
+      auto const launched_as = group_->members[static_cast<std::size_t>(rank_)];
+      group_->crew->fail(launched_as, text(who, ": rank ", launched_as, " ended with an error: ", sentence));
+    } catch (...) {  // without memory for a sentence their deadlines end the waits
+    }
+  }
+
+ private:
+  [[nodiscard]] threads_world regroup(collective kind, int color, int key, std::chrono::milliseconds deadline) {
     struct wish {
       int color, key;
     };
-    auto const wishes = collect(detail::collective::split, dtype::i32, wish{color, key});
+    auto const wishes = collect(kind, dtype::i32, wish{color, key});
     std::vector<int> chosen;
     for (int rank = 0; rank < size(); ++rank)
       if (wishes[static_cast<std::size_t>(rank)].color == color) chosen.push_back(rank);
@@ -3968,106 +4858,71 @@ class threads_world {
     if (chosen.front() == rank_) {
       std::vector<int> members;
       for (int const rank : chosen) members.push_back(group_->members[static_cast<std::size_t>(rank)]);
-      made = std::make_shared<detail::group>(group_->crew, std::move(members));
+      made = std::make_shared<detail::group>(group_->crew, std::move(members), deadline);
     }
-    auto const groups = collect(detail::collective::split, dtype::u64, made);
+    auto const groups = collect(kind, dtype::u64, made);
     auto const place = std::ranges::find(chosen, rank_) - chosen.begin();
     return {groups[static_cast<std::size_t>(chosen.front())], static_cast<int>(place)};
   }
 
- private:
-  static constexpr std::string_view who = "trireme::comm::threads";
-
-  template <class Start>
-  request in_flight(Start&& start_it) {
-    auto& mine = group_->crew->ranks[static_cast<std::size_t>(group_->members[static_cast<std::size_t>(rank_)])];
-    auto& op = detail::enlist(mine);
-    try {
-      start_it(op);
-    } catch (...) {
-      detail::dismiss(mine, op);
-      throw;
-    }
-    op.keep = group_;
-    return request(op);
+  /// Bytes that travel with the announcement, if they are so few.
+  [[nodiscard]] bool fits_in_posting(command const& it) const noexcept {
+    if (it.elements == nullptr || !it.elements->touchable || it.what.shape != 0) return it.elements == nullptr;
+    auto const whole = it.what.kind == collective::scatter ? it.what.count * size() : it.what.count;
+    return static_cast<std::size_t>(whole) * it.element_bytes <= detail::posting::value_bytes;
   }
 
-  template <class T, class Space, class Op>
-  void start_all_reduce(detail::operation& op, tensor_view<T, Space> values, Op) {
-    start<T, Space>(op, {detail::collective::all_reduce, dtype_of<T>, detail::reduction_of<Op>}, values, values,
-                    &detail::shares<T, Space, Op>::all_reduce,
-                    bytes_sent::all_reduce(values.size(), sizeof(T), rank_, size()));
-  }
-  template <class T, class Space, class Op>
-  void start_reduce_scatter(detail::operation& op, tensor_view<T, Space> values, Op) {
-    detail::expect_slices(who, detail::collective::reduce_scatter, values.size(), size());
-    start<T, Space>(op, {detail::collective::reduce_scatter, dtype_of<T>, detail::reduction_of<Op>}, values, values,
-                    &detail::shares<T, Space, Op>::reduce_scatter,
-                    bytes_sent::reduce_scatter(values.size(), sizeof(T), size()));
-  }
-  template <class T, class Space>
-  void start_all_gather(detail::operation& op, tensor_view<T, Space> values) {
-    detail::expect_slices(who, detail::collective::all_gather, values.size(), size());
-    start<T, Space>(op, {detail::collective::all_gather, dtype_of<T>}, values, values,
-                    &detail::shares<T, Space>::all_gather, bytes_sent::all_gather(values.size(), sizeof(T), size()));
-  }
-  template <class T, class Space>
-  void start_all_to_all(detail::operation& op, tensor_view<T const, Space> from, tensor_view<T, Space> to) {
-    detail::expect_equal_sizes(who, from.size(), to.size());
-    detail::expect_slices(who, detail::collective::all_to_all, from.size(), size());
-    start<T, Space>(op, {detail::collective::all_to_all, dtype_of<T>}, from, to, &detail::shares<T, Space>::all_to_all,
-                    bytes_sent::all_to_all(from.size(), sizeof(T), size()));
-  }
-  template <class T, class Space>
-  void start_broadcast(detail::operation& op, tensor_view<T, Space> values, int root) {
-    detail::expect_root(who, root, size());
-    start<T, Space>(op, {detail::collective::broadcast, dtype_of<T>, {}, false, root}, values, values,
-                    &detail::shares<T, Space>::broadcast,
-                    bytes_sent::broadcast(values.size(), sizeof(T), rank_, root, size()));
-  }
-
-  template <class T, class Space>
-  void start(detail::operation& op, detail::call what, tensor_view<T const, Space> from, tensor_view<T, Space> to,
-             void (*share)(detail::operation const&), std::uint64_t bytes) {
-    what.count = from.size();
-    what.by_value = std::same_as<Space, host> && from.bytes() <= detail::posting::value_bytes;
-    start(op, what, from.address(), to.address(), share, bytes);
-  }
-  void start(detail::operation& op, detail::call what, void const* from, void* to,
-             void (*share)(detail::operation const&), std::uint64_t bytes) {
+  void prepare(detail::operation& op, command const& it) {
     op.where = group_.get();
-    op.what = what;
+    op.what = it.what;
     op.rank = rank_;
-    op.share = share;
-    op.own = to;
+    op.elements = it.elements;
+    op.element_bytes = it.element_bytes;
+    op.divisor = it.divisor;
+    op.from_ = it.from;
+    op.own = it.to;
     if (group_->crew->failed()) detail::throw_failure(op);
+    if (it.elements != nullptr && it.elements->complete != nullptr) it.elements->complete();  // others read it now
+  }
+  void post(detail::operation& op, command const& it, part const* parts) {
+    prepare(op, it);
+    op.what.by_value = op.collect == nullptr && fits_in_posting(it);
     op.number = group_->boxes[static_cast<std::size_t>(rank_)].claim([this] { return group_->lowest_unfinished(); });
     auto& posting = group_->at(rank_, op.number);
-    posting.what = what;
-    if (!what.by_value)
-      posting.memory = {from, to};
-    else if (what.count > 0)
-      std::memcpy(posting.values, from, static_cast<std::size_t>(what.count) * size_of(what.type));
+    posting.what = op.what;
+    if (!op.what.by_value) {
+      posting.memory = {it.from, it.to, parts};
+    } else if (it.what.kind == collective::scatter) {
+      if (rank_ == it.what.root)
+        std::memcpy(posting.values, it.from, static_cast<std::size_t>(it.what.count * size()) * it.element_bytes);
+    } else if (it.what.count > 0) {
+      std::memcpy(posting.values, it.from, static_cast<std::size_t>(it.what.count) * it.element_bytes);
+    }
     posting.word.store(detail::arrived_word(op.number));
     group_->crew->ring();
-    traffic_.bytes_sent += bytes;
-    traffic_.messages_sent += bytes == 0 ? 0U : static_cast<unsigned>(size() - 1);
-    ++traffic_.collectives;
+  }
+  void post_exchange(detail::operation& op, command const& it) {
+    prepare(op, it);
+    for (auto const& each : it.parts) {
+      auto& way = each.sent ? group_->between(rank_, each.peer) : group_->between(each.peer, rank_);
+      op.transfers.push_back({each, each.sent ? way.post(each) : way.expect()});
+    }
+    group_->crew->ring();
   }
 
   /// What all ranks passed, in rank order.
   template <class X>
-  std::vector<X> collect(detail::collective kind, dtype type, X const& mine) {
+  std::vector<X> collect(collective kind, dtype type, X const& mine) {
     std::vector<X> all(static_cast<std::size_t>(size()));
     detail::operation op;
-    start(op, {kind, type}, &mine, &all, &detail::collect_share<X>, 0);
+    op.collect = &detail::collect_share<X>;
+    post(op, {.what = {kind, type}, .from = &mine, .to = &all}, nullptr);
     detail::wait_for(op);
     return all;
   }
 
   std::shared_ptr<detail::group> group_;
   int rank_;
-  traffic_counters traffic_;
 };
 
 }  // namespace trireme::comm
@@ -4128,10 +4983,10 @@ void run_ranks(threads const& description, RankBody const& body) {
   auto const ranks = static_cast<std::size_t>(description.ranks);
   auto const cores = usable_cores();
   bool const core_each = ranks <= cores.size();
-  auto const crew = std::make_shared<team>(description.ranks, description.deadline, core_each);
+  auto const crew = std::make_shared<team>(description.ranks, core_each);
   std::vector<int> everyone(ranks);
   std::iota(everyone.begin(), everyone.end(), 0);
-  auto const members = std::make_shared<group>(crew, std::move(everyone));
+  auto const members = std::make_shared<group>(crew, std::move(everyone), description.deadline);
 
   std::vector<std::exception_ptr> failures(ranks + 1);
   auto const run = [&](int rank) noexcept {
@@ -4215,88 +5070,68 @@ struct self_request {
 /// The rank of comm::self. May be made anywhere, without launch.
 ///
 /// Bytes   sends none; collectives are counted.
-/// Errors  config_error for a root other than 0, a negative color, or views of different sizes.
-class self_world {
+/// Errors  config_error for a root or peer other than 0, a negative color, views that do not fit each other, or an
+///         exchange whose sends and receives do not.
+class self_world : public collectives<self_world> {
  public:
-  using policy_category = slot::communicator;
   using request = self_request;
   static constexpr std::string_view name = "self";
 
   self_world() = default;
-  self_world(self_world&&) = default;
-  self_world& operator=(self_world&&) = default;
 
   [[nodiscard]] int rank() const noexcept { return 0; }
   [[nodiscard]] int size() const noexcept { return 1; }
-  [[nodiscard]] traffic_counters traffic() const noexcept { return traffic_; }
 
-  void barrier() noexcept { ++traffic_.collectives; }
-  [[nodiscard]] self_world split(int color, int /*key*/) {
-    detail::expect_color(who, color);
-    traffic_.collectives += 2;
+  template <class Space>
+  static constexpr bool supports(collective, dtype, reduction_kind) noexcept {
+    return requires { &detail::space_kernels<Space>::copy; };
+  }
+  void run(command const& it) const {
+    if (it.elements == nullptr) return;
+    if (it.what.kind == collective::exchange)
+      match(it);
+    else if (it.what.shape == 0)
+      it.elements->copy(it.to, it.from, static_cast<std::size_t>(it.what.count) * it.element_bytes);
+    else if (!it.parts.empty())
+      copy(it, it.parts[0], it.parts[1]);
+    if (it.elements->complete != nullptr) it.elements->complete();
+  }
+  [[nodiscard]] request start(command const& it) const {
+    run(it);
     return {};
   }
+
+  [[nodiscard]] self_world split(int color, int /*key*/) const {
+    detail::expect_color(who, color);
+    return {};
+  }
+  [[nodiscard]] self_world duplicate() const { return {}; }
+  [[nodiscard]] self_world duplicate(std::chrono::milliseconds) const { return {}; }
+  [[nodiscard]] std::chrono::milliseconds deadline() const noexcept { return std::chrono::seconds(60); }
   template <class T, class Space>
-  [[nodiscard]] std::vector<tensor_view<T, Space>> peers(tensor_view<T, Space> view) {
-    ++traffic_.collectives;
+  [[nodiscard]] std::vector<tensor_view<T, Space>> peers(tensor_view<T, Space> view) const {
     return {view};
   }
-
-  template <arithmetic_element T, class Space, detail::reduction_operation Op = reduction::sum>
-  void all_reduce(tensor_view<T, Space> /*values*/, Op = {}) noexcept {
-    ++traffic_.collectives;
-  }
-  template <arithmetic_element T, class Space, detail::reduction_operation Op = reduction::sum>
-  void reduce_scatter(tensor_view<T, Space> /*values*/, Op = {}) noexcept {
-    ++traffic_.collectives;
-  }
-  template <element T, class Space>
-  void all_gather(tensor_view<T, Space> /*values*/) noexcept {
-    ++traffic_.collectives;
-  }
-  template <class From, element T, class Space>
-  requires std::same_as<std::remove_const_t<From>, T>
-  void all_to_all(tensor_view<From, Space> from, tensor_view<T, Space> to) {
-    detail::expect_equal_sizes(who, from.size(), to.size());
-    detail::copy_elements<T, Space>(to.address(), from.address(), from.size());
-    ++traffic_.collectives;
-  }
-  template <element T, class Space>
-  void broadcast(tensor_view<T, Space> /*values*/, int root) {
-    detail::expect_root(who, root, 1);
-    ++traffic_.collectives;
-  }
-
-  template <arithmetic_element T, class Space, detail::reduction_operation Op = reduction::sum>
-  [[nodiscard]] request all_reduce_async(tensor_view<T, Space> values, Op how = {}) {
-    all_reduce(values, how);
-    return {};
-  }
-  template <arithmetic_element T, class Space, detail::reduction_operation Op = reduction::sum>
-  [[nodiscard]] request reduce_scatter_async(tensor_view<T, Space> values, Op how = {}) {
-    reduce_scatter(values, how);
-    return {};
-  }
-  template <element T, class Space>
-  [[nodiscard]] request all_gather_async(tensor_view<T, Space> values) {
-    all_gather(values);
-    return {};
-  }
-  template <class From, element T, class Space>
-  requires std::same_as<std::remove_const_t<From>, T>
-  [[nodiscard]] request all_to_all_async(tensor_view<From, Space> from, tensor_view<T, Space> to) {
-    all_to_all(from, to);
-    return {};
-  }
-  template <element T, class Space>
-  [[nodiscard]] request broadcast_async(tensor_view<T, Space> values, int root) {
-    broadcast(values, root);
-    return {};
+  template <element T>
+  [[nodiscard]] tensor<T> allocate(shape extents) const {
+    return tensor<T>(extents);
   }
 
  private:
-  static constexpr std::string_view who = "trireme::comm::self";
-  traffic_counters traffic_;
+  static void copy(command const& it, part const& from, part const& to) {
+    if (from.type != to.type || from.count != to.count)
+      throw config_error(detail::differing_transfers(who, 0, from, 0, to));
+    it.elements->copy(to.address, from.address, static_cast<std::size_t>(to.count) * size_of(to.type));
+  }
+  /// The k-th send goes to the k-th receive.
+  static void match(command const& it) {
+    std::vector<part const*> sends, receives;
+    for (auto const& each : it.parts) (each.sent ? sends : receives).push_back(&each);
+    if (sends.size() != receives.size())
+      throw config_error(text(who, "::exchange: a rank alone sends ", sends.size(), " messages to itself but receives ",
+                              receives.size(), "; name both ends in one exchange"));
+    for (std::size_t k = 0; k < sends.size(); ++k) copy(it, *sends[k], *receives[k]);
+  }
 };
 
 }  // namespace trireme::comm
@@ -4347,23 +5182,23 @@ namespace trireme {
 
 // What a precision policy names, requirement by requirement.
 template <class P>
-concept has_param = requires {
+concept has_param_type = requires {
   typename P::param;
 };
 template <class P>
-concept has_compute = requires {
+concept has_compute_type = requires {
   typename P::compute;
 };
 template <class P>
-concept has_accumulate = requires {
+concept has_accumulate_type = requires {
   typename P::accumulate;
 };
 template <class P>
-concept has_reduce = requires {
+concept has_reduce_type = requires {
   typename P::reduce;
 };
 template <class P>
-concept has_master = requires {
+concept has_master_type = requires {
   typename P::master;
 };
 template <class P>
@@ -4377,8 +5212,8 @@ concept has_tolerance = requires {
 ///           kernels, and gradients), `reduce` (gradients on the wire), `master` (what the optimizer keeps), and a
 ///           static `tolerance`: how far a distributed run may be from a serial one, relative.
 template <class P>
-concept precision_policy =
-    has_param<P> && has_compute<P> && has_accumulate<P> && has_reduce<P> && has_master<P> && has_tolerance<P>;
+concept precision_policy = has_param_type<P> && has_compute_type<P> && has_accumulate_type<P> && has_reduce_type<P> &&
+    has_master_type<P> && has_tolerance<P>;
 
 /// Precision and memory space: all that ever reaches a layer's type.
 template <precision_policy Precision, class Space = host>
@@ -4509,7 +5344,11 @@ struct cast {
 
 template <element Wire>
 [[nodiscard]] std::string to_string(cast<Wire> const&) {
-  return text("compression::cast<", std::is_same_v<Wire, bfloat16> ? "bf16" : type_name<Wire>(), ">{}");
+  return text("compression::cast<",
+              std::is_same_v<Wire, bfloat16>  ? "bf16"
+              : std::is_same_v<Wire, float16> ? "f16"
+                                              : type_name<Wire>(),
+              ">{}");
 }
 
 }  // namespace trireme::compression
@@ -10491,7 +11330,7 @@ struct on<phantom> {
   // reductions
   template <class T, class Op = reduction::sum>
   static void reduce(std::span<view<T> const> outputs, std::type_identity_t<std::span<view<T const> const>> terms,
-                     Op = {}) {
+                     Op = {}, int = 1) {
     if (outputs.empty()) return;
     all_same("reduce", outputs[0].size(), outputs);
     all_same("reduce", outputs[0].size(), terms);
@@ -11147,19 +11986,19 @@ class transport {
   using request = decltype(std::declval<Comm&>().all_gather_async(tensor_view<std::uint8_t, space>{}));
 
  public:
-  transport(Compressor const& compressor, tensor_view<gradient, space> bucket, int ranks, int rank)
+  transport(Compressor const& compressor, tensor_view<gradient, space> bucket, Comm& world)
       : bucket_(bucket),
-        slice_(bucket.size() / ranks),
-        ranks_(ranks),
-        rank_(rank),
+        slice_(bucket.size() / world.size()),
+        ranks_(world.size()),
+        rank_(world.rank()),
         compressor_(compressor, bucket.size()) {
     if constexpr (identity) return;
     if constexpr (summable) {
-      if constexpr (!identity) sent_ = tensor<payload_element, space>(shape{bucket.size()});
+      if constexpr (!identity) sent_ = message_tensor<payload_element, space>(world, shape{bucket.size()});
     } else {
       auto const bytes = compressor_.payload_bytes(slice_);
-      sent_ = tensor<payload_element, space>(shape{ranks * bytes});
-      received_ = tensor<payload_element, space>(shape{ranks * bytes * (sharded ? 1 : ranks)});
+      sent_ = message_tensor<payload_element, space>(world, shape{ranks_ * bytes});
+      received_ = message_tensor<payload_element, space>(world, shape{ranks_ * bytes * (sharded ? 1 : ranks_)});
     }
   }
 
@@ -11582,10 +12421,10 @@ class parameter_store {
     for (int b = 0; b < static_cast<int>(layout_.buckets().size()); ++b) {
       auto const& bucket = layout_.buckets()[static_cast<std::size_t>(b)];
       auto state = std::make_unique<bucket_state>();
-      state->gradient = tensor<gradient_element, space>(shape{bucket.elements});
+      state->gradient = message_tensor<gradient_element, space>(world_, shape{bucket.elements});
       kernels::fill(state->gradient.view(), 0.0);
       if (foreign_.empty() || sharded) {
-        state->value = tensor<param_element, space>(shape{bucket.elements});
+        state->value = message_tensor<param_element, space>(world_, shape{bucket.elements});
         kernels::fill(state->value.view(), 0.0);
       }
       if constexpr (keeps_master) {
@@ -11593,8 +12432,7 @@ class parameter_store {
         kernels::fill(state->master.view(), 0.0);
       }
       for (int const e : bucket.entries) state->uses += static_cast<int>(layout_.at(e).uses.size());
-      state->transport =
-          std::make_unique<bucket_transport>(compressor, state->gradient.view(), world_.size(), world_.rank());
+      state->transport = std::make_unique<bucket_transport>(compressor, state->gradient.view(), world_);
       if constexpr (can_be_direct) {
         if (direct()) {
           state->peer_gradients = world_.peers(state->gradient.view());
@@ -12152,6 +12990,7 @@ struct check_communicator {
   static_assert(has_rank<C>, "trireme::trainer: communicator lacks rank() -> int");
   static_assert(has_size<C>, "trireme::trainer: communicator lacks size() -> int");
   static_assert(has_split<C>, "trireme::trainer: communicator lacks split(color, key) -> communicator");
+  static_assert(has_duplicate<C>, "trireme::trainer: communicator lacks duplicate() -> communicator");
   static_assert(has_barrier<C>, "trireme::trainer: communicator lacks barrier()");
   static_assert(has_traffic<C>, "trireme::trainer: communicator lacks traffic() -> traffic_counters");
   static_assert(has_communicator_name<C>, "trireme::trainer: communicator lacks a static name");
@@ -12167,11 +13006,11 @@ struct check_model {
 };
 template <class P>
 struct check_precision {
-  static_assert(has_param<P>, "trireme::trainer: precision policy lacks the type param");
-  static_assert(has_compute<P>, "trireme::trainer: precision policy lacks the type compute");
-  static_assert(has_accumulate<P>, "trireme::trainer: precision policy lacks the type accumulate");
-  static_assert(has_reduce<P>, "trireme::trainer: precision policy lacks the type reduce");
-  static_assert(has_master<P>, "trireme::trainer: precision policy lacks the type master");
+  static_assert(has_param_type<P>, "trireme::trainer: precision policy lacks the type param");
+  static_assert(has_compute_type<P>, "trireme::trainer: precision policy lacks the type compute");
+  static_assert(has_accumulate_type<P>, "trireme::trainer: precision policy lacks the type accumulate");
+  static_assert(has_reduce_type<P>, "trireme::trainer: precision policy lacks the type reduce");
+  static_assert(has_master_type<P>, "trireme::trainer: precision policy lacks the type master");
   static_assert(has_tolerance<P>, "trireme::trainer: precision policy lacks a static tolerance");
 };
 template <class S>
@@ -12292,6 +13131,234 @@ constexpr bool check_policies() {
 
 // ---- trireme/train/checkpoint.hpp
 #include <map>
+
+// ---- trireme/core/detail/sha256_blocks.hpp
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
+
+namespace trireme::detail {
+
+using sha256_state = std::array<std::uint32_t, 8>;
+
+inline constexpr sha256_state sha256_start{0x6a09e667, 0xbb67ae85, 0x3c6ef372, 0xa54ff53a,
+                                           0x510e527f, 0x9b05688c, 0x1f83d9ab, 0x5be0cd19};
+
+alignas(16) inline constexpr std::array<std::uint32_t, 64> sha256_constants{
+    0x428a2f98, 0x71374491, 0xb5c0fbcf, 0xe9b5dba5, 0x3956c25b, 0x59f111f1, 0x923f82a4, 0xab1c5ed5,
+    0xd807aa98, 0x12835b01, 0x243185be, 0x550c7dc3, 0x72be5d74, 0x80deb1fe, 0x9bdc06a7, 0xc19bf174,
+    0xe49b69c1, 0xefbe4786, 0x0fc19dc6, 0x240ca1cc, 0x2de92c6f, 0x4a7484aa, 0x5cb0a9dc, 0x76f988da,
+    0x983e5152, 0xa831c66d, 0xb00327c8, 0xbf597fc7, 0xc6e00bf3, 0xd5a79147, 0x06ca6351, 0x14292967,
+    0x27b70a85, 0x2e1b2138, 0x4d2c6dfc, 0x53380d13, 0x650a7354, 0x766a0abb, 0x81c2c92e, 0x92722c85,
+    0xa2bfe8a1, 0xa81a664b, 0xc24b8b70, 0xc76c51a3, 0xd192e819, 0xd6990624, 0xf40e3585, 0x106aa070,
+    0x19a4c116, 0x1e376c08, 0x2748774c, 0x34b0bcb5, 0x391c0cb3, 0x4ed8aa4a, 0x5b9cca4f, 0x682e6ff3,
+    0x748f82ee, 0x78a5636f, 0x84c87814, 0x8cc70208, 0x90befffa, 0xa4506ceb, 0xbef9a3f7, 0xc67178f2};
+
+/// The compression function over `count` blocks of 64 bytes, on any machine.
+inline void sha256_blocks_plain(sha256_state& state, std::byte const* data, std::size_t count) noexcept {
+  for (; count > 0; --count, data += 64) {
+    std::array<std::uint32_t, 64> w;
+    for (std::size_t i = 0; i < 16; ++i) {
+      std::uint32_t word = 0;
+      for (std::size_t b = 0; b < 4; ++b) word = word << 8 | static_cast<std::uint32_t>(data[4 * i + b]);
+      w[i] = word;
+    }
+    for (std::size_t i = 16; i < 64; ++i) {
+      auto const s0 = std::rotr(w[i - 15], 7) ^ std::rotr(w[i - 15], 18) ^ (w[i - 15] >> 3);
+      auto const s1 = std::rotr(w[i - 2], 17) ^ std::rotr(w[i - 2], 19) ^ (w[i - 2] >> 10);
+      w[i] = w[i - 16] + s0 + w[i - 7] + s1;
+    }
+    auto [a, b, c, d, e, f, g, h] = state;
+    for (std::size_t i = 0; i < 64; ++i) {
+      auto const s1 = std::rotr(e, 6) ^ std::rotr(e, 11) ^ std::rotr(e, 25);
+      auto const t1 = h + s1 + ((e & f) ^ (~e & g)) + sha256_constants[i] + w[i];
+      auto const s0 = std::rotr(a, 2) ^ std::rotr(a, 13) ^ std::rotr(a, 22);
+      auto const t2 = s0 + ((a & b) ^ (a & c) ^ (b & c));
+      h = g, g = f, f = e, e = d + t1, d = c, c = b, b = a, a = t1 + t2;
+    }
+    sha256_state const add{a, b, c, d, e, f, g, h};
+    for (std::size_t i = 0; i < 8; ++i) state[i] += add[i];
+  }
+}
+
+#if defined(__x86_64__)
+
+// Compiler builtins and vector types instead of <immintrin.h>: that header costs half a second of compile time.
+using sha256_words = int __attribute__((vector_size(16)));
+
+__attribute__((target("sha,sse4.1"), always_inline)) inline sha256_words sha256_load(void const* from) noexcept {
+  sha256_words words;
+  std::memcpy(&words, from, sizeof words);
+  return words;
+}
+
+__attribute__((target("sha,sse4.1"), always_inline)) inline sha256_words sha256_load_swapped(
+    std::byte const* from) noexcept {
+  char __attribute__((vector_size(16))) bytes;
+  std::memcpy(&bytes, from, sizeof bytes);
+  return reinterpret_cast<sha256_words>(
+      __builtin_shufflevector(bytes, bytes, 3, 2, 1, 0, 7, 6, 5, 4, 11, 10, 9, 8, 15, 14, 13, 12));
+}
+
+/// A sum that wraps: lanes of the builtins' signed type would overflow.
+__attribute__((target("sha,sse4.1"), always_inline)) inline sha256_words sha256_add(sha256_words a,
+                                                                                    sha256_words b) noexcept {
+  using wrapping = unsigned __attribute__((vector_size(16)));
+  return reinterpret_cast<sha256_words>(reinterpret_cast<wrapping>(a) + reinterpret_cast<wrapping>(b));
+}
+
+/// Four rounds.
+__attribute__((target("sha,sse4.1"), always_inline)) inline void sha256_rounds(sha256_words& abef, sha256_words& cdgh,
+                                                                               sha256_words message,
+                                                                               std::uint32_t const* k) noexcept {
+  auto const keyed = sha256_add(message, sha256_load(k));
+  cdgh = __builtin_ia32_sha256rnds2(cdgh, abef, keyed);
+  abef = __builtin_ia32_sha256rnds2(abef, cdgh, __builtin_shufflevector(keyed, keyed, 2, 3, 0, 1));
+}
+
+/// The four message words that replace m0, from all sixteen before.
+__attribute__((target("sha,sse4.1"), always_inline)) inline sha256_words sha256_schedule(sha256_words m0,
+                                                                                         sha256_words m1,
+                                                                                         sha256_words m2,
+                                                                                         sha256_words m3) noexcept {
+  auto const sum = sha256_add(__builtin_ia32_sha256msg1(m0, m1), __builtin_shufflevector(m2, m3, 1, 2, 3, 4));
+  return __builtin_ia32_sha256msg2(sum, m3);
+}
+
+/// The same with the SHA instructions.
+__attribute__((target("sha,sse4.1"))) inline void sha256_blocks_hardware(sha256_state& state, std::byte const* data,
+                                                                         std::size_t count) noexcept {
+  auto const abcd = sha256_load(state.data());
+  auto const efgh = sha256_load(state.data() + 4);
+  auto abef = __builtin_shufflevector(abcd, efgh, 5, 4, 1, 0);
+  auto cdgh = __builtin_shufflevector(abcd, efgh, 7, 6, 3, 2);
+  for (; count > 0; --count, data += 64) {
+    auto const abef_before = abef;
+    auto const cdgh_before = cdgh;
+    auto m0 = sha256_load_swapped(data);
+    auto m1 = sha256_load_swapped(data + 16);
+    auto m2 = sha256_load_swapped(data + 32);
+    auto m3 = sha256_load_swapped(data + 48);
+    auto const* k = sha256_constants.data();
+    for (int sixteen = 0; sixteen < 3; ++sixteen, k += 16) {
+      sha256_rounds(abef, cdgh, m0, k);
+      m0 = sha256_schedule(m0, m1, m2, m3);
+      sha256_rounds(abef, cdgh, m1, k + 4);
+      m1 = sha256_schedule(m1, m2, m3, m0);
+      sha256_rounds(abef, cdgh, m2, k + 8);
+      m2 = sha256_schedule(m2, m3, m0, m1);
+      sha256_rounds(abef, cdgh, m3, k + 12);
+      m3 = sha256_schedule(m3, m0, m1, m2);
+    }
+    sha256_rounds(abef, cdgh, m0, k);
+    sha256_rounds(abef, cdgh, m1, k + 4);
+    sha256_rounds(abef, cdgh, m2, k + 8);
+    sha256_rounds(abef, cdgh, m3, k + 12);
+    abef = sha256_add(abef, abef_before);
+    cdgh = sha256_add(cdgh, cdgh_before);
+  }
+  auto const first = __builtin_shufflevector(abef, cdgh, 3, 2, 7, 6);
+  auto const second = __builtin_shufflevector(abef, cdgh, 1, 0, 5, 4);
+  std::memcpy(state.data(), &first, 16);
+  std::memcpy(state.data() + 4, &second, 16);
+}
+
+/// Whether this machine has them. (`__builtin_cpu_supports` of GCC 12 does not know "sha".)
+inline bool sha256_has_hardware() noexcept {
+  unsigned a = 0;
+  unsigned b = 0;
+  unsigned c = 0;
+  unsigned d = 0;
+  if (__get_cpuid(1, &a, &b, &c, &d) == 0) return false;
+  bool const vectors = (c & (1U << 9)) != 0 && (c & (1U << 19)) != 0;  // SSSE3 and SSE4.1
+  return vectors && __get_cpuid_count(7, 0, &a, &b, &c, &d) != 0 && (b & (1U << 29)) != 0;
+}
+
+#else
+
+inline bool sha256_has_hardware() noexcept { return false; }
+inline void sha256_blocks_hardware(sha256_state& state, std::byte const* data, std::size_t count) noexcept {
+  sha256_blocks_plain(state, data, count);
+}
+
+#endif
+
+/// The fastest of the two that this machine has.
+inline void sha256_blocks(sha256_state& state, std::byte const* data, std::size_t count) noexcept {
+  static bool const hardware = sha256_has_hardware();
+  hardware ? sha256_blocks_hardware(state, data, count) : sha256_blocks_plain(state, data, count);
+}
+
+}  // namespace trireme::detail
+
+// ---- trireme/core/sha256.hpp (goes on)
+namespace trireme {
+
+/// SHA-256 of bytes that arrive piece by piece.
+///
+/// Why: a checkpoint names the digest of each of its files, so that a file that was changed, cut or mixed up is
+/// noticed before it is loaded. Uses the SHA instructions of the processor where there are any.
+/// Method: [FIPS 180-4].
+///
+/// Threads  one owner.
+class sha256 {
+ public:
+  using digest = std::array<std::byte, 32>;
+
+  sha256& update(std::span<std::byte const> bytes) noexcept {
+    if (bytes.empty()) return *this;
+    total_ += bytes.size();
+    if (filled_ > 0) {
+      auto const take = std::min(bytes.size(), block_.size() - filled_);
+      std::memcpy(block_.data() + filled_, bytes.data(), take);
+      filled_ += take;
+      bytes = bytes.subspan(take);
+      if (filled_ < block_.size()) return *this;
+      detail::sha256_blocks(state_, block_.data(), 1);
+      filled_ = 0;
+    }
+    auto const blocks = bytes.size() / block_.size();
+    if (blocks > 0) detail::sha256_blocks(state_, bytes.data(), blocks);
+    bytes = bytes.subspan(blocks * block_.size());
+    if (!bytes.empty()) std::memcpy(block_.data(), bytes.data(), bytes.size());
+    filled_ = bytes.size();
+    return *this;
+  }
+  sha256& update(std::string_view text) noexcept { return update(std::as_bytes(std::span(text))); }
+
+  /// The digest of everything so far; more may follow.
+  [[nodiscard]] digest finish() const noexcept {
+    auto state = state_;
+    std::array<std::byte, 128> tail{};
+    std::memcpy(tail.data(), block_.data(), filled_);
+    tail[filled_] = std::byte{0x80};
+    std::size_t const blocks = filled_ < 56 ? 1 : 2;
+    auto const bits = total_ * 8;
+    for (std::size_t i = 0; i < 8; ++i) tail[blocks * 64 - 1 - i] = static_cast<std::byte>(bits >> (8 * i) & 0xff);
+    detail::sha256_blocks(state, tail.data(), blocks);
+    digest out;
+    for (std::size_t i = 0; i < 32; ++i) out[i] = static_cast<std::byte>(state[i / 4] >> (24 - 8 * (i % 4)) & 0xff);
+    return out;
+  }
+
+  /// The same as 64 hexadecimal digits.
+  [[nodiscard]] std::string hexadecimal() const {
+    std::string out;
+    for (auto const byte : finish()) {
+      out += "0123456789abcdef"[std::to_integer<unsigned>(byte) >> 4];
+      out += "0123456789abcdef"[std::to_integer<unsigned>(byte) & 15];
+    }
+    return out;
+  }
+
+ private:
+  detail::sha256_state state_ = detail::sha256_start;
+  std::array<std::byte, 64> block_{};
+  std::size_t filled_ = 0;
+  std::uint64_t total_ = 0;
+};
+
+}  // namespace trireme
 
 // ---- trireme/formats/file.hpp
 #include <sys/types.h>
@@ -13128,235 +14195,7 @@ class printer {
 
 }  // namespace trireme::formats::json
 
-// ---- trireme/formats/detail/sha256_blocks.hpp
-#if defined(__x86_64__)
-#include <cpuid.h>
-#endif
-
-namespace trireme::formats::detail {
-
-using sha256_state = std::array<std::uint32_t, 8>;
-
-inline constexpr sha256_state sha256_start{0x6a09e667, 0xbb67ae85, 0x3c6ef372, 0xa54ff53a,
-                                           0x510e527f, 0x9b05688c, 0x1f83d9ab, 0x5be0cd19};
-
-alignas(16) inline constexpr std::array<std::uint32_t, 64> sha256_constants{
-    0x428a2f98, 0x71374491, 0xb5c0fbcf, 0xe9b5dba5, 0x3956c25b, 0x59f111f1, 0x923f82a4, 0xab1c5ed5,
-    0xd807aa98, 0x12835b01, 0x243185be, 0x550c7dc3, 0x72be5d74, 0x80deb1fe, 0x9bdc06a7, 0xc19bf174,
-    0xe49b69c1, 0xefbe4786, 0x0fc19dc6, 0x240ca1cc, 0x2de92c6f, 0x4a7484aa, 0x5cb0a9dc, 0x76f988da,
-    0x983e5152, 0xa831c66d, 0xb00327c8, 0xbf597fc7, 0xc6e00bf3, 0xd5a79147, 0x06ca6351, 0x14292967,
-    0x27b70a85, 0x2e1b2138, 0x4d2c6dfc, 0x53380d13, 0x650a7354, 0x766a0abb, 0x81c2c92e, 0x92722c85,
-    0xa2bfe8a1, 0xa81a664b, 0xc24b8b70, 0xc76c51a3, 0xd192e819, 0xd6990624, 0xf40e3585, 0x106aa070,
-    0x19a4c116, 0x1e376c08, 0x2748774c, 0x34b0bcb5, 0x391c0cb3, 0x4ed8aa4a, 0x5b9cca4f, 0x682e6ff3,
-    0x748f82ee, 0x78a5636f, 0x84c87814, 0x8cc70208, 0x90befffa, 0xa4506ceb, 0xbef9a3f7, 0xc67178f2};
-
-/// The compression function over `count` blocks of 64 bytes, on any machine.
-inline void sha256_blocks_plain(sha256_state& state, std::byte const* data, std::size_t count) noexcept {
-  for (; count > 0; --count, data += 64) {
-    std::array<std::uint32_t, 64> w;
-    for (std::size_t i = 0; i < 16; ++i) {
-      std::uint32_t word = 0;
-      for (std::size_t b = 0; b < 4; ++b) word = word << 8 | static_cast<std::uint32_t>(data[4 * i + b]);
-      w[i] = word;
-    }
-    for (std::size_t i = 16; i < 64; ++i) {
-      auto const s0 = std::rotr(w[i - 15], 7) ^ std::rotr(w[i - 15], 18) ^ (w[i - 15] >> 3);
-      auto const s1 = std::rotr(w[i - 2], 17) ^ std::rotr(w[i - 2], 19) ^ (w[i - 2] >> 10);
-      w[i] = w[i - 16] + s0 + w[i - 7] + s1;
-    }
-    auto [a, b, c, d, e, f, g, h] = state;
-    for (std::size_t i = 0; i < 64; ++i) {
-      auto const s1 = std::rotr(e, 6) ^ std::rotr(e, 11) ^ std::rotr(e, 25);
-      auto const t1 = h + s1 + ((e & f) ^ (~e & g)) + sha256_constants[i] + w[i];
-      auto const s0 = std::rotr(a, 2) ^ std::rotr(a, 13) ^ std::rotr(a, 22);
-      auto const t2 = s0 + ((a & b) ^ (a & c) ^ (b & c));
-      h = g, g = f, f = e, e = d + t1, d = c, c = b, b = a, a = t1 + t2;
-    }
-    sha256_state const add{a, b, c, d, e, f, g, h};
-    for (std::size_t i = 0; i < 8; ++i) state[i] += add[i];
-  }
-}
-
-#if defined(__x86_64__)
-
-// Compiler builtins and vector types instead of <immintrin.h>: that header costs half a second of compile time.
-using sha256_words = int __attribute__((vector_size(16)));
-
-__attribute__((target("sha,sse4.1"), always_inline)) inline sha256_words sha256_load(void const* from) noexcept {
-  sha256_words words;
-  std::memcpy(&words, from, sizeof words);
-  return words;
-}
-
-__attribute__((target("sha,sse4.1"), always_inline)) inline sha256_words sha256_load_swapped(
-    std::byte const* from) noexcept {
-  char __attribute__((vector_size(16))) bytes;
-  std::memcpy(&bytes, from, sizeof bytes);
-  return reinterpret_cast<sha256_words>(
-      __builtin_shufflevector(bytes, bytes, 3, 2, 1, 0, 7, 6, 5, 4, 11, 10, 9, 8, 15, 14, 13, 12));
-}
-
-/// A sum that wraps: lanes of the builtins' signed type would overflow.
-__attribute__((target("sha,sse4.1"), always_inline)) inline sha256_words sha256_add(sha256_words a,
-                                                                                    sha256_words b) noexcept {
-  using wrapping = unsigned __attribute__((vector_size(16)));
-  return reinterpret_cast<sha256_words>(reinterpret_cast<wrapping>(a) + reinterpret_cast<wrapping>(b));
-}
-
-/// Four rounds.
-__attribute__((target("sha,sse4.1"), always_inline)) inline void sha256_rounds(sha256_words& abef, sha256_words& cdgh,
-                                                                               sha256_words message,
-                                                                               std::uint32_t const* k) noexcept {
-  auto const keyed = sha256_add(message, sha256_load(k));
-  cdgh = __builtin_ia32_sha256rnds2(cdgh, abef, keyed);
-  abef = __builtin_ia32_sha256rnds2(abef, cdgh, __builtin_shufflevector(keyed, keyed, 2, 3, 0, 1));
-}
-
-/// The four message words that replace m0, from all sixteen before.
-__attribute__((target("sha,sse4.1"), always_inline)) inline sha256_words sha256_schedule(sha256_words m0,
-                                                                                         sha256_words m1,
-                                                                                         sha256_words m2,
-                                                                                         sha256_words m3) noexcept {
-  auto const sum = sha256_add(__builtin_ia32_sha256msg1(m0, m1), __builtin_shufflevector(m2, m3, 1, 2, 3, 4));
-  return __builtin_ia32_sha256msg2(sum, m3);
-}
-
-/// The same with the SHA instructions.
-__attribute__((target("sha,sse4.1"))) inline void sha256_blocks_hardware(sha256_state& state, std::byte const* data,
-                                                                         std::size_t count) noexcept {
-  auto const abcd = sha256_load(state.data());
-  auto const efgh = sha256_load(state.data() + 4);
-  auto abef = __builtin_shufflevector(abcd, efgh, 5, 4, 1, 0);
-  auto cdgh = __builtin_shufflevector(abcd, efgh, 7, 6, 3, 2);
-  for (; count > 0; --count, data += 64) {
-    auto const abef_before = abef;
-    auto const cdgh_before = cdgh;
-    auto m0 = sha256_load_swapped(data);
-    auto m1 = sha256_load_swapped(data + 16);
-    auto m2 = sha256_load_swapped(data + 32);
-    auto m3 = sha256_load_swapped(data + 48);
-    auto const* k = sha256_constants.data();
-    for (int sixteen = 0; sixteen < 3; ++sixteen, k += 16) {
-      sha256_rounds(abef, cdgh, m0, k);
-      m0 = sha256_schedule(m0, m1, m2, m3);
-      sha256_rounds(abef, cdgh, m1, k + 4);
-      m1 = sha256_schedule(m1, m2, m3, m0);
-      sha256_rounds(abef, cdgh, m2, k + 8);
-      m2 = sha256_schedule(m2, m3, m0, m1);
-      sha256_rounds(abef, cdgh, m3, k + 12);
-      m3 = sha256_schedule(m3, m0, m1, m2);
-    }
-    sha256_rounds(abef, cdgh, m0, k);
-    sha256_rounds(abef, cdgh, m1, k + 4);
-    sha256_rounds(abef, cdgh, m2, k + 8);
-    sha256_rounds(abef, cdgh, m3, k + 12);
-    abef = sha256_add(abef, abef_before);
-    cdgh = sha256_add(cdgh, cdgh_before);
-  }
-  auto const first = __builtin_shufflevector(abef, cdgh, 3, 2, 7, 6);
-  auto const second = __builtin_shufflevector(abef, cdgh, 1, 0, 5, 4);
-  std::memcpy(state.data(), &first, 16);
-  std::memcpy(state.data() + 4, &second, 16);
-}
-
-/// Whether this machine has them. (`__builtin_cpu_supports` of GCC 12 does not know "sha".)
-inline bool sha256_has_hardware() noexcept {
-  unsigned a = 0;
-  unsigned b = 0;
-  unsigned c = 0;
-  unsigned d = 0;
-  if (__get_cpuid(1, &a, &b, &c, &d) == 0) return false;
-  bool const vectors = (c & (1U << 9)) != 0 && (c & (1U << 19)) != 0;  // SSSE3 and SSE4.1
-  return vectors && __get_cpuid_count(7, 0, &a, &b, &c, &d) != 0 && (b & (1U << 29)) != 0;
-}
-
-#else
-
-inline bool sha256_has_hardware() noexcept { return false; }
-inline void sha256_blocks_hardware(sha256_state& state, std::byte const* data, std::size_t count) noexcept {
-  sha256_blocks_plain(state, data, count);
-}
-
-#endif
-
-/// The fastest of the two that this machine has.
-inline void sha256_blocks(sha256_state& state, std::byte const* data, std::size_t count) noexcept {
-  static bool const hardware = sha256_has_hardware();
-  hardware ? sha256_blocks_hardware(state, data, count) : sha256_blocks_plain(state, data, count);
-}
-
-}  // namespace trireme::formats::detail
-
-// ---- trireme/formats/sha256.hpp (goes on)
-namespace trireme::formats {
-
-/// SHA-256 of bytes that arrive piece by piece.
-///
-/// Why: a checkpoint names the digest of each of its files, so that a file that was changed, cut or mixed up is
-/// noticed before it is loaded. Uses the SHA instructions of the processor where there are any.
-/// Method: [FIPS 180-4].
-///
-/// Threads  one owner.
-class sha256 {
- public:
-  using digest = std::array<std::byte, 32>;
-
-  sha256& update(std::span<std::byte const> bytes) noexcept {
-    if (bytes.empty()) return *this;
-    total_ += bytes.size();
-    if (filled_ > 0) {
-      auto const take = std::min(bytes.size(), block_.size() - filled_);
-      std::memcpy(block_.data() + filled_, bytes.data(), take);
-      filled_ += take;
-      bytes = bytes.subspan(take);
-      if (filled_ < block_.size()) return *this;
-      detail::sha256_blocks(state_, block_.data(), 1);
-      filled_ = 0;
-    }
-    auto const blocks = bytes.size() / block_.size();
-    if (blocks > 0) detail::sha256_blocks(state_, bytes.data(), blocks);
-    bytes = bytes.subspan(blocks * block_.size());
-    if (!bytes.empty()) std::memcpy(block_.data(), bytes.data(), bytes.size());
-    filled_ = bytes.size();
-    return *this;
-  }
-  sha256& update(std::string_view text) noexcept { return update(std::as_bytes(std::span(text))); }
-
-  /// The digest of everything so far; more may follow.
-  [[nodiscard]] digest finish() const noexcept {
-    auto state = state_;
-    std::array<std::byte, 128> tail{};
-    std::memcpy(tail.data(), block_.data(), filled_);
-    tail[filled_] = std::byte{0x80};
-    std::size_t const blocks = filled_ < 56 ? 1 : 2;
-    auto const bits = total_ * 8;
-    for (std::size_t i = 0; i < 8; ++i) tail[blocks * 64 - 1 - i] = static_cast<std::byte>(bits >> (8 * i) & 0xff);
-    detail::sha256_blocks(state, tail.data(), blocks);
-    digest out;
-    for (std::size_t i = 0; i < 32; ++i) out[i] = static_cast<std::byte>(state[i / 4] >> (24 - 8 * (i % 4)) & 0xff);
-    return out;
-  }
-
-  /// The same as 64 hexadecimal digits.
-  [[nodiscard]] std::string hexadecimal() const {
-    std::string out;
-    for (auto const byte : finish()) {
-      out += "0123456789abcdef"[std::to_integer<unsigned>(byte) >> 4];
-      out += "0123456789abcdef"[std::to_integer<unsigned>(byte) & 15];
-    }
-    return out;
-  }
-
- private:
-  detail::sha256_state state_ = detail::sha256_start;
-  std::array<std::byte, 64> block_{};
-  std::size_t filled_ = 0;
-  std::uint64_t total_ = 0;
-};
-
-}  // namespace trireme::formats
-
-// ---- trireme/formats/safetensors.hpp (goes on)
+// ---- trireme/formats/safetensors.hpp
 namespace trireme::formats::safetensors {
 
 /// A type of elements as the format names it, "F32" for one. There are more of them than trireme computes with.
@@ -13930,7 +14769,7 @@ inline void make_empty(std::string const& directory, std::string const& temporar
 }
 
 [[nodiscard]] inline std::string sha256_text(std::span<std::byte const> bytes) {
-  return formats::sha256().update(bytes).hexadecimal();
+  return sha256().update(bytes).hexadecimal();
 }
 
 /// What the manifest knows of a rank's file.

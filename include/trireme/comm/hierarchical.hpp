@@ -290,6 +290,7 @@ auto launch_ranks(hierarchical<Inner, Outer> const& description, Body& body) {
         throw;
       }
     };
+    if constexpr (requires { between.expect_several_callers(); }) between.expect_several_callers();
     return launch_ranks(description.inner, place);
   };
   return launch_ranks(description.outer, node);

@@ -124,6 +124,9 @@ class process_world : public collectives<process_world<Description>> {
     return tensor<T>(tensor_view<T>(static_cast<T*>(block), extents), std::move(owner));
   }
 
+  /// Before threads of this process start that have duplicates of this world, one each.
+  void expect_several_callers() { engine_->expect_several_callers(); }
+
   /// Tells the other ranks that this one ends with an error, which ends their waits.
   void abandon(std::string const& sentence) noexcept { engine_->abandon(sentence); }
 

@@ -225,7 +225,8 @@ class mpi_driver {
         if (peer == group->rank) continue;
         MPI_Request request = MPI_REQUEST_NULL;
         int flag = 0;
-        MPI_Isend(notice_.data(), static_cast<int>(notice_.size()), MPI_CHAR, peer, 0, group->handle, &request);
+        MPI_Isend(notice_.data(), static_cast<int>(notice_.size()), MPI_CHAR,
+                  group->members[static_cast<std::size_t>(peer)], 0, group->handle, &request);
         if (request != MPI_REQUEST_NULL) MPI_Test(&request, &flag, MPI_STATUS_IGNORE);
       }
   }

@@ -19,17 +19,19 @@ namespace trireme::comm::detail {
 /// large ones as slices that are reduced and then spread, between each pair of ranks directly.
 class message_engine final : public process_engine {
  public:
-  /// Takes `own`, a communicator of this engine alone, and frees it at the end.
-  message_engine(std::shared_ptr<mpi_driver> driver, MPI_Comm own, std::chrono::milliseconds deadline,
-                 std::size_t piece_bytes = mpi_group::whole)
+  /// Takes `own`, a communicator of this engine alone, and frees it at the end. `members` are those of its ranks that
+  /// this group consists of, `rank` is this one's place among them.
+  message_engine(std::shared_ptr<mpi_driver> driver, MPI_Comm own, std::vector<int> members, int rank,
+                 std::chrono::milliseconds deadline, std::size_t piece_bytes)
       : driver_(std::move(driver)) {
     group_.handle = own;
+    group_.members = std::move(members);
+    group_.rank = rank;
+    group_.size = static_cast<int>(group_.members.size());
     group_.deadline = deadline;
     group_.piece_bytes = piece_bytes;
     driver_->alone([&] {
       MPI_Comm_set_errhandler(own, MPI_ERRORS_RETURN);
-      MPI_Comm_rank(own, &group_.rank);
-      MPI_Comm_size(own, &group_.size);
       void* bound = nullptr;
       int known = 0;
       MPI_Comm_get_attr(own, MPI_TAG_UB, static_cast<void*>(&bound), &known);
@@ -43,22 +45,16 @@ class message_engine final : public process_engine {
   [[nodiscard]] static std::shared_ptr<message_engine> on_duplicate(MPI_Comm theirs,
                                                                     std::chrono::milliseconds deadline) {
     auto driver = mpi_driver::shared();
-    MPI_Comm own = MPI_COMM_NULL;
-    MPI_Request made = MPI_REQUEST_NULL;
-    auto code = driver->alone([&] { return MPI_Comm_idup(theirs, &own, &made); });
-    auto const end = clock::now() + deadline;
-    for (int done = 0; code == MPI_SUCCESS && done == 0;) {
-      code = driver->alone([&] { return MPI_Test(&made, &done, MPI_STATUS_IGNORE); });
-      if (done == 0) std::this_thread::yield();
-      if (done == 0 && clock::now() > end) {
-        mpi_session::instance().abandon();
-        throw comm_error(text(mpi_name, ": waited ", to_string(deadline),
-                              " until all ranks begin; look at what is keeping them, or raise comm::mpi{.deadline}"));
-      }
-    }
-    if (code != MPI_SUCCESS)
-      throw comm_error(text(mpi_name, ": duplicating the communicator failed: ", mpi_sentence(code)));
-    return std::make_shared<message_engine>(std::move(driver), own, deadline);
+    int rank = 0;
+    std::vector<int> all;
+    driver->alone([&] {
+      int size = 0;
+      MPI_Comm_rank(theirs, &rank);
+      MPI_Comm_size(theirs, &size);
+      all = numbers_below(size);
+    });
+    auto const own = duplicate_of(*driver, theirs, deadline);
+    return std::make_shared<message_engine>(std::move(driver), own, std::move(all), rank, deadline, mpi_group::whole);
   }
 
   [[nodiscard]] int rank() const noexcept override { return group_.rank; }
@@ -72,11 +68,22 @@ class message_engine final : public process_engine {
   void release(process_operation& op) noexcept override { driver_->release(static_cast<mpi_operation&>(op)); }
 
   [[nodiscard]] std::shared_ptr<process_engine> split(int color, int key) override {
-    return part(collective::split, deadline(),
-                [&](MPI_Comm* made) { return MPI_Comm_split(group_.handle, color, key, made); });
+    struct wish {
+      int color, key;
+    };
+    std::vector<wish> wishes(static_cast<std::size_t>(size()));
+    wishes[static_cast<std::size_t>(rank())] = {color, key};
+    run({.what = {.kind = collective::split}});
+    gather_all(wishes.data(), size(), sizeof(wish), {});
+    std::vector<int> chosen;
+    for (int each = 0; each < size(); ++each)
+      if (wishes[static_cast<std::size_t>(each)].color == color) chosen.push_back(each);
+    std::ranges::stable_sort(chosen, {}, [&](int each) { return wishes[static_cast<std::size_t>(each)].key; });
+    return part(chosen, deadline());
   }
   [[nodiscard]] std::shared_ptr<process_engine> duplicate(std::chrono::milliseconds deadline) override {
-    return part(collective::duplicate, deadline, [&](MPI_Comm* made) { return MPI_Comm_dup(group_.handle, made); });
+    run({.what = {.kind = collective::duplicate}});
+    return part(numbers_below(size()), deadline);
   }
   void abandon(std::string const& sentence) noexcept override {
     try {
@@ -126,16 +133,39 @@ class message_engine final : public process_engine {
   }
 
  private:
-  /// MPI_Comm_split and MPI_Comm_dup know no deadline: once all have arrived here, all will call them.
-  template <class Make>
-  std::shared_ptr<process_engine> part(collective kind, std::chrono::milliseconds deadline, Make make) {
-    run({.what = {kind}});
+  [[nodiscard]] static std::vector<int> numbers_below(int end) {
+    std::vector<int> all(static_cast<std::size_t>(end));
+    for (int each = 0; each < end; ++each) all[static_cast<std::size_t>(each)] = each;
+    return all;
+  }
+  /// Collective. MPI's blocking calls know no deadline, and keep other threads of this process out of MPI.
+  [[nodiscard]] static MPI_Comm duplicate_of(mpi_driver& driver, MPI_Comm theirs, std::chrono::milliseconds deadline) {
     MPI_Comm made = MPI_COMM_NULL;
-    auto const code = driver_->alone([&] { return make(&made); });
+    MPI_Request request = MPI_REQUEST_NULL;
+    auto code = driver.alone([&] { return MPI_Comm_idup(theirs, &made, &request); });
+    auto const end = clock::now() + deadline;
+    for (int done = 0; code == MPI_SUCCESS && done == 0;) {
+      code = driver.alone([&] { return MPI_Test(&request, &done, MPI_STATUS_IGNORE); });
+      if (done == 0) std::this_thread::yield();
+      if (done == 0 && clock::now() > end) {
+        mpi_session::instance().abandon();
+        throw comm_error(text(mpi_name, ": waited ", to_string(deadline),
+                              " until all ranks begin; look at what is keeping them, or raise comm::mpi{.deadline}"));
+      }
+    }
     if (code != MPI_SUCCESS)
-      throw comm_error(text(mpi_name, ": ", name_of(kind), " failed: ", mpi_sentence(code)),
-                       {rank(), std::string(name_of(kind))});
-    return std::make_shared<message_engine>(driver_, made, deadline, group_.piece_bytes);
+      throw comm_error(text(mpi_name, ": duplicating the communicator failed: ", mpi_sentence(code)));
+    return made;
+  }
+  /// Collective. `chosen` are the ranks of this group that the new one consists of, this one among them. Groups that
+  /// are made together share a duplicate of this group's communicator.
+  [[nodiscard]] std::shared_ptr<process_engine> part(std::vector<int> const& chosen,
+                                                     std::chrono::milliseconds deadline) {
+    std::vector<int> members;
+    for (int const each : chosen) members.push_back(group_.members[static_cast<std::size_t>(each)]);
+    auto const place = static_cast<int>(std::ranges::find(chosen, rank()) - chosen.begin());
+    auto const own = duplicate_of(*driver_, group_.handle, group_.deadline);
+    return std::make_shared<message_engine>(driver_, own, std::move(members), place, deadline, group_.piece_bytes);
   }
   void gather_all(void* values, std::int64_t count, std::size_t element_bytes, std::span<std::int64_t const> counts) {
     run({.what = {.kind = collective::all_gather, .count = count, .shape = counts.empty() ? 0 : fingerprint(counts)},

@@ -23,6 +23,7 @@ inline constexpr std::string_view mpi_name = "trireme::comm::mpi";
 /// overtake each other. Collective number k uses 3 + 3 * (k mod window), and the two tags after it.
 struct mpi_group {
   MPI_Comm handle = MPI_COMM_NULL;
+  std::vector<int> members;  // their ranks in `handle`
   int rank = 0;
   int size = 1;
   std::uint64_t next = 1;           // collective
@@ -126,8 +127,9 @@ class mpi_messages {
   }
   static void post(mpi_route const& route, MPI_Request& request, std::byte* at, std::size_t size, end const& where) {
     auto const bytes = static_cast<int>(size);
-    route.check(where.receiving ? MPI_Irecv(at, bytes, MPI_BYTE, where.peer, where.tag, route.group->handle, &request)
-                                : MPI_Isend(at, bytes, MPI_BYTE, where.peer, where.tag, route.group->handle, &request));
+    auto const peer = route.group->members[static_cast<std::size_t>(where.peer)];
+    route.check(where.receiving ? MPI_Irecv(at, bytes, MPI_BYTE, peer, where.tag, route.group->handle, &request)
+                                : MPI_Isend(at, bytes, MPI_BYTE, peer, where.tag, route.group->handle, &request));
   }
   /// Each piece that is done makes place for the next one of its message.
   void go_on(mpi_route const& route) {

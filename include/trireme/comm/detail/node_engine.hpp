@@ -34,13 +34,17 @@ class node_driver {
 
   /// Runs a command in the caller, in an operation that is used again.
   void run(node_operation& op, node_group& where, command const& it) {
-    turn const mine(*this);
+    turn mine(*this);
     expect_unfailed(it.what.kind);
     prepare(op, where, it);
-    drive(op);
+    drive(op, mine);
+  }
+  /// Starts the helper: from then on every call takes its turn.
+  void expect_others() {
+    if (!helper_.joinable()) helper_ = std::thread([this] { help(); });
   }
   [[nodiscard]] node_operation& start(node_group& where, command const& it) {
-    if (!helper_.joinable()) helper_ = std::thread([this] { help(); });
+    expect_others();
     turn const mine(*this);
     expect_unfailed(it.what.kind);
     if (unused_ == nullptr) {
@@ -77,8 +81,8 @@ class node_driver {
   }
   void wait(node_operation& op) {
     if (op.finished()) return;
-    turn const mine(*this);
-    drive(op);
+    turn mine(*this);
+    drive(op, mine);
   }
   void release(node_operation& op) noexcept {
     turn const mine(*this);
@@ -90,25 +94,34 @@ class node_driver {
   }
 
  private:
-  /// The caller's turn to drive; the helper lets it in after at most one step of an operation.
+  /// The caller's turn to drive; the helper and other callers let it in after at most one step of an operation.
   class turn {
    public:
-    explicit turn(node_driver& driver) : driver_(driver) {
-      if (!driver.helper_.joinable()) return;
-      driver.wanted_.fetch_add(1);
-      driver.mutex_.lock();
-      driver.wanted_.fetch_sub(1);
-      locked_ = true;
-    }
+    explicit turn(node_driver& driver) : driver_(driver), shared_(driver.helper_.joinable()) { take(); }
     turn(turn const&) = delete;
     turn& operator=(turn const&) = delete;
-    ~turn() {
-      if (locked_) driver_.mutex_.unlock();
+    ~turn() { give(); }
+
+    void take() {
+      if (!shared_) return;
+      driver_.wanted_.fetch_add(1);
+      driver_.mutex_.lock();
+      driver_.wanted_.fetch_sub(1);
+    }
+    void give() noexcept {
+      if (shared_) driver_.mutex_.unlock();
+    }
+    /// Lets others in who wait.
+    void pass() {
+      if (!shared_ || driver_.wanted_.load(std::memory_order_relaxed) == 0) return;
+      give();
+      std::this_thread::yield();
+      take();
     }
 
    private:
     node_driver& driver_;
-    bool locked_ = false;
+    bool const shared_;
   };
 
   void expect_unfailed(collective kind) const {
@@ -129,8 +142,8 @@ class node_driver {
   }
 
   /// Spins, then yields, then sleeps until the operation is finished.
-  void drive(node_operation& op) {
-    for (int spin = 0; spin < launch_->spins;) {
+  void drive(node_operation& op, turn& mine) {
+    for (int spin = 0; spin < launch_->spins; mine.pass()) {
       auto const outcome = advance(op);
       if (outcome == node_outcome::finished) return;
       if (outcome == node_outcome::moved || (pending_ != nullptr && advance_pending())) {
@@ -146,7 +159,7 @@ class node_driver {
       auto const outcome = advance(op);
       return outcome == node_outcome::finished || advance_pending() || outcome == node_outcome::moved;
     };
-    for (std::uint32_t round = 1; !op.finished(); ++round) {
+    for (std::uint32_t round = 1; !op.finished(); ++round, mine.pass()) {
       bool const moved = step();
       if (op.finished()) return;
       if (launch_->failed()) throw_failure(op);
@@ -163,8 +176,14 @@ class node_driver {
       if (now - quiet > launch_->patience) {
         auto const left = op.where->deadline - (now - since);
         auto const longest = std::chrono::milliseconds(20);
-        launch_->sleep(std::clamp<std::chrono::nanoseconds>(left, std::chrono::microseconds(100), longest),
-                       [&] { return step() || launch_->failed(); });
+        mine.give();
+        launch_->sleep(std::clamp<std::chrono::nanoseconds>(left, std::chrono::microseconds(100), longest), [&] {
+          mine.take();
+          bool const ready = step() || launch_->failed();
+          mine.give();
+          return ready;
+        });
+        mine.take();
         round = 15;
       }
       check_patience(op, since);
@@ -270,6 +289,7 @@ class node_engine final : public process_engine {
     return make_group(collective::duplicate, all, deadline);
   }
 
+  void expect_several_callers() override { driver_->expect_others(); }
   void abandon(std::string const& sentence) noexcept override {
     try {
       group_.launch->fail(text(group_.launch->who, ": rank ", group_.launch->rank, " ended with an error: ", sentence));

@@ -112,12 +112,18 @@ class node_launch {
 
   /// A block for this rank's board in a group of `size`; null if there is no memory left.
   [[nodiscard]] node_board* make_board(int size) {
-    sweep();
+    {
+      std::lock_guard const lock(retiring_);
+      sweep();
+    }
     void* const block = heap.allocate(node_board::bytes(size));
     return block == nullptr ? nullptr : &node_board::make(block, size);
   }
   /// This rank has left the group of the board; its memory is free once the others have left too.
-  void retire(node_board& board, int size) { retired_.emplace_back(&board, size); }
+  void retire(node_board& board, int size) {
+    std::lock_guard const lock(retiring_);
+    retired_.emplace_back(&board, size);
+  }
 
  private:
   void sweep() noexcept {
@@ -130,6 +136,7 @@ class node_launch {
 
   std::mutex failing_;
   bool spoken_ = false;
+  std::mutex retiring_;
   std::vector<std::pair<node_board*, int>> retired_;
 };
 

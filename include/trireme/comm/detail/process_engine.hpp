@@ -44,6 +44,9 @@ class process_engine {
   /// Collective. The same ranks, with calls of their own.
   [[nodiscard]] virtual std::shared_ptr<process_engine> duplicate(std::chrono::milliseconds deadline) = 0;
 
+  /// From now on several threads of this process call, each for groups of its own.
+  virtual void expect_several_callers() {}
+
   /// Tells the other ranks that this one ends with an error, which ends their waits.
   virtual void abandon(std::string const& sentence) noexcept = 0;
   [[nodiscard]] virtual bool failed() const noexcept = 0;

@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include "trireme/comm/detail/group.hpp"
+#include "trireme/comm/detail/advance.hpp"
 
 namespace trireme::comm::detail {
 
