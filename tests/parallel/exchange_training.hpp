@@ -81,9 +81,7 @@ class run {
   loss_sum one_step(int step) {
     auto const& batch = loader_.next();
     auto const parts = loader_.parts();
-    std::vector<std::int64_t> places;
-    for (auto const part : batch.parts) places.push_back(part - parts.first);
-    exchange_.begin(parts.count(), places);
+    exchange_.begin(parts.count(), batch.parts, parts.first);
     bool const each = exchange_.reports_every_micro_batch();
     loss_sum sum;
     for (auto const& micro_batch : batch.micro_batches) {

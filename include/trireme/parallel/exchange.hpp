@@ -105,13 +105,13 @@ class basic_exchange : public parallel::detail::parameter_store<Env, Comm, Strat
     for (std::int64_t m = 0; m < micro_batches; ++m) places_[static_cast<std::size_t>(m)] = m;
     begin(micro_batches, places_);
   }
-  /// The same where some of this rank's logical micro-batches have no samples: it runs those at `places` only
-  /// (ascending, counted from its first one).
-  void begin(std::int64_t micro_batches, std::span<std::int64_t const> places) {
+  /// The same where some of this rank's logical micro-batches have no samples: it runs those at `places` only,
+  /// ascending. Its first one is at `first`.
+  void begin(std::int64_t micro_batches, std::span<std::int64_t const> places, std::int64_t first = 0) {
     if constexpr (store::shards_parameters) values_.release_all();
     rounds_left_ = static_cast<std::int64_t>(places.size());
     if (reports_every_micro_batch()) rounds_left_ = agree(micro_batches, rounds_left_);
-    gradients_.begin(micro_batches, places, rounds_left_);
+    gradients_.begin(micro_batches, places, first, rounds_left_);
     reports_left_ = this->use_count();
     weight_ = 1.0 / world_.size();
   }

@@ -11,6 +11,7 @@
 #include "trireme/contract/model.hpp"
 #include "trireme/contract/stage_link.hpp"
 #include "trireme/contract/tensor_group.hpp"
+#include "trireme/data/batch.hpp"
 #include "trireme/data/evaluation.hpp"
 #include "trireme/parallel/exchange.hpp"
 #include "trireme/parallel/grid.hpp"
@@ -75,9 +76,11 @@ class placed_model {
   [[nodiscard]] share samples_share() const noexcept { return grid_.place(parallel::axis::data); }
 
   /// Forward and backward of a step's micro-batches; gradients are on their way when it returns.
-  /// @param total  samples of the step, over all ranks.
-  loss_sum train(std::span<samples const> micro_batches, std::int64_t total, random_key key) {
-    exchange_.begin(static_cast<std::int64_t>(micro_batches.size()));
+  /// @param micro_batches  of the logical ones in `range`, those in `parts`: the others have no samples.
+  /// @param total          samples of the step, over all ranks.
+  loss_sum train(std::span<samples const> micro_batches, data::range range, std::span<std::int64_t const> parts,
+                 std::int64_t total, random_key key) {
+    exchange_.begin(range.count(), parts, range.first);
     if constexpr (staged) {
       bool const always = exchange_.reports_every_micro_batch();
       auto const ready = [&](int use, bool last) {

@@ -82,7 +82,7 @@ class basic_trainer {
     stopped_ = false;
     while (step_ < last && !stopped_) {
       auto const& batch = loader.next();
-      auto const done = run_step(batch.micro_batches, batch.samples);
+      auto const done = run_step(batch.micro_batches, loader.parts(), batch.parts, batch.samples);
       position_ = loader.position();
       report.add(done);
       for (auto const& call : step_calls_) call(done);
@@ -99,8 +99,9 @@ class basic_trainer {
     std::int64_t total = batch.count();
     model_.grid().replicas().all_reduce(tensor_view<std::int64_t>(&total, shape{1}), reduction::sum{});
     if (total == 0) throw config_error("trireme::trainer: step() was called without samples on any rank");
-    auto const own = std::span(&batch, batch.count() > 0 ? 1U : 0U);
-    auto const done = run_step(own, total);
+    auto const count = batch.count() > 0 ? std::size_t{1} : 0;
+    std::int64_t const part = 0;
+    auto const done = run_step(std::span(&batch, count), {0, 1}, std::span(&part, count), total);
     for (auto const& call : step_calls_) call(done);
     return done;
   }
@@ -240,10 +241,11 @@ class basic_trainer {
     return {.batch = options.batch, .micro_batches = micro, .seed = seed_};
   }
 
-  step_report run_step(std::span<samples const> micro_batches, std::int64_t total) {
+  step_report run_step(std::span<samples const> micro_batches, data::range range, std::span<std::int64_t const> parts,
+                       std::int64_t total) {
     auto const start = clock::now();
     auto const sum = timed("forward, backward", [&] {
-      return model_.train(micro_batches, total, {seed_, static_cast<std::uint64_t>(step_)});
+      return model_.train(micro_batches, range, parts, total, {seed_, static_cast<std::uint64_t>(step_)});
     });
     auto const result = timed("finish", [&] { return exchange().finish(wants_stop_ ? 1 : 0, true); });
     step_report done{.step = step_, .rate = optimizer_.rate_at(step_), .samples = total};

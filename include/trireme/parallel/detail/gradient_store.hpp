@@ -97,12 +97,13 @@ class gradient_store {
 
   /// Starts a step.
   /// @param leaves  logical micro-batches of this rank, the terms of its part of the tree.
-  /// @param places  which of them it runs, ascending; the others add nothing.
+  /// @param places  which of them it runs, ascending; the others add nothing. Its first one is at `first`.
   /// @param rounds  the most micro-batches that any rank runs: lanes are reported so often.
-  void begin(std::int64_t leaves, std::span<std::int64_t const> places, std::int64_t rounds) {
+  void begin(std::int64_t leaves, std::span<std::int64_t const> places, std::int64_t first, std::int64_t rounds) {
     leaves_ = leaves;
     rounds_ = rounds;
-    places_.assign(places.begin(), places.end());
+    places_.clear();
+    for (auto const place : places) places_.push_back(place - first);
     for (auto& it : lanes_) {
       it.missing = it.reports;
       it.rounds = 0;
