@@ -29,6 +29,55 @@ TEST_CASE("every mesh ends where serial training ends", "[train][strategies]") {
   });
 }
 
+TEST_CASE("in bfloat16 every mesh stays within the tolerance of the precision", "[train][strategies]") {
+  watchdog dog("strategies in bfloat16");
+  strategies::plan const plan;
+  comm::self_world self;
+  auto const serial = strategies::train<precision::bf16>(self, parallel::data{}, plan);
+  int const ranks = GENERATE(2, 3, 4);
+  strategies::for_each_mesh(ranks, [&](std::string const& name, auto const& policy) {
+    dog.now(name);
+    INFO(name);
+    strategies::distance far;
+    launch(comm::threads{.ranks = ranks}, [&](auto& world) {
+      auto const out = strategies::train<precision::bf16>(world, policy, plan, &serial);
+      if (world.rank() == 0) far = strategies::between(out, serial);
+    });
+    CHECK(far.loss < precision::bf16::tolerance);
+    CHECK(far.norm < precision::bf16::tolerance);
+    CHECK(far.values < precision::bf16::tolerance);
+  });
+}
+
+TEST_CASE("what several ranks hold of a tensor is the same on all of them", "[train][strategies]") {
+  watchdog dog("copies");
+  int const ranks = GENERATE(2, 4, 8);
+  strategies::for_each_mesh(ranks, [&](std::string const& name, auto const& policy) {
+    dog.now(name);
+    INFO(name);
+    std::vector<std::map<std::string, std::vector<float>>> kept(static_cast<std::size_t>(ranks));
+    launch(comm::threads{.ranks = ranks}, [&](auto& world) {
+      static strategies::text_of_numbers const numbers;
+      auto const data = numbers.data();
+      auto trainer = make_trainer(strategies::model(), optim::adamw{.rate = 1e-3}, world, policy);
+      trainer.fit(data, {.steps = 5, .batch = 8, .micro_batches = 4});
+      auto& mine = kept[static_cast<std::size_t>(world.rank())];
+      trainer.for_each_state(
+          [&](std::string const& what, parameter_info const& part, std::int64_t first, auto view) {
+            for_each_run(part, first, view.size(), [&](std::int64_t in_whole, std::int64_t in_part, std::int64_t n) {
+              auto& values = mine[text(what, "@", in_whole)];
+              for (std::int64_t i = 0; i < n; ++i) values.push_back(static_cast<float>(view[in_part - first + i]));
+            });
+          },
+          true);
+    });
+    for (auto const& other : kept)
+      for (auto const& [what, values] : other)
+        if (auto const found = kept[0].find(what); found != kept[0].end() && found->second.size() == values.size())
+          CHECK(found->second == values);
+  });
+}
+
 TEST_CASE("a single axis is a mesh of one", "[train][strategies]") {
   watchdog dog("strategies");
   strategies::plan const plan{.steps = 3};
@@ -52,9 +101,8 @@ TEST_CASE("a mesh that does not fit is refused in one sentence with its numbers"
   auto const sentence = [](int ranks, auto const& policy, nn::gpt const& model = strategies::model()) {
     std::string said;
     try {
-      launch(comm::threads{.ranks = ranks}, [&](auto& world) {
-        static_cast<void>(make_trainer(model, optim::adamw{}, world, policy));
-      });
+      launch(comm::threads{.ranks = ranks},
+             [&](auto& world) { static_cast<void>(make_trainer(model, optim::adamw{}, world, policy)); });
     } catch (config_error const& problem) {
       said = problem.what();
     }
