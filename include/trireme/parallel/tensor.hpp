@@ -17,9 +17,12 @@ namespace trireme::parallel {
 /// Tensor parallelism: the ranks of a group share the matrices of each layer. Attention is cut by heads, an mlp by its
 /// inner numbers, the tied table by tokens; parts may be uneven. Norms and positions are the same on all of them.
 ///
-/// Bytes    per layer, micro-batch and rank: 4 all_reduces of rows * channels of the compute type, two of them
-/// backward. Needs    has_all_reduce of the compute type, and of the accumulate type with sum and max. Method [Shoeybi
-/// et al., "Megatron-LM", 2019]. Errors   config_error if there are more ways than heads, or than tokens.
+/// Bytes    of a GPT, per micro-batch and rank: 4 all_reduces of rows * channels of the compute type a layer, half of
+///          them backward, one more for the embeddings and one for the head's backward; in the head, for each chunk of
+///          rows, one of a number a row (the largest logit) and one of two, of the accumulate type.
+/// Needs    has_all_reduce of the compute type, and of the accumulate type with sum and max.
+/// Method   [Shoeybi et al., "Megatron-LM", 2019].
+/// Errors   config_error if there are more ways than heads, or than tokens.
 struct tensor {
   using policy_category = slot::parallel;
   std::int64_t ways = 0;  ///< ranks that share a layer; 0 = what is left of the world
@@ -31,9 +34,9 @@ struct tensor {
 /// Sequence parallelism, beside tensor and in its group: the rows between the products (the residual stream, norms,
 /// dropout) are cut as well, so that what a layer saves of them falls as 1 / ways.
 ///
-/// Bytes    as tensor's, as a reduce_scatter and an all_gather each; one all_gather more a product in the backward
-/// pass,
-///          and one all_reduce of 2 * channels sums a norm.
+/// Bytes    as tensor's, each all_reduce as a reduce_scatter and an all_gather (as it is, where rows do not divide);
+///          two more all_gathers a layer backward, since the gathered inputs of its products are not kept; and an
+///          all_reduce of 2 * channels sums a norm.
 /// Needs    has_reduce_scatter and has_ragged_all_gather of the compute type besides.
 /// Method   [Korthikanti et al., "Reducing activation recomputation in large transformer models", 2022].
 struct sequence {
