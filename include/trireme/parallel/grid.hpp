@@ -1,5 +1,7 @@
 #pragma once
 
+#include <cstdint>
+#include <cstddef>
 #include <memory>
 #include <optional>
 #include <utility>
@@ -43,17 +45,40 @@ class grid {
   /// The ranks that hold consecutive units; null if this rank holds all of them.
   [[nodiscard]] Comm* stages() noexcept { return stages_ ? &*stages_ : nullptr; }
 
+  /// What this rank has sent so far, in the world and in its groups.
+  [[nodiscard]] std::uint64_t bytes_sent() const noexcept {
+    auto sum = world_.traffic().bytes_sent;
+    for (auto const* const group : {&replicas_, &tensor_, &stages_}) {
+      if (*group) sum += (*group)->traffic().bytes_sent;
+    }
+    for (auto const& group : joined_) sum += group->traffic().bytes_sent;
+    return sum;
+  }
+
   /// Collective. The ranks of some stages of this rank's pipeline, in their order. All ranks of the pipeline call it;
   /// null on the stages that do not belong to it.
   [[nodiscard]] Comm* join(std::vector<int> const& some_stages) {
     bool member = false;
-    for (int const each : some_stages) member = member || each == stages_->rank();
-    joined_.push_back(std::make_unique<Comm>(stages_->split(member ? 0 : 1, stages_->rank())));
+    share own{0, 1};
+    for (int s = 0; s < static_cast<int>(some_stages.size()); ++s) {
+      if (some_stages[static_cast<std::size_t>(s)] != stages_->rank()) continue;
+      member = true;
+      own = {s, static_cast<int>(some_stages.size())};
+    }
+    joined_.push_back(std::make_unique<Comm>(group_of(*stages_, own, member ? 0 : 1)));
     return member ? joined_.back().get() : nullptr;
   }
 
  private:
-  [[nodiscard]] Comm along(axis kind) { return world_.split(shape_.group_along(kind, rank_), rank_); }
+  [[nodiscard]] Comm along(axis kind) { return group_of(world_, place(kind), shape_.group_along(kind, rank_)); }
+  // A world on paper, where nobody else says to which group he belongs, is told what this rank's group is like.
+  [[nodiscard]] static Comm group_of(Comm& whole, [[maybe_unused]] share own, [[maybe_unused]] int color) {
+    if constexpr (requires { whole.split(own); }) {
+      return whole.split(own);
+    } else {
+      return whole.split(color, whole.rank());
+    }
+  }
 
   mesh_shape shape_;
   Comm& world_;

@@ -1,7 +1,10 @@
 #pragma once
 
+#include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 #include <tuple>
@@ -77,7 +80,7 @@ concept mesh_axis = requires {
 
 /// Several axes of parallelism, outermost first: neighbouring ranks share the last one. Each axis has a degree, and one
 /// of them may leave it out: it gets what is left of the world. Without an axis that splits samples, each rank gets all
-/// of them.
+/// of them. The order is a value: one type of mesh serves all orders of its axes.
 ///
 /// Ranks    the product of the degrees is the size of the world. The degree of sequence is that of tensor, or 1.
 /// Errors   config_error when a trainer is made, if the degrees do not fit the world.
@@ -87,6 +90,7 @@ struct mesh {
   using policy_category = slot::parallel;
 
   std::tuple<Axes...> axes;
+  std::array<axis, sizeof...(Axes)> order{detail::axis_of<Axes>::value...};  ///< outermost first
   constexpr explicit mesh(Axes... all) : axes(std::move(all)...) {}
   friend bool operator==(mesh const&, mesh const&) = default;
 
@@ -96,7 +100,12 @@ struct mesh {
 template <mesh_axis... Axes>
 [[nodiscard]] std::string to_string(mesh<Axes...> const& m) {
   std::string all;
-  std::apply([&](auto const&... each) { ((all += text(all.empty() ? "" : ", ", to_string(each))), ...); }, m.axes);
+  for (auto const kind : m.order) {
+    auto const add = [&]<class Axis>(Axis const& each) {
+      if (detail::axis_of<Axis>::value == kind) all += text(all.empty() ? "" : ", ", to_string(each));
+    };
+    std::apply([&](auto const&... each) { (add(each), ...); }, m.axes);
+  }
   return text("parallel::mesh{", all, "}");
 }
 
@@ -203,6 +212,7 @@ class mesh_shape {
         axes_.push_back({kind, detail::ways_of(each)});
       }
     });
+    if constexpr (detail::is_mesh<P>) sort_by(policy.order);
     fit();
     auto const tensor_ways = ways(axis::tensor);
     if (sequence_ways != 1 && sequence_ways != 0 && sequence_ways != tensor_ways)
@@ -242,6 +252,10 @@ class mesh_shape {
     axis kind;
     int ways;
   };
+
+  void sort_by(std::span<axis const> order) {
+    std::ranges::sort(axes_, {}, [&](degree const& each) { return std::ranges::find(order, each.kind); });
+  }
 
   void fit() {
     degree* open = nullptr;

@@ -11,6 +11,7 @@
 #include "trireme/contract/parameter.hpp"
 #include "trireme/core/error.hpp"
 #include "trireme/data/any_dataset.hpp"
+#include "trireme/train/detail/whole_tensors.hpp"
 #include "trireme/train/make.hpp"
 
 namespace trireme {
@@ -32,7 +33,10 @@ class any_trainer {
   [[nodiscard]] virtual std::uint64_t state_hash() = 0;
   [[nodiscard]] virtual std::int64_t steps() const noexcept = 0;
   [[nodiscard]] virtual exchange_times times() const noexcept = 0;
-  /// Collective. Calls f(name, shape, master values) for every tensor.
+  /// What this rank has sent so far, in the world and in its groups.
+  [[nodiscard]] virtual std::uint64_t bytes_sent() const noexcept = 0;
+  /// Collective. Calls f(name, extents, master values) for every tensor of the model, whole on every rank, under any
+  /// mesh.
   virtual void for_each_parameter(
       std::function<void(std::string const&, shape const&, std::span<float const>)> const& f) = 0;
 };
@@ -59,13 +63,10 @@ class typed_trainer final : public any_trainer {
   std::uint64_t state_hash() override { return trainer_.state_hash(); }
   std::int64_t steps() const noexcept override { return trainer_.steps(); }
   exchange_times times() const noexcept override { return trainer_.exchange().times(); }
+  std::uint64_t bytes_sent() const noexcept override { return trainer_.grid().bytes_sent(); }
   void for_each_parameter(
       std::function<void(std::string const&, shape const&, std::span<float const>)> const& f) override {
-    trainer_.exchange().for_each_master([&](auto const& entry, auto values) {
-      std::vector<float> numbers(static_cast<std::size_t>(values.size()));
-      ops::on<typename Trainer::space>::download(std::span<float>(numbers), values);
-      f(entry.info.name, entry.info.extents, numbers);
-    });
+    for_each_whole_tensor(trainer_.exchange(), f);
   }
 
  private:
