@@ -53,7 +53,7 @@ struct gpt {
     emit(gpt_embedding{shape});
     for (std::int64_t index = 0; index < layers; ++index) {
       if (checkpointed) {
-        emit(nn::checkpointed{gpt_block{shape, index}});
+        emit(nn::checkpointed<gpt_block>{{shape, index}});  // nvcc does not deduce it
       } else {
         emit(gpt_block{shape, index});
       }
