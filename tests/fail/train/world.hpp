@@ -32,6 +32,8 @@ struct world {
   request all_gather_async(auto values);
   void all_to_all(auto from, auto to);
   request all_to_all_async(auto from, auto to);
+  void exchange(auto transfers);
+  request exchange_async(auto transfers);
 };
 
 /// A model with storage of its own; declared only.

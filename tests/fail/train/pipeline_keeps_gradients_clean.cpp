@@ -1,0 +1,6 @@
+#include "world.hpp"
+
+using namespace trireme;
+
+bool const legal =
+    check_policies<world, nn::gpt, optim::sgd, parallel::mesh<parallel::zero<1>, parallel::pipeline<>>>();
