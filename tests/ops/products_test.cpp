@@ -364,6 +364,34 @@ TEST_CASE("packed weights follow refresh and bind, and are allocated once", "[op
   });
 }
 
+TEST_CASE("weights whose values pass keep nothing packed, and have the same products", "[ops][products]") {
+  everywhere([](orientation way) {
+    matrix<float> x(3, 20, 51);
+    matrix<float> w(way == orientation::in_out ? 20 : 50, way == orientation::in_out ? 50 : 20, 52);
+    matrix<float> other(w.rows, w.columns, 54);
+    matrix<float> expected(3, 50, 53);
+    matrix<float> y(3, 50, 53);
+    weights<float, host> kept(w.constant(), way);
+    weights<float, host> passing(w.constant(), way);
+    weights<float, host> neighbour(other.constant(), way);
+    kept.refresh(1);
+    host_products::linear(y.view(), x.constant(), passing);  // packed, and given back
+    neighbour.refresh(trireme::ops::passing_values + 1);
+    for (std::uint64_t version = 1; version <= 3; ++version) {
+      kept.refresh(version);
+      passing.refresh(trireme::ops::passing_values + version);
+      host_products::linear(expected.view(), x.constant(), kept);
+      for (int again = 0; again < 2; ++again) {
+        host_products::linear(y.view(), x.constant(), passing);
+        CHECK(std::memcmp(y.view().address(), expected.view().address(), y.view().bytes()) == 0);
+        if (again == 0) host_products::linear(y.view(), x.constant(), neighbour);
+      }
+      CHECK(passing.packed_bytes() == 0);
+      for (auto& value : w.view().span()) value *= 2;
+    }
+  });
+}
+
 TEST_CASE("linear may overwrite its residual", "[ops][products]") {
   everywhere([](orientation way) {
     for (auto const of : {size{20, 50, 30}, size{20, 50, 2400}}) {

@@ -44,6 +44,7 @@ class run {
         exchange_(engine_.uses(), world, strategy, compression::none{}, engine_.unit_ends()),
         moments_(exchange_),
         loader_(text_, what.batches, world.rank(), world.size()) {
+    if constexpr (Strategy::parameters == distribution::shard) engine_.values_pass();
     exchange_.initialise(7);
     engine_.invalidate();
     exchange_.verify_replicas();

@@ -19,6 +19,10 @@ struct on;
 template <class T, class Space>
 class weights;
 
+/// In the version of values: they do not stay where they are (parameters that are gathered for their unit and dropped
+/// after it), so nothing packed of them is worth keeping.
+inline constexpr std::uint64_t passing_values = std::uint64_t{1} << 63;
+
 /// What sums of T are kept in.
 template <class T>
 using accumulate_t = std::conditional_t<std::is_same_v<T, double>, double, float>;

@@ -58,6 +58,7 @@ class placed_model {
         link_(make_link()),
         engine_(make_engine(std::forward<GivenModel>(model), parallel)),
         exchange_(make_exchange(parallel, compression)) {
+    if constexpr (staged && gathers) engine_.values_pass();
     for (auto const& each : tied_) {
       auto* const others = grid_.join(each.stages);
       if (others != nullptr) exchange_.sum_also(each.name, *others);

@@ -72,6 +72,8 @@ class staged_engine {
 
   /// Parameter values have changed: packed copies of them are stale.
   void invalidate() noexcept { ++version_; }
+  /// Values are where they are only while their unit runs: no packed copies of them are kept.
+  void values_pass() noexcept { version_ |= ops::passing_values; }
 
   /// One step: all micro-batches forward and backward. Adds to the gradients, and calls ready(use, last) as each has
   /// got what a micro-batch adds to it; `last` if that was the last one.

@@ -21,6 +21,16 @@ enum class provider { eigen, own };
 
 namespace detail {
 inline std::atomic<provider> active_provider{provider::own};
+
+/// The one packed copy that a thread has of weights whose values do not stay.
+struct passing_copy {
+  growing_buffer buffer;
+  void const* owner = nullptr;
+};
+[[nodiscard]] inline passing_copy& passing() {
+  thread_local passing_copy it;
+  return it;
+}
 }  // namespace detail
 
 /// The provider in use; the setter is for tests and benchmarks, between steps.
@@ -56,10 +66,16 @@ class weights<T, host> {
     way_ = way;
     forward_.valid = backward_.valid = false;
   }
-  /// Drops the packed copies if `version` is not the one they were made for.
+  /// Drops the packed copies if `version` is not the one they were made for. With passing_values in it they are not
+  /// kept at all: all such weights of a thread share the memory of one.
   void refresh(std::uint64_t version) noexcept {
     if (version == version_) return;
     version_ = version;
+    passes_ = (version & passing_values) != 0;
+    if (passes_) {
+      forward_.buffer = {};
+      backward_.buffer = {};
+    }
     forward_.valid = backward_.valid = false;
   }
 
@@ -79,6 +95,7 @@ class weights<T, host> {
   tensor_view<T const, host> view_;
   orientation way_ = orientation::in_out;
   std::uint64_t version_ = std::numeric_limits<std::uint64_t>::max();
+  bool passes_ = false;
   packed_copy forward_;
   packed_copy backward_;
 };
@@ -184,15 +201,23 @@ struct host_products {
                        typename weights<T, host>::packed_copy& copy, bool transposed, std::int64_t m, std::int64_t n,
                        std::int64_t k) {
     auto const* const chosen = kernels<T>();
-    bool const valid = copy.valid && copy.kernels == chosen;
+    bool valid = copy.valid && copy.kernels == chosen;
     copy.kernels = chosen;
+    copy.valid = true;
+    auto* buffer = &copy.buffer;
+    if (w.passes_) {
+      auto& shared = detail::passing();
+      valid = valid && shared.owner == &copy;
+      shared.owner = &copy;
+      buffer = &shared.buffer;
+    }
     T const* const values = raw(w.view_);
     if constexpr (!std::is_same_v<T, double>) {
       if (chosen != nullptr) {
         if (chosen->pairs) {
-          multiply_own<std::uint32_t>(*chosen, rule, x, values, copy, valid, transposed, m, n, k);
+          multiply_own<std::uint32_t>(*chosen, rule, x, values, *buffer, valid, transposed, m, n, k);
         } else {
-          multiply_own<float>(*chosen, rule, x, values, copy, valid, transposed, m, n, k);
+          multiply_own<float>(*chosen, rule, x, values, *buffer, valid, transposed, m, n, k);
         }
         return;
       }
@@ -203,22 +228,20 @@ struct host_products {
       if (!transposed) right = values;
     }
     if (right == nullptr) {
-      A* const to = copy.buffer.template take<A>(k * n);
+      A* const to = buffer->template take<A>(k * n);
       if (!valid) detail::eigen_operand(to, values, transposed, k, n);
-      copy.valid = true;
       right = to;
     }
     detail::eigen_product(rule, x, right, m, n, k);
   }
 
-  template <class Word, class T, class Copy>
+  template <class Word, class T>
   static void multiply_own(detail::product_kernels const& chosen, detail::store_rule<T> const& rule, T const* x,
-                           T const* values, Copy& copy, bool valid, bool transposed, std::int64_t m, std::int64_t n,
-                           std::int64_t k) {
+                           T const* values, detail::growing_buffer& buffer, bool valid, bool transposed, std::int64_t m,
+                           std::int64_t n, std::int64_t k) {
     if constexpr (std::is_same_v<Word, float> || std::is_same_v<T, bfloat16>) {
-      Word* const packed = copy.buffer.template take<Word>(detail::packed_words<Word>(chosen, k, n));
+      Word* const packed = buffer.template take<Word>(detail::packed_words<Word>(chosen, k, n));
       if (!valid) detail::pack_right(chosen, packed, values, transposed, k, n);
-      copy.valid = true;
       detail::own_multiply(chosen, rule, x, static_cast<Word const*>(packed), m, n, k);
     }
   }
