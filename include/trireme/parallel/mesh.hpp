@@ -207,7 +207,7 @@ class mesh_shape {
     detail::for_each_axis(policy, [&]<class Axis>(Axis const& each) {
       constexpr auto kind = detail::axis_of<Axis>::value;
       if constexpr (kind == axis::sequence) {
-        sequence_ways = each.ways;
+        sequence_ways = static_cast<int>(each.ways);
       } else {
         axes_.push_back({kind, detail::ways_of(each)});
       }
