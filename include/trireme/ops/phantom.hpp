@@ -12,6 +12,7 @@
 #include "trireme/core/exact_sum.hpp"
 #include "trireme/core/space.hpp"
 #include "trireme/core/tensor.hpp"
+#include "trireme/ops/host/detail/attention_scratch.hpp"
 #include "trireme/ops/types.hpp"
 
 namespace trireme::ops {
@@ -41,7 +42,8 @@ class weights<T, phantom> {
 /// The kernels of phantom memory: the functions of on<host> under the same names, which check sizes and touch nothing.
 ///
 /// A training in this space costs no time in kernels, and faults if anything above ops reads a tensor. Losses are 0 a
-/// row, numbers are finite, the largest elements are the first ones.
+/// row, numbers are finite, the largest elements are the first ones. Products count what they would compute (flops()),
+/// and attention takes the scratch memory that on<host> takes.
 /// Errors   assertion_error (light) if sizes do not fit.
 template <>
 struct on<phantom> {
@@ -52,6 +54,13 @@ struct on<phantom> {
   template <class T>
   using output = std::type_identity_t<tensor_view<T, phantom>>;
   using tokens_view = tensor_view<std::int32_t const, phantom>;
+
+  /// Additions and multiplications of the products and the attention that this thread has asked for: 2 m n k of a
+  /// product, and those of the unmasked half of attention.
+  [[nodiscard]] static double& flops() noexcept {
+    static thread_local double sum = 0;
+    return sum;
+  }
 
   // elementwise
   template <class T>
@@ -105,6 +114,7 @@ struct on<phantom> {
   static void linear(view<T> y, input<T> x, weights<T, phantom>& w,
                      std::type_identity_t<linear_epilogue<T, phantom>> const& epilogue = {}) {
     same("linear", x.size() * w.outputs(), y.size() * w.inputs());
+    flops() += 2.0 * static_cast<double>(x.size()) * static_cast<double>(w.outputs());
     if (!epilogue.bias.empty()) same("linear", epilogue.bias.size(), w.outputs());
     if (!epilogue.before_activation.empty()) same("linear", epilogue.before_activation.size(), y.size());
     if (!epilogue.residual.empty()) same("linear", epilogue.residual.size(), y.size());
@@ -113,6 +123,7 @@ struct on<phantom> {
   static void linear_backward_input(view<T> dx, input<T> dy, weights<T, phantom>& w,
                                     std::type_identity_t<input_epilogue<T, phantom>> const& epilogue = {}) {
     same("linear_backward_input", dy.size() * w.inputs(), dx.size() * w.outputs());
+    flops() += 2.0 * static_cast<double>(dy.size()) * static_cast<double>(w.inputs());
     if (!epilogue.before_activation.empty()) {
       same("linear_backward_input", epilogue.before_activation.size(), dx.size());
     }
@@ -123,6 +134,7 @@ struct on<phantom> {
     auto const k = dw.extent(way == orientation::in_out ? 0 : 1);
     auto const n = dw.extent(way == orientation::in_out ? 1 : 0);
     same("linear_backward_weight", x.size() * n, dy.size() * k);
+    flops() += 2.0 * static_cast<double>(x.size()) * static_cast<double>(n);
     if (!db.empty()) same("linear_backward_weight", db.size(), n);
   }
 
@@ -156,15 +168,17 @@ struct on<phantom> {
   }
   template <class T>
   static void causal_attention(view<T> y, output<accumulate_t<T>> lse, input<T> qkv, attention_shape shape,
-                               arena<phantom>&, dropout_site const&) {
+                               arena<phantom>& scratch, dropout_site const&) {
     check_attention("causal_attention", shape, qkv.size(), y.size(), lse.size());
+    attend<accumulate_t<T>>(shape, scratch, false);
   }
   template <class T>
   static void causal_attention_backward(view<T> dqkv, input<T> dy, input<T> y, input<accumulate_t<T>> lse, input<T> qkv,
-                                        attention_shape shape, arena<phantom>&, dropout_site const&) {
+                                        attention_shape shape, arena<phantom>& scratch, dropout_site const&) {
     check_attention("causal_attention_backward", shape, qkv.size(), y.size(), lse.size());
     same("causal_attention_backward", dqkv.size(), qkv.size());
     same("causal_attention_backward", dy.size(), y.size());
+    attend<accumulate_t<T>>(shape, scratch, true);
   }
   template <class T>
   static loss_sum cross_entropy(view<T> logits, tokens_view targets, double, bool) {
@@ -249,6 +263,17 @@ struct on<phantom> {
   template <class Views>
   static void all_same(std::string_view who, std::int64_t n, Views const& views) {
     for (auto const& each : views) same(who, n, each.size());
+  }
+  // Two products forward, five backward, each of half the pairs of rows.
+  template <class Real>
+  static void attend(attention_shape const& shape, arena<phantom>& scratch, bool backward) {
+    if (shape.batch == 0 || shape.context == 0) return;
+    auto const mark = scratch.mark();
+    static_cast<void>(
+        scratch.template take<Real>({detail::attention_scratch(shape.context, shape.head_channels(), backward)}));
+    scratch.rewind(mark);
+    auto const rows = static_cast<double>(shape.batch) * static_cast<double>(shape.context);
+    flops() += (backward ? 5 : 2) * rows * static_cast<double>(shape.context) * static_cast<double>(shape.channels);
   }
   static void check_attention(std::string_view who, attention_shape const& shape, std::int64_t qkv, std::int64_t y,
                               std::int64_t lse) {

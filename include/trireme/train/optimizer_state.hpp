@@ -40,6 +40,15 @@ class optimizer_state {
     }
   }
 
+  /// Bytes of the moments of this rank.
+  [[nodiscard]] std::int64_t bytes() const noexcept {
+    std::int64_t sum = 0;
+    for (auto const& bucket : buckets_) {
+      for (auto const& moment : bucket.moments) sum += static_cast<std::int64_t>(moment.view().bytes());
+    }
+    return sum;
+  }
+
   /// Updates everything that this rank owns. `scale` is the clipping factor.
   template <class Exchange>
   void update(Exchange& exchange, Optimizer const& optimizer, std::int64_t step, double scale) {

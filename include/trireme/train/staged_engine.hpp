@@ -134,6 +134,20 @@ class staged_engine {
     for (auto const& each : slots_) sum += each->activations.peak_bytes();
     return sum;
   }
+  /// Bytes of buffers for what travels between stages, so far.
+  [[nodiscard]] std::int64_t mail_bytes() const noexcept { return mail_.bytes(); }
+
+  /// For a training on paper, where no message says how large the next one is: the extents of what each unit of the
+  /// whole model makes of inputs of extents `key`.
+  void foretell(shape const& key, std::span<shape const> outputs) {
+    auto const& cuts = seat().cuts;
+    for (int boundary = 0; boundary + 1 < seat().where.parts(); ++boundary) {
+      auto const first_after = static_cast<std::size_t>(cuts.data()[boundary + 1]);
+      mail_.foretell(boundary, key, outputs[first_after - 1]);
+    }
+  }
+  /// For a training on paper that stands for one whose kernels find batches where they are: they are not copied.
+  void leave_batches() noexcept { copies_batches_ = false; }
 
  private:
   // A micro-batch in flight in one chunk.
@@ -317,9 +331,11 @@ class staged_engine {
     if constexpr (std::is_same_v<space, host>) {
       return batch;
     } else {
+      if (!copies_batches_) return {left(batch.inputs), left(batch.targets), batch.ids};
       return {place(batch.inputs, to), place(batch.targets, to), batch.ids};
     }
   }
+  static any_view<space> left(any_view<host> const& where) { return {where.address, where.type, where.extents}; }
   any_view<space> place(any_view<host> const& from, arena<space>& to) {
     if (from.empty()) return {nullptr, from.type, from.extents};
     if (from.type == dtype::i32) return place_as<std::int32_t>(from, to);
@@ -361,6 +377,7 @@ class staged_engine {
   detail::stage_mail<Env> mail_;
   std::function<void(schedule::step const&, bool)> watch_;
   std::uint64_t version_ = 1;
+  bool copies_batches_ = true;
 };
 
 }  // namespace trireme

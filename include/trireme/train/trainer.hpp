@@ -2,6 +2,7 @@
 
 #include <chrono>
 #include <cmath>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -58,7 +59,10 @@ class basic_trainer {
   template <class GivenModel>
   basic_trainer(GivenModel&& model, Optimizer optimizer, Comm& world, Parallel const& parallel, Precision,
                 Compression const& compression)
-      : optimizer_(std::move(optimizer)),
+      : described_(kept(model)),
+        parallel_(parallel),
+        compression_(compression),
+        optimizer_(std::move(optimizer)),
         model_text_(describe(model)),
         compression_text_(describe(compression)),
         world_(world),
@@ -161,6 +165,12 @@ class basic_trainer {
   [[nodiscard]] auto const& exchange() const noexcept { return model_.exchange(); }
   [[nodiscard]] auto& engine() noexcept { return model_.engine(); }
   [[nodiscard]] Optimizer const& optimizer() const noexcept { return optimizer_; }
+  /// Bytes of what the optimizer keeps for this rank's parameters, master values aside.
+  [[nodiscard]] std::int64_t moment_bytes() const noexcept { return moments_.bytes(); }
+  /// The descriptions that it was made of (a plain model has none).
+  [[nodiscard]] Model const& described_model() const noexcept requires staged { return described_; }
+  [[nodiscard]] Parallel const& parallel_policy() const noexcept { return parallel_; }
+  [[nodiscard]] Compression const& compression_policy() const noexcept { return compression_; }
 
   /// Collective. One number for all state: master values, moments, residuals, step, place in the data. Each element
   /// counts once, so it does not depend on who owns what.
@@ -300,6 +310,19 @@ class basic_trainer {
   }
   checkpoint::progress progress_of_run() const { return {step_, updates_, seed_, position_.epoch, position_.position}; }
 
+  using kept_model = std::conditional_t<staged, std::remove_cvref_t<Model>, std::nullptr_t>;
+  template <class GivenModel>
+  static kept_model kept([[maybe_unused]] GivenModel const& model) {
+    if constexpr (staged) {
+      return model;
+    } else {
+      return nullptr;
+    }
+  }
+
+  kept_model described_;
+  Parallel parallel_;
+  Compression compression_;
   Optimizer optimizer_;
   std::string model_text_;
   std::string compression_text_;

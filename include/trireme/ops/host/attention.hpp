@@ -13,17 +13,13 @@
 #include "trireme/core/error.hpp"
 #include "trireme/core/rng.hpp"
 #include "trireme/core/tensor.hpp"
+#include "trireme/ops/host/detail/attention_scratch.hpp"
 #include "trireme/ops/host/detail/product_packing.hpp"
 #include "trireme/ops/host/elementwise.hpp"
 #include "trireme/ops/host/simd.hpp"
 #include "trireme/ops/types.hpp"
 
 namespace trireme::ops::detail {
-
-/// Query rows that are worked on together: one lane each, so that softmax needs no sum across lanes.
-inline constexpr std::int64_t attention_rows = 32;
-/// Key rows after which the products turn round, so that what they share stays in the first-level cache.
-inline constexpr std::int64_t attention_keys = 64;
 
 /// Keys that are worked on together, among those that a block of query rows sees.
 struct attention_part {
@@ -65,15 +61,6 @@ struct attention_head {
   std::int64_t next_column;     ///< and columns
   dropout_site const* dropout;  ///< nullptr if nothing is dropped
 };
-
-/// Elements of scratch memory that one head needs.
-inline std::int64_t attention_scratch(attention_head const& shape, bool backward) {
-  auto const matrix = shape.padded_rows * shape.padded_width;
-  auto const block = attention_rows * shape.padded_width;
-  auto const chunk = attention_keys * attention_rows;
-  if (backward) return 4 * matrix + 5 * block + 5 * chunk + 2 * attention_rows;
-  return 2 * matrix + 3 * block + shape.padded_rows * attention_rows + chunk + 2 * attention_rows;
-}
 
 }  // namespace trireme::ops::detail
 
@@ -198,11 +185,10 @@ struct host_attention {
                         Body const& body) {
     if (shape.batch == 0 || shape.context == 0) return;
     auto const width = shape.head_channels();
-    auto const rows = (shape.context + detail::attention_rows - 1) / detail::attention_rows * detail::attention_rows;
     detail::attention_head head{.context = shape.context,
                                 .width = width,
-                                .padded_rows = rows,
-                                .padded_width = (width + 15) / 16 * 16,
+                                .padded_rows = detail::padded_rows(shape.context),
+                                .padded_width = detail::padded_width(width),
                                 .qkv_stride = 3 * shape.channels,
                                 .y_stride = shape.channels,
                                 .channels = shape.channels,
@@ -213,7 +199,7 @@ struct host_attention {
                                 .next_column = 0,
                                 .dropout = dropout.active() ? &dropout : nullptr};
     auto const mark = scratch.mark();
-    auto const memory = scratch.template take<Real>({detail::attention_scratch(head, backward)});
+    auto const memory = scratch.template take<Real>({detail::attention_scratch(shape.context, width, backward)});
     for (std::int64_t sample = 0; sample < shape.batch; ++sample) {
       if (dropout.active()) {
         head.sample = static_cast<std::uint64_t>(dropout.samples[static_cast<std::size_t>(sample)]);

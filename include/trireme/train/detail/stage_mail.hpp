@@ -53,6 +53,19 @@ class stage_mail {
     }
   }
 
+  /// The extents of what crosses a boundary, of a micro-batch whose inputs have those of `key`: no message tells them.
+  void foretell(int boundary, shape const& key, shape const& extents) { known_.push_back({boundary, key, extents}); }
+
+  /// Bytes of the buffers of what is on its way.
+  [[nodiscard]] std::int64_t bytes() const noexcept {
+    std::int64_t sum = 0;
+    for (auto const& peer : peers_) {
+      for (auto const& each : peer.in) sum += static_cast<std::int64_t>(each.buffer.view().bytes());
+      for (auto const& each : peer.out) sum += static_cast<std::int64_t>(each.buffer.view().bytes());
+    }
+    return sum;
+  }
+
   void send(int to, int number, view values) {
     auto& peer = peers_[static_cast<std::size_t>(to)];
     auto& out = peer.out[peer.sends++ % peer.out.size()];
@@ -133,8 +146,10 @@ class stage_mail {
     return (*keys_)[static_cast<std::size_t>(number % plan_->where.micro_batches)];
   }
   [[nodiscard]] shape const* find(std::vector<known_shape> const& shapes, int number) const noexcept {
-    for (auto const& each : shapes) {
-      if (each.boundary == boundary(number) && each.key == key_of(number)) return &each.extents;
+    for (auto const* const list : {&known_, &shapes}) {
+      for (auto const& each : *list) {
+        if (each.boundary == boundary(number) && each.key == key_of(number)) return &each.extents;
+      }
     }
     return nullptr;
   }
@@ -198,6 +213,7 @@ class stage_mail {
   mail_plan const* plan_ = nullptr;
   std::vector<shape> const* keys_ = nullptr;
   std::vector<peer_state> peers_;
+  std::vector<known_shape> known_;  // to this stage and its peers without being told
   transfer<space> message_;
 };
 

@@ -1,0 +1,30 @@
+#pragma once
+
+#include <cstdint>
+
+namespace trireme::ops::detail {
+
+/// Query rows that are worked on together: one lane each, so that softmax needs no sum across lanes.
+inline constexpr std::int64_t attention_rows = 32;
+/// Key rows after which the products turn round, so that what they share stays in the first-level cache.
+inline constexpr std::int64_t attention_keys = 64;
+
+/// The rows of a head, in whole blocks of query rows.
+[[nodiscard]] constexpr std::int64_t padded_rows(std::int64_t context) noexcept {
+  return (context + attention_rows - 1) / attention_rows * attention_rows;
+}
+/// The columns of a head, in whole vectors.
+[[nodiscard]] constexpr std::int64_t padded_width(std::int64_t width) noexcept { return (width + 15) / 16 * 16; }
+
+/// Elements of scratch memory that one head of `width` columns needs.
+[[nodiscard]] constexpr std::int64_t attention_scratch(std::int64_t context, std::int64_t width,
+                                                       bool backward) noexcept {
+  auto const rows = padded_rows(context);
+  auto const matrix = rows * padded_width(width);
+  auto const block = attention_rows * padded_width(width);
+  auto const chunk = attention_keys * attention_rows;
+  if (backward) return 4 * matrix + 5 * block + 5 * chunk + 2 * attention_rows;
+  return 2 * matrix + 3 * block + rows * attention_rows + chunk + 2 * attention_rows;
+}
+
+}  // namespace trireme::ops::detail
