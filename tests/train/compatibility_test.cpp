@@ -1,0 +1,130 @@
+// test-sanitize: none
+// The rules on combinations: the page that lists them is fresh, and what they let through trains as serial does.
+#include "trireme/train/compatibility.hpp"
+
+#include <cmath>
+#include <cstdlib>
+#include <fstream>
+#include <iterator>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "../catch.hpp"
+#include "../watchdog.hpp"
+#include "composition.hpp"
+#include "trireme/trireme.hpp"
+
+using namespace trireme;
+
+namespace {
+
+nn::gpt const model{.vocabulary = 23, .context = 8, .layers = 2, .heads = 2, .channels = 8, .dropout = 0.1};
+
+/// Losses and norms of a few steps.
+template <class World, class... Policies>
+std::vector<double> train(World& world, Policies... policies) {
+  std::vector<std::int32_t> inputs, targets;
+  for (std::int32_t i = 0; i < 16 * 8; ++i) {
+    inputs.push_back((i * i + 3 * i) % 23);
+    targets.push_back((i * i + 5 * i + 4) % 23);
+  }
+  auto const data = data::in_memory(tensor_view<std::int32_t const>(inputs.data(), {16, 8}),
+                                    tensor_view<std::int32_t const>(targets.data(), {16, 8}));
+  auto trainer = make_trainer(model, optim::sgd{.rate = 0.1, .momentum = 0.9, .clip = 1.0}, world, policies...);
+  std::vector<double> out;
+  trainer.on_step([&](step_report const& done) {
+    out.push_back(done.loss);
+    out.push_back(done.norm);
+  });
+  trainer.fit(data, {.steps = 4, .batch = 8, .micro_batches = 4});
+  return out;
+}
+
+template <class... Policies>
+std::vector<double> on_threads(int ranks, Policies... policies) {
+  std::vector<double> out;
+  launch(comm::threads{.ranks = ranks}, [&](auto& world) {
+    auto const mine = train(world, policies...);
+    if (world.rank() == 0) out = mine;
+  });
+  return out;
+}
+
+void compare(std::vector<double> const& together, std::vector<double> const& alone, double tolerance) {
+  REQUIRE(together.size() == alone.size());
+  for (std::size_t i = 0; i < alone.size(); ++i) CHECK(together[i] == Approx(alone[i]).epsilon(tolerance));
+}
+
+template <class Axis>
+Axis in_two(Axis axis) {
+  if constexpr (requires { axis.stages; })
+    axis.stages = 2;
+  else
+    axis.ways = 2;
+  return axis;
+}
+
+template <class Parallel, class Compression = compression::none>
+constexpr bool works = composition::broken<nn::gpt, Parallel, precision::fp32, Compression>.empty();
+
+}  // namespace
+
+TEST_CASE("the page of compositions is what the rules say", "[train][compatibility]") {
+  auto const* const tests = std::getenv("TRIREME_TEST_DATA");  // ctest says where tests/ is
+  if (tests == nullptr) return;
+  std::ifstream file(std::string(tests) + "/../docs/composition.md");
+  std::string const there{std::istreambuf_iterator<char>(file), {}};
+  INFO("run scripts/composition-table");
+  CHECK((there == composition::page()));
+}
+
+TEST_CASE("every rule has an id of its own, a sentence and a remedy", "[train][compatibility]") {
+  std::set<std::string_view> ids;
+  for (auto const& rule : compatibility_rules) {
+    INFO(rule.id);
+    CHECK(ids.insert(rule.id).second);
+    CHECK(!rule.sentence.empty());
+    CHECK(!rule.remedy.empty());
+  }
+}
+
+TEST_CASE("every axis and every pair of axes that no rule refuses is serial training", "[train][compatibility]") {
+  watchdog dog("pairs of axes");
+  comm::self_world self;
+  auto const alone = train(self);
+  int trained = 0;
+  auto const check = [&]<class Parallel>(std::string const& name, int ranks, Parallel const& policy) {
+    dog.now(name);
+    INFO(name);
+    compare(on_threads(ranks, policy), alone, 1e-5);
+    ++trained;
+  };
+  composition::for_each_axis([&]<class Axis>(std::type_identity<Axis>, std::string const& name) {
+    if constexpr (works<Axis>) check(name, 2, in_two(Axis{}));
+  });
+  composition::for_each_pair([&]<class A, class B>(std::type_identity<parallel::mesh<A, B>>, std::string const& name) {
+    if constexpr (works<parallel::mesh<A, B>>) {
+      constexpr bool one_group = std::is_same_v<B, parallel::sequence>;  // tensor's
+      check(name, one_group ? 2 : 4, parallel::mesh{in_two(A{}), in_two(B{})});
+    }
+  });
+  CHECK(trained == 14);
+}
+
+TEST_CASE("compressors that lose nothing, and doubles, train on meshes as serial does", "[train][compatibility]") {
+  watchdog dog("compressors on meshes");
+  comm::self_world self;
+  auto const alone = train(self);
+  auto const with_stages = parallel::mesh{parallel::zero<1>{.ways = 2}, parallel::pipeline<>{.stages = 2}};
+  auto const with_shares =
+      parallel::mesh{parallel::zero<3>{.ways = 2}, parallel::tensor{.ways = 2}, parallel::sequence{}};
+  compression::top_k const all{.ratio = 1};
+  compare(on_threads(4, with_stages, all), alone, 1e-5);
+  compare(on_threads(4, with_stages, compression::error_feedback<compression::top_k>{all}), alone, 1e-5);
+  compare(on_threads(4, with_shares, all), alone, 1e-5);
+  compare(on_threads(4, with_shares, compression::cast<bf16>{}), alone, precision::bf16::tolerance);
+  auto const in_doubles = train(self, precision::fp64{});
+  compare(on_threads(4, with_stages, precision::fp64{}), in_doubles, 1e-10);
+  compare(on_threads(4, with_shares, precision::fp64{}), in_doubles, 1e-10);
+}
