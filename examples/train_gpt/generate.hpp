@@ -10,7 +10,8 @@
 #include "trireme/core/rng.hpp"
 #include "trireme/train/any_trainer.hpp"
 
-/// Continues a text, byte by byte, drawing from the model's distribution at a temperature. One rank alone.
+/// Continues a text, byte by byte, drawing from the model's distribution at a temperature.
+/// Collective: where the model lies on several ranks, all of them make it together.
 inline std::string generate(trireme::any_trainer& trainer, std::string text, std::int64_t context, std::int64_t bytes,
                             std::uint64_t seed, double temperature = 0.7) {
   std::vector<std::int32_t> tokens;

@@ -76,7 +76,7 @@ struct plan {
                   .beta2 = 0.95,
                   .decay = 0.1,
                   .clip = 1.0},
-        policies{static_cast<parallel_preset>(given.choice("parallel", {"data", "zero1"})),
+        policies{{given.text("parallel"), given.flag("reproducible")},
                  static_cast<compression_preset>(given.choice("compression", {"none", "bf16", "topk"}))},
         parallel(given.text("parallel")),
         precision(given.text("precision")),
@@ -90,6 +90,20 @@ struct plan {
       throw config_error(
           trireme::text("--name is \"", name, "\"; it is the name of a directory in ", given.text("runs")));
     }
+  }
+
+  /// Fixed where the sums over them are; else as many as keep all ranks busy (0: one a rank).
+  [[nodiscard]] std::int64_t micro_batches_on(int ranks) const {
+    auto const& parallel = policies.parallel;
+    if (!parallel.reproducible())
+      return micro_batches > 0 ? micro_batches : std::min(parallel.micro_batches(ranks), batch);
+    auto const fixed = micro_batches > 0 ? micro_batches : 8;
+    if (fixed % parallel.replicas(ranks) != 0) {
+      throw config_error(trireme::text("--reproducible sums whole micro-batches, but ", fixed,
+                                       " of them are shared by ", parallel.replicas(ranks),
+                                       " ranks; give --micro-batches a multiple of that"));
+    }
+    return fixed;
   }
 };
 
@@ -134,7 +148,8 @@ class run {
         timeline_(world.rank(), std::size_t{1} << 15),
         trainer_(what.precision == "fp32" ? make_fp32(what.policies, what.model, what.optimizer, world)
                                           : make_bf16(what.policies, what.model, what.optimizer, world)),
-        held_out_loss_(what.model) {
+        held_out_loss_(what.model),
+        micro_batches_(what.micro_batches_on(world.size())) {
     trainer_->initialise(what.seed);
     trainer_->record(timeline_);
   }
@@ -146,12 +161,11 @@ class run {
       log_.emplace(plan_.files.at(formats::tensorboard::event_file_name().c_str()));
       if (trainer_->steps() > 0) log_->restart(trainer_->steps());
     }
-    sent_ = world_.traffic().bytes_sent;
+    sent_ = trainer_->bytes_sent();
     trainer_->on_step([&](step_report const& done) { after_step(done); });
-    auto const report = trainer_->fit(training_, {.steps = plan_.steps,
-                                                  .batch = plan_.batch,
-                                                  .micro_batches = plan_.micro_batches,
-                                                  .stop_after = plan_.stop_after});
+    auto const report = trainer_->fit(
+        training_,
+        {.steps = plan_.steps, .batch = plan_.batch, .micro_batches = micro_batches_, .stop_after = plan_.stop_after});
     progress_.finish();
     if (saved_at_ != trainer_->steps()) save();
     finish(report, seconds_since(start));
@@ -193,7 +207,7 @@ class run {
   }
 
   void after_step(step_report const& done) {
-    traffic_ += world_.traffic().bytes_sent - sent_;
+    traffic_ += trainer_->bytes_sent() - sent_;
     busy_ += done.seconds;
     tokens_ += done.samples * plan_.model.context;
     if (done.step == 0) history_.loss_first = done.loss;
@@ -209,7 +223,7 @@ class run {
     }
     if (asked_to_stop) trainer_->request_stop();
     if (plan_.save_every > 0 && trainer_->steps() % plan_.save_every == 0) save();
-    sent_ = world_.traffic().bytes_sent;
+    sent_ = trainer_->bytes_sent();
   }
 
   void finish(fit_report const& report, double seconds) {
@@ -217,6 +231,7 @@ class run {
     auto const hash = trainer_->state_hash();
     write_model(plan_.files.at("model"), plan_.model, *trainer_, writes());
     write_timeline();
+    auto const sample = generate(*trainer_, "In the beginning", plan_.model.context, 240, plan_.seed);
     if (!writes()) return;
     auto const steps = std::max<std::int64_t>(report.steps, 1);
     auto const summary =
@@ -248,7 +263,6 @@ class run {
                 report.stopped ? "stopped" : "done", static_cast<long long>(trainer_->steps()),
                 static_cast<long long>(plan_.steps), history_.held_out_first, held_out,
                 busy_ > 0 ? static_cast<double>(tokens_) / busy_ : 0.0, world_.size());
-    auto const sample = generate(*trainer_, "In the beginning", plan_.model.context, 240, plan_.seed);
     std::printf("\n%s\n\n", sample.c_str());
     std::printf(
         "the run     %s/summary.json\nthe model   %s/model (GPT2LMHeadModel.from_pretrained reads it)\n"
@@ -287,6 +301,7 @@ class run {
   observe::timeline timeline_;
   std::unique_ptr<any_trainer> trainer_;
   float_evaluation held_out_loss_;
+  std::int64_t micro_batches_;
   std::optional<formats::tensorboard::writer> log_;
   observe::progress progress_;
   history history_;

@@ -25,16 +25,23 @@ class options {
     add("steps", "700", "N", "steps of the whole schedule");
     add("seed", "1", "S", "of parameters, order of the data and dropout");
     add("name", "gpt", "NAME", "the run's directory is runs/NAME");
-    add("parallel", "data", "P", "data | zero1");
+    add("parallel", "data", "P",
+        "data | zero1 | zero2 | zero3 | tensor | sequence | pipeline[:SCHEDULE], or a mesh of them, outermost first: "
+        "data=2,tensor=2,pipeline=2:1f1b (one degree may be left out; sequence, beside tensor, has none; schedules: "
+        "gpipe 1f1b interleaved zbh1 zbv dualpipe dualpipev; no pipeline beside zero2 and zero3)");
+    add_flag("reproducible",
+             "the same bits on 1, 2, 4, 8 ranks that split samples (of 8 micro-batches a step if --micro-batches is "
+             "0); with pipeline 1f1b or interleaved too");
     add("precision", "bf16", "P", "fp32 | bf16");
-    add("compression", "none", "C", "none | bf16 | topk (1 % of the gradients, with error feedback)");
+    add("compression", "none", "C",
+        "none | bf16 | topk (1 % of the gradients, with error feedback), for data and zero1 alone");
     add("layers", "4", "N", "blocks of the GPT");
     add("heads", "4", "N", "attention heads of a block");
     add("channels", "192", "N", "width of the residual stream; divisible by the heads");
     add("context", "128", "N", "tokens of a sequence");
     add("dropout", "0", "P", "probability, 0 <= P < 1");
     add("batch", "32", "N", "sequences a step, over all ranks");
-    add("micro-batches", "0", "N", "logical micro-batches of a batch (0 = one a rank)");
+    add("micro-batches", "0", "N", "logical micro-batches of a batch (0 = one a rank; four a rank in a pipeline)");
     add("rate", "0.002", "R", "peak learning rate; warm-up, then a cosine down to a tenth");
     add("stop-after", "-1", "N", "save and leave after N of the schedule's steps");
     add("save-every", "200", "N", "steps between two checkpoints (0 = only at the end)");
@@ -52,6 +59,10 @@ class options {
       } else if (given.starts_with("--")) {
         auto const equals = given.find('=');
         auto const name = given.substr(2, equals == given.npos ? given.npos : equals - 2);
+        if (equals == given.npos && is_flag(std::string(name))) {
+          set(std::string(name), "yes");
+          continue;
+        }
         if (equals == given.npos && i + 1 == arguments.size()) fail(text_of("--", name, " needs a value"));
         set(std::string(name), equals == given.npos ? arguments[++i] : std::string(given.substr(equals + 1)));
       } else {
@@ -68,6 +79,7 @@ class options {
     return parsed<std::int64_t>(name, least, "a whole number");
   }
   [[nodiscard]] double real(std::string const& name) const { return parsed<double>(name, 0, "a number"); }
+  [[nodiscard]] bool flag(std::string const& name) const { return choice(name, {"no", "yes"}) == 1; }
   /// The index of the value among choices.
   [[nodiscard]] std::size_t choice(std::string const& name, std::vector<std::string> const& choices) const {
     std::string list;
@@ -125,6 +137,11 @@ class options {
   void add(std::string const& name, char const* value, char const* what, char const* help) {
     order_.push_back(name);
     all_[name] = {value, what, help, false};
+  }
+  void add_flag(std::string const& name, char const* help) { add(name, "no", "", help); }
+  [[nodiscard]] bool is_flag(std::string const& name) const {
+    auto const found = all_.find(name);
+    return found != all_.end() && found->second.what.empty();
   }
   void set(std::string const& name, std::string const& value) {
     auto const found = all_.find(name);

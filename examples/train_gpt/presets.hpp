@@ -1,45 +1,62 @@
 #pragma once
 
 #include <memory>
+#include <utility>
 
-#include "options.hpp"
+#include "parallel_choice.hpp"
 #include "trireme/train/any_trainer.hpp"
 #include "trireme/trireme.hpp"
 
-/// The policies to choose from at run time. Each precision is compiled in a file of its own.
-enum class parallel_preset { data, zero1 };
 enum class compression_preset { none, bf16, topk };
 
+/// The policies to choose from at run time. Each precision is compiled in a file of its own.
 struct preset {
-  parallel_preset parallel = parallel_preset::data;
-  compression_preset compression = compression_preset::none;
+  parallel_choice parallel;
+  compression_preset compression;
+
+  preset(parallel_choice what, compression_preset on_the_wire) : parallel(std::move(what)), compression(on_the_wire) {
+    if (on_the_wire == compression_preset::none) return;
+    if (parallel.cuts_nothing() && parallel.samples() <= parallel_choice::splits_samples::zero1) return;
+    throw trireme::config_error("--compression goes with --parallel data or zero1 alone; leave it out beside others");
+  }
 };
 
-/// The one place where a choice at run time becomes a type.
+/// The one place where a choice at run time becomes a type. One type serves all meshes with the same data-like axis.
 template <class Precision, class World>
-[[nodiscard]] std::unique_ptr<trireme::any_trainer> make_preset(preset chosen, trireme::nn::gpt const& model,
+[[nodiscard]] std::unique_ptr<trireme::any_trainer> make_preset(preset const& chosen, trireme::nn::gpt const& model,
                                                                 trireme::optim::adamw const& optimizer, World& world) {
   using namespace trireme;
-  auto const with = [&](auto const& parallel) -> std::unique_ptr<any_trainer> {
-    auto const make = [&](auto const& compression) {
-      return make_any_trainer(model, optimizer, world, parallel, Precision{}, compression);
-    };
-    switch (chosen.compression) {
-      case compression_preset::none:
-        return make(compression::none{});
-      case compression_preset::bf16:
-        return make(compression::cast<bf16>{});
-      case compression_preset::topk:
-        return make(compression::error_feedback<compression::top_k>{});
-    }
-    return nullptr;
+  using axis = parallel_choice::splits_samples;
+  auto const& split = chosen.parallel;
+  auto const make = [&](auto const& policy, auto const& compression) -> std::unique_ptr<any_trainer> {
+    return make_any_trainer(model, optimizer, world, policy, Precision{}, compression);
   };
-  return chosen.parallel == parallel_preset::data ? with(parallel::data{}) : with(parallel::zero<1>{});
+  auto const uncut = [&](auto const& policy) {
+    if (chosen.compression == compression_preset::bf16) return make(policy, compression::cast<bf16>{});
+    if (chosen.compression == compression_preset::topk) {
+      return make(policy, compression::error_feedback<compression::top_k>{});
+    }
+    return make(policy, compression::none{});
+  };
+  auto const with = [&]<class Axis>(Axis const&) {
+    return split.cuts_nothing() ? uncut(split.data_axis<Axis>()) : make(split.mesh<Axis>(), compression::none{});
+  };
+  switch (split.samples()) {
+    case axis::data:
+      return with(parallel::data{});
+    case axis::zero1:
+      return with(parallel::zero<1>{});
+    case axis::zero2:
+      return make(split.mesh<parallel::zero<2>>(), compression::none{});
+    case axis::zero3:
+      return make(split.mesh<parallel::zero<3>>(), compression::none{});
+  }
+  return nullptr;
 }
 
 template <class World>
-[[nodiscard]] std::unique_ptr<trireme::any_trainer> make_fp32(preset, trireme::nn::gpt const&,
+[[nodiscard]] std::unique_ptr<trireme::any_trainer> make_fp32(preset const&, trireme::nn::gpt const&,
                                                               trireme::optim::adamw const&, World&);
 template <class World>
-[[nodiscard]] std::unique_ptr<trireme::any_trainer> make_bf16(preset, trireme::nn::gpt const&,
+[[nodiscard]] std::unique_ptr<trireme::any_trainer> make_bf16(preset const&, trireme::nn::gpt const&,
                                                               trireme::optim::adamw const&, World&);

@@ -2,7 +2,7 @@
 #include "world.hpp"
 
 template <>
-std::unique_ptr<trireme::any_trainer> make_bf16(preset chosen, trireme::nn::gpt const& model,
+std::unique_ptr<trireme::any_trainer> make_bf16(preset const& chosen, trireme::nn::gpt const& model,
                                                 trireme::optim::adamw const& optimizer, world_type& world) {
   return make_preset<trireme::precision::bf16>(chosen, model, optimizer, world);
 }

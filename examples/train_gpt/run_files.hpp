@@ -77,6 +77,13 @@ struct history {
   }
 };
 
+/// Queries, keys and values are one matrix in a file: (inputs, 3, outputs) is written as (inputs, 3 * outputs).
+inline trireme::shape file_extents(std::string const& name, trireme::shape const& extents) {
+  if (name.ends_with(".c_attn.weight")) return {extents[0], extents.size() / extents[0]};
+  if (name.ends_with(".c_attn.bias")) return {extents.size()};
+  return extents;
+}
+
 /// Collective; rank 0 writes. The model in Hugging Face's names and layout: GPT2LMHeadModel.from_pretrained(directory).
 inline void write_model(std::string const& directory, trireme::nn::gpt const& model, trireme::any_trainer& trainer,
                         bool writes) {
@@ -87,7 +94,7 @@ inline void write_model(std::string const& directory, trireme::nn::gpt const& mo
   trainer.for_each_parameter(
       [&](std::string const& name, trireme::shape const& extents, std::span<float const> numbers) {
         if (!writes) return;
-        entries.push_back({name, trireme::dtype::f32, extents});
+        entries.push_back({name, trireme::dtype::f32, file_extents(name, extents)});
         values.emplace_back(numbers.begin(), numbers.end());
       });
   if (!writes) return;
