@@ -79,8 +79,8 @@ void for_each_whole_tensor(Exchange const& exchange, F&& f) {
       std::vector<typename Exchange::master_element> values(static_cast<std::size_t>(piece.count));
       ops::on<space>::download(std::span(values), exchange.master_of(bucket, piece));
       for_each_run(plan.at(piece.entry).info, piece.in_entry, piece.count,
-                   [&](std::int64_t in_whole, std::int64_t in_part, std::int64_t n) {
-                     std::copy_n(values.begin() + (in_part - piece.in_entry), n, sum.begin() + in_whole);
+                   [&, begin = piece.in_entry](std::int64_t in_whole, std::int64_t in_part, std::int64_t n) {
+                     std::copy_n(values.begin() + (in_part - begin), n, sum.begin() + in_whole);
                    });
     }
     world.all_reduce(tensor_view<double>(sum), reduction::sum{});
