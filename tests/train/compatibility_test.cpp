@@ -128,3 +128,34 @@ TEST_CASE("compressors that lose nothing, and doubles, train on meshes as serial
   compare(on_threads(4, with_stages, precision::fp64{}), in_doubles, 1e-10);
   compare(on_threads(4, with_shares, precision::fp64{}), in_doubles, 1e-10);
 }
+
+TEST_CASE("reproducible pipelines have the state of one rank, or are refused", "[train][compatibility]") {
+  watchdog dog("reproducible pipelines");
+  auto const state = [](int ranks, int ways, std::string schedule, int stages) {
+    std::uint64_t hash = 0;
+    launch(comm::threads{.ranks = ranks}, [&](auto& world) {
+      auto const data = data::function([](float x) { return x * x; }, {.samples = 64});
+      auto trainer =
+          make_trainer(nn::mlp{.inputs = 1, .hidden = {8, 8, 8}, .outputs = 1}, optim::adamw{.clip = 0.1}, world,
+                       parallel::mesh{parallel::data{.reproducible = true, .ways = ways},
+                                      parallel::any_pipeline{.schedule = schedule, .stages = stages}});
+      trainer.fit(data, {.steps = 5, .batch = 20, .micro_batches = 8});
+      auto const mine = trainer.state_hash();
+      if (world.rank() == 0) hash = mine;
+    });
+    return hash;
+  };
+  auto const expected = state(1, 1, "1f1b", 1);
+  for (char const* schedule : {"1f1b", "interleaved"}) {
+    INFO(schedule);
+    CHECK(state(2, 1, schedule, 2) == expected);
+    CHECK(state(4, 2, schedule, 2) == expected);
+    CHECK(state(8, 4, schedule, 2) == expected);
+  }
+  for (char const* schedule : {"gpipe", "zbh1", "zbv", "dualpipe", "dualpipev"}) {
+    CHECK_THROWS_WITH(state(2, 1, schedule, 2),
+                      text("trireme::parallel::data: .reproducible adds the gradients of one micro-batch after the "
+                           "other, which parallel::any_pipeline{.schedule = \"",
+                           schedule, "\", .stages = 2, .chunks = 0} does not; use the schedule 1f1b or interleaved"));
+  }
+}

@@ -17,6 +17,7 @@
 #include "trireme/parallel/schedules/check.hpp"
 #include "trireme/parallel/schedules/cut_units.hpp"
 #include "trireme/parallel/schedules/one_way.hpp"
+#include "trireme/parallel/schedules/simulate.hpp"
 
 namespace trireme::parallel {
 
@@ -49,9 +50,10 @@ template <class Schedule>
 /// The seat of one engine in a pipeline: which units are its own, and what it does with how many micro-batches.
 struct pipeline_seat {
   int stage = 0;
-  schedule::layout where;                                        ///< without micro-batches
-  schedule::unit_cuts cuts;                                      ///< part q has units [cuts[q], cuts[q + 1])
-  std::function<schedule::step_lists(int micro_batches)> lists;  ///< of all stages
+  schedule::layout where;                                              ///< without micro-batches
+  schedule::unit_cuts cuts;                                            ///< part q has units [cuts[q], cuts[q + 1])
+  std::function<schedule::step_lists(int micro_batches)> lists;        ///< of all stages
+  std::function<std::vector<int>(schedule::step_lists const&)> peaks;  ///< micro-batches in flight, by stage
 };
 
 namespace detail {
@@ -88,7 +90,34 @@ template <class Schedule>
   return some;
 }
 
+/// The most micro-batches that each stage holds at a time.
+[[nodiscard]] inline std::vector<int> peaks_of(schedule::step_lists const& lists) {
+  auto const run = schedule::simulate(lists);
+  std::vector<int> peaks;
+  for (int stage = 0; stage < lists.stages(); ++stage) peaks.push_back(run.stage(stage).peak);
+  return peaks;
+}
+
 }  // namespace detail
+
+/// The only seat of an engine that has all units: each micro-batch forward, then backward.
+template <staged_model Model>
+[[nodiscard]] pipeline_seat seat_of_all(Model const& model) {
+  trireme::detail::counts_units units;
+  model.units(units);
+  return {.where = {{1, 0, 1}, schedule::placement::straight},
+          .cuts = {0, units.count},
+          .lists =
+              [](int micro_batches) {
+                schedule::step_lists lists({{1, micro_batches, 1}, schedule::placement::straight});
+                for (int m = 0; m < micro_batches; ++m) {
+                  lists.add(0, {.kind = schedule::work::forward, .micro_batch = m});
+                  lists.add(0, {.kind = schedule::work::backward, .micro_batch = m});
+                }
+                return lists;
+              },
+          .peaks = [](schedule::step_lists const&) { return std::vector<int>{1}; }};
+}
 
 /// The seat of `stage` in a pipeline of `stages` of a model's units.
 template <class Schedule, staged_model Model>
@@ -102,9 +131,31 @@ template <class Schedule, staged_model Model>
           .cuts = axis.cuts.empty()
                       ? schedule::cut_units(costs, stages, parts_a_stage)
                       : schedule::cut_units(static_cast<std::int64_t>(costs.size()), axis.cuts, stages, parts_a_stage),
-          .lists = [=](int micro_batches) {
-            return detail::lists_for<Schedule>({stages, micro_batches, chunks});
-          }};
+          .lists =
+              [=](int micro_batches) {
+                return detail::lists_for<Schedule>({stages, micro_batches, chunks});
+              },
+          .peaks = [](schedule::step_lists const& lists) { return detail::peaks_of(lists); }};
+}
+
+/// Whether each chunk adds to its gradients one micro-batch after the other, in their order, which sums in a fixed tree
+/// take for granted. The last part of a model adds to them in its forward already.
+[[nodiscard]] inline bool adds_in_order(pipeline_seat const& seat) {
+  if (seat.where.where == schedule::placement::both_ways) return false;
+  auto const lists = seat.lists(2 * seat.where.stages);
+  for (int s = 0; s < lists.stages(); ++s) {
+    std::vector<int> next(static_cast<std::size_t>(seat.where.chunks), 0);
+    for (auto const* each = lists.of(s); each != lists.of(s) + lists.count(s); ++each) {
+      auto& expected = next[static_cast<std::size_t>(each->chunk)];
+      bool const is_last = seat.where.part(s, each->chunk) + 1 == seat.where.parts();
+      if (each->kind == schedule::work::forward && !is_last) continue;
+      if (each->micro_batch != expected) return false;
+      if (each->kind == schedule::work::forward) continue;
+      if (each->kind != schedule::work::backward) return false;  // its halves are apart
+      ++expected;
+    }
+  }
+  return true;
 }
 
 /// Stages that are the ranks of a communicator.

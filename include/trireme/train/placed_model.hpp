@@ -11,6 +11,8 @@
 #include "trireme/contract/model.hpp"
 #include "trireme/contract/stage_link.hpp"
 #include "trireme/contract/tensor_group.hpp"
+#include "trireme/core/error.hpp"
+#include "trireme/core/text.hpp"
 #include "trireme/data/batch.hpp"
 #include "trireme/data/evaluation.hpp"
 #include "trireme/parallel/exchange.hpp"
@@ -168,14 +170,26 @@ class placed_model {
           auto const at = grid_.place(parallel::axis::pipeline);
           parallel::pipeline_seat seat;
           parallel::detail::for_each_axis(parallel, [&](auto const& each) {
-            if constexpr (requires { seat_of(each, model, at.place, at.ways); })
+            if constexpr (requires { seat_of(each, model, at.place, at.ways); }) {
               seat = seat_of(each, model, at.place, at.ways);
+              expect_order(parallel, each, seat);
+            }
           });
           tied_ = detail::tied_tensors<Env>(model, seat);
           return engine_type(model, group, std::move(seat), link_.get());
         }
       }
       return engine_type(model, group);
+    }
+  }
+  template <class Axis>
+  static void expect_order(Parallel const& parallel, Axis const& axis, parallel::pipeline_seat const& seat) {
+    auto const samples = parallel::data_axis_of(parallel);
+    if constexpr (requires { samples.reproducible; }) {
+      if (!samples.reproducible || parallel::adds_in_order(seat)) return;
+      throw config_error(text("trireme::parallel::", samples.name,
+                              ": .reproducible adds the gradients of one micro-batch after the other, which ",
+                              to_string(axis), " does not; use the schedule 1f1b or interleaved"));
     }
   }
   exchange_type make_exchange(Parallel const& parallel, Compression const& compression) {
