@@ -13,20 +13,41 @@
 
 namespace trireme::detail {
 
-/// Activations and gradients to and from other stages. A send never waits while the schedule is followed: it is copied
-/// to a buffer, of which there are as many as values can be on their way. Receives are posted ahead in the sender's
-/// order. The first message of a shape is preceded by its extents; after it both sides know them.
+/// Activations and gradients to and from other stages, as an engine sees them: an engine of all units has none, and its
+/// program nothing of what follows.
 template <class Env>
 class stage_mail {
  public:
+  using view = tensor_view<typename Env::compute, typename Env::space>;
+
+  virtual ~stage_mail() = default;
+  /// A step begins. `key(micro_batch)`: the extents of its inputs, on which all shapes depend.
+  virtual void begin(mail_plan const& plan, std::vector<shape> const& keys) = 0;
+  /// The extents of what crosses a boundary, of a micro-batch whose inputs have those of `key`: no message tells them.
+  virtual void foretell(int boundary, shape const& key, shape const& extents) = 0;
+  /// Bytes of the buffers of what is on its way.
+  [[nodiscard]] virtual std::int64_t bytes() const noexcept = 0;
+  virtual void send(int to, int number, view values) = 0;
+  /// The value of that number, in memory of `arena`.
+  [[nodiscard]] virtual view receive(int from, int number, arena<typename Env::space>& arena) = 0;
+  /// The step has ended: all that was sent has arrived.
+  virtual void end() = 0;
+};
+
+/// Mail through a link. A send never waits while the schedule is followed: it is copied
+/// to a buffer, of which there are as many as values can be on their way. Receives are posted ahead in the sender's
+/// order. The first message of a shape is preceded by its extents; after it both sides know them.
+template <class Env>
+class linked_mail final : public stage_mail<Env> {
+ public:
   using space = typename Env::space;
   using value = typename Env::compute;
-  using view = tensor_view<value, space>;
+  using typename stage_mail<Env>::view;
 
-  explicit stage_mail(stage_link<space>* link) : link_(link) {}
-  stage_mail(stage_mail const&) = delete;
-  stage_mail& operator=(stage_mail const&) = delete;
-  ~stage_mail() {
+  explicit linked_mail(stage_link<space>* link) : link_(link) {}
+  linked_mail(linked_mail const&) = delete;
+  linked_mail& operator=(linked_mail const&) = delete;
+  ~linked_mail() override {
     try {
       end();
       for (auto& peer : peers_) {
@@ -38,8 +59,7 @@ class stage_mail {
     }
   }
 
-  /// A step begins. `key(micro_batch)`: the extents of its inputs, on which all shapes depend.
-  void begin(mail_plan const& plan, std::vector<shape> const& keys) {
+  void begin(mail_plan const& plan, std::vector<shape> const& keys) override {
     plan_ = &plan;
     keys_ = &keys;
     if (peers_.size() < plan.room.size()) peers_.resize(plan.room.size());
@@ -53,11 +73,11 @@ class stage_mail {
     }
   }
 
-  /// The extents of what crosses a boundary, of a micro-batch whose inputs have those of `key`: no message tells them.
-  void foretell(int boundary, shape const& key, shape const& extents) { known_.push_back({boundary, key, extents}); }
+  void foretell(int boundary, shape const& key, shape const& extents) override {
+    foretold_.push_back({boundary, key, extents});
+  }
 
-  /// Bytes of the buffers of what is on its way.
-  [[nodiscard]] std::int64_t bytes() const noexcept {
+  [[nodiscard]] std::int64_t bytes() const noexcept override {
     std::int64_t sum = 0;
     for (auto const& peer : peers_) {
       for (auto const& each : peer.in) sum += static_cast<std::int64_t>(each.buffer.view().bytes());
@@ -66,7 +86,7 @@ class stage_mail {
     return sum;
   }
 
-  void send(int to, int number, view values) {
+  void send(int to, int number, view values) override {
     auto& peer = peers_[static_cast<std::size_t>(to)];
     auto& out = peer.out[peer.sends++ % peer.out.size()];
     finish(out);
@@ -76,15 +96,16 @@ class stage_mail {
     std::size_t many = 0;
     if (is_activation(number) && find(peer.told, number) == nullptr) {
       peer.told.push_back({boundary(number), key_of(number), values.extents()});
-      write(out.header, values.extents());
-      messages[many++] = send_to(to, out.header.view());
+      if (find(foretold_, number) == nullptr) {
+        write(out.header, values.extents());
+        messages[many++] = send_to(to, out.header.view());
+      }
     }
     messages[many++] = send_to(to, copy);
     out.ticket = link_->start(std::span<transfer<space> const>(messages, many));
   }
 
-  /// The value of that number, in memory of `arena`.
-  [[nodiscard]] view receive(int from, int number, arena<space>& arena) {
+  [[nodiscard]] view receive(int from, int number, arena<space>& arena) override {
     auto const p = static_cast<std::size_t>(from);
     auto& peer = peers_[p];
     auto found = posted(peer, number);
@@ -100,8 +121,7 @@ class stage_mail {
     return here;
   }
 
-  /// The step has ended: all that was sent has arrived.
-  void end() {
+  void end() override {
     for (auto& peer : peers_) {
       for (auto& out : peer.out) finish(out);
     }
@@ -146,10 +166,8 @@ class stage_mail {
     return (*keys_)[static_cast<std::size_t>(number % plan_->where.micro_batches)];
   }
   [[nodiscard]] shape const* find(std::vector<known_shape> const& shapes, int number) const noexcept {
-    for (auto const* const list : {&known_, &shapes}) {
-      for (auto const& each : *list) {
-        if (each.boundary == boundary(number) && each.key == key_of(number)) return &each.extents;
-      }
+    for (auto const& each : shapes) {
+      if (each.boundary == boundary(number) && each.key == key_of(number)) return &each.extents;
     }
     return nullptr;
   }
@@ -175,9 +193,9 @@ class stage_mail {
     if (extents == nullptr && !wait) return false;
     int const from = static_cast<int>(p);
     if (extents == nullptr) {
-      if (room->header.size() == 0) room->header = numbers(shape{1 + shape::max_rank});
-      link_->wait(link_->start(one(receive_from(from, room->header.view()))));
-      peer.heard.push_back({boundary(number), key_of(number), read(room->header)});
+      auto const* const foretold = find(foretold_, number);
+      peer.heard.push_back(
+          {boundary(number), key_of(number), foretold != nullptr ? *foretold : receive_extents(from, *room)});
       extents = &peer.heard.back().extents;
     }
     room->number = number;
@@ -185,6 +203,11 @@ class stage_mail {
     room->ticket = link_->start(one(receive_from(from, room->room_for(*extents))));
     ++peer.posted;
     return true;
+  }
+  [[nodiscard]] shape receive_extents(int from, letter& into) {
+    if (into.header.size() == 0) into.header = numbers(shape{1 + shape::max_rank});
+    link_->wait(link_->start(one(receive_from(from, into.header.view()))));
+    return read(into.header);
   }
   [[nodiscard]] std::span<transfer<space> const> one(transfer<space> const& message) noexcept {
     message_ = message;
@@ -213,7 +236,7 @@ class stage_mail {
   mail_plan const* plan_ = nullptr;
   std::vector<shape> const* keys_ = nullptr;
   std::vector<peer_state> peers_;
-  std::vector<known_shape> known_;  // to this stage and its peers without being told
+  std::vector<known_shape> foretold_;  // known without messages
   transfer<space> message_;
 };
 

@@ -1,0 +1,205 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "trireme/comm/counted.hpp"
+#include "trireme/contract/model.hpp"
+#include "trireme/core/error.hpp"
+#include "trireme/data/batch.hpp"
+#include "trireme/ops/phantom.hpp"
+#include "trireme/parallel/schedules/simulate.hpp"
+#include "trireme/parallel/tensor.hpp"
+#include "trireme/train/detail/plan_world.hpp"
+#include "trireme/train/optimizer_state.hpp"
+#include "trireme/train/placed_model.hpp"
+
+namespace trireme::detail {
+
+/// What one sample looks like.
+struct sample_form {
+  dtype input_type = dtype::f32;
+  dtype target_type = dtype::f32;
+  shape inputs, targets;
+};
+
+/// Samples without memory: nobody reads them.
+class paper_samples {
+ public:
+  paper_samples(sample_form const& form, std::int64_t most) : form_(form), ids_(static_cast<std::size_t>(most)) {}
+  [[nodiscard]] samples take(std::int64_t count) const {
+    return {view(form_.input_type, form_.inputs, count), view(form_.target_type, form_.targets, count),
+            std::span<std::int64_t const>(ids_).first(static_cast<std::size_t>(count))};
+  }
+
+ private:
+  any_view<host> view(dtype type, shape const& one, std::int64_t count) const {
+    shape all{count};
+    for (int axis = 0; axis < one.rank(); ++axis) all.push_back(one[axis]);
+    return {&form_, type, all};
+  }
+  sample_form form_;
+  std::vector<std::int64_t> ids_;
+};
+
+/// All units of a model, to see what their outputs are like.
+template <class Env>
+class paper_units {
+  using view = tensor_view<typename Env::compute, phantom>;
+
+ public:
+  template <staged_model Model>
+  paper_units(Model const& model, tensor_group<Env>& group) : group_(group) {
+    auto const add = [&]<class Description>(Description const& description) {
+      units_.push_back(std::make_unique<boxed_unit<Env, Description>>(description, group.share()));
+      for (auto* const each : units_.back()->parameters()) {
+        each->value = {reinterpret_cast<typename Env::param*>(phantom::alignment), each->info.extents};
+      }
+    };
+    model.units(add);
+  }
+  /// The extents of what each unit but the last one makes of a micro-batch.
+  [[nodiscard]] std::vector<shape> outputs(samples const& batch) {
+    samples_in<phantom> const here{{batch.inputs.address, batch.inputs.type, batch.inputs.extents},
+                                   {batch.targets.address, batch.targets.type, batch.targets.extents},
+                                   batch.ids};
+    arena<phantom> activations, scratch;
+    pass<Env> pass{activations, scratch, here, {}, 1, 0, purpose::evaluate, {}, group_, 0};
+    std::vector<shape> all;
+    view x;
+    for (std::size_t u = 0; u + 1 < units_.size(); ++u) {
+      x = units_[u]->forward(pass, x);
+      all.push_back(x.extents());
+    }
+    return all;
+  }
+
+ private:
+  tensor_group<Env>& group_;
+  std::vector<std::unique_ptr<unit<Env>>> units_;
+};
+
+/// What a step on paper has shown.
+struct paper_step {
+  comm::traffic_table sent;
+  exchange_memory exchange;
+  std::int64_t moments = 0;
+  std::int64_t activations = 0;
+  std::int64_t mail = 0;
+  double flops = 0;
+  double bubble = 0;
+};
+
+/// One rank's part in a step, in phantom memory and in a world on paper: everything but the numbers happens as in a
+/// training with the communicator Like.
+template <class Like, class Precision, class Model, class Optimizer, class Parallel, class Compression>
+class paper_training {
+  using env = environment<Precision, phantom>;
+  using world_type = paper_world<Like>;
+  using data_axis = parallel::data_axis_t<Parallel>;
+
+ public:
+  paper_training(Model const& model, Optimizer const& optimizer, Parallel const& parallel,
+                 Compression const& compression, share own)
+      : model_(model),
+        optimizer_(optimizer),
+        counts_(std::make_shared<comm::traffic_table>()),
+        world_(own, counts_),
+        placed_(model, world_, parallel, compression),
+        moments_(placed_.exchange()) {
+    counts_->rank = own.place;
+    if constexpr (std::is_same_v<typename space_of<Like>::type, host>) placed_.engine().leave_batches();
+  }
+
+  /// @param micro_batches  logical ones of the batch; 0: one a replica.
+  [[nodiscard]] paper_step step(sample_form const& form, std::int64_t batch, std::int64_t micro_batches) {
+    auto const own = placed_.samples_share();
+    auto const parts = micro_batches == 0 ? own.ways : micro_batches;
+    check(batch, parts, own.ways);
+    auto const range = data::share(parts, own.ways, own.place);
+    paper_samples const paper(form, batch);
+    std::vector<samples> here;
+    std::vector<std::int64_t> places;
+    for (auto m = range.first; m < range.last; ++m) {
+      auto const count = data::share(batch, parts, m).count();
+      if (count == 0) continue;
+      here.push_back(paper.take(count));
+      places.push_back(m);
+    }
+    if (placed_.grid().stages() != nullptr) foretell(here);
+    for (std::uint64_t step = 0; step < 2; ++step) {  // the second one is like all that follow
+      for (auto& row : counts_->by_operation) row = {};
+      ops::on<phantom>::flops() = 0;
+      auto const sum = placed_.train(here, range, places, batch, {0, step});
+      static_cast<void>(placed_.exchange().finish(0, true));
+      static_cast<void>(placed_.mean(sum));
+      moments_.update(placed_.exchange(), optimizer_, static_cast<std::int64_t>(step), 1.0);
+      placed_.exchange().publish();
+      placed_.engine().invalidate();
+    }
+    return {.sent = *counts_,
+            .exchange = placed_.exchange().memory(),
+            .moments = moments_.bytes(),
+            .activations = static_cast<std::int64_t>(placed_.engine().peak_bytes()),
+            .mail = placed_.engine().mail_bytes(),
+            .flops = ops::on<phantom>::flops(),
+            .bubble = bubble(static_cast<int>(here.size()))};
+  }
+
+ private:
+  static void check(std::int64_t batch, std::int64_t parts, std::int64_t ways) {
+    if (batch < 1 || parts < 1) {
+      throw config_error(
+          text("trireme::plan: a step of ", batch, " samples in ", parts, " micro-batches; give at least one of each"));
+    }
+    if (data_axis::gradients == distribution::shard && (parts % ways != 0 || batch < parts)) {
+      throw config_error(text("trireme::plan: ", batch, " samples in ", parts, " micro-batches for ", ways,
+                              " replicas; where gradients are sharded a plan needs as many micro-batches on each, none "
+                              "of them empty"));
+    }
+  }
+  // No message arrives that says how large the next one is.
+  void foretell(std::vector<samples> const& batches) {
+    auto apart = std::make_shared<comm::traffic_table>();
+    auto const at = placed_.grid().place(parallel::axis::tensor);
+    world_type others(at, std::move(apart));
+    parallel::communicator_group<env, world_type> group(others, placed_.grid().shape().cuts_rows());
+    paper_units<env> units(model_, group);
+    std::vector<shape> known;
+    for (auto const& each : batches) {
+      auto const& key = each.inputs.extents;
+      bool told = false;
+      for (auto const& before : known) told = told || before == key;
+      if (told) continue;
+      known.push_back(key);
+      placed_.engine().foretell(key, units.outputs(each));
+    }
+  }
+  // The stage that waits longest: the share of its step in which it does.
+  [[nodiscard]] double bubble(int micro_batches) {
+    if (micro_batches == 0) return 0;
+    auto const run = schedule::simulate(placed_.engine().seat().lists(micro_batches));
+    double most = 0;
+    for (int s = 0; s < run.stage_count; ++s) {
+      auto const& stage = run.stage(s);
+      if (stage.end == stage.start) continue;
+      auto const share = static_cast<double>(stage.idle()) / static_cast<double>(stage.end - stage.start);
+      most = share > most ? share : most;
+    }
+    return most;
+  }
+
+  Model const& model_;
+  Optimizer const& optimizer_;
+  std::shared_ptr<comm::traffic_table> counts_;
+  world_type world_;
+  placed_model<env, Model, world_type, Parallel, Compression> placed_;
+  optimizer_state<env, Optimizer> moments_;
+};
+
+}  // namespace trireme::detail

@@ -1,0 +1,198 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <type_traits>
+#include <utility>
+
+#include "trireme/comm/counted.hpp"
+#include "trireme/contract/dataset.hpp"
+#include "trireme/core/error.hpp"
+#include "trireme/train/detail/plan_run.hpp"
+#include "trireme/train/make.hpp"
+
+namespace trireme {
+
+/// What a plan is asked for.
+struct plan_options {
+  std::int64_t samples = 32;       ///< of a step, over all ranks: fit_options::batch
+  std::int64_t micro_batches = 0;  ///< logical ones of a step; 0 = one a replica, as in fit_options
+  std::int64_t context = 0;        ///< of a sample of tokens; 0 = the model's
+  double flops = 1e12;             ///< what a rank computes, in operations a second
+  double bandwidth = 10e9;         ///< what a rank sends, in bytes a second
+  double latency = 10e-6;          ///< of a message, in seconds
+  int ranks = 1;                   ///< of the world, for plan_for
+  int rank = 0;                    ///< whose plan it is, for plan_for
+};
+
+/// What one rank has in memory, in bytes.
+struct planned_memory {
+  std::int64_t parameters = 0;   ///< that layers read: all of the rank's part, or its slices
+  std::int64_t gradients = 0;    ///< that are always there
+  std::int64_t optimizer = 0;    ///< moments, and master values where layers read other numbers
+  std::int64_t activations = 0;  ///< most of what micro-batches in flight keep, and of scratch memory
+  std::int64_t buffers = 0;      ///< gathered values, gradients and activations on their way, payloads
+  [[nodiscard]] std::int64_t total() const noexcept {
+    return parameters + gradients + optimizer + activations + buffers;
+  }
+  friend bool operator==(planned_memory const&, planned_memory const&) = default;
+};
+
+/// One rank's part in a step of training, before it is taken.
+struct training_plan {
+  int ranks = 1;
+  comm::traffic_table sent;  ///< by_operation: calls, messages and bytes of a step, over all groups; no by_peer
+  planned_memory memory;
+  double flops = 0;          ///< additions and multiplications of products and attention in this rank's step
+  double bubble = 0;         ///< share of its step in which the stage that waits longest waits for other stages
+  double computing = 0;      ///< seconds for flops, without waiting
+  double sending = 0;        ///< seconds for what is sent, one message after the other
+  double step_at_best = 0;   ///< seconds if all of the sending is hidden behind the computing
+  double step_at_worst = 0;  ///< seconds if none is
+
+  [[nodiscard]] int rank() const noexcept { return sent.rank; }
+  [[nodiscard]] std::uint64_t bytes_sent() const noexcept {
+    std::uint64_t sum = 0;
+    for (auto const& each : sent.by_operation) sum += each.bytes;
+    return sum;
+  }
+  [[nodiscard]] std::uint64_t messages_sent() const noexcept {
+    std::uint64_t sum = 0;
+    for (auto const& each : sent.by_operation) sum += each.messages;
+    return sum;
+  }
+};
+
+[[nodiscard]] inline std::string to_string(training_plan const& plan) {
+  auto out = text("rank ", plan.rank(), " of ", plan.ranks, ", a step\n");
+  for (int kind = 0; kind < comm::collective_kinds; ++kind) {
+    auto const& row = plan.sent.by_operation[kind];
+    if (row.bytes == 0) continue;
+    out += text("  sent by ", name_of(static_cast<comm::collective>(kind)), ": ", row.bytes, " bytes in ", row.calls,
+                row.calls == 1 ? " call\n" : " calls\n");
+  }
+  out += text("  sent in all: ", plan.bytes_sent(), " bytes\n");
+  auto const& memory = plan.memory;
+  out += text("  memory: parameters ", memory.parameters, ", gradients ", memory.gradients, ", optimizer ",
+              memory.optimizer, ", activations ", memory.activations, ", buffers ", memory.buffers, ", in all ",
+              memory.total(), " bytes\n");
+  out += text("  bubble: ", 100 * plan.bubble, " % of the step\n");
+  out += text("  time: ", plan.computing, " s computing, ", plan.sending, " s sending, ", plan.step_at_best, " to ",
+              plan.step_at_worst, " s a step\n");
+  return out;
+}
+
+namespace detail {
+
+/// What samples of a model look like, where its description says so.
+template <class Model>
+[[nodiscard]] sample_form form_of(Model const& model, plan_options const& options) {
+  if constexpr (requires { model.vocabulary + model.context; }) {
+    auto const context = options.context == 0 ? model.context : options.context;
+    return {dtype::i32, dtype::i32, {context}, {context}};
+  } else {
+    static_assert(
+        requires { model.inputs + model.outputs; },
+        "trireme::plan: the model's description does not say what a sample is; pass a dataset too: plan(trainer, "
+        "data, options)");
+    return {dtype::f32, dtype::f32, {model.inputs}, {model.outputs}};
+  }
+}
+template <dataset Data>
+[[nodiscard]] sample_form form_of_data(Data const& data) {
+  return {data.input_type(), data.target_type(), data.input_shape(), data.target_shape()};
+}
+
+[[nodiscard]] inline training_plan planned(paper_step const& step, int ranks, plan_options const& options) {
+  if (!(options.flops > 0 && options.bandwidth > 0 && options.latency >= 0)) {
+    throw config_error(text("trireme::plan: .flops = ", options.flops, ", .bandwidth = ", options.bandwidth,
+                            ", .latency = ", options.latency, "; rates are above 0, and no message is early"));
+  }
+  training_plan plan;
+  plan.ranks = ranks;
+  plan.sent = step.sent;
+  plan.memory = {.parameters = step.exchange.parameters,
+                 .gradients = step.exchange.gradients,
+                 .optimizer = step.exchange.masters + step.moments,
+                 .activations = step.activations,
+                 .buffers = step.exchange.buffers + step.mail};
+  plan.flops = step.flops;
+  plan.bubble = step.bubble;
+  plan.computing = step.flops / options.flops;
+  plan.sending = static_cast<double>(plan.bytes_sent()) / options.bandwidth +
+                 static_cast<double>(plan.messages_sent()) * options.latency;
+  auto const busy = plan.computing / (1 - plan.bubble);
+  plan.step_at_best = busy > plan.sending ? busy : plan.sending;
+  plan.step_at_worst = busy + plan.sending;
+  return plan;
+}
+
+template <class Model, class Optimizer, class Comm, class Parallel, class Precision, class Compression>
+[[nodiscard]] training_plan plan_like(
+    basic_trainer<Model, Optimizer, Comm, Parallel, Precision, Compression> const& trainer, sample_form const& form,
+    plan_options const& options) {
+  auto const& world = trainer.world();
+  paper_training<Comm, Precision, Model, Optimizer, Parallel, Compression> paper(
+      trainer.described_model(), trainer.optimizer(), trainer.parallel_policy(), trainer.compression_policy(),
+      {world.rank(), world.size()});
+  return planned(paper.step(form, options.samples, options.micro_batches), world.size(), options);
+}
+
+}  // namespace detail
+
+/// What a step of a trainer will send, hold and take on this rank: the step is run on paper, in a world that counts and
+/// in memory that does not exist. The trainer is left as it is, and nothing is sent.
+///
+/// Bytes    sent: equal to what the rank's communicators count in each step of fit() but the first of a pipeline (which
+///          also tells shapes). Memory: equal to what exchange, optimizer and engine report after some steps; packed
+///          copies of weights, and what communicators keep for themselves, are not in it.
+/// Numerics flops are those of products and attention (2 m n k a product; the unmasked half of attention); kernels that
+///          only move are free. The times take a rank to be as fast in all of it as `options` say, and the stages of a
+///          pipeline to be equal: a first answer, not a measurement.
+/// Ranks    local. All ranks together answer for the world.
+/// Errors   config_error as for the trainer's mesh; if no samples are asked for; and, where gradients are sharded, if
+///          the replicas would run different numbers of micro-batches.
+/// @example std::cout << to_string(plan(trainer, {.samples = 64, .bandwidth = 25e9}));
+template <staged_model Model, class Optimizer, class Comm, class Parallel, class Precision, class Compression>
+[[nodiscard]] training_plan plan(basic_trainer<Model, Optimizer, Comm, Parallel, Precision, Compression> const& trainer,
+                                 plan_options const& options = {}) {
+  return detail::plan_like(trainer, detail::form_of(trainer.described_model(), options), options);
+}
+/// The same for a model whose description does not say what a sample is: it is like those of `data`.
+template <staged_model Model, class Optimizer, class Comm, class Parallel, class Precision, class Compression,
+          dataset Data>
+[[nodiscard]] training_plan plan(basic_trainer<Model, Optimizer, Comm, Parallel, Precision, Compression> const& trainer,
+                                 Data const& data, plan_options const& options = {}) {
+  return detail::plan_like(trainer, detail::form_of_data(data), options);
+}
+
+/// The plan of one rank of a world that need not exist: of options.rank of options.ranks. Policies as for make_trainer,
+/// in any order, without a communicator: ranks send messages to each other, and none reads another one's memory.
+///
+/// Threads  any; as many calls as one likes.
+/// @example plan_for({.samples = 2048, .ranks = 1024}, nn::gpt{}, optim::adamw{}, parallel::zero<1>{});
+template <class... Policies>
+[[nodiscard]] training_plan plan_for(plan_options const& options, Policies const&... policies) {
+  using world = detail::paper_world<detail::messages>;
+  using slots = detail::resolve<Policies..., world>;
+  static_cast<void>(check_policies<Policies..., world>());
+  if constexpr (slots::ok) {
+    static_assert(staged_model<typename slots::model>,
+                  "trireme::plan_for: a plain model keeps its activations to itself; describe the model in units");
+    if (options.ranks < 1 || options.rank < 0 || options.rank >= options.ranks) {
+      throw config_error(text("trireme::plan_for: there is no rank ", options.rank, " in a world of ", options.ranks));
+    }
+    auto const model = detail::pick<slot::model, void>(policies...);
+    detail::paper_training<detail::messages, typename slots::precision, typename slots::model,
+                           typename slots::optimizer, typename slots::parallel, typename slots::compression>
+        paper(model, detail::pick<slot::optimizer, void>(policies...),
+              detail::pick<slot::parallel, parallel::data>(policies...),
+              detail::pick<slot::compression, compression::none>(policies...), {options.rank, options.ranks});
+    return detail::planned(paper.step(detail::form_of(model, options), options.samples, options.micro_batches),
+                           options.ranks, options);
+  } else {
+    return {};
+  }
+}
+
+}  // namespace trireme
