@@ -1,6 +1,6 @@
 # test-timeout: 300
 """The same run twice, on threads and on MPI, and under data and zero1, has one state; other numbers of ranks have the
-same one but for rounding."""
+same one but for rounding, and with --reproducible the same one."""
 
 from runs import *
 
@@ -44,4 +44,26 @@ for dropout, micro_batches, steps in ((0, 0, 50), (0, 12, 50), (0.1, 0, 10), (0.
 print("one rank against 2, 3 and 4, the largest relative differences:",
       ", ".join("%s %.1e" % each for each in worst.items()))
 expect(worst["weights without the keys' bias"] < 1e-6, "%r" % worst)
+
+# --reproducible: one state whatever the number of ranks that share the samples or the layers. The last batch of an
+# epoch (of 67) has fewer samples than there are micro-batches.
+with open("epochs.txt", "wb") as short:
+    with open("text.txt", "rb") as long:
+        short.write(long.read()[: (67 * 32 + 1) * 10 // 9 + 1])
+SHARED = ((2, "data"), (4, "data"), (2, "zero1"), (4, "zero2"), (2, "zero3"), (2, "pipeline"),
+          (2, "pipeline:interleaved"), (4, "zero1=2,pipeline=2:1f1b"))
+for precision, chosen in (("fp32", {}), ("bf16", {"text": "epochs.txt", "micro_batches": 4})):
+    chosen = chosen | {"layers": 2, "steps": 15, "precision": precision, "reproducible": True}
+    state = train("alone", 1, **chosen)["state_hash"]
+    for ranks, parallel in SHARED:
+        found = train("shared", ranks, parallel=parallel, **chosen)["state_hash"]
+        expect(found == state, "%s, %s on %d ranks: the state is %s, not %s" % (precision, parallel, ranks, found, state))
+    if HAS_MPI:
+        for ranks, parallel in ((2, "data"), (4, "zero3"), (2, "pipeline")):
+            found = train("mpi", ranks, mpi=True, parallel=parallel, **chosen)["state_hash"]
+            expect(found == state, "%s, %s on %d processes has another state" % (precision, parallel, ranks))
+    # Stopped, and resumed on other ranks.
+    train("halves", 4, stop_after=7, **chosen)
+    found = train("halves", 2, resume=True, parallel="zero2")["state_hash"]
+    expect(found == state, "%s: resumed on other ranks the state is %s, not %s" % (precision, found, state))
 finish(folder)

@@ -39,14 +39,14 @@ def work_folder():
 
 
 def command(name, ranks=2, mpi=False, resume=False, **options):
-    """The command line of a run of `ranks` ranks; an option given as None is left out."""
+    """The command line of a run of `ranks` ranks; an option given as None is left out, one given as True has no value."""
     line = [THREADS, "--ranks", str(ranks)]
     if mpi:
         line = ["mpirun", "-n", str(ranks), "--oversubscribe", PROCESSES]
     line += ["--name", name] + (["--resume"] if resume else [])
     for key, value in (options if resume else TINY | {"steps": 10} | options).items():
         if value is not None:
-            line += ["--" + key.replace("_", "-"), str(value)]
+            line += ["--" + key.replace("_", "-")] + ([] if value is True else [str(value)])
     return line
 
 
