@@ -45,21 +45,16 @@ class staged_engine {
   /// @param group  the ranks that share the matrices of each unit; it must outlive the engine.
   template <staged_model Model>
   explicit staged_engine(Model const& model, tensor_group<Env>& group = tensor_group<Env>::one())
-      : staged_engine(model, group, parallel::seat_of(parallel::pipeline<>{.stages = 1}, model, 0, 1), nullptr) {}
+      : group_(group), programs_(parallel::seat_of_all(model)) {
+    box_units(model);
+  }
 
   /// The units of one stage.
   /// @param link  to the other stages; it must outlive the engine.
   template <staged_model Model>
   staged_engine(Model const& model, tensor_group<Env>& group, parallel::pipeline_seat at, stage_link<space>* link)
-      : group_(group), programs_(std::move(at)), mail_(link) {
-    if constexpr (requires { model.validate(); }) model.validate();
-    chunks_.resize(static_cast<std::size_t>(seat().where.chunks));
-    boxes emit{*this, group.share()};
-    model.units(emit);
-    for (auto const& unit : units_) {
-      for (auto* const use : unit->parameters()) uses_.push_back(use);
-      last_use_.push_back(static_cast<int>(uses_.size()));
-    }
+      : group_(group), programs_(std::move(at)), mail_(std::make_unique<detail::linked_mail<Env>>(link)) {
+    box_units(model);
   }
 
   /// All uses of parameters, in the order of the units here.
@@ -98,7 +93,7 @@ class staged_engine {
         backward(step, ready, hooks);
       }
     }
-    mail_.end();
+    if (mail_ != nullptr) mail_->end();
     for (auto& each : slots_) each->activations.reset();  // joined to one block: the next step allocates nothing
     scratch_.reset();
     return now_.loss;
@@ -135,7 +130,7 @@ class staged_engine {
     return sum;
   }
   /// Bytes of buffers for what travels between stages, so far.
-  [[nodiscard]] std::int64_t mail_bytes() const noexcept { return mail_.bytes(); }
+  [[nodiscard]] std::int64_t mail_bytes() const noexcept { return mail_ == nullptr ? 0 : mail_->bytes(); }
 
   /// For a training on paper, where no message says how large the next one is: the extents of what each unit of the
   /// whole model makes of inputs of extents `key`.
@@ -143,7 +138,7 @@ class staged_engine {
     auto const& cuts = seat().cuts;
     for (int boundary = 0; boundary + 1 < seat().where.parts(); ++boundary) {
       auto const first_after = static_cast<std::size_t>(cuts.data()[boundary + 1]);
-      mail_.foretell(boundary, key, outputs[first_after - 1]);
+      mail_->foretell(boundary, key, outputs[first_after - 1]);
     }
   }
   /// For a training on paper that stands for one whose kernels find batches where they are: they are not copied.
@@ -183,6 +178,17 @@ class staged_engine {
       }
     }
   };
+  template <class Model>
+  void box_units(Model const& model) {
+    if constexpr (requires { model.validate(); }) model.validate();
+    chunks_.resize(static_cast<std::size_t>(seat().where.chunks));
+    boxes emit{*this, group_.share()};
+    model.units(emit);
+    for (auto const& unit : units_) {
+      for (auto* const use : unit->parameters()) uses_.push_back(use);
+      last_use_.push_back(static_cast<int>(uses_.size()));
+    }
+  }
   // The chunk here that a unit of the model belongs to, if any; a first unit opens it.
   chunk* chunk_of_unit(std::int64_t unit) {
     for (int c = 0; c < seat().where.chunks; ++c) {
@@ -210,7 +216,7 @@ class staged_engine {
     for (std::size_t c = 0; c < chunks_.size(); ++c) chunks_[c].left = what.passes[c];
     keys_.clear();
     for (auto const& each : batches) keys_.push_back(each.inputs.extents);
-    mail_.begin(what.mail, keys_);
+    if (mail_ != nullptr) mail_->begin(what.mail, keys_);
   }
 
   template <class Hooks>
@@ -223,7 +229,7 @@ class staged_engine {
       auto const made = forward(step, false, hooks);
       if (step.output < 0) out = made;
     }
-    mail_.end();
+    if (mail_ != nullptr) mail_->end();
     return out;
   }
 
@@ -236,7 +242,7 @@ class staged_engine {
     auto pass = make_pass(index);
     view x;
     if (step.from != schedule::nobody)
-      x = mail_.receive(step.from, step.input, own.activations);
+      x = mail_->receive(step.from, step.input, own.activations);
     else if (step.input >= 0)
       x = neighbour(here.part - 1, step.micro_batch).out;
     if (watch_) watch_(step, true);
@@ -253,7 +259,7 @@ class staged_engine {
     own.out = x;
     now_.loss += pass.loss;
     if (watch_) watch_(step, false);
-    if (step.to != schedule::nobody) mail_.send(step.to, step.output, x);
+    if (step.to != schedule::nobody) mail_->send(step.to, step.output, x);
     return x;
   }
 
@@ -267,7 +273,7 @@ class staged_engine {
     bool const input_only = step.kind == schedule::work::backward_input;
     bool const last_time = here.left == 1;
     view dy = own.returned;
-    if (step.from != schedule::nobody) dy = mail_.receive(step.from, step.input, own.activations);
+    if (step.from != schedule::nobody) dy = mail_->receive(step.from, step.input, own.activations);
     if (watch_) watch_(step, true);
     for (auto u = here.last; u-- > here.first;) {
       hooks.ensure(first_use(u), last_use_[u]);
@@ -285,7 +291,7 @@ class staged_engine {
     }
     if (watch_) watch_(step, false);
     if (step.to != schedule::nobody) {
-      mail_.send(step.to, step.output, dy);
+      mail_->send(step.to, step.output, dy);
     } else if (step.output >= 0) {
       auto& before = neighbour(here.part - 1, step.micro_batch);
       before.returned = before.activations.template take<typename Env::compute>(dy.extents());
@@ -374,7 +380,7 @@ class staged_engine {
   std::vector<std::size_t> free_;
   std::vector<std::unique_ptr<slot>> slots_;
   arena<space> scratch_;
-  detail::stage_mail<Env> mail_;
+  std::unique_ptr<detail::stage_mail<Env>> mail_;  // to other stages, if there are any
   std::function<void(schedule::step const&, bool)> watch_;
   std::uint64_t version_ = 1;
   bool copies_batches_ = true;

@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "trireme/parallel/pipeline.hpp"
-#include "trireme/parallel/schedules/simulate.hpp"
 #include "trireme/parallel/schedules/step.hpp"
 
 namespace trireme::detail {
@@ -63,9 +62,7 @@ class stage_programs {
       if (each->micro_batches == micro_batches) return *each;
     }
     auto lists = seat_.lists(micro_batches);
-    auto const run = schedule::simulate(lists);
-    std::vector<int> peaks;
-    for (int s = 0; s < lists.stages(); ++s) peaks.push_back(run.stage(s).peak);
+    auto const peaks = seat_.peaks(lists);
     made_.push_back(std::make_unique<stage_program>(micro_batches, std::move(lists), seat_.stage, peaks));
     return *made_.back();
   }
