@@ -124,6 +124,7 @@ class hierarchical_world : public collectives<hierarchical_world<Inner, Outer>> 
   using request = hierarchical_request<hierarchy>;
   using space = typename space_of<Inner>::type;
   static constexpr std::string_view name = "hierarchical";
+  static constexpr bool ordered = false;  // node by node
 
   /// Collective over both. `inner` holds this node's ranks, `outer` the ranks with this place of every node. Without
   /// `whole` exchanges reach only ranks of this node or this place.
