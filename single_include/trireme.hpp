@@ -1,5 +1,5 @@
 // Trireme 0.1.0, everything in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 16edf4e6627145d1a6f2438bf56568bd25cf73b113222b1bf90b8a61fee844ef
+// SHA-256 of the sources: 0891872aa4a7d4eb06e20311c703fd7038775725568babd40e3a25243c75211b
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -600,9 +600,11 @@ class tensor {
 // ---- trireme/contract/communicator.hpp (goes on)
 namespace trireme {
 
-/// What a reduction computes. Ranks are combined in rank order, 0 first, so the result never depends on timing.
+/// What a reduction computes. Ranks are combined in rank order, 0 first (but for pairwise), so the result never depends
+/// on timing.
 namespace reduction {
 struct sum {};
+struct pairwise {};  ///< the sum, formed in a fixed binary tree over the ranks (core/summation_tree.hpp)
 struct max {};
 struct min {};
 struct mean {};  ///< the sum, divided by the number of ranks before it is rounded; floating-point elements only
@@ -951,10 +953,10 @@ inline constexpr int collective_kinds = 13;
   return names[static_cast<std::size_t>(kind)];
 }
 
-enum class reduction_kind : std::uint8_t { none, sum, max, min, mean };
+enum class reduction_kind : std::uint8_t { none, sum, max, min, mean, pairwise };
 
 [[nodiscard]] constexpr std::string_view name_of(reduction_kind kind) noexcept {
-  constexpr std::string_view names[] = {"none", "sum", "max", "min", "mean"};
+  constexpr std::string_view names[] = {"none", "sum", "max", "min", "mean", "pairwise"};
   return names[static_cast<std::size_t>(kind)];
 }
 
@@ -968,6 +970,8 @@ template <>
 inline constexpr reduction_kind reduction_of<reduction::min> = reduction_kind::min;
 template <>
 inline constexpr reduction_kind reduction_of<reduction::mean> = reduction_kind::mean;
+template <>
+inline constexpr reduction_kind reduction_of<reduction::pairwise> = reduction_kind::pairwise;
 
 /// The part of a command that every rank must ask for alike. Plain bytes: ranks send it to each other.
 struct call {
@@ -1002,7 +1006,8 @@ struct call {
 struct element_kernels {
   /// Copies bytes; both in this space.
   void (*copy)(void* to, void const* from, std::size_t bytes) = nullptr;
-  /// outputs[.][i] = terms[0][i] op terms[1][i] op ..., in this order; mean divides by `divisor`. Null: no reduction.
+  /// outputs[.][i] = terms[0][i] op terms[1][i] op ..., in this order (pairwise: in the tree over
+  /// them); mean divides by `divisor`. Null: no reduction.
   void (*combine)(std::span<void* const> outputs, std::span<void const* const> terms, std::int64_t count,
                   int divisor) = nullptr;
   /// Returns when what this thread has asked for above is done. Null: it is done when they return.
@@ -1199,6 +1204,37 @@ void append_parts(std::vector<part>& parts, bool sent, dtype type, std::size_t e
 
 }  // namespace trireme::comm::detail
 
+// ---- trireme/core/summation_tree.hpp
+namespace trireme {
+
+/// Where the fixed binary tree over [0, n) is cut: in halves while n is even, else at the largest power of two.
+///
+/// Sums in this order do not depend on how many ranks form them: for any power of two p that divides n, each of p equal
+/// runs of leaves is a subtree, and the p runs are the leaves of the tree over [0, p).
+/// @param n  at least 2.
+[[nodiscard]] constexpr std::int64_t tree_split(std::int64_t n) noexcept {
+  if (n % 2 == 0) return n / 2;
+  std::int64_t power = 1;
+  while (power * 2 < n) power *= 2;
+  return power;
+}
+
+/// How often the last two partial sums become one when leaf i of [0, n) has been added behind them: the number of inner
+/// nodes of the tree that end with leaf i. After the last leaf one sum is left.
+[[nodiscard]] constexpr int tree_merges(std::int64_t n, std::int64_t i) noexcept {
+  int merges = 0;
+  std::int64_t first = 0;
+  std::int64_t last = n;
+  while (last - first > 1) {
+    if (i == last - 1) ++merges;
+    auto const middle = first + tree_split(last - first);
+    (i < middle ? last : first) = middle;
+  }
+  return merges;
+}
+
+}  // namespace trireme
+
 // ---- trireme/ops/host/reductions.hpp
 #include <cmath>
 #include <limits>
@@ -1394,14 +1430,83 @@ struct initial {
   friend bool operator==(initial const&, initial const&) = default;
 };
 
+/// Which of `ways` consecutive parts of something is meant. Parts are uneven where they have to be: the first
+/// n % ways of them get one more.
+struct share {
+  int place = 0;
+  int ways = 1;
+  struct range {
+    std::int64_t first = 0;
+    std::int64_t count = 0;
+    friend bool operator==(range const&, range const&) = default;
+  };
+  [[nodiscard]] constexpr range of(std::int64_t n) const noexcept {
+    auto const each = n / ways;
+    auto const more = n % ways;
+    return {place * each + std::min<std::int64_t>(place, more), each + (place < more ? 1 : 0)};
+  }
+  friend bool operator==(share const&, share const&) = default;
+};
+
 /// What is known of a parameter without its numbers. Two parameters of one name are two uses of one tied tensor.
+///
+/// What lies here may be a part of the tensor, a box of it: `extents` elements from `first` on, of `whole`.
 struct parameter_info {
   std::string name;
-  shape extents;
+  shape extents;  ///< of what lies here
   initial start{};
-  bool decays = true;  ///< whether weight decay applies
+  bool decays = true;   ///< whether weight decay applies
+  shape whole{};        ///< extents of the whole tensor; without any, all of it lies here
+  shape first{};        ///< where the part begins in it, one number a dimension
+  bool answers = true;  ///< false: another rank of this model replica answers for it in norm, hash and checkpoint
+  bool tied = false;    ///< true: other ranks of this model replica use it too, and gradients are summed with theirs
+
+  [[nodiscard]] bool is_part() const noexcept { return whole.rank() > 0; }
+  [[nodiscard]] shape const& whole_extents() const noexcept { return is_part() ? whole : extents; }
   friend bool operator==(parameter_info const&, parameter_info const&) = default;
 };
+
+/// The part of a whole tensor that has the range [first, first + count) of one axis.
+[[nodiscard]] inline parameter_info part_of(parameter_info info, int axis, share::range range) {
+  shape extents;
+  shape first;
+  for (int each = 0; each < info.extents.rank(); ++each) {
+    extents.push_back(each == axis ? range.count : info.extents[each]);
+    first.push_back(each == axis ? range.first : 0);
+  }
+  info.whole = info.extents;
+  info.extents = extents;
+  info.first = first;
+  return info;
+}
+
+/// Calls f(in_whole, in_part, n) for the stretches of the whole tensor (row-major) that elements [first, first + count)
+/// of a part are: one stretch, in constant time, unless something else lies between.
+template <class F>
+void for_each_run(parameter_info const& part, std::int64_t first, std::int64_t count, F&& f) {
+  if (count == 0) return;
+  if (!part.is_part()) return f(first, first, count);
+  int axis = part.extents.rank() - 1;  // the innermost one that is cut: what is inside lies together
+  while (axis > 0 && part.extents[axis] == part.whole[axis]) --axis;
+  std::int64_t inner = 1;
+  for (int each = axis + 1; each < part.whole.rank(); ++each) inner *= part.whole[each];
+  auto const run = part.extents[axis] * inner;
+  while (count > 0) {
+    auto const row = first / run;
+    auto const n = std::min(count, (row + 1) * run - first);
+    std::int64_t at = part.first[axis] * inner + first % run;
+    std::int64_t stride = part.whole[axis] * inner;
+    auto rest = row;
+    for (int each = axis - 1; each >= 0; --each) {
+      at += (part.first[each] + rest % part.extents[each]) * stride;
+      stride *= part.whole[each];
+      rest /= part.extents[each];
+    }
+    f(at, first, n);
+    first += n;
+    count -= n;
+  }
+}
 
 /// A parameter as a layer sees it: the layer does not own the memory; the exchange binds and rebinds it.
 ///
@@ -1609,6 +1714,10 @@ struct on;
 template <class T, class Space>
 class weights;
 
+/// In the version of values: they do not stay where they are (parameters that are gathered for their unit and dropped
+/// after it), so nothing packed of them is worth keeping.
+inline constexpr std::uint64_t passing_values = std::uint64_t{1} << 63;
+
 /// What sums of T are kept in.
 template <class T>
 using accumulate_t = std::conditional_t<std::is_same_v<T, double>, double, float>;
@@ -1623,7 +1732,14 @@ struct attention_shape {
   std::int64_t context = 0;
   std::int64_t heads = 0;
   std::int64_t channels = 0;
+  std::int64_t first_head = 0;  ///< the number of the first of these heads among all of its layer, for dropout
   [[nodiscard]] constexpr std::int64_t head_channels() const noexcept { return channels / heads; }
+};
+
+/// Which rows of a table lie here, or which classes of a row: those from `first` on, of `whole`; 0 = all of them.
+struct table_part {
+  std::int64_t first = 0;
+  std::int64_t whole = 0;
 };
 
 using trireme::gradient_terms;
@@ -1636,6 +1752,8 @@ struct dropout_site {
   random_key key;
   std::uint32_t site = 0;
   std::span<std::int64_t const> samples;
+  std::int64_t first = 0;  ///< what is dropped out begins with this element of all samples' elements,
+  std::int64_t whole = 0;  ///< which are so many; 0 = as many as it has itself
   [[nodiscard]] bool active() const noexcept { return probability > 0 && !samples.empty(); }
 };
 
@@ -2433,21 +2551,24 @@ inline void random_numbers(float* numbers, random_key key, std::uint32_t site, s
 
 // Drops among the n numbers of one sample.
 template <class T>
-inline void dropout(T* y, std::int64_t n, dropout_site const& site, std::uint64_t sample) {
+inline void dropout(T* y, std::int64_t n, std::int64_t position, dropout_site const& site, std::uint64_t sample) {
   using F = lanes_for<T>;
   using real = typename F::real;
   dropout_scale const how(site.probability);
   F const threshold = F::all(static_cast<real>(how.threshold));
   F const kept = F::all(static_cast<real>(how.kept));
   alignas(64) float numbers[32];
-  for (std::int64_t at = 0; at < n; at += 32) {
-    random_numbers(numbers, site.key, site.site, sample, static_cast<std::uint32_t>(at / 4));
-    std::int64_t const here = n - at < 32 ? n - at : 32;
+  for (std::int64_t at = 0; at < n;) {
+    auto const skipped = (position + at) % 32;  // only where a sample's values are cut
+    random_numbers(numbers, site.key, site.site, sample, static_cast<std::uint32_t>((position + at - skipped) / 4));
+    std::int64_t const here = n - at < 32 - skipped ? n - at : 32 - skipped;
     T* const part = y + at;
+    float const* const from = numbers + skipped;
     TRIREME_FOR_LANES(F, here, i, count, {
-      F const number = F::load(numbers + i);
+      F const number = F::load(from + i, count);
       where_less(number, threshold, F::all(0), kept * F::load(part + i, count)).store(part + i, count);
     })
+    at += here;
   }
 }
 
@@ -2534,21 +2655,24 @@ inline void random_numbers(float* numbers, random_key key, std::uint32_t site, s
 
 // Drops among the n numbers of one sample.
 template <class T>
-inline void dropout(T* y, std::int64_t n, dropout_site const& site, std::uint64_t sample) {
+inline void dropout(T* y, std::int64_t n, std::int64_t position, dropout_site const& site, std::uint64_t sample) {
   using F = lanes_for<T>;
   using real = typename F::real;
   dropout_scale const how(site.probability);
   F const threshold = F::all(static_cast<real>(how.threshold));
   F const kept = F::all(static_cast<real>(how.kept));
   alignas(64) float numbers[32];
-  for (std::int64_t at = 0; at < n; at += 32) {
-    random_numbers(numbers, site.key, site.site, sample, static_cast<std::uint32_t>(at / 4));
-    std::int64_t const here = n - at < 32 ? n - at : 32;
+  for (std::int64_t at = 0; at < n;) {
+    auto const skipped = (position + at) % 32;  // only where a sample's values are cut
+    random_numbers(numbers, site.key, site.site, sample, static_cast<std::uint32_t>((position + at - skipped) / 4));
+    std::int64_t const here = n - at < 32 - skipped ? n - at : 32 - skipped;
     T* const part = y + at;
+    float const* const from = numbers + skipped;
     TRIREME_FOR_LANES(F, here, i, count, {
-      F const number = F::load(numbers + i);
+      F const number = F::load(from + i, count);
       where_less(number, threshold, F::all(0), kept * F::load(part + i, count)).store(part + i, count);
     })
+    at += here;
   }
 }
 
@@ -2636,21 +2760,24 @@ inline void random_numbers(float* numbers, random_key key, std::uint32_t site, s
 
 // Drops among the n numbers of one sample.
 template <class T>
-inline void dropout(T* y, std::int64_t n, dropout_site const& site, std::uint64_t sample) {
+inline void dropout(T* y, std::int64_t n, std::int64_t position, dropout_site const& site, std::uint64_t sample) {
   using F = lanes_for<T>;
   using real = typename F::real;
   dropout_scale const how(site.probability);
   F const threshold = F::all(static_cast<real>(how.threshold));
   F const kept = F::all(static_cast<real>(how.kept));
   alignas(64) float numbers[32];
-  for (std::int64_t at = 0; at < n; at += 32) {
-    random_numbers(numbers, site.key, site.site, sample, static_cast<std::uint32_t>(at / 4));
-    std::int64_t const here = n - at < 32 ? n - at : 32;
+  for (std::int64_t at = 0; at < n;) {
+    auto const skipped = (position + at) % 32;  // only where a sample's values are cut
+    random_numbers(numbers, site.key, site.site, sample, static_cast<std::uint32_t>((position + at - skipped) / 4));
+    std::int64_t const here = n - at < 32 - skipped ? n - at : 32 - skipped;
     T* const part = y + at;
+    float const* const from = numbers + skipped;
     TRIREME_FOR_LANES(F, here, i, count, {
-      F const number = F::load(numbers + i);
+      F const number = F::load(from + i, count);
       where_less(number, threshold, F::all(0), kept * F::load(part + i, count)).store(part + i, count);
     })
+    at += here;
   }
 }
 
@@ -2705,8 +2832,8 @@ void activate_backward_elements(T* dx, T const* dy, T const* x, std::int64_t n, 
 }
 
 template <class T>
-void dropout_elements(T* y, std::int64_t n, dropout_site const& site, std::uint64_t sample) {
-  TRIREME_DISPATCH(fits_float<T>, dropout(y, n, site, sample));
+void dropout_elements(T* y, std::int64_t n, std::int64_t position, dropout_site const& site, std::uint64_t sample) {
+  TRIREME_DISPATCH(fits_float<T>, dropout(y, n, position, site, sample));
 }
 
 /// Elements i and i + 1 of a normal distribution from two words [Box, Muller, 1958].
@@ -2782,29 +2909,36 @@ struct host_elementwise {
   }
 
   /// Drops numbers in place: y[i] = 0 or y[i] / (1 - p). The same call on dy is the backward pass.
-  /// Shapes   the rows of y are split evenly over the samples of the site.
+  /// Shapes   the rows of y, or of all that y is a stretch of, are split evenly over the samples of the site.
   template <class T>
   static void dropout(view<T> y, dropout_site const& site) {
     if (!site.active() || y.empty()) return;
     auto const samples = static_cast<std::int64_t>(site.samples.size());
-    expects(assertion_level::light, y.size() % samples == 0, [&] {
-      return text("trireme::ops::dropout: ", y.size(), " elements do not divide into ", samples, " samples");
+    auto const whole = site.whole > 0 ? site.whole : y.size();
+    expects(assertion_level::light, whole % samples == 0 && site.first + y.size() <= whole, [&] {
+      return text("trireme::ops::dropout: ", y.size(), " elements from ", site.first, " on, of ", whole,
+                  ", do not divide into ", samples, " samples");
     });
-    auto const each = y.size() / samples;
-    for (std::int64_t sample = 0; sample < samples; ++sample) {
+    auto const each = whole / samples;
+    for (std::int64_t at = 0; at < y.size();) {
+      auto const sample = (site.first + at) / each;
+      auto const position = (site.first + at) % each;
+      auto const n = std::min(each - position, y.size() - at);
       auto const id = static_cast<std::uint64_t>(site.samples[static_cast<std::size_t>(sample)]);
-      detail::dropout_elements(raw(y) + sample * each, each, site, id);
+      detail::dropout_elements(raw(y) + at, n, position, site, id);
+      at += n;
     }
   }
 
-  /// The start values of a whole parameter. Element i depends on (seed, name, i) only.
+  /// The start values of a stretch of a parameter, which begins with its element `first`. Element i of the parameter
+  /// depends on (seed, name, i) only.
   /// Numerics computed in double; normal by Box and Muller on Philox words.
   template <class T>
-  static void initialise(view<T> y, initial how, std::uint64_t seed, std::uint64_t name) {
+  static void initialise(view<T> y, initial how, std::uint64_t seed, std::uint64_t name, std::int64_t first = 0) {
     if (how.kind == initial::distribution::zeros) return fill(y, 0.0);
     if (how.kind == initial::distribution::ones) return fill(y, 1.0);
-    for (std::int64_t i = 0; i < y.size(); i += 4) {
-      auto const block = static_cast<std::uint64_t>(i / 4);
+    for (std::int64_t i = 0; i < y.size();) {
+      auto const block = static_cast<std::uint64_t>((first + i) / 4);
       auto const words = philox({static_cast<std::uint32_t>(block), static_cast<std::uint32_t>(block >> 32),
                                  static_cast<std::uint32_t>(name), static_cast<std::uint32_t>(name >> 32)},
                                 {static_cast<std::uint32_t>(seed), static_cast<std::uint32_t>(seed >> 32)});
@@ -2816,8 +2950,8 @@ struct host_elementwise {
       } else {
         for (std::size_t j = 0; j < 4; ++j) numbers[j] = 2 * 0x1p-32 * words[j] - 1;
       }
-      for (std::int64_t j = 0; j < 4 && i + j < y.size(); ++j) {
-        raw(y)[i + j] = static_cast<T>(static_cast<accumulate_t<T>>(how.scale * numbers[static_cast<std::size_t>(j)]));
+      for (auto j = static_cast<std::size_t>((first + i) % 4); j < 4 && i < y.size(); ++j, ++i) {
+        raw(y)[i] = static_cast<T>(static_cast<accumulate_t<T>>(how.scale * numbers[j]));
       }
     }
   }
@@ -2860,8 +2994,31 @@ TRIREME_INLINE F combined(F a, F b) {
   }
 }
 
+// The terms from x + at on, summed in the fixed tree.
+template <class F, class T, class... Count>
+inline F tree_sum(std::span<void const* const> terms, std::int64_t at, Count... count) {
+  if (terms.size() == 1) return F::load(static_cast<T const*>(terms[0]) + at, count...);
+  auto const left = static_cast<std::size_t>(tree_split(static_cast<std::int64_t>(terms.size())));
+  return tree_sum<F, T>(terms.first(left), at, count...) + tree_sum<F, T>(terms.subspan(left), at, count...);
+}
+template <class T>
+inline void reduce_in_a_tree(std::span<void* const> outputs, std::span<void const* const> terms, std::int64_t n) {
+  using F = lanes_for<T>;
+  std::int64_t at = 0;
+  for (; at + F::width <= n; at += F::width) {
+    F const total = tree_sum<F, T>(terms, at);
+    for (auto* output : outputs) total.store(static_cast<T*>(output) + at);
+  }
+  std::int64_t const left = n - at;
+  TRIREME_FOR_LANES(F, left, i, count, {
+    F const total = tree_sum<F, T>(terms, at + i, count);
+    for (auto* output : outputs) total.store(static_cast<T*>(output) + at + i, count);
+  })
+}
+
 template <class Op, class T>
 inline void reduce(std::span<void* const> outputs, std::span<void const* const> terms, std::int64_t n, int divisor) {
+  if constexpr (std::is_same_v<Op, reduction::pairwise>) return reduce_in_a_tree<T>(outputs, terms, n);
   using F = lanes_for<T>;
   constexpr int several = 4;
   [[maybe_unused]] F const terms_of_mean = F::all(static_cast<typename F::real>(divisor));
@@ -3008,8 +3165,31 @@ TRIREME_INLINE F combined(F a, F b) {
   }
 }
 
+// The terms from x + at on, summed in the fixed tree.
+template <class F, class T, class... Count>
+inline F tree_sum(std::span<void const* const> terms, std::int64_t at, Count... count) {
+  if (terms.size() == 1) return F::load(static_cast<T const*>(terms[0]) + at, count...);
+  auto const left = static_cast<std::size_t>(tree_split(static_cast<std::int64_t>(terms.size())));
+  return tree_sum<F, T>(terms.first(left), at, count...) + tree_sum<F, T>(terms.subspan(left), at, count...);
+}
+template <class T>
+inline void reduce_in_a_tree(std::span<void* const> outputs, std::span<void const* const> terms, std::int64_t n) {
+  using F = lanes_for<T>;
+  std::int64_t at = 0;
+  for (; at + F::width <= n; at += F::width) {
+    F const total = tree_sum<F, T>(terms, at);
+    for (auto* output : outputs) total.store(static_cast<T*>(output) + at);
+  }
+  std::int64_t const left = n - at;
+  TRIREME_FOR_LANES(F, left, i, count, {
+    F const total = tree_sum<F, T>(terms, at + i, count);
+    for (auto* output : outputs) total.store(static_cast<T*>(output) + at + i, count);
+  })
+}
+
 template <class Op, class T>
 inline void reduce(std::span<void* const> outputs, std::span<void const* const> terms, std::int64_t n, int divisor) {
+  if constexpr (std::is_same_v<Op, reduction::pairwise>) return reduce_in_a_tree<T>(outputs, terms, n);
   using F = lanes_for<T>;
   constexpr int several = 4;
   [[maybe_unused]] F const terms_of_mean = F::all(static_cast<typename F::real>(divisor));
@@ -3157,8 +3337,31 @@ TRIREME_INLINE F combined(F a, F b) {
   }
 }
 
+// The terms from x + at on, summed in the fixed tree.
+template <class F, class T, class... Count>
+inline F tree_sum(std::span<void const* const> terms, std::int64_t at, Count... count) {
+  if (terms.size() == 1) return F::load(static_cast<T const*>(terms[0]) + at, count...);
+  auto const left = static_cast<std::size_t>(tree_split(static_cast<std::int64_t>(terms.size())));
+  return tree_sum<F, T>(terms.first(left), at, count...) + tree_sum<F, T>(terms.subspan(left), at, count...);
+}
+template <class T>
+inline void reduce_in_a_tree(std::span<void* const> outputs, std::span<void const* const> terms, std::int64_t n) {
+  using F = lanes_for<T>;
+  std::int64_t at = 0;
+  for (; at + F::width <= n; at += F::width) {
+    F const total = tree_sum<F, T>(terms, at);
+    for (auto* output : outputs) total.store(static_cast<T*>(output) + at);
+  }
+  std::int64_t const left = n - at;
+  TRIREME_FOR_LANES(F, left, i, count, {
+    F const total = tree_sum<F, T>(terms, at + i, count);
+    for (auto* output : outputs) total.store(static_cast<T*>(output) + at + i, count);
+  })
+}
+
 template <class Op, class T>
 inline void reduce(std::span<void* const> outputs, std::span<void const* const> terms, std::int64_t n, int divisor) {
+  if constexpr (std::is_same_v<Op, reduction::pairwise>) return reduce_in_a_tree<T>(outputs, terms, n);
   using F = lanes_for<T>;
   constexpr int several = 4;
   [[maybe_unused]] F const terms_of_mean = F::all(static_cast<typename F::real>(divisor));
@@ -3349,7 +3552,8 @@ struct host_reductions {
   template <class T>
   using view = tensor_view<T, host>;
 
-  /// outputs[...][i] = terms[0][i] op terms[1][i] op ..., in this order, each output written in the same pass.
+  /// outputs[...][i] = terms[0][i] op terms[1][i] op ..., in this order (reduction::pairwise: in the fixed tree over
+  /// the terms), each output written in the same pass.
   ///
   /// Shapes   all views (n). An output may be one of the terms, at the same elements.
   /// Numerics bfloat16 and float16 are summed in float and rounded once; integers wrap. A mean is the sum, divided by
@@ -3454,6 +3658,10 @@ template <class T>
     return a + b;
 }
 template <class T>
+[[nodiscard]] constexpr T combined(reduction::pairwise, T a, T b) noexcept {
+  return combined(reduction::sum{}, a, b);
+}
+template <class T>
 [[nodiscard]] constexpr T combined(reduction::mean, T a, T b) noexcept {
   return a + b;
 }
@@ -3466,16 +3674,24 @@ template <class T>
   return b < a ? b : a;
 }
 
-/// outputs[.][i] = terms[0][i] op terms[1][i] op ..., in this order; a mean is then divided by `divisor`. An output may
-/// be a term, but not overlap one partly.
+/// Place i of all terms, combined.
+template <class Op, class T>
+[[nodiscard]] combine_t<T> combined_at(std::span<void const* const> terms, std::int64_t i) noexcept {
+  if (terms.size() == 1) return static_cast<combine_t<T>>(static_cast<T const*>(terms[0])[i]);
+  auto left = terms.size() - 1;
+  if constexpr (std::is_same_v<Op, reduction::pairwise>)
+    left = static_cast<std::size_t>(tree_split(static_cast<std::int64_t>(terms.size())));
+  return combined(Op{}, combined_at<Op, T>(terms.first(left), i), combined_at<Op, T>(terms.subspan(left), i));
+}
+
+/// outputs[.][i] = terms[0][i] op terms[1][i] op ..., in this order (pairwise: in the tree over them); a mean is then
+/// divided by `divisor`. An output may be a term, but not overlap one partly.
 template <class Op, class T>
 void combine(std::span<void* const> outputs, std::span<void const* const> terms, std::int64_t count, int divisor) {
   constexpr bool mean = std::is_same_v<Op, reduction::mean>;
   if (count * static_cast<std::int64_t>(sizeof(T)) <= 64) {  // not worth a kernel
     for (std::int64_t i = 0; i < count; ++i) {
-      auto total = static_cast<combine_t<T>>(static_cast<T const*>(terms[0])[i]);
-      for (auto const* term : terms.subspan(1))
-        total = combined(Op{}, total, static_cast<combine_t<T>>(static_cast<T const*>(term)[i]));
+      auto total = combined_at<Op, T>(terms, i);
       if constexpr (mean) total /= static_cast<combine_t<T>>(divisor);
       for (auto* output : outputs) static_cast<T*>(output)[i] = static_cast<T>(total);
     }
@@ -6649,6 +6865,134 @@ class arena {
 
 }  // namespace trireme
 
+// ---- trireme/contract/tensor_group.hpp (goes on)
+namespace trireme {
+
+template <class Env>
+class tensor_group;
+
+/// One rank's term of a sum over its tensor group: what a row-cut product gives. It is no view, so that it cannot be
+/// taken for the sum; tensor_group::reduce makes the sum of it, on one rank as on many.
+template <class View>
+class partial_sum {
+ public:
+  explicit partial_sum(View term) noexcept : term_(term) {}
+
+  template <class T, class Space>
+  operator tensor_view<T, Space>() const {  // NOLINT(google-explicit-constructor): only to say what is wrong
+    static_assert(!std::is_same_v<Space, Space>,
+                  "trireme::partial_sum: this is one rank's term of a sum; pass.group.reduce(term) gives the sum");
+    return {};
+  }
+
+ private:
+  template <class Env>
+  friend class tensor_group;
+  View term_;
+};
+
+/// The ranks that share the matrices of each layer, as layers see them: who they are, and the few collectives that
+/// layers need. A group of one does nothing.
+///
+/// Under sequence parallelism (`cuts_rows()`) what lies between the products (the residual stream, norms, dropout) has
+/// only this rank's rows: gather() makes all of them of these, and reduce() leaves each rank its own.
+///
+/// Ranks    collective: all members call the same in the same order.
+/// Numerics sums in rank order, with the same bits on all members; bfloat16 is added in float and rounded once, after
+///          each term has been rounded by the product that made it.
+template <class Env>
+class tensor_group {
+ public:
+  using space = typename Env::space;
+  using view = tensor_view<typename Env::compute, space>;
+  using sums = tensor_view<typename Env::accumulate, space>;
+
+  virtual ~tensor_group() = default;
+  tensor_group(tensor_group const&) = delete;
+  tensor_group& operator=(tensor_group const&) = delete;
+
+  /// The group of a rank that shares its layers with nobody.
+  [[nodiscard]] static tensor_group& one();
+
+  [[nodiscard]] int ways() const noexcept { return own_.ways; }
+  [[nodiscard]] int place() const noexcept { return own_.place; }
+  [[nodiscard]] trireme::share share() const noexcept { return own_; }
+  [[nodiscard]] bool cuts_rows() const noexcept { return cuts_rows_; }
+  /// The rows of `rows` that lie here between the products.
+  [[nodiscard]] trireme::share::range rows_here(std::int64_t rows) const noexcept {
+    return cuts_rows_ ? own_.of(rows) : trireme::share::range{0, rows};
+  }
+
+  /// The sum of the members' terms, in the memory of the term: all rows of it, or those that lie here.
+  [[nodiscard]] view reduce(partial_sum<view> part) {
+    if (own_.ways == 1) return part.term_;
+    if (!cuts_rows_) {
+      do_sum(part.term_);
+      return part.term_;
+    }
+    do_reduce_rows(part.term_);
+    auto const here = own_.of(part.term_.extent(0));
+    return part.term_.rows(here.first, here.count);
+  }
+  /// All rows of x (rows here, columns): x itself unless rows are cut, else in memory of `from`.
+  [[nodiscard]] view gather(view x, std::int64_t rows, arena<space>& from) {
+    if (!cuts_rows_) return x;
+    auto const all = from.template take<typename Env::compute>({rows, x.extent(1)});
+    auto const here = own_.of(rows);
+    do_gather_rows(all, x, here);
+    return all;
+  }
+  /// Sums, or largest numbers, over the members, in place.
+  void sum(sums values) {
+    if (own_.ways > 1) do_sum_of_sums(values);
+  }
+  void max(sums values) {
+    if (own_.ways > 1) do_max(values);
+  }
+
+ protected:
+  tensor_group(trireme::share own, bool cuts_rows) noexcept : own_(own), cuts_rows_(cuts_rows && own.ways > 1) {}
+
+ private:
+  virtual void do_sum(view values) = 0;
+  virtual void do_reduce_rows(view all) = 0;  // afterwards this rank's rows of it are the sum
+  virtual void do_gather_rows(view all, view here, trireme::share::range range) = 0;
+  virtual void do_sum_of_sums(sums values) = 0;
+  virtual void do_max(sums values) = 0;
+
+  trireme::share own_;
+  bool cuts_rows_;
+};
+
+namespace detail {
+
+/// Shares with nobody: none of its collectives is ever called.
+template <class Env>
+class group_of_one final : public tensor_group<Env> {
+  using typename tensor_group<Env>::view;
+  using typename tensor_group<Env>::sums;
+
+ public:
+  group_of_one() noexcept : tensor_group<Env>({}, false) {}
+
+ private:
+  void do_sum(view) override {}
+  void do_reduce_rows(view) override {}
+  void do_gather_rows(view, view, share::range) override {}
+  void do_sum_of_sums(sums) override {}
+  void do_max(sums) override {}
+};
+
+}  // namespace detail
+
+template <class Env>
+tensor_group<Env>& tensor_group<Env>::one() {
+  static detail::group_of_one<Env> group;
+  return group;
+}
+
+}  // namespace trireme
+
 // ---- trireme/contract/model.hpp (goes on)
 namespace trireme {
 
@@ -6669,7 +7013,9 @@ struct pass {
   std::uint64_t version = 0;  ///< changes whenever parameter values do
   double weight = 1;          ///< of one sample's mean loss in the loss that backward differentiates
   trireme::purpose purpose = trireme::purpose::train;
-  loss_sum loss{};  ///< out: the sum of losses of this micro-batch
+  loss_sum loss{};  ///< out: the sum of losses of this micro-batch; the same on all ranks of the group
+  tensor_group<Env>& group = tensor_group<Env>::one();  ///< the ranks that share this unit's matrices
+  std::size_t slot = 0;  ///< of what units save: micro-batches in flight have different ones
 
   [[nodiscard]] bool training() const noexcept { return purpose == trireme::purpose::train; }
   /// Activations that live until backward has passed (or, outside training, until the pass ends).
@@ -6693,6 +7039,10 @@ class unit {
   [[nodiscard]] virtual std::vector<parameter<Env>*> parameters() = 0;
   virtual view forward(pass<Env>& pass, view x) = 0;
   virtual view backward(pass<Env>& pass, view dy) = 0;
+  /// backward in two halves: first dx; later, with the same slot, what the parameters' gradients still lack. A unit
+  /// that cannot does all of it in the first.
+  virtual view backward_input(pass<Env>& pass, view dy) = 0;
+  virtual void backward_weight(pass<Env>& pass) = 0;
 };
 
 /// The run state of a unit description: `description::instance<Env>` with typed `saved` state.
@@ -6701,6 +7051,15 @@ concept unit_state = requires(U& state, pass<Env>& pass, typename U::saved& save
                               tensor_view<typename Env::compute, typename Env::space> x) {
   { state.forward(pass, saved, x) } -> std::same_as<tensor_view<typename Env::compute, typename Env::space>>;
   { state.backward(pass, saved, x) } -> std::same_as<tensor_view<typename Env::compute, typename Env::space>>;
+};
+
+/// A unit whose backward comes apart, for schedules that fill idle time with weight gradients: backward_input(pass,
+/// saved, dy) -> dx keeps in `saved` what backward_weight(pass, saved) needs.
+template <class U, class Env>
+concept has_backward_halves = requires(U& state, pass<Env>& pass, typename U::saved& saved,
+                                       tensor_view<typename Env::compute, typename Env::space> dy) {
+  { state.backward_input(pass, saved, dy) } -> std::same_as<tensor_view<typename Env::compute, typename Env::space>>;
+  state.backward_weight(pass, saved);
 };
 
 /// A typed unit behind the virtual edge; inside, everything is known to the compiler.
@@ -6714,18 +7073,48 @@ class boxed_unit final : public unit<Env> {
  public:
   using typename unit<Env>::view;
 
-  explicit boxed_unit(Description const& description) : state_(description) {}
+  /// A unit that knows of shares (`instance(description, share)`) makes its own part; another one is the same on all
+  /// ranks of its group, and the first of them answers for its parameters.
+  explicit boxed_unit(Description const& description, share own = {}) : state_(make(description, own)) {
+    if constexpr (!knows_shares) {
+      state_.visit([&](parameter<Env>& each) { each.info.answers = own.place == 0; });
+    }
+  }
   [[nodiscard]] std::vector<parameter<Env>*> parameters() override {
     std::vector<parameter<Env>*> all;
     state_.visit([&](parameter<Env>& each) { all.push_back(&each); });
     return all;
   }
-  view forward(pass<Env>& pass, view x) override { return state_.forward(pass, saved_, x); }
-  view backward(pass<Env>& pass, view dy) override { return state_.backward(pass, saved_, dy); }
+  view forward(pass<Env>& pass, view x) override { return state_.forward(pass, saved_of(pass), x); }
+  view backward(pass<Env>& pass, view dy) override { return state_.backward(pass, saved_of(pass), dy); }
+  view backward_input(pass<Env>& pass, view dy) override {
+    if constexpr (has_backward_halves<state, Env>) {
+      return state_.backward_input(pass, saved_of(pass), dy);
+    } else {
+      return state_.backward(pass, saved_of(pass), dy);
+    }
+  }
+  void backward_weight([[maybe_unused]] pass<Env>& pass) override {
+    if constexpr (has_backward_halves<state, Env>) state_.backward_weight(pass, saved_of(pass));
+  }
 
  private:
+  static constexpr bool knows_shares = std::constructible_from<state, Description const&, share>;
+  static state make(Description const& description, [[maybe_unused]] share own) {
+    if constexpr (knows_shares) {
+      return state(description, own);
+    } else {
+      return state(description);
+    }
+  }
+
+  [[nodiscard]] typename state::saved& saved_of(pass<Env> const& pass) {
+    if (pass.slot >= saved_.size()) saved_.resize(pass.slot + 1);
+    return saved_[pass.slot];
+  }
+
   state state_;
-  typename state::saved saved_{};
+  std::vector<typename state::saved> saved_ = std::vector<typename state::saved>(1);
 };
 
 namespace detail {
@@ -6780,9 +7169,20 @@ concept plain_model = has_visit_parameters<M> && has_model_forward<M> && has_mod
 // ---- trireme/nn/linear.hpp
 namespace trireme::nn {
 
+/// The part of a linear layer that one rank of a tensor group has: some columns of the weight, which gives some
+/// outputs, or some rows of it, which gives a term of all outputs.
+struct linear_part {
+  enum class axis { none, outputs, inputs };
+  axis cut = axis::none;
+  share::range range{};  ///< of the inputs, or of the outputs of each fused matrix
+  int place = 0;         ///< of the rank in its group
+};
+
 /// y = act(x w + b) (+ residual), with the weight stored (inputs, outputs) as GPT-2 does.
 ///
 /// Shapes   x (rows, inputs), y (rows, outputs), w (inputs, outputs), b (outputs).
+/// Ranks    a layer of which this rank has some inputs gives partial sums (forward_term), one of which it has some
+///          outputs gives them backward (input_gradient_term). The bias of the former is everybody's, added by place 0.
 /// Bytes    saves a reference to x, and x w + b where an activation follows.
 struct linear {
   std::int64_t inputs = 0;
@@ -6790,6 +7190,7 @@ struct linear {
   ops::activation act = ops::activation::none;
   initial start{initial::distribution::normal, 0.02};
   initial bias_start{};
+  std::int64_t fused = 1;  ///< matrices that lie side by side in the outputs, each of which is cut alike
   friend bool operator==(linear const&, linear const&) = default;
 
   template <class Env>
@@ -6809,10 +7210,13 @@ class linear::instance {
     view before_activation;  // (rows, outputs), or empty
   };
 
-  instance(linear const& description, std::string const& name)
+  instance(linear const& description, std::string const& name, linear_part const& part = {})
       : what_(description),
         weight_{{name + ".weight", {what_.inputs, what_.outputs}, what_.start, true}, {}, {}},
-        bias_{{name + ".bias", {what_.outputs}, what_.bias_start, false}, {}, {}} {}
+        bias_{{name + ".bias", {what_.outputs}, what_.bias_start, false}, {}, {}},
+        adds_bias_(part.cut != linear_part::axis::inputs || part.place == 0) {
+    cut(part);
+  }
 
   void visit(auto&& each) {
     each(weight_);
@@ -6827,30 +7231,88 @@ class linear::instance {
     kernels::linear(y, x, packed(pass), {bias_.value, what_.act, saved.before_activation, residual});
     return y;
   }
+  /// This rank's term of x w + b, where it has some of the inputs.
+  partial_sum<view> forward_term(pass<Env>& pass, saved& saved, view x) {
+    auto const y = pass.take({x.extent(0), what_.outputs});
+    saved.x = x;
+    kernels::linear(y, x, packed(pass), {.bias = adds_bias_ ? bias_.value : decltype(bias_.value){}});
+    return partial_sum<view>(y);
+  }
+  /// residual + dropout(x w + b), summed over the group: the end of a branch of a residual stream.
+  view end_branch(pass<Env>& pass, saved& saved, view x, view residual, ops::dropout_site drop) {
+    auto const rows = x.extent(0);
+    if (pass.group.ways() == 1 && !drop.active()) return forward(pass, saved, x, residual);
+    auto const y = pass.group.reduce(forward_term(pass, saved, x));
+    kernels::dropout(y, stretch_of(drop, pass, rows));
+    kernels::add(y, residual);
+    return y;
+  }
+  /// The gradient of x w + b in all rows, from that of end_branch()'s result: dy itself, or in scratch memory.
+  view branch_gradient(pass<Env>& pass, saved const& saved, view dy, ops::dropout_site drop) {
+    auto const rows = saved.x.extent(0);
+    if (drop.active()) {
+      auto const dropped = pass.scratch.template take<value>(dy.extents());
+      kernels::copy(dropped, dy);
+      kernels::dropout(dropped, stretch_of(drop, pass, rows));
+      dy = dropped;
+    }
+    return pass.group.gather(dy, rows, pass.scratch);
+  }
 
   /// @param dy  gradient of x w + b: the caller has taken it through this layer's activation (see input_gradient's
   ///            epilogue of the layer above, or activation_backward()).
-  void weight_gradient(saved const& saved, view dy) {
-    kernels::linear_backward_weight(weight_.gradient, bias_.gradient, saved.x, dy, ops::orientation::in_out);
+  void weight_gradient(view x, view dy) {
+    kernels::linear_backward_weight(weight_.gradient.reshaped(matrix()), bias_.gradient, x, dy,
+                                    ops::orientation::in_out);
   }
   /// dx (+)= dy w^T, then through the activation of the layer below, if it is given.
   void input_gradient(pass<Env>& pass, view dx, view dy, ops::input_epilogue<value, space> epilogue = {}) {
     kernels::linear_backward_input(dx, dy, packed(pass), epilogue);
   }
+  /// This rank's term of dy w^T, where it has some of the outputs; in the memory of dx.
+  partial_sum<view> input_gradient_term(pass<Env>& pass, view dx, view dy) {
+    input_gradient(pass, dx, dy);
+    return partial_sum<view>(dx);
+  }
 
   view backward(pass<Env>& pass, saved const& saved, view dy) {
     auto const before = through_activation(pass, saved, dy);
-    weight_gradient(saved, before);
+    weight_gradient(saved.x, before);
     auto const dx = pass.take(saved.x.extents());
     input_gradient(pass, dx, before);
     return dx;
   }
   /// Like backward, for the first layer of a model: nobody wants dx.
   void backward_without_input(pass<Env>& pass, saved const& saved, view dy) {
-    weight_gradient(saved, through_activation(pass, saved, dy));
+    weight_gradient(saved.x, through_activation(pass, saved, dy));
   }
 
  private:
+  // Fused matrices get the dimension along which they are cut.
+  void cut(linear_part const& part) {
+    if (part.cut == linear_part::axis::none) return;
+    if (part.cut == linear_part::axis::inputs) {
+      weight_.info = part_of(weight_.info, 0, part.range);
+      bias_.info.answers = part.place == 0;
+      what_.inputs = part.range.count;
+      return;
+    }
+    if (what_.fused > 1) {
+      weight_.info.extents = {what_.inputs, what_.fused, what_.outputs / what_.fused};
+      bias_.info.extents = {what_.fused, what_.outputs / what_.fused};
+    }
+    weight_.info = part_of(weight_.info, weight_.info.extents.rank() - 1, part.range);
+    bias_.info = part_of(bias_.info, bias_.info.extents.rank() - 1, part.range);
+    what_.outputs = what_.fused * part.range.count;
+  }
+  [[nodiscard]] shape matrix() const { return {what_.inputs, what_.outputs}; }
+
+  // Of what the rows that lie here drop, if not all of them do.
+  ops::dropout_site stretch_of(ops::dropout_site drop, pass<Env> const& pass, std::int64_t rows) const {
+    drop.first = pass.group.rows_here(rows).first * what_.outputs;
+    drop.whole = rows * what_.outputs;
+    return drop;
+  }
   view through_activation(pass<Env>& pass, saved const& saved, view dy) {
     if (what_.act == ops::activation::none) return dy;
     auto const before = pass.take(dy.extents());
@@ -6858,7 +7320,7 @@ class linear::instance {
     return before;
   }
   auto& packed(pass<Env> const& pass) {
-    packed_.bind(weight_.value, ops::orientation::in_out);
+    packed_.bind(weight_.value.reshaped(matrix()), ops::orientation::in_out);
     packed_.refresh(pass.version);
     return packed_;
   }
@@ -6866,6 +7328,7 @@ class linear::instance {
   linear what_;
   parameter<Env> weight_;
   parameter<Env> bias_;
+  bool adds_bias_;
   ops::weights<value, space> packed_;
 };
 
@@ -6880,6 +7343,8 @@ namespace trireme::nn {
 ///          3 * channels columns; head h has columns [h * channels/heads, (h+1) * channels/heads) of each third.
 /// Bytes    saves queries, keys, values, the output of the heads, and one number a head and row: no context x context
 ///          matrix is kept.
+/// Ranks    cut by heads: a rank has the columns of its heads in c_attn, and their rows in c_proj.
+/// Errors   config_error if a group has more ranks than there are heads.
 /// Method   [Vaswani et al., 2017], blockwise with recomputation [Dao et al., 2022].
 struct attention {
   std::int64_t channels = 0;
@@ -6903,77 +7368,157 @@ class attention::instance {
  public:
   using view = tensor_view<typename Env::compute, space>;
   struct saved {
-    typename projection::saved qkv;      // its x is this layer's input
-    typename projection::saved out;      // its x is the heads' output (rows, channels)
-    view packed;                         // (rows, 3 channels)
+    typename projection::saved qkv;      // its x is this layer's input, the rows that lie here
+    typename projection::saved out;      // its x is the output of the heads here (rows, channels here)
+    view packed;                         // (rows, 3 channels here)
     tensor_view<accumulate, space> lse;  // (batch, heads, context): log of the softmax's denominators
   };
 
-  instance(attention const& description, std::string const& name)
+  instance(attention const& description, std::string const& name, share own = {})
       : what_(description),
-        qkv_({.inputs = what_.channels, .outputs = 3 * what_.channels}, name + ".c_attn"),
+        heads_(heads_of(description, own)),
+        qkv_({.inputs = what_.channels, .outputs = 3 * what_.channels, .fused = 3}, name + ".c_attn",
+             part(own, linear_part::axis::outputs)),
         out_({.inputs = what_.channels,
               .outputs = what_.channels,
               .start = {initial::distribution::normal, what_.projection_scale}},
-             name + ".c_proj") {}
+             name + ".c_proj", part(own, linear_part::axis::inputs)) {}
 
   void visit(auto&& each) {
     qkv_.visit(each);
     out_.visit(each);
   }
 
+  /// @param x        the rows that lie here, as is residual.
+  /// @param rows     of all samples together.
   /// @param context  rows of one sample.
-  view forward(pass<Env>& pass, saved& saved, view x, view residual, std::int64_t context) {
-    auto const shape = of(x, context);
-    saved.packed = qkv_.forward(pass, saved.qkv, x);
+  view forward(pass<Env>& pass, saved& saved, view x, view residual, std::int64_t rows, std::int64_t context) {
+    auto const shape = of(rows, context);
+    saved.packed = qkv_.forward(pass, saved.qkv, pass.group.gather(x, rows, pass.scratch));
+    saved.qkv.x = x;
     saved.lse = pass.activations.template take<accumulate>({shape.batch, shape.heads, shape.context});
-    auto const heads = pass.take(x.extents());
+    auto const heads = pass.take({rows, shape.channels});
     kernels::causal_attention(heads, saved.lse, saved.packed, shape, pass.scratch, site(pass, 0));
-    auto const drop = site(pass, 1);
-    auto const y = out_.forward(pass, saved.out, heads, drop.active() ? view{} : residual);
-    if (drop.active()) {
-      kernels::dropout(y, drop);
-      kernels::add(y, residual);
-    }
-    return y;
+    return out_.end_branch(pass, saved.out, heads, residual, site(pass, 1));
   }
 
-  /// dx gets the gradient of x; the residual's is dy itself.
-  void backward(pass<Env>& pass, saved const& saved, view dx, view dy, std::int64_t context) {
-    auto const shape = of(dx, context);
+  /// Returns the gradient of x, in the memory of dx (all rows, channels); the residual's is dy itself.
+  view backward(pass<Env>& pass, saved const& saved, view dx, view dy, std::int64_t context) {
+    auto const rows = dx.extent(0);
+    auto const shape = of(rows, context);
     auto const here = pass.scratch.mark();
     auto const take = [&](trireme::shape extents) {
       return pass.scratch.template take<typename Env::compute>(extents);
     };
-    auto dprojected = dy;
-    if (auto const drop = site(pass, 1); drop.active()) {
-      dprojected = take(dy.extents());
-      kernels::copy(dprojected, dy);
-      kernels::dropout(dprojected, drop);
-    }
-    auto const dheads = take(dx.extents());
-    out_.weight_gradient(saved.out, dprojected);
+    auto const dprojected = out_.branch_gradient(pass, saved.out, dy, site(pass, 1));
+    auto const dheads = take({rows, shape.channels});
+    out_.weight_gradient(saved.out.x, dprojected);
     out_.input_gradient(pass, dheads, dprojected);
-    auto const dqkv = take({dx.extent(0), 3 * what_.channels});
+    auto const dqkv = take({rows, 3 * shape.channels});
     kernels::causal_attention_backward(dqkv, dheads, saved.out.x, saved.lse, saved.packed, shape, pass.scratch,
                                        site(pass, 0));
-    qkv_.weight_gradient(saved.qkv, dqkv);
-    qkv_.input_gradient(pass, dx, dqkv);
+    qkv_.weight_gradient(pass.group.gather(saved.qkv.x, rows, pass.scratch), dqkv);
+    auto const sum = pass.group.reduce(qkv_.input_gradient_term(pass, dx, dqkv));
     pass.scratch.rewind(here);
+    return sum;
   }
 
  private:
-  [[nodiscard]] ops::attention_shape of(view x, std::int64_t context) const {
-    return {x.extent(0) / context, context, what_.heads, what_.channels};
+  static share::range heads_of(attention const& description, share own) {
+    if (own.ways > description.heads) {
+      throw config_error(text("trireme::nn::attention: ", description.heads, " heads cannot be cut into ", own.ways,
+                              " ways; a tensor group has at most as many ranks as a layer has heads"));
+    }
+    return own.of(description.heads);
+  }
+  [[nodiscard]] linear_part part(share own, linear_part::axis axis) const {
+    if (own.ways == 1) return {};
+    auto const width = what_.channels / what_.heads;
+    return {axis, {heads_.first * width, heads_.count * width}, own.place};
+  }
+  [[nodiscard]] ops::attention_shape of(std::int64_t rows, std::int64_t context) const {
+    return {rows / context, context, heads_.count, what_.channels / what_.heads * heads_.count, heads_.first};
   }
   [[nodiscard]] ops::dropout_site site(pass<Env> const& pass, std::uint32_t which) const {
     return {pass.training() ? what_.dropout : 0, pass.key, what_.site + which, pass.batch.ids};
   }
 
   attention what_;
+  share::range heads_;  // that lie here
   projection qkv_;
   projection out_;
 };
+
+}  // namespace trireme::nn
+
+// ---- trireme/nn/checkpointed.hpp
+namespace trireme::nn {
+
+/// A unit that saves nothing but its input: the backward pass runs it forward once more. So a model's activations are
+/// one input a unit and those of a single unit, for a third more arithmetic.
+///
+/// For units whose forward only computes: not the first or the last one of a model, which read the batch, sum losses
+/// and may form gradients as they go.
+/// Numerics the second time is the first one again, bit for bit: dropout is a function of sample and place.
+/// Method   [Chen et al., "Training deep nets with sublinear memory cost", 2016].
+template <class Unit>
+struct checkpointed {
+  Unit unit;
+  friend bool operator==(checkpointed const&, checkpointed const&) = default;
+
+  template <class Env>
+  class instance {
+    using inner = typename Unit::template instance<Env>;
+    using space = typename Env::space;
+    using kernels = ops::on<space>;
+
+   public:
+    using view = tensor_view<typename Env::compute, space>;
+    struct saved {
+      view x;
+    };
+
+    explicit instance(checkpointed const& description) requires std::constructible_from<inner, Unit const&>
+        : unit_(description.unit) {}
+    instance(checkpointed const& description, share own) requires std::constructible_from<inner, Unit const&, share>
+        : unit_(description.unit, own) {}
+
+    void visit(auto&& each) { unit_.visit(each); }
+
+    view forward(pass<Env>& pass, saved& saved, view x) {
+      saved.x = x;
+      if (!pass.training()) return unit_.forward(pass, within_, x);
+      auto const here = pass.activations.mark();
+      return kept(pass, here, unit_.forward(pass, within_, x));
+    }
+    view backward(pass<Env>& pass, saved const& saved, view dy) {
+      auto const here = pass.activations.mark();
+      auto const scratch = pass.scratch.mark();
+      static_cast<void>(unit_.forward(pass, within_, saved.x));
+      pass.scratch.rewind(scratch);
+      auto const dx = unit_.backward(pass, within_, dy);
+      if (dx.address() != dy.address()) return kept(pass, here, dx);
+      pass.activations.rewind(here);
+      return dx;
+    }
+
+   private:
+    // Gives back all activations since `here` but for one.
+    static view kept(pass<Env>& pass, typename arena<space>::position here, view result) {
+      auto const copy = pass.scratch.template take<typename Env::compute>(result.extents());
+      kernels::copy(copy, result);
+      pass.activations.rewind(here);
+      auto const out = pass.take(result.extents());
+      kernels::copy(out, copy);
+      return out;
+    }
+
+    inner unit_;
+    typename inner::saved within_{};  // of the one micro-batch that is in it
+  };
+};
+template <class Unit>
+checkpointed(Unit) -> checkpointed<Unit>;
 
 }  // namespace trireme::nn
 
@@ -7008,10 +7553,13 @@ class layer_norm::instance {
     tensor_view<accumulate, space> rstd;  // (rows)
   };
 
-  instance(layer_norm const& description, std::string const& name)
+  /// Everybody in a tensor group has it; the first answers for it.
+  instance(layer_norm const& description, std::string const& name, share own = {})
       : what_(description),
         gain_{{name + ".weight", {what_.channels}, {initial::distribution::ones, 0}, false}, {}, {}},
-        bias_{{name + ".bias", {what_.channels}, {}, false}, {}, {}} {}
+        bias_{{name + ".bias", {what_.channels}, {}, false}, {}, {}} {
+    gain_.info.answers = bias_.info.answers = own.place == 0;
+  }
 
   void visit(auto&& each) {
     each(gain_);
@@ -7025,10 +7573,26 @@ class layer_norm::instance {
     kernels::layer_norm(y, saved.mean, saved.rstd, x, gain_.value, bias_.value, what_.epsilon);
     return y;
   }
-  /// dx = or += the gradient of x.
-  void backward(saved const& saved, view dx, view dy, bool accumulate_dx) {
-    kernels::layer_norm_backward(dx, gain_.gradient, bias_.gradient, dy, saved.x, saved.mean, saved.rstd, gain_.value,
-                                 accumulate_dx);
+  /// dx = or += the gradient of x. Where rows are cut, gain and bias get the sum of all ranks' rows.
+  void backward(pass<Env>& pass, saved const& saved, view dx, view dy, bool accumulate_dx) {
+    auto dgain = gain_.gradient;
+    auto dbias = bias_.gradient;
+    auto const here = pass.scratch.mark();
+    auto const n = what_.channels;
+    tensor_view<accumulate, space> terms;
+    if (pass.group.cuts_rows()) {
+      terms = pass.scratch.template take<accumulate>({2 * n});
+      kernels::fill(terms, 0.0);
+      dgain = terms.flat(0, n);
+      dbias = terms.flat(n, n);
+    }
+    kernels::layer_norm_backward(dx, dgain, dbias, dy, saved.x, saved.mean, saved.rstd, gain_.value, accumulate_dx);
+    if (pass.group.cuts_rows()) {
+      pass.group.sum(terms);
+      kernels::add(gain_.gradient, dgain);
+      kernels::add(bias_.gradient, dbias);
+    }
+    pass.scratch.rewind(here);
   }
 
  private:
@@ -7055,19 +7619,28 @@ struct gpt_shape {
 
 namespace detail {
 
-/// The token table, used by the first and the last unit: one tied tensor.
+/// The token table, used by the first and the last unit: one tied tensor, of which each rank of a group has some rows.
 template <class Env>
-[[nodiscard]] parameter<Env> token_table(gpt_shape const& shape) {
-  return {{"transformer.wte.weight", {shape.vocabulary, shape.channels}, {initial::distribution::normal, 0.02}, true},
-          {},
-          {}};
+[[nodiscard]] parameter<Env> token_table(gpt_shape const& shape, share own) {
+  if (own.ways > shape.vocabulary) {
+    throw config_error(text("trireme::nn::gpt: a vocabulary of ", shape.vocabulary, " cannot be cut into ", own.ways,
+                            " ways; a tensor group has at most as many ranks as there are tokens"));
+  }
+  parameter_info info{
+      "transformer.wte.weight", {shape.vocabulary, shape.channels}, {initial::distribution::normal, 0.02}, true};
+  if (own.ways > 1) info = part_of(info, 0, own.of(shape.vocabulary));
+  return {info, {}, {}};
+}
+[[nodiscard]] inline ops::table_part tokens_here(gpt_shape const& shape, share own) {
+  return {own.of(shape.vocabulary).first, shape.vocabulary};
 }
 
 }  // namespace detail
 
 /// Tokens to vectors: y[b,t] = wte[token[b,t]] + wpe[t], then dropout.
 ///
-/// Shapes   tokens (B, T) int32 from the batch, y (B*T, C).
+/// Shapes   tokens (B, T) int32 from the batch, y (B*T, C): the rows of it that lie here.
+/// Ranks    each of a tensor group has some tokens; a token that lies elsewhere counts as 0 in the sum over the group.
 struct gpt_embedding {
   gpt_shape shape;
   friend bool operator==(gpt_embedding const&, gpt_embedding const&) = default;
@@ -7081,15 +7654,18 @@ struct gpt_embedding {
     using view = tensor_view<typename Env::compute, space>;
     struct saved {};
 
-    explicit instance(gpt_embedding const& description)
+    explicit instance(gpt_embedding const& description, share own = {})
         : shape_(description.shape),
-          tokens_(detail::token_table<Env>(shape_)),
+          part_(detail::tokens_here(shape_, own)),
+          tokens_(detail::token_table<Env>(shape_, own)),
           positions_{{"transformer.wpe.weight",
                       {shape_.context, shape_.channels},
                       {initial::distribution::normal, 0.02},
                       true},
                      {},
-                     {}} {}
+                     {}} {
+      positions_.info.answers = own.place == 0;
+    }
 
     void visit(auto&& each) {
       each(tokens_);
@@ -7101,22 +7677,34 @@ struct gpt_embedding {
         throw config_error(text("trireme::nn::gpt: tokens of shape ", to_string(tokens.extents()),
                                 " do not fit a context of ", shape_.context));
       }
-      auto const y = pass.take({tokens.size(), shape_.channels});  // (B*T,C)
-      kernels::embed(y, tokens, tokens_.value, positions_.value);
+      auto const all = pass.take({tokens.size(), shape_.channels});  // (B*T,C)
+      bool const adds_positions = pass.group.place() == 0;
+      kernels::embed(all, tokens, tokens_.value, adds_positions ? positions_.value : decltype(positions_.value){},
+                     part_);
+      auto const y = pass.group.reduce(partial_sum<view>(all));  // the rows that lie here
       kernels::dropout(y, site(pass));
       return y;
     }
     view backward(pass<Env>& pass, saved&, view dy) {
       kernels::dropout(dy, site(pass));
-      kernels::embed_backward(tokens_.gradient, positions_.gradient, dy, pass.batch.inputs.template as<std::int32_t>());
+      auto const tokens = pass.batch.inputs.template as<std::int32_t>();
+      auto const all = pass.group.gather(dy, tokens.size(), pass.scratch);
+      kernels::embed_backward(tokens_.gradient, positions_.gradient, all, tokens, part_);
       return {};
     }
 
    private:
     [[nodiscard]] ops::dropout_site site(pass<Env> const& pass) const {
-      return {pass.training() ? shape_.dropout : 0, pass.key, 0, pass.batch.ids};
+      auto const rows = pass.batch.inputs.extents.size();
+      return {pass.training() ? shape_.dropout : 0,
+              pass.key,
+              0,
+              pass.batch.ids,
+              pass.group.rows_here(rows).first * shape_.channels,
+              rows * shape_.channels};
     }
     gpt_shape shape_;
+    ops::table_part part_;
     parameter<Env> tokens_;
     parameter<Env> positions_;
   };
@@ -7124,7 +7712,9 @@ struct gpt_embedding {
 
 /// One transformer block of GPT-2: x + attention(norm(x)), then x + mlp(norm(x)).
 ///
-/// Shapes   x, y (B*T, C).
+/// Shapes   x, y (B*T, C): the rows of them that lie here.
+/// Ranks    each of a tensor group has some heads, and some of the numbers between the products of the mlp; a sum over
+///          the group ends either branch, and begins it in the backward pass.
 /// Bytes    saves 2 norms' results, queries/keys/values, the heads' output, and the two sides of the GELU.
 struct gpt_block {
   gpt_shape shape;
@@ -7147,23 +7737,24 @@ struct gpt_block {
       typename linear::instance<Env>::saved down;
     };
 
-    explicit instance(gpt_block const& description)
+    explicit instance(gpt_block const& description, share own = {})
         : shape_(description.shape),
           site_(static_cast<std::uint32_t>(1 + 3 * description.index)),
-          norm1_({shape_.channels}, name(description, "ln_1")),
+          norm1_({shape_.channels}, name(description, "ln_1"), own),
           attention_({.channels = shape_.channels,
                       .heads = shape_.heads,
                       .dropout = shape_.dropout,
                       .site = site_,
                       .projection_scale = residual_scale()},
-                     name(description, "attn")),
-          norm2_({shape_.channels}, name(description, "ln_2")),
+                     name(description, "attn"), own),
+          norm2_({shape_.channels}, name(description, "ln_2"), own),
+          hidden_(own.of(4 * shape_.channels)),
           up_({.inputs = shape_.channels, .outputs = 4 * shape_.channels, .act = ops::activation::gelu},
-              name(description, "mlp.c_fc")),
+              name(description, "mlp.c_fc"), part(own, linear_part::axis::outputs)),
           down_({.inputs = 4 * shape_.channels,
                  .outputs = shape_.channels,
                  .start = {initial::distribution::normal, residual_scale()}},
-                name(description, "mlp.c_proj")) {}
+                name(description, "mlp.c_proj"), part(own, linear_part::axis::inputs)) {}
 
     void visit(auto&& each) {
       norm1_.visit(each);
@@ -7174,42 +7765,32 @@ struct gpt_block {
     }
 
     view forward(pass<Env>& pass, saved& saved, view x) {
-      auto const context = pass.batch.inputs.extents[1];
-      auto const attended = attention_.forward(pass, saved.attended, norm1_.forward(pass, saved.norm1, x), x, context);
-      auto const hidden = up_.forward(pass, saved.up, norm2_.forward(pass, saved.norm2, attended));
-      auto const drop = site(pass);
-      auto const y = down_.forward(pass, saved.down, hidden, drop.active() ? view{} : attended);
-      if (drop.active()) {
-        kernels::dropout(y, drop);
-        kernels::add(y, attended);
-      }
-      return y;
+      auto const rows = pass.batch.inputs.extents.size();
+      auto const attended = attention_.forward(pass, saved.attended, norm1_.forward(pass, saved.norm1, x), x, rows,
+                                               pass.batch.inputs.extents[1]);
+      auto const normed = norm2_.forward(pass, saved.norm2, attended);
+      auto const hidden = up_.forward(pass, saved.up, pass.group.gather(normed, rows, pass.scratch));
+      saved.up.x = normed;
+      return down_.end_branch(pass, saved.down, hidden, attended, site(pass));
     }
 
     // dy becomes dx in place: the residual stream's gradient passes through unchanged, the branches add to it.
     view backward(pass<Env>& pass, saved& saved, view dy) {
-      auto const context = pass.batch.inputs.extents[1];
+      auto const rows = pass.batch.inputs.extents.size();
       auto const here = pass.scratch.mark();
       auto const take = [&](trireme::shape extents) { return pass.scratch.template take<value>(extents); };
-      auto const dnorm = take(dy.extents());
-      {
-        auto const inner = pass.scratch.mark();
-        auto ddown = dy;
-        if (auto const drop = site(pass); drop.active()) {
-          ddown = take(dy.extents());
-          kernels::copy(ddown, dy);
-          kernels::dropout(ddown, drop);
-        }
-        auto const dup = take({dy.extent(0), 4 * shape_.channels});
-        down_.weight_gradient(saved.down, ddown);
-        down_.input_gradient(pass, dup, ddown, {ops::activation::gelu, saved.up.before_activation, false});
-        up_.weight_gradient(saved.up, dup);
-        up_.input_gradient(pass, dnorm, dup);
-        pass.scratch.rewind(inner);
-      }
-      norm2_.backward(saved.norm2, dy, dnorm, true);
-      attention_.backward(pass, saved.attended, dnorm, dy, context);
-      norm1_.backward(saved.norm1, dy, dnorm, true);
+      auto const dbranch = take({rows, shape_.channels});  // all rows of a branch's input
+      auto const inner = pass.scratch.mark();
+      auto const ddown = down_.branch_gradient(pass, saved.down, dy, site(pass));
+      auto const dup = take({rows, hidden_.count});
+      down_.weight_gradient(saved.down.x, ddown);
+      down_.input_gradient(pass, dup, ddown, {ops::activation::gelu, saved.up.before_activation, false});
+      up_.weight_gradient(pass.group.gather(saved.up.x, rows, pass.scratch), dup);
+      auto const dnormed = pass.group.reduce(up_.input_gradient_term(pass, dbranch, dup));
+      pass.scratch.rewind(inner);
+      norm2_.backward(pass, saved.norm2, dy, dnormed, true);
+      auto const dattention = attention_.backward(pass, saved.attended, dbranch, dy, pass.batch.inputs.extents[1]);
+      norm1_.backward(pass, saved.norm1, dy, dattention, true);
       pass.scratch.rewind(here);
       return dy;
     }
@@ -7217,6 +7798,9 @@ struct gpt_block {
    private:
     static std::string name(gpt_block const& description, char const* part) {
       return text("transformer.h.", description.index, ".", part);
+    }
+    [[nodiscard]] linear_part part(share own, linear_part::axis axis) const {
+      return own.ways == 1 ? linear_part{} : linear_part{axis, hidden_, own.place};
     }
     // GPT-2 scales what is added to the residual stream down with depth.
     [[nodiscard]] double residual_scale() const { return 0.02 / std::sqrt(2.0 * static_cast<double>(shape_.layers)); }
@@ -7229,16 +7813,24 @@ struct gpt_block {
     layer_norm::instance<Env> norm1_;
     attention::instance<Env> attention_;
     layer_norm::instance<Env> norm2_;
+    share::range hidden_;  // numbers between the two products, those that lie here
     linear::instance<Env> up_;
     linear::instance<Env> down_;
   };
 };
+
+}  // namespace trireme::nn
+
+// ---- trireme/nn/gpt_head.hpp (goes on)
+namespace trireme::nn {
 
 /// The last norm, the tied head and the cross-entropy, a chunk of rows at a time: the logits of a large vocabulary
 /// are never all in memory.
 ///
 /// Shapes   x (B*T, C), targets (B, T) int32 from the batch; targets < 0 are left out of the loss.
 /// Bytes    chunk * vocabulary logits of scratch; saves the gradient of the norm's result (B*T, C).
+/// Ranks    each of a tensor group has the logits of some tokens: the largest one and the sum of exponentials are the
+///          group's, the target's logit comes from whoever has it. All have the loss.
 /// Numerics the loss is a sum in double over rows in order. In training forward also forms the head's gradients, while
 ///          the logits are there: three products instead of four.
 struct gpt_head {
@@ -7255,13 +7847,14 @@ struct gpt_head {
     using view = tensor_view<value, space>;
     struct saved {
       typename layer_norm::instance<Env>::saved norm;
-      view dnorm;  // (B*T, C)
+      view dnorm;  // (B*T, C), the rows that lie here
     };
 
-    explicit instance(gpt_head const& description)
+    explicit instance(gpt_head const& description, share own = {})
         : shape_(description.shape),
-          norm_({shape_.channels}, "transformer.ln_f"),
-          tokens_(detail::token_table<Env>(shape_)) {}
+          part_(detail::tokens_here(shape_, own)),
+          norm_({shape_.channels}, "transformer.ln_f", own),
+          tokens_(detail::token_table<Env>(shape_, own)) {}
 
     void visit(auto&& each) {
       norm_.visit(each);
@@ -7269,42 +7862,64 @@ struct gpt_head {
     }
 
     view forward(pass<Env>& pass, saved& saved, view x) {
-      auto const normed = norm_.forward(pass, saved.norm, x);  // (B*T,C)
+      auto const rows = pass.batch.inputs.extents.size();
+      auto const normed = pass.group.gather(norm_.forward(pass, saved.norm, x), rows, pass.scratch);  // (B*T,C)
       table_.bind(tokens_.value, ops::orientation::out_in);
       table_.refresh(pass.version);
       if (pass.purpose == purpose::predict) return last_logits(pass, normed);
       auto const targets = pass.batch.targets.template as<std::int32_t>().flat();  // (B*T)
-      auto const rows = normed.extent(0);
       if (targets.size() != rows) {
         throw config_error(text("trireme::nn::gpt: ", targets.size(), " targets for ", rows, " tokens"));
       }
       double const weight = pass.weight / static_cast<double>(pass.batch.inputs.extents[1]);
-      if (pass.training()) saved.dnorm = pass.take(normed.extents());
+      view dnormed;
+      if (pass.training()) dnormed = pass.take(normed.extents());
       auto const here = pass.scratch.mark();
-      auto const logits = pass.scratch.template take<value>({std::min(chunk(), rows), shape_.vocabulary});
+      auto const logits = pass.scratch.template take<value>({std::min(chunk(), rows), words()});
       for (std::int64_t first = 0; first < rows; first += chunk()) {
         auto const n = std::min(chunk(), rows - first);
         auto const part = logits.rows(0, n);
         kernels::linear(part, normed.rows(first, n), table_, {});
-        pass.loss += kernels::cross_entropy(part, targets.flat(first, n), weight, pass.training());
+        pass.loss += cross_entropy(pass, part, targets.flat(first, n), weight);
         if (!pass.training()) continue;
-        kernels::linear_backward_input(saved.dnorm.rows(first, n), part, table_, {});
+        kernels::linear_backward_input(dnormed.rows(first, n), part, table_, {});
         kernels::linear_backward_weight(tokens_.gradient, {}, normed.rows(first, n), part, ops::orientation::out_in);
       }
       pass.scratch.rewind(here);
+      if (pass.training()) saved.dnorm = pass.group.reduce(partial_sum<view>(dnormed));
       return {};
     }
 
     view backward(pass<Env>& pass, saved& saved, view) {
       auto const dx = pass.take(saved.dnorm.extents());
-      norm_.backward(saved.norm, dx, saved.dnorm, false);
+      norm_.backward(pass, saved.norm, dx, saved.dnorm, false);
       return dx;
     }
 
    private:
+    // Of the tokens that lie here.
+    [[nodiscard]] std::int64_t words() const { return tokens_.info.extents[0]; }
     // About 4 MiB of float logits, but enough rows to keep the products busy.
     [[nodiscard]] std::int64_t chunk() const {
       return std::clamp<std::int64_t>((std::int64_t{1} << 20) / shape_.vocabulary / 64 * 64, 256, 4096);
+    }
+    loss_sum cross_entropy(pass<Env>& pass, view logits, tensor_view<std::int32_t const, space> targets,
+                           double weight) {
+      if (pass.group.ways() == 1) return kernels::cross_entropy(logits, targets, weight, pass.training());
+      auto const n = targets.size();
+      auto const here = pass.scratch.mark();
+      auto const peaks = pass.scratch.template take<typename Env::accumulate>({n});
+      auto const both = pass.scratch.template take<typename Env::accumulate>({2 * n});
+      auto const masses = both.flat(0, n);
+      auto const chosen = both.flat(n, n);
+      kernels::row_peaks(logits, peaks);
+      pass.group.max(peaks);
+      kernels::row_masses(logits, targets, part_, peaks, masses, chosen);
+      pass.group.sum(both);
+      auto const loss =
+          kernels::cross_entropy_part(logits, targets, part_, peaks, masses, chosen, weight, pass.training());
+      pass.scratch.rewind(here);
+      return loss;
     }
     // What follows each sample: (B, vocabulary).
     view last_logits(pass<Env>& pass, view normed) {
@@ -7314,12 +7929,22 @@ struct gpt_head {
       for (std::int64_t b = 0; b < batch; ++b) {
         kernels::copy(last.rows(b, 1), normed.rows(b * context + context - 1, 1));
       }
+      auto const here = pass.take({batch, words()});
+      kernels::linear(here, last, table_, {});
+      if (pass.group.ways() == 1) return here;
+      auto const sums = pass.activations.template take<typename Env::accumulate>({batch, shape_.vocabulary});
+      kernels::fill(sums, 0.0);
+      for (std::int64_t b = 0; b < batch; ++b) {
+        kernels::copy(sums.flat(b * shape_.vocabulary + part_.first, words()), here.flat(b * words(), words()));
+      }
+      pass.group.sum(sums);
       auto const logits = pass.take({batch, shape_.vocabulary});
-      kernels::linear(logits, last, table_, {});
+      kernels::copy(logits, sums);
       return logits;
     }
 
     gpt_shape shape_;
+    ops::table_part part_;
     layer_norm::instance<Env> norm_;
     parameter<Env> tokens_;
     ops::weights<value, space> table_;
@@ -7347,6 +7972,7 @@ struct gpt {
   std::int64_t heads = 6;
   std::int64_t channels = 384;
   double dropout = 0;
+  bool checkpointed = false;  ///< blocks save their input only, and are run once more in the backward pass
   friend bool operator==(gpt const&, gpt const&) = default;
 
   void validate() const {
@@ -7370,14 +7996,21 @@ struct gpt {
   void units(Emit&& emit) const {
     gpt_shape const shape{vocabulary, context, layers, heads, channels, dropout};
     emit(gpt_embedding{shape});
-    for (std::int64_t index = 0; index < layers; ++index) emit(gpt_block{shape, index});
+    for (std::int64_t index = 0; index < layers; ++index) {
+      if (checkpointed) {
+        emit(nn::checkpointed<gpt_block>{{shape, index}});  // nvcc does not deduce it
+      } else {
+        emit(gpt_block{shape, index});
+      }
+    }
     emit(gpt_head{shape});
   }
 };
 
 [[nodiscard]] inline std::string to_string(gpt const& m) {
   return text("nn::gpt{.vocabulary = ", m.vocabulary, ", .context = ", m.context, ", .layers = ", m.layers,
-              ", .heads = ", m.heads, ", .channels = ", m.channels, ", .dropout = ", m.dropout, "}");
+              ", .heads = ", m.heads, ", .channels = ", m.channels, ", .dropout = ", m.dropout,
+              m.checkpointed ? ", .checkpointed = true}" : "}");
 }
 
 }  // namespace trireme::nn
@@ -7498,6 +8131,34 @@ struct mlp {
 }
 
 }  // namespace trireme::nn
+
+// ---- trireme/ops/host/detail/attention_scratch.hpp
+namespace trireme::ops::detail {
+
+/// Query rows that are worked on together: one lane each, so that softmax needs no sum across lanes.
+inline constexpr std::int64_t attention_rows = 32;
+/// Key rows after which the products turn round, so that what they share stays in the first-level cache.
+inline constexpr std::int64_t attention_keys = 64;
+
+/// The rows of a head, in whole blocks of query rows.
+[[nodiscard]] constexpr std::int64_t padded_rows(std::int64_t context) noexcept {
+  return (context + attention_rows - 1) / attention_rows * attention_rows;
+}
+/// The columns of a head, in whole vectors.
+[[nodiscard]] constexpr std::int64_t padded_width(std::int64_t width) noexcept { return (width + 15) / 16 * 16; }
+
+/// Elements of scratch memory that one head of `width` columns needs.
+[[nodiscard]] constexpr std::int64_t attention_scratch(std::int64_t context, std::int64_t width,
+                                                       bool backward) noexcept {
+  auto const rows = padded_rows(context);
+  auto const matrix = rows * padded_width(width);
+  auto const block = attention_rows * padded_width(width);
+  auto const chunk = attention_keys * attention_rows;
+  if (backward) return 4 * matrix + 5 * block + 5 * chunk + 2 * attention_rows;
+  return 2 * matrix + 3 * block + rows * attention_rows + chunk + 2 * attention_rows;
+}
+
+}  // namespace trireme::ops::detail
 
 // ---- trireme/ops/host/detail/product_types.hpp
 namespace trireme::ops::detail {
@@ -7761,11 +8422,6 @@ void add_panel_columns(float* sums, Word const* panel, std::int64_t steps, int w
 // ---- trireme/ops/host/attention.hpp (goes on)
 namespace trireme::ops::detail {
 
-/// Query rows that are worked on together: one lane each, so that softmax needs no sum across lanes.
-inline constexpr std::int64_t attention_rows = 32;
-/// Key rows after which the products turn round, so that what they share stays in the first-level cache.
-inline constexpr std::int64_t attention_keys = 64;
-
 /// Keys that are worked on together, among those that a block of query rows sees.
 struct attention_part {
   std::int64_t key;
@@ -7800,20 +8456,12 @@ struct attention_head {
   std::int64_t y_stride;      ///< C
   std::int64_t channels;      ///< C: keys begin C, values 2 C columns after the queries
   std::int64_t head;
+  std::int64_t first_head;  ///< number of head 0 among all heads of the layer
   std::uint64_t sample;
   std::int64_t next_row;        ///< where the next head begins, from here: rows, or -1 if there is none,
   std::int64_t next_column;     ///< and columns
   dropout_site const* dropout;  ///< nullptr if nothing is dropped
 };
-
-/// Elements of scratch memory that one head needs.
-inline std::int64_t attention_scratch(attention_head const& shape, bool backward) {
-  auto const matrix = shape.padded_rows * shape.padded_width;
-  auto const block = attention_rows * shape.padded_width;
-  auto const chunk = attention_keys * attention_rows;
-  if (backward) return 4 * matrix + 5 * block + 5 * chunk + 2 * attention_rows;
-  return 2 * matrix + 3 * block + shape.padded_rows * attention_rows + chunk + 2 * attention_rows;
-}
 
 }  // namespace trireme::ops::detail
 
@@ -7985,7 +8633,7 @@ inline void attention_dropout(Real* factors, attention_head const& shape, std::i
   Real const choice[2] = {Real(0), static_cast<Real>(how.kept)};
   alignas(64) float numbers[32];
   for (std::int64_t r = 0; r < attention_rows; ++r) {
-    auto const start = (shape.head * shape.context + first_row + r) * shape.context + part.key;
+    auto const start = ((shape.first_head + shape.head) * shape.context + first_row + r) * shape.context + part.key;
     for (std::int64_t k = 0; k < part.keys;) {
       // The position of a number decides its block; rows need not begin with one.
       auto const position = start + k;
@@ -8345,7 +8993,7 @@ inline void attention_dropout(Real* factors, attention_head const& shape, std::i
   Real const choice[2] = {Real(0), static_cast<Real>(how.kept)};
   alignas(64) float numbers[32];
   for (std::int64_t r = 0; r < attention_rows; ++r) {
-    auto const start = (shape.head * shape.context + first_row + r) * shape.context + part.key;
+    auto const start = ((shape.first_head + shape.head) * shape.context + first_row + r) * shape.context + part.key;
     for (std::int64_t k = 0; k < part.keys;) {
       // The position of a number decides its block; rows need not begin with one.
       auto const position = start + k;
@@ -8706,7 +9354,7 @@ inline void attention_dropout(Real* factors, attention_head const& shape, std::i
   Real const choice[2] = {Real(0), static_cast<Real>(how.kept)};
   alignas(64) float numbers[32];
   for (std::int64_t r = 0; r < attention_rows; ++r) {
-    auto const start = (shape.head * shape.context + first_row + r) * shape.context + part.key;
+    auto const start = ((shape.first_head + shape.head) * shape.context + first_row + r) * shape.context + part.key;
     for (std::int64_t k = 0; k < part.keys;) {
       // The position of a number decides its block; rows need not begin with one.
       auto const position = start + k;
@@ -9303,21 +9951,21 @@ struct host_attention {
                         Body const& body) {
     if (shape.batch == 0 || shape.context == 0) return;
     auto const width = shape.head_channels();
-    auto const rows = (shape.context + detail::attention_rows - 1) / detail::attention_rows * detail::attention_rows;
     detail::attention_head head{.context = shape.context,
                                 .width = width,
-                                .padded_rows = rows,
-                                .padded_width = (width + 15) / 16 * 16,
+                                .padded_rows = detail::padded_rows(shape.context),
+                                .padded_width = detail::padded_width(width),
                                 .qkv_stride = 3 * shape.channels,
                                 .y_stride = shape.channels,
                                 .channels = shape.channels,
                                 .head = 0,
+                                .first_head = shape.first_head,
                                 .sample = 0,
                                 .next_row = 0,
                                 .next_column = 0,
                                 .dropout = dropout.active() ? &dropout : nullptr};
     auto const mark = scratch.mark();
-    auto const memory = scratch.template take<Real>({detail::attention_scratch(head, backward)});
+    auto const memory = scratch.template take<Real>({detail::attention_scratch(shape.context, width, backward)});
     for (std::int64_t sample = 0; sample < shape.batch; ++sample) {
       if (dropout.active()) {
         head.sample = static_cast<std::uint64_t>(dropout.samples[static_cast<std::size_t>(sample)]);
@@ -9344,13 +9992,14 @@ namespace trireme::ops::detail::TRIREME_LEVEL {
 
 template <class T>
 inline void embed(T* y, std::int32_t const* tokens, T const* table, T const* positions, std::int64_t rows,
-                  std::int64_t context, std::int64_t channels) {
+                  std::int64_t context, std::int64_t channels, std::int64_t first, std::int64_t words) {
   using F = lanes_for<T>;
   for (std::int64_t row = 0; row < rows; ++row, y += channels) {
-    T const* const word = table + tokens[row] * channels;
+    auto const number = tokens[row] - first;
+    T const* const word = number >= 0 && number < words ? table + number * channels : nullptr;
     T const* const place = positions == nullptr ? nullptr : positions + row % context * channels;
     TRIREME_FOR_LANES(F, channels, i, count, {
-      F const x = F::load(word + i, count);
+      F const x = word == nullptr ? F::all(0) : F::load(word + i, count);
       (place == nullptr ? x : x + F::load(place + i, count)).store(y + i, count);
     })
   }
@@ -9369,13 +10018,14 @@ namespace trireme::ops::detail::TRIREME_LEVEL {
 
 template <class T>
 inline void embed(T* y, std::int32_t const* tokens, T const* table, T const* positions, std::int64_t rows,
-                  std::int64_t context, std::int64_t channels) {
+                  std::int64_t context, std::int64_t channels, std::int64_t first, std::int64_t words) {
   using F = lanes_for<T>;
   for (std::int64_t row = 0; row < rows; ++row, y += channels) {
-    T const* const word = table + tokens[row] * channels;
+    auto const number = tokens[row] - first;
+    T const* const word = number >= 0 && number < words ? table + number * channels : nullptr;
     T const* const place = positions == nullptr ? nullptr : positions + row % context * channels;
     TRIREME_FOR_LANES(F, channels, i, count, {
-      F const x = F::load(word + i, count);
+      F const x = word == nullptr ? F::all(0) : F::load(word + i, count);
       (place == nullptr ? x : x + F::load(place + i, count)).store(y + i, count);
     })
   }
@@ -9395,13 +10045,14 @@ namespace trireme::ops::detail::TRIREME_LEVEL {
 
 template <class T>
 inline void embed(T* y, std::int32_t const* tokens, T const* table, T const* positions, std::int64_t rows,
-                  std::int64_t context, std::int64_t channels) {
+                  std::int64_t context, std::int64_t channels, std::int64_t first, std::int64_t words) {
   using F = lanes_for<T>;
   for (std::int64_t row = 0; row < rows; ++row, y += channels) {
-    T const* const word = table + tokens[row] * channels;
+    auto const number = tokens[row] - first;
+    T const* const word = number >= 0 && number < words ? table + number * channels : nullptr;
     T const* const place = positions == nullptr ? nullptr : positions + row % context * channels;
     TRIREME_FOR_LANES(F, channels, i, count, {
-      F const x = F::load(word + i, count);
+      F const x = word == nullptr ? F::all(0) : F::load(word + i, count);
       (place == nullptr ? x : x + F::load(place + i, count)).store(y + i, count);
     })
   }
@@ -9419,8 +10070,8 @@ namespace detail {
 
 template <class T>
 void embed_rows(T* y, std::int32_t const* tokens, T const* table, T const* positions, std::int64_t rows,
-                std::int64_t context, std::int64_t channels) {
-  TRIREME_DISPATCH(fits_float<T>, embed(y, tokens, table, positions, rows, context, channels));
+                std::int64_t context, std::int64_t channels, std::int64_t first, std::int64_t words) {
+  TRIREME_DISPATCH(fits_float<T>, embed(y, tokens, table, positions, rows, context, channels, first, words));
 }
 
 inline void tokens_within(char const* who, tensor_view<std::int32_t const, host> tokens, std::int64_t vocabulary) {
@@ -9440,26 +10091,27 @@ struct host_embedding {
   template <class T>
   using view = tensor_view<T, host>;
 
-  /// y[b, t] = table[tokens[b, t]] + positions[t].
+  /// y[b, t] = table[tokens[b, t]] + positions[t]; a row of the table that lies elsewhere counts as 0.
   /// Shapes   y (B, T, C) or (B*T, C); tokens (B, T); table (V, C); positions (P, C) with P >= T, or empty.
   template <class T>
-  static void embed(view<T> y, view<std::int32_t const> tokens, detail::input<T> table, detail::input<T> positions) {
+  static void embed(view<T> y, view<std::int32_t const> tokens, detail::input<T> table, detail::input<T> positions,
+                    table_part part = {}) {
     auto const channels = table.extent(1);
     auto const context = tokens.extent(tokens.rank() - 1);
     detail::same_size("embed", y.size(), tokens.size() * channels);
     expects(assertion_level::light, positions.empty() || positions.size() >= context * channels, [&] {
       return text("trireme::ops::embed: ", context, " positions asked for, and ", positions.extent(0), " known");
     });
-    detail::tokens_within("embed", tokens, table.extent(0));
+    detail::tokens_within("embed", tokens, part.whole > 0 ? part.whole : table.extent(0));
     detail::embed_rows(raw(y), raw(tokens), raw(table), positions.empty() ? nullptr : raw(positions), tokens.size(),
-                       context, channels);
+                       context, channels, part.first, table.extent(0));
   }
 
   /// dtable[tokens[b, t]] += dy[b, t]; dpositions[t] += dy[b, t]: in the order of rows.
   /// Shapes   as embed's; dpositions may be empty.
   template <class G, class T>
-  static void embed_backward(view<G> dtable, detail::output<G> dpositions, view<T> dy,
-                             view<std::int32_t const> tokens) {
+  static void embed_backward(view<G> dtable, detail::output<G> dpositions, view<T> dy, view<std::int32_t const> tokens,
+                             table_part part = {}) {
     auto const channels = dtable.extent(1);
     auto const context = tokens.extent(tokens.rank() - 1);
     detail::same_size("embed_backward", dy.size(), tokens.size() * channels);
@@ -9467,10 +10119,13 @@ struct host_embedding {
       return text("trireme::ops::embed_backward: ", context, " positions asked for, and ", dpositions.extent(0),
                   " known");
     });
-    detail::tokens_within("embed_backward", tokens, dtable.extent(0));
+    detail::tokens_within("embed_backward", tokens, part.whole > 0 ? part.whole : dtable.extent(0));
     for (std::int64_t row = 0; row < tokens.size(); ++row) {
       std::remove_const_t<T> const* const slope = raw(dy) + row * channels;
-      detail::accumulate_elements(raw(dtable) + tokens[row] * channels, slope, channels, 1.0);
+      auto const word = tokens[row] - part.first;
+      if (word >= 0 && word < dtable.extent(0)) {
+        detail::accumulate_elements(raw(dtable) + word * channels, slope, channels, 1.0);
+      }
       if (dpositions.empty()) continue;
       detail::accumulate_elements(raw(dpositions) + row % context * channels, slope, channels, 1.0);
     }
@@ -9510,6 +10165,39 @@ inline double cross_entropy_row(T* logits, std::int64_t classes, std::int64_t ta
   return loss;
 }
 
+// The parts of cross_entropy_row for a row whose classes lie on several ranks.
+template <class T>
+inline double row_peak(T const* logits, std::int64_t classes) {
+  using F = lanes_for<T>;
+  F top = F::all(-std::numeric_limits<typename F::real>::infinity());
+  TRIREME_FOR_LANES(F, classes, i, count, { top = max(top, first(count, F::load(logits + i, count), top)); })
+  return static_cast<double>(largest(top));
+}
+template <class T>
+inline double row_mass(T const* logits, std::int64_t classes, double peak) {
+  using F = lanes_for<T>;
+  F const shift = F::all(static_cast<typename F::real>(peak));
+  F total = F::all(0);
+  TRIREME_FOR_LANES(F, classes, i, count,
+                    { total = total + first(count, exp(F::load(logits + i, count) - shift), F::all(0)); })
+  return static_cast<double>(sum(total));
+}
+// target is outside of [0, classes) if it lies elsewhere.
+template <class T>
+inline void cross_entropy_slope(T* logits, std::int64_t classes, std::int64_t target, double weight, double peak,
+                                double mass) {
+  using F = lanes_for<T>;
+  using real = typename F::real;
+  real const chosen = target >= 0 && target < classes ? static_cast<real>(logits[target]) : real(0);
+  F const shift = F::all(static_cast<real>(peak));
+  F const factor = F::all(static_cast<real>(weight / mass));
+  TRIREME_FOR_LANES(F, classes, i, count,
+                    { (exp(F::load(logits + i, count) - shift) * factor).store(logits + i, count); })
+  if (target < 0 || target >= classes) return;
+  F::all(static_cast<real>(weight * (std::exp(static_cast<double>(chosen) - peak) / mass - 1)))
+      .store(logits + target, 1);
+}
+
 template <class T>
 inline double squared_error_row(T* dy, T const* y, float const* target, std::int64_t columns, double weight) {
   using F = lanes_for<T>;
@@ -9557,6 +10245,39 @@ inline double cross_entropy_row(T* logits, std::int64_t classes, std::int64_t ta
                     { (exp(F::load(logits + i, count) - shift) * factor).store(logits + i, count); })
   F::all(static_cast<real>(weight) * (std::exp(chosen - peak) / mass - real(1))).store(logits + target, 1);
   return loss;
+}
+
+// The parts of cross_entropy_row for a row whose classes lie on several ranks.
+template <class T>
+inline double row_peak(T const* logits, std::int64_t classes) {
+  using F = lanes_for<T>;
+  F top = F::all(-std::numeric_limits<typename F::real>::infinity());
+  TRIREME_FOR_LANES(F, classes, i, count, { top = max(top, first(count, F::load(logits + i, count), top)); })
+  return static_cast<double>(largest(top));
+}
+template <class T>
+inline double row_mass(T const* logits, std::int64_t classes, double peak) {
+  using F = lanes_for<T>;
+  F const shift = F::all(static_cast<typename F::real>(peak));
+  F total = F::all(0);
+  TRIREME_FOR_LANES(F, classes, i, count,
+                    { total = total + first(count, exp(F::load(logits + i, count) - shift), F::all(0)); })
+  return static_cast<double>(sum(total));
+}
+// target is outside of [0, classes) if it lies elsewhere.
+template <class T>
+inline void cross_entropy_slope(T* logits, std::int64_t classes, std::int64_t target, double weight, double peak,
+                                double mass) {
+  using F = lanes_for<T>;
+  using real = typename F::real;
+  real const chosen = target >= 0 && target < classes ? static_cast<real>(logits[target]) : real(0);
+  F const shift = F::all(static_cast<real>(peak));
+  F const factor = F::all(static_cast<real>(weight / mass));
+  TRIREME_FOR_LANES(F, classes, i, count,
+                    { (exp(F::load(logits + i, count) - shift) * factor).store(logits + i, count); })
+  if (target < 0 || target >= classes) return;
+  F::all(static_cast<real>(weight * (std::exp(static_cast<double>(chosen) - peak) / mass - 1)))
+      .store(logits + target, 1);
 }
 
 template <class T>
@@ -9609,6 +10330,39 @@ inline double cross_entropy_row(T* logits, std::int64_t classes, std::int64_t ta
   return loss;
 }
 
+// The parts of cross_entropy_row for a row whose classes lie on several ranks.
+template <class T>
+inline double row_peak(T const* logits, std::int64_t classes) {
+  using F = lanes_for<T>;
+  F top = F::all(-std::numeric_limits<typename F::real>::infinity());
+  TRIREME_FOR_LANES(F, classes, i, count, { top = max(top, first(count, F::load(logits + i, count), top)); })
+  return static_cast<double>(largest(top));
+}
+template <class T>
+inline double row_mass(T const* logits, std::int64_t classes, double peak) {
+  using F = lanes_for<T>;
+  F const shift = F::all(static_cast<typename F::real>(peak));
+  F total = F::all(0);
+  TRIREME_FOR_LANES(F, classes, i, count,
+                    { total = total + first(count, exp(F::load(logits + i, count) - shift), F::all(0)); })
+  return static_cast<double>(sum(total));
+}
+// target is outside of [0, classes) if it lies elsewhere.
+template <class T>
+inline void cross_entropy_slope(T* logits, std::int64_t classes, std::int64_t target, double weight, double peak,
+                                double mass) {
+  using F = lanes_for<T>;
+  using real = typename F::real;
+  real const chosen = target >= 0 && target < classes ? static_cast<real>(logits[target]) : real(0);
+  F const shift = F::all(static_cast<real>(peak));
+  F const factor = F::all(static_cast<real>(weight / mass));
+  TRIREME_FOR_LANES(F, classes, i, count,
+                    { (exp(F::load(logits + i, count) - shift) * factor).store(logits + i, count); })
+  if (target < 0 || target >= classes) return;
+  F::all(static_cast<real>(weight * (std::exp(static_cast<double>(chosen) - peak) / mass - 1)))
+      .store(logits + target, 1);
+}
+
 template <class T>
 inline double squared_error_row(T* dy, T const* y, float const* target, std::int64_t columns, double weight) {
   using F = lanes_for<T>;
@@ -9636,6 +10390,19 @@ namespace detail {
 template <class T>
 double cross_entropy_row(T* logits, std::int64_t classes, std::int64_t target, double weight, bool gradient) {
   TRIREME_DISPATCH(fits_float<T>, cross_entropy_row(logits, classes, target, weight, gradient));
+}
+template <class T>
+double row_peak(T const* logits, std::int64_t classes) {
+  TRIREME_DISPATCH(fits_float<T>, row_peak(logits, classes));
+}
+template <class T>
+double row_mass(T const* logits, std::int64_t classes, double peak) {
+  TRIREME_DISPATCH(fits_float<T>, row_mass(logits, classes, peak));
+}
+template <class T>
+void cross_entropy_slope(T* logits, std::int64_t classes, std::int64_t target, double weight, double peak,
+                         double mass) {
+  TRIREME_DISPATCH(fits_float<T>, cross_entropy_slope(logits, classes, target, weight, peak, mass));
 }
 template <class T>
 double squared_error_row(T* dy, T const* y, float const* target, std::int64_t columns, double weight) {
@@ -9674,6 +10441,63 @@ struct host_losses {
       }
       loss.sum += detail::cross_entropy_row(values, classes, target, weight, gradient);
       ++loss.count;
+    }
+    return loss;
+  }
+
+  /// The same where each of several ranks has some of the classes, in three calls with a collective after each of the
+  /// first two: peaks (n) become the largest of all ranks, masses and chosen (n) their sums.
+  /// Shapes   logits (n, classes here), peaks, masses, chosen (n); masses[i] = sum of exp(logit - peaks[i]) over the
+  ///          classes here; chosen[i] = the target's logit where it lies here, else 0.
+  template <class T>
+  static void row_peaks(view<T> logits, detail::output<accumulate_t<std::remove_const_t<T>>> peaks) {
+    auto const classes = peaks.empty() ? 0 : logits.size() / peaks.size();
+    detail::same_size("row_peaks", logits.size(), peaks.size() * classes);
+    for (std::int64_t row = 0; row < peaks.size(); ++row) {
+      peaks[row] = static_cast<accumulate_t<std::remove_const_t<T>>>(
+          detail::row_peak(static_cast<std::remove_const_t<T> const*>(raw(logits)) + row * classes, classes));
+    }
+  }
+  template <class T>
+  static void row_masses(view<T> logits, view<std::int32_t const> targets, table_part part,
+                         detail::input<accumulate_t<std::remove_const_t<T>>> peaks,
+                         detail::output<accumulate_t<std::remove_const_t<T>>> masses,
+                         detail::output<accumulate_t<std::remove_const_t<T>>> chosen) {
+    using A = accumulate_t<std::remove_const_t<T>>;
+    if (targets.empty()) return;
+    auto const classes = logits.size() / targets.size();
+    detail::same_size("row_masses", masses.size(), targets.size());
+    for (std::int64_t row = 0; row < targets.size(); ++row) {
+      std::remove_const_t<T> const* const values = raw(logits) + row * classes;
+      masses[row] = static_cast<A>(detail::row_mass(values, classes, static_cast<double>(peaks[row])));
+      auto const target = targets[row] - part.first;
+      chosen[row] = target >= 0 && target < classes ? static_cast<A>(values[target]) : A(0);
+    }
+  }
+  template <class T>
+  static loss_sum cross_entropy_part(view<T> logits, view<std::int32_t const> targets, table_part part,
+                                     detail::input<accumulate_t<T>> peaks, detail::input<accumulate_t<T>> masses,
+                                     detail::input<accumulate_t<T>> chosen, double weight, bool gradient) {
+    if (targets.empty()) return {};
+    auto const classes = logits.size() / targets.size();
+    detail::same_size("cross_entropy_part", masses.size(), targets.size());
+    loss_sum loss;
+    for (std::int64_t row = 0; row < targets.size(); ++row) {
+      auto const target = targets[row];
+      if (target >= part.whole && asserts(assertion_level::normal)) {
+        throw config_error(
+            text("trireme::ops::cross_entropy: target ", target, " is outside of ", part.whole, " classes"));
+      }
+      if (target < 0) {
+        if (gradient) host_elementwise::fill(logits.flat(row * classes, classes), 0.0);
+        continue;
+      }
+      auto const mass = static_cast<double>(masses[row]);
+      auto const peak = static_cast<double>(peaks[row]);
+      loss.sum += std::log(mass) + peak - static_cast<double>(chosen[row]);
+      ++loss.count;
+      if (!gradient) continue;
+      detail::cross_entropy_slope(raw(logits) + row * classes, classes, target - part.first, weight, peak, mass);
     }
     return loss;
   }
@@ -10624,6 +11448,16 @@ enum class provider { eigen, own };
 
 namespace detail {
 inline std::atomic<provider> active_provider{provider::own};
+
+/// The one packed copy that a thread has of weights whose values do not stay.
+struct passing_copy {
+  growing_buffer buffer;
+  void const* owner = nullptr;
+};
+[[nodiscard]] inline passing_copy& passing() {
+  thread_local passing_copy it;
+  return it;
+}
 }  // namespace detail
 
 /// The provider in use; the setter is for tests and benchmarks, between steps.
@@ -10659,10 +11493,16 @@ class weights<T, host> {
     way_ = way;
     forward_.valid = backward_.valid = false;
   }
-  /// Drops the packed copies if `version` is not the one they were made for.
+  /// Drops the packed copies if `version` is not the one they were made for. With passing_values in it they are not
+  /// kept at all: all such weights of a thread share the memory of one.
   void refresh(std::uint64_t version) noexcept {
     if (version == version_) return;
     version_ = version;
+    passes_ = (version & passing_values) != 0;
+    if (passes_) {
+      forward_.buffer = {};
+      backward_.buffer = {};
+    }
     forward_.valid = backward_.valid = false;
   }
 
@@ -10682,6 +11522,7 @@ class weights<T, host> {
   tensor_view<T const, host> view_;
   orientation way_ = orientation::in_out;
   std::uint64_t version_ = std::numeric_limits<std::uint64_t>::max();
+  bool passes_ = false;
   packed_copy forward_;
   packed_copy backward_;
 };
@@ -10787,15 +11628,23 @@ struct host_products {
                        typename weights<T, host>::packed_copy& copy, bool transposed, std::int64_t m, std::int64_t n,
                        std::int64_t k) {
     auto const* const chosen = kernels<T>();
-    bool const valid = copy.valid && copy.kernels == chosen;
+    bool valid = copy.valid && copy.kernels == chosen;
     copy.kernels = chosen;
+    copy.valid = true;
+    auto* buffer = &copy.buffer;
+    if (w.passes_) {
+      auto& shared = detail::passing();
+      valid = valid && shared.owner == &copy;
+      shared.owner = &copy;
+      buffer = &shared.buffer;
+    }
     T const* const values = raw(w.view_);
     if constexpr (!std::is_same_v<T, double>) {
       if (chosen != nullptr) {
         if (chosen->pairs) {
-          multiply_own<std::uint32_t>(*chosen, rule, x, values, copy, valid, transposed, m, n, k);
+          multiply_own<std::uint32_t>(*chosen, rule, x, values, *buffer, valid, transposed, m, n, k);
         } else {
-          multiply_own<float>(*chosen, rule, x, values, copy, valid, transposed, m, n, k);
+          multiply_own<float>(*chosen, rule, x, values, *buffer, valid, transposed, m, n, k);
         }
         return;
       }
@@ -10806,22 +11655,20 @@ struct host_products {
       if (!transposed) right = values;
     }
     if (right == nullptr) {
-      A* const to = copy.buffer.template take<A>(k * n);
+      A* const to = buffer->template take<A>(k * n);
       if (!valid) detail::eigen_operand(to, values, transposed, k, n);
-      copy.valid = true;
       right = to;
     }
     detail::eigen_product(rule, x, right, m, n, k);
   }
 
-  template <class Word, class T, class Copy>
+  template <class Word, class T>
   static void multiply_own(detail::product_kernels const& chosen, detail::store_rule<T> const& rule, T const* x,
-                           T const* values, Copy& copy, bool valid, bool transposed, std::int64_t m, std::int64_t n,
-                           std::int64_t k) {
+                           T const* values, detail::growing_buffer& buffer, bool valid, bool transposed, std::int64_t m,
+                           std::int64_t n, std::int64_t k) {
     if constexpr (std::is_same_v<Word, float> || std::is_same_v<T, bfloat16>) {
-      Word* const packed = copy.buffer.template take<Word>(detail::packed_words<Word>(chosen, k, n));
+      Word* const packed = buffer.template take<Word>(detail::packed_words<Word>(chosen, k, n));
       if (!valid) detail::pack_right(chosen, packed, values, transposed, k, n);
-      copy.valid = true;
       detail::own_multiply(chosen, rule, x, static_cast<Word const*>(packed), m, n, k);
     }
   }
@@ -11174,7 +12021,8 @@ class weights<T, phantom> {
 /// The kernels of phantom memory: the functions of on<host> under the same names, which check sizes and touch nothing.
 ///
 /// A training in this space costs no time in kernels, and faults if anything above ops reads a tensor. Losses are 0 a
-/// row, numbers are finite, the largest elements are the first ones.
+/// row, numbers are finite, the largest elements are the first ones. Products count what they would compute (flops()),
+/// and attention takes the scratch memory that on<host> takes.
 /// Errors   assertion_error (light) if sizes do not fit.
 template <>
 struct on<phantom> {
@@ -11185,6 +12033,13 @@ struct on<phantom> {
   template <class T>
   using output = std::type_identity_t<tensor_view<T, phantom>>;
   using tokens_view = tensor_view<std::int32_t const, phantom>;
+
+  /// Additions and multiplications of the products and the attention that this thread has asked for: 2 m n k of a
+  /// product, and those of the unmasked half of attention.
+  [[nodiscard]] static double& flops() noexcept {
+    static thread_local double sum = 0;
+    return sum;
+  }
 
   // elementwise
   template <class T>
@@ -11214,10 +12069,11 @@ struct on<phantom> {
   }
   template <class T>
   static void dropout(view<T> y, dropout_site const& site) {
-    if (site.active()) same("dropout", y.size() % static_cast<std::int64_t>(site.samples.size()), 0);
+    auto const whole = site.whole > 0 ? site.whole : y.size();
+    if (site.active()) same("dropout", whole % static_cast<std::int64_t>(site.samples.size()), 0);
   }
   template <class T>
-  static void initialise(view<T>, initial const&, std::uint64_t, std::uint64_t) noexcept {}
+  static void initialise(view<T>, initial const&, std::uint64_t, std::uint64_t, std::int64_t = 0) noexcept {}
   template <class T>
   static void upload(view<T> y, std::type_identity_t<std::span<T const>> x) {
     same("upload", y.size(), static_cast<std::int64_t>(x.size()));
@@ -11237,6 +12093,7 @@ struct on<phantom> {
   static void linear(view<T> y, input<T> x, weights<T, phantom>& w,
                      std::type_identity_t<linear_epilogue<T, phantom>> const& epilogue = {}) {
     same("linear", x.size() * w.outputs(), y.size() * w.inputs());
+    flops() += 2.0 * static_cast<double>(x.size()) * static_cast<double>(w.outputs());
     if (!epilogue.bias.empty()) same("linear", epilogue.bias.size(), w.outputs());
     if (!epilogue.before_activation.empty()) same("linear", epilogue.before_activation.size(), y.size());
     if (!epilogue.residual.empty()) same("linear", epilogue.residual.size(), y.size());
@@ -11245,6 +12102,7 @@ struct on<phantom> {
   static void linear_backward_input(view<T> dx, input<T> dy, weights<T, phantom>& w,
                                     std::type_identity_t<input_epilogue<T, phantom>> const& epilogue = {}) {
     same("linear_backward_input", dy.size() * w.inputs(), dx.size() * w.outputs());
+    flops() += 2.0 * static_cast<double>(dy.size()) * static_cast<double>(w.inputs());
     if (!epilogue.before_activation.empty()) {
       same("linear_backward_input", epilogue.before_activation.size(), dx.size());
     }
@@ -11255,16 +12113,17 @@ struct on<phantom> {
     auto const k = dw.extent(way == orientation::in_out ? 0 : 1);
     auto const n = dw.extent(way == orientation::in_out ? 1 : 0);
     same("linear_backward_weight", x.size() * n, dy.size() * k);
+    flops() += 2.0 * static_cast<double>(x.size()) * static_cast<double>(n);
     if (!db.empty()) same("linear_backward_weight", db.size(), n);
   }
 
   // layers
   template <class T>
-  static void embed(view<T> y, tokens_view tokens, input<T> table, input<T>) {
+  static void embed(view<T> y, tokens_view tokens, input<T> table, input<T>, table_part = {}) {
     same("embed", y.size(), tokens.size() * table.extent(1));
   }
   template <class G, class T>
-  static void embed_backward(view<G> dtable, output<G>, view<T> dy, tokens_view tokens) {
+  static void embed_backward(view<G> dtable, output<G>, view<T> dy, tokens_view tokens, table_part = {}) {
     same("embed_backward", dy.size(), tokens.size() * dtable.extent(1));
   }
   template <class T>
@@ -11288,20 +12147,39 @@ struct on<phantom> {
   }
   template <class T>
   static void causal_attention(view<T> y, output<accumulate_t<T>> lse, input<T> qkv, attention_shape shape,
-                               arena<phantom>&, dropout_site const&) {
+                               arena<phantom>& scratch, dropout_site const&) {
     check_attention("causal_attention", shape, qkv.size(), y.size(), lse.size());
+    attend<accumulate_t<T>>(shape, scratch, false);
   }
   template <class T>
   static void causal_attention_backward(view<T> dqkv, input<T> dy, input<T> y, input<accumulate_t<T>> lse, input<T> qkv,
-                                        attention_shape shape, arena<phantom>&, dropout_site const&) {
+                                        attention_shape shape, arena<phantom>& scratch, dropout_site const&) {
     check_attention("causal_attention_backward", shape, qkv.size(), y.size(), lse.size());
     same("causal_attention_backward", dqkv.size(), qkv.size());
     same("causal_attention_backward", dy.size(), y.size());
+    attend<accumulate_t<T>>(shape, scratch, true);
   }
   template <class T>
   static loss_sum cross_entropy(view<T> logits, tokens_view targets, double, bool) {
     if (!targets.empty()) same("cross_entropy", logits.size() % targets.size(), 0);
     return {0, targets.size()};
+  }
+  template <class T>
+  static void row_peaks(view<T> logits, output<accumulate_t<std::remove_const_t<T>>> peaks) {
+    if (!peaks.empty()) same("row_peaks", logits.size() % peaks.size(), 0);
+  }
+  template <class T>
+  static void row_masses(view<T>, tokens_view targets, table_part, input<accumulate_t<std::remove_const_t<T>>> peaks,
+                         output<accumulate_t<std::remove_const_t<T>>> masses,
+                         output<accumulate_t<std::remove_const_t<T>>> chosen) {
+    same("row_masses", peaks.size(), targets.size());
+    same("row_masses", masses.size(), targets.size());
+    same("row_masses", chosen.size(), targets.size());
+  }
+  template <class T>
+  static loss_sum cross_entropy_part(view<T> logits, tokens_view targets, table_part, input<accumulate_t<T>>,
+                                     input<accumulate_t<T>>, input<accumulate_t<T>>, double, bool gradient) {
+    return cross_entropy(logits, targets, 0, gradient);
   }
   template <class T>
   static loss_sum squared_error(view<T> dy, input<T> y, view<float const> targets, double) {
@@ -11364,6 +12242,17 @@ struct on<phantom> {
   template <class Views>
   static void all_same(std::string_view who, std::int64_t n, Views const& views) {
     for (auto const& each : views) same(who, n, each.size());
+  }
+  // Two products forward, five backward, each of half the pairs of rows.
+  template <class Real>
+  static void attend(attention_shape const& shape, arena<phantom>& scratch, bool backward) {
+    if (shape.batch == 0 || shape.context == 0) return;
+    auto const mark = scratch.mark();
+    static_cast<void>(
+        scratch.template take<Real>({detail::attention_scratch(shape.context, shape.head_channels(), backward)}));
+    scratch.rewind(mark);
+    auto const rows = static_cast<double>(shape.batch) * static_cast<double>(shape.context);
+    flops() += (backward ? 5 : 2) * rows * static_cast<double>(shape.context) * static_cast<double>(shape.channels);
   }
   static void check_attention(std::string_view who, attention_shape const& shape, std::int64_t qkv, std::int64_t y,
                               std::int64_t lse) {
@@ -11588,6 +12477,9 @@ struct sgd {
 
 }  // namespace trireme::optim
 
+// ---- trireme/parallel/mesh.hpp
+#include <tuple>
+
 // ---- trireme/contract/strategy.hpp
 namespace trireme {
 
@@ -11616,19 +12508,1256 @@ concept has_bucket_bytes = requires(S const& strategy) {
 template <class S>
 concept strategy = says_optimizer_state<S> && says_gradients<S> && says_parameters<S> && has_bucket_bytes<S>;
 
+/// Whether this strategy is asked to sum in one fixed tree over the logical micro-batches, whatever the number of
+/// ranks.
+template <class S>
+[[nodiscard]] constexpr bool sums_in_a_tree(S const& strategy) noexcept {
+  if constexpr (requires { strategy.reproducible; }) {
+    return strategy.reproducible;
+  } else {
+    return false;
+  }
+}
+
 }  // namespace trireme
 
-// ---- trireme/parallel/strategies.hpp (goes on)
+// ---- trireme/contract/stage_link.hpp
+namespace trireme {
+
+/// The way from one stage of a pipeline to the others, as an engine sees it: messages that travel while it computes.
+///
+/// Ranks    the k-th message to a stage meets the k-th one that is expected there from this stage.
+template <class Space>
+class stage_link {
+ public:
+  virtual ~stage_link() = default;
+  /// Starts messages that proceed together; peers are stages. @returns a ticket for one call of wait().
+  [[nodiscard]] virtual int start(std::span<transfer<Space> const> messages) = 0;
+  /// Returns when all messages of a ticket are done.
+  virtual void wait(int ticket) = 0;
+};
+
+}  // namespace trireme
+
+// ---- trireme/parallel/schedules/step.hpp
+namespace trireme::schedule {
+
+/// What a stage does in one step. A zero-bubble schedule does a backward in two halves: `backward_input` makes the
+/// gradient that the stage before waits for, `backward_weight` the parameters' gradients, at leisure.
+enum class work : std::uint8_t { forward, backward, backward_input, backward_weight };
+
+/// No stage: a step without such a peer.
+inline constexpr int nobody = -1;
+
+/// One entry of a stage's list. A schedule says what is done; `basic_lists` adds the value that the step works on (an
+/// activation, or backward a gradient) and the one that it makes, numbered over all stages, and which other stage it
+/// comes from or goes to.
+struct step {
+  work kind = work::forward;
+  bool with_next = false;  ///< this step and the next one may overlap; each begins when both have what they receive
+  int chunk = 0;
+  int micro_batch = 0;
+  int from = nobody;
+  int to = nobody;
+  int input = -1;   ///< -1: none
+  int output = -1;  ///< -1: none
+  friend constexpr bool operator==(step const&, step const&) = default;
+};
+
+/// How the parts of a model lie on the stages.
+///   straight   chunk c of stage s is part c * stages + s
+///   vee        two chunks: down the stages and back, so that the first and the last part lie on stage 0
+///   both_ways  two chunks: every part lies on two stages, s and stages - 1 - s; the first half of the micro-batches
+///              enters at stage 0 and takes chunks 0, the other half enters at the last stage and takes chunks 1
+enum class placement : std::uint8_t { straight, vee, both_ways };
+
+/// How many stages, micro-batches a step, and chunks of the model a stage.
+struct size {
+  int stages = 1;
+  int micro_batches = 1;
+  int chunks = 1;
+  friend constexpr bool operator==(size const&, size const&) = default;
+};
+
+/// Which stage runs which part of the model.
+struct layout : size {
+  placement where = placement::straight;
+
+  /// Parts of the model, in the order of forward.
+  [[nodiscard]] constexpr int parts() const noexcept {
+    return where == placement::both_ways ? stages : stages * chunks;
+  }
+  [[nodiscard]] constexpr int part(int stage, int chunk) const noexcept {
+    if (where == placement::straight) return chunk * stages + stage;
+    return chunk == 0 ? stage : parts() - 1 - stage;
+  }
+  [[nodiscard]] constexpr int stage_of(int part, int micro_batch) const noexcept {
+    if (where == placement::straight) return part % stages;
+    if (where == placement::vee) return part < stages ? part : 2 * stages - 1 - part;
+    return goes_up(micro_batch) ? stages - 1 - part : part;
+  }
+  /// Whether a stage's chunk runs a micro-batch at all.
+  [[nodiscard]] constexpr bool takes(int chunk, int micro_batch) const noexcept {
+    return where != placement::both_ways || (chunk == 1) == goes_up(micro_batch);
+  }
+  /// Activations and gradients between parts, of all micro-batches.
+  [[nodiscard]] constexpr int values() const noexcept { return 2 * (parts() - 1) * micro_batches; }
+  /// Chunks that one stage takes forward in a step of training, over all micro-batches.
+  [[nodiscard]] constexpr int passes() const noexcept {
+    return where == placement::both_ways ? micro_batches : micro_batches * chunks;
+  }
+
+ private:
+  [[nodiscard]] constexpr bool goes_up(int micro_batch) const noexcept { return micro_batch >= micro_batches / 2; }
+};
+
+// Storage of lists and simulations: vectors at run time; at compile time raw arrays, because std::array and
+// std::vector exceed the default limits of constant evaluation.
+struct on_heap {
+  template <class T>
+  using array = std::vector<T>;
+};
+template <int Capacity>
+struct within {
+  template <class T>
+  struct array {
+    T values[Capacity]{};
+    constexpr void resize(int) noexcept {}
+    constexpr T* data() noexcept { return values; }
+    constexpr T const* data() const noexcept { return values; }
+  };
+};
+
+/// The steps of every stage, in order.
+template <class Storage>
+class basic_lists {
+ public:
+  constexpr explicit basic_lists(layout const& where) : where_(where) {
+    steps_.resize(where.stages * longest());
+    counts_.resize(where.stages);
+  }
+
+  [[nodiscard]] constexpr layout const& where() const noexcept { return where_; }
+  [[nodiscard]] constexpr int stages() const noexcept { return where_.stages; }
+  [[nodiscard]] constexpr int micro_batches() const noexcept { return where_.micro_batches; }
+  [[nodiscard]] constexpr int count(int stage) const noexcept { return counts_.data()[stage]; }
+  /// The first step of a stage; count(stage) lie there.
+  [[nodiscard]] constexpr step const* of(int stage) const noexcept { return steps_.data() + stage * longest(); }
+  /// No stage has more steps than this.
+  [[nodiscard]] constexpr int longest() const noexcept { return 3 * where_.passes(); }
+  /// Whether a stage had more steps than can be right; they were left out.
+  [[nodiscard]] constexpr bool overflowed() const noexcept { return overflowed_; }
+
+  constexpr void add(int stage, step each) {
+    auto& count = counts_.data()[stage];
+    if (count == longest()) {
+      overflowed_ = true;
+      return;
+    }
+    if (each.kind != work::backward_weight) connect(stage, each);
+    steps_.data()[stage * longest() + count++] = each;
+  }
+
+ private:
+  // Value b * micro_batches + m is the activation of micro-batch m between parts b and b + 1; the gradients come after
+  // all activations.
+  constexpr void connect(int stage, step& each) const {
+    int const part = where_.part(stage, each.chunk);
+    bool const forward = each.kind == work::forward;
+    int const next = forward ? part + 1 : part - 1;
+    int const last = forward ? part - 1 : part + 1;
+    int const first = (forward ? 0 : where_.parts() - 1) * where_.micro_batches + each.micro_batch;
+    if (last >= 0 && last < where_.parts()) {
+      each.input = first + (forward ? last : part) * where_.micro_batches;
+      each.from = where_.stage_of(last, each.micro_batch);
+      if (each.from == stage) each.from = nobody;
+    }
+    if (next >= 0 && next < where_.parts()) {
+      each.output = first + (forward ? part : next) * where_.micro_batches;
+      each.to = where_.stage_of(next, each.micro_batch);
+      if (each.to == stage) each.to = nobody;
+    }
+  }
+
+  layout where_;
+  typename Storage::template array<step> steps_;
+  typename Storage::template array<int> counts_;
+  bool overflowed_ = false;
+};
+using step_lists = basic_lists<on_heap>;
+
+}  // namespace trireme::schedule
+
+// ---- trireme/parallel/schedules/simulate.hpp (goes on)
+namespace trireme::schedule {
+
+/// What a send means to the stage that sends.
+///   rendezvous   one message at a time; a stage waits until the other side takes it
+///   grouped      what a step sends and what the next one receives proceed together, and the stage waits for all of it
+///   buffered     messages travel while stages go on; only a receive waits
+enum class sends : std::uint8_t { rendezvous, grouped, buffered };
+
+/// What the steps of one chunk take, in any unit; a full backward takes backward_input + backward_weight.
+struct costs {
+  std::int64_t forward = 1;
+  std::int64_t backward_input = 1;
+  std::int64_t backward_weight = 1;
+  std::int64_t hop = 0;          ///< from one stage to another
+  std::int64_t overlapped = -1;  ///< a forward and a full backward that overlap (F&B); -1: their sum
+
+  [[nodiscard]] constexpr std::int64_t of(work kind) const noexcept {
+    if (kind == work::forward) return forward;
+    if (kind == work::backward_input) return backward_input;
+    return kind == work::backward_weight ? backward_weight : backward_input + backward_weight;
+  }
+  [[nodiscard]] constexpr std::int64_t of_pair() const noexcept {
+    return overlapped >= 0 ? overlapped : of(work::forward) + of(work::backward);
+  }
+};
+
+/// The times of one step of training.
+struct step_time {
+  std::int64_t start = 0;
+  std::int64_t end = 0;
+};
+
+/// What became of one stage.
+struct stage_time {
+  std::int64_t start = 0;  ///< of its first step
+  std::int64_t end = 0;    ///< of its last step
+  std::int64_t busy = 0;
+  int peak = 0;  ///< most activations held at a time, in micro-batches of one chunk
+  int done = 0;  ///< steps that it could take; fewer than it has if the schedule is stuck
+
+  /// Waiting between its first and its last step.
+  [[nodiscard]] constexpr std::int64_t idle() const noexcept { return end - start - busy; }
+};
+
+/// The run of a schedule on paper.
+template <class Storage>
+struct basic_timing {
+  typename Storage::template array<step_time> steps;  ///< stage s, step i: at s * longest() + i
+  typename Storage::template array<stage_time> stages;
+  int stage_count = 0;
+  bool finished = false;  ///< false: deadlock
+
+  [[nodiscard]] constexpr stage_time const& stage(int which) const noexcept { return stages.data()[which]; }
+  /// The idle time of the stage that idles most: what the step of training takes longer than its work.
+  [[nodiscard]] constexpr std::int64_t bubble() const noexcept {
+    std::int64_t most = 0;
+    for (int s = 0; s < stage_count; ++s) most = stage(s).idle() > most ? stage(s).idle() : most;
+    return most;
+  }
+  /// The most activations that any stage holds, in micro-batches of one chunk.
+  [[nodiscard]] constexpr int peak() const noexcept {
+    int most = 0;
+    for (int s = 0; s < stage_count; ++s) most = stage(s).peak > most ? stage(s).peak : most;
+    return most;
+  }
+  /// From the first step of any stage to the end.
+  [[nodiscard]] constexpr std::int64_t span() const noexcept {
+    std::int64_t last = 0;
+    for (int s = 0; s < stage_count; ++s) last = stage(s).end > last ? stage(s).end : last;
+    return last;
+  }
+};
+using timing = basic_timing<on_heap>;
+
+namespace detail {
+
+/// Replays lists: each stage goes on until it has to wait, in turns, until none can go on. Written with few statements:
+/// compilers limit their number in a constant expression.
+template <class Storage>
+class simulator {
+  static constexpr std::int64_t never = -1;
+
+ public:
+  constexpr simulator(basic_lists<Storage> const& steps, costs const& cost, sends semantics)
+      : lists_(steps), cost_(cost), semantics_(semantics) {
+    int const values = lists_.where().values();
+    made_.resize(values);
+    offered_.resize(values);
+    asked_.resize(values);
+    for (int v = 0; v < values; ++v) made_.data()[v] = offered_.data()[v] = asked_.data()[v] = never;
+    stages_.resize(lists_.stages());
+    out_.steps.resize(lists_.stages() * lists_.longest());
+    out_.stages.resize(lists_.stages());
+    out_.stage_count = lists_.stages();
+  }
+
+  constexpr basic_timing<Storage> run() {
+    int running = lists_.stages();
+    for (bool moved = true; moved && running > 0;) {
+      moved = false;
+      for (int s = 0; s < lists_.stages(); ++s) {
+        auto& stage = stages_.data()[s];
+        if (stage.over) continue;
+        while (advance(s, stage)) moved = true;
+        if (stage.over) --running;
+      }
+    }
+    out_.finished = running == 0;
+    return out_;
+  }
+
+ private:
+  struct state {
+    std::int64_t clock = 0;
+    int next = 0;     // step
+    int sending = 0;  // how many steps before `next` have results to send
+    int phase = 0;    // rendezvous: how many messages between two steps are done
+    int held = 0;
+    bool over = false;
+  };
+
+  // The messages between two steps, then the step (or the two of a pair). False if the stage must wait or is done.
+  constexpr bool advance(int s, state& stage) {
+    int const left = lists_.count(s) - stage.next;
+    auto const* const steps = lists_.of(s) + stage.next;
+    int const group = left > 1 && steps->with_next ? 2 : left > 0 ? 1 : 0;
+    if (semantics_ != sends::buffered && !exchanged(stage, steps, group)) return false;
+    auto clock = stage.clock;
+    for (auto const* each = steps; each != steps + group; ++each) {
+      if (each->input < 0) continue;
+      auto const made = made_.data()[each->input];
+      if (made == never) return false;
+      auto const here = made + (each->from == nobody || semantics_ != sends::buffered ? 0 : cost_.hop);
+      clock = here > clock ? here : clock;
+    }
+    stage.over = group == 0;
+    if (!stage.over) take(s, stage, steps, group, clock);
+    return !stage.over;
+  }
+
+  constexpr void take(int s, state& stage, step const* steps, int group, std::int64_t begin) {
+    auto& sum = out_.stages.data()[s];
+    auto const length = group == 2 ? cost_.of_pair() : cost_.of(steps->kind);
+    sum.start = stage.next == 0 ? begin : sum.start;
+    sum.end = stage.clock = begin + length;
+    sum.busy += length;
+    for (int i = 0; i < group; ++i) {
+      out_.steps.data()[s * lists_.longest() + stage.next + i] = {begin, sum.end};
+      stage.held += steps[i].kind == work::forward;
+      if (steps[i].output >= 0) made_.data()[steps[i].output] = sum.end;
+    }
+    sum.peak = stage.held > sum.peak ? stage.held : sum.peak;
+    for (int i = 0; i < group; ++i) {
+      stage.held -= steps[i].kind == work::backward || steps[i].kind == work::backward_weight;
+    }
+    sum.done = stage.next += group;
+    stage.sending = group;
+  }
+
+  // Rendezvous and grouped: whether all that the last step sends and the next one receives has met its other side.
+  constexpr bool exchanged(state& stage, step const* steps, int group) {
+    struct {
+      int value;
+      bool sent;
+    } messages[4]{};
+    int many = 0;
+    for (int i = -stage.sending; i < 0; ++i) {
+      if (steps[i].to != nobody) messages[many++] = {steps[i].output, true};
+    }
+    for (int i = 0; i < group; ++i) {
+      if (steps[i].from != nobody) messages[many++] = {steps[i].input, false};
+    }
+    bool const one_by_one = semantics_ == sends::rendezvous;
+    for (int m = stage.phase; m < many; ++m) {
+      auto& asked = asked_.data()[messages[m].value];
+      auto& offered = offered_.data()[messages[m].value];
+      auto& here = messages[m].sent ? offered : asked;
+      if (here == never) here = stage.clock;
+      if (!one_by_one) continue;
+      if (!meet(stage, offered, asked)) return false;
+      stage.phase = m + 1;
+    }
+    if (!one_by_one) {
+      for (int m = 0; m < many; ++m) {
+        if (offered_.data()[messages[m].value] == never || asked_.data()[messages[m].value] == never) return false;
+      }
+      for (int m = 0; m < many; ++m) {
+        static_cast<void>(meet(stage, offered_.data()[messages[m].value], asked_.data()[messages[m].value]));
+      }
+    }
+    stage.phase = 0;
+    stage.sending = 0;
+    return true;
+  }
+  // Both sides go on when the later of them has come and the message has travelled.
+  constexpr bool meet(state& stage, std::int64_t offered, std::int64_t asked) const {
+    if (offered == never || asked == never) return false;
+    auto const done = (offered > asked ? offered : asked) + cost_.hop;
+    stage.clock = done > stage.clock ? done : stage.clock;
+    return true;
+  }
+
+  basic_lists<Storage> const& lists_;
+  costs cost_;
+  sends semantics_;
+  typename Storage::template array<std::int64_t> made_;     // when a value was there
+  typename Storage::template array<std::int64_t> offered_;  // when its sender began to wait, if it waits
+  typename Storage::template array<std::int64_t> asked_;    // when its receiver did
+  typename Storage::template array<state> stages_;
+  basic_timing<Storage> out_;
+};
+
+}  // namespace detail
+
+/// Replays a schedule on paper: when each step starts and ends, what each stage idles and holds, and whether all of
+/// them come to the end. A pure function; whole numbers only, so that a formula can be met exactly.
+template <class Storage>
+[[nodiscard]] constexpr basic_timing<Storage> simulate(basic_lists<Storage> const& steps, costs const& cost = {},
+                                                       sends semantics = sends::buffered) {
+  return detail::simulator<Storage>(steps, cost, semantics).run();
+}
+
+}  // namespace trireme::schedule
+
+// ---- trireme/parallel/schedules/check.hpp (goes on)
+namespace trireme::schedule {
+
+/// A pipeline schedule: its name, how parts lie on stages, how many chunks a stage has (0: as many as one likes), what
+/// it needs of a size (nullptr: nothing is wrong), and each stage's steps.
+template <class S>
+concept schedule = requires(size const& of, void (*emit)(step)) {
+  { S::name } -> std::convertible_to<std::string_view>;
+  { S::where } -> std::convertible_to<placement>;
+  { S::chunks } -> std::convertible_to<int>;
+  { S::refuses(of) } -> std::convertible_to<char const*>;
+  S::steps(of, 0, emit);
+};
+
+// The rules of a schedule: name, sentence. In the order in which they are checked: each relies on those before it.
+#define TRIREME_SCHEDULE_RULES(rule)                                                                                  \
+  rule(in_range,                                                                                                      \
+       "every step must name a chunk of its stage and a micro-batch that there is, and that this chunk takes")        \
+      rule(not_too_many, "a stage has more steps than its chunks and micro-batches ask for")                          \
+          rule(forward_once, "each chunk must take each of its micro-batches forward exactly once")                   \
+              rule(backward_once,                                                                                     \
+                   "each chunk must take each of its micro-batches backward exactly once: a full backward, or "       \
+                   "backward_input and "                                                                              \
+                   "backward_weight")                                                                                 \
+                  rule(backward_after_forward, "a backward must come after the forward of its chunk and micro-batch") \
+                      rule(weight_after_input,                                                                        \
+                           "a backward_weight must come after the backward_input of its chunk and micro-batch")       \
+                          rule(no_deadlock, "stages wait for each other for ever, even if sends are buffered")
+
+/// A rule of schedules; `none` is broken by a right one.
+enum class rule {
+#define TRIREME_SCHEDULE_NAME(name, sentence) name,
+  TRIREME_SCHEDULE_RULES(TRIREME_SCHEDULE_NAME)
+#undef TRIREME_SCHEDULE_NAME
+      none
+};
+
+[[nodiscard]] constexpr std::string_view sentence_of(rule which) noexcept {
+#define TRIREME_SCHEDULE_SENTENCE(name, sentence) \
+  if (which == rule::name) return sentence;
+  TRIREME_SCHEDULE_RULES(TRIREME_SCHEDULE_SENTENCE)
+#undef TRIREME_SCHEDULE_SENTENCE
+  return {};
+}
+
+/// The first rule that lists break, and where.
+struct verdict {
+  rule broken = rule::none;
+  int stage = 0;
+  int index = 0;  ///< of the step in the stage's list
+  [[nodiscard]] constexpr bool ok() const noexcept { return broken == rule::none; }
+};
+
+namespace detail {
+
+/// What a chunk has done with a micro-batch, as bits.
+struct pass_record {
+  int done = 0;
+  static constexpr int forward = 1, input = 2, weight = 4, all = 7;
+};
+
+/// What a step must find done and what it must not, and what it breaks if it does not.
+constexpr rule apply(pass_record& record, work kind) {
+  int const adds = kind == work::forward          ? pass_record::forward
+                   : kind == work::backward       ? pass_record::input | pass_record::weight
+                   : kind == work::backward_input ? pass_record::input
+                                                  : pass_record::weight;
+  if ((record.done & adds) != 0) return kind == work::forward ? rule::forward_once : rule::backward_once;
+  if (kind != work::forward && (record.done & pass_record::forward) == 0) return rule::backward_after_forward;
+  if (kind == work::backward_weight && (record.done & pass_record::input) == 0) return rule::weight_after_input;
+  record.done |= adds;
+  return rule::none;
+}
+
+}  // namespace detail
+
+/// Whether lists are a schedule: every micro-batch once each way through every chunk, in an order that can be run.
+template <class Storage>
+[[nodiscard]] constexpr verdict find_broken_rule(basic_lists<Storage> const& given) {
+  auto const& where = given.where();
+  typename Storage::template array<detail::pass_record> records;
+  int const cells = where.chunks * where.micro_batches;
+  records.resize(where.stages * cells);
+  if (given.overflowed()) return {rule::not_too_many, 0, given.longest()};
+  for (int s = 0; s < where.stages; ++s) {
+    auto* const own = records.data() + s * cells;
+    auto const* const steps = given.of(s);
+    for (int i = 0; i < given.count(s); ++i) {
+      auto const broken =
+          detail::apply(own[steps[i].chunk * where.micro_batches + steps[i].micro_batch], steps[i].kind);
+      if (broken != rule::none) return {broken, s, i};
+    }
+    for (int chunk = 0; chunk < where.chunks; ++chunk) {
+      for (int m = 0; m < where.micro_batches; ++m) {
+        int const done = own[chunk * where.micro_batches + m].done;
+        if (done == detail::pass_record::all || !where.takes(chunk, m)) continue;
+        return {(done & detail::pass_record::forward) == 0 ? rule::forward_once : rule::backward_once, s,
+                given.count(s)};
+      }
+    }
+  }
+  auto const run = simulate(given);
+  for (int s = 0; s < where.stages && !run.finished; ++s) {
+    if (run.stage(s).done < given.count(s)) return {rule::no_deadlock, s, run.stage(s).done};
+  }
+  return {};
+}
+
+/// The steps of `Schedule`, whose size must be one that it does not refuse; broken says if a step names what is not
+/// there (such a step is left out).
+template <schedule Schedule, class Storage>
+[[nodiscard]] constexpr basic_lists<Storage> list(size const& of, verdict& broken) {
+  layout const where{of, Schedule::where};
+  basic_lists<Storage> out(where);
+  for (int s = 0; s < of.stages; ++s) {
+    Schedule::steps(of, s, [&](step const& each) {
+      bool const there = each.chunk >= 0 && each.chunk < of.chunks && each.micro_batch >= 0 &&
+                         each.micro_batch < of.micro_batches && where.takes(each.chunk, each.micro_batch);
+      if (there)
+        out.add(s, each);
+      else if (broken.ok())
+        broken = {rule::in_range, s, out.count(s)};
+    });
+  }
+  return out;
+}
+
+/// The steps of `Schedule` for a size that is known at run time, checked.
+///
+/// Errors  config_error: it refuses the size, or its lists break a rule.
+template <schedule Schedule>
+[[nodiscard]] step_lists make_lists(size of) {
+  if (Schedule::chunks != 0) of.chunks = Schedule::chunks;
+  auto const given = [&] {
+    return text(of.stages, " stages, ", of.micro_batches, " micro-batches and ", of.chunks, " chunks a stage");
+  };
+  if (of.stages < 1 || of.micro_batches < 1 || of.chunks < 1) {
+    throw config_error(
+        text("trireme::schedule: ", Schedule::name, " was given ", given(), "; each must be at least 1"));
+  }
+  if (char const* const need = Schedule::refuses(of); need != nullptr) {
+    throw config_error(text("trireme::schedule: ", Schedule::name, " ", need, ", but was given ", given()));
+  }
+  verdict found;
+  auto out = list<Schedule, on_heap>(of, found);
+  if (found.ok()) found = find_broken_rule(out);
+  if (!found.ok()) {
+    throw config_error(text("trireme::schedule: ", Schedule::name, " with ", given(), ": ", sentence_of(found.broken),
+                            " (stage ", found.stage, ", step ", found.index, ")"));
+  }
+  return out;
+}
+
+namespace detail {
+
+template <class Schedule, int Stages, int MicroBatches, int Chunks>
+struct at_compile_time {
+  static constexpr size of{Stages, MicroBatches, Chunks};
+  static constexpr int most = 3 * Stages * MicroBatches * Chunks;  // of steps, and of messages
+  static constexpr bool fits = Schedule::refuses(of) == nullptr;
+
+  static constexpr verdict found = [] {
+    verdict out;
+    if constexpr (fits) {
+      auto const steps = list<Schedule, within<most>>(of, out);
+      if (out.ok()) out = find_broken_rule(steps);
+    }
+    return out;
+  }();
+};
+
+// As in the trainer's slots: a class a sentence, and what is right is computed apart from it.
+template <class Schedule, int Stages, int MicroBatches, int Chunks, class Facts>
+struct check_schedule {
+  static_assert(Facts::fits,
+                "trireme::schedule: this schedule refuses these numbers of stages, micro-batches or chunks");
+#define TRIREME_SCHEDULE_ASSERT(name, sentence) \
+  static_assert(Facts::found.broken != rule::name, "trireme::schedule: " sentence " [" #name "]");
+  TRIREME_SCHEDULE_RULES(TRIREME_SCHEDULE_ASSERT)
+#undef TRIREME_SCHEDULE_ASSERT
+};
+
+}  // namespace detail
+
+/// Checks a schedule at compile time: a broken rule is an error of one sentence. Write
+/// `static_assert(schedule::check<my_schedule, 4, 8>())`.
+template <class Schedule, int Stages, int MicroBatches, int Chunks = Schedule::chunks>
+constexpr bool check() {
+  static_assert(Chunks > 0, "trireme::schedule: say how many chunks a stage has: check<schedule, stages, 8, chunks>");
+  using facts = detail::at_compile_time<Schedule, Stages, MicroBatches, Chunks>;
+  // In a type only: if an assertion fails there, the value of this function is a constant all the same.
+  using said = decltype(sizeof(detail::check_schedule<Schedule, Stages, MicroBatches, Chunks, facts>));
+  return said{1} == 1;
+}
+
+/// What the simulator says of a schedule.
+struct summary {
+  bool finished = false;
+  std::int64_t bubble = 0;
+  std::int64_t span = 0;
+  int peak = 0;  ///< in micro-batches of one chunk
+  friend constexpr bool operator==(summary const&, summary const&) = default;
+};
+
+/// The summary of a schedule at compile time.
+template <schedule Schedule, int Stages, int MicroBatches, int Chunks = Schedule::chunks>
+[[nodiscard]] consteval summary measure(costs const& cost = {}, sends semantics = sends::buffered) {
+  verdict broken;
+  auto const steps = list<Schedule, within<3 * Stages * MicroBatches * Chunks>>({Stages, MicroBatches, Chunks}, broken);
+  auto const run = simulate(steps, cost, semantics);
+  return {run.finished, run.bubble(), run.span(), run.peak()};
+}
+
+}  // namespace trireme::schedule
+
+// ---- trireme/parallel/schedules/cut_units.hpp
+namespace trireme::schedule {
+
+/// Where a model's units are cut: part q has units [cuts[q], cuts[q + 1]).
+using unit_cuts = std::vector<std::int64_t>;
+
+namespace detail {
+
+inline void expect_enough_units(std::int64_t units, int stages, int chunks) {
+  if (stages >= 1 && chunks >= 1 && units >= std::int64_t{stages} * chunks) return;
+  throw config_error(text("trireme::schedule::cut_units: ", stages, " stages of ", chunks, " chunks need at least ",
+                          std::int64_t{stages} * chunks, " units, but the model has ", units,
+                          "; use fewer stages, or a model of more layers"));
+}
+
+/// The cheapest way to cut units into parts: of the largest part, or, if `limit` is given, of the sum of squares of
+/// parts none of which is larger than that. Exact, by dynamic programming.
+[[nodiscard]] inline unit_cuts best_cuts(std::vector<double> const& sums, std::size_t parts, double const* limit,
+                                         double& price) {
+  auto const units = sums.size() - 1;
+  auto const none = std::numeric_limits<double>::infinity();
+  std::vector<double> prices(units + 1, none);  // of the first u units in as many parts as seen so far
+  std::vector<std::vector<std::int64_t>> from(parts, std::vector<std::int64_t>(units + 1, 0));
+  prices[0] = 0;
+  for (std::size_t part = 0; part < parts; ++part) {
+    std::vector<double> longer(units + 1, none);
+    for (std::size_t end = part + 1; end <= units; ++end) {
+      for (std::size_t begin = part; begin < end; ++begin) {
+        double const cost = sums[end] - sums[begin];
+        if (limit != nullptr && cost > *limit) continue;
+        double const whole = limit != nullptr       ? prices[begin] + cost * cost
+                             : cost > prices[begin] ? cost
+                                                    : prices[begin];
+        if (whole >= longer[end]) continue;
+        longer[end] = whole;
+        from[part][end] = static_cast<std::int64_t>(begin);
+      }
+    }
+    prices = longer;
+  }
+  price = prices[units];
+  unit_cuts cuts(parts + 1, static_cast<std::int64_t>(units));
+  for (auto part = parts; part-- > 0;) cuts[part] = from[part][static_cast<std::size_t>(cuts[part + 1])];
+  return cuts;
+}
+
+}  // namespace detail
+
+/// Cuts a model into stages * chunks parts of consecutive units: the most costly part is as cheap as can be, and among
+/// such cuts the parts are as even as can be. A part has at least one unit.
+///
+/// Errors  config_error if there are fewer units than parts, or a cost is not a number >= 0.
+[[nodiscard]] inline unit_cuts cut_units(std::span<double const> costs, int stages, int chunks = 1) {
+  auto const parts = static_cast<std::size_t>(stages) * static_cast<std::size_t>(chunks);
+  detail::expect_enough_units(static_cast<std::int64_t>(costs.size()), stages, chunks);
+  std::vector<double> sums{0};
+  for (std::size_t u = 0; u < costs.size(); ++u) {
+    if (!(costs[u] >= 0)) {
+      throw config_error(text("trireme::schedule::cut_units: unit ", u, " costs ", costs[u], "; costs are at least 0"));
+    }
+    sums.push_back(sums.back() + costs[u]);
+  }
+  double largest = 0;
+  static_cast<void>(detail::best_cuts(sums, parts, nullptr, largest));
+  double squares = 0;
+  return detail::best_cuts(sums, parts, &largest, squares);
+}
+
+/// Cuts that are given: the first unit of each part but the first.
+///
+/// Errors  config_error if there are not stages * chunks - 1 of them, or they do not increase within the model.
+[[nodiscard]] inline unit_cuts cut_units(std::int64_t units, std::span<std::int64_t const> given, int stages,
+                                         int chunks = 1) {
+  detail::expect_enough_units(units, stages, chunks);
+  auto const parts = std::int64_t{stages} * chunks;
+  if (static_cast<std::int64_t>(given.size()) != parts - 1) {
+    throw config_error(text("trireme::schedule::cut_units: ", stages, " stages of ", chunks, " chunks need ", parts - 1,
+                            " cuts, but ", given.size(), " are given"));
+  }
+  unit_cuts cuts{0};
+  for (auto const cut : given) {
+    if (cut <= cuts.back() || cut >= units) {
+      throw config_error(text("trireme::schedule::cut_units: a cut at unit ", cut, " after one at unit ", cuts.back(),
+                              "; cuts must increase, and lie inside a model of ", units, " units"));
+    }
+    cuts.push_back(cut);
+  }
+  cuts.push_back(units);
+  return cuts;
+}
+
+}  // namespace trireme::schedule
+
+// ---- trireme/parallel/schedules/one_way.hpp
+namespace trireme::schedule {
+
+// A schedule is a type with a `name`, a placement `where`, the `chunks` that a stage has (0: as many as one likes),
+// `refuses(size)`, which says what it needs (or nullptr), and `steps(size, stage, emit)`, which calls emit(step) for
+// each step of a stage in order. They are pure functions: the same code makes lists at compile time and at run time.
+
+/// All forwards, then all backwards.
+///
+/// Bubble   (p-1)(F+B) for p stages.   Holds    all m micro-batches.
+/// Method   [Huang et al., "GPipe", 2019], backwards in the order of the forwards.
+struct gpipe {
+  static constexpr std::string_view name = "gpipe";
+  static constexpr placement where = placement::straight;
+  static constexpr int chunks = 1;
+  static constexpr char const* refuses(size const&) { return nullptr; }
+  static constexpr void steps(size const& of, int /*stage*/, auto&& emit) {
+    for (int m = 0; m < of.micro_batches; ++m) emit(step{.kind = work::forward, .micro_batch = m});
+    for (int m = 0; m < of.micro_batches; ++m) emit(step{.kind = work::backward, .micro_batch = m});
+  }
+};
+
+/// One forward, one backward, once the pipeline is full.
+///
+/// Bubble   (p-1)(F+B).   Holds    min(p, m) micro-batches.
+/// Method   [Narayanan et al., "PipeDream", 2019; flushed each step as in "Memory-Efficient Pipeline-Parallel DNN
+///          Training", 2021].
+struct one_f_one_b {
+  static constexpr std::string_view name = "1f1b";
+  static constexpr placement where = placement::straight;
+  static constexpr int chunks = 1;
+  static constexpr char const* refuses(size const&) { return nullptr; }
+  static constexpr void steps(size const& of, int stage, auto&& emit) {
+    int const ahead = of.stages - 1 - stage;
+    for (int k = 0; k < of.micro_batches + ahead; ++k) {
+      if (k < of.micro_batches) emit(step{.kind = work::forward, .micro_batch = k});
+      if (k >= ahead) emit(step{.kind = work::backward, .micro_batch = k - ahead});
+    }
+  }
+};
+
+/// One forward, one backward, over several chunks a stage: the pipeline is full sooner.
+///
+/// Bubble   (p-1)(F+B)/v for v chunks, F and B of a whole stage.   Holds    p + (p-1)/v micro-batches, or all m.
+/// Method   [Narayanan et al., "Efficient Large-Scale Language Model Training on GPU Clusters", 2021].
+struct interleaved {
+  static constexpr std::string_view name = "interleaved";
+  static constexpr placement where = placement::straight;
+  static constexpr int chunks = 0;
+  static constexpr char const* refuses(size const& of) {
+    return of.micro_batches % of.stages == 0 ? nullptr : "needs micro-batches that are a multiple of the stages";
+  }
+  static constexpr void steps(size const& of, int stage, auto&& emit) {
+    int const group = of.stages * of.chunks;  // a chunk is taken by as many micro-batches as there are stages in turn
+    int const total = of.micro_batches * of.chunks;
+    int const ahead = (of.stages - 1 - stage) * 2 + (of.chunks - 1) * of.stages;
+    for (int k = 0; k < total + ahead; ++k) {
+      if (k < total) {
+        emit(step{.kind = work::forward,
+                  .chunk = k % group / of.stages,
+                  .micro_batch = k / group * of.stages + k % of.stages});
+      }
+      if (int const b = k - ahead; b >= 0) {
+        emit(step{.kind = work::backward,
+                  .chunk = of.chunks - 1 - b % group / of.stages,
+                  .micro_batch = b / group * of.stages + b % of.stages});
+      }
+    }
+  }
+};
+
+/// 1F1B whose weight gradients fill the gaps: a stage puts off as many of them as it may keep activations for.
+///
+/// Bubble   (p-1)(F+B-2W) if m >= p and B-W >= W (less of it is filled otherwise).   Holds    min(p, m) micro-batches.
+/// Method   ZB-H1 of [Qi et al., "Zero Bubble Pipeline Parallelism", 2023].
+struct zb_h1 {
+  static constexpr std::string_view name = "zbh1";
+  static constexpr placement where = placement::straight;
+  static constexpr int chunks = 1;
+  static constexpr char const* refuses(size const&) { return nullptr; }
+  static constexpr void steps(size const& of, int stage, auto&& emit) {
+    int const ahead = of.stages - 1 - stage;
+    int const behind = stage;
+    for (int k = 0; k < of.micro_batches + ahead + behind; ++k) {
+      int const b = k - ahead;
+      if (k < of.micro_batches) emit(step{.kind = work::forward, .micro_batch = k});
+      if (b >= 0 && b < of.micro_batches) emit(step{.kind = work::backward_input, .micro_batch = b});
+      if (b >= behind) emit(step{.kind = work::backward_weight, .micro_batch = b - behind});
+    }
+  }
+};
+
+}  // namespace trireme::schedule
+
+// ---- trireme/parallel/pipeline.hpp (goes on)
+namespace trireme::parallel {
+
+/// Pipeline parallelism: each stage has some consecutive units of the model, and micro-batches go through all stages.
+///
+/// Bytes    each activation and each gradient between two stages, once a micro-batch (schedule::step).
+/// Needs    has_exchange.
+/// Errors   config_error if the model has fewer units than there are parts, or `cuts` do not increase within it.
+template <class Schedule = schedule::one_f_one_b>
+struct pipeline {
+  using policy_category = slot::parallel;
+  using schedule_type = Schedule;
+
+  int stages = 0;                    ///< 0: what is left of the world
+  int chunks = Schedule::chunks;     ///< of the model, a stage; given for schedule::interleaved (0: two)
+  std::vector<std::int64_t> cuts{};  ///< the first unit of each part but the first; empty: balanced by cost
+  friend bool operator==(pipeline const&, pipeline const&) = default;
+
+  static constexpr std::string_view name = "pipeline";
+};
+
+template <class Schedule>
+[[nodiscard]] std::string to_string(pipeline<Schedule> const& p) {
+  std::string cuts;
+  for (auto const cut : p.cuts) cuts += text(cuts.empty() ? "" : ", ", cut);
+  return text("parallel::pipeline<schedule::", Schedule::name, ">{.stages = ", p.stages, ", .chunks = ", p.chunks,
+              ", .cuts = {", cuts, "}}");
+}
+
+/// The seat of one engine in a pipeline: which units are its own, and what it does with how many micro-batches.
+struct pipeline_seat {
+  int stage = 0;
+  schedule::layout where;                                              ///< without micro-batches
+  schedule::unit_cuts cuts;                                            ///< part q has units [cuts[q], cuts[q + 1])
+  std::function<schedule::step_lists(int micro_batches)> lists;        ///< of all stages
+  std::function<std::vector<int>(schedule::step_lists const&)> peaks;  ///< micro-batches in flight, by stage
+};
+
+namespace detail {
+
+/// What the units of a model cost: `unit_costs()` of the model, or all the same.
+template <staged_model Model>
+[[nodiscard]] std::vector<double> costs_of_units(Model const& model) {
+  if constexpr (requires { model.unit_costs(); }) {
+    auto const costs = model.unit_costs();
+    return {costs.begin(), costs.end()};
+  } else {
+    trireme::detail::counts_units count;
+    model.units(count);
+    return std::vector<double>(static_cast<std::size_t>(count.count), 1.0);
+  }
+}
+
+/// The lists of a schedule for any number of micro-batches: if it refuses that number (a short batch at the end of the
+/// data), those of the next larger one that it takes, without the micro-batches that are not there.
+template <class Schedule>
+[[nodiscard]] schedule::step_lists lists_for(schedule::size of) {
+  constexpr int most_tries = 1 << 16;
+  int const there = of.micro_batches;
+  for (int more = 0; more < most_tries && Schedule::refuses(of) != nullptr; ++more) ++of.micro_batches;
+  if (Schedule::refuses(of) != nullptr) of.micro_batches = there;
+  auto full = schedule::make_lists<Schedule>(of);
+  if (of.micro_batches == there) return full;
+  schedule::step_lists some(full.where());
+  for (int s = 0; s < of.stages; ++s) {
+    for (auto const* each = full.of(s); each != full.of(s) + full.count(s); ++each) {
+      if (each->micro_batch < there) some.add(s, *each);
+    }
+  }
+  return some;
+}
+
+/// The most micro-batches that each stage holds at a time.
+[[nodiscard]] inline std::vector<int> peaks_of(schedule::step_lists const& lists) {
+  auto const run = schedule::simulate(lists);
+  std::vector<int> peaks;
+  for (int stage = 0; stage < lists.stages(); ++stage) peaks.push_back(run.stage(stage).peak);
+  return peaks;
+}
+
+}  // namespace detail
+
+/// The only seat of an engine that has all units: each micro-batch forward, then backward.
+template <staged_model Model>
+[[nodiscard]] pipeline_seat seat_of_all(Model const& model) {
+  trireme::detail::counts_units units;
+  model.units(units);
+  return {.where = {{1, 0, 1}, schedule::placement::straight},
+          .cuts = {0, units.count},
+          .lists =
+              [](int micro_batches) {
+                schedule::step_lists lists({{1, micro_batches, 1}, schedule::placement::straight});
+                for (int m = 0; m < micro_batches; ++m) {
+                  lists.add(0, {.kind = schedule::work::forward, .micro_batch = m});
+                  lists.add(0, {.kind = schedule::work::backward, .micro_batch = m});
+                }
+                return lists;
+              },
+          .peaks = [](schedule::step_lists const&) { return std::vector<int>{1}; }};
+}
+
+/// The seat of `stage` in a pipeline of `stages` of a model's units.
+template <class Schedule, staged_model Model>
+[[nodiscard]] pipeline_seat seat_of(pipeline<Schedule> const& axis, Model const& model, int stage, int stages) {
+  int const chunks = Schedule::chunks != 0 ? Schedule::chunks : axis.chunks != 0 ? axis.chunks : 2;
+  schedule::layout const where{{stages, 0, chunks}, Schedule::where};
+  auto const costs = detail::costs_of_units(model);
+  int const parts_a_stage = where.parts() / stages;
+  return {.stage = stage,
+          .where = where,
+          .cuts = axis.cuts.empty()
+                      ? schedule::cut_units(costs, stages, parts_a_stage)
+                      : schedule::cut_units(static_cast<std::int64_t>(costs.size()), axis.cuts, stages, parts_a_stage),
+          .lists =
+              [=](int micro_batches) {
+                return detail::lists_for<Schedule>({stages, micro_batches, chunks});
+              },
+          .peaks = [](schedule::step_lists const& lists) { return detail::peaks_of(lists); }};
+}
+
+/// Whether each chunk adds to its gradients one micro-batch after the other, in their order, which sums in a fixed tree
+/// take for granted. The last part of a model adds to them in its forward already.
+[[nodiscard]] inline bool adds_in_order(pipeline_seat const& seat) {
+  if (seat.where.where == schedule::placement::both_ways) return false;
+  auto const lists = seat.lists(2 * seat.where.stages);
+  for (int s = 0; s < lists.stages(); ++s) {
+    std::vector<int> next(static_cast<std::size_t>(seat.where.chunks), 0);
+    for (auto const* each = lists.of(s); each != lists.of(s) + lists.count(s); ++each) {
+      auto& expected = next[static_cast<std::size_t>(each->chunk)];
+      bool const is_last = seat.where.part(s, each->chunk) + 1 == seat.where.parts();
+      if (each->kind == schedule::work::forward && !is_last) continue;
+      if (each->micro_batch != expected) return false;
+      if (each->kind == schedule::work::forward) continue;
+      if (each->kind != schedule::work::backward) return false;  // its halves are apart
+      ++expected;
+    }
+  }
+  return true;
+}
+
+/// Stages that are the ranks of a communicator.
+///
+/// Threads  one owner; the communicator is used by nobody else, and must outlive the link.
+template <class Comm, class Space = typename space_of<Comm>::type>
+requires has_exchange<Comm, Space>
+class communicator_link final : public stage_link<Space> {
+  using request = decltype(std::declval<Comm&>().exchange_async(std::span<transfer<Space> const>{}));
+
+ public:
+  explicit communicator_link(Comm& stages) : stages_(stages) {}
+
+  [[nodiscard]] int start(std::span<transfer<Space> const> messages) override {
+    if (free_.empty()) {
+      free_.push_back(static_cast<int>(pending_.size()));
+      pending_.emplace_back();
+    }
+    int const ticket = free_.back();
+    pending_[static_cast<std::size_t>(ticket)].emplace(stages_.exchange_async(messages));
+    free_.pop_back();
+    return ticket;
+  }
+  void wait(int ticket) override {
+    auto& it = pending_[static_cast<std::size_t>(ticket)];
+    it->wait();
+    it.reset();
+    free_.push_back(ticket);
+  }
+
+ private:
+  Comm& stages_;
+  std::vector<std::optional<request>> pending_;
+  std::vector<int> free_;
+};
+
+}  // namespace trireme::parallel
+
+// ---- trireme/parallel/schedules/two_chunks.hpp
+namespace trireme::schedule {
+
+namespace detail {
+
+/// Emits steps of two chunks, and knows which micro-batch is the next of each kind.
+template <class Emit>
+class two_chunk_writer {
+ public:
+  /// Chunk c takes the micro-batches from first_of_second * c on. Steps of micro-batches past the last are left out.
+  constexpr two_chunk_writer(Emit& emit, int micro_batches, int first_of_second = 0)
+      : emit_(emit), micro_batches_(micro_batches), first_of_second_(first_of_second) {}
+
+  constexpr void forward(int chunk) { put(work::forward, chunk, forwards[chunk]++); }
+  constexpr void backward(int chunk) {
+    put(work::backward, chunk, backwards[chunk]++);
+    ++weights[chunk];
+  }
+  constexpr void backward_input(int chunk) { put(work::backward_input, chunk, backwards[chunk]++); }
+  constexpr void backward_weight(int chunk) { put(work::backward_weight, chunk, weights[chunk]++); }
+  /// A forward and a backward that may overlap.
+  constexpr void both(int forward_chunk, int backward_chunk) {
+    put(work::forward, forward_chunk, forwards[forward_chunk]++, true);
+    backward(backward_chunk);
+  }
+
+  int forwards[2] = {0, 0};
+  int backwards[2] = {0, 0};
+  int weights[2] = {0, 0};
+
+ private:
+  constexpr void put(work kind, int chunk, int nth, bool with_next = false) {
+    int const micro_batch = first_of_second_ * chunk + nth;
+    if (micro_batch >= micro_batches_) return;
+    emit_(step{.kind = kind, .with_next = with_next, .chunk = chunk, .micro_batch = micro_batch});
+  }
+
+  Emit& emit_;
+  int micro_batches_;
+  int first_of_second_;
+};
+
+/// The phases that DualPipe and its V form share.
+///
+/// @param half    stages from the end to the turn (or the meeting)    @param place   of this stage among them
+/// @param each    micro-batches that each chunk takes                 @param near    the chunk that this end fills
+/// first
+template <class Emit>
+constexpr void dual_pipe_steps(two_chunk_writer<Emit>& out, int half, int place, int each, int near) {
+  int const far = 1 - near;
+  int const to_turn = half - place - 1;
+  for (int i = 0; i < 2 * to_turn; ++i) out.forward(near);
+  for (int i = 0; i <= place; ++i) {
+    out.forward(near);
+    out.forward(far);
+  }
+  for (int i = 0; i < to_turn; ++i) {
+    out.backward_input(far);
+    out.backward_weight(far);
+    out.forward(far);
+  }
+  for (int i = 0; i < each - 2 * half + place + 1; ++i) {
+    if (i == 0 && to_turn == 0) {  // at the turn the first pair apart leaves less idle
+      out.forward(near);
+      out.backward(far);
+    } else {
+      out.both(near, far);
+    }
+    out.both(far, near);
+  }
+  for (int i = 0; i < to_turn; ++i) {
+    out.backward(far);
+    out.both(far, near);
+  }
+  // The last backwards of both chunks in turn; the second half of them puts its weight gradients off.
+  for (int i = 0; i < 2 * (place + 1); ++i) {
+    int const chunk = i % 2 == 0 ? far : near;
+    i <= place ? out.backward(chunk) : out.backward_input(chunk);
+  }
+  auto const postponed = [&](int nth) { out.backward_weight(nth <= place && (place + 1 + nth) % 2 == 0 ? far : near); };
+  for (int i = 0; i < to_turn; ++i) {
+    postponed(i);
+    out.backward_input(near);
+  }
+  for (int i = to_turn; i < half; ++i) postponed(i);
+}
+
+}  // namespace detail
+
+/// Two chunks a stage, down and back, and backwards in halves: no stage ever waits if F = B-W = W.
+///
+/// Bubble   0 if F = B-W = W and m >= 2p-1; before and after its own steps a stage has nothing to do, so that the end
+///          of one step of training and the begin of the next one have to overlap, too.   Holds    min(p, m)
+///          micro-batches; the first and the last part lie on stage 0.
+/// Method   ZB-V of [Qi et al., "Pipeline Parallelism with Controllable Memory", 2024].
+struct zb_v {
+  static constexpr std::string_view name = "zbv";
+  static constexpr placement where = placement::vee;
+  static constexpr int chunks = 2;
+  static constexpr char const* refuses(size const&) { return nullptr; }
+  static constexpr void steps(size const& of, int stage, auto&& emit) {
+    int const to_turn = of.stages - stage;
+    // The pattern is that of a full pipeline; micro-batches that are not there are left out of it.
+    int const full = of.micro_batches < 2 * of.stages - 1 ? 2 * of.stages - 1 : of.micro_batches;
+    detail::two_chunk_writer out(emit, of.micro_batches);
+    auto const backward = [&](int chunk) {
+      out.backward_input(chunk);
+      out.backward_weight(chunk);
+    };
+    for (int i = 0; i < 2 * to_turn - 1; ++i) out.forward(0);
+    for (int i = 0; i < stage; ++i) {
+      out.forward(1);
+      out.forward(0);
+    }
+    for (int i = 0; i < to_turn; ++i) {
+      out.forward(1);
+      backward(1);
+    }
+    while (out.forwards[1] < full) {
+      if (out.forwards[0] < full) out.forward(0);
+      backward(0);
+      out.forward(1);
+      backward(1);
+    }
+    for (int i = 0; i < stage; ++i) {
+      out.backward_input(0);
+      out.backward_input(1);
+    }
+    for (int i = 0; i < to_turn; ++i) {
+      out.backward_input(0);
+      out.backward_weight(0);
+    }
+    while (out.weights[1] < full) out.backward_weight(1);
+    while (out.weights[0] < full) out.backward_weight(0);
+  }
+};
+
+/// Micro-batches enter at both ends: each stage has two parts of the model, and each part lies on two stages, so that
+/// forwards of one direction overlap with backwards of the other.
+///
+/// Bubble   (p/2-1)(F&B+B-3W), F&B a forward and a backward that may overlap, if F = B-W >= W and F&B = F+B; no more
+///          than that if B-W > F or F&B < F+B.   Holds    p+1 micro-batches.   Bytes    parameters twice.
+/// Method   [DeepSeek-AI, "DeepSeek-V3 Technical Report", 2024].
+struct dual_pipe {
+  static constexpr std::string_view name = "dualpipe";
+  static constexpr placement where = placement::both_ways;
+  static constexpr int chunks = 2;
+  static constexpr char const* refuses(size const& of) {
+    if (of.stages % 2 != 0) return "needs an even number of stages";
+    if (of.micro_batches % 2 != 0) return "needs an even number of micro-batches";
+    return of.micro_batches < 2 * of.stages ? "needs at least two micro-batches a stage" : nullptr;
+  }
+  static constexpr void steps(size const& of, int stage, auto&& emit) {
+    bool const second = stage >= of.stages / 2;
+    detail::two_chunk_writer out(emit, of.micro_batches, of.micro_batches / 2);
+    detail::dual_pipe_steps(out, of.stages / 2, second ? of.stages - 1 - stage : stage, of.micro_batches / 2,
+                            second ? 1 : 0);
+  }
+};
+
+/// DualPipe folded in the middle: half the stages, each part on one of them.
+///
+/// Bubble   (p-1)(F&B+B-3W) for p stages, F and B of a chunk, under the conditions of dual_pipe.
+///          Holds    2p+1 chunks of micro-batches, each half a stage; the first and the last part lie on stage 0.
+/// Method   [Qi et al., "DualPipe could be better without the Dual", 2025].
+struct dual_pipe_v {
+  static constexpr std::string_view name = "dualpipev";
+  static constexpr placement where = placement::vee;
+  static constexpr int chunks = 2;
+  static constexpr char const* refuses(size const& of) {
+    return of.micro_batches < 2 * of.stages ? "needs at least two micro-batches a stage" : nullptr;
+  }
+  static constexpr void steps(size const& of, int stage, auto&& emit) {
+    detail::two_chunk_writer out(emit, of.micro_batches);
+    detail::dual_pipe_steps(out, of.stages, stage, of.micro_batches, 0);
+  }
+};
+
+}  // namespace trireme::schedule
+
+// ---- trireme/parallel/schedules/schedules.hpp (goes on)
+namespace trireme::schedule {
+
+/// Calls f(schedule{}) for each schedule that comes with trireme.
+template <class F>
+constexpr void for_each_schedule(F&& f) {
+  f(gpipe{});
+  f(one_f_one_b{});
+  f(interleaved{});
+  f(zb_h1{});
+  f(zb_v{});
+  f(dual_pipe{});
+  f(dual_pipe_v{});
+}
+
+/// Calls f(schedule{}) for the one of that name, as it stands on a command line; false if there is none.
+template <class F>
+constexpr bool with_named(std::string_view name, F&& f) {
+  bool found = false;
+  for_each_schedule([&]<class Schedule>(Schedule const& each) {
+    if (Schedule::name != name) return;
+    found = true;
+    f(each);
+  });
+  return found;
+}
+
+}  // namespace trireme::schedule
+
+// ---- trireme/parallel/any_pipeline.hpp (goes on)
+namespace trireme::parallel {
+
+/// A pipeline whose schedule is chosen at run time, by its name: gpipe, 1f1b, interleaved, zbh1, zbv, dualpipe,
+/// dualpipev.
+///
+/// Errors  config_error when a trainer is made, if no schedule has that name; else as pipeline.
+struct any_pipeline {
+  using policy_category = slot::parallel;
+
+  std::string schedule = "1f1b";
+  int stages = 0;                    ///< 0: what is left of the world
+  int chunks = 0;                    ///< of the model, a stage; for interleaved (0: two)
+  std::vector<std::int64_t> cuts{};  ///< the first unit of each part but the first; empty: balanced by cost
+  friend bool operator==(any_pipeline const&, any_pipeline const&) = default;
+
+  static constexpr std::string_view name = "pipeline";
+};
+
+[[nodiscard]] inline std::string to_string(any_pipeline const& p) {
+  return text("parallel::any_pipeline{.schedule = \"", p.schedule, "\", .stages = ", p.stages, ", .chunks = ", p.chunks,
+              "}");
+}
+
+template <staged_model Model>
+[[nodiscard]] pipeline_seat seat_of(any_pipeline const& axis, Model const& model, int stage, int stages) {
+  pipeline_seat seat;
+  bool const found = schedule::with_named(axis.schedule, [&]<class Schedule>(Schedule const&) {
+    auto const chunks = Schedule::chunks != 0 ? Schedule::chunks : axis.chunks;
+    seat = seat_of(pipeline<Schedule>{.stages = stages, .chunks = chunks, .cuts = axis.cuts}, model, stage, stages);
+  });
+  if (found) return seat;
+  std::string names;
+  schedule::for_each_schedule(
+      [&](auto const& each) { names += text(names.empty() ? "" : ", ", std::string_view(each.name)); });
+  throw config_error(
+      text("trireme::parallel::pipeline: there is no schedule \"", axis.schedule, "\"; the schedules are ", names));
+}
+
+}  // namespace trireme::parallel
+
+// ---- trireme/parallel/strategies.hpp
 namespace trireme::parallel {
 
 /// Data parallelism: every rank has the whole model and a part of each batch; gradients are summed, bucket by bucket,
 /// while backward still runs. The default.
 ///
 /// Bytes    per rank and step: 2 n (p-1)/p elements of the wire type, n gradients, p ranks.
+/// Ranks    reproducible: a power of two, each with as many logical micro-batches.
+/// Numerics reproducible: gradients of logical micro-batches are summed in one fixed tree, so that weights have the
+/// same
+///          bits for any number of ranks. It keeps log2(m) + 1 more gradients, m micro-batches a rank.
 /// Needs    has_all_reduce; has_all_gather for compressors whose payloads cannot be summed.
 struct data {
   using policy_category = slot::parallel;
   std::int64_t bucket_bytes = std::int64_t{25} << 20;  ///< gradients exchanged together, in bytes
+  bool reproducible = false;  ///< the same bits for any number of ranks; every rank's share is whole micro-batches
+  int ways = 0;               ///< ranks that split samples; 0 = what is left of the world
   friend bool operator==(data const&, data const&) = default;
 
   static constexpr distribution optimizer_state = distribution::replicate;
@@ -11638,32 +13767,422 @@ struct data {
 };
 
 /// ZeRO: data parallelism whose state is cut into one shard a rank. Stage 1 shards the optimizer's state: gradients
-/// are reduce-scattered, each rank updates its shard, and the new parameters are gathered.
+/// are reduce-scattered, each rank updates its shard, and the new parameters are gathered. Stage 2 also keeps only the
+/// own shard of gradients: a unit's gradients exist whole from its backward until they are reduced. Stage 3 also keeps
+/// only the own shard of parameters: a unit's are gathered before it runs and dropped afterwards.
 ///
-/// Bytes    per rank and step: n (p-1)/p of the wire type and n (p-1)/p of the parameter type.
+/// Bytes    per rank and step, m micro-batches a rank: stage 1 n (p-1)/p of the wire type and n (p-1)/p of the
+/// parameter
+///          type; stage 2 m times the first; stage 3 m times the first and about 2 m times the second (the last unit is
+///          not gathered twice). From stage 2 on each use of a tied tensor is reduced by itself.
+/// Numerics equals data bit for bit at stage 1. From stage 2 on each micro-batch is summed over the ranks first, then
+///          the micro-batches: equal to data where a rank has one micro-batch and no tensor is tied, else up to
+///          rounding. reproducible: as for data; from stage 2 on it then keeps whole gradients where a rank has several
+///          micro-batches.
 /// Needs    has_reduce_scatter and has_all_gather; has_all_to_all for compressors whose payloads cannot be summed.
-///          Where ranks share an address space the update reads all ranks' gradients and writes all ranks' parameters.
+///          Where ranks share an address space, stage 1 reads all ranks' gradients, and stages 1 and 2 write all ranks'
+///          parameters.
 /// Method   [Rajbhandari et al., "ZeRO", 2020].
 template <int Stage>
 struct zero {
-  static_assert(Stage == 1, "trireme::parallel::zero: this version has stage 1");
+  static_assert(Stage >= 1 && Stage <= 3, "trireme::parallel::zero: there are stages 1, 2 and 3");
   using policy_category = slot::parallel;
   std::int64_t bucket_bytes = std::int64_t{25} << 20;  ///< gradients exchanged together, in bytes
+  bool reproducible = false;  ///< the same bits for any number of ranks; every rank's share is whole micro-batches
+  int ways = 0;               ///< ranks that split samples; 0 = what is left of the world
   friend bool operator==(zero const&, zero const&) = default;
 
   static constexpr distribution optimizer_state = distribution::shard;
-  static constexpr distribution gradients = distribution::replicate;
-  static constexpr distribution parameters = distribution::replicate;
-  static constexpr std::string_view name = "zero1";
+  static constexpr distribution gradients = Stage >= 2 ? distribution::shard : distribution::replicate;
+  static constexpr distribution parameters = Stage >= 3 ? distribution::shard : distribution::replicate;
+  static constexpr std::string_view name = Stage == 1 ? "zero1" : Stage == 2 ? "zero2" : "zero3";
 };
 
-[[nodiscard]] inline std::string to_string(data const& d) {
-  return text("parallel::data{.bucket_bytes = ", d.bucket_bytes, "}");
+namespace detail {
+
+template <class S>
+[[nodiscard]] std::string options_of(S const& s) {
+  return text("{.bucket_bytes = ", s.bucket_bytes, s.reproducible ? ", .reproducible = true" : "",
+              s.ways != 0 ? text(", .ways = ", s.ways) : "", "}");
 }
+
+}  // namespace detail
+
+[[nodiscard]] inline std::string to_string(data const& d) { return "parallel::data" + detail::options_of(d); }
 template <int Stage>
 [[nodiscard]] std::string to_string(zero<Stage> const& z) {
-  return text("parallel::zero<", Stage, ">{.bucket_bytes = ", z.bucket_bytes, "}");
+  return text("parallel::zero<", Stage, ">", detail::options_of(z));
 }
+
+}  // namespace trireme::parallel
+
+// ---- trireme/parallel/tensor.hpp
+namespace trireme::parallel {
+
+/// Tensor parallelism: the ranks of a group share the matrices of each layer. Attention is cut by heads, an mlp by its
+/// inner numbers, the tied table by tokens; parts may be uneven. Norms and positions are the same on all of them.
+///
+/// Bytes    of a GPT, per micro-batch and rank: 4 all_reduces of rows * channels of the compute type a layer, half of
+///          them backward, one more for the embeddings and one for the head's backward; in the head, for each chunk of
+///          rows, one of a number a row (the largest logit) and one of two, of the accumulate type.
+/// Needs    has_all_reduce of the compute type, and of the accumulate type with sum and max.
+/// Method   [Shoeybi et al., "Megatron-LM", 2019].
+/// Errors   config_error if there are more ways than heads, or than tokens.
+struct tensor {
+  using policy_category = slot::parallel;
+  std::int64_t ways = 0;  ///< ranks that share a layer; 0 = what is left of the world
+  friend bool operator==(tensor const&, tensor const&) = default;
+
+  static constexpr std::string_view name = "tensor";
+};
+
+/// Sequence parallelism, beside tensor and in its group: the rows between the products (the residual stream, norms,
+/// dropout) are cut as well, so that what a layer saves of them falls as 1 / ways.
+///
+/// Bytes    as tensor's, each all_reduce as a reduce_scatter and an all_gather (as it is, where rows do not divide);
+///          two more all_gathers a layer backward, since the gathered inputs of its products are not kept; and an
+///          all_reduce of 2 * channels sums a norm.
+/// Needs    has_reduce_scatter and has_ragged_all_gather of the compute type besides.
+/// Method   [Korthikanti et al., "Reducing activation recomputation in large transformer models", 2022].
+struct sequence {
+  using policy_category = slot::parallel;
+  std::int64_t ways = 0;  ///< 0: as many as tensor; 1: rows are not cut
+  friend bool operator==(sequence const&, sequence const&) = default;
+
+  static constexpr std::string_view name = "sequence";
+};
+
+[[nodiscard]] inline std::string to_string(tensor const& t) { return text("parallel::tensor{.ways = ", t.ways, "}"); }
+[[nodiscard]] inline std::string to_string(sequence const& s) {
+  return s.ways == 0 ? "parallel::sequence{}" : text("parallel::sequence{.ways = ", s.ways, "}");
+}
+
+/// A tensor group on a communicator: all of its ranks are the group.
+///
+/// Ranks    collective, as the calls of tensor_group are.
+/// Threads  one owner; the communicator must outlive it, and nobody else may use it meanwhile.
+/// Errors   config_error if rows are to be cut and the communicator lacks what that needs; comm_error from its calls.
+template <class Env, class Comm>
+class communicator_group final : public tensor_group<Env> {
+  using value = typename Env::compute;
+  using accumulate = typename Env::accumulate;
+
+ public:
+  using typename tensor_group<Env>::space;
+  using typename tensor_group<Env>::view;
+  using typename tensor_group<Env>::sums;
+
+  static constexpr bool can_cut_rows =
+      has_reduce_scatter<Comm, value, reduction::sum, space> && has_ragged_all_gather<Comm, value, space>;
+
+  explicit communicator_group(Comm& world, bool cuts_rows = false)
+      : tensor_group<Env>({world.rank(), world.size()}, cuts_rows), world_(world) {
+    if (cuts_rows && !can_cut_rows) {
+      throw config_error(
+          "trireme::parallel::sequence: this communicator has no reduce_scatter or no ragged all_gather; leave "
+          "sequence out, or use another communicator");
+    }
+  }
+
+ private:
+  void do_sum(view values) override { world_.all_reduce(values, reduction::sum{}); }
+  void do_sum_of_sums(sums values) override { world_.all_reduce(values, reduction::sum{}); }
+  void do_max(sums values) override { world_.all_reduce(values, reduction::max{}); }
+
+  void do_reduce_rows([[maybe_unused]] view all) override {
+    if constexpr (can_cut_rows) {
+      if (all.extent(0) % world_.size() == 0) {
+        world_.reduce_scatter(all, reduction::sum{});
+      } else {  // uneven rows
+        world_.all_reduce(all, reduction::sum{});
+      }
+    }
+  }
+  void do_gather_rows([[maybe_unused]] view all, [[maybe_unused]] view own,
+                      [[maybe_unused]] share::range here) override {
+    if constexpr (can_cut_rows) {
+      ops::on<space>::copy(all.rows(here.first, here.count), own);
+      counts_.clear();
+      for (int place = 0; place < world_.size(); ++place) {
+        counts_.push_back(share{place, world_.size()}.of(all.extent(0)).count * all.extent(1));
+      }
+      world_.all_gather(all, counts_);
+    }
+  }
+
+  Comm& world_;
+  std::vector<std::int64_t> counts_;
+};
+
+}  // namespace trireme::parallel
+
+// ---- trireme/parallel/mesh.hpp (goes on)
+namespace trireme::parallel {
+
+/// What an axis splits.
+enum class axis : std::uint8_t { data, tensor, sequence, pipeline };
+inline constexpr int axis_count = 4;
+
+[[nodiscard]] constexpr std::string_view name_of(axis it) noexcept {
+  constexpr std::string_view names[axis_count] = {"data", "tensor", "sequence", "pipeline"};
+  return names[static_cast<int>(it)];
+}
+
+namespace detail {
+
+template <class T>
+struct axis_of {};
+template <strategy T>
+struct axis_of<T> {
+  static constexpr axis value = axis::data;
+};
+template <>
+struct axis_of<tensor> {
+  static constexpr axis value = axis::tensor;
+};
+template <>
+struct axis_of<sequence> {
+  static constexpr axis value = axis::sequence;
+};
+template <class Schedule>
+struct axis_of<pipeline<Schedule>> {
+  static constexpr axis value = axis::pipeline;
+};
+template <>
+struct axis_of<any_pipeline> {
+  static constexpr axis value = axis::pipeline;
+};
+
+/// How many parts an axis asks for; 0: what is left of the world.
+template <class Axis>
+[[nodiscard]] int ways_of(Axis const& it) {
+  if constexpr (requires { it.stages; }) {
+    return it.stages;
+  } else if constexpr (requires { it.ways; }) {
+    return static_cast<int>(it.ways);
+  } else {
+    return 0;
+  }
+}
+
+}  // namespace detail
+
+/// What one axis of a mesh may be: a strategy that splits samples (data, zero, one's own), or one of the other axes.
+template <class T>
+concept mesh_axis = requires {
+  detail::axis_of<T>::value;
+};
+
+/// Several axes of parallelism, outermost first: neighbouring ranks share the last one. Each axis has a degree, and one
+/// of them may leave it out: it gets what is left of the world. Without an axis that splits samples, each rank gets all
+/// of them. The order is a value: one type of mesh serves all orders of its axes.
+///
+/// Ranks    the product of the degrees is the size of the world. The degree of sequence is that of tensor, or 1.
+/// Errors   config_error when a trainer is made, if the degrees do not fit the world.
+/// @example parallel::mesh{parallel::zero<1>{}, parallel::pipeline<>{.stages = 2}, parallel::tensor{.ways = 2}}
+template <mesh_axis... Axes>
+struct mesh {
+  using policy_category = slot::parallel;
+
+  std::tuple<Axes...> axes;
+  std::array<axis, sizeof...(Axes)> order{detail::axis_of<Axes>::value...};  ///< outermost first
+  constexpr explicit mesh(Axes... all) : axes(std::move(all)...) {}
+  friend bool operator==(mesh const&, mesh const&) = default;
+
+  static constexpr std::string_view name = "mesh";
+};
+
+template <mesh_axis... Axes>
+[[nodiscard]] std::string to_string(mesh<Axes...> const& m) {
+  std::string all;
+  for (auto const kind : m.order) {
+    auto const add = [&]<class Axis>(Axis const& each) {
+      if (detail::axis_of<Axis>::value == kind) all += text(all.empty() ? "" : ", ", to_string(each));
+    };
+    std::apply([&](auto const&... each) { (add(each), ...); }, m.axes);
+  }
+  return text("parallel::mesh{", all, "}");
+}
+
+namespace detail {
+
+template <class T>
+inline constexpr bool is_mesh = false;
+template <mesh_axis... Axes>
+inline constexpr bool is_mesh<mesh<Axes...>> = true;
+
+template <class Mesh>
+struct mesh_traits;
+template <mesh_axis... Axes>
+struct mesh_traits<mesh<Axes...>> {
+  static constexpr bool once = [] {
+    int seen[axis_count]{};
+    (++seen[static_cast<int>(axis_of<Axes>::value)], ...);
+    for (int const times : seen)
+      if (times > 1) return false;
+    return true;
+  }();
+  template <axis Kind>
+  static constexpr int count = (0 + ... + int{axis_of<Axes>::value == Kind});
+
+  template <class... Rest>
+  struct first_data {
+    using type = data;
+  };
+  template <class First, class... Rest>
+  struct first_data<First, Rest...>
+      : std::conditional_t<axis_of<First>::value == axis::data, std::type_identity<First>, first_data<Rest...>> {};
+  using data_axis = typename first_data<Axes...>::type;
+};
+
+}  // namespace detail
+
+/// A parallel policy is a mesh, or one axis, which is a mesh of one.
+template <class P>
+concept parallel_policy = mesh_axis<P> || detail::is_mesh<P>;
+
+namespace detail {
+
+template <class P>
+struct mesh_of {
+  using type = P;
+};
+template <mesh_axis P>
+struct mesh_of<P> {
+  using type = mesh<P>;
+};
+
+}  // namespace detail
+
+template <parallel_policy P>
+using mesh_of_t = typename detail::mesh_of<P>::type;
+
+/// Whether a policy has an axis of this kind, at whatever degree.
+template <parallel_policy P, axis Kind>
+inline constexpr bool has_axis = detail::mesh_traits<mesh_of_t<P>>::template count<Kind> > 0;
+
+/// Whether no two axes are of one kind.
+template <parallel_policy P>
+inline constexpr bool no_axis_twice = detail::mesh_traits<mesh_of_t<P>>::once;
+
+/// The axis that splits samples, `parallel::data` if there is none.
+template <parallel_policy P>
+using data_axis_t = typename detail::mesh_traits<mesh_of_t<P>>::data_axis;
+
+namespace detail {
+
+/// Calls f(axis) for each axis of a policy.
+template <class P, class F>
+void for_each_axis(P const& policy, F&& f) {
+  if constexpr (is_mesh<P>) {
+    std::apply([&](auto const&... each) { (f(each), ...); }, policy.axes);
+  } else {
+    f(policy);
+  }
+}
+
+}  // namespace detail
+
+template <parallel_policy P>
+[[nodiscard]] data_axis_t<P> data_axis_of(P const& policy) {
+  data_axis_t<P> found{};
+  detail::for_each_axis(policy, [&]<class Axis>(Axis const& each) {
+    if constexpr (std::is_same_v<Axis, data_axis_t<P>>) found = each;
+  });
+  return found;
+}
+
+/// The degrees of a mesh in a world of some size, and where its ranks stand.
+class mesh_shape {
+ public:
+  /// Errors  config_error that names the numbers if they do not fit.
+  template <parallel_policy P>
+  mesh_shape(P const& policy, int world) : world_(world) {
+    int sequence_ways = 1;
+    detail::for_each_axis(policy, [&]<class Axis>(Axis const& each) {
+      constexpr auto kind = detail::axis_of<Axis>::value;
+      if constexpr (kind == axis::sequence) {
+        sequence_ways = static_cast<int>(each.ways);
+      } else {
+        axes_.push_back({kind, detail::ways_of(each)});
+      }
+    });
+    if constexpr (detail::is_mesh<P>) sort_by(policy.order);
+    fit();
+    auto const tensor_ways = ways(axis::tensor);
+    if (sequence_ways != 1 && sequence_ways != 0 && sequence_ways != tensor_ways)
+      throw config_error(text("trireme::parallel::sequence: ", sequence_ways, " ways beside tensor's ", tensor_ways,
+                              "; sequence is cut as tensor is: leave .ways out, or give 1 to switch it off"));
+    cuts_rows_ = sequence_ways != 1 && tensor_ways > 1;
+  }
+
+  [[nodiscard]] int world() const noexcept { return world_; }
+  /// Whether tensor groups also cut rows.
+  [[nodiscard]] bool cuts_rows() const noexcept { return cuts_rows_; }
+  [[nodiscard]] int ways(axis kind) const noexcept { return share_of(0, kind).ways; }
+  /// Where a rank stands on an axis; {0, 1} if the mesh has no such axis.
+  [[nodiscard]] share share_of(int rank, axis kind) const noexcept {
+    for (auto it = axes_.rbegin(); it != axes_.rend(); ++it) {
+      if (it->kind == kind) return {rank % it->ways, it->ways};
+      rank /= it->ways;
+    }
+    return {};
+  }
+  /// A number that is the same for ranks which differ on this axis only.
+  [[nodiscard]] int group_along(axis kind, int rank) const noexcept {
+    int number = 0;
+    for (auto const& each : axes_)
+      if (each.kind != kind) number = number * each.ways + share_of(rank, each.kind).place;
+    return number;
+  }
+  /// "data=2, tensor=2"
+  [[nodiscard]] std::string to_string() const {
+    std::string all;
+    for (auto const& each : axes_) all += text(all.empty() ? "" : ", ", name_of(each.kind), "=", each.ways);
+    return all;
+  }
+
+ private:
+  struct degree {
+    axis kind;
+    int ways;
+  };
+
+  void sort_by(std::span<axis const> order) {
+    std::ranges::sort(axes_, {}, [&](degree const& each) { return std::ranges::find(order, each.kind); });
+  }
+
+  void fit() {
+    degree* open = nullptr;
+    int product = 1;
+    for (auto& each : axes_) {
+      if (each.ways < 0)
+        throw config_error(text("trireme::parallel::mesh: ", name_of(each.kind), " has ", each.ways,
+                                " ways; give at least 1, or 0 for what is left of the world"));
+      if (each.ways == 0) {
+        if (open != nullptr)
+          throw config_error(text("trireme::parallel::mesh: ", name_of(open->kind), " and ", name_of(each.kind),
+                                  " both ask for what is left of the world; give one of them a degree"));
+        open = &each;
+      } else {
+        product *= each.ways;
+      }
+    }
+    if (open != nullptr && world_ % product == 0) {
+      open->ways = world_ / product;
+      return;
+    }
+    if (open == nullptr && product == world_) return;
+    auto const given = product == 1 && axes_.empty() ? std::string("no axes") : to_string();
+    throw config_error(text("trireme::parallel::mesh: ", given, open != nullptr ? " (0: what is left) takes" : " takes",
+                            open != nullptr ? " a multiple of " : " ", product, " ranks, but the world has ", world_,
+                            "; change a degree or the number of ranks"));
+  }
+
+  int world_;
+  bool cuts_rows_ = false;
+  std::vector<degree> axes_;
+};
 
 }  // namespace trireme::parallel
 
@@ -11716,6 +14235,259 @@ requires requires { Policy::tolerance; }
 [[nodiscard]] std::string to_string(Policy const&) { return "precision::" + std::string(Policy::name) + "{}"; }
 
 }  // namespace trireme::precision
+
+// ---- trireme/train/detail/whole_tensors.hpp
+#include <map>
+
+// ---- trireme/parallel/layout.hpp
+#include <unordered_map>
+
+namespace trireme::parallel {
+
+/// Squares are summed in blocks of this many elements, counted from the start of their tensor. Slices are multiples of
+/// it, and a tensor lies within one block of its bucket or begins with one, so that no slice cuts a block: the norm
+/// does not depend on how many ranks there are, nor on what shares a bucket.
+inline constexpr std::int64_t block_elements = 1024;
+
+/// Where parameters lie in buckets. No numbers, no ranks' memory: a pure function of the parameters, the bucket size,
+/// the number of ranks and, where they are given, the units of the model.
+class layout {
+ public:
+  /// One tensor of the model, however many uses it has.
+  struct entry {
+    parameter_info info;
+    std::vector<int> uses;  ///< indices into the list of uses, in their order
+    int bucket = 0;
+    std::int64_t offset = 0;  ///< of its first element, in the bucket
+    [[nodiscard]] std::int64_t size() const noexcept { return info.extents.size(); }
+  };
+  struct bucket {
+    std::vector<int> entries;   ///< in the order of their offsets
+    std::int64_t elements = 0;  ///< with padding: a multiple of ranks * block_elements
+  };
+  /// Uses [first, last) belong together: they are read, and their gradients become final, at one time.
+  struct unit {
+    int first = 0;
+    int last = 0;
+    std::vector<int> buckets;  ///< that hold a tensor of it, ascending
+  };
+  /// A part of an entry that lies in a slice of its bucket.
+  struct piece {
+    int entry = 0;
+    std::int64_t in_bucket = 0;  ///< first element, counted in the bucket
+    std::int64_t in_entry = 0;   ///< the same element, counted in the tensor
+    std::int64_t count = 0;
+  };
+
+  /// @param uses            the parameters in forward order; equal names are uses of one tied tensor.
+  /// @param bucket_elements how many elements a bucket should hold; a larger tensor has a bucket of its own.
+  /// @param unit_ends       where each unit's uses end, ascending to the number of uses: then no bucket holds tensors
+  /// of
+  ///                        two units. Empty: buckets are filled regardless of units.
+  layout(std::span<parameter_info const> uses, std::int64_t bucket_elements, int ranks,
+         std::span<int const> unit_ends = {})
+      : ranks_(ranks) {
+    collect(uses);
+    set_units(unit_ends, static_cast<int>(uses.size()));
+    fill(bucket_elements);
+    list_buckets();
+  }
+
+  [[nodiscard]] std::vector<entry> const& entries() const noexcept { return entries_; }
+  [[nodiscard]] std::vector<bucket> const& buckets() const noexcept { return buckets_; }
+  /// The units in their order; none if their ends were not given.
+  [[nodiscard]] std::vector<unit> const& units() const noexcept { return units_; }
+  [[nodiscard]] int entry_of_use(int use) const noexcept { return entry_of_use_[static_cast<std::size_t>(use)]; }
+  [[nodiscard]] int bucket_of_use(int use) const noexcept { return at(entry_of_use(use)).bucket; }
+  [[nodiscard]] entry const& at(int index) const noexcept { return entries_[static_cast<std::size_t>(index)]; }
+  [[nodiscard]] std::int64_t slice_elements(int index) const noexcept {
+    return buckets_[static_cast<std::size_t>(index)].elements / ranks_;
+  }
+  /// Calls f(piece) for every part of a tensor within elements [first, first + count) of a bucket.
+  template <class F>
+  void for_each_piece(int index, std::int64_t first, std::int64_t count, F&& f) const {
+    for (int const e : buckets_[static_cast<std::size_t>(index)].entries) {
+      auto const begin = std::max(first, at(e).offset);
+      auto const end = std::min(first + count, at(e).offset + at(e).size());
+      if (begin < end) f(piece{e, begin, begin - at(e).offset, end - begin});
+    }
+  }
+
+ private:
+  void collect(std::span<parameter_info const> uses) {
+    std::unordered_map<std::string, int> index;
+    for (int use = 0; use < static_cast<int>(uses.size()); ++use) {
+      auto const& info = uses[static_cast<std::size_t>(use)];
+      auto const [at, is_new] = index.try_emplace(info.name, static_cast<int>(entries_.size()));
+      if (is_new) entries_.push_back({info, {}, 0, 0});
+      auto& tensor = entries_[static_cast<std::size_t>(at->second)];
+      if (!(tensor.info.extents == info.extents && tensor.info.first == info.first)) {
+        throw config_error(text("trireme::exchange: parameter \"", info.name, "\" is used with shapes ",
+                                to_string(tensor.info.extents), " and ", to_string(info.extents),
+                                "; the uses of a tied tensor have one shape"));
+      }
+      tensor.uses.push_back(use);
+      entry_of_use_.push_back(at->second);
+    }
+    if (entries_.empty()) throw config_error("trireme::exchange: the model has no parameters");
+  }
+
+  void set_units(std::span<int const> ends, int uses) {
+    int first = 0;
+    for (int const end : ends) {
+      if (end < first || end > uses) {
+        throw config_error(text("trireme::exchange: a unit's uses end at ", end, " after the one before it ended at ",
+                                first, ", of ", uses, " uses; ends ascend to the number of uses"));
+      }
+      units_.push_back({first, end, {}});
+      first = end;
+    }
+    if (!ends.empty() && first != uses) {
+      throw config_error(text("trireme::exchange: the units have ", first, " uses of parameters, but there are ", uses,
+                              "; pass the end of every unit"));
+    }
+  }
+  [[nodiscard]] int unit_of(entry const& tensor) const {
+    int unit = 0;
+    while (unit < static_cast<int>(units_.size()) && units_[static_cast<std::size_t>(unit)].last <= tensor.uses.front())
+      ++unit;
+    return unit;
+  }
+  void list_buckets() {
+    for (auto& unit : units_) {
+      for (int use = unit.first; use < unit.last; ++use) unit.buckets.push_back(bucket_of_use(use));
+      std::sort(unit.buckets.begin(), unit.buckets.end());
+      unit.buckets.erase(std::unique(unit.buckets.begin(), unit.buckets.end()), unit.buckets.end());
+    }
+  }
+
+  // Backward finishes the last unit first, so the last parameter opens the first bucket. A tied tensor becomes final
+  // late, and its shards must align wherever its uses live: it has a bucket of its own.
+  void fill(std::int64_t bucket_elements) {
+    bool open = false;
+    int open_unit = 0;
+    auto const close = [&] {
+      if (open) buckets_.back().elements = rounded(buckets_.back().elements, ranks_ * block_elements);
+      open = false;
+    };
+    // By the first use of a tied tensor: it is final when backward has reached that one.
+    for (int e = static_cast<int>(entries_.size()) - 1; e >= 0; --e) {
+      auto& tensor = entries_[static_cast<std::size_t>(e)];
+      bool const alone = tensor.uses.size() > 1 || tensor.info.tied;
+      int const unit = unit_of(tensor);
+      if (alone || !open || unit != open_unit ||
+          place(buckets_.back().elements, tensor.size()) + tensor.size() > bucket_elements) {
+        close();
+        buckets_.emplace_back();
+        open = true;
+        open_unit = unit;
+      }
+      auto& target = buckets_.back();
+      tensor.bucket = static_cast<int>(buckets_.size()) - 1;
+      tensor.offset = place(target.elements, tensor.size());
+      target.entries.push_back(e);
+      target.elements = tensor.offset + tensor.size();
+      if (alone) close();
+    }
+    close();
+  }
+
+  static constexpr std::int64_t alignment = 16;  // elements: a cache line of floats
+  [[nodiscard]] static constexpr std::int64_t rounded(std::int64_t elements, std::int64_t to) noexcept {
+    return (elements + to - 1) / to * to;
+  }
+  // Where a tensor may begin: at a cache line, and at a block if it would cross the end of one.
+  [[nodiscard]] static constexpr std::int64_t place(std::int64_t after, std::int64_t size) noexcept {
+    auto const at = rounded(after, alignment);
+    bool const crosses = at / block_elements != (at + size - 1) / block_elements;
+    return crosses ? rounded(at, block_elements) : at;
+  }
+
+  int ranks_;
+  std::vector<entry> entries_;
+  std::vector<bucket> buckets_;
+  std::vector<unit> units_;
+  std::vector<int> entry_of_use_;
+};
+
+}  // namespace trireme::parallel
+
+// ---- trireme/train/detail/whole_tensors.hpp (goes on)
+namespace trireme::detail {
+
+struct named_shape {
+  std::string name;
+  shape extents;
+};
+
+/// Collective. The tensors that any rank has a part of, each once, with their whole extents, in the order of the ranks.
+template <class Comm>
+[[nodiscard]] std::vector<named_shape> tensors_of_everyone(Comm& world, parallel::layout const& own) {
+  std::string names;
+  std::vector<std::int64_t> numbers;  // of each tensor: the letters of its name, its rank, its extents
+  for (auto const& entry : own.entries()) {
+    auto const& whole = entry.info.whole_extents();
+    names += entry.info.name;
+    numbers.push_back(static_cast<std::int64_t>(entry.info.name.size()));
+    numbers.push_back(whole.rank());
+    numbers.insert(numbers.end(), whole.extents().begin(), whole.extents().end());
+  }
+  std::vector<named_shape> all;
+  for (int rank = 0; rank < world.size(); ++rank) {
+    std::int64_t sizes[2] = {static_cast<std::int64_t>(names.size()), static_cast<std::int64_t>(numbers.size())};
+    world.broadcast(tensor_view<std::int64_t>(sizes, shape{2}), rank);
+    std::vector<std::uint8_t> letters(static_cast<std::size_t>(sizes[0]));
+    std::vector<std::int64_t> theirs(static_cast<std::size_t>(sizes[1]));
+    if (rank == world.rank()) {
+      std::copy(names.begin(), names.end(), letters.begin());
+      theirs = numbers;
+    }
+    world.broadcast(tensor_view<std::uint8_t>(letters), rank);
+    world.broadcast(tensor_view<std::int64_t>(theirs), rank);
+    auto letter = letters.begin();
+    for (auto number = theirs.begin(); number != theirs.end();) {
+      named_shape each{{letter, letter + *number}, {}};
+      letter += *number++;
+      for (auto left = *number++; left > 0; --left) each.extents.push_back(*number++);
+      bool const known = std::ranges::any_of(all, [&](auto const& other) { return other.name == each.name; });
+      if (!known) all.push_back(std::move(each));
+    }
+  }
+  return all;
+}
+
+/// Collective over everyone. Calls f(name, extents, values) with the whole master value of each tensor of the model, on
+/// every rank in the same order, whatever part of it lies here.
+template <class Exchange, class F>
+void for_each_whole_tensor(Exchange const& exchange, F&& f) {
+  using space = typename Exchange::space;
+  auto& world = exchange.everyone();
+  auto const& plan = exchange.plan();
+  std::map<std::string, std::vector<std::pair<int, parallel::layout::piece>>> here;  // what this rank answers for
+  for (int bucket = 0; bucket < static_cast<int>(plan.buckets().size()); ++bucket) {
+    auto const [first, count] = exchange.accounted_range(bucket);
+    plan.for_each_piece(bucket, first, count, [&](parallel::layout::piece const& piece) {
+      auto const& info = plan.at(piece.entry).info;
+      if (info.answers) here[info.name].emplace_back(bucket, piece);
+    });
+  }
+  for (auto const& tensor : tensors_of_everyone(world, plan)) {
+    std::vector<double> sum(static_cast<std::size_t>(tensor.extents.size()));  // zero where others answer
+    for (auto const& [bucket, piece] : here[tensor.name]) {
+      std::vector<typename Exchange::master_element> values(static_cast<std::size_t>(piece.count));
+      ops::on<space>::download(std::span(values), exchange.master_of(bucket, piece));
+      for_each_run(plan.at(piece.entry).info, piece.in_entry, piece.count,
+                   [&, begin = piece.in_entry](std::int64_t in_whole, std::int64_t in_part, std::int64_t n) {
+                     std::copy_n(values.begin() + (in_part - begin), n, sum.begin() + in_whole);
+                   });
+    }
+    world.all_reduce(tensor_view<double>(sum), reduction::sum{});
+    std::vector<float> const values(sum.begin(), sum.end());
+    f(tensor.name, tensor.extents, std::span<float const>(values));
+  }
+}
+
+}  // namespace trireme::detail
 
 // ---- trireme/observe/timeline.hpp
 #include <deque>
@@ -11946,6 +14718,112 @@ class unpacked_timeline {
 
 }  // namespace trireme::observe
 
+// ---- trireme/parallel/detail/buffer_pool.hpp
+namespace trireme::parallel::detail {
+
+/// Buffers that buckets borrow. One serves every bucket of its size class (up to a power of two), so that there are no
+/// more of them than are borrowed at one time.
+template <class Buffer>
+class buffer_pool {
+ public:
+  explicit buffer_pool(layout const& plan) {
+    for (auto const& bucket : plan.buckets()) {
+      auto& largest = elements_[class_of(bucket.elements)];
+      largest = std::max(largest, bucket.elements);
+    }
+  }
+  /// A buffer for so many elements: one that was given back, or make(elements of its class).
+  template <class Make>
+  [[nodiscard]] std::unique_ptr<Buffer> take(std::int64_t elements, Make&& make) {
+    auto const which = class_of(elements);
+    auto& free = free_[which];
+    if (free.empty()) {
+      ++made_[which];
+      return make(elements_[which]);
+    }
+    auto buffer = std::move(free.back());
+    free.pop_back();
+    return buffer;
+  }
+  void give(std::int64_t elements, std::unique_ptr<Buffer> buffer) {
+    free_[class_of(elements)].push_back(std::move(buffer));
+  }
+  /// Elements of all buffers made so far.
+  [[nodiscard]] std::int64_t elements() const noexcept {
+    std::int64_t sum = 0;
+    for (std::size_t which = 0; which < classes; ++which) sum += made_[which] * elements_[which];
+    return sum;
+  }
+
+ private:
+  static constexpr std::size_t classes = 65;
+  static std::size_t class_of(std::int64_t elements) noexcept {
+    return static_cast<std::size_t>(std::bit_width(static_cast<std::uint64_t>(elements) - 1));
+  }
+  std::array<std::int64_t, classes> elements_{};  // of the largest bucket in each class
+  std::array<std::int64_t, classes> made_{};
+  std::array<std::vector<std::unique_ptr<Buffer>>, classes> free_;
+};
+
+}  // namespace trireme::parallel::detail
+
+// ---- trireme/parallel/detail/partial_sums.hpp
+namespace trireme::parallel::detail {
+
+/// Terms summed in the fixed tree over [0, leaves), one after the other: at most log2(leaves) + 1 buffers at a time.
+/// Null is the sum of nothing.
+template <class Buffer>
+class partial_sums {
+  using term = std::unique_ptr<Buffer>;
+
+ public:
+  /// Calls give(buffer) for what an unfinished sum holds.
+  template <class Give>
+  void clear(Give&& give) {
+    for (auto& sum : sums_) {
+      if (sum != nullptr) give(std::move(sum));
+    }
+    sums_.clear();
+    next_ = 0;
+  }
+  /// Leaf `place` of so many; the leaves before it that were not added are nothing.
+  /// @param merge  merge(left, right): left += right, which is not needed any more.
+  template <class Merge>
+  void add(std::int64_t leaves, std::int64_t place, term leaf, Merge&& merge) {
+    while (next_ < place) add_next(leaves, nullptr, merge);
+    add_next(leaves, std::move(leaf), merge);
+  }
+  /// The sum; null if no leaf was added.
+  template <class Merge>
+  [[nodiscard]] term take(std::int64_t leaves, Merge&& merge) {
+    while (next_ < leaves) add_next(leaves, nullptr, merge);
+    auto sum = std::move(sums_.back());
+    sums_.clear();
+    next_ = 0;
+    return sum;
+  }
+
+ private:
+  template <class Merge>
+  void add_next(std::int64_t leaves, term leaf, Merge& merge) {
+    sums_.push_back(std::move(leaf));
+    for (int merges = tree_merges(leaves, next_++); merges > 0; --merges) {
+      auto right = std::move(sums_.back());
+      sums_.pop_back();
+      if (sums_.back() == nullptr) {
+        sums_.back() = std::move(right);
+      } else if (right != nullptr) {
+        merge(*sums_.back(), std::move(right));
+      }
+    }
+  }
+
+  std::vector<term> sums_;
+  std::int64_t next_ = 0;
+};
+
+}  // namespace trireme::parallel::detail
+
 // ---- trireme/parallel/detail/transport.hpp
 namespace trireme::parallel::detail {
 
@@ -11961,10 +14839,11 @@ struct gather_request<Comm, T, Space, true> {
 template <class Comm, class T, class Space, bool Used>
 using gather_request_t = typename gather_request<Comm, T, Space, Used>::type;
 
-/// How one bucket's gradient becomes the sum over all ranks: begin() after the last backward, then test() or wait().
+/// How a bucket's gradient becomes the sum over all ranks: begin() after the last backward, then test() or wait().
 ///
 /// After wait() the bucket holds the sum: all of it where gradients are replicated afterwards, this rank's slice where
-/// the optimizer's state is sharded. A compressor codes slice by slice, so that both give the same numbers.
+/// the optimizer's state is sharded. A compressor codes slice by slice, so that both give the same numbers. One
+/// transport may serve buckets of several sizes, one after the other, unless its compressor keeps a residual.
 template <class Env, class Comm, class Strategy, class Compressor>
 class transport {
   using space = typename Env::space;
@@ -11986,30 +14865,44 @@ class transport {
   using request = decltype(std::declval<Comm&>().all_gather_async(tensor_view<std::uint8_t, space>{}));
 
  public:
-  transport(Compressor const& compressor, tensor_view<gradient, space> bucket, Comm& world)
-      : bucket_(bucket),
-        slice_(bucket.size() / world.size()),
-        ranks_(world.size()),
-        rank_(world.rank()),
-        compressor_(compressor, bucket.size()) {
+  /// Whether sums can be formed in a tree over the ranks.
+  static constexpr bool has_tree = identity && [] {
+    if constexpr (sharded) {
+      return has_reduce_scatter<Comm, gradient, reduction::pairwise, space>;
+    } else {
+      return has_all_reduce<Comm, gradient, reduction::pairwise, space>;
+    }
+  }();
+
+  /// @param elements  of the largest bucket.
+  transport(Compressor const& compressor, std::int64_t elements, Comm& world)
+      : ranks_(world.size()), rank_(world.rank()), compressor_(compressor, elements) {
     if constexpr (identity) return;
     if constexpr (summable) {
-      if constexpr (!identity) sent_ = message_tensor<payload_element, space>(world, shape{bucket.size()});
+      if constexpr (!identity) sent_ = message_tensor<payload_element, space>(world, shape{elements});
     } else {
-      auto const bytes = compressor_.payload_bytes(slice_);
+      auto const bytes = compressor_.payload_bytes(elements / ranks_);
       sent_ = message_tensor<payload_element, space>(world, shape{ranks_ * bytes});
       received_ = message_tensor<payload_element, space>(world, shape{ranks_ * bytes * (sharded ? 1 : ranks_)});
     }
   }
 
-  void begin(Comm& world) {
+  void begin(Comm& world, tensor_view<gradient, space> bucket, [[maybe_unused]] bool in_a_tree) {
+    bucket_ = bucket;
+    slice_ = bucket.size() / ranks_;
+    if constexpr (has_tree) {
+      if (in_a_tree) {
+        pending_.emplace(reduce(world, bucket_, reduction::pairwise{}));
+        return;
+      }
+    }
     if constexpr (identity) {
-      pending_.emplace(reduce(world, bucket_));
+      pending_.emplace(reduce(world, bucket_, reduction::sum{}));
     } else if constexpr (summable) {
       for_each_slice([&](int, auto piece, std::int64_t first) {
         compressor_.encode(piece, sent_.view().flat(first, slice_), first);
       });
-      pending_.emplace(reduce(world, sent_.view()));
+      pending_.emplace(reduce(world, sent_.view().flat(0, bucket.size()), reduction::sum{}));
     } else {
       begin_gather(world);
     }
@@ -12026,32 +14919,35 @@ class transport {
   }
 
   [[nodiscard]] state& compressor() noexcept { return compressor_; }
+  /// Bytes of payloads.
+  [[nodiscard]] std::size_t bytes() const noexcept { return sent_.view().bytes() + received_.view().bytes(); }
 
  private:
   template <class F>
   void for_each_slice(F&& f) {
     for (int owner = 0; owner < ranks_; ++owner) f(owner, bucket_.flat(owner * slice_, slice_), owner * slice_);
   }
-  template <class T>
-  request reduce(Comm& world, tensor_view<T, space> values) {
+  template <class T, class Op>
+  request reduce(Comm& world, tensor_view<T, space> values, Op op) {
     if constexpr (sharded) {
-      return world.reduce_scatter_async(values, reduction::sum{});
+      return world.reduce_scatter_async(values, op);
     } else {
-      return world.all_reduce_async(values, reduction::sum{});
+      return world.all_reduce_async(values, op);
     }
   }
   // Sharded: slice by slice to its owner. Replicated: everybody's payload to everybody.
   void begin_gather(Comm& world) {
     auto const bytes = compressor_.payload_bytes(slice_);
-    auto const own = sharded ? sent_.view() : received_.view().flat(rank_ * ranks_ * bytes, ranks_ * bytes);
+    auto const to_all = sent_.view().flat(0, sharded ? ranks_ * bytes : 0);
+    auto const from_all = received_.view().flat(0, ranks_ * bytes * (sharded ? 1 : ranks_));
+    auto const own = sharded ? to_all : from_all.flat(rank_ * ranks_ * bytes, ranks_ * bytes);
     for_each_slice([&](int owner, auto piece, std::int64_t first) {
       compressor_.encode(piece, own.flat(owner * bytes, bytes), first);
     });
     if constexpr (sharded) {
-      pending_.emplace(
-          world.all_to_all_async(as_bytes<std::uint8_t const>(sent_.view()), as_bytes<std::uint8_t>(received_.view())));
+      pending_.emplace(world.all_to_all_async(as_bytes<std::uint8_t const>(to_all), as_bytes<std::uint8_t>(from_all)));
     } else {
-      pending_.emplace(world.all_gather_async(as_bytes<std::uint8_t>(received_.view())));
+      pending_.emplace(world.all_gather_async(as_bytes<std::uint8_t>(from_all)));
     }
   }
   void decode() {
@@ -12059,7 +14955,7 @@ class transport {
       if constexpr (sharded) {
         compressor_.decode(sent_.view().flat(rank_ * slice_, slice_), bucket_.flat(rank_ * slice_, slice_));
       } else {
-        compressor_.decode(sent_.view(), bucket_);
+        compressor_.decode(sent_.view().flat(0, bucket_.size()), bucket_);
       }
     } else {
       auto const bytes = compressor_.payload_bytes(slice_);
@@ -12078,129 +14974,558 @@ class transport {
   }
 
   tensor_view<gradient, space> bucket_;
-  std::int64_t slice_;
+  std::int64_t slice_ = 0;
   int ranks_;
   int rank_;
   state compressor_;
-  tensor<payload_element, space> sent_;
-  tensor<payload_element, space> received_;
+  trireme::tensor<payload_element, space> sent_;
+  trireme::tensor<payload_element, space> received_;
   std::optional<request> pending_;
 };
 
 }  // namespace trireme::parallel::detail
 
-// ---- trireme/parallel/layout.hpp
-#include <unordered_map>
+// ---- trireme/parallel/exchange_report.hpp
+namespace trireme {
 
-namespace trireme::parallel {
+/// What is known once all gradients are exchanged; equal on every rank.
+struct exchange_result {
+  double norm = 0;         ///< global norm of the reduced gradient (NaN if it was not asked for)
+  bool finite = true;      ///< whether every gradient of every rank is finite
+  std::int64_t votes = 0;  ///< sum of what the ranks passed to finish()
+};
 
-/// Gradients are summed, hashed and cut in blocks of this many elements, counted from the start of their bucket: the
-/// result then does not depend on how many ranks share the bucket.
-inline constexpr std::int64_t block_elements = 1024;
+/// How much of the exchange happened while backward was still running, in seconds since the exchange was made.
+struct exchange_times {
+  double covered = 0;
+  double exposed = 0;
+  [[nodiscard]] double hidden() const noexcept { return covered + exposed > 0 ? covered / (covered + exposed) : 0; }
+};
 
-/// Where parameters lie in buckets. No numbers, no ranks' memory: a pure function of the parameters, the bucket size
-/// and the number of ranks.
-class layout {
+/// Bytes of tensors that an exchange has allocated on this rank.
+struct exchange_memory {
+  std::int64_t parameters = 0;  ///< values that layers read: all, or this rank's slices
+  std::int64_t masters = 0;     ///< where the optimizer keeps other numbers than layers read
+  std::int64_t gradients = 0;   ///< that are always here: all, or this rank's slices
+  std::int64_t buffers = 0;     ///< gathered values, gradients on their way, payloads of compressors
+  [[nodiscard]] std::int64_t total() const noexcept { return parameters + masters + gradients + buffers; }
+  friend bool operator==(exchange_memory const&, exchange_memory const&) = default;
+};
+
+}  // namespace trireme
+
+// ---- trireme/parallel/detail/gradient_store.hpp (goes on)
+namespace trireme::parallel::detail {
+
+/// The gradients of all buckets, from zero to the sum over all ranks.
+///
+/// Resident gradients have their memory for good, and a bucket is reduced once a step. Pooled ones (sharded, or summed
+/// in a tree) borrow it for each micro-batch, from open() until they are reduced or have become a term of the tree.
+/// Each use of a tied tensor has a lane, a gradient the size of its bucket. Resident lanes are added and then reduced;
+/// pooled ones are reduced by themselves and then added.
+template <class Env, class Comm, strategy Strategy, class Compressor>
+class gradient_store {
  public:
-  /// One tensor of the model, however many uses it has.
-  struct entry {
-    parameter_info info;
-    std::vector<int> uses;  ///< indices into the list of uses, in their order
-    int bucket = 0;
-    std::int64_t offset = 0;  ///< of its first element, in the bucket
-    [[nodiscard]] std::int64_t size() const noexcept { return info.extents.size(); }
-  };
-  struct bucket {
-    std::vector<int> entries;   ///< in the order of their offsets
-    std::int64_t elements = 0;  ///< with padding: a multiple of ranks * block_elements
-  };
-  /// A part of an entry that lies in a slice of its bucket.
-  struct piece {
-    int entry = 0;
-    std::int64_t in_bucket = 0;  ///< first element, counted in the bucket
-    std::int64_t in_entry = 0;   ///< the same element, counted in the tensor
-    std::int64_t count = 0;
-  };
+  using space = typename Env::space;
+  using element = typename Env::gradient;
+  using view = tensor_view<element, space>;
+  using kernels = ops::on<space>;
+  using bucket_transport = transport<Env, Comm, Strategy, Compressor>;
+  static constexpr bool sharded = Strategy::gradients == distribution::shard;
 
-  /// @param uses            the parameters in forward order; equal names are uses of one tied tensor.
-  /// @param bucket_elements how many elements a bucket should hold; a larger tensor has a bucket of its own.
-  layout(std::span<parameter_info const> uses, std::int64_t bucket_elements, int ranks) : ranks_(ranks) {
-    collect(uses);
-    fill(bucket_elements);
-  }
-
-  [[nodiscard]] std::vector<entry> const& entries() const noexcept { return entries_; }
-  [[nodiscard]] std::vector<bucket> const& buckets() const noexcept { return buckets_; }
-  [[nodiscard]] int entry_of_use(int use) const noexcept { return entry_of_use_[static_cast<std::size_t>(use)]; }
-  [[nodiscard]] entry const& at(int index) const noexcept { return entries_[static_cast<std::size_t>(index)]; }
-  [[nodiscard]] std::int64_t slice_elements(int index) const noexcept {
-    return buckets_[static_cast<std::size_t>(index)].elements / ranks_;
-  }
-  /// Calls f(piece) for every part of a tensor within elements [first, first + count) of a bucket.
-  template <class F>
-  void for_each_piece(int index, std::int64_t first, std::int64_t count, F&& f) const {
-    for (int const e : buckets_[static_cast<std::size_t>(index)].entries) {
-      auto const begin = std::max(first, at(e).offset);
-      auto const end = std::min(first + count, at(e).offset + at(e).size());
-      if (begin < end) f(piece{e, begin, begin - at(e).offset, end - begin});
+  /// @param direct  sums are formed by who reads them: nothing is sent.
+  gradient_store(layout const& plan, std::vector<parameter<Env>*> const& uses, Comm& world,
+                 Compressor const& compressor, bool in_a_tree, bool direct)
+      : plan_(plan),
+        uses_(uses),
+        world_(world),
+        compressor_(compressor),
+        pool_(plan),
+        in_a_tree_(in_a_tree),
+        direct_(direct),
+        in_order_(plan.units().empty()) {
+    first_lane_.reserve(plan.buckets().size());
+    for (int b = 0; b < static_cast<int>(plan.buckets().size()); ++b) {
+      first_lane_.push_back(static_cast<int>(lanes_.size()));
+      auto const& entries = plan.buckets()[static_cast<std::size_t>(b)].entries;
+      auto const ways = plan.at(entries.front()).uses.size();  // several only where the tensor is alone
+      for (std::size_t which = 0; which < ways; ++which) {
+        auto& it = lanes_.emplace_back();
+        it.bucket = b;
+        it.sent = pooled() || which == 0;
+        for (int const e : entries) it.uses.push_back(plan.at(e).uses[which]);
+        it.reports = static_cast<int>(it.uses.size()) * (pooled() || which > 0 ? 1 : static_cast<int>(ways));
+        if (!pooled()) open(it);
+        if constexpr (sharded) {
+          it.shard = trireme::tensor<element, space>(shape{plan.slice_elements(b)});
+          kernels::fill(it.shard.view(), 0.0);
+        }
+      }
     }
+    lane_of_use_.resize(uses_count());
+    for (int l = 0; l < static_cast<int>(lanes_.size()); ++l) {
+      for (int const use : lanes_[static_cast<std::size_t>(l)].uses) {
+        auto const& it = lanes_[static_cast<std::size_t>(l)];
+        lane_of_use_[static_cast<std::size_t>(use)] = it.sent ? l : first_lane_[static_cast<std::size_t>(it.bucket)];
+      }
+    }
+  }
+  gradient_store(gradient_store const&) = delete;
+  gradient_store& operator=(gradient_store const&) = delete;
+
+  [[nodiscard]] bool pooled() const noexcept { return sharded || in_a_tree_; }
+  [[nodiscard]] exchange_times& times() noexcept { return times_; }
+  [[nodiscard]] exchange_times const& times() const noexcept { return times_; }
+  [[nodiscard]] bool lost_finiteness() const noexcept { return lost_finiteness_; }
+  void record(observe::timeline& timeline) {
+    timeline_ = &timeline;
+    for (auto& it : lanes_) it.label = timeline.intern(text("bucket ", it.bucket));
+  }
+  static double now() {
+    return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+  }
+
+  /// Starts a step.
+  /// @param leaves  logical micro-batches of this rank, the terms of its part of the tree.
+  /// @param places  which of them it runs, ascending; the others add nothing. Its first one is at `first`.
+  /// @param rounds  the most micro-batches that any rank runs: lanes are reported so often.
+  void begin(std::int64_t leaves, std::span<std::int64_t const> places, std::int64_t first, std::int64_t rounds) {
+    leaves_ = leaves;
+    rounds_ = rounds;
+    places_.clear();
+    for (auto const place : places) places_.push_back(place - first);
+    for (auto& it : lanes_) {
+      it.missing = it.reports;
+      it.rounds = 0;
+      if (!pooled()) {
+        kernels::fill(whole(it), 0.0);
+        continue;
+      }
+      if (it.flying) it.open->wire->wait();
+      it.flying = false;
+      close(it);
+      it.sums.clear([&](std::unique_ptr<buffer> sum) { pool_.give(elements(it), std::move(sum)); });
+    }
+    in_flight_.clear();
+    next_ = 0;
+    lost_finiteness_ = false;
+  }
+
+  /// Gives the gradients of a unit memory, zero, for one micro-batch. Meanwhile only the unit before it is reduced.
+  void open_unit(int unit) {
+    if (!pooled()) return;
+    make_room();
+    auto const& [first, last, buckets] = plan_.units()[static_cast<std::size_t>(unit)];
+    for (int use = first; use < last; ++use) open(lane_of(use));
+  }
+  /// The gradient of one use, where the caller writes it himself (parameters in his memory).
+  [[nodiscard]] view open_use(int use) {
+    auto& it = lane_of(use);
+    if (it.open == nullptr) {
+      make_room();
+      open(it);
+    }
+    auto const& entry = plan_.at(plan_.entry_of_use(use));
+    return whole(it).flat(entry.offset, entry.size());
+  }
+
+  /// The gradient of one use is final for this micro-batch.
+  void ready(int use) {
+    auto const start = now();
+    auto& it = lane_of(use);
+    --it.missing;
+    if (in_order_) {
+      start_in_order();
+    } else if (pooled()) {
+      if (it.missing == 0) complete(it);
+    } else {
+      start_in_order();
+    }
+    progress();
+    if constexpr (!progresses_alone<Comm>) times_.covered += now() - start;
+  }
+
+  /// Starts what has not been reported (a rank without samples has reported nothing) and waits for everything.
+  void finish(double start) {
+    if (!pooled() || in_order_) {
+      for (auto& it : lanes_) it.missing = 0;
+      start_in_order();
+    }
+    while (!in_flight_.empty()) collect(*in_flight_.front(), start);
+    if (!pooled()) return;
+    for (std::size_t l = 1; l < lanes_.size(); ++l) {  // the uses of a tied tensor, in their order
+      auto& it = lanes_[l];
+      auto& first = first_lane(it.bucket);
+      if (&first == &it) continue;
+      auto const sum = sharded ? first.shard.view() : whole(first);
+      kernels::add(sum, tensor_view<element const, space>(sharded ? it.shard.view() : whole(it)));
+    }
+  }
+
+  /// After finish(): the sum over all ranks of elements [first, first + count) of a bucket, of the owned slice where
+  /// the optimizer's state is sharded.
+  [[nodiscard]] view reduced(int bucket, std::int64_t first, std::int64_t count) const {
+    auto const& it = first_lane(bucket);
+    if constexpr (sharded) {
+      return it.shard.view().flat(first - world_.rank() * plan_.slice_elements(bucket), count);
+    } else {
+      return whole(it).flat(first, count);
+    }
+  }
+  /// All of a bucket's resident gradient.
+  [[nodiscard]] view resident(int bucket) const { return whole(first_lane(bucket)); }
+  /// The compressor's state of a bucket whose gradient is resident; null where it is pooled.
+  [[nodiscard]] compressor_state<Compressor, Env>* compressor(int bucket) const {
+    if (pooled()) return nullptr;
+    return &first_lane(bucket).open->wire->compressor();
+  }
+  void record_bucket(int bucket) { record_lane(first_lane(bucket)); }
+
+  /// Bytes of gradients that are always here, and of what is borrowed: buffers, and payloads of compressors.
+  [[nodiscard]] std::int64_t kept_bytes() const {
+    std::int64_t sum = 0;
+    for (auto const& it : lanes_) {
+      sum += static_cast<std::int64_t>(it.shard.view().bytes());
+      if (!pooled()) sum += static_cast<std::int64_t>(it.open->values.view().bytes());
+    }
+    return sum;
+  }
+  [[nodiscard]] std::int64_t buffer_bytes() const noexcept {
+    return (pooled() ? pool_.elements() * static_cast<std::int64_t>(sizeof(element)) : 0) + payload_bytes_;
   }
 
  private:
-  void collect(std::span<parameter_info const> uses) {
-    std::unordered_map<std::string, int> index;
-    for (int use = 0; use < static_cast<int>(uses.size()); ++use) {
-      auto const& info = uses[static_cast<std::size_t>(use)];
-      auto const [at, is_new] = index.try_emplace(info.name, static_cast<int>(entries_.size()));
-      if (is_new) entries_.push_back({info, {}, 0, 0});
-      auto& tensor = entries_[static_cast<std::size_t>(at->second)];
-      if (!(tensor.info.extents == info.extents)) {
-        throw config_error(text("trireme::exchange: parameter \"", info.name, "\" is used with shapes ",
-                                to_string(tensor.info.extents), " and ", to_string(info.extents),
-                                "; the uses of a tied tensor have one shape"));
+  struct buffer {
+    trireme::tensor<element, space> values;
+    std::optional<bucket_transport> wire;
+  };
+  struct lane {
+    int bucket = 0;
+    bool sent = true;       // reduced by itself
+    std::vector<int> uses;  // whose gradients lie here
+    int reports = 0;        // calls of ready() that complete it
+    int missing = 0;
+    std::unique_ptr<buffer> open;
+    partial_sums<buffer> sums;              // of the tree over this rank's micro-batches
+    trireme::tensor<element, space> shard;  // the own slice of what has been reduced in this step
+    std::int64_t rounds = 0;                // micro-batches reported, or (sharded) reduced, in this step
+    bool flying = false;
+    std::int64_t epoch = 0;  // open_unit() calls before it was sent
+    double start_time = 0;
+    double done_time = 0;
+    std::uint64_t start_ns = 0;
+    std::string_view label;
+  };
+
+  [[nodiscard]] std::size_t uses_count() const {
+    std::size_t count = 0;
+    for (auto const& entry : plan_.entries()) count += entry.uses.size();
+    return count;
+  }
+  [[nodiscard]] lane& first_lane(int bucket) {
+    return lanes_[static_cast<std::size_t>(first_lane_[static_cast<std::size_t>(bucket)])];
+  }
+  [[nodiscard]] lane const& first_lane(int bucket) const {
+    return lanes_[static_cast<std::size_t>(first_lane_[static_cast<std::size_t>(bucket)])];
+  }
+  [[nodiscard]] lane& lane_of(int use) {
+    return lanes_[static_cast<std::size_t>(lane_of_use_[static_cast<std::size_t>(use)])];
+  }
+  [[nodiscard]] std::int64_t elements(lane const& it) const {
+    return plan_.buckets()[static_cast<std::size_t>(it.bucket)].elements;
+  }
+  [[nodiscard]] view whole(lane const& it) const { return it.open->values.view().flat(0, elements(it)); }
+
+  void open(lane& it) {
+    if (it.flying) collect(it, now());
+    if (it.open != nullptr) return;
+    it.open = pool_.take(elements(it), [&](std::int64_t n) {
+      auto made = std::make_unique<buffer>();
+      made->values = message_tensor<element, space>(world_, shape{pooled() ? n : elements(it)});
+      if (it.sent) {
+        made->wire.emplace(compressor_, made->values.view().size(), world_);
+        payload_bytes_ += static_cast<std::int64_t>(made->wire->bytes());
       }
-      tensor.uses.push_back(use);
-      entry_of_use_.push_back(at->second);
+      return made;
+    });
+    kernels::fill(whole(it), 0.0);
+    bind(it, whole(it));
+  }
+  void close(lane& it) {
+    if (it.open == nullptr) return;
+    bind(it, {});
+    pool_.give(elements(it), std::move(it.open));
+  }
+  void bind(lane const& it, view values) {
+    if (uses_.empty()) return;
+    for (int const use : it.uses) {
+      auto const& entry = plan_.at(plan_.entry_of_use(use));
+      uses_[static_cast<std::size_t>(use)]->gradient =
+          values.empty() ? view{} : values.flat(entry.offset, entry.size()).reshaped(entry.info.extents);
     }
-    if (entries_.empty()) throw config_error("trireme::exchange: the model has no parameters");
   }
 
-  // Backward finishes the last unit first, so the last parameter opens the first bucket. A tied tensor becomes final
-  // late, and its shards must align wherever its uses live: it has a bucket of its own.
-  void fill(std::int64_t bucket_elements) {
-    std::int64_t const unit = static_cast<std::int64_t>(ranks_) * block_elements;
-    bool open = false;
-    auto const close = [&] {
-      if (open) buckets_.back().elements = (buckets_.back().elements + unit - 1) / unit * unit;
-      open = false;
-    };
-    // By the first use of a tied tensor: it is final when backward has reached that one.
-    for (int e = static_cast<int>(entries_.size()) - 1; e >= 0; --e) {
-      auto& tensor = entries_[static_cast<std::size_t>(e)];
-      bool const alone = tensor.uses.size() > 1;
-      if (alone || !open || buckets_.back().elements + tensor.size() > bucket_elements) {
-        close();
-        buckets_.emplace_back();
-        open = true;
-      }
-      auto& target = buckets_.back();
-      tensor.bucket = static_cast<int>(buckets_.size()) - 1;
-      tensor.offset = target.elements;
-      target.entries.push_back(e);
-      target.elements = (tensor.offset + tensor.size() + alignment - 1) / alignment * alignment;
-      if (alone) close();
+  // Waits for what was sent before the last unit was opened.
+  void make_room() {
+    while (!in_flight_.empty() && in_flight_.front()->epoch < epoch_) {
+      auto const start = now();
+      collect(*in_flight_.front(), start);
+      times_.exposed += now() - start;
     }
-    close();
+    ++epoch_;
   }
 
-  static constexpr std::int64_t alignment = 16;  // elements: a cache line of floats
-  int ranks_;
-  std::vector<entry> entries_;
-  std::vector<bucket> buckets_;
-  std::vector<int> entry_of_use_;
+  // In the order of buckets, so that every rank starts the same collectives in the same order.
+  void start_in_order() {
+    for (; next_ < lanes_.size() && (lanes_[next_].missing == 0 || !lanes_[next_].sent); ++next_) {
+      auto& it = lanes_[next_];
+      if (!it.sent) continue;
+      if (it.open == nullptr) open(it);
+      add_uses(next_);
+      send(it);
+    }
+  }
+  void add_uses(std::size_t first) {
+    for (auto l = first + 1; l < lanes_.size() && !lanes_[l].sent; ++l) {
+      kernels::add(whole(lanes_[first]), tensor_view<element const, space>(whole(lanes_[l])));
+    }
+  }
+  // One micro-batch of a pooled lane, or nothing where it was not opened.
+  void complete(lane& it) {
+    it.missing = it.reports;
+    if (in_a_tree_) {
+      auto const n = elements(it);
+      auto const merge = [&](buffer& left, std::unique_ptr<buffer> right) {
+        kernels::add(left.values.view().flat(0, n), tensor_view<element const, space>(right->values.view().flat(0, n)));
+        pool_.give(n, std::move(right));
+      };
+      auto const round = static_cast<std::size_t>(it.rounds++);
+      if (it.open != nullptr) it.sums.add(leaves_, places_[round], std::move(it.open), merge);
+      if (it.rounds < rounds_) return bind(it, {});
+      it.open = it.sums.take(leaves_, merge);
+      open(it);  // if it has nothing
+      it.rounds = 0;
+    }
+    send(it);
+  }
+  void send(lane& it) {
+    it.start_time = now();
+    it.done_time = not_done;
+    if (timeline_ != nullptr) it.start_ns = observe::timeline::now();
+    // A lossy payload may leave out the very number that is not finite: look before it is coded.
+    if constexpr (!lossless_identity<Compressor>) {
+      if (!kernels::finite(tensor_view<element const, space>(whole(it)))) lost_finiteness_ = true;
+    }
+    if (direct_) return;
+    it.open->wire->begin(world_, whole(it), in_a_tree_);
+    it.flying = true;
+    it.epoch = epoch_;
+    in_flight_.push_back(&it);
+  }
+  void progress() {
+    for (auto* const it : in_flight_) {
+      if (it->open->wire->test() && it->done_time == not_done) it->done_time = now();
+    }
+  }
+  // Waits for a lane; what it did before `asked` was covered by backward.
+  void collect(lane& it, double asked) {
+    it.open->wire->wait();
+    it.flying = false;
+    in_flight_.erase(std::find(in_flight_.begin(), in_flight_.end(), &it));
+    if constexpr (progresses_alone<Comm>) {
+      times_.covered += std::max(0.0, std::min(asked, it.done_time) - it.start_time);
+    }
+    record_lane(it);
+    if constexpr (sharded) {
+      auto const n = plan_.slice_elements(it.bucket);
+      auto const slice = tensor_view<element const, space>(whole(it).flat(world_.rank() * n, n));
+      if (it.rounds++ == 0) {
+        kernels::copy(it.shard.view(), slice);
+      } else {
+        kernels::add(it.shard.view(), slice);
+      }
+      close(it);
+    }
+  }
+  void record_lane(lane const& it) {
+    if (timeline_ == nullptr) return;
+    timeline_->record({it.label, "exchange", it.start_ns, observe::timeline::now(), 1});
+  }
+
+  static constexpr double not_done = std::numeric_limits<double>::infinity();
+  layout const& plan_;
+  std::vector<parameter<Env>*> const& uses_;
+  Comm& world_;
+  Compressor compressor_;
+  buffer_pool<buffer> pool_;
+  bool in_a_tree_;
+  bool direct_;
+  bool in_order_;  // no units: ready() may come in any order
+  std::vector<lane> lanes_;
+  std::vector<int> first_lane_;   // by bucket
+  std::vector<int> lane_of_use_;  // whose missing reports it counts in
+  std::vector<lane*> in_flight_;  // in the order in which they were sent
+  std::int64_t leaves_ = 1;
+  std::int64_t rounds_ = 1;
+  std::vector<std::int64_t> places_;
+  std::int64_t epoch_ = 0;
+  std::size_t next_ = 0;
+  std::int64_t payload_bytes_ = 0;
+  bool lost_finiteness_ = false;
+  exchange_times times_;
+  observe::timeline* timeline_ = nullptr;
 };
 
-}  // namespace trireme::parallel
+}  // namespace trireme::parallel::detail
+
+// ---- trireme/parallel/detail/value_store.hpp
+namespace trireme::parallel::detail {
+
+/// The values that layers read, in buckets: all of them, or (where parameters are sharded) this rank's slices, of which
+/// a unit's buckets are made whole while it runs.
+template <class Env, class Comm, strategy Strategy>
+class value_store {
+ public:
+  using space = typename Env::space;
+  using element = typename Env::param;
+  using view = tensor_view<element, space>;
+  using kernels = ops::on<space>;
+  static constexpr bool sharded = Strategy::parameters == distribution::shard;
+
+  /// @param wanted  false: the values are the caller's, and no rank needs a copy.
+  value_store(layout const& plan, std::vector<parameter<Env>*> const& uses, Comm& world, bool wanted)
+      : plan_(plan), uses_(uses), world_(world), pool_(plan), buckets_(plan.buckets().size()) {
+    held_.assign(plan.units().size(), false);
+    for (int b = 0; wanted && b < static_cast<int>(buckets_.size()); ++b) {
+      auto const n = sharded ? plan.slice_elements(b) : elements(b);
+      if constexpr (sharded) {
+        at(b).kept = trireme::tensor<element, space>(shape{n});
+      } else {
+        at(b).kept = message_tensor<element, space>(world, shape{n});
+      }
+      kernels::fill(at(b).kept.view(), 0.0);
+      if (!sharded && !uses.empty()) bind(b, at(b).kept.view());
+    }
+  }
+  value_store(value_store const&) = delete;
+  value_store& operator=(value_store const&) = delete;
+
+  /// A bucket's values as far as this rank keeps them: all, or its slice.
+  [[nodiscard]] view kept(int bucket) const { return at(bucket).kept.view(); }
+  /// The kept values of a piece; of one that lies in this rank's slice, where values are sharded.
+  [[nodiscard]] view kept(int bucket, layout::piece const& piece) const {
+    auto const first = sharded ? world_.rank() * plan_.slice_elements(bucket) : 0;
+    return kept(bucket).flat(piece.in_bucket - first, piece.count);
+  }
+  /// All values of a bucket; empty while they are not gathered.
+  [[nodiscard]] view whole(int bucket) const {
+    if constexpr (sharded) {
+      auto const& gathered = at(bucket).gathered;
+      return gathered == nullptr ? view{} : gathered->view().flat(0, elements(bucket));
+    } else {
+      return kept(bucket);
+    }
+  }
+
+  /// Begins to gather the values of a unit. Collective, like release: in one order on all ranks.
+  void prefetch(int unit) {
+    if constexpr (sharded) {
+      if (held(unit)) return;
+      held(unit) = true;
+      for (int const b : buckets_of(unit)) {
+        if (at(b).users++ == 0) gather(b);
+      }
+    }
+  }
+  /// The values of a unit are there when this returns.
+  void ensure(int unit) {
+    if constexpr (sharded) {
+      prefetch(unit);
+      for (int const b : buckets_of(unit)) wait(b);
+    }
+  }
+  void release(int unit) {
+    if constexpr (sharded) {
+      if (!held(unit)) return;
+      held(unit) = false;
+      for (int const b : buckets_of(unit)) {
+        if (--at(b).users == 0) drop(b);
+      }
+    }
+  }
+  void release_all() {
+    for (int unit = 0; unit < static_cast<int>(held_.size()); ++unit) release(unit);
+  }
+
+  /// Bytes of values that are always here, and of buffers for those that are gathered.
+  [[nodiscard]] std::int64_t kept_bytes() const {
+    std::int64_t sum = 0;
+    for (auto const& each : buckets_) sum += static_cast<std::int64_t>(each.kept.view().bytes());
+    return sum;
+  }
+  [[nodiscard]] std::int64_t buffer_bytes() const noexcept {
+    return pool_.elements() * static_cast<std::int64_t>(sizeof(element));
+  }
+
+ private:
+  using buffer = trireme::tensor<element, space>;
+  struct bucket_values {
+    trireme::tensor<element, space> kept;
+    std::unique_ptr<buffer> gathered;
+    std::optional<gather_request_t<Comm, element, space, sharded>> pending;
+    int users = 0;  // units that hold it
+  };
+
+  [[nodiscard]] bucket_values& at(int bucket) { return buckets_[static_cast<std::size_t>(bucket)]; }
+  [[nodiscard]] bucket_values const& at(int bucket) const { return buckets_[static_cast<std::size_t>(bucket)]; }
+  [[nodiscard]] std::vector<bool>::reference held(int unit) { return held_[static_cast<std::size_t>(unit)]; }
+  [[nodiscard]] std::vector<int> const& buckets_of(int unit) const {
+    return plan_.units()[static_cast<std::size_t>(unit)].buckets;
+  }
+  [[nodiscard]] std::int64_t elements(int bucket) const {
+    return plan_.buckets()[static_cast<std::size_t>(bucket)].elements;
+  }
+
+  void bind(int bucket, view values) {
+    for (int const e : plan_.buckets()[static_cast<std::size_t>(bucket)].entries) {
+      auto const& entry = plan_.at(e);
+      for (int const use : entry.uses) {
+        uses_[static_cast<std::size_t>(use)]->value =
+            values.empty() ? view{} : values.flat(entry.offset, entry.size()).reshaped(entry.info.extents);
+      }
+    }
+  }
+  void gather(int b) {
+    auto& it = at(b);
+    it.gathered = pool_.take(elements(b), [&](std::int64_t n) {
+      return std::make_unique<buffer>(message_tensor<element, space>(world_, shape{n}));
+    });
+    auto const all = whole(b);
+    auto const n = plan_.slice_elements(b);
+    kernels::copy(all.flat(world_.rank() * n, n), tensor_view<element const, space>(it.kept.view()));
+    it.pending.emplace(world_.all_gather_async(all));
+    bind(b, all);
+  }
+  void wait(int b) {
+    if (!at(b).pending) return;
+    at(b).pending->wait();
+    at(b).pending.reset();
+  }
+  void drop(int b) {
+    wait(b);
+    bind(b, {});
+    pool_.give(elements(b), std::move(at(b).gathered));
+  }
+
+  layout const& plan_;
+  std::vector<parameter<Env>*> const& uses_;
+  Comm& world_;
+  buffer_pool<buffer> pool_;
+  std::vector<bucket_values> buckets_;
+  std::vector<bool> held_;  // by unit
+};
+
+}  // namespace trireme::parallel::detail
 
 // ---- trireme/parallel/detail/parameter_store.hpp (goes on)
 namespace trireme {
@@ -12219,17 +15544,22 @@ class parameter_store {
   using kernels = ops::on<space>;
 
   static constexpr bool sharded = Strategy::optimizer_state == distribution::shard;
+  static constexpr bool shards_parameters = Strategy::parameters == distribution::shard;
   static constexpr bool keeps_master = !std::is_same_v<param_element, master_element>;
-  /// Ranks of one address space reduce, update and publish by reading and writing each other's buckets.
+  /// Ranks of one address space publish by writing each other's buckets, and reduce by reading them.
+  static constexpr bool can_write_peers = sharded && !shards_parameters && has_peers<Comm, param_element, space>;
   static constexpr bool can_be_direct =
-      sharded && lossless_identity<Compressor> && std::is_same_v<gradient_element, typename Env::reduce> &&
-      has_peers<Comm, gradient_element, space> && has_peers<Comm, param_element, space>;
+      can_write_peers && Strategy::gradients == distribution::replicate && lossless_identity<Compressor> &&
+      std::is_same_v<gradient_element, typename Env::reduce> && has_peers<Comm, gradient_element, space>;
 
   parameter_store(parameter_store const&) = delete;
   parameter_store& operator=(parameter_store const&) = delete;
 
   [[nodiscard]] parallel::layout const& plan() const noexcept { return layout_; }
+  /// The ranks that gradients are summed over.
   [[nodiscard]] Comm& world() const noexcept { return world_; }
+  /// The ranks that vote.
+  [[nodiscard]] Comm& everyone() const noexcept { return everyone_; }
   [[nodiscard]] std::vector<parameter<Env>*> const& uses() const noexcept { return uses_; }
   [[nodiscard]] int use_count() const noexcept {
     return static_cast<int>(uses_.empty() ? foreign_.size() : uses_.size());
@@ -12238,14 +15568,18 @@ class parameter_store {
   /// Fills every parameter with its start, a function of (seed, name, index): equal on every rank.
   void initialise(std::uint64_t seed) {
     for (auto const& entry : layout_.entries()) {
-      tensor<master_element, space> whole(shape{entry.size()});
-      kernels::initialise(whole.view(), entry.info.start, seed, hash_name(entry.info.name));
+      trireme::tensor<master_element, space> whole(shape{entry.size()});
+      for_each_run(entry.info, 0, entry.size(), [&](std::int64_t first, std::int64_t here, std::int64_t n) {
+        kernels::initialise(whole.view().flat(here, n), entry.info.start, seed, hash_name(entry.info.name), first);
+      });
       load(entry, tensor_view<master_element const, space>(whole));
     }
   }
 
-  /// Collective. Throws config_error on every rank if one rank's parameters differ from rank 0's.
+  /// Collective. Throws config_error on every rank if one rank's parameters differ from rank 0's. (No rank has a copy
+  /// of another's where parameters are sharded.)
   void verify_replicas() {
+    if constexpr (shards_parameters) return;
     std::vector<std::uint64_t> hashes(static_cast<std::size_t>(world_.size()));
     hashes[static_cast<std::size_t>(world_.rank())] = hash_of_parameters();
     world_.all_gather(tensor_view<std::uint64_t>(hashes));
@@ -12257,12 +15591,13 @@ class parameter_store {
     }
   }
 
-  /// Collective. Gives every rank the parameters of `root`.
+  /// Collective. Gives every rank the parameters of `root` (nothing to do where each has its own slices).
   void broadcast(int root = 0) {
+    if constexpr (shards_parameters) return;
     for (auto const& entry : layout_.entries()) {
       world_.broadcast(parameter_values(entry), root);
       if constexpr (keeps_master) {
-        tensor<master_element, space> whole(shape{entry.size()});
+        trireme::tensor<master_element, space> whole(shape{entry.size()});
         kernels::copy(whole.view(), tensor_view<param_element const, space>(parameter_values(entry)));
         load(entry, tensor_view<master_element const, space>(whole));
       }
@@ -12274,32 +15609,43 @@ class parameter_store {
     return sharded ? accounted_range(bucket)
                    : std::pair{std::int64_t{0}, layout_.buckets()[static_cast<std::size_t>(bucket)].elements};
   }
-  /// The elements of a bucket that this rank answers for in hashes and checkpoints: each element is answered for once.
+  /// The elements of a bucket that this rank answers for in hashes and checkpoints, unless another rank of its replica
+  /// answers for the tensor (info.answers): each element is answered for once.
   [[nodiscard]] std::pair<std::int64_t, std::int64_t> accounted_range(int bucket) const noexcept {
     auto const n = layout_.slice_elements(bucket);
     return {world_.rank() * n, n};
   }
 
+  /// Calls f(piece) for every piece that this rank answers for.
+  template <class F>
+  void for_each_accounted(int bucket, F&& f) const {
+    auto const [first, count] = accounted_range(bucket);
+    layout_.for_each_piece(bucket, first, count, [&](parallel::layout::piece const& piece) {
+      if (layout_.at(piece.entry).info.answers) f(piece);
+    });
+  }
+
   /// The master value of a piece, wherever it lives.
   [[nodiscard]] tensor_view<master_element, space> master_of(int bucket, parallel::layout::piece const& piece) const {
-    auto const& state = *buckets_[static_cast<std::size_t>(bucket)];
     if constexpr (keeps_master) {
-      return state.master.view().flat(piece.in_bucket - owned_range(bucket).first, piece.count);
+      auto const& master = masters_[static_cast<std::size_t>(bucket)];
+      return master.view().flat(piece.in_bucket - owned_range(bucket).first, piece.count);
     } else {
       if (!foreign_.empty()) return foreign_of(piece.entry).value.flat(piece.in_entry, piece.count);
-      return state.value.view().flat(piece.in_bucket, piece.count);
+      return values_.kept(bucket, piece);
     }
   }
   /// As before the first step: nothing is left to tell.
   void forget_residuals() {
-    for (int bucket = 0; bucket < static_cast<int>(buckets_.size()); ++bucket) {
+    for (int bucket = 0; bucket < bucket_count(); ++bucket) {
       if (auto const residual = residual_of(bucket); !residual.empty()) kernels::fill(residual, 0.0);
     }
   }
   /// What error feedback keeps for one bucket, or an empty view.
   [[nodiscard]] tensor_view<gradient_element, space> residual_of(int bucket) {
     if constexpr (has_residual<compressor_state<Compressor, Env>>) {
-      return buckets_[static_cast<std::size_t>(bucket)]->transport->compressor().residual();
+      auto* const state = gradients_.compressor(bucket);
+      return state == nullptr ? tensor_view<gradient_element, space>{} : state->residual();
     } else {
       return {};
     }
@@ -12307,8 +15653,8 @@ class parameter_store {
   /// Collective. Calls f(entry, values) with the whole master value of each tensor; the view is valid during the call.
   template <class F>
   void for_each_master(F&& f) {
-    for (int b = 0; b < static_cast<int>(buckets_.size()); ++b) {
-      tensor<master_element, space> whole(shape{layout_.buckets()[static_cast<std::size_t>(b)].elements});
+    for (int b = 0; b < bucket_count(); ++b) {
+      trireme::tensor<master_element, space> whole(shape{layout_.buckets()[static_cast<std::size_t>(b)].elements});
       auto const [first, count] = accounted_range(b);
       layout_.for_each_piece(b, first, count, [&](parallel::layout::piece const& piece) {
         kernels::copy(whole.view().flat(piece.in_bucket, piece.count),
@@ -12321,62 +15667,114 @@ class parameter_store {
       }
     }
   }
-  /// The global hash of this rank's copy of all parameters.
+  /// The global hash of this rank's copy of all parameters. Collective where parameters are sharded: of all slices.
   [[nodiscard]] std::uint64_t hash_of_parameters() const {
     std::uint64_t sum = 0;
-    for (auto const& entry : layout_.entries()) {
-      sum += kernels::hash(tensor_view<param_element const, space>(parameter_values(entry)), hash_name(entry.info.name),
-                           0);
+    auto const add = [&](parallel::layout::entry const& entry, std::int64_t from, auto values) {
+      for_each_run(entry.info, from, values.size(), [&](std::int64_t first, std::int64_t here, std::int64_t n) {
+        sum += kernels::hash(tensor_view<param_element const, space>(values.flat(here - from, n)),
+                             hash_name(entry.info.name), first);
+      });
+    };
+    if constexpr (shards_parameters) {
+      for (int b = 0; b < bucket_count(); ++b) {
+        auto const [first, count] = accounted_range(b);
+        layout_.for_each_piece(b, first, count, [&](parallel::layout::piece const& piece) {
+          add(layout_.at(piece.entry), piece.in_entry, values_.kept(b, piece));
+        });
+      }
+      world_.all_reduce(tensor_view<std::uint64_t>(&sum, shape{1}), reduction::sum{});
+    } else {
+      for (auto const& entry : layout_.entries()) add(entry, 0, parameter_values(entry));
     }
     return sum;
   }
-  /// Whether this rank's gradient of a tensor is finite.
+  /// After finish(): whether this rank's gradient of a tensor is finite (of the part of it that it updates).
   [[nodiscard]] bool has_finite_gradient(parallel::layout::entry const& entry) const {
-    auto const whole = buckets_[static_cast<std::size_t>(entry.bucket)]->gradient.view();
-    return kernels::finite(tensor_view<gradient_element const, space>(whole.flat(entry.offset, entry.size())));
+    auto const [first, count] = shards_gradients ? owned_range(entry.bucket) : std::pair{entry.offset, entry.size()};
+    bool finite = true;
+    layout_.for_each_piece(entry.bucket, first, count, [&](parallel::layout::piece const& piece) {
+      if (&layout_.at(piece.entry) != &entry) return;
+      finite = finite && kernels::finite(tensor_view<gradient_element const, space>(
+                             gradients_.reduced(entry.bucket, piece.in_bucket, piece.count)));
+    });
+    return finite;
   }
-  /// A tensor as this rank's layers see it.
+  /// What has been allocated for this rank so far.
+  [[nodiscard]] exchange_memory memory() const {
+    exchange_memory sum{.parameters = values_.kept_bytes(),
+                        .gradients = gradients_.kept_bytes(),
+                        .buffers = values_.buffer_bytes() + gradients_.buffer_bytes()};
+    for (auto const& master : masters_) sum.masters += static_cast<std::int64_t>(master.view().bytes());
+    return sum;
+  }
+  /// A tensor as this rank's layers see it; empty where parameters are sharded, but while its unit holds them.
   [[nodiscard]] tensor_view<param_element, space> parameter_values(parallel::layout::entry const& entry) const {
     if (!foreign_.empty()) return foreign_[static_cast<std::size_t>(entry.uses.front())].value.flat();
-    return buckets_[static_cast<std::size_t>(entry.bucket)]->value.view().flat(entry.offset, entry.size());
+    auto const whole = values_.whole(entry.bucket);
+    return whole.empty() ? whole : whole.flat(entry.offset, entry.size());
   }
 
  protected:
   using bucket_transport = parallel::detail::transport<Env, Comm, Strategy, Compressor>;
-  struct bucket_state {
-    tensor<gradient_element, space> gradient;
-    tensor<param_element, space> value;
-    tensor<master_element, space> master;  // the owned range, where parameters are not their own master
-    std::unique_ptr<bucket_transport> transport;
-    std::vector<tensor_view<gradient_element, space>> peer_gradients;
-    std::vector<tensor_view<param_element, space>> peer_values;
-    int uses = 0;
-    int missing = 0;
-    double start_time = 0;
-    double done_time = 0;
-    std::uint64_t start_ns = 0;
-    std::string_view label;
-  };
+  static constexpr bool shards_gradients = Strategy::gradients == distribution::shard;
 
-  parameter_store(std::vector<parameter<Env>*> uses, Comm& world, Strategy const& strategy,
-                  Compressor const& compressor)
-      : world_(world), layout_(infos(uses), elements(strategy), world.size()), uses_(std::move(uses)) {
-    allocate(compressor);
-    bind();
+  parameter_store(std::vector<parameter<Env>*> uses, Comm& world, Comm& everyone, Strategy const& strategy,
+                  Compressor const& compressor, std::span<int const> unit_ends)
+      : world_(world),
+        everyone_(everyone),
+        layout_(infos(uses), elements(strategy), world.size(), needs_units(strategy) ? unit_ends : no_units()),
+        uses_(std::move(uses)),
+        values_(layout_, uses_, world_, true),
+        gradients_(layout_, uses_, world_, compressor, sums_in_a_tree(strategy), may_be_direct(strategy)),
+        direct_(may_be_direct(strategy)),
+        writes_peers_(can_write_peers) {
+    if (needs_units(strategy) && unit_ends.empty()) {
+      throw config_error(text("trireme::exchange: ", describe(strategy),
+                              " gives gradients memory unit by unit; pass where each unit's uses end"));
+    }
+    check_tree(strategy);
+    allocate();
   }
-  parameter_store(std::vector<foreign_parameter<param_element, space>> parameters, Comm& world,
+  parameter_store(std::vector<foreign_parameter<param_element, space>> parameters, Comm& world, Comm& everyone,
                   Strategy const& strategy, Compressor const& compressor)
-      : world_(world), layout_(infos(parameters), elements(strategy), world.size()), foreign_(std::move(parameters)) {
+      : world_(world),
+        everyone_(everyone),
+        layout_(infos(parameters), elements(strategy), world.size()),
+        foreign_(std::move(parameters)),
+        values_(layout_, uses_, world_, sharded),
+        gradients_(layout_, uses_, world_, compressor, sums_in_a_tree(strategy), false) {
     static_assert(!keeps_master, "trireme::exchange: parameters in the caller's memory are their own master copy");
-    allocate(compressor);
+    static_assert(!shards_parameters,
+                  "trireme::exchange: parameters in the caller's memory cannot be dropped between uses; use "
+                  "parallel::zero<2>");
+    if (sums_in_a_tree(strategy)) {
+      throw config_error(
+          text("trireme::exchange: ", describe(strategy),
+               " needs to know the micro-batches, and a model with memory of its own does not tell them; "
+               "leave .reproducible out, or describe the model in units"));
+    }
+    allocate();
   }
   ~parameter_store() = default;
 
-  struct second_use {
-    int use;
-    tensor<gradient_element, space> gradient;
-  };
-
+  static std::span<int const> no_units() { return {}; }
+  // Whether gradients have memory only while they are used.
+  static bool needs_units(Strategy const& strategy) { return shards_gradients || sums_in_a_tree(strategy); }
+  void check_tree(Strategy const& strategy) const {
+    if (!sums_in_a_tree(strategy)) return;
+    if (!bucket_transport::has_tree) {
+      throw config_error(text("trireme::exchange: ", describe(strategy),
+                              " sums whole gradients in a fixed tree, which ",
+                              lossless_identity<Compressor> ? "this communicator cannot; use another one"
+                                                            : "a compressor changes; leave one of them out"));
+    }
+    auto const ranks = static_cast<unsigned>(world_.size());
+    if (!std::has_single_bit(ranks)) {
+      throw config_error(text("trireme::exchange: ", describe(strategy), " on ", ranks,
+                              " ranks: only a power of two of them form the sums of one rank; use another number"));
+    }
+  }
   static std::vector<parameter_info> infos(std::vector<parameter<Env>*> const& uses) {
     std::vector<parameter_info> all;
     for (auto const* use : uses) all.push_back(use->info);
@@ -12407,90 +15805,63 @@ class parameter_store {
     }
     return count;
   }
-  [[nodiscard]] bool direct() const noexcept { return can_be_direct && foreign_.empty(); }
+  [[nodiscard]] int bucket_count() const noexcept { return static_cast<int>(layout_.buckets().size()); }
+  // Where the sum is all that is wanted, and no other rank adds to it later.
+  [[nodiscard]] bool may_be_direct(Strategy const& strategy) const {
+    auto const& all = layout_.entries();
+    return can_be_direct && !sums_in_a_tree(strategy) &&
+           std::none_of(all.begin(), all.end(), [](auto const& each) { return each.info.tied; });
+  }
   [[nodiscard]] foreign_parameter<param_element, space> const& foreign_of(int entry) const {
     return foreign_[static_cast<std::size_t>(layout_.at(entry).uses.front())];
   }
-  template <class T>
-  [[nodiscard]] tensor_view<T, space> slice(std::size_t bucket, tensor_view<T, space> whole) const {
-    auto const [first, count] = accounted_range(static_cast<int>(bucket));
-    return whole.flat(first, count);
-  }
 
-  void allocate(Compressor const& compressor) {
-    for (int b = 0; b < static_cast<int>(layout_.buckets().size()); ++b) {
-      auto const& bucket = layout_.buckets()[static_cast<std::size_t>(b)];
-      auto state = std::make_unique<bucket_state>();
-      state->gradient = message_tensor<gradient_element, space>(world_, shape{bucket.elements});
-      kernels::fill(state->gradient.view(), 0.0);
-      if (foreign_.empty() || sharded) {
-        state->value = message_tensor<param_element, space>(world_, shape{bucket.elements});
-        kernels::fill(state->value.view(), 0.0);
-      }
+  void allocate() {
+    for (int b = 0; b < bucket_count(); ++b) {
       if constexpr (keeps_master) {
-        state->master = tensor<master_element, space>(shape{owned_range(b).second});
-        kernels::fill(state->master.view(), 0.0);
+        masters_.emplace_back(shape{owned_range(b).second});
+        kernels::fill(masters_.back().view(), 0.0);
       }
-      for (int const e : bucket.entries) state->uses += static_cast<int>(layout_.at(e).uses.size());
-      state->transport = std::make_unique<bucket_transport>(compressor, state->gradient.view(), world_);
+      if constexpr (can_write_peers) {
+        if (writes_peers_) peer_values_.push_back(world_.peers(values_.kept(b)));
+      }
       if constexpr (can_be_direct) {
-        if (direct()) {
-          state->peer_gradients = world_.peers(state->gradient.view());
-          state->peer_values = world_.peers(state->value.view());
-        }
+        if (direct_) peer_gradients_.push_back(world_.peers(gradients_.resident(b)));
       }
-      buckets_.push_back(std::move(state));
     }
     outputs_.reserve(static_cast<std::size_t>(world_.size()));
   }
 
-  void bind() {
-    for (auto const& entry : layout_.entries()) {
-      auto& state = *buckets_[static_cast<std::size_t>(entry.bucket)];
-      for (std::size_t k = 0; k < entry.uses.size(); ++k) {
-        auto& use = *uses_[static_cast<std::size_t>(entry.uses[k])];
-        use.value = state.value.view().flat(entry.offset, entry.size()).reshaped(entry.info.extents);
-        if (k == 0) {
-          use.gradient = state.gradient.view().flat(entry.offset, entry.size()).reshaped(entry.info.extents);
-        } else {
-          second_uses_.push_back({entry.uses[k], tensor<gradient_element, space>(entry.info.extents)});
-          use.gradient = second_uses_.back().gradient.view();
-        }
-      }
-    }
-  }
-
   std::span<tensor_view<param_element, space> const> outputs_of(int bucket, parallel::layout::piece const& piece) {
-    auto const& state = *buckets_[static_cast<std::size_t>(bucket)];
     outputs_.clear();
-    if (direct()) {
+    if (writes_peers_) {
+      auto const& peers = peer_values_[static_cast<std::size_t>(bucket)];
       for (int rank = 0; rank < world_.size(); ++rank) {
         if (!keeps_master && rank == world_.rank()) continue;  // the value itself
-        outputs_.push_back(state.peer_values[static_cast<std::size_t>(rank)].flat(piece.in_bucket, piece.count));
+        outputs_.push_back(peers[static_cast<std::size_t>(rank)].flat(piece.in_bucket, piece.count));
       }
     } else if (keeps_master) {
-      outputs_.push_back(state.value.view().flat(piece.in_bucket, piece.count));
+      outputs_.push_back(values_.kept(bucket, piece));
     }
     return outputs_;
   }
 
   void gather_values() {
     pending_.clear();
-    for (std::size_t b = 0; b < buckets_.size(); ++b) {
+    for (int b = 0; b < bucket_count(); ++b) {
       if (!foreign_.empty()) copy_foreign(b, true);
-      pending_.push_back(world_.all_gather_async(buckets_[b]->value.view()));
+      pending_.push_back(world_.all_gather_async(values_.kept(b)));
     }
-    for (std::size_t b = 0; b < buckets_.size(); ++b) {
-      pending_[b].wait();
+    for (int b = 0; b < bucket_count(); ++b) {
+      pending_[static_cast<std::size_t>(b)].wait();
       if (!foreign_.empty()) copy_foreign(b, false);
     }
   }
   // Between the caller's values and the bucket they are gathered in: own pieces in, all pieces out.
-  void copy_foreign(std::size_t bucket, bool in) {
-    auto const whole = buckets_[bucket]->value.view();
-    auto const [first, count] =
-        in ? accounted_range(static_cast<int>(bucket)) : std::pair{std::int64_t{0}, whole.size()};
-    layout_.for_each_piece(static_cast<int>(bucket), first, count, [&](parallel::layout::piece const& piece) {
+  void copy_foreign(int bucket, bool in) {
+    auto const whole = values_.kept(bucket);
+    auto const [first, count] = in ? accounted_range(bucket) : std::pair{std::int64_t{0}, whole.size()};
+    layout_.for_each_piece(bucket, first, count, [&](parallel::layout::piece const& piece) {
       auto const theirs = foreign_of(piece.entry).value.flat(piece.in_entry, piece.count);
       auto const ours = whole.flat(piece.in_bucket, piece.count);
       kernels::copy(in ? ours : theirs, tensor_view<param_element const, space>(in ? theirs : ours));
@@ -12499,22 +15870,30 @@ class parameter_store {
 
   // Gives a whole tensor of master values to this rank: its part of the masters, and what its layers read.
   void load(parallel::layout::entry const& entry, tensor_view<master_element const, space> whole) {
-    kernels::copy(parameter_values(entry), whole);
-    if constexpr (keeps_master) {
-      auto const [first, count] = owned_range(entry.bucket);
-      layout_.for_each_piece(entry.bucket, first, count, [&](parallel::layout::piece const& piece) {
-        if (&layout_.at(piece.entry) != &entry) return;
-        kernels::copy(master_of(entry.bucket, piece), whole.flat(piece.in_entry, piece.count));
-      });
-    }
+    if constexpr (!shards_parameters) kernels::copy(parameter_values(entry), whole);
+    if constexpr (!keeps_master && !shards_parameters) return;
+    auto const [first, count] = owned_range(entry.bucket);
+    layout_.for_each_piece(entry.bucket, first, count, [&](parallel::layout::piece const& piece) {
+      if (&layout_.at(piece.entry) != &entry) return;
+      auto const part = whole.flat(piece.in_entry, piece.count);
+      if constexpr (keeps_master) kernels::copy(master_of(entry.bucket, piece), part);
+      if constexpr (shards_parameters) kernels::copy(values_.kept(entry.bucket, piece), part);
+    });
   }
 
   Comm& world_;
+  Comm& everyone_;
   parallel::layout layout_;
   std::vector<parameter<Env>*> uses_;
   std::vector<foreign_parameter<param_element, space>> foreign_;
-  std::vector<std::unique_ptr<bucket_state>> buckets_;
-  std::vector<second_use> second_uses_;
+  value_store<Env, Comm, Strategy> values_;
+  gradient_store<Env, Comm, Strategy, Compressor> gradients_;
+  std::vector<trireme::tensor<master_element, space>>
+      masters_;                // by bucket: the owned range, where parameters are not masters
+  bool direct_ = false;        // sums are formed from all ranks' buckets, in their memory
+  bool writes_peers_ = false;  // the update writes all ranks' values
+  std::vector<std::vector<tensor_view<gradient_element, space>>> peer_gradients_;
+  std::vector<std::vector<tensor_view<param_element, space>>> peer_values_;
   std::vector<tensor_view<param_element, space>> outputs_;
   std::vector<parallel::detail::gather_request_t<Comm, param_element, space, sharded>> pending_;  // kept: no allocation
 };
@@ -12526,38 +15905,35 @@ class parameter_store {
 // ---- trireme/parallel/exchange.hpp (goes on)
 namespace trireme {
 
-/// What is known once all gradients are exchanged; equal on every rank.
-struct exchange_result {
-  double norm = 0;         ///< global norm of the reduced gradient (NaN if it was not asked for)
-  bool finite = true;      ///< whether every gradient of every rank is finite
-  std::int64_t votes = 0;  ///< sum of what the ranks passed to finish()
-};
-
-/// How much of the exchange happened while backward was still running, in seconds since the exchange was made.
-struct exchange_times {
-  double covered = 0;
-  double exposed = 0;
-  [[nodiscard]] double hidden() const noexcept { return covered + exposed > 0 ? covered / (covered + exposed) : 0; }
-};
-
 /// Owns the memory of parameters and gradients, and makes the gradients of all ranks one.
 ///
-/// A step:  begin(); backward calls ready(use) as each gradient becomes final; finish(); for_each_segment(update);
-///          publish(). Only the last micro-batch of a step calls ready: gradients accumulate without an exchange
-///          before.
+/// A step:  begin(micro-batches); backward calls ready(use) as each gradient becomes final; finish();
+///          for_each_segment(update); publish(). Where reports_every_micro_batch() every micro-batch reports its
+///          gradients, else only the last one: gradients accumulate without an exchange before.
+///          Where there are units, the engine also calls, for each: ensure(first, last) before and release(first, last)
+///          after its forward and its backward, prefetch() for the next one, and open(first, last) before its backward.
 /// Shapes   buckets of about Strategy::bucket_bytes, filled in the order in which backward finishes; a tied tensor has
 ///          a bucket of its own, and each of its uses a gradient of its own, added in the order of the uses.
-/// Ranks    collective: the same calls in the same order on every rank, but ready() may come at any time.
-/// Numerics gradients are summed in rank order; the norm is exact but for the rounding of blocks of 1024 squares, so it
-///          does not depend on the number of shards.
+/// Ranks    collective: the same calls in the same order on every rank. Below stage 2 ready() may come at any time;
+/// from
+///          there on, and with .reproducible, ready(), ensure() and prefetch() too come in one order; ranks that run
+///          fewer micro-batches than others take part in the rest in finish().
+/// Numerics gradients are summed in rank order (with .reproducible in one tree over all micro-batches); the norm is
+///          exact but for the rounding of blocks of 1024 squares of each tensor, so it does not depend on the number of
+///          shards.
 /// Threads  one owner; not copied, not moved.
 /// Errors   comm_error from the communicator; config_error if the ranks' parameters differ at the start.
 template <class Env, class Comm, strategy Strategy, class Compressor>
 class basic_exchange : public parallel::detail::parameter_store<Env, Comm, Strategy, Compressor> {
   using store = parallel::detail::parameter_store<Env, Comm, Strategy, Compressor>;
+  static_assert(
+      !store::shards_gradients || !has_residual<compressor_state<Compressor, Env>>,
+      "trireme::exchange: error feedback tells once a step what it left out, but from stage 2 on parallel::zero "
+      "sends every micro-batch; use parallel::zero<1>");
 
  public:
   using store::accounted_range;
+  using store::everyone;
   using store::keeps_master;
   using store::master_of;
   using store::owned_range;
@@ -12569,30 +15945,52 @@ class basic_exchange : public parallel::detail::parameter_store<Env, Comm, Strat
   using typename store::space;
 
   /// Takes over the parameters of a model: gives them memory, and binds them to it.
-  basic_exchange(std::vector<parameter<Env>*> uses, Comm& world, Strategy const& strategy, Compressor const& compressor)
-      : store(std::move(uses), world, strategy, compressor) {}
+  ///
+  /// @param unit_ends  where each unit's uses end, ascending; asked for from stage 2 on and with .reproducible.
+  /// @param everyone   the ranks that vote, `world` among them; null: `world`.
+  basic_exchange(std::vector<parameter<Env>*> uses, Comm& world, Strategy const& strategy, Compressor const& compressor,
+                 std::span<int const> unit_ends = {}, std::type_identity_t<Comm>* everyone = nullptr)
+      : store(std::move(uses), world, everyone == nullptr ? world : *everyone, strategy, compressor, unit_ends),
+        in_a_tree_(sums_in_a_tree(strategy)) {}
 
   /// Works for parameters that live in the caller's memory: gradients are copied into buckets when they are ready, the
   /// reduced ones are copied back by finish().
   basic_exchange(std::vector<foreign_parameter<param_element, space>> parameters, Comm& world, Strategy const& strategy,
-                 Compressor const& compressor)
-      : store(std::move(parameters), world, strategy, compressor) {}
+                 Compressor const& compressor, std::type_identity_t<Comm>* everyone = nullptr)
+      : store(std::move(parameters), world, everyone == nullptr ? world : *everyone, strategy, compressor) {}
 
-  [[nodiscard]] exchange_times const& times() const noexcept { return times_; }
-  /// From now on every bucket's exchange is recorded in lane 1 of a timeline, which must outlive the exchange.
-  void record(observe::timeline& timeline) {
-    timeline_ = &timeline;
-    for (std::size_t b = 0; b < buckets_.size(); ++b) buckets_[b]->label = timeline.intern(text("bucket ", b));
-  }
-  /// Starts a step: gradients are zero again.
-  void begin() {
-    for (auto& each : buckets_) {
-      kernels::fill(each->gradient.view(), 0.0);
-      each->missing = each->uses;
+  /// The gradient of a tensor whose info says `tied` is summed over `group` too, after the sum over the exchange's own
+  /// ranks: over the ranks of other stages that use it. The group must outlive the exchange, and all of its ranks name
+  /// the same tensors in the same order.
+  void sum_also(std::string_view name, Comm& group) {
+    for (auto const& entry : layout_.entries()) {
+      if (entry.info.name == name && entry.info.tied) return also_.push_back({entry.bucket, &group});
     }
-    for (auto& each : second_uses_) kernels::fill(each.gradient.view(), 0.0);
-    next_ = 0;
-    lost_finiteness_ = false;
+    throw config_error(text("trireme::exchange: there is no tied parameter \"", name, "\""));
+  }
+
+  [[nodiscard]] exchange_times const& times() const noexcept { return gradients_.times(); }
+  /// From now on every bucket's exchange is recorded in lane 1 of a timeline, which must outlive the exchange.
+  void record(observe::timeline& timeline) { gradients_.record(timeline); }
+
+  /// Whether ready() is called in every micro-batch, not only in the last one.
+  [[nodiscard]] bool reports_every_micro_batch() const noexcept { return gradients_.pooled() && foreign_.empty(); }
+
+  /// Starts a step: gradients are zero again. Collective where reports_every_micro_batch().
+  /// @param micro_batches  of this rank, all of which it runs.
+  void begin(std::int64_t micro_batches = 1) {
+    places_.resize(static_cast<std::size_t>(micro_batches));
+    for (std::int64_t m = 0; m < micro_batches; ++m) places_[static_cast<std::size_t>(m)] = m;
+    begin(micro_batches, places_);
+  }
+  /// The same where some of this rank's logical micro-batches have no samples: it runs those at `places` only,
+  /// ascending. Its first one is at `first`.
+  void begin(std::int64_t micro_batches, std::span<std::int64_t const> places, std::int64_t first = 0) {
+    if constexpr (store::shards_parameters) values_.release_all();
+    rounds_left_ = static_cast<std::int64_t>(places.size());
+    if (reports_every_micro_batch()) rounds_left_ = agree(micro_batches, rounds_left_);
+    gradients_.begin(micro_batches, places, first, rounds_left_);
+    reports_left_ = this->use_count();
     weight_ = 1.0 / world_.size();
   }
 
@@ -12600,15 +15998,33 @@ class basic_exchange : public parallel::detail::parameter_store<Env, Comm, Strat
   /// mean). A rank with n of N samples says n / N.
   void weight(double share) noexcept { weight_ = share; }
 
+  /// Uses [first, last) of one unit are about to be read: their values are there when this returns. Below stage 3
+  /// nothing happens.
+  void ensure(int first, int last) {
+    if (store::shards_parameters && first < last) values_.ensure(unit_at(first));
+  }
+  /// The same uses will be needed next: their values begin to travel.
+  void prefetch(int first, int last) {
+    if (store::shards_parameters && first < last) values_.prefetch(unit_at(first));
+  }
+  /// They are not read any more before the next ensure(): their memory serves others.
+  void release(int first, int last) {
+    if (store::shards_parameters && first < last) values_.release(unit_at(first));
+  }
+  /// Backward of one unit is about to add to the gradients of its uses [first, last): they have memory, and are zero.
+  /// Nothing happens where gradients have memory all the time.
+  void open(int first, int last) {
+    if (reports_every_micro_batch() && first < last) gradients_.open_unit(unit_at(first));
+  }
+
   /// Says that the gradient of one use is final. The bucket's exchange starts as soon as all of its gradients are, and
-  /// the buckets before it have started.
+  /// (below stage 2) the buckets before it have started.
   void ready(int use) {
-    auto const start = now();
     if (!foreign_.empty()) take_in(use);
-    --buckets_[static_cast<std::size_t>(layout_.at(layout_.entry_of_use(use)).bucket)]->missing;
-    start_complete_buckets();
-    progress();
-    if constexpr (!progresses_alone<Comm>) times_.covered += now() - start;
+    gradients_.ready(use);
+    if (--reports_left_ > 0) return;
+    reports_left_ = this->use_count();
+    --rounds_left_;
   }
   void ready(std::string_view name) {
     for (int use = 0; use < this->use_count(); ++use) {
@@ -12616,6 +16032,20 @@ class basic_exchange : public parallel::detail::parameter_store<Env, Comm, Strat
     }
     throw config_error(text("trireme::exchange: there is no parameter \"", name, "\""));
   }
+  /// Does for one micro-batch what ranks that have it do together: this one has none. Its gradients are zero.
+  void sit_out() {
+    pass_through(true);
+    auto const& units = layout_.units();
+    for (auto u = units.size(); u-- > 0;) {
+      ensure(units[u].first, units[u].last);
+      if (!in_a_tree_) open(units[u].first, units[u].last);  // a tree does without a term
+      if (u > 0) prefetch(units[u - 1].first, units[u - 1].last);
+      for (int use = units[u].first; use < units[u].last; ++use) ready(use);
+      release(units[u].first, units[u].last);
+    }
+  }
+  /// The same for a micro-batch that is only run forward.
+  void sit_out_forward() { pass_through(false); }
 
   /// Adds the caller's gradients to the buckets without saying that they are final: one more micro-batch.
   void accumulate() requires(!keeps_master) {
@@ -12628,28 +16058,31 @@ class basic_exchange : public parallel::detail::parameter_store<Env, Comm, Strat
   /// @param want_norm  the norm costs nothing where gradients are reduced before the update anyway; without it, ranks
   ///                   that share memory fuse the reduction into the update.
   exchange_result finish(std::int64_t votes = 0, bool want_norm = true) {
-    auto const start = now();
-    for (auto& each : buckets_) each->missing = 0;  // a rank without samples has reported nothing
-    start_complete_buckets();
-    if constexpr (progresses_alone<Comm>) {
-      for (auto const& each : buckets_)
-        times_.covered += std::max(0.0, std::min(start, each->done_time) - each->start_time);
+    if (reports_every_micro_batch()) {
+      while (rounds_left_ > 0) sit_out();
+    }
+    auto const start = gradients_.now();
+    gradients_.finish(start);
+    for (auto const& [bucket, group] : also_) {
+      auto const [first, count] = owned_range(bucket);
+      group->all_reduce(gradients_.reduced(bucket, first, count), reduction::sum{});
     }
     exact_sum squares;
-    if (direct()) {
-      finish_direct(squares, want_norm);
+    fused_ = direct_ && !want_norm;
+    if (fused_) {
+      check_own_gradients(squares);
+    } else if (direct_) {
+      finish_direct(squares);
     } else {
-      for (std::size_t b = 0; b < buckets_.size(); ++b) {
-        buckets_[b]->transport->wait();
-        record_bucket(*buckets_[b]);
-        kernels::sum_of_squares(slice(b, buckets_[b]->gradient.view()), squares);
-      }
+      for_each_accounted([&](int bucket, parallel::layout::piece const& piece) {
+        kernels::sum_of_squares(gradients_.reduced(bucket, piece.in_bucket, piece.count), squares);
+      });
     }
-    if (lost_finiteness_) squares.add(std::numeric_limits<double>::infinity());
-    auto const result = vote(squares, votes, want_norm || !direct());
+    if (gradients_.lost_finiteness()) squares.add(std::numeric_limits<double>::infinity());
+    auto const result = vote(squares, votes, !fused_);
     if (result.finite) commit_residuals();
     if (!foreign_.empty()) give_back_gradients();
-    times_.exposed += now() - start;
+    gradients_.times().exposed += gradients_.now() - start;
     return result;
   }
 
@@ -12657,30 +16090,33 @@ class basic_exchange : public parallel::detail::parameter_store<Env, Comm, Strat
   /// elements in the bucket. The segment's moments are for the caller to fill in, its scale to multiply.
   template <class F>
   void for_each_segment(F&& f) {
-    for (std::size_t b = 0; b < buckets_.size(); ++b) {
-      auto const [first, count] = owned_range(static_cast<int>(b));
-      layout_.for_each_piece(static_cast<int>(b), first, count, [&](parallel::layout::piece const& piece) {
+    for (int b = 0; b < this->bucket_count(); ++b) {
+      auto const [first, count] = owned_range(b);
+      layout_.for_each_piece(b, first, count, [&](parallel::layout::piece const& piece) {
         update_segment<Env> segment;
-        segment.value = master_of(static_cast<int>(b), piece);
-        segment.gradient = {gradient_terms_of(static_cast<int>(b), piece), 1.0};
-        segment.outputs = outputs_of(static_cast<int>(b), piece);
+        segment.value = master_of(b, piece);
+        segment.gradient = {gradient_terms_of(b, piece), 1.0};
+        segment.outputs = outputs_of(b, piece);
         segment.decays = layout_.at(piece.entry).info.decays;
-        f(static_cast<int>(b), piece, segment);
+        f(b, piece, segment);
       });
     }
   }
 
-  /// Collective. Makes the updated values the parameters of every rank.
+  /// Collective. Makes the updated values the parameters of every rank (where parameters are sharded, each has its own
+  /// already).
   void publish() {
-    auto const start = now();
-    if constexpr (sharded) {
-      if (direct()) {
+    auto const start = gradients_.now();
+    if constexpr (store::shards_parameters) {
+      values_.release_all();
+    } else if constexpr (sharded) {
+      if (writes_peers_) {
         world_.barrier();
       } else {
         gather_values();
       }
     }
-    times_.exposed += now() - start;
+    gradients_.times().exposed += gradients_.now() - start;
   }
 
   /// Makes the parameters that layers read follow master values that were written from outside (a checkpoint).
@@ -12694,103 +16130,93 @@ class basic_exchange : public parallel::detail::parameter_store<Env, Comm, Strat
   }
 
  private:
-  using store::buckets_;
-  using store::direct;
+  using store::direct_;
   using store::foreign_;
   using store::foreign_of;
   using store::gather_values;
+  using store::gradients_;
   using store::layout_;
   using store::outputs_of;
-  using store::second_uses_;
-  using store::slice;
-  using store::uses_;
+  using store::peer_gradients_;
+  using store::values_;
   using store::world_;
-  using typename store::bucket_state;
+  using store::writes_peers_;
 
-  static constexpr double not_done = std::numeric_limits<double>::infinity();
-  static double now() {
-    return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+  // What an engine asks for in a forward pass; backward begins with the last unit.
+  void pass_through(bool keep_last) {
+    auto const& units = layout_.units();
+    for (std::size_t u = 0; u < units.size(); ++u) {
+      bool const last = u + 1 == units.size();
+      ensure(units[u].first, units[u].last);
+      if (!last) prefetch(units[u + 1].first, units[u + 1].last);
+      if (!last || !keep_last) release(units[u].first, units[u].last);
+    }
+  }
+
+  [[nodiscard]] int unit_at(int first_use) const {
+    auto const& units = layout_.units();
+    for (std::size_t u = 0; u < units.size(); ++u) {
+      if (first_use >= units[u].first && first_use < units[u].last) return static_cast<int>(u);
+    }
+    throw config_error(text("trireme::exchange: no unit has use ", first_use, " of ", this->use_count()));
+  }
+  // The most micro-batches that a rank runs; the tree wants as many logical ones everywhere, and a round to be sent in.
+  [[nodiscard]] std::int64_t agree(std::int64_t micro_batches, std::int64_t run) {
+    std::int64_t most[] = {run, micro_batches, -micro_batches};
+    world_.all_reduce(tensor_view<std::int64_t>(most, shape{3}), reduction::max{});
+    if (!in_a_tree_) return most[0];
+    if (most[1] != -most[2] || most[1] < 1) {
+      throw config_error(text("trireme::exchange: .reproducible with from ", -most[2], " to ", most[1],
+                              " micro-batches a rank; every rank has as many, at least one, those without samples "
+                              "included"));
+    }
+    return std::max<std::int64_t>(most[0], 1);
   }
 
   void take_in(int use) {
-    auto const& entry = layout_.at(layout_.entry_of_use(use));
-    auto& state = *buckets_[static_cast<std::size_t>(entry.bucket)];
-    kernels::accumulate(
-        state.gradient.view().flat(entry.offset, entry.size()),
-        tensor_view<param_element const, space>(foreign_[static_cast<std::size_t>(use)].gradient.flat()), weight_);
+    auto const& theirs = foreign_[static_cast<std::size_t>(use)].gradient;
+    kernels::accumulate(gradients_.open_use(use), tensor_view<param_element const, space>(theirs.flat()), weight_);
   }
 
-  // In order, so that every rank starts the same collectives in the same order.
-  void start_complete_buckets() {
-    for (; next_ < buckets_.size() && buckets_[next_]->missing == 0; ++next_) {
-      auto& state = *buckets_[next_];
-      add_uses(static_cast<int>(next_));
-      state.start_time = now();
-      state.done_time = not_done;
-      if (timeline_ != nullptr) state.start_ns = observe::timeline::now();
-      check_before_coding(state);
-      if (!direct()) state.transport->begin(world_);
-    }
-  }
-  // A lossy payload may leave out the very number that is not finite: look before it is coded.
-  void check_before_coding(bucket_state const& state) {
-    if constexpr (!lossless_identity<Compressor>) {
-      if (!kernels::finite(tensor_view<gradient_element const, space>(state.gradient.view()))) lost_finiteness_ = true;
-    }
-  }
   void commit_residuals() {
     if constexpr (has_residual<compressor_state<Compressor, Env>>) {
-      for (auto& each : buckets_) each->transport->compressor().commit();
-    }
-  }
-  void add_uses(int bucket) {
-    for (int const e : layout_.buckets()[static_cast<std::size_t>(bucket)].entries) {
-      auto const& entry = layout_.at(e);
-      for (std::size_t k = 1; k < entry.uses.size(); ++k) {
-        auto const& first = *uses_[static_cast<std::size_t>(entry.uses[0])];
-        auto const& other = *uses_[static_cast<std::size_t>(entry.uses[k])];
-        kernels::add(first.gradient.flat(), tensor_view<gradient_element const, space>(other.gradient.flat()));
-      }
-    }
-  }
-  void progress() {
-    if (direct()) return;
-    for (std::size_t b = 0; b < next_; ++b) {
-      auto& state = *buckets_[b];
-      if (state.transport->test() && state.done_time == not_done) state.done_time = now();
+      for (int b = 0; b < this->bucket_count(); ++b) gradients_.compressor(b)->commit();
     }
   }
 
-  void record_bucket(bucket_state const& state) {
-    if (timeline_ == nullptr) return;
-    timeline_->record({state.label, "exchange", state.start_ns, observe::timeline::now(), 1});
+  template <class F>
+  void for_each_accounted(F&& f) const {
+    for (int b = 0; b < this->bucket_count(); ++b) {
+      store::for_each_accounted(b, [&](parallel::layout::piece const& piece) { f(b, piece); });
+    }
   }
 
-  // Fused, no rank sees the sum before the update: each checks all of its own gradients, and the vote is the barrier.
-  void finish_direct(exact_sum& squares, bool want_norm) {
-    fused_ = !want_norm;
-    if (fused_) {
-      for (auto const& state : buckets_) {
-        if (kernels::finite(tensor_view<gradient_element const, space>(state->gradient.view()))) continue;
-        squares.add(std::numeric_limits<double>::infinity());
-      }
-      return;
+  // No rank sees the sum before the update: each checks all of its own gradients, and the vote is the barrier.
+  void check_own_gradients(exact_sum& squares) {
+    for (int b = 0; b < this->bucket_count(); ++b) {
+      if (kernels::finite(tensor_view<gradient_element const, space>(gradients_.resident(b)))) continue;
+      squares.add(std::numeric_limits<double>::infinity());
     }
+  }
+  void finish_direct(exact_sum& squares) {
     world_.barrier();                                              // everybody's gradients are final
     constexpr std::int64_t chunk = 32 * parallel::block_elements;  // stays in the second-level cache
-    for (std::size_t b = 0; b < buckets_.size(); ++b) {
-      auto const& state = *buckets_[b];
-      auto const [first, count] = accounted_range(static_cast<int>(b));
-      for (std::int64_t at = first; at < first + count; at += chunk) {
-        auto const n = std::min(chunk, first + count - at);
-        auto const own = state.gradient.view().flat(at, n);
-        terms_.clear();
-        for (auto const& peer : state.peer_gradients) terms_.push_back(peer.flat(at, n));
-        kernels::reduce(std::span<tensor_view<gradient_element, space> const>(&own, 1),
-                        std::span<tensor_view<gradient_element const, space> const>(terms_), reduction::sum{});
-        kernels::sum_of_squares(tensor_view<gradient_element const, space>(own), squares);
-      }
-      record_bucket(state);
+    for (int b = 0; b < this->bucket_count(); ++b) {
+      auto const [first, count] = accounted_range(b);
+      layout_.for_each_piece(b, first, count, [&](parallel::layout::piece const& piece) {
+        bool const answers = layout_.at(piece.entry).info.answers;
+        for (std::int64_t at = 0; at < piece.count; at += chunk) {
+          auto const n = std::min(chunk, piece.count - at);
+          auto const own = gradients_.reduced(b, piece.in_bucket + at, n);
+          terms_.clear();
+          for (auto const& peer : peer_gradients_[static_cast<std::size_t>(b)])
+            terms_.push_back(peer.flat(piece.in_bucket + at, n));
+          kernels::reduce(std::span<tensor_view<gradient_element, space> const>(&own, 1),
+                          std::span<tensor_view<gradient_element const, space> const>(terms_), reduction::sum{});
+          if (answers) kernels::sum_of_squares(tensor_view<gradient_element const, space>(own), squares);
+        }
+      });
+      gradients_.record_bucket(b);
     }
   }
 
@@ -12799,7 +16225,7 @@ class basic_exchange : public parallel::detail::parameter_store<Env, Comm, Strat
     auto const limbs = squares.state();
     ballot_.assign(limbs.begin(), limbs.end());
     ballot_.push_back(votes);
-    world_.all_reduce(tensor_view<std::int64_t>(ballot_), reduction::sum{});
+    everyone().all_reduce(tensor_view<std::int64_t>(ballot_), reduction::sum{});
     std::copy(ballot_.begin(), ballot_.end() - 1, limbs.begin());
     bool const finite = squares.non_finite() == 0;
     double const norm = norm_known ? std::sqrt(squares.value()) : std::numeric_limits<double>::quiet_NaN();
@@ -12807,35 +16233,36 @@ class basic_exchange : public parallel::detail::parameter_store<Env, Comm, Strat
   }
 
   void give_back_gradients() {
-    for (std::size_t b = 0; b < buckets_.size(); ++b) {
-      auto const [first, count] = owned_range(static_cast<int>(b));
-      layout_.for_each_piece(static_cast<int>(b), first, count, [&](parallel::layout::piece const& piece) {
+    for (int b = 0; b < this->bucket_count(); ++b) {
+      auto const [first, count] = owned_range(b);
+      layout_.for_each_piece(b, first, count, [&](parallel::layout::piece const& piece) {
         kernels::copy(foreign_of(piece.entry).gradient.flat(piece.in_entry, piece.count),
-                      tensor_view<gradient_element const, space>(
-                          buckets_[b]->gradient.view().flat(piece.in_bucket, piece.count)));
+                      tensor_view<gradient_element const, space>(gradients_.reduced(b, piece.in_bucket, piece.count)));
       });
     }
   }
 
   std::span<tensor_view<gradient_element const, space> const> gradient_terms_of(int bucket,
                                                                                 parallel::layout::piece const& piece) {
-    auto const& state = *buckets_[static_cast<std::size_t>(bucket)];
     terms_.clear();
-    if (direct() && fused_) {
-      for (auto const& peer : state.peer_gradients) terms_.push_back(peer.flat(piece.in_bucket, piece.count));
+    if (fused_) {
+      for (auto const& peer : peer_gradients_[static_cast<std::size_t>(bucket)])
+        terms_.push_back(peer.flat(piece.in_bucket, piece.count));
     } else {
-      terms_.push_back(state.gradient.view().flat(piece.in_bucket, piece.count));
+      terms_.push_back(gradients_.reduced(bucket, piece.in_bucket, piece.count));
     }
     return terms_;
   }
+
   std::vector<tensor_view<gradient_element const, space>> terms_;
   std::vector<std::int64_t> ballot_;
-  std::size_t next_ = 0;
+  std::vector<std::pair<int, Comm*>> also_;
+  bool in_a_tree_ = false;
+  std::vector<std::int64_t> places_;
+  std::int64_t rounds_left_ = 1;  // micro-batches of the rank that runs most
+  int reports_left_ = 0;
   double weight_ = 1;
   bool fused_ = false;
-  bool lost_finiteness_ = false;
-  exchange_times times_;
-  observe::timeline* timeline_ = nullptr;
 };
 
 }  // namespace trireme
@@ -12869,9 +16296,22 @@ struct combination {
   using env = environment<Precision, typename space_of<Comm>::type>;
   using space = typename env::space;
   using wire = typename wire_of<compressor_state<Compression, env>, typename Precision::reduce>::type;
+  using data_axis = parallel::data_axis_t<Parallel>;
+  using axis = parallel::axis;
 
   static constexpr bool plain = !staged_model<Model>;
-  static constexpr bool sharded = Parallel::optimizer_state == distribution::shard;
+  static constexpr bool once = parallel::no_axis_twice<Parallel>;
+  static constexpr bool tensor = parallel::has_axis<Parallel, axis::tensor>;
+  static constexpr bool sequence = parallel::has_axis<Parallel, axis::sequence>;
+  static constexpr bool pipeline = parallel::has_axis<Parallel, axis::pipeline>;
+  static constexpr bool sharded = data_axis::optimizer_state == distribution::shard;
+  static constexpr bool shards_gradients = data_axis::gradients == distribution::shard;
+  static constexpr bool shards_parameters = data_axis::parameters == distribution::shard;
+  static constexpr bool shares_layers = has_all_reduce<Comm, typename env::compute, reduction::sum, space> &&
+                                        has_all_reduce<Comm, typename env::accumulate, reduction::sum, space> &&
+                                        has_all_reduce<Comm, typename env::accumulate, reduction::max, space>;
+  static constexpr bool hands_on = has_exchange<Comm, space>;
+  static constexpr bool residual = has_residual<compressor_state<Compression, env>>;
   static constexpr bool gatherable = gatherable_compressor<Compression, env>;
   static constexpr bool one_number = std::is_same_v<typename Precision::param, typename Precision::master>;
   static constexpr bool decides =
@@ -12890,6 +16330,26 @@ struct combination {
 #define TRIREME_COMPATIBILITY_RULES(X)                                                                                 \
   X("plain-model-precision", "a plain model stores its own numbers, which a mixed precision cannot change",            \
     "use precision::fp32 (or fp64), or describe the model in units", !C::plain || C::one_number)                       \
+  X("mesh-axis-once", "a mesh has two axes of one kind",                                                               \
+    "leave one of them out, and multiply its degree into the other", C::once)                                          \
+  X("plain-model-whole", "a plain model cannot be cut by tensor, sequence or pipeline",                                \
+    "use parallel::data or parallel::zero, or describe the model in units",                                            \
+    !C::plain || !(C::tensor || C::sequence || C::pipeline))                                                           \
+  X("sequence-needs-tensor", "parallel::sequence cuts rows over the ranks of parallel::tensor, which the mesh lacks",  \
+    "add parallel::tensor to the mesh, or leave sequence out", !C::sequence || C::tensor)                              \
+  X("pipeline-keeps-gradients",                                                                                        \
+    "parallel::zero<2> and zero<3> exchange every micro-batch, which a pipeline's schedule has no place for",          \
+    "use parallel::zero<1> beside parallel::pipeline", !C::pipeline || !C::shards_gradients)                           \
+  X("tensor-needs-all-reduce",                                                                                         \
+    "parallel::tensor needs all_reduce of activations with sum and max, which this communicator lacks",                \
+    "use another communicator", !C::tensor || C::shares_layers)                                                        \
+  X("pipeline-needs-exchange", "parallel::pipeline needs exchange, which this communicator lacks",                     \
+    "use another communicator", !C::pipeline || C::hands_on)                                                           \
+  X("zero-3-needs-units", "parallel::zero<3> drops parameters between their uses, but a plain model keeps its own",    \
+    "use parallel::zero<2>, or describe the model in units", !C::plain || !C::shards_parameters)                       \
+  X("error-feedback-needs-one-exchange",                                                                               \
+    "error feedback tells once a step what it left out, but parallel::zero<2> and zero<3> send every micro-batch",     \
+    "use parallel::zero<1>", !C::residual || !C::shards_gradients)                                                     \
   X("trainer-needs-votes",                                                                                             \
     "every trainer votes with all_reduce and compares ranks with all_gather, and this communicator lacks one of them", \
     "use another communicator", C::decides)                                                                            \
@@ -13015,10 +16475,14 @@ struct check_precision {
 };
 template <class S>
 struct check_parallel {
-  static_assert(says_optimizer_state<S>, "trireme::trainer: parallel strategy lacks a static optimizer_state");
-  static_assert(says_gradients<S>, "trireme::trainer: parallel strategy lacks a static gradients");
-  static_assert(says_parameters<S>, "trireme::trainer: parallel strategy lacks a static parameters");
-  static_assert(has_bucket_bytes<S>, "trireme::trainer: parallel strategy lacks bucket_bytes");
+  static_assert(trireme::parallel::mesh_axis<S> || trireme::parallel::detail::is_mesh<S> || says_optimizer_state<S>,
+                "trireme::trainer: parallel strategy lacks a static optimizer_state");
+  static_assert(trireme::parallel::mesh_axis<S> || trireme::parallel::detail::is_mesh<S> || says_gradients<S>,
+                "trireme::trainer: parallel strategy lacks a static gradients");
+  static_assert(trireme::parallel::mesh_axis<S> || trireme::parallel::detail::is_mesh<S> || says_parameters<S>,
+                "trireme::trainer: parallel strategy lacks a static parameters");
+  static_assert(trireme::parallel::mesh_axis<S> || trireme::parallel::detail::is_mesh<S> || has_bucket_bytes<S>,
+                "trireme::trainer: parallel strategy lacks bucket_bytes");
 };
 template <class O, class Env>
 struct check_optimizer {
@@ -13073,7 +16537,7 @@ struct resolve {
       count_of<slot::communicator, P...> > 0 && count_of<slot::model, P...> > 0 && count_of<slot::optimizer, P...> > 0;
   static constexpr bool independent = communicator<comm> &&
                                       (staged_model<model> || plain_model<model>)&&precision_policy<precision> &&
-                                      strategy<parallel>;
+                                      trireme::parallel::parallel_policy<parallel>;
 
   // The first stage that fails: 0 policies, 1 counts, 2 required, 3 each alone, 4 with the environment, 5 together.
   static constexpr int failed() {
@@ -13130,7 +16594,7 @@ constexpr bool check_policies() {
 }  // namespace trireme
 
 // ---- trireme/train/checkpoint.hpp
-#include <map>
+#include <set>
 
 // ---- trireme/core/detail/sha256_blocks.hpp
 #if defined(__x86_64__)
@@ -14708,7 +18172,7 @@ inline void writer::finish() {
 
 namespace trireme::checkpoint::detail {
 
-inline constexpr std::int64_t format_version = 1;
+inline constexpr std::int64_t format_version = 2;
 inline constexpr char const* temporary_name = ".saving";
 inline constexpr std::string_view step_prefix = "step-";
 
@@ -14857,7 +18321,89 @@ inline void publish(std::string const& directory, std::string const& temporary, 
   return manifest;
 }
 
-/// Where every piece of every tensor of a checkpoint is.
+}  // namespace trireme::checkpoint::detail
+
+// ---- trireme/train/detail/checkpoint_pieces.hpp
+namespace trireme::checkpoint::detail {
+
+/// "24,3,8 at 0,0,16 of 24,3,24": a box of a tensor; "24,3,24" if it is all of it.
+[[nodiscard]] inline std::string box_text(parameter_info const& info) {
+  auto const numbers = [](shape const& all) {
+    std::string out;
+    for (auto const each : all.extents()) out += text(out.empty() ? "" : ",", each);
+    return out;
+  };
+  if (!info.is_part()) return numbers(info.extents);
+  return numbers(info.extents) + " at " + numbers(info.first) + " of " + numbers(info.whole);
+}
+
+/// A number of a file's header, which is the whole of `digits`.
+[[nodiscard]] inline std::int64_t number(std::string const& path, std::string_view digits) {
+  std::int64_t value = 0;
+  auto const end = digits.data() + digits.size();
+  auto const [at, problem] = std::from_chars(digits.data(), end, value);
+  if (at != end || problem != std::errc{} || value < 0) {
+    throw format_error(path, 0, text("\"", digits, "\" is not a number"));
+  }
+  return value;
+}
+
+/// The box that box_text() has written.
+[[nodiscard]] inline parameter_info box_from(std::string const& path, std::string_view box) {
+  auto const numbers = [&](std::string_view all) {
+    shape out;
+    while (!all.empty()) {
+      auto const comma = std::min(all.find(','), all.size());
+      if (out.rank() == shape::max_rank) throw format_error(path, 0, text("\"", box, "\" has too many extents"));
+      out.push_back(number(path, all.substr(0, comma)));
+      all.remove_prefix(std::min(comma + 1, all.size()));
+    }
+    return out;
+  };
+  parameter_info info;
+  auto const at = box.find(" at ");
+  auto const of = box.find(" of ");
+  info.extents = numbers(box.substr(0, at));
+  if (at == std::string_view::npos) return info;
+  if (of == std::string_view::npos || of < at) throw format_error(path, 0, text("\"", box, "\" is not a box"));
+  info.first = numbers(box.substr(at + 4, of - at - 4));
+  info.whole = numbers(box.substr(of + 4));
+  bool fits = info.first.rank() == info.whole.rank() && info.extents.rank() == info.whole.rank();
+  for (int axis = 0; fits && axis < info.whole.rank(); ++axis) {
+    fits = info.first[axis] + info.extents[axis] <= info.whole[axis];
+  }
+  if (!fits) throw format_error(path, 0, text("\"", box, "\" is not a box within its tensor"));
+  return info;
+}
+
+/// Elements of a whole tensor, and where they lie in a piece of it.
+struct run {
+  std::int64_t whole;
+  std::int64_t here;
+  std::int64_t count;
+};
+/// Ascending in the whole tensor; `here` counts from element `first` of the part.
+[[nodiscard]] inline std::vector<run> runs_of(parameter_info const& part, std::int64_t first, std::int64_t count) {
+  std::vector<run> all;
+  for_each_run(part, first, count, [&](std::int64_t whole, std::int64_t here, std::int64_t n) {
+    all.push_back({whole, here - first, n});
+  });
+  return all;
+}
+/// Calls f(in one, in other, n) for all that two ascending lists share.
+template <class F>
+void for_each_common(std::vector<run> const& one, std::vector<run> const& other, F&& f) {
+  for (std::size_t i = 0, j = 0; i < one.size() && j < other.size();) {
+    auto const& a = one[i];
+    auto const& b = other[j];
+    auto const begin = std::max(a.whole, b.whole);
+    auto const end = std::min(a.whole + a.count, b.whole + b.count);
+    if (begin < end) f(a.here + begin - a.whole, b.here + begin - b.whole, end - begin);
+    a.whole + a.count < b.whole + b.count ? ++i : ++j;
+  }
+}
+
+/// Where every piece of every tensor of a checkpoint is: a tensor is put together from any of them.
 class piece_index {
  public:
   piece_index(std::string const& path, formats::json::value const& records, formats::file_system& files) {
@@ -14868,44 +18414,53 @@ class piece_index {
   /// All numbers of all pieces.
   [[nodiscard]] std::int64_t elements() const noexcept { return elements_; }
 
-  /// Elements [first, first + count) of a tensor that has `size` of them.
-  [[nodiscard]] std::vector<std::byte> read(std::string const& name, dtype type, std::int64_t size, std::int64_t first,
-                                            std::int64_t count) const {
+  /// Elements [first, first + count) of a part of a tensor.
+  [[nodiscard]] std::vector<std::byte> read(std::string const& name, dtype type, parameter_info const& part,
+                                            std::int64_t first, std::int64_t count) {
     auto const found = tensors_.find(name);
     if (found == tensors_.end()) throw missing(text("it has no tensor \"", name, "\""));
-    auto const& tensor = found->second;
-    if (tensor.elements != size) {
-      throw missing(text("tensor \"", name, "\" has ", tensor.elements, " elements, but this run's has ", size));
+    auto const width = size_of(type);
+    auto const bytes_of = [&](std::int64_t elements) { return static_cast<std::size_t>(elements) * width; };
+    std::vector<std::byte> out(bytes_of(count));
+    auto const wanted = runs_of(part, first, count);
+    std::vector<run> covered;
+    for (auto& piece : found->second) {
+      if (piece.box.whole_extents().size() != part.whole_extents().size()) {
+        throw missing(text("tensor \"", name, "\" has ", piece.box.whole_extents().size(),
+                           " elements, but this run's has ", part.whole_extents().size()));
+      }
+      if (wanted.empty() || piece.end <= wanted.front().whole) continue;
+      if (piece.begin >= wanted.back().whole + wanted.back().count) continue;
+      std::vector<std::byte> bytes;
+      for_each_common(wanted, runs_of(piece.box, piece.first, piece.count), [&](auto to, auto from, auto n) {
+        if (bytes.empty()) bytes = content_of(piece, type);
+        std::memcpy(out.data() + bytes_of(to), bytes.data() + bytes_of(from), bytes_of(n));
+        covered.push_back({to, from, n});
+      });
     }
-    auto const width = static_cast<std::int64_t>(size_of(type));
-    std::vector<std::byte> out(static_cast<std::size_t>(count * width));
-    std::int64_t covered = 0;
-    for (auto const& piece : tensor.pieces) {
-      auto const begin = std::max(first, piece.first);
-      auto const end = std::min(first + count, piece.first + piece.count);
-      if (begin >= end) continue;
-      auto const bytes = verified(piece, type);
-      std::memcpy(out.data() + (begin - first) * width, bytes.data() + (begin - piece.first) * width,
-                  static_cast<std::size_t>((end - begin) * width));
-      covered += end - begin;
-    }
-    if (covered != count) {
-      throw missing(text("elements ", first, " to ", first + count, " of \"", name, "\" are covered ", covered,
-                         " times ", "instead of ", count));
+    std::ranges::sort(covered, {}, &run::whole);  // here "whole" is the part that is asked for
+    covered.push_back({count, 0, 0});
+    std::int64_t at = 0;
+    for (auto const& each : covered) {
+      if (each.whole != at) {
+        throw missing(text("element ", first + std::min(at, each.whole), " of this rank's part of \"", name,
+                           "\" is in ", each.whole > at ? "none of its pieces" : "several of its pieces"));
+      }
+      at += each.count;
     }
     return out;
   }
 
  private:
   struct piece {
-    std::int64_t first;
+    parameter_info box;  // of which the tensor's part is that the piece was cut from
+    std::int64_t first;  // elements of that part
     std::int64_t count;
+    std::int64_t begin;  // in the whole tensor, everything lies in [begin, end)
+    std::int64_t end;
     formats::safetensors::reader const* reader;
     formats::safetensors::entry const* entry;
-  };
-  struct tensor {
-    std::int64_t elements = -1;
-    std::vector<piece> pieces;
+    bool verified = false;
   };
 
   [[nodiscard]] format_error missing(std::string const& reason) const {
@@ -14922,26 +18477,35 @@ class piece_index {
       throw format_error(path, 0, "the header's SHA-256 is not the one in the manifest: the file is damaged");
     }
     auto& reader = *readers_.emplace_back(std::make_unique<formats::safetensors::reader>(path, files));
-    for (auto const& [key, value] : reader.metadata()) {
-      if (key.starts_with("elements:")) tensors_[key.substr(9)].elements = number(path, value);
-    }
-    for (auto const& entry : reader.entries()) {
-      auto const at = entry.name.rfind('@');
-      if (at == std::string::npos) throw format_error(path, 0, text("\"", entry.name, "\" is not the name of a piece"));
-      piece const each{number(path, entry.name.substr(at + 1)), entry.extents.size(), &reader, &entry};
-      tensors_[entry.name.substr(0, at)].pieces.push_back(each);
-      elements_ += each.count;
-    }
+    for (auto const& entry : reader.entries()) add(path, reader, entry);
   }
-  static std::int64_t number(std::string const& path, std::string const& digits) {
-    std::int64_t value = 0;
-    auto const end = digits.data() + digits.size();
-    if (std::from_chars(digits.data(), end, value).ptr != end) {
-      throw format_error(path, 0, text("\"", digits, "\" is not a number"));
+  void add(std::string const& path, formats::safetensors::reader const& reader,
+           formats::safetensors::entry const& entry) {
+    auto const at = entry.name.rfind('@');
+    if (at == std::string::npos) throw format_error(path, 0, text("\"", entry.name, "\" is not the name of a piece"));
+    auto const name = entry.name.substr(0, at);
+    auto const* const box = reader.note("box:" + name);
+    if (box == nullptr) throw format_error(path, 0, text("it does not say where \"", name, "\" lies"));
+    piece each{box_from(path, *box),
+               number(path, std::string_view(entry.name).substr(at + 1)),
+               entry.extents.size(),
+               0,
+               0,
+               &reader,
+               &entry};
+    if (each.first + each.count > each.box.extents.size()) {
+      throw format_error(path, 0, text("\"", entry.name, "\" ends beyond its box of ", *box));
     }
-    return value;
+    if (each.count == 0) return;
+    for_each_run(each.box, each.first, 1, [&](auto whole, auto, auto) { each.begin = whole; });
+    for_each_run(each.box, each.first + each.count - 1, 1, [&](auto whole, auto, auto) { each.end = whole + 1; });
+    elements_ += each.count;
+    tensors_[name].push_back(std::move(each));
   }
-  [[nodiscard]] static std::vector<std::byte> verified(piece const& from, dtype type) {
+
+  // A piece is read whole, since its SHA-256 is that of all of it; once that is known to be right it is not asked
+  // again.
+  [[nodiscard]] static std::vector<std::byte> content_of(piece& from, dtype type) {
     if (!(from.entry->type == formats::safetensors::stored_type(type))) {
       throw format_error(from.reader->path(), 0,
                          text("\"", from.entry->name, "\" is of type ", from.entry->type.name(), ", but this run's is ",
@@ -14949,6 +18513,7 @@ class piece_index {
     }
     std::vector<std::byte> bytes(static_cast<std::size_t>(from.count) * size_of(type));
     from.reader->read(*from.entry, 0, bytes);
+    if (from.verified) return bytes;
     auto const* const expected = from.reader->note("sha256:" + from.entry->name);
     if (expected == nullptr || *expected != sha256_text(bytes)) {
       throw format_error(from.reader->path(), from.entry->begin,
@@ -14956,11 +18521,12 @@ class piece_index {
                               "\" is wrong: the file is damaged; remove this "
                               "checkpoint's directory to go on from the one before it"));
     }
+    from.verified = true;
     return bytes;
   }
 
   std::vector<std::unique_ptr<formats::safetensors::reader>> readers_;
-  std::map<std::string, tensor> tensors_;
+  std::map<std::string, std::vector<piece>> tensors_;
   std::int64_t elements_ = 0;
 };
 
@@ -14999,8 +18565,10 @@ void together(Comm& world, F&& f) {
 /// Checkpoints: all state of a run in one directory, whole or not at all.
 ///
 /// DIRECTORY/step-0000000500/ holds manifest.json (what run it is, how far it is, which files), manifest.sha256 (in
-/// sha256sum's format) and one rank-N.safetensors a rank: pieces named "tensor@first element", with a SHA-256 each.
-/// A piece says where it lies in its tensor, not who owned it, so that any number of ranks and any strategy reads it.
+/// sha256sum's format) and one rank-N.safetensors a rank: pieces named "tensor@first element", with a SHA-256 each,
+/// and for each tensor the box of it that the rank holds: pieces are stretches of that box.
+/// A piece says where it lies in its tensor, not who owned it, so that any number of ranks and any strategy or mesh
+/// reads it. This is format 2; format 1, which knew no boxes, is refused.
 /// A checkpoint is written under a temporary name, brought to the device, renamed, and the directory brought to the
 /// device; the one before it is kept.
 namespace trireme::checkpoint {
@@ -15074,16 +18642,17 @@ template <class ForEach>
 file_record write_pieces(std::string const& path, ForEach&& for_each, formats::file_system& files) {
   std::vector<formats::safetensors::entry> entries;
   formats::safetensors::metadata notes;
-  for_each([&](std::string const& name, std::int64_t elements, std::int64_t first, auto view) {
+  std::set<std::string> boxes;
+  for_each([&](std::string const& name, parameter_info const& part, std::int64_t first, auto view) {
     using element = typename decltype(view)::value_type;
     auto const piece = text(name, "@", first);
     entries.push_back(formats::safetensors::entry{piece, dtype_of<element>, shape{view.size()}});
     auto const bytes = bytes_of(view);
     notes.emplace_back("sha256:" + piece, sha256_text(bytes));
-    if (first == 0) notes.emplace_back("elements:" + name, text(elements));
+    if (boxes.insert(name).second) notes.emplace_back("box:" + name, box_text(part));
   });
   formats::safetensors::writer writer(path, std::move(entries), std::move(notes), {.files = &files});
-  for_each([&](std::string const&, std::int64_t, std::int64_t, auto view) { writer.write(bytes_of(view)); });
+  for_each([&](std::string const&, parameter_info const&, std::int64_t, auto view) { writer.write(bytes_of(view)); });
   writer.finish();
   return record_of(path, files);
 }
@@ -15092,8 +18661,8 @@ file_record write_pieces(std::string const& path, ForEach&& for_each, formats::f
 
 /// Collective. Writes a checkpoint and makes it the newest one.
 ///
-/// @param for_each  calls its argument with (name, elements of the tensor, first, view) for each piece of this rank;
-///                  called twice, in the same order.
+/// @param for_each  calls its argument with (name, info, first, view) for each piece of this rank: elements from
+///                  `first` on of the part of a tensor that the parameter_info says; called twice, in the same order.
 /// Errors   on every rank, with the failing rank's sentence; then the checkpoints that were there still are, and no
 ///          temporary file is left.
 template <class Comm, class ForEach>
@@ -15143,10 +18712,10 @@ progress load(Comm& world, std::string const& directory, run_description const& 
     detail::expect_same_run(path, manifest.at("run"), run);
     result = detail::progress_from(manifest.at("progress"));
     detail::piece_index index(path, manifest.at("files"), files);
-    for_each([&](std::string const& name, std::int64_t size, std::int64_t first, auto view) {
+    for_each([&](std::string const& name, parameter_info const& part, std::int64_t first, auto view) {
       using element = typename decltype(view)::value_type;
       using space = typename decltype(view)::space;
-      auto const bytes = index.read(name, dtype_of<element>, size, first, view.size());
+      auto const bytes = index.read(name, dtype_of<element>, part, first, view.size());
       ops::on<space>::upload(view, std::span<element const>(reinterpret_cast<element const*>(bytes.data()),
                                                             static_cast<std::size_t>(view.size())));
     });
@@ -15166,8 +18735,6 @@ progress load(Comm& world, std::string const& directory, run_description const& 
 }  // namespace trireme::checkpoint
 
 // ---- trireme/train/optimizer_state.hpp
-#include <tuple>
-
 namespace trireme {
 
 /// The moments of what this rank updates: as many tensors a bucket as the optimizer names, of the owned range.
@@ -15198,6 +18765,15 @@ class optimizer_state {
     }
   }
 
+  /// Bytes of the moments of this rank.
+  [[nodiscard]] std::int64_t bytes() const noexcept {
+    std::int64_t sum = 0;
+    for (auto const& bucket : buckets_) {
+      for (auto const& moment : bucket.moments) sum += static_cast<std::int64_t>(moment.view().bytes());
+    }
+    return sum;
+  }
+
   /// Updates everything that this rank owns. `scale` is the clipping factor.
   template <class Exchange>
   void update(Exchange& exchange, Optimizer const& optimizer, std::int64_t step, double scale) {
@@ -15225,6 +18801,127 @@ class optimizer_state {
 };
 
 }  // namespace trireme
+
+// ---- trireme/parallel/grid.hpp
+namespace trireme::parallel {
+
+/// What a mesh means for one rank: its place on each axis, and the groups that it belongs to. An axis that takes the
+/// whole world uses it as it is.
+///
+/// Ranks    made collectively: the world is split once for each axis of more than one way.
+/// Threads  one owner. The world must outlive it.
+/// Errors   as mesh_shape.
+template <class Comm>
+class grid {
+ public:
+  template <parallel_policy P>
+  grid(P const& policy, Comm& world) : shape_(policy, world.size()), world_(world), rank_(world.rank()) {
+    if (shape_.ways(axis::data) != world.size()) replicas_.emplace(along(axis::data));
+    if constexpr (has_axis<P, axis::tensor>) {
+      if (shape_.ways(axis::tensor) > 1) tensor_.emplace(along(axis::tensor));
+    }
+    if constexpr (has_axis<P, axis::pipeline>) {
+      if (shape_.ways(axis::pipeline) > 1) stages_.emplace(along(axis::pipeline));
+    }
+  }
+  grid(grid const&) = delete;
+  grid& operator=(grid const&) = delete;
+
+  [[nodiscard]] mesh_shape const& shape() const noexcept { return shape_; }
+  [[nodiscard]] share place(axis kind) const noexcept { return shape_.share_of(rank_, kind); }
+  [[nodiscard]] Comm& everyone() const noexcept { return world_; }
+  /// The ranks that hold the same part of the model: what gradients are summed over.
+  [[nodiscard]] Comm& replicas() noexcept { return replicas_ ? *replicas_ : world_; }
+  /// The ranks that share each layer's matrices; null if this rank does so with nobody.
+  [[nodiscard]] Comm* tensor() noexcept { return tensor_ ? &*tensor_ : nullptr; }
+  /// The ranks that hold consecutive units; null if this rank holds all of them.
+  [[nodiscard]] Comm* stages() noexcept { return stages_ ? &*stages_ : nullptr; }
+
+  /// What this rank has sent so far, in the world and in its groups.
+  [[nodiscard]] std::uint64_t bytes_sent() const noexcept {
+    auto sum = world_.traffic().bytes_sent;
+    for (auto const* const group : {&replicas_, &tensor_, &stages_}) {
+      if (*group) sum += (*group)->traffic().bytes_sent;
+    }
+    for (auto const& group : joined_) sum += group->traffic().bytes_sent;
+    return sum;
+  }
+
+  /// Collective. The ranks of some stages of this rank's pipeline, in their order. All ranks of the pipeline call it;
+  /// null on the stages that do not belong to it.
+  [[nodiscard]] Comm* join(std::vector<int> const& some_stages) {
+    bool member = false;
+    share own{0, 1};
+    for (int s = 0; s < static_cast<int>(some_stages.size()); ++s) {
+      if (some_stages[static_cast<std::size_t>(s)] != stages_->rank()) continue;
+      member = true;
+      own = {s, static_cast<int>(some_stages.size())};
+    }
+    joined_.push_back(std::make_unique<Comm>(group_of(*stages_, own, member ? 0 : 1)));
+    return member ? joined_.back().get() : nullptr;
+  }
+
+ private:
+  [[nodiscard]] Comm along(axis kind) { return group_of(world_, place(kind), shape_.group_along(kind, rank_)); }
+  // A world on paper, where nobody else says to which group he belongs, is told what this rank's group is like.
+  [[nodiscard]] static Comm group_of(Comm& whole, [[maybe_unused]] share own, [[maybe_unused]] int color) {
+    if constexpr (requires { whole.split(own); }) {
+      return whole.split(own);
+    } else {
+      return whole.split(color, whole.rank());
+    }
+  }
+
+  mesh_shape shape_;
+  Comm& world_;
+  int rank_;
+  std::optional<Comm> replicas_, tensor_, stages_;
+  std::vector<std::unique_ptr<Comm>> joined_;
+};
+
+}  // namespace trireme::parallel
+
+// ---- trireme/train/detail/tied_stages.hpp
+namespace trireme::detail {
+
+/// A tensor that several stages of a pipeline use.
+struct tied_tensor {
+  std::string name;
+  std::vector<int> stages;  ///< ascending
+};
+
+/// The tensors that several stages use: a token table at both ends, and, where each part of the model lies on two
+/// stages, all of them. In the order in which the model lists them.
+template <class Env, staged_model Model>
+[[nodiscard]] std::vector<tied_tensor> tied_tensors(Model const& model, parallel::pipeline_seat const& seat) {
+  std::map<std::string, std::vector<int>> users;
+  std::vector<std::string> order;
+  std::int64_t unit = 0;
+  auto where = seat.where;
+  where.micro_batches = 2;  // of which one enters at each end, where they enter at both
+  auto const note = [&]<class Description>(Description const& description) {
+    int part = 0;
+    while (unit >= seat.cuts[static_cast<std::size_t>(part) + 1]) ++part;
+    ++unit;
+    boxed_unit<Env, Description> box(description);
+    for (auto const* const use : box.parameters()) {
+      auto& stages = users[use->info.name];
+      if (stages.empty()) order.push_back(use->info.name);
+      for (int micro_batch = 0; micro_batch < 2; ++micro_batch) stages.push_back(where.stage_of(part, micro_batch));
+    }
+  };
+  model.units(note);
+  std::vector<tied_tensor> tied;
+  for (auto const& name : order) {
+    auto& stages = users[name];
+    std::ranges::sort(stages);
+    stages.erase(std::unique(stages.begin(), stages.end()), stages.end());
+    if (stages.size() > 1) tied.push_back({name, stages});
+  }
+  return tied;
+}
+
+}  // namespace trireme::detail
 
 // ---- trireme/train/plain_engine.hpp
 namespace trireme {
@@ -15295,6 +18992,923 @@ class plain_engine {
 
 }  // namespace trireme
 
+// ---- trireme/train/detail/stage_program.hpp
+namespace trireme::detail {
+
+/// What one stage receives in a step of training, and how much can be on its way.
+struct mail_plan {
+  schedule::layout where;
+  std::vector<std::vector<int>> values;  ///< from each stage, in the order in which it sends them
+  std::vector<int> room;                 ///< values on their way between this stage and each other one, each way
+
+  // An activation is on its way while its sender holds the micro-batch, a gradient while its receiver does.
+  mail_plan(schedule::step_lists const& lists, int stage, std::vector<int> const& peaks)
+      : where(lists.where()), values(peaks.size()), room(peaks.size()) {
+    for (int s = 0; s < lists.stages(); ++s) {
+      auto const peer = static_cast<std::size_t>(s);
+      room[peer] = peaks[peer] + peaks[static_cast<std::size_t>(stage)];
+      for (auto const* each = lists.of(s); each != lists.of(s) + lists.count(s); ++each) {
+        if (each->to == stage) values[peer].push_back(each->output);
+      }
+    }
+  }
+};
+
+/// The lists of all stages for one number of micro-batches, and what they mean for one of them.
+struct stage_program {
+  int micro_batches;
+  schedule::step_lists lists;
+  mail_plan mail;
+  std::vector<int> passes;  ///< micro-batches that each chunk takes
+  int stage;
+
+  stage_program(int number, schedule::step_lists all, int own_stage, std::vector<int> const& peaks)
+      : micro_batches(number),
+        lists(std::move(all)),
+        mail(lists, own_stage, peaks),
+        passes(static_cast<std::size_t>(lists.where().chunks)),
+        stage(own_stage) {
+    for (int i = 0; i < count(); ++i) {
+      if (steps()[i].kind == schedule::work::forward) ++passes[static_cast<std::size_t>(steps()[i].chunk)];
+    }
+  }
+  [[nodiscard]] schedule::step const* steps() const noexcept { return lists.of(stage); }
+  [[nodiscard]] int count() const noexcept { return lists.count(stage); }
+};
+
+/// The programs of one seat, each made when it is first asked for.
+class stage_programs {
+ public:
+  explicit stage_programs(parallel::pipeline_seat seat) : seat_(std::move(seat)) {}
+  [[nodiscard]] parallel::pipeline_seat const& seat() const noexcept { return seat_; }
+
+  [[nodiscard]] stage_program const& for_training(int micro_batches) {
+    for (auto const& each : made_) {
+      if (each->micro_batches == micro_batches) return *each;
+    }
+    auto lists = seat_.lists(micro_batches);
+    auto const peaks = seat_.peaks(lists);
+    made_.push_back(std::make_unique<stage_program>(micro_batches, std::move(lists), seat_.stage, peaks));
+    return *made_.back();
+  }
+
+  /// One micro-batch through all parts, forward only.
+  [[nodiscard]] stage_program const& for_looking() {
+    if (looking_ != nullptr) return *looking_;
+    auto where = seat_.where;
+    where.micro_batches = 2;  // of which the first enters at stage 0, also where the other enters at the last one
+    schedule::step_lists lists(where);
+    for (int part = 0; part < where.parts(); ++part) {
+      int const stage = where.stage_of(part, 0);
+      for (int c = 0; c < where.chunks; ++c) {
+        if (where.part(stage, c) == part && where.takes(c, 0)) lists.add(stage, {.chunk = c});
+      }
+    }
+    std::vector<int> const peaks(static_cast<std::size_t>(where.stages), where.chunks);
+    looking_ = std::make_unique<stage_program>(1, std::move(lists), seat_.stage, peaks);
+    return *looking_;
+  }
+
+ private:
+  parallel::pipeline_seat seat_;
+  std::vector<std::unique_ptr<stage_program>> made_;
+  std::unique_ptr<stage_program> looking_;
+};
+
+}  // namespace trireme::detail
+
+// ---- trireme/train/detail/stage_mail.hpp (goes on)
+namespace trireme::detail {
+
+/// Activations and gradients to and from other stages, as an engine sees them: an engine of all units has none, and its
+/// program nothing of what follows.
+template <class Env>
+class stage_mail {
+ public:
+  using view = tensor_view<typename Env::compute, typename Env::space>;
+
+  virtual ~stage_mail() = default;
+  /// A step begins. `key(micro_batch)`: the extents of its inputs, on which all shapes depend.
+  virtual void begin(mail_plan const& plan, std::vector<shape> const& keys) = 0;
+  /// The extents of what crosses a boundary, of a micro-batch whose inputs have those of `key`: no message tells them.
+  virtual void foretell(int boundary, shape const& key, shape const& extents) = 0;
+  /// Bytes of the buffers of what is on its way.
+  [[nodiscard]] virtual std::int64_t bytes() const noexcept = 0;
+  virtual void send(int to, int number, view values) = 0;
+  /// The value of that number, in memory of `arena`.
+  [[nodiscard]] virtual view receive(int from, int number, arena<typename Env::space>& arena) = 0;
+  /// The step has ended: all that was sent has arrived.
+  virtual void end() = 0;
+};
+
+/// Mail through a link. A send never waits while the schedule is followed: it is copied
+/// to a buffer, of which there are as many as values can be on their way. Receives are posted ahead in the sender's
+/// order. The first message of a shape is preceded by its extents; after it both sides know them.
+template <class Env>
+class linked_mail final : public stage_mail<Env> {
+ public:
+  using space = typename Env::space;
+  using value = typename Env::compute;
+  using typename stage_mail<Env>::view;
+
+  explicit linked_mail(stage_link<space>* link) : link_(link) {}
+  linked_mail(linked_mail const&) = delete;
+  linked_mail& operator=(linked_mail const&) = delete;
+  ~linked_mail() override {
+    try {
+      end();
+      for (auto& peer : peers_) {
+        for (auto& each : peer.in) {
+          if (each.number != none) link_->wait(each.ticket);
+        }
+      }
+    } catch (...) {  // the error has ended the training, and is reported elsewhere
+    }
+  }
+
+  void begin(mail_plan const& plan, std::vector<shape> const& keys) override {
+    plan_ = &plan;
+    keys_ = &keys;
+    if (peers_.size() < plan.room.size()) peers_.resize(plan.room.size());
+    for (std::size_t p = 0; p < plan.room.size(); ++p) {
+      auto& peer = peers_[p];
+      peer.posted = peer.sends = 0;
+      auto const room = static_cast<std::size_t>(plan.room[p]);
+      if (peer.out.size() < room) peer.out.resize(room);
+      if (!plan.values[p].empty() && peer.in.size() < room) peer.in.resize(room);
+      post_ahead(p);
+    }
+  }
+
+  void foretell(int boundary, shape const& key, shape const& extents) override {
+    foretold_.push_back({boundary, key, extents});
+  }
+
+  [[nodiscard]] std::int64_t bytes() const noexcept override {
+    std::int64_t sum = 0;
+    for (auto const& peer : peers_) {
+      for (auto const& each : peer.in) sum += static_cast<std::int64_t>(each.buffer.view().bytes());
+      for (auto const& each : peer.out) sum += static_cast<std::int64_t>(each.buffer.view().bytes());
+    }
+    return sum;
+  }
+
+  void send(int to, int number, view values) override {
+    auto& peer = peers_[static_cast<std::size_t>(to)];
+    auto& out = peer.out[peer.sends++ % peer.out.size()];
+    finish(out);
+    auto const copy = out.room_for(values.extents());
+    ops::on<space>::copy(copy, values);
+    transfer<space> messages[2]{};
+    std::size_t many = 0;
+    if (is_activation(number) && find(peer.told, number) == nullptr) {
+      peer.told.push_back({boundary(number), key_of(number), values.extents()});
+      if (find(foretold_, number) == nullptr) {
+        write(out.header, values.extents());
+        messages[many++] = send_to(to, out.header.view());
+      }
+    }
+    messages[many++] = send_to(to, copy);
+    out.ticket = link_->start(std::span<transfer<space> const>(messages, many));
+  }
+
+  [[nodiscard]] view receive(int from, int number, arena<space>& arena) override {
+    auto const p = static_cast<std::size_t>(from);
+    auto& peer = peers_[p];
+    auto found = posted(peer, number);
+    while (found == nullptr) {
+      if (!post(p, true)) peer.in.emplace_back();  // values of evaluations, which no backward holds back
+      found = posted(peer, number);
+    }
+    link_->wait(found->ticket);
+    auto const here = arena.template take<value>(found->extents);
+    ops::on<space>::copy(here, found->room_for(found->extents));
+    found->number = none;
+    post_ahead(p);
+    return here;
+  }
+
+  void end() override {
+    for (auto& peer : peers_) {
+      for (auto& out : peer.out) finish(out);
+    }
+  }
+
+ private:
+  static constexpr int none = -1;
+  using numbers = tensor<std::int32_t, space>;
+
+  struct letter {
+    int number = none;  // of what is being received
+    int ticket = none;  // of what is being sent, or received
+    shape extents;
+    tensor<value, space> buffer;
+    numbers header;
+
+    view room_for(shape const& wanted) {
+      if (buffer.size() < wanted.size()) buffer = tensor<value, space>(shape{wanted.size()});
+      return buffer.view().flat(0, wanted.size()).reshaped(wanted);
+    }
+  };
+  struct known_shape {
+    int boundary;
+    shape key;
+    shape extents;
+  };
+  struct peer_state {
+    std::vector<letter> in;
+    std::vector<letter> out;
+    std::vector<known_shape> told;   // of activations that were sent there, and so of gradients that come back
+    std::vector<known_shape> heard;  // of activations that came from there
+    std::size_t posted = 0;
+    std::size_t sends = 0;
+  };
+
+  [[nodiscard]] int boundaries() const noexcept { return plan_->where.parts() - 1; }
+  [[nodiscard]] bool is_activation(int number) const noexcept {
+    return number < boundaries() * plan_->where.micro_batches;
+  }
+  [[nodiscard]] int boundary(int number) const noexcept { return number / plan_->where.micro_batches % boundaries(); }
+  [[nodiscard]] shape const& key_of(int number) const noexcept {
+    return (*keys_)[static_cast<std::size_t>(number % plan_->where.micro_batches)];
+  }
+  [[nodiscard]] shape const* find(std::vector<known_shape> const& shapes, int number) const noexcept {
+    for (auto const& each : shapes) {
+      if (each.boundary == boundary(number) && each.key == key_of(number)) return &each.extents;
+    }
+    return nullptr;
+  }
+
+  [[nodiscard]] letter* posted(peer_state& peer, int number) noexcept {
+    for (auto& each : peer.in) {
+      if (each.number == number) return &each;
+    }
+    return nullptr;
+  }
+  void post_ahead(std::size_t p) {
+    while (post(p, false)) continue;
+  }
+  // Posts the next receive of a peer; false if there is none, or no room, or its shape is not known yet and must not be
+  // waited for.
+  bool post(std::size_t p, bool wait) {
+    auto& peer = peers_[p];
+    if (peer.posted == plan_->values[p].size()) return false;
+    auto* const room = posted(peer, none);
+    if (room == nullptr) return false;
+    int const number = plan_->values[p][peer.posted];
+    auto const* extents = find(is_activation(number) ? peer.heard : peer.told, number);
+    if (extents == nullptr && !wait) return false;
+    int const from = static_cast<int>(p);
+    if (extents == nullptr) {
+      auto const* const foretold = find(foretold_, number);
+      peer.heard.push_back(
+          {boundary(number), key_of(number), foretold != nullptr ? *foretold : receive_extents(from, *room)});
+      extents = &peer.heard.back().extents;
+    }
+    room->number = number;
+    room->extents = *extents;
+    room->ticket = link_->start(one(receive_from(from, room->room_for(*extents))));
+    ++peer.posted;
+    return true;
+  }
+  [[nodiscard]] shape receive_extents(int from, letter& into) {
+    if (into.header.size() == 0) into.header = numbers(shape{1 + shape::max_rank});
+    link_->wait(link_->start(one(receive_from(from, into.header.view()))));
+    return read(into.header);
+  }
+  [[nodiscard]] std::span<transfer<space> const> one(transfer<space> const& message) noexcept {
+    message_ = message;
+    return {&message_, 1};
+  }
+  void finish(letter& out) {
+    if (out.ticket != none) link_->wait(out.ticket);
+    out.ticket = none;
+  }
+
+  static void write(numbers& to, shape const& extents) {
+    std::int32_t list[1 + shape::max_rank]{extents.rank()};
+    for (int axis = 0; axis < extents.rank(); ++axis) list[1 + axis] = static_cast<std::int32_t>(extents[axis]);
+    if (to.size() == 0) to = numbers(shape{1 + shape::max_rank});
+    ops::on<space>::upload(to.view(), std::span<std::int32_t const>(list));
+  }
+  static shape read(numbers const& from) {
+    std::int32_t list[1 + shape::max_rank]{};
+    ops::on<space>::download(std::span<std::int32_t>(list), from.view());
+    shape extents;
+    for (int axis = 0; axis < list[0]; ++axis) extents.push_back(list[1 + axis]);
+    return extents;
+  }
+
+  stage_link<space>* link_;
+  mail_plan const* plan_ = nullptr;
+  std::vector<shape> const* keys_ = nullptr;
+  std::vector<peer_state> peers_;
+  std::vector<known_shape> foretold_;  // known without messages
+  transfer<space> message_;
+};
+
+}  // namespace trireme::detail
+
+// ---- trireme/train/staged_engine.hpp (goes on)
+namespace trireme {
+
+/// Hooks at the boundaries of units for an engine whose parameters have memory all the time: nothing happens. An
+/// exchange has the same functions. Uses [first, last) are those of one unit.
+struct resident_parameters {
+  void ensure(int, int) {}    ///< the values are about to be read
+  void prefetch(int, int) {}  ///< the values will be needed by the next unit
+  void open(int, int) {}      ///< backward (or the last unit's forward) is about to add to the gradients
+  void release(int, int) {}   ///< the values are not read any more
+};
+
+/// Runs a staged model, or one stage of it: boxes the units, and takes micro-batches through them as its list of steps
+/// says. Knows nothing of ranks: other stages are at the end of a link.
+///
+/// Bytes    activations of the micro-batches in flight; after the first step (with other stages, the first two)
+///          nothing is allocated any more.
+/// Threads  one owner. Make it in the thread that runs it.
+template <class Env>
+class staged_engine {
+ public:
+  using space = typename Env::space;
+  using view = tensor_view<typename Env::compute, space>;
+
+  /// All units.
+  /// @param group  the ranks that share the matrices of each unit; it must outlive the engine.
+  template <staged_model Model>
+  explicit staged_engine(Model const& model, tensor_group<Env>& group = tensor_group<Env>::one())
+      : group_(group), programs_(parallel::seat_of_all(model)) {
+    box_units(model);
+  }
+
+  /// The units of one stage.
+  /// @param link  to the other stages; it must outlive the engine.
+  template <staged_model Model>
+  staged_engine(Model const& model, tensor_group<Env>& group, parallel::pipeline_seat at, stage_link<space>* link)
+      : group_(group), programs_(std::move(at)), mail_(std::make_unique<detail::linked_mail<Env>>(link)) {
+    box_units(model);
+  }
+
+  /// All uses of parameters, in the order of the units here.
+  [[nodiscard]] std::vector<parameter<Env>*> const& uses() const noexcept { return uses_; }
+
+  /// Where each unit's uses end.
+  [[nodiscard]] std::vector<int> const& unit_ends() const noexcept { return last_use_; }
+
+  [[nodiscard]] parallel::pipeline_seat const& seat() const noexcept { return programs_.seat(); }
+
+  /// Parameter values have changed: packed copies of them are stale.
+  void invalidate() noexcept { ++version_; }
+  /// Values are where they are only while their unit runs: no packed copies of them are kept.
+  void values_pass() noexcept { version_ |= ops::passing_values; }
+
+  /// One step: all micro-batches forward and backward. Adds to the gradients, and calls ready(use, last) as each has
+  /// got what a micro-batch adds to it; `last` if that was the last one.
+  /// @param weight  of one sample's mean loss in the loss that is differentiated: 1 / samples in the step.
+  /// @param hooks   called at the boundaries of units; see resident_parameters.
+  /// @returns the losses, on the stage that has the last unit; nothing on the others.
+  template <class Ready, class Hooks = resident_parameters>
+  loss_sum train_step(std::span<samples const> micro_batches, double weight, random_key key, Ready&& ready,
+                      Hooks&& hooks = {}) {
+    if (micro_batches.empty()) return {};
+    auto const& list = programs_.for_training(static_cast<int>(micro_batches.size()));
+    start(list, micro_batches, {key, weight, purpose::train});
+    auto const* const steps = list.steps();
+    int const count = list.count();
+    for (int i = 0; i < count; ++i) {
+      auto const& step = steps[i];
+      if (step.kind == schedule::work::forward) {
+        bool const turns = i + 1 < count && steps[i + 1].kind != schedule::work::forward &&
+                           steps[i + 1].chunk == step.chunk && steps[i + 1].micro_batch == step.micro_batch;
+        forward(step, turns, hooks);
+      } else {
+        backward(step, ready, hooks);
+      }
+    }
+    if (mail_ != nullptr) mail_->end();
+    for (auto& each : slots_) each->activations.reset();  // joined to one block: the next step allocates nothing
+    scratch_.reset();
+    return now_.loss;
+  }
+
+  /// One micro-batch, and no other, as a step: calls ready(use).
+  template <class Ready, class Hooks = resident_parameters>
+  loss_sum train(samples const& batch, double weight, random_key key, Ready&& ready, Hooks&& hooks = {}) {
+    return train_step(
+        std::span(&batch, 1), weight, key, [&](int use, bool) { ready(use); }, hooks);
+  }
+
+  /// The losses of some samples, without dropout and without gradients, on the stage that has the last unit.
+  template <class Hooks = resident_parameters>
+  [[nodiscard]] loss_sum evaluate(samples const& batch, Hooks&& hooks = {}) {
+    static_cast<void>(look(batch, purpose::evaluate, hooks));
+    return now_.loss;
+  }
+
+  /// The outputs for some inputs (n, outputs), on the stage that has the last unit (nothing on the others); valid until
+  /// the next call.
+  template <class Hooks = resident_parameters>
+  [[nodiscard]] view predict(samples const& batch, Hooks&& hooks = {}) {
+    return look(batch, purpose::predict, hooks);
+  }
+
+  /// Calls f(step, true) when a step has what it receives and begins, f(step, false) when it has ended: for timelines.
+  void watch(std::function<void(schedule::step const&, bool)> f) { watch_ = std::move(f); }
+
+  /// Most bytes of activations and scratch in use at any time so far.
+  [[nodiscard]] std::size_t peak_bytes() const noexcept {
+    auto sum = scratch_.peak_bytes();
+    for (auto const& each : slots_) sum += each->activations.peak_bytes();
+    return sum;
+  }
+  /// Bytes of buffers for what travels between stages, so far.
+  [[nodiscard]] std::int64_t mail_bytes() const noexcept { return mail_ == nullptr ? 0 : mail_->bytes(); }
+
+  /// For a training on paper, where no message says how large the next one is: the extents of what each unit of the
+  /// whole model makes of inputs of extents `key`.
+  void foretell(shape const& key, std::span<shape const> outputs) {
+    auto const& cuts = seat().cuts;
+    for (int boundary = 0; boundary + 1 < seat().where.parts(); ++boundary) {
+      auto const first_after = static_cast<std::size_t>(cuts.data()[boundary + 1]);
+      mail_->foretell(boundary, key, outputs[first_after - 1]);
+    }
+  }
+  /// For a training on paper that stands for one whose kernels find batches where they are: they are not copied.
+  void leave_batches() noexcept { copies_batches_ = false; }
+
+ private:
+  // A micro-batch in flight in one chunk.
+  struct slot {
+    arena<space> activations;
+    samples_in<space> batch;
+    view out;       // of the chunk, forward
+    view returned;  // the gradient of that, if the next part lies here
+  };
+  // Units [first, last) of this engine are part `part` of the model.
+  struct chunk {
+    std::size_t first = 0;
+    std::size_t last = 0;
+    int part = 0;
+    int left = 0;  // micro-batches of the step that have not been backward
+  };
+  struct mode {
+    random_key key;
+    double weight = 0;
+    trireme::purpose purpose = purpose::evaluate;
+    loss_sum loss{};
+  };
+
+  struct boxes {
+    staged_engine& engine;
+    share own;
+    std::int64_t index = 0;
+    template <class Description>
+    void operator()(Description const& description) {
+      if (auto* const home = engine.chunk_of_unit(index++); home != nullptr) {
+        engine.units_.push_back(std::make_unique<boxed_unit<Env, Description>>(description, own));
+        home->last = engine.units_.size();
+      }
+    }
+  };
+  template <class Model>
+  void box_units(Model const& model) {
+    if constexpr (requires { model.validate(); }) model.validate();
+    chunks_.resize(static_cast<std::size_t>(seat().where.chunks));
+    boxes emit{*this, group_.share()};
+    model.units(emit);
+    for (auto const& unit : units_) {
+      for (auto* const use : unit->parameters()) uses_.push_back(use);
+      last_use_.push_back(static_cast<int>(uses_.size()));
+    }
+  }
+  // The chunk here that a unit of the model belongs to, if any; a first unit opens it.
+  chunk* chunk_of_unit(std::int64_t unit) {
+    for (int c = 0; c < seat().where.chunks; ++c) {
+      auto const part = seat().where.part(seat().stage, c);
+      auto const* const cut = seat().cuts.data() + part;
+      if (unit < cut[0] || unit >= cut[1]) continue;
+      auto& found = chunks_[static_cast<std::size_t>(c)];
+      if (unit == cut[0]) found = {units_.size(), units_.size(), part, 0};
+      return &found;
+    }
+    return nullptr;
+  }
+
+  void start(detail::stage_program const& what, std::span<samples const> batches, mode how) {
+    now_ = how;
+    layout_ = what.lists.where();
+    batches_ = batches;
+    scratch_.reset();
+    free_.clear();
+    for (auto s = slots_.size(); s-- > 0;) {
+      slots_[s]->activations.reset();
+      free_.push_back(s);
+    }
+    slot_of_.assign(chunks_.size() * static_cast<std::size_t>(layout_.micro_batches), nowhere);
+    for (std::size_t c = 0; c < chunks_.size(); ++c) chunks_[c].left = what.passes[c];
+    keys_.clear();
+    for (auto const& each : batches) keys_.push_back(each.inputs.extents);
+    if (mail_ != nullptr) mail_->begin(what.mail, keys_);
+  }
+
+  template <class Hooks>
+  view look(samples const& batch, purpose why, Hooks& hooks) {
+    auto const& list = programs_.for_looking();
+    start(list, std::span(&batch, 1), {{}, 0, why});
+    view out;
+    for (int i = 0; i < list.count(); ++i) {
+      auto const& step = list.steps()[i];
+      auto const made = forward(step, false, hooks);
+      if (step.output < 0) out = made;
+    }
+    if (mail_ != nullptr) mail_->end();
+    return out;
+  }
+
+  template <class Hooks>
+  view forward(schedule::step const& step, bool turns, Hooks& hooks) {
+    auto const& here = chunks_[static_cast<std::size_t>(step.chunk)];
+    auto const index = take_slot(step);
+    auto& own = *slots_[index];
+    own.batch = place(batches_[static_cast<std::size_t>(step.micro_batch)], own.activations);
+    auto pass = make_pass(index);
+    view x;
+    if (step.from != schedule::nobody)
+      x = mail_->receive(step.from, step.input, own.activations);
+    else if (step.input >= 0)
+      x = neighbour(here.part - 1, step.micro_batch).out;
+    if (watch_) watch_(step, true);
+    for (auto u = here.first; u < here.last; ++u) {
+      bool const last = u + 1 == here.last;
+      hooks.ensure(first_use(u), last_use_[u]);
+      if (!last) hooks.prefetch(first_use(u + 1), last_use_[u + 1]);
+      if (last && step.output < 0 && pass.training()) {
+        hooks.open(first_use(u), last_use_[u]);  // losses may add to gradients already
+      }
+      x = run(pass, [&] { return units_[u]->forward(pass, x); });
+      if (!last || !turns) hooks.release(first_use(u), last_use_[u]);
+    }
+    own.out = x;
+    now_.loss += pass.loss;
+    if (watch_) watch_(step, false);
+    if (step.to != schedule::nobody) mail_->send(step.to, step.output, x);
+    return x;
+  }
+
+  template <class Ready, class Hooks>
+  void backward(schedule::step const& step, Ready& ready, Hooks& hooks) {
+    auto& here = chunks_[static_cast<std::size_t>(step.chunk)];
+    auto const index = slot_of(step.chunk, step.micro_batch);
+    auto& own = *slots_[index];
+    auto pass = make_pass(index);
+    bool const weights_only = step.kind == schedule::work::backward_weight;
+    bool const input_only = step.kind == schedule::work::backward_input;
+    bool const last_time = here.left == 1;
+    view dy = own.returned;
+    if (step.from != schedule::nobody) dy = mail_->receive(step.from, step.input, own.activations);
+    if (watch_) watch_(step, true);
+    for (auto u = here.last; u-- > here.first;) {
+      hooks.ensure(first_use(u), last_use_[u]);
+      hooks.open(first_use(u), last_use_[u]);
+      if (u > here.first) hooks.prefetch(first_use(u - 1), last_use_[u - 1]);
+      dy = run(pass, [&] {
+        auto& unit = *units_[u];
+        if (input_only) return unit.backward_input(pass, dy);
+        if (!weights_only) return unit.backward(pass, dy);
+        unit.backward_weight(pass);
+        return view{};
+      });
+      for (int use = first_use(u); use < last_use_[u] && !input_only; ++use) ready(use, last_time);
+      hooks.release(first_use(u), last_use_[u]);
+    }
+    if (watch_) watch_(step, false);
+    if (step.to != schedule::nobody) {
+      mail_->send(step.to, step.output, dy);
+    } else if (step.output >= 0) {
+      auto& before = neighbour(here.part - 1, step.micro_batch);
+      before.returned = before.activations.template take<typename Env::compute>(dy.extents());
+      ops::on<space>::copy(before.returned, dy);
+    }
+    if (!input_only) {
+      --here.left;
+      give_back(index);
+    }
+  }
+
+  [[nodiscard]] std::size_t& slot_of(int chunk, int micro_batch) {
+    return slot_of_[static_cast<std::size_t>(chunk * layout_.micro_batches + micro_batch)];
+  }
+  std::size_t take_slot(schedule::step const& step) {
+    if (free_.empty()) {
+      free_.push_back(slots_.size());
+      slots_.push_back(std::make_unique<slot>());
+    }
+    auto const index = free_.back();
+    free_.pop_back();
+    slot_of(step.chunk, step.micro_batch) = index;
+    slots_[index]->returned = {};
+    return index;
+  }
+  void give_back(std::size_t index) {
+    slots_[index]->activations.reset();
+    free_.push_back(index);
+  }
+  // The same micro-batch in another part that lies here.
+  [[nodiscard]] slot& neighbour(int part, int micro_batch) {
+    std::size_t c = 0;
+    while (chunks_[c].part != part) ++c;
+    return *slots_[slot_of(static_cast<int>(c), micro_batch)];
+  }
+
+  pass<Env> make_pass(std::size_t index) {
+    auto& own = *slots_[index];
+    return {own.activations, scratch_, own.batch, now_.key, version_, now_.weight, now_.purpose, {}, group_, index};
+  }
+  // Activations go where kernels find them: the batch is copied unless it is there already.
+  samples_in<space> place(samples const& batch, [[maybe_unused]] arena<space>& to) {
+    if constexpr (std::is_same_v<space, host>) {
+      return batch;
+    } else {
+      if (!copies_batches_) return {left(batch.inputs), left(batch.targets), batch.ids};
+      return {place(batch.inputs, to), place(batch.targets, to), batch.ids};
+    }
+  }
+  static any_view<space> left(any_view<host> const& where) { return {where.address, where.type, where.extents}; }
+  any_view<space> place(any_view<host> const& from, arena<space>& to) {
+    if (from.empty()) return {nullptr, from.type, from.extents};
+    if (from.type == dtype::i32) return place_as<std::int32_t>(from, to);
+    return place_as<float>(from, to);
+  }
+  template <class T>
+  any_view<space> place_as(any_view<host> const& from, arena<space>& memory) {
+    auto const to = memory.template take<T>(from.extents);
+    ops::on<space>::upload(to, from.template as<T>().span());
+    return erase_type(to);
+  }
+  [[nodiscard]] int first_use(std::size_t unit) const noexcept { return unit == 0 ? 0 : last_use_[unit - 1]; }
+  template <class Body>
+  view run(pass<Env>& pass, Body&& body) {
+    auto const mark = pass.scratch.mark();
+    auto const out = body();
+    pass.scratch.rewind(mark);
+    return out;
+  }
+
+  static constexpr std::size_t nowhere = static_cast<std::size_t>(-1);
+
+  tensor_group<Env>& group_;
+  detail::stage_programs programs_;
+  std::vector<chunk> chunks_;
+  std::vector<std::unique_ptr<unit<Env>>> units_;
+  std::vector<parameter<Env>*> uses_;
+  std::vector<int> last_use_;
+
+  // Of the step under way.
+  mode now_;
+  schedule::layout layout_;
+  std::span<samples const> batches_;
+  std::vector<shape> keys_;
+  std::vector<std::size_t> slot_of_;  // chunk * micro-batches + micro-batch -> slot
+  std::vector<std::size_t> free_;
+  std::vector<std::unique_ptr<slot>> slots_;
+  arena<space> scratch_;
+  std::unique_ptr<detail::stage_mail<Env>> mail_;  // to other stages, if there are any
+  std::function<void(schedule::step const&, bool)> watch_;
+  std::uint64_t version_ = 1;
+  bool copies_batches_ = true;
+};
+
+}  // namespace trireme
+
+// ---- trireme/train/placed_model.hpp (goes on)
+namespace trireme {
+
+namespace detail {
+
+template <class Env, class Model>
+struct engine_of {
+  using type = plain_engine<Env, Model>;
+};
+template <class Env, staged_model Model>
+struct engine_of<Env, Model> {
+  using type = staged_engine<Env>;
+};
+
+}  // namespace detail
+
+/// What one rank holds of a model, as the mesh says: its place, its groups, the engine that runs its units, and the
+/// exchange of its parameters. All that a trainer does with samples goes through it.
+///
+/// Ranks    collective, as the trainer's calls are.
+/// Threads  one owner; the world, and a plain model that was passed by name, must outlive it.
+/// Errors   config_error for sizes that do not fit; comm_error from the communicator.
+template <class Env, class Model, class Comm, class Parallel, class Compression>
+class placed_model {
+ public:
+  using space = typename Env::space;
+  using data_axis = parallel::data_axis_t<Parallel>;
+  using engine_type = typename detail::engine_of<Env, Model>::type;
+  using exchange_type = basic_exchange<Env, Comm, data_axis, Compression>;
+  static constexpr bool staged = staged_model<Model>;
+
+  template <class GivenModel>
+  placed_model(GivenModel&& model, Comm& world, Parallel const& parallel, Compression const& compression)
+      : world_(world),
+        grid_(parallel, world),
+        group_(make_group()),
+        link_(make_link()),
+        engine_(make_engine(std::forward<GivenModel>(model), parallel)),
+        exchange_(make_exchange(parallel, compression)) {
+    if constexpr (staged && gathers) engine_.values_pass();
+    for (auto const& each : tied_) {
+      auto* const others = grid_.join(each.stages);
+      if (others != nullptr) exchange_.sum_also(each.name, *others);
+    }
+  }
+  placed_model(placed_model const&) = delete;
+  placed_model& operator=(placed_model const&) = delete;
+
+  [[nodiscard]] parallel::grid<Comm>& grid() noexcept { return grid_; }
+  [[nodiscard]] parallel::grid<Comm> const& grid() const noexcept { return grid_; }
+  [[nodiscard]] engine_type& engine() noexcept { return engine_; }
+  [[nodiscard]] exchange_type& exchange() noexcept { return exchange_; }
+  [[nodiscard]] exchange_type const& exchange() const noexcept { return exchange_; }
+
+  /// Ranks that differ on this share see different samples.
+  [[nodiscard]] share samples_share() const noexcept { return grid_.place(parallel::axis::data); }
+
+  /// Forward and backward of a step's micro-batches; gradients are on their way when it returns.
+  /// @param micro_batches  of the logical ones in `range`, those in `parts`: the others have no samples.
+  /// @param total          samples of the step, over all ranks.
+  loss_sum train(std::span<samples const> micro_batches, data::range range, std::span<std::int64_t const> parts,
+                 std::int64_t total, random_key key) {
+    exchange_.begin(range.count(), parts, range.first);
+    if constexpr (staged) {
+      bool const always = exchange_.reports_every_micro_batch();
+      auto const ready = [&](int use, bool last) {
+        if (last || always) exchange_.ready(use);
+      };
+      return engine_.train_step(micro_batches, 1.0 / static_cast<double>(total), key, ready, exchange_);
+    } else {
+      loss_sum sum;
+      for (std::size_t m = 0; m < micro_batches.size(); ++m) {
+        auto const& batch = micro_batches[m];
+        bool const last = m + 1 == micro_batches.size();
+        exchange_.weight(static_cast<double>(batch.count()) / static_cast<double>(total));
+        sum += engine_.train(batch, [&](int use) {
+          if (last) exchange_.ready(use);
+        });
+        if (!last) exchange_.accumulate();
+      }
+      return sum;
+    }
+  }
+
+  /// The losses of this rank's share of a dataset.
+  template <dataset Data>
+  [[nodiscard]] loss_sum evaluate(Data const& data, std::int64_t batch) {
+    auto const own = samples_share();
+    data::evaluation_batches parts(data, batch, own.place, own.ways);
+    loss_sum sum;
+    if constexpr (!staged) {
+      for (auto const& part : parts) sum += engine_.evaluate(part);
+    } else {
+      auto missing = parts.batches().first - parts.batches().last;
+      if constexpr (gathers) {  // which takes all ranks, also those that have fewer batches
+        auto most = -missing;
+        grid_.replicas().all_reduce(tensor_view<std::int64_t>(&most, shape{1}), reduction::max{});
+        missing += most;
+      }
+      for (auto const& part : parts) sum += engine_.evaluate(part, exchange_);
+      for (; missing > 0; --missing) exchange_.sit_out_forward();
+    }
+    return sum;
+  }
+
+  /// The outputs for some inputs (n, outputs), in host memory.
+  [[nodiscard]] tensor<float> predict(samples const& batch) requires staged {
+    auto const out = engine_.predict(batch, exchange_);
+    return grid_.stages() == nullptr ? on_host(out) : from_last_stage(out);
+  }
+
+  /// The mean over all ranks. Those of a tensor group have the same losses: one of them counts. Of a pipeline only one
+  /// stage has any.
+  [[nodiscard]] double mean(loss_sum const& sum) {
+    bool const counts = grid_.place(parallel::axis::tensor).place == 0;
+    double both[2] = {counts ? sum.sum : 0, counts ? static_cast<double>(sum.count) : 0};
+    world_.all_reduce(tensor_view<double>(both, shape{2}), reduction::sum{});
+    return both[1] == 0 ? 0 : both[0] / both[1];
+  }
+
+ private:
+  static constexpr bool gathers = data_axis::parameters == distribution::shard;
+
+  std::unique_ptr<tensor_group<Env>> make_group() {
+    if constexpr (parallel::has_axis<Parallel, parallel::axis::tensor>) {
+      if (grid_.tensor() != nullptr) {
+        return std::make_unique<parallel::communicator_group<Env, Comm>>(*grid_.tensor(), grid_.shape().cuts_rows());
+      }
+    }
+    return nullptr;
+  }
+  std::unique_ptr<stage_link<space>> make_link() {
+    if constexpr (parallel::has_axis<Parallel, parallel::axis::pipeline>) {
+      if (grid_.stages() != nullptr) return std::make_unique<parallel::communicator_link<Comm>>(*grid_.stages());
+    }
+    return nullptr;
+  }
+  template <class GivenModel>
+  engine_type make_engine(GivenModel&& model, [[maybe_unused]] Parallel const& parallel) {
+    if constexpr (!staged) {
+      return engine_type(std::forward<GivenModel>(model));
+    } else {
+      if constexpr (requires { model.validate(); }) model.validate();
+      auto& group = group_ != nullptr ? *group_ : tensor_group<Env>::one();
+      if constexpr (parallel::has_axis<Parallel, parallel::axis::pipeline>) {
+        if (link_ != nullptr) {
+          auto const at = grid_.place(parallel::axis::pipeline);
+          parallel::pipeline_seat seat;
+          parallel::detail::for_each_axis(parallel, [&](auto const& each) {
+            if constexpr (requires { seat_of(each, model, at.place, at.ways); }) {
+              seat = seat_of(each, model, at.place, at.ways);
+              expect_order(parallel, each, seat);
+            }
+          });
+          tied_ = detail::tied_tensors<Env>(model, seat);
+          return engine_type(model, group, std::move(seat), link_.get());
+        }
+      }
+      return engine_type(model, group);
+    }
+  }
+  template <class Axis>
+  static void expect_order(Parallel const& parallel, Axis const& axis, parallel::pipeline_seat const& seat) {
+    auto const samples = parallel::data_axis_of(parallel);
+    if constexpr (requires { samples.reproducible; }) {
+      if (!samples.reproducible || parallel::adds_in_order(seat)) return;
+      throw config_error(text("trireme::parallel::", samples.name,
+                              ": .reproducible adds the gradients of one micro-batch after the other, which ",
+                              to_string(axis), " does not; use the schedule 1f1b or interleaved"));
+    }
+  }
+  exchange_type make_exchange(Parallel const& parallel, Compression const& compression) {
+    auto const axis = parallel::data_axis_of(parallel);
+    if constexpr (staged) {
+      auto const& uses = engine_.uses();
+      auto const stage = grid_.place(parallel::axis::pipeline).place;
+      for (auto const& each : tied_) {
+        for (auto* const use : uses) {
+          if (use->info.name != each.name) continue;
+          use->info.tied = true;
+          use->info.answers = use->info.answers && stage == each.stages.front();
+        }
+      }
+      return exchange_type(uses, grid_.replicas(), axis, compression, engine_.unit_ends(), &world_);
+    } else {
+      return exchange_type(engine_.parameters(), grid_.replicas(), axis, compression, &world_);
+    }
+  }
+
+  template <class View>
+  static tensor<float> on_host(View const& out) {
+    tensor<float> result(out.extents());
+    if constexpr (std::is_same_v<typename Env::compute, float>) {
+      ops::on<space>::download(result.span(), out);
+    } else {
+      tensor<float, space> converted(out.extents());
+      ops::on<space>::copy(converted.view(), out);
+      ops::on<space>::download(result.span(), converted.view());
+    }
+    return result;
+  }
+  // The stage that has the last unit gives the others its outputs.
+  template <class View>
+  tensor<float> from_last_stage(View const& out) {
+    auto& stages = *grid_.stages();
+    std::int64_t what[3] = {-1, 0, 0};  // who has them, and their extents
+    if (!out.empty()) {
+      what[0] = stages.rank();
+      what[1] = out.extent(0);
+      what[2] = out.extent(1);
+    }
+    stages.all_reduce(tensor_view<std::int64_t>(what, shape{3}), reduction::max{});
+    auto const root = static_cast<int>(what[0]);
+    auto result = stages.rank() == root ? on_host(out) : tensor<float>({what[1], what[2]});
+    stages.broadcast(result.view(), root);
+    return result;
+  }
+
+  Comm& world_;
+  parallel::grid<Comm> grid_;
+  std::unique_ptr<tensor_group<Env>> group_;
+  std::unique_ptr<stage_link<space>> link_;
+  std::vector<detail::tied_tensor> tied_;
+  engine_type engine_;
+  exchange_type exchange_;
+};
+
+}  // namespace trireme
+
 // ---- trireme/train/report.hpp
 namespace trireme {
 
@@ -15333,146 +19947,8 @@ struct fit_report {
 
 }  // namespace trireme
 
-// ---- trireme/train/staged_engine.hpp
-namespace trireme {
-
-/// Runs a staged model: boxes its units, and takes micro-batches through them. Knows nothing of ranks.
-///
-/// Bytes    activations of one micro-batch; after the first step nothing is allocated any more.
-/// Threads  one owner. Make it in the thread that runs it.
-template <class Env>
-class staged_engine {
- public:
-  using space = typename Env::space;
-  using view = tensor_view<typename Env::compute, space>;
-
-  template <staged_model Model>
-  explicit staged_engine(Model const& model) {
-    if constexpr (requires { model.validate(); }) model.validate();
-    boxes emit{units_};
-    model.units(emit);
-    for (auto const& unit : units_) {
-      for (auto* const use : unit->parameters()) uses_.push_back(use);
-      last_use_.push_back(static_cast<int>(uses_.size()));
-    }
-  }
-
-  /// All uses of parameters, in the order of the units.
-  [[nodiscard]] std::vector<parameter<Env>*> const& uses() const noexcept { return uses_; }
-
-  /// Parameter values have changed: packed copies of them are stale.
-  void invalidate() noexcept { ++version_; }
-
-  /// One micro-batch forward and backward: adds to the gradients, and calls ready(use) as each becomes final.
-  /// @param weight  of one sample's mean loss in the loss that is differentiated: 1 / samples in the step.
-  template <class Ready>
-  loss_sum train(samples const& batch, double weight, random_key key, Ready&& ready) {
-    start();
-    auto const here = place(batch);
-    auto pass = make_pass(here, key, weight, purpose::train);
-    view x;
-    for (auto const& unit : units_) x = run(pass, [&] { return unit->forward(pass, x); });
-    view dy;
-    for (std::size_t u = units_.size(); u-- > 0;) {
-      dy = run(pass, [&] { return units_[u]->backward(pass, dy); });
-      for (int use = u == 0 ? 0 : last_use_[u - 1]; use < last_use_[u]; ++use) ready(use);
-    }
-    return pass.loss;
-  }
-
-  /// The losses of some samples, without dropout and without gradients.
-  [[nodiscard]] loss_sum evaluate(samples const& batch) {
-    start();
-    auto const here = place(batch);
-    auto pass = make_pass(here, {}, 0, purpose::evaluate);
-    forward(pass);
-    return pass.loss;
-  }
-
-  /// The outputs for some inputs (n, outputs); valid until the next call.
-  [[nodiscard]] view predict(samples const& batch) {
-    start();
-    auto const here = place(batch);
-    auto pass = make_pass(here, {}, 0, purpose::predict);
-    return forward(pass);
-  }
-
-  /// Most bytes of activations and scratch in use at any time so far.
-  [[nodiscard]] std::size_t peak_bytes() const noexcept { return activations_.peak_bytes() + scratch_.peak_bytes(); }
-
- private:
-  struct boxes {
-    std::vector<std::unique_ptr<unit<Env>>>& units;
-    template <class Description>
-    void operator()(Description const& description) {
-      units.push_back(std::make_unique<boxed_unit<Env, Description>>(description));
-    }
-  };
-
-  void start() {
-    activations_.reset();
-    scratch_.reset();
-  }
-  pass<Env> make_pass(samples_in<space> const& batch, random_key key, double weight, purpose why) {
-    return {activations_, scratch_, batch, key, version_, weight, why, {}};
-  }
-  // Activations go where kernels find them: the batch is copied unless it is there already.
-  samples_in<space> place(samples const& batch) {
-    if constexpr (std::is_same_v<space, host>) {
-      return batch;
-    } else {
-      return {place(batch.inputs), place(batch.targets), batch.ids};
-    }
-  }
-  any_view<space> place(any_view<host> const& from) {
-    if (from.empty()) return {nullptr, from.type, from.extents};
-    if (from.type == dtype::i32) return place_as<std::int32_t>(from);
-    return place_as<float>(from);
-  }
-  template <class T>
-  any_view<space> place_as(any_view<host> const& from) {
-    auto const to = activations_.template take<T>(from.extents);
-    ops::on<space>::upload(to, from.template as<T>().span());
-    return erase_type(to);
-  }
-  view forward(pass<Env>& pass) {
-    view x;
-    for (auto const& unit : units_) x = run(pass, [&] { return unit->forward(pass, x); });
-    return x;
-  }
-  template <class Body>
-  view run(pass<Env>& pass, Body&& body) {
-    auto const mark = pass.scratch.mark();
-    auto const out = body();
-    pass.scratch.rewind(mark);
-    return out;
-  }
-
-  std::vector<std::unique_ptr<unit<Env>>> units_;
-  std::vector<parameter<Env>*> uses_;
-  std::vector<int> last_use_;
-  arena<space> activations_;
-  arena<space> scratch_;
-  std::uint64_t version_ = 1;
-};
-
-}  // namespace trireme
-
 // ---- trireme/train/trainer.hpp (goes on)
 namespace trireme {
-
-namespace detail {
-
-template <class Env, class Model>
-struct engine_of {
-  using type = plain_engine<Env, Model>;
-};
-template <class Env, staged_model Model>
-struct engine_of<Env, Model> {
-  using type = staged_engine<Env>;
-};
-
-}  // namespace detail
 
 /// How long to train, and with what. Numbers only; whatever changes types is a policy.
 struct fit_options {
@@ -15505,13 +19981,15 @@ class basic_trainer {
   template <class GivenModel>
   basic_trainer(GivenModel&& model, Optimizer optimizer, Comm& world, Parallel const& parallel, Precision,
                 Compression const& compression)
-      : optimizer_(std::move(optimizer)),
+      : described_(kept(model)),
+        parallel_(parallel),
+        compression_(compression),
+        optimizer_(std::move(optimizer)),
         model_text_(describe(model)),
         compression_text_(describe(compression)),
         world_(world),
-        engine_(std::forward<GivenModel>(model)),
-        exchange_(parameters(), world_, parallel, compression),
-        moments_(exchange_) {
+        model_(std::forward<GivenModel>(model), world, parallel, compression),
+        moments_(model_.exchange()) {
     initialise(0);
   }
 
@@ -15521,7 +19999,8 @@ class basic_trainer {
   /// Trains on a dataset, from where the trainer stands (0, or a loaded checkpoint) to the end of the schedule.
   template <dataset Data>
   fit_report fit(Data const& data, fit_options const& options) {
-    data::loader loader(data, loader_options(options), world_.rank(), world_.size());
+    auto const own = model_.samples_share();
+    data::loader loader(data, loader_options(options), own.place, own.ways);
     loader.seek(position_);
     fit_report report{.first_step = step_};
     auto const last = options.stop_after < 0 ? options.steps : std::min(options.steps, options.stop_after);
@@ -15529,7 +20008,7 @@ class basic_trainer {
     stopped_ = false;
     while (step_ < last && !stopped_) {
       auto const& batch = loader.next();
-      auto const done = run_step(batch.micro_batches, batch.samples);
+      auto const done = run_step(batch.micro_batches, loader.parts(), batch.parts, batch.samples);
       position_ = loader.position();
       report.add(done);
       for (auto const& call : step_calls_) call(done);
@@ -15540,13 +20019,15 @@ class basic_trainer {
     return report;
   }
 
-  /// One step on samples of one's own: each rank brings its own share, of any size.
+  /// One step on samples of one's own: each rank brings its own share, of any size; ranks of one replica of the model
+  /// bring the same.
   step_report step(samples const& batch) {
     std::int64_t total = batch.count();
-    world_.all_reduce(tensor_view<std::int64_t>(&total, shape{1}), reduction::sum{});
+    model_.grid().replicas().all_reduce(tensor_view<std::int64_t>(&total, shape{1}), reduction::sum{});
     if (total == 0) throw config_error("trireme::trainer: step() was called without samples on any rank");
-    auto const own = std::span(&batch, batch.count() > 0 ? 1U : 0U);
-    auto const done = run_step(own, total);
+    auto const count = batch.count() > 0 ? std::size_t{1} : 0;
+    std::int64_t const part = 0;
+    auto const done = run_step(std::span(&batch, count), {0, 1}, std::span(&part, count), total);
     for (auto const& call : step_calls_) call(done);
     return done;
   }
@@ -15558,31 +20039,17 @@ class basic_trainer {
   /// The mean loss over a whole dataset, the same on every rank; nothing is changed.
   template <dataset Data>
   [[nodiscard]] double evaluate(Data const& data, std::int64_t batch = 8) {
-    loss_sum sum;
-    for (auto const& part : data::evaluation_batches(data, batch, world_.rank(), world_.size())) {
-      sum += engine_.evaluate(part);
-    }
-    return mean_over_ranks(sum);
+    return model_.mean(model_.evaluate(data, batch));
   }
 
-  /// The model's outputs for some inputs (n, outputs), computed by this rank alone. A GPT gives the logits of what
-  /// follows each sample.
+  /// The model's outputs for some inputs (n, outputs). A GPT gives the logits of what follows each sample. Computed by
+  /// this rank alone, unless it lacks a part of the model: then the ranks that have the others call it too, with the
+  /// same inputs (where parameters are sharded, all ranks).
   template <class Features>
   [[nodiscard]] tensor<float> predict(Features const& features) requires(staged && !std::is_same_v<Features, samples>) {
     return predict(make_samples(tensor_view(features), tensor_view<float const>{}));
   }
-  [[nodiscard]] tensor<float> predict(samples const& batch) requires staged {
-    auto const out = engine_.predict(batch);
-    tensor<float> result(out.extents());
-    if constexpr (std::is_same_v<typename env::compute, float>) {
-      ops::on<space>::download(result.span(), out);
-    } else {
-      tensor<float, space> converted(out.extents());
-      ops::on<space>::copy(converted.view(), out);
-      ops::on<space>::download(result.span(), converted.view());
-    }
-    return result;
-  }
+  [[nodiscard]] tensor<float> predict(samples const& batch) requires staged { return model_.predict(batch); }
 
   /// Collective. Starts over from the parameters and the random numbers of another seed (a plain model keeps its own
   /// parameters). Without this call the seed is 0.
@@ -15591,12 +20058,12 @@ class basic_trainer {
     step_ = updates_ = skips_ = 0;
     position_ = {};
     moments_.clear();
-    exchange_.forget_residuals();
+    exchange().forget_residuals();
     if constexpr (staged) {
-      exchange_.initialise(seed);
-      engine_.invalidate();
+      exchange().initialise(seed);
+      engine().invalidate();
     }
-    exchange_.verify_replicas();
+    exchange().verify_replicas();
   }
 
   /// Calls f(step_report const&) on every rank after each step.
@@ -15608,24 +20075,33 @@ class basic_trainer {
   /// From now on phases and exchanges are recorded in a timeline, which must outlive the trainer.
   void record(observe::timeline& timeline) {
     timeline_ = &timeline;
-    exchange_.record(timeline);
+    exchange().record(timeline);
   }
 
   /// Steps taken, skipped ones included.
   [[nodiscard]] std::int64_t steps() const noexcept { return step_; }
   [[nodiscard]] std::uint64_t seed() const noexcept { return seed_; }
   [[nodiscard]] Comm& world() const noexcept { return world_; }
-  [[nodiscard]] auto& exchange() noexcept { return exchange_; }
-  [[nodiscard]] auto const& exchange() const noexcept { return exchange_; }
-  [[nodiscard]] auto& engine() noexcept { return engine_; }
+  [[nodiscard]] parallel::grid<Comm> const& grid() const noexcept { return model_.grid(); }
+  [[nodiscard]] auto& exchange() noexcept { return model_.exchange(); }
+  [[nodiscard]] auto const& exchange() const noexcept { return model_.exchange(); }
+  [[nodiscard]] auto& engine() noexcept { return model_.engine(); }
   [[nodiscard]] Optimizer const& optimizer() const noexcept { return optimizer_; }
+  /// Bytes of what the optimizer keeps for this rank's parameters, master values aside.
+  [[nodiscard]] std::int64_t moment_bytes() const noexcept { return moments_.bytes(); }
+  /// The descriptions that it was made of (a plain model has none).
+  [[nodiscard]] Model const& described_model() const noexcept requires staged { return described_; }
+  [[nodiscard]] Parallel const& parallel_policy() const noexcept { return parallel_; }
+  [[nodiscard]] Compression const& compression_policy() const noexcept { return compression_; }
 
   /// Collective. One number for all state: master values, moments, residuals, step, place in the data. Each element
   /// counts once, so it does not depend on who owns what.
   [[nodiscard]] std::uint64_t state_hash() {
     std::uint64_t sum = 0;
-    for_each_state([&](std::string const& name, std::int64_t, std::int64_t first, auto view) {
-      sum += ops::on<space>::hash(view, hash_name(name), first);
+    for_each_state([&](std::string const& name, parameter_info const& part, std::int64_t first, auto view) {
+      for_each_run(part, first, view.size(), [&](std::int64_t in_whole, std::int64_t in_part, std::int64_t n) {
+        sum += ops::on<space>::hash(view.flat(in_part - first, n), hash_name(name), in_whole);
+      });
     });
     world_.all_reduce(tensor_view<std::uint64_t>(&sum, shape{1}), reduction::sum{});
     auto const progress = progress_of_run();
@@ -15646,36 +20122,39 @@ class basic_trainer {
   /// it (error feedback asks for the same number of ranks).
   void load(std::string const& directory, formats::file_system& files = formats::real_files()) {
     std::int64_t elements = 0;
-    for_each_state([&](std::string const&, std::int64_t, std::int64_t, auto view) { elements += view.size(); });
+    for_each_state(
+        [&](std::string const&, parameter_info const&, std::int64_t, auto view) { elements += view.size(); });
     auto const progress = checkpoint::load(
         world_, directory, description(), [&](auto&& piece) { for_each_state(piece, true); }, elements, files);
     step_ = progress.step;
     updates_ = progress.updates;
     seed_ = progress.seed;
     position_ = {progress.epoch, progress.position};
-    exchange_.refresh_parameters();
-    engine_.invalidate();
+    exchange().refresh_parameters();
+    engine().invalidate();
   }
 
-  /// Calls f(name, elements of the whole tensor, first, view) for every piece of state that this rank answers for, or,
-  /// if `replicas`, for every piece that it keeps: where state is replicated, each rank keeps all of it.
+  /// Calls f(name, info, first, view) for every piece of state that this rank answers for, or, if `replicas`, for every
+  /// piece that it keeps: where state is replicated, each rank keeps all of it. A piece is elements from `first` on of
+  /// the part of a tensor that the parameter_info says.
   template <class F>
   void for_each_state(F&& f, bool replicas = false) {
-    auto const& plan = exchange_.plan();
+    auto const& plan = exchange().plan();
     for (int bucket = 0; bucket < static_cast<int>(plan.buckets().size()); ++bucket) {
-      auto const [first, count] = replicas ? exchange_.owned_range(bucket) : exchange_.accounted_range(bucket);
+      auto const [first, count] = replicas ? exchange().owned_range(bucket) : exchange().accounted_range(bucket);
       plan.for_each_piece(bucket, first, count, [&](parallel::layout::piece const& piece) {
         auto const& tensor = plan.at(piece.entry);
-        f("value/" + tensor.info.name, tensor.size(), piece.in_entry, exchange_.master_of(bucket, piece));
+        if (!replicas && !tensor.info.answers) return;
+        f("value/" + tensor.info.name, tensor.info, piece.in_entry, exchange().master_of(bucket, piece));
         for (std::size_t m = 0; m < Optimizer::moment_names.size(); ++m) {
-          f(text(Optimizer::moment_names[m], "/", tensor.info.name), tensor.size(), piece.in_entry,
+          f(text(Optimizer::moment_names[m], "/", tensor.info.name), tensor.info, piece.in_entry,
             moments_.moment_of(m, bucket, piece));
         }
       });
-      if (auto const residual = exchange_.residual_of(bucket); !residual.empty()) {
+      if (auto const residual = exchange().residual_of(bucket); !residual.empty()) {
         plan.for_each_piece(bucket, 0, residual.size(), [&](parallel::layout::piece const& piece) {
           auto const& tensor = plan.at(piece.entry);
-          f(text("residual.", world_.rank(), "/", tensor.info.name), tensor.size(), piece.in_entry,
+          f(text("residual.", world_.rank(), "/", tensor.info.name), tensor.info, piece.in_entry,
             residual.flat(piece.in_bucket, piece.count));
         });
       }
@@ -15683,44 +20162,35 @@ class basic_trainer {
   }
 
  private:
-  using engine_type = typename detail::engine_of<env, Model>::type;
   using clock = std::chrono::steady_clock;
 
   static double seconds_since(clock::time_point start) {
     return std::chrono::duration<double>(clock::now() - start).count();
   }
 
-  auto parameters() {
-    if constexpr (staged) {
-      return engine_.uses();
-    } else {
-      return engine_.parameters();
-    }
-  }
-
   data::loader_options loader_options(fit_options const& options) const {
-    auto const micro = options.micro_batches == 0 ? world_.size() : options.micro_batches;
+    auto const micro = options.micro_batches == 0 ? model_.samples_share().ways : options.micro_batches;
     return {.batch = options.batch, .micro_batches = micro, .seed = seed_};
   }
 
-  step_report run_step(std::span<samples const> micro_batches, std::int64_t total) {
+  step_report run_step(std::span<samples const> micro_batches, data::range range, std::span<std::int64_t const> parts,
+                       std::int64_t total) {
     auto const start = clock::now();
     auto const sum = timed("forward, backward", [&] {
-      exchange_.begin();
-      return accumulate(micro_batches, total);
+      return model_.train(micro_batches, range, parts, total, {seed_, static_cast<std::uint64_t>(step_)});
     });
-    auto const result = timed("finish", [&] { return exchange_.finish(wants_stop_ ? 1 : 0, true); });
+    auto const result = timed("finish", [&] { return exchange().finish(wants_stop_ ? 1 : 0, true); });
     step_report done{.step = step_, .rate = optimizer_.rate_at(step_), .samples = total};
-    done.loss = mean_over_ranks(sum);
+    done.loss = model_.mean(sum);
     done.norm = result.norm;
     done.skipped = !result.finite;
     stopped_ = result.votes > 0;
     if (result.finite) {
       double const limit = optimizer_.clip;
       double const scale = limit > 0 && result.norm > limit ? limit / (result.norm + 1e-6) : 1.0;
-      timed("update", [&] { moments_.update(exchange_, optimizer_, updates_, scale); });
-      timed("publish", [&] { exchange_.publish(); });
-      engine_.invalidate();
+      timed("update", [&] { moments_.update(exchange(), optimizer_, updates_, scale); });
+      timed("publish", [&] { exchange().publish(); });
+      engine().invalidate();
       ++updates_;
       skips_ = 0;
     } else if (++skips_ == most_skips) {
@@ -15740,37 +20210,10 @@ class basic_trainer {
     return body();
   }
 
-  loss_sum accumulate(std::span<samples const> micro_batches, std::int64_t total) {
-    loss_sum sum;
-    for (std::size_t m = 0; m < micro_batches.size(); ++m) {
-      auto const& batch = micro_batches[m];
-      bool const last = m + 1 == micro_batches.size();
-      if constexpr (staged) {
-        random_key const key{seed_, static_cast<std::uint64_t>(step_)};
-        sum += engine_.train(batch, 1.0 / static_cast<double>(total), key, [&](int use) {
-          if (last) exchange_.ready(use);
-        });
-      } else {
-        exchange_.weight(static_cast<double>(batch.count()) / static_cast<double>(total));
-        sum += engine_.train(batch, [&](int use) {
-          if (last) exchange_.ready(use);
-        });
-        if (!last) exchange_.accumulate();
-      }
-    }
-    return sum;
-  }
-
-  double mean_over_ranks(loss_sum const& sum) {
-    double both[2] = {sum.sum, static_cast<double>(sum.count)};
-    world_.all_reduce(tensor_view<double>(both, shape{2}), reduction::sum{});
-    return both[1] == 0 ? 0 : both[0] / both[1];
-  }
-
   // Of what this rank holds after the exchange: sums with the other ranks' gradients, and its own ones.
   std::string first_bad_gradient() {
-    for (auto const& entry : exchange_.plan().entries()) {
-      if (!exchange_.has_finite_gradient(entry)) return text(" (here first in \"", entry.info.name, "\")");
+    for (auto const& entry : exchange().plan().entries()) {
+      if (!exchange().has_finite_gradient(entry)) return text(" (here first in \"", entry.info.name, "\")");
     }
     return {};
   }
@@ -15789,13 +20232,25 @@ class basic_trainer {
   }
   checkpoint::progress progress_of_run() const { return {step_, updates_, seed_, position_.epoch, position_.position}; }
 
+  using kept_model = std::conditional_t<staged, std::remove_cvref_t<Model>, std::nullptr_t>;
+  template <class GivenModel>
+  static kept_model kept([[maybe_unused]] GivenModel const& model) {
+    if constexpr (staged) {
+      return model;
+    } else {
+      return nullptr;
+    }
+  }
+
+  kept_model described_;
+  Parallel parallel_;
+  Compression compression_;
   Optimizer optimizer_;
   std::string model_text_;
   std::string compression_text_;
   std::uint64_t seed_ = 0;
   Comm& world_;
-  engine_type engine_;
-  basic_exchange<env, Comm, Parallel, Compression> exchange_;
+  placed_model<env, Model, Comm, Parallel, Compression> model_;
   optimizer_state<env, Optimizer> moments_;
   std::vector<std::function<void(step_report const&)>> step_calls_;
   data::loader_position position_;
@@ -15978,7 +20433,10 @@ class any_trainer {
   [[nodiscard]] virtual std::uint64_t state_hash() = 0;
   [[nodiscard]] virtual std::int64_t steps() const noexcept = 0;
   [[nodiscard]] virtual exchange_times times() const noexcept = 0;
-  /// Collective. Calls f(name, shape, master values) for every tensor.
+  /// What this rank has sent so far, in the world and in its groups.
+  [[nodiscard]] virtual std::uint64_t bytes_sent() const noexcept = 0;
+  /// Collective. Calls f(name, extents, master values) for every tensor of the model, whole on every rank, under any
+  /// mesh.
   virtual void for_each_parameter(
       std::function<void(std::string const&, shape const&, std::span<float const>)> const& f) = 0;
 };
@@ -16005,13 +20463,10 @@ class typed_trainer final : public any_trainer {
   std::uint64_t state_hash() override { return trainer_.state_hash(); }
   std::int64_t steps() const noexcept override { return trainer_.steps(); }
   exchange_times times() const noexcept override { return trainer_.exchange().times(); }
+  std::uint64_t bytes_sent() const noexcept override { return trainer_.grid().bytes_sent(); }
   void for_each_parameter(
       std::function<void(std::string const&, shape const&, std::span<float const>)> const& f) override {
-    trainer_.exchange().for_each_master([&](auto const& entry, auto values) {
-      std::vector<float> numbers(static_cast<std::size_t>(values.size()));
-      ops::on<typename Trainer::space>::download(std::span<float>(numbers), values);
-      f(entry.info.name, entry.info.extents, numbers);
-    });
+    for_each_whole_tensor(trainer_.exchange(), f);
   }
 
  private:
