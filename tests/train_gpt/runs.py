@@ -39,7 +39,7 @@ def work_folder():
 
 
 def command(name, ranks=2, mpi=False, resume=False, **options):
-    """The command line of a run of `ranks` ranks; an option given as None is left out, one given as True has no value."""
+    """The command line of a run of `ranks` ranks; an option given as None is left out, one as True has no value."""
     line = [THREADS, "--ranks", str(ranks)]
     if mpi:
         line = ["mpirun", "-n", str(ranks), "--oversubscribe", PROCESSES]

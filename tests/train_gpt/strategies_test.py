@@ -19,7 +19,8 @@ def expect_same(found, what):
     """The run called `found` is the run of data, but for rounding."""
     there = summary(found)
     for field in ("loss_last", "held_out_last"):
-        expect(abs(there[field] - data[field]) < 1e-4, "%s: %s is %r, not %r" % (what, field, there[field], data[field]))
+        off = abs(there[field] - data[field])
+        expect(off < 1e-4, "%s: %s is %r, not %r" % (what, field, there[field], data[field]))
     far = distance(weights(found), reference, key_bias)
     expect(far < 1e-5, "%s: the weights differ by %.1e" % (what, far))
 
