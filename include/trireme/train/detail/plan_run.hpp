@@ -114,6 +114,11 @@ class paper_training {
         moments_(placed_.exchange()) {
     counts_->rank = own.place;
     if constexpr (std::is_same_v<typename space_of<Like>::type, host>) placed_.engine().leave_batches();
+    placed_.engine().watch([this](schedule::step const& step, bool begins) {
+      auto const kind = static_cast<std::size_t>(step.kind);
+      flops_[kind] += begins ? -ops::on<phantom>::flops() : ops::on<phantom>::flops();
+      steps_[kind] += begins ? 0 : 1;
+    });
   }
 
   /// @param micro_batches  logical ones of the batch; 0: one a replica.
@@ -180,10 +185,28 @@ class paper_training {
       placed_.engine().foretell(key, units.outputs(each));
     }
   }
+  // What the steps of this stage compute, by kind, in parts of a million of all of it. A unit whose backward does not
+  // come apart does all of it in the first half.
+  [[nodiscard]] schedule::costs costs() const {
+    double mean[4]{};
+    double sum = 0;
+    for (std::size_t kind = 0; kind < 4; ++kind) {
+      mean[kind] = steps_[kind] == 0 ? 0 : flops_[kind] / steps_[kind];
+      sum += mean[kind];
+    }
+    auto const of = [&](schedule::work kind) {
+      return static_cast<std::int64_t>(mean[static_cast<std::size_t>(kind)] / sum * 1e6);
+    };
+    if (mean[static_cast<std::size_t>(schedule::work::forward)] == 0) return {};  // nothing to go by: a third each
+    bool const halves = steps_[static_cast<std::size_t>(schedule::work::backward_input)] > 0;
+    return {.forward = of(schedule::work::forward),
+            .backward_input = of(halves ? schedule::work::backward_input : schedule::work::backward),
+            .backward_weight = halves ? of(schedule::work::backward_weight) : 0};
+  }
   // The stage that waits longest: the share of its step in which it does.
   [[nodiscard]] double bubble(int micro_batches) {
-    if (micro_batches == 0) return 0;
-    auto const run = schedule::simulate(placed_.engine().seat().lists(micro_batches));
+    if (micro_batches == 0 || placed_.grid().stages() == nullptr) return 0;
+    auto const run = schedule::simulate(placed_.engine().seat().lists(micro_batches), costs());
     double most = 0;
     for (int s = 0; s < run.stage_count; ++s) {
       auto const& stage = run.stage(s);
@@ -200,6 +223,8 @@ class paper_training {
   world_type world_;
   placed_model<env, Model, world_type, Parallel, Compression> placed_;
   optimizer_state<env, Optimizer> moments_;
+  double flops_[4]{};  // by schedule::work
+  double steps_[4]{};
 };
 
 }  // namespace trireme::detail
