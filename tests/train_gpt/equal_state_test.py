@@ -64,6 +64,8 @@ for precision, chosen in (("fp32", {}), ("bf16", {"text": "epochs.txt", "micro_b
             expect(found == state, "%s, %s on %d processes has another state" % (precision, parallel, ranks))
     # Stopped, and resumed on other ranks.
     train("halves", 4, stop_after=7, **chosen)
+    train("halves", 2, resume=True, parallel="zero1,pipeline=2", stop_after=9)
+    train("halves", 2, resume=True, parallel="data", stop_after=11)
     found = train("halves", 2, resume=True, parallel="zero2")["state_hash"]
     expect(found == state, "%s: resumed on other ranks the state is %s, not %s" % (precision, found, state))
 finish(folder)

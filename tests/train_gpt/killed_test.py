@@ -78,6 +78,23 @@ for ranks, mpi in ((2, False), (2, True)):
         print("%s: killed %d times; left alone it takes %.1f s" % (name, times, seconds))
         expect_same(name, reference)
 
+# Killed, and resumed on other ranks under another mesh each time: the data goes on where it was.
+whole = {"steps": 400, "save_every": 20, "layers": 2}
+train("still", 1, reproducible=True, **whole)
+kill = killer(summary("still")["seconds"] / 3 + 0.1, False)
+for times in range(100):
+    ranks, parallel = draw.choice(((1, "data"), (2, "zero3"), (2, "pipeline"), (4, "zero1=2,pipeline=2"), (4, "zero2")))
+    begun = os.path.exists("runs/moving/options.json")
+    process = start("moving", ranks, resume=begun, parallel=parallel, reproducible=True, **({} if begun else whole))
+    if times < 6 and kill(process):
+        process.communicate(timeout=60)
+        continue
+    out, err = process.communicate(timeout=120)
+    expect(process.returncode == 0, "%s on %d ranks ended with %d: %s" % (parallel, ranks, process.returncode, err.decode()))
+    break
+print("on other ranks: killed %d times" % times)
+expect_same("moving", "still")
+
 # Left after some steps, and resumed; topk carries residuals.
 for compression in ("none", "topk"):
     chosen = {"compression": compression, "steps": 40, "parallel": "zero1", "precision": "bf16"}

@@ -244,10 +244,13 @@ class basic_exchange : public parallel::detail::parameter_store<Env, Comm, Strat
   /// Makes the parameters that layers read follow master values that were written from outside (a checkpoint).
   /// Collective.
   void refresh_parameters() {
-    for_each_segment([](int, parallel::layout::piece const&, update_segment<Env> const& segment) {
-      for (auto const& output : segment.outputs)
-        kernels::copy(output, tensor_view<master_element const, space>(segment.value));
-    });
+    for (int b = 0; b < this->bucket_count(); ++b) {  // gradients may have no memory now
+      auto const [first, count] = owned_range(b);
+      layout_.for_each_piece(b, first, count, [&](parallel::layout::piece const& piece) {
+        for (auto const& output : outputs_of(b, piece))
+          kernels::copy(output, tensor_view<master_element const, space>(master_of(b, piece)));
+      });
+    }
     publish();
   }
 
