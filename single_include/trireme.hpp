@@ -1,5 +1,5 @@
 // Trireme 0.1.0, everything in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 0891872aa4a7d4eb06e20311c703fd7038775725568babd40e3a25243c75211b
+// SHA-256 of the sources: d199199dda7196ed4a761538ae2a27a6961a329f6e4a04ec604107f2a0c3742b
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -16122,10 +16122,13 @@ class basic_exchange : public parallel::detail::parameter_store<Env, Comm, Strat
   /// Makes the parameters that layers read follow master values that were written from outside (a checkpoint).
   /// Collective.
   void refresh_parameters() {
-    for_each_segment([](int, parallel::layout::piece const&, update_segment<Env> const& segment) {
-      for (auto const& output : segment.outputs)
-        kernels::copy(output, tensor_view<master_element const, space>(segment.value));
-    });
+    for (int b = 0; b < this->bucket_count(); ++b) {  // gradients may have no memory now
+      auto const [first, count] = owned_range(b);
+      layout_.for_each_piece(b, first, count, [&](parallel::layout::piece const& piece) {
+        for (auto const& output : outputs_of(b, piece))
+          kernels::copy(output, tensor_view<master_element const, space>(master_of(b, piece)));
+      });
+    }
     publish();
   }
 
