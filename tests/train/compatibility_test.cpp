@@ -1,4 +1,5 @@
 // test-sanitize: none
+
 // The rules on combinations: the page that lists them is fresh, and what they let through trains as serial does.
 #include "trireme/train/compatibility.hpp"
 
