@@ -1,5 +1,5 @@
 // Trireme 0.1.0, everything in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: d199199dda7196ed4a761538ae2a27a6961a329f6e4a04ec604107f2a0c3742b
+// SHA-256 of the sources: da8d24bba42369abc43847fddacf387d99ef11b6e238d2bdaadf50d15a531364
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -4139,6 +4139,25 @@ class collectives {
 
 }  // namespace trireme::comm
 
+// ---- trireme/comm/detail/colors.hpp
+namespace trireme::comm::detail {
+
+/// What a rank passes to split().
+struct color_and_key {
+  int color = 0;
+  int key = 0;
+};
+/// The ranks of one color among what all ranks passed, in the order of (key, rank).
+[[nodiscard]] inline std::vector<int> ranks_of_color(std::vector<color_and_key> const& wishes, int color) {
+  std::vector<int> chosen;
+  for (std::size_t rank = 0; rank < wishes.size(); ++rank)
+    if (wishes[rank].color == color) chosen.push_back(static_cast<int>(rank));
+  std::ranges::stable_sort(chosen, {}, [&](int rank) { return wishes[static_cast<std::size_t>(rank)].key; });
+  return chosen;
+}
+
+}  // namespace trireme::comm::detail
+
 // ---- trireme/comm/detail/channel.hpp
 #include <mutex>
 
@@ -5061,15 +5080,7 @@ class threads_world : public collectives<threads_world> {
 
  private:
   [[nodiscard]] threads_world regroup(collective kind, int color, int key, std::chrono::milliseconds deadline) {
-    struct wish {
-      int color, key;
-    };
-    auto const wishes = collect(kind, dtype::i32, wish{color, key});
-    std::vector<int> chosen;
-    for (int rank = 0; rank < size(); ++rank)
-      if (wishes[static_cast<std::size_t>(rank)].color == color) chosen.push_back(rank);
-    std::ranges::stable_sort(chosen, {}, [&](int rank) { return wishes[static_cast<std::size_t>(rank)].key; });
-
+    auto const chosen = detail::ranks_of_color(collect(kind, dtype::i32, detail::color_and_key{color, key}), color);
     std::shared_ptr<detail::group> made;
     if (chosen.front() == rank_) {
       std::vector<int> members;
@@ -16478,13 +16489,13 @@ struct check_precision {
 };
 template <class S>
 struct check_parallel {
-  static_assert(trireme::parallel::mesh_axis<S> || trireme::parallel::detail::is_mesh<S> || says_optimizer_state<S>,
+  static_assert(trireme::parallel::parallel_policy<S> || says_optimizer_state<S>,
                 "trireme::trainer: parallel strategy lacks a static optimizer_state");
-  static_assert(trireme::parallel::mesh_axis<S> || trireme::parallel::detail::is_mesh<S> || says_gradients<S>,
+  static_assert(trireme::parallel::parallel_policy<S> || says_gradients<S>,
                 "trireme::trainer: parallel strategy lacks a static gradients");
-  static_assert(trireme::parallel::mesh_axis<S> || trireme::parallel::detail::is_mesh<S> || says_parameters<S>,
+  static_assert(trireme::parallel::parallel_policy<S> || says_parameters<S>,
                 "trireme::trainer: parallel strategy lacks a static parameters");
-  static_assert(trireme::parallel::mesh_axis<S> || trireme::parallel::detail::is_mesh<S> || has_bucket_bytes<S>,
+  static_assert(trireme::parallel::parallel_policy<S> || has_bucket_bytes<S>,
                 "trireme::trainer: parallel strategy lacks bucket_bytes");
 };
 template <class O, class Env>

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "trireme/comm/decorate.hpp"
+#include "trireme/comm/detail/colors.hpp"
 #include "trireme/comm/detail/hierarchy_stages.hpp"
 #include "trireme/comm/launch.hpp"
 
@@ -200,30 +201,24 @@ class hierarchical_world : public collectives<hierarchical_world<Inner, Outer>> 
 
   /// All ranks see all wishes, so that all refuse or none.
   [[nodiscard]] chosen choose(int color, int key) {
-    std::vector<std::int32_t> wishes(2 * static_cast<std::size_t>(size()));
-    auto const mine = 2 * static_cast<std::size_t>(rank());
-    wishes[mine] = color;
-    wishes[mine + 1] = key;
+    std::vector<detail::color_and_key> wishes(static_cast<std::size_t>(size()));
+    wishes[static_cast<std::size_t>(rank())] = {color, key};
     command gather{.what = {collective::all_gather, dtype::i32, reduction_kind::none, false, -1,
-                            static_cast<std::int64_t>(wishes.size())},
+                            2 * static_cast<std::int64_t>(wishes.size())},
                    .from = wishes.data(),
                    .to = wishes.data(),
                    .element_bytes = sizeof(std::int32_t),
                    .elements = &detail::moving_kernels<host>};
     run(gather);
 
-    auto const color_of = [&](int rank) { return wishes[2 * static_cast<std::size_t>(rank)]; };
-    auto const key_of = [&](int rank) { return wishes[2 * static_cast<std::size_t>(rank) + 1]; };
+    auto const color_of = [&](int rank) { return wishes[static_cast<std::size_t>(rank)].color; };
     int const places = core_->here().places;
     chosen out;
     for (int first = 0; first < size(); ++first) {
       bool seen = false;
       for (int rank = 0; rank < first; ++rank) seen = seen || color_of(rank) == color_of(first);
       if (seen) continue;
-      std::vector<int> members;
-      for (int rank = first; rank < size(); ++rank)
-        if (color_of(rank) == color_of(first)) members.push_back(rank);
-      std::ranges::stable_sort(members, {}, key_of);
+      auto const members = detail::ranks_of_color(wishes, color_of(first));
       // A grid: rows of one node each, all with the same places in the same order.
       int wide = 1;
       while (wide < static_cast<int>(members.size()) &&

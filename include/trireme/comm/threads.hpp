@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "trireme/comm/collectives.hpp"
+#include "trireme/comm/detail/colors.hpp"
 #include "trireme/comm/detail/shares.hpp"
 #include "trireme/comm/detail/threads_request.hpp"
 #include "trireme/contract/slot.hpp"
@@ -129,15 +130,7 @@ class threads_world : public collectives<threads_world> {
 
  private:
   [[nodiscard]] threads_world regroup(collective kind, int color, int key, std::chrono::milliseconds deadline) {
-    struct wish {
-      int color, key;
-    };
-    auto const wishes = collect(kind, dtype::i32, wish{color, key});
-    std::vector<int> chosen;
-    for (int rank = 0; rank < size(); ++rank)
-      if (wishes[static_cast<std::size_t>(rank)].color == color) chosen.push_back(rank);
-    std::ranges::stable_sort(chosen, {}, [&](int rank) { return wishes[static_cast<std::size_t>(rank)].key; });
-
+    auto const chosen = detail::ranks_of_color(collect(kind, dtype::i32, detail::color_and_key{color, key}), color);
     std::shared_ptr<detail::group> made;
     if (chosen.front() == rank_) {
       std::vector<int> members;

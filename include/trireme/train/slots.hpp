@@ -118,13 +118,13 @@ struct check_precision {
 };
 template <class S>
 struct check_parallel {
-  static_assert(trireme::parallel::mesh_axis<S> || trireme::parallel::detail::is_mesh<S> || says_optimizer_state<S>,
+  static_assert(trireme::parallel::parallel_policy<S> || says_optimizer_state<S>,
                 "trireme::trainer: parallel strategy lacks a static optimizer_state");
-  static_assert(trireme::parallel::mesh_axis<S> || trireme::parallel::detail::is_mesh<S> || says_gradients<S>,
+  static_assert(trireme::parallel::parallel_policy<S> || says_gradients<S>,
                 "trireme::trainer: parallel strategy lacks a static gradients");
-  static_assert(trireme::parallel::mesh_axis<S> || trireme::parallel::detail::is_mesh<S> || says_parameters<S>,
+  static_assert(trireme::parallel::parallel_policy<S> || says_parameters<S>,
                 "trireme::trainer: parallel strategy lacks a static parameters");
-  static_assert(trireme::parallel::mesh_axis<S> || trireme::parallel::detail::is_mesh<S> || has_bucket_bytes<S>,
+  static_assert(trireme::parallel::parallel_policy<S> || has_bucket_bytes<S>,
                 "trireme::trainer: parallel strategy lacks bucket_bytes");
 };
 template <class O, class Env>

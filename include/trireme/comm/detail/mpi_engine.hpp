@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "trireme/comm/detail/colors.hpp"
 #include "trireme/comm/detail/kernels.hpp"
 #include "trireme/comm/detail/mpi_driver.hpp"
 
@@ -68,18 +69,11 @@ class message_engine final : public process_engine {
   void release(process_operation& op) noexcept override { driver_->release(static_cast<mpi_operation&>(op)); }
 
   [[nodiscard]] std::shared_ptr<process_engine> split(int color, int key) override {
-    struct wish {
-      int color, key;
-    };
-    std::vector<wish> wishes(static_cast<std::size_t>(size()));
+    std::vector<color_and_key> wishes(static_cast<std::size_t>(size()));
     wishes[static_cast<std::size_t>(rank())] = {color, key};
     run({.what = {.kind = collective::split}});
-    gather_all(wishes.data(), size(), sizeof(wish), {});
-    std::vector<int> chosen;
-    for (int each = 0; each < size(); ++each)
-      if (wishes[static_cast<std::size_t>(each)].color == color) chosen.push_back(each);
-    std::ranges::stable_sort(chosen, {}, [&](int each) { return wishes[static_cast<std::size_t>(each)].key; });
-    return part(chosen, deadline());
+    gather_all(wishes.data(), size(), sizeof(color_and_key), {});
+    return part(ranks_of_color(wishes, color), deadline());
   }
   [[nodiscard]] std::shared_ptr<process_engine> duplicate(std::chrono::milliseconds deadline) override {
     run({.what = {.kind = collective::duplicate}});

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "trireme/comm/detail/colors.hpp"
 #include "trireme/comm/detail/node_progress.hpp"
 
 namespace trireme::comm::detail {
@@ -273,15 +274,8 @@ class node_engine final : public process_engine {
   void release(process_operation& op) noexcept override { driver_->release(static_cast<node_operation&>(op)); }
 
   [[nodiscard]] std::shared_ptr<process_engine> split(int color, int key) override {
-    struct wish {
-      int color, key;
-    };
-    auto const wishes = collect(collective::split, wish{color, key});
-    std::vector<int> chosen;
-    for (int each = 0; each < size(); ++each)
-      if (wishes[static_cast<std::size_t>(each)].color == color) chosen.push_back(each);
-    std::ranges::stable_sort(chosen, {}, [&](int each) { return wishes[static_cast<std::size_t>(each)].key; });
-    return make_group(collective::split, chosen, group_.deadline);
+    auto const wishes = collect(collective::split, color_and_key{color, key});
+    return make_group(collective::split, ranks_of_color(wishes, color), group_.deadline);
   }
   [[nodiscard]] std::shared_ptr<process_engine> duplicate(std::chrono::milliseconds deadline) override {
     std::vector<int> all(static_cast<std::size_t>(size()));

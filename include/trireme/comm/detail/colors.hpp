@@ -1,0 +1,23 @@
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <vector>
+
+namespace trireme::comm::detail {
+
+/// What a rank passes to split().
+struct color_and_key {
+  int color = 0;
+  int key = 0;
+};
+/// The ranks of one color among what all ranks passed, in the order of (key, rank).
+[[nodiscard]] inline std::vector<int> ranks_of_color(std::vector<color_and_key> const& wishes, int color) {
+  std::vector<int> chosen;
+  for (std::size_t rank = 0; rank < wishes.size(); ++rank)
+    if (wishes[rank].color == color) chosen.push_back(static_cast<int>(rank));
+  std::ranges::stable_sort(chosen, {}, [&](int rank) { return wishes[static_cast<std::size_t>(rank)].key; });
+  return chosen;
+}
+
+}  // namespace trireme::comm::detail
