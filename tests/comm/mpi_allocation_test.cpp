@@ -1,25 +1,10 @@
 // test-ranks: 2
-#include <atomic>
-#include <cstdlib>
-#include <new>
 #include <vector>
 
 #include "../catch.hpp"
+#include "../support/counted_allocations.hpp"
 #include "../watchdog.hpp"
 #include "trireme/comm/mpi.hpp"
-
-namespace {
-std::atomic<long> allocations{0};
-}
-
-// Not inlined, or GCC takes malloc and delete for a mismatched pair.
-[[gnu::noinline]] void* operator new(std::size_t bytes) {
-  allocations.fetch_add(1);
-  if (void* block = std::malloc(bytes == 0 ? 1 : bytes)) return block;
-  throw std::bad_alloc();
-}
-[[gnu::noinline]] void operator delete(void* block) noexcept { std::free(block); }
-[[gnu::noinline]] void operator delete(void* block, std::size_t) noexcept { std::free(block); }
 
 TEST_CASE("collectives between processes allocate nothing once as many have been in flight", "[comm][mpi]") {
   watchdog dog("allocations");
