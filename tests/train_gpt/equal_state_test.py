@@ -57,7 +57,8 @@ for precision, chosen in (("fp32", {}), ("bf16", {"text": "epochs.txt", "micro_b
     state = train("alone", 1, **chosen)["state_hash"]
     for ranks, parallel in SHARED:
         found = train("shared", ranks, parallel=parallel, **chosen)["state_hash"]
-        expect(found == state, "%s, %s on %d ranks: the state is %s, not %s" % (precision, parallel, ranks, found, state))
+        where = "%s, %s on %d ranks" % (precision, parallel, ranks)
+        expect(found == state, "%s: the state is %s, not %s" % (where, found, state))
     if HAS_MPI:
         for ranks, parallel in ((2, "data"), (4, "zero3"), (2, "pipeline")):
             found = train("mpi", ranks, mpi=True, parallel=parallel, **chosen)["state_hash"]

@@ -90,7 +90,8 @@ for times in range(100):
         process.communicate(timeout=60)
         continue
     out, err = process.communicate(timeout=120)
-    expect(process.returncode == 0, "%s on %d ranks ended with %d: %s" % (parallel, ranks, process.returncode, err.decode()))
+    where = "%s on %d ranks" % (parallel, ranks)
+    expect(process.returncode == 0, "%s ended with %d: %s" % (where, process.returncode, err.decode()))
     break
 print("on other ranks: killed %d times" % times)
 expect_same("moving", "still")
