@@ -1,3 +1,4 @@
+// test-sanitize: none
 #include "trireme/train/plan.hpp"
 
 #include <string>

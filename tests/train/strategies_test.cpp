@@ -1,5 +1,5 @@
 // test-timeout: 300
-// test-sanitize: address
+// test-sanitize: none
 // Every strategy and mesh is serial training, on threads.
 #include "strategies.hpp"
 
