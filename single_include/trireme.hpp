@@ -1,5 +1,5 @@
 // Trireme 0.1.0, everything in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: da8d24bba42369abc43847fddacf387d99ef11b6e238d2bdaadf50d15a531364
+// SHA-256 of the sources: c17c90822f5fc70d9b575d986c3b421f98cddb09160e82d857a25ab2667850bf
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -7242,9 +7242,9 @@ class linear::instance {
     kernels::linear(y, x, packed(pass), {bias_.value, what_.act, saved.before_activation, residual});
     return y;
   }
-  /// This rank's term of x w + b, where it has some of the inputs.
-  partial_sum<view> forward_term(pass<Env>& pass, saved& saved, view x) {
-    auto const y = pass.take({x.extent(0), what_.outputs});
+  /// This rank's term of x w + b, where it has some of the inputs; in memory of `from`.
+  partial_sum<view> forward_term(pass<Env>& pass, saved& saved, view x, arena<space>& from) {
+    auto const y = from.template take<value>({x.extent(0), what_.outputs});
     saved.x = x;
     kernels::linear(y, x, packed(pass), {.bias = adds_bias_ ? bias_.value : decltype(bias_.value){}});
     return partial_sum<view>(y);
@@ -7253,10 +7253,18 @@ class linear::instance {
   view end_branch(pass<Env>& pass, saved& saved, view x, view residual, ops::dropout_site drop) {
     auto const rows = x.extent(0);
     if (pass.group.ways() == 1 && !drop.active()) return forward(pass, saved, x, residual);
-    auto const y = pass.group.reduce(forward_term(pass, saved, x));
-    kernels::dropout(y, stretch_of(drop, pass, rows));
-    kernels::add(y, residual);
-    return y;
+    auto const add_residual = [&](view y) {
+      kernels::dropout(y, stretch_of(drop, pass, rows));
+      kernels::add(y, residual);
+      return y;
+    };
+    if (!pass.group.cuts_rows()) return add_residual(pass.group.reduce(forward_term(pass, saved, x, pass.activations)));
+    auto const here = pass.scratch.mark();  // nobody needs the term's other rows later
+    auto const own = pass.group.reduce(forward_term(pass, saved, x, pass.scratch));
+    auto const y = pass.take(own.extents());
+    kernels::copy(y, own);
+    pass.scratch.rewind(here);
+    return add_residual(y);
   }
   /// The gradient of x w + b in all rows, from that of end_branch()'s result: dy itself, or in scratch memory.
   view branch_gradient(pass<Env>& pass, saved const& saved, view dy, ops::dropout_site drop) {
@@ -7688,11 +7696,20 @@ struct gpt_embedding {
         throw config_error(text("trireme::nn::gpt: tokens of shape ", to_string(tokens.extents()),
                                 " do not fit a context of ", shape_.context));
       }
-      auto const all = pass.take({tokens.size(), shape_.channels});  // (B*T,C)
+      auto const here = pass.scratch.mark();
+      bool const some_rows = pass.group.cuts_rows();  // then nobody needs the others later
+      auto& from = some_rows ? pass.scratch : pass.activations;
+      auto const all = from.template take<typename Env::compute>({tokens.size(), shape_.channels});  // (B*T,C)
       bool const adds_positions = pass.group.place() == 0;
       kernels::embed(all, tokens, tokens_.value, adds_positions ? positions_.value : decltype(positions_.value){},
                      part_);
-      auto const y = pass.group.reduce(partial_sum<view>(all));  // the rows that lie here
+      auto y = pass.group.reduce(partial_sum<view>(all));  // the rows that lie here
+      if (some_rows) {
+        auto const kept = pass.take(y.extents());
+        kernels::copy(kept, y);
+        y = kept;
+      }
+      pass.scratch.rewind(here);
       kernels::dropout(y, site(pass));
       return y;
     }

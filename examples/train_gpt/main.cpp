@@ -94,13 +94,12 @@ struct plan {
 
   /// Fixed where the sums over them are; else as many as keep all ranks busy (0: one a rank).
   [[nodiscard]] std::int64_t micro_batches_on(int ranks) const {
-    auto const& parallel = policies.parallel;
-    if (!parallel.reproducible())
-      return micro_batches > 0 ? micro_batches : std::min(parallel.micro_batches(ranks), batch);
+    auto const& split = policies.parallel;
+    if (!split.reproducible()) return micro_batches > 0 ? micro_batches : std::min(split.micro_batches(ranks), batch);
     auto const fixed = micro_batches > 0 ? micro_batches : 8;
-    if (fixed % parallel.replicas(ranks) != 0) {
+    if (fixed % split.replicas(ranks) != 0) {
       throw config_error(trireme::text("--reproducible sums whole micro-batches, but ", fixed,
-                                       " of them are shared by ", parallel.replicas(ranks),
+                                       " of them are shared by ", split.replicas(ranks),
                                        " ranks; give --micro-batches a multiple of that"));
     }
     return fixed;

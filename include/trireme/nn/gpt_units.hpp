@@ -84,11 +84,20 @@ struct gpt_embedding {
         throw config_error(text("trireme::nn::gpt: tokens of shape ", to_string(tokens.extents()),
                                 " do not fit a context of ", shape_.context));
       }
-      auto const all = pass.take({tokens.size(), shape_.channels});  // (B*T,C)
+      auto const here = pass.scratch.mark();
+      bool const some_rows = pass.group.cuts_rows();  // then nobody needs the others later
+      auto& from = some_rows ? pass.scratch : pass.activations;
+      auto const all = from.template take<typename Env::compute>({tokens.size(), shape_.channels});  // (B*T,C)
       bool const adds_positions = pass.group.place() == 0;
       kernels::embed(all, tokens, tokens_.value, adds_positions ? positions_.value : decltype(positions_.value){},
                      part_);
-      auto const y = pass.group.reduce(partial_sum<view>(all));  // the rows that lie here
+      auto y = pass.group.reduce(partial_sum<view>(all));  // the rows that lie here
+      if (some_rows) {
+        auto const kept = pass.take(y.extents());
+        kernels::copy(kept, y);
+        y = kept;
+      }
+      pass.scratch.rewind(here);
       kernels::dropout(y, site(pass));
       return y;
     }

@@ -72,9 +72,9 @@ class linear::instance {
     kernels::linear(y, x, packed(pass), {bias_.value, what_.act, saved.before_activation, residual});
     return y;
   }
-  /// This rank's term of x w + b, where it has some of the inputs.
-  partial_sum<view> forward_term(pass<Env>& pass, saved& saved, view x) {
-    auto const y = pass.take({x.extent(0), what_.outputs});
+  /// This rank's term of x w + b, where it has some of the inputs; in memory of `from`.
+  partial_sum<view> forward_term(pass<Env>& pass, saved& saved, view x, arena<space>& from) {
+    auto const y = from.template take<value>({x.extent(0), what_.outputs});
     saved.x = x;
     kernels::linear(y, x, packed(pass), {.bias = adds_bias_ ? bias_.value : decltype(bias_.value){}});
     return partial_sum<view>(y);
@@ -83,10 +83,18 @@ class linear::instance {
   view end_branch(pass<Env>& pass, saved& saved, view x, view residual, ops::dropout_site drop) {
     auto const rows = x.extent(0);
     if (pass.group.ways() == 1 && !drop.active()) return forward(pass, saved, x, residual);
-    auto const y = pass.group.reduce(forward_term(pass, saved, x));
-    kernels::dropout(y, stretch_of(drop, pass, rows));
-    kernels::add(y, residual);
-    return y;
+    auto const add_residual = [&](view y) {
+      kernels::dropout(y, stretch_of(drop, pass, rows));
+      kernels::add(y, residual);
+      return y;
+    };
+    if (!pass.group.cuts_rows()) return add_residual(pass.group.reduce(forward_term(pass, saved, x, pass.activations)));
+    auto const here = pass.scratch.mark();  // nobody needs the term's other rows later
+    auto const own = pass.group.reduce(forward_term(pass, saved, x, pass.scratch));
+    auto const y = pass.take(own.extents());
+    kernels::copy(y, own);
+    pass.scratch.rewind(here);
+    return add_residual(y);
   }
   /// The gradient of x w + b in all rows, from that of end_branch()'s result: dy itself, or in scratch memory.
   view branch_gradient(pass<Env>& pass, saved const& saved, view dy, ops::dropout_site drop) {

@@ -1,0 +1,23 @@
+// on_paper [PAGE]
+//
+// Says what plans and schedules answer for 8 to 16384 ranks, beside published figures: docs/on-paper.md, to standard
+// output or to PAGE.
+// test:
+#include <cstdio>
+#include <exception>
+
+#include "page.hpp"
+#include "trireme/formats/file.hpp"
+
+int main(int count, char** arguments) try {
+  auto const text = on_paper::page();
+  if (count > 1) {
+    trireme::formats::atomic_write(arguments[1], text);
+  } else {
+    std::fputs(text.c_str(), stdout);
+  }
+  return 0;
+} catch (std::exception const& error) {
+  std::fprintf(stderr, "on_paper: %s\n", error.what());
+  return 1;
+}

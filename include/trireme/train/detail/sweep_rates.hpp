@@ -1,0 +1,77 @@
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <type_traits>
+#include <vector>
+
+#include "trireme/comm/counted.hpp"
+#include "trireme/comm/self.hpp"
+#include "trireme/contract/communicator.hpp"
+#include "trireme/core/error.hpp"
+#include "trireme/train/make.hpp"
+#include "trireme/train/plan.hpp"
+
+namespace trireme::detail {
+
+/// Operations a second of a rank that trains the whole model alone on its share of the samples, while all others do.
+template <class Model, class Data, class World, class Options, class... Policies>
+[[nodiscard]] double measured_flops(Model const& model, Data const& data, World& world, Options const& options,
+                                    Policies const&... policies) {
+  if constexpr (!std::is_same_v<typename space_of<World>::type, host>) {
+    throw config_error("trireme::sweep: what a device computes is not measured: say .flops in the options");
+  } else {
+    auto const share = [&](std::int64_t of) { return of > world.size() ? of / world.size() : std::int64_t{1}; };
+    auto const samples = share(options.batch);
+    auto const parts = share(options.micro_batches);
+    comm::self_world alone;
+    auto trainer = make_trainer(model, alone, policies...);
+    auto const work = plan(trainer, data, {.samples = samples, .micro_batches = parts}).flops;
+    double seconds = 0;  // of the fastest step
+    trainer.on_step([&](step_report const& done) {
+      if (done.step == 0 || done.seconds < seconds) seconds = done.seconds;
+    });
+    world.barrier();
+    trainer.fit(data, {.steps = 6, .batch = samples, .micro_batches = parts});
+    world.all_reduce(tensor_view<double>(&seconds, shape{1}), reduction::max{});
+    return work / seconds;
+  }
+}
+
+struct link_rates {
+  double bandwidth = 1;  // of a world of one, which sends nothing
+  double latency = 0;
+};
+
+/// What an all_reduce of one number and one of a million say of a world: the fastest of a few, on the slowest rank.
+template <class World>
+[[nodiscard]] link_rates measured_link(World& world) {
+  if (world.size() == 1) return {};
+  constexpr int runs = 8;
+  auto counted = comm::decorate(world, comm::counted{});
+  struct cost {
+    double seconds, bytes, messages;
+  };
+  auto const cost_of = [&](std::int64_t count) {
+    std::vector<float> numbers(static_cast<std::size_t>(count));
+    auto const before = counted.counts()[comm::collective::all_reduce];
+    double best = 0;
+    for (int run = 0; run < runs; ++run) {
+      world.barrier();
+      auto const start = std::chrono::steady_clock::now();
+      counted.all_reduce(tensor_view<float>(numbers), reduction::sum{});
+      double const seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+      if (run == 0 || seconds < best) best = seconds;
+    }
+    world.all_reduce(tensor_view<double>(&best, shape{1}), reduction::max{});
+    auto const after = counted.counts()[comm::collective::all_reduce];
+    return cost{best, static_cast<double>(after.bytes - before.bytes) / runs,
+                static_cast<double>(after.messages - before.messages) / runs};
+  };
+  auto const one = cost_of(1);
+  auto const many = cost_of(1 << 20);
+  return {.bandwidth = many.bytes / (many.seconds > one.seconds ? many.seconds - one.seconds : many.seconds),
+          .latency = one.messages > 0 ? one.seconds / one.messages : 0};
+}
+
+}  // namespace trireme::detail
