@@ -20,20 +20,20 @@ inline nn::gpt model(double dropout = 0.1) {
 /// Tokens that a small model can learn to continue.
 class text_of_numbers {
  public:
-  explicit text_of_numbers(std::int64_t samples = 24) : samples_(samples) {
+  explicit text_of_numbers(std::int64_t samples = 24, std::int64_t context = 12)
+      : samples_(samples), context_(context) {
     for (std::int64_t i = 0; i < samples * context; ++i) {
       inputs_.push_back(static_cast<std::int32_t>((i * i + 3 * i) % 67));
       targets_.push_back(static_cast<std::int32_t>(((i + 1) * (i + 1) + 3 * (i + 1)) % 67));
     }
   }
   [[nodiscard]] auto data() const {
-    return data::in_memory(tensor_view<std::int32_t const>(inputs_.data(), {samples_, context}),
-                           tensor_view<std::int32_t const>(targets_.data(), {samples_, context}));
+    return data::in_memory(tensor_view<std::int32_t const>(inputs_.data(), {samples_, context_}),
+                           tensor_view<std::int32_t const>(targets_.data(), {samples_, context_}));
   }
 
  private:
-  static constexpr std::int64_t context = 12;
-  std::int64_t samples_;
+  std::int64_t samples_, context_;
   std::vector<std::int32_t> inputs_, targets_;
 };
 
@@ -51,10 +51,11 @@ struct plan {
 
 /// Trains, and collects the state of all ranks. `shape` gives the names: the outcome of a serial training.
 template <class Precision = precision::fp32, class World, class Parallel>
-outcome train(World& world, Parallel const& parallel, plan const& what, outcome const* shape = nullptr) {
-  static text_of_numbers const text;
+outcome train(World& world, Parallel const& parallel, plan const& what, outcome const* shape = nullptr,
+              nn::gpt const& gpt = model()) {
+  text_of_numbers const text(24, gpt.context);
   auto const data = text.data();
-  auto trainer = make_trainer(model(), optim::adamw{.rate = 1e-3, .clip = what.clip}, world, parallel, Precision{});
+  auto trainer = make_trainer(gpt, optim::adamw{.rate = 1e-3, .clip = what.clip}, world, parallel, Precision{});
   outcome out;
   trainer.on_step([&](step_report const& done) {
     out.losses.push_back(done.loss);

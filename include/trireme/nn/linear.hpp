@@ -6,6 +6,7 @@
 
 #include "trireme/contract/model.hpp"
 #include "trireme/core/text.hpp"
+#include "trireme/nn/detail/drop_rows.hpp"
 #include "trireme/ops/types.hpp"
 
 namespace trireme::nn {
@@ -84,7 +85,7 @@ class linear::instance {
     auto const rows = x.extent(0);
     if (pass.group.ways() == 1 && !drop.active()) return forward(pass, saved, x, residual);
     auto const y = pass.group.reduce(forward_term(pass, saved, x));
-    kernels::dropout(y, stretch_of(drop, pass, rows));
+    detail::drop_rows(pass, y, rows, drop);
     kernels::add(y, residual);
     return y;
   }
@@ -94,7 +95,7 @@ class linear::instance {
     if (drop.active()) {
       auto const dropped = pass.scratch.template take<value>(dy.extents());
       kernels::copy(dropped, dy);
-      kernels::dropout(dropped, stretch_of(drop, pass, rows));
+      detail::drop_rows(pass, dropped, rows, drop);
       dy = dropped;
     }
     return pass.group.gather(dy, rows, pass.scratch);
@@ -148,12 +149,6 @@ class linear::instance {
   }
   [[nodiscard]] shape matrix() const { return {what_.inputs, what_.outputs}; }
 
-  // Of what the rows that lie here drop, if not all of them do.
-  ops::dropout_site stretch_of(ops::dropout_site drop, pass<Env> const& pass, std::int64_t rows) const {
-    drop.first = pass.group.rows_here(rows).first * what_.outputs;
-    drop.whole = rows * what_.outputs;
-    return drop;
-  }
   view through_activation(pass<Env>& pass, saved const& saved, view dy) {
     if (what_.act == ops::activation::none) return dy;
     auto const before = pass.take(dy.extents());
