@@ -171,7 +171,7 @@ class ring_context final : public context_group<Env> {
 /// heads, after it all heads of its positions.
 ///
 /// Ranks    collective, as the calls of context_group are.
-/// Numerics the bits of a rank that has whole samples.
+/// Numerics attention has the bits that a rank with whole samples gives it.
 /// Threads  one owner; the communicator must outlive it, and nobody else may use it meanwhile.
 template <class Env, class Comm>
 class dealt_context final : public context_group<Env> {

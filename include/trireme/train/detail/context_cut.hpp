@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -10,8 +11,8 @@
 #include "trireme/contract/context_group.hpp"
 #include "trireme/contract/dataset.hpp"
 #include "trireme/core/error.hpp"
+#include "trireme/core/tensor.hpp"
 #include "trireme/core/text.hpp"
-#include "trireme/ops/types.hpp"
 
 namespace trireme::detail {
 
@@ -42,9 +43,8 @@ class context_cut {
     auto const positions = extents.rank() < 2 ? 1 : extents[1];
     if (positions % part_.pieces() != 0) {
       throw config_error(text("trireme::parallel::context: samples of ", positions, " positions cannot be cut into ",
-                              part_.own.ways, " equal parts of ", part_.stretches(), part_.balanced ? " stretches" : "",
-                              part_.balanced ? "" : " stretch", "; give them a multiple of ", part_.pieces(),
-                              " positions, or use fewer ways"));
+                              part_.pieces(), " equal stretches, ", part_.stretches(), " for each of ", part_.own.ways,
+                              " ways; give them a multiple of ", part_.pieces(), " positions, or use fewer ways"));
     }
     auto const& wanted = batch.targets.extents;
     if (wanted.rank() >= 2 && wanted[1] == positions) return;
@@ -68,8 +68,9 @@ class context_cut {
       for (std::int64_t b = 0; b < extents[0]; ++b) {
         for (int which = 0; which < part_.stretches(); ++which) {
           auto const at = part_.at(which, here);
-          ops::on<host>::copy(kept.view().flat((b * here + at.row) * position, at.count * position),
-                              all.flat((b * whole + at.position) * position, at.count * position));
+          auto const from_here = all.flat((b * whole + at.position) * position, at.count * position).span();
+          auto const to = kept.view().flat((b * here + at.row) * position, at.count * position).span();
+          std::copy(from_here.begin(), from_here.end(), to.begin());
         }
       }
       return {kept.view().address(), from.type, extents};
