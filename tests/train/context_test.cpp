@@ -111,7 +111,7 @@ TEST_CASE("activations fall with the ranks that share positions", "[train][conte
   auto const ring = peak(4, parallel::context{}) / whole;
   auto const dealt = peak(4, parallel::context{.method = context_method::all_to_all}) / whole;
   CAPTURE(ring, dealt);
-  CHECK(ring < 0.3);
+  CHECK(ring < 0.33);  // and room for the keys on their way
   CHECK(dealt < 0.4);  // which also keeps what was dealt
 }
 

@@ -85,7 +85,7 @@ class placed_model {
 
   /// Of each sample the positions that this rank has; until the next call.
   [[nodiscard]] std::span<samples const> cut(std::span<samples const> batches) requires staged {
-    if constexpr (cuts_context<Model>) {
+    if constexpr (parallel::has_axis<Parallel, parallel::axis::context>) {
       return context_ == nullptr ? batches : cut_(batches);
     } else {
       return batches;

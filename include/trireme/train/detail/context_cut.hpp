@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <deque>
 #include <span>
 #include <type_traits>
 #include <vector>
@@ -78,7 +77,7 @@ class context_cut {
   }
 
   context_part part_;
-  std::deque<tensor<std::uint8_t>> kept_;  // inputs and targets of each micro-batch
+  std::vector<tensor<std::uint8_t>> kept_;  // inputs and targets of each micro-batch
   std::vector<samples> cut_;
 };
 
