@@ -1,5 +1,5 @@
 // Trireme 0.1.0, everything in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: c17c90822f5fc70d9b575d986c3b421f98cddb09160e82d857a25ab2667850bf
+// SHA-256 of the sources: f1417ff936d92a696f1969105e91a7646232453fd6f37a842fdcfe6bcf20899f
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -1701,6 +1701,28 @@ struct loss_sum {
   }
 };
 
+/// The sizes of an attention.
+struct attention_shape {
+  std::int64_t batch = 0;
+  std::int64_t context = 0;
+  std::int64_t heads = 0;
+  std::int64_t channels = 0;
+  std::int64_t first_head = 0;  ///< the number of the first of these heads among all of its layer, for dropout
+  [[nodiscard]] constexpr std::int64_t head_channels() const noexcept { return channels / heads; }
+};
+
+/// Which numbers to drop: a function of (key, site, sample, position in the sample), the same on any rank.
+/// Off if the probability is 0 or there are no samples.
+struct dropout_site {
+  double probability = 0;
+  random_key key;
+  std::uint32_t site = 0;
+  std::span<std::int64_t const> samples;
+  std::int64_t first = 0;  ///< what is dropped out begins with this element of all samples' elements,
+  std::int64_t whole = 0;  ///< which are so many; 0 = as many as it has itself
+  [[nodiscard]] bool active() const noexcept { return probability > 0 && !samples.empty(); }
+};
+
 }  // namespace trireme
 
 // ---- trireme/ops/types.hpp (goes on)
@@ -1727,13 +1749,15 @@ enum class activation { none, gelu, tanh, relu };
 /// How a weight is stored: (inputs, outputs) as GPT-2 does, or (outputs, inputs) as an embedding table does.
 enum class orientation { in_out, out_in };
 
-struct attention_shape {
-  std::int64_t batch = 0;
-  std::int64_t context = 0;
-  std::int64_t heads = 0;
-  std::int64_t channels = 0;
-  std::int64_t first_head = 0;  ///< the number of the first of these heads among all of its layer, for dropout
-  [[nodiscard]] constexpr std::int64_t head_channels() const noexcept { return channels / heads; }
+/// Queries and keys of each sample that are worked on together: as many of either. Rows are counted among those of a
+/// sample that lie here, positions in the whole sample.
+struct attention_block {
+  std::int64_t rows = 0;
+  std::int64_t query_row = 0;
+  std::int64_t key_row = 0;
+  std::int64_t first_query = 0;  ///< position of the first query; not before that of the first key
+  std::int64_t first_key = 0;
+  std::int64_t whole = 0;  ///< positions of a sample
 };
 
 /// Which rows of a table lie here, or which classes of a row: those from `first` on, of `whole`; 0 = all of them.
@@ -1742,20 +1766,10 @@ struct table_part {
   std::int64_t whole = 0;
 };
 
+using trireme::attention_shape;
+using trireme::dropout_site;
 using trireme::gradient_terms;
 using trireme::loss_sum;
-
-/// Which numbers to drop: a function of (key, site, sample, position in the sample), the same on any rank.
-/// Off if the probability is 0 or there are no samples.
-struct dropout_site {
-  double probability = 0;
-  random_key key;
-  std::uint32_t site = 0;
-  std::span<std::int64_t const> samples;
-  std::int64_t first = 0;  ///< what is dropped out begins with this element of all samples' elements,
-  std::int64_t whole = 0;  ///< which are so many; 0 = as many as it has itself
-  [[nodiscard]] bool active() const noexcept { return probability > 0 && !samples.empty(); }
-};
 
 /// What a product does to its result on the way out: y = residual + act(x w + bias).
 template <class T, class Space>
@@ -2871,6 +2885,20 @@ struct host_elementwise {
   static void copy(view<T> y, view<U> x) {
     detail::same_size("copy", y.size(), x.size());
     detail::copy_elements(raw(y), static_cast<std::remove_const_t<U> const*>(raw(x)), y.size());
+  }
+
+  /// Some columns of each row: y[row, to + c] = x[row, from + c] for c < columns, converted.
+  /// Shapes   y (n, ...), x (n, ...): rows along the outermost axis.
+  template <class T, class U>
+  static void copy_columns(view<T> y, std::int64_t to, view<U> x, std::int64_t from, std::int64_t columns) {
+    auto const rows = y.extent(0);
+    detail::same_size("copy_columns", rows, x.extent(0));
+    auto const y_row = rows == 0 ? 0 : y.size() / rows;
+    auto const x_row = rows == 0 ? 0 : x.size() / rows;
+    for (std::int64_t row = 0; row < rows; ++row) {
+      detail::copy_elements(raw(y) + row * y_row + to,
+                            static_cast<std::remove_const_t<U> const*>(raw(x)) + row * x_row + from, columns);
+    }
   }
 
   /// y[i] += x[i]
@@ -6876,7 +6904,118 @@ class arena {
 
 }  // namespace trireme
 
-// ---- trireme/contract/tensor_group.hpp (goes on)
+// ---- trireme/contract/context_group.hpp (goes on)
+namespace trireme {
+
+/// Which positions of each sample a rank of a context group has, all samples alike: the place-th of as many equal
+/// stretches as there are ranks, or, balanced, the place-th stretch from either end, of twice as many. Causal attention
+/// costs a position the more the later it is; so balanced parts cost the same.
+struct context_part {
+  share own{};
+  bool balanced = false;
+  friend bool operator==(context_part const&, context_part const&) = default;
+
+  struct stretch {
+    std::int64_t row = 0;       ///< where it begins among the rows of a sample that lie here
+    std::int64_t position = 0;  ///< and in the whole sample
+    std::int64_t count = 0;
+    friend bool operator==(stretch const&, stretch const&) = default;
+  };
+  [[nodiscard]] constexpr int stretches() const noexcept { return balanced ? 2 : 1; }
+  /// The positions of a whole sample are a multiple of this.
+  [[nodiscard]] constexpr std::int64_t pieces() const noexcept { return std::int64_t{own.ways} * stretches(); }
+  /// @param here  rows of a sample that lie here.
+  [[nodiscard]] constexpr stretch at(int which, std::int64_t here) const noexcept {
+    auto const count = here / stretches();
+    auto const piece = which == 0 ? own.place : 2 * own.ways - 1 - own.place;
+    return {which * count, piece * count, count};
+  }
+  [[nodiscard]] constexpr std::int64_t whole(std::int64_t here) const noexcept { return here * own.ways; }
+};
+
+/// What attention keeps for its backward pass.
+template <class Env>
+struct attention_state {
+  using view = tensor_view<typename Env::compute, typename Env::space>;
+  view packed;                                                     ///< queries, keys and values, side by side
+  view heads;                                                      ///< what came of them
+  tensor_view<typename Env::accumulate, typename Env::space> lse;  ///< logs of the softmax's denominators
+};
+
+/// The ranks that share each sample's positions, as layers see them: which ones lie here, and attention over all of
+/// them, the one thing that is not done row by row. A group of one has all positions, and is not asked to attend.
+///
+/// Ranks    collective: all members call the same in the same order.
+/// Numerics what is dropped out depends on positions in the whole sample.
+template <class Env>
+class context_group {
+ public:
+  using space = typename Env::space;
+  using view = tensor_view<typename Env::compute, space>;
+  using state = attention_state<Env>;
+
+  virtual ~context_group() = default;
+  context_group(context_group const&) = delete;
+  context_group& operator=(context_group const&) = delete;
+
+  /// The group of a rank that has whole samples.
+  [[nodiscard]] static context_group& one();
+
+  [[nodiscard]] int ways() const noexcept { return part_.own.ways; }
+  [[nodiscard]] context_part const& part() const noexcept { return part_; }
+
+  /// Causal self-attention of the whole samples; heads is written. kept.packed is this rank's rows of queries, keys and
+  /// values; all of kept lives on in `activations`.
+  /// @param shape  of what lies here.
+  virtual void attend(view heads, state& kept, attention_shape const& shape, arena<space>& activations,
+                      arena<space>& scratch, dropout_site const& dropout) = 0;
+  /// The gradient of attend: dpacked is written. heads is what it gave.
+  virtual void attend_backward(view dpacked, view dheads, view heads, state const& kept, attention_shape const& shape,
+                               arena<space>& scratch, dropout_site const& dropout) = 0;
+
+ protected:
+  explicit context_group(context_part const& part) noexcept : part_(part) {}
+
+ private:
+  context_part part_;
+};
+
+namespace detail {
+
+/// Has whole samples: layers attend to them on their own.
+template <class Env>
+class whole_context final : public context_group<Env> {
+  using typename context_group<Env>::space;
+  using typename context_group<Env>::view;
+  using typename context_group<Env>::state;
+
+ public:
+  whole_context() noexcept : context_group<Env>({}) {}
+
+ private:
+  void attend(view, state&, attention_shape const&, arena<space>&, arena<space>&, dropout_site const&) override {}
+  void attend_backward(view, view, view, state const&, attention_shape const&, arena<space>&,
+                       dropout_site const&) override {}
+};
+
+}  // namespace detail
+
+template <class Env>
+context_group<Env>& context_group<Env>::one() {
+  static detail::whole_context<Env> group;
+  return group;
+}
+
+/// A model whose units work on any positions of a sample: they take positions from `pass.context`, attend through it,
+/// and treat each row alike otherwise.
+template <class M>
+concept cuts_context = requires {
+  requires M::cuts_context;
+};
+
+}  // namespace trireme
+
+// ---- trireme/contract/tensor_group.hpp
 namespace trireme {
 
 template <class Env>
@@ -7017,16 +7156,17 @@ struct pass {
   using space = typename Env::space;
   using activation_view = tensor_view<typename Env::compute, space>;
 
-  arena<space>& activations;  ///< given back when the micro-batch is done
-  arena<space>& scratch;      ///< given back when the unit returns
-  samples_in<space> const& batch;
-  random_key key;             ///< for dropout; the samples' ids tell them apart
-  std::uint64_t version = 0;  ///< changes whenever parameter values do
-  double weight = 1;          ///< of one sample's mean loss in the loss that backward differentiates
+  arena<space>& activations;       ///< given back when the micro-batch is done
+  arena<space>& scratch;           ///< given back when the unit returns
+  samples_in<space> const& batch;  ///< of each sample the positions that lie here
+  random_key key;                  ///< for dropout; the samples' ids tell them apart
+  std::uint64_t version = 0;       ///< changes whenever parameter values do
+  double weight = 1;               ///< of one sample's mean loss in the loss that backward differentiates
   trireme::purpose purpose = trireme::purpose::train;
   loss_sum loss{};  ///< out: the sum of losses of this micro-batch; the same on all ranks of the group
   tensor_group<Env>& group = tensor_group<Env>::one();  ///< the ranks that share this unit's matrices
   std::size_t slot = 0;  ///< of what units save: micro-batches in flight have different ones
+  context_group<Env>& context = context_group<Env>::one();  ///< the ranks that share the batch's positions
 
   [[nodiscard]] bool training() const noexcept { return purpose == trireme::purpose::train; }
   /// Activations that live until backward has passed (or, outside training, until the pass ends).
@@ -7177,7 +7317,51 @@ concept plain_model = has_visit_parameters<M> && has_model_forward<M> && has_mod
 
 }  // namespace trireme
 
-// ---- trireme/nn/linear.hpp
+// ---- trireme/nn/detail/own_rows.hpp
+namespace trireme::nn::detail {
+
+/// Sum over the tensor group of the terms that term(memory) makes; of cut rows those that lie here, and nothing else is
+/// kept: nobody needs the term's other rows later.
+template <class Env, class Term>
+auto kept_sum(pass<Env>& pass, Term const& term) -> tensor_view<typename Env::compute, typename Env::space> {
+  if (!pass.group.cuts_rows()) return pass.group.reduce(term(pass.activations));
+  auto const here = pass.scratch.mark();
+  auto const own = pass.group.reduce(term(pass.scratch));
+  auto const y = pass.take(own.extents());
+  ops::on<typename Env::space>::copy(y, own);
+  pass.scratch.rewind(here);
+  return y;
+}
+
+/// Drops numbers of y, the rows that lie here of `rows`, by what they are in their whole samples.
+template <class Env>
+void drop_rows(pass<Env> const& pass, tensor_view<typename Env::compute, typename Env::space> y, std::int64_t rows,
+               ops::dropout_site site) {
+  using kernels = ops::on<typename Env::space>;
+  if (!site.active()) return;
+  auto const columns = y.extent(1);
+  auto const here = pass.group.rows_here(rows);
+  auto const& part = pass.context.part();
+  site.first = here.first * columns;
+  site.whole = rows * columns;
+  if (part.own.ways == 1) return kernels::dropout(y, site);
+  auto const samples = site.samples;
+  auto const context = rows / static_cast<std::int64_t>(samples.size());
+  site.whole = part.whole(context) * columns;
+  for (auto row = here.first; row < here.first + here.count;) {
+    auto const in_sample = row % context;
+    auto const at = part.at(in_sample < part.at(0, context).count ? 0 : 1, context);
+    auto const n = std::min(at.row + at.count - in_sample, here.first + here.count - row);
+    site.samples = samples.subspan(static_cast<std::size_t>(row / context), 1);
+    site.first = (at.position + in_sample - at.row) * columns;
+    kernels::dropout(y.rows(row - here.first, n), site);
+    row += n;
+  }
+}
+
+}  // namespace trireme::nn::detail
+
+// ---- trireme/nn/linear.hpp (goes on)
 namespace trireme::nn {
 
 /// The part of a linear layer that one rank of a tensor group has: some columns of the weight, which gives some
@@ -7253,18 +7437,10 @@ class linear::instance {
   view end_branch(pass<Env>& pass, saved& saved, view x, view residual, ops::dropout_site drop) {
     auto const rows = x.extent(0);
     if (pass.group.ways() == 1 && !drop.active()) return forward(pass, saved, x, residual);
-    auto const add_residual = [&](view y) {
-      kernels::dropout(y, stretch_of(drop, pass, rows));
-      kernels::add(y, residual);
-      return y;
-    };
-    if (!pass.group.cuts_rows()) return add_residual(pass.group.reduce(forward_term(pass, saved, x, pass.activations)));
-    auto const here = pass.scratch.mark();  // nobody needs the term's other rows later
-    auto const own = pass.group.reduce(forward_term(pass, saved, x, pass.scratch));
-    auto const y = pass.take(own.extents());
-    kernels::copy(y, own);
-    pass.scratch.rewind(here);
-    return add_residual(y);
+    auto const y = detail::kept_sum(pass, [&](auto& from) { return forward_term(pass, saved, x, from); });
+    detail::drop_rows(pass, y, rows, drop);
+    kernels::add(y, residual);
+    return y;
   }
   /// The gradient of x w + b in all rows, from that of end_branch()'s result: dy itself, or in scratch memory.
   view branch_gradient(pass<Env>& pass, saved const& saved, view dy, ops::dropout_site drop) {
@@ -7272,7 +7448,7 @@ class linear::instance {
     if (drop.active()) {
       auto const dropped = pass.scratch.template take<value>(dy.extents());
       kernels::copy(dropped, dy);
-      kernels::dropout(dropped, stretch_of(drop, pass, rows));
+      detail::drop_rows(pass, dropped, rows, drop);
       dy = dropped;
     }
     return pass.group.gather(dy, rows, pass.scratch);
@@ -7326,12 +7502,6 @@ class linear::instance {
   }
   [[nodiscard]] shape matrix() const { return {what_.inputs, what_.outputs}; }
 
-  // Of what the rows that lie here drop, if not all of them do.
-  ops::dropout_site stretch_of(ops::dropout_site drop, pass<Env> const& pass, std::int64_t rows) const {
-    drop.first = pass.group.rows_here(rows).first * what_.outputs;
-    drop.whole = rows * what_.outputs;
-    return drop;
-  }
   view through_activation(pass<Env>& pass, saved const& saved, view dy) {
     if (what_.act == ops::activation::none) return dy;
     auto const before = pass.take(dy.extents());
@@ -7387,10 +7557,9 @@ class attention::instance {
  public:
   using view = tensor_view<typename Env::compute, space>;
   struct saved {
-    typename projection::saved qkv;      // its x is this layer's input, the rows that lie here
-    typename projection::saved out;      // its x is the output of the heads here (rows, channels here)
-    view packed;                         // (rows, 3 channels here)
-    tensor_view<accumulate, space> lse;  // (batch, heads, context): log of the softmax's denominators
+    typename projection::saved qkv;  // its x is this layer's input, the rows that lie here
+    typename projection::saved out;  // its x is the output of the heads here (rows, channels here)
+    attention_state<Env> attended;
   };
 
   instance(attention const& description, std::string const& name, share own = {})
@@ -7410,14 +7579,20 @@ class attention::instance {
 
   /// @param x        the rows that lie here, as is residual.
   /// @param rows     of all samples together.
-  /// @param context  rows of one sample.
+  /// @param context  rows of one sample that lie here.
   view forward(pass<Env>& pass, saved& saved, view x, view residual, std::int64_t rows, std::int64_t context) {
     auto const shape = of(rows, context);
-    saved.packed = qkv_.forward(pass, saved.qkv, pass.group.gather(x, rows, pass.scratch));
+    auto& packed = saved.attended.packed;
+    auto& lse = saved.attended.lse;
+    packed = qkv_.forward(pass, saved.qkv, pass.group.gather(x, rows, pass.scratch));
     saved.qkv.x = x;
-    saved.lse = pass.activations.template take<accumulate>({shape.batch, shape.heads, shape.context});
     auto const heads = pass.take({rows, shape.channels});
-    kernels::causal_attention(heads, saved.lse, saved.packed, shape, pass.scratch, site(pass, 0));
+    if (pass.context.ways() == 1) {
+      lse = pass.activations.template take<accumulate>({shape.batch, shape.heads, shape.context});
+      kernels::causal_attention(heads, lse, packed, shape, pass.scratch, site(pass, 0));
+    } else {
+      pass.context.attend(heads, saved.attended, shape, pass.activations, pass.scratch, site(pass, 0));
+    }
     return out_.end_branch(pass, saved.out, heads, residual, site(pass, 1));
   }
 
@@ -7434,8 +7609,12 @@ class attention::instance {
     out_.weight_gradient(saved.out.x, dprojected);
     out_.input_gradient(pass, dheads, dprojected);
     auto const dqkv = take({rows, 3 * shape.channels});
-    kernels::causal_attention_backward(dqkv, dheads, saved.out.x, saved.lse, saved.packed, shape, pass.scratch,
-                                       site(pass, 0));
+    if (pass.context.ways() == 1) {
+      kernels::causal_attention_backward(dqkv, dheads, saved.out.x, saved.attended.lse, saved.attended.packed, shape,
+                                         pass.scratch, site(pass, 0));
+    } else {
+      pass.context.attend_backward(dqkv, dheads, saved.out.x, saved.attended, shape, pass.scratch, site(pass, 0));
+    }
     qkv_.weight_gradient(pass.group.gather(saved.qkv.x, rows, pass.scratch), dqkv);
     auto const sum = pass.group.reduce(qkv_.input_gradient_term(pass, dx, dqkv));
     pass.scratch.rewind(here);
@@ -7692,44 +7871,52 @@ struct gpt_embedding {
     }
     view forward(pass<Env>& pass, saved&, view) {
       auto const tokens = pass.batch.inputs.template as<std::int32_t>();  // (B,T)
-      if (tokens.rank() != 2 || tokens.extent(1) > shape_.context) {
+      if (tokens.rank() != 2 || pass.context.part().whole(tokens.extent(1)) > shape_.context) {
         throw config_error(text("trireme::nn::gpt: tokens of shape ", to_string(tokens.extents()),
                                 " do not fit a context of ", shape_.context));
       }
-      auto const here = pass.scratch.mark();
-      bool const some_rows = pass.group.cuts_rows();  // then nobody needs the others later
-      auto& from = some_rows ? pass.scratch : pass.activations;
-      auto const all = from.template take<typename Env::compute>({tokens.size(), shape_.channels});  // (B*T,C)
-      bool const adds_positions = pass.group.place() == 0;
-      kernels::embed(all, tokens, tokens_.value, adds_positions ? positions_.value : decltype(positions_.value){},
-                     part_);
-      auto y = pass.group.reduce(partial_sum<view>(all));  // the rows that lie here
-      if (some_rows) {
-        auto const kept = pass.take(y.extents());
-        kernels::copy(kept, y);
-        y = kept;
-      }
-      pass.scratch.rewind(here);
-      kernels::dropout(y, site(pass));
+      auto const y = detail::kept_sum(pass, [&](auto& from) {
+        auto const all = from.template take<typename Env::compute>({tokens.size(), shape_.channels});  // (B*T,C)
+        bool const adds_positions = pass.group.place() == 0;
+        for_each_stretch(pass, tokens, [&](auto const& words, std::int64_t row, share::range positions) {
+          kernels::embed(
+              all.rows(row, words.size()), words, tokens_.value,
+              adds_positions ? positions_.value.rows(positions.first, positions.count) : decltype(positions_.value){},
+              part_);
+        });
+        return partial_sum<view>(all);
+      });
+      detail::drop_rows(pass, y, tokens.size(), site(pass));
       return y;
     }
     view backward(pass<Env>& pass, saved&, view dy) {
-      kernels::dropout(dy, site(pass));
       auto const tokens = pass.batch.inputs.template as<std::int32_t>();
+      detail::drop_rows(pass, dy, tokens.size(), site(pass));
       auto const all = pass.group.gather(dy, tokens.size(), pass.scratch);
-      kernels::embed_backward(tokens_.gradient, positions_.gradient, all, tokens, part_);
+      for_each_stretch(pass, tokens, [&](auto const& words, std::int64_t row, share::range positions) {
+        kernels::embed_backward(tokens_.gradient, positions_.gradient.rows(positions.first, positions.count),
+                                all.rows(row, words.size()), words, part_);
+      });
       return {};
     }
 
    private:
+    // Calls f(tokens, first row, positions) for tokens of several samples that have the same positions, or of one.
+    template <class Tokens, class F>
+    static void for_each_stretch(pass<Env> const& pass, Tokens const& tokens, F const& f) {
+      auto const context = tokens.extent(1);
+      auto const& part = pass.context.part();
+      if (part.own.ways == 1) return f(tokens, 0, share::range{0, context});
+      for (std::int64_t b = 0; b < tokens.extent(0); ++b) {
+        for (int which = 0; which < part.stretches(); ++which) {
+          auto const at = part.at(which, context);
+          auto const row = b * context + at.row;
+          f(tokens.flat(row, at.count).reshaped({1, at.count}), row, share::range{at.position, at.count});
+        }
+      }
+    }
     [[nodiscard]] ops::dropout_site site(pass<Env> const& pass) const {
-      auto const rows = pass.batch.inputs.extents.size();
-      return {pass.training() ? shape_.dropout : 0,
-              pass.key,
-              0,
-              pass.batch.ids,
-              pass.group.rows_here(rows).first * shape_.channels,
-              rows * shape_.channels};
+      return {pass.training() ? shape_.dropout : 0, pass.key, 0, pass.batch.ids};
     }
     gpt_shape shape_;
     ops::table_part part_;
@@ -7899,7 +8086,7 @@ struct gpt_head {
       if (targets.size() != rows) {
         throw config_error(text("trireme::nn::gpt: ", targets.size(), " targets for ", rows, " tokens"));
       }
-      double const weight = pass.weight / static_cast<double>(pass.batch.inputs.extents[1]);
+      double const weight = pass.weight / static_cast<double>(pass.context.part().whole(pass.batch.inputs.extents[1]));
       view dnormed;
       if (pass.training()) dnormed = pass.take(normed.extents());
       auto const here = pass.scratch.mark();
@@ -7993,6 +8180,7 @@ namespace trireme::nn {
 /// @models  staged_model: one unit for the embeddings, one a block, one for norm, head and loss.
 struct gpt {
   using policy_category = slot::model;
+  static constexpr bool cuts_context = true;
 
   std::int64_t vocabulary = 256;
   std::int64_t context = 256;
@@ -10011,6 +10199,697 @@ struct host_attention {
 
 }  // namespace trireme::ops
 
+// ---- trireme/ops/host/attention_block.hpp
+#define TRIREME_LEVEL baseline
+
+// ---- trireme/ops/host/detail/attention_block.inl
+// Attention of some queries of one head of one sample over some of its keys; included once for each CPU level (see
+// simd.hpp). Laid out as in attention.inl, whose helpers it uses.
+namespace trireme::ops::detail::TRIREME_LEVEL {
+
+// How many keys the queries of a block that begins at `row` see, in whole blocks of rows.
+[[nodiscard]] inline std::int64_t keys_seen_from(std::int64_t row, attention_block const& at) {
+  auto const seen = at.first_query - at.first_key + row + attention_rows;
+  return padded_rows(seen < at.rows ? seen : at.rows);
+}
+
+// How many of the lanes at `v`, the first ones, do not see a key.
+template <class F>
+[[nodiscard]] inline int lanes_without(std::int64_t key, std::int64_t row, std::int64_t v, attention_block const& at) {
+  auto const hidden = key < at.rows ? at.first_key + key - at.first_query - row - v : F::width;
+  return static_cast<int>(hidden < 0 ? 0 : hidden < F::width ? hidden : F::width);
+}
+
+// to (rows, width) = kept * to + added * from.
+template <class F, class T, class Real>
+inline void merge_rows(T* to, std::int64_t stride, Real const* from, std::int64_t rows, std::int64_t width,
+                       std::int64_t padded_width, Real kept, Real added) {
+  F const old = F::all(kept);
+  F const by = F::all(added);
+  for (std::int64_t row = 0; row < rows; ++row, from += padded_width, to += stride) {
+    TRIREME_FOR_LANES(F, width, i, count,
+                      { fma(by, F::load(from + i, count), old * F::load(to + i, count)).store(to + i, count); })
+  }
+}
+
+// y and lse become the attention over these keys and those that they have seen before.
+template <class T, class A>
+inline void attend_block(A* y, A* lse, T const* queries_of, T const* pairs, attention_head const& shape,
+                         attention_block const& at, A* scratch) {
+  using F = lanes_for<T>;
+  constexpr std::int64_t lanes_of_rows = attention_rows;
+  auto const width = shape.padded_width;
+  auto const matrix = shape.padded_rows * width;
+  A* const keys = scratch;                                        // (n, D)
+  A* const values = keys + matrix;                                // (n, D)
+  A* const queries = values + matrix;                             // (32, D)
+  A* const queries_across = queries + lanes_of_rows * width;      // (D, 32)
+  A* const result = queries_across + lanes_of_rows * width;       // (32, D)
+  A* const scores = result + lanes_of_rows * width;               // (n, 32)
+  A* const factors = scores + shape.padded_rows * lanes_of_rows;  // (64, 32)
+  A* const peaks = factors + attention_keys * lanes_of_rows;      // (32)
+  A* const masses = peaks + lanes_of_rows;                        // (32)
+  A const scale = A(1) / std::sqrt(static_cast<A>(shape.width));
+  auto const pair = 2 * shape.channels;
+  pack_rows<F>(keys, pairs, pair, at.rows, shape.padded_rows, shape.width, width, A(1));
+  pack_rows<F>(values, pairs + shape.channels, pair, at.rows, shape.padded_rows, shape.width, width, A(1));
+
+  for (std::int64_t row = 0; row < at.rows; row += lanes_of_rows) {
+    auto const rows = at.rows - row < lanes_of_rows ? at.rows - row : lanes_of_rows;
+    auto const seen = keys_seen_from(row, at);
+    pack_rows<F>(queries, queries_of + row * shape.qkv_stride, shape.qkv_stride, rows, lanes_of_rows, shape.width,
+                 width, scale);
+    transpose_block(queries_across, queries, width);
+    for (std::int64_t key = 0; key < seen; key += attention_keys) {
+      block_product<F>(scores + key * lanes_of_rows, lanes_of_rows, keys + key * width, width, std::int64_t{1},
+                       queries_across, lanes_of_rows, std::min(attention_keys, seen - key), lanes_of_rows, width,
+                       false);
+    }
+    for (std::int64_t v = 0; v < lanes_of_rows; v += F::width) {
+      F top = F::all(-std::numeric_limits<A>::infinity());
+      for (std::int64_t key = 0; key < seen; ++key) {
+        A* const score = scores + key * lanes_of_rows + v;
+        auto const hidden = lanes_without<F>(key, row, v, at);
+        if (hidden > 0) first(hidden, F::all(-std::numeric_limits<A>::infinity()), F::load(score)).store(score);
+        top = max(F::load(score), top);
+      }
+      F total = F::all(0);
+      for (std::int64_t key = 0; key < seen; ++key) {
+        A* const score = scores + key * lanes_of_rows + v;
+        F const p = exp(F::load(score) - top);
+        total = total + p;
+        p.store(score);
+      }
+      top.store(peaks + v);
+      total.store(masses + v);
+    }
+    for (std::int64_t key = 0; key < seen; key += attention_keys) {
+      attention_part const part{at.first_key + key, std::min(attention_keys, seen - key), 0};
+      A* const shares = scores + key * lanes_of_rows;
+      if (shape.dropout != nullptr) {
+        attention_dropout(factors, shape, at.first_query + row, part);
+        for (std::int64_t i = 0; i < part.keys * lanes_of_rows; i += F::width) {
+          (F::load(shares + i) * F::load(factors + i)).store(shares + i);
+        }
+      }
+      block_product<F>(result, width, shares, std::int64_t{1}, lanes_of_rows, values + key * width, width,
+                       lanes_of_rows, width, part.keys, key > 0);
+    }
+    for (std::int64_t r = 0; r < rows; ++r) {
+      A const here = peaks[r] + std::log(masses[r]);
+      A const before = lse[row + r];
+      A const more = before > here ? before : here;
+      A const both = more + std::log(std::exp(before - more) + std::exp(here - more));
+      merge_rows<F>(y + (row + r) * shape.y_stride, shape.y_stride, result + r * width, 1, shape.width, width,
+                    std::exp(before - both), std::exp(peaks[r] - both));
+      lse[row + r] = both;
+    }
+  }
+}
+
+// Adds to the gradients of these queries and pairs; lse and y are those over all keys. Formulas: attention_backward.
+template <class T, class A>
+inline void attend_block_backward(A* dqueries_of, A* dpairs, T const* dy, T const* y, A const* lse, T const* queries_of,
+                                  T const* pairs, attention_head const& shape, attention_block const& at, A* scratch) {
+  using F = lanes_for<T>;
+  constexpr std::int64_t lanes_of_rows = attention_rows;
+  auto const width = shape.padded_width;
+  auto const matrix = shape.padded_rows * width;
+  auto const block = lanes_of_rows * width;
+  A* const keys = scratch;                                      // (n, D)
+  A* const values = keys + matrix;                              // (n, D)
+  A* const dkeys = values + matrix;                             // (n, D)
+  A* const dvalues = dkeys + matrix;                            // (n, D)
+  A* const queries = dvalues + matrix;                          // (32, D)
+  A* const queries_across = queries + block;                    // (D, 32)
+  A* const slopes = queries_across + block;                     // (32, D)
+  A* const slopes_across = slopes + block;                      // (D, 32)
+  A* const dqueries = slopes_across + block;                    // (32, D)
+  A* const scores = dqueries + block;                           // (64, 32)
+  A* const dscores = scores + attention_keys * lanes_of_rows;   // (64, 32)
+  A* const factors = dscores + attention_keys * lanes_of_rows;  // (64, 32)
+  A* const logs = factors + attention_keys * lanes_of_rows;     // (32)
+  A* const deltas = logs + lanes_of_rows;                       // (32)
+  A const scale = A(1) / std::sqrt(static_cast<A>(shape.width));
+  auto const pair = 2 * shape.channels;
+  pack_rows<F>(keys, pairs, pair, at.rows, shape.padded_rows, shape.width, width, A(1));
+  pack_rows<F>(values, pairs + shape.channels, pair, at.rows, shape.padded_rows, shape.width, width, A(1));
+  for (std::int64_t i = 0; i < 2 * matrix; i += F::width) F::all(0).store(dkeys + i);
+
+  for (std::int64_t row = 0; row < at.rows; row += lanes_of_rows) {
+    auto const rows = at.rows - row < lanes_of_rows ? at.rows - row : lanes_of_rows;
+    auto const seen = keys_seen_from(row, at);
+    T const* const dy_rows = dy + row * shape.y_stride;
+    pack_rows<F>(queries, queries_of + row * shape.qkv_stride, shape.qkv_stride, rows, lanes_of_rows, shape.width,
+                 width, scale);
+    pack_rows<F>(slopes, dy_rows, shape.y_stride, rows, lanes_of_rows, shape.width, width, A(1));
+    transpose_block(queries_across, queries, width);
+    transpose_block(slopes_across, slopes, width);
+    row_products<F>(deltas, dy_rows, y + row * shape.y_stride, shape.y_stride, rows, shape.width);
+    for (std::int64_t r = 0; r < lanes_of_rows; ++r) logs[r] = r < rows ? lse[row + r] : A(0);
+    for (std::int64_t key = 0; key < seen; key += attention_keys) {
+      attention_part const part{at.first_key + key, std::min(attention_keys, seen - key), 0};
+      auto const at_keys = key * width;
+      block_product<F>(scores, lanes_of_rows, keys + at_keys, width, std::int64_t{1}, queries_across, lanes_of_rows,
+                       part.keys, lanes_of_rows, width, false);
+      block_product<F>(dscores, lanes_of_rows, values + at_keys, width, std::int64_t{1}, slopes_across, lanes_of_rows,
+                       part.keys, lanes_of_rows, width, false);
+      bool const drops = shape.dropout != nullptr;
+      if (drops) attention_dropout(factors, shape, at.first_query + row, part);
+      for (std::int64_t v = 0; v < lanes_of_rows; v += F::width) {
+        F const log_mass = F::load(logs + v);
+        F const delta = F::load(deltas + v);
+        for (std::int64_t k = 0; k < part.keys; ++k) {
+          auto const i = k * lanes_of_rows + v;
+          auto const hidden = lanes_without<F>(key + k, row, v, at);
+          F p = exp(F::load(scores + i) - log_mass);
+          if (hidden > 0) p = first(hidden, F::all(0), p);
+          F const factor = drops ? F::load(factors + i) : F::all(1);
+          (p * factor).store(scores + i);
+          (p * fma(F::load(dscores + i), factor, F::all(0) - delta)).store(dscores + i);
+        }
+      }
+      block_product<F>(dvalues + at_keys, width, scores, lanes_of_rows, std::int64_t{1}, slopes, width, part.keys,
+                       width, lanes_of_rows, true);
+      block_product<F>(dkeys + at_keys, width, dscores, lanes_of_rows, std::int64_t{1}, queries, width, part.keys,
+                       width, lanes_of_rows, true);
+      block_product<F>(dqueries, width, dscores, std::int64_t{1}, lanes_of_rows, keys + at_keys, width, lanes_of_rows,
+                       width, part.keys, key > 0);
+    }
+    merge_rows<F>(dqueries_of + row * shape.y_stride, shape.y_stride, dqueries, rows, shape.width, width, A(1), scale);
+  }
+  merge_rows<F>(dpairs, pair, dkeys, at.rows, shape.width, width, A(1), A(1));
+  merge_rows<F>(dpairs + shape.channels, pair, dvalues, at.rows, shape.width, width, A(1), A(1));
+}
+
+}  // namespace trireme::ops::detail::TRIREME_LEVEL
+
+// ---- trireme/ops/host/attention_block.hpp (goes on)
+#undef TRIREME_LEVEL
+TRIREME_LEVEL_AVX2_BEGIN
+#define TRIREME_LEVEL avx2
+
+// ---- trireme/ops/host/detail/attention_block.inl
+// Attention of some queries of one head of one sample over some of its keys; included once for each CPU level (see
+// simd.hpp). Laid out as in attention.inl, whose helpers it uses.
+namespace trireme::ops::detail::TRIREME_LEVEL {
+
+// How many keys the queries of a block that begins at `row` see, in whole blocks of rows.
+[[nodiscard]] inline std::int64_t keys_seen_from(std::int64_t row, attention_block const& at) {
+  auto const seen = at.first_query - at.first_key + row + attention_rows;
+  return padded_rows(seen < at.rows ? seen : at.rows);
+}
+
+// How many of the lanes at `v`, the first ones, do not see a key.
+template <class F>
+[[nodiscard]] inline int lanes_without(std::int64_t key, std::int64_t row, std::int64_t v, attention_block const& at) {
+  auto const hidden = key < at.rows ? at.first_key + key - at.first_query - row - v : F::width;
+  return static_cast<int>(hidden < 0 ? 0 : hidden < F::width ? hidden : F::width);
+}
+
+// to (rows, width) = kept * to + added * from.
+template <class F, class T, class Real>
+inline void merge_rows(T* to, std::int64_t stride, Real const* from, std::int64_t rows, std::int64_t width,
+                       std::int64_t padded_width, Real kept, Real added) {
+  F const old = F::all(kept);
+  F const by = F::all(added);
+  for (std::int64_t row = 0; row < rows; ++row, from += padded_width, to += stride) {
+    TRIREME_FOR_LANES(F, width, i, count,
+                      { fma(by, F::load(from + i, count), old * F::load(to + i, count)).store(to + i, count); })
+  }
+}
+
+// y and lse become the attention over these keys and those that they have seen before.
+template <class T, class A>
+inline void attend_block(A* y, A* lse, T const* queries_of, T const* pairs, attention_head const& shape,
+                         attention_block const& at, A* scratch) {
+  using F = lanes_for<T>;
+  constexpr std::int64_t lanes_of_rows = attention_rows;
+  auto const width = shape.padded_width;
+  auto const matrix = shape.padded_rows * width;
+  A* const keys = scratch;                                        // (n, D)
+  A* const values = keys + matrix;                                // (n, D)
+  A* const queries = values + matrix;                             // (32, D)
+  A* const queries_across = queries + lanes_of_rows * width;      // (D, 32)
+  A* const result = queries_across + lanes_of_rows * width;       // (32, D)
+  A* const scores = result + lanes_of_rows * width;               // (n, 32)
+  A* const factors = scores + shape.padded_rows * lanes_of_rows;  // (64, 32)
+  A* const peaks = factors + attention_keys * lanes_of_rows;      // (32)
+  A* const masses = peaks + lanes_of_rows;                        // (32)
+  A const scale = A(1) / std::sqrt(static_cast<A>(shape.width));
+  auto const pair = 2 * shape.channels;
+  pack_rows<F>(keys, pairs, pair, at.rows, shape.padded_rows, shape.width, width, A(1));
+  pack_rows<F>(values, pairs + shape.channels, pair, at.rows, shape.padded_rows, shape.width, width, A(1));
+
+  for (std::int64_t row = 0; row < at.rows; row += lanes_of_rows) {
+    auto const rows = at.rows - row < lanes_of_rows ? at.rows - row : lanes_of_rows;
+    auto const seen = keys_seen_from(row, at);
+    pack_rows<F>(queries, queries_of + row * shape.qkv_stride, shape.qkv_stride, rows, lanes_of_rows, shape.width,
+                 width, scale);
+    transpose_block(queries_across, queries, width);
+    for (std::int64_t key = 0; key < seen; key += attention_keys) {
+      block_product<F>(scores + key * lanes_of_rows, lanes_of_rows, keys + key * width, width, std::int64_t{1},
+                       queries_across, lanes_of_rows, std::min(attention_keys, seen - key), lanes_of_rows, width,
+                       false);
+    }
+    for (std::int64_t v = 0; v < lanes_of_rows; v += F::width) {
+      F top = F::all(-std::numeric_limits<A>::infinity());
+      for (std::int64_t key = 0; key < seen; ++key) {
+        A* const score = scores + key * lanes_of_rows + v;
+        auto const hidden = lanes_without<F>(key, row, v, at);
+        if (hidden > 0) first(hidden, F::all(-std::numeric_limits<A>::infinity()), F::load(score)).store(score);
+        top = max(F::load(score), top);
+      }
+      F total = F::all(0);
+      for (std::int64_t key = 0; key < seen; ++key) {
+        A* const score = scores + key * lanes_of_rows + v;
+        F const p = exp(F::load(score) - top);
+        total = total + p;
+        p.store(score);
+      }
+      top.store(peaks + v);
+      total.store(masses + v);
+    }
+    for (std::int64_t key = 0; key < seen; key += attention_keys) {
+      attention_part const part{at.first_key + key, std::min(attention_keys, seen - key), 0};
+      A* const shares = scores + key * lanes_of_rows;
+      if (shape.dropout != nullptr) {
+        attention_dropout(factors, shape, at.first_query + row, part);
+        for (std::int64_t i = 0; i < part.keys * lanes_of_rows; i += F::width) {
+          (F::load(shares + i) * F::load(factors + i)).store(shares + i);
+        }
+      }
+      block_product<F>(result, width, shares, std::int64_t{1}, lanes_of_rows, values + key * width, width,
+                       lanes_of_rows, width, part.keys, key > 0);
+    }
+    for (std::int64_t r = 0; r < rows; ++r) {
+      A const here = peaks[r] + std::log(masses[r]);
+      A const before = lse[row + r];
+      A const more = before > here ? before : here;
+      A const both = more + std::log(std::exp(before - more) + std::exp(here - more));
+      merge_rows<F>(y + (row + r) * shape.y_stride, shape.y_stride, result + r * width, 1, shape.width, width,
+                    std::exp(before - both), std::exp(peaks[r] - both));
+      lse[row + r] = both;
+    }
+  }
+}
+
+// Adds to the gradients of these queries and pairs; lse and y are those over all keys. Formulas: attention_backward.
+template <class T, class A>
+inline void attend_block_backward(A* dqueries_of, A* dpairs, T const* dy, T const* y, A const* lse, T const* queries_of,
+                                  T const* pairs, attention_head const& shape, attention_block const& at, A* scratch) {
+  using F = lanes_for<T>;
+  constexpr std::int64_t lanes_of_rows = attention_rows;
+  auto const width = shape.padded_width;
+  auto const matrix = shape.padded_rows * width;
+  auto const block = lanes_of_rows * width;
+  A* const keys = scratch;                                      // (n, D)
+  A* const values = keys + matrix;                              // (n, D)
+  A* const dkeys = values + matrix;                             // (n, D)
+  A* const dvalues = dkeys + matrix;                            // (n, D)
+  A* const queries = dvalues + matrix;                          // (32, D)
+  A* const queries_across = queries + block;                    // (D, 32)
+  A* const slopes = queries_across + block;                     // (32, D)
+  A* const slopes_across = slopes + block;                      // (D, 32)
+  A* const dqueries = slopes_across + block;                    // (32, D)
+  A* const scores = dqueries + block;                           // (64, 32)
+  A* const dscores = scores + attention_keys * lanes_of_rows;   // (64, 32)
+  A* const factors = dscores + attention_keys * lanes_of_rows;  // (64, 32)
+  A* const logs = factors + attention_keys * lanes_of_rows;     // (32)
+  A* const deltas = logs + lanes_of_rows;                       // (32)
+  A const scale = A(1) / std::sqrt(static_cast<A>(shape.width));
+  auto const pair = 2 * shape.channels;
+  pack_rows<F>(keys, pairs, pair, at.rows, shape.padded_rows, shape.width, width, A(1));
+  pack_rows<F>(values, pairs + shape.channels, pair, at.rows, shape.padded_rows, shape.width, width, A(1));
+  for (std::int64_t i = 0; i < 2 * matrix; i += F::width) F::all(0).store(dkeys + i);
+
+  for (std::int64_t row = 0; row < at.rows; row += lanes_of_rows) {
+    auto const rows = at.rows - row < lanes_of_rows ? at.rows - row : lanes_of_rows;
+    auto const seen = keys_seen_from(row, at);
+    T const* const dy_rows = dy + row * shape.y_stride;
+    pack_rows<F>(queries, queries_of + row * shape.qkv_stride, shape.qkv_stride, rows, lanes_of_rows, shape.width,
+                 width, scale);
+    pack_rows<F>(slopes, dy_rows, shape.y_stride, rows, lanes_of_rows, shape.width, width, A(1));
+    transpose_block(queries_across, queries, width);
+    transpose_block(slopes_across, slopes, width);
+    row_products<F>(deltas, dy_rows, y + row * shape.y_stride, shape.y_stride, rows, shape.width);
+    for (std::int64_t r = 0; r < lanes_of_rows; ++r) logs[r] = r < rows ? lse[row + r] : A(0);
+    for (std::int64_t key = 0; key < seen; key += attention_keys) {
+      attention_part const part{at.first_key + key, std::min(attention_keys, seen - key), 0};
+      auto const at_keys = key * width;
+      block_product<F>(scores, lanes_of_rows, keys + at_keys, width, std::int64_t{1}, queries_across, lanes_of_rows,
+                       part.keys, lanes_of_rows, width, false);
+      block_product<F>(dscores, lanes_of_rows, values + at_keys, width, std::int64_t{1}, slopes_across, lanes_of_rows,
+                       part.keys, lanes_of_rows, width, false);
+      bool const drops = shape.dropout != nullptr;
+      if (drops) attention_dropout(factors, shape, at.first_query + row, part);
+      for (std::int64_t v = 0; v < lanes_of_rows; v += F::width) {
+        F const log_mass = F::load(logs + v);
+        F const delta = F::load(deltas + v);
+        for (std::int64_t k = 0; k < part.keys; ++k) {
+          auto const i = k * lanes_of_rows + v;
+          auto const hidden = lanes_without<F>(key + k, row, v, at);
+          F p = exp(F::load(scores + i) - log_mass);
+          if (hidden > 0) p = first(hidden, F::all(0), p);
+          F const factor = drops ? F::load(factors + i) : F::all(1);
+          (p * factor).store(scores + i);
+          (p * fma(F::load(dscores + i), factor, F::all(0) - delta)).store(dscores + i);
+        }
+      }
+      block_product<F>(dvalues + at_keys, width, scores, lanes_of_rows, std::int64_t{1}, slopes, width, part.keys,
+                       width, lanes_of_rows, true);
+      block_product<F>(dkeys + at_keys, width, dscores, lanes_of_rows, std::int64_t{1}, queries, width, part.keys,
+                       width, lanes_of_rows, true);
+      block_product<F>(dqueries, width, dscores, std::int64_t{1}, lanes_of_rows, keys + at_keys, width, lanes_of_rows,
+                       width, part.keys, key > 0);
+    }
+    merge_rows<F>(dqueries_of + row * shape.y_stride, shape.y_stride, dqueries, rows, shape.width, width, A(1), scale);
+  }
+  merge_rows<F>(dpairs, pair, dkeys, at.rows, shape.width, width, A(1), A(1));
+  merge_rows<F>(dpairs + shape.channels, pair, dvalues, at.rows, shape.width, width, A(1), A(1));
+}
+
+}  // namespace trireme::ops::detail::TRIREME_LEVEL
+
+// ---- trireme/ops/host/attention_block.hpp (goes on)
+#undef TRIREME_LEVEL
+TRIREME_LEVEL_END
+TRIREME_LEVEL_AVX512_BEGIN
+#define TRIREME_LEVEL avx512
+
+// ---- trireme/ops/host/detail/attention_block.inl
+// Attention of some queries of one head of one sample over some of its keys; included once for each CPU level (see
+// simd.hpp). Laid out as in attention.inl, whose helpers it uses.
+namespace trireme::ops::detail::TRIREME_LEVEL {
+
+// How many keys the queries of a block that begins at `row` see, in whole blocks of rows.
+[[nodiscard]] inline std::int64_t keys_seen_from(std::int64_t row, attention_block const& at) {
+  auto const seen = at.first_query - at.first_key + row + attention_rows;
+  return padded_rows(seen < at.rows ? seen : at.rows);
+}
+
+// How many of the lanes at `v`, the first ones, do not see a key.
+template <class F>
+[[nodiscard]] inline int lanes_without(std::int64_t key, std::int64_t row, std::int64_t v, attention_block const& at) {
+  auto const hidden = key < at.rows ? at.first_key + key - at.first_query - row - v : F::width;
+  return static_cast<int>(hidden < 0 ? 0 : hidden < F::width ? hidden : F::width);
+}
+
+// to (rows, width) = kept * to + added * from.
+template <class F, class T, class Real>
+inline void merge_rows(T* to, std::int64_t stride, Real const* from, std::int64_t rows, std::int64_t width,
+                       std::int64_t padded_width, Real kept, Real added) {
+  F const old = F::all(kept);
+  F const by = F::all(added);
+  for (std::int64_t row = 0; row < rows; ++row, from += padded_width, to += stride) {
+    TRIREME_FOR_LANES(F, width, i, count,
+                      { fma(by, F::load(from + i, count), old * F::load(to + i, count)).store(to + i, count); })
+  }
+}
+
+// y and lse become the attention over these keys and those that they have seen before.
+template <class T, class A>
+inline void attend_block(A* y, A* lse, T const* queries_of, T const* pairs, attention_head const& shape,
+                         attention_block const& at, A* scratch) {
+  using F = lanes_for<T>;
+  constexpr std::int64_t lanes_of_rows = attention_rows;
+  auto const width = shape.padded_width;
+  auto const matrix = shape.padded_rows * width;
+  A* const keys = scratch;                                        // (n, D)
+  A* const values = keys + matrix;                                // (n, D)
+  A* const queries = values + matrix;                             // (32, D)
+  A* const queries_across = queries + lanes_of_rows * width;      // (D, 32)
+  A* const result = queries_across + lanes_of_rows * width;       // (32, D)
+  A* const scores = result + lanes_of_rows * width;               // (n, 32)
+  A* const factors = scores + shape.padded_rows * lanes_of_rows;  // (64, 32)
+  A* const peaks = factors + attention_keys * lanes_of_rows;      // (32)
+  A* const masses = peaks + lanes_of_rows;                        // (32)
+  A const scale = A(1) / std::sqrt(static_cast<A>(shape.width));
+  auto const pair = 2 * shape.channels;
+  pack_rows<F>(keys, pairs, pair, at.rows, shape.padded_rows, shape.width, width, A(1));
+  pack_rows<F>(values, pairs + shape.channels, pair, at.rows, shape.padded_rows, shape.width, width, A(1));
+
+  for (std::int64_t row = 0; row < at.rows; row += lanes_of_rows) {
+    auto const rows = at.rows - row < lanes_of_rows ? at.rows - row : lanes_of_rows;
+    auto const seen = keys_seen_from(row, at);
+    pack_rows<F>(queries, queries_of + row * shape.qkv_stride, shape.qkv_stride, rows, lanes_of_rows, shape.width,
+                 width, scale);
+    transpose_block(queries_across, queries, width);
+    for (std::int64_t key = 0; key < seen; key += attention_keys) {
+      block_product<F>(scores + key * lanes_of_rows, lanes_of_rows, keys + key * width, width, std::int64_t{1},
+                       queries_across, lanes_of_rows, std::min(attention_keys, seen - key), lanes_of_rows, width,
+                       false);
+    }
+    for (std::int64_t v = 0; v < lanes_of_rows; v += F::width) {
+      F top = F::all(-std::numeric_limits<A>::infinity());
+      for (std::int64_t key = 0; key < seen; ++key) {
+        A* const score = scores + key * lanes_of_rows + v;
+        auto const hidden = lanes_without<F>(key, row, v, at);
+        if (hidden > 0) first(hidden, F::all(-std::numeric_limits<A>::infinity()), F::load(score)).store(score);
+        top = max(F::load(score), top);
+      }
+      F total = F::all(0);
+      for (std::int64_t key = 0; key < seen; ++key) {
+        A* const score = scores + key * lanes_of_rows + v;
+        F const p = exp(F::load(score) - top);
+        total = total + p;
+        p.store(score);
+      }
+      top.store(peaks + v);
+      total.store(masses + v);
+    }
+    for (std::int64_t key = 0; key < seen; key += attention_keys) {
+      attention_part const part{at.first_key + key, std::min(attention_keys, seen - key), 0};
+      A* const shares = scores + key * lanes_of_rows;
+      if (shape.dropout != nullptr) {
+        attention_dropout(factors, shape, at.first_query + row, part);
+        for (std::int64_t i = 0; i < part.keys * lanes_of_rows; i += F::width) {
+          (F::load(shares + i) * F::load(factors + i)).store(shares + i);
+        }
+      }
+      block_product<F>(result, width, shares, std::int64_t{1}, lanes_of_rows, values + key * width, width,
+                       lanes_of_rows, width, part.keys, key > 0);
+    }
+    for (std::int64_t r = 0; r < rows; ++r) {
+      A const here = peaks[r] + std::log(masses[r]);
+      A const before = lse[row + r];
+      A const more = before > here ? before : here;
+      A const both = more + std::log(std::exp(before - more) + std::exp(here - more));
+      merge_rows<F>(y + (row + r) * shape.y_stride, shape.y_stride, result + r * width, 1, shape.width, width,
+                    std::exp(before - both), std::exp(peaks[r] - both));
+      lse[row + r] = both;
+    }
+  }
+}
+
+// Adds to the gradients of these queries and pairs; lse and y are those over all keys. Formulas: attention_backward.
+template <class T, class A>
+inline void attend_block_backward(A* dqueries_of, A* dpairs, T const* dy, T const* y, A const* lse, T const* queries_of,
+                                  T const* pairs, attention_head const& shape, attention_block const& at, A* scratch) {
+  using F = lanes_for<T>;
+  constexpr std::int64_t lanes_of_rows = attention_rows;
+  auto const width = shape.padded_width;
+  auto const matrix = shape.padded_rows * width;
+  auto const block = lanes_of_rows * width;
+  A* const keys = scratch;                                      // (n, D)
+  A* const values = keys + matrix;                              // (n, D)
+  A* const dkeys = values + matrix;                             // (n, D)
+  A* const dvalues = dkeys + matrix;                            // (n, D)
+  A* const queries = dvalues + matrix;                          // (32, D)
+  A* const queries_across = queries + block;                    // (D, 32)
+  A* const slopes = queries_across + block;                     // (32, D)
+  A* const slopes_across = slopes + block;                      // (D, 32)
+  A* const dqueries = slopes_across + block;                    // (32, D)
+  A* const scores = dqueries + block;                           // (64, 32)
+  A* const dscores = scores + attention_keys * lanes_of_rows;   // (64, 32)
+  A* const factors = dscores + attention_keys * lanes_of_rows;  // (64, 32)
+  A* const logs = factors + attention_keys * lanes_of_rows;     // (32)
+  A* const deltas = logs + lanes_of_rows;                       // (32)
+  A const scale = A(1) / std::sqrt(static_cast<A>(shape.width));
+  auto const pair = 2 * shape.channels;
+  pack_rows<F>(keys, pairs, pair, at.rows, shape.padded_rows, shape.width, width, A(1));
+  pack_rows<F>(values, pairs + shape.channels, pair, at.rows, shape.padded_rows, shape.width, width, A(1));
+  for (std::int64_t i = 0; i < 2 * matrix; i += F::width) F::all(0).store(dkeys + i);
+
+  for (std::int64_t row = 0; row < at.rows; row += lanes_of_rows) {
+    auto const rows = at.rows - row < lanes_of_rows ? at.rows - row : lanes_of_rows;
+    auto const seen = keys_seen_from(row, at);
+    T const* const dy_rows = dy + row * shape.y_stride;
+    pack_rows<F>(queries, queries_of + row * shape.qkv_stride, shape.qkv_stride, rows, lanes_of_rows, shape.width,
+                 width, scale);
+    pack_rows<F>(slopes, dy_rows, shape.y_stride, rows, lanes_of_rows, shape.width, width, A(1));
+    transpose_block(queries_across, queries, width);
+    transpose_block(slopes_across, slopes, width);
+    row_products<F>(deltas, dy_rows, y + row * shape.y_stride, shape.y_stride, rows, shape.width);
+    for (std::int64_t r = 0; r < lanes_of_rows; ++r) logs[r] = r < rows ? lse[row + r] : A(0);
+    for (std::int64_t key = 0; key < seen; key += attention_keys) {
+      attention_part const part{at.first_key + key, std::min(attention_keys, seen - key), 0};
+      auto const at_keys = key * width;
+      block_product<F>(scores, lanes_of_rows, keys + at_keys, width, std::int64_t{1}, queries_across, lanes_of_rows,
+                       part.keys, lanes_of_rows, width, false);
+      block_product<F>(dscores, lanes_of_rows, values + at_keys, width, std::int64_t{1}, slopes_across, lanes_of_rows,
+                       part.keys, lanes_of_rows, width, false);
+      bool const drops = shape.dropout != nullptr;
+      if (drops) attention_dropout(factors, shape, at.first_query + row, part);
+      for (std::int64_t v = 0; v < lanes_of_rows; v += F::width) {
+        F const log_mass = F::load(logs + v);
+        F const delta = F::load(deltas + v);
+        for (std::int64_t k = 0; k < part.keys; ++k) {
+          auto const i = k * lanes_of_rows + v;
+          auto const hidden = lanes_without<F>(key + k, row, v, at);
+          F p = exp(F::load(scores + i) - log_mass);
+          if (hidden > 0) p = first(hidden, F::all(0), p);
+          F const factor = drops ? F::load(factors + i) : F::all(1);
+          (p * factor).store(scores + i);
+          (p * fma(F::load(dscores + i), factor, F::all(0) - delta)).store(dscores + i);
+        }
+      }
+      block_product<F>(dvalues + at_keys, width, scores, lanes_of_rows, std::int64_t{1}, slopes, width, part.keys,
+                       width, lanes_of_rows, true);
+      block_product<F>(dkeys + at_keys, width, dscores, lanes_of_rows, std::int64_t{1}, queries, width, part.keys,
+                       width, lanes_of_rows, true);
+      block_product<F>(dqueries, width, dscores, std::int64_t{1}, lanes_of_rows, keys + at_keys, width, lanes_of_rows,
+                       width, part.keys, key > 0);
+    }
+    merge_rows<F>(dqueries_of + row * shape.y_stride, shape.y_stride, dqueries, rows, shape.width, width, A(1), scale);
+  }
+  merge_rows<F>(dpairs, pair, dkeys, at.rows, shape.width, width, A(1), A(1));
+  merge_rows<F>(dpairs + shape.channels, pair, dvalues, at.rows, shape.width, width, A(1), A(1));
+}
+
+}  // namespace trireme::ops::detail::TRIREME_LEVEL
+
+// ---- trireme/ops/host/attention_block.hpp (goes on)
+#undef TRIREME_LEVEL
+TRIREME_LEVEL_END
+
+namespace trireme::ops {
+
+namespace detail {
+
+template <class T, class A>
+void attend_block_head(A* y, A* lse, T const* queries, T const* pairs, attention_head const& shape,
+                       attention_block const& at, A* scratch) {
+  TRIREME_DISPATCH(fits_float<T>, attend_block(y, lse, queries, pairs, shape, at, scratch));
+}
+template <class T, class A>
+void attend_block_backward_head(A* dqueries, A* dpairs, T const* dy, T const* y, A const* lse, T const* queries,
+                                T const* pairs, attention_head const& shape, attention_block const& at, A* scratch) {
+  TRIREME_DISPATCH(fits_float<T>,
+                   attend_block_backward(dqueries, dpairs, dy, y, lse, queries, pairs, shape, at, scratch));
+}
+
+}  // namespace detail
+
+/// Causal attention a block at a time: some queries of each sample over some of its keys. Blocks over the same queries
+/// are merged by the logs of their sums of exponentials, in any order, to what causal_attention gives at once.
+///
+/// Shapes   with T the rows of each sample that lie here (shape.context): qkv (B*T, 3C), of which the queries are read;
+///          pairs (B*T, 2C): keys and values; y, dy (B*T, C); lse (B, H, T).
+/// Bytes    scratch: as causal_attention's, of a sample of at.rows rows.
+/// Numerics all sums in the accumulate type, at every CPU level.
+/// Threads  one caller an arena.
+/// Errors   assertion_error (light) if the sizes do not fit, or a query would see no key.
+struct host_attention_block {
+  template <class T>
+  using view = tensor_view<T, host>;
+
+  /// y and lse become those over these keys too. They begin as 0 and minus infinity.
+  template <class T>
+  static void attend_block(detail::output<accumulate_t<T>> y, detail::output<accumulate_t<T>> lse, view<T> qkv,
+                           detail::input<T> pairs, attention_shape shape, attention_block at, arena<host>& scratch,
+                           dropout_site const& dropout) {
+    check("attend_block", shape, at, qkv.size(), pairs.size(), y.size(), lse.size());
+    each_head<accumulate_t<T>>(
+        shape, at, scratch, dropout, false, [&](detail::attention_head const& head, places to, auto* memory) {
+          detail::attend_block_head(raw(y) + to.query * shape.channels + to.column, raw(lse) + to.lse,
+                                    static_cast<T const*>(raw(qkv)) + 3 * to.query * shape.channels + to.column,
+                                    raw(pairs) + 2 * to.key * shape.channels + to.column, head, at, memory);
+        });
+  }
+
+  /// Adds what these queries and keys have on each other to dqueries (B*T, C) and dpairs (B*T, 2C). y and lse are
+  /// those over all keys.
+  template <class T>
+  static void attend_block_backward(detail::output<accumulate_t<T>> dqueries, detail::output<accumulate_t<T>> dpairs,
+                                    view<T> dy, detail::input<T> y, detail::input<accumulate_t<T>> lse,
+                                    detail::input<T> qkv, detail::input<T> pairs, attention_shape shape,
+                                    attention_block at, arena<host>& scratch, dropout_site const& dropout) {
+    check("attend_block_backward", shape, at, qkv.size(), pairs.size(), y.size(), lse.size());
+    detail::same_size("attend_block_backward", dqueries.size(), y.size());
+    detail::same_size("attend_block_backward", dpairs.size(), pairs.size());
+    detail::same_size("attend_block_backward", dy.size(), y.size());
+    each_head<accumulate_t<T>>(
+        shape, at, scratch, dropout, true, [&](detail::attention_head const& head, places to, auto* memory) {
+          auto const narrow = to.query * shape.channels + to.column;
+          auto const pair = 2 * to.key * shape.channels + to.column;
+          detail::attend_block_backward_head(raw(dqueries) + narrow, raw(dpairs) + pair,
+                                             static_cast<T const*>(raw(dy)) + narrow, raw(y) + narrow,
+                                             raw(lse) + to.lse, raw(qkv) + 3 * to.query * shape.channels + to.column,
+                                             raw(pairs) + pair, head, at, memory);
+        });
+  }
+
+ private:
+  // Where the block of one head and sample begins: its rows of queries and keys, its column, and its place in lse.
+  struct places {
+    std::int64_t query, key, column, lse;
+  };
+
+  static void check(char const* who, attention_shape const& shape, attention_block const& at, std::int64_t qkv,
+                    std::int64_t pairs, std::int64_t y, std::int64_t lse) {
+    auto const rows = shape.batch * shape.context;
+    detail::same_size(who, qkv, rows * 3 * shape.channels);
+    detail::same_size(who, pairs, rows * 2 * shape.channels);
+    detail::same_size(who, y, rows * shape.channels);
+    detail::same_size(who, lse, rows * shape.heads);
+    expects(assertion_level::light,
+            at.first_key <= at.first_query && at.query_row + at.rows <= shape.context &&
+                at.key_row + at.rows <= shape.context,
+            [&] {
+              return text("trireme::ops::", who, ": ", at.rows, " queries from position ", at.first_query,
+                          " on, over keys from ", at.first_key, " on, do not fit ", shape.context, " rows");
+            });
+  }
+
+  template <class Real, class Body>
+  static void each_head(attention_shape const& shape, attention_block const& at, arena<host>& scratch,
+                        dropout_site const& dropout, bool backward, Body const& body) {
+    if (shape.batch == 0 || at.rows == 0) return;
+    auto const width = shape.head_channels();
+    detail::attention_head head{.context = at.whole,
+                                .width = width,
+                                .padded_rows = detail::padded_rows(at.rows),
+                                .padded_width = detail::padded_width(width),
+                                .qkv_stride = 3 * shape.channels,
+                                .y_stride = shape.channels,
+                                .channels = shape.channels,
+                                .head = 0,
+                                .first_head = shape.first_head,
+                                .sample = 0,
+                                .next_row = -1,
+                                .next_column = 0,
+                                .dropout = dropout.active() ? &dropout : nullptr};
+    auto const mark = scratch.mark();
+    auto const memory = scratch.template take<Real>({detail::attention_scratch(at.rows, width, backward)});
+    for (std::int64_t sample = 0; sample < shape.batch; ++sample) {
+      if (dropout.active()) {
+        head.sample = static_cast<std::uint64_t>(dropout.samples[static_cast<std::size_t>(sample)]);
+      }
+      for (head.head = 0; head.head < shape.heads; ++head.head) {
+        auto const row = sample * shape.context;
+        body(head,
+             places{row + at.query_row, row + at.key_row, head.head * width,
+                    (sample * shape.heads + head.head) * shape.context + at.query_row},
+             raw(memory));
+      }
+    }
+    scratch.rewind(mark);
+  }
+};
+
+}  // namespace trireme::ops
+
 // ---- trireme/ops/host/embedding.hpp
 #define TRIREME_LEVEL baseline
 
@@ -12015,6 +12894,7 @@ struct on<host> : host_elementwise,
                   host_embedding,
                   host_normalisation,
                   host_attention,
+                  host_attention_block,
                   host_losses,
                   host_updates,
                   host_reductions {};
@@ -12075,6 +12955,10 @@ struct on<phantom> {
   template <class T, class U>
   static void copy(view<T> y, view<U> x) {
     same("copy", y.size(), x.size());
+  }
+  template <class T, class U>
+  static void copy_columns(view<T> y, std::int64_t, view<U> x, std::int64_t, std::int64_t) {
+    same("copy_columns", y.extent(0), x.extent(0));
   }
   template <class T>
   static void add(view<T> y, input<T> x) {
@@ -12188,6 +13072,25 @@ struct on<phantom> {
     attend<accumulate_t<T>>(shape, scratch, true);
   }
   template <class T>
+  static void attend_block(output<accumulate_t<T>> y, output<accumulate_t<T>> lse, view<T> qkv, input<T> pairs,
+                           attention_shape shape, attention_block at, arena<phantom>& scratch, dropout_site const&) {
+    check_attention("attend_block", shape, qkv.size(), y.size(), lse.size());
+    same("attend_block", pairs.size(), 2 * y.size());
+    attend_part<accumulate_t<T>>(shape, at, scratch, false);
+  }
+  template <class T>
+  static void attend_block_backward(output<accumulate_t<T>> dqueries, output<accumulate_t<T>> dpairs, view<T> dy,
+                                    input<T> y, input<accumulate_t<T>> lse, input<T> qkv, input<T> pairs,
+                                    attention_shape shape, attention_block at, arena<phantom>& scratch,
+                                    dropout_site const&) {
+    check_attention("attend_block_backward", shape, qkv.size(), y.size(), lse.size());
+    same("attend_block_backward", pairs.size(), 2 * y.size());
+    same("attend_block_backward", dqueries.size(), y.size());
+    same("attend_block_backward", dpairs.size(), pairs.size());
+    same("attend_block_backward", dy.size(), y.size());
+    attend_part<accumulate_t<T>>(shape, at, scratch, true);
+  }
+  template <class T>
   static loss_sum cross_entropy(view<T> logits, tokens_view targets, double, bool) {
     if (!targets.empty()) same("cross_entropy", logits.size() % targets.size(), 0);
     return {0, targets.size()};
@@ -12281,6 +13184,13 @@ struct on<phantom> {
     scratch.rewind(mark);
     auto const rows = static_cast<double>(shape.batch) * static_cast<double>(shape.context);
     flops() += (backward ? 5 : 2) * rows * static_cast<double>(shape.context) * static_cast<double>(shape.channels);
+  }
+  template <class Real>
+  static void attend_part(attention_shape shape, attention_block const& at, arena<phantom>& scratch, bool backward) {
+    auto const before = flops();
+    shape.context = at.rows;
+    attend<Real>(shape, scratch, backward);
+    if (at.first_query > at.first_key) flops() += flops() - before;  // nothing of it is masked
   }
   static void check_attention(std::string_view who, attention_shape const& shape, std::int64_t qkv, std::int64_t y,
                               std::int64_t lse) {
@@ -13769,6 +14679,294 @@ template <staged_model Model>
 
 }  // namespace trireme::parallel
 
+// ---- trireme/parallel/context.hpp
+namespace trireme::parallel {
+
+/// How a query meets the keys that lie on other ranks: `ring`: keys and values go round all ranks, which merge what
+/// they add; `all_to_all`: for the time of attention each rank has whole samples, but of some heads only.
+enum class context_method : std::uint8_t { ring, all_to_all };
+
+[[nodiscard]] constexpr std::string_view name_of(context_method it) noexcept {
+  return it == context_method::ring ? "ring" : "all_to_all";
+}
+
+/// Context parallelism, for long samples: the ranks of a group have some positions of each sample, and of all
+/// activations therefore 1 / ways. Everything but attention is done row by row.
+///
+/// Bytes    of a GPT, per micro-batch, layer and rank, with n = rows here * channels: ring 2 n (ways - 1) of the
+///          compute type forward, while blocks are computed; backward these once more, and 2 n ways of the accumulate
+///          type. all_to_all 8 n (ways - 1) / ways of the compute type, half of them backward. Gradients are summed
+///          over the group, as over the axis of samples.
+/// Needs    has_exchange and has_ragged_all_to_all of the compute type.
+/// Method   ring: [Liu et al., "Ring attention with blockwise transformers", 2023], balanced as in [Brandon et al.,
+///          "Striped attention", 2023], but by two stretches a rank; all_to_all: [Jacobs et al., "DeepSpeed Ulysses",
+///          2023].
+/// Errors   config_error if the positions of a sample are no multiple of ways (balanced ring: of 2 ways); for
+///          all_to_all, if there are more ways than heads.
+struct context {
+  using policy_category = slot::parallel;
+  std::int64_t ways = 0;  ///< ranks that share a sample; 0 = what is left of the world
+  context_method method = context_method::ring;
+  bool balanced = true;  ///< ring: rank r has stretches r and 2 ways - 1 - r, so that causal work is even
+  friend bool operator==(context const&, context const&) = default;
+
+  static constexpr std::string_view name = "context";
+
+  /// What a rank has of each sample. With all_to_all work is even as it is.
+  [[nodiscard]] constexpr context_part part_of(share own) const noexcept {
+    return {own, balanced && method == context_method::ring};
+  }
+};
+
+[[nodiscard]] inline std::string to_string(context const& c) {
+  return text("parallel::context{.ways = ", c.ways, ", .method = context_method::", name_of(c.method),
+              ", .balanced = ", c.balanced ? "true}" : "false}");
+}
+
+/// A context group on a communicator whose members pass keys and values round.
+///
+/// Ranks    collective, as the calls of context_group are.
+/// Numerics each rank merges in the order in which keys come to it, its own first: the same bits from run to run.
+/// Threads  one owner; the communicator must outlive it, and nobody else may use it meanwhile.
+template <class Env, class Comm>
+class ring_context final : public context_group<Env> {
+  using accumulate = typename Env::accumulate;
+  using value = typename Env::compute;
+  using base = context_group<Env>;
+
+ public:
+  using typename base::space;
+  using typename base::state;
+  using typename base::view;
+
+  ring_context(Comm& world, context_part const& part) : base(part), world_(world) {}
+
+  void attend(view heads, state& kept, attention_shape const& shape, arena<space>& activations, arena<space>& scratch,
+              dropout_site const& dropout) override {
+    kept.lse = activations.template take<accumulate>({shape.batch, shape.heads, shape.context});
+    auto const mark = scratch.mark();
+    auto const sum = zeros(heads.extents(), scratch);
+    kernels::fill(kept.lse, -std::numeric_limits<double>::infinity());
+    auto const pairs = own_pairs(kept.packed, shape, scratch);
+    for (int turn = 0; turn < this->ways(); ++turn) {
+      auto coming = pass_on(pairs, turn);
+      for_each_block(turn, shape.context, [&](ops::attention_block const& at) {
+        kernels::attend_block(sum, kept.lse, kept.packed, pairs[turn % 2], shape, at, scratch, dropout);
+      });
+      if (coming) coming->wait();
+    }
+    kernels::copy(heads, sum);
+    scratch.rewind(mark);
+  }
+
+  void attend_backward(view dpacked, view dheads, view heads, state const& kept, attention_shape const& shape,
+                       arena<space>& scratch, dropout_site const& dropout) override {
+    auto const mark = scratch.mark();
+    auto const dqueries = zeros(heads.extents(), scratch);
+    auto const pairs = own_pairs(kept.packed, shape, scratch);
+    sums const dpairs[2] = {zeros(pairs[0].extents(), scratch), scratch.template take<accumulate>(pairs[0].extents())};
+    for (int turn = 0; turn < this->ways(); ++turn) {
+      auto coming = pass_on(pairs, turn);
+      auto const& here = dpairs[turn % 2];
+      for_each_block(turn, shape.context, [&](ops::attention_block const& at) {
+        kernels::attend_block_backward(dqueries, here, dheads, heads, kept.lse, kept.packed, pairs[turn % 2], shape, at,
+                                       scratch, dropout);
+      });
+      if (coming) coming->wait();
+      // Gradients follow their keys, one rank further than these: home.
+      std::array<transfer<space>, 2> const both{send_to(next(), here), receive_from(before(), dpairs[(turn + 1) % 2])};
+      world_.exchange(std::span<transfer<space> const>(both));
+    }
+    kernels::copy_columns(dpacked, 0, dqueries, 0, shape.channels);
+    kernels::copy_columns(dpacked, shape.channels, dpairs[this->ways() % 2], 0, 2 * shape.channels);
+    scratch.rewind(mark);
+  }
+
+ private:
+  using kernels = ops::on<space>;
+  using sums = tensor_view<accumulate, space>;
+  using request = decltype(std::declval<Comm&>().exchange_async(std::span<transfer<space> const>{}));
+
+  [[nodiscard]] int next() const noexcept { return (world_.rank() + 1) % world_.size(); }
+  [[nodiscard]] int before() const noexcept { return (world_.rank() + world_.size() - 1) % world_.size(); }
+
+  static sums zeros(shape const& extents, arena<space>& scratch) {
+    auto const all = scratch.template take<accumulate>(extents);
+    kernels::fill(all, 0.0);
+    return all;
+  }
+  // Keys and values side by side, and room for those that come while they are used.
+  static std::array<view, 2> own_pairs(view packed, attention_shape const& shape, arena<space>& scratch) {
+    trireme::shape const extents{packed.extent(0), 2 * shape.channels};
+    auto const own = scratch.template take<value>(extents);
+    kernels::copy_columns(own, 0, packed, shape.channels, 2 * shape.channels);
+    return {own, scratch.template take<value>(extents)};
+  }
+  // Begins to hand on the pairs of this turn, and to take those of the next, unless it is the last.
+  [[nodiscard]] std::optional<request> pass_on(std::array<view, 2> const& pairs, int turn) {
+    if (turn + 1 == this->ways()) return std::nullopt;
+    auto const now = static_cast<std::size_t>(turn % 2);
+    messages_ = {send_to(next(), pairs[now]), receive_from(before(), pairs[1 - now])};
+    return world_.exchange_async(std::span<transfer<space> const>(messages_));
+  }
+  // The queries here over the keys that have come after so many turns: those not after them.
+  template <class F>
+  void for_each_block(int turn, std::int64_t here, F const& f) const {
+    auto const& part = this->part();
+    context_part owner = part;
+    owner.own.place = (part.own.place + part.own.ways - turn) % part.own.ways;
+    for (int q = 0; q < part.stretches(); ++q) {
+      auto const queries = part.at(q, here);
+      for (int k = 0; k < part.stretches(); ++k) {
+        auto const keys = owner.at(k, here);
+        if (keys.position > queries.position) continue;
+        f(ops::attention_block{queries.count, queries.row, keys.row, queries.position, keys.position,
+                               part.whole(here)});
+      }
+    }
+  }
+
+  Comm& world_;
+  std::array<transfer<space>, 2> messages_;
+};
+
+/// A context group on a communicator whose members deal out heads: before attention each gets all positions of its
+/// heads, after it all heads of its positions.
+///
+/// Ranks    collective, as the calls of context_group are.
+/// Numerics attention has the bits that a rank with whole samples gives it.
+/// Threads  one owner; the communicator must outlive it, and nobody else may use it meanwhile.
+template <class Env, class Comm>
+class dealt_context final : public context_group<Env> {
+  using accumulate = typename Env::accumulate;
+  using value = typename Env::compute;
+  using base = context_group<Env>;
+
+ public:
+  using typename base::space;
+  using typename base::state;
+  using typename base::view;
+
+  dealt_context(Comm& world, context_part const& part) : base(part), world_(world) {}
+
+  void attend(view heads, state& kept, attention_shape const& shape, arena<space>& activations, arena<space>& scratch,
+              dropout_site const& dropout) override {
+    auto const own = dealt(shape);
+    auto const rows = own.batch * own.context;
+    auto const packed = activations.template take<value>({rows, 3 * own.channels});
+    deal(packed, kept.packed, shape, 3, scratch);
+    kept.packed = packed;
+    kept.heads = activations.template take<value>({rows, own.channels});
+    kept.lse = activations.template take<accumulate>({own.batch, own.heads, own.context});
+    kernels::causal_attention(kept.heads, kept.lse, packed, own, scratch, dropout);
+    collect(heads, kept.heads, shape, 1, scratch);
+  }
+
+  void attend_backward(view dpacked, view dheads, view, state const& kept, attention_shape const& shape,
+                       arena<space>& scratch, dropout_site const& dropout) override {
+    auto const mark = scratch.mark();
+    auto const own = dealt(shape);
+    auto const slopes = scratch.template take<value>(kept.heads.extents());
+    auto const dealt_gradient = scratch.template take<value>(kept.packed.extents());
+    deal(slopes, dheads, shape, 1, scratch);
+    kernels::causal_attention_backward(dealt_gradient, slopes, kept.heads, kept.lse, kept.packed, own, scratch,
+                                       dropout);
+    collect(dpacked, dealt_gradient, shape, 3, scratch);
+    scratch.rewind(mark);
+  }
+
+ private:
+  using kernels = ops::on<space>;
+
+  // Whole samples, of this rank's heads.
+  [[nodiscard]] attention_shape dealt(attention_shape const& shape) const {
+    auto const& own = this->part().own;
+    if (own.ways > shape.heads) {
+      throw config_error(text("trireme::parallel::context: all_to_all deals out heads, and ", shape.heads,
+                              " of them are not enough for ", own.ways,
+                              " ways; use fewer ways, or .method = context_method::ring"));
+    }
+    auto const heads = own.of(shape.heads);
+    return {shape.batch, this->part().whole(shape.context), heads.count, shape.head_channels() * heads.count,
+            shape.first_head + heads.first};
+  }
+
+  // from: (rows here, parts * all channels); to: (rows of whole samples, parts * channels of this rank's heads).
+  void deal(view to, view from, attention_shape const& shape, int parts, arena<space>& scratch) {
+    auto const mark = scratch.mark();
+    auto const by_heads = scratch.template take<value>({from.size()});
+    auto const by_positions = scratch.template take<value>({to.size()});
+    for_each_part(by_heads, from, shape, parts,
+                  [&](view block, std::int64_t at, view whole, std::int64_t column, std::int64_t n) {
+                    kernels::copy_columns(block, at, whole, column, n);
+                  });
+    count(shape, parts);
+    world_.all_to_all(tensor_view<value const, space>(by_heads), heads_, by_positions, positions_);
+    for_each_run(by_positions, to, shape, [](view block, view whole) { kernels::copy(whole, block); });
+    scratch.rewind(mark);
+  }
+  // The way back.
+  void collect(view to, view from, attention_shape const& shape, int parts, arena<space>& scratch) {
+    auto const mark = scratch.mark();
+    auto const by_positions = scratch.template take<value>({from.size()});
+    auto const by_heads = scratch.template take<value>({to.size()});
+    for_each_run(by_positions, from, shape, [](view block, view whole) { kernels::copy(block, whole); });
+    count(shape, parts);
+    world_.all_to_all(tensor_view<value const, space>(by_positions), positions_, by_heads, heads_);
+    for_each_part(by_heads, to, shape, parts,
+                  [&](view block, std::int64_t at, view whole, std::int64_t column, std::int64_t n) {
+                    kernels::copy_columns(whole, column, block, at, n);
+                  });
+    scratch.rewind(mark);
+  }
+
+  // Elements that are sent to, or come from, each rank: of its heads, at the positions here; of the heads here, at its.
+  void count(attention_shape const& shape, int parts) {
+    auto const own = this->part().own;
+    auto const each = shape.batch * shape.context * parts * shape.head_channels();
+    heads_.clear();
+    for (int place = 0; place < own.ways; ++place)
+      heads_.push_back(each * share{place, own.ways}.of(shape.heads).count);
+    positions_.assign(static_cast<std::size_t>(own.ways), each * own.of(shape.heads).count);
+  }
+  // Calls f(block, column in it, whole, column in it, columns) for each rank's heads of each of queries, keys, values.
+  template <class F>
+  void for_each_part(view blocks, view whole, attention_shape const& shape, int parts, F const& f) const {
+    auto const rows = whole.extent(0);
+    std::int64_t at = 0;
+    for (int place = 0; place < this->ways(); ++place) {
+      auto const heads = share{place, this->ways()}.of(shape.heads);
+      auto const width = heads.count * shape.head_channels();
+      auto const block = blocks.flat(at, rows * parts * width).reshaped({rows, parts * width});
+      at += block.extents().size();
+      for (int part = 0; part < parts; ++part)
+        f(block, part * width, whole, part * shape.channels + heads.first * shape.head_channels(), width);
+    }
+  }
+  // Calls f(rows that one rank has of a sample, the same rows of the whole sample).
+  template <class F>
+  void for_each_run(view blocks, view whole, attention_shape const& shape, F const& f) const {
+    auto const columns = whole.extent(1);
+    auto const here = shape.context;
+    auto part = this->part();
+    std::int64_t row = 0;
+    for (part.own.place = 0; part.own.place < part.own.ways; ++part.own.place) {
+      for (std::int64_t b = 0; b < shape.batch; ++b, row += here) {
+        for (int which = 0; which < part.stretches(); ++which) {
+          auto const at = part.at(which, here);
+          f(blocks.flat((row + at.row) * columns, at.count * columns),
+            whole.flat((b * part.whole(here) + at.position) * columns, at.count * columns));
+        }
+      }
+    }
+  }
+
+  Comm& world_;
+  std::vector<std::int64_t> heads_, positions_;
+};
+
+}  // namespace trireme::parallel
+
 // ---- trireme/parallel/strategies.hpp
 namespace trireme::parallel {
 
@@ -13948,11 +15146,11 @@ class communicator_group final : public tensor_group<Env> {
 namespace trireme::parallel {
 
 /// What an axis splits.
-enum class axis : std::uint8_t { data, tensor, sequence, pipeline };
-inline constexpr int axis_count = 4;
+enum class axis : std::uint8_t { data, tensor, sequence, pipeline, context };
+inline constexpr int axis_count = 5;
 
 [[nodiscard]] constexpr std::string_view name_of(axis it) noexcept {
-  constexpr std::string_view names[axis_count] = {"data", "tensor", "sequence", "pipeline"};
+  constexpr std::string_view names[axis_count] = {"data", "tensor", "sequence", "pipeline", "context"};
   return names[static_cast<int>(it)];
 }
 
@@ -13971,6 +15169,10 @@ struct axis_of<tensor> {
 template <>
 struct axis_of<sequence> {
   static constexpr axis value = axis::sequence;
+};
+template <>
+struct axis_of<context> {
+  static constexpr axis value = axis::context;
 };
 template <class Schedule>
 struct axis_of<pipeline<Schedule>> {
@@ -14163,6 +15365,20 @@ class mesh_shape {
       if (each.kind != kind) number = number * each.ways + share_of(rank, each.kind).place;
     return number;
   }
+  /// Where a rank stands among those that hold the same part of the model, and a number that is the same for them: they
+  /// differ on the axes of samples and positions only.
+  [[nodiscard]] share among_replicas(int rank) const noexcept {
+    share own;
+    for (auto const& each : axes_)
+      if (replicates(each.kind)) own = {own.place * each.ways + share_of(rank, each.kind).place, own.ways * each.ways};
+    return own;
+  }
+  [[nodiscard]] int group_of_replicas(int rank) const noexcept {
+    int number = 0;
+    for (auto const& each : axes_)
+      if (!replicates(each.kind)) number = number * each.ways + share_of(rank, each.kind).place;
+    return number;
+  }
   /// "data=2, tensor=2"
   [[nodiscard]] std::string to_string() const {
     std::string all;
@@ -14175,6 +15391,10 @@ class mesh_shape {
     axis kind;
     int ways;
   };
+
+  [[nodiscard]] static constexpr bool replicates(axis kind) noexcept {
+    return kind == axis::data || kind == axis::context;
+  }
 
   void sort_by(std::span<axis const> order) {
     std::ranges::sort(axes_, {}, [&](degree const& each) { return std::ranges::find(order, each.kind); });
@@ -16335,6 +17555,8 @@ struct combination {
   static constexpr bool tensor = parallel::has_axis<Parallel, axis::tensor>;
   static constexpr bool sequence = parallel::has_axis<Parallel, axis::sequence>;
   static constexpr bool pipeline = parallel::has_axis<Parallel, axis::pipeline>;
+  static constexpr bool context = parallel::has_axis<Parallel, axis::context>;
+  static constexpr bool cuts_positions = cuts_context<Model>;
   static constexpr bool sharded = data_axis::optimizer_state == distribution::shard;
   static constexpr bool shards_gradients = data_axis::gradients == distribution::shard;
   static constexpr bool shards_parameters = data_axis::parameters == distribution::shard;
@@ -16342,6 +17564,7 @@ struct combination {
                                         has_all_reduce<Comm, typename env::accumulate, reduction::sum, space> &&
                                         has_all_reduce<Comm, typename env::accumulate, reduction::max, space>;
   static constexpr bool hands_on = has_exchange<Comm, space>;
+  static constexpr bool deals = has_ragged_all_to_all<Comm, typename env::compute, space>;
   static constexpr bool residual = has_residual<compressor_state<Compression, env>>;
   static constexpr bool gatherable = gatherable_compressor<Compression, env>;
   static constexpr bool one_number = std::is_same_v<typename Precision::param, typename Precision::master>;
@@ -16363,9 +17586,12 @@ struct combination {
     "use precision::fp32 (or fp64), or describe the model in units", !C::plain || C::one_number)                       \
   X("mesh-axis-once", "a mesh has two axes of one kind",                                                               \
     "leave one of them out, and multiply its degree into the other", C::once)                                          \
-  X("plain-model-whole", "a plain model cannot be cut by tensor, sequence or pipeline",                                \
+  X("plain-model-whole", "a plain model cannot be cut by tensor, sequence, context or pipeline",                       \
     "use parallel::data or parallel::zero, or describe the model in units",                                            \
-    !C::plain || !(C::tensor || C::sequence || C::pipeline))                                                           \
+    !C::plain || !(C::tensor || C::sequence || C::context || C::pipeline))                                             \
+  X("context-needs-positions",                                                                                         \
+    "parallel::context cuts samples into positions, and the model does not say that its units know of them",           \
+    "use parallel::data, or give the model a static cuts_context = true if they do", !C::context || C::cuts_positions) \
   X("sequence-needs-tensor", "parallel::sequence cuts rows over the ranks of parallel::tensor, which the mesh lacks",  \
     "add parallel::tensor to the mesh, or leave sequence out", !C::sequence || C::tensor)                              \
   X("pipeline-keeps-gradients",                                                                                        \
@@ -16374,6 +17600,9 @@ struct combination {
   X("tensor-needs-all-reduce",                                                                                         \
     "parallel::tensor needs all_reduce of activations with sum and max, which this communicator lacks",                \
     "use another communicator", !C::tensor || C::shares_layers)                                                        \
+  X("context-needs-exchange",                                                                                          \
+    "parallel::context needs exchange and the ragged all_to_all, which this communicator lacks",                       \
+    "use another communicator", !C::context || (C::hands_on && C::deals))                                              \
   X("pipeline-needs-exchange", "parallel::pipeline needs exchange, which this communicator lacks",                     \
     "use another communicator", !C::pipeline || C::hands_on)                                                           \
   X("zero-3-needs-units", "parallel::zero<3> drops parameters between their uses, but a plain model keeps its own",    \
@@ -18847,9 +20076,13 @@ class grid {
  public:
   template <parallel_policy P>
   grid(P const& policy, Comm& world) : shape_(policy, world.size()), world_(world), rank_(world.rank()) {
-    if (shape_.ways(axis::data) != world.size()) replicas_.emplace(along(axis::data));
+    auto const among = shape_.among_replicas(rank_);
+    if (among.ways != world.size()) replicas_.emplace(group_of(world_, among, shape_.group_of_replicas(rank_)));
     if constexpr (has_axis<P, axis::tensor>) {
       if (shape_.ways(axis::tensor) > 1) tensor_.emplace(along(axis::tensor));
+    }
+    if constexpr (has_axis<P, axis::context>) {
+      if (shape_.ways(axis::context) > 1) context_.emplace(along(axis::context));
     }
     if constexpr (has_axis<P, axis::pipeline>) {
       if (shape_.ways(axis::pipeline) > 1) stages_.emplace(along(axis::pipeline));
@@ -18865,13 +20098,15 @@ class grid {
   [[nodiscard]] Comm& replicas() noexcept { return replicas_ ? *replicas_ : world_; }
   /// The ranks that share each layer's matrices; null if this rank does so with nobody.
   [[nodiscard]] Comm* tensor() noexcept { return tensor_ ? &*tensor_ : nullptr; }
+  /// The ranks that share each sample's positions; null if this rank has whole samples.
+  [[nodiscard]] Comm* context() noexcept { return context_ ? &*context_ : nullptr; }
   /// The ranks that hold consecutive units; null if this rank holds all of them.
   [[nodiscard]] Comm* stages() noexcept { return stages_ ? &*stages_ : nullptr; }
 
   /// What this rank has sent so far, in the world and in its groups.
   [[nodiscard]] std::uint64_t bytes_sent() const noexcept {
     auto sum = world_.traffic().bytes_sent;
-    for (auto const* const group : {&replicas_, &tensor_, &stages_}) {
+    for (auto const* const group : {&replicas_, &tensor_, &context_, &stages_}) {
       if (*group) sum += (*group)->traffic().bytes_sent;
     }
     for (auto const& group : joined_) sum += group->traffic().bytes_sent;
@@ -18906,11 +20141,82 @@ class grid {
   mesh_shape shape_;
   Comm& world_;
   int rank_;
-  std::optional<Comm> replicas_, tensor_, stages_;
+  std::optional<Comm> replicas_, tensor_, context_, stages_;
   std::vector<std::unique_ptr<Comm>> joined_;
 };
 
 }  // namespace trireme::parallel
+
+// ---- trireme/train/detail/context_cut.hpp
+namespace trireme::detail {
+
+/// Cuts micro-batches to the positions that a rank has of each sample, into memory of its own.
+template <class Space>
+class context_cut {
+ public:
+  explicit context_cut(context_part const& part) noexcept : part_(part) {}
+
+  /// The same samples, of fewer positions; until the next call.
+  [[nodiscard]] std::span<samples const> operator()(std::span<samples const> batches) {
+    while (kept_.size() < 2 * batches.size()) kept_.emplace_back();
+    cut_.clear();
+    for (auto const& each : batches) {
+      check(each);
+      auto& inputs = kept_[2 * cut_.size()];
+      auto& targets = kept_[2 * cut_.size() + 1];
+      cut_.push_back({cut(each.inputs, inputs), cut(each.targets, targets), each.ids});
+    }
+    return cut_;
+  }
+
+ private:
+  using bytes = tensor_view<std::uint8_t const>;
+
+  void check(samples const& batch) const {
+    auto const& extents = batch.inputs.extents;
+    auto const positions = extents.rank() < 2 ? 1 : extents[1];
+    if (positions % part_.pieces() != 0) {
+      throw config_error(text("trireme::parallel::context: samples of ", positions, " positions cannot be cut into ",
+                              part_.pieces(), " equal stretches, ", part_.stretches(), " for each of ", part_.own.ways,
+                              " ways; give them a multiple of ", part_.pieces(), " positions, or use fewer ways"));
+    }
+    auto const& wanted = batch.targets.extents;
+    if (wanted.rank() >= 2 && wanted[1] == positions) return;
+    throw config_error(text("trireme::parallel::context: targets of shape ", to_string(wanted), " for inputs of shape ",
+                            to_string(extents), "; context wants a target at each position"));
+  }
+
+  any_view<host> cut(any_view<host> const& from, tensor<std::uint8_t>& kept) const {
+    auto const whole = from.extents[1];
+    shape extents{from.extents[0], whole / part_.own.ways};
+    for (int axis = 2; axis < from.extents.rank(); ++axis) extents.push_back(from.extents[axis]);
+    if constexpr (std::is_same_v<Space, phantom>) {  // nobody reads them
+      return {from.address, from.type, extents};
+    } else {
+      if (from.empty()) return {from.address, from.type, extents};
+      auto const here = extents[1];
+      auto const position = static_cast<std::int64_t>(from.bytes()) / (extents[0] * whole);
+      auto const size = extents[0] * here * position;
+      if (kept.size() < size) kept = tensor<std::uint8_t>(shape{size});
+      bytes const all(static_cast<std::uint8_t const*>(from.address), shape{static_cast<std::int64_t>(from.bytes())});
+      for (std::int64_t b = 0; b < extents[0]; ++b) {
+        for (int which = 0; which < part_.stretches(); ++which) {
+          auto const at = part_.at(which, here);
+          auto const from_here = all.flat((b * whole + at.position) * position, at.count * position).span();
+          auto const to = kept.view().flat((b * here + at.row) * position, at.count * position).span();
+          std::copy(from_here.begin(), from_here.end(), to.begin());
+        }
+      }
+      return {kept.view().address(), from.type, extents};
+    }
+  }
+
+  context_part part_;
+  std::vector<tensor<std::uint8_t>> kept_;  // inputs and targets of each micro-batch
+  std::vector<samples> cut_;
+};
+
+}  // namespace trireme::detail
 
 // ---- trireme/train/detail/tied_stages.hpp
 namespace trireme::detail {
@@ -19365,18 +20671,25 @@ class staged_engine {
   using view = tensor_view<typename Env::compute, space>;
 
   /// All units.
-  /// @param group  the ranks that share the matrices of each unit; it must outlive the engine.
+  /// @param group    the ranks that share the matrices of each unit; it must outlive the engine.
+  /// @param context  the ranks that share the samples' positions, as it must. The engine gets samples cut to them, but
+  ///                 for predict().
   template <staged_model Model>
-  explicit staged_engine(Model const& model, tensor_group<Env>& group = tensor_group<Env>::one())
-      : group_(group), programs_(parallel::seat_of_all(model)) {
+  explicit staged_engine(Model const& model, tensor_group<Env>& group = tensor_group<Env>::one(),
+                         context_group<Env>& context = context_group<Env>::one())
+      : group_(group), context_(context), programs_(parallel::seat_of_all(model)) {
     box_units(model);
   }
 
   /// The units of one stage.
   /// @param link  to the other stages; it must outlive the engine.
   template <staged_model Model>
-  staged_engine(Model const& model, tensor_group<Env>& group, parallel::pipeline_seat at, stage_link<space>* link)
-      : group_(group), programs_(std::move(at)), mail_(std::make_unique<detail::linked_mail<Env>>(link)) {
+  staged_engine(Model const& model, tensor_group<Env>& group, parallel::pipeline_seat at, stage_link<space>* link,
+                context_group<Env>& context = context_group<Env>::one())
+      : group_(group),
+        context_(context),
+        programs_(std::move(at)),
+        mail_(std::make_unique<detail::linked_mail<Env>>(link)) {
     box_units(model);
   }
 
@@ -19653,7 +20966,9 @@ class staged_engine {
 
   pass<Env> make_pass(std::size_t index) {
     auto& own = *slots_[index];
-    return {own.activations, scratch_, own.batch, now_.key, version_, now_.weight, now_.purpose, {}, group_, index};
+    auto& context = now_.purpose == purpose::predict ? context_group<Env>::one() : context_;
+    return {own.activations, scratch_, own.batch, now_.key, version_, now_.weight,
+            now_.purpose,    {},       group_,    index,    context};
   }
   // Activations go where kernels find them: the batch is copied unless it is there already.
   samples_in<space> place(samples const& batch, [[maybe_unused]] arena<space>& to) {
@@ -19688,6 +21003,7 @@ class staged_engine {
   static constexpr std::size_t nowhere = static_cast<std::size_t>(-1);
 
   tensor_group<Env>& group_;
+  context_group<Env>& context_;
   detail::stage_programs programs_;
   std::vector<chunk> chunks_;
   std::vector<std::unique_ptr<unit<Env>>> units_;
@@ -19747,6 +21063,8 @@ class placed_model {
       : world_(world),
         grid_(parallel, world),
         group_(make_group()),
+        context_(make_context(parallel)),
+        cut_(context_ == nullptr ? context_part{} : context_->part()),
         link_(make_link()),
         engine_(make_engine(std::forward<GivenModel>(model), parallel)),
         exchange_(make_exchange(parallel, compression)) {
@@ -19768,6 +21086,15 @@ class placed_model {
   /// Ranks that differ on this share see different samples.
   [[nodiscard]] share samples_share() const noexcept { return grid_.place(parallel::axis::data); }
 
+  /// Of each sample the positions that this rank has; until the next call.
+  [[nodiscard]] std::span<samples const> cut(std::span<samples const> batches) requires staged {
+    if constexpr (parallel::has_axis<Parallel, parallel::axis::context>) {
+      return context_ == nullptr ? batches : cut_(batches);
+    } else {
+      return batches;
+    }
+  }
+
   /// Forward and backward of a step's micro-batches; gradients are on their way when it returns.
   /// @param micro_batches  of the logical ones in `range`, those in `parts`: the others have no samples.
   /// @param total          samples of the step, over all ranks.
@@ -19779,7 +21106,7 @@ class placed_model {
       auto const ready = [&](int use, bool last) {
         if (last || always) exchange_.ready(use);
       };
-      return engine_.train_step(micro_batches, 1.0 / static_cast<double>(total), key, ready, exchange_);
+      return engine_.train_step(cut(micro_batches), 1.0 / static_cast<double>(total), key, ready, exchange_);
     } else {
       loss_sum sum;
       for (std::size_t m = 0; m < micro_batches.size(); ++m) {
@@ -19810,13 +21137,13 @@ class placed_model {
         grid_.replicas().all_reduce(tensor_view<std::int64_t>(&most, shape{1}), reduction::max{});
         missing += most;
       }
-      for (auto const& part : parts) sum += engine_.evaluate(part, exchange_);
+      for (auto const& part : parts) sum += engine_.evaluate(cut({&part, 1}).front(), exchange_);
       for (; missing > 0; --missing) exchange_.sit_out_forward();
     }
     return sum;
   }
 
-  /// The outputs for some inputs (n, outputs), in host memory.
+  /// The outputs for some inputs (n, outputs), in host memory. Where ranks share positions each works on all of them.
   [[nodiscard]] tensor<float> predict(samples const& batch) requires staged {
     auto const out = engine_.predict(batch, exchange_);
     return grid_.stages() == nullptr ? on_host(out) : from_last_stage(out);
@@ -19842,6 +21169,30 @@ class placed_model {
     }
     return nullptr;
   }
+  std::unique_ptr<context_group<Env>> make_context([[maybe_unused]] Parallel const& parallel) {
+    std::unique_ptr<context_group<Env>> made;
+    if constexpr (parallel::has_axis<Parallel, parallel::axis::context>) {
+      if (grid_.context() == nullptr) return made;
+      auto const samples = parallel::data_axis_of(parallel);
+      if (sums_in_a_tree(samples)) {
+        throw config_error(
+            text("trireme::parallel::", samples.name,
+                 ": .reproducible adds whole micro-batches, whose positions parallel::context shares by ",
+                 grid_.context()->size(), " ranks; leave one of them out"));
+      }
+      parallel::detail::for_each_axis(parallel, [&]<class Axis>(Axis const& each) {
+        if constexpr (std::is_same_v<Axis, parallel::context>) {
+          auto& ranks = *grid_.context();
+          auto const part = each.part_of({ranks.rank(), ranks.size()});
+          if (each.method == parallel::context_method::ring)
+            made = std::make_unique<parallel::ring_context<Env, Comm>>(ranks, part);
+          else
+            made = std::make_unique<parallel::dealt_context<Env, Comm>>(ranks, part);
+        }
+      });
+    }
+    return made;
+  }
   std::unique_ptr<stage_link<space>> make_link() {
     if constexpr (parallel::has_axis<Parallel, parallel::axis::pipeline>) {
       if (grid_.stages() != nullptr) return std::make_unique<parallel::communicator_link<Comm>>(*grid_.stages());
@@ -19855,6 +21206,7 @@ class placed_model {
     } else {
       if constexpr (requires { model.validate(); }) model.validate();
       auto& group = group_ != nullptr ? *group_ : tensor_group<Env>::one();
+      auto& context = context_ != nullptr ? *context_ : context_group<Env>::one();
       if constexpr (parallel::has_axis<Parallel, parallel::axis::pipeline>) {
         if (link_ != nullptr) {
           auto const at = grid_.place(parallel::axis::pipeline);
@@ -19866,10 +21218,10 @@ class placed_model {
             }
           });
           tied_ = detail::tied_tensors<Env>(model, seat);
-          return engine_type(model, group, std::move(seat), link_.get());
+          return engine_type(model, group, std::move(seat), link_.get(), context);
         }
       }
-      return engine_type(model, group);
+      return engine_type(model, group, context);
     }
   }
   template <class Axis>
@@ -19932,6 +21284,8 @@ class placed_model {
   Comm& world_;
   parallel::grid<Comm> grid_;
   std::unique_ptr<tensor_group<Env>> group_;
+  std::unique_ptr<context_group<Env>> context_;
+  detail::context_cut<space> cut_;
   std::unique_ptr<stage_link<space>> link_;
   std::vector<detail::tied_tensor> tied_;
   engine_type engine_;
@@ -20055,6 +21409,7 @@ class basic_trainer {
   step_report step(samples const& batch) {
     std::int64_t total = batch.count();
     model_.grid().replicas().all_reduce(tensor_view<std::int64_t>(&total, shape{1}), reduction::sum{});
+    total /= model_.grid().place(parallel::axis::context).ways;  // which have brought the same samples
     if (total == 0) throw config_error("trireme::trainer: step() was called without samples on any rank");
     auto const count = batch.count() > 0 ? std::size_t{1} : 0;
     std::int64_t const part = 0;

@@ -26,9 +26,10 @@ class options {
     add("seed", "1", "S", "of parameters, order of the data and dropout");
     add("name", "gpt", "NAME", "the run's directory is runs/NAME");
     add("parallel", "data", "P",
-        "data | zero1 | zero2 | zero3 | tensor | sequence | pipeline[:SCHEDULE], or a mesh of them, outermost first: "
-        "data=2,tensor=2,pipeline=2:1f1b (one degree may be left out; sequence, beside tensor, has none; schedules: "
-        "gpipe 1f1b interleaved zbh1 zbv dualpipe dualpipev; no pipeline beside zero2 and zero3)");
+        "data | zero1 | zero2 | zero3 | tensor | sequence | context[:ring | :ulysses] | pipeline[:SCHEDULE], or a mesh "
+        "of them, outermost first: data=2,tensor=2,pipeline=2:1f1b (one degree may be left out; sequence, beside "
+        "tensor, has none; schedules: gpipe 1f1b interleaved zbh1 zbv dualpipe dualpipev; no pipeline beside zero2 and "
+        "zero3)");
     add_flag("reproducible",
              "the same bits on 1, 2, 4, 8 ranks that split samples (of 8 micro-batches a step if --micro-batches is "
              "0); with pipeline 1f1b or interleaved too");

@@ -15,8 +15,8 @@
 
 /// What --parallel says: axes, outermost first, with their degrees (0: what is left of the world).
 ///
-/// The text is a list of axes: `data`, `zero3`, `pipeline:zbv`, `data=2,tensor=2,pipeline=2:1f1b`. `sequence` stands
-/// beside tensor and has its degree; alone it means both.
+/// The text is a list of axes: `data`, `zero3`, `pipeline:zbv`, `data=2,tensor=2,pipeline=2:1f1b`, `context=2:ulysses`.
+/// `sequence` stands beside tensor and has its degree; alone it means both.
 class parallel_choice {
  public:
   enum class splits_samples { data, zero1, zero2, zero3 };
@@ -38,6 +38,9 @@ class parallel_choice {
         if (rule.id == "pipeline-keeps-gradients") fail(trireme::text(rule.sentence, "; ", rule.remedy));
       }
     }
+    if (reproducible && has(axis::context)) {
+      fail("--reproducible adds whole micro-batches, whose positions context shares by several ranks; leave one out");
+    }
     if (reproducible && has(axis::pipeline) && schedule_ != "1f1b" && schedule_ != "interleaved") {
       fail(trireme::text("--reproducible sums micro-batches in their order, in which ", schedule_,
                          " does not finish them; use pipeline:1f1b or pipeline:interleaved"));
@@ -45,8 +48,10 @@ class parallel_choice {
   }
 
   [[nodiscard]] splits_samples samples() const noexcept { return samples_; }
-  /// Whether every rank has the whole of each layer, and all layers.
-  [[nodiscard]] bool cuts_nothing() const noexcept { return !has(axis::tensor) && !has(axis::pipeline); }
+  /// Whether every rank has the whole of each layer, all layers, and whole samples.
+  [[nodiscard]] bool cuts_nothing() const noexcept {
+    return !has(axis::tensor) && !has(axis::pipeline) && !has(axis::context);
+  }
   [[nodiscard]] bool reproducible() const noexcept { return reproducible_; }
 
   /// How many parts the samples of a step are split into; the mesh must fit the world.
@@ -70,11 +75,13 @@ class parallel_choice {
     using namespace trireme::parallel;
     tensor const cut{.ways = ways(axis::tensor)};
     sequence const rows{.ways = sequence_ ? 0 : 1};
+    context const positions{.ways = ways(axis::context), .method = method_};
     if constexpr (Axis::gradients == trireme::distribution::replicate) {
-      return ordered(trireme::parallel::mesh(
-          data_axis<Axis>(), any_pipeline{.schedule = schedule_, .stages = ways(axis::pipeline)}, cut, rows));
+      return ordered(trireme::parallel::mesh(data_axis<Axis>(),
+                                             any_pipeline{.schedule = schedule_, .stages = ways(axis::pipeline)},
+                                             positions, cut, rows));
     } else {
-      return ordered(trireme::parallel::mesh(data_axis<Axis>(), cut, rows));
+      return ordered(trireme::parallel::mesh(data_axis<Axis>(), positions, cut, rows));
     }
   }
 
@@ -99,16 +106,20 @@ class parallel_choice {
     return mesh;
   }
 
-  // NAME[=DEGREE][:SCHEDULE]
+  // NAME[=DEGREE][:SCHEDULE or METHOD]
   void add(std::string_view item) {
     auto const colon = item.find(':');
     auto const equals = item.substr(0, colon).find('=');
     auto const name = item.substr(0, std::min(colon, equals));
     auto const kind = axis_of(name);
     if (colon != item.npos) {
-      if (kind != axis::pipeline) fail(trireme::text(name, " has no schedule; pipeline has"));
-      schedule_ = item.substr(colon + 1);
-      check_schedule();
+      if (kind == axis::context) {
+        take_method(item.substr(colon + 1));
+      } else {
+        if (kind != axis::pipeline) fail(trireme::text(name, " has no schedule; pipeline has"));
+        schedule_ = item.substr(colon + 1);
+        check_schedule();
+      }
     }
     int degree = 0;
     if (equals != item.npos) {
@@ -130,7 +141,7 @@ class parallel_choice {
   }
 
   axis axis_of(std::string_view name) {
-    constexpr std::string_view all[] = {"data", "zero1", "zero2", "zero3", "tensor", "sequence", "pipeline"};
+    constexpr std::string_view all[] = {"data", "zero1", "zero2", "zero3", "tensor", "sequence", "context", "pipeline"};
     auto const index = std::ranges::find(all, name) - std::begin(all);
     switch (index) {
       case 4:
@@ -138,14 +149,22 @@ class parallel_choice {
       case 5:
         return axis::sequence;
       case 6:
-        return axis::pipeline;
+        return axis::context;
       case 7:
+        return axis::pipeline;
+      case 8:
         fail(trireme::text("there is no axis \"", name,
-                           "\": there are data, zero1, zero2, zero3, tensor, sequence and pipeline"));
+                           "\": there are data, zero1, zero2, zero3, tensor, sequence, context and pipeline"));
       default:
         samples_ = static_cast<splits_samples>(index);
         return axis::data;
     }
+  }
+  void take_method(std::string_view name) {
+    if (name != "ring" && name != "ulysses")
+      fail(trireme::text("there is no context \"", name, "\": there are ring and ulysses"));
+    using trireme::parallel::context_method;
+    method_ = name == "ring" ? context_method::ring : context_method::all_to_all;
   }
   void check_schedule() const {
     std::string names;
@@ -157,7 +176,10 @@ class parallel_choice {
     if (!found) fail(trireme::text("there is no schedule \"", schedule_, "\": there are ", names));
   }
   static std::string_view split_by(axis kind) {
-    return kind == axis::data ? "samples" : kind == axis::tensor ? "layers" : "the list of layers";
+    return kind == axis::data      ? "samples"
+           : kind == axis::tensor  ? "layers"
+           : kind == axis::context ? "positions"
+                                   : "the list of layers";
   }
 
   std::string text_;
@@ -165,6 +187,7 @@ class parallel_choice {
   splits_samples samples_ = splits_samples::data;
   bool sequence_ = false;
   std::string schedule_ = "1f1b";
+  trireme::parallel::context_method method_ = trireme::parallel::context_method::ring;
   std::vector<axis> order_;
   int degrees_[trireme::parallel::axis_count]{};
 };

@@ -239,3 +239,16 @@ TEST_CASE("fill, copy, upload, download and read move any type of element") {
   CHECK(static_cast<float>(narrow[0]) == 1.5F);
   CHECK_THROWS_AS(kernels::copy(wide.view(), narrow.view().flat(0, 2)), assertion_error);
 }
+
+TEST_CASE("copy_columns writes some columns of each row and leaves the others") {
+  auto const x = random_tensor<float>({3, 5}, 1);
+  auto y = zeros<bfloat16>({3, 4});
+  kernels::copy_columns(y.view(), 1, x.view(), 2, 2);
+  for (std::int64_t row = 0; row < 3; ++row) {
+    for (std::int64_t column = 0; column < 4; ++column) {
+      bool const written = column == 1 || column == 2;
+      CHECK(static_cast<float>(y[row * 4 + column]) == (written ? x[row * 5 + column + 1] : 0.0F));
+    }
+  }
+  CHECK_THROWS_AS(kernels::copy_columns(y.view(), 0, x.view().rows(0, 2), 0, 1), assertion_error);
+}

@@ -45,6 +45,8 @@ TEST_CASE("after the first steps of a training no step allocates", "[train][allo
   CHECK(of_gpt(2, parallel::zero<1>{.bucket_bytes = 8192}) == 0);
   CHECK(of_gpt(3, parallel::zero<1>{.bucket_bytes = 8192}, compression::cast<bf16>{}) == 0);
   CHECK(of_gpt(2, precision::bf16{}, sparse) == 0);
+  CHECK(of_gpt(3, parallel::context{}) == 0);
+  CHECK(of_gpt(2, parallel::context{.method = parallel::context_method::all_to_all}) == 0);
 }
 
 TEST_CASE("a plain model's steps allocate nothing either", "[train][allocation]") {

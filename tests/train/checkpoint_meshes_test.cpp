@@ -52,6 +52,7 @@ std::vector<setting> settings() {
           on(2, p::tensor{}),
           on(3, p::tensor{}),
           on(4, p::mesh{p::zero<1>{}, p::tensor{.ways = 2}, p::sequence{}}),
+          on(4, p::mesh{p::zero<1>{}, p::context{.ways = 2}}),
           on(2, p::mesh{p::data{}, p::pipeline<>{.stages = 2}}),
           on(4, p::mesh{p::data{}, p::pipeline<>{.stages = 2}}),
           on(8, p::mesh{p::zero<1>{}, p::pipeline<>{.stages = 2}, p::tensor{.ways = 2}})};

@@ -20,20 +20,20 @@ inline nn::gpt model(double dropout = 0.1) {
 /// Tokens that a small model can learn to continue.
 class text_of_numbers {
  public:
-  explicit text_of_numbers(std::int64_t samples = 24) : samples_(samples) {
+  explicit text_of_numbers(std::int64_t samples = 24, std::int64_t context = 12)
+      : samples_(samples), context_(context) {
     for (std::int64_t i = 0; i < samples * context; ++i) {
       inputs_.push_back(static_cast<std::int32_t>((i * i + 3 * i) % 67));
       targets_.push_back(static_cast<std::int32_t>(((i + 1) * (i + 1) + 3 * (i + 1)) % 67));
     }
   }
   [[nodiscard]] auto data() const {
-    return data::in_memory(tensor_view<std::int32_t const>(inputs_.data(), {samples_, context}),
-                           tensor_view<std::int32_t const>(targets_.data(), {samples_, context}));
+    return data::in_memory(tensor_view<std::int32_t const>(inputs_.data(), {samples_, context_}),
+                           tensor_view<std::int32_t const>(targets_.data(), {samples_, context_}));
   }
 
  private:
-  static constexpr std::int64_t context = 12;
-  std::int64_t samples_;
+  std::int64_t samples_, context_;
   std::vector<std::int32_t> inputs_, targets_;
 };
 
@@ -51,10 +51,11 @@ struct plan {
 
 /// Trains, and collects the state of all ranks. `shape` gives the names: the outcome of a serial training.
 template <class Precision = precision::fp32, class World, class Parallel>
-outcome train(World& world, Parallel const& parallel, plan const& what, outcome const* shape = nullptr) {
-  static text_of_numbers const text;
+outcome train(World& world, Parallel const& parallel, plan const& what, outcome const* shape = nullptr,
+              nn::gpt const& gpt = model()) {
+  text_of_numbers const text(24, gpt.context);
   auto const data = text.data();
-  auto trainer = make_trainer(model(), optim::adamw{.rate = 1e-3, .clip = what.clip}, world, parallel, Precision{});
+  auto trainer = make_trainer(gpt, optim::adamw{.rate = 1e-3, .clip = what.clip}, world, parallel, Precision{});
   outcome out;
   trainer.on_step([&](step_report const& done) {
     out.losses.push_back(done.loss);
@@ -100,19 +101,29 @@ inline distance between(outcome const& a, outcome const& b) {
   return far;
 }
 
+/// Degrees of the axes of one replica; each has one way if not given.
+struct degrees {
+  int context = 1;
+  int tensor = 1;
+  bool sequence = false;
+  parallel::context_method method = parallel::context_method::ring;
+};
+
 /// Every axis with its degree given at run time: four types for all meshes.
 template <class Data>
-auto any(Data data, int ways, int stages, std::string schedule, int tensor_ways, bool sequence = false) {
+auto any(Data data, int ways, int stages, std::string schedule, degrees const& of = {}) {
   data.ways = ways;
   data.bucket_bytes = 1 << 12;
   return parallel::mesh{data, parallel::any_pipeline{.schedule = std::move(schedule), .stages = stages},
-                        parallel::tensor{.ways = tensor_ways}, parallel::sequence{.ways = sequence ? 0 : 1}};
+                        parallel::context{.ways = of.context, .method = of.method}, parallel::tensor{.ways = of.tensor},
+                        parallel::sequence{.ways = of.sequence ? 0 : 1}};
 }
 template <class Data>
-auto without_pipeline(Data data, int ways, int tensor_ways, bool sequence = false) {
+auto without_pipeline(Data data, int ways, degrees const& of = {}) {
   data.ways = ways;
   data.bucket_bytes = 1 << 12;
-  return parallel::mesh{data, parallel::tensor{.ways = tensor_ways}, parallel::sequence{.ways = sequence ? 0 : 1}};
+  return parallel::mesh{data, parallel::context{.ways = of.context, .method = of.method},
+                        parallel::tensor{.ways = of.tensor}, parallel::sequence{.ways = of.sequence ? 0 : 1}};
 }
 
 /// Calls f(name, policy) for each mesh of a world of this size.
@@ -120,37 +131,50 @@ template <class F>
 void for_each_mesh(int ranks, F&& f) {
   using parallel::zero;
   auto const n = text(ranks);
-  f("data=" + n, any(parallel::data{}, ranks, 1, "1f1b", 1));
-  f("zero1=" + n, any(zero<1>{}, ranks, 1, "1f1b", 1));
-  f("zero2=" + n, without_pipeline(zero<2>{}, ranks, 1));
-  f("zero3=" + n, without_pipeline(zero<3>{}, ranks, 1));
+  f("data=" + n, any(parallel::data{}, ranks, 1, "1f1b"));
+  f("zero1=" + n, any(zero<1>{}, ranks, 1, "1f1b"));
+  f("zero2=" + n, without_pipeline(zero<2>{}, ranks));
+  f("zero3=" + n, without_pipeline(zero<3>{}, ranks));
   if (ranks == 1) return;
-  if (ranks <= 3) {  // heads
-    f("tensor=" + n, any(parallel::data{}, 1, 1, "1f1b", ranks));
-    f("tensor and sequence=" + n, any(parallel::data{}, 1, 1, "1f1b", ranks, true));
+  if (ranks <= 3) {  // heads, and a context of 12
+    f("context=" + n, any(parallel::data{}, 1, 1, "1f1b", {.context = ranks}));
+    f("context:all_to_all=" + n,
+      any(parallel::data{}, 1, 1, "1f1b", {.context = ranks, .method = parallel::context_method::all_to_all}));
+    f("tensor=" + n, any(parallel::data{}, 1, 1, "1f1b", {.tensor = ranks}));
+    f("tensor and sequence=" + n, any(parallel::data{}, 1, 1, "1f1b", {.tensor = ranks, .sequence = true}));
   }
   if (ranks <= 4) {
     for (char const* schedule : {"gpipe", "1f1b", "zbh1"})
-      f(text("pipeline=", ranks, ":", schedule), any(parallel::data{}, 1, ranks, schedule, 1));
+      f(text("pipeline=", ranks, ":", schedule), any(parallel::data{}, 1, ranks, schedule));
   }
   if (ranks == 2) {  // seven units: two chunks a stage
     for (char const* schedule : {"interleaved", "zbv", "dualpipe", "dualpipev"})
-      f(text("pipeline=2:", schedule), any(parallel::data{}, 1, 2, schedule, 1));
+      f(text("pipeline=2:", schedule), any(parallel::data{}, 1, 2, schedule));
   }
   if (ranks == 4) {
-    f("data=2,tensor=2", any(parallel::data{}, 2, 1, "1f1b", 2));
-    f("zero1=2,tensor=2 and sequence", any(zero<1>{}, 2, 1, "1f1b", 2, true));
-    f("zero2=2,tensor=2", without_pipeline(zero<2>{}, 2, 2));
-    f("zero3=2,tensor=2 and sequence", without_pipeline(zero<3>{}, 2, 2, true));
-    f("data=2,pipeline=2:1f1b", any(parallel::data{}, 2, 2, "1f1b", 1));
-    f("zero1=2,pipeline=2:zbv", any(zero<1>{}, 2, 2, "zbv", 1));
-    f("pipeline=2,tensor=2", any(parallel::data{}, 1, 2, "1f1b", 2));
+    f("data=2,tensor=2", any(parallel::data{}, 2, 1, "1f1b", {.tensor = 2}));
+    f("zero1=2,tensor=2 and sequence", any(zero<1>{}, 2, 1, "1f1b", {.tensor = 2, .sequence = true}));
+    f("zero2=2,tensor=2", without_pipeline(zero<2>{}, 2, {.tensor = 2}));
+    f("zero3=2,tensor=2 and sequence", without_pipeline(zero<3>{}, 2, {.tensor = 2, .sequence = true}));
+    f("data=2,pipeline=2:1f1b", any(parallel::data{}, 2, 2, "1f1b"));
+    f("zero1=2,pipeline=2:zbv", any(zero<1>{}, 2, 2, "zbv"));
+    f("data=2,context=2", any(parallel::data{}, 2, 1, "1f1b", {.context = 2}));
+    f("zero3=2,context:all_to_all=2",
+      without_pipeline(zero<3>{}, 2, {.context = 2, .method = parallel::context_method::all_to_all}));
+    f("pipeline=2,context=2", any(parallel::data{}, 1, 2, "1f1b", {.context = 2}));
+    f("context=2,tensor=2 and sequence",
+      any(parallel::data{}, 1, 1, "1f1b", {.context = 2, .tensor = 2, .sequence = true}));
+    f("pipeline=2,tensor=2", any(parallel::data{}, 1, 2, "1f1b", {.tensor = 2}));
   }
   if (ranks == 8) {
-    f("data=2,pipeline=2,tensor=2", any(parallel::data{}, 2, 2, "1f1b", 2));
-    f("zero1=2,pipeline=2:zbh1,tensor=2 and sequence", any(zero<1>{}, 2, 2, "zbh1", 2, true));
-    f("zero1=2,pipeline=2:dualpipe,tensor=2", any(zero<1>{}, 2, 2, "dualpipe", 2));
-    f("zero3=4,tensor=2", without_pipeline(zero<3>{}, 4, 2));
+    f("data=2,pipeline=2,tensor=2", any(parallel::data{}, 2, 2, "1f1b", {.tensor = 2}));
+    f("zero1=2,pipeline=2:zbh1,tensor=2 and sequence", any(zero<1>{}, 2, 2, "zbh1", {.tensor = 2, .sequence = true}));
+    f("zero1=2,pipeline=2:dualpipe,tensor=2", any(zero<1>{}, 2, 2, "dualpipe", {.tensor = 2}));
+    f("zero1=2,context=2,tensor=2", any(zero<1>{}, 2, 1, "1f1b", {.context = 2, .tensor = 2}));
+    f("zero2=2,context=2,tensor=2 and sequence",
+      without_pipeline(zero<2>{}, 2, {.context = 2, .tensor = 2, .sequence = true}));
+    f("pipeline=2:zbv,context=2,tensor=2", any(parallel::data{}, 1, 2, "zbv", {.context = 2, .tensor = 2}));
+    f("zero3=4,tensor=2", without_pipeline(zero<3>{}, 4, {.tensor = 2}));
   }
 }
 

@@ -109,20 +109,22 @@ TEST_CASE("a mesh that does not fit is refused in one sentence with its numbers"
     return said;
   };
   using strategies::any;
-  CHECK(sentence(4, any(parallel::data{}, 3, 1, "1f1b", 1)) ==
-        "trireme::parallel::mesh: data=3, pipeline=1, tensor=1 takes 3 ranks, but the world has 4; change a degree or "
+  CHECK(sentence(4, any(parallel::data{}, 3, 1, "1f1b")) ==
+        "trireme::parallel::mesh: data=3, pipeline=1, context=1, tensor=1 takes 3 ranks, but the world has 4; change a "
+        "degree or "
         "the number of ranks");
-  CHECK(sentence(3, any(parallel::data{}, 0, 1, "1f1b", 2)) ==
-        "trireme::parallel::mesh: data=0, pipeline=1, tensor=2 (0: what is left) takes a multiple of 2 ranks, but the "
+  CHECK(sentence(3, any(parallel::data{}, 0, 1, "1f1b", {.tensor = 2})) ==
+        "trireme::parallel::mesh: data=0, pipeline=1, context=1, tensor=2 (0: what is left) takes a multiple of 2 "
+        "ranks, but the "
         "world has 3; change a degree or the number of ranks");
-  CHECK(sentence(2, any(parallel::data{}, 0, 0, "1f1b", 1)) ==
+  CHECK(sentence(2, any(parallel::data{}, 0, 0, "1f1b")) ==
         "trireme::parallel::mesh: data and pipeline both ask for what is left of the world; give one of them a degree");
-  CHECK(sentence(2, any(parallel::data{}, -1, 1, "1f1b", 1)) ==
+  CHECK(sentence(2, any(parallel::data{}, -1, 1, "1f1b")) ==
         "trireme::parallel::mesh: data has -1 ways; give at least 1, or 0 for what is left of the world");
-  CHECK(sentence(8, any(parallel::data{}, 1, 8, "1f1b", 1)) ==
+  CHECK(sentence(8, any(parallel::data{}, 1, 8, "1f1b")) ==
         "trireme::schedule::cut_units: 8 stages of 1 chunks need at least 8 units, but the model has 7; use fewer "
         "stages, or a model of more layers");
-  CHECK(sentence(2, any(parallel::data{}, 1, 2, "2f2b", 1)) ==
+  CHECK(sentence(2, any(parallel::data{}, 1, 2, "2f2b")) ==
         "trireme::parallel::pipeline: there is no schedule \"2f2b\"; the schedules are gpipe, 1f1b, interleaved, zbh1, "
         "zbv, dualpipe, dualpipev");
   auto const heads = sentence(4, parallel::tensor{});

@@ -62,11 +62,12 @@ refuses("no ranks", "--ranks", "at least 1", ranks=0)
 refuses("ranks in words", "--ranks", "\"two\"", ranks="two")
 refuses("less than no ranks", "--ranks", "-1", "at least 1", ranks=-1)
 refuses("too many ranks", "ranks", "5000", ranks=5000)
-refuses("an unknown axis", "--parallel", "\"context\"", "data, zero1, zero2, zero3, tensor, sequence and pipeline",
-        parallel="data,context=2")
+refuses("an unknown axis", "--parallel", "\"depth\"",
+        "data, zero1, zero2, zero3, tensor, sequence, context and pipeline", parallel="data,depth=2")
 refuses("an axis without a name", "no axis \"\"", parallel="data,")
 refuses("an unknown schedule", "\"zigzag\"", "gpipe, 1f1b", parallel="pipeline:zigzag")
 refuses("a schedule of nothing", "data has no schedule", parallel="data:1f1b")
+refuses("an unknown context", "\"zigzag\"", "ring and ulysses", parallel="context:zigzag")
 refuses("a degree in words", "\"two\"", "tensor", parallel="tensor=two")
 refuses("no degree", "\"0\"", "at least 1", parallel="tensor=0")
 refuses("a degree of sequence", "tensor", parallel="tensor=2,sequence=2")
@@ -81,6 +82,7 @@ refuses("more stages than units", "4 stages", "the model has 3", ranks=4, parall
 refuses("more chunks than units", "2 stages of 2 chunks", "the model has 3", parallel="pipeline:zbv")
 refuses("more ways than heads", "2 heads", "3 ways", ranks=3, parallel="tensor")
 refuses("the same under mpirun", "2 heads", "3 ways", ranks=3, parallel="sequence", **wire)
+refuses("a context in one tree", "--reproducible", "context", parallel="context", reproducible=True)
 refuses("compression on a mesh", "--compression", "alone", parallel="tensor", compression="bf16")
 refuses("three ranks in one tree", "3 ranks", "power of two", ranks=3, micro_batches=9, reproducible=True)
 refuses("micro-batches that are not shared evenly", "but 6 of them", "4 ranks", ranks=4, micro_batches=6,

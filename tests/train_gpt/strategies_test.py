@@ -7,9 +7,11 @@ from runs import *
 folder = work_folder()
 MODEL = {"layers": 6, "heads": 4}
 SCHEDULES = ("gpipe", "1f1b", "interleaved", "zbh1", "zbv", "dualpipe", "dualpipev")
-TWO = ("zero1", "zero2", "zero3", "tensor", "sequence", "pipeline", "data=2", "zero3,tensor=1")
+TWO = ("zero1", "zero2", "zero3", "tensor", "sequence", "pipeline", "context", "context:ulysses", "data=2",
+       "zero3,tensor=1")
 MESHES = ("data=2,tensor=2", "data,tensor=2,sequence", "tensor=2,data", "zero1=2,pipeline=2:1f1b",
-          "tensor=2,pipeline=2:zbv", "pipeline:interleaved", "zero2=2,tensor", "zero3,tensor=2,sequence")
+          "tensor=2,pipeline=2:zbv", "pipeline:interleaved", "zero2=2,tensor", "zero3,tensor=2,sequence",
+          "data=2,context=2", "context=2:ulysses,tensor")
 
 data = train("data", **MODEL)
 reference = weights("data")
@@ -32,7 +34,7 @@ for ranks, names in ((2, TWO + tuple("pipeline:" + name for name in SCHEDULES)),
         expect(found["parallel"] == parallel and found["bytes_sent_per_step"] > 0, "%s: %r" % (parallel, found))
         expect([len(scalars("threads", tag)) for tag in ("loss/train", "gradient/norm")] == [10, 10], parallel)
 if HAS_MPI:
-    for parallel in TWO[:6] + ("pipeline:zbv", "pipeline:dualpipe"):
+    for parallel in TWO[:8] + ("pipeline:zbv", "pipeline:dualpipe"):
         train("mpi", mpi=True, parallel=parallel, **MODEL)
         expect_same("mpi", parallel + " on 2 processes")
 for precision in ("bf16",):
@@ -43,7 +45,7 @@ for precision in ("bf16",):
 
 # One run on many meshes, one after the other: the data goes on where it was.
 train("moved", 2, stop_after=1, **MODEL)
-MOVES = ((4, "data=2,tensor=2"), (2, "zero3"), (2, "pipeline:zbv"), (1, "data"), (3, "tensor"), (2, "sequence"),
+MOVES = ((4, "data=2,context=2"), (2, "zero3"), (2, "pipeline:zbv"), (1, "data"), (3, "tensor"), (2, "sequence"),
          (4, "zero1=2,pipeline=2:1f1b"), (4, "zero2,tensor=2"), (2, "data"))
 for step, (ranks, parallel) in enumerate(MOVES, 2):
     found = train("moved", ranks, resume=True, parallel=parallel, stop_after=step)

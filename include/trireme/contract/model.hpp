@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "trireme/contract/context_group.hpp"
 #include "trireme/contract/dataset.hpp"
 #include "trireme/contract/environment.hpp"
 #include "trireme/contract/numerics.hpp"
@@ -27,16 +28,17 @@ struct pass {
   using space = typename Env::space;
   using activation_view = tensor_view<typename Env::compute, space>;
 
-  arena<space>& activations;  ///< given back when the micro-batch is done
-  arena<space>& scratch;      ///< given back when the unit returns
-  samples_in<space> const& batch;
-  random_key key;             ///< for dropout; the samples' ids tell them apart
-  std::uint64_t version = 0;  ///< changes whenever parameter values do
-  double weight = 1;          ///< of one sample's mean loss in the loss that backward differentiates
+  arena<space>& activations;       ///< given back when the micro-batch is done
+  arena<space>& scratch;           ///< given back when the unit returns
+  samples_in<space> const& batch;  ///< of each sample the positions that lie here
+  random_key key;                  ///< for dropout; the samples' ids tell them apart
+  std::uint64_t version = 0;       ///< changes whenever parameter values do
+  double weight = 1;               ///< of one sample's mean loss in the loss that backward differentiates
   trireme::purpose purpose = trireme::purpose::train;
   loss_sum loss{};  ///< out: the sum of losses of this micro-batch; the same on all ranks of the group
   tensor_group<Env>& group = tensor_group<Env>::one();  ///< the ranks that share this unit's matrices
   std::size_t slot = 0;  ///< of what units save: micro-batches in flight have different ones
+  context_group<Env>& context = context_group<Env>::one();  ///< the ranks that share the batch's positions
 
   [[nodiscard]] bool training() const noexcept { return purpose == trireme::purpose::train; }
   /// Activations that live until backward has passed (or, outside training, until the pass ends).

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <span>
 
+#include "trireme/core/rng.hpp"
 #include "trireme/core/tensor.hpp"
 
 namespace trireme {
@@ -25,6 +26,28 @@ struct loss_sum {
     count += other.count;
     return *this;
   }
+};
+
+/// The sizes of an attention.
+struct attention_shape {
+  std::int64_t batch = 0;
+  std::int64_t context = 0;
+  std::int64_t heads = 0;
+  std::int64_t channels = 0;
+  std::int64_t first_head = 0;  ///< the number of the first of these heads among all of its layer, for dropout
+  [[nodiscard]] constexpr std::int64_t head_channels() const noexcept { return channels / heads; }
+};
+
+/// Which numbers to drop: a function of (key, site, sample, position in the sample), the same on any rank.
+/// Off if the probability is 0 or there are no samples.
+struct dropout_site {
+  double probability = 0;
+  random_key key;
+  std::uint32_t site = 0;
+  std::span<std::int64_t const> samples;
+  std::int64_t first = 0;  ///< what is dropped out begins with this element of all samples' elements,
+  std::int64_t whole = 0;  ///< which are so many; 0 = as many as it has itself
+  [[nodiscard]] bool active() const noexcept { return probability > 0 && !samples.empty(); }
 };
 
 }  // namespace trireme

@@ -41,10 +41,9 @@ class attention::instance {
  public:
   using view = tensor_view<typename Env::compute, space>;
   struct saved {
-    typename projection::saved qkv;      // its x is this layer's input, the rows that lie here
-    typename projection::saved out;      // its x is the output of the heads here (rows, channels here)
-    view packed;                         // (rows, 3 channels here)
-    tensor_view<accumulate, space> lse;  // (batch, heads, context): log of the softmax's denominators
+    typename projection::saved qkv;  // its x is this layer's input, the rows that lie here
+    typename projection::saved out;  // its x is the output of the heads here (rows, channels here)
+    attention_state<Env> attended;
   };
 
   instance(attention const& description, std::string const& name, share own = {})
@@ -64,14 +63,20 @@ class attention::instance {
 
   /// @param x        the rows that lie here, as is residual.
   /// @param rows     of all samples together.
-  /// @param context  rows of one sample.
+  /// @param context  rows of one sample that lie here.
   view forward(pass<Env>& pass, saved& saved, view x, view residual, std::int64_t rows, std::int64_t context) {
     auto const shape = of(rows, context);
-    saved.packed = qkv_.forward(pass, saved.qkv, pass.group.gather(x, rows, pass.scratch));
+    auto& packed = saved.attended.packed;
+    auto& lse = saved.attended.lse;
+    packed = qkv_.forward(pass, saved.qkv, pass.group.gather(x, rows, pass.scratch));
     saved.qkv.x = x;
-    saved.lse = pass.activations.template take<accumulate>({shape.batch, shape.heads, shape.context});
     auto const heads = pass.take({rows, shape.channels});
-    kernels::causal_attention(heads, saved.lse, saved.packed, shape, pass.scratch, site(pass, 0));
+    if (pass.context.ways() == 1) {
+      lse = pass.activations.template take<accumulate>({shape.batch, shape.heads, shape.context});
+      kernels::causal_attention(heads, lse, packed, shape, pass.scratch, site(pass, 0));
+    } else {
+      pass.context.attend(heads, saved.attended, shape, pass.activations, pass.scratch, site(pass, 0));
+    }
     return out_.end_branch(pass, saved.out, heads, residual, site(pass, 1));
   }
 
@@ -88,8 +93,12 @@ class attention::instance {
     out_.weight_gradient(saved.out.x, dprojected);
     out_.input_gradient(pass, dheads, dprojected);
     auto const dqkv = take({rows, 3 * shape.channels});
-    kernels::causal_attention_backward(dqkv, dheads, saved.out.x, saved.lse, saved.packed, shape, pass.scratch,
-                                       site(pass, 0));
+    if (pass.context.ways() == 1) {
+      kernels::causal_attention_backward(dqkv, dheads, saved.out.x, saved.attended.lse, saved.attended.packed, shape,
+                                         pass.scratch, site(pass, 0));
+    } else {
+      pass.context.attend_backward(dqkv, dheads, saved.out.x, saved.attended, shape, pass.scratch, site(pass, 0));
+    }
     qkv_.weight_gradient(pass.group.gather(saved.qkv.x, rows, pass.scratch), dqkv);
     auto const sum = pass.group.reduce(qkv_.input_gradient_term(pass, dx, dqkv));
     pass.scratch.rewind(here);

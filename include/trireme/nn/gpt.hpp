@@ -20,6 +20,7 @@ namespace trireme::nn {
 /// @models  staged_model: one unit for the embeddings, one a block, one for norm, head and loss.
 struct gpt {
   using policy_category = slot::model;
+  static constexpr bool cuts_context = true;
 
   std::int64_t vocabulary = 256;
   std::int64_t context = 256;

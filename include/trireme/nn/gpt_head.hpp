@@ -58,7 +58,7 @@ struct gpt_head {
       if (targets.size() != rows) {
         throw config_error(text("trireme::nn::gpt: ", targets.size(), " targets for ", rows, " tokens"));
       }
-      double const weight = pass.weight / static_cast<double>(pass.batch.inputs.extents[1]);
+      double const weight = pass.weight / static_cast<double>(pass.context.part().whole(pass.batch.inputs.extents[1]));
       view dnormed;
       if (pass.training()) dnormed = pass.take(normed.extents());
       auto const here = pass.scratch.mark();

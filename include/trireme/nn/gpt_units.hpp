@@ -7,6 +7,7 @@
 #include "trireme/contract/model.hpp"
 #include "trireme/core/error.hpp"
 #include "trireme/nn/attention.hpp"
+#include "trireme/nn/detail/own_rows.hpp"
 #include "trireme/nn/layer_norm.hpp"
 #include "trireme/nn/linear.hpp"
 #include "trireme/ops/types.hpp"
@@ -80,44 +81,52 @@ struct gpt_embedding {
     }
     view forward(pass<Env>& pass, saved&, view) {
       auto const tokens = pass.batch.inputs.template as<std::int32_t>();  // (B,T)
-      if (tokens.rank() != 2 || tokens.extent(1) > shape_.context) {
+      if (tokens.rank() != 2 || pass.context.part().whole(tokens.extent(1)) > shape_.context) {
         throw config_error(text("trireme::nn::gpt: tokens of shape ", to_string(tokens.extents()),
                                 " do not fit a context of ", shape_.context));
       }
-      auto const here = pass.scratch.mark();
-      bool const some_rows = pass.group.cuts_rows();  // then nobody needs the others later
-      auto& from = some_rows ? pass.scratch : pass.activations;
-      auto const all = from.template take<typename Env::compute>({tokens.size(), shape_.channels});  // (B*T,C)
-      bool const adds_positions = pass.group.place() == 0;
-      kernels::embed(all, tokens, tokens_.value, adds_positions ? positions_.value : decltype(positions_.value){},
-                     part_);
-      auto y = pass.group.reduce(partial_sum<view>(all));  // the rows that lie here
-      if (some_rows) {
-        auto const kept = pass.take(y.extents());
-        kernels::copy(kept, y);
-        y = kept;
-      }
-      pass.scratch.rewind(here);
-      kernels::dropout(y, site(pass));
+      auto const y = detail::kept_sum(pass, [&](auto& from) {
+        auto const all = from.template take<typename Env::compute>({tokens.size(), shape_.channels});  // (B*T,C)
+        bool const adds_positions = pass.group.place() == 0;
+        for_each_stretch(pass, tokens, [&](auto const& words, std::int64_t row, share::range positions) {
+          kernels::embed(
+              all.rows(row, words.size()), words, tokens_.value,
+              adds_positions ? positions_.value.rows(positions.first, positions.count) : decltype(positions_.value){},
+              part_);
+        });
+        return partial_sum<view>(all);
+      });
+      detail::drop_rows(pass, y, tokens.size(), site(pass));
       return y;
     }
     view backward(pass<Env>& pass, saved&, view dy) {
-      kernels::dropout(dy, site(pass));
       auto const tokens = pass.batch.inputs.template as<std::int32_t>();
+      detail::drop_rows(pass, dy, tokens.size(), site(pass));
       auto const all = pass.group.gather(dy, tokens.size(), pass.scratch);
-      kernels::embed_backward(tokens_.gradient, positions_.gradient, all, tokens, part_);
+      for_each_stretch(pass, tokens, [&](auto const& words, std::int64_t row, share::range positions) {
+        kernels::embed_backward(tokens_.gradient, positions_.gradient.rows(positions.first, positions.count),
+                                all.rows(row, words.size()), words, part_);
+      });
       return {};
     }
 
    private:
+    // Calls f(tokens, first row, positions) for tokens of several samples that have the same positions, or of one.
+    template <class Tokens, class F>
+    static void for_each_stretch(pass<Env> const& pass, Tokens const& tokens, F const& f) {
+      auto const context = tokens.extent(1);
+      auto const& part = pass.context.part();
+      if (part.own.ways == 1) return f(tokens, 0, share::range{0, context});
+      for (std::int64_t b = 0; b < tokens.extent(0); ++b) {
+        for (int which = 0; which < part.stretches(); ++which) {
+          auto const at = part.at(which, context);
+          auto const row = b * context + at.row;
+          f(tokens.flat(row, at.count).reshaped({1, at.count}), row, share::range{at.position, at.count});
+        }
+      }
+    }
     [[nodiscard]] ops::dropout_site site(pass<Env> const& pass) const {
-      auto const rows = pass.batch.inputs.extents.size();
-      return {pass.training() ? shape_.dropout : 0,
-              pass.key,
-              0,
-              pass.batch.ids,
-              pass.group.rows_here(rows).first * shape_.channels,
-              rows * shape_.channels};
+      return {pass.training() ? shape_.dropout : 0, pass.key, 0, pass.batch.ids};
     }
     gpt_shape shape_;
     ops::table_part part_;

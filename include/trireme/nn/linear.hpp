@@ -6,6 +6,7 @@
 
 #include "trireme/contract/model.hpp"
 #include "trireme/core/text.hpp"
+#include "trireme/nn/detail/own_rows.hpp"
 #include "trireme/ops/types.hpp"
 
 namespace trireme::nn {
@@ -83,18 +84,10 @@ class linear::instance {
   view end_branch(pass<Env>& pass, saved& saved, view x, view residual, ops::dropout_site drop) {
     auto const rows = x.extent(0);
     if (pass.group.ways() == 1 && !drop.active()) return forward(pass, saved, x, residual);
-    auto const add_residual = [&](view y) {
-      kernels::dropout(y, stretch_of(drop, pass, rows));
-      kernels::add(y, residual);
-      return y;
-    };
-    if (!pass.group.cuts_rows()) return add_residual(pass.group.reduce(forward_term(pass, saved, x, pass.activations)));
-    auto const here = pass.scratch.mark();  // nobody needs the term's other rows later
-    auto const own = pass.group.reduce(forward_term(pass, saved, x, pass.scratch));
-    auto const y = pass.take(own.extents());
-    kernels::copy(y, own);
-    pass.scratch.rewind(here);
-    return add_residual(y);
+    auto const y = detail::kept_sum(pass, [&](auto& from) { return forward_term(pass, saved, x, from); });
+    detail::drop_rows(pass, y, rows, drop);
+    kernels::add(y, residual);
+    return y;
   }
   /// The gradient of x w + b in all rows, from that of end_branch()'s result: dy itself, or in scratch memory.
   view branch_gradient(pass<Env>& pass, saved const& saved, view dy, ops::dropout_site drop) {
@@ -102,7 +95,7 @@ class linear::instance {
     if (drop.active()) {
       auto const dropped = pass.scratch.template take<value>(dy.extents());
       kernels::copy(dropped, dy);
-      kernels::dropout(dropped, stretch_of(drop, pass, rows));
+      detail::drop_rows(pass, dropped, rows, drop);
       dy = dropped;
     }
     return pass.group.gather(dy, rows, pass.scratch);
@@ -156,12 +149,6 @@ class linear::instance {
   }
   [[nodiscard]] shape matrix() const { return {what_.inputs, what_.outputs}; }
 
-  // Of what the rows that lie here drop, if not all of them do.
-  ops::dropout_site stretch_of(ops::dropout_site drop, pass<Env> const& pass, std::int64_t rows) const {
-    drop.first = pass.group.rows_here(rows).first * what_.outputs;
-    drop.whole = rows * what_.outputs;
-    return drop;
-  }
   view through_activation(pass<Env>& pass, saved const& saved, view dy) {
     if (what_.act == ops::activation::none) return dy;
     auto const before = pass.take(dy.extents());

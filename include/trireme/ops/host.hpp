@@ -1,6 +1,7 @@
 #pragma once
 
 #include "trireme/ops/host/attention.hpp"
+#include "trireme/ops/host/attention_block.hpp"
 #include "trireme/ops/host/elementwise.hpp"
 #include "trireme/ops/host/embedding.hpp"
 #include "trireme/ops/host/losses.hpp"
@@ -20,6 +21,7 @@ struct on<host> : host_elementwise,
                   host_embedding,
                   host_normalisation,
                   host_attention,
+                  host_attention_block,
                   host_losses,
                   host_updates,
                   host_reductions {};

@@ -69,6 +69,10 @@ struct on<phantom> {
   static void copy(view<T> y, view<U> x) {
     same("copy", y.size(), x.size());
   }
+  template <class T, class U>
+  static void copy_columns(view<T> y, std::int64_t, view<U> x, std::int64_t, std::int64_t) {
+    same("copy_columns", y.extent(0), x.extent(0));
+  }
   template <class T>
   static void add(view<T> y, input<T> x) {
     same("add", y.size(), x.size());
@@ -181,6 +185,25 @@ struct on<phantom> {
     attend<accumulate_t<T>>(shape, scratch, true);
   }
   template <class T>
+  static void attend_block(output<accumulate_t<T>> y, output<accumulate_t<T>> lse, view<T> qkv, input<T> pairs,
+                           attention_shape shape, attention_block at, arena<phantom>& scratch, dropout_site const&) {
+    check_attention("attend_block", shape, qkv.size(), y.size(), lse.size());
+    same("attend_block", pairs.size(), 2 * y.size());
+    attend_part<accumulate_t<T>>(shape, at, scratch, false);
+  }
+  template <class T>
+  static void attend_block_backward(output<accumulate_t<T>> dqueries, output<accumulate_t<T>> dpairs, view<T> dy,
+                                    input<T> y, input<accumulate_t<T>> lse, input<T> qkv, input<T> pairs,
+                                    attention_shape shape, attention_block at, arena<phantom>& scratch,
+                                    dropout_site const&) {
+    check_attention("attend_block_backward", shape, qkv.size(), y.size(), lse.size());
+    same("attend_block_backward", pairs.size(), 2 * y.size());
+    same("attend_block_backward", dqueries.size(), y.size());
+    same("attend_block_backward", dpairs.size(), pairs.size());
+    same("attend_block_backward", dy.size(), y.size());
+    attend_part<accumulate_t<T>>(shape, at, scratch, true);
+  }
+  template <class T>
   static loss_sum cross_entropy(view<T> logits, tokens_view targets, double, bool) {
     if (!targets.empty()) same("cross_entropy", logits.size() % targets.size(), 0);
     return {0, targets.size()};
@@ -274,6 +297,13 @@ struct on<phantom> {
     scratch.rewind(mark);
     auto const rows = static_cast<double>(shape.batch) * static_cast<double>(shape.context);
     flops() += (backward ? 5 : 2) * rows * static_cast<double>(shape.context) * static_cast<double>(shape.channels);
+  }
+  template <class Real>
+  static void attend_part(attention_shape shape, attention_block const& at, arena<phantom>& scratch, bool backward) {
+    auto const before = flops();
+    shape.context = at.rows;
+    attend<Real>(shape, scratch, backward);
+    if (at.first_query > at.first_key) flops() += flops() - before;  // nothing of it is masked
   }
   static void check_attention(std::string_view who, attention_shape const& shape, std::int64_t qkv, std::int64_t y,
                               std::int64_t lse) {

@@ -1,12 +1,10 @@
 #pragma once
 
 #include <cstdint>
-#include <span>
 #include <type_traits>
 
 #include "trireme/contract/numerics.hpp"
 #include "trireme/core/dtype.hpp"
-#include "trireme/core/rng.hpp"
 #include "trireme/core/tensor.hpp"
 
 namespace trireme::ops {
@@ -32,13 +30,15 @@ enum class activation { none, gelu, tanh, relu };
 /// How a weight is stored: (inputs, outputs) as GPT-2 does, or (outputs, inputs) as an embedding table does.
 enum class orientation { in_out, out_in };
 
-struct attention_shape {
-  std::int64_t batch = 0;
-  std::int64_t context = 0;
-  std::int64_t heads = 0;
-  std::int64_t channels = 0;
-  std::int64_t first_head = 0;  ///< the number of the first of these heads among all of its layer, for dropout
-  [[nodiscard]] constexpr std::int64_t head_channels() const noexcept { return channels / heads; }
+/// Queries and keys of each sample that are worked on together: as many of either. Rows are counted among those of a
+/// sample that lie here, positions in the whole sample.
+struct attention_block {
+  std::int64_t rows = 0;
+  std::int64_t query_row = 0;
+  std::int64_t key_row = 0;
+  std::int64_t first_query = 0;  ///< position of the first query; not before that of the first key
+  std::int64_t first_key = 0;
+  std::int64_t whole = 0;  ///< positions of a sample
 };
 
 /// Which rows of a table lie here, or which classes of a row: those from `first` on, of `whole`; 0 = all of them.
@@ -47,20 +47,10 @@ struct table_part {
   std::int64_t whole = 0;
 };
 
+using trireme::attention_shape;
+using trireme::dropout_site;
 using trireme::gradient_terms;
 using trireme::loss_sum;
-
-/// Which numbers to drop: a function of (key, site, sample, position in the sample), the same on any rank.
-/// Off if the probability is 0 or there are no samples.
-struct dropout_site {
-  double probability = 0;
-  random_key key;
-  std::uint32_t site = 0;
-  std::span<std::int64_t const> samples;
-  std::int64_t first = 0;  ///< what is dropped out begins with this element of all samples' elements,
-  std::int64_t whole = 0;  ///< which are so many; 0 = as many as it has itself
-  [[nodiscard]] bool active() const noexcept { return probability > 0 && !samples.empty(); }
-};
 
 /// What a product does to its result on the way out: y = residual + act(x w + bias).
 template <class T, class Space>

@@ -24,9 +24,13 @@ class grid {
  public:
   template <parallel_policy P>
   grid(P const& policy, Comm& world) : shape_(policy, world.size()), world_(world), rank_(world.rank()) {
-    if (shape_.ways(axis::data) != world.size()) replicas_.emplace(along(axis::data));
+    auto const among = shape_.among_replicas(rank_);
+    if (among.ways != world.size()) replicas_.emplace(group_of(world_, among, shape_.group_of_replicas(rank_)));
     if constexpr (has_axis<P, axis::tensor>) {
       if (shape_.ways(axis::tensor) > 1) tensor_.emplace(along(axis::tensor));
+    }
+    if constexpr (has_axis<P, axis::context>) {
+      if (shape_.ways(axis::context) > 1) context_.emplace(along(axis::context));
     }
     if constexpr (has_axis<P, axis::pipeline>) {
       if (shape_.ways(axis::pipeline) > 1) stages_.emplace(along(axis::pipeline));
@@ -42,13 +46,15 @@ class grid {
   [[nodiscard]] Comm& replicas() noexcept { return replicas_ ? *replicas_ : world_; }
   /// The ranks that share each layer's matrices; null if this rank does so with nobody.
   [[nodiscard]] Comm* tensor() noexcept { return tensor_ ? &*tensor_ : nullptr; }
+  /// The ranks that share each sample's positions; null if this rank has whole samples.
+  [[nodiscard]] Comm* context() noexcept { return context_ ? &*context_ : nullptr; }
   /// The ranks that hold consecutive units; null if this rank holds all of them.
   [[nodiscard]] Comm* stages() noexcept { return stages_ ? &*stages_ : nullptr; }
 
   /// What this rank has sent so far, in the world and in its groups.
   [[nodiscard]] std::uint64_t bytes_sent() const noexcept {
     auto sum = world_.traffic().bytes_sent;
-    for (auto const* const group : {&replicas_, &tensor_, &stages_}) {
+    for (auto const* const group : {&replicas_, &tensor_, &context_, &stages_}) {
       if (*group) sum += (*group)->traffic().bytes_sent;
     }
     for (auto const& group : joined_) sum += group->traffic().bytes_sent;
@@ -83,7 +89,7 @@ class grid {
   mesh_shape shape_;
   Comm& world_;
   int rank_;
-  std::optional<Comm> replicas_, tensor_, stages_;
+  std::optional<Comm> replicas_, tensor_, context_, stages_;
   std::vector<std::unique_ptr<Comm>> joined_;
 };
 

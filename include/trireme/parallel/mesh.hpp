@@ -18,6 +18,7 @@
 #include "trireme/core/error.hpp"
 #include "trireme/core/text.hpp"
 #include "trireme/parallel/any_pipeline.hpp"
+#include "trireme/parallel/context.hpp"
 #include "trireme/parallel/pipeline.hpp"
 #include "trireme/parallel/strategies.hpp"
 #include "trireme/parallel/tensor.hpp"
@@ -25,11 +26,11 @@
 namespace trireme::parallel {
 
 /// What an axis splits.
-enum class axis : std::uint8_t { data, tensor, sequence, pipeline };
-inline constexpr int axis_count = 4;
+enum class axis : std::uint8_t { data, tensor, sequence, pipeline, context };
+inline constexpr int axis_count = 5;
 
 [[nodiscard]] constexpr std::string_view name_of(axis it) noexcept {
-  constexpr std::string_view names[axis_count] = {"data", "tensor", "sequence", "pipeline"};
+  constexpr std::string_view names[axis_count] = {"data", "tensor", "sequence", "pipeline", "context"};
   return names[static_cast<int>(it)];
 }
 
@@ -48,6 +49,10 @@ struct axis_of<tensor> {
 template <>
 struct axis_of<sequence> {
   static constexpr axis value = axis::sequence;
+};
+template <>
+struct axis_of<context> {
+  static constexpr axis value = axis::context;
 };
 template <class Schedule>
 struct axis_of<pipeline<Schedule>> {
@@ -240,6 +245,20 @@ class mesh_shape {
       if (each.kind != kind) number = number * each.ways + share_of(rank, each.kind).place;
     return number;
   }
+  /// Where a rank stands among those that hold the same part of the model, and a number that is the same for them: they
+  /// differ on the axes of samples and positions only.
+  [[nodiscard]] share among_replicas(int rank) const noexcept {
+    share own;
+    for (auto const& each : axes_)
+      if (replicates(each.kind)) own = {own.place * each.ways + share_of(rank, each.kind).place, own.ways * each.ways};
+    return own;
+  }
+  [[nodiscard]] int group_of_replicas(int rank) const noexcept {
+    int number = 0;
+    for (auto const& each : axes_)
+      if (!replicates(each.kind)) number = number * each.ways + share_of(rank, each.kind).place;
+    return number;
+  }
   /// "data=2, tensor=2"
   [[nodiscard]] std::string to_string() const {
     std::string all;
@@ -252,6 +271,10 @@ class mesh_shape {
     axis kind;
     int ways;
   };
+
+  [[nodiscard]] static constexpr bool replicates(axis kind) noexcept {
+    return kind == axis::data || kind == axis::context;
+  }
 
   void sort_by(std::span<axis const> order) {
     std::ranges::sort(axes_, {}, [&](degree const& each) { return std::ranges::find(order, each.kind); });

@@ -7,6 +7,7 @@
 
 #include "trireme/contract/communicator.hpp"
 #include "trireme/contract/compressor.hpp"
+#include "trireme/contract/context_group.hpp"
 #include "trireme/contract/environment.hpp"
 #include "trireme/contract/model.hpp"
 #include "trireme/contract/strategy.hpp"
@@ -48,6 +49,8 @@ struct combination {
   static constexpr bool tensor = parallel::has_axis<Parallel, axis::tensor>;
   static constexpr bool sequence = parallel::has_axis<Parallel, axis::sequence>;
   static constexpr bool pipeline = parallel::has_axis<Parallel, axis::pipeline>;
+  static constexpr bool context = parallel::has_axis<Parallel, axis::context>;
+  static constexpr bool cuts_positions = cuts_context<Model>;
   static constexpr bool sharded = data_axis::optimizer_state == distribution::shard;
   static constexpr bool shards_gradients = data_axis::gradients == distribution::shard;
   static constexpr bool shards_parameters = data_axis::parameters == distribution::shard;
@@ -55,6 +58,7 @@ struct combination {
                                         has_all_reduce<Comm, typename env::accumulate, reduction::sum, space> &&
                                         has_all_reduce<Comm, typename env::accumulate, reduction::max, space>;
   static constexpr bool hands_on = has_exchange<Comm, space>;
+  static constexpr bool deals = has_ragged_all_to_all<Comm, typename env::compute, space>;
   static constexpr bool residual = has_residual<compressor_state<Compression, env>>;
   static constexpr bool gatherable = gatherable_compressor<Compression, env>;
   static constexpr bool one_number = std::is_same_v<typename Precision::param, typename Precision::master>;
@@ -76,9 +80,12 @@ struct combination {
     "use precision::fp32 (or fp64), or describe the model in units", !C::plain || C::one_number)                       \
   X("mesh-axis-once", "a mesh has two axes of one kind",                                                               \
     "leave one of them out, and multiply its degree into the other", C::once)                                          \
-  X("plain-model-whole", "a plain model cannot be cut by tensor, sequence or pipeline",                                \
+  X("plain-model-whole", "a plain model cannot be cut by tensor, sequence, context or pipeline",                       \
     "use parallel::data or parallel::zero, or describe the model in units",                                            \
-    !C::plain || !(C::tensor || C::sequence || C::pipeline))                                                           \
+    !C::plain || !(C::tensor || C::sequence || C::context || C::pipeline))                                             \
+  X("context-needs-positions",                                                                                         \
+    "parallel::context cuts samples into positions, and the model does not say that its units know of them",           \
+    "use parallel::data, or give the model a static cuts_context = true if they do", !C::context || C::cuts_positions) \
   X("sequence-needs-tensor", "parallel::sequence cuts rows over the ranks of parallel::tensor, which the mesh lacks",  \
     "add parallel::tensor to the mesh, or leave sequence out", !C::sequence || C::tensor)                              \
   X("pipeline-keeps-gradients",                                                                                        \
@@ -87,6 +94,9 @@ struct combination {
   X("tensor-needs-all-reduce",                                                                                         \
     "parallel::tensor needs all_reduce of activations with sum and max, which this communicator lacks",                \
     "use another communicator", !C::tensor || C::shares_layers)                                                        \
+  X("context-needs-exchange",                                                                                          \
+    "parallel::context needs exchange and the ragged all_to_all, which this communicator lacks",                       \
+    "use another communicator", !C::context || (C::hands_on && C::deals))                                              \
   X("pipeline-needs-exchange", "parallel::pipeline needs exchange, which this communicator lacks",                     \
     "use another communicator", !C::pipeline || C::hands_on)                                                           \
   X("zero-3-needs-units", "parallel::zero<3> drops parameters between their uses, but a plain model keeps its own",    \

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "trireme/contract/context_group.hpp"
 #include "trireme/contract/dataset.hpp"
 #include "trireme/contract/model.hpp"
 #include "trireme/contract/stage_link.hpp"
@@ -15,9 +16,11 @@
 #include "trireme/core/text.hpp"
 #include "trireme/data/batch.hpp"
 #include "trireme/data/evaluation.hpp"
+#include "trireme/parallel/context.hpp"
 #include "trireme/parallel/exchange.hpp"
 #include "trireme/parallel/grid.hpp"
 #include "trireme/parallel/mesh.hpp"
+#include "trireme/train/detail/context_cut.hpp"
 #include "trireme/train/detail/tied_stages.hpp"
 #include "trireme/train/plain_engine.hpp"
 #include "trireme/train/staged_engine.hpp"
@@ -57,6 +60,8 @@ class placed_model {
       : world_(world),
         grid_(parallel, world),
         group_(make_group()),
+        context_(make_context(parallel)),
+        cut_(context_ == nullptr ? context_part{} : context_->part()),
         link_(make_link()),
         engine_(make_engine(std::forward<GivenModel>(model), parallel)),
         exchange_(make_exchange(parallel, compression)) {
@@ -78,6 +83,15 @@ class placed_model {
   /// Ranks that differ on this share see different samples.
   [[nodiscard]] share samples_share() const noexcept { return grid_.place(parallel::axis::data); }
 
+  /// Of each sample the positions that this rank has; until the next call.
+  [[nodiscard]] std::span<samples const> cut(std::span<samples const> batches) requires staged {
+    if constexpr (parallel::has_axis<Parallel, parallel::axis::context>) {
+      return context_ == nullptr ? batches : cut_(batches);
+    } else {
+      return batches;
+    }
+  }
+
   /// Forward and backward of a step's micro-batches; gradients are on their way when it returns.
   /// @param micro_batches  of the logical ones in `range`, those in `parts`: the others have no samples.
   /// @param total          samples of the step, over all ranks.
@@ -89,7 +103,7 @@ class placed_model {
       auto const ready = [&](int use, bool last) {
         if (last || always) exchange_.ready(use);
       };
-      return engine_.train_step(micro_batches, 1.0 / static_cast<double>(total), key, ready, exchange_);
+      return engine_.train_step(cut(micro_batches), 1.0 / static_cast<double>(total), key, ready, exchange_);
     } else {
       loss_sum sum;
       for (std::size_t m = 0; m < micro_batches.size(); ++m) {
@@ -120,13 +134,13 @@ class placed_model {
         grid_.replicas().all_reduce(tensor_view<std::int64_t>(&most, shape{1}), reduction::max{});
         missing += most;
       }
-      for (auto const& part : parts) sum += engine_.evaluate(part, exchange_);
+      for (auto const& part : parts) sum += engine_.evaluate(cut({&part, 1}).front(), exchange_);
       for (; missing > 0; --missing) exchange_.sit_out_forward();
     }
     return sum;
   }
 
-  /// The outputs for some inputs (n, outputs), in host memory.
+  /// The outputs for some inputs (n, outputs), in host memory. Where ranks share positions each works on all of them.
   [[nodiscard]] tensor<float> predict(samples const& batch) requires staged {
     auto const out = engine_.predict(batch, exchange_);
     return grid_.stages() == nullptr ? on_host(out) : from_last_stage(out);
@@ -152,6 +166,30 @@ class placed_model {
     }
     return nullptr;
   }
+  std::unique_ptr<context_group<Env>> make_context([[maybe_unused]] Parallel const& parallel) {
+    std::unique_ptr<context_group<Env>> made;
+    if constexpr (parallel::has_axis<Parallel, parallel::axis::context>) {
+      if (grid_.context() == nullptr) return made;
+      auto const samples = parallel::data_axis_of(parallel);
+      if (sums_in_a_tree(samples)) {
+        throw config_error(
+            text("trireme::parallel::", samples.name,
+                 ": .reproducible adds whole micro-batches, whose positions parallel::context shares by ",
+                 grid_.context()->size(), " ranks; leave one of them out"));
+      }
+      parallel::detail::for_each_axis(parallel, [&]<class Axis>(Axis const& each) {
+        if constexpr (std::is_same_v<Axis, parallel::context>) {
+          auto& ranks = *grid_.context();
+          auto const part = each.part_of({ranks.rank(), ranks.size()});
+          if (each.method == parallel::context_method::ring)
+            made = std::make_unique<parallel::ring_context<Env, Comm>>(ranks, part);
+          else
+            made = std::make_unique<parallel::dealt_context<Env, Comm>>(ranks, part);
+        }
+      });
+    }
+    return made;
+  }
   std::unique_ptr<stage_link<space>> make_link() {
     if constexpr (parallel::has_axis<Parallel, parallel::axis::pipeline>) {
       if (grid_.stages() != nullptr) return std::make_unique<parallel::communicator_link<Comm>>(*grid_.stages());
@@ -165,6 +203,7 @@ class placed_model {
     } else {
       if constexpr (requires { model.validate(); }) model.validate();
       auto& group = group_ != nullptr ? *group_ : tensor_group<Env>::one();
+      auto& context = context_ != nullptr ? *context_ : context_group<Env>::one();
       if constexpr (parallel::has_axis<Parallel, parallel::axis::pipeline>) {
         if (link_ != nullptr) {
           auto const at = grid_.place(parallel::axis::pipeline);
@@ -176,10 +215,10 @@ class placed_model {
             }
           });
           tied_ = detail::tied_tensors<Env>(model, seat);
-          return engine_type(model, group, std::move(seat), link_.get());
+          return engine_type(model, group, std::move(seat), link_.get(), context);
         }
       }
-      return engine_type(model, group);
+      return engine_type(model, group, context);
     }
   }
   template <class Axis>
@@ -242,6 +281,8 @@ class placed_model {
   Comm& world_;
   parallel::grid<Comm> grid_;
   std::unique_ptr<tensor_group<Env>> group_;
+  std::unique_ptr<context_group<Env>> context_;
+  detail::context_cut<space> cut_;
   std::unique_ptr<stage_link<space>> link_;
   std::vector<detail::tied_tensor> tied_;
   engine_type engine_;

@@ -42,18 +42,25 @@ class staged_engine {
   using view = tensor_view<typename Env::compute, space>;
 
   /// All units.
-  /// @param group  the ranks that share the matrices of each unit; it must outlive the engine.
+  /// @param group    the ranks that share the matrices of each unit; it must outlive the engine.
+  /// @param context  the ranks that share the samples' positions, as it must. The engine gets samples cut to them, but
+  ///                 for predict().
   template <staged_model Model>
-  explicit staged_engine(Model const& model, tensor_group<Env>& group = tensor_group<Env>::one())
-      : group_(group), programs_(parallel::seat_of_all(model)) {
+  explicit staged_engine(Model const& model, tensor_group<Env>& group = tensor_group<Env>::one(),
+                         context_group<Env>& context = context_group<Env>::one())
+      : group_(group), context_(context), programs_(parallel::seat_of_all(model)) {
     box_units(model);
   }
 
   /// The units of one stage.
   /// @param link  to the other stages; it must outlive the engine.
   template <staged_model Model>
-  staged_engine(Model const& model, tensor_group<Env>& group, parallel::pipeline_seat at, stage_link<space>* link)
-      : group_(group), programs_(std::move(at)), mail_(std::make_unique<detail::linked_mail<Env>>(link)) {
+  staged_engine(Model const& model, tensor_group<Env>& group, parallel::pipeline_seat at, stage_link<space>* link,
+                context_group<Env>& context = context_group<Env>::one())
+      : group_(group),
+        context_(context),
+        programs_(std::move(at)),
+        mail_(std::make_unique<detail::linked_mail<Env>>(link)) {
     box_units(model);
   }
 
@@ -330,7 +337,9 @@ class staged_engine {
 
   pass<Env> make_pass(std::size_t index) {
     auto& own = *slots_[index];
-    return {own.activations, scratch_, own.batch, now_.key, version_, now_.weight, now_.purpose, {}, group_, index};
+    auto& context = now_.purpose == purpose::predict ? context_group<Env>::one() : context_;
+    return {own.activations, scratch_, own.batch, now_.key, version_, now_.weight,
+            now_.purpose,    {},       group_,    index,    context};
   }
   // Activations go where kernels find them: the batch is copied unless it is there already.
   samples_in<space> place(samples const& batch, [[maybe_unused]] arena<space>& to) {
@@ -365,6 +374,7 @@ class staged_engine {
   static constexpr std::size_t nowhere = static_cast<std::size_t>(-1);
 
   tensor_group<Env>& group_;
+  context_group<Env>& context_;
   detail::stage_programs programs_;
   std::vector<chunk> chunks_;
   std::vector<std::unique_ptr<unit<Env>>> units_;

@@ -32,6 +32,8 @@ struct world {
   request all_gather_async(auto values);
   void all_to_all(auto from, auto to);
   request all_to_all_async(auto from, auto to);
+  void all_to_all(auto from, auto sent, auto to, auto received);
+  request all_to_all_async(auto from, auto sent, auto to, auto received);
   void exchange(auto transfers);
   request exchange_async(auto transfers);
 };

@@ -128,6 +128,20 @@ struct host_elementwise {
     detail::copy_elements(raw(y), static_cast<std::remove_const_t<U> const*>(raw(x)), y.size());
   }
 
+  /// Some columns of each row: y[row, to + c] = x[row, from + c] for c < columns, converted.
+  /// Shapes   y (n, ...), x (n, ...): rows along the outermost axis.
+  template <class T, class U>
+  static void copy_columns(view<T> y, std::int64_t to, view<U> x, std::int64_t from, std::int64_t columns) {
+    auto const rows = y.extent(0);
+    detail::same_size("copy_columns", rows, x.extent(0));
+    auto const y_row = rows == 0 ? 0 : y.size() / rows;
+    auto const x_row = rows == 0 ? 0 : x.size() / rows;
+    for (std::int64_t row = 0; row < rows; ++row) {
+      detail::copy_elements(raw(y) + row * y_row + to,
+                            static_cast<std::remove_const_t<U> const*>(raw(x)) + row * x_row + from, columns);
+    }
+  }
+
   /// y[i] += x[i]
   template <class T>
   static void add(view<T> y, detail::input<T> x) {

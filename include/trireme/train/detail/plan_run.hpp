@@ -136,7 +136,7 @@ class paper_training {
       here.push_back(paper.take(count));
       places.push_back(m);
     }
-    if (placed_.grid().stages() != nullptr) foretell(here);
+    if (placed_.grid().stages() != nullptr) foretell(placed_.cut(here));
     for (std::uint64_t step = 0; step < 2; ++step) {  // the second one is like all that follow
       for (auto& row : counts_->by_operation) row = {};
       ops::on<phantom>::flops() = 0;
@@ -169,7 +169,7 @@ class paper_training {
     }
   }
   // No message arrives that says how large the next one is.
-  void foretell(std::vector<samples> const& batches) {
+  void foretell(std::span<samples const> batches) {
     auto apart = std::make_shared<comm::traffic_table>();
     auto const at = placed_.grid().place(parallel::axis::tensor);
     world_type others(at, std::move(apart));

@@ -1,0 +1,156 @@
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+
+#include "trireme/core/arena.hpp"
+#include "trireme/core/assertion.hpp"
+#include "trireme/core/tensor.hpp"
+#include "trireme/ops/host/attention.hpp"
+#include "trireme/ops/host/detail/attention_scratch.hpp"
+#include "trireme/ops/host/elementwise.hpp"
+#include "trireme/ops/host/simd.hpp"
+#include "trireme/ops/types.hpp"
+
+#define TRIREME_LEVEL baseline
+#include "trireme/ops/host/detail/attention_block.inl"
+#undef TRIREME_LEVEL
+TRIREME_LEVEL_AVX2_BEGIN
+#define TRIREME_LEVEL avx2
+#include "trireme/ops/host/detail/attention_block.inl"
+#undef TRIREME_LEVEL
+TRIREME_LEVEL_END
+TRIREME_LEVEL_AVX512_BEGIN
+#define TRIREME_LEVEL avx512
+#include "trireme/ops/host/detail/attention_block.inl"
+#undef TRIREME_LEVEL
+TRIREME_LEVEL_END
+
+namespace trireme::ops {
+
+namespace detail {
+
+template <class T, class A>
+void attend_block_head(A* y, A* lse, T const* queries, T const* pairs, attention_head const& shape,
+                       attention_block const& at, A* scratch) {
+  TRIREME_DISPATCH(fits_float<T>, attend_block(y, lse, queries, pairs, shape, at, scratch));
+}
+template <class T, class A>
+void attend_block_backward_head(A* dqueries, A* dpairs, T const* dy, T const* y, A const* lse, T const* queries,
+                                T const* pairs, attention_head const& shape, attention_block const& at, A* scratch) {
+  TRIREME_DISPATCH(fits_float<T>,
+                   attend_block_backward(dqueries, dpairs, dy, y, lse, queries, pairs, shape, at, scratch));
+}
+
+}  // namespace detail
+
+/// Causal attention a block at a time: some queries of each sample over some of its keys. Blocks over the same queries
+/// are merged by the logs of their sums of exponentials, in any order, to what causal_attention gives at once.
+///
+/// Shapes   with T the rows of each sample that lie here (shape.context): qkv (B*T, 3C), of which the queries are read;
+///          pairs (B*T, 2C): keys and values; y, dy (B*T, C); lse (B, H, T).
+/// Bytes    scratch: as causal_attention's, of a sample of at.rows rows.
+/// Numerics all sums in the accumulate type, at every CPU level.
+/// Threads  one caller an arena.
+/// Errors   assertion_error (light) if the sizes do not fit, or a query would see no key.
+struct host_attention_block {
+  template <class T>
+  using view = tensor_view<T, host>;
+
+  /// y and lse become those over these keys too. They begin as 0 and minus infinity.
+  template <class T>
+  static void attend_block(detail::output<accumulate_t<T>> y, detail::output<accumulate_t<T>> lse, view<T> qkv,
+                           detail::input<T> pairs, attention_shape shape, attention_block at, arena<host>& scratch,
+                           dropout_site const& dropout) {
+    check("attend_block", shape, at, qkv.size(), pairs.size(), y.size(), lse.size());
+    each_head<accumulate_t<T>>(
+        shape, at, scratch, dropout, false, [&](detail::attention_head const& head, places to, auto* memory) {
+          detail::attend_block_head(raw(y) + to.query * shape.channels + to.column, raw(lse) + to.lse,
+                                    static_cast<T const*>(raw(qkv)) + 3 * to.query * shape.channels + to.column,
+                                    raw(pairs) + 2 * to.key * shape.channels + to.column, head, at, memory);
+        });
+  }
+
+  /// Adds what these queries and keys have on each other to dqueries (B*T, C) and dpairs (B*T, 2C). y and lse are
+  /// those over all keys.
+  template <class T>
+  static void attend_block_backward(detail::output<accumulate_t<T>> dqueries, detail::output<accumulate_t<T>> dpairs,
+                                    view<T> dy, detail::input<T> y, detail::input<accumulate_t<T>> lse,
+                                    detail::input<T> qkv, detail::input<T> pairs, attention_shape shape,
+                                    attention_block at, arena<host>& scratch, dropout_site const& dropout) {
+    check("attend_block_backward", shape, at, qkv.size(), pairs.size(), y.size(), lse.size());
+    detail::same_size("attend_block_backward", dqueries.size(), y.size());
+    detail::same_size("attend_block_backward", dpairs.size(), pairs.size());
+    detail::same_size("attend_block_backward", dy.size(), y.size());
+    each_head<accumulate_t<T>>(
+        shape, at, scratch, dropout, true, [&](detail::attention_head const& head, places to, auto* memory) {
+          auto const narrow = to.query * shape.channels + to.column;
+          auto const pair = 2 * to.key * shape.channels + to.column;
+          detail::attend_block_backward_head(raw(dqueries) + narrow, raw(dpairs) + pair,
+                                             static_cast<T const*>(raw(dy)) + narrow, raw(y) + narrow,
+                                             raw(lse) + to.lse, raw(qkv) + 3 * to.query * shape.channels + to.column,
+                                             raw(pairs) + pair, head, at, memory);
+        });
+  }
+
+ private:
+  // Where the block of one head and sample begins: its rows of queries and keys, its column, and its place in lse.
+  struct places {
+    std::int64_t query, key, column, lse;
+  };
+
+  static void check(char const* who, attention_shape const& shape, attention_block const& at, std::int64_t qkv,
+                    std::int64_t pairs, std::int64_t y, std::int64_t lse) {
+    auto const rows = shape.batch * shape.context;
+    detail::same_size(who, qkv, rows * 3 * shape.channels);
+    detail::same_size(who, pairs, rows * 2 * shape.channels);
+    detail::same_size(who, y, rows * shape.channels);
+    detail::same_size(who, lse, rows * shape.heads);
+    expects(assertion_level::light,
+            at.first_key <= at.first_query && at.query_row + at.rows <= shape.context &&
+                at.key_row + at.rows <= shape.context,
+            [&] {
+              return text("trireme::ops::", who, ": ", at.rows, " queries from position ", at.first_query,
+                          " on, over keys from ", at.first_key, " on, do not fit ", shape.context, " rows");
+            });
+  }
+
+  template <class Real, class Body>
+  static void each_head(attention_shape const& shape, attention_block const& at, arena<host>& scratch,
+                        dropout_site const& dropout, bool backward, Body const& body) {
+    if (shape.batch == 0 || at.rows == 0) return;
+    auto const width = shape.head_channels();
+    detail::attention_head head{.context = at.whole,
+                                .width = width,
+                                .padded_rows = detail::padded_rows(at.rows),
+                                .padded_width = detail::padded_width(width),
+                                .qkv_stride = 3 * shape.channels,
+                                .y_stride = shape.channels,
+                                .channels = shape.channels,
+                                .head = 0,
+                                .first_head = shape.first_head,
+                                .sample = 0,
+                                .next_row = -1,
+                                .next_column = 0,
+                                .dropout = dropout.active() ? &dropout : nullptr};
+    auto const mark = scratch.mark();
+    auto const memory = scratch.template take<Real>({detail::attention_scratch(at.rows, width, backward)});
+    for (std::int64_t sample = 0; sample < shape.batch; ++sample) {
+      if (dropout.active()) {
+        head.sample = static_cast<std::uint64_t>(dropout.samples[static_cast<std::size_t>(sample)]);
+      }
+      for (head.head = 0; head.head < shape.heads; ++head.head) {
+        auto const row = sample * shape.context;
+        body(head,
+             places{row + at.query_row, row + at.key_row, head.head * width,
+                    (sample * shape.heads + head.head) * shape.context + at.query_row},
+             raw(memory));
+      }
+    }
+    scratch.rewind(mark);
+  }
+};
+
+}  // namespace trireme::ops

@@ -1,0 +1,305 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <limits>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "trireme/contract/communicator.hpp"
+#include "trireme/contract/context_group.hpp"
+#include "trireme/contract/slot.hpp"
+#include "trireme/core/error.hpp"
+#include "trireme/core/text.hpp"
+#include "trireme/ops/types.hpp"
+
+namespace trireme::parallel {
+
+/// How a query meets the keys that lie on other ranks: `ring`: keys and values go round all ranks, which merge what
+/// they add; `all_to_all`: for the time of attention each rank has whole samples, but of some heads only.
+enum class context_method : std::uint8_t { ring, all_to_all };
+
+[[nodiscard]] constexpr std::string_view name_of(context_method it) noexcept {
+  return it == context_method::ring ? "ring" : "all_to_all";
+}
+
+/// Context parallelism, for long samples: the ranks of a group have some positions of each sample, and of all
+/// activations therefore 1 / ways. Everything but attention is done row by row.
+///
+/// Bytes    of a GPT, per micro-batch, layer and rank, with n = rows here * channels: ring 2 n (ways - 1) of the
+///          compute type forward, while blocks are computed; backward these once more, and 2 n ways of the accumulate
+///          type. all_to_all 8 n (ways - 1) / ways of the compute type, half of them backward. Gradients are summed
+///          over the group, as over the axis of samples.
+/// Needs    has_exchange and has_ragged_all_to_all of the compute type.
+/// Method   ring: [Liu et al., "Ring attention with blockwise transformers", 2023], balanced as in [Brandon et al.,
+///          "Striped attention", 2023], but by two stretches a rank; all_to_all: [Jacobs et al., "DeepSpeed Ulysses",
+///          2023].
+/// Errors   config_error if the positions of a sample are no multiple of ways (balanced ring: of 2 ways); for
+///          all_to_all, if there are more ways than heads.
+struct context {
+  using policy_category = slot::parallel;
+  std::int64_t ways = 0;  ///< ranks that share a sample; 0 = what is left of the world
+  context_method method = context_method::ring;
+  bool balanced = true;  ///< ring: rank r has stretches r and 2 ways - 1 - r, so that causal work is even
+  friend bool operator==(context const&, context const&) = default;
+
+  static constexpr std::string_view name = "context";
+
+  /// What a rank has of each sample. With all_to_all work is even as it is.
+  [[nodiscard]] constexpr context_part part_of(share own) const noexcept {
+    return {own, balanced && method == context_method::ring};
+  }
+};
+
+[[nodiscard]] inline std::string to_string(context const& c) {
+  return text("parallel::context{.ways = ", c.ways, ", .method = context_method::", name_of(c.method),
+              ", .balanced = ", c.balanced ? "true}" : "false}");
+}
+
+/// A context group on a communicator whose members pass keys and values round.
+///
+/// Ranks    collective, as the calls of context_group are.
+/// Numerics each rank merges in the order in which keys come to it, its own first: the same bits from run to run.
+/// Threads  one owner; the communicator must outlive it, and nobody else may use it meanwhile.
+template <class Env, class Comm>
+class ring_context final : public context_group<Env> {
+  using accumulate = typename Env::accumulate;
+  using value = typename Env::compute;
+  using base = context_group<Env>;
+
+ public:
+  using typename base::space;
+  using typename base::state;
+  using typename base::view;
+
+  ring_context(Comm& world, context_part const& part) : base(part), world_(world) {}
+
+  void attend(view heads, state& kept, attention_shape const& shape, arena<space>& activations, arena<space>& scratch,
+              dropout_site const& dropout) override {
+    kept.lse = activations.template take<accumulate>({shape.batch, shape.heads, shape.context});
+    auto const mark = scratch.mark();
+    auto const sum = zeros(heads.extents(), scratch);
+    kernels::fill(kept.lse, -std::numeric_limits<double>::infinity());
+    auto const pairs = own_pairs(kept.packed, shape, scratch);
+    for (int turn = 0; turn < this->ways(); ++turn) {
+      auto coming = pass_on(pairs, turn);
+      for_each_block(turn, shape.context, [&](ops::attention_block const& at) {
+        kernels::attend_block(sum, kept.lse, kept.packed, pairs[turn % 2], shape, at, scratch, dropout);
+      });
+      if (coming) coming->wait();
+    }
+    kernels::copy(heads, sum);
+    scratch.rewind(mark);
+  }
+
+  void attend_backward(view dpacked, view dheads, view heads, state const& kept, attention_shape const& shape,
+                       arena<space>& scratch, dropout_site const& dropout) override {
+    auto const mark = scratch.mark();
+    auto const dqueries = zeros(heads.extents(), scratch);
+    auto const pairs = own_pairs(kept.packed, shape, scratch);
+    sums const dpairs[2] = {zeros(pairs[0].extents(), scratch), scratch.template take<accumulate>(pairs[0].extents())};
+    for (int turn = 0; turn < this->ways(); ++turn) {
+      auto coming = pass_on(pairs, turn);
+      auto const& here = dpairs[turn % 2];
+      for_each_block(turn, shape.context, [&](ops::attention_block const& at) {
+        kernels::attend_block_backward(dqueries, here, dheads, heads, kept.lse, kept.packed, pairs[turn % 2], shape, at,
+                                       scratch, dropout);
+      });
+      if (coming) coming->wait();
+      // Gradients follow their keys, one rank further than these: home.
+      std::array<transfer<space>, 2> const both{send_to(next(), here), receive_from(before(), dpairs[(turn + 1) % 2])};
+      world_.exchange(std::span<transfer<space> const>(both));
+    }
+    kernels::copy_columns(dpacked, 0, dqueries, 0, shape.channels);
+    kernels::copy_columns(dpacked, shape.channels, dpairs[this->ways() % 2], 0, 2 * shape.channels);
+    scratch.rewind(mark);
+  }
+
+ private:
+  using kernels = ops::on<space>;
+  using sums = tensor_view<accumulate, space>;
+  using request = decltype(std::declval<Comm&>().exchange_async(std::span<transfer<space> const>{}));
+
+  [[nodiscard]] int next() const noexcept { return (world_.rank() + 1) % world_.size(); }
+  [[nodiscard]] int before() const noexcept { return (world_.rank() + world_.size() - 1) % world_.size(); }
+
+  static sums zeros(shape const& extents, arena<space>& scratch) {
+    auto const all = scratch.template take<accumulate>(extents);
+    kernels::fill(all, 0.0);
+    return all;
+  }
+  // Keys and values side by side, and room for those that come while they are used.
+  static std::array<view, 2> own_pairs(view packed, attention_shape const& shape, arena<space>& scratch) {
+    trireme::shape const extents{packed.extent(0), 2 * shape.channels};
+    auto const own = scratch.template take<value>(extents);
+    kernels::copy_columns(own, 0, packed, shape.channels, 2 * shape.channels);
+    return {own, scratch.template take<value>(extents)};
+  }
+  // Begins to hand on the pairs of this turn, and to take those of the next, unless it is the last.
+  [[nodiscard]] std::optional<request> pass_on(std::array<view, 2> const& pairs, int turn) {
+    if (turn + 1 == this->ways()) return std::nullopt;
+    auto const now = static_cast<std::size_t>(turn % 2);
+    messages_ = {send_to(next(), pairs[now]), receive_from(before(), pairs[1 - now])};
+    return world_.exchange_async(std::span<transfer<space> const>(messages_));
+  }
+  // The queries here over the keys that have come after so many turns: those not after them.
+  template <class F>
+  void for_each_block(int turn, std::int64_t here, F const& f) const {
+    auto const& part = this->part();
+    context_part owner = part;
+    owner.own.place = (part.own.place + part.own.ways - turn) % part.own.ways;
+    for (int q = 0; q < part.stretches(); ++q) {
+      auto const queries = part.at(q, here);
+      for (int k = 0; k < part.stretches(); ++k) {
+        auto const keys = owner.at(k, here);
+        if (keys.position > queries.position) continue;
+        f(ops::attention_block{queries.count, queries.row, keys.row, queries.position, keys.position,
+                               part.whole(here)});
+      }
+    }
+  }
+
+  Comm& world_;
+  std::array<transfer<space>, 2> messages_;
+};
+
+/// A context group on a communicator whose members deal out heads: before attention each gets all positions of its
+/// heads, after it all heads of its positions.
+///
+/// Ranks    collective, as the calls of context_group are.
+/// Numerics attention has the bits that a rank with whole samples gives it.
+/// Threads  one owner; the communicator must outlive it, and nobody else may use it meanwhile.
+template <class Env, class Comm>
+class dealt_context final : public context_group<Env> {
+  using accumulate = typename Env::accumulate;
+  using value = typename Env::compute;
+  using base = context_group<Env>;
+
+ public:
+  using typename base::space;
+  using typename base::state;
+  using typename base::view;
+
+  dealt_context(Comm& world, context_part const& part) : base(part), world_(world) {}
+
+  void attend(view heads, state& kept, attention_shape const& shape, arena<space>& activations, arena<space>& scratch,
+              dropout_site const& dropout) override {
+    auto const own = dealt(shape);
+    auto const rows = own.batch * own.context;
+    auto const packed = activations.template take<value>({rows, 3 * own.channels});
+    deal(packed, kept.packed, shape, 3, scratch);
+    kept.packed = packed;
+    kept.heads = activations.template take<value>({rows, own.channels});
+    kept.lse = activations.template take<accumulate>({own.batch, own.heads, own.context});
+    kernels::causal_attention(kept.heads, kept.lse, packed, own, scratch, dropout);
+    collect(heads, kept.heads, shape, 1, scratch);
+  }
+
+  void attend_backward(view dpacked, view dheads, view, state const& kept, attention_shape const& shape,
+                       arena<space>& scratch, dropout_site const& dropout) override {
+    auto const mark = scratch.mark();
+    auto const own = dealt(shape);
+    auto const slopes = scratch.template take<value>(kept.heads.extents());
+    auto const dealt_gradient = scratch.template take<value>(kept.packed.extents());
+    deal(slopes, dheads, shape, 1, scratch);
+    kernels::causal_attention_backward(dealt_gradient, slopes, kept.heads, kept.lse, kept.packed, own, scratch,
+                                       dropout);
+    collect(dpacked, dealt_gradient, shape, 3, scratch);
+    scratch.rewind(mark);
+  }
+
+ private:
+  using kernels = ops::on<space>;
+
+  // Whole samples, of this rank's heads.
+  [[nodiscard]] attention_shape dealt(attention_shape const& shape) const {
+    auto const& own = this->part().own;
+    if (own.ways > shape.heads) {
+      throw config_error(text("trireme::parallel::context: all_to_all deals out heads, and ", shape.heads,
+                              " of them are not enough for ", own.ways,
+                              " ways; use fewer ways, or .method = context_method::ring"));
+    }
+    auto const heads = own.of(shape.heads);
+    return {shape.batch, this->part().whole(shape.context), heads.count, shape.head_channels() * heads.count,
+            shape.first_head + heads.first};
+  }
+
+  // from: (rows here, parts * all channels); to: (rows of whole samples, parts * channels of this rank's heads).
+  void deal(view to, view from, attention_shape const& shape, int parts, arena<space>& scratch) {
+    auto const mark = scratch.mark();
+    auto const by_heads = scratch.template take<value>({from.size()});
+    auto const by_positions = scratch.template take<value>({to.size()});
+    for_each_part(by_heads, from, shape, parts,
+                  [&](view block, std::int64_t at, view whole, std::int64_t column, std::int64_t n) {
+                    kernels::copy_columns(block, at, whole, column, n);
+                  });
+    count(shape, parts);
+    world_.all_to_all(tensor_view<value const, space>(by_heads), heads_, by_positions, positions_);
+    for_each_run(by_positions, to, shape, [](view block, view whole) { kernels::copy(whole, block); });
+    scratch.rewind(mark);
+  }
+  // The way back.
+  void collect(view to, view from, attention_shape const& shape, int parts, arena<space>& scratch) {
+    auto const mark = scratch.mark();
+    auto const by_positions = scratch.template take<value>({from.size()});
+    auto const by_heads = scratch.template take<value>({to.size()});
+    for_each_run(by_positions, from, shape, [](view block, view whole) { kernels::copy(block, whole); });
+    count(shape, parts);
+    world_.all_to_all(tensor_view<value const, space>(by_positions), positions_, by_heads, heads_);
+    for_each_part(by_heads, to, shape, parts,
+                  [&](view block, std::int64_t at, view whole, std::int64_t column, std::int64_t n) {
+                    kernels::copy_columns(whole, column, block, at, n);
+                  });
+    scratch.rewind(mark);
+  }
+
+  // Elements that are sent to, or come from, each rank: of its heads, at the positions here; of the heads here, at its.
+  void count(attention_shape const& shape, int parts) {
+    auto const own = this->part().own;
+    auto const each = shape.batch * shape.context * parts * shape.head_channels();
+    heads_.clear();
+    for (int place = 0; place < own.ways; ++place)
+      heads_.push_back(each * share{place, own.ways}.of(shape.heads).count);
+    positions_.assign(static_cast<std::size_t>(own.ways), each * own.of(shape.heads).count);
+  }
+  // Calls f(block, column in it, whole, column in it, columns) for each rank's heads of each of queries, keys, values.
+  template <class F>
+  void for_each_part(view blocks, view whole, attention_shape const& shape, int parts, F const& f) const {
+    auto const rows = whole.extent(0);
+    std::int64_t at = 0;
+    for (int place = 0; place < this->ways(); ++place) {
+      auto const heads = share{place, this->ways()}.of(shape.heads);
+      auto const width = heads.count * shape.head_channels();
+      auto const block = blocks.flat(at, rows * parts * width).reshaped({rows, parts * width});
+      at += block.extents().size();
+      for (int part = 0; part < parts; ++part)
+        f(block, part * width, whole, part * shape.channels + heads.first * shape.head_channels(), width);
+    }
+  }
+  // Calls f(rows that one rank has of a sample, the same rows of the whole sample).
+  template <class F>
+  void for_each_run(view blocks, view whole, attention_shape const& shape, F const& f) const {
+    auto const columns = whole.extent(1);
+    auto const here = shape.context;
+    auto part = this->part();
+    std::int64_t row = 0;
+    for (part.own.place = 0; part.own.place < part.own.ways; ++part.own.place) {
+      for (std::int64_t b = 0; b < shape.batch; ++b, row += here) {
+        for (int which = 0; which < part.stretches(); ++which) {
+          auto const at = part.at(which, here);
+          f(blocks.flat((row + at.row) * columns, at.count * columns),
+            whole.flat((b * part.whole(here) + at.position) * columns, at.count * columns));
+        }
+      }
+    }
+  }
+
+  Comm& world_;
+  std::vector<std::int64_t> heads_, positions_;
+};
+
+}  // namespace trireme::parallel

@@ -1,0 +1,148 @@
+// Ranks that share the positions of each sample train as one rank does, on threads.
+#include "trireme/parallel/context.hpp"
+
+#include "../catch.hpp"
+#include "../watchdog.hpp"
+#include "strategies.hpp"
+#include "trireme/comm/threads.hpp"
+
+using namespace trireme;
+using parallel::context_method;
+
+namespace {
+
+template <class Precision, class Parallel>
+strategies::distance apart(int ranks, Parallel const& policy, strategies::outcome const& serial, nn::gpt const& model,
+                           strategies::plan const& plan = {}) {
+  strategies::distance far;
+  launch(comm::threads{.ranks = ranks}, [&](auto& world) {
+    auto const out = strategies::train<Precision>(world, policy, plan, &serial, model);
+    if (world.rank() == 0) far = strategies::between(out, serial);
+  });
+  return far;
+}
+
+template <class Precision>
+void compare(double most, std::int64_t steps = 20) {
+  comm::self_world self;
+  // Stretches of 6, 3, 4, 2 and 3 positions; more heads than ways, unevenly.
+  nn::gpt const model{.vocabulary = 67, .context = 24, .layers = 2, .heads = 5, .channels = 30, .dropout = 0.1};
+  strategies::plan const plan{.steps = steps, .batch = 6, .micro_batches = 2};
+  auto const serial = strategies::train<Precision>(self, parallel::data{}, plan, nullptr, model);
+  for (std::int64_t const ways : {2, 3, 4}) {
+    for (auto const& policy : {parallel::context{.ways = ways}, parallel::context{.ways = ways, .balanced = false},
+                               parallel::context{.ways = ways, .method = context_method::all_to_all}}) {
+      INFO(to_string(policy));
+      auto const far = apart<Precision>(static_cast<int>(ways), policy, serial, model, plan);
+      CHECK(far.loss < most);
+      CHECK(far.norm < most);
+      CHECK(far.values < most);
+    }
+  }
+}
+
+}  // namespace
+
+TEST_CASE("context is serial training with dropout, by ring and by all_to_all", "[train][context]") {
+  watchdog dog("context");
+  compare<precision::fp32>(1e-5);
+  compare<precision::fp64>(1e-10, 5);
+}
+
+TEST_CASE("context in bfloat16 stays within the tolerance of the precision", "[train][context]") {
+  watchdog dog("context in bfloat16");
+  compare<precision::bf16>(precision::bf16::tolerance);
+}
+
+TEST_CASE("step, evaluate, predict and checkpointed blocks know of whole samples only", "[train][context]") {
+  watchdog dog("all calls of a trainer");
+  nn::gpt const model{
+      .vocabulary = 67, .context = 12, .layers = 2, .heads = 3, .channels = 24, .dropout = 0.1, .checkpointed = true};
+  strategies::text_of_numbers const text;
+  auto const data = text.data();
+  std::vector<std::int32_t> inputs(7 * 12), targets(7 * 12);
+  std::vector<std::int64_t> const ids{3, 4, 5, 6, 7, 8, 9};
+  data.read(ids, inputs.data(), targets.data());
+  for (std::size_t i = 0; i < targets.size(); i += 5) targets[i] = -1;
+  auto const batch = make_samples(tensor_view<std::int32_t const>(inputs.data(), {7, 12}),
+                                  tensor_view<std::int32_t const>(targets.data(), {7, 12}), ids);
+  auto const prompt = tensor_view<std::int32_t const>(inputs.data(), {1, 7});
+  auto const numbers = [&](auto& world, auto const& policy) {
+    auto trainer = make_trainer(model, optim::sgd{.rate = 0.1}, world, policy);
+    std::vector<double> out;
+    for (int step = 0; step < 3; ++step) {
+      auto const done = trainer.step(batch);
+      out.insert(out.end(), {done.loss, done.norm, static_cast<double>(done.samples)});
+    }
+    out.push_back(trainer.evaluate(data, 5));
+    auto const logits = trainer.predict(prompt);
+    for (auto const each : logits.span()) out.push_back(static_cast<double>(each));
+    return out;
+  };
+  comm::self_world self;
+  auto const alone = numbers(self, parallel::data{});
+  for (auto const method : {context_method::ring, context_method::all_to_all}) {
+    std::vector<double> together;
+    launch(comm::threads{.ranks = 3}, [&](auto& world) {
+      auto const mine =
+          numbers(world, parallel::mesh{parallel::zero<2>{.ways = 1}, parallel::context{.method = method}});
+      if (world.rank() == 2) together = mine;
+    });
+    REQUIRE(together.size() == alone.size());
+    for (std::size_t i = 0; i < alone.size(); ++i) CHECK(together[i] == Approx(alone[i]).epsilon(1e-5).margin(1e-6));
+  }
+}
+
+TEST_CASE("activations fall with the ranks that share positions", "[train][context]") {
+  watchdog dog("activations");
+  strategies::text_of_numbers const text(8, 256);
+  auto const data = text.data();
+  nn::gpt const model{.vocabulary = 67, .context = 256, .layers = 4, .heads = 4, .channels = 32};
+  auto const peak = [&](int ranks, auto const& policy) {
+    std::size_t most = 0;
+    launch(comm::threads{.ranks = ranks}, [&](auto& world) {
+      auto trainer = make_trainer(model, optim::sgd{}, world, policy);
+      trainer.fit(data, {.steps = 2, .batch = 4, .micro_batches = 1});
+      if (world.rank() == 0) most = trainer.engine().peak_bytes();
+    });
+    return static_cast<double>(most);
+  };
+  auto const whole = peak(1, parallel::data{});
+  auto const ring = peak(4, parallel::context{}) / whole;
+  auto const dealt = peak(4, parallel::context{.method = context_method::all_to_all}) / whole;
+  CAPTURE(ring, dealt);
+  CHECK(ring < 0.33);  // and room for the keys on their way
+  CHECK(dealt < 0.4);  // which also keeps what was dealt
+}
+
+TEST_CASE("what context cannot cut is refused in one sentence with its numbers", "[train][context]") {
+  watchdog dog("refusals");
+  auto const sentence = [](int ranks, auto const& policy, nn::gpt const& model) {
+    std::string said;
+    try {
+      launch(comm::threads{.ranks = ranks}, [&](auto& world) {
+        strategies::text_of_numbers const text(4, model.context);
+        auto const data = text.data();
+        make_trainer(model, optim::sgd{}, world, policy).fit(data, {.steps = 1, .batch = 4});
+      });
+    } catch (config_error const& problem) {
+      said = problem.what();
+    }
+    return said;
+  };
+  nn::gpt const odd{.vocabulary = 67, .context = 15, .layers = 1, .heads = 2, .channels = 8};
+  CHECK(sentence(3, parallel::context{}, odd) ==
+        "trireme::parallel::context: samples of 15 positions cannot be cut into 6 equal stretches, 2 for each of 3 "
+        "ways; give them a multiple of 6 positions, or use fewer ways");
+  CHECK(sentence(3, parallel::context{.balanced = false}, odd) == "");
+  CHECK(sentence(2, parallel::context{.balanced = false}, odd) ==
+        "trireme::parallel::context: samples of 15 positions cannot be cut into 2 equal stretches, 1 for each of 2 "
+        "ways; give them a multiple of 2 positions, or use fewer ways");
+  CHECK(sentence(3, parallel::context{.method = context_method::all_to_all}, odd) ==
+        "trireme::parallel::context: all_to_all deals out heads, and 2 of them are not enough for 3 ways; use fewer "
+        "ways, or .method = context_method::ring");
+  CHECK(
+      sentence(2, parallel::mesh{parallel::data{.reproducible = true, .ways = 1}, parallel::context{}}, odd) ==
+      "trireme::parallel::data: .reproducible adds whole micro-batches, whose positions parallel::context shares by 2 "
+      "ranks; leave one of them out");
+}
