@@ -9,6 +9,7 @@
 
 #include "trireme/contract/dataset.hpp"
 #include "trireme/contract/environment.hpp"
+#include "trireme/contract/expert_group.hpp"
 #include "trireme/contract/numerics.hpp"
 #include "trireme/contract/parameter.hpp"
 #include "trireme/contract/tensor_group.hpp"
@@ -37,6 +38,7 @@ struct pass {
   loss_sum loss{};  ///< out: the sum of losses of this micro-batch; the same on all ranks of the group
   tensor_group<Env>& group = tensor_group<Env>::one();  ///< the ranks that share this unit's matrices
   std::size_t slot = 0;  ///< of what units save: micro-batches in flight have different ones
+  expert_group<Env>& experts = expert_group<Env>::one();  ///< the ranks that share out this unit's experts
 
   [[nodiscard]] bool training() const noexcept { return purpose == trireme::purpose::train; }
   /// Activations that live until backward has passed (or, outside training, until the pass ends).
@@ -64,6 +66,9 @@ class unit {
   /// that cannot does all of it in the first.
   virtual view backward_input(pass<Env>& pass, view dy) = 0;
   virtual void backward_weight(pass<Env>& pass) = 0;
+  /// What a unit does for a micro-batch of others of its expert group while this rank has none.
+  virtual void serve_forward(pass<Env>& pass) = 0;
+  virtual void serve_backward(pass<Env>& pass) = 0;
 };
 
 /// The run state of a unit description: `description::instance<Env>` with typed `saved` state.
@@ -83,6 +88,14 @@ concept has_backward_halves = requires(U& state, pass<Env>& pass, typename U::sa
   state.backward_weight(pass, saved);
 };
 
+/// A unit that has experts: serve_forward(pass, saved) and serve_backward(pass, saved) do for others' rows what forward
+/// and backward do, without rows of one's own.
+template <class U, class Env>
+concept serves_experts = requires(U& state, pass<Env>& pass, typename U::saved& saved) {
+  state.serve_forward(pass, saved);
+  state.serve_backward(pass, saved);
+};
+
 /// A typed unit behind the virtual edge; inside, everything is known to the compiler.
 template <class Env, class Description>
 class boxed_unit final : public unit<Env> {
@@ -95,9 +108,11 @@ class boxed_unit final : public unit<Env> {
   using typename unit<Env>::view;
 
   /// A unit that knows of shares (`instance(description, share)`) makes its own part; another one is the same on all
-  /// ranks of its group, and the first of them answers for its parameters.
-  explicit boxed_unit(Description const& description, share own = {}) : state_(make(description, own)) {
-    if constexpr (!knows_shares) {
+  /// ranks of its group, and the first of them answers for its parameters. A unit with experts also gets its share of
+  /// them: `instance(description, share, share of the experts)`.
+  explicit boxed_unit(Description const& description, share own = {}, share experts = {})
+      : state_(make(description, own, experts)) {
+    if constexpr (!knows_shares && !knows_experts) {
       state_.visit([&](parameter<Env>& each) { each.info.answers = own.place == 0; });
     }
   }
@@ -118,11 +133,20 @@ class boxed_unit final : public unit<Env> {
   void backward_weight([[maybe_unused]] pass<Env>& pass) override {
     if constexpr (has_backward_halves<state, Env>) state_.backward_weight(pass, saved_of(pass));
   }
+  void serve_forward([[maybe_unused]] pass<Env>& pass) override {
+    if constexpr (serves_experts<state, Env>) state_.serve_forward(pass, saved_of(pass));
+  }
+  void serve_backward([[maybe_unused]] pass<Env>& pass) override {
+    if constexpr (serves_experts<state, Env>) state_.serve_backward(pass, saved_of(pass));
+  }
 
  private:
   static constexpr bool knows_shares = std::constructible_from<state, Description const&, share>;
-  static state make(Description const& description, [[maybe_unused]] share own) {
-    if constexpr (knows_shares) {
+  static constexpr bool knows_experts = std::constructible_from<state, Description const&, share, share>;
+  static state make(Description const& description, [[maybe_unused]] share own, [[maybe_unused]] share experts) {
+    if constexpr (knows_experts) {
+      return state(description, own, experts);
+    } else if constexpr (knows_shares) {
       return state(description, own);
     } else {
       return state(description);

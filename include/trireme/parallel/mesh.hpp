@@ -18,6 +18,7 @@
 #include "trireme/core/error.hpp"
 #include "trireme/core/text.hpp"
 #include "trireme/parallel/any_pipeline.hpp"
+#include "trireme/parallel/expert.hpp"
 #include "trireme/parallel/pipeline.hpp"
 #include "trireme/parallel/strategies.hpp"
 #include "trireme/parallel/tensor.hpp"
@@ -25,11 +26,11 @@
 namespace trireme::parallel {
 
 /// What an axis splits.
-enum class axis : std::uint8_t { data, tensor, sequence, pipeline };
-inline constexpr int axis_count = 4;
+enum class axis : std::uint8_t { data, tensor, sequence, pipeline, expert };
+inline constexpr int axis_count = 5;
 
 [[nodiscard]] constexpr std::string_view name_of(axis it) noexcept {
-  constexpr std::string_view names[axis_count] = {"data", "tensor", "sequence", "pipeline"};
+  constexpr std::string_view names[axis_count] = {"data", "tensor", "sequence", "pipeline", "expert"};
   return names[static_cast<int>(it)];
 }
 
@@ -48,6 +49,10 @@ struct axis_of<tensor> {
 template <>
 struct axis_of<sequence> {
   static constexpr axis value = axis::sequence;
+};
+template <>
+struct axis_of<expert> {
+  static constexpr axis value = axis::expert;
 };
 template <class Schedule>
 struct axis_of<pipeline<Schedule>> {

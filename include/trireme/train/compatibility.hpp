@@ -48,6 +48,7 @@ struct combination {
   static constexpr bool tensor = parallel::has_axis<Parallel, axis::tensor>;
   static constexpr bool sequence = parallel::has_axis<Parallel, axis::sequence>;
   static constexpr bool pipeline = parallel::has_axis<Parallel, axis::pipeline>;
+  static constexpr bool expert = parallel::has_axis<Parallel, axis::expert>;
   static constexpr bool sharded = data_axis::optimizer_state == distribution::shard;
   static constexpr bool shards_gradients = data_axis::gradients == distribution::shard;
   static constexpr bool shards_parameters = data_axis::parameters == distribution::shard;
@@ -55,6 +56,9 @@ struct combination {
                                         has_all_reduce<Comm, typename env::accumulate, reduction::sum, space> &&
                                         has_all_reduce<Comm, typename env::accumulate, reduction::max, space>;
   static constexpr bool hands_on = has_exchange<Comm, space>;
+  static constexpr bool deals = has_ragged_all_to_all<Comm, typename env::compute, space> &&
+                                has_all_gather<Comm, std::int64_t> &&
+                                has_all_reduce<Comm, typename env::gradient, reduction::sum, space>;
   static constexpr bool residual = has_residual<compressor_state<Compression, env>>;
   static constexpr bool gatherable = gatherable_compressor<Compression, env>;
   static constexpr bool one_number = std::is_same_v<typename Precision::param, typename Precision::master>;
@@ -76,9 +80,9 @@ struct combination {
     "use precision::fp32 (or fp64), or describe the model in units", !C::plain || C::one_number)                       \
   X("mesh-axis-once", "a mesh has two axes of one kind",                                                               \
     "leave one of them out, and multiply its degree into the other", C::once)                                          \
-  X("plain-model-whole", "a plain model cannot be cut by tensor, sequence or pipeline",                                \
+  X("plain-model-whole", "a plain model cannot be cut by tensor, sequence, pipeline or expert",                        \
     "use parallel::data or parallel::zero, or describe the model in units",                                            \
-    !C::plain || !(C::tensor || C::sequence || C::pipeline))                                                           \
+    !C::plain || !(C::tensor || C::sequence || C::pipeline || C::expert))                                                  \
   X("sequence-needs-tensor", "parallel::sequence cuts rows over the ranks of parallel::tensor, which the mesh lacks",  \
     "add parallel::tensor to the mesh, or leave sequence out", !C::sequence || C::tensor)                              \
   X("pipeline-keeps-gradients",                                                                                        \
@@ -89,6 +93,12 @@ struct combination {
     "use another communicator", !C::tensor || C::shares_layers)                                                        \
   X("pipeline-needs-exchange", "parallel::pipeline needs exchange, which this communicator lacks",                     \
     "use another communicator", !C::pipeline || C::hands_on)                                                           \
+  X("expert-without-tensor",                                                                                           \
+    "parallel::tensor gives the ranks of a group the same rows, of which parallel::expert would count each twice",     \
+    "use parallel::data or parallel::zero beside parallel::expert", !C::expert || !C::tensor)                          \
+  X("expert-needs-all-to-all",                                                                                         \
+    "parallel::expert needs ragged all_to_all, all_gather and all_reduce, and this communicator lacks one of them",    \
+    "use another communicator", !C::expert || C::deals)                                                                \
   X("zero-3-needs-units", "parallel::zero<3> drops parameters between their uses, but a plain model keeps its own",    \
     "use parallel::zero<2>, or describe the model in units", !C::plain || !C::shards_parameters)                       \
   X("error-feedback-needs-one-exchange",                                                                               \

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "trireme/contract/dataset.hpp"
+#include "trireme/contract/expert_group.hpp"
 #include "trireme/contract/model.hpp"
 #include "trireme/contract/stage_link.hpp"
 #include "trireme/contract/tensor_group.hpp"
@@ -57,6 +58,7 @@ class placed_model {
       : world_(world),
         grid_(parallel, world),
         group_(make_group()),
+        experts_(make_experts()),
         link_(make_link()),
         engine_(make_engine(std::forward<GivenModel>(model), parallel)),
         exchange_(make_exchange(parallel, compression)) {
@@ -76,7 +78,7 @@ class placed_model {
   [[nodiscard]] exchange_type const& exchange() const noexcept { return exchange_; }
 
   /// Ranks that differ on this share see different samples.
-  [[nodiscard]] share samples_share() const noexcept { return grid_.place(parallel::axis::data); }
+  [[nodiscard]] share samples_share() const noexcept { return grid_.samples(); }
 
   /// Forward and backward of a step's micro-batches; gradients are on their way when it returns.
   /// @param micro_batches  of the logical ones in `range`, those in `parts`: the others have no samples.
@@ -86,10 +88,13 @@ class placed_model {
     exchange_.begin(range.count(), parts, range.first);
     if constexpr (staged) {
       bool const always = exchange_.reports_every_micro_batch();
+      auto served = to_serve(static_cast<std::int64_t>(micro_batches.size()));
       auto const ready = [&](int use, bool last) {
-        if (last || always) exchange_.ready(use);
+        if ((last && served == 0) || always) exchange_.ready(use);  // what serving adds to is final in finish()
       };
-      return engine_.train_step(micro_batches, 1.0 / static_cast<double>(total), key, ready, exchange_);
+      auto const sum = engine_.train_step(micro_batches, 1.0 / static_cast<double>(total), key, ready, exchange_);
+      for (; served > 0; --served) engine_.serve(purpose::train);
+      return sum;
     } else {
       loss_sum sum;
       for (std::size_t m = 0; m < micro_batches.size(); ++m) {
@@ -115,13 +120,15 @@ class placed_model {
       for (auto const& part : parts) sum += engine_.evaluate(part);
     } else {
       auto missing = parts.batches().first - parts.batches().last;
-      if constexpr (gathers) {  // which takes all ranks, also those that have fewer batches
+      bool const serves = grid_.experts() != nullptr;
+      if (gathers || serves) {  // which takes all ranks, also those that have fewer batches
         auto most = -missing;
-        grid_.replicas().all_reduce(tensor_view<std::int64_t>(&most, shape{1}), reduction::max{});
+        (serves ? world_ : grid_.replicas()).all_reduce(tensor_view<std::int64_t>(&most, shape{1}), reduction::max{});
         missing += most;
       }
       for (auto const& part : parts) sum += engine_.evaluate(part, exchange_);
-      for (; missing > 0; --missing) exchange_.sit_out_forward();
+      for (; gathers && !serves && missing > 0; --missing) exchange_.sit_out_forward();
+      for (; serves && missing > 0; --missing) engine_.serve(purpose::evaluate, exchange_);
     }
     return sum;
   }
@@ -152,6 +159,24 @@ class placed_model {
     }
     return nullptr;
   }
+  std::unique_ptr<expert_group<Env>> make_experts() {
+    if constexpr (parallel::has_axis<Parallel, parallel::axis::expert>) {
+      if (grid_.experts() != nullptr) return std::make_unique<parallel::communicator_experts<Env, Comm>>(*grid_.experts());
+    }
+    return nullptr;
+  }
+  // How many micro-batches other ranks run that this one has not: it serves them with its experts.
+  [[nodiscard]] std::int64_t to_serve(std::int64_t own) {
+    if (grid_.experts() == nullptr) return 0;
+    std::int64_t most[] = {own, -own};
+    world_.all_reduce(tensor_view<std::int64_t>(most, shape{2}), reduction::max{});
+    if (most[0] != -most[1] && (exchange_.reports_every_micro_batch() || grid_.stages() != nullptr)) {
+      throw config_error(text("trireme::parallel::expert: from ", -most[1], " to ", most[0],
+                              " micro-batches a rank; beside a pipeline, zero<2> or zero<3> every rank runs as many: "
+                              "give a batch and a number of micro-batches that divide"));
+    }
+    return most[0] - own;
+  }
   std::unique_ptr<stage_link<space>> make_link() {
     if constexpr (parallel::has_axis<Parallel, parallel::axis::pipeline>) {
       if (grid_.stages() != nullptr) return std::make_unique<parallel::communicator_link<Comm>>(*grid_.stages());
@@ -165,6 +190,7 @@ class placed_model {
     } else {
       if constexpr (requires { model.validate(); }) model.validate();
       auto& group = group_ != nullptr ? *group_ : tensor_group<Env>::one();
+      auto& experts = experts_ != nullptr ? *experts_ : expert_group<Env>::one();
       if constexpr (parallel::has_axis<Parallel, parallel::axis::pipeline>) {
         if (link_ != nullptr) {
           auto const at = grid_.place(parallel::axis::pipeline);
@@ -176,10 +202,10 @@ class placed_model {
             }
           });
           tied_ = detail::tied_tensors<Env>(model, seat);
-          return engine_type(model, group, std::move(seat), link_.get());
+          return engine_type(model, group, std::move(seat), link_.get(), experts);
         }
       }
-      return engine_type(model, group);
+      return engine_type(model, group, experts);
     }
   }
   template <class Axis>
@@ -204,12 +230,25 @@ class placed_model {
           use->info.answers = use->info.answers && stage == each.stages.front();
         }
       }
-      return exchange_type(uses, grid_.replicas(), axis, compression, engine_.unit_ends(), &world_);
+      if (grid_.experts() != nullptr) deal(axis);
+      return exchange_type(uses, grid_.replicas(), axis, compression, engine_.unit_ends(), &world_, grid_.experts());
     } else {
       return exchange_type(engine_.parameters(), grid_.replicas(), axis, compression, &world_);
     }
   }
 
+  // What all ranks of an expert group hold alike the first answers for.
+  void deal(data_axis const& axis) {
+    if (sums_in_a_tree(axis)) {
+      throw config_error(text("trireme::parallel::", axis.name,
+                              ": .reproducible keeps micro-batches apart, whose rows meet in the experts of "
+                              "parallel::expert; leave one of them out"));
+    }
+    for (auto* const use : engine_.uses()) {
+      auto& info = use->info;
+      info.answers = info.answers && (info.dealt || grid_.experts()->rank() == 0);
+    }
+  }
   template <class View>
   static tensor<float> on_host(View const& out) {
     tensor<float> result(out.extents());
@@ -242,6 +281,7 @@ class placed_model {
   Comm& world_;
   parallel::grid<Comm> grid_;
   std::unique_ptr<tensor_group<Env>> group_;
+  std::unique_ptr<expert_group<Env>> experts_;
   std::unique_ptr<stage_link<space>> link_;
   std::vector<detail::tied_tensor> tied_;
   engine_type engine_;

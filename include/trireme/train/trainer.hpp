@@ -102,6 +102,8 @@ class basic_trainer {
   step_report step(samples const& batch) {
     std::int64_t total = batch.count();
     model_.grid().replicas().all_reduce(tensor_view<std::int64_t>(&total, shape{1}), reduction::sum{});
+    if (auto* const experts = model_.grid().experts(); experts != nullptr)
+      experts->all_reduce(tensor_view<std::int64_t>(&total, shape{1}), reduction::sum{});
     if (total == 0) throw config_error("trireme::trainer: step() was called without samples on any rank");
     auto const count = batch.count() > 0 ? std::size_t{1} : 0;
     std::int64_t const part = 0;
