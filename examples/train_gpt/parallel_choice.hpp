@@ -38,6 +38,9 @@ class parallel_choice {
         if (rule.id == "pipeline-keeps-gradients") fail(trireme::text(rule.sentence, "; ", rule.remedy));
       }
     }
+    if (reproducible && has(axis::expert)) {
+      fail("--reproducible keeps micro-batches apart, whose tokens meet in the experts; leave one of them out");
+    }
     if (reproducible && has(axis::pipeline) && schedule_ != "1f1b" && schedule_ != "interleaved") {
       fail(trireme::text("--reproducible sums micro-batches in their order, in which ", schedule_,
                          " does not finish them; use pipeline:1f1b or pipeline:interleaved"));
@@ -46,11 +49,15 @@ class parallel_choice {
 
   [[nodiscard]] splits_samples samples() const noexcept { return samples_; }
   /// Whether every rank has the whole of each layer, and all layers.
-  [[nodiscard]] bool cuts_nothing() const noexcept { return !has(axis::tensor) && !has(axis::pipeline); }
+  [[nodiscard]] bool cuts_nothing() const noexcept {
+    return !has(axis::tensor) && !has(axis::pipeline) && !has(axis::expert);
+  }
   [[nodiscard]] bool reproducible() const noexcept { return reproducible_; }
 
   /// How many parts the samples of a step are split into; the mesh must fit the world.
-  [[nodiscard]] int replicas(int world) const noexcept { return degree(axis::data, world); }
+  [[nodiscard]] int replicas(int world) const noexcept {
+    return degree(axis::data, world) * degree(axis::expert, world);
+  }
   /// Micro-batches of a step that keep a pipeline busy (four a stage); 0 without one.
   [[nodiscard]] std::int64_t micro_batches(int world) const noexcept {
     return has(axis::pipeline) ? 4 * replicas(world) * degree(axis::pipeline, world) : 0;
@@ -70,11 +77,12 @@ class parallel_choice {
     using namespace trireme::parallel;
     tensor const cut{.ways = ways(axis::tensor)};
     sequence const rows{.ways = sequence_ ? 0 : 1};
+    expert const mixture{.ways = ways(axis::expert)};
     if constexpr (Axis::gradients == trireme::distribution::replicate) {
       return ordered(trireme::parallel::mesh(
-          data_axis<Axis>(), any_pipeline{.schedule = schedule_, .stages = ways(axis::pipeline)}, cut, rows));
+          data_axis<Axis>(), any_pipeline{.schedule = schedule_, .stages = ways(axis::pipeline)}, mixture, cut, rows));
     } else {
-      return ordered(trireme::parallel::mesh(data_axis<Axis>(), cut, rows));
+      return ordered(trireme::parallel::mesh(data_axis<Axis>(), mixture, cut, rows));
     }
   }
 
@@ -130,7 +138,7 @@ class parallel_choice {
   }
 
   axis axis_of(std::string_view name) {
-    constexpr std::string_view all[] = {"data", "zero1", "zero2", "zero3", "tensor", "sequence", "pipeline"};
+    constexpr std::string_view all[] = {"data", "zero1", "zero2", "zero3", "tensor", "sequence", "pipeline", "expert"};
     auto const index = std::ranges::find(all, name) - std::begin(all);
     switch (index) {
       case 4:
@@ -140,8 +148,10 @@ class parallel_choice {
       case 6:
         return axis::pipeline;
       case 7:
+        return axis::expert;
+      case 8:
         fail(trireme::text("there is no axis \"", name,
-                           "\": there are data, zero1, zero2, zero3, tensor, sequence and pipeline"));
+                           "\": there are data, zero1, zero2, zero3, tensor, sequence, pipeline and expert"));
       default:
         samples_ = static_cast<splits_samples>(index);
         return axis::data;
@@ -157,6 +167,7 @@ class parallel_choice {
     if (!found) fail(trireme::text("there is no schedule \"", schedule_, "\": there are ", names));
   }
   static std::string_view split_by(axis kind) {
+    if (kind == axis::expert) return "experts";
     return kind == axis::data ? "samples" : kind == axis::tensor ? "layers" : "the list of layers";
   }
 

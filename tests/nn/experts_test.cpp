@@ -130,9 +130,6 @@ TEST_CASE("a GPT with experts names what is wrong with its description", "[nn][e
   CHECK_THROWS_WITH((nn::experts::instance<env>({.channels = 4, .hidden = 8, .count = 3}, "m", {0, 4})),
                     "trireme::nn::experts: 3 experts cannot be dealt out to 4 ranks; an expert group has at most as "
                     "many ranks as a layer has experts");
-  CHECK_THROWS_WITH((nn::gpt_expert_block::instance<env>({{11, 7, 1, 2, 6, 0}, 0, 3, 2, 0}, share{0, 2})),
-                    "trireme::nn::gpt: blocks of 3 experts are not cut by a tensor group, which has 2 ways; use "
-                    "parallel::expert");
   CHECK(to_string(nn::gpt{.experts = 4}) ==
         "nn::gpt{.vocabulary = 256, .context = 256, .layers = 6, .heads = 6, .channels = 384, .dropout = 0, .experts = "
         "4, .experts_a_token = 2}");

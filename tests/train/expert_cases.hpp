@@ -10,7 +10,7 @@ namespace expert_cases {
 
 using namespace trireme;
 
-/// Five experts, which no number of ranks but one divides. A choice that flips between two trainings is a jump, not
+/// Five experts, which two to four ranks get unevenly. A choice that flips between two trainings is a jump, not
 /// rounding: with these sizes and tokens no two experts of a token come so near that rounding decides within 20 steps.
 inline nn::gpt model(double dropout = 0.1) {
   auto what = strategies::model(dropout);
@@ -45,6 +45,9 @@ void for_each_mesh(int ranks, F&& f) {
   f(std::string("zero1=2,expert=2"), dealt(zero<1>{}, 2, 2));
   f(std::string("zero2=2,expert=2"), dealt(zero<2>{}, 2, 2));
   f(std::string("zero3=2,expert=2"), dealt(zero<3>{}, 2, 2));
+  f(std::string("expert=2,tensor=2"), parallel::mesh{parallel::expert{.ways = 2}, parallel::tensor{.ways = 2}});
+  f(std::string("expert=2,tensor=2 and sequence"),
+    parallel::mesh{parallel::expert{.ways = 2}, parallel::tensor{.ways = 2}, parallel::sequence{}});
   f(std::string("pipeline=2:1f1b,expert=2"), with_stages(parallel::data{}, 1, 2, "1f1b", 2));
   f(std::string("pipeline=2:zbv,expert=2"), with_stages(zero<1>{}, 1, 2, "zbv", 2));
 }

@@ -4,7 +4,7 @@
 #include <string>
 
 #include "trireme/contract/model.hpp"
-#include "trireme/core/error.hpp"
+#include "trireme/core/text.hpp"
 #include "trireme/nn/attention.hpp"
 #include "trireme/nn/experts.hpp"
 #include "trireme/nn/gpt_units.hpp"
@@ -16,9 +16,9 @@ namespace trireme::nn {
 /// A transformer block with a mixture of experts in the place of its mlp: x + attention(norm(x)), then
 /// x + dropout(experts(norm(x))).
 ///
-/// Shapes   x, y (B*T, C).
-/// Ranks    experts are dealt out over an expert group; all else is everybody's.
-/// Errors   config_error in a tensor group: neither experts nor rows are cut there.
+/// Shapes   x, y (B*T, C): the rows of them that lie here.
+/// Ranks    experts are dealt out over an expert group. A tensor group shares the heads; each of its ranks runs the
+///          router and the experts on all rows, with the same bits.
 struct gpt_expert_block {
   gpt_shape shape;
   std::int64_t index = 0;
@@ -49,14 +49,14 @@ class gpt_expert_block::instance {
   explicit instance(gpt_expert_block const& description, share own = {}, share experts = {})
       : shape_(description.shape),
         site_(static_cast<std::uint32_t>(1 + 3 * description.index)),
-        norm1_({shape_.channels}, name(description, "ln_1")),
+        norm1_({shape_.channels}, name(description, "ln_1"), own),
         attention_({.channels = shape_.channels,
                     .heads = shape_.heads,
                     .dropout = shape_.dropout,
                     .site = site_,
                     .projection_scale = detail::residual_scale(shape_)},
-                   name(description, "attn")),
-        norm2_({shape_.channels}, name(description, "ln_2")),
+                   name(description, "attn"), own),
+        norm2_({shape_.channels}, name(description, "ln_2"), own),
         experts_({.channels = shape_.channels,
                   .hidden = 4 * shape_.channels,
                   .count = description.experts,
@@ -64,11 +64,7 @@ class gpt_expert_block::instance {
                   .balance = description.balance,
                   .projection_scale = detail::residual_scale(shape_)},
                  name(description, "mlp"), experts) {
-    if (own.ways > 1) {
-      throw config_error(text("trireme::nn::gpt: blocks of ", description.experts,
-                              " experts are not cut by a tensor group, which has ", own.ways,
-                              " ways; use parallel::expert"));
-    }
+    experts_.visit([&](parameter<Env>& each) { each.info.answers = own.place == 0; });
   }
 
   void visit(auto&& each) {
@@ -79,10 +75,14 @@ class gpt_expert_block::instance {
   }
 
   view forward(pass<Env>& pass, saved& saved, view x) {
+    auto const rows = pass.batch.inputs.extents.size();
     auto const context = pass.batch.inputs.extents[1];
-    auto const attended = attention_.forward(pass, saved.attended, norm1_.forward(pass, saved.norm1, x), x, x.extent(0),
-                                             context);
-    auto const y = experts_.forward(pass, saved.mixed, norm2_.forward(pass, saved.norm2, attended), context);
+    auto const attended =
+        attention_.forward(pass, saved.attended, norm1_.forward(pass, saved.norm1, x), x, rows, context);
+    auto const normed = norm2_.forward(pass, saved.norm2, attended);
+    auto const all = experts_.forward(pass, saved.mixed, pass.group.gather(normed, rows, pass.scratch), context);
+    saved.mixed.x = normed;
+    auto const y = rows_here(pass, all);
     kernels::dropout(y, site(pass));
     kernels::add(y, attended);
     return y;
@@ -90,14 +90,16 @@ class gpt_expert_block::instance {
 
   // dy becomes dx in place, as in gpt_block.
   view backward(pass<Env>& pass, saved& saved, view dy) {
+    auto const rows = pass.batch.inputs.extents.size();
     auto const context = pass.batch.inputs.extents[1];
     auto const here = pass.scratch.mark();
-    auto const dbranch = pass.scratch.template take<value>(dy.extents());
+    auto const dbranch = pass.scratch.template take<value>({rows, shape_.channels});
     auto const dmixed = pass.scratch.template take<value>(dy.extents());
     kernels::copy(dmixed, dy);
     kernels::dropout(dmixed, site(pass));
-    experts_.backward(pass, saved.mixed, dbranch, dmixed, context);
-    norm2_.backward(pass, saved.norm2, dy, dbranch, true);
+    saved.mixed.x = pass.group.gather(saved.mixed.x, rows, pass.scratch);
+    experts_.backward(pass, saved.mixed, dbranch, pass.group.gather(dmixed, rows, pass.scratch), context);
+    norm2_.backward(pass, saved.norm2, dy, rows_here(pass, dbranch), true);
     auto const dattention = attention_.backward(pass, saved.attended, dbranch, dy, context);
     norm1_.backward(pass, saved.norm1, dy, dattention, true);
     pass.scratch.rewind(here);
@@ -112,7 +114,17 @@ class gpt_expert_block::instance {
     return text("transformer.h.", description.index, ".", part);
   }
   [[nodiscard]] ops::dropout_site site(pass<Env> const& pass) const {
-    return {pass.training() ? shape_.dropout : 0, pass.key, site_ + 2, pass.batch.ids};
+    auto const rows = pass.batch.inputs.extents.size();
+    return {pass.training() ? shape_.dropout : 0,
+            pass.key,
+            site_ + 2,
+            pass.batch.ids,
+            pass.group.rows_here(rows).first * shape_.channels,
+            rows * shape_.channels};
+  }
+  static view rows_here(pass<Env> const& pass, view all) {
+    auto const here = pass.group.rows_here(all.extent(0));
+    return all.rows(here.first, here.count);
   }
 
   gpt_shape shape_;

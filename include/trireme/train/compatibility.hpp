@@ -93,9 +93,6 @@ struct combination {
     "use another communicator", !C::tensor || C::shares_layers)                                                        \
   X("pipeline-needs-exchange", "parallel::pipeline needs exchange, which this communicator lacks",                     \
     "use another communicator", !C::pipeline || C::hands_on)                                                           \
-  X("expert-without-tensor",                                                                                           \
-    "parallel::tensor gives the ranks of a group the same rows, of which parallel::expert would count each twice",     \
-    "use parallel::data or parallel::zero beside parallel::expert", !C::expert || !C::tensor)                          \
   X("expert-needs-all-to-all",                                                                                         \
     "parallel::expert needs ragged all_to_all, all_gather and all_reduce, and this communicator lacks one of them",    \
     "use another communicator", !C::expert || C::deals)                                                                \
