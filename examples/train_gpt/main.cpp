@@ -268,10 +268,11 @@ class run {
                 busy_ > 0 ? static_cast<double>(tokens_) / busy_ : 0.0, world_.size());
     std::printf("\n%s\n\n", sample.c_str());
     std::printf(
-        "the run     %s/summary.json\nthe model   %s/model (GPT2LMHeadModel.from_pretrained reads it)\n"
+        "the run     %s/summary.json\nthe model   %s/model%s\n"
         "checkpoint  %s (--name and --resume go on from it)\nto look at  tensorboard --logdir %s; "
         "%s/timeline.json in ui.perfetto.dev\n",
-        plan_.files.directory.c_str(), plan_.files.directory.c_str(), plan_.files.checkpoints().c_str(),
+        plan_.files.directory.c_str(), plan_.files.directory.c_str(),
+        plan_.model.experts > 0 ? "" : " (GPT2LMHeadModel.from_pretrained reads it)", plan_.files.checkpoints().c_str(),
         plan_.files.directory.c_str(), plan_.files.directory.c_str());
   }
 

@@ -73,6 +73,47 @@ TEST_CASE("in doubles dealt out experts are as near to serial training as double
   CHECK(far.values < 1e-11);
 }
 
+TEST_CASE("compressed gradients of experts are those that are not, where nothing is lost", "[train][experts]") {
+  watchdog dog("compressed experts");
+  strategies::text_of_numbers const numbers;
+  auto const data = numbers.data();
+  auto const train = [&](auto& world, auto... policies) {
+    auto trainer = make_trainer(expert_cases::model(), optim::sgd{.rate = 0.1, .clip = 1}, world, policies...);
+    std::vector<double> out;
+    trainer.on_step([&](step_report const& done) {
+      out.push_back(done.loss);
+      out.push_back(done.norm);
+    });
+    trainer.fit(data, {.steps = 4, .batch = 8, .micro_batches = 4});
+    return out;
+  };
+  comm::self_world self;
+  auto const serial = train(self);
+  auto const check = [&](auto const& compressor, double tolerance) {
+    std::vector<double> found;
+    launch(comm::threads{.ranks = 4}, [&](auto& world) {
+      auto const mine = train(world, expert_cases::dealt(parallel::zero<1>{}, 2, 2), compressor);
+      if (world.rank() == 0) found = mine;
+    });
+    REQUIRE(found.size() == serial.size());
+    for (std::size_t i = 0; i < serial.size(); ++i) CHECK(found[i] == Approx(serial[i]).epsilon(tolerance));
+  };
+  check(compression::top_k{.ratio = 1}, 1e-5);
+  check(compression::error_feedback<compression::top_k>{{.ratio = 1}}, 1e-5);
+  check(compression::cast<bf16>{}, precision::bf16::tolerance);
+}
+
+TEST_CASE("in bfloat16 experts stay within the tolerance of the precision", "[train][experts]") {
+  watchdog dog("experts in bfloat16");
+  comm::self_world self;
+  strategies::plan const plan{.batch = 8, .micro_batches = 8, .model = expert_cases::model()};
+  auto const serial = strategies::train<precision::bf16>(self, parallel::data{}, plan);
+  auto const far = far_from<precision::bf16>(serial, 4, expert_cases::dealt(parallel::zero<1>{}, 2, 2), plan);
+  CHECK(far.loss < precision::bf16::tolerance);
+  CHECK(far.norm < precision::bf16::tolerance);
+  CHECK(far.values < precision::bf16::tolerance);
+}
+
 TEST_CASE("a rank with fewer micro-batches, or none, serves the others", "[train][experts]") {
   watchdog dog("uneven micro-batches");
   comm::self_world self;
