@@ -104,21 +104,21 @@ inline void write_model(std::string const& directory, trireme::nn::gpt const& mo
   for (auto const& numbers : values) writer.write(std::as_bytes(std::span(numbers)));
   writer.finish();
   json::value config = json::value::make({{"model_type", "gpt2"},
-                                                {"architectures", json::array{"GPT2LMHeadModel"}},
-                                                {"vocab_size", model.vocabulary},
-                                                {"n_positions", model.context},
-                                                {"n_embd", model.channels},
-                                                {"n_layer", model.layers},
-                                                {"n_head", model.heads},
-                                                {"activation_function", "gelu_new"},
-                                                {"layer_norm_epsilon", 1e-5},
-                                                {"resid_pdrop", model.dropout},
-                                                {"embd_pdrop", model.dropout},
-                                                {"attn_pdrop", model.dropout},
-                                                {"tie_word_embeddings", true},
-                                                {"bos_token_id", nullptr},
-                                                {"eos_token_id", nullptr},
-                                                {"torch_dtype", "float32"}});
+                                          {"architectures", json::array{"GPT2LMHeadModel"}},
+                                          {"vocab_size", model.vocabulary},
+                                          {"n_positions", model.context},
+                                          {"n_embd", model.channels},
+                                          {"n_layer", model.layers},
+                                          {"n_head", model.heads},
+                                          {"activation_function", "gelu_new"},
+                                          {"layer_norm_epsilon", 1e-5},
+                                          {"resid_pdrop", model.dropout},
+                                          {"embd_pdrop", model.dropout},
+                                          {"attn_pdrop", model.dropout},
+                                          {"tie_word_embeddings", true},
+                                          {"bos_token_id", nullptr},
+                                          {"eos_token_id", nullptr},
+                                          {"torch_dtype", "float32"}});
   if (model.experts > 0) {
     config.set("model_type", "gpt_experts");
     config.set("architectures", json::array{});

@@ -248,9 +248,10 @@ TEST_CASE("what experts cannot do is refused in one sentence", "[train][experts]
   CHECK(sentence(6, parallel::expert{}) ==
         "trireme::nn::experts: 5 experts cannot be dealt out to 6 ranks; an expert group has at most as many ranks as "
         "a layer has experts");
-  CHECK(sentence(3, expert_cases::dealt(parallel::data{}, 2, 2)) ==
-        "trireme::parallel::mesh: data=2, expert=2 takes 4 ranks, but the world has 3; change a degree or the number of "
-        "ranks");
+  CHECK(
+      sentence(3, expert_cases::dealt(parallel::data{}, 2, 2)) ==
+      "trireme::parallel::mesh: data=2, expert=2 takes 4 ranks, but the world has 3; change a degree or the number of "
+      "ranks");
   CHECK(sentence(2, parallel::mesh{parallel::data{.reproducible = true}, parallel::expert{.ways = 2}}) ==
         "trireme::parallel::data: .reproducible keeps micro-batches apart, whose rows meet in the experts of "
         "parallel::expert; leave one of them out");

@@ -35,8 +35,8 @@ struct checkpointed {
         : unit_(description.unit) {}
     instance(checkpointed const& description, share own) requires std::constructible_from<inner, Unit const&, share>
         : unit_(description.unit, own) {}
-    instance(checkpointed const& description, share own, share experts)
-        requires std::constructible_from<inner, Unit const&, share, share>
+    instance(checkpointed const& description, share own,
+             share experts) requires std::constructible_from<inner, Unit const&, share, share>
         : unit_(description.unit, own, experts) {}
 
     void visit(auto&& each) { unit_.visit(each); }

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "trireme/contract/model.hpp"
@@ -148,7 +149,9 @@ class experts::instance {
   static parameter<Env> matrix(std::string name, shape extents, double scale) {
     return {{std::move(name), extents, {initial::distribution::normal, scale}, true}, {}, {}};
   }
-  static parameter<Env> bias(std::string name, shape extents) { return {{std::move(name), extents, {}, false}, {}, {}}; }
+  static parameter<Env> bias(std::string name, shape extents) {
+    return {{std::move(name), extents, {}, false}, {}, {}};
+  }
   [[nodiscard]] parameter<Env> dealt(parameter<Env> whole) const {
     if (own_.ways > 1) whole.info = part_of(whole.info, 0, here_);
     whole.info.dealt = own_.ways > 1;
@@ -258,9 +261,10 @@ class experts::instance {
     auto const here = pass.scratch.mark();
     auto const answers = pass.scratch.template take<value>(saved.gathered.extents());
     for_each_here(saved, [&](std::int64_t e, std::int64_t first, std::int64_t n) {
-      kernels::linear(
-          saved.inner.rows(first, n), saved.gathered.rows(first, n), packed_up(pass, e),
-          {.bias = bias_of(up_bias_.value, e), .act = ops::activation::gelu, .before_activation = saved.before.rows(first, n)});
+      kernels::linear(saved.inner.rows(first, n), saved.gathered.rows(first, n), packed_up(pass, e),
+                      {.bias = bias_of(up_bias_.value, e),
+                       .act = ops::activation::gelu,
+                       .before_activation = saved.before.rows(first, n)});
       kernels::linear(answers.rows(first, n), saved.inner.rows(first, n), packed_down(pass, e),
                       {.bias = bias_of(down_bias_.value, e)});
     });

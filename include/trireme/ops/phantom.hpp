@@ -230,8 +230,7 @@ struct on<phantom> {
   static void deal(view<std::int32_t> places, std::span<std::int64_t> counts, tokens_view chosen) {
     same("deal", places.size(), chosen.size());
     auto const experts = static_cast<int>(counts.size());
-    for (int e = 0; e < experts; ++e)
-      counts[static_cast<std::size_t>(e)] = share{e, experts}.of(chosen.size()).count;
+    for (int e = 0; e < experts; ++e) counts[static_cast<std::size_t>(e)] = share{e, experts}.of(chosen.size()).count;
   }
   template <class T>
   static void spread(view<T> to, input<T>, tokens_view places) {

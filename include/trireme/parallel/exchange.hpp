@@ -75,7 +75,8 @@ class basic_exchange : public parallel::detail::parameter_store<Env, Comm, Strat
   basic_exchange(std::vector<parameter<Env>*> uses, Comm& world, Strategy const& strategy, Compressor const& compressor,
                  std::span<int const> unit_ends = {}, std::type_identity_t<Comm>* everyone = nullptr,
                  std::type_identity_t<Comm>* experts = nullptr)
-      : store(std::move(uses), world, everyone == nullptr ? world : *everyone, strategy, compressor, unit_ends, experts),
+      : store(std::move(uses), world, everyone == nullptr ? world : *everyone, strategy, compressor, unit_ends,
+              experts),
         in_a_tree_(sums_in_a_tree(strategy)) {
     for (int b = 0; experts != nullptr && b < this->bucket_count(); ++b) {
       auto const& entries = layout_.buckets()[static_cast<std::size_t>(b)].entries;

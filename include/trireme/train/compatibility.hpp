@@ -82,7 +82,7 @@ struct combination {
     "leave one of them out, and multiply its degree into the other", C::once)                                          \
   X("plain-model-whole", "a plain model cannot be cut by tensor, sequence, pipeline or expert",                        \
     "use parallel::data or parallel::zero, or describe the model in units",                                            \
-    !C::plain || !(C::tensor || C::sequence || C::pipeline || C::expert))                                                  \
+    !C::plain || !(C::tensor || C::sequence || C::pipeline || C::expert))                                              \
   X("sequence-needs-tensor", "parallel::sequence cuts rows over the ranks of parallel::tensor, which the mesh lacks",  \
     "add parallel::tensor to the mesh, or leave sequence out", !C::sequence || C::tensor)                              \
   X("pipeline-keeps-gradients",                                                                                        \

@@ -161,7 +161,8 @@ class placed_model {
   }
   std::unique_ptr<expert_group<Env>> make_experts() {
     if constexpr (parallel::has_axis<Parallel, parallel::axis::expert>) {
-      if (grid_.experts() != nullptr) return std::make_unique<parallel::communicator_experts<Env, Comm>>(*grid_.experts());
+      if (grid_.experts() != nullptr)
+        return std::make_unique<parallel::communicator_experts<Env, Comm>>(*grid_.experts());
     }
     return nullptr;
   }

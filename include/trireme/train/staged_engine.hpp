@@ -357,7 +357,8 @@ class staged_engine {
 
   pass<Env> make_pass(std::size_t index) {
     auto& own = *slots_[index];
-    return {own.activations, scratch_, own.batch, now_.key, version_, now_.weight, now_.purpose, {}, group_, index, experts_};
+    return {own.activations, scratch_, own.batch, now_.key, version_, now_.weight,
+            now_.purpose,    {},       group_,    index,    experts_};
   }
   // Activations go where kernels find them: the batch is copied unless it is there already.
   samples_in<space> place(samples const& batch, [[maybe_unused]] arena<space>& to) {

@@ -37,9 +37,8 @@ struct host_routing {
     detail::same_size("route", probabilities.size(), logits.size());
     detail::same_size("route", chosen.size(), weights.size());
     detail::same_size("route", chosen.size() * experts, logits.size() * choices);
-    expects(assertion_level::light, choices <= experts, [&] {
-      return text("trireme::ops::route: ", choices, " choices of ", experts, " experts");
-    });
+    expects(assertion_level::light, choices <= experts,
+            [&] { return text("trireme::ops::route: ", choices, " choices of ", experts, " experts"); });
     for (std::int64_t row = 0; row < logits.extent(0); ++row) {
       auto const* const from = raw(logits) + row * experts;
       auto* const p = raw(probabilities) + row * experts;
@@ -156,14 +155,14 @@ struct host_routing {
       for (auto i = row * choices; i < (row + 1) * choices; ++i) {
         auto const weight = weights.empty() ? A{1} : raw(weights)[i];
         auto const* const x = raw(from) + raw(places)[i] * channels;
-        for (std::int64_t c = 0; c < channels; ++c)
-          sum[static_cast<std::size_t>(c)] += weight * static_cast<A>(x[c]);
+        for (std::int64_t c = 0; c < channels; ++c) sum[static_cast<std::size_t>(c)] += weight * static_cast<A>(x[c]);
       }
       auto* const y = raw(to) + row * channels;
       for (std::int64_t c = 0; c < channels; ++c) y[c] = static_cast<T>(sum[static_cast<std::size_t>(c)]);
     }
   }
-  /// The gradients of collect: dfrom[places[m, k]] = weights[m, k] dto[m]; dweights[m, k] = dto[m] . from[places[m, k]].
+  /// The gradients of collect: dfrom[places[m, k]] = weights[m, k] dto[m]; dweights[m, k] = dto[m] . from[places[m,
+  /// k]].
   template <class T>
   static void collect_backward(view<T> dfrom, sums<T> dweights, detail::input<T> dto, detail::input<T> from,
                                view<std::int32_t const> places, sums<T> weights) {
