@@ -1,5 +1,5 @@
 // Trireme 0.1.0, everything in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: f1417ff936d92a696f1969105e91a7646232453fd6f37a842fdcfe6bcf20899f
+// SHA-256 of the sources: 00ab4e2baa729aaeebf5dc5fb0444801afbda3d2ed5b537a73292682bd952162
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -1460,6 +1460,7 @@ struct parameter_info {
   shape first{};        ///< where the part begins in it, one number a dimension
   bool answers = true;  ///< false: another rank of this model replica answers for it in norm, hash and checkpoint
   bool tied = false;    ///< true: other ranks of this model replica use it too, and gradients are summed with theirs
+  bool dealt = false;   ///< true: the ranks of an expert group hold different parts of it; see expert_group
 
   [[nodiscard]] bool is_part() const noexcept { return whole.rank() > 0; }
   [[nodiscard]] shape const& whole_extents() const noexcept { return is_part() ? whole : extents; }
@@ -7015,6 +7016,79 @@ concept cuts_context = requires {
 
 }  // namespace trireme
 
+// ---- trireme/contract/expert_group.hpp
+namespace trireme {
+
+/// The ranks that share out the experts of each layer, as layers see them. They see different samples, and hold all
+/// parameters alike but those of experts: each has the range share().of(experts) of these (parameter_info::dealt). A
+/// group of one does nothing.
+///
+/// Ranks    collective: all members call the same in the same order. One that has no micro-batch while others do takes
+///          part without rows.
+/// Numerics rows travel as they are: what a row gets does not depend on who computes it.
+template <class Env>
+class expert_group {
+ public:
+  using space = typename Env::space;
+  using view = tensor_view<typename Env::compute, space>;
+
+  virtual ~expert_group() = default;
+  expert_group(expert_group const&) = delete;
+  expert_group& operator=(expert_group const&) = delete;
+
+  /// The group of a rank that has all experts.
+  [[nodiscard]] static expert_group& one();
+
+  [[nodiscard]] int ways() const noexcept { return own_.ways; }
+  [[nodiscard]] int place() const noexcept { return own_.place; }
+  [[nodiscard]] trireme::share share() const noexcept { return own_; }
+
+  /// Everybody's numbers: `table` has one part a member, of which the own one is filled in.
+  void gather(std::span<std::int64_t> table) {
+    if (own_.ways > 1) do_gather(table);
+  }
+  /// The first sent[0] rows of `from` go to member 0, the next sent[1] to member 1; received[r] rows of `to` come from
+  /// member r. Members name numbers of rows that fit.
+  void trade(view to, std::span<std::int64_t const> received, view from, std::span<std::int64_t const> sent) {
+    if (own_.ways > 1) do_trade(to, received, from, sent);
+  }
+
+ protected:
+  explicit expert_group(trireme::share own) noexcept : own_(own) {}
+
+ private:
+  virtual void do_gather(std::span<std::int64_t> table) = 0;
+  virtual void do_trade(view to, std::span<std::int64_t const> received, view from,
+                        std::span<std::int64_t const> sent) = 0;
+
+  trireme::share own_;
+};
+
+namespace detail {
+
+/// Shares with nobody: none of its collectives is ever called.
+template <class Env>
+class experts_of_one final : public expert_group<Env> {
+  using typename expert_group<Env>::view;
+
+ public:
+  experts_of_one() noexcept : expert_group<Env>({}) {}
+
+ private:
+  void do_gather(std::span<std::int64_t>) override {}
+  void do_trade(view, std::span<std::int64_t const>, view, std::span<std::int64_t const>) override {}
+};
+
+}  // namespace detail
+
+template <class Env>
+expert_group<Env>& expert_group<Env>::one() {
+  static detail::experts_of_one<Env> group;
+  return group;
+}
+
+}  // namespace trireme
+
 // ---- trireme/contract/tensor_group.hpp
 namespace trireme {
 
@@ -7167,12 +7241,28 @@ struct pass {
   tensor_group<Env>& group = tensor_group<Env>::one();  ///< the ranks that share this unit's matrices
   std::size_t slot = 0;  ///< of what units save: micro-batches in flight have different ones
   context_group<Env>& context = context_group<Env>::one();  ///< the ranks that share the batch's positions
+  expert_group<Env>& experts = expert_group<Env>::one();    ///< the ranks that share out this unit's experts
 
   [[nodiscard]] bool training() const noexcept { return purpose == trireme::purpose::train; }
   /// Activations that live until backward has passed (or, outside training, until the pass ends).
   [[nodiscard]] activation_view take(shape extents) {
     return activations.template take<typename Env::compute>(extents);
   }
+};
+
+/// The groups of ranks that share the work of each unit with this rank; groups of one unless told otherwise.
+///
+/// Threads  refers to the groups, which must outlive it.
+template <class Env>
+struct rank_groups {
+  tensor_group<Env>& tensor;    ///< share each unit's matrices
+  context_group<Env>& context;  ///< share each sample's positions
+  expert_group<Env>& experts;   ///< share out each unit's experts
+
+  rank_groups(tensor_group<Env>& tensor = tensor_group<Env>::one(),
+              context_group<Env>& context = context_group<Env>::one(),
+              expert_group<Env>& experts = expert_group<Env>::one())
+      : tensor(tensor), context(context), experts(experts) {}
 };
 
 /// A unit of a staged model: the grain of cutting, gathering and checkpointing, and the one virtual edge of a step.
@@ -7194,6 +7284,9 @@ class unit {
   /// that cannot does all of it in the first.
   virtual view backward_input(pass<Env>& pass, view dy) = 0;
   virtual void backward_weight(pass<Env>& pass) = 0;
+  /// What a unit does for a micro-batch of others of its expert group while this rank has none.
+  virtual void serve_forward(pass<Env>& pass) = 0;
+  virtual void serve_backward(pass<Env>& pass) = 0;
 };
 
 /// The run state of a unit description: `description::instance<Env>` with typed `saved` state.
@@ -7213,6 +7306,14 @@ concept has_backward_halves = requires(U& state, pass<Env>& pass, typename U::sa
   state.backward_weight(pass, saved);
 };
 
+/// A unit that has experts: serve_forward(pass, saved) and serve_backward(pass, saved) do for others' rows what forward
+/// and backward do, without rows of one's own.
+template <class U, class Env>
+concept serves_experts = requires(U& state, pass<Env>& pass, typename U::saved& saved) {
+  state.serve_forward(pass, saved);
+  state.serve_backward(pass, saved);
+};
+
 /// A typed unit behind the virtual edge; inside, everything is known to the compiler.
 template <class Env, class Description>
 class boxed_unit final : public unit<Env> {
@@ -7225,9 +7326,11 @@ class boxed_unit final : public unit<Env> {
   using typename unit<Env>::view;
 
   /// A unit that knows of shares (`instance(description, share)`) makes its own part; another one is the same on all
-  /// ranks of its group, and the first of them answers for its parameters.
-  explicit boxed_unit(Description const& description, share own = {}) : state_(make(description, own)) {
-    if constexpr (!knows_shares) {
+  /// ranks of its group, and the first of them answers for its parameters. A unit with experts also gets its share of
+  /// them: `instance(description, share, share of the experts)`.
+  explicit boxed_unit(Description const& description, share own = {}, share experts = {})
+      : state_(make(description, own, experts)) {
+    if constexpr (!knows_shares && !knows_experts) {
       state_.visit([&](parameter<Env>& each) { each.info.answers = own.place == 0; });
     }
   }
@@ -7248,11 +7351,20 @@ class boxed_unit final : public unit<Env> {
   void backward_weight([[maybe_unused]] pass<Env>& pass) override {
     if constexpr (has_backward_halves<state, Env>) state_.backward_weight(pass, saved_of(pass));
   }
+  void serve_forward([[maybe_unused]] pass<Env>& pass) override {
+    if constexpr (serves_experts<state, Env>) state_.serve_forward(pass, saved_of(pass));
+  }
+  void serve_backward([[maybe_unused]] pass<Env>& pass) override {
+    if constexpr (serves_experts<state, Env>) state_.serve_backward(pass, saved_of(pass));
+  }
 
  private:
   static constexpr bool knows_shares = std::constructible_from<state, Description const&, share>;
-  static state make(Description const& description, [[maybe_unused]] share own) {
-    if constexpr (knows_shares) {
+  static constexpr bool knows_experts = std::constructible_from<state, Description const&, share, share>;
+  static state make(Description const& description, [[maybe_unused]] share own, [[maybe_unused]] share experts) {
+    if constexpr (knows_experts) {
+      return state(description, own, experts);
+    } else if constexpr (knows_shares) {
       return state(description, own);
     } else {
       return state(description);
@@ -7680,6 +7792,9 @@ struct checkpointed {
         : unit_(description.unit) {}
     instance(checkpointed const& description, share own) requires std::constructible_from<inner, Unit const&, share>
         : unit_(description.unit, own) {}
+    instance(checkpointed const& description, share own,
+             share experts) requires std::constructible_from<inner, Unit const&, share, share>
+        : unit_(description.unit, own, experts) {}
 
     void visit(auto&& each) { unit_.visit(each); }
 
@@ -7700,6 +7815,18 @@ struct checkpointed {
       return dx;
     }
 
+    void serve_forward(pass<Env>& pass, saved&) requires serves_experts<inner, Env> {
+      auto const here = pass.activations.mark();
+      unit_.serve_forward(pass, within_);
+      pass.activations.rewind(here);
+    }
+    void serve_backward(pass<Env>& pass, saved&) requires serves_experts<inner, Env> {
+      auto const here = pass.activations.mark();
+      unit_.serve_forward(pass, within_);
+      unit_.serve_backward(pass, within_);
+      pass.activations.rewind(here);
+    }
+
    private:
     // Gives back all activations since `here` but for one.
     static view kept(pass<Env>& pass, typename arena<space>::position here, view result) {
@@ -7717,6 +7844,306 @@ struct checkpointed {
 };
 template <class Unit>
 checkpointed(Unit) -> checkpointed<Unit>;
+
+}  // namespace trireme::nn
+
+// ---- trireme/nn/experts.hpp
+namespace trireme::nn {
+
+/// A mixture of experts: each row chooses `chosen` of `count` mlps, and gets the sum of what they make of it, weighted
+/// by the router's probabilities over those that it chose (with one choice by the probability itself, or the router
+/// would learn nothing). No row is dropped, however many choose one expert.
+///
+/// Shapes   x, y (rows, channels); the router's weight (channels, count); experts' weights lie in one tensor each:
+///          (count, channels, hidden), (count, hidden, channels), and their biases (count, hidden), (count, channels).
+/// Ranks    an expert group deals the experts out (pass.experts): a rank has share().of(count) of them. Rows travel.
+/// Bytes    saves x, the router's probabilities, and for each choice of a row two rows of channels, two of hidden. How
+///          many rows come is known in each pass only, so memory may still grow after the first steps.
+/// Numerics a row's sum over its experts is in the order of its choices, the most probable first; of equally probable
+///          experts that of the lower number is chosen. Gradients of experts are sums over rows in the order of ranks.
+/// Method   [Shazeer et al., 2017]; the balance loss is that of [Fedus et al., 2021], for each sample by itself.
+/// Errors   config_error if a group has more ranks than there are experts; in the first pass, if there is a balance loss
+///          and ranks share the positions of samples.
+struct experts {
+  std::int64_t channels = 0;
+  std::int64_t hidden = 0;
+  std::int64_t count = 1;
+  std::int64_t chosen = 1;
+  double balance = 0;  ///< weight of the balance loss in the loss of a sample
+  double projection_scale = 0.02;
+  friend bool operator==(experts const&, experts const&) = default;
+
+  template <class Env>
+  class instance;
+};
+
+template <class Env>
+class experts::instance {
+  using space = typename Env::space;
+  using value = typename Env::compute;
+  using accumulate = typename Env::accumulate;
+  using kernels = ops::on<space>;
+  using sums = tensor_view<accumulate, space>;
+  using numbers = tensor_view<std::int32_t, space>;
+  using arena_type = arena<space>;
+
+ public:
+  using view = tensor_view<value, space>;
+  struct saved {
+    view x;                           // (rows, channels)
+    sums probabilities;               // (rows, count)
+    numbers chosen, places;           // (rows, chosen): the experts, and where their rows lie, sorted by expert
+    sums weights;                     // (rows, chosen)
+    view answers;                     // (rows * chosen, channels): the experts', sorted by expert
+    view gathered;                    // (rows here, channels): what has come for the experts here, expert by expert
+    view before, inner;               // (rows here, hidden): on both sides of the activation
+    std::vector<std::int64_t> table;  // (ranks, count): how many rows of each rank choose each expert
+  };
+
+  instance(experts const& description, std::string const& name, share own = {})
+      : what_(description),
+        own_(own),
+        here_(own.of(what_.count)),
+        router_(matrix(name + ".router.weight", {what_.channels, what_.count}, 0.02)),
+        up_(dealt(matrix(name + ".experts.c_fc.weight", {what_.count, what_.channels, what_.hidden}, 0.02))),
+        up_bias_(dealt(bias(name + ".experts.c_fc.bias", {what_.count, what_.hidden}))),
+        down_(dealt(matrix(name + ".experts.c_proj.weight", {what_.count, what_.hidden, what_.channels},
+                           what_.projection_scale))),
+        down_bias_(dealt(bias(name + ".experts.c_proj.bias", {what_.count, what_.channels}))),
+        packed_up_(static_cast<std::size_t>(here_.count)),
+        packed_down_(static_cast<std::size_t>(here_.count)) {
+    if (own.ways > what_.count) {
+      throw config_error(text("trireme::nn::experts: ", what_.count, " experts cannot be dealt out to ", own.ways,
+                              " ranks; an expert group has at most as many ranks as a layer has experts"));
+    }
+  }
+
+  void visit(auto&& each) {
+    each(router_);
+    each(up_);
+    each(up_bias_);
+    each(down_);
+    each(down_bias_);
+  }
+
+  /// @param context  rows of one sample.
+  view forward(pass<Env>& pass, saved& saved, view x, std::int64_t context) {
+    auto const rows = x.extent(0);
+    if (what_.balance != 0 && pass.context.ways() > 1) {
+      throw config_error(text("trireme::nn::experts: the balance loss is of whole samples, whose positions ",
+                              pass.context.ways(), " ranks share; use .balance = 0, or leave parallel::context out"));
+    }
+    saved.x = x;
+    saved.probabilities = pass.activations.template take<accumulate>({rows, what_.count});
+    saved.weights = pass.activations.template take<accumulate>({rows, what_.chosen});
+    saved.chosen = pass.activations.template take<std::int32_t>({rows, what_.chosen});
+    saved.places = pass.activations.template take<std::int32_t>({rows, what_.chosen});
+    saved.answers = pass.take({rows * what_.chosen, what_.channels});
+    auto const y = pass.take(x.extents());
+    auto const here = pass.scratch.mark();
+    auto const logits = pass.scratch.template take<value>({rows, what_.count});
+    kernels::linear(logits, x, packed(packed_router_, pass, router_.value), {});
+    kernels::route(saved.probabilities, saved.chosen, saved.weights, logits);
+    kernels::deal(saved.places, own_row(saved, pass), saved.chosen);
+    auto const questions = pass.scratch.template take<value>({rows * what_.chosen, what_.channels});
+    kernels::spread(questions, x, saved.places);
+    ask(pass, saved, questions);
+    kernels::collect(y, saved.answers, saved.places, saved.weights);
+    if (pass.training() && what_.balance != 0) {
+      pass.loss.sum += what_.balance * static_cast<double>(context) *
+                       kernels::imbalance(sums{}, saved.probabilities, saved.chosen, context, 0);
+    }
+    pass.scratch.rewind(here);
+    return y;
+  }
+
+  /// dx = the gradient of x.
+  void backward(pass<Env>& pass, saved& saved, view dx, view dy, std::int64_t context) {
+    auto const here = pass.scratch.mark();
+    auto const danswers = pass.scratch.template take<value>(saved.answers.extents());
+    auto const dquestions = pass.scratch.template take<value>(saved.answers.extents());
+    auto const dweights = pass.scratch.template take<accumulate>(saved.weights.extents());
+    kernels::collect_backward(danswers, dweights, dy, saved.answers, saved.places, saved.weights);
+    ask_backward(pass, saved, dquestions, danswers);
+    kernels::collect(dx, dquestions, saved.places, sums{});
+    sums slopes;
+    if (what_.balance != 0) {
+      slopes = pass.scratch.template take<accumulate>(saved.probabilities.extents());
+      kernels::imbalance(slopes, saved.probabilities, saved.chosen, context, what_.balance * pass.weight);
+    }
+    auto const dlogits = pass.scratch.template take<value>(saved.probabilities.extents());
+    kernels::route_backward(dlogits, dweights, saved.probabilities, saved.chosen, saved.weights, slopes);
+    kernels::linear_backward_weight(router_.gradient, {}, saved.x, dlogits, ops::orientation::in_out);
+    kernels::linear_backward_input(dx, dlogits, packed(packed_router_, pass, router_.value), {.accumulate = true});
+    pass.scratch.rewind(here);
+  }
+
+  /// The same for other ranks' rows alone.
+  void serve_forward(pass<Env>& pass, saved& saved) {
+    for (auto& each : own_row(saved, pass)) each = 0;
+    saved.answers = pass.take({0, what_.channels});
+    ask(pass, saved, saved.answers);
+  }
+  void serve_backward(pass<Env>& pass, saved& saved) { ask_backward(pass, saved, saved.answers, saved.answers); }
+
+ private:
+  static parameter<Env> matrix(std::string name, shape extents, double scale) {
+    return {{std::move(name), extents, {initial::distribution::normal, scale}, true}, {}, {}};
+  }
+  static parameter<Env> bias(std::string name, shape extents) {
+    return {{std::move(name), extents, {}, false}, {}, {}};
+  }
+  [[nodiscard]] parameter<Env> dealt(parameter<Env> whole) const {
+    if (own_.ways > 1) whole.info = part_of(whole.info, 0, here_);
+    whole.info.dealt = own_.ways > 1;
+    return whole;
+  }
+  template <class View>
+  static auto& packed(ops::weights<value, space>& into, pass<Env> const& pass, View values) {
+    into.bind(values, ops::orientation::in_out);
+    into.refresh(pass.version);
+    return into;
+  }
+  // Of expert e of those here.
+  template <class View>
+  static View matrix_of(View all, std::int64_t e) {
+    auto const n = all.extent(1) * all.extent(2);
+    return all.flat(e * n, n).reshaped({all.extent(1), all.extent(2)});
+  }
+  template <class View>
+  static View bias_of(View all, std::int64_t e) {
+    return all.flat(e * all.extent(1), all.extent(1));
+  }
+  auto& packed_up(pass<Env> const& pass, std::int64_t e) {
+    return packed(packed_up_[static_cast<std::size_t>(e)], pass, matrix_of(up_.value, e));
+  }
+  auto& packed_down(pass<Env> const& pass, std::int64_t e) {
+    return packed(packed_down_[static_cast<std::size_t>(e)], pass, matrix_of(down_.value, e));
+  }
+
+  std::span<std::int64_t> own_row(saved& saved, pass<Env> const& pass) const {
+    saved.table.resize(static_cast<std::size_t>(pass.experts.ways() * what_.count));
+    return std::span(saved.table)
+        .subspan(static_cast<std::size_t>(own_.place * what_.count), static_cast<std::size_t>(what_.count));
+  }
+  [[nodiscard]] std::int64_t rows_of(saved const& saved, int rank, std::int64_t expert) const {
+    return saved.table[static_cast<std::size_t>(rank * what_.count + expert)];
+  }
+  [[nodiscard]] std::int64_t rows_of(saved const& saved, int rank, share::range experts) const {
+    std::int64_t sum = 0;
+    for (auto e = experts.first; e < experts.first + experts.count; ++e) sum += rows_of(saved, rank, e);
+    return sum;
+  }
+  // Rows that come from each rank, and that go to each.
+  void count(saved const& saved) {
+    come_.clear();
+    go_.clear();
+    for (int rank = 0; rank < own_.ways; ++rank) {
+      come_.push_back(rows_of(saved, rank, here_));
+      go_.push_back(rows_of(saved, own_.place, share{rank, own_.ways}.of(what_.count)));
+    }
+  }
+  // Calls f(e, first, n) for each expert here that somebody has chosen: its rows of `gathered`.
+  template <class F>
+  void for_each_here(saved const& saved, F&& f) const {
+    std::int64_t first = 0;
+    for (std::int64_t e = 0; e < here_.count; ++e) {
+      std::int64_t n = 0;
+      for (int rank = 0; rank < own_.ways; ++rank) n += rows_of(saved, rank, here_.first + e);
+      if (n > 0) f(e, first, n);
+      first += n;
+    }
+  }
+  // What has come lies rank by rank, and within a rank expert by expert; experts want theirs together.
+  void sort(saved const& saved, view by_expert, view by_rank, bool back) const {
+    std::int64_t to = 0;
+    for (std::int64_t e = 0; e < here_.count; ++e) {
+      std::int64_t before = 0;  // rows of the ranks before
+      for (int rank = 0; rank < own_.ways; ++rank) {
+        auto const n = rows_of(saved, rank, here_.first + e);
+        auto const from = before + rows_of(saved, rank, {here_.first, e});
+        if (n > 0) {
+          auto const a = by_expert.rows(to, n);
+          auto const b = by_rank.rows(from, n);
+          kernels::copy(back ? b : a, back ? a : b);
+        }
+        before += rows_of(saved, rank, here_);
+        to += n;
+      }
+    }
+  }
+  // Rows sorted by expert, each rank's own, to where the experts are; and the other way.
+  void to_experts(pass<Env>& pass, saved const& saved, view gathered, view own) {
+    if (own_.ways == 1) return kernels::copy(gathered, own);
+    auto const here = pass.scratch.mark();
+    auto const come = pass.scratch.template take<value>(gathered.extents());
+    pass.experts.trade(come, come_, own, go_);
+    sort(saved, gathered, come, false);
+    pass.scratch.rewind(here);
+  }
+  void from_experts(pass<Env>& pass, saved const& saved, view own, view gathered) {
+    if (own_.ways == 1) return kernels::copy(own, gathered);
+    auto const here = pass.scratch.mark();
+    auto const come = pass.scratch.template take<value>(gathered.extents());
+    sort(saved, gathered, come, true);
+    pass.experts.trade(own, go_, come, come_);
+    pass.scratch.rewind(here);
+  }
+
+  void ask(pass<Env>& pass, saved& saved, view questions) {
+    pass.experts.gather(saved.table);
+    count(saved);
+    std::int64_t rows = 0;
+    for (auto const each : come_) rows += each;
+    saved.gathered = pass.take({rows, what_.channels});
+    saved.before = pass.take({rows, what_.hidden});
+    saved.inner = pass.take({rows, what_.hidden});
+    to_experts(pass, saved, saved.gathered, questions);
+    auto const here = pass.scratch.mark();
+    auto const answers = pass.scratch.template take<value>(saved.gathered.extents());
+    for_each_here(saved, [&](std::int64_t e, std::int64_t first, std::int64_t n) {
+      kernels::linear(saved.inner.rows(first, n), saved.gathered.rows(first, n), packed_up(pass, e),
+                      {.bias = bias_of(up_bias_.value, e),
+                       .act = ops::activation::gelu,
+                       .before_activation = saved.before.rows(first, n)});
+      kernels::linear(answers.rows(first, n), saved.inner.rows(first, n), packed_down(pass, e),
+                      {.bias = bias_of(down_bias_.value, e)});
+    });
+    from_experts(pass, saved, saved.answers, answers);
+    pass.scratch.rewind(here);
+  }
+
+  void ask_backward(pass<Env>& pass, saved& saved, view dquestions, view danswers) {
+    count(saved);
+    auto const here = pass.scratch.mark();
+    auto const dgathered = pass.scratch.template take<value>(saved.gathered.extents());
+    auto const dinner = pass.scratch.template take<value>(saved.inner.extents());
+    to_experts(pass, saved, dgathered, danswers);
+    for_each_here(saved, [&](std::int64_t e, std::int64_t first, std::int64_t n) {
+      auto const dy = dgathered.rows(first, n);
+      auto const inner = dinner.rows(first, n);
+      kernels::linear_backward_weight(matrix_of(down_.gradient, e), bias_of(down_bias_.gradient, e),
+                                      saved.inner.rows(first, n), dy, ops::orientation::in_out);
+      kernels::linear_backward_input(inner, dy, packed_down(pass, e),
+                                     {ops::activation::gelu, saved.before.rows(first, n), false});
+      kernels::linear_backward_weight(matrix_of(up_.gradient, e), bias_of(up_bias_.gradient, e),
+                                      saved.gathered.rows(first, n), inner, ops::orientation::in_out);
+      kernels::linear_backward_input(dy, inner, packed_up(pass, e), {});
+    });
+    from_experts(pass, saved, dquestions, dgathered);
+    pass.scratch.rewind(here);
+  }
+
+  experts what_;
+  share own_;
+  share::range here_;  // experts that lie here
+  parameter<Env> router_;
+  parameter<Env> up_, up_bias_;
+  parameter<Env> down_, down_bias_;
+  ops::weights<value, space> packed_router_;
+  std::vector<ops::weights<value, space>> packed_up_, packed_down_;
+  std::vector<std::int64_t> come_, go_;  // rows from and to each rank, in the pass under way
+};
 
 }  // namespace trireme::nn
 
@@ -7828,6 +8255,10 @@ template <class Env>
       "transformer.wte.weight", {shape.vocabulary, shape.channels}, {initial::distribution::normal, 0.02}, true};
   if (own.ways > 1) info = part_of(info, 0, own.of(shape.vocabulary));
   return {info, {}, {}};
+}
+/// GPT-2 scales what is added to the residual stream down with depth.
+[[nodiscard]] inline double residual_scale(gpt_shape const& shape) {
+  return 0.02 / std::sqrt(2.0 * static_cast<double>(shape.layers));
 }
 [[nodiscard]] inline ops::table_part tokens_here(gpt_shape const& shape, share own) {
   return {own.of(shape.vocabulary).first, shape.vocabulary};
@@ -7960,7 +8391,7 @@ struct gpt_block {
                       .heads = shape_.heads,
                       .dropout = shape_.dropout,
                       .site = site_,
-                      .projection_scale = residual_scale()},
+                      .projection_scale = detail::residual_scale(shape_)},
                      name(description, "attn"), own),
           norm2_({shape_.channels}, name(description, "ln_2"), own),
           hidden_(own.of(4 * shape_.channels)),
@@ -7968,7 +8399,7 @@ struct gpt_block {
               name(description, "mlp.c_fc"), part(own, linear_part::axis::outputs)),
           down_({.inputs = 4 * shape_.channels,
                  .outputs = shape_.channels,
-                 .start = {initial::distribution::normal, residual_scale()}},
+                 .start = {initial::distribution::normal, detail::residual_scale(shape_)}},
                 name(description, "mlp.c_proj"), part(own, linear_part::axis::inputs)) {}
 
     void visit(auto&& each) {
@@ -8017,8 +8448,6 @@ struct gpt_block {
     [[nodiscard]] linear_part part(share own, linear_part::axis axis) const {
       return own.ways == 1 ? linear_part{} : linear_part{axis, hidden_, own.place};
     }
-    // GPT-2 scales what is added to the residual stream down with depth.
-    [[nodiscard]] double residual_scale() const { return 0.02 / std::sqrt(2.0 * static_cast<double>(shape_.layers)); }
     [[nodiscard]] ops::dropout_site site(pass<Env> const& pass) const {
       return {pass.training() ? shape_.dropout : 0, pass.key, site_ + 2, pass.batch.ids};
     }
@@ -8036,7 +8465,128 @@ struct gpt_block {
 
 }  // namespace trireme::nn
 
-// ---- trireme/nn/gpt_head.hpp (goes on)
+// ---- trireme/nn/gpt_experts.hpp (goes on)
+namespace trireme::nn {
+
+/// A transformer block with a mixture of experts in the place of its mlp: x + attention(norm(x)), then
+/// x + dropout(experts(norm(x))).
+///
+/// Shapes   x, y (B*T, C): the rows of them that lie here.
+/// Ranks    experts are dealt out over an expert group. A tensor group shares the heads; each of its ranks runs the
+///          router and the experts on all rows, with the same bits.
+struct gpt_expert_block {
+  gpt_shape shape;
+  std::int64_t index = 0;
+  std::int64_t experts = 1;
+  std::int64_t experts_a_token = 1;
+  double balance = 0;
+  friend bool operator==(gpt_expert_block const&, gpt_expert_block const&) = default;
+
+  template <class Env>
+  class instance;
+};
+
+template <class Env>
+class gpt_expert_block::instance {
+  using space = typename Env::space;
+  using value = typename Env::compute;
+  using kernels = ops::on<space>;
+
+ public:
+  using view = tensor_view<value, space>;
+  struct saved {
+    typename layer_norm::instance<Env>::saved norm1;
+    typename attention::instance<Env>::saved attended;
+    typename layer_norm::instance<Env>::saved norm2;
+    typename nn::experts::instance<Env>::saved mixed;
+  };
+
+  explicit instance(gpt_expert_block const& description, share own = {}, share experts = {})
+      : shape_(description.shape),
+        site_(static_cast<std::uint32_t>(1 + 3 * description.index)),
+        norm1_({shape_.channels}, name(description, "ln_1"), own),
+        attention_({.channels = shape_.channels,
+                    .heads = shape_.heads,
+                    .dropout = shape_.dropout,
+                    .site = site_,
+                    .projection_scale = detail::residual_scale(shape_)},
+                   name(description, "attn"), own),
+        norm2_({shape_.channels}, name(description, "ln_2"), own),
+        experts_({.channels = shape_.channels,
+                  .hidden = 4 * shape_.channels,
+                  .count = description.experts,
+                  .chosen = description.experts_a_token,
+                  .balance = description.balance,
+                  .projection_scale = detail::residual_scale(shape_)},
+                 name(description, "mlp"), experts) {
+    experts_.visit([&](parameter<Env>& each) { each.info.answers = own.place == 0; });
+  }
+
+  void visit(auto&& each) {
+    norm1_.visit(each);
+    attention_.visit(each);
+    norm2_.visit(each);
+    experts_.visit(each);
+  }
+
+  view forward(pass<Env>& pass, saved& saved, view x) {
+    auto const rows = pass.batch.inputs.extents.size();
+    auto const context = pass.batch.inputs.extents[1];
+    auto const attended =
+        attention_.forward(pass, saved.attended, norm1_.forward(pass, saved.norm1, x), x, rows, context);
+    auto const normed = norm2_.forward(pass, saved.norm2, attended);
+    auto const all = experts_.forward(pass, saved.mixed, pass.group.gather(normed, rows, pass.scratch), context);
+    saved.mixed.x = normed;
+    auto const y = rows_here(pass, all);
+    detail::drop_rows(pass, y, rows, site(pass));
+    kernels::add(y, attended);
+    return y;
+  }
+
+  // dy becomes dx in place, as in gpt_block.
+  view backward(pass<Env>& pass, saved& saved, view dy) {
+    auto const rows = pass.batch.inputs.extents.size();
+    auto const context = pass.batch.inputs.extents[1];
+    auto const here = pass.scratch.mark();
+    auto const dbranch = pass.scratch.template take<value>({rows, shape_.channels});
+    auto const dmixed = pass.scratch.template take<value>(dy.extents());
+    kernels::copy(dmixed, dy);
+    detail::drop_rows(pass, dmixed, rows, site(pass));
+    saved.mixed.x = pass.group.gather(saved.mixed.x, rows, pass.scratch);
+    experts_.backward(pass, saved.mixed, dbranch, pass.group.gather(dmixed, rows, pass.scratch), context);
+    norm2_.backward(pass, saved.norm2, dy, rows_here(pass, dbranch), true);
+    auto const dattention = attention_.backward(pass, saved.attended, dbranch, dy, context);
+    norm1_.backward(pass, saved.norm1, dy, dattention, true);
+    pass.scratch.rewind(here);
+    return dy;
+  }
+
+  void serve_forward(pass<Env>& pass, saved& saved) { experts_.serve_forward(pass, saved.mixed); }
+  void serve_backward(pass<Env>& pass, saved& saved) { experts_.serve_backward(pass, saved.mixed); }
+
+ private:
+  static std::string name(gpt_expert_block const& description, char const* part) {
+    return text("transformer.h.", description.index, ".", part);
+  }
+  [[nodiscard]] ops::dropout_site site(pass<Env> const& pass) const {
+    return {pass.training() ? shape_.dropout : 0, pass.key, site_ + 2, pass.batch.ids};
+  }
+  static view rows_here(pass<Env> const& pass, view all) {
+    auto const here = pass.group.rows_here(all.extent(0));
+    return all.rows(here.first, here.count);
+  }
+
+  gpt_shape shape_;
+  std::uint32_t site_;
+  layer_norm::instance<Env> norm1_;
+  attention::instance<Env> attention_;
+  layer_norm::instance<Env> norm2_;
+  nn::experts::instance<Env> experts_;
+};
+
+}  // namespace trireme::nn
+
+// ---- trireme/nn/gpt_head.hpp
 namespace trireme::nn {
 
 /// The last norm, the tied head and the cross-entropy, a chunk of rows at a time: the logits of a large vocabulary
@@ -8188,7 +8738,10 @@ struct gpt {
   std::int64_t heads = 6;
   std::int64_t channels = 384;
   double dropout = 0;
-  bool checkpointed = false;  ///< blocks save their input only, and are run once more in the backward pass
+  bool checkpointed = false;         ///< blocks save their input only, and are run once more in the backward pass
+  std::int64_t experts = 0;          ///< mlps a block, of which each token chooses some; 0: one mlp, for all tokens
+  std::int64_t experts_a_token = 2;  ///< how many it chooses
+  double balance = 0;                ///< weight of the loss that asks tokens to choose all experts alike
   friend bool operator==(gpt const&, gpt const&) = default;
 
   void validate() const {
@@ -8206,6 +8759,11 @@ struct gpt {
     if (!(dropout >= 0 && dropout < 1)) {
       throw config_error(text("trireme::nn::gpt: dropout ", dropout, " is not in [0, 1)"));
     }
+    if (experts < 0 || (experts > 0 && (experts_a_token < 1 || experts_a_token > experts))) {
+      throw config_error(text("trireme::nn::gpt: ", experts_a_token, " experts a token of ", experts,
+                              "; a token chooses at least one, and at most all of them"));
+    }
+    if (!(balance >= 0)) throw config_error(text("trireme::nn::gpt: balance ", balance, " is below 0"));
   }
 
   template <class Emit>
@@ -8213,20 +8771,34 @@ struct gpt {
     gpt_shape const shape{vocabulary, context, layers, heads, channels, dropout};
     emit(gpt_embedding{shape});
     for (std::int64_t index = 0; index < layers; ++index) {
-      if (checkpointed) {
-        emit(nn::checkpointed<gpt_block>{{shape, index}});  // nvcc does not deduce it
+      if (experts > 0) {
+        block(emit, gpt_expert_block{shape, index, experts, experts_a_token, balance});
       } else {
-        emit(gpt_block{shape, index});
+        block(emit, gpt_block{shape, index});
       }
     }
     emit(gpt_head{shape});
+  }
+
+  /// One block, as a unit of its own or checkpointed.
+  template <class Emit, class Block>
+  void block(Emit& emit, Block const& one) const {
+    if (checkpointed) {
+      emit(nn::checkpointed<Block>{one});  // nvcc does not deduce it
+    } else {
+      emit(one);
+    }
   }
 };
 
 [[nodiscard]] inline std::string to_string(gpt const& m) {
   return text("nn::gpt{.vocabulary = ", m.vocabulary, ", .context = ", m.context, ", .layers = ", m.layers,
               ", .heads = ", m.heads, ", .channels = ", m.channels, ", .dropout = ", m.dropout,
-              m.checkpointed ? ", .checkpointed = true}" : "}");
+              m.checkpointed ? ", .checkpointed = true" : "",
+              m.experts == 0 ? std::string()
+                             : text(", .experts = ", m.experts, ", .experts_a_token = ", m.experts_a_token,
+                                    m.balance > 0 ? text(", .balance = ", m.balance) : ""),
+              "}");
 }
 
 }  // namespace trireme::nn
@@ -12602,6 +13174,202 @@ struct host_products {
 
 }  // namespace trireme::ops
 
+// ---- trireme/ops/host/routing.hpp
+namespace trireme::ops {
+
+/// Rows that choose experts: who gets which row, and how the experts' answers become one row again.
+///
+/// Numerics in the accumulate type; a row's result does not depend on the other rows. Sums over a row's experts are in
+///          the order of its choices, the most probable first.
+/// Errors   assertion_error (light) if the sizes do not fit.
+struct host_routing {
+  template <class T>
+  using view = tensor_view<T, host>;
+  template <class T>
+  using sums = tensor_view<accumulate_t<std::remove_const_t<T>>, host>;
+
+  /// Each row chooses the most probable of the experts; of equal ones, those of lower numbers. The weights of a row's
+  /// choices are their probabilities over the sum of these; with a single choice its probability.
+  /// Shapes   logits, probabilities (M, E); chosen, weights (M, K), K <= E.
+  template <class T>
+  static void route(sums<T> probabilities, view<std::int32_t> chosen, sums<T> weights, view<T> logits) {
+    using A = accumulate_t<std::remove_const_t<T>>;
+    auto const experts = logits.extent(1);
+    auto const choices = chosen.extent(1);
+    detail::same_size("route", probabilities.size(), logits.size());
+    detail::same_size("route", chosen.size(), weights.size());
+    detail::same_size("route", chosen.size() * experts, logits.size() * choices);
+    expects(assertion_level::light, choices <= experts,
+            [&] { return text("trireme::ops::route: ", choices, " choices of ", experts, " experts"); });
+    for (std::int64_t row = 0; row < logits.extent(0); ++row) {
+      auto const* const from = raw(logits) + row * experts;
+      auto* const p = raw(probabilities) + row * experts;
+      A peak = static_cast<A>(from[0]);
+      for (std::int64_t e = 1; e < experts; ++e) peak = std::max(peak, static_cast<A>(from[e]));
+      A mass = 0;
+      for (std::int64_t e = 0; e < experts; ++e) mass += p[e] = std::exp(static_cast<A>(from[e]) - peak);
+      for (std::int64_t e = 0; e < experts; ++e) p[e] /= mass;
+      choose(p, experts, raw(chosen) + row * choices, raw(weights) + row * choices, choices);
+    }
+  }
+
+  /// The gradient of route's logits, from those of the weights and (`slopes`, or empty) of the probabilities.
+  template <class T>
+  static void route_backward(view<T> dlogits, sums<T> dweights, sums<T> probabilities, view<std::int32_t const> chosen,
+                             sums<T> weights, sums<T> slopes) {
+    using A = accumulate_t<T>;
+    auto const experts = dlogits.extent(1);
+    auto const choices = chosen.extent(1);
+    detail::same_size("route_backward", probabilities.size(), dlogits.size());
+    detail::same_size("route_backward", chosen.size(), weights.size());
+    detail::same_size("route_backward", chosen.size(), dweights.size());
+    thread_local std::vector<A> slope;
+    slope.resize(static_cast<std::size_t>(experts));
+    for (std::int64_t row = 0; row < dlogits.extent(0); ++row) {
+      auto const* const p = raw(probabilities) + row * experts;
+      auto const* const which = raw(chosen) + row * choices;
+      auto const* const w = raw(weights) + row * choices;
+      auto const* const dw = raw(dweights) + row * choices;
+      for (std::int64_t e = 0; e < experts; ++e)
+        slope[static_cast<std::size_t>(e)] = slopes.empty() ? A{0} : raw(slopes)[row * experts + e];
+      if (choices == 1) {
+        slope[static_cast<std::size_t>(which[0])] += dw[0];
+      } else {
+        A mean = 0;
+        A mass = 0;
+        for (std::int64_t j = 0; j < choices; ++j) {
+          mean += w[j] * dw[j];
+          mass += p[which[j]];
+        }
+        for (std::int64_t j = 0; j < choices; ++j) slope[static_cast<std::size_t>(which[j])] += (dw[j] - mean) / mass;
+      }
+      A mean = 0;
+      for (std::int64_t e = 0; e < experts; ++e) mean += p[e] * slope[static_cast<std::size_t>(e)];
+      for (std::int64_t e = 0; e < experts; ++e)
+        raw(dlogits)[row * experts + e] = static_cast<T>(p[e] * (slope[static_cast<std::size_t>(e)] - mean));
+    }
+  }
+
+  /// How unevenly the rows of a sample choose: the sum over samples of E sum_e f_e P_e, where f_e is the share of
+  /// choices that expert e gets, and P_e its mean probability; 1 a sample if all get as much. `slopes` (or empty) gets
+  /// `scale` times its gradient by the probabilities, f being taken as constant.
+  /// Shapes   probabilities, slopes (M, E); chosen (M, K); a sample has `rows` of them.
+  template <class A>
+  static double imbalance(view<A> slopes, detail::input<A> probabilities, view<std::int32_t const> chosen,
+                          std::int64_t rows, double scale) {
+    auto const experts = probabilities.extent(1);
+    auto const choices = chosen.extent(1);
+    thread_local std::vector<double> load;
+    load.resize(static_cast<std::size_t>(experts));
+    double sum = 0;
+    for (std::int64_t first = 0; first < probabilities.extent(0); first += rows) {
+      for (auto& each : load) each = 0;
+      auto const* const which = raw(chosen) + first * choices;
+      for (std::int64_t i = 0; i < rows * choices; ++i) load[static_cast<std::size_t>(which[i])] += 1;
+      for (auto& each : load) each *= static_cast<double>(experts) / static_cast<double>(rows * rows * choices);
+      for (std::int64_t i = first * experts; i < (first + rows) * experts; ++i) {
+        auto const slope = load[static_cast<std::size_t>(i % experts)];
+        sum += slope * static_cast<double>(raw(probabilities)[i]);
+        if (!slopes.empty()) raw(slopes)[i] = static_cast<A>(scale * slope);
+      }
+    }
+    return sum;
+  }
+
+  /// Sorts all choices by expert, those of one expert in the order of rows: places[i] is where choice i comes, counts
+  /// how many each expert gets.
+  static void deal(view<std::int32_t> places, std::span<std::int64_t> counts, view<std::int32_t const> chosen) {
+    detail::same_size("deal", places.size(), chosen.size());
+    for (auto& each : counts) each = 0;
+    for (auto const expert : chosen.span()) ++counts[static_cast<std::size_t>(expert)];
+    thread_local std::vector<std::int64_t> next;
+    next.assign(counts.size(), 0);
+    for (std::size_t e = 1; e < counts.size(); ++e) next[e] = next[e - 1] + counts[e - 1];
+    for (std::int64_t i = 0; i < chosen.size(); ++i)
+      raw(places)[i] = static_cast<std::int32_t>(next[static_cast<std::size_t>(raw(chosen)[i])]++);
+  }
+
+  /// to[places[m, k]] = from[m]: each row goes where its choices come.
+  /// Shapes   from (M, C); places (M, K); to (M * K, C).
+  template <class T>
+  static void spread(view<T> to, detail::input<T> from, view<std::int32_t const> places) {
+    detail::same_size("spread", to.extent(0), places.size());
+    auto const channels = to.extent(1);
+    auto const choices = places.extent(1);
+    for (std::int64_t i = 0; i < places.size(); ++i) {
+      auto const* const x = raw(from) + i / choices * channels;
+      auto* const y = raw(to) + raw(places)[i] * channels;
+      for (std::int64_t c = 0; c < channels; ++c) y[c] = x[c];
+    }
+  }
+  /// to[m] = sum_k weights[m, k] from[places[m, k]]; without weights they are 1.
+  /// Shapes   as spread's, the other way round; weights (M, K), or empty.
+  template <class T>
+  static void collect(view<T> to, detail::input<T> from, view<std::int32_t const> places, sums<T> weights) {
+    using A = accumulate_t<T>;
+    detail::same_size("collect", from.extent(0), places.size());
+    auto const channels = to.extent(1);
+    auto const choices = places.extent(1);
+    thread_local std::vector<A> sum;
+    sum.resize(static_cast<std::size_t>(channels));
+    for (std::int64_t row = 0; row < to.extent(0); ++row) {
+      for (auto& each : sum) each = 0;
+      for (auto i = row * choices; i < (row + 1) * choices; ++i) {
+        auto const weight = weights.empty() ? A{1} : raw(weights)[i];
+        auto const* const x = raw(from) + raw(places)[i] * channels;
+        for (std::int64_t c = 0; c < channels; ++c) sum[static_cast<std::size_t>(c)] += weight * static_cast<A>(x[c]);
+      }
+      auto* const y = raw(to) + row * channels;
+      for (std::int64_t c = 0; c < channels; ++c) y[c] = static_cast<T>(sum[static_cast<std::size_t>(c)]);
+    }
+  }
+  /// The gradients of collect: dfrom[places[m, k]] = weights[m, k] dto[m]; dweights[m, k] = dto[m] . from[places[m,
+  /// k]].
+  template <class T>
+  static void collect_backward(view<T> dfrom, sums<T> dweights, detail::input<T> dto, detail::input<T> from,
+                               view<std::int32_t const> places, sums<T> weights) {
+    using A = accumulate_t<T>;
+    detail::same_size("collect_backward", from.size(), dfrom.size());
+    detail::same_size("collect_backward", weights.size(), places.size());
+    detail::same_size("collect_backward", dweights.size(), places.size());
+    auto const channels = dfrom.extent(1);
+    auto const choices = places.extent(1);
+    for (std::int64_t i = 0; i < places.size(); ++i) {
+      auto const* const dy = raw(dto) + i / choices * channels;
+      auto const* const x = raw(from) + raw(places)[i] * channels;
+      auto* const dx = raw(dfrom) + raw(places)[i] * channels;
+      A dot = 0;
+      for (std::int64_t c = 0; c < channels; ++c) {
+        dot += static_cast<A>(dy[c]) * static_cast<A>(x[c]);
+        dx[c] = static_cast<T>(raw(weights)[i] * static_cast<A>(dy[c]));
+      }
+      raw(dweights)[i] = dot;
+    }
+  }
+
+ private:
+  // Probabilities that are not numbers are taken as they come: the loss is not finite then, and the step is skipped.
+  template <class A>
+  static void choose(A const* p, std::int64_t experts, std::int32_t* chosen, A* weights, std::int64_t choices) {
+    A mass = 0;
+    for (std::int64_t j = 0; j < choices; ++j) {
+      std::int64_t best = -1;
+      for (std::int64_t e = 0; e < experts; ++e) {
+        bool free = true;
+        for (std::int64_t before = 0; before < j; ++before) free = free && chosen[before] != e;
+        if (free && (best < 0 || p[e] > p[best])) best = e;
+      }
+      chosen[j] = static_cast<std::int32_t>(best);
+      weights[j] = p[best];
+      mass += p[best];
+    }
+    if (choices == 1) return;
+    for (std::int64_t j = 0; j < choices; ++j) weights[j] /= mass;
+  }
+};
+
+}  // namespace trireme::ops
+
 // ---- trireme/ops/host/updates.hpp
 #define TRIREME_LEVEL baseline
 
@@ -12897,7 +13665,8 @@ struct on<host> : host_elementwise,
                   host_attention_block,
                   host_losses,
                   host_updates,
-                  host_reductions {};
+                  host_reductions,
+                  host_routing {};
 
 }  // namespace trireme::ops
 
@@ -13117,6 +13886,45 @@ struct on<phantom> {
     same("squared_error", y.size(), targets.size());
     if (!dy.empty()) same("squared_error", dy.size(), y.size());
     return {0, y.empty() ? 0 : y.extent(0)};
+  }
+
+  // routing: every expert gets as many rows as every other one
+  template <class T>
+  static void route(output<accumulate_t<T>> probabilities, view<std::int32_t> chosen, output<accumulate_t<T>> weights,
+                    view<T> logits) {
+    same("route", probabilities.size(), logits.size());
+    same("route", chosen.size(), weights.size());
+  }
+  template <class T>
+  static void route_backward(view<T> dlogits, output<accumulate_t<T>> dweights, output<accumulate_t<T>> probabilities,
+                             tokens_view chosen, output<accumulate_t<T>> weights, output<accumulate_t<T>>) {
+    same("route_backward", probabilities.size(), dlogits.size());
+    same("route_backward", chosen.size(), weights.size());
+    same("route_backward", chosen.size(), dweights.size());
+  }
+  template <class A>
+  static double imbalance(view<A>, input<A>, tokens_view, std::int64_t, double) noexcept {
+    return 0;
+  }
+  static void deal(view<std::int32_t> places, std::span<std::int64_t> counts, tokens_view chosen) {
+    same("deal", places.size(), chosen.size());
+    auto const experts = static_cast<int>(counts.size());
+    for (int e = 0; e < experts; ++e) counts[static_cast<std::size_t>(e)] = share{e, experts}.of(chosen.size()).count;
+  }
+  template <class T>
+  static void spread(view<T> to, input<T>, tokens_view places) {
+    same("spread", to.extent(0), places.size());
+  }
+  template <class T>
+  static void collect(view<T>, input<T> from, tokens_view places, output<accumulate_t<T>>) {
+    same("collect", from.extent(0), places.size());
+  }
+  template <class T>
+  static void collect_backward(view<T> dfrom, output<accumulate_t<T>> dweights, input<T>, input<T> from,
+                               tokens_view places, output<accumulate_t<T>> weights) {
+    same("collect_backward", from.size(), dfrom.size());
+    same("collect_backward", weights.size(), places.size());
+    same("collect_backward", dweights.size(), places.size());
   }
 
   // updates
@@ -14967,6 +15775,62 @@ class dealt_context final : public context_group<Env> {
 
 }  // namespace trireme::parallel
 
+// ---- trireme/parallel/expert.hpp
+namespace trireme::parallel {
+
+/// Expert parallelism: the ranks of a group see different samples, as under data, and deal the experts of each layer
+/// out among them; all other parameters they share. Rows travel to the experts that they choose, and back.
+///
+/// Bytes    of a layer with experts, per micro-batch and rank: four ragged all_to_alls of rows * choices * channels of
+///          the compute type (two of them backward; a rank's own rows stay), and an all_gather of 8 bytes an expert.
+///          Once a step, an all_reduce of the gradients of everything but experts, after the exchange among replicas:
+///          it is not hidden behind backward.
+/// Ranks    a group's ranks run as many micro-batches each: one that has fewer samples serves the others' without rows.
+/// Needs    has_ragged_all_to_all of the compute type, has_all_gather of int64, has_all_reduce of gradients.
+/// Method   [Lepikhin et al., "GShard", 2020], without a capacity: no row is dropped.
+/// Errors   config_error if there are more ways than experts.
+struct expert {
+  using policy_category = slot::parallel;
+  std::int64_t ways = 0;  ///< ranks that share out the experts; 0 = what is left of the world
+  friend bool operator==(expert const&, expert const&) = default;
+
+  static constexpr std::string_view name = "expert";
+};
+
+[[nodiscard]] inline std::string to_string(expert const& e) { return text("parallel::expert{.ways = ", e.ways, "}"); }
+
+/// An expert group on a communicator: all of its ranks are the group.
+///
+/// Ranks    collective, as the calls of expert_group are.
+/// Threads  one owner; the communicator must outlive it, and nobody else may use it meanwhile.
+/// Errors   comm_error from its calls.
+template <class Env, class Comm>
+class communicator_experts final : public expert_group<Env> {
+ public:
+  using typename expert_group<Env>::view;
+
+  explicit communicator_experts(Comm& world) : expert_group<Env>({world.rank(), world.size()}), world_(world) {}
+
+ private:
+  void do_gather(std::span<std::int64_t> table) override { world_.all_gather(tensor_view<std::int64_t>(table)); }
+  void do_trade(view to, std::span<std::int64_t const> received, view from,
+                std::span<std::int64_t const> sent) override {
+    in_elements(received_, received, to.extent(1));
+    in_elements(sent_, sent, from.extent(1));
+    world_.all_to_all(tensor_view<typename view::value_type const, typename view::space>(from), sent_, to, received_);
+  }
+  static void in_elements(std::vector<std::int64_t>& elements, std::span<std::int64_t const> rows,
+                          std::int64_t columns) {
+    elements.clear();
+    for (auto const count : rows) elements.push_back(count * columns);
+  }
+
+  Comm& world_;
+  std::vector<std::int64_t> sent_, received_;
+};
+
+}  // namespace trireme::parallel
+
 // ---- trireme/parallel/strategies.hpp
 namespace trireme::parallel {
 
@@ -15146,11 +16010,11 @@ class communicator_group final : public tensor_group<Env> {
 namespace trireme::parallel {
 
 /// What an axis splits.
-enum class axis : std::uint8_t { data, tensor, sequence, pipeline, context };
-inline constexpr int axis_count = 5;
+enum class axis : std::uint8_t { data, tensor, sequence, pipeline, context, expert };
+inline constexpr int axis_count = 6;
 
 [[nodiscard]] constexpr std::string_view name_of(axis it) noexcept {
-  constexpr std::string_view names[axis_count] = {"data", "tensor", "sequence", "pipeline", "context"};
+  constexpr std::string_view names[axis_count] = {"data", "tensor", "sequence", "pipeline", "context", "expert"};
   return names[static_cast<int>(it)];
 }
 
@@ -15173,6 +16037,10 @@ struct axis_of<sequence> {
 template <>
 struct axis_of<context> {
   static constexpr axis value = axis::context;
+};
+template <>
+struct axis_of<expert> {
+  static constexpr axis value = axis::expert;
 };
 template <class Schedule>
 struct axis_of<pipeline<Schedule>> {
@@ -15614,6 +16482,7 @@ class layout {
   void fill(std::int64_t bucket_elements) {
     bool open = false;
     int open_unit = 0;
+    bool open_dealt = false;  // what is dealt out is exchanged over other ranks than the rest
     auto const close = [&] {
       if (open) buckets_.back().elements = rounded(buckets_.back().elements, ranks_ * block_elements);
       open = false;
@@ -15623,12 +16492,13 @@ class layout {
       auto& tensor = entries_[static_cast<std::size_t>(e)];
       bool const alone = tensor.uses.size() > 1 || tensor.info.tied;
       int const unit = unit_of(tensor);
-      if (alone || !open || unit != open_unit ||
+      if (alone || !open || unit != open_unit || tensor.info.dealt != open_dealt ||
           place(buckets_.back().elements, tensor.size()) + tensor.size() > bucket_elements) {
         close();
         buckets_.emplace_back();
         open = true;
         open_unit = unit;
+        open_dealt = tensor.info.dealt;
       }
       auto& target = buckets_.back();
       tensor.bucket = static_cast<int>(buckets_.size()) - 1;
@@ -16968,14 +17838,15 @@ class parameter_store {
   static constexpr bool shards_gradients = Strategy::gradients == distribution::shard;
 
   parameter_store(std::vector<parameter<Env>*> uses, Comm& world, Comm& everyone, Strategy const& strategy,
-                  Compressor const& compressor, std::span<int const> unit_ends)
+                  Compressor const& compressor, std::span<int const> unit_ends, Comm* experts)
       : world_(world),
         everyone_(everyone),
         layout_(infos(uses), elements(strategy), world.size(), needs_units(strategy) ? unit_ends : no_units()),
         uses_(std::move(uses)),
         values_(layout_, uses_, world_, true),
-        gradients_(layout_, uses_, world_, compressor, sums_in_a_tree(strategy), may_be_direct(strategy)),
-        direct_(may_be_direct(strategy)),
+        gradients_(layout_, uses_, world_, compressor, sums_in_a_tree(strategy),
+                   experts == nullptr && may_be_direct(strategy)),
+        direct_(experts == nullptr && may_be_direct(strategy)),
         writes_peers_(can_write_peers) {
     if (needs_units(strategy) && unit_ends.empty()) {
       throw config_error(text("trireme::exchange: ", describe(strategy),
@@ -17196,10 +18067,19 @@ class basic_exchange : public parallel::detail::parameter_store<Env, Comm, Strat
   ///
   /// @param unit_ends  where each unit's uses end, ascending; asked for from stage 2 on and with .reproducible.
   /// @param everyone   the ranks that vote, `world` among them; null: `world`.
+  /// @param experts    the ranks that share out experts, if there are any: gradients of what is not dealt out to them
+  ///                   are summed over these ranks too, after the sum over `world`.
   basic_exchange(std::vector<parameter<Env>*> uses, Comm& world, Strategy const& strategy, Compressor const& compressor,
-                 std::span<int const> unit_ends = {}, std::type_identity_t<Comm>* everyone = nullptr)
-      : store(std::move(uses), world, everyone == nullptr ? world : *everyone, strategy, compressor, unit_ends),
-        in_a_tree_(sums_in_a_tree(strategy)) {}
+                 std::span<int const> unit_ends = {}, std::type_identity_t<Comm>* everyone = nullptr,
+                 std::type_identity_t<Comm>* experts = nullptr)
+      : store(std::move(uses), world, everyone == nullptr ? world : *everyone, strategy, compressor, unit_ends,
+              experts),
+        in_a_tree_(sums_in_a_tree(strategy)) {
+    for (int b = 0; experts != nullptr && b < this->bucket_count(); ++b) {
+      auto const& entries = layout_.buckets()[static_cast<std::size_t>(b)].entries;
+      if (!layout_.at(entries.front()).info.dealt) also_.push_back({b, experts});
+    }
+  }
 
   /// Works for parameters that live in the caller's memory: gradients are copied into buckets when they are ready, the
   /// reduced ones are copied back by finish().
@@ -17557,6 +18437,7 @@ struct combination {
   static constexpr bool pipeline = parallel::has_axis<Parallel, axis::pipeline>;
   static constexpr bool context = parallel::has_axis<Parallel, axis::context>;
   static constexpr bool cuts_positions = cuts_context<Model>;
+  static constexpr bool expert = parallel::has_axis<Parallel, axis::expert>;
   static constexpr bool sharded = data_axis::optimizer_state == distribution::shard;
   static constexpr bool shards_gradients = data_axis::gradients == distribution::shard;
   static constexpr bool shards_parameters = data_axis::parameters == distribution::shard;
@@ -17565,6 +18446,8 @@ struct combination {
                                         has_all_reduce<Comm, typename env::accumulate, reduction::max, space>;
   static constexpr bool hands_on = has_exchange<Comm, space>;
   static constexpr bool deals = has_ragged_all_to_all<Comm, typename env::compute, space>;
+  static constexpr bool deals_experts = deals && has_all_gather<Comm, std::int64_t> &&
+                                        has_all_reduce<Comm, typename env::gradient, reduction::sum, space>;
   static constexpr bool residual = has_residual<compressor_state<Compression, env>>;
   static constexpr bool gatherable = gatherable_compressor<Compression, env>;
   static constexpr bool one_number = std::is_same_v<typename Precision::param, typename Precision::master>;
@@ -17586,9 +18469,9 @@ struct combination {
     "use precision::fp32 (or fp64), or describe the model in units", !C::plain || C::one_number)                       \
   X("mesh-axis-once", "a mesh has two axes of one kind",                                                               \
     "leave one of them out, and multiply its degree into the other", C::once)                                          \
-  X("plain-model-whole", "a plain model cannot be cut by tensor, sequence, context or pipeline",                       \
+  X("plain-model-whole", "a plain model cannot be cut by tensor, sequence, context, pipeline or expert",               \
     "use parallel::data or parallel::zero, or describe the model in units",                                            \
-    !C::plain || !(C::tensor || C::sequence || C::context || C::pipeline))                                             \
+    !C::plain || !(C::tensor || C::sequence || C::context || C::pipeline || C::expert))                                \
   X("context-needs-positions",                                                                                         \
     "parallel::context cuts samples into positions, and the model does not say that its units know of them",           \
     "use parallel::data, or give the model a static cuts_context = true if they do", !C::context || C::cuts_positions) \
@@ -17605,6 +18488,9 @@ struct combination {
     "use another communicator", !C::context || (C::hands_on && C::deals))                                              \
   X("pipeline-needs-exchange", "parallel::pipeline needs exchange, which this communicator lacks",                     \
     "use another communicator", !C::pipeline || C::hands_on)                                                           \
+  X("expert-needs-all-to-all",                                                                                         \
+    "parallel::expert needs ragged all_to_all, all_gather and all_reduce, and this communicator lacks one of them",    \
+    "use another communicator", !C::expert || C::deals_experts)                                                                \
   X("zero-3-needs-units", "parallel::zero<3> drops parameters between their uses, but a plain model keeps its own",    \
     "use parallel::zero<2>, or describe the model in units", !C::plain || !C::shards_parameters)                       \
   X("error-feedback-needs-one-exchange",                                                                               \
@@ -20087,6 +20973,9 @@ class grid {
     if constexpr (has_axis<P, axis::pipeline>) {
       if (shape_.ways(axis::pipeline) > 1) stages_.emplace(along(axis::pipeline));
     }
+    if constexpr (has_axis<P, axis::expert>) {
+      if (shape_.ways(axis::expert) > 1) experts_.emplace(along(axis::expert));
+    }
   }
   grid(grid const&) = delete;
   grid& operator=(grid const&) = delete;
@@ -20094,6 +20983,12 @@ class grid {
   [[nodiscard]] mesh_shape const& shape() const noexcept { return shape_; }
   [[nodiscard]] share place(axis kind) const noexcept { return shape_.share_of(rank_, kind); }
   [[nodiscard]] Comm& everyone() const noexcept { return world_; }
+  /// Which part of the samples this rank sees: ranks that differ in their data or their experts see different ones.
+  [[nodiscard]] share samples() const noexcept {
+    auto const data = place(axis::data);
+    auto const experts = place(axis::expert);
+    return {data.place * experts.ways + experts.place, data.ways * experts.ways};
+  }
   /// The ranks that hold the same part of the model: what gradients are summed over.
   [[nodiscard]] Comm& replicas() noexcept { return replicas_ ? *replicas_ : world_; }
   /// The ranks that share each layer's matrices; null if this rank does so with nobody.
@@ -20102,11 +20997,13 @@ class grid {
   [[nodiscard]] Comm* context() noexcept { return context_ ? &*context_ : nullptr; }
   /// The ranks that hold consecutive units; null if this rank holds all of them.
   [[nodiscard]] Comm* stages() noexcept { return stages_ ? &*stages_ : nullptr; }
+  /// The ranks that share out the experts of each layer; null if this rank has all of them.
+  [[nodiscard]] Comm* experts() noexcept { return experts_ ? &*experts_ : nullptr; }
 
   /// What this rank has sent so far, in the world and in its groups.
   [[nodiscard]] std::uint64_t bytes_sent() const noexcept {
     auto sum = world_.traffic().bytes_sent;
-    for (auto const* const group : {&replicas_, &tensor_, &context_, &stages_}) {
+    for (auto const* const group : {&replicas_, &tensor_, &context_, &stages_, &experts_}) {
       if (*group) sum += (*group)->traffic().bytes_sent;
     }
     for (auto const& group : joined_) sum += group->traffic().bytes_sent;
@@ -20141,7 +21038,7 @@ class grid {
   mesh_shape shape_;
   Comm& world_;
   int rank_;
-  std::optional<Comm> replicas_, tensor_, context_, stages_;
+  std::optional<Comm> replicas_, tensor_, context_, stages_, experts_;
   std::vector<std::unique_ptr<Comm>> joined_;
 };
 
@@ -20214,6 +21111,63 @@ class context_cut {
   context_part part_;
   std::vector<tensor<std::uint8_t>> kept_;  // inputs and targets of each micro-batch
   std::vector<samples> cut_;
+};
+
+}  // namespace trireme::detail
+
+// ---- trireme/train/detail/placed_groups.hpp
+namespace trireme::detail {
+
+/// The groups that a mesh puts between a rank's units and its communicators; of one where an axis has one way.
+template <class Env, class Comm, class Parallel>
+class placed_groups {
+ public:
+  placed_groups(Parallel const& parallel, parallel::grid<Comm>& grid) {
+    if constexpr (parallel::has_axis<Parallel, parallel::axis::tensor>) {
+      if (auto* const ranks = grid.tensor(); ranks != nullptr)
+        tensor_ = std::make_unique<parallel::communicator_group<Env, Comm>>(*ranks, grid.shape().cuts_rows());
+    }
+    if constexpr (parallel::has_axis<Parallel, parallel::axis::context>) {
+      if (auto* const ranks = grid.context(); ranks != nullptr) share_positions(parallel, *ranks);
+    }
+    if constexpr (parallel::has_axis<Parallel, parallel::axis::expert>) {
+      if (auto* const ranks = grid.experts(); ranks != nullptr) {
+        refuse_tree(parallel, "keeps micro-batches apart, whose rows meet in the experts of parallel::expert");
+        experts_ = std::make_unique<parallel::communicator_experts<Env, Comm>>(*ranks);
+      }
+    }
+  }
+
+  [[nodiscard]] rank_groups<Env> all() const {
+    return {tensor_ ? *tensor_ : tensor_group<Env>::one(), context_ ? *context_ : context_group<Env>::one(),
+            experts_ ? *experts_ : expert_group<Env>::one()};
+  }
+  /// Which positions of each sample lie here.
+  [[nodiscard]] context_part positions() const { return context_ ? context_->part() : context_part{}; }
+
+ private:
+  void share_positions(Parallel const& parallel, Comm& ranks) {
+    refuse_tree(parallel, "adds whole micro-batches, whose positions parallel::context shares by several ranks");
+    parallel::detail::for_each_axis(parallel, [&]<class Axis>(Axis const& each) {
+      if constexpr (std::is_same_v<Axis, parallel::context>) {
+        auto const part = each.part_of({ranks.rank(), ranks.size()});
+        if (each.method == parallel::context_method::ring)
+          context_ = std::make_unique<parallel::ring_context<Env, Comm>>(ranks, part);
+        else
+          context_ = std::make_unique<parallel::dealt_context<Env, Comm>>(ranks, part);
+      }
+    });
+  }
+  static void refuse_tree(Parallel const& parallel, char const* why) {
+    auto const samples = parallel::data_axis_of(parallel);
+    if (!sums_in_a_tree(samples)) return;
+    throw config_error(
+        text("trireme::parallel::", samples.name, ": .reproducible ", why, "; leave one of them out"));
+  }
+
+  std::unique_ptr<tensor_group<Env>> tensor_;
+  std::unique_ptr<context_group<Env>> context_;
+  std::unique_ptr<expert_group<Env>> experts_;
 };
 
 }  // namespace trireme::detail
@@ -20671,23 +21625,18 @@ class staged_engine {
   using view = tensor_view<typename Env::compute, space>;
 
   /// All units.
-  /// @param group    the ranks that share the matrices of each unit; it must outlive the engine.
-  /// @param context  the ranks that share the samples' positions, as it must. The engine gets samples cut to them, but
-  ///                 for predict().
+  /// @param groups  must outlive the engine, which gets samples cut to this rank's positions, but for predict().
   template <staged_model Model>
-  explicit staged_engine(Model const& model, tensor_group<Env>& group = tensor_group<Env>::one(),
-                         context_group<Env>& context = context_group<Env>::one())
-      : group_(group), context_(context), programs_(parallel::seat_of_all(model)) {
+  explicit staged_engine(Model const& model, rank_groups<Env> groups = {})
+      : groups_(groups), programs_(parallel::seat_of_all(model)) {
     box_units(model);
   }
 
   /// The units of one stage.
   /// @param link  to the other stages; it must outlive the engine.
   template <staged_model Model>
-  staged_engine(Model const& model, tensor_group<Env>& group, parallel::pipeline_seat at, stage_link<space>* link,
-                context_group<Env>& context = context_group<Env>::one())
-      : group_(group),
-        context_(context),
+  staged_engine(Model const& model, rank_groups<Env> groups, parallel::pipeline_seat at, stage_link<space>* link)
+      : groups_(groups),
         programs_(std::move(at)),
         mail_(std::make_unique<detail::linked_mail<Env>>(link)) {
     box_units(model);
@@ -20756,6 +21705,26 @@ class staged_engine {
     return look(batch, purpose::predict, hooks);
   }
 
+  /// Takes part in a micro-batch that other ranks of the expert group run, without one of its own: forward, and, if
+  /// they train, backward.
+  template <class Hooks = resident_parameters>
+  void serve(purpose why, Hooks&& hooks = {}) {
+    if (slots_.empty()) slots_.push_back(std::make_unique<slot>());
+    now_ = {{}, 0, why, {}};
+    auto pass = make_pass(0);
+    auto const each = [&](std::size_t u, bool backward) {
+      hooks.ensure(first_use(u), last_use_[u]);
+      auto const mark = scratch_.mark();
+      backward ? units_[u]->serve_backward(pass) : units_[u]->serve_forward(pass);
+      scratch_.rewind(mark);
+      hooks.release(first_use(u), last_use_[u]);
+    };
+    for (std::size_t u = 0; u < units_.size(); ++u) each(u, false);
+    for (auto u = units_.size(); u-- > 0 && why == purpose::train;) each(u, true);
+    slots_[0]->activations.reset();
+    scratch_.reset();
+  }
+
   /// Calls f(step, true) when a step has what it receives and begins, f(step, false) when it has ended: for timelines.
   void watch(std::function<void(schedule::step const&, bool)> f) { watch_ = std::move(f); }
 
@@ -20805,11 +21774,12 @@ class staged_engine {
   struct boxes {
     staged_engine& engine;
     share own;
+    share experts;
     std::int64_t index = 0;
     template <class Description>
     void operator()(Description const& description) {
       if (auto* const home = engine.chunk_of_unit(index++); home != nullptr) {
-        engine.units_.push_back(std::make_unique<boxed_unit<Env, Description>>(description, own));
+        engine.units_.push_back(std::make_unique<boxed_unit<Env, Description>>(description, own, experts));
         home->last = engine.units_.size();
       }
     }
@@ -20818,7 +21788,7 @@ class staged_engine {
   void box_units(Model const& model) {
     if constexpr (requires { model.validate(); }) model.validate();
     chunks_.resize(static_cast<std::size_t>(seat().where.chunks));
-    boxes emit{*this, group_.share()};
+    boxes emit{*this, groups_.tensor.share(), groups_.experts.share()};
     model.units(emit);
     for (auto const& unit : units_) {
       for (auto* const use : unit->parameters()) uses_.push_back(use);
@@ -20966,9 +21936,9 @@ class staged_engine {
 
   pass<Env> make_pass(std::size_t index) {
     auto& own = *slots_[index];
-    auto& context = now_.purpose == purpose::predict ? context_group<Env>::one() : context_;
-    return {own.activations, scratch_, own.batch, now_.key, version_, now_.weight,
-            now_.purpose,    {},       group_,    index,    context};
+    auto& context = now_.purpose == purpose::predict ? context_group<Env>::one() : groups_.context;
+    return {own.activations, scratch_, own.batch,      now_.key, version_, now_.weight,
+            now_.purpose,    {},       groups_.tensor, index,    context,  groups_.experts};
   }
   // Activations go where kernels find them: the batch is copied unless it is there already.
   samples_in<space> place(samples const& batch, [[maybe_unused]] arena<space>& to) {
@@ -21002,8 +21972,7 @@ class staged_engine {
 
   static constexpr std::size_t nowhere = static_cast<std::size_t>(-1);
 
-  tensor_group<Env>& group_;
-  context_group<Env>& context_;
+  rank_groups<Env> groups_;
   detail::stage_programs programs_;
   std::vector<chunk> chunks_;
   std::vector<std::unique_ptr<unit<Env>>> units_;
@@ -21062,9 +22031,8 @@ class placed_model {
   placed_model(GivenModel&& model, Comm& world, Parallel const& parallel, Compression const& compression)
       : world_(world),
         grid_(parallel, world),
-        group_(make_group()),
-        context_(make_context(parallel)),
-        cut_(context_ == nullptr ? context_part{} : context_->part()),
+        groups_(parallel, grid_),
+        cut_(groups_.positions()),
         link_(make_link()),
         engine_(make_engine(std::forward<GivenModel>(model), parallel)),
         exchange_(make_exchange(parallel, compression)) {
@@ -21084,12 +22052,12 @@ class placed_model {
   [[nodiscard]] exchange_type const& exchange() const noexcept { return exchange_; }
 
   /// Ranks that differ on this share see different samples.
-  [[nodiscard]] share samples_share() const noexcept { return grid_.place(parallel::axis::data); }
+  [[nodiscard]] share samples_share() const noexcept { return grid_.samples(); }
 
   /// Of each sample the positions that this rank has; until the next call.
   [[nodiscard]] std::span<samples const> cut(std::span<samples const> batches) requires staged {
     if constexpr (parallel::has_axis<Parallel, parallel::axis::context>) {
-      return context_ == nullptr ? batches : cut_(batches);
+      return grid_.context() == nullptr ? batches : cut_(batches);
     } else {
       return batches;
     }
@@ -21103,10 +22071,13 @@ class placed_model {
     exchange_.begin(range.count(), parts, range.first);
     if constexpr (staged) {
       bool const always = exchange_.reports_every_micro_batch();
+      auto served = to_serve(static_cast<std::int64_t>(micro_batches.size()));
       auto const ready = [&](int use, bool last) {
-        if (last || always) exchange_.ready(use);
+        if ((last && served == 0) || always) exchange_.ready(use);  // what serving adds to is final in finish()
       };
-      return engine_.train_step(cut(micro_batches), 1.0 / static_cast<double>(total), key, ready, exchange_);
+      auto const sum = engine_.train_step(cut(micro_batches), 1.0 / static_cast<double>(total), key, ready, exchange_);
+      for (; served > 0; --served) engine_.serve(purpose::train);
+      return sum;
     } else {
       loss_sum sum;
       for (std::size_t m = 0; m < micro_batches.size(); ++m) {
@@ -21132,13 +22103,15 @@ class placed_model {
       for (auto const& part : parts) sum += engine_.evaluate(part);
     } else {
       auto missing = parts.batches().first - parts.batches().last;
-      if constexpr (gathers) {  // which takes all ranks, also those that have fewer batches
+      bool const serves = grid_.experts() != nullptr;
+      if (gathers || serves) {  // which takes all ranks, also those that have fewer batches
         auto most = -missing;
-        grid_.replicas().all_reduce(tensor_view<std::int64_t>(&most, shape{1}), reduction::max{});
+        (serves ? world_ : grid_.replicas()).all_reduce(tensor_view<std::int64_t>(&most, shape{1}), reduction::max{});
         missing += most;
       }
       for (auto const& part : parts) sum += engine_.evaluate(cut({&part, 1}).front(), exchange_);
-      for (; missing > 0; --missing) exchange_.sit_out_forward();
+      for (; gathers && !serves && missing > 0; --missing) exchange_.sit_out_forward();
+      for (; serves && missing > 0; --missing) engine_.serve(purpose::evaluate, exchange_);
     }
     return sum;
   }
@@ -21161,37 +22134,17 @@ class placed_model {
  private:
   static constexpr bool gathers = data_axis::parameters == distribution::shard;
 
-  std::unique_ptr<tensor_group<Env>> make_group() {
-    if constexpr (parallel::has_axis<Parallel, parallel::axis::tensor>) {
-      if (grid_.tensor() != nullptr) {
-        return std::make_unique<parallel::communicator_group<Env, Comm>>(*grid_.tensor(), grid_.shape().cuts_rows());
-      }
+  // How many micro-batches other ranks run that this one has not: it serves them with its experts.
+  [[nodiscard]] std::int64_t to_serve(std::int64_t own) {
+    if (grid_.experts() == nullptr) return 0;
+    std::int64_t most[] = {own, -own};
+    world_.all_reduce(tensor_view<std::int64_t>(most, shape{2}), reduction::max{});
+    if (most[0] != -most[1] && (exchange_.reports_every_micro_batch() || grid_.stages() != nullptr)) {
+      throw config_error(text("trireme::parallel::expert: from ", -most[1], " to ", most[0],
+                              " micro-batches a rank; beside a pipeline, zero<2> or zero<3> every rank runs as many: "
+                              "give a batch and a number of micro-batches that divide"));
     }
-    return nullptr;
-  }
-  std::unique_ptr<context_group<Env>> make_context([[maybe_unused]] Parallel const& parallel) {
-    std::unique_ptr<context_group<Env>> made;
-    if constexpr (parallel::has_axis<Parallel, parallel::axis::context>) {
-      if (grid_.context() == nullptr) return made;
-      auto const samples = parallel::data_axis_of(parallel);
-      if (sums_in_a_tree(samples)) {
-        throw config_error(
-            text("trireme::parallel::", samples.name,
-                 ": .reproducible adds whole micro-batches, whose positions parallel::context shares by ",
-                 grid_.context()->size(), " ranks; leave one of them out"));
-      }
-      parallel::detail::for_each_axis(parallel, [&]<class Axis>(Axis const& each) {
-        if constexpr (std::is_same_v<Axis, parallel::context>) {
-          auto& ranks = *grid_.context();
-          auto const part = each.part_of({ranks.rank(), ranks.size()});
-          if (each.method == parallel::context_method::ring)
-            made = std::make_unique<parallel::ring_context<Env, Comm>>(ranks, part);
-          else
-            made = std::make_unique<parallel::dealt_context<Env, Comm>>(ranks, part);
-        }
-      });
-    }
-    return made;
+    return most[0] - own;
   }
   std::unique_ptr<stage_link<space>> make_link() {
     if constexpr (parallel::has_axis<Parallel, parallel::axis::pipeline>) {
@@ -21205,8 +22158,6 @@ class placed_model {
       return engine_type(std::forward<GivenModel>(model));
     } else {
       if constexpr (requires { model.validate(); }) model.validate();
-      auto& group = group_ != nullptr ? *group_ : tensor_group<Env>::one();
-      auto& context = context_ != nullptr ? *context_ : context_group<Env>::one();
       if constexpr (parallel::has_axis<Parallel, parallel::axis::pipeline>) {
         if (link_ != nullptr) {
           auto const at = grid_.place(parallel::axis::pipeline);
@@ -21218,10 +22169,10 @@ class placed_model {
             }
           });
           tied_ = detail::tied_tensors<Env>(model, seat);
-          return engine_type(model, group, std::move(seat), link_.get(), context);
+          return engine_type(model, groups_.all(), std::move(seat), link_.get());
         }
       }
-      return engine_type(model, group, context);
+      return engine_type(model, groups_.all());
     }
   }
   template <class Axis>
@@ -21246,12 +22197,20 @@ class placed_model {
           use->info.answers = use->info.answers && stage == each.stages.front();
         }
       }
-      return exchange_type(uses, grid_.replicas(), axis, compression, engine_.unit_ends(), &world_);
+      if (grid_.experts() != nullptr) deal();
+      return exchange_type(uses, grid_.replicas(), axis, compression, engine_.unit_ends(), &world_, grid_.experts());
     } else {
       return exchange_type(engine_.parameters(), grid_.replicas(), axis, compression, &world_);
     }
   }
 
+  // What all ranks of an expert group hold alike the first answers for.
+  void deal() {
+    for (auto* const use : engine_.uses()) {
+      auto& info = use->info;
+      info.answers = info.answers && (info.dealt || grid_.experts()->rank() == 0);
+    }
+  }
   template <class View>
   static tensor<float> on_host(View const& out) {
     tensor<float> result(out.extents());
@@ -21283,8 +22242,7 @@ class placed_model {
 
   Comm& world_;
   parallel::grid<Comm> grid_;
-  std::unique_ptr<tensor_group<Env>> group_;
-  std::unique_ptr<context_group<Env>> context_;
+  detail::placed_groups<Env, Comm, Parallel> groups_;
   detail::context_cut<space> cut_;
   std::unique_ptr<stage_link<space>> link_;
   std::vector<detail::tied_tensor> tied_;
@@ -21410,6 +22368,8 @@ class basic_trainer {
     std::int64_t total = batch.count();
     model_.grid().replicas().all_reduce(tensor_view<std::int64_t>(&total, shape{1}), reduction::sum{});
     total /= model_.grid().place(parallel::axis::context).ways;  // which have brought the same samples
+    if (auto* const experts = model_.grid().experts(); experts != nullptr)
+      experts->all_reduce(tensor_view<std::int64_t>(&total, shape{1}), reduction::sum{});
     if (total == 0) throw config_error("trireme::trainer: step() was called without samples on any rank");
     auto const count = batch.count() > 0 ? std::size_t{1} : 0;
     std::int64_t const part = 0;

@@ -68,7 +68,10 @@ struct plan {
               .layers = given.number("layers", 1),
               .heads = given.number("heads", 1),
               .channels = given.number("channels", 1),
-              .dropout = given.real("dropout")},
+              .dropout = given.real("dropout"),
+              .experts = given.number("experts", 0),
+              .experts_a_token = given.number("experts-a-token", 1),
+              .balance = given.real("balance")},
         optimizer{.schedule = optim::cosine{.peak = given.real("rate"),
                                             .warmup = std::min<std::int64_t>(100, steps / 10 + 1),
                                             .total = steps,
@@ -264,10 +267,11 @@ class run {
                 busy_ > 0 ? static_cast<double>(tokens_) / busy_ : 0.0, world_.size());
     std::printf("\n%s\n\n", sample.c_str());
     std::printf(
-        "the run     %s/summary.json\nthe model   %s/model (GPT2LMHeadModel.from_pretrained reads it)\n"
+        "the run     %s/summary.json\nthe model   %s/model%s\n"
         "checkpoint  %s (--name and --resume go on from it)\nto look at  tensorboard --logdir %s; "
         "%s/timeline.json in ui.perfetto.dev\n",
-        plan_.files.directory.c_str(), plan_.files.directory.c_str(), plan_.files.checkpoints().c_str(),
+        plan_.files.directory.c_str(), plan_.files.directory.c_str(),
+        plan_.model.experts > 0 ? "" : " (GPT2LMHeadModel.from_pretrained reads it)", plan_.files.checkpoints().c_str(),
         plan_.files.directory.c_str(), plan_.files.directory.c_str());
   }
 

@@ -26,10 +26,10 @@ class options {
     add("seed", "1", "S", "of parameters, order of the data and dropout");
     add("name", "gpt", "NAME", "the run's directory is runs/NAME");
     add("parallel", "data", "P",
-        "data | zero1 | zero2 | zero3 | tensor | sequence | context[:ring | :ulysses] | pipeline[:SCHEDULE], or a mesh "
-        "of them, outermost first: data=2,tensor=2,pipeline=2:1f1b (one degree may be left out; sequence, beside "
-        "tensor, has none; schedules: gpipe 1f1b interleaved zbh1 zbv dualpipe dualpipev; no pipeline beside zero2 and "
-        "zero3)");
+        "data | zero1 | zero2 | zero3 | tensor | sequence | context[:ring | :ulysses] | pipeline[:SCHEDULE] | expert, or "
+        "a mesh of them, outermost first: data=2,tensor=2,pipeline=2:1f1b (one degree may be left out; sequence, "
+        "beside tensor, has none; schedules: gpipe 1f1b interleaved zbh1 zbv dualpipe dualpipev; no pipeline beside "
+        "zero2 and zero3)");
     add_flag("reproducible",
              "the same bits on 1, 2, 4, 8 ranks that split samples (of 8 micro-batches a step if --micro-batches is "
              "0); with pipeline 1f1b or interleaved too");
@@ -39,6 +39,9 @@ class options {
     add("layers", "4", "N", "blocks of the GPT");
     add("heads", "4", "N", "attention heads of a block");
     add("channels", "192", "N", "width of the residual stream; divisible by the heads");
+    add("experts", "0", "N", "mlps of a block, of which each token chooses some (0 = one mlp for all tokens)");
+    add("experts-a-token", "2", "K", "how many it chooses");
+    add("balance", "0", "W", "weight of the loss that asks tokens to choose all experts alike");
     add("context", "128", "N", "tokens of a sequence");
     add("dropout", "0", "P", "probability, 0 <= P < 1");
     add("batch", "32", "N", "sequences a step, over all ranks");

@@ -41,6 +41,9 @@ class parallel_choice {
     if (reproducible && has(axis::context)) {
       fail("--reproducible adds whole micro-batches, whose positions context shares by several ranks; leave one out");
     }
+    if (reproducible && has(axis::expert)) {
+      fail("--reproducible keeps micro-batches apart, whose tokens meet in the experts; leave one of them out");
+    }
     if (reproducible && has(axis::pipeline) && schedule_ != "1f1b" && schedule_ != "interleaved") {
       fail(trireme::text("--reproducible sums micro-batches in their order, in which ", schedule_,
                          " does not finish them; use pipeline:1f1b or pipeline:interleaved"));
@@ -50,12 +53,14 @@ class parallel_choice {
   [[nodiscard]] splits_samples samples() const noexcept { return samples_; }
   /// Whether every rank has the whole of each layer, all layers, and whole samples.
   [[nodiscard]] bool cuts_nothing() const noexcept {
-    return !has(axis::tensor) && !has(axis::pipeline) && !has(axis::context);
+    return !has(axis::tensor) && !has(axis::pipeline) && !has(axis::context) && !has(axis::expert);
   }
   [[nodiscard]] bool reproducible() const noexcept { return reproducible_; }
 
   /// How many parts the samples of a step are split into; the mesh must fit the world.
-  [[nodiscard]] int replicas(int world) const noexcept { return degree(axis::data, world); }
+  [[nodiscard]] int replicas(int world) const noexcept {
+    return degree(axis::data, world) * degree(axis::expert, world);
+  }
   /// Micro-batches of a step that keep a pipeline busy (four a stage); 0 without one.
   [[nodiscard]] std::int64_t micro_batches(int world) const noexcept {
     return has(axis::pipeline) ? 4 * replicas(world) * degree(axis::pipeline, world) : 0;
@@ -76,12 +81,13 @@ class parallel_choice {
     tensor const cut{.ways = ways(axis::tensor)};
     sequence const rows{.ways = sequence_ ? 0 : 1};
     context const positions{.ways = ways(axis::context), .method = method_};
+    expert const mixture{.ways = ways(axis::expert)};
     if constexpr (Axis::gradients == trireme::distribution::replicate) {
       return ordered(trireme::parallel::mesh(data_axis<Axis>(),
                                              any_pipeline{.schedule = schedule_, .stages = ways(axis::pipeline)},
-                                             positions, cut, rows));
+                                             mixture, positions, cut, rows));
     } else {
-      return ordered(trireme::parallel::mesh(data_axis<Axis>(), positions, cut, rows));
+      return ordered(trireme::parallel::mesh(data_axis<Axis>(), mixture, positions, cut, rows));
     }
   }
 
@@ -141,7 +147,8 @@ class parallel_choice {
   }
 
   axis axis_of(std::string_view name) {
-    constexpr std::string_view all[] = {"data", "zero1", "zero2", "zero3", "tensor", "sequence", "context", "pipeline"};
+    constexpr std::string_view all[] = {"data",     "zero1",   "zero2",    "zero3", "tensor",
+                                        "sequence", "context", "pipeline", "expert"};
     auto const index = std::ranges::find(all, name) - std::begin(all);
     switch (index) {
       case 4:
@@ -153,8 +160,10 @@ class parallel_choice {
       case 7:
         return axis::pipeline;
       case 8:
+        return axis::expert;
+      case 9:
         fail(trireme::text("there is no axis \"", name,
-                           "\": there are data, zero1, zero2, zero3, tensor, sequence, context and pipeline"));
+                           "\": there are data, zero1, zero2, zero3, tensor, sequence, context, pipeline and expert"));
       default:
         samples_ = static_cast<splits_samples>(index);
         return axis::data;
@@ -176,10 +185,18 @@ class parallel_choice {
     if (!found) fail(trireme::text("there is no schedule \"", schedule_, "\": there are ", names));
   }
   static std::string_view split_by(axis kind) {
-    return kind == axis::data      ? "samples"
-           : kind == axis::tensor  ? "layers"
-           : kind == axis::context ? "positions"
-                                   : "the list of layers";
+    switch (kind) {
+      case axis::data:
+        return "samples";
+      case axis::context:
+        return "positions";
+      case axis::expert:
+        return "experts";
+      case axis::pipeline:
+        return "the list of layers";
+      default:
+        return "layers";
+    }
   }
 
   std::string text_;

@@ -84,7 +84,8 @@ inline trireme::shape file_extents(std::string const& name, trireme::shape const
   return extents;
 }
 
-/// Collective; rank 0 writes. The model in Hugging Face's names and layout: GPT2LMHeadModel.from_pretrained(directory).
+/// Collective; rank 0 writes. The model in Hugging Face's names and layout: GPT2LMHeadModel.from_pretrained(directory),
+/// unless it has experts, which that one does not know.
 inline void write_model(std::string const& directory, trireme::nn::gpt const& model, trireme::any_trainer& trainer,
                         bool writes) {
   namespace json = trireme::formats::json;
@@ -102,21 +103,27 @@ inline void write_model(std::string const& directory, trireme::nn::gpt const& mo
   safetensors::writer writer(directory + "/model.safetensors", std::move(entries), {{"format", "pt"}});
   for (auto const& numbers : values) writer.write(std::as_bytes(std::span(numbers)));
   writer.finish();
-  json::value const config = json::value::make({{"model_type", "gpt2"},
-                                                {"architectures", json::array{"GPT2LMHeadModel"}},
-                                                {"vocab_size", model.vocabulary},
-                                                {"n_positions", model.context},
-                                                {"n_embd", model.channels},
-                                                {"n_layer", model.layers},
-                                                {"n_head", model.heads},
-                                                {"activation_function", "gelu_new"},
-                                                {"layer_norm_epsilon", 1e-5},
-                                                {"resid_pdrop", model.dropout},
-                                                {"embd_pdrop", model.dropout},
-                                                {"attn_pdrop", model.dropout},
-                                                {"tie_word_embeddings", true},
-                                                {"bos_token_id", nullptr},
-                                                {"eos_token_id", nullptr},
-                                                {"torch_dtype", "float32"}});
+  json::value config = json::value::make({{"model_type", "gpt2"},
+                                          {"architectures", json::array{"GPT2LMHeadModel"}},
+                                          {"vocab_size", model.vocabulary},
+                                          {"n_positions", model.context},
+                                          {"n_embd", model.channels},
+                                          {"n_layer", model.layers},
+                                          {"n_head", model.heads},
+                                          {"activation_function", "gelu_new"},
+                                          {"layer_norm_epsilon", 1e-5},
+                                          {"resid_pdrop", model.dropout},
+                                          {"embd_pdrop", model.dropout},
+                                          {"attn_pdrop", model.dropout},
+                                          {"tie_word_embeddings", true},
+                                          {"bos_token_id", nullptr},
+                                          {"eos_token_id", nullptr},
+                                          {"torch_dtype", "float32"}});
+  if (model.experts > 0) {
+    config.set("model_type", "gpt_experts");
+    config.set("architectures", json::array{});
+    config.set("num_local_experts", model.experts);
+    config.set("num_experts_per_tok", model.experts_a_token);
+  }
   trireme::formats::atomic_write(directory + "/config.json", json::to_string(config, 2) + "\n");
 }

@@ -22,7 +22,7 @@ using namespace trireme;
 template <class... T>
 struct types {};
 using axes = types<parallel::data, parallel::zero<1>, parallel::zero<2>, parallel::zero<3>, parallel::tensor,
-                   parallel::sequence, parallel::context, parallel::pipeline<>>;
+                   parallel::sequence, parallel::context, parallel::pipeline<>, parallel::expert>;
 using precisions = types<precision::fp32, precision::fp64, precision::bf16>;
 using compressions = types<compression::none, compression::cast<bf16>, compression::top_k,
                            compression::error_feedback<compression::top_k>>;

@@ -12,11 +12,11 @@ using parallel::context_method;
 namespace {
 
 template <class Precision, class Parallel>
-strategies::distance apart(int ranks, Parallel const& policy, strategies::outcome const& serial, nn::gpt const& model,
-                           strategies::plan const& plan = {}) {
+strategies::distance apart(int ranks, Parallel const& policy, strategies::outcome const& serial,
+                           strategies::plan const& plan) {
   strategies::distance far;
   launch(comm::threads{.ranks = ranks}, [&](auto& world) {
-    auto const out = strategies::train<Precision>(world, policy, plan, &serial, model);
+    auto const out = strategies::train<Precision>(world, policy, plan, &serial);
     if (world.rank() == 0) far = strategies::between(out, serial);
   });
   return far;
@@ -27,13 +27,13 @@ void compare(double most, std::int64_t steps = 20) {
   comm::self_world self;
   // Stretches of 6, 3, 4, 2 and 3 positions; more heads than ways, unevenly.
   nn::gpt const model{.vocabulary = 67, .context = 24, .layers = 2, .heads = 5, .channels = 30, .dropout = 0.1};
-  strategies::plan const plan{.steps = steps, .batch = 6, .micro_batches = 2};
-  auto const serial = strategies::train<Precision>(self, parallel::data{}, plan, nullptr, model);
+  strategies::plan const plan{.steps = steps, .batch = 6, .micro_batches = 2, .model = model};
+  auto const serial = strategies::train<Precision>(self, parallel::data{}, plan);
   for (std::int64_t const ways : {2, 3, 4}) {
     for (auto const& policy : {parallel::context{.ways = ways}, parallel::context{.ways = ways, .balanced = false},
                                parallel::context{.ways = ways, .method = context_method::all_to_all}}) {
       INFO(to_string(policy));
-      auto const far = apart<Precision>(static_cast<int>(ways), policy, serial, model, plan);
+      auto const far = apart<Precision>(static_cast<int>(ways), policy, serial, plan);
       CHECK(far.loss < most);
       CHECK(far.norm < most);
       CHECK(far.values < most);

@@ -94,6 +94,40 @@ TEST_CASE("a plan is right for other numbers, for compressed gradients and in re
   planned_is_found("reproducible zero2", 4, parallel::zero<2>{.reproducible = true}, 8, 8);
 }
 
+TEST_CASE("a plan takes all experts to be chosen alike; what does not depend on it is exact", "[train]") {
+  watchdog const watch("plan of experts");
+  planned_is_found("expert=2 without experts", 2, parallel::expert{}, 8, 4);
+  nn::gpt model{.vocabulary = 64, .context = 16, .layers = 3, .heads = 2, .channels = 16, .experts = 4};
+  auto const how = parallel::mesh{parallel::data{.ways = 2}, parallel::expert{.ways = 2}};
+  auto const paper = plan_for({.samples = 8, .ranks = 4}, model, optim::adamw{}, how);
+  // Three layers, each of them there and back, forward and backward: half of 2 x 16 rows, 2 choices, 16 floats.
+  auto const& traded = paper.sent[comm::collective::all_to_all];
+  CHECK(traded.calls == 12);
+  CHECK(traded.bytes == 12 * (2 * 16 * 2 / 2) * 16 * sizeof(float));
+  launch(comm::decorate(comm::threads{.ranks = 4}, comm::counted{}), [&](auto& world) {
+    std::vector<std::int32_t> tokens(8 * 16 + 1);
+    for (std::size_t i = 0; i < tokens.size(); ++i) tokens[i] = static_cast<std::int32_t>(i * i % 61);
+    auto const data = data::in_memory(tensor_view<std::int32_t const>(tokens.data(), {8, 16}),
+                                      tensor_view<std::int32_t const>(tokens.data() + 1, {8, 16}));
+    auto trainer = make_trainer(model, optim::adamw{}, world, how);
+    trainer.fit(data, {.steps = 2, .batch = 8, .stop_after = 1});
+    auto const before = world.counts();
+    trainer.fit(data, {.steps = 2, .batch = 8});
+    auto const after = world.counts();
+    auto const here = plan(trainer, {.samples = 8});
+    auto const memory = trainer.exchange().memory();
+    for (int kind = 0; kind < comm::collective_kinds; ++kind) {
+      auto const was = after.by_operation[kind].calls - before.by_operation[kind].calls;
+      auto const bytes = after.by_operation[kind].bytes - before.by_operation[kind].bytes;
+      bool const routed = static_cast<comm::collective>(kind) == comm::collective::all_to_all;
+      bool const exact = here.sent.by_operation[kind].calls == was &&
+                         (routed || here.sent.by_operation[kind].bytes == bytes) &&
+                         here.memory.parameters == memory.parameters && here.memory.gradients == memory.gradients;
+      if (!exact) throw numeric_error(text("kind ", kind, " on rank ", world.rank()), {world.rank(), "plan"});
+    }
+  });
+}
+
 TEST_CASE("a plan needs no world, and equals that of a trainer which only sends messages", "[train]") {
   using parallel::zero;
   auto const how = parallel::mesh{parallel::data{.ways = 2}, parallel::pipeline<schedule::gpipe>{.stages = 2},

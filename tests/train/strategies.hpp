@@ -47,15 +47,15 @@ struct plan {
   std::int64_t batch = 8;
   std::int64_t micro_batches = 4;
   double clip = 0.5;
+  nn::gpt model = strategies::model();
 };
 
 /// Trains, and collects the state of all ranks. `shape` gives the names: the outcome of a serial training.
 template <class Precision = precision::fp32, class World, class Parallel>
-outcome train(World& world, Parallel const& parallel, plan const& what, outcome const* shape = nullptr,
-              nn::gpt const& gpt = model()) {
-  text_of_numbers const text(24, gpt.context);
+outcome train(World& world, Parallel const& parallel, plan const& what, outcome const* shape = nullptr) {
+  text_of_numbers const text(24, what.model.context);
   auto const data = text.data();
-  auto trainer = make_trainer(gpt, optim::adamw{.rate = 1e-3, .clip = what.clip}, world, parallel, Precision{});
+  auto trainer = make_trainer(what.model, optim::adamw{.rate = 1e-3, .clip = what.clip}, world, parallel, Precision{});
   outcome out;
   trainer.on_step([&](step_report const& done) {
     out.losses.push_back(done.loss);

@@ -43,6 +43,20 @@ for precision in ("bf16",):
         found = train("cut", ranks, parallel=parallel, precision=precision, **MODEL)
         expect(abs(found["held_out_last"] - whole["held_out_last"]) < 5e-3, "%s in bf16: %r" % (parallel, found))
 
+# A GPT with experts: the axis that deals them out, and the checkpoint of any cut under any other.
+EXPERTS = MODEL | {"layers": 2, "experts": 5, "experts_a_token": 2}
+alone = train("alone", 1, **EXPERTS)
+dealt = weights("alone")
+for ranks, parallel in ((2, "expert"), (3, "expert=3"), (4, "data=2,expert=2"), (4, "zero1=2,expert=2"),
+                        (4, "pipeline=2:1f1b,expert=2")):
+    found = train("dealt", ranks, parallel=parallel, **EXPERTS)
+    expect(abs(found["held_out_last"] - alone["held_out_last"]) < 1e-4, "%s: %r" % (parallel, found))
+    far = distance(weights("dealt"), dealt, key_bias)
+    expect(far < 1e-5, "%s: the weights differ by %.1e" % (parallel, far))
+    before = found["state_hash"]
+    found = train("dealt", 2, resume=True, parallel="zero3", stop_after=10)
+    expect(found["state_hash"] == before, "%s: reading its checkpoint changes the state" % parallel)
+
 # One run on many meshes, one after the other: the data goes on where it was.
 train("moved", 2, stop_after=1, **MODEL)
 MOVES = ((4, "data=2,context=2"), (2, "zero3"), (2, "pipeline:zbv"), (1, "data"), (3, "tensor"), (2, "sequence"),

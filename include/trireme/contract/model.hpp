@@ -10,6 +10,7 @@
 #include "trireme/contract/context_group.hpp"
 #include "trireme/contract/dataset.hpp"
 #include "trireme/contract/environment.hpp"
+#include "trireme/contract/expert_group.hpp"
 #include "trireme/contract/numerics.hpp"
 #include "trireme/contract/parameter.hpp"
 #include "trireme/contract/tensor_group.hpp"
@@ -39,12 +40,28 @@ struct pass {
   tensor_group<Env>& group = tensor_group<Env>::one();  ///< the ranks that share this unit's matrices
   std::size_t slot = 0;  ///< of what units save: micro-batches in flight have different ones
   context_group<Env>& context = context_group<Env>::one();  ///< the ranks that share the batch's positions
+  expert_group<Env>& experts = expert_group<Env>::one();    ///< the ranks that share out this unit's experts
 
   [[nodiscard]] bool training() const noexcept { return purpose == trireme::purpose::train; }
   /// Activations that live until backward has passed (or, outside training, until the pass ends).
   [[nodiscard]] activation_view take(shape extents) {
     return activations.template take<typename Env::compute>(extents);
   }
+};
+
+/// The groups of ranks that share the work of each unit with this rank; groups of one unless told otherwise.
+///
+/// Threads  refers to the groups, which must outlive it.
+template <class Env>
+struct rank_groups {
+  tensor_group<Env>& tensor;    ///< share each unit's matrices
+  context_group<Env>& context;  ///< share each sample's positions
+  expert_group<Env>& experts;   ///< share out each unit's experts
+
+  rank_groups(tensor_group<Env>& tensor = tensor_group<Env>::one(),
+              context_group<Env>& context = context_group<Env>::one(),
+              expert_group<Env>& experts = expert_group<Env>::one())
+      : tensor(tensor), context(context), experts(experts) {}
 };
 
 /// A unit of a staged model: the grain of cutting, gathering and checkpointing, and the one virtual edge of a step.
@@ -66,6 +83,9 @@ class unit {
   /// that cannot does all of it in the first.
   virtual view backward_input(pass<Env>& pass, view dy) = 0;
   virtual void backward_weight(pass<Env>& pass) = 0;
+  /// What a unit does for a micro-batch of others of its expert group while this rank has none.
+  virtual void serve_forward(pass<Env>& pass) = 0;
+  virtual void serve_backward(pass<Env>& pass) = 0;
 };
 
 /// The run state of a unit description: `description::instance<Env>` with typed `saved` state.
@@ -85,6 +105,14 @@ concept has_backward_halves = requires(U& state, pass<Env>& pass, typename U::sa
   state.backward_weight(pass, saved);
 };
 
+/// A unit that has experts: serve_forward(pass, saved) and serve_backward(pass, saved) do for others' rows what forward
+/// and backward do, without rows of one's own.
+template <class U, class Env>
+concept serves_experts = requires(U& state, pass<Env>& pass, typename U::saved& saved) {
+  state.serve_forward(pass, saved);
+  state.serve_backward(pass, saved);
+};
+
 /// A typed unit behind the virtual edge; inside, everything is known to the compiler.
 template <class Env, class Description>
 class boxed_unit final : public unit<Env> {
@@ -97,9 +125,11 @@ class boxed_unit final : public unit<Env> {
   using typename unit<Env>::view;
 
   /// A unit that knows of shares (`instance(description, share)`) makes its own part; another one is the same on all
-  /// ranks of its group, and the first of them answers for its parameters.
-  explicit boxed_unit(Description const& description, share own = {}) : state_(make(description, own)) {
-    if constexpr (!knows_shares) {
+  /// ranks of its group, and the first of them answers for its parameters. A unit with experts also gets its share of
+  /// them: `instance(description, share, share of the experts)`.
+  explicit boxed_unit(Description const& description, share own = {}, share experts = {})
+      : state_(make(description, own, experts)) {
+    if constexpr (!knows_shares && !knows_experts) {
       state_.visit([&](parameter<Env>& each) { each.info.answers = own.place == 0; });
     }
   }
@@ -120,11 +150,20 @@ class boxed_unit final : public unit<Env> {
   void backward_weight([[maybe_unused]] pass<Env>& pass) override {
     if constexpr (has_backward_halves<state, Env>) state_.backward_weight(pass, saved_of(pass));
   }
+  void serve_forward([[maybe_unused]] pass<Env>& pass) override {
+    if constexpr (serves_experts<state, Env>) state_.serve_forward(pass, saved_of(pass));
+  }
+  void serve_backward([[maybe_unused]] pass<Env>& pass) override {
+    if constexpr (serves_experts<state, Env>) state_.serve_backward(pass, saved_of(pass));
+  }
 
  private:
   static constexpr bool knows_shares = std::constructible_from<state, Description const&, share>;
-  static state make(Description const& description, [[maybe_unused]] share own) {
-    if constexpr (knows_shares) {
+  static constexpr bool knows_experts = std::constructible_from<state, Description const&, share, share>;
+  static state make(Description const& description, [[maybe_unused]] share own, [[maybe_unused]] share experts) {
+    if constexpr (knows_experts) {
+      return state(description, own, experts);
+    } else if constexpr (knows_shares) {
       return state(description, own);
     } else {
       return state(description);

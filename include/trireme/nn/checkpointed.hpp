@@ -35,6 +35,9 @@ struct checkpointed {
         : unit_(description.unit) {}
     instance(checkpointed const& description, share own) requires std::constructible_from<inner, Unit const&, share>
         : unit_(description.unit, own) {}
+    instance(checkpointed const& description, share own,
+             share experts) requires std::constructible_from<inner, Unit const&, share, share>
+        : unit_(description.unit, own, experts) {}
 
     void visit(auto&& each) { unit_.visit(each); }
 
@@ -53,6 +56,18 @@ struct checkpointed {
       if (dx.address() != dy.address()) return kept(pass, here, dx);
       pass.activations.rewind(here);
       return dx;
+    }
+
+    void serve_forward(pass<Env>& pass, saved&) requires serves_experts<inner, Env> {
+      auto const here = pass.activations.mark();
+      unit_.serve_forward(pass, within_);
+      pass.activations.rewind(here);
+    }
+    void serve_backward(pass<Env>& pass, saved&) requires serves_experts<inner, Env> {
+      auto const here = pass.activations.mark();
+      unit_.serve_forward(pass, within_);
+      unit_.serve_backward(pass, within_);
+      pass.activations.rewind(here);
     }
 
    private:

@@ -6,6 +6,7 @@
 #include "trireme/contract/slot.hpp"
 #include "trireme/core/error.hpp"
 #include "trireme/nn/checkpointed.hpp"
+#include "trireme/nn/gpt_experts.hpp"
 #include "trireme/nn/gpt_head.hpp"
 #include "trireme/nn/gpt_units.hpp"
 
@@ -28,7 +29,10 @@ struct gpt {
   std::int64_t heads = 6;
   std::int64_t channels = 384;
   double dropout = 0;
-  bool checkpointed = false;  ///< blocks save their input only, and are run once more in the backward pass
+  bool checkpointed = false;         ///< blocks save their input only, and are run once more in the backward pass
+  std::int64_t experts = 0;          ///< mlps a block, of which each token chooses some; 0: one mlp, for all tokens
+  std::int64_t experts_a_token = 2;  ///< how many it chooses
+  double balance = 0;                ///< weight of the loss that asks tokens to choose all experts alike
   friend bool operator==(gpt const&, gpt const&) = default;
 
   void validate() const {
@@ -46,6 +50,11 @@ struct gpt {
     if (!(dropout >= 0 && dropout < 1)) {
       throw config_error(text("trireme::nn::gpt: dropout ", dropout, " is not in [0, 1)"));
     }
+    if (experts < 0 || (experts > 0 && (experts_a_token < 1 || experts_a_token > experts))) {
+      throw config_error(text("trireme::nn::gpt: ", experts_a_token, " experts a token of ", experts,
+                              "; a token chooses at least one, and at most all of them"));
+    }
+    if (!(balance >= 0)) throw config_error(text("trireme::nn::gpt: balance ", balance, " is below 0"));
   }
 
   template <class Emit>
@@ -53,20 +62,34 @@ struct gpt {
     gpt_shape const shape{vocabulary, context, layers, heads, channels, dropout};
     emit(gpt_embedding{shape});
     for (std::int64_t index = 0; index < layers; ++index) {
-      if (checkpointed) {
-        emit(nn::checkpointed<gpt_block>{{shape, index}});  // nvcc does not deduce it
+      if (experts > 0) {
+        block(emit, gpt_expert_block{shape, index, experts, experts_a_token, balance});
       } else {
-        emit(gpt_block{shape, index});
+        block(emit, gpt_block{shape, index});
       }
     }
     emit(gpt_head{shape});
+  }
+
+  /// One block, as a unit of its own or checkpointed.
+  template <class Emit, class Block>
+  void block(Emit& emit, Block const& one) const {
+    if (checkpointed) {
+      emit(nn::checkpointed<Block>{one});  // nvcc does not deduce it
+    } else {
+      emit(one);
+    }
   }
 };
 
 [[nodiscard]] inline std::string to_string(gpt const& m) {
   return text("nn::gpt{.vocabulary = ", m.vocabulary, ", .context = ", m.context, ", .layers = ", m.layers,
               ", .heads = ", m.heads, ", .channels = ", m.channels, ", .dropout = ", m.dropout,
-              m.checkpointed ? ", .checkpointed = true}" : "}");
+              m.checkpointed ? ", .checkpointed = true" : "",
+              m.experts == 0 ? std::string()
+                             : text(", .experts = ", m.experts, ", .experts_a_token = ", m.experts_a_token,
+                                    m.balance > 0 ? text(", .balance = ", m.balance) : ""),
+              "}");
 }
 
 }  // namespace trireme::nn

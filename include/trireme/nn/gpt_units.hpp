@@ -39,6 +39,10 @@ template <class Env>
   if (own.ways > 1) info = part_of(info, 0, own.of(shape.vocabulary));
   return {info, {}, {}};
 }
+/// GPT-2 scales what is added to the residual stream down with depth.
+[[nodiscard]] inline double residual_scale(gpt_shape const& shape) {
+  return 0.02 / std::sqrt(2.0 * static_cast<double>(shape.layers));
+}
 [[nodiscard]] inline ops::table_part tokens_here(gpt_shape const& shape, share own) {
   return {own.of(shape.vocabulary).first, shape.vocabulary};
 }
@@ -170,7 +174,7 @@ struct gpt_block {
                       .heads = shape_.heads,
                       .dropout = shape_.dropout,
                       .site = site_,
-                      .projection_scale = residual_scale()},
+                      .projection_scale = detail::residual_scale(shape_)},
                      name(description, "attn"), own),
           norm2_({shape_.channels}, name(description, "ln_2"), own),
           hidden_(own.of(4 * shape_.channels)),
@@ -178,7 +182,7 @@ struct gpt_block {
               name(description, "mlp.c_fc"), part(own, linear_part::axis::outputs)),
           down_({.inputs = 4 * shape_.channels,
                  .outputs = shape_.channels,
-                 .start = {initial::distribution::normal, residual_scale()}},
+                 .start = {initial::distribution::normal, detail::residual_scale(shape_)}},
                 name(description, "mlp.c_proj"), part(own, linear_part::axis::inputs)) {}
 
     void visit(auto&& each) {
@@ -227,8 +231,6 @@ struct gpt_block {
     [[nodiscard]] linear_part part(share own, linear_part::axis axis) const {
       return own.ways == 1 ? linear_part{} : linear_part{axis, hidden_, own.place};
     }
-    // GPT-2 scales what is added to the residual stream down with depth.
-    [[nodiscard]] double residual_scale() const { return 0.02 / std::sqrt(2.0 * static_cast<double>(shape_.layers)); }
     [[nodiscard]] ops::dropout_site site(pass<Env> const& pass) const {
       return {pass.training() ? shape_.dropout : 0, pass.key, site_ + 2, pass.batch.ids};
     }

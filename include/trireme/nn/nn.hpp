@@ -2,6 +2,7 @@
 
 #include "trireme/nn/attention.hpp"
 #include "trireme/nn/checkpointed.hpp"
+#include "trireme/nn/experts.hpp"
 #include "trireme/nn/gpt.hpp"
 #include "trireme/nn/layer_norm.hpp"
 #include "trireme/nn/linear.hpp"

@@ -8,6 +8,7 @@
 #include "trireme/ops/host/normalisation.hpp"
 #include "trireme/ops/host/products.hpp"
 #include "trireme/ops/host/reductions.hpp"
+#include "trireme/ops/host/routing.hpp"
 #include "trireme/ops/host/updates.hpp"
 #include "trireme/ops/types.hpp"
 
@@ -24,6 +25,7 @@ struct on<host> : host_elementwise,
                   host_attention_block,
                   host_losses,
                   host_updates,
-                  host_reductions {};
+                  host_reductions,
+                  host_routing {};
 
 }  // namespace trireme::ops

@@ -232,6 +232,45 @@ struct on<phantom> {
     return {0, y.empty() ? 0 : y.extent(0)};
   }
 
+  // routing: every expert gets as many rows as every other one
+  template <class T>
+  static void route(output<accumulate_t<T>> probabilities, view<std::int32_t> chosen, output<accumulate_t<T>> weights,
+                    view<T> logits) {
+    same("route", probabilities.size(), logits.size());
+    same("route", chosen.size(), weights.size());
+  }
+  template <class T>
+  static void route_backward(view<T> dlogits, output<accumulate_t<T>> dweights, output<accumulate_t<T>> probabilities,
+                             tokens_view chosen, output<accumulate_t<T>> weights, output<accumulate_t<T>>) {
+    same("route_backward", probabilities.size(), dlogits.size());
+    same("route_backward", chosen.size(), weights.size());
+    same("route_backward", chosen.size(), dweights.size());
+  }
+  template <class A>
+  static double imbalance(view<A>, input<A>, tokens_view, std::int64_t, double) noexcept {
+    return 0;
+  }
+  static void deal(view<std::int32_t> places, std::span<std::int64_t> counts, tokens_view chosen) {
+    same("deal", places.size(), chosen.size());
+    auto const experts = static_cast<int>(counts.size());
+    for (int e = 0; e < experts; ++e) counts[static_cast<std::size_t>(e)] = share{e, experts}.of(chosen.size()).count;
+  }
+  template <class T>
+  static void spread(view<T> to, input<T>, tokens_view places) {
+    same("spread", to.extent(0), places.size());
+  }
+  template <class T>
+  static void collect(view<T>, input<T> from, tokens_view places, output<accumulate_t<T>>) {
+    same("collect", from.extent(0), places.size());
+  }
+  template <class T>
+  static void collect_backward(view<T> dfrom, output<accumulate_t<T>> dweights, input<T>, input<T> from,
+                               tokens_view places, output<accumulate_t<T>> weights) {
+    same("collect_backward", from.size(), dfrom.size());
+    same("collect_backward", weights.size(), places.size());
+    same("collect_backward", dweights.size(), places.size());
+  }
+
   // updates
   template <class M, class G, class P>
   static void adamw(view<M> value, output<M> first, output<M> second, gradient_terms<G, phantom> const& gradient,

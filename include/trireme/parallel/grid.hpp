@@ -35,6 +35,9 @@ class grid {
     if constexpr (has_axis<P, axis::pipeline>) {
       if (shape_.ways(axis::pipeline) > 1) stages_.emplace(along(axis::pipeline));
     }
+    if constexpr (has_axis<P, axis::expert>) {
+      if (shape_.ways(axis::expert) > 1) experts_.emplace(along(axis::expert));
+    }
   }
   grid(grid const&) = delete;
   grid& operator=(grid const&) = delete;
@@ -42,6 +45,12 @@ class grid {
   [[nodiscard]] mesh_shape const& shape() const noexcept { return shape_; }
   [[nodiscard]] share place(axis kind) const noexcept { return shape_.share_of(rank_, kind); }
   [[nodiscard]] Comm& everyone() const noexcept { return world_; }
+  /// Which part of the samples this rank sees: ranks that differ in their data or their experts see different ones.
+  [[nodiscard]] share samples() const noexcept {
+    auto const data = place(axis::data);
+    auto const experts = place(axis::expert);
+    return {data.place * experts.ways + experts.place, data.ways * experts.ways};
+  }
   /// The ranks that hold the same part of the model: what gradients are summed over.
   [[nodiscard]] Comm& replicas() noexcept { return replicas_ ? *replicas_ : world_; }
   /// The ranks that share each layer's matrices; null if this rank does so with nobody.
@@ -50,11 +59,13 @@ class grid {
   [[nodiscard]] Comm* context() noexcept { return context_ ? &*context_ : nullptr; }
   /// The ranks that hold consecutive units; null if this rank holds all of them.
   [[nodiscard]] Comm* stages() noexcept { return stages_ ? &*stages_ : nullptr; }
+  /// The ranks that share out the experts of each layer; null if this rank has all of them.
+  [[nodiscard]] Comm* experts() noexcept { return experts_ ? &*experts_ : nullptr; }
 
   /// What this rank has sent so far, in the world and in its groups.
   [[nodiscard]] std::uint64_t bytes_sent() const noexcept {
     auto sum = world_.traffic().bytes_sent;
-    for (auto const* const group : {&replicas_, &tensor_, &context_, &stages_}) {
+    for (auto const* const group : {&replicas_, &tensor_, &context_, &stages_, &experts_}) {
       if (*group) sum += (*group)->traffic().bytes_sent;
     }
     for (auto const& group : joined_) sum += group->traffic().bytes_sent;
@@ -89,7 +100,7 @@ class grid {
   mesh_shape shape_;
   Comm& world_;
   int rank_;
-  std::optional<Comm> replicas_, tensor_, context_, stages_;
+  std::optional<Comm> replicas_, tensor_, context_, stages_, experts_;
   std::vector<std::unique_ptr<Comm>> joined_;
 };
 

@@ -134,6 +134,7 @@ class layout {
   void fill(std::int64_t bucket_elements) {
     bool open = false;
     int open_unit = 0;
+    bool open_dealt = false;  // what is dealt out is exchanged over other ranks than the rest
     auto const close = [&] {
       if (open) buckets_.back().elements = rounded(buckets_.back().elements, ranks_ * block_elements);
       open = false;
@@ -143,12 +144,13 @@ class layout {
       auto& tensor = entries_[static_cast<std::size_t>(e)];
       bool const alone = tensor.uses.size() > 1 || tensor.info.tied;
       int const unit = unit_of(tensor);
-      if (alone || !open || unit != open_unit ||
+      if (alone || !open || unit != open_unit || tensor.info.dealt != open_dealt ||
           place(buckets_.back().elements, tensor.size()) + tensor.size() > bucket_elements) {
         close();
         buckets_.emplace_back();
         open = true;
         open_unit = unit;
+        open_dealt = tensor.info.dealt;
       }
       auto& target = buckets_.back();
       tensor.bucket = static_cast<int>(buckets_.size()) - 1;

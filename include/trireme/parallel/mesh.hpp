@@ -19,6 +19,7 @@
 #include "trireme/core/text.hpp"
 #include "trireme/parallel/any_pipeline.hpp"
 #include "trireme/parallel/context.hpp"
+#include "trireme/parallel/expert.hpp"
 #include "trireme/parallel/pipeline.hpp"
 #include "trireme/parallel/strategies.hpp"
 #include "trireme/parallel/tensor.hpp"
@@ -26,11 +27,11 @@
 namespace trireme::parallel {
 
 /// What an axis splits.
-enum class axis : std::uint8_t { data, tensor, sequence, pipeline, context };
-inline constexpr int axis_count = 5;
+enum class axis : std::uint8_t { data, tensor, sequence, pipeline, context, expert };
+inline constexpr int axis_count = 6;
 
 [[nodiscard]] constexpr std::string_view name_of(axis it) noexcept {
-  constexpr std::string_view names[axis_count] = {"data", "tensor", "sequence", "pipeline", "context"};
+  constexpr std::string_view names[axis_count] = {"data", "tensor", "sequence", "pipeline", "context", "expert"};
   return names[static_cast<int>(it)];
 }
 
@@ -53,6 +54,10 @@ struct axis_of<sequence> {
 template <>
 struct axis_of<context> {
   static constexpr axis value = axis::context;
+};
+template <>
+struct axis_of<expert> {
+  static constexpr axis value = axis::expert;
 };
 template <class Schedule>
 struct axis_of<pipeline<Schedule>> {

@@ -51,6 +51,7 @@ struct combination {
   static constexpr bool pipeline = parallel::has_axis<Parallel, axis::pipeline>;
   static constexpr bool context = parallel::has_axis<Parallel, axis::context>;
   static constexpr bool cuts_positions = cuts_context<Model>;
+  static constexpr bool expert = parallel::has_axis<Parallel, axis::expert>;
   static constexpr bool sharded = data_axis::optimizer_state == distribution::shard;
   static constexpr bool shards_gradients = data_axis::gradients == distribution::shard;
   static constexpr bool shards_parameters = data_axis::parameters == distribution::shard;
@@ -59,6 +60,8 @@ struct combination {
                                         has_all_reduce<Comm, typename env::accumulate, reduction::max, space>;
   static constexpr bool hands_on = has_exchange<Comm, space>;
   static constexpr bool deals = has_ragged_all_to_all<Comm, typename env::compute, space>;
+  static constexpr bool deals_experts = deals && has_all_gather<Comm, std::int64_t> &&
+                                        has_all_reduce<Comm, typename env::gradient, reduction::sum, space>;
   static constexpr bool residual = has_residual<compressor_state<Compression, env>>;
   static constexpr bool gatherable = gatherable_compressor<Compression, env>;
   static constexpr bool one_number = std::is_same_v<typename Precision::param, typename Precision::master>;
@@ -80,9 +83,9 @@ struct combination {
     "use precision::fp32 (or fp64), or describe the model in units", !C::plain || C::one_number)                       \
   X("mesh-axis-once", "a mesh has two axes of one kind",                                                               \
     "leave one of them out, and multiply its degree into the other", C::once)                                          \
-  X("plain-model-whole", "a plain model cannot be cut by tensor, sequence, context or pipeline",                       \
+  X("plain-model-whole", "a plain model cannot be cut by tensor, sequence, context, pipeline or expert",               \
     "use parallel::data or parallel::zero, or describe the model in units",                                            \
-    !C::plain || !(C::tensor || C::sequence || C::context || C::pipeline))                                             \
+    !C::plain || !(C::tensor || C::sequence || C::context || C::pipeline || C::expert))                                \
   X("context-needs-positions",                                                                                         \
     "parallel::context cuts samples into positions, and the model does not say that its units know of them",           \
     "use parallel::data, or give the model a static cuts_context = true if they do", !C::context || C::cuts_positions) \
@@ -99,6 +102,9 @@ struct combination {
     "use another communicator", !C::context || (C::hands_on && C::deals))                                              \
   X("pipeline-needs-exchange", "parallel::pipeline needs exchange, which this communicator lacks",                     \
     "use another communicator", !C::pipeline || C::hands_on)                                                           \
+  X("expert-needs-all-to-all",                                                                                         \
+    "parallel::expert needs ragged all_to_all, all_gather and all_reduce, and this communicator lacks one of them",    \
+    "use another communicator", !C::expert || C::deals_experts)                                                                \
   X("zero-3-needs-units", "parallel::zero<3> drops parameters between their uses, but a plain model keeps its own",    \
     "use parallel::zero<2>, or describe the model in units", !C::plain || !C::shards_parameters)                       \
   X("error-feedback-needs-one-exchange",                                                                               \

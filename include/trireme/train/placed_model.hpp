@@ -7,20 +7,18 @@
 #include <utility>
 #include <vector>
 
-#include "trireme/contract/context_group.hpp"
 #include "trireme/contract/dataset.hpp"
 #include "trireme/contract/model.hpp"
 #include "trireme/contract/stage_link.hpp"
-#include "trireme/contract/tensor_group.hpp"
 #include "trireme/core/error.hpp"
 #include "trireme/core/text.hpp"
 #include "trireme/data/batch.hpp"
 #include "trireme/data/evaluation.hpp"
-#include "trireme/parallel/context.hpp"
 #include "trireme/parallel/exchange.hpp"
 #include "trireme/parallel/grid.hpp"
 #include "trireme/parallel/mesh.hpp"
 #include "trireme/train/detail/context_cut.hpp"
+#include "trireme/train/detail/placed_groups.hpp"
 #include "trireme/train/detail/tied_stages.hpp"
 #include "trireme/train/plain_engine.hpp"
 #include "trireme/train/staged_engine.hpp"
@@ -59,9 +57,8 @@ class placed_model {
   placed_model(GivenModel&& model, Comm& world, Parallel const& parallel, Compression const& compression)
       : world_(world),
         grid_(parallel, world),
-        group_(make_group()),
-        context_(make_context(parallel)),
-        cut_(context_ == nullptr ? context_part{} : context_->part()),
+        groups_(parallel, grid_),
+        cut_(groups_.positions()),
         link_(make_link()),
         engine_(make_engine(std::forward<GivenModel>(model), parallel)),
         exchange_(make_exchange(parallel, compression)) {
@@ -81,12 +78,12 @@ class placed_model {
   [[nodiscard]] exchange_type const& exchange() const noexcept { return exchange_; }
 
   /// Ranks that differ on this share see different samples.
-  [[nodiscard]] share samples_share() const noexcept { return grid_.place(parallel::axis::data); }
+  [[nodiscard]] share samples_share() const noexcept { return grid_.samples(); }
 
   /// Of each sample the positions that this rank has; until the next call.
   [[nodiscard]] std::span<samples const> cut(std::span<samples const> batches) requires staged {
     if constexpr (parallel::has_axis<Parallel, parallel::axis::context>) {
-      return context_ == nullptr ? batches : cut_(batches);
+      return grid_.context() == nullptr ? batches : cut_(batches);
     } else {
       return batches;
     }
@@ -100,10 +97,13 @@ class placed_model {
     exchange_.begin(range.count(), parts, range.first);
     if constexpr (staged) {
       bool const always = exchange_.reports_every_micro_batch();
+      auto served = to_serve(static_cast<std::int64_t>(micro_batches.size()));
       auto const ready = [&](int use, bool last) {
-        if (last || always) exchange_.ready(use);
+        if ((last && served == 0) || always) exchange_.ready(use);  // what serving adds to is final in finish()
       };
-      return engine_.train_step(cut(micro_batches), 1.0 / static_cast<double>(total), key, ready, exchange_);
+      auto const sum = engine_.train_step(cut(micro_batches), 1.0 / static_cast<double>(total), key, ready, exchange_);
+      for (; served > 0; --served) engine_.serve(purpose::train);
+      return sum;
     } else {
       loss_sum sum;
       for (std::size_t m = 0; m < micro_batches.size(); ++m) {
@@ -129,13 +129,15 @@ class placed_model {
       for (auto const& part : parts) sum += engine_.evaluate(part);
     } else {
       auto missing = parts.batches().first - parts.batches().last;
-      if constexpr (gathers) {  // which takes all ranks, also those that have fewer batches
+      bool const serves = grid_.experts() != nullptr;
+      if (gathers || serves) {  // which takes all ranks, also those that have fewer batches
         auto most = -missing;
-        grid_.replicas().all_reduce(tensor_view<std::int64_t>(&most, shape{1}), reduction::max{});
+        (serves ? world_ : grid_.replicas()).all_reduce(tensor_view<std::int64_t>(&most, shape{1}), reduction::max{});
         missing += most;
       }
       for (auto const& part : parts) sum += engine_.evaluate(cut({&part, 1}).front(), exchange_);
-      for (; missing > 0; --missing) exchange_.sit_out_forward();
+      for (; gathers && !serves && missing > 0; --missing) exchange_.sit_out_forward();
+      for (; serves && missing > 0; --missing) engine_.serve(purpose::evaluate, exchange_);
     }
     return sum;
   }
@@ -158,37 +160,17 @@ class placed_model {
  private:
   static constexpr bool gathers = data_axis::parameters == distribution::shard;
 
-  std::unique_ptr<tensor_group<Env>> make_group() {
-    if constexpr (parallel::has_axis<Parallel, parallel::axis::tensor>) {
-      if (grid_.tensor() != nullptr) {
-        return std::make_unique<parallel::communicator_group<Env, Comm>>(*grid_.tensor(), grid_.shape().cuts_rows());
-      }
+  // How many micro-batches other ranks run that this one has not: it serves them with its experts.
+  [[nodiscard]] std::int64_t to_serve(std::int64_t own) {
+    if (grid_.experts() == nullptr) return 0;
+    std::int64_t most[] = {own, -own};
+    world_.all_reduce(tensor_view<std::int64_t>(most, shape{2}), reduction::max{});
+    if (most[0] != -most[1] && (exchange_.reports_every_micro_batch() || grid_.stages() != nullptr)) {
+      throw config_error(text("trireme::parallel::expert: from ", -most[1], " to ", most[0],
+                              " micro-batches a rank; beside a pipeline, zero<2> or zero<3> every rank runs as many: "
+                              "give a batch and a number of micro-batches that divide"));
     }
-    return nullptr;
-  }
-  std::unique_ptr<context_group<Env>> make_context([[maybe_unused]] Parallel const& parallel) {
-    std::unique_ptr<context_group<Env>> made;
-    if constexpr (parallel::has_axis<Parallel, parallel::axis::context>) {
-      if (grid_.context() == nullptr) return made;
-      auto const samples = parallel::data_axis_of(parallel);
-      if (sums_in_a_tree(samples)) {
-        throw config_error(
-            text("trireme::parallel::", samples.name,
-                 ": .reproducible adds whole micro-batches, whose positions parallel::context shares by ",
-                 grid_.context()->size(), " ranks; leave one of them out"));
-      }
-      parallel::detail::for_each_axis(parallel, [&]<class Axis>(Axis const& each) {
-        if constexpr (std::is_same_v<Axis, parallel::context>) {
-          auto& ranks = *grid_.context();
-          auto const part = each.part_of({ranks.rank(), ranks.size()});
-          if (each.method == parallel::context_method::ring)
-            made = std::make_unique<parallel::ring_context<Env, Comm>>(ranks, part);
-          else
-            made = std::make_unique<parallel::dealt_context<Env, Comm>>(ranks, part);
-        }
-      });
-    }
-    return made;
+    return most[0] - own;
   }
   std::unique_ptr<stage_link<space>> make_link() {
     if constexpr (parallel::has_axis<Parallel, parallel::axis::pipeline>) {
@@ -202,8 +184,6 @@ class placed_model {
       return engine_type(std::forward<GivenModel>(model));
     } else {
       if constexpr (requires { model.validate(); }) model.validate();
-      auto& group = group_ != nullptr ? *group_ : tensor_group<Env>::one();
-      auto& context = context_ != nullptr ? *context_ : context_group<Env>::one();
       if constexpr (parallel::has_axis<Parallel, parallel::axis::pipeline>) {
         if (link_ != nullptr) {
           auto const at = grid_.place(parallel::axis::pipeline);
@@ -215,10 +195,10 @@ class placed_model {
             }
           });
           tied_ = detail::tied_tensors<Env>(model, seat);
-          return engine_type(model, group, std::move(seat), link_.get(), context);
+          return engine_type(model, groups_.all(), std::move(seat), link_.get());
         }
       }
-      return engine_type(model, group, context);
+      return engine_type(model, groups_.all());
     }
   }
   template <class Axis>
@@ -243,12 +223,20 @@ class placed_model {
           use->info.answers = use->info.answers && stage == each.stages.front();
         }
       }
-      return exchange_type(uses, grid_.replicas(), axis, compression, engine_.unit_ends(), &world_);
+      if (grid_.experts() != nullptr) deal();
+      return exchange_type(uses, grid_.replicas(), axis, compression, engine_.unit_ends(), &world_, grid_.experts());
     } else {
       return exchange_type(engine_.parameters(), grid_.replicas(), axis, compression, &world_);
     }
   }
 
+  // What all ranks of an expert group hold alike the first answers for.
+  void deal() {
+    for (auto* const use : engine_.uses()) {
+      auto& info = use->info;
+      info.answers = info.answers && (info.dealt || grid_.experts()->rank() == 0);
+    }
+  }
   template <class View>
   static tensor<float> on_host(View const& out) {
     tensor<float> result(out.extents());
@@ -280,8 +268,7 @@ class placed_model {
 
   Comm& world_;
   parallel::grid<Comm> grid_;
-  std::unique_ptr<tensor_group<Env>> group_;
-  std::unique_ptr<context_group<Env>> context_;
+  detail::placed_groups<Env, Comm, Parallel> groups_;
   detail::context_cut<space> cut_;
   std::unique_ptr<stage_link<space>> link_;
   std::vector<detail::tied_tensor> tied_;

@@ -42,23 +42,18 @@ class staged_engine {
   using view = tensor_view<typename Env::compute, space>;
 
   /// All units.
-  /// @param group    the ranks that share the matrices of each unit; it must outlive the engine.
-  /// @param context  the ranks that share the samples' positions, as it must. The engine gets samples cut to them, but
-  ///                 for predict().
+  /// @param groups  must outlive the engine, which gets samples cut to this rank's positions, but for predict().
   template <staged_model Model>
-  explicit staged_engine(Model const& model, tensor_group<Env>& group = tensor_group<Env>::one(),
-                         context_group<Env>& context = context_group<Env>::one())
-      : group_(group), context_(context), programs_(parallel::seat_of_all(model)) {
+  explicit staged_engine(Model const& model, rank_groups<Env> groups = {})
+      : groups_(groups), programs_(parallel::seat_of_all(model)) {
     box_units(model);
   }
 
   /// The units of one stage.
   /// @param link  to the other stages; it must outlive the engine.
   template <staged_model Model>
-  staged_engine(Model const& model, tensor_group<Env>& group, parallel::pipeline_seat at, stage_link<space>* link,
-                context_group<Env>& context = context_group<Env>::one())
-      : group_(group),
-        context_(context),
+  staged_engine(Model const& model, rank_groups<Env> groups, parallel::pipeline_seat at, stage_link<space>* link)
+      : groups_(groups),
         programs_(std::move(at)),
         mail_(std::make_unique<detail::linked_mail<Env>>(link)) {
     box_units(model);
@@ -127,6 +122,26 @@ class staged_engine {
     return look(batch, purpose::predict, hooks);
   }
 
+  /// Takes part in a micro-batch that other ranks of the expert group run, without one of its own: forward, and, if
+  /// they train, backward.
+  template <class Hooks = resident_parameters>
+  void serve(purpose why, Hooks&& hooks = {}) {
+    if (slots_.empty()) slots_.push_back(std::make_unique<slot>());
+    now_ = {{}, 0, why, {}};
+    auto pass = make_pass(0);
+    auto const each = [&](std::size_t u, bool backward) {
+      hooks.ensure(first_use(u), last_use_[u]);
+      auto const mark = scratch_.mark();
+      backward ? units_[u]->serve_backward(pass) : units_[u]->serve_forward(pass);
+      scratch_.rewind(mark);
+      hooks.release(first_use(u), last_use_[u]);
+    };
+    for (std::size_t u = 0; u < units_.size(); ++u) each(u, false);
+    for (auto u = units_.size(); u-- > 0 && why == purpose::train;) each(u, true);
+    slots_[0]->activations.reset();
+    scratch_.reset();
+  }
+
   /// Calls f(step, true) when a step has what it receives and begins, f(step, false) when it has ended: for timelines.
   void watch(std::function<void(schedule::step const&, bool)> f) { watch_ = std::move(f); }
 
@@ -176,11 +191,12 @@ class staged_engine {
   struct boxes {
     staged_engine& engine;
     share own;
+    share experts;
     std::int64_t index = 0;
     template <class Description>
     void operator()(Description const& description) {
       if (auto* const home = engine.chunk_of_unit(index++); home != nullptr) {
-        engine.units_.push_back(std::make_unique<boxed_unit<Env, Description>>(description, own));
+        engine.units_.push_back(std::make_unique<boxed_unit<Env, Description>>(description, own, experts));
         home->last = engine.units_.size();
       }
     }
@@ -189,7 +205,7 @@ class staged_engine {
   void box_units(Model const& model) {
     if constexpr (requires { model.validate(); }) model.validate();
     chunks_.resize(static_cast<std::size_t>(seat().where.chunks));
-    boxes emit{*this, group_.share()};
+    boxes emit{*this, groups_.tensor.share(), groups_.experts.share()};
     model.units(emit);
     for (auto const& unit : units_) {
       for (auto* const use : unit->parameters()) uses_.push_back(use);
@@ -337,9 +353,9 @@ class staged_engine {
 
   pass<Env> make_pass(std::size_t index) {
     auto& own = *slots_[index];
-    auto& context = now_.purpose == purpose::predict ? context_group<Env>::one() : context_;
-    return {own.activations, scratch_, own.batch, now_.key, version_, now_.weight,
-            now_.purpose,    {},       group_,    index,    context};
+    auto& context = now_.purpose == purpose::predict ? context_group<Env>::one() : groups_.context;
+    return {own.activations, scratch_, own.batch,      now_.key, version_, now_.weight,
+            now_.purpose,    {},       groups_.tensor, index,    context,  groups_.experts};
   }
   // Activations go where kernels find them: the batch is copied unless it is there already.
   samples_in<space> place(samples const& batch, [[maybe_unused]] arena<space>& to) {
@@ -373,8 +389,7 @@ class staged_engine {
 
   static constexpr std::size_t nowhere = static_cast<std::size_t>(-1);
 
-  tensor_group<Env>& group_;
-  context_group<Env>& context_;
+  rank_groups<Env> groups_;
   detail::stage_programs programs_;
   std::vector<chunk> chunks_;
   std::vector<std::unique_ptr<unit<Env>>> units_;

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <cstdint>
+#include <span>
 #include <string_view>
 
 #include "trireme/compression/compression.hpp"
@@ -32,8 +34,9 @@ struct world {
   request all_gather_async(auto values);
   void all_to_all(auto from, auto to);
   request all_to_all_async(auto from, auto to);
-  void all_to_all(auto from, auto sent, auto to, auto received);
-  request all_to_all_async(auto from, auto sent, auto to, auto received);
+  void all_to_all(auto from, std::span<std::int64_t const> sent, auto to, std::span<std::int64_t const> received);
+  request all_to_all_async(auto from, std::span<std::int64_t const> sent, auto to,
+                           std::span<std::int64_t const> received);
   void exchange(auto transfers);
   request exchange_async(auto transfers);
 };

@@ -218,14 +218,15 @@ class parameter_store {
   static constexpr bool shards_gradients = Strategy::gradients == distribution::shard;
 
   parameter_store(std::vector<parameter<Env>*> uses, Comm& world, Comm& everyone, Strategy const& strategy,
-                  Compressor const& compressor, std::span<int const> unit_ends)
+                  Compressor const& compressor, std::span<int const> unit_ends, Comm* experts)
       : world_(world),
         everyone_(everyone),
         layout_(infos(uses), elements(strategy), world.size(), needs_units(strategy) ? unit_ends : no_units()),
         uses_(std::move(uses)),
         values_(layout_, uses_, world_, true),
-        gradients_(layout_, uses_, world_, compressor, sums_in_a_tree(strategy), may_be_direct(strategy)),
-        direct_(may_be_direct(strategy)),
+        gradients_(layout_, uses_, world_, compressor, sums_in_a_tree(strategy),
+                   experts == nullptr && may_be_direct(strategy)),
+        direct_(experts == nullptr && may_be_direct(strategy)),
         writes_peers_(can_write_peers) {
     if (needs_units(strategy) && unit_ends.empty()) {
       throw config_error(text("trireme::exchange: ", describe(strategy),

@@ -1,0 +1,79 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "trireme/contract/parameter.hpp"
+#include "trireme/core/tensor.hpp"
+
+namespace trireme {
+
+/// The ranks that share out the experts of each layer, as layers see them. They see different samples, and hold all
+/// parameters alike but those of experts: each has the range share().of(experts) of these (parameter_info::dealt). A
+/// group of one does nothing.
+///
+/// Ranks    collective: all members call the same in the same order. One that has no micro-batch while others do takes
+///          part without rows.
+/// Numerics rows travel as they are: what a row gets does not depend on who computes it.
+template <class Env>
+class expert_group {
+ public:
+  using space = typename Env::space;
+  using view = tensor_view<typename Env::compute, space>;
+
+  virtual ~expert_group() = default;
+  expert_group(expert_group const&) = delete;
+  expert_group& operator=(expert_group const&) = delete;
+
+  /// The group of a rank that has all experts.
+  [[nodiscard]] static expert_group& one();
+
+  [[nodiscard]] int ways() const noexcept { return own_.ways; }
+  [[nodiscard]] int place() const noexcept { return own_.place; }
+  [[nodiscard]] trireme::share share() const noexcept { return own_; }
+
+  /// Everybody's numbers: `table` has one part a member, of which the own one is filled in.
+  void gather(std::span<std::int64_t> table) {
+    if (own_.ways > 1) do_gather(table);
+  }
+  /// The first sent[0] rows of `from` go to member 0, the next sent[1] to member 1; received[r] rows of `to` come from
+  /// member r. Members name numbers of rows that fit.
+  void trade(view to, std::span<std::int64_t const> received, view from, std::span<std::int64_t const> sent) {
+    if (own_.ways > 1) do_trade(to, received, from, sent);
+  }
+
+ protected:
+  explicit expert_group(trireme::share own) noexcept : own_(own) {}
+
+ private:
+  virtual void do_gather(std::span<std::int64_t> table) = 0;
+  virtual void do_trade(view to, std::span<std::int64_t const> received, view from,
+                        std::span<std::int64_t const> sent) = 0;
+
+  trireme::share own_;
+};
+
+namespace detail {
+
+/// Shares with nobody: none of its collectives is ever called.
+template <class Env>
+class experts_of_one final : public expert_group<Env> {
+  using typename expert_group<Env>::view;
+
+ public:
+  experts_of_one() noexcept : expert_group<Env>({}) {}
+
+ private:
+  void do_gather(std::span<std::int64_t>) override {}
+  void do_trade(view, std::span<std::int64_t const>, view, std::span<std::int64_t const>) override {}
+};
+
+}  // namespace detail
+
+template <class Env>
+expert_group<Env>& expert_group<Env>::one() {
+  static detail::experts_of_one<Env> group;
+  return group;
+}
+
+}  // namespace trireme

@@ -1,0 +1,312 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "trireme/contract/model.hpp"
+#include "trireme/core/error.hpp"
+#include "trireme/core/text.hpp"
+#include "trireme/ops/types.hpp"
+
+namespace trireme::nn {
+
+/// A mixture of experts: each row chooses `chosen` of `count` mlps, and gets the sum of what they make of it, weighted
+/// by the router's probabilities over those that it chose (with one choice by the probability itself, or the router
+/// would learn nothing). No row is dropped, however many choose one expert.
+///
+/// Shapes   x, y (rows, channels); the router's weight (channels, count); experts' weights lie in one tensor each:
+///          (count, channels, hidden), (count, hidden, channels), and their biases (count, hidden), (count, channels).
+/// Ranks    an expert group deals the experts out (pass.experts): a rank has share().of(count) of them. Rows travel.
+/// Bytes    saves x, the router's probabilities, and for each choice of a row two rows of channels, two of hidden. How
+///          many rows come is known in each pass only, so memory may still grow after the first steps.
+/// Numerics a row's sum over its experts is in the order of its choices, the most probable first; of equally probable
+///          experts that of the lower number is chosen. Gradients of experts are sums over rows in the order of ranks.
+/// Method   [Shazeer et al., 2017]; the balance loss is that of [Fedus et al., 2021], for each sample by itself.
+/// Errors   config_error if a group has more ranks than there are experts; in the first pass, if there is a balance loss
+///          and ranks share the positions of samples.
+struct experts {
+  std::int64_t channels = 0;
+  std::int64_t hidden = 0;
+  std::int64_t count = 1;
+  std::int64_t chosen = 1;
+  double balance = 0;  ///< weight of the balance loss in the loss of a sample
+  double projection_scale = 0.02;
+  friend bool operator==(experts const&, experts const&) = default;
+
+  template <class Env>
+  class instance;
+};
+
+template <class Env>
+class experts::instance {
+  using space = typename Env::space;
+  using value = typename Env::compute;
+  using accumulate = typename Env::accumulate;
+  using kernels = ops::on<space>;
+  using sums = tensor_view<accumulate, space>;
+  using numbers = tensor_view<std::int32_t, space>;
+  using arena_type = arena<space>;
+
+ public:
+  using view = tensor_view<value, space>;
+  struct saved {
+    view x;                           // (rows, channels)
+    sums probabilities;               // (rows, count)
+    numbers chosen, places;           // (rows, chosen): the experts, and where their rows lie, sorted by expert
+    sums weights;                     // (rows, chosen)
+    view answers;                     // (rows * chosen, channels): the experts', sorted by expert
+    view gathered;                    // (rows here, channels): what has come for the experts here, expert by expert
+    view before, inner;               // (rows here, hidden): on both sides of the activation
+    std::vector<std::int64_t> table;  // (ranks, count): how many rows of each rank choose each expert
+  };
+
+  instance(experts const& description, std::string const& name, share own = {})
+      : what_(description),
+        own_(own),
+        here_(own.of(what_.count)),
+        router_(matrix(name + ".router.weight", {what_.channels, what_.count}, 0.02)),
+        up_(dealt(matrix(name + ".experts.c_fc.weight", {what_.count, what_.channels, what_.hidden}, 0.02))),
+        up_bias_(dealt(bias(name + ".experts.c_fc.bias", {what_.count, what_.hidden}))),
+        down_(dealt(matrix(name + ".experts.c_proj.weight", {what_.count, what_.hidden, what_.channels},
+                           what_.projection_scale))),
+        down_bias_(dealt(bias(name + ".experts.c_proj.bias", {what_.count, what_.channels}))),
+        packed_up_(static_cast<std::size_t>(here_.count)),
+        packed_down_(static_cast<std::size_t>(here_.count)) {
+    if (own.ways > what_.count) {
+      throw config_error(text("trireme::nn::experts: ", what_.count, " experts cannot be dealt out to ", own.ways,
+                              " ranks; an expert group has at most as many ranks as a layer has experts"));
+    }
+  }
+
+  void visit(auto&& each) {
+    each(router_);
+    each(up_);
+    each(up_bias_);
+    each(down_);
+    each(down_bias_);
+  }
+
+  /// @param context  rows of one sample.
+  view forward(pass<Env>& pass, saved& saved, view x, std::int64_t context) {
+    auto const rows = x.extent(0);
+    if (what_.balance != 0 && pass.context.ways() > 1) {
+      throw config_error(text("trireme::nn::experts: the balance loss is of whole samples, whose positions ",
+                              pass.context.ways(), " ranks share; use .balance = 0, or leave parallel::context out"));
+    }
+    saved.x = x;
+    saved.probabilities = pass.activations.template take<accumulate>({rows, what_.count});
+    saved.weights = pass.activations.template take<accumulate>({rows, what_.chosen});
+    saved.chosen = pass.activations.template take<std::int32_t>({rows, what_.chosen});
+    saved.places = pass.activations.template take<std::int32_t>({rows, what_.chosen});
+    saved.answers = pass.take({rows * what_.chosen, what_.channels});
+    auto const y = pass.take(x.extents());
+    auto const here = pass.scratch.mark();
+    auto const logits = pass.scratch.template take<value>({rows, what_.count});
+    kernels::linear(logits, x, packed(packed_router_, pass, router_.value), {});
+    kernels::route(saved.probabilities, saved.chosen, saved.weights, logits);
+    kernels::deal(saved.places, own_row(saved, pass), saved.chosen);
+    auto const questions = pass.scratch.template take<value>({rows * what_.chosen, what_.channels});
+    kernels::spread(questions, x, saved.places);
+    ask(pass, saved, questions);
+    kernels::collect(y, saved.answers, saved.places, saved.weights);
+    if (pass.training() && what_.balance != 0) {
+      pass.loss.sum += what_.balance * static_cast<double>(context) *
+                       kernels::imbalance(sums{}, saved.probabilities, saved.chosen, context, 0);
+    }
+    pass.scratch.rewind(here);
+    return y;
+  }
+
+  /// dx = the gradient of x.
+  void backward(pass<Env>& pass, saved& saved, view dx, view dy, std::int64_t context) {
+    auto const here = pass.scratch.mark();
+    auto const danswers = pass.scratch.template take<value>(saved.answers.extents());
+    auto const dquestions = pass.scratch.template take<value>(saved.answers.extents());
+    auto const dweights = pass.scratch.template take<accumulate>(saved.weights.extents());
+    kernels::collect_backward(danswers, dweights, dy, saved.answers, saved.places, saved.weights);
+    ask_backward(pass, saved, dquestions, danswers);
+    kernels::collect(dx, dquestions, saved.places, sums{});
+    sums slopes;
+    if (what_.balance != 0) {
+      slopes = pass.scratch.template take<accumulate>(saved.probabilities.extents());
+      kernels::imbalance(slopes, saved.probabilities, saved.chosen, context, what_.balance * pass.weight);
+    }
+    auto const dlogits = pass.scratch.template take<value>(saved.probabilities.extents());
+    kernels::route_backward(dlogits, dweights, saved.probabilities, saved.chosen, saved.weights, slopes);
+    kernels::linear_backward_weight(router_.gradient, {}, saved.x, dlogits, ops::orientation::in_out);
+    kernels::linear_backward_input(dx, dlogits, packed(packed_router_, pass, router_.value), {.accumulate = true});
+    pass.scratch.rewind(here);
+  }
+
+  /// The same for other ranks' rows alone.
+  void serve_forward(pass<Env>& pass, saved& saved) {
+    for (auto& each : own_row(saved, pass)) each = 0;
+    saved.answers = pass.take({0, what_.channels});
+    ask(pass, saved, saved.answers);
+  }
+  void serve_backward(pass<Env>& pass, saved& saved) { ask_backward(pass, saved, saved.answers, saved.answers); }
+
+ private:
+  static parameter<Env> matrix(std::string name, shape extents, double scale) {
+    return {{std::move(name), extents, {initial::distribution::normal, scale}, true}, {}, {}};
+  }
+  static parameter<Env> bias(std::string name, shape extents) {
+    return {{std::move(name), extents, {}, false}, {}, {}};
+  }
+  [[nodiscard]] parameter<Env> dealt(parameter<Env> whole) const {
+    if (own_.ways > 1) whole.info = part_of(whole.info, 0, here_);
+    whole.info.dealt = own_.ways > 1;
+    return whole;
+  }
+  template <class View>
+  static auto& packed(ops::weights<value, space>& into, pass<Env> const& pass, View values) {
+    into.bind(values, ops::orientation::in_out);
+    into.refresh(pass.version);
+    return into;
+  }
+  // Of expert e of those here.
+  template <class View>
+  static View matrix_of(View all, std::int64_t e) {
+    auto const n = all.extent(1) * all.extent(2);
+    return all.flat(e * n, n).reshaped({all.extent(1), all.extent(2)});
+  }
+  template <class View>
+  static View bias_of(View all, std::int64_t e) {
+    return all.flat(e * all.extent(1), all.extent(1));
+  }
+  auto& packed_up(pass<Env> const& pass, std::int64_t e) {
+    return packed(packed_up_[static_cast<std::size_t>(e)], pass, matrix_of(up_.value, e));
+  }
+  auto& packed_down(pass<Env> const& pass, std::int64_t e) {
+    return packed(packed_down_[static_cast<std::size_t>(e)], pass, matrix_of(down_.value, e));
+  }
+
+  std::span<std::int64_t> own_row(saved& saved, pass<Env> const& pass) const {
+    saved.table.resize(static_cast<std::size_t>(pass.experts.ways() * what_.count));
+    return std::span(saved.table)
+        .subspan(static_cast<std::size_t>(own_.place * what_.count), static_cast<std::size_t>(what_.count));
+  }
+  [[nodiscard]] std::int64_t rows_of(saved const& saved, int rank, std::int64_t expert) const {
+    return saved.table[static_cast<std::size_t>(rank * what_.count + expert)];
+  }
+  [[nodiscard]] std::int64_t rows_of(saved const& saved, int rank, share::range experts) const {
+    std::int64_t sum = 0;
+    for (auto e = experts.first; e < experts.first + experts.count; ++e) sum += rows_of(saved, rank, e);
+    return sum;
+  }
+  // Rows that come from each rank, and that go to each.
+  void count(saved const& saved) {
+    come_.clear();
+    go_.clear();
+    for (int rank = 0; rank < own_.ways; ++rank) {
+      come_.push_back(rows_of(saved, rank, here_));
+      go_.push_back(rows_of(saved, own_.place, share{rank, own_.ways}.of(what_.count)));
+    }
+  }
+  // Calls f(e, first, n) for each expert here that somebody has chosen: its rows of `gathered`.
+  template <class F>
+  void for_each_here(saved const& saved, F&& f) const {
+    std::int64_t first = 0;
+    for (std::int64_t e = 0; e < here_.count; ++e) {
+      std::int64_t n = 0;
+      for (int rank = 0; rank < own_.ways; ++rank) n += rows_of(saved, rank, here_.first + e);
+      if (n > 0) f(e, first, n);
+      first += n;
+    }
+  }
+  // What has come lies rank by rank, and within a rank expert by expert; experts want theirs together.
+  void sort(saved const& saved, view by_expert, view by_rank, bool back) const {
+    std::int64_t to = 0;
+    for (std::int64_t e = 0; e < here_.count; ++e) {
+      std::int64_t before = 0;  // rows of the ranks before
+      for (int rank = 0; rank < own_.ways; ++rank) {
+        auto const n = rows_of(saved, rank, here_.first + e);
+        auto const from = before + rows_of(saved, rank, {here_.first, e});
+        if (n > 0) {
+          auto const a = by_expert.rows(to, n);
+          auto const b = by_rank.rows(from, n);
+          kernels::copy(back ? b : a, back ? a : b);
+        }
+        before += rows_of(saved, rank, here_);
+        to += n;
+      }
+    }
+  }
+  // Rows sorted by expert, each rank's own, to where the experts are; and the other way.
+  void to_experts(pass<Env>& pass, saved const& saved, view gathered, view own) {
+    if (own_.ways == 1) return kernels::copy(gathered, own);
+    auto const here = pass.scratch.mark();
+    auto const come = pass.scratch.template take<value>(gathered.extents());
+    pass.experts.trade(come, come_, own, go_);
+    sort(saved, gathered, come, false);
+    pass.scratch.rewind(here);
+  }
+  void from_experts(pass<Env>& pass, saved const& saved, view own, view gathered) {
+    if (own_.ways == 1) return kernels::copy(own, gathered);
+    auto const here = pass.scratch.mark();
+    auto const come = pass.scratch.template take<value>(gathered.extents());
+    sort(saved, gathered, come, true);
+    pass.experts.trade(own, go_, come, come_);
+    pass.scratch.rewind(here);
+  }
+
+  void ask(pass<Env>& pass, saved& saved, view questions) {
+    pass.experts.gather(saved.table);
+    count(saved);
+    std::int64_t rows = 0;
+    for (auto const each : come_) rows += each;
+    saved.gathered = pass.take({rows, what_.channels});
+    saved.before = pass.take({rows, what_.hidden});
+    saved.inner = pass.take({rows, what_.hidden});
+    to_experts(pass, saved, saved.gathered, questions);
+    auto const here = pass.scratch.mark();
+    auto const answers = pass.scratch.template take<value>(saved.gathered.extents());
+    for_each_here(saved, [&](std::int64_t e, std::int64_t first, std::int64_t n) {
+      kernels::linear(saved.inner.rows(first, n), saved.gathered.rows(first, n), packed_up(pass, e),
+                      {.bias = bias_of(up_bias_.value, e),
+                       .act = ops::activation::gelu,
+                       .before_activation = saved.before.rows(first, n)});
+      kernels::linear(answers.rows(first, n), saved.inner.rows(first, n), packed_down(pass, e),
+                      {.bias = bias_of(down_bias_.value, e)});
+    });
+    from_experts(pass, saved, saved.answers, answers);
+    pass.scratch.rewind(here);
+  }
+
+  void ask_backward(pass<Env>& pass, saved& saved, view dquestions, view danswers) {
+    count(saved);
+    auto const here = pass.scratch.mark();
+    auto const dgathered = pass.scratch.template take<value>(saved.gathered.extents());
+    auto const dinner = pass.scratch.template take<value>(saved.inner.extents());
+    to_experts(pass, saved, dgathered, danswers);
+    for_each_here(saved, [&](std::int64_t e, std::int64_t first, std::int64_t n) {
+      auto const dy = dgathered.rows(first, n);
+      auto const inner = dinner.rows(first, n);
+      kernels::linear_backward_weight(matrix_of(down_.gradient, e), bias_of(down_bias_.gradient, e),
+                                      saved.inner.rows(first, n), dy, ops::orientation::in_out);
+      kernels::linear_backward_input(inner, dy, packed_down(pass, e),
+                                     {ops::activation::gelu, saved.before.rows(first, n), false});
+      kernels::linear_backward_weight(matrix_of(up_.gradient, e), bias_of(up_bias_.gradient, e),
+                                      saved.gathered.rows(first, n), inner, ops::orientation::in_out);
+      kernels::linear_backward_input(dy, inner, packed_up(pass, e), {});
+    });
+    from_experts(pass, saved, dquestions, dgathered);
+    pass.scratch.rewind(here);
+  }
+
+  experts what_;
+  share own_;
+  share::range here_;  // experts that lie here
+  parameter<Env> router_;
+  parameter<Env> up_, up_bias_;
+  parameter<Env> down_, down_bias_;
+  ops::weights<value, space> packed_router_;
+  std::vector<ops::weights<value, space>> packed_up_, packed_down_;
+  std::vector<std::int64_t> come_, go_;  // rows from and to each rank, in the pass under way
+};
+
+}  // namespace trireme::nn

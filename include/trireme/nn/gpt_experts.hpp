@@ -1,0 +1,133 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "trireme/contract/model.hpp"
+#include "trireme/core/text.hpp"
+#include "trireme/nn/attention.hpp"
+#include "trireme/nn/detail/own_rows.hpp"
+#include "trireme/nn/experts.hpp"
+#include "trireme/nn/gpt_units.hpp"
+#include "trireme/nn/layer_norm.hpp"
+#include "trireme/ops/types.hpp"
+
+namespace trireme::nn {
+
+/// A transformer block with a mixture of experts in the place of its mlp: x + attention(norm(x)), then
+/// x + dropout(experts(norm(x))).
+///
+/// Shapes   x, y (B*T, C): the rows of them that lie here.
+/// Ranks    experts are dealt out over an expert group. A tensor group shares the heads; each of its ranks runs the
+///          router and the experts on all rows, with the same bits.
+struct gpt_expert_block {
+  gpt_shape shape;
+  std::int64_t index = 0;
+  std::int64_t experts = 1;
+  std::int64_t experts_a_token = 1;
+  double balance = 0;
+  friend bool operator==(gpt_expert_block const&, gpt_expert_block const&) = default;
+
+  template <class Env>
+  class instance;
+};
+
+template <class Env>
+class gpt_expert_block::instance {
+  using space = typename Env::space;
+  using value = typename Env::compute;
+  using kernels = ops::on<space>;
+
+ public:
+  using view = tensor_view<value, space>;
+  struct saved {
+    typename layer_norm::instance<Env>::saved norm1;
+    typename attention::instance<Env>::saved attended;
+    typename layer_norm::instance<Env>::saved norm2;
+    typename nn::experts::instance<Env>::saved mixed;
+  };
+
+  explicit instance(gpt_expert_block const& description, share own = {}, share experts = {})
+      : shape_(description.shape),
+        site_(static_cast<std::uint32_t>(1 + 3 * description.index)),
+        norm1_({shape_.channels}, name(description, "ln_1"), own),
+        attention_({.channels = shape_.channels,
+                    .heads = shape_.heads,
+                    .dropout = shape_.dropout,
+                    .site = site_,
+                    .projection_scale = detail::residual_scale(shape_)},
+                   name(description, "attn"), own),
+        norm2_({shape_.channels}, name(description, "ln_2"), own),
+        experts_({.channels = shape_.channels,
+                  .hidden = 4 * shape_.channels,
+                  .count = description.experts,
+                  .chosen = description.experts_a_token,
+                  .balance = description.balance,
+                  .projection_scale = detail::residual_scale(shape_)},
+                 name(description, "mlp"), experts) {
+    experts_.visit([&](parameter<Env>& each) { each.info.answers = own.place == 0; });
+  }
+
+  void visit(auto&& each) {
+    norm1_.visit(each);
+    attention_.visit(each);
+    norm2_.visit(each);
+    experts_.visit(each);
+  }
+
+  view forward(pass<Env>& pass, saved& saved, view x) {
+    auto const rows = pass.batch.inputs.extents.size();
+    auto const context = pass.batch.inputs.extents[1];
+    auto const attended =
+        attention_.forward(pass, saved.attended, norm1_.forward(pass, saved.norm1, x), x, rows, context);
+    auto const normed = norm2_.forward(pass, saved.norm2, attended);
+    auto const all = experts_.forward(pass, saved.mixed, pass.group.gather(normed, rows, pass.scratch), context);
+    saved.mixed.x = normed;
+    auto const y = rows_here(pass, all);
+    detail::drop_rows(pass, y, rows, site(pass));
+    kernels::add(y, attended);
+    return y;
+  }
+
+  // dy becomes dx in place, as in gpt_block.
+  view backward(pass<Env>& pass, saved& saved, view dy) {
+    auto const rows = pass.batch.inputs.extents.size();
+    auto const context = pass.batch.inputs.extents[1];
+    auto const here = pass.scratch.mark();
+    auto const dbranch = pass.scratch.template take<value>({rows, shape_.channels});
+    auto const dmixed = pass.scratch.template take<value>(dy.extents());
+    kernels::copy(dmixed, dy);
+    detail::drop_rows(pass, dmixed, rows, site(pass));
+    saved.mixed.x = pass.group.gather(saved.mixed.x, rows, pass.scratch);
+    experts_.backward(pass, saved.mixed, dbranch, pass.group.gather(dmixed, rows, pass.scratch), context);
+    norm2_.backward(pass, saved.norm2, dy, rows_here(pass, dbranch), true);
+    auto const dattention = attention_.backward(pass, saved.attended, dbranch, dy, context);
+    norm1_.backward(pass, saved.norm1, dy, dattention, true);
+    pass.scratch.rewind(here);
+    return dy;
+  }
+
+  void serve_forward(pass<Env>& pass, saved& saved) { experts_.serve_forward(pass, saved.mixed); }
+  void serve_backward(pass<Env>& pass, saved& saved) { experts_.serve_backward(pass, saved.mixed); }
+
+ private:
+  static std::string name(gpt_expert_block const& description, char const* part) {
+    return text("transformer.h.", description.index, ".", part);
+  }
+  [[nodiscard]] ops::dropout_site site(pass<Env> const& pass) const {
+    return {pass.training() ? shape_.dropout : 0, pass.key, site_ + 2, pass.batch.ids};
+  }
+  static view rows_here(pass<Env> const& pass, view all) {
+    auto const here = pass.group.rows_here(all.extent(0));
+    return all.rows(here.first, here.count);
+  }
+
+  gpt_shape shape_;
+  std::uint32_t site_;
+  layer_norm::instance<Env> norm1_;
+  attention::instance<Env> attention_;
+  layer_norm::instance<Env> norm2_;
+  nn::experts::instance<Env> experts_;
+};
+
+}  // namespace trireme::nn

@@ -1,0 +1,209 @@
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <span>
+#include <type_traits>
+#include <vector>
+
+#include "trireme/core/assertion.hpp"
+#include "trireme/core/tensor.hpp"
+#include "trireme/core/text.hpp"
+#include "trireme/ops/host/elementwise.hpp"
+#include "trireme/ops/types.hpp"
+
+namespace trireme::ops {
+
+/// Rows that choose experts: who gets which row, and how the experts' answers become one row again.
+///
+/// Numerics in the accumulate type; a row's result does not depend on the other rows. Sums over a row's experts are in
+///          the order of its choices, the most probable first.
+/// Errors   assertion_error (light) if the sizes do not fit.
+struct host_routing {
+  template <class T>
+  using view = tensor_view<T, host>;
+  template <class T>
+  using sums = tensor_view<accumulate_t<std::remove_const_t<T>>, host>;
+
+  /// Each row chooses the most probable of the experts; of equal ones, those of lower numbers. The weights of a row's
+  /// choices are their probabilities over the sum of these; with a single choice its probability.
+  /// Shapes   logits, probabilities (M, E); chosen, weights (M, K), K <= E.
+  template <class T>
+  static void route(sums<T> probabilities, view<std::int32_t> chosen, sums<T> weights, view<T> logits) {
+    using A = accumulate_t<std::remove_const_t<T>>;
+    auto const experts = logits.extent(1);
+    auto const choices = chosen.extent(1);
+    detail::same_size("route", probabilities.size(), logits.size());
+    detail::same_size("route", chosen.size(), weights.size());
+    detail::same_size("route", chosen.size() * experts, logits.size() * choices);
+    expects(assertion_level::light, choices <= experts,
+            [&] { return text("trireme::ops::route: ", choices, " choices of ", experts, " experts"); });
+    for (std::int64_t row = 0; row < logits.extent(0); ++row) {
+      auto const* const from = raw(logits) + row * experts;
+      auto* const p = raw(probabilities) + row * experts;
+      A peak = static_cast<A>(from[0]);
+      for (std::int64_t e = 1; e < experts; ++e) peak = std::max(peak, static_cast<A>(from[e]));
+      A mass = 0;
+      for (std::int64_t e = 0; e < experts; ++e) mass += p[e] = std::exp(static_cast<A>(from[e]) - peak);
+      for (std::int64_t e = 0; e < experts; ++e) p[e] /= mass;
+      choose(p, experts, raw(chosen) + row * choices, raw(weights) + row * choices, choices);
+    }
+  }
+
+  /// The gradient of route's logits, from those of the weights and (`slopes`, or empty) of the probabilities.
+  template <class T>
+  static void route_backward(view<T> dlogits, sums<T> dweights, sums<T> probabilities, view<std::int32_t const> chosen,
+                             sums<T> weights, sums<T> slopes) {
+    using A = accumulate_t<T>;
+    auto const experts = dlogits.extent(1);
+    auto const choices = chosen.extent(1);
+    detail::same_size("route_backward", probabilities.size(), dlogits.size());
+    detail::same_size("route_backward", chosen.size(), weights.size());
+    detail::same_size("route_backward", chosen.size(), dweights.size());
+    thread_local std::vector<A> slope;
+    slope.resize(static_cast<std::size_t>(experts));
+    for (std::int64_t row = 0; row < dlogits.extent(0); ++row) {
+      auto const* const p = raw(probabilities) + row * experts;
+      auto const* const which = raw(chosen) + row * choices;
+      auto const* const w = raw(weights) + row * choices;
+      auto const* const dw = raw(dweights) + row * choices;
+      for (std::int64_t e = 0; e < experts; ++e)
+        slope[static_cast<std::size_t>(e)] = slopes.empty() ? A{0} : raw(slopes)[row * experts + e];
+      if (choices == 1) {
+        slope[static_cast<std::size_t>(which[0])] += dw[0];
+      } else {
+        A mean = 0;
+        A mass = 0;
+        for (std::int64_t j = 0; j < choices; ++j) {
+          mean += w[j] * dw[j];
+          mass += p[which[j]];
+        }
+        for (std::int64_t j = 0; j < choices; ++j) slope[static_cast<std::size_t>(which[j])] += (dw[j] - mean) / mass;
+      }
+      A mean = 0;
+      for (std::int64_t e = 0; e < experts; ++e) mean += p[e] * slope[static_cast<std::size_t>(e)];
+      for (std::int64_t e = 0; e < experts; ++e)
+        raw(dlogits)[row * experts + e] = static_cast<T>(p[e] * (slope[static_cast<std::size_t>(e)] - mean));
+    }
+  }
+
+  /// How unevenly the rows of a sample choose: the sum over samples of E sum_e f_e P_e, where f_e is the share of
+  /// choices that expert e gets, and P_e its mean probability; 1 a sample if all get as much. `slopes` (or empty) gets
+  /// `scale` times its gradient by the probabilities, f being taken as constant.
+  /// Shapes   probabilities, slopes (M, E); chosen (M, K); a sample has `rows` of them.
+  template <class A>
+  static double imbalance(view<A> slopes, detail::input<A> probabilities, view<std::int32_t const> chosen,
+                          std::int64_t rows, double scale) {
+    auto const experts = probabilities.extent(1);
+    auto const choices = chosen.extent(1);
+    thread_local std::vector<double> load;
+    load.resize(static_cast<std::size_t>(experts));
+    double sum = 0;
+    for (std::int64_t first = 0; first < probabilities.extent(0); first += rows) {
+      for (auto& each : load) each = 0;
+      auto const* const which = raw(chosen) + first * choices;
+      for (std::int64_t i = 0; i < rows * choices; ++i) load[static_cast<std::size_t>(which[i])] += 1;
+      for (auto& each : load) each *= static_cast<double>(experts) / static_cast<double>(rows * rows * choices);
+      for (std::int64_t i = first * experts; i < (first + rows) * experts; ++i) {
+        auto const slope = load[static_cast<std::size_t>(i % experts)];
+        sum += slope * static_cast<double>(raw(probabilities)[i]);
+        if (!slopes.empty()) raw(slopes)[i] = static_cast<A>(scale * slope);
+      }
+    }
+    return sum;
+  }
+
+  /// Sorts all choices by expert, those of one expert in the order of rows: places[i] is where choice i comes, counts
+  /// how many each expert gets.
+  static void deal(view<std::int32_t> places, std::span<std::int64_t> counts, view<std::int32_t const> chosen) {
+    detail::same_size("deal", places.size(), chosen.size());
+    for (auto& each : counts) each = 0;
+    for (auto const expert : chosen.span()) ++counts[static_cast<std::size_t>(expert)];
+    thread_local std::vector<std::int64_t> next;
+    next.assign(counts.size(), 0);
+    for (std::size_t e = 1; e < counts.size(); ++e) next[e] = next[e - 1] + counts[e - 1];
+    for (std::int64_t i = 0; i < chosen.size(); ++i)
+      raw(places)[i] = static_cast<std::int32_t>(next[static_cast<std::size_t>(raw(chosen)[i])]++);
+  }
+
+  /// to[places[m, k]] = from[m]: each row goes where its choices come.
+  /// Shapes   from (M, C); places (M, K); to (M * K, C).
+  template <class T>
+  static void spread(view<T> to, detail::input<T> from, view<std::int32_t const> places) {
+    detail::same_size("spread", to.extent(0), places.size());
+    auto const channels = to.extent(1);
+    auto const choices = places.extent(1);
+    for (std::int64_t i = 0; i < places.size(); ++i) {
+      auto const* const x = raw(from) + i / choices * channels;
+      auto* const y = raw(to) + raw(places)[i] * channels;
+      for (std::int64_t c = 0; c < channels; ++c) y[c] = x[c];
+    }
+  }
+  /// to[m] = sum_k weights[m, k] from[places[m, k]]; without weights they are 1.
+  /// Shapes   as spread's, the other way round; weights (M, K), or empty.
+  template <class T>
+  static void collect(view<T> to, detail::input<T> from, view<std::int32_t const> places, sums<T> weights) {
+    using A = accumulate_t<T>;
+    detail::same_size("collect", from.extent(0), places.size());
+    auto const channels = to.extent(1);
+    auto const choices = places.extent(1);
+    thread_local std::vector<A> sum;
+    sum.resize(static_cast<std::size_t>(channels));
+    for (std::int64_t row = 0; row < to.extent(0); ++row) {
+      for (auto& each : sum) each = 0;
+      for (auto i = row * choices; i < (row + 1) * choices; ++i) {
+        auto const weight = weights.empty() ? A{1} : raw(weights)[i];
+        auto const* const x = raw(from) + raw(places)[i] * channels;
+        for (std::int64_t c = 0; c < channels; ++c) sum[static_cast<std::size_t>(c)] += weight * static_cast<A>(x[c]);
+      }
+      auto* const y = raw(to) + row * channels;
+      for (std::int64_t c = 0; c < channels; ++c) y[c] = static_cast<T>(sum[static_cast<std::size_t>(c)]);
+    }
+  }
+  /// The gradients of collect: dfrom[places[m, k]] = weights[m, k] dto[m]; dweights[m, k] = dto[m] . from[places[m,
+  /// k]].
+  template <class T>
+  static void collect_backward(view<T> dfrom, sums<T> dweights, detail::input<T> dto, detail::input<T> from,
+                               view<std::int32_t const> places, sums<T> weights) {
+    using A = accumulate_t<T>;
+    detail::same_size("collect_backward", from.size(), dfrom.size());
+    detail::same_size("collect_backward", weights.size(), places.size());
+    detail::same_size("collect_backward", dweights.size(), places.size());
+    auto const channels = dfrom.extent(1);
+    auto const choices = places.extent(1);
+    for (std::int64_t i = 0; i < places.size(); ++i) {
+      auto const* const dy = raw(dto) + i / choices * channels;
+      auto const* const x = raw(from) + raw(places)[i] * channels;
+      auto* const dx = raw(dfrom) + raw(places)[i] * channels;
+      A dot = 0;
+      for (std::int64_t c = 0; c < channels; ++c) {
+        dot += static_cast<A>(dy[c]) * static_cast<A>(x[c]);
+        dx[c] = static_cast<T>(raw(weights)[i] * static_cast<A>(dy[c]));
+      }
+      raw(dweights)[i] = dot;
+    }
+  }
+
+ private:
+  // Probabilities that are not numbers are taken as they come: the loss is not finite then, and the step is skipped.
+  template <class A>
+  static void choose(A const* p, std::int64_t experts, std::int32_t* chosen, A* weights, std::int64_t choices) {
+    A mass = 0;
+    for (std::int64_t j = 0; j < choices; ++j) {
+      std::int64_t best = -1;
+      for (std::int64_t e = 0; e < experts; ++e) {
+        bool free = true;
+        for (std::int64_t before = 0; before < j; ++before) free = free && chosen[before] != e;
+        if (free && (best < 0 || p[e] > p[best])) best = e;
+      }
+      chosen[j] = static_cast<std::int32_t>(best);
+      weights[j] = p[best];
+      mass += p[best];
+    }
+    if (choices == 1) return;
+    for (std::int64_t j = 0; j < choices; ++j) weights[j] /= mass;
+  }
+};
+
+}  // namespace trireme::ops

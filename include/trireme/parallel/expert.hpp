@@ -1,0 +1,68 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "trireme/contract/communicator.hpp"
+#include "trireme/contract/expert_group.hpp"
+#include "trireme/contract/slot.hpp"
+#include "trireme/core/error.hpp"
+#include "trireme/core/text.hpp"
+
+namespace trireme::parallel {
+
+/// Expert parallelism: the ranks of a group see different samples, as under data, and deal the experts of each layer
+/// out among them; all other parameters they share. Rows travel to the experts that they choose, and back.
+///
+/// Bytes    of a layer with experts, per micro-batch and rank: four ragged all_to_alls of rows * choices * channels of
+///          the compute type (two of them backward; a rank's own rows stay), and an all_gather of 8 bytes an expert.
+///          Once a step, an all_reduce of the gradients of everything but experts, after the exchange among replicas:
+///          it is not hidden behind backward.
+/// Ranks    a group's ranks run as many micro-batches each: one that has fewer samples serves the others' without rows.
+/// Needs    has_ragged_all_to_all of the compute type, has_all_gather of int64, has_all_reduce of gradients.
+/// Method   [Lepikhin et al., "GShard", 2020], without a capacity: no row is dropped.
+/// Errors   config_error if there are more ways than experts.
+struct expert {
+  using policy_category = slot::parallel;
+  std::int64_t ways = 0;  ///< ranks that share out the experts; 0 = what is left of the world
+  friend bool operator==(expert const&, expert const&) = default;
+
+  static constexpr std::string_view name = "expert";
+};
+
+[[nodiscard]] inline std::string to_string(expert const& e) { return text("parallel::expert{.ways = ", e.ways, "}"); }
+
+/// An expert group on a communicator: all of its ranks are the group.
+///
+/// Ranks    collective, as the calls of expert_group are.
+/// Threads  one owner; the communicator must outlive it, and nobody else may use it meanwhile.
+/// Errors   comm_error from its calls.
+template <class Env, class Comm>
+class communicator_experts final : public expert_group<Env> {
+ public:
+  using typename expert_group<Env>::view;
+
+  explicit communicator_experts(Comm& world) : expert_group<Env>({world.rank(), world.size()}), world_(world) {}
+
+ private:
+  void do_gather(std::span<std::int64_t> table) override { world_.all_gather(tensor_view<std::int64_t>(table)); }
+  void do_trade(view to, std::span<std::int64_t const> received, view from,
+                std::span<std::int64_t const> sent) override {
+    in_elements(received_, received, to.extent(1));
+    in_elements(sent_, sent, from.extent(1));
+    world_.all_to_all(tensor_view<typename view::value_type const, typename view::space>(from), sent_, to, received_);
+  }
+  static void in_elements(std::vector<std::int64_t>& elements, std::span<std::int64_t const> rows,
+                          std::int64_t columns) {
+    elements.clear();
+    for (auto const count : rows) elements.push_back(count * columns);
+  }
+
+  Comm& world_;
+  std::vector<std::int64_t> sent_, received_;
+};
+
+}  // namespace trireme::parallel

@@ -1,0 +1,113 @@
+#include "trireme/ops/host/routing.hpp"
+
+#include <cstdint>
+#include <vector>
+
+#include "../catch.hpp"
+#include "central_differences.hpp"
+#include "support.hpp"
+
+using namespace trireme;
+using kernels = ops::host_routing;
+
+namespace {
+
+template <class T>
+struct problem {
+  using A = ops::accumulate_t<T>;
+  std::int64_t rows, experts, choices, channels;
+  tensor<T> logits = random_tensor<T>({rows, experts}, 1, 2);
+  tensor<T> from = random_tensor<T>({rows * choices, channels}, 2);
+  tensor<T> dy = random_tensor<T>({rows, channels}, 3);
+  tensor<T> y = zeros<T>({rows, channels});
+  tensor<A> probabilities = zeros<A>({rows, experts});
+  tensor<A> weights = zeros<A>({rows, choices});
+  tensor<std::int32_t> chosen = zeros<std::int32_t>({rows, choices});
+  tensor<std::int32_t> places = zeros<std::int32_t>({rows, choices});
+  std::vector<std::int64_t> counts = std::vector<std::int64_t>(static_cast<std::size_t>(experts));
+
+  void forward() {
+    kernels::route(probabilities, chosen, weights, logits.view());
+    kernels::deal(places, counts, chosen);
+    kernels::collect(y.view(), from, places, weights);
+  }
+};
+
+}  // namespace
+
+TEST_CASE("rows choose the most probable experts, and of equal ones the first") {
+  problem<double> p{2, 4, 2, 1};
+  double const logits[] = {0, 1, 1, 1, 2, -1, 3, 2};
+  for (std::int64_t i = 0; i < 8; ++i) p.logits[i] = logits[i];
+  p.forward();
+  CHECK(p.chosen[0] == 1);
+  CHECK(p.chosen[1] == 2);
+  CHECK(p.weights[0] == Approx(0.5));
+  CHECK(p.chosen[2] == 2);
+  CHECK(p.chosen[3] == 0);
+  CHECK(p.weights[2] == Approx(1 / (1 + std::exp(-1.0))));
+  CHECK(p.weights[2] + p.weights[3] == Approx(1));
+}
+
+TEST_CASE("choices are sorted by expert, and those of one expert lie in the order of rows") {
+  problem<float> p{50, 5, 2, 3};
+  p.forward();
+  std::vector<std::int64_t> at(100, -1);
+  for (std::int64_t i = 0; i < 100; ++i) at[static_cast<std::size_t>(p.places[i])] = i;
+  std::int64_t place = 0;
+  for (std::int32_t e = 0; e < 5; ++e) {
+    std::int64_t before = -1;
+    for (std::int64_t n = 0; n < p.counts[static_cast<std::size_t>(e)]; ++n) {
+      auto const choice = at[static_cast<std::size_t>(place++)];
+      REQUIRE(choice > before);
+      CHECK(p.chosen[choice] == e);
+      before = choice;
+    }
+  }
+  CHECK(place == 100);
+}
+
+TEST_CASE("what is spread and collected with equal weights is what it was") {
+  problem<float> p{9, 4, 2, 3};
+  p.forward();
+  auto const x = random_tensor<float>({9, 3}, 5);
+  kernels::spread(p.from.view(), x, p.places);
+  kernels::collect(p.y.view(), p.from, p.places, {});
+  for (std::int64_t i = 0; i < 27; ++i) CHECK(p.y[i] == 2 * x[i]);
+}
+
+TEST_CASE("gradients of a mixture agree with central differences") {
+  for (std::int64_t const choices : {1, 2, 3}) {
+    INFO(choices << " choices");
+    problem<double> p{6, 4, choices, 5};
+    auto const slopes = zeros<double>({6, 4});
+    double const scale = 0.3;
+    auto const loss = [&] {
+      p.forward();
+      auto const even = kernels::imbalance(tensor_view<double, host>{}, p.probabilities, p.chosen, 3, 0);
+      return inner(p.y.span(), p.dy.span()) + scale * even;
+    };
+    static_cast<void>(loss());
+    auto const dfrom = zeros<double>({6 * choices, 5});
+    auto const dweights = zeros<double>({6, choices});
+    auto const dlogits = zeros<double>({6, 4});
+    kernels::collect_backward(dfrom.view(), dweights, p.dy, p.from, p.places, p.weights);
+    kernels::imbalance(slopes.view(), p.probabilities, p.chosen, 3, scale);
+    kernels::route_backward(dlogits.view(), dweights, p.probabilities, p.chosen, p.weights, slopes);
+    CHECK(gradient_error(p.from.span(), dfrom.span(), loss) < 1e-8);
+    CHECK(gradient_error(p.logits.span(), dlogits.span(), loss) < 1e-8);
+  }
+}
+
+TEST_CASE("the imbalance is 1 where all experts get as much, and the number of experts where one gets all") {
+  problem<double> p{4, 2, 1, 1};
+  double const even[] = {1, 0, 0, 1, 1, 0, 0, 1};
+  double const one[] = {9e2, 0, 9e2, 0, 9e2, 0, 9e2, 0};
+  for (std::int64_t i = 0; i < 8; ++i) p.logits[i] = even[i];
+  p.forward();
+  CHECK(kernels::imbalance(tensor_view<double, host>{}, p.probabilities, p.chosen, 4, 0) == Approx(1));
+  for (std::int64_t i = 0; i < 8; ++i) p.logits[i] = one[i];
+  p.forward();
+  CHECK(kernels::imbalance(tensor_view<double, host>{}, p.probabilities, p.chosen, 4, 0) == Approx(2));
+  CHECK(kernels::imbalance(tensor_view<double, host>{}, p.probabilities, p.chosen, 2, 0) == Approx(4));
+}

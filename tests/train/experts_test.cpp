@@ -1,0 +1,262 @@
+// test-sanitize: address
+// A GPT with experts is the same training however its experts are dealt out.
+#include "trireme/parallel/expert.hpp"
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "../catch.hpp"
+#include "../formats/scratch.hpp"
+#include "../watchdog.hpp"
+#include "expert_cases.hpp"
+#include "trireme/comm/threads.hpp"
+
+using namespace trireme;
+
+namespace {
+
+template <class Precision = precision::fp32, class Parallel>
+strategies::distance far_from(strategies::outcome const& serial, int ranks, Parallel const& policy,
+                              strategies::plan const& plan) {
+  strategies::distance far;
+  launch(comm::threads{.ranks = ranks}, [&](auto& world) {
+    auto const out = strategies::train<Precision>(world, policy, plan, &serial);
+    if (world.rank() == 0) far = strategies::between(out, serial);
+  });
+  return far;
+}
+
+}  // namespace
+
+TEST_CASE("dealt out over 1 to 5 ranks experts end where serial training ends", "[train][experts]") {
+  watchdog dog("experts");
+  strategies::plan const plan{.batch = 12, .micro_batches = 12, .model = expert_cases::model()};
+  comm::self_world self;
+  auto const serial = strategies::train(self, parallel::data{}, plan);
+  for (int const ranks : {1, 2, 3, 4, 5}) {
+    expert_cases::for_each_mesh(ranks, [&](std::string const& name, auto const& policy) {
+      dog.now(name);
+      INFO(name);
+      auto const far = far_from(serial, ranks, policy, plan);
+      CHECK(far.loss < 1e-5);
+      CHECK(far.norm < 1e-5);
+      CHECK(far.values < 1e-5);
+    });
+  }
+}
+
+TEST_CASE("experts with a balance loss, checkpointed blocks and one choice are dealt out alike", "[train][experts]") {
+  watchdog dog("kinds of experts");
+  comm::self_world self;
+  auto model = expert_cases::model();
+  SECTION("balanced") { model.balance = 0.02; }
+  SECTION("checkpointed") { model.checkpointed = true; }
+  SECTION("one choice") { model.experts_a_token = 1; }
+  SECTION("all choices") { model.experts_a_token = 5; }
+  strategies::plan const plan{.batch = 8, .micro_batches = 8, .model = model};
+  auto const serial = strategies::train(self, parallel::data{}, plan);
+  auto const far = far_from(serial, 4, expert_cases::dealt(parallel::data{}, 2, 2), plan);
+  CHECK(far.loss < 1e-5);
+  CHECK(far.norm < 1e-5);
+  CHECK(far.values < 1e-5);
+}
+
+TEST_CASE("in doubles dealt out experts are as near to serial training as doubles are", "[train][experts]") {
+  watchdog dog("experts in doubles");
+  comm::self_world self;
+  strategies::plan const plan{.batch = 8, .micro_batches = 8, .model = expert_cases::model()};
+  auto const serial = strategies::train<precision::fp64>(self, parallel::data{}, plan);
+  auto const far = far_from<precision::fp64>(serial, 4, expert_cases::dealt(parallel::zero<1>{}, 2, 2), plan);
+  CHECK(far.loss < 1e-11);
+  CHECK(far.norm < 1e-11);
+  CHECK(far.values < 1e-11);
+}
+
+TEST_CASE("compressed gradients of experts are those that are not, where nothing is lost", "[train][experts]") {
+  watchdog dog("compressed experts");
+  strategies::text_of_numbers const numbers;
+  auto const data = numbers.data();
+  auto const train = [&](auto& world, auto... policies) {
+    auto trainer = make_trainer(expert_cases::model(), optim::sgd{.rate = 0.1, .clip = 1}, world, policies...);
+    std::vector<double> out;
+    trainer.on_step([&](step_report const& done) {
+      out.push_back(done.loss);
+      out.push_back(done.norm);
+    });
+    trainer.fit(data, {.steps = 4, .batch = 8, .micro_batches = 4});
+    return out;
+  };
+  comm::self_world self;
+  auto const serial = train(self);
+  auto const check = [&](auto const& compressor, double tolerance) {
+    std::vector<double> found;
+    launch(comm::threads{.ranks = 4}, [&](auto& world) {
+      auto const mine = train(world, expert_cases::dealt(parallel::zero<1>{}, 2, 2), compressor);
+      if (world.rank() == 0) found = mine;
+    });
+    REQUIRE(found.size() == serial.size());
+    for (std::size_t i = 0; i < serial.size(); ++i) CHECK(found[i] == Approx(serial[i]).epsilon(tolerance));
+  };
+  compression::top_k const all{.ratio = 1};
+  check(all, 1e-5);
+  check(compression::error_feedback<compression::top_k>{all}, 1e-5);
+  check(compression::cast<bf16>{}, precision::bf16::tolerance);
+}
+
+TEST_CASE("in bfloat16 experts stay within the tolerance of the precision", "[train][experts]") {
+  watchdog dog("experts in bfloat16");
+  comm::self_world self;
+  strategies::plan const plan{.batch = 8, .micro_batches = 8, .model = expert_cases::model()};
+  auto const serial = strategies::train<precision::bf16>(self, parallel::data{}, plan);
+  auto const far = far_from<precision::bf16>(serial, 4, expert_cases::dealt(parallel::zero<1>{}, 2, 2), plan);
+  CHECK(far.loss < precision::bf16::tolerance);
+  CHECK(far.norm < precision::bf16::tolerance);
+  CHECK(far.values < precision::bf16::tolerance);
+}
+
+TEST_CASE("a rank with fewer micro-batches, or none, serves the others", "[train][experts]") {
+  watchdog dog("uneven micro-batches");
+  comm::self_world self;
+  // 5 samples in 5 micro-batches on 4 ranks: one runs two of them; 2 samples on 4 ranks: two run none.
+  for (std::int64_t const batch : {5, 2}) {
+    INFO(batch << " samples");
+    strategies::plan const plan{.batch = batch, .micro_batches = batch == 5 ? 5 : 4, .model = expert_cases::model()};
+    auto const serial = strategies::train(self, parallel::data{}, plan);
+    for (int const data : {1, 2}) {
+      auto const far = far_from(serial, 4, expert_cases::dealt(parallel::zero<1>{}, data, 4 / data), plan);
+      CHECK(far.loss < 1e-5);
+      CHECK(far.norm < 1e-5);
+      CHECK(far.values < 1e-5);
+    }
+  }
+}
+
+TEST_CASE("evaluation and prediction find all experts, whatever share of the samples a rank has", "[train][experts]") {
+  watchdog dog("evaluation");
+  strategies::text_of_numbers const numbers(11);
+  auto const data = numbers.data();
+  comm::self_world self;
+  auto alone = make_trainer(expert_cases::model(), optim::adamw{}, self);
+  auto const expected = alone.evaluate(data, 4);
+  std::vector<std::int32_t> const tokens{1, 5, 9, 12, 33, 2, 8, 61, 4, 4, 3, 2};
+  tensor_view<std::int32_t const> const prompt(tokens.data(), {1, 12});
+  auto const logits = alone.predict(prompt);
+  expert_cases::for_each_mesh(4, [&](std::string const& name, auto const& policy) {
+    INFO(name);
+    double loss = 0;
+    double most = 0;
+    launch(comm::threads{.ranks = 4}, [&](auto& world) {
+      auto trainer = make_trainer(expert_cases::model(), optim::adamw{}, world, policy);
+      auto const mine = trainer.evaluate(data, 4);  // three batches on up to four ranks
+      auto const answer = trainer.predict(prompt);
+      if (world.rank() != 0) return;
+      loss = mine;
+      for (std::int64_t i = 0; i < logits.view().size(); ++i)
+        most = std::max(most, static_cast<double>(std::abs(answer[i] - logits[i])));
+    });
+    CHECK(loss == Approx(expected).epsilon(1e-6));
+    CHECK(most < 1e-6);
+  });
+}
+
+TEST_CASE("checkpoints of experts are read however they are dealt out", "[train][experts][checkpoint]") {
+  watchdog dog("checkpoints of experts");
+  strategies::text_of_numbers const numbers;
+  auto const data = numbers.data();
+  auto const run = [&](int ranks, auto const& policy, std::string const& load, std::int64_t steps,
+                       std::string const& save) {
+    std::vector<std::uint64_t> hashes(static_cast<std::size_t>(ranks));
+    launch(comm::threads{.ranks = ranks}, [&](auto& world) {
+      auto trainer = make_trainer(expert_cases::model(), optim::adamw{.rate = 1e-3}, world, policy);
+      trainer.initialise(5);
+      if (!load.empty()) trainer.load(load);
+      trainer.fit(data, {.steps = steps, .batch = 8, .micro_batches = 8});
+      if (!save.empty()) trainer.save(save);
+      hashes[static_cast<std::size_t>(world.rank())] = trainer.state_hash();
+    });
+    for (auto const hash : hashes) CHECK(hash == hashes.front());
+    return hashes.front();
+  };
+  auto const each = [](auto&& f) {
+    f(1, parallel::data{});
+    f(2, parallel::zero<2>{});
+    f(3, parallel::expert{});
+    f(4, expert_cases::dealt(parallel::zero<1>{}, 2, 2));
+    f(4, expert_cases::dealt(parallel::zero<3>{}, 2, 2));
+    f(4, expert_cases::with_stages(parallel::data{}, 1, 2, "1f1b", 2));
+  };
+  auto const start = run(1, parallel::data{}, "", 0, "");
+  each([&](int ranks, auto const& from) {
+    INFO("from " << to_string(from));
+    CHECK(run(ranks, from, "", 0, "") == start);
+    scratch folder;
+    auto const saved = run(ranks, from, "", 2, folder.path());
+    CHECK(saved != start);
+    each([&](int others, auto const& to) {
+      INFO("to " << to_string(to));
+      CHECK(run(others, to, folder.path(), 2, "") == saved);
+    });
+  });
+}
+
+TEST_CASE("what the ranks of an expert group share is the same on all of them", "[train][experts]") {
+  watchdog dog("copies");
+  strategies::text_of_numbers const numbers;
+  auto const data = numbers.data();
+  std::vector<std::map<std::string, std::vector<float>>> kept(4);
+  launch(comm::threads{.ranks = 4}, [&](auto& world) {
+    auto trainer = make_trainer(expert_cases::model(), optim::adamw{.rate = 1e-3}, world,
+                                expert_cases::dealt(parallel::data{}, 2, 2));
+    trainer.fit(data, {.steps = 5, .batch = 8, .micro_batches = 4});
+    auto& mine = kept[static_cast<std::size_t>(world.rank())];
+    trainer.for_each_state(
+        [&](std::string const& what, parameter_info const& part, std::int64_t first, auto view) {
+          if (part.dealt) CHECK(part.extents[0] == (world.rank() % 2 == 0 ? 3 : 2));
+          auto& values = mine[text(what, "@", first, part.is_part() ? text(" of ", part.first[0]) : "")];
+          for (std::int64_t i = 0; i < view.size(); ++i) values.push_back(static_cast<float>(view[i]));
+        },
+        true);
+  });
+  CHECK(kept[0] == kept[2]);
+  CHECK(kept[1] == kept[3]);
+  std::size_t shared = 0;
+  for (auto const& [what, values] : kept[0]) {
+    if (auto const other = kept[1].find(what); other != kept[1].end()) {
+      CHECK(other->second == values);
+      ++shared;
+    }
+  }
+  CHECK(shared > 20);
+}
+
+TEST_CASE("what experts cannot do is refused in one sentence", "[train][experts]") {
+  watchdog dog("refusals");
+  auto const sentence = [](int ranks, auto const& policy, std::int64_t micro_batches = 8) {
+    std::string said;
+    try {
+      launch(comm::threads{.ranks = ranks}, [&](auto& world) {
+        strategies::text_of_numbers const numbers;
+        auto const data = numbers.data();
+        auto trainer = make_trainer(expert_cases::model(), optim::adamw{}, world, policy);
+        trainer.fit(data, {.steps = 1, .batch = 8, .micro_batches = micro_batches});
+      });
+    } catch (config_error const& problem) {
+      said = problem.what();
+    }
+    return said;
+  };
+  CHECK(sentence(6, parallel::expert{}) ==
+        "trireme::nn::experts: 5 experts cannot be dealt out to 6 ranks; an expert group has at most as many ranks as "
+        "a layer has experts");
+  CHECK(
+      sentence(3, expert_cases::dealt(parallel::data{}, 2, 2)) ==
+      "trireme::parallel::mesh: data=2, expert=2 takes 4 ranks, but the world has 3; change a degree or the number of "
+      "ranks");
+  CHECK(sentence(2, parallel::mesh{parallel::data{.reproducible = true}, parallel::expert{.ways = 2}}) ==
+        "trireme::parallel::data: .reproducible keeps micro-batches apart, whose rows meet in the experts of "
+        "parallel::expert; leave one of them out");
+  CHECK(sentence(2, parallel::mesh{parallel::zero<2>{}, parallel::expert{.ways = 2}}, 3) ==
+        "trireme::parallel::expert: from 1 to 2 micro-batches a rank; beside a pipeline, zero<2> or zero<3> every rank "
+        "runs as many: give a batch and a number of micro-batches that divide");
+}
