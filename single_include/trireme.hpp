@@ -1,5 +1,5 @@
 // Trireme 0.1.0, everything in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 00ab4e2baa729aaeebf5dc5fb0444801afbda3d2ed5b537a73292682bd952162
+// SHA-256 of the sources: 01a66e02b6387d82dbb558ff727a9f9316258c39d2d1060f08151141895626e3
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -21147,7 +21147,8 @@ class placed_groups {
 
  private:
   void share_positions(Parallel const& parallel, Comm& ranks) {
-    refuse_tree(parallel, "adds whole micro-batches, whose positions parallel::context shares by several ranks");
+    refuse_tree(parallel,
+                text("adds whole micro-batches, whose positions parallel::context shares by ", ranks.size(), " ranks"));
     parallel::detail::for_each_axis(parallel, [&]<class Axis>(Axis const& each) {
       if constexpr (std::is_same_v<Axis, parallel::context>) {
         auto const part = each.part_of({ranks.rank(), ranks.size()});
@@ -21158,11 +21159,10 @@ class placed_groups {
       }
     });
   }
-  static void refuse_tree(Parallel const& parallel, char const* why) {
+  static void refuse_tree(Parallel const& parallel, std::string const& why) {
     auto const samples = parallel::data_axis_of(parallel);
     if (!sums_in_a_tree(samples)) return;
-    throw config_error(
-        text("trireme::parallel::", samples.name, ": .reproducible ", why, "; leave one of them out"));
+    throw config_error(text("trireme::parallel::", samples.name, ": .reproducible ", why, "; leave one of them out"));
   }
 
   std::unique_ptr<tensor_group<Env>> tensor_;

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <memory>
+#include <string>
 #include <type_traits>
 
 #include "trireme/contract/model.hpp"
@@ -40,7 +41,8 @@ class placed_groups {
 
  private:
   void share_positions(Parallel const& parallel, Comm& ranks) {
-    refuse_tree(parallel, "adds whole micro-batches, whose positions parallel::context shares by several ranks");
+    refuse_tree(parallel,
+                text("adds whole micro-batches, whose positions parallel::context shares by ", ranks.size(), " ranks"));
     parallel::detail::for_each_axis(parallel, [&]<class Axis>(Axis const& each) {
       if constexpr (std::is_same_v<Axis, parallel::context>) {
         auto const part = each.part_of({ranks.rank(), ranks.size()});
@@ -51,11 +53,10 @@ class placed_groups {
       }
     });
   }
-  static void refuse_tree(Parallel const& parallel, char const* why) {
+  static void refuse_tree(Parallel const& parallel, std::string const& why) {
     auto const samples = parallel::data_axis_of(parallel);
     if (!sums_in_a_tree(samples)) return;
-    throw config_error(
-        text("trireme::parallel::", samples.name, ": .reproducible ", why, "; leave one of them out"));
+    throw config_error(text("trireme::parallel::", samples.name, ": .reproducible ", why, "; leave one of them out"));
   }
 
   std::unique_ptr<tensor_group<Env>> tensor_;
