@@ -146,13 +146,15 @@ class run {
       : plan_(what),
         world_(world),
         training_(text.training),
-        held_out_(held_out_part(text)),
+        held_out_(held_out_part(text, most_held_out_tokens)),
         timeline_(world.rank(), std::size_t{1} << 15),
         trainer_(what.precision == "fp32" ? make_fp32(what.policies, what.model, what.optimizer, world)
                                           : make_bf16(what.policies, what.model, what.optimizer, world)),
         held_out_loss_(what.model),
         micro_batches_(what.micro_batches_on(world.size())) {
     trainer_->initialise(what.seed);
+    // What a mesh cannot cut is said before anything is written.
+    static_cast<void>(trainer_->evaluate(held_out_part(text, world.size() * what.model.context), 1));
     trainer_->record(timeline_);
   }
 
@@ -177,10 +179,9 @@ class run {
   static constexpr std::int64_t most_held_out_tokens = 1 << 17;
 
   [[nodiscard]] bool writes() const { return world_.rank() == 0; }
-  static data::held_out_windows held_out_part(data::token_split const& text) {
+  static data::held_out_windows held_out_part(data::token_split const& text, std::int64_t most_tokens) {
     auto whole = text.held_out.description();
-    auto const windows =
-        std::min(text.held_out.size(), std::max<std::int64_t>(1, most_held_out_tokens / whole.context));
+    auto const windows = std::min(text.held_out.size(), std::max<std::int64_t>(1, most_tokens / whole.context));
     whole.last_byte = whole.first_byte + windows * whole.context - 1;
     return whole.open_held_out();
   }
