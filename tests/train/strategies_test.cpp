@@ -29,6 +29,27 @@ TEST_CASE("every mesh ends where serial training ends", "[train][strategies]") {
   });
 }
 
+TEST_CASE("short micro-batches and checkpointed blocks change nothing, under any mesh", "[train][strategies]") {
+  watchdog dog("uneven samples");
+  strategies::plan plan{.steps = 6, .batch = 7};
+  plan.model.checkpointed = true;
+  comm::self_world self;
+  auto const serial = strategies::train(self, parallel::data{}, plan);
+  int const ranks = GENERATE(2, 4, 8);
+  strategies::for_each_mesh(ranks, [&](std::string const& name, auto const& policy) {
+    dog.now(name);
+    INFO(name);
+    strategies::distance far;
+    launch(comm::threads{.ranks = ranks}, [&](auto& world) {
+      auto const out = strategies::train(world, policy, plan, &serial);
+      if (world.rank() == 0) far = strategies::between(out, serial);
+    });
+    CHECK(far.loss < 1e-5);
+    CHECK(far.norm < 1e-5);
+    CHECK(far.values < 1e-5);
+  });
+}
+
 TEST_CASE("in bfloat16 every mesh stays within the tolerance of the precision", "[train][strategies]") {
   watchdog dog("strategies in bfloat16");
   strategies::plan const plan;

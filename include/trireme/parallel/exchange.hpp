@@ -205,9 +205,12 @@ class basic_exchange : public parallel::detail::parameter_store<Env, Comm, Strat
     } else if (direct_) {
       finish_direct(squares);
     } else {
-      for_each_accounted([&](int bucket, parallel::layout::piece const& piece) {
-        kernels::sum_of_squares(gradients_.reduced(bucket, piece.in_bucket, piece.count), squares);
-      });
+      for (int b = 0; b < this->bucket_count(); ++b) {
+        auto const [first, count] = accounted_range(b);
+        layout_.for_each_piece(b, first, count, [&](parallel::layout::piece const& piece) {
+          account(piece, gradients_.reduced(b, piece.in_bucket, piece.count), squares);
+        });
+      }
     }
     if (gradients_.lost_finiteness()) squares.add(std::numeric_limits<double>::infinity());
     auto const result = vote(squares, votes, !fused_);
@@ -318,10 +321,13 @@ class basic_exchange : public parallel::detail::parameter_store<Env, Comm, Strat
     }
   }
 
-  template <class F>
-  void for_each_accounted(F&& f) const {
-    for (int b = 0; b < this->bucket_count(); ++b) {
-      store::for_each_accounted(b, [&](parallel::layout::piece const& piece) { f(b, piece); });
+  // What another rank of this replica answers for is in its norm; but each copy has to be finite.
+  void account(parallel::layout::piece const& piece, tensor_view<gradient_element const, space> gradient,
+               exact_sum& squares) const {
+    if (layout_.at(piece.entry).info.answers) {
+      kernels::sum_of_squares(gradient, squares);
+    } else if (!kernels::finite(gradient)) {
+      squares.add(std::numeric_limits<double>::infinity());
     }
   }
 
@@ -338,7 +344,6 @@ class basic_exchange : public parallel::detail::parameter_store<Env, Comm, Strat
     for (int b = 0; b < this->bucket_count(); ++b) {
       auto const [first, count] = accounted_range(b);
       layout_.for_each_piece(b, first, count, [&](parallel::layout::piece const& piece) {
-        bool const answers = layout_.at(piece.entry).info.answers;
         for (std::int64_t at = 0; at < piece.count; at += chunk) {
           auto const n = std::min(chunk, piece.count - at);
           auto const own = gradients_.reduced(b, piece.in_bucket + at, n);
@@ -347,7 +352,7 @@ class basic_exchange : public parallel::detail::parameter_store<Env, Comm, Strat
             terms_.push_back(peer.flat(piece.in_bucket + at, n));
           kernels::reduce(std::span<tensor_view<gradient_element, space> const>(&own, 1),
                           std::span<tensor_view<gradient_element const, space> const>(terms_), reduction::sum{});
-          if (answers) kernels::sum_of_squares(tensor_view<gradient_element const, space>(own), squares);
+          account(piece, own, squares);
         }
       });
       gradients_.record_bucket(b);

@@ -114,15 +114,6 @@ class parameter_store {
     return {world_.rank() * n, n};
   }
 
-  /// Calls f(piece) for every piece that this rank answers for.
-  template <class F>
-  void for_each_accounted(int bucket, F&& f) const {
-    auto const [first, count] = accounted_range(bucket);
-    layout_.for_each_piece(bucket, first, count, [&](parallel::layout::piece const& piece) {
-      if (layout_.at(piece.entry).info.answers) f(piece);
-    });
-  }
-
   /// The master value of a piece, wherever it lives.
   [[nodiscard]] tensor_view<master_element, space> master_of(int bucket, parallel::layout::piece const& piece) const {
     if constexpr (keeps_master) {
