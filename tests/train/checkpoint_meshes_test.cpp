@@ -1,4 +1,5 @@
 // test-timeout: 300
+// test-sanitize: none
 #include "trireme/train/checkpoint.hpp"
 
 #include <cstdint>

@@ -1,3 +1,4 @@
+// test-sanitize: thread
 // What one rank of a mesh finds wrong, no rank does.
 #include <cstdint>
 #include <limits>

@@ -1,3 +1,4 @@
+// test-sanitize: none
 #include "trireme/train/sweep.hpp"
 
 #include <cstdint>
