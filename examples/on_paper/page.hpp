@@ -82,12 +82,13 @@ slowest stage takes at 400 TFLOP/s.
 
 {}
 * The bubble of `1f1b` and `interleaved` is the published one, (p - 1)/m and (p - 1)/(v m) [Narayanan et al., 2021].
-* `zbv` has none by [Qi et al., 2024] if m >= 2 p - 1 (the rows of 16384 ranks have fewer), and does idle here: its
-  weight gradients are put off only where a unit's backward comes apart, and that of a GPT block does not. With
-  units that do, the next table shows what is published.
+* `zbv` has none by [Qi et al., 2024] if m >= 2 p - 1 (the rows of 16384 ranks have fewer) and F = B = W; a GPT's
+  stages compute a little more in B, where attention's backward is, and idle a little. (With F = B = W the next table
+  shows what is published.) Between B and W it keeps all rows of what `sequence` otherwise cuts, hence its memory.
 * The memory of `1f1b`'s first stage is that of 80 layers whatever p is, 4 x 80 bytes an element: 10.7 GB. Parts are
-  cut by units, and 82 units (embeddings and head are one each) do not divide evenly: some parts of `interleaved` have
-  3 layers where 2.5 would be even, so that with p = 16 it holds more than p + (p - 1)/v micro-batches of 5 layers.
+  cut by units, evenly by their operations, and a head of 128000 tokens weighs as much as 1.2 layers: some parts of
+  `interleaved` have 3 layers where 2.5 would be even, so that with p = 16 it holds more than p + (p - 1)/v
+  micro-batches of 5 layers.
 * The slowest stage computes more than its share for the same reason: work, unlike bubbles, is not taken for equal.
 * No time of a step is given. A plan knows one rate for all links, and most of what is sent here stays within `tensor`,
   eight ranks of one machine: of the bytes only those of `zero` and `pipeline` leave it.

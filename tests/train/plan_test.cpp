@@ -184,6 +184,29 @@ TEST_CASE("a plan tells operations and time", "[train]") {
   CHECK(paper.bubble == 0);
 }
 
+TEST_CASE("what a GPT says its units cost is what a plan counts", "[train]") {
+  nn::gpt const plain{.vocabulary = 40, .context = 12, .layers = 1, .heads = 2, .channels = 16};
+  auto const with = [&](auto&& change) {
+    auto model = plain;
+    change(model);
+    return model;
+  };
+  auto const deep = with([](nn::gpt& m) { m.layers = 3; });
+  auto const wordy = with([](nn::gpt& m) { m.vocabulary = 90; });
+  auto const checkpointed = with([](nn::gpt& m) { m.checkpointed = true; });
+  auto const mixed = with([](nn::gpt& m) { m.experts = 8; });
+  for (auto const& model : {plain, deep, wordy, checkpointed, mixed}) {
+    INFO(to_string(model));
+    auto const costs = model.unit_costs();
+    REQUIRE(costs.size() == static_cast<std::size_t>(model.layers + 2));
+    double a_token = 0;
+    for (auto const each : costs) a_token += each;
+    CHECK(plan_for({.samples = 4}, model, optim::sgd{}).flops == 4.0 * 12 * a_token);
+  }
+  CHECK(plain.unit_costs().front() == 0);
+  CHECK(plain.unit_costs().back() == 6.0 * 16 * 40);
+}
+
 TEST_CASE("a plan for a model of one's own takes the shape of samples from a dataset", "[train]") {
   launch(comm::self{}, [](auto& world) {
     auto const trainer = make_trainer(nn::mlp{.hidden = {8}}, optim::sgd{}, world);

@@ -43,6 +43,7 @@ class attention::instance {
   struct saved {
     typename projection::saved qkv;  // its x is this layer's input, the rows that lie here
     typename projection::saved out;  // its x is the output of the heads here (rows, channels here)
+    view packed;                     // queries, keys and values here; between the halves of backward, their gradient
     attention_state<Env> attended;
   };
 
@@ -68,7 +69,7 @@ class attention::instance {
     auto const shape = of(rows, context);
     auto& packed = saved.attended.packed;
     auto& lse = saved.attended.lse;
-    packed = qkv_.forward(pass, saved.qkv, pass.group.gather(x, rows, pass.scratch));
+    packed = saved.packed = qkv_.forward(pass, saved.qkv, pass.group.gather(x, rows, pass.scratch));
     saved.qkv.x = x;
     auto const heads = pass.take({rows, shape.channels});
     if (pass.context.ways() == 1) {
@@ -81,28 +82,38 @@ class attention::instance {
   }
 
   /// Returns the gradient of x, in the memory of dx (all rows, channels); the residual's is dy itself.
-  view backward(pass<Env>& pass, saved const& saved, view dx, view dy, std::int64_t context) {
+  /// @param when  later: weight_gradient() does what this leaves out.
+  view backward(pass<Env>& pass, saved& saved, view dx, view dy, std::int64_t context,
+                weight_half when = weight_half::at_once) {
     auto const rows = dx.extent(0);
     auto const shape = of(rows, context);
     auto const here = pass.scratch.mark();
     auto const take = [&](trireme::shape extents) {
       return pass.scratch.template take<typename Env::compute>(extents);
     };
-    auto const dprojected = out_.branch_gradient(pass, saved.out, dy, site(pass, 1));
+    auto const dprojected = out_.branch_gradient(pass, saved.out, dy, site(pass, 1), when);
     auto const dheads = take({rows, shape.channels});
-    out_.weight_gradient(saved.out.x, dprojected);
+    out_.weight_gradient(saved.out, saved.out.x, dprojected, when);
     out_.input_gradient(pass, dheads, dprojected);
-    auto const dqkv = take({rows, 3 * shape.channels});
+    auto dqkv = take({rows, 3 * shape.channels});
     if (pass.context.ways() == 1) {
       kernels::causal_attention_backward(dqkv, dheads, saved.out.x, saved.attended.lse, saved.attended.packed, shape,
                                          pass.scratch, site(pass, 0));
     } else {
       pass.context.attend_backward(dqkv, dheads, saved.out.x, saved.attended, shape, pass.scratch, site(pass, 0));
     }
-    qkv_.weight_gradient(pass.group.gather(saved.qkv.x, rows, pass.scratch), dqkv);
+    if (when == weight_half::later) {  // nobody needs queries, keys and values any more
+      kernels::copy(saved.packed, dqkv);
+      dqkv = saved.packed;
+    }
+    qkv_.weight_gradient(saved.qkv, pass.group.gather(saved.qkv.x, rows, detail::kept_until(when, pass)), dqkv, when);
     auto const sum = pass.group.reduce(qkv_.input_gradient_term(pass, dx, dqkv));
     pass.scratch.rewind(here);
     return sum;
+  }
+  void weight_gradient(saved const& saved) {
+    out_.weight_gradient(saved.out);
+    qkv_.weight_gradient(saved.qkv);
   }
 
  private:

@@ -8,7 +8,8 @@
 namespace trireme::nn {
 
 /// A unit that saves nothing but its input: the backward pass runs it forward once more. So a model's activations are
-/// one input a unit and those of a single unit, for a third more arithmetic.
+/// one input a unit and those of a single unit, for a third more arithmetic. Its backward does not come apart: what a
+/// second half needs would have to be kept.
 ///
 /// For units whose forward only computes: not the first or the last one of a model, which read the batch, sum losses
 /// and may form gradients as they go.

@@ -1,7 +1,9 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "trireme/contract/slot.hpp"
 #include "trireme/core/error.hpp"
@@ -55,6 +57,20 @@ struct gpt {
                               "; a token chooses at least one, and at most all of them"));
     }
     if (!(balance >= 0)) throw config_error(text("trireme::nn::gpt: balance ", balance, " is below 0"));
+  }
+
+  /// What each unit computes in training, forward and backward: multiplications and additions a token, in whole samples
+  /// of `context` tokens. Embeddings only look up.
+  [[nodiscard]] std::vector<double> unit_costs() const {
+    auto const c = static_cast<double>(channels);
+    auto const mlps = static_cast<double>(experts > 0 ? experts_a_token : 1);
+    double const products = 8 * c * c + mlps * 16 * c * c + 2 * c * static_cast<double>(experts);
+    double const attended = c * static_cast<double>(context);  // by two products, half of each of which is masked
+    double const again = checkpointed ? products + 2 * attended : 0;
+    std::vector<double> costs(static_cast<std::size_t>(layers + 2), 3 * products + 7 * attended + again);
+    costs.front() = 0;
+    costs.back() = 6 * c * static_cast<double>(vocabulary);
+    return costs;
   }
 
   template <class Emit>

@@ -15,7 +15,7 @@
 namespace trireme::nn {
 
 /// A transformer block with a mixture of experts in the place of its mlp: x + attention(norm(x)), then
-/// x + dropout(experts(norm(x))).
+/// x + dropout(experts(norm(x))). Its backward does not come apart.
 ///
 /// Shapes   x, y (B*T, C): the rows of them that lie here.
 /// Ranks    experts are dealt out over an expert group. A tensor group shares the heads; each of its ranks runs the

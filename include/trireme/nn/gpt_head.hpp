@@ -19,7 +19,7 @@ namespace trireme::nn {
 /// Ranks    each of a tensor group has the logits of some tokens: the largest one and the sum of exponentials are the
 ///          group's, the target's logit comes from whoever has it. All have the loss.
 /// Numerics the loss is a sum in double over rows in order. In training forward also forms the head's gradients, while
-///          the logits are there: three products instead of four.
+///          the logits are there: three products instead of four. So its backward has no second half.
 struct gpt_head {
   gpt_shape shape;
   friend bool operator==(gpt_head const&, gpt_head const&) = default;

@@ -49,7 +49,8 @@ template <class Env>
 
 }  // namespace detail
 
-/// Tokens to vectors: y[b,t] = wte[token[b,t]] + wpe[t], then dropout.
+/// Tokens to vectors: y[b,t] = wte[token[b,t]] + wpe[t], then dropout. All gradients are made in the second half of its
+/// backward pass.
 ///
 /// Shapes   tokens (B, T) int32 from the batch, y (B*T, C): the rows of it that lie here.
 /// Ranks    each of a tensor group has some tokens; a token that lies elsewhere counts as 0 in the sum over the group.
@@ -64,7 +65,9 @@ struct gpt_embedding {
 
    public:
     using view = tensor_view<typename Env::compute, space>;
-    struct saved {};
+    struct saved {
+      view dy;  // (B*T, C), all rows: between the halves of a backward pass
+    };
 
     explicit instance(gpt_embedding const& description, share own = {})
         : shape_(description.shape),
@@ -103,18 +106,30 @@ struct gpt_embedding {
       detail::drop_rows(pass, y, tokens.size(), site(pass));
       return y;
     }
-    view backward(pass<Env>& pass, saved&, view dy) {
+    view backward(pass<Env>& pass, saved& saved, view dy) {
+      saved.dy = all_rows(pass, dy, pass.scratch);
+      backward_weight(pass, saved);
+      return {};
+    }
+    view backward_input(pass<Env>& pass, saved& saved, view dy) {
+      saved.dy = all_rows(pass, dy, pass.activations);
+      return {};
+    }
+    void backward_weight(pass<Env>& pass, saved& saved) {
       auto const tokens = pass.batch.inputs.template as<std::int32_t>();
-      detail::drop_rows(pass, dy, tokens.size(), site(pass));
-      auto const all = pass.group.gather(dy, tokens.size(), pass.scratch);
       for_each_stretch(pass, tokens, [&](auto const& words, std::int64_t row, share::range positions) {
         kernels::embed_backward(tokens_.gradient, positions_.gradient.rows(positions.first, positions.count),
-                                all.rows(row, words.size()), words, part_);
+                                saved.dy.rows(row, words.size()), words, part_);
       });
-      return {};
     }
 
    private:
+    // Of the gradient without what was dropped.
+    view all_rows(pass<Env>& pass, view dy, arena<space>& from) const {
+      auto const rows = pass.batch.inputs.extents.size();
+      detail::drop_rows(pass, dy, rows, site(pass));
+      return pass.group.gather(dy, rows, from);
+    }
     // Calls f(tokens, first row, positions) for tokens of several samples that have the same positions, or of one.
     template <class Tokens, class F>
     static void for_each_stretch(pass<Env> const& pass, Tokens const& tokens, F const& f) {
@@ -139,12 +154,15 @@ struct gpt_embedding {
   };
 };
 
-/// One transformer block of GPT-2: x + attention(norm(x)), then x + mlp(norm(x)).
+/// One transformer block of GPT-2: x + attention(norm(x)), then x + mlp(norm(x)). The second half of its backward pass
+/// is the four products that make the matrices' gradients; all else, and all that is sent, is in the first.
 ///
 /// Shapes   x, y (B*T, C): the rows of them that lie here.
 /// Ranks    each of a tensor group has some heads, and some of the numbers between the products of the mlp; a sum over
 ///          the group ends either branch, and begins it in the backward pass.
-/// Bytes    saves 2 norms' results, queries/keys/values, the heads' output, and the two sides of the GELU.
+/// Bytes    saves 2 norms' results, queries/keys/values, the heads' output, and the two sides of the GELU. Between the
+///          halves of a backward pass two gradients (rows, C) more; under sequence parallelism all rows of them, and of
+///          the norms' results.
 struct gpt_block {
   gpt_shape shape;
   std::int64_t index = 0;
@@ -203,28 +221,39 @@ struct gpt_block {
       return down_.end_branch(pass, saved.down, hidden, attended, site(pass));
     }
 
+    view backward(pass<Env>& pass, saved& saved, view dy) { return backward(pass, saved, dy, weight_half::at_once); }
+    view backward_input(pass<Env>& pass, saved& saved, view dy) {
+      return backward(pass, saved, dy, weight_half::later);
+    }
+    void backward_weight(pass<Env>&, saved& saved) {
+      down_.weight_gradient(saved.down);
+      up_.weight_gradient(saved.up);
+      attention_.weight_gradient(saved.attended);
+    }
+
+   private:
     // dy becomes dx in place: the residual stream's gradient passes through unchanged, the branches add to it.
-    view backward(pass<Env>& pass, saved& saved, view dy) {
+    view backward(pass<Env>& pass, saved& saved, view dy, weight_half when) {
       auto const rows = pass.batch.inputs.extents.size();
       auto const here = pass.scratch.mark();
       auto const take = [&](trireme::shape extents) { return pass.scratch.template take<value>(extents); };
       auto const dbranch = take({rows, shape_.channels});  // all rows of a branch's input
       auto const inner = pass.scratch.mark();
-      auto const ddown = down_.branch_gradient(pass, saved.down, dy, site(pass));
-      auto const dup = take({rows, hidden_.count});
-      down_.weight_gradient(saved.down.x, ddown);
-      down_.input_gradient(pass, dup, ddown, {ops::activation::gelu, saved.up.before_activation, false});
-      up_.weight_gradient(pass.group.gather(saved.up.x, rows, pass.scratch), dup);
+      auto const ddown = down_.branch_gradient(pass, saved.down, dy, site(pass), when);
+      auto const before = saved.up.before_activation;  // which nobody needs any more once its gradient is there
+      auto const dup = when == weight_half::later ? before : take({rows, hidden_.count});
+      down_.weight_gradient(saved.down, saved.down.x, ddown, when);
+      down_.input_gradient(pass, dup, ddown, {ops::activation::gelu, before, false});
+      up_.weight_gradient(saved.up, pass.group.gather(saved.up.x, rows, detail::kept_until(when, pass)), dup, when);
       auto const dnormed = pass.group.reduce(up_.input_gradient_term(pass, dbranch, dup));
       pass.scratch.rewind(inner);
       norm2_.backward(pass, saved.norm2, dy, dnormed, true);
-      auto const dattention = attention_.backward(pass, saved.attended, dbranch, dy, pass.batch.inputs.extents[1]);
+      auto const dattention =
+          attention_.backward(pass, saved.attended, dbranch, dy, pass.batch.inputs.extents[1], when);
       norm1_.backward(pass, saved.norm1, dy, dattention, true);
       pass.scratch.rewind(here);
       return dy;
     }
-
-   private:
     static std::string name(gpt_block const& description, char const* part) {
       return text("transformer.h.", description.index, ".", part);
     }

@@ -65,7 +65,7 @@ struct linear_epilogue {
 template <class T, class Space>
 struct input_epilogue {
   activation act = activation::none;
-  tensor_view<T const, Space> before_activation{};  ///< (M, K), or empty
+  tensor_view<T const, Space> before_activation{};  ///< (M, K), or empty; may be dx
   bool accumulate = false;
 };
 

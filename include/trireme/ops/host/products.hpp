@@ -133,7 +133,7 @@ struct host_products {
 
   /// dx = (dy w^T) * act'(before_activation), the factor only if before_activation is given; added to dx if accumulate.
   ///
-  /// Shapes   dx (M,K), dy (M,N), before_activation (M,K).
+  /// Shapes   dx (M,K), dy (M,N), before_activation (M,K). dx may be before_activation.
   template <class T>
   static void linear_backward_input(tensor_view<T, host> dx, std::type_identity_t<tensor_view<T const, host>> dy,
                                     weights<T, host>& w,
