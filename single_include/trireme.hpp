@@ -1,5 +1,5 @@
 // Trireme 0.1.0, everything in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 01a66e02b6387d82dbb558ff727a9f9316258c39d2d1060f08151141895626e3
+// SHA-256 of the sources: d4d9c300131e4714a8edfa7ca352c91fc1ad89d72d746e4c5cb40c6c8144e71a
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -1785,7 +1785,7 @@ struct linear_epilogue {
 template <class T, class Space>
 struct input_epilogue {
   activation act = activation::none;
-  tensor_view<T const, Space> before_activation{};  ///< (M, K), or empty
+  tensor_view<T const, Space> before_activation{};  ///< (M, K), or empty; may be dx
   bool accumulate = false;
 };
 
@@ -7485,6 +7485,20 @@ struct linear_part {
   int place = 0;         ///< of the rank in its group
 };
 
+/// When a backward pass makes the parameters' gradients: at once, or in a second half. What that needs is kept among
+/// the activations.
+enum class weight_half { at_once, later };
+
+namespace detail {
+
+/// Where a backward pass leaves what the parameters' gradients are made of.
+template <class Env>
+[[nodiscard]] arena<typename Env::space>& kept_until(weight_half when, pass<Env>& pass) {
+  return when == weight_half::later ? pass.activations : pass.scratch;
+}
+
+}  // namespace detail
+
 /// y = act(x w + b) (+ residual), with the weight stored (inputs, outputs) as GPT-2 does.
 ///
 /// Shapes   x (rows, inputs), y (rows, outputs), w (inputs, outputs), b (outputs).
@@ -7515,6 +7529,7 @@ class linear::instance {
   struct saved {
     view x;                  // (rows, inputs)
     view before_activation;  // (rows, outputs), or empty
+    view dy;                 // (rows, outputs): the gradient of x w + b, between the halves of a backward pass
   };
 
   instance(linear const& description, std::string const& name, linear_part const& part = {})
@@ -7554,16 +7569,19 @@ class linear::instance {
     kernels::add(y, residual);
     return y;
   }
-  /// The gradient of x w + b in all rows, from that of end_branch()'s result: dy itself, or in scratch memory.
-  view branch_gradient(pass<Env>& pass, saved const& saved, view dy, ops::dropout_site drop) {
+  /// The gradient of x w + b in all rows, from that of end_branch()'s result: dy itself or in scratch memory; for a
+  /// later half a copy of its own, since dy goes on to change.
+  view branch_gradient(pass<Env>& pass, saved const& saved, view dy, ops::dropout_site drop, weight_half when) {
     auto const rows = saved.x.extent(0);
-    if (drop.active()) {
-      auto const dropped = pass.scratch.template take<value>(dy.extents());
-      kernels::copy(dropped, dy);
-      detail::drop_rows(pass, dropped, rows, drop);
-      dy = dropped;
+    auto& memory = detail::kept_until(when, pass);
+    bool const gathers = pass.group.cuts_rows();
+    if (drop.active() || (when == weight_half::later && !gathers)) {
+      auto const own = (gathers ? pass.scratch : memory).template take<value>(dy.extents());
+      kernels::copy(own, dy);
+      detail::drop_rows(pass, own, rows, drop);
+      dy = own;
     }
-    return pass.group.gather(dy, rows, pass.scratch);
+    return pass.group.gather(dy, rows, memory);
   }
 
   /// @param dy  gradient of x w + b: the caller has taken it through this layer's activation (see input_gradient's
@@ -7572,6 +7590,13 @@ class linear::instance {
     kernels::linear_backward_weight(weight_.gradient.reshaped(matrix()), bias_.gradient, x, dy,
                                     ops::orientation::in_out);
   }
+  /// The same at once; or later, for which x and dy must live until weight_gradient(saved).
+  void weight_gradient(saved& saved, view x, view dy, weight_half when) {
+    if (when == weight_half::at_once) return weight_gradient(x, dy);
+    saved.x = x;
+    saved.dy = dy;
+  }
+  void weight_gradient(saved const& saved) { weight_gradient(saved.x, saved.dy); }
   /// dx (+)= dy w^T, then through the activation of the layer below, if it is given.
   void input_gradient(pass<Env>& pass, view dx, view dy, ops::input_epilogue<value, space> epilogue = {}) {
     kernels::linear_backward_input(dx, dy, packed(pass), epilogue);
@@ -7671,6 +7696,7 @@ class attention::instance {
   struct saved {
     typename projection::saved qkv;  // its x is this layer's input, the rows that lie here
     typename projection::saved out;  // its x is the output of the heads here (rows, channels here)
+    view packed;                     // queries, keys and values here; between the halves of backward, their gradient
     attention_state<Env> attended;
   };
 
@@ -7696,7 +7722,7 @@ class attention::instance {
     auto const shape = of(rows, context);
     auto& packed = saved.attended.packed;
     auto& lse = saved.attended.lse;
-    packed = qkv_.forward(pass, saved.qkv, pass.group.gather(x, rows, pass.scratch));
+    packed = saved.packed = qkv_.forward(pass, saved.qkv, pass.group.gather(x, rows, pass.scratch));
     saved.qkv.x = x;
     auto const heads = pass.take({rows, shape.channels});
     if (pass.context.ways() == 1) {
@@ -7709,28 +7735,38 @@ class attention::instance {
   }
 
   /// Returns the gradient of x, in the memory of dx (all rows, channels); the residual's is dy itself.
-  view backward(pass<Env>& pass, saved const& saved, view dx, view dy, std::int64_t context) {
+  /// @param when  later: weight_gradient() does what this leaves out.
+  view backward(pass<Env>& pass, saved& saved, view dx, view dy, std::int64_t context,
+                weight_half when = weight_half::at_once) {
     auto const rows = dx.extent(0);
     auto const shape = of(rows, context);
     auto const here = pass.scratch.mark();
     auto const take = [&](trireme::shape extents) {
       return pass.scratch.template take<typename Env::compute>(extents);
     };
-    auto const dprojected = out_.branch_gradient(pass, saved.out, dy, site(pass, 1));
+    auto const dprojected = out_.branch_gradient(pass, saved.out, dy, site(pass, 1), when);
     auto const dheads = take({rows, shape.channels});
-    out_.weight_gradient(saved.out.x, dprojected);
+    out_.weight_gradient(saved.out, saved.out.x, dprojected, when);
     out_.input_gradient(pass, dheads, dprojected);
-    auto const dqkv = take({rows, 3 * shape.channels});
+    auto dqkv = take({rows, 3 * shape.channels});
     if (pass.context.ways() == 1) {
       kernels::causal_attention_backward(dqkv, dheads, saved.out.x, saved.attended.lse, saved.attended.packed, shape,
                                          pass.scratch, site(pass, 0));
     } else {
       pass.context.attend_backward(dqkv, dheads, saved.out.x, saved.attended, shape, pass.scratch, site(pass, 0));
     }
-    qkv_.weight_gradient(pass.group.gather(saved.qkv.x, rows, pass.scratch), dqkv);
+    if (when == weight_half::later) {  // nobody needs queries, keys and values any more
+      kernels::copy(saved.packed, dqkv);
+      dqkv = saved.packed;
+    }
+    qkv_.weight_gradient(saved.qkv, pass.group.gather(saved.qkv.x, rows, detail::kept_until(when, pass)), dqkv, when);
     auto const sum = pass.group.reduce(qkv_.input_gradient_term(pass, dx, dqkv));
     pass.scratch.rewind(here);
     return sum;
+  }
+  void weight_gradient(saved const& saved) {
+    out_.weight_gradient(saved.out);
+    qkv_.weight_gradient(saved.qkv);
   }
 
  private:
@@ -7765,7 +7801,8 @@ class attention::instance {
 namespace trireme::nn {
 
 /// A unit that saves nothing but its input: the backward pass runs it forward once more. So a model's activations are
-/// one input a unit and those of a single unit, for a third more arithmetic.
+/// one input a unit and those of a single unit, for a third more arithmetic. Its backward does not come apart: what a
+/// second half needs would have to be kept.
 ///
 /// For units whose forward only computes: not the first or the last one of a model, which read the batch, sum losses
 /// and may form gradients as they go.
@@ -8266,7 +8303,8 @@ template <class Env>
 
 }  // namespace detail
 
-/// Tokens to vectors: y[b,t] = wte[token[b,t]] + wpe[t], then dropout.
+/// Tokens to vectors: y[b,t] = wte[token[b,t]] + wpe[t], then dropout. All gradients are made in the second half of its
+/// backward pass.
 ///
 /// Shapes   tokens (B, T) int32 from the batch, y (B*T, C): the rows of it that lie here.
 /// Ranks    each of a tensor group has some tokens; a token that lies elsewhere counts as 0 in the sum over the group.
@@ -8281,7 +8319,9 @@ struct gpt_embedding {
 
    public:
     using view = tensor_view<typename Env::compute, space>;
-    struct saved {};
+    struct saved {
+      view dy;  // (B*T, C), all rows: between the halves of a backward pass
+    };
 
     explicit instance(gpt_embedding const& description, share own = {})
         : shape_(description.shape),
@@ -8320,18 +8360,30 @@ struct gpt_embedding {
       detail::drop_rows(pass, y, tokens.size(), site(pass));
       return y;
     }
-    view backward(pass<Env>& pass, saved&, view dy) {
+    view backward(pass<Env>& pass, saved& saved, view dy) {
+      saved.dy = all_rows(pass, dy, pass.scratch);
+      backward_weight(pass, saved);
+      return {};
+    }
+    view backward_input(pass<Env>& pass, saved& saved, view dy) {
+      saved.dy = all_rows(pass, dy, pass.activations);
+      return {};
+    }
+    void backward_weight(pass<Env>& pass, saved& saved) {
       auto const tokens = pass.batch.inputs.template as<std::int32_t>();
-      detail::drop_rows(pass, dy, tokens.size(), site(pass));
-      auto const all = pass.group.gather(dy, tokens.size(), pass.scratch);
       for_each_stretch(pass, tokens, [&](auto const& words, std::int64_t row, share::range positions) {
         kernels::embed_backward(tokens_.gradient, positions_.gradient.rows(positions.first, positions.count),
-                                all.rows(row, words.size()), words, part_);
+                                saved.dy.rows(row, words.size()), words, part_);
       });
-      return {};
     }
 
    private:
+    // Of the gradient without what was dropped.
+    view all_rows(pass<Env>& pass, view dy, arena<space>& from) const {
+      auto const rows = pass.batch.inputs.extents.size();
+      detail::drop_rows(pass, dy, rows, site(pass));
+      return pass.group.gather(dy, rows, from);
+    }
     // Calls f(tokens, first row, positions) for tokens of several samples that have the same positions, or of one.
     template <class Tokens, class F>
     static void for_each_stretch(pass<Env> const& pass, Tokens const& tokens, F const& f) {
@@ -8356,12 +8408,15 @@ struct gpt_embedding {
   };
 };
 
-/// One transformer block of GPT-2: x + attention(norm(x)), then x + mlp(norm(x)).
+/// One transformer block of GPT-2: x + attention(norm(x)), then x + mlp(norm(x)). The second half of its backward pass
+/// is the four products that make the matrices' gradients; all else, and all that is sent, is in the first.
 ///
 /// Shapes   x, y (B*T, C): the rows of them that lie here.
 /// Ranks    each of a tensor group has some heads, and some of the numbers between the products of the mlp; a sum over
 ///          the group ends either branch, and begins it in the backward pass.
-/// Bytes    saves 2 norms' results, queries/keys/values, the heads' output, and the two sides of the GELU.
+/// Bytes    saves 2 norms' results, queries/keys/values, the heads' output, and the two sides of the GELU. Between the
+///          halves of a backward pass two gradients (rows, C) more; under sequence parallelism all rows of them, and of
+///          the norms' results.
 struct gpt_block {
   gpt_shape shape;
   std::int64_t index = 0;
@@ -8420,28 +8475,39 @@ struct gpt_block {
       return down_.end_branch(pass, saved.down, hidden, attended, site(pass));
     }
 
+    view backward(pass<Env>& pass, saved& saved, view dy) { return backward(pass, saved, dy, weight_half::at_once); }
+    view backward_input(pass<Env>& pass, saved& saved, view dy) {
+      return backward(pass, saved, dy, weight_half::later);
+    }
+    void backward_weight(pass<Env>&, saved& saved) {
+      down_.weight_gradient(saved.down);
+      up_.weight_gradient(saved.up);
+      attention_.weight_gradient(saved.attended);
+    }
+
+   private:
     // dy becomes dx in place: the residual stream's gradient passes through unchanged, the branches add to it.
-    view backward(pass<Env>& pass, saved& saved, view dy) {
+    view backward(pass<Env>& pass, saved& saved, view dy, weight_half when) {
       auto const rows = pass.batch.inputs.extents.size();
       auto const here = pass.scratch.mark();
       auto const take = [&](trireme::shape extents) { return pass.scratch.template take<value>(extents); };
       auto const dbranch = take({rows, shape_.channels});  // all rows of a branch's input
       auto const inner = pass.scratch.mark();
-      auto const ddown = down_.branch_gradient(pass, saved.down, dy, site(pass));
-      auto const dup = take({rows, hidden_.count});
-      down_.weight_gradient(saved.down.x, ddown);
-      down_.input_gradient(pass, dup, ddown, {ops::activation::gelu, saved.up.before_activation, false});
-      up_.weight_gradient(pass.group.gather(saved.up.x, rows, pass.scratch), dup);
+      auto const ddown = down_.branch_gradient(pass, saved.down, dy, site(pass), when);
+      auto const before = saved.up.before_activation;  // which nobody needs any more once its gradient is there
+      auto const dup = when == weight_half::later ? before : take({rows, hidden_.count});
+      down_.weight_gradient(saved.down, saved.down.x, ddown, when);
+      down_.input_gradient(pass, dup, ddown, {ops::activation::gelu, before, false});
+      up_.weight_gradient(saved.up, pass.group.gather(saved.up.x, rows, detail::kept_until(when, pass)), dup, when);
       auto const dnormed = pass.group.reduce(up_.input_gradient_term(pass, dbranch, dup));
       pass.scratch.rewind(inner);
       norm2_.backward(pass, saved.norm2, dy, dnormed, true);
-      auto const dattention = attention_.backward(pass, saved.attended, dbranch, dy, pass.batch.inputs.extents[1]);
+      auto const dattention =
+          attention_.backward(pass, saved.attended, dbranch, dy, pass.batch.inputs.extents[1], when);
       norm1_.backward(pass, saved.norm1, dy, dattention, true);
       pass.scratch.rewind(here);
       return dy;
     }
-
-   private:
     static std::string name(gpt_block const& description, char const* part) {
       return text("transformer.h.", description.index, ".", part);
     }
@@ -8469,7 +8535,7 @@ struct gpt_block {
 namespace trireme::nn {
 
 /// A transformer block with a mixture of experts in the place of its mlp: x + attention(norm(x)), then
-/// x + dropout(experts(norm(x))).
+/// x + dropout(experts(norm(x))). Its backward does not come apart.
 ///
 /// Shapes   x, y (B*T, C): the rows of them that lie here.
 /// Ranks    experts are dealt out over an expert group. A tensor group shares the heads; each of its ranks runs the
@@ -8597,7 +8663,7 @@ namespace trireme::nn {
 /// Ranks    each of a tensor group has the logits of some tokens: the largest one and the sum of exponentials are the
 ///          group's, the target's logit comes from whoever has it. All have the loss.
 /// Numerics the loss is a sum in double over rows in order. In training forward also forms the head's gradients, while
-///          the logits are there: three products instead of four.
+///          the logits are there: three products instead of four. So its backward has no second half.
 struct gpt_head {
   gpt_shape shape;
   friend bool operator==(gpt_head const&, gpt_head const&) = default;
@@ -8764,6 +8830,20 @@ struct gpt {
                               "; a token chooses at least one, and at most all of them"));
     }
     if (!(balance >= 0)) throw config_error(text("trireme::nn::gpt: balance ", balance, " is below 0"));
+  }
+
+  /// What each unit computes in training, forward and backward: multiplications and additions a token, in whole samples
+  /// of `context` tokens. Embeddings only look up.
+  [[nodiscard]] std::vector<double> unit_costs() const {
+    auto const c = static_cast<double>(channels);
+    auto const mlps = static_cast<double>(experts > 0 ? experts_a_token : 1);
+    double const products = 8 * c * c + mlps * 16 * c * c + 2 * c * static_cast<double>(experts);
+    double const attended = c * static_cast<double>(context);  // by two products, half of each of which is masked
+    double const again = checkpointed ? products + 2 * attended : 0;
+    std::vector<double> costs(static_cast<std::size_t>(layers + 2), 3 * products + 7 * attended + again);
+    costs.front() = 0;
+    costs.back() = 6 * c * static_cast<double>(vocabulary);
+    return costs;
   }
 
   template <class Emit>
@@ -13039,7 +13119,7 @@ struct host_products {
 
   /// dx = (dy w^T) * act'(before_activation), the factor only if before_activation is given; added to dx if accumulate.
   ///
-  /// Shapes   dx (M,K), dy (M,N), before_activation (M,K).
+  /// Shapes   dx (M,K), dy (M,N), before_activation (M,K). dx may be before_activation.
   template <class T>
   static void linear_backward_input(tensor_view<T, host> dx, std::type_identity_t<tensor_view<T const, host>> dy,
                                     weights<T, host>& w,
@@ -17734,15 +17814,6 @@ class parameter_store {
     return {world_.rank() * n, n};
   }
 
-  /// Calls f(piece) for every piece that this rank answers for.
-  template <class F>
-  void for_each_accounted(int bucket, F&& f) const {
-    auto const [first, count] = accounted_range(bucket);
-    layout_.for_each_piece(bucket, first, count, [&](parallel::layout::piece const& piece) {
-      if (layout_.at(piece.entry).info.answers) f(piece);
-    });
-  }
-
   /// The master value of a piece, wherever it lives.
   [[nodiscard]] tensor_view<master_element, space> master_of(int bucket, parallel::layout::piece const& piece) const {
     if constexpr (keeps_master) {
@@ -18202,9 +18273,12 @@ class basic_exchange : public parallel::detail::parameter_store<Env, Comm, Strat
     } else if (direct_) {
       finish_direct(squares);
     } else {
-      for_each_accounted([&](int bucket, parallel::layout::piece const& piece) {
-        kernels::sum_of_squares(gradients_.reduced(bucket, piece.in_bucket, piece.count), squares);
-      });
+      for (int b = 0; b < this->bucket_count(); ++b) {
+        auto const [first, count] = accounted_range(b);
+        layout_.for_each_piece(b, first, count, [&](parallel::layout::piece const& piece) {
+          account(piece, gradients_.reduced(b, piece.in_bucket, piece.count), squares);
+        });
+      }
     }
     if (gradients_.lost_finiteness()) squares.add(std::numeric_limits<double>::infinity());
     auto const result = vote(squares, votes, !fused_);
@@ -18315,10 +18389,13 @@ class basic_exchange : public parallel::detail::parameter_store<Env, Comm, Strat
     }
   }
 
-  template <class F>
-  void for_each_accounted(F&& f) const {
-    for (int b = 0; b < this->bucket_count(); ++b) {
-      store::for_each_accounted(b, [&](parallel::layout::piece const& piece) { f(b, piece); });
+  // What another rank of this replica answers for is in its norm; but each copy has to be finite.
+  void account(parallel::layout::piece const& piece, tensor_view<gradient_element const, space> gradient,
+               exact_sum& squares) const {
+    if (layout_.at(piece.entry).info.answers) {
+      kernels::sum_of_squares(gradient, squares);
+    } else if (!kernels::finite(gradient)) {
+      squares.add(std::numeric_limits<double>::infinity());
     }
   }
 
@@ -18335,7 +18412,6 @@ class basic_exchange : public parallel::detail::parameter_store<Env, Comm, Strat
     for (int b = 0; b < this->bucket_count(); ++b) {
       auto const [first, count] = accounted_range(b);
       layout_.for_each_piece(b, first, count, [&](parallel::layout::piece const& piece) {
-        bool const answers = layout_.at(piece.entry).info.answers;
         for (std::int64_t at = 0; at < piece.count; at += chunk) {
           auto const n = std::min(chunk, piece.count - at);
           auto const own = gradients_.reduced(b, piece.in_bucket + at, n);
@@ -18344,7 +18420,7 @@ class basic_exchange : public parallel::detail::parameter_store<Env, Comm, Strat
             terms_.push_back(peer.flat(piece.in_bucket + at, n));
           kernels::reduce(std::span<tensor_view<gradient_element, space> const>(&own, 1),
                           std::span<tensor_view<gradient_element const, space> const>(terms_), reduction::sum{});
-          if (answers) kernels::sum_of_squares(tensor_view<gradient_element const, space>(own), squares);
+          account(piece, own, squares);
         }
       });
       gradients_.record_bucket(b);
