@@ -1,6 +1,6 @@
 // on_paper [PAGE]
 //
-// Says what plans and schedules answer for 8 to 16384 ranks, beside published figures: docs/on-paper.md, to standard
+// Says what plans and schedules answer for 8 to 16384 ranks, beside published figures: docs/on_paper.md, to standard
 // output or to PAGE.
 // test:
 #include <cstdio>

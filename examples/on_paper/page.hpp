@@ -1,141 +1,241 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include <fmt/core.h>
 
-#include "tables.hpp"
+#include "layouts.hpp"
+#include "published.hpp"
 
-// docs/on-paper.md, made of the tables.
+// docs/on_paper.md, made of the tables.
 namespace on_paper {
 
-[[nodiscard]] inline std::string table_of_meshes() {
+[[nodiscard]] inline double gb(double bytes) { return 1e-9 * bytes; }
+[[nodiscard]] inline double gb(std::int64_t bytes) { return 1e-9 * static_cast<double>(bytes); }
+
+[[nodiscard]] inline std::string percent(double share) { return fmt::format("{:.2f} %", 100 * share); }
+[[nodiscard]] inline std::string ratio(compared const& it) {
+  return it.published == 0 ? std::string("-") : fmt::format("{:.2f}", it.ratio());
+}
+
+[[nodiscard]] inline std::string table_of_memory(std::vector<row> const& all) {
   auto out = std::string(
-      "| ranks | mesh | m | parameters | gradients | optimizer | activations | buffers | sum | bubble | formula |"
-      " sent | computing |\n|---|---|---|---|---|---|---|---|---|---|---|---|---|\n");
-  for (auto const& it : cells()) {
-    auto const gb = [](auto bytes) { return 1e-9 * static_cast<double>(bytes); };
-    auto const percent = [](double share) {
-      if (share < 0) return std::string("-");
-      return share == 0 ? std::string("0") : fmt::format("{:.1f} %", 100 * share);
-    };
+      "| model | ranks | mesh | parameters | gradients | optimizer | published | ratio | activations | published | "
+      "ratio |"
+      " buffers | sum |\n|---|---|---|---|---|---|---|---|---|---|---|---|---|\n");
+  for (auto const& it : all) {
     auto const& held = it.memory;
     out += fmt::format(
-        "| {} | `{}` | {} | {:.2f} | {:.2f} | {:.2f} | {:.1f} | {:.1f} | {:.1f}{} | {} | {} | {:.0f} |"
-        " {:.2f} s |\n",
-        it.ranks, it.mesh, it.micro_batches, gb(held.parameters), gb(held.gradients), gb(held.optimizer),
-        gb(held.activations), gb(held.buffers), gb(held.total()), it.fits() ? "" : ": too much", percent(it.bubble),
-        percent(it.formula), gb(it.sent), it.computing);
+        "| {} | {} | `{}` | {:.2f} | {:.2f} | {:.2f} | {:.2f} | {} | {:.1f} | {:.1f} | {} | {:.1f} |"
+        " {:.1f}{} |\n",
+        it.model, it.on.ranks, it.on.name(), gb(held.parameters), gb(held.gradients), gb(held.optimizer),
+        gb(it.state.published), ratio(it.state), gb(held.activations), gb(it.activations.published),
+        ratio(it.activations), gb(held.buffers), gb(held.total()), it.fits() ? "" : ": does not fit");
+  }
+  return out;
+}
+
+[[nodiscard]] inline std::string table_of_time(std::vector<row> const& all) {
+  auto out = std::string(
+      "| model | ranks | mesh | m | bubble | published | ratio | sent inside | outside | messages | computing | step "
+      "|\n"
+      "|---|---|---|---|---|---|---|---|---|---|---|---|\n");
+  for (auto const& it : all) {
+    out += fmt::format(
+        "| {} | {} | `{}` | {} | {} | {} | {} | {:.1f} | {:.1f} | {:.0f} | {:.2f} | {:.2f} - {:.2f} s |\n", it.model,
+        it.on.ranks, it.on.name(), it.micro_batches, it.on.stages > 1 ? percent(it.bubble.plan) : "-",
+        it.on.stages > 1 ? percent(it.bubble.published) : "-", ratio(it.bubble), gb(it.inside), gb(it.outside),
+        it.messages, it.computing, it.at_best, it.at_worst);
   }
   return out;
 }
 
 [[nodiscard]] inline std::string table_of_bubbles() {
   auto out = std::string(
-      "| p | m | schedule | v | bubble | formula | in flight | formula |\n|---|---|---|---|---|---|---|---|\n");
+      "| p | schedule | v | m = 2p | published | ratio | m = 8p | published | ratio | in flight | published | ratio |\n"
+      "|---|---|---|---|---|---|---|---|---|---|---|---|\n");
   for (auto const& it : bubbles()) {
-    out += fmt::format("| {} | {} | `{}` | {} | {:.2f} % | {:.2f} % | {} | {} |\n", it.stages, it.micro_batches,
-                       it.schedule, it.chunks, 100 * it.found, 100 * it.formula, it.peak, it.peak_formula);
+    out += fmt::format("| {} | `{}` | {}", it.stages, it.schedule, it.chunks);
+    for (auto const& share : {it.few, it.many})
+      out += fmt::format(" | {} | {} | {}", percent(share.plan), percent(share.published), ratio(share));
+    out += fmt::format(" | {} | {} | {} |\n", it.in_flight.plan, it.in_flight.published, ratio(it.in_flight));
   }
   return out;
 }
 
-[[nodiscard]] inline std::string table_of_sharing() {
-  auto out = std::string(
-      "| ranks N | stage 1: plan | 6 + 12/N | published | stage 2: plan | 2 + 16/N | published | stage 3: plan | 18/N |"
-      " published |\n|---|---|---|---|---|---|---|---|---|---|\n");
-  for (auto const& it : sharings()) {
+[[nodiscard]] inline std::string table_of_states() {
+  auto out = std::string("| N |");
+  for (auto const* stage : {"data", "stage 1", "stage 2", "stage 3"})
+    out += fmt::format(" {} | published | ratio |", stage);
+  out += "\n|---|---|---|---|---|---|---|---|---|---|---|---|---|\n";
+  for (auto const& it : states()) {
     out += fmt::format("| {}", it.ranks);
-    for (std::size_t stage = 0; stage < 3; ++stage) {
-      int const digits = stage < 2 ? 2 : 4;
-      out += fmt::format(" | {:.{}f} | {:.{}f} | {:.{}f}", it.found[stage], digits, it.formula[stage], digits,
-                         it.published[stage], digits);
-    }
+    for (auto const& one : it.stages)
+      out += fmt::format(" | {:.{}f} | {:.{}f} | {}", one.plan, one.plan < 1 ? 3 : 1, one.published,
+                         one.plan < 1 ? 3 : 1, ratio(one));
     out += " |\n";
   }
   return out;
 }
 
-[[nodiscard]] inline std::string table_of_activations() {
-  auto out = std::string("| a layer on | plan | without masks | published |\n|---|---|---|---|\n");
-  for (auto const& it : kept_by_layers())
-    out += fmt::format("| {} | {:.3f} | {:.3f} | {:.3f} |\n", it.what, it.found, it.formula, it.published);
+[[nodiscard]] inline std::string table_of_layers() {
+  auto out = std::string(
+      "| a layer on | kept | published | ratio | sent | published | ratio |\n|---|---|---|---|---|---|---|\n");
+  auto const published = [](compared const& it) {
+    return it.published == 0 ? std::string("-") : fmt::format("{:.2f}", it.published);
+  };
+  for (auto const& it : layers()) {
+    out += fmt::format("| {} | {:.2f} | {} | {} | {:.2f} | {} | {} |\n", it.on, it.kept.plan, published(it.kept),
+                       ratio(it.kept), it.sent.plan, published(it.sent), ratio(it.sent));
+  }
+  return out;
+}
+
+[[nodiscard]] inline std::string table_of_exchanges() {
+  auto out = std::string("| | plan | published | ratio |\n|---|---|---|---|\n");
+  char const* const names[] = {"`data`", "`zero<1>`", "`zero<2>`", "`zero<3>`"};
+  auto const all = exchanges();
+  for (std::size_t stage = 0; stage < all.size(); ++stage)
+    out += fmt::format("| {} | {:.3f} | {:.3f} | {} |\n", names[stage], all[stage].plan, all[stage].published,
+                       ratio(all[stage]));
   return out;
 }
 
 [[nodiscard]] inline std::string page() {
-  auto const example = [](std::size_t stage) { return 1e-9 * parameters_of(middle) * sharing_of(64).found[stage]; };
+  auto const all = large_rows();
   return fmt::format(
       R"(# On paper
 
-What `plan_for` and the schedule simulator ([plan.md](plan.md), [strategies.md](strategies.md)) answer for worlds that
-are larger than any test machine, beside published figures. `examples/on_paper` makes this page in about ten seconds on
-one core: no model is allocated, and no rank exists. The test `train.on_paper` makes it again and compares.
+What `plan_for` and the schedule simulator ([plan.md](plan.md), [strategies.md](strategies.md)) answer for worlds larger
+than any test machine, beside published figures. `examples/on_paper` makes this page in seconds on one core: no model is
+allocated, and no rank exists. The test `train.on_paper` makes it again, and compares it and the ratios.
 
-## A large GPT on 8 to 16384 ranks
+A ratio is the plan's figure over the published one. Where it is not 1, the reasons stand below its table.
 
-{:.1f} billion parameters (80 layers of 8192 channels, 64 heads, 128000 tokens, context 4096) in bfloat16 with AdamW;
-a step has {} samples, one a micro-batch, so m falls as replicas are added. `tensor=8` stands for `tensor` with
-`sequence`; interleaved has two chunks a stage. Memory in GB of the rank that has most, each stage planned by itself;
-*bubble* is idle time over working time; *sent* in GB a step by the rank that sends most; *computing* is what the
-slowest stage takes at 400 TFLOP/s.
+## 7 and 70 billion parameters on 8 to 16384 ranks
 
-{}
-* The bubble of `1f1b` and `interleaved` is the published one, (p - 1)/m and (p - 1)/(v m) [Narayanan et al., 2021].
-* `zbv` has none by [Qi et al., 2024] if m >= 2 p - 1 (the rows of 16384 ranks have fewer) and F = B = W; a GPT's
-  stages compute a little more in B, where attention's backward is, and idle a little. (With F = B = W the next table
-  shows what is published.) Between B and W it keeps all rows of what `sequence` otherwise cuts, hence its memory.
-* The memory of `1f1b`'s first stage is that of 80 layers whatever p is, 4 x 80 bytes an element: 10.7 GB. Parts are
-  cut by units, evenly by their operations, and a head of 128000 tokens weighs as much as 1.2 layers: some parts of
-  `interleaved` have 3 layers where 2.5 would be even, so that with p = 16 it holds more than p + (p - 1)/v
-  micro-batches of 5 layers.
-* The slowest stage computes more than its share for the same reason: work, unlike bubbles, is not taken for equal.
-* No time of a step is given. A plan knows one rate for all links, and most of what is sent here stays within `tensor`,
-  eight ranks of one machine: of the bytes only those of `zero` and `pipeline` leave it.
+GPTs of {:.2f} billion (32 layers of 4096 channels) and {:.2f} billion parameters (86 layers of 8192), 128000 tokens, in
+bfloat16 with AdamW, without dropout. A step has 2048 samples of 4096 tokens, one a micro-batch; the last row has 128 of
+131072, on the mesh that [Llama team, 2024] give for samples so long. Meshes are written outermost first;
+`tensor` stands for `tensor` with `sequence`, `interleaved` has two chunks a stage.
 
-## Bubbles and micro-batches in flight
+### Memory
 
-The simulator on p stages, with F = B = W (a forward, the input's half of a backward, the weights' half). Formulas:
-`gpipe` and `1f1b` (p - 1)/m, `interleaved` (p - 1)/(v m) [Narayanan et al., 2021]; `zbh1` a third of `1f1b`, `zbv`
-none [Qi et al., 2024]. In flight: activations of the stage that holds most, in micro-batches of a whole stage.
+GB of the rank that has most, each stage planned by itself. Ranks have 80 GB. The first published column is for
+parameters, gradients and optimizer together: [Rajbhandari et al., 2020], 4 + 12/d bytes a parameter at stage 1 and 16/d
+at stage 3 of d ranks, of a share of 1/(p t) of the model. The second is for activations: [Korthikanti et al., 2022],
+32/t bytes an element and layer (34/t, less the masks of dropout), times the micro-batches in flight.
 
 {}
-All are equal. 64 stages x 8 ways of `tensor` x 32 replicas are 16384 ranks.
+* Gradients are kept in float, 4 bytes and not 2, so that sums of micro-batches and ranks are not rounded each time.
+  That alone makes 6 + 12/d and 18/d of the formulas: ratios of up to 1.5, and of 1.13.
+* A tied table has two gradients where gradients are whole (7B: 2 of 30 GB). On stages the first has a table and
+  positions beside its 10 layers of 86/8 (1.07).
+* Slices are whole blocks of 1024 elements, which pads each bucket to a multiple of 1024 d: 8 MiB of gradients for 2048
+  replicas. This is what grows from 512 replicas on (1.68, 1.95).
+* Parts are cut by units, embeddings and head among them, and 88 units in 8 parts are 11: the first stage of `1f1b`
+  keeps the activations of 10 layers (0.96). Chunks of `interleaved` and `zbv` have 5 or 6 units. The memory of a
+  micro-batch in flight is used again for either, so in a long step all of it grows to the larger one (1.15; in a short
+  one 1.02).
+* Scratch memory of one layer comes on top of activations: 0.1 to 0.8 GB.
+
+### Bubble, bytes and time
+
+Bubble: idle time over the time of the work; published (p - 1)/m and (p - 1)/(v m) [Narayanan et al., 2021], and none
+for `zbv` [Qi et al., 2024]. Bytes and messages of a step are of the rank that sends most: *inside*, GB to ranks of its
+machine (eight, the `tensor` group), *outside* all others. Computing is the slowest stage's. The time of a step lies
+between all sending hidden and none, at 400 TFLOP/s a rank, 450 GB/s inside, 50 GB/s outside and 5 us a message: an H100
+at what large trainings reach, with a port of 400 Gbit/s.
+
+{}
+* `zbv` idles here because it puts off weight gradients where a unit's backward comes apart, and that of a GPT block
+  does not. Its formula also asks for m >= 2p - 1, which the rows of 16384 ranks do not have. With units whose backward
+  comes apart it idles as published: see the next table.
+* Bubbles take stages for equal. They are not: of 8, the last has 10 layers and the head, 3 % more than an eighth. A
+  step is taken for as long as if all were like the slowest, which errs upwards.
+* `zero3` sends values twice and gradients once for every micro-batch, and one sample is too little work for that on
+  slow links: give it larger micro-batches, or a pipeline.
+* Collectives are rings of N - 1 messages. At 2048 replicas these cost more than the bytes, which trees would spare.
+* These are first answers: kernels that only move memory, the optimizer and crowded links are not in them.
+
+## Schedules
+
+The simulator on p stages, with F = W and B = 2 F (F a forward, B a backward, W its half that makes the weights'
+gradients), m micro-batches and v chunks a stage. Bubbles are over the time of the work, m (F + B). In flight: the most
+activations of a stage, at m = 8p, in micro-batches of a p-th of the model. Published:
+
+| | bubble | in flight | |
+|---|---|---|---|
+| `gpipe` | (p - 1)(F + B) | m | [Huang et al., 2019] |
+| `1f1b` | (p - 1)(F + B) | p | [Narayanan et al., 2021] |
+| `interleaved` | (p - 1)(F + B)/v | p + (p - 1)/v | [Narayanan et al., 2021] |
+| `zbh1` | (p - 1)(F + B - 2 W) | p | [Qi et al., 2023] |
+| `zbv` | 0 | p | [Qi et al., 2024] |
+| `dualpipe` | (p/2 - 1)(F&B + B - 3 W) | p + 1 | [DeepSeek-AI, 2024] |
+| `dualpipev` | of 2p parts (p - 1)(F&B + B - 3 W) | 2p + 1 | [Qi et al., 2025] |
+
+{}
+All are equal. F&B, a forward and a backward that overlap, is taken for F + B; `dualpipe` keeps the parameters twice.
+As a share of the whole step a bubble of (p - 1)/m is (p - 1)/(m + p - 1), as it is also written.
 
 ## ZeRO
 
-Bytes a parameter that a rank keeps of parameters, gradients and optimizer state: {:.2f} billion parameters (36 layers
-of 4096 channels, 50257 tokens), 25 MiB buckets. Published is [Rajbhandari et al., 2020]: 2 + 2 + 12 bytes, of which
-stage 1 divides the last by N, stage 2 the gradients too, and stage 3 everything. Their example of 7.5 billion
-parameters on 64 ranks: 31.4, 16.6 and 1.9 GB; the plan's rows below make {:.1f}, {:.1f} and {:.2f} GB.
+GB of parameters, gradients and optimizer state on each of N ranks, for 7.5 billion parameters in mixed precision with
+Adam: the example of [Rajbhandari et al., 2020]. Theirs are 120 GB whole, and on 64 ranks 31.4, 16.6 and 1.9 GB.
+Planned are {:.4f} billion parameters, 36 layers of 4096 channels. Beyond 1024 ranks published is their formula.
 
 {}
-* Gradients are kept in float here, 4 bytes and not 2: micro-batches and ranks are added without rounding each sum. So
-  a parameter has 18 bytes, and stages 1 and 2 are 6 + 12/N and 2 + 16/N.
-* The tied table has two gradients where gradients are whole, and is reduced for each of its uses.
-* A slice is a whole number of blocks of 1024 elements, so a bucket has a multiple of 1024 N: 16 MiB of gradients on
-  4096 ranks, 64 MiB on 16384, where a third is padding. Beside `tensor` and `pipeline` N is the number of replicas.
+* With gradients of 4 bytes it is 18, 6 + 12/N, 2 + 16/N and 18/N bytes a parameter, where they have 16, 4 + 12/N,
+  2 + 14/N and 16/N. Up to 64 ranks the plan is at most 2.3 % above that: the table's second gradient.
+* From stage 2 on the gradients of two units are whole for a time; plans count them with the buffers.
+* Buckets are padded to a multiple of 1024 N elements; on 16384 ranks that is a third of them. So wide a world wants
+  `tensor` and `pipeline` beside it, which divide N.
 
-## Activations
-
-Bytes that a layer keeps of a micro-batch, over sequence x batch x channels. Published is [Korthikanti et al., 2022]:
-34 + 5 a s/h, whose second term is the matrix of attention; on t ways of tensor parallelism 10 + 24/t, with sequence
-parallelism 34/t, checkpointed 2. (8192 channels, 4096 tokens, t = 8, dropout on.)
+What each of 64 ranks sends in a step of one micro-batch, in elements a parameter; published 2, 2, 2 and 3, times 63/64
+([Rajbhandari et al., 2020]: stages 1 and 2 send what plain data parallelism does, stage 3 half as much again).
 
 {}
-* Attention is computed in blocks, and its s^2 term is not there; a number a row and head is kept instead (0.03 bytes).
-* Masks of dropout are made again from a counter in backward, where the others keep a byte for each of two: 32, not 34.
-* A checkpoint keeps the rows that lie here, 1/t of them, where the published 2 bytes are replicated.
+Stages 2 and 3 reduce the tied table for each of its uses. Of several micro-batches they send more:
+[strategies.md](strategies.md#axes) says how much. In bytes a gradient counts 4, a value 2.
+
+## Layers
+
+What a layer keeps of a micro-batch in bytes, and what its rank sends for it in elements, over sequence x batch x
+channels: 8192 channels, 4096 tokens, t = 8, dropout. Published: kept are 34 on one rank (and 5 a s/h for the matrix of
+attention), 10 + 24/t on t ways of `tensor`, 34/t with `sequence`, 2 if checkpointed [Korthikanti et al., 2022]; sent
+are four all-reduces [Shoeybi et al., 2019], or four gathers, four scatters and two gathers again in backward.
+
+{}
+* Attention is computed in blocks, and its matrix of s^2 is not there; a number a row and head is kept instead (0.03).
+* Masks of dropout are made again from a counter in backward, where the others keep a byte for each of two: 2 less on
+  one rank and under `tensor`, 2/t less with `sequence`.
+* A checkpoint keeps the rows that lie here, 1/t of them, where the published one is a whole input (0.13). Its second
+  forward pass sends again.
 
 ## Operations
 
-A step computes {:.4g} operations a sample. [Narayanan et al., 2021] have 72 s l h^2 (1 + s/(6 h) + V/(12 l h)) without
-a second forward pass: {:.4g}; with attention to the tokens before each one only, which is half of its term, {:.4g}.
-The rest is that backward forms the scores of attention again, five products where others count four.
+[Narayanan et al., 2021] count 72 s l h^2 (1 + s/(6 h) + V/(12 l h)) operations a sample without a second forward pass.
+For the larger GPT that is {:.3e}; the plan has {:.3e}, {:.3f} of it. Half of the term of attention belongs to
+tokens that come later, which nobody has to compute; without it the ratio is {:.3f}. What is left is that backward forms
+the scores of attention again: five products where the formula has four.
+
+## Sources
+
+* [DeepSeek-AI, 2024] DeepSeek-V3 technical report, arXiv 2412.19437, and the notes of its program DualPipe
+* [Huang et al., 2019] GPipe: efficient training of giant neural networks using pipeline parallelism, arXiv 1811.06965
+* [Korthikanti et al., 2022] Reducing activation recomputation in large transformer models, arXiv 2205.05198
+* [Llama team, 2024] The Llama 3 herd of models, arXiv 2407.21783
+* [Narayanan et al., 2021] Efficient large-scale language model training on GPU clusters, arXiv 2104.04473
+* [Qi et al., 2023] Zero bubble pipeline parallelism, arXiv 2401.10241
+* [Qi et al., 2024] Pipeline parallelism with controllable memory, arXiv 2405.15362
+* [Qi et al., 2025] DualPipe could be better without the Dual, the notes of its program
+* [Rajbhandari et al., 2020] ZeRO: memory optimizations toward training trillion parameter models, arXiv 1910.02054
+* [Shoeybi et al., 2019] Megatron-LM: training multi-billion parameter language models, arXiv 1909.08053
 )",
-      1e-9 * parameters_of(large), batch, table_of_meshes(), table_of_bubbles(), 1e-9 * parameters_of(middle),
-      example(0), example(1), example(2), table_of_sharing(), table_of_activations(), operations(),
-      published_operations(1), published_operations(0.5));
+      1e-9 * parameters_of(small), 1e-9 * parameters_of(large), table_of_memory(all), table_of_time(all),
+      table_of_bubbles(), 1e-9 * parameters_of(example), table_of_states(), table_of_exchanges(), table_of_layers(),
+      operations(1).published, operations(1).plan, operations(1).ratio(), operations(0.5).ratio());
 }
 
 }  // namespace on_paper

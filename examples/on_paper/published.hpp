@@ -1,0 +1,148 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "layouts.hpp"
+
+// One published figure at a time, and what a plan or the schedule simulator says in its place.
+namespace on_paper {
+
+/// A schedule on p stages, where a forward and each half of a backward take as long as each other.
+struct bubble_row {
+  std::string_view schedule;
+  int chunks = 1;
+  int stages = 0;
+  compared few, many;  // idle time over the time of the work, of 2 p and 8 p micro-batches
+  compared in_flight;  // most activations of a stage, in micro-batches of a p-th of the model
+};
+
+/// @param idle       published, in forwards of a stage.
+/// @param in_flight  published.
+template <class Schedule>
+[[nodiscard]] bubble_row bubble_of(int chunks, int p, double idle, double in_flight) {
+  auto const run_of = [&](int m) {
+    return schedule::simulate(schedule::make_lists<Schedule>({p, m, chunks}),
+                              {.forward = 1, .backward_input = 1, .backward_weight = 1});
+  };
+  auto const share = [&](schedule::timing const& run, int m) {
+    return compared{static_cast<double>(run.bubble()) / static_cast<double>(run.stage(0).busy), idle / (3 * m)};
+  };
+  auto const few = run_of(2 * p), many = run_of(8 * p);
+  // DualPipe's two chunks are of two copies of the model, each a p-th; elsewhere all chunks of a stage are a p-th.
+  int const chunks_of_a_part = Schedule::name == schedule::dual_pipe::name ? 1 : chunks;
+  return {.schedule = Schedule::name,
+          .chunks = chunks,
+          .stages = p,
+          .few = share(few, 2 * p),
+          .many = share(many, 8 * p),
+          .in_flight = {static_cast<double>(many.peak()) / chunks_of_a_part, in_flight}};
+}
+
+[[nodiscard]] inline std::vector<bubble_row> bubbles() {
+  std::vector<bubble_row> all;
+  for (int const p : {4, 8, 16}) {
+    double const hops = p - 1;
+    all.push_back(bubble_of<schedule::gpipe>(1, p, 3 * hops, 8 * p));
+    all.push_back(bubble_of<schedule::one_f_one_b>(1, p, 3 * hops, p));
+    for (int const v : {2, 4}) all.push_back(bubble_of<schedule::interleaved>(v, p, 3 * hops / v, p + hops / v));
+    all.push_back(bubble_of<schedule::zb_h1>(1, p, hops, p));
+    all.push_back(bubble_of<schedule::zb_v>(2, p, 0, p));
+    all.push_back(bubble_of<schedule::dual_pipe>(2, p, p - 2, p + 1));
+    all.push_back(bubble_of<schedule::dual_pipe_v>(2, p, hops, p + 0.5));
+  }
+  return all;
+}
+
+/// What one of N ranks keeps of parameters, gradients and moments, at each stage of ZeRO (0: data), in GB of 7.5
+/// billion parameters: the example of [Rajbhandari et al., 2020].
+struct state_row {
+  int ranks = 1;
+  compared stages[4];
+};
+
+inline constexpr nn::gpt example{
+    .vocabulary = 60000, .context = 1024, .layers = 36, .heads = 32, .channels = 4096, .dropout = 0.1};
+
+/// With gradients of 4 bytes.
+[[nodiscard]] inline double own_state(int stage, double d) {
+  if (stage == 0) return 18;
+  return stage == 1 ? 6 + 12 / d : stage == 2 ? 2 + 16 / d : 18 / d;
+}
+
+[[nodiscard]] inline std::vector<state_row> states() {
+  std::vector<state_row> all;
+  for (int const ranks : {1, 4, 16, 64, 256, 1024, 16384}) {
+    state_row row{.ranks = ranks, .stages = {}};
+    for (int stage = 0; stage < 4; ++stage) {
+      auto const held = plan_of(example, {.ranks = ranks, .zero = stage}, ranks).memory;
+      row.stages[stage] = {1e-9 * static_cast<double>(held.parameters + held.gradients + held.optimizer),
+                           7.5 * published_state(stage, ranks)};
+    }
+    all.push_back(row);
+  }
+  return all;
+}
+
+/// What a layer of a large GPT with dropout keeps of a micro-batch, in bytes, and what its rank sends for it, in
+/// elements; both over sequence x batch x channels. Published 0: nothing is.
+struct layer_row {
+  std::string_view on;
+  compared kept, sent;
+};
+
+[[nodiscard]] inline layer_row layer_of(std::string_view name, layout const& on, bool checkpointed, double kept,
+                                        double sent) {
+  double bytes[2]{}, sends[2]{};
+  for (std::size_t more = 0; more < 2; ++more) {  // twenty layers, and forty
+    nn::gpt const model{.vocabulary = 1000,
+                        .context = 4096,
+                        .layers = more == 1 ? 40 : 20,
+                        .heads = 64,
+                        .channels = 8192,
+                        .dropout = 0.1,
+                        .checkpointed = checkpointed};
+    bytes[more] = static_cast<double>(plan_of(model, on, 1).memory.activations);
+    sends[more] = sent_by_tensor(model, on, 0) / 2;  // bfloat16
+  }
+  auto const of_one = [](double const(&sums)[2]) { return (sums[1] - sums[0]) / 20 / 4096 / 8192; };
+  return {name, {of_one(bytes), kept}, {of_one(sends), sent}};
+}
+
+[[nodiscard]] inline std::vector<layer_row> layers() {
+  layout const one, tensor{.ranks = 8, .tensor = 8, .rows = false}, rows{.ranks = 8, .tensor = 8};
+  double const others = 7.0 / 8;
+  return {layer_of("one rank", one, false, 34, 0), layer_of("`tensor=8`", tensor, false, 10 + 24.0 / 8, 8 * others),
+          layer_of("`tensor=8`, `sequence`", rows, false, 34.0 / 8, 10 * others),
+          layer_of("checkpointed", one, true, 2, 0),
+          layer_of("checkpointed, `tensor=8`, `sequence`", rows, true, 2, 0)};
+}
+
+/// What a rank sends a step of one micro-batch on each of 64 ranks, in elements over all parameters, at each stage.
+[[nodiscard]] inline std::vector<compared> exchanges() {
+  std::vector<compared> all;
+  for (int stage = 0; stage < 4; ++stage) {
+    auto const sent = plan_of(example, {.ranks = 64, .zero = stage}, 64).sent;
+    auto const bytes = [&](comm::collective kind) {
+      return static_cast<double>(sent.by_operation[static_cast<std::size_t>(kind)].bytes);
+    };
+    double const elements = (bytes(comm::collective::all_reduce) + bytes(comm::collective::reduce_scatter)) / 4 +
+                            bytes(comm::collective::all_gather) / 2;  // gradients in float, values in bfloat16
+    all.push_back({elements / parameters_of(example), (stage == 3 ? 3 : 2) * 63 / 64.0});
+  }
+  return all;
+}
+
+/// Operations of one sample: of all matrix products and attention. Published for attention over all pairs of tokens,
+/// and without a second forward pass [Narayanan et al., 2021].
+/// @param attention  the share of pairs that are counted.
+[[nodiscard]] inline compared operations(double attention) {
+  auto const s = static_cast<double>(large.context), h = static_cast<double>(large.channels);
+  auto const l = static_cast<double>(large.layers), v = static_cast<double>(large.vocabulary);
+  return {plan_of(large, {}, 1).flops, 72 * s * l * h * h * (1 + attention * s / (6 * h) + v / (12 * l * h))};
+}
+
+}  // namespace on_paper
