@@ -1,5 +1,5 @@
 // Trireme 0.1.0, everything in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: d4d9c300131e4714a8edfa7ca352c91fc1ad89d72d746e4c5cb40c6c8144e71a
+// SHA-256 of the sources: 3f167169c166821f7684675c93803e03adaf16286bd1e2ee468d07dc5a3048bf
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -13750,7 +13750,32 @@ struct on<host> : host_elementwise,
 
 }  // namespace trireme::ops
 
-// ---- trireme/ops/phantom.hpp
+// ---- trireme/ops/phantom/checks.hpp
+namespace trireme::ops {
+
+/// What all kernels of phantom memory do: look whether sizes fit.
+struct phantom_checks {
+  template <class T>
+  using view = tensor_view<T, phantom>;
+  template <class T>
+  using input = std::type_identity_t<tensor_view<T const, phantom>>;
+  template <class T>
+  using output = std::type_identity_t<tensor_view<T, phantom>>;
+
+ protected:
+  static void same(std::string_view who, std::int64_t a, std::int64_t b) {
+    expects(assertion_level::light, a == b,
+            [&] { return text("trireme::ops::", who, ": sizes ", a, " and ", b, " differ"); });
+  }
+  template <class Views>
+  static void all_same(std::string_view who, std::int64_t n, Views const& views) {
+    for (auto const& each : views) same(who, n, each.size());
+  }
+};
+
+}  // namespace trireme::ops
+
+// ---- trireme/ops/phantom/products.hpp (goes on)
 namespace trireme::ops {
 
 /// A weight matrix in memory that does not exist: its shape.
@@ -13775,6 +13800,118 @@ class weights<T, phantom> {
   orientation way_ = orientation::in_out;
 };
 
+/// Products with weights, and how many operations they would be.
+struct phantom_products : phantom_checks {
+  /// Additions and multiplications of the products and the attention that this thread has asked for: 2 m n k of a
+  /// product, and those of the unmasked half of attention.
+  [[nodiscard]] static double& flops() noexcept {
+    static thread_local double sum = 0;
+    return sum;
+  }
+
+  template <class T>
+  static void linear(view<T> y, input<T> x, weights<T, phantom>& w,
+                     std::type_identity_t<linear_epilogue<T, phantom>> const& epilogue = {}) {
+    same("linear", x.size() * w.outputs(), y.size() * w.inputs());
+    flops() += 2.0 * static_cast<double>(x.size()) * static_cast<double>(w.outputs());
+    if (!epilogue.bias.empty()) same("linear", epilogue.bias.size(), w.outputs());
+    if (!epilogue.before_activation.empty()) same("linear", epilogue.before_activation.size(), y.size());
+    if (!epilogue.residual.empty()) same("linear", epilogue.residual.size(), y.size());
+  }
+  template <class T>
+  static void linear_backward_input(view<T> dx, input<T> dy, weights<T, phantom>& w,
+                                    std::type_identity_t<input_epilogue<T, phantom>> const& epilogue = {}) {
+    same("linear_backward_input", dy.size() * w.inputs(), dx.size() * w.outputs());
+    flops() += 2.0 * static_cast<double>(dy.size()) * static_cast<double>(w.inputs());
+    if (!epilogue.before_activation.empty()) {
+      same("linear_backward_input", epilogue.before_activation.size(), dx.size());
+    }
+  }
+  template <class T, class G>
+  static void linear_backward_weight(view<G> dw, output<G> db, view<T> x, input<std::remove_const_t<T>> dy,
+                                     orientation way) {
+    auto const k = dw.extent(way == orientation::in_out ? 0 : 1);
+    auto const n = dw.extent(way == orientation::in_out ? 1 : 0);
+    same("linear_backward_weight", x.size() * n, dy.size() * k);
+    flops() += 2.0 * static_cast<double>(x.size()) * static_cast<double>(n);
+    if (!db.empty()) same("linear_backward_weight", db.size(), n);
+  }
+};
+
+}  // namespace trireme::ops
+
+// ---- trireme/ops/phantom/attention.hpp (goes on)
+namespace trireme::ops {
+
+/// Causal attention: takes the scratch memory that on<host> takes, and counts the operations of its unmasked half.
+struct phantom_attention : phantom_products {
+  template <class T>
+  static void causal_attention(view<T> y, output<accumulate_t<T>> lse, input<T> qkv, attention_shape shape,
+                               arena<phantom>& scratch, dropout_site const&) {
+    check_attention("causal_attention", shape, qkv.size(), y.size(), lse.size());
+    attend<accumulate_t<T>>(shape, scratch, false);
+  }
+  template <class T>
+  static void causal_attention_backward(view<T> dqkv, input<T> dy, input<T> y, input<accumulate_t<T>> lse, input<T> qkv,
+                                        attention_shape shape, arena<phantom>& scratch, dropout_site const&) {
+    check_attention("causal_attention_backward", shape, qkv.size(), y.size(), lse.size());
+    same("causal_attention_backward", dqkv.size(), qkv.size());
+    same("causal_attention_backward", dy.size(), y.size());
+    attend<accumulate_t<T>>(shape, scratch, true);
+  }
+  template <class T>
+  static void attend_block(output<accumulate_t<T>> y, output<accumulate_t<T>> lse, view<T> qkv, input<T> pairs,
+                           attention_shape shape, attention_block at, arena<phantom>& scratch, dropout_site const&) {
+    check_attention("attend_block", shape, qkv.size(), y.size(), lse.size());
+    same("attend_block", pairs.size(), 2 * y.size());
+    attend_part<accumulate_t<T>>(shape, at, scratch, false);
+  }
+  template <class T>
+  static void attend_block_backward(output<accumulate_t<T>> dqueries, output<accumulate_t<T>> dpairs, view<T> dy,
+                                    input<T> y, input<accumulate_t<T>> lse, input<T> qkv, input<T> pairs,
+                                    attention_shape shape, attention_block at, arena<phantom>& scratch,
+                                    dropout_site const&) {
+    check_attention("attend_block_backward", shape, qkv.size(), y.size(), lse.size());
+    same("attend_block_backward", pairs.size(), 2 * y.size());
+    same("attend_block_backward", dqueries.size(), y.size());
+    same("attend_block_backward", dpairs.size(), pairs.size());
+    same("attend_block_backward", dy.size(), y.size());
+    attend_part<accumulate_t<T>>(shape, at, scratch, true);
+  }
+
+ private:
+  // Two products forward, five backward, each of half the pairs of rows.
+  template <class Real>
+  static void attend(attention_shape const& shape, arena<phantom>& scratch, bool backward) {
+    if (shape.batch == 0 || shape.context == 0) return;
+    auto const mark = scratch.mark();
+    static_cast<void>(
+        scratch.template take<Real>({detail::attention_scratch(shape.context, shape.head_channels(), backward)}));
+    scratch.rewind(mark);
+    auto const rows = static_cast<double>(shape.batch) * static_cast<double>(shape.context);
+    flops() += (backward ? 5 : 2) * rows * static_cast<double>(shape.context) * static_cast<double>(shape.channels);
+  }
+  template <class Real>
+  static void attend_part(attention_shape shape, attention_block const& at, arena<phantom>& scratch, bool backward) {
+    auto const before = flops();
+    shape.context = at.rows;
+    attend<Real>(shape, scratch, backward);
+    if (at.first_query > at.first_key) flops() += flops() - before;  // nothing of it is masked
+  }
+  static void check_attention(std::string_view who, attention_shape const& shape, std::int64_t qkv, std::int64_t y,
+                              std::int64_t lse) {
+    auto const rows = shape.batch * shape.context;
+    same(who, qkv, rows * 3 * shape.channels);
+    same(who, y, rows * shape.channels);
+    same(who, lse, rows * shape.heads);
+  }
+};
+
+}  // namespace trireme::ops
+
+// ---- trireme/ops/phantom.hpp (goes on)
+namespace trireme::ops {
+
 /// The kernels of phantom memory: the functions of on<host> under the same names, which check sizes and touch nothing.
 ///
 /// A training in this space costs no time in kernels, and faults if anything above ops reads a tensor. Losses are 0 a
@@ -13782,21 +13919,8 @@ class weights<T, phantom> {
 /// and attention takes the scratch memory that on<host> takes.
 /// Errors   assertion_error (light) if sizes do not fit.
 template <>
-struct on<phantom> {
-  template <class T>
-  using view = tensor_view<T, phantom>;
-  template <class T>
-  using input = std::type_identity_t<tensor_view<T const, phantom>>;
-  template <class T>
-  using output = std::type_identity_t<tensor_view<T, phantom>>;
+struct on<phantom> : phantom_attention {
   using tokens_view = tensor_view<std::int32_t const, phantom>;
-
-  /// Additions and multiplications of the products and the attention that this thread has asked for: 2 m n k of a
-  /// product, and those of the unmasked half of attention.
-  [[nodiscard]] static double& flops() noexcept {
-    static thread_local double sum = 0;
-    return sum;
-  }
 
   // elementwise
   template <class T>
@@ -13849,35 +13973,6 @@ struct on<phantom> {
     return {};
   }
 
-  // products
-  template <class T>
-  static void linear(view<T> y, input<T> x, weights<T, phantom>& w,
-                     std::type_identity_t<linear_epilogue<T, phantom>> const& epilogue = {}) {
-    same("linear", x.size() * w.outputs(), y.size() * w.inputs());
-    flops() += 2.0 * static_cast<double>(x.size()) * static_cast<double>(w.outputs());
-    if (!epilogue.bias.empty()) same("linear", epilogue.bias.size(), w.outputs());
-    if (!epilogue.before_activation.empty()) same("linear", epilogue.before_activation.size(), y.size());
-    if (!epilogue.residual.empty()) same("linear", epilogue.residual.size(), y.size());
-  }
-  template <class T>
-  static void linear_backward_input(view<T> dx, input<T> dy, weights<T, phantom>& w,
-                                    std::type_identity_t<input_epilogue<T, phantom>> const& epilogue = {}) {
-    same("linear_backward_input", dy.size() * w.inputs(), dx.size() * w.outputs());
-    flops() += 2.0 * static_cast<double>(dy.size()) * static_cast<double>(w.inputs());
-    if (!epilogue.before_activation.empty()) {
-      same("linear_backward_input", epilogue.before_activation.size(), dx.size());
-    }
-  }
-  template <class T, class G>
-  static void linear_backward_weight(view<G> dw, output<G> db, view<T> x, input<std::remove_const_t<T>> dy,
-                                     orientation way) {
-    auto const k = dw.extent(way == orientation::in_out ? 0 : 1);
-    auto const n = dw.extent(way == orientation::in_out ? 1 : 0);
-    same("linear_backward_weight", x.size() * n, dy.size() * k);
-    flops() += 2.0 * static_cast<double>(x.size()) * static_cast<double>(n);
-    if (!db.empty()) same("linear_backward_weight", db.size(), n);
-  }
-
   // layers
   template <class T>
   static void embed(view<T> y, tokens_view tokens, input<T> table, input<T>, table_part = {}) {
@@ -13905,39 +14000,6 @@ struct on<phantom> {
     same("layer_norm_backward", mean.size(), rstd.size());
     same("layer_norm_backward", dgain.size(), gain.size());
     same("layer_norm_backward", dbias.size(), gain.size());
-  }
-  template <class T>
-  static void causal_attention(view<T> y, output<accumulate_t<T>> lse, input<T> qkv, attention_shape shape,
-                               arena<phantom>& scratch, dropout_site const&) {
-    check_attention("causal_attention", shape, qkv.size(), y.size(), lse.size());
-    attend<accumulate_t<T>>(shape, scratch, false);
-  }
-  template <class T>
-  static void causal_attention_backward(view<T> dqkv, input<T> dy, input<T> y, input<accumulate_t<T>> lse, input<T> qkv,
-                                        attention_shape shape, arena<phantom>& scratch, dropout_site const&) {
-    check_attention("causal_attention_backward", shape, qkv.size(), y.size(), lse.size());
-    same("causal_attention_backward", dqkv.size(), qkv.size());
-    same("causal_attention_backward", dy.size(), y.size());
-    attend<accumulate_t<T>>(shape, scratch, true);
-  }
-  template <class T>
-  static void attend_block(output<accumulate_t<T>> y, output<accumulate_t<T>> lse, view<T> qkv, input<T> pairs,
-                           attention_shape shape, attention_block at, arena<phantom>& scratch, dropout_site const&) {
-    check_attention("attend_block", shape, qkv.size(), y.size(), lse.size());
-    same("attend_block", pairs.size(), 2 * y.size());
-    attend_part<accumulate_t<T>>(shape, at, scratch, false);
-  }
-  template <class T>
-  static void attend_block_backward(output<accumulate_t<T>> dqueries, output<accumulate_t<T>> dpairs, view<T> dy,
-                                    input<T> y, input<accumulate_t<T>> lse, input<T> qkv, input<T> pairs,
-                                    attention_shape shape, attention_block at, arena<phantom>& scratch,
-                                    dropout_site const&) {
-    check_attention("attend_block_backward", shape, qkv.size(), y.size(), lse.size());
-    same("attend_block_backward", pairs.size(), 2 * y.size());
-    same("attend_block_backward", dqueries.size(), y.size());
-    same("attend_block_backward", dpairs.size(), pairs.size());
-    same("attend_block_backward", dy.size(), y.size());
-    attend_part<accumulate_t<T>>(shape, at, scratch, true);
   }
   template <class T>
   static loss_sum cross_entropy(view<T> logits, tokens_view targets, double, bool) {
@@ -14051,41 +14113,6 @@ struct on<phantom> {
   template <class G>
   static void scatter(view<G>, tokens_view indices, input<G> values, bool) {
     same("scatter", indices.size(), values.size());
-  }
-
- private:
-  static void same(std::string_view who, std::int64_t a, std::int64_t b) {
-    expects(assertion_level::light, a == b,
-            [&] { return text("trireme::ops::", who, ": sizes ", a, " and ", b, " differ"); });
-  }
-  template <class Views>
-  static void all_same(std::string_view who, std::int64_t n, Views const& views) {
-    for (auto const& each : views) same(who, n, each.size());
-  }
-  // Two products forward, five backward, each of half the pairs of rows.
-  template <class Real>
-  static void attend(attention_shape const& shape, arena<phantom>& scratch, bool backward) {
-    if (shape.batch == 0 || shape.context == 0) return;
-    auto const mark = scratch.mark();
-    static_cast<void>(
-        scratch.template take<Real>({detail::attention_scratch(shape.context, shape.head_channels(), backward)}));
-    scratch.rewind(mark);
-    auto const rows = static_cast<double>(shape.batch) * static_cast<double>(shape.context);
-    flops() += (backward ? 5 : 2) * rows * static_cast<double>(shape.context) * static_cast<double>(shape.channels);
-  }
-  template <class Real>
-  static void attend_part(attention_shape shape, attention_block const& at, arena<phantom>& scratch, bool backward) {
-    auto const before = flops();
-    shape.context = at.rows;
-    attend<Real>(shape, scratch, backward);
-    if (at.first_query > at.first_key) flops() += flops() - before;  // nothing of it is masked
-  }
-  static void check_attention(std::string_view who, attention_shape const& shape, std::int64_t qkv, std::int64_t y,
-                              std::int64_t lse) {
-    auto const rows = shape.batch * shape.context;
-    same(who, qkv, rows * 3 * shape.channels);
-    same(who, y, rows * shape.channels);
-    same(who, lse, rows * shape.heads);
   }
 };
 
@@ -16494,6 +16521,13 @@ class layout {
   /// The units in their order; none if their ends were not given.
   [[nodiscard]] std::vector<unit> const& units() const noexcept { return units_; }
   [[nodiscard]] int entry_of_use(int use) const noexcept { return entry_of_use_[static_cast<std::size_t>(use)]; }
+  /// The unit that has a use.
+  [[nodiscard]] int unit_with(int use) const {
+    for (std::size_t u = 0; u < units_.size(); ++u) {
+      if (use >= units_[u].first && use < units_[u].last) return static_cast<int>(u);
+    }
+    throw config_error(text("trireme::exchange: no unit has use ", use, " of ", entry_of_use_.size()));
+  }
   [[nodiscard]] int bucket_of_use(int use) const noexcept { return at(entry_of_use(use)).bucket; }
   [[nodiscard]] entry const& at(int index) const noexcept { return entries_[static_cast<std::size_t>(index)]; }
   [[nodiscard]] std::int64_t slice_elements(int index) const noexcept {
@@ -16551,9 +16585,11 @@ class layout {
   }
   void list_buckets() {
     for (auto& unit : units_) {
-      for (int use = unit.first; use < unit.last; ++use) unit.buckets.push_back(bucket_of_use(use));
-      std::sort(unit.buckets.begin(), unit.buckets.end());
-      unit.buckets.erase(std::unique(unit.buckets.begin(), unit.buckets.end()), unit.buckets.end());
+      for (int use = unit.first; use < unit.last; ++use) {
+        int const bucket = bucket_of_use(use);
+        auto const at = std::lower_bound(unit.buckets.begin(), unit.buckets.end(), bucket);
+        if (at == unit.buckets.end() || *at != bucket) unit.buckets.insert(at, bucket);
+      }
     }
   }
 
@@ -16916,6 +16952,203 @@ class unpacked_timeline {
 
 }  // namespace trireme::observe
 
+// ---- trireme/parallel/exchange_report.hpp
+namespace trireme {
+
+/// What is known once all gradients are exchanged; equal on every rank.
+struct exchange_result {
+  double norm = 0;         ///< global norm of the reduced gradient (NaN if it was not asked for)
+  bool finite = true;      ///< whether every gradient of every rank is finite
+  std::int64_t votes = 0;  ///< sum of what the ranks passed to finish()
+};
+
+/// How much of the exchange happened while backward was still running, in seconds since the exchange was made.
+struct exchange_times {
+  double covered = 0;
+  double exposed = 0;
+  [[nodiscard]] double hidden() const noexcept { return covered + exposed > 0 ? covered / (covered + exposed) : 0; }
+};
+
+/// Bytes of tensors that an exchange has allocated on this rank.
+struct exchange_memory {
+  std::int64_t parameters = 0;  ///< values that layers read: all, or this rank's slices
+  std::int64_t masters = 0;     ///< where the optimizer keeps other numbers than layers read
+  std::int64_t gradients = 0;   ///< that are always here: all, or this rank's slices
+  std::int64_t buffers = 0;     ///< gathered values, gradients on their way, payloads of compressors
+  [[nodiscard]] std::int64_t total() const noexcept { return parameters + masters + gradients + buffers; }
+  friend bool operator==(exchange_memory const&, exchange_memory const&) = default;
+};
+
+}  // namespace trireme
+
+// ---- trireme/parallel/detail/ballot.hpp (goes on)
+namespace trireme::parallel::detail {
+
+/// One collective for everything that must be decided together before any state changes.
+class ballot {
+ public:
+  /// Collective. The norm (NaN if it is not known), whether all gradients are finite, and how many votes there are.
+  /// @param squares  of this rank's gradients; becomes that of all ranks.
+  template <class Comm>
+  exchange_result cast(Comm& everyone, exact_sum& squares, std::int64_t votes, bool norm_known) {
+    auto const limbs = squares.state();
+    numbers_.assign(limbs.begin(), limbs.end());
+    numbers_.push_back(votes);
+    everyone.all_reduce(tensor_view<std::int64_t>(numbers_), reduction::sum{});
+    for (std::size_t i = 0; i < limbs.size(); ++i) limbs[i] = numbers_[i];
+    double const norm = norm_known ? std::sqrt(squares.value()) : std::numeric_limits<double>::quiet_NaN();
+    return {norm, squares.non_finite() == 0, numbers_.back()};
+  }
+
+ private:
+  std::vector<std::int64_t> numbers_;  // kept: no allocation
+};
+
+}  // namespace trireme::parallel::detail
+
+// ---- trireme/parallel/detail/exchange_checks.hpp
+namespace trireme::parallel::detail {
+
+// What an exchange expects of what it is made of, and of the ranks that it works with: config_error otherwise.
+
+/// How many gradients of so many bytes fill a bucket.
+template <class Strategy>
+[[nodiscard]] std::int64_t bucket_elements(Strategy const& strategy, std::size_t gradient_bytes) {
+  auto const count = static_cast<std::int64_t>(strategy.bucket_bytes) / static_cast<std::int64_t>(gradient_bytes);
+  if (count < 1) {
+    throw config_error(text("trireme::exchange: bucket_bytes is ", strategy.bucket_bytes, "; it must hold a gradient"));
+  }
+  return count;
+}
+
+/// Gradients have memory only while a unit uses them: units are known.
+template <class Strategy>
+void expect_units(Strategy const& strategy, bool known) {
+  if (known) return;
+  throw config_error(text("trireme::exchange: ", describe(strategy),
+                          " gives gradients memory unit by unit; pass where each unit's uses end"));
+}
+
+/// Sums in a tree can be formed on these ranks.
+/// @param lossless  the compressor, which may be why they cannot.
+template <class Strategy>
+void expect_tree(Strategy const& strategy, int ranks, bool has_tree, bool lossless) {
+  if (!has_tree) {
+    throw config_error(
+        text("trireme::exchange: ", describe(strategy), " sums whole gradients in a fixed tree, which ",
+             lossless ? "this communicator cannot; use another one" : "a compressor changes; leave one of them out"));
+  }
+  if (!std::has_single_bit(static_cast<unsigned>(ranks))) {
+    throw config_error(text("trireme::exchange: ", describe(strategy), " on ", ranks,
+                            " ranks: only a power of two of them form the sums of one rank; use another number"));
+  }
+}
+
+/// Collective. The most micro-batches that a rank runs. A tree wants as many logical ones on every rank, and a round to
+/// be sent in.
+template <class Comm>
+[[nodiscard]] std::int64_t agreed_rounds(Comm& world, std::int64_t micro_batches, std::int64_t run, bool in_a_tree) {
+  std::int64_t most[] = {run, micro_batches, -micro_batches};
+  world.all_reduce(tensor_view<std::int64_t>(most, shape{3}), reduction::max{});
+  if (!in_a_tree) return most[0];
+  if (most[1] != -most[2] || most[1] < 1) {
+    throw config_error(text("trireme::exchange: .reproducible with from ", -most[2], " to ", most[1],
+                            " micro-batches a rank; every rank has as many, at least one, those without samples "
+                            "included"));
+  }
+  return std::max<std::int64_t>(most[0], 1);
+}
+
+}  // namespace trireme::parallel::detail
+
+// ---- trireme/parallel/detail/direct_sums.hpp
+namespace trireme::parallel::detail {
+
+/// Sums of all ranks' gradients, formed in their memory where ranks share an address space: nothing is sent.
+template <class Element, class Space>
+class direct_sums {
+ public:
+  using view = tensor_view<Element, Space>;
+  using term = tensor_view<Element const, Space>;
+  using kernels = ops::on<Space>;
+
+  /// Collective. This rank's gradients of the next bucket.
+  template <class Comm>
+  void add_bucket(Comm& world, view own) {
+    peers_.push_back(world.peers(own));
+  }
+  /// Elements [first, first + count) of a bucket on each rank; until the next call.
+  [[nodiscard]] std::span<term const> terms_of(int bucket, std::int64_t first, std::int64_t count) {
+    terms_.clear();
+    for (auto const& peer : peers_[static_cast<std::size_t>(bucket)]) terms_.push_back(peer.flat(first, count));
+    return terms_;
+  }
+  /// Makes this rank's elements from `first` on the sums over all ranks, and calls f(sums) for each stretch of them
+  /// while it is in the second-level cache.
+  template <class F>
+  void reduce(int bucket, std::int64_t first, view own, F&& f) {
+    constexpr std::int64_t stretch = 32 * block_elements;
+    for (std::int64_t at = 0; at < own.size(); at += stretch) {
+      auto const sums = own.flat(at, std::min(stretch, own.size() - at));
+      kernels::reduce(std::span<view const>(&sums, 1), terms_of(bucket, first + at, sums.size()), reduction::sum{});
+      f(term(sums));
+    }
+  }
+
+ private:
+  std::vector<std::vector<view>> peers_;  // by bucket
+  std::vector<term> terms_;
+};
+
+}  // namespace trireme::parallel::detail
+
+// ---- trireme/parallel/detail/foreign_parameters.hpp
+namespace trireme::parallel::detail {
+
+/// Parameters that live in the caller's memory, each used once. Their gradients are copied into buckets and back.
+template <class Element, class Space>
+class foreign_parameters {
+ public:
+  using view = tensor_view<Element, Space>;
+
+  foreign_parameters() = default;
+  explicit foreign_parameters(std::vector<foreign_parameter<Element, Space>> all) : all_(std::move(all)) {}
+
+  [[nodiscard]] bool empty() const noexcept { return all_.empty(); }
+  [[nodiscard]] int count() const noexcept { return static_cast<int>(all_.size()); }
+
+  /// Errors  config_error if two of them have one name, or one has not as many gradients as values.
+  [[nodiscard]] std::vector<parameter_info> infos() const {
+    std::vector<parameter_info> infos;
+    for (auto const& each : all_) {
+      if (each.value.size() != each.gradient.size()) {
+        throw config_error(text("trireme::exchange: parameter \"", each.name, "\" has ", each.value.size(),
+                                " values but ", each.gradient.size(), " gradients"));
+      }
+      for (auto const& other : infos) {
+        if (other.name == each.name) {
+          throw config_error(text("trireme::exchange: two parameters are named \"", each.name, "\""));
+        }
+      }
+      infos.push_back({each.name, each.value.extents(), {}, each.value.rank() > 1});
+    }
+    return infos;
+  }
+
+  /// All of one tensor.
+  [[nodiscard]] view value(layout::entry const& entry) const { return of(entry).value.flat(); }
+  [[nodiscard]] view gradient(layout::entry const& entry) const { return of(entry).gradient.flat(); }
+
+ private:
+  [[nodiscard]] foreign_parameter<Element, Space> const& of(layout::entry const& entry) const {
+    return all_[static_cast<std::size_t>(entry.uses.front())];
+  }
+
+  std::vector<foreign_parameter<Element, Space>> all_;
+};
+
+}  // namespace trireme::parallel::detail
+
 // ---- trireme/parallel/detail/buffer_pool.hpp
 namespace trireme::parallel::detail {
 
@@ -17183,46 +17416,13 @@ class transport {
 
 }  // namespace trireme::parallel::detail
 
-// ---- trireme/parallel/exchange_report.hpp
-namespace trireme {
-
-/// What is known once all gradients are exchanged; equal on every rank.
-struct exchange_result {
-  double norm = 0;         ///< global norm of the reduced gradient (NaN if it was not asked for)
-  bool finite = true;      ///< whether every gradient of every rank is finite
-  std::int64_t votes = 0;  ///< sum of what the ranks passed to finish()
-};
-
-/// How much of the exchange happened while backward was still running, in seconds since the exchange was made.
-struct exchange_times {
-  double covered = 0;
-  double exposed = 0;
-  [[nodiscard]] double hidden() const noexcept { return covered + exposed > 0 ? covered / (covered + exposed) : 0; }
-};
-
-/// Bytes of tensors that an exchange has allocated on this rank.
-struct exchange_memory {
-  std::int64_t parameters = 0;  ///< values that layers read: all, or this rank's slices
-  std::int64_t masters = 0;     ///< where the optimizer keeps other numbers than layers read
-  std::int64_t gradients = 0;   ///< that are always here: all, or this rank's slices
-  std::int64_t buffers = 0;     ///< gathered values, gradients on their way, payloads of compressors
-  [[nodiscard]] std::int64_t total() const noexcept { return parameters + masters + gradients + buffers; }
-  friend bool operator==(exchange_memory const&, exchange_memory const&) = default;
-};
-
-}  // namespace trireme
-
-// ---- trireme/parallel/detail/gradient_store.hpp (goes on)
+// ---- trireme/parallel/detail/gradient_lanes.hpp (goes on)
 namespace trireme::parallel::detail {
 
-/// The gradients of all buckets, from zero to the sum over all ranks.
-///
-/// Resident gradients have their memory for good, and a bucket is reduced once a step. Pooled ones (sharded, or summed
-/// in a tree) borrow it for each micro-batch, from open() until they are reduced or have become a term of the tree.
-/// Each use of a tied tensor has a lane, a gradient the size of its bucket. Resident lanes are added and then reduced;
-/// pooled ones are reduced by themselves and then added.
+/// Where gradients lie: each bucket has a lane, a gradient of its size, for each use of its tensors (several only where
+/// a tied tensor is alone). Resident lanes have their memory for good, pooled ones borrow it from open() to close().
 template <class Env, class Comm, strategy Strategy, class Compressor>
-class gradient_store {
+class gradient_lanes {
  public:
   using space = typename Env::space;
   using element = typename Env::gradient;
@@ -17231,168 +17431,7 @@ class gradient_store {
   using bucket_transport = transport<Env, Comm, Strategy, Compressor>;
   static constexpr bool sharded = Strategy::gradients == distribution::shard;
 
-  /// @param direct  sums are formed by who reads them: nothing is sent.
-  gradient_store(layout const& plan, std::vector<parameter<Env>*> const& uses, Comm& world,
-                 Compressor const& compressor, bool in_a_tree, bool direct)
-      : plan_(plan),
-        uses_(uses),
-        world_(world),
-        compressor_(compressor),
-        pool_(plan),
-        in_a_tree_(in_a_tree),
-        direct_(direct),
-        in_order_(plan.units().empty()) {
-    first_lane_.reserve(plan.buckets().size());
-    for (int b = 0; b < static_cast<int>(plan.buckets().size()); ++b) {
-      first_lane_.push_back(static_cast<int>(lanes_.size()));
-      auto const& entries = plan.buckets()[static_cast<std::size_t>(b)].entries;
-      auto const ways = plan.at(entries.front()).uses.size();  // several only where the tensor is alone
-      for (std::size_t which = 0; which < ways; ++which) {
-        auto& it = lanes_.emplace_back();
-        it.bucket = b;
-        it.sent = pooled() || which == 0;
-        for (int const e : entries) it.uses.push_back(plan.at(e).uses[which]);
-        it.reports = static_cast<int>(it.uses.size()) * (pooled() || which > 0 ? 1 : static_cast<int>(ways));
-        if (!pooled()) open(it);
-        if constexpr (sharded) {
-          it.shard = trireme::tensor<element, space>(shape{plan.slice_elements(b)});
-          kernels::fill(it.shard.view(), 0.0);
-        }
-      }
-    }
-    lane_of_use_.resize(uses_count());
-    for (int l = 0; l < static_cast<int>(lanes_.size()); ++l) {
-      for (int const use : lanes_[static_cast<std::size_t>(l)].uses) {
-        auto const& it = lanes_[static_cast<std::size_t>(l)];
-        lane_of_use_[static_cast<std::size_t>(use)] = it.sent ? l : first_lane_[static_cast<std::size_t>(it.bucket)];
-      }
-    }
-  }
-  gradient_store(gradient_store const&) = delete;
-  gradient_store& operator=(gradient_store const&) = delete;
-
-  [[nodiscard]] bool pooled() const noexcept { return sharded || in_a_tree_; }
-  [[nodiscard]] exchange_times& times() noexcept { return times_; }
-  [[nodiscard]] exchange_times const& times() const noexcept { return times_; }
-  [[nodiscard]] bool lost_finiteness() const noexcept { return lost_finiteness_; }
-  void record(observe::timeline& timeline) {
-    timeline_ = &timeline;
-    for (auto& it : lanes_) it.label = timeline.intern(text("bucket ", it.bucket));
-  }
-  static double now() {
-    return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-  }
-
-  /// Starts a step.
-  /// @param leaves  logical micro-batches of this rank, the terms of its part of the tree.
-  /// @param places  which of them it runs, ascending; the others add nothing. Its first one is at `first`.
-  /// @param rounds  the most micro-batches that any rank runs: lanes are reported so often.
-  void begin(std::int64_t leaves, std::span<std::int64_t const> places, std::int64_t first, std::int64_t rounds) {
-    leaves_ = leaves;
-    rounds_ = rounds;
-    places_.clear();
-    for (auto const place : places) places_.push_back(place - first);
-    for (auto& it : lanes_) {
-      it.missing = it.reports;
-      it.rounds = 0;
-      if (!pooled()) {
-        kernels::fill(whole(it), 0.0);
-        continue;
-      }
-      if (it.flying) it.open->wire->wait();
-      it.flying = false;
-      close(it);
-      it.sums.clear([&](std::unique_ptr<buffer> sum) { pool_.give(elements(it), std::move(sum)); });
-    }
-    in_flight_.clear();
-    next_ = 0;
-    lost_finiteness_ = false;
-  }
-
-  /// Gives the gradients of a unit memory, zero, for one micro-batch. Meanwhile only the unit before it is reduced.
-  void open_unit(int unit) {
-    if (!pooled()) return;
-    make_room();
-    auto const& [first, last, buckets] = plan_.units()[static_cast<std::size_t>(unit)];
-    for (int use = first; use < last; ++use) open(lane_of(use));
-  }
-  /// The gradient of one use, where the caller writes it himself (parameters in his memory).
-  [[nodiscard]] view open_use(int use) {
-    auto& it = lane_of(use);
-    if (it.open == nullptr) {
-      make_room();
-      open(it);
-    }
-    auto const& entry = plan_.at(plan_.entry_of_use(use));
-    return whole(it).flat(entry.offset, entry.size());
-  }
-
-  /// The gradient of one use is final for this micro-batch.
-  void ready(int use) {
-    auto const start = now();
-    auto& it = lane_of(use);
-    --it.missing;
-    if (in_order_) {
-      start_in_order();
-    } else if (pooled()) {
-      if (it.missing == 0) complete(it);
-    } else {
-      start_in_order();
-    }
-    progress();
-    if constexpr (!progresses_alone<Comm>) times_.covered += now() - start;
-  }
-
-  /// Starts what has not been reported (a rank without samples has reported nothing) and waits for everything.
-  void finish(double start) {
-    if (!pooled() || in_order_) {
-      for (auto& it : lanes_) it.missing = 0;
-      start_in_order();
-    }
-    while (!in_flight_.empty()) collect(*in_flight_.front(), start);
-    if (!pooled()) return;
-    for (std::size_t l = 1; l < lanes_.size(); ++l) {  // the uses of a tied tensor, in their order
-      auto& it = lanes_[l];
-      auto& first = first_lane(it.bucket);
-      if (&first == &it) continue;
-      auto const sum = sharded ? first.shard.view() : whole(first);
-      kernels::add(sum, tensor_view<element const, space>(sharded ? it.shard.view() : whole(it)));
-    }
-  }
-
-  /// After finish(): the sum over all ranks of elements [first, first + count) of a bucket, of the owned slice where
-  /// the optimizer's state is sharded.
-  [[nodiscard]] view reduced(int bucket, std::int64_t first, std::int64_t count) const {
-    auto const& it = first_lane(bucket);
-    if constexpr (sharded) {
-      return it.shard.view().flat(first - world_.rank() * plan_.slice_elements(bucket), count);
-    } else {
-      return whole(it).flat(first, count);
-    }
-  }
-  /// All of a bucket's resident gradient.
-  [[nodiscard]] view resident(int bucket) const { return whole(first_lane(bucket)); }
-  /// The compressor's state of a bucket whose gradient is resident; null where it is pooled.
-  [[nodiscard]] compressor_state<Compressor, Env>* compressor(int bucket) const {
-    if (pooled()) return nullptr;
-    return &first_lane(bucket).open->wire->compressor();
-  }
-  void record_bucket(int bucket) { record_lane(first_lane(bucket)); }
-
-  /// Bytes of gradients that are always here, and of what is borrowed: buffers, and payloads of compressors.
-  [[nodiscard]] std::int64_t kept_bytes() const {
-    std::int64_t sum = 0;
-    for (auto const& it : lanes_) {
-      sum += static_cast<std::int64_t>(it.shard.view().bytes());
-      if (!pooled()) sum += static_cast<std::int64_t>(it.open->values.view().bytes());
-    }
-    return sum;
-  }
-  [[nodiscard]] std::int64_t buffer_bytes() const noexcept {
-    return (pooled() ? pool_.elements() * static_cast<std::int64_t>(sizeof(element)) : 0) + payload_bytes_;
-  }
-
- private:
+  /// The memory of a lane, and its way to the other ranks.
   struct buffer {
     trireme::tensor<element, space> values;
     std::optional<bucket_transport> wire;
@@ -17408,38 +17447,54 @@ class gradient_store {
     trireme::tensor<element, space> shard;  // the own slice of what has been reduced in this step
     std::int64_t rounds = 0;                // micro-batches reported, or (sharded) reduced, in this step
     bool flying = false;
-    std::int64_t epoch = 0;  // open_unit() calls before it was sent
+    std::int64_t epoch = 0;  // units opened before it was sent
     double start_time = 0;
     double done_time = 0;
     std::uint64_t start_ns = 0;
     std::string_view label;
   };
 
-  [[nodiscard]] std::size_t uses_count() const {
+  gradient_lanes(layout const& plan, std::vector<parameter<Env>*> const& uses, Comm& world,
+                 Compressor const& compressor, bool pooled)
+      : plan_(plan), uses_(uses), world_(world), compressor_(compressor), pool_(plan), pooled_(pooled) {
     std::size_t count = 0;
-    for (auto const& entry : plan_.entries()) count += entry.uses.size();
-    return count;
+    for (auto const& bucket : plan.buckets()) {
+      first_.push_back(count);
+      count += plan.at(bucket.entries.front()).uses.size();
+    }
+    lanes_ = std::vector<lane>(count);
+    for (std::size_t b = 0; b < first_.size(); ++b) {
+      auto const end = b + 1 < first_.size() ? first_[b + 1] : count;
+      for (auto l = first_[b]; l < end; ++l) make(l, static_cast<int>(b), static_cast<int>(end - first_[b]));
+    }
   }
-  [[nodiscard]] lane& first_lane(int bucket) {
-    return lanes_[static_cast<std::size_t>(first_lane_[static_cast<std::size_t>(bucket)])];
-  }
-  [[nodiscard]] lane const& first_lane(int bucket) const {
-    return lanes_[static_cast<std::size_t>(first_lane_[static_cast<std::size_t>(bucket)])];
-  }
-  [[nodiscard]] lane& lane_of(int use) {
-    return lanes_[static_cast<std::size_t>(lane_of_use_[static_cast<std::size_t>(use)])];
-  }
+  gradient_lanes(gradient_lanes const&) = delete;
+  gradient_lanes& operator=(gradient_lanes const&) = delete;
+
+  [[nodiscard]] bool pooled() const noexcept { return pooled_; }
+  [[nodiscard]] std::vector<lane>& all() noexcept { return lanes_; }
+  /// That of the first uses, where the bucket's sum ends up.
+  [[nodiscard]] lane& first(int bucket) { return lanes_[first_[static_cast<std::size_t>(bucket)]]; }
+  [[nodiscard]] lane const& first(int bucket) const { return lanes_[first_[static_cast<std::size_t>(bucket)]]; }
+  /// That in which missing reports of a use are counted.
+  [[nodiscard]] lane& of_use(int use) { return lanes_[lane_of_use_[static_cast<std::size_t>(use)]]; }
+
   [[nodiscard]] std::int64_t elements(lane const& it) const {
     return plan_.buckets()[static_cast<std::size_t>(it.bucket)].elements;
   }
   [[nodiscard]] view whole(lane const& it) const { return it.open->values.view().flat(0, elements(it)); }
+  /// The gradient of one use within its open lane.
+  [[nodiscard]] view of_use(lane const& it, int use) const {
+    auto const& entry = plan_.at(plan_.entry_of_use(use));
+    return whole(it).flat(entry.offset, entry.size());
+  }
 
+  /// Gives a lane memory, zero, unless it has some.
   void open(lane& it) {
-    if (it.flying) collect(it, now());
     if (it.open != nullptr) return;
     it.open = pool_.take(elements(it), [&](std::int64_t n) {
       auto made = std::make_unique<buffer>();
-      made->values = message_tensor<element, space>(world_, shape{pooled() ? n : elements(it)});
+      made->values = message_tensor<element, space>(world_, shape{pooled_ ? n : elements(it)});
       if (it.sent) {
         made->wire.emplace(compressor_, made->values.view().size(), world_);
         payload_bytes_ += static_cast<std::int64_t>(made->wire->bytes());
@@ -17452,8 +17507,11 @@ class gradient_store {
   void close(lane& it) {
     if (it.open == nullptr) return;
     bind(it, {});
-    pool_.give(elements(it), std::move(it.open));
+    give_back(it, std::move(it.open));
   }
+  /// Memory of a lane that serves others from now on.
+  void give_back(lane const& it, std::unique_ptr<buffer> memory) { pool_.give(elements(it), std::move(memory)); }
+  /// Makes the gradients of a lane's uses parts of `values`, or of nothing.
   void bind(lane const& it, view values) {
     if (uses_.empty()) return;
     for (int const use : it.uses) {
@@ -17463,6 +17521,201 @@ class gradient_store {
     }
   }
 
+  /// Bytes of gradients that are always here, and of what is borrowed: buffers, and payloads of compressors.
+  [[nodiscard]] std::int64_t kept_bytes() const {
+    std::int64_t sum = 0;
+    for (auto const& it : lanes_) {
+      sum += static_cast<std::int64_t>(it.shard.view().bytes());
+      if (!pooled_) sum += static_cast<std::int64_t>(it.open->values.view().bytes());
+    }
+    return sum;
+  }
+  [[nodiscard]] std::int64_t buffer_bytes() const noexcept {
+    return (pooled_ ? pool_.elements() * static_cast<std::int64_t>(sizeof(element)) : 0) + payload_bytes_;
+  }
+
+ private:
+  // Resident lanes of a tied tensor are added and then reduced; pooled ones are reduced by themselves and then added.
+  void make(std::size_t l, int bucket, int ways) {
+    auto& it = lanes_[l];
+    auto const which = l - first_[static_cast<std::size_t>(bucket)];
+    it.bucket = bucket;
+    it.sent = pooled_ || which == 0;
+    auto const counted = it.sent ? l : l - which;
+    for (int const e : plan_.buckets()[static_cast<std::size_t>(bucket)].entries) {
+      auto const use = plan_.at(e).uses[which];
+      it.uses.push_back(use);
+      auto const at = static_cast<std::size_t>(use);
+      if (at >= lane_of_use_.size()) lane_of_use_.resize(at + 1);
+      lane_of_use_[at] = counted;
+    }
+    it.reports = static_cast<int>(it.uses.size()) * (it.sent && !pooled_ ? ways : 1);
+    if (!pooled_) open(it);
+    if constexpr (sharded) {
+      it.shard = trireme::tensor<element, space>(shape{plan_.slice_elements(bucket)});
+      kernels::fill(it.shard.view(), 0.0);
+    }
+  }
+
+  layout const& plan_;
+  std::vector<parameter<Env>*> const& uses_;
+  Comm& world_;
+  Compressor compressor_;
+  buffer_pool<buffer> pool_;
+  bool pooled_;
+  std::vector<lane> lanes_;
+  std::vector<std::size_t> first_;  // by bucket
+  std::vector<std::size_t> lane_of_use_;
+  std::int64_t payload_bytes_ = 0;
+};
+
+}  // namespace trireme::parallel::detail
+
+// ---- trireme/parallel/detail/gradient_store.hpp (goes on)
+namespace trireme::parallel::detail {
+
+/// The gradients of all buckets, from zero to the sum over all ranks.
+///
+/// Resident gradients are reduced once a step. Pooled ones (sharded, or summed in a tree) have memory from open_unit()
+/// until they are reduced or have become a term of the tree, in each micro-batch.
+template <class Env, class Comm, strategy Strategy, class Compressor>
+class gradient_store {
+  using lanes = gradient_lanes<Env, Comm, Strategy, Compressor>;
+  using lane = typename lanes::lane;
+  using buffer = typename lanes::buffer;
+  using kernels = typename lanes::kernels;
+
+ public:
+  using space = typename lanes::space;
+  using element = typename lanes::element;
+  using view = typename lanes::view;
+  static constexpr bool sharded = lanes::sharded;
+
+  /// @param direct  sums are formed by who reads them: nothing is sent.
+  gradient_store(layout const& plan, std::vector<parameter<Env>*> const& uses, Comm& world,
+                 Compressor const& compressor, bool in_a_tree, bool direct)
+      : plan_(plan),
+        world_(world),
+        lanes_(plan, uses, world, compressor, sharded || in_a_tree),
+        in_a_tree_(in_a_tree),
+        direct_(direct),
+        in_order_(!pooled() || plan.units().empty()) {}
+  gradient_store(gradient_store const&) = delete;
+  gradient_store& operator=(gradient_store const&) = delete;
+
+  [[nodiscard]] bool pooled() const noexcept { return lanes_.pooled(); }
+  [[nodiscard]] exchange_times& times() noexcept { return times_; }
+  [[nodiscard]] exchange_times const& times() const noexcept { return times_; }
+  [[nodiscard]] bool lost_finiteness() const noexcept { return lost_finiteness_; }
+  void record(observe::timeline& timeline) {
+    timeline_ = &timeline;
+    for (auto& it : lanes_.all()) it.label = timeline.intern(text("bucket ", it.bucket));
+  }
+  static double now() {
+    return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+  }
+
+  /// Starts a step.
+  /// @param leaves  logical micro-batches of this rank, the terms of its part of the tree.
+  /// @param places  which of them it runs, ascending; the others add nothing. Its first one is at `first`.
+  /// @param rounds  the most micro-batches that any rank runs: lanes are reported so often.
+  void begin(std::int64_t leaves, std::span<std::int64_t const> places, std::int64_t first, std::int64_t rounds) {
+    leaves_ = leaves;
+    rounds_ = rounds;
+    places_.clear();
+    for (auto const place : places) places_.push_back(place - first);
+    for (auto& it : lanes_.all()) {
+      it.missing = it.reports;
+      it.rounds = 0;
+      if (!pooled()) {
+        kernels::fill(lanes_.whole(it), 0.0);
+        continue;
+      }
+      if (it.flying) it.open->wire->wait();
+      it.flying = false;
+      lanes_.close(it);
+      it.sums.clear([&](std::unique_ptr<buffer> sum) { lanes_.give_back(it, std::move(sum)); });
+    }
+    in_flight_.clear();
+    next_ = 0;
+    lost_finiteness_ = false;
+  }
+
+  /// Gives the gradients of a unit memory, zero, for one micro-batch. Meanwhile only the unit before it is reduced.
+  void open_unit(int unit) {
+    if (!pooled()) return;
+    make_room();
+    auto const& [first, last, buckets] = plan_.units()[static_cast<std::size_t>(unit)];
+    for (int use = first; use < last; ++use) open(lanes_.of_use(use));
+  }
+  /// The gradient of one use, where the caller writes it himself (parameters in his memory).
+  [[nodiscard]] view open_use(int use) {
+    auto& it = lanes_.of_use(use);
+    if (it.open == nullptr) {
+      make_room();
+      open(it);
+    }
+    return lanes_.of_use(it, use);
+  }
+
+  /// The gradient of one use is final for this micro-batch.
+  void ready(int use) {
+    auto const start = now();
+    auto& it = lanes_.of_use(use);
+    --it.missing;
+    if (in_order_) {
+      start_in_order();
+    } else if (it.missing == 0) {
+      complete(it);
+    }
+    progress();
+    if constexpr (!progresses_alone<Comm>) times_.covered += now() - start;
+  }
+
+  /// Starts what has not been reported (a rank without samples has reported nothing) and waits for everything.
+  void finish(double start) {
+    if (in_order_) {
+      for (auto& it : lanes_.all()) it.missing = 0;
+      start_in_order();
+    }
+    while (!in_flight_.empty()) collect(*in_flight_.front(), start);
+    if (!pooled()) return;
+    for (auto& it : lanes_.all()) {  // the uses of a tied tensor, in their order
+      auto& first = lanes_.first(it.bucket);
+      if (&first == &it) continue;
+      auto const sum = sharded ? first.shard.view() : lanes_.whole(first);
+      kernels::add(sum, tensor_view<element const, space>(sharded ? it.shard.view() : lanes_.whole(it)));
+    }
+  }
+
+  /// After finish(): the sum over all ranks of elements [first, first + count) of a bucket, of the owned slice where
+  /// the optimizer's state is sharded.
+  [[nodiscard]] view reduced(int bucket, std::int64_t first, std::int64_t count) const {
+    auto const& it = lanes_.first(bucket);
+    if constexpr (sharded) {
+      return it.shard.view().flat(first - world_.rank() * plan_.slice_elements(bucket), count);
+    } else {
+      return lanes_.whole(it).flat(first, count);
+    }
+  }
+  /// All of a bucket's resident gradient.
+  [[nodiscard]] view resident(int bucket) const { return lanes_.whole(lanes_.first(bucket)); }
+  /// The compressor's state of a bucket whose gradient is resident; null where it is pooled.
+  [[nodiscard]] compressor_state<Compressor, Env>* compressor(int bucket) const {
+    if (pooled()) return nullptr;
+    return &lanes_.first(bucket).open->wire->compressor();
+  }
+  void record_bucket(int bucket) { record_lane(lanes_.first(bucket)); }
+
+  /// Bytes of gradients that are always here, and of what is borrowed: buffers, and payloads of compressors.
+  [[nodiscard]] std::int64_t kept_bytes() const { return lanes_.kept_bytes(); }
+  [[nodiscard]] std::int64_t buffer_bytes() const noexcept { return lanes_.buffer_bytes(); }
+
+ private:
+  void open(lane& it) {
+    if (it.flying) collect(it, now());
+    lanes_.open(it);
+  }
   // Waits for what was sent before the last unit was opened.
   void make_room() {
     while (!in_flight_.empty() && in_flight_.front()->epoch < epoch_) {
@@ -17475,31 +17728,28 @@ class gradient_store {
 
   // In the order of buckets, so that every rank starts the same collectives in the same order.
   void start_in_order() {
-    for (; next_ < lanes_.size() && (lanes_[next_].missing == 0 || !lanes_[next_].sent); ++next_) {
-      auto& it = lanes_[next_];
+    auto& all = lanes_.all();
+    for (; next_ < all.size() && (all[next_].missing == 0 || !all[next_].sent); ++next_) {
+      auto& it = all[next_];
       if (!it.sent) continue;
       if (it.open == nullptr) open(it);
-      add_uses(next_);
+      for (auto l = next_ + 1; l < all.size() && !all[l].sent; ++l)  // further uses of a tied tensor
+        kernels::add(lanes_.whole(it), tensor_view<element const, space>(lanes_.whole(all[l])));
       send(it);
-    }
-  }
-  void add_uses(std::size_t first) {
-    for (auto l = first + 1; l < lanes_.size() && !lanes_[l].sent; ++l) {
-      kernels::add(whole(lanes_[first]), tensor_view<element const, space>(whole(lanes_[l])));
     }
   }
   // One micro-batch of a pooled lane, or nothing where it was not opened.
   void complete(lane& it) {
     it.missing = it.reports;
     if (in_a_tree_) {
-      auto const n = elements(it);
+      auto const n = lanes_.elements(it);
       auto const merge = [&](buffer& left, std::unique_ptr<buffer> right) {
         kernels::add(left.values.view().flat(0, n), tensor_view<element const, space>(right->values.view().flat(0, n)));
-        pool_.give(n, std::move(right));
+        lanes_.give_back(it, std::move(right));
       };
       auto const round = static_cast<std::size_t>(it.rounds++);
       if (it.open != nullptr) it.sums.add(leaves_, places_[round], std::move(it.open), merge);
-      if (it.rounds < rounds_) return bind(it, {});
+      if (it.rounds < rounds_) return lanes_.bind(it, {});
       it.open = it.sums.take(leaves_, merge);
       open(it);  // if it has nothing
       it.rounds = 0;
@@ -17512,10 +17762,10 @@ class gradient_store {
     if (timeline_ != nullptr) it.start_ns = observe::timeline::now();
     // A lossy payload may leave out the very number that is not finite: look before it is coded.
     if constexpr (!lossless_identity<Compressor>) {
-      if (!kernels::finite(tensor_view<element const, space>(whole(it)))) lost_finiteness_ = true;
+      if (!kernels::finite(tensor_view<element const, space>(lanes_.whole(it)))) lost_finiteness_ = true;
     }
     if (direct_) return;
-    it.open->wire->begin(world_, whole(it), in_a_tree_);
+    it.open->wire->begin(world_, lanes_.whole(it), in_a_tree_);
     it.flying = true;
     it.epoch = epoch_;
     in_flight_.push_back(&it);
@@ -17536,13 +17786,13 @@ class gradient_store {
     record_lane(it);
     if constexpr (sharded) {
       auto const n = plan_.slice_elements(it.bucket);
-      auto const slice = tensor_view<element const, space>(whole(it).flat(world_.rank() * n, n));
+      auto const slice = tensor_view<element const, space>(lanes_.whole(it).flat(world_.rank() * n, n));
       if (it.rounds++ == 0) {
         kernels::copy(it.shard.view(), slice);
       } else {
         kernels::add(it.shard.view(), slice);
       }
-      close(it);
+      lanes_.close(it);
     }
   }
   void record_lane(lane const& it) {
@@ -17552,23 +17802,17 @@ class gradient_store {
 
   static constexpr double not_done = std::numeric_limits<double>::infinity();
   layout const& plan_;
-  std::vector<parameter<Env>*> const& uses_;
   Comm& world_;
-  Compressor compressor_;
-  buffer_pool<buffer> pool_;
+  lanes lanes_;
   bool in_a_tree_;
   bool direct_;
-  bool in_order_;  // no units: ready() may come in any order
-  std::vector<lane> lanes_;
-  std::vector<int> first_lane_;   // by bucket
-  std::vector<int> lane_of_use_;  // whose missing reports it counts in
+  bool in_order_;                 // ready() may come in any order: lanes are sent in theirs
   std::vector<lane*> in_flight_;  // in the order in which they were sent
   std::int64_t leaves_ = 1;
   std::int64_t rounds_ = 1;
   std::vector<std::int64_t> places_;
   std::int64_t epoch_ = 0;
   std::size_t next_ = 0;
-  std::int64_t payload_bytes_ = 0;
   bool lost_finiteness_ = false;
   exchange_times times_;
   observe::timeline* timeline_ = nullptr;
@@ -17725,10 +17969,95 @@ class value_store {
 
 }  // namespace trireme::parallel::detail
 
-// ---- trireme/parallel/detail/parameter_store.hpp (goes on)
-namespace trireme {
+// ---- trireme/parallel/detail/value_outputs.hpp (goes on)
+namespace trireme::parallel::detail {
 
-namespace parallel::detail {
+/// How what an update writes reaches every rank's layers: straight into all ranks' buckets where they share an address
+/// space, gathered afterwards otherwise; not at all where every rank updates everything, or keeps slices only.
+template <class Env, class Comm, strategy Strategy>
+class value_outputs {
+ public:
+  using space = typename Env::space;
+  using element = typename Env::param;
+  using view = tensor_view<element, space>;
+  using kernels = ops::on<space>;
+  static constexpr bool sharded =
+      Strategy::optimizer_state == distribution::shard && Strategy::parameters == distribution::replicate;
+  static constexpr bool keeps_master = !std::is_same_v<element, typename Env::master>;
+  static constexpr bool can_write_peers = sharded && has_peers<Comm, element, space>;
+
+  value_outputs(layout const& plan, value_store<Env, Comm, Strategy> const& values,
+                foreign_parameters<element, space> const& foreign, Comm& world)
+      : plan_(plan), values_(values), foreign_(foreign), world_(world) {
+    outputs_.reserve(static_cast<std::size_t>(world.size()));
+    if constexpr (can_write_peers) {
+      for (int b = 0; foreign.empty() && b < buckets(); ++b) peers_.push_back(world.peers(values.kept(b)));
+    }
+  }
+  value_outputs(value_outputs const&) = delete;
+  value_outputs& operator=(value_outputs const&) = delete;
+
+  /// What an update of a piece writes besides its master value; until the next call.
+  [[nodiscard]] std::span<view const> of(int bucket, layout::piece const& piece) {
+    outputs_.clear();
+    if constexpr (can_write_peers) {
+      for (int rank = 0; foreign_.empty() && rank < world_.size(); ++rank) {
+        if (!keeps_master && rank == world_.rank()) continue;  // the value itself
+        auto const& theirs = peers_[static_cast<std::size_t>(bucket)][static_cast<std::size_t>(rank)];
+        outputs_.push_back(theirs.flat(piece.in_bucket, piece.count));
+      }
+    } else if constexpr (keeps_master) {
+      outputs_.push_back(values_.kept(bucket, piece));
+    }
+    return outputs_;
+  }
+  /// Collective. After an update: all ranks have all values that their layers read between units.
+  void publish() {
+    if constexpr (can_write_peers) {
+      if (foreign_.empty()) return world_.barrier();
+    }
+    if constexpr (sharded) gather();
+  }
+
+ private:
+  [[nodiscard]] int buckets() const noexcept { return static_cast<int>(plan_.buckets().size()); }
+
+  void gather() {
+    pending_.clear();
+    for (int b = 0; b < buckets(); ++b) {
+      if (!foreign_.empty()) copy_foreign(b, true);
+      pending_.push_back(world_.all_gather_async(values_.kept(b)));
+    }
+    for (int b = 0; b < buckets(); ++b) {
+      pending_[static_cast<std::size_t>(b)].wait();
+      if (!foreign_.empty()) copy_foreign(b, false);
+    }
+  }
+  // Between the caller's values and the bucket they are gathered in: own pieces in, all pieces out.
+  void copy_foreign(int bucket, bool in) {
+    auto const whole = values_.kept(bucket);
+    auto const n = plan_.slice_elements(bucket);
+    auto const [first, count] = in ? std::pair{world_.rank() * n, n} : std::pair{std::int64_t{0}, whole.size()};
+    plan_.for_each_piece(bucket, first, count, [&](layout::piece const& piece) {
+      auto const theirs = foreign_.value(plan_.at(piece.entry)).flat(piece.in_entry, piece.count);
+      auto const ours = whole.flat(piece.in_bucket, piece.count);
+      kernels::copy(in ? ours : theirs, tensor_view<element const, space>(in ? theirs : ours));
+    });
+  }
+
+  layout const& plan_;
+  value_store<Env, Comm, Strategy> const& values_;
+  foreign_parameters<element, space> const& foreign_;
+  Comm& world_;
+  std::vector<std::vector<view>> peers_;  // by bucket
+  std::vector<view> outputs_;             // kept, as the next: no allocation
+  std::vector<gather_request_t<Comm, element, space, sharded>> pending_;
+};
+
+}  // namespace trireme::parallel::detail
+
+// ---- trireme/parallel/detail/parameter_store.hpp (goes on)
+namespace trireme::parallel::detail {
 
 /// The memory of parameters and gradients, in buckets, and what can be said of it between steps. The exchange (its only
 /// heir) adds the steps.
@@ -17740,14 +18069,14 @@ class parameter_store {
   using gradient_element = typename Env::gradient;
   using master_element = typename Env::master;
   using kernels = ops::on<space>;
+  using outputs = value_outputs<Env, Comm, Strategy>;
 
   static constexpr bool sharded = Strategy::optimizer_state == distribution::shard;
   static constexpr bool shards_parameters = Strategy::parameters == distribution::shard;
-  static constexpr bool keeps_master = !std::is_same_v<param_element, master_element>;
-  /// Ranks of one address space publish by writing each other's buckets, and reduce by reading them.
-  static constexpr bool can_write_peers = sharded && !shards_parameters && has_peers<Comm, param_element, space>;
+  static constexpr bool keeps_master = outputs::keeps_master;
+  /// Ranks of one address space sum gradients by reading each other's.
   static constexpr bool can_be_direct =
-      can_write_peers && Strategy::gradients == distribution::replicate && lossless_identity<Compressor> &&
+      outputs::can_write_peers && Strategy::gradients == distribution::replicate && lossless_identity<Compressor> &&
       std::is_same_v<gradient_element, typename Env::reduce> && has_peers<Comm, gradient_element, space>;
 
   parameter_store(parameter_store const&) = delete;
@@ -17760,7 +18089,7 @@ class parameter_store {
   [[nodiscard]] Comm& everyone() const noexcept { return everyone_; }
   [[nodiscard]] std::vector<parameter<Env>*> const& uses() const noexcept { return uses_; }
   [[nodiscard]] int use_count() const noexcept {
-    return static_cast<int>(uses_.empty() ? foreign_.size() : uses_.size());
+    return uses_.empty() ? foreign_.count() : static_cast<int>(uses_.size());
   }
 
   /// Fills every parameter with its start, a function of (seed, name, index): equal on every rank.
@@ -17815,12 +18144,12 @@ class parameter_store {
   }
 
   /// The master value of a piece, wherever it lives.
-  [[nodiscard]] tensor_view<master_element, space> master_of(int bucket, parallel::layout::piece const& piece) const {
+  [[nodiscard]] tensor_view<master_element, space> master_of(int bucket, layout::piece const& piece) const {
     if constexpr (keeps_master) {
       auto const& master = masters_[static_cast<std::size_t>(bucket)];
       return master.view().flat(piece.in_bucket - owned_range(bucket).first, piece.count);
     } else {
-      if (!foreign_.empty()) return foreign_of(piece.entry).value.flat(piece.in_entry, piece.count);
+      if (!foreign_.empty()) return foreign_.value(layout_.at(piece.entry)).flat(piece.in_entry, piece.count);
       return values_.kept(bucket, piece);
     }
   }
@@ -17845,7 +18174,7 @@ class parameter_store {
     for (int b = 0; b < bucket_count(); ++b) {
       trireme::tensor<master_element, space> whole(shape{layout_.buckets()[static_cast<std::size_t>(b)].elements});
       auto const [first, count] = accounted_range(b);
-      layout_.for_each_piece(b, first, count, [&](parallel::layout::piece const& piece) {
+      layout_.for_each_piece(b, first, count, [&](layout::piece const& piece) {
         kernels::copy(whole.view().flat(piece.in_bucket, piece.count),
                       tensor_view<master_element const, space>(master_of(b, piece)));
       });
@@ -17859,7 +18188,7 @@ class parameter_store {
   /// The global hash of this rank's copy of all parameters. Collective where parameters are sharded: of all slices.
   [[nodiscard]] std::uint64_t hash_of_parameters() const {
     std::uint64_t sum = 0;
-    auto const add = [&](parallel::layout::entry const& entry, std::int64_t from, auto values) {
+    auto const add = [&](layout::entry const& entry, std::int64_t from, auto values) {
       for_each_run(entry.info, from, values.size(), [&](std::int64_t first, std::int64_t here, std::int64_t n) {
         sum += kernels::hash(tensor_view<param_element const, space>(values.flat(here - from, n)),
                              hash_name(entry.info.name), first);
@@ -17868,7 +18197,7 @@ class parameter_store {
     if constexpr (shards_parameters) {
       for (int b = 0; b < bucket_count(); ++b) {
         auto const [first, count] = accounted_range(b);
-        layout_.for_each_piece(b, first, count, [&](parallel::layout::piece const& piece) {
+        layout_.for_each_piece(b, first, count, [&](layout::piece const& piece) {
           add(layout_.at(piece.entry), piece.in_entry, values_.kept(b, piece));
         });
       }
@@ -17879,10 +18208,10 @@ class parameter_store {
     return sum;
   }
   /// After finish(): whether this rank's gradient of a tensor is finite (of the part of it that it updates).
-  [[nodiscard]] bool has_finite_gradient(parallel::layout::entry const& entry) const {
+  [[nodiscard]] bool has_finite_gradient(layout::entry const& entry) const {
     auto const [first, count] = shards_gradients ? owned_range(entry.bucket) : std::pair{entry.offset, entry.size()};
     bool finite = true;
-    layout_.for_each_piece(entry.bucket, first, count, [&](parallel::layout::piece const& piece) {
+    layout_.for_each_piece(entry.bucket, first, count, [&](layout::piece const& piece) {
       if (&layout_.at(piece.entry) != &entry) return;
       finite = finite && kernels::finite(tensor_view<gradient_element const, space>(
                              gradients_.reduced(entry.bucket, piece.in_bucket, piece.count)));
@@ -17898,42 +18227,42 @@ class parameter_store {
     return sum;
   }
   /// A tensor as this rank's layers see it; empty where parameters are sharded, but while its unit holds them.
-  [[nodiscard]] tensor_view<param_element, space> parameter_values(parallel::layout::entry const& entry) const {
-    if (!foreign_.empty()) return foreign_[static_cast<std::size_t>(entry.uses.front())].value.flat();
+  [[nodiscard]] tensor_view<param_element, space> parameter_values(layout::entry const& entry) const {
+    if (!foreign_.empty()) return foreign_.value(entry);
     auto const whole = values_.whole(entry.bucket);
     return whole.empty() ? whole : whole.flat(entry.offset, entry.size());
   }
 
  protected:
-  using bucket_transport = parallel::detail::transport<Env, Comm, Strategy, Compressor>;
+  using bucket_transport = transport<Env, Comm, Strategy, Compressor>;
   static constexpr bool shards_gradients = Strategy::gradients == distribution::shard;
 
   parameter_store(std::vector<parameter<Env>*> uses, Comm& world, Comm& everyone, Strategy const& strategy,
                   Compressor const& compressor, std::span<int const> unit_ends, Comm* experts)
       : world_(world),
         everyone_(everyone),
-        layout_(infos(uses), elements(strategy), world.size(), needs_units(strategy) ? unit_ends : no_units()),
+        layout_(infos(uses), bucket_elements(strategy, sizeof(gradient_element)), world.size(),
+                needs_units(strategy) ? unit_ends : no_units()),
         uses_(std::move(uses)),
         values_(layout_, uses_, world_, true),
         gradients_(layout_, uses_, world_, compressor, sums_in_a_tree(strategy),
                    experts == nullptr && may_be_direct(strategy)),
         direct_(experts == nullptr && may_be_direct(strategy)),
-        writes_peers_(can_write_peers) {
-    if (needs_units(strategy) && unit_ends.empty()) {
-      throw config_error(text("trireme::exchange: ", describe(strategy),
-                              " gives gradients memory unit by unit; pass where each unit's uses end"));
-    }
-    check_tree(strategy);
+        outputs_(layout_, values_, foreign_, world_) {
+    if (needs_units(strategy)) expect_units(strategy, !unit_ends.empty());
+    if (sums_in_a_tree(strategy))
+      expect_tree(strategy, world.size(), bucket_transport::has_tree, lossless_identity<Compressor>);
     allocate();
   }
   parameter_store(std::vector<foreign_parameter<param_element, space>> parameters, Comm& world, Comm& everyone,
                   Strategy const& strategy, Compressor const& compressor)
       : world_(world),
         everyone_(everyone),
-        layout_(infos(parameters), elements(strategy), world.size()),
         foreign_(std::move(parameters)),
+        layout_(foreign_.infos(), bucket_elements(strategy, sizeof(gradient_element)), world.size()),
         values_(layout_, uses_, world_, sharded),
-        gradients_(layout_, uses_, world_, compressor, sums_in_a_tree(strategy), false) {
+        gradients_(layout_, uses_, world_, compressor, sums_in_a_tree(strategy), false),
+        outputs_(layout_, values_, foreign_, world_) {
     static_assert(!keeps_master, "trireme::exchange: parameters in the caller's memory are their own master copy");
     static_assert(!shards_parameters,
                   "trireme::exchange: parameters in the caller's memory cannot be dropped between uses; use "
@@ -17951,49 +18280,10 @@ class parameter_store {
   static std::span<int const> no_units() { return {}; }
   // Whether gradients have memory only while they are used.
   static bool needs_units(Strategy const& strategy) { return shards_gradients || sums_in_a_tree(strategy); }
-  void check_tree(Strategy const& strategy) const {
-    if (!sums_in_a_tree(strategy)) return;
-    if (!bucket_transport::has_tree) {
-      throw config_error(text("trireme::exchange: ", describe(strategy),
-                              " sums whole gradients in a fixed tree, which ",
-                              lossless_identity<Compressor> ? "this communicator cannot; use another one"
-                                                            : "a compressor changes; leave one of them out"));
-    }
-    auto const ranks = static_cast<unsigned>(world_.size());
-    if (!std::has_single_bit(ranks)) {
-      throw config_error(text("trireme::exchange: ", describe(strategy), " on ", ranks,
-                              " ranks: only a power of two of them form the sums of one rank; use another number"));
-    }
-  }
   static std::vector<parameter_info> infos(std::vector<parameter<Env>*> const& uses) {
     std::vector<parameter_info> all;
     for (auto const* use : uses) all.push_back(use->info);
     return all;
-  }
-  static std::vector<parameter_info> infos(std::vector<foreign_parameter<param_element, space>> const& parameters) {
-    std::vector<parameter_info> all;
-    for (auto const& each : parameters) {
-      if (each.value.size() != each.gradient.size()) {
-        throw config_error(text("trireme::exchange: parameter \"", each.name, "\" has ", each.value.size(),
-                                " values but ", each.gradient.size(), " gradients"));
-      }
-      for (auto const& other : all) {
-        if (other.name == each.name) {
-          throw config_error(text("trireme::exchange: two parameters are named \"", each.name, "\""));
-        }
-      }
-      all.push_back({each.name, each.value.extents(), {}, each.value.rank() > 1});
-    }
-    return all;
-  }
-  static std::int64_t elements(Strategy const& strategy) {
-    auto const count =
-        static_cast<std::int64_t>(strategy.bucket_bytes) / static_cast<std::int64_t>(sizeof(gradient_element));
-    if (count < 1) {
-      throw config_error(
-          text("trireme::exchange: bucket_bytes is ", strategy.bucket_bytes, "; it must hold a gradient"));
-    }
-    return count;
   }
   [[nodiscard]] int bucket_count() const noexcept { return static_cast<int>(layout_.buckets().size()); }
   // Where the sum is all that is wanted, and no other rank adds to it later.
@@ -18002,68 +18292,24 @@ class parameter_store {
     return can_be_direct && !sums_in_a_tree(strategy) &&
            std::none_of(all.begin(), all.end(), [](auto const& each) { return each.info.tied; });
   }
-  [[nodiscard]] foreign_parameter<param_element, space> const& foreign_of(int entry) const {
-    return foreign_[static_cast<std::size_t>(layout_.at(entry).uses.front())];
-  }
-
   void allocate() {
     for (int b = 0; b < bucket_count(); ++b) {
       if constexpr (keeps_master) {
         masters_.emplace_back(shape{owned_range(b).second});
         kernels::fill(masters_.back().view(), 0.0);
       }
-      if constexpr (can_write_peers) {
-        if (writes_peers_) peer_values_.push_back(world_.peers(values_.kept(b)));
-      }
       if constexpr (can_be_direct) {
-        if (direct_) peer_gradients_.push_back(world_.peers(gradients_.resident(b)));
+        if (direct_) direct_sums_.add_bucket(world_, gradients_.resident(b));
       }
     }
-    outputs_.reserve(static_cast<std::size_t>(world_.size()));
-  }
-
-  std::span<tensor_view<param_element, space> const> outputs_of(int bucket, parallel::layout::piece const& piece) {
-    outputs_.clear();
-    if (writes_peers_) {
-      auto const& peers = peer_values_[static_cast<std::size_t>(bucket)];
-      for (int rank = 0; rank < world_.size(); ++rank) {
-        if (!keeps_master && rank == world_.rank()) continue;  // the value itself
-        outputs_.push_back(peers[static_cast<std::size_t>(rank)].flat(piece.in_bucket, piece.count));
-      }
-    } else if (keeps_master) {
-      outputs_.push_back(values_.kept(bucket, piece));
-    }
-    return outputs_;
-  }
-
-  void gather_values() {
-    pending_.clear();
-    for (int b = 0; b < bucket_count(); ++b) {
-      if (!foreign_.empty()) copy_foreign(b, true);
-      pending_.push_back(world_.all_gather_async(values_.kept(b)));
-    }
-    for (int b = 0; b < bucket_count(); ++b) {
-      pending_[static_cast<std::size_t>(b)].wait();
-      if (!foreign_.empty()) copy_foreign(b, false);
-    }
-  }
-  // Between the caller's values and the bucket they are gathered in: own pieces in, all pieces out.
-  void copy_foreign(int bucket, bool in) {
-    auto const whole = values_.kept(bucket);
-    auto const [first, count] = in ? accounted_range(bucket) : std::pair{std::int64_t{0}, whole.size()};
-    layout_.for_each_piece(bucket, first, count, [&](parallel::layout::piece const& piece) {
-      auto const theirs = foreign_of(piece.entry).value.flat(piece.in_entry, piece.count);
-      auto const ours = whole.flat(piece.in_bucket, piece.count);
-      kernels::copy(in ? ours : theirs, tensor_view<param_element const, space>(in ? theirs : ours));
-    });
   }
 
   // Gives a whole tensor of master values to this rank: its part of the masters, and what its layers read.
-  void load(parallel::layout::entry const& entry, tensor_view<master_element const, space> whole) {
+  void load(layout::entry const& entry, tensor_view<master_element const, space> whole) {
     if constexpr (!shards_parameters) kernels::copy(parameter_values(entry), whole);
     if constexpr (!keeps_master && !shards_parameters) return;
     auto const [first, count] = owned_range(entry.bucket);
-    layout_.for_each_piece(entry.bucket, first, count, [&](parallel::layout::piece const& piece) {
+    layout_.for_each_piece(entry.bucket, first, count, [&](layout::piece const& piece) {
       if (&layout_.at(piece.entry) != &entry) return;
       auto const part = whole.flat(piece.in_entry, piece.count);
       if constexpr (keeps_master) kernels::copy(master_of(entry.bucket, piece), part);
@@ -18073,24 +18319,18 @@ class parameter_store {
 
   Comm& world_;
   Comm& everyone_;
-  parallel::layout layout_;
+  foreign_parameters<param_element, space> foreign_;
+  layout layout_;
   std::vector<parameter<Env>*> uses_;
-  std::vector<foreign_parameter<param_element, space>> foreign_;
   value_store<Env, Comm, Strategy> values_;
   gradient_store<Env, Comm, Strategy, Compressor> gradients_;
-  std::vector<trireme::tensor<master_element, space>>
-      masters_;                // by bucket: the owned range, where parameters are not masters
-  bool direct_ = false;        // sums are formed from all ranks' buckets, in their memory
-  bool writes_peers_ = false;  // the update writes all ranks' values
-  std::vector<std::vector<tensor_view<gradient_element, space>>> peer_gradients_;
-  std::vector<std::vector<tensor_view<param_element, space>>> peer_values_;
-  std::vector<tensor_view<param_element, space>> outputs_;
-  std::vector<parallel::detail::gather_request_t<Comm, param_element, space, sharded>> pending_;  // kept: no allocation
+  bool direct_ = false;  // sums are formed from all ranks' buckets, in their memory
+  direct_sums<gradient_element, space> direct_sums_;
+  outputs outputs_;
+  std::vector<trireme::tensor<master_element, space>> masters_;  // by bucket, where parameters are not masters
 };
 
-}  // namespace parallel::detail
-
-}  // namespace trireme
+}  // namespace trireme::parallel::detail
 
 // ---- trireme/parallel/exchange.hpp (goes on)
 namespace trireme {
@@ -18105,9 +18345,8 @@ namespace trireme {
 /// Shapes   buckets of about Strategy::bucket_bytes, filled in the order in which backward finishes; a tied tensor has
 ///          a bucket of its own, and each of its uses a gradient of its own, added in the order of the uses.
 /// Ranks    collective: the same calls in the same order on every rank. Below stage 2 ready() may come at any time;
-/// from
-///          there on, and with .reproducible, ready(), ensure() and prefetch() too come in one order; ranks that run
-///          fewer micro-batches than others take part in the rest in finish().
+///          from there on, and with .reproducible, ready(), ensure() and prefetch() too come in one order; ranks that
+///          run fewer micro-batches than others take part in the rest in finish().
 /// Numerics gradients are summed in rank order (with .reproducible in one tree over all micro-batches); the norm is
 ///          exact but for the rounding of blocks of 1024 squares of each tensor, so it does not depend on the number of
 ///          shards.
@@ -18187,7 +18426,8 @@ class basic_exchange : public parallel::detail::parameter_store<Env, Comm, Strat
   void begin(std::int64_t micro_batches, std::span<std::int64_t const> places, std::int64_t first = 0) {
     if constexpr (store::shards_parameters) values_.release_all();
     rounds_left_ = static_cast<std::int64_t>(places.size());
-    if (reports_every_micro_batch()) rounds_left_ = agree(micro_batches, rounds_left_);
+    if (reports_every_micro_batch())
+      rounds_left_ = parallel::detail::agreed_rounds(world_, micro_batches, rounds_left_, in_a_tree_);
     gradients_.begin(micro_batches, places, first, rounds_left_);
     reports_left_ = this->use_count();
     weight_ = 1.0 / world_.size();
@@ -18200,20 +18440,20 @@ class basic_exchange : public parallel::detail::parameter_store<Env, Comm, Strat
   /// Uses [first, last) of one unit are about to be read: their values are there when this returns. Below stage 3
   /// nothing happens.
   void ensure(int first, int last) {
-    if (store::shards_parameters && first < last) values_.ensure(unit_at(first));
+    if (store::shards_parameters && first < last) values_.ensure(layout_.unit_with(first));
   }
   /// The same uses will be needed next: their values begin to travel.
   void prefetch(int first, int last) {
-    if (store::shards_parameters && first < last) values_.prefetch(unit_at(first));
+    if (store::shards_parameters && first < last) values_.prefetch(layout_.unit_with(first));
   }
   /// They are not read any more before the next ensure(): their memory serves others.
   void release(int first, int last) {
-    if (store::shards_parameters && first < last) values_.release(unit_at(first));
+    if (store::shards_parameters && first < last) values_.release(layout_.unit_with(first));
   }
   /// Backward of one unit is about to add to the gradients of its uses [first, last): they have memory, and are zero.
   /// Nothing happens where gradients have memory all the time.
   void open(int first, int last) {
-    if (reports_every_micro_batch() && first < last) gradients_.open_unit(unit_at(first));
+    if (reports_every_micro_batch() && first < last) gradients_.open_unit(layout_.unit_with(first));
   }
 
   /// Says that the gradient of one use is final. The bucket's exchange starts as soon as all of its gradients are, and
@@ -18248,7 +18488,7 @@ class basic_exchange : public parallel::detail::parameter_store<Env, Comm, Strat
 
   /// Adds the caller's gradients to the buckets without saying that they are final: one more micro-batch.
   void accumulate() requires(!keeps_master) {
-    for (int use = 0; use < static_cast<int>(foreign_.size()); ++use) take_in(use);
+    for (int use = 0; use < foreign_.count(); ++use) take_in(use);
   }
 
   /// Collective. Completes the exchange: afterwards the segments' gradients are the sums over all ranks.
@@ -18268,20 +18508,13 @@ class basic_exchange : public parallel::detail::parameter_store<Env, Comm, Strat
     }
     exact_sum squares;
     fused_ = direct_ && !want_norm;
-    if (fused_) {
-      check_own_gradients(squares);
-    } else if (direct_) {
+    if (direct_) {
       finish_direct(squares);
     } else {
-      for (int b = 0; b < this->bucket_count(); ++b) {
-        auto const [first, count] = accounted_range(b);
-        layout_.for_each_piece(b, first, count, [&](parallel::layout::piece const& piece) {
-          account(piece, gradients_.reduced(b, piece.in_bucket, piece.count), squares);
-        });
-      }
+      add_squares(squares);
     }
     if (gradients_.lost_finiteness()) squares.add(std::numeric_limits<double>::infinity());
-    auto const result = vote(squares, votes, !fused_);
+    auto const result = ballot_.cast(everyone(), squares, votes, !fused_);
     if (result.finite) commit_residuals();
     if (!foreign_.empty()) give_back_gradients();
     gradients_.times().exposed += gradients_.now() - start;
@@ -18298,7 +18531,7 @@ class basic_exchange : public parallel::detail::parameter_store<Env, Comm, Strat
         update_segment<Env> segment;
         segment.value = master_of(b, piece);
         segment.gradient = {gradient_terms_of(b, piece), 1.0};
-        segment.outputs = outputs_of(b, piece);
+        segment.outputs = outputs_.of(b, piece);
         segment.decays = layout_.at(piece.entry).info.decays;
         f(b, piece, segment);
       });
@@ -18309,15 +18542,8 @@ class basic_exchange : public parallel::detail::parameter_store<Env, Comm, Strat
   /// already).
   void publish() {
     auto const start = gradients_.now();
-    if constexpr (store::shards_parameters) {
-      values_.release_all();
-    } else if constexpr (sharded) {
-      if (writes_peers_) {
-        world_.barrier();
-      } else {
-        gather_values();
-      }
-    }
+    if constexpr (store::shards_parameters) values_.release_all();
+    outputs_.publish();
     gradients_.times().exposed += gradients_.now() - start;
   }
 
@@ -18327,7 +18553,7 @@ class basic_exchange : public parallel::detail::parameter_store<Env, Comm, Strat
     for (int b = 0; b < this->bucket_count(); ++b) {  // gradients may have no memory now
       auto const [first, count] = owned_range(b);
       layout_.for_each_piece(b, first, count, [&](parallel::layout::piece const& piece) {
-        for (auto const& output : outputs_of(b, piece))
+        for (auto const& output : outputs_.of(b, piece))
           kernels::copy(output, tensor_view<master_element const, space>(master_of(b, piece)));
       });
     }
@@ -18336,16 +18562,13 @@ class basic_exchange : public parallel::detail::parameter_store<Env, Comm, Strat
 
  private:
   using store::direct_;
+  using store::direct_sums_;
   using store::foreign_;
-  using store::foreign_of;
-  using store::gather_values;
   using store::gradients_;
   using store::layout_;
-  using store::outputs_of;
-  using store::peer_gradients_;
+  using store::outputs_;
   using store::values_;
   using store::world_;
-  using store::writes_peers_;
 
   // What an engine asks for in a forward pass; backward begins with the last unit.
   void pass_through(bool keep_last) {
@@ -18358,29 +18581,9 @@ class basic_exchange : public parallel::detail::parameter_store<Env, Comm, Strat
     }
   }
 
-  [[nodiscard]] int unit_at(int first_use) const {
-    auto const& units = layout_.units();
-    for (std::size_t u = 0; u < units.size(); ++u) {
-      if (first_use >= units[u].first && first_use < units[u].last) return static_cast<int>(u);
-    }
-    throw config_error(text("trireme::exchange: no unit has use ", first_use, " of ", this->use_count()));
-  }
-  // The most micro-batches that a rank runs; the tree wants as many logical ones everywhere, and a round to be sent in.
-  [[nodiscard]] std::int64_t agree(std::int64_t micro_batches, std::int64_t run) {
-    std::int64_t most[] = {run, micro_batches, -micro_batches};
-    world_.all_reduce(tensor_view<std::int64_t>(most, shape{3}), reduction::max{});
-    if (!in_a_tree_) return most[0];
-    if (most[1] != -most[2] || most[1] < 1) {
-      throw config_error(text("trireme::exchange: .reproducible with from ", -most[2], " to ", most[1],
-                              " micro-batches a rank; every rank has as many, at least one, those without samples "
-                              "included"));
-    }
-    return std::max<std::int64_t>(most[0], 1);
-  }
-
   void take_in(int use) {
-    auto const& theirs = foreign_[static_cast<std::size_t>(use)].gradient;
-    kernels::accumulate(gradients_.open_use(use), tensor_view<param_element const, space>(theirs.flat()), weight_);
+    auto const theirs = foreign_.gradient(layout_.at(layout_.entry_of_use(use)));
+    kernels::accumulate(gradients_.open_use(use), tensor_view<param_element const, space>(theirs), weight_);
   }
 
   void commit_residuals() {
@@ -18398,52 +18601,41 @@ class basic_exchange : public parallel::detail::parameter_store<Env, Comm, Strat
       squares.add(std::numeric_limits<double>::infinity());
     }
   }
-
-  // No rank sees the sum before the update: each checks all of its own gradients, and the vote is the barrier.
-  void check_own_gradients(exact_sum& squares) {
-    for (int b = 0; b < this->bucket_count(); ++b) {
-      if (kernels::finite(tensor_view<gradient_element const, space>(gradients_.resident(b)))) continue;
-      squares.add(std::numeric_limits<double>::infinity());
-    }
-  }
-  void finish_direct(exact_sum& squares) {
-    world_.barrier();                                              // everybody's gradients are final
-    constexpr std::int64_t chunk = 32 * parallel::block_elements;  // stays in the second-level cache
+  // Of the reduced gradients that this rank answers for.
+  void add_squares(exact_sum& squares) {
     for (int b = 0; b < this->bucket_count(); ++b) {
       auto const [first, count] = accounted_range(b);
       layout_.for_each_piece(b, first, count, [&](parallel::layout::piece const& piece) {
-        for (std::int64_t at = 0; at < piece.count; at += chunk) {
-          auto const n = std::min(chunk, piece.count - at);
-          auto const own = gradients_.reduced(b, piece.in_bucket + at, n);
-          terms_.clear();
-          for (auto const& peer : peer_gradients_[static_cast<std::size_t>(b)])
-            terms_.push_back(peer.flat(piece.in_bucket + at, n));
-          kernels::reduce(std::span<tensor_view<gradient_element, space> const>(&own, 1),
-                          std::span<tensor_view<gradient_element const, space> const>(terms_), reduction::sum{});
-          account(piece, own, squares);
-        }
+        account(piece, gradients_.reduced(b, piece.in_bucket, piece.count), squares);
       });
-      gradients_.record_bucket(b);
     }
   }
-
-  // One collective for everything that must be decided together before any state changes.
-  exchange_result vote(exact_sum& squares, std::int64_t votes, bool norm_known) {
-    auto const limbs = squares.state();
-    ballot_.assign(limbs.begin(), limbs.end());
-    ballot_.push_back(votes);
-    everyone().all_reduce(tensor_view<std::int64_t>(ballot_), reduction::sum{});
-    std::copy(ballot_.begin(), ballot_.end() - 1, limbs.begin());
-    bool const finite = squares.non_finite() == 0;
-    double const norm = norm_known ? std::sqrt(squares.value()) : std::numeric_limits<double>::quiet_NaN();
-    return {norm, finite, ballot_.back()};
+  // Where ranks read each other's gradients. Without a norm no rank sees sums before the update: each checks all of its
+  // own gradients, and the vote is the barrier.
+  void finish_direct(exact_sum& squares) {
+    if constexpr (store::can_be_direct) {
+      if (!fused_) world_.barrier();  // everybody's gradients are final
+      for (int b = 0; b < this->bucket_count(); ++b) {
+        if (fused_) {
+          bool const finite = kernels::finite(tensor_view<gradient_element const, space>(gradients_.resident(b)));
+          if (!finite) squares.add(std::numeric_limits<double>::infinity());
+          continue;
+        }
+        auto const [first, count] = accounted_range(b);
+        layout_.for_each_piece(b, first, count, [&](parallel::layout::piece const& piece) {
+          auto const own = gradients_.reduced(b, piece.in_bucket, piece.count);
+          direct_sums_.reduce(b, piece.in_bucket, own, [&](auto sums) { account(piece, sums, squares); });
+        });
+        gradients_.record_bucket(b);
+      }
+    }
   }
 
   void give_back_gradients() {
     for (int b = 0; b < this->bucket_count(); ++b) {
       auto const [first, count] = owned_range(b);
       layout_.for_each_piece(b, first, count, [&](parallel::layout::piece const& piece) {
-        kernels::copy(foreign_of(piece.entry).gradient.flat(piece.in_entry, piece.count),
+        kernels::copy(foreign_.gradient(layout_.at(piece.entry)).flat(piece.in_entry, piece.count),
                       tensor_view<gradient_element const, space>(gradients_.reduced(b, piece.in_bucket, piece.count)));
       });
     }
@@ -18451,18 +18643,15 @@ class basic_exchange : public parallel::detail::parameter_store<Env, Comm, Strat
 
   std::span<tensor_view<gradient_element const, space> const> gradient_terms_of(int bucket,
                                                                                 parallel::layout::piece const& piece) {
-    terms_.clear();
-    if (fused_) {
-      for (auto const& peer : peer_gradients_[static_cast<std::size_t>(bucket)])
-        terms_.push_back(peer.flat(piece.in_bucket, piece.count));
-    } else {
-      terms_.push_back(gradients_.reduced(bucket, piece.in_bucket, piece.count));
+    if constexpr (store::can_be_direct) {
+      if (fused_) return direct_sums_.terms_of(bucket, piece.in_bucket, piece.count);
     }
-    return terms_;
+    reduced_ = gradients_.reduced(bucket, piece.in_bucket, piece.count);
+    return {&reduced_, 1};
   }
 
-  std::vector<tensor_view<gradient_element const, space>> terms_;
-  std::vector<std::int64_t> ballot_;
+  tensor_view<gradient_element const, space> reduced_;  // of the segment at hand
+  parallel::detail::ballot ballot_;
   std::vector<std::pair<int, Comm*>> also_;
   bool in_a_tree_ = false;
   std::vector<std::int64_t> places_;
@@ -21359,6 +21548,116 @@ class plain_engine {
 
 }  // namespace trireme
 
+// ---- trireme/train/detail/batch_places.hpp
+namespace trireme::detail {
+
+/// Where kernels find a batch: copied into their memory, unless it lies there already.
+template <class Space>
+class batch_places {
+ public:
+  /// On paper, for a training whose kernels find batches where they are: nothing is copied.
+  void leave() noexcept { copies_ = false; }
+
+  [[nodiscard]] samples_in<Space> place(samples const& batch, [[maybe_unused]] arena<Space>& memory) const {
+    if constexpr (std::is_same_v<Space, host>) {
+      return batch;
+    } else {
+      return {place(batch.inputs, memory), place(batch.targets, memory), batch.ids};
+    }
+  }
+
+ private:
+  [[nodiscard]] any_view<Space> place(any_view<host> const& from, arena<Space>& memory) const {
+    if (!copies_) return {from.address, from.type, from.extents};
+    if (from.empty()) return {nullptr, from.type, from.extents};
+    if (from.type == dtype::i32) return copied<std::int32_t>(from, memory);
+    return copied<float>(from, memory);
+  }
+  template <class T>
+  static any_view<Space> copied(any_view<host> const& from, arena<Space>& memory) {
+    auto const to = memory.template take<T>(from.extents);
+    ops::on<Space>::upload(to, from.template as<T>().span());
+    return erase_type(to);
+  }
+
+  bool copies_ = true;
+};
+
+}  // namespace trireme::detail
+
+// ---- trireme/train/detail/flight_slots.hpp
+namespace trireme::detail {
+
+/// A micro-batch in flight in one chunk.
+template <class Env>
+struct flight_slot {
+  using view = tensor_view<typename Env::compute, typename Env::space>;
+  arena<typename Env::space> activations;
+  samples_in<typename Env::space> batch;
+  view out;       // of the chunk, forward
+  view returned;  // the gradient of that, if the next part lies here
+};
+
+/// As many slots as there were ever micro-batches in flight; units keep what they save under a slot's number.
+template <class Env>
+class flight_slots {
+ public:
+  using slot = flight_slot<Env>;
+
+  /// All slots are free: a step begins.
+  void begin(std::size_t chunks, int micro_batches) {
+    micro_batches_ = micro_batches;
+    free_.clear();
+    for (auto s = slots_.size(); s-- > 0;) {
+      slots_[s]->activations.reset();
+      free_.push_back(s);
+    }
+    slot_of_.assign(chunks * static_cast<std::size_t>(micro_batches), nowhere);
+  }
+  [[nodiscard]] slot& operator[](std::size_t index) noexcept { return *slots_[index]; }
+  /// The slot of a micro-batch in flight.
+  [[nodiscard]] std::size_t of(int chunk, int micro_batch) const noexcept { return slot_of_[at(chunk, micro_batch)]; }
+
+  std::size_t take(int chunk, int micro_batch) {
+    if (free_.empty()) {
+      free_.push_back(slots_.size());
+      slots_.push_back(std::make_unique<slot>());
+    }
+    auto const index = free_.back();
+    free_.pop_back();
+    slot_of_[at(chunk, micro_batch)] = index;
+    slots_[index]->returned = {};
+    return index;
+  }
+  void give_back(std::size_t index) {
+    slots_[index]->activations.reset();
+    free_.push_back(index);
+  }
+  /// A step has ended: the memory of each slot becomes one block, so that the next one allocates nothing.
+  void end() {
+    for (auto& each : slots_) each->activations.reset();
+  }
+
+  [[nodiscard]] std::size_t peak_bytes() const noexcept {
+    std::size_t sum = 0;
+    for (auto const& each : slots_) sum += each->activations.peak_bytes();
+    return sum;
+  }
+
+ private:
+  static constexpr std::size_t nowhere = static_cast<std::size_t>(-1);
+  [[nodiscard]] std::size_t at(int chunk, int micro_batch) const noexcept {
+    return static_cast<std::size_t>(chunk * micro_batches_ + micro_batch);
+  }
+
+  std::vector<std::unique_ptr<slot>> slots_;
+  std::vector<std::size_t> free_;
+  std::vector<std::size_t> slot_of_;  // chunk * micro-batches + micro-batch -> slot
+  int micro_batches_ = 0;
+};
+
+}  // namespace trireme::detail
+
 // ---- trireme/train/detail/stage_program.hpp
 namespace trireme::detail {
 
@@ -21676,6 +21975,80 @@ class linked_mail final : public stage_mail<Env> {
 
 }  // namespace trireme::detail
 
+// ---- trireme/train/detail/unit_chunks.hpp
+namespace trireme::detail {
+
+/// Units [first, last) of those that lie here are part `part` of the model.
+struct unit_chunk {
+  std::size_t first = 0;
+  std::size_t last = 0;
+  int part = 0;
+  int left = 0;  ///< micro-batches of the step that have not been backward
+};
+
+/// The units of one stage in their boxes, in chunks, and the uses of parameters of each.
+template <class Env>
+class unit_chunks {
+ public:
+  /// Boxes the units of a model that lie at a seat.
+  template <class Model>
+  void box(Model const& model, parallel::pipeline_seat const& at, share own, share experts) {
+    if constexpr (requires { model.validate(); }) model.validate();
+    chunks_.resize(static_cast<std::size_t>(at.where.chunks));
+    boxes emit{*this, at, own, experts};
+    model.units(emit);
+    for (auto const& each : units_) {
+      for (auto* const use : each->parameters()) uses_.push_back(use);
+      last_use_.push_back(static_cast<int>(uses_.size()));
+    }
+  }
+
+  [[nodiscard]] std::size_t size() const noexcept { return units_.size(); }
+  [[nodiscard]] unit<Env>& operator[](std::size_t unit) const noexcept { return *units_[unit]; }
+  [[nodiscard]] std::vector<unit_chunk>& chunks() noexcept { return chunks_; }
+  [[nodiscard]] unit_chunk& chunk(int number) noexcept { return chunks_[static_cast<std::size_t>(number)]; }
+
+  [[nodiscard]] std::vector<parameter<Env>*> const& uses() const noexcept { return uses_; }
+  /// Where each unit's uses end.
+  [[nodiscard]] std::vector<int> const& ends() const noexcept { return last_use_; }
+  [[nodiscard]] int first_use(std::size_t unit) const noexcept { return unit == 0 ? 0 : last_use_[unit - 1]; }
+  [[nodiscard]] int last_use(std::size_t unit) const noexcept { return last_use_[unit]; }
+
+ private:
+  struct boxes {
+    unit_chunks& all;
+    parallel::pipeline_seat const& at;
+    share own;
+    share experts;
+    std::int64_t index = 0;
+    template <class Description>
+    void operator()(Description const& description) {
+      if (auto* const home = all.chunk_of(index++, at); home != nullptr) {
+        all.units_.push_back(std::make_unique<boxed_unit<Env, Description>>(description, own, experts));
+        home->last = all.units_.size();
+      }
+    }
+  };
+  // The chunk here that a unit of the model belongs to, if any; a first unit opens it.
+  unit_chunk* chunk_of(std::int64_t unit, parallel::pipeline_seat const& at) {
+    for (int c = 0; c < at.where.chunks; ++c) {
+      auto const part = at.where.part(at.stage, c);
+      auto const* const cut = at.cuts.data() + part;
+      if (unit < cut[0] || unit >= cut[1]) continue;
+      if (unit == cut[0]) chunk(c) = {units_.size(), units_.size(), part, 0};
+      return &chunk(c);
+    }
+    return nullptr;
+  }
+
+  std::vector<std::unique_ptr<unit<Env>>> units_;
+  std::vector<unit_chunk> chunks_;
+  std::vector<parameter<Env>*> uses_;
+  std::vector<int> last_use_;
+};
+
+}  // namespace trireme::detail
+
 // ---- trireme/train/staged_engine.hpp (goes on)
 namespace trireme {
 
@@ -21705,24 +22078,22 @@ class staged_engine {
   template <staged_model Model>
   explicit staged_engine(Model const& model, rank_groups<Env> groups = {})
       : groups_(groups), programs_(parallel::seat_of_all(model)) {
-    box_units(model);
+    units_.box(model, seat(), groups_.tensor.share(), groups_.experts.share());
   }
 
   /// The units of one stage.
   /// @param link  to the other stages; it must outlive the engine.
   template <staged_model Model>
   staged_engine(Model const& model, rank_groups<Env> groups, parallel::pipeline_seat at, stage_link<space>* link)
-      : groups_(groups),
-        programs_(std::move(at)),
-        mail_(std::make_unique<detail::linked_mail<Env>>(link)) {
-    box_units(model);
+      : groups_(groups), programs_(std::move(at)), mail_(std::make_unique<detail::linked_mail<Env>>(link)) {
+    units_.box(model, seat(), groups_.tensor.share(), groups_.experts.share());
   }
 
   /// All uses of parameters, in the order of the units here.
-  [[nodiscard]] std::vector<parameter<Env>*> const& uses() const noexcept { return uses_; }
+  [[nodiscard]] std::vector<parameter<Env>*> const& uses() const noexcept { return units_.uses(); }
 
   /// Where each unit's uses end.
-  [[nodiscard]] std::vector<int> const& unit_ends() const noexcept { return last_use_; }
+  [[nodiscard]] std::vector<int> const& unit_ends() const noexcept { return units_.ends(); }
 
   [[nodiscard]] parallel::pipeline_seat const& seat() const noexcept { return programs_.seat(); }
 
@@ -21755,7 +22126,7 @@ class staged_engine {
       }
     }
     if (mail_ != nullptr) mail_->end();
-    for (auto& each : slots_) each->activations.reset();  // joined to one block: the next step allocates nothing
+    slots_.end();
     scratch_.reset();
     return now_.loss;
   }
@@ -21785,19 +22156,20 @@ class staged_engine {
   /// they train, backward.
   template <class Hooks = resident_parameters>
   void serve(purpose why, Hooks&& hooks = {}) {
-    if (slots_.empty()) slots_.push_back(std::make_unique<slot>());
     now_ = {{}, 0, why, {}};
-    auto pass = make_pass(0);
+    slots_.begin(1, 1);
+    auto const index = slots_.take(0, 0);
+    auto pass = make_pass(index);
     auto const each = [&](std::size_t u, bool backward) {
-      hooks.ensure(first_use(u), last_use_[u]);
+      hooks.ensure(units_.first_use(u), units_.last_use(u));
       auto const mark = scratch_.mark();
-      backward ? units_[u]->serve_backward(pass) : units_[u]->serve_forward(pass);
+      backward ? units_[u].serve_backward(pass) : units_[u].serve_forward(pass);
       scratch_.rewind(mark);
-      hooks.release(first_use(u), last_use_[u]);
+      hooks.release(units_.first_use(u), units_.last_use(u));
     };
     for (std::size_t u = 0; u < units_.size(); ++u) each(u, false);
     for (auto u = units_.size(); u-- > 0 && why == purpose::train;) each(u, true);
-    slots_[0]->activations.reset();
+    slots_.give_back(index);
     scratch_.reset();
   }
 
@@ -21805,11 +22177,7 @@ class staged_engine {
   void watch(std::function<void(schedule::step const&, bool)> f) { watch_ = std::move(f); }
 
   /// Most bytes of activations and scratch in use at any time so far.
-  [[nodiscard]] std::size_t peak_bytes() const noexcept {
-    auto sum = scratch_.peak_bytes();
-    for (auto const& each : slots_) sum += each->activations.peak_bytes();
-    return sum;
-  }
+  [[nodiscard]] std::size_t peak_bytes() const noexcept { return scratch_.peak_bytes() + slots_.peak_bytes(); }
   /// Bytes of buffers for what travels between stages, so far.
   [[nodiscard]] std::int64_t mail_bytes() const noexcept { return mail_ == nullptr ? 0 : mail_->bytes(); }
 
@@ -21823,23 +22191,9 @@ class staged_engine {
     }
   }
   /// For a training on paper that stands for one whose kernels find batches where they are: they are not copied.
-  void leave_batches() noexcept { copies_batches_ = false; }
+  void leave_batches() noexcept { places_.leave(); }
 
  private:
-  // A micro-batch in flight in one chunk.
-  struct slot {
-    arena<space> activations;
-    samples_in<space> batch;
-    view out;       // of the chunk, forward
-    view returned;  // the gradient of that, if the next part lies here
-  };
-  // Units [first, last) of this engine are part `part` of the model.
-  struct chunk {
-    std::size_t first = 0;
-    std::size_t last = 0;
-    int part = 0;
-    int left = 0;  // micro-batches of the step that have not been backward
-  };
   struct mode {
     random_key key;
     double weight = 0;
@@ -21847,55 +22201,13 @@ class staged_engine {
     loss_sum loss{};
   };
 
-  struct boxes {
-    staged_engine& engine;
-    share own;
-    share experts;
-    std::int64_t index = 0;
-    template <class Description>
-    void operator()(Description const& description) {
-      if (auto* const home = engine.chunk_of_unit(index++); home != nullptr) {
-        engine.units_.push_back(std::make_unique<boxed_unit<Env, Description>>(description, own, experts));
-        home->last = engine.units_.size();
-      }
-    }
-  };
-  template <class Model>
-  void box_units(Model const& model) {
-    if constexpr (requires { model.validate(); }) model.validate();
-    chunks_.resize(static_cast<std::size_t>(seat().where.chunks));
-    boxes emit{*this, groups_.tensor.share(), groups_.experts.share()};
-    model.units(emit);
-    for (auto const& unit : units_) {
-      for (auto* const use : unit->parameters()) uses_.push_back(use);
-      last_use_.push_back(static_cast<int>(uses_.size()));
-    }
-  }
-  // The chunk here that a unit of the model belongs to, if any; a first unit opens it.
-  chunk* chunk_of_unit(std::int64_t unit) {
-    for (int c = 0; c < seat().where.chunks; ++c) {
-      auto const part = seat().where.part(seat().stage, c);
-      auto const* const cut = seat().cuts.data() + part;
-      if (unit < cut[0] || unit >= cut[1]) continue;
-      auto& found = chunks_[static_cast<std::size_t>(c)];
-      if (unit == cut[0]) found = {units_.size(), units_.size(), part, 0};
-      return &found;
-    }
-    return nullptr;
-  }
-
   void start(detail::stage_program const& what, std::span<samples const> batches, mode how) {
     now_ = how;
-    layout_ = what.lists.where();
     batches_ = batches;
     scratch_.reset();
-    free_.clear();
-    for (auto s = slots_.size(); s-- > 0;) {
-      slots_[s]->activations.reset();
-      free_.push_back(s);
-    }
-    slot_of_.assign(chunks_.size() * static_cast<std::size_t>(layout_.micro_batches), nowhere);
-    for (std::size_t c = 0; c < chunks_.size(); ++c) chunks_[c].left = what.passes[c];
+    auto& chunks = units_.chunks();
+    slots_.begin(chunks.size(), what.lists.where().micro_batches);
+    for (std::size_t c = 0; c < chunks.size(); ++c) chunks[c].left = what.passes[c];
     keys_.clear();
     for (auto const& each : batches) keys_.push_back(each.inputs.extents);
     if (mail_ != nullptr) mail_->begin(what.mail, keys_);
@@ -21917,10 +22229,10 @@ class staged_engine {
 
   template <class Hooks>
   view forward(schedule::step const& step, bool turns, Hooks& hooks) {
-    auto const& here = chunks_[static_cast<std::size_t>(step.chunk)];
-    auto const index = take_slot(step);
-    auto& own = *slots_[index];
-    own.batch = place(batches_[static_cast<std::size_t>(step.micro_batch)], own.activations);
+    auto const& here = units_.chunk(step.chunk);
+    auto const index = slots_.take(step.chunk, step.micro_batch);
+    auto& own = slots_[index];
+    own.batch = places_.place(batches_[static_cast<std::size_t>(step.micro_batch)], own.activations);
     auto pass = make_pass(index);
     view x;
     if (step.from != schedule::nobody)
@@ -21930,13 +22242,13 @@ class staged_engine {
     if (watch_) watch_(step, true);
     for (auto u = here.first; u < here.last; ++u) {
       bool const last = u + 1 == here.last;
-      hooks.ensure(first_use(u), last_use_[u]);
-      if (!last) hooks.prefetch(first_use(u + 1), last_use_[u + 1]);
+      hooks.ensure(units_.first_use(u), units_.last_use(u));
+      if (!last) hooks.prefetch(units_.first_use(u + 1), units_.last_use(u + 1));
       if (last && step.output < 0 && pass.training()) {
-        hooks.open(first_use(u), last_use_[u]);  // losses may add to gradients already
+        hooks.open(units_.first_use(u), units_.last_use(u));  // losses may add to gradients already
       }
-      x = run(pass, [&] { return units_[u]->forward(pass, x); });
-      if (!last || !turns) hooks.release(first_use(u), last_use_[u]);
+      x = run(pass, [&] { return units_[u].forward(pass, x); });
+      if (!last || !turns) hooks.release(units_.first_use(u), units_.last_use(u));
     }
     own.out = x;
     now_.loss += pass.loss;
@@ -21947,9 +22259,9 @@ class staged_engine {
 
   template <class Ready, class Hooks>
   void backward(schedule::step const& step, Ready& ready, Hooks& hooks) {
-    auto& here = chunks_[static_cast<std::size_t>(step.chunk)];
-    auto const index = slot_of(step.chunk, step.micro_batch);
-    auto& own = *slots_[index];
+    auto& here = units_.chunk(step.chunk);
+    auto const index = slots_.of(step.chunk, step.micro_batch);
+    auto& own = slots_[index];
     auto pass = make_pass(index);
     bool const weights_only = step.kind == schedule::work::backward_weight;
     bool const input_only = step.kind == schedule::work::backward_input;
@@ -21958,18 +22270,18 @@ class staged_engine {
     if (step.from != schedule::nobody) dy = mail_->receive(step.from, step.input, own.activations);
     if (watch_) watch_(step, true);
     for (auto u = here.last; u-- > here.first;) {
-      hooks.ensure(first_use(u), last_use_[u]);
-      hooks.open(first_use(u), last_use_[u]);
-      if (u > here.first) hooks.prefetch(first_use(u - 1), last_use_[u - 1]);
+      hooks.ensure(units_.first_use(u), units_.last_use(u));
+      hooks.open(units_.first_use(u), units_.last_use(u));
+      if (u > here.first) hooks.prefetch(units_.first_use(u - 1), units_.last_use(u - 1));
       dy = run(pass, [&] {
-        auto& unit = *units_[u];
+        auto& unit = units_[u];
         if (input_only) return unit.backward_input(pass, dy);
         if (!weights_only) return unit.backward(pass, dy);
         unit.backward_weight(pass);
         return view{};
       });
-      for (int use = first_use(u); use < last_use_[u] && !input_only; ++use) ready(use, last_time);
-      hooks.release(first_use(u), last_use_[u]);
+      for (int use = units_.first_use(u); use < units_.last_use(u) && !input_only; ++use) ready(use, last_time);
+      hooks.release(units_.first_use(u), units_.last_use(u));
     }
     if (watch_) watch_(step, false);
     if (step.to != schedule::nobody) {
@@ -21981,63 +22293,23 @@ class staged_engine {
     }
     if (!input_only) {
       --here.left;
-      give_back(index);
+      slots_.give_back(index);
     }
   }
 
-  [[nodiscard]] std::size_t& slot_of(int chunk, int micro_batch) {
-    return slot_of_[static_cast<std::size_t>(chunk * layout_.micro_batches + micro_batch)];
-  }
-  std::size_t take_slot(schedule::step const& step) {
-    if (free_.empty()) {
-      free_.push_back(slots_.size());
-      slots_.push_back(std::make_unique<slot>());
-    }
-    auto const index = free_.back();
-    free_.pop_back();
-    slot_of(step.chunk, step.micro_batch) = index;
-    slots_[index]->returned = {};
-    return index;
-  }
-  void give_back(std::size_t index) {
-    slots_[index]->activations.reset();
-    free_.push_back(index);
-  }
   // The same micro-batch in another part that lies here.
-  [[nodiscard]] slot& neighbour(int part, int micro_batch) {
-    std::size_t c = 0;
-    while (chunks_[c].part != part) ++c;
-    return *slots_[slot_of(static_cast<int>(c), micro_batch)];
+  [[nodiscard]] detail::flight_slot<Env>& neighbour(int part, int micro_batch) {
+    int c = 0;
+    while (units_.chunk(c).part != part) ++c;
+    return slots_[slots_.of(c, micro_batch)];
   }
 
   pass<Env> make_pass(std::size_t index) {
-    auto& own = *slots_[index];
+    auto& own = slots_[index];
     auto& context = now_.purpose == purpose::predict ? context_group<Env>::one() : groups_.context;
     return {own.activations, scratch_, own.batch,      now_.key, version_, now_.weight,
             now_.purpose,    {},       groups_.tensor, index,    context,  groups_.experts};
   }
-  // Activations go where kernels find them: the batch is copied unless it is there already.
-  samples_in<space> place(samples const& batch, [[maybe_unused]] arena<space>& to) {
-    if constexpr (std::is_same_v<space, host>) {
-      return batch;
-    } else {
-      if (!copies_batches_) return {left(batch.inputs), left(batch.targets), batch.ids};
-      return {place(batch.inputs, to), place(batch.targets, to), batch.ids};
-    }
-  }
-  static any_view<space> left(any_view<host> const& where) { return {where.address, where.type, where.extents}; }
-  any_view<space> place(any_view<host> const& from, arena<space>& to) {
-    if (from.empty()) return {nullptr, from.type, from.extents};
-    if (from.type == dtype::i32) return place_as<std::int32_t>(from, to);
-    return place_as<float>(from, to);
-  }
-  template <class T>
-  any_view<space> place_as(any_view<host> const& from, arena<space>& memory) {
-    auto const to = memory.template take<T>(from.extents);
-    ops::on<space>::upload(to, from.template as<T>().span());
-    return erase_type(to);
-  }
-  [[nodiscard]] int first_use(std::size_t unit) const noexcept { return unit == 0 ? 0 : last_use_[unit - 1]; }
   template <class Body>
   view run(pass<Env>& pass, Body&& body) {
     auto const mark = pass.scratch.mark();
@@ -22046,28 +22318,20 @@ class staged_engine {
     return out;
   }
 
-  static constexpr std::size_t nowhere = static_cast<std::size_t>(-1);
-
   rank_groups<Env> groups_;
   detail::stage_programs programs_;
-  std::vector<chunk> chunks_;
-  std::vector<std::unique_ptr<unit<Env>>> units_;
-  std::vector<parameter<Env>*> uses_;
-  std::vector<int> last_use_;
+  detail::unit_chunks<Env> units_;
+  detail::batch_places<space> places_;
 
   // Of the step under way.
   mode now_;
-  schedule::layout layout_;
   std::span<samples const> batches_;
   std::vector<shape> keys_;
-  std::vector<std::size_t> slot_of_;  // chunk * micro-batches + micro-batch -> slot
-  std::vector<std::size_t> free_;
-  std::vector<std::unique_ptr<slot>> slots_;
+  detail::flight_slots<Env> slots_;
   arena<space> scratch_;
   std::unique_ptr<detail::stage_mail<Env>> mail_;  // to other stages, if there are any
   std::function<void(schedule::step const&, bool)> watch_;
   std::uint64_t version_ = 1;
-  bool copies_batches_ = true;
 };
 
 }  // namespace trireme

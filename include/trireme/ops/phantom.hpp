@@ -7,37 +7,14 @@
 
 #include "trireme/contract/communicator.hpp"
 #include "trireme/contract/parameter.hpp"
-#include "trireme/core/arena.hpp"
 #include "trireme/core/assertion.hpp"
 #include "trireme/core/exact_sum.hpp"
 #include "trireme/core/space.hpp"
 #include "trireme/core/tensor.hpp"
-#include "trireme/ops/host/detail/attention_scratch.hpp"
+#include "trireme/ops/phantom/attention.hpp"
 #include "trireme/ops/types.hpp"
 
 namespace trireme::ops {
-
-/// A weight matrix in memory that does not exist: its shape.
-template <class T>
-class weights<T, phantom> {
- public:
-  weights() = default;
-  weights(tensor_view<T const, phantom> values, orientation way) { bind(values, way); }
-  void bind(tensor_view<T const, phantom> values, orientation way) noexcept {
-    view_ = values;
-    way_ = way;
-  }
-  void refresh(std::uint64_t) noexcept {}
-  [[nodiscard]] tensor_view<T const, phantom> view() const noexcept { return view_; }
-  [[nodiscard]] orientation way() const noexcept { return way_; }
-  [[nodiscard]] std::int64_t inputs() const noexcept { return view_.extent(way_ == orientation::in_out ? 0 : 1); }
-  [[nodiscard]] std::int64_t outputs() const noexcept { return view_.extent(way_ == orientation::in_out ? 1 : 0); }
-  [[nodiscard]] std::size_t packed_bytes() const noexcept { return 0; }
-
- private:
-  tensor_view<T const, phantom> view_;
-  orientation way_ = orientation::in_out;
-};
 
 /// The kernels of phantom memory: the functions of on<host> under the same names, which check sizes and touch nothing.
 ///
@@ -46,21 +23,8 @@ class weights<T, phantom> {
 /// and attention takes the scratch memory that on<host> takes.
 /// Errors   assertion_error (light) if sizes do not fit.
 template <>
-struct on<phantom> {
-  template <class T>
-  using view = tensor_view<T, phantom>;
-  template <class T>
-  using input = std::type_identity_t<tensor_view<T const, phantom>>;
-  template <class T>
-  using output = std::type_identity_t<tensor_view<T, phantom>>;
+struct on<phantom> : phantom_attention {
   using tokens_view = tensor_view<std::int32_t const, phantom>;
-
-  /// Additions and multiplications of the products and the attention that this thread has asked for: 2 m n k of a
-  /// product, and those of the unmasked half of attention.
-  [[nodiscard]] static double& flops() noexcept {
-    static thread_local double sum = 0;
-    return sum;
-  }
 
   // elementwise
   template <class T>
@@ -113,35 +77,6 @@ struct on<phantom> {
     return {};
   }
 
-  // products
-  template <class T>
-  static void linear(view<T> y, input<T> x, weights<T, phantom>& w,
-                     std::type_identity_t<linear_epilogue<T, phantom>> const& epilogue = {}) {
-    same("linear", x.size() * w.outputs(), y.size() * w.inputs());
-    flops() += 2.0 * static_cast<double>(x.size()) * static_cast<double>(w.outputs());
-    if (!epilogue.bias.empty()) same("linear", epilogue.bias.size(), w.outputs());
-    if (!epilogue.before_activation.empty()) same("linear", epilogue.before_activation.size(), y.size());
-    if (!epilogue.residual.empty()) same("linear", epilogue.residual.size(), y.size());
-  }
-  template <class T>
-  static void linear_backward_input(view<T> dx, input<T> dy, weights<T, phantom>& w,
-                                    std::type_identity_t<input_epilogue<T, phantom>> const& epilogue = {}) {
-    same("linear_backward_input", dy.size() * w.inputs(), dx.size() * w.outputs());
-    flops() += 2.0 * static_cast<double>(dy.size()) * static_cast<double>(w.inputs());
-    if (!epilogue.before_activation.empty()) {
-      same("linear_backward_input", epilogue.before_activation.size(), dx.size());
-    }
-  }
-  template <class T, class G>
-  static void linear_backward_weight(view<G> dw, output<G> db, view<T> x, input<std::remove_const_t<T>> dy,
-                                     orientation way) {
-    auto const k = dw.extent(way == orientation::in_out ? 0 : 1);
-    auto const n = dw.extent(way == orientation::in_out ? 1 : 0);
-    same("linear_backward_weight", x.size() * n, dy.size() * k);
-    flops() += 2.0 * static_cast<double>(x.size()) * static_cast<double>(n);
-    if (!db.empty()) same("linear_backward_weight", db.size(), n);
-  }
-
   // layers
   template <class T>
   static void embed(view<T> y, tokens_view tokens, input<T> table, input<T>, table_part = {}) {
@@ -169,39 +104,6 @@ struct on<phantom> {
     same("layer_norm_backward", mean.size(), rstd.size());
     same("layer_norm_backward", dgain.size(), gain.size());
     same("layer_norm_backward", dbias.size(), gain.size());
-  }
-  template <class T>
-  static void causal_attention(view<T> y, output<accumulate_t<T>> lse, input<T> qkv, attention_shape shape,
-                               arena<phantom>& scratch, dropout_site const&) {
-    check_attention("causal_attention", shape, qkv.size(), y.size(), lse.size());
-    attend<accumulate_t<T>>(shape, scratch, false);
-  }
-  template <class T>
-  static void causal_attention_backward(view<T> dqkv, input<T> dy, input<T> y, input<accumulate_t<T>> lse, input<T> qkv,
-                                        attention_shape shape, arena<phantom>& scratch, dropout_site const&) {
-    check_attention("causal_attention_backward", shape, qkv.size(), y.size(), lse.size());
-    same("causal_attention_backward", dqkv.size(), qkv.size());
-    same("causal_attention_backward", dy.size(), y.size());
-    attend<accumulate_t<T>>(shape, scratch, true);
-  }
-  template <class T>
-  static void attend_block(output<accumulate_t<T>> y, output<accumulate_t<T>> lse, view<T> qkv, input<T> pairs,
-                           attention_shape shape, attention_block at, arena<phantom>& scratch, dropout_site const&) {
-    check_attention("attend_block", shape, qkv.size(), y.size(), lse.size());
-    same("attend_block", pairs.size(), 2 * y.size());
-    attend_part<accumulate_t<T>>(shape, at, scratch, false);
-  }
-  template <class T>
-  static void attend_block_backward(output<accumulate_t<T>> dqueries, output<accumulate_t<T>> dpairs, view<T> dy,
-                                    input<T> y, input<accumulate_t<T>> lse, input<T> qkv, input<T> pairs,
-                                    attention_shape shape, attention_block at, arena<phantom>& scratch,
-                                    dropout_site const&) {
-    check_attention("attend_block_backward", shape, qkv.size(), y.size(), lse.size());
-    same("attend_block_backward", pairs.size(), 2 * y.size());
-    same("attend_block_backward", dqueries.size(), y.size());
-    same("attend_block_backward", dpairs.size(), pairs.size());
-    same("attend_block_backward", dy.size(), y.size());
-    attend_part<accumulate_t<T>>(shape, at, scratch, true);
   }
   template <class T>
   static loss_sum cross_entropy(view<T> logits, tokens_view targets, double, bool) {
@@ -315,41 +217,6 @@ struct on<phantom> {
   template <class G>
   static void scatter(view<G>, tokens_view indices, input<G> values, bool) {
     same("scatter", indices.size(), values.size());
-  }
-
- private:
-  static void same(std::string_view who, std::int64_t a, std::int64_t b) {
-    expects(assertion_level::light, a == b,
-            [&] { return text("trireme::ops::", who, ": sizes ", a, " and ", b, " differ"); });
-  }
-  template <class Views>
-  static void all_same(std::string_view who, std::int64_t n, Views const& views) {
-    for (auto const& each : views) same(who, n, each.size());
-  }
-  // Two products forward, five backward, each of half the pairs of rows.
-  template <class Real>
-  static void attend(attention_shape const& shape, arena<phantom>& scratch, bool backward) {
-    if (shape.batch == 0 || shape.context == 0) return;
-    auto const mark = scratch.mark();
-    static_cast<void>(
-        scratch.template take<Real>({detail::attention_scratch(shape.context, shape.head_channels(), backward)}));
-    scratch.rewind(mark);
-    auto const rows = static_cast<double>(shape.batch) * static_cast<double>(shape.context);
-    flops() += (backward ? 5 : 2) * rows * static_cast<double>(shape.context) * static_cast<double>(shape.channels);
-  }
-  template <class Real>
-  static void attend_part(attention_shape shape, attention_block const& at, arena<phantom>& scratch, bool backward) {
-    auto const before = flops();
-    shape.context = at.rows;
-    attend<Real>(shape, scratch, backward);
-    if (at.first_query > at.first_key) flops() += flops() - before;  // nothing of it is masked
-  }
-  static void check_attention(std::string_view who, attention_shape const& shape, std::int64_t qkv, std::int64_t y,
-                              std::int64_t lse) {
-    auto const rows = shape.batch * shape.context;
-    same(who, qkv, rows * 3 * shape.channels);
-    same(who, y, rows * shape.channels);
-    same(who, lse, rows * shape.heads);
   }
 };
 

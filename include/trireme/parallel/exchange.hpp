@@ -1,7 +1,6 @@
 #pragma once
 
 #include <algorithm>
-#include <cmath>
 #include <cstdint>
 #include <limits>
 #include <span>
@@ -21,6 +20,8 @@
 #include "trireme/core/hash.hpp"
 #include "trireme/observe/timeline.hpp"
 #include "trireme/ops/types.hpp"
+#include "trireme/parallel/detail/ballot.hpp"
+#include "trireme/parallel/detail/exchange_checks.hpp"
 #include "trireme/parallel/detail/parameter_store.hpp"
 #include "trireme/parallel/exchange_report.hpp"
 #include "trireme/parallel/layout.hpp"
@@ -37,9 +38,8 @@ namespace trireme {
 /// Shapes   buckets of about Strategy::bucket_bytes, filled in the order in which backward finishes; a tied tensor has
 ///          a bucket of its own, and each of its uses a gradient of its own, added in the order of the uses.
 /// Ranks    collective: the same calls in the same order on every rank. Below stage 2 ready() may come at any time;
-/// from
-///          there on, and with .reproducible, ready(), ensure() and prefetch() too come in one order; ranks that run
-///          fewer micro-batches than others take part in the rest in finish().
+///          from there on, and with .reproducible, ready(), ensure() and prefetch() too come in one order; ranks that
+///          run fewer micro-batches than others take part in the rest in finish().
 /// Numerics gradients are summed in rank order (with .reproducible in one tree over all micro-batches); the norm is
 ///          exact but for the rounding of blocks of 1024 squares of each tensor, so it does not depend on the number of
 ///          shards.
@@ -119,7 +119,8 @@ class basic_exchange : public parallel::detail::parameter_store<Env, Comm, Strat
   void begin(std::int64_t micro_batches, std::span<std::int64_t const> places, std::int64_t first = 0) {
     if constexpr (store::shards_parameters) values_.release_all();
     rounds_left_ = static_cast<std::int64_t>(places.size());
-    if (reports_every_micro_batch()) rounds_left_ = agree(micro_batches, rounds_left_);
+    if (reports_every_micro_batch())
+      rounds_left_ = parallel::detail::agreed_rounds(world_, micro_batches, rounds_left_, in_a_tree_);
     gradients_.begin(micro_batches, places, first, rounds_left_);
     reports_left_ = this->use_count();
     weight_ = 1.0 / world_.size();
@@ -132,20 +133,20 @@ class basic_exchange : public parallel::detail::parameter_store<Env, Comm, Strat
   /// Uses [first, last) of one unit are about to be read: their values are there when this returns. Below stage 3
   /// nothing happens.
   void ensure(int first, int last) {
-    if (store::shards_parameters && first < last) values_.ensure(unit_at(first));
+    if (store::shards_parameters && first < last) values_.ensure(layout_.unit_with(first));
   }
   /// The same uses will be needed next: their values begin to travel.
   void prefetch(int first, int last) {
-    if (store::shards_parameters && first < last) values_.prefetch(unit_at(first));
+    if (store::shards_parameters && first < last) values_.prefetch(layout_.unit_with(first));
   }
   /// They are not read any more before the next ensure(): their memory serves others.
   void release(int first, int last) {
-    if (store::shards_parameters && first < last) values_.release(unit_at(first));
+    if (store::shards_parameters && first < last) values_.release(layout_.unit_with(first));
   }
   /// Backward of one unit is about to add to the gradients of its uses [first, last): they have memory, and are zero.
   /// Nothing happens where gradients have memory all the time.
   void open(int first, int last) {
-    if (reports_every_micro_batch() && first < last) gradients_.open_unit(unit_at(first));
+    if (reports_every_micro_batch() && first < last) gradients_.open_unit(layout_.unit_with(first));
   }
 
   /// Says that the gradient of one use is final. The bucket's exchange starts as soon as all of its gradients are, and
@@ -180,7 +181,7 @@ class basic_exchange : public parallel::detail::parameter_store<Env, Comm, Strat
 
   /// Adds the caller's gradients to the buckets without saying that they are final: one more micro-batch.
   void accumulate() requires(!keeps_master) {
-    for (int use = 0; use < static_cast<int>(foreign_.size()); ++use) take_in(use);
+    for (int use = 0; use < foreign_.count(); ++use) take_in(use);
   }
 
   /// Collective. Completes the exchange: afterwards the segments' gradients are the sums over all ranks.
@@ -200,20 +201,13 @@ class basic_exchange : public parallel::detail::parameter_store<Env, Comm, Strat
     }
     exact_sum squares;
     fused_ = direct_ && !want_norm;
-    if (fused_) {
-      check_own_gradients(squares);
-    } else if (direct_) {
+    if (direct_) {
       finish_direct(squares);
     } else {
-      for (int b = 0; b < this->bucket_count(); ++b) {
-        auto const [first, count] = accounted_range(b);
-        layout_.for_each_piece(b, first, count, [&](parallel::layout::piece const& piece) {
-          account(piece, gradients_.reduced(b, piece.in_bucket, piece.count), squares);
-        });
-      }
+      add_squares(squares);
     }
     if (gradients_.lost_finiteness()) squares.add(std::numeric_limits<double>::infinity());
-    auto const result = vote(squares, votes, !fused_);
+    auto const result = ballot_.cast(everyone(), squares, votes, !fused_);
     if (result.finite) commit_residuals();
     if (!foreign_.empty()) give_back_gradients();
     gradients_.times().exposed += gradients_.now() - start;
@@ -230,7 +224,7 @@ class basic_exchange : public parallel::detail::parameter_store<Env, Comm, Strat
         update_segment<Env> segment;
         segment.value = master_of(b, piece);
         segment.gradient = {gradient_terms_of(b, piece), 1.0};
-        segment.outputs = outputs_of(b, piece);
+        segment.outputs = outputs_.of(b, piece);
         segment.decays = layout_.at(piece.entry).info.decays;
         f(b, piece, segment);
       });
@@ -241,15 +235,8 @@ class basic_exchange : public parallel::detail::parameter_store<Env, Comm, Strat
   /// already).
   void publish() {
     auto const start = gradients_.now();
-    if constexpr (store::shards_parameters) {
-      values_.release_all();
-    } else if constexpr (sharded) {
-      if (writes_peers_) {
-        world_.barrier();
-      } else {
-        gather_values();
-      }
-    }
+    if constexpr (store::shards_parameters) values_.release_all();
+    outputs_.publish();
     gradients_.times().exposed += gradients_.now() - start;
   }
 
@@ -259,7 +246,7 @@ class basic_exchange : public parallel::detail::parameter_store<Env, Comm, Strat
     for (int b = 0; b < this->bucket_count(); ++b) {  // gradients may have no memory now
       auto const [first, count] = owned_range(b);
       layout_.for_each_piece(b, first, count, [&](parallel::layout::piece const& piece) {
-        for (auto const& output : outputs_of(b, piece))
+        for (auto const& output : outputs_.of(b, piece))
           kernels::copy(output, tensor_view<master_element const, space>(master_of(b, piece)));
       });
     }
@@ -268,16 +255,13 @@ class basic_exchange : public parallel::detail::parameter_store<Env, Comm, Strat
 
  private:
   using store::direct_;
+  using store::direct_sums_;
   using store::foreign_;
-  using store::foreign_of;
-  using store::gather_values;
   using store::gradients_;
   using store::layout_;
-  using store::outputs_of;
-  using store::peer_gradients_;
+  using store::outputs_;
   using store::values_;
   using store::world_;
-  using store::writes_peers_;
 
   // What an engine asks for in a forward pass; backward begins with the last unit.
   void pass_through(bool keep_last) {
@@ -290,29 +274,9 @@ class basic_exchange : public parallel::detail::parameter_store<Env, Comm, Strat
     }
   }
 
-  [[nodiscard]] int unit_at(int first_use) const {
-    auto const& units = layout_.units();
-    for (std::size_t u = 0; u < units.size(); ++u) {
-      if (first_use >= units[u].first && first_use < units[u].last) return static_cast<int>(u);
-    }
-    throw config_error(text("trireme::exchange: no unit has use ", first_use, " of ", this->use_count()));
-  }
-  // The most micro-batches that a rank runs; the tree wants as many logical ones everywhere, and a round to be sent in.
-  [[nodiscard]] std::int64_t agree(std::int64_t micro_batches, std::int64_t run) {
-    std::int64_t most[] = {run, micro_batches, -micro_batches};
-    world_.all_reduce(tensor_view<std::int64_t>(most, shape{3}), reduction::max{});
-    if (!in_a_tree_) return most[0];
-    if (most[1] != -most[2] || most[1] < 1) {
-      throw config_error(text("trireme::exchange: .reproducible with from ", -most[2], " to ", most[1],
-                              " micro-batches a rank; every rank has as many, at least one, those without samples "
-                              "included"));
-    }
-    return std::max<std::int64_t>(most[0], 1);
-  }
-
   void take_in(int use) {
-    auto const& theirs = foreign_[static_cast<std::size_t>(use)].gradient;
-    kernels::accumulate(gradients_.open_use(use), tensor_view<param_element const, space>(theirs.flat()), weight_);
+    auto const theirs = foreign_.gradient(layout_.at(layout_.entry_of_use(use)));
+    kernels::accumulate(gradients_.open_use(use), tensor_view<param_element const, space>(theirs), weight_);
   }
 
   void commit_residuals() {
@@ -330,52 +294,41 @@ class basic_exchange : public parallel::detail::parameter_store<Env, Comm, Strat
       squares.add(std::numeric_limits<double>::infinity());
     }
   }
-
-  // No rank sees the sum before the update: each checks all of its own gradients, and the vote is the barrier.
-  void check_own_gradients(exact_sum& squares) {
-    for (int b = 0; b < this->bucket_count(); ++b) {
-      if (kernels::finite(tensor_view<gradient_element const, space>(gradients_.resident(b)))) continue;
-      squares.add(std::numeric_limits<double>::infinity());
-    }
-  }
-  void finish_direct(exact_sum& squares) {
-    world_.barrier();                                              // everybody's gradients are final
-    constexpr std::int64_t chunk = 32 * parallel::block_elements;  // stays in the second-level cache
+  // Of the reduced gradients that this rank answers for.
+  void add_squares(exact_sum& squares) {
     for (int b = 0; b < this->bucket_count(); ++b) {
       auto const [first, count] = accounted_range(b);
       layout_.for_each_piece(b, first, count, [&](parallel::layout::piece const& piece) {
-        for (std::int64_t at = 0; at < piece.count; at += chunk) {
-          auto const n = std::min(chunk, piece.count - at);
-          auto const own = gradients_.reduced(b, piece.in_bucket + at, n);
-          terms_.clear();
-          for (auto const& peer : peer_gradients_[static_cast<std::size_t>(b)])
-            terms_.push_back(peer.flat(piece.in_bucket + at, n));
-          kernels::reduce(std::span<tensor_view<gradient_element, space> const>(&own, 1),
-                          std::span<tensor_view<gradient_element const, space> const>(terms_), reduction::sum{});
-          account(piece, own, squares);
-        }
+        account(piece, gradients_.reduced(b, piece.in_bucket, piece.count), squares);
       });
-      gradients_.record_bucket(b);
     }
   }
-
-  // One collective for everything that must be decided together before any state changes.
-  exchange_result vote(exact_sum& squares, std::int64_t votes, bool norm_known) {
-    auto const limbs = squares.state();
-    ballot_.assign(limbs.begin(), limbs.end());
-    ballot_.push_back(votes);
-    everyone().all_reduce(tensor_view<std::int64_t>(ballot_), reduction::sum{});
-    std::copy(ballot_.begin(), ballot_.end() - 1, limbs.begin());
-    bool const finite = squares.non_finite() == 0;
-    double const norm = norm_known ? std::sqrt(squares.value()) : std::numeric_limits<double>::quiet_NaN();
-    return {norm, finite, ballot_.back()};
+  // Where ranks read each other's gradients. Without a norm no rank sees sums before the update: each checks all of its
+  // own gradients, and the vote is the barrier.
+  void finish_direct(exact_sum& squares) {
+    if constexpr (store::can_be_direct) {
+      if (!fused_) world_.barrier();  // everybody's gradients are final
+      for (int b = 0; b < this->bucket_count(); ++b) {
+        if (fused_) {
+          bool const finite = kernels::finite(tensor_view<gradient_element const, space>(gradients_.resident(b)));
+          if (!finite) squares.add(std::numeric_limits<double>::infinity());
+          continue;
+        }
+        auto const [first, count] = accounted_range(b);
+        layout_.for_each_piece(b, first, count, [&](parallel::layout::piece const& piece) {
+          auto const own = gradients_.reduced(b, piece.in_bucket, piece.count);
+          direct_sums_.reduce(b, piece.in_bucket, own, [&](auto sums) { account(piece, sums, squares); });
+        });
+        gradients_.record_bucket(b);
+      }
+    }
   }
 
   void give_back_gradients() {
     for (int b = 0; b < this->bucket_count(); ++b) {
       auto const [first, count] = owned_range(b);
       layout_.for_each_piece(b, first, count, [&](parallel::layout::piece const& piece) {
-        kernels::copy(foreign_of(piece.entry).gradient.flat(piece.in_entry, piece.count),
+        kernels::copy(foreign_.gradient(layout_.at(piece.entry)).flat(piece.in_entry, piece.count),
                       tensor_view<gradient_element const, space>(gradients_.reduced(b, piece.in_bucket, piece.count)));
       });
     }
@@ -383,18 +336,15 @@ class basic_exchange : public parallel::detail::parameter_store<Env, Comm, Strat
 
   std::span<tensor_view<gradient_element const, space> const> gradient_terms_of(int bucket,
                                                                                 parallel::layout::piece const& piece) {
-    terms_.clear();
-    if (fused_) {
-      for (auto const& peer : peer_gradients_[static_cast<std::size_t>(bucket)])
-        terms_.push_back(peer.flat(piece.in_bucket, piece.count));
-    } else {
-      terms_.push_back(gradients_.reduced(bucket, piece.in_bucket, piece.count));
+    if constexpr (store::can_be_direct) {
+      if (fused_) return direct_sums_.terms_of(bucket, piece.in_bucket, piece.count);
     }
-    return terms_;
+    reduced_ = gradients_.reduced(bucket, piece.in_bucket, piece.count);
+    return {&reduced_, 1};
   }
 
-  std::vector<tensor_view<gradient_element const, space>> terms_;
-  std::vector<std::int64_t> ballot_;
+  tensor_view<gradient_element const, space> reduced_;  // of the segment at hand
+  parallel::detail::ballot ballot_;
   std::vector<std::pair<int, Comm*>> also_;
   bool in_a_tree_ = false;
   std::vector<std::int64_t> places_;

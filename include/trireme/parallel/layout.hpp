@@ -66,6 +66,13 @@ class layout {
   /// The units in their order; none if their ends were not given.
   [[nodiscard]] std::vector<unit> const& units() const noexcept { return units_; }
   [[nodiscard]] int entry_of_use(int use) const noexcept { return entry_of_use_[static_cast<std::size_t>(use)]; }
+  /// The unit that has a use.
+  [[nodiscard]] int unit_with(int use) const {
+    for (std::size_t u = 0; u < units_.size(); ++u) {
+      if (use >= units_[u].first && use < units_[u].last) return static_cast<int>(u);
+    }
+    throw config_error(text("trireme::exchange: no unit has use ", use, " of ", entry_of_use_.size()));
+  }
   [[nodiscard]] int bucket_of_use(int use) const noexcept { return at(entry_of_use(use)).bucket; }
   [[nodiscard]] entry const& at(int index) const noexcept { return entries_[static_cast<std::size_t>(index)]; }
   [[nodiscard]] std::int64_t slice_elements(int index) const noexcept {
@@ -123,9 +130,11 @@ class layout {
   }
   void list_buckets() {
     for (auto& unit : units_) {
-      for (int use = unit.first; use < unit.last; ++use) unit.buckets.push_back(bucket_of_use(use));
-      std::sort(unit.buckets.begin(), unit.buckets.end());
-      unit.buckets.erase(std::unique(unit.buckets.begin(), unit.buckets.end()), unit.buckets.end());
+      for (int use = unit.first; use < unit.last; ++use) {
+        int const bucket = bucket_of_use(use);
+        auto const at = std::lower_bound(unit.buckets.begin(), unit.buckets.end(), bucket);
+        if (at == unit.buckets.end() || *at != bucket) unit.buckets.insert(at, bucket);
+      }
     }
   }
 

@@ -15,8 +15,11 @@
 #include "trireme/core/arena.hpp"
 #include "trireme/ops/types.hpp"
 #include "trireme/parallel/pipeline.hpp"
+#include "trireme/train/detail/batch_places.hpp"
+#include "trireme/train/detail/flight_slots.hpp"
 #include "trireme/train/detail/stage_mail.hpp"
 #include "trireme/train/detail/stage_program.hpp"
+#include "trireme/train/detail/unit_chunks.hpp"
 
 namespace trireme {
 
@@ -46,24 +49,22 @@ class staged_engine {
   template <staged_model Model>
   explicit staged_engine(Model const& model, rank_groups<Env> groups = {})
       : groups_(groups), programs_(parallel::seat_of_all(model)) {
-    box_units(model);
+    units_.box(model, seat(), groups_.tensor.share(), groups_.experts.share());
   }
 
   /// The units of one stage.
   /// @param link  to the other stages; it must outlive the engine.
   template <staged_model Model>
   staged_engine(Model const& model, rank_groups<Env> groups, parallel::pipeline_seat at, stage_link<space>* link)
-      : groups_(groups),
-        programs_(std::move(at)),
-        mail_(std::make_unique<detail::linked_mail<Env>>(link)) {
-    box_units(model);
+      : groups_(groups), programs_(std::move(at)), mail_(std::make_unique<detail::linked_mail<Env>>(link)) {
+    units_.box(model, seat(), groups_.tensor.share(), groups_.experts.share());
   }
 
   /// All uses of parameters, in the order of the units here.
-  [[nodiscard]] std::vector<parameter<Env>*> const& uses() const noexcept { return uses_; }
+  [[nodiscard]] std::vector<parameter<Env>*> const& uses() const noexcept { return units_.uses(); }
 
   /// Where each unit's uses end.
-  [[nodiscard]] std::vector<int> const& unit_ends() const noexcept { return last_use_; }
+  [[nodiscard]] std::vector<int> const& unit_ends() const noexcept { return units_.ends(); }
 
   [[nodiscard]] parallel::pipeline_seat const& seat() const noexcept { return programs_.seat(); }
 
@@ -96,7 +97,7 @@ class staged_engine {
       }
     }
     if (mail_ != nullptr) mail_->end();
-    for (auto& each : slots_) each->activations.reset();  // joined to one block: the next step allocates nothing
+    slots_.end();
     scratch_.reset();
     return now_.loss;
   }
@@ -126,19 +127,20 @@ class staged_engine {
   /// they train, backward.
   template <class Hooks = resident_parameters>
   void serve(purpose why, Hooks&& hooks = {}) {
-    if (slots_.empty()) slots_.push_back(std::make_unique<slot>());
     now_ = {{}, 0, why, {}};
-    auto pass = make_pass(0);
+    slots_.begin(1, 1);
+    auto const index = slots_.take(0, 0);
+    auto pass = make_pass(index);
     auto const each = [&](std::size_t u, bool backward) {
-      hooks.ensure(first_use(u), last_use_[u]);
+      hooks.ensure(units_.first_use(u), units_.last_use(u));
       auto const mark = scratch_.mark();
-      backward ? units_[u]->serve_backward(pass) : units_[u]->serve_forward(pass);
+      backward ? units_[u].serve_backward(pass) : units_[u].serve_forward(pass);
       scratch_.rewind(mark);
-      hooks.release(first_use(u), last_use_[u]);
+      hooks.release(units_.first_use(u), units_.last_use(u));
     };
     for (std::size_t u = 0; u < units_.size(); ++u) each(u, false);
     for (auto u = units_.size(); u-- > 0 && why == purpose::train;) each(u, true);
-    slots_[0]->activations.reset();
+    slots_.give_back(index);
     scratch_.reset();
   }
 
@@ -146,11 +148,7 @@ class staged_engine {
   void watch(std::function<void(schedule::step const&, bool)> f) { watch_ = std::move(f); }
 
   /// Most bytes of activations and scratch in use at any time so far.
-  [[nodiscard]] std::size_t peak_bytes() const noexcept {
-    auto sum = scratch_.peak_bytes();
-    for (auto const& each : slots_) sum += each->activations.peak_bytes();
-    return sum;
-  }
+  [[nodiscard]] std::size_t peak_bytes() const noexcept { return scratch_.peak_bytes() + slots_.peak_bytes(); }
   /// Bytes of buffers for what travels between stages, so far.
   [[nodiscard]] std::int64_t mail_bytes() const noexcept { return mail_ == nullptr ? 0 : mail_->bytes(); }
 
@@ -164,23 +162,9 @@ class staged_engine {
     }
   }
   /// For a training on paper that stands for one whose kernels find batches where they are: they are not copied.
-  void leave_batches() noexcept { copies_batches_ = false; }
+  void leave_batches() noexcept { places_.leave(); }
 
  private:
-  // A micro-batch in flight in one chunk.
-  struct slot {
-    arena<space> activations;
-    samples_in<space> batch;
-    view out;       // of the chunk, forward
-    view returned;  // the gradient of that, if the next part lies here
-  };
-  // Units [first, last) of this engine are part `part` of the model.
-  struct chunk {
-    std::size_t first = 0;
-    std::size_t last = 0;
-    int part = 0;
-    int left = 0;  // micro-batches of the step that have not been backward
-  };
   struct mode {
     random_key key;
     double weight = 0;
@@ -188,55 +172,13 @@ class staged_engine {
     loss_sum loss{};
   };
 
-  struct boxes {
-    staged_engine& engine;
-    share own;
-    share experts;
-    std::int64_t index = 0;
-    template <class Description>
-    void operator()(Description const& description) {
-      if (auto* const home = engine.chunk_of_unit(index++); home != nullptr) {
-        engine.units_.push_back(std::make_unique<boxed_unit<Env, Description>>(description, own, experts));
-        home->last = engine.units_.size();
-      }
-    }
-  };
-  template <class Model>
-  void box_units(Model const& model) {
-    if constexpr (requires { model.validate(); }) model.validate();
-    chunks_.resize(static_cast<std::size_t>(seat().where.chunks));
-    boxes emit{*this, groups_.tensor.share(), groups_.experts.share()};
-    model.units(emit);
-    for (auto const& unit : units_) {
-      for (auto* const use : unit->parameters()) uses_.push_back(use);
-      last_use_.push_back(static_cast<int>(uses_.size()));
-    }
-  }
-  // The chunk here that a unit of the model belongs to, if any; a first unit opens it.
-  chunk* chunk_of_unit(std::int64_t unit) {
-    for (int c = 0; c < seat().where.chunks; ++c) {
-      auto const part = seat().where.part(seat().stage, c);
-      auto const* const cut = seat().cuts.data() + part;
-      if (unit < cut[0] || unit >= cut[1]) continue;
-      auto& found = chunks_[static_cast<std::size_t>(c)];
-      if (unit == cut[0]) found = {units_.size(), units_.size(), part, 0};
-      return &found;
-    }
-    return nullptr;
-  }
-
   void start(detail::stage_program const& what, std::span<samples const> batches, mode how) {
     now_ = how;
-    layout_ = what.lists.where();
     batches_ = batches;
     scratch_.reset();
-    free_.clear();
-    for (auto s = slots_.size(); s-- > 0;) {
-      slots_[s]->activations.reset();
-      free_.push_back(s);
-    }
-    slot_of_.assign(chunks_.size() * static_cast<std::size_t>(layout_.micro_batches), nowhere);
-    for (std::size_t c = 0; c < chunks_.size(); ++c) chunks_[c].left = what.passes[c];
+    auto& chunks = units_.chunks();
+    slots_.begin(chunks.size(), what.lists.where().micro_batches);
+    for (std::size_t c = 0; c < chunks.size(); ++c) chunks[c].left = what.passes[c];
     keys_.clear();
     for (auto const& each : batches) keys_.push_back(each.inputs.extents);
     if (mail_ != nullptr) mail_->begin(what.mail, keys_);
@@ -258,10 +200,10 @@ class staged_engine {
 
   template <class Hooks>
   view forward(schedule::step const& step, bool turns, Hooks& hooks) {
-    auto const& here = chunks_[static_cast<std::size_t>(step.chunk)];
-    auto const index = take_slot(step);
-    auto& own = *slots_[index];
-    own.batch = place(batches_[static_cast<std::size_t>(step.micro_batch)], own.activations);
+    auto const& here = units_.chunk(step.chunk);
+    auto const index = slots_.take(step.chunk, step.micro_batch);
+    auto& own = slots_[index];
+    own.batch = places_.place(batches_[static_cast<std::size_t>(step.micro_batch)], own.activations);
     auto pass = make_pass(index);
     view x;
     if (step.from != schedule::nobody)
@@ -271,13 +213,13 @@ class staged_engine {
     if (watch_) watch_(step, true);
     for (auto u = here.first; u < here.last; ++u) {
       bool const last = u + 1 == here.last;
-      hooks.ensure(first_use(u), last_use_[u]);
-      if (!last) hooks.prefetch(first_use(u + 1), last_use_[u + 1]);
+      hooks.ensure(units_.first_use(u), units_.last_use(u));
+      if (!last) hooks.prefetch(units_.first_use(u + 1), units_.last_use(u + 1));
       if (last && step.output < 0 && pass.training()) {
-        hooks.open(first_use(u), last_use_[u]);  // losses may add to gradients already
+        hooks.open(units_.first_use(u), units_.last_use(u));  // losses may add to gradients already
       }
-      x = run(pass, [&] { return units_[u]->forward(pass, x); });
-      if (!last || !turns) hooks.release(first_use(u), last_use_[u]);
+      x = run(pass, [&] { return units_[u].forward(pass, x); });
+      if (!last || !turns) hooks.release(units_.first_use(u), units_.last_use(u));
     }
     own.out = x;
     now_.loss += pass.loss;
@@ -288,9 +230,9 @@ class staged_engine {
 
   template <class Ready, class Hooks>
   void backward(schedule::step const& step, Ready& ready, Hooks& hooks) {
-    auto& here = chunks_[static_cast<std::size_t>(step.chunk)];
-    auto const index = slot_of(step.chunk, step.micro_batch);
-    auto& own = *slots_[index];
+    auto& here = units_.chunk(step.chunk);
+    auto const index = slots_.of(step.chunk, step.micro_batch);
+    auto& own = slots_[index];
     auto pass = make_pass(index);
     bool const weights_only = step.kind == schedule::work::backward_weight;
     bool const input_only = step.kind == schedule::work::backward_input;
@@ -299,18 +241,18 @@ class staged_engine {
     if (step.from != schedule::nobody) dy = mail_->receive(step.from, step.input, own.activations);
     if (watch_) watch_(step, true);
     for (auto u = here.last; u-- > here.first;) {
-      hooks.ensure(first_use(u), last_use_[u]);
-      hooks.open(first_use(u), last_use_[u]);
-      if (u > here.first) hooks.prefetch(first_use(u - 1), last_use_[u - 1]);
+      hooks.ensure(units_.first_use(u), units_.last_use(u));
+      hooks.open(units_.first_use(u), units_.last_use(u));
+      if (u > here.first) hooks.prefetch(units_.first_use(u - 1), units_.last_use(u - 1));
       dy = run(pass, [&] {
-        auto& unit = *units_[u];
+        auto& unit = units_[u];
         if (input_only) return unit.backward_input(pass, dy);
         if (!weights_only) return unit.backward(pass, dy);
         unit.backward_weight(pass);
         return view{};
       });
-      for (int use = first_use(u); use < last_use_[u] && !input_only; ++use) ready(use, last_time);
-      hooks.release(first_use(u), last_use_[u]);
+      for (int use = units_.first_use(u); use < units_.last_use(u) && !input_only; ++use) ready(use, last_time);
+      hooks.release(units_.first_use(u), units_.last_use(u));
     }
     if (watch_) watch_(step, false);
     if (step.to != schedule::nobody) {
@@ -322,63 +264,23 @@ class staged_engine {
     }
     if (!input_only) {
       --here.left;
-      give_back(index);
+      slots_.give_back(index);
     }
   }
 
-  [[nodiscard]] std::size_t& slot_of(int chunk, int micro_batch) {
-    return slot_of_[static_cast<std::size_t>(chunk * layout_.micro_batches + micro_batch)];
-  }
-  std::size_t take_slot(schedule::step const& step) {
-    if (free_.empty()) {
-      free_.push_back(slots_.size());
-      slots_.push_back(std::make_unique<slot>());
-    }
-    auto const index = free_.back();
-    free_.pop_back();
-    slot_of(step.chunk, step.micro_batch) = index;
-    slots_[index]->returned = {};
-    return index;
-  }
-  void give_back(std::size_t index) {
-    slots_[index]->activations.reset();
-    free_.push_back(index);
-  }
   // The same micro-batch in another part that lies here.
-  [[nodiscard]] slot& neighbour(int part, int micro_batch) {
-    std::size_t c = 0;
-    while (chunks_[c].part != part) ++c;
-    return *slots_[slot_of(static_cast<int>(c), micro_batch)];
+  [[nodiscard]] detail::flight_slot<Env>& neighbour(int part, int micro_batch) {
+    int c = 0;
+    while (units_.chunk(c).part != part) ++c;
+    return slots_[slots_.of(c, micro_batch)];
   }
 
   pass<Env> make_pass(std::size_t index) {
-    auto& own = *slots_[index];
+    auto& own = slots_[index];
     auto& context = now_.purpose == purpose::predict ? context_group<Env>::one() : groups_.context;
     return {own.activations, scratch_, own.batch,      now_.key, version_, now_.weight,
             now_.purpose,    {},       groups_.tensor, index,    context,  groups_.experts};
   }
-  // Activations go where kernels find them: the batch is copied unless it is there already.
-  samples_in<space> place(samples const& batch, [[maybe_unused]] arena<space>& to) {
-    if constexpr (std::is_same_v<space, host>) {
-      return batch;
-    } else {
-      if (!copies_batches_) return {left(batch.inputs), left(batch.targets), batch.ids};
-      return {place(batch.inputs, to), place(batch.targets, to), batch.ids};
-    }
-  }
-  static any_view<space> left(any_view<host> const& where) { return {where.address, where.type, where.extents}; }
-  any_view<space> place(any_view<host> const& from, arena<space>& to) {
-    if (from.empty()) return {nullptr, from.type, from.extents};
-    if (from.type == dtype::i32) return place_as<std::int32_t>(from, to);
-    return place_as<float>(from, to);
-  }
-  template <class T>
-  any_view<space> place_as(any_view<host> const& from, arena<space>& memory) {
-    auto const to = memory.template take<T>(from.extents);
-    ops::on<space>::upload(to, from.template as<T>().span());
-    return erase_type(to);
-  }
-  [[nodiscard]] int first_use(std::size_t unit) const noexcept { return unit == 0 ? 0 : last_use_[unit - 1]; }
   template <class Body>
   view run(pass<Env>& pass, Body&& body) {
     auto const mark = pass.scratch.mark();
@@ -387,28 +289,20 @@ class staged_engine {
     return out;
   }
 
-  static constexpr std::size_t nowhere = static_cast<std::size_t>(-1);
-
   rank_groups<Env> groups_;
   detail::stage_programs programs_;
-  std::vector<chunk> chunks_;
-  std::vector<std::unique_ptr<unit<Env>>> units_;
-  std::vector<parameter<Env>*> uses_;
-  std::vector<int> last_use_;
+  detail::unit_chunks<Env> units_;
+  detail::batch_places<space> places_;
 
   // Of the step under way.
   mode now_;
-  schedule::layout layout_;
   std::span<samples const> batches_;
   std::vector<shape> keys_;
-  std::vector<std::size_t> slot_of_;  // chunk * micro-batches + micro-batch -> slot
-  std::vector<std::size_t> free_;
-  std::vector<std::unique_ptr<slot>> slots_;
+  detail::flight_slots<Env> slots_;
   arena<space> scratch_;
   std::unique_ptr<detail::stage_mail<Env>> mail_;  // to other stages, if there are any
   std::function<void(schedule::step const&, bool)> watch_;
   std::uint64_t version_ = 1;
-  bool copies_batches_ = true;
 };
 
 }  // namespace trireme

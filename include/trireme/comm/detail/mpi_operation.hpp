@@ -14,6 +14,7 @@
 #include "trireme/comm/detail/mpi_messages.hpp"
 #include "trireme/comm/detail/mpi_reduction.hpp"
 #include "trireme/comm/detail/process_engine.hpp"
+#include "trireme/comm/detail/rank_stretches.hpp"
 
 namespace trireme::comm::detail {
 
@@ -49,7 +50,7 @@ class mpi_operation final : public process_operation {
     route = {where, it.what, number, where->tag_of(number)};
     bool const by_value = parts_.empty() && bytes(it.what.count) <= mpi_small_bytes;
     route.what.by_value = touched_ && by_value;
-    find_slices(it.counts);
+    ends_.begin(it, parts_, rank(), size(), route.what.by_value);
     announce();
     if (!touched_) return;
     pieced_ = combines() && !by_value;
@@ -102,10 +103,6 @@ class mpi_operation final : public process_operation {
 
  private:
   enum class stage : std::uint8_t { announcing, carrying, spreading };
-  struct memory {
-    std::byte* at = nullptr;
-    std::int64_t count = 0;
-  };
   struct message_head {
     std::int64_t count;
     dtype type;
@@ -122,78 +119,6 @@ class mpi_operation final : public process_operation {
   /// Whether a message of so many elements travels with its announcement.
   [[nodiscard]] bool rides(std::int64_t count) const noexcept {
     return parts_.empty() ? route.what.by_value : bytes(count) <= mpi_small_bytes;
-  }
-  [[nodiscard]] memory from(std::int64_t first, std::int64_t count) const noexcept {
-    return {const_cast<std::byte*>(static_cast<std::byte const*>(it_.from)) + bytes(first), count};
-  }
-  [[nodiscard]] memory to(std::int64_t first, std::int64_t count) const noexcept {
-    return {static_cast<std::byte*>(it_.to) + bytes(first), count};
-  }
-
-  void find_slices(std::span<std::int64_t const> counts) {
-    slices_.clear();
-    std::int64_t first = 0;
-    for (int each = 0; each < size(); ++each) {
-      if (it_.what.kind == collective::broadcast) {
-        slices_.push_back(slice_of(it_.what.count, it_.element_bytes, each, size()));
-        continue;
-      }
-      auto const count = counts.empty() ? it_.what.count / size() : counts[static_cast<std::size_t>(each)];
-      slices_.push_back({first, count});
-      first += count;
-    }
-  }
-  [[nodiscard]] slice slice_for(int peer) const noexcept { return slices_[static_cast<std::size_t>(peer)]; }
-
-  /// What this rank tells `peer` first. (Large reductions go their own way.)
-  [[nodiscard]] memory outgoing(int peer) const noexcept {
-    auto const count = it_.what.count;
-    bool const to_root = peer == it_.what.root;
-    bool const of_root = rank() == it_.what.root;
-    switch (it_.what.kind) {
-      case collective::all_reduce:
-        return from(0, count);
-      case collective::reduce:
-      case collective::gather:
-        return to_root ? from(0, count) : memory{};
-      case collective::scatter:
-        return of_root ? from(peer * count, count) : memory{};
-      case collective::broadcast:
-        if (!of_root) return {};
-        return route.what.by_value ? from(0, count) : from(slice_for(peer).first, slice_for(peer).count);
-      case collective::all_gather:
-        return from(slice_for(rank()).first, slice_for(rank()).count);
-      case collective::reduce_scatter:
-        return from(slice_for(peer).first, slice_for(peer).count);
-      case collective::all_to_all:
-        if (parts_.empty()) return from(slice_for(peer).first, slice_for(peer).count);
-        return {parts_[static_cast<std::size_t>(peer)].address, parts_[static_cast<std::size_t>(peer)].count};
-      default:
-        return {};
-    }
-  }
-  /// Where what `peer` tells this rank belongs; nowhere in reductions.
-  [[nodiscard]] memory incoming(int peer) const noexcept {
-    auto const count = it_.what.count;
-    bool const from_root = peer == it_.what.root;
-    switch (it_.what.kind) {
-      case collective::gather:
-        return rank() == it_.what.root ? to(peer * count, count) : memory{};
-      case collective::scatter:
-        return from_root ? to(0, count) : memory{};
-      case collective::broadcast:
-        if (!from_root) return {};
-        return route.what.by_value ? to(0, count) : to(slice_for(rank()).first, slice_for(rank()).count);
-      case collective::all_gather:
-        return to(slice_for(peer).first, slice_for(peer).count);
-      case collective::all_to_all: {
-        if (parts_.empty()) return to(slice_for(peer).first, slice_for(peer).count);
-        auto const& part = parts_[static_cast<std::size_t>(size() + peer)];
-        return {part.address, part.count};
-      }
-      default:
-        return {};
-    }
   }
 
   void announce() {
@@ -214,7 +139,7 @@ class mpi_operation final : public process_operation {
     }
   }
   [[nodiscard]] std::size_t write_announcement(std::byte* out, int target) const {
-    auto const values = outgoing(target);
+    auto const values = ends_.outgoing(target);
     auto head = route.what;
     if (!parts_.empty()) head.count = values.count;
     std::memcpy(out, &head, sizeof head);
@@ -224,17 +149,17 @@ class mpi_operation final : public process_operation {
   }
 
   void move_own() const {
-    auto const source = outgoing(rank());
-    auto const target = incoming(rank());
+    auto const source = ends_.outgoing(rank());
+    auto const target = ends_.incoming(rank());
     if (target.count > 0 && target.at != source.at) std::memmove(target.at, source.at, bytes(target.count));
   }
   void move_large() {
     for (int step = 1; step < size(); ++step) {
       int const source = (rank() - step + size()) % size();
       int const target = (rank() + step) % size();
-      if (auto const in = incoming(source); in.count > 0 && !rides(in.count))
+      if (auto const in = ends_.incoming(source); in.count > 0 && !rides(in.count))
         first_.receive(route, in.at, bytes(in.count), source, route.tag + 1);
-      if (auto const out = outgoing(target); out.count > 0 && !rides(out.count))
+      if (auto const out = ends_.outgoing(target); out.count > 0 && !rides(out.count))
         first_.send(route, out.at, bytes(out.count), target, route.tag + 1);
     }
     // A large broadcast: the root sends each rank one slice, which that rank passes on to the others.
@@ -243,14 +168,14 @@ class mpi_operation final : public process_operation {
       forward();
     } else {
       for (int source = 0; source < size(); ++source)
-        if (auto const part = slice_for(source); source != rank() && part.count > 0)
-          second_.receive(route, to(part.first, 0).at, bytes(part.count), source, route.tag + 2);
+        if (auto const part = ends_.slice_for(source); source != rank() && part.count > 0)
+          second_.receive(route, ends_.to(part.first, 0).at, bytes(part.count), source, route.tag + 2);
     }
   }
   void forward() {
-    auto const mine = slice_for(rank());
+    auto const mine = ends_.slice_for(rank());
     if (mine.count == 0) return;
-    auto const* const values = rank() == it_.what.root ? from(mine.first, 0).at : to(mine.first, 0).at;
+    auto const* const values = rank() == it_.what.root ? ends_.from(mine.first, 0).at : ends_.to(mine.first, 0).at;
     for (int step = 1; step < size(); ++step)
       if (int const target = (rank() + step) % size(); target != it_.what.root)
         second_.send(route, values, bytes(mine.count), target, route.tag + 2);
@@ -266,18 +191,18 @@ class mpi_operation final : public process_operation {
     }
     if (!combines()) {
       for (int peer = 0; peer < size(); ++peer)
-        if (auto const in = incoming(peer); peer != rank() && in.count > 0 && rides(in.count))
+        if (auto const in = ends_.incoming(peer); peer != rank() && in.count > 0 && rides(in.count))
           std::memcpy(in.at, values_of(peer), bytes(in.count));
       return;
     }
     auto const kind = it_.what.kind;
     if (!route.what.by_value || (kind == collective::reduce && rank() != it_.what.root)) return;
-    auto const mine = kind == collective::reduce_scatter ? slice_for(rank()) : slice{0, it_.what.count};
+    auto const mine = kind == collective::reduce_scatter ? ends_.slice_for(rank()) : slice{0, it_.what.count};
     if (mine.count == 0) return;
     terms_.clear();
     for (int peer = 0; peer < size(); ++peer)
-      terms_.push_back(peer == rank() ? from(mine.first, 0).at : values_of(peer));
-    void* const result = to(mine.first, 0).at;
+      terms_.push_back(peer == rank() ? ends_.from(mine.first, 0).at : values_of(peer));
+    void* const result = ends_.to(mine.first, 0).at;
     it_.elements->combine({&result, 1}, terms_, mine.count, it_.divisor != 0 ? it_.divisor : size());
   }
   [[nodiscard]] std::byte const* values_of(int peer) const noexcept {
@@ -345,7 +270,7 @@ class mpi_operation final : public process_operation {
 
   command it_;
   std::vector<part> parts_;
-  std::vector<slice> slices_;
+  rank_stretches ends_;
   bool touched_ = false;
   bool pieced_ = false;
   stage at_ = stage::announcing;

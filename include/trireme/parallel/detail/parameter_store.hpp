@@ -1,7 +1,6 @@
 #pragma once
 
 #include <algorithm>
-#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -18,17 +17,18 @@
 #include "trireme/contract/strategy.hpp"
 #include "trireme/core/error.hpp"
 #include "trireme/core/hash.hpp"
-#include "trireme/core/type_name.hpp"
 #include "trireme/ops/types.hpp"
+#include "trireme/parallel/detail/direct_sums.hpp"
+#include "trireme/parallel/detail/exchange_checks.hpp"
+#include "trireme/parallel/detail/foreign_parameters.hpp"
 #include "trireme/parallel/detail/gradient_store.hpp"
 #include "trireme/parallel/detail/transport.hpp"
+#include "trireme/parallel/detail/value_outputs.hpp"
 #include "trireme/parallel/detail/value_store.hpp"
 #include "trireme/parallel/exchange_report.hpp"
 #include "trireme/parallel/layout.hpp"
 
-namespace trireme {
-
-namespace parallel::detail {
+namespace trireme::parallel::detail {
 
 /// The memory of parameters and gradients, in buckets, and what can be said of it between steps. The exchange (its only
 /// heir) adds the steps.
@@ -40,14 +40,14 @@ class parameter_store {
   using gradient_element = typename Env::gradient;
   using master_element = typename Env::master;
   using kernels = ops::on<space>;
+  using outputs = value_outputs<Env, Comm, Strategy>;
 
   static constexpr bool sharded = Strategy::optimizer_state == distribution::shard;
   static constexpr bool shards_parameters = Strategy::parameters == distribution::shard;
-  static constexpr bool keeps_master = !std::is_same_v<param_element, master_element>;
-  /// Ranks of one address space publish by writing each other's buckets, and reduce by reading them.
-  static constexpr bool can_write_peers = sharded && !shards_parameters && has_peers<Comm, param_element, space>;
+  static constexpr bool keeps_master = outputs::keeps_master;
+  /// Ranks of one address space sum gradients by reading each other's.
   static constexpr bool can_be_direct =
-      can_write_peers && Strategy::gradients == distribution::replicate && lossless_identity<Compressor> &&
+      outputs::can_write_peers && Strategy::gradients == distribution::replicate && lossless_identity<Compressor> &&
       std::is_same_v<gradient_element, typename Env::reduce> && has_peers<Comm, gradient_element, space>;
 
   parameter_store(parameter_store const&) = delete;
@@ -60,7 +60,7 @@ class parameter_store {
   [[nodiscard]] Comm& everyone() const noexcept { return everyone_; }
   [[nodiscard]] std::vector<parameter<Env>*> const& uses() const noexcept { return uses_; }
   [[nodiscard]] int use_count() const noexcept {
-    return static_cast<int>(uses_.empty() ? foreign_.size() : uses_.size());
+    return uses_.empty() ? foreign_.count() : static_cast<int>(uses_.size());
   }
 
   /// Fills every parameter with its start, a function of (seed, name, index): equal on every rank.
@@ -115,12 +115,12 @@ class parameter_store {
   }
 
   /// The master value of a piece, wherever it lives.
-  [[nodiscard]] tensor_view<master_element, space> master_of(int bucket, parallel::layout::piece const& piece) const {
+  [[nodiscard]] tensor_view<master_element, space> master_of(int bucket, layout::piece const& piece) const {
     if constexpr (keeps_master) {
       auto const& master = masters_[static_cast<std::size_t>(bucket)];
       return master.view().flat(piece.in_bucket - owned_range(bucket).first, piece.count);
     } else {
-      if (!foreign_.empty()) return foreign_of(piece.entry).value.flat(piece.in_entry, piece.count);
+      if (!foreign_.empty()) return foreign_.value(layout_.at(piece.entry)).flat(piece.in_entry, piece.count);
       return values_.kept(bucket, piece);
     }
   }
@@ -145,7 +145,7 @@ class parameter_store {
     for (int b = 0; b < bucket_count(); ++b) {
       trireme::tensor<master_element, space> whole(shape{layout_.buckets()[static_cast<std::size_t>(b)].elements});
       auto const [first, count] = accounted_range(b);
-      layout_.for_each_piece(b, first, count, [&](parallel::layout::piece const& piece) {
+      layout_.for_each_piece(b, first, count, [&](layout::piece const& piece) {
         kernels::copy(whole.view().flat(piece.in_bucket, piece.count),
                       tensor_view<master_element const, space>(master_of(b, piece)));
       });
@@ -159,7 +159,7 @@ class parameter_store {
   /// The global hash of this rank's copy of all parameters. Collective where parameters are sharded: of all slices.
   [[nodiscard]] std::uint64_t hash_of_parameters() const {
     std::uint64_t sum = 0;
-    auto const add = [&](parallel::layout::entry const& entry, std::int64_t from, auto values) {
+    auto const add = [&](layout::entry const& entry, std::int64_t from, auto values) {
       for_each_run(entry.info, from, values.size(), [&](std::int64_t first, std::int64_t here, std::int64_t n) {
         sum += kernels::hash(tensor_view<param_element const, space>(values.flat(here - from, n)),
                              hash_name(entry.info.name), first);
@@ -168,7 +168,7 @@ class parameter_store {
     if constexpr (shards_parameters) {
       for (int b = 0; b < bucket_count(); ++b) {
         auto const [first, count] = accounted_range(b);
-        layout_.for_each_piece(b, first, count, [&](parallel::layout::piece const& piece) {
+        layout_.for_each_piece(b, first, count, [&](layout::piece const& piece) {
           add(layout_.at(piece.entry), piece.in_entry, values_.kept(b, piece));
         });
       }
@@ -179,10 +179,10 @@ class parameter_store {
     return sum;
   }
   /// After finish(): whether this rank's gradient of a tensor is finite (of the part of it that it updates).
-  [[nodiscard]] bool has_finite_gradient(parallel::layout::entry const& entry) const {
+  [[nodiscard]] bool has_finite_gradient(layout::entry const& entry) const {
     auto const [first, count] = shards_gradients ? owned_range(entry.bucket) : std::pair{entry.offset, entry.size()};
     bool finite = true;
-    layout_.for_each_piece(entry.bucket, first, count, [&](parallel::layout::piece const& piece) {
+    layout_.for_each_piece(entry.bucket, first, count, [&](layout::piece const& piece) {
       if (&layout_.at(piece.entry) != &entry) return;
       finite = finite && kernels::finite(tensor_view<gradient_element const, space>(
                              gradients_.reduced(entry.bucket, piece.in_bucket, piece.count)));
@@ -198,42 +198,42 @@ class parameter_store {
     return sum;
   }
   /// A tensor as this rank's layers see it; empty where parameters are sharded, but while its unit holds them.
-  [[nodiscard]] tensor_view<param_element, space> parameter_values(parallel::layout::entry const& entry) const {
-    if (!foreign_.empty()) return foreign_[static_cast<std::size_t>(entry.uses.front())].value.flat();
+  [[nodiscard]] tensor_view<param_element, space> parameter_values(layout::entry const& entry) const {
+    if (!foreign_.empty()) return foreign_.value(entry);
     auto const whole = values_.whole(entry.bucket);
     return whole.empty() ? whole : whole.flat(entry.offset, entry.size());
   }
 
  protected:
-  using bucket_transport = parallel::detail::transport<Env, Comm, Strategy, Compressor>;
+  using bucket_transport = transport<Env, Comm, Strategy, Compressor>;
   static constexpr bool shards_gradients = Strategy::gradients == distribution::shard;
 
   parameter_store(std::vector<parameter<Env>*> uses, Comm& world, Comm& everyone, Strategy const& strategy,
                   Compressor const& compressor, std::span<int const> unit_ends, Comm* experts)
       : world_(world),
         everyone_(everyone),
-        layout_(infos(uses), elements(strategy), world.size(), needs_units(strategy) ? unit_ends : no_units()),
+        layout_(infos(uses), bucket_elements(strategy, sizeof(gradient_element)), world.size(),
+                needs_units(strategy) ? unit_ends : no_units()),
         uses_(std::move(uses)),
         values_(layout_, uses_, world_, true),
         gradients_(layout_, uses_, world_, compressor, sums_in_a_tree(strategy),
                    experts == nullptr && may_be_direct(strategy)),
         direct_(experts == nullptr && may_be_direct(strategy)),
-        writes_peers_(can_write_peers) {
-    if (needs_units(strategy) && unit_ends.empty()) {
-      throw config_error(text("trireme::exchange: ", describe(strategy),
-                              " gives gradients memory unit by unit; pass where each unit's uses end"));
-    }
-    check_tree(strategy);
+        outputs_(layout_, values_, foreign_, world_) {
+    if (needs_units(strategy)) expect_units(strategy, !unit_ends.empty());
+    if (sums_in_a_tree(strategy))
+      expect_tree(strategy, world.size(), bucket_transport::has_tree, lossless_identity<Compressor>);
     allocate();
   }
   parameter_store(std::vector<foreign_parameter<param_element, space>> parameters, Comm& world, Comm& everyone,
                   Strategy const& strategy, Compressor const& compressor)
       : world_(world),
         everyone_(everyone),
-        layout_(infos(parameters), elements(strategy), world.size()),
         foreign_(std::move(parameters)),
+        layout_(foreign_.infos(), bucket_elements(strategy, sizeof(gradient_element)), world.size()),
         values_(layout_, uses_, world_, sharded),
-        gradients_(layout_, uses_, world_, compressor, sums_in_a_tree(strategy), false) {
+        gradients_(layout_, uses_, world_, compressor, sums_in_a_tree(strategy), false),
+        outputs_(layout_, values_, foreign_, world_) {
     static_assert(!keeps_master, "trireme::exchange: parameters in the caller's memory are their own master copy");
     static_assert(!shards_parameters,
                   "trireme::exchange: parameters in the caller's memory cannot be dropped between uses; use "
@@ -251,49 +251,10 @@ class parameter_store {
   static std::span<int const> no_units() { return {}; }
   // Whether gradients have memory only while they are used.
   static bool needs_units(Strategy const& strategy) { return shards_gradients || sums_in_a_tree(strategy); }
-  void check_tree(Strategy const& strategy) const {
-    if (!sums_in_a_tree(strategy)) return;
-    if (!bucket_transport::has_tree) {
-      throw config_error(text("trireme::exchange: ", describe(strategy),
-                              " sums whole gradients in a fixed tree, which ",
-                              lossless_identity<Compressor> ? "this communicator cannot; use another one"
-                                                            : "a compressor changes; leave one of them out"));
-    }
-    auto const ranks = static_cast<unsigned>(world_.size());
-    if (!std::has_single_bit(ranks)) {
-      throw config_error(text("trireme::exchange: ", describe(strategy), " on ", ranks,
-                              " ranks: only a power of two of them form the sums of one rank; use another number"));
-    }
-  }
   static std::vector<parameter_info> infos(std::vector<parameter<Env>*> const& uses) {
     std::vector<parameter_info> all;
     for (auto const* use : uses) all.push_back(use->info);
     return all;
-  }
-  static std::vector<parameter_info> infos(std::vector<foreign_parameter<param_element, space>> const& parameters) {
-    std::vector<parameter_info> all;
-    for (auto const& each : parameters) {
-      if (each.value.size() != each.gradient.size()) {
-        throw config_error(text("trireme::exchange: parameter \"", each.name, "\" has ", each.value.size(),
-                                " values but ", each.gradient.size(), " gradients"));
-      }
-      for (auto const& other : all) {
-        if (other.name == each.name) {
-          throw config_error(text("trireme::exchange: two parameters are named \"", each.name, "\""));
-        }
-      }
-      all.push_back({each.name, each.value.extents(), {}, each.value.rank() > 1});
-    }
-    return all;
-  }
-  static std::int64_t elements(Strategy const& strategy) {
-    auto const count =
-        static_cast<std::int64_t>(strategy.bucket_bytes) / static_cast<std::int64_t>(sizeof(gradient_element));
-    if (count < 1) {
-      throw config_error(
-          text("trireme::exchange: bucket_bytes is ", strategy.bucket_bytes, "; it must hold a gradient"));
-    }
-    return count;
   }
   [[nodiscard]] int bucket_count() const noexcept { return static_cast<int>(layout_.buckets().size()); }
   // Where the sum is all that is wanted, and no other rank adds to it later.
@@ -302,68 +263,24 @@ class parameter_store {
     return can_be_direct && !sums_in_a_tree(strategy) &&
            std::none_of(all.begin(), all.end(), [](auto const& each) { return each.info.tied; });
   }
-  [[nodiscard]] foreign_parameter<param_element, space> const& foreign_of(int entry) const {
-    return foreign_[static_cast<std::size_t>(layout_.at(entry).uses.front())];
-  }
-
   void allocate() {
     for (int b = 0; b < bucket_count(); ++b) {
       if constexpr (keeps_master) {
         masters_.emplace_back(shape{owned_range(b).second});
         kernels::fill(masters_.back().view(), 0.0);
       }
-      if constexpr (can_write_peers) {
-        if (writes_peers_) peer_values_.push_back(world_.peers(values_.kept(b)));
-      }
       if constexpr (can_be_direct) {
-        if (direct_) peer_gradients_.push_back(world_.peers(gradients_.resident(b)));
+        if (direct_) direct_sums_.add_bucket(world_, gradients_.resident(b));
       }
     }
-    outputs_.reserve(static_cast<std::size_t>(world_.size()));
-  }
-
-  std::span<tensor_view<param_element, space> const> outputs_of(int bucket, parallel::layout::piece const& piece) {
-    outputs_.clear();
-    if (writes_peers_) {
-      auto const& peers = peer_values_[static_cast<std::size_t>(bucket)];
-      for (int rank = 0; rank < world_.size(); ++rank) {
-        if (!keeps_master && rank == world_.rank()) continue;  // the value itself
-        outputs_.push_back(peers[static_cast<std::size_t>(rank)].flat(piece.in_bucket, piece.count));
-      }
-    } else if (keeps_master) {
-      outputs_.push_back(values_.kept(bucket, piece));
-    }
-    return outputs_;
-  }
-
-  void gather_values() {
-    pending_.clear();
-    for (int b = 0; b < bucket_count(); ++b) {
-      if (!foreign_.empty()) copy_foreign(b, true);
-      pending_.push_back(world_.all_gather_async(values_.kept(b)));
-    }
-    for (int b = 0; b < bucket_count(); ++b) {
-      pending_[static_cast<std::size_t>(b)].wait();
-      if (!foreign_.empty()) copy_foreign(b, false);
-    }
-  }
-  // Between the caller's values and the bucket they are gathered in: own pieces in, all pieces out.
-  void copy_foreign(int bucket, bool in) {
-    auto const whole = values_.kept(bucket);
-    auto const [first, count] = in ? accounted_range(bucket) : std::pair{std::int64_t{0}, whole.size()};
-    layout_.for_each_piece(bucket, first, count, [&](parallel::layout::piece const& piece) {
-      auto const theirs = foreign_of(piece.entry).value.flat(piece.in_entry, piece.count);
-      auto const ours = whole.flat(piece.in_bucket, piece.count);
-      kernels::copy(in ? ours : theirs, tensor_view<param_element const, space>(in ? theirs : ours));
-    });
   }
 
   // Gives a whole tensor of master values to this rank: its part of the masters, and what its layers read.
-  void load(parallel::layout::entry const& entry, tensor_view<master_element const, space> whole) {
+  void load(layout::entry const& entry, tensor_view<master_element const, space> whole) {
     if constexpr (!shards_parameters) kernels::copy(parameter_values(entry), whole);
     if constexpr (!keeps_master && !shards_parameters) return;
     auto const [first, count] = owned_range(entry.bucket);
-    layout_.for_each_piece(entry.bucket, first, count, [&](parallel::layout::piece const& piece) {
+    layout_.for_each_piece(entry.bucket, first, count, [&](layout::piece const& piece) {
       if (&layout_.at(piece.entry) != &entry) return;
       auto const part = whole.flat(piece.in_entry, piece.count);
       if constexpr (keeps_master) kernels::copy(master_of(entry.bucket, piece), part);
@@ -373,21 +290,15 @@ class parameter_store {
 
   Comm& world_;
   Comm& everyone_;
-  parallel::layout layout_;
+  foreign_parameters<param_element, space> foreign_;
+  layout layout_;
   std::vector<parameter<Env>*> uses_;
-  std::vector<foreign_parameter<param_element, space>> foreign_;
   value_store<Env, Comm, Strategy> values_;
   gradient_store<Env, Comm, Strategy, Compressor> gradients_;
-  std::vector<trireme::tensor<master_element, space>>
-      masters_;                // by bucket: the owned range, where parameters are not masters
-  bool direct_ = false;        // sums are formed from all ranks' buckets, in their memory
-  bool writes_peers_ = false;  // the update writes all ranks' values
-  std::vector<std::vector<tensor_view<gradient_element, space>>> peer_gradients_;
-  std::vector<std::vector<tensor_view<param_element, space>>> peer_values_;
-  std::vector<tensor_view<param_element, space>> outputs_;
-  std::vector<parallel::detail::gather_request_t<Comm, param_element, space, sharded>> pending_;  // kept: no allocation
+  bool direct_ = false;  // sums are formed from all ranks' buckets, in their memory
+  direct_sums<gradient_element, space> direct_sums_;
+  outputs outputs_;
+  std::vector<trireme::tensor<master_element, space>> masters_;  // by bucket, where parameters are not masters
 };
 
-}  // namespace parallel::detail
-
-}  // namespace trireme
+}  // namespace trireme::parallel::detail

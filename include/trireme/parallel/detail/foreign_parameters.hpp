@@ -1,0 +1,56 @@
+#pragma once
+
+#include <cstddef>
+#include <utility>
+#include <vector>
+
+#include "trireme/contract/parameter.hpp"
+#include "trireme/core/error.hpp"
+#include "trireme/ops/types.hpp"
+#include "trireme/parallel/layout.hpp"
+
+namespace trireme::parallel::detail {
+
+/// Parameters that live in the caller's memory, each used once. Their gradients are copied into buckets and back.
+template <class Element, class Space>
+class foreign_parameters {
+ public:
+  using view = tensor_view<Element, Space>;
+
+  foreign_parameters() = default;
+  explicit foreign_parameters(std::vector<foreign_parameter<Element, Space>> all) : all_(std::move(all)) {}
+
+  [[nodiscard]] bool empty() const noexcept { return all_.empty(); }
+  [[nodiscard]] int count() const noexcept { return static_cast<int>(all_.size()); }
+
+  /// Errors  config_error if two of them have one name, or one has not as many gradients as values.
+  [[nodiscard]] std::vector<parameter_info> infos() const {
+    std::vector<parameter_info> infos;
+    for (auto const& each : all_) {
+      if (each.value.size() != each.gradient.size()) {
+        throw config_error(text("trireme::exchange: parameter \"", each.name, "\" has ", each.value.size(),
+                                " values but ", each.gradient.size(), " gradients"));
+      }
+      for (auto const& other : infos) {
+        if (other.name == each.name) {
+          throw config_error(text("trireme::exchange: two parameters are named \"", each.name, "\""));
+        }
+      }
+      infos.push_back({each.name, each.value.extents(), {}, each.value.rank() > 1});
+    }
+    return infos;
+  }
+
+  /// All of one tensor.
+  [[nodiscard]] view value(layout::entry const& entry) const { return of(entry).value.flat(); }
+  [[nodiscard]] view gradient(layout::entry const& entry) const { return of(entry).gradient.flat(); }
+
+ private:
+  [[nodiscard]] foreign_parameter<Element, Space> const& of(layout::entry const& entry) const {
+    return all_[static_cast<std::size_t>(entry.uses.front())];
+  }
+
+  std::vector<foreign_parameter<Element, Space>> all_;
+};
+
+}  // namespace trireme::parallel::detail

@@ -1,0 +1,44 @@
+#pragma once
+
+#include <cstdint>
+#include <type_traits>
+
+#include "trireme/contract/model.hpp"
+#include "trireme/core/arena.hpp"
+#include "trireme/ops/types.hpp"
+
+namespace trireme::detail {
+
+/// Where kernels find a batch: copied into their memory, unless it lies there already.
+template <class Space>
+class batch_places {
+ public:
+  /// On paper, for a training whose kernels find batches where they are: nothing is copied.
+  void leave() noexcept { copies_ = false; }
+
+  [[nodiscard]] samples_in<Space> place(samples const& batch, [[maybe_unused]] arena<Space>& memory) const {
+    if constexpr (std::is_same_v<Space, host>) {
+      return batch;
+    } else {
+      return {place(batch.inputs, memory), place(batch.targets, memory), batch.ids};
+    }
+  }
+
+ private:
+  [[nodiscard]] any_view<Space> place(any_view<host> const& from, arena<Space>& memory) const {
+    if (!copies_) return {from.address, from.type, from.extents};
+    if (from.empty()) return {nullptr, from.type, from.extents};
+    if (from.type == dtype::i32) return copied<std::int32_t>(from, memory);
+    return copied<float>(from, memory);
+  }
+  template <class T>
+  static any_view<Space> copied(any_view<host> const& from, arena<Space>& memory) {
+    auto const to = memory.template take<T>(from.extents);
+    ops::on<Space>::upload(to, from.template as<T>().span());
+    return erase_type(to);
+  }
+
+  bool copies_ = true;
+};
+
+}  // namespace trireme::detail

@@ -1,0 +1,82 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "trireme/contract/model.hpp"
+#include "trireme/parallel/pipeline.hpp"
+
+namespace trireme::detail {
+
+/// Units [first, last) of those that lie here are part `part` of the model.
+struct unit_chunk {
+  std::size_t first = 0;
+  std::size_t last = 0;
+  int part = 0;
+  int left = 0;  ///< micro-batches of the step that have not been backward
+};
+
+/// The units of one stage in their boxes, in chunks, and the uses of parameters of each.
+template <class Env>
+class unit_chunks {
+ public:
+  /// Boxes the units of a model that lie at a seat.
+  template <class Model>
+  void box(Model const& model, parallel::pipeline_seat const& at, share own, share experts) {
+    if constexpr (requires { model.validate(); }) model.validate();
+    chunks_.resize(static_cast<std::size_t>(at.where.chunks));
+    boxes emit{*this, at, own, experts};
+    model.units(emit);
+    for (auto const& each : units_) {
+      for (auto* const use : each->parameters()) uses_.push_back(use);
+      last_use_.push_back(static_cast<int>(uses_.size()));
+    }
+  }
+
+  [[nodiscard]] std::size_t size() const noexcept { return units_.size(); }
+  [[nodiscard]] unit<Env>& operator[](std::size_t unit) const noexcept { return *units_[unit]; }
+  [[nodiscard]] std::vector<unit_chunk>& chunks() noexcept { return chunks_; }
+  [[nodiscard]] unit_chunk& chunk(int number) noexcept { return chunks_[static_cast<std::size_t>(number)]; }
+
+  [[nodiscard]] std::vector<parameter<Env>*> const& uses() const noexcept { return uses_; }
+  /// Where each unit's uses end.
+  [[nodiscard]] std::vector<int> const& ends() const noexcept { return last_use_; }
+  [[nodiscard]] int first_use(std::size_t unit) const noexcept { return unit == 0 ? 0 : last_use_[unit - 1]; }
+  [[nodiscard]] int last_use(std::size_t unit) const noexcept { return last_use_[unit]; }
+
+ private:
+  struct boxes {
+    unit_chunks& all;
+    parallel::pipeline_seat const& at;
+    share own;
+    share experts;
+    std::int64_t index = 0;
+    template <class Description>
+    void operator()(Description const& description) {
+      if (auto* const home = all.chunk_of(index++, at); home != nullptr) {
+        all.units_.push_back(std::make_unique<boxed_unit<Env, Description>>(description, own, experts));
+        home->last = all.units_.size();
+      }
+    }
+  };
+  // The chunk here that a unit of the model belongs to, if any; a first unit opens it.
+  unit_chunk* chunk_of(std::int64_t unit, parallel::pipeline_seat const& at) {
+    for (int c = 0; c < at.where.chunks; ++c) {
+      auto const part = at.where.part(at.stage, c);
+      auto const* const cut = at.cuts.data() + part;
+      if (unit < cut[0] || unit >= cut[1]) continue;
+      if (unit == cut[0]) chunk(c) = {units_.size(), units_.size(), part, 0};
+      return &chunk(c);
+    }
+    return nullptr;
+  }
+
+  std::vector<std::unique_ptr<unit<Env>>> units_;
+  std::vector<unit_chunk> chunks_;
+  std::vector<parameter<Env>*> uses_;
+  std::vector<int> last_use_;
+};
+
+}  // namespace trireme::detail
