@@ -26,8 +26,8 @@ namespace trireme::nn {
 /// Numerics a row's sum over its experts is in the order of its choices, the most probable first; of equally probable
 ///          experts that of the lower number is chosen. Gradients of experts are sums over rows in the order of ranks.
 /// Method   [Shazeer et al., 2017]; the balance loss is that of [Fedus et al., 2021], for each sample by itself.
-/// Errors   config_error if a group has more ranks than there are experts; in the first pass, if there is a balance loss
-///          and ranks share the positions of samples.
+/// Errors   config_error if a group has more ranks than there are experts; in the first pass, if there is a balance
+///          loss and ranks share the positions of samples.
 struct experts {
   std::int64_t channels = 0;
   std::int64_t hidden = 0;

@@ -104,7 +104,7 @@ struct combination {
     "use another communicator", !C::pipeline || C::hands_on)                                                           \
   X("expert-needs-all-to-all",                                                                                         \
     "parallel::expert needs ragged all_to_all, all_gather and all_reduce, and this communicator lacks one of them",    \
-    "use another communicator", !C::expert || C::deals_experts)                                                                \
+    "use another communicator", !C::expert || C::deals_experts)                                                        \
   X("zero-3-needs-units", "parallel::zero<3> drops parameters between their uses, but a plain model keeps its own",    \
     "use parallel::zero<2>, or describe the model in units", !C::plain || !C::shards_parameters)                       \
   X("error-feedback-needs-one-exchange",                                                                               \
