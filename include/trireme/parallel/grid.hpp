@@ -24,8 +24,10 @@ class grid {
  public:
   template <parallel_policy P>
   grid(P const& policy, Comm& world) : shape_(policy, world.size()), world_(world), rank_(world.rank()) {
-    auto const among = shape_.among_replicas(rank_);
-    if (among.ways != world.size()) replicas_.emplace(group_of(world_, among, shape_.group_of_replicas(rank_)));
+    if constexpr (!all_are_replicas<P>) {
+      auto const among = shape_.among_replicas(rank_);
+      if (among.ways != world.size()) replicas_.emplace(group_of(world_, among, shape_.group_of_replicas(rank_)));
+    }
     if constexpr (has_axis<P, axis::tensor>) {
       if (shape_.ways(axis::tensor) > 1) tensor_.emplace(along(axis::tensor));
     }

@@ -180,6 +180,11 @@ inline constexpr bool has_axis = detail::mesh_traits<mesh_of_t<P>>::template cou
 template <parallel_policy P>
 inline constexpr bool no_axis_twice = detail::mesh_traits<mesh_of_t<P>>::once;
 
+/// Whether all ranks hold the same part of the model: no axis but those of samples and positions.
+template <parallel_policy P>
+inline constexpr bool all_are_replicas = !has_axis<P, axis::tensor> && !has_axis<P, axis::sequence> &&
+                                         !has_axis<P, axis::pipeline> && !has_axis<P, axis::expert>;
+
 /// The axis that splits samples, `parallel::data` if there is none.
 template <parallel_policy P>
 using data_axis_t = typename detail::mesh_traits<mesh_of_t<P>>::data_axis;

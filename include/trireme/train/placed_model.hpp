@@ -63,9 +63,11 @@ class placed_model {
         engine_(make_engine(std::forward<GivenModel>(model), parallel)),
         exchange_(make_exchange(parallel, compression)) {
     if constexpr (staged && gathers) engine_.values_pass();
-    for (auto const& each : tied_) {
-      auto* const others = grid_.join(each.stages);
-      if (others != nullptr) exchange_.sum_also(each.name, *others);
+    if constexpr (has_stages) {
+      for (auto const& each : tied_) {
+        auto* const others = grid_.join(each.stages);
+        if (others != nullptr) exchange_.sum_also(each.name, *others);
+      }
     }
   }
   placed_model(placed_model const&) = delete;
@@ -97,12 +99,15 @@ class placed_model {
     exchange_.begin(range.count(), parts, range.first);
     if constexpr (staged) {
       bool const always = exchange_.reports_every_micro_batch();
-      auto served = to_serve(static_cast<std::int64_t>(micro_batches.size()));
+      std::int64_t served = 0;
+      if constexpr (has_experts) served = to_serve(static_cast<std::int64_t>(micro_batches.size()));
       auto const ready = [&](int use, bool last) {
         if ((last && served == 0) || always) exchange_.ready(use);  // what serving adds to is final in finish()
       };
       auto const sum = engine_.train_step(cut(micro_batches), 1.0 / static_cast<double>(total), key, ready, exchange_);
-      for (; served > 0; --served) engine_.serve(purpose::train);
+      if constexpr (has_experts) {
+        for (; served > 0; --served) engine_.serve(purpose::train);
+      }
       return sum;
     } else {
       loss_sum sum;
@@ -137,7 +142,9 @@ class placed_model {
       }
       for (auto const& part : parts) sum += engine_.evaluate(cut({&part, 1}).front(), exchange_);
       for (; gathers && !serves && missing > 0; --missing) exchange_.sit_out_forward();
-      for (; serves && missing > 0; --missing) engine_.serve(purpose::evaluate, exchange_);
+      if constexpr (has_experts) {
+        for (; serves && missing > 0; --missing) engine_.serve(purpose::evaluate, exchange_);
+      }
     }
     return sum;
   }
@@ -159,6 +166,8 @@ class placed_model {
 
  private:
   static constexpr bool gathers = data_axis::parameters == distribution::shard;
+  static constexpr bool has_stages = parallel::has_axis<Parallel, parallel::axis::pipeline>;
+  static constexpr bool has_experts = parallel::has_axis<Parallel, parallel::axis::expert>;
 
   // How many micro-batches other ranks run that this one has not: it serves them with its experts.
   [[nodiscard]] std::int64_t to_serve(std::int64_t own) {
@@ -173,7 +182,7 @@ class placed_model {
     return most[0] - own;
   }
   std::unique_ptr<stage_link<space>> make_link() {
-    if constexpr (parallel::has_axis<Parallel, parallel::axis::pipeline>) {
+    if constexpr (has_stages) {
       if (grid_.stages() != nullptr) return std::make_unique<parallel::communicator_link<Comm>>(*grid_.stages());
     }
     return nullptr;
@@ -184,7 +193,7 @@ class placed_model {
       return engine_type(std::forward<GivenModel>(model));
     } else {
       if constexpr (requires { model.validate(); }) model.validate();
-      if constexpr (parallel::has_axis<Parallel, parallel::axis::pipeline>) {
+      if constexpr (has_stages) {
         if (link_ != nullptr) {
           auto const at = grid_.place(parallel::axis::pipeline);
           parallel::pipeline_seat seat;
@@ -223,7 +232,7 @@ class placed_model {
           use->info.answers = use->info.answers && stage == each.stages.front();
         }
       }
-      if (grid_.experts() != nullptr) deal();
+      if constexpr (has_experts) deal();
       return exchange_type(uses, grid_.replicas(), axis, compression, engine_.unit_ends(), &world_, grid_.experts());
     } else {
       return exchange_type(engine_.parameters(), grid_.replicas(), axis, compression, &world_);
@@ -232,6 +241,7 @@ class placed_model {
 
   // What all ranks of an expert group hold alike the first answers for.
   void deal() {
+    if (grid_.experts() == nullptr) return;
     for (auto* const use : engine_.uses()) {
       auto& info = use->info;
       info.answers = info.answers && (info.dealt || grid_.experts()->rank() == 0);

@@ -5,7 +5,6 @@
 #include <type_traits>
 
 #include "trireme/contract/communicator.hpp"
-#include "trireme/core/summation_tree.hpp"
 #include "trireme/ops/host/reductions.hpp"
 
 namespace trireme::comm::detail {
@@ -22,10 +21,6 @@ template <class T>
     return a + b;
 }
 template <class T>
-[[nodiscard]] constexpr T combined(reduction::pairwise, T a, T b) noexcept {
-  return combined(reduction::sum{}, a, b);
-}
-template <class T>
 [[nodiscard]] constexpr T combined(reduction::mean, T a, T b) noexcept {
   return a + b;
 }
@@ -38,28 +33,22 @@ template <class T>
   return b < a ? b : a;
 }
 
-/// Place i of all terms, combined.
-template <class Op, class T>
-[[nodiscard]] combine_t<T> combined_at(std::span<void const* const> terms, std::int64_t i) noexcept {
-  if (terms.size() == 1) return static_cast<combine_t<T>>(static_cast<T const*>(terms[0])[i]);
-  auto left = terms.size() - 1;
-  if constexpr (std::is_same_v<Op, reduction::pairwise>)
-    left = static_cast<std::size_t>(tree_split(static_cast<std::int64_t>(terms.size())));
-  return combined(Op{}, combined_at<Op, T>(terms.first(left), i), combined_at<Op, T>(terms.subspan(left), i));
-}
-
 /// outputs[.][i] = terms[0][i] op terms[1][i] op ..., in this order (pairwise: in the tree over them); a mean is then
 /// divided by `divisor`. An output may be a term, but not overlap one partly.
 template <class Op, class T>
 void combine(std::span<void* const> outputs, std::span<void const* const> terms, std::int64_t count, int divisor) {
-  constexpr bool mean = std::is_same_v<Op, reduction::mean>;
-  if (count * static_cast<std::int64_t>(sizeof(T)) <= 64) {  // not worth a kernel
-    for (std::int64_t i = 0; i < count; ++i) {
-      auto total = combined_at<Op, T>(terms, i);
-      if constexpr (mean) total /= static_cast<combine_t<T>>(divisor);
-      for (auto* output : outputs) static_cast<T*>(output)[i] = static_cast<T>(total);
+  [[maybe_unused]] constexpr bool mean = std::is_same_v<Op, reduction::mean>;
+  if constexpr (!std::is_same_v<Op, reduction::pairwise>) {
+    if (count * static_cast<std::int64_t>(sizeof(T)) <= 64) {  // not worth a kernel
+      for (std::int64_t i = 0; i < count; ++i) {
+        auto total = static_cast<combine_t<T>>(static_cast<T const*>(terms[0])[i]);
+        for (auto const* term : terms.subspan(1))
+          total = combined(Op{}, total, static_cast<combine_t<T>>(static_cast<T const*>(term)[i]));
+        if constexpr (mean) total /= static_cast<combine_t<T>>(divisor);
+        for (auto* output : outputs) static_cast<T*>(output)[i] = static_cast<T>(total);
+      }
+      return;
     }
-    return;
   }
   ops::host_reductions::reduce<T, Op>(outputs, terms, count, Op{}, divisor);
 }

@@ -65,14 +65,26 @@ void reduce_integers(std::span<void* const> outputs, std::span<void const* const
   }
 }
 
+template <class T>
+void reduce_in_a_tree(std::span<void* const> outputs, std::span<void const* const> terms, std::int64_t n) {
+  thread_local std::vector<int> merges;  // of partial sums, after each term
+  merges.clear();
+  auto const leaves = static_cast<std::int64_t>(terms.size());
+  for (std::int64_t i = 0; i < leaves; ++i) merges.push_back(tree_merges(leaves, i));
+  TRIREME_DISPATCH(fits_float<T>, reduce_in_a_tree<T>(outputs, terms, merges.data(), n));
+}
+
 template <class Op, class T>
 void reduce_elements(std::span<void* const> outputs, std::span<void const* const> terms, std::int64_t n,
                      [[maybe_unused]] int divisor) {
-  if constexpr (arithmetic_lanes<T>) {
-    TRIREME_DISPATCH(fits_float<T>, template reduce<Op, T>(outputs, terms, n, divisor));
-  } else {
+  if constexpr (!arithmetic_lanes<T>) {
     static_assert(!std::is_same_v<Op, reduction::mean>, "trireme::ops::reduce: a mean is of floating-point numbers");
     reduce_integers<Op, T>(outputs, terms, n);
+  } else if constexpr (std::is_same_v<Op, reduction::pairwise>) {
+    if (terms.size() > 2) return reduce_in_a_tree<T>(outputs, terms, n);
+    reduce_elements<reduction::sum, T>(outputs, terms, n, divisor);
+  } else {
+    TRIREME_DISPATCH(fits_float<T>, template reduce<Op, T>(outputs, terms, n, divisor));
   }
 }
 template <class G>

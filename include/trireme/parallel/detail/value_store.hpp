@@ -32,7 +32,7 @@ class value_store {
   /// @param wanted  false: the values are the caller's, and no rank needs a copy.
   value_store(layout const& plan, std::vector<parameter<Env>*> const& uses, Comm& world, bool wanted)
       : plan_(plan), uses_(uses), world_(world), pool_(plan), buckets_(plan.buckets().size()) {
-    held_.assign(plan.units().size(), false);
+    if constexpr (sharded) held_.assign(plan.units().size(), 0);
     for (int b = 0; wanted && b < static_cast<int>(buckets_.size()); ++b) {
       auto const n = sharded ? plan.slice_elements(b) : elements(b);
       if constexpr (sharded) {
@@ -67,8 +67,8 @@ class value_store {
   /// Begins to gather the values of a unit. Collective, like release: in one order on all ranks.
   void prefetch(int unit) {
     if constexpr (sharded) {
-      if (held(unit)) return;
-      held(unit) = true;
+      if (held(unit) != 0) return;
+      held(unit) = 1;
       for (int const b : buckets_of(unit)) {
         if (at(b).users++ == 0) gather(b);
       }
@@ -83,8 +83,8 @@ class value_store {
   }
   void release(int unit) {
     if constexpr (sharded) {
-      if (!held(unit)) return;
-      held(unit) = false;
+      if (held(unit) == 0) return;
+      held(unit) = 0;
       for (int const b : buckets_of(unit)) {
         if (--at(b).users == 0) drop(b);
       }
@@ -115,7 +115,7 @@ class value_store {
 
   [[nodiscard]] bucket_values& at(int bucket) { return buckets_[static_cast<std::size_t>(bucket)]; }
   [[nodiscard]] bucket_values const& at(int bucket) const { return buckets_[static_cast<std::size_t>(bucket)]; }
-  [[nodiscard]] std::vector<bool>::reference held(int unit) { return held_[static_cast<std::size_t>(unit)]; }
+  [[nodiscard]] char& held(int unit) { return held_[static_cast<std::size_t>(unit)]; }
   [[nodiscard]] std::vector<int> const& buckets_of(int unit) const {
     return plan_.units()[static_cast<std::size_t>(unit)].buckets;
   }
@@ -159,7 +159,7 @@ class value_store {
   Comm& world_;
   buffer_pool<buffer> pool_;
   std::vector<bucket_values> buckets_;
-  std::vector<bool> held_;  // by unit
+  std::vector<char> held_;  // by unit, where values are gathered: whether they are
 };
 
 }  // namespace trireme::parallel::detail

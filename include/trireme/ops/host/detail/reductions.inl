@@ -12,31 +12,39 @@ TRIREME_INLINE F combined(F a, F b) {
   }
 }
 
-// The terms from x + at on, summed in the fixed tree.
-template <class F, class T, class... Count>
-inline F tree_sum(std::span<void const* const> terms, std::int64_t at, Count... count) {
-  if (terms.size() == 1) return F::load(static_cast<T const*>(terms[0]) + at, count...);
-  auto const left = static_cast<std::size_t>(tree_split(static_cast<std::int64_t>(terms.size())));
-  return tree_sum<F, T>(terms.first(left), at, count...) + tree_sum<F, T>(terms.subspan(left), at, count...);
+// The terms from x + at on, summed in the fixed tree: after term i the last `merges[i]` partial sums become one.
+template <int Vectors, class F, class T, class... Count>
+TRIREME_INLINE void sum_in_a_tree(std::span<void* const> outputs, std::span<void const* const> terms,
+                                  int const* merges, std::int64_t at, Count... count) {
+  constexpr int levels = 33;
+  F sums[levels][Vectors];
+  F(*last)[Vectors] = sums;
+  for (std::size_t i = 0; i < terms.size(); ++i, ++last) {
+    T const* const x = static_cast<T const*>(terms[i]) + at;
+    for (int v = 0; v < Vectors; ++v) (*last)[v] = F::load(x + v * F::width, count...);
+    for (int left = merges[i]; left > 0; --left, --last) {
+      for (int v = 0; v < Vectors; ++v) last[-1][v] = last[-1][v] + last[0][v];
+    }
+  }
+  for (auto* output : outputs) {
+    T* const y = static_cast<T*>(output) + at;
+    for (int v = 0; v < Vectors; ++v) sums[0][v].store(y + v * F::width, count...);
+  }
 }
 template <class T>
-inline void reduce_in_a_tree(std::span<void* const> outputs, std::span<void const* const> terms, std::int64_t n) {
+inline void reduce_in_a_tree(std::span<void* const> outputs, std::span<void const* const> terms, int const* merges,
+                             std::int64_t n) {
   using F = lanes_for<T>;
+  constexpr int several = 4;
   std::int64_t at = 0;
-  for (; at + F::width <= n; at += F::width) {
-    F const total = tree_sum<F, T>(terms, at);
-    for (auto* output : outputs) total.store(static_cast<T*>(output) + at);
-  }
-  std::int64_t const left = n - at;
-  TRIREME_FOR_LANES(F, left, i, count, {
-    F const total = tree_sum<F, T>(terms, at + i, count);
-    for (auto* output : outputs) total.store(static_cast<T*>(output) + at + i, count);
-  })
+  for (; at + several * F::width <= n; at += several * F::width)
+    sum_in_a_tree<several, F, T>(outputs, terms, merges, at);
+  for (; at < n; at += F::width)
+    sum_in_a_tree<1, F, T>(outputs, terms, merges, at, static_cast<int>(std::min<std::int64_t>(F::width, n - at)));
 }
 
 template <class Op, class T>
 inline void reduce(std::span<void* const> outputs, std::span<void const* const> terms, std::int64_t n, int divisor) {
-  if constexpr (std::is_same_v<Op, reduction::pairwise>) return reduce_in_a_tree<T>(outputs, terms, n);
   using F = lanes_for<T>;
   constexpr int several = 4;
   [[maybe_unused]] F const terms_of_mean = F::all(static_cast<typename F::real>(divisor));
