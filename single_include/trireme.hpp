@@ -1,5 +1,5 @@
 // Trireme 0.1.0, everything in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 3f167169c166821f7684675c93803e03adaf16286bd1e2ee468d07dc5a3048bf
+// SHA-256 of the sources: 8fc1efe7b71c36310f162a9ca229405e3dbeb97a6b0a1c9c46add93e1a2e1a35
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -1204,37 +1204,6 @@ void append_parts(std::vector<part>& parts, bool sent, dtype type, std::size_t e
 
 }  // namespace trireme::comm::detail
 
-// ---- trireme/core/summation_tree.hpp
-namespace trireme {
-
-/// Where the fixed binary tree over [0, n) is cut: in halves while n is even, else at the largest power of two.
-///
-/// Sums in this order do not depend on how many ranks form them: for any power of two p that divides n, each of p equal
-/// runs of leaves is a subtree, and the p runs are the leaves of the tree over [0, p).
-/// @param n  at least 2.
-[[nodiscard]] constexpr std::int64_t tree_split(std::int64_t n) noexcept {
-  if (n % 2 == 0) return n / 2;
-  std::int64_t power = 1;
-  while (power * 2 < n) power *= 2;
-  return power;
-}
-
-/// How often the last two partial sums become one when leaf i of [0, n) has been added behind them: the number of inner
-/// nodes of the tree that end with leaf i. After the last leaf one sum is left.
-[[nodiscard]] constexpr int tree_merges(std::int64_t n, std::int64_t i) noexcept {
-  int merges = 0;
-  std::int64_t first = 0;
-  std::int64_t last = n;
-  while (last - first > 1) {
-    if (i == last - 1) ++merges;
-    auto const middle = first + tree_split(last - first);
-    (i < middle ? last : first) = middle;
-  }
-  return merges;
-}
-
-}  // namespace trireme
-
 // ---- trireme/ops/host/reductions.hpp
 #include <cmath>
 #include <limits>
@@ -1337,6 +1306,37 @@ class exact_sum {
 
   digits_type state_{};
 };
+
+}  // namespace trireme
+
+// ---- trireme/core/summation_tree.hpp
+namespace trireme {
+
+/// Where the fixed binary tree over [0, n) is cut: in halves while n is even, else at the largest power of two.
+///
+/// Sums in this order do not depend on how many ranks form them: for any power of two p that divides n, each of p equal
+/// runs of leaves is a subtree, and the p runs are the leaves of the tree over [0, p).
+/// @param n  at least 2.
+[[nodiscard]] constexpr std::int64_t tree_split(std::int64_t n) noexcept {
+  if (n % 2 == 0) return n / 2;
+  std::int64_t power = 1;
+  while (power * 2 < n) power *= 2;
+  return power;
+}
+
+/// How often the last two partial sums become one when leaf i of [0, n) has been added behind them: the number of inner
+/// nodes of the tree that end with leaf i. After the last leaf one sum is left.
+[[nodiscard]] constexpr int tree_merges(std::int64_t n, std::int64_t i) noexcept {
+  int merges = 0;
+  std::int64_t first = 0;
+  std::int64_t last = n;
+  while (last - first > 1) {
+    if (i == last - 1) ++merges;
+    auto const middle = first + tree_split(last - first);
+    (i < middle ? last : first) = middle;
+  }
+  return merges;
+}
 
 }  // namespace trireme
 
@@ -3023,31 +3023,39 @@ TRIREME_INLINE F combined(F a, F b) {
   }
 }
 
-// The terms from x + at on, summed in the fixed tree.
-template <class F, class T, class... Count>
-inline F tree_sum(std::span<void const* const> terms, std::int64_t at, Count... count) {
-  if (terms.size() == 1) return F::load(static_cast<T const*>(terms[0]) + at, count...);
-  auto const left = static_cast<std::size_t>(tree_split(static_cast<std::int64_t>(terms.size())));
-  return tree_sum<F, T>(terms.first(left), at, count...) + tree_sum<F, T>(terms.subspan(left), at, count...);
+// The terms from x + at on, summed in the fixed tree: after term i the last `merges[i]` partial sums become one.
+template <int Vectors, class F, class T, class... Count>
+TRIREME_INLINE void sum_in_a_tree(std::span<void* const> outputs, std::span<void const* const> terms,
+                                  int const* merges, std::int64_t at, Count... count) {
+  constexpr int levels = 33;
+  F sums[levels][Vectors];
+  F(*last)[Vectors] = sums;
+  for (std::size_t i = 0; i < terms.size(); ++i, ++last) {
+    T const* const x = static_cast<T const*>(terms[i]) + at;
+    for (int v = 0; v < Vectors; ++v) (*last)[v] = F::load(x + v * F::width, count...);
+    for (int left = merges[i]; left > 0; --left, --last) {
+      for (int v = 0; v < Vectors; ++v) last[-1][v] = last[-1][v] + last[0][v];
+    }
+  }
+  for (auto* output : outputs) {
+    T* const y = static_cast<T*>(output) + at;
+    for (int v = 0; v < Vectors; ++v) sums[0][v].store(y + v * F::width, count...);
+  }
 }
 template <class T>
-inline void reduce_in_a_tree(std::span<void* const> outputs, std::span<void const* const> terms, std::int64_t n) {
+inline void reduce_in_a_tree(std::span<void* const> outputs, std::span<void const* const> terms, int const* merges,
+                             std::int64_t n) {
   using F = lanes_for<T>;
+  constexpr int several = 4;
   std::int64_t at = 0;
-  for (; at + F::width <= n; at += F::width) {
-    F const total = tree_sum<F, T>(terms, at);
-    for (auto* output : outputs) total.store(static_cast<T*>(output) + at);
-  }
-  std::int64_t const left = n - at;
-  TRIREME_FOR_LANES(F, left, i, count, {
-    F const total = tree_sum<F, T>(terms, at + i, count);
-    for (auto* output : outputs) total.store(static_cast<T*>(output) + at + i, count);
-  })
+  for (; at + several * F::width <= n; at += several * F::width)
+    sum_in_a_tree<several, F, T>(outputs, terms, merges, at);
+  for (; at < n; at += F::width)
+    sum_in_a_tree<1, F, T>(outputs, terms, merges, at, static_cast<int>(std::min<std::int64_t>(F::width, n - at)));
 }
 
 template <class Op, class T>
 inline void reduce(std::span<void* const> outputs, std::span<void const* const> terms, std::int64_t n, int divisor) {
-  if constexpr (std::is_same_v<Op, reduction::pairwise>) return reduce_in_a_tree<T>(outputs, terms, n);
   using F = lanes_for<T>;
   constexpr int several = 4;
   [[maybe_unused]] F const terms_of_mean = F::all(static_cast<typename F::real>(divisor));
@@ -3194,31 +3202,39 @@ TRIREME_INLINE F combined(F a, F b) {
   }
 }
 
-// The terms from x + at on, summed in the fixed tree.
-template <class F, class T, class... Count>
-inline F tree_sum(std::span<void const* const> terms, std::int64_t at, Count... count) {
-  if (terms.size() == 1) return F::load(static_cast<T const*>(terms[0]) + at, count...);
-  auto const left = static_cast<std::size_t>(tree_split(static_cast<std::int64_t>(terms.size())));
-  return tree_sum<F, T>(terms.first(left), at, count...) + tree_sum<F, T>(terms.subspan(left), at, count...);
+// The terms from x + at on, summed in the fixed tree: after term i the last `merges[i]` partial sums become one.
+template <int Vectors, class F, class T, class... Count>
+TRIREME_INLINE void sum_in_a_tree(std::span<void* const> outputs, std::span<void const* const> terms,
+                                  int const* merges, std::int64_t at, Count... count) {
+  constexpr int levels = 33;
+  F sums[levels][Vectors];
+  F(*last)[Vectors] = sums;
+  for (std::size_t i = 0; i < terms.size(); ++i, ++last) {
+    T const* const x = static_cast<T const*>(terms[i]) + at;
+    for (int v = 0; v < Vectors; ++v) (*last)[v] = F::load(x + v * F::width, count...);
+    for (int left = merges[i]; left > 0; --left, --last) {
+      for (int v = 0; v < Vectors; ++v) last[-1][v] = last[-1][v] + last[0][v];
+    }
+  }
+  for (auto* output : outputs) {
+    T* const y = static_cast<T*>(output) + at;
+    for (int v = 0; v < Vectors; ++v) sums[0][v].store(y + v * F::width, count...);
+  }
 }
 template <class T>
-inline void reduce_in_a_tree(std::span<void* const> outputs, std::span<void const* const> terms, std::int64_t n) {
+inline void reduce_in_a_tree(std::span<void* const> outputs, std::span<void const* const> terms, int const* merges,
+                             std::int64_t n) {
   using F = lanes_for<T>;
+  constexpr int several = 4;
   std::int64_t at = 0;
-  for (; at + F::width <= n; at += F::width) {
-    F const total = tree_sum<F, T>(terms, at);
-    for (auto* output : outputs) total.store(static_cast<T*>(output) + at);
-  }
-  std::int64_t const left = n - at;
-  TRIREME_FOR_LANES(F, left, i, count, {
-    F const total = tree_sum<F, T>(terms, at + i, count);
-    for (auto* output : outputs) total.store(static_cast<T*>(output) + at + i, count);
-  })
+  for (; at + several * F::width <= n; at += several * F::width)
+    sum_in_a_tree<several, F, T>(outputs, terms, merges, at);
+  for (; at < n; at += F::width)
+    sum_in_a_tree<1, F, T>(outputs, terms, merges, at, static_cast<int>(std::min<std::int64_t>(F::width, n - at)));
 }
 
 template <class Op, class T>
 inline void reduce(std::span<void* const> outputs, std::span<void const* const> terms, std::int64_t n, int divisor) {
-  if constexpr (std::is_same_v<Op, reduction::pairwise>) return reduce_in_a_tree<T>(outputs, terms, n);
   using F = lanes_for<T>;
   constexpr int several = 4;
   [[maybe_unused]] F const terms_of_mean = F::all(static_cast<typename F::real>(divisor));
@@ -3366,31 +3382,39 @@ TRIREME_INLINE F combined(F a, F b) {
   }
 }
 
-// The terms from x + at on, summed in the fixed tree.
-template <class F, class T, class... Count>
-inline F tree_sum(std::span<void const* const> terms, std::int64_t at, Count... count) {
-  if (terms.size() == 1) return F::load(static_cast<T const*>(terms[0]) + at, count...);
-  auto const left = static_cast<std::size_t>(tree_split(static_cast<std::int64_t>(terms.size())));
-  return tree_sum<F, T>(terms.first(left), at, count...) + tree_sum<F, T>(terms.subspan(left), at, count...);
+// The terms from x + at on, summed in the fixed tree: after term i the last `merges[i]` partial sums become one.
+template <int Vectors, class F, class T, class... Count>
+TRIREME_INLINE void sum_in_a_tree(std::span<void* const> outputs, std::span<void const* const> terms,
+                                  int const* merges, std::int64_t at, Count... count) {
+  constexpr int levels = 33;
+  F sums[levels][Vectors];
+  F(*last)[Vectors] = sums;
+  for (std::size_t i = 0; i < terms.size(); ++i, ++last) {
+    T const* const x = static_cast<T const*>(terms[i]) + at;
+    for (int v = 0; v < Vectors; ++v) (*last)[v] = F::load(x + v * F::width, count...);
+    for (int left = merges[i]; left > 0; --left, --last) {
+      for (int v = 0; v < Vectors; ++v) last[-1][v] = last[-1][v] + last[0][v];
+    }
+  }
+  for (auto* output : outputs) {
+    T* const y = static_cast<T*>(output) + at;
+    for (int v = 0; v < Vectors; ++v) sums[0][v].store(y + v * F::width, count...);
+  }
 }
 template <class T>
-inline void reduce_in_a_tree(std::span<void* const> outputs, std::span<void const* const> terms, std::int64_t n) {
+inline void reduce_in_a_tree(std::span<void* const> outputs, std::span<void const* const> terms, int const* merges,
+                             std::int64_t n) {
   using F = lanes_for<T>;
+  constexpr int several = 4;
   std::int64_t at = 0;
-  for (; at + F::width <= n; at += F::width) {
-    F const total = tree_sum<F, T>(terms, at);
-    for (auto* output : outputs) total.store(static_cast<T*>(output) + at);
-  }
-  std::int64_t const left = n - at;
-  TRIREME_FOR_LANES(F, left, i, count, {
-    F const total = tree_sum<F, T>(terms, at + i, count);
-    for (auto* output : outputs) total.store(static_cast<T*>(output) + at + i, count);
-  })
+  for (; at + several * F::width <= n; at += several * F::width)
+    sum_in_a_tree<several, F, T>(outputs, terms, merges, at);
+  for (; at < n; at += F::width)
+    sum_in_a_tree<1, F, T>(outputs, terms, merges, at, static_cast<int>(std::min<std::int64_t>(F::width, n - at)));
 }
 
 template <class Op, class T>
 inline void reduce(std::span<void* const> outputs, std::span<void const* const> terms, std::int64_t n, int divisor) {
-  if constexpr (std::is_same_v<Op, reduction::pairwise>) return reduce_in_a_tree<T>(outputs, terms, n);
   using F = lanes_for<T>;
   constexpr int several = 4;
   [[maybe_unused]] F const terms_of_mean = F::all(static_cast<typename F::real>(divisor));
@@ -3550,14 +3574,26 @@ void reduce_integers(std::span<void* const> outputs, std::span<void const* const
   }
 }
 
+template <class T>
+void reduce_in_a_tree(std::span<void* const> outputs, std::span<void const* const> terms, std::int64_t n) {
+  thread_local std::vector<int> merges;  // of partial sums, after each term
+  merges.clear();
+  auto const leaves = static_cast<std::int64_t>(terms.size());
+  for (std::int64_t i = 0; i < leaves; ++i) merges.push_back(tree_merges(leaves, i));
+  TRIREME_DISPATCH(fits_float<T>, reduce_in_a_tree<T>(outputs, terms, merges.data(), n));
+}
+
 template <class Op, class T>
 void reduce_elements(std::span<void* const> outputs, std::span<void const* const> terms, std::int64_t n,
                      [[maybe_unused]] int divisor) {
-  if constexpr (arithmetic_lanes<T>) {
-    TRIREME_DISPATCH(fits_float<T>, template reduce<Op, T>(outputs, terms, n, divisor));
-  } else {
+  if constexpr (!arithmetic_lanes<T>) {
     static_assert(!std::is_same_v<Op, reduction::mean>, "trireme::ops::reduce: a mean is of floating-point numbers");
     reduce_integers<Op, T>(outputs, terms, n);
+  } else if constexpr (std::is_same_v<Op, reduction::pairwise>) {
+    if (terms.size() > 2) return reduce_in_a_tree<T>(outputs, terms, n);
+    reduce_elements<reduction::sum, T>(outputs, terms, n, divisor);
+  } else {
+    TRIREME_DISPATCH(fits_float<T>, template reduce<Op, T>(outputs, terms, n, divisor));
   }
 }
 template <class G>
@@ -3687,10 +3723,6 @@ template <class T>
     return a + b;
 }
 template <class T>
-[[nodiscard]] constexpr T combined(reduction::pairwise, T a, T b) noexcept {
-  return combined(reduction::sum{}, a, b);
-}
-template <class T>
 [[nodiscard]] constexpr T combined(reduction::mean, T a, T b) noexcept {
   return a + b;
 }
@@ -3703,28 +3735,22 @@ template <class T>
   return b < a ? b : a;
 }
 
-/// Place i of all terms, combined.
-template <class Op, class T>
-[[nodiscard]] combine_t<T> combined_at(std::span<void const* const> terms, std::int64_t i) noexcept {
-  if (terms.size() == 1) return static_cast<combine_t<T>>(static_cast<T const*>(terms[0])[i]);
-  auto left = terms.size() - 1;
-  if constexpr (std::is_same_v<Op, reduction::pairwise>)
-    left = static_cast<std::size_t>(tree_split(static_cast<std::int64_t>(terms.size())));
-  return combined(Op{}, combined_at<Op, T>(terms.first(left), i), combined_at<Op, T>(terms.subspan(left), i));
-}
-
 /// outputs[.][i] = terms[0][i] op terms[1][i] op ..., in this order (pairwise: in the tree over them); a mean is then
 /// divided by `divisor`. An output may be a term, but not overlap one partly.
 template <class Op, class T>
 void combine(std::span<void* const> outputs, std::span<void const* const> terms, std::int64_t count, int divisor) {
-  constexpr bool mean = std::is_same_v<Op, reduction::mean>;
-  if (count * static_cast<std::int64_t>(sizeof(T)) <= 64) {  // not worth a kernel
-    for (std::int64_t i = 0; i < count; ++i) {
-      auto total = combined_at<Op, T>(terms, i);
-      if constexpr (mean) total /= static_cast<combine_t<T>>(divisor);
-      for (auto* output : outputs) static_cast<T*>(output)[i] = static_cast<T>(total);
+  [[maybe_unused]] constexpr bool mean = std::is_same_v<Op, reduction::mean>;
+  if constexpr (!std::is_same_v<Op, reduction::pairwise>) {
+    if (count * static_cast<std::int64_t>(sizeof(T)) <= 64) {  // not worth a kernel
+      for (std::int64_t i = 0; i < count; ++i) {
+        auto total = static_cast<combine_t<T>>(static_cast<T const*>(terms[0])[i]);
+        for (auto const* term : terms.subspan(1))
+          total = combined(Op{}, total, static_cast<combine_t<T>>(static_cast<T const*>(term)[i]));
+        if constexpr (mean) total /= static_cast<combine_t<T>>(divisor);
+        for (auto* output : outputs) static_cast<T*>(output)[i] = static_cast<T>(total);
+      }
+      return;
     }
-    return;
   }
   ops::host_reductions::reduce<T, Op>(outputs, terms, count, Op{}, divisor);
 }
@@ -7899,8 +7925,8 @@ namespace trireme::nn {
 /// Numerics a row's sum over its experts is in the order of its choices, the most probable first; of equally probable
 ///          experts that of the lower number is chosen. Gradients of experts are sums over rows in the order of ranks.
 /// Method   [Shazeer et al., 2017]; the balance loss is that of [Fedus et al., 2021], for each sample by itself.
-/// Errors   config_error if a group has more ranks than there are experts; in the first pass, if there is a balance loss
-///          and ranks share the positions of samples.
+/// Errors   config_error if a group has more ranks than there are experts; in the first pass, if there is a balance
+///          loss and ranks share the positions of samples.
 struct experts {
   std::int64_t channels = 0;
   std::int64_t hidden = 0;
@@ -16270,6 +16296,11 @@ inline constexpr bool has_axis = detail::mesh_traits<mesh_of_t<P>>::template cou
 template <parallel_policy P>
 inline constexpr bool no_axis_twice = detail::mesh_traits<mesh_of_t<P>>::once;
 
+/// Whether all ranks hold the same part of the model: no axis but those of samples and positions.
+template <parallel_policy P>
+inline constexpr bool all_are_replicas = !has_axis<P, axis::tensor> && !has_axis<P, axis::sequence> &&
+                                         !has_axis<P, axis::pipeline> && !has_axis<P, axis::expert>;
+
 /// The axis that splits samples, `parallel::data` if there is none.
 template <parallel_policy P>
 using data_axis_t = typename detail::mesh_traits<mesh_of_t<P>>::data_axis;
@@ -17837,7 +17868,7 @@ class value_store {
   /// @param wanted  false: the values are the caller's, and no rank needs a copy.
   value_store(layout const& plan, std::vector<parameter<Env>*> const& uses, Comm& world, bool wanted)
       : plan_(plan), uses_(uses), world_(world), pool_(plan), buckets_(plan.buckets().size()) {
-    held_.assign(plan.units().size(), false);
+    if constexpr (sharded) held_.assign(plan.units().size(), 0);
     for (int b = 0; wanted && b < static_cast<int>(buckets_.size()); ++b) {
       auto const n = sharded ? plan.slice_elements(b) : elements(b);
       if constexpr (sharded) {
@@ -17872,8 +17903,8 @@ class value_store {
   /// Begins to gather the values of a unit. Collective, like release: in one order on all ranks.
   void prefetch(int unit) {
     if constexpr (sharded) {
-      if (held(unit)) return;
-      held(unit) = true;
+      if (held(unit) != 0) return;
+      held(unit) = 1;
       for (int const b : buckets_of(unit)) {
         if (at(b).users++ == 0) gather(b);
       }
@@ -17888,8 +17919,8 @@ class value_store {
   }
   void release(int unit) {
     if constexpr (sharded) {
-      if (!held(unit)) return;
-      held(unit) = false;
+      if (held(unit) == 0) return;
+      held(unit) = 0;
       for (int const b : buckets_of(unit)) {
         if (--at(b).users == 0) drop(b);
       }
@@ -17920,7 +17951,7 @@ class value_store {
 
   [[nodiscard]] bucket_values& at(int bucket) { return buckets_[static_cast<std::size_t>(bucket)]; }
   [[nodiscard]] bucket_values const& at(int bucket) const { return buckets_[static_cast<std::size_t>(bucket)]; }
-  [[nodiscard]] std::vector<bool>::reference held(int unit) { return held_[static_cast<std::size_t>(unit)]; }
+  [[nodiscard]] char& held(int unit) { return held_[static_cast<std::size_t>(unit)]; }
   [[nodiscard]] std::vector<int> const& buckets_of(int unit) const {
     return plan_.units()[static_cast<std::size_t>(unit)].buckets;
   }
@@ -17964,7 +17995,7 @@ class value_store {
   Comm& world_;
   buffer_pool<buffer> pool_;
   std::vector<bucket_values> buckets_;
-  std::vector<bool> held_;  // by unit
+  std::vector<char> held_;  // by unit, where values are gathered: whether they are
 };
 
 }  // namespace trireme::parallel::detail
@@ -18755,7 +18786,7 @@ struct combination {
     "use another communicator", !C::pipeline || C::hands_on)                                                           \
   X("expert-needs-all-to-all",                                                                                         \
     "parallel::expert needs ragged all_to_all, all_gather and all_reduce, and this communicator lacks one of them",    \
-    "use another communicator", !C::expert || C::deals_experts)                                                                \
+    "use another communicator", !C::expert || C::deals_experts)                                                        \
   X("zero-3-needs-units", "parallel::zero<3> drops parameters between their uses, but a plain model keeps its own",    \
     "use parallel::zero<2>, or describe the model in units", !C::plain || !C::shards_parameters)                       \
   X("error-feedback-needs-one-exchange",                                                                               \
@@ -21227,8 +21258,10 @@ class grid {
  public:
   template <parallel_policy P>
   grid(P const& policy, Comm& world) : shape_(policy, world.size()), world_(world), rank_(world.rank()) {
-    auto const among = shape_.among_replicas(rank_);
-    if (among.ways != world.size()) replicas_.emplace(group_of(world_, among, shape_.group_of_replicas(rank_)));
+    if constexpr (!all_are_replicas<P>) {
+      auto const among = shape_.among_replicas(rank_);
+      if (among.ways != world.size()) replicas_.emplace(group_of(world_, among, shape_.group_of_replicas(rank_)));
+    }
     if constexpr (has_axis<P, axis::tensor>) {
       if (shape_.ways(axis::tensor) > 1) tensor_.emplace(along(axis::tensor));
     }
@@ -22377,9 +22410,11 @@ class placed_model {
         engine_(make_engine(std::forward<GivenModel>(model), parallel)),
         exchange_(make_exchange(parallel, compression)) {
     if constexpr (staged && gathers) engine_.values_pass();
-    for (auto const& each : tied_) {
-      auto* const others = grid_.join(each.stages);
-      if (others != nullptr) exchange_.sum_also(each.name, *others);
+    if constexpr (has_stages) {
+      for (auto const& each : tied_) {
+        auto* const others = grid_.join(each.stages);
+        if (others != nullptr) exchange_.sum_also(each.name, *others);
+      }
     }
   }
   placed_model(placed_model const&) = delete;
@@ -22411,12 +22446,15 @@ class placed_model {
     exchange_.begin(range.count(), parts, range.first);
     if constexpr (staged) {
       bool const always = exchange_.reports_every_micro_batch();
-      auto served = to_serve(static_cast<std::int64_t>(micro_batches.size()));
+      std::int64_t served = 0;
+      if constexpr (has_experts) served = to_serve(static_cast<std::int64_t>(micro_batches.size()));
       auto const ready = [&](int use, bool last) {
         if ((last && served == 0) || always) exchange_.ready(use);  // what serving adds to is final in finish()
       };
       auto const sum = engine_.train_step(cut(micro_batches), 1.0 / static_cast<double>(total), key, ready, exchange_);
-      for (; served > 0; --served) engine_.serve(purpose::train);
+      if constexpr (has_experts) {
+        for (; served > 0; --served) engine_.serve(purpose::train);
+      }
       return sum;
     } else {
       loss_sum sum;
@@ -22451,7 +22489,9 @@ class placed_model {
       }
       for (auto const& part : parts) sum += engine_.evaluate(cut({&part, 1}).front(), exchange_);
       for (; gathers && !serves && missing > 0; --missing) exchange_.sit_out_forward();
-      for (; serves && missing > 0; --missing) engine_.serve(purpose::evaluate, exchange_);
+      if constexpr (has_experts) {
+        for (; serves && missing > 0; --missing) engine_.serve(purpose::evaluate, exchange_);
+      }
     }
     return sum;
   }
@@ -22473,6 +22513,8 @@ class placed_model {
 
  private:
   static constexpr bool gathers = data_axis::parameters == distribution::shard;
+  static constexpr bool has_stages = parallel::has_axis<Parallel, parallel::axis::pipeline>;
+  static constexpr bool has_experts = parallel::has_axis<Parallel, parallel::axis::expert>;
 
   // How many micro-batches other ranks run that this one has not: it serves them with its experts.
   [[nodiscard]] std::int64_t to_serve(std::int64_t own) {
@@ -22487,7 +22529,7 @@ class placed_model {
     return most[0] - own;
   }
   std::unique_ptr<stage_link<space>> make_link() {
-    if constexpr (parallel::has_axis<Parallel, parallel::axis::pipeline>) {
+    if constexpr (has_stages) {
       if (grid_.stages() != nullptr) return std::make_unique<parallel::communicator_link<Comm>>(*grid_.stages());
     }
     return nullptr;
@@ -22498,7 +22540,7 @@ class placed_model {
       return engine_type(std::forward<GivenModel>(model));
     } else {
       if constexpr (requires { model.validate(); }) model.validate();
-      if constexpr (parallel::has_axis<Parallel, parallel::axis::pipeline>) {
+      if constexpr (has_stages) {
         if (link_ != nullptr) {
           auto const at = grid_.place(parallel::axis::pipeline);
           parallel::pipeline_seat seat;
@@ -22537,7 +22579,7 @@ class placed_model {
           use->info.answers = use->info.answers && stage == each.stages.front();
         }
       }
-      if (grid_.experts() != nullptr) deal();
+      if constexpr (has_experts) deal();
       return exchange_type(uses, grid_.replicas(), axis, compression, engine_.unit_ends(), &world_, grid_.experts());
     } else {
       return exchange_type(engine_.parameters(), grid_.replicas(), axis, compression, &world_);
@@ -22546,6 +22588,7 @@ class placed_model {
 
   // What all ranks of an expert group hold alike the first answers for.
   void deal() {
+    if (grid_.experts() == nullptr) return;
     for (auto* const use : engine_.uses()) {
       auto& info = use->info;
       info.answers = info.answers && (info.dealt || grid_.experts()->rank() == 0);
