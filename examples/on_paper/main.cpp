@@ -10,7 +10,7 @@
 #include "trireme/formats/file.hpp"
 
 int main(int count, char** arguments) try {
-  auto const text = on_paper::page();
+  auto const text = on_paper::page(on_paper::large_rows());
   if (count > 1) {
     trireme::formats::atomic_write(arguments[1], text);
   } else {

@@ -102,8 +102,8 @@ namespace on_paper {
   return out;
 }
 
-[[nodiscard]] inline std::string page() {
-  auto const all = large_rows();
+/// @param all  large_rows().
+[[nodiscard]] inline std::string page(std::vector<row> const& all) {
   return fmt::format(
       R"(# On paper
 
