@@ -40,7 +40,8 @@ TEST_CASE("schedules idle and hold on 4, 8 and 16 stages exactly what is publish
   }
 }
 
-TEST_CASE("a GPT of 70 billion on 8 to 16384 ranks holds and idles what is published, to 20 %", "[train]") {
+TEST_CASE("a GPT of 70 billion on 8 to 16384 ranks holds what is published but for gradients of 4 bytes, to 20 %",
+          "[train]") {
   for (auto const& it : planned()) {
     INFO(it.model << " on " << it.on.ranks << " ranks, " << it.on.name());
     auto const d = it.on.replicas() * it.on.context;
