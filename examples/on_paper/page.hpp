@@ -131,13 +131,16 @@ at stage 3 of d ranks, of a share of 1/(p t) of the model. The second is for act
 * Gradients are kept in float, 4 bytes and not 2, so that sums of micro-batches and ranks are not rounded each time.
   That alone makes 6 + 12/d and 18/d of the formulas: ratios of up to 1.5, and of 1.13.
 * A tied table has two gradients where gradients are whole (7B: 2 of 30 GB). On stages the first has a table and
-  positions beside its 10 layers of 86/8 (1.07).
+  positions beside its share of layers, since they cost no operations (1.16 of 6 + 12/d); of 131072 tokens positions are
+  a billion parameters, which `tensor` does not cut (3).
 * Slices are whole blocks of 1024 elements, which pads each bucket to a multiple of 1024 d: 8 MiB of gradients for 2048
   replicas. This is what grows from 512 replicas on (1.68, 1.95).
-* Parts are cut by units, embeddings and head among them, and 88 units in 8 parts are 11: the first stage of `1f1b`
-  keeps the activations of 10 layers (0.96). Chunks of `interleaved` and `zbv` have 5 or 6 units. The memory of a
+* Parts are cut by units, evenly by their operations, and a head of 128000 tokens weighs as much as 1.2 layers: of 8,
+  the last has 9 layers and the others 11 (1.06). Chunks of `interleaved` have 5 or 6 layers. The memory of a
   micro-batch in flight is used again for either, so in a long step all of it grows to the larger one (1.15; in a short
-  one 1.02).
+  one 1.06).
+* `zbv` keeps more between the halves of a backward: of each layer two gradients and the results of two norms, and under
+  `sequence` all rows of them, 8 bytes beside 32/8 (3.39).
 * Scratch memory of one layer comes on top of activations: 0.1 to 0.8 GB.
 
 ### Bubble, bytes and time
@@ -149,11 +152,11 @@ between all sending hidden and none, at 400 TFLOP/s a rank, 450 GB/s inside, 50 
 at what large trainings reach, with a port of 400 Gbit/s.
 
 {}
-* `zbv` idles here because it puts off weight gradients where a unit's backward comes apart, and that of a GPT block
-  does not. Its formula also asks for m >= 2p - 1, which the rows of 16384 ranks do not have. With units whose backward
-  comes apart it idles as published: see the next table.
-* Bubbles take stages for equal. They are not: of 8, the last has 10 layers and the head, 3 % more than an eighth. A
-  step is taken for as long as if all were like the slowest, which errs upwards.
+* `zbv` has none if F = B - W = W and m >= 2p - 1, which the rows of 16384 ranks do not have. The halves of a GPT's
+  backward are not alike: attention's is all in the first, and it idles a little. With equal ones it idles as published:
+  see the next table.
+* Bubbles take stages for equal. They are not: of 8, seven have 11 layers, 1 % more than an eighth. A step is taken for
+  as long as if all were like the slowest, which errs upwards.
 * `zero3` sends values twice and gradients once for every micro-batch, and one sample is too little work for that on
   slow links: give it larger micro-batches, or a pipeline.
 * Collectives are rings of N - 1 messages. At 2048 replicas these cost more than the bytes, which trees would spare.
