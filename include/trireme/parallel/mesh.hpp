@@ -4,7 +4,6 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <span>
 #include <string>
 #include <string_view>
 #include <tuple>
@@ -242,9 +241,10 @@ class mesh_shape {
   [[nodiscard]] int ways(axis kind) const noexcept { return share_of(0, kind).ways; }
   /// Where a rank stands on an axis; {0, 1} if the mesh has no such axis.
   [[nodiscard]] share share_of(int rank, axis kind) const noexcept {
-    for (auto it = axes_.rbegin(); it != axes_.rend(); ++it) {
-      if (it->kind == kind) return {rank % it->ways, it->ways};
-      rank /= it->ways;
+    for (auto a = axes_.size(); a-- > 0;) {
+      auto const [each, ways] = axes_[a];
+      if (each == kind) return {rank % ways, ways};
+      rank /= ways;
     }
     return {};
   }
@@ -286,7 +286,8 @@ class mesh_shape {
     return kind == axis::data || kind == axis::context;
   }
 
-  void sort_by(std::span<axis const> order) {
+  template <class Order>
+  void sort_by(Order const& order) {
     std::ranges::sort(axes_, {}, [&](degree const& each) { return std::ranges::find(order, each.kind); });
   }
 

@@ -90,8 +90,10 @@ template <class Schedule>
   return some;
 }
 
-/// The most micro-batches that each stage holds at a time.
-[[nodiscard]] inline std::vector<int> peaks_of(schedule::step_lists const& lists) {
+/// The most micro-batches that each stage holds at a time. A template, so that a program without a pipeline compiles no
+/// simulator.
+template <class Lists>
+[[nodiscard]] std::vector<int> peaks_of(Lists const& lists) {
   auto const run = schedule::simulate(lists);
   std::vector<int> peaks;
   for (int stage = 0; stage < lists.stages(); ++stage) peaks.push_back(run.stage(stage).peak);

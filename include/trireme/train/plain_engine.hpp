@@ -32,7 +32,7 @@ class plain_engine {
         });
     if (reported_.empty()) {
       for (auto const& each : all) names_.push_back(each.name);
-      reported_.assign(all.size(), false);
+      reported_.assign(all.size(), 0);
     }
     return all;
   }
@@ -43,14 +43,14 @@ class plain_engine {
   template <class Ready>
   loss_sum train(samples const& batch, Ready&& ready) {
     auto const loss = evaluate(batch);
-    reported_.assign(reported_.size(), false);
+    reported_.assign(reported_.size(), 0);
     model_->backward([&](std::string_view name) {
       auto const index = index_of(name);
-      reported_[index] = true;
+      reported_[index] = 1;
       ready(static_cast<int>(index));
     });
     for (std::size_t index = 0; index < reported_.size(); ++index) {
-      if (reported_[index]) continue;
+      if (reported_[index] != 0) continue;
       throw config_error(text("trireme::trainer: the model's backward did not call ready(\"", names_[index], "\")"));
     }
     return loss;
@@ -74,7 +74,7 @@ class plain_engine {
 
   std::shared_ptr<Model> model_;
   std::vector<std::string> names_;
-  std::vector<bool> reported_;
+  std::vector<char> reported_;
 };
 
 }  // namespace trireme

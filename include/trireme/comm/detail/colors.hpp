@@ -1,6 +1,5 @@
 #pragma once
 
-#include <algorithm>
 #include <cstddef>
 #include <vector>
 
@@ -14,9 +13,12 @@ struct color_and_key {
 /// The ranks of one color among what all ranks passed, in the order of (key, rank).
 [[nodiscard]] inline std::vector<int> ranks_of_color(std::vector<color_and_key> const& wishes, int color) {
   std::vector<int> chosen;
-  for (std::size_t rank = 0; rank < wishes.size(); ++rank)
-    if (wishes[rank].color == color) chosen.push_back(static_cast<int>(rank));
-  std::ranges::stable_sort(chosen, {}, [&](int rank) { return wishes[static_cast<std::size_t>(rank)].key; });
+  for (std::size_t rank = 0; rank < wishes.size(); ++rank) {
+    if (wishes[rank].color != color) continue;
+    auto at = chosen.size();
+    while (at > 0 && wishes[static_cast<std::size_t>(chosen[at - 1])].key > wishes[rank].key) --at;
+    chosen.insert(chosen.begin() + static_cast<std::ptrdiff_t>(at), static_cast<int>(rank));
+  }
   return chosen;
 }
 

@@ -34,15 +34,17 @@ template <class Env, staged_model Model>
     for (auto const* const use : box.parameters()) {
       auto& stages = users[use->info.name];
       if (stages.empty()) order.push_back(use->info.name);
-      for (int micro_batch = 0; micro_batch < 2; ++micro_batch) stages.push_back(where.stage_of(part, micro_batch));
+      for (int micro_batch = 0; micro_batch < 2; ++micro_batch) {
+        int const stage = where.stage_of(part, micro_batch);
+        auto const at = std::lower_bound(stages.begin(), stages.end(), stage);
+        if (at == stages.end() || *at != stage) stages.insert(at, stage);
+      }
     }
   };
   model.units(note);
   std::vector<tied_tensor> tied;
   for (auto const& name : order) {
     auto& stages = users[name];
-    std::ranges::sort(stages);
-    stages.erase(std::unique(stages.begin(), stages.end()), stages.end());
     if (stages.size() > 1) tied.push_back({name, stages});
   }
   return tied;

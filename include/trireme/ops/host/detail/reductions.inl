@@ -14,8 +14,8 @@ TRIREME_INLINE F combined(F a, F b) {
 
 // The terms from x + at on, summed in the fixed tree: after term i the last `merges[i]` partial sums become one.
 template <int Vectors, class F, class T, class... Count>
-TRIREME_INLINE void sum_in_a_tree(std::span<void* const> outputs, std::span<void const* const> terms,
-                                  int const* merges, std::int64_t at, Count... count) {
+TRIREME_INLINE void sum_in_a_tree(std::span<void* const> outputs, std::span<void const* const> terms, int const* merges,
+                                  std::int64_t at, Count... count) {
   constexpr int levels = 33;
   F sums[levels][Vectors];
   F(*last)[Vectors] = sums;
