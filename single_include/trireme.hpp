@@ -1,5 +1,5 @@
 // Trireme 0.1.0, everything in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 8fc1efe7b71c36310f162a9ca229405e3dbeb97a6b0a1c9c46add93e1a2e1a35
+// SHA-256 of the sources: 5956408e5745195cf3a744fd39c8773b2d5f1d3d8e9afd233744a8dc572fa3d8
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -3025,8 +3025,8 @@ TRIREME_INLINE F combined(F a, F b) {
 
 // The terms from x + at on, summed in the fixed tree: after term i the last `merges[i]` partial sums become one.
 template <int Vectors, class F, class T, class... Count>
-TRIREME_INLINE void sum_in_a_tree(std::span<void* const> outputs, std::span<void const* const> terms,
-                                  int const* merges, std::int64_t at, Count... count) {
+TRIREME_INLINE void sum_in_a_tree(std::span<void* const> outputs, std::span<void const* const> terms, int const* merges,
+                                  std::int64_t at, Count... count) {
   constexpr int levels = 33;
   F sums[levels][Vectors];
   F(*last)[Vectors] = sums;
@@ -3204,8 +3204,8 @@ TRIREME_INLINE F combined(F a, F b) {
 
 // The terms from x + at on, summed in the fixed tree: after term i the last `merges[i]` partial sums become one.
 template <int Vectors, class F, class T, class... Count>
-TRIREME_INLINE void sum_in_a_tree(std::span<void* const> outputs, std::span<void const* const> terms,
-                                  int const* merges, std::int64_t at, Count... count) {
+TRIREME_INLINE void sum_in_a_tree(std::span<void* const> outputs, std::span<void const* const> terms, int const* merges,
+                                  std::int64_t at, Count... count) {
   constexpr int levels = 33;
   F sums[levels][Vectors];
   F(*last)[Vectors] = sums;
@@ -3384,8 +3384,8 @@ TRIREME_INLINE F combined(F a, F b) {
 
 // The terms from x + at on, summed in the fixed tree: after term i the last `merges[i]` partial sums become one.
 template <int Vectors, class F, class T, class... Count>
-TRIREME_INLINE void sum_in_a_tree(std::span<void* const> outputs, std::span<void const* const> terms,
-                                  int const* merges, std::int64_t at, Count... count) {
+TRIREME_INLINE void sum_in_a_tree(std::span<void* const> outputs, std::span<void const* const> terms, int const* merges,
+                                  std::int64_t at, Count... count) {
   constexpr int levels = 33;
   F sums[levels][Vectors];
   F(*last)[Vectors] = sums;
@@ -4205,9 +4205,12 @@ struct color_and_key {
 /// The ranks of one color among what all ranks passed, in the order of (key, rank).
 [[nodiscard]] inline std::vector<int> ranks_of_color(std::vector<color_and_key> const& wishes, int color) {
   std::vector<int> chosen;
-  for (std::size_t rank = 0; rank < wishes.size(); ++rank)
-    if (wishes[rank].color == color) chosen.push_back(static_cast<int>(rank));
-  std::ranges::stable_sort(chosen, {}, [&](int rank) { return wishes[static_cast<std::size_t>(rank)].key; });
+  for (std::size_t rank = 0; rank < wishes.size(); ++rank) {
+    if (wishes[rank].color != color) continue;
+    auto at = chosen.size();
+    while (at > 0 && wishes[static_cast<std::size_t>(chosen[at - 1])].key > wishes[rank].key) --at;
+    chosen.insert(chosen.begin() + static_cast<std::ptrdiff_t>(at), static_cast<int>(rank));
+  }
   return chosen;
 }
 
@@ -15266,8 +15269,10 @@ template <class Schedule>
   return some;
 }
 
-/// The most micro-batches that each stage holds at a time.
-[[nodiscard]] inline std::vector<int> peaks_of(schedule::step_lists const& lists) {
+/// The most micro-batches that each stage holds at a time. A template, so that a program without a pipeline compiles no
+/// simulator.
+template <class Lists>
+[[nodiscard]] std::vector<int> peaks_of(Lists const& lists) {
   auto const run = schedule::simulate(lists);
   std::vector<int> peaks;
   for (int stage = 0; stage < lists.stages(); ++stage) peaks.push_back(run.stage(stage).peak);
@@ -16358,9 +16363,10 @@ class mesh_shape {
   [[nodiscard]] int ways(axis kind) const noexcept { return share_of(0, kind).ways; }
   /// Where a rank stands on an axis; {0, 1} if the mesh has no such axis.
   [[nodiscard]] share share_of(int rank, axis kind) const noexcept {
-    for (auto it = axes_.rbegin(); it != axes_.rend(); ++it) {
-      if (it->kind == kind) return {rank % it->ways, it->ways};
-      rank /= it->ways;
+    for (auto a = axes_.size(); a-- > 0;) {
+      auto const [each, ways] = axes_[a];
+      if (each == kind) return {rank % ways, ways};
+      rank /= ways;
     }
     return {};
   }
@@ -16402,7 +16408,8 @@ class mesh_shape {
     return kind == axis::data || kind == axis::context;
   }
 
-  void sort_by(std::span<axis const> order) {
+  template <class Order>
+  void sort_by(Order const& order) {
     std::ranges::sort(axes_, {}, [&](degree const& each) { return std::ranges::find(order, each.kind); });
   }
 
@@ -21496,15 +21503,17 @@ template <class Env, staged_model Model>
     for (auto const* const use : box.parameters()) {
       auto& stages = users[use->info.name];
       if (stages.empty()) order.push_back(use->info.name);
-      for (int micro_batch = 0; micro_batch < 2; ++micro_batch) stages.push_back(where.stage_of(part, micro_batch));
+      for (int micro_batch = 0; micro_batch < 2; ++micro_batch) {
+        int const stage = where.stage_of(part, micro_batch);
+        auto const at = std::lower_bound(stages.begin(), stages.end(), stage);
+        if (at == stages.end() || *at != stage) stages.insert(at, stage);
+      }
     }
   };
   model.units(note);
   std::vector<tied_tensor> tied;
   for (auto const& name : order) {
     auto& stages = users[name];
-    std::ranges::sort(stages);
-    stages.erase(std::unique(stages.begin(), stages.end()), stages.end());
     if (stages.size() > 1) tied.push_back({name, stages});
   }
   return tied;
@@ -21534,7 +21543,7 @@ class plain_engine {
         });
     if (reported_.empty()) {
       for (auto const& each : all) names_.push_back(each.name);
-      reported_.assign(all.size(), false);
+      reported_.assign(all.size(), 0);
     }
     return all;
   }
@@ -21545,14 +21554,14 @@ class plain_engine {
   template <class Ready>
   loss_sum train(samples const& batch, Ready&& ready) {
     auto const loss = evaluate(batch);
-    reported_.assign(reported_.size(), false);
+    reported_.assign(reported_.size(), 0);
     model_->backward([&](std::string_view name) {
       auto const index = index_of(name);
-      reported_[index] = true;
+      reported_[index] = 1;
       ready(static_cast<int>(index));
     });
     for (std::size_t index = 0; index < reported_.size(); ++index) {
-      if (reported_[index]) continue;
+      if (reported_[index] != 0) continue;
       throw config_error(text("trireme::trainer: the model's backward did not call ready(\"", names_[index], "\")"));
     }
     return loss;
@@ -21576,7 +21585,7 @@ class plain_engine {
 
   std::shared_ptr<Model> model_;
   std::vector<std::string> names_;
-  std::vector<bool> reported_;
+  std::vector<char> reported_;
 };
 
 }  // namespace trireme
