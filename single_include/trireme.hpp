@@ -1,5 +1,5 @@
 // Trireme 0.1.0, everything in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 5956408e5745195cf3a744fd39c8773b2d5f1d3d8e9afd233744a8dc572fa3d8
+// SHA-256 of the sources: 5d06067c07b2c5594254289206afd4d9aebd3daf0acf594f097503ae34c1c657
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -7515,18 +7515,8 @@ struct linear_part {
 };
 
 /// When a backward pass makes the parameters' gradients: at once, or in a second half. What that needs is kept among
-/// the activations.
+/// the activations; of cut rows those that lie here.
 enum class weight_half { at_once, later };
-
-namespace detail {
-
-/// Where a backward pass leaves what the parameters' gradients are made of.
-template <class Env>
-[[nodiscard]] arena<typename Env::space>& kept_until(weight_half when, pass<Env>& pass) {
-  return when == weight_half::later ? pass.activations : pass.scratch;
-}
-
-}  // namespace detail
 
 /// y = act(x w + b) (+ residual), with the weight stored (inputs, outputs) as GPT-2 does.
 ///
@@ -7598,19 +7588,19 @@ class linear::instance {
     kernels::add(y, residual);
     return y;
   }
-  /// The gradient of x w + b in all rows, from that of end_branch()'s result: dy itself or in scratch memory; for a
-  /// later half a copy of its own, since dy goes on to change.
-  view branch_gradient(pass<Env>& pass, saved const& saved, view dy, ops::dropout_site drop, weight_half when) {
+  /// The gradient of x w + b in all rows, from that of end_branch()'s result: dy itself, or in scratch memory. For a
+  /// later half a copy of what lies here is saved, since dy goes on to change.
+  view branch_gradient(pass<Env>& pass, saved& saved, view dy, ops::dropout_site drop, weight_half when) {
     auto const rows = saved.x.extent(0);
-    auto& memory = detail::kept_until(when, pass);
-    bool const gathers = pass.group.cuts_rows();
-    if (drop.active() || (when == weight_half::later && !gathers)) {
-      auto const own = (gathers ? pass.scratch : memory).template take<value>(dy.extents());
+    bool const later = when == weight_half::later;
+    if (drop.active() || later) {
+      auto const own = (later ? pass.activations : pass.scratch).template take<value>(dy.extents());
       kernels::copy(own, dy);
       detail::drop_rows(pass, own, rows, drop);
       dy = own;
     }
-    return pass.group.gather(dy, rows, memory);
+    if (later) saved.dy = dy;
+    return pass.group.gather(dy, rows, pass.scratch);
   }
 
   /// @param dy  gradient of x w + b: the caller has taken it through this layer's activation (see input_gradient's
@@ -7619,13 +7609,6 @@ class linear::instance {
     kernels::linear_backward_weight(weight_.gradient.reshaped(matrix()), bias_.gradient, x, dy,
                                     ops::orientation::in_out);
   }
-  /// The same at once; or later, for which x and dy must live until weight_gradient(saved).
-  void weight_gradient(saved& saved, view x, view dy, weight_half when) {
-    if (when == weight_half::at_once) return weight_gradient(x, dy);
-    saved.x = x;
-    saved.dy = dy;
-  }
-  void weight_gradient(saved const& saved) { weight_gradient(saved.x, saved.dy); }
   /// dx (+)= dy w^T, then through the activation of the layer below, if it is given.
   void input_gradient(pass<Env>& pass, view dx, view dy, ops::input_epilogue<value, space> epilogue = {}) {
     kernels::linear_backward_input(dx, dy, packed(pass), epilogue);
@@ -7775,27 +7758,29 @@ class attention::instance {
     };
     auto const dprojected = out_.branch_gradient(pass, saved.out, dy, site(pass, 1), when);
     auto const dheads = take({rows, shape.channels});
-    out_.weight_gradient(saved.out, saved.out.x, dprojected, when);
+    if (when == weight_half::at_once) out_.weight_gradient(saved.out.x, dprojected);
     out_.input_gradient(pass, dheads, dprojected);
-    auto dqkv = take({rows, 3 * shape.channels});
+    auto const dqkv = take({rows, 3 * shape.channels});
     if (pass.context.ways() == 1) {
       kernels::causal_attention_backward(dqkv, dheads, saved.out.x, saved.attended.lse, saved.attended.packed, shape,
                                          pass.scratch, site(pass, 0));
     } else {
       pass.context.attend_backward(dqkv, dheads, saved.out.x, saved.attended, shape, pass.scratch, site(pass, 0));
     }
-    if (when == weight_half::later) {  // nobody needs queries, keys and values any more
-      kernels::copy(saved.packed, dqkv);
-      dqkv = saved.packed;
+    if (when == weight_half::at_once) {
+      qkv_.weight_gradient(pass.group.gather(saved.qkv.x, rows, pass.scratch), dqkv);
+    } else {  // nobody needs queries, keys and values any more
+      saved.qkv.dy = saved.packed;
+      kernels::copy(saved.qkv.dy, dqkv);
     }
-    qkv_.weight_gradient(saved.qkv, pass.group.gather(saved.qkv.x, rows, detail::kept_until(when, pass)), dqkv, when);
     auto const sum = pass.group.reduce(qkv_.input_gradient_term(pass, dx, dqkv));
     pass.scratch.rewind(here);
     return sum;
   }
-  void weight_gradient(saved const& saved) {
-    out_.weight_gradient(saved.out);
-    qkv_.weight_gradient(saved.qkv);
+  void weight_gradient(pass<Env>& pass, saved const& saved) {
+    auto const rows = saved.out.x.extent(0);
+    out_.weight_gradient(saved.out.x, pass.group.gather(saved.out.dy, rows, pass.scratch));
+    qkv_.weight_gradient(pass.group.gather(saved.qkv.x, rows, pass.scratch), saved.qkv.dy);
   }
 
  private:
@@ -8349,7 +8334,7 @@ struct gpt_embedding {
    public:
     using view = tensor_view<typename Env::compute, space>;
     struct saved {
-      view dy;  // (B*T, C), all rows: between the halves of a backward pass
+      view dy;  // (B*T, C), the rows that lie here: between the halves of a backward pass
     };
 
     explicit instance(gpt_embedding const& description, share own = {})
@@ -8390,29 +8375,25 @@ struct gpt_embedding {
       return y;
     }
     view backward(pass<Env>& pass, saved& saved, view dy) {
-      saved.dy = all_rows(pass, dy, pass.scratch);
+      backward_input(pass, saved, dy);
       backward_weight(pass, saved);
       return {};
     }
     view backward_input(pass<Env>& pass, saved& saved, view dy) {
-      saved.dy = all_rows(pass, dy, pass.activations);
+      detail::drop_rows(pass, dy, pass.batch.inputs.extents.size(), site(pass));
+      saved.dy = dy;
       return {};
     }
     void backward_weight(pass<Env>& pass, saved& saved) {
       auto const tokens = pass.batch.inputs.template as<std::int32_t>();
+      auto const all = pass.group.gather(saved.dy, tokens.size(), pass.scratch);
       for_each_stretch(pass, tokens, [&](auto const& words, std::int64_t row, share::range positions) {
         kernels::embed_backward(tokens_.gradient, positions_.gradient.rows(positions.first, positions.count),
-                                saved.dy.rows(row, words.size()), words, part_);
+                                all.rows(row, words.size()), words, part_);
       });
     }
 
    private:
-    // Of the gradient without what was dropped.
-    view all_rows(pass<Env>& pass, view dy, arena<space>& from) const {
-      auto const rows = pass.batch.inputs.extents.size();
-      detail::drop_rows(pass, dy, rows, site(pass));
-      return pass.group.gather(dy, rows, from);
-    }
     // Calls f(tokens, first row, positions) for tokens of several samples that have the same positions, or of one.
     template <class Tokens, class F>
     static void for_each_stretch(pass<Env> const& pass, Tokens const& tokens, F const& f) {
@@ -8438,14 +8419,14 @@ struct gpt_embedding {
 };
 
 /// One transformer block of GPT-2: x + attention(norm(x)), then x + mlp(norm(x)). The second half of its backward pass
-/// is the four products that make the matrices' gradients; all else, and all that is sent, is in the first.
+/// is the four products that make the matrices' gradients; all else is in the first.
 ///
 /// Shapes   x, y (B*T, C): the rows of them that lie here.
 /// Ranks    each of a tensor group has some heads, and some of the numbers between the products of the mlp; a sum over
 ///          the group ends either branch, and begins it in the backward pass.
 /// Bytes    saves 2 norms' results, queries/keys/values, the heads' output, and the two sides of the GELU. Between the
-///          halves of a backward pass two gradients (rows, C) more; under sequence parallelism all rows of them, and of
-///          the norms' results.
+///          halves of a backward pass two gradients (rows, C) more; of cut rows those that lie here, and the second
+///          half gathers the others once more.
 struct gpt_block {
   gpt_shape shape;
   std::int64_t index = 0;
@@ -8508,10 +8489,11 @@ struct gpt_block {
     view backward_input(pass<Env>& pass, saved& saved, view dy) {
       return backward(pass, saved, dy, weight_half::later);
     }
-    void backward_weight(pass<Env>&, saved& saved) {
-      down_.weight_gradient(saved.down);
-      up_.weight_gradient(saved.up);
-      attention_.weight_gradient(saved.attended);
+    void backward_weight(pass<Env>& pass, saved& saved) {
+      auto const rows = pass.batch.inputs.extents.size();
+      down_.weight_gradient(saved.down.x, pass.group.gather(saved.down.dy, rows, pass.scratch));
+      up_.weight_gradient(pass.group.gather(saved.up.x, rows, pass.scratch), saved.up.dy);
+      attention_.weight_gradient(pass, saved.attended);
     }
 
    private:
@@ -8524,10 +8506,11 @@ struct gpt_block {
       auto const inner = pass.scratch.mark();
       auto const ddown = down_.branch_gradient(pass, saved.down, dy, site(pass), when);
       auto const before = saved.up.before_activation;  // which nobody needs any more once its gradient is there
-      auto const dup = when == weight_half::later ? before : take({rows, hidden_.count});
-      down_.weight_gradient(saved.down, saved.down.x, ddown, when);
+      bool const at_once = when == weight_half::at_once;
+      auto const dup = saved.up.dy = at_once ? take({rows, hidden_.count}) : before;
+      if (at_once) down_.weight_gradient(saved.down.x, ddown);
       down_.input_gradient(pass, dup, ddown, {ops::activation::gelu, before, false});
-      up_.weight_gradient(saved.up, pass.group.gather(saved.up.x, rows, detail::kept_until(when, pass)), dup, when);
+      if (at_once) up_.weight_gradient(pass.group.gather(saved.up.x, rows, pass.scratch), dup);
       auto const dnormed = pass.group.reduce(up_.input_gradient_term(pass, dbranch, dup));
       pass.scratch.rewind(inner);
       norm2_.backward(pass, saved.norm2, dy, dnormed, true);

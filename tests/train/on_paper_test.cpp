@@ -49,7 +49,8 @@ TEST_CASE("a GPT of 70 billion on 8 to 16384 ranks holds what is published but f
       auto const own = it.state.published / published_state(it.on.zero, d) * own_state(it.on.zero, d);
       CHECK(it.state.plan / own == Approx(1.1).margin(0.1));
     }
-    if (it.on.schedule != "zbv") CHECK(it.activations.ratio() == Approx(1.07).margin(0.13));  // that keeps all rows
+    auto const more = it.on.schedule == "zbv" ? 0.12 : 0.0;  // two gradients of a layer, between halves
+    CHECK(it.activations.ratio() == Approx(1.07 + more).margin(0.13));
     if (it.on.schedule != "zbv") CHECK(it.bubble.plan == Approx(it.bubble.published).epsilon(0.001));
     CHECK(it.fits() == (it.model != "70B" || it.on.ranks > 8));
     CHECK(it.at_best >= it.computing);

@@ -93,27 +93,29 @@ class attention::instance {
     };
     auto const dprojected = out_.branch_gradient(pass, saved.out, dy, site(pass, 1), when);
     auto const dheads = take({rows, shape.channels});
-    out_.weight_gradient(saved.out, saved.out.x, dprojected, when);
+    if (when == weight_half::at_once) out_.weight_gradient(saved.out.x, dprojected);
     out_.input_gradient(pass, dheads, dprojected);
-    auto dqkv = take({rows, 3 * shape.channels});
+    auto const dqkv = take({rows, 3 * shape.channels});
     if (pass.context.ways() == 1) {
       kernels::causal_attention_backward(dqkv, dheads, saved.out.x, saved.attended.lse, saved.attended.packed, shape,
                                          pass.scratch, site(pass, 0));
     } else {
       pass.context.attend_backward(dqkv, dheads, saved.out.x, saved.attended, shape, pass.scratch, site(pass, 0));
     }
-    if (when == weight_half::later) {  // nobody needs queries, keys and values any more
-      kernels::copy(saved.packed, dqkv);
-      dqkv = saved.packed;
+    if (when == weight_half::at_once) {
+      qkv_.weight_gradient(pass.group.gather(saved.qkv.x, rows, pass.scratch), dqkv);
+    } else {  // nobody needs queries, keys and values any more
+      saved.qkv.dy = saved.packed;
+      kernels::copy(saved.qkv.dy, dqkv);
     }
-    qkv_.weight_gradient(saved.qkv, pass.group.gather(saved.qkv.x, rows, detail::kept_until(when, pass)), dqkv, when);
     auto const sum = pass.group.reduce(qkv_.input_gradient_term(pass, dx, dqkv));
     pass.scratch.rewind(here);
     return sum;
   }
-  void weight_gradient(saved const& saved) {
-    out_.weight_gradient(saved.out);
-    qkv_.weight_gradient(saved.qkv);
+  void weight_gradient(pass<Env>& pass, saved const& saved) {
+    auto const rows = saved.out.x.extent(0);
+    out_.weight_gradient(saved.out.x, pass.group.gather(saved.out.dy, rows, pass.scratch));
+    qkv_.weight_gradient(pass.group.gather(saved.qkv.x, rows, pass.scratch), saved.qkv.dy);
   }
 
  private:

@@ -66,7 +66,7 @@ struct gpt_embedding {
    public:
     using view = tensor_view<typename Env::compute, space>;
     struct saved {
-      view dy;  // (B*T, C), all rows: between the halves of a backward pass
+      view dy;  // (B*T, C), the rows that lie here: between the halves of a backward pass
     };
 
     explicit instance(gpt_embedding const& description, share own = {})
@@ -107,29 +107,25 @@ struct gpt_embedding {
       return y;
     }
     view backward(pass<Env>& pass, saved& saved, view dy) {
-      saved.dy = all_rows(pass, dy, pass.scratch);
+      backward_input(pass, saved, dy);
       backward_weight(pass, saved);
       return {};
     }
     view backward_input(pass<Env>& pass, saved& saved, view dy) {
-      saved.dy = all_rows(pass, dy, pass.activations);
+      detail::drop_rows(pass, dy, pass.batch.inputs.extents.size(), site(pass));
+      saved.dy = dy;
       return {};
     }
     void backward_weight(pass<Env>& pass, saved& saved) {
       auto const tokens = pass.batch.inputs.template as<std::int32_t>();
+      auto const all = pass.group.gather(saved.dy, tokens.size(), pass.scratch);
       for_each_stretch(pass, tokens, [&](auto const& words, std::int64_t row, share::range positions) {
         kernels::embed_backward(tokens_.gradient, positions_.gradient.rows(positions.first, positions.count),
-                                saved.dy.rows(row, words.size()), words, part_);
+                                all.rows(row, words.size()), words, part_);
       });
     }
 
    private:
-    // Of the gradient without what was dropped.
-    view all_rows(pass<Env>& pass, view dy, arena<space>& from) const {
-      auto const rows = pass.batch.inputs.extents.size();
-      detail::drop_rows(pass, dy, rows, site(pass));
-      return pass.group.gather(dy, rows, from);
-    }
     // Calls f(tokens, first row, positions) for tokens of several samples that have the same positions, or of one.
     template <class Tokens, class F>
     static void for_each_stretch(pass<Env> const& pass, Tokens const& tokens, F const& f) {
@@ -155,14 +151,14 @@ struct gpt_embedding {
 };
 
 /// One transformer block of GPT-2: x + attention(norm(x)), then x + mlp(norm(x)). The second half of its backward pass
-/// is the four products that make the matrices' gradients; all else, and all that is sent, is in the first.
+/// is the four products that make the matrices' gradients; all else is in the first.
 ///
 /// Shapes   x, y (B*T, C): the rows of them that lie here.
 /// Ranks    each of a tensor group has some heads, and some of the numbers between the products of the mlp; a sum over
 ///          the group ends either branch, and begins it in the backward pass.
 /// Bytes    saves 2 norms' results, queries/keys/values, the heads' output, and the two sides of the GELU. Between the
-///          halves of a backward pass two gradients (rows, C) more; under sequence parallelism all rows of them, and of
-///          the norms' results.
+///          halves of a backward pass two gradients (rows, C) more; of cut rows those that lie here, and the second
+///          half gathers the others once more.
 struct gpt_block {
   gpt_shape shape;
   std::int64_t index = 0;
@@ -225,10 +221,11 @@ struct gpt_block {
     view backward_input(pass<Env>& pass, saved& saved, view dy) {
       return backward(pass, saved, dy, weight_half::later);
     }
-    void backward_weight(pass<Env>&, saved& saved) {
-      down_.weight_gradient(saved.down);
-      up_.weight_gradient(saved.up);
-      attention_.weight_gradient(saved.attended);
+    void backward_weight(pass<Env>& pass, saved& saved) {
+      auto const rows = pass.batch.inputs.extents.size();
+      down_.weight_gradient(saved.down.x, pass.group.gather(saved.down.dy, rows, pass.scratch));
+      up_.weight_gradient(pass.group.gather(saved.up.x, rows, pass.scratch), saved.up.dy);
+      attention_.weight_gradient(pass, saved.attended);
     }
 
    private:
@@ -241,10 +238,11 @@ struct gpt_block {
       auto const inner = pass.scratch.mark();
       auto const ddown = down_.branch_gradient(pass, saved.down, dy, site(pass), when);
       auto const before = saved.up.before_activation;  // which nobody needs any more once its gradient is there
-      auto const dup = when == weight_half::later ? before : take({rows, hidden_.count});
-      down_.weight_gradient(saved.down, saved.down.x, ddown, when);
+      bool const at_once = when == weight_half::at_once;
+      auto const dup = saved.up.dy = at_once ? take({rows, hidden_.count}) : before;
+      if (at_once) down_.weight_gradient(saved.down.x, ddown);
       down_.input_gradient(pass, dup, ddown, {ops::activation::gelu, before, false});
-      up_.weight_gradient(saved.up, pass.group.gather(saved.up.x, rows, detail::kept_until(when, pass)), dup, when);
+      if (at_once) up_.weight_gradient(pass.group.gather(saved.up.x, rows, pass.scratch), dup);
       auto const dnormed = pass.group.reduce(up_.input_gradient_term(pass, dbranch, dup));
       pass.scratch.rewind(inner);
       norm2_.backward(pass, saved.norm2, dy, dnormed, true);

@@ -21,18 +21,8 @@ struct linear_part {
 };
 
 /// When a backward pass makes the parameters' gradients: at once, or in a second half. What that needs is kept among
-/// the activations.
+/// the activations; of cut rows those that lie here.
 enum class weight_half { at_once, later };
-
-namespace detail {
-
-/// Where a backward pass leaves what the parameters' gradients are made of.
-template <class Env>
-[[nodiscard]] arena<typename Env::space>& kept_until(weight_half when, pass<Env>& pass) {
-  return when == weight_half::later ? pass.activations : pass.scratch;
-}
-
-}  // namespace detail
 
 /// y = act(x w + b) (+ residual), with the weight stored (inputs, outputs) as GPT-2 does.
 ///
@@ -104,19 +94,19 @@ class linear::instance {
     kernels::add(y, residual);
     return y;
   }
-  /// The gradient of x w + b in all rows, from that of end_branch()'s result: dy itself or in scratch memory; for a
-  /// later half a copy of its own, since dy goes on to change.
-  view branch_gradient(pass<Env>& pass, saved const& saved, view dy, ops::dropout_site drop, weight_half when) {
+  /// The gradient of x w + b in all rows, from that of end_branch()'s result: dy itself, or in scratch memory. For a
+  /// later half a copy of what lies here is saved, since dy goes on to change.
+  view branch_gradient(pass<Env>& pass, saved& saved, view dy, ops::dropout_site drop, weight_half when) {
     auto const rows = saved.x.extent(0);
-    auto& memory = detail::kept_until(when, pass);
-    bool const gathers = pass.group.cuts_rows();
-    if (drop.active() || (when == weight_half::later && !gathers)) {
-      auto const own = (gathers ? pass.scratch : memory).template take<value>(dy.extents());
+    bool const later = when == weight_half::later;
+    if (drop.active() || later) {
+      auto const own = (later ? pass.activations : pass.scratch).template take<value>(dy.extents());
       kernels::copy(own, dy);
       detail::drop_rows(pass, own, rows, drop);
       dy = own;
     }
-    return pass.group.gather(dy, rows, memory);
+    if (later) saved.dy = dy;
+    return pass.group.gather(dy, rows, pass.scratch);
   }
 
   /// @param dy  gradient of x w + b: the caller has taken it through this layer's activation (see input_gradient's
@@ -125,13 +115,6 @@ class linear::instance {
     kernels::linear_backward_weight(weight_.gradient.reshaped(matrix()), bias_.gradient, x, dy,
                                     ops::orientation::in_out);
   }
-  /// The same at once; or later, for which x and dy must live until weight_gradient(saved).
-  void weight_gradient(saved& saved, view x, view dy, weight_half when) {
-    if (when == weight_half::at_once) return weight_gradient(x, dy);
-    saved.x = x;
-    saved.dy = dy;
-  }
-  void weight_gradient(saved const& saved) { weight_gradient(saved.x, saved.dy); }
   /// dx (+)= dy w^T, then through the activation of the layer below, if it is given.
   void input_gradient(pass<Env>& pass, view dx, view dy, ops::input_epilogue<value, space> epilogue = {}) {
     kernels::linear_backward_input(dx, dy, packed(pass), epilogue);
