@@ -156,7 +156,7 @@ void measure(World& world, char const* communicator, setting const& what) {
     add(text("pipeline:", schedule), p::any_pipeline{.schedule = schedule});
 
   std::vector<row> rows;
-  for (auto const& [name, turn] : turns) rows.push_back({.name = name});
+  for (auto const& [name, turn] : turns) rows.emplace_back().name = name;
   for (std::size_t round = 0; round < static_cast<std::size_t>(what.rounds); ++round) {
     for (std::size_t i = 0; i < turns.size(); ++i) {
       auto const which = (i + round) % turns.size();

@@ -131,7 +131,7 @@ template <class Schedule, staged_model Model>
   return {.stage = stage,
           .where = where,
           .cuts = axis.cuts.empty()
-                      ? schedule::cut_units(costs, stages, parts_a_stage)
+                      ? schedule::cut_units(costs, where)
                       : schedule::cut_units(static_cast<std::int64_t>(costs.size()), axis.cuts, stages, parts_a_stage),
           .lists =
               [=](int micro_batches) {

@@ -5,9 +5,11 @@
 #include <limits>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "trireme/core/error.hpp"
+#include "trireme/parallel/schedules/step.hpp"
 
 namespace trireme::schedule {
 
@@ -54,6 +56,39 @@ inline void expect_enough_units(std::int64_t units, int stages, int chunks) {
   return cuts;
 }
 
+/// How uneven cuts are, the worst first: the most costly stage, and squares of stages and of parts.
+struct unevenness {
+  double most = 0, stages = 0, parts = 0;
+
+  [[nodiscard]] bool much_less_than(unevenness const& other) const noexcept {
+    double const own[] = {most, stages, parts};
+    double const theirs[] = {other.most, other.stages, other.parts};
+    for (int i = 0; i < 3; ++i) {
+      double const rounding = 1e-9 * theirs[i];
+      if (own[i] < theirs[i] - rounding) return true;
+      if (own[i] > theirs[i] + rounding) return false;
+    }
+    return false;
+  }
+};
+
+[[nodiscard]] inline unevenness unevenness_of(std::vector<double> const& sums, unit_cuts const& cuts,
+                                              layout const& where) {
+  unevenness found;
+  for (int stage = 0; stage < where.stages; ++stage) {
+    double cost = 0;
+    for (int chunk = 0; chunk < where.chunks; ++chunk) {
+      auto const* const cut = cuts.data() + where.part(stage, chunk);
+      double const part = sums[static_cast<std::size_t>(cut[1])] - sums[static_cast<std::size_t>(cut[0])];
+      cost += part;
+      found.parts += part * part;
+    }
+    found.most = cost > found.most ? cost : found.most;
+    found.stages += cost * cost;
+  }
+  return found;
+}
+
 }  // namespace detail
 
 /// Cuts a model into stages * chunks parts of consecutive units: the most costly part is as cheap as can be, and among
@@ -74,6 +109,33 @@ inline void expect_enough_units(std::int64_t units, int stages, int chunks) {
   static_cast<void>(detail::best_cuts(sums, parts, nullptr, largest));
   double squares = 0;
   return detail::best_cuts(sums, parts, &largest, squares);
+}
+
+/// The same, for stages of several parts: from there units are moved, one at a time, over the ends of parts as long as
+/// that makes the most costly stage cheaper, or stages or parts more even.
+[[nodiscard]] inline unit_cuts cut_units(std::span<double const> costs, layout const& where) {
+  auto cuts = cut_units(costs, where.stages, where.parts() / where.stages);
+  if (where.chunks == 1) return cuts;
+  std::vector<double> sums{0};
+  for (auto const cost : costs) sums.push_back(sums.back() + cost);
+  auto best = detail::unevenness_of(sums, cuts, where);
+  for (bool moved = true; moved;) {
+    moved = false;
+    for (std::size_t q = 1; q + 1 < cuts.size(); ++q) {
+      for (std::int64_t const to : {cuts[q] - 1, cuts[q] + 1}) {
+        if (to <= cuts[q - 1] || to >= cuts[q + 1]) continue;
+        auto const before = std::exchange(cuts[q], to);
+        auto const now = detail::unevenness_of(sums, cuts, where);
+        if (now.much_less_than(best)) {
+          best = now;
+          moved = true;
+        } else {
+          cuts[q] = before;
+        }
+      }
+    }
+  }
+  return cuts;
 }
 
 /// Cuts that are given: the first unit of each part but the first.
