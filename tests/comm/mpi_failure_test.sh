@@ -3,13 +3,9 @@
 # A rank that is late, stopped, dead, throws, or calls something else must become an error on all others, in time, that
 # names it and the operation: in shared memory and by messages, with each MPI of this machine.
 set -u
-command -v mpicxx mpirun > /dev/null || { echo "skipped: no mpicxx and mpirun here"; exit 77; }
-here=$(cd "$(dirname "$0")" && pwd)
 # shellcheck source=tests/comm/mpi_programs.bash
-source "$here/mpi_programs.bash"
-folder=$(mktemp -d)
-trap 'rm -rf "$folder"' EXIT
-mpi_build "$here/mpi_failure.cpp" "$folder" || exit 1
+source "$(dirname "$0")/mpi_programs.bash"
+mpi_begin mpi_failure.cpp
 
 
 # run MPI shared|messages HOW RANKS SENTENCE [OPTION]: the ranks (digits) must print a match of the sentence.

@@ -4,13 +4,9 @@
 # of its processes is left, and nothing of this library's in /dev/shm or /tmp: in shared memory and by messages, with
 # each MPI of this machine. What MPI itself leaves is printed.
 set -u
-command -v mpicxx mpirun > /dev/null || { echo "skipped: no mpicxx and mpirun here"; exit 77; }
-here=$(cd "$(dirname "$0")" && pwd)
 # shellcheck source=tests/comm/mpi_programs.bash
-source "$here/mpi_programs.bash"
-folder=$(mktemp -d)
-trap 'rm -rf "$folder"' EXIT
-mpi_build "$here/mpi_failure.cpp" "$folder" || exit 1
+source "$(dirname "$0")/mpi_programs.bash"
+mpi_begin mpi_failure.cpp
 
 # The living processes of a job: they inherit its token.
 processes_of() {

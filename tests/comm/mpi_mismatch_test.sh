@@ -3,13 +3,9 @@
 # Ranks under mpirun whose calls differ, in eight ways: every rank must be told which ranks and which calls, with
 # checked worlds and without, in shared memory and by messages.
 set -u
-command -v mpicxx mpirun > /dev/null || { echo "skipped: no mpicxx and mpirun here"; exit 77; }
-here=$(cd "$(dirname "$0")" && pwd)
 # shellcheck source=tests/comm/mpi_programs.bash
-source "$here/mpi_programs.bash"
-folder=$(mktemp -d)
-trap 'rm -rf "$folder"' EXIT
-mpi_build "$here/mpi_mismatch.cpp" "$folder" || exit 1
+source "$(dirname "$0")/mpi_programs.bash"
+mpi_begin mpi_mismatch.cpp
 read -r mpi _ <<< "$mpis"
 
 # run RANKS HOW WORLD KIND: as many ranks must be told what is right.

@@ -1,11 +1,19 @@
 # Sourced by the tests of programs under mpirun: builds one program for each MPI of this machine.
-#   mpi_build SOURCE FOLDER    as FOLDER/openmpi/program, FOLDER/mpich/program; sets `mpis` to those that there are
-#   mpi_run MPI                the command that starts its ranks
+#   mpi_begin SOURCE    (beside the test) as $folder/default/program, $folder/mpich/program in a new $folder that goes
+#                       with the test; sets `mpis` to those that there are, and ends the test if there is none
+#   mpi_run MPI         the command that starts its ranks
 
 mpi_compiler() { [ "$1" = mpich ] && echo mpicxx.mpich || echo mpicxx; }
 mpi_run() { [ "$1" = mpich ] && echo mpirun.mpich || echo mpirun; }
 
-mpi_build() {
+mpi_begin() {
+  command -v mpicxx mpirun > /dev/null || { echo "skipped: no mpicxx and mpirun here"; exit 77; }
+  folder=$(mktemp -d)
+  trap 'rm -rf "$folder"' EXIT
+  mpi_build "$(cd "$(dirname "$0")" && pwd)/$1" "$folder" || exit 1
+}
+
+mpi_build() { # SOURCE FOLDER
   local mpi pids='' pid
   mpis=''
   for mpi in default mpich; do
