@@ -1,3 +1,4 @@
+// test-sanitize: none
 #include "../support/toy_training.hpp"
 #include "trireme/compression/compression.hpp"
 

@@ -1,3 +1,4 @@
+// test-sanitize: none
 #include "trireme/nn/checkpointed.hpp"
 
 #include <cstddef>

@@ -1,4 +1,4 @@
-// test-sanitize: address
+// test-sanitize: none
 // A GPT with experts is the same training however its experts are dealt out.
 #include "trireme/parallel/expert.hpp"
 
