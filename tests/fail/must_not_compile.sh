@@ -29,10 +29,7 @@ sentence=$(sed -n 's|^// expected-error: *||p' "${rule}_fail.cpp") || fail "cann
 [[ -n $sentence && $sentence != *$'\n'* ]] ||
   fail "there must be one line '// expected-error: sentence'" "${rule}_fail.cpp"
 
-# nvcc is slow, and that the twin is clean the other two have shown.
-if [[ ${command[*]} != *' -x cu '* ]]; then
-  output=$("${command[@]}" "${rule}_clean.cpp" 2>&1) || fail "the clean twin does not compile" "${rule}_clean.cpp"
-fi
+output=$("${command[@]}" "${rule}_clean.cpp" 2>&1) || fail "the clean twin does not compile" "${rule}_clean.cpp"
 output=$("${command[@]}" "${rule}_fail.cpp" 2>&1) && fail "it compiles, but must be refused" "${rule}_fail.cpp"
 
 # "x.cpp:3:1: error: ...", "fatal error: ...", "x.cu(3): error: ...", "error #20012-D: ..."; not "1 error generated."

@@ -1,3 +1,4 @@
+// test-sanitize: none
 #include <cmath>
 #include <vector>
 
