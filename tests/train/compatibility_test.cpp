@@ -119,7 +119,7 @@ TEST_CASE("every axis and every pair of axes that no rule refuses is serial trai
       check(name, one_group ? 2 : 4, parallel::mesh{in_two(A{}), in_two(B{})});
     }
   });
-  CHECK(trained == 21);
+  CHECK(trained == 29);
 }
 
 TEST_CASE("compressors that lose nothing, and doubles, train on meshes as serial does", "[train][compatibility]") {

@@ -113,7 +113,7 @@ class hierarchy final : public advancing {
     int limit = staged::stages;
     for (auto const& op : live_) {
       step(*op, limit);
-      limit = op->begun;
+      limit = std::min(limit, op->begun);  // an exchange has no stages, and holds nobody back
     }
   }
   void advance_family() noexcept {
