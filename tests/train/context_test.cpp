@@ -11,17 +11,6 @@ using parallel::context_method;
 
 namespace {
 
-template <class Precision, class Parallel>
-strategies::distance apart(int ranks, Parallel const& policy, strategies::outcome const& serial,
-                           strategies::plan const& plan) {
-  strategies::distance far;
-  launch(comm::threads{.ranks = ranks}, [&](auto& world) {
-    auto const out = strategies::train<Precision>(world, policy, plan, &serial);
-    if (world.rank() == 0) far = strategies::between(out, serial);
-  });
-  return far;
-}
-
 template <class Precision>
 void compare(double most, std::int64_t steps = 20) {
   comm::self_world self;
@@ -33,10 +22,7 @@ void compare(double most, std::int64_t steps = 20) {
     for (auto const& policy : {parallel::context{.ways = ways}, parallel::context{.ways = ways, .balanced = false},
                                parallel::context{.ways = ways, .method = context_method::all_to_all}}) {
       INFO(to_string(policy));
-      auto const far = apart<Precision>(static_cast<int>(ways), policy, serial, plan);
-      CHECK(far.loss < most);
-      CHECK(far.norm < most);
-      CHECK(far.values < most);
+      strategies::check_on_threads<Precision>(static_cast<int>(ways), policy, plan, serial, most);
     }
   }
 }

@@ -14,21 +14,6 @@
 
 using namespace trireme;
 
-namespace {
-
-template <class Precision = precision::fp32, class Parallel>
-strategies::distance far_from(strategies::outcome const& serial, int ranks, Parallel const& policy,
-                              strategies::plan const& plan) {
-  strategies::distance far;
-  launch(comm::threads{.ranks = ranks}, [&](auto& world) {
-    auto const out = strategies::train<Precision>(world, policy, plan, &serial);
-    if (world.rank() == 0) far = strategies::between(out, serial);
-  });
-  return far;
-}
-
-}  // namespace
-
 TEST_CASE("dealt out over 1 to 5 ranks experts end where serial training ends", "[train][experts]") {
   watchdog dog("experts");
   strategies::plan const plan{.batch = 12, .micro_batches = 12, .model = expert_cases::model()};
@@ -38,10 +23,7 @@ TEST_CASE("dealt out over 1 to 5 ranks experts end where serial training ends", 
     expert_cases::for_each_mesh(ranks, [&](std::string const& name, auto const& policy) {
       dog.now(name);
       INFO(name);
-      auto const far = far_from(serial, ranks, policy, plan);
-      CHECK(far.loss < 1e-5);
-      CHECK(far.norm < 1e-5);
-      CHECK(far.values < 1e-5);
+      strategies::check_on_threads(ranks, policy, plan, serial, 1e-5);
     });
   }
 }
@@ -56,10 +38,7 @@ TEST_CASE("experts with a balance loss, checkpointed blocks and one choice are d
   SECTION("all choices") { model.experts_a_token = 5; }
   strategies::plan const plan{.batch = 8, .micro_batches = 8, .model = model};
   auto const serial = strategies::train(self, parallel::data{}, plan);
-  auto const far = far_from(serial, 4, expert_cases::dealt(parallel::data{}, 2, 2), plan);
-  CHECK(far.loss < 1e-5);
-  CHECK(far.norm < 1e-5);
-  CHECK(far.values < 1e-5);
+  strategies::check_on_threads(4, expert_cases::dealt(parallel::data{}, 2, 2), plan, serial, 1e-5);
 }
 
 TEST_CASE("in doubles dealt out experts are as near to serial training as doubles are", "[train][experts]") {
@@ -67,10 +46,7 @@ TEST_CASE("in doubles dealt out experts are as near to serial training as double
   comm::self_world self;
   strategies::plan const plan{.batch = 8, .micro_batches = 8, .model = expert_cases::model()};
   auto const serial = strategies::train<precision::fp64>(self, parallel::data{}, plan);
-  auto const far = far_from<precision::fp64>(serial, 4, expert_cases::dealt(parallel::zero<1>{}, 2, 2), plan);
-  CHECK(far.loss < 1e-11);
-  CHECK(far.norm < 1e-11);
-  CHECK(far.values < 1e-11);
+  strategies::check_on_threads<precision::fp64>(4, expert_cases::dealt(parallel::zero<1>{}, 2, 2), plan, serial, 1e-11);
 }
 
 TEST_CASE("compressed gradients of experts are those that are not, where nothing is lost", "[train][experts]") {
@@ -109,10 +85,8 @@ TEST_CASE("in bfloat16 experts stay within the tolerance of the precision", "[tr
   comm::self_world self;
   strategies::plan const plan{.batch = 8, .micro_batches = 8, .model = expert_cases::model()};
   auto const serial = strategies::train<precision::bf16>(self, parallel::data{}, plan);
-  auto const far = far_from<precision::bf16>(serial, 4, expert_cases::dealt(parallel::zero<1>{}, 2, 2), plan);
-  CHECK(far.loss < precision::bf16::tolerance);
-  CHECK(far.norm < precision::bf16::tolerance);
-  CHECK(far.values < precision::bf16::tolerance);
+  strategies::check_on_threads<precision::bf16>(4, expert_cases::dealt(parallel::zero<1>{}, 2, 2), plan, serial,
+                                                precision::bf16::tolerance);
 }
 
 TEST_CASE("a rank with fewer micro-batches, or none, serves the others", "[train][experts]") {
@@ -124,10 +98,7 @@ TEST_CASE("a rank with fewer micro-batches, or none, serves the others", "[train
     strategies::plan const plan{.batch = batch, .micro_batches = batch == 5 ? 5 : 4, .model = expert_cases::model()};
     auto const serial = strategies::train(self, parallel::data{}, plan);
     for (int const data : {1, 2}) {
-      auto const far = far_from(serial, 4, expert_cases::dealt(parallel::zero<1>{}, data, 4 / data), plan);
-      CHECK(far.loss < 1e-5);
-      CHECK(far.norm < 1e-5);
-      CHECK(far.values < 1e-5);
+      strategies::check_on_threads(4, expert_cases::dealt(parallel::zero<1>{}, data, 4 / data), plan, serial, 1e-5);
     }
   }
 }

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "../catch.hpp"
 #include "trireme/trireme.hpp"
 
 // A small GPT of odd sizes trained under any mesh, and what has become of it as whole tensors on every rank.
@@ -99,6 +100,22 @@ inline distance between(outcome const& a, outcome const& b) {
   }
   far.values = std::sqrt(apart / all);
   return far;
+}
+
+inline void check_near(distance const& far, double most) {
+  CHECK(far.loss < most);
+  CHECK(far.norm < most);
+  CHECK(far.values < most);
+}
+/// That a training on so many threads ends where the serial one has.
+template <class Precision = precision::fp32, class Parallel>
+void check_on_threads(int ranks, Parallel const& parallel, plan const& what, outcome const& serial, double most) {
+  distance far;
+  launch(comm::threads{.ranks = ranks}, [&](auto& world) {
+    auto const out = train<Precision>(world, parallel, what, &serial);
+    if (world.rank() == 0) far = between(out, serial);
+  });
+  check_near(far, most);
 }
 
 /// Degrees of the axes of one replica; each has one way if not given.

@@ -18,10 +18,7 @@ TEST_CASE("over MPI every mesh ends where serial training ends", "[train][strate
     strategies::for_each_mesh(world.size(), [&](std::string const& name, auto const& policy) {
       dog.now(name);
       INFO(name);
-      auto const far = strategies::between(strategies::train(world, policy, plan, &serial), serial);
-      CHECK(far.loss < 1e-5);
-      CHECK(far.norm < 1e-5);
-      CHECK(far.values < 1e-5);
+      strategies::check_near(strategies::between(strategies::train(world, policy, plan, &serial), serial), 1e-5);
     });
   });
 }

@@ -18,14 +18,7 @@ void compare_with_serial(watchdog& dog, int ranks, strategies::plan const& plan,
   strategies::for_each_mesh(ranks, [&](std::string const& name, auto const& policy) {
     dog.now(name);
     INFO(name);
-    strategies::distance far;
-    launch(comm::threads{.ranks = ranks}, [&](auto& world) {
-      auto const out = strategies::train<Precision>(world, policy, plan, &serial);
-      if (world.rank() == 0) far = strategies::between(out, serial);
-    });
-    CHECK(far.loss < most);
-    CHECK(far.norm < most);
-    CHECK(far.values < most);
+    strategies::check_on_threads<Precision>(ranks, policy, plan, serial, most);
   });
 }
 
