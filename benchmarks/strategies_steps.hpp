@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "random_tokens.hpp"
+#include "trireme/train/plan.hpp"
 #include "trireme/trireme.hpp"
 
 // Steps of one GPT under each strategy, in turns with serial training of the same samples.
@@ -54,8 +55,8 @@ struct row {
   std::string name;
   std::vector<double> seconds;  // the median step of each round
   double hidden = 0;            // share of the exchange that passed while backward ran
-  std::int64_t parameters = 0, gradients = 0, optimizer = 0, activations = 0, buffers = 0;  // bytes, most of any rank
-  std::uint64_t sent = 0;                                                                   // bytes a step
+  planned_memory memory;        // of each kind, most of any rank
+  std::uint64_t sent = 0;       // bytes a step
 };
 
 /// Trains for some steps, and adds what they took and held to the row.
@@ -76,21 +77,13 @@ void train(row& into, World& world, Parallel const& parallel, setting const& wha
   std::sort(seconds.begin(), seconds.end());
   double times[] = {seconds[seconds.size() / 2], trainer.exchange().times().hidden()};
   world.all_reduce(tensor_view<double>(times, shape{2}), reduction::max{});
-  auto const held = trainer.exchange().memory();
-  std::int64_t bytes[] = {held.parameters,
-                          held.gradients,
-                          held.masters + trainer.moment_bytes(),
-                          static_cast<std::int64_t>(trainer.engine().peak_bytes()),
-                          held.buffers + trainer.engine().mail_bytes(),
-                          static_cast<std::int64_t>(sent) / what.steps};
+  auto const held = memory_of(trainer);
+  std::int64_t bytes[] = {held.parameters,  held.gradients, held.optimizer,
+                          held.activations, held.buffers,   static_cast<std::int64_t>(sent) / what.steps};
   world.all_reduce(tensor_view<std::int64_t>(bytes, shape{6}), reduction::max{});
   into.seconds.push_back(times[0]);
   into.hidden = times[1];
-  into.parameters = bytes[0];
-  into.gradients = bytes[1];
-  into.optimizer = bytes[2];
-  into.activations = bytes[3];
-  into.buffers = bytes[4];
+  into.memory = {bytes[0], bytes[1], bytes[2], bytes[3], bytes[4]};
   into.sent = static_cast<std::uint64_t>(bytes[5]);
 }
 
@@ -116,8 +109,8 @@ inline void print(std::vector<row> const& rows, char const* communicator, settin
         "\"gradients_mb\":%.2f,\"optimizer_mb\":%.2f,\"activations_mb\":%.2f,\"buffers_mb\":%.2f}\n",
         each.name.c_str(), communicator, &each == &rows.front() ? 1 : static_cast<int>(what.ranks), serial.size(),
         1e3 * median(each.seconds), median(ratios), *std::min_element(ratios.begin(), ratios.end()),
-        *std::max_element(ratios.begin(), ratios.end()), each.hidden, mb(each.sent), mb(each.parameters),
-        mb(each.gradients), mb(each.optimizer), mb(each.activations), mb(each.buffers));
+        *std::max_element(ratios.begin(), ratios.end()), each.hidden, mb(each.sent), mb(each.memory.parameters),
+        mb(each.memory.gradients), mb(each.memory.optimizer), mb(each.memory.activations), mb(each.memory.buffers));
   }
 }
 

@@ -1,5 +1,5 @@
 // Trireme 0.1.0, everything in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 3d1b1509375f06911378e8909b6641dd1eafd78cb3ffa99f196c6d5ab8ceb499
+// SHA-256 of the sources: 8a591f8af12f6d1db6798da198db16a2f23a9b546f6ada714c11b70b73123c8d
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -8311,6 +8311,21 @@ template <class Env>
 [[nodiscard]] inline double residual_scale(gpt_shape const& shape) {
   return 0.02 / std::sqrt(2.0 * static_cast<double>(shape.layers));
 }
+/// The name of a part of a block, as GPT-2 has it.
+[[nodiscard]] inline std::string name_in_block(std::int64_t block, char const* part) {
+  return text("transformer.h.", block, ".", part);
+}
+/// Attention has this dropout site of a block and the next one; the third is at the end of the second branch.
+[[nodiscard]] inline std::uint32_t first_site_of(std::int64_t block) noexcept {
+  return static_cast<std::uint32_t>(1 + 3 * block);
+}
+[[nodiscard]] inline attention attention_of(gpt_shape const& shape, std::int64_t block) {
+  return {.channels = shape.channels,
+          .heads = shape.heads,
+          .dropout = shape.dropout,
+          .site = first_site_of(block),
+          .projection_scale = residual_scale(shape)};
+}
 [[nodiscard]] inline ops::table_part tokens_here(gpt_shape const& shape, share own) {
   return {own.of(shape.vocabulary).first, shape.vocabulary};
 }
@@ -8450,22 +8465,18 @@ struct gpt_block {
 
     explicit instance(gpt_block const& description, share own = {})
         : shape_(description.shape),
-          site_(static_cast<std::uint32_t>(1 + 3 * description.index)),
-          norm1_({shape_.channels}, name(description, "ln_1"), own),
-          attention_({.channels = shape_.channels,
-                      .heads = shape_.heads,
-                      .dropout = shape_.dropout,
-                      .site = site_,
-                      .projection_scale = detail::residual_scale(shape_)},
-                     name(description, "attn"), own),
-          norm2_({shape_.channels}, name(description, "ln_2"), own),
+          site_(detail::first_site_of(description.index) + 2),
+          norm1_({shape_.channels}, detail::name_in_block(description.index, "ln_1"), own),
+          attention_(detail::attention_of(shape_, description.index), detail::name_in_block(description.index, "attn"),
+                     own),
+          norm2_({shape_.channels}, detail::name_in_block(description.index, "ln_2"), own),
           hidden_(own.of(4 * shape_.channels)),
           up_({.inputs = shape_.channels, .outputs = 4 * shape_.channels, .act = ops::activation::gelu},
-              name(description, "mlp.c_fc"), part(own, linear_part::axis::outputs)),
+              detail::name_in_block(description.index, "mlp.c_fc"), part(own, linear_part::axis::outputs)),
           down_({.inputs = 4 * shape_.channels,
                  .outputs = shape_.channels,
                  .start = {initial::distribution::normal, detail::residual_scale(shape_)}},
-                name(description, "mlp.c_proj"), part(own, linear_part::axis::inputs)) {}
+                detail::name_in_block(description.index, "mlp.c_proj"), part(own, linear_part::axis::inputs)) {}
 
     void visit(auto&& each) {
       norm1_.visit(each);
@@ -8520,18 +8531,15 @@ struct gpt_block {
       pass.scratch.rewind(here);
       return dy;
     }
-    static std::string name(gpt_block const& description, char const* part) {
-      return text("transformer.h.", description.index, ".", part);
-    }
     [[nodiscard]] linear_part part(share own, linear_part::axis axis) const {
       return own.ways == 1 ? linear_part{} : linear_part{axis, hidden_, own.place};
     }
     [[nodiscard]] ops::dropout_site site(pass<Env> const& pass) const {
-      return {pass.training() ? shape_.dropout : 0, pass.key, site_ + 2, pass.batch.ids};
+      return {pass.training() ? shape_.dropout : 0, pass.key, site_, pass.batch.ids};
     }
 
     gpt_shape shape_;
-    std::uint32_t site_;
+    std::uint32_t site_;  // of the second branch's dropout
     layer_norm::instance<Env> norm1_;
     attention::instance<Env> attention_;
     layer_norm::instance<Env> norm2_;
@@ -8581,22 +8589,18 @@ class gpt_expert_block::instance {
 
   explicit instance(gpt_expert_block const& description, share own = {}, share experts = {})
       : shape_(description.shape),
-        site_(static_cast<std::uint32_t>(1 + 3 * description.index)),
-        norm1_({shape_.channels}, name(description, "ln_1"), own),
-        attention_({.channels = shape_.channels,
-                    .heads = shape_.heads,
-                    .dropout = shape_.dropout,
-                    .site = site_,
-                    .projection_scale = detail::residual_scale(shape_)},
-                   name(description, "attn"), own),
-        norm2_({shape_.channels}, name(description, "ln_2"), own),
+        site_(detail::first_site_of(description.index) + 2),
+        norm1_({shape_.channels}, detail::name_in_block(description.index, "ln_1"), own),
+        attention_(detail::attention_of(shape_, description.index), detail::name_in_block(description.index, "attn"),
+                   own),
+        norm2_({shape_.channels}, detail::name_in_block(description.index, "ln_2"), own),
         experts_({.channels = shape_.channels,
                   .hidden = 4 * shape_.channels,
                   .count = description.experts,
                   .chosen = description.experts_a_token,
                   .balance = description.balance,
                   .projection_scale = detail::residual_scale(shape_)},
-                 name(description, "mlp"), experts) {
+                 detail::name_in_block(description.index, "mlp"), experts) {
     experts_.visit([&](parameter<Env>& each) { each.info.answers = own.place == 0; });
   }
 
@@ -8643,11 +8647,8 @@ class gpt_expert_block::instance {
   void serve_backward(pass<Env>& pass, saved& saved) { experts_.serve_backward(pass, saved.mixed); }
 
  private:
-  static std::string name(gpt_expert_block const& description, char const* part) {
-    return text("transformer.h.", description.index, ".", part);
-  }
   [[nodiscard]] ops::dropout_site site(pass<Env> const& pass) const {
-    return {pass.training() ? shape_.dropout : 0, pass.key, site_ + 2, pass.batch.ids};
+    return {pass.training() ? shape_.dropout : 0, pass.key, site_, pass.batch.ids};
   }
   static view rows_here(pass<Env> const& pass, view all) {
     auto const here = pass.group.rows_here(all.extent(0));
@@ -8655,7 +8656,7 @@ class gpt_expert_block::instance {
   }
 
   gpt_shape shape_;
-  std::uint32_t site_;
+  std::uint32_t site_;  // of the second branch's dropout
   layer_norm::instance<Env> norm1_;
   attention::instance<Env> attention_;
   layer_norm::instance<Env> norm2_;
@@ -10733,6 +10734,36 @@ namespace trireme::ops {
 
 namespace detail {
 
+/// Calls f(head, sample, scratch memory) for each head of each sample.
+/// @param rows   of a sample that are worked on at a time.
+/// @param whole  all rows of a sample, which dropout counts.
+template <class Real, class F>
+void for_each_head(attention_shape const& shape, std::int64_t rows, std::int64_t whole, arena<host>& scratch,
+                   dropout_site const& dropout, bool backward, F const& f) {
+  if (shape.batch == 0 || rows == 0) return;
+  auto const width = shape.head_channels();
+  attention_head head{.context = whole,
+                      .width = width,
+                      .padded_rows = padded_rows(rows),
+                      .padded_width = padded_width(width),
+                      .qkv_stride = 3 * shape.channels,
+                      .y_stride = shape.channels,
+                      .channels = shape.channels,
+                      .head = 0,
+                      .first_head = shape.first_head,
+                      .sample = 0,
+                      .next_row = -1,
+                      .next_column = 0,
+                      .dropout = dropout.active() ? &dropout : nullptr};
+  auto const mark = scratch.mark();
+  auto const memory = scratch.template take<Real>({attention_scratch(rows, width, backward)});
+  for (std::int64_t sample = 0; sample < shape.batch; ++sample) {
+    if (dropout.active()) head.sample = static_cast<std::uint64_t>(dropout.samples[static_cast<std::size_t>(sample)]);
+    for (head.head = 0; head.head < shape.heads; ++head.head) f(head, sample, raw(memory));
+  }
+  scratch.rewind(mark);
+}
+
 template <class T, class A>
 void attention_forward_head(T* y, A* lse, T const* qkv, attention_head const& shape, A* scratch) {
 #if TRIREME_X86
@@ -10829,35 +10860,13 @@ struct host_attention {
   template <class Real, class Body>
   static void each_head(attention_shape const& shape, arena<host>& scratch, dropout_site const& dropout, bool backward,
                         Body const& body) {
-    if (shape.batch == 0 || shape.context == 0) return;
-    auto const width = shape.head_channels();
-    detail::attention_head head{.context = shape.context,
-                                .width = width,
-                                .padded_rows = detail::padded_rows(shape.context),
-                                .padded_width = detail::padded_width(width),
-                                .qkv_stride = 3 * shape.channels,
-                                .y_stride = shape.channels,
-                                .channels = shape.channels,
-                                .head = 0,
-                                .first_head = shape.first_head,
-                                .sample = 0,
-                                .next_row = 0,
-                                .next_column = 0,
-                                .dropout = dropout.active() ? &dropout : nullptr};
-    auto const mark = scratch.mark();
-    auto const memory = scratch.template take<Real>({detail::attention_scratch(shape.context, width, backward)});
-    for (std::int64_t sample = 0; sample < shape.batch; ++sample) {
-      if (dropout.active()) {
-        head.sample = static_cast<std::uint64_t>(dropout.samples[static_cast<std::size_t>(sample)]);
-      }
-      for (head.head = 0; head.head < shape.heads; ++head.head) {
-        bool const turns = head.head + 1 == shape.heads;
-        head.next_row = !turns ? 0 : sample + 1 < shape.batch ? shape.context : -1;
-        head.next_column = turns ? width - shape.channels : width;
-        body(head, sample, raw(memory));
-      }
-    }
-    scratch.rewind(mark);
+    detail::for_each_head<Real>(shape, shape.context, shape.context, scratch, dropout, backward,
+                                [&](detail::attention_head& head, std::int64_t sample, Real* memory) {
+                                  bool const turns = head.head + 1 == shape.heads;
+                                  head.next_row = !turns ? 0 : sample + 1 < shape.batch ? shape.context : -1;
+                                  head.next_column = turns ? head.width - shape.channels : head.width;
+                                  body(head, sample, memory);
+                                });
   }
 };
 
@@ -11519,36 +11528,14 @@ struct host_attention_block {
   template <class Real, class Body>
   static void each_head(attention_shape const& shape, attention_block const& at, arena<host>& scratch,
                         dropout_site const& dropout, bool backward, Body const& body) {
-    if (shape.batch == 0 || at.rows == 0) return;
-    auto const width = shape.head_channels();
-    detail::attention_head head{.context = at.whole,
-                                .width = width,
-                                .padded_rows = detail::padded_rows(at.rows),
-                                .padded_width = detail::padded_width(width),
-                                .qkv_stride = 3 * shape.channels,
-                                .y_stride = shape.channels,
-                                .channels = shape.channels,
-                                .head = 0,
-                                .first_head = shape.first_head,
-                                .sample = 0,
-                                .next_row = -1,
-                                .next_column = 0,
-                                .dropout = dropout.active() ? &dropout : nullptr};
-    auto const mark = scratch.mark();
-    auto const memory = scratch.template take<Real>({detail::attention_scratch(at.rows, width, backward)});
-    for (std::int64_t sample = 0; sample < shape.batch; ++sample) {
-      if (dropout.active()) {
-        head.sample = static_cast<std::uint64_t>(dropout.samples[static_cast<std::size_t>(sample)]);
-      }
-      for (head.head = 0; head.head < shape.heads; ++head.head) {
-        auto const row = sample * shape.context;
-        body(head,
-             places{row + at.query_row, row + at.key_row, head.head * width,
-                    (sample * shape.heads + head.head) * shape.context + at.query_row},
-             raw(memory));
-      }
-    }
-    scratch.rewind(mark);
+    detail::for_each_head<Real>(shape, at.rows, at.whole, scratch, dropout, backward,
+                                [&](detail::attention_head const& head, std::int64_t sample, Real* memory) {
+                                  auto const row = sample * shape.context;
+                                  body(head,
+                                       places{row + at.query_row, row + at.key_row, head.head * head.width,
+                                              (sample * shape.heads + head.head) * shape.context + at.query_row},
+                                       memory);
+                                });
   }
 };
 
@@ -15008,6 +14995,18 @@ inline void expect_enough_units(std::int64_t units, int stages, int chunks) {
                           "; use fewer stages, or a model of more layers"));
 }
 
+/// What the first u units cost, for each u.
+[[nodiscard]] inline std::vector<double> sums_of(std::span<double const> costs) {
+  std::vector<double> sums{0};
+  for (std::size_t u = 0; u < costs.size(); ++u) {
+    if (!(costs[u] >= 0)) {
+      throw config_error(text("trireme::schedule::cut_units: unit ", u, " costs ", costs[u], "; costs are at least 0"));
+    }
+    sums.push_back(sums.back() + costs[u]);
+  }
+  return sums;
+}
+
 /// The cheapest way to cut units into parts: of the largest part, or, if `limit` is given, of the sum of squares of
 /// parts none of which is larger than that. Exact, by dynamic programming.
 [[nodiscard]] inline unit_cuts best_cuts(std::vector<double> const& sums, std::size_t parts, double const* limit,
@@ -15081,13 +15080,7 @@ struct unevenness {
 [[nodiscard]] inline unit_cuts cut_units(std::span<double const> costs, int stages, int chunks = 1) {
   auto const parts = static_cast<std::size_t>(stages) * static_cast<std::size_t>(chunks);
   detail::expect_enough_units(static_cast<std::int64_t>(costs.size()), stages, chunks);
-  std::vector<double> sums{0};
-  for (std::size_t u = 0; u < costs.size(); ++u) {
-    if (!(costs[u] >= 0)) {
-      throw config_error(text("trireme::schedule::cut_units: unit ", u, " costs ", costs[u], "; costs are at least 0"));
-    }
-    sums.push_back(sums.back() + costs[u]);
-  }
+  auto const sums = detail::sums_of(costs);
   double largest = 0;
   static_cast<void>(detail::best_cuts(sums, parts, nullptr, largest));
   double squares = 0;
@@ -15099,8 +15092,7 @@ struct unevenness {
 [[nodiscard]] inline unit_cuts cut_units(std::span<double const> costs, layout const& where) {
   auto cuts = cut_units(costs, where.stages, where.parts() / where.stages);
   if (where.chunks == 1) return cuts;
-  std::vector<double> sums{0};
-  for (auto const cost : costs) sums.push_back(sums.back() + cost);
+  auto const sums = detail::sums_of(costs);
   auto best = detail::unevenness_of(sums, cuts, where);
   for (bool moved = true; moved;) {
     moved = false;
@@ -22481,6 +22473,15 @@ class placed_model {
   /// Ranks that differ on this share see different samples.
   [[nodiscard]] share samples_share() const noexcept { return grid_.samples(); }
 
+  /// Collective. How many samples all ranks have together, of which this one has brought so many.
+  [[nodiscard]] std::int64_t samples_of_all(std::int64_t own) {
+    tensor_view<std::int64_t> const sum(&own, shape{1});
+    grid_.replicas().all_reduce(sum, reduction::sum{});
+    own /= grid_.place(parallel::axis::context).ways;  // which have brought the same samples
+    if (auto* const experts = grid_.experts(); experts != nullptr) experts->all_reduce(sum, reduction::sum{});
+    return own;
+  }
+
   /// Of each sample the positions that this rank has; until the next call.
   [[nodiscard]] std::span<samples const> cut(std::span<samples const> batches) requires staged {
     if constexpr (parallel::has_axis<Parallel, parallel::axis::context>) {
@@ -22800,11 +22801,7 @@ class basic_trainer {
   /// One step on samples of one's own: each rank brings its own share, of any size; ranks of one replica of the model
   /// bring the same.
   step_report step(samples const& batch) {
-    std::int64_t total = batch.count();
-    model_.grid().replicas().all_reduce(tensor_view<std::int64_t>(&total, shape{1}), reduction::sum{});
-    total /= model_.grid().place(parallel::axis::context).ways;  // which have brought the same samples
-    if (auto* const experts = model_.grid().experts(); experts != nullptr)
-      experts->all_reduce(tensor_view<std::int64_t>(&total, shape{1}), reduction::sum{});
+    auto const total = model_.samples_of_all(batch.count());
     if (total == 0) throw config_error("trireme::trainer: step() was called without samples on any rank");
     auto const count = batch.count() > 0 ? std::size_t{1} : 0;
     std::int64_t const part = 0;

@@ -49,22 +49,18 @@ class gpt_expert_block::instance {
 
   explicit instance(gpt_expert_block const& description, share own = {}, share experts = {})
       : shape_(description.shape),
-        site_(static_cast<std::uint32_t>(1 + 3 * description.index)),
-        norm1_({shape_.channels}, name(description, "ln_1"), own),
-        attention_({.channels = shape_.channels,
-                    .heads = shape_.heads,
-                    .dropout = shape_.dropout,
-                    .site = site_,
-                    .projection_scale = detail::residual_scale(shape_)},
-                   name(description, "attn"), own),
-        norm2_({shape_.channels}, name(description, "ln_2"), own),
+        site_(detail::first_site_of(description.index) + 2),
+        norm1_({shape_.channels}, detail::name_in_block(description.index, "ln_1"), own),
+        attention_(detail::attention_of(shape_, description.index), detail::name_in_block(description.index, "attn"),
+                   own),
+        norm2_({shape_.channels}, detail::name_in_block(description.index, "ln_2"), own),
         experts_({.channels = shape_.channels,
                   .hidden = 4 * shape_.channels,
                   .count = description.experts,
                   .chosen = description.experts_a_token,
                   .balance = description.balance,
                   .projection_scale = detail::residual_scale(shape_)},
-                 name(description, "mlp"), experts) {
+                 detail::name_in_block(description.index, "mlp"), experts) {
     experts_.visit([&](parameter<Env>& each) { each.info.answers = own.place == 0; });
   }
 
@@ -111,11 +107,8 @@ class gpt_expert_block::instance {
   void serve_backward(pass<Env>& pass, saved& saved) { experts_.serve_backward(pass, saved.mixed); }
 
  private:
-  static std::string name(gpt_expert_block const& description, char const* part) {
-    return text("transformer.h.", description.index, ".", part);
-  }
   [[nodiscard]] ops::dropout_site site(pass<Env> const& pass) const {
-    return {pass.training() ? shape_.dropout : 0, pass.key, site_ + 2, pass.batch.ids};
+    return {pass.training() ? shape_.dropout : 0, pass.key, site_, pass.batch.ids};
   }
   static view rows_here(pass<Env> const& pass, view all) {
     auto const here = pass.group.rows_here(all.extent(0));
@@ -123,7 +116,7 @@ class gpt_expert_block::instance {
   }
 
   gpt_shape shape_;
-  std::uint32_t site_;
+  std::uint32_t site_;  // of the second branch's dropout
   layer_norm::instance<Env> norm1_;
   attention::instance<Env> attention_;
   layer_norm::instance<Env> norm2_;

@@ -43,6 +43,21 @@ template <class Env>
 [[nodiscard]] inline double residual_scale(gpt_shape const& shape) {
   return 0.02 / std::sqrt(2.0 * static_cast<double>(shape.layers));
 }
+/// The name of a part of a block, as GPT-2 has it.
+[[nodiscard]] inline std::string name_in_block(std::int64_t block, char const* part) {
+  return text("transformer.h.", block, ".", part);
+}
+/// Attention has this dropout site of a block and the next one; the third is at the end of the second branch.
+[[nodiscard]] inline std::uint32_t first_site_of(std::int64_t block) noexcept {
+  return static_cast<std::uint32_t>(1 + 3 * block);
+}
+[[nodiscard]] inline attention attention_of(gpt_shape const& shape, std::int64_t block) {
+  return {.channels = shape.channels,
+          .heads = shape.heads,
+          .dropout = shape.dropout,
+          .site = first_site_of(block),
+          .projection_scale = residual_scale(shape)};
+}
 [[nodiscard]] inline ops::table_part tokens_here(gpt_shape const& shape, share own) {
   return {own.of(shape.vocabulary).first, shape.vocabulary};
 }
@@ -182,22 +197,18 @@ struct gpt_block {
 
     explicit instance(gpt_block const& description, share own = {})
         : shape_(description.shape),
-          site_(static_cast<std::uint32_t>(1 + 3 * description.index)),
-          norm1_({shape_.channels}, name(description, "ln_1"), own),
-          attention_({.channels = shape_.channels,
-                      .heads = shape_.heads,
-                      .dropout = shape_.dropout,
-                      .site = site_,
-                      .projection_scale = detail::residual_scale(shape_)},
-                     name(description, "attn"), own),
-          norm2_({shape_.channels}, name(description, "ln_2"), own),
+          site_(detail::first_site_of(description.index) + 2),
+          norm1_({shape_.channels}, detail::name_in_block(description.index, "ln_1"), own),
+          attention_(detail::attention_of(shape_, description.index), detail::name_in_block(description.index, "attn"),
+                     own),
+          norm2_({shape_.channels}, detail::name_in_block(description.index, "ln_2"), own),
           hidden_(own.of(4 * shape_.channels)),
           up_({.inputs = shape_.channels, .outputs = 4 * shape_.channels, .act = ops::activation::gelu},
-              name(description, "mlp.c_fc"), part(own, linear_part::axis::outputs)),
+              detail::name_in_block(description.index, "mlp.c_fc"), part(own, linear_part::axis::outputs)),
           down_({.inputs = 4 * shape_.channels,
                  .outputs = shape_.channels,
                  .start = {initial::distribution::normal, detail::residual_scale(shape_)}},
-                name(description, "mlp.c_proj"), part(own, linear_part::axis::inputs)) {}
+                detail::name_in_block(description.index, "mlp.c_proj"), part(own, linear_part::axis::inputs)) {}
 
     void visit(auto&& each) {
       norm1_.visit(each);
@@ -252,18 +263,15 @@ struct gpt_block {
       pass.scratch.rewind(here);
       return dy;
     }
-    static std::string name(gpt_block const& description, char const* part) {
-      return text("transformer.h.", description.index, ".", part);
-    }
     [[nodiscard]] linear_part part(share own, linear_part::axis axis) const {
       return own.ways == 1 ? linear_part{} : linear_part{axis, hidden_, own.place};
     }
     [[nodiscard]] ops::dropout_site site(pass<Env> const& pass) const {
-      return {pass.training() ? shape_.dropout : 0, pass.key, site_ + 2, pass.batch.ids};
+      return {pass.training() ? shape_.dropout : 0, pass.key, site_, pass.batch.ids};
     }
 
     gpt_shape shape_;
-    std::uint32_t site_;
+    std::uint32_t site_;  // of the second branch's dropout
     layer_norm::instance<Env> norm1_;
     attention::instance<Env> attention_;
     layer_norm::instance<Env> norm2_;

@@ -82,6 +82,15 @@ class placed_model {
   /// Ranks that differ on this share see different samples.
   [[nodiscard]] share samples_share() const noexcept { return grid_.samples(); }
 
+  /// Collective. How many samples all ranks have together, of which this one has brought so many.
+  [[nodiscard]] std::int64_t samples_of_all(std::int64_t own) {
+    tensor_view<std::int64_t> const sum(&own, shape{1});
+    grid_.replicas().all_reduce(sum, reduction::sum{});
+    own /= grid_.place(parallel::axis::context).ways;  // which have brought the same samples
+    if (auto* const experts = grid_.experts(); experts != nullptr) experts->all_reduce(sum, reduction::sum{});
+    return own;
+  }
+
   /// Of each sample the positions that this rank has; until the next call.
   [[nodiscard]] std::span<samples const> cut(std::span<samples const> batches) requires staged {
     if constexpr (parallel::has_axis<Parallel, parallel::axis::context>) {

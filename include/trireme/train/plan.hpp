@@ -38,6 +38,17 @@ struct planned_memory {
   friend bool operator==(planned_memory const&, planned_memory const&) = default;
 };
 
+/// What a trainer has in memory on this rank, as its parts report it; all of it is there after two steps.
+template <class Trainer>
+[[nodiscard]] planned_memory memory_of(Trainer& trainer) {
+  auto const held = trainer.exchange().memory();
+  return {.parameters = held.parameters,
+          .gradients = held.gradients,
+          .optimizer = held.masters + trainer.moment_bytes(),
+          .activations = static_cast<std::int64_t>(trainer.engine().peak_bytes()),
+          .buffers = held.buffers + trainer.engine().mail_bytes()};
+}
+
 /// One rank's part in a step of training, before it is taken.
 struct training_plan {
   int ranks = 1;

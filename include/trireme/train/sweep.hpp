@@ -149,12 +149,7 @@ template <class Strategy, class Model, class Data, class World, class... Policie
     row.bytes = sent() - before;
     std::ranges::sort(seconds);
     row.seconds = seconds[seconds.size() / 2];
-    auto const held = trainer.exchange().memory();
-    row.memory = {.parameters = held.parameters,
-                  .gradients = held.gradients,
-                  .optimizer = held.masters + trainer.moment_bytes(),
-                  .activations = static_cast<std::int64_t>(trainer.engine().peak_bytes()),
-                  .buffers = held.buffers + trainer.engine().mail_bytes()};
+    row.memory = memory_of(trainer);
   } catch (config_error const& error) {  // the same on every rank: sizes do not fit
     row.refused = error.what();
     return row;

@@ -100,11 +100,7 @@ class basic_trainer {
   /// One step on samples of one's own: each rank brings its own share, of any size; ranks of one replica of the model
   /// bring the same.
   step_report step(samples const& batch) {
-    std::int64_t total = batch.count();
-    model_.grid().replicas().all_reduce(tensor_view<std::int64_t>(&total, shape{1}), reduction::sum{});
-    total /= model_.grid().place(parallel::axis::context).ways;  // which have brought the same samples
-    if (auto* const experts = model_.grid().experts(); experts != nullptr)
-      experts->all_reduce(tensor_view<std::int64_t>(&total, shape{1}), reduction::sum{});
+    auto const total = model_.samples_of_all(batch.count());
     if (total == 0) throw config_error("trireme::trainer: step() was called without samples on any rank");
     auto const count = batch.count() > 0 ? std::size_t{1} : 0;
     std::int64_t const part = 0;

@@ -87,6 +87,36 @@ namespace trireme::ops {
 
 namespace detail {
 
+/// Calls f(head, sample, scratch memory) for each head of each sample.
+/// @param rows   of a sample that are worked on at a time.
+/// @param whole  all rows of a sample, which dropout counts.
+template <class Real, class F>
+void for_each_head(attention_shape const& shape, std::int64_t rows, std::int64_t whole, arena<host>& scratch,
+                   dropout_site const& dropout, bool backward, F const& f) {
+  if (shape.batch == 0 || rows == 0) return;
+  auto const width = shape.head_channels();
+  attention_head head{.context = whole,
+                      .width = width,
+                      .padded_rows = padded_rows(rows),
+                      .padded_width = padded_width(width),
+                      .qkv_stride = 3 * shape.channels,
+                      .y_stride = shape.channels,
+                      .channels = shape.channels,
+                      .head = 0,
+                      .first_head = shape.first_head,
+                      .sample = 0,
+                      .next_row = -1,
+                      .next_column = 0,
+                      .dropout = dropout.active() ? &dropout : nullptr};
+  auto const mark = scratch.mark();
+  auto const memory = scratch.template take<Real>({attention_scratch(rows, width, backward)});
+  for (std::int64_t sample = 0; sample < shape.batch; ++sample) {
+    if (dropout.active()) head.sample = static_cast<std::uint64_t>(dropout.samples[static_cast<std::size_t>(sample)]);
+    for (head.head = 0; head.head < shape.heads; ++head.head) f(head, sample, raw(memory));
+  }
+  scratch.rewind(mark);
+}
+
 template <class T, class A>
 void attention_forward_head(T* y, A* lse, T const* qkv, attention_head const& shape, A* scratch) {
 #if TRIREME_X86
@@ -183,35 +213,13 @@ struct host_attention {
   template <class Real, class Body>
   static void each_head(attention_shape const& shape, arena<host>& scratch, dropout_site const& dropout, bool backward,
                         Body const& body) {
-    if (shape.batch == 0 || shape.context == 0) return;
-    auto const width = shape.head_channels();
-    detail::attention_head head{.context = shape.context,
-                                .width = width,
-                                .padded_rows = detail::padded_rows(shape.context),
-                                .padded_width = detail::padded_width(width),
-                                .qkv_stride = 3 * shape.channels,
-                                .y_stride = shape.channels,
-                                .channels = shape.channels,
-                                .head = 0,
-                                .first_head = shape.first_head,
-                                .sample = 0,
-                                .next_row = 0,
-                                .next_column = 0,
-                                .dropout = dropout.active() ? &dropout : nullptr};
-    auto const mark = scratch.mark();
-    auto const memory = scratch.template take<Real>({detail::attention_scratch(shape.context, width, backward)});
-    for (std::int64_t sample = 0; sample < shape.batch; ++sample) {
-      if (dropout.active()) {
-        head.sample = static_cast<std::uint64_t>(dropout.samples[static_cast<std::size_t>(sample)]);
-      }
-      for (head.head = 0; head.head < shape.heads; ++head.head) {
-        bool const turns = head.head + 1 == shape.heads;
-        head.next_row = !turns ? 0 : sample + 1 < shape.batch ? shape.context : -1;
-        head.next_column = turns ? width - shape.channels : width;
-        body(head, sample, raw(memory));
-      }
-    }
-    scratch.rewind(mark);
+    detail::for_each_head<Real>(shape, shape.context, shape.context, scratch, dropout, backward,
+                                [&](detail::attention_head& head, std::int64_t sample, Real* memory) {
+                                  bool const turns = head.head + 1 == shape.heads;
+                                  head.next_row = !turns ? 0 : sample + 1 < shape.batch ? shape.context : -1;
+                                  head.next_column = turns ? head.width - shape.channels : head.width;
+                                  body(head, sample, memory);
+                                });
   }
 };
 

@@ -120,36 +120,14 @@ struct host_attention_block {
   template <class Real, class Body>
   static void each_head(attention_shape const& shape, attention_block const& at, arena<host>& scratch,
                         dropout_site const& dropout, bool backward, Body const& body) {
-    if (shape.batch == 0 || at.rows == 0) return;
-    auto const width = shape.head_channels();
-    detail::attention_head head{.context = at.whole,
-                                .width = width,
-                                .padded_rows = detail::padded_rows(at.rows),
-                                .padded_width = detail::padded_width(width),
-                                .qkv_stride = 3 * shape.channels,
-                                .y_stride = shape.channels,
-                                .channels = shape.channels,
-                                .head = 0,
-                                .first_head = shape.first_head,
-                                .sample = 0,
-                                .next_row = -1,
-                                .next_column = 0,
-                                .dropout = dropout.active() ? &dropout : nullptr};
-    auto const mark = scratch.mark();
-    auto const memory = scratch.template take<Real>({detail::attention_scratch(at.rows, width, backward)});
-    for (std::int64_t sample = 0; sample < shape.batch; ++sample) {
-      if (dropout.active()) {
-        head.sample = static_cast<std::uint64_t>(dropout.samples[static_cast<std::size_t>(sample)]);
-      }
-      for (head.head = 0; head.head < shape.heads; ++head.head) {
-        auto const row = sample * shape.context;
-        body(head,
-             places{row + at.query_row, row + at.key_row, head.head * width,
-                    (sample * shape.heads + head.head) * shape.context + at.query_row},
-             raw(memory));
-      }
-    }
-    scratch.rewind(mark);
+    detail::for_each_head<Real>(shape, at.rows, at.whole, scratch, dropout, backward,
+                                [&](detail::attention_head const& head, std::int64_t sample, Real* memory) {
+                                  auto const row = sample * shape.context;
+                                  body(head,
+                                       places{row + at.query_row, row + at.key_row, head.head * head.width,
+                                              (sample * shape.heads + head.head) * shape.context + at.query_row},
+                                       memory);
+                                });
   }
 };
 

@@ -25,6 +25,18 @@ inline void expect_enough_units(std::int64_t units, int stages, int chunks) {
                           "; use fewer stages, or a model of more layers"));
 }
 
+/// What the first u units cost, for each u.
+[[nodiscard]] inline std::vector<double> sums_of(std::span<double const> costs) {
+  std::vector<double> sums{0};
+  for (std::size_t u = 0; u < costs.size(); ++u) {
+    if (!(costs[u] >= 0)) {
+      throw config_error(text("trireme::schedule::cut_units: unit ", u, " costs ", costs[u], "; costs are at least 0"));
+    }
+    sums.push_back(sums.back() + costs[u]);
+  }
+  return sums;
+}
+
 /// The cheapest way to cut units into parts: of the largest part, or, if `limit` is given, of the sum of squares of
 /// parts none of which is larger than that. Exact, by dynamic programming.
 [[nodiscard]] inline unit_cuts best_cuts(std::vector<double> const& sums, std::size_t parts, double const* limit,
@@ -98,13 +110,7 @@ struct unevenness {
 [[nodiscard]] inline unit_cuts cut_units(std::span<double const> costs, int stages, int chunks = 1) {
   auto const parts = static_cast<std::size_t>(stages) * static_cast<std::size_t>(chunks);
   detail::expect_enough_units(static_cast<std::int64_t>(costs.size()), stages, chunks);
-  std::vector<double> sums{0};
-  for (std::size_t u = 0; u < costs.size(); ++u) {
-    if (!(costs[u] >= 0)) {
-      throw config_error(text("trireme::schedule::cut_units: unit ", u, " costs ", costs[u], "; costs are at least 0"));
-    }
-    sums.push_back(sums.back() + costs[u]);
-  }
+  auto const sums = detail::sums_of(costs);
   double largest = 0;
   static_cast<void>(detail::best_cuts(sums, parts, nullptr, largest));
   double squares = 0;
@@ -116,8 +122,7 @@ struct unevenness {
 [[nodiscard]] inline unit_cuts cut_units(std::span<double const> costs, layout const& where) {
   auto cuts = cut_units(costs, where.stages, where.parts() / where.stages);
   if (where.chunks == 1) return cuts;
-  std::vector<double> sums{0};
-  for (auto const cost : costs) sums.push_back(sums.back() + cost);
+  auto const sums = detail::sums_of(costs);
   auto best = detail::unevenness_of(sums, cuts, where);
   for (bool moved = true; moved;) {
     moved = false;
