@@ -11,8 +11,8 @@
 
 /// Ends the test program if it lives longer than `limit`, and says what it was doing: a hang becomes a failure.
 ///
-/// A test may fork once it is made: its thread then only waits. A process forked while another thread allocates inherits
-/// a sanitizer's allocator as that thread had it, locked, and would wait for ever.
+/// A test may fork once it is made: its thread then only waits. A process forked while another thread allocates
+/// inherits a sanitizer's allocator as that thread had it, locked, and would wait for ever.
 class watchdog {
  public:
   explicit watchdog(std::string doing, std::chrono::seconds limit = std::chrono::seconds(90))
