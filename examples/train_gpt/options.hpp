@@ -27,8 +27,7 @@ class options {
     add("name", "gpt", "NAME", "the run's directory is runs/NAME");
     add("parallel", "data", "P",
         "data | zero1 | zero2 | zero3 | tensor | sequence | context[:ring | :ulysses] | pipeline[:SCHEDULE] | expert, "
-        "or "
-        "a mesh of them, outermost first: data=2,tensor=2,pipeline=2:1f1b (one degree may be left out; sequence, "
+        "or a mesh of them, outermost first: data=2,tensor=2,pipeline=2:1f1b (one degree may be left out; sequence, "
         "beside tensor, has none; schedules: gpipe 1f1b interleaved zbh1 zbv dualpipe dualpipev; no pipeline beside "
         "zero2 and zero3)");
     add_flag("reproducible",

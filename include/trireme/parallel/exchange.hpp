@@ -116,9 +116,11 @@ class basic_exchange : public parallel::detail::parameter_store<Env, Comm, Strat
   }
   /// The same where some of this rank's logical micro-batches have no samples: it runs those at `places` only,
   /// ascending. Its first one is at `first`.
-  void begin(std::int64_t micro_batches, std::span<std::int64_t const> places, std::int64_t first = 0) {
+  /// @param runs  how many it runs where that is more: some for others, without samples of its own.
+  void begin(std::int64_t micro_batches, std::span<std::int64_t const> places, std::int64_t first = 0,
+             std::int64_t runs = 0) {
     if constexpr (store::shards_parameters) values_.release_all();
-    rounds_left_ = static_cast<std::int64_t>(places.size());
+    rounds_left_ = std::max(static_cast<std::int64_t>(places.size()), runs);
     if (reports_every_micro_batch())
       rounds_left_ = parallel::detail::agreed_rounds(world_, micro_batches, rounds_left_, in_a_tree_);
     gradients_.begin(micro_batches, places, first, rounds_left_);

@@ -105,19 +105,16 @@ class placed_model {
   /// @param total          samples of the step, over all ranks.
   loss_sum train(std::span<samples const> micro_batches, data::range range, std::span<std::int64_t const> parts,
                  std::int64_t total, random_key key) {
-    exchange_.begin(range.count(), parts, range.first);
+    auto const own = static_cast<std::int64_t>(micro_batches.size());
+    auto const most = most_of_experts(own);
+    exchange_.begin(range.count(), parts, range.first, most);
     if constexpr (staged) {
       bool const always = exchange_.reports_every_micro_batch();
-      std::int64_t served = 0;
-      if constexpr (has_experts) served = to_serve(static_cast<std::int64_t>(micro_batches.size()));
       auto const ready = [&](int use, bool last) {
-        if ((last && served == 0) || always) exchange_.ready(use);  // what serving adds to is final in finish()
+        if (last || always) exchange_.ready(use);
       };
-      auto const sum = engine_.train_step(cut(micro_batches), 1.0 / static_cast<double>(total), key, ready, exchange_);
-      if constexpr (has_experts) {
-        for (; served > 0; --served) engine_.serve(purpose::train);
-      }
-      return sum;
+      return engine_.train_step(cut(micro_batches), 1.0 / static_cast<double>(total), key, ready, exchange_,
+                                most - own);
     } else {
       loss_sum sum;
       for (std::size_t m = 0; m < micro_batches.size(); ++m) {
@@ -142,18 +139,15 @@ class placed_model {
     if constexpr (!staged) {
       for (auto const& part : parts) sum += engine_.evaluate(part);
     } else {
-      auto missing = parts.batches().first - parts.batches().last;
-      bool const serves = grid_.experts() != nullptr;
+      bool const serves = has_experts && grid_.experts() != nullptr;
+      auto missing = -parts.batches().count();
       if (gathers || serves) {  // which takes all ranks, also those that have fewer batches
         auto most = -missing;
         (serves ? world_ : grid_.replicas()).all_reduce(tensor_view<std::int64_t>(&most, shape{1}), reduction::max{});
         missing += most;
       }
       for (auto const& part : parts) sum += engine_.evaluate(cut({&part, 1}).front(), exchange_);
-      for (; gathers && !serves && missing > 0; --missing) exchange_.sit_out_forward();
-      if constexpr (has_experts) {
-        for (; serves && missing > 0; --missing) engine_.serve(purpose::evaluate, exchange_);
-      }
+      for (; missing > 0; --missing) serves ? engine_.serve(exchange_) : exchange_.sit_out_forward();
     }
     return sum;
   }
@@ -178,17 +172,11 @@ class placed_model {
   static constexpr bool has_stages = parallel::has_axis<Parallel, parallel::axis::pipeline>;
   static constexpr bool has_experts = parallel::has_axis<Parallel, parallel::axis::expert>;
 
-  // How many micro-batches other ranks run that this one has not: it serves them with its experts.
-  [[nodiscard]] std::int64_t to_serve(std::int64_t own) {
-    if (grid_.experts() == nullptr) return 0;
-    std::int64_t most[] = {own, -own};
-    world_.all_reduce(tensor_view<std::int64_t>(most, shape{2}), reduction::max{});
-    if (most[0] != -most[1] && (exchange_.reports_every_micro_batch() || grid_.stages() != nullptr)) {
-      throw config_error(text("trireme::parallel::expert: from ", -most[1], " to ", most[0],
-                              " micro-batches a rank; beside a pipeline, zero<2> or zero<3> every rank runs as many: "
-                              "give a batch and a number of micro-batches that divide"));
-    }
-    return most[0] - own;
+  // Of this rank's micro-batches or batches, and those of all who run as many because experts lie here.
+  [[nodiscard]] std::int64_t most_of_experts(std::int64_t own) {
+    if (has_experts && grid_.experts() != nullptr)
+      world_.all_reduce(tensor_view<std::int64_t>(&own, shape{1}), reduction::max{});
+    return own;
   }
   std::unique_ptr<stage_link<space>> make_link() {
     if constexpr (has_stages) {

@@ -77,12 +77,15 @@ class staged_engine {
   /// got what a micro-batch adds to it; `last` if that was the last one.
   /// @param weight  of one sample's mean loss in the loss that is differentiated: 1 / samples in the step.
   /// @param hooks   called at the boundaries of units; see resident_parameters.
+  /// @param served  so many micro-batches more, which only other ranks of the expert group have: their rows come to the
+  ///                experts here.
   /// @returns the losses, on the stage that has the last unit; nothing on the others.
   template <class Ready, class Hooks = resident_parameters>
   loss_sum train_step(std::span<samples const> micro_batches, double weight, random_key key, Ready&& ready,
-                      Hooks&& hooks = {}) {
-    if (micro_batches.empty()) return {};
-    auto const& list = programs_.for_training(static_cast<int>(micro_batches.size()));
+                      Hooks&& hooks = {}, std::int64_t served = 0) {
+    auto const all = static_cast<std::int64_t>(micro_batches.size()) + served;
+    if (all == 0) return {};
+    auto const& list = programs_.for_training(static_cast<int>(all));
     start(list, micro_batches, {key, weight, purpose::train});
     auto const* const steps = list.steps();
     int const count = list.count();
@@ -112,7 +115,7 @@ class staged_engine {
   /// The losses of some samples, without dropout and without gradients, on the stage that has the last unit.
   template <class Hooks = resident_parameters>
   [[nodiscard]] loss_sum evaluate(samples const& batch, Hooks&& hooks = {}) {
-    static_cast<void>(look(batch, purpose::evaluate, hooks));
+    static_cast<void>(look({&batch, 1}, purpose::evaluate, hooks));
     return now_.loss;
   }
 
@@ -120,28 +123,13 @@ class staged_engine {
   /// the next call.
   template <class Hooks = resident_parameters>
   [[nodiscard]] view predict(samples const& batch, Hooks&& hooks = {}) {
-    return look(batch, purpose::predict, hooks);
+    return look({&batch, 1}, purpose::predict, hooks);
   }
 
-  /// Takes part in a micro-batch that other ranks of the expert group run, without one of its own: forward, and, if
-  /// they train, backward.
+  /// What evaluate() does for a micro-batch that only other ranks of the expert group have.
   template <class Hooks = resident_parameters>
-  void serve(purpose why, Hooks&& hooks = {}) {
-    now_ = {{}, 0, why, {}};
-    slots_.begin(1, 1);
-    auto const index = slots_.take(0, 0);
-    auto pass = make_pass(index);
-    auto const each = [&](std::size_t u, bool backward) {
-      hooks.ensure(units_.first_use(u), units_.last_use(u));
-      auto const mark = scratch_.mark();
-      backward ? units_[u].serve_backward(pass) : units_[u].serve_forward(pass);
-      scratch_.rewind(mark);
-      hooks.release(units_.first_use(u), units_.last_use(u));
-    };
-    for (std::size_t u = 0; u < units_.size(); ++u) each(u, false);
-    for (auto u = units_.size(); u-- > 0 && why == purpose::train;) each(u, true);
-    slots_.give_back(index);
-    scratch_.reset();
+  void serve(Hooks&& hooks = {}) {
+    static_cast<void>(look({}, purpose::evaluate, hooks));
   }
 
   /// Calls f(step, true) when a step has what it receives and begins, f(step, false) when it has ended: for timelines.
@@ -165,6 +153,8 @@ class staged_engine {
   void leave_batches() noexcept { places_.leave(); }
 
  private:
+  static constexpr shape nothing{0};  // of a micro-batch that is served, everywhere
+
   struct mode {
     random_key key;
     double weight = 0;
@@ -179,15 +169,15 @@ class staged_engine {
     auto& chunks = units_.chunks();
     slots_.begin(chunks.size(), what.lists.where().micro_batches);
     for (std::size_t c = 0; c < chunks.size(); ++c) chunks[c].left = what.passes[c];
-    keys_.clear();
-    for (auto const& each : batches) keys_.push_back(each.inputs.extents);
+    keys_.assign(static_cast<std::size_t>(what.micro_batches), nothing);
+    for (std::size_t m = 0; m < batches.size(); ++m) keys_[m] = batches[m].inputs.extents;
     if (mail_ != nullptr) mail_->begin(what.mail, keys_);
   }
 
   template <class Hooks>
-  view look(samples const& batch, purpose why, Hooks& hooks) {
+  view look(std::span<samples const> batch, purpose why, Hooks& hooks) {
     auto const& list = programs_.for_looking();
-    start(list, std::span(&batch, 1), {{}, 0, why});
+    start(list, batch, {{}, 0, why});
     view out;
     for (int i = 0; i < list.count(); ++i) {
       auto const& step = list.steps()[i];
@@ -203,7 +193,9 @@ class staged_engine {
     auto const& here = units_.chunk(step.chunk);
     auto const index = slots_.take(step.chunk, step.micro_batch);
     auto& own = slots_[index];
-    own.batch = places_.place(batches_[static_cast<std::size_t>(step.micro_batch)], own.activations);
+    bool const serves = is_served(step);
+    own.batch = {};
+    if (!serves) own.batch = places_.place(batches_[static_cast<std::size_t>(step.micro_batch)], own.activations);
     auto pass = make_pass(index);
     view x;
     if (step.from != schedule::nobody)
@@ -218,7 +210,11 @@ class staged_engine {
       if (last && step.output < 0 && pass.training()) {
         hooks.open(units_.first_use(u), units_.last_use(u));  // losses may add to gradients already
       }
-      x = run(pass, [&] { return units_[u].forward(pass, x); });
+      x = run(pass, [&] {
+        if (!serves) return units_[u].forward(pass, x);
+        units_[u].serve_forward(pass);
+        return view(nullptr, nothing);
+      });
       if (!last || !turns) hooks.release(units_.first_use(u), units_.last_use(u));
     }
     own.out = x;
@@ -234,6 +230,7 @@ class staged_engine {
     auto const index = slots_.of(step.chunk, step.micro_batch);
     auto& own = slots_[index];
     auto pass = make_pass(index);
+    bool const serves = is_served(step);
     bool const weights_only = step.kind == schedule::work::backward_weight;
     bool const input_only = step.kind == schedule::work::backward_input;
     bool const last_time = here.left == 1;
@@ -246,6 +243,10 @@ class staged_engine {
       if (u > here.first) hooks.prefetch(units_.first_use(u - 1), units_.last_use(u - 1));
       dy = run(pass, [&] {
         auto& unit = units_[u];
+        if (serves) {
+          if (!weights_only) unit.serve_backward(pass);
+          return view(nullptr, nothing);
+        }
         if (input_only) return unit.backward_input(pass, dy);
         if (!weights_only) return unit.backward(pass, dy);
         unit.backward_weight(pass);
@@ -268,6 +269,10 @@ class staged_engine {
     }
   }
 
+  // Whether only other ranks of the expert group have the micro-batch.
+  [[nodiscard]] bool is_served(schedule::step const& step) const noexcept {
+    return static_cast<std::size_t>(step.micro_batch) >= batches_.size();
+  }
   // The same micro-batch in another part that lies here.
   [[nodiscard]] detail::flight_slot<Env>& neighbour(int part, int micro_batch) {
     int c = 0;
