@@ -1,5 +1,5 @@
 // Trireme 0.1.0, everything in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 8a591f8af12f6d1db6798da198db16a2f23a9b546f6ada714c11b70b73123c8d
+// SHA-256 of the sources: 69c904dd99bf5b77b43e0c6728d0b0124ec1867448780fc8edd220e24f33dd21
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -18496,9 +18496,11 @@ class basic_exchange : public parallel::detail::parameter_store<Env, Comm, Strat
   }
   /// The same where some of this rank's logical micro-batches have no samples: it runs those at `places` only,
   /// ascending. Its first one is at `first`.
-  void begin(std::int64_t micro_batches, std::span<std::int64_t const> places, std::int64_t first = 0) {
+  /// @param runs  how many it runs where that is more: some for others, without samples of its own.
+  void begin(std::int64_t micro_batches, std::span<std::int64_t const> places, std::int64_t first = 0,
+             std::int64_t runs = 0) {
     if constexpr (store::shards_parameters) values_.release_all();
-    rounds_left_ = static_cast<std::int64_t>(places.size());
+    rounds_left_ = std::max(static_cast<std::int64_t>(places.size()), runs);
     if (reports_every_micro_batch())
       rounds_left_ = parallel::detail::agreed_rounds(world_, micro_batches, rounds_left_, in_a_tree_);
     gradients_.begin(micro_batches, places, first, rounds_left_);
@@ -22183,12 +22185,15 @@ class staged_engine {
   /// got what a micro-batch adds to it; `last` if that was the last one.
   /// @param weight  of one sample's mean loss in the loss that is differentiated: 1 / samples in the step.
   /// @param hooks   called at the boundaries of units; see resident_parameters.
+  /// @param served  so many micro-batches more, which only other ranks of the expert group have: their rows come to the
+  ///                experts here.
   /// @returns the losses, on the stage that has the last unit; nothing on the others.
   template <class Ready, class Hooks = resident_parameters>
   loss_sum train_step(std::span<samples const> micro_batches, double weight, random_key key, Ready&& ready,
-                      Hooks&& hooks = {}) {
-    if (micro_batches.empty()) return {};
-    auto const& list = programs_.for_training(static_cast<int>(micro_batches.size()));
+                      Hooks&& hooks = {}, std::int64_t served = 0) {
+    auto const all = static_cast<std::int64_t>(micro_batches.size()) + served;
+    if (all == 0) return {};
+    auto const& list = programs_.for_training(static_cast<int>(all));
     start(list, micro_batches, {key, weight, purpose::train});
     auto const* const steps = list.steps();
     int const count = list.count();
@@ -22218,7 +22223,7 @@ class staged_engine {
   /// The losses of some samples, without dropout and without gradients, on the stage that has the last unit.
   template <class Hooks = resident_parameters>
   [[nodiscard]] loss_sum evaluate(samples const& batch, Hooks&& hooks = {}) {
-    static_cast<void>(look(batch, purpose::evaluate, hooks));
+    static_cast<void>(look({&batch, 1}, purpose::evaluate, hooks));
     return now_.loss;
   }
 
@@ -22226,28 +22231,13 @@ class staged_engine {
   /// the next call.
   template <class Hooks = resident_parameters>
   [[nodiscard]] view predict(samples const& batch, Hooks&& hooks = {}) {
-    return look(batch, purpose::predict, hooks);
+    return look({&batch, 1}, purpose::predict, hooks);
   }
 
-  /// Takes part in a micro-batch that other ranks of the expert group run, without one of its own: forward, and, if
-  /// they train, backward.
+  /// What evaluate() does for a micro-batch that only other ranks of the expert group have.
   template <class Hooks = resident_parameters>
-  void serve(purpose why, Hooks&& hooks = {}) {
-    now_ = {{}, 0, why, {}};
-    slots_.begin(1, 1);
-    auto const index = slots_.take(0, 0);
-    auto pass = make_pass(index);
-    auto const each = [&](std::size_t u, bool backward) {
-      hooks.ensure(units_.first_use(u), units_.last_use(u));
-      auto const mark = scratch_.mark();
-      backward ? units_[u].serve_backward(pass) : units_[u].serve_forward(pass);
-      scratch_.rewind(mark);
-      hooks.release(units_.first_use(u), units_.last_use(u));
-    };
-    for (std::size_t u = 0; u < units_.size(); ++u) each(u, false);
-    for (auto u = units_.size(); u-- > 0 && why == purpose::train;) each(u, true);
-    slots_.give_back(index);
-    scratch_.reset();
+  void serve(Hooks&& hooks = {}) {
+    static_cast<void>(look({}, purpose::evaluate, hooks));
   }
 
   /// Calls f(step, true) when a step has what it receives and begins, f(step, false) when it has ended: for timelines.
@@ -22271,6 +22261,8 @@ class staged_engine {
   void leave_batches() noexcept { places_.leave(); }
 
  private:
+  static constexpr shape nothing{0};  // of a micro-batch that is served, everywhere
+
   struct mode {
     random_key key;
     double weight = 0;
@@ -22285,15 +22277,15 @@ class staged_engine {
     auto& chunks = units_.chunks();
     slots_.begin(chunks.size(), what.lists.where().micro_batches);
     for (std::size_t c = 0; c < chunks.size(); ++c) chunks[c].left = what.passes[c];
-    keys_.clear();
-    for (auto const& each : batches) keys_.push_back(each.inputs.extents);
+    keys_.assign(static_cast<std::size_t>(what.micro_batches), nothing);
+    for (std::size_t m = 0; m < batches.size(); ++m) keys_[m] = batches[m].inputs.extents;
     if (mail_ != nullptr) mail_->begin(what.mail, keys_);
   }
 
   template <class Hooks>
-  view look(samples const& batch, purpose why, Hooks& hooks) {
+  view look(std::span<samples const> batch, purpose why, Hooks& hooks) {
     auto const& list = programs_.for_looking();
-    start(list, std::span(&batch, 1), {{}, 0, why});
+    start(list, batch, {{}, 0, why});
     view out;
     for (int i = 0; i < list.count(); ++i) {
       auto const& step = list.steps()[i];
@@ -22309,7 +22301,9 @@ class staged_engine {
     auto const& here = units_.chunk(step.chunk);
     auto const index = slots_.take(step.chunk, step.micro_batch);
     auto& own = slots_[index];
-    own.batch = places_.place(batches_[static_cast<std::size_t>(step.micro_batch)], own.activations);
+    bool const serves = is_served(step);
+    own.batch = {};
+    if (!serves) own.batch = places_.place(batches_[static_cast<std::size_t>(step.micro_batch)], own.activations);
     auto pass = make_pass(index);
     view x;
     if (step.from != schedule::nobody)
@@ -22324,7 +22318,11 @@ class staged_engine {
       if (last && step.output < 0 && pass.training()) {
         hooks.open(units_.first_use(u), units_.last_use(u));  // losses may add to gradients already
       }
-      x = run(pass, [&] { return units_[u].forward(pass, x); });
+      x = run(pass, [&] {
+        if (!serves) return units_[u].forward(pass, x);
+        units_[u].serve_forward(pass);
+        return view(nullptr, nothing);
+      });
       if (!last || !turns) hooks.release(units_.first_use(u), units_.last_use(u));
     }
     own.out = x;
@@ -22340,6 +22338,7 @@ class staged_engine {
     auto const index = slots_.of(step.chunk, step.micro_batch);
     auto& own = slots_[index];
     auto pass = make_pass(index);
+    bool const serves = is_served(step);
     bool const weights_only = step.kind == schedule::work::backward_weight;
     bool const input_only = step.kind == schedule::work::backward_input;
     bool const last_time = here.left == 1;
@@ -22352,6 +22351,10 @@ class staged_engine {
       if (u > here.first) hooks.prefetch(units_.first_use(u - 1), units_.last_use(u - 1));
       dy = run(pass, [&] {
         auto& unit = units_[u];
+        if (serves) {
+          if (!weights_only) unit.serve_backward(pass);
+          return view(nullptr, nothing);
+        }
         if (input_only) return unit.backward_input(pass, dy);
         if (!weights_only) return unit.backward(pass, dy);
         unit.backward_weight(pass);
@@ -22374,6 +22377,10 @@ class staged_engine {
     }
   }
 
+  // Whether only other ranks of the expert group have the micro-batch.
+  [[nodiscard]] bool is_served(schedule::step const& step) const noexcept {
+    return static_cast<std::size_t>(step.micro_batch) >= batches_.size();
+  }
   // The same micro-batch in another part that lies here.
   [[nodiscard]] detail::flight_slot<Env>& neighbour(int part, int micro_batch) {
     int c = 0;
@@ -22496,19 +22503,16 @@ class placed_model {
   /// @param total          samples of the step, over all ranks.
   loss_sum train(std::span<samples const> micro_batches, data::range range, std::span<std::int64_t const> parts,
                  std::int64_t total, random_key key) {
-    exchange_.begin(range.count(), parts, range.first);
+    auto const own = static_cast<std::int64_t>(micro_batches.size());
+    auto const most = most_of_experts(own);
+    exchange_.begin(range.count(), parts, range.first, most);
     if constexpr (staged) {
       bool const always = exchange_.reports_every_micro_batch();
-      std::int64_t served = 0;
-      if constexpr (has_experts) served = to_serve(static_cast<std::int64_t>(micro_batches.size()));
       auto const ready = [&](int use, bool last) {
-        if ((last && served == 0) || always) exchange_.ready(use);  // what serving adds to is final in finish()
+        if (last || always) exchange_.ready(use);
       };
-      auto const sum = engine_.train_step(cut(micro_batches), 1.0 / static_cast<double>(total), key, ready, exchange_);
-      if constexpr (has_experts) {
-        for (; served > 0; --served) engine_.serve(purpose::train);
-      }
-      return sum;
+      return engine_.train_step(cut(micro_batches), 1.0 / static_cast<double>(total), key, ready, exchange_,
+                                most - own);
     } else {
       loss_sum sum;
       for (std::size_t m = 0; m < micro_batches.size(); ++m) {
@@ -22533,18 +22537,15 @@ class placed_model {
     if constexpr (!staged) {
       for (auto const& part : parts) sum += engine_.evaluate(part);
     } else {
-      auto missing = parts.batches().first - parts.batches().last;
-      bool const serves = grid_.experts() != nullptr;
+      bool const serves = has_experts && grid_.experts() != nullptr;
+      auto missing = -parts.batches().count();
       if (gathers || serves) {  // which takes all ranks, also those that have fewer batches
         auto most = -missing;
         (serves ? world_ : grid_.replicas()).all_reduce(tensor_view<std::int64_t>(&most, shape{1}), reduction::max{});
         missing += most;
       }
       for (auto const& part : parts) sum += engine_.evaluate(cut({&part, 1}).front(), exchange_);
-      for (; gathers && !serves && missing > 0; --missing) exchange_.sit_out_forward();
-      if constexpr (has_experts) {
-        for (; serves && missing > 0; --missing) engine_.serve(purpose::evaluate, exchange_);
-      }
+      for (; missing > 0; --missing) serves ? engine_.serve(exchange_) : exchange_.sit_out_forward();
     }
     return sum;
   }
@@ -22569,17 +22570,11 @@ class placed_model {
   static constexpr bool has_stages = parallel::has_axis<Parallel, parallel::axis::pipeline>;
   static constexpr bool has_experts = parallel::has_axis<Parallel, parallel::axis::expert>;
 
-  // How many micro-batches other ranks run that this one has not: it serves them with its experts.
-  [[nodiscard]] std::int64_t to_serve(std::int64_t own) {
-    if (grid_.experts() == nullptr) return 0;
-    std::int64_t most[] = {own, -own};
-    world_.all_reduce(tensor_view<std::int64_t>(most, shape{2}), reduction::max{});
-    if (most[0] != -most[1] && (exchange_.reports_every_micro_batch() || grid_.stages() != nullptr)) {
-      throw config_error(text("trireme::parallel::expert: from ", -most[1], " to ", most[0],
-                              " micro-batches a rank; beside a pipeline, zero<2> or zero<3> every rank runs as many: "
-                              "give a batch and a number of micro-batches that divide"));
-    }
-    return most[0] - own;
+  // Of this rank's micro-batches or batches, and those of all who run as many because experts lie here.
+  [[nodiscard]] std::int64_t most_of_experts(std::int64_t own) {
+    if (has_experts && grid_.experts() != nullptr)
+      world_.all_reduce(tensor_view<std::int64_t>(&own, shape{1}), reduction::max{});
+    return own;
   }
   std::unique_ptr<stage_link<space>> make_link() {
     if constexpr (has_stages) {
