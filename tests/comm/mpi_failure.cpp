@@ -21,17 +21,18 @@ int main(int argc, char** argv) {
     trireme::launch(comm::mpi{.deadline = 1s, .shared_memory = shared_memory}, [&](auto& world) {
       std::vector<float> values(static_cast<std::size_t>(world.size()) * 10000);
       trireme::tensor_view const view{values};
-      world.all_reduce(view);
-      std::printf("rank %d is process %d\n", world.rank(), static_cast<int>(::getpid()));
-      std::fflush(stdout);
-      while (how == "works") {  // until somebody ends it
-        auto pending = world.all_reduce_async(view);
-        std::this_thread::sleep_for(10ms);
-        pending.wait();
-      }
       bool const odd = world.rank() == 1;
-      auto const began = std::chrono::steady_clock::now();
+      auto began = std::chrono::steady_clock::now();
       try {
+        world.all_reduce(view);  // from which others may still be on their way back when rank 1 fails
+        std::printf("rank %d is process %d\n", world.rank(), static_cast<int>(::getpid()));
+        std::fflush(stdout);
+        while (how == "works") {  // until somebody ends it
+          auto pending = world.all_reduce_async(view);
+          std::this_thread::sleep_for(10ms);
+          pending.wait();
+        }
+        began = std::chrono::steady_clock::now();
         if (how == "late" && odd) std::this_thread::sleep_for(3s);
         if (how == "throws" && odd) throw std::domain_error("loss is nan");
         if (how == "stopped" && odd) std::raise(SIGSTOP);
