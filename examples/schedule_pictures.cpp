@@ -8,6 +8,8 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <cstdio>
+#include <exception>
 #include <filesystem>
 #include <string>
 #include <thread>
@@ -158,7 +160,7 @@ std::string draw(std::string_view name, trace const& all, ms idle) {
 
 }  // namespace
 
-int main(int count, char** arguments) {
+int main(int count, char** arguments) try {
   std::filesystem::path const folder = count > 1 ? arguments[1] : ".";
   schedule::for_each_schedule([&]<class Schedule>(Schedule const&) {
     auto const all = run<Schedule>();
@@ -167,4 +169,8 @@ int main(int count, char** arguments) {
     fmt::print("{:12} idles {:6.1f} ms, on paper {:6.1f} ms\n", Schedule::name, idle.count(),
                bubble_on_paper<Schedule>().count());
   });
+  return 0;
+} catch (std::exception const& error) {
+  std::fprintf(stderr, "%s\n", error.what());
+  return 1;
 }
