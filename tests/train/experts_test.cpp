@@ -92,8 +92,7 @@ TEST_CASE("in bfloat16 experts stay within the tolerance of the precision", "[tr
 TEST_CASE("a rank with fewer micro-batches, or none, serves the others", "[train][experts]") {
   watchdog dog("uneven micro-batches");
   comm::self_world self;
-  // 5 samples in 5 micro-batches on 2 to 4 ranks: some run one more; 2 samples: some run none, or two on one of 2
-  // ranks.
+  // 5 samples in 5 micro-batches: some ranks run one more than others; 2 samples: some run none.
   for (std::int64_t const batch : {5, 2}) {
     INFO(batch << " samples");
     strategies::plan const plan{.batch = batch, .micro_batches = batch == 5 ? 5 : 4, .model = expert_cases::model()};
