@@ -1,5 +1,5 @@
 // Trireme 0.1.0, everything in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 69c904dd99bf5b77b43e0c6728d0b0124ec1867448780fc8edd220e24f33dd21
+// SHA-256 of the sources: 6e21e45404aa998d73e811afe5673c8f7be89a53c4a6bd19ef47050781f90e5e
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -22302,8 +22302,8 @@ class staged_engine {
     auto const index = slots_.take(step.chunk, step.micro_batch);
     auto& own = slots_[index];
     bool const serves = is_served(step);
-    own.batch = {};
-    if (!serves) own.batch = places_.place(batches_[static_cast<std::size_t>(step.micro_batch)], own.activations);
+    own.batch = serves ? samples_in<space>{}
+                       : places_.place(batches_[static_cast<std::size_t>(step.micro_batch)], own.activations);
     auto pass = make_pass(index);
     view x;
     if (step.from != schedule::nobody)
@@ -22504,7 +22504,7 @@ class placed_model {
   loss_sum train(std::span<samples const> micro_batches, data::range range, std::span<std::int64_t const> parts,
                  std::int64_t total, random_key key) {
     auto const own = static_cast<std::int64_t>(micro_batches.size());
-    auto const most = most_of_experts(own);
+    auto const most = serves() ? most_of(world_, own) : own;
     exchange_.begin(range.count(), parts, range.first, most);
     if constexpr (staged) {
       bool const always = exchange_.reports_every_micro_batch();
@@ -22537,15 +22537,11 @@ class placed_model {
     if constexpr (!staged) {
       for (auto const& part : parts) sum += engine_.evaluate(part);
     } else {
-      bool const serves = has_experts && grid_.experts() != nullptr;
-      auto missing = -parts.batches().count();
-      if (gathers || serves) {  // which takes all ranks, also those that have fewer batches
-        auto most = -missing;
-        (serves ? world_ : grid_.replicas()).all_reduce(tensor_view<std::int64_t>(&most, shape{1}), reduction::max{});
-        missing += most;
-      }
+      auto const batches = parts.batches().count();
+      auto const most = serves() ? most_of(world_, batches) : gathers ? most_of(grid_.replicas(), batches) : batches;
       for (auto const& part : parts) sum += engine_.evaluate(cut({&part, 1}).front(), exchange_);
-      for (; missing > 0; --missing) serves ? engine_.serve(exchange_) : exchange_.sit_out_forward();
+      for (auto missing = most - batches; missing > 0; --missing)
+        serves() ? engine_.serve(exchange_) : exchange_.sit_out_forward();
     }
     return sum;
   }
@@ -22570,10 +22566,10 @@ class placed_model {
   static constexpr bool has_stages = parallel::has_axis<Parallel, parallel::axis::pipeline>;
   static constexpr bool has_experts = parallel::has_axis<Parallel, parallel::axis::expert>;
 
-  // Of this rank's micro-batches or batches, and those of all who run as many because experts lie here.
-  [[nodiscard]] std::int64_t most_of_experts(std::int64_t own) {
-    if (has_experts && grid_.experts() != nullptr)
-      world_.all_reduce(tensor_view<std::int64_t>(&own, shape{1}), reduction::max{});
+  // Whether other ranks' rows come to experts here: then all run as many micro-batches.
+  [[nodiscard]] bool serves() noexcept { return has_experts && grid_.experts() != nullptr; }
+  [[nodiscard]] static std::int64_t most_of(Comm& ranks, std::int64_t own) {
+    ranks.all_reduce(tensor_view<std::int64_t>(&own, shape{1}), reduction::max{});
     return own;
   }
   std::unique_ptr<stage_link<space>> make_link() {

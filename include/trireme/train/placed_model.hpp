@@ -106,7 +106,7 @@ class placed_model {
   loss_sum train(std::span<samples const> micro_batches, data::range range, std::span<std::int64_t const> parts,
                  std::int64_t total, random_key key) {
     auto const own = static_cast<std::int64_t>(micro_batches.size());
-    auto const most = most_of_experts(own);
+    auto const most = serves() ? most_of(world_, own) : own;
     exchange_.begin(range.count(), parts, range.first, most);
     if constexpr (staged) {
       bool const always = exchange_.reports_every_micro_batch();
@@ -139,15 +139,11 @@ class placed_model {
     if constexpr (!staged) {
       for (auto const& part : parts) sum += engine_.evaluate(part);
     } else {
-      bool const serves = has_experts && grid_.experts() != nullptr;
-      auto missing = -parts.batches().count();
-      if (gathers || serves) {  // which takes all ranks, also those that have fewer batches
-        auto most = -missing;
-        (serves ? world_ : grid_.replicas()).all_reduce(tensor_view<std::int64_t>(&most, shape{1}), reduction::max{});
-        missing += most;
-      }
+      auto const batches = parts.batches().count();
+      auto const most = serves() ? most_of(world_, batches) : gathers ? most_of(grid_.replicas(), batches) : batches;
       for (auto const& part : parts) sum += engine_.evaluate(cut({&part, 1}).front(), exchange_);
-      for (; missing > 0; --missing) serves ? engine_.serve(exchange_) : exchange_.sit_out_forward();
+      for (auto missing = most - batches; missing > 0; --missing)
+        serves() ? engine_.serve(exchange_) : exchange_.sit_out_forward();
     }
     return sum;
   }
@@ -172,10 +168,10 @@ class placed_model {
   static constexpr bool has_stages = parallel::has_axis<Parallel, parallel::axis::pipeline>;
   static constexpr bool has_experts = parallel::has_axis<Parallel, parallel::axis::expert>;
 
-  // Of this rank's micro-batches or batches, and those of all who run as many because experts lie here.
-  [[nodiscard]] std::int64_t most_of_experts(std::int64_t own) {
-    if (has_experts && grid_.experts() != nullptr)
-      world_.all_reduce(tensor_view<std::int64_t>(&own, shape{1}), reduction::max{});
+  // Whether other ranks' rows come to experts here: then all run as many micro-batches.
+  [[nodiscard]] bool serves() noexcept { return has_experts && grid_.experts() != nullptr; }
+  [[nodiscard]] static std::int64_t most_of(Comm& ranks, std::int64_t own) {
+    ranks.all_reduce(tensor_view<std::int64_t>(&own, shape{1}), reduction::max{});
     return own;
   }
   std::unique_ptr<stage_link<space>> make_link() {

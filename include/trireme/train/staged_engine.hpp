@@ -194,8 +194,8 @@ class staged_engine {
     auto const index = slots_.take(step.chunk, step.micro_batch);
     auto& own = slots_[index];
     bool const serves = is_served(step);
-    own.batch = {};
-    if (!serves) own.batch = places_.place(batches_[static_cast<std::size_t>(step.micro_batch)], own.activations);
+    own.batch = serves ? samples_in<space>{}
+                       : places_.place(batches_[static_cast<std::size_t>(step.micro_batch)], own.activations);
     auto pass = make_pass(index);
     view x;
     if (step.from != schedule::nobody)
