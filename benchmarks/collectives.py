@@ -20,6 +20,7 @@ round each makes calls for some milliseconds (large messages: one), and who goes
 """
 
 # targets: benchmark_collectives
+# needs: mpi mpich gloo iproute
 import argparse
 import json
 import math

@@ -4,6 +4,9 @@
 Prints one JSON object a row: {"header", "seconds" (best of the runs), "megabytes" (peak memory of the compiler)}.
 Options: --runs N (default 3), --compiler NAME, and names of headers to measure instead of all.
 """
+
+# targets: none
+# needs: mpi
 import argparse
 import json
 import os

@@ -51,10 +51,10 @@ logged() {
   "$@" >>"$log" 2>&1 || { tail -n 20 "$log" >&2; echo "gpt.sh: $what failed; all of it is in $log" >&2; exit 1; }
 }
 
-program=$root/build/release/benchmarks/gpt_step
+program=$root/build/benchmark/benchmarks/gpt_step
 build() {
-  (cd "$root" && { [[ -e build/release/CMakeCache.txt ]] || cmake --preset release; } &&
-    cmake --build build/release --target benchmark_gpt_step)
+  (cd "$root" && { [[ -e build/benchmark/CMakeCache.txt ]] || cmake --preset benchmark; } &&
+    cmake --build build/benchmark --target benchmark_gpt_step)
 }
 if command -v cmake >/dev/null && command -v ninja >/dev/null || [[ ! -x $program ]]; then
   need_compiler

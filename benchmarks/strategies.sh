@@ -4,6 +4,7 @@
 #
 # One GPT trained serially and under each strategy, in turns; then once more with ranks that are processes under MPI.
 # targets: benchmark_strategies_threads benchmark_strategies_mpi
+# needs: mpi
 set -euo pipefail
 mpi=1 ranks=2 options=()
 while (($#)); do
@@ -17,9 +18,5 @@ done
 programs=$TRIREME_BINARY_DIR/benchmarks
 "$programs/strategies_threads" "${options[@]}"
 [[ -n $mpi && -x $programs/strategies_mpi ]] || exit 0
-flags=()
-if mpirun --version 2>/dev/null | grep -q 'Open MPI'; then
-  flags+=(--oversubscribe --quiet)
-  if ((EUID == 0)); then flags+=(--allow-run-as-root); fi
-fi
-exec mpirun -n "$ranks" "${flags[@]}" "$programs/strategies_mpi" "${options[@]}"
+source "$TRIREME_SOURCE_DIR/scripts/mpirun.bash"
+exec mpirun -n "$ranks" "$programs/strategies_mpi" "${options[@]}"

@@ -6,10 +6,33 @@ set(TRIREME_CUDA_FLAGS "-O2;-gencode;arch=compute_75,code=compute_75;-gencode;ar
     "How nvcc compiles the kernels: for Hopper, and in a form that the driver of any device since Turing can compile")
 mark_as_advanced(TRIREME_CUDA_FLAGS)
 
+# trireme_nvcc_works(result nvcc source): whether it compiles SOURCE. One that is half installed is left out with a line,
+# so that it cannot fail what needs no CUDA.
+function(trireme_nvcc_works result nvcc source)
+  set(file ${CMAKE_CURRENT_BINARY_DIR}/trireme_nvcc_works.cu)
+  file(WRITE ${file} "${source}\n")
+  execute_process(COMMAND ${nvcc} -std=c++20 ${TRIREME_CUDA_FLAGS} -c ${file} -o ${file}.o
+                  RESULT_VARIABLE status OUTPUT_QUIET ERROR_QUIET)
+  get_property(said_of GLOBAL PROPERTY trireme_broken_nvcc)
+  if(status EQUAL 0)
+    set(${result} TRUE PARENT_SCOPE)
+    return()
+  elseif(NOT "${said_of}" STREQUAL "${nvcc}")
+    message(STATUS "trireme: ${nvcc} does not compile a kernel, so it is left out")
+    set_property(GLOBAL PROPERTY trireme_broken_nvcc ${nvcc})
+  endif()
+  set(${result} FALSE PARENT_SCOPE)
+endfunction()
+
 # trireme_find_cuda(include): defines trireme::cuda_kernels from the headers below INCLUDE, if there is a CUDA toolkit.
 macro(trireme_find_cuda include)
   find_package(CUDAToolkit 12.1 QUIET)
+  set(trireme_has_cuda FALSE)
   if(CUDAToolkit_FOUND AND CUDAToolkit_NVCC_EXECUTABLE AND NOT TARGET trireme::cuda_kernels)
+    trireme_nvcc_works(trireme_has_cuda ${CUDAToolkit_NVCC_EXECUTABLE}
+                       "#include <cuda_runtime.h>\n__global__ void kernel() {}")
+  endif()
+  if(trireme_has_cuda)
     set(trireme_kernels ${CMAKE_CURRENT_BINARY_DIR}/trireme_cuda_kernels.o)
     add_custom_command(OUTPUT ${trireme_kernels} VERBATIM COMMENT "Compiling CUDA kernels"
       COMMAND ${CUDAToolkit_NVCC_EXECUTABLE} -std=c++20 ${TRIREME_CUDA_FLAGS} -Xcompiler -fPIC -Werror all-warnings
@@ -26,11 +49,20 @@ endmacro()
 
 # trireme_find_nccl(): defines NCCL::nccl if NCCL is there.
 macro(trireme_find_nccl)
-  if(CUDAToolkit_FOUND AND NOT TARGET NCCL::nccl)
+  if(TARGET trireme::cuda_kernels AND NOT TARGET NCCL::nccl)
     find_path(TRIREME_NCCL_INCLUDE nccl.h HINTS ${CUDAToolkit_INCLUDE_DIRS})
     find_library(TRIREME_NCCL_LIBRARY nccl HINTS ${CUDAToolkit_LIBRARY_DIR} ${CUDAToolkit_LIBRARY_ROOT}/lib)
     mark_as_advanced(TRIREME_NCCL_INCLUDE TRIREME_NCCL_LIBRARY)
     if(TRIREME_NCCL_INCLUDE AND TRIREME_NCCL_LIBRARY)
+      try_compile(trireme_nccl_works
+        SOURCE_FROM_CONTENT nccl.cpp "#include <nccl.h>\nint main() { int version; ncclGetVersion(&version); }\n"
+        NO_CACHE CMAKE_FLAGS "-DINCLUDE_DIRECTORIES=${TRIREME_NCCL_INCLUDE};${CUDAToolkit_INCLUDE_DIRS}"
+        LINK_LIBRARIES ${TRIREME_NCCL_LIBRARY})
+      if(NOT trireme_nccl_works)
+        message(STATUS "trireme: a program with ${TRIREME_NCCL_LIBRARY} does not compile or link, so NCCL is left out")
+      endif()
+    endif()
+    if(TRIREME_NCCL_INCLUDE AND TRIREME_NCCL_LIBRARY AND trireme_nccl_works)
       add_library(NCCL::nccl UNKNOWN IMPORTED GLOBAL)
       set_target_properties(NCCL::nccl PROPERTIES IMPORTED_LOCATION ${TRIREME_NCCL_LIBRARY}
                                                   INTERFACE_INCLUDE_DIRECTORIES ${TRIREME_NCCL_INCLUDE})

@@ -1,5 +1,7 @@
 # What tests, examples and benchmarks have in common. Nothing here reaches a program that uses the library.
 
+include(${CMAKE_CURRENT_LIST_DIR}/peers.cmake)
+
 add_library(trireme_warnings INTERFACE)
 target_compile_options(trireme_warnings INTERFACE -Wall -Wextra
   # Judged from inlined code of other libraries, and often wrong in GCC 12: shown, never an error.
@@ -36,7 +38,7 @@ endfunction()
 function(trireme_program target file)
   trireme_uses_mpi(mpi ${file})
   if(mpi AND NOT TARGET trireme::mpi)
-    message(STATUS "trireme: ${target} needs MPI and is left out")
+    message(VERBOSE "trireme: ${target} needs MPI and is left out")
     return()
   endif()
   add_executable(${target} ${file})

@@ -5,6 +5,13 @@ trireme_add_test(headers.each_alone TIMEOUT 1500 LABELS headers PROPERTIES RUN_S
 find_program(TRIREME_CLANG clang++)
 find_program(TRIREME_NVCC nvcc HINTS /usr/local/cuda/bin)
 mark_as_advanced(TRIREME_CLANG TRIREME_NVCC)
+set(nvcc FALSE)
+if(TRIREME_NVCC)
+  trireme_nvcc_works(nvcc ${TRIREME_NVCC} "__global__ void kernel() {}")
+endif()
+if(NOT nvcc)
+  set(TRIREME_NVCC "")
+endif()
 
 get_target_property(eigen_include Eigen3::Eigen INTERFACE_INCLUDE_DIRECTORIES)
 get_target_property(fmt_include fmt::fmt-header-only INTERFACE_INCLUDE_DIRECTORIES)

@@ -94,7 +94,7 @@ accepts guard
 put $h/nn/a.hpp "// $(printf 'x%.0s' {1..118})";                refuses length 'over 120 columns'
 put $h/nn/a.hpp "// $(printf 'é%.0s' {1..117})";                accepts length
 
-if command -v clang-format-14 >/dev/null; then
+if command -v clang-format-14 >/dev/null || [[ -x $root/build/venv/bin/clang-format ]]; then
   cp "$root/.clang-format" "$tree/"
   put $h/nn/a.hpp 'int   x ;';                                  refuses format 'run scripts/lint --fix'
 fi
