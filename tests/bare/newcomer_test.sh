@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # test-timeout: 4800
-# The first commands of somebody new, on a Debian 12 with git and nothing else. Each works, and works once more after the
-# others have installed what they ask for.
+# The first commands of somebody new, on a Debian 12 with git and nothing else. Each works, and works once more after
+# the others have installed what they ask for.
 set -uo pipefail
 root=$(cd "$(dirname "$0")/../.." && pwd)
 if [[ -n ${TRIREME_BARE_MACHINE:-} ]]; then
