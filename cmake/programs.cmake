@@ -8,9 +8,11 @@ target_compile_options(trireme_warnings INTERFACE -Wall -Wextra
   $<$<CXX_COMPILER_ID:GNU>:-Wno-error=maybe-uninitialized -Wno-error=array-bounds -Wno-error=stringop-overflow
                            -Wno-error=stringop-overread -Wno-error=restrict>)
 
-# Environment of every program run by ctest. Ranks usually outnumber the cores of a test machine.
+# Environment of every program run by ctest. Ranks usually outnumber the cores of a test machine. Open MPI 5 starts its
+# ranks by PRRTE, which has variables of its own, and knows vader as another name of sm.
 set(TRIREME_RUN_ENVIRONMENT
   OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1
+  PRTE_MCA_rmaps_default_mapping_policy=:oversubscribe PRTE_MCA_hwloc_default_binding_policy=none
   OMPI_MCA_mpi_yield_when_idle=1 OMPI_MCA_hwloc_base_binding_policy=none OMPI_MCA_btl=self,vader
   OMPI_MCA_btl_vader_single_copy_mechanism=none OMPI_MCA_plm=isolated
   TRIREME_SOURCE_DIR=${PROJECT_SOURCE_DIR} TRIREME_BINARY_DIR=${PROJECT_BINARY_DIR})
