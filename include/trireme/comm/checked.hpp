@@ -62,7 +62,7 @@ class checked_world : public detail::decorator<checked_world<Inner>, Inner> {
   static constexpr std::string_view name = "checked";
 
   explicit checked_world(Inner inner, checked const& how = {})
-      : base(std::move(inner)), places_(this->names()), agreement_(apart(patience_of(how))) {}
+      : base(std::move(inner)), places_(detail::first_ranks(this->size())), agreement_(apart(patience_of(how))) {}
   checked_world(Inner inner, checked_world const& parent, detail::descent how, int color)
       : base(std::move(inner), parent, how) {
     if (how == detail::descent::duplicate) {

@@ -86,6 +86,7 @@ struct within {
   struct array {
     T values[Capacity]{};
     constexpr void resize(int) noexcept {}
+    constexpr void assign(int, T const&) noexcept {}
     constexpr T* data() noexcept { return values; }
     constexpr T const* data() const noexcept { return values; }
   };
@@ -97,7 +98,7 @@ class basic_lists {
  public:
   constexpr explicit basic_lists(layout const& where) : where_(where) {
     steps_.resize(where.stages * longest());
-    counts_.resize(where.stages);
+    counts_.assign(where.stages, 0);  // resize() would move what is not there yet, of which GCC 14 warns
   }
 
   [[nodiscard]] constexpr layout const& where() const noexcept { return where_; }
