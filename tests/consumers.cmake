@@ -1,8 +1,11 @@
 # What somebody who uses the library does: tiny projects of their own, configured, built and run.
 function(trireme_consumer_test name)
-  cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "ARGUMENTS;PROPERTIES")
+  cmake_parse_arguments(PARSE_ARGV 1 arg "" "SOURCE" "ARGUMENTS;PROPERTIES")
+  if(NOT arg_SOURCE)
+    set(arg_SOURCE ${name})
+  endif()
   trireme_add_test(consumer.${name} TIMEOUT 600 LABELS consumer PROPERTIES ${arg_PROPERTIES}
-    COMMAND ${CMAKE_COMMAND} -DSOURCE=${CMAKE_CURRENT_SOURCE_DIR}/consumer/${name}
+    COMMAND ${CMAKE_COMMAND} -DSOURCE=${CMAKE_CURRENT_SOURCE_DIR}/consumer/${arg_SOURCE}
             -DBINARY=${CMAKE_CURRENT_BINARY_DIR}/consumer/${name} -DCOMPILER=${CMAKE_CXX_COMPILER}
             -DLAUNCHER=${CMAKE_CXX_COMPILER_LAUNCHER} "-DARGUMENTS=${arg_ARGUMENTS}"
             -P ${CMAKE_CURRENT_SOURCE_DIR}/consumer/run.cmake)
@@ -10,11 +13,14 @@ endfunction()
 
 trireme_consumer_test(add_subdirectory ARGUMENTS -DTRIREME_SOURCE=${PROJECT_SOURCE_DIR})
 
-trireme_consumer_test(single_header ARGUMENTS -DTRIREME_SINGLE_INCLUDE=${CMAKE_CURRENT_BINARY_DIR}/single_include)
+# One program with both folders that have trireme/trireme.hpp.
+set(folder ${CMAKE_CURRENT_BINARY_DIR}/single_include)
 trireme_add_test(single_header.generate LABELS consumer PROPERTIES FIXTURES_SETUP single_include
-  COMMAND ${TRIREME_BASH} ${PROJECT_SOURCE_DIR}/scripts/single-header
-          --output ${CMAKE_CURRENT_BINARY_DIR}/single_include/trireme.hpp)
-set_tests_properties(consumer.single_header PROPERTIES FIXTURES_REQUIRED single_include)
+  COMMAND ${TRIREME_BASH} ${PROJECT_SOURCE_DIR}/scripts/single-header --output ${folder})
+trireme_consumer_test(single_header PROPERTIES FIXTURES_REQUIRED single_include
+  ARGUMENTS -DTRIREME_SINGLE_INCLUDE=${folder} -DTRIREME_INCLUDE=${folder})
+trireme_consumer_test(same_includes SOURCE single_header PROPERTIES FIXTURES_REQUIRED single_include
+  ARGUMENTS -DTRIREME_SINGLE_INCLUDE=${folder} -DTRIREME_INCLUDE=${PROJECT_SOURCE_DIR}/include)
 trireme_add_test(single_header.fresh LABELS lint
   COMMAND ${TRIREME_BASH} ${PROJECT_SOURCE_DIR}/scripts/single-header --check)
 

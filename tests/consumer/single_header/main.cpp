@@ -1,4 +1,4 @@
-#include <trireme.hpp>
+#include "everything.hpp"
 
 std::int64_t size_of_other();
 

@@ -1,0 +1,239 @@
+// Trireme 0.1.0: trireme/comm/gathering.hpp in one header. Made by scripts/single-header: change the sources, not this file.
+// SHA-256 of the sources: 5dea03529a4b7b608e407144f80bf12356f41cd10ddfebf0b22b57fd5f630299
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "trireme/trireme.hpp"
+#include "trireme/comm/bootstrap.hpp"
+#include "trireme/comm/rendezvous.hpp"
+
+// ---- trireme/comm/gathering.hpp
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#ifndef TRIREME_COMM_DETAIL_FILE_GATHER_INCLUDED
+#define TRIREME_COMM_DETAIL_FILE_GATHER_INCLUDED
+
+// ---- trireme/comm/detail/file_gather.hpp
+#include <fcntl.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdint>
+#include <cstring>
+#include <thread>
+#include <utility>
+
+namespace trireme::comm::detail {
+
+/// An all-gather through files that every rank reads: PATH.0, PATH.1, ..., each written by its rank, whole or not at
+/// all.
+///
+/// A file holds its rank's nonce, the nonces that the rank has seen, and its blob. A rank is done when every file names
+/// the nonces of this moment: what an earlier run has left behind cannot know them. Called once.
+class file_gather {
+ public:
+  static constexpr std::size_t most_bytes = 1 << 16;  ///< of a blob
+
+  file_gather(std::string_view who, std::string path, int rank, int size, std::chrono::milliseconds deadline)
+      : who_(who), path_(std::move(path)), rank_(rank), size_(size), deadline_(deadline) {
+    if (path_.empty())
+      throw config_error(text(who, ": ranks that meet by file need .file, a path that all of them reach"));
+    if (::getrandom(&nonce_, sizeof nonce_, 0) != sizeof nonce_)
+      throw config_error(text(who, ": the system gave no random numbers"));
+    nonce_ |= 1U;  // 0 is: not seen
+  }
+  file_gather(file_gather const&) = delete;
+  file_gather& operator=(file_gather const&) = delete;
+  /// Called when all ranks have gone on: nobody reads the file any more.
+  ~file_gather() {
+    if (written_) ::unlink(name(rank_).c_str());
+  }
+
+  [[nodiscard]] std::vector<std::string> operator()(std::string const& own) {
+    if (own.size() > most_bytes)
+      throw config_error(text(who_, ": ", own.size(), " bytes are too many to exchange by file"));
+    auto const ranks = static_cast<std::size_t>(size_);
+    std::vector<std::uint64_t> seen(ranks);
+    std::vector<record> all(ranks);
+    auto const until = std::chrono::steady_clock::now() + deadline_;
+    auto pause = std::chrono::microseconds(200);
+    for (bool first = true;; first = false) {
+      auto now = seen;
+      for (std::size_t rank = 0; rank < ranks; ++rank) {
+        if (static_cast<int>(rank) != rank_) all[rank] = read(static_cast<int>(rank));
+        now[rank] = static_cast<int>(rank) == rank_ ? nonce_ : all[rank].nonce;
+      }
+      if (first || now != seen) write({nonce_, now, own});
+      seen = std::move(now);
+      all[static_cast<std::size_t>(rank_)] = {nonce_, seen, own};
+      bool const complete = std::ranges::find(seen, std::uint64_t{0}) == seen.end() &&
+                            std::ranges::all_of(all, [&](record const& each) { return each.seen == seen; });
+      if (complete) break;
+      if (std::chrono::steady_clock::now() > until) throw comm_error(lateness(all, seen));
+      std::this_thread::sleep_for(pause);
+      pause = std::min<std::chrono::microseconds>(pause * 2, std::chrono::milliseconds(20));
+    }
+    std::vector<std::string> blobs;
+    for (auto& each : all) blobs.push_back(std::move(each.blob));
+    return blobs;
+  }
+
+ private:
+  struct record {
+    std::uint64_t nonce = 0;
+    std::vector<std::uint64_t> seen{};
+    std::string blob{};
+  };
+
+  [[nodiscard]] std::string name(int rank) const { return text(path_, ".", rank); }
+  [[nodiscard]] std::string lateness(std::vector<record> const& all, std::vector<std::uint64_t> const& seen) const {
+    std::string missing;
+    for (std::size_t rank = 0; rank < all.size(); ++rank)
+      if (all[rank].seen != seen) missing += text(missing.empty() ? "" : ", ", rank);
+    return text(who_, ": waited ", to_string(deadline_), " for rank ", missing, " of ", size_, " at the files ", path_,
+                ".*; start it, and let all ranks reach this path");
+  }
+
+  /// The record of a rank, empty if there is no whole one yet.
+  [[nodiscard]] record read(int rank) const {
+    int const file = ::open(name(rank).c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+    if (file < 0) return {};
+    auto const head = (static_cast<std::size_t>(size_) + 1) * sizeof(std::uint64_t);
+    std::string bytes(head + most_bytes + 1, '\0');
+    std::size_t got = 0;
+    while (got < bytes.size()) {
+      auto const more = ::read(file, bytes.data() + got, bytes.size() - got);
+      if (more < 0 && errno == EINTR) continue;
+      if (more <= 0) break;
+      got += static_cast<std::size_t>(more);
+    }
+    ::close(file);
+    if (got < head || got == bytes.size()) return {};  // of a run with more ranks, or nothing of ours
+    record out;
+    out.seen.resize(static_cast<std::size_t>(size_));
+    std::memcpy(&out.nonce, bytes.data(), sizeof out.nonce);
+    std::memcpy(out.seen.data(), bytes.data() + sizeof out.nonce, head - sizeof out.nonce);
+    out.blob = bytes.substr(head, got - head);
+    return out;
+  }
+
+  void write(record const& it) {
+    auto const draft = text(path_, ".", rank_, ".", nonce_);
+    std::string bytes(reinterpret_cast<char const*>(&it.nonce), sizeof it.nonce);
+    bytes.append(reinterpret_cast<char const*>(it.seen.data()), it.seen.size() * sizeof(std::uint64_t));
+    bytes += it.blob;
+    int const file = ::open(draft.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
+    bool good = file >= 0;
+    std::size_t done = 0;
+    while (good && done < bytes.size()) {
+      auto const more = ::write(file, bytes.data() + done, bytes.size() - done);
+      if (more < 0 && errno == EINTR) continue;
+      good = more > 0;
+      if (good) done += static_cast<std::size_t>(more);
+    }
+    auto problem = errno;
+    if (file >= 0 && ::close(file) != 0 && good) {
+      good = false;
+      problem = errno;
+    }
+    if (good && ::rename(draft.c_str(), name(rank_).c_str()) != 0) {
+      good = false;
+      problem = errno;
+    }
+    if (!good) {
+      if (file >= 0) ::unlink(draft.c_str());
+      throw config_error(text(who_, ": the file ", draft, " cannot be written: ", std::strerror(problem),
+                              "; give .file a path in a folder that all ranks may write"));
+    }
+    written_ = true;
+  }
+
+  std::string who_, path_;
+  int rank_, size_;
+  std::chrono::milliseconds deadline_;
+  std::uint64_t nonce_ = 0;
+  bool written_ = false;
+};
+
+}  // namespace trireme::comm::detail
+
+#endif  // TRIREME_COMM_DETAIL_FILE_GATHER_INCLUDED
+
+// ---- trireme/comm/gathering.hpp (goes on)
+namespace trireme::comm {
+
+/// Ranks that have found each other, for an engine that needs only that: who they are, a way to exchange a few bytes
+/// at set-up, and, where there is one, a channel beside the engine's own that tells who is missing.
+struct gathering {
+  int rank = 0;
+  int size = 1;
+  int local_rank = 0;
+  /// What every rank passed, in rank order. Collective; called once, while this object lives on all ranks.
+  std::function<std::vector<std::string>(std::string const&)> all_gather{};
+  /// Asked by every rank after a failure: a sentence about the rank that is missing, or nothing. May be empty.
+  std::function<std::string()> who_is_missing{};
+  /// Tells the other ranks that this one ends with an error. May be empty.
+  std::function<void(std::string const&)> abandon{};
+};
+
+/// How ranks find each other: by_rendezvous, by_file, or by_mpi (comm/mpi_gathering.hpp).
+struct meeting_method {
+  struct request {
+    std::string_view who;  ///< begins every message: "trireme::comm::nccl"
+    std::string file;
+    std::chrono::milliseconds deadline;
+  };
+  std::string_view name;
+  gathering (*gather)(request const&);
+  friend bool operator==(meeting_method const& a, meeting_method const& b) noexcept { return a.gather == b.gather; }
+};
+
+namespace detail {
+
+[[nodiscard]] inline bootstrap::place placed(std::string_view who) {
+  auto const here = bootstrap::detect();
+  if (here.size < 1)
+    throw config_error(text(who, ": the environment (", here.because,
+                            ") does not say how many ranks there are; set TRIREME_RANK and TRIREME_SIZE"));
+  return here;
+}
+
+[[nodiscard]] inline gathering gather_by_rendezvous(meeting_method::request const& it) {
+  auto const here = placed(it.who);
+  gathering out{here.rank, here.size, here.local_rank};
+  if (here.size == 1) {
+    out.all_gather = [](std::string const& own) { return std::vector<std::string>{own}; };
+    return out;
+  }
+  auto where = rendezvous::from(here);
+  if (!it.file.empty()) where.file = it.file;
+  where.deadline = it.deadline;
+  auto const met = std::make_shared<meeting>(where, here.rank, here.size, it.who);
+  out.all_gather = [met](std::string const& own) { return met->all_gather(own); };
+  return out;
+}
+
+[[nodiscard]] inline gathering gather_by_file(meeting_method::request const& it) {
+  auto const here = placed(it.who);
+  gathering out{here.rank, here.size, here.local_rank};
+  auto const files = std::make_shared<file_gather>(it.who, it.file, here.rank, here.size, it.deadline);
+  out.all_gather = [files](std::string const& own) { return (*files)(own); };
+  return out;
+}
+
+}  // namespace detail
+
+/// Over TCP (comm/rendezvous.hpp), where the environment says.
+inline constexpr meeting_method by_rendezvous{"comm::by_rendezvous", &detail::gather_by_rendezvous};
+/// Through files PATH.0, PATH.1, ..., in a folder that all ranks reach; gone when all have met.
+inline constexpr meeting_method by_file{"comm::by_file", &detail::gather_by_file};
+
+}  // namespace trireme::comm

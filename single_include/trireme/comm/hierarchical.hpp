@@ -1,0 +1,1059 @@
+// Trireme 0.1.0: trireme/comm/hierarchical.hpp in one header. Made by scripts/single-header: change the sources, not this file.
+// SHA-256 of the sources: 642fe73cd2f7fe7e104737f88b8dbfc7ddd18f8eba183f437b6998efbf6e3def
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "trireme/trireme.hpp"
+#include "trireme/comm/decorate.hpp"
+
+// ---- trireme/comm/hierarchical.hpp
+#include <algorithm>
+#include <chrono>
+#include <concepts>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#ifndef TRIREME_COMM_DETAIL_HIERARCHY_STAGES_INCLUDED
+#define TRIREME_COMM_DETAIL_HIERARCHY_STAGES_INCLUDED
+
+// ---- trireme/comm/detail/hierarchy_stages.hpp
+#include <cstdint>
+#include <numeric>
+#include <span>
+
+#ifndef TRIREME_COMM_DETAIL_HIERARCHY_INCLUDED
+#define TRIREME_COMM_DETAIL_HIERARCHY_INCLUDED
+
+// ---- trireme/comm/detail/hierarchy.hpp
+#include <cstddef>
+#include <exception>
+#include <thread>
+
+#ifndef TRIREME_COMM_DETAIL_HIERARCHY_PARTS_INCLUDED
+#define TRIREME_COMM_DETAIL_HIERARCHY_PARTS_INCLUDED
+
+// ---- trireme/comm/detail/hierarchy_parts.hpp
+namespace trireme::comm::detail {
+
+/// A command inside a node or between nodes, made from one of the whole, with its bytes counted.
+[[nodiscard]] inline command part_of(command const& whole, collective kind, void const* from, void* to,
+                                     std::int64_t count, int rank, int size, int root = -1, int divisor = 0) {
+  bool const reduces =
+      kind == collective::all_reduce || kind == collective::reduce_scatter || kind == collective::reduce;
+  command it{.what = {kind, whole.what.type, reduces ? whole.what.op : reduction_kind::none, false, root, count},
+             .from = from,
+             .to = to,
+             .element_bytes = whole.element_bytes,
+             .elements = whole.elements};
+  it.divisor = divisor;
+  it.bytes = bytes_sent::of(it.what, it.element_bytes, rank, size);
+  it.messages = messages_of(it, size);
+  return it;
+}
+/// The same of a command that is a list of parts.
+[[nodiscard]] inline command parts_of(command const& whole, collective kind, std::span<part const> parts, int rank) {
+  command it{.what = {kind, whole.what.type}, .element_bytes = whole.element_bytes, .elements = whole.elements};
+  if (kind == collective::all_to_all) it.what.shape = 1;
+  if (kind == collective::exchange) it.what.type = dtype::u8;
+  it.parts = parts;
+  for (auto const& each : parts) {
+    if (!each.sent || each.peer == rank || each.count == 0) continue;
+    it.bytes += static_cast<std::uint64_t>(each.count) * size_of(each.type);
+    ++it.messages;
+  }
+  return it;
+}
+
+/// Requests of several types.
+class pending_list {
+ public:
+  template <class Request>
+  void add(Request it) {
+    all_.push_back(std::make_unique<holder<Request>>(std::move(it)));
+  }
+  /// Whether all are done.
+  [[nodiscard]] bool done() {
+    std::erase_if(all_, [](auto& each) { return each->test(); });
+    return all_.empty();
+  }
+  void clear() noexcept { all_.clear(); }
+
+ private:
+  struct any {
+    virtual ~any() = default;
+    virtual bool test() = 0;
+  };
+  template <class Request>
+  struct holder final : any {
+    explicit holder(Request it) : request(std::move(it)) {}
+    bool test() override { return request.test(); }
+    Request request;
+  };
+  std::vector<std::unique_ptr<any>> all_;
+};
+
+/// Where a rank stands: rank = node * places + place.
+struct grid_place {
+  int place = 0, places = 1, node = 0, nodes = 1;
+  [[nodiscard]] int rank() const noexcept { return node * places + place; }
+  [[nodiscard]] int size() const noexcept { return nodes * places; }
+};
+
+/// Runs f on one rank of the node after the other. What is collective between the nodes is done so, because two threads
+/// of a process may not be in it at a time.
+template <class Inner, class F>
+void in_turn(Inner& inner, F&& f) {
+  for (int place = 0; place < inner.size(); ++place) {
+    if (place == inner.rank()) f();
+    inner.barrier();
+  }
+}
+
+[[nodiscard]] inline std::byte* at(void* base, std::int64_t bytes) noexcept {
+  return base == nullptr ? nullptr : static_cast<std::byte*>(base) + bytes;
+}
+[[nodiscard]] inline std::byte const* at(void const* base, std::int64_t bytes) noexcept {
+  return base == nullptr ? nullptr : static_cast<std::byte const*>(base) + bytes;
+}
+
+}  // namespace trireme::comm::detail
+
+#endif  // TRIREME_COMM_DETAIL_HIERARCHY_PARTS_INCLUDED
+
+// ---- trireme/comm/detail/hierarchy.hpp (goes on)
+#ifndef TRIREME_COMM_DETAIL_RELAY_INCLUDED
+#define TRIREME_COMM_DETAIL_RELAY_INCLUDED
+
+// ---- trireme/comm/detail/relay.hpp
+#include <mutex>
+
+namespace trireme::comm::detail {
+
+/// What carries the messages of exchanges between nodes.
+template <class Inner, class Outer>
+class relay {
+ public:
+  virtual ~relay() = default;
+  /// `parts` are messages of `whole` with ranks of other nodes.
+  virtual void start(command const& whole, std::span<part const> parts, pending_list& out) = 0;
+  /// Collective. The same kind of relay for a part of the ranks, whose worlds are `inner` and `outer`.
+  [[nodiscard]] virtual std::shared_ptr<relay> remade(Inner& inner, Outer& outer, int group, int key) = 0;
+};
+
+/// Between the ranks of one place only: there is no other way.
+template <class Inner, class Outer>
+class column_relay final : public relay<Inner, Outer> {
+ public:
+  column_relay(Outer world, grid_place here) : world_(std::move(world)), here_(here) {}
+  void start(command const& whole, std::span<part const> parts, pending_list& out) override {
+    list_.assign(parts.begin(), parts.end());
+    for (auto& each : list_) {
+      if (each.peer % here_.places != here_.place)
+        throw config_error(
+            text("trireme::comm::hierarchical::exchange: rank ", here_.rank(), " has no way to rank ", each.peer,
+                 ", which is in another node and another place; give hierarchical_world the whole world as its third "
+                 "argument, or make it with launch"));
+      each.peer /= here_.places;
+    }
+    out.add(world_.submit(parts_of(whole, collective::exchange, list_, here_.node)));
+  }
+  std::shared_ptr<relay<Inner, Outer>> remade(Inner& inner, Outer& outer, int /*group*/, int /*key*/) override {
+    return std::make_shared<column_relay>(outer.duplicate(),
+                                          grid_place{inner.rank(), inner.size(), outer.rank(), outer.size()});
+  }
+
+ private:
+  Outer world_;
+  grid_place here_;
+  std::vector<part> list_;
+};
+
+/// Through a world of all ranks, numbered as the hierarchical one.
+template <class Inner, class Outer, class Whole>
+class whole_relay final : public relay<Inner, Outer> {
+ public:
+  explicit whole_relay(Whole world) : world_(std::move(world)) {}
+  void start(command const& whole, std::span<part const> parts, pending_list& out) override {
+    out.add(world_.submit(parts_of(whole, collective::exchange, parts, world_.rank())));
+  }
+  std::shared_ptr<relay<Inner, Outer>> remade(Inner&, Outer&, int group, int key) override {
+    return std::make_shared<whole_relay>(world_.split(group, key));
+  }
+
+ private:
+  Whole world_;
+};
+
+/// Where the ranks of a node are threads of one process: through one world between the processes for each pair of
+/// places, which the two threads use in turn.
+template <class Inner, class Outer>
+class crossing_relay final : public relay<Inner, Outer> {
+ public:
+  /// Collective over all ranks.
+  crossing_relay(Inner& inner, Outer& outer)
+      : here_{inner.rank(), inner.size(), outer.rank(), outer.size()},
+        to_(static_cast<std::size_t>(inner.size())),
+        from_(to_.size()) {
+    in_turn(inner, [&] {
+      for (auto& each : to_) each = std::make_shared<way>(outer.duplicate());
+    });
+    auto const rows = inner.peers(tensor_view<std::uint8_t>(reinterpret_cast<std::uint8_t*>(&to_), shape{1}));
+    for (std::size_t place = 0; place < rows.size(); ++place)
+      from_[place] = (*reinterpret_cast<std::vector<std::shared_ptr<way>> const*>(
+          rows[place].address()))[static_cast<std::size_t>(here_.place)];
+    inner.barrier();
+  }
+  void start(command const& whole, std::span<part const> parts, pending_list& out) override {
+    for (int place = 0; place < here_.places; ++place) {
+      for (bool const sent : {true, false}) {
+        list_.clear();
+        for (auto const& each : parts) {
+          if (each.sent != sent || each.peer % here_.places != place) continue;
+          list_.push_back(each);
+          list_.back().peer /= here_.places;
+        }
+        if (list_.empty()) continue;
+        auto const& through = (sent ? to_ : from_)[static_cast<std::size_t>(place)];
+        std::lock_guard const lock(through->mutex);
+        out.add(locked{through, through->world.submit(parts_of(whole, collective::exchange, list_, here_.node))});
+      }
+    }
+  }
+  std::shared_ptr<relay<Inner, Outer>> remade(Inner& inner, Outer& outer, int /*group*/, int /*key*/) override {
+    return std::make_shared<crossing_relay>(inner, outer);
+  }
+
+ private:
+  struct way {
+    explicit way(Outer it) : world(std::move(it)) {}
+    std::mutex mutex;
+    Outer world;
+  };
+  using below = decltype(std::declval<Outer&>().submit(std::declval<command const&>()));
+  struct locked {
+    std::shared_ptr<way> through;
+    below pending;
+    locked(std::shared_ptr<way> where, below it) : through(std::move(where)), pending(std::move(it)) {}
+    locked(locked&&) = default;
+    locked& operator=(locked&&) = default;
+    ~locked() {
+      if (through == nullptr) return;
+      std::lock_guard const lock(through->mutex);
+      static_cast<void>(below(std::move(pending)));
+    }
+    [[nodiscard]] bool test() {
+      std::lock_guard const lock(through->mutex);
+      return pending.test();
+    }
+  };
+
+  grid_place here_;
+  std::vector<std::shared_ptr<way>> to_, from_;  ///< by place: where this rank sends, where it receives
+  std::vector<part> list_;
+};
+
+}  // namespace trireme::comm::detail
+
+#endif  // TRIREME_COMM_DETAIL_RELAY_INCLUDED
+
+// ---- trireme/comm/detail/hierarchy.hpp (goes on)
+namespace trireme::comm::detail {
+
+/// What can be advanced: one rank's part in a hierarchical world.
+class advancing {
+ public:
+  virtual void advance() noexcept = 0;
+
+ protected:
+  ~advancing() = default;
+};
+
+/// The hierarchical worlds of one rank that came from one another: who waits in one must not hold up the others.
+using hierarchy_family = std::vector<advancing*>;
+
+/// A collective of all ranks in flight. It goes through four stages, of which it may leave out some, each on a world of
+/// its own: counts (inside the node), inside, between the nodes, and inside again.
+struct staged {
+  static constexpr int stages = 4;
+
+  command it;
+  int begun = 0;  ///< stages
+  bool finished = false;
+  std::exception_ptr error;
+  pending_list pending;
+
+  std::vector<std::int64_t> counts;
+  std::vector<part> parts;
+  std::vector<std::byte> a, b;  // scratch
+  std::vector<std::int64_t> sent, received;
+  std::vector<part> list;
+};
+
+/// One rank of a hierarchical world. In each world below, collectives begin in the order in which they were started
+/// here, on every rank: one may begin a stage when the one before it has.
+template <class Inner, class Outer>
+class hierarchy final : public advancing {
+ public:
+  using operation = staged;
+  using way = relay<Inner, Outer>;
+
+  /// Collective. Without a `family` it begins one.
+  hierarchy(Inner inner, Outer outer, std::shared_ptr<hierarchy_family> family)
+      : here_{inner.rank(), inner.size(), outer.rank(), outer.size()},
+        first_(std::move(inner)),
+        between_(std::move(outer)),
+        counts_(first_.duplicate()),
+        last_(first_.duplicate()),
+        family_(family != nullptr ? std::move(family) : std::make_shared<hierarchy_family>()) {
+    family_->push_back(this);
+  }
+  hierarchy(hierarchy const&) = delete;
+  hierarchy& operator=(hierarchy const&) = delete;
+  ~hierarchy() { std::erase(*family_, this); }
+
+  [[nodiscard]] grid_place here() const noexcept { return here_; }
+  [[nodiscard]] Inner& inner() noexcept { return first_; }
+  [[nodiscard]] Outer& outer() noexcept { return between_; }
+  void carry_with(std::shared_ptr<way> messages) { relay_ = std::move(messages); }
+
+  /// Collective. The grid of the ranks that pass one `group`; every rank passes its place and node there.
+  [[nodiscard]] std::shared_ptr<hierarchy> split(int group, int place, int node) {
+    auto inner = first_.split(group, place);
+    std::optional<Outer> outer;
+    in_turn(first_, [&] { outer.emplace(between_.split(group, node)); });
+    auto made = std::make_shared<hierarchy>(std::move(inner), std::move(*outer), family_);
+    made->carry_with(relay_->remade(made->first_, made->between_, group, made->here_.rank()));
+    return made;
+  }
+
+  [[nodiscard]] staged& start(command const& it) {
+    auto& op = enlist();
+    try {
+      op.counts.assign(it.counts.begin(), it.counts.end());
+      op.parts.assign(it.parts.begin(), it.parts.end());
+      op.it = it;
+      op.it.counts = op.counts;
+      op.it.parts = op.parts;
+      if (it.what.kind == collective::exchange) {
+        op.begun = staged::stages;
+        exchange(op);
+      }
+      advance();
+    } catch (...) {
+      op.pending.clear();
+      release(op);
+      throw;
+    }
+    return op;
+  }
+  void release(staged& op) noexcept {
+    auto const place = std::ranges::find_if(live_, [&](auto const& each) { return each.get() == &op; });
+    unused_.push_back(std::move(*place));  // never more than enlist() made room for
+    live_.erase(place);
+  }
+  void advance() noexcept override {
+    int limit = staged::stages;
+    for (auto const& op : live_) {
+      step(*op, limit);
+      limit = std::min(limit, op->begun);  // an exchange has no stages, and holds nobody back
+    }
+  }
+  void advance_family() noexcept {
+    for (std::size_t i = 0; i < family_->size(); ++i) (*family_)[i]->advance();
+  }
+  /// Spins, then yields, then sleeps for a small part of the time that was waited for already.
+  void wait_for(staged& op) {
+    auto const since = clock::now();
+    for (int round = 0; !op.finished; ++round) {
+      advance_family();
+      if (op.finished) break;
+      if (round < 64)
+        pause_core();
+      else if (round < 1024)
+        std::this_thread::yield();
+      else
+        std::this_thread::sleep_for(std::clamp<clock::duration>(
+            (clock::now() - since) / 16, std::chrono::microseconds(10), std::chrono::milliseconds(1)));
+    }
+    if (op.error != nullptr) std::rethrow_exception(op.error);
+  }
+
+ private:
+  [[nodiscard]] staged& enlist() {
+    if (unused_.empty()) unused_.push_back(std::make_unique<staged>());
+    live_.reserve(live_.size() + 1);
+    unused_.reserve(live_.size() + unused_.size());
+    live_.push_back(std::move(unused_.back()));
+    unused_.pop_back();
+    auto& op = *live_.back();
+    op.begun = 0;
+    op.finished = false;
+    op.error = nullptr;
+    return op;
+  }
+
+  /// Makes the progress that is possible now, into stages that the operation before it has begun.
+  void step(staged& op, int limit) noexcept {
+    try {
+      while (!op.finished && op.pending.done()) {
+        if (op.begun == staged::stages) {
+          finish(op);
+          op.finished = true;
+        } else if (op.begun < limit) {
+          begin(op, op.begun++);
+        } else {
+          return;
+        }
+      }
+    } catch (...) {
+      op.error = std::current_exception();
+      op.pending.clear();
+      op.begun = staged::stages;
+      op.finished = true;
+    }
+  }
+
+  void begin(staged& op, int stage) {
+    if (here_.nodes == 1 || here_.places == 1) {
+      if (stage == 1 && here_.nodes == 1) op.pending.add(first_.submit(op.it));
+      if (stage == 2 && here_.nodes != 1) op.pending.add(between_.submit(op.it));
+    } else if (stage == 0) {
+      if (is_ragged(op) && op.it.what.kind == collective::all_to_all) tell_counts(op);
+    } else if (stage == 1) {
+      begin_inside(op);
+    } else if (stage == 2) {
+      begin_between(op);
+    } else {
+      end_inside(op);
+    }
+  }
+
+  void begin_inside(staged& op);
+  void begin_between(staged& op);
+  void end_inside(staged& op);
+  void finish(staged& op);
+  void exchange(staged& op);
+  void tell_counts(staged& op);
+  void gather_inside(staged& op);
+  void deal_inside(staged& op);
+  void deal_between(staged& op);
+
+  void inside(Inner& world, staged& op, collective kind, void const* from, void* to, std::int64_t count,
+              int root = -1) {
+    op.pending.add(world.submit(part_of(op.it, kind, from, to, count, here_.place, here_.places, root, 1)));
+  }
+  void between(staged& op, collective kind, void const* from, void* to, std::int64_t count, int root = -1) {
+    auto const divisor = op.it.divisor != 0 ? op.it.divisor : here_.size();
+    op.pending.add(between_.submit(part_of(op.it, kind, from, to, count, here_.node, here_.nodes, root, divisor)));
+  }
+  [[nodiscard]] static bool is_ragged(staged const& op) noexcept { return op.it.what.shape != 0; }
+  [[nodiscard]] static std::int64_t bytes(staged const& op, std::int64_t count) noexcept {
+    return count * static_cast<std::int64_t>(op.it.element_bytes);
+  }
+  [[nodiscard]] static void* scratch(staged const& op, std::vector<std::byte>& block, std::int64_t count) {
+    if (!op.it.elements->touchable) return nullptr;
+    if (block.size() < static_cast<std::size_t>(bytes(op, count)))
+      block.resize(static_cast<std::size_t>(bytes(op, count)));
+    return block.data();
+  }
+  static void copy(staged const& op, void* to, void const* from, std::int64_t count) {
+    op.it.elements->copy(to, from, static_cast<std::size_t>(bytes(op, count)));
+  }
+  static void settle(staged const& op) {
+    if (op.it.elements->complete != nullptr) op.it.elements->complete();
+  }
+  /// All_reduce: so small that one stage less is worth more than less to send.
+  [[nodiscard]] bool is_small(staged const& op) const noexcept {
+    return bytes(op, op.it.what.count) <= 4096 || op.it.what.count < here_.places;
+  }
+  [[nodiscard]] int root_place(staged const& op) const noexcept { return op.it.what.root % here_.places; }
+  [[nodiscard]] int root_node(staged const& op) const noexcept { return op.it.what.root / here_.places; }
+  [[nodiscard]] bool leads(staged const& op) const noexcept { return root_place(op) == here_.place; }
+  [[nodiscard]] bool is_root(staged const& op) const noexcept { return op.it.what.root == here_.rank(); }
+
+  grid_place here_;
+  Inner first_;
+  Outer between_;
+  Inner counts_, last_;
+  std::shared_ptr<way> relay_;
+  std::shared_ptr<hierarchy_family> family_;
+  std::vector<std::unique_ptr<staged>> live_, unused_;
+};
+
+}  // namespace trireme::comm::detail
+
+#endif  // TRIREME_COMM_DETAIL_HIERARCHY_INCLUDED
+
+// ---- trireme/comm/detail/hierarchy_stages.hpp (goes on)
+/// What each collective of a hierarchical world does inside a node and between the nodes.
+namespace trireme::comm::detail {
+
+template <class Inner, class Outer>
+void hierarchy<Inner, Outer>::begin_inside(staged& op) {
+  using enum collective;
+  auto const& it = op.it;
+  auto const count = it.what.count;
+  switch (it.what.kind) {
+    case barrier:
+      op.pending.add(first_.submit(command{}));
+      return;
+    case all_reduce: {
+      if (is_small(op)) return inside(first_, op, all_reduce, it.from, it.to, count);
+      auto const even = count - count % here_.places;
+      inside(first_, op, reduce_scatter, it.from, it.to, even);
+      if (even < count)
+        inside(first_, op, all_reduce, at(it.from, bytes(op, even)), at(it.to, bytes(op, even)), count - even);
+      return;
+    }
+    case reduce_scatter: {  // a node's slices lie together
+      auto const block = count / here_.nodes;
+      for (int node = 0; node < here_.nodes; ++node)
+        inside(first_, op, reduce_scatter, at(it.from, bytes(op, node * block)), at(it.to, bytes(op, node * block)),
+               block);
+      return;
+    }
+    case reduce: {  // only the root's values may change
+      auto* const to = !leads(op) ? it.to : is_root(op) ? it.to : scratch(op, op.a, count);
+      return inside(first_, op, reduce, it.from, to, count, root_place(op));
+    }
+    case gather:
+      return inside(first_, op, gather, it.from, leads(op) ? scratch(op, op.a, count * here_.places) : nullptr, count,
+                    root_place(op));
+    case all_to_all:
+      return deal_inside(op);
+    default:
+      return;
+  }
+}
+
+template <class Inner, class Outer>
+void hierarchy<Inner, Outer>::begin_between(staged& op) {
+  using enum collective;
+  auto const& it = op.it;
+  auto const count = it.what.count;
+  switch (it.what.kind) {
+    case barrier:
+      op.pending.add(between_.submit(command{}));
+      return;
+    case all_reduce: {
+      if (is_small(op)) return between(op, all_reduce, it.to, it.to, count);
+      auto const each = count / here_.places;
+      auto const even = each * here_.places;
+      auto* const own = at(it.to, bytes(op, here_.place * each));
+      between(op, all_reduce, own, own, each);
+      auto* const rest = at(it.to, bytes(op, even));
+      if (even < count) between(op, all_reduce, rest, rest, count - even);
+      return;
+    }
+    case reduce_scatter: {  // the slices of this place move together, over others that nobody needs any more
+      auto const each = count / here_.size();
+      for (int node = 0; node < here_.nodes; ++node)
+        copy(op, at(it.to, bytes(op, node * each)), at(it.to, bytes(op, (node * here_.places + here_.place) * each)),
+             each);
+      settle(op);
+      return between(op, reduce_scatter, it.to, it.to, each * here_.nodes);
+    }
+    case reduce: {
+      if (!leads(op)) return;
+      auto* const partial = is_root(op) ? it.to : op.it.elements->touchable ? op.a.data() : nullptr;
+      return between(op, reduce, partial, partial, count, root_node(op));
+    }
+    case all_gather:
+      return gather_inside(op);
+    case broadcast:
+      if (leads(op)) between(op, broadcast, it.from, it.to, count, root_node(op));
+      return;
+    case gather:
+      if (leads(op))
+        between(op, gather, it.elements->touchable ? op.a.data() : nullptr, it.to, count * here_.places, root_node(op));
+      return;
+    case scatter:
+      if (leads(op))
+        between(op, scatter, it.from, scratch(op, op.a, count * here_.places), count * here_.places, root_node(op));
+      return;
+    case all_to_all:
+      return deal_between(op);
+    default:
+      return;
+  }
+}
+
+template <class Inner, class Outer>
+void hierarchy<Inner, Outer>::end_inside(staged& op) {
+  using enum collective;
+  auto const& it = op.it;
+  auto const count = it.what.count;
+  switch (it.what.kind) {
+    case all_reduce:
+      if (!is_small(op)) inside(last_, op, all_gather, it.to, it.to, count - count % here_.places);
+      return;
+    case all_gather: {
+      std::int64_t first = 0;
+      for (int node = 0; node < here_.nodes; ++node) {
+        auto* const block = at(it.to, bytes(op, first));
+        if (!is_ragged(op)) {
+          inside(last_, op, all_gather, block, block, count / here_.nodes);
+          first += count / here_.nodes;
+          continue;
+        }
+        auto const counts = std::span<std::int64_t const>(op.counts).subspan(
+            static_cast<std::size_t>(node * here_.places), static_cast<std::size_t>(here_.places));
+        auto const all = std::accumulate(counts.begin(), counts.end(), std::int64_t{0});
+        auto part = part_of(it, all_gather, block, block, all, here_.place, here_.places);
+        part.what.shape = fingerprint(counts);
+        part.counts = counts;
+        part.bytes = bytes_sent::all_gather(counts, it.element_bytes, here_.place);
+        part.messages = messages_of(part, here_.places);
+        op.pending.add(last_.submit(part));
+        first += all;
+      }
+      return;
+    }
+    case broadcast:
+      return inside(last_, op, broadcast, it.from, it.to, count, root_place(op));
+    case scatter:
+      return inside(last_, op, scatter, leads(op) && it.elements->touchable ? op.a.data() : nullptr, it.to, count,
+                    root_place(op));
+    default:
+      return;
+  }
+}
+
+template <class Inner, class Outer>
+void hierarchy<Inner, Outer>::finish(staged& op) {
+  if (op.it.what.kind != collective::reduce_scatter || here_.nodes == 1 || here_.places == 1) return;
+  auto const each = op.it.what.count / here_.size();
+  copy(op, at(op.it.to, bytes(op, here_.rank() * each)), at(op.it.to, bytes(op, here_.node * each)), each);
+  settle(op);
+}
+
+/// All_gather between the nodes: a rank's own part to its place in every node.
+template <class Inner, class Outer>
+void hierarchy<Inner, Outer>::gather_inside(staged& op) {
+  auto const& it = op.it;
+  std::vector<std::int64_t> first(static_cast<std::size_t>(here_.size()) + 1);
+  for (std::size_t rank = 0; rank + 1 < first.size(); ++rank)
+    first[rank + 1] = first[rank] + (is_ragged(op) ? op.counts[rank] : it.what.count / here_.size());
+  auto const part_of_rank = [&](int rank, bool sent, int node) {
+    auto const begin = first[static_cast<std::size_t>(rank)];
+    return part{node, sent, it.what.type, first[static_cast<std::size_t>(rank) + 1] - begin,
+                at(it.to, bytes(op, begin))};
+  };
+  op.list.clear();
+  for (int node = 0; node < here_.nodes; ++node) {
+    if (node == here_.node) continue;
+    op.list.push_back(part_of_rank(here_.rank(), true, node));
+    op.list.push_back(part_of_rank(node * here_.places + here_.place, false, node));
+  }
+  op.pending.add(between_.submit(parts_of(it, collective::exchange, op.list, here_.node)));
+}
+
+/// Ragged all_to_all: what each rank of this node sends to this place of every node.
+template <class Inner, class Outer>
+void hierarchy<Inner, Outer>::tell_counts(staged& op) {
+  auto const size = static_cast<std::size_t>(here_.size());
+  op.sent.resize(size);
+  op.received.resize(size);
+  for (int place = 0; place < here_.places; ++place)
+    for (int node = 0; node < here_.nodes; ++node)
+      op.sent[static_cast<std::size_t>(place * here_.nodes + node)] =
+          op.parts[static_cast<std::size_t>(node * here_.places + place)].count;
+  command it{.what = {collective::all_to_all, dtype::i64, reduction_kind::none, false, -1, here_.size()},
+             .from = op.sent.data(),
+             .to = op.received.data(),
+             .element_bytes = sizeof(std::int64_t),
+             .elements = &moving_kernels<host>};
+  it.bytes = bytes_sent::of(it.what, it.element_bytes, here_.place, here_.places);
+  it.messages = messages_of(it, here_.places);
+  op.pending.add(counts_.submit(it));
+}
+
+/// All_to_all inside the node: to each place what is for it, ordered by nodes.
+template <class Inner, class Outer>
+void hierarchy<Inner, Outer>::deal_inside(staged& op) {
+  auto const& it = op.it;
+  auto const places = here_.places;
+  auto const nodes = here_.nodes;
+  if (!is_ragged(op)) {
+    auto const each = it.what.count / here_.size();
+    auto* const packed = scratch(op, op.a, it.what.count);
+    auto* const got = scratch(op, op.b, it.what.count);
+    for (int place = 0; place < places; ++place)
+      for (int node = 0; node < nodes; ++node)
+        copy(op, at(packed, bytes(op, (place * nodes + node) * each)),
+             at(it.from, bytes(op, (node * places + place) * each)), each);
+    settle(op);
+    return inside(first_, op, collective::all_to_all, packed, got, it.what.count);
+  }
+  auto const total = [](std::vector<std::int64_t> const& counts) {
+    return std::accumulate(counts.begin(), counts.end(), std::int64_t{0});
+  };
+  auto* const packed = scratch(op, op.a, total(op.sent));
+  auto* const got = scratch(op, op.b, total(op.received));
+  std::int64_t first = 0;
+  for (int place = 0; place < places; ++place)
+    for (int node = 0; node < nodes; ++node) {
+      auto const& mine = op.parts[static_cast<std::size_t>(node * places + place)];
+      copy(op, at(packed, bytes(op, first)), mine.address, mine.count);
+      first += mine.count;
+    }
+  settle(op);
+  op.list.clear();
+  auto const append = [&](bool sent, void* block, std::vector<std::int64_t> const& counts) {
+    std::int64_t begin = 0;
+    for (int place = 0; place < places; ++place) {
+      auto const* const row = counts.data() + place * nodes;
+      auto const count = std::accumulate(row, row + nodes, std::int64_t{0});
+      op.list.push_back({place, sent, it.what.type, count, at(block, bytes(op, begin))});
+      begin += count;
+    }
+  };
+  append(true, packed, op.sent);
+  append(false, got, op.received);
+  op.pending.add(first_.submit(parts_of(it, collective::all_to_all, op.list, here_.place)));
+}
+
+/// All_to_all between the nodes: to each node what its rank of this place gets, ordered by places.
+template <class Inner, class Outer>
+void hierarchy<Inner, Outer>::deal_between(staged& op) {
+  auto const& it = op.it;
+  auto const places = here_.places;
+  auto const nodes = here_.nodes;
+  bool const touchable = it.elements->touchable;
+  void* const got = touchable ? op.b.data() : nullptr;
+  auto const each = is_ragged(op) ? 0 : it.what.count / here_.size();
+  auto const count_from = [&](int place, int node) {
+    return is_ragged(op) ? op.received[static_cast<std::size_t>(place * nodes + node)] : each;
+  };
+  auto const all =
+      is_ragged(op) ? std::accumulate(op.received.begin(), op.received.end(), std::int64_t{0}) : it.what.count;
+  auto* const packed = scratch(op, op.a, all);
+  op.list.clear();
+  std::int64_t to = 0;
+  for (int node = 0; node < nodes; ++node) {
+    auto const begin = to;
+    std::int64_t from = 0;
+    for (int place = 0; place < places; ++place)
+      for (int other = 0; other < nodes; ++other) {
+        auto const count = count_from(place, other);
+        if (other == node) {
+          copy(op, at(packed, bytes(op, to)), at(got, bytes(op, from)), count);
+          to += count;
+        }
+        from += count;
+      }
+    op.list.push_back({node, true, it.what.type, to - begin, at(packed, bytes(op, begin))});
+  }
+  settle(op);
+  if (!is_ragged(op)) return between(op, collective::all_to_all, packed, it.to, it.what.count);
+  for (int node = 0; node < nodes; ++node) {
+    auto const* const row = op.parts.data() + here_.size() + node * places;
+    std::int64_t count = 0;
+    for (int place = 0; place < places; ++place) count += row[place].count;
+    op.list.push_back({node, false, it.what.type, count, row[0].address});
+  }
+  op.pending.add(between_.submit(parts_of(it, collective::all_to_all, op.list, here_.node)));
+}
+
+/// Messages inside the node, and those between.
+template <class Inner, class Outer>
+void hierarchy<Inner, Outer>::exchange(staged& op) {
+  std::vector<part> near;
+  op.list.clear();
+  for (auto const& each : op.parts) {
+    auto& list = each.peer / here_.places == here_.node ? near : op.list;
+    list.push_back(each);
+    if (&list == &near) list.back().peer %= here_.places;
+  }
+  // What may be refused first, so that nothing is half sent.
+  if (!op.list.empty()) relay_->start(op.it, op.list, op.pending);
+  if (!near.empty()) op.pending.add(last_.submit(parts_of(op.it, collective::exchange, near, here_.place)));
+}
+
+}  // namespace trireme::comm::detail
+
+#endif  // TRIREME_COMM_DETAIL_HIERARCHY_STAGES_INCLUDED
+
+// ---- trireme/comm/hierarchical.hpp (goes on)
+namespace trireme::comm {
+
+/// The description of a hierarchical communicator: the ranks of `outer` are nodes, and each runs the ranks of `inner`
+/// inside: `comm::hierarchical{comm::threads{.ranks = 4}, comm::mpi{}}`.
+///
+/// Inner has `.ranks`, which are threads of one process (comm::threads); Outer's ranks are processes (comm::mpi,
+/// comm::processes), or one (comm::self).
+template <class Inner, class Outer>
+struct hierarchical {
+  using policy_category = slot::communicator;
+
+  Inner inner;
+  Outer outer;
+
+  friend bool operator==(hierarchical const&, hierarchical const&) = default;
+};
+template <class Inner, class Outer>
+hierarchical(Inner, Outer) -> hierarchical<Inner, Outer>;
+
+template <class Inner, class Outer>
+[[nodiscard]] std::string to_string(hierarchical<Inner, Outer> const& it) {
+  return text("comm::hierarchical{", to_string(it.inner), ", ", to_string(it.outer), "}");
+}
+
+/// A pending collective of a hierarchical world.
+///
+/// Threads  the rank that started it. It proceeds when this rank tests or waits for any request of the world, or of one
+///          that was split or duplicated from it.
+/// Errors   as the worlds below; the destructor waits and swallows them.
+template <class Hierarchy>
+class hierarchical_request {
+ public:
+  hierarchical_request() = default;
+  hierarchical_request(std::shared_ptr<Hierarchy> where, typename Hierarchy::operation& op) noexcept
+      : where_(std::move(where)), op_(&op) {}
+  hierarchical_request(hierarchical_request&& other) noexcept
+      : where_(std::move(other.where_)), op_(std::exchange(other.op_, nullptr)) {}
+  hierarchical_request& operator=(hierarchical_request&& other) noexcept {
+    if (this != &other) {
+      finish();
+      where_ = std::move(other.where_);
+      op_ = std::exchange(other.op_, nullptr);
+    }
+    return *this;
+  }
+  ~hierarchical_request() { finish(); }
+
+  [[nodiscard]] bool test() {
+    if (op_ == nullptr) return true;
+    releaser const guard{*this};
+    where_->advance_family();
+    return op_->finished;
+  }
+  void wait() {
+    if (op_ == nullptr) return;
+    releaser const guard{*this};
+    where_->wait_for(*op_);
+  }
+
+ private:
+  /// Gives the operation back if it is finished, whether it succeeded or not.
+  struct releaser {
+    hierarchical_request& request;
+    ~releaser() {
+      if (!request.op_->finished) return;
+      request.where_->release(*std::exchange(request.op_, nullptr));
+      request.where_.reset();
+    }
+  };
+  void finish() noexcept {
+    try {
+      wait();
+    } catch (...) {  // every later call throws it again
+    }
+  }
+
+  std::shared_ptr<Hierarchy> where_;
+  typename Hierarchy::operation* op_ = nullptr;
+};
+
+/// A world of nodes x places, made of a world inside each node and a world between the nodes for each place: rank =
+/// outer.rank() * inner.size() + inner.rank().
+///
+/// Large messages are reduced inside a node first, so that only one part of them a node travels between nodes:
+///   all_reduce      inner reduce_scatter, outer all_reduce of the slice, inner all_gather; small ones and the elements
+///                   that do not divide: inner, then outer all_reduce
+///   reduce_scatter  inner for each node, then outer          all_gather  to the same place of each node, then inside
+///   broadcast, scatter  outer to the root's place, then inside           reduce, gather  inside, then outer
+///   all_to_all      inside to the place, then between to the node        barrier         inside, then between
+///
+/// Bytes    traffic() counts by the formulas of comm::bytes_sent for all ranks; what passes inside and between is
+///          counted by inner() and outer().
+/// Ranks    every rank calls the same collectives in the same order. split: the members of every color must form a
+///          grid, whole places of whole nodes, in the order of the ranks; otherwise config_error on every rank.
+/// Numerics deterministic: a node's values are combined in the order of the places, then the nodes in their order, each
+///          time rounded to the element type. Not the bits of a flat world. A mean is divided once, by size().
+/// Threads  one caller a rank. Requests proceed when their rank tests or waits.
+/// Errors   as the worlds below, whose ranks they name. An exchange with a rank of another node and another place needs
+///          a way for its messages: the third argument of the constructor, or launch; config_error without.
+/// @models  communicator; reduce, gather, scatter and all_to_all in host and phantom memory only.
+template <communicator Inner, communicator Outer>
+class hierarchical_world : public collectives<hierarchical_world<Inner, Outer>> {
+  using hierarchy = detail::hierarchy<Inner, Outer>;
+
+ public:
+  using request = hierarchical_request<hierarchy>;
+  using space = typename space_of<Inner>::type;
+  static constexpr std::string_view name = "hierarchical";
+  static constexpr bool ordered = false;  // node by node
+
+  /// Collective over both. `inner` holds this node's ranks, `outer` the ranks with this place of every node. Without
+  /// `whole` exchanges reach only ranks of this node or this place.
+  hierarchical_world(Inner inner, Outer outer)
+      : core_(std::make_shared<hierarchy>(std::move(inner), std::move(outer), nullptr)) {
+    expect_grid();
+    core_->carry_with(std::make_shared<detail::column_relay<Inner, Outer>>(this->outer().duplicate(), core_->here()));
+  }
+  /// `whole` holds all ranks, numbered as here: what both were split from.
+  template <communicator Whole>
+  hierarchical_world(Inner inner, Outer outer, Whole& whole)
+      : core_(std::make_shared<hierarchy>(std::move(inner), std::move(outer), nullptr)) {
+    expect_grid();
+    if (whole.rank() != rank() || whole.size() != size())
+      throw config_error(text("trireme::comm::hierarchical: the whole world says rank ", whole.rank(), " of ",
+                              whole.size(), ", but its parts make this rank ", rank(), " of ", size(),
+                              "; split it by rank / places and by rank % places"));
+    core_->carry_with(std::make_shared<detail::whole_relay<Inner, Outer, Whole>>(whole.duplicate()));
+  }
+  explicit hierarchical_world(std::shared_ptr<hierarchy> core) : core_(std::move(core)) {}
+
+  [[nodiscard]] int rank() const noexcept { return core_->here().rank(); }
+  [[nodiscard]] int size() const noexcept { return core_->here().size(); }
+  [[nodiscard]] Inner& inner() noexcept { return core_->inner(); }
+  [[nodiscard]] Outer& outer() noexcept { return core_->outer(); }
+
+  template <class Space>
+  static constexpr bool supports(collective kind, dtype type, reduction_kind op) noexcept {
+    using enum collective;
+    if (op == reduction_kind::pairwise) return false;  // the tree over all ranks has nodes across both worlds
+    auto const below = [&](collective each, reduction_kind how) {
+      return Inner::template supports<Space>(each, type, how) && Outer::template supports<Space>(each, type, how);
+    };
+    bool const scratch = kind == reduce || kind == gather || kind == scatter || kind == all_to_all;
+    if (scratch && !std::same_as<Space, host> && !std::same_as<Space, phantom>) return false;
+    if (kind == all_reduce && !(below(reduce_scatter, op) && below(all_gather, reduction_kind::none))) return false;
+    if (kind == all_gather && !below(exchange, reduction_kind::none)) return false;
+    return below(kind, op);
+  }
+  void run(command const& it) { start(it).wait(); }
+  [[nodiscard]] request start(command const& it) { return {core_, core_->start(it)}; }
+
+  /// The group of the ranks that pass the same color, in the order of (key, rank). color >= 0. Its traffic starts at 0.
+  [[nodiscard]] hierarchical_world split(int color, int key) {
+    detail::expect_color(hierarchical_world::who, color);
+    auto const part = choose(color, key);
+    return hierarchical_world(core_->split(part.group, part.place, part.node));
+  }
+  /// The same ranks again, whose calls are counted and ordered apart from this one's.
+  [[nodiscard]] hierarchical_world duplicate() {
+    return hierarchical_world(core_->split(0, core_->here().place, core_->here().node));
+  }
+
+  template <element T>
+  [[nodiscard]] auto allocate(shape extents) {
+    if constexpr (requires { outer().template allocate<T>(extents); })
+      return outer().template allocate<T>(extents);
+    else if constexpr (requires { inner().template allocate<T>(extents); })
+      return inner().template allocate<T>(extents);
+    else
+      return tensor<T>(extents);
+  }
+  /// Tells the other ranks that this one ends with an error, which ends their waits.
+  void abandon(std::string const& sentence) noexcept {
+    if constexpr (requires { inner().abandon(sentence); }) inner().abandon(sentence);
+    if constexpr (requires { outer().abandon(sentence); }) outer().abandon(sentence);
+  }
+
+ private:
+  struct chosen {
+    int group = 0, place = 0, node = 0;
+  };
+
+  /// All ranks see all wishes, so that all refuse or none.
+  [[nodiscard]] chosen choose(int color, int key) {
+    std::vector<detail::color_and_key> wishes(static_cast<std::size_t>(size()));
+    wishes[static_cast<std::size_t>(rank())] = {color, key};
+    command gather{.what = {collective::all_gather, dtype::i32, reduction_kind::none, false, -1,
+                            2 * static_cast<std::int64_t>(wishes.size())},
+                   .from = wishes.data(),
+                   .to = wishes.data(),
+                   .element_bytes = sizeof(std::int32_t),
+                   .elements = &detail::moving_kernels<host>};
+    run(gather);
+
+    auto const color_of = [&](int rank) { return wishes[static_cast<std::size_t>(rank)].color; };
+    int const places = core_->here().places;
+    chosen out;
+    for (int first = 0; first < size(); ++first) {
+      bool seen = false;
+      for (int rank = 0; rank < first; ++rank) seen = seen || color_of(rank) == color_of(first);
+      if (seen) continue;
+      auto const members = detail::ranks_of_color(wishes, color_of(first));
+      // A grid: rows of one node each, all with the same places in the same order.
+      int wide = 1;
+      while (wide < static_cast<int>(members.size()) &&
+             members[static_cast<std::size_t>(wide)] / places == members[0] / places)
+        ++wide;
+      for (int i = 0; i < static_cast<int>(members.size()); ++i) {
+        auto const it = members[static_cast<std::size_t>(i)];
+        auto const node = members[static_cast<std::size_t>(i / wide * wide)] / places;
+        auto const place = members[static_cast<std::size_t>(i % wide)] % places;
+        if (it != node * places + place || static_cast<int>(members.size()) % wide != 0)
+          throw config_error(text("trireme::comm::hierarchical::split: the ranks of color ", color_of(first),
+                                  " do not form a grid of nodes and places (rank ", it,
+                                  " is out of place); give one color to the same places of whole nodes, or split the "
+                                  "world that this one was made of"));
+        if (it == rank()) out = {first, i % wide, i / wide};
+      }
+    }
+    return out;
+  }
+
+  /// Every node has as many places, and every place as many nodes.
+  void expect_grid() {
+    auto const here = core_->here();
+    std::vector<std::int32_t> seen(4 * static_cast<std::size_t>(here.places));
+    auto const mine = 4 * static_cast<std::size_t>(here.place);
+    seen[mine] = here.node;
+    seen[mine + 1] = here.nodes;
+    seen[mine + 2] = here.place;
+    seen[mine + 3] = here.places;
+    inner().all_gather(tensor_view{seen});
+    bool right = true;
+    for (std::size_t i = 0; i < seen.size(); i += 4) right = right && seen[i] == here.node && seen[i + 1] == here.nodes;
+    std::int32_t extremes[] = {here.place, -here.place, here.places, -here.places, right ? 0 : 1};
+    outer().all_reduce(tensor_view<std::int32_t>(extremes, shape{5}), reduction::max{});
+    if (!(extremes[0] == -extremes[1] && extremes[2] == -extremes[3] && extremes[4] == 0))
+      throw config_error(
+          "trireme::comm::hierarchical: the worlds do not form a grid; split one world by rank / places for inside and "
+          "by rank % places for between");
+  }
+
+  std::shared_ptr<hierarchy> core_;
+};
+
+/// How trireme::launch runs a body on comm::hierarchical: in each process of Outer, on the ranks of Inner.
+template <class Inner, class Outer, class Body>
+auto launch_ranks(hierarchical<Inner, Outer> const& description, Body& body) {
+  auto node = [&](auto& between) {
+    using outer_world = std::remove_reference_t<decltype(between)>;
+    static_assert(std::same_as<outer_world, self_world> || !has_peers<outer_world, std::uint8_t, host>,
+                  "trireme::launch: comm::hierarchical needs processes between the nodes (comm::mpi{...} or "
+                  "comm::processes{...}); threads in threads are made by splitting one world of threads.");
+    auto place = [&](auto& inside) {
+      using inner_world = std::remove_reference_t<decltype(inside)>;
+      using hierarchy = detail::hierarchy<inner_world, outer_world>;
+      std::optional<outer_world> own;
+      detail::in_turn(inside, [&] { own.emplace(between.duplicate()); });
+      auto core = std::make_shared<hierarchy>(inside.duplicate(), std::move(*own), nullptr);
+      core->carry_with(
+          std::make_shared<detail::crossing_relay<inner_world, outer_world>>(core->inner(), core->outer()));
+      hierarchical_world<inner_world, outer_world> world(std::move(core));
+      try {
+        return std::invoke(body, world);
+      } catch (...) {
+        world.abandon(detail::sentence_of(std::current_exception()));
+        throw;
+      }
+    };
+    if constexpr (requires { between.expect_several_callers(); }) between.expect_several_callers();
+    return launch_ranks(description.inner, place);
+  };
+  return launch_ranks(description.outer, node);
+}
+
+}  // namespace trireme::comm

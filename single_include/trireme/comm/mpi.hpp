@@ -1,0 +1,1368 @@
+// Trireme 0.1.0: trireme/comm/mpi.hpp in one header. Made by scripts/single-header: change the sources, not this file.
+// SHA-256 of the sources: 21cca134386f5dc0b4706d6fa0b2230b1ecabf16c53d688031dd17188fe7315b
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "trireme/trireme.hpp"
+#include "trireme/comm/bootstrap.hpp"
+#include "trireme/comm/process_world.hpp"
+#include "trireme/comm/processes.hpp"
+
+// ---- trireme/comm/mpi.hpp
+#include <mpi.h>
+
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#ifndef TRIREME_COMM_DETAIL_MPI_ENGINE_INCLUDED
+#define TRIREME_COMM_DETAIL_MPI_ENGINE_INCLUDED
+
+// ---- trireme/comm/detail/mpi_engine.hpp
+#include <algorithm>
+#include <thread>
+#include <vector>
+
+#ifndef TRIREME_COMM_DETAIL_MPI_DRIVER_INCLUDED
+#define TRIREME_COMM_DETAIL_MPI_DRIVER_INCLUDED
+
+// ---- trireme/comm/detail/mpi_driver.hpp
+#include <atomic>
+#include <condition_variable>
+#include <mutex>
+
+#ifndef TRIREME_COMM_DETAIL_MPI_OPERATION_INCLUDED
+#define TRIREME_COMM_DETAIL_MPI_OPERATION_INCLUDED
+
+// ---- trireme/comm/detail/mpi_operation.hpp
+#include <cstddef>
+#include <cstring>
+#include <span>
+
+#ifndef TRIREME_COMM_DETAIL_MPI_MESSAGES_INCLUDED
+#define TRIREME_COMM_DETAIL_MPI_MESSAGES_INCLUDED
+
+// ---- trireme/comm/detail/mpi_messages.hpp
+#include <cstdint>
+
+#ifndef TRIREME_COMM_DETAIL_MPI_SESSION_INCLUDED
+#define TRIREME_COMM_DETAIL_MPI_SESSION_INCLUDED
+
+// ---- trireme/comm/detail/mpi_session.hpp
+namespace trireme::comm::detail {
+
+/// This process's use of MPI as a whole.
+///
+/// Initialises it only if nobody has, and finalises only what it initialised: when the program ends, so that launch can
+/// be called again, and never after a failure, because then mpirun must end the other ranks instead of waiting for
+/// them.
+class mpi_session {
+ public:
+  mpi_session(mpi_session const&) = delete;
+  mpi_session& operator=(mpi_session const&) = delete;
+
+  static mpi_session& instance() {
+    static mpi_session only;
+    return only;
+  }
+
+  /// Initialises MPI if nobody has; throws config_error if it is over, or lacks MPI_THREAD_SERIALIZED.
+  void begin() {
+    if (is_over())
+      throw config_error("trireme::comm::mpi: MPI has been finalised already; finalise it after the last launch");
+    int begun = 0;
+    MPI_Initialized(&begun);
+    int provided = MPI_THREAD_SINGLE;
+    if (begun == 0) {
+      MPI_Init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &provided);
+      ours_ = true;
+    } else {
+      MPI_Query_thread(&provided);
+    }
+    if (provided < MPI_THREAD_SERIALIZED)
+      throw config_error(
+          begun == 0 ? "trireme::comm::mpi: this MPI offers less than MPI_THREAD_SERIALIZED; use one built with threads"
+                     : "trireme::comm::mpi: MPI was initialised with less than MPI_THREAD_SERIALIZED; initialise it "
+                       "with MPI_Init_thread(..., MPI_THREAD_SERIALIZED, ...)");
+  }
+  [[nodiscard]] static bool is_over() noexcept {
+    int over = 0;
+    MPI_Finalized(&over);
+    return over != 0;
+  }
+  /// From here on MPI is left as it is: other ranks may never answer again.
+  void abandon() noexcept { abandoned_ = true; }
+
+ private:
+  mpi_session() = default;
+  ~mpi_session() {
+    if (ours_ && !abandoned_ && !is_over()) MPI_Finalize();
+  }
+  bool ours_ = false;
+  bool abandoned_ = false;
+};
+
+/// The sentence of an MPI error code.
+[[nodiscard]] inline std::string mpi_sentence(int code) {
+  char sentence[MPI_MAX_ERROR_STRING] = {};
+  int length = 0;
+  if (MPI_Error_string(code, sentence, &length) != MPI_SUCCESS) return text("MPI error ", code);
+  return {sentence, static_cast<std::size_t>(length)};
+}
+
+}  // namespace trireme::comm::detail
+
+#endif  // TRIREME_COMM_DETAIL_MPI_SESSION_INCLUDED
+
+// ---- trireme/comm/detail/mpi_messages.hpp (goes on)
+namespace trireme::comm::detail {
+
+inline constexpr std::string_view mpi_name = "trireme::comm::mpi";
+
+/// A duplicate of an MPI communicator; nobody else's messages travel in it.
+///
+/// Tags: 0 announces a failure; 1 and 2 are exchanges, which need no number, because messages of one tag do not
+/// overtake each other. Collective number k uses 3 + 3 * (k mod window), and the two tags after it.
+struct mpi_group {
+  MPI_Comm handle = MPI_COMM_NULL;
+  std::vector<int> members;  // their ranks in `handle`
+  int rank = 0;
+  int size = 1;
+  std::uint64_t next = 1;           // collective
+  std::uint64_t next_exchange = 1;  // of this rank's own
+  std::uint64_t window = 1;
+  std::chrono::milliseconds deadline{};
+  std::size_t piece_bytes = whole;
+
+  static constexpr std::size_t whole = std::size_t{1} << 30;  // MPI counts in int
+  // Pieces that Open MPI sends without asking the receiver first (over TCP it asks from 64 KiB on). A question and its
+  // answer queue behind the data of the other direction, so that a line carries both ways one after the other.
+  static constexpr std::size_t unasked = std::size_t{60} << 10;
+
+  [[nodiscard]] int tag_of(std::uint64_t number) const noexcept { return 3 + 3 * static_cast<int>(number % window); }
+};
+
+/// What all messages of one operation have in common.
+struct mpi_route {
+  mpi_group const* group = nullptr;
+  call what;
+  std::uint64_t number = 0;
+  int tag = 0;
+
+  void check(int code) const {
+    if (code != MPI_SUCCESS)
+      throw comm_error(text(mpi_name, ": ", to_string(what), " number ", number, " failed: ", mpi_sentence(code)));
+  }
+};
+
+/// Messages in flight that are waited for together. They travel in pieces of the group's size.
+class mpi_messages {
+ public:
+  void send(mpi_route const& route, void const* values, std::size_t size, int peer, int tag) {
+    begin(route, static_cast<std::byte*>(const_cast<void*>(values)), size, {peer, tag, false});
+  }
+  void receive(mpi_route const& route, void* values, std::size_t size, int peer, int tag) {
+    begin(route, static_cast<std::byte*>(values), size, {peer, tag, true});
+  }
+  /// Whether all are done; then it is empty again.
+  [[nodiscard]] bool done(mpi_route const& route) {
+    if (requests_.empty()) return true;
+    if (waiting_ > 0) go_on(route);
+    if (waiting_ > 0) return false;
+    int flag = 0;
+    route.check(MPI_Testall(static_cast<int>(requests_.size()), requests_.data(), &flag, MPI_STATUSES_IGNORE));
+    if (flag != 0) clear();
+    return flag != 0;
+  }
+  void clear() noexcept {
+    requests_.clear();
+    ends_.clear();
+    rests_.clear();
+    waiting_ = 0;
+  }
+  /// Appends the peers whose messages are missing.
+  void append_late(std::vector<int>& peers, bool receiving) const {
+    for (std::size_t i = 0; i < requests_.size(); ++i) {
+      int flag = 1;
+      if (requests_[i] != MPI_REQUEST_NULL && ends_[i].receiving == receiving)
+        MPI_Request_get_status(requests_[i], &flag, MPI_STATUS_IGNORE);
+      if (flag == 0) peers.push_back(ends_[i].peer);
+    }
+  }
+  /// After a failure: MPI must not write to what it has not begun to write to.
+  void cancel() noexcept {
+    for (std::size_t i = 0; i < requests_.size(); ++i)
+      if (requests_[i] != MPI_REQUEST_NULL && ends_[i].receiving) MPI_Cancel(&requests_[i]);
+    waiting_ = 0;
+  }
+
+ private:
+  struct end {
+    int peer;
+    int tag;
+    bool receiving;
+    std::int32_t rest = -1;  // of the same message, in rests_
+  };
+  struct remainder {
+    std::byte* at;
+    std::size_t bytes;
+  };
+  static constexpr std::size_t pieces_in_flight = 16;  // of one message
+
+  void begin(mpi_route const& route, std::byte* at, std::size_t size, end where) {
+    // Exchanges share a tag, so the pieces of one message must all stand before those of the next.
+    bool const at_once = route.what.kind == collective::exchange;
+    auto const piece = route.group->piece_bytes;
+    if (auto const first = pieces_in_flight * piece; !at_once && size > first) {
+      where.rest = static_cast<std::int32_t>(rests_.size());
+      rests_.push_back({at + first, size - first});
+      waiting_ += size - first;
+      size = first;
+    }
+    do {
+      auto const now = std::min(size, piece);
+      ends_.push_back(where);
+      post(route, requests_.emplace_back(MPI_REQUEST_NULL), at, now, where);
+      at += now;
+      size -= now;
+    } while (size > 0);
+  }
+  static void post(mpi_route const& route, MPI_Request& request, std::byte* at, std::size_t size, end const& where) {
+    auto const bytes = static_cast<int>(size);
+    auto const peer = route.group->members[static_cast<std::size_t>(where.peer)];
+    route.check(where.receiving ? MPI_Irecv(at, bytes, MPI_BYTE, peer, where.tag, route.group->handle, &request)
+                                : MPI_Isend(at, bytes, MPI_BYTE, peer, where.tag, route.group->handle, &request));
+  }
+  /// Each piece that is done makes place for the next one of its message.
+  void go_on(mpi_route const& route) {
+    done_.resize(requests_.size());
+    int count = 0;
+    route.check(
+        MPI_Testsome(static_cast<int>(requests_.size()), requests_.data(), &count, done_.data(), MPI_STATUSES_IGNORE));
+    for (int i = 0; count != MPI_UNDEFINED && i < count; ++i) {
+      auto const slot = static_cast<std::size_t>(done_[static_cast<std::size_t>(i)]);
+      if (ends_[slot].rest < 0) continue;
+      auto& rest = rests_[static_cast<std::size_t>(ends_[slot].rest)];
+      auto const now = std::min(rest.bytes, route.group->piece_bytes);
+      if (now == 0) continue;
+      post(route, requests_[slot], rest.at, now, ends_[slot]);
+      rest.at += now;
+      rest.bytes -= now;
+      waiting_ -= now;
+    }
+  }
+
+  std::vector<MPI_Request> requests_;
+  std::vector<end> ends_;
+  std::vector<remainder> rests_;
+  std::vector<int> done_;
+  std::size_t waiting_ = 0;  // bytes of messages that are not posted yet
+};
+
+/// Bytes that keep their place; not initialised, and never fewer than before.
+class mpi_buffer {
+ public:
+  [[nodiscard]] std::byte* at_least(std::size_t bytes) {
+    if (bytes > size_) {
+      data_ = std::make_unique_for_overwrite<std::byte[]>(bytes);
+      size_ = bytes;
+    }
+    return data_.get();
+  }
+  [[nodiscard]] std::byte* data() const noexcept { return data_.get(); }
+
+ private:
+  std::unique_ptr<std::byte[]> data_;
+  std::size_t size_ = 0;
+};
+
+}  // namespace trireme::comm::detail
+
+#endif  // TRIREME_COMM_DETAIL_MPI_MESSAGES_INCLUDED
+
+// ---- trireme/comm/detail/mpi_operation.hpp (goes on)
+#ifndef TRIREME_COMM_DETAIL_MPI_REDUCTION_INCLUDED
+#define TRIREME_COMM_DETAIL_MPI_REDUCTION_INCLUDED
+
+// ---- trireme/comm/detail/mpi_reduction.hpp
+#include <array>
+
+namespace trireme::comm::detail {
+
+/// A large all_reduce, reduce_scatter or reduce: every rank reduces one slice, piece by piece. A piece is gathered from
+/// all ranks, combined in rank order, and sent to all (or the root), while the next pieces are under way.
+class mpi_reduction {
+ public:
+  void begin(mpi_route const& route, command const& it) {
+    route_ = &route;
+    from_ = static_cast<std::byte const*>(it.from);
+    to_ = static_cast<std::byte*>(it.to);
+    element_bytes_ = it.element_bytes;
+    combine_ = it.elements->combine;
+    divisor_ = it.divisor != 0 ? it.divisor : size();
+    auto const line = static_cast<std::int64_t>(64 / element_bytes_);
+    auto const wanted = std::clamp(most_bytes / static_cast<std::size_t>(size()), least_bytes, largest_piece_bytes);
+    piece_ = std::max<std::int64_t>(1, static_cast<std::int64_t>(wanted / 64)) * line;
+    std::int64_t longest = 0;
+    for (int rank = 0; rank < size(); ++rank) longest = std::max(longest, slice_of_rank(rank).count);
+    pieces_ = (longest + piece_ - 1) / piece_;
+    finished_ = combined_ = next_ = 0;
+    static_cast<void>(slots_.at_least(in_flight * static_cast<std::size_t>(size()) * bytes(piece_)));
+    while (next_ < pieces_ && next_ < static_cast<std::int64_t>(in_flight)) gather(next_++);
+  }
+
+  /// Makes the progress that is possible now; true if all is done.
+  bool advance() {
+    for (auto piece = finished_; piece < next_; ++piece) {
+      auto& it = flight(piece);
+      if (it.at == stage::gathering && piece == combined_ && it.messages.done(*route_)) {
+        combine(piece);  // in order, and so are the messages of the result
+        ++combined_;
+      }
+      if (it.at == stage::spreading && it.messages.done(*route_)) it.at = stage::done;
+    }
+    while (finished_ < next_ && flight(finished_).at == stage::done) {
+      ++finished_;
+      if (next_ < pieces_) gather(next_++);
+    }
+    return finished_ == pieces_;
+  }
+  void append_late(std::vector<int>& peers, bool receiving) const {
+    for (auto piece = finished_; piece < next_; ++piece)
+      flights_[static_cast<std::size_t>(piece) % in_flight].messages.append_late(peers, receiving);
+  }
+  void cancel() noexcept {
+    for (auto& each : flights_) each.messages.cancel();
+  }
+
+ private:
+  static constexpr std::size_t in_flight = 3;
+  static constexpr std::size_t most_bytes = std::size_t{2} << 20;  // of one piece of all ranks
+  static constexpr std::size_t largest_piece_bytes = std::size_t{512} << 10;
+  static constexpr std::size_t least_bytes = std::size_t{64} << 10;
+  enum class stage : std::uint8_t { gathering, spreading, done };
+  struct flight_of_a_piece {
+    mpi_messages messages;
+    stage at = stage::done;
+  };
+
+  [[nodiscard]] int rank() const noexcept { return route_->group->rank; }
+  [[nodiscard]] int size() const noexcept { return route_->group->size; }
+  [[nodiscard]] std::size_t bytes(std::int64_t count) const noexcept {
+    return static_cast<std::size_t>(count) * element_bytes_;
+  }
+  [[nodiscard]] flight_of_a_piece& flight(std::int64_t piece) noexcept {
+    return flights_[static_cast<std::size_t>(piece) % in_flight];
+  }
+  [[nodiscard]] slice slice_of_rank(int rank) const noexcept {
+    if (route_->what.kind != collective::reduce_scatter)
+      return slice_of(route_->what.count, element_bytes_, rank, size());
+    auto const each = route_->what.count / size();
+    return {rank * each, each};
+  }
+  [[nodiscard]] slice piece_of(int rank, std::int64_t piece) const noexcept {
+    auto const all = slice_of_rank(rank);
+    auto const begin = std::min(all.count, piece * piece_);
+    return {all.first + begin, std::min(piece_, all.count - begin)};
+  }
+  /// Where `rank`'s terms of a piece arrive; the own place is free for a result that does not belong into `to`.
+  [[nodiscard]] std::byte* slot(std::int64_t piece, int rank) const noexcept {
+    auto const place = static_cast<std::size_t>(piece) % in_flight * static_cast<std::size_t>(size());
+    return slots_.data() + (place + static_cast<std::size_t>(rank)) * bytes(piece_);
+  }
+
+  /// Each rank begins with its neighbours, so that not all send to rank 0 first.
+  template <class Visit>
+  void for_each_peer(Visit visit) const {
+    for (int step = 1; step < size(); ++step) visit((rank() - step + size()) % size(), (rank() + step) % size());
+  }
+
+  void gather(std::int64_t piece) {
+    auto& it = flight(piece);
+    it.at = stage::gathering;
+    auto const mine = piece_of(rank(), piece);
+    for_each_peer([&](int source, int target) {
+      if (mine.count > 0) it.messages.receive(*route_, slot(piece, source), bytes(mine.count), source, route_->tag + 1);
+      if (auto const part = piece_of(target, piece); part.count > 0)
+        it.messages.send(*route_, from_ + bytes(part.first), bytes(part.count), target, route_->tag + 1);
+    });
+  }
+
+  void combine(std::int64_t piece) {
+    auto& it = flight(piece);
+    it.at = stage::spreading;
+    auto const kind = route_->what.kind;
+    bool const to_root = kind == collective::reduce;
+    auto const mine = piece_of(rank(), piece);
+    void* const result = to_root && rank() != route_->what.root ? slot(piece, rank()) : to_ + bytes(mine.first);
+    if (mine.count > 0) {
+      terms_.clear();
+      for (int from = 0; from < size(); ++from)
+        terms_.push_back(from == rank() ? from_ + bytes(mine.first) : slot(piece, from));
+      combine_({&result, 1}, terms_, mine.count, divisor_);
+    }
+    if (kind == collective::reduce_scatter) return;
+    for_each_peer([&](int source, int target) {
+      if (!to_root || rank() == route_->what.root)
+        if (auto const part = piece_of(source, piece); part.count > 0)
+          it.messages.receive(*route_, to_ + bytes(part.first), bytes(part.count), source, route_->tag + 2);
+      if ((!to_root || target == route_->what.root) && mine.count > 0)
+        it.messages.send(*route_, result, bytes(mine.count), target, route_->tag + 2);
+    });
+  }
+
+  mpi_route const* route_ = nullptr;
+  std::byte const* from_ = nullptr;
+  std::byte* to_ = nullptr;
+  std::size_t element_bytes_ = 1;
+  void (*combine_)(std::span<void* const>, std::span<void const* const>, std::int64_t, int) = nullptr;
+  int divisor_ = 1;
+  std::int64_t piece_ = 1;  // elements
+  std::int64_t pieces_ = 0;
+  std::int64_t next_ = 0;      // not under way yet
+  std::int64_t combined_ = 0;  // not combined yet
+  std::int64_t finished_ = 0;  // not finished yet
+  std::array<flight_of_a_piece, in_flight> flights_;
+  mpi_buffer slots_;
+  std::vector<void const*> terms_;
+};
+
+}  // namespace trireme::comm::detail
+
+#endif  // TRIREME_COMM_DETAIL_MPI_REDUCTION_INCLUDED
+
+// ---- trireme/comm/detail/mpi_operation.hpp (goes on)
+#ifndef TRIREME_COMM_DETAIL_RANK_STRETCHES_INCLUDED
+#define TRIREME_COMM_DETAIL_RANK_STRETCHES_INCLUDED
+
+// ---- trireme/comm/detail/rank_stretches.hpp
+namespace trireme::comm::detail {
+
+/// Consecutive elements in memory of the caller.
+struct stretch {
+  std::byte* at = nullptr;
+  std::int64_t count = 0;
+};
+
+/// Which elements of a collective this rank has for each other one, and where each other one's belong.
+class rank_stretches {
+ public:
+  /// @param parts     of a ragged all_to_all; they outlive the command.
+  /// @param by_value  of a broadcast: everything at once, not a slice a rank.
+  void begin(command const& it, std::span<part const> parts, int rank, int size, bool by_value) {
+    it_ = it;
+    parts_ = parts;
+    rank_ = rank;
+    by_value_ = by_value;
+    slices_.clear();
+    std::int64_t first = 0;
+    for (int each = 0; each < size; ++each) {
+      if (it.what.kind == collective::broadcast) {
+        slices_.push_back(slice_of(it.what.count, it.element_bytes, each, size));
+        continue;
+      }
+      auto const count = it.counts.empty() ? it.what.count / size : it.counts[static_cast<std::size_t>(each)];
+      slices_.push_back({first, count});
+      first += count;
+    }
+  }
+
+  [[nodiscard]] slice slice_for(int peer) const noexcept { return slices_[static_cast<std::size_t>(peer)]; }
+  [[nodiscard]] stretch from(std::int64_t first, std::int64_t count) const noexcept {
+    return {const_cast<std::byte*>(static_cast<std::byte const*>(it_.from)) + bytes(first), count};
+  }
+  [[nodiscard]] stretch to(std::int64_t first, std::int64_t count) const noexcept {
+    return {static_cast<std::byte*>(it_.to) + bytes(first), count};
+  }
+
+  /// What this rank tells `peer` first. (Large reductions go their own way.)
+  [[nodiscard]] stretch outgoing(int peer) const noexcept {
+    auto const count = it_.what.count;
+    bool const to_root = peer == it_.what.root;
+    bool const of_root = rank_ == it_.what.root;
+    switch (it_.what.kind) {
+      case collective::all_reduce:
+        return from(0, count);
+      case collective::reduce:
+      case collective::gather:
+        return to_root ? from(0, count) : stretch{};
+      case collective::scatter:
+        return of_root ? from(peer * count, count) : stretch{};
+      case collective::broadcast:
+        if (!of_root) return {};
+        return by_value_ ? from(0, count) : from(slice_for(peer).first, slice_for(peer).count);
+      case collective::all_gather:
+        return from(slice_for(rank_).first, slice_for(rank_).count);
+      case collective::reduce_scatter:
+        return from(slice_for(peer).first, slice_for(peer).count);
+      case collective::all_to_all:
+        if (parts_.empty()) return from(slice_for(peer).first, slice_for(peer).count);
+        return {parts_[static_cast<std::size_t>(peer)].address, parts_[static_cast<std::size_t>(peer)].count};
+      default:
+        return {};
+    }
+  }
+  /// Where what `peer` tells this rank belongs; nowhere in reductions.
+  [[nodiscard]] stretch incoming(int peer) const noexcept {
+    auto const count = it_.what.count;
+    bool const from_root = peer == it_.what.root;
+    switch (it_.what.kind) {
+      case collective::gather:
+        return rank_ == it_.what.root ? to(peer * count, count) : stretch{};
+      case collective::scatter:
+        return from_root ? to(0, count) : stretch{};
+      case collective::broadcast:
+        if (!from_root) return {};
+        return by_value_ ? to(0, count) : to(slice_for(rank_).first, slice_for(rank_).count);
+      case collective::all_gather:
+        return to(slice_for(peer).first, slice_for(peer).count);
+      case collective::all_to_all: {
+        if (parts_.empty()) return to(slice_for(peer).first, slice_for(peer).count);
+        auto const& part = parts_[slices_.size() + static_cast<std::size_t>(peer)];
+        return {part.address, part.count};
+      }
+      default:
+        return {};
+    }
+  }
+
+ private:
+  [[nodiscard]] std::int64_t bytes(std::int64_t count) const noexcept {
+    return count * static_cast<std::int64_t>(it_.element_bytes);
+  }
+
+  command it_;
+  std::span<part const> parts_;
+  int rank_ = 0;
+  bool by_value_ = false;
+  std::vector<slice> slices_;
+};
+
+}  // namespace trireme::comm::detail
+
+#endif  // TRIREME_COMM_DETAIL_RANK_STRETCHES_INCLUDED
+
+// ---- trireme/comm/detail/mpi_operation.hpp (goes on)
+namespace trireme::comm::detail {
+
+/// Values up to this size travel with the announcement, in one step: latency decides. Larger ones are cut into slices.
+inline constexpr std::size_t mpi_small_bytes = std::size_t{16} << 10;
+
+/// One rank's part in one command, as stages of messages that never block: announcements to and from all ranks (in an
+/// exchange of each message), with the values if they are few; then what is large; then what others wait for from here.
+class mpi_operation final : public process_operation {
+ public:
+  mpi_group* where = nullptr;
+  mpi_route route;
+  std::atomic<bool> finished{false};
+
+  /// Takes its number and posts the first messages. Called, as all below, with the driver's lock held.
+  void begin(mpi_group& group, command const& it) {
+    where = &group;
+    it_ = it;
+    parts_.assign(it.parts.begin(), it.parts.end());
+    touched_ = it.elements != nullptr && it.elements->touchable;
+    heard_.clear();
+    first_.clear();
+    second_.clear();
+    at_ = stage::announcing;
+    finished.store(false, std::memory_order_relaxed);
+    pieced_ = false;
+    if (it.what.kind == collective::exchange) {
+      route = {where, it.what, where->next_exchange++, 1};
+      begin_exchange();
+      return;
+    }
+    auto const number = where->next++;
+    route = {where, it.what, number, where->tag_of(number)};
+    bool const by_value = parts_.empty() && bytes(it.what.count) <= mpi_small_bytes;
+    route.what.by_value = touched_ && by_value;
+    ends_.begin(it, parts_, rank(), size(), route.what.by_value);
+    announce();
+    if (!touched_) return;
+    pieced_ = combines() && !by_value;
+    if (pieced_) {
+      reduction_.begin(route, it_);
+    } else if (!combines()) {
+      move_own();
+      if (!by_value) move_large();
+    }
+  }
+
+  /// Makes the progress that is possible now. Throws comm_error.
+  void advance() {
+    if (at_ == stage::announcing && heard_.done(route)) {
+      expect_agreement();
+      if (touched_) take_small();
+      at_ = stage::carrying;
+    }
+    if (at_ == stage::carrying && (pieced_ ? reduction_.advance() : first_.done(route))) {
+      if (touched_ && it_.what.kind == collective::broadcast && !route.what.by_value && rank() != it_.what.root)
+        forward();
+      at_ = stage::spreading;
+    }
+    if (at_ == stage::spreading && second_.done(route)) finished.store(true, std::memory_order_release);
+  }
+
+  /// "rank 1", "ranks 1, 3": the peers whose messages are missing.
+  [[nodiscard]] std::string missing() const {
+    std::vector<int> late;
+    if (at_ == stage::announcing) heard_.append_late(late, true);
+    for (bool const receiving : {true, false}) {
+      if (!late.empty()) break;
+      if (!receiving) heard_.append_late(late, false);
+      first_.append_late(late, receiving);
+      second_.append_late(late, receiving);
+      if (pieced_) reduction_.append_late(late, receiving);
+    }
+    std::ranges::sort(late);
+    late.erase(std::unique(late.begin(), late.end()), late.end());
+    std::string out = late.size() == 1 ? "rank " : "ranks ";
+    for (std::size_t i = 0; i < late.size(); ++i) out += text(i == 0 ? "" : ", ", late[i]);
+    return late.empty() ? "the others" : out;
+  }
+
+  /// After a failure: gives memory back to the caller as far as MPI lets go of it.
+  void cancel() noexcept {
+    for (auto* each : {&heard_, &first_, &second_}) each->cancel();
+    if (pieced_) reduction_.cancel();
+  }
+
+ private:
+  enum class stage : std::uint8_t { announcing, carrying, spreading };
+  struct message_head {
+    std::int64_t count;
+    dtype type;
+  };
+  static constexpr std::size_t capacity = sizeof(call) + mpi_small_bytes;
+  static_assert(sizeof(message_head) <= sizeof(call));
+
+  [[nodiscard]] int rank() const noexcept { return where->rank; }
+  [[nodiscard]] int size() const noexcept { return where->size; }
+  [[nodiscard]] std::size_t bytes(std::int64_t count) const noexcept {
+    return static_cast<std::size_t>(count) * it_.element_bytes;
+  }
+  [[nodiscard]] bool combines() const noexcept { return it_.elements != nullptr && it_.elements->combine != nullptr; }
+  /// Whether a message of so many elements travels with its announcement.
+  [[nodiscard]] bool rides(std::int64_t count) const noexcept {
+    return parts_.empty() ? route.what.by_value : bytes(count) <= mpi_small_bytes;
+  }
+
+  void announce() {
+    auto const p = static_cast<std::size_t>(size());
+    auto* const received = received_.at_least(p * capacity);
+    auto* const sent = sent_.at_least(p * capacity);
+    using enum collective;
+    auto const kind = it_.what.kind;
+    bool const alike = kind == barrier || kind == all_reduce || kind == all_gather || kind == broadcast;
+    std::size_t length = 0;
+    for (int step = 1; step < size(); ++step) {
+      int const source = (rank() - step + size()) % size();
+      int const target = (rank() + step) % size();
+      heard_.receive(route, received + static_cast<std::size_t>(source) * capacity, capacity, source, route.tag);
+      auto* const out = alike ? sent : sent + static_cast<std::size_t>(target) * capacity;
+      if (!alike || step == 1) length = write_announcement(out, target);
+      heard_.send(route, out, length, target, route.tag);
+    }
+  }
+  [[nodiscard]] std::size_t write_announcement(std::byte* out, int target) const {
+    auto const values = ends_.outgoing(target);
+    auto head = route.what;
+    if (!parts_.empty()) head.count = values.count;
+    std::memcpy(out, &head, sizeof head);
+    if (!touched_ || values.count == 0 || !rides(values.count)) return sizeof head;
+    std::memcpy(out + sizeof head, values.at, bytes(values.count));
+    return sizeof head + bytes(values.count);
+  }
+
+  void move_own() const {
+    auto const source = ends_.outgoing(rank());
+    auto const target = ends_.incoming(rank());
+    if (target.count > 0 && target.at != source.at) std::memmove(target.at, source.at, bytes(target.count));
+  }
+  void move_large() {
+    for (int step = 1; step < size(); ++step) {
+      int const source = (rank() - step + size()) % size();
+      int const target = (rank() + step) % size();
+      if (auto const in = ends_.incoming(source); in.count > 0 && !rides(in.count))
+        first_.receive(route, in.at, bytes(in.count), source, route.tag + 1);
+      if (auto const out = ends_.outgoing(target); out.count > 0 && !rides(out.count))
+        first_.send(route, out.at, bytes(out.count), target, route.tag + 1);
+    }
+    // A large broadcast: the root sends each rank one slice, which that rank passes on to the others.
+    if (it_.what.kind != collective::broadcast) return;
+    if (rank() == it_.what.root) {
+      forward();
+    } else {
+      for (int source = 0; source < size(); ++source)
+        if (auto const part = ends_.slice_for(source); source != rank() && part.count > 0)
+          second_.receive(route, ends_.to(part.first, 0).at, bytes(part.count), source, route.tag + 2);
+    }
+  }
+  void forward() {
+    auto const mine = ends_.slice_for(rank());
+    if (mine.count == 0) return;
+    auto const* const values = rank() == it_.what.root ? ends_.from(mine.first, 0).at : ends_.to(mine.first, 0).at;
+    for (int step = 1; step < size(); ++step)
+      if (int const target = (rank() + step) % size(); target != it_.what.root)
+        second_.send(route, values, bytes(mine.count), target, route.tag + 2);
+  }
+
+  /// Puts values that travelled with announcements in their places, or combines them.
+  void take_small() {
+    if (it_.what.kind == collective::exchange) {
+      for (std::size_t i = 0; i < parts_.size(); ++i)
+        if (auto const& part = parts_[i]; !part.sent && rides_alone(part) && part.count > 0)
+          std::memcpy(part.address, received_.data() + i * capacity + sizeof(message_head), bytes_of(part));
+      return;
+    }
+    if (!combines()) {
+      for (int peer = 0; peer < size(); ++peer)
+        if (auto const in = ends_.incoming(peer); peer != rank() && in.count > 0 && rides(in.count))
+          std::memcpy(in.at, values_of(peer), bytes(in.count));
+      return;
+    }
+    auto const kind = it_.what.kind;
+    if (!route.what.by_value || (kind == collective::reduce && rank() != it_.what.root)) return;
+    auto const mine = kind == collective::reduce_scatter ? ends_.slice_for(rank()) : slice{0, it_.what.count};
+    if (mine.count == 0) return;
+    terms_.clear();
+    for (int peer = 0; peer < size(); ++peer)
+      terms_.push_back(peer == rank() ? ends_.from(mine.first, 0).at : values_of(peer));
+    void* const result = ends_.to(mine.first, 0).at;
+    it_.elements->combine({&result, 1}, terms_, mine.count, it_.divisor != 0 ? it_.divisor : size());
+  }
+  [[nodiscard]] std::byte const* values_of(int peer) const noexcept {
+    return received_.data() + static_cast<std::size_t>(peer) * capacity + sizeof(call);
+  }
+
+  void expect_agreement() const {
+    if (!asserts(assertion_level::normal)) return;
+    if (it_.what.kind == collective::exchange) return expect_equal_ends();
+    for (int peer = 0; peer < size(); ++peer) {
+      if (peer == rank()) continue;
+      call theirs;
+      std::memcpy(&theirs, received_.data() + static_cast<std::size_t>(peer) * capacity, sizeof theirs);
+      auto const count = theirs.count;
+      if (!parts_.empty()) theirs.count = 0;
+      if (theirs != route.what)
+        throw comm_error(peer < rank() ? differing_calls(mpi_name, route.number, peer, theirs, rank(), route.what)
+                                       : differing_calls(mpi_name, route.number, rank(), route.what, peer, theirs));
+      if (parts_.empty()) continue;
+      auto const& expected = parts_[static_cast<std::size_t>(size() + peer)];
+      if (count != expected.count)
+        throw comm_error(
+            differing_transfers(mpi_name, peer, {rank(), true, theirs.type, count, nullptr}, rank(), expected));
+    }
+  }
+
+  // --- exchange: each message has an announcement of its own
+
+  [[nodiscard]] static std::size_t bytes_of(part const& it) noexcept {
+    return static_cast<std::size_t>(it.count) * size_of(it.type);
+  }
+  [[nodiscard]] static bool rides_alone(part const& it) noexcept { return bytes_of(it) <= mpi_small_bytes; }
+
+  void begin_exchange() {
+    auto* const received = received_.at_least(parts_.size() * capacity);
+    auto* const sent = sent_.at_least(parts_.size() * capacity);
+    for (std::size_t i = 0; i < parts_.size(); ++i) {
+      auto const& part = parts_[i];
+      bool const large = touched_ && !rides_alone(part);
+      if (!part.sent) {
+        heard_.receive(route, received + i * capacity, capacity, part.peer, route.tag);
+        if (large) first_.receive(route, part.address, bytes_of(part), part.peer, route.tag + 1);
+        continue;
+      }
+      auto* const out = sent + i * capacity;
+      message_head const head{part.count, part.type};
+      std::memcpy(out, &head, sizeof head);
+      auto const carried = touched_ && !large ? bytes_of(part) : 0;
+      if (carried > 0) std::memcpy(out + sizeof head, part.address, carried);
+      heard_.send(route, out, sizeof head + carried, part.peer, route.tag);
+      if (large) first_.send(route, part.address, bytes_of(part), part.peer, route.tag + 1);
+    }
+  }
+  void expect_equal_ends() const {
+    for (std::size_t i = 0; i < parts_.size(); ++i) {
+      auto const& part = parts_[i];
+      if (part.sent) continue;
+      message_head head;
+      std::memcpy(&head, received_.data() + i * capacity, sizeof head);
+      if (head.count != part.count || head.type != part.type)
+        throw comm_error(
+            differing_transfers(mpi_name, part.peer, {rank(), true, head.type, head.count, nullptr}, rank(), part));
+    }
+  }
+
+  command it_;
+  std::vector<part> parts_;
+  rank_stretches ends_;
+  bool touched_ = false;
+  bool pieced_ = false;
+  stage at_ = stage::announcing;
+  mpi_messages heard_, first_, second_;
+  mpi_reduction reduction_;
+  mpi_buffer received_, sent_;
+  std::vector<void const*> terms_;
+};
+
+}  // namespace trireme::comm::detail
+
+#endif  // TRIREME_COMM_DETAIL_MPI_OPERATION_INCLUDED
+
+// ---- trireme/comm/detail/mpi_driver.hpp (goes on)
+namespace trireme::comm::detail {
+
+/// Carries out the commands of this process. Only who holds its lock calls MPI, which is what MPI_THREAD_SERIALIZED
+/// asks for: a rank that waits drives all of them itself (no hand-over between threads), and otherwise, while some are
+/// in flight, one thread does. With none in flight that thread sleeps and makes no MPI calls.
+class mpi_driver {
+ public:
+  mpi_driver(mpi_driver const&) = delete;
+  mpi_driver& operator=(mpi_driver const&) = delete;
+  ~mpi_driver() {
+    {
+      std::lock_guard const lock(mutex_);
+      over_ = true;
+    }
+    changed_.notify_all();
+    if (helper_.joinable()) helper_.join();
+  }
+
+  /// The one of this process, which lives as long as somebody holds it.
+  static std::shared_ptr<mpi_driver> shared() {
+    static std::mutex guard;
+    static std::weak_ptr<mpi_driver> known;
+    std::lock_guard const lock(guard);
+    auto driver = known.lock();
+    if (driver == nullptr) known = driver = std::shared_ptr<mpi_driver>(new mpi_driver);
+    return driver;
+  }
+
+  /// Calls `use()` while no one else is inside MPI.
+  template <class Use>
+  decltype(auto) alone(Use&& use) {
+    std::lock_guard const lock(mutex_);
+    return use();
+  }
+
+  /// A group that failures are announced to and heard from.
+  void add(mpi_group& group) {
+    std::lock_guard const lock(mutex_);
+    groups_.push_back(&group);
+  }
+  void remove(mpi_group& group) noexcept {
+    std::lock_guard const lock(mutex_);
+    std::erase(groups_, &group);
+    // Freeing waits for the others, who may not come after a failure.
+    if (!failed_ && !mpi_session::is_over()) MPI_Comm_free(&group.handle);
+  }
+
+  void run(mpi_group& group, command const& it) {
+    std::unique_lock lock(mutex_);
+    auto& op = begin(group, it);
+    drive(op, lock);
+    reuse(op);
+  }
+
+  /// It proceeds while the caller computes.
+  mpi_operation& start(mpi_group& group, command const& it) {
+    std::unique_lock lock(mutex_);
+    auto& op = begin(group, it);
+    if (op.finished.load(std::memory_order_relaxed)) return op;
+    if (!helper_.joinable()) helper_ = std::thread([this] { help(); });
+    wake_helper(lock);
+    return op;
+  }
+
+  /// Gives an operation back that has finished, or that has failed.
+  void release(mpi_operation& op) noexcept {
+    std::lock_guard const lock(mutex_);
+    reuse(op);
+  }
+
+  [[nodiscard]] bool test(mpi_operation& op) {
+    if (op.finished.load(std::memory_order_acquire)) return true;
+    std::unique_lock const lock(mutex_, std::try_to_lock);
+    if (!lock.owns_lock()) return false;
+    if (!failed_) advance_all();
+    if (op.finished.load(std::memory_order_acquire)) return true;
+    if (!failed_) listen();
+    if (failed_) throw_failure(op);
+    return false;
+  }
+
+  void wait(mpi_operation& op) {
+    if (op.finished.load(std::memory_order_acquire)) return;
+    std::unique_lock lock(mutex_);
+    drive(op, lock);
+  }
+
+  [[nodiscard]] bool failed() {
+    std::lock_guard const lock(mutex_);
+    return failed_;
+  }
+  /// Tells every other rank that this one cannot go on, and stops.
+  void announce_failure(std::string const& sentence) {
+    std::lock_guard const lock(mutex_);
+    fail(sentence, true);
+  }
+
+ private:
+  static constexpr std::size_t notice_bytes = 1024;
+  mpi_driver() = default;
+
+  mpi_operation& begin(mpi_group& group, command const& it) {
+    if (unused_.empty()) {
+      owned_.push_back(std::make_unique<mpi_operation>());
+      unused_.push_back(owned_.back().get());
+      active_.reserve(owned_.size());
+      unused_.reserve(owned_.size());
+    }
+    if (failed_) throw_failure(group.rank, it.what.kind);
+    auto& op = *unused_.back();
+    unused_.pop_back();
+    active_.push_back(&op);
+    try {
+      op.begin(group, it);
+      op.advance();
+    } catch (error const& problem) {
+      fail(problem.what(), true);
+      throw_failure(group.rank, it.what.kind);
+    }
+    return op;
+  }
+  void reuse(mpi_operation& op) noexcept {
+    std::erase(active_, &op);
+    if (failed_) return;  // MPI may still know its buffers
+    unused_.push_back(&op);
+  }
+
+  /// Makes the calls of MPI that finish `op`.
+  void drive(mpi_operation& op, std::unique_lock<std::mutex>& lock) {
+    struct presence {
+      mpi_driver& driver;
+      std::unique_lock<std::mutex>& lock;
+      presence(mpi_driver& it, std::unique_lock<std::mutex>& held) : driver(it), lock(held) { ++driver.drivers_; }
+      presence(presence const&) = delete;
+      presence& operator=(presence const&) = delete;
+      ~presence() {
+        --driver.drivers_;
+        driver.wake_helper(lock);
+      }
+    } const here(*this, lock);
+    clock::time_point began{};
+    for (std::uint32_t round = 1;; ++round) {
+      if (op.finished.load(std::memory_order_relaxed)) return;
+      if (failed_) throw_failure(op);
+      if (active_.size() == 1)
+        advance(op);
+      else
+        advance_all();
+      if (round % 32 != 0 || op.finished.load(std::memory_order_relaxed)) continue;
+      listen();
+      auto const now = clock::now();
+      if (began == clock::time_point{}) began = now;
+      if (now - began > op.where->deadline) give_up(op);
+      // Long waits must leave the core to those who still compute.
+      lock.unlock();
+      if (now - began < std::chrono::milliseconds(5))
+        std::this_thread::yield();
+      else
+        std::this_thread::sleep_for(std::chrono::microseconds(50));
+      lock.lock();
+    }
+  }
+  void give_up(mpi_operation& op) {
+    if (failed_) return;
+    fail(text(mpi_name, ": ", to_string(op.route.what), " number ", op.route.number, " waited ",
+              to_string(op.where->deadline), " for ", op.missing(),
+              "; look at what is keeping it, or raise comm::mpi{.deadline}"),
+         true);
+  }
+
+  void advance(mpi_operation& op) {
+    try {
+      op.advance();
+    } catch (error const& problem) {
+      fail(problem.what(), true);
+    }
+  }
+  void advance_all() {
+    for (std::size_t i = 0; i < active_.size() && !failed_; ++i)
+      if (!active_[i]->finished.load(std::memory_order_relaxed)) advance(*active_[i]);
+  }
+  [[nodiscard]] std::size_t unfinished() const noexcept {
+    return static_cast<std::size_t>(
+        std::ranges::count_if(active_, [](auto const* op) { return !op->finished.load(std::memory_order_relaxed); }));
+  }
+
+  /// Hears whether another rank has announced a failure.
+  void listen() {
+    for (auto const* group : groups_) {
+      int flag = 0;
+      MPI_Status status;
+      if (MPI_Iprobe(MPI_ANY_SOURCE, 0, group->handle, &flag, &status) != MPI_SUCCESS || flag == 0) continue;
+      char notice[notice_bytes + 1] = {};
+      MPI_Recv(notice, static_cast<int>(notice_bytes), MPI_CHAR, status.MPI_SOURCE, 0, group->handle,
+               MPI_STATUS_IGNORE);
+      fail(notice, false);
+      return;
+    }
+  }
+  void fail(std::string sentence, bool tell) {
+    if (failed_) return;
+    failed_ = true;
+    message_ = std::move(sentence);
+    mpi_session::instance().abandon();
+    for (auto* op : active_) op->cancel();
+    if (!tell || mpi_session::is_over()) return;
+    notice_ = message_.substr(0, notice_bytes);
+    for (auto const* group : groups_)
+      for (int peer = 0; peer < group->size; ++peer) {
+        if (peer == group->rank) continue;
+        MPI_Request request = MPI_REQUEST_NULL;
+        int flag = 0;
+        MPI_Isend(notice_.data(), static_cast<int>(notice_.size()), MPI_CHAR,
+                  group->members[static_cast<std::size_t>(peer)], 0, group->handle, &request);
+        if (request != MPI_REQUEST_NULL) MPI_Test(&request, &flag, MPI_STATUS_IGNORE);
+      }
+  }
+  [[noreturn]] void throw_failure(mpi_operation const& op) const { throw_failure(op.where->rank, op.route.what.kind); }
+  [[noreturn]] void throw_failure(int rank, collective kind) const {
+    throw comm_error(message_, {rank, std::string(name_of(kind))});
+  }
+
+  /// If it sleeps although there is something to do and nobody else does it.
+  void wake_helper(std::unique_lock<std::mutex>& lock) {
+    if (!helper_sleeps_ || drivers_ > 0 || failed_ || unfinished() == 0) return;
+    helper_sleeps_ = false;
+    lock.unlock();
+    changed_.notify_one();
+    lock.lock();
+  }
+  void help() {
+    std::unique_lock lock(mutex_);
+    int idle = 0;
+    while (!over_) {
+      if (drivers_ > 0 || failed_ || unfinished() == 0) {
+        helper_sleeps_ = true;
+        changed_.wait(lock, [&] { return over_ || !helper_sleeps_; });
+        idle = 0;
+        continue;
+      }
+      auto const before = unfinished();
+      advance_all();
+      idle = unfinished() < before ? 0 : idle + 1;
+      lock.unlock();
+      if (idle < 50)
+        std::this_thread::yield();
+      else
+        std::this_thread::sleep_for(std::chrono::microseconds(20));
+      lock.lock();
+    }
+  }
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  int drivers_ = 0;
+  bool helper_sleeps_ = false;
+  bool failed_ = false;
+  bool over_ = false;
+  std::vector<mpi_operation*> active_, unused_;
+  std::vector<std::unique_ptr<mpi_operation>> owned_;
+  std::vector<mpi_group*> groups_;
+  std::string message_, notice_;
+  std::thread helper_;
+};
+
+}  // namespace trireme::comm::detail
+
+#endif  // TRIREME_COMM_DETAIL_MPI_DRIVER_INCLUDED
+
+// ---- trireme/comm/detail/mpi_engine.hpp (goes on)
+namespace trireme::comm::detail {
+
+/// Commands as MPI's point-to-point messages. Sums are formed here, in rank order: small values go to every rank whole,
+/// large ones as slices that are reduced and then spread, between each pair of ranks directly.
+class message_engine final : public process_engine {
+ public:
+  /// Takes `own`, a communicator of this engine alone, and frees it at the end. `members` are those of its ranks that
+  /// this group consists of, `rank` is this one's place among them.
+  message_engine(std::shared_ptr<mpi_driver> driver, MPI_Comm own, std::vector<int> members, int rank,
+                 std::chrono::milliseconds deadline, std::size_t piece_bytes)
+      : driver_(std::move(driver)) {
+    group_.handle = own;
+    group_.members = std::move(members);
+    group_.rank = rank;
+    group_.size = static_cast<int>(group_.members.size());
+    group_.deadline = deadline;
+    group_.piece_bytes = piece_bytes;
+    driver_->alone([&] {
+      MPI_Comm_set_errhandler(own, MPI_ERRORS_RETURN);
+      void* bound = nullptr;
+      int known = 0;
+      MPI_Comm_get_attr(own, MPI_TAG_UB, static_cast<void*>(&bound), &known);
+      group_.window = static_cast<std::uint64_t>((known != 0 ? *static_cast<int*>(bound) : 32767) - 5) / 3;
+    });
+    driver_->add(group_);
+  }
+  ~message_engine() override { driver_->remove(group_); }
+
+  /// Collective over `theirs`, which stays as it is.
+  [[nodiscard]] static std::shared_ptr<message_engine> on_duplicate(MPI_Comm theirs,
+                                                                    std::chrono::milliseconds deadline) {
+    auto driver = mpi_driver::shared();
+    int rank = 0;
+    std::vector<int> all;
+    driver->alone([&] {
+      int size = 0;
+      MPI_Comm_rank(theirs, &rank);
+      MPI_Comm_size(theirs, &size);
+      all = numbers_below(size);
+    });
+    auto const own = duplicate_of(*driver, theirs, deadline);
+    return std::make_shared<message_engine>(std::move(driver), own, std::move(all), rank, deadline, mpi_group::whole);
+  }
+
+  [[nodiscard]] int rank() const noexcept override { return group_.rank; }
+  [[nodiscard]] int size() const noexcept override { return group_.size; }
+  [[nodiscard]] std::chrono::milliseconds deadline() const noexcept override { return group_.deadline; }
+
+  void run(command const& it) override { driver_->run(group_, it); }
+  [[nodiscard]] process_operation& start(command const& it) override { return driver_->start(group_, it); }
+  [[nodiscard]] bool test(process_operation& op) override { return driver_->test(static_cast<mpi_operation&>(op)); }
+  void wait(process_operation& op) override { driver_->wait(static_cast<mpi_operation&>(op)); }
+  void release(process_operation& op) noexcept override { driver_->release(static_cast<mpi_operation&>(op)); }
+
+  [[nodiscard]] std::shared_ptr<process_engine> split(int color, int key) override {
+    std::vector<color_and_key> wishes(static_cast<std::size_t>(size()));
+    wishes[static_cast<std::size_t>(rank())] = {color, key};
+    run({.what = {.kind = collective::split}});
+    gather_all(wishes.data(), size(), sizeof(color_and_key), {});
+    return part(ranks_of_color(wishes, color), deadline());
+  }
+  [[nodiscard]] std::shared_ptr<process_engine> duplicate(std::chrono::milliseconds deadline) override {
+    run({.what = {.kind = collective::duplicate}});
+    return part(numbers_below(size()), deadline);
+  }
+  void abandon(std::string const& sentence) noexcept override {
+    try {
+      driver_->announce_failure(text(mpi_name, ": rank ", rank(), " ended with an error: ", sentence));
+    } catch (...) {  // without memory for a sentence their deadlines end the waits
+    }
+  }
+
+  [[nodiscard]] bool failed() const noexcept override { return driver_->failed(); }
+
+  /// Collective. Whether all ranks wish it and are on one machine, as MPI sees it.
+  [[nodiscard]] bool on_one_machine(bool wished) {
+    auto const wishes = gather_texts(wished ? "yes" : "no");
+    MPI_Comm node = MPI_COMM_NULL;
+    int there = 0;
+    driver_->alone([&] {
+      MPI_Comm_split_type(group_.handle, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &node);
+      MPI_Comm_size(node, &there);
+      MPI_Comm_free(&node);
+    });
+    bool const alone = there == size();
+    group_.piece_bytes = alone ? mpi_group::whole : mpi_group::unasked;
+    return alone && std::ranges::count(wishes, "yes") == size();
+  }
+  /// Collective. A few bytes of every rank, in rank order.
+  [[nodiscard]] std::vector<std::string> gather_texts(std::string const& own) {
+    auto const p = static_cast<std::size_t>(size());
+    std::vector<std::int64_t> lengths(p);
+    lengths[static_cast<std::size_t>(rank())] = static_cast<std::int64_t>(own.size());
+    gather_all(lengths.data(), static_cast<std::int64_t>(p), sizeof(std::int64_t), {});
+    std::int64_t total = 0;
+    std::int64_t before = 0;
+    for (std::size_t each = 0; each < p; ++each) {
+      if (each == static_cast<std::size_t>(rank())) before = total;
+      total += lengths[each];
+    }
+    std::string all(static_cast<std::size_t>(total), '\0');
+    std::ranges::copy(own, all.begin() + before);
+    gather_all(all.data(), total, 1, lengths);
+    std::vector<std::string> texts;
+    std::size_t at = 0;
+    for (auto const length : lengths) {
+      texts.push_back(all.substr(at, static_cast<std::size_t>(length)));
+      at += static_cast<std::size_t>(length);
+    }
+    return texts;
+  }
+
+ private:
+  [[nodiscard]] static std::vector<int> numbers_below(int end) {
+    std::vector<int> all(static_cast<std::size_t>(end));
+    for (int each = 0; each < end; ++each) all[static_cast<std::size_t>(each)] = each;
+    return all;
+  }
+  /// Collective. MPI's blocking calls know no deadline, and keep other threads of this process out of MPI.
+  [[nodiscard]] static MPI_Comm duplicate_of(mpi_driver& driver, MPI_Comm theirs, std::chrono::milliseconds deadline) {
+    MPI_Comm made = MPI_COMM_NULL;
+    MPI_Request request = MPI_REQUEST_NULL;
+    auto code = driver.alone([&] { return MPI_Comm_idup(theirs, &made, &request); });
+    auto const end = clock::now() + deadline;
+    for (int done = 0; code == MPI_SUCCESS && done == 0;) {
+      code = driver.alone([&] { return MPI_Test(&request, &done, MPI_STATUS_IGNORE); });
+      if (done == 0) std::this_thread::yield();
+      if (done == 0 && clock::now() > end) {
+        mpi_session::instance().abandon();
+        throw comm_error(text(mpi_name, ": waited ", to_string(deadline),
+                              " until all ranks begin; look at what is keeping them, or raise comm::mpi{.deadline}"));
+      }
+    }
+    if (code != MPI_SUCCESS)
+      throw comm_error(text(mpi_name, ": duplicating the communicator failed: ", mpi_sentence(code)));
+    return made;
+  }
+  /// Collective. `chosen` are the ranks of this group that the new one consists of, this one among them. Groups that
+  /// are made together share a duplicate of this group's communicator.
+  [[nodiscard]] std::shared_ptr<process_engine> part(std::vector<int> const& chosen,
+                                                     std::chrono::milliseconds deadline) {
+    std::vector<int> members;
+    for (int const each : chosen) members.push_back(group_.members[static_cast<std::size_t>(each)]);
+    auto const place = static_cast<int>(std::ranges::find(chosen, rank()) - chosen.begin());
+    auto const own = duplicate_of(*driver_, group_.handle, group_.deadline);
+    return std::make_shared<message_engine>(driver_, own, std::move(members), place, deadline, group_.piece_bytes);
+  }
+  void gather_all(void* values, std::int64_t count, std::size_t element_bytes, std::span<std::int64_t const> counts) {
+    run({.what = {.kind = collective::all_gather, .count = count, .shape = counts.empty() ? 0 : fingerprint(counts)},
+         .from = values,
+         .to = values,
+         .element_bytes = element_bytes,
+         .elements = &moving_kernels<host>,
+         .counts = counts});
+  }
+
+  std::shared_ptr<mpi_driver> driver_;
+  mpi_group group_;
+};
+
+}  // namespace trireme::comm::detail
+
+#endif  // TRIREME_COMM_DETAIL_MPI_ENGINE_INCLUDED
+
+// ---- trireme/comm/mpi.hpp (goes on)
+namespace trireme::comm {
+
+struct mpi;
+
+/// One rank of comm::mpi.
+using mpi_world = process_world<mpi>;
+
+/// Ranks are the processes that mpirun has started, or on one machine torchrun, without MPI.
+///
+/// Ranks    with launch all of MPI_COMM_WORLD, or all that torchrun has started, if no MPI has; with borrow() those of
+///          somebody's communicator.
+/// Bytes    on one machine ranks meet by MPI and then work in shared memory, without MPI; between machines, or with
+///          `.shared_memory = false`, MPI carries messages: an announcement of 24 bytes from each rank to each, and the
+///          values, with it if they are under 16 KiB.
+/// Threads  MPI_THREAD_SERIALIZED. While requests are in flight as messages a thread of ours is inside MPI: own MPI
+///          calls need MPI_THREAD_MULTIPLE then. With none in flight, or in shared memory, MPI is the caller's alone.
+/// Errors   launch and borrow throw config_error if MPI lacks MPI_THREAD_SERIALIZED, is finalised, or is another MPI
+/// than
+///          the launcher's. After an error MPI is not finalised, so that mpirun ends the other ranks when this one
+///          ends.
+struct mpi {
+  using policy_category = slot::communicator;
+  static constexpr std::string_view name = "mpi";
+
+  std::chrono::milliseconds deadline = std::chrono::seconds(60);
+  bool shared_memory = true;  ///< whether ranks of one machine may meet in it
+
+  /// A world on the ranks of `theirs`, which is duplicated (so: collective) and never freed. MPI must be initialised.
+  [[nodiscard]] static mpi_world borrow(MPI_Comm theirs, std::chrono::milliseconds deadline = std::chrono::seconds(60),
+                                        bool shared_memory = true);
+
+  friend bool operator==(mpi const&, mpi const&) = default;
+};
+
+[[nodiscard]] inline std::string to_string(mpi const& it) {
+  return text("comm::mpi{.deadline = ", to_string(it.deadline), it.shared_memory ? "}" : ", .shared_memory = false}");
+}
+
+namespace detail {
+
+/// Collective over `theirs`: shared memory if all ranks wish it and are on one machine, otherwise messages.
+[[nodiscard]] inline std::shared_ptr<process_engine> engine_by_mpi(MPI_Comm theirs, std::chrono::milliseconds deadline,
+                                                                   bool shared_memory) {
+  if (deadline.count() < 1) throw config_error("trireme::comm::mpi: the deadline must be at least 1ms");
+  mpi_session::instance().begin();
+  auto messages = message_engine::on_duplicate(theirs, deadline);
+  if (!messages->on_one_machine(shared_memory)) return messages;
+  std::string why;  // some machines forbid it: then messages
+  auto node = try_node_engine(
+      mpi_name, messages->rank(), messages->size(), deadline,
+      [&](std::string const& own) { return messages->gather_texts(own); }, why);
+  if (node == nullptr) return messages;
+  return node;
+}
+
+/// Whether the launcher of some MPI has started this process, whoever else has set variables.
+[[nodiscard]] inline bool launched_by_mpi() {
+  int begun = 0;
+  MPI_Initialized(&begun);
+  if (begun != 0) return true;
+  for (auto const* name : {"OMPI_COMM_WORLD_SIZE", "PMI_RANK", "PMI_SIZE", "PMIX_RANK"})
+    if (bootstrap::environment_variable(name)) return true;
+  return false;
+}
+
+[[nodiscard]] inline std::shared_ptr<process_engine> engine_of(mpi const& description) {
+  auto const here = bootstrap::detect();
+  bootstrap::log(here);
+  bool const by_others =
+      here.started_by == bootstrap::launcher::torchrun || here.started_by == bootstrap::launcher::stated;
+  if (by_others && !launched_by_mpi()) {
+    if (!description.shared_memory)
+      throw config_error(text(mpi_name, ": .shared_memory = false needs MPI's messages, but ", name_of(here.started_by),
+                              " (", here.because, ") has started this process; start it by mpirun"));
+    return engine_by_rendezvous(mpi_name, here, description.deadline);
+  }
+  auto engine = engine_by_mpi(MPI_COMM_WORLD, description.deadline, description.shared_memory);
+  // Otherwise each process would train a model of its own, and nobody would notice.
+  if (engine->size() == 1 && here.size > 1 && !by_others)
+    throw config_error(text(mpi_name, ": ", name_of(here.started_by), " has started ", here.size, " ranks (",
+                            here.because,
+                            "), but the MPI that this program is linked with sees only one; use that MPI's own mpirun, "
+                            "or srun --mpi=pmix"));
+  return engine;
+}
+
+}  // namespace detail
+
+inline mpi_world mpi::borrow(MPI_Comm theirs, std::chrono::milliseconds deadline, bool shared_memory) {
+  int begun = 0;
+  MPI_Initialized(&begun);
+  if (begun == 0)
+    throw config_error(
+        "trireme::comm::mpi: borrow needs an initialised MPI; call MPI_Init_thread first, or use launch");
+  return mpi_world(detail::engine_by_mpi(theirs, deadline, shared_memory));
+}
+
+/// How trireme::launch runs a body on comm::mpi: in this process, as the rank that it is.
+template <class Body>
+auto launch_ranks(mpi const& description, Body& body) {
+  struct leaving {
+    std::shared_ptr<detail::process_engine> engine;
+    ~leaving() {
+      if (engine->failed()) detail::mpi_session::instance().abandon();
+    }
+  } const guard{detail::engine_of(description)};
+  mpi_world world(guard.engine);
+  try {
+    return std::invoke(body, world);
+  } catch (...) {
+    world.abandon(detail::sentence_of(std::current_exception()));
+    throw;
+  }
+}
+
+}  // namespace trireme::comm

@@ -1,0 +1,3 @@
+// Made by scripts/single-header.
+#pragma once
+#include "trireme/trireme.hpp"

@@ -1,0 +1,517 @@
+// Trireme 0.1.0: trireme/train/plan.hpp in one header. Made by scripts/single-header: change the sources, not this file.
+// SHA-256 of the sources: e44b0b1ff30e39681cfadbaaa4336c47a61f364fb339f2a56b4fcbab21714d50
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "trireme/trireme.hpp"
+#include "trireme/comm/counted.hpp"
+
+// ---- trireme/train/plan.hpp
+#include <cstdint>
+#include <string>
+#include <type_traits>
+#include <utility>
+
+#ifndef TRIREME_TRAIN_DETAIL_PLAN_RUN_INCLUDED
+#define TRIREME_TRAIN_DETAIL_PLAN_RUN_INCLUDED
+
+// ---- trireme/train/detail/plan_run.hpp
+#include <cstddef>
+#include <memory>
+#include <span>
+#include <vector>
+
+#ifndef TRIREME_TRAIN_DETAIL_PLAN_WORLD_INCLUDED
+#define TRIREME_TRAIN_DETAIL_PLAN_WORLD_INCLUDED
+
+// ---- trireme/train/detail/plan_world.hpp
+#include <string_view>
+
+namespace trireme::detail {
+
+/// Ranks that only send each other messages: the communicator of a plan that names none.
+struct messages {};
+
+/// One rank of a world that is not there: it counts what would be sent, in groups that were split off too, and has the
+/// capabilities of Like. Tensors lie in phantom memory. In the few numbers that ranks decide by (host memory), every
+/// other rank brings what this one brings.
+template <class Like>
+class paper_world : public comm::collectives<paper_world<Like>> {
+  using like_space = typename space_of<Like>::type;
+
+ public:
+  using request = comm::self_request;
+  using space = phantom;
+  static constexpr std::string_view name = "paper";
+
+  paper_world(share own, std::shared_ptr<comm::traffic_table> counts) noexcept
+      : own_(own), counts_(std::move(counts)) {}
+
+  [[nodiscard]] int rank() const noexcept { return own_.place; }
+  [[nodiscard]] int size() const noexcept { return own_.ways; }
+
+  template <class Space>
+  static constexpr bool supports(comm::collective kind, dtype type, comm::reduction_kind op) noexcept {
+    using theirs = std::conditional_t<std::is_same_v<Space, phantom>, like_space, Space>;
+    if constexpr (requires { Like::template supports<theirs>(kind, type, op); }) {
+      return Like::template supports<theirs>(kind, type, op);
+    } else {
+      return true;
+    }
+  }
+  void run(comm::command const& it) const {
+    auto& row = counts_->by_operation[static_cast<std::size_t>(it.what.kind)];
+    ++row.calls;
+    row.messages += it.messages;
+    row.bytes += it.bytes;
+    if (size() > 1 && it.elements != nullptr && it.elements->touchable) answer(it);
+  }
+  [[nodiscard]] request start(comm::command const& it) const {
+    run(it);
+    return {};
+  }
+
+  /// The group in which this rank has that share.
+  [[nodiscard]] paper_world split(share own) const { return {own, counts_}; }
+  [[nodiscard]] paper_world split(int /*color*/, int /*key*/) const { return {share{}, counts_}; }
+  [[nodiscard]] paper_world duplicate() const { return {own_, counts_}; }
+  template <class T>
+  requires has_peers<Like, T, like_space>
+  [[nodiscard]] std::vector<tensor_view<T, phantom>> peers(tensor_view<T, phantom> view) const {
+    return std::vector<tensor_view<T, phantom>>(static_cast<std::size_t>(size()), view);
+  }
+
+ private:
+  void answer(comm::command const& it) const {
+    if (it.what.kind == comm::collective::all_reduce) {
+      std::vector<void const*> const terms(static_cast<std::size_t>(size()), it.from);
+      void* const outputs = it.to;
+      it.elements->combine(std::span<void* const>(&outputs, 1), terms, it.what.count,
+                           it.divisor == 0 ? size() : it.divisor);
+    } else if (it.what.kind == comm::collective::all_gather && it.counts.empty()) {
+      auto const bytes = static_cast<std::size_t>(it.what.count / size()) * it.element_bytes;
+      auto* const all = static_cast<std::byte*>(it.to);
+      for (int other = 0; other < size(); ++other)
+        it.elements->copy(all + static_cast<std::size_t>(other) * bytes, all + static_cast<std::size_t>(rank()) * bytes,
+                          bytes);
+    }
+  }
+
+  share own_;
+  std::shared_ptr<comm::traffic_table> counts_;
+};
+
+}  // namespace trireme::detail
+
+#endif  // TRIREME_TRAIN_DETAIL_PLAN_WORLD_INCLUDED
+
+// ---- trireme/train/detail/plan_run.hpp (goes on)
+namespace trireme::detail {
+
+/// What one sample looks like.
+struct sample_form {
+  dtype input_type = dtype::f32;
+  dtype target_type = dtype::f32;
+  shape inputs, targets;
+};
+
+/// Samples without memory: nobody reads them.
+class paper_samples {
+ public:
+  paper_samples(sample_form const& form, std::int64_t most) : form_(form), ids_(static_cast<std::size_t>(most)) {}
+  [[nodiscard]] samples take(std::int64_t count) const {
+    return {view(form_.input_type, form_.inputs, count), view(form_.target_type, form_.targets, count),
+            std::span<std::int64_t const>(ids_).first(static_cast<std::size_t>(count))};
+  }
+
+ private:
+  any_view<host> view(dtype type, shape const& one, std::int64_t count) const {
+    shape all{count};
+    for (int axis = 0; axis < one.rank(); ++axis) all.push_back(one[axis]);
+    return {&form_, type, all};
+  }
+  sample_form form_;
+  std::vector<std::int64_t> ids_;
+};
+
+/// All units of a model, to see what their outputs are like.
+template <class Env>
+class paper_units {
+  using view = tensor_view<typename Env::compute, phantom>;
+
+ public:
+  template <staged_model Model>
+  paper_units(Model const& model, tensor_group<Env>& group) : group_(group) {
+    auto const add = [&]<class Description>(Description const& description) {
+      units_.push_back(std::make_unique<boxed_unit<Env, Description>>(description, group.share()));
+      for (auto* const each : units_.back()->parameters()) {
+        each->value = {reinterpret_cast<typename Env::param*>(phantom::alignment), each->info.extents};
+      }
+    };
+    model.units(add);
+  }
+  /// The extents of what each unit but the last one makes of a micro-batch.
+  [[nodiscard]] std::vector<shape> outputs(samples const& batch) {
+    samples_in<phantom> const here{{batch.inputs.address, batch.inputs.type, batch.inputs.extents},
+                                   {batch.targets.address, batch.targets.type, batch.targets.extents},
+                                   batch.ids};
+    arena<phantom> activations, scratch;
+    pass<Env> pass{activations, scratch, here, {}, 1, 0, purpose::evaluate, {}, group_, 0};
+    std::vector<shape> all;
+    view x;
+    for (std::size_t u = 0; u + 1 < units_.size(); ++u) {
+      x = units_[u]->forward(pass, x);
+      all.push_back(x.extents());
+    }
+    return all;
+  }
+
+ private:
+  tensor_group<Env>& group_;
+  std::vector<std::unique_ptr<unit<Env>>> units_;
+};
+
+/// What a step on paper has shown.
+struct paper_step {
+  comm::traffic_table sent;
+  exchange_memory exchange;
+  std::int64_t moments = 0;
+  std::int64_t activations = 0;
+  std::int64_t mail = 0;
+  double flops = 0;
+  double bubble = 0;
+};
+
+/// One rank's part in a step, in phantom memory and in a world on paper: everything but the numbers happens as in a
+/// training with the communicator Like.
+template <class Like, class Precision, class Model, class Optimizer, class Parallel, class Compression>
+class paper_training {
+  using env = environment<Precision, phantom>;
+  using world_type = paper_world<Like>;
+  using data_axis = parallel::data_axis_t<Parallel>;
+
+ public:
+  paper_training(Model const& model, Optimizer const& optimizer, Parallel const& parallel,
+                 Compression const& compression, share own)
+      : model_(model),
+        optimizer_(optimizer),
+        counts_(std::make_shared<comm::traffic_table>()),
+        world_(own, counts_),
+        placed_(model, world_, parallel, compression),
+        moments_(placed_.exchange()) {
+    counts_->rank = own.place;
+    if constexpr (std::is_same_v<typename space_of<Like>::type, host>) placed_.engine().leave_batches();
+    placed_.engine().watch([this](schedule::step const& step, bool begins) {
+      auto const kind = static_cast<std::size_t>(step.kind);
+      flops_[kind] += begins ? -ops::on<phantom>::flops() : ops::on<phantom>::flops();
+      steps_[kind] += begins ? 0 : 1;
+    });
+  }
+
+  /// @param micro_batches  logical ones of the batch; 0: one a replica.
+  [[nodiscard]] paper_step step(sample_form const& form, std::int64_t batch, std::int64_t micro_batches) {
+    auto const own = placed_.samples_share();
+    auto const parts = micro_batches == 0 ? own.ways : micro_batches;
+    check(batch, parts, own.ways);
+    auto const range = data::share(parts, own.ways, own.place);
+    paper_samples const paper(form, batch);
+    std::vector<samples> here;
+    std::vector<std::int64_t> places;
+    for (auto m = range.first; m < range.last; ++m) {
+      auto const count = data::share(batch, parts, m).count();
+      if (count == 0) continue;
+      here.push_back(paper.take(count));
+      places.push_back(m);
+    }
+    if (placed_.grid().stages() != nullptr) foretell(placed_.cut(here));
+    for (std::uint64_t step = 0; step < 2; ++step) {  // the second one is like all that follow
+      for (auto& row : counts_->by_operation) row = {};
+      ops::on<phantom>::flops() = 0;
+      auto const sum = placed_.train(here, range, places, batch, {0, step});
+      static_cast<void>(placed_.exchange().finish(0, true));
+      static_cast<void>(placed_.mean(sum));
+      moments_.update(placed_.exchange(), optimizer_, static_cast<std::int64_t>(step), 1.0);
+      placed_.exchange().publish();
+      placed_.engine().invalidate();
+    }
+    return {.sent = *counts_,
+            .exchange = placed_.exchange().memory(),
+            .moments = moments_.bytes(),
+            .activations = static_cast<std::int64_t>(placed_.engine().peak_bytes()),
+            .mail = placed_.engine().mail_bytes(),
+            .flops = ops::on<phantom>::flops(),
+            .bubble = bubble(static_cast<int>(here.size()))};
+  }
+
+ private:
+  static void check(std::int64_t batch, std::int64_t parts, std::int64_t ways) {
+    if (batch < 1 || parts < 1) {
+      throw config_error(
+          text("trireme::plan: a step of ", batch, " samples in ", parts, " micro-batches; give at least one of each"));
+    }
+    if (data_axis::gradients == distribution::shard && (parts % ways != 0 || batch < parts)) {
+      throw config_error(text("trireme::plan: ", batch, " samples in ", parts, " micro-batches for ", ways,
+                              " replicas; where gradients are sharded a plan needs as many micro-batches on each, none "
+                              "of them empty"));
+    }
+  }
+  // No message arrives that says how large the next one is.
+  void foretell(std::span<samples const> batches) {
+    auto apart = std::make_shared<comm::traffic_table>();
+    auto const at = placed_.grid().place(parallel::axis::tensor);
+    world_type others(at, std::move(apart));
+    parallel::communicator_group<env, world_type> group(others, placed_.grid().shape().cuts_rows());
+    paper_units<env> units(model_, group);
+    std::vector<shape> known;
+    for (auto const& each : batches) {
+      auto const& key = each.inputs.extents;
+      bool told = false;
+      for (auto const& before : known) told = told || before == key;
+      if (told) continue;
+      known.push_back(key);
+      placed_.engine().foretell(key, units.outputs(each));
+    }
+  }
+  // What the steps of this stage compute, by kind, in parts of a million of all of it. A unit whose backward does not
+  // come apart does all of it in the first half.
+  [[nodiscard]] schedule::costs costs() const {
+    double mean[4]{};
+    double sum = 0;
+    for (std::size_t kind = 0; kind < 4; ++kind) {
+      mean[kind] = steps_[kind] == 0 ? 0 : flops_[kind] / steps_[kind];
+      sum += mean[kind];
+    }
+    auto const of = [&](schedule::work kind) {
+      return static_cast<std::int64_t>(mean[static_cast<std::size_t>(kind)] / sum * 1e6);
+    };
+    if (mean[static_cast<std::size_t>(schedule::work::forward)] == 0) return {};  // nothing to go by: a third each
+    bool const halves = steps_[static_cast<std::size_t>(schedule::work::backward_input)] > 0;
+    return {.forward = of(schedule::work::forward),
+            .backward_input = of(halves ? schedule::work::backward_input : schedule::work::backward),
+            .backward_weight = halves ? of(schedule::work::backward_weight) : 0};
+  }
+  // The stage that waits longest: the share of its step in which it does.
+  [[nodiscard]] double bubble(int micro_batches) {
+    if (micro_batches == 0 || placed_.grid().stages() == nullptr) return 0;
+    auto const run = schedule::simulate(placed_.engine().seat().lists(micro_batches), costs());
+    double most = 0;
+    for (int s = 0; s < run.stage_count; ++s) {
+      auto const& stage = run.stage(s);
+      if (stage.end == stage.start) continue;
+      auto const share = static_cast<double>(stage.idle()) / static_cast<double>(stage.end - stage.start);
+      most = share > most ? share : most;
+    }
+    return most;
+  }
+
+  Model const& model_;
+  Optimizer const& optimizer_;
+  std::shared_ptr<comm::traffic_table> counts_;
+  world_type world_;
+  placed_model<env, Model, world_type, Parallel, Compression> placed_;
+  optimizer_state<env, Optimizer> moments_;
+  double flops_[4]{};  // by schedule::work
+  double steps_[4]{};
+};
+
+}  // namespace trireme::detail
+
+#endif  // TRIREME_TRAIN_DETAIL_PLAN_RUN_INCLUDED
+
+// ---- trireme/train/plan.hpp (goes on)
+namespace trireme {
+
+/// What a plan is asked for.
+struct plan_options {
+  std::int64_t samples = 32;       ///< of a step, over all ranks: fit_options::batch
+  std::int64_t micro_batches = 0;  ///< logical ones of a step; 0 = one a replica, as in fit_options
+  std::int64_t context = 0;        ///< of a sample of tokens; 0 = the model's
+  double flops = 1e12;             ///< what a rank computes, in operations a second
+  double bandwidth = 10e9;         ///< what a rank sends, in bytes a second
+  double latency = 10e-6;          ///< of a message, in seconds
+  int ranks = 1;                   ///< of the world, for plan_for
+  int rank = 0;                    ///< whose plan it is, for plan_for
+};
+
+/// What one rank has in memory, in bytes.
+struct planned_memory {
+  std::int64_t parameters = 0;   ///< that layers read: all of the rank's part, or its slices
+  std::int64_t gradients = 0;    ///< that are always there
+  std::int64_t optimizer = 0;    ///< moments, and master values where layers read other numbers
+  std::int64_t activations = 0;  ///< most of what micro-batches in flight keep, and of scratch memory
+  std::int64_t buffers = 0;      ///< gathered values, gradients and activations on their way, payloads
+  [[nodiscard]] std::int64_t total() const noexcept {
+    return parameters + gradients + optimizer + activations + buffers;
+  }
+  friend bool operator==(planned_memory const&, planned_memory const&) = default;
+};
+
+/// What a trainer has in memory on this rank, as its parts report it; all of it is there after two steps.
+template <class Trainer>
+[[nodiscard]] planned_memory memory_of(Trainer& trainer) {
+  auto const held = trainer.exchange().memory();
+  return {.parameters = held.parameters,
+          .gradients = held.gradients,
+          .optimizer = held.masters + trainer.moment_bytes(),
+          .activations = static_cast<std::int64_t>(trainer.engine().peak_bytes()),
+          .buffers = held.buffers + trainer.engine().mail_bytes()};
+}
+
+/// One rank's part in a step of training, before it is taken.
+struct training_plan {
+  int ranks = 1;
+  comm::traffic_table sent;  ///< by_operation: calls, messages and bytes of a step, over all groups; no by_peer
+  planned_memory memory;
+  double flops = 0;          ///< additions and multiplications of products and attention in this rank's step
+  double bubble = 0;         ///< share of its step in which the stage that waits longest waits for other stages
+  double computing = 0;      ///< seconds for flops, without waiting
+  double sending = 0;        ///< seconds for what is sent, one message after the other
+  double step_at_best = 0;   ///< seconds if all of the sending is hidden behind the computing
+  double step_at_worst = 0;  ///< seconds if none is
+
+  [[nodiscard]] int rank() const noexcept { return sent.rank; }
+  [[nodiscard]] std::uint64_t bytes_sent() const noexcept {
+    std::uint64_t sum = 0;
+    for (auto const& each : sent.by_operation) sum += each.bytes;
+    return sum;
+  }
+  [[nodiscard]] std::uint64_t messages_sent() const noexcept {
+    std::uint64_t sum = 0;
+    for (auto const& each : sent.by_operation) sum += each.messages;
+    return sum;
+  }
+};
+
+[[nodiscard]] inline std::string to_string(training_plan const& plan) {
+  auto out = text("rank ", plan.rank(), " of ", plan.ranks, ", a step\n");
+  for (int kind = 0; kind < comm::collective_kinds; ++kind) {
+    auto const& row = plan.sent.by_operation[kind];
+    if (row.bytes == 0) continue;
+    out += text("  sent by ", name_of(static_cast<comm::collective>(kind)), ": ", row.bytes, " bytes in ", row.calls,
+                row.calls == 1 ? " call\n" : " calls\n");
+  }
+  out += text("  sent in all: ", plan.bytes_sent(), " bytes\n");
+  auto const& memory = plan.memory;
+  out += text("  memory: parameters ", memory.parameters, ", gradients ", memory.gradients, ", optimizer ",
+              memory.optimizer, ", activations ", memory.activations, ", buffers ", memory.buffers, ", in all ",
+              memory.total(), " bytes\n");
+  out += text("  bubble: ", 100 * plan.bubble, " % of the step\n");
+  out += text("  time: ", plan.computing, " s computing, ", plan.sending, " s sending, ", plan.step_at_best, " to ",
+              plan.step_at_worst, " s a step\n");
+  return out;
+}
+
+namespace detail {
+
+/// What samples of a model look like, where its description says so.
+template <class Model>
+[[nodiscard]] sample_form form_of(Model const& model, plan_options const& options) {
+  if constexpr (requires { model.vocabulary + model.context; }) {
+    auto const context = options.context == 0 ? model.context : options.context;
+    return {dtype::i32, dtype::i32, {context}, {context}};
+  } else {
+    static_assert(
+        requires { model.inputs + model.outputs; },
+        "trireme::plan: the model's description does not say what a sample is; pass a dataset too: plan(trainer, "
+        "data, options)");
+    return {dtype::f32, dtype::f32, {model.inputs}, {model.outputs}};
+  }
+}
+template <dataset Data>
+[[nodiscard]] sample_form form_of_data(Data const& data) {
+  return {data.input_type(), data.target_type(), data.input_shape(), data.target_shape()};
+}
+
+[[nodiscard]] inline training_plan planned(paper_step const& step, int ranks, plan_options const& options) {
+  if (!(options.flops > 0 && options.bandwidth > 0 && options.latency >= 0)) {
+    throw config_error(text("trireme::plan: .flops = ", options.flops, ", .bandwidth = ", options.bandwidth,
+                            ", .latency = ", options.latency, "; rates are above 0, and no message is early"));
+  }
+  training_plan plan;
+  plan.ranks = ranks;
+  plan.sent = step.sent;
+  plan.memory = {.parameters = step.exchange.parameters,
+                 .gradients = step.exchange.gradients,
+                 .optimizer = step.exchange.masters + step.moments,
+                 .activations = step.activations,
+                 .buffers = step.exchange.buffers + step.mail};
+  plan.flops = step.flops;
+  plan.bubble = step.bubble;
+  plan.computing = step.flops / options.flops;
+  plan.sending = static_cast<double>(plan.bytes_sent()) / options.bandwidth +
+                 static_cast<double>(plan.messages_sent()) * options.latency;
+  auto const busy = plan.computing / (1 - plan.bubble);
+  plan.step_at_best = busy > plan.sending ? busy : plan.sending;
+  plan.step_at_worst = busy + plan.sending;
+  return plan;
+}
+
+template <class Model, class Optimizer, class Comm, class Parallel, class Precision, class Compression>
+[[nodiscard]] training_plan plan_like(
+    basic_trainer<Model, Optimizer, Comm, Parallel, Precision, Compression> const& trainer, sample_form const& form,
+    plan_options const& options) {
+  auto const& world = trainer.world();
+  paper_training<Comm, Precision, Model, Optimizer, Parallel, Compression> paper(
+      trainer.described_model(), trainer.optimizer(), trainer.parallel_policy(), trainer.compression_policy(),
+      {world.rank(), world.size()});
+  return planned(paper.step(form, options.samples, options.micro_batches), world.size(), options);
+}
+
+}  // namespace detail
+
+/// What a step of a trainer will send, hold and take on this rank: the step is run on paper, in a world that counts and
+/// in memory that does not exist. The trainer is left as it is, and nothing is sent.
+///
+/// Bytes    sent: equal to what the rank's communicators count in each step of fit() but the first of a pipeline (which
+///          also tells shapes). Memory: equal to what exchange, optimizer and engine report after some steps; packed
+///          copies of weights, and what communicators keep for themselves, are not in it.
+/// Numerics flops are those of products and attention (2 m n k a product; the unmasked half of attention); kernels that
+///          only move are free. The times take a rank to be as fast in all of it as `options` say, and the stages of a
+///          pipeline to be equal: a first answer, not a measurement.
+/// Ranks    local. All ranks together answer for the world.
+/// Errors   config_error as for the trainer's mesh; if no samples are asked for; and, where gradients are sharded, if
+///          the replicas would run different numbers of micro-batches.
+/// @example std::cout << to_string(plan(trainer, {.samples = 64, .bandwidth = 25e9}));
+template <staged_model Model, class Optimizer, class Comm, class Parallel, class Precision, class Compression>
+[[nodiscard]] training_plan plan(basic_trainer<Model, Optimizer, Comm, Parallel, Precision, Compression> const& trainer,
+                                 plan_options const& options = {}) {
+  return detail::plan_like(trainer, detail::form_of(trainer.described_model(), options), options);
+}
+/// The same for a model whose description does not say what a sample is: it is like those of `data`.
+template <staged_model Model, class Optimizer, class Comm, class Parallel, class Precision, class Compression,
+          dataset Data>
+[[nodiscard]] training_plan plan(basic_trainer<Model, Optimizer, Comm, Parallel, Precision, Compression> const& trainer,
+                                 Data const& data, plan_options const& options = {}) {
+  return detail::plan_like(trainer, detail::form_of_data(data), options);
+}
+
+/// The plan of one rank of a world that need not exist: of options.rank of options.ranks. Policies as for make_trainer,
+/// in any order, without a communicator: ranks send messages to each other, and none reads another one's memory.
+///
+/// Threads  any; as many calls as one likes.
+/// @example plan_for({.samples = 2048, .ranks = 1024}, nn::gpt{}, optim::adamw{}, parallel::zero<1>{});
+template <class... Policies>
+[[nodiscard]] training_plan plan_for(plan_options const& options, Policies const&... policies) {
+  using world = detail::paper_world<detail::messages>;
+  using slots = detail::resolve<Policies..., world>;
+  static_cast<void>(check_policies<Policies..., world>());
+  if constexpr (slots::ok) {
+    static_assert(staged_model<typename slots::model>,
+                  "trireme::plan_for: a plain model keeps its activations to itself; describe the model in units");
+    if (options.ranks < 1 || options.rank < 0 || options.rank >= options.ranks) {
+      throw config_error(text("trireme::plan_for: there is no rank ", options.rank, " in a world of ", options.ranks));
+    }
+    auto const model = detail::pick<slot::model, void>(policies...);
+    detail::paper_training<detail::messages, typename slots::precision, typename slots::model,
+                           typename slots::optimizer, typename slots::parallel, typename slots::compression>
+        paper(model, detail::pick<slot::optimizer, void>(policies...),
+              detail::pick<slot::parallel, parallel::data>(policies...),
+              detail::pick<slot::compression, compression::none>(policies...), {options.rank, options.ranks});
+    return detail::planned(paper.step(detail::form_of(model, options), options.samples, options.micro_batches),
+                           options.ranks, options);
+  } else {
+    return {};
+  }
+}
+
+}  // namespace trireme
