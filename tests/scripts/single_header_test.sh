@@ -25,6 +25,10 @@ lines '#include <map>' 'int g;' >a/detail/g.hpp
 lines 'int cuda;' >a/cuda.hpp
 lines '#include "trireme/a/b.hpp"' >a/a.hpp
 sed -i '1a #include "trireme/a/a.hpp"' trireme.hpp
+# Bodies, which a compiled library would hold.
+lines 'int h;' '#ifndef TRIREME_COMPILED' '#include "trireme/a/h.ipp"' '#endif' >a/h.hpp
+lines '#include "trireme/a/h.hpp"' 'int body;' >a/h.ipp
+sed -i '2a #include "trireme/a/h.hpp"' trireme.hpp
 
 "$work/scripts/single-header"
 folder=$work/single_include/trireme made=$work/single_include/trireme/trireme.hpp
@@ -38,6 +42,8 @@ count() { grep -cF "$1" "$made"; }
 grep -q 'Trireme 1\.2\.3' "$made"
 refused() { if "$@" 2>/dev/null; then exit 1; fi; }  # a plain `!` would not end the script
 refused grep -q '"trireme/' "$made"
+[[ $(count 'int body;') == 1 && $(count 'int h;') == 1 ]]
+refused grep -q TRIREME_COMPILED "$made"  # bodies are always there
 
 cd "$folder"
 [[ $(find . -name '*.hpp' | sort | tr '\n' ' ') == \

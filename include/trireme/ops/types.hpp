@@ -21,6 +21,16 @@ class weights;
 /// after it), so nothing packed of them is worth keeping.
 inline constexpr std::uint64_t passing_values = std::uint64_t{1} << 63;
 
+namespace detail {
+/// Whether float lanes can hold elements of these types.
+template <class... T>
+inline constexpr bool fits_float = ((std::is_same_v<T, float> || storage_float<T>)&&...);
+
+/// Whether some kind of lanes holds T: integers are left to plain loops.
+template <class T>
+inline constexpr bool arithmetic_lanes = std::is_floating_point_v<T> || storage_float<T>;
+}  // namespace detail
+
 /// What sums of T are kept in.
 template <class T>
 using accumulate_t = std::conditional_t<std::is_same_v<T, double>, double, float>;

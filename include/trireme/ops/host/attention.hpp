@@ -14,9 +14,7 @@
 #include "trireme/core/rng.hpp"
 #include "trireme/core/tensor.hpp"
 #include "trireme/ops/host/detail/attention_scratch.hpp"
-#include "trireme/ops/host/detail/product_packing.hpp"
 #include "trireme/ops/host/elementwise.hpp"
-#include "trireme/ops/host/simd.hpp"
 #include "trireme/ops/types.hpp"
 
 namespace trireme::ops::detail {
@@ -64,25 +62,6 @@ struct attention_head {
 
 }  // namespace trireme::ops::detail
 
-#define TRIREME_LEVEL baseline
-#include "trireme/ops/host/detail/attention.inl"
-#undef TRIREME_LEVEL
-TRIREME_LEVEL_AVX2_BEGIN
-#define TRIREME_LEVEL avx2
-#include "trireme/ops/host/detail/attention.inl"
-#undef TRIREME_LEVEL
-TRIREME_LEVEL_END
-TRIREME_LEVEL_AVX512_BEGIN
-#define TRIREME_LEVEL avx512
-#include "trireme/ops/host/detail/attention.inl"
-#undef TRIREME_LEVEL
-TRIREME_LEVEL_END
-TRIREME_LEVEL_AVX512_BF16_BEGIN
-#define TRIREME_LEVEL avx512_bf16
-#include "trireme/ops/host/detail/attention_pairs.inl"
-#undef TRIREME_LEVEL
-TRIREME_LEVEL_END
-
 namespace trireme::ops {
 
 namespace detail {
@@ -118,26 +97,10 @@ void for_each_head(attention_shape const& shape, std::int64_t rows, std::int64_t
 }
 
 template <class T, class A>
-void attention_forward_head(T* y, A* lse, T const* qkv, attention_head const& shape, A* scratch) {
-#if TRIREME_X86
-  if constexpr (std::is_same_v<T, bfloat16>) {
-    if (detected() >= cpu_level::avx512_bf16) return avx512_bf16::attention_forward(y, lse, qkv, shape, scratch);
-  }
-#endif
-  TRIREME_DISPATCH(fits_float<T>, attention_forward(y, lse, qkv, shape, scratch));
-}
+void attention_forward_head(T* y, A* lse, T const* qkv, attention_head const& shape, A* scratch);
 template <class T, class A>
 void attention_backward_head(T* dqkv, T const* dy, T const* y, A const* lse, T const* qkv, attention_head const& shape,
-                             A* scratch) {
-#if TRIREME_X86
-  if constexpr (std::is_same_v<T, bfloat16>) {
-    if (detected() >= cpu_level::avx512_bf16) {
-      return avx512_bf16::attention_backward(dqkv, dy, y, lse, qkv, shape, scratch);
-    }
-  }
-#endif
-  TRIREME_DISPATCH(fits_float<T>, attention_backward(dqkv, dy, y, lse, qkv, shape, scratch));
-}
+                             A* scratch);
 
 }  // namespace detail
 
@@ -224,3 +187,7 @@ struct host_attention {
 };
 
 }  // namespace trireme::ops
+
+#ifndef TRIREME_COMPILED
+#include "trireme/ops/host/attention.ipp"
+#endif

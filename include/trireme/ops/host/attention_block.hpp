@@ -11,22 +11,7 @@
 #include "trireme/ops/host/attention.hpp"
 #include "trireme/ops/host/detail/attention_scratch.hpp"
 #include "trireme/ops/host/elementwise.hpp"
-#include "trireme/ops/host/simd.hpp"
 #include "trireme/ops/types.hpp"
-
-#define TRIREME_LEVEL baseline
-#include "trireme/ops/host/detail/attention_block.inl"
-#undef TRIREME_LEVEL
-TRIREME_LEVEL_AVX2_BEGIN
-#define TRIREME_LEVEL avx2
-#include "trireme/ops/host/detail/attention_block.inl"
-#undef TRIREME_LEVEL
-TRIREME_LEVEL_END
-TRIREME_LEVEL_AVX512_BEGIN
-#define TRIREME_LEVEL avx512
-#include "trireme/ops/host/detail/attention_block.inl"
-#undef TRIREME_LEVEL
-TRIREME_LEVEL_END
 
 namespace trireme::ops {
 
@@ -34,15 +19,10 @@ namespace detail {
 
 template <class T, class A>
 void attend_block_head(A* y, A* lse, T const* queries, T const* pairs, attention_head const& shape,
-                       attention_block const& at, A* scratch) {
-  TRIREME_DISPATCH(fits_float<T>, attend_block(y, lse, queries, pairs, shape, at, scratch));
-}
+                       attention_block const& at, A* scratch);
 template <class T, class A>
 void attend_block_backward_head(A* dqueries, A* dpairs, T const* dy, T const* y, A const* lse, T const* queries,
-                                T const* pairs, attention_head const& shape, attention_block const& at, A* scratch) {
-  TRIREME_DISPATCH(fits_float<T>,
-                   attend_block_backward(dqueries, dpairs, dy, y, lse, queries, pairs, shape, at, scratch));
-}
+                                T const* pairs, attention_head const& shape, attention_block const& at, A* scratch);
 
 }  // namespace detail
 
@@ -132,3 +112,7 @@ struct host_attention_block {
 };
 
 }  // namespace trireme::ops
+
+#ifndef TRIREME_COMPILED
+#include "trireme/ops/host/attention_block.ipp"
+#endif

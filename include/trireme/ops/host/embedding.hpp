@@ -7,22 +7,7 @@
 #include "trireme/core/error.hpp"
 #include "trireme/core/tensor.hpp"
 #include "trireme/ops/host/elementwise.hpp"
-#include "trireme/ops/host/simd.hpp"
 #include "trireme/ops/types.hpp"
-
-#define TRIREME_LEVEL baseline
-#include "trireme/ops/host/detail/embedding.inl"
-#undef TRIREME_LEVEL
-TRIREME_LEVEL_AVX2_BEGIN
-#define TRIREME_LEVEL avx2
-#include "trireme/ops/host/detail/embedding.inl"
-#undef TRIREME_LEVEL
-TRIREME_LEVEL_END
-TRIREME_LEVEL_AVX512_BEGIN
-#define TRIREME_LEVEL avx512
-#include "trireme/ops/host/detail/embedding.inl"
-#undef TRIREME_LEVEL
-TRIREME_LEVEL_END
 
 namespace trireme::ops {
 
@@ -30,18 +15,9 @@ namespace detail {
 
 template <class T>
 void embed_rows(T* y, std::int32_t const* tokens, T const* table, T const* positions, std::int64_t rows,
-                std::int64_t context, std::int64_t channels, std::int64_t first, std::int64_t words) {
-  TRIREME_DISPATCH(fits_float<T>, embed(y, tokens, table, positions, rows, context, channels, first, words));
-}
+                std::int64_t context, std::int64_t channels, std::int64_t first, std::int64_t words);
 
-inline void tokens_within(char const* who, tensor_view<std::int32_t const, host> tokens, std::int64_t vocabulary) {
-  if (!asserts(assertion_level::normal)) return;
-  for (auto const token : tokens.span()) {
-    if (token < 0 || token >= vocabulary) {
-      throw config_error(text("trireme::ops::", who, ": token ", token, " is outside a vocabulary of ", vocabulary));
-    }
-  }
-}
+void tokens_within(char const* who, tensor_view<std::int32_t const, host> tokens, std::int64_t vocabulary);
 
 }  // namespace detail
 
@@ -93,3 +69,7 @@ struct host_embedding {
 };
 
 }  // namespace trireme::ops
+
+#ifndef TRIREME_COMPILED
+#include "trireme/ops/host/embedding.ipp"
+#endif

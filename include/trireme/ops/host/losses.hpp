@@ -8,48 +8,22 @@
 #include "trireme/core/error.hpp"
 #include "trireme/core/tensor.hpp"
 #include "trireme/ops/host/elementwise.hpp"
-#include "trireme/ops/host/simd.hpp"
 #include "trireme/ops/types.hpp"
-
-#define TRIREME_LEVEL baseline
-#include "trireme/ops/host/detail/losses.inl"
-#undef TRIREME_LEVEL
-TRIREME_LEVEL_AVX2_BEGIN
-#define TRIREME_LEVEL avx2
-#include "trireme/ops/host/detail/losses.inl"
-#undef TRIREME_LEVEL
-TRIREME_LEVEL_END
-TRIREME_LEVEL_AVX512_BEGIN
-#define TRIREME_LEVEL avx512
-#include "trireme/ops/host/detail/losses.inl"
-#undef TRIREME_LEVEL
-TRIREME_LEVEL_END
 
 namespace trireme::ops {
 
 namespace detail {
 
 template <class T>
-double cross_entropy_row(T* logits, std::int64_t classes, std::int64_t target, double weight, bool gradient) {
-  TRIREME_DISPATCH(fits_float<T>, cross_entropy_row(logits, classes, target, weight, gradient));
-}
+double cross_entropy_row(T* logits, std::int64_t classes, std::int64_t target, double weight, bool gradient);
 template <class T>
-double row_peak(T const* logits, std::int64_t classes) {
-  TRIREME_DISPATCH(fits_float<T>, row_peak(logits, classes));
-}
+double row_peak(T const* logits, std::int64_t classes);
 template <class T>
-double row_mass(T const* logits, std::int64_t classes, double peak) {
-  TRIREME_DISPATCH(fits_float<T>, row_mass(logits, classes, peak));
-}
+double row_mass(T const* logits, std::int64_t classes, double peak);
 template <class T>
-void cross_entropy_slope(T* logits, std::int64_t classes, std::int64_t target, double weight, double peak,
-                         double mass) {
-  TRIREME_DISPATCH(fits_float<T>, cross_entropy_slope(logits, classes, target, weight, peak, mass));
-}
+void cross_entropy_slope(T* logits, std::int64_t classes, std::int64_t target, double weight, double peak, double mass);
 template <class T>
-double squared_error_row(T* dy, T const* y, float const* target, std::int64_t columns, double weight) {
-  TRIREME_DISPATCH(fits_float<T>, squared_error_row(dy, y, target, columns, weight));
-}
+double squared_error_row(T* dy, T const* y, float const* target, std::int64_t columns, double weight);
 
 }  // namespace detail
 
@@ -163,3 +137,7 @@ struct host_losses {
 };
 
 }  // namespace trireme::ops
+
+#ifndef TRIREME_COMPILED
+#include "trireme/ops/host/losses.ipp"
+#endif

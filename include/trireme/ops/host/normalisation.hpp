@@ -5,22 +5,7 @@
 #include "trireme/core/assertion.hpp"
 #include "trireme/core/tensor.hpp"
 #include "trireme/ops/host/elementwise.hpp"
-#include "trireme/ops/host/simd.hpp"
 #include "trireme/ops/types.hpp"
-
-#define TRIREME_LEVEL baseline
-#include "trireme/ops/host/detail/normalisation.inl"
-#undef TRIREME_LEVEL
-TRIREME_LEVEL_AVX2_BEGIN
-#define TRIREME_LEVEL avx2
-#include "trireme/ops/host/detail/normalisation.inl"
-#undef TRIREME_LEVEL
-TRIREME_LEVEL_END
-TRIREME_LEVEL_AVX512_BEGIN
-#define TRIREME_LEVEL avx512
-#include "trireme/ops/host/detail/normalisation.inl"
-#undef TRIREME_LEVEL
-TRIREME_LEVEL_END
 
 namespace trireme::ops {
 
@@ -28,15 +13,10 @@ namespace detail {
 
 template <class T, class A>
 void layer_norm_rows(T* y, A* mean, A* rstd, T const* x, T const* gain, T const* bias, std::int64_t rows,
-                     std::int64_t channels, double epsilon) {
-  TRIREME_DISPATCH(fits_float<T>, layer_norm(y, mean, rstd, x, gain, bias, rows, channels, epsilon));
-}
+                     std::int64_t channels, double epsilon);
 template <class T, class A>
 void layer_norm_backward_rows(T* dx, A* dgain, A* dbias, T const* dy, T const* x, A const* mean, A const* rstd,
-                              T const* gain, std::int64_t rows, std::int64_t channels, bool accumulate) {
-  TRIREME_DISPATCH(fits_float<T>,
-                   layer_norm_backward(dx, dgain, dbias, dy, x, mean, rstd, gain, rows, channels, accumulate));
-}
+                              T const* gain, std::int64_t rows, std::int64_t channels, bool accumulate);
 
 }  // namespace detail
 
@@ -81,3 +61,7 @@ struct host_normalisation {
 };
 
 }  // namespace trireme::ops
+
+#ifndef TRIREME_COMPILED
+#include "trireme/ops/host/normalisation.ipp"
+#endif

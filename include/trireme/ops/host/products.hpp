@@ -9,8 +9,7 @@
 
 #include "trireme/core/assertion.hpp"
 #include "trireme/core/tensor.hpp"
-#include "trireme/ops/host/detail/product_eigen.hpp"
-#include "trireme/ops/host/detail/product_own.hpp"
+#include "trireme/ops/host/detail/product_types.hpp"
 #include "trireme/ops/types.hpp"
 
 namespace trireme::ops {
@@ -21,16 +20,6 @@ enum class provider { eigen, own };
 
 namespace detail {
 inline std::atomic<provider> active_provider{provider::own};
-
-/// The one packed copy that a thread has of weights whose values do not stay.
-struct passing_copy {
-  growing_buffer buffer;
-  void const* owner = nullptr;
-};
-[[nodiscard]] inline passing_copy& passing() {
-  thread_local passing_copy it;
-  return it;
-}
 }  // namespace detail
 
 /// The provider in use; the setter is for tests and benchmarks, between steps.
@@ -190,80 +179,19 @@ struct host_products {
     check(who, "the left operand", x.size(), rows * row);
     return rows;
   }
-  template <class T>
-  static detail::product_kernels const* kernels() noexcept {
-    return product_provider() == provider::own ? detail::own_kernels<T>() : nullptr;
-  }
-
   /// y (m, n) = rule(x (m, k) w), where the weight's memory is (n, k) if `transposed`, else (k, n).
   template <class T>
   static void multiply(detail::store_rule<T> const& rule, T const* x, weights<T, host>& w,
                        typename weights<T, host>::packed_copy& copy, bool transposed, std::int64_t m, std::int64_t n,
-                       std::int64_t k) {
-    auto const* const chosen = kernels<T>();
-    bool valid = copy.valid && copy.kernels == chosen;
-    copy.kernels = chosen;
-    copy.valid = true;
-    auto* buffer = &copy.buffer;
-    if (w.passes_) {
-      auto& shared = detail::passing();
-      valid = valid && shared.owner == &copy;
-      shared.owner = &copy;
-      buffer = &shared.buffer;
-    }
-    T const* const values = raw(w.view_);
-    if constexpr (!std::is_same_v<T, double>) {
-      if (chosen != nullptr) {
-        if (chosen->pairs) {
-          multiply_own<std::uint32_t>(*chosen, rule, x, values, *buffer, valid, transposed, m, n, k);
-        } else {
-          multiply_own<float>(*chosen, rule, x, values, *buffer, valid, transposed, m, n, k);
-        }
-        return;
-      }
-    }
-    using A = accumulate_t<T>;
-    A const* right = nullptr;
-    if constexpr (std::is_same_v<T, A>) {
-      if (!transposed) right = values;
-    }
-    if (right == nullptr) {
-      A* const to = buffer->template take<A>(k * n);
-      if (!valid) detail::eigen_operand(to, values, transposed, k, n);
-      right = to;
-    }
-    detail::eigen_product(rule, x, right, m, n, k);
-  }
-
-  template <class Word, class T>
-  static void multiply_own(detail::product_kernels const& chosen, detail::store_rule<T> const& rule, T const* x,
-                           T const* values, detail::growing_buffer& buffer, bool valid, bool transposed, std::int64_t m,
-                           std::int64_t n, std::int64_t k) {
-    if constexpr (std::is_same_v<Word, float> || std::is_same_v<T, bfloat16>) {
-      Word* const packed = buffer.template take<Word>(detail::packed_words<Word>(chosen, k, n));
-      if (!valid) detail::pack_right(chosen, packed, values, transposed, k, n);
-      detail::own_multiply(chosen, rule, x, static_cast<Word const*>(packed), m, n, k);
-    }
-  }
-
+                       std::int64_t k);
   /// c (r, s) += u (m, r)^T v (m, s), with column sums.
   template <class T, class G>
   static void multiply_transposed(G* c, T const* u, T const* v, std::int64_t m, std::int64_t r, std::int64_t s,
-                                  G* u_sums, G* v_sums) {
-    if constexpr (!std::is_same_v<T, double>) {
-      if (auto const* const chosen = kernels<T>(); chosen != nullptr) {
-        if constexpr (std::is_same_v<T, bfloat16>) {
-          if (chosen->pairs) {
-            detail::own_multiply_transposed<std::uint32_t>(*chosen, c, u, v, m, r, s, u_sums, v_sums);
-            return;
-          }
-        }
-        detail::own_multiply_transposed<float>(*chosen, c, u, v, m, r, s, u_sums, v_sums);
-        return;
-      }
-    }
-    detail::eigen_product_transposed(c, u, v, m, r, s, u_sums, v_sums);
-  }
+                                  G* u_sums, G* v_sums);
 };
 
 }  // namespace trireme::ops
+
+#ifndef TRIREME_COMPILED
+#include "trireme/ops/host/products.ipp"
+#endif

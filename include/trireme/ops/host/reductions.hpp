@@ -17,88 +17,24 @@
 #include "trireme/core/hash.hpp"
 #include "trireme/core/summation_tree.hpp"
 #include "trireme/core/tensor.hpp"
-#include "trireme/ops/host/detail/select.hpp"
 #include "trireme/ops/host/elementwise.hpp"
-#include "trireme/ops/host/simd.hpp"
 #include "trireme/ops/types.hpp"
-
-#define TRIREME_LEVEL baseline
-#include "trireme/ops/host/detail/reductions.inl"
-#undef TRIREME_LEVEL
-TRIREME_LEVEL_AVX2_BEGIN
-#define TRIREME_LEVEL avx2
-#include "trireme/ops/host/detail/reductions.inl"
-#undef TRIREME_LEVEL
-TRIREME_LEVEL_END
-TRIREME_LEVEL_AVX512_BEGIN
-#define TRIREME_LEVEL avx512
-#include "trireme/ops/host/detail/reductions.inl"
-#undef TRIREME_LEVEL
-TRIREME_LEVEL_END
 
 namespace trireme::ops {
 
 namespace detail {
 
-// Integers: no lanes, a plain loop over pieces that stay in the first-level cache.
 template <class Op, class T>
-void reduce_integers(std::span<void* const> outputs, std::span<void const* const> terms, std::int64_t n) {
-  constexpr std::int64_t piece = 256;
-  std::array<T, piece> total;
-  for (std::int64_t at = 0; at < n; at += piece) {
-    auto const count = static_cast<std::size_t>(std::min(piece, n - at));
-    std::copy_n(static_cast<T const*>(terms[0]) + at, count, total.data());
-    for (auto const* term : terms.subspan(1)) {
-      T const* const x = static_cast<T const*>(term) + at;
-      for (std::size_t i = 0; i < count; ++i) {
-        if constexpr (std::is_same_v<Op, reduction::max>) {
-          total[i] = std::max(total[i], x[i]);
-        } else if constexpr (std::is_same_v<Op, reduction::min>) {
-          total[i] = std::min(total[i], x[i]);
-        } else {
-          using wide = std::make_unsigned_t<T>;  // sums wrap
-          total[i] = static_cast<T>(static_cast<wide>(total[i]) + static_cast<wide>(x[i]));
-        }
-      }
-    }
-    for (auto* output : outputs) std::copy_n(total.data(), count, static_cast<T*>(output) + at);
-  }
-}
-
-template <class T>
-void reduce_in_a_tree(std::span<void* const> outputs, std::span<void const* const> terms, std::int64_t n) {
-  thread_local std::vector<int> merges;  // of partial sums, after each term
-  merges.clear();
-  auto const leaves = static_cast<std::int64_t>(terms.size());
-  for (std::int64_t i = 0; i < leaves; ++i) merges.push_back(tree_merges(leaves, i));
-  TRIREME_DISPATCH(fits_float<T>, reduce_in_a_tree<T>(outputs, terms, merges.data(), n));
-}
-
-template <class Op, class T>
-void reduce_elements(std::span<void* const> outputs, std::span<void const* const> terms, std::int64_t n,
-                     [[maybe_unused]] int divisor) {
-  if constexpr (!arithmetic_lanes<T>) {
-    static_assert(!std::is_same_v<Op, reduction::mean>, "trireme::ops::reduce: a mean is of floating-point numbers");
-    reduce_integers<Op, T>(outputs, terms, n);
-  } else if constexpr (std::is_same_v<Op, reduction::pairwise>) {
-    if (terms.size() > 2) return reduce_in_a_tree<T>(outputs, terms, n);
-    reduce_elements<reduction::sum, T>(outputs, terms, n, divisor);
-  } else {
-    TRIREME_DISPATCH(fits_float<T>, template reduce<Op, T>(outputs, terms, n, divisor));
-  }
-}
+void reduce_elements(std::span<void* const> outputs, std::span<void const* const> terms, std::int64_t n, int divisor);
 template <class G>
-double block_of_squares(G const* x, std::int64_t n) {
-  TRIREME_DISPATCH(fits_float<G>, block_of_squares(x, n));
-}
+double block_of_squares(G const* x, std::int64_t n);
 template <class Bits>
-bool all_finite(Bits const* x, std::int64_t n, Bits exponent) {
-  TRIREME_DISPATCH(true, all_finite(x, n, exponent));
-}
+bool all_finite(Bits const* x, std::int64_t n, Bits exponent);
 template <class Bits>
-std::uint64_t hash_bits(Bits const* x, std::int64_t n, std::uint64_t name, std::uint64_t first_index) {
-  TRIREME_DISPATCH(true, hash_bits(x, n, name, first_index));
-}
+std::uint64_t hash_bits(Bits const* x, std::int64_t n, std::uint64_t name, std::uint64_t first_index);
+/// Indices of the k largest magnitudes, ascending.
+template <class G>
+void select_largest(G const* x, std::int64_t n, std::int32_t* indices, std::int64_t k);
 
 }  // namespace detail
 
@@ -198,3 +134,7 @@ struct host_reductions {
 };
 
 }  // namespace trireme::ops
+
+#ifndef TRIREME_COMPILED
+#include "trireme/ops/host/reductions.ipp"
+#endif

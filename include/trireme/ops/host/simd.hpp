@@ -10,6 +10,10 @@
 #include "trireme/ops/host/target.hpp"
 #include "trireme/ops/types.hpp"
 
+#if TRIREME_X86
+#include <immintrin.h>
+#endif
+
 // Vectors of float lanes, one kind for each CPU level, so that a kernel is written once: a `.inl` file is a set of
 // function templates over the lanes of the namespace TRIREME_LEVEL, and is included once for each level inside that
 // level's region. Kernels contain no lambda (g++ compiles those for the baseline). double runs on the baseline.
@@ -59,14 +63,6 @@
   } while (false)
 
 namespace trireme::ops::detail {
-
-/// Whether float lanes can hold elements of these types.
-template <class... T>
-inline constexpr bool fits_float = ((std::is_same_v<T, float> || storage_float<T>)&&...);
-
-/// Whether some kind of lanes holds T: integers are left to plain loops.
-template <class T>
-inline constexpr bool arithmetic_lanes = std::is_floating_point_v<T> || storage_float<T>;
 
 /// Vectors of the compiler's own, of 64 bytes and of 8 elements, which it splits as a level demands: for integers.
 template <class T>

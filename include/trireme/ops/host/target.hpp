@@ -5,10 +5,10 @@
 #include <cstdlib>
 #include <string_view>
 
-// Intrinsics and standard headers are included before a region begins: what a region declares is compiled for its CPU.
+// Intrinsics (simd.hpp) and standard headers are included before a region begins: what a region declares is compiled
+// for its CPU.
 #if defined(__x86_64__) && (defined(__GNUC__) || defined(__clang__))
 #define TRIREME_X86 1
-#include <immintrin.h>
 #else
 #define TRIREME_X86 0
 #endif

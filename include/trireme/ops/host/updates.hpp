@@ -7,22 +7,7 @@
 #include "trireme/core/assertion.hpp"
 #include "trireme/core/tensor.hpp"
 #include "trireme/ops/host/elementwise.hpp"
-#include "trireme/ops/host/simd.hpp"
 #include "trireme/ops/types.hpp"
-
-#define TRIREME_LEVEL baseline
-#include "trireme/ops/host/detail/updates.inl"
-#undef TRIREME_LEVEL
-TRIREME_LEVEL_AVX2_BEGIN
-#define TRIREME_LEVEL avx2
-#include "trireme/ops/host/detail/updates.inl"
-#undef TRIREME_LEVEL
-TRIREME_LEVEL_END
-TRIREME_LEVEL_AVX512_BEGIN
-#define TRIREME_LEVEL avx512
-#include "trireme/ops/host/detail/updates.inl"
-#undef TRIREME_LEVEL
-TRIREME_LEVEL_END
 
 namespace trireme::ops {
 
@@ -30,14 +15,10 @@ namespace detail {
 
 template <class M, class G, class P>
 void adamw_elements(M* value, M* first, M* second, std::int64_t n, gradient_terms<G, host> const& gradient,
-                    std::span<tensor_view<P, host> const> outputs, adamw_numbers const& numbers) {
-  TRIREME_DISPATCH((fits_float<M, G, P>), adamw(value, first, second, n, gradient, outputs, numbers));
-}
+                    std::span<tensor_view<P, host> const> outputs, adamw_numbers const& numbers);
 template <class M, class G, class P>
 void sgd_elements(M* value, M* velocity, std::int64_t n, gradient_terms<G, host> const& gradient,
-                  std::span<tensor_view<P, host> const> outputs, sgd_numbers const& numbers) {
-  TRIREME_DISPATCH((fits_float<M, G, P>), sgd(value, velocity, n, gradient, outputs, numbers));
-}
+                  std::span<tensor_view<P, host> const> outputs, sgd_numbers const& numbers);
 
 }  // namespace detail
 
@@ -82,3 +63,7 @@ struct host_updates {
 };
 
 }  // namespace trireme::ops
+
+#ifndef TRIREME_COMPILED
+#include "trireme/ops/host/updates.ipp"
+#endif

@@ -6,6 +6,7 @@
 #include <type_traits>
 
 #include "trireme/ops/host/detail/product_types.hpp"
+#include "trireme/ops/host/simd.hpp"
 
 #define TRIREME_LEVEL baseline
 #include "trireme/ops/host/detail/product_store.inl"

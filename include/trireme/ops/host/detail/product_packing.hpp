@@ -5,6 +5,7 @@
 #include <type_traits>
 
 #include "trireme/ops/host/detail/product_types.hpp"
+#include "trireme/ops/host/simd.hpp"
 
 // Packing for the vector kernels: a panel holds `width` columns of a matrix, step after step, so that a kernel reads it
 // front to back. A step is one float a column, or (for bfloat16 products) a pair of neighbours along k in one word.

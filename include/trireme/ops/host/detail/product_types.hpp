@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "trireme/core/space.hpp"
-#include "trireme/ops/host/simd.hpp"
+#include "trireme/ops/host/target.hpp"
 #include "trireme/ops/types.hpp"
 
 namespace trireme::ops::detail {

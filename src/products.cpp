@@ -1,0 +1,17 @@
+// Matrix products: the own kernels of every CPU level, and Eigen's.
+#include "trireme/ops/host/products.ipp"
+
+namespace trireme::ops {
+
+#define TRIREME_TYPE(T)                                                                                              \
+  template void host_products::multiply(detail::store_rule<T> const&, T const*, weights<T, host>&,                   \
+                                        weights<T, host>::packed_copy&, bool, std::int64_t, std::int64_t,            \
+                                        std::int64_t);                                                               \
+  template void host_products::multiply_transposed(accumulate_t<T>*, T const*, T const*, std::int64_t, std::int64_t, \
+                                                   std::int64_t, accumulate_t<T>*, accumulate_t<T>*);
+
+TRIREME_TYPE(float)
+TRIREME_TYPE(double)
+TRIREME_TYPE(bfloat16)
+
+}  // namespace trireme::ops
