@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
@@ -84,20 +85,25 @@ template <int Capacity>
 struct within {
   template <class T>
   struct array {
-    T values[Capacity]{};
-    constexpr void resize(int) noexcept {}
+    T values[std::size_t{Capacity}]{};
+    constexpr void resize(std::size_t) noexcept {}
     constexpr T* data() noexcept { return values; }
     constexpr T const* data() const noexcept { return values; }
   };
 };
+
+template <class Array>
+constexpr void make_room(Array& array, int count) {
+  array.resize(static_cast<std::size_t>(count));
+}
 
 /// The steps of every stage, in order.
 template <class Storage>
 class basic_lists {
  public:
   constexpr explicit basic_lists(layout const& where) : where_(where) {
-    steps_.resize(where.stages * longest());
-    counts_.resize(where.stages);
+    make_room(steps_, where.stages * longest());
+    make_room(counts_, where.stages);
   }
 
   [[nodiscard]] constexpr layout const& where() const noexcept { return where_; }
