@@ -51,9 +51,9 @@ struct sleeping {
       return something(pass);
     }
     void backward_weight(pass<Env>&, saved&) { std::this_thread::sleep_for(length); }
-    view backward(pass<Env>& pass, saved& saved, view dy) {
-      auto const dx = backward_input(pass, saved, dy);
-      backward_weight(pass, saved);
+    view backward(pass<Env>& pass, saved& kept, view dy) {
+      auto const dx = backward_input(pass, kept, dy);
+      backward_weight(pass, kept);
       return dx;
     }
 

@@ -38,13 +38,13 @@ class scaling::instance {
         weight_{
             {.name = text("layer.", what.index), .extents = {1}, .start = {initial::distribution::ones, 0}}, {}, {}} {}
   void visit(auto&& each) { each(weight_); }
-  view forward(pass<Env>& pass, saved& saved, view x) {
+  view forward(pass<Env>& pass, saved& kept, view x) {
     if (what_.index == 0) {
       auto const given = pass.batch.inputs.template as<float>();
       x = pass.take(given.extents());
       for (std::int64_t i = 0; i < x.size(); ++i) x[i] = given[i];
     }
-    saved.x = x;
+    kept.x = x;
     auto const y = pass.take(x.extents());
     for (std::int64_t i = 0; i < x.size(); ++i) y[i] = weight_.value[0] * x[i];
     if (what_.index + 1 < what_.count) return y;
@@ -52,11 +52,11 @@ class scaling::instance {
     pass.loss.count += pass.batch.count();
     return {};
   }
-  view backward(pass<Env>& pass, saved& saved, view dy) {
-    auto const dx = pass.take(saved.x.extents());
+  view backward(pass<Env>& pass, saved& kept, view dy) {
+    auto const dx = pass.take(kept.x.extents());
     for (std::int64_t i = 0; i < dx.size(); ++i) {
       auto const slope = what_.index + 1 < what_.count ? dy[i] : static_cast<float>(pass.weight);
-      weight_.gradient[0] += slope * saved.x[i];
+      weight_.gradient[0] += slope * kept.x[i];
       dx[i] = slope * weight_.value[0];
     }
     if (*what_.spoilt == *what_.rank) weight_.gradient[0] = std::numeric_limits<float>::infinity();

@@ -48,7 +48,7 @@ struct scaling {
               {},
               {}} {}
     void visit(auto&& each) { each(weight_); }
-    view forward(pass<Env>& pass, saved& saved, view x) {
+    view forward(pass<Env>& pass, saved& kept, view x) {
       if (first_) {
         auto const given = pass.batch.inputs.template as<float>();
         x = pass.take(given.extents());
@@ -56,31 +56,31 @@ struct scaling {
       }
       auto const y = pass.take(x.extents());
       for (std::int64_t i = 0; i < x.size(); ++i) y[i] = weight_.value[i % 4] * x[i];
-      saved.x = x;
+      kept.x = x;
       if (!last_) return y;
       for (auto const each : y.span()) pass.loss.sum += static_cast<double>(each);
       pass.loss.count += pass.batch.count();
       return {};
     }
-    view backward(pass<Env>& pass, saved& saved, view dy) {
-      auto const dx = backward_input(pass, saved, dy);
-      backward_weight(pass, saved);
+    view backward(pass<Env>& pass, saved& kept, view dy) {
+      auto const dx = backward_input(pass, kept, dy);
+      backward_weight(pass, kept);
       return dx;
     }
-    view backward_input(pass<Env>& pass, saved& saved, view dy) {
+    view backward_input(pass<Env>& pass, saved& kept, view dy) {
       most_apart = std::max(most_apart, ++halves);
       if (last_) {
-        dy = pass.take(saved.x.extents());
+        dy = pass.take(kept.x.extents());
         kernels::fill(dy, pass.weight);
       }
-      saved.dy = dy;
+      kept.dy = dy;
       auto const dx = pass.take(dy.extents());
       for (std::int64_t i = 0; i < dx.size(); ++i) dx[i] = weight_.value[i % 4] * dy[i];
       return dx;
     }
-    void backward_weight(pass<Env>&, saved& saved) {
+    void backward_weight(pass<Env>&, saved& kept) {
       --halves;
-      for (std::int64_t i = 0; i < saved.x.size(); ++i) weight_.gradient[i % 4] += saved.dy[i] * saved.x[i];
+      for (std::int64_t i = 0; i < kept.x.size(); ++i) weight_.gradient[i % 4] += kept.dy[i] * kept.x[i];
     }
     static inline thread_local int halves = 0;  // backward_input done, backward_weight not
     static inline thread_local int most_apart = 0;

@@ -58,10 +58,10 @@ struct rank_groups {
   context_group<Env>& context;  ///< share each sample's positions
   expert_group<Env>& experts;   ///< share out each unit's experts
 
-  rank_groups(tensor_group<Env>& tensor = tensor_group<Env>::one(),
-              context_group<Env>& context = context_group<Env>::one(),
-              expert_group<Env>& experts = expert_group<Env>::one())
-      : tensor(tensor), context(context), experts(experts) {}
+  rank_groups(tensor_group<Env>& of_tensor = tensor_group<Env>::one(),
+              context_group<Env>& of_context = context_group<Env>::one(),
+              expert_group<Env>& of_experts = expert_group<Env>::one())
+      : tensor(of_tensor), context(of_context), experts(of_experts) {}
 };
 
 /// A unit of a staged model: the grain of cutting, gathering and checkpointing, and the one virtual edge of a step.

@@ -65,25 +65,25 @@ class attention::instance {
   /// @param x        the rows that lie here, as is residual.
   /// @param rows     of all samples together.
   /// @param context  rows of one sample that lie here.
-  view forward(pass<Env>& pass, saved& saved, view x, view residual, std::int64_t rows, std::int64_t context) {
+  view forward(pass<Env>& pass, saved& kept, view x, view residual, std::int64_t rows, std::int64_t context) {
     auto const shape = of(rows, context);
-    auto& packed = saved.attended.packed;
-    auto& lse = saved.attended.lse;
-    packed = saved.packed = qkv_.forward(pass, saved.qkv, pass.group.gather(x, rows, pass.scratch));
-    saved.qkv.x = x;
-    auto const heads = pass.take({rows, shape.channels});
+    auto& packed = kept.attended.packed;
+    auto& lse = kept.attended.lse;
+    packed = kept.packed = qkv_.forward(pass, kept.qkv, pass.group.gather(x, rows, pass.scratch));
+    kept.qkv.x = x;
+    auto const attended = pass.take({rows, shape.channels});
     if (pass.context.ways() == 1) {
       lse = pass.activations.template take<accumulate>({shape.batch, shape.heads, shape.context});
-      kernels::causal_attention(heads, lse, packed, shape, pass.scratch, site(pass, 0));
+      kernels::causal_attention(attended, lse, packed, shape, pass.scratch, site(pass, 0));
     } else {
-      pass.context.attend(heads, saved.attended, shape, pass.activations, pass.scratch, site(pass, 0));
+      pass.context.attend(attended, kept.attended, shape, pass.activations, pass.scratch, site(pass, 0));
     }
-    return out_.end_branch(pass, saved.out, heads, residual, site(pass, 1));
+    return out_.end_branch(pass, kept.out, attended, residual, site(pass, 1));
   }
 
   /// Returns the gradient of x, in the memory of dx (all rows, channels); the residual's is dy itself.
   /// @param when  later: weight_gradient() does what this leaves out.
-  view backward(pass<Env>& pass, saved& saved, view dx, view dy, std::int64_t context,
+  view backward(pass<Env>& pass, saved& kept, view dx, view dy, std::int64_t context,
                 weight_half when = weight_half::at_once) {
     auto const rows = dx.extent(0);
     auto const shape = of(rows, context);
@@ -91,31 +91,31 @@ class attention::instance {
     auto const take = [&](trireme::shape extents) {
       return pass.scratch.template take<typename Env::compute>(extents);
     };
-    auto const dprojected = out_.branch_gradient(pass, saved.out, dy, site(pass, 1), when);
+    auto const dprojected = out_.branch_gradient(pass, kept.out, dy, site(pass, 1), when);
     auto const dheads = take({rows, shape.channels});
-    if (when == weight_half::at_once) out_.weight_gradient(saved.out.x, dprojected);
+    if (when == weight_half::at_once) out_.weight_gradient(kept.out.x, dprojected);
     out_.input_gradient(pass, dheads, dprojected);
     auto const dqkv = take({rows, 3 * shape.channels});
     if (pass.context.ways() == 1) {
-      kernels::causal_attention_backward(dqkv, dheads, saved.out.x, saved.attended.lse, saved.attended.packed, shape,
+      kernels::causal_attention_backward(dqkv, dheads, kept.out.x, kept.attended.lse, kept.attended.packed, shape,
                                          pass.scratch, site(pass, 0));
     } else {
-      pass.context.attend_backward(dqkv, dheads, saved.out.x, saved.attended, shape, pass.scratch, site(pass, 0));
+      pass.context.attend_backward(dqkv, dheads, kept.out.x, kept.attended, shape, pass.scratch, site(pass, 0));
     }
     if (when == weight_half::at_once) {
-      qkv_.weight_gradient(pass.group.gather(saved.qkv.x, rows, pass.scratch), dqkv);
+      qkv_.weight_gradient(pass.group.gather(kept.qkv.x, rows, pass.scratch), dqkv);
     } else {  // nobody needs queries, keys and values any more
-      saved.qkv.dy = saved.packed;
-      kernels::copy(saved.qkv.dy, dqkv);
+      kept.qkv.dy = kept.packed;
+      kernels::copy(kept.qkv.dy, dqkv);
     }
     auto const sum = pass.group.reduce(qkv_.input_gradient_term(pass, dx, dqkv));
     pass.scratch.rewind(here);
     return sum;
   }
-  void weight_gradient(pass<Env>& pass, saved const& saved) {
-    auto const rows = saved.out.x.extent(0);
-    out_.weight_gradient(saved.out.x, pass.group.gather(saved.out.dy, rows, pass.scratch));
-    qkv_.weight_gradient(pass.group.gather(saved.qkv.x, rows, pass.scratch), saved.qkv.dy);
+  void weight_gradient(pass<Env>& pass, saved const& kept) {
+    auto const rows = kept.out.x.extent(0);
+    out_.weight_gradient(kept.out.x, pass.group.gather(kept.out.dy, rows, pass.scratch));
+    qkv_.weight_gradient(pass.group.gather(kept.qkv.x, rows, pass.scratch), kept.qkv.dy);
   }
 
  private:

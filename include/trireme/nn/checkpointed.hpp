@@ -42,19 +42,19 @@ struct checkpointed {
 
     void visit(auto&& each) { unit_.visit(each); }
 
-    view forward(pass<Env>& pass, saved& saved, view x) {
-      saved.x = x;
+    view forward(pass<Env>& pass, saved& kept, view x) {
+      kept.x = x;
       if (!pass.training()) return unit_.forward(pass, within_, x);
       auto const here = pass.activations.mark();
-      return kept(pass, here, unit_.forward(pass, within_, x));
+      return keep_only(pass, here, unit_.forward(pass, within_, x));
     }
-    view backward(pass<Env>& pass, saved const& saved, view dy) {
+    view backward(pass<Env>& pass, saved const& kept, view dy) {
       auto const here = pass.activations.mark();
       auto const scratch = pass.scratch.mark();
-      static_cast<void>(unit_.forward(pass, within_, saved.x));
+      static_cast<void>(unit_.forward(pass, within_, kept.x));
       pass.scratch.rewind(scratch);
       auto const dx = unit_.backward(pass, within_, dy);
-      if (dx.address() != dy.address()) return kept(pass, here, dx);
+      if (dx.address() != dy.address()) return keep_only(pass, here, dx);
       pass.activations.rewind(here);
       return dx;
     }
@@ -73,7 +73,7 @@ struct checkpointed {
 
    private:
     // Gives back all activations since `here` but for one.
-    static view kept(pass<Env>& pass, typename arena<space>::position here, view result) {
+    static view keep_only(pass<Env>& pass, typename arena<space>::position here, view result) {
       auto const copy = pass.scratch.template take<typename Env::compute>(result.extents());
       kernels::copy(copy, result);
       pass.activations.rewind(here);

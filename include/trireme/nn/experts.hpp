@@ -91,64 +91,64 @@ class experts::instance {
   }
 
   /// @param context  rows of one sample.
-  view forward(pass<Env>& pass, saved& saved, view x, std::int64_t context) {
+  view forward(pass<Env>& pass, saved& kept, view x, std::int64_t context) {
     auto const rows = x.extent(0);
     if (what_.balance != 0 && pass.context.ways() > 1) {
       throw config_error(text("trireme::nn::experts: the balance loss is of whole samples, whose positions ",
                               pass.context.ways(), " ranks share; use .balance = 0, or leave parallel::context out"));
     }
-    saved.x = x;
-    saved.probabilities = pass.activations.template take<accumulate>({rows, what_.count});
-    saved.weights = pass.activations.template take<accumulate>({rows, what_.chosen});
-    saved.chosen = pass.activations.template take<std::int32_t>({rows, what_.chosen});
-    saved.places = pass.activations.template take<std::int32_t>({rows, what_.chosen});
-    saved.answers = pass.take({rows * what_.chosen, what_.channels});
+    kept.x = x;
+    kept.probabilities = pass.activations.template take<accumulate>({rows, what_.count});
+    kept.weights = pass.activations.template take<accumulate>({rows, what_.chosen});
+    kept.chosen = pass.activations.template take<std::int32_t>({rows, what_.chosen});
+    kept.places = pass.activations.template take<std::int32_t>({rows, what_.chosen});
+    kept.answers = pass.take({rows * what_.chosen, what_.channels});
     auto const y = pass.take(x.extents());
     auto const here = pass.scratch.mark();
     auto const logits = pass.scratch.template take<value>({rows, what_.count});
     kernels::linear(logits, x, packed(packed_router_, pass, router_.value), {});
-    kernels::route(saved.probabilities, saved.chosen, saved.weights, logits);
-    kernels::deal(saved.places, own_row(saved, pass), saved.chosen);
+    kernels::route(kept.probabilities, kept.chosen, kept.weights, logits);
+    kernels::deal(kept.places, own_row(kept, pass), kept.chosen);
     auto const questions = pass.scratch.template take<value>({rows * what_.chosen, what_.channels});
-    kernels::spread(questions, x, saved.places);
-    ask(pass, saved, questions);
-    kernels::collect(y, saved.answers, saved.places, saved.weights);
+    kernels::spread(questions, x, kept.places);
+    ask(pass, kept, questions);
+    kernels::collect(y, kept.answers, kept.places, kept.weights);
     if (pass.training() && what_.balance != 0) {
       pass.loss.sum += what_.balance * static_cast<double>(context) *
-                       kernels::imbalance(sums{}, saved.probabilities, saved.chosen, context, 0);
+                       kernels::imbalance(sums{}, kept.probabilities, kept.chosen, context, 0);
     }
     pass.scratch.rewind(here);
     return y;
   }
 
   /// dx = the gradient of x.
-  void backward(pass<Env>& pass, saved& saved, view dx, view dy, std::int64_t context) {
+  void backward(pass<Env>& pass, saved& kept, view dx, view dy, std::int64_t context) {
     auto const here = pass.scratch.mark();
-    auto const danswers = pass.scratch.template take<value>(saved.answers.extents());
-    auto const dquestions = pass.scratch.template take<value>(saved.answers.extents());
-    auto const dweights = pass.scratch.template take<accumulate>(saved.weights.extents());
-    kernels::collect_backward(danswers, dweights, dy, saved.answers, saved.places, saved.weights);
-    ask_backward(pass, saved, dquestions, danswers);
-    kernels::collect(dx, dquestions, saved.places, sums{});
+    auto const danswers = pass.scratch.template take<value>(kept.answers.extents());
+    auto const dquestions = pass.scratch.template take<value>(kept.answers.extents());
+    auto const dweights = pass.scratch.template take<accumulate>(kept.weights.extents());
+    kernels::collect_backward(danswers, dweights, dy, kept.answers, kept.places, kept.weights);
+    ask_backward(pass, kept, dquestions, danswers);
+    kernels::collect(dx, dquestions, kept.places, sums{});
     sums slopes;
     if (what_.balance != 0) {
-      slopes = pass.scratch.template take<accumulate>(saved.probabilities.extents());
-      kernels::imbalance(slopes, saved.probabilities, saved.chosen, context, what_.balance * pass.weight);
+      slopes = pass.scratch.template take<accumulate>(kept.probabilities.extents());
+      kernels::imbalance(slopes, kept.probabilities, kept.chosen, context, what_.balance * pass.weight);
     }
-    auto const dlogits = pass.scratch.template take<value>(saved.probabilities.extents());
-    kernels::route_backward(dlogits, dweights, saved.probabilities, saved.chosen, saved.weights, slopes);
-    kernels::linear_backward_weight(router_.gradient, {}, saved.x, dlogits, ops::orientation::in_out);
+    auto const dlogits = pass.scratch.template take<value>(kept.probabilities.extents());
+    kernels::route_backward(dlogits, dweights, kept.probabilities, kept.chosen, kept.weights, slopes);
+    kernels::linear_backward_weight(router_.gradient, {}, kept.x, dlogits, ops::orientation::in_out);
     kernels::linear_backward_input(dx, dlogits, packed(packed_router_, pass, router_.value), {.accumulate = true});
     pass.scratch.rewind(here);
   }
 
   /// The same for other ranks' rows alone.
-  void serve_forward(pass<Env>& pass, saved& saved) {
-    for (auto& each : own_row(saved, pass)) each = 0;
-    saved.answers = pass.take({0, what_.channels});
-    ask(pass, saved, saved.answers);
+  void serve_forward(pass<Env>& pass, saved& kept) {
+    for (auto& each : own_row(kept, pass)) each = 0;
+    kept.answers = pass.take({0, what_.channels});
+    ask(pass, kept, kept.answers);
   }
-  void serve_backward(pass<Env>& pass, saved& saved) { ask_backward(pass, saved, saved.answers, saved.answers); }
+  void serve_backward(pass<Env>& pass, saved& kept) { ask_backward(pass, kept, kept.answers, kept.answers); }
 
  private:
   static parameter<Env> matrix(std::string name, shape extents, double scale) {
@@ -185,116 +185,116 @@ class experts::instance {
     return packed(packed_down_[static_cast<std::size_t>(e)], pass, matrix_of(down_.value, e));
   }
 
-  std::span<std::int64_t> own_row(saved& saved, pass<Env> const& pass) const {
-    saved.table.resize(static_cast<std::size_t>(pass.experts.ways() * what_.count));
-    return std::span(saved.table)
+  std::span<std::int64_t> own_row(saved& kept, pass<Env> const& pass) const {
+    kept.table.resize(static_cast<std::size_t>(pass.experts.ways() * what_.count));
+    return std::span(kept.table)
         .subspan(static_cast<std::size_t>(own_.place * what_.count), static_cast<std::size_t>(what_.count));
   }
-  [[nodiscard]] std::int64_t rows_of(saved const& saved, int rank, std::int64_t expert) const {
-    return saved.table[static_cast<std::size_t>(rank * what_.count + expert)];
+  [[nodiscard]] std::int64_t rows_of(saved const& kept, int rank, std::int64_t expert) const {
+    return kept.table[static_cast<std::size_t>(rank * what_.count + expert)];
   }
-  [[nodiscard]] std::int64_t rows_of(saved const& saved, int rank, share::range experts) const {
+  [[nodiscard]] std::int64_t rows_of(saved const& kept, int rank, share::range experts) const {
     std::int64_t sum = 0;
-    for (auto e = experts.first; e < experts.first + experts.count; ++e) sum += rows_of(saved, rank, e);
+    for (auto e = experts.first; e < experts.first + experts.count; ++e) sum += rows_of(kept, rank, e);
     return sum;
   }
   // Rows that come from each rank, and that go to each.
-  void count(saved const& saved) {
+  void count(saved const& kept) {
     come_.clear();
     go_.clear();
     for (int rank = 0; rank < own_.ways; ++rank) {
-      come_.push_back(rows_of(saved, rank, here_));
-      go_.push_back(rows_of(saved, own_.place, share{rank, own_.ways}.of(what_.count)));
+      come_.push_back(rows_of(kept, rank, here_));
+      go_.push_back(rows_of(kept, own_.place, share{rank, own_.ways}.of(what_.count)));
     }
   }
   // Calls f(e, first, n) for each expert here that somebody has chosen: its rows of `gathered`.
   template <class F>
-  void for_each_here(saved const& saved, F&& f) const {
+  void for_each_here(saved const& kept, F&& f) const {
     std::int64_t first = 0;
     for (std::int64_t e = 0; e < here_.count; ++e) {
       std::int64_t n = 0;
-      for (int rank = 0; rank < own_.ways; ++rank) n += rows_of(saved, rank, here_.first + e);
+      for (int rank = 0; rank < own_.ways; ++rank) n += rows_of(kept, rank, here_.first + e);
       if (n > 0) f(e, first, n);
       first += n;
     }
   }
   // What has come lies rank by rank, and within a rank expert by expert; experts want theirs together.
-  void sort(saved const& saved, view by_expert, view by_rank, bool back) const {
+  void sort(saved const& kept, view by_expert, view by_rank, bool back) const {
     std::int64_t to = 0;
     for (std::int64_t e = 0; e < here_.count; ++e) {
       std::int64_t before = 0;  // rows of the ranks before
       for (int rank = 0; rank < own_.ways; ++rank) {
-        auto const n = rows_of(saved, rank, here_.first + e);
-        auto const from = before + rows_of(saved, rank, {here_.first, e});
+        auto const n = rows_of(kept, rank, here_.first + e);
+        auto const from = before + rows_of(kept, rank, {here_.first, e});
         if (n > 0) {
           auto const a = by_expert.rows(to, n);
           auto const b = by_rank.rows(from, n);
           kernels::copy(back ? b : a, back ? a : b);
         }
-        before += rows_of(saved, rank, here_);
+        before += rows_of(kept, rank, here_);
         to += n;
       }
     }
   }
   // Rows sorted by expert, each rank's own, to where the experts are; and the other way.
-  void to_experts(pass<Env>& pass, saved const& saved, view gathered, view own) {
+  void to_experts(pass<Env>& pass, saved const& kept, view gathered, view own) {
     if (own_.ways == 1) return kernels::copy(gathered, own);
     auto const here = pass.scratch.mark();
     auto const come = pass.scratch.template take<value>(gathered.extents());
     pass.experts.trade(come, come_, own, go_);
-    sort(saved, gathered, come, false);
+    sort(kept, gathered, come, false);
     pass.scratch.rewind(here);
   }
-  void from_experts(pass<Env>& pass, saved const& saved, view own, view gathered) {
+  void from_experts(pass<Env>& pass, saved const& kept, view own, view gathered) {
     if (own_.ways == 1) return kernels::copy(own, gathered);
     auto const here = pass.scratch.mark();
     auto const come = pass.scratch.template take<value>(gathered.extents());
-    sort(saved, gathered, come, true);
+    sort(kept, gathered, come, true);
     pass.experts.trade(own, go_, come, come_);
     pass.scratch.rewind(here);
   }
 
-  void ask(pass<Env>& pass, saved& saved, view questions) {
-    pass.experts.gather(saved.table);
-    count(saved);
+  void ask(pass<Env>& pass, saved& kept, view questions) {
+    pass.experts.gather(kept.table);
+    count(kept);
     std::int64_t rows = 0;
     for (auto const each : come_) rows += each;
-    saved.gathered = pass.take({rows, what_.channels});
-    saved.before = pass.take({rows, what_.hidden});
-    saved.inner = pass.take({rows, what_.hidden});
-    to_experts(pass, saved, saved.gathered, questions);
+    kept.gathered = pass.take({rows, what_.channels});
+    kept.before = pass.take({rows, what_.hidden});
+    kept.inner = pass.take({rows, what_.hidden});
+    to_experts(pass, kept, kept.gathered, questions);
     auto const here = pass.scratch.mark();
-    auto const answers = pass.scratch.template take<value>(saved.gathered.extents());
-    for_each_here(saved, [&](std::int64_t e, std::int64_t first, std::int64_t n) {
-      kernels::linear(saved.inner.rows(first, n), saved.gathered.rows(first, n), packed_up(pass, e),
+    auto const answers = pass.scratch.template take<value>(kept.gathered.extents());
+    for_each_here(kept, [&](std::int64_t e, std::int64_t first, std::int64_t n) {
+      kernels::linear(kept.inner.rows(first, n), kept.gathered.rows(first, n), packed_up(pass, e),
                       {.bias = bias_of(up_bias_.value, e),
                        .act = ops::activation::gelu,
-                       .before_activation = saved.before.rows(first, n)});
-      kernels::linear(answers.rows(first, n), saved.inner.rows(first, n), packed_down(pass, e),
+                       .before_activation = kept.before.rows(first, n)});
+      kernels::linear(answers.rows(first, n), kept.inner.rows(first, n), packed_down(pass, e),
                       {.bias = bias_of(down_bias_.value, e)});
     });
-    from_experts(pass, saved, saved.answers, answers);
+    from_experts(pass, kept, kept.answers, answers);
     pass.scratch.rewind(here);
   }
 
-  void ask_backward(pass<Env>& pass, saved& saved, view dquestions, view danswers) {
-    count(saved);
+  void ask_backward(pass<Env>& pass, saved& kept, view dquestions, view danswers) {
+    count(kept);
     auto const here = pass.scratch.mark();
-    auto const dgathered = pass.scratch.template take<value>(saved.gathered.extents());
-    auto const dinner = pass.scratch.template take<value>(saved.inner.extents());
-    to_experts(pass, saved, dgathered, danswers);
-    for_each_here(saved, [&](std::int64_t e, std::int64_t first, std::int64_t n) {
+    auto const dgathered = pass.scratch.template take<value>(kept.gathered.extents());
+    auto const dinner = pass.scratch.template take<value>(kept.inner.extents());
+    to_experts(pass, kept, dgathered, danswers);
+    for_each_here(kept, [&](std::int64_t e, std::int64_t first, std::int64_t n) {
       auto const dy = dgathered.rows(first, n);
       auto const inner = dinner.rows(first, n);
       kernels::linear_backward_weight(matrix_of(down_.gradient, e), bias_of(down_bias_.gradient, e),
-                                      saved.inner.rows(first, n), dy, ops::orientation::in_out);
+                                      kept.inner.rows(first, n), dy, ops::orientation::in_out);
       kernels::linear_backward_input(inner, dy, packed_down(pass, e),
-                                     {ops::activation::gelu, saved.before.rows(first, n), false});
+                                     {ops::activation::gelu, kept.before.rows(first, n), false});
       kernels::linear_backward_weight(matrix_of(up_.gradient, e), bias_of(up_bias_.gradient, e),
-                                      saved.gathered.rows(first, n), inner, ops::orientation::in_out);
+                                      kept.gathered.rows(first, n), inner, ops::orientation::in_out);
       kernels::linear_backward_input(dy, inner, packed_up(pass, e), {});
     });
-    from_experts(pass, saved, dquestions, dgathered);
+    from_experts(pass, kept, dquestions, dgathered);
     pass.scratch.rewind(here);
   }
 

@@ -71,14 +71,14 @@ class gpt_expert_block::instance {
     experts_.visit(each);
   }
 
-  view forward(pass<Env>& pass, saved& saved, view x) {
+  view forward(pass<Env>& pass, saved& kept, view x) {
     auto const rows = pass.batch.inputs.extents.size();
     auto const context = pass.batch.inputs.extents[1];
     auto const attended =
-        attention_.forward(pass, saved.attended, norm1_.forward(pass, saved.norm1, x), x, rows, context);
-    auto const normed = norm2_.forward(pass, saved.norm2, attended);
-    auto const all = experts_.forward(pass, saved.mixed, pass.group.gather(normed, rows, pass.scratch), context);
-    saved.mixed.x = normed;
+        attention_.forward(pass, kept.attended, norm1_.forward(pass, kept.norm1, x), x, rows, context);
+    auto const normed = norm2_.forward(pass, kept.norm2, attended);
+    auto const all = experts_.forward(pass, kept.mixed, pass.group.gather(normed, rows, pass.scratch), context);
+    kept.mixed.x = normed;
     auto const y = rows_here(pass, all);
     detail::drop_rows(pass, y, rows, site(pass));
     kernels::add(y, attended);
@@ -86,7 +86,7 @@ class gpt_expert_block::instance {
   }
 
   // dy becomes dx in place, as in gpt_block.
-  view backward(pass<Env>& pass, saved& saved, view dy) {
+  view backward(pass<Env>& pass, saved& kept, view dy) {
     auto const rows = pass.batch.inputs.extents.size();
     auto const context = pass.batch.inputs.extents[1];
     auto const here = pass.scratch.mark();
@@ -94,17 +94,17 @@ class gpt_expert_block::instance {
     auto const dmixed = pass.scratch.template take<value>(dy.extents());
     kernels::copy(dmixed, dy);
     detail::drop_rows(pass, dmixed, rows, site(pass));
-    saved.mixed.x = pass.group.gather(saved.mixed.x, rows, pass.scratch);
-    experts_.backward(pass, saved.mixed, dbranch, pass.group.gather(dmixed, rows, pass.scratch), context);
-    norm2_.backward(pass, saved.norm2, dy, rows_here(pass, dbranch), true);
-    auto const dattention = attention_.backward(pass, saved.attended, dbranch, dy, context);
-    norm1_.backward(pass, saved.norm1, dy, dattention, true);
+    kept.mixed.x = pass.group.gather(kept.mixed.x, rows, pass.scratch);
+    experts_.backward(pass, kept.mixed, dbranch, pass.group.gather(dmixed, rows, pass.scratch), context);
+    norm2_.backward(pass, kept.norm2, dy, rows_here(pass, dbranch), true);
+    auto const dattention = attention_.backward(pass, kept.attended, dbranch, dy, context);
+    norm1_.backward(pass, kept.norm1, dy, dattention, true);
     pass.scratch.rewind(here);
     return dy;
   }
 
-  void serve_forward(pass<Env>& pass, saved& saved) { experts_.serve_forward(pass, saved.mixed); }
-  void serve_backward(pass<Env>& pass, saved& saved) { experts_.serve_backward(pass, saved.mixed); }
+  void serve_forward(pass<Env>& pass, saved& kept) { experts_.serve_forward(pass, kept.mixed); }
+  void serve_backward(pass<Env>& pass, saved& kept) { experts_.serve_backward(pass, kept.mixed); }
 
  private:
   [[nodiscard]] ops::dropout_site site(pass<Env> const& pass) const {

@@ -48,9 +48,9 @@ struct gpt_head {
       each(tokens_);
     }
 
-    view forward(pass<Env>& pass, saved& saved, view x) {
+    view forward(pass<Env>& pass, saved& kept, view x) {
       auto const rows = pass.batch.inputs.extents.size();
-      auto const normed = pass.group.gather(norm_.forward(pass, saved.norm, x), rows, pass.scratch);  // (B*T,C)
+      auto const normed = pass.group.gather(norm_.forward(pass, kept.norm, x), rows, pass.scratch);  // (B*T,C)
       table_.bind(tokens_.value, ops::orientation::out_in);
       table_.refresh(pass.version);
       if (pass.purpose == purpose::predict) return last_logits(pass, normed);
@@ -73,13 +73,13 @@ struct gpt_head {
         kernels::linear_backward_weight(tokens_.gradient, {}, normed.rows(first, n), part, ops::orientation::out_in);
       }
       pass.scratch.rewind(here);
-      if (pass.training()) saved.dnorm = pass.group.reduce(partial_sum<view>(dnormed));
+      if (pass.training()) kept.dnorm = pass.group.reduce(partial_sum<view>(dnormed));
       return {};
     }
 
-    view backward(pass<Env>& pass, saved& saved, view) {
-      auto const dx = pass.take(saved.dnorm.extents());
-      norm_.backward(pass, saved.norm, dx, saved.dnorm, false);
+    view backward(pass<Env>& pass, saved& kept, view) {
+      auto const dx = pass.take(kept.dnorm.extents());
+      norm_.backward(pass, kept.norm, dx, kept.dnorm, false);
       return dx;
     }
 

@@ -121,19 +121,19 @@ struct gpt_embedding {
       detail::drop_rows(pass, y, tokens.size(), site(pass));
       return y;
     }
-    view backward(pass<Env>& pass, saved& saved, view dy) {
-      backward_input(pass, saved, dy);
-      backward_weight(pass, saved);
+    view backward(pass<Env>& pass, saved& kept, view dy) {
+      backward_input(pass, kept, dy);
+      backward_weight(pass, kept);
       return {};
     }
-    view backward_input(pass<Env>& pass, saved& saved, view dy) {
+    view backward_input(pass<Env>& pass, saved& kept, view dy) {
       detail::drop_rows(pass, dy, pass.batch.inputs.extents.size(), site(pass));
-      saved.dy = dy;
+      kept.dy = dy;
       return {};
     }
-    void backward_weight(pass<Env>& pass, saved& saved) {
+    void backward_weight(pass<Env>& pass, saved& kept) {
       auto const tokens = pass.batch.inputs.template as<std::int32_t>();
-      auto const all = pass.group.gather(saved.dy, tokens.size(), pass.scratch);
+      auto const all = pass.group.gather(kept.dy, tokens.size(), pass.scratch);
       for_each_stretch(pass, tokens, [&](auto const& words, std::int64_t row, share::range positions) {
         kernels::embed_backward(tokens_.gradient, positions_.gradient.rows(positions.first, positions.count),
                                 all.rows(row, words.size()), words, part_);
@@ -218,48 +218,45 @@ struct gpt_block {
       down_.visit(each);
     }
 
-    view forward(pass<Env>& pass, saved& saved, view x) {
+    view forward(pass<Env>& pass, saved& kept, view x) {
       auto const rows = pass.batch.inputs.extents.size();
-      auto const attended = attention_.forward(pass, saved.attended, norm1_.forward(pass, saved.norm1, x), x, rows,
+      auto const attended = attention_.forward(pass, kept.attended, norm1_.forward(pass, kept.norm1, x), x, rows,
                                                pass.batch.inputs.extents[1]);
-      auto const normed = norm2_.forward(pass, saved.norm2, attended);
-      auto const hidden = up_.forward(pass, saved.up, pass.group.gather(normed, rows, pass.scratch));
-      saved.up.x = normed;
-      return down_.end_branch(pass, saved.down, hidden, attended, site(pass));
+      auto const normed = norm2_.forward(pass, kept.norm2, attended);
+      auto const hidden = up_.forward(pass, kept.up, pass.group.gather(normed, rows, pass.scratch));
+      kept.up.x = normed;
+      return down_.end_branch(pass, kept.down, hidden, attended, site(pass));
     }
 
-    view backward(pass<Env>& pass, saved& saved, view dy) { return backward(pass, saved, dy, weight_half::at_once); }
-    view backward_input(pass<Env>& pass, saved& saved, view dy) {
-      return backward(pass, saved, dy, weight_half::later);
-    }
-    void backward_weight(pass<Env>& pass, saved& saved) {
+    view backward(pass<Env>& pass, saved& kept, view dy) { return backward(pass, kept, dy, weight_half::at_once); }
+    view backward_input(pass<Env>& pass, saved& kept, view dy) { return backward(pass, kept, dy, weight_half::later); }
+    void backward_weight(pass<Env>& pass, saved& kept) {
       auto const rows = pass.batch.inputs.extents.size();
-      down_.weight_gradient(saved.down.x, pass.group.gather(saved.down.dy, rows, pass.scratch));
-      up_.weight_gradient(pass.group.gather(saved.up.x, rows, pass.scratch), saved.up.dy);
-      attention_.weight_gradient(pass, saved.attended);
+      down_.weight_gradient(kept.down.x, pass.group.gather(kept.down.dy, rows, pass.scratch));
+      up_.weight_gradient(pass.group.gather(kept.up.x, rows, pass.scratch), kept.up.dy);
+      attention_.weight_gradient(pass, kept.attended);
     }
 
    private:
     // dy becomes dx in place: the residual stream's gradient passes through unchanged, the branches add to it.
-    view backward(pass<Env>& pass, saved& saved, view dy, weight_half when) {
+    view backward(pass<Env>& pass, saved& kept, view dy, weight_half when) {
       auto const rows = pass.batch.inputs.extents.size();
       auto const here = pass.scratch.mark();
       auto const take = [&](trireme::shape extents) { return pass.scratch.template take<value>(extents); };
       auto const dbranch = take({rows, shape_.channels});  // all rows of a branch's input
       auto const inner = pass.scratch.mark();
-      auto const ddown = down_.branch_gradient(pass, saved.down, dy, site(pass), when);
-      auto const before = saved.up.before_activation;  // which nobody needs any more once its gradient is there
+      auto const ddown = down_.branch_gradient(pass, kept.down, dy, site(pass), when);
+      auto const before = kept.up.before_activation;  // which nobody needs any more once its gradient is there
       bool const at_once = when == weight_half::at_once;
-      auto const dup = saved.up.dy = at_once ? take({rows, hidden_.count}) : before;
-      if (at_once) down_.weight_gradient(saved.down.x, ddown);
+      auto const dup = kept.up.dy = at_once ? take({rows, hidden_.count}) : before;
+      if (at_once) down_.weight_gradient(kept.down.x, ddown);
       down_.input_gradient(pass, dup, ddown, {ops::activation::gelu, before, false});
-      if (at_once) up_.weight_gradient(pass.group.gather(saved.up.x, rows, pass.scratch), dup);
+      if (at_once) up_.weight_gradient(pass.group.gather(kept.up.x, rows, pass.scratch), dup);
       auto const dnormed = pass.group.reduce(up_.input_gradient_term(pass, dbranch, dup));
       pass.scratch.rewind(inner);
-      norm2_.backward(pass, saved.norm2, dy, dnormed, true);
-      auto const dattention =
-          attention_.backward(pass, saved.attended, dbranch, dy, pass.batch.inputs.extents[1], when);
-      norm1_.backward(pass, saved.norm1, dy, dattention, true);
+      norm2_.backward(pass, kept.norm2, dy, dnormed, true);
+      auto const dattention = attention_.backward(pass, kept.attended, dbranch, dy, pass.batch.inputs.extents[1], when);
+      norm1_.backward(pass, kept.norm1, dy, dattention, true);
       pass.scratch.rewind(here);
       return dy;
     }

@@ -49,15 +49,15 @@ class layer_norm::instance {
     each(bias_);
   }
 
-  view forward(pass<Env>& pass, saved& saved, view x) {
+  view forward(pass<Env>& pass, saved& kept, view x) {
     auto const rows = x.extent(0);
-    saved = {x, pass.activations.template take<accumulate>({rows}), pass.activations.template take<accumulate>({rows})};
+    kept = {x, pass.activations.template take<accumulate>({rows}), pass.activations.template take<accumulate>({rows})};
     auto const y = pass.take(x.extents());
-    kernels::layer_norm(y, saved.mean, saved.rstd, x, gain_.value, bias_.value, what_.epsilon);
+    kernels::layer_norm(y, kept.mean, kept.rstd, x, gain_.value, bias_.value, what_.epsilon);
     return y;
   }
   /// dx = or += the gradient of x. Where rows are cut, gain and bias get the sum of all ranks' rows.
-  void backward(pass<Env>& pass, saved const& saved, view dx, view dy, bool accumulate_dx) {
+  void backward(pass<Env>& pass, saved const& kept, view dx, view dy, bool accumulate_dx) {
     auto dgain = gain_.gradient;
     auto dbias = bias_.gradient;
     auto const here = pass.scratch.mark();
@@ -69,7 +69,7 @@ class layer_norm::instance {
       dgain = terms.flat(0, n);
       dbias = terms.flat(n, n);
     }
-    kernels::layer_norm_backward(dx, dgain, dbias, dy, saved.x, saved.mean, saved.rstd, gain_.value, accumulate_dx);
+    kernels::layer_norm_backward(dx, dgain, dbias, dy, kept.x, kept.mean, kept.rstd, gain_.value, accumulate_dx);
     if (pass.group.cuts_rows()) {
       pass.group.sum(terms);
       kernels::add(gain_.gradient, dgain);

@@ -70,34 +70,34 @@ class linear::instance {
     each(bias_);
   }
 
-  view forward(pass<Env>& pass, saved& saved, view x, view residual = {}) {
+  view forward(pass<Env>& pass, saved& kept, view x, view residual = {}) {
     auto const y = pass.take({x.extent(0), what_.outputs});
-    saved.x = x;
+    kept.x = x;
     bool const keep = what_.act != ops::activation::none && pass.training();
-    saved.before_activation = keep ? pass.take(y.extents()) : view{};
-    kernels::linear(y, x, packed(pass), {bias_.value, what_.act, saved.before_activation, residual});
+    kept.before_activation = keep ? pass.take(y.extents()) : view{};
+    kernels::linear(y, x, packed(pass), {bias_.value, what_.act, kept.before_activation, residual});
     return y;
   }
   /// This rank's term of x w + b, where it has some of the inputs; in memory of `from`.
-  partial_sum<view> forward_term(pass<Env>& pass, saved& saved, view x, arena<space>& from) {
+  partial_sum<view> forward_term(pass<Env>& pass, saved& kept, view x, arena<space>& from) {
     auto const y = from.template take<value>({x.extent(0), what_.outputs});
-    saved.x = x;
+    kept.x = x;
     kernels::linear(y, x, packed(pass), {.bias = adds_bias_ ? bias_.value : decltype(bias_.value){}});
     return partial_sum<view>(y);
   }
   /// residual + dropout(x w + b), summed over the group: the end of a branch of a residual stream.
-  view end_branch(pass<Env>& pass, saved& saved, view x, view residual, ops::dropout_site drop) {
+  view end_branch(pass<Env>& pass, saved& kept, view x, view residual, ops::dropout_site drop) {
     auto const rows = x.extent(0);
-    if (pass.group.ways() == 1 && !drop.active()) return forward(pass, saved, x, residual);
-    auto const y = detail::kept_sum(pass, [&](auto& from) { return forward_term(pass, saved, x, from); });
+    if (pass.group.ways() == 1 && !drop.active()) return forward(pass, kept, x, residual);
+    auto const y = detail::kept_sum(pass, [&](auto& from) { return forward_term(pass, kept, x, from); });
     detail::drop_rows(pass, y, rows, drop);
     kernels::add(y, residual);
     return y;
   }
   /// The gradient of x w + b in all rows, from that of end_branch()'s result: dy itself, or in scratch memory. For a
   /// later half a copy of what lies here is saved, since dy goes on to change.
-  view branch_gradient(pass<Env>& pass, saved& saved, view dy, ops::dropout_site drop, weight_half when) {
-    auto const rows = saved.x.extent(0);
+  view branch_gradient(pass<Env>& pass, saved& kept, view dy, ops::dropout_site drop, weight_half when) {
+    auto const rows = kept.x.extent(0);
     bool const later = when == weight_half::later;
     if (drop.active() || later) {
       auto const own = (later ? pass.activations : pass.scratch).template take<value>(dy.extents());
@@ -105,7 +105,7 @@ class linear::instance {
       detail::drop_rows(pass, own, rows, drop);
       dy = own;
     }
-    if (later) saved.dy = dy;
+    if (later) kept.dy = dy;
     return pass.group.gather(dy, rows, pass.scratch);
   }
 
@@ -125,16 +125,16 @@ class linear::instance {
     return partial_sum<view>(dx);
   }
 
-  view backward(pass<Env>& pass, saved const& saved, view dy) {
-    auto const before = through_activation(pass, saved, dy);
-    weight_gradient(saved.x, before);
-    auto const dx = pass.take(saved.x.extents());
+  view backward(pass<Env>& pass, saved const& kept, view dy) {
+    auto const before = through_activation(pass, kept, dy);
+    weight_gradient(kept.x, before);
+    auto const dx = pass.take(kept.x.extents());
     input_gradient(pass, dx, before);
     return dx;
   }
   /// Like backward, for the first layer of a model: nobody wants dx.
-  void backward_without_input(pass<Env>& pass, saved const& saved, view dy) {
-    weight_gradient(saved.x, through_activation(pass, saved, dy));
+  void backward_without_input(pass<Env>& pass, saved const& kept, view dy) {
+    weight_gradient(kept.x, through_activation(pass, kept, dy));
   }
 
  private:
@@ -157,10 +157,10 @@ class linear::instance {
   }
   [[nodiscard]] shape matrix() const { return {what_.inputs, what_.outputs}; }
 
-  view through_activation(pass<Env>& pass, saved const& saved, view dy) {
+  view through_activation(pass<Env>& pass, saved const& kept, view dy) {
     if (what_.act == ops::activation::none) return dy;
     auto const before = pass.take(dy.extents());
-    kernels::activate_backward(before, dy, saved.before_activation, what_.act);
+    kernels::activate_backward(before, dy, kept.before_activation, what_.act);
     return before;
   }
   auto& packed(pass<Env> const& pass) {

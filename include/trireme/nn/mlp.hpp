@@ -44,18 +44,18 @@ class mlp_layer::instance {
 
   void visit(auto&& each) { layer_.visit(each); }
 
-  view forward(pass<Env>& pass, saved& saved, view x) {
+  view forward(pass<Env>& pass, saved& kept, view x) {
     if (what_.first) x = read_inputs(pass);
-    auto const y = layer_.forward(pass, saved.layer, x);
+    auto const y = layer_.forward(pass, kept.layer, x);
     if (!what_.last || pass.purpose == purpose::predict) return y;
-    saved.dy = pass.training() ? pass.take(y.extents()) : view{};
-    pass.loss += kernels::squared_error(saved.dy, y, pass.batch.targets.template as<float>(), pass.weight);
+    kept.dy = pass.training() ? pass.take(y.extents()) : view{};
+    pass.loss += kernels::squared_error(kept.dy, y, pass.batch.targets.template as<float>(), pass.weight);
     return {};
   }
-  view backward(pass<Env>& pass, saved& saved, view dy) {
-    auto const from = what_.last ? saved.dy : dy;
-    if (!what_.first) return layer_.backward(pass, saved.layer, from);
-    layer_.backward_without_input(pass, saved.layer, from);
+  view backward(pass<Env>& pass, saved& kept, view dy) {
+    auto const from = what_.last ? kept.dy : dy;
+    if (!what_.first) return layer_.backward(pass, kept.layer, from);
+    layer_.backward_without_input(pass, kept.layer, from);
     return {};
   }
 

@@ -87,8 +87,9 @@ class ring_context final : public context_group<Env> {
     auto const pairs = own_pairs(kept.packed, shape, scratch);
     for (int turn = 0; turn < this->ways(); ++turn) {
       auto coming = pass_on(pairs, turn);
+      auto const now = static_cast<std::size_t>(turn % 2);
       for_each_block(turn, shape.context, [&](ops::attention_block const& at) {
-        kernels::attend_block(sum, kept.lse, kept.packed, pairs[turn % 2], shape, at, scratch, dropout);
+        kernels::attend_block(sum, kept.lse, kept.packed, pairs[now], shape, at, scratch, dropout);
       });
       if (coming) coming->wait();
     }
@@ -104,9 +105,10 @@ class ring_context final : public context_group<Env> {
     sums const dpairs[2] = {zeros(pairs[0].extents(), scratch), scratch.template take<accumulate>(pairs[0].extents())};
     for (int turn = 0; turn < this->ways(); ++turn) {
       auto coming = pass_on(pairs, turn);
-      auto const& here = dpairs[turn % 2];
+      auto const now = static_cast<std::size_t>(turn % 2);
+      auto const& here = dpairs[now];
       for_each_block(turn, shape.context, [&](ops::attention_block const& at) {
-        kernels::attend_block_backward(dqueries, here, dheads, heads, kept.lse, kept.packed, pairs[turn % 2], shape, at,
+        kernels::attend_block_backward(dqueries, here, dheads, heads, kept.lse, kept.packed, pairs[now], shape, at,
                                        scratch, dropout);
       });
       if (coming) coming->wait();

@@ -69,14 +69,13 @@ class basic_exchange : public parallel::detail::parameter_store<Env, Comm, Strat
   /// Takes over the parameters of a model: gives them memory, and binds them to it.
   ///
   /// @param unit_ends  where each unit's uses end, ascending; asked for from stage 2 on and with .reproducible.
-  /// @param everyone   the ranks that vote, `world` among them; null: `world`.
+  /// @param voters     the ranks that vote, `world` among them; null: `world`.
   /// @param experts    the ranks that share out experts, if there are any: gradients of what is not dealt out to them
   ///                   are summed over these ranks too, after the sum over `world`.
   basic_exchange(std::vector<parameter<Env>*> uses, Comm& world, Strategy const& strategy, Compressor const& compressor,
-                 std::span<int const> unit_ends = {}, std::type_identity_t<Comm>* everyone = nullptr,
+                 std::span<int const> unit_ends = {}, std::type_identity_t<Comm>* voters = nullptr,
                  std::type_identity_t<Comm>* experts = nullptr)
-      : store(std::move(uses), world, everyone == nullptr ? world : *everyone, strategy, compressor, unit_ends,
-              experts),
+      : store(std::move(uses), world, voters == nullptr ? world : *voters, strategy, compressor, unit_ends, experts),
         in_a_tree_(sums_in_a_tree(strategy)) {
     for (int b = 0; experts != nullptr && b < this->bucket_count(); ++b) {
       auto const& entries = layout_.buckets()[static_cast<std::size_t>(b)].entries;
@@ -87,8 +86,8 @@ class basic_exchange : public parallel::detail::parameter_store<Env, Comm, Strat
   /// Works for parameters that live in the caller's memory: gradients are copied into buckets when they are ready, the
   /// reduced ones are copied back by finish().
   basic_exchange(std::vector<foreign_parameter<param_element, space>> parameters, Comm& world, Strategy const& strategy,
-                 Compressor const& compressor, std::type_identity_t<Comm>* everyone = nullptr)
-      : store(std::move(parameters), world, everyone == nullptr ? world : *everyone, strategy, compressor) {}
+                 Compressor const& compressor, std::type_identity_t<Comm>* voters = nullptr)
+      : store(std::move(parameters), world, voters == nullptr ? world : *voters, strategy, compressor) {}
 
   /// The gradient of a tensor whose info says `tied` is summed over `group` too, after the sum over the exchange's own
   /// ranks: over the ranks of other stages that use it. The group must outlive the exchange, and all of its ranks name

@@ -123,17 +123,15 @@ class layout {
     }
   }
   [[nodiscard]] int unit_of(entry const& tensor) const {
-    int unit = 0;
-    while (unit < static_cast<int>(units_.size()) && units_[static_cast<std::size_t>(unit)].last <= tensor.uses.front())
-      ++unit;
-    return unit;
+    auto const at = std::ranges::find_if(units_, [&](auto const& each) { return each.last > tensor.uses.front(); });
+    return static_cast<int>(at - units_.begin());
   }
   void list_buckets() {
-    for (auto& unit : units_) {
-      for (int use = unit.first; use < unit.last; ++use) {
-        int const bucket = bucket_of_use(use);
-        auto const at = std::lower_bound(unit.buckets.begin(), unit.buckets.end(), bucket);
-        if (at == unit.buckets.end() || *at != bucket) unit.buckets.insert(at, bucket);
+    for (auto& [first, last, buckets] : units_) {
+      for (int use = first; use < last; ++use) {
+        int const own = bucket_of_use(use);
+        auto const at = std::lower_bound(buckets.begin(), buckets.end(), own);
+        if (at == buckets.end() || *at != own) buckets.insert(at, own);
       }
     }
   }
@@ -152,13 +150,13 @@ class layout {
     for (int e = static_cast<int>(entries_.size()) - 1; e >= 0; --e) {
       auto& tensor = entries_[static_cast<std::size_t>(e)];
       bool const alone = tensor.uses.size() > 1 || tensor.info.tied;
-      int const unit = unit_of(tensor);
-      if (alone || !open || unit != open_unit || tensor.info.dealt != open_dealt ||
+      int const own_unit = unit_of(tensor);
+      if (alone || !open || own_unit != open_unit || tensor.info.dealt != open_dealt ||
           place(buckets_.back().elements, tensor.size()) + tensor.size() > bucket_elements) {
         close();
         buckets_.emplace_back();
         open = true;
-        open_unit = unit;
+        open_unit = own_unit;
         open_dealt = tensor.info.dealt;
       }
       auto& target = buckets_.back();

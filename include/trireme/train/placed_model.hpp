@@ -205,10 +205,10 @@ class placed_model {
   }
   template <class Axis>
   static void expect_order(Parallel const& parallel, Axis const& axis, parallel::pipeline_seat const& seat) {
-    auto const samples = parallel::data_axis_of(parallel);
-    if constexpr (requires { samples.reproducible; }) {
-      if (!samples.reproducible || parallel::adds_in_order(seat)) return;
-      throw config_error(text("trireme::parallel::", samples.name,
+    auto const replicas = parallel::data_axis_of(parallel);
+    if constexpr (requires { replicas.reproducible; }) {
+      if (!replicas.reproducible || parallel::adds_in_order(seat)) return;
+      throw config_error(text("trireme::parallel::", replicas.name,
                               ": .reproducible adds the gradients of one micro-batch after the other, which ",
                               to_string(axis), " does not; use the schedule 1f1b or interleaved"));
     }

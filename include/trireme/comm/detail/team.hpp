@@ -27,10 +27,10 @@ struct alignas(64) rank_state {
 /// The threads of one launch: their failure, and the bell that wakes sleepers.
 class team {
  public:
-  team(int ranks, bool core_each)
+  team(int size, bool core_each)
       : spins(core_each ? 200 : 20),
         patience(core_each ? std::chrono::microseconds(1000) : std::chrono::microseconds(200)),
-        ranks(static_cast<std::size_t>(ranks)) {}
+        ranks(static_cast<std::size_t>(size)) {}
 
   int const spins;                           ///< pauses before the first yield
   std::chrono::microseconds const patience;  ///< how long to yield before sleeping

@@ -28,7 +28,7 @@ namespace trireme::comm::detail {
   CPU_ZERO(&set);
   if (::sched_getaffinity(0, sizeof set, &set) == 0)
     for (int core = 0; core < CPU_SETSIZE; ++core)
-      if (CPU_ISSET(core, &set)) cores.push_back(core);
+      if (CPU_ISSET(static_cast<std::size_t>(core), &set)) cores.push_back(core);
 #endif
   if (cores.empty()) {
     cores.resize(std::max(1U, std::thread::hardware_concurrency()));
@@ -42,7 +42,7 @@ inline void stay_on([[maybe_unused]] int core) noexcept {
 #if defined(__linux__)
   cpu_set_t set;
   CPU_ZERO(&set);
-  CPU_SET(core, &set);
+  CPU_SET(static_cast<std::size_t>(core), &set);
   ::pthread_setaffinity_np(::pthread_self(), sizeof set, &set);
 #endif
 }

@@ -255,7 +255,7 @@ struct lanes {
   // The same rounding as bfloat16's constructor, denormals included (which the instruction for it would flush).
   template <storage_float T>
   static TRIREME_INLINE __m256i narrow(__m512 x) {
-    if constexpr (std::is_same_v<T, float16>) return _mm512_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT);
+    if constexpr (std::is_same_v<T, float16>) return _mm512_maskz_cvtps_ph(mask(width), x, _MM_FROUND_TO_NEAREST_INT);
     __m512i const bits = _mm512_castps_si512(x);
     __m512i const odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
     __m512i const near = _mm512_add_epi32(_mm512_add_epi32(bits, _mm512_set1_epi32(0x7fff)), odd);
@@ -300,9 +300,9 @@ TRIREME_INLINE lanes max(lanes a, lanes b) { return {_mm512_max_ps(a.v, b.v)}; }
 TRIREME_INLINE lanes min(lanes a, lanes b) { return {_mm512_min_ps(a.v, b.v)}; }
 TRIREME_INLINE lanes sqrt(lanes a) { return {_mm512_sqrt_ps(a.v)}; }
 TRIREME_INLINE lanes magnitude(lanes a) { return {_mm512_andnot_ps(_mm512_set1_ps(-0.0F), a.v)}; }
-TRIREME_INLINE lanes round(lanes a) {
-  return {_mm512_roundscale_ps(a.v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)};
-}
+// Within 2^31, as all that is rounded here. (Without optimisation _mm512_roundscale_ps is a macro that warns of a
+// sign.)
+TRIREME_INLINE lanes round(lanes a) { return {_mm512_cvtepi32_ps(_mm512_cvtps_epi32(a.v))}; }
 TRIREME_INLINE lanes power_of_two(lanes a) {
   __m512i const biased = _mm512_add_epi32(_mm512_cvtps_epi32(a.v), _mm512_set1_epi32(127));
   return {_mm512_castsi512_ps(_mm512_slli_epi32(biased, 23))};

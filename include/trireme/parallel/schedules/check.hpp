@@ -89,7 +89,7 @@ template <class Storage>
   auto const& where = given.where();
   typename Storage::template array<detail::pass_record> records;
   int const cells = where.chunks * where.micro_batches;
-  records.resize(where.stages * cells);
+  make_room(records, where.stages * cells);
   if (given.overflowed()) return {rule::not_too_many, 0, given.longest()};
   for (int s = 0; s < where.stages; ++s) {
     auto* const own = records.data() + s * cells;

@@ -90,13 +90,13 @@ class simulator {
   constexpr simulator(basic_lists<Storage> const& steps, costs const& cost, sends semantics)
       : lists_(steps), cost_(cost), semantics_(semantics) {
     int const values = lists_.where().values();
-    made_.resize(values);
-    offered_.resize(values);
-    asked_.resize(values);
+    make_room(made_, values);
+    make_room(offered_, values);
+    make_room(asked_, values);
     for (int v = 0; v < values; ++v) made_.data()[v] = offered_.data()[v] = asked_.data()[v] = never;
-    stages_.resize(lists_.stages());
-    out_.steps.resize(lists_.stages() * lists_.longest());
-    out_.stages.resize(lists_.stages());
+    make_room(stages_, lists_.stages());
+    make_room(out_.steps, lists_.stages() * lists_.longest());
+    make_room(out_.stages, lists_.stages());
     out_.stage_count = lists_.stages();
   }
 

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
@@ -84,21 +85,26 @@ template <int Capacity>
 struct within {
   template <class T>
   struct array {
-    T values[Capacity]{};
-    constexpr void resize(int) noexcept {}
-    constexpr void assign(int, T const&) noexcept {}
+    T values[std::size_t{Capacity}]{};
+    constexpr void assign(std::size_t, T const&) noexcept {}
     constexpr T* data() noexcept { return values; }
     constexpr T const* data() const noexcept { return values; }
   };
 };
+
+/// Elements of an array that has none yet. (Of resize() GCC 14 warns that it would move what is not there.)
+template <class Array>
+constexpr void make_room(Array& array, int count) {
+  array.assign(static_cast<std::size_t>(count), {});
+}
 
 /// The steps of every stage, in order.
 template <class Storage>
 class basic_lists {
  public:
   constexpr explicit basic_lists(layout const& where) : where_(where) {
-    steps_.resize(where.stages * longest());
-    counts_.assign(where.stages, 0);  // resize() would move what is not there yet, of which GCC 14 warns
+    make_room(steps_, where.stages * longest());
+    make_room(counts_, where.stages);
   }
 
   [[nodiscard]] constexpr layout const& where() const noexcept { return where_; }

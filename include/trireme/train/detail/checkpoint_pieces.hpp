@@ -119,16 +119,16 @@ class piece_index {
     std::vector<std::byte> out(bytes_of(count));
     auto const wanted = runs_of(part, first, count);
     std::vector<run> covered;
-    for (auto& piece : found->second) {
-      if (piece.box.whole_extents().size() != part.whole_extents().size()) {
-        throw missing(text("tensor \"", name, "\" has ", piece.box.whole_extents().size(),
+    for (auto& held : found->second) {
+      if (held.box.whole_extents().size() != part.whole_extents().size()) {
+        throw missing(text("tensor \"", name, "\" has ", held.box.whole_extents().size(),
                            " elements, but this run's has ", part.whole_extents().size()));
       }
-      if (wanted.empty() || piece.end <= wanted.front().whole) continue;
-      if (piece.begin >= wanted.back().whole + wanted.back().count) continue;
+      if (wanted.empty() || held.end <= wanted.front().whole) continue;
+      if (held.begin >= wanted.back().whole + wanted.back().count) continue;
       std::vector<std::byte> bytes;
-      for_each_common(wanted, runs_of(piece.box, piece.first, piece.count), [&](auto to, auto from, auto n) {
-        if (bytes.empty()) bytes = content_of(piece, type);
+      for_each_common(wanted, runs_of(held.box, held.first, held.count), [&](auto to, auto from, auto n) {
+        if (bytes.empty()) bytes = content_of(held, type);
         std::memcpy(out.data() + bytes_of(to), bytes.data() + bytes_of(from), bytes_of(n));
         covered.push_back({to, from, n});
       });

@@ -6,14 +6,14 @@ namespace trireme::ops::detail::TRIREME_LEVEL {
 template <class F, class Factor, int Rows, int Vectors, class Real, class Word>
 inline void tile_product(Real* c, std::int64_t c_row, Word const* a, std::int64_t a_row, std::int64_t a_depth,
                          Word const* b, std::int64_t b_row, std::int64_t depth, bool accumulate) {
-  F sums[Rows][Vectors];
+  F sums[std::size_t{Rows}][std::size_t{Vectors}];
   TRIREME_UNROLL
   for (int m = 0; m < Rows; ++m) {
     TRIREME_UNROLL
     for (int v = 0; v < Vectors; ++v) sums[m][v] = accumulate ? F::load(c + m * c_row + v * F::width) : F::all(0);
   }
   for (std::int64_t k = 0; k < depth; ++k, a += a_depth, b += b_row) {
-    Factor right[Vectors];
+    Factor right[std::size_t{Vectors}];
     TRIREME_UNROLL
     for (int v = 0; v < Vectors; ++v) right[v] = Factor::load(b + v * F::width);
     TRIREME_UNROLL

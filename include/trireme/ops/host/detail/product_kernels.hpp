@@ -39,7 +39,7 @@ namespace trireme::ops::detail::avx2 {
 
 template <int Rows>
 inline void product_tile(tile_job const& job) {
-  __m256 sum[Rows][2];
+  __m256 sum[std::size_t{Rows}][2];
   TRIREME_UNROLL
   for (int r = 0; r < Rows; ++r) sum[r][0] = sum[r][1] = _mm256_setzero_ps();
   char const* a = job.a;
@@ -86,7 +86,7 @@ TRIREME_TARGET_END
 
 // The k loop of the two AVX-512 kernels, which differ in one instruction.
 #define TRIREME_PRODUCT_TILE_512(Rows, multiply_add)                          \
-  __m512 sum[Rows][2];                                                        \
+  __m512 sum[std::size_t{Rows}][2];                                           \
   TRIREME_UNROLL                                                              \
   for (int r = 0; r < Rows; ++r) sum[r][0] = sum[r][1] = _mm512_setzero_ps(); \
   char const* a = job.a;                                                      \

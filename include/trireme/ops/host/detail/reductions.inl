@@ -17,8 +17,8 @@ template <int Vectors, class F, class T, class... Count>
 TRIREME_INLINE void sum_in_a_tree(std::span<void* const> outputs, std::span<void const* const> terms, int const* merges,
                                   std::int64_t at, Count... count) {
   constexpr int levels = 33;
-  F sums[levels][Vectors];
-  F(*last)[Vectors] = sums;
+  F sums[levels][std::size_t{Vectors}];
+  F(*last)[std::size_t{Vectors}] = sums;
   for (std::size_t i = 0; i < terms.size(); ++i, ++last) {
     T const* const x = static_cast<T const*>(terms[i]) + at;
     for (int v = 0; v < Vectors; ++v) (*last)[v] = F::load(x + v * F::width, count...);
