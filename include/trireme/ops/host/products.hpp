@@ -11,6 +11,7 @@
 #include "trireme/core/tensor.hpp"
 #include "trireme/ops/host/detail/product_eigen.hpp"
 #include "trireme/ops/host/detail/product_own.hpp"
+#include "trireme/ops/host/detail/product_tiles.hpp"
 #include "trireme/ops/types.hpp"
 
 namespace trireme::ops {
@@ -253,6 +254,10 @@ struct host_products {
     if constexpr (!std::is_same_v<T, double>) {
       if (auto const* const chosen = kernels<T>(); chosen != nullptr) {
         if constexpr (std::is_same_v<T, bfloat16>) {
+          if (chosen->turn != nullptr) {
+            detail::tiles_multiply_transposed(*chosen, c, u, v, m, r, s, u_sums, v_sums);
+            return;
+          }
           if (chosen->pairs) {
             detail::own_multiply_transposed<std::uint32_t>(*chosen, c, u, v, m, r, s, u_sums, v_sums);
             return;
