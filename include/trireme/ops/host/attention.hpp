@@ -15,6 +15,7 @@
 #include "trireme/core/tensor.hpp"
 #include "trireme/ops/host/detail/attention_scratch.hpp"
 #include "trireme/ops/host/detail/product_packing.hpp"
+#include "trireme/ops/host/detail/tiles.hpp"
 #include "trireme/ops/host/elementwise.hpp"
 #include "trireme/ops/host/simd.hpp"
 #include "trireme/ops/types.hpp"
@@ -77,6 +78,11 @@ TRIREME_LEVEL_AVX512_BEGIN
 #include "trireme/ops/host/detail/attention.inl"
 #undef TRIREME_LEVEL
 TRIREME_LEVEL_END
+TRIREME_LEVEL_AVX512_BEGIN
+#define TRIREME_LEVEL avx512
+#include "trireme/ops/host/detail/attention_tiles.inl"
+#undef TRIREME_LEVEL
+TRIREME_LEVEL_END
 TRIREME_LEVEL_AVX512_BF16_BEGIN
 #define TRIREME_LEVEL avx512_bf16
 #include "trireme/ops/host/detail/attention_pairs.inl"
@@ -121,6 +127,9 @@ template <class T, class A>
 void attention_forward_head(T* y, A* lse, T const* qkv, attention_head const& shape, A* scratch) {
 #if TRIREME_X86
   if constexpr (std::is_same_v<T, bfloat16>) {
+    if (detected() >= cpu_level::amx) {
+      return avx512::attention_tiles_forward<tile_registers>(y, lse, qkv, shape, scratch, avx512::turn);
+    }
     if (detected() >= cpu_level::avx512_bf16) return avx512_bf16::attention_forward(y, lse, qkv, shape, scratch);
   }
 #endif
@@ -131,6 +140,9 @@ void attention_backward_head(T* dqkv, T const* dy, T const* y, A const* lse, T c
                              A* scratch) {
 #if TRIREME_X86
   if constexpr (std::is_same_v<T, bfloat16>) {
+    if (detected() >= cpu_level::amx) {
+      return avx512::attention_tiles_backward<tile_registers>(dqkv, dy, y, lse, qkv, shape, scratch, avx512::turn);
+    }
     if (detected() >= cpu_level::avx512_bf16) {
       return avx512_bf16::attention_backward(dqkv, dy, y, lse, qkv, shape, scratch);
     }
@@ -149,8 +161,8 @@ void attention_backward_head(T* dqkv, T const* dy, T const* y, A const* lse, T c
 /// Shapes   qkv, dqkv (B*T, 3C): queries, keys, values, each of H heads of C/H columns; y, dy (B*T, C); lse (B, H, T).
 /// Bytes    scratch: 2 (forward) or 4 (backward) matrices (T, C/H) of the accumulate type, and 128 T in the forward
 /// pass.
-/// Numerics softmax and sums in the accumulate type, and products too; but with AVX512-BF16 those of bfloat16 take
-/// probabilities and their gradients rounded to it. A sample's result does not depend on the others.
+/// Numerics softmax and sums in the accumulate type, and products too; but with AVX512-BF16 or tiles those of bfloat16
+///          take probabilities and their gradients rounded to it. A sample's result does not depend on the others.
 /// Threads  one caller an arena.
 /// Errors   assertion_error (light) if the sizes do not fit.
 struct host_attention {
