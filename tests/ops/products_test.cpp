@@ -29,8 +29,9 @@ struct using_kernels {
   }
   ~using_kernels() {
     trireme::ops::product_provider(provider::own);
-    trireme::ops::detected(trireme::ops::available());
+    trireme::ops::detected(before);
   }
+  cpu_level before = trireme::ops::detected();
 };
 
 struct way_to_compute {
@@ -40,7 +41,7 @@ struct way_to_compute {
 
 std::vector<way_to_compute> ways() {
   std::vector<way_to_compute> all{{provider::eigen, cpu_level::baseline}, {provider::own, cpu_level::baseline}};
-  for (auto const level : {cpu_level::avx2, cpu_level::avx512, cpu_level::avx512_bf16}) {
+  for (auto const level : {cpu_level::avx2, cpu_level::avx512, cpu_level::avx512_bf16, cpu_level::amx}) {
     if (level <= trireme::ops::available()) all.push_back({provider::own, level});
   }
   return all;
@@ -219,9 +220,11 @@ void everywhere(Check check) {
   }
 }
 
-// Ones; edges in every direction; more than one block of columns; a row length of 4096 bytes; a long sum in parts.
-std::vector<size> const sizes{{1, 1, 1},   {2, 3, 5},     {7, 33, 17},    {14, 32, 64},   {13, 31, 3},  {15, 65, 129},
-                              {4, 40, 66}, {29, 100, 70}, {30, 16, 1024}, {17, 520, 300}, {9, 45, 2501}};
+// Ones; edges in every direction; whole tiles; more than one block of columns; row lengths of 2048 and 4096 bytes; long
+// sums in parts.
+std::vector<size> const sizes{{1, 1, 1},    {2, 3, 5},      {7, 33, 17},    {14, 32, 64},  {13, 31, 3},
+                              {15, 65, 129}, {4, 40, 66},    {29, 100, 70},  {64, 64, 96},  {30, 16, 1024},
+                              {17, 520, 300}, {33, 31, 2048}, {9, 45, 2501}};
 
 }  // namespace
 

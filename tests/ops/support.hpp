@@ -35,7 +35,8 @@ template <class Body>
 void at_each_level(Body&& body) {
   using trireme::ops::cpu_level;
   auto const before = trireme::ops::detected();
-  for (auto const level : {cpu_level::baseline, cpu_level::avx2, cpu_level::avx512, cpu_level::avx512_bf16}) {
+  for (auto const level :
+       {cpu_level::baseline, cpu_level::avx2, cpu_level::avx512, cpu_level::avx512_bf16, cpu_level::amx}) {
     if (level > trireme::ops::available()) continue;
     trireme::ops::detected(level);
     body();

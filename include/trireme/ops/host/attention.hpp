@@ -112,8 +112,8 @@ void attention_backward_head(T* dqkv, T const* dy, T const* y, A const* lse, T c
 /// Shapes   qkv, dqkv (B*T, 3C): queries, keys, values, each of H heads of C/H columns; y, dy (B*T, C); lse (B, H, T).
 /// Bytes    scratch: 2 (forward) or 4 (backward) matrices (T, C/H) of the accumulate type, and 128 T in the forward
 /// pass.
-/// Numerics softmax and sums in the accumulate type, and products too; but with AVX512-BF16 those of bfloat16 take
-/// probabilities and their gradients rounded to it. A sample's result does not depend on the others.
+/// Numerics softmax and sums in the accumulate type, and products too; but with AVX512-BF16 or tiles those of bfloat16
+///          take probabilities and their gradients rounded to it. A sample's result does not depend on the others.
 /// Threads  one caller an arena.
 /// Errors   assertion_error (light) if the sizes do not fit.
 struct host_attention {

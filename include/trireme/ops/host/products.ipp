@@ -2,6 +2,7 @@
 
 #include "trireme/ops/host/detail/product_eigen.hpp"
 #include "trireme/ops/host/detail/product_own.hpp"
+#include "trireme/ops/host/detail/product_tiles.hpp"
 #include "trireme/ops/host/products.hpp"
 
 namespace trireme::ops {
@@ -80,6 +81,10 @@ void host_products::multiply_transposed(G* c, T const* u, T const* v, std::int64
   if constexpr (!std::is_same_v<T, double>) {
     if (auto const* const chosen = detail::kernels<T>(); chosen != nullptr) {
       if constexpr (std::is_same_v<T, bfloat16>) {
+        if (chosen->turn != nullptr) {
+          detail::tiles_multiply_transposed(*chosen, c, u, v, m, r, s, u_sums, v_sums);
+          return;
+        }
         if (chosen->pairs) {
           detail::own_multiply_transposed<std::uint32_t>(*chosen, c, u, v, m, r, s, u_sums, v_sums);
           return;

@@ -12,6 +12,11 @@
 #else
 #define TRIREME_X86 0
 #endif
+#if TRIREME_X86 && defined(__linux__)
+#include <cpuid.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
 
 // Regions of code for one CPU level, so that a program built with plain -O2 has the fast kernels too and picks them at
 // run time. Inside a region: free functions and function templates only (g++ compiles a lambda or a template declared
@@ -50,6 +55,7 @@ enum class cpu_level {
   avx2,         ///< AVX2 and FMA
   avx512,       ///< AVX-512 F, BW, VL, DQ, CD
   avx512_bf16,  ///< and the bfloat16 dot product
+  amx,          ///< and products of bfloat16 tiles, with the system's leave to use their registers
 };
 
 /// The name of a level, as TRIREME_CPU takes it.
@@ -61,14 +67,18 @@ enum class cpu_level {
       return "avx512";
     case cpu_level::avx512_bf16:
       return "avx512_bf16";
+    case cpu_level::amx:
+      return "amx";
     case cpu_level::baseline:
       break;
   }
   return "baseline";
 }
 
-/// The highest level that this CPU and its operating system have.
-[[nodiscard]] inline cpu_level available() noexcept {
+namespace detail {
+
+/// The highest level of vectors alone.
+inline cpu_level vector_level() noexcept {
 #if TRIREME_X86
   __builtin_cpu_init();
   if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma")) return cpu_level::baseline;
@@ -82,15 +92,56 @@ enum class cpu_level {
 #endif
 }
 
+/// Whether the CPU has tiles of bfloat16 and Linux lets this process use them. Asked once: their 8 KiB of registers are
+/// saved for a thread from its first use on, so the kernel wants to be asked, and refuses where a thread has a signal
+/// stack too small for them.
+inline bool tiles_granted() noexcept {
+#if TRIREME_X86 && defined(__linux__)
+  static bool const granted = [] {
+    unsigned a = 0;
+    unsigned b = 0;
+    unsigned c = 0;
+    unsigned d = 0;
+    constexpr unsigned tile_and_bf16 = (1U << 24) | (1U << 22);
+    if (__get_cpuid_count(7, 0, &a, &b, &c, &d) == 0 || (d & tile_and_bf16) != tile_and_bf16) return false;
+    constexpr long request_permission = 0x1023;  // ARCH_REQ_XCOMP_PERM
+    constexpr long tile_data = 18;               // XFEATURE_XTILEDATA
+    return syscall(SYS_arch_prctl, request_permission, tile_data) == 0;
+  }();
+  return granted;
+#else
+  return false;
+#endif
+}
+
+}  // namespace detail
+
+/// The highest level that this CPU and its operating system have.
+[[nodiscard]] inline cpu_level available() noexcept {
+  auto const vectors = detail::vector_level();
+  return vectors == cpu_level::avx512_bf16 && detail::tiles_granted() ? cpu_level::amx : vectors;
+}
+
+/// The level in use unless another is asked for: the highest, but for bfloat16 dot products of Intel's vectors, which
+/// are no quicker there than multiplying floats. Decided by who made the CPU, never by a clock, so that a machine gives
+/// the same bits in each run.
+[[nodiscard]] inline cpu_level quickest() noexcept {
+  auto const level = available();
+#if TRIREME_X86
+  if (level == cpu_level::avx512_bf16 && __builtin_cpu_is("intel")) return cpu_level::avx512;
+#endif
+  return level;
+}
+
 namespace detail {
 
 inline cpu_level level_from_environment() noexcept {
   char const* value = std::getenv("TRIREME_CPU");
   std::string_view const name = value == nullptr ? "" : value;
-  for (auto const level : {cpu_level::baseline, cpu_level::avx2, cpu_level::avx512}) {
-    if (name == name_of(level)) return std::min(level, available());
+  for (auto const level : {cpu_level::baseline, cpu_level::avx2, cpu_level::avx512, cpu_level::avx512_bf16}) {
+    if (name == name_of(level)) return std::min(level, vector_level());
   }
-  return available();
+  return name == name_of(cpu_level::amx) ? available() : quickest();
 }
 
 inline std::atomic<cpu_level>& active_level() noexcept {
@@ -100,8 +151,8 @@ inline std::atomic<cpu_level>& active_level() noexcept {
 
 }  // namespace detail
 
-/// The level that kernels use: the CPU's, unless the environment variable TRIREME_CPU (baseline, avx2, avx512) or the
-/// setter below lowered it.
+/// The level that kernels use: the quickest, unless the environment variable TRIREME_CPU (baseline, avx2, avx512,
+/// avx512_bf16, amx) or the setter below asked for another.
 [[nodiscard]] inline cpu_level detected() noexcept { return detail::active_level().load(std::memory_order_relaxed); }
 
 /// Uses `level`, or what the CPU has if that is less. For tests and benchmarks, between steps.

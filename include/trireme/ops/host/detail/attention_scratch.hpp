@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 
 namespace trireme::ops::detail {
@@ -16,15 +17,23 @@ inline constexpr std::int64_t attention_keys = 64;
 /// The columns of a head, in whole vectors.
 [[nodiscard]] constexpr std::int64_t padded_width(std::int64_t width) noexcept { return (width + 15) / 16 * 16; }
 
-/// Elements of scratch memory that one head of `width` columns needs.
+/// The same in whole tiles.
+[[nodiscard]] constexpr std::int64_t attention_tile_width(std::int64_t width) noexcept { return (width + 31) / 32 * 32; }
+
+/// Elements of scratch memory that one head of `width` columns needs, at any CPU level.
 [[nodiscard]] constexpr std::int64_t attention_scratch(std::int64_t context, std::int64_t width,
                                                        bool backward) noexcept {
   auto const rows = padded_rows(context);
   auto const matrix = rows * padded_width(width);
   auto const block = attention_rows * padded_width(width);
   auto const chunk = attention_keys * attention_rows;
-  if (backward) return 4 * matrix + 5 * block + 5 * chunk + 2 * attention_rows;
-  return 2 * matrix + 3 * block + rows * attention_rows + chunk + 2 * attention_rows;
+  auto const vectors = backward ? 4 * matrix + 5 * block + 5 * chunk + 2 * attention_rows
+                                : 2 * matrix + 3 * block + rows * attention_rows + chunk + 2 * attention_rows;
+  // Matrices in tiles are of bfloat16, two to an element.
+  auto const tiles = attention_tile_width(width);
+  auto const in_tiles = backward ? (7 * rows * tiles + 224 * tiles + 9 * chunk) / 2 + 3 * attention_rows
+                                 : rows * tiles + 64 * tiles + 48 * rows + chunk + 2 * attention_rows;
+  return std::max(vectors, in_tiles);
 }
 
 }  // namespace trireme::ops::detail

@@ -6,6 +6,7 @@
 #include <type_traits>
 
 #include "trireme/ops/host/detail/product_types.hpp"
+#include "trireme/ops/host/detail/tiles.hpp"
 #include "trireme/ops/host/simd.hpp"
 
 #define TRIREME_LEVEL baseline
@@ -179,6 +180,7 @@ template <class T>
                                                   2,
                                                   8,
                                                   false,
+                                                  1,
                                                   avx2::product_tile<6>,
                                                   avx2::product_tile<2>,
                                                   avx2::store_sums<float>,
@@ -189,6 +191,7 @@ template <class T>
                                                     4,
                                                     16,
                                                     false,
+                                                    1,
                                                     avx512::product_tile<14>,
                                                     avx512::product_tile<4>,
                                                     avx512::store_sums<float>,
@@ -201,10 +204,14 @@ template <class T>
                                                     4,
                                                     16,
                                                     true,
+                                                    1,
                                                     avx512_bf16::product_tile<14>,
                                                     avx512_bf16::product_tile<4>,
                                                     avx512::store_sums<float>,
                                                     if_bfloat16<T>([]<class U>() { return &avx512::store_sums<U>; })};
+      static constexpr product_kernels tile_kernels =
+          tile_product_kernels<tile_registers>(avx512::store_sums<float>, avx512::store_sums<bfloat16>, avx512::turn);
+      if (level >= cpu_level::amx) return &tile_kernels;
       if (level >= cpu_level::avx512_bf16) return &bf16_kernels;
     }
     if (level >= cpu_level::avx512) return &avx512_kernels;

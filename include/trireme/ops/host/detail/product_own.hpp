@@ -19,17 +19,27 @@ inline constexpr std::int64_t elements_of = std::is_same_v<Word, float> ? 1 : 2;
 
 [[nodiscard]] constexpr std::int64_t divide_up(std::int64_t a, std::int64_t b) noexcept { return (a + b - 1) / b; }
 
+/// Steps of a sum over k elements, in whole steps of the kernels.
+template <class Word>
+[[nodiscard]] std::int64_t steps_of(product_kernels const& kernels, std::int64_t k) noexcept {
+  return divide_up(divide_up(k, elements_of<Word>), kernels.depth) * kernels.depth;
+}
+
 /// Words of a packed right operand (k, n).
 template <class Word>
 [[nodiscard]] std::int64_t packed_words(product_kernels const& kernels, std::int64_t k, std::int64_t n) noexcept {
-  return divide_up(n, kernels.columns) * kernels.columns * divide_up(k, elements_of<Word>);
+  return divide_up(n, kernels.columns) * kernels.columns * steps_of<Word>(kernels, k);
 }
 
 /// Packs the right operand (k, n) from row-major w, which is (k, n) itself or its transpose (n, k).
 template <class Word, class T>
 void pack_right(product_kernels const& kernels, Word* to, T const* w, bool transposed, std::int64_t k, std::int64_t n) {
   int const width = kernels.columns;
-  auto const panel = divide_up(k, elements_of<Word>) * width;
+  auto const packed_steps = divide_up(k, elements_of<Word>);
+  auto const panel = steps_of<Word>(kernels, k) * width;
+  for (std::int64_t j = 0; j < n; j += width) {
+    std::fill(to + j / width * panel + packed_steps * width, to + (j / width + 1) * panel, Word{0});
+  }
   // Strips of at most 128 columns and 64 rows: whole rows would walk all panels at once, which share a cache set.
   std::int64_t const strip = 128 / width * width;
   std::int64_t const part = 64;
@@ -49,15 +59,15 @@ void pack_right(product_kernels const& kernels, Word* to, T const* w, bool trans
   }
 }
 
-/// Copies rows of a left operand to words, `rows` of which exist, into a tile of `all` rows of `to_ld` words.
+/// Copies rows of a left operand to `words` words, `rows` of which exist, into a tile of `all` rows of `to_ld` words.
 template <class Word, class T>
-void copy_left(Word* to, std::int64_t to_ld, T const* x, std::int64_t ld, int rows, int all, std::int64_t k) {
-  auto const words = divide_up(k, elements_of<Word>);
+void copy_left(Word* to, std::int64_t to_ld, T const* x, std::int64_t ld, int rows, int all, std::int64_t k,
+               std::int64_t words) {
   for (int r = 0; r < all; ++r, to += to_ld, x += ld) {
     if (r >= rows) {
       std::fill(to, to + words, Word{0});
     } else if constexpr (std::is_same_v<Word, T> || !std::is_same_v<Word, float>) {
-      to[words - 1] = 0;
+      std::fill(to + k / elements_of<Word>, to + words, Word{0});
       std::memcpy(to, x, static_cast<std::size_t>(k) * sizeof(T));
     } else {
       for (std::int64_t i = 0; i < k; ++i) to[i] = static_cast<float>(x[i]);
@@ -82,16 +92,18 @@ void own_multiply(product_kernels const& kernels, store_rule<T> const& rule, T c
   constexpr auto per_word = elements_of<Word>;
   thread_local growing_buffer left_buffer;
   thread_local growing_buffer partial_buffer;
-  alignas(64) float tile[16 * 32];
+  alignas(64) float tile[32 * 32];
+  kernel_calls const calls(kernels);
 
   int const width = kernels.columns;
-  auto const steps = divide_up(k, per_word);
+  auto const steps = steps_of<Word>(kernels, k);
   bool const convert = sizeof(T) * per_word != sizeof(Word);
   // A row length of whole pages puts all rows of a tile into one set of the L1 cache.
   bool const copy_all = convert || k * static_cast<std::int64_t>(sizeof(T)) % 4096 == 0;
   // Copies serve one block of columns, so where there are copies short parts make that block wide.
   auto const parts = divide_up(steps, copy_all ? 512 : 1152);
-  auto const part = divide_up(divide_up(steps, parts), 8) * 8;
+  std::int64_t const whole = std::max(8, kernels.depth);
+  auto const part = divide_up(divide_up(steps, parts), whole) * whole;
   auto const block = std::max<std::int64_t>(1, cache_bytes / (part * width * 4)) * width;
   auto const partial_ld = block;
   auto const rows_at_once = parts == 1 ? m : std::min<std::int64_t>(m, kernels.rows * 36);
@@ -106,7 +118,7 @@ void own_multiply(product_kernels const& kernels, store_rule<T> const& rule, T c
       for (std::int64_t step = 0; step < steps; step += part) {
         auto const count = std::min(part, steps - step);
         bool const last = step + count == steps;
-        bool const copy = copy_all || (last && k % per_word != 0);
+        bool const copy = copy_all || (last && k % (per_word * kernels.depth) != 0);
         for (std::int64_t row = top; row < bottom;) {
           int const rows = static_cast<int>(std::min<std::int64_t>(kernels.rows, bottom - row));
           bool const small = rows <= kernels.small_rows;
@@ -114,7 +126,8 @@ void own_multiply(product_kernels const& kernels, store_rule<T> const& rule, T c
           tile_job job{};
           if (copy || rows < all) {
             auto const first = step * per_word;
-            copy_left(left, left_ld, x + row * k + first, k, rows, all, std::min(k - first, count * per_word));
+            copy_left(left, left_ld, x + row * k + first, k, rows, all, std::min(k - first, count * per_word),
+                      count);
             job.a = reinterpret_cast<char const*>(left);
             job.a_row = left_ld * 4;
           } else {

@@ -88,6 +88,19 @@ struct store_job {
   std::int64_t columns;
 };
 
+/// Columns of a matrix as rows: to (columns, to_row) from (rows, from_row), zeros from `rows` up to `padded_rows` and from
+/// `columns` up to `padded_columns`.
+struct turn_job {
+  bfloat16* to;
+  std::int64_t to_row;
+  bfloat16 const* from;
+  std::int64_t from_row;
+  std::int64_t rows;
+  std::int64_t padded_rows;  // a multiple of 32
+  std::int64_t columns;
+  std::int64_t padded_columns;  // a multiple of 16
+};
+
 /// The kernels of one CPU level, as the loops around them see them.
 struct product_kernels {
   cpu_level level;
@@ -96,10 +109,32 @@ struct product_kernels {
   int small_rows;  // of a second kernel, for what is left of a matrix
   int panel;       // elements a step of packed left operands: `rows` rounded up to whole cache lines or halves
   bool pairs;      // operands are pairs of bfloat16 along k, not floats
+  int depth;       // steps come in multiples of this, padded with zeros
   void (*tile)(tile_job const&);
   void (*small_tile)(tile_job const&);
   void (*store_float)(store_job<float> const&);
   void (*store_bfloat16)(store_job<bfloat16> const&);
+  // Of kernels on tiles only: their registers are set up and given back around the calls of a product, and left operands
+  // of transposed products are packed by this.
+  void (*begin)() = nullptr;
+  void (*end)() = nullptr;
+  void (*turn)(turn_job const&) = nullptr;
+};
+
+/// Calls of kernels of one product.
+class kernel_calls {
+ public:
+  explicit kernel_calls(product_kernels const& kernels) : end_(kernels.end) {
+    if (kernels.begin != nullptr) kernels.begin();
+  }
+  ~kernel_calls() {
+    if (end_ != nullptr) end_();
+  }
+  kernel_calls(kernel_calls const&) = delete;
+  kernel_calls& operator=(kernel_calls const&) = delete;
+
+ private:
+  void (*end_)();
 };
 
 }  // namespace trireme::ops::detail

@@ -1,0 +1,231 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "trireme/ops/host/detail/product_types.hpp"
+
+// Products of tiles. A tile is 16 rows of 64 bytes: of a left operand 16 rows of 32 bfloat16, of a right operand 16
+// pairs of rows in words of two, of sums 16 rows of 16 floats. All tiles have this one shape, edges being padded with
+// zeros, so that a thread sets the registers up once.
+//
+// Kernels take the registers as a type, because tests put a model in place of the CPU's. Such a type has begin(), end(),
+// zero<Tile>(), load<Tile>(from, stride), store<Tile>(to, stride) and multiply<Sums, Left, Right>(), strides in bytes.
+namespace trireme::ops::detail {
+
+/// Rows of a tile, and words of two bfloat16 or floats in one of its rows.
+inline constexpr int tile_extent = 16;
+
+#if TRIREME_X86
+/// The CPU's tile registers. Instructions by name: a compiler's functions for them want literal numbers of registers,
+/// and g++ 12's do not tell that they read and write memory.
+struct tile_registers {
+  /// The set-up belongs to the thread, and other libraries change it too: a product begins with it, and leaves the
+  /// registers empty, so that they need not be saved when the thread is switched.
+  static void begin() noexcept {
+    struct alignas(64) {
+      std::uint8_t palette = 1;
+      std::uint8_t start_row = 0;
+      std::uint8_t unused[14] = {};
+      std::uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
+      std::uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
+    } static constexpr shapes;
+    asm volatile("ldtilecfg %0" : : "m"(shapes) : "memory");
+  }
+  static void end() noexcept { asm volatile("tilerelease" : : : "memory"); }
+
+  template <int Tile>
+  static TRIREME_INLINE void zero() noexcept {
+    asm volatile("{tilezero\t%%tmm%c0|tilezero\ttmm%c0}" : : "i"(Tile));
+  }
+  template <int Tile>
+  static TRIREME_INLINE void load(void const* from, std::ptrdiff_t stride) noexcept {
+    asm volatile("{tileloadd\t(%0,%1,1), %%tmm%c2|tileloadd\ttmm%c2, [%0+%1*1]}"
+                 :
+                 : "r"(from), "r"(stride), "i"(Tile)
+                 : "memory");
+  }
+  template <int Tile>
+  static TRIREME_INLINE void store(void* to, std::ptrdiff_t stride) noexcept {
+    asm volatile("{tilestored\t%%tmm%c2, (%0,%1,1)|tilestored\t[%0+%1*1], tmm%c2}"
+                 :
+                 : "r"(to), "r"(stride), "i"(Tile)
+                 : "memory");
+  }
+  template <int Sums, int Left, int Right>
+  static TRIREME_INLINE void multiply() noexcept {
+    asm volatile("{tdpbf16ps\t%%tmm%c2, %%tmm%c1, %%tmm%c0|tdpbf16ps\ttmm%c0, tmm%c1, tmm%c2}"
+                 :
+                 : "i"(Sums), "i"(Left), "i"(Right));
+  }
+};
+#endif
+
+/// A thread's use of the tile registers, for the length of one call.
+template <class Tiles>
+class tile_use {
+ public:
+  tile_use() noexcept { Tiles::begin(); }
+  ~tile_use() { Tiles::end(); }
+  tile_use(tile_use const&) = delete;
+  tile_use& operator=(tile_use const&) = delete;
+};
+
+/// Fetches some rows of what the epilogue will touch, during the k loop.
+TRIREME_INLINE void fetch_ahead(char const*& address, std::ptrdiff_t row, int rows) noexcept {
+  for (int r = 0; r < rows; ++r, address += row) {
+    __builtin_prefetch(address);
+    __builtin_prefetch(address + 64);
+  }
+}
+
+/// c (16 or 32 rows, 32 columns) = or += a b. A step is a pair of bfloat16, and steps come in multiples of 16; b is
+/// packed, 32 words a step.
+///
+/// Numerics  a step of an instruction adds the products of the first and of the second elements of its 16 pairs apart,
+///           then their two sums together, then that to what was there; denormals count as zero. So an element is
+///           formed in the order of k, by steps of 32, whatever is computed with it.
+template <class Tiles, int Rows>
+void tile_sums(tile_job const& job) {
+  static_assert(Rows == 16 || Rows == 32);
+  constexpr std::ptrdiff_t right_row = 2 * 64;
+  std::ptrdiff_t const sums_row = job.c_row * static_cast<std::ptrdiff_t>(sizeof(float));
+  float* const lower = job.c + tile_extent * job.c_row;
+  if (job.accumulate) {
+    Tiles::template load<0>(job.c, sums_row);
+    Tiles::template load<1>(job.c + tile_extent, sums_row);
+    if constexpr (Rows == 32) {
+      Tiles::template load<2>(lower, sums_row);
+      Tiles::template load<3>(lower + tile_extent, sums_row);
+    }
+  } else {
+    Tiles::template zero<0>();
+    Tiles::template zero<1>();
+    if constexpr (Rows == 32) {
+      Tiles::template zero<2>();
+      Tiles::template zero<3>();
+    }
+  }
+  char const* a = job.a;
+  char const* b = job.b;
+  char const* ahead[2] = {job.ahead[0], job.ahead[1]};
+  int left_to_fetch = job.ahead[0] == nullptr ? 0 : Rows;
+  for (std::int64_t step = 0; step < job.steps; step += tile_extent, a += 64, b += tile_extent * right_row) {
+    Tiles::template load<4>(a, job.a_row);
+    Tiles::template load<6>(b, right_row);
+    Tiles::template multiply<0, 4, 6>();
+    Tiles::template load<7>(b + 64, right_row);
+    Tiles::template multiply<1, 4, 7>();
+    if constexpr (Rows == 32) {
+      Tiles::template load<5>(a + tile_extent * job.a_row, job.a_row);
+      Tiles::template multiply<2, 5, 6>();
+      Tiles::template multiply<3, 5, 7>();
+    }
+    if (left_to_fetch > 0) {
+      constexpr int few = 4;
+      fetch_ahead(ahead[0], job.ahead_row[0], few);
+      if (job.ahead[1] != job.ahead[0]) fetch_ahead(ahead[1], job.ahead_row[1], few);
+      left_to_fetch -= few;
+    }
+  }
+  Tiles::template store<0>(job.c, sums_row);
+  Tiles::template store<1>(job.c + tile_extent, sums_row);
+  if constexpr (Rows == 32) {
+    Tiles::template store<2>(lower, sums_row);
+    Tiles::template store<3>(lower + tile_extent, sums_row);
+  }
+}
+
+/// The kernels of products on tiles, with the level's functions for what is no product.
+template <class Tiles>
+[[nodiscard]] constexpr product_kernels tile_product_kernels(void (*store_float)(store_job<float> const&),
+                                                             void (*store_bfloat16)(store_job<bfloat16> const&),
+                                                             void (*turn)(turn_job const&)) {
+  return {.level = cpu_level::amx,
+          .rows = 2 * tile_extent,
+          .columns = 2 * tile_extent,
+          .small_rows = tile_extent,
+          .panel = 2 * tile_extent,
+          .pairs = true,
+          .depth = tile_extent,
+          .tile = tile_sums<Tiles, 2 * tile_extent>,
+          .small_tile = tile_sums<Tiles, tile_extent>,
+          .store_float = store_float,
+          .store_bfloat16 = store_bfloat16,
+          .begin = Tiles::begin,
+          .end = Tiles::end,
+          .turn = turn};
+}
+
+}  // namespace trireme::ops::detail
+
+#if TRIREME_X86
+TRIREME_TARGET_AVX512_BEGIN
+namespace trireme::ops::detail::avx512 {
+
+/// Two rows of at most 16 columns as words of two.
+TRIREME_INLINE __m512i paired_columns(bfloat16 const* low, bfloat16 const* high, __mmask16 columns) {
+  __m512i const rows = _mm512_inserti64x4(_mm512_castsi256_si512(_mm256_maskz_loadu_epi16(columns, low)),
+                                          _mm256_maskz_loadu_epi16(columns, high), 1);
+  __m512i const first = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+  __m512i const second = _mm512_slli_epi32(_mm512_add_epi32(first, _mm512_set1_epi32(16)), 16);
+  return _mm512_permutexvar_epi16(_mm512_or_si512(first, second), rows);
+}
+
+/// Row i of x becomes column i.
+TRIREME_INLINE void transpose_words(__m512i (&x)[16]) {
+  __m512i y[16];
+  TRIREME_UNROLL
+  for (int i = 0; i < 16; i += 2) {
+    y[i] = _mm512_unpacklo_epi32(x[i], x[i + 1]);
+    y[i + 1] = _mm512_unpackhi_epi32(x[i], x[i + 1]);
+  }
+  TRIREME_UNROLL
+  for (int i = 0; i < 16; i += 4) {
+    x[i] = _mm512_unpacklo_epi64(y[i], y[i + 2]);
+    x[i + 1] = _mm512_unpackhi_epi64(y[i], y[i + 2]);
+    x[i + 2] = _mm512_unpacklo_epi64(y[i + 1], y[i + 3]);
+    x[i + 3] = _mm512_unpackhi_epi64(y[i + 1], y[i + 3]);
+  }
+  TRIREME_UNROLL
+  for (int i = 0; i < 4; ++i) {
+    y[i] = _mm512_shuffle_i32x4(x[i], x[i + 4], 0x88);
+    y[i + 4] = _mm512_shuffle_i32x4(x[i], x[i + 4], 0xdd);
+    y[i + 8] = _mm512_shuffle_i32x4(x[i + 8], x[i + 12], 0x88);
+    y[i + 12] = _mm512_shuffle_i32x4(x[i + 8], x[i + 12], 0xdd);
+  }
+  TRIREME_UNROLL
+  for (int i = 0; i < 4; ++i) {
+    x[i] = _mm512_shuffle_i32x4(y[i], y[i + 8], 0x88);
+    x[i + 8] = _mm512_shuffle_i32x4(y[i], y[i + 8], 0xdd);
+    x[i + 4] = _mm512_shuffle_i32x4(y[i + 4], y[i + 12], 0x88);
+    x[i + 12] = _mm512_shuffle_i32x4(y[i + 4], y[i + 12], 0xdd);
+  }
+}
+
+inline void turn(turn_job const& job) {
+  for (std::int64_t row = 0; row < job.padded_rows; row += 32) {
+    for (std::int64_t column = 0; column < job.padded_columns; column += 16) {
+      __mmask16 const columns = lanes::mask(static_cast<int>(job.columns - column < 16 ? job.columns - column : 16));
+      __m512i words[16];
+      TRIREME_UNROLL
+      for (int i = 0; i < 16; ++i) {
+        // A row that does not exist is neither read nor pointed to.
+        auto const low = row + 2 * i < job.rows ? row + 2 * i : 0;
+        auto const high = low + 1 < job.rows ? low + 1 : 0;
+        words[i] = paired_columns(job.from + low * job.from_row + column, job.from + high * job.from_row + column,
+                                  columns);
+        if (row + 2 * i >= job.rows) words[i] = _mm512_setzero_si512();
+        if (row + 2 * i + 1 >= job.rows) words[i] = _mm512_and_si512(words[i], _mm512_set1_epi32(0xffff));
+      }
+      transpose_words(words);
+      bfloat16* const to = job.to + column * job.to_row + row;
+      TRIREME_UNROLL
+      for (int i = 0; i < 16; ++i) _mm512_storeu_si512(to + i * job.to_row, words[i]);
+    }
+  }
+}
+
+}  // namespace trireme::ops::detail::avx512
+TRIREME_TARGET_END
+#endif
