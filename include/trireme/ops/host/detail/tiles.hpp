@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "trireme/ops/host/detail/product_types.hpp"
+#include "trireme/ops/host/simd.hpp"
 
 // Products of tiles. A tile is 16 rows of 64 bytes: of a left operand 16 rows of 32 bfloat16, of a right operand 16
 // pairs of rows in words of two, of sums 16 rows of 16 floats. All tiles have this one shape, edges being padded with
