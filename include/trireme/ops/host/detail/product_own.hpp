@@ -126,8 +126,7 @@ void own_multiply(product_kernels const& kernels, store_rule<T> const& rule, T c
           tile_job job{};
           if (copy || rows < all) {
             auto const first = step * per_word;
-            copy_left(left, left_ld, x + row * k + first, k, rows, all, std::min(k - first, count * per_word),
-                      count);
+            copy_left(left, left_ld, x + row * k + first, k, rows, all, std::min(k - first, count * per_word), count);
             job.a = reinterpret_cast<char const*>(left);
             job.a_row = left_ld * 4;
           } else {

@@ -88,8 +88,8 @@ struct store_job {
   std::int64_t columns;
 };
 
-/// Columns of a matrix as rows: to (columns, to_row) from (rows, from_row), zeros from `rows` up to `padded_rows` and from
-/// `columns` up to `padded_columns`.
+/// Columns of a matrix as rows: to (columns, to_row) from (rows, from_row), zeros from `rows` up to `padded_rows` and
+/// from `columns` up to `padded_columns`.
 struct turn_job {
   bfloat16* to;
   std::int64_t to_row;
@@ -114,8 +114,8 @@ struct product_kernels {
   void (*small_tile)(tile_job const&);
   void (*store_float)(store_job<float> const&);
   void (*store_bfloat16)(store_job<bfloat16> const&);
-  // Of kernels on tiles only: their registers are set up and given back around the calls of a product, and left operands
-  // of transposed products are packed by this.
+  // Of kernels on tiles only: their registers are set up and given back around the calls of a product, and left
+  // operands of transposed products are packed by this.
   void (*begin)() = nullptr;
   void (*end)() = nullptr;
   void (*turn)(turn_job const&) = nullptr;

@@ -9,8 +9,9 @@
 // pairs of rows in words of two, of sums 16 rows of 16 floats. All tiles have this one shape, edges being padded with
 // zeros, so that a thread sets the registers up once.
 //
-// Kernels take the registers as a type, because tests put a model in place of the CPU's. Such a type has begin(), end(),
-// zero<Tile>(), load<Tile>(from, stride), store<Tile>(to, stride) and multiply<Sums, Left, Right>(), strides in bytes.
+// Kernels take the registers as a type, because tests put a model in place of the CPU's. Such a type has begin(),
+// end(), zero<Tile>(), load<Tile>(from, stride), store<Tile>(to, stride) and multiply<Sums, Left, Right>(), strides in
+// bytes.
 namespace trireme::ops::detail {
 
 /// Rows of a tile, and words of two bfloat16 or floats in one of its rows.
@@ -213,8 +214,8 @@ inline void turn(turn_job const& job) {
         // A row that does not exist is neither read nor pointed to.
         auto const low = row + 2 * i < job.rows ? row + 2 * i : 0;
         auto const high = low + 1 < job.rows ? low + 1 : 0;
-        words[i] = paired_columns(job.from + low * job.from_row + column, job.from + high * job.from_row + column,
-                                  columns);
+        words[i] =
+            paired_columns(job.from + low * job.from_row + column, job.from + high * job.from_row + column, columns);
         if (row + 2 * i >= job.rows) words[i] = _mm512_setzero_si512();
         if (row + 2 * i + 1 >= job.rows) words[i] = _mm512_and_si512(words[i], _mm512_set1_epi32(0xffff));
       }
