@@ -43,7 +43,8 @@ struct at_level {
 };
 
 constexpr kernels::product_kernels model_kernels = kernels::tile_product_kernels<tile_model>(
-    kernels::baseline::store_sums<float>, kernels::baseline::store_sums<bfloat16>, turn_plainly);
+    kernels::baseline::store_sums<float>, kernels::baseline::store_sums<bfloat16>, turn_plainly,
+    kernels::panel_plainly);
 
 /// Numbers whose exponents span `exponents` powers of two below 2^top.
 std::vector<bfloat16> spread(std::size_t count, std::uint64_t seed, int top, int exponents) {

@@ -16,6 +16,7 @@
 #include "trireme/ops/host/detail/attention_scratch.hpp"
 #include "trireme/ops/host/detail/product_packing.hpp"
 #include "trireme/ops/host/detail/tiles.hpp"
+#include "trireme/ops/host/detail/tiles_packing.hpp"
 #include "trireme/ops/host/elementwise.hpp"
 #include "trireme/ops/host/simd.hpp"
 #include "trireme/ops/types.hpp"
