@@ -222,8 +222,8 @@ void everywhere(Check check) {
 
 // Ones; edges in every direction; whole tiles; more than one block of columns; row lengths of 2048 and 4096 bytes; long
 // sums in parts.
-std::vector<size> const sizes{{1, 1, 1},    {2, 3, 5},      {7, 33, 17},    {14, 32, 64},  {13, 31, 3},
-                              {15, 65, 129}, {4, 40, 66},    {29, 100, 70},  {64, 64, 96},  {30, 16, 1024},
+std::vector<size> const sizes{{1, 1, 1},      {2, 3, 5},      {7, 33, 17},   {14, 32, 64}, {13, 31, 3},
+                              {15, 65, 129},  {4, 40, 66},    {29, 100, 70}, {64, 64, 96}, {30, 16, 1024},
                               {17, 520, 300}, {33, 31, 2048}, {9, 45, 2501}};
 
 }  // namespace

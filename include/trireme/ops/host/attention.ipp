@@ -3,6 +3,7 @@
 #include "trireme/ops/host/attention.hpp"
 #include "trireme/ops/host/detail/product_packing.hpp"
 #include "trireme/ops/host/detail/tiles.hpp"
+#include "trireme/ops/host/detail/tiles_packing.hpp"
 #include "trireme/ops/host/elementwise.ipp"
 #include "trireme/ops/host/simd.hpp"
 

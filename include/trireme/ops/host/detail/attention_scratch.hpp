@@ -18,7 +18,9 @@ inline constexpr std::int64_t attention_keys = 64;
 [[nodiscard]] constexpr std::int64_t padded_width(std::int64_t width) noexcept { return (width + 15) / 16 * 16; }
 
 /// The same in whole tiles.
-[[nodiscard]] constexpr std::int64_t attention_tile_width(std::int64_t width) noexcept { return (width + 31) / 32 * 32; }
+[[nodiscard]] constexpr std::int64_t attention_tile_width(std::int64_t width) noexcept {
+  return (width + 31) / 32 * 32;
+}
 
 /// Elements of scratch memory that one head of `width` columns needs, at any CPU level.
 [[nodiscard]] constexpr std::int64_t attention_scratch(std::int64_t context, std::int64_t width,

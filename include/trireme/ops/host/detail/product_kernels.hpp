@@ -7,6 +7,7 @@
 
 #include "trireme/ops/host/detail/product_types.hpp"
 #include "trireme/ops/host/detail/tiles.hpp"
+#include "trireme/ops/host/detail/tiles_packing.hpp"
 #include "trireme/ops/host/simd.hpp"
 
 #define TRIREME_LEVEL baseline
@@ -22,6 +23,7 @@ TRIREME_LEVEL_AVX512_BEGIN
 #include "trireme/ops/host/detail/product_store.inl"
 #undef TRIREME_LEVEL
 TRIREME_LEVEL_END
+#include "trireme/ops/host/detail/tiles_store.hpp"
 
 // The inner kernels: all sums of a tile stay in registers for the whole k loop. An element's sum is formed in the order
 // of k whatever the tile, so a row's bits do not depend on which rows are computed with it.
@@ -209,8 +211,8 @@ template <class T>
                                                     avx512_bf16::product_tile<4>,
                                                     avx512::store_sums<float>,
                                                     if_bfloat16<T>([]<class U>() { return &avx512::store_sums<U>; })};
-      static constexpr product_kernels tile_kernels =
-          tile_product_kernels<tile_registers>(avx512::store_sums<float>, avx512::store_sums<bfloat16>, avx512::turn);
+      static constexpr product_kernels tile_kernels = tile_product_kernels<tile_registers>(
+          avx512_bf16::add_tiled, avx512_bf16::store_tiled<T>, avx512::turn, avx512_bf16::panel_of);
       if (level >= cpu_level::amx) return &tile_kernels;
       if (level >= cpu_level::avx512_bf16) return &bf16_kernels;
     }

@@ -92,7 +92,7 @@ void own_multiply(product_kernels const& kernels, store_rule<T> const& rule, T c
   constexpr auto per_word = elements_of<Word>;
   thread_local growing_buffer left_buffer;
   thread_local growing_buffer partial_buffer;
-  alignas(64) float tile[32 * 32];
+  alignas(64) float tiles[2][32 * 32];
   kernel_calls const calls(kernels);
 
   int const width = kernels.columns;
@@ -126,8 +126,7 @@ void own_multiply(product_kernels const& kernels, store_rule<T> const& rule, T c
           tile_job job{};
           if (copy || rows < all) {
             auto const first = step * per_word;
-            copy_left(left, left_ld, x + row * k + first, k, rows, all, std::min(k - first, count * per_word),
-                      count);
+            copy_left(left, left_ld, x + row * k + first, k, rows, all, std::min(k - first, count * per_word), count);
             job.a = reinterpret_cast<char const*>(left);
             job.a_row = left_ld * 4;
           } else {
@@ -138,6 +137,7 @@ void own_multiply(product_kernels const& kernels, store_rule<T> const& rule, T c
           job.steps = count;
           job.accumulate = step > 0;
           job.ahead_row[0] = job.ahead_row[1] = rule.ld * static_cast<std::int64_t>(sizeof(T));
+          store_job<T> waiting{};  // stored while the next sums are formed
           for (std::int64_t j = column; j < column_end; j += width) {
             job.b = reinterpret_cast<char const*>(packed + j * steps + step * width);
             bool direct = false;
@@ -145,7 +145,7 @@ void own_multiply(product_kernels const& kernels, store_rule<T> const& rule, T c
               job.c = partial + (row - top) * partial_ld + (j - column);
               job.c_row = partial_ld;
             } else {
-              job.c = tile;
+              job.c = tiles[j / width % 2];
               job.c_row = width;
               if constexpr (std::is_same_v<T, float>) {
                 direct = rule.plain() && rows == all && n - j >= width;
@@ -162,10 +162,13 @@ void own_multiply(product_kernels const& kernels, store_rule<T> const& rule, T c
             job.ahead[0] = reinterpret_cast<char const*>(rule.y + at);
             job.ahead[1] = also == nullptr ? job.ahead[0] : reinterpret_cast<char const*>(also + at);
             small ? kernels.small_tile(job) : kernels.tile(job);
+            if (waiting.rule != nullptr) store_tile<T>(kernels, waiting);
+            waiting.rule = nullptr;
             if (last && !direct) {
-              store_tile<T>(kernels, {&rule, job.c, job.c_row, row, j, rows, std::min<std::int64_t>(width, n - j)});
+              waiting = {&rule, job.c, job.c_row, row, j, rows, std::min<std::int64_t>(width, n - j)};
             }
           }
+          if (waiting.rule != nullptr) store_tile<T>(kernels, waiting);
           row += rows;
         }
       }

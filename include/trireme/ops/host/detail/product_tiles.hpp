@@ -18,6 +18,13 @@ inline void add_matrix_columns(float* sums, bfloat16 const* x, std::int64_t ld, 
   for (int j = 0; j < columns; ++j) sums[j] += total[j];
 }
 
+/// panel_of in plain C++.
+inline void panel_plainly(panel_job const& job) {
+  pack_across(job.to, job.from, job.ld, job.rows, 2 * tile_extent, static_cast<int>(job.columns));
+  std::fill(job.to + divide_up(job.rows, 2) * 2 * tile_extent, job.to + job.steps * 2 * tile_extent, 0U);
+  if (job.sums != nullptr) add_matrix_columns(job.sums, job.from, job.ld, job.rows, static_cast<int>(job.columns));
+}
+
 /// c (r, s) += u (m, r)^T v (m, s), as own_multiply_transposed, on tiles.
 ///
 /// They multiply so fast that c costs as much as the sums: so these are long. A block of u, turned so that its columns
@@ -26,7 +33,7 @@ inline void tiles_multiply_transposed(product_kernels const& kernels, float* c, 
                                       std::int64_t m, std::int64_t r, std::int64_t s, float* u_sums, float* v_sums) {
   thread_local growing_buffer left_buffer;
   thread_local growing_buffer right_buffer;
-  alignas(64) float tile[2 * tile_extent * 2 * tile_extent];
+  alignas(64) float tiles[2][2 * tile_extent * 2 * tile_extent];
   kernel_calls const calls(kernels);
 
   int const width = kernels.columns;
@@ -70,11 +77,13 @@ inline void tiles_multiply_transposed(product_kernels const& kernels, float* c, 
       }
       for (std::int64_t j = 0; j < s; j += width) {
         int const columns = static_cast<int>(std::min<std::int64_t>(width, s - j));
-        pack_across(right, v + first * s + j, s, count, width, columns);
-        std::fill(right + divide_up(count, 2) * width, right + steps * width, 0U);
-        if (v_sums != nullptr && top == 0) add_panel_columns(v_sums + j, right, steps, width, columns);
+        float* const sums = v_sums != nullptr && top == 0 ? v_sums + j : nullptr;
+        kernels.panel_of({right, v + first * s + j, s, count, columns, steps, sums});
+        store_job<float> waiting{};  // stored while the next sums are formed
+        int turns = 0;
         for (std::int64_t row = top; row < bottom; row += kernels.rows) {
           int const rows = static_cast<int>(std::min<std::int64_t>(kernels.rows, bottom - row));
+          float* const tile = tiles[turns++ % 2];
           tile_job job{};
           job.a = reinterpret_cast<char const*>(left + (row - top) * left_row);
           job.a_row = left_row * static_cast<std::ptrdiff_t>(sizeof(bfloat16));
@@ -85,8 +94,10 @@ inline void tiles_multiply_transposed(product_kernels const& kernels, float* c, 
           job.ahead[0] = job.ahead[1] = reinterpret_cast<char const*>(c + row * s + j);
           job.ahead_row[0] = s * static_cast<std::ptrdiff_t>(sizeof(float));
           rows <= kernels.small_rows ? kernels.small_tile(job) : kernels.tile(job);
-          kernels.store_float({&rule, tile, width, row, j, rows, columns});
+          if (waiting.rule != nullptr) kernels.store_float(waiting);
+          waiting = {&rule, tile, width, row, j, rows, columns};
         }
+        kernels.store_float(waiting);
       }
     }
   }

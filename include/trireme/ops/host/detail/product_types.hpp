@@ -88,8 +88,8 @@ struct store_job {
   std::int64_t columns;
 };
 
-/// Columns of a matrix as rows: to (columns, to_row) from (rows, from_row), zeros from `rows` up to `padded_rows` and from
-/// `columns` up to `padded_columns`.
+/// Columns of a matrix as rows: to (columns, to_row) from (rows, from_row), zeros from `rows` up to `padded_rows` and
+/// from `columns` up to `padded_columns`.
 struct turn_job {
   bfloat16* to;
   std::int64_t to_row;
@@ -99,6 +99,18 @@ struct turn_job {
   std::int64_t padded_rows;  // a multiple of 32
   std::int64_t columns;
   std::int64_t padded_columns;  // a multiple of 16
+};
+
+/// A panel of 32 columns of a matrix (rows, ld), two rows a step, zeros around it up to `steps`; the columns' sums are
+/// added to `sums` where given.
+struct panel_job {
+  std::uint32_t* to;
+  bfloat16 const* from;
+  std::int64_t ld;
+  std::int64_t rows;
+  std::int64_t columns;
+  std::int64_t steps;
+  float* sums;
 };
 
 /// The kernels of one CPU level, as the loops around them see them.
@@ -114,11 +126,12 @@ struct product_kernels {
   void (*small_tile)(tile_job const&);
   void (*store_float)(store_job<float> const&);
   void (*store_bfloat16)(store_job<bfloat16> const&);
-  // Of kernels on tiles only: their registers are set up and given back around the calls of a product, and left operands
-  // of transposed products are packed by this.
+  // Of kernels on tiles only: their registers are set up and given back around the calls of a product, and the others
+  // pack the operands of transposed products, left and right.
   void (*begin)() = nullptr;
   void (*end)() = nullptr;
   void (*turn)(turn_job const&) = nullptr;
+  void (*panel_of)(panel_job const&) = nullptr;
 };
 
 /// Calls of kernels of one product.

@@ -10,8 +10,9 @@
 // pairs of rows in words of two, of sums 16 rows of 16 floats. All tiles have this one shape, edges being padded with
 // zeros, so that a thread sets the registers up once.
 //
-// Kernels take the registers as a type, because tests put a model in place of the CPU's. Such a type has begin(), end(),
-// zero<Tile>(), load<Tile>(from, stride), store<Tile>(to, stride) and multiply<Sums, Left, Right>(), strides in bytes.
+// Kernels take the registers as a type, because tests put a model in place of the CPU's. Such a type has begin(),
+// end(), zero<Tile>(), load<Tile>(from, stride), store<Tile>(to, stride) and multiply<Sums, Left, Right>(), strides in
+// bytes.
 namespace trireme::ops::detail {
 
 /// Rows of a tile, and words of two bfloat16 or floats in one of its rows.
@@ -141,7 +142,8 @@ void tile_sums(tile_job const& job) {
 template <class Tiles>
 [[nodiscard]] constexpr product_kernels tile_product_kernels(void (*store_float)(store_job<float> const&),
                                                              void (*store_bfloat16)(store_job<bfloat16> const&),
-                                                             void (*turn)(turn_job const&)) {
+                                                             void (*turn)(turn_job const&),
+                                                             void (*panel_of)(panel_job const&)) {
   return {.level = cpu_level::amx,
           .rows = 2 * tile_extent,
           .columns = 2 * tile_extent,
@@ -155,78 +157,8 @@ template <class Tiles>
           .store_bfloat16 = store_bfloat16,
           .begin = Tiles::begin,
           .end = Tiles::end,
-          .turn = turn};
+          .turn = turn,
+          .panel_of = panel_of};
 }
 
 }  // namespace trireme::ops::detail
-
-#if TRIREME_X86
-TRIREME_TARGET_AVX512_BEGIN
-namespace trireme::ops::detail::avx512 {
-
-/// Two rows of at most 16 columns as words of two.
-TRIREME_INLINE __m512i paired_columns(bfloat16 const* low, bfloat16 const* high, __mmask16 columns) {
-  __m512i const rows = _mm512_inserti64x4(_mm512_castsi256_si512(_mm256_maskz_loadu_epi16(columns, low)),
-                                          _mm256_maskz_loadu_epi16(columns, high), 1);
-  __m512i const first = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
-  __m512i const second = _mm512_slli_epi32(_mm512_add_epi32(first, _mm512_set1_epi32(16)), 16);
-  return _mm512_permutexvar_epi16(_mm512_or_si512(first, second), rows);
-}
-
-/// Row i of x becomes column i.
-TRIREME_INLINE void transpose_words(__m512i (&x)[16]) {
-  __m512i y[16];
-  TRIREME_UNROLL
-  for (int i = 0; i < 16; i += 2) {
-    y[i] = _mm512_unpacklo_epi32(x[i], x[i + 1]);
-    y[i + 1] = _mm512_unpackhi_epi32(x[i], x[i + 1]);
-  }
-  TRIREME_UNROLL
-  for (int i = 0; i < 16; i += 4) {
-    x[i] = _mm512_unpacklo_epi64(y[i], y[i + 2]);
-    x[i + 1] = _mm512_unpackhi_epi64(y[i], y[i + 2]);
-    x[i + 2] = _mm512_unpacklo_epi64(y[i + 1], y[i + 3]);
-    x[i + 3] = _mm512_unpackhi_epi64(y[i + 1], y[i + 3]);
-  }
-  TRIREME_UNROLL
-  for (int i = 0; i < 4; ++i) {
-    y[i] = _mm512_shuffle_i32x4(x[i], x[i + 4], 0x88);
-    y[i + 4] = _mm512_shuffle_i32x4(x[i], x[i + 4], 0xdd);
-    y[i + 8] = _mm512_shuffle_i32x4(x[i + 8], x[i + 12], 0x88);
-    y[i + 12] = _mm512_shuffle_i32x4(x[i + 8], x[i + 12], 0xdd);
-  }
-  TRIREME_UNROLL
-  for (int i = 0; i < 4; ++i) {
-    x[i] = _mm512_shuffle_i32x4(y[i], y[i + 8], 0x88);
-    x[i + 8] = _mm512_shuffle_i32x4(y[i], y[i + 8], 0xdd);
-    x[i + 4] = _mm512_shuffle_i32x4(y[i + 4], y[i + 12], 0x88);
-    x[i + 12] = _mm512_shuffle_i32x4(y[i + 4], y[i + 12], 0xdd);
-  }
-}
-
-inline void turn(turn_job const& job) {
-  for (std::int64_t row = 0; row < job.padded_rows; row += 32) {
-    for (std::int64_t column = 0; column < job.padded_columns; column += 16) {
-      __mmask16 const columns = lanes::mask(static_cast<int>(job.columns - column < 16 ? job.columns - column : 16));
-      __m512i words[16];
-      TRIREME_UNROLL
-      for (int i = 0; i < 16; ++i) {
-        // A row that does not exist is neither read nor pointed to.
-        auto const low = row + 2 * i < job.rows ? row + 2 * i : 0;
-        auto const high = low + 1 < job.rows ? low + 1 : 0;
-        words[i] = paired_columns(job.from + low * job.from_row + column, job.from + high * job.from_row + column,
-                                  columns);
-        if (row + 2 * i >= job.rows) words[i] = _mm512_setzero_si512();
-        if (row + 2 * i + 1 >= job.rows) words[i] = _mm512_and_si512(words[i], _mm512_set1_epi32(0xffff));
-      }
-      transpose_words(words);
-      bfloat16* const to = job.to + column * job.to_row + row;
-      TRIREME_UNROLL
-      for (int i = 0; i < 16; ++i) _mm512_storeu_si512(to + i * job.to_row, words[i]);
-    }
-  }
-}
-
-}  // namespace trireme::ops::detail::avx512
-TRIREME_TARGET_END
-#endif
