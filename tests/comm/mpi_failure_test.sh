@@ -11,8 +11,14 @@ mpi_begin mpi_failure.cpp
 # run MPI shared|messages HOW RANKS SENTENCE [OPTION]: the ranks (digits) must print a match of the sentence.
 run() {
   local at="$folder/$1.$2.$3" status told
-  timeout -k 5 30 "$(mpi_run "$1")" ${6+"$6"} -n 3 "$folder/$1/program" "$2" "$3" > "$at.out" 2> "$at.err"
+  # shellcheck disable=SC2046
+  timeout -k 5 30 "$(mpi_run "$1")" $(mpi_apart "$1" "$at.rank") ${6+"$6"} -n 3 "$folder/$1/program" "$2" "$3" \
+    > "$at.out" 2> "$at.err"
   status=$?
+  cat "$at".rank.* >> "$at.out" 2> /dev/null
+  # Mpirun of MPICH 4.2 forgets now and then what ranks ended with that leave without MPI_Finalize (here 6 times of 96,
+  # for programs of MPI_Init and _exit(1) too). They say themselves why they end with 1.
+  if [ $status -eq 0 ] && ! mpi_is_open "$1" && grep -q '^launch: ' "$at.out"; then status=1; fi
   told=$(grep -E "^after [0-9.]+ s: rank [$4]: " "$at.out" | grep -c -E "$5")
   {
     if [ $status -eq 124 ] || [ $status -eq 137 ] || { [ $status -eq 0 ] && [ "$3" != dies ]; }; then
@@ -46,7 +52,7 @@ for mpi in $mpis; do
     try "$mpi" $how transfer 012 'rank 0 sends 30000 .*of F32.* rank 1.* 7 .*of F32'
   done
   # A dead rank, where mpirun can be told not to end the others itself.
-  if "$(mpi_run "$mpi")" --version 2>&1 | grep -q 'Open MPI'; then
+  if mpi_is_open "$mpi"; then
     try "$mpi" shared dies 02 'rank 1 has died' --enable-recovery
     try "$mpi" messages dies 02 'all_reduce.*rank 1' --enable-recovery
   fi

@@ -11,7 +11,10 @@ read -r mpi _ <<< "$mpis"
 # run RANKS HOW WORLD KIND: as many ranks must be told what is right.
 run() {
   local at="$folder/$1.$2.$3.${4// /_}"
-  timeout -k 5 30 "$(mpi_run "$mpi")" -n "$1" "$folder/$mpi/program" "$2" "$3" "$4" > "$at.out" 2> "$at.err"
+  # shellcheck disable=SC2046
+  timeout -k 5 30 "$(mpi_run "$mpi")" $(mpi_apart "$mpi" "$at.rank") -n "$1" "$folder/$mpi/program" "$2" "$3" "$4" \
+    > "$at.out" 2> "$at.err"
+  cat "$at".rank.* >> "$at.out" 2> /dev/null
   if [ "$(grep -c '^right after' "$at.out")" -ne "$1" ]; then
     { echo "$1 ranks, $2, $3, $4:"; cat "$at.out" "$at.err"; } > "$at.wrong"
   fi

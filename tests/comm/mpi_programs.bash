@@ -2,9 +2,14 @@
 #   mpi_begin SOURCE    (beside the test) as $folder/default/program, $folder/mpich/program in a new $folder that goes
 #                       with the test; sets `mpis` to those that there are, and ends the test if there is none
 #   mpi_run MPI         the command that starts its ranks
+#   mpi_is_open MPI     whether it is Open MPI
+#   mpi_apart MPI FILE  options for that command by which what rank N prints goes into FILE.N, where lines of ranks that
+#                       print at once would be cut into each other (MPICH from 4.2 on)
 
 mpi_compiler() { [ "$1" = mpich ] && echo mpicxx.mpich || echo mpicxx; }
 mpi_run() { [ "$1" = mpich ] && echo mpirun.mpich || echo mpirun; }
+mpi_is_open() { case $("$(mpi_run "$1")" --version 2>&1) in *'Open MPI'*) true ;; *) false ;; esac; }
+mpi_apart() { mpi_is_open "$1" || echo -outfile-pattern "$2.%r"; }
 
 mpi_begin() {
   command -v mpicxx mpirun > /dev/null || { echo "skipped: no mpicxx and mpirun here"; exit 77; }
