@@ -22,6 +22,7 @@
 #include "trireme/observe/timeline.hpp"
 #include "trireme/train/checkpoint.hpp"
 #include "trireme/train/optimizer_state.hpp"
+#include "trireme/train/patience.hpp"
 #include "trireme/train/placed_model.hpp"
 #include "trireme/train/report.hpp"
 #include "trireme/train/slots.hpp"
@@ -190,19 +191,32 @@ class basic_trainer {
   }
 
   /// Collective. Publishes a checkpoint in `directory` and keeps the one before it; see checkpoint.hpp.
-  void save(std::string const& directory, formats::file_system& files = formats::real_files()) {
+  ///
+  /// Errors   also comm_error, if a rank is not done when the patience is over.
+  void save(std::string const& directory, checkpoint::patience const& patience = {},
+            formats::file_system& files = formats::real_files()) {
+    auto const pieces = [&](auto&& piece) { for_each_state(piece); };
+    checkpoint::detail::told_progress told(patience, 2, pieces);  // hashed, and then written
     checkpoint::save(
-        world_, directory, description(), progress_of_run(), [&](auto&& piece) { for_each_state(piece); }, files);
+        patient_.of(world_, patience.deadline), directory, description(), progress_of_run(),
+        [&](auto&& piece) { pieces(told.after(piece)); }, files);
   }
+  void save(std::string const& directory, formats::file_system& files) { save(directory, {}, files); }
 
   /// Collective. Takes all state from the newest checkpoint in `directory`, whatever number of ranks or strategy wrote
   /// it (error feedback asks for the same number of ranks).
-  void load(std::string const& directory, formats::file_system& files = formats::real_files()) {
+  ///
+  /// Errors   as save().
+  void load(std::string const& directory, checkpoint::patience const& patience = {},
+            formats::file_system& files = formats::real_files()) {
     std::int64_t elements = 0;
     for_each_state(
         [&](std::string const&, parameter_info const&, std::int64_t, auto view) { elements += view.size(); });
+    auto const pieces = [&](auto&& piece) { for_each_state(piece, true); };
+    checkpoint::detail::told_progress told(patience, 1, pieces);
     auto const progress = checkpoint::load(
-        world_, directory, description(), [&](auto&& piece) { for_each_state(piece, true); }, elements, files);
+        patient_.of(world_, patience.deadline), directory, description(),
+        [&](auto&& piece) { pieces(told.after(piece)); }, elements, files);
     step_ = progress.step;
     updates_ = progress.updates;
     seed_ = progress.seed;
@@ -210,6 +224,7 @@ class basic_trainer {
     exchange().refresh_parameters();
     engine().invalidate();
   }
+  void load(std::string const& directory, formats::file_system& files) { load(directory, {}, files); }
 
   /// Calls f(name, info, first, view) for every piece of state that this rank answers for, or, if `replicas`, for every
   /// piece that it keeps: where state is replicated, each rank keeps all of it. A piece is elements from `first` on of
@@ -329,6 +344,7 @@ class basic_trainer {
   Comm& world_;
   placed_model<env, Model, Comm, Parallel, Compression> model_;
   optimizer_state<env, Optimizer> moments_;
+  checkpoint::detail::patient_world<Comm> patient_;  // while others save or load
   std::vector<std::function<void(step_report const&)>> step_calls_;
   data::loader_position position_;
   std::int64_t step_ = 0;
