@@ -54,6 +54,7 @@ std::string means(Comm& world, Policies... policies) {
   bool const whole = std::is_same_v<decltype(exchange), decltype(make_exchange(mine.list(), world))>;
   if (whole && (!all_are(mine.weight_gradient, mean) || !all_are(mine.bias_gradient, 1))) return "not the mean";
 
+  exchange.publish();
   exchange.begin();  // two micro-batches, of which rank r has 1 + r samples each
   double const samples = 2 * (ranks + ranks * (ranks - 1) / 2.0);
   exchange.weight((1 + world.rank()) / samples);
@@ -113,17 +114,28 @@ std::string vote_on_numbers(Comm& world, Policies... policies) {
 template <class Comm>
 std::string replicas(Comm& world) {
   own_parameters mine;
-  mine.weight[7] = static_cast<float>(world.rank() == world.size() - 1 ? 5 : 1);
+  bool const differs = world.rank() == world.size() - 1;
+  auto const sentence_of = [&](auto&& action) {
+    try {
+      action();
+      return std::string();
+    } catch (config_error const& problem) {
+      return std::string(problem.what());
+    }
+  };
+  auto const expected =
+      world.size() == 1
+          ? std::string()
+          : text("trireme::exchange: the parameters of rank ", world.size() - 1, " differ from those of rank 0; start ",
+                 "every rank from the same values: world.broadcast(values, 0) gives it those of rank 0");
+  mine.weight[7] = differs ? 5 : 1;
+  auto const at_start = sentence_of([&] { static_cast<void>(make_exchange(mine.list(), world)); });
+  if (at_start != expected) return "sentence at the start: " + at_start;
+  mine.weight[7] = 1;
   auto exchange = make_exchange(mine.list(), world);
-  std::string sentence;
-  try {
-    exchange.verify_replicas();
-  } catch (config_error const& problem) {
-    sentence = problem.what();
-  }
-  auto const expected = text("trireme::exchange: the parameters of rank ", world.size() - 1,
-                             " differ from those of rank 0; start every rank from the same seed, or call broadcast()");
-  if (sentence != (world.size() == 1 ? std::string() : expected)) return "sentence: " + sentence;
+  mine.weight[7] = differs ? 5 : 1;
+  auto const later = sentence_of([&] { exchange.verify_replicas(); });
+  if (later != expected) return "sentence: " + later;
   exchange.broadcast(world.size() - 1);
   exchange.verify_replicas();
   return mine.weight[7] == 5 ? std::string() : "not the root's values";

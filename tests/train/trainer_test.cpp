@@ -149,7 +149,7 @@ TEST_CASE("stop_after ends early, and the rest of the schedule gives what one ru
     auto trainer = make_trainer(toy::gpt, toy::adaptive, world);
     if (stop_after > 0) trainer.fit(toy::text{}, {.steps = 8, .batch = 10, .stop_after = stop_after});
     CHECK(trainer.steps() == stop_after);
-    trainer.fit(toy::text{}, {.steps = 8, .batch = 10});
+    if (stop_after < 8) trainer.fit(toy::text{}, {.steps = 8, .batch = 10});
     return trainer.state_hash();
   };
   CHECK(hash(3) == hash(0));
@@ -269,7 +269,7 @@ TEST_CASE("ranks that start from different parameters of their own are refused",
     auto const sentence = sentence_of([&] { static_cast<void>(make_trainer(model, optim::sgd{}, world)); });
     told += sentence ==
                     "trireme::exchange: the parameters of rank 1 differ from those of rank 0; start every rank from "
-                    "the same seed, or call broadcast()"
+                    "the same values: world.broadcast(values, 0) gives it those of rank 0"
                 ? 1
                 : 0;
   });

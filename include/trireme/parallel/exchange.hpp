@@ -22,6 +22,7 @@
 #include "trireme/ops/types.hpp"
 #include "trireme/parallel/detail/ballot.hpp"
 #include "trireme/parallel/detail/exchange_checks.hpp"
+#include "trireme/parallel/detail/exchange_protocol.hpp"
 #include "trireme/parallel/detail/parameter_store.hpp"
 #include "trireme/parallel/exchange_report.hpp"
 #include "trireme/parallel/layout.hpp"
@@ -35,6 +36,8 @@ namespace trireme {
 ///          gradients, else only the last one: gradients accumulate without an exchange before.
 ///          Where there are units, the engine also calls, for each: ensure(first, last) before and release(first, last)
 ///          after its forward and its backward, prefetch() for the next one, and open(first, last) before its backward.
+///          A rank without samples calls begin(0), and ready() for nothing. A step that is not finite is over after
+///          finish(); one that is given up earlier (an exception) is over after abandon().
 /// Shapes   buckets of about Strategy::bucket_bytes, filled in the order in which backward finishes; a tied tensor has
 ///          a bucket of its own, and each of its uses a gradient of its own, added in the order of the uses.
 /// Ranks    collective: the same calls in the same order on every rank. Below stage 2 ready() may come at any time;
@@ -44,7 +47,9 @@ namespace trireme {
 ///          exact but for the rounding of blocks of 1024 squares of each tensor, so it does not depend on the number of
 ///          shards.
 /// Threads  one owner; not copied, not moved.
-/// Errors   comm_error from the communicator; config_error if the ranks' parameters differ at the start.
+/// Errors   comm_error from the communicator; config_error if the ranks' parameters, strategies or compressors are not
+///          the same at the start; assertion_error (light) for a call that comes twice, too early, or without the one
+///          before it.
 template <class Env, class Comm, strategy Strategy, class Compressor>
 class basic_exchange : public parallel::detail::parameter_store<Env, Comm, Strategy, Compressor> {
   using store = parallel::detail::parameter_store<Env, Comm, Strategy, Compressor>;
@@ -77,6 +82,7 @@ class basic_exchange : public parallel::detail::parameter_store<Env, Comm, Strat
                  std::type_identity_t<Comm>* experts = nullptr)
       : store(std::move(uses), world, everyone == nullptr ? world : *everyone, strategy, compressor, unit_ends,
               experts),
+        protocol_(layout_, this->use_count(), sharded, reports_every_micro_batch()),
         in_a_tree_(sums_in_a_tree(strategy)) {
     for (int b = 0; experts != nullptr && b < this->bucket_count(); ++b) {
       auto const& entries = layout_.buckets()[static_cast<std::size_t>(b)].entries;
@@ -85,10 +91,13 @@ class basic_exchange : public parallel::detail::parameter_store<Env, Comm, Strat
   }
 
   /// Works for parameters that live in the caller's memory: gradients are copied into buckets when they are ready, the
-  /// reduced ones are copied back by finish().
+  /// reduced ones are copied back by finish(). Refuses values that differ between the ranks of `world`.
   basic_exchange(std::vector<foreign_parameter<param_element, space>> parameters, Comm& world, Strategy const& strategy,
                  Compressor const& compressor, std::type_identity_t<Comm>* everyone = nullptr)
-      : store(std::move(parameters), world, everyone == nullptr ? world : *everyone, strategy, compressor) {}
+      : store(std::move(parameters), world, everyone == nullptr ? world : *everyone, strategy, compressor),
+        protocol_(layout_, this->use_count(), sharded, false) {
+    verify_replicas();
+  }
 
   /// The gradient of a tensor whose info says `tied` is summed over `group` too, after the sum over the exchange's own
   /// ranks: over the ranks of other stages that use it. The group must outlive the exchange, and all of its ranks name
@@ -119,23 +128,38 @@ class basic_exchange : public parallel::detail::parameter_store<Env, Comm, Strat
   /// @param runs  how many it runs where that is more: some for others, without samples of its own.
   void begin(std::int64_t micro_batches, std::span<std::int64_t const> places, std::int64_t first = 0,
              std::int64_t runs = 0) {
+    protocol_.may_begin();
     if constexpr (store::shards_parameters) values_.release_all();
-    rounds_left_ = std::max(static_cast<std::int64_t>(places.size()), runs);
+    auto const own = std::max(static_cast<std::int64_t>(places.size()), runs);
+    rounds_left_ = own;
     if (reports_every_micro_batch())
-      rounds_left_ = parallel::detail::agreed_rounds(world_, micro_batches, rounds_left_, in_a_tree_);
+      rounds_left_ = parallel::detail::agreed_rounds(world_, micro_batches, own, in_a_tree_);
     gradients_.begin(micro_batches, places, first, rounds_left_);
     reports_left_ = this->use_count();
+    if (reports_every_micro_batch()) {
+      protocol_.begin(own, rounds_left_);
+    } else {
+      protocol_.begin(std::min<std::int64_t>(own, 1), 1);
+    }
     weight_ = 1.0 / world_.size();
   }
 
   /// With parameters in the caller's memory: how much this rank's gradients weigh in the sum (default: 1 / ranks, the
-  /// mean). A rank with n of N samples says n / N.
-  void weight(double share) noexcept { weight_ = share; }
+  /// mean). A rank with n of N samples says n / N. Until the next begin().
+  void weight(double share) {
+    protocol_.weight();
+    weight_ = share;
+  }
+  /// Gives up the step that has begun, on every rank: the next begin() forgets its gradients. Between steps nothing
+  /// happens.
+  void abandon() noexcept { protocol_.abandon(); }
 
   /// Uses [first, last) of one unit are about to be read: their values are there when this returns. Below stage 3
   /// nothing happens.
   void ensure(int first, int last) {
-    if (store::shards_parameters && first < last) values_.ensure(layout_.unit_with(first));
+    if (!store::shards_parameters || first == last) return;
+    protocol_.expect_published("ensure()");
+    values_.ensure(layout_.unit_with(first));
   }
   /// The same uses will be needed next: their values begin to travel.
   void prefetch(int first, int last) {
@@ -148,12 +172,16 @@ class basic_exchange : public parallel::detail::parameter_store<Env, Comm, Strat
   /// Backward of one unit is about to add to the gradients of its uses [first, last): they have memory, and are zero.
   /// Nothing happens where gradients have memory all the time.
   void open(int first, int last) {
-    if (reports_every_micro_batch() && first < last) gradients_.open_unit(layout_.unit_with(first));
+    if (!reports_every_micro_batch() || first == last) return;
+    int const unit = layout_.unit_with(first);
+    protocol_.open(first, last);
+    gradients_.open_unit(unit);
   }
 
   /// Says that the gradient of one use is final. The bucket's exchange starts as soon as all of its gradients are, and
   /// (below stage 2) the buckets before it have started.
   void ready(int use) {
+    protocol_.ready(use);
     if (!foreign_.empty()) take_in(use);
     gradients_.ready(use);
     if (--reports_left_ > 0) return;
@@ -168,11 +196,16 @@ class basic_exchange : public parallel::detail::parameter_store<Env, Comm, Strat
   }
   /// Does for one micro-batch what ranks that have it do together: this one has none. Its gradients are zero.
   void sit_out() {
+    protocol_.sit_out();
     pass_through(true);
     auto const& units = layout_.units();
     for (auto u = units.size(); u-- > 0;) {
       ensure(units[u].first, units[u].last);
-      if (!in_a_tree_) open(units[u].first, units[u].last);  // a tree does without a term
+      if (in_a_tree_) {
+        protocol_.open(units[u].first, units[u].last);  // a tree does without a term
+      } else {
+        open(units[u].first, units[u].last);
+      }
       if (u > 0) prefetch(units[u - 1].first, units[u - 1].last);
       for (int use = units[u].first; use < units[u].last; ++use) ready(use);
       release(units[u].first, units[u].last);
@@ -181,8 +214,10 @@ class basic_exchange : public parallel::detail::parameter_store<Env, Comm, Strat
   /// The same for a micro-batch that is only run forward.
   void sit_out_forward() { pass_through(false); }
 
-  /// Adds the caller's gradients to the buckets without saying that they are final: one more micro-batch.
+  /// Adds the caller's gradients to the buckets without saying that they are final: one more micro-batch, before the
+  /// first ready() of the step.
   void accumulate() requires(!keeps_master) {
+    protocol_.accumulate();
     for (int use = 0; use < foreign_.count(); ++use) take_in(use);
   }
 
@@ -192,6 +227,7 @@ class basic_exchange : public parallel::detail::parameter_store<Env, Comm, Strat
   /// @param want_norm  the norm costs nothing where gradients are reduced before the update anyway; without it, ranks
   ///                   that share memory fuse the reduction into the update.
   exchange_result finish(std::int64_t votes = 0, bool want_norm = true) {
+    protocol_.may_finish();
     if (reports_every_micro_batch()) {
       while (rounds_left_ > 0) sit_out();
     }
@@ -213,6 +249,7 @@ class basic_exchange : public parallel::detail::parameter_store<Env, Comm, Strat
     if (result.finite) commit_residuals();
     if (!foreign_.empty()) give_back_gradients();
     gradients_.times().exposed += gradients_.now() - start;
+    protocol_.finished(result.finite);
     return result;
   }
 
@@ -220,6 +257,7 @@ class basic_exchange : public parallel::detail::parameter_store<Env, Comm, Strat
   /// elements in the bucket. The segment's moments are for the caller to fill in, its scale to multiply.
   template <class F>
   void for_each_segment(F&& f) {
+    protocol_.update();
     for (int b = 0; b < this->bucket_count(); ++b) {
       auto const [first, count] = owned_range(b);
       layout_.for_each_piece(b, first, count, [&](parallel::layout::piece const& piece) {
@@ -234,8 +272,10 @@ class basic_exchange : public parallel::detail::parameter_store<Env, Comm, Strat
   }
 
   /// Collective. Makes the updated values the parameters of every rank (where parameters are sharded, each has its own
-  /// already).
+  /// already). Where the optimizer's state is sharded every finite step ends with it, whether something was updated or
+  /// not.
   void publish() {
+    protocol_.publish();
     auto const start = gradients_.now();
     if constexpr (store::shards_parameters) values_.release_all();
     outputs_.publish();
@@ -253,6 +293,27 @@ class basic_exchange : public parallel::detail::parameter_store<Env, Comm, Strat
       });
     }
     publish();
+  }
+
+  /// As those of the store; not while updated values are still to be published.
+  void verify_replicas() {
+    protocol_.expect_published("verify_replicas()");
+    store::verify_replicas();
+  }
+  /// Collective. Gives every rank the parameters of `root`, and other ranks of a replica that hold some of them, too,
+  /// those of their first (nothing to do where each has its own slices).
+  void broadcast(int root = 0) {
+    protocol_.expect_published("broadcast()");
+    store::broadcast(root);
+    for (auto const& [bucket, group] : also_) {
+      for (int const e : layout_.buckets()[static_cast<std::size_t>(bucket)].entries)
+        store::broadcast(layout_.at(e), *group, 0);
+    }
+  }
+  using store::broadcast;
+  [[nodiscard]] std::uint64_t hash_of_parameters() const {
+    protocol_.expect_published("hash_of_parameters()");
+    return store::hash_of_parameters();
   }
 
  private:
@@ -346,6 +407,7 @@ class basic_exchange : public parallel::detail::parameter_store<Env, Comm, Strat
   }
 
   tensor_view<gradient_element const, space> reduced_;  // of the segment at hand
+  parallel::detail::exchange_protocol protocol_;
   parallel::detail::ballot ballot_;
   std::vector<std::pair<int, Comm*>> also_;
   bool in_a_tree_ = false;

@@ -22,6 +22,7 @@ class any_trainer {
  public:
   virtual ~any_trainer() = default;
   virtual void initialise(std::uint64_t seed) = 0;
+  virtual void broadcast() = 0;
   virtual fit_report fit(data::any_dataset const& data, fit_options const& options) = 0;
   [[nodiscard]] virtual double evaluate(data::any_dataset const& data, std::int64_t batch) = 0;
   [[nodiscard]] virtual tensor<float> predict(samples const& batch) = 0;
@@ -50,6 +51,7 @@ class typed_trainer final : public any_trainer {
   explicit typed_trainer(Policies&&... policies) : trainer_(make_trainer(std::forward<Policies>(policies)...)) {}
 
   void initialise(std::uint64_t seed) override { trainer_.initialise(seed); }
+  void broadcast() override { trainer_.broadcast(); }
   fit_report fit(data::any_dataset const& data, fit_options const& options) override {
     return trainer_.fit(data, options);
   }

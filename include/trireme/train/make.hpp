@@ -47,6 +47,7 @@ struct refused {
     return {};
   }
   void initialise(std::uint64_t) {}
+  void broadcast() {}
   template <class F>
   void on_step(F&&) {}
   void request_stop() noexcept {}
@@ -121,25 +122,33 @@ template <has_visit_parameters Model>
 template <class... P>
 struct check_exchange_policies {
   static constexpr bool fits =
-      count_of<slot::parallel, P...> + count_of<slot::compression, P...> == static_cast<int>(sizeof...(P));
-  static constexpr bool ok = fits && count_of<slot::parallel, P...> <= 1 && count_of<slot::compression, P...> <= 1;
+      count_of<slot::parallel, P...> + count_of<slot::compression, P...> + count_of<slot::communicator, P...> ==
+      static_cast<int>(sizeof...(P));
+  static constexpr bool ok = fits && count_of<slot::parallel, P...> <= 1 && count_of<slot::compression, P...> <= 1 &&
+                             count_of<slot::communicator, P...> <= 1;
 };
 template <bool Ok>
 struct assert_exchange_policies {
   static_assert(
-      Ok, "trireme::make_exchange: takes parameters, a world, and at most one parallel strategy and one compressor");
+      Ok,
+      "trireme::make_exchange: takes parameters, a world, and at most one parallel strategy, one compressor and one "
+      "world of everyone who votes");
 };
 
 }  // namespace detail
 
 /// Only the exchange, for a training loop of one's own.
 ///
+/// Ranks    collective; the parameters' names, shapes and starting values are the same on all ranks of `world`.
+/// Errors   config_error that names two ranks where something differs that has to be the same.
+///
 /// @param parameters  a std::vector<foreign_parameter<float>> (or double), or anything with visit_parameters.
-/// @param policies    a parallel strategy and a compressor, in any order; parallel::data and compression::none if
-/// absent. Ranks    collective.
+/// @param world       the ranks that hold these parameters: gradients are averaged over them.
+/// @param policies    in any order: a parallel strategy (parallel::data if there is none), a compressor
+///                    (compression::none), and, where `world` holds only a part of the model, the world of all parts:
+///                    its ranks share norm, votes and whether all gradients are finite.
 /// @returns basic_exchange on the caller's memory: gradients are read when they are ready, the mean over ranks is
-/// written
-///          back by finish(), updated values are gathered by publish().
+///          written back by finish(), updated values are gathered by publish().
 template <class Parameters, class Comm, class... Policies>
 [[nodiscard]] auto make_exchange(Parameters&& parameters, Comm& world, Policies&&... policies) {
   using checks = detail::check_exchange_policies<std::remove_cvref_t<Policies>...>;
@@ -151,9 +160,12 @@ template <class Parameters, class Comm, class... Policies>
   using value = typename decltype(list.front().value)::value_type;
   using space = typename decltype(list.front().value)::space;
   using precision = std::conditional_t<std::is_same_v<value, double>, precision::fp64, precision::fp32>;
+  Comm* everyone = nullptr;
+  if constexpr (detail::count_of<slot::communicator, std::remove_cvref_t<Policies>...> == 1)
+    everyone = &detail::pick<slot::communicator, void>(policies...);
   return basic_exchange<environment<precision, space>, Comm, strategy, compressor>(
       std::move(list), world, detail::pick<slot::parallel, parallel::data>(policies...),
-      detail::pick<slot::compression, compression::none>(policies...));
+      detail::pick<slot::compression, compression::none>(policies...), everyone);
 }
 
 }  // namespace trireme

@@ -82,6 +82,18 @@ class placed_model {
   /// Ranks that differ on this share see different samples.
   [[nodiscard]] share samples_share() const noexcept { return grid_.samples(); }
 
+  /// Collective. Makes the parameters of each part's first replica those of all replicas, and what several parts hold
+  /// alike that of the first of them.
+  void broadcast() {
+    exchange_.broadcast();
+    if constexpr (parallel::has_axis<Parallel, parallel::axis::tensor>) {
+      if (grid_.tensor() == nullptr) return;
+      for (auto const& entry : exchange_.plan().entries()) {
+        if (!entry.info.is_part()) exchange_.broadcast(entry, *grid_.tensor(), 0);
+      }
+    }
+  }
+
   /// Collective. How many samples all ranks have together, of which this one has brought so many.
   [[nodiscard]] std::int64_t samples_of_all(std::int64_t own) {
     tensor_view<std::int64_t> const sum(&own, shape{1});

@@ -20,6 +20,7 @@
 #include "trireme/train/detail/stage_mail.hpp"
 #include "trireme/train/detail/stage_program.hpp"
 #include "trireme/train/detail/unit_chunks.hpp"
+#include "trireme/train/detail/unit_edges.hpp"
 
 namespace trireme {
 
@@ -38,6 +39,8 @@ struct resident_parameters {
 /// Bytes    activations of the micro-batches in flight; after the first step (with other stages, the first two)
 ///          nothing is allocated any more.
 /// Threads  one owner. Make it in the thread that runs it.
+/// Errors   assertion_error that names the unit: of its kernels, and where the ranks of a tensor group should have the
+///          same and have not (see detail/unit_edges.hpp).
 template <class Env>
 class staged_engine {
  public:
@@ -99,6 +102,7 @@ class staged_engine {
         backward(step, ready, hooks);
       }
     }
+    report_idle(list.passes, ready);
     if (mail_ != nullptr) mail_->end();
     slots_.end();
     scratch_.reset();
@@ -166,6 +170,7 @@ class staged_engine {
     now_ = how;
     batches_ = batches;
     scratch_.reset();
+    edges_.begin(groups_.tensor, how.purpose == purpose::train);
     auto& chunks = units_.chunks();
     slots_.begin(chunks.size(), what.lists.where().micro_batches);
     for (std::size_t c = 0; c < chunks.size(); ++c) chunks[c].left = what.passes[c];
@@ -210,11 +215,12 @@ class staged_engine {
       if (last && step.output < 0 && pass.training()) {
         hooks.open(units_.first_use(u), units_.last_use(u));  // losses may add to gradients already
       }
-      x = run(pass, [&] {
+      x = run(pass, u, "forward", [&] {
         if (!serves) return units_[u].forward(pass, x);
         units_[u].serve_forward(pass);
         return view(nullptr, nothing);
       });
+      if (!last || step.output >= 0) edges_.check(pass, x, "output", [&] { return units_.name_of(u); });
       if (!last || !turns) hooks.release(units_.first_use(u), units_.last_use(u));
     }
     own.out = x;
@@ -241,7 +247,7 @@ class staged_engine {
       hooks.ensure(units_.first_use(u), units_.last_use(u));
       hooks.open(units_.first_use(u), units_.last_use(u));
       if (u > here.first) hooks.prefetch(units_.first_use(u - 1), units_.last_use(u - 1));
-      dy = run(pass, [&] {
+      dy = run(pass, u, "backward", [&] {
         auto& unit = units_[u];
         if (serves) {
           if (!weights_only) unit.serve_backward(pass);
@@ -252,6 +258,8 @@ class staged_engine {
         unit.backward_weight(pass);
         return view{};
       });
+      if (!weights_only && (u > here.first || step.output >= 0))
+        edges_.check(pass, dy, "gradient", [&] { return units_.name_of(u); });
       for (int use = units_.first_use(u); use < units_.last_use(u) && !input_only; ++use) ready(use, last_time);
       hooks.release(units_.first_use(u), units_.last_use(u));
     }
@@ -287,17 +295,34 @@ class staged_engine {
             now_.purpose,    {},       groups_.tensor, index,    context,  groups_.experts};
   }
   template <class Body>
-  view run(pass<Env>& pass, Body&& body) {
+  view run(pass<Env>& pass, std::size_t unit, char const* direction, Body&& body) {
     auto const mark = pass.scratch.mark();
-    auto const out = body();
-    pass.scratch.rewind(mark);
-    return out;
+    try {
+      auto const out = body();
+      pass.scratch.rewind(mark);
+      return out;
+    } catch (assertion_error const& problem) {
+      throw edges_.in_unit(pass, direction, units_.name_of(unit), problem);
+    }
+  }
+
+  // Where micro-batches are few a chunk may get none of them: its gradients are final, too.
+  template <class Ready>
+  void report_idle(std::vector<int> const& passes, Ready& ready) {
+    for (std::size_t c = 0; c < passes.size(); ++c) {
+      if (passes[c] > 0) continue;
+      auto const& idle = units_.chunks()[c];
+      for (auto u = idle.last; u-- > idle.first;) {
+        for (int use = units_.first_use(u); use < units_.last_use(u); ++use) ready(use, true);
+      }
+    }
   }
 
   rank_groups<Env> groups_;
   detail::stage_programs programs_;
   detail::unit_chunks<Env> units_;
   detail::batch_places<space> places_;
+  detail::unit_edges<Env> edges_;
 
   // Of the step under way.
   mode now_;

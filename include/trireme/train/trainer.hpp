@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <span>
@@ -20,7 +21,10 @@
 #include "trireme/core/type_name.hpp"
 #include "trireme/data/loader.hpp"
 #include "trireme/observe/timeline.hpp"
+#include "trireme/parallel/agreement.hpp"
 #include "trireme/train/checkpoint.hpp"
+#include "trireme/train/detail/copies.hpp"
+#include "trireme/train/detail/run_checks.hpp"
 #include "trireme/train/optimizer_state.hpp"
 #include "trireme/train/patience.hpp"
 #include "trireme/train/placed_model.hpp"
@@ -31,7 +35,7 @@ namespace trireme {
 
 /// How long to train, and with what. Numbers only; whatever changes types is a policy.
 struct fit_options {
-  std::int64_t steps = 0;          ///< of the whole schedule, counted from the first step ever taken
+  std::int64_t steps = 0;          ///< where the schedule ends, counted from the first step ever taken
   std::int64_t batch = 32;         ///< samples a step, over all ranks
   std::int64_t micro_batches = 0;  ///< logical micro-batches of a batch; 0 = one a rank
   std::int64_t stop_after = -1;    ///< leave after this many steps of the schedule; -1 = at its end
@@ -43,11 +47,13 @@ struct fit_options {
 /// One canonical type whatever the order of the policies. It is written on the public face of the exchange, as any
 /// loop of one's own may be.
 ///
-/// Ranks    collective: every rank makes the same calls in the same order.
+/// Ranks    collective: every rank makes the same calls in the same order. Descriptions, seed, schedule and dataset are
+///          the same on all of them; that is compared when the trainer is made, initialised, and at the start of fit().
 /// Numerics a step's loss is the mean over its samples on all ranks, whatever their share; so are its gradients.
 /// Threads  one owner; communicator and model (if it was passed by name) must outlive it.
-/// Errors   config_error for sizes that do not fit; comm_error from the communicator; numeric_error after ten steps in
-///          a row without finite gradients. A step that throws has not changed the state.
+/// Errors   config_error for sizes that do not fit, and for arguments that differ between ranks; comm_error from the
+///          communicator; numeric_error after ten steps in a row without finite gradients. A step that throws has not
+///          changed the state.
 template <class Model, class Optimizer, class Comm, class Parallel, class Precision, class Compression>
 class basic_trainer {
  public:
@@ -66,7 +72,7 @@ class basic_trainer {
         optimizer_(std::move(optimizer)),
         model_text_(describe(model)),
         compression_text_(describe(compression)),
-        world_(world),
+        world_(agreed(world)),
         model_(std::forward<GivenModel>(model), world, parallel, compression),
         moments_(model_.exchange()) {
     initialise(0);
@@ -76,13 +82,19 @@ class basic_trainer {
   basic_trainer& operator=(basic_trainer const&) = delete;
 
   /// Trains on a dataset, from where the trainer stands (0, or a loaded checkpoint) to the end of the schedule.
+  ///
+  /// Errors   config_error if that is no step. (One exception: a run that was complete, loaded again, may stand at the
+  ///          end. It takes no step, and its losses are NaN.)
   template <dataset Data>
   fit_report fit(Data const& data, fit_options const& options) {
+    detail::expect_same_schedule(world_, data, options, step_);
+    auto const last = options.stop_after < 0 ? options.steps : std::min(options.steps, options.stop_after);
+    detail::expect_steps(options, last, step_, loaded_at_);
     auto const own = model_.samples_share();
     data::loader loader(data, loader_options(options), own.place, own.ways);
     loader.seek(position_);
-    fit_report report{.first_step = step_};
-    auto const last = options.stop_after < 0 ? options.steps : std::min(options.steps, options.stop_after);
+    auto const none = std::numeric_limits<double>::quiet_NaN();
+    fit_report report{.first_step = step_, .first_loss = none, .last_loss = none, .last_norm = none};
     auto const start = clock::now();
     stopped_ = false;
     while (step_ < last && !stopped_) {
@@ -132,8 +144,11 @@ class basic_trainer {
   /// Collective. Starts over from the parameters and the random numbers of another seed (a plain model keeps its own
   /// parameters). Without this call the seed is 0.
   void initialise(std::uint64_t seed) {
+    parallel::stated const items[] = {{"the seed", text(seed)}};
+    parallel::expect_agreement(world_, "trireme::trainer", world_.rank(), items, "call initialise() with one of them");
     seed_ = seed;
     step_ = updates_ = skips_ = 0;
+    loaded_at_ = -1;
     position_ = {};
     moments_.clear();
     exchange().forget_residuals();
@@ -142,6 +157,26 @@ class basic_trainer {
       engine().invalidate();
     }
     exchange().verify_replicas();
+  }
+
+  /// Collective. Makes the first rank's parameters everybody's, after they were changed by hand.
+  ///
+  /// Where a mesh cuts the model each part of it becomes that of its first replica, and what several parts hold alike
+  /// that of the first of them. Under parallel::data moments go with parameters. Where parameters are sharded there are
+  /// no copies, and nothing is sent.
+  void broadcast() {
+    if constexpr (parallel::data_axis_t<Parallel>::optimizer_state == distribution::replicate) {
+      auto const& plan = exchange().plan();
+      for (int bucket = 0; bucket < static_cast<int>(plan.buckets().size()); ++bucket) {
+        auto const [first, count] = exchange().owned_range(bucket);
+        plan.for_each_piece(bucket, first, count, [&](parallel::layout::piece const& piece) {
+          for (std::size_t m = 0; m < Optimizer::moment_names.size(); ++m)
+            exchange().world().broadcast(moments_.moment_of(m, bucket, piece), 0);
+        });
+      }
+    }
+    model_.broadcast();
+    engine().invalidate();
   }
 
   /// Calls f(step_report const&) on every rank after each step.
@@ -174,7 +209,10 @@ class basic_trainer {
 
   /// Collective. One number for all state: master values, moments, residuals, step, place in the data. Each element
   /// counts once, so it does not depend on who owns what.
+  ///
+  /// Errors   numeric_error that names the tensor if ranks that keep the same part of it have other numbers.
   [[nodiscard]] std::uint64_t state_hash() {
+    expect_equal_copies();
     std::uint64_t sum = 0;
     for_each_state([&](std::string const& name, parameter_info const& part, std::int64_t first, auto view) {
       for_each_run(part, first, view.size(), [&](std::int64_t in_whole, std::int64_t in_part, std::int64_t n) {
@@ -221,6 +259,7 @@ class basic_trainer {
     updates_ = progress.updates;
     seed_ = progress.seed;
     position_ = {progress.epoch, progress.position};
+    loaded_at_ = step_;
     exchange().refresh_parameters();
     engine().invalidate();
   }
@@ -265,8 +304,43 @@ class basic_trainer {
     return {.batch = options.batch, .micro_batches = micro, .seed = seed_};
   }
 
+  // What has to be the same on all ranks before they meet in anything else.
+  [[nodiscard]] Comm& agreed(Comm& world) const {
+    parallel::stated const items[] = {{"the model", model_text_},
+                                      {"the learning rate", text(optimizer_.rate_at(0))},
+                                      {"the optimizer", describe(optimizer_)},
+                                      {"the parallel strategy", describe(parallel_)},
+                                      {"the precision", describe(Precision{})},
+                                      {"the compressor", compression_text_}};
+    parallel::expect_agreement(world, "trireme::trainer", world.rank(), items,
+                               "make the trainer of the same descriptions on every rank");
+    return world;
+  }
+  void expect_equal_copies() {
+    detail::kept_copies copies;
+    for_each_state(
+        [&](std::string const& name, parameter_info const& part, std::int64_t first, auto view) {
+          if (!name.starts_with("residual.")) copies.add(name, part, first, view);  // each rank has its own
+        },
+        true);
+    if constexpr (parallel::data_axis_t<Parallel>::parameters == distribution::replicate) {
+      for (auto const& entry : exchange().plan().entries())
+        copies.add(entry.info.name, entry.info, 0, exchange().parameter_values(entry));
+    }
+    copies.expect_equal(world_);
+  }
+
   step_report run_step(std::span<samples const> micro_batches, data::range range, std::span<std::int64_t const> parts,
                        std::int64_t total) {
+    try {
+      return take_step(micro_batches, range, parts, total);
+    } catch (...) {
+      exchange().abandon();
+      throw;
+    }
+  }
+  step_report take_step(std::span<samples const> micro_batches, data::range range, std::span<std::int64_t const> parts,
+                        std::int64_t total) {
     auto const start = clock::now();
     auto const sum = timed("forward, backward", [&] {
       return model_.train(micro_batches, range, parts, total, {seed_, static_cast<std::uint64_t>(step_)});
@@ -350,6 +424,7 @@ class basic_trainer {
   std::int64_t step_ = 0;
   std::int64_t updates_ = 0;
   std::int64_t skips_ = 0;
+  std::int64_t loaded_at_ = -1;  // the step of the last checkpoint that was loaded
   observe::timeline* timeline_ = nullptr;
   bool wants_stop_ = false;
   bool stopped_ = false;

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <bit>
 #include <cstdint>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "trireme/contract/communicator.hpp"
@@ -10,6 +12,8 @@
 #include "trireme/core/error.hpp"
 #include "trireme/core/tensor.hpp"
 #include "trireme/core/type_name.hpp"
+#include "trireme/parallel/agreement.hpp"
+#include "trireme/parallel/layout.hpp"
 
 namespace trireme::parallel::detail {
 
@@ -23,6 +27,22 @@ template <class Strategy>
     throw config_error(text("trireme::exchange: bucket_bytes is ", strategy.bucket_bytes, "; it must hold a gradient"));
   }
   return count;
+}
+
+/// Collective. The layout, if it is the same on all ranks, and strategy and compressor are.
+/// @param rank  what this rank is called.
+template <class Comm, class Strategy, class Compressor>
+[[nodiscard]] layout agreed(layout plan, Comm& world, int rank, Strategy const& strategy,
+                            Compressor const& compressor) {
+  std::string parameters;
+  for (auto const& entry : plan.entries())
+    parameters += text('"', entry.info.name, "\" of shape ", to_string(entry.info.extents), '\n');
+  stated const items[] = {{"the parallel strategy", describe(strategy)},
+                          {"the compressor", describe(compressor)},
+                          {"a parameter", std::move(parameters)}};
+  expect_agreement(world, "trireme::exchange", rank, items,
+                   "bring the same parameters in the same order, and the same policies, on every rank");
+  return plan;
 }
 
 /// Gradients have memory only while a unit uses them: units are known.

@@ -76,12 +76,12 @@ class gradient_store {
     for (auto& it : lanes_.all()) {
       it.missing = it.reports;
       it.rounds = 0;
+      if (it.flying) it.open->wire->wait();  // of a step that was given up
+      it.flying = false;
       if (!pooled()) {
         kernels::fill(lanes_.whole(it), 0.0);
         continue;
       }
-      if (it.flying) it.open->wire->wait();
-      it.flying = false;
       lanes_.close(it);
       it.sums.clear([&](std::unique_ptr<buffer> sum) { lanes_.give_back(it, std::move(sum)); });
     }

@@ -84,21 +84,31 @@ class parameter_store {
     for (int rank = 1; rank < world_.size(); ++rank) {
       if (hashes[static_cast<std::size_t>(rank)] == hashes[0]) continue;
       throw config_error(
-          text("trireme::exchange: the parameters of rank ", rank,
-               " differ from those of rank 0; start every rank from the same seed, or call broadcast()"));
+          text("trireme::exchange: the parameters of rank ", rank, " differ from those of rank 0; start every rank ",
+               foreign_.empty() ? "from the same seed, or call broadcast()"
+                                : "from the same values: world.broadcast(values, 0) gives it those of rank 0"));
     }
   }
 
   /// Collective. Gives every rank the parameters of `root` (nothing to do where each has its own slices).
   void broadcast(int root = 0) {
+    for (auto const& entry : layout_.entries()) broadcast(entry, world_, root);
+  }
+  /// Collective over `ranks`, all of which hold the tensor alike. The same for one tensor.
+  void broadcast(layout::entry const& entry, Comm& ranks, int root) {
     if constexpr (shards_parameters) return;
-    for (auto const& entry : layout_.entries()) {
-      world_.broadcast(parameter_values(entry), root);
-      if constexpr (keeps_master) {
-        trireme::tensor<master_element, space> whole(shape{entry.size()});
-        kernels::copy(whole.view(), tensor_view<param_element const, space>(parameter_values(entry)));
-        load(entry, tensor_view<master_element const, space>(whole));
-      }
+    auto const values = parameter_values(entry);
+    if constexpr (!keeps_master) {
+      ranks.broadcast(values, root);
+    } else if constexpr (!sharded) {
+      auto const master = masters_[static_cast<std::size_t>(entry.bucket)].view().flat(entry.offset, entry.size());
+      ranks.broadcast(master, root);
+      kernels::copy(values, tensor_view<master_element const, space>(master));
+    } else {  // the root has not all masters: the others' become what its layers read
+      ranks.broadcast(values, root);
+      trireme::tensor<master_element, space> whole(shape{entry.size()});
+      kernels::copy(whole.view(), tensor_view<param_element const, space>(values));
+      load(entry, tensor_view<master_element const, space>(whole));
     }
   }
 
@@ -212,8 +222,9 @@ class parameter_store {
                   Compressor const& compressor, std::span<int const> unit_ends, Comm* experts)
       : world_(world),
         everyone_(everyone),
-        layout_(infos(uses), bucket_elements(strategy, sizeof(gradient_element)), world.size(),
-                needs_units(strategy) ? unit_ends : no_units()),
+        layout_(agreed({infos(uses), bucket_elements(strategy, sizeof(gradient_element)), world.size(),
+                        needs_units(strategy) ? unit_ends : no_units()},
+                       world, everyone.rank(), strategy, compressor)),
         uses_(std::move(uses)),
         values_(layout_, uses_, world_, true),
         gradients_(layout_, uses_, world_, compressor, sums_in_a_tree(strategy),
@@ -230,7 +241,8 @@ class parameter_store {
       : world_(world),
         everyone_(everyone),
         foreign_(std::move(parameters)),
-        layout_(foreign_.infos(), bucket_elements(strategy, sizeof(gradient_element)), world.size()),
+        layout_(agreed({foreign_.infos(), bucket_elements(strategy, sizeof(gradient_element)), world.size()}, world,
+                       everyone.rank(), strategy, compressor)),
         values_(layout_, uses_, world_, sharded),
         gradients_(layout_, uses_, world_, compressor, sums_in_a_tree(strategy), false),
         outputs_(layout_, values_, foreign_, world_) {

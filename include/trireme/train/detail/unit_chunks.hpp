@@ -3,9 +3,11 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "trireme/contract/model.hpp"
+#include "trireme/core/text.hpp"
 #include "trireme/parallel/pipeline.hpp"
 
 namespace trireme::detail {
@@ -40,6 +42,16 @@ class unit_chunks {
   [[nodiscard]] std::vector<unit_chunk>& chunks() noexcept { return chunks_; }
   [[nodiscard]] unit_chunk& chunk(int number) noexcept { return chunks_[static_cast<std::size_t>(number)]; }
 
+  /// What to call a unit: its number in the model, and parameters of it.
+  [[nodiscard]] std::string name_of(std::size_t unit) const {
+    auto out = text("unit ", numbers_[unit]);
+    if (first_use(unit) == last_use(unit)) return out;
+    auto const& first = uses_[static_cast<std::size_t>(first_use(unit))]->info.name;
+    auto const& last = uses_[static_cast<std::size_t>(last_use(unit)) - 1]->info.name;
+    out += text(" (\"", first, first == last ? "" : "\" to \"", first == last ? "" : last, "\")");
+    return out;
+  }
+
   [[nodiscard]] std::vector<parameter<Env>*> const& uses() const noexcept { return uses_; }
   /// Where each unit's uses end.
   [[nodiscard]] std::vector<int> const& ends() const noexcept { return last_use_; }
@@ -55,7 +67,9 @@ class unit_chunks {
     std::int64_t index = 0;
     template <class Description>
     void operator()(Description const& description) {
-      if (auto* const home = all.chunk_of(index++, at); home != nullptr) {
+      auto const number = index++;
+      if (auto* const home = all.chunk_of(number, at); home != nullptr) {
+        all.numbers_.push_back(number);
         all.units_.push_back(std::make_unique<boxed_unit<Env, Description>>(description, own, experts));
         home->last = all.units_.size();
       }
@@ -74,6 +88,7 @@ class unit_chunks {
   }
 
   std::vector<std::unique_ptr<unit<Env>>> units_;
+  std::vector<std::int64_t> numbers_;  // of the units, in the whole model
   std::vector<unit_chunk> chunks_;
   std::vector<parameter<Env>*> uses_;
   std::vector<int> last_use_;

@@ -1,0 +1,92 @@
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "trireme/contract/communicator.hpp"
+#include "trireme/core/error.hpp"
+#include "trireme/core/hash.hpp"
+#include "trireme/core/tensor.hpp"
+
+namespace trireme::parallel {
+
+/// Something that has to be the same on every rank, printed. A value of several lines is a list.
+struct stated {
+  std::string_view what;
+  std::string value;
+};
+
+namespace detail {
+
+/// Line `number` of a text, or "nothing" after the last one.
+[[nodiscard]] inline std::string_view line_of(std::string_view all, std::size_t number) {
+  for (; number > 0 && !all.empty(); --number) {
+    auto const end = all.find('\n');
+    all = end == std::string_view::npos ? std::string_view() : all.substr(end + 1);
+  }
+  return all.empty() ? "nothing" : all.substr(0, all.find('\n'));
+}
+/// The first lines in which two texts differ.
+[[nodiscard]] inline std::pair<std::string_view, std::string_view> differing_lines(std::string_view a,
+                                                                                   std::string_view b) {
+  std::size_t number = 0;
+  while (line_of(a, number) == line_of(b, number) && line_of(a, number) != "nothing") ++number;
+  return {line_of(a, number), line_of(b, number)};
+}
+
+/// Collective. What one rank says, on every rank.
+template <class Comm>
+[[nodiscard]] std::string said_by(Comm& world, int rank, std::string const& own) {
+  auto length = world.rank() == rank ? static_cast<std::int64_t>(own.size()) : 0;
+  world.all_reduce(tensor_view<std::int64_t>(&length, shape{1}), reduction::sum{});
+  std::vector<std::int64_t> letters(static_cast<std::size_t>(length) + 1);  // an empty text is a message, too
+  if (world.rank() == rank) std::copy(own.begin(), own.end(), letters.begin());
+  world.all_reduce(tensor_view<std::int64_t>(letters), reduction::sum{});
+  std::string text(static_cast<std::size_t>(length), ' ');
+  std::transform(letters.begin(), letters.end() - 1, text.begin(), [](auto each) { return static_cast<char>(each); });
+  return text;
+}
+
+}  // namespace detail
+
+/// Throws config_error on every rank if something is not the same on all of them; the sentence names it, two ranks and
+/// their values.
+///
+/// Bytes    one all_reduce of a number an item and rank; of the values only where they differ.
+/// Ranks    collective: as many items on every rank, in one order.
+///
+/// @param whose   the public name that the sentence begins with.
+/// @param rank    what this rank is called in the sentence: its number in the whole world.
+/// @param remedy  how the sentence ends.
+template <class Comm>
+void expect_agreement(Comm& world, std::string_view whose, int rank, std::span<stated const> items,
+                      std::string_view remedy) {
+  if (world.size() == 1) return;
+  auto const ranks = static_cast<std::size_t>(world.size());
+  auto const own = static_cast<std::size_t>(world.rank());
+  auto const each = items.size() + 1;  // the last number is what the rank is called
+  std::vector<std::int64_t> table(each * ranks);
+  for (std::size_t item = 0; item < items.size(); ++item) {
+    table[own * each + item] = static_cast<std::int64_t>(hash_name(items[item].value));
+  }
+  table[own * each + items.size()] = rank;
+  world.all_reduce(tensor_view<std::int64_t>(table), reduction::sum{});
+  for (std::size_t item = 0; item < items.size(); ++item) {
+    for (std::size_t other = 1; other < ranks; ++other) {
+      if (table[other * each + item] == table[item]) continue;
+      auto const first = detail::said_by(world, 0, items[item].value);
+      auto const second = detail::said_by(world, static_cast<int>(other), items[item].value);
+      auto const [here, there] = detail::differing_lines(first, second);
+      throw config_error(text(whose, ": ", items[item].what, " is ", here, " on rank ", table[items.size()], " but ",
+                              there, " on rank ", table[other * each + items.size()], "; ", remedy));
+    }
+  }
+}
+
+}  // namespace trireme::parallel
