@@ -10,15 +10,16 @@
 #include <exception>
 #include <optional>
 #include <string>
-#include <string_view>
 #include <thread>
 #include <vector>
 
 #include "generate.hpp"
+#include "one_run.hpp"
 #include "options.hpp"
 #include "presets.hpp"
 #include "run_files.hpp"
-#include "trireme/comm/bootstrap.hpp"
+#include "save_watch.hpp"
+#include "trireme/comm/report.hpp"
 #include "trireme/formats/chrome_trace.hpp"
 #include "trireme/formats/tensorboard.hpp"
 #include "trireme/observe/progress.hpp"
@@ -45,7 +46,8 @@ struct plan {
   run_files files;
   bool resume;
   std::string text;
-  std::int64_t steps, stop_after, batch, micro_batches, save_every;
+  std::int64_t steps, stop_after, batch, micro_batches, save_every, check_every;
+  std::chrono::milliseconds save_deadline;
   std::uint64_t seed;
   nn::gpt model;
   optim::adamw optimizer;
@@ -62,6 +64,8 @@ struct plan {
         batch(given.number("batch", 1)),
         micro_batches(given.number("micro-batches", 0)),
         save_every(given.number("save-every", 0)),
+        check_every(given.number("check-every", 0)),
+        save_deadline(given.seconds("save-deadline")),
         seed(static_cast<std::uint64_t>(given.number("seed", 0))),
         model{.vocabulary = 256,
               .context = given.number("context", 2),
@@ -145,6 +149,7 @@ class run {
   run(plan const& what, world_type& world, data::token_split const& text)
       : plan_(what),
         world_(world),
+        saving_(world.duplicate(what.save_deadline)),
         training_(text.training),
         held_out_(held_out_part(text, most_held_out_tokens)),
         timeline_(world.rank(), std::size_t{1} << 15),
@@ -167,9 +172,11 @@ class run {
     }
     sent_ = trainer_->bytes_sent();
     trainer_->on_step([&](step_report const& done) { after_step(done); });
-    auto const report = trainer_->fit(
-        training_,
-        {.steps = plan_.steps, .batch = plan_.batch, .micro_batches = micro_batches_, .stop_after = plan_.stop_after});
+    auto const report = trainer_->fit(training_, {.steps = plan_.steps,
+                                                  .batch = plan_.batch,
+                                                  .micro_batches = micro_batches_,
+                                                  .stop_after = plan_.stop_after,
+                                                  .check_every = plan_.check_every});
     progress_.finish();
     if (saved_at_ != trainer_->steps()) save();
     finish(report, seconds_since(start));
@@ -189,7 +196,8 @@ class run {
   // resumed.
   void begin() {
     if (plan_.resume && checkpoint::exists(plan_.files.checkpoints())) {
-      trainer_->load(plan_.files.checkpoints());
+      save_watch watch("loading", world_.rank(), plan_.save_deadline);
+      trainer_->load(plan_.files.checkpoints(), watch.patience());
       saved_at_ = trainer_->steps();
       history_ = history::read(plan_.files.at("history.json"));
       if (writes()) {
@@ -204,8 +212,11 @@ class run {
 
   // What the history says of the last step may be ahead of the checkpoint, never behind it.
   void save() {
-    if (writes()) history_.write(plan_.files.at("history.json"));
-    trainer_->save(plan_.files.checkpoints());
+    save_watch watch("saving", world_.rank(), plan_.save_deadline);
+    trireme::detail::together(saving_, [&] {
+      if (writes()) history_.write(plan_.files.at("history.json"));
+    });
+    trainer_->save(plan_.files.checkpoints(), watch.patience());
     saved_at_ = trainer_->steps();
   }
 
@@ -232,7 +243,7 @@ class run {
   void finish(fit_report const& report, double seconds) {
     auto const held_out = held_out_loss_(*trainer_, world_, held_out_);
     auto const hash = trainer_->state_hash();
-    write_model(plan_.files.at("model"), plan_.model, *trainer_, writes());
+    trireme::detail::together(saving_, [&] { write_model(plan_.files.at("model"), plan_.model, *trainer_, writes()); });
     write_timeline();
     auto const sample = generate(*trainer_, "In the beginning", plan_.model.context, 240, plan_.seed);
     if (!writes()) return;
@@ -300,6 +311,7 @@ class run {
 
   plan const& plan_;
   world_type& world_;
+  world_type saving_;  // where ranks wait for each other's disks
   data::token_windows training_;
   data::held_out_windows held_out_;
   observe::timeline timeline_;
@@ -340,32 +352,24 @@ void train(options& given) {
   if (given.text("ranks").empty() && !given.was_given("ranks")) given.decide("ranks", std::to_string(cores()));
   auto const ranks = static_cast<int>(std::min<std::int64_t>(given.number("ranks", 1), 1 << 20));
 #ifdef TRAIN_GPT_MPI
-  comm::mpi const ranks_of_run;
+  comm::mpi const ranks_of_run{.deadline = given.seconds("deadline")};
 #else
-  comm::threads const ranks_of_run{.ranks = ranks};
+  comm::threads const ranks_of_run{.ranks = ranks, .deadline = given.seconds("deadline")};
 #endif
   plan const what(given);
   auto const text = data::split(what.text, what.model.context);
   expect_utf8(what.text);
+  auto const content = content_of(what.text);
   launch(ranks_of_run, [&](world_type& world) {
     if (given.was_given("ranks") && world.size() != ranks) {
       throw config_error(
           trireme::text("--ranks is ", ranks, ", but the launcher started ", world.size(), " processes"));
     }
+    expect_one_run(world, given, content);
     run one(what, world, text);
     prepare(what, world);
     one();
   });
-}
-
-/// One process speaks for all: the first, unless it is the one that the others wait for.
-bool speaks(std::string_view sentence) {
-  try {
-    return comm::bootstrap::detect().rank == 0 || sentence.find("for rank 0;") != sentence.npos ||
-           sentence.find("did not find rank 0") != sentence.npos;
-  } catch (error const&) {
-    return true;
-  }
 }
 
 }  // namespace
@@ -383,7 +387,7 @@ int main(int argc, char** argv) {
     train(given);
     return 0;
   } catch (std::exception const& problem) {
-    if (speaks(problem.what())) std::fprintf(stderr, "train_gpt: %s\n", problem.what());
+    if (comm::reports(problem.what())) std::fprintf(stderr, "train_gpt: %s\n", problem.what());
     return 1;
   }
 }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <chrono>
 #include <cstdint>
 #include <limits>
 #include <map>
@@ -49,6 +50,9 @@ class options {
     add("rate", "0.002", "R", "peak learning rate; warm-up, then a cosine down to a tenth");
     add("stop-after", "-1", "N", "save and leave after N of the schedule's steps");
     add("save-every", "200", "N", "steps between two checkpoints (0 = only at the end)");
+    add("check-every", "100", "N", "steps between comparisons of what several ranks keep alike (0 = only in saves)");
+    add("deadline", "60", "SECONDS", "how long ranks wait for each other in a step");
+    add("save-deadline", "1800", "SECONDS", "and while one of them saves or loads");
     add("runs", "runs", "DIR", "where runs are kept");
   }
 
@@ -78,9 +82,14 @@ class options {
   [[nodiscard]] bool help() const noexcept { return help_; }
   [[nodiscard]] bool resume() const noexcept { return resume_; }
   [[nodiscard]] bool was_given(std::string const& name) const { return all_.at(name).given; }
+  [[nodiscard]] std::vector<std::string> const& names() const { return order_; }
   [[nodiscard]] std::string const& text(std::string const& name) const { return all_.at(name).value; }
   [[nodiscard]] std::int64_t number(std::string const& name, std::int64_t least) const {
     return parsed<std::int64_t>(name, least, "a whole number");
+  }
+  /// At least one, and at most 31 years.
+  [[nodiscard]] std::chrono::seconds seconds(std::string const& name) const {
+    return std::chrono::seconds(std::min<std::int64_t>(number(name, 1), 1'000'000'000));
   }
   [[nodiscard]] double real(std::string const& name) const { return parsed<double>(name, 0, "a number"); }
   [[nodiscard]] bool flag(std::string const& name) const { return choice(name, {"no", "yes"}) == 1; }

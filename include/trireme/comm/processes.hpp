@@ -14,6 +14,7 @@
 #include "trireme/comm/launch.hpp"
 #include "trireme/comm/process_world.hpp"
 #include "trireme/comm/rendezvous.hpp"
+#include "trireme/comm/report.hpp"
 
 namespace trireme::comm {
 
@@ -59,6 +60,15 @@ namespace detail {
                           [&met](std::string const& own) { return met.all_gather(own); });
 }
 
+/// Tells the other ranks that this one ends with an error, which ends their waits, and settles who tells the user.
+inline void end_with_error(process_engine& engine, std::exception_ptr const& failure) noexcept {
+  try {
+    engine.abandon(sentence_of(failure));
+  } catch (...) {  // without memory for a sentence their deadlines end the waits
+  }
+  last_report() = engine.reports() ? report::by_this_process : report::by_another;
+}
+
 }  // namespace detail
 
 /// How trireme::launch runs a body on comm::processes: in this process, as the rank that it is.
@@ -66,11 +76,13 @@ template <class Body>
 auto launch_ranks(processes const& description, Body& body) {
   auto const here = bootstrap::detect();
   bootstrap::log(here);
-  processes_world world(detail::engine_by_rendezvous("trireme::comm::processes", here, description.deadline));
+  detail::last_report() = detail::report::unsettled;
+  auto const engine = detail::engine_by_rendezvous("trireme::comm::processes", here, description.deadline);
+  processes_world world(engine);
   try {
     return std::invoke(body, world);
   } catch (...) {
-    world.abandon(detail::sentence_of(std::current_exception()));
+    detail::end_with_error(*engine, std::current_exception());
     throw;
   }
 }

@@ -39,6 +39,7 @@ struct fit_options {
   std::int64_t batch = 32;         ///< samples a step, over all ranks
   std::int64_t micro_batches = 0;  ///< logical micro-batches of a batch; 0 = one a rank
   std::int64_t stop_after = -1;    ///< leave after this many steps of the schedule; -1 = at its end
+  std::int64_t check_every = 100;  ///< steps between comparisons of what several ranks keep alike; 0 = never
   friend bool operator==(fit_options const&, fit_options const&) = default;
 };
 
@@ -102,6 +103,7 @@ class basic_trainer {
       auto const done = run_step(batch.micro_batches, loader.parts(), batch.parts, batch.samples);
       position_ = loader.position();
       report.add(done);
+      if (options.check_every > 0 && step_ % options.check_every == 0) expect_equal_copies();
       for (auto const& call : step_calls_) call(done);
     }
     wants_stop_ = false;
@@ -230,9 +232,10 @@ class basic_trainer {
 
   /// Collective. Publishes a checkpoint in `directory` and keeps the one before it; see checkpoint.hpp.
   ///
-  /// Errors   also comm_error, if a rank is not done when the patience is over.
+  /// Errors   also comm_error, if a rank is not done when the patience is over; numeric_error as state_hash().
   void save(std::string const& directory, checkpoint::patience const& patience = {},
             formats::file_system& files = formats::real_files()) {
+    expect_equal_copies();  // what a rank has spoiled is not kept
     auto const pieces = [&](auto&& piece) { for_each_state(piece); };
     checkpoint::detail::told_progress told(patience, 2, pieces);  // hashed, and then written
     checkpoint::save(

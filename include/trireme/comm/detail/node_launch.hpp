@@ -89,6 +89,20 @@ class node_launch {
         std::this_thread::sleep_for(std::chrono::microseconds(100));
   }
 
+  /// Whether this rank reports how the launch has failed: the lowest that comes here, of those that come in time.
+  [[nodiscard]] bool reports() noexcept {
+    mine().ends.store(1);
+    auto const end = clock::now() + patience_with_lower_ranks;
+    for (int each = 0; each < rank;) {
+      if (header(each).ends.load() != 0) return false;
+      if (is_dead(each) || clock::now() > end)
+        ++each;
+      else
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    return header(0).reported.exchange(1) == 0;
+  }
+
   /// Wakes whoever sleeps in that rank's process.
   static void ring(node_header& there) noexcept {
     if (there.sleepers.load() == 0) return;

@@ -16,6 +16,9 @@ namespace trireme::comm::detail {
 
 using clock = std::chrono::steady_clock;
 
+/// How long a rank that ends with an error waits for lower ranks that may tell the user instead.
+inline constexpr std::chrono::milliseconds patience_with_lower_ranks{500};
+
 /// Tells the core that this is a spinning loop.
 inline void pause_core() noexcept {
 #if defined(__x86_64__) || defined(__i386__)
