@@ -106,20 +106,20 @@ class mpi_driver {
     std::lock_guard const lock(mutex_);
     return failed_;
   }
-  /// Whether this rank reports the failure: the lowest that comes here, of those that come in time. `launch` is the
-  /// group of all ranks.
+  /// As node_launch::reports(), by messages. `launch` is the group of all ranks.
   [[nodiscard]] bool reports(mpi_group const& launch) noexcept {
     std::lock_guard const lock(mutex_);
     if (mpi_session::is_over()) return launch.rank == 0;
-    hear_notices();
-    if (reported_) return false;
     for (int rank = launch.rank + 1; rank < launch.size; ++rank) send_notice(launch, rank, ends_notice);
-    auto const end = clock::now() + patience_with_lower_ranks;
-    while (launch.rank > 0 && told_by_ > launch.rank && !reported_ && clock::now() < end) {
+    auto const begin = clock::now();
+    for (hear_notices(); launch.rank > 0 && !reported_; hear_notices()) {
+      if (clock::now() - begin > patience_with_reporters * (told_by_ < launch.rank ? 2 : 1)) break;
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
-      hear_notices();
     }
-    if (reported_ || told_by_ < launch.rank) return false;
+    if (reported_) {
+      std::this_thread::sleep_for(time_to_report);
+      return false;
+    }
     for (int rank = 0; rank < launch.size; ++rank)
       if (rank != launch.rank) send_notice(launch, rank, reported_notice);
     return true;
