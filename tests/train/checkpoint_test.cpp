@@ -292,8 +292,11 @@ TEST_CASE("a checkpoint of another model, optimizer or precision is refused with
   CHECK(contains(loading(one, optim::sgd{}, sparse{}), "the compression compression::none{}, but this run has"));
   CHECK(loading(one, optim::sgd{.rate = 0.5}) == "nothing thrown");
   scratch empty;
-  CHECK(sentence_of([&] { make_trainer(one, optim::sgd{}, world).load(empty.path()); }) ==
-        empty.path() + ": there is no checkpoint here; start without --resume, or name the run that has one");
+  CHECK(
+      sentence_of([&] { make_trainer(one, optim::sgd{}, world).load(empty.path()); }) ==
+      empty.path() +
+          ": there is no checkpoint here; name the directory that save() was given (checkpoint::exists() tells whether "
+          "there is one), or do not load");
 }
 
 TEST_CASE("no damage to any byte of a checkpoint is accepted, and the file is named", "[train][checkpoint]") {

@@ -50,10 +50,10 @@ void planned_is_found(std::string const& name, int ranks, Parallel const& how, s
     auto const data = text.data();
     auto trainer = make_trainer(strategies::model(), optim::adamw{.rate = 1e-3}, world, how, policies...);
     auto const planned = plan(trainer, {.samples = samples, .micro_batches = parts});
-    trainer.fit(data, {.steps = 9, .batch = samples, .micro_batches = parts, .stop_after = 2});
-    auto const before = world.counts();
+    comm::traffic_table before, after;
+    trainer.on_step([&](step_report const& done) { (done.step < 2 ? before : after) = world.counts(); });
     trainer.fit(data, {.steps = 9, .batch = samples, .micro_batches = parts, .stop_after = 3});
-    found[static_cast<std::size_t>(world.rank())] = differences(trainer, planned, before, world.counts());
+    found[static_cast<std::size_t>(world.rank())] = differences(trainer, planned, before, after);
   });
   for (std::size_t rank = 0; rank < found.size(); ++rank) {
     INFO(name << ", rank " << rank);
@@ -110,10 +110,9 @@ TEST_CASE("a plan takes all experts to be chosen alike; what does not depend on 
     auto const data = data::in_memory(tensor_view<std::int32_t const>(tokens.data(), {8, 16}),
                                       tensor_view<std::int32_t const>(tokens.data() + 1, {8, 16}));
     auto trainer = make_trainer(model, optim::adamw{}, world, how);
-    trainer.fit(data, {.steps = 2, .batch = 8, .stop_after = 1});
-    auto const before = world.counts();
+    comm::traffic_table before, after;
+    trainer.on_step([&](step_report const& done) { (done.step < 1 ? before : after) = world.counts(); });
     trainer.fit(data, {.steps = 2, .batch = 8});
-    auto const after = world.counts();
     auto const here = plan(trainer, {.samples = 8});
     auto const memory = trainer.exchange().memory();
     for (int kind = 0; kind < comm::collective_kinds; ++kind) {

@@ -48,6 +48,7 @@ class mlp_layer::instance {
     if (what_.first) x = read_inputs(pass);
     auto const y = layer_.forward(pass, saved.layer, x);
     if (!what_.last || pass.purpose == purpose::predict) return y;
+    expect_targets(pass.batch, y);
     saved.dy = pass.training() ? pass.take(y.extents()) : view{};
     pass.loss += kernels::squared_error(saved.dy, y, pass.batch.targets.template as<float>(), pass.weight);
     return {};
@@ -60,6 +61,12 @@ class mlp_layer::instance {
   }
 
  private:
+  static void expect_targets(samples_in<space> const& batch, view y) {
+    if (batch.targets.size() == y.size()) return;
+    throw config_error(text("trireme::nn::mlp: targets of shape ", to_string(batch.targets.extents),
+                            " for outputs of shape ", to_string(y.extents()),
+                            "; give each sample as many targets as the model has outputs"));
+  }
   view read_inputs(pass<Env>& pass) const {
     auto const inputs = pass.batch.inputs.template as<float>();
     auto const count = pass.batch.count();

@@ -58,7 +58,7 @@ template <class Comm>
 /// Throws config_error on every rank if something is not the same on all of them; the sentence names it, two ranks and
 /// their values.
 ///
-/// Bytes    one all_reduce of a number an item and rank; of the values only where they differ.
+/// Bytes    one all_gather of a number an item; values are sent only where they differ.
 /// Ranks    collective: as many items on every rank, in one order.
 ///
 /// @param whose   the public name that the sentence begins with.
@@ -71,12 +71,10 @@ void expect_agreement(Comm& world, std::string_view whose, int rank, std::span<s
   auto const ranks = static_cast<std::size_t>(world.size());
   auto const own = static_cast<std::size_t>(world.rank());
   auto const each = items.size() + 1;  // the last number is what the rank is called
-  std::vector<std::int64_t> table(each * ranks);
-  for (std::size_t item = 0; item < items.size(); ++item) {
-    table[own * each + item] = static_cast<std::int64_t>(hash_name(items[item].value));
-  }
-  table[own * each + items.size()] = rank;
-  world.all_reduce(tensor_view<std::int64_t>(table), reduction::sum{});
+  std::vector<std::uint64_t> table(each * ranks);
+  for (std::size_t item = 0; item < items.size(); ++item) table[own * each + item] = hash_name(items[item].value);
+  table[own * each + items.size()] = static_cast<std::uint64_t>(rank);
+  world.all_gather(tensor_view<std::uint64_t>(table));
   for (std::size_t item = 0; item < items.size(); ++item) {
     for (std::size_t other = 1; other < ranks; ++other) {
       if (table[other * each + item] == table[item]) continue;

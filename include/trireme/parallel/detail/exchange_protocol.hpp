@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -40,27 +41,22 @@ class exchange_protocol {
     phase_ = phase::begun;
     own_ = own;
     all_ = all;
+    complete_ = 0;
     some_reported_ = false;
-    for (auto& each : uses_) each = {0, !opens_};
+    std::fill(uses_.begin(), uses_.end(), use_state{0, !opens_});
   }
   void open(int first, int last) {
     expect_begun("open()");
     for (int use = first; use < last; ++use) at(use).open = true;
   }
   void ready(int use) {
-    expect(use >= 0 && use < static_cast<int>(uses_.size()),
-           [&] { return text("there is no use ", use, " of ", uses_.size()); });
-    expect(phase_ == phase::begun, [&] { return text("ready(", named(use), ") outside a step; begin() is missing"); });
+    if (phase_ != phase::begun || static_cast<std::size_t>(use) >= uses_.size() || !at(use).open ||
+        at(use).reports >= all_)
+      return refuse_ready(use);
     auto& it = at(use);
-    expect(it.open && it.reports < all_, [&] {
-      if (opens_ && it.reports == 0) return text("ready(", named(use), ") without memory for it; open() is missing");
-      return text("ready(", named(use), ") a second time in one ", opens_ ? "micro-batch" : "step",
-                  "; call it once, when nothing is added to the gradient any more",
-                  opens_ ? "" : " (accumulate() adds an earlier micro-batch)");
-    });
-    ++it.reports;
     it.open = !opens_;
     some_reported_ = true;
+    if (++it.reports == own_) ++complete_;
   }
   void accumulate() const {
     expect_begun("accumulate()");
@@ -77,19 +73,7 @@ class exchange_protocol {
   /// Before finish() takes part in what other ranks have more of.
   void may_finish() const {
     expect_begun("finish()");
-    if (own_ == 0 || !asserts(assertion_level::light)) return;
-    int missing = 0;
-    int first = 0;
-    for (int use = static_cast<int>(uses_.size()); use-- > 0;) {
-      if (at(use).reports >= own_) continue;
-      ++missing;
-      first = use;
-    }
-    expect(missing == 0, [&] {
-      return text("finish() without ready(", named(first), ")",
-                  missing > 1 ? text(", nor for ", missing - 1, " more") : std::string(),
-                  "; ready() is missing for each gradient of the step (a rank without samples calls begin(0))");
-    });
+    if (own_ > 0 && complete_ < uses_.size()) refuse_finish();
   }
   /// @param finite  false: nothing is to be updated.
   void finished(bool finite) noexcept { phase_ = finite ? phase::finished : phase::idle; }
@@ -114,13 +98,39 @@ class exchange_protocol {
  private:
   enum class phase : std::uint8_t { idle, begun, finished };
   struct use_state {
-    std::int64_t reports = 0;  // in this step
+    std::int32_t reports = 0;  // in this step
     bool open = false;         // may be reported now
   };
 
   template <class Sentence>
   static void expect(bool condition, Sentence&& sentence) {
     expects(assertion_level::light, condition, [&] { return "trireme::exchange: " + sentence(); });
+  }
+  [[gnu::noinline]] void refuse_ready(int use) const {
+    expect(static_cast<std::size_t>(use) < uses_.size(),
+           [&] { return text("there is no use ", use, " of ", uses_.size()); });
+    expect(phase_ == phase::begun, [&] { return text("ready(", named(use), ") outside a step; begin() is missing"); });
+    expect(false, [&] {
+      if (opens_ && at(use).reports == 0)
+        return text("ready(", named(use), ") without memory for it; open() is missing");
+      return text("ready(", named(use), ") a second time in one ", opens_ ? "micro-batch" : "step",
+                  "; call it once, when nothing is added to the gradient any more",
+                  opens_ ? "" : " (accumulate() adds an earlier micro-batch)");
+    });
+  }
+  [[gnu::noinline]] void refuse_finish() const {
+    int missing = 0;
+    int first = 0;
+    for (int use = static_cast<int>(uses_.size()); use-- > 0;) {
+      if (at(use).reports >= own_) continue;
+      ++missing;
+      first = use;
+    }
+    expect(missing == 0, [&] {
+      return text("finish() without ready(", named(first), ")",
+                  missing > 1 ? text(", nor for ", missing - 1, " more") : std::string(),
+                  "; ready() is missing for each gradient of the step (a rank without samples calls begin(0))");
+    });
   }
   void expect_begun(char const* call) const {
     expect(phase_ == phase::begun, [&] { return text(call, " outside a step; begin() is missing"); });
@@ -141,6 +151,7 @@ class exchange_protocol {
   phase phase_ = phase::idle;
   std::int64_t own_ = 0;
   std::int64_t all_ = 0;
+  std::size_t complete_ = 0;  // uses that have been reported in all own micro-batches
   bool some_reported_ = false;
 };
 

@@ -60,7 +60,9 @@ inline constexpr std::string_view step_prefix = "step-";
 [[nodiscard]] inline std::string newest(std::string const& directory) {
   auto const steps = steps_in(directory);
   if (steps.empty())
-    throw io_error(directory, "there is no checkpoint here; start without --resume, or name the run that has one");
+    throw io_error(directory,
+                   "there is no checkpoint here; name the directory that save() was given (checkpoint::exists() tells "
+                   "whether there is one), or do not load");
   return directory + "/" + steps.back();
 }
 

@@ -1,0 +1,244 @@
+// test-sanitize: thread
+// What has to be the same on all ranks and is not is told at once, with both ranks and both values.
+#include <chrono>
+#include <cmath>
+#include <string>
+#include <type_traits>
+#include <vector>
+
+#include "../formats/scratch.hpp"
+#include "../support/spline.hpp"
+#include "../support/toy_training.hpp"
+#include "../watchdog.hpp"
+#include "strategies.hpp"
+#include "trireme/data/function.hpp"
+#include "trireme/nn/mlp.hpp"
+#include "trireme/train/any_trainer.hpp"
+
+using namespace trireme;
+
+namespace {
+
+/// What an action says on each of some ranks, "" for nothing.
+template <class Action>
+std::vector<std::string> on_ranks(int ranks, Action&& action) {
+  std::vector<std::string> said(static_cast<std::size_t>(ranks));
+  launch(comm::threads{.ranks = ranks, .deadline = std::chrono::seconds(20)}, [&](auto& world) {
+    try {
+      action(world);
+    } catch (error const& problem) {
+      said[static_cast<std::size_t>(world.rank())] = problem.what();
+    }
+  });
+  return said;
+}
+std::vector<std::string> all(int ranks, std::string const& sentence) {
+  return std::vector<std::string>(static_cast<std::size_t>(ranks), sentence);
+}
+
+data::function<float (*)(float)> curve(std::int64_t samples) {
+  return data::function(+[](float x) { return x * x; }, {.samples = samples, .low = -1, .high = 1});
+}
+nn::mlp const small{.hidden = {4}};
+
+}  // namespace
+
+TEST_CASE("descriptions that differ between ranks are refused when the trainer is made", "[train][agreement]") {
+  watchdog const guard("descriptions");
+  std::string const end = "; make the trainer of the same descriptions on every rank";
+  CHECK(on_ranks(2, [](auto& world) {
+          double const rate = world.rank() == 0 ? 1e-3 : 2e-3;
+          static_cast<void>(make_trainer(small, optim::adamw{.rate = rate}, world));
+        }) == all(2, "trireme::trainer: the learning rate is 0.001 on rank 0 but 0.002 on rank 1" + end));
+  CHECK(on_ranks(3,
+                 [](auto& world) {
+                   double const clip = world.rank() == 2 ? 1 : 0;
+                   static_cast<void>(make_trainer(small, optim::sgd{.clip = clip}, world));
+                 }) == all(3, "trireme::trainer: the optimizer is " + to_string(optim::sgd{.clip = 0}) +
+                                  " on rank 0 but " + to_string(optim::sgd{.clip = 1}) + " on rank 2" + end));
+  CHECK(on_ranks(2,
+                 [](auto& world) {
+                   nn::mlp const model{.hidden = {world.rank() == 0 ? 4 : 8}};
+                   static_cast<void>(make_trainer(model, optim::sgd{}, world, parallel::zero<1>{}));
+                 }) ==
+        all(2,
+            "trireme::trainer: the model is nn::mlp{.inputs = 1, .hidden = {4}, .outputs = 1, .act = "
+            "ops::activation::tanh} on rank 0 but nn::mlp{.inputs = 1, .hidden = {8}, .outputs = 1, .act = "
+            "ops::activation::tanh} on rank 1" +
+                end));
+  CHECK(on_ranks(2,
+                 [](auto& world) {
+                   static_cast<void>(make_trainer(small, optim::sgd{}, world,
+                                                  parallel::data{.bucket_bytes = 4096 * (1 + world.rank())}));
+                 }) ==
+        all(2,
+            "trireme::trainer: the parallel strategy is parallel::data{.bucket_bytes = 4096} on rank 0 but "
+            "parallel::data{.bucket_bytes = 8192} on rank 1" +
+                end));
+  // A model with storage of its own has no description: its parameters tell.
+  CHECK(on_ranks(2,
+                 [](auto& world) {
+                   toy::spline model;
+                   if (world.rank() == 1) model.knots.resize(17), model.gradient.resize(17);
+                   static_cast<void>(make_trainer(model, optim::sgd{}, world));
+                 })[0]
+            .starts_with("trireme::exchange: a parameter is \"values at the knots of the spline\" of shape ("));
+}
+
+TEST_CASE("arguments of fit and seeds that differ between ranks are refused before the first step",
+          "[train][agreement]") {
+  watchdog const guard("arguments");
+  auto const fitted = [](auto change) {
+    return on_ranks(2, [&](auto& world) {
+      auto trainer = make_trainer(small, optim::sgd{}, world);
+      fit_options options{.steps = 3, .batch = 8, .micro_batches = 2};
+      std::int64_t samples = 40;
+      if (world.rank() == 1) change(options, samples);
+      trainer.fit(curve(samples), options);
+    });
+  };
+  auto const refused = [](std::string const& what) {
+    return all(2, "trireme::trainer: fit(): " + what + "; call it with the same arguments on every rank");
+  };
+  CHECK(fitted([](auto& options, auto&) { options.batch = 16; }) == refused(".batch is 8 on rank 0 but 16 on rank 1"));
+  CHECK(fitted([](auto& options, auto&) { options.micro_batches = 4; }) ==
+        refused(".micro_batches is 2 on rank 0 but 4 on rank 1"));
+  CHECK(fitted([](auto& options, auto&) { options.steps = 4; }) == refused(".steps is 3 on rank 0 but 4 on rank 1"));
+  CHECK(fitted([](auto& options, auto&) { options.stop_after = 2; }) ==
+        refused(".stop_after is -1 on rank 0 but 2 on rank 1"));
+  CHECK(fitted([](auto&, auto& samples) { samples = 41; }) ==
+        refused("the dataset is 40 samples of F32 (1) and F32 (1) on rank 0 but 41 samples of F32 (1) and F32 (1) on "
+                "rank 1"));
+  CHECK(fitted([](auto&, auto&) {}) == all(2, ""));
+  CHECK(on_ranks(2, [](auto& world) {
+          auto trainer = make_trainer(small, optim::sgd{}, world, parallel::zero<3>{});
+          trainer.initialise(static_cast<std::uint64_t>(world.rank()));
+        }) == all(2, "trireme::trainer: the seed is 0 on rank 0 but 1 on rank 1; call initialise() with one of them"));
+}
+
+TEST_CASE("what may differ between ranks still does: samples of one's own, of any number", "[train][agreement]") {
+  CHECK(on_ranks(3, [](auto& world) {
+          auto trainer = make_trainer(small, optim::sgd{}, world);
+          std::vector<float> const mine(static_cast<std::size_t>(world.rank()), 0.5F);
+          trainer.step(mine, mine);
+          static_cast<void>(trainer.evaluate(curve(7 + world.rank())));
+        }) == all(3, ""));
+}
+
+TEST_CASE("fit() that takes no step says so, but for a run that was loaded at its end", "[train]") {
+  watchdog const guard("no step");
+  scratch folder;
+  auto const sentence = [](auto&& action) {
+    try {
+      action();
+    } catch (config_error const& problem) {
+      return std::string(problem.what());
+    }
+    return std::string();
+  };
+  comm::self_world world;
+  auto const data = curve(40);
+  auto trainer = make_trainer(small, optim::sgd{}, world);
+  auto const fit = [&](fit_options const& options) { return [&, options] { trainer.fit(data, options); }; };
+  CHECK(sentence(fit({})) == "trireme::trainer: fit() with .steps = 0; say how many steps to train");
+  CHECK(trainer.fit(data, {.steps = 5, .batch = 8}).steps == 5);
+  std::string const end =
+      " takes no step after the 5 that have been taken: .steps and .stop_after count from the first one ever; give it "
+      "more, or call initialise() to start over";
+  CHECK(sentence(fit({.steps = 5, .batch = 8})) == "trireme::trainer: fit() to step 5" + end);
+  CHECK(sentence(fit({.steps = 9, .batch = 8, .stop_after = 4})) == "trireme::trainer: fit() to step 4" + end);
+  trainer.save(folder.path());
+  trainer.initialise(0);
+  CHECK(trainer.fit(data, {.steps = 2, .batch = 8}).steps == 2);
+  trainer.load(folder.path());
+  auto const again = trainer.fit(data, {.steps = 5, .batch = 8});  // a job that was restarted after its end
+  CHECK(again.steps == 0);
+  CHECK(std::isnan(again.first_loss));
+  CHECK(std::isnan(again.last_loss));
+  CHECK(sentence(fit({})) != "");
+  CHECK(trainer.fit(data, {.steps = 6, .batch = 8}).steps == 1);
+  CHECK(sentence(fit({.steps = 6, .batch = 8})) != "");
+}
+
+TEST_CASE("replicas that were changed apart are told by the state's hash, and broadcast() mends them",
+          "[train][agreement]") {
+  watchdog dog("copies");
+  auto const spoil = [](auto& trainer, auto const& name, float by) {
+    auto& exchange = trainer.exchange();
+    for (auto const& entry : exchange.plan().entries()) {
+      if (entry.info.name != name) continue;
+      auto& first = exchange.parameter_values(entry)[0];
+      first = std::remove_cvref_t<decltype(first)>(static_cast<float>(first) + by);
+    }
+  };
+  auto const check = [&](int ranks, std::string const& name, auto... policies) {
+    dog.now(name);
+    INFO(name);
+    std::vector<std::uint64_t> hashes(static_cast<std::size_t>(ranks));
+    auto const said = on_ranks(ranks, [&](auto& world) {
+      auto trainer = make_trainer(toy::gpt, toy::adaptive, world, policies...);
+      trainer.fit(toy::text{}, {.steps = 2, .batch = 8, .micro_batches = 4});
+      auto const before = trainer.state_hash();
+      if (world.rank() == ranks - 1) spoil(trainer, name, 1);
+      std::string sentence;
+      try {
+        static_cast<void>(trainer.state_hash());
+      } catch (numeric_error const& problem) {
+        sentence = problem.what();
+      }
+      auto const expected = text("trireme::trainer: the copies of \"");
+      if (!sentence.starts_with(expected) || sentence.find(name) == std::string::npos ||
+          sentence.find(text(ranks - 1)) == std::string::npos)
+        throw error("said \"" + sentence + "\"");
+      trainer.broadcast();
+      hashes[static_cast<std::size_t>(world.rank())] = trainer.state_hash();
+      if (hashes[static_cast<std::size_t>(world.rank())] != before) throw error("not the first rank's parameters");
+    });
+    CHECK(said == all(ranks, ""));
+  };
+  check(2, "transformer.h.0.mlp.c_fc.weight");
+  check(3, "transformer.h.0.mlp.c_fc.weight", precision::bf16{});
+  check(2, "transformer.ln_f.weight", parallel::zero<1>{});
+  check(3, "transformer.ln_f.weight", parallel::mesh{parallel::tensor{.ways = 3}});
+  check(2, "transformer.wte.weight", parallel::mesh{parallel::pipeline<schedule::one_f_one_b>{.stages = 2}});
+}
+
+TEST_CASE("broadcast() makes everybody's what was set by hand on the first rank", "[train][agreement]") {
+  auto const set = [](auto... policies) {
+    return on_ranks(2, [&](auto& world) {
+      auto trainer = make_trainer(small, optim::sgd{}, world, policies...);
+      auto const& entry = trainer.exchange().plan().at(0);
+      if (world.rank() == 0) trainer.exchange().parameter_values(entry)[1] = 0.25F;
+      trainer.broadcast();
+      if (trainer.exchange().parameter_values(entry)[1] != 0.25F) throw error("not what was set");
+      static_cast<void>(trainer.state_hash());
+    });
+  };
+  CHECK(set() == all(2, ""));
+  CHECK(set(parallel::zero<1>{}) == all(2, ""));
+}
+
+TEST_CASE("a step that throws on every rank may be followed by another one", "[train][agreement]") {
+  auto const recovers = [](auto strategy) {
+    return on_ranks(2, [&](auto& world) {
+      auto trainer = make_trainer(small, optim::sgd{}, world, strategy);
+      std::vector<float> const x{0.1F, 0.2F};
+      std::vector<float> const wide{0.1F, 0.2F, 0.3F, 0.4F};
+      std::string sentence;
+      try {
+        trainer.step(tensor_view(x), tensor_view<float const>(wide.data(), shape{2, 2}));
+      } catch (config_error const& problem) {
+        sentence = problem.what();
+      }
+      if (sentence !=
+          "trireme::nn::mlp: targets of shape (2, 2) for outputs of shape (2, 1); give each sample as many targets as "
+          "the model has outputs")
+        throw error(sentence);
+      if (trainer.step(x, x).skipped) throw error("skipped");
+    });
+  };
+  CHECK(recovers(parallel::data{}) == all(2, ""));
+  CHECK(recovers(parallel::zero<1>{}) == all(2, ""));
+  CHECK(recovers(parallel::zero<2>{}) == all(2, ""));
+  CHECK(recovers(parallel::zero<3>{}) == all(2, ""));
+}
