@@ -49,6 +49,8 @@ class options {
     add("rate", "0.002", "R", "peak learning rate; warm-up, then a cosine down to a tenth");
     add("stop-after", "-1", "N", "save and leave after N of the schedule's steps");
     add("save-every", "200", "N", "steps between two checkpoints (0 = only at the end)");
+    add("grace", "25", "SECONDS",
+        "asked by SIGTERM, SIGHUP or SIGUSR1 it saves and leaves, at the latest after so long");
     add("runs", "runs", "DIR", "where runs are kept");
   }
 
@@ -60,6 +62,8 @@ class options {
         help_ = true;
       } else if (given == "--resume") {
         resume_ = true;
+      } else if (given == "--accept-new-text") {
+        accept_new_text_ = true;
       } else if (given.starts_with("--")) {
         auto const equals = given.find('=');
         auto const name = given.substr(2, equals == given.npos ? given.npos : equals - 2);
@@ -77,6 +81,7 @@ class options {
 
   [[nodiscard]] bool help() const noexcept { return help_; }
   [[nodiscard]] bool resume() const noexcept { return resume_; }
+  [[nodiscard]] bool accept_new_text() const noexcept { return accept_new_text_; }
   [[nodiscard]] bool was_given(std::string const& name) const { return all_.at(name).given; }
   [[nodiscard]] std::string const& text(std::string const& name) const { return all_.at(name).value; }
   [[nodiscard]] std::int64_t number(std::string const& name, std::int64_t least) const {
@@ -120,6 +125,8 @@ class options {
       line("--" + name + " " + option.what, option.help + (option.value.empty() ? "" : " [" + option.value + "]"));
     }
     line("--resume", "go on from the run's checkpoint, with the options it had unless given again");
+    line("--accept-new-text",
+         "with --resume: go on though the text is another one; what is held out begins at the byte where it did");
     line("--help", "this");
     return out;
   }
@@ -171,4 +178,5 @@ class options {
   std::map<std::string, option> all_;
   bool help_ = false;
   bool resume_ = false;
+  bool accept_new_text_ = false;
 };
