@@ -2,38 +2,19 @@
 
 // What all ranks of a run must have alike, compared before the first step.
 
-#include <algorithm>
 #include <array>
-#include <cstddef>
-#include <cstdint>
-#include <span>
 #include <string>
 #include <vector>
 
 #include "options.hpp"
-#include "trireme/core/sha256.hpp"
-#include "trireme/formats/file.hpp"
 #include "trireme/parallel/agreement.hpp"
 #include "trireme/train/build.hpp"
 #include "trireme/trireme.hpp"
 #include "world.hpp"
 
-/// Length and SHA-256 of a file: its name may be another one on another machine.
-inline std::string content_of(std::string const& path) {
-  trireme::formats::file const from(path, trireme::formats::file::access::read);
-  trireme::sha256 hash;
-  std::vector<std::byte> part(std::size_t{1} << 20);
-  for (std::uint64_t at = 0; at < from.size(); at += part.size()) {
-    auto const bytes = std::span(part).first(std::min<std::size_t>(part.size(), from.size() - at));
-    from.read(at, bytes);
-    hash.update(bytes);
-  }
-  return trireme::text(from.size(), " bytes with the SHA-256 ", hash.hexadecimal());
-}
-
 /// Collective. Throws config_error, which names two ranks, unless all have the same build, the same options (but
 /// --text, and --ranks, which is the world's), and the same text.
-/// @param text  content_of() it.
+/// @param text  how long it is, and its hash: its name may be another one on another machine.
 inline void expect_one_run(world_type& world, options const& given, std::string const& text) {
   using namespace trireme;
   auto const whose = "the ranks disagree";
@@ -49,6 +30,7 @@ inline void expect_one_run(world_type& world, options const& given, std::string 
   std::vector<parallel::stated> items;
   for (auto const& name : names) items.push_back({name, given.text(name.substr(2))});
   items.push_back({"--resume", given.resume() ? "given" : "not given"});
+  items.push_back({"--accept-new-text", given.accept_new_text() ? "given" : "not given"});
   parallel::expect_agreement(world, whose, world.rank(), items, "start all of them with the same options");
   std::array const content{parallel::stated{"--text", text}};
   parallel::expect_agreement(world, whose, world.rank(), content, "give all of them the same text");

@@ -53,6 +53,8 @@ class options {
     add("check-every", "100", "N", "steps between comparisons of what several ranks keep alike (0 = only in saves)");
     add("deadline", "60", "SECONDS", "how long ranks wait for each other in a step");
     add("save-deadline", "1800", "SECONDS", "and while one of them saves or loads");
+    add("grace", "25", "SECONDS",
+        "asked by SIGTERM, SIGHUP or SIGUSR1 it saves and leaves, at the latest after so long");
     add("runs", "runs", "DIR", "where runs are kept");
   }
 
@@ -64,6 +66,8 @@ class options {
         help_ = true;
       } else if (given == "--resume") {
         resume_ = true;
+      } else if (given == "--accept-new-text") {
+        accept_new_text_ = true;
       } else if (given.starts_with("--")) {
         auto const equals = given.find('=');
         auto const name = given.substr(2, equals == given.npos ? given.npos : equals - 2);
@@ -81,6 +85,7 @@ class options {
 
   [[nodiscard]] bool help() const noexcept { return help_; }
   [[nodiscard]] bool resume() const noexcept { return resume_; }
+  [[nodiscard]] bool accept_new_text() const noexcept { return accept_new_text_; }
   [[nodiscard]] bool was_given(std::string const& name) const { return all_.at(name).given; }
   [[nodiscard]] std::vector<std::string> const& names() const { return order_; }
   [[nodiscard]] std::string const& text(std::string const& name) const { return all_.at(name).value; }
@@ -129,6 +134,8 @@ class options {
       line("--" + name + " " + option.what, option.help + (option.value.empty() ? "" : " [" + option.value + "]"));
     }
     line("--resume", "go on from the run's checkpoint, with the options it had unless given again");
+    line("--accept-new-text",
+         "with --resume: go on though the text is another one; what is held out begins at the byte where it did");
     line("--help", "this");
     return out;
   }
@@ -180,4 +187,5 @@ class options {
   std::map<std::string, option> all_;
   bool help_ = false;
   bool resume_ = false;
+  bool accept_new_text_ = false;
 };

@@ -1,5 +1,5 @@
 # test-timeout: 400
-"""Ranks that disagree are refused before the first step; a rank whose disk is slow keeps the others waiting, and no more;
+"""Ranks that disagree are refused before the first step; a rank whose disk is slow keeps the others waiting, no more;
 where rank 0 is killed or stands still one of the others says so, alone."""
 
 import re

@@ -53,6 +53,9 @@ namespace detail {
         text(who, ": ", here.size, " ranks with ", here.local_size,
              " on this machine are on several machines, between which MPI or NCCL are the engines; start "
              "a program with comm::mpi by mpirun, or use comm::nccl"));
+  if (here.size > node_most_ranks)  // before memory is taken for each of them
+    throw config_error(text(who, ": ", name_of(here.started_by), " (", here.because, ") says that there are ",
+                            here.size, " ranks, but shared memory holds at most ", node_most_ranks));
   rendezvous where = here.size == 1 ? rendezvous{} : rendezvous::from(here);
   where.deadline = deadline;
   meeting met(where, here.rank, here.size, who);

@@ -3,6 +3,7 @@
 #include "trireme/train/any_trainer.hpp"
 #include "trireme/train/checkpoint.hpp"
 #include "trireme/train/compatibility.hpp"
+#include "trireme/train/environment.hpp"
 #include "trireme/train/make.hpp"
 #include "trireme/train/patience.hpp"
 #include "trireme/train/report.hpp"
