@@ -12,10 +12,13 @@
 
 /// Continues a text, byte by byte, drawing from the model's distribution at a temperature.
 /// Collective: where the model lies on several ranks, all of them make it together.
-inline std::string generate(trireme::any_trainer& trainer, std::string text, std::int64_t context, std::int64_t bytes,
-                            std::uint64_t seed, double temperature = 0.7) {
+/// @param asked  collective; before each byte: whether there is no time for it. Then there is no text.
+template <class Asked>
+std::string generate(trireme::any_trainer& trainer, std::string text, std::int64_t context, std::int64_t bytes,
+                     std::uint64_t seed, Asked&& asked, double temperature = 0.7) {
   std::vector<std::int32_t> tokens;
   for (std::int64_t drawn = 0; drawn < bytes; ++drawn) {
+    if (asked()) return {};
     auto const known = std::min<std::int64_t>(context, static_cast<std::int64_t>(text.size()));
     tokens.clear();
     for (auto const letter : std::string_view(text).substr(text.size() - static_cast<std::size_t>(known))) {

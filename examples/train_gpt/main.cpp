@@ -1,39 +1,45 @@
 // Trains a GPT on the bytes of a text, with one rank a core (or a process), and leaves a run directory behind.
 // scripts/train builds and starts it; --help lists the options.
 
+#include <fcntl.h>
+#include <unistd.h>
+
 #include <algorithm>
-#include <atomic>
 #include <chrono>
-#include <csignal>
+#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
+#include <limits>
+#include <new>
 #include <optional>
 #include <string>
-#include <string_view>
 #include <thread>
 #include <vector>
 
+#include "asked.hpp"
 #include "generate.hpp"
+#include "memory.hpp"
+#include "one_run.hpp"
 #include "options.hpp"
 #include "presets.hpp"
 #include "run_files.hpp"
+#include "run_lock.hpp"
+#include "save_watch.hpp"
+#include "text_record.hpp"
 #include "trireme/comm/bootstrap.hpp"
+#include "trireme/comm/report.hpp"
 #include "trireme/formats/chrome_trace.hpp"
 #include "trireme/formats/tensorboard.hpp"
 #include "trireme/observe/progress.hpp"
 #include "trireme/observe/timeline.hpp"
-#include "utf8.hpp"
+#include "trireme/train/environment.hpp"
 #include "world.hpp"
 
 namespace json = trireme::formats::json;
 using namespace trireme;
 
 namespace {
-
-std::atomic<bool> asked_to_stop{false};
-static_assert(std::atomic<bool>::is_always_lock_free);
-extern "C" void ask_to_stop(int) { asked_to_stop = true; }
 
 using steady = std::chrono::steady_clock;
 double seconds_since(steady::time_point start) { return std::chrono::duration<double>(steady::now() - start).count(); }
@@ -43,9 +49,10 @@ int cores() { return static_cast<int>(std::max(1U, std::thread::hardware_concurr
 /// Everything that the options say, checked, and equal on every rank.
 struct plan {
   run_files files;
-  bool resume;
-  std::string text;
-  std::int64_t steps, stop_after, batch, micro_batches, save_every;
+  bool resume, accept_new_text;
+  std::string runs, text;
+  std::int64_t steps, stop_after, batch, micro_batches, save_every, check_every, grace;
+  std::chrono::milliseconds save_deadline;
   std::uint64_t seed;
   nn::gpt model;
   optim::adamw optimizer;
@@ -56,12 +63,17 @@ struct plan {
   explicit plan(options const& given)
       : files{given.text("runs") + "/" + given.text("name")},
         resume(given.resume()),
+        accept_new_text(given.accept_new_text()),
+        runs(given.text("runs")),
         text(given.text("text")),
         steps(given.number("steps", 1)),
         stop_after(given.number("stop-after", -1)),
         batch(given.number("batch", 1)),
         micro_batches(given.number("micro-batches", 0)),
         save_every(given.number("save-every", 0)),
+        check_every(given.number("check-every", 0)),
+        grace(given.number("grace", 1)),
+        save_deadline(given.seconds("save-deadline")),
         seed(static_cast<std::uint64_t>(given.number("seed", 0))),
         model{.vocabulary = 256,
               .context = given.number("context", 2),
@@ -88,6 +100,14 @@ struct plan {
     static_cast<void>(given.choice("precision", {"fp32", "bf16"}));
     model.validate();
     if (text.empty()) throw config_error("--text names no file; scripts/train gives one");
+    if (accept_new_text && !resume) throw config_error("--accept-new-text goes with --resume; leave it out");
+    constexpr std::int64_t always = 256, ever = 1 << 20;  // empty ones are no work, but take their turn in each step
+    auto const most = std::min(std::max(batch, always), ever);
+    if (micro_batches > most) {
+      throw config_error(trireme::text("--micro-batches is ", micro_batches, ", but with --batch ", batch, " at most ",
+                                       most, " are of any use; give no more"));
+    }
+    if (grace > 86400) throw config_error(trireme::text("--grace is ", grace, " seconds; a day is the most"));
     auto const& name = given.text("name");
     if (name.empty() || name == "." || name == ".." || name.find('/') != std::string::npos) {
       throw config_error(
@@ -107,7 +127,25 @@ struct plan {
     }
     return fixed;
   }
+
+  /// What it takes on a machine with `here` of the ranks and with so many sequences to train on.
+  [[nodiscard]] memory_need need(int ranks, int here, std::int64_t known) const {
+    auto const parts = std::max<std::int64_t>(1, micro_batches > 0 ? micro_batches : micro_batches_on(ranks));
+    return {.model = model,
+            .sequences = std::ceil(static_cast<double>(std::min(batch, known)) / static_cast<double>(parts)),
+            .ranks = static_cast<double>(ranks),
+            .ranks_here = static_cast<double>(here),
+            .each_has_all = policies.parallel.cuts_nothing() &&
+                            policies.parallel.samples() == parallel_choice::splits_samples::data};
+  }
 };
+
+/// Collective. Whether a signal has asked for something on any rank, by a look that each of them takes.
+bool asked_anywhere(world_type& world, bool asked_here) {
+  std::int32_t any = asked_here ? 1 : 0;
+  world.all_reduce(tensor_view<std::int32_t>(&any, shape{1}), reduction::max{});
+  return any != 0;
+}
 
 /// Held-out loss in float, whatever the run's precision: it is the loss of the model that is written to disk.
 class float_evaluation {
@@ -115,8 +153,10 @@ class float_evaluation {
   explicit float_evaluation(nn::gpt const& model)
       : engine_(model), exchange_(engine_.uses(), self_, trireme::parallel::data{}, trireme::compression::none{}) {}
 
-  /// Collective.
-  double operator()(any_trainer& trainer, world_type& world, data::held_out_windows const& windows) {
+  /// Collective. Not a number if `asked` says on some rank, before a batch, that there is no time for it.
+  template <class Asked>
+  double operator()(any_trainer& trainer, world_type& world, data::held_out_windows const& windows,
+                    Asked const& asked) {
     trainer.for_each_parameter([&](std::string const& name, shape const&, std::span<float const> values) {
       for (auto const& entry : exchange_.plan().entries()) {
         if (entry.info.name == name)
@@ -125,8 +165,15 @@ class float_evaluation {
     });
     engine_.invalidate();
     loss_sum sum;
-    for (auto const& part : data::evaluation_batches(windows, 8, world.rank(), world.size()))
-      sum += engine_.evaluate(part);
+    data::evaluation_batches parts(windows, 8, world.rank(), world.size());
+    auto const most = (windows.size() + 8LL * world.size() - 1) / (8LL * world.size());  // of any rank
+    auto part = parts.begin();
+    for (std::int64_t turn = 0; turn < most; ++turn) {
+      if (asked_anywhere(world, asked())) return std::numeric_limits<double>::quiet_NaN();
+      if (part == parts.end()) continue;
+      sum += engine_.evaluate(*part);
+      ++part;
+    }
     double both[2] = {sum.sum, static_cast<double>(sum.count)};
     world.all_reduce(tensor_view<double>(both, shape{2}), reduction::sum{});
     return both[0] / both[1];
@@ -142,9 +189,12 @@ class float_evaluation {
 /// One rank's way through a run.
 class run {
  public:
-  run(plan const& what, world_type& world, data::token_split const& text)
+  run(plan const& what, world_type& world, world_type& saving, data::token_split const& text,
+      text_record const& about_text)
       : plan_(what),
         world_(world),
+        saving_(saving),
+        about_text_(about_text),
         training_(text.training),
         held_out_(held_out_part(text, most_held_out_tokens)),
         timeline_(world.rank(), std::size_t{1} << 15),
@@ -158,7 +208,8 @@ class run {
     trainer_->record(timeline_);
   }
 
-  void operator()() {
+  /// @returns the program's exit code.
+  int operator()() {
     auto const start = steady::now();
     begin();
     if (writes()) {
@@ -167,12 +218,19 @@ class run {
     }
     sent_ = trainer_->bytes_sent();
     trainer_->on_step([&](step_report const& done) { after_step(done); });
-    auto const report = trainer_->fit(
-        training_,
-        {.steps = plan_.steps, .batch = plan_.batch, .micro_batches = micro_batches_, .stop_after = plan_.stop_after});
+    fit_report report{.stopped = true};
+    if (!asked_anywhere(world_, asked::most() >= asked::stop)) {
+      report = trainer_->fit(training_, {.steps = plan_.steps,
+                                         .batch = plan_.batch,
+                                         .micro_batches = micro_batches_,
+                                         .stop_after = plan_.stop_after,
+                                         .check_every = plan_.check_every});
+    }
     progress_.finish();
     if (saved_at_ != trainer_->steps()) save();
-    finish(report, seconds_since(start));
+    asked::all_is_saved();
+    if (report.steps > 0) heard_ = asked::times();
+    return finish(report, seconds_since(start));
   }
 
  private:
@@ -186,26 +244,34 @@ class run {
     return whole.open_held_out();
   }
   // Either from the checkpoint, or from the start; a first checkpoint is saved at once, so that a run can always be
-  // resumed.
+  // resumed, even one that is stopped in its first evaluation.
   void begin() {
     if (plan_.resume && checkpoint::exists(plan_.files.checkpoints())) {
-      trainer_->load(plan_.files.checkpoints());
+      save_watch watch("loading", world_.rank(), plan_.save_deadline);
+      trainer_->load(plan_.files.checkpoints(), watch.patience());
       saved_at_ = trainer_->steps();
       history_ = history::read(plan_.files.at("history.json"));
       if (writes()) {
         formats::atomic_write(plan_.files.at("options.json"), plan_.saved_options);
+        about_text_.write(plan_.files.at("text.json"));
         std::fprintf(stderr, "going on from step %lld\n", static_cast<long long>(trainer_->steps()));
       }
-      return;
+    } else {
+      save();
     }
-    history_.held_out_first = held_out_loss_(*trainer_, world_, held_out_);
-    save();
+    asked::save_first(static_cast<int>(plan_.grace));
+    if (trainer_->steps() > 0 || std::isfinite(history_.held_out_first)) return;
+    history_.held_out_first = held_out_loss_(*trainer_, world_, held_out_, [] { return asked::most() >= asked::stop; });
+    if (writes()) history_.write(plan_.files.at("history.json"));
   }
 
   // What the history says of the last step may be ahead of the checkpoint, never behind it.
   void save() {
-    if (writes()) history_.write(plan_.files.at("history.json"));
-    trainer_->save(plan_.files.checkpoints());
+    save_watch watch("saving", world_.rank(), plan_.save_deadline);
+    trireme::detail::together(saving_, [&] {
+      if (writes()) history_.write(plan_.files.at("history.json"));
+    });
+    trainer_->save(plan_.files.checkpoints(), watch.patience());
     saved_at_ = trainer_->steps();
   }
 
@@ -216,6 +282,7 @@ class run {
     if (done.step == 0) history_.loss_first = done.loss;
     history_.loss_last = done.loss;
     history_.gradient_norm = done.norm;
+    history_.skipped_last = done.skipped ? history_.skipped_last + 1 : 0;
     if (writes()) {
       auto const rate = static_cast<double>(tokens_) / busy_;
       log_->add(done.step, {{"loss/train", static_cast<float>(done.loss)},
@@ -224,18 +291,27 @@ class run {
                             {"tokens_per_second", static_cast<float>(rate)}});
       progress_.update({done.step + 1, plan_.steps, done.loss, rate, seconds_since(start_)});
     }
-    if (asked_to_stop) trainer_->request_stop();
+    if (asked::most() >= asked::stop) trainer_->request_stop();
     if (plan_.save_every > 0 && trainer_->steps() % plan_.save_every == 0) save();
     sent_ = trainer_->bytes_sent();
   }
 
-  void finish(fit_report const& report, double seconds) {
-    auto const held_out = held_out_loss_(*trainer_, world_, held_out_);
+  // Whoever was asked to leave does so with what is saved; what a signal after the training asks is the same.
+  int finish(fit_report const& report, double seconds) {
+    auto const no_time = [this] { return asked::most() >= asked::leave || asked::times() > heard_; };
+    auto const held_out = held_out_loss_(*trainer_, world_, held_out_, no_time);
     auto const hash = trainer_->state_hash();
-    write_model(plan_.files.at("model"), plan_.model, *trainer_, writes());
-    write_timeline();
-    auto const sample = generate(*trainer_, "In the beginning", plan_.model.context, 240, plan_.seed);
-    if (!writes()) return;
+    bool const hurried = asked_anywhere(world_, no_time());
+    std::string sample;
+    if (!hurried) {
+      trireme::detail::together(saving_,
+                                [&] { write_model(plan_.files.at("model"), plan_.model, *trainer_, writes()); });
+      write_timeline();
+      sample = generate(*trainer_, "In the beginning", plan_.model.context, 240, plan_.seed,
+                        [&] { return asked_anywhere(world_, no_time()); });
+    }
+    bool const lost = history_.skipped_last > 0 || (std::isnan(held_out) && !hurried);
+    if (!writes()) return lost ? 1 : 0;
     auto const steps = std::max<std::int64_t>(report.steps, 1);
     auto const summary =
         json::value::make({{"communicator", std::string(world_type::name)},
@@ -247,10 +323,12 @@ class run {
                            {"seed", plan_.seed},
                            {"loss_first", history_.loss_first},
                            {"loss_last", history_.loss_last},
+                           {"steps_skipped_last", history_.skipped_last},
                            {"gradient_norm", history_.gradient_norm},
                            {"held_out_first", history_.held_out_first},
                            {"held_out_last", held_out},
                            {"text", plan_.text},
+                           {"text_sha256", about_text_.sha256},
                            {"context", plan_.model.context},
                            {"held_out_begin", held_out_.description().first_byte},
                            {"held_out_windows", held_out_.size()},
@@ -262,18 +340,37 @@ class run {
                            {"model", to_string(plan_.model)},
                            {"optimizer", to_string(plan_.optimizer)}});
     formats::atomic_write(plan_.files.at("summary.json"), json::to_string(summary, 2) + "\n");
-    std::printf("\n%s after %lld of %lld steps: held-out loss %.4f -> %.4f nats a byte, %.0f tokens/s on %d ranks\n",
-                report.stopped ? "stopped" : "done", static_cast<long long>(trainer_->steps()),
-                static_cast<long long>(plan_.steps), history_.held_out_first, held_out,
-                busy_ > 0 ? static_cast<double>(tokens_) / busy_ : 0.0, world_.size());
-    std::printf("\n%s\n\n", sample.c_str());
-    std::printf(
-        "the run     %s/summary.json\nthe model   %s/model%s\n"
-        "checkpoint  %s (--name and --resume go on from it)\nto look at  tensorboard --logdir %s; "
-        "%s/timeline.json in ui.perfetto.dev\n",
-        plan_.files.directory.c_str(), plan_.files.directory.c_str(),
-        plan_.model.experts > 0 ? "" : " (GPT2LMHeadModel.from_pretrained reads it)", plan_.files.checkpoints().c_str(),
-        plan_.files.directory.c_str(), plan_.files.directory.c_str());
+    tell(report, held_out, sample, hurried);
+    return lost ? 1 : 0;
+  }
+
+  void tell(fit_report const& report, double held_out, std::string const& sample, bool hurried) const {
+    auto const* const directory = plan_.files.directory.c_str();
+    auto const rate = busy_ > 0 ? static_cast<double>(tokens_) / busy_ : 0.0;
+    std::printf("\n%s after %lld of %lld steps", report.stopped ? "stopped" : "done",
+                static_cast<long long>(trainer_->steps()), static_cast<long long>(plan_.steps));
+    if (!hurried) std::printf(": held-out loss %.4f -> %.4f nats a byte", history_.held_out_first, held_out);
+    std::printf(", %.0f tokens/s on %d ranks\n\n", rate, world_.size());
+    if (!sample.empty()) std::printf("%s\n\n", sample.c_str());
+    std::printf("the run     %s/summary.json\n", directory);
+    if (!hurried) {
+      std::printf("the model   %s/model%s\n", directory,
+                  plan_.model.experts > 0 ? "" : " (GPT2LMHeadModel.from_pretrained reads it)");
+    }
+    std::printf("checkpoint  %s (--name and --resume go on from it)\nto look at  tensorboard --logdir %s",
+                plan_.files.checkpoints().c_str(), directory);
+    if (!hurried) std::printf("; %s/timeline.json in ui.perfetto.dev", directory);
+    std::printf("\n");
+    std::fflush(stdout);
+    if (history_.skipped_last > 0) {
+      std::fprintf(stderr,
+                   "train_gpt: the last %lld steps were skipped, because a gradient was not finite: the model has "
+                   "learnt nothing in them; start again with a lower --rate, or look at the text\n",
+                   static_cast<long long>(history_.skipped_last));
+    } else if (std::isnan(held_out) && !hurried) {
+      std::fprintf(
+          stderr, "train_gpt: the held-out loss is not a number: the model is lost; start again with a lower --rate\n");
+    }
   }
 
   // Every rank's timeline travels to rank 0, padded to one length.
@@ -300,6 +397,8 @@ class run {
 
   plan const& plan_;
   world_type& world_;
+  world_type& saving_;  // where ranks wait for each other's disks
+  text_record const& about_text_;
   data::token_windows training_;
   data::held_out_windows held_out_;
   observe::timeline timeline_;
@@ -312,65 +411,88 @@ class run {
   steady::time_point start_ = steady::now();
   std::int64_t saved_at_ = -1;
   std::int64_t tokens_ = 0;
+  int heard_ = 0;  // signals, when training was over
   std::uint64_t sent_ = 0;
   std::uint64_t traffic_ = 0;
   double busy_ = 0;
 };
 
-/// Rank 0 prepares the run's directory; the others wait for it.
-void prepare(plan const& what, world_type& world) {
+/// Collective. Rank 0 takes the lock of a run that is there, whether to go on with it or to move it aside; it is let go
+/// with what is returned.
+std::optional<run_lock> lock(plan const& what, world_type& world) {
+  std::optional<run_lock> held;
   trireme::detail::together(world, [&] {
-    if (world.rank() != 0 || what.resume) return;
+    if (world.rank() == 0 && (what.files.exists("options.json") || what.files.exists("lock"))) {
+      held.emplace(what.files.directory);
+    }
+  });
+  return held;
+}
+
+/// Collective. Rank 0 prepares the run's directory; the others wait for it.
+void prepare(plan const& what, text_record const& text, world_type& world, std::optional<run_lock>& held) {
+  if (what.resume) return;  // what is there is saved already
+  trireme::detail::together(world, [&] { asked::save_first(static_cast<int>(what.grace)); });
+  trireme::detail::together(world, [&] {
+    if (world.rank() != 0) return;
     auto const aside = what.files.make_new();
+    held = run_lock(what.files.directory);  // the earlier run's goes
     if (!aside.empty()) {
       std::fprintf(stderr, "%s held an earlier run, which is now %s\n", what.files.directory.c_str(), aside.c_str());
     }
     formats::atomic_write(what.files.at("options.json"), what.saved_options);
+    text.write(what.files.at("text.json"));
   });
 }
 
-void train(options& given) {
+int train(options& given) {
+  check_environment();
+  std::optional<text_record> text_before;
   if (given.resume()) {
     run_files const files{given.text("runs") + "/" + given.text("name")};
     if (!files.exists("options.json")) {
       throw io_error(files.directory, "there is no run here to resume; start it without --resume, or give its --name");
     }
     given.take_rest_from(files.at("options.json"));
+    if (files.exists("text.json")) text_before = text_record::read(files.at("text.json"));
   }
   if (given.text("ranks").empty() && !given.was_given("ranks")) given.decide("ranks", std::to_string(cores()));
   auto const ranks = static_cast<int>(std::min<std::int64_t>(given.number("ranks", 1), 1 << 20));
 #ifdef TRAIN_GPT_MPI
-  comm::mpi const ranks_of_run;
+  comm::mpi const ranks_of_run{.deadline = given.seconds("deadline")};
+  auto const here = comm::bootstrap::detect();
+  auto const world_ranks = std::max(here.size, 1), ranks_here = std::max(here.local_size, 1);
 #else
-  comm::threads const ranks_of_run{.ranks = ranks};
+  comm::threads const ranks_of_run{.ranks = ranks, .deadline = given.seconds("deadline")};
+  auto const world_ranks = ranks, ranks_here = ranks;
 #endif
   plan const what(given);
-  auto const text = data::split(what.text, what.model.context);
-  expect_utf8(what.text);
-  launch(ranks_of_run, [&](world_type& world) {
+  expect_room(what.need(world_ranks, ranks_here, 0));
+  auto text = examine_text(what.text, what.runs, comm::reports(""));
+  auto const parts = cut_text(text, text_before, what.model.context, what.accept_new_text);
+  expect_room(what.need(world_ranks, ranks_here, parts.training.size()));
+  return launch(ranks_of_run, [&](world_type& world) {
     if (given.was_given("ranks") && world.size() != ranks) {
       throw config_error(
           trireme::text("--ranks is ", ranks, ", but the launcher started ", world.size(), " processes"));
     }
-    run one(what, world, text);
-    prepare(what, world);
-    one();
+    expect_one_run(world, given, trireme::text(text.bytes, " bytes with the SHA-256 ", text.sha256));
+    auto saving = world.duplicate(what.save_deadline);
+    auto held = lock(what, saving);
+    run one(what, world, saving, parts, text);
+    prepare(what, text, saving, held);
+    return one();
   });
-}
-
-/// One process speaks for all: the first, unless it is the one that the others wait for.
-bool speaks(std::string_view sentence) {
-  try {
-    return comm::bootstrap::detect().rank == 0 || sentence.find("for rank 0;") != sentence.npos ||
-           sentence.find("did not find rank 0") != sentence.npos;
-  } catch (error const&) {
-    return true;
-  }
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
+  // Where standard streams are closed, files of the run would get their numbers, and what is printed.
+  for (int opened = 0; opened >= 0 && opened <= STDERR_FILENO;) {
+    opened = ::open("/dev/null", O_RDWR);
+    if (opened > STDERR_FILENO) ::close(opened);
+  }
   options given;
   try {
     given.parse({argv + 1, argv + argc});
@@ -378,12 +500,17 @@ int main(int argc, char** argv) {
       std::printf("%s", given.usage().c_str());
       return 0;
     }
-    // mpirun hands SIGUSR1 on to its processes, and kills them a second after the other two.
-    for (int const signal : {SIGINT, SIGTERM, SIGUSR1}) std::signal(signal, ask_to_stop);
-    train(given);
-    return 0;
+    asked::listen(comm::reports(""));
+    return train(given);
+  } catch (std::bad_alloc const&) {
+    if (comm::reports("")) {
+      std::fprintf(stderr,
+                   "train_gpt: there is no memory left for this run; choose fewer --layers or --channels, a "
+                   "smaller --batch, or fewer --ranks\n");
+    }
+    return 1;
   } catch (std::exception const& problem) {
-    if (speaks(problem.what())) std::fprintf(stderr, "train_gpt: %s\n", problem.what());
+    if (comm::reports(problem.what())) std::fprintf(stderr, "train_gpt: %s\n", problem.what());
     return 1;
   }
 }

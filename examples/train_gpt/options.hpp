@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <chrono>
 #include <cstdint>
 #include <limits>
 #include <map>
@@ -49,6 +50,11 @@ class options {
     add("rate", "0.002", "R", "peak learning rate; warm-up, then a cosine down to a tenth");
     add("stop-after", "-1", "N", "save and leave after N of the schedule's steps");
     add("save-every", "200", "N", "steps between two checkpoints (0 = only at the end)");
+    add("check-every", "100", "N", "steps between comparisons of what several ranks keep alike (0 = only in saves)");
+    add("deadline", "60", "SECONDS", "how long ranks wait for each other in a step");
+    add("save-deadline", "1800", "SECONDS", "and while one of them saves or loads");
+    add("grace", "25", "SECONDS",
+        "asked by SIGTERM, SIGHUP or SIGUSR1 it saves and leaves, at the latest after so long");
     add("runs", "runs", "DIR", "where runs are kept");
   }
 
@@ -60,6 +66,8 @@ class options {
         help_ = true;
       } else if (given == "--resume") {
         resume_ = true;
+      } else if (given == "--accept-new-text") {
+        accept_new_text_ = true;
       } else if (given.starts_with("--")) {
         auto const equals = given.find('=');
         auto const name = given.substr(2, equals == given.npos ? given.npos : equals - 2);
@@ -77,10 +85,16 @@ class options {
 
   [[nodiscard]] bool help() const noexcept { return help_; }
   [[nodiscard]] bool resume() const noexcept { return resume_; }
+  [[nodiscard]] bool accept_new_text() const noexcept { return accept_new_text_; }
   [[nodiscard]] bool was_given(std::string const& name) const { return all_.at(name).given; }
+  [[nodiscard]] std::vector<std::string> const& names() const { return order_; }
   [[nodiscard]] std::string const& text(std::string const& name) const { return all_.at(name).value; }
   [[nodiscard]] std::int64_t number(std::string const& name, std::int64_t least) const {
     return parsed<std::int64_t>(name, least, "a whole number");
+  }
+  /// At least one, and at most 31 years.
+  [[nodiscard]] std::chrono::seconds seconds(std::string const& name) const {
+    return std::chrono::seconds(std::min<std::int64_t>(number(name, 1), 1'000'000'000));
   }
   [[nodiscard]] double real(std::string const& name) const { return parsed<double>(name, 0, "a number"); }
   [[nodiscard]] bool flag(std::string const& name) const { return choice(name, {"no", "yes"}) == 1; }
@@ -120,6 +134,8 @@ class options {
       line("--" + name + " " + option.what, option.help + (option.value.empty() ? "" : " [" + option.value + "]"));
     }
     line("--resume", "go on from the run's checkpoint, with the options it had unless given again");
+    line("--accept-new-text",
+         "with --resume: go on though the text is another one; what is held out begins at the byte where it did");
     line("--help", "this");
     return out;
   }
@@ -171,4 +187,5 @@ class options {
   std::map<std::string, option> all_;
   bool help_ = false;
   bool resume_ = false;
+  bool accept_new_text_ = false;
 };

@@ -31,7 +31,9 @@ struct run_files {
   /// @returns where the earlier run went, or nothing.
   std::string make_new() const {
     std::string aside;
-    ::unlink(at("options.json.partial").c_str());  // of a run that ended before it had begun
+    if (!exists("options.json")) {  // of a run that ended before it had begun
+      for (auto const* left : {"options.json.partial", "lock"}) ::unlink(at(left).c_str());
+    }
     if (exists("options.json")) {
       int number = 1;
       do aside = trireme::text(directory, ".", number++);
@@ -44,7 +46,7 @@ struct run_files {
     }
     for (std::size_t slash = directory.find('/', 1);; slash = directory.find('/', slash + 1)) {
       auto const part = directory.substr(0, slash);
-      if (::mkdir(part.c_str(), 0777) != 0 && errno != EEXIST) {
+      if (::mkdir(part.c_str(), 0777) != 0 && (errno != EEXIST || slash == std::string::npos)) {
         throw trireme::formats::detail::io_failure(part, "make the directory", errno);
       }
       if (slash == std::string::npos) break;
@@ -56,16 +58,18 @@ struct run_files {
 /// What the summary says of steps that were taken before the run was resumed.
 struct history {
   double loss_first = 0;
-  double held_out_first = 0;
+  double held_out_first = std::numeric_limits<double>::quiet_NaN();  ///< until it is evaluated
   double loss_last = 0;
   double gradient_norm = 0;
+  std::int64_t skipped_last = 0;  ///< steps at the end that changed nothing
 
   void write(std::string const& path) const {
     namespace json = trireme::formats::json;
     trireme::formats::atomic_write(path, json::to_string(json::value::make({{"loss_first", loss_first},
                                                                             {"held_out_first", held_out_first},
                                                                             {"loss_last", loss_last},
-                                                                            {"gradient_norm", gradient_norm}})));
+                                                                            {"gradient_norm", gradient_norm},
+                                                                            {"skipped_last", skipped_last}})));
   }
   static history read(std::string const& path) {
     auto const saved = trireme::formats::json::parse(trireme::formats::read_text(path), path);
@@ -73,7 +77,9 @@ struct history {
       auto const& value = saved.at(name);
       return value.is_null() ? std::numeric_limits<double>::quiet_NaN() : value.as_double();
     };
-    return {number("loss_first"), number("held_out_first"), number("loss_last"), number("gradient_norm")};
+    auto const* skipped = saved.find("skipped_last");
+    return {number("loss_first"), number("held_out_first"), number("loss_last"), number("gradient_norm"),
+            skipped == nullptr ? 0 : skipped->as_int64()};
   }
 };
 

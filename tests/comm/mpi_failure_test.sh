@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # test-timeout: 240
 # A rank that is late, stopped, dead, throws, or calls something else must become an error on all others, in time, that
-# names it and the operation: in shared memory and by messages, with each MPI of this machine.
+# names it and the operation, and is reported by one of them: in shared memory and by messages, with each MPI of this
+# machine.
 set -u
 # shellcheck source=tests/comm/mpi_programs.bash
 source "$(dirname "$0")/mpi_programs.bash"
@@ -10,7 +11,7 @@ mpi_begin mpi_failure.cpp
 
 # run MPI shared|messages HOW RANKS SENTENCE [OPTION]: the ranks (digits) must print a match of the sentence.
 run() {
-  local at="$folder/$1.$2.$3" status told
+  local at="$folder/$1.$2.$3" status told reported
   # shellcheck disable=SC2046
   timeout -k 5 30 "$(mpi_run "$1")" $(mpi_apart "$1" "$at.rank") ${6+"$6"} -n 3 "$folder/$1/program" "$2" "$3" \
     > "$at.out" 2> "$at.err"
@@ -20,12 +21,17 @@ run() {
   # for programs of MPI_Init and _exit(1) too). They say themselves why they end with 1.
   if [ $status -eq 0 ] && ! mpi_is_open "$1" && grep -q '^launch: ' "$at.out"; then status=1; fi
   told=$(grep -E "^after [0-9.]+ s: rank [$4]: " "$at.out" | grep -c -E "$5")
+  reported=$(grep -c '^reports: ' "$at.out")
   {
     if [ $status -eq 124 ] || [ $status -eq 137 ] || { [ $status -eq 0 ] && [ "$3" != dies ]; }; then
       echo "$1 $2 $3: mpirun ended with $status"
     fi
     if [ "$told" -ne ${#4} ]; then
       echo "$1 $2 $3: $told of ${#4} ranks said: $5"
+      cat "$at.out" "$at.err"
+    fi
+    if [ "$reported" -ne 1 ]; then
+      echo "$1 $2 $3: $reported ranks reported"
       cat "$at.out" "$at.err"
     fi
     if grep -E '^after' "$at.out" | awk '{ if ($2 > 2.0) late = 1 } END { exit !late }'; then
@@ -46,6 +52,7 @@ for mpi in $mpis; do
   for how in shared messages; do
     try "$mpi" $how late 02 'all_reduce.* waited 1s for rank 1'
     try "$mpi" $how stopped 02 'all_reduce.* waited 1s for rank 1'
+    try "$mpi" $how stopped-0 12 'all_reduce.* waited 1s for rank 0'
     try "$mpi" $how throws 02 'rank 1 ended with an error: loss is nan'
     try "$mpi" $how differs 012 "$other_call"
     try "$mpi" $how split 02 'split.* waited 1s for rank 1'

@@ -175,6 +175,11 @@ TEST_CASE("an environment that cannot be is refused", "[comm][processes]") {
             "between which MPI or NCCL are the engines"));
   CHECK(has(said({{"RANK", "x"}, {"WORLD_SIZE", "2"}}), "failed: trireme::comm::bootstrap: "));
   CHECK(has(said({{"PMIX_RANK", "1"}}), "does not say how many ranks there are"));
+  for (auto const* many : {"257", "2147483647"}) {
+    auto const too_many = said({{"RANK", "0"}, {"WORLD_SIZE", many}, {"MASTER_ADDR", "a"}, {"MASTER_PORT", "1"}});
+    CHECK(has(too_many, text("(RANK, WORLD_SIZE) says that there are ", many,
+                             " ranks, but shared memory holds at most 256")));
+  }
   CHECK(has(said({{"PMI_RANK", "0"}, {"PMI_SIZE", "2"}}), "does not say which run this is"));
   CHECK(has(said({{"TRIREME_RANK", "0"}, {"TRIREME_SIZE", "2"}, {"TRIREME_RENDEZVOUS", "localhost:4000"}}),
             "needs a secret of at least 32 characters"));

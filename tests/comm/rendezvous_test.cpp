@@ -5,6 +5,7 @@
 #include <sys/wait.h>
 
 #include <atomic>
+#include <climits>
 #include <csignal>
 #include <cstdlib>
 #include <filesystem>
@@ -214,6 +215,7 @@ TEST_CASE("a meeting that cannot be is refused before anything is sent", "[comm]
   CHECK(has(message({.port = 0, .secret = secret}, 0, 2), ".port is 0"));
   CHECK(has(message({.port = 4000, .secret = secret}, 2, 2), "rank 2 of 2 is not possible"));
   CHECK(has(message({.port = 4000, .secret = secret, .deadline = 0ms}, 0, 2), ".deadline is 0s"));
+  CHECK(has(message({.port = 4000, .secret = secret}, 0, INT_MAX), "2147483647 ranks are more than the 65536"));
   CHECK(has(message({.address = "0.0.0.0", .port = 4000, .secret = secret}, 0, 2), "TRIREME_RENDEZVOUS_REMOTE=1"));
   CHECK(has(message({.address = "192.0.2.1", .port = 4000, .secret = secret}, 1, 2), "TRIREME_RENDEZVOUS_REMOTE=1"));
   CHECK(has(message({.address = "192.0.2.1", .port = 4000, .secret = secret, .remote = true}, 0, 2), "cannot listen"));

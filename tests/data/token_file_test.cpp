@@ -135,7 +135,7 @@ TEST_CASE("files that cannot be used are refused by name", "[data][token_file]")
   CHECK_THROWS_AS(open(here.write("empty", "")), io_error);
   auto const pipe = (here.path / "pipe").string();
   REQUIRE(::mkfifo(pipe.c_str(), 0600) == 0);
-  CHECK(message_of([&] { open(pipe); }).ends_with("this is not a regular file, so it cannot be mapped"));
+  CHECK(message_of([&] { open(pipe); }).ends_with("this is not a regular file, so it cannot be read at any place"));
   CHECK_THROWS_AS(open(here.write("file", "12345") + "/below"), io_error);
   CHECK_THROWS_AS(open(std::string(5000, 'x')), io_error);
   auto const locked = here.write("locked", alphabet(100));
@@ -176,6 +176,25 @@ TEST_CASE("a copy of the windows outlives the original", "[data][token_file]") {
     auto const original = data::token_file{.path = path, .context = 3}.open();
     return original;
   }();
-  fs::remove(path);  // the mapping keeps the bytes
+  fs::remove(path);  // what is open stays
   CHECK(read(copy, {1}).first == std::vector<std::int32_t>{3, 4, 5});
+}
+
+TEST_CASE("a file that was cut since it was opened is told from where on", "[data][token_file]") {
+  folder const here;
+  auto const path = here.write("text", alphabet(100000));
+  auto const training = data::token_file{.path = path, .context = 1000}.open();
+  auto const held_out =
+      data::token_file{.path = path, .context = 20000}.open_held_out();  // larger than the stack's part
+  auto const before = read(training, {7});
+  CHECK(read(held_out, {4}).first[0] == 80000 % 251);
+  fs::resize_file(path, 50000);  // of mapped pages most would be gone: SIGBUS
+  CHECK(read(training, {7}) == before);
+  CHECK_THROWS_AS(read(training, {80}), io_error);
+  CHECK(message_of([&] { read(held_out, {4}); }) ==
+        path +
+            ": trireme::data::token_file: the file had 100000 bytes when it was opened, but byte 80000 is gone; "
+            "bring it back as it was, and do not cut a file that is in use");
+  fs::resize_file(path, 100000);
+  CHECK_NOTHROW(read(training, {80}));
 }

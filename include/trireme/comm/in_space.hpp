@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <utility>
 
 #include "trireme/contract/communicator.hpp"
@@ -15,6 +16,10 @@ class world_in : public Comm {
   explicit world_in(Comm&& base) noexcept : Comm(std::move(base)) {}
   [[nodiscard]] world_in split(int color, int key) { return world_in(Comm::split(color, key)); }
   [[nodiscard]] world_in duplicate() { return world_in(Comm::duplicate()); }
+  [[nodiscard]] world_in duplicate(std::chrono::milliseconds deadline) requires requires(Comm& it) {
+    it.duplicate(deadline);
+  }
+  { return world_in(Comm::duplicate(deadline)); }
 };
 
 /// The same ranks, computing in another memory space: parameters, gradients and activations of a trainer made with

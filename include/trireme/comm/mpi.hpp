@@ -118,6 +118,7 @@ inline mpi_world mpi::borrow(MPI_Comm theirs, std::chrono::milliseconds deadline
 /// How trireme::launch runs a body on comm::mpi: in this process, as the rank that it is.
 template <class Body>
 auto launch_ranks(mpi const& description, Body& body) {
+  detail::last_report() = detail::report::unsettled;
   struct leaving {
     std::shared_ptr<detail::process_engine> engine;
     ~leaving() {
@@ -128,7 +129,7 @@ auto launch_ranks(mpi const& description, Body& body) {
   try {
     return std::invoke(body, world);
   } catch (...) {
-    world.abandon(detail::sentence_of(std::current_exception()));
+    detail::end_with_error(*guard.engine, std::current_exception());
     throw;
   }
 }

@@ -14,6 +14,7 @@
 #include "trireme/comm/launch.hpp"
 #include "trireme/comm/process_world.hpp"
 #include "trireme/comm/rendezvous.hpp"
+#include "trireme/comm/report.hpp"
 
 namespace trireme::comm {
 
@@ -52,11 +53,23 @@ namespace detail {
         text(who, ": ", here.size, " ranks with ", here.local_size,
              " on this machine are on several machines, between which MPI or NCCL are the engines; start "
              "a program with comm::mpi by mpirun, or use comm::nccl"));
+  if (here.size > node_most_ranks)  // before memory is taken for each of them
+    throw config_error(text(who, ": ", name_of(here.started_by), " (", here.because, ") says that there are ",
+                            here.size, " ranks, but shared memory holds at most ", node_most_ranks));
   rendezvous where = here.size == 1 ? rendezvous{} : rendezvous::from(here);
   where.deadline = deadline;
   meeting met(where, here.rank, here.size, who);
   return make_node_engine(who, here.rank, here.size, deadline,
                           [&met](std::string const& own) { return met.all_gather(own); });
+}
+
+/// Tells the other ranks that this one ends with an error, which ends their waits, and settles who tells the user.
+inline void end_with_error(process_engine& engine, std::exception_ptr const& failure) noexcept {
+  try {
+    engine.abandon(sentence_of(failure));
+  } catch (...) {  // without memory for a sentence their deadlines end the waits
+  }
+  last_report() = engine.reports() ? report::by_this_process : report::by_another;
 }
 
 }  // namespace detail
@@ -66,11 +79,13 @@ template <class Body>
 auto launch_ranks(processes const& description, Body& body) {
   auto const here = bootstrap::detect();
   bootstrap::log(here);
-  processes_world world(detail::engine_by_rendezvous("trireme::comm::processes", here, description.deadline));
+  detail::last_report() = detail::report::unsettled;
+  auto const engine = detail::engine_by_rendezvous("trireme::comm::processes", here, description.deadline);
+  processes_world world(engine);
   try {
     return std::invoke(body, world);
   } catch (...) {
-    world.abandon(detail::sentence_of(std::current_exception()));
+    detail::end_with_error(*engine, std::current_exception());
     throw;
   }
 }

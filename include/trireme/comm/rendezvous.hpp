@@ -67,6 +67,8 @@ struct rendezvous {
 ///          rank 0 refuses; comm_error after the deadline, with the ranks that did not come, or if one has gone.
 class meeting {
  public:
+  static constexpr int most_ranks = 1 << 16;  ///< as many as one machine has ports
+
   meeting(rendezvous const& where, int rank, int size, std::string_view who = "trireme::comm::rendezvous");
   meeting(meeting&&) = default;
   meeting& operator=(meeting&&) = default;

@@ -17,14 +17,29 @@ enum class assertion_level {
   communication,  ///< agreements between ranks, at the price of one tiny collective each
 };
 
+/// The name of a level, as TRIREME_ASSERTIONS takes it.
+[[nodiscard]] constexpr std::string_view name_of(assertion_level level) noexcept {
+  switch (level) {
+    case assertion_level::none:
+      return "none";
+    case assertion_level::light:
+      return "light";
+    case assertion_level::communication:
+      return "communication";
+    case assertion_level::normal:
+      break;
+  }
+  return "normal";
+}
+
 namespace detail {
 
 inline assertion_level assertion_level_from_environment() noexcept {
   char const* value = std::getenv("TRIREME_ASSERTIONS");
   std::string_view const name = value == nullptr ? "" : value;
-  if (name == "none") return assertion_level::none;
-  if (name == "light") return assertion_level::light;
-  if (name == "communication") return assertion_level::communication;
+  for (auto const level : {assertion_level::none, assertion_level::light, assertion_level::communication}) {
+    if (name == name_of(level)) return level;
+  }
   return assertion_level::normal;
 }
 

@@ -8,11 +8,12 @@
 #include <span>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "trireme/core/dtype.hpp"
 #include "trireme/core/error.hpp"
 #include "trireme/core/shape.hpp"
-#include "trireme/data/detail/mapped_file.hpp"
+#include "trireme/data/detail/stable_file.hpp"
 
 namespace trireme::data {
 
@@ -44,17 +45,17 @@ struct token_file {
 
 namespace detail {
 
-/// What both kinds of windows share: a range of a mapped file, checked, and the arithmetic on it.
+/// What both kinds of windows share: a range of a file, checked, and the arithmetic on it.
 class byte_windows {
  public:
   /// A window needs `context + more` bytes.
   byte_windows(token_file file, std::int64_t more) : file_(std::move(file)) {
     if (file_.context < 1) throw refusal(text(".context = ", file_.context, ", but at least 1 is needed"));
-    map_ = std::make_shared<mapped_file const>(file_.path, who);
-    auto const last = file_.last_byte == -1 ? map_->size() - 1 : file_.last_byte;
-    if (file_.first_byte < 0 || last >= map_->size() || last < file_.first_byte) {
+    open_ = std::make_shared<stable_file const>(file_.path, who);
+    auto const last = file_.last_byte == -1 ? open_->size() - 1 : file_.last_byte;
+    if (file_.first_byte < 0 || last >= open_->size() || last < file_.first_byte) {
       throw refusal(text("bytes ", file_.first_byte, " to ", last, " are not a range of the file, which has ",
-                         map_->size(), " bytes"));
+                         open_->size(), " bytes"));
     }
     length_ = last - file_.first_byte + 1;
     if (length_ - more < file_.context) {
@@ -66,9 +67,21 @@ class byte_windows {
   [[nodiscard]] token_file const& description() const noexcept { return file_; }
   [[nodiscard]] std::int64_t context() const noexcept { return file_.context; }
   [[nodiscard]] std::int64_t length() const noexcept { return length_; }
-  [[nodiscard]] std::int64_t file_bytes() const noexcept { return map_->size(); }
-  [[nodiscard]] unsigned char const* window(std::int64_t index) const noexcept {
-    return map_->bytes().data() + file_.first_byte + index * file_.context;
+  [[nodiscard]] std::int64_t file_bytes() const noexcept { return open_->size(); }
+
+  /// Calls take(first, last) with the bytes of each window, and `more` behind it; they are gone with the next one.
+  template <class Take>
+  void for_each_window(std::span<std::int64_t const> ids, std::int64_t more, Take&& take) const {
+    constexpr std::int64_t on_the_stack = 8192;
+    unsigned char small[on_the_stack];
+    std::vector<unsigned char> large;
+    auto const bytes = file_.context + more;
+    if (bytes > on_the_stack) large.resize(static_cast<std::size_t>(bytes));
+    std::span const window(large.empty() ? small : large.data(), static_cast<std::size_t>(bytes));
+    for (auto const id : ids) {
+      open_->read(file_.first_byte + id * file_.context, window);
+      take(window.data(), window.data() + window.size());
+    }
   }
 
  private:
@@ -77,7 +90,7 @@ class byte_windows {
     return config_error(text(who, ": ", file_.path, ": ", reason));
   }
   token_file file_;
-  std::shared_ptr<mapped_file const> map_;
+  std::shared_ptr<stable_file const> open_;
   std::int64_t length_ = 0;
 };
 
@@ -87,9 +100,10 @@ class byte_windows {
 /// byte after it.
 ///
 /// Shapes  inputs (T) int32: bytes [b, b + T) as numbers 0 to 255; targets (T) int32: bytes [b + 1, b + T + 1).
-/// Bytes   the file is mapped, not loaded: memory holds the pages in use, shared by all ranks of a machine. It must
-///         not shrink meanwhile (the kernel would end the program with SIGBUS).
-/// Threads read() changes nothing. A copy shares the mapping.
+/// Bytes   the file is not loaded: each window is read when it is asked for, mostly from the system's cache, which all
+///         ranks of a machine share.
+/// Threads read() changes nothing. A copy shares the open file.
+/// Errors  read() throws io_error if the file has been cut since, or cannot be read.
 /// @models trireme::dataset
 class token_windows {
  public:
@@ -105,11 +119,10 @@ class token_windows {
   void read(std::span<std::int64_t const> ids, void* inputs, void* targets) const {
     auto* in = static_cast<std::int32_t*>(inputs);
     auto* out = static_cast<std::int32_t*>(targets);
-    for (auto const id : ids) {
-      auto const* const from = text_.window(id);
-      in = std::copy(from, from + text_.context(), in);
-      out = std::copy(from + 1, from + 1 + text_.context(), out);
-    }
+    text_.for_each_window(ids, 1, [&](auto const* first, auto const* last) {
+      in = std::copy(first, last - 1, in);
+      out = std::copy(first + 1, last, out);
+    });
   }
 
  private:
@@ -120,7 +133,8 @@ class token_windows {
 ///
 /// Shapes  inputs (T) int32: the bytes of the window; targets (T) int32: target t is byte t + 1 of the window, and
 ///         the last target is -1, which losses leave out. So a window has T - 1 predictions.
-/// Threads read() changes nothing. A copy shares the mapping.
+/// Threads read() changes nothing. A copy shares the open file.
+/// Errors  as token_windows.
 /// @models trireme::dataset          @see token_windows, split
 class held_out_windows {
  public:
@@ -136,12 +150,11 @@ class held_out_windows {
   void read(std::span<std::int64_t const> ids, void* inputs, void* targets) const {
     auto* in = static_cast<std::int32_t*>(inputs);
     auto* out = static_cast<std::int32_t*>(targets);
-    for (auto const id : ids) {
-      auto const* const from = text_.window(id);
-      in = std::copy(from, from + text_.context(), in);
-      out = std::copy(from + 1, from + text_.context(), out);
+    text_.for_each_window(ids, 0, [&](auto const* first, auto const* last) {
+      in = std::copy(first, last, in);
+      out = std::copy(first + 1, last, out);
       *out++ = -1;
-    }
+    });
   }
 
  private:
@@ -174,7 +187,7 @@ struct token_split {
     throw config_error(text("trireme::data::split: a held-out fraction of ", held_out_fraction,
                             " leaves nothing on one side: choose one between 0.000001 and 0.999999"));
   }
-  auto const bytes = detail::mapped_file(path, "trireme::data::split").size();
+  auto const bytes = detail::stable_file(path, "trireme::data::split").size();
   auto const kept = whole - millionths;
   auto const begin = bytes / whole * kept + bytes % whole * kept / whole;  // floor(bytes * kept / whole), no overflow
   if (begin < 1) throw config_error(text("trireme::data::split: ", path, ": ", bytes, " bytes leave none to train on"));

@@ -29,8 +29,8 @@ class any_trainer {
   virtual void on_step(std::function<void(step_report const&)> f) = 0;
   virtual void request_stop() noexcept = 0;
   virtual void record(observe::timeline& timeline) = 0;
-  virtual void save(std::string const& directory) = 0;
-  virtual void load(std::string const& directory) = 0;
+  virtual void save(std::string const& directory, checkpoint::patience const& patience = {}) = 0;
+  virtual void load(std::string const& directory, checkpoint::patience const& patience = {}) = 0;
   [[nodiscard]] virtual std::uint64_t state_hash() = 0;
   [[nodiscard]] virtual std::int64_t steps() const noexcept = 0;
   [[nodiscard]] virtual exchange_times times() const noexcept = 0;
@@ -60,8 +60,12 @@ class typed_trainer final : public any_trainer {
   void on_step(std::function<void(step_report const&)> f) override { trainer_.on_step(std::move(f)); }
   void request_stop() noexcept override { trainer_.request_stop(); }
   void record(observe::timeline& timeline) override { trainer_.record(timeline); }
-  void save(std::string const& directory) override { trainer_.save(directory); }
-  void load(std::string const& directory) override { trainer_.load(directory); }
+  void save(std::string const& directory, checkpoint::patience const& patience) override {
+    trainer_.save(directory, patience);
+  }
+  void load(std::string const& directory, checkpoint::patience const& patience) override {
+    trainer_.load(directory, patience);
+  }
   std::uint64_t state_hash() override { return trainer_.state_hash(); }
   std::int64_t steps() const noexcept override { return trainer_.steps(); }
   exchange_times times() const noexcept override { return trainer_.exchange().times(); }

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "trireme/parallel/exchange.hpp"
+#include "trireme/train/environment.hpp"
 #include "trireme/train/slots.hpp"
 #include "trireme/train/trainer.hpp"
 
@@ -68,7 +69,8 @@ struct refused {
 /// the wire.
 ///
 /// Ranks    collective: makes the same parameters on every rank, and checks that they are the same.
-/// Errors   a wrong argument or combination is one sentence at compile time; sizes that do not fit are a config_error.
+/// Errors   a wrong argument or combination is one sentence at compile time; sizes that do not fit are a config_error,
+///          and so is a word in the environment that is not known (check_environment).
 ///
 /// @returns basic_trainer<Model, Optimizer, Comm, Parallel, Precision, Compression>, one type for any order. It borrows
 ///          the world, and a plain model that is passed by name.
@@ -78,6 +80,7 @@ template <class... Policies>
   using slots = detail::resolve<std::remove_cvref_t<Policies>...>;
   static_cast<void>(check_policies<Policies...>());  // apart from the condition, or clang adds an error to the sentence
   if constexpr (slots::ok) {
+    check_environment();
     return basic_trainer<typename slots::model, typename slots::optimizer, typename slots::comm,
                          typename slots::parallel, typename slots::precision, typename slots::compression>(
         detail::pick<slot::model, void>(std::forward<Policies>(policies)...),
@@ -156,6 +159,7 @@ template <class Parameters, class Comm, class... Policies>
   using strategy = typename detail::find<slot::parallel, parallel::data, std::remove_cvref_t<Policies>...>::type;
   using compressor =
       typename detail::find<slot::compression, compression::none, std::remove_cvref_t<Policies>...>::type;
+  check_environment();
   auto list = detail::as_foreign(parameters);
   using value = typename decltype(list.front().value)::value_type;
   using space = typename decltype(list.front().value)::space;

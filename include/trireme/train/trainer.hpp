@@ -26,6 +26,7 @@
 #include "trireme/train/detail/copies.hpp"
 #include "trireme/train/detail/run_checks.hpp"
 #include "trireme/train/optimizer_state.hpp"
+#include "trireme/train/patience.hpp"
 #include "trireme/train/placed_model.hpp"
 #include "trireme/train/report.hpp"
 #include "trireme/train/slots.hpp"
@@ -38,6 +39,7 @@ struct fit_options {
   std::int64_t batch = 32;         ///< samples a step, over all ranks
   std::int64_t micro_batches = 0;  ///< logical micro-batches of a batch; 0 = one a rank
   std::int64_t stop_after = -1;    ///< leave after this many steps of the schedule; -1 = at its end
+  std::int64_t check_every = 100;  ///< steps between comparisons of what several ranks keep alike; 0 = never
   friend bool operator==(fit_options const&, fit_options const&) = default;
 };
 
@@ -101,6 +103,7 @@ class basic_trainer {
       auto const done = run_step(batch.micro_batches, loader.parts(), batch.parts, batch.samples);
       position_ = loader.position();
       report.add(done);
+      if (options.check_every > 0 && step_ % options.check_every == 0) expect_equal_copies();
       for (auto const& call : step_calls_) call(done);
     }
     wants_stop_ = false;
@@ -228,19 +231,33 @@ class basic_trainer {
   }
 
   /// Collective. Publishes a checkpoint in `directory` and keeps the one before it; see checkpoint.hpp.
-  void save(std::string const& directory, formats::file_system& files = formats::real_files()) {
+  ///
+  /// Errors   also comm_error, if a rank is not done when the patience is over; numeric_error as state_hash().
+  void save(std::string const& directory, checkpoint::patience const& patience = {},
+            formats::file_system& files = formats::real_files()) {
+    expect_equal_copies();  // what a rank has spoiled is not kept
+    auto const pieces = [&](auto&& piece) { for_each_state(piece); };
+    checkpoint::detail::told_progress told(patience, 2, pieces);  // hashed, and then written
     checkpoint::save(
-        world_, directory, description(), progress_of_run(), [&](auto&& piece) { for_each_state(piece); }, files);
+        patient_.of(world_, patience.deadline), directory, description(), progress_of_run(),
+        [&](auto&& piece) { pieces(told.after(piece)); }, files);
   }
+  void save(std::string const& directory, formats::file_system& files) { save(directory, {}, files); }
 
   /// Collective. Takes all state from the newest checkpoint in `directory`, whatever number of ranks or strategy wrote
   /// it (error feedback asks for the same number of ranks).
-  void load(std::string const& directory, formats::file_system& files = formats::real_files()) {
+  ///
+  /// Errors   as save().
+  void load(std::string const& directory, checkpoint::patience const& patience = {},
+            formats::file_system& files = formats::real_files()) {
     std::int64_t elements = 0;
     for_each_state(
         [&](std::string const&, parameter_info const&, std::int64_t, auto view) { elements += view.size(); });
+    auto const pieces = [&](auto&& piece) { for_each_state(piece, true); };
+    checkpoint::detail::told_progress told(patience, 1, pieces);
     auto const progress = checkpoint::load(
-        world_, directory, description(), [&](auto&& piece) { for_each_state(piece, true); }, elements, files);
+        patient_.of(world_, patience.deadline), directory, description(),
+        [&](auto&& piece) { pieces(told.after(piece)); }, elements, files);
     step_ = progress.step;
     updates_ = progress.updates;
     seed_ = progress.seed;
@@ -249,6 +266,7 @@ class basic_trainer {
     exchange().refresh_parameters();
     engine().invalidate();
   }
+  void load(std::string const& directory, formats::file_system& files) { load(directory, {}, files); }
 
   /// Calls f(name, info, first, view) for every piece of state that this rank answers for, or, if `replicas`, for every
   /// piece that it keeps: where state is replicated, each rank keeps all of it. A piece is elements from `first` on of
@@ -403,6 +421,7 @@ class basic_trainer {
   Comm& world_;
   placed_model<env, Model, Comm, Parallel, Compression> model_;
   optimizer_state<env, Optimizer> moments_;
+  checkpoint::detail::patient_world<Comm> patient_;  // while others save or load
   std::vector<std::function<void(step_report const&)>> step_calls_;
   data::loader_position position_;
   std::int64_t step_ = 0;

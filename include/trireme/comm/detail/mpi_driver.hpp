@@ -3,9 +3,11 @@
 #include <algorithm>
 #include <atomic>
 #include <condition_variable>
+#include <limits>
 #include <memory>
 #include <mutex>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -104,6 +106,24 @@ class mpi_driver {
     std::lock_guard const lock(mutex_);
     return failed_;
   }
+  /// As node_launch::reports(), by messages. `launch` is the group of all ranks.
+  [[nodiscard]] bool reports(mpi_group const& launch) noexcept {
+    std::lock_guard const lock(mutex_);
+    if (mpi_session::is_over()) return launch.rank == 0;
+    for (int rank = launch.rank + 1; rank < launch.size; ++rank) send_notice(launch, rank, ends_notice);
+    auto const begin = clock::now();
+    for (hear_notices(); launch.rank > 0 && !reported_; hear_notices()) {
+      if (clock::now() - begin > patience_with_reporters * (told_by_ < launch.rank ? 2 : 1)) break;
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    if (reported_) {
+      std::this_thread::sleep_for(time_to_report);
+      return false;
+    }
+    for (int rank = 0; rank < launch.size; ++rank)
+      if (rank != launch.rank) send_notice(launch, rank, reported_notice);
+    return true;
+  }
   /// Tells every other rank that this one cannot go on, and stops.
   void announce_failure(std::string const& sentence) {
     std::lock_guard const lock(mutex_);
@@ -112,6 +132,9 @@ class mpi_driver {
 
  private:
   static constexpr std::size_t notice_bytes = 1024;
+  // Notices that are no sentences.
+  static constexpr std::string_view ends_notice = "\1 ends";
+  static constexpr std::string_view reported_notice = "\1 has reported";
   mpi_driver() = default;
 
   mpi_operation& begin(mpi_group& group, command const& it) {
@@ -202,15 +225,32 @@ class mpi_driver {
   /// Hears whether another rank has announced a failure.
   void listen() {
     for (auto const* group : groups_) {
-      int flag = 0;
-      MPI_Status status;
-      if (MPI_Iprobe(MPI_ANY_SOURCE, 0, group->handle, &flag, &status) != MPI_SUCCESS || flag == 0) continue;
       char notice[notice_bytes + 1] = {};
-      MPI_Recv(notice, static_cast<int>(notice_bytes), MPI_CHAR, status.MPI_SOURCE, 0, group->handle,
-               MPI_STATUS_IGNORE);
+      if (!take_notice(*group, notice) || notice[0] == ends_notice[0]) continue;  // the sentence comes, too
       fail(notice, false);
       return;
     }
+  }
+  /// Takes a notice that has arrived, and notes whom it is from.
+  bool take_notice(mpi_group const& group, char* notice) noexcept {
+    int flag = 0;
+    MPI_Status status;
+    if (MPI_Iprobe(MPI_ANY_SOURCE, 0, group.handle, &flag, &status) != MPI_SUCCESS || flag == 0) return false;
+    MPI_Recv(notice, static_cast<int>(notice_bytes), MPI_CHAR, status.MPI_SOURCE, 0, group.handle, MPI_STATUS_IGNORE);
+    told_by_ = std::min(told_by_, status.MPI_SOURCE);
+    if (notice == reported_notice) reported_ = true;
+    return true;
+  }
+  void hear_notices() noexcept {
+    for (auto const* group : groups_)
+      for (char notice[notice_bytes + 1] = {}; take_notice(*group, notice);) std::ranges::fill(notice, '\0');
+  }
+  static void send_notice(mpi_group const& group, int peer, std::string_view notice) noexcept {
+    MPI_Request request = MPI_REQUEST_NULL;
+    int flag = 0;
+    MPI_Isend(notice.data(), static_cast<int>(notice.size()), MPI_CHAR, group.members[static_cast<std::size_t>(peer)],
+              0, group.handle, &request);
+    if (request != MPI_REQUEST_NULL) MPI_Test(&request, &flag, MPI_STATUS_IGNORE);
   }
   void fail(std::string sentence, bool tell) {
     if (failed_) return;
@@ -222,12 +262,7 @@ class mpi_driver {
     notice_ = message_.substr(0, notice_bytes);
     for (auto const* group : groups_)
       for (int peer = 0; peer < group->size; ++peer) {
-        if (peer == group->rank) continue;
-        MPI_Request request = MPI_REQUEST_NULL;
-        int flag = 0;
-        MPI_Isend(notice_.data(), static_cast<int>(notice_.size()), MPI_CHAR,
-                  group->members[static_cast<std::size_t>(peer)], 0, group->handle, &request);
-        if (request != MPI_REQUEST_NULL) MPI_Test(&request, &flag, MPI_STATUS_IGNORE);
+        if (peer != group->rank) send_notice(*group, peer, notice_);
       }
   }
   [[noreturn]] void throw_failure(mpi_operation const& op) const { throw_failure(op.where->rank, op.route.what.kind); }
@@ -275,6 +310,8 @@ class mpi_driver {
   std::vector<std::unique_ptr<mpi_operation>> owned_;
   std::vector<mpi_group*> groups_;
   std::string message_, notice_;
+  int told_by_ = std::numeric_limits<int>::max();  ///< the lowest rank that has announced a failure, or that it ends
+  bool reported_ = false;                          ///< another rank tells the user
   std::thread helper_;
 };
 

@@ -87,6 +87,7 @@ class message_engine final : public process_engine {
   }
 
   [[nodiscard]] bool failed() const noexcept override { return driver_->failed(); }
+  [[nodiscard]] bool reports() noexcept override { return driver_->reports(group_); }
 
   /// Collective. Whether all ranks wish it and are on one machine, as MPI sees it.
   [[nodiscard]] bool on_one_machine(bool wished) {

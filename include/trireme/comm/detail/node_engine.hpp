@@ -293,6 +293,7 @@ class node_engine final : public process_engine {
   }
 
   [[nodiscard]] bool failed() const noexcept override { return group_.launch->failed(); }
+  [[nodiscard]] bool reports() noexcept override { return group_.launch->reports(); }
 
   [[nodiscard]] void* allocate(std::size_t bytes) override { return group_.launch->heap.allocate(bytes); }
   void deallocate(void* block, std::size_t bytes) noexcept override { group_.launch->heap.deallocate(block, bytes); }

@@ -89,6 +89,24 @@ class node_launch {
         std::this_thread::sleep_for(std::chrono::microseconds(100));
   }
 
+  /// Whether this rank reports how the launch has failed: the lowest that comes here in time. It returns false when
+  /// another has begun to, because launchers end the others as soon as one process has ended.
+  [[nodiscard]] bool reports() noexcept {
+    mine().ends.store(1);
+    auto& reported = header(0).reported;
+    auto const begin = clock::now();
+    for (int each = 0; each < rank && reported.load() == 0;) {
+      auto const limit = patience_with_reporters * (header(each).ends.load() == 0 ? 1 : 2);
+      if (is_dead(each) || clock::now() - begin > limit)
+        ++each;
+      else
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    if (reported.exchange(1) == 0) return true;
+    std::this_thread::sleep_for(time_to_report);
+    return false;
+  }
+
   /// Wakes whoever sleeps in that rank's process.
   static void ring(node_header& there) noexcept {
     if (there.sleepers.load() == 0) return;

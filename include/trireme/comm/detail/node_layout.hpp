@@ -29,6 +29,10 @@ struct node_header {
   alignas(64) std::atomic<std::uint32_t> inside{0};
   /// In the file of rank 0: 1 + the rank whose sentence says why the launch has failed.
   alignas(64) std::atomic<std::uint32_t> failure{0};
+  /// This rank's process ends with an error, and asks who reports it.
+  std::atomic<std::uint32_t> ends{0};
+  /// In the file of rank 0: some rank reports.
+  std::atomic<std::uint32_t> reported{0};
   char sentence[sentence_bytes] = {};
 };
 static_assert(sizeof(node_header) <= node_header::bytes);

@@ -50,6 +50,8 @@ class process_engine {
   /// Tells the other ranks that this one ends with an error, which ends their waits.
   virtual void abandon(std::string const& sentence) noexcept = 0;
   [[nodiscard]] virtual bool failed() const noexcept = 0;
+  /// After abandon(): whether this rank is the one of the launch that tells the user; see comm/report.hpp.
+  [[nodiscard]] virtual bool reports() noexcept = 0;
 
   /// Memory that the other ranks reach without a copy; null where the engine has none, or none left.
   [[nodiscard]] virtual void* allocate(std::size_t /*bytes*/) { return nullptr; }

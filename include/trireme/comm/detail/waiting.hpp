@@ -16,6 +16,11 @@ namespace trireme::comm::detail {
 
 using clock = std::chrono::steady_clock;
 
+/// How long a rank that ends with an error waits for lower ranks that may tell the user instead, and how long it gives
+/// the one that does to print its sentence.
+inline constexpr std::chrono::milliseconds patience_with_reporters{500};
+inline constexpr std::chrono::milliseconds time_to_report{50};
+
 /// Tells the core that this is a spinning loop.
 inline void pause_core() noexcept {
 #if defined(__x86_64__) || defined(__i386__)

@@ -24,6 +24,7 @@ void expect_same_schedule(Comm& world, Data const& data, Options const& options,
                                     {".micro_batches", text(options.micro_batches)},
                                     {".steps", text(options.steps)},
                                     {".stop_after", text(options.stop_after)},
+                                    {".check_every", text(options.check_every)},
                                     {"the number of steps taken before", text(taken)}};
   parallel::expect_agreement(world, "trireme::trainer: fit()", world.rank(), items,
                              "call it with the same arguments on every rank");

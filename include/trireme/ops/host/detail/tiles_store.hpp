@@ -3,6 +3,7 @@
 #include <cstdint>
 
 #include "trireme/ops/host/detail/product_types.hpp"
+#include "trireme/ops/host/simd.hpp"
 
 // Sums of tiles on their way out. Included by product_kernels.hpp, after the epilogues of AVX-512.
 #if TRIREME_X86

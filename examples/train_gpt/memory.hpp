@@ -1,0 +1,116 @@
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdio>
+#include <exception>
+#include <fstream>
+#include <iterator>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "trireme/core/error.hpp"
+#include "trireme/nn/gpt.hpp"
+
+/// What a run is to hold, as far as its memory goes. In doubles: no product of sizes overflows.
+struct memory_need {
+  trireme::nn::gpt model;
+  double sequences = 0;       ///< of the largest micro-batch
+  double ranks = 1;           ///< of the world
+  double ranks_here = 1;      ///< of them on this machine
+  bool each_has_all = false;  ///< each rank trains the whole model, with all of the optimizer's state
+
+  [[nodiscard]] double parameters() const {
+    auto const c = static_cast<double>(model.channels), experts = static_cast<double>(model.experts);
+    auto const mlp = 8 * c * c + 5 * c;
+    auto const block = 4 * c * c + 8 * c + (experts > 0 ? experts * (mlp + c) : mlp);
+    return c * static_cast<double>(model.vocabulary + model.context + 2) + static_cast<double>(model.layers) * block;
+  }
+
+  /// Less than what it takes, whatever the strategy: a run that fits is never refused.
+  [[nodiscard]] double least_bytes() const {
+    auto const c = static_cast<double>(model.channels), layers = static_cast<double>(model.layers);
+    auto const copies = each_has_all ? ranks_here : ranks_here / ranks;
+    double const training = 16 * parameters() * copies;       // values, gradients and two moments in float
+    double const evaluation = 4 * parameters() * ranks_here;  // every rank's copy of the model that is written to disk
+    double const units = 1024 * layers * ranks_here;          // what a block is made of, however small
+    double const activations = 16 * sequences * static_cast<double>(model.context) * c * layers * ranks_here / ranks;
+    return training + evaluation + units + activations;
+  }
+};
+
+namespace detail {
+
+/// The number behind a name in a file of lines such as "MemAvailable:  123 kB".
+inline std::optional<double> number_in(char const* path, std::string_view name) {
+  std::ifstream file(path);
+  std::string line;
+  while (std::getline(file, line)) {
+    if (!line.starts_with(name)) continue;
+    try {
+      return std::stod(line.substr(name.size()));
+    } catch (std::exception const&) {  // "max": there is no limit
+      return std::nullopt;
+    }
+  }
+  return std::nullopt;
+}
+
+/// What the control groups of this process let it take: the least limit of its own and all above it.
+inline std::optional<double> group_limit() {
+  std::optional<double> least;
+  auto const take = [&](std::string const& path) {
+    if (auto const found = number_in(path.c_str(), "")) least = std::min(least.value_or(*found), *found);
+  };
+  take("/sys/fs/cgroup/memory.max");  // of a container that sees only its own
+  take("/sys/fs/cgroup/memory/memory.limit_in_bytes");
+  std::ifstream groups("/proc/self/cgroup");
+  std::string line;
+  while (std::getline(groups, line)) {
+    bool const second = line.starts_with("0::");
+    auto const first = line.find(":memory:");
+    if (!second && first == line.npos) continue;
+    auto path = second ? line.substr(3) : line.substr(first + 8);
+    for (; path.size() > 1; path.resize(path.rfind('/'))) {
+      take(second ? "/sys/fs/cgroup" + path + "/memory.max"
+                  : "/sys/fs/cgroup/memory" + path + "/memory.limit_in_bytes");
+    }
+  }
+  return least;
+}
+
+/// Bytes that this process may yet take; nothing where that is not known.
+inline std::optional<double> memory_left() {
+  auto const free = number_in("/proc/meminfo", "MemAvailable:");
+  auto const limit = group_limit();
+  if (!free) return limit;
+  auto const left = (*free + number_in("/proc/meminfo", "SwapFree:").value_or(0)) * 1024;
+  return limit ? std::min(left, *limit) : left;
+}
+
+inline std::string readable_bytes(double bytes) {
+  constexpr std::string_view units[] = {"bytes", "kB", "MB", "GB", "TB", "PB"};
+  std::size_t unit = 0;
+  for (; bytes >= 1000 && unit + 1 < std::size(units); ++unit) bytes /= 1000;
+  char out[64];
+  std::snprintf(out, sizeof out, bytes < 1e6 ? "%.3g %s" : "%.2e %s", bytes, units[unit].data());
+  return out;
+}
+
+}  // namespace detail
+
+/// Throws config_error if a run takes more memory than there is, before it takes any.
+inline void expect_room(memory_need const& need) {
+  auto const least = need.least_bytes();
+  auto const left = detail::memory_left();
+  if (!left || least <= *left) return;
+  char parameters[32];
+  std::snprintf(parameters, sizeof parameters, "%.3g", need.parameters());
+  throw trireme::config_error(
+      trireme::text("training a model of ", static_cast<char const*>(parameters), " parameters takes at least ",
+                    detail::readable_bytes(least), " for the ", need.ranks_here, " of ", need.ranks,
+                    " ranks on this machine, which has ", detail::readable_bytes(*left),
+                    " left; choose fewer --layers, --channels, --context, --experts or --ranks, or "
+                    "more --micro-batches"));
+}

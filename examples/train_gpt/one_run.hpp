@@ -1,0 +1,37 @@
+#pragma once
+
+// What all ranks of a run must have alike, compared before the first step.
+
+#include <array>
+#include <string>
+#include <vector>
+
+#include "options.hpp"
+#include "trireme/parallel/agreement.hpp"
+#include "trireme/train/build.hpp"
+#include "trireme/trireme.hpp"
+#include "world.hpp"
+
+/// Collective. Throws config_error, which names two ranks, unless all have the same build, the same options (but
+/// --text, and --ranks, which is the world's), and the same text.
+/// @param text  how long it is, and its hash: its name may be another one on another machine.
+inline void expect_one_run(world_type& world, options const& given, std::string const& text) {
+  using namespace trireme;
+  auto const whose = "the ranks disagree";
+  // On its own, because another build may have other options.
+  std::array const build{parallel::stated{
+      "the build", given.text("precision") == "fp32" ? build_text<precision::fp32>() : build_text<precision::bf16>()}};
+  parallel::expect_agreement(world, whose, world.rank(), build,
+                             "start the same program on all of them, with TRIREME_CPU=LEVEL where CPUs differ");
+  std::vector<std::string> names;
+  for (auto const& name : given.names()) {
+    if (name != "text" && name != "ranks") names.push_back("--" + name);
+  }
+  std::vector<parallel::stated> items;
+  for (auto const& name : names) items.push_back({name, given.text(name.substr(2))});
+  items.push_back({"--resume", given.resume() ? "given" : "not given"});
+  items.push_back({"--accept-new-text", given.accept_new_text() ? "given" : "not given"});
+  parallel::expect_agreement(world, whose, world.rank(), items, "start all of them with the same options");
+  std::array const content{parallel::stated{"--text", text}};
+  parallel::expect_agreement(world, whose, world.rank(), content, "give all of them the same text");
+}

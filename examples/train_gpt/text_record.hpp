@@ -1,0 +1,183 @@
+#pragma once
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "trireme/core/error.hpp"
+#include "trireme/core/sha256.hpp"
+#include "trireme/data/token_file.hpp"
+#include "trireme/formats/file.hpp"
+#include "trireme/formats/json.hpp"
+#include "utf8.hpp"
+
+/// What a run knows of its text, in text.json of its directory: state of the run like the checkpoint beside it.
+struct text_record {
+  std::string path;
+  std::int64_t bytes = 0;
+  std::string sha256;
+  std::int64_t held_out_begin = 0;  ///< the first byte that is never trained on
+  std::string stamp;                ///< of the file that was read: who it is, and when it was last changed
+
+  [[nodiscard]] bool same_text(text_record const& other) const {
+    return bytes == other.bytes && sha256 == other.sha256;
+  }
+
+  void write(std::string const& file) const {
+    namespace json = trireme::formats::json;
+    trireme::formats::atomic_write(file, json::to_string(json::value::make({{"path", path},
+                                                                            {"bytes", bytes},
+                                                                            {"sha256", sha256},
+                                                                            {"held_out_begin", held_out_begin},
+                                                                            {"stamp", stamp}}),
+                                                         2) +
+                                             "\n");
+  }
+  /// Throws io_error or format_error.
+  static text_record read(std::string const& file) {
+    auto const saved = trireme::formats::json::parse(trireme::formats::read_text(file, 1 << 20), file);
+    text_record out{saved.at("path").as_string(), saved.at("bytes").as_int64(), saved.at("sha256").as_string(),
+                    saved.at("held_out_begin").as_int64(), saved.at("stamp").as_string()};
+    if (out.held_out_begin < 1 || out.held_out_begin >= out.bytes) {
+      saved.at("held_out_begin").fail("the text is not cut inside of it");
+    }
+    return out;
+  }
+};
+
+namespace detail {
+
+/// Equal stamps are equal contents: not even a program that sets a file's time back can set the time of its change.
+inline std::string stamp_of(struct ::stat const& file) {
+  auto const nanoseconds = [](::timespec const& at) { return trireme::text(at.tv_sec, ".", at.tv_nsec); };
+  return trireme::text("device ", file.st_dev, ", inode ", file.st_ino, ", ", file.st_size, " bytes, modified ",
+                       nanoseconds(file.st_mtim), ", changed ", nanoseconds(file.st_ctim));
+}
+
+/// Says now and then how far the reading of a text is, if it takes long.
+class reading_progress {
+ public:
+  reading_progress(std::string const& path, std::uint64_t bytes, bool speaks)
+      : path_(path), bytes_(bytes), speaks_(speaks) {}
+  void update(std::uint64_t done) {
+    auto const now = clock::now();
+    if (!speaks_ || now - last_ < std::chrono::seconds(2)) return;
+    last_ = now;
+    std::fprintf(stderr, "reading %s: %.0f %% of %.2f GB\n", path_.c_str(),
+                 100 * static_cast<double>(done) / static_cast<double>(bytes_), static_cast<double>(bytes_) / 1e9);
+  }
+
+ private:
+  using clock = std::chrono::steady_clock;
+  std::string path_;
+  std::uint64_t bytes_;
+  bool speaks_;
+  clock::time_point last_ = clock::now();
+};
+
+/// What any run in a folder of runs knows of the file with this stamp.
+inline std::optional<text_record> remembered(std::string const& runs, std::string const& stamp) {
+  auto* const folder = ::opendir(runs.c_str());
+  if (folder == nullptr) return std::nullopt;
+  std::optional<text_record> found;
+  while (auto const* entry = ::readdir(folder)) {
+    auto const file = runs + "/" + entry->d_name + "/text.json";
+    if (::access(file.c_str(), R_OK) != 0) continue;
+    try {
+      auto one = text_record::read(file);
+      if (one.stamp == stamp) found = std::move(one);
+    } catch (trireme::error const&) {  // a run that is damaged knows nothing
+    }
+    if (found) break;
+  }
+  ::closedir(folder);
+  return found;
+}
+
+}  // namespace detail
+
+/// Reads a text to know it again, and to see that it is UTF-8; a file that some run in `runs` has read, and that has
+/// not changed since, is not read again. The cut is not decided here.
+///
+/// Throws io_error or format_error.
+inline text_record examine_text(std::string const& path, std::string const& runs, bool speaks) {
+  // Refuses what is no regular file, before it is opened by somebody who would wait for a pipe.
+  static_cast<void>(trireme::data::token_file{.path = path, .context = 1}.open_held_out());
+  trireme::formats::file const from(path, trireme::formats::file::access::read);
+  auto const now = [&] {
+    struct ::stat about {};
+    if (::stat(path.c_str(), &about) != 0) throw trireme::formats::detail::io_failure(path, "examine", errno);
+    return about;
+  };
+  ::timespec start{};
+  ::clock_gettime(CLOCK_REALTIME, &start);
+  auto const before = now();
+  text_record out{path, static_cast<std::int64_t>(before.st_size), {}, 0, detail::stamp_of(before)};
+  if (auto const known = detail::remembered(runs, out.stamp)) {
+    out.sha256 = known->sha256;
+    return out;
+  }
+  trireme::sha256 hash;
+  utf8_check utf8(path);
+  std::vector<std::byte> part(std::size_t{1} << 20);
+  auto const size = static_cast<std::uint64_t>(out.bytes);
+  detail::reading_progress progress(path, size, speaks);
+  for (std::uint64_t at = 0; at < size; at += part.size()) {
+    auto const bytes = std::span(part).first(static_cast<std::size_t>(std::min<std::uint64_t>(part.size(), size - at)));
+    from.read(at, bytes);
+    utf8.update(bytes);
+    hash.update(bytes);
+    progress.update(at);
+  }
+  out.sha256 = hash.hexadecimal();
+  if (detail::stamp_of(now()) != out.stamp) {
+    throw trireme::io_error(path, "the text was changed while it was read; start again when it is finished");
+  }
+  // Another change within the same tick of the clock would not show: what is so new is read again next time.
+  if (start.tv_sec - before.st_ctim.tv_sec < 2) out.stamp.clear();
+  return out;
+}
+
+/// The text of a run in its two parts. A run that goes on has the cut that it had, whatever has become of the text.
+///
+/// Throws config_error if a run that is resumed had another text, unless that is accepted.
+inline trireme::data::token_split cut_text(text_record& text, std::optional<text_record> const& before,
+                                           std::int64_t context, bool accept_new_text) {
+  using namespace trireme;
+  if (!before) {
+    auto parts = data::split(text.path, context);
+    text.held_out_begin = parts.held_out_begin;
+    return parts;
+  }
+  if (!before->same_text(text) && !accept_new_text) {
+    throw config_error(
+        trireme::text("--text ", text.path, " has ", text.bytes, " bytes with the SHA-256 ", text.sha256.substr(0, 12),
+                      "..., but the run was trained on ", before->path, " of ", before->bytes,
+                      " bytes with the SHA-256 ", before->sha256.substr(0, 12),
+                      "...; bring that text back, or give --accept-new-text to go on with this one, cut at byte ",
+                      before->held_out_begin, " as before"));
+  }
+  auto const cut = before->held_out_begin;
+  if (text.bytes - cut < context) {
+    throw config_error(trireme::text("--text ", text.path, " has ", text.bytes, " bytes, but from byte ", cut,
+                                     " on the run holds out what it is evaluated on, and one window needs ", context,
+                                     "; give a longer text, or start another run"));
+  }
+  text.held_out_begin = cut;
+  return {
+      data::token_windows({.path = text.path, .context = context, .first_byte = 0, .last_byte = cut - 1}),
+      data::held_out_windows({.path = text.path, .context = context, .first_byte = cut, .last_byte = text.bytes - 1}),
+      text.bytes, cut};
+}

@@ -1,0 +1,57 @@
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "trireme/comm/bootstrap.hpp"
+#include "trireme/core/assertion.hpp"
+#include "trireme/core/error.hpp"
+#include "trireme/ops/host/target.hpp"
+
+namespace trireme {
+
+namespace detail {
+
+/// The words that TRIREME_CPU knows.
+[[nodiscard]] inline std::vector<std::string_view> cpu_words() {
+  using ops::cpu_level;
+  std::vector<std::string_view> words{ops::name_of(cpu_level::baseline)};
+  // A number that is no level has the name of the first one.
+  for (int next = 1; ops::name_of(static_cast<cpu_level>(next)) != words.front(); ++next) {
+    words.push_back(ops::name_of(static_cast<cpu_level>(next)));
+  }
+  return words;
+}
+
+inline void expect_word(comm::bootstrap::lookup const& variable, char const* name,
+                        std::vector<std::string_view> const& known) {
+  auto const value = variable(name).value_or("");
+  if (value.empty() || std::ranges::find(known, value) != known.end()) return;
+  std::string list;
+  for (std::size_t i = 0; i < known.size(); ++i) {
+    list += text(i == 0 ? "" : i + 1 == known.size() ? " or " : ", ", known[i]);
+  }
+  throw config_error(text("trireme::check_environment: the environment variable ", name, " is \"", value.substr(0, 64),
+                          "\"; it is one of ", list, ", or not set"));
+}
+
+}  // namespace detail
+
+/// Refuses what the environment variables TRIREME_ASSERTIONS, TRIREME_CPU and TRIREME_LOG cannot mean.
+///
+/// Why: a slip in one of them would otherwise leave its default in force, and nobody would notice. make_trainer and
+/// make_exchange call it; a program may do so sooner.
+///
+/// Errors   config_error that names the variable, its value and the words that it knows.
+inline void check_environment(comm::bootstrap::lookup const& variable = comm::bootstrap::environment_variable) {
+  using enum assertion_level;
+  detail::expect_word(variable, "TRIREME_ASSERTIONS",
+                      {name_of(none), name_of(light), name_of(normal), name_of(communication)});
+  detail::expect_word(variable, "TRIREME_CPU", detail::cpu_words());
+  detail::expect_word(variable, "TRIREME_LOG", {"0", "1"});
+}
+
+}  // namespace trireme

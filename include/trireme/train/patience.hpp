@@ -1,0 +1,79 @@
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "trireme/contract/communicator.hpp"
+#include "trireme/contract/parameter.hpp"
+
+namespace trireme::checkpoint {
+
+/// How long ranks wait for each other's disks while a checkpoint is written or read, and who hears how far this one is.
+///
+/// A disk may need minutes for what a step's collectives must not: they have the communicator's deadline, which is
+/// short, so that a rank that is gone is soon known. A rank that dies while others wait here is an error at once where
+/// the communicator notices that by itself; one that stands still is an error when the deadline has passed.
+///
+/// Ranks    the deadline is the same on all of them.
+struct patience {
+  std::chrono::milliseconds deadline = std::chrono::minutes(30);
+  /// After each piece: the bytes of this rank that are done, and all of them. In the thread that saves or loads.
+  std::function<void(std::int64_t done, std::int64_t all)> on_progress{};
+};
+
+namespace detail {
+
+/// The ranks of a world once more, with a deadline of their own for their calls.
+template <class Comm>
+class patient_world {
+ public:
+  /// Collective when the deadline is another one than before. Of a communicator that cannot be given another deadline
+  /// (comm::hierarchical) the world itself.
+  Comm& of(Comm& world, std::chrono::milliseconds deadline) {
+    if constexpr (requires { Comm(world.duplicate(deadline)); }) {
+      if (own_ == nullptr || deadline != deadline_) own_.reset(new Comm(world.duplicate(deadline)));
+      deadline_ = deadline;
+      return *own_;
+    } else {
+      return world;
+    }
+  }
+
+ private:
+  std::unique_ptr<Comm> own_;
+  std::chrono::milliseconds deadline_{};
+};
+
+/// Says after each piece of a rank how many bytes are done.
+class told_progress {
+ public:
+  /// @param passes  how often all of them will be gone through.
+  template <class ForEach>
+  told_progress(patience const& whom, int passes, ForEach&& for_each) : whom_(whom) {
+    if (!whom.on_progress) return;
+    for_each([&](std::string const&, parameter_info const&, std::int64_t, auto view) {
+      all_ += passes * static_cast<std::int64_t>(view.bytes());
+    });
+  }
+
+  template <class F>
+  [[nodiscard]] auto after(F& f) {
+    return [this, &f](std::string const& name, parameter_info const& part, std::int64_t first, auto view) {
+      f(name, part, first, view);
+      done_ += static_cast<std::int64_t>(view.bytes());
+      if (whom_.on_progress) whom_.on_progress(done_, all_);
+    };
+  }
+
+ private:
+  patience const& whom_;
+  std::int64_t all_ = 0;
+  std::int64_t done_ = 0;
+};
+
+}  // namespace detail
+
+}  // namespace trireme::checkpoint

@@ -1,0 +1,100 @@
+#include "trireme/train/patience.hpp"
+
+#include <atomic>
+#include <chrono>
+#include <string>
+#include <thread>
+
+#include "../catch.hpp"
+#include "../formats/scratch.hpp"
+#include "../watchdog.hpp"
+#include "trireme/comm/checked.hpp"
+#include "trireme/nn/mlp.hpp"
+#include "trireme/trireme.hpp"
+
+using namespace trireme;
+using namespace std::chrono_literals;
+
+namespace {
+
+bool contains(std::string const& text, std::string const& part) { return text.find(part) != std::string::npos; }
+
+/// A disk that takes this long to write or to open a file.
+struct slow_files : formats::file_system {
+  std::chrono::milliseconds takes{};
+  int synchronise(int d) override {
+    std::this_thread::sleep_for(takes);
+    return file_system::synchronise(d);
+  }
+  int open(char const* p, int f, ::mode_t m) override {
+    if ((f & O_ACCMODE) == O_RDONLY) std::this_thread::sleep_for(takes);
+    return file_system::open(p, f, m);
+  }
+};
+
+constexpr auto deadline = 250ms;
+nn::mlp const model{.hidden = {4}};
+
+/// Saves and loads on two ranks of a world whose collectives have a short deadline. Rank 1's disk takes longer.
+template <class World>
+void save_and_load(World& world, std::string const& directory, checkpoint::patience const& patience) {
+  auto trainer = make_trainer(model, optim::sgd{}, world);
+  slow_files files;
+  if (world.rank() == 1) files.takes = 3 * deadline;
+  trainer.save(directory, patience, files);
+  trainer.load(directory, patience, files);
+}
+
+}  // namespace
+
+TEST_CASE("saving and loading may take a rank longer than the deadline of its collectives", "[train][checkpoint]") {
+  watchdog const guard("a slow disk");
+  scratch folder;
+  CHECK_NOTHROW(launch(comm::threads{.ranks = 2, .deadline = deadline},
+                       [&](auto& world) { save_and_load(world, folder.path(), {.deadline = 30s}); }));
+}
+
+TEST_CASE("a checked world has as much patience while ranks save", "[train][checkpoint]") {
+  watchdog const guard("a slow disk under a checked world");
+  scratch folder;
+  CHECK_NOTHROW(launch(comm::threads{.ranks = 2, .deadline = deadline}, [&](auto& world) {
+    auto checked = comm::decorate(world, comm::checked{.patience = deadline});
+    save_and_load(checked, folder.path(), {.deadline = 30s});
+  }));
+}
+
+TEST_CASE("a save that takes longer than its own deadline is an error that names the rank", "[train][checkpoint]") {
+  watchdog const guard("a disk that is too slow");
+  scratch folder;
+  std::string sentence;
+  try {
+    launch(comm::threads{.ranks = 2},
+           [&](auto& world) { save_and_load(world, folder.path(), {.deadline = deadline}); });
+  } catch (comm_error const& problem) {
+    sentence = problem.what();
+  }
+  INFO(sentence);
+  CHECK(contains(sentence, "waited 250ms for rank 1"));
+  CHECK(checkpoint::exists(folder.path()) == false);
+}
+
+TEST_CASE("how far a rank is with saving and loading is told after each piece", "[train][checkpoint]") {
+  scratch folder;
+  std::atomic<int> told{0};
+  launch(comm::threads{.ranks = 2}, [&](auto& world) {
+    auto trainer = make_trainer(model, optim::sgd{}, world);
+    for (bool const saves : {true, false}) {
+      std::int64_t before = 0, whole = -1;
+      checkpoint::patience patience;
+      patience.on_progress = [&](std::int64_t done, std::int64_t all) {
+        if (done <= before || (whole >= 0 && all != whole)) told = -1000;
+        before = done;
+        whole = all;
+        ++told;
+      };
+      saves ? trainer.save(folder.path(), patience) : trainer.load(folder.path(), patience);
+      if (before != whole) told = -1000;
+    }
+  });
+  CHECK(told > 4);
+}

@@ -1,0 +1,136 @@
+#include <bit>
+#include <cstdint>
+#include <filesystem>
+#include <string>
+
+#include "../catch.hpp"
+#include "../formats/scratch.hpp"
+#include "../watchdog.hpp"
+#include "trireme/compression/compression.hpp"
+#include "trireme/data/function.hpp"
+#include "trireme/nn/mlp.hpp"
+#include "trireme/train/build.hpp"
+#include "trireme/trireme.hpp"
+
+using namespace trireme;
+
+namespace {
+
+nn::mlp const model{.hidden = {8, 8}};
+auto const data_of_all = data::function(+[](float x) { return x * x; }, {.samples = 64});
+
+/// Flips a bit of the first number of a view.
+template <class View>
+void flip_bit(View const& view) {
+  auto& first = raw(view)[0];
+  using bits = std::conditional_t<sizeof(first) == 4, std::uint32_t, std::uint16_t>;
+  first = std::bit_cast<std::remove_reference_t<decltype(first)>>(static_cast<bits>(std::bit_cast<bits>(first) ^ 64U));
+}
+
+/// What a trainer of the policies says that trains for 20 steps, and after the seventh `spoil(trainer)` on one rank.
+/// @returns the sentence, and in `step` the step after which it was thrown.
+template <class Spoil, class... Policies>
+std::string spoiled(int ranks, int where, fit_options const& options, std::int64_t& step, Spoil spoil,
+                    Policies... policies) {
+  std::string sentence = "no error";
+  try {
+    launch(comm::threads{.ranks = ranks}, [&](auto& world) {
+      auto trainer = make_trainer(model, optim::adamw{}, world, policies...);
+      trainer.initialise(3);
+      trainer.on_step([&](step_report const& done) {
+        if (world.rank() == 0) step = done.step + 1;
+        if (done.step == 6 && world.rank() == where) spoil(trainer);
+      });
+      trainer.fit(data_of_all, options);
+    });
+  } catch (numeric_error const& problem) {
+    sentence = problem.what();
+  }
+  return sentence;
+}
+auto const spoil_parameter = [](auto& trainer) {
+  auto& exchange = trainer.exchange();
+  flip_bit(exchange.parameter_values(exchange.plan().entries()[1]));
+};
+auto const spoil_moment = [](auto& trainer) {
+  bool done = false;
+  trainer.for_each_state(
+      [&](std::string const& name, parameter_info const&, std::int64_t, auto view) {
+        if (!done && name.starts_with("first_moment/")) flip_bit(view);
+        done = done || name.starts_with("first_moment/");
+      },
+      true);
+};
+
+bool has(std::string const& text, std::string const& part) { return text.find(part) != std::string::npos; }
+constexpr fit_options every_five{.steps = 20, .batch = 12, .check_every = 5};
+
+}  // namespace
+
+TEST_CASE("a bit that flips in one replica's parameters is found at the next check, with tensor and ranks",
+          "[train][replicas]") {
+  watchdog const guard("a flipped bit");
+  std::int64_t step = 0;
+  auto const said = spoiled(2, 1, every_five, step, spoil_parameter);
+  INFO(said);
+  CHECK(has(said, "0.bias\" on ranks 0 and 1 differ"));
+  CHECK(step == 9);  // the callback of step 10 was not reached
+  CHECK(spoiled(2, 1, {.steps = 20, .batch = 12, .check_every = 0}, step, spoil_parameter) == "no error");
+  CHECK(step == 20);
+}
+
+TEST_CASE("of three replicas the one that is spoiled is named", "[train][replicas]") {
+  watchdog const guard("a flipped bit of three");
+  for (int rank = 0; rank < 3; ++rank) {
+    std::int64_t step = 0;
+    auto const said = spoiled(3, rank, every_five, step, spoil_parameter);
+    INFO(said);
+    CHECK(has(said, text("on rank ", rank, " differs from those of the other 2 ranks")));
+  }
+}
+
+TEST_CASE("moments are compared too, and parameters where moments are sharded", "[train][replicas]") {
+  watchdog const guard("other state");
+  std::int64_t step = 0;
+  auto said = spoiled(2, 1, every_five, step, spoil_moment);
+  INFO(said);
+  CHECK(has(said, "\"first_moment/"));
+  CHECK(has(said, "on ranks 0 and 1 differ"));
+  fit_options const at_once{.steps = 20, .batch = 12, .check_every = 1};
+  auto const untouched = [](auto&) {};
+  CHECK(spoiled(2, 1, at_once, step, untouched) == "no error");
+  CHECK(spoiled(2, 1, at_once, step, untouched, parallel::zero<1>{}) == "no error");
+  CHECK(spoiled(2, 1, at_once, step, untouched, parallel::zero<3>{}) == "no error");
+  CHECK(spoiled(2, 1, at_once, step, untouched, precision::bf16{}) == "no error");
+  CHECK(spoiled(2, 1, at_once, step, untouched, compression::error_feedback<compression::top_k>{}) == "no error");
+}
+
+TEST_CASE("spoiled state is not saved", "[train][replicas]") {
+  watchdog const guard("a save of spoiled state");
+  scratch folder;
+  std::string said = "no error";
+  try {
+    launch(comm::threads{.ranks = 2}, [&](auto& world) {
+      auto trainer = make_trainer(model, optim::sgd{}, world);
+      trainer.save(folder.path());
+      trainer.fit(data_of_all, {.steps = 3, .batch = 12});
+      if (world.rank() == 1) spoil_parameter(trainer);
+      trainer.save(folder.path());
+    });
+  } catch (numeric_error const& problem) {
+    said = problem.what();
+  }
+  CHECK(has(said, "on ranks 0 and 1 differ"));
+  CHECK(std::filesystem::exists(folder.path() + "/step-0000000000"));
+  CHECK_FALSE(std::filesystem::exists(folder.path() + "/step-0000000003"));
+}
+
+TEST_CASE("a build is told by what decides about bits", "[train][replicas]") {
+  auto const here = ops::detected();
+  ops::detected(ops::cpu_level::baseline);
+  auto const plain = build_text<precision::fp32>();
+  ops::detected(here);
+  CHECK(has(plain, text("trireme ", TRIREME_VERSION)));
+  CHECK(has(plain, "CPU level baseline"));
+  CHECK((here == ops::cpu_level::baseline) == (plain == build_text<precision::fp32>()));
+}

@@ -1,0 +1,179 @@
+# test-timeout: 400
+"""Ranks that disagree are refused before the first step; a rank whose disk is slow keeps the others waiting, no more;
+where rank 0 is killed or stands still one of the others says so, alone."""
+
+import re
+import signal
+import socket
+import time
+
+from runs import *
+
+folder = work_folder()
+if not HAS_MPI:
+    skip("train_gpt_mpi is not built")
+# As in a shell without any launcher.
+CLEAN = {key: value for key, value in os.environ.items() if not re.match("(OMPI|PMI|PMIX|SLURM|TRIREME|MPI)_", key)}
+CLEAN["TMPDIR"] = folder
+
+
+def line(name, **options):
+    """The command line of one process of train_gpt_mpi."""
+    return [PROCESSES] + command(name, **options)[3:]
+
+
+def sentences(err):
+    return [each for each in err.splitlines() if each.startswith("train_gpt: ")]
+
+
+# Two programs in one job.
+def disagrees(what, other, *words, variables=()):
+    """mpirun starts rank 0 as always, rank 1 with other options."""
+    job = ["mpirun", "--quiet", "--oversubscribe", "-n", "1"] + line("disagree")
+    for variable in variables:
+        job += ["-x", variable]
+    job += [":", "-n", "1", *other]
+    done = subprocess.run(job, capture_output=True, env=environment(), timeout=60)
+    told = sentences(done.stderr.decode(errors="replace"))
+    expect(done.returncode != 0, what + ": trained to the end")
+    expect(len(told) == 1, "%s: %d sentences: %r" % (what, len(told), done.stderr))
+    for word in ("rank 0", "rank 1", *words):
+        expect(told and word in told[0], "%s: \"%s\" is not in: %s" % (what, word, told))
+    expect(not os.path.exists("runs/disagree"), what + ": a run was begun")
+
+
+with open("text.txt", "rb") as file:
+    good = file.read()
+with open("other.txt", "wb") as file:
+    file.write(good[:-1] + b"!")
+disagrees("another rate", line("disagree", rate=0.05), "--rate is 0.002", "but 0.05")
+disagrees("another batch", line("disagree", batch=6), "--batch is 12", "but 6")
+disagrees("another dropout", line("disagree", dropout=0.2), "--dropout is 0.1", "but 0.2")
+disagrees("another schedule", line("disagree", stop_after=5), "--stop-after is -1", "but 5")
+disagrees("another text", line("disagree", text="other.txt"), "--text", "SHA-256")
+disagrees("another CPU level", ["env", "TRIREME_CPU=baseline"] + line("disagree"), "the build", "CPU level baseline")
+os.rename("other.txt", "elsewhere.txt")
+shutil.copy("text.txt", "other.txt")
+job = ["mpirun", "--oversubscribe", "-n", "1"] + line("same") + [":", "-n", "1"] + line("same", text="other.txt")
+done = subprocess.run(job, capture_output=True, env=environment(), timeout=60)
+expect(done.returncode == 0, "the same text in another place was refused: %r" % done.stderr)
+
+# A disk that takes 3 s to write what one rank saves, and ranks that wait for 1 s in their steps.
+with open("slow.c", "w") as file:
+    file.write("""#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+int fsync(int number) {
+  char link[64], path[4096] = {0};
+  snprintf(link, sizeof link, "/proc/self/fd/%d", number);
+  if (readlink(link, path, sizeof path - 1) > 0 && strstr(path, "rank-1.safetensors")) sleep(3);
+  return ((int (*)(int))dlsym(RTLD_NEXT, "fsync"))(number);
+}
+""")
+compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
+if compiler is None:
+    print("not tested: a slow disk, which needs a C compiler")
+else:
+    subprocess.run([compiler, "-shared", "-fPIC", "slow.c", "-o", "slow.so", "-ldl"], check=True)
+    slow = {"LD_PRELOAD": os.path.abspath("slow.so")}
+    for mpi in (False, True):
+        name = "slow-mpi" if mpi else "slow"
+        launched = command(name, mpi=mpi, steps=3, deadline=1, save_deadline=30)
+        if mpi:
+            launched[1:1] = ["-x", "LD_PRELOAD"]
+        done = subprocess.run(launched, capture_output=True, env=environment() | slow, timeout=120)
+        expect(done.returncode == 0, "%s: a slow save ended the job: %r" % (name, done.stderr))
+        launched = command(name + "-lost", mpi=mpi, steps=3, deadline=1, save_deadline=1)
+        if mpi:
+            launched[1:1] = ["-x", "LD_PRELOAD"]
+        done = subprocess.run(launched, capture_output=True, env=environment() | slow, timeout=120)
+        told = sentences(done.stderr.decode(errors="replace"))
+        expect(done.returncode != 0 and len(told) == 1 and "waited 1s for rank 1" in told[0],
+               "%s: a save beyond its deadline: %d, %r" % (name, done.returncode, done.stderr))
+
+
+# Rank 0 is killed, or stands still.
+def torchrun_by_hand(name, ranks, **options):
+    """As torchrun starts them, with an agent that owns MASTER_PORT: the processes."""
+    agent = socket.create_server(("localhost", 0))
+    out = []
+    for rank in range(ranks):
+        variables = {"RANK": rank, "WORLD_SIZE": ranks, "LOCAL_RANK": rank, "LOCAL_WORLD_SIZE": ranks,
+                     "MASTER_ADDR": "localhost", "MASTER_PORT": agent.getsockname()[1], "TORCHELASTIC_RUN_ID": name,
+                     "TORCHELASTIC_RESTART_COUNT": 0}
+        out.append(subprocess.Popen(line(name, **options), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+                                    env=CLEAN | {key: str(value) for key, value in variables.items()}))
+    agent.close()
+    return out
+
+
+def trains(name):
+    return os.path.exists("runs/%s" % name) and len(scalars(name, "loss/train")) > 2
+
+
+def wait_until(true, seconds=30):
+    end = time.monotonic() + seconds
+    while not true() and time.monotonic() < end:
+        time.sleep(0.02)
+    return true()
+
+
+def rank_0_of(launcher):
+    """The process of rank 0 below mpirun."""
+    for each in os.listdir("/proc"):
+        try:
+            with open("/proc/%s/environ" % each, "rb") as file:
+                variables = file.read().split(b"\0")
+            with open("/proc/%s/comm" % each) as file:
+                named = file.read().strip()
+        except (OSError, ValueError):
+            continue
+        if named.startswith("train_gpt_mpi"[:15]) and b"OMPI_COMM_WORLD_RANK=0" in variables and \
+                b"TRIREME_TEST_TOKEN=%d" % launcher in variables:
+            return int(each)
+    return None
+
+
+ENDLESS = {"steps": 1000000, "save_every": 0}
+ways = [("pure", {}), ("pipeline", {"parallel": "pipeline", "layers": 3})]
+for way, more in ways:
+    for how, number, words in (("killed", signal.SIGKILL, ("rank 0 has died",)),
+                               ("stopped", signal.SIGSTOP, ("waited 2s for rank",))):
+        name = "hand-%s-%s" % (way, how)
+        ranks = torchrun_by_hand(name, 3, deadline=2, **ENDLESS, **more)
+        expect(wait_until(lambda: trains(name)), name + " does not train")
+        ranks[0].send_signal(number)
+        told = []
+        for each in ranks[1:]:
+            err = each.communicate(timeout=60)[1].decode(errors="replace")
+            expect(each.returncode == 1, "%s: exit code %d" % (name, each.returncode))
+            told += sentences(err)
+        ranks[0].kill()
+        ranks[0].communicate()
+        expect(len(told) == 1, "%s: %d sentences: %r" % (name, len(told), told))
+        for word in words if way == "pipeline" and how == "stopped" else (*words, "rank 0"):
+            expect(told and word in told[0], "%s: \"%s\" is not in: %s" % (name, word, told))
+        expect(told and re.search("(all_reduce|exchange|broadcast|all_gather|reduce_scatter)", told[0]),
+               "%s: no operation in: %s" % (name, told))
+
+for how, number in (("killed", signal.SIGKILL), ("stopped", signal.SIGSTOP)):
+    name = "mpirun-" + how
+    token = random.SystemRandom().randrange(10**9)
+    launched = command(name, ranks=3, mpi=True, deadline=2, **ENDLESS)
+    launched.insert(1, "--quiet")
+    launcher = subprocess.Popen(launched, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+                                env=environment() | {"TRIREME_TEST_TOKEN": str(token)}, start_new_session=True)
+    expect(wait_until(lambda: trains(name)), name + " does not train")
+    rank_0 = rank_0_of(token)
+    if not expect(rank_0 is not None, name + ": rank 0 was not found"):
+        launcher.kill()
+        continue
+    os.kill(rank_0, number)
+    err = launcher.communicate(timeout=60)[1].decode(errors="replace")
+    told = sentences(err)
+    expect(launcher.returncode != 0, name + ": mpirun ended well")
+    expect(len(told) == 1 and "rank 0" in told[0], "%s: %d sentences: %r" % (name, len(told), err))
+
+finish(folder)
