@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/comm/mpi.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 21cca134386f5dc0b4706d6fa0b2230b1ecabf16c53d688031dd17188fe7315b
+// SHA-256 of the sources: 98a3d468deb92310fca7f79eeeaf82c6b48983c46ad47ccd82bbd87f1ad908f6
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -1298,9 +1298,10 @@ namespace detail {
   auto messages = message_engine::on_duplicate(theirs, deadline);
   if (!messages->on_one_machine(shared_memory)) return messages;
   std::string why;  // some machines forbid it: then messages
+  // Who waits in shared memory makes no calls of MPI, in which Open MPI 5 would notice that mpirun is gone.
   auto node = try_node_engine(
       mpi_name, messages->rank(), messages->size(), deadline,
-      [&](std::string const& own) { return messages->gather_texts(own); }, why);
+      [&](std::string const& own) { return messages->gather_texts(own); }, why, true);
   if (node == nullptr) return messages;
   return node;
 }

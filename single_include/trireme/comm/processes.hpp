@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/comm/processes.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 324183f3a074f7af4ea050166cf6bba1d4493fa67f724b4cbe8e4c4db46222ad
+// SHA-256 of the sources: 20e6c9923a0bb7f26fd27742c0c72ee5e64afb9cac305221ac3d8ac982e7d327
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -460,6 +460,11 @@ class node_launch {
     return of != rank && !files_[static_cast<std::size_t>(of)].is_locked();
   }
 
+  /// From now on ranks wait for each other only while the process lives that has started this one.
+  void expect_launcher() noexcept { launcher_ = ::getppid(); }
+  /// Whether it has ended, so that this process was given to another one.
+  [[nodiscard]] bool is_orphaned() const noexcept { return launcher_ > 1 && ::getppid() != launcher_; }
+
   [[nodiscard]] bool failed() const noexcept { return header(0).failure.load() != 0; }
   /// Ends all waits of all ranks with `sentence`. Only the first one of the launch counts.
   void fail(std::string_view sentence) noexcept {
@@ -531,6 +536,7 @@ class node_launch {
     });
   }
 
+  pid_t launcher_ = 0;
   std::mutex failing_;
   bool spoken_ = false;
   std::mutex retiring_;
@@ -1489,6 +1495,9 @@ inline void check_patience(node_operation& op, clock::time_point since) {
   auto const begin = [&] { return text(launch.who, ": ", describe(op)); };
   if (now >= op.next_look) {  // asking the system costs a microsecond a rank
     op.next_look = now + std::chrono::milliseconds(50);
+    if (launch.is_orphaned())
+      return launch.fail(text(begin(), " cannot finish, because what started rank ", launch.rank,
+                              " (mpirun, or its daemon) has ended; start the job again"));
     auto const left = awaited_ranks(op, [&](int rank) { return op.where->board(rank).left.load() != 0; });
     if (!left.empty())
       return launch.fail(text(begin(), " cannot finish, because ", left,
@@ -1956,9 +1965,11 @@ class node_meeting {
     }
     return {};
   }
-  [[nodiscard]] std::shared_ptr<process_engine> engine(std::string_view who, std::chrono::milliseconds deadline) {
+  [[nodiscard]] std::shared_ptr<process_engine> engine(std::string_view who, std::chrono::milliseconds deadline,
+                                                       bool needs_launcher) {
     auto launch =
         std::make_shared<node_launch>(who, rank_, std::move(files_), std::move(map_), card_.stride, core_each_);
+    if (needs_launcher) launch->expect_launcher();
     // The first block of every heap, so that all know where it is.
     auto* const own = launch->make_board(size_);
     std::vector<int> members;
@@ -1999,11 +2010,11 @@ class node_meeting {
 };
 
 /// Collective. The engine of ranks that share a machine; null on all ranks alike, with a reason in `why`, if they do
-/// not or if their memory cannot be shared.
+/// not or if their memory cannot be shared. Where the ranks need their launcher, its end is an error of their waits.
 [[nodiscard]] inline std::shared_ptr<process_engine> try_node_engine(std::string_view who, int rank, int size,
                                                                      std::chrono::milliseconds deadline,
                                                                      node_all_gather const& all_gather,
-                                                                     std::string& why) {
+                                                                     std::string& why, bool needs_launcher = false) {
   node_meeting meeting(rank, size);
   // Whether a step went well on all ranks; they go on to the next one together.
   auto const first_fault = [&](std::vector<std::string> const& said) -> std::string {
@@ -2018,7 +2029,7 @@ class node_meeting {
   if (why = first_fault(lines); !why.empty()) return nullptr;
   if (why = first_fault(all_gather(say(meeting.meet(lines)))); !why.empty()) return nullptr;
   if (why = first_fault(all_gather(say(meeting.verify(lines)))); !why.empty()) return nullptr;
-  auto engine = meeting.engine(who, deadline);
+  auto engine = meeting.engine(who, deadline, needs_launcher);
   static_cast<void>(all_gather("ok"));  // the boards are there
   return engine;
 }
