@@ -58,17 +58,20 @@ job = ["mpirun", "--oversubscribe", "-n", "1"] + line("same") + [":", "-n", "1"]
 done = subprocess.run(job, capture_output=True, env=environment(), timeout=60)
 expect(done.returncode == 0, "the same text in another place was refused: %r" % done.stderr)
 
-# A disk that takes 3 s to write what one rank saves, and ranks that wait for 1 s in their steps.
+# A disk that takes some seconds, once, to write what one rank saves, and ranks that wait for 1 s in their steps.
 with open("slow.c", "w") as file:
     file.write("""#define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 int fsync(int number) {
+  static int before;
   char link[64], path[4096] = {0};
   snprintf(link, sizeof link, "/proc/self/fd/%d", number);
-  if (readlink(link, path, sizeof path - 1) > 0 && strstr(path, "rank-1.safetensors")) sleep(3);
+  if (readlink(link, path, sizeof path - 1) > 0 && strstr(path, "rank-1.safetensors") && !before++)
+    sleep(atoi(getenv("SLOW")));
   return ((int (*)(int))dlsym(RTLD_NEXT, "fsync"))(number);
 }
 """)
@@ -77,17 +80,19 @@ if compiler is None:
     print("not tested: a slow disk, which needs a C compiler")
 else:
     subprocess.run([compiler, "-shared", "-fPIC", "slow.c", "-o", "slow.so", "-ldl"], check=True)
-    slow = {"LD_PRELOAD": os.path.abspath("slow.so")}
     for mpi in (False, True):
+        slow = {"LD_PRELOAD": os.path.abspath("slow.so"), "SLOW": "3" if mpi else "12"}
         name = "slow-mpi" if mpi else "slow"
         launched = command(name, mpi=mpi, steps=3, deadline=1, save_deadline=30)
         if mpi:
-            launched[1:1] = ["-x", "LD_PRELOAD"]
+            launched[1:1] = ["-x", "LD_PRELOAD", "-x", "SLOW"]
         done = subprocess.run(launched, capture_output=True, env=environment() | slow, timeout=120)
         expect(done.returncode == 0, "%s: a slow save ended the job: %r" % (name, done.stderr))
+        for rank in () if mpi else (0, 1):
+            expect(b"saving: rank %d " % rank in done.stderr, "%s: no progress is told: %r" % (name, done.stderr))
         launched = command(name + "-lost", mpi=mpi, steps=3, deadline=1, save_deadline=1)
         if mpi:
-            launched[1:1] = ["-x", "LD_PRELOAD"]
+            launched[1:1] = ["-x", "LD_PRELOAD", "-x", "SLOW"]
         done = subprocess.run(launched, capture_output=True, env=environment() | slow, timeout=120)
         told = sentences(done.stderr.decode(errors="replace"))
         expect(done.returncode != 0 and len(told) == 1 and "waited 1s for rank 1" in told[0],
