@@ -422,7 +422,7 @@ class run {
 std::optional<run_lock> lock(plan const& what, world_type& world) {
   std::optional<run_lock> held;
   trireme::detail::together(world, [&] {
-    if (world.rank() == 0 && (what.files.exists("options.json") || what.files.exists("lock"))) {
+    if (world.rank() == 0 && (what.files.exists("options.json") || what.files.has_only_begun())) {
       held.emplace(what.files.directory);
     }
   });
@@ -435,7 +435,7 @@ void prepare(plan const& what, text_record const& text, world_type& world, std::
   trireme::detail::together(world, [&] { asked::save_first(static_cast<int>(what.grace)); });
   trireme::detail::together(world, [&] {
     if (world.rank() != 0) return;
-    auto const aside = what.files.make_new();
+    auto const aside = what.files.make_new(held.has_value());
     held = run_lock(what.files.directory);  // the earlier run's goes
     if (!aside.empty()) {
       std::fprintf(stderr, "%s held an earlier run, which is now %s\n", what.files.directory.c_str(), aside.c_str());

@@ -6,25 +6,13 @@ from runs import *
 folder = work_folder()
 
 
-def content(path):
-    """{path: bytes} of all files below."""
-    out = {}
-    for place, _, files in os.walk(path):
-        for name in files:
-            with open(os.path.join(place, name), "rb") as file:
-                out[os.path.join(place, name)] = file.read()
-    return out
-
-
-def refuses(what, *words, mpi=False, name="kept", **options):
+def refuses(what, *words, mpi=False, name="kept", variables={}, **options):
     """The program ends with 1 and one sentence with these words, and nothing under runs/ has changed."""
     before = content("runs")
+    line = command(name, mpi=mpi, **options)
     if mpi:
-        line = command(name, mpi=True, **options)
         line.insert(1, "--quiet")
-        done = subprocess.run(line, capture_output=True, env=environment(), timeout=60)
-    else:
-        done = subprocess.run(command(name, **options), capture_output=True, env=environment(), timeout=60)
+    done = subprocess.run(line, capture_output=True, env=environment() | variables, timeout=60)
     told = done.stderr.decode(errors="replace")
     expect(done.returncode == 1, "%s: exit code %d: %s" % (what, done.returncode, told))
     expect(told.startswith("train_gpt: ") and told.count("\n") == 1, "%s: not one sentence: %s" % (what, told))
@@ -101,6 +89,26 @@ refuses("dropout of everything", "dropout", "1", dropout=1)
 refuses("a rate without end", "--rate", "inf", rate="inf")
 refuses("a name that is a path", "--name", "a/b", name="a/b")
 refuses("the name of the folder above", "--name", "..", name="..")
+# Sizes beyond any machine are told before memory is taken for them.
+for option, value in (("layers", 10**12), ("channels", 2**40), ("experts", 10**11), ("context", 10**11)):
+    refuses("too many " + option, "takes at least", " for the 2 of 2 ranks on this machine, which has", "GB left",
+            "--layers", **{option: value})
+refuses("more micro-batches than sequences", "--micro-batches is 2147483648", "at most 256", micro_batches=2**31)
+refuses("a batch that the loader cannot count", "1099511627776", batch=2**40)
+if HAS_MPI:
+    world = {"RANK": "0", "WORLD_SIZE": "2147483647", "MASTER_ADDR": "localhost", "MASTER_PORT": "1"}
+    for ranks in ("2147483647", "257"):
+        done = subprocess.run([PROCESSES] + command("kept")[3:], capture_output=True, timeout=60,
+                              env=os.environ | world | {"WORLD_SIZE": ranks})
+        expect(done.returncode == 1 and done.stderr.count(b"\n") == 1 and ranks.encode() in done.stderr and
+               b"at most 256" in done.stderr, "a world of %s ranks: %r" % (ranks, done))
+# Words of the environment.
+refuses("a level of assertions", "TRIREME_ASSERTIONS is \"bogus\"", "none, light, normal or communication",
+        variables={"TRIREME_ASSERTIONS": "bogus"})
+refuses("a CPU", "TRIREME_CPU is \"xyz\"", "baseline, avx2, avx512", variables={"TRIREME_CPU": "xyz"})
+refuses("a log", "TRIREME_LOG is \"maybe\"", "0 or 1", variables={"TRIREME_LOG": "maybe"})
+refuses("a new text without an old one", "--accept-new-text goes with --resume", accept_new_text=True)
+refuses("no time to save", "--grace", "at least 1", grace=0)
 for line, word in ((["--steps"], "--steps needs a value"), (["steps"], "\"steps\""),
                    (["--reproducible=maybe"], "no or yes")):
     done = subprocess.run([THREADS] + line, capture_output=True)
