@@ -1,0 +1,96 @@
+#pragma once
+
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <cstring>
+#include <vector>
+
+#include "trireme/ops/host/detail/tiles.hpp"
+#include "trireme/ops/host/simd.hpp"
+
+// What one core of this machine can do at most, measured: products in registers, and copies of memory.
+
+#if TRIREME_X86
+TRIREME_TARGET_AVX2_BEGIN
+inline void float_products_avx2(std::int64_t rounds) {
+  __m256 sums[12];
+  for (auto& sum : sums) sum = _mm256_setzero_ps();
+  __m256 const one = _mm256_set1_ps(1.0F);
+  for (std::int64_t i = 0; i < rounds; ++i) {
+    TRIREME_UNROLL
+    for (int j = 0; j < 12; ++j) asm volatile("vfmadd231ps %1, %1, %0" : "+v"(sums[j]) : "v"(one));
+  }
+}
+TRIREME_TARGET_END
+TRIREME_TARGET_AVX512_BF16_BEGIN
+inline void float_products_avx512(std::int64_t rounds) {
+  __m512 sums[12];
+  for (auto& sum : sums) sum = _mm512_setzero_ps();
+  __m512 const one = _mm512_set1_ps(1.0F);
+  for (std::int64_t i = 0; i < rounds; ++i) {
+    TRIREME_UNROLL
+    for (int j = 0; j < 12; ++j) asm volatile("vfmadd231ps %1, %1, %0" : "+v"(sums[j]) : "v"(one));
+  }
+}
+inline void pair_products_avx512(std::int64_t rounds) {
+  __m512 sums[12];
+  for (auto& sum : sums) sum = _mm512_setzero_ps();
+  __m512 const one = _mm512_set1_ps(1.0F);
+  for (std::int64_t i = 0; i < rounds; ++i) {
+    TRIREME_UNROLL
+    for (int j = 0; j < 12; ++j) asm volatile("vdpbf16ps %1, %1, %0" : "+v"(sums[j]) : "v"(one));
+  }
+}
+TRIREME_TARGET_END
+inline void tile_products(std::int64_t rounds) {
+  using tiles = trireme::ops::detail::tile_registers;
+  trireme::ops::detail::tile_use<tiles> const use;
+  for (std::int64_t i = 0; i < rounds; ++i) {
+    tiles::multiply<0, 4, 6>();
+    tiles::multiply<1, 4, 7>();
+    tiles::multiply<2, 5, 6>();
+    tiles::multiply<3, 5, 7>();
+  }
+}
+#endif
+
+/// The best of so many rounds, a second: `amount` of work in each.
+template <class Body>
+double best_rate(int rounds, double amount, Body const& body) {
+  double seconds = 1e9;
+  for (int round = 0; round < rounds; ++round) {
+    auto const start = std::chrono::steady_clock::now();
+    body();
+    seconds = std::min(seconds, std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
+  }
+  return amount / seconds;
+}
+
+/// GFLOP/s of one core in products at a CPU level; 0 where it is not known.
+inline double product_limit([[maybe_unused]] trireme::ops::cpu_level level, [[maybe_unused]] bool bf16) {
+#if TRIREME_X86
+  using trireme::ops::cpu_level;
+  constexpr std::int64_t rounds = 1 << 14;  // short, so that some meet an undisturbed core
+  auto const rate = [&](double flops, auto const& kernel) {
+    return best_rate(200, flops * static_cast<double>(rounds), [&] { kernel(rounds); }) * 1e-9;
+  };
+  if (bf16 && level == cpu_level::amx) return rate(4.0 * 2 * 16 * 16 * 32, tile_products);
+  if (bf16 && level == cpu_level::avx512_bf16) return rate(12.0 * 2 * 32, pair_products_avx512);
+  if (level >= cpu_level::avx512) return rate(12.0 * 2 * 16, float_products_avx512);
+  if (level == cpu_level::avx2) return rate(12.0 * 2 * 8, float_products_avx2);
+#endif
+  return 0;
+}
+
+/// GB/s of one core that copies memory far larger than its caches, counting what is read and what is written.
+inline double memory_limit() {
+  std::vector<char> from(std::size_t{256} << 20, 1);
+  std::vector<char> to(from.size(), 2);
+  return best_rate(9, 2.0 * static_cast<double>(from.size()),
+                   [&] {
+                     std::memcpy(to.data(), from.data(), from.size());
+                     asm volatile("" : : "r"(to.data()) : "memory");
+                   }) *
+         1e-9;
+}
