@@ -6,7 +6,6 @@
 #include <cstring>
 #include <vector>
 
-#include "trireme/ops/host/detail/tiles.hpp"
 #include "trireme/ops/host/simd.hpp"
 
 // What one core of this machine can do at most, measured: products in registers, and copies of memory.
@@ -44,14 +43,24 @@ inline void pair_products_avx512(std::int64_t rounds) {
 }
 TRIREME_TARGET_END
 inline void tile_products(std::int64_t rounds) {
-  using tiles = trireme::ops::detail::tile_registers;
-  trireme::ops::detail::tile_use<tiles> const use;
+  struct alignas(64) {
+    std::uint8_t palette = 1;
+    std::uint8_t start_row = 0;
+    std::uint8_t unused[14] = {};
+    std::uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
+    std::uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
+  } static constexpr shapes;
+  asm volatile("ldtilecfg %0" : : "m"(shapes) : "memory");
   for (std::int64_t i = 0; i < rounds; ++i) {
-    tiles::multiply<0, 4, 6>();
-    tiles::multiply<1, 4, 7>();
-    tiles::multiply<2, 5, 6>();
-    tiles::multiply<3, 5, 7>();
+    asm volatile(
+        "tdpbf16ps %%tmm6, %%tmm4, %%tmm0\n\t"
+        "tdpbf16ps %%tmm7, %%tmm4, %%tmm1\n\t"
+        "tdpbf16ps %%tmm6, %%tmm5, %%tmm2\n\t"
+        "tdpbf16ps %%tmm7, %%tmm5, %%tmm3"
+        :
+        :);
   }
+  asm volatile("tilerelease");
 }
 #endif
 
