@@ -65,6 +65,7 @@ std::vector<cpu_level> levels_of(bool bf16) {
 /// Measured once.
 double limit_of(cpu_level level, bool bf16) {
   static std::map<std::pair<cpu_level, bool>, double> limits;
+  bf16 = bf16 && level >= cpu_level::avx512_bf16;  // below, floats are multiplied
   auto const found = limits.find({level, bf16});
   if (found != limits.end()) return found->second;
   return limits[{level, bf16}] = product_limit(level, bf16);

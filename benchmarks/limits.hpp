@@ -6,52 +6,69 @@
 #include <cstring>
 #include <vector>
 
-#include "trireme/ops/host/detail/tiles.hpp"
 #include "trireme/ops/host/simd.hpp"
 
 // What one core of this machine can do at most, measured: products in registers, and copies of memory.
 
 #if TRIREME_X86
-TRIREME_TARGET_AVX2_BEGIN
+// Twelve sums, each in a register of its own and independent of the others.
+#define TRIREME_TWELVE_PRODUCTS(instruction, kind) \
+  TRIREME_PRODUCT_(instruction, kind, 0)           \
+  TRIREME_PRODUCT_(instruction, kind, 1)           \
+  TRIREME_PRODUCT_(instruction, kind, 2)           \
+  TRIREME_PRODUCT_(instruction, kind, 3)           \
+  TRIREME_PRODUCT_(instruction, kind, 4)           \
+  TRIREME_PRODUCT_(instruction, kind, 5)           \
+  TRIREME_PRODUCT_(instruction, kind, 6)           \
+  TRIREME_PRODUCT_(instruction, kind, 7)           \
+  TRIREME_PRODUCT_(instruction, kind, 8)           \
+  TRIREME_PRODUCT_(instruction, kind, 9)           \
+  TRIREME_PRODUCT_(instruction, kind, 10)          \
+  TRIREME_PRODUCT_(instruction, kind, 11)
+#define TRIREME_PRODUCT_(instruction, kind, n) instruction " %%" kind "15, %%" kind "15, %%" kind #n "\n\t"
+#define TRIREME_SUM_REGISTERS \
+  "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8", "xmm9", "xmm10", "xmm11", "xmm15"
+
 inline void float_products_avx2(std::int64_t rounds) {
-  __m256 sums[12];
-  for (auto& sum : sums) sum = _mm256_setzero_ps();
-  __m256 const one = _mm256_set1_ps(1.0F);
+  asm volatile("vzeroall" : : : TRIREME_SUM_REGISTERS, "xmm12", "xmm13", "xmm14");
   for (std::int64_t i = 0; i < rounds; ++i) {
-    TRIREME_UNROLL
-    for (int j = 0; j < 12; ++j) asm volatile("vfmadd231ps %1, %1, %0" : "+v"(sums[j]) : "v"(one));
+    asm volatile(TRIREME_TWELVE_PRODUCTS("vfmadd231ps", "ymm") : : : TRIREME_SUM_REGISTERS);
   }
+  asm volatile("vzeroupper");
 }
-TRIREME_TARGET_END
-TRIREME_TARGET_AVX512_BF16_BEGIN
 inline void float_products_avx512(std::int64_t rounds) {
-  __m512 sums[12];
-  for (auto& sum : sums) sum = _mm512_setzero_ps();
-  __m512 const one = _mm512_set1_ps(1.0F);
+  asm volatile("vzeroall" : : : TRIREME_SUM_REGISTERS, "xmm12", "xmm13", "xmm14");
   for (std::int64_t i = 0; i < rounds; ++i) {
-    TRIREME_UNROLL
-    for (int j = 0; j < 12; ++j) asm volatile("vfmadd231ps %1, %1, %0" : "+v"(sums[j]) : "v"(one));
+    asm volatile(TRIREME_TWELVE_PRODUCTS("vfmadd231ps", "zmm") : : : TRIREME_SUM_REGISTERS);
   }
+  asm volatile("vzeroupper");
 }
 inline void pair_products_avx512(std::int64_t rounds) {
-  __m512 sums[12];
-  for (auto& sum : sums) sum = _mm512_setzero_ps();
-  __m512 const one = _mm512_set1_ps(1.0F);
+  asm volatile("vzeroall" : : : TRIREME_SUM_REGISTERS, "xmm12", "xmm13", "xmm14");
   for (std::int64_t i = 0; i < rounds; ++i) {
-    TRIREME_UNROLL
-    for (int j = 0; j < 12; ++j) asm volatile("vdpbf16ps %1, %1, %0" : "+v"(sums[j]) : "v"(one));
+    asm volatile(TRIREME_TWELVE_PRODUCTS("vdpbf16ps", "zmm") : : : TRIREME_SUM_REGISTERS);
   }
+  asm volatile("vzeroupper");
 }
-TRIREME_TARGET_END
 inline void tile_products(std::int64_t rounds) {
-  using tiles = trireme::ops::detail::tile_registers;
-  trireme::ops::detail::tile_use<tiles> const use;
+  struct alignas(64) {
+    std::uint8_t palette = 1;
+    std::uint8_t start_row = 0;
+    std::uint8_t unused[14] = {};
+    std::uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
+    std::uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
+  } static constexpr shapes;
+  asm volatile("ldtilecfg %0" : : "m"(shapes) : "memory");
   for (std::int64_t i = 0; i < rounds; ++i) {
-    tiles::multiply<0, 4, 6>();
-    tiles::multiply<1, 4, 7>();
-    tiles::multiply<2, 5, 6>();
-    tiles::multiply<3, 5, 7>();
+    asm volatile(
+        "tdpbf16ps %%tmm6, %%tmm4, %%tmm0\n\t"
+        "tdpbf16ps %%tmm7, %%tmm4, %%tmm1\n\t"
+        "tdpbf16ps %%tmm6, %%tmm5, %%tmm2\n\t"
+        "tdpbf16ps %%tmm7, %%tmm5, %%tmm3"
+        :
+        :);
   }
+  asm volatile("tilerelease");
 }
 #endif
 
