@@ -108,15 +108,16 @@ expect(process.wait(timeout=60) == 0 and summary("unread")["steps"] == 100,
 # Where the standard streams are closed, no file of the run gets their numbers.
 for closed in ("2>&-", ">&-", "<&- >&- 2>&-"):
     shutil.rmtree("runs/closed", ignore_errors=True)
-    done = subprocess.run(["sh", "-c", "exec \"$@\" " + closed, "sh"] + command("closed", steps=20), capture_output=True)
+    done = subprocess.run(["sh", "-c", "exec \"$@\" " + closed, "sh"] + command("closed", steps=20),
+                          capture_output=True)
     expect(done.returncode == 0 and len(scalars("closed", "loss/train")) == 20, "%s: %r" % (closed, done))
     for path, bytes_ in content("runs/closed").items():
         expect(b"step 1/" not in bytes_ and b"In the beginning" not in bytes_, closed + ": output lies in " + path)
 
 if HAS_MPI:
-    # Asked by SIGTERM, mpirun asks its ranks, and kills them after a second, if it is not told to wait longer.
-    os.environ["OMPI_MCA_odls_base_sigkill_timeout"] = "20"
-    chosen = SLOW | {"text": "text.txt", "batch": 64, "save_every": 0}
+    # Asked by SIGTERM, Open MPI asks its ranks, and kills them after a second, if it is not told to wait longer.
+    os.environ["OMPI_MCA_odls_base_sigkill_timeout"] = "10"
+    chosen = SLOW | {"text": "text.txt", "batch": 16, "save_every": 0}
     found = signalled("mpirun", after_steps("mpirun"), [signal.SIGTERM], mpi=True, **chosen)
     saved = max(os.listdir("runs/mpirun/checkpoint"))
     expect(saved != "step-0000000000" and summary("mpirun")["steps"] == int(saved[5:]),
