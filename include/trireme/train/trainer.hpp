@@ -25,6 +25,7 @@
 #include "trireme/train/checkpoint.hpp"
 #include "trireme/train/detail/copies.hpp"
 #include "trireme/train/detail/run_checks.hpp"
+#include "trireme/train/detail/slips.hpp"
 #include "trireme/train/optimizer_state.hpp"
 #include "trireme/train/patience.hpp"
 #include "trireme/train/placed_model.hpp"
@@ -112,6 +113,13 @@ class basic_trainer {
     return report;
   }
 
+  /// Whatever is no dataset is one sentence.
+  template <class Data>
+  fit_report fit(Data const&, fit_options const&) {
+    static_cast<void>(sizeof(detail::check_data<detail::slip_of_data<Data>()>));
+    return {};
+  }
+
   /// One step on samples of one's own: each rank brings its own share, of any size; ranks of one replica of the model
   /// bring the same.
   step_report step(samples const& batch) {
@@ -132,6 +140,11 @@ class basic_trainer {
   template <dataset Data>
   [[nodiscard]] double evaluate(Data const& data, std::int64_t batch = 8) {
     return model_.mean(model_.evaluate(data, batch));
+  }
+  template <class Data>
+  [[nodiscard]] double evaluate(Data const&, std::int64_t = 8) {
+    static_cast<void>(sizeof(detail::check_data<detail::slip_of_data<Data>()>));
+    return 0;
   }
 
   /// The model's outputs for some inputs (n, outputs). A GPT gives the logits of what follows each sample. Computed by
