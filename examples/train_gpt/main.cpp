@@ -188,12 +188,21 @@ class run {
   // Either from the checkpoint, or from the start; a first checkpoint is saved at once, so that a run can always be
   // resumed.
   void begin() {
-    if (plan_.resume && checkpoint::exists(plan_.files.checkpoints())) {
-      trainer_->load(plan_.files.checkpoints());
+    if (plan_.resume) {
+      trireme::detail::together(world_, [&] {
+        if (!writes() || checkpoint::exists(plan_.files.checkpoints())) return;
+        throw io_error(plan_.files.checkpoints(),
+                       "there is no checkpoint of this run; start it without --resume, and it begins anew");
+      });
+      auto const found = trainer_->load(plan_.files.checkpoints());
       saved_at_ = trainer_->steps();
       history_ = history::read(plan_.files.at("history.json"));
       if (writes()) {
         formats::atomic_write(plan_.files.at("options.json"), plan_.saved_options);
+        for (auto const& each : found.damaged) {
+          std::fprintf(stderr, "%s is damaged and was passed over (%s); it is kept as %s\n", each.path.c_str(),
+                       each.reason.c_str(), each.kept_as.empty() ? "it was" : each.kept_as.c_str());
+        }
         std::fprintf(stderr, "going on from step %lld\n", static_cast<long long>(trainer_->steps()));
       }
       return;
@@ -232,7 +241,7 @@ class run {
   void finish(fit_report const& report, double seconds) {
     auto const held_out = held_out_loss_(*trainer_, world_, held_out_);
     auto const hash = trainer_->state_hash();
-    write_model(plan_.files.at("model"), plan_.model, *trainer_, writes());
+    write_model(plan_.files.directory, plan_.model, *trainer_, writes());
     write_timeline();
     auto const sample = generate(*trainer_, "In the beginning", plan_.model.context, 240, plan_.seed);
     if (!writes()) return;

@@ -29,7 +29,7 @@ class any_trainer {
   virtual void request_stop() noexcept = 0;
   virtual void record(observe::timeline& timeline) = 0;
   virtual void save(std::string const& directory) = 0;
-  virtual void load(std::string const& directory) = 0;
+  virtual checkpoint::loaded load(std::string const& directory) = 0;
   [[nodiscard]] virtual std::uint64_t state_hash() = 0;
   [[nodiscard]] virtual std::int64_t steps() const noexcept = 0;
   [[nodiscard]] virtual exchange_times times() const noexcept = 0;
@@ -59,7 +59,7 @@ class typed_trainer final : public any_trainer {
   void request_stop() noexcept override { trainer_.request_stop(); }
   void record(observe::timeline& timeline) override { trainer_.record(timeline); }
   void save(std::string const& directory) override { trainer_.save(directory); }
-  void load(std::string const& directory) override { trainer_.load(directory); }
+  checkpoint::loaded load(std::string const& directory) override { return trainer_.load(directory); }
   std::uint64_t state_hash() override { return trainer_.state_hash(); }
   std::int64_t steps() const noexcept override { return trainer_.steps(); }
   exchange_times times() const noexcept override { return trainer_.exchange().times(); }

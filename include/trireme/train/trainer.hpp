@@ -134,6 +134,7 @@ class basic_trainer {
     seed_ = seed;
     step_ = updates_ = skips_ = 0;
     position_ = {};
+    identity_ = {};
     moments_.clear();
     exchange().forget_residuals();
     if constexpr (staged) {
@@ -189,26 +190,32 @@ class basic_trainer {
     return sum;
   }
 
-  /// Collective. Publishes a checkpoint in `directory` and keeps the one before it; see checkpoint.hpp.
+  /// Collective. Publishes a checkpoint in `directory` and keeps the one before it; see checkpoint.hpp. A directory
+  /// belongs to one run: that of another is refused.
   void save(std::string const& directory, formats::file_system& files = formats::real_files()) {
     checkpoint::save(
-        world_, directory, description(), progress_of_run(), [&](auto&& piece) { for_each_state(piece); }, files);
+        world_, directory, identity_, description(), progress_of_run(), [&](auto&& piece) { for_each_state(piece); },
+        files);
   }
 
-  /// Collective. Takes all state from the newest checkpoint in `directory`, whatever number of ranks or strategy wrote
-  /// it (error feedback asks for the same number of ranks).
-  void load(std::string const& directory, formats::file_system& files = formats::real_files()) {
+  /// Collective. Takes all state from the newest whole checkpoint in `directory`, whatever number of ranks or strategy
+  /// wrote it (error feedback asks for the same number of ranks), and goes on with its run. @returns which it was, and
+  /// which newer ones are damaged.
+  checkpoint::loaded load(std::string const& directory, formats::file_system& files = formats::real_files()) {
     std::int64_t elements = 0;
     for_each_state(
         [&](std::string const&, parameter_info const&, std::int64_t, auto view) { elements += view.size(); });
-    auto const progress = checkpoint::load(
-        world_, directory, description(), [&](auto&& piece) { for_each_state(piece, true); }, elements, files);
+    auto const found = checkpoint::load(
+        world_, directory, identity_, description(), [&](auto&& piece) { for_each_state(piece, true); }, elements,
+        files);
+    auto const& progress = found.at;
     step_ = progress.step;
     updates_ = progress.updates;
     seed_ = progress.seed;
     position_ = {progress.epoch, progress.position};
     exchange().refresh_parameters();
     engine().invalidate();
+    return found;
   }
 
   /// Calls f(name, info, first, view) for every piece of state that this rank answers for, or, if `replicas`, for every
@@ -334,6 +341,7 @@ class basic_trainer {
   std::int64_t step_ = 0;
   std::int64_t updates_ = 0;
   std::int64_t skips_ = 0;
+  checkpoint::identity identity_;
   observe::timeline* timeline_ = nullptr;
   bool wants_stop_ = false;
   bool stopped_ = false;
