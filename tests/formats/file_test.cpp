@@ -1,6 +1,8 @@
 #include "trireme/formats/file.hpp"
 
+#include <sys/stat.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
 #include <string>
 #include <vector>
@@ -192,4 +194,68 @@ TEST_CASE("atomic_write in a process that ends at any operation leaves the old o
     CHECK(formats::read_text(dir / "a") == "next");
     CHECK(dir.entries() == 1);
   }
+}
+
+TEST_CASE("what is written never goes through a symbolic or a hard link", "[formats][file]") {
+  scratch dir;
+  formats::atomic_write(dir / "precious", "precious");
+  for (bool const hard : {false, true}) {
+    auto const link = dir / "a.partial";
+    REQUIRE((hard ? ::link((dir / "precious").c_str(), link.c_str()) : ::symlink("precious", link.c_str())) == 0);
+    formats::atomic_write(dir / "a", "new");
+    CHECK(formats::read_text(dir / "a") == "new");
+    CHECK(formats::read_text(dir / "precious") == "precious");
+    CHECK(dir.entries() == 2);
+  }
+  REQUIRE(::symlink("precious", (dir / "b").c_str()) == 0);
+  formats::atomic_write(dir / "b", "new");
+  CHECK(formats::read_text(dir / "precious") == "precious");
+  REQUIRE(::mkdir((dir / "c.partial").c_str(), 0777) == 0);
+  CHECK(message([&] { formats::atomic_write(dir / "c", "new"); }) ==
+        (dir / "c.partial") + ": cannot remove what has this name: is a directory");
+}
+
+TEST_CASE("a directory follows no links to what is in it", "[formats][file]") {
+  scratch dir;
+  scratch outside;
+  formats::atomic_write(outside / "precious", "precious");
+  REQUIRE(::symlink(outside.path().c_str(), (dir / "linked").c_str()) == 0);
+  REQUIRE(::symlink((outside / "precious").c_str(), (dir / "file").c_str()) == 0);
+  formats::directory const here(dir.path());
+  CHECK(here.names() == std::vector<std::string>{"file", "linked"});
+  CHECK(message([&] { static_cast<void>(here.below("linked")); }) ==
+        (dir / "linked") + ": is not a directory (a symbolic link to one is not followed here)");
+  CHECK(message([&] { static_cast<void>(formats::read_text(here, "file")); }) ==
+        (dir / "file") + ": is a symbolic link, which is not followed here");
+  CHECK(message([&] { formats::file(here, "file", formats::file::access::extend); }) ==
+        (dir / "file") + ": is a symbolic link, which is not followed here");
+  CHECK(here.remove("linked"));
+  CHECK(here.remove("file"));
+  CHECK(here.remove("nothing"));
+  CHECK(outside.entries() == 1);
+  CHECK(dir.entries() == 0);
+  auto const inner = here.make("inner");
+  formats::atomic_write(inner, "a", "1");
+  CHECK(formats::read_text(dir / "inner/a") == "1");
+  REQUIRE(::symlink(outside.path().c_str(), (dir / "inner/linked").c_str()) == 0);
+  CHECK(here.remove("inner"));
+  CHECK(outside.entries() == 1);
+  for (auto const* const name : {"", ".", "..", "a/b", "../a"}) {
+    CHECK_THROWS_AS(here.below(name), trireme::config_error);
+    CHECK_THROWS_AS(here.remove(name), trireme::config_error);
+    CHECK_THROWS_AS(formats::atomic_write(here, name, "x"), trireme::config_error);
+  }
+  CHECK(dir.entries() == 0);
+  // Links on the way to a directory, and one that leads to it, are whoever names it's own.
+  REQUIRE(::symlink(outside.path().c_str(), (dir / "linked").c_str()) == 0);
+  CHECK(formats::directory(dir / "linked").names() == std::vector<std::string>{"precious"});
+  CHECK_THROWS_AS(formats::directory(dir / "linked", formats::real_files(), formats::directory::links::refused),
+                  io_error);
+}
+
+TEST_CASE("nobody waits for a pipe that has a file's name", "[formats][file]") {
+  scratch dir;
+  REQUIRE(::mkfifo((dir / "pipe").c_str(), 0600) == 0);
+  CHECK(message([&] { static_cast<void>(formats::read_text(dir / "pipe")); }) ==
+        (dir / "pipe") + ": is not a regular file");
 }

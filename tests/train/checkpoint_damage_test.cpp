@@ -218,7 +218,9 @@ TEST_CASE("all ranks go back to the same checkpoint if one of them finds damage"
     }
     failing_files counting;
     trainer.load(folder.path(), counting);
-    for (int operation = 3; operation < counting.operations; ++operation) {
+    world.broadcast(tensor_view<int>(&counting.operations, shape{1}), 2);
+    wrong += counting.operations > 10 ? 0 : 1;
+    for (int operation = 1; operation < counting.operations; ++operation) {  // the first opens the directory
       failing_files files;
       if (world.rank() == 2) files.fails_at = operation;
       files.number = EIO;
@@ -258,18 +260,19 @@ TEST_CASE("a checkpoint with sizes that cannot be is refused before anything is 
     CHECK(contains(box(large), "has too many extents, or too large ones"));
   }
   for (auto const* const outside :
-       {"3,4 at 9223372036854775807,0 of 3,4", "3,4 at 1,0 of 3,4", "3,4 at 0 of 3,4", "3,4 at 0,0,0 of 3,4",
-        "3 at 0,0 of 3,4", "5,4 at 0,0 of 3,4", "3,4 at 0,9223372036854775804 of 3,9223372036854775807"}) {
+       {"3,4 at 9223372036854775807,0 of 3,4", "3,4 at 1,0 of 3,4", "3,4 at 0,0,0 of 3,4", "3 at 0,0 of 3,4",
+        "0,4 at 0,0 of 0,0", "5,4 at 0,0 of 3,4", "3,4 at 0,9223372036854775804 of 3,9223372036854775807"}) {
     CHECK((contains(box(outside), "is not a box within its tensor") ||
            contains(box(outside), "has too many extents, or too large ones")));
   }
-  for (auto const* const empty : {"0,4", "0", "3,0 at 0,0 of 3,4", "0,4 at 0,0 of 0,4", "0,4 at 0,0 of 0,0"}) {
+  for (auto const* const empty : {"0,4", "0", "3,0 at 0,0 of 3,4", "0,4 at 0,0 of 0,4"}) {
     CHECK(contains(box(empty), "ends beyond its box of"));
   }
   for (auto const* const other : {"3,4 at 0,0 of 4,4", "12,1 at 0,0 of 4611686018427387904,1"}) {
     CHECK(contains(box(other), "but this run's has 12"));
   }
-  for (auto const* const unreadable : {"a", "3,,4", "-3,4", "3,4 of 3,4 at 0,0", "3.0,4", "99999999999999999999"})
+  for (auto const* const unreadable :
+       {"a", "3,,4", "3,4 at 0 of 3,4", "-3,4", "3,4 of 3,4 at 0,0", "3.0,4", "99999999999999999999"})
     CHECK_FALSE(box(unreadable) == "nothing thrown");
   for (auto const* const far : {"value/table@9223372036854775807", "value/table@9223372036854775800", "value/table@1",
                                 "value/table@-1", "value/table@", "value/table@99999999999999999999", "value/table"}) {
