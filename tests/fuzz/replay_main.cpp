@@ -1,10 +1,10 @@
 // Runs a fuzz target on files, or on all files of directories: every compiler can so repeat what a fuzzer found.
 // With --mutations N the target then sees N inputs made of those files by a generator that knows numbers: without
 // libFuzzer, and each depends on its own number alone (--only I repeats one). What ends the program is left in
-// ./crash, and so is what takes longer than ten seconds.
+// ./crash, and so is what computes for more than ten seconds.
 #include <sanitizer/common_interface_defs.h>
-#include <signal.h>  // NOLINT: alarm and SIGALRM are POSIX, not in <csignal>
-#include <unistd.h>
+#include <signal.h>  // NOLINT: SIGPROF is POSIX, not in <csignal>
+#include <sys/time.h>
 
 #include <algorithm>
 #include <charconv>
@@ -42,7 +42,8 @@ void run(std::string input, long long number = -1) {
   current_number = number;
   // A copy of exactly this size, so that a sanitizer sees a read one byte behind it.
   std::vector<std::uint8_t> const exact(current.begin(), current.end());
-  ::alarm(10);
+  ::itimerval const limit{{0, 0}, {10, 0}};
+  ::setitimer(ITIMER_PROF, &limit, nullptr);
   LLVMFuzzerTestOneInput(exact.data(), exact.size());
 }
 
@@ -143,7 +144,7 @@ int main(int count, char** arguments) {
   }
   std::sort(files.begin(), files.end());
   __sanitizer_set_death_callback(keep_current);
-  for (int const number : {SIGABRT, SIGALRM}) ::signal(number, on_signal);
+  for (int const number : {SIGABRT, SIGPROF}) ::signal(number, on_signal);
   std::vector<std::string> inputs;
   for (auto const& file : files) {
     std::ifstream in(file, std::ios::binary);
