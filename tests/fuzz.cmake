@@ -1,5 +1,6 @@
 # tests/fuzz/<name>_fuzz.cpp is the test fuzz.<name>: its corpus in tests/fuzz/corpus/<name> is replayed under the
-# address and undefined behaviour sanitizers. With TRIREME_FUZZERS (Clang only) there is also fuzz.<name>.search, a
+# address and undefined behaviour sanitizers, and then so many inputs made of it as a line "// test-mutations: N" says.
+# With TRIREME_FUZZERS (Clang only) there is also fuzz.<name>.search, a
 # libFuzzer program that ctest does not run: fuzz.<name>.search -max_total_time=60 FOLDER tests/fuzz/corpus/<name>
 
 option(TRIREME_FUZZERS "Also build the fuzz targets with libFuzzer" OFF)
@@ -14,7 +15,11 @@ foreach(source IN LISTS fuzzers)
   target_sources(${name} PRIVATE fuzz/replay_main.cpp)
   target_compile_options(${name} PRIVATE ${sanitizer_flags_address})
   target_link_options(${name} PRIVATE ${sanitizer_flags_address})
-  trireme_add_test(${name} COMMAND $<TARGET_FILE:${name}> ${corpus} LABELS fuzz)
+  trireme_directives(mutations mutations ${source})
+  if(mutations)
+    set(mutations --mutations ${mutations})
+  endif()
+  trireme_add_test(${name} COMMAND $<TARGET_FILE:${name}> ${corpus} ${mutations} LABELS fuzz)
   if(TRIREME_FUZZERS)
     trireme_program(${name}.search ${source} trireme::trireme)  # the search is guided by all of the code
     target_compile_options(${name}.search PRIVATE ${sanitizer_flags_address} -fsanitize=fuzzer)

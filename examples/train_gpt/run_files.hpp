@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "trireme/core/error.hpp"
+#include "trireme/formats/directory.hpp"
 #include "trireme/formats/file.hpp"
 #include "trireme/formats/json.hpp"
 #include "trireme/formats/safetensors.hpp"
@@ -113,9 +114,9 @@ inline trireme::shape file_extents(std::string const& name, trireme::shape const
   return extents;
 }
 
-/// Collective; rank 0 writes. The model in Hugging Face's names and layout: GPT2LMHeadModel.from_pretrained(directory),
+/// Collective; rank 0 writes. The model in Hugging Face's names and layout: GPT2LMHeadModel.from_pretrained(RUN/model),
 /// unless it has experts, which that one does not know.
-inline void write_model(std::string const& directory, trireme::nn::gpt const& model, trireme::any_trainer& trainer,
+inline void write_model(std::string const& run_directory, trireme::nn::gpt const& model, trireme::any_trainer& trainer,
                         bool writes) {
   namespace json = trireme::formats::json;
   namespace safetensors = trireme::formats::safetensors;
@@ -128,8 +129,8 @@ inline void write_model(std::string const& directory, trireme::nn::gpt const& mo
         values.emplace_back(numbers.begin(), numbers.end());
       });
   if (!writes) return;
-  ::mkdir(directory.c_str(), 0777);
-  safetensors::writer writer(directory + "/model.safetensors", std::move(entries), {{"format", "pt"}});
+  auto const directory = trireme::formats::directory(run_directory).make("model");
+  safetensors::writer writer(directory, "model.safetensors", std::move(entries), {{"format", "pt"}});
   for (auto const& numbers : values) writer.write(std::as_bytes(std::span(numbers)));
   writer.finish();
   json::value config = json::value::make({{"model_type", "gpt2"},
@@ -154,5 +155,5 @@ inline void write_model(std::string const& directory, trireme::nn::gpt const& mo
     config.set("num_local_experts", model.experts);
     config.set("num_experts_per_tok", model.experts_a_token);
   }
-  trireme::formats::atomic_write(directory + "/config.json", json::to_string(config, 2) + "\n");
+  trireme::formats::atomic_write(directory, "config.json", json::to_string(config, 2) + "\n");
 }

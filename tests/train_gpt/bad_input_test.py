@@ -137,21 +137,36 @@ refuses("another compression", "none", "top_k", resume=True, compression="topk")
 train("topk", compression="topk", stop_after=5)
 refuses("residuals of other ranks", "2 ranks", name="topk", resume=True, ranks=3)
 
-newest = "runs/kept/checkpoint/" + max(os.listdir("runs/kept/checkpoint"))
+checkpoints = "runs/kept/checkpoint"
+shutil.copytree("runs/kept", "good")
 
 
-def damaged(what, path, change, *words, **options):
+def restored():
+    shutil.rmtree("runs/kept")
+    shutil.copytree("good", "runs/kept", symlinks=True)
+
+
+def damaged(what, name, change, *words):
+    """The newest checkpoint is passed over for the one before it, told why, and kept."""
+    path = "%s/step-0000000005/%s" % (checkpoints, name)
     with open(path, "rb") as file:
         whole = file.read()
-    bytes_ = change(whole)
-    if bytes_ is None:
-        os.remove(path)
-    else:
+    os.remove(path)
+    if (bytes_ := change(whole)) is not None:
         with open(path, "wb") as file:
             file.write(bytes_)
-    refuses(what + ": " + path, os.path.basename(path), *words, resume=True, **options)
-    with open(path, "wb") as file:
-        file.write(whole)
+    at = content(checkpoints)
+    code, out, told = attempt("kept", resume=True, stop_after=1, **mpi)
+    expect(code == 0 and "going on from step 0\n" in told, "%s: exit code %d: %s" % (what, code, told))
+    for word in (path, "is damaged and was passed over", "it is kept as %s/damaged-step-0000000005\n" % checkpoints,
+                 *words):
+        expect(word in told, "%s: \"%s\" is not in: %s" % (what, word, told))
+    expect(sorted(os.listdir(checkpoints)) == ["damaged-step-0000000005", "step-0000000000", "step-0000000001"],
+           "%s: %s" % (what, os.listdir(checkpoints)))
+    for file, bytes_ in at.items():
+        moved = file.replace("step-0000000005", "damaged-step-0000000005")
+        expect("step-0000000005" not in file or content(checkpoints)[moved] == bytes_, "%s: %s" % (what, moved))
+    restored()
 
 
 def flip(at):
@@ -162,20 +177,77 @@ def flip(at):
     return change
 
 
+mpi = {}
 for rank in (0, 1):
-    file = "%s/rank-%d.safetensors" % (newest, rank)
+    file = "rank-%d.safetensors" % rank
     damaged("a flipped bit in the numbers", file, flip(-100), "SHA-256")
     damaged("a flipped bit in the header", file, flip(60))
     damaged("a truncated file", file, lambda whole: whole[:-1])
-    damaged("a file cut to nothing", file, lambda whole: b"")
-    damaged("a foreign file", file, lambda whole: good[: len(whole)])
     damaged("a missing file", file, lambda whole: None)
-    damaged("under mpirun", file, flip(-100), "SHA-256", **wire)
-damaged("a changed manifest", newest + "/manifest.json", flip(30), "SHA-256")
-damaged("a missing manifest", newest + "/manifest.json", lambda whole: None)
-damaged("a missing hash", newest + "/manifest.sha256", lambda whole: None)
-damaged("broken options", "runs/kept/options.json", lambda whole: whole[:-5])
-damaged("a broken history", "runs/kept/history.json", lambda whole: b"{}")
+    if HAS_MPI:
+        mpi = {"mpi": True}
+        damaged("under mpirun", file, flip(-100), "SHA-256")
+        mpi = {}
+damaged("a changed manifest", "manifest.json", flip(30), "SHA-256")
+damaged("a missing hash", "manifest.sha256", lambda whole: None)
+
+# None that is whole, and none at all.
+for step in ("step-0000000000", "step-0000000005"):
+    os.remove("%s/%s/manifest.json" % (checkpoints, step))
+refuses("nothing that is whole", "no checkpoint here is whole", "step-0000000005/manifest.json", resume=True)
+refuses("the same under mpirun", "no checkpoint here is whole", "step-0000000005/manifest.json", resume=True, **wire)
+for step in ("step-0000000000", "step-0000000005"):
+    shutil.rmtree("%s/%s" % (checkpoints, step))
+os.mkdir(checkpoints + "/step-zzz")
+refuses("no checkpoint", checkpoints, "start it without --resume", resume=True)
+shutil.rmtree(checkpoints)
+refuses("no directory of checkpoints", checkpoints, "start it without --resume", resume=True)
+refuses("the same under mpirun", checkpoints, "start it without --resume", resume=True, **wire)
+with open(checkpoints, "w") as file:
+    file.write("precious")
+refuses("a file in the checkpoints' place", checkpoints, "is not a directory", resume=True)
+restored()
+
+# Another run's checkpoints in the place of a run's own, and links that lead outside.
+train("other", seed=4, stop_after=5)
+os.mkdir("outside")
+with open("outside/precious", "w") as file:
+    file.write("precious")
+os.symlink("../../../outside", checkpoints + "/.saving")
+os.symlink("../../../outside", checkpoints + "/step-0000000003")
+for name in ("summary.json", "history.json", "options.json"):
+    os.symlink("../../outside/precious", "runs/kept/%s.partial" % name)
+code, out, told = attempt("kept", resume=True, stop_after=7)
+expect(code == 0 and "going on from step 5\n" in told, "beside links: exit code %d: %s" % (code, told))
+expect(content("outside") == {"outside/precious": b"precious"}, "what links lead to was changed")
+restored()
+shutil.rmtree("runs/kept/model", ignore_errors=True)
+os.symlink("../../outside", "runs/kept/model")
+code, out, told = attempt("kept", resume=True, stop_after=7)
+expect(code == 1 and "runs/kept/model: is not a directory (a symbolic link" in told, "a linked model: " + told)
+expect(content("outside") == {"outside/precious": b"precious"}, "the model was written outside")
+restored()
+shutil.move(checkpoints, "outside/checkpoint")
+os.symlink("../../outside/checkpoint", checkpoints)
+refuses("linked checkpoints", checkpoints, "a symbolic link", resume=True)
+os.remove(checkpoints)
+restored()
+
+# What only has the name of a file.
+for name in ("history.json", "checkpoint/step-0000000005/manifest.json"):
+    os.remove("runs/kept/" + name)
+    os.mkfifo("runs/kept/" + name)
+    code, out, told = attempt("kept", resume=True, stop_after=5)
+    expect(name + ": is not a regular file" in told, "a pipe: %d: %s" % (code, told))
+    os.remove("runs/kept/" + name)
+    restored()
+for name, change in (("options.json", lambda whole: whole[:-5]), ("history.json", lambda whole: b"{}")):
+    with open("runs/kept/" + name, "rb") as file:
+        whole = file.read()
+    with open("runs/kept/" + name, "wb") as file:
+        file.write(change(whole))
+    refuses("a broken file: " + name, name, resume=True)
+    restored()
 whole = train("whole")
 expect(train("kept", resume=True)["state_hash"] == whole["state_hash"], "kept was harmed after all")
 

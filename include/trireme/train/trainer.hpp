@@ -165,6 +165,7 @@ class basic_trainer {
     step_ = updates_ = skips_ = 0;
     loaded_at_ = -1;
     position_ = {};
+    identity_ = {};
     moments_.clear();
     exchange().forget_residuals();
     if constexpr (staged) {
@@ -243,7 +244,8 @@ class basic_trainer {
     return sum;
   }
 
-  /// Collective. Publishes a checkpoint in `directory` and keeps the one before it; see checkpoint.hpp.
+  /// Collective. Publishes a checkpoint in `directory` and keeps the one before it; see checkpoint.hpp. A directory
+  /// belongs to one run: that of another is refused.
   ///
   /// Errors   also comm_error, if a rank is not done when the patience is over; numeric_error as state_hash().
   void save(std::string const& directory, checkpoint::patience const& patience = {},
@@ -252,25 +254,28 @@ class basic_trainer {
     auto const pieces = [&](auto&& piece) { for_each_state(piece); };
     checkpoint::detail::told_progress told(patience, 2, pieces);  // hashed, and then written
     checkpoint::save(
-        patient_.of(world_, patience.deadline), directory, description(), progress_of_run(),
+        patient_.of(world_, patience.deadline), directory, identity_, description(), progress_of_run(),
         [&](auto&& piece) { pieces(told.after(piece)); }, files);
   }
   void save(std::string const& directory, formats::file_system& files) { save(directory, {}, files); }
 
-  /// Collective. Takes all state from the newest checkpoint in `directory`, whatever number of ranks or strategy wrote
-  /// it (error feedback asks for the same number of ranks).
+  /// Collective. Takes all state from the newest whole checkpoint in `directory`, whatever number of ranks or strategy
+  /// wrote it (error feedback asks for the same number of ranks), and goes on with its run.
   ///
   /// Errors   as save().
-  void load(std::string const& directory, checkpoint::patience const& patience = {},
-            formats::file_system& files = formats::real_files()) {
+  ///
+  /// @returns which it was, and which newer ones are damaged.
+  checkpoint::loaded load(std::string const& directory, checkpoint::patience const& patience = {},
+                          formats::file_system& files = formats::real_files()) {
     std::int64_t elements = 0;
     for_each_state(
         [&](std::string const&, parameter_info const&, std::int64_t, auto view) { elements += view.size(); });
     auto const pieces = [&](auto&& piece) { for_each_state(piece, true); };
     checkpoint::detail::told_progress told(patience, 1, pieces);
-    auto const progress = checkpoint::load(
-        patient_.of(world_, patience.deadline), directory, description(),
+    auto const found = checkpoint::load(
+        patient_.of(world_, patience.deadline), directory, identity_, description(),
         [&](auto&& piece) { pieces(told.after(piece)); }, elements, files);
+    auto const& progress = found.at;
     step_ = progress.step;
     updates_ = progress.updates;
     seed_ = progress.seed;
@@ -278,8 +283,11 @@ class basic_trainer {
     loaded_at_ = step_;
     exchange().refresh_parameters();
     engine().invalidate();
+    return found;
   }
-  void load(std::string const& directory, formats::file_system& files) { load(directory, {}, files); }
+  checkpoint::loaded load(std::string const& directory, formats::file_system& files) {
+    return load(directory, {}, files);
+  }
 
   /// Calls f(name, info, first, view) for every piece of state that this rank answers for, or, if `replicas`, for every
   /// piece that it keeps: where state is replicated, each rank keeps all of it. A piece is elements from `first` on of
@@ -441,6 +449,7 @@ class basic_trainer {
   std::int64_t updates_ = 0;
   std::int64_t skips_ = 0;
   std::int64_t loaded_at_ = -1;  // the step of the last checkpoint that was loaded
+  checkpoint::identity identity_;
   observe::timeline* timeline_ = nullptr;
   bool wants_stop_ = false;
   bool stopped_ = false;
