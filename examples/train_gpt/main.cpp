@@ -313,8 +313,7 @@ class run {
     bool const hurried = asked_anywhere(world_, no_time());
     std::string sample;
     if (!hurried) {
-      trireme::detail::together(saving_,
-                                [&] { write_model(plan_.files.directory, plan_.model, *trainer_, writes()); });
+      trireme::detail::together(saving_, [&] { write_model(plan_.files.directory, plan_.model, *trainer_, writes()); });
       write_timeline();
       sample = generate(*trainer_, "In the beginning", plan_.model.context, 240, plan_.seed,
                         [&] { return asked_anywhere(world_, no_time()); });

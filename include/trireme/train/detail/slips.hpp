@@ -95,8 +95,12 @@ struct check_exchange {
 
 /// What make_exchange returns after its one sentence, so that no line that uses it adds another error.
 struct refused_exchange {
-  void begin() {}
+  void begin(std::int64_t = 1) {}
+  void weight(double) {}
+  void accumulate() {}
   void ready(std::string_view) {}
+  void broadcast() {}
+  void abandon() {}
   exchange_result finish() { return {}; }
   void for_each_segment(auto&&) {}
   void publish() {}
