@@ -1,7 +1,9 @@
 // Matrix products of two models on one core, beside Eigen, oneDNN and OpenBLAS. Prints one JSON object a row:
 //   kernels_products [rounds = 9] [only rows that contain this text]
-// Providers take turns; a row reports the median. Weights are packed before the clock starts, for all who can.
-// "eigen" is what this program's compiler flags make of it: for AVX2 or AVX-512 build the program with -march=native.
+// Providers take turns; a row reports the median. Weights are packed before the clock starts, for all who can. There is
+// a row of our own for each CPU level that is here and differs for the precision. "eigen" is compiled with plain flags,
+// "eigen native" for this CPU; who takes longer than half a second has one round. "limit" is what was measured at the
+// beginning: products in registers, of the level for ours, of the highest one for the others; and memory.
 #include <unistd.h>
 
 #include <algorithm>
@@ -9,10 +11,13 @@
 #include <cstdio>
 #include <cstdlib>
 #include <functional>
+#include <map>
 #include <string>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
+#include "limits.hpp"
 #include "trireme/ops/host/products.hpp"
 
 #if TRIREME_HAS_DNNL
@@ -39,9 +44,32 @@ struct product {
 
 struct contestant {
   std::string provider;
+  double limit;
   std::function<void()> run;
   std::vector<double> seconds;
 };
+
+using ops::cpu_level;
+constexpr cpu_level all_levels[] = {cpu_level::baseline, cpu_level::avx2, cpu_level::avx512, cpu_level::avx512_bf16,
+                                    cpu_level::amx};
+
+/// Levels that are here and have kernels of their own for the precision.
+std::vector<cpu_level> levels_of(bool bf16) {
+  std::vector<cpu_level> levels;
+  for (auto const level : all_levels) {
+    if (level <= (bf16 ? ops::available() : std::min(ops::available(), cpu_level::avx512))) levels.push_back(level);
+  }
+  return levels;
+}
+
+/// Measured once.
+double limit_of(cpu_level level, bool bf16) {
+  static std::map<std::pair<cpu_level, bool>, double> limits;
+  bf16 = bf16 && level >= cpu_level::avx512_bf16;  // below, floats are multiplied
+  auto const found = limits.find({level, bf16});
+  if (found != limits.end()) return found->second;
+  return limits[{level, bf16}] = product_limit(level, bf16);
+}
 
 template <class T>
 tensor<T> random(shape extents, std::uint32_t seed) {
@@ -51,6 +79,14 @@ tensor<T> random(shape extents, std::uint32_t seed) {
     made[i] = static_cast<T>(static_cast<float>(seed >> 8) * 0x1p-23F - 1);
   }
   return made;
+}
+
+extern "C" {
+#define TRIREME_EIGEN_PRODUCT(name)                                                                                  \
+  void name(bool bf16, void* to, bool add, void const* left, bool left_turned, void const* right, bool right_turned, \
+            std::int64_t m, std::int64_t n, std::int64_t k)
+TRIREME_EIGEN_PRODUCT(eigen_plain);
+TRIREME_EIGEN_PRODUCT(eigen_native);
 }
 
 #if TRIREME_HAS_DNNL
@@ -111,27 +147,45 @@ void measure(product const& of, int rounds, std::string const& only) {
   auto y = random<T>({rows, outputs}, 2);
   auto w = random<T>(turned ? shape{outputs, inputs} : shape{inputs, outputs}, 3);
   auto dw = random<float>(w.extents(), 4);
-  ops::weights<T, host> own_weights(w, way);
-  ops::weights<T, host> eigen_weights(w, way);
+  constexpr bool bf16 = !std::is_same_v<T, float>;
+  auto const levels = levels_of(bf16);
+  double const highest = limit_of(levels.back(), bf16);
+  std::vector<ops::weights<T, host>> packed(levels.size());
   std::vector<contestant> all;
-  auto const call = [&](ops::weights<T, host>& weights, ops::provider who) {
-    ops::product_provider(who);
-    if (which == pass::forward) host_products::linear(y.view(), x, weights);
-    if (which == pass::input) host_products::linear_backward_input(x.view(), y, weights);
-    if (which == pass::weight) host_products::linear_backward_weight(dw.view(), {}, x.view(), y, way);
-  };
-  all.push_back({"own", [&] { call(own_weights, ops::provider::own); }, {}});
-  all.push_back({"eigen", [&] { call(eigen_weights, ops::provider::eigen); }, {}});
+  for (std::size_t i = 0; i < levels.size(); ++i) {
+    packed[i].bind(w, way);
+    auto const own = [&, i] {
+      ops::detected(levels[i]);
+      if (which == pass::forward) host_products::linear(y.view(), x, packed[i]);
+      if (which == pass::input) host_products::linear_backward_input(x.view(), y, packed[i]);
+      if (which == pass::weight) host_products::linear_backward_weight(dw.view(), {}, x.view(), y, way);
+    };
+    all.push_back({text("own ", name_of(levels[i])), limit_of(levels[i], bf16), own, {}});
+  }
+  for (auto const& [who, eigen] : {std::pair{"eigen", &eigen_plain}, std::pair{"eigen native", &eigen_native}}) {
+    auto const run = [&, eigen = eigen] {
+      void* const in = raw(x.view());
+      void* const out = raw(y.view());
+      void* const of_w = raw(w.view());
+      if (which == pass::forward) eigen(bf16, out, false, in, false, of_w, turned, m, n, k);
+      if (which == pass::input) eigen(bf16, in, false, out, false, of_w, !turned, m, n, k);
+      if (which == pass::weight) {
+        eigen(bf16, raw(dw.view()), true, turned ? out : in, true, turned ? in : out, false, m, n, k);
+      }
+    };
+    all.push_back({who, highest, run, {}});
+  }
 #if TRIREME_HAS_DNNL
   T* const in = raw(x.view());
   T* const out = raw(y.view());
   if (which == pass::forward) {
-    all.push_back({"onednn", onednn<T>(nullptr, out, in, false, raw(w.view()), turned, m, n, k, true), {}});
+    all.push_back({"onednn", highest, onednn<T>(nullptr, out, in, false, raw(w.view()), turned, m, n, k, true), {}});
   } else if (which == pass::input) {
-    all.push_back({"onednn", onednn<T>(nullptr, in, out, false, raw(w.view()), !turned, m, n, k, true), {}});
+    all.push_back({"onednn", highest, onednn<T>(nullptr, in, out, false, raw(w.view()), !turned, m, n, k, true), {}});
   } else {
     all.push_back(
         {"onednn",
+         highest,
          onednn<T>(raw(dw.view()), nullptr, turned ? out : in, true, turned ? in : out, false, m, n, k, false),
          {}});
   }
@@ -146,6 +200,7 @@ void measure(product const& of, int rounds, std::string const& only) {
     };
     all.push_back(
         {"openblas",
+         highest,
          [&, blas] {
            if (which == pass::forward) {
              blas(CblasNoTrans, turned ? CblasTrans : CblasNoTrans, raw(x.view()), raw(w.view()), 0, raw(y.view()));
@@ -161,6 +216,7 @@ void measure(product const& of, int rounds, std::string const& only) {
 #endif
   for (int round = -1; round < rounds; ++round) {
     for (auto& each : all) {
+      if (round > 0 && each.seconds.back() > 0.5) continue;
       auto const start = std::chrono::steady_clock::now();
       each.run();
       std::chrono::duration<double> const took = std::chrono::steady_clock::now() - start;
@@ -171,9 +227,9 @@ void measure(product const& of, int rounds, std::string const& only) {
   for (auto& each : all) {
     std::sort(each.seconds.begin(), each.seconds.end());
     auto const gflops = [&](double seconds) { return flops / seconds * 1e-9; };
-    std::printf("%s,\"provider\":\"%s\",\"gflops\":%.1f,\"best\":%.1f,\"limit\":%d}\n", title.c_str(),
+    std::printf("%s,\"provider\":\"%s\",\"gflops\":%.1f,\"best\":%.1f,\"limit\":%.0f}\n", title.c_str(),
                 each.provider.c_str(), gflops(each.seconds[each.seconds.size() / 2]), gflops(each.seconds.front()),
-                std::is_same_v<T, float> ? 115 : 232);
+                each.limit);
   }
   std::fflush(stdout);
 }
@@ -201,6 +257,14 @@ int main(int argc, char** argv) {
     all.push_back({"b", which, 1024, 3072, 768});
     all.push_back({"b", which, 256, 768, 50257, orientation::out_in});  // the head works on chunks of rows
   }
+  for (bool const bf16 : {false, true}) {
+    for (auto const level : levels_of(bf16)) {
+      if (level == cpu_level::baseline) continue;
+      std::printf("{\"kernel\":\"limit\",\"precision\":\"%s\",\"level\":\"%s\",\"gflops\":%.0f}\n",
+                  bf16 ? "bf16" : "fp32", std::string(name_of(level)).c_str(), limit_of(level, bf16));
+    }
+  }
+  std::printf("{\"kernel\":\"limit\",\"what\":\"memory copy\",\"gbps\":%.1f}\n", memory_limit());
   for (auto const& each : all) {
     measure<float>(each, rounds, only);
     measure<trireme::bfloat16>(each, rounds, only);

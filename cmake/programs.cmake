@@ -36,13 +36,23 @@ function(trireme_directives result key file)
   set(${result} "${lines}" PARENT_SCOPE)
 endfunction()
 
-# trireme_program(target file): an executable of one source; without MPI, one that needs it is left out.
+# What programs of this project link: the library, or the headers alone.
+set(TRIREME_LIBRARY trireme::trireme)
+if(TRIREME_COMPILED_PROGRAMS)
+  set(TRIREME_LIBRARY trireme::compiled)
+endif()
+
+# trireme_program(target file [library]): an executable of one source; without MPI, one that needs it is left out.
 function(trireme_program target file)
+  set(library ${TRIREME_LIBRARY})
+  if(ARGC GREATER 2)
+    set(library ${ARGV2})
+  endif()
   trireme_uses_mpi(mpi ${file})
   if(mpi AND NOT TARGET trireme::mpi)
     message(VERBOSE "trireme: ${target} needs MPI and is left out")
     return()
   endif()
   add_executable(${target} ${file})
-  target_link_libraries(${target} PRIVATE trireme::trireme trireme_warnings $<$<BOOL:${mpi}>:trireme_mpi>)
+  target_link_libraries(${target} PRIVATE ${library} trireme_warnings $<$<BOOL:${mpi}>:trireme_mpi>)
 endfunction()

@@ -28,11 +28,21 @@ trireme_add_test(lint LABELS lint COMMAND ${TRIREME_BASH} ${PROJECT_SOURCE_DIR}/
 
 if(TRIREME_INSTALL)
   set(prefix ${CMAKE_CURRENT_BINARY_DIR}/prefix)
-  trireme_add_test(consumer.install LABELS consumer PROPERTIES FIXTURES_SETUP prefix
+  if(TRIREME_COMPILED)
+    trireme_add_test(consumer.library TIMEOUT 600 LABELS consumer PROPERTIES FIXTURES_SETUP library
+      COMMAND ${CMAKE_COMMAND} --build ${PROJECT_BINARY_DIR} --target trireme_compiled)
+  endif()
+  trireme_add_test(consumer.install LABELS consumer PROPERTIES FIXTURES_SETUP prefix FIXTURES_REQUIRED library
     COMMAND ${CMAKE_COMMAND} --install ${PROJECT_BINARY_DIR} --prefix ${prefix})
   foreach(name IN ITEMS find_package two_units)
     trireme_consumer_test(${name} ARGUMENTS -DCMAKE_PREFIX_PATH=${prefix} PROPERTIES FIXTURES_REQUIRED prefix)
   endforeach()
+
+  if(TRIREME_COMPILED)
+    trireme_consumer_test(compiled PROPERTIES FIXTURES_REQUIRED prefix
+      ARGUMENTS -DCMAKE_PREFIX_PATH=${prefix} -DCMAKE_BUILD_TYPE=Release
+                -DTRIREME_PKG_CONFIG=${prefix}/${CMAKE_INSTALL_LIBDIR}/pkgconfig)
+  endif()
 
   trireme_add_test(packaging.vcpkg_portfile TIMEOUT 300 LABELS packaging
     COMMAND ${CMAKE_COMMAND} -DPORT=${PROJECT_SOURCE_DIR}/packaging/vcpkg/ports/trireme

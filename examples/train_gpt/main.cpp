@@ -246,14 +246,23 @@ class run {
   // Either from the checkpoint, or from the start; a first checkpoint is saved at once, so that a run can always be
   // resumed, even one that is stopped in its first evaluation.
   void begin() {
-    if (plan_.resume && checkpoint::exists(plan_.files.checkpoints())) {
+    if (plan_.resume) {
+      trireme::detail::together(world_, [&] {
+        if (!writes() || checkpoint::exists(plan_.files.checkpoints())) return;
+        throw io_error(plan_.files.checkpoints(),
+                       "there is no checkpoint of this run; start it without --resume, and it begins anew");
+      });
       save_watch watch("loading", world_.rank(), plan_.save_deadline);
-      trainer_->load(plan_.files.checkpoints(), watch.patience());
+      auto const found = trainer_->load(plan_.files.checkpoints(), watch.patience());
       saved_at_ = trainer_->steps();
       history_ = history::read(plan_.files.at("history.json"));
       if (writes()) {
         formats::atomic_write(plan_.files.at("options.json"), plan_.saved_options);
         about_text_.write(plan_.files.at("text.json"));
+        for (auto const& each : found.damaged) {
+          std::fprintf(stderr, "%s is damaged and was passed over (%s); it is kept as %s\n", each.path.c_str(),
+                       each.reason.c_str(), each.kept_as.empty() ? "it was" : each.kept_as.c_str());
+        }
         std::fprintf(stderr, "going on from step %lld\n", static_cast<long long>(trainer_->steps()));
       }
     } else {
@@ -304,8 +313,7 @@ class run {
     bool const hurried = asked_anywhere(world_, no_time());
     std::string sample;
     if (!hurried) {
-      trireme::detail::together(saving_,
-                                [&] { write_model(plan_.files.at("model"), plan_.model, *trainer_, writes()); });
+      trireme::detail::together(saving_, [&] { write_model(plan_.files.directory, plan_.model, *trainer_, writes()); });
       write_timeline();
       sample = generate(*trainer_, "In the beginning", plan_.model.context, 240, plan_.seed,
                         [&] { return asked_anywhere(world_, no_time()); });
@@ -422,7 +430,7 @@ class run {
 std::optional<run_lock> lock(plan const& what, world_type& world) {
   std::optional<run_lock> held;
   trireme::detail::together(world, [&] {
-    if (world.rank() == 0 && (what.files.exists("options.json") || what.files.exists("lock"))) {
+    if (world.rank() == 0 && (what.files.exists("options.json") || what.files.has_only_begun())) {
       held.emplace(what.files.directory);
     }
   });
@@ -435,7 +443,7 @@ void prepare(plan const& what, text_record const& text, world_type& world, std::
   trireme::detail::together(world, [&] { asked::save_first(static_cast<int>(what.grace)); });
   trireme::detail::together(world, [&] {
     if (world.rank() != 0) return;
-    auto const aside = what.files.make_new();
+    auto const aside = what.files.make_new(held.has_value());
     held = run_lock(what.files.directory);  // the earlier run's goes
     if (!aside.empty()) {
       std::fprintf(stderr, "%s held an earlier run, which is now %s\n", what.files.directory.c_str(), aside.c_str());

@@ -5,13 +5,16 @@
 
 #include <cerrno>
 #include <cstdint>
+#include <filesystem>
 #include <limits>
 #include <span>
 #include <string>
+#include <system_error>
 #include <utility>
 #include <vector>
 
 #include "trireme/core/error.hpp"
+#include "trireme/formats/directory.hpp"
 #include "trireme/formats/file.hpp"
 #include "trireme/formats/json.hpp"
 #include "trireme/formats/safetensors.hpp"
@@ -26,23 +29,44 @@ struct run_files {
   [[nodiscard]] std::string checkpoints() const { return at("checkpoint"); }
   [[nodiscard]] bool exists(char const* name) const { return ::access(at(name).c_str(), F_OK) == 0; }
 
-  /// Makes the directory with its parents. An earlier run of this name steps aside: nothing is lost. What is no run
-  /// stays where it is, and is an io_error.
-  /// @returns where the earlier run went, or nothing.
-  std::string make_new() const {
-    std::string aside;
-    if (!exists("options.json")) {  // of a run that ended before it had begun
-      for (auto const* left : {"options.json.partial", "lock"}) ::unlink(at(left).c_str());
+  /// Whether this is what a run leaves that was killed as soon as it had its lock, and nothing else.
+  [[nodiscard]] bool has_only_begun() const {
+    std::error_code problem;
+    std::filesystem::directory_iterator all(directory, problem);
+    if (problem || exists("options.json") || !exists("lock")) return false;
+    for (auto const& entry : all) {
+      if (entry.path().filename() != "lock" && entry.path().filename() != "options.json.partial") return false;
     }
+    try {
+      auto const said = trireme::formats::read_text(at("lock"), 1024);
+      return said.empty() || said.starts_with("{\"process\"");
+    } catch (trireme::error const&) {
+      return false;
+    }
+  }
+
+  /// Makes the directory with its parents. An earlier run of this name steps aside: nothing is lost. What is no run
+  /// stays where it is, and is an io_error; so does a run that another process has begun since the lock was asked for.
+  /// @param locked  whether this process holds the lock of what is there.   @returns where the earlier run went, or
+  /// nothing.
+  std::string make_new(bool locked) const {
+    std::string aside;
     if (exists("options.json")) {
+      if (!locked)
+        throw trireme::io_error(directory, "another process has just begun a run here; choose another --name");
       int number = 1;
       do aside = trireme::text(directory, ".", number++);
       while (::access(aside.c_str(), F_OK) == 0);
       trireme::formats::rename(directory, aside);
-    } else if (::access(directory.c_str(), F_OK) == 0 && ::rmdir(directory.c_str()) != 0) {
-      throw trireme::io_error(directory, errno == ENOTDIR
-                                             ? "this is a file, but a run needs a directory; choose another --name"
-                                             : "there are files here, but no run; choose another --name");
+    } else {
+      if (locked && has_only_begun()) {
+        for (auto const* left : {"options.json.partial", "lock"}) ::unlink(at(left).c_str());
+      }
+      if (::access(directory.c_str(), F_OK) == 0 && ::rmdir(directory.c_str()) != 0) {
+        throw trireme::io_error(directory, errno == ENOTDIR
+                                               ? "this is a file, but a run needs a directory; choose another --name"
+                                               : "there are files here, but no run; choose another --name");
+      }
     }
     for (std::size_t slash = directory.find('/', 1);; slash = directory.find('/', slash + 1)) {
       auto const part = directory.substr(0, slash);
@@ -90,9 +114,9 @@ inline trireme::shape file_extents(std::string const& name, trireme::shape const
   return extents;
 }
 
-/// Collective; rank 0 writes. The model in Hugging Face's names and layout: GPT2LMHeadModel.from_pretrained(directory),
+/// Collective; rank 0 writes. The model in Hugging Face's names and layout: GPT2LMHeadModel.from_pretrained(RUN/model),
 /// unless it has experts, which that one does not know.
-inline void write_model(std::string const& directory, trireme::nn::gpt const& model, trireme::any_trainer& trainer,
+inline void write_model(std::string const& run_directory, trireme::nn::gpt const& model, trireme::any_trainer& trainer,
                         bool writes) {
   namespace json = trireme::formats::json;
   namespace safetensors = trireme::formats::safetensors;
@@ -105,8 +129,8 @@ inline void write_model(std::string const& directory, trireme::nn::gpt const& mo
         values.emplace_back(numbers.begin(), numbers.end());
       });
   if (!writes) return;
-  ::mkdir(directory.c_str(), 0777);
-  safetensors::writer writer(directory + "/model.safetensors", std::move(entries), {{"format", "pt"}});
+  auto const directory = trireme::formats::directory(run_directory).make("model");
+  safetensors::writer writer(directory, "model.safetensors", std::move(entries), {{"format", "pt"}});
   for (auto const& numbers : values) writer.write(std::as_bytes(std::span(numbers)));
   writer.finish();
   json::value config = json::value::make({{"model_type", "gpt2"},
@@ -131,5 +155,5 @@ inline void write_model(std::string const& directory, trireme::nn::gpt const& mo
     config.set("num_local_experts", model.experts);
     config.set("num_experts_per_tok", model.experts_a_token);
   }
-  trireme::formats::atomic_write(directory + "/config.json", json::to_string(config, 2) + "\n");
+  trireme::formats::atomic_write(directory, "config.json", json::to_string(config, 2) + "\n");
 }

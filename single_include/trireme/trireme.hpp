@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/trireme.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 346c4e26a18c11c6a061c83bc86eb8596bf8cb9730456e098171f1fbd0405f02
+// SHA-256 of the sources: cacde78571a5071a447269a4af20d52d89e5b8f081461ed14e2913cff852c96a
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -12,6 +12,7 @@
 // The communicators that need nothing but this process. comm/mpi.hpp is separate, because it needs MPI.
 
 // ---- trireme/comm/in_space.hpp
+#include <chrono>
 #include <utility>
 
 // ---- trireme/contract/communicator.hpp
@@ -844,6 +845,10 @@ class world_in : public Comm {
   explicit world_in(Comm&& base) noexcept : Comm(std::move(base)) {}
   [[nodiscard]] world_in split(int color, int key) { return world_in(Comm::split(color, key)); }
   [[nodiscard]] world_in duplicate() { return world_in(Comm::duplicate()); }
+  [[nodiscard]] world_in duplicate(std::chrono::milliseconds deadline) requires requires(Comm& it) {
+    it.duplicate(deadline);
+  }
+  { return world_in(Comm::duplicate(deadline)); }
 };
 
 /// The same ranks, computing in another memory space: parameters, gradients and activations of a trainer made with
@@ -874,7 +879,6 @@ template <class Space, communicator Comm>
 
 // ---- trireme/comm/threads.hpp
 #include <algorithm>
-#include <chrono>
 #include <compare>
 #include <cstring>
 
@@ -892,14 +896,29 @@ enum class assertion_level {
   communication,  ///< agreements between ranks, at the price of one tiny collective each
 };
 
+/// The name of a level, as TRIREME_ASSERTIONS takes it.
+[[nodiscard]] constexpr std::string_view name_of(assertion_level level) noexcept {
+  switch (level) {
+    case assertion_level::none:
+      return "none";
+    case assertion_level::light:
+      return "light";
+    case assertion_level::communication:
+      return "communication";
+    case assertion_level::normal:
+      break;
+  }
+  return "normal";
+}
+
 namespace detail {
 
 inline assertion_level assertion_level_from_environment() noexcept {
   char const* value = std::getenv("TRIREME_ASSERTIONS");
   std::string_view const name = value == nullptr ? "" : value;
-  if (name == "none") return assertion_level::none;
-  if (name == "light") return assertion_level::light;
-  if (name == "communication") return assertion_level::communication;
+  for (auto const level : {assertion_level::none, assertion_level::light, assertion_level::communication}) {
+    if (name == name_of(level)) return level;
+  }
   return assertion_level::normal;
 }
 
@@ -1340,81 +1359,6 @@ namespace trireme {
 
 }  // namespace trireme
 
-// ---- trireme/ops/host/detail/select.hpp
-namespace trireme::ops::detail {
-
-/// The magnitude of a floating-point number as an integer of the same order; NaN is largest.
-template <class G>
-auto magnitude_bits(G x) {
-  using bits = std::conditional_t<sizeof(G) == 8, std::uint64_t, std::uint32_t>;
-  return static_cast<bits>(std::bit_cast<bits>(x) & (static_cast<bits>(~bits{0}) >> 1));
-}
-
-/// Indices of the k largest magnitudes, ascending. A histogram of the leading bits finds the bin in which the k-th
-/// lies; only that bin's elements are ordered.
-template <class G>
-void select_largest(G const* x, std::int64_t n, std::int32_t* indices, std::int64_t k) {
-  if (k <= 0) return;
-  if (k >= n) {
-    for (std::int64_t i = 0; i < n; ++i) indices[i] = static_cast<std::int32_t>(i);
-    return;
-  }
-  constexpr int shift = static_cast<int>(sizeof(G)) * 8 - 1 - 12;
-  constexpr std::size_t bins = std::size_t{1} << 12;
-  // Four histograms, because neighbours tend to hit the same bin.
-  thread_local std::array<std::array<std::int32_t, bins>, 4> histograms;
-  for (auto& histogram : histograms) histogram.fill(0);
-  std::int64_t i = 0;
-  for (; i + 4 <= n; i += 4) {
-    for (std::size_t j = 0; j < 4; ++j) ++histograms[j][magnitude_bits(x[i + static_cast<std::int64_t>(j)]) >> shift];
-  }
-  for (; i < n; ++i) ++histograms[0][magnitude_bits(x[i]) >> shift];
-
-  std::int64_t above = 0;  // elements in the bins above `bin`
-  std::size_t bin = bins - 1;
-  for (;; --bin) {
-    std::int64_t const here =
-        std::int64_t{histograms[0][bin]} + histograms[1][bin] + histograms[2][bin] + histograms[3][bin];
-    if (above + here >= k) break;
-    above += here;
-  }
-
-  thread_local std::vector<std::int32_t> edge;
-  edge.clear();
-  std::int64_t found = 0;
-  for (i = 0; i < n; ++i) {
-    auto const at = static_cast<std::size_t>(magnitude_bits(x[i]) >> shift);
-    if (at < bin) continue;
-    if (at > bin) {
-      indices[found++] = static_cast<std::int32_t>(i);
-    } else {
-      edge.push_back(static_cast<std::int32_t>(i));
-    }
-  }
-  auto const wanted = edge.begin() + (k - above);
-  if (wanted != edge.end()) {
-    std::nth_element(edge.begin(), wanted, edge.end(), [x](std::int32_t a, std::int32_t b) {
-      auto const left = magnitude_bits(x[a]);
-      auto const right = magnitude_bits(x[b]);
-      return left != right ? left > right : a < b;
-    });
-    std::sort(edge.begin(), wanted);
-  }
-  // Two ascending lists become one, from the back, in place.
-  auto* to = indices + k;
-  auto* first = indices + above;
-  auto second = wanted;
-  while (second != edge.begin()) {
-    if (first != indices && *(first - 1) > *(second - 1)) {
-      *--to = *--first;
-    } else {
-      *--to = *--second;
-    }
-  }
-}
-
-}  // namespace trireme::ops::detail
-
 // ---- trireme/ops/host/elementwise.hpp
 #include <numbers>
 
@@ -1529,6 +1473,25 @@ struct foreign_parameter {
 
 }  // namespace trireme
 
+// ---- trireme/core/compiled.hpp
+// Header-only, or compiled once: the same headers serve both (docs/adr/0014).
+//
+// A header NAME.hpp whose bodies need not be seen by every program ends with
+//
+//     #ifndef TRIREME_COMPILED
+//     #include "trireme/ROOM/NAME.ipp"
+//     #endif
+//
+// and NAME.ipp has them. A function that is no template is marked TRIREME_BODY there. Where TRIREME_COMPILED is defined
+// (by the target trireme::compiled, never by hand) the header is only declarations, and the library made of src/*.cpp
+// has the bodies. Its templates are instantiated there for all element types that they take, so that nothing is missing
+// in a program with numbers of its own.
+#ifdef TRIREME_COMPILED
+#define TRIREME_BODY
+#else
+#define TRIREME_BODY inline
+#endif
+
 // ---- trireme/core/rng.hpp
 namespace trireme {
 
@@ -1571,113 +1534,6 @@ struct random_key {
 }
 
 }  // namespace trireme
-
-// ---- trireme/ops/host/target.hpp
-// Intrinsics and standard headers are included before a region begins: what a region declares is compiled for its CPU.
-#if defined(__x86_64__) && (defined(__GNUC__) || defined(__clang__))
-#define TRIREME_X86 1
-#include <immintrin.h>
-#else
-#define TRIREME_X86 0
-#endif
-
-// Regions of code for one CPU level, so that a program built with plain -O2 has the fast kernels too and picks them at
-// run time. Inside a region: free functions and function templates only (g++ compiles a lambda or a template declared
-// elsewhere for the baseline), in a namespace named for the level, so that no baseline program ever calls them by
-// overload resolution.
-//
-//     TRIREME_TARGET_AVX2_BEGIN
-//     namespace trireme::ops::detail::avx2 { inline __m256 half(__m256 x) { ... } }
-//     TRIREME_TARGET_END
-#if defined(__clang__)
-#define TRIREME_TARGET_BEGIN_(features) \
-  TRIREME_PRAGMA_(clang attribute push(__attribute__((target(features))), apply_to = function))
-#define TRIREME_TARGET_END TRIREME_PRAGMA_(clang attribute pop)
-#else
-// g++ 12 calls the deliberately undefined operands inside its own intrinsics uninitialised; hence the silence.
-#define TRIREME_TARGET_BEGIN_(features)                           \
-  TRIREME_PRAGMA_(GCC diagnostic push)                            \
-  TRIREME_PRAGMA_(GCC diagnostic ignored "-Wuninitialized")       \
-  TRIREME_PRAGMA_(GCC diagnostic ignored "-Wmaybe-uninitialized") \
-  TRIREME_PRAGMA_(GCC push_options) TRIREME_PRAGMA_(GCC target(features))
-#define TRIREME_TARGET_END TRIREME_PRAGMA_(GCC pop_options) TRIREME_PRAGMA_(GCC diagnostic pop)
-#endif
-#define TRIREME_PRAGMA_(text) _Pragma(#text)
-
-#define TRIREME_TARGET_AVX2_BEGIN TRIREME_TARGET_BEGIN_("avx2,fma,f16c,bmi,bmi2")
-#define TRIREME_TARGET_AVX512_BEGIN \
-  TRIREME_TARGET_BEGIN_("avx2,fma,f16c,bmi,bmi2,avx512f,avx512bw,avx512vl,avx512dq,avx512cd")
-#define TRIREME_TARGET_AVX512_BF16_BEGIN \
-  TRIREME_TARGET_BEGIN_("avx2,fma,f16c,bmi,bmi2,avx512f,avx512bw,avx512vl,avx512dq,avx512cd,avx512bf16")
-
-namespace trireme::ops {
-
-/// What kernels may ask of the CPU; each level contains those before it.
-enum class cpu_level {
-  baseline,     ///< whatever the program was compiled for
-  avx2,         ///< AVX2 and FMA
-  avx512,       ///< AVX-512 F, BW, VL, DQ, CD
-  avx512_bf16,  ///< and the bfloat16 dot product
-};
-
-/// The name of a level, as TRIREME_CPU takes it.
-[[nodiscard]] constexpr std::string_view name_of(cpu_level level) noexcept {
-  switch (level) {
-    case cpu_level::avx2:
-      return "avx2";
-    case cpu_level::avx512:
-      return "avx512";
-    case cpu_level::avx512_bf16:
-      return "avx512_bf16";
-    case cpu_level::baseline:
-      break;
-  }
-  return "baseline";
-}
-
-/// The highest level that this CPU and its operating system have.
-[[nodiscard]] inline cpu_level available() noexcept {
-#if TRIREME_X86
-  __builtin_cpu_init();
-  if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma")) return cpu_level::baseline;
-  bool const avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-                      __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
-                      __builtin_cpu_supports("avx512cd");
-  if (!avx512) return cpu_level::avx2;
-  return __builtin_cpu_supports("avx512bf16") ? cpu_level::avx512_bf16 : cpu_level::avx512;
-#else
-  return cpu_level::baseline;
-#endif
-}
-
-namespace detail {
-
-inline cpu_level level_from_environment() noexcept {
-  char const* value = std::getenv("TRIREME_CPU");
-  std::string_view const name = value == nullptr ? "" : value;
-  for (auto const level : {cpu_level::baseline, cpu_level::avx2, cpu_level::avx512}) {
-    if (name == name_of(level)) return std::min(level, available());
-  }
-  return available();
-}
-
-inline std::atomic<cpu_level>& active_level() noexcept {
-  static std::atomic<cpu_level> level{level_from_environment()};
-  return level;
-}
-
-}  // namespace detail
-
-/// The level that kernels use: the CPU's, unless the environment variable TRIREME_CPU (baseline, avx2, avx512) or the
-/// setter below lowered it.
-[[nodiscard]] inline cpu_level detected() noexcept { return detail::active_level().load(std::memory_order_relaxed); }
-
-/// Uses `level`, or what the CPU has if that is less. For tests and benchmarks, between steps.
-inline void detected(cpu_level level) noexcept {
-  detail::active_level().store(std::min(level, available()), std::memory_order_relaxed);
-}
-
-}  // namespace trireme::ops
 
 // ---- trireme/contract/numerics.hpp
 namespace trireme {
@@ -1740,6 +1596,16 @@ class weights;
 /// In the version of values: they do not stay where they are (parameters that are gathered for their unit and dropped
 /// after it), so nothing packed of them is worth keeping.
 inline constexpr std::uint64_t passing_values = std::uint64_t{1} << 63;
+
+namespace detail {
+/// Whether float lanes can hold elements of these types.
+template <class... T>
+inline constexpr bool fits_float = ((std::is_same_v<T, float> || storage_float<T>)&&...);
+
+/// Whether some kind of lanes holds T: integers are left to plain loops.
+template <class T>
+inline constexpr bool arithmetic_lanes = std::is_floating_point_v<T> || storage_float<T>;
+}  // namespace detail
 
 /// What sums of T are kept in.
 template <class T>
@@ -1811,7 +1677,341 @@ struct sgd_numbers {
 
 }  // namespace trireme::ops
 
+// ---- trireme/ops/host/elementwise.hpp (goes on)
+namespace trireme::ops {
+
+namespace detail {
+
+/// A view that is only read, and that does not take part in deduction: a tensor or a mutable view will do.
+template <class T>
+using input = std::type_identity_t<tensor_view<T const, host>>;
+/// A view that is written, and that does not take part in deduction.
+template <class T>
+using output = std::type_identity_t<tensor_view<T, host>>;
+
+/// Throws assertion_error at level light unless the two sizes are equal.
+void same_size(char const* who, std::int64_t a, std::int64_t b);
+
+template <class T, class U>
+void convert_elements(T* y, U const* x, std::int64_t n);
+template <class T, class U>
+void copy_elements(T* y, U const* x, std::int64_t n) {
+  if constexpr (std::is_same_v<T, U>) {
+    if (n > 0) std::memmove(static_cast<void*>(y), x, static_cast<std::size_t>(n) * sizeof(T));
+  } else if constexpr (arithmetic_lanes<T> && arithmetic_lanes<U>) {
+    convert_elements(y, x, n);
+  } else {
+    for (std::int64_t i = 0; i < n; ++i) y[i] = static_cast<T>(x[i]);
+  }
+}
+template <class T, class U>
+void accumulate_elements(T* y, U const* x, std::int64_t n, double weight);
+template <class T>
+void scale_elements(T* y, std::int64_t n, double factor);
+template <class T>
+void activate_elements(T* y, T const* x, std::int64_t n, activation act);
+template <class T>
+void activate_backward_elements(T* dx, T const* dy, T const* x, std::int64_t n, activation act);
+
+template <class T>
+void dropout_elements(T* y, std::int64_t n, std::int64_t position, dropout_site const& site, std::uint64_t sample);
+template <class T>
+void initialise_elements(T* y, std::int64_t n, initial how, std::uint64_t seed, std::uint64_t name, std::int64_t first);
+
+}  // namespace detail
+
+/// Kernels that treat every element alike. An element's result depends on that element only, not on where it lies in
+/// the view, and bfloat16 and float16 are computed in float and rounded once.
+/// Shapes   all views of one call have the same number of elements.
+/// Threads  thread-safe on different outputs.
+/// Errors   assertion_error (light) if the sizes differ.
+struct host_elementwise {
+  template <class T>
+  using view = tensor_view<T, host>;
+
+  /// y[i] = value
+  template <class T>
+  static void fill(view<T> y, double value) {
+    if constexpr (storage_float<T>) {
+      std::fill_n(raw(y), y.size(), T(static_cast<float>(value)));
+    } else if (value == 0 && !std::signbit(value)) {
+      if (!y.empty()) std::memset(static_cast<void*>(raw(y)), 0, y.bytes());
+    } else {
+      std::fill_n(raw(y), y.size(), static_cast<T>(value));
+    }
+  }
+
+  /// y[i] = x[i], converted. The views may be the same, or of one type and overlap.
+  template <class T, class U>
+  static void copy(view<T> y, view<U> x) {
+    detail::same_size("copy", y.size(), x.size());
+    detail::copy_elements(raw(y), static_cast<std::remove_const_t<U> const*>(raw(x)), y.size());
+  }
+
+  /// Some columns of each row: y[row, to + c] = x[row, from + c] for c < columns, converted.
+  /// Shapes   y (n, ...), x (n, ...): rows along the outermost axis.
+  template <class T, class U>
+  static void copy_columns(view<T> y, std::int64_t to, view<U> x, std::int64_t from, std::int64_t columns) {
+    auto const rows = y.extent(0);
+    detail::same_size("copy_columns", rows, x.extent(0));
+    auto const y_row = rows == 0 ? 0 : y.size() / rows;
+    auto const x_row = rows == 0 ? 0 : x.size() / rows;
+    for (std::int64_t row = 0; row < rows; ++row) {
+      detail::copy_elements(raw(y) + row * y_row + to,
+                            static_cast<std::remove_const_t<U> const*>(raw(x)) + row * x_row + from, columns);
+    }
+  }
+
+  /// y[i] += x[i]
+  template <class T>
+  static void add(view<T> y, detail::input<T> x) {
+    detail::same_size("add", y.size(), x.size());
+    detail::accumulate_elements(raw(y), raw(x), y.size(), 1.0);
+  }
+
+  /// y[i] *= factor
+  template <class T>
+  static void scale(view<T> y, double factor) {
+    detail::scale_elements(raw(y), y.size(), factor);
+  }
+
+  /// y[i] += weight * x[i]
+  template <class T, class U>
+  static void accumulate(view<T> y, view<U> x, double weight) {
+    detail::same_size("accumulate", y.size(), x.size());
+    detail::accumulate_elements(raw(y), static_cast<std::remove_const_t<U> const*>(raw(x)), y.size(), weight);
+  }
+
+  /// y[i] = act(x[i]); y may be x.
+  template <class T>
+  static void activate(view<T> y, detail::input<T> x, activation act) {
+    detail::same_size("activate", y.size(), x.size());
+    detail::activate_elements(raw(y), raw(x), y.size(), act);
+  }
+
+  /// dx[i] = dy[i] * act'(x[i]); dx may be dy.
+  template <class T>
+  static void activate_backward(view<T> dx, detail::input<T> dy, detail::input<T> x, activation act) {
+    detail::same_size("activate_backward", dx.size(), x.size());
+    detail::same_size("activate_backward", dx.size(), dy.size());
+    detail::activate_backward_elements(raw(dx), raw(dy), raw(x), dx.size(), act);
+  }
+
+  /// Drops numbers in place: y[i] = 0 or y[i] / (1 - p). The same call on dy is the backward pass.
+  /// Shapes   the rows of y, or of all that y is a stretch of, are split evenly over the samples of the site.
+  template <class T>
+  static void dropout(view<T> y, dropout_site const& site) {
+    if (!site.active() || y.empty()) return;
+    auto const samples = static_cast<std::int64_t>(site.samples.size());
+    auto const whole = site.whole > 0 ? site.whole : y.size();
+    expects(assertion_level::light, whole % samples == 0 && site.first + y.size() <= whole, [&] {
+      return text("trireme::ops::dropout: ", y.size(), " elements from ", site.first, " on, of ", whole,
+                  ", do not divide into ", samples, " samples");
+    });
+    auto const each = whole / samples;
+    for (std::int64_t at = 0; at < y.size();) {
+      auto const sample = (site.first + at) / each;
+      auto const position = (site.first + at) % each;
+      auto const n = std::min(each - position, y.size() - at);
+      auto const id = static_cast<std::uint64_t>(site.samples[static_cast<std::size_t>(sample)]);
+      detail::dropout_elements(raw(y) + at, n, position, site, id);
+      at += n;
+    }
+  }
+
+  /// The start values of a stretch of a parameter, which begins with its element `first`. Element i of the parameter
+  /// depends on (seed, name, i) only.
+  /// Numerics computed in double; normal by Box and Muller on Philox words.
+  template <class T>
+  static void initialise(view<T> y, initial how, std::uint64_t seed, std::uint64_t name, std::int64_t first = 0) {
+    if (how.kind == initial::distribution::zeros) return fill(y, 0.0);
+    if (how.kind == initial::distribution::ones) return fill(y, 1.0);
+    detail::initialise_elements(raw(y), y.size(), how, seed, name, first);
+  }
+
+  /// Elements from and to memory of this process, whatever the space.
+  template <class T>
+  static void upload(view<T> y, std::type_identity_t<std::span<T const>> x) {
+    detail::same_size("upload", y.size(), static_cast<std::int64_t>(x.size()));
+    detail::copy_elements(raw(y), x.data(), y.size());
+  }
+  template <class T>
+  static void download(std::span<T> y, detail::input<T> x) {
+    detail::same_size("download", static_cast<std::int64_t>(y.size()), x.size());
+    detail::copy_elements(y.data(), raw(x), x.size());
+  }
+  /// One element, as a number of this process.
+  template <class T>
+  [[nodiscard]] static std::remove_const_t<T> read(view<T> x, std::int64_t index) {
+    return raw(x)[index];
+  }
+};
+
+}  // namespace trireme::ops
+
+// ---- trireme/ops/host/target.hpp
+// Intrinsics (simd.hpp) and standard headers are included before a region begins: what a region declares is compiled
+// for its CPU.
+#if defined(__x86_64__) && (defined(__GNUC__) || defined(__clang__))
+#define TRIREME_X86 1
+#else
+#define TRIREME_X86 0
+#endif
+#if TRIREME_X86 && defined(__linux__)
+#include <cpuid.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
+
+// Regions of code for one CPU level, so that a program built with plain -O2 has the fast kernels too and picks them at
+// run time. Inside a region: free functions and function templates only (g++ compiles a lambda or a template declared
+// elsewhere for the baseline), in a namespace named for the level, so that no baseline program ever calls them by
+// overload resolution.
+//
+//     TRIREME_TARGET_AVX2_BEGIN
+//     namespace trireme::ops::detail::avx2 { inline __m256 half(__m256 x) { ... } }
+//     TRIREME_TARGET_END
+#if defined(__clang__)
+#define TRIREME_TARGET_BEGIN_(features) \
+  TRIREME_PRAGMA_(clang attribute push(__attribute__((target(features))), apply_to = function))
+#define TRIREME_TARGET_END TRIREME_PRAGMA_(clang attribute pop)
+#else
+// g++ 12 calls the deliberately undefined operands inside its own intrinsics uninitialised; hence the silence.
+#define TRIREME_TARGET_BEGIN_(features)                           \
+  TRIREME_PRAGMA_(GCC diagnostic push)                            \
+  TRIREME_PRAGMA_(GCC diagnostic ignored "-Wuninitialized")       \
+  TRIREME_PRAGMA_(GCC diagnostic ignored "-Wmaybe-uninitialized") \
+  TRIREME_PRAGMA_(GCC push_options) TRIREME_PRAGMA_(GCC target(features))
+#define TRIREME_TARGET_END TRIREME_PRAGMA_(GCC pop_options) TRIREME_PRAGMA_(GCC diagnostic pop)
+#endif
+#define TRIREME_PRAGMA_(text) _Pragma(#text)
+
+#define TRIREME_TARGET_AVX2_BEGIN TRIREME_TARGET_BEGIN_("avx2,fma,f16c,bmi,bmi2")
+#define TRIREME_TARGET_AVX512_BEGIN \
+  TRIREME_TARGET_BEGIN_("avx2,fma,f16c,bmi,bmi2,avx512f,avx512bw,avx512vl,avx512dq,avx512cd")
+#define TRIREME_TARGET_AVX512_BF16_BEGIN \
+  TRIREME_TARGET_BEGIN_("avx2,fma,f16c,bmi,bmi2,avx512f,avx512bw,avx512vl,avx512dq,avx512cd,avx512bf16")
+
+namespace trireme::ops {
+
+/// What kernels may ask of the CPU; each level contains those before it.
+enum class cpu_level {
+  baseline,     ///< whatever the program was compiled for
+  avx2,         ///< AVX2 and FMA
+  avx512,       ///< AVX-512 F, BW, VL, DQ, CD
+  avx512_bf16,  ///< and the bfloat16 dot product
+  amx,          ///< and products of bfloat16 tiles, with the system's leave to use their registers
+};
+
+/// The name of a level, as TRIREME_CPU takes it.
+[[nodiscard]] constexpr std::string_view name_of(cpu_level level) noexcept {
+  switch (level) {
+    case cpu_level::avx2:
+      return "avx2";
+    case cpu_level::avx512:
+      return "avx512";
+    case cpu_level::avx512_bf16:
+      return "avx512_bf16";
+    case cpu_level::amx:
+      return "amx";
+    case cpu_level::baseline:
+      break;
+  }
+  return "baseline";
+}
+
+namespace detail {
+
+/// The highest level of vectors alone.
+inline cpu_level vector_level() noexcept {
+#if TRIREME_X86
+  __builtin_cpu_init();
+  if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma")) return cpu_level::baseline;
+  bool const avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+                      __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
+                      __builtin_cpu_supports("avx512cd");
+  if (!avx512) return cpu_level::avx2;
+  return __builtin_cpu_supports("avx512bf16") ? cpu_level::avx512_bf16 : cpu_level::avx512;
+#else
+  return cpu_level::baseline;
+#endif
+}
+
+/// Whether the CPU has tiles of bfloat16 and Linux lets this process use them. Asked once: their 8 KiB of registers are
+/// saved for a thread from its first use on, so the kernel wants to be asked, and refuses where a thread has a signal
+/// stack too small for them.
+inline bool tiles_granted() noexcept {
+#if TRIREME_X86 && defined(__linux__)
+  static bool const granted = [] {
+    unsigned a = 0;
+    unsigned b = 0;
+    unsigned c = 0;
+    unsigned d = 0;
+    constexpr unsigned tile_and_bf16 = (1U << 24) | (1U << 22);
+    if (__get_cpuid_count(7, 0, &a, &b, &c, &d) == 0 || (d & tile_and_bf16) != tile_and_bf16) return false;
+    constexpr long request_permission = 0x1023;  // ARCH_REQ_XCOMP_PERM
+    constexpr long tile_data = 18;               // XFEATURE_XTILEDATA
+    return syscall(SYS_arch_prctl, request_permission, tile_data) == 0;
+  }();
+  return granted;
+#else
+  return false;
+#endif
+}
+
+}  // namespace detail
+
+/// The highest level that this CPU and its operating system have.
+[[nodiscard]] inline cpu_level available() noexcept {
+  auto const vectors = detail::vector_level();
+  return vectors == cpu_level::avx512_bf16 && detail::tiles_granted() ? cpu_level::amx : vectors;
+}
+
+/// The level in use unless another is asked for: the highest, but for bfloat16 dot products of Intel's vectors, which
+/// are no quicker there than multiplying floats. Decided by who made the CPU, never by a clock, so that a machine gives
+/// the same bits in each run.
+[[nodiscard]] inline cpu_level quickest() noexcept {
+  auto const level = available();
+#if TRIREME_X86
+  if (level == cpu_level::avx512_bf16 && __builtin_cpu_is("intel")) return cpu_level::avx512;
+#endif
+  return level;
+}
+
+namespace detail {
+
+inline cpu_level level_from_environment() noexcept {
+  char const* value = std::getenv("TRIREME_CPU");
+  std::string_view const name = value == nullptr ? "" : value;
+  for (auto const level : {cpu_level::baseline, cpu_level::avx2, cpu_level::avx512, cpu_level::avx512_bf16}) {
+    if (name == name_of(level)) return std::min(level, vector_level());
+  }
+  return name == name_of(cpu_level::amx) ? available() : quickest();
+}
+
+inline std::atomic<cpu_level>& active_level() noexcept {
+  static std::atomic<cpu_level> level{level_from_environment()};
+  return level;
+}
+
+}  // namespace detail
+
+/// The level that kernels use: the quickest, unless the environment variable TRIREME_CPU (baseline, avx2, avx512,
+/// avx512_bf16, amx) or the setter below asked for another.
+[[nodiscard]] inline cpu_level detected() noexcept { return detail::active_level().load(std::memory_order_relaxed); }
+
+/// Uses `level`, or what the CPU has if that is less. For tests and benchmarks, between steps.
+inline void detected(cpu_level level) noexcept {
+  detail::active_level().store(std::min(level, available()), std::memory_order_relaxed);
+}
+
+}  // namespace trireme::ops
+
 // ---- trireme/ops/host/simd.hpp (goes on)
+#if TRIREME_X86
+#include <immintrin.h>
+#endif
+
 // Vectors of float lanes, one kind for each CPU level, so that a kernel is written once: a `.inl` file is a set of
 // function templates over the lanes of the namespace TRIREME_LEVEL, and is included once for each level inside that
 // level's region. Kernels contain no lambda (g++ compiles those for the baseline). double runs on the baseline.
@@ -1861,14 +2061,6 @@ struct sgd_numbers {
   } while (false)
 
 namespace trireme::ops::detail {
-
-/// Whether float lanes can hold elements of these types.
-template <class... T>
-inline constexpr bool fits_float = ((std::is_same_v<T, float> || storage_float<T>)&&...);
-
-/// Whether some kind of lanes holds T: integers are left to plain loops.
-template <class T>
-inline constexpr bool arithmetic_lanes = std::is_floating_point_v<T> || storage_float<T>;
 
 /// Vectors of the compiler's own, of 64 bytes and of 8 elements, which it splits as a level demands: for integers.
 template <class T>
@@ -2061,7 +2253,7 @@ struct lanes {
   // The same rounding as bfloat16's constructor, denormals included (which the instruction for it would flush).
   template <storage_float T>
   static TRIREME_INLINE __m256i narrow(__m512 x) {
-    if constexpr (std::is_same_v<T, float16>) return _mm512_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT);
+    if constexpr (std::is_same_v<T, float16>) return _mm512_maskz_cvtps_ph(mask(width), x, _MM_FROUND_TO_NEAREST_INT);
     __m512i const bits = _mm512_castps_si512(x);
     __m512i const odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
     __m512i const near = _mm512_add_epi32(_mm512_add_epi32(bits, _mm512_set1_epi32(0x7fff)), odd);
@@ -2106,9 +2298,9 @@ TRIREME_INLINE lanes max(lanes a, lanes b) { return {_mm512_max_ps(a.v, b.v)}; }
 TRIREME_INLINE lanes min(lanes a, lanes b) { return {_mm512_min_ps(a.v, b.v)}; }
 TRIREME_INLINE lanes sqrt(lanes a) { return {_mm512_sqrt_ps(a.v)}; }
 TRIREME_INLINE lanes magnitude(lanes a) { return {_mm512_andnot_ps(_mm512_set1_ps(-0.0F), a.v)}; }
-TRIREME_INLINE lanes round(lanes a) {
-  return {_mm512_roundscale_ps(a.v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)};
-}
+// Within 2^31, as all that is rounded here. (Without optimisation _mm512_roundscale_ps is a macro that warns of a
+// sign.)
+TRIREME_INLINE lanes round(lanes a) { return {_mm512_cvtepi32_ps(_mm512_cvtps_epi32(a.v))}; }
 TRIREME_INLINE lanes power_of_two(lanes a) {
   __m512i const biased = _mm512_add_epi32(_mm512_cvtps_epi32(a.v), _mm512_set1_epi32(127));
   return {_mm512_castsi512_ps(_mm512_slli_epi32(biased, 23))};
@@ -2475,7 +2667,7 @@ TRIREME_INLINE F activation_slope(F x, activation act) {
 #undef TRIREME_LEVEL
 TRIREME_LEVEL_END
 
-// ---- trireme/ops/host/elementwise.hpp (goes on)
+// ---- trireme/ops/host/elementwise.ipp (goes on)
 namespace trireme::ops::detail {
 
 /// What a number that is kept is multiplied with, and below which 24-bit word a number is dropped.
@@ -2589,7 +2781,7 @@ inline void dropout(T* y, std::int64_t n, std::int64_t position, dropout_site co
 
 }  // namespace trireme::ops::detail::TRIREME_LEVEL
 
-// ---- trireme/ops/host/elementwise.hpp (goes on)
+// ---- trireme/ops/host/elementwise.ipp (goes on)
 #undef TRIREME_LEVEL
 TRIREME_LEVEL_AVX2_BEGIN
 #define TRIREME_LEVEL avx2
@@ -2693,7 +2885,7 @@ inline void dropout(T* y, std::int64_t n, std::int64_t position, dropout_site co
 
 }  // namespace trireme::ops::detail::TRIREME_LEVEL
 
-// ---- trireme/ops/host/elementwise.hpp (goes on)
+// ---- trireme/ops/host/elementwise.ipp (goes on)
 #undef TRIREME_LEVEL
 TRIREME_LEVEL_END
 TRIREME_LEVEL_AVX512_BEGIN
@@ -2798,36 +2990,20 @@ inline void dropout(T* y, std::int64_t n, std::int64_t position, dropout_site co
 
 }  // namespace trireme::ops::detail::TRIREME_LEVEL
 
-// ---- trireme/ops/host/elementwise.hpp (goes on)
+// ---- trireme/ops/host/elementwise.ipp (goes on)
 #undef TRIREME_LEVEL
 TRIREME_LEVEL_END
 
-namespace trireme::ops {
+namespace trireme::ops::detail {
 
-namespace detail {
-
-/// A view that is only read, and that does not take part in deduction: a tensor or a mutable view will do.
-template <class T>
-using input = std::type_identity_t<tensor_view<T const, host>>;
-/// A view that is written, and that does not take part in deduction.
-template <class T>
-using output = std::type_identity_t<tensor_view<T, host>>;
-
-/// Throws assertion_error at level light unless the two sizes are equal.
-inline void same_size(char const* who, std::int64_t a, std::int64_t b) {
+TRIREME_BODY void same_size(char const* who, std::int64_t a, std::int64_t b) {
   expects(assertion_level::light, a == b,
           [&] { return text("trireme::ops::", who, ": sizes ", a, " and ", b, " differ"); });
 }
 
 template <class T, class U>
-void copy_elements(T* y, U const* x, std::int64_t n) {
-  if constexpr (std::is_same_v<T, U>) {
-    if (n > 0) std::memmove(static_cast<void*>(y), x, static_cast<std::size_t>(n) * sizeof(T));
-  } else if constexpr (arithmetic_lanes<T> && arithmetic_lanes<U>) {
-    TRIREME_DISPATCH((fits_float<T, U>), convert(y, x, n));
-  } else {
-    for (std::int64_t i = 0; i < n; ++i) y[i] = static_cast<T>(x[i]);
-  }
+void convert_elements(T* y, U const* x, std::int64_t n) {
+  TRIREME_DISPATCH((fits_float<T, U>), convert(y, x, n));
 }
 template <class T, class U>
 void accumulate_elements(T* y, U const* x, std::int64_t n, double weight) {
@@ -2845,7 +3021,6 @@ template <class T>
 void activate_backward_elements(T* dx, T const* dy, T const* x, std::int64_t n, activation act) {
   TRIREME_DISPATCH(fits_float<T>, activate_backward(dx, dy, x, n, act));
 }
-
 template <class T>
 void dropout_elements(T* y, std::int64_t n, std::int64_t position, dropout_site const& site, std::uint64_t sample) {
   TRIREME_DISPATCH(fits_float<T>, dropout(y, n, position, site, sample));
@@ -2858,756 +3033,46 @@ inline std::array<double, 2> normal_pair(std::uint32_t a, std::uint32_t b) {
   return {radius * std::cos(angle), radius * std::sin(angle)};
 }
 
-}  // namespace detail
-
-/// Kernels that treat every element alike. An element's result depends on that element only, not on where it lies in
-/// the view, and bfloat16 and float16 are computed in float and rounded once.
-/// Shapes   all views of one call have the same number of elements.
-/// Threads  thread-safe on different outputs.
-/// Errors   assertion_error (light) if the sizes differ.
-struct host_elementwise {
-  template <class T>
-  using view = tensor_view<T, host>;
-
-  /// y[i] = value
-  template <class T>
-  static void fill(view<T> y, double value) {
-    if constexpr (storage_float<T>) {
-      std::fill_n(raw(y), y.size(), T(static_cast<float>(value)));
-    } else if (value == 0 && !std::signbit(value)) {
-      if (!y.empty()) std::memset(static_cast<void*>(raw(y)), 0, y.bytes());
-    } else {
-      std::fill_n(raw(y), y.size(), static_cast<T>(value));
-    }
-  }
-
-  /// y[i] = x[i], converted. The views may be the same, or of one type and overlap.
-  template <class T, class U>
-  static void copy(view<T> y, view<U> x) {
-    detail::same_size("copy", y.size(), x.size());
-    detail::copy_elements(raw(y), static_cast<std::remove_const_t<U> const*>(raw(x)), y.size());
-  }
-
-  /// Some columns of each row: y[row, to + c] = x[row, from + c] for c < columns, converted.
-  /// Shapes   y (n, ...), x (n, ...): rows along the outermost axis.
-  template <class T, class U>
-  static void copy_columns(view<T> y, std::int64_t to, view<U> x, std::int64_t from, std::int64_t columns) {
-    auto const rows = y.extent(0);
-    detail::same_size("copy_columns", rows, x.extent(0));
-    auto const y_row = rows == 0 ? 0 : y.size() / rows;
-    auto const x_row = rows == 0 ? 0 : x.size() / rows;
-    for (std::int64_t row = 0; row < rows; ++row) {
-      detail::copy_elements(raw(y) + row * y_row + to,
-                            static_cast<std::remove_const_t<U> const*>(raw(x)) + row * x_row + from, columns);
-    }
-  }
-
-  /// y[i] += x[i]
-  template <class T>
-  static void add(view<T> y, detail::input<T> x) {
-    detail::same_size("add", y.size(), x.size());
-    detail::accumulate_elements(raw(y), raw(x), y.size(), 1.0);
-  }
-
-  /// y[i] *= factor
-  template <class T>
-  static void scale(view<T> y, double factor) {
-    detail::scale_elements(raw(y), y.size(), factor);
-  }
-
-  /// y[i] += weight * x[i]
-  template <class T, class U>
-  static void accumulate(view<T> y, view<U> x, double weight) {
-    detail::same_size("accumulate", y.size(), x.size());
-    detail::accumulate_elements(raw(y), static_cast<std::remove_const_t<U> const*>(raw(x)), y.size(), weight);
-  }
-
-  /// y[i] = act(x[i]); y may be x.
-  template <class T>
-  static void activate(view<T> y, detail::input<T> x, activation act) {
-    detail::same_size("activate", y.size(), x.size());
-    detail::activate_elements(raw(y), raw(x), y.size(), act);
-  }
-
-  /// dx[i] = dy[i] * act'(x[i]); dx may be dy.
-  template <class T>
-  static void activate_backward(view<T> dx, detail::input<T> dy, detail::input<T> x, activation act) {
-    detail::same_size("activate_backward", dx.size(), x.size());
-    detail::same_size("activate_backward", dx.size(), dy.size());
-    detail::activate_backward_elements(raw(dx), raw(dy), raw(x), dx.size(), act);
-  }
-
-  /// Drops numbers in place: y[i] = 0 or y[i] / (1 - p). The same call on dy is the backward pass.
-  /// Shapes   the rows of y, or of all that y is a stretch of, are split evenly over the samples of the site.
-  template <class T>
-  static void dropout(view<T> y, dropout_site const& site) {
-    if (!site.active() || y.empty()) return;
-    auto const samples = static_cast<std::int64_t>(site.samples.size());
-    auto const whole = site.whole > 0 ? site.whole : y.size();
-    expects(assertion_level::light, whole % samples == 0 && site.first + y.size() <= whole, [&] {
-      return text("trireme::ops::dropout: ", y.size(), " elements from ", site.first, " on, of ", whole,
-                  ", do not divide into ", samples, " samples");
-    });
-    auto const each = whole / samples;
-    for (std::int64_t at = 0; at < y.size();) {
-      auto const sample = (site.first + at) / each;
-      auto const position = (site.first + at) % each;
-      auto const n = std::min(each - position, y.size() - at);
-      auto const id = static_cast<std::uint64_t>(site.samples[static_cast<std::size_t>(sample)]);
-      detail::dropout_elements(raw(y) + at, n, position, site, id);
-      at += n;
-    }
-  }
-
-  /// The start values of a stretch of a parameter, which begins with its element `first`. Element i of the parameter
-  /// depends on (seed, name, i) only.
-  /// Numerics computed in double; normal by Box and Muller on Philox words.
-  template <class T>
-  static void initialise(view<T> y, initial how, std::uint64_t seed, std::uint64_t name, std::int64_t first = 0) {
-    if (how.kind == initial::distribution::zeros) return fill(y, 0.0);
-    if (how.kind == initial::distribution::ones) return fill(y, 1.0);
-    for (std::int64_t i = 0; i < y.size();) {
-      auto const block = static_cast<std::uint64_t>((first + i) / 4);
-      auto const words = philox({static_cast<std::uint32_t>(block), static_cast<std::uint32_t>(block >> 32),
-                                 static_cast<std::uint32_t>(name), static_cast<std::uint32_t>(name >> 32)},
-                                {static_cast<std::uint32_t>(seed), static_cast<std::uint32_t>(seed >> 32)});
-      std::array<double, 4> numbers;
-      if (how.kind == initial::distribution::normal) {
-        auto const low = detail::normal_pair(words[0], words[1]);
-        auto const high = detail::normal_pair(words[2], words[3]);
-        numbers = {low[0], low[1], high[0], high[1]};
-      } else {
-        for (std::size_t j = 0; j < 4; ++j) numbers[j] = 2 * 0x1p-32 * words[j] - 1;
-      }
-      for (auto j = static_cast<std::size_t>((first + i) % 4); j < 4 && i < y.size(); ++j, ++i) {
-        raw(y)[i] = static_cast<T>(static_cast<accumulate_t<T>>(how.scale * numbers[j]));
-      }
-    }
-  }
-
-  /// Elements from and to memory of this process, whatever the space.
-  template <class T>
-  static void upload(view<T> y, std::type_identity_t<std::span<T const>> x) {
-    detail::same_size("upload", y.size(), static_cast<std::int64_t>(x.size()));
-    detail::copy_elements(raw(y), x.data(), y.size());
-  }
-  template <class T>
-  static void download(std::span<T> y, detail::input<T> x) {
-    detail::same_size("download", static_cast<std::int64_t>(y.size()), x.size());
-    detail::copy_elements(y.data(), raw(x), x.size());
-  }
-  /// One element, as a number of this process.
-  template <class T>
-  [[nodiscard]] static std::remove_const_t<T> read(view<T> x, std::int64_t index) {
-    return raw(x)[index];
-  }
-};
-
-}  // namespace trireme::ops
-
-// ---- trireme/ops/host/reductions.hpp (goes on)
-#define TRIREME_LEVEL baseline
-
-// ---- trireme/ops/host/detail/reductions.inl
-// Reductions; included once for each CPU level (see simd.hpp).
-namespace trireme::ops::detail::TRIREME_LEVEL {
-
-template <class Op, class F>
-TRIREME_INLINE F combined(F a, F b) {
-  if constexpr (std::is_same_v<Op, reduction::max>) {
-    return max(b, a);
-  } else if constexpr (std::is_same_v<Op, reduction::min>) {
-    return min(b, a);
-  } else {
-    return a + b;
-  }
-}
-
-// The terms from x + at on, summed in the fixed tree: after term i the last `merges[i]` partial sums become one.
-template <int Vectors, class F, class T, class... Count>
-TRIREME_INLINE void sum_in_a_tree(std::span<void* const> outputs, std::span<void const* const> terms, int const* merges,
-                                  std::int64_t at, Count... count) {
-  constexpr int levels = 33;
-  F sums[levels][Vectors];
-  F(*last)[Vectors] = sums;
-  for (std::size_t i = 0; i < terms.size(); ++i, ++last) {
-    T const* const x = static_cast<T const*>(terms[i]) + at;
-    for (int v = 0; v < Vectors; ++v) (*last)[v] = F::load(x + v * F::width, count...);
-    for (int left = merges[i]; left > 0; --left, --last) {
-      for (int v = 0; v < Vectors; ++v) last[-1][v] = last[-1][v] + last[0][v];
-    }
-  }
-  for (auto* output : outputs) {
-    T* const y = static_cast<T*>(output) + at;
-    for (int v = 0; v < Vectors; ++v) sums[0][v].store(y + v * F::width, count...);
-  }
-}
 template <class T>
-inline void reduce_in_a_tree(std::span<void* const> outputs, std::span<void const* const> terms, int const* merges,
-                             std::int64_t n) {
-  using F = lanes_for<T>;
-  constexpr int several = 4;
-  std::int64_t at = 0;
-  for (; at + several * F::width <= n; at += several * F::width)
-    sum_in_a_tree<several, F, T>(outputs, terms, merges, at);
-  for (; at < n; at += F::width)
-    sum_in_a_tree<1, F, T>(outputs, terms, merges, at, static_cast<int>(std::min<std::int64_t>(F::width, n - at)));
-}
-
-template <class Op, class T>
-inline void reduce(std::span<void* const> outputs, std::span<void const* const> terms, std::int64_t n, int divisor) {
-  using F = lanes_for<T>;
-  constexpr int several = 4;
-  [[maybe_unused]] F const terms_of_mean = F::all(static_cast<typename F::real>(divisor));
-  std::int64_t at = 0;
-  for (; at + several * F::width <= n; at += several * F::width) {
-    F total[several];
-    T const* x = static_cast<T const*>(terms[0]) + at;
-    TRIREME_UNROLL
-    for (int v = 0; v < several; ++v) total[v] = F::load(x + v * F::width);
-    for (auto const* term : terms.subspan(1)) {
-      x = static_cast<T const*>(term) + at;
-      TRIREME_UNROLL
-      for (int v = 0; v < several; ++v) total[v] = combined<Op>(total[v], F::load(x + v * F::width));
-    }
-    if constexpr (std::is_same_v<Op, reduction::mean>) {
-      TRIREME_UNROLL
-      for (int v = 0; v < several; ++v) total[v] = total[v] / terms_of_mean;
-    }
-    for (auto* output : outputs) {
-      T* const y = static_cast<T*>(output) + at;
-      TRIREME_UNROLL
-      for (int v = 0; v < several; ++v) total[v].store(y + v * F::width);
-    }
-  }
-  std::int64_t const left = n - at;
-  TRIREME_FOR_LANES(F, left, i, count, {
-    F total = F::load(static_cast<T const*>(terms[0]) + at + i, count);
-    for (auto const* term : terms.subspan(1))
-      total = combined<Op>(total, F::load(static_cast<T const*>(term) + at + i, count));
-    if constexpr (std::is_same_v<Op, reduction::mean>) total = total / terms_of_mean;
-    for (auto* output : outputs) total.store(static_cast<T*>(output) + at + i, count);
-  })
-}
-
-// The squares of floats are exact in double, so only the order of the sums matters: element i goes to sum i % 16.
-template <class G>
-inline double block_of_squares(G const* x, std::int64_t n) {
-  eight<double> low = {};
-  eight<double> high = {};
-  std::int64_t i = 0;
-  for (; i + 16 <= n; i += 16) {
-    eight<G> a;
-    eight<G> b;
-    std::memcpy(&a, x + i, sizeof a);
-    std::memcpy(&b, x + i + 8, sizeof b);
-    eight<double> const c = __builtin_convertvector(a, eight<double>);
-    eight<double> const d = __builtin_convertvector(b, eight<double>);
-    low += c * c;
-    high += d * d;
-  }
-  for (int k = 0; i < n; ++i, ++k) {
-    double const square = static_cast<double>(x[i]) * static_cast<double>(x[i]);
-    if (k < 8) {
-      low[k] += square;
+void initialise_elements(T* y, std::int64_t n, initial how, std::uint64_t seed, std::uint64_t name,
+                         std::int64_t first) {
+  for (std::int64_t i = 0; i < n;) {
+    auto const block = static_cast<std::uint64_t>((first + i) / 4);
+    auto const words = philox({static_cast<std::uint32_t>(block), static_cast<std::uint32_t>(block >> 32),
+                               static_cast<std::uint32_t>(name), static_cast<std::uint32_t>(name >> 32)},
+                              {static_cast<std::uint32_t>(seed), static_cast<std::uint32_t>(seed >> 32)});
+    std::array<double, 4> numbers;
+    if (how.kind == initial::distribution::normal) {
+      auto const low = normal_pair(words[0], words[1]);
+      auto const high = normal_pair(words[2], words[3]);
+      numbers = {low[0], low[1], high[0], high[1]};
     } else {
-      high[k - 8] += square;
+      for (std::size_t j = 0; j < 4; ++j) numbers[j] = 2 * 0x1p-32 * words[j] - 1;
+    }
+    for (auto j = static_cast<std::size_t>((first + i) % 4); j < 4 && i < n; ++j, ++i) {
+      y[i] = static_cast<T>(static_cast<accumulate_t<T>>(how.scale * numbers[j]));
     }
   }
-  low += high;
-  return ((low[0] + low[4]) + (low[2] + low[6])) + ((low[1] + low[5]) + (low[3] + low[7]));
 }
 
-template <class Bits>
-inline bool all_finite(Bits const* x, std::int64_t n, Bits exponent) {
-  constexpr std::int64_t width = 64 / sizeof(Bits);
-  std::int64_t i = 0;
-  while (i + width <= n) {
-    // Looks at the answer now and then only.
-    std::int64_t const end = std::min(n - width, i + 64 * width);
-    auto bad = wide<Bits>{} != wide<Bits>{};
-    for (; i <= end; i += width) {
-      wide<Bits> bits;
-      std::memcpy(&bits, reinterpret_cast<char const*>(x) + static_cast<std::size_t>(i) * sizeof(Bits), sizeof bits);
-      bad |= (bits & exponent) == exponent;
-    }
-    std::uint64_t parts[8];
-    std::memcpy(parts, &bad, sizeof parts);
-    for (auto const part : parts) {
-      if (part != 0) return false;
-    }
-  }
-  for (; i < n; ++i) {
-    Bits bits;
-    std::memcpy(&bits, reinterpret_cast<char const*>(x) + static_cast<std::size_t>(i) * sizeof(Bits), sizeof bits);
-    if ((bits & exponent) == exponent) return false;
-  }
-  return true;
-}
-
-// mix() of core/hash.hpp, in place.
-TRIREME_INLINE void mix_lanes(wide<std::uint64_t>& x) {
-  x += 0x9E3779B97F4A7C15ULL;
-  x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9ULL;
-  x = (x ^ (x >> 27)) * 0x94D049BB133111EBULL;
-  x ^= x >> 31;
-}
-
-template <class Bits>
-inline std::uint64_t hash_bits(Bits const* x, std::int64_t n, std::uint64_t name, std::uint64_t first_index) {
-  wide<std::uint64_t> total = {};
-  wide<std::uint64_t> index = wide<std::uint64_t>{0, 1, 2, 3, 4, 5, 6, 7} + first_index;
-  auto const* const bytes = reinterpret_cast<char const*>(x);
-  std::int64_t i = 0;
-  for (; i + 8 <= n; i += 8, index += 8) {
-    eight<Bits> bits;
-    std::memcpy(&bits, bytes + static_cast<std::size_t>(i) * sizeof(Bits), sizeof bits);
-    wide<std::uint64_t> h = __builtin_convertvector(bits, wide<std::uint64_t>);
-    mix_lanes(h);
-    h ^= index;
-    mix_lanes(h);
-    h ^= name;
-    mix_lanes(h);
-    total += h;
-  }
-  std::uint64_t result = 0;
-  for (int k = 0; k < 8; ++k) result += total[k];
-  for (; i < n; ++i) {
-    Bits bits;
-    std::memcpy(&bits, bytes + static_cast<std::size_t>(i) * sizeof(Bits), sizeof bits);
-    result += hash_element(name, first_index + static_cast<std::uint64_t>(i), bits);
-  }
-  return result;
-}
-
-}  // namespace trireme::ops::detail::TRIREME_LEVEL
+}  // namespace trireme::ops::detail
 
 // ---- trireme/ops/host/reductions.hpp (goes on)
-#undef TRIREME_LEVEL
-TRIREME_LEVEL_AVX2_BEGIN
-#define TRIREME_LEVEL avx2
-
-// ---- trireme/ops/host/detail/reductions.inl
-// Reductions; included once for each CPU level (see simd.hpp).
-namespace trireme::ops::detail::TRIREME_LEVEL {
-
-template <class Op, class F>
-TRIREME_INLINE F combined(F a, F b) {
-  if constexpr (std::is_same_v<Op, reduction::max>) {
-    return max(b, a);
-  } else if constexpr (std::is_same_v<Op, reduction::min>) {
-    return min(b, a);
-  } else {
-    return a + b;
-  }
-}
-
-// The terms from x + at on, summed in the fixed tree: after term i the last `merges[i]` partial sums become one.
-template <int Vectors, class F, class T, class... Count>
-TRIREME_INLINE void sum_in_a_tree(std::span<void* const> outputs, std::span<void const* const> terms, int const* merges,
-                                  std::int64_t at, Count... count) {
-  constexpr int levels = 33;
-  F sums[levels][Vectors];
-  F(*last)[Vectors] = sums;
-  for (std::size_t i = 0; i < terms.size(); ++i, ++last) {
-    T const* const x = static_cast<T const*>(terms[i]) + at;
-    for (int v = 0; v < Vectors; ++v) (*last)[v] = F::load(x + v * F::width, count...);
-    for (int left = merges[i]; left > 0; --left, --last) {
-      for (int v = 0; v < Vectors; ++v) last[-1][v] = last[-1][v] + last[0][v];
-    }
-  }
-  for (auto* output : outputs) {
-    T* const y = static_cast<T*>(output) + at;
-    for (int v = 0; v < Vectors; ++v) sums[0][v].store(y + v * F::width, count...);
-  }
-}
-template <class T>
-inline void reduce_in_a_tree(std::span<void* const> outputs, std::span<void const* const> terms, int const* merges,
-                             std::int64_t n) {
-  using F = lanes_for<T>;
-  constexpr int several = 4;
-  std::int64_t at = 0;
-  for (; at + several * F::width <= n; at += several * F::width)
-    sum_in_a_tree<several, F, T>(outputs, terms, merges, at);
-  for (; at < n; at += F::width)
-    sum_in_a_tree<1, F, T>(outputs, terms, merges, at, static_cast<int>(std::min<std::int64_t>(F::width, n - at)));
-}
-
-template <class Op, class T>
-inline void reduce(std::span<void* const> outputs, std::span<void const* const> terms, std::int64_t n, int divisor) {
-  using F = lanes_for<T>;
-  constexpr int several = 4;
-  [[maybe_unused]] F const terms_of_mean = F::all(static_cast<typename F::real>(divisor));
-  std::int64_t at = 0;
-  for (; at + several * F::width <= n; at += several * F::width) {
-    F total[several];
-    T const* x = static_cast<T const*>(terms[0]) + at;
-    TRIREME_UNROLL
-    for (int v = 0; v < several; ++v) total[v] = F::load(x + v * F::width);
-    for (auto const* term : terms.subspan(1)) {
-      x = static_cast<T const*>(term) + at;
-      TRIREME_UNROLL
-      for (int v = 0; v < several; ++v) total[v] = combined<Op>(total[v], F::load(x + v * F::width));
-    }
-    if constexpr (std::is_same_v<Op, reduction::mean>) {
-      TRIREME_UNROLL
-      for (int v = 0; v < several; ++v) total[v] = total[v] / terms_of_mean;
-    }
-    for (auto* output : outputs) {
-      T* const y = static_cast<T*>(output) + at;
-      TRIREME_UNROLL
-      for (int v = 0; v < several; ++v) total[v].store(y + v * F::width);
-    }
-  }
-  std::int64_t const left = n - at;
-  TRIREME_FOR_LANES(F, left, i, count, {
-    F total = F::load(static_cast<T const*>(terms[0]) + at + i, count);
-    for (auto const* term : terms.subspan(1))
-      total = combined<Op>(total, F::load(static_cast<T const*>(term) + at + i, count));
-    if constexpr (std::is_same_v<Op, reduction::mean>) total = total / terms_of_mean;
-    for (auto* output : outputs) total.store(static_cast<T*>(output) + at + i, count);
-  })
-}
-
-// The squares of floats are exact in double, so only the order of the sums matters: element i goes to sum i % 16.
-template <class G>
-inline double block_of_squares(G const* x, std::int64_t n) {
-  eight<double> low = {};
-  eight<double> high = {};
-  std::int64_t i = 0;
-  for (; i + 16 <= n; i += 16) {
-    eight<G> a;
-    eight<G> b;
-    std::memcpy(&a, x + i, sizeof a);
-    std::memcpy(&b, x + i + 8, sizeof b);
-    eight<double> const c = __builtin_convertvector(a, eight<double>);
-    eight<double> const d = __builtin_convertvector(b, eight<double>);
-    low += c * c;
-    high += d * d;
-  }
-  for (int k = 0; i < n; ++i, ++k) {
-    double const square = static_cast<double>(x[i]) * static_cast<double>(x[i]);
-    if (k < 8) {
-      low[k] += square;
-    } else {
-      high[k - 8] += square;
-    }
-  }
-  low += high;
-  return ((low[0] + low[4]) + (low[2] + low[6])) + ((low[1] + low[5]) + (low[3] + low[7]));
-}
-
-template <class Bits>
-inline bool all_finite(Bits const* x, std::int64_t n, Bits exponent) {
-  constexpr std::int64_t width = 64 / sizeof(Bits);
-  std::int64_t i = 0;
-  while (i + width <= n) {
-    // Looks at the answer now and then only.
-    std::int64_t const end = std::min(n - width, i + 64 * width);
-    auto bad = wide<Bits>{} != wide<Bits>{};
-    for (; i <= end; i += width) {
-      wide<Bits> bits;
-      std::memcpy(&bits, reinterpret_cast<char const*>(x) + static_cast<std::size_t>(i) * sizeof(Bits), sizeof bits);
-      bad |= (bits & exponent) == exponent;
-    }
-    std::uint64_t parts[8];
-    std::memcpy(parts, &bad, sizeof parts);
-    for (auto const part : parts) {
-      if (part != 0) return false;
-    }
-  }
-  for (; i < n; ++i) {
-    Bits bits;
-    std::memcpy(&bits, reinterpret_cast<char const*>(x) + static_cast<std::size_t>(i) * sizeof(Bits), sizeof bits);
-    if ((bits & exponent) == exponent) return false;
-  }
-  return true;
-}
-
-// mix() of core/hash.hpp, in place.
-TRIREME_INLINE void mix_lanes(wide<std::uint64_t>& x) {
-  x += 0x9E3779B97F4A7C15ULL;
-  x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9ULL;
-  x = (x ^ (x >> 27)) * 0x94D049BB133111EBULL;
-  x ^= x >> 31;
-}
-
-template <class Bits>
-inline std::uint64_t hash_bits(Bits const* x, std::int64_t n, std::uint64_t name, std::uint64_t first_index) {
-  wide<std::uint64_t> total = {};
-  wide<std::uint64_t> index = wide<std::uint64_t>{0, 1, 2, 3, 4, 5, 6, 7} + first_index;
-  auto const* const bytes = reinterpret_cast<char const*>(x);
-  std::int64_t i = 0;
-  for (; i + 8 <= n; i += 8, index += 8) {
-    eight<Bits> bits;
-    std::memcpy(&bits, bytes + static_cast<std::size_t>(i) * sizeof(Bits), sizeof bits);
-    wide<std::uint64_t> h = __builtin_convertvector(bits, wide<std::uint64_t>);
-    mix_lanes(h);
-    h ^= index;
-    mix_lanes(h);
-    h ^= name;
-    mix_lanes(h);
-    total += h;
-  }
-  std::uint64_t result = 0;
-  for (int k = 0; k < 8; ++k) result += total[k];
-  for (; i < n; ++i) {
-    Bits bits;
-    std::memcpy(&bits, bytes + static_cast<std::size_t>(i) * sizeof(Bits), sizeof bits);
-    result += hash_element(name, first_index + static_cast<std::uint64_t>(i), bits);
-  }
-  return result;
-}
-
-}  // namespace trireme::ops::detail::TRIREME_LEVEL
-
-// ---- trireme/ops/host/reductions.hpp (goes on)
-#undef TRIREME_LEVEL
-TRIREME_LEVEL_END
-TRIREME_LEVEL_AVX512_BEGIN
-#define TRIREME_LEVEL avx512
-
-// ---- trireme/ops/host/detail/reductions.inl
-// Reductions; included once for each CPU level (see simd.hpp).
-namespace trireme::ops::detail::TRIREME_LEVEL {
-
-template <class Op, class F>
-TRIREME_INLINE F combined(F a, F b) {
-  if constexpr (std::is_same_v<Op, reduction::max>) {
-    return max(b, a);
-  } else if constexpr (std::is_same_v<Op, reduction::min>) {
-    return min(b, a);
-  } else {
-    return a + b;
-  }
-}
-
-// The terms from x + at on, summed in the fixed tree: after term i the last `merges[i]` partial sums become one.
-template <int Vectors, class F, class T, class... Count>
-TRIREME_INLINE void sum_in_a_tree(std::span<void* const> outputs, std::span<void const* const> terms, int const* merges,
-                                  std::int64_t at, Count... count) {
-  constexpr int levels = 33;
-  F sums[levels][Vectors];
-  F(*last)[Vectors] = sums;
-  for (std::size_t i = 0; i < terms.size(); ++i, ++last) {
-    T const* const x = static_cast<T const*>(terms[i]) + at;
-    for (int v = 0; v < Vectors; ++v) (*last)[v] = F::load(x + v * F::width, count...);
-    for (int left = merges[i]; left > 0; --left, --last) {
-      for (int v = 0; v < Vectors; ++v) last[-1][v] = last[-1][v] + last[0][v];
-    }
-  }
-  for (auto* output : outputs) {
-    T* const y = static_cast<T*>(output) + at;
-    for (int v = 0; v < Vectors; ++v) sums[0][v].store(y + v * F::width, count...);
-  }
-}
-template <class T>
-inline void reduce_in_a_tree(std::span<void* const> outputs, std::span<void const* const> terms, int const* merges,
-                             std::int64_t n) {
-  using F = lanes_for<T>;
-  constexpr int several = 4;
-  std::int64_t at = 0;
-  for (; at + several * F::width <= n; at += several * F::width)
-    sum_in_a_tree<several, F, T>(outputs, terms, merges, at);
-  for (; at < n; at += F::width)
-    sum_in_a_tree<1, F, T>(outputs, terms, merges, at, static_cast<int>(std::min<std::int64_t>(F::width, n - at)));
-}
-
-template <class Op, class T>
-inline void reduce(std::span<void* const> outputs, std::span<void const* const> terms, std::int64_t n, int divisor) {
-  using F = lanes_for<T>;
-  constexpr int several = 4;
-  [[maybe_unused]] F const terms_of_mean = F::all(static_cast<typename F::real>(divisor));
-  std::int64_t at = 0;
-  for (; at + several * F::width <= n; at += several * F::width) {
-    F total[several];
-    T const* x = static_cast<T const*>(terms[0]) + at;
-    TRIREME_UNROLL
-    for (int v = 0; v < several; ++v) total[v] = F::load(x + v * F::width);
-    for (auto const* term : terms.subspan(1)) {
-      x = static_cast<T const*>(term) + at;
-      TRIREME_UNROLL
-      for (int v = 0; v < several; ++v) total[v] = combined<Op>(total[v], F::load(x + v * F::width));
-    }
-    if constexpr (std::is_same_v<Op, reduction::mean>) {
-      TRIREME_UNROLL
-      for (int v = 0; v < several; ++v) total[v] = total[v] / terms_of_mean;
-    }
-    for (auto* output : outputs) {
-      T* const y = static_cast<T*>(output) + at;
-      TRIREME_UNROLL
-      for (int v = 0; v < several; ++v) total[v].store(y + v * F::width);
-    }
-  }
-  std::int64_t const left = n - at;
-  TRIREME_FOR_LANES(F, left, i, count, {
-    F total = F::load(static_cast<T const*>(terms[0]) + at + i, count);
-    for (auto const* term : terms.subspan(1))
-      total = combined<Op>(total, F::load(static_cast<T const*>(term) + at + i, count));
-    if constexpr (std::is_same_v<Op, reduction::mean>) total = total / terms_of_mean;
-    for (auto* output : outputs) total.store(static_cast<T*>(output) + at + i, count);
-  })
-}
-
-// The squares of floats are exact in double, so only the order of the sums matters: element i goes to sum i % 16.
-template <class G>
-inline double block_of_squares(G const* x, std::int64_t n) {
-  eight<double> low = {};
-  eight<double> high = {};
-  std::int64_t i = 0;
-  for (; i + 16 <= n; i += 16) {
-    eight<G> a;
-    eight<G> b;
-    std::memcpy(&a, x + i, sizeof a);
-    std::memcpy(&b, x + i + 8, sizeof b);
-    eight<double> const c = __builtin_convertvector(a, eight<double>);
-    eight<double> const d = __builtin_convertvector(b, eight<double>);
-    low += c * c;
-    high += d * d;
-  }
-  for (int k = 0; i < n; ++i, ++k) {
-    double const square = static_cast<double>(x[i]) * static_cast<double>(x[i]);
-    if (k < 8) {
-      low[k] += square;
-    } else {
-      high[k - 8] += square;
-    }
-  }
-  low += high;
-  return ((low[0] + low[4]) + (low[2] + low[6])) + ((low[1] + low[5]) + (low[3] + low[7]));
-}
-
-template <class Bits>
-inline bool all_finite(Bits const* x, std::int64_t n, Bits exponent) {
-  constexpr std::int64_t width = 64 / sizeof(Bits);
-  std::int64_t i = 0;
-  while (i + width <= n) {
-    // Looks at the answer now and then only.
-    std::int64_t const end = std::min(n - width, i + 64 * width);
-    auto bad = wide<Bits>{} != wide<Bits>{};
-    for (; i <= end; i += width) {
-      wide<Bits> bits;
-      std::memcpy(&bits, reinterpret_cast<char const*>(x) + static_cast<std::size_t>(i) * sizeof(Bits), sizeof bits);
-      bad |= (bits & exponent) == exponent;
-    }
-    std::uint64_t parts[8];
-    std::memcpy(parts, &bad, sizeof parts);
-    for (auto const part : parts) {
-      if (part != 0) return false;
-    }
-  }
-  for (; i < n; ++i) {
-    Bits bits;
-    std::memcpy(&bits, reinterpret_cast<char const*>(x) + static_cast<std::size_t>(i) * sizeof(Bits), sizeof bits);
-    if ((bits & exponent) == exponent) return false;
-  }
-  return true;
-}
-
-// mix() of core/hash.hpp, in place.
-TRIREME_INLINE void mix_lanes(wide<std::uint64_t>& x) {
-  x += 0x9E3779B97F4A7C15ULL;
-  x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9ULL;
-  x = (x ^ (x >> 27)) * 0x94D049BB133111EBULL;
-  x ^= x >> 31;
-}
-
-template <class Bits>
-inline std::uint64_t hash_bits(Bits const* x, std::int64_t n, std::uint64_t name, std::uint64_t first_index) {
-  wide<std::uint64_t> total = {};
-  wide<std::uint64_t> index = wide<std::uint64_t>{0, 1, 2, 3, 4, 5, 6, 7} + first_index;
-  auto const* const bytes = reinterpret_cast<char const*>(x);
-  std::int64_t i = 0;
-  for (; i + 8 <= n; i += 8, index += 8) {
-    eight<Bits> bits;
-    std::memcpy(&bits, bytes + static_cast<std::size_t>(i) * sizeof(Bits), sizeof bits);
-    wide<std::uint64_t> h = __builtin_convertvector(bits, wide<std::uint64_t>);
-    mix_lanes(h);
-    h ^= index;
-    mix_lanes(h);
-    h ^= name;
-    mix_lanes(h);
-    total += h;
-  }
-  std::uint64_t result = 0;
-  for (int k = 0; k < 8; ++k) result += total[k];
-  for (; i < n; ++i) {
-    Bits bits;
-    std::memcpy(&bits, bytes + static_cast<std::size_t>(i) * sizeof(Bits), sizeof bits);
-    result += hash_element(name, first_index + static_cast<std::uint64_t>(i), bits);
-  }
-  return result;
-}
-
-}  // namespace trireme::ops::detail::TRIREME_LEVEL
-
-// ---- trireme/ops/host/reductions.hpp (goes on)
-#undef TRIREME_LEVEL
-TRIREME_LEVEL_END
-
 namespace trireme::ops {
 
 namespace detail {
 
-// Integers: no lanes, a plain loop over pieces that stay in the first-level cache.
 template <class Op, class T>
-void reduce_integers(std::span<void* const> outputs, std::span<void const* const> terms, std::int64_t n) {
-  constexpr std::int64_t piece = 256;
-  std::array<T, piece> total;
-  for (std::int64_t at = 0; at < n; at += piece) {
-    auto const count = static_cast<std::size_t>(std::min(piece, n - at));
-    std::copy_n(static_cast<T const*>(terms[0]) + at, count, total.data());
-    for (auto const* term : terms.subspan(1)) {
-      T const* const x = static_cast<T const*>(term) + at;
-      for (std::size_t i = 0; i < count; ++i) {
-        if constexpr (std::is_same_v<Op, reduction::max>) {
-          total[i] = std::max(total[i], x[i]);
-        } else if constexpr (std::is_same_v<Op, reduction::min>) {
-          total[i] = std::min(total[i], x[i]);
-        } else {
-          using wide = std::make_unsigned_t<T>;  // sums wrap
-          total[i] = static_cast<T>(static_cast<wide>(total[i]) + static_cast<wide>(x[i]));
-        }
-      }
-    }
-    for (auto* output : outputs) std::copy_n(total.data(), count, static_cast<T*>(output) + at);
-  }
-}
-
-template <class T>
-void reduce_in_a_tree(std::span<void* const> outputs, std::span<void const* const> terms, std::int64_t n) {
-  thread_local std::vector<int> merges;  // of partial sums, after each term
-  merges.clear();
-  auto const leaves = static_cast<std::int64_t>(terms.size());
-  for (std::int64_t i = 0; i < leaves; ++i) merges.push_back(tree_merges(leaves, i));
-  TRIREME_DISPATCH(fits_float<T>, reduce_in_a_tree<T>(outputs, terms, merges.data(), n));
-}
-
-template <class Op, class T>
-void reduce_elements(std::span<void* const> outputs, std::span<void const* const> terms, std::int64_t n,
-                     [[maybe_unused]] int divisor) {
-  if constexpr (!arithmetic_lanes<T>) {
-    static_assert(!std::is_same_v<Op, reduction::mean>, "trireme::ops::reduce: a mean is of floating-point numbers");
-    reduce_integers<Op, T>(outputs, terms, n);
-  } else if constexpr (std::is_same_v<Op, reduction::pairwise>) {
-    if (terms.size() > 2) return reduce_in_a_tree<T>(outputs, terms, n);
-    reduce_elements<reduction::sum, T>(outputs, terms, n, divisor);
-  } else {
-    TRIREME_DISPATCH(fits_float<T>, template reduce<Op, T>(outputs, terms, n, divisor));
-  }
-}
+void reduce_elements(std::span<void* const> outputs, std::span<void const* const> terms, std::int64_t n, int divisor);
 template <class G>
-double block_of_squares(G const* x, std::int64_t n) {
-  TRIREME_DISPATCH(fits_float<G>, block_of_squares(x, n));
-}
+double block_of_squares(G const* x, std::int64_t n);
 template <class Bits>
-bool all_finite(Bits const* x, std::int64_t n, Bits exponent) {
-  TRIREME_DISPATCH(true, all_finite(x, n, exponent));
-}
+bool all_finite(Bits const* x, std::int64_t n, Bits exponent);
 template <class Bits>
-std::uint64_t hash_bits(Bits const* x, std::int64_t n, std::uint64_t name, std::uint64_t first_index) {
-  TRIREME_DISPATCH(true, hash_bits(x, n, name, first_index));
-}
+std::uint64_t hash_bits(Bits const* x, std::int64_t n, std::uint64_t name, std::uint64_t first_index);
+/// Indices of the k largest magnitudes, ascending.
+template <class G>
+void select_largest(G const* x, std::int64_t n, std::int32_t* indices, std::int64_t k);
 
 }  // namespace detail
 
@@ -3707,6 +3172,685 @@ struct host_reductions {
 };
 
 }  // namespace trireme::ops
+
+// ---- trireme/ops/host/detail/select.hpp
+namespace trireme::ops::detail {
+
+/// The magnitude of a floating-point number as an integer of the same order; NaN is largest.
+template <class G>
+auto magnitude_bits(G x) {
+  using bits = std::conditional_t<sizeof(G) == 8, std::uint64_t, std::uint32_t>;
+  return static_cast<bits>(std::bit_cast<bits>(x) & (static_cast<bits>(~bits{0}) >> 1));
+}
+
+/// Indices of the k largest magnitudes, ascending. A histogram of the leading bits finds the bin in which the k-th
+/// lies; only that bin's elements are ordered.
+template <class G>
+void select_largest(G const* x, std::int64_t n, std::int32_t* indices, std::int64_t k) {
+  if (k <= 0) return;
+  if (k >= n) {
+    for (std::int64_t i = 0; i < n; ++i) indices[i] = static_cast<std::int32_t>(i);
+    return;
+  }
+  constexpr int shift = static_cast<int>(sizeof(G)) * 8 - 1 - 12;
+  constexpr std::size_t bins = std::size_t{1} << 12;
+  // Four histograms, because neighbours tend to hit the same bin.
+  thread_local std::array<std::array<std::int32_t, bins>, 4> histograms;
+  for (auto& histogram : histograms) histogram.fill(0);
+  std::int64_t i = 0;
+  for (; i + 4 <= n; i += 4) {
+    for (std::size_t j = 0; j < 4; ++j) ++histograms[j][magnitude_bits(x[i + static_cast<std::int64_t>(j)]) >> shift];
+  }
+  for (; i < n; ++i) ++histograms[0][magnitude_bits(x[i]) >> shift];
+
+  std::int64_t above = 0;  // elements in the bins above `bin`
+  std::size_t bin = bins - 1;
+  for (;; --bin) {
+    std::int64_t const here =
+        std::int64_t{histograms[0][bin]} + histograms[1][bin] + histograms[2][bin] + histograms[3][bin];
+    if (above + here >= k) break;
+    above += here;
+  }
+
+  thread_local std::vector<std::int32_t> edge;
+  edge.clear();
+  std::int64_t found = 0;
+  for (i = 0; i < n; ++i) {
+    auto const at = static_cast<std::size_t>(magnitude_bits(x[i]) >> shift);
+    if (at < bin) continue;
+    if (at > bin) {
+      indices[found++] = static_cast<std::int32_t>(i);
+    } else {
+      edge.push_back(static_cast<std::int32_t>(i));
+    }
+  }
+  auto const wanted = edge.begin() + (k - above);
+  if (wanted != edge.end()) {
+    std::nth_element(edge.begin(), wanted, edge.end(), [x](std::int32_t a, std::int32_t b) {
+      auto const left = magnitude_bits(x[a]);
+      auto const right = magnitude_bits(x[b]);
+      return left != right ? left > right : a < b;
+    });
+    std::sort(edge.begin(), wanted);
+  }
+  // Two ascending lists become one, from the back, in place.
+  auto* to = indices + k;
+  auto* first = indices + above;
+  auto second = wanted;
+  while (second != edge.begin()) {
+    if (first != indices && *(first - 1) > *(second - 1)) {
+      *--to = *--first;
+    } else {
+      *--to = *--second;
+    }
+  }
+}
+
+}  // namespace trireme::ops::detail
+
+// ---- trireme/ops/host/reductions.ipp (goes on)
+#define TRIREME_LEVEL baseline
+
+// ---- trireme/ops/host/detail/reductions.inl
+// Reductions; included once for each CPU level (see simd.hpp).
+namespace trireme::ops::detail::TRIREME_LEVEL {
+
+template <class Op, class F>
+TRIREME_INLINE F combined(F a, F b) {
+  if constexpr (std::is_same_v<Op, reduction::max>) {
+    return max(b, a);
+  } else if constexpr (std::is_same_v<Op, reduction::min>) {
+    return min(b, a);
+  } else {
+    return a + b;
+  }
+}
+
+// The terms from x + at on, summed in the fixed tree: after term i the last `merges[i]` partial sums become one.
+template <int Vectors, class F, class T, class... Count>
+TRIREME_INLINE void sum_in_a_tree(std::span<void* const> outputs, std::span<void const* const> terms, int const* merges,
+                                  std::int64_t at, Count... count) {
+  constexpr int levels = 33;
+  F sums[levels][std::size_t{Vectors}];
+  F(*last)[std::size_t{Vectors}] = sums;
+  for (std::size_t i = 0; i < terms.size(); ++i, ++last) {
+    T const* const x = static_cast<T const*>(terms[i]) + at;
+    for (int v = 0; v < Vectors; ++v) (*last)[v] = F::load(x + v * F::width, count...);
+    for (int left = merges[i]; left > 0; --left, --last) {
+      for (int v = 0; v < Vectors; ++v) last[-1][v] = last[-1][v] + last[0][v];
+    }
+  }
+  for (auto* output : outputs) {
+    T* const y = static_cast<T*>(output) + at;
+    for (int v = 0; v < Vectors; ++v) sums[0][v].store(y + v * F::width, count...);
+  }
+}
+template <class T>
+inline void reduce_in_a_tree(std::span<void* const> outputs, std::span<void const* const> terms, int const* merges,
+                             std::int64_t n) {
+  using F = lanes_for<T>;
+  constexpr int several = 4;
+  std::int64_t at = 0;
+  for (; at + several * F::width <= n; at += several * F::width)
+    sum_in_a_tree<several, F, T>(outputs, terms, merges, at);
+  for (; at < n; at += F::width)
+    sum_in_a_tree<1, F, T>(outputs, terms, merges, at, static_cast<int>(std::min<std::int64_t>(F::width, n - at)));
+}
+
+template <class Op, class T>
+inline void reduce(std::span<void* const> outputs, std::span<void const* const> terms, std::int64_t n, int divisor) {
+  using F = lanes_for<T>;
+  constexpr int several = 4;
+  [[maybe_unused]] F const terms_of_mean = F::all(static_cast<typename F::real>(divisor));
+  std::int64_t at = 0;
+  for (; at + several * F::width <= n; at += several * F::width) {
+    F total[several];
+    T const* x = static_cast<T const*>(terms[0]) + at;
+    TRIREME_UNROLL
+    for (int v = 0; v < several; ++v) total[v] = F::load(x + v * F::width);
+    for (auto const* term : terms.subspan(1)) {
+      x = static_cast<T const*>(term) + at;
+      TRIREME_UNROLL
+      for (int v = 0; v < several; ++v) total[v] = combined<Op>(total[v], F::load(x + v * F::width));
+    }
+    if constexpr (std::is_same_v<Op, reduction::mean>) {
+      TRIREME_UNROLL
+      for (int v = 0; v < several; ++v) total[v] = total[v] / terms_of_mean;
+    }
+    for (auto* output : outputs) {
+      T* const y = static_cast<T*>(output) + at;
+      TRIREME_UNROLL
+      for (int v = 0; v < several; ++v) total[v].store(y + v * F::width);
+    }
+  }
+  std::int64_t const left = n - at;
+  TRIREME_FOR_LANES(F, left, i, count, {
+    F total = F::load(static_cast<T const*>(terms[0]) + at + i, count);
+    for (auto const* term : terms.subspan(1))
+      total = combined<Op>(total, F::load(static_cast<T const*>(term) + at + i, count));
+    if constexpr (std::is_same_v<Op, reduction::mean>) total = total / terms_of_mean;
+    for (auto* output : outputs) total.store(static_cast<T*>(output) + at + i, count);
+  })
+}
+
+// The squares of floats are exact in double, so only the order of the sums matters: element i goes to sum i % 16.
+template <class G>
+inline double block_of_squares(G const* x, std::int64_t n) {
+  eight<double> low = {};
+  eight<double> high = {};
+  std::int64_t i = 0;
+  for (; i + 16 <= n; i += 16) {
+    eight<G> a;
+    eight<G> b;
+    std::memcpy(&a, x + i, sizeof a);
+    std::memcpy(&b, x + i + 8, sizeof b);
+    eight<double> const c = __builtin_convertvector(a, eight<double>);
+    eight<double> const d = __builtin_convertvector(b, eight<double>);
+    low += c * c;
+    high += d * d;
+  }
+  for (int k = 0; i < n; ++i, ++k) {
+    double const square = static_cast<double>(x[i]) * static_cast<double>(x[i]);
+    if (k < 8) {
+      low[k] += square;
+    } else {
+      high[k - 8] += square;
+    }
+  }
+  low += high;
+  return ((low[0] + low[4]) + (low[2] + low[6])) + ((low[1] + low[5]) + (low[3] + low[7]));
+}
+
+template <class Bits>
+inline bool all_finite(Bits const* x, std::int64_t n, Bits exponent) {
+  constexpr std::int64_t width = 64 / sizeof(Bits);
+  std::int64_t i = 0;
+  while (i + width <= n) {
+    // Looks at the answer now and then only.
+    std::int64_t const end = std::min(n - width, i + 64 * width);
+    auto bad = wide<Bits>{} != wide<Bits>{};
+    for (; i <= end; i += width) {
+      wide<Bits> bits;
+      std::memcpy(&bits, reinterpret_cast<char const*>(x) + static_cast<std::size_t>(i) * sizeof(Bits), sizeof bits);
+      bad |= (bits & exponent) == exponent;
+    }
+    std::uint64_t parts[8];
+    std::memcpy(parts, &bad, sizeof parts);
+    for (auto const part : parts) {
+      if (part != 0) return false;
+    }
+  }
+  for (; i < n; ++i) {
+    Bits bits;
+    std::memcpy(&bits, reinterpret_cast<char const*>(x) + static_cast<std::size_t>(i) * sizeof(Bits), sizeof bits);
+    if ((bits & exponent) == exponent) return false;
+  }
+  return true;
+}
+
+// mix() of core/hash.hpp, in place.
+TRIREME_INLINE void mix_lanes(wide<std::uint64_t>& x) {
+  x += 0x9E3779B97F4A7C15ULL;
+  x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9ULL;
+  x = (x ^ (x >> 27)) * 0x94D049BB133111EBULL;
+  x ^= x >> 31;
+}
+
+template <class Bits>
+inline std::uint64_t hash_bits(Bits const* x, std::int64_t n, std::uint64_t name, std::uint64_t first_index) {
+  wide<std::uint64_t> total = {};
+  wide<std::uint64_t> index = wide<std::uint64_t>{0, 1, 2, 3, 4, 5, 6, 7} + first_index;
+  auto const* const bytes = reinterpret_cast<char const*>(x);
+  std::int64_t i = 0;
+  for (; i + 8 <= n; i += 8, index += 8) {
+    eight<Bits> bits;
+    std::memcpy(&bits, bytes + static_cast<std::size_t>(i) * sizeof(Bits), sizeof bits);
+    wide<std::uint64_t> h = __builtin_convertvector(bits, wide<std::uint64_t>);
+    mix_lanes(h);
+    h ^= index;
+    mix_lanes(h);
+    h ^= name;
+    mix_lanes(h);
+    total += h;
+  }
+  std::uint64_t result = 0;
+  for (int k = 0; k < 8; ++k) result += total[k];
+  for (; i < n; ++i) {
+    Bits bits;
+    std::memcpy(&bits, bytes + static_cast<std::size_t>(i) * sizeof(Bits), sizeof bits);
+    result += hash_element(name, first_index + static_cast<std::uint64_t>(i), bits);
+  }
+  return result;
+}
+
+}  // namespace trireme::ops::detail::TRIREME_LEVEL
+
+// ---- trireme/ops/host/reductions.ipp (goes on)
+#undef TRIREME_LEVEL
+TRIREME_LEVEL_AVX2_BEGIN
+#define TRIREME_LEVEL avx2
+
+// ---- trireme/ops/host/detail/reductions.inl
+// Reductions; included once for each CPU level (see simd.hpp).
+namespace trireme::ops::detail::TRIREME_LEVEL {
+
+template <class Op, class F>
+TRIREME_INLINE F combined(F a, F b) {
+  if constexpr (std::is_same_v<Op, reduction::max>) {
+    return max(b, a);
+  } else if constexpr (std::is_same_v<Op, reduction::min>) {
+    return min(b, a);
+  } else {
+    return a + b;
+  }
+}
+
+// The terms from x + at on, summed in the fixed tree: after term i the last `merges[i]` partial sums become one.
+template <int Vectors, class F, class T, class... Count>
+TRIREME_INLINE void sum_in_a_tree(std::span<void* const> outputs, std::span<void const* const> terms, int const* merges,
+                                  std::int64_t at, Count... count) {
+  constexpr int levels = 33;
+  F sums[levels][std::size_t{Vectors}];
+  F(*last)[std::size_t{Vectors}] = sums;
+  for (std::size_t i = 0; i < terms.size(); ++i, ++last) {
+    T const* const x = static_cast<T const*>(terms[i]) + at;
+    for (int v = 0; v < Vectors; ++v) (*last)[v] = F::load(x + v * F::width, count...);
+    for (int left = merges[i]; left > 0; --left, --last) {
+      for (int v = 0; v < Vectors; ++v) last[-1][v] = last[-1][v] + last[0][v];
+    }
+  }
+  for (auto* output : outputs) {
+    T* const y = static_cast<T*>(output) + at;
+    for (int v = 0; v < Vectors; ++v) sums[0][v].store(y + v * F::width, count...);
+  }
+}
+template <class T>
+inline void reduce_in_a_tree(std::span<void* const> outputs, std::span<void const* const> terms, int const* merges,
+                             std::int64_t n) {
+  using F = lanes_for<T>;
+  constexpr int several = 4;
+  std::int64_t at = 0;
+  for (; at + several * F::width <= n; at += several * F::width)
+    sum_in_a_tree<several, F, T>(outputs, terms, merges, at);
+  for (; at < n; at += F::width)
+    sum_in_a_tree<1, F, T>(outputs, terms, merges, at, static_cast<int>(std::min<std::int64_t>(F::width, n - at)));
+}
+
+template <class Op, class T>
+inline void reduce(std::span<void* const> outputs, std::span<void const* const> terms, std::int64_t n, int divisor) {
+  using F = lanes_for<T>;
+  constexpr int several = 4;
+  [[maybe_unused]] F const terms_of_mean = F::all(static_cast<typename F::real>(divisor));
+  std::int64_t at = 0;
+  for (; at + several * F::width <= n; at += several * F::width) {
+    F total[several];
+    T const* x = static_cast<T const*>(terms[0]) + at;
+    TRIREME_UNROLL
+    for (int v = 0; v < several; ++v) total[v] = F::load(x + v * F::width);
+    for (auto const* term : terms.subspan(1)) {
+      x = static_cast<T const*>(term) + at;
+      TRIREME_UNROLL
+      for (int v = 0; v < several; ++v) total[v] = combined<Op>(total[v], F::load(x + v * F::width));
+    }
+    if constexpr (std::is_same_v<Op, reduction::mean>) {
+      TRIREME_UNROLL
+      for (int v = 0; v < several; ++v) total[v] = total[v] / terms_of_mean;
+    }
+    for (auto* output : outputs) {
+      T* const y = static_cast<T*>(output) + at;
+      TRIREME_UNROLL
+      for (int v = 0; v < several; ++v) total[v].store(y + v * F::width);
+    }
+  }
+  std::int64_t const left = n - at;
+  TRIREME_FOR_LANES(F, left, i, count, {
+    F total = F::load(static_cast<T const*>(terms[0]) + at + i, count);
+    for (auto const* term : terms.subspan(1))
+      total = combined<Op>(total, F::load(static_cast<T const*>(term) + at + i, count));
+    if constexpr (std::is_same_v<Op, reduction::mean>) total = total / terms_of_mean;
+    for (auto* output : outputs) total.store(static_cast<T*>(output) + at + i, count);
+  })
+}
+
+// The squares of floats are exact in double, so only the order of the sums matters: element i goes to sum i % 16.
+template <class G>
+inline double block_of_squares(G const* x, std::int64_t n) {
+  eight<double> low = {};
+  eight<double> high = {};
+  std::int64_t i = 0;
+  for (; i + 16 <= n; i += 16) {
+    eight<G> a;
+    eight<G> b;
+    std::memcpy(&a, x + i, sizeof a);
+    std::memcpy(&b, x + i + 8, sizeof b);
+    eight<double> const c = __builtin_convertvector(a, eight<double>);
+    eight<double> const d = __builtin_convertvector(b, eight<double>);
+    low += c * c;
+    high += d * d;
+  }
+  for (int k = 0; i < n; ++i, ++k) {
+    double const square = static_cast<double>(x[i]) * static_cast<double>(x[i]);
+    if (k < 8) {
+      low[k] += square;
+    } else {
+      high[k - 8] += square;
+    }
+  }
+  low += high;
+  return ((low[0] + low[4]) + (low[2] + low[6])) + ((low[1] + low[5]) + (low[3] + low[7]));
+}
+
+template <class Bits>
+inline bool all_finite(Bits const* x, std::int64_t n, Bits exponent) {
+  constexpr std::int64_t width = 64 / sizeof(Bits);
+  std::int64_t i = 0;
+  while (i + width <= n) {
+    // Looks at the answer now and then only.
+    std::int64_t const end = std::min(n - width, i + 64 * width);
+    auto bad = wide<Bits>{} != wide<Bits>{};
+    for (; i <= end; i += width) {
+      wide<Bits> bits;
+      std::memcpy(&bits, reinterpret_cast<char const*>(x) + static_cast<std::size_t>(i) * sizeof(Bits), sizeof bits);
+      bad |= (bits & exponent) == exponent;
+    }
+    std::uint64_t parts[8];
+    std::memcpy(parts, &bad, sizeof parts);
+    for (auto const part : parts) {
+      if (part != 0) return false;
+    }
+  }
+  for (; i < n; ++i) {
+    Bits bits;
+    std::memcpy(&bits, reinterpret_cast<char const*>(x) + static_cast<std::size_t>(i) * sizeof(Bits), sizeof bits);
+    if ((bits & exponent) == exponent) return false;
+  }
+  return true;
+}
+
+// mix() of core/hash.hpp, in place.
+TRIREME_INLINE void mix_lanes(wide<std::uint64_t>& x) {
+  x += 0x9E3779B97F4A7C15ULL;
+  x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9ULL;
+  x = (x ^ (x >> 27)) * 0x94D049BB133111EBULL;
+  x ^= x >> 31;
+}
+
+template <class Bits>
+inline std::uint64_t hash_bits(Bits const* x, std::int64_t n, std::uint64_t name, std::uint64_t first_index) {
+  wide<std::uint64_t> total = {};
+  wide<std::uint64_t> index = wide<std::uint64_t>{0, 1, 2, 3, 4, 5, 6, 7} + first_index;
+  auto const* const bytes = reinterpret_cast<char const*>(x);
+  std::int64_t i = 0;
+  for (; i + 8 <= n; i += 8, index += 8) {
+    eight<Bits> bits;
+    std::memcpy(&bits, bytes + static_cast<std::size_t>(i) * sizeof(Bits), sizeof bits);
+    wide<std::uint64_t> h = __builtin_convertvector(bits, wide<std::uint64_t>);
+    mix_lanes(h);
+    h ^= index;
+    mix_lanes(h);
+    h ^= name;
+    mix_lanes(h);
+    total += h;
+  }
+  std::uint64_t result = 0;
+  for (int k = 0; k < 8; ++k) result += total[k];
+  for (; i < n; ++i) {
+    Bits bits;
+    std::memcpy(&bits, bytes + static_cast<std::size_t>(i) * sizeof(Bits), sizeof bits);
+    result += hash_element(name, first_index + static_cast<std::uint64_t>(i), bits);
+  }
+  return result;
+}
+
+}  // namespace trireme::ops::detail::TRIREME_LEVEL
+
+// ---- trireme/ops/host/reductions.ipp (goes on)
+#undef TRIREME_LEVEL
+TRIREME_LEVEL_END
+TRIREME_LEVEL_AVX512_BEGIN
+#define TRIREME_LEVEL avx512
+
+// ---- trireme/ops/host/detail/reductions.inl
+// Reductions; included once for each CPU level (see simd.hpp).
+namespace trireme::ops::detail::TRIREME_LEVEL {
+
+template <class Op, class F>
+TRIREME_INLINE F combined(F a, F b) {
+  if constexpr (std::is_same_v<Op, reduction::max>) {
+    return max(b, a);
+  } else if constexpr (std::is_same_v<Op, reduction::min>) {
+    return min(b, a);
+  } else {
+    return a + b;
+  }
+}
+
+// The terms from x + at on, summed in the fixed tree: after term i the last `merges[i]` partial sums become one.
+template <int Vectors, class F, class T, class... Count>
+TRIREME_INLINE void sum_in_a_tree(std::span<void* const> outputs, std::span<void const* const> terms, int const* merges,
+                                  std::int64_t at, Count... count) {
+  constexpr int levels = 33;
+  F sums[levels][std::size_t{Vectors}];
+  F(*last)[std::size_t{Vectors}] = sums;
+  for (std::size_t i = 0; i < terms.size(); ++i, ++last) {
+    T const* const x = static_cast<T const*>(terms[i]) + at;
+    for (int v = 0; v < Vectors; ++v) (*last)[v] = F::load(x + v * F::width, count...);
+    for (int left = merges[i]; left > 0; --left, --last) {
+      for (int v = 0; v < Vectors; ++v) last[-1][v] = last[-1][v] + last[0][v];
+    }
+  }
+  for (auto* output : outputs) {
+    T* const y = static_cast<T*>(output) + at;
+    for (int v = 0; v < Vectors; ++v) sums[0][v].store(y + v * F::width, count...);
+  }
+}
+template <class T>
+inline void reduce_in_a_tree(std::span<void* const> outputs, std::span<void const* const> terms, int const* merges,
+                             std::int64_t n) {
+  using F = lanes_for<T>;
+  constexpr int several = 4;
+  std::int64_t at = 0;
+  for (; at + several * F::width <= n; at += several * F::width)
+    sum_in_a_tree<several, F, T>(outputs, terms, merges, at);
+  for (; at < n; at += F::width)
+    sum_in_a_tree<1, F, T>(outputs, terms, merges, at, static_cast<int>(std::min<std::int64_t>(F::width, n - at)));
+}
+
+template <class Op, class T>
+inline void reduce(std::span<void* const> outputs, std::span<void const* const> terms, std::int64_t n, int divisor) {
+  using F = lanes_for<T>;
+  constexpr int several = 4;
+  [[maybe_unused]] F const terms_of_mean = F::all(static_cast<typename F::real>(divisor));
+  std::int64_t at = 0;
+  for (; at + several * F::width <= n; at += several * F::width) {
+    F total[several];
+    T const* x = static_cast<T const*>(terms[0]) + at;
+    TRIREME_UNROLL
+    for (int v = 0; v < several; ++v) total[v] = F::load(x + v * F::width);
+    for (auto const* term : terms.subspan(1)) {
+      x = static_cast<T const*>(term) + at;
+      TRIREME_UNROLL
+      for (int v = 0; v < several; ++v) total[v] = combined<Op>(total[v], F::load(x + v * F::width));
+    }
+    if constexpr (std::is_same_v<Op, reduction::mean>) {
+      TRIREME_UNROLL
+      for (int v = 0; v < several; ++v) total[v] = total[v] / terms_of_mean;
+    }
+    for (auto* output : outputs) {
+      T* const y = static_cast<T*>(output) + at;
+      TRIREME_UNROLL
+      for (int v = 0; v < several; ++v) total[v].store(y + v * F::width);
+    }
+  }
+  std::int64_t const left = n - at;
+  TRIREME_FOR_LANES(F, left, i, count, {
+    F total = F::load(static_cast<T const*>(terms[0]) + at + i, count);
+    for (auto const* term : terms.subspan(1))
+      total = combined<Op>(total, F::load(static_cast<T const*>(term) + at + i, count));
+    if constexpr (std::is_same_v<Op, reduction::mean>) total = total / terms_of_mean;
+    for (auto* output : outputs) total.store(static_cast<T*>(output) + at + i, count);
+  })
+}
+
+// The squares of floats are exact in double, so only the order of the sums matters: element i goes to sum i % 16.
+template <class G>
+inline double block_of_squares(G const* x, std::int64_t n) {
+  eight<double> low = {};
+  eight<double> high = {};
+  std::int64_t i = 0;
+  for (; i + 16 <= n; i += 16) {
+    eight<G> a;
+    eight<G> b;
+    std::memcpy(&a, x + i, sizeof a);
+    std::memcpy(&b, x + i + 8, sizeof b);
+    eight<double> const c = __builtin_convertvector(a, eight<double>);
+    eight<double> const d = __builtin_convertvector(b, eight<double>);
+    low += c * c;
+    high += d * d;
+  }
+  for (int k = 0; i < n; ++i, ++k) {
+    double const square = static_cast<double>(x[i]) * static_cast<double>(x[i]);
+    if (k < 8) {
+      low[k] += square;
+    } else {
+      high[k - 8] += square;
+    }
+  }
+  low += high;
+  return ((low[0] + low[4]) + (low[2] + low[6])) + ((low[1] + low[5]) + (low[3] + low[7]));
+}
+
+template <class Bits>
+inline bool all_finite(Bits const* x, std::int64_t n, Bits exponent) {
+  constexpr std::int64_t width = 64 / sizeof(Bits);
+  std::int64_t i = 0;
+  while (i + width <= n) {
+    // Looks at the answer now and then only.
+    std::int64_t const end = std::min(n - width, i + 64 * width);
+    auto bad = wide<Bits>{} != wide<Bits>{};
+    for (; i <= end; i += width) {
+      wide<Bits> bits;
+      std::memcpy(&bits, reinterpret_cast<char const*>(x) + static_cast<std::size_t>(i) * sizeof(Bits), sizeof bits);
+      bad |= (bits & exponent) == exponent;
+    }
+    std::uint64_t parts[8];
+    std::memcpy(parts, &bad, sizeof parts);
+    for (auto const part : parts) {
+      if (part != 0) return false;
+    }
+  }
+  for (; i < n; ++i) {
+    Bits bits;
+    std::memcpy(&bits, reinterpret_cast<char const*>(x) + static_cast<std::size_t>(i) * sizeof(Bits), sizeof bits);
+    if ((bits & exponent) == exponent) return false;
+  }
+  return true;
+}
+
+// mix() of core/hash.hpp, in place.
+TRIREME_INLINE void mix_lanes(wide<std::uint64_t>& x) {
+  x += 0x9E3779B97F4A7C15ULL;
+  x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9ULL;
+  x = (x ^ (x >> 27)) * 0x94D049BB133111EBULL;
+  x ^= x >> 31;
+}
+
+template <class Bits>
+inline std::uint64_t hash_bits(Bits const* x, std::int64_t n, std::uint64_t name, std::uint64_t first_index) {
+  wide<std::uint64_t> total = {};
+  wide<std::uint64_t> index = wide<std::uint64_t>{0, 1, 2, 3, 4, 5, 6, 7} + first_index;
+  auto const* const bytes = reinterpret_cast<char const*>(x);
+  std::int64_t i = 0;
+  for (; i + 8 <= n; i += 8, index += 8) {
+    eight<Bits> bits;
+    std::memcpy(&bits, bytes + static_cast<std::size_t>(i) * sizeof(Bits), sizeof bits);
+    wide<std::uint64_t> h = __builtin_convertvector(bits, wide<std::uint64_t>);
+    mix_lanes(h);
+    h ^= index;
+    mix_lanes(h);
+    h ^= name;
+    mix_lanes(h);
+    total += h;
+  }
+  std::uint64_t result = 0;
+  for (int k = 0; k < 8; ++k) result += total[k];
+  for (; i < n; ++i) {
+    Bits bits;
+    std::memcpy(&bits, bytes + static_cast<std::size_t>(i) * sizeof(Bits), sizeof bits);
+    result += hash_element(name, first_index + static_cast<std::uint64_t>(i), bits);
+  }
+  return result;
+}
+
+}  // namespace trireme::ops::detail::TRIREME_LEVEL
+
+// ---- trireme/ops/host/reductions.ipp (goes on)
+#undef TRIREME_LEVEL
+TRIREME_LEVEL_END
+
+namespace trireme::ops::detail {
+
+// Integers: no lanes, a plain loop over pieces that stay in the first-level cache.
+template <class Op, class T>
+void reduce_integers(std::span<void* const> outputs, std::span<void const* const> terms, std::int64_t n) {
+  constexpr std::int64_t piece = 256;
+  std::array<T, piece> total;
+  for (std::int64_t at = 0; at < n; at += piece) {
+    auto const count = static_cast<std::size_t>(std::min(piece, n - at));
+    std::copy_n(static_cast<T const*>(terms[0]) + at, count, total.data());
+    for (auto const* term : terms.subspan(1)) {
+      T const* const x = static_cast<T const*>(term) + at;
+      for (std::size_t i = 0; i < count; ++i) {
+        if constexpr (std::is_same_v<Op, reduction::max>) {
+          total[i] = std::max(total[i], x[i]);
+        } else if constexpr (std::is_same_v<Op, reduction::min>) {
+          total[i] = std::min(total[i], x[i]);
+        } else {
+          using wide = std::make_unsigned_t<T>;  // sums wrap
+          total[i] = static_cast<T>(static_cast<wide>(total[i]) + static_cast<wide>(x[i]));
+        }
+      }
+    }
+    for (auto* output : outputs) std::copy_n(total.data(), count, static_cast<T*>(output) + at);
+  }
+}
+
+template <class T>
+void reduce_in_a_tree(std::span<void* const> outputs, std::span<void const* const> terms, std::int64_t n) {
+  thread_local std::vector<int> merges;  // of partial sums, after each term
+  merges.clear();
+  auto const leaves = static_cast<std::int64_t>(terms.size());
+  for (std::int64_t i = 0; i < leaves; ++i) merges.push_back(tree_merges(leaves, i));
+  TRIREME_DISPATCH(fits_float<T>, reduce_in_a_tree<T>(outputs, terms, merges.data(), n));
+}
+
+template <class Op, class T>
+void reduce_elements(std::span<void* const> outputs, std::span<void const* const> terms, std::int64_t n,
+                     [[maybe_unused]] int divisor) {
+  if constexpr (!arithmetic_lanes<T>) {
+    static_assert(!std::is_same_v<Op, reduction::mean>, "trireme::ops::reduce: a mean is of floating-point numbers");
+    reduce_integers<Op, T>(outputs, terms, n);
+  } else if constexpr (std::is_same_v<Op, reduction::pairwise>) {
+    if (terms.size() > 2) return reduce_in_a_tree<T>(outputs, terms, n);
+    reduce_elements<reduction::sum, T>(outputs, terms, n, divisor);
+  } else {
+    TRIREME_DISPATCH(fits_float<T>, template reduce<Op, T>(outputs, terms, n, divisor));
+  }
+}
+template <class G>
+double block_of_squares(G const* x, std::int64_t n) {
+  TRIREME_DISPATCH(fits_float<G>, block_of_squares(x, n));
+}
+template <class Bits>
+bool all_finite(Bits const* x, std::int64_t n, Bits exponent) {
+  TRIREME_DISPATCH(true, all_finite(x, n, exponent));
+}
+template <class Bits>
+std::uint64_t hash_bits(Bits const* x, std::int64_t n, std::uint64_t name, std::uint64_t first_index) {
+  TRIREME_DISPATCH(true, hash_bits(x, n, name, first_index));
+}
+
+}  // namespace trireme::ops::detail
 
 // ---- trireme/comm/detail/combine.hpp (goes on)
 namespace trireme::comm::detail {
@@ -4388,6 +4532,11 @@ namespace trireme::comm::detail {
 
 using clock = std::chrono::steady_clock;
 
+/// How long a rank that ends with an error waits for lower ranks that may tell the user instead, and how long it gives
+/// the one that does to print its sentence.
+inline constexpr std::chrono::milliseconds patience_with_reporters{500};
+inline constexpr std::chrono::milliseconds time_to_report{50};
+
 /// Tells the core that this is a spinning loop.
 inline void pause_core() noexcept {
 #if defined(__x86_64__) || defined(__i386__)
@@ -4438,10 +4587,10 @@ struct alignas(64) rank_state {
 /// The threads of one launch: their failure, and the bell that wakes sleepers.
 class team {
  public:
-  team(int ranks, bool core_each)
+  team(int size, bool core_each)
       : spins(core_each ? 200 : 20),
         patience(core_each ? std::chrono::microseconds(1000) : std::chrono::microseconds(200)),
-        ranks(static_cast<std::size_t>(ranks)) {}
+        ranks(static_cast<std::size_t>(size)) {}
 
   int const spins;                           ///< pauses before the first yield
   std::chrono::microseconds const patience;  ///< how long to yield before sleeping
@@ -5223,7 +5372,7 @@ namespace trireme::comm::detail {
   CPU_ZERO(&set);
   if (::sched_getaffinity(0, sizeof set, &set) == 0)
     for (int core = 0; core < CPU_SETSIZE; ++core)
-      if (CPU_ISSET(core, &set)) cores.push_back(core);
+      if (CPU_ISSET(static_cast<std::size_t>(core), &set)) cores.push_back(core);
 #endif
   if (cores.empty()) {
     cores.resize(std::max(1U, std::thread::hardware_concurrency()));
@@ -5237,7 +5386,7 @@ inline void stay_on([[maybe_unused]] int core) noexcept {
 #if defined(__linux__)
   cpu_set_t set;
   CPU_ZERO(&set);
-  CPU_SET(core, &set);
+  CPU_SET(static_cast<std::size_t>(core), &set);
   ::pthread_setaffinity_np(::pthread_self(), sizeof set, &set);
 #endif
 }
@@ -6623,7 +6772,7 @@ class loader {
 
 }  // namespace trireme::data
 
-// ---- trireme/data/detail/mapped_file.hpp
+// ---- trireme/data/detail/stable_file.hpp
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -6633,46 +6782,62 @@ class loader {
 
 namespace trireme::data::detail {
 
-/// The bytes of a file, read-only, in memory when they are touched. `who` is the public name that messages start with.
-class mapped_file {
+/// An open file whose size is not to change. `who` is the public name that messages start with.
+///
+/// It is read, not mapped: if somebody cuts a mapped file, touching what is gone ends the program with SIGBUS.
+///
+/// Threads  read() changes nothing: any number of callers.
+/// Errors   io_error if it cannot be opened, is no regular file, is empty, or ends before what is read.
+class stable_file {
  public:
-  mapped_file(std::string const& path, std::string const& who) {
+  stable_file(std::string path, std::string const& who) : path_(std::move(path)), who_(who) {
     // O_NONBLOCK: a named pipe is then opened, and refused below, instead of waiting for a writer.
-    int const file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    if (file < 0) throw io_error(path, text(who, ": cannot open the file: ", reason()));
+    descriptor_ = ::open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    if (descriptor_ < 0) throw failure("cannot open the file: " + reason());
     struct stat about {};
-    bool const known = ::fstat(file, &about) == 0;
-    auto const why = known ? std::string() : reason();
-    if (known && S_ISREG(about.st_mode) && about.st_size > 0) {
-      size_ = static_cast<std::size_t>(about.st_size);
-      address_ = ::mmap(nullptr, size_, PROT_READ, MAP_SHARED, file, 0);
+    bool const known = ::fstat(descriptor_, &about) == 0;
+    auto const why = !known                    ? "cannot examine the file: " + reason()
+                     : S_ISDIR(about.st_mode)  ? "this is a directory, but a file is needed"
+                     : !S_ISREG(about.st_mode) ? "this is not a regular file, so it cannot be read at any place"
+                     : about.st_size == 0      ? "the file is empty"
+                                               : std::string();
+    if (!why.empty()) {
+      ::close(descriptor_);
+      throw failure(why);
     }
-    auto const map_reason = address_ == MAP_FAILED ? reason() : std::string();
-    ::close(file);
-    if (!known) throw io_error(path, text(who, ": cannot examine the file: ", why));
-    if (S_ISDIR(about.st_mode)) throw io_error(path, text(who, ": this is a directory, but a file is needed"));
-    if (!S_ISREG(about.st_mode))
-      throw io_error(path, text(who, ": this is not a regular file, so it cannot be mapped"));
-    if (about.st_size == 0) throw io_error(path, text(who, ": the file is empty"));
-    if (address_ == MAP_FAILED) throw io_error(path, text(who, ": cannot map the file: ", map_reason));
+    size_ = about.st_size;
   }
-  mapped_file(mapped_file const&) = delete;
-  mapped_file& operator=(mapped_file const&) = delete;
-  ~mapped_file() {
-    if (address_ != nullptr && address_ != MAP_FAILED) ::munmap(address_, size_);
-  }
+  stable_file(stable_file const&) = delete;
+  stable_file& operator=(stable_file const&) = delete;
+  ~stable_file() { ::close(descriptor_); }
 
-  [[nodiscard]] std::span<unsigned char const> bytes() const noexcept {
-    return {static_cast<unsigned char const*>(address_), size_};
+  /// When it was opened.
+  [[nodiscard]] std::int64_t size() const noexcept { return size_; }
+
+  /// Fills `to` with the bytes from `at` on.
+  void read(std::int64_t at, std::span<unsigned char> to) const {
+    while (!to.empty()) {
+      auto const got = ::pread(descriptor_, to.data(), to.size(), static_cast<::off_t>(at));
+      if (got < 0 && errno == EINTR) continue;
+      if (got < 0) throw failure("cannot read the file: " + reason());
+      if (got == 0) {
+        throw failure(text("the file had ", size_, " bytes when it was opened, but byte ", at,
+                           " is gone; bring it back as it was, and do not cut a file that is in use"));
+      }
+      at += got;
+      to = to.subspan(static_cast<std::size_t>(got));
+    }
   }
-  [[nodiscard]] std::int64_t size() const noexcept { return static_cast<std::int64_t>(size_); }
 
  private:
   // strerror is not thread-safe; the standard library's text is.
   static std::string reason() { return std::generic_category().message(errno); }
+  [[nodiscard]] io_error failure(std::string const& what) const { return {path_, text(who_, ": ", what)}; }
 
-  void* address_ = nullptr;
-  std::size_t size_ = 0;
+  std::string path_;
+  std::string who_;
+  int descriptor_ = -1;
+  std::int64_t size_ = 0;
 };
 
 }  // namespace trireme::data::detail
@@ -6708,17 +6873,17 @@ struct token_file {
 
 namespace detail {
 
-/// What both kinds of windows share: a range of a mapped file, checked, and the arithmetic on it.
+/// What both kinds of windows share: a range of a file, checked, and the arithmetic on it.
 class byte_windows {
  public:
   /// A window needs `context + more` bytes.
   byte_windows(token_file file, std::int64_t more) : file_(std::move(file)) {
     if (file_.context < 1) throw refusal(text(".context = ", file_.context, ", but at least 1 is needed"));
-    map_ = std::make_shared<mapped_file const>(file_.path, who);
-    auto const last = file_.last_byte == -1 ? map_->size() - 1 : file_.last_byte;
-    if (file_.first_byte < 0 || last >= map_->size() || last < file_.first_byte) {
+    open_ = std::make_shared<stable_file const>(file_.path, who);
+    auto const last = file_.last_byte == -1 ? open_->size() - 1 : file_.last_byte;
+    if (file_.first_byte < 0 || last >= open_->size() || last < file_.first_byte) {
       throw refusal(text("bytes ", file_.first_byte, " to ", last, " are not a range of the file, which has ",
-                         map_->size(), " bytes"));
+                         open_->size(), " bytes"));
     }
     length_ = last - file_.first_byte + 1;
     if (length_ - more < file_.context) {
@@ -6730,9 +6895,21 @@ class byte_windows {
   [[nodiscard]] token_file const& description() const noexcept { return file_; }
   [[nodiscard]] std::int64_t context() const noexcept { return file_.context; }
   [[nodiscard]] std::int64_t length() const noexcept { return length_; }
-  [[nodiscard]] std::int64_t file_bytes() const noexcept { return map_->size(); }
-  [[nodiscard]] unsigned char const* window(std::int64_t index) const noexcept {
-    return map_->bytes().data() + file_.first_byte + index * file_.context;
+  [[nodiscard]] std::int64_t file_bytes() const noexcept { return open_->size(); }
+
+  /// Calls take(first, last) with the bytes of each window, and `more` behind it; they are gone with the next one.
+  template <class Take>
+  void for_each_window(std::span<std::int64_t const> ids, std::int64_t more, Take&& take) const {
+    constexpr std::int64_t on_the_stack = 8192;
+    unsigned char small[on_the_stack];
+    std::vector<unsigned char> large;
+    auto const bytes = file_.context + more;
+    if (bytes > on_the_stack) large.resize(static_cast<std::size_t>(bytes));
+    std::span const window(large.empty() ? small : large.data(), static_cast<std::size_t>(bytes));
+    for (auto const id : ids) {
+      open_->read(file_.first_byte + id * file_.context, window);
+      take(window.data(), window.data() + window.size());
+    }
   }
 
  private:
@@ -6741,7 +6918,7 @@ class byte_windows {
     return config_error(text(who, ": ", file_.path, ": ", reason));
   }
   token_file file_;
-  std::shared_ptr<mapped_file const> map_;
+  std::shared_ptr<stable_file const> open_;
   std::int64_t length_ = 0;
 };
 
@@ -6751,9 +6928,10 @@ class byte_windows {
 /// byte after it.
 ///
 /// Shapes  inputs (T) int32: bytes [b, b + T) as numbers 0 to 255; targets (T) int32: bytes [b + 1, b + T + 1).
-/// Bytes   the file is mapped, not loaded: memory holds the pages in use, shared by all ranks of a machine. It must
-///         not shrink meanwhile (the kernel would end the program with SIGBUS).
-/// Threads read() changes nothing. A copy shares the mapping.
+/// Bytes   the file is not loaded: each window is read when it is asked for, mostly from the system's cache, which all
+///         ranks of a machine share.
+/// Threads read() changes nothing. A copy shares the open file.
+/// Errors  read() throws io_error if the file has been cut since, or cannot be read.
 /// @models trireme::dataset
 class token_windows {
  public:
@@ -6769,11 +6947,10 @@ class token_windows {
   void read(std::span<std::int64_t const> ids, void* inputs, void* targets) const {
     auto* in = static_cast<std::int32_t*>(inputs);
     auto* out = static_cast<std::int32_t*>(targets);
-    for (auto const id : ids) {
-      auto const* const from = text_.window(id);
-      in = std::copy(from, from + text_.context(), in);
-      out = std::copy(from + 1, from + 1 + text_.context(), out);
-    }
+    text_.for_each_window(ids, 1, [&](auto const* first, auto const* last) {
+      in = std::copy(first, last - 1, in);
+      out = std::copy(first + 1, last, out);
+    });
   }
 
  private:
@@ -6784,7 +6961,8 @@ class token_windows {
 ///
 /// Shapes  inputs (T) int32: the bytes of the window; targets (T) int32: target t is byte t + 1 of the window, and
 ///         the last target is -1, which losses leave out. So a window has T - 1 predictions.
-/// Threads read() changes nothing. A copy shares the mapping.
+/// Threads read() changes nothing. A copy shares the open file.
+/// Errors  as token_windows.
 /// @models trireme::dataset          @see token_windows, split
 class held_out_windows {
  public:
@@ -6800,12 +6978,11 @@ class held_out_windows {
   void read(std::span<std::int64_t const> ids, void* inputs, void* targets) const {
     auto* in = static_cast<std::int32_t*>(inputs);
     auto* out = static_cast<std::int32_t*>(targets);
-    for (auto const id : ids) {
-      auto const* const from = text_.window(id);
-      in = std::copy(from, from + text_.context(), in);
-      out = std::copy(from + 1, from + text_.context(), out);
+    text_.for_each_window(ids, 0, [&](auto const* first, auto const* last) {
+      in = std::copy(first, last, in);
+      out = std::copy(first + 1, last, out);
       *out++ = -1;
-    }
+    });
   }
 
  private:
@@ -6838,7 +7015,7 @@ struct token_split {
     throw config_error(text("trireme::data::split: a held-out fraction of ", held_out_fraction,
                             " leaves nothing on one side: choose one between 0.000001 and 0.999999"));
   }
-  auto const bytes = detail::mapped_file(path, "trireme::data::split").size();
+  auto const bytes = detail::stable_file(path, "trireme::data::split").size();
   auto const kept = whole - millionths;
   auto const begin = bytes / whole * kept + bytes % whole * kept / whole;  // floor(bytes * kept / whole), no overflow
   if (begin < 1) throw config_error(text("trireme::data::split: ", path, ": ", bytes, " bytes leave none to train on"));
@@ -7288,10 +7465,10 @@ struct rank_groups {
   context_group<Env>& context;  ///< share each sample's positions
   expert_group<Env>& experts;   ///< share out each unit's experts
 
-  rank_groups(tensor_group<Env>& tensor = tensor_group<Env>::one(),
-              context_group<Env>& context = context_group<Env>::one(),
-              expert_group<Env>& experts = expert_group<Env>::one())
-      : tensor(tensor), context(context), experts(experts) {}
+  rank_groups(tensor_group<Env>& of_tensor = tensor_group<Env>::one(),
+              context_group<Env>& of_context = context_group<Env>::one(),
+              expert_group<Env>& of_experts = expert_group<Env>::one())
+      : tensor(of_tensor), context(of_context), experts(of_experts) {}
 };
 
 /// A unit of a staged model: the grain of cutting, gathering and checkpointing, and the one virtual edge of a step.
@@ -7564,34 +7741,34 @@ class linear::instance {
     each(bias_);
   }
 
-  view forward(pass<Env>& pass, saved& saved, view x, view residual = {}) {
+  view forward(pass<Env>& pass, saved& kept, view x, view residual = {}) {
     auto const y = pass.take({x.extent(0), what_.outputs});
-    saved.x = x;
+    kept.x = x;
     bool const keep = what_.act != ops::activation::none && pass.training();
-    saved.before_activation = keep ? pass.take(y.extents()) : view{};
-    kernels::linear(y, x, packed(pass), {bias_.value, what_.act, saved.before_activation, residual});
+    kept.before_activation = keep ? pass.take(y.extents()) : view{};
+    kernels::linear(y, x, packed(pass), {bias_.value, what_.act, kept.before_activation, residual});
     return y;
   }
   /// This rank's term of x w + b, where it has some of the inputs; in memory of `from`.
-  partial_sum<view> forward_term(pass<Env>& pass, saved& saved, view x, arena<space>& from) {
+  partial_sum<view> forward_term(pass<Env>& pass, saved& kept, view x, arena<space>& from) {
     auto const y = from.template take<value>({x.extent(0), what_.outputs});
-    saved.x = x;
+    kept.x = x;
     kernels::linear(y, x, packed(pass), {.bias = adds_bias_ ? bias_.value : decltype(bias_.value){}});
     return partial_sum<view>(y);
   }
   /// residual + dropout(x w + b), summed over the group: the end of a branch of a residual stream.
-  view end_branch(pass<Env>& pass, saved& saved, view x, view residual, ops::dropout_site drop) {
+  view end_branch(pass<Env>& pass, saved& kept, view x, view residual, ops::dropout_site drop) {
     auto const rows = x.extent(0);
-    if (pass.group.ways() == 1 && !drop.active()) return forward(pass, saved, x, residual);
-    auto const y = detail::kept_sum(pass, [&](auto& from) { return forward_term(pass, saved, x, from); });
+    if (pass.group.ways() == 1 && !drop.active()) return forward(pass, kept, x, residual);
+    auto const y = detail::kept_sum(pass, [&](auto& from) { return forward_term(pass, kept, x, from); });
     detail::drop_rows(pass, y, rows, drop);
     kernels::add(y, residual);
     return y;
   }
   /// The gradient of x w + b in all rows, from that of end_branch()'s result: dy itself, or in scratch memory. For a
   /// later half a copy of what lies here is saved, since dy goes on to change.
-  view branch_gradient(pass<Env>& pass, saved& saved, view dy, ops::dropout_site drop, weight_half when) {
-    auto const rows = saved.x.extent(0);
+  view branch_gradient(pass<Env>& pass, saved& kept, view dy, ops::dropout_site drop, weight_half when) {
+    auto const rows = kept.x.extent(0);
     bool const later = when == weight_half::later;
     if (drop.active() || later) {
       auto const own = (later ? pass.activations : pass.scratch).template take<value>(dy.extents());
@@ -7599,7 +7776,7 @@ class linear::instance {
       detail::drop_rows(pass, own, rows, drop);
       dy = own;
     }
-    if (later) saved.dy = dy;
+    if (later) kept.dy = dy;
     return pass.group.gather(dy, rows, pass.scratch);
   }
 
@@ -7619,16 +7796,16 @@ class linear::instance {
     return partial_sum<view>(dx);
   }
 
-  view backward(pass<Env>& pass, saved const& saved, view dy) {
-    auto const before = through_activation(pass, saved, dy);
-    weight_gradient(saved.x, before);
-    auto const dx = pass.take(saved.x.extents());
+  view backward(pass<Env>& pass, saved const& kept, view dy) {
+    auto const before = through_activation(pass, kept, dy);
+    weight_gradient(kept.x, before);
+    auto const dx = pass.take(kept.x.extents());
     input_gradient(pass, dx, before);
     return dx;
   }
   /// Like backward, for the first layer of a model: nobody wants dx.
-  void backward_without_input(pass<Env>& pass, saved const& saved, view dy) {
-    weight_gradient(saved.x, through_activation(pass, saved, dy));
+  void backward_without_input(pass<Env>& pass, saved const& kept, view dy) {
+    weight_gradient(kept.x, through_activation(pass, kept, dy));
   }
 
  private:
@@ -7651,10 +7828,10 @@ class linear::instance {
   }
   [[nodiscard]] shape matrix() const { return {what_.inputs, what_.outputs}; }
 
-  view through_activation(pass<Env>& pass, saved const& saved, view dy) {
+  view through_activation(pass<Env>& pass, saved const& kept, view dy) {
     if (what_.act == ops::activation::none) return dy;
     auto const before = pass.take(dy.extents());
-    kernels::activate_backward(before, dy, saved.before_activation, what_.act);
+    kernels::activate_backward(before, dy, kept.before_activation, what_.act);
     return before;
   }
   auto& packed(pass<Env> const& pass) {
@@ -7730,25 +7907,25 @@ class attention::instance {
   /// @param x        the rows that lie here, as is residual.
   /// @param rows     of all samples together.
   /// @param context  rows of one sample that lie here.
-  view forward(pass<Env>& pass, saved& saved, view x, view residual, std::int64_t rows, std::int64_t context) {
+  view forward(pass<Env>& pass, saved& kept, view x, view residual, std::int64_t rows, std::int64_t context) {
     auto const shape = of(rows, context);
-    auto& packed = saved.attended.packed;
-    auto& lse = saved.attended.lse;
-    packed = saved.packed = qkv_.forward(pass, saved.qkv, pass.group.gather(x, rows, pass.scratch));
-    saved.qkv.x = x;
-    auto const heads = pass.take({rows, shape.channels});
+    auto& packed = kept.attended.packed;
+    auto& lse = kept.attended.lse;
+    packed = kept.packed = qkv_.forward(pass, kept.qkv, pass.group.gather(x, rows, pass.scratch));
+    kept.qkv.x = x;
+    auto const attended = pass.take({rows, shape.channels});
     if (pass.context.ways() == 1) {
       lse = pass.activations.template take<accumulate>({shape.batch, shape.heads, shape.context});
-      kernels::causal_attention(heads, lse, packed, shape, pass.scratch, site(pass, 0));
+      kernels::causal_attention(attended, lse, packed, shape, pass.scratch, site(pass, 0));
     } else {
-      pass.context.attend(heads, saved.attended, shape, pass.activations, pass.scratch, site(pass, 0));
+      pass.context.attend(attended, kept.attended, shape, pass.activations, pass.scratch, site(pass, 0));
     }
-    return out_.end_branch(pass, saved.out, heads, residual, site(pass, 1));
+    return out_.end_branch(pass, kept.out, attended, residual, site(pass, 1));
   }
 
   /// Returns the gradient of x, in the memory of dx (all rows, channels); the residual's is dy itself.
   /// @param when  later: weight_gradient() does what this leaves out.
-  view backward(pass<Env>& pass, saved& saved, view dx, view dy, std::int64_t context,
+  view backward(pass<Env>& pass, saved& kept, view dx, view dy, std::int64_t context,
                 weight_half when = weight_half::at_once) {
     auto const rows = dx.extent(0);
     auto const shape = of(rows, context);
@@ -7756,31 +7933,31 @@ class attention::instance {
     auto const take = [&](trireme::shape extents) {
       return pass.scratch.template take<typename Env::compute>(extents);
     };
-    auto const dprojected = out_.branch_gradient(pass, saved.out, dy, site(pass, 1), when);
+    auto const dprojected = out_.branch_gradient(pass, kept.out, dy, site(pass, 1), when);
     auto const dheads = take({rows, shape.channels});
-    if (when == weight_half::at_once) out_.weight_gradient(saved.out.x, dprojected);
+    if (when == weight_half::at_once) out_.weight_gradient(kept.out.x, dprojected);
     out_.input_gradient(pass, dheads, dprojected);
     auto const dqkv = take({rows, 3 * shape.channels});
     if (pass.context.ways() == 1) {
-      kernels::causal_attention_backward(dqkv, dheads, saved.out.x, saved.attended.lse, saved.attended.packed, shape,
+      kernels::causal_attention_backward(dqkv, dheads, kept.out.x, kept.attended.lse, kept.attended.packed, shape,
                                          pass.scratch, site(pass, 0));
     } else {
-      pass.context.attend_backward(dqkv, dheads, saved.out.x, saved.attended, shape, pass.scratch, site(pass, 0));
+      pass.context.attend_backward(dqkv, dheads, kept.out.x, kept.attended, shape, pass.scratch, site(pass, 0));
     }
     if (when == weight_half::at_once) {
-      qkv_.weight_gradient(pass.group.gather(saved.qkv.x, rows, pass.scratch), dqkv);
+      qkv_.weight_gradient(pass.group.gather(kept.qkv.x, rows, pass.scratch), dqkv);
     } else {  // nobody needs queries, keys and values any more
-      saved.qkv.dy = saved.packed;
-      kernels::copy(saved.qkv.dy, dqkv);
+      kept.qkv.dy = kept.packed;
+      kernels::copy(kept.qkv.dy, dqkv);
     }
     auto const sum = pass.group.reduce(qkv_.input_gradient_term(pass, dx, dqkv));
     pass.scratch.rewind(here);
     return sum;
   }
-  void weight_gradient(pass<Env>& pass, saved const& saved) {
-    auto const rows = saved.out.x.extent(0);
-    out_.weight_gradient(saved.out.x, pass.group.gather(saved.out.dy, rows, pass.scratch));
-    qkv_.weight_gradient(pass.group.gather(saved.qkv.x, rows, pass.scratch), saved.qkv.dy);
+  void weight_gradient(pass<Env>& pass, saved const& kept) {
+    auto const rows = kept.out.x.extent(0);
+    out_.weight_gradient(kept.out.x, pass.group.gather(kept.out.dy, rows, pass.scratch));
+    qkv_.weight_gradient(pass.group.gather(kept.qkv.x, rows, pass.scratch), kept.qkv.dy);
   }
 
  private:
@@ -7849,19 +8026,19 @@ struct checkpointed {
 
     void visit(auto&& each) { unit_.visit(each); }
 
-    view forward(pass<Env>& pass, saved& saved, view x) {
-      saved.x = x;
+    view forward(pass<Env>& pass, saved& kept, view x) {
+      kept.x = x;
       if (!pass.training()) return unit_.forward(pass, within_, x);
       auto const here = pass.activations.mark();
-      return kept(pass, here, unit_.forward(pass, within_, x));
+      return keep_only(pass, here, unit_.forward(pass, within_, x));
     }
-    view backward(pass<Env>& pass, saved const& saved, view dy) {
+    view backward(pass<Env>& pass, saved const& kept, view dy) {
       auto const here = pass.activations.mark();
       auto const scratch = pass.scratch.mark();
-      static_cast<void>(unit_.forward(pass, within_, saved.x));
+      static_cast<void>(unit_.forward(pass, within_, kept.x));
       pass.scratch.rewind(scratch);
       auto const dx = unit_.backward(pass, within_, dy);
-      if (dx.address() != dy.address()) return kept(pass, here, dx);
+      if (dx.address() != dy.address()) return keep_only(pass, here, dx);
       pass.activations.rewind(here);
       return dx;
     }
@@ -7880,7 +8057,7 @@ struct checkpointed {
 
    private:
     // Gives back all activations since `here` but for one.
-    static view kept(pass<Env>& pass, typename arena<space>::position here, view result) {
+    static view keep_only(pass<Env>& pass, typename arena<space>::position here, view result) {
       auto const copy = pass.scratch.template take<typename Env::compute>(result.extents());
       kernels::copy(copy, result);
       pass.activations.rewind(here);
@@ -7978,64 +8155,64 @@ class experts::instance {
   }
 
   /// @param context  rows of one sample.
-  view forward(pass<Env>& pass, saved& saved, view x, std::int64_t context) {
+  view forward(pass<Env>& pass, saved& kept, view x, std::int64_t context) {
     auto const rows = x.extent(0);
     if (what_.balance != 0 && pass.context.ways() > 1) {
       throw config_error(text("trireme::nn::experts: the balance loss is of whole samples, whose positions ",
                               pass.context.ways(), " ranks share; use .balance = 0, or leave parallel::context out"));
     }
-    saved.x = x;
-    saved.probabilities = pass.activations.template take<accumulate>({rows, what_.count});
-    saved.weights = pass.activations.template take<accumulate>({rows, what_.chosen});
-    saved.chosen = pass.activations.template take<std::int32_t>({rows, what_.chosen});
-    saved.places = pass.activations.template take<std::int32_t>({rows, what_.chosen});
-    saved.answers = pass.take({rows * what_.chosen, what_.channels});
+    kept.x = x;
+    kept.probabilities = pass.activations.template take<accumulate>({rows, what_.count});
+    kept.weights = pass.activations.template take<accumulate>({rows, what_.chosen});
+    kept.chosen = pass.activations.template take<std::int32_t>({rows, what_.chosen});
+    kept.places = pass.activations.template take<std::int32_t>({rows, what_.chosen});
+    kept.answers = pass.take({rows * what_.chosen, what_.channels});
     auto const y = pass.take(x.extents());
     auto const here = pass.scratch.mark();
     auto const logits = pass.scratch.template take<value>({rows, what_.count});
     kernels::linear(logits, x, packed(packed_router_, pass, router_.value), {});
-    kernels::route(saved.probabilities, saved.chosen, saved.weights, logits);
-    kernels::deal(saved.places, own_row(saved, pass), saved.chosen);
+    kernels::route(kept.probabilities, kept.chosen, kept.weights, logits);
+    kernels::deal(kept.places, own_row(kept, pass), kept.chosen);
     auto const questions = pass.scratch.template take<value>({rows * what_.chosen, what_.channels});
-    kernels::spread(questions, x, saved.places);
-    ask(pass, saved, questions);
-    kernels::collect(y, saved.answers, saved.places, saved.weights);
+    kernels::spread(questions, x, kept.places);
+    ask(pass, kept, questions);
+    kernels::collect(y, kept.answers, kept.places, kept.weights);
     if (pass.training() && what_.balance != 0) {
       pass.loss.sum += what_.balance * static_cast<double>(context) *
-                       kernels::imbalance(sums{}, saved.probabilities, saved.chosen, context, 0);
+                       kernels::imbalance(sums{}, kept.probabilities, kept.chosen, context, 0);
     }
     pass.scratch.rewind(here);
     return y;
   }
 
   /// dx = the gradient of x.
-  void backward(pass<Env>& pass, saved& saved, view dx, view dy, std::int64_t context) {
+  void backward(pass<Env>& pass, saved& kept, view dx, view dy, std::int64_t context) {
     auto const here = pass.scratch.mark();
-    auto const danswers = pass.scratch.template take<value>(saved.answers.extents());
-    auto const dquestions = pass.scratch.template take<value>(saved.answers.extents());
-    auto const dweights = pass.scratch.template take<accumulate>(saved.weights.extents());
-    kernels::collect_backward(danswers, dweights, dy, saved.answers, saved.places, saved.weights);
-    ask_backward(pass, saved, dquestions, danswers);
-    kernels::collect(dx, dquestions, saved.places, sums{});
+    auto const danswers = pass.scratch.template take<value>(kept.answers.extents());
+    auto const dquestions = pass.scratch.template take<value>(kept.answers.extents());
+    auto const dweights = pass.scratch.template take<accumulate>(kept.weights.extents());
+    kernels::collect_backward(danswers, dweights, dy, kept.answers, kept.places, kept.weights);
+    ask_backward(pass, kept, dquestions, danswers);
+    kernels::collect(dx, dquestions, kept.places, sums{});
     sums slopes;
     if (what_.balance != 0) {
-      slopes = pass.scratch.template take<accumulate>(saved.probabilities.extents());
-      kernels::imbalance(slopes, saved.probabilities, saved.chosen, context, what_.balance * pass.weight);
+      slopes = pass.scratch.template take<accumulate>(kept.probabilities.extents());
+      kernels::imbalance(slopes, kept.probabilities, kept.chosen, context, what_.balance * pass.weight);
     }
-    auto const dlogits = pass.scratch.template take<value>(saved.probabilities.extents());
-    kernels::route_backward(dlogits, dweights, saved.probabilities, saved.chosen, saved.weights, slopes);
-    kernels::linear_backward_weight(router_.gradient, {}, saved.x, dlogits, ops::orientation::in_out);
+    auto const dlogits = pass.scratch.template take<value>(kept.probabilities.extents());
+    kernels::route_backward(dlogits, dweights, kept.probabilities, kept.chosen, kept.weights, slopes);
+    kernels::linear_backward_weight(router_.gradient, {}, kept.x, dlogits, ops::orientation::in_out);
     kernels::linear_backward_input(dx, dlogits, packed(packed_router_, pass, router_.value), {.accumulate = true});
     pass.scratch.rewind(here);
   }
 
   /// The same for other ranks' rows alone.
-  void serve_forward(pass<Env>& pass, saved& saved) {
-    for (auto& each : own_row(saved, pass)) each = 0;
-    saved.answers = pass.take({0, what_.channels});
-    ask(pass, saved, saved.answers);
+  void serve_forward(pass<Env>& pass, saved& kept) {
+    for (auto& each : own_row(kept, pass)) each = 0;
+    kept.answers = pass.take({0, what_.channels});
+    ask(pass, kept, kept.answers);
   }
-  void serve_backward(pass<Env>& pass, saved& saved) { ask_backward(pass, saved, saved.answers, saved.answers); }
+  void serve_backward(pass<Env>& pass, saved& kept) { ask_backward(pass, kept, kept.answers, kept.answers); }
 
  private:
   static parameter<Env> matrix(std::string name, shape extents, double scale) {
@@ -8072,116 +8249,116 @@ class experts::instance {
     return packed(packed_down_[static_cast<std::size_t>(e)], pass, matrix_of(down_.value, e));
   }
 
-  std::span<std::int64_t> own_row(saved& saved, pass<Env> const& pass) const {
-    saved.table.resize(static_cast<std::size_t>(pass.experts.ways() * what_.count));
-    return std::span(saved.table)
+  std::span<std::int64_t> own_row(saved& kept, pass<Env> const& pass) const {
+    kept.table.resize(static_cast<std::size_t>(pass.experts.ways() * what_.count));
+    return std::span(kept.table)
         .subspan(static_cast<std::size_t>(own_.place * what_.count), static_cast<std::size_t>(what_.count));
   }
-  [[nodiscard]] std::int64_t rows_of(saved const& saved, int rank, std::int64_t expert) const {
-    return saved.table[static_cast<std::size_t>(rank * what_.count + expert)];
+  [[nodiscard]] std::int64_t rows_of(saved const& kept, int rank, std::int64_t expert) const {
+    return kept.table[static_cast<std::size_t>(rank * what_.count + expert)];
   }
-  [[nodiscard]] std::int64_t rows_of(saved const& saved, int rank, share::range experts) const {
+  [[nodiscard]] std::int64_t rows_of(saved const& kept, int rank, share::range experts) const {
     std::int64_t sum = 0;
-    for (auto e = experts.first; e < experts.first + experts.count; ++e) sum += rows_of(saved, rank, e);
+    for (auto e = experts.first; e < experts.first + experts.count; ++e) sum += rows_of(kept, rank, e);
     return sum;
   }
   // Rows that come from each rank, and that go to each.
-  void count(saved const& saved) {
+  void count(saved const& kept) {
     come_.clear();
     go_.clear();
     for (int rank = 0; rank < own_.ways; ++rank) {
-      come_.push_back(rows_of(saved, rank, here_));
-      go_.push_back(rows_of(saved, own_.place, share{rank, own_.ways}.of(what_.count)));
+      come_.push_back(rows_of(kept, rank, here_));
+      go_.push_back(rows_of(kept, own_.place, share{rank, own_.ways}.of(what_.count)));
     }
   }
   // Calls f(e, first, n) for each expert here that somebody has chosen: its rows of `gathered`.
   template <class F>
-  void for_each_here(saved const& saved, F&& f) const {
+  void for_each_here(saved const& kept, F&& f) const {
     std::int64_t first = 0;
     for (std::int64_t e = 0; e < here_.count; ++e) {
       std::int64_t n = 0;
-      for (int rank = 0; rank < own_.ways; ++rank) n += rows_of(saved, rank, here_.first + e);
+      for (int rank = 0; rank < own_.ways; ++rank) n += rows_of(kept, rank, here_.first + e);
       if (n > 0) f(e, first, n);
       first += n;
     }
   }
   // What has come lies rank by rank, and within a rank expert by expert; experts want theirs together.
-  void sort(saved const& saved, view by_expert, view by_rank, bool back) const {
+  void sort(saved const& kept, view by_expert, view by_rank, bool back) const {
     std::int64_t to = 0;
     for (std::int64_t e = 0; e < here_.count; ++e) {
       std::int64_t before = 0;  // rows of the ranks before
       for (int rank = 0; rank < own_.ways; ++rank) {
-        auto const n = rows_of(saved, rank, here_.first + e);
-        auto const from = before + rows_of(saved, rank, {here_.first, e});
+        auto const n = rows_of(kept, rank, here_.first + e);
+        auto const from = before + rows_of(kept, rank, {here_.first, e});
         if (n > 0) {
           auto const a = by_expert.rows(to, n);
           auto const b = by_rank.rows(from, n);
           kernels::copy(back ? b : a, back ? a : b);
         }
-        before += rows_of(saved, rank, here_);
+        before += rows_of(kept, rank, here_);
         to += n;
       }
     }
   }
   // Rows sorted by expert, each rank's own, to where the experts are; and the other way.
-  void to_experts(pass<Env>& pass, saved const& saved, view gathered, view own) {
+  void to_experts(pass<Env>& pass, saved const& kept, view gathered, view own) {
     if (own_.ways == 1) return kernels::copy(gathered, own);
     auto const here = pass.scratch.mark();
     auto const come = pass.scratch.template take<value>(gathered.extents());
     pass.experts.trade(come, come_, own, go_);
-    sort(saved, gathered, come, false);
+    sort(kept, gathered, come, false);
     pass.scratch.rewind(here);
   }
-  void from_experts(pass<Env>& pass, saved const& saved, view own, view gathered) {
+  void from_experts(pass<Env>& pass, saved const& kept, view own, view gathered) {
     if (own_.ways == 1) return kernels::copy(own, gathered);
     auto const here = pass.scratch.mark();
     auto const come = pass.scratch.template take<value>(gathered.extents());
-    sort(saved, gathered, come, true);
+    sort(kept, gathered, come, true);
     pass.experts.trade(own, go_, come, come_);
     pass.scratch.rewind(here);
   }
 
-  void ask(pass<Env>& pass, saved& saved, view questions) {
-    pass.experts.gather(saved.table);
-    count(saved);
+  void ask(pass<Env>& pass, saved& kept, view questions) {
+    pass.experts.gather(kept.table);
+    count(kept);
     std::int64_t rows = 0;
     for (auto const each : come_) rows += each;
-    saved.gathered = pass.take({rows, what_.channels});
-    saved.before = pass.take({rows, what_.hidden});
-    saved.inner = pass.take({rows, what_.hidden});
-    to_experts(pass, saved, saved.gathered, questions);
+    kept.gathered = pass.take({rows, what_.channels});
+    kept.before = pass.take({rows, what_.hidden});
+    kept.inner = pass.take({rows, what_.hidden});
+    to_experts(pass, kept, kept.gathered, questions);
     auto const here = pass.scratch.mark();
-    auto const answers = pass.scratch.template take<value>(saved.gathered.extents());
-    for_each_here(saved, [&](std::int64_t e, std::int64_t first, std::int64_t n) {
-      kernels::linear(saved.inner.rows(first, n), saved.gathered.rows(first, n), packed_up(pass, e),
+    auto const answers = pass.scratch.template take<value>(kept.gathered.extents());
+    for_each_here(kept, [&](std::int64_t e, std::int64_t first, std::int64_t n) {
+      kernels::linear(kept.inner.rows(first, n), kept.gathered.rows(first, n), packed_up(pass, e),
                       {.bias = bias_of(up_bias_.value, e),
                        .act = ops::activation::gelu,
-                       .before_activation = saved.before.rows(first, n)});
-      kernels::linear(answers.rows(first, n), saved.inner.rows(first, n), packed_down(pass, e),
+                       .before_activation = kept.before.rows(first, n)});
+      kernels::linear(answers.rows(first, n), kept.inner.rows(first, n), packed_down(pass, e),
                       {.bias = bias_of(down_bias_.value, e)});
     });
-    from_experts(pass, saved, saved.answers, answers);
+    from_experts(pass, kept, kept.answers, answers);
     pass.scratch.rewind(here);
   }
 
-  void ask_backward(pass<Env>& pass, saved& saved, view dquestions, view danswers) {
-    count(saved);
+  void ask_backward(pass<Env>& pass, saved& kept, view dquestions, view danswers) {
+    count(kept);
     auto const here = pass.scratch.mark();
-    auto const dgathered = pass.scratch.template take<value>(saved.gathered.extents());
-    auto const dinner = pass.scratch.template take<value>(saved.inner.extents());
-    to_experts(pass, saved, dgathered, danswers);
-    for_each_here(saved, [&](std::int64_t e, std::int64_t first, std::int64_t n) {
+    auto const dgathered = pass.scratch.template take<value>(kept.gathered.extents());
+    auto const dinner = pass.scratch.template take<value>(kept.inner.extents());
+    to_experts(pass, kept, dgathered, danswers);
+    for_each_here(kept, [&](std::int64_t e, std::int64_t first, std::int64_t n) {
       auto const dy = dgathered.rows(first, n);
       auto const inner = dinner.rows(first, n);
       kernels::linear_backward_weight(matrix_of(down_.gradient, e), bias_of(down_bias_.gradient, e),
-                                      saved.inner.rows(first, n), dy, ops::orientation::in_out);
+                                      kept.inner.rows(first, n), dy, ops::orientation::in_out);
       kernels::linear_backward_input(inner, dy, packed_down(pass, e),
-                                     {ops::activation::gelu, saved.before.rows(first, n), false});
+                                     {ops::activation::gelu, kept.before.rows(first, n), false});
       kernels::linear_backward_weight(matrix_of(up_.gradient, e), bias_of(up_bias_.gradient, e),
-                                      saved.gathered.rows(first, n), inner, ops::orientation::in_out);
+                                      kept.gathered.rows(first, n), inner, ops::orientation::in_out);
       kernels::linear_backward_input(dy, inner, packed_up(pass, e), {});
     });
-    from_experts(pass, saved, dquestions, dgathered);
+    from_experts(pass, kept, dquestions, dgathered);
     pass.scratch.rewind(here);
   }
 
@@ -8242,15 +8419,15 @@ class layer_norm::instance {
     each(bias_);
   }
 
-  view forward(pass<Env>& pass, saved& saved, view x) {
+  view forward(pass<Env>& pass, saved& kept, view x) {
     auto const rows = x.extent(0);
-    saved = {x, pass.activations.template take<accumulate>({rows}), pass.activations.template take<accumulate>({rows})};
+    kept = {x, pass.activations.template take<accumulate>({rows}), pass.activations.template take<accumulate>({rows})};
     auto const y = pass.take(x.extents());
-    kernels::layer_norm(y, saved.mean, saved.rstd, x, gain_.value, bias_.value, what_.epsilon);
+    kernels::layer_norm(y, kept.mean, kept.rstd, x, gain_.value, bias_.value, what_.epsilon);
     return y;
   }
   /// dx = or += the gradient of x. Where rows are cut, gain and bias get the sum of all ranks' rows.
-  void backward(pass<Env>& pass, saved const& saved, view dx, view dy, bool accumulate_dx) {
+  void backward(pass<Env>& pass, saved const& kept, view dx, view dy, bool accumulate_dx) {
     auto dgain = gain_.gradient;
     auto dbias = bias_.gradient;
     auto const here = pass.scratch.mark();
@@ -8262,7 +8439,7 @@ class layer_norm::instance {
       dgain = terms.flat(0, n);
       dbias = terms.flat(n, n);
     }
-    kernels::layer_norm_backward(dx, dgain, dbias, dy, saved.x, saved.mean, saved.rstd, gain_.value, accumulate_dx);
+    kernels::layer_norm_backward(dx, dgain, dbias, dy, kept.x, kept.mean, kept.rstd, gain_.value, accumulate_dx);
     if (pass.group.cuts_rows()) {
       pass.group.sum(terms);
       kernels::add(gain_.gradient, dgain);
@@ -8389,19 +8566,19 @@ struct gpt_embedding {
       detail::drop_rows(pass, y, tokens.size(), site(pass));
       return y;
     }
-    view backward(pass<Env>& pass, saved& saved, view dy) {
-      backward_input(pass, saved, dy);
-      backward_weight(pass, saved);
+    view backward(pass<Env>& pass, saved& kept, view dy) {
+      backward_input(pass, kept, dy);
+      backward_weight(pass, kept);
       return {};
     }
-    view backward_input(pass<Env>& pass, saved& saved, view dy) {
+    view backward_input(pass<Env>& pass, saved& kept, view dy) {
       detail::drop_rows(pass, dy, pass.batch.inputs.extents.size(), site(pass));
-      saved.dy = dy;
+      kept.dy = dy;
       return {};
     }
-    void backward_weight(pass<Env>& pass, saved& saved) {
+    void backward_weight(pass<Env>& pass, saved& kept) {
       auto const tokens = pass.batch.inputs.template as<std::int32_t>();
-      auto const all = pass.group.gather(saved.dy, tokens.size(), pass.scratch);
+      auto const all = pass.group.gather(kept.dy, tokens.size(), pass.scratch);
       for_each_stretch(pass, tokens, [&](auto const& words, std::int64_t row, share::range positions) {
         kernels::embed_backward(tokens_.gradient, positions_.gradient.rows(positions.first, positions.count),
                                 all.rows(row, words.size()), words, part_);
@@ -8486,48 +8663,45 @@ struct gpt_block {
       down_.visit(each);
     }
 
-    view forward(pass<Env>& pass, saved& saved, view x) {
+    view forward(pass<Env>& pass, saved& kept, view x) {
       auto const rows = pass.batch.inputs.extents.size();
-      auto const attended = attention_.forward(pass, saved.attended, norm1_.forward(pass, saved.norm1, x), x, rows,
+      auto const attended = attention_.forward(pass, kept.attended, norm1_.forward(pass, kept.norm1, x), x, rows,
                                                pass.batch.inputs.extents[1]);
-      auto const normed = norm2_.forward(pass, saved.norm2, attended);
-      auto const hidden = up_.forward(pass, saved.up, pass.group.gather(normed, rows, pass.scratch));
-      saved.up.x = normed;
-      return down_.end_branch(pass, saved.down, hidden, attended, site(pass));
+      auto const normed = norm2_.forward(pass, kept.norm2, attended);
+      auto const hidden = up_.forward(pass, kept.up, pass.group.gather(normed, rows, pass.scratch));
+      kept.up.x = normed;
+      return down_.end_branch(pass, kept.down, hidden, attended, site(pass));
     }
 
-    view backward(pass<Env>& pass, saved& saved, view dy) { return backward(pass, saved, dy, weight_half::at_once); }
-    view backward_input(pass<Env>& pass, saved& saved, view dy) {
-      return backward(pass, saved, dy, weight_half::later);
-    }
-    void backward_weight(pass<Env>& pass, saved& saved) {
+    view backward(pass<Env>& pass, saved& kept, view dy) { return backward(pass, kept, dy, weight_half::at_once); }
+    view backward_input(pass<Env>& pass, saved& kept, view dy) { return backward(pass, kept, dy, weight_half::later); }
+    void backward_weight(pass<Env>& pass, saved& kept) {
       auto const rows = pass.batch.inputs.extents.size();
-      down_.weight_gradient(saved.down.x, pass.group.gather(saved.down.dy, rows, pass.scratch));
-      up_.weight_gradient(pass.group.gather(saved.up.x, rows, pass.scratch), saved.up.dy);
-      attention_.weight_gradient(pass, saved.attended);
+      down_.weight_gradient(kept.down.x, pass.group.gather(kept.down.dy, rows, pass.scratch));
+      up_.weight_gradient(pass.group.gather(kept.up.x, rows, pass.scratch), kept.up.dy);
+      attention_.weight_gradient(pass, kept.attended);
     }
 
    private:
     // dy becomes dx in place: the residual stream's gradient passes through unchanged, the branches add to it.
-    view backward(pass<Env>& pass, saved& saved, view dy, weight_half when) {
+    view backward(pass<Env>& pass, saved& kept, view dy, weight_half when) {
       auto const rows = pass.batch.inputs.extents.size();
       auto const here = pass.scratch.mark();
       auto const take = [&](trireme::shape extents) { return pass.scratch.template take<value>(extents); };
       auto const dbranch = take({rows, shape_.channels});  // all rows of a branch's input
       auto const inner = pass.scratch.mark();
-      auto const ddown = down_.branch_gradient(pass, saved.down, dy, site(pass), when);
-      auto const before = saved.up.before_activation;  // which nobody needs any more once its gradient is there
+      auto const ddown = down_.branch_gradient(pass, kept.down, dy, site(pass), when);
+      auto const before = kept.up.before_activation;  // which nobody needs any more once its gradient is there
       bool const at_once = when == weight_half::at_once;
-      auto const dup = saved.up.dy = at_once ? take({rows, hidden_.count}) : before;
-      if (at_once) down_.weight_gradient(saved.down.x, ddown);
+      auto const dup = kept.up.dy = at_once ? take({rows, hidden_.count}) : before;
+      if (at_once) down_.weight_gradient(kept.down.x, ddown);
       down_.input_gradient(pass, dup, ddown, {ops::activation::gelu, before, false});
-      if (at_once) up_.weight_gradient(pass.group.gather(saved.up.x, rows, pass.scratch), dup);
+      if (at_once) up_.weight_gradient(pass.group.gather(kept.up.x, rows, pass.scratch), dup);
       auto const dnormed = pass.group.reduce(up_.input_gradient_term(pass, dbranch, dup));
       pass.scratch.rewind(inner);
-      norm2_.backward(pass, saved.norm2, dy, dnormed, true);
-      auto const dattention =
-          attention_.backward(pass, saved.attended, dbranch, dy, pass.batch.inputs.extents[1], when);
-      norm1_.backward(pass, saved.norm1, dy, dattention, true);
+      norm2_.backward(pass, kept.norm2, dy, dnormed, true);
+      auto const dattention = attention_.backward(pass, kept.attended, dbranch, dy, pass.batch.inputs.extents[1], when);
+      norm1_.backward(pass, kept.norm1, dy, dattention, true);
       pass.scratch.rewind(here);
       return dy;
     }
@@ -8611,14 +8785,14 @@ class gpt_expert_block::instance {
     experts_.visit(each);
   }
 
-  view forward(pass<Env>& pass, saved& saved, view x) {
+  view forward(pass<Env>& pass, saved& kept, view x) {
     auto const rows = pass.batch.inputs.extents.size();
     auto const context = pass.batch.inputs.extents[1];
     auto const attended =
-        attention_.forward(pass, saved.attended, norm1_.forward(pass, saved.norm1, x), x, rows, context);
-    auto const normed = norm2_.forward(pass, saved.norm2, attended);
-    auto const all = experts_.forward(pass, saved.mixed, pass.group.gather(normed, rows, pass.scratch), context);
-    saved.mixed.x = normed;
+        attention_.forward(pass, kept.attended, norm1_.forward(pass, kept.norm1, x), x, rows, context);
+    auto const normed = norm2_.forward(pass, kept.norm2, attended);
+    auto const all = experts_.forward(pass, kept.mixed, pass.group.gather(normed, rows, pass.scratch), context);
+    kept.mixed.x = normed;
     auto const y = rows_here(pass, all);
     detail::drop_rows(pass, y, rows, site(pass));
     kernels::add(y, attended);
@@ -8626,7 +8800,7 @@ class gpt_expert_block::instance {
   }
 
   // dy becomes dx in place, as in gpt_block.
-  view backward(pass<Env>& pass, saved& saved, view dy) {
+  view backward(pass<Env>& pass, saved& kept, view dy) {
     auto const rows = pass.batch.inputs.extents.size();
     auto const context = pass.batch.inputs.extents[1];
     auto const here = pass.scratch.mark();
@@ -8634,17 +8808,17 @@ class gpt_expert_block::instance {
     auto const dmixed = pass.scratch.template take<value>(dy.extents());
     kernels::copy(dmixed, dy);
     detail::drop_rows(pass, dmixed, rows, site(pass));
-    saved.mixed.x = pass.group.gather(saved.mixed.x, rows, pass.scratch);
-    experts_.backward(pass, saved.mixed, dbranch, pass.group.gather(dmixed, rows, pass.scratch), context);
-    norm2_.backward(pass, saved.norm2, dy, rows_here(pass, dbranch), true);
-    auto const dattention = attention_.backward(pass, saved.attended, dbranch, dy, context);
-    norm1_.backward(pass, saved.norm1, dy, dattention, true);
+    kept.mixed.x = pass.group.gather(kept.mixed.x, rows, pass.scratch);
+    experts_.backward(pass, kept.mixed, dbranch, pass.group.gather(dmixed, rows, pass.scratch), context);
+    norm2_.backward(pass, kept.norm2, dy, rows_here(pass, dbranch), true);
+    auto const dattention = attention_.backward(pass, kept.attended, dbranch, dy, context);
+    norm1_.backward(pass, kept.norm1, dy, dattention, true);
     pass.scratch.rewind(here);
     return dy;
   }
 
-  void serve_forward(pass<Env>& pass, saved& saved) { experts_.serve_forward(pass, saved.mixed); }
-  void serve_backward(pass<Env>& pass, saved& saved) { experts_.serve_backward(pass, saved.mixed); }
+  void serve_forward(pass<Env>& pass, saved& kept) { experts_.serve_forward(pass, kept.mixed); }
+  void serve_backward(pass<Env>& pass, saved& kept) { experts_.serve_backward(pass, kept.mixed); }
 
  private:
   [[nodiscard]] ops::dropout_site site(pass<Env> const& pass) const {
@@ -8705,9 +8879,9 @@ struct gpt_head {
       each(tokens_);
     }
 
-    view forward(pass<Env>& pass, saved& saved, view x) {
+    view forward(pass<Env>& pass, saved& kept, view x) {
       auto const rows = pass.batch.inputs.extents.size();
-      auto const normed = pass.group.gather(norm_.forward(pass, saved.norm, x), rows, pass.scratch);  // (B*T,C)
+      auto const normed = pass.group.gather(norm_.forward(pass, kept.norm, x), rows, pass.scratch);  // (B*T,C)
       table_.bind(tokens_.value, ops::orientation::out_in);
       table_.refresh(pass.version);
       if (pass.purpose == purpose::predict) return last_logits(pass, normed);
@@ -8730,13 +8904,13 @@ struct gpt_head {
         kernels::linear_backward_weight(tokens_.gradient, {}, normed.rows(first, n), part, ops::orientation::out_in);
       }
       pass.scratch.rewind(here);
-      if (pass.training()) saved.dnorm = pass.group.reduce(partial_sum<view>(dnormed));
+      if (pass.training()) kept.dnorm = pass.group.reduce(partial_sum<view>(dnormed));
       return {};
     }
 
-    view backward(pass<Env>& pass, saved& saved, view) {
-      auto const dx = pass.take(saved.dnorm.extents());
-      norm_.backward(pass, saved.norm, dx, saved.dnorm, false);
+    view backward(pass<Env>& pass, saved& kept, view) {
+      auto const dx = pass.take(kept.dnorm.extents());
+      norm_.backward(pass, kept.norm, dx, kept.dnorm, false);
       return dx;
     }
 
@@ -8930,22 +9104,29 @@ class mlp_layer::instance {
 
   void visit(auto&& each) { layer_.visit(each); }
 
-  view forward(pass<Env>& pass, saved& saved, view x) {
+  view forward(pass<Env>& pass, saved& kept, view x) {
     if (what_.first) x = read_inputs(pass);
-    auto const y = layer_.forward(pass, saved.layer, x);
+    auto const y = layer_.forward(pass, kept.layer, x);
     if (!what_.last || pass.purpose == purpose::predict) return y;
-    saved.dy = pass.training() ? pass.take(y.extents()) : view{};
-    pass.loss += kernels::squared_error(saved.dy, y, pass.batch.targets.template as<float>(), pass.weight);
+    expect_targets(pass.batch, y);
+    kept.dy = pass.training() ? pass.take(y.extents()) : view{};
+    pass.loss += kernels::squared_error(kept.dy, y, pass.batch.targets.template as<float>(), pass.weight);
     return {};
   }
-  view backward(pass<Env>& pass, saved& saved, view dy) {
-    auto const from = what_.last ? saved.dy : dy;
-    if (!what_.first) return layer_.backward(pass, saved.layer, from);
-    layer_.backward_without_input(pass, saved.layer, from);
+  view backward(pass<Env>& pass, saved& kept, view dy) {
+    auto const from = what_.last ? kept.dy : dy;
+    if (!what_.first) return layer_.backward(pass, kept.layer, from);
+    layer_.backward_without_input(pass, kept.layer, from);
     return {};
   }
 
  private:
+  static void expect_targets(samples_in<space> const& batch, view y) {
+    if (batch.targets.size() == y.size()) return;
+    throw config_error(text("trireme::nn::mlp: targets of shape ", to_string(batch.targets.extents),
+                            " for outputs of shape ", to_string(y.extents()),
+                            "; give each sample as many targets as the model has outputs"));
+  }
   view read_inputs(pass<Env>& pass) const {
     auto const inputs = pass.batch.inputs.template as<float>();
     auto const count = pass.batch.count();
@@ -9028,18 +9209,200 @@ inline constexpr std::int64_t attention_keys = 64;
 /// The columns of a head, in whole vectors.
 [[nodiscard]] constexpr std::int64_t padded_width(std::int64_t width) noexcept { return (width + 15) / 16 * 16; }
 
-/// Elements of scratch memory that one head of `width` columns needs.
+/// The same in whole tiles.
+[[nodiscard]] constexpr std::int64_t attention_tile_width(std::int64_t width) noexcept {
+  return (width + 31) / 32 * 32;
+}
+
+/// Elements of scratch memory that one head of `width` columns needs, at any CPU level.
 [[nodiscard]] constexpr std::int64_t attention_scratch(std::int64_t context, std::int64_t width,
                                                        bool backward) noexcept {
   auto const rows = padded_rows(context);
   auto const matrix = rows * padded_width(width);
   auto const block = attention_rows * padded_width(width);
   auto const chunk = attention_keys * attention_rows;
-  if (backward) return 4 * matrix + 5 * block + 5 * chunk + 2 * attention_rows;
-  return 2 * matrix + 3 * block + rows * attention_rows + chunk + 2 * attention_rows;
+  auto const vectors = backward ? 4 * matrix + 5 * block + 5 * chunk + 2 * attention_rows
+                                : 2 * matrix + 3 * block + rows * attention_rows + chunk + 2 * attention_rows;
+  // Matrices in tiles are of bfloat16, two to an element.
+  auto const tiles = attention_tile_width(width);
+  auto const in_tiles = backward ? (7 * rows * tiles + 224 * tiles + 9 * chunk) / 2 + 3 * attention_rows
+                                 : rows * tiles + 64 * tiles + 48 * rows + chunk + 2 * attention_rows;
+  return std::max(vectors, in_tiles);
 }
 
 }  // namespace trireme::ops::detail
+
+// ---- trireme/ops/host/attention.hpp (goes on)
+namespace trireme::ops::detail {
+
+/// Keys that are worked on together, among those that a block of query rows sees.
+struct attention_part {
+  std::int64_t key;
+  std::int64_t keys;
+  std::int64_t skipped;  ///< rows of the block, the first ones, that see none of these keys
+  [[nodiscard]] constexpr attention_part next(std::int64_t row) const noexcept;
+};
+
+/// How many keys the lanes at `lane` see of a block that begins at `row`: up to the diagonal, in halves of a block.
+[[nodiscard]] constexpr std::int64_t keys_seen(std::int64_t row, std::int64_t lane) noexcept {
+  constexpr auto half = attention_rows / 2;
+  return row + (lane / half + 1) * half;
+}
+
+/// The part that begins with `key`; without keys after the last.
+[[nodiscard]] constexpr attention_part attention_keys_from(std::int64_t row, std::int64_t key) noexcept {
+  constexpr auto half = attention_rows / 2;
+  auto const skipped = key < keys_seen(row, 0) ? 0 : half;
+  return {key, std::min(attention_keys, keys_seen(row, skipped) - key), skipped};
+}
+constexpr attention_part attention_part::next(std::int64_t row) const noexcept {
+  return attention_keys_from(row, key + keys);
+}
+
+/// One head of one sample: where its columns begin in the rows of qkv and y, and what is dropped in it.
+struct attention_head {
+  std::int64_t context;
+  std::int64_t width;         ///< D, columns of this head
+  std::int64_t padded_rows;   ///< context, rounded up to attention_rows
+  std::int64_t padded_width;  ///< D, rounded up to 16
+  std::int64_t qkv_stride;    ///< 3 C
+  std::int64_t y_stride;      ///< C
+  std::int64_t channels;      ///< C: keys begin C, values 2 C columns after the queries
+  std::int64_t head;
+  std::int64_t first_head;  ///< number of head 0 among all heads of the layer
+  std::uint64_t sample;
+  std::int64_t next_row;        ///< where the next head begins, from here: rows, or -1 if there is none,
+  std::int64_t next_column;     ///< and columns
+  dropout_site const* dropout;  ///< nullptr if nothing is dropped
+};
+
+}  // namespace trireme::ops::detail
+
+namespace trireme::ops {
+
+namespace detail {
+
+/// Calls f(head, sample, scratch memory) for each head of each sample.
+/// @param rows   of a sample that are worked on at a time.
+/// @param whole  all rows of a sample, which dropout counts.
+template <class Real, class F>
+void for_each_head(attention_shape const& shape, std::int64_t rows, std::int64_t whole, arena<host>& scratch,
+                   dropout_site const& dropout, bool backward, F const& f) {
+  if (shape.batch == 0 || rows == 0) return;
+  auto const width = shape.head_channels();
+  attention_head head{.context = whole,
+                      .width = width,
+                      .padded_rows = padded_rows(rows),
+                      .padded_width = padded_width(width),
+                      .qkv_stride = 3 * shape.channels,
+                      .y_stride = shape.channels,
+                      .channels = shape.channels,
+                      .head = 0,
+                      .first_head = shape.first_head,
+                      .sample = 0,
+                      .next_row = -1,
+                      .next_column = 0,
+                      .dropout = dropout.active() ? &dropout : nullptr};
+  auto const mark = scratch.mark();
+  auto const memory = scratch.template take<Real>({attention_scratch(rows, width, backward)});
+  for (std::int64_t sample = 0; sample < shape.batch; ++sample) {
+    if (dropout.active()) head.sample = static_cast<std::uint64_t>(dropout.samples[static_cast<std::size_t>(sample)]);
+    for (head.head = 0; head.head < shape.heads; ++head.head) f(head, sample, raw(memory));
+  }
+  scratch.rewind(mark);
+}
+
+template <class T, class A>
+void attention_forward_head(T* y, A* lse, T const* qkv, attention_head const& shape, A* scratch);
+template <class T, class A>
+void attention_backward_head(T* dqkv, T const* dy, T const* y, A const* lse, T const* qkv, attention_head const& shape,
+                             A* scratch);
+
+}  // namespace detail
+
+/// Causal self-attention of several heads.
+///
+/// No (T, T) matrix is kept: the forward pass works on 32 query rows at a time and saves the log of each row's sum of
+/// exponentials, from which the backward pass makes the probabilities again. The masked half is skipped.
+/// Method: [Dao et al., 2022], without its rescaling, as one block's scores fit the second-level cache.
+/// Shapes   qkv, dqkv (B*T, 3C): queries, keys, values, each of H heads of C/H columns; y, dy (B*T, C); lse (B, H, T).
+/// Bytes    scratch: 2 (forward) or 4 (backward) matrices (T, C/H) of the accumulate type, and 128 T in the forward
+/// pass.
+/// Numerics softmax and sums in the accumulate type, and products too; but with AVX512-BF16 or tiles those of bfloat16
+///          take probabilities and their gradients rounded to it. A sample's result does not depend on the others.
+/// Threads  one caller an arena.
+/// Errors   assertion_error (light) if the sizes do not fit.
+struct host_attention {
+  template <class T>
+  using view = tensor_view<T, host>;
+
+  /// y = softmax(mask(q k^T / sqrt(D))) v; dropout, if any, applies to the probabilities, a number at (head, row, col)
+  /// of a sample having the position (head * T + row) * T + col.
+  template <class T>
+  static void causal_attention(view<T> y, detail::output<accumulate_t<T>> lse, detail::input<T> qkv,
+                               attention_shape shape, arena<host>& scratch, dropout_site const& dropout) {
+    check("causal_attention", shape, qkv.size(), y.size(), lse.size(), dropout);
+    each_head<accumulate_t<T>>(shape, scratch, dropout, false,
+                               [&](detail::attention_head const& head, std::int64_t sample, accumulate_t<T>* memory) {
+                                 auto const row = sample * shape.context;
+                                 auto const column = head.head * head.width;
+                                 detail::attention_forward_head(
+                                     raw(y) + row * shape.channels + column,
+                                     raw(lse) + (sample * shape.heads + head.head) * shape.context,
+                                     raw(qkv) + row * 3 * shape.channels + column, head, memory);
+                               });
+  }
+
+  /// The gradient of causal_attention: dqkv is written. y and lse are what the forward pass gave.
+  template <class T>
+  static void causal_attention_backward(view<T> dqkv, detail::input<T> dy, detail::input<T> y,
+                                        detail::input<accumulate_t<T>> lse, detail::input<T> qkv, attention_shape shape,
+                                        arena<host>& scratch, dropout_site const& dropout) {
+    check("causal_attention_backward", shape, qkv.size(), y.size(), lse.size(), dropout);
+    detail::same_size("causal_attention_backward", dqkv.size(), qkv.size());
+    detail::same_size("causal_attention_backward", dy.size(), y.size());
+    each_head<accumulate_t<T>>(shape, scratch, dropout, true,
+                               [&](detail::attention_head const& head, std::int64_t sample, accumulate_t<T>* memory) {
+                                 auto const row = sample * shape.context;
+                                 auto const column = head.head * head.width;
+                                 auto const wide = row * 3 * shape.channels + column;
+                                 auto const narrow = row * shape.channels + column;
+                                 detail::attention_backward_head(
+                                     raw(dqkv) + wide, raw(dy) + narrow, raw(y) + narrow,
+                                     raw(lse) + (sample * shape.heads + head.head) * shape.context, raw(qkv) + wide,
+                                     head, memory);
+                               });
+  }
+
+ private:
+  static void check(char const* who, attention_shape const& shape, std::int64_t qkv, std::int64_t y, std::int64_t lse,
+                    dropout_site const& dropout) {
+    auto const rows = shape.batch * shape.context;
+    detail::same_size(who, qkv, rows * 3 * shape.channels);
+    detail::same_size(who, y, rows * shape.channels);
+    detail::same_size(who, lse, rows * shape.heads);
+    expects(assertion_level::light, shape.heads > 0 && shape.channels % shape.heads == 0, [&] {
+      return text("trireme::ops::", who, ": ", shape.channels, " channels do not divide into ", shape.heads, " heads");
+    });
+    if (dropout.active()) {
+      detail::same_size(who, static_cast<std::int64_t>(dropout.samples.size()), shape.batch);
+    }
+  }
+
+  template <class Real, class Body>
+  static void each_head(attention_shape const& shape, arena<host>& scratch, dropout_site const& dropout, bool backward,
+                        Body const& body) {
+    detail::for_each_head<Real>(shape, shape.context, shape.context, scratch, dropout, backward,
+                                [&](detail::attention_head& head, std::int64_t sample, Real* memory) {
+                                  bool const turns = head.head + 1 == shape.heads;
+                                  head.next_row = !turns ? 0 : sample + 1 < shape.batch ? shape.context : -1;
+                                  head.next_column = turns ? head.width - shape.channels : head.width;
+                                  body(head, sample, memory);
+                                });
+  }
+};
+
+}  // namespace trireme::ops
 
 // ---- trireme/ops/host/detail/product_types.hpp
 namespace trireme::ops::detail {
@@ -9122,6 +9485,31 @@ struct store_job {
   std::int64_t columns;
 };
 
+/// Columns of a matrix as rows: to (columns, to_row) from (rows, from_row), zeros from `rows` up to `padded_rows` and
+/// from `columns` up to `padded_columns`.
+struct turn_job {
+  bfloat16* to;
+  std::int64_t to_row;
+  bfloat16 const* from;
+  std::int64_t from_row;
+  std::int64_t rows;
+  std::int64_t padded_rows;  // a multiple of 32
+  std::int64_t columns;
+  std::int64_t padded_columns;  // a multiple of 16
+};
+
+/// A panel of 32 columns of a matrix (rows, ld), two rows a step, zeros around it up to `steps`; the columns' sums are
+/// added to `sums` where given.
+struct panel_job {
+  std::uint32_t* to;
+  bfloat16 const* from;
+  std::int64_t ld;
+  std::int64_t rows;
+  std::int64_t columns;
+  std::int64_t steps;
+  float* sums;
+};
+
 /// The kernels of one CPU level, as the loops around them see them.
 struct product_kernels {
   cpu_level level;
@@ -9130,10 +9518,33 @@ struct product_kernels {
   int small_rows;  // of a second kernel, for what is left of a matrix
   int panel;       // elements a step of packed left operands: `rows` rounded up to whole cache lines or halves
   bool pairs;      // operands are pairs of bfloat16 along k, not floats
+  int depth;       // steps come in multiples of this, padded with zeros
   void (*tile)(tile_job const&);
   void (*small_tile)(tile_job const&);
   void (*store_float)(store_job<float> const&);
   void (*store_bfloat16)(store_job<bfloat16> const&);
+  // Of kernels on tiles only: their registers are set up and given back around the calls of a product, and the others
+  // pack the operands of transposed products, left and right.
+  void (*begin)() = nullptr;
+  void (*end)() = nullptr;
+  void (*turn)(turn_job const&) = nullptr;
+  void (*panel_of)(panel_job const&) = nullptr;
+};
+
+/// Calls of kernels of one product.
+class kernel_calls {
+ public:
+  explicit kernel_calls(product_kernels const& kernels) : end_(kernels.end) {
+    if (kernels.begin != nullptr) kernels.begin();
+  }
+  ~kernel_calls() {
+    if (end_ != nullptr) end_();
+  }
+  kernel_calls(kernel_calls const&) = delete;
+  kernel_calls& operator=(kernel_calls const&) = delete;
+
+ private:
+  void (*end_)();
 };
 
 }  // namespace trireme::ops::detail
@@ -9300,52 +9711,278 @@ void add_panel_columns(float* sums, Word const* panel, std::int64_t steps, int w
 
 }  // namespace trireme::ops::detail
 
-// ---- trireme/ops/host/attention.hpp (goes on)
+// ---- trireme/ops/host/detail/tiles.hpp
+// Products of tiles. A tile is 16 rows of 64 bytes: of a left operand 16 rows of 32 bfloat16, of a right operand 16
+// pairs of rows in words of two, of sums 16 rows of 16 floats. All tiles have this one shape, edges being padded with
+// zeros, so that a thread sets the registers up once.
+//
+// Kernels take the registers as a type, because tests put a model in place of the CPU's. Such a type has begin(),
+// end(), zero<Tile>(), load<Tile>(from, stride), store<Tile>(to, stride) and multiply<Sums, Left, Right>(), strides in
+// bytes.
 namespace trireme::ops::detail {
 
-/// Keys that are worked on together, among those that a block of query rows sees.
-struct attention_part {
-  std::int64_t key;
-  std::int64_t keys;
-  std::int64_t skipped;  ///< rows of the block, the first ones, that see none of these keys
-  [[nodiscard]] constexpr attention_part next(std::int64_t row) const noexcept;
+/// Rows of a tile, and words of two bfloat16 or floats in one of its rows.
+inline constexpr int tile_extent = 16;
+
+#if TRIREME_X86
+/// The CPU's tile registers. Instructions by name: a compiler's functions for them want literal numbers of registers,
+/// and g++ 12's do not tell that they read and write memory.
+struct tile_registers {
+  /// The set-up belongs to the thread, and other libraries change it too: a product begins with it, and leaves the
+  /// registers empty, so that they need not be saved when the thread is switched.
+  static void begin() noexcept {
+    struct alignas(64) {
+      std::uint8_t palette = 1;
+      std::uint8_t start_row = 0;
+      std::uint8_t unused[14] = {};
+      std::uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
+      std::uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
+    } static constexpr shapes;
+    asm volatile("ldtilecfg %0" : : "m"(shapes) : "memory");
+  }
+  static void end() noexcept { asm volatile("tilerelease" : : : "memory"); }
+
+  template <int Tile>
+  static TRIREME_INLINE void zero() noexcept {
+    asm volatile("{tilezero\t%%tmm%c0|tilezero\ttmm%c0}" : : "i"(Tile));
+  }
+  template <int Tile>
+  static TRIREME_INLINE void load(void const* from, std::ptrdiff_t stride) noexcept {
+    asm volatile("{tileloadd\t(%0,%1,1), %%tmm%c2|tileloadd\ttmm%c2, [%0+%1*1]}"
+                 :
+                 : "r"(from), "r"(stride), "i"(Tile)
+                 : "memory");
+  }
+  template <int Tile>
+  static TRIREME_INLINE void store(void* to, std::ptrdiff_t stride) noexcept {
+    asm volatile("{tilestored\t%%tmm%c2, (%0,%1,1)|tilestored\t[%0+%1*1], tmm%c2}"
+                 :
+                 : "r"(to), "r"(stride), "i"(Tile)
+                 : "memory");
+  }
+  template <int Sums, int Left, int Right>
+  static TRIREME_INLINE void multiply() noexcept {
+    asm volatile("{tdpbf16ps\t%%tmm%c2, %%tmm%c1, %%tmm%c0|tdpbf16ps\ttmm%c0, tmm%c1, tmm%c2}"
+                 :
+                 : "i"(Sums), "i"(Left), "i"(Right));
+  }
+};
+#endif
+
+/// A thread's use of the tile registers, for the length of one call.
+template <class Tiles>
+class tile_use {
+ public:
+  tile_use() noexcept { Tiles::begin(); }
+  ~tile_use() { Tiles::end(); }
+  tile_use(tile_use const&) = delete;
+  tile_use& operator=(tile_use const&) = delete;
 };
 
-/// How many keys the lanes at `lane` see of a block that begins at `row`: up to the diagonal, in halves of a block.
-[[nodiscard]] constexpr std::int64_t keys_seen(std::int64_t row, std::int64_t lane) noexcept {
-  constexpr auto half = attention_rows / 2;
-  return row + (lane / half + 1) * half;
+/// Fetches some rows of what the epilogue will touch, during the k loop.
+TRIREME_INLINE void fetch_ahead(char const*& address, std::ptrdiff_t row, int rows) noexcept {
+  for (int r = 0; r < rows; ++r, address += row) {
+    __builtin_prefetch(address);
+    __builtin_prefetch(address + 64);
+  }
 }
 
-/// The part that begins with `key`; without keys after the last.
-[[nodiscard]] constexpr attention_part attention_keys_from(std::int64_t row, std::int64_t key) noexcept {
-  constexpr auto half = attention_rows / 2;
-  auto const skipped = key < keys_seen(row, 0) ? 0 : half;
-  return {key, std::min(attention_keys, keys_seen(row, skipped) - key), skipped};
-}
-constexpr attention_part attention_part::next(std::int64_t row) const noexcept {
-  return attention_keys_from(row, key + keys);
+/// c (16 or 32 rows, 32 columns) = or += a b. A step is a pair of bfloat16, and steps come in multiples of 16; b is
+/// packed, 32 words a step.
+///
+/// Numerics  a step of an instruction adds the products of the first and of the second elements of its 16 pairs apart,
+///           then their two sums together, then that to what was there; denormals count as zero. So an element is
+///           formed in the order of k, by steps of 32, whatever is computed with it.
+template <class Tiles, int Rows>
+void tile_sums(tile_job const& job) {
+  static_assert(Rows == 16 || Rows == 32);
+  constexpr std::ptrdiff_t right_row = 2 * 64;
+  std::ptrdiff_t const sums_row = job.c_row * static_cast<std::ptrdiff_t>(sizeof(float));
+  float* const lower = job.c + tile_extent * job.c_row;
+  if (job.accumulate) {
+    Tiles::template load<0>(job.c, sums_row);
+    Tiles::template load<1>(job.c + tile_extent, sums_row);
+    if constexpr (Rows == 32) {
+      Tiles::template load<2>(lower, sums_row);
+      Tiles::template load<3>(lower + tile_extent, sums_row);
+    }
+  } else {
+    Tiles::template zero<0>();
+    Tiles::template zero<1>();
+    if constexpr (Rows == 32) {
+      Tiles::template zero<2>();
+      Tiles::template zero<3>();
+    }
+  }
+  char const* a = job.a;
+  char const* b = job.b;
+  char const* ahead[2] = {job.ahead[0], job.ahead[1]};
+  int left_to_fetch = job.ahead[0] == nullptr ? 0 : Rows;
+  for (std::int64_t step = 0; step < job.steps; step += tile_extent, a += 64, b += tile_extent * right_row) {
+    Tiles::template load<4>(a, job.a_row);
+    Tiles::template load<6>(b, right_row);
+    Tiles::template multiply<0, 4, 6>();
+    Tiles::template load<7>(b + 64, right_row);
+    Tiles::template multiply<1, 4, 7>();
+    if constexpr (Rows == 32) {
+      Tiles::template load<5>(a + tile_extent * job.a_row, job.a_row);
+      Tiles::template multiply<2, 5, 6>();
+      Tiles::template multiply<3, 5, 7>();
+    }
+    if (left_to_fetch > 0) {
+      constexpr int few = 4;
+      fetch_ahead(ahead[0], job.ahead_row[0], few);
+      if (job.ahead[1] != job.ahead[0]) fetch_ahead(ahead[1], job.ahead_row[1], few);
+      left_to_fetch -= few;
+    }
+  }
+  Tiles::template store<0>(job.c, sums_row);
+  Tiles::template store<1>(job.c + tile_extent, sums_row);
+  if constexpr (Rows == 32) {
+    Tiles::template store<2>(lower, sums_row);
+    Tiles::template store<3>(lower + tile_extent, sums_row);
+  }
 }
 
-/// One head of one sample: where its columns begin in the rows of qkv and y, and what is dropped in it.
-struct attention_head {
-  std::int64_t context;
-  std::int64_t width;         ///< D, columns of this head
-  std::int64_t padded_rows;   ///< context, rounded up to attention_rows
-  std::int64_t padded_width;  ///< D, rounded up to 16
-  std::int64_t qkv_stride;    ///< 3 C
-  std::int64_t y_stride;      ///< C
-  std::int64_t channels;      ///< C: keys begin C, values 2 C columns after the queries
-  std::int64_t head;
-  std::int64_t first_head;  ///< number of head 0 among all heads of the layer
-  std::uint64_t sample;
-  std::int64_t next_row;        ///< where the next head begins, from here: rows, or -1 if there is none,
-  std::int64_t next_column;     ///< and columns
-  dropout_site const* dropout;  ///< nullptr if nothing is dropped
-};
+/// The kernels of products on tiles, with the level's functions for what is no product.
+template <class Tiles>
+[[nodiscard]] constexpr product_kernels tile_product_kernels(void (*store_float)(store_job<float> const&),
+                                                             void (*store_bfloat16)(store_job<bfloat16> const&),
+                                                             void (*turn)(turn_job const&),
+                                                             void (*panel_of)(panel_job const&)) {
+  return {.level = cpu_level::amx,
+          .rows = 2 * tile_extent,
+          .columns = 2 * tile_extent,
+          .small_rows = tile_extent,
+          .panel = 2 * tile_extent,
+          .pairs = true,
+          .depth = tile_extent,
+          .tile = tile_sums<Tiles, 2 * tile_extent>,
+          .small_tile = tile_sums<Tiles, tile_extent>,
+          .store_float = store_float,
+          .store_bfloat16 = store_bfloat16,
+          .begin = Tiles::begin,
+          .end = Tiles::end,
+          .turn = turn,
+          .panel_of = panel_of};
+}
 
 }  // namespace trireme::ops::detail
 
+// ---- trireme/ops/host/detail/tiles_packing.hpp
+// What surrounds products of tiles, in vectors: packing, and sums on their way out. Included by product_kernels.hpp,
+// after the epilogues of AVX-512.
+#if TRIREME_X86
+TRIREME_TARGET_AVX512_BEGIN
+namespace trireme::ops::detail::avx512 {
+
+/// Two rows of at most 16 columns as words of two.
+TRIREME_INLINE __m512i paired_columns(bfloat16 const* low, bfloat16 const* high, __mmask16 columns) {
+  __m512i const rows = _mm512_inserti64x4(_mm512_castsi256_si512(_mm256_maskz_loadu_epi16(columns, low)),
+                                          _mm256_maskz_loadu_epi16(columns, high), 1);
+  __m512i const first = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+  __m512i const second = _mm512_slli_epi32(_mm512_add_epi32(first, _mm512_set1_epi32(16)), 16);
+  return _mm512_permutexvar_epi16(_mm512_or_si512(first, second), rows);
+}
+
+/// Row i of x becomes column i.
+TRIREME_INLINE void transpose_words(__m512i (&x)[16]) {
+  __m512i y[16];
+  TRIREME_UNROLL
+  for (int i = 0; i < 16; i += 2) {
+    y[i] = _mm512_unpacklo_epi32(x[i], x[i + 1]);
+    y[i + 1] = _mm512_unpackhi_epi32(x[i], x[i + 1]);
+  }
+  TRIREME_UNROLL
+  for (int i = 0; i < 16; i += 4) {
+    x[i] = _mm512_unpacklo_epi64(y[i], y[i + 2]);
+    x[i + 1] = _mm512_unpackhi_epi64(y[i], y[i + 2]);
+    x[i + 2] = _mm512_unpacklo_epi64(y[i + 1], y[i + 3]);
+    x[i + 3] = _mm512_unpackhi_epi64(y[i + 1], y[i + 3]);
+  }
+  TRIREME_UNROLL
+  for (int i = 0; i < 4; ++i) {
+    y[i] = _mm512_shuffle_i32x4(x[i], x[i + 4], 0x88);
+    y[i + 4] = _mm512_shuffle_i32x4(x[i], x[i + 4], 0xdd);
+    y[i + 8] = _mm512_shuffle_i32x4(x[i + 8], x[i + 12], 0x88);
+    y[i + 12] = _mm512_shuffle_i32x4(x[i + 8], x[i + 12], 0xdd);
+  }
+  TRIREME_UNROLL
+  for (int i = 0; i < 4; ++i) {
+    x[i] = _mm512_shuffle_i32x4(y[i], y[i + 8], 0x88);
+    x[i + 8] = _mm512_shuffle_i32x4(y[i], y[i + 8], 0xdd);
+    x[i + 4] = _mm512_shuffle_i32x4(y[i + 4], y[i + 12], 0x88);
+    x[i + 12] = _mm512_shuffle_i32x4(y[i + 4], y[i + 12], 0xdd);
+  }
+}
+
+inline void turn(turn_job const& job) {
+  for (std::int64_t row = 0; row < job.padded_rows; row += 32) {
+    for (std::int64_t column = 0; column < job.padded_columns; column += 16) {
+      __mmask16 const columns = lanes::mask(static_cast<int>(job.columns - column < 16 ? job.columns - column : 16));
+      __m512i words[16];
+      TRIREME_UNROLL
+      for (int i = 0; i < 16; ++i) {
+        // A row that does not exist is neither read nor pointed to.
+        auto const low = row + 2 * i < job.rows ? row + 2 * i : 0;
+        auto const high = low + 1 < job.rows ? low + 1 : 0;
+        words[i] =
+            paired_columns(job.from + low * job.from_row + column, job.from + high * job.from_row + column, columns);
+        if (row + 2 * i >= job.rows) words[i] = _mm512_setzero_si512();
+        if (row + 2 * i + 1 >= job.rows) words[i] = _mm512_and_si512(words[i], _mm512_set1_epi32(0xffff));
+      }
+      transpose_words(words);
+      bfloat16* const to = job.to + column * job.to_row + row;
+      TRIREME_UNROLL
+      for (int i = 0; i < 16; ++i) _mm512_storeu_si512(to + i * job.to_row, words[i]);
+    }
+  }
+}
+
+}  // namespace trireme::ops::detail::avx512
+TRIREME_TARGET_END
+
+TRIREME_TARGET_AVX512_BF16_BEGIN
+namespace trireme::ops::detail::avx512_bf16 {
+
+using avx512::lanes;
+
+/// Multiplying by one adds the two of a word to the sum of their column.
+inline void panel_of(panel_job const& job) {
+  auto const columns = static_cast<int>(job.columns);
+  __mmask16 const first = lanes::mask(columns);
+  __mmask16 const second = lanes::mask(columns - lanes::width);
+  __m512bh const ones = (__m512bh)_mm512_set1_epi16(0x3f80);
+  __m512 sums[2] = {_mm512_setzero_ps(), _mm512_setzero_ps()};
+  bfloat16 const* from = job.from;
+  std::uint32_t* to = job.to;
+  for (std::int64_t row = 0; row < job.rows; row += 2, from += 2 * job.ld, to += 32) {
+    bool const both = row + 1 < job.rows;
+    bfloat16 const* const next = both ? from + job.ld : from;
+    __m512i words[2] = {avx512::paired_columns(from, next, first),
+                        second == 0 ? _mm512_setzero_si512() : avx512::paired_columns(from + 16, next + 16, second)};
+    TRIREME_UNROLL
+    for (int v = 0; v < 2; ++v) {
+      if (!both) words[v] = _mm512_and_si512(words[v], _mm512_set1_epi32(0xffff));
+      sums[v] = _mm512_dpbf16_ps(sums[v], (__m512bh)words[v], ones);
+      _mm512_storeu_si512(to + v * lanes::width, words[v]);
+    }
+  }
+  for (auto step = (job.rows + 1) / 2; step < job.steps; ++step, to += 32) {
+    _mm512_storeu_si512(to, _mm512_setzero_si512());
+    _mm512_storeu_si512(to + lanes::width, _mm512_setzero_si512());
+  }
+  if (job.sums == nullptr) return;
+  lanes{_mm512_add_ps(sums[0], _mm512_maskz_loadu_ps(first, job.sums))}.store(job.sums, columns < 16 ? columns : 16);
+  if (columns <= 16) return;
+  lanes{_mm512_add_ps(sums[1], _mm512_maskz_loadu_ps(second, job.sums + 16))}.store(job.sums + 16, columns - 16);
+}
+
+}  // namespace trireme::ops::detail::avx512_bf16
+TRIREME_TARGET_END
+#endif
+
+// ---- trireme/ops/host/attention.ipp (goes on)
 #define TRIREME_LEVEL baseline
 
 // ---- trireme/ops/host/detail/attention.inl
@@ -9363,14 +10000,14 @@ namespace trireme::ops::detail::TRIREME_LEVEL {
 template <class F, class Factor, int Rows, int Vectors, class Real, class Word>
 inline void tile_product(Real* c, std::int64_t c_row, Word const* a, std::int64_t a_row, std::int64_t a_depth,
                          Word const* b, std::int64_t b_row, std::int64_t depth, bool accumulate) {
-  F sums[Rows][Vectors];
+  F sums[std::size_t{Rows}][std::size_t{Vectors}];
   TRIREME_UNROLL
   for (int m = 0; m < Rows; ++m) {
     TRIREME_UNROLL
     for (int v = 0; v < Vectors; ++v) sums[m][v] = accumulate ? F::load(c + m * c_row + v * F::width) : F::all(0);
   }
   for (std::int64_t k = 0; k < depth; ++k, a += a_depth, b += b_row) {
-    Factor right[Vectors];
+    Factor right[std::size_t{Vectors}];
     TRIREME_UNROLL
     for (int v = 0; v < Vectors; ++v) right[v] = Factor::load(b + v * F::width);
     TRIREME_UNROLL
@@ -9703,7 +10340,7 @@ inline void attention_backward(T* dqkv, T const* dy, T const* y, A const* lse, T
 
 }  // namespace trireme::ops::detail::TRIREME_LEVEL
 
-// ---- trireme/ops/host/attention.hpp (goes on)
+// ---- trireme/ops/host/attention.ipp (goes on)
 #undef TRIREME_LEVEL
 TRIREME_LEVEL_AVX2_BEGIN
 #define TRIREME_LEVEL avx2
@@ -9723,14 +10360,14 @@ namespace trireme::ops::detail::TRIREME_LEVEL {
 template <class F, class Factor, int Rows, int Vectors, class Real, class Word>
 inline void tile_product(Real* c, std::int64_t c_row, Word const* a, std::int64_t a_row, std::int64_t a_depth,
                          Word const* b, std::int64_t b_row, std::int64_t depth, bool accumulate) {
-  F sums[Rows][Vectors];
+  F sums[std::size_t{Rows}][std::size_t{Vectors}];
   TRIREME_UNROLL
   for (int m = 0; m < Rows; ++m) {
     TRIREME_UNROLL
     for (int v = 0; v < Vectors; ++v) sums[m][v] = accumulate ? F::load(c + m * c_row + v * F::width) : F::all(0);
   }
   for (std::int64_t k = 0; k < depth; ++k, a += a_depth, b += b_row) {
-    Factor right[Vectors];
+    Factor right[std::size_t{Vectors}];
     TRIREME_UNROLL
     for (int v = 0; v < Vectors; ++v) right[v] = Factor::load(b + v * F::width);
     TRIREME_UNROLL
@@ -10063,7 +10700,7 @@ inline void attention_backward(T* dqkv, T const* dy, T const* y, A const* lse, T
 
 }  // namespace trireme::ops::detail::TRIREME_LEVEL
 
-// ---- trireme/ops/host/attention.hpp (goes on)
+// ---- trireme/ops/host/attention.ipp (goes on)
 #undef TRIREME_LEVEL
 TRIREME_LEVEL_END
 TRIREME_LEVEL_AVX512_BEGIN
@@ -10084,14 +10721,14 @@ namespace trireme::ops::detail::TRIREME_LEVEL {
 template <class F, class Factor, int Rows, int Vectors, class Real, class Word>
 inline void tile_product(Real* c, std::int64_t c_row, Word const* a, std::int64_t a_row, std::int64_t a_depth,
                          Word const* b, std::int64_t b_row, std::int64_t depth, bool accumulate) {
-  F sums[Rows][Vectors];
+  F sums[std::size_t{Rows}][std::size_t{Vectors}];
   TRIREME_UNROLL
   for (int m = 0; m < Rows; ++m) {
     TRIREME_UNROLL
     for (int v = 0; v < Vectors; ++v) sums[m][v] = accumulate ? F::load(c + m * c_row + v * F::width) : F::all(0);
   }
   for (std::int64_t k = 0; k < depth; ++k, a += a_depth, b += b_row) {
-    Factor right[Vectors];
+    Factor right[std::size_t{Vectors}];
     TRIREME_UNROLL
     for (int v = 0; v < Vectors; ++v) right[v] = Factor::load(b + v * F::width);
     TRIREME_UNROLL
@@ -10424,7 +11061,330 @@ inline void attention_backward(T* dqkv, T const* dy, T const* y, A const* lse, T
 
 }  // namespace trireme::ops::detail::TRIREME_LEVEL
 
-// ---- trireme/ops/host/attention.hpp (goes on)
+// ---- trireme/ops/host/attention.ipp (goes on)
+#undef TRIREME_LEVEL
+TRIREME_LEVEL_END
+TRIREME_LEVEL_AVX512_BEGIN
+#define TRIREME_LEVEL avx512
+
+// ---- trireme/ops/host/detail/attention_tiles.inl
+// Causal attention of one head of one sample in bfloat16, with products of tiles; included for the CPU level that has
+// their registers, and in tests with a model of them (see simd.hpp, tiles.hpp). The method is that of attention.inl.
+//
+// Scores lie with a query row in each lane, as there, and so every product has the depth of its left operand along its
+// rows: scores = keys queries^T, result^T = values^T shares, and backward dvalues = shares^T slopes,
+// dkeys = dshares^T queries, dqueries^T = keys^T dshares. What is right is in panels of 32 columns, two rows in a word.
+// Probabilities and their gradients are rounded to bfloat16 for the products; sums, softmax and lse stay in float.
+namespace trireme::ops::detail::TRIREME_LEVEL {
+
+/// 2^x to 2e-7 for x below 127.5; 0 below -126.5, NaN stays NaN. Rounding to bfloat16 leaves nothing of that error.
+template <class F>
+TRIREME_INLINE F exponential_of_two(F x) {
+  x = max(F::all(-127.0F), x);
+  F const n = round(x);
+  F const r = x - n;
+  F p = F::all(1.339086336e-3F);
+  p = fma(p, r, F::all(9.676031918e-3F));
+  p = fma(p, r, F::all(5.550357114e-2F));
+  p = fma(p, r, F::all(2.402210749e-1F));
+  p = fma(p, r, F::all(6.931471880e-1F));
+  p = fma(p, r, F::all(1.0F));
+  return p * power_of_two(n);
+}
+
+/// The lanes of two rows of keys, rounded: as words of two in `pairs`, and where they are given as rows.
+template <class F>
+TRIREME_INLINE void store_shares(std::uint32_t* pairs, bfloat16* first_row, bfloat16* second_row, F first, F second) {
+#if TRIREME_X86
+  if constexpr (F::width == 16) {
+    __m256i const a = F::template narrow<bfloat16>(first.v);
+    __m256i const b = F::template narrow<bfloat16>(second.v);
+    if (pairs != nullptr) {
+      __m512i const words = _mm512_or_si512(_mm512_cvtepu16_epi32(a), _mm512_slli_epi32(_mm512_cvtepu16_epi32(b), 16));
+      _mm512_storeu_si512(pairs, words);
+    }
+    if (first_row != nullptr) {
+      _mm256_storeu_si256(reinterpret_cast<__m256i*>(first_row), a);
+      _mm256_storeu_si256(reinterpret_cast<__m256i*>(second_row), b);
+    }
+    return;
+  }
+#endif
+  bfloat16 rounded[2][F::width];
+  first.store(rounded[0]);
+  second.store(rounded[1]);
+  for (int i = 0; i < F::width; ++i) {
+    if (pairs != nullptr) pairs[i] = bfloat16_pair(rounded[0][i], rounded[1][i]);
+    if (first_row != nullptr) {
+      first_row[i] = rounded[0][i];
+      second_row[i] = rounded[1][i];
+    }
+  }
+}
+
+/// Rows as left operands: to (padded_rows, padded_width) from (rows, width), zeros around it.
+inline void copy_tile_rows(bfloat16* to, bfloat16 const* from, std::int64_t stride, std::int64_t rows,
+                           std::int64_t padded_rows, std::int64_t width, std::int64_t padded_width) {
+  auto const bytes = static_cast<std::size_t>(width) * sizeof(bfloat16);
+  for (std::int64_t row = 0; row < padded_rows; ++row, to += padded_width) {
+    auto const filled = row < rows ? width : 0;
+    std::memset(static_cast<void*>(to + filled), 0, static_cast<std::size_t>(padded_width - filled) * sizeof(bfloat16));
+    if (row < rows) std::memcpy(static_cast<void*>(to), from + row * stride, bytes);
+  }
+}
+
+/// 32 rows as a right operand whose depth they are: panels of 32 columns, to (padded_width / 32, 16, 32).
+inline void pack_tile_rows(std::uint32_t* to, bfloat16 const* from, std::int64_t stride, std::int64_t rows,
+                           std::int64_t width, std::int64_t padded_width) {
+  constexpr std::int64_t panel = attention_rows;
+  for (std::int64_t column = 0; column < padded_width; column += panel, to += panel * attention_rows / 2) {
+    auto const columns = width - column < panel ? width - column : panel;
+    pack_across(to, from + column, stride, rows, static_cast<int>(panel), static_cast<int>(columns));
+    for (auto i = (rows + 1) / 2 * panel; i < panel * attention_rows / 2; ++i) to[i] = 0;
+  }
+}
+
+/// 32 rows as a right operand whose columns they are: to (padded_width / 2, 32).
+inline void pack_tile_columns(std::uint32_t* to, bfloat16 const* from, std::int64_t stride, std::int64_t rows,
+                              std::int64_t width, std::int64_t padded_width) {
+  pack_along(to, from, stride, width, static_cast<int>(attention_rows), static_cast<int>(rows));
+  for (auto i = (width + 1) / 2 * attention_rows; i < padded_width / 2 * attention_rows; ++i) to[i] = 0;
+}
+
+/// c (rows, columns) = or += a b: a (rows, depth), b in panels of 32 columns; all three in multiples of 32.
+template <class Tiles>
+inline void tile_block_product(float* c, std::int64_t c_row, bfloat16 const* a, std::int64_t a_row,
+                               std::uint32_t const* b, std::int64_t rows, std::int64_t columns, std::int64_t depth,
+                               bool accumulate) {
+  tile_job job{};
+  job.a_row = a_row * static_cast<std::ptrdiff_t>(sizeof(bfloat16));
+  job.steps = depth / 2;
+  job.c_row = c_row;
+  job.accumulate = accumulate;
+  for (std::int64_t column = 0; column < columns; column += 32, b += 16 * depth) {
+    job.b = reinterpret_cast<char const*>(b);
+    for (std::int64_t row = 0; row < rows; row += 32) {
+      job.a = reinterpret_cast<char const*>(a + row * a_row);
+      job.c = c + row * c_row + column;
+      tile_sums<Tiles, 32>(job);
+    }
+  }
+}
+
+/// Rows of a result that lies with its rows in columns: to (rows, width) = factors of the rows * from (width, 32).
+template <class F>
+inline void unpack_columns(bfloat16* to, std::int64_t stride, float const* from, std::int64_t rows, std::int64_t width,
+                           float const* factors) {
+  constexpr std::int64_t few = 16;
+  alignas(64) float turned[attention_rows * few];
+  for (std::int64_t column = 0; column < width; column += few, from += few * attention_rows) {  // padded to 32 columns
+#if TRIREME_X86
+    for (std::int64_t i = 0; i < few; i += 4) {
+      for (std::int64_t r = 0; r < attention_rows; r += 4) {
+        float const* const x = from + i * attention_rows + r;
+        __m128 a = _mm_loadu_ps(x);
+        __m128 b = _mm_loadu_ps(x + attention_rows);
+        __m128 c = _mm_loadu_ps(x + 2 * attention_rows);
+        __m128 d = _mm_loadu_ps(x + 3 * attention_rows);
+        _MM_TRANSPOSE4_PS(a, b, c, d);
+        float* const z = turned + r * few + i;
+        _mm_storeu_ps(z, a);
+        _mm_storeu_ps(z + few, b);
+        _mm_storeu_ps(z + 2 * few, c);
+        _mm_storeu_ps(z + 3 * few, d);
+      }
+    }
+#else
+    for (std::int64_t i = 0; i < few; ++i) {
+      for (std::int64_t r = 0; r < attention_rows; ++r) turned[r * few + i] = from[i * attention_rows + r];
+    }
+#endif
+    auto const columns = width - column < few ? width - column : few;
+    for (std::int64_t r = 0; r < rows; ++r) {
+      F const by = F::all(factors[r]);
+      bfloat16* const row = to + r * stride + column;
+      TRIREME_FOR_LANES(F, columns, i, count, { (by * F::load(turned + r * few + i, count)).store(row + i, count); })
+    }
+  }
+}
+
+template <class Tiles, class Turn>
+inline void attention_tiles_forward(bfloat16* y, float* lse, bfloat16 const* qkv, attention_head const& shape,
+                                    float* scratch, Turn turn) {
+  using F = lanes_for<bfloat16>;
+  constexpr std::int64_t lanes_of_rows = attention_rows;
+  tile_use<Tiles> const use;
+  auto const width = attention_tile_width(shape.width);
+  auto const all_rows = shape.padded_rows;
+  float* const scores = scratch;                                                               // (T, 32)
+  float* const result = scores + all_rows * lanes_of_rows;                                     // (D, 32)
+  float* const factors = result + width * lanes_of_rows;                                       // (64, 32)
+  float* const offsets = factors + attention_keys * lanes_of_rows;                             // (32)
+  float* const masses = offsets + lanes_of_rows;                                               // (32)
+  auto* const shares = reinterpret_cast<std::uint32_t*>(masses + lanes_of_rows);               // (T / 2, 32)
+  auto* const queries_across = shares + all_rows / 2 * lanes_of_rows;                          // (D / 2, 32)
+  auto* const keys = reinterpret_cast<bfloat16*>(queries_across + width / 2 * lanes_of_rows);  // (T, D)
+  auto* const values = keys + all_rows * width;                                                // (D, T + 32)
+  auto const values_row = all_rows + 32;
+  float const scale = 1 / std::sqrt(static_cast<float>(shape.width));
+  F const slope = F::all(scale * 1.44269504F);  // of a score in the exponent of 2
+  copy_tile_rows(keys, qkv + shape.channels, shape.qkv_stride, shape.context, all_rows, shape.width, width);
+  turn({values, values_row, qkv + 2 * shape.channels, shape.qkv_stride, shape.context, all_rows, shape.width, width});
+
+  for (std::int64_t row = 0; row < shape.context; row += lanes_of_rows) {
+    auto const rows = shape.context - row < lanes_of_rows ? shape.context - row : lanes_of_rows;
+    auto const seen = row + lanes_of_rows;
+    for (int part = 0; part < 3; ++part) prefetch_next(qkv, shape, row, rows, part);
+    prefetch_rows<1>(y + row * shape.y_stride, shape.y_stride, rows, shape.width);
+    pack_tile_columns(queries_across, qkv + row * shape.qkv_stride, shape.qkv_stride, rows, shape.width, width);
+    tile_block_product<Tiles>(scores, lanes_of_rows, keys, width, queries_across, seen, lanes_of_rows, width, false);
+    for (std::int64_t key = row; key < seen; ++key) {  // query row r sees keys up to r
+      for (std::int64_t r = 0; r < key - row; ++r) {
+        scores[key * lanes_of_rows + r] = -std::numeric_limits<float>::infinity();
+      }
+    }
+    for (std::int64_t v = 0; v < lanes_of_rows; v += F::width) {
+      F tops[4];
+      for (int k = 0; k < 4; ++k) tops[k] = F::load(scores + v);
+      for (std::int64_t key = 0; key < seen; key += 4) {
+        TRIREME_UNROLL
+        for (int k = 0; k < 4; ++k) tops[k] = max(F::load(scores + (key + k) * lanes_of_rows + v), tops[k]);
+      }
+      (F::all(0) - slope * max(max(tops[0], tops[1]), max(tops[2], tops[3]))).store(offsets + v);
+      F::all(0).store(masses + v);
+    }
+    for (attention_part part{0, 0, 0}; part.key < seen; part.key += part.keys) {
+      part.keys = seen - part.key < attention_keys ? seen - part.key : attention_keys;
+      bool const drops = shape.dropout != nullptr;
+      if (drops) attention_dropout(factors, shape, row, part);
+      for (std::int64_t v = 0; v < lanes_of_rows; v += F::width) {
+        F const offset = F::load(offsets + v);
+        F totals[2] = {F::load(masses + v), F::all(0)};
+        for (std::int64_t k = 0; k < part.keys; k += 2) {
+          F p[2];
+          TRIREME_UNROLL
+          for (int i = 0; i < 2; ++i) {
+            auto const at = (k + i) * lanes_of_rows + v;
+            p[i] = exponential_of_two(fma(F::load(scores + part.key * lanes_of_rows + at), slope, offset));
+            totals[i] = totals[i] + p[i];
+            if (drops) p[i] = p[i] * F::load(factors + at);
+          }
+          store_shares<F>(shares + (part.key + k) / 2 * lanes_of_rows + v, nullptr, nullptr, p[0], p[1]);
+        }
+        (totals[0] + totals[1]).store(masses + v);
+      }
+    }
+    tile_block_product<Tiles>(result, lanes_of_rows, values, values_row, shares, width, lanes_of_rows, seen, false);
+    for (std::int64_t r = 0; r < rows; ++r) {
+      lse[row + r] = std::log(masses[r]) - offsets[r] * 0.69314718F;
+      masses[r] = 1 / masses[r];
+    }
+    unpack_columns<F>(y + row * shape.y_stride, shape.y_stride, result, rows, shape.width, masses);
+  }
+}
+
+template <class Tiles, class Turn>
+inline void attention_tiles_backward(bfloat16* dqkv, bfloat16 const* dy, bfloat16 const* y, float const* lse,
+                                     bfloat16 const* qkv, attention_head const& shape, float* scratch, Turn turn) {
+  using F = lanes_for<bfloat16>;
+  constexpr std::int64_t lanes_of_rows = attention_rows;
+  tile_use<Tiles> const use;
+  auto const width = attention_tile_width(shape.width);
+  auto const all_rows = shape.padded_rows;
+  auto const matrix = all_rows * width;
+  auto const block = lanes_of_rows * width / 2;
+  auto const chunk = attention_keys * lanes_of_rows;
+  float* const dkeys = scratch;                                                    // (T, D)
+  float* const dvalues = dkeys + matrix;                                           // (T, D)
+  float* const dqueries = dvalues + matrix;                                        // (D, 32)
+  float* const scores = dqueries + 2 * block;                                      // (64, 32)
+  float* const dscores = scores + chunk;                                           // (64, 32)
+  float* const factors = dscores + chunk;                                          // (64, 32)
+  float* const offsets = factors + chunk;                                          // (32)
+  float* const deltas = offsets + lanes_of_rows;                                   // (32)
+  float* const scales = deltas + lanes_of_rows;                                    // (32)
+  auto* const queries = reinterpret_cast<std::uint32_t*>(scales + lanes_of_rows);  // (D / 32, 16, 32)
+  auto* const queries_across = queries + block;                                    // (D / 2, 32)
+  auto* const slopes = queries_across + block;                                     // (D / 32, 16, 32)
+  auto* const slopes_across = slopes + block;                                      // (D / 2, 32)
+  auto* const dshare_pairs = slopes_across + block;                                // (32, 32)
+  auto* const shares = reinterpret_cast<bfloat16*>(dshare_pairs + chunk / 2);      // (64, 32)
+  auto* const dshares = shares + chunk;                                            // (64, 32)
+  auto* const keys = dshares + chunk;                                              // (T, D)
+  auto* const values = keys + matrix;                                              // (T, D)
+  auto* const keys_turned = values + matrix;                                       // (D, T + 32)
+  auto const turned_row = all_rows + 32;
+  float const scale = 1 / std::sqrt(static_cast<float>(shape.width));
+  F const slope = F::all(scale * 1.44269504F);
+  copy_tile_rows(keys, qkv + shape.channels, shape.qkv_stride, shape.context, all_rows, shape.width, width);
+  copy_tile_rows(values, qkv + 2 * shape.channels, shape.qkv_stride, shape.context, all_rows, shape.width, width);
+  turn({keys_turned, turned_row, qkv + shape.channels, shape.qkv_stride, shape.context, all_rows, shape.width, width});
+  for (std::int64_t i = 0; i < 2 * matrix; i += F::width) F::all(0).store(dkeys + i);
+  for (std::int64_t r = 0; r < lanes_of_rows; ++r) scales[r] = scale;
+
+  for (std::int64_t row = 0; row < shape.context; row += lanes_of_rows) {
+    auto const rows = shape.context - row < lanes_of_rows ? shape.context - row : lanes_of_rows;
+    auto const seen = row + lanes_of_rows;
+    bfloat16 const* const query_rows = qkv + row * shape.qkv_stride;
+    bfloat16 const* const dy_rows = dy + row * shape.y_stride;
+    bfloat16 const* const y_rows = y + row * shape.y_stride;
+    for (int part = 0; part < 3; ++part) prefetch_next(qkv, shape, row, rows, part);
+    prefetch_next_result(dy_rows, shape, rows);
+    prefetch_next_result(y_rows, shape, rows);
+    pack_tile_rows(queries, query_rows, shape.qkv_stride, rows, shape.width, width);
+    pack_tile_rows(slopes, dy_rows, shape.y_stride, rows, shape.width, width);
+    pack_tile_columns(queries_across, query_rows, shape.qkv_stride, rows, shape.width, width);
+    pack_tile_columns(slopes_across, dy_rows, shape.y_stride, rows, shape.width, width);
+    row_products<F>(deltas, dy_rows, y_rows, shape.y_stride, rows, shape.width);
+    for (std::int64_t r = 0; r < lanes_of_rows; ++r) offsets[r] = r < rows ? lse[row + r] * -1.44269504F : 0;
+    for (attention_part part{0, 0, 0}; part.key < seen; part.key += part.keys) {
+      part.keys = seen - part.key < attention_keys ? seen - part.key : attention_keys;
+      auto const at_keys = part.key * width;
+      tile_block_product<Tiles>(scores, lanes_of_rows, keys + at_keys, width, queries_across, part.keys, lanes_of_rows,
+                                width, false);
+      tile_block_product<Tiles>(dscores, lanes_of_rows, values + at_keys, width, slopes_across, part.keys,
+                                lanes_of_rows, width, false);
+      bool const drops = shape.dropout != nullptr;
+      if (drops) attention_dropout(factors, shape, row, part);
+      bool const diagonal = part.key + part.keys > row;
+      for (std::int64_t v = 0; v < lanes_of_rows; v += F::width) {
+        F const offset = F::load(offsets + v);
+        F const delta = F::load(deltas + v);
+        for (std::int64_t k = 0; k < part.keys; k += 2) {
+          F p[2];
+          F ds[2];
+          TRIREME_UNROLL
+          for (int i = 0; i < 2; ++i) {
+            auto const at = (k + i) * lanes_of_rows + v;
+            p[i] = exponential_of_two(fma(F::load(scores + at), slope, offset));
+            if (diagonal) p[i] = first(static_cast<int>(part.key + k + i - row - v), F::all(0), p[i]);
+            F dp = F::load(dscores + at);
+            if (drops) dp = dp * F::load(factors + at);
+            ds[i] = p[i] * (dp - delta);
+            if (drops) p[i] = p[i] * F::load(factors + at);
+          }
+          auto const at = k * lanes_of_rows + v;
+          store_shares<F>(nullptr, shares + at, shares + at + lanes_of_rows, p[0], p[1]);
+          store_shares<F>(dshare_pairs + k / 2 * lanes_of_rows + v, dshares + at, dshares + at + lanes_of_rows, ds[0],
+                          ds[1]);
+        }
+      }
+      tile_block_product<Tiles>(dvalues + at_keys, width, shares, lanes_of_rows, slopes, part.keys, width,
+                                lanes_of_rows, true);
+      tile_block_product<Tiles>(dkeys + at_keys, width, dshares, lanes_of_rows, queries, part.keys, width,
+                                lanes_of_rows, true);
+      tile_block_product<Tiles>(dqueries, lanes_of_rows, keys_turned + part.key, turned_row, dshare_pairs, width,
+                                lanes_of_rows, part.keys, part.key > 0);
+    }
+    unpack_columns<F>(dqkv + row * shape.qkv_stride, shape.qkv_stride, dqueries, rows, shape.width, scales);
+  }
+  unpack_rows<F>(dqkv + shape.channels, shape.qkv_stride, dkeys, shape.context, shape.width, width, scale);
+  unpack_rows<F>(dqkv + 2 * shape.channels, shape.qkv_stride, dvalues, shape.context, shape.width, width, 1.0F);
+}
+
+}  // namespace trireme::ops::detail::TRIREME_LEVEL
+
+// ---- trireme/ops/host/attention.ipp (goes on)
 #undef TRIREME_LEVEL
 TRIREME_LEVEL_END
 TRIREME_LEVEL_AVX512_BF16_BEGIN
@@ -10447,14 +11407,14 @@ namespace trireme::ops::detail::TRIREME_LEVEL {
 template <class F, class Factor, int Rows, int Vectors, class Real, class Word>
 inline void tile_product(Real* c, std::int64_t c_row, Word const* a, std::int64_t a_row, std::int64_t a_depth,
                          Word const* b, std::int64_t b_row, std::int64_t depth, bool accumulate) {
-  F sums[Rows][Vectors];
+  F sums[std::size_t{Rows}][std::size_t{Vectors}];
   TRIREME_UNROLL
   for (int m = 0; m < Rows; ++m) {
     TRIREME_UNROLL
     for (int v = 0; v < Vectors; ++v) sums[m][v] = accumulate ? F::load(c + m * c_row + v * F::width) : F::all(0);
   }
   for (std::int64_t k = 0; k < depth; ++k, a += a_depth, b += b_row) {
-    Factor right[Vectors];
+    Factor right[std::size_t{Vectors}];
     TRIREME_UNROLL
     for (int v = 0; v < Vectors; ++v) right[v] = Factor::load(b + v * F::width);
     TRIREME_UNROLL
@@ -10726,48 +11686,19 @@ inline void attention_backward(T* dqkv, T const* dy, T const* y, A const* lse, T
 #endif
 }  // namespace trireme::ops::detail::TRIREME_LEVEL
 
-// ---- trireme/ops/host/attention.hpp (goes on)
+// ---- trireme/ops/host/attention.ipp (goes on)
 #undef TRIREME_LEVEL
 TRIREME_LEVEL_END
 
-namespace trireme::ops {
-
-namespace detail {
-
-/// Calls f(head, sample, scratch memory) for each head of each sample.
-/// @param rows   of a sample that are worked on at a time.
-/// @param whole  all rows of a sample, which dropout counts.
-template <class Real, class F>
-void for_each_head(attention_shape const& shape, std::int64_t rows, std::int64_t whole, arena<host>& scratch,
-                   dropout_site const& dropout, bool backward, F const& f) {
-  if (shape.batch == 0 || rows == 0) return;
-  auto const width = shape.head_channels();
-  attention_head head{.context = whole,
-                      .width = width,
-                      .padded_rows = padded_rows(rows),
-                      .padded_width = padded_width(width),
-                      .qkv_stride = 3 * shape.channels,
-                      .y_stride = shape.channels,
-                      .channels = shape.channels,
-                      .head = 0,
-                      .first_head = shape.first_head,
-                      .sample = 0,
-                      .next_row = -1,
-                      .next_column = 0,
-                      .dropout = dropout.active() ? &dropout : nullptr};
-  auto const mark = scratch.mark();
-  auto const memory = scratch.template take<Real>({attention_scratch(rows, width, backward)});
-  for (std::int64_t sample = 0; sample < shape.batch; ++sample) {
-    if (dropout.active()) head.sample = static_cast<std::uint64_t>(dropout.samples[static_cast<std::size_t>(sample)]);
-    for (head.head = 0; head.head < shape.heads; ++head.head) f(head, sample, raw(memory));
-  }
-  scratch.rewind(mark);
-}
+namespace trireme::ops::detail {
 
 template <class T, class A>
 void attention_forward_head(T* y, A* lse, T const* qkv, attention_head const& shape, A* scratch) {
 #if TRIREME_X86
   if constexpr (std::is_same_v<T, bfloat16>) {
+    if (detected() >= cpu_level::amx) {
+      return avx512::attention_tiles_forward<tile_registers>(y, lse, qkv, shape, scratch, avx512::turn);
+    }
     if (detected() >= cpu_level::avx512_bf16) return avx512_bf16::attention_forward(y, lse, qkv, shape, scratch);
   }
 #endif
@@ -10778,6 +11709,9 @@ void attention_backward_head(T* dqkv, T const* dy, T const* y, A const* lse, T c
                              A* scratch) {
 #if TRIREME_X86
   if constexpr (std::is_same_v<T, bfloat16>) {
+    if (detected() >= cpu_level::amx) {
+      return avx512::attention_tiles_backward<tile_registers>(dqkv, dy, y, lse, qkv, shape, scratch, avx512::turn);
+    }
     if (detected() >= cpu_level::avx512_bf16) {
       return avx512_bf16::attention_backward(dqkv, dy, y, lse, qkv, shape, scratch);
     }
@@ -10786,671 +11720,19 @@ void attention_backward_head(T* dqkv, T const* dy, T const* y, A const* lse, T c
   TRIREME_DISPATCH(fits_float<T>, attention_backward(dqkv, dy, y, lse, qkv, shape, scratch));
 }
 
-}  // namespace detail
-
-/// Causal self-attention of several heads.
-///
-/// No (T, T) matrix is kept: the forward pass works on 32 query rows at a time and saves the log of each row's sum of
-/// exponentials, from which the backward pass makes the probabilities again. The masked half is skipped.
-/// Method: [Dao et al., 2022], without its rescaling, as one block's scores fit the second-level cache.
-/// Shapes   qkv, dqkv (B*T, 3C): queries, keys, values, each of H heads of C/H columns; y, dy (B*T, C); lse (B, H, T).
-/// Bytes    scratch: 2 (forward) or 4 (backward) matrices (T, C/H) of the accumulate type, and 128 T in the forward
-/// pass.
-/// Numerics softmax and sums in the accumulate type, and products too; but with AVX512-BF16 those of bfloat16 take
-/// probabilities and their gradients rounded to it. A sample's result does not depend on the others.
-/// Threads  one caller an arena.
-/// Errors   assertion_error (light) if the sizes do not fit.
-struct host_attention {
-  template <class T>
-  using view = tensor_view<T, host>;
-
-  /// y = softmax(mask(q k^T / sqrt(D))) v; dropout, if any, applies to the probabilities, a number at (head, row, col)
-  /// of a sample having the position (head * T + row) * T + col.
-  template <class T>
-  static void causal_attention(view<T> y, detail::output<accumulate_t<T>> lse, detail::input<T> qkv,
-                               attention_shape shape, arena<host>& scratch, dropout_site const& dropout) {
-    check("causal_attention", shape, qkv.size(), y.size(), lse.size(), dropout);
-    each_head<accumulate_t<T>>(shape, scratch, dropout, false,
-                               [&](detail::attention_head const& head, std::int64_t sample, accumulate_t<T>* memory) {
-                                 auto const row = sample * shape.context;
-                                 auto const column = head.head * head.width;
-                                 detail::attention_forward_head(
-                                     raw(y) + row * shape.channels + column,
-                                     raw(lse) + (sample * shape.heads + head.head) * shape.context,
-                                     raw(qkv) + row * 3 * shape.channels + column, head, memory);
-                               });
-  }
-
-  /// The gradient of causal_attention: dqkv is written. y and lse are what the forward pass gave.
-  template <class T>
-  static void causal_attention_backward(view<T> dqkv, detail::input<T> dy, detail::input<T> y,
-                                        detail::input<accumulate_t<T>> lse, detail::input<T> qkv, attention_shape shape,
-                                        arena<host>& scratch, dropout_site const& dropout) {
-    check("causal_attention_backward", shape, qkv.size(), y.size(), lse.size(), dropout);
-    detail::same_size("causal_attention_backward", dqkv.size(), qkv.size());
-    detail::same_size("causal_attention_backward", dy.size(), y.size());
-    each_head<accumulate_t<T>>(shape, scratch, dropout, true,
-                               [&](detail::attention_head const& head, std::int64_t sample, accumulate_t<T>* memory) {
-                                 auto const row = sample * shape.context;
-                                 auto const column = head.head * head.width;
-                                 auto const wide = row * 3 * shape.channels + column;
-                                 auto const narrow = row * shape.channels + column;
-                                 detail::attention_backward_head(
-                                     raw(dqkv) + wide, raw(dy) + narrow, raw(y) + narrow,
-                                     raw(lse) + (sample * shape.heads + head.head) * shape.context, raw(qkv) + wide,
-                                     head, memory);
-                               });
-  }
-
- private:
-  static void check(char const* who, attention_shape const& shape, std::int64_t qkv, std::int64_t y, std::int64_t lse,
-                    dropout_site const& dropout) {
-    auto const rows = shape.batch * shape.context;
-    detail::same_size(who, qkv, rows * 3 * shape.channels);
-    detail::same_size(who, y, rows * shape.channels);
-    detail::same_size(who, lse, rows * shape.heads);
-    expects(assertion_level::light, shape.heads > 0 && shape.channels % shape.heads == 0, [&] {
-      return text("trireme::ops::", who, ": ", shape.channels, " channels do not divide into ", shape.heads, " heads");
-    });
-    if (dropout.active()) {
-      detail::same_size(who, static_cast<std::int64_t>(dropout.samples.size()), shape.batch);
-    }
-  }
-
-  template <class Real, class Body>
-  static void each_head(attention_shape const& shape, arena<host>& scratch, dropout_site const& dropout, bool backward,
-                        Body const& body) {
-    detail::for_each_head<Real>(shape, shape.context, shape.context, scratch, dropout, backward,
-                                [&](detail::attention_head& head, std::int64_t sample, Real* memory) {
-                                  bool const turns = head.head + 1 == shape.heads;
-                                  head.next_row = !turns ? 0 : sample + 1 < shape.batch ? shape.context : -1;
-                                  head.next_column = turns ? head.width - shape.channels : head.width;
-                                  body(head, sample, memory);
-                                });
-  }
-};
-
-}  // namespace trireme::ops
+}  // namespace trireme::ops::detail
 
 // ---- trireme/ops/host/attention_block.hpp
-#define TRIREME_LEVEL baseline
-
-// ---- trireme/ops/host/detail/attention_block.inl
-// Attention of some queries of one head of one sample over some of its keys; included once for each CPU level (see
-// simd.hpp). Laid out as in attention.inl, whose helpers it uses.
-namespace trireme::ops::detail::TRIREME_LEVEL {
-
-// How many keys the queries of a block that begins at `row` see, in whole blocks of rows.
-[[nodiscard]] inline std::int64_t keys_seen_from(std::int64_t row, attention_block const& at) {
-  auto const seen = at.first_query - at.first_key + row + attention_rows;
-  return padded_rows(seen < at.rows ? seen : at.rows);
-}
-
-// How many of the lanes at `v`, the first ones, do not see a key.
-template <class F>
-[[nodiscard]] inline int lanes_without(std::int64_t key, std::int64_t row, std::int64_t v, attention_block const& at) {
-  auto const hidden = key < at.rows ? at.first_key + key - at.first_query - row - v : F::width;
-  return static_cast<int>(hidden < 0 ? 0 : hidden < F::width ? hidden : F::width);
-}
-
-// to (rows, width) = kept * to + added * from.
-template <class F, class T, class Real>
-inline void merge_rows(T* to, std::int64_t stride, Real const* from, std::int64_t rows, std::int64_t width,
-                       std::int64_t padded_width, Real kept, Real added) {
-  F const old = F::all(kept);
-  F const by = F::all(added);
-  for (std::int64_t row = 0; row < rows; ++row, from += padded_width, to += stride) {
-    TRIREME_FOR_LANES(F, width, i, count,
-                      { fma(by, F::load(from + i, count), old * F::load(to + i, count)).store(to + i, count); })
-  }
-}
-
-// y and lse become the attention over these keys and those that they have seen before.
-template <class T, class A>
-inline void attend_block(A* y, A* lse, T const* queries_of, T const* pairs, attention_head const& shape,
-                         attention_block const& at, A* scratch) {
-  using F = lanes_for<T>;
-  constexpr std::int64_t lanes_of_rows = attention_rows;
-  auto const width = shape.padded_width;
-  auto const matrix = shape.padded_rows * width;
-  A* const keys = scratch;                                        // (n, D)
-  A* const values = keys + matrix;                                // (n, D)
-  A* const queries = values + matrix;                             // (32, D)
-  A* const queries_across = queries + lanes_of_rows * width;      // (D, 32)
-  A* const result = queries_across + lanes_of_rows * width;       // (32, D)
-  A* const scores = result + lanes_of_rows * width;               // (n, 32)
-  A* const factors = scores + shape.padded_rows * lanes_of_rows;  // (64, 32)
-  A* const peaks = factors + attention_keys * lanes_of_rows;      // (32)
-  A* const masses = peaks + lanes_of_rows;                        // (32)
-  A const scale = A(1) / std::sqrt(static_cast<A>(shape.width));
-  auto const pair = 2 * shape.channels;
-  pack_rows<F>(keys, pairs, pair, at.rows, shape.padded_rows, shape.width, width, A(1));
-  pack_rows<F>(values, pairs + shape.channels, pair, at.rows, shape.padded_rows, shape.width, width, A(1));
-
-  for (std::int64_t row = 0; row < at.rows; row += lanes_of_rows) {
-    auto const rows = at.rows - row < lanes_of_rows ? at.rows - row : lanes_of_rows;
-    auto const seen = keys_seen_from(row, at);
-    pack_rows<F>(queries, queries_of + row * shape.qkv_stride, shape.qkv_stride, rows, lanes_of_rows, shape.width,
-                 width, scale);
-    transpose_block(queries_across, queries, width);
-    for (std::int64_t key = 0; key < seen; key += attention_keys) {
-      block_product<F>(scores + key * lanes_of_rows, lanes_of_rows, keys + key * width, width, std::int64_t{1},
-                       queries_across, lanes_of_rows, std::min(attention_keys, seen - key), lanes_of_rows, width,
-                       false);
-    }
-    for (std::int64_t v = 0; v < lanes_of_rows; v += F::width) {
-      F top = F::all(-std::numeric_limits<A>::infinity());
-      for (std::int64_t key = 0; key < seen; ++key) {
-        A* const score = scores + key * lanes_of_rows + v;
-        auto const hidden = lanes_without<F>(key, row, v, at);
-        if (hidden > 0) first(hidden, F::all(-std::numeric_limits<A>::infinity()), F::load(score)).store(score);
-        top = max(F::load(score), top);
-      }
-      F total = F::all(0);
-      for (std::int64_t key = 0; key < seen; ++key) {
-        A* const score = scores + key * lanes_of_rows + v;
-        F const p = exp(F::load(score) - top);
-        total = total + p;
-        p.store(score);
-      }
-      top.store(peaks + v);
-      total.store(masses + v);
-    }
-    for (std::int64_t key = 0; key < seen; key += attention_keys) {
-      attention_part const part{at.first_key + key, std::min(attention_keys, seen - key), 0};
-      A* const shares = scores + key * lanes_of_rows;
-      if (shape.dropout != nullptr) {
-        attention_dropout(factors, shape, at.first_query + row, part);
-        for (std::int64_t i = 0; i < part.keys * lanes_of_rows; i += F::width) {
-          (F::load(shares + i) * F::load(factors + i)).store(shares + i);
-        }
-      }
-      block_product<F>(result, width, shares, std::int64_t{1}, lanes_of_rows, values + key * width, width,
-                       lanes_of_rows, width, part.keys, key > 0);
-    }
-    for (std::int64_t r = 0; r < rows; ++r) {
-      A const here = peaks[r] + std::log(masses[r]);
-      A const before = lse[row + r];
-      A const more = before > here ? before : here;
-      A const both = more + std::log(std::exp(before - more) + std::exp(here - more));
-      merge_rows<F>(y + (row + r) * shape.y_stride, shape.y_stride, result + r * width, 1, shape.width, width,
-                    std::exp(before - both), std::exp(peaks[r] - both));
-      lse[row + r] = both;
-    }
-  }
-}
-
-// Adds to the gradients of these queries and pairs; lse and y are those over all keys. Formulas: attention_backward.
-template <class T, class A>
-inline void attend_block_backward(A* dqueries_of, A* dpairs, T const* dy, T const* y, A const* lse, T const* queries_of,
-                                  T const* pairs, attention_head const& shape, attention_block const& at, A* scratch) {
-  using F = lanes_for<T>;
-  constexpr std::int64_t lanes_of_rows = attention_rows;
-  auto const width = shape.padded_width;
-  auto const matrix = shape.padded_rows * width;
-  auto const block = lanes_of_rows * width;
-  A* const keys = scratch;                                      // (n, D)
-  A* const values = keys + matrix;                              // (n, D)
-  A* const dkeys = values + matrix;                             // (n, D)
-  A* const dvalues = dkeys + matrix;                            // (n, D)
-  A* const queries = dvalues + matrix;                          // (32, D)
-  A* const queries_across = queries + block;                    // (D, 32)
-  A* const slopes = queries_across + block;                     // (32, D)
-  A* const slopes_across = slopes + block;                      // (D, 32)
-  A* const dqueries = slopes_across + block;                    // (32, D)
-  A* const scores = dqueries + block;                           // (64, 32)
-  A* const dscores = scores + attention_keys * lanes_of_rows;   // (64, 32)
-  A* const factors = dscores + attention_keys * lanes_of_rows;  // (64, 32)
-  A* const logs = factors + attention_keys * lanes_of_rows;     // (32)
-  A* const deltas = logs + lanes_of_rows;                       // (32)
-  A const scale = A(1) / std::sqrt(static_cast<A>(shape.width));
-  auto const pair = 2 * shape.channels;
-  pack_rows<F>(keys, pairs, pair, at.rows, shape.padded_rows, shape.width, width, A(1));
-  pack_rows<F>(values, pairs + shape.channels, pair, at.rows, shape.padded_rows, shape.width, width, A(1));
-  for (std::int64_t i = 0; i < 2 * matrix; i += F::width) F::all(0).store(dkeys + i);
-
-  for (std::int64_t row = 0; row < at.rows; row += lanes_of_rows) {
-    auto const rows = at.rows - row < lanes_of_rows ? at.rows - row : lanes_of_rows;
-    auto const seen = keys_seen_from(row, at);
-    T const* const dy_rows = dy + row * shape.y_stride;
-    pack_rows<F>(queries, queries_of + row * shape.qkv_stride, shape.qkv_stride, rows, lanes_of_rows, shape.width,
-                 width, scale);
-    pack_rows<F>(slopes, dy_rows, shape.y_stride, rows, lanes_of_rows, shape.width, width, A(1));
-    transpose_block(queries_across, queries, width);
-    transpose_block(slopes_across, slopes, width);
-    row_products<F>(deltas, dy_rows, y + row * shape.y_stride, shape.y_stride, rows, shape.width);
-    for (std::int64_t r = 0; r < lanes_of_rows; ++r) logs[r] = r < rows ? lse[row + r] : A(0);
-    for (std::int64_t key = 0; key < seen; key += attention_keys) {
-      attention_part const part{at.first_key + key, std::min(attention_keys, seen - key), 0};
-      auto const at_keys = key * width;
-      block_product<F>(scores, lanes_of_rows, keys + at_keys, width, std::int64_t{1}, queries_across, lanes_of_rows,
-                       part.keys, lanes_of_rows, width, false);
-      block_product<F>(dscores, lanes_of_rows, values + at_keys, width, std::int64_t{1}, slopes_across, lanes_of_rows,
-                       part.keys, lanes_of_rows, width, false);
-      bool const drops = shape.dropout != nullptr;
-      if (drops) attention_dropout(factors, shape, at.first_query + row, part);
-      for (std::int64_t v = 0; v < lanes_of_rows; v += F::width) {
-        F const log_mass = F::load(logs + v);
-        F const delta = F::load(deltas + v);
-        for (std::int64_t k = 0; k < part.keys; ++k) {
-          auto const i = k * lanes_of_rows + v;
-          auto const hidden = lanes_without<F>(key + k, row, v, at);
-          F p = exp(F::load(scores + i) - log_mass);
-          if (hidden > 0) p = first(hidden, F::all(0), p);
-          F const factor = drops ? F::load(factors + i) : F::all(1);
-          (p * factor).store(scores + i);
-          (p * fma(F::load(dscores + i), factor, F::all(0) - delta)).store(dscores + i);
-        }
-      }
-      block_product<F>(dvalues + at_keys, width, scores, lanes_of_rows, std::int64_t{1}, slopes, width, part.keys,
-                       width, lanes_of_rows, true);
-      block_product<F>(dkeys + at_keys, width, dscores, lanes_of_rows, std::int64_t{1}, queries, width, part.keys,
-                       width, lanes_of_rows, true);
-      block_product<F>(dqueries, width, dscores, std::int64_t{1}, lanes_of_rows, keys + at_keys, width, lanes_of_rows,
-                       width, part.keys, key > 0);
-    }
-    merge_rows<F>(dqueries_of + row * shape.y_stride, shape.y_stride, dqueries, rows, shape.width, width, A(1), scale);
-  }
-  merge_rows<F>(dpairs, pair, dkeys, at.rows, shape.width, width, A(1), A(1));
-  merge_rows<F>(dpairs + shape.channels, pair, dvalues, at.rows, shape.width, width, A(1), A(1));
-}
-
-}  // namespace trireme::ops::detail::TRIREME_LEVEL
-
-// ---- trireme/ops/host/attention_block.hpp (goes on)
-#undef TRIREME_LEVEL
-TRIREME_LEVEL_AVX2_BEGIN
-#define TRIREME_LEVEL avx2
-
-// ---- trireme/ops/host/detail/attention_block.inl
-// Attention of some queries of one head of one sample over some of its keys; included once for each CPU level (see
-// simd.hpp). Laid out as in attention.inl, whose helpers it uses.
-namespace trireme::ops::detail::TRIREME_LEVEL {
-
-// How many keys the queries of a block that begins at `row` see, in whole blocks of rows.
-[[nodiscard]] inline std::int64_t keys_seen_from(std::int64_t row, attention_block const& at) {
-  auto const seen = at.first_query - at.first_key + row + attention_rows;
-  return padded_rows(seen < at.rows ? seen : at.rows);
-}
-
-// How many of the lanes at `v`, the first ones, do not see a key.
-template <class F>
-[[nodiscard]] inline int lanes_without(std::int64_t key, std::int64_t row, std::int64_t v, attention_block const& at) {
-  auto const hidden = key < at.rows ? at.first_key + key - at.first_query - row - v : F::width;
-  return static_cast<int>(hidden < 0 ? 0 : hidden < F::width ? hidden : F::width);
-}
-
-// to (rows, width) = kept * to + added * from.
-template <class F, class T, class Real>
-inline void merge_rows(T* to, std::int64_t stride, Real const* from, std::int64_t rows, std::int64_t width,
-                       std::int64_t padded_width, Real kept, Real added) {
-  F const old = F::all(kept);
-  F const by = F::all(added);
-  for (std::int64_t row = 0; row < rows; ++row, from += padded_width, to += stride) {
-    TRIREME_FOR_LANES(F, width, i, count,
-                      { fma(by, F::load(from + i, count), old * F::load(to + i, count)).store(to + i, count); })
-  }
-}
-
-// y and lse become the attention over these keys and those that they have seen before.
-template <class T, class A>
-inline void attend_block(A* y, A* lse, T const* queries_of, T const* pairs, attention_head const& shape,
-                         attention_block const& at, A* scratch) {
-  using F = lanes_for<T>;
-  constexpr std::int64_t lanes_of_rows = attention_rows;
-  auto const width = shape.padded_width;
-  auto const matrix = shape.padded_rows * width;
-  A* const keys = scratch;                                        // (n, D)
-  A* const values = keys + matrix;                                // (n, D)
-  A* const queries = values + matrix;                             // (32, D)
-  A* const queries_across = queries + lanes_of_rows * width;      // (D, 32)
-  A* const result = queries_across + lanes_of_rows * width;       // (32, D)
-  A* const scores = result + lanes_of_rows * width;               // (n, 32)
-  A* const factors = scores + shape.padded_rows * lanes_of_rows;  // (64, 32)
-  A* const peaks = factors + attention_keys * lanes_of_rows;      // (32)
-  A* const masses = peaks + lanes_of_rows;                        // (32)
-  A const scale = A(1) / std::sqrt(static_cast<A>(shape.width));
-  auto const pair = 2 * shape.channels;
-  pack_rows<F>(keys, pairs, pair, at.rows, shape.padded_rows, shape.width, width, A(1));
-  pack_rows<F>(values, pairs + shape.channels, pair, at.rows, shape.padded_rows, shape.width, width, A(1));
-
-  for (std::int64_t row = 0; row < at.rows; row += lanes_of_rows) {
-    auto const rows = at.rows - row < lanes_of_rows ? at.rows - row : lanes_of_rows;
-    auto const seen = keys_seen_from(row, at);
-    pack_rows<F>(queries, queries_of + row * shape.qkv_stride, shape.qkv_stride, rows, lanes_of_rows, shape.width,
-                 width, scale);
-    transpose_block(queries_across, queries, width);
-    for (std::int64_t key = 0; key < seen; key += attention_keys) {
-      block_product<F>(scores + key * lanes_of_rows, lanes_of_rows, keys + key * width, width, std::int64_t{1},
-                       queries_across, lanes_of_rows, std::min(attention_keys, seen - key), lanes_of_rows, width,
-                       false);
-    }
-    for (std::int64_t v = 0; v < lanes_of_rows; v += F::width) {
-      F top = F::all(-std::numeric_limits<A>::infinity());
-      for (std::int64_t key = 0; key < seen; ++key) {
-        A* const score = scores + key * lanes_of_rows + v;
-        auto const hidden = lanes_without<F>(key, row, v, at);
-        if (hidden > 0) first(hidden, F::all(-std::numeric_limits<A>::infinity()), F::load(score)).store(score);
-        top = max(F::load(score), top);
-      }
-      F total = F::all(0);
-      for (std::int64_t key = 0; key < seen; ++key) {
-        A* const score = scores + key * lanes_of_rows + v;
-        F const p = exp(F::load(score) - top);
-        total = total + p;
-        p.store(score);
-      }
-      top.store(peaks + v);
-      total.store(masses + v);
-    }
-    for (std::int64_t key = 0; key < seen; key += attention_keys) {
-      attention_part const part{at.first_key + key, std::min(attention_keys, seen - key), 0};
-      A* const shares = scores + key * lanes_of_rows;
-      if (shape.dropout != nullptr) {
-        attention_dropout(factors, shape, at.first_query + row, part);
-        for (std::int64_t i = 0; i < part.keys * lanes_of_rows; i += F::width) {
-          (F::load(shares + i) * F::load(factors + i)).store(shares + i);
-        }
-      }
-      block_product<F>(result, width, shares, std::int64_t{1}, lanes_of_rows, values + key * width, width,
-                       lanes_of_rows, width, part.keys, key > 0);
-    }
-    for (std::int64_t r = 0; r < rows; ++r) {
-      A const here = peaks[r] + std::log(masses[r]);
-      A const before = lse[row + r];
-      A const more = before > here ? before : here;
-      A const both = more + std::log(std::exp(before - more) + std::exp(here - more));
-      merge_rows<F>(y + (row + r) * shape.y_stride, shape.y_stride, result + r * width, 1, shape.width, width,
-                    std::exp(before - both), std::exp(peaks[r] - both));
-      lse[row + r] = both;
-    }
-  }
-}
-
-// Adds to the gradients of these queries and pairs; lse and y are those over all keys. Formulas: attention_backward.
-template <class T, class A>
-inline void attend_block_backward(A* dqueries_of, A* dpairs, T const* dy, T const* y, A const* lse, T const* queries_of,
-                                  T const* pairs, attention_head const& shape, attention_block const& at, A* scratch) {
-  using F = lanes_for<T>;
-  constexpr std::int64_t lanes_of_rows = attention_rows;
-  auto const width = shape.padded_width;
-  auto const matrix = shape.padded_rows * width;
-  auto const block = lanes_of_rows * width;
-  A* const keys = scratch;                                      // (n, D)
-  A* const values = keys + matrix;                              // (n, D)
-  A* const dkeys = values + matrix;                             // (n, D)
-  A* const dvalues = dkeys + matrix;                            // (n, D)
-  A* const queries = dvalues + matrix;                          // (32, D)
-  A* const queries_across = queries + block;                    // (D, 32)
-  A* const slopes = queries_across + block;                     // (32, D)
-  A* const slopes_across = slopes + block;                      // (D, 32)
-  A* const dqueries = slopes_across + block;                    // (32, D)
-  A* const scores = dqueries + block;                           // (64, 32)
-  A* const dscores = scores + attention_keys * lanes_of_rows;   // (64, 32)
-  A* const factors = dscores + attention_keys * lanes_of_rows;  // (64, 32)
-  A* const logs = factors + attention_keys * lanes_of_rows;     // (32)
-  A* const deltas = logs + lanes_of_rows;                       // (32)
-  A const scale = A(1) / std::sqrt(static_cast<A>(shape.width));
-  auto const pair = 2 * shape.channels;
-  pack_rows<F>(keys, pairs, pair, at.rows, shape.padded_rows, shape.width, width, A(1));
-  pack_rows<F>(values, pairs + shape.channels, pair, at.rows, shape.padded_rows, shape.width, width, A(1));
-  for (std::int64_t i = 0; i < 2 * matrix; i += F::width) F::all(0).store(dkeys + i);
-
-  for (std::int64_t row = 0; row < at.rows; row += lanes_of_rows) {
-    auto const rows = at.rows - row < lanes_of_rows ? at.rows - row : lanes_of_rows;
-    auto const seen = keys_seen_from(row, at);
-    T const* const dy_rows = dy + row * shape.y_stride;
-    pack_rows<F>(queries, queries_of + row * shape.qkv_stride, shape.qkv_stride, rows, lanes_of_rows, shape.width,
-                 width, scale);
-    pack_rows<F>(slopes, dy_rows, shape.y_stride, rows, lanes_of_rows, shape.width, width, A(1));
-    transpose_block(queries_across, queries, width);
-    transpose_block(slopes_across, slopes, width);
-    row_products<F>(deltas, dy_rows, y + row * shape.y_stride, shape.y_stride, rows, shape.width);
-    for (std::int64_t r = 0; r < lanes_of_rows; ++r) logs[r] = r < rows ? lse[row + r] : A(0);
-    for (std::int64_t key = 0; key < seen; key += attention_keys) {
-      attention_part const part{at.first_key + key, std::min(attention_keys, seen - key), 0};
-      auto const at_keys = key * width;
-      block_product<F>(scores, lanes_of_rows, keys + at_keys, width, std::int64_t{1}, queries_across, lanes_of_rows,
-                       part.keys, lanes_of_rows, width, false);
-      block_product<F>(dscores, lanes_of_rows, values + at_keys, width, std::int64_t{1}, slopes_across, lanes_of_rows,
-                       part.keys, lanes_of_rows, width, false);
-      bool const drops = shape.dropout != nullptr;
-      if (drops) attention_dropout(factors, shape, at.first_query + row, part);
-      for (std::int64_t v = 0; v < lanes_of_rows; v += F::width) {
-        F const log_mass = F::load(logs + v);
-        F const delta = F::load(deltas + v);
-        for (std::int64_t k = 0; k < part.keys; ++k) {
-          auto const i = k * lanes_of_rows + v;
-          auto const hidden = lanes_without<F>(key + k, row, v, at);
-          F p = exp(F::load(scores + i) - log_mass);
-          if (hidden > 0) p = first(hidden, F::all(0), p);
-          F const factor = drops ? F::load(factors + i) : F::all(1);
-          (p * factor).store(scores + i);
-          (p * fma(F::load(dscores + i), factor, F::all(0) - delta)).store(dscores + i);
-        }
-      }
-      block_product<F>(dvalues + at_keys, width, scores, lanes_of_rows, std::int64_t{1}, slopes, width, part.keys,
-                       width, lanes_of_rows, true);
-      block_product<F>(dkeys + at_keys, width, dscores, lanes_of_rows, std::int64_t{1}, queries, width, part.keys,
-                       width, lanes_of_rows, true);
-      block_product<F>(dqueries, width, dscores, std::int64_t{1}, lanes_of_rows, keys + at_keys, width, lanes_of_rows,
-                       width, part.keys, key > 0);
-    }
-    merge_rows<F>(dqueries_of + row * shape.y_stride, shape.y_stride, dqueries, rows, shape.width, width, A(1), scale);
-  }
-  merge_rows<F>(dpairs, pair, dkeys, at.rows, shape.width, width, A(1), A(1));
-  merge_rows<F>(dpairs + shape.channels, pair, dvalues, at.rows, shape.width, width, A(1), A(1));
-}
-
-}  // namespace trireme::ops::detail::TRIREME_LEVEL
-
-// ---- trireme/ops/host/attention_block.hpp (goes on)
-#undef TRIREME_LEVEL
-TRIREME_LEVEL_END
-TRIREME_LEVEL_AVX512_BEGIN
-#define TRIREME_LEVEL avx512
-
-// ---- trireme/ops/host/detail/attention_block.inl
-// Attention of some queries of one head of one sample over some of its keys; included once for each CPU level (see
-// simd.hpp). Laid out as in attention.inl, whose helpers it uses.
-namespace trireme::ops::detail::TRIREME_LEVEL {
-
-// How many keys the queries of a block that begins at `row` see, in whole blocks of rows.
-[[nodiscard]] inline std::int64_t keys_seen_from(std::int64_t row, attention_block const& at) {
-  auto const seen = at.first_query - at.first_key + row + attention_rows;
-  return padded_rows(seen < at.rows ? seen : at.rows);
-}
-
-// How many of the lanes at `v`, the first ones, do not see a key.
-template <class F>
-[[nodiscard]] inline int lanes_without(std::int64_t key, std::int64_t row, std::int64_t v, attention_block const& at) {
-  auto const hidden = key < at.rows ? at.first_key + key - at.first_query - row - v : F::width;
-  return static_cast<int>(hidden < 0 ? 0 : hidden < F::width ? hidden : F::width);
-}
-
-// to (rows, width) = kept * to + added * from.
-template <class F, class T, class Real>
-inline void merge_rows(T* to, std::int64_t stride, Real const* from, std::int64_t rows, std::int64_t width,
-                       std::int64_t padded_width, Real kept, Real added) {
-  F const old = F::all(kept);
-  F const by = F::all(added);
-  for (std::int64_t row = 0; row < rows; ++row, from += padded_width, to += stride) {
-    TRIREME_FOR_LANES(F, width, i, count,
-                      { fma(by, F::load(from + i, count), old * F::load(to + i, count)).store(to + i, count); })
-  }
-}
-
-// y and lse become the attention over these keys and those that they have seen before.
-template <class T, class A>
-inline void attend_block(A* y, A* lse, T const* queries_of, T const* pairs, attention_head const& shape,
-                         attention_block const& at, A* scratch) {
-  using F = lanes_for<T>;
-  constexpr std::int64_t lanes_of_rows = attention_rows;
-  auto const width = shape.padded_width;
-  auto const matrix = shape.padded_rows * width;
-  A* const keys = scratch;                                        // (n, D)
-  A* const values = keys + matrix;                                // (n, D)
-  A* const queries = values + matrix;                             // (32, D)
-  A* const queries_across = queries + lanes_of_rows * width;      // (D, 32)
-  A* const result = queries_across + lanes_of_rows * width;       // (32, D)
-  A* const scores = result + lanes_of_rows * width;               // (n, 32)
-  A* const factors = scores + shape.padded_rows * lanes_of_rows;  // (64, 32)
-  A* const peaks = factors + attention_keys * lanes_of_rows;      // (32)
-  A* const masses = peaks + lanes_of_rows;                        // (32)
-  A const scale = A(1) / std::sqrt(static_cast<A>(shape.width));
-  auto const pair = 2 * shape.channels;
-  pack_rows<F>(keys, pairs, pair, at.rows, shape.padded_rows, shape.width, width, A(1));
-  pack_rows<F>(values, pairs + shape.channels, pair, at.rows, shape.padded_rows, shape.width, width, A(1));
-
-  for (std::int64_t row = 0; row < at.rows; row += lanes_of_rows) {
-    auto const rows = at.rows - row < lanes_of_rows ? at.rows - row : lanes_of_rows;
-    auto const seen = keys_seen_from(row, at);
-    pack_rows<F>(queries, queries_of + row * shape.qkv_stride, shape.qkv_stride, rows, lanes_of_rows, shape.width,
-                 width, scale);
-    transpose_block(queries_across, queries, width);
-    for (std::int64_t key = 0; key < seen; key += attention_keys) {
-      block_product<F>(scores + key * lanes_of_rows, lanes_of_rows, keys + key * width, width, std::int64_t{1},
-                       queries_across, lanes_of_rows, std::min(attention_keys, seen - key), lanes_of_rows, width,
-                       false);
-    }
-    for (std::int64_t v = 0; v < lanes_of_rows; v += F::width) {
-      F top = F::all(-std::numeric_limits<A>::infinity());
-      for (std::int64_t key = 0; key < seen; ++key) {
-        A* const score = scores + key * lanes_of_rows + v;
-        auto const hidden = lanes_without<F>(key, row, v, at);
-        if (hidden > 0) first(hidden, F::all(-std::numeric_limits<A>::infinity()), F::load(score)).store(score);
-        top = max(F::load(score), top);
-      }
-      F total = F::all(0);
-      for (std::int64_t key = 0; key < seen; ++key) {
-        A* const score = scores + key * lanes_of_rows + v;
-        F const p = exp(F::load(score) - top);
-        total = total + p;
-        p.store(score);
-      }
-      top.store(peaks + v);
-      total.store(masses + v);
-    }
-    for (std::int64_t key = 0; key < seen; key += attention_keys) {
-      attention_part const part{at.first_key + key, std::min(attention_keys, seen - key), 0};
-      A* const shares = scores + key * lanes_of_rows;
-      if (shape.dropout != nullptr) {
-        attention_dropout(factors, shape, at.first_query + row, part);
-        for (std::int64_t i = 0; i < part.keys * lanes_of_rows; i += F::width) {
-          (F::load(shares + i) * F::load(factors + i)).store(shares + i);
-        }
-      }
-      block_product<F>(result, width, shares, std::int64_t{1}, lanes_of_rows, values + key * width, width,
-                       lanes_of_rows, width, part.keys, key > 0);
-    }
-    for (std::int64_t r = 0; r < rows; ++r) {
-      A const here = peaks[r] + std::log(masses[r]);
-      A const before = lse[row + r];
-      A const more = before > here ? before : here;
-      A const both = more + std::log(std::exp(before - more) + std::exp(here - more));
-      merge_rows<F>(y + (row + r) * shape.y_stride, shape.y_stride, result + r * width, 1, shape.width, width,
-                    std::exp(before - both), std::exp(peaks[r] - both));
-      lse[row + r] = both;
-    }
-  }
-}
-
-// Adds to the gradients of these queries and pairs; lse and y are those over all keys. Formulas: attention_backward.
-template <class T, class A>
-inline void attend_block_backward(A* dqueries_of, A* dpairs, T const* dy, T const* y, A const* lse, T const* queries_of,
-                                  T const* pairs, attention_head const& shape, attention_block const& at, A* scratch) {
-  using F = lanes_for<T>;
-  constexpr std::int64_t lanes_of_rows = attention_rows;
-  auto const width = shape.padded_width;
-  auto const matrix = shape.padded_rows * width;
-  auto const block = lanes_of_rows * width;
-  A* const keys = scratch;                                      // (n, D)
-  A* const values = keys + matrix;                              // (n, D)
-  A* const dkeys = values + matrix;                             // (n, D)
-  A* const dvalues = dkeys + matrix;                            // (n, D)
-  A* const queries = dvalues + matrix;                          // (32, D)
-  A* const queries_across = queries + block;                    // (D, 32)
-  A* const slopes = queries_across + block;                     // (32, D)
-  A* const slopes_across = slopes + block;                      // (D, 32)
-  A* const dqueries = slopes_across + block;                    // (32, D)
-  A* const scores = dqueries + block;                           // (64, 32)
-  A* const dscores = scores + attention_keys * lanes_of_rows;   // (64, 32)
-  A* const factors = dscores + attention_keys * lanes_of_rows;  // (64, 32)
-  A* const logs = factors + attention_keys * lanes_of_rows;     // (32)
-  A* const deltas = logs + lanes_of_rows;                       // (32)
-  A const scale = A(1) / std::sqrt(static_cast<A>(shape.width));
-  auto const pair = 2 * shape.channels;
-  pack_rows<F>(keys, pairs, pair, at.rows, shape.padded_rows, shape.width, width, A(1));
-  pack_rows<F>(values, pairs + shape.channels, pair, at.rows, shape.padded_rows, shape.width, width, A(1));
-  for (std::int64_t i = 0; i < 2 * matrix; i += F::width) F::all(0).store(dkeys + i);
-
-  for (std::int64_t row = 0; row < at.rows; row += lanes_of_rows) {
-    auto const rows = at.rows - row < lanes_of_rows ? at.rows - row : lanes_of_rows;
-    auto const seen = keys_seen_from(row, at);
-    T const* const dy_rows = dy + row * shape.y_stride;
-    pack_rows<F>(queries, queries_of + row * shape.qkv_stride, shape.qkv_stride, rows, lanes_of_rows, shape.width,
-                 width, scale);
-    pack_rows<F>(slopes, dy_rows, shape.y_stride, rows, lanes_of_rows, shape.width, width, A(1));
-    transpose_block(queries_across, queries, width);
-    transpose_block(slopes_across, slopes, width);
-    row_products<F>(deltas, dy_rows, y + row * shape.y_stride, shape.y_stride, rows, shape.width);
-    for (std::int64_t r = 0; r < lanes_of_rows; ++r) logs[r] = r < rows ? lse[row + r] : A(0);
-    for (std::int64_t key = 0; key < seen; key += attention_keys) {
-      attention_part const part{at.first_key + key, std::min(attention_keys, seen - key), 0};
-      auto const at_keys = key * width;
-      block_product<F>(scores, lanes_of_rows, keys + at_keys, width, std::int64_t{1}, queries_across, lanes_of_rows,
-                       part.keys, lanes_of_rows, width, false);
-      block_product<F>(dscores, lanes_of_rows, values + at_keys, width, std::int64_t{1}, slopes_across, lanes_of_rows,
-                       part.keys, lanes_of_rows, width, false);
-      bool const drops = shape.dropout != nullptr;
-      if (drops) attention_dropout(factors, shape, at.first_query + row, part);
-      for (std::int64_t v = 0; v < lanes_of_rows; v += F::width) {
-        F const log_mass = F::load(logs + v);
-        F const delta = F::load(deltas + v);
-        for (std::int64_t k = 0; k < part.keys; ++k) {
-          auto const i = k * lanes_of_rows + v;
-          auto const hidden = lanes_without<F>(key + k, row, v, at);
-          F p = exp(F::load(scores + i) - log_mass);
-          if (hidden > 0) p = first(hidden, F::all(0), p);
-          F const factor = drops ? F::load(factors + i) : F::all(1);
-          (p * factor).store(scores + i);
-          (p * fma(F::load(dscores + i), factor, F::all(0) - delta)).store(dscores + i);
-        }
-      }
-      block_product<F>(dvalues + at_keys, width, scores, lanes_of_rows, std::int64_t{1}, slopes, width, part.keys,
-                       width, lanes_of_rows, true);
-      block_product<F>(dkeys + at_keys, width, dscores, lanes_of_rows, std::int64_t{1}, queries, width, part.keys,
-                       width, lanes_of_rows, true);
-      block_product<F>(dqueries, width, dscores, std::int64_t{1}, lanes_of_rows, keys + at_keys, width, lanes_of_rows,
-                       width, part.keys, key > 0);
-    }
-    merge_rows<F>(dqueries_of + row * shape.y_stride, shape.y_stride, dqueries, rows, shape.width, width, A(1), scale);
-  }
-  merge_rows<F>(dpairs, pair, dkeys, at.rows, shape.width, width, A(1), A(1));
-  merge_rows<F>(dpairs + shape.channels, pair, dvalues, at.rows, shape.width, width, A(1), A(1));
-}
-
-}  // namespace trireme::ops::detail::TRIREME_LEVEL
-
-// ---- trireme/ops/host/attention_block.hpp (goes on)
-#undef TRIREME_LEVEL
-TRIREME_LEVEL_END
-
 namespace trireme::ops {
 
 namespace detail {
 
 template <class T, class A>
 void attend_block_head(A* y, A* lse, T const* queries, T const* pairs, attention_head const& shape,
-                       attention_block const& at, A* scratch) {
-  TRIREME_DISPATCH(fits_float<T>, attend_block(y, lse, queries, pairs, shape, at, scratch));
-}
+                       attention_block const& at, A* scratch);
 template <class T, class A>
 void attend_block_backward_head(A* dqueries, A* dpairs, T const* dy, T const* y, A const* lse, T const* queries,
-                                T const* pairs, attention_head const& shape, attention_block const& at, A* scratch) {
-  TRIREME_DISPATCH(fits_float<T>,
-                   attend_block_backward(dqueries, dpairs, dy, y, lse, queries, pairs, shape, at, scratch));
-}
+                                T const* pairs, attention_head const& shape, attention_block const& at, A* scratch);
 
 }  // namespace detail
 
@@ -11541,105 +11823,596 @@ struct host_attention_block {
 
 }  // namespace trireme::ops
 
-// ---- trireme/ops/host/embedding.hpp
+// ---- trireme/ops/host/attention_block.ipp
 #define TRIREME_LEVEL baseline
 
-// ---- trireme/ops/host/detail/embedding.inl
-// Embedding; included once for each CPU level (see simd.hpp).
+// ---- trireme/ops/host/detail/attention_block.inl
+// Attention of some queries of one head of one sample over some of its keys; included once for each CPU level (see
+// simd.hpp). Laid out as in attention.inl, whose helpers it uses.
 namespace trireme::ops::detail::TRIREME_LEVEL {
 
-template <class T>
-inline void embed(T* y, std::int32_t const* tokens, T const* table, T const* positions, std::int64_t rows,
-                  std::int64_t context, std::int64_t channels, std::int64_t first, std::int64_t words) {
-  using F = lanes_for<T>;
-  for (std::int64_t row = 0; row < rows; ++row, y += channels) {
-    auto const number = tokens[row] - first;
-    T const* const word = number >= 0 && number < words ? table + number * channels : nullptr;
-    T const* const place = positions == nullptr ? nullptr : positions + row % context * channels;
-    TRIREME_FOR_LANES(F, channels, i, count, {
-      F const x = word == nullptr ? F::all(0) : F::load(word + i, count);
-      (place == nullptr ? x : x + F::load(place + i, count)).store(y + i, count);
-    })
+// How many keys the queries of a block that begins at `row` see, in whole blocks of rows.
+[[nodiscard]] inline std::int64_t keys_seen_from(std::int64_t row, attention_block const& at) {
+  auto const seen = at.first_query - at.first_key + row + attention_rows;
+  return padded_rows(seen < at.rows ? seen : at.rows);
+}
+
+// How many of the lanes at `v`, the first ones, do not see a key.
+template <class F>
+[[nodiscard]] inline int lanes_without(std::int64_t key, std::int64_t row, std::int64_t v, attention_block const& at) {
+  auto const hidden = key < at.rows ? at.first_key + key - at.first_query - row - v : F::width;
+  return static_cast<int>(hidden < 0 ? 0 : hidden < F::width ? hidden : F::width);
+}
+
+// to (rows, width) = kept * to + added * from.
+template <class F, class T, class Real>
+inline void merge_rows(T* to, std::int64_t stride, Real const* from, std::int64_t rows, std::int64_t width,
+                       std::int64_t padded_width, Real kept, Real added) {
+  F const old = F::all(kept);
+  F const by = F::all(added);
+  for (std::int64_t row = 0; row < rows; ++row, from += padded_width, to += stride) {
+    TRIREME_FOR_LANES(F, width, i, count,
+                      { fma(by, F::load(from + i, count), old * F::load(to + i, count)).store(to + i, count); })
   }
+}
+
+// y and lse become the attention over these keys and those that they have seen before.
+template <class T, class A>
+inline void attend_block(A* y, A* lse, T const* queries_of, T const* pairs, attention_head const& shape,
+                         attention_block const& at, A* scratch) {
+  using F = lanes_for<T>;
+  constexpr std::int64_t lanes_of_rows = attention_rows;
+  auto const width = shape.padded_width;
+  auto const matrix = shape.padded_rows * width;
+  A* const keys = scratch;                                        // (n, D)
+  A* const values = keys + matrix;                                // (n, D)
+  A* const queries = values + matrix;                             // (32, D)
+  A* const queries_across = queries + lanes_of_rows * width;      // (D, 32)
+  A* const result = queries_across + lanes_of_rows * width;       // (32, D)
+  A* const scores = result + lanes_of_rows * width;               // (n, 32)
+  A* const factors = scores + shape.padded_rows * lanes_of_rows;  // (64, 32)
+  A* const peaks = factors + attention_keys * lanes_of_rows;      // (32)
+  A* const masses = peaks + lanes_of_rows;                        // (32)
+  A const scale = A(1) / std::sqrt(static_cast<A>(shape.width));
+  auto const pair = 2 * shape.channels;
+  pack_rows<F>(keys, pairs, pair, at.rows, shape.padded_rows, shape.width, width, A(1));
+  pack_rows<F>(values, pairs + shape.channels, pair, at.rows, shape.padded_rows, shape.width, width, A(1));
+
+  for (std::int64_t row = 0; row < at.rows; row += lanes_of_rows) {
+    auto const rows = at.rows - row < lanes_of_rows ? at.rows - row : lanes_of_rows;
+    auto const seen = keys_seen_from(row, at);
+    pack_rows<F>(queries, queries_of + row * shape.qkv_stride, shape.qkv_stride, rows, lanes_of_rows, shape.width,
+                 width, scale);
+    transpose_block(queries_across, queries, width);
+    for (std::int64_t key = 0; key < seen; key += attention_keys) {
+      block_product<F>(scores + key * lanes_of_rows, lanes_of_rows, keys + key * width, width, std::int64_t{1},
+                       queries_across, lanes_of_rows, std::min(attention_keys, seen - key), lanes_of_rows, width,
+                       false);
+    }
+    for (std::int64_t v = 0; v < lanes_of_rows; v += F::width) {
+      F top = F::all(-std::numeric_limits<A>::infinity());
+      for (std::int64_t key = 0; key < seen; ++key) {
+        A* const score = scores + key * lanes_of_rows + v;
+        auto const hidden = lanes_without<F>(key, row, v, at);
+        if (hidden > 0) first(hidden, F::all(-std::numeric_limits<A>::infinity()), F::load(score)).store(score);
+        top = max(F::load(score), top);
+      }
+      F total = F::all(0);
+      for (std::int64_t key = 0; key < seen; ++key) {
+        A* const score = scores + key * lanes_of_rows + v;
+        F const p = exp(F::load(score) - top);
+        total = total + p;
+        p.store(score);
+      }
+      top.store(peaks + v);
+      total.store(masses + v);
+    }
+    for (std::int64_t key = 0; key < seen; key += attention_keys) {
+      attention_part const part{at.first_key + key, std::min(attention_keys, seen - key), 0};
+      A* const shares = scores + key * lanes_of_rows;
+      if (shape.dropout != nullptr) {
+        attention_dropout(factors, shape, at.first_query + row, part);
+        for (std::int64_t i = 0; i < part.keys * lanes_of_rows; i += F::width) {
+          (F::load(shares + i) * F::load(factors + i)).store(shares + i);
+        }
+      }
+      block_product<F>(result, width, shares, std::int64_t{1}, lanes_of_rows, values + key * width, width,
+                       lanes_of_rows, width, part.keys, key > 0);
+    }
+    for (std::int64_t r = 0; r < rows; ++r) {
+      A const here = peaks[r] + std::log(masses[r]);
+      A const before = lse[row + r];
+      A const more = before > here ? before : here;
+      A const both = more + std::log(std::exp(before - more) + std::exp(here - more));
+      merge_rows<F>(y + (row + r) * shape.y_stride, shape.y_stride, result + r * width, 1, shape.width, width,
+                    std::exp(before - both), std::exp(peaks[r] - both));
+      lse[row + r] = both;
+    }
+  }
+}
+
+// Adds to the gradients of these queries and pairs; lse and y are those over all keys. Formulas: attention_backward.
+template <class T, class A>
+inline void attend_block_backward(A* dqueries_of, A* dpairs, T const* dy, T const* y, A const* lse, T const* queries_of,
+                                  T const* pairs, attention_head const& shape, attention_block const& at, A* scratch) {
+  using F = lanes_for<T>;
+  constexpr std::int64_t lanes_of_rows = attention_rows;
+  auto const width = shape.padded_width;
+  auto const matrix = shape.padded_rows * width;
+  auto const block = lanes_of_rows * width;
+  A* const keys = scratch;                                      // (n, D)
+  A* const values = keys + matrix;                              // (n, D)
+  A* const dkeys = values + matrix;                             // (n, D)
+  A* const dvalues = dkeys + matrix;                            // (n, D)
+  A* const queries = dvalues + matrix;                          // (32, D)
+  A* const queries_across = queries + block;                    // (D, 32)
+  A* const slopes = queries_across + block;                     // (32, D)
+  A* const slopes_across = slopes + block;                      // (D, 32)
+  A* const dqueries = slopes_across + block;                    // (32, D)
+  A* const scores = dqueries + block;                           // (64, 32)
+  A* const dscores = scores + attention_keys * lanes_of_rows;   // (64, 32)
+  A* const factors = dscores + attention_keys * lanes_of_rows;  // (64, 32)
+  A* const logs = factors + attention_keys * lanes_of_rows;     // (32)
+  A* const deltas = logs + lanes_of_rows;                       // (32)
+  A const scale = A(1) / std::sqrt(static_cast<A>(shape.width));
+  auto const pair = 2 * shape.channels;
+  pack_rows<F>(keys, pairs, pair, at.rows, shape.padded_rows, shape.width, width, A(1));
+  pack_rows<F>(values, pairs + shape.channels, pair, at.rows, shape.padded_rows, shape.width, width, A(1));
+  for (std::int64_t i = 0; i < 2 * matrix; i += F::width) F::all(0).store(dkeys + i);
+
+  for (std::int64_t row = 0; row < at.rows; row += lanes_of_rows) {
+    auto const rows = at.rows - row < lanes_of_rows ? at.rows - row : lanes_of_rows;
+    auto const seen = keys_seen_from(row, at);
+    T const* const dy_rows = dy + row * shape.y_stride;
+    pack_rows<F>(queries, queries_of + row * shape.qkv_stride, shape.qkv_stride, rows, lanes_of_rows, shape.width,
+                 width, scale);
+    pack_rows<F>(slopes, dy_rows, shape.y_stride, rows, lanes_of_rows, shape.width, width, A(1));
+    transpose_block(queries_across, queries, width);
+    transpose_block(slopes_across, slopes, width);
+    row_products<F>(deltas, dy_rows, y + row * shape.y_stride, shape.y_stride, rows, shape.width);
+    for (std::int64_t r = 0; r < lanes_of_rows; ++r) logs[r] = r < rows ? lse[row + r] : A(0);
+    for (std::int64_t key = 0; key < seen; key += attention_keys) {
+      attention_part const part{at.first_key + key, std::min(attention_keys, seen - key), 0};
+      auto const at_keys = key * width;
+      block_product<F>(scores, lanes_of_rows, keys + at_keys, width, std::int64_t{1}, queries_across, lanes_of_rows,
+                       part.keys, lanes_of_rows, width, false);
+      block_product<F>(dscores, lanes_of_rows, values + at_keys, width, std::int64_t{1}, slopes_across, lanes_of_rows,
+                       part.keys, lanes_of_rows, width, false);
+      bool const drops = shape.dropout != nullptr;
+      if (drops) attention_dropout(factors, shape, at.first_query + row, part);
+      for (std::int64_t v = 0; v < lanes_of_rows; v += F::width) {
+        F const log_mass = F::load(logs + v);
+        F const delta = F::load(deltas + v);
+        for (std::int64_t k = 0; k < part.keys; ++k) {
+          auto const i = k * lanes_of_rows + v;
+          auto const hidden = lanes_without<F>(key + k, row, v, at);
+          F p = exp(F::load(scores + i) - log_mass);
+          if (hidden > 0) p = first(hidden, F::all(0), p);
+          F const factor = drops ? F::load(factors + i) : F::all(1);
+          (p * factor).store(scores + i);
+          (p * fma(F::load(dscores + i), factor, F::all(0) - delta)).store(dscores + i);
+        }
+      }
+      block_product<F>(dvalues + at_keys, width, scores, lanes_of_rows, std::int64_t{1}, slopes, width, part.keys,
+                       width, lanes_of_rows, true);
+      block_product<F>(dkeys + at_keys, width, dscores, lanes_of_rows, std::int64_t{1}, queries, width, part.keys,
+                       width, lanes_of_rows, true);
+      block_product<F>(dqueries, width, dscores, std::int64_t{1}, lanes_of_rows, keys + at_keys, width, lanes_of_rows,
+                       width, part.keys, key > 0);
+    }
+    merge_rows<F>(dqueries_of + row * shape.y_stride, shape.y_stride, dqueries, rows, shape.width, width, A(1), scale);
+  }
+  merge_rows<F>(dpairs, pair, dkeys, at.rows, shape.width, width, A(1), A(1));
+  merge_rows<F>(dpairs + shape.channels, pair, dvalues, at.rows, shape.width, width, A(1), A(1));
 }
 
 }  // namespace trireme::ops::detail::TRIREME_LEVEL
 
-// ---- trireme/ops/host/embedding.hpp (goes on)
+// ---- trireme/ops/host/attention_block.ipp (goes on)
 #undef TRIREME_LEVEL
 TRIREME_LEVEL_AVX2_BEGIN
 #define TRIREME_LEVEL avx2
 
-// ---- trireme/ops/host/detail/embedding.inl
-// Embedding; included once for each CPU level (see simd.hpp).
+// ---- trireme/ops/host/detail/attention_block.inl
+// Attention of some queries of one head of one sample over some of its keys; included once for each CPU level (see
+// simd.hpp). Laid out as in attention.inl, whose helpers it uses.
 namespace trireme::ops::detail::TRIREME_LEVEL {
 
-template <class T>
-inline void embed(T* y, std::int32_t const* tokens, T const* table, T const* positions, std::int64_t rows,
-                  std::int64_t context, std::int64_t channels, std::int64_t first, std::int64_t words) {
-  using F = lanes_for<T>;
-  for (std::int64_t row = 0; row < rows; ++row, y += channels) {
-    auto const number = tokens[row] - first;
-    T const* const word = number >= 0 && number < words ? table + number * channels : nullptr;
-    T const* const place = positions == nullptr ? nullptr : positions + row % context * channels;
-    TRIREME_FOR_LANES(F, channels, i, count, {
-      F const x = word == nullptr ? F::all(0) : F::load(word + i, count);
-      (place == nullptr ? x : x + F::load(place + i, count)).store(y + i, count);
-    })
+// How many keys the queries of a block that begins at `row` see, in whole blocks of rows.
+[[nodiscard]] inline std::int64_t keys_seen_from(std::int64_t row, attention_block const& at) {
+  auto const seen = at.first_query - at.first_key + row + attention_rows;
+  return padded_rows(seen < at.rows ? seen : at.rows);
+}
+
+// How many of the lanes at `v`, the first ones, do not see a key.
+template <class F>
+[[nodiscard]] inline int lanes_without(std::int64_t key, std::int64_t row, std::int64_t v, attention_block const& at) {
+  auto const hidden = key < at.rows ? at.first_key + key - at.first_query - row - v : F::width;
+  return static_cast<int>(hidden < 0 ? 0 : hidden < F::width ? hidden : F::width);
+}
+
+// to (rows, width) = kept * to + added * from.
+template <class F, class T, class Real>
+inline void merge_rows(T* to, std::int64_t stride, Real const* from, std::int64_t rows, std::int64_t width,
+                       std::int64_t padded_width, Real kept, Real added) {
+  F const old = F::all(kept);
+  F const by = F::all(added);
+  for (std::int64_t row = 0; row < rows; ++row, from += padded_width, to += stride) {
+    TRIREME_FOR_LANES(F, width, i, count,
+                      { fma(by, F::load(from + i, count), old * F::load(to + i, count)).store(to + i, count); })
   }
+}
+
+// y and lse become the attention over these keys and those that they have seen before.
+template <class T, class A>
+inline void attend_block(A* y, A* lse, T const* queries_of, T const* pairs, attention_head const& shape,
+                         attention_block const& at, A* scratch) {
+  using F = lanes_for<T>;
+  constexpr std::int64_t lanes_of_rows = attention_rows;
+  auto const width = shape.padded_width;
+  auto const matrix = shape.padded_rows * width;
+  A* const keys = scratch;                                        // (n, D)
+  A* const values = keys + matrix;                                // (n, D)
+  A* const queries = values + matrix;                             // (32, D)
+  A* const queries_across = queries + lanes_of_rows * width;      // (D, 32)
+  A* const result = queries_across + lanes_of_rows * width;       // (32, D)
+  A* const scores = result + lanes_of_rows * width;               // (n, 32)
+  A* const factors = scores + shape.padded_rows * lanes_of_rows;  // (64, 32)
+  A* const peaks = factors + attention_keys * lanes_of_rows;      // (32)
+  A* const masses = peaks + lanes_of_rows;                        // (32)
+  A const scale = A(1) / std::sqrt(static_cast<A>(shape.width));
+  auto const pair = 2 * shape.channels;
+  pack_rows<F>(keys, pairs, pair, at.rows, shape.padded_rows, shape.width, width, A(1));
+  pack_rows<F>(values, pairs + shape.channels, pair, at.rows, shape.padded_rows, shape.width, width, A(1));
+
+  for (std::int64_t row = 0; row < at.rows; row += lanes_of_rows) {
+    auto const rows = at.rows - row < lanes_of_rows ? at.rows - row : lanes_of_rows;
+    auto const seen = keys_seen_from(row, at);
+    pack_rows<F>(queries, queries_of + row * shape.qkv_stride, shape.qkv_stride, rows, lanes_of_rows, shape.width,
+                 width, scale);
+    transpose_block(queries_across, queries, width);
+    for (std::int64_t key = 0; key < seen; key += attention_keys) {
+      block_product<F>(scores + key * lanes_of_rows, lanes_of_rows, keys + key * width, width, std::int64_t{1},
+                       queries_across, lanes_of_rows, std::min(attention_keys, seen - key), lanes_of_rows, width,
+                       false);
+    }
+    for (std::int64_t v = 0; v < lanes_of_rows; v += F::width) {
+      F top = F::all(-std::numeric_limits<A>::infinity());
+      for (std::int64_t key = 0; key < seen; ++key) {
+        A* const score = scores + key * lanes_of_rows + v;
+        auto const hidden = lanes_without<F>(key, row, v, at);
+        if (hidden > 0) first(hidden, F::all(-std::numeric_limits<A>::infinity()), F::load(score)).store(score);
+        top = max(F::load(score), top);
+      }
+      F total = F::all(0);
+      for (std::int64_t key = 0; key < seen; ++key) {
+        A* const score = scores + key * lanes_of_rows + v;
+        F const p = exp(F::load(score) - top);
+        total = total + p;
+        p.store(score);
+      }
+      top.store(peaks + v);
+      total.store(masses + v);
+    }
+    for (std::int64_t key = 0; key < seen; key += attention_keys) {
+      attention_part const part{at.first_key + key, std::min(attention_keys, seen - key), 0};
+      A* const shares = scores + key * lanes_of_rows;
+      if (shape.dropout != nullptr) {
+        attention_dropout(factors, shape, at.first_query + row, part);
+        for (std::int64_t i = 0; i < part.keys * lanes_of_rows; i += F::width) {
+          (F::load(shares + i) * F::load(factors + i)).store(shares + i);
+        }
+      }
+      block_product<F>(result, width, shares, std::int64_t{1}, lanes_of_rows, values + key * width, width,
+                       lanes_of_rows, width, part.keys, key > 0);
+    }
+    for (std::int64_t r = 0; r < rows; ++r) {
+      A const here = peaks[r] + std::log(masses[r]);
+      A const before = lse[row + r];
+      A const more = before > here ? before : here;
+      A const both = more + std::log(std::exp(before - more) + std::exp(here - more));
+      merge_rows<F>(y + (row + r) * shape.y_stride, shape.y_stride, result + r * width, 1, shape.width, width,
+                    std::exp(before - both), std::exp(peaks[r] - both));
+      lse[row + r] = both;
+    }
+  }
+}
+
+// Adds to the gradients of these queries and pairs; lse and y are those over all keys. Formulas: attention_backward.
+template <class T, class A>
+inline void attend_block_backward(A* dqueries_of, A* dpairs, T const* dy, T const* y, A const* lse, T const* queries_of,
+                                  T const* pairs, attention_head const& shape, attention_block const& at, A* scratch) {
+  using F = lanes_for<T>;
+  constexpr std::int64_t lanes_of_rows = attention_rows;
+  auto const width = shape.padded_width;
+  auto const matrix = shape.padded_rows * width;
+  auto const block = lanes_of_rows * width;
+  A* const keys = scratch;                                      // (n, D)
+  A* const values = keys + matrix;                              // (n, D)
+  A* const dkeys = values + matrix;                             // (n, D)
+  A* const dvalues = dkeys + matrix;                            // (n, D)
+  A* const queries = dvalues + matrix;                          // (32, D)
+  A* const queries_across = queries + block;                    // (D, 32)
+  A* const slopes = queries_across + block;                     // (32, D)
+  A* const slopes_across = slopes + block;                      // (D, 32)
+  A* const dqueries = slopes_across + block;                    // (32, D)
+  A* const scores = dqueries + block;                           // (64, 32)
+  A* const dscores = scores + attention_keys * lanes_of_rows;   // (64, 32)
+  A* const factors = dscores + attention_keys * lanes_of_rows;  // (64, 32)
+  A* const logs = factors + attention_keys * lanes_of_rows;     // (32)
+  A* const deltas = logs + lanes_of_rows;                       // (32)
+  A const scale = A(1) / std::sqrt(static_cast<A>(shape.width));
+  auto const pair = 2 * shape.channels;
+  pack_rows<F>(keys, pairs, pair, at.rows, shape.padded_rows, shape.width, width, A(1));
+  pack_rows<F>(values, pairs + shape.channels, pair, at.rows, shape.padded_rows, shape.width, width, A(1));
+  for (std::int64_t i = 0; i < 2 * matrix; i += F::width) F::all(0).store(dkeys + i);
+
+  for (std::int64_t row = 0; row < at.rows; row += lanes_of_rows) {
+    auto const rows = at.rows - row < lanes_of_rows ? at.rows - row : lanes_of_rows;
+    auto const seen = keys_seen_from(row, at);
+    T const* const dy_rows = dy + row * shape.y_stride;
+    pack_rows<F>(queries, queries_of + row * shape.qkv_stride, shape.qkv_stride, rows, lanes_of_rows, shape.width,
+                 width, scale);
+    pack_rows<F>(slopes, dy_rows, shape.y_stride, rows, lanes_of_rows, shape.width, width, A(1));
+    transpose_block(queries_across, queries, width);
+    transpose_block(slopes_across, slopes, width);
+    row_products<F>(deltas, dy_rows, y + row * shape.y_stride, shape.y_stride, rows, shape.width);
+    for (std::int64_t r = 0; r < lanes_of_rows; ++r) logs[r] = r < rows ? lse[row + r] : A(0);
+    for (std::int64_t key = 0; key < seen; key += attention_keys) {
+      attention_part const part{at.first_key + key, std::min(attention_keys, seen - key), 0};
+      auto const at_keys = key * width;
+      block_product<F>(scores, lanes_of_rows, keys + at_keys, width, std::int64_t{1}, queries_across, lanes_of_rows,
+                       part.keys, lanes_of_rows, width, false);
+      block_product<F>(dscores, lanes_of_rows, values + at_keys, width, std::int64_t{1}, slopes_across, lanes_of_rows,
+                       part.keys, lanes_of_rows, width, false);
+      bool const drops = shape.dropout != nullptr;
+      if (drops) attention_dropout(factors, shape, at.first_query + row, part);
+      for (std::int64_t v = 0; v < lanes_of_rows; v += F::width) {
+        F const log_mass = F::load(logs + v);
+        F const delta = F::load(deltas + v);
+        for (std::int64_t k = 0; k < part.keys; ++k) {
+          auto const i = k * lanes_of_rows + v;
+          auto const hidden = lanes_without<F>(key + k, row, v, at);
+          F p = exp(F::load(scores + i) - log_mass);
+          if (hidden > 0) p = first(hidden, F::all(0), p);
+          F const factor = drops ? F::load(factors + i) : F::all(1);
+          (p * factor).store(scores + i);
+          (p * fma(F::load(dscores + i), factor, F::all(0) - delta)).store(dscores + i);
+        }
+      }
+      block_product<F>(dvalues + at_keys, width, scores, lanes_of_rows, std::int64_t{1}, slopes, width, part.keys,
+                       width, lanes_of_rows, true);
+      block_product<F>(dkeys + at_keys, width, dscores, lanes_of_rows, std::int64_t{1}, queries, width, part.keys,
+                       width, lanes_of_rows, true);
+      block_product<F>(dqueries, width, dscores, std::int64_t{1}, lanes_of_rows, keys + at_keys, width, lanes_of_rows,
+                       width, part.keys, key > 0);
+    }
+    merge_rows<F>(dqueries_of + row * shape.y_stride, shape.y_stride, dqueries, rows, shape.width, width, A(1), scale);
+  }
+  merge_rows<F>(dpairs, pair, dkeys, at.rows, shape.width, width, A(1), A(1));
+  merge_rows<F>(dpairs + shape.channels, pair, dvalues, at.rows, shape.width, width, A(1), A(1));
 }
 
 }  // namespace trireme::ops::detail::TRIREME_LEVEL
 
-// ---- trireme/ops/host/embedding.hpp (goes on)
+// ---- trireme/ops/host/attention_block.ipp (goes on)
 #undef TRIREME_LEVEL
 TRIREME_LEVEL_END
 TRIREME_LEVEL_AVX512_BEGIN
 #define TRIREME_LEVEL avx512
 
-// ---- trireme/ops/host/detail/embedding.inl
-// Embedding; included once for each CPU level (see simd.hpp).
+// ---- trireme/ops/host/detail/attention_block.inl
+// Attention of some queries of one head of one sample over some of its keys; included once for each CPU level (see
+// simd.hpp). Laid out as in attention.inl, whose helpers it uses.
 namespace trireme::ops::detail::TRIREME_LEVEL {
 
-template <class T>
-inline void embed(T* y, std::int32_t const* tokens, T const* table, T const* positions, std::int64_t rows,
-                  std::int64_t context, std::int64_t channels, std::int64_t first, std::int64_t words) {
-  using F = lanes_for<T>;
-  for (std::int64_t row = 0; row < rows; ++row, y += channels) {
-    auto const number = tokens[row] - first;
-    T const* const word = number >= 0 && number < words ? table + number * channels : nullptr;
-    T const* const place = positions == nullptr ? nullptr : positions + row % context * channels;
-    TRIREME_FOR_LANES(F, channels, i, count, {
-      F const x = word == nullptr ? F::all(0) : F::load(word + i, count);
-      (place == nullptr ? x : x + F::load(place + i, count)).store(y + i, count);
-    })
+// How many keys the queries of a block that begins at `row` see, in whole blocks of rows.
+[[nodiscard]] inline std::int64_t keys_seen_from(std::int64_t row, attention_block const& at) {
+  auto const seen = at.first_query - at.first_key + row + attention_rows;
+  return padded_rows(seen < at.rows ? seen : at.rows);
+}
+
+// How many of the lanes at `v`, the first ones, do not see a key.
+template <class F>
+[[nodiscard]] inline int lanes_without(std::int64_t key, std::int64_t row, std::int64_t v, attention_block const& at) {
+  auto const hidden = key < at.rows ? at.first_key + key - at.first_query - row - v : F::width;
+  return static_cast<int>(hidden < 0 ? 0 : hidden < F::width ? hidden : F::width);
+}
+
+// to (rows, width) = kept * to + added * from.
+template <class F, class T, class Real>
+inline void merge_rows(T* to, std::int64_t stride, Real const* from, std::int64_t rows, std::int64_t width,
+                       std::int64_t padded_width, Real kept, Real added) {
+  F const old = F::all(kept);
+  F const by = F::all(added);
+  for (std::int64_t row = 0; row < rows; ++row, from += padded_width, to += stride) {
+    TRIREME_FOR_LANES(F, width, i, count,
+                      { fma(by, F::load(from + i, count), old * F::load(to + i, count)).store(to + i, count); })
   }
+}
+
+// y and lse become the attention over these keys and those that they have seen before.
+template <class T, class A>
+inline void attend_block(A* y, A* lse, T const* queries_of, T const* pairs, attention_head const& shape,
+                         attention_block const& at, A* scratch) {
+  using F = lanes_for<T>;
+  constexpr std::int64_t lanes_of_rows = attention_rows;
+  auto const width = shape.padded_width;
+  auto const matrix = shape.padded_rows * width;
+  A* const keys = scratch;                                        // (n, D)
+  A* const values = keys + matrix;                                // (n, D)
+  A* const queries = values + matrix;                             // (32, D)
+  A* const queries_across = queries + lanes_of_rows * width;      // (D, 32)
+  A* const result = queries_across + lanes_of_rows * width;       // (32, D)
+  A* const scores = result + lanes_of_rows * width;               // (n, 32)
+  A* const factors = scores + shape.padded_rows * lanes_of_rows;  // (64, 32)
+  A* const peaks = factors + attention_keys * lanes_of_rows;      // (32)
+  A* const masses = peaks + lanes_of_rows;                        // (32)
+  A const scale = A(1) / std::sqrt(static_cast<A>(shape.width));
+  auto const pair = 2 * shape.channels;
+  pack_rows<F>(keys, pairs, pair, at.rows, shape.padded_rows, shape.width, width, A(1));
+  pack_rows<F>(values, pairs + shape.channels, pair, at.rows, shape.padded_rows, shape.width, width, A(1));
+
+  for (std::int64_t row = 0; row < at.rows; row += lanes_of_rows) {
+    auto const rows = at.rows - row < lanes_of_rows ? at.rows - row : lanes_of_rows;
+    auto const seen = keys_seen_from(row, at);
+    pack_rows<F>(queries, queries_of + row * shape.qkv_stride, shape.qkv_stride, rows, lanes_of_rows, shape.width,
+                 width, scale);
+    transpose_block(queries_across, queries, width);
+    for (std::int64_t key = 0; key < seen; key += attention_keys) {
+      block_product<F>(scores + key * lanes_of_rows, lanes_of_rows, keys + key * width, width, std::int64_t{1},
+                       queries_across, lanes_of_rows, std::min(attention_keys, seen - key), lanes_of_rows, width,
+                       false);
+    }
+    for (std::int64_t v = 0; v < lanes_of_rows; v += F::width) {
+      F top = F::all(-std::numeric_limits<A>::infinity());
+      for (std::int64_t key = 0; key < seen; ++key) {
+        A* const score = scores + key * lanes_of_rows + v;
+        auto const hidden = lanes_without<F>(key, row, v, at);
+        if (hidden > 0) first(hidden, F::all(-std::numeric_limits<A>::infinity()), F::load(score)).store(score);
+        top = max(F::load(score), top);
+      }
+      F total = F::all(0);
+      for (std::int64_t key = 0; key < seen; ++key) {
+        A* const score = scores + key * lanes_of_rows + v;
+        F const p = exp(F::load(score) - top);
+        total = total + p;
+        p.store(score);
+      }
+      top.store(peaks + v);
+      total.store(masses + v);
+    }
+    for (std::int64_t key = 0; key < seen; key += attention_keys) {
+      attention_part const part{at.first_key + key, std::min(attention_keys, seen - key), 0};
+      A* const shares = scores + key * lanes_of_rows;
+      if (shape.dropout != nullptr) {
+        attention_dropout(factors, shape, at.first_query + row, part);
+        for (std::int64_t i = 0; i < part.keys * lanes_of_rows; i += F::width) {
+          (F::load(shares + i) * F::load(factors + i)).store(shares + i);
+        }
+      }
+      block_product<F>(result, width, shares, std::int64_t{1}, lanes_of_rows, values + key * width, width,
+                       lanes_of_rows, width, part.keys, key > 0);
+    }
+    for (std::int64_t r = 0; r < rows; ++r) {
+      A const here = peaks[r] + std::log(masses[r]);
+      A const before = lse[row + r];
+      A const more = before > here ? before : here;
+      A const both = more + std::log(std::exp(before - more) + std::exp(here - more));
+      merge_rows<F>(y + (row + r) * shape.y_stride, shape.y_stride, result + r * width, 1, shape.width, width,
+                    std::exp(before - both), std::exp(peaks[r] - both));
+      lse[row + r] = both;
+    }
+  }
+}
+
+// Adds to the gradients of these queries and pairs; lse and y are those over all keys. Formulas: attention_backward.
+template <class T, class A>
+inline void attend_block_backward(A* dqueries_of, A* dpairs, T const* dy, T const* y, A const* lse, T const* queries_of,
+                                  T const* pairs, attention_head const& shape, attention_block const& at, A* scratch) {
+  using F = lanes_for<T>;
+  constexpr std::int64_t lanes_of_rows = attention_rows;
+  auto const width = shape.padded_width;
+  auto const matrix = shape.padded_rows * width;
+  auto const block = lanes_of_rows * width;
+  A* const keys = scratch;                                      // (n, D)
+  A* const values = keys + matrix;                              // (n, D)
+  A* const dkeys = values + matrix;                             // (n, D)
+  A* const dvalues = dkeys + matrix;                            // (n, D)
+  A* const queries = dvalues + matrix;                          // (32, D)
+  A* const queries_across = queries + block;                    // (D, 32)
+  A* const slopes = queries_across + block;                     // (32, D)
+  A* const slopes_across = slopes + block;                      // (D, 32)
+  A* const dqueries = slopes_across + block;                    // (32, D)
+  A* const scores = dqueries + block;                           // (64, 32)
+  A* const dscores = scores + attention_keys * lanes_of_rows;   // (64, 32)
+  A* const factors = dscores + attention_keys * lanes_of_rows;  // (64, 32)
+  A* const logs = factors + attention_keys * lanes_of_rows;     // (32)
+  A* const deltas = logs + lanes_of_rows;                       // (32)
+  A const scale = A(1) / std::sqrt(static_cast<A>(shape.width));
+  auto const pair = 2 * shape.channels;
+  pack_rows<F>(keys, pairs, pair, at.rows, shape.padded_rows, shape.width, width, A(1));
+  pack_rows<F>(values, pairs + shape.channels, pair, at.rows, shape.padded_rows, shape.width, width, A(1));
+  for (std::int64_t i = 0; i < 2 * matrix; i += F::width) F::all(0).store(dkeys + i);
+
+  for (std::int64_t row = 0; row < at.rows; row += lanes_of_rows) {
+    auto const rows = at.rows - row < lanes_of_rows ? at.rows - row : lanes_of_rows;
+    auto const seen = keys_seen_from(row, at);
+    T const* const dy_rows = dy + row * shape.y_stride;
+    pack_rows<F>(queries, queries_of + row * shape.qkv_stride, shape.qkv_stride, rows, lanes_of_rows, shape.width,
+                 width, scale);
+    pack_rows<F>(slopes, dy_rows, shape.y_stride, rows, lanes_of_rows, shape.width, width, A(1));
+    transpose_block(queries_across, queries, width);
+    transpose_block(slopes_across, slopes, width);
+    row_products<F>(deltas, dy_rows, y + row * shape.y_stride, shape.y_stride, rows, shape.width);
+    for (std::int64_t r = 0; r < lanes_of_rows; ++r) logs[r] = r < rows ? lse[row + r] : A(0);
+    for (std::int64_t key = 0; key < seen; key += attention_keys) {
+      attention_part const part{at.first_key + key, std::min(attention_keys, seen - key), 0};
+      auto const at_keys = key * width;
+      block_product<F>(scores, lanes_of_rows, keys + at_keys, width, std::int64_t{1}, queries_across, lanes_of_rows,
+                       part.keys, lanes_of_rows, width, false);
+      block_product<F>(dscores, lanes_of_rows, values + at_keys, width, std::int64_t{1}, slopes_across, lanes_of_rows,
+                       part.keys, lanes_of_rows, width, false);
+      bool const drops = shape.dropout != nullptr;
+      if (drops) attention_dropout(factors, shape, at.first_query + row, part);
+      for (std::int64_t v = 0; v < lanes_of_rows; v += F::width) {
+        F const log_mass = F::load(logs + v);
+        F const delta = F::load(deltas + v);
+        for (std::int64_t k = 0; k < part.keys; ++k) {
+          auto const i = k * lanes_of_rows + v;
+          auto const hidden = lanes_without<F>(key + k, row, v, at);
+          F p = exp(F::load(scores + i) - log_mass);
+          if (hidden > 0) p = first(hidden, F::all(0), p);
+          F const factor = drops ? F::load(factors + i) : F::all(1);
+          (p * factor).store(scores + i);
+          (p * fma(F::load(dscores + i), factor, F::all(0) - delta)).store(dscores + i);
+        }
+      }
+      block_product<F>(dvalues + at_keys, width, scores, lanes_of_rows, std::int64_t{1}, slopes, width, part.keys,
+                       width, lanes_of_rows, true);
+      block_product<F>(dkeys + at_keys, width, dscores, lanes_of_rows, std::int64_t{1}, queries, width, part.keys,
+                       width, lanes_of_rows, true);
+      block_product<F>(dqueries, width, dscores, std::int64_t{1}, lanes_of_rows, keys + at_keys, width, lanes_of_rows,
+                       width, part.keys, key > 0);
+    }
+    merge_rows<F>(dqueries_of + row * shape.y_stride, shape.y_stride, dqueries, rows, shape.width, width, A(1), scale);
+  }
+  merge_rows<F>(dpairs, pair, dkeys, at.rows, shape.width, width, A(1), A(1));
+  merge_rows<F>(dpairs + shape.channels, pair, dvalues, at.rows, shape.width, width, A(1), A(1));
 }
 
 }  // namespace trireme::ops::detail::TRIREME_LEVEL
 
-// ---- trireme/ops/host/embedding.hpp (goes on)
+// ---- trireme/ops/host/attention_block.ipp (goes on)
 #undef TRIREME_LEVEL
 TRIREME_LEVEL_END
 
+namespace trireme::ops::detail {
+
+template <class T, class A>
+void attend_block_head(A* y, A* lse, T const* queries, T const* pairs, attention_head const& shape,
+                       attention_block const& at, A* scratch) {
+  TRIREME_DISPATCH(fits_float<T>, attend_block(y, lse, queries, pairs, shape, at, scratch));
+}
+template <class T, class A>
+void attend_block_backward_head(A* dqueries, A* dpairs, T const* dy, T const* y, A const* lse, T const* queries,
+                                T const* pairs, attention_head const& shape, attention_block const& at, A* scratch) {
+  TRIREME_DISPATCH(fits_float<T>,
+                   attend_block_backward(dqueries, dpairs, dy, y, lse, queries, pairs, shape, at, scratch));
+}
+
+}  // namespace trireme::ops::detail
+
+// ---- trireme/ops/host/embedding.hpp
 namespace trireme::ops {
 
 namespace detail {
 
 template <class T>
 void embed_rows(T* y, std::int32_t const* tokens, T const* table, T const* positions, std::int64_t rows,
-                std::int64_t context, std::int64_t channels, std::int64_t first, std::int64_t words) {
-  TRIREME_DISPATCH(fits_float<T>, embed(y, tokens, table, positions, rows, context, channels, first, words));
-}
+                std::int64_t context, std::int64_t channels, std::int64_t first, std::int64_t words);
 
-inline void tokens_within(char const* who, tensor_view<std::int32_t const, host> tokens, std::int64_t vocabulary) {
-  if (!asserts(assertion_level::normal)) return;
-  for (auto const token : tokens.span()) {
-    if (token < 0 || token >= vocabulary) {
-      throw config_error(text("trireme::ops::", who, ": token ", token, " is outside a vocabulary of ", vocabulary));
-    }
-  }
-}
+void tokens_within(char const* who, tensor_view<std::int32_t const, host> tokens, std::int64_t vocabulary);
 
 }  // namespace detail
 
@@ -11692,280 +12465,122 @@ struct host_embedding {
 
 }  // namespace trireme::ops
 
-// ---- trireme/ops/host/losses.hpp
+// ---- trireme/ops/host/embedding.ipp
 #define TRIREME_LEVEL baseline
 
-// ---- trireme/ops/host/detail/losses.inl
-// Losses of one row; included once for each CPU level (see simd.hpp).
+// ---- trireme/ops/host/detail/embedding.inl
+// Embedding; included once for each CPU level (see simd.hpp).
 namespace trireme::ops::detail::TRIREME_LEVEL {
 
 template <class T>
-inline double cross_entropy_row(T* logits, std::int64_t classes, std::int64_t target, double weight, bool gradient) {
+inline void embed(T* y, std::int32_t const* tokens, T const* table, T const* positions, std::int64_t rows,
+                  std::int64_t context, std::int64_t channels, std::int64_t first, std::int64_t words) {
   using F = lanes_for<T>;
-  using real = typename F::real;
-  F top = F::all(-std::numeric_limits<real>::infinity());
-  // max() gives its second operand if one is NaN, so a NaN among the logits ends in the loss through the sum below.
-  TRIREME_FOR_LANES(F, classes, i, count, { top = max(top, first(count, F::load(logits + i, count), top)); })
-  real const peak = largest(top);
-  F const shift = F::all(peak);
-  F total = F::all(0);
-  TRIREME_FOR_LANES(F, classes, i, count,
-                    { total = total + first(count, exp(F::load(logits + i, count) - shift), F::all(0)); })
-  real const mass = sum(total);
-  double const loss =
-      std::log(static_cast<double>(mass)) + static_cast<double>(peak) - static_cast<double>(logits[target]);
-  if (!gradient) return loss;
-  real const chosen = static_cast<real>(logits[target]);
-  F const factor = F::all(static_cast<real>(weight / static_cast<double>(mass)));
-  TRIREME_FOR_LANES(F, classes, i, count,
-                    { (exp(F::load(logits + i, count) - shift) * factor).store(logits + i, count); })
-  F::all(static_cast<real>(weight) * (std::exp(chosen - peak) / mass - real(1))).store(logits + target, 1);
-  return loss;
-}
-
-// The parts of cross_entropy_row for a row whose classes lie on several ranks.
-template <class T>
-inline double row_peak(T const* logits, std::int64_t classes) {
-  using F = lanes_for<T>;
-  F top = F::all(-std::numeric_limits<typename F::real>::infinity());
-  TRIREME_FOR_LANES(F, classes, i, count, { top = max(top, first(count, F::load(logits + i, count), top)); })
-  return static_cast<double>(largest(top));
-}
-template <class T>
-inline double row_mass(T const* logits, std::int64_t classes, double peak) {
-  using F = lanes_for<T>;
-  F const shift = F::all(static_cast<typename F::real>(peak));
-  F total = F::all(0);
-  TRIREME_FOR_LANES(F, classes, i, count,
-                    { total = total + first(count, exp(F::load(logits + i, count) - shift), F::all(0)); })
-  return static_cast<double>(sum(total));
-}
-// target is outside of [0, classes) if it lies elsewhere.
-template <class T>
-inline void cross_entropy_slope(T* logits, std::int64_t classes, std::int64_t target, double weight, double peak,
-                                double mass) {
-  using F = lanes_for<T>;
-  using real = typename F::real;
-  real const chosen = target >= 0 && target < classes ? static_cast<real>(logits[target]) : real(0);
-  F const shift = F::all(static_cast<real>(peak));
-  F const factor = F::all(static_cast<real>(weight / mass));
-  TRIREME_FOR_LANES(F, classes, i, count,
-                    { (exp(F::load(logits + i, count) - shift) * factor).store(logits + i, count); })
-  if (target < 0 || target >= classes) return;
-  F::all(static_cast<real>(weight * (std::exp(static_cast<double>(chosen) - peak) / mass - 1)))
-      .store(logits + target, 1);
-}
-
-template <class T>
-inline double squared_error_row(T* dy, T const* y, float const* target, std::int64_t columns, double weight) {
-  using F = lanes_for<T>;
-  using real = typename F::real;
-  F const slope = F::all(static_cast<real>(2 * weight / static_cast<double>(columns)));
-  F total = F::all(0);
-  TRIREME_FOR_LANES(F, columns, i, count, {
-    F const distance = F::load(y + i, count) - F::load(target + i, count);  // 0 beyond count
-    total = fma(distance, distance, total);
-    if (dy != nullptr) (slope * distance).store(dy + i, count);
-  })
-  return static_cast<double>(sum(total)) / static_cast<double>(columns);
+  for (std::int64_t row = 0; row < rows; ++row, y += channels) {
+    auto const number = tokens[row] - first;
+    T const* const word = number >= 0 && number < words ? table + number * channels : nullptr;
+    T const* const place = positions == nullptr ? nullptr : positions + row % context * channels;
+    TRIREME_FOR_LANES(F, channels, i, count, {
+      F const x = word == nullptr ? F::all(0) : F::load(word + i, count);
+      (place == nullptr ? x : x + F::load(place + i, count)).store(y + i, count);
+    })
+  }
 }
 
 }  // namespace trireme::ops::detail::TRIREME_LEVEL
 
-// ---- trireme/ops/host/losses.hpp (goes on)
+// ---- trireme/ops/host/embedding.ipp (goes on)
 #undef TRIREME_LEVEL
 TRIREME_LEVEL_AVX2_BEGIN
 #define TRIREME_LEVEL avx2
 
-// ---- trireme/ops/host/detail/losses.inl
-// Losses of one row; included once for each CPU level (see simd.hpp).
+// ---- trireme/ops/host/detail/embedding.inl
+// Embedding; included once for each CPU level (see simd.hpp).
 namespace trireme::ops::detail::TRIREME_LEVEL {
 
 template <class T>
-inline double cross_entropy_row(T* logits, std::int64_t classes, std::int64_t target, double weight, bool gradient) {
+inline void embed(T* y, std::int32_t const* tokens, T const* table, T const* positions, std::int64_t rows,
+                  std::int64_t context, std::int64_t channels, std::int64_t first, std::int64_t words) {
   using F = lanes_for<T>;
-  using real = typename F::real;
-  F top = F::all(-std::numeric_limits<real>::infinity());
-  // max() gives its second operand if one is NaN, so a NaN among the logits ends in the loss through the sum below.
-  TRIREME_FOR_LANES(F, classes, i, count, { top = max(top, first(count, F::load(logits + i, count), top)); })
-  real const peak = largest(top);
-  F const shift = F::all(peak);
-  F total = F::all(0);
-  TRIREME_FOR_LANES(F, classes, i, count,
-                    { total = total + first(count, exp(F::load(logits + i, count) - shift), F::all(0)); })
-  real const mass = sum(total);
-  double const loss =
-      std::log(static_cast<double>(mass)) + static_cast<double>(peak) - static_cast<double>(logits[target]);
-  if (!gradient) return loss;
-  real const chosen = static_cast<real>(logits[target]);
-  F const factor = F::all(static_cast<real>(weight / static_cast<double>(mass)));
-  TRIREME_FOR_LANES(F, classes, i, count,
-                    { (exp(F::load(logits + i, count) - shift) * factor).store(logits + i, count); })
-  F::all(static_cast<real>(weight) * (std::exp(chosen - peak) / mass - real(1))).store(logits + target, 1);
-  return loss;
-}
-
-// The parts of cross_entropy_row for a row whose classes lie on several ranks.
-template <class T>
-inline double row_peak(T const* logits, std::int64_t classes) {
-  using F = lanes_for<T>;
-  F top = F::all(-std::numeric_limits<typename F::real>::infinity());
-  TRIREME_FOR_LANES(F, classes, i, count, { top = max(top, first(count, F::load(logits + i, count), top)); })
-  return static_cast<double>(largest(top));
-}
-template <class T>
-inline double row_mass(T const* logits, std::int64_t classes, double peak) {
-  using F = lanes_for<T>;
-  F const shift = F::all(static_cast<typename F::real>(peak));
-  F total = F::all(0);
-  TRIREME_FOR_LANES(F, classes, i, count,
-                    { total = total + first(count, exp(F::load(logits + i, count) - shift), F::all(0)); })
-  return static_cast<double>(sum(total));
-}
-// target is outside of [0, classes) if it lies elsewhere.
-template <class T>
-inline void cross_entropy_slope(T* logits, std::int64_t classes, std::int64_t target, double weight, double peak,
-                                double mass) {
-  using F = lanes_for<T>;
-  using real = typename F::real;
-  real const chosen = target >= 0 && target < classes ? static_cast<real>(logits[target]) : real(0);
-  F const shift = F::all(static_cast<real>(peak));
-  F const factor = F::all(static_cast<real>(weight / mass));
-  TRIREME_FOR_LANES(F, classes, i, count,
-                    { (exp(F::load(logits + i, count) - shift) * factor).store(logits + i, count); })
-  if (target < 0 || target >= classes) return;
-  F::all(static_cast<real>(weight * (std::exp(static_cast<double>(chosen) - peak) / mass - 1)))
-      .store(logits + target, 1);
-}
-
-template <class T>
-inline double squared_error_row(T* dy, T const* y, float const* target, std::int64_t columns, double weight) {
-  using F = lanes_for<T>;
-  using real = typename F::real;
-  F const slope = F::all(static_cast<real>(2 * weight / static_cast<double>(columns)));
-  F total = F::all(0);
-  TRIREME_FOR_LANES(F, columns, i, count, {
-    F const distance = F::load(y + i, count) - F::load(target + i, count);  // 0 beyond count
-    total = fma(distance, distance, total);
-    if (dy != nullptr) (slope * distance).store(dy + i, count);
-  })
-  return static_cast<double>(sum(total)) / static_cast<double>(columns);
+  for (std::int64_t row = 0; row < rows; ++row, y += channels) {
+    auto const number = tokens[row] - first;
+    T const* const word = number >= 0 && number < words ? table + number * channels : nullptr;
+    T const* const place = positions == nullptr ? nullptr : positions + row % context * channels;
+    TRIREME_FOR_LANES(F, channels, i, count, {
+      F const x = word == nullptr ? F::all(0) : F::load(word + i, count);
+      (place == nullptr ? x : x + F::load(place + i, count)).store(y + i, count);
+    })
+  }
 }
 
 }  // namespace trireme::ops::detail::TRIREME_LEVEL
 
-// ---- trireme/ops/host/losses.hpp (goes on)
+// ---- trireme/ops/host/embedding.ipp (goes on)
 #undef TRIREME_LEVEL
 TRIREME_LEVEL_END
 TRIREME_LEVEL_AVX512_BEGIN
 #define TRIREME_LEVEL avx512
 
-// ---- trireme/ops/host/detail/losses.inl
-// Losses of one row; included once for each CPU level (see simd.hpp).
+// ---- trireme/ops/host/detail/embedding.inl
+// Embedding; included once for each CPU level (see simd.hpp).
 namespace trireme::ops::detail::TRIREME_LEVEL {
 
 template <class T>
-inline double cross_entropy_row(T* logits, std::int64_t classes, std::int64_t target, double weight, bool gradient) {
+inline void embed(T* y, std::int32_t const* tokens, T const* table, T const* positions, std::int64_t rows,
+                  std::int64_t context, std::int64_t channels, std::int64_t first, std::int64_t words) {
   using F = lanes_for<T>;
-  using real = typename F::real;
-  F top = F::all(-std::numeric_limits<real>::infinity());
-  // max() gives its second operand if one is NaN, so a NaN among the logits ends in the loss through the sum below.
-  TRIREME_FOR_LANES(F, classes, i, count, { top = max(top, first(count, F::load(logits + i, count), top)); })
-  real const peak = largest(top);
-  F const shift = F::all(peak);
-  F total = F::all(0);
-  TRIREME_FOR_LANES(F, classes, i, count,
-                    { total = total + first(count, exp(F::load(logits + i, count) - shift), F::all(0)); })
-  real const mass = sum(total);
-  double const loss =
-      std::log(static_cast<double>(mass)) + static_cast<double>(peak) - static_cast<double>(logits[target]);
-  if (!gradient) return loss;
-  real const chosen = static_cast<real>(logits[target]);
-  F const factor = F::all(static_cast<real>(weight / static_cast<double>(mass)));
-  TRIREME_FOR_LANES(F, classes, i, count,
-                    { (exp(F::load(logits + i, count) - shift) * factor).store(logits + i, count); })
-  F::all(static_cast<real>(weight) * (std::exp(chosen - peak) / mass - real(1))).store(logits + target, 1);
-  return loss;
-}
-
-// The parts of cross_entropy_row for a row whose classes lie on several ranks.
-template <class T>
-inline double row_peak(T const* logits, std::int64_t classes) {
-  using F = lanes_for<T>;
-  F top = F::all(-std::numeric_limits<typename F::real>::infinity());
-  TRIREME_FOR_LANES(F, classes, i, count, { top = max(top, first(count, F::load(logits + i, count), top)); })
-  return static_cast<double>(largest(top));
-}
-template <class T>
-inline double row_mass(T const* logits, std::int64_t classes, double peak) {
-  using F = lanes_for<T>;
-  F const shift = F::all(static_cast<typename F::real>(peak));
-  F total = F::all(0);
-  TRIREME_FOR_LANES(F, classes, i, count,
-                    { total = total + first(count, exp(F::load(logits + i, count) - shift), F::all(0)); })
-  return static_cast<double>(sum(total));
-}
-// target is outside of [0, classes) if it lies elsewhere.
-template <class T>
-inline void cross_entropy_slope(T* logits, std::int64_t classes, std::int64_t target, double weight, double peak,
-                                double mass) {
-  using F = lanes_for<T>;
-  using real = typename F::real;
-  real const chosen = target >= 0 && target < classes ? static_cast<real>(logits[target]) : real(0);
-  F const shift = F::all(static_cast<real>(peak));
-  F const factor = F::all(static_cast<real>(weight / mass));
-  TRIREME_FOR_LANES(F, classes, i, count,
-                    { (exp(F::load(logits + i, count) - shift) * factor).store(logits + i, count); })
-  if (target < 0 || target >= classes) return;
-  F::all(static_cast<real>(weight * (std::exp(static_cast<double>(chosen) - peak) / mass - 1)))
-      .store(logits + target, 1);
-}
-
-template <class T>
-inline double squared_error_row(T* dy, T const* y, float const* target, std::int64_t columns, double weight) {
-  using F = lanes_for<T>;
-  using real = typename F::real;
-  F const slope = F::all(static_cast<real>(2 * weight / static_cast<double>(columns)));
-  F total = F::all(0);
-  TRIREME_FOR_LANES(F, columns, i, count, {
-    F const distance = F::load(y + i, count) - F::load(target + i, count);  // 0 beyond count
-    total = fma(distance, distance, total);
-    if (dy != nullptr) (slope * distance).store(dy + i, count);
-  })
-  return static_cast<double>(sum(total)) / static_cast<double>(columns);
+  for (std::int64_t row = 0; row < rows; ++row, y += channels) {
+    auto const number = tokens[row] - first;
+    T const* const word = number >= 0 && number < words ? table + number * channels : nullptr;
+    T const* const place = positions == nullptr ? nullptr : positions + row % context * channels;
+    TRIREME_FOR_LANES(F, channels, i, count, {
+      F const x = word == nullptr ? F::all(0) : F::load(word + i, count);
+      (place == nullptr ? x : x + F::load(place + i, count)).store(y + i, count);
+    })
+  }
 }
 
 }  // namespace trireme::ops::detail::TRIREME_LEVEL
 
-// ---- trireme/ops/host/losses.hpp (goes on)
+// ---- trireme/ops/host/embedding.ipp (goes on)
 #undef TRIREME_LEVEL
 TRIREME_LEVEL_END
 
+namespace trireme::ops::detail {
+
+template <class T>
+void embed_rows(T* y, std::int32_t const* tokens, T const* table, T const* positions, std::int64_t rows,
+                std::int64_t context, std::int64_t channels, std::int64_t first, std::int64_t words) {
+  TRIREME_DISPATCH(fits_float<T>, embed(y, tokens, table, positions, rows, context, channels, first, words));
+}
+
+TRIREME_BODY void tokens_within(char const* who, tensor_view<std::int32_t const, host> tokens,
+                                std::int64_t vocabulary) {
+  if (!asserts(assertion_level::normal)) return;
+  for (auto const token : tokens.span()) {
+    if (token < 0 || token >= vocabulary) {
+      throw config_error(text("trireme::ops::", who, ": token ", token, " is outside a vocabulary of ", vocabulary));
+    }
+  }
+}
+
+}  // namespace trireme::ops::detail
+
+// ---- trireme/ops/host/losses.hpp
 namespace trireme::ops {
 
 namespace detail {
 
 template <class T>
-double cross_entropy_row(T* logits, std::int64_t classes, std::int64_t target, double weight, bool gradient) {
-  TRIREME_DISPATCH(fits_float<T>, cross_entropy_row(logits, classes, target, weight, gradient));
-}
+double cross_entropy_row(T* logits, std::int64_t classes, std::int64_t target, double weight, bool gradient);
 template <class T>
-double row_peak(T const* logits, std::int64_t classes) {
-  TRIREME_DISPATCH(fits_float<T>, row_peak(logits, classes));
-}
+double row_peak(T const* logits, std::int64_t classes);
 template <class T>
-double row_mass(T const* logits, std::int64_t classes, double peak) {
-  TRIREME_DISPATCH(fits_float<T>, row_mass(logits, classes, peak));
-}
+double row_mass(T const* logits, std::int64_t classes, double peak);
 template <class T>
-void cross_entropy_slope(T* logits, std::int64_t classes, std::int64_t target, double weight, double peak,
-                         double mass) {
-  TRIREME_DISPATCH(fits_float<T>, cross_entropy_slope(logits, classes, target, weight, peak, mass));
-}
+void cross_entropy_slope(T* logits, std::int64_t classes, std::int64_t target, double weight, double peak, double mass);
 template <class T>
-double squared_error_row(T* dy, T const* y, float const* target, std::int64_t columns, double weight) {
-  TRIREME_DISPATCH(fits_float<T>, squared_error_row(dy, y, target, columns, weight));
-}
+double squared_error_row(T* dy, T const* y, float const* target, std::int64_t columns, double weight);
 
 }  // namespace detail
 
@@ -12080,231 +12695,292 @@ struct host_losses {
 
 }  // namespace trireme::ops
 
-// ---- trireme/ops/host/normalisation.hpp
+// ---- trireme/ops/host/losses.ipp
 #define TRIREME_LEVEL baseline
 
-// ---- trireme/ops/host/detail/normalisation.inl
-// Layer normalisation, row by row; included once for each CPU level (see simd.hpp).
+// ---- trireme/ops/host/detail/losses.inl
+// Losses of one row; included once for each CPU level (see simd.hpp).
 namespace trireme::ops::detail::TRIREME_LEVEL {
 
-template <class T, class A>
-inline void layer_norm(T* y, A* mean, A* rstd, T const* x, T const* gain, T const* bias, std::int64_t rows,
-                       std::int64_t channels, double epsilon) {
+template <class T>
+inline double cross_entropy_row(T* logits, std::int64_t classes, std::int64_t target, double weight, bool gradient) {
   using F = lanes_for<T>;
-  A const share = A(1) / static_cast<A>(channels);
-  for (std::int64_t row = 0; row < rows; ++row, x += channels, y += channels) {
-    F total = F::all(0);
-    TRIREME_FOR_LANES(F, channels, i, count, { total = total + F::load(x + i, count); })
-    A const middle = sum(total) * share;
-    F const centre = F::all(middle);
-    F squares = F::all(0);
-    TRIREME_FOR_LANES(F, channels, i, count, {
-      F const distance = first(count, F::load(x + i, count) - centre, F::all(0));
-      squares = fma(distance, distance, squares);
-    })
-    A const inverse = A(1) / std::sqrt(sum(squares) * share + static_cast<A>(epsilon));
-    F const factor = F::all(inverse);
-    TRIREME_FOR_LANES(F, channels, i, count, {
-      F const normal = (F::load(x + i, count) - centre) * factor;
-      fma(normal, F::load(gain + i, count), F::load(bias + i, count)).store(y + i, count);
-    })
-    mean[row] = middle;
-    rstd[row] = inverse;
-  }
+  using real = typename F::real;
+  F top = F::all(-std::numeric_limits<real>::infinity());
+  // max() gives its second operand if one is NaN, so a NaN among the logits ends in the loss through the sum below.
+  TRIREME_FOR_LANES(F, classes, i, count, { top = max(top, first(count, F::load(logits + i, count), top)); })
+  real const peak = largest(top);
+  F const shift = F::all(peak);
+  F total = F::all(0);
+  TRIREME_FOR_LANES(F, classes, i, count,
+                    { total = total + first(count, exp(F::load(logits + i, count) - shift), F::all(0)); })
+  real const mass = sum(total);
+  double const loss =
+      std::log(static_cast<double>(mass)) + static_cast<double>(peak) - static_cast<double>(logits[target]);
+  if (!gradient) return loss;
+  real const chosen = static_cast<real>(logits[target]);
+  F const factor = F::all(static_cast<real>(weight / static_cast<double>(mass)));
+  TRIREME_FOR_LANES(F, classes, i, count,
+                    { (exp(F::load(logits + i, count) - shift) * factor).store(logits + i, count); })
+  F::all(static_cast<real>(weight) * (std::exp(chosen - peak) / mass - real(1))).store(logits + target, 1);
+  return loss;
 }
 
-// With n = (x - mean) rstd and g = dy gain: dx = rstd (g - average(g) - n average(g n)).
-template <class T, class A>
-inline void layer_norm_backward(T* dx, A* dgain, A* dbias, T const* dy, T const* x, A const* mean, A const* rstd,
-                                T const* gain, std::int64_t rows, std::int64_t channels, bool accumulate) {
+// The parts of cross_entropy_row for a row whose classes lie on several ranks.
+template <class T>
+inline double row_peak(T const* logits, std::int64_t classes) {
   using F = lanes_for<T>;
-  A const share = A(1) / static_cast<A>(channels);
-  for (std::int64_t row = 0; row < rows; ++row, x += channels, dy += channels, dx += channels) {
-    F const centre = F::all(mean[row]);
-    F const factor = F::all(rstd[row]);
-    F total = F::all(0);
-    F along = F::all(0);
-    TRIREME_FOR_LANES(F, channels, i, count, {
-      F const slope = F::load(dy + i, count);
-      F const normal = (F::load(x + i, count) - centre) * factor;
-      F const g = slope * F::load(gain + i, count);  // 0 beyond count, because slope is
-      total = total + g;
-      along = fma(g, normal, along);
-      fma(slope, normal, F::load(dgain + i, count)).store(dgain + i, count);
-      (F::load(dbias + i, count) + slope).store(dbias + i, count);
-    })
-    F const average = F::all(-sum(total) * share);
-    F const tilt = F::all(-sum(along) * share);
-    TRIREME_FOR_LANES(F, channels, i, count, {
-      F const normal = (F::load(x + i, count) - centre) * factor;
-      F const g = F::load(dy + i, count) * F::load(gain + i, count);
-      F const inner = fma(tilt, normal, g + average);
-      F const before = accumulate ? F::load(dx + i, count) : F::all(0);
-      fma(factor, inner, before).store(dx + i, count);
-    })
-  }
+  F top = F::all(-std::numeric_limits<typename F::real>::infinity());
+  TRIREME_FOR_LANES(F, classes, i, count, { top = max(top, first(count, F::load(logits + i, count), top)); })
+  return static_cast<double>(largest(top));
+}
+template <class T>
+inline double row_mass(T const* logits, std::int64_t classes, double peak) {
+  using F = lanes_for<T>;
+  F const shift = F::all(static_cast<typename F::real>(peak));
+  F total = F::all(0);
+  TRIREME_FOR_LANES(F, classes, i, count,
+                    { total = total + first(count, exp(F::load(logits + i, count) - shift), F::all(0)); })
+  return static_cast<double>(sum(total));
+}
+// target is outside of [0, classes) if it lies elsewhere.
+template <class T>
+inline void cross_entropy_slope(T* logits, std::int64_t classes, std::int64_t target, double weight, double peak,
+                                double mass) {
+  using F = lanes_for<T>;
+  using real = typename F::real;
+  real const chosen = target >= 0 && target < classes ? static_cast<real>(logits[target]) : real(0);
+  F const shift = F::all(static_cast<real>(peak));
+  F const factor = F::all(static_cast<real>(weight / mass));
+  TRIREME_FOR_LANES(F, classes, i, count,
+                    { (exp(F::load(logits + i, count) - shift) * factor).store(logits + i, count); })
+  if (target < 0 || target >= classes) return;
+  F::all(static_cast<real>(weight * (std::exp(static_cast<double>(chosen) - peak) / mass - 1)))
+      .store(logits + target, 1);
+}
+
+template <class T>
+inline double squared_error_row(T* dy, T const* y, float const* target, std::int64_t columns, double weight) {
+  using F = lanes_for<T>;
+  using real = typename F::real;
+  F const slope = F::all(static_cast<real>(2 * weight / static_cast<double>(columns)));
+  F total = F::all(0);
+  TRIREME_FOR_LANES(F, columns, i, count, {
+    F const distance = F::load(y + i, count) - F::load(target + i, count);  // 0 beyond count
+    total = fma(distance, distance, total);
+    if (dy != nullptr) (slope * distance).store(dy + i, count);
+  })
+  return static_cast<double>(sum(total)) / static_cast<double>(columns);
 }
 
 }  // namespace trireme::ops::detail::TRIREME_LEVEL
 
-// ---- trireme/ops/host/normalisation.hpp (goes on)
+// ---- trireme/ops/host/losses.ipp (goes on)
 #undef TRIREME_LEVEL
 TRIREME_LEVEL_AVX2_BEGIN
 #define TRIREME_LEVEL avx2
 
-// ---- trireme/ops/host/detail/normalisation.inl
-// Layer normalisation, row by row; included once for each CPU level (see simd.hpp).
+// ---- trireme/ops/host/detail/losses.inl
+// Losses of one row; included once for each CPU level (see simd.hpp).
 namespace trireme::ops::detail::TRIREME_LEVEL {
 
-template <class T, class A>
-inline void layer_norm(T* y, A* mean, A* rstd, T const* x, T const* gain, T const* bias, std::int64_t rows,
-                       std::int64_t channels, double epsilon) {
+template <class T>
+inline double cross_entropy_row(T* logits, std::int64_t classes, std::int64_t target, double weight, bool gradient) {
   using F = lanes_for<T>;
-  A const share = A(1) / static_cast<A>(channels);
-  for (std::int64_t row = 0; row < rows; ++row, x += channels, y += channels) {
-    F total = F::all(0);
-    TRIREME_FOR_LANES(F, channels, i, count, { total = total + F::load(x + i, count); })
-    A const middle = sum(total) * share;
-    F const centre = F::all(middle);
-    F squares = F::all(0);
-    TRIREME_FOR_LANES(F, channels, i, count, {
-      F const distance = first(count, F::load(x + i, count) - centre, F::all(0));
-      squares = fma(distance, distance, squares);
-    })
-    A const inverse = A(1) / std::sqrt(sum(squares) * share + static_cast<A>(epsilon));
-    F const factor = F::all(inverse);
-    TRIREME_FOR_LANES(F, channels, i, count, {
-      F const normal = (F::load(x + i, count) - centre) * factor;
-      fma(normal, F::load(gain + i, count), F::load(bias + i, count)).store(y + i, count);
-    })
-    mean[row] = middle;
-    rstd[row] = inverse;
-  }
+  using real = typename F::real;
+  F top = F::all(-std::numeric_limits<real>::infinity());
+  // max() gives its second operand if one is NaN, so a NaN among the logits ends in the loss through the sum below.
+  TRIREME_FOR_LANES(F, classes, i, count, { top = max(top, first(count, F::load(logits + i, count), top)); })
+  real const peak = largest(top);
+  F const shift = F::all(peak);
+  F total = F::all(0);
+  TRIREME_FOR_LANES(F, classes, i, count,
+                    { total = total + first(count, exp(F::load(logits + i, count) - shift), F::all(0)); })
+  real const mass = sum(total);
+  double const loss =
+      std::log(static_cast<double>(mass)) + static_cast<double>(peak) - static_cast<double>(logits[target]);
+  if (!gradient) return loss;
+  real const chosen = static_cast<real>(logits[target]);
+  F const factor = F::all(static_cast<real>(weight / static_cast<double>(mass)));
+  TRIREME_FOR_LANES(F, classes, i, count,
+                    { (exp(F::load(logits + i, count) - shift) * factor).store(logits + i, count); })
+  F::all(static_cast<real>(weight) * (std::exp(chosen - peak) / mass - real(1))).store(logits + target, 1);
+  return loss;
 }
 
-// With n = (x - mean) rstd and g = dy gain: dx = rstd (g - average(g) - n average(g n)).
-template <class T, class A>
-inline void layer_norm_backward(T* dx, A* dgain, A* dbias, T const* dy, T const* x, A const* mean, A const* rstd,
-                                T const* gain, std::int64_t rows, std::int64_t channels, bool accumulate) {
+// The parts of cross_entropy_row for a row whose classes lie on several ranks.
+template <class T>
+inline double row_peak(T const* logits, std::int64_t classes) {
   using F = lanes_for<T>;
-  A const share = A(1) / static_cast<A>(channels);
-  for (std::int64_t row = 0; row < rows; ++row, x += channels, dy += channels, dx += channels) {
-    F const centre = F::all(mean[row]);
-    F const factor = F::all(rstd[row]);
-    F total = F::all(0);
-    F along = F::all(0);
-    TRIREME_FOR_LANES(F, channels, i, count, {
-      F const slope = F::load(dy + i, count);
-      F const normal = (F::load(x + i, count) - centre) * factor;
-      F const g = slope * F::load(gain + i, count);  // 0 beyond count, because slope is
-      total = total + g;
-      along = fma(g, normal, along);
-      fma(slope, normal, F::load(dgain + i, count)).store(dgain + i, count);
-      (F::load(dbias + i, count) + slope).store(dbias + i, count);
-    })
-    F const average = F::all(-sum(total) * share);
-    F const tilt = F::all(-sum(along) * share);
-    TRIREME_FOR_LANES(F, channels, i, count, {
-      F const normal = (F::load(x + i, count) - centre) * factor;
-      F const g = F::load(dy + i, count) * F::load(gain + i, count);
-      F const inner = fma(tilt, normal, g + average);
-      F const before = accumulate ? F::load(dx + i, count) : F::all(0);
-      fma(factor, inner, before).store(dx + i, count);
-    })
-  }
+  F top = F::all(-std::numeric_limits<typename F::real>::infinity());
+  TRIREME_FOR_LANES(F, classes, i, count, { top = max(top, first(count, F::load(logits + i, count), top)); })
+  return static_cast<double>(largest(top));
+}
+template <class T>
+inline double row_mass(T const* logits, std::int64_t classes, double peak) {
+  using F = lanes_for<T>;
+  F const shift = F::all(static_cast<typename F::real>(peak));
+  F total = F::all(0);
+  TRIREME_FOR_LANES(F, classes, i, count,
+                    { total = total + first(count, exp(F::load(logits + i, count) - shift), F::all(0)); })
+  return static_cast<double>(sum(total));
+}
+// target is outside of [0, classes) if it lies elsewhere.
+template <class T>
+inline void cross_entropy_slope(T* logits, std::int64_t classes, std::int64_t target, double weight, double peak,
+                                double mass) {
+  using F = lanes_for<T>;
+  using real = typename F::real;
+  real const chosen = target >= 0 && target < classes ? static_cast<real>(logits[target]) : real(0);
+  F const shift = F::all(static_cast<real>(peak));
+  F const factor = F::all(static_cast<real>(weight / mass));
+  TRIREME_FOR_LANES(F, classes, i, count,
+                    { (exp(F::load(logits + i, count) - shift) * factor).store(logits + i, count); })
+  if (target < 0 || target >= classes) return;
+  F::all(static_cast<real>(weight * (std::exp(static_cast<double>(chosen) - peak) / mass - 1)))
+      .store(logits + target, 1);
+}
+
+template <class T>
+inline double squared_error_row(T* dy, T const* y, float const* target, std::int64_t columns, double weight) {
+  using F = lanes_for<T>;
+  using real = typename F::real;
+  F const slope = F::all(static_cast<real>(2 * weight / static_cast<double>(columns)));
+  F total = F::all(0);
+  TRIREME_FOR_LANES(F, columns, i, count, {
+    F const distance = F::load(y + i, count) - F::load(target + i, count);  // 0 beyond count
+    total = fma(distance, distance, total);
+    if (dy != nullptr) (slope * distance).store(dy + i, count);
+  })
+  return static_cast<double>(sum(total)) / static_cast<double>(columns);
 }
 
 }  // namespace trireme::ops::detail::TRIREME_LEVEL
 
-// ---- trireme/ops/host/normalisation.hpp (goes on)
+// ---- trireme/ops/host/losses.ipp (goes on)
 #undef TRIREME_LEVEL
 TRIREME_LEVEL_END
 TRIREME_LEVEL_AVX512_BEGIN
 #define TRIREME_LEVEL avx512
 
-// ---- trireme/ops/host/detail/normalisation.inl
-// Layer normalisation, row by row; included once for each CPU level (see simd.hpp).
+// ---- trireme/ops/host/detail/losses.inl
+// Losses of one row; included once for each CPU level (see simd.hpp).
 namespace trireme::ops::detail::TRIREME_LEVEL {
 
-template <class T, class A>
-inline void layer_norm(T* y, A* mean, A* rstd, T const* x, T const* gain, T const* bias, std::int64_t rows,
-                       std::int64_t channels, double epsilon) {
+template <class T>
+inline double cross_entropy_row(T* logits, std::int64_t classes, std::int64_t target, double weight, bool gradient) {
   using F = lanes_for<T>;
-  A const share = A(1) / static_cast<A>(channels);
-  for (std::int64_t row = 0; row < rows; ++row, x += channels, y += channels) {
-    F total = F::all(0);
-    TRIREME_FOR_LANES(F, channels, i, count, { total = total + F::load(x + i, count); })
-    A const middle = sum(total) * share;
-    F const centre = F::all(middle);
-    F squares = F::all(0);
-    TRIREME_FOR_LANES(F, channels, i, count, {
-      F const distance = first(count, F::load(x + i, count) - centre, F::all(0));
-      squares = fma(distance, distance, squares);
-    })
-    A const inverse = A(1) / std::sqrt(sum(squares) * share + static_cast<A>(epsilon));
-    F const factor = F::all(inverse);
-    TRIREME_FOR_LANES(F, channels, i, count, {
-      F const normal = (F::load(x + i, count) - centre) * factor;
-      fma(normal, F::load(gain + i, count), F::load(bias + i, count)).store(y + i, count);
-    })
-    mean[row] = middle;
-    rstd[row] = inverse;
-  }
+  using real = typename F::real;
+  F top = F::all(-std::numeric_limits<real>::infinity());
+  // max() gives its second operand if one is NaN, so a NaN among the logits ends in the loss through the sum below.
+  TRIREME_FOR_LANES(F, classes, i, count, { top = max(top, first(count, F::load(logits + i, count), top)); })
+  real const peak = largest(top);
+  F const shift = F::all(peak);
+  F total = F::all(0);
+  TRIREME_FOR_LANES(F, classes, i, count,
+                    { total = total + first(count, exp(F::load(logits + i, count) - shift), F::all(0)); })
+  real const mass = sum(total);
+  double const loss =
+      std::log(static_cast<double>(mass)) + static_cast<double>(peak) - static_cast<double>(logits[target]);
+  if (!gradient) return loss;
+  real const chosen = static_cast<real>(logits[target]);
+  F const factor = F::all(static_cast<real>(weight / static_cast<double>(mass)));
+  TRIREME_FOR_LANES(F, classes, i, count,
+                    { (exp(F::load(logits + i, count) - shift) * factor).store(logits + i, count); })
+  F::all(static_cast<real>(weight) * (std::exp(chosen - peak) / mass - real(1))).store(logits + target, 1);
+  return loss;
 }
 
-// With n = (x - mean) rstd and g = dy gain: dx = rstd (g - average(g) - n average(g n)).
-template <class T, class A>
-inline void layer_norm_backward(T* dx, A* dgain, A* dbias, T const* dy, T const* x, A const* mean, A const* rstd,
-                                T const* gain, std::int64_t rows, std::int64_t channels, bool accumulate) {
+// The parts of cross_entropy_row for a row whose classes lie on several ranks.
+template <class T>
+inline double row_peak(T const* logits, std::int64_t classes) {
   using F = lanes_for<T>;
-  A const share = A(1) / static_cast<A>(channels);
-  for (std::int64_t row = 0; row < rows; ++row, x += channels, dy += channels, dx += channels) {
-    F const centre = F::all(mean[row]);
-    F const factor = F::all(rstd[row]);
-    F total = F::all(0);
-    F along = F::all(0);
-    TRIREME_FOR_LANES(F, channels, i, count, {
-      F const slope = F::load(dy + i, count);
-      F const normal = (F::load(x + i, count) - centre) * factor;
-      F const g = slope * F::load(gain + i, count);  // 0 beyond count, because slope is
-      total = total + g;
-      along = fma(g, normal, along);
-      fma(slope, normal, F::load(dgain + i, count)).store(dgain + i, count);
-      (F::load(dbias + i, count) + slope).store(dbias + i, count);
-    })
-    F const average = F::all(-sum(total) * share);
-    F const tilt = F::all(-sum(along) * share);
-    TRIREME_FOR_LANES(F, channels, i, count, {
-      F const normal = (F::load(x + i, count) - centre) * factor;
-      F const g = F::load(dy + i, count) * F::load(gain + i, count);
-      F const inner = fma(tilt, normal, g + average);
-      F const before = accumulate ? F::load(dx + i, count) : F::all(0);
-      fma(factor, inner, before).store(dx + i, count);
-    })
-  }
+  F top = F::all(-std::numeric_limits<typename F::real>::infinity());
+  TRIREME_FOR_LANES(F, classes, i, count, { top = max(top, first(count, F::load(logits + i, count), top)); })
+  return static_cast<double>(largest(top));
+}
+template <class T>
+inline double row_mass(T const* logits, std::int64_t classes, double peak) {
+  using F = lanes_for<T>;
+  F const shift = F::all(static_cast<typename F::real>(peak));
+  F total = F::all(0);
+  TRIREME_FOR_LANES(F, classes, i, count,
+                    { total = total + first(count, exp(F::load(logits + i, count) - shift), F::all(0)); })
+  return static_cast<double>(sum(total));
+}
+// target is outside of [0, classes) if it lies elsewhere.
+template <class T>
+inline void cross_entropy_slope(T* logits, std::int64_t classes, std::int64_t target, double weight, double peak,
+                                double mass) {
+  using F = lanes_for<T>;
+  using real = typename F::real;
+  real const chosen = target >= 0 && target < classes ? static_cast<real>(logits[target]) : real(0);
+  F const shift = F::all(static_cast<real>(peak));
+  F const factor = F::all(static_cast<real>(weight / mass));
+  TRIREME_FOR_LANES(F, classes, i, count,
+                    { (exp(F::load(logits + i, count) - shift) * factor).store(logits + i, count); })
+  if (target < 0 || target >= classes) return;
+  F::all(static_cast<real>(weight * (std::exp(static_cast<double>(chosen) - peak) / mass - 1)))
+      .store(logits + target, 1);
+}
+
+template <class T>
+inline double squared_error_row(T* dy, T const* y, float const* target, std::int64_t columns, double weight) {
+  using F = lanes_for<T>;
+  using real = typename F::real;
+  F const slope = F::all(static_cast<real>(2 * weight / static_cast<double>(columns)));
+  F total = F::all(0);
+  TRIREME_FOR_LANES(F, columns, i, count, {
+    F const distance = F::load(y + i, count) - F::load(target + i, count);  // 0 beyond count
+    total = fma(distance, distance, total);
+    if (dy != nullptr) (slope * distance).store(dy + i, count);
+  })
+  return static_cast<double>(sum(total)) / static_cast<double>(columns);
 }
 
 }  // namespace trireme::ops::detail::TRIREME_LEVEL
 
-// ---- trireme/ops/host/normalisation.hpp (goes on)
+// ---- trireme/ops/host/losses.ipp (goes on)
 #undef TRIREME_LEVEL
 TRIREME_LEVEL_END
 
+namespace trireme::ops::detail {
+
+template <class T>
+double cross_entropy_row(T* logits, std::int64_t classes, std::int64_t target, double weight, bool gradient) {
+  TRIREME_DISPATCH(fits_float<T>, cross_entropy_row(logits, classes, target, weight, gradient));
+}
+template <class T>
+double row_peak(T const* logits, std::int64_t classes) {
+  TRIREME_DISPATCH(fits_float<T>, row_peak(logits, classes));
+}
+template <class T>
+double row_mass(T const* logits, std::int64_t classes, double peak) {
+  TRIREME_DISPATCH(fits_float<T>, row_mass(logits, classes, peak));
+}
+template <class T>
+void cross_entropy_slope(T* logits, std::int64_t classes, std::int64_t target, double weight, double peak,
+                         double mass) {
+  TRIREME_DISPATCH(fits_float<T>, cross_entropy_slope(logits, classes, target, weight, peak, mass));
+}
+template <class T>
+double squared_error_row(T* dy, T const* y, float const* target, std::int64_t columns, double weight) {
+  TRIREME_DISPATCH(fits_float<T>, squared_error_row(dy, y, target, columns, weight));
+}
+
+}  // namespace trireme::ops::detail
+
+// ---- trireme/ops/host/normalisation.hpp
 namespace trireme::ops {
 
 namespace detail {
 
 template <class T, class A>
 void layer_norm_rows(T* y, A* mean, A* rstd, T const* x, T const* gain, T const* bias, std::int64_t rows,
-                     std::int64_t channels, double epsilon) {
-  TRIREME_DISPATCH(fits_float<T>, layer_norm(y, mean, rstd, x, gain, bias, rows, channels, epsilon));
-}
+                     std::int64_t channels, double epsilon);
 template <class T, class A>
 void layer_norm_backward_rows(T* dx, A* dgain, A* dbias, T const* dy, T const* x, A const* mean, A const* rstd,
-                              T const* gain, std::int64_t rows, std::int64_t channels, bool accumulate) {
-  TRIREME_DISPATCH(fits_float<T>,
-                   layer_norm_backward(dx, dgain, dbias, dy, x, mean, rstd, gain, rows, channels, accumulate));
-}
+                              T const* gain, std::int64_t rows, std::int64_t channels, bool accumulate);
 
 }  // namespace detail
 
@@ -12350,654 +13026,233 @@ struct host_normalisation {
 
 }  // namespace trireme::ops
 
-// ---- trireme/ops/host/detail/product_eigen.hpp
-#include <Eigen/Core>
-
-// ---- trireme/ops/host/detail/product_kernels.hpp
+// ---- trireme/ops/host/normalisation.ipp
 #define TRIREME_LEVEL baseline
 
-// ---- trireme/ops/host/detail/product_store.inl
-// Sums on their way out of a product; included once for each CPU level (see simd.hpp).
+// ---- trireme/ops/host/detail/normalisation.inl
+// Layer normalisation, row by row; included once for each CPU level (see simd.hpp).
 namespace trireme::ops::detail::TRIREME_LEVEL {
 
-/// Applies the rule to `count` sums from `value`, for column `column` on, at element `at`.
-template <class T, class F>
-TRIREME_INLINE void store_lanes(store_rule<T> const& rule, F value, std::int64_t at, std::int64_t column, int count) {
-  if (rule.bias != nullptr) value = value + F::load(rule.bias + column, count);
-  if (rule.keep != nullptr) value.store(rule.keep + at, count);
-  if (rule.slope_at != nullptr) {
-    value = value * activation_slope(F::load(rule.slope_at + at, count), rule.act);
-  } else {
-    value = activated(value, rule.act);
+template <class T, class A>
+inline void layer_norm(T* y, A* mean, A* rstd, T const* x, T const* gain, T const* bias, std::int64_t rows,
+                       std::int64_t channels, double epsilon) {
+  using F = lanes_for<T>;
+  A const share = A(1) / static_cast<A>(channels);
+  for (std::int64_t row = 0; row < rows; ++row, x += channels, y += channels) {
+    F total = F::all(0);
+    TRIREME_FOR_LANES(F, channels, i, count, { total = total + F::load(x + i, count); })
+    A const middle = sum(total) * share;
+    F const centre = F::all(middle);
+    F squares = F::all(0);
+    TRIREME_FOR_LANES(F, channels, i, count, {
+      F const distance = first(count, F::load(x + i, count) - centre, F::all(0));
+      squares = fma(distance, distance, squares);
+    })
+    A const inverse = A(1) / std::sqrt(sum(squares) * share + static_cast<A>(epsilon));
+    F const factor = F::all(inverse);
+    TRIREME_FOR_LANES(F, channels, i, count, {
+      F const normal = (F::load(x + i, count) - centre) * factor;
+      fma(normal, F::load(gain + i, count), F::load(bias + i, count)).store(y + i, count);
+    })
+    mean[row] = middle;
+    rstd[row] = inverse;
   }
-  if (rule.residual != nullptr) value = value + F::load(rule.residual + at, count);
-  if (rule.accumulate) value = value + F::load(rule.y + at, count);
-  value.store(rule.y + at, count);
 }
 
-template <class T>
-inline void store_sums(store_job<T> const& job) {
+// With n = (x - mean) rstd and g = dy gain: dx = rstd (g - average(g) - n average(g n)).
+template <class T, class A>
+inline void layer_norm_backward(T* dx, A* dgain, A* dbias, T const* dy, T const* x, A const* mean, A const* rstd,
+                                T const* gain, std::int64_t rows, std::int64_t channels, bool accumulate) {
   using F = lanes_for<T>;
-  store_rule<T> const& rule = *job.rule;
-  for (std::int64_t i = 0; i < job.rows; ++i) {
-    auto const* const sums = job.sums + i * job.sums_row;
-    auto const at = (job.row + i) * rule.ld + job.column;
-    TRIREME_FOR_LANES(F, job.columns, j, count,
-                      { store_lanes(rule, F::load(sums + j, count), at + j, job.column + j, count); })
+  A const share = A(1) / static_cast<A>(channels);
+  for (std::int64_t row = 0; row < rows; ++row, x += channels, dy += channels, dx += channels) {
+    F const centre = F::all(mean[row]);
+    F const factor = F::all(rstd[row]);
+    F total = F::all(0);
+    F along = F::all(0);
+    TRIREME_FOR_LANES(F, channels, i, count, {
+      F const slope = F::load(dy + i, count);
+      F const normal = (F::load(x + i, count) - centre) * factor;
+      F const g = slope * F::load(gain + i, count);  // 0 beyond count, because slope is
+      total = total + g;
+      along = fma(g, normal, along);
+      fma(slope, normal, F::load(dgain + i, count)).store(dgain + i, count);
+      (F::load(dbias + i, count) + slope).store(dbias + i, count);
+    })
+    F const average = F::all(-sum(total) * share);
+    F const tilt = F::all(-sum(along) * share);
+    TRIREME_FOR_LANES(F, channels, i, count, {
+      F const normal = (F::load(x + i, count) - centre) * factor;
+      F const g = F::load(dy + i, count) * F::load(gain + i, count);
+      F const inner = fma(tilt, normal, g + average);
+      F const before = accumulate ? F::load(dx + i, count) : F::all(0);
+      fma(factor, inner, before).store(dx + i, count);
+    })
   }
 }
 
 }  // namespace trireme::ops::detail::TRIREME_LEVEL
 
-// ---- trireme/ops/host/detail/product_kernels.hpp (goes on)
+// ---- trireme/ops/host/normalisation.ipp (goes on)
 #undef TRIREME_LEVEL
 TRIREME_LEVEL_AVX2_BEGIN
 #define TRIREME_LEVEL avx2
 
-// ---- trireme/ops/host/detail/product_store.inl
-// Sums on their way out of a product; included once for each CPU level (see simd.hpp).
+// ---- trireme/ops/host/detail/normalisation.inl
+// Layer normalisation, row by row; included once for each CPU level (see simd.hpp).
 namespace trireme::ops::detail::TRIREME_LEVEL {
 
-/// Applies the rule to `count` sums from `value`, for column `column` on, at element `at`.
-template <class T, class F>
-TRIREME_INLINE void store_lanes(store_rule<T> const& rule, F value, std::int64_t at, std::int64_t column, int count) {
-  if (rule.bias != nullptr) value = value + F::load(rule.bias + column, count);
-  if (rule.keep != nullptr) value.store(rule.keep + at, count);
-  if (rule.slope_at != nullptr) {
-    value = value * activation_slope(F::load(rule.slope_at + at, count), rule.act);
-  } else {
-    value = activated(value, rule.act);
+template <class T, class A>
+inline void layer_norm(T* y, A* mean, A* rstd, T const* x, T const* gain, T const* bias, std::int64_t rows,
+                       std::int64_t channels, double epsilon) {
+  using F = lanes_for<T>;
+  A const share = A(1) / static_cast<A>(channels);
+  for (std::int64_t row = 0; row < rows; ++row, x += channels, y += channels) {
+    F total = F::all(0);
+    TRIREME_FOR_LANES(F, channels, i, count, { total = total + F::load(x + i, count); })
+    A const middle = sum(total) * share;
+    F const centre = F::all(middle);
+    F squares = F::all(0);
+    TRIREME_FOR_LANES(F, channels, i, count, {
+      F const distance = first(count, F::load(x + i, count) - centre, F::all(0));
+      squares = fma(distance, distance, squares);
+    })
+    A const inverse = A(1) / std::sqrt(sum(squares) * share + static_cast<A>(epsilon));
+    F const factor = F::all(inverse);
+    TRIREME_FOR_LANES(F, channels, i, count, {
+      F const normal = (F::load(x + i, count) - centre) * factor;
+      fma(normal, F::load(gain + i, count), F::load(bias + i, count)).store(y + i, count);
+    })
+    mean[row] = middle;
+    rstd[row] = inverse;
   }
-  if (rule.residual != nullptr) value = value + F::load(rule.residual + at, count);
-  if (rule.accumulate) value = value + F::load(rule.y + at, count);
-  value.store(rule.y + at, count);
 }
 
-template <class T>
-inline void store_sums(store_job<T> const& job) {
+// With n = (x - mean) rstd and g = dy gain: dx = rstd (g - average(g) - n average(g n)).
+template <class T, class A>
+inline void layer_norm_backward(T* dx, A* dgain, A* dbias, T const* dy, T const* x, A const* mean, A const* rstd,
+                                T const* gain, std::int64_t rows, std::int64_t channels, bool accumulate) {
   using F = lanes_for<T>;
-  store_rule<T> const& rule = *job.rule;
-  for (std::int64_t i = 0; i < job.rows; ++i) {
-    auto const* const sums = job.sums + i * job.sums_row;
-    auto const at = (job.row + i) * rule.ld + job.column;
-    TRIREME_FOR_LANES(F, job.columns, j, count,
-                      { store_lanes(rule, F::load(sums + j, count), at + j, job.column + j, count); })
+  A const share = A(1) / static_cast<A>(channels);
+  for (std::int64_t row = 0; row < rows; ++row, x += channels, dy += channels, dx += channels) {
+    F const centre = F::all(mean[row]);
+    F const factor = F::all(rstd[row]);
+    F total = F::all(0);
+    F along = F::all(0);
+    TRIREME_FOR_LANES(F, channels, i, count, {
+      F const slope = F::load(dy + i, count);
+      F const normal = (F::load(x + i, count) - centre) * factor;
+      F const g = slope * F::load(gain + i, count);  // 0 beyond count, because slope is
+      total = total + g;
+      along = fma(g, normal, along);
+      fma(slope, normal, F::load(dgain + i, count)).store(dgain + i, count);
+      (F::load(dbias + i, count) + slope).store(dbias + i, count);
+    })
+    F const average = F::all(-sum(total) * share);
+    F const tilt = F::all(-sum(along) * share);
+    TRIREME_FOR_LANES(F, channels, i, count, {
+      F const normal = (F::load(x + i, count) - centre) * factor;
+      F const g = F::load(dy + i, count) * F::load(gain + i, count);
+      F const inner = fma(tilt, normal, g + average);
+      F const before = accumulate ? F::load(dx + i, count) : F::all(0);
+      fma(factor, inner, before).store(dx + i, count);
+    })
   }
 }
 
 }  // namespace trireme::ops::detail::TRIREME_LEVEL
 
-// ---- trireme/ops/host/detail/product_kernels.hpp (goes on)
+// ---- trireme/ops/host/normalisation.ipp (goes on)
 #undef TRIREME_LEVEL
 TRIREME_LEVEL_END
 TRIREME_LEVEL_AVX512_BEGIN
 #define TRIREME_LEVEL avx512
 
-// ---- trireme/ops/host/detail/product_store.inl
-// Sums on their way out of a product; included once for each CPU level (see simd.hpp).
+// ---- trireme/ops/host/detail/normalisation.inl
+// Layer normalisation, row by row; included once for each CPU level (see simd.hpp).
 namespace trireme::ops::detail::TRIREME_LEVEL {
 
-/// Applies the rule to `count` sums from `value`, for column `column` on, at element `at`.
-template <class T, class F>
-TRIREME_INLINE void store_lanes(store_rule<T> const& rule, F value, std::int64_t at, std::int64_t column, int count) {
-  if (rule.bias != nullptr) value = value + F::load(rule.bias + column, count);
-  if (rule.keep != nullptr) value.store(rule.keep + at, count);
-  if (rule.slope_at != nullptr) {
-    value = value * activation_slope(F::load(rule.slope_at + at, count), rule.act);
-  } else {
-    value = activated(value, rule.act);
+template <class T, class A>
+inline void layer_norm(T* y, A* mean, A* rstd, T const* x, T const* gain, T const* bias, std::int64_t rows,
+                       std::int64_t channels, double epsilon) {
+  using F = lanes_for<T>;
+  A const share = A(1) / static_cast<A>(channels);
+  for (std::int64_t row = 0; row < rows; ++row, x += channels, y += channels) {
+    F total = F::all(0);
+    TRIREME_FOR_LANES(F, channels, i, count, { total = total + F::load(x + i, count); })
+    A const middle = sum(total) * share;
+    F const centre = F::all(middle);
+    F squares = F::all(0);
+    TRIREME_FOR_LANES(F, channels, i, count, {
+      F const distance = first(count, F::load(x + i, count) - centre, F::all(0));
+      squares = fma(distance, distance, squares);
+    })
+    A const inverse = A(1) / std::sqrt(sum(squares) * share + static_cast<A>(epsilon));
+    F const factor = F::all(inverse);
+    TRIREME_FOR_LANES(F, channels, i, count, {
+      F const normal = (F::load(x + i, count) - centre) * factor;
+      fma(normal, F::load(gain + i, count), F::load(bias + i, count)).store(y + i, count);
+    })
+    mean[row] = middle;
+    rstd[row] = inverse;
   }
-  if (rule.residual != nullptr) value = value + F::load(rule.residual + at, count);
-  if (rule.accumulate) value = value + F::load(rule.y + at, count);
-  value.store(rule.y + at, count);
 }
 
-template <class T>
-inline void store_sums(store_job<T> const& job) {
+// With n = (x - mean) rstd and g = dy gain: dx = rstd (g - average(g) - n average(g n)).
+template <class T, class A>
+inline void layer_norm_backward(T* dx, A* dgain, A* dbias, T const* dy, T const* x, A const* mean, A const* rstd,
+                                T const* gain, std::int64_t rows, std::int64_t channels, bool accumulate) {
   using F = lanes_for<T>;
-  store_rule<T> const& rule = *job.rule;
-  for (std::int64_t i = 0; i < job.rows; ++i) {
-    auto const* const sums = job.sums + i * job.sums_row;
-    auto const at = (job.row + i) * rule.ld + job.column;
-    TRIREME_FOR_LANES(F, job.columns, j, count,
-                      { store_lanes(rule, F::load(sums + j, count), at + j, job.column + j, count); })
+  A const share = A(1) / static_cast<A>(channels);
+  for (std::int64_t row = 0; row < rows; ++row, x += channels, dy += channels, dx += channels) {
+    F const centre = F::all(mean[row]);
+    F const factor = F::all(rstd[row]);
+    F total = F::all(0);
+    F along = F::all(0);
+    TRIREME_FOR_LANES(F, channels, i, count, {
+      F const slope = F::load(dy + i, count);
+      F const normal = (F::load(x + i, count) - centre) * factor;
+      F const g = slope * F::load(gain + i, count);  // 0 beyond count, because slope is
+      total = total + g;
+      along = fma(g, normal, along);
+      fma(slope, normal, F::load(dgain + i, count)).store(dgain + i, count);
+      (F::load(dbias + i, count) + slope).store(dbias + i, count);
+    })
+    F const average = F::all(-sum(total) * share);
+    F const tilt = F::all(-sum(along) * share);
+    TRIREME_FOR_LANES(F, channels, i, count, {
+      F const normal = (F::load(x + i, count) - centre) * factor;
+      F const g = F::load(dy + i, count) * F::load(gain + i, count);
+      F const inner = fma(tilt, normal, g + average);
+      F const before = accumulate ? F::load(dx + i, count) : F::all(0);
+      fma(factor, inner, before).store(dx + i, count);
+    })
   }
 }
 
 }  // namespace trireme::ops::detail::TRIREME_LEVEL
 
-// ---- trireme/ops/host/detail/product_kernels.hpp (goes on)
+// ---- trireme/ops/host/normalisation.ipp (goes on)
 #undef TRIREME_LEVEL
 TRIREME_LEVEL_END
 
-// The inner kernels: all sums of a tile stay in registers for the whole k loop. An element's sum is formed in the order
-// of k whatever the tile, so a row's bits do not depend on which rows are computed with it.
-#if TRIREME_X86
-namespace trireme::ops::detail {
-/// A float or a pair of bfloat16; the latter may lie at any even address.
-TRIREME_INLINE std::int32_t word_at(char const* address) {
-  std::int32_t word;
-  std::memcpy(&word, address, sizeof word);
-  return word;
-}
-}  // namespace trireme::ops::detail
-
-TRIREME_TARGET_AVX2_BEGIN
-namespace trireme::ops::detail::avx2 {
-
-template <int Rows>
-inline void product_tile(tile_job const& job) {
-  __m256 sum[Rows][2];
-  TRIREME_UNROLL
-  for (int r = 0; r < Rows; ++r) sum[r][0] = sum[r][1] = _mm256_setzero_ps();
-  char const* a = job.a;
-  auto const* b = reinterpret_cast<float const*>(job.b);
-  std::ptrdiff_t const a_row = job.a_row;
-  std::ptrdiff_t const a_step = job.a_step;
-  char const* ahead0 = job.ahead[0];
-  char const* ahead1 = job.ahead[1];
-  int ahead_rows = Rows;
-  for (std::int64_t left = job.steps; left > 0;) {
-    std::int64_t const part = left < 8 ? left : 8;
-    for (std::int64_t step = 0; step < part; ++step, a += a_step, b += 16) {
-      __m256 const b0 = _mm256_load_ps(b);
-      __m256 const b1 = _mm256_load_ps(b + 8);
-      TRIREME_UNROLL
-      for (int r = 0; r < Rows; ++r) {
-        __m256 const x = _mm256_broadcast_ss(reinterpret_cast<float const*>(a + r * a_row));
-        sum[r][0] = _mm256_fmadd_ps(x, b0, sum[r][0]);
-        sum[r][1] = _mm256_fmadd_ps(x, b1, sum[r][1]);
-      }
-    }
-    left -= part;
-    if (ahead_rows-- > 0) {
-      _mm_prefetch(ahead0, _MM_HINT_T0);
-      _mm_prefetch(ahead1, _MM_HINT_T0);
-      ahead0 += job.ahead_row[0];
-      ahead1 += job.ahead_row[1];
-    }
-  }
-  float* c = job.c;
-  TRIREME_UNROLL
-  for (int r = 0; r < Rows; ++r, c += job.c_row) {
-    if (job.accumulate) {
-      sum[r][0] = _mm256_add_ps(sum[r][0], _mm256_loadu_ps(c));
-      sum[r][1] = _mm256_add_ps(sum[r][1], _mm256_loadu_ps(c + 8));
-    }
-    _mm256_storeu_ps(c, sum[r][0]);
-    _mm256_storeu_ps(c + 8, sum[r][1]);
-  }
-}
-
-}  // namespace trireme::ops::detail::avx2
-TRIREME_TARGET_END
-
-// The k loop of the two AVX-512 kernels, which differ in one instruction.
-#define TRIREME_PRODUCT_TILE_512(Rows, multiply_add)                          \
-  __m512 sum[Rows][2];                                                        \
-  TRIREME_UNROLL                                                              \
-  for (int r = 0; r < Rows; ++r) sum[r][0] = sum[r][1] = _mm512_setzero_ps(); \
-  char const* a = job.a;                                                      \
-  char const* b = job.b;                                                      \
-  std::ptrdiff_t const a_row = job.a_row;                                     \
-  std::ptrdiff_t const a_step = job.a_step;                                   \
-  char const* ahead0 = job.ahead[0];                                          \
-  char const* ahead1 = job.ahead[1];                                          \
-  int ahead_rows = Rows;                                                      \
-  for (std::int64_t left = job.steps; left > 0;) {                            \
-    std::int64_t const part = left < 8 ? left : 8;                            \
-    for (std::int64_t step = 0; step < part; ++step, a += a_step, b += 128) { \
-      __m512i const b0 = _mm512_load_si512(b);                                \
-      __m512i const b1 = _mm512_load_si512(b + 64);                           \
-      char const* row = a;                                                    \
-      TRIREME_UNROLL                                                          \
-      for (int r = 0; r < Rows; ++r, row += a_row) {                          \
-        __m512i const x = _mm512_set1_epi32(word_at(row));                    \
-        sum[r][0] = multiply_add(sum[r][0], x, b0);                           \
-        sum[r][1] = multiply_add(sum[r][1], x, b1);                           \
-      }                                                                       \
-    }                                                                         \
-    left -= part;                                                             \
-    if (ahead_rows-- > 0) {                                                   \
-      _mm_prefetch(ahead0, _MM_HINT_T0);                                      \
-      _mm_prefetch(ahead0 + 64, _MM_HINT_T0);                                 \
-      _mm_prefetch(ahead1, _MM_HINT_T0);                                      \
-      _mm_prefetch(ahead1 + 64, _MM_HINT_T0);                                 \
-      ahead0 += job.ahead_row[0];                                             \
-      ahead1 += job.ahead_row[1];                                             \
-    }                                                                         \
-  }                                                                           \
-  float* c = job.c;                                                           \
-  TRIREME_UNROLL                                                              \
-  for (int r = 0; r < Rows; ++r, c += job.c_row) {                            \
-    if (job.accumulate) {                                                     \
-      sum[r][0] = _mm512_add_ps(sum[r][0], _mm512_loadu_ps(c));               \
-      sum[r][1] = _mm512_add_ps(sum[r][1], _mm512_loadu_ps(c + 16));          \
-    }                                                                         \
-    _mm512_storeu_ps(c, sum[r][0]);                                           \
-    _mm512_storeu_ps(c + 16, sum[r][1]);                                      \
-  }
-
-TRIREME_TARGET_AVX512_BEGIN
-namespace trireme::ops::detail::avx512 {
-TRIREME_INLINE __m512 multiply_add(__m512 sum, __m512i a, __m512i b) {
-  return _mm512_fmadd_ps(_mm512_castsi512_ps(a), _mm512_castsi512_ps(b), sum);
-}
-template <int Rows>
-inline void product_tile(tile_job const& job) {
-  TRIREME_PRODUCT_TILE_512(Rows, multiply_add)
-}
-}  // namespace trireme::ops::detail::avx512
-TRIREME_TARGET_END
-
-TRIREME_TARGET_AVX512_BF16_BEGIN
-namespace trireme::ops::detail::avx512_bf16 {
-TRIREME_INLINE __m512 multiply_add(__m512 sum, __m512i a, __m512i b) {
-  return _mm512_dpbf16_ps(sum, (__m512bh)a, (__m512bh)b);
-}
-template <int Rows>
-inline void product_tile(tile_job const& job) {
-  TRIREME_PRODUCT_TILE_512(Rows, multiply_add)
-}
-}  // namespace trireme::ops::detail::avx512_bf16
-TRIREME_TARGET_END
-#undef TRIREME_PRODUCT_TILE_512
-#endif
-
 namespace trireme::ops::detail {
 
-/// What `kernel` gives for bfloat16 if T is bfloat16: a program that has only floats does not compile it.
-template <class T, class Kernel>
-[[nodiscard]] constexpr auto if_bfloat16(Kernel kernel) -> void (*)(store_job<bfloat16> const&) {
-  if constexpr (std::is_same_v<T, bfloat16>) {
-    return kernel.template operator()<bfloat16>();
-  } else {
-    return nullptr;
-  }
-}
-
-/// The own kernels for elements of type T on this CPU, or nullptr if there are none (double; CPUs without AVX2).
-template <class T>
-[[nodiscard]] product_kernels const* own_kernels() noexcept {
-#if TRIREME_X86
-  if constexpr (!std::is_same_v<T, double>) {
-    static constexpr product_kernels avx2_kernels{cpu_level::avx2,
-                                                  6,
-                                                  16,
-                                                  2,
-                                                  8,
-                                                  false,
-                                                  avx2::product_tile<6>,
-                                                  avx2::product_tile<2>,
-                                                  avx2::store_sums<float>,
-                                                  if_bfloat16<T>([]<class U>() { return &avx2::store_sums<U>; })};
-    static constexpr product_kernels avx512_kernels{cpu_level::avx512,
-                                                    14,
-                                                    32,
-                                                    4,
-                                                    16,
-                                                    false,
-                                                    avx512::product_tile<14>,
-                                                    avx512::product_tile<4>,
-                                                    avx512::store_sums<float>,
-                                                    if_bfloat16<T>([]<class U>() { return &avx512::store_sums<U>; })};
-    auto const level = detected();
-    if constexpr (std::is_same_v<T, bfloat16>) {
-      static constexpr product_kernels bf16_kernels{cpu_level::avx512_bf16,
-                                                    14,
-                                                    32,
-                                                    4,
-                                                    16,
-                                                    true,
-                                                    avx512_bf16::product_tile<14>,
-                                                    avx512_bf16::product_tile<4>,
-                                                    avx512::store_sums<float>,
-                                                    if_bfloat16<T>([]<class U>() { return &avx512::store_sums<U>; })};
-      if (level >= cpu_level::avx512_bf16) return &bf16_kernels;
-    }
-    if (level >= cpu_level::avx512) return &avx512_kernels;
-    if (level >= cpu_level::avx2) return &avx2_kernels;
-  }
-#endif
-  return nullptr;
-}
-
-}  // namespace trireme::ops::detail
-
-// ---- trireme/ops/host/detail/product_eigen.hpp (goes on)
-namespace trireme::ops::detail {
-
-/// c (m, n) = a (m, k) b (k, n), all row-major and dense.
-///
-/// Calls Eigen's blocked product itself: the expression `c.noalias() = a * b` also instantiates three other algorithms
-/// for small and thin matrices, which costs four times the compile time and makes a row's bits depend on m.
-template <class A>
-void eigen_multiply(A* c, A const* a, A const* b, std::int64_t m, std::int64_t n, std::int64_t k) {
-  constexpr int any = Eigen::Dynamic;
-  constexpr int by_row = Eigen::RowMajor;
-  std::fill(c, c + m * n, A{0});
-  Eigen::internal::gemm_blocking_space<by_row, A, A, any, any, any> blocking(m, n, k, 1, true);
-  Eigen::internal::general_matrix_matrix_product<Eigen::Index, A, by_row, false, A, by_row, false, by_row, 1>::run(
-      m, n, k, a, k, b, n, c, 1, n, A{1}, blocking, nullptr);
-}
-
-/// The same with every row's bits independent of m: Eigen works on four rows at a time, and otherwise on one.
-template <class A>
-void eigen_multiply_rows(A* c, A const* a, A const* b, std::int64_t m, std::int64_t n, std::int64_t k) {
-  thread_local growing_buffer padding;
-  auto const whole = m / 4 * 4;
-  if (whole > 0) eigen_multiply(c, a, b, whole, n, k);
-  if (whole == m) return;
-  A* const left = padding.take<A>(4 * (n + k));  // (4,k), then the result (4,n)
-  std::copy(a + whole * k, a + m * k, left);
-  std::fill(left + (m - whole) * k, left + 4 * k, A{0});
-  eigen_multiply(left + 4 * k, left, b, std::int64_t{4}, n, k);
-  std::copy(left + 4 * k, left + 4 * k + (m - whole) * n, c + whole * n);
-}
-
-/// to (k, n) = w, which is (k, n) or, transposed, (n, k); converted.
-template <class A, class T>
-void eigen_operand(A* to, T const* w, bool transposed, std::int64_t k, std::int64_t n) {
-  if (!transposed) {
-    for (std::int64_t i = 0; i < k * n; ++i) to[i] = static_cast<A>(w[i]);
-    return;
-  }
-  constexpr std::int64_t block = 16;
-  for (std::int64_t row = 0; row < k; row += block) {
-    for (std::int64_t j = 0; j < n; ++j) {
-      for (std::int64_t i = row; i < std::min(k, row + block); ++i) to[i * n + j] = static_cast<A>(w[j * k + i]);
-    }
-  }
-}
-
-/// y (m, n) = rule(x (m, k) right (k, n)), in blocks of rows.
 template <class T, class A>
-void eigen_product(store_rule<T> const& rule, T const* x, A const* right, std::int64_t m, std::int64_t n,
-                   std::int64_t k) {
-  thread_local growing_buffer sums_buffer;
-  thread_local growing_buffer left_buffer;
-  constexpr std::int64_t most = 512;
-  for (std::int64_t row = 0; row < m; row += most) {
-    auto const rows = std::min(most, m - row);
-    A const* left = nullptr;
-    if constexpr (std::is_same_v<T, A>) {
-      left = x + row * k;
-    } else {
-      A* const to = left_buffer.take<A>(rows * k);
-      eigen_operand(to, x + row * k, false, rows, k);
-      left = to;
-    }
-    A* const sums = sums_buffer.take<A>(rows * n);
-    eigen_multiply_rows(sums, left, right, rows, n, k);
-    baseline::store_sums<T>({&rule, sums, n, row, 0, rows, n});
-  }
+void layer_norm_rows(T* y, A* mean, A* rstd, T const* x, T const* gain, T const* bias, std::int64_t rows,
+                     std::int64_t channels, double epsilon) {
+  TRIREME_DISPATCH(fits_float<T>, layer_norm(y, mean, rstd, x, gain, bias, rows, channels, epsilon));
 }
-
-/// c (r, s) += u (m, r)^T v (m, s), with column sums where given.
 template <class T, class A>
-void eigen_product_transposed(A* c, T const* u, T const* v, std::int64_t m, std::int64_t r, std::int64_t s, A* u_sums,
-                              A* v_sums) {
-  thread_local growing_buffer left_buffer;
-  thread_local growing_buffer right_buffer;
-  thread_local growing_buffer sums_buffer;
-  A const* right = nullptr;
-  if constexpr (std::is_same_v<T, A>) {
-    right = v;
-  } else {
-    A* const to = right_buffer.take<A>(m * s);
-    eigen_operand(to, v, false, m, s);
-    right = to;
-  }
-  A* const left = left_buffer.take<A>(m * r);  // u^T (r, m)
-  eigen_operand(left, u, true, r, m);
-  constexpr std::int64_t most = 512;
-  for (std::int64_t row = 0; row < r; row += most) {
-    auto const rows = std::min(most, r - row);
-    A* const sums = sums_buffer.take<A>(rows * s);
-    eigen_multiply(sums, left + row * m, right, rows, s, m);
-    for (std::int64_t i = 0; i < rows * s; ++i) c[row * s + i] += sums[i];
-  }
-  for (std::int64_t i = 0; i < m; ++i) {
-    for (std::int64_t j = 0; u_sums != nullptr && j < r; ++j) u_sums[j] += static_cast<A>(u[i * r + j]);
-    for (std::int64_t j = 0; v_sums != nullptr && j < s; ++j) v_sums[j] += static_cast<A>(v[i * s + j]);
-  }
+void layer_norm_backward_rows(T* dx, A* dgain, A* dbias, T const* dy, T const* x, A const* mean, A const* rstd,
+                              T const* gain, std::int64_t rows, std::int64_t channels, bool accumulate) {
+  TRIREME_DISPATCH(fits_float<T>,
+                   layer_norm_backward(dx, dgain, dbias, dy, x, mean, rstd, gain, rows, channels, accumulate));
 }
 
 }  // namespace trireme::ops::detail
 
-// ---- trireme/ops/host/detail/product_own.hpp
-// The loops around the own kernels. Word is what a kernel reads: float, or a pair of bfloat16 in a std::uint32_t.
-namespace trireme::ops::detail {
-
-/// Half of a core's L2: what a block that is used again and again may fill.
-inline constexpr std::int64_t cache_bytes = std::int64_t{512} << 10;
-
-template <class Word>
-inline constexpr std::int64_t elements_of = std::is_same_v<Word, float> ? 1 : 2;
-
-[[nodiscard]] constexpr std::int64_t divide_up(std::int64_t a, std::int64_t b) noexcept { return (a + b - 1) / b; }
-
-/// Words of a packed right operand (k, n).
-template <class Word>
-[[nodiscard]] std::int64_t packed_words(product_kernels const& kernels, std::int64_t k, std::int64_t n) noexcept {
-  return divide_up(n, kernels.columns) * kernels.columns * divide_up(k, elements_of<Word>);
-}
-
-/// Packs the right operand (k, n) from row-major w, which is (k, n) itself or its transpose (n, k).
-template <class Word, class T>
-void pack_right(product_kernels const& kernels, Word* to, T const* w, bool transposed, std::int64_t k, std::int64_t n) {
-  int const width = kernels.columns;
-  auto const panel = divide_up(k, elements_of<Word>) * width;
-  // Strips of at most 128 columns and 64 rows: whole rows would walk all panels at once, which share a cache set.
-  std::int64_t const strip = 128 / width * width;
-  std::int64_t const part = 64;
-  for (std::int64_t first = 0; first < n; first += strip) {
-    auto const end = std::min(n, first + strip);
-    for (std::int64_t row = 0; row < k; row += transposed ? k : part) {
-      for (std::int64_t j = first; j < end; j += width) {
-        Word* const target = to + j / width * panel + row / elements_of<Word> * width;
-        int const columns = static_cast<int>(std::min<std::int64_t>(width, n - j));
-        if (transposed) {
-          pack_along(target, w + j * k, k, k, width, columns);
-        } else {
-          pack_across(target, w + row * n + j, n, std::min(part, k - row), width, columns);
-        }
-      }
-    }
-  }
-}
-
-/// Copies rows of a left operand to words, `rows` of which exist, into a tile of `all` rows of `to_ld` words.
-template <class Word, class T>
-void copy_left(Word* to, std::int64_t to_ld, T const* x, std::int64_t ld, int rows, int all, std::int64_t k) {
-  auto const words = divide_up(k, elements_of<Word>);
-  for (int r = 0; r < all; ++r, to += to_ld, x += ld) {
-    if (r >= rows) {
-      std::fill(to, to + words, Word{0});
-    } else if constexpr (std::is_same_v<Word, T> || !std::is_same_v<Word, float>) {
-      to[words - 1] = 0;
-      std::memcpy(to, x, static_cast<std::size_t>(k) * sizeof(T));
-    } else {
-      for (std::int64_t i = 0; i < k; ++i) to[i] = static_cast<float>(x[i]);
-    }
-  }
-}
-
-template <class T>
-void store_tile(product_kernels const& kernels, store_job<T> const& job) {
-  if constexpr (std::is_same_v<T, float>) {
-    kernels.store_float(job);
-  } else {
-    kernels.store_bfloat16(job);
-  }
-}
-
-/// y (m, n) = rule(x (m, k) w), w packed. Blocks of columns whose panels stay in L2 under all rows; long sums in
-/// parts, so that both a panel's part and a tile's rows stay in cache. How a row is summed depends on k alone.
-template <class Word, class T>
-void own_multiply(product_kernels const& kernels, store_rule<T> const& rule, T const* x, Word const* packed,
-                  std::int64_t m, std::int64_t n, std::int64_t k) {
-  constexpr auto per_word = elements_of<Word>;
-  thread_local growing_buffer left_buffer;
-  thread_local growing_buffer partial_buffer;
-  alignas(64) float tile[16 * 32];
-
-  int const width = kernels.columns;
-  auto const steps = divide_up(k, per_word);
-  bool const convert = sizeof(T) * per_word != sizeof(Word);
-  // A row length of whole pages puts all rows of a tile into one set of the L1 cache.
-  bool const copy_all = convert || k * static_cast<std::int64_t>(sizeof(T)) % 4096 == 0;
-  // Copies serve one block of columns, so where there are copies short parts make that block wide.
-  auto const parts = divide_up(steps, copy_all ? 512 : 1152);
-  auto const part = divide_up(divide_up(steps, parts), 8) * 8;
-  auto const block = std::max<std::int64_t>(1, cache_bytes / (part * width * 4)) * width;
-  auto const partial_ld = block;
-  auto const rows_at_once = parts == 1 ? m : std::min<std::int64_t>(m, kernels.rows * 36);
-  float* const partial = parts == 1 ? nullptr : partial_buffer.take<float>((rows_at_once + kernels.rows) * partial_ld);
-  auto const left_ld = part + 16;
-  Word* const left = left_buffer.take<Word>(left_ld * kernels.rows);
-
-  for (std::int64_t column = 0; column < n; column += block) {
-    auto const column_end = std::min(n, column + block);
-    for (std::int64_t top = 0; top < m; top += rows_at_once) {
-      auto const bottom = std::min(m, top + rows_at_once);
-      for (std::int64_t step = 0; step < steps; step += part) {
-        auto const count = std::min(part, steps - step);
-        bool const last = step + count == steps;
-        bool const copy = copy_all || (last && k % per_word != 0);
-        for (std::int64_t row = top; row < bottom;) {
-          int const rows = static_cast<int>(std::min<std::int64_t>(kernels.rows, bottom - row));
-          bool const small = rows <= kernels.small_rows;
-          int const all = small ? kernels.small_rows : kernels.rows;
-          tile_job job{};
-          if (copy || rows < all) {
-            auto const first = step * per_word;
-            copy_left(left, left_ld, x + row * k + first, k, rows, all, std::min(k - first, count * per_word));
-            job.a = reinterpret_cast<char const*>(left);
-            job.a_row = left_ld * 4;
-          } else {
-            job.a = reinterpret_cast<char const*>(x + row * k + step * per_word);
-            job.a_row = k * static_cast<std::int64_t>(sizeof(T));
-          }
-          job.a_step = sizeof(Word);
-          job.steps = count;
-          job.accumulate = step > 0;
-          job.ahead_row[0] = job.ahead_row[1] = rule.ld * static_cast<std::int64_t>(sizeof(T));
-          for (std::int64_t j = column; j < column_end; j += width) {
-            job.b = reinterpret_cast<char const*>(packed + j * steps + step * width);
-            bool direct = false;
-            if (parts > 1) {
-              job.c = partial + (row - top) * partial_ld + (j - column);
-              job.c_row = partial_ld;
-            } else {
-              job.c = tile;
-              job.c_row = width;
-              if constexpr (std::is_same_v<T, float>) {
-                direct = rule.plain() && rows == all && n - j >= width;
-                if (direct) {
-                  job.c = rule.y + row * rule.ld + j;
-                  job.c_row = rule.ld;
-                }
-              }
-            }
-            auto const at = row * rule.ld + j;
-            T const* const also = rule.slope_at != nullptr   ? rule.slope_at
-                                  : rule.residual != nullptr ? rule.residual
-                                                             : rule.keep;
-            job.ahead[0] = reinterpret_cast<char const*>(rule.y + at);
-            job.ahead[1] = also == nullptr ? job.ahead[0] : reinterpret_cast<char const*>(also + at);
-            small ? kernels.small_tile(job) : kernels.tile(job);
-            if (last && !direct) {
-              store_tile<T>(kernels, {&rule, job.c, job.c_row, row, j, rows, std::min<std::int64_t>(width, n - j)});
-            }
-          }
-          row += rows;
-        }
-      }
-    }
-  }
-}
-
-/// c (r, s) += u (m, r)^T v (m, s); u_sums += column sums of u, v_sums of v, where given.
-///
-/// Both operands are packed as they are used: a block of u into L2, then one panel of v at a time, which serves all of
-/// the block and so costs next to nothing. The tiles of c are fetched while their sums are formed.
-template <class Word, class T>
-void own_multiply_transposed(product_kernels const& kernels, float* c, T const* u, T const* v, std::int64_t m,
-                             std::int64_t r, std::int64_t s, float* u_sums, float* v_sums) {
-  constexpr auto per_word = elements_of<Word>;
-  thread_local growing_buffer left_buffer;
-  thread_local growing_buffer right_buffer;
-  alignas(64) float tile[16 * 32];
-
-  int const width = kernels.columns;
-  auto const all_steps = divide_up(m, per_word);
-  auto const parts = divide_up(all_steps, 320);
-  auto const part = divide_up(divide_up(all_steps, parts), 8) * 8;
-  auto const most_tiles = std::max<std::int64_t>(1, cache_bytes / (part * kernels.panel * 4));
-  auto const all_tiles = divide_up(r, kernels.rows);
-  auto const tiles = divide_up(all_tiles, divide_up(all_tiles, most_tiles));
-  Word* const left = left_buffer.take<Word>(tiles * part * kernels.panel);
-  Word* const right = right_buffer.take<Word>(part * width);
-  store_rule<float> rule;
-  rule.y = c;
-  rule.ld = s;
-  rule.accumulate = true;
-
-  for (std::int64_t step = 0; step < all_steps; step += part) {
-    auto const steps = std::min(part, all_steps - step);
-    auto const first = step * per_word;
-    auto const count = std::min(m - first, steps * per_word);
-    for (std::int64_t top = 0; top < r; top += tiles * kernels.rows) {
-      auto const bottom = std::min(r, top + tiles * kernels.rows);
-      // A few rows of all panels at a time: memory is read along rows. A panel's spare columns take what follows.
-      constexpr std::int64_t few = 16;
-      for (std::int64_t at = 0; at < count; at += few) {
-        for (std::int64_t row = top; row < bottom; row += kernels.rows) {
-          Word* const panel = left + ((row - top) / kernels.rows * steps + at / per_word) * kernels.panel;
-          int const columns = static_cast<int>(std::min<std::int64_t>(kernels.panel, r - row));
-          pack_across(panel, u + (first + at) * r + row, r, std::min(few, count - at), kernels.panel, columns);
-        }
-      }
-      for (std::int64_t row = top; row < bottom && u_sums != nullptr; row += kernels.rows) {
-        Word const* const panel = left + (row - top) / kernels.rows * steps * kernels.panel;
-        int const columns = static_cast<int>(std::min<std::int64_t>(kernels.rows, bottom - row));
-        add_panel_columns(u_sums + row, panel, steps, kernels.panel, columns);
-      }
-      for (std::int64_t j = 0; j < s; j += width) {
-        int const columns = static_cast<int>(std::min<std::int64_t>(width, s - j));
-        pack_across(right, v + first * s + j, s, count, width, columns);
-        if (v_sums != nullptr && top == 0) add_panel_columns(v_sums + j, right, steps, width, columns);
-        for (std::int64_t row = top; row < bottom; row += kernels.rows) {
-          int const rows = static_cast<int>(std::min<std::int64_t>(kernels.rows, bottom - row));
-          bool const small = rows <= kernels.small_rows;
-          bool const direct = columns == width && rows == (small ? kernels.small_rows : kernels.rows);
-          tile_job job{};
-          job.a = reinterpret_cast<char const*>(left + (row - top) / kernels.rows * steps * kernels.panel);
-          job.a_row = sizeof(Word);
-          job.a_step = kernels.panel * static_cast<std::ptrdiff_t>(sizeof(Word));
-          job.b = reinterpret_cast<char const*>(right);
-          job.steps = steps;
-          job.c = direct ? c + row * s + j : tile;
-          job.c_row = direct ? s : width;
-          job.accumulate = direct;
-          job.ahead[0] = reinterpret_cast<char const*>(c + row * s + j);
-          job.ahead_row[0] = s * 4;
-          // Each tile also fetches some rows of the next panel of v.
-          auto const next = std::min(j + width, s - 1);
-          job.ahead[1] = reinterpret_cast<char const*>(v + std::min(first + row - top, m - 1) * s + next);
-          job.ahead_row[1] = s * static_cast<std::int64_t>(sizeof(T));
-          small ? kernels.small_tile(job) : kernels.tile(job);
-          if (!direct) kernels.store_float({&rule, tile, width, row, j, rows, columns});
-        }
-      }
-    }
-  }
-}
-
-}  // namespace trireme::ops::detail
-
-// ---- trireme/ops/host/products.hpp (goes on)
+// ---- trireme/ops/host/products.hpp
 namespace trireme::ops {
 
 /// Who multiplies matrices: the kernels of this library where the CPU has vectors for them (never for double), or
@@ -13006,16 +13261,6 @@ enum class provider { eigen, own };
 
 namespace detail {
 inline std::atomic<provider> active_provider{provider::own};
-
-/// The one packed copy that a thread has of weights whose values do not stay.
-struct passing_copy {
-  growing_buffer buffer;
-  void const* owner = nullptr;
-};
-[[nodiscard]] inline passing_copy& passing() {
-  thread_local passing_copy it;
-  return it;
-}
 }  // namespace detail
 
 /// The provider in use; the setter is for tests and benchmarks, between steps.
@@ -13175,81 +13420,941 @@ struct host_products {
     check(who, "the left operand", x.size(), rows * row);
     return rows;
   }
-  template <class T>
-  static detail::product_kernels const* kernels() noexcept {
-    return product_provider() == provider::own ? detail::own_kernels<T>() : nullptr;
-  }
-
   /// y (m, n) = rule(x (m, k) w), where the weight's memory is (n, k) if `transposed`, else (k, n).
   template <class T>
   static void multiply(detail::store_rule<T> const& rule, T const* x, weights<T, host>& w,
                        typename weights<T, host>::packed_copy& copy, bool transposed, std::int64_t m, std::int64_t n,
-                       std::int64_t k) {
-    auto const* const chosen = kernels<T>();
-    bool valid = copy.valid && copy.kernels == chosen;
-    copy.kernels = chosen;
-    copy.valid = true;
-    auto* buffer = &copy.buffer;
-    if (w.passes_) {
-      auto& shared = detail::passing();
-      valid = valid && shared.owner == &copy;
-      shared.owner = &copy;
-      buffer = &shared.buffer;
-    }
-    T const* const values = raw(w.view_);
-    if constexpr (!std::is_same_v<T, double>) {
-      if (chosen != nullptr) {
-        if (chosen->pairs) {
-          multiply_own<std::uint32_t>(*chosen, rule, x, values, *buffer, valid, transposed, m, n, k);
-        } else {
-          multiply_own<float>(*chosen, rule, x, values, *buffer, valid, transposed, m, n, k);
-        }
-        return;
-      }
-    }
-    using A = accumulate_t<T>;
-    A const* right = nullptr;
-    if constexpr (std::is_same_v<T, A>) {
-      if (!transposed) right = values;
-    }
-    if (right == nullptr) {
-      A* const to = buffer->template take<A>(k * n);
-      if (!valid) detail::eigen_operand(to, values, transposed, k, n);
-      right = to;
-    }
-    detail::eigen_product(rule, x, right, m, n, k);
-  }
-
-  template <class Word, class T>
-  static void multiply_own(detail::product_kernels const& chosen, detail::store_rule<T> const& rule, T const* x,
-                           T const* values, detail::growing_buffer& buffer, bool valid, bool transposed, std::int64_t m,
-                           std::int64_t n, std::int64_t k) {
-    if constexpr (std::is_same_v<Word, float> || std::is_same_v<T, bfloat16>) {
-      Word* const packed = buffer.template take<Word>(detail::packed_words<Word>(chosen, k, n));
-      if (!valid) detail::pack_right(chosen, packed, values, transposed, k, n);
-      detail::own_multiply(chosen, rule, x, static_cast<Word const*>(packed), m, n, k);
-    }
-  }
-
+                       std::int64_t k);
   /// c (r, s) += u (m, r)^T v (m, s), with column sums.
   template <class T, class G>
   static void multiply_transposed(G* c, T const* u, T const* v, std::int64_t m, std::int64_t r, std::int64_t s,
-                                  G* u_sums, G* v_sums) {
-    if constexpr (!std::is_same_v<T, double>) {
-      if (auto const* const chosen = kernels<T>(); chosen != nullptr) {
-        if constexpr (std::is_same_v<T, bfloat16>) {
-          if (chosen->pairs) {
-            detail::own_multiply_transposed<std::uint32_t>(*chosen, c, u, v, m, r, s, u_sums, v_sums);
-            return;
-          }
-        }
-        detail::own_multiply_transposed<float>(*chosen, c, u, v, m, r, s, u_sums, v_sums);
-        return;
+                                  G* u_sums, G* v_sums);
+};
+
+}  // namespace trireme::ops
+
+// ---- trireme/ops/host/detail/product_eigen.hpp
+#include <Eigen/Core>
+
+// ---- trireme/ops/host/detail/product_kernels.hpp
+#define TRIREME_LEVEL baseline
+
+// ---- trireme/ops/host/detail/product_store.inl
+// Sums on their way out of a product; included once for each CPU level (see simd.hpp).
+namespace trireme::ops::detail::TRIREME_LEVEL {
+
+/// Applies the rule to `count` sums from `value`, for column `column` on, at element `at`.
+template <class T, class F>
+TRIREME_INLINE void store_lanes(store_rule<T> const& rule, F value, std::int64_t at, std::int64_t column, int count) {
+  if (rule.bias != nullptr) value = value + F::load(rule.bias + column, count);
+  if (rule.keep != nullptr) value.store(rule.keep + at, count);
+  if (rule.slope_at != nullptr) {
+    value = value * activation_slope(F::load(rule.slope_at + at, count), rule.act);
+  } else {
+    value = activated(value, rule.act);
+  }
+  if (rule.residual != nullptr) value = value + F::load(rule.residual + at, count);
+  if (rule.accumulate) value = value + F::load(rule.y + at, count);
+  value.store(rule.y + at, count);
+}
+
+template <class T>
+inline void store_sums(store_job<T> const& job) {
+  using F = lanes_for<T>;
+  store_rule<T> const& rule = *job.rule;
+  for (std::int64_t i = 0; i < job.rows; ++i) {
+    auto const* const sums = job.sums + i * job.sums_row;
+    auto const at = (job.row + i) * rule.ld + job.column;
+    TRIREME_FOR_LANES(F, job.columns, j, count,
+                      { store_lanes(rule, F::load(sums + j, count), at + j, job.column + j, count); })
+  }
+}
+
+}  // namespace trireme::ops::detail::TRIREME_LEVEL
+
+// ---- trireme/ops/host/detail/product_kernels.hpp (goes on)
+#undef TRIREME_LEVEL
+TRIREME_LEVEL_AVX2_BEGIN
+#define TRIREME_LEVEL avx2
+
+// ---- trireme/ops/host/detail/product_store.inl
+// Sums on their way out of a product; included once for each CPU level (see simd.hpp).
+namespace trireme::ops::detail::TRIREME_LEVEL {
+
+/// Applies the rule to `count` sums from `value`, for column `column` on, at element `at`.
+template <class T, class F>
+TRIREME_INLINE void store_lanes(store_rule<T> const& rule, F value, std::int64_t at, std::int64_t column, int count) {
+  if (rule.bias != nullptr) value = value + F::load(rule.bias + column, count);
+  if (rule.keep != nullptr) value.store(rule.keep + at, count);
+  if (rule.slope_at != nullptr) {
+    value = value * activation_slope(F::load(rule.slope_at + at, count), rule.act);
+  } else {
+    value = activated(value, rule.act);
+  }
+  if (rule.residual != nullptr) value = value + F::load(rule.residual + at, count);
+  if (rule.accumulate) value = value + F::load(rule.y + at, count);
+  value.store(rule.y + at, count);
+}
+
+template <class T>
+inline void store_sums(store_job<T> const& job) {
+  using F = lanes_for<T>;
+  store_rule<T> const& rule = *job.rule;
+  for (std::int64_t i = 0; i < job.rows; ++i) {
+    auto const* const sums = job.sums + i * job.sums_row;
+    auto const at = (job.row + i) * rule.ld + job.column;
+    TRIREME_FOR_LANES(F, job.columns, j, count,
+                      { store_lanes(rule, F::load(sums + j, count), at + j, job.column + j, count); })
+  }
+}
+
+}  // namespace trireme::ops::detail::TRIREME_LEVEL
+
+// ---- trireme/ops/host/detail/product_kernels.hpp (goes on)
+#undef TRIREME_LEVEL
+TRIREME_LEVEL_END
+TRIREME_LEVEL_AVX512_BEGIN
+#define TRIREME_LEVEL avx512
+
+// ---- trireme/ops/host/detail/product_store.inl
+// Sums on their way out of a product; included once for each CPU level (see simd.hpp).
+namespace trireme::ops::detail::TRIREME_LEVEL {
+
+/// Applies the rule to `count` sums from `value`, for column `column` on, at element `at`.
+template <class T, class F>
+TRIREME_INLINE void store_lanes(store_rule<T> const& rule, F value, std::int64_t at, std::int64_t column, int count) {
+  if (rule.bias != nullptr) value = value + F::load(rule.bias + column, count);
+  if (rule.keep != nullptr) value.store(rule.keep + at, count);
+  if (rule.slope_at != nullptr) {
+    value = value * activation_slope(F::load(rule.slope_at + at, count), rule.act);
+  } else {
+    value = activated(value, rule.act);
+  }
+  if (rule.residual != nullptr) value = value + F::load(rule.residual + at, count);
+  if (rule.accumulate) value = value + F::load(rule.y + at, count);
+  value.store(rule.y + at, count);
+}
+
+template <class T>
+inline void store_sums(store_job<T> const& job) {
+  using F = lanes_for<T>;
+  store_rule<T> const& rule = *job.rule;
+  for (std::int64_t i = 0; i < job.rows; ++i) {
+    auto const* const sums = job.sums + i * job.sums_row;
+    auto const at = (job.row + i) * rule.ld + job.column;
+    TRIREME_FOR_LANES(F, job.columns, j, count,
+                      { store_lanes(rule, F::load(sums + j, count), at + j, job.column + j, count); })
+  }
+}
+
+}  // namespace trireme::ops::detail::TRIREME_LEVEL
+
+// ---- trireme/ops/host/detail/product_kernels.hpp (goes on)
+#undef TRIREME_LEVEL
+TRIREME_LEVEL_END
+
+// ---- trireme/ops/host/detail/tiles_store.hpp
+// Sums of tiles on their way out. Included by product_kernels.hpp, after the epilogues of AVX-512.
+#if TRIREME_X86
+TRIREME_TARGET_AVX512_BF16_BEGIN
+namespace trireme::ops::detail::avx512_bf16 {
+
+using avx512::lanes;
+
+/// 32 neighbours in a row. Rounded by the instruction for it, which takes denormals for zero, as tiles do.
+TRIREME_INLINE void store_neighbours(bfloat16* to, lanes first, lanes second) {
+  _mm512_storeu_si512(to, (__m512i)_mm512_cvtne2ps_pbh(second.v, first.v));
+}
+
+/// store_sums for a whole panel of a tile's sums.
+template <class T>
+inline void store_tiled(store_job<T> const& job) {
+  if (job.columns != 2 * lanes::width) return avx512::store_sums<T>(job);
+  store_rule<T> const rule = *job.rule;
+  for (std::int64_t i = 0; i < job.rows; ++i) {
+    float const* const sums = job.sums + i * job.sums_row;
+    auto const at = (job.row + i) * rule.ld + job.column;
+    lanes x[2] = {lanes::load(sums), lanes::load(sums + lanes::width)};
+    TRIREME_UNROLL
+    for (int v = 0; v < 2; ++v) {
+      if (rule.bias != nullptr) x[v] = x[v] + lanes::load(rule.bias + job.column + v * lanes::width);
+    }
+    if (rule.keep != nullptr) store_neighbours(rule.keep + at, x[0], x[1]);
+    TRIREME_UNROLL
+    for (int v = 0; v < 2; ++v) {
+      auto const here = at + v * lanes::width;
+      if (rule.slope_at != nullptr) {
+        x[v] = x[v] * activation_slope(lanes::load(rule.slope_at + here), rule.act);
+      } else if (rule.act != activation::none) {
+        x[v] = activated(x[v], rule.act);
+      }
+      if (rule.residual != nullptr) x[v] = x[v] + lanes::load(rule.residual + here);
+      if (rule.accumulate) x[v] = x[v] + lanes::load(rule.y + here);
+    }
+    store_neighbours(rule.y + at, x[0], x[1]);
+  }
+}
+
+/// The same for gradients of weights, to which sums are added.
+inline void add_tiled(store_job<float> const& job) {
+  float* to = job.rule->y + job.row * job.rule->ld + job.column;
+  float const* sums = job.sums;
+  __mmask16 const first = lanes::mask(static_cast<int>(job.columns));
+  __mmask16 const second = lanes::mask(static_cast<int>(job.columns) - lanes::width);
+  for (std::int64_t i = 0; i < job.rows; ++i, to += job.rule->ld, sums += job.sums_row) {
+    __m512 const low = _mm512_add_ps(_mm512_loadu_ps(sums), _mm512_maskz_loadu_ps(first, to));
+    __m512 const high =
+        _mm512_add_ps(_mm512_loadu_ps(sums + lanes::width), _mm512_maskz_loadu_ps(second, to + lanes::width));
+    _mm512_mask_storeu_ps(to, first, low);
+    _mm512_mask_storeu_ps(to + lanes::width, second, high);
+  }
+}
+
+}  // namespace trireme::ops::detail::avx512_bf16
+TRIREME_TARGET_END
+#endif
+
+// ---- trireme/ops/host/detail/product_kernels.hpp (goes on)
+// The inner kernels: all sums of a tile stay in registers for the whole k loop. An element's sum is formed in the order
+// of k whatever the tile, so a row's bits do not depend on which rows are computed with it.
+#if TRIREME_X86
+namespace trireme::ops::detail {
+/// A float or a pair of bfloat16; the latter may lie at any even address.
+TRIREME_INLINE std::int32_t word_at(char const* address) {
+  std::int32_t word;
+  std::memcpy(&word, address, sizeof word);
+  return word;
+}
+}  // namespace trireme::ops::detail
+
+TRIREME_TARGET_AVX2_BEGIN
+namespace trireme::ops::detail::avx2 {
+
+template <int Rows>
+inline void product_tile(tile_job const& job) {
+  __m256 sum[std::size_t{Rows}][2];
+  TRIREME_UNROLL
+  for (int r = 0; r < Rows; ++r) sum[r][0] = sum[r][1] = _mm256_setzero_ps();
+  char const* a = job.a;
+  auto const* b = reinterpret_cast<float const*>(job.b);
+  std::ptrdiff_t const a_row = job.a_row;
+  std::ptrdiff_t const a_step = job.a_step;
+  char const* ahead0 = job.ahead[0];
+  char const* ahead1 = job.ahead[1];
+  int ahead_rows = Rows;
+  for (std::int64_t left = job.steps; left > 0;) {
+    std::int64_t const part = left < 8 ? left : 8;
+    for (std::int64_t step = 0; step < part; ++step, a += a_step, b += 16) {
+      __m256 const b0 = _mm256_load_ps(b);
+      __m256 const b1 = _mm256_load_ps(b + 8);
+      TRIREME_UNROLL
+      for (int r = 0; r < Rows; ++r) {
+        __m256 const x = _mm256_broadcast_ss(reinterpret_cast<float const*>(a + r * a_row));
+        sum[r][0] = _mm256_fmadd_ps(x, b0, sum[r][0]);
+        sum[r][1] = _mm256_fmadd_ps(x, b1, sum[r][1]);
       }
     }
-    detail::eigen_product_transposed(c, u, v, m, r, s, u_sums, v_sums);
+    left -= part;
+    if (ahead_rows-- > 0) {
+      _mm_prefetch(ahead0, _MM_HINT_T0);
+      _mm_prefetch(ahead1, _MM_HINT_T0);
+      ahead0 += job.ahead_row[0];
+      ahead1 += job.ahead_row[1];
+    }
   }
+  float* c = job.c;
+  TRIREME_UNROLL
+  for (int r = 0; r < Rows; ++r, c += job.c_row) {
+    if (job.accumulate) {
+      sum[r][0] = _mm256_add_ps(sum[r][0], _mm256_loadu_ps(c));
+      sum[r][1] = _mm256_add_ps(sum[r][1], _mm256_loadu_ps(c + 8));
+    }
+    _mm256_storeu_ps(c, sum[r][0]);
+    _mm256_storeu_ps(c + 8, sum[r][1]);
+  }
+}
+
+}  // namespace trireme::ops::detail::avx2
+TRIREME_TARGET_END
+
+// The k loop of the two AVX-512 kernels, which differ in one instruction.
+#define TRIREME_PRODUCT_TILE_512(Rows, multiply_add)                          \
+  __m512 sum[std::size_t{Rows}][2];                                           \
+  TRIREME_UNROLL                                                              \
+  for (int r = 0; r < Rows; ++r) sum[r][0] = sum[r][1] = _mm512_setzero_ps(); \
+  char const* a = job.a;                                                      \
+  char const* b = job.b;                                                      \
+  std::ptrdiff_t const a_row = job.a_row;                                     \
+  std::ptrdiff_t const a_step = job.a_step;                                   \
+  char const* ahead0 = job.ahead[0];                                          \
+  char const* ahead1 = job.ahead[1];                                          \
+  int ahead_rows = Rows;                                                      \
+  for (std::int64_t left = job.steps; left > 0;) {                            \
+    std::int64_t const part = left < 8 ? left : 8;                            \
+    for (std::int64_t step = 0; step < part; ++step, a += a_step, b += 128) { \
+      __m512i const b0 = _mm512_load_si512(b);                                \
+      __m512i const b1 = _mm512_load_si512(b + 64);                           \
+      char const* row = a;                                                    \
+      TRIREME_UNROLL                                                          \
+      for (int r = 0; r < Rows; ++r, row += a_row) {                          \
+        __m512i const x = _mm512_set1_epi32(word_at(row));                    \
+        sum[r][0] = multiply_add(sum[r][0], x, b0);                           \
+        sum[r][1] = multiply_add(sum[r][1], x, b1);                           \
+      }                                                                       \
+    }                                                                         \
+    left -= part;                                                             \
+    if (ahead_rows-- > 0) {                                                   \
+      _mm_prefetch(ahead0, _MM_HINT_T0);                                      \
+      _mm_prefetch(ahead0 + 64, _MM_HINT_T0);                                 \
+      _mm_prefetch(ahead1, _MM_HINT_T0);                                      \
+      _mm_prefetch(ahead1 + 64, _MM_HINT_T0);                                 \
+      ahead0 += job.ahead_row[0];                                             \
+      ahead1 += job.ahead_row[1];                                             \
+    }                                                                         \
+  }                                                                           \
+  float* c = job.c;                                                           \
+  TRIREME_UNROLL                                                              \
+  for (int r = 0; r < Rows; ++r, c += job.c_row) {                            \
+    if (job.accumulate) {                                                     \
+      sum[r][0] = _mm512_add_ps(sum[r][0], _mm512_loadu_ps(c));               \
+      sum[r][1] = _mm512_add_ps(sum[r][1], _mm512_loadu_ps(c + 16));          \
+    }                                                                         \
+    _mm512_storeu_ps(c, sum[r][0]);                                           \
+    _mm512_storeu_ps(c + 16, sum[r][1]);                                      \
+  }
+
+TRIREME_TARGET_AVX512_BEGIN
+namespace trireme::ops::detail::avx512 {
+TRIREME_INLINE __m512 multiply_add(__m512 sum, __m512i a, __m512i b) {
+  return _mm512_fmadd_ps(_mm512_castsi512_ps(a), _mm512_castsi512_ps(b), sum);
+}
+template <int Rows>
+inline void product_tile(tile_job const& job) {
+  TRIREME_PRODUCT_TILE_512(Rows, multiply_add)
+}
+}  // namespace trireme::ops::detail::avx512
+TRIREME_TARGET_END
+
+TRIREME_TARGET_AVX512_BF16_BEGIN
+namespace trireme::ops::detail::avx512_bf16 {
+TRIREME_INLINE __m512 multiply_add(__m512 sum, __m512i a, __m512i b) {
+  return _mm512_dpbf16_ps(sum, (__m512bh)a, (__m512bh)b);
+}
+template <int Rows>
+inline void product_tile(tile_job const& job) {
+  TRIREME_PRODUCT_TILE_512(Rows, multiply_add)
+}
+}  // namespace trireme::ops::detail::avx512_bf16
+TRIREME_TARGET_END
+#undef TRIREME_PRODUCT_TILE_512
+#endif
+
+namespace trireme::ops::detail {
+
+/// What `kernel` gives for bfloat16 if T is bfloat16: a program that has only floats does not compile it.
+template <class T, class Kernel>
+[[nodiscard]] constexpr auto if_bfloat16(Kernel kernel) -> void (*)(store_job<bfloat16> const&) {
+  if constexpr (std::is_same_v<T, bfloat16>) {
+    return kernel.template operator()<bfloat16>();
+  } else {
+    return nullptr;
+  }
+}
+
+/// The own kernels for elements of type T on this CPU, or nullptr if there are none (double; CPUs without AVX2).
+template <class T>
+[[nodiscard]] product_kernels const* own_kernels() noexcept {
+#if TRIREME_X86
+  if constexpr (!std::is_same_v<T, double>) {
+    static constexpr product_kernels avx2_kernels{cpu_level::avx2,
+                                                  6,
+                                                  16,
+                                                  2,
+                                                  8,
+                                                  false,
+                                                  1,
+                                                  avx2::product_tile<6>,
+                                                  avx2::product_tile<2>,
+                                                  avx2::store_sums<float>,
+                                                  if_bfloat16<T>([]<class U>() { return &avx2::store_sums<U>; })};
+    static constexpr product_kernels avx512_kernels{cpu_level::avx512,
+                                                    14,
+                                                    32,
+                                                    4,
+                                                    16,
+                                                    false,
+                                                    1,
+                                                    avx512::product_tile<14>,
+                                                    avx512::product_tile<4>,
+                                                    avx512::store_sums<float>,
+                                                    if_bfloat16<T>([]<class U>() { return &avx512::store_sums<U>; })};
+    auto const level = detected();
+    if constexpr (std::is_same_v<T, bfloat16>) {
+      static constexpr product_kernels bf16_kernels{cpu_level::avx512_bf16,
+                                                    14,
+                                                    32,
+                                                    4,
+                                                    16,
+                                                    true,
+                                                    1,
+                                                    avx512_bf16::product_tile<14>,
+                                                    avx512_bf16::product_tile<4>,
+                                                    avx512::store_sums<float>,
+                                                    if_bfloat16<T>([]<class U>() { return &avx512::store_sums<U>; })};
+      static constexpr product_kernels tile_kernels = tile_product_kernels<tile_registers>(
+          avx512_bf16::add_tiled, avx512_bf16::store_tiled<T>, avx512::turn, avx512_bf16::panel_of);
+      if (level >= cpu_level::amx) return &tile_kernels;
+      if (level >= cpu_level::avx512_bf16) return &bf16_kernels;
+    }
+    if (level >= cpu_level::avx512) return &avx512_kernels;
+    if (level >= cpu_level::avx2) return &avx2_kernels;
+  }
+#endif
+  return nullptr;
+}
+
+}  // namespace trireme::ops::detail
+
+// ---- trireme/ops/host/detail/product_eigen.hpp (goes on)
+namespace trireme::ops::detail {
+
+/// c (m, n) = a (m, k) b (k, n), all row-major and dense.
+///
+/// Calls Eigen's blocked product itself: the expression `c.noalias() = a * b` also instantiates three other algorithms
+/// for small and thin matrices, which costs four times the compile time and makes a row's bits depend on m.
+template <class A>
+void eigen_multiply(A* c, A const* a, A const* b, std::int64_t m, std::int64_t n, std::int64_t k) {
+  constexpr int any = Eigen::Dynamic;
+  constexpr int by_row = Eigen::RowMajor;
+  std::fill(c, c + m * n, A{0});
+  Eigen::internal::gemm_blocking_space<by_row, A, A, any, any, any> blocking(m, n, k, 1, true);
+  Eigen::internal::general_matrix_matrix_product<Eigen::Index, A, by_row, false, A, by_row, false, by_row, 1>::run(
+      m, n, k, a, k, b, n, c, 1, n, A{1}, blocking, nullptr);
+}
+
+/// The same with every row's bits independent of m: Eigen works on four rows at a time, and otherwise on one.
+template <class A>
+void eigen_multiply_rows(A* c, A const* a, A const* b, std::int64_t m, std::int64_t n, std::int64_t k) {
+  thread_local growing_buffer padding;
+  auto const whole = m / 4 * 4;
+  if (whole > 0) eigen_multiply(c, a, b, whole, n, k);
+  if (whole == m) return;
+  A* const left = padding.take<A>(4 * (n + k));  // (4,k), then the result (4,n)
+  std::copy(a + whole * k, a + m * k, left);
+  std::fill(left + (m - whole) * k, left + 4 * k, A{0});
+  eigen_multiply(left + 4 * k, left, b, std::int64_t{4}, n, k);
+  std::copy(left + 4 * k, left + 4 * k + (m - whole) * n, c + whole * n);
+}
+
+/// to (k, n) = w, which is (k, n) or, transposed, (n, k); converted.
+template <class A, class T>
+void eigen_operand(A* to, T const* w, bool transposed, std::int64_t k, std::int64_t n) {
+  if (!transposed) {
+    for (std::int64_t i = 0; i < k * n; ++i) to[i] = static_cast<A>(w[i]);
+    return;
+  }
+  constexpr std::int64_t block = 16;
+  for (std::int64_t row = 0; row < k; row += block) {
+    for (std::int64_t j = 0; j < n; ++j) {
+      for (std::int64_t i = row; i < std::min(k, row + block); ++i) to[i * n + j] = static_cast<A>(w[j * k + i]);
+    }
+  }
+}
+
+/// y (m, n) = rule(x (m, k) right (k, n)), in blocks of rows.
+template <class T, class A>
+void eigen_product(store_rule<T> const& rule, T const* x, A const* right, std::int64_t m, std::int64_t n,
+                   std::int64_t k) {
+  thread_local growing_buffer sums_buffer;
+  thread_local growing_buffer left_buffer;
+  constexpr std::int64_t most = 512;
+  for (std::int64_t row = 0; row < m; row += most) {
+    auto const rows = std::min(most, m - row);
+    A const* left = nullptr;
+    if constexpr (std::is_same_v<T, A>) {
+      left = x + row * k;
+    } else {
+      A* const to = left_buffer.take<A>(rows * k);
+      eigen_operand(to, x + row * k, false, rows, k);
+      left = to;
+    }
+    A* const sums = sums_buffer.take<A>(rows * n);
+    eigen_multiply_rows(sums, left, right, rows, n, k);
+    baseline::store_sums<T>({&rule, sums, n, row, 0, rows, n});
+  }
+}
+
+/// c (r, s) += u (m, r)^T v (m, s), with column sums where given.
+template <class T, class A>
+void eigen_product_transposed(A* c, T const* u, T const* v, std::int64_t m, std::int64_t r, std::int64_t s, A* u_sums,
+                              A* v_sums) {
+  thread_local growing_buffer left_buffer;
+  thread_local growing_buffer right_buffer;
+  thread_local growing_buffer sums_buffer;
+  A const* right = nullptr;
+  if constexpr (std::is_same_v<T, A>) {
+    right = v;
+  } else {
+    A* const to = right_buffer.take<A>(m * s);
+    eigen_operand(to, v, false, m, s);
+    right = to;
+  }
+  A* const left = left_buffer.take<A>(m * r);  // u^T (r, m)
+  eigen_operand(left, u, true, r, m);
+  constexpr std::int64_t most = 512;
+  for (std::int64_t row = 0; row < r; row += most) {
+    auto const rows = std::min(most, r - row);
+    A* const sums = sums_buffer.take<A>(rows * s);
+    eigen_multiply(sums, left + row * m, right, rows, s, m);
+    for (std::int64_t i = 0; i < rows * s; ++i) c[row * s + i] += sums[i];
+  }
+  for (std::int64_t i = 0; i < m; ++i) {
+    for (std::int64_t j = 0; u_sums != nullptr && j < r; ++j) u_sums[j] += static_cast<A>(u[i * r + j]);
+    for (std::int64_t j = 0; v_sums != nullptr && j < s; ++j) v_sums[j] += static_cast<A>(v[i * s + j]);
+  }
+}
+
+}  // namespace trireme::ops::detail
+
+// ---- trireme/ops/host/detail/product_own.hpp
+// The loops around the own kernels. Word is what a kernel reads: float, or a pair of bfloat16 in a std::uint32_t.
+namespace trireme::ops::detail {
+
+/// Half of a core's L2: what a block that is used again and again may fill.
+inline constexpr std::int64_t cache_bytes = std::int64_t{512} << 10;
+
+template <class Word>
+inline constexpr std::int64_t elements_of = std::is_same_v<Word, float> ? 1 : 2;
+
+[[nodiscard]] constexpr std::int64_t divide_up(std::int64_t a, std::int64_t b) noexcept { return (a + b - 1) / b; }
+
+/// Steps of a sum over k elements, in whole steps of the kernels.
+template <class Word>
+[[nodiscard]] std::int64_t steps_of(product_kernels const& kernels, std::int64_t k) noexcept {
+  return divide_up(divide_up(k, elements_of<Word>), kernels.depth) * kernels.depth;
+}
+
+/// Words of a packed right operand (k, n).
+template <class Word>
+[[nodiscard]] std::int64_t packed_words(product_kernels const& kernels, std::int64_t k, std::int64_t n) noexcept {
+  return divide_up(n, kernels.columns) * kernels.columns * steps_of<Word>(kernels, k);
+}
+
+/// Packs the right operand (k, n) from row-major w, which is (k, n) itself or its transpose (n, k).
+template <class Word, class T>
+void pack_right(product_kernels const& kernels, Word* to, T const* w, bool transposed, std::int64_t k, std::int64_t n) {
+  int const width = kernels.columns;
+  auto const packed_steps = divide_up(k, elements_of<Word>);
+  auto const panel = steps_of<Word>(kernels, k) * width;
+  for (std::int64_t j = 0; j < n; j += width) {
+    std::fill(to + j / width * panel + packed_steps * width, to + (j / width + 1) * panel, Word{0});
+  }
+  // Strips of at most 128 columns and 64 rows: whole rows would walk all panels at once, which share a cache set.
+  std::int64_t const strip = 128 / width * width;
+  std::int64_t const part = 64;
+  for (std::int64_t first = 0; first < n; first += strip) {
+    auto const end = std::min(n, first + strip);
+    for (std::int64_t row = 0; row < k; row += transposed ? k : part) {
+      for (std::int64_t j = first; j < end; j += width) {
+        Word* const target = to + j / width * panel + row / elements_of<Word> * width;
+        int const columns = static_cast<int>(std::min<std::int64_t>(width, n - j));
+        if (transposed) {
+          pack_along(target, w + j * k, k, k, width, columns);
+        } else {
+          pack_across(target, w + row * n + j, n, std::min(part, k - row), width, columns);
+        }
+      }
+    }
+  }
+}
+
+/// Copies rows of a left operand to `words` words, `rows` of which exist, into a tile of `all` rows of `to_ld` words.
+template <class Word, class T>
+void copy_left(Word* to, std::int64_t to_ld, T const* x, std::int64_t ld, int rows, int all, std::int64_t k,
+               std::int64_t words) {
+  for (int r = 0; r < all; ++r, to += to_ld, x += ld) {
+    if (r >= rows) {
+      std::fill(to, to + words, Word{0});
+    } else if constexpr (std::is_same_v<Word, T> || !std::is_same_v<Word, float>) {
+      std::fill(to + k / elements_of<Word>, to + words, Word{0});
+      std::memcpy(to, x, static_cast<std::size_t>(k) * sizeof(T));
+    } else {
+      for (std::int64_t i = 0; i < k; ++i) to[i] = static_cast<float>(x[i]);
+    }
+  }
+}
+
+template <class T>
+void store_tile(product_kernels const& kernels, store_job<T> const& job) {
+  if constexpr (std::is_same_v<T, float>) {
+    kernels.store_float(job);
+  } else {
+    kernels.store_bfloat16(job);
+  }
+}
+
+/// y (m, n) = rule(x (m, k) w), w packed. Blocks of columns whose panels stay in L2 under all rows; long sums in
+/// parts, so that both a panel's part and a tile's rows stay in cache. How a row is summed depends on k alone.
+template <class Word, class T>
+void own_multiply(product_kernels const& kernels, store_rule<T> const& rule, T const* x, Word const* packed,
+                  std::int64_t m, std::int64_t n, std::int64_t k) {
+  constexpr auto per_word = elements_of<Word>;
+  thread_local growing_buffer left_buffer;
+  thread_local growing_buffer partial_buffer;
+  alignas(64) float tiles[2][32 * 32];
+  kernel_calls const calls(kernels);
+
+  int const width = kernels.columns;
+  auto const steps = steps_of<Word>(kernels, k);
+  bool const convert = sizeof(T) * per_word != sizeof(Word);
+  // A row length of whole pages puts all rows of a tile into one set of the L1 cache.
+  bool const copy_all = convert || k * static_cast<std::int64_t>(sizeof(T)) % 4096 == 0;
+  // Copies serve one block of columns, so where there are copies short parts make that block wide.
+  auto const parts = divide_up(steps, copy_all ? 512 : 1152);
+  std::int64_t const whole = std::max(8, kernels.depth);
+  auto const part = divide_up(divide_up(steps, parts), whole) * whole;
+  auto const block = std::max<std::int64_t>(1, cache_bytes / (part * width * 4)) * width;
+  auto const partial_ld = block;
+  auto const rows_at_once = parts == 1 ? m : std::min<std::int64_t>(m, kernels.rows * 36);
+  float* const partial = parts == 1 ? nullptr : partial_buffer.take<float>((rows_at_once + kernels.rows) * partial_ld);
+  auto const left_ld = part + 16;
+  Word* const left = left_buffer.take<Word>(left_ld * kernels.rows);
+
+  for (std::int64_t column = 0; column < n; column += block) {
+    auto const column_end = std::min(n, column + block);
+    for (std::int64_t top = 0; top < m; top += rows_at_once) {
+      auto const bottom = std::min(m, top + rows_at_once);
+      for (std::int64_t step = 0; step < steps; step += part) {
+        auto const count = std::min(part, steps - step);
+        bool const last = step + count == steps;
+        bool const copy = copy_all || (last && k % (per_word * kernels.depth) != 0);
+        for (std::int64_t row = top; row < bottom;) {
+          int const rows = static_cast<int>(std::min<std::int64_t>(kernels.rows, bottom - row));
+          bool const small = rows <= kernels.small_rows;
+          int const all = small ? kernels.small_rows : kernels.rows;
+          tile_job job{};
+          if (copy || rows < all) {
+            auto const first = step * per_word;
+            copy_left(left, left_ld, x + row * k + first, k, rows, all, std::min(k - first, count * per_word), count);
+            job.a = reinterpret_cast<char const*>(left);
+            job.a_row = left_ld * 4;
+          } else {
+            job.a = reinterpret_cast<char const*>(x + row * k + step * per_word);
+            job.a_row = k * static_cast<std::int64_t>(sizeof(T));
+          }
+          job.a_step = sizeof(Word);
+          job.steps = count;
+          job.accumulate = step > 0;
+          job.ahead_row[0] = job.ahead_row[1] = rule.ld * static_cast<std::int64_t>(sizeof(T));
+          store_job<T> waiting{};  // stored while the next sums are formed
+          for (std::int64_t j = column; j < column_end; j += width) {
+            job.b = reinterpret_cast<char const*>(packed + j * steps + step * width);
+            bool direct = false;
+            if (parts > 1) {
+              job.c = partial + (row - top) * partial_ld + (j - column);
+              job.c_row = partial_ld;
+            } else {
+              job.c = tiles[j / width % 2];
+              job.c_row = width;
+              if constexpr (std::is_same_v<T, float>) {
+                direct = rule.plain() && rows == all && n - j >= width;
+                if (direct) {
+                  job.c = rule.y + row * rule.ld + j;
+                  job.c_row = rule.ld;
+                }
+              }
+            }
+            auto const at = row * rule.ld + j;
+            T const* const also = rule.slope_at != nullptr   ? rule.slope_at
+                                  : rule.residual != nullptr ? rule.residual
+                                                             : rule.keep;
+            job.ahead[0] = reinterpret_cast<char const*>(rule.y + at);
+            job.ahead[1] = also == nullptr ? job.ahead[0] : reinterpret_cast<char const*>(also + at);
+            small ? kernels.small_tile(job) : kernels.tile(job);
+            if (waiting.rule != nullptr) store_tile<T>(kernels, waiting);
+            waiting.rule = nullptr;
+            if (last && !direct) {
+              waiting = {&rule, job.c, job.c_row, row, j, rows, std::min<std::int64_t>(width, n - j)};
+            }
+          }
+          if (waiting.rule != nullptr) store_tile<T>(kernels, waiting);
+          row += rows;
+        }
+      }
+    }
+  }
+}
+
+/// c (r, s) += u (m, r)^T v (m, s); u_sums += column sums of u, v_sums of v, where given.
+///
+/// Both operands are packed as they are used: a block of u into L2, then one panel of v at a time, which serves all of
+/// the block and so costs next to nothing. The tiles of c are fetched while their sums are formed.
+template <class Word, class T>
+void own_multiply_transposed(product_kernels const& kernels, float* c, T const* u, T const* v, std::int64_t m,
+                             std::int64_t r, std::int64_t s, float* u_sums, float* v_sums) {
+  constexpr auto per_word = elements_of<Word>;
+  thread_local growing_buffer left_buffer;
+  thread_local growing_buffer right_buffer;
+  alignas(64) float tile[16 * 32];
+
+  int const width = kernels.columns;
+  auto const all_steps = divide_up(m, per_word);
+  auto const parts = divide_up(all_steps, 320);
+  auto const part = divide_up(divide_up(all_steps, parts), 8) * 8;
+  auto const most_tiles = std::max<std::int64_t>(1, cache_bytes / (part * kernels.panel * 4));
+  auto const all_tiles = divide_up(r, kernels.rows);
+  auto const tiles = divide_up(all_tiles, divide_up(all_tiles, most_tiles));
+  Word* const left = left_buffer.take<Word>(tiles * part * kernels.panel);
+  Word* const right = right_buffer.take<Word>(part * width);
+  store_rule<float> rule;
+  rule.y = c;
+  rule.ld = s;
+  rule.accumulate = true;
+
+  for (std::int64_t step = 0; step < all_steps; step += part) {
+    auto const steps = std::min(part, all_steps - step);
+    auto const first = step * per_word;
+    auto const count = std::min(m - first, steps * per_word);
+    for (std::int64_t top = 0; top < r; top += tiles * kernels.rows) {
+      auto const bottom = std::min(r, top + tiles * kernels.rows);
+      // A few rows of all panels at a time: memory is read along rows. A panel's spare columns take what follows.
+      constexpr std::int64_t few = 16;
+      for (std::int64_t at = 0; at < count; at += few) {
+        for (std::int64_t row = top; row < bottom; row += kernels.rows) {
+          Word* const panel = left + ((row - top) / kernels.rows * steps + at / per_word) * kernels.panel;
+          int const columns = static_cast<int>(std::min<std::int64_t>(kernels.panel, r - row));
+          pack_across(panel, u + (first + at) * r + row, r, std::min(few, count - at), kernels.panel, columns);
+        }
+      }
+      for (std::int64_t row = top; row < bottom && u_sums != nullptr; row += kernels.rows) {
+        Word const* const panel = left + (row - top) / kernels.rows * steps * kernels.panel;
+        int const columns = static_cast<int>(std::min<std::int64_t>(kernels.rows, bottom - row));
+        add_panel_columns(u_sums + row, panel, steps, kernels.panel, columns);
+      }
+      for (std::int64_t j = 0; j < s; j += width) {
+        int const columns = static_cast<int>(std::min<std::int64_t>(width, s - j));
+        pack_across(right, v + first * s + j, s, count, width, columns);
+        if (v_sums != nullptr && top == 0) add_panel_columns(v_sums + j, right, steps, width, columns);
+        for (std::int64_t row = top; row < bottom; row += kernels.rows) {
+          int const rows = static_cast<int>(std::min<std::int64_t>(kernels.rows, bottom - row));
+          bool const small = rows <= kernels.small_rows;
+          bool const direct = columns == width && rows == (small ? kernels.small_rows : kernels.rows);
+          tile_job job{};
+          job.a = reinterpret_cast<char const*>(left + (row - top) / kernels.rows * steps * kernels.panel);
+          job.a_row = sizeof(Word);
+          job.a_step = kernels.panel * static_cast<std::ptrdiff_t>(sizeof(Word));
+          job.b = reinterpret_cast<char const*>(right);
+          job.steps = steps;
+          job.c = direct ? c + row * s + j : tile;
+          job.c_row = direct ? s : width;
+          job.accumulate = direct;
+          job.ahead[0] = reinterpret_cast<char const*>(c + row * s + j);
+          job.ahead_row[0] = s * 4;
+          // Each tile also fetches some rows of the next panel of v.
+          auto const next = std::min(j + width, s - 1);
+          job.ahead[1] = reinterpret_cast<char const*>(v + std::min(first + row - top, m - 1) * s + next);
+          job.ahead_row[1] = s * static_cast<std::int64_t>(sizeof(T));
+          small ? kernels.small_tile(job) : kernels.tile(job);
+          if (!direct) kernels.store_float({&rule, tile, width, row, j, rows, columns});
+        }
+      }
+    }
+  }
+}
+
+}  // namespace trireme::ops::detail
+
+// ---- trireme/ops/host/detail/product_tiles.hpp
+namespace trireme::ops::detail {
+
+/// sums[j] += the sum of column j of x (rows, ld), j < columns.
+inline void add_matrix_columns(float* sums, bfloat16 const* x, std::int64_t ld, std::int64_t rows, int columns) {
+  float total[2 * tile_extent] = {};
+  for (std::int64_t row = 0; row < rows; ++row, x += ld) {
+    for (int j = 0; j < columns; ++j) total[j] += static_cast<float>(x[j]);
+  }
+  for (int j = 0; j < columns; ++j) sums[j] += total[j];
+}
+
+/// panel_of in plain C++.
+inline void panel_plainly(panel_job const& job) {
+  pack_across(job.to, job.from, job.ld, job.rows, 2 * tile_extent, static_cast<int>(job.columns));
+  std::fill(job.to + divide_up(job.rows, 2) * 2 * tile_extent, job.to + job.steps * 2 * tile_extent, 0U);
+  if (job.sums != nullptr) add_matrix_columns(job.sums, job.from, job.ld, job.rows, static_cast<int>(job.columns));
+}
+
+/// c (r, s) += u (m, r)^T v (m, s), as own_multiply_transposed, on tiles.
+///
+/// They multiply so fast that c costs as much as the sums: so these are long. A block of u, turned so that its columns
+/// are rows of tiles, stays in L2, under one panel of v at a time.
+inline void tiles_multiply_transposed(product_kernels const& kernels, float* c, bfloat16 const* u, bfloat16 const* v,
+                                      std::int64_t m, std::int64_t r, std::int64_t s, float* u_sums, float* v_sums) {
+  thread_local growing_buffer left_buffer;
+  thread_local growing_buffer right_buffer;
+  alignas(64) float tiles[2][2 * tile_extent * 2 * tile_extent];
+  kernel_calls const calls(kernels);
+
+  int const width = kernels.columns;
+  auto const all_steps = steps_of<std::uint32_t>(kernels, m);
+  auto const parts = divide_up(all_steps, 1024);
+  auto const part = divide_up(divide_up(all_steps, parts), kernels.depth) * kernels.depth;
+  // Not a multiple of 4096 bytes, at which the rows of a tile would share a set of the L1 cache.
+  auto const left_row = 2 * part + 32;
+  auto const most_groups = std::max<std::int64_t>(1, 2 * cache_bytes / (left_row * 2 * kernels.rows));
+  auto const all_groups = divide_up(r, kernels.rows);
+  auto const groups = divide_up(all_groups, divide_up(all_groups, most_groups));
+  auto* const left = left_buffer.take<bfloat16>(groups * kernels.rows * left_row);
+  auto* const right = right_buffer.take<std::uint32_t>(part * width);
+  store_rule<float> rule;
+  rule.y = c;
+  rule.ld = s;
+  rule.accumulate = true;
+
+  for (std::int64_t step = 0; step < all_steps; step += part) {
+    auto const steps = std::min(part, all_steps - step);
+    auto const first = 2 * step;
+    auto const count = std::min(m - first, 2 * steps);
+    for (std::int64_t top = 0; top < r; top += groups * kernels.rows) {
+      auto const bottom = std::min(r, top + groups * kernels.rows);
+      constexpr std::int64_t few = 32;
+      for (std::int64_t at = 0; at < 2 * steps; at += few) {  // memory is read along rows
+        for (std::int64_t row = top; row < bottom; row += kernels.rows) {
+          kernels.turn({.to = left + (row - top) * left_row + at,
+                        .to_row = left_row,
+                        .from = u + (first + std::min(at, count - 1)) * r + row,
+                        .from_row = r,
+                        .rows = std::clamp<std::int64_t>(count - at, 0, few),
+                        .padded_rows = few,
+                        .columns = std::min<std::int64_t>(kernels.rows, r - row),
+                        .padded_columns = kernels.rows});
+        }
+      }
+      for (std::int64_t row = top; row < bottom && u_sums != nullptr; row += kernels.rows) {
+        int const columns = static_cast<int>(std::min<std::int64_t>(kernels.rows, r - row));
+        add_matrix_columns(u_sums + row, u + first * r + row, r, count, columns);
+      }
+      for (std::int64_t j = 0; j < s; j += width) {
+        int const columns = static_cast<int>(std::min<std::int64_t>(width, s - j));
+        float* const sums = v_sums != nullptr && top == 0 ? v_sums + j : nullptr;
+        kernels.panel_of({right, v + first * s + j, s, count, columns, steps, sums});
+        store_job<float> waiting{};  // stored while the next sums are formed
+        int turns = 0;
+        for (std::int64_t row = top; row < bottom; row += kernels.rows) {
+          int const rows = static_cast<int>(std::min<std::int64_t>(kernels.rows, bottom - row));
+          float* const tile = tiles[turns++ % 2];
+          tile_job job{};
+          job.a = reinterpret_cast<char const*>(left + (row - top) * left_row);
+          job.a_row = left_row * static_cast<std::ptrdiff_t>(sizeof(bfloat16));
+          job.b = reinterpret_cast<char const*>(right);
+          job.steps = steps;
+          job.c = tile;
+          job.c_row = width;
+          job.ahead[0] = job.ahead[1] = reinterpret_cast<char const*>(c + row * s + j);
+          job.ahead_row[0] = s * static_cast<std::ptrdiff_t>(sizeof(float));
+          rows <= kernels.small_rows ? kernels.small_tile(job) : kernels.tile(job);
+          if (waiting.rule != nullptr) kernels.store_float(waiting);
+          waiting = {&rule, tile, width, row, j, rows, columns};
+        }
+        kernels.store_float(waiting);
+      }
+    }
+  }
+}
+
+}  // namespace trireme::ops::detail
+
+// ---- trireme/ops/host/products.ipp (goes on)
+namespace trireme::ops {
+
+namespace detail {
+
+/// The one packed copy that a thread has of weights whose values do not stay.
+struct passing_copy {
+  growing_buffer buffer;
+  void const* owner = nullptr;
 };
+[[nodiscard]] inline passing_copy& passing() {
+  thread_local passing_copy it;
+  return it;
+}
+
+template <class T>
+product_kernels const* kernels() noexcept {
+  return product_provider() == provider::own ? own_kernels<T>() : nullptr;
+}
+
+template <class Word, class T>
+void multiply_own(product_kernels const& chosen, store_rule<T> const& rule, T const* x, T const* values,
+                  growing_buffer& buffer, bool valid, bool transposed, std::int64_t m, std::int64_t n, std::int64_t k) {
+  if constexpr (std::is_same_v<Word, float> || std::is_same_v<T, bfloat16>) {
+    Word* const packed = buffer.template take<Word>(packed_words<Word>(chosen, k, n));
+    if (!valid) pack_right(chosen, packed, values, transposed, k, n);
+    own_multiply(chosen, rule, x, static_cast<Word const*>(packed), m, n, k);
+  }
+}
+
+}  // namespace detail
+
+template <class T>
+void host_products::multiply(detail::store_rule<T> const& rule, T const* x, weights<T, host>& w,
+                             typename weights<T, host>::packed_copy& copy, bool transposed, std::int64_t m,
+                             std::int64_t n, std::int64_t k) {
+  auto const* const chosen = detail::kernels<T>();
+  bool valid = copy.valid && copy.kernels == chosen;
+  copy.kernels = chosen;
+  copy.valid = true;
+  auto* buffer = &copy.buffer;
+  if (w.passes_) {
+    auto& shared = detail::passing();
+    valid = valid && shared.owner == &copy;
+    shared.owner = &copy;
+    buffer = &shared.buffer;
+  }
+  T const* const values = raw(w.view_);
+  if constexpr (!std::is_same_v<T, double>) {
+    if (chosen != nullptr) {
+      if (chosen->pairs) {
+        detail::multiply_own<std::uint32_t>(*chosen, rule, x, values, *buffer, valid, transposed, m, n, k);
+      } else {
+        detail::multiply_own<float>(*chosen, rule, x, values, *buffer, valid, transposed, m, n, k);
+      }
+      return;
+    }
+  }
+  using A = accumulate_t<T>;
+  A const* right = nullptr;
+  if constexpr (std::is_same_v<T, A>) {
+    if (!transposed) right = values;
+  }
+  if (right == nullptr) {
+    A* const to = buffer->template take<A>(k * n);
+    if (!valid) detail::eigen_operand(to, values, transposed, k, n);
+    right = to;
+  }
+  detail::eigen_product(rule, x, right, m, n, k);
+}
+
+template <class T, class G>
+void host_products::multiply_transposed(G* c, T const* u, T const* v, std::int64_t m, std::int64_t r, std::int64_t s,
+                                        G* u_sums, G* v_sums) {
+  if constexpr (!std::is_same_v<T, double>) {
+    if (auto const* const chosen = detail::kernels<T>(); chosen != nullptr) {
+      if constexpr (std::is_same_v<T, bfloat16>) {
+        if (chosen->turn != nullptr) {
+          detail::tiles_multiply_transposed(*chosen, c, u, v, m, r, s, u_sums, v_sums);
+          return;
+        }
+        if (chosen->pairs) {
+          detail::own_multiply_transposed<std::uint32_t>(*chosen, c, u, v, m, r, s, u_sums, v_sums);
+          return;
+        }
+      }
+      detail::own_multiply_transposed<float>(*chosen, c, u, v, m, r, s, u_sums, v_sums);
+      return;
+    }
+  }
+  detail::eigen_product_transposed(c, u, v, m, r, s, u_sums, v_sums);
+}
 
 }  // namespace trireme::ops
 
@@ -13450,6 +14555,62 @@ struct host_routing {
 }  // namespace trireme::ops
 
 // ---- trireme/ops/host/updates.hpp
+namespace trireme::ops {
+
+namespace detail {
+
+template <class M, class G, class P>
+void adamw_elements(M* value, M* first, M* second, std::int64_t n, gradient_terms<G, host> const& gradient,
+                    std::span<tensor_view<P, host> const> outputs, adamw_numbers const& numbers);
+template <class M, class G, class P>
+void sgd_elements(M* value, M* velocity, std::int64_t n, gradient_terms<G, host> const& gradient,
+                  std::span<tensor_view<P, host> const> outputs, sgd_numbers const& numbers);
+
+}  // namespace detail
+
+/// Optimizer steps, each one pass over memory: the gradient is summed on the way in, and the new value is written,
+/// converted, to every output on the way out.
+/// Shapes   all views of one call (n).
+/// Bytes    adamw with one term and no other output: reads 16, writes 12 a parameter.
+/// Numerics in the accumulate type of the master values; an element's result does not depend on where a slice begins.
+/// Threads  thread-safe on different slices. A value may be one of the outputs.
+/// Errors   assertion_error (light) if the sizes differ.
+struct host_updates {
+  template <class T>
+  using view = tensor_view<T, host>;
+
+  /// One step of AdamW [Loshchilov, Hutter, 2019].
+  template <class M, class G, class P>
+  static void adamw(view<M> value, detail::output<M> first, detail::output<M> second,
+                    gradient_terms<G, host> const& gradient, std::span<view<P> const> outputs,
+                    adamw_numbers const& numbers) {
+    detail::same_size("adamw", value.size(), first.size());
+    detail::same_size("adamw", value.size(), second.size());
+    check("adamw", value.size(), gradient, outputs);
+    detail::adamw_elements(raw(value), raw(first), raw(second), value.size(), gradient, outputs, numbers);
+  }
+
+  /// One step of SGD. Without momentum the velocity is not touched and may be empty.
+  template <class M, class G, class P>
+  static void sgd(view<M> value, detail::output<M> velocity, gradient_terms<G, host> const& gradient,
+                  std::span<view<P> const> outputs, sgd_numbers const& numbers) {
+    if (numbers.momentum != 0) detail::same_size("sgd", value.size(), velocity.size());
+    check("sgd", value.size(), gradient, outputs);
+    detail::sgd_elements(raw(value), raw(velocity), value.size(), gradient, outputs, numbers);
+  }
+
+ private:
+  template <class G, class P>
+  static void check(char const* who, std::int64_t n, gradient_terms<G, host> const& gradient,
+                    std::span<view<P> const> outputs) {
+    for (auto const& term : gradient.terms) detail::same_size(who, n, term.size());
+    for (auto const& output : outputs) detail::same_size(who, n, output.size());
+  }
+};
+
+}  // namespace trireme::ops
+
+// ---- trireme/ops/host/updates.ipp
 #define TRIREME_LEVEL baseline
 
 // ---- trireme/ops/host/detail/updates.inl
@@ -13520,7 +14681,7 @@ inline void sgd(M* value, M* velocity, std::int64_t n, gradient_terms<G, host> c
 
 }  // namespace trireme::ops::detail::TRIREME_LEVEL
 
-// ---- trireme/ops/host/updates.hpp (goes on)
+// ---- trireme/ops/host/updates.ipp (goes on)
 #undef TRIREME_LEVEL
 TRIREME_LEVEL_AVX2_BEGIN
 #define TRIREME_LEVEL avx2
@@ -13593,7 +14754,7 @@ inline void sgd(M* value, M* velocity, std::int64_t n, gradient_terms<G, host> c
 
 }  // namespace trireme::ops::detail::TRIREME_LEVEL
 
-// ---- trireme/ops/host/updates.hpp (goes on)
+// ---- trireme/ops/host/updates.ipp (goes on)
 #undef TRIREME_LEVEL
 TRIREME_LEVEL_END
 TRIREME_LEVEL_AVX512_BEGIN
@@ -13667,13 +14828,11 @@ inline void sgd(M* value, M* velocity, std::int64_t n, gradient_terms<G, host> c
 
 }  // namespace trireme::ops::detail::TRIREME_LEVEL
 
-// ---- trireme/ops/host/updates.hpp (goes on)
+// ---- trireme/ops/host/updates.ipp (goes on)
 #undef TRIREME_LEVEL
 TRIREME_LEVEL_END
 
-namespace trireme::ops {
-
-namespace detail {
+namespace trireme::ops::detail {
 
 template <class M, class G, class P>
 void adamw_elements(M* value, M* first, M* second, std::int64_t n, gradient_terms<G, host> const& gradient,
@@ -13686,49 +14845,7 @@ void sgd_elements(M* value, M* velocity, std::int64_t n, gradient_terms<G, host>
   TRIREME_DISPATCH((fits_float<M, G, P>), sgd(value, velocity, n, gradient, outputs, numbers));
 }
 
-}  // namespace detail
-
-/// Optimizer steps, each one pass over memory: the gradient is summed on the way in, and the new value is written,
-/// converted, to every output on the way out.
-/// Shapes   all views of one call (n).
-/// Bytes    adamw with one term and no other output: reads 16, writes 12 a parameter.
-/// Numerics in the accumulate type of the master values; an element's result does not depend on where a slice begins.
-/// Threads  thread-safe on different slices. A value may be one of the outputs.
-/// Errors   assertion_error (light) if the sizes differ.
-struct host_updates {
-  template <class T>
-  using view = tensor_view<T, host>;
-
-  /// One step of AdamW [Loshchilov, Hutter, 2019].
-  template <class M, class G, class P>
-  static void adamw(view<M> value, detail::output<M> first, detail::output<M> second,
-                    gradient_terms<G, host> const& gradient, std::span<view<P> const> outputs,
-                    adamw_numbers const& numbers) {
-    detail::same_size("adamw", value.size(), first.size());
-    detail::same_size("adamw", value.size(), second.size());
-    check("adamw", value.size(), gradient, outputs);
-    detail::adamw_elements(raw(value), raw(first), raw(second), value.size(), gradient, outputs, numbers);
-  }
-
-  /// One step of SGD. Without momentum the velocity is not touched and may be empty.
-  template <class M, class G, class P>
-  static void sgd(view<M> value, detail::output<M> velocity, gradient_terms<G, host> const& gradient,
-                  std::span<view<P> const> outputs, sgd_numbers const& numbers) {
-    if (numbers.momentum != 0) detail::same_size("sgd", value.size(), velocity.size());
-    check("sgd", value.size(), gradient, outputs);
-    detail::sgd_elements(raw(value), raw(velocity), value.size(), gradient, outputs, numbers);
-  }
-
- private:
-  template <class G, class P>
-  static void check(char const* who, std::int64_t n, gradient_terms<G, host> const& gradient,
-                    std::span<view<P> const> outputs) {
-    for (auto const& term : gradient.terms) detail::same_size(who, n, term.size());
-    for (auto const& output : outputs) detail::same_size(who, n, output.size());
-  }
-};
-
-}  // namespace trireme::ops
+}  // namespace trireme::ops::detail
 
 // ---- trireme/ops/host.hpp (goes on)
 namespace trireme::ops {
@@ -14473,21 +15590,26 @@ template <int Capacity>
 struct within {
   template <class T>
   struct array {
-    T values[Capacity]{};
-    constexpr void resize(int) noexcept {}
-    constexpr void assign(int, T const&) noexcept {}
+    T values[std::size_t{Capacity}]{};
+    constexpr void assign(std::size_t, T const&) noexcept {}
     constexpr T* data() noexcept { return values; }
     constexpr T const* data() const noexcept { return values; }
   };
 };
+
+/// Elements of an array that has none yet. (Of resize() GCC 14 warns that it would move what is not there.)
+template <class Array>
+constexpr void make_room(Array& array, int count) {
+  array.assign(static_cast<std::size_t>(count), {});
+}
 
 /// The steps of every stage, in order.
 template <class Storage>
 class basic_lists {
  public:
   constexpr explicit basic_lists(layout const& where) : where_(where) {
-    steps_.resize(where.stages * longest());
-    counts_.assign(where.stages, 0);  // resize() would move what is not there yet, of which GCC 14 warns
+    make_room(steps_, where.stages * longest());
+    make_room(counts_, where.stages);
   }
 
   [[nodiscard]] constexpr layout const& where() const noexcept { return where_; }
@@ -14628,13 +15750,13 @@ class simulator {
   constexpr simulator(basic_lists<Storage> const& steps, costs const& cost, sends semantics)
       : lists_(steps), cost_(cost), semantics_(semantics) {
     int const values = lists_.where().values();
-    made_.resize(values);
-    offered_.resize(values);
-    asked_.resize(values);
+    make_room(made_, values);
+    make_room(offered_, values);
+    make_room(asked_, values);
     for (int v = 0; v < values; ++v) made_.data()[v] = offered_.data()[v] = asked_.data()[v] = never;
-    stages_.resize(lists_.stages());
-    out_.steps.resize(lists_.stages() * lists_.longest());
-    out_.stages.resize(lists_.stages());
+    make_room(stages_, lists_.stages());
+    make_room(out_.steps, lists_.stages() * lists_.longest());
+    make_room(out_.stages, lists_.stages());
     out_.stage_count = lists_.stages();
   }
 
@@ -14848,7 +15970,7 @@ template <class Storage>
   auto const& where = given.where();
   typename Storage::template array<detail::pass_record> records;
   int const cells = where.chunks * where.micro_batches;
-  records.resize(where.stages * cells);
+  make_room(records, where.stages * cells);
   if (given.overflowed()) return {rule::not_too_many, 0, given.longest()};
   for (int s = 0; s < where.stages; ++s) {
     auto* const own = records.data() + s * cells;
@@ -15732,8 +16854,9 @@ class ring_context final : public context_group<Env> {
     auto const pairs = own_pairs(kept.packed, shape, scratch);
     for (int turn = 0; turn < this->ways(); ++turn) {
       auto coming = pass_on(pairs, turn);
+      auto const now = static_cast<std::size_t>(turn % 2);
       for_each_block(turn, shape.context, [&](ops::attention_block const& at) {
-        kernels::attend_block(sum, kept.lse, kept.packed, pairs[turn % 2], shape, at, scratch, dropout);
+        kernels::attend_block(sum, kept.lse, kept.packed, pairs[now], shape, at, scratch, dropout);
       });
       if (coming) coming->wait();
     }
@@ -15749,9 +16872,10 @@ class ring_context final : public context_group<Env> {
     sums const dpairs[2] = {zeros(pairs[0].extents(), scratch), scratch.template take<accumulate>(pairs[0].extents())};
     for (int turn = 0; turn < this->ways(); ++turn) {
       auto coming = pass_on(pairs, turn);
-      auto const& here = dpairs[turn % 2];
+      auto const now = static_cast<std::size_t>(turn % 2);
+      auto const& here = dpairs[now];
       for_each_block(turn, shape.context, [&](ops::attention_block const& at) {
-        kernels::attend_block_backward(dqueries, here, dheads, heads, kept.lse, kept.packed, pairs[turn % 2], shape, at,
+        kernels::attend_block_backward(dqueries, here, dheads, heads, kept.lse, kept.packed, pairs[now], shape, at,
                                        scratch, dropout);
       });
       if (coming) coming->wait();
@@ -16652,17 +17776,15 @@ class layout {
     }
   }
   [[nodiscard]] int unit_of(entry const& tensor) const {
-    int unit = 0;
-    while (unit < static_cast<int>(units_.size()) && units_[static_cast<std::size_t>(unit)].last <= tensor.uses.front())
-      ++unit;
-    return unit;
+    auto const at = std::ranges::find_if(units_, [&](auto const& each) { return each.last > tensor.uses.front(); });
+    return static_cast<int>(at - units_.begin());
   }
   void list_buckets() {
-    for (auto& unit : units_) {
-      for (int use = unit.first; use < unit.last; ++use) {
-        int const bucket = bucket_of_use(use);
-        auto const at = std::lower_bound(unit.buckets.begin(), unit.buckets.end(), bucket);
-        if (at == unit.buckets.end() || *at != bucket) unit.buckets.insert(at, bucket);
+    for (auto& [first, last, buckets] : units_) {
+      for (int use = first; use < last; ++use) {
+        int const own = bucket_of_use(use);
+        auto const at = std::lower_bound(buckets.begin(), buckets.end(), own);
+        if (at == buckets.end() || *at != own) buckets.insert(at, own);
       }
     }
   }
@@ -16681,13 +17803,13 @@ class layout {
     for (int e = static_cast<int>(entries_.size()) - 1; e >= 0; --e) {
       auto& tensor = entries_[static_cast<std::size_t>(e)];
       bool const alone = tensor.uses.size() > 1 || tensor.info.tied;
-      int const unit = unit_of(tensor);
-      if (alone || !open || unit != open_unit || tensor.info.dealt != open_dealt ||
+      int const own_unit = unit_of(tensor);
+      if (alone || !open || own_unit != open_unit || tensor.info.dealt != open_dealt ||
           place(buckets_.back().elements, tensor.size()) + tensor.size() > bucket_elements) {
         close();
         buckets_.emplace_back();
         open = true;
-        open_unit = unit;
+        open_unit = own_unit;
         open_dealt = tensor.info.dealt;
       }
       auto& target = buckets_.back();
@@ -17080,7 +18202,83 @@ class ballot {
 
 }  // namespace trireme::parallel::detail
 
-// ---- trireme/parallel/detail/exchange_checks.hpp
+// ---- trireme/parallel/agreement.hpp
+namespace trireme::parallel {
+
+/// Something that has to be the same on every rank, printed. A value of several lines is a list.
+struct stated {
+  std::string_view what;
+  std::string value;
+};
+
+namespace detail {
+
+/// Line `number` of a text, or "nothing" after the last one.
+[[nodiscard]] inline std::string_view line_of(std::string_view all, std::size_t number) {
+  for (; number > 0 && !all.empty(); --number) {
+    auto const end = all.find('\n');
+    all = end == std::string_view::npos ? std::string_view() : all.substr(end + 1);
+  }
+  return all.empty() ? "nothing" : all.substr(0, all.find('\n'));
+}
+/// The first lines in which two texts differ.
+[[nodiscard]] inline std::pair<std::string_view, std::string_view> differing_lines(std::string_view a,
+                                                                                   std::string_view b) {
+  std::size_t number = 0;
+  while (line_of(a, number) == line_of(b, number) && line_of(a, number) != "nothing") ++number;
+  return {line_of(a, number), line_of(b, number)};
+}
+
+/// Collective. What one rank says, on every rank.
+template <class Comm>
+[[nodiscard]] std::string said_by(Comm& world, int rank, std::string const& own) {
+  auto length = world.rank() == rank ? static_cast<std::int64_t>(own.size()) : 0;
+  world.all_reduce(tensor_view<std::int64_t>(&length, shape{1}), reduction::sum{});
+  std::vector<std::int64_t> letters(static_cast<std::size_t>(length) + 1);  // an empty text is a message, too
+  if (world.rank() == rank) std::copy(own.begin(), own.end(), letters.begin());
+  world.all_reduce(tensor_view<std::int64_t>(letters), reduction::sum{});
+  std::string text(static_cast<std::size_t>(length), ' ');
+  std::transform(letters.begin(), letters.end() - 1, text.begin(), [](auto each) { return static_cast<char>(each); });
+  return text;
+}
+
+}  // namespace detail
+
+/// Throws config_error on every rank if something is not the same on all of them; the sentence names it, two ranks and
+/// their values.
+///
+/// Bytes    one all_gather of a number an item; values are sent only where they differ.
+/// Ranks    collective: as many items on every rank, in one order.
+///
+/// @param whose   the public name that the sentence begins with.
+/// @param rank    what this rank is called in the sentence: its number in the whole world.
+/// @param remedy  how the sentence ends.
+template <class Comm>
+void expect_agreement(Comm& world, std::string_view whose, int rank, std::span<stated const> items,
+                      std::string_view remedy) {
+  if (world.size() == 1) return;
+  auto const ranks = static_cast<std::size_t>(world.size());
+  auto const own = static_cast<std::size_t>(world.rank());
+  auto const each = items.size() + 1;  // the last number is what the rank is called
+  std::vector<std::uint64_t> table(each * ranks);
+  for (std::size_t item = 0; item < items.size(); ++item) table[own * each + item] = hash_name(items[item].value);
+  table[own * each + items.size()] = static_cast<std::uint64_t>(rank);
+  world.all_gather(tensor_view<std::uint64_t>(table));
+  for (std::size_t item = 0; item < items.size(); ++item) {
+    for (std::size_t other = 1; other < ranks; ++other) {
+      if (table[other * each + item] == table[item]) continue;
+      auto const first = detail::said_by(world, 0, items[item].value);
+      auto const second = detail::said_by(world, static_cast<int>(other), items[item].value);
+      auto const [here, there] = detail::differing_lines(first, second);
+      throw config_error(text(whose, ": ", items[item].what, " is ", here, " on rank ", table[items.size()], " but ",
+                              there, " on rank ", table[other * each + items.size()], "; ", remedy));
+    }
+  }
+}
+
+}  // namespace trireme::parallel
+
+// ---- trireme/parallel/detail/exchange_checks.hpp (goes on)
 namespace trireme::parallel::detail {
 
 // What an exchange expects of what it is made of, and of the ranks that it works with: config_error otherwise.
@@ -17093,6 +18291,22 @@ template <class Strategy>
     throw config_error(text("trireme::exchange: bucket_bytes is ", strategy.bucket_bytes, "; it must hold a gradient"));
   }
   return count;
+}
+
+/// Collective. The layout, if it is the same on all ranks, and strategy and compressor are.
+/// @param rank  what this rank is called.
+template <class Comm, class Strategy, class Compressor>
+[[nodiscard]] layout agreed(layout plan, Comm& world, int rank, Strategy const& strategy,
+                            Compressor const& compressor) {
+  std::string parameters;
+  for (auto const& entry : plan.entries())
+    parameters += text('"', entry.info.name, "\" of shape ", to_string(entry.info.extents), '\n');
+  stated const items[] = {{"the parallel strategy", describe(strategy)},
+                          {"the compressor", describe(compressor)},
+                          {"a parameter", std::move(parameters)}};
+  expect_agreement(world, "trireme::exchange", rank, items,
+                   "bring the same parameters in the same order, and the same policies, on every rank");
+  return plan;
 }
 
 /// Gradients have memory only while a unit uses them: units are known.
@@ -17132,6 +18346,153 @@ template <class Comm>
   }
   return std::max<std::int64_t>(most[0], 1);
 }
+
+}  // namespace trireme::parallel::detail
+
+// ---- trireme/parallel/detail/exchange_protocol.hpp
+namespace trireme::parallel::detail {
+
+/// Which calls of an exchange may come now: begin, then a ready for each use (after an open where gradients have memory
+/// only then), finish, and publish where each rank has updated only its part.
+///
+/// It counts two numbers a use and sends nothing, and it always counts: only whether it speaks depends on the assertion
+/// level.
+///
+/// Errors   assertion_error (light) that names the parameter and the call that is missing.
+class exchange_protocol {
+ public:
+  /// @param publishes  updated values reach the other ranks by publish().
+  /// @param opens      gradients have memory from open() on, in each micro-batch.
+  exchange_protocol(layout const& plan, int uses, bool publishes, bool opens)
+      : plan_(plan), uses_(static_cast<std::size_t>(uses)), publishes_(publishes), opens_(opens) {}
+
+  /// Before anything is done for a step.
+  void may_begin() const {
+    expect(phase_ != phase::begun, [] {
+      return std::string(
+          "begin() in a step that is not over; finish() of that step is missing, or abandon() to give it up");
+    });
+    expect_published("begin()");
+  }
+  /// @param own  micro-batches in which this rank reports each use; 0 where it has no samples.
+  /// @param all  those in which it may: the ones that it only takes part in are among them.
+  void begin(std::int64_t own, std::int64_t all) noexcept {
+    phase_ = phase::begun;
+    own_ = own;
+    all_ = all;
+    complete_ = 0;
+    some_reported_ = false;
+    std::fill(uses_.begin(), uses_.end(), use_state{0, !opens_});
+  }
+  void open(int first, int last) {
+    expect_begun("open()");
+    for (int use = first; use < last; ++use) at(use).open = true;
+  }
+  void ready(int use) {
+    if (phase_ != phase::begun || static_cast<std::size_t>(use) >= uses_.size() || !at(use).open ||
+        at(use).reports >= all_)
+      return refuse_ready(use);
+    auto& it = at(use);
+    it.open = !opens_;
+    some_reported_ = true;
+    if (++it.reports == own_) ++complete_;
+  }
+  void accumulate() const {
+    expect_begun("accumulate()");
+    expect(!some_reported_, [&] {
+      std::size_t use = 0;
+      while (uses_[use].reports == 0) ++use;
+      return text("accumulate() after ready(", named(static_cast<int>(use)),
+                  "), whose gradient may be on its way; accumulate() belongs before the first ready() of a step");
+    });
+  }
+  void weight() const { expect_begun("weight()"); }
+  void sit_out() const { expect_begun("sit_out()"); }
+
+  /// Before finish() takes part in what other ranks have more of.
+  void may_finish() const {
+    expect_begun("finish()");
+    if (own_ > 0 && complete_ < uses_.size()) refuse_finish();
+  }
+  /// @param finite  false: nothing is to be updated.
+  void finished(bool finite) noexcept { phase_ = finite ? phase::finished : phase::idle; }
+  /// Gradients are about to be read as sums.
+  void update() const {
+    expect(phase_ != phase::begun,
+           [] { return std::string("for_each_segment() before the sums; finish() is missing"); });
+  }
+  void publish() {
+    expect(phase_ != phase::begun, [] { return std::string("publish() in a step; finish() is missing"); });
+    phase_ = phase::idle;
+  }
+  /// @param reader  the call that is about to read parameters.
+  void expect_published(std::string_view reader) const {
+    expect(!publishes_ || phase_ != phase::finished, [&] {
+      return text(reader, " after an update in which each rank has changed only its part of the parameters, \"",
+                  plan_.at(0).info.name, "\" among them; publish() is missing after finish()");
+    });
+  }
+  void abandon() noexcept { phase_ = phase::idle; }
+
+ private:
+  enum class phase : std::uint8_t { idle, begun, finished };
+  struct use_state {
+    std::int32_t reports = 0;  // in this step
+    bool open = false;         // may be reported now
+  };
+
+  template <class Sentence>
+  static void expect(bool condition, Sentence&& sentence) {
+    expects(assertion_level::light, condition, [&] { return "trireme::exchange: " + sentence(); });
+  }
+  [[gnu::noinline]] void refuse_ready(int use) const {
+    expect(static_cast<std::size_t>(use) < uses_.size(),
+           [&] { return text("there is no use ", use, " of ", uses_.size()); });
+    expect(phase_ == phase::begun, [&] { return text("ready(", named(use), ") outside a step; begin() is missing"); });
+    expect(false, [&] {
+      if (opens_ && at(use).reports == 0)
+        return text("ready(", named(use), ") without memory for it; open() is missing");
+      return text("ready(", named(use), ") a second time in one ", opens_ ? "micro-batch" : "step",
+                  "; call it once, when nothing is added to the gradient any more",
+                  opens_ ? "" : " (accumulate() adds an earlier micro-batch)");
+    });
+  }
+  [[gnu::noinline]] void refuse_finish() const {
+    int missing = 0;
+    int first = 0;
+    for (int use = static_cast<int>(uses_.size()); use-- > 0;) {
+      if (at(use).reports >= own_) continue;
+      ++missing;
+      first = use;
+    }
+    expect(missing == 0, [&] {
+      return text("finish() without ready(", named(first), ")",
+                  missing > 1 ? text(", nor for ", missing - 1, " more") : std::string(),
+                  "; ready() is missing for each gradient of the step (a rank without samples calls begin(0))");
+    });
+  }
+  void expect_begun(char const* call) const {
+    expect(phase_ == phase::begun, [&] { return text(call, " outside a step; begin() is missing"); });
+  }
+  [[nodiscard]] use_state& at(int use) noexcept { return uses_[static_cast<std::size_t>(use)]; }
+  [[nodiscard]] use_state const& at(int use) const noexcept { return uses_[static_cast<std::size_t>(use)]; }
+  // The parameter, and which of its uses where there are several.
+  [[nodiscard]] std::string named(int use) const {
+    auto const& entry = plan_.at(plan_.entry_of_use(use));
+    auto const which = entry.uses.size() > 1 ? text(" (use ", use, ")") : std::string();
+    return text("\"", entry.info.name, "\"", which);
+  }
+
+  layout const& plan_;
+  std::vector<use_state> uses_;
+  bool publishes_;
+  bool opens_;
+  phase phase_ = phase::idle;
+  std::int64_t own_ = 0;
+  std::int64_t all_ = 0;
+  std::size_t complete_ = 0;  // uses that have been reported in all own micro-batches
+  bool some_reported_ = false;
+};
 
 }  // namespace trireme::parallel::detail
 
@@ -17701,12 +19062,12 @@ class gradient_store {
     for (auto& it : lanes_.all()) {
       it.missing = it.reports;
       it.rounds = 0;
+      if (it.flying) it.open->wire->wait();  // of a step that was given up
+      it.flying = false;
       if (!pooled()) {
         kernels::fill(lanes_.whole(it), 0.0);
         continue;
       }
-      if (it.flying) it.open->wire->wait();
-      it.flying = false;
       lanes_.close(it);
       it.sums.clear([&](std::unique_ptr<buffer> sum) { lanes_.give_back(it, std::move(sum)); });
     }
@@ -18187,21 +19548,31 @@ class parameter_store {
     for (int rank = 1; rank < world_.size(); ++rank) {
       if (hashes[static_cast<std::size_t>(rank)] == hashes[0]) continue;
       throw config_error(
-          text("trireme::exchange: the parameters of rank ", rank,
-               " differ from those of rank 0; start every rank from the same seed, or call broadcast()"));
+          text("trireme::exchange: the parameters of rank ", rank, " differ from those of rank 0; start every rank ",
+               foreign_.empty() ? "from the same seed, or call broadcast()"
+                                : "from the same values: world.broadcast(values, 0) gives it those of rank 0"));
     }
   }
 
   /// Collective. Gives every rank the parameters of `root` (nothing to do where each has its own slices).
   void broadcast(int root = 0) {
+    for (auto const& entry : layout_.entries()) broadcast(entry, world_, root);
+  }
+  /// Collective over `ranks`, all of which hold the tensor alike. The same for one tensor.
+  void broadcast(layout::entry const& entry, Comm& ranks, int root) {
     if constexpr (shards_parameters) return;
-    for (auto const& entry : layout_.entries()) {
-      world_.broadcast(parameter_values(entry), root);
-      if constexpr (keeps_master) {
-        trireme::tensor<master_element, space> whole(shape{entry.size()});
-        kernels::copy(whole.view(), tensor_view<param_element const, space>(parameter_values(entry)));
-        load(entry, tensor_view<master_element const, space>(whole));
-      }
+    auto const values = parameter_values(entry);
+    if constexpr (!keeps_master) {
+      ranks.broadcast(values, root);
+    } else if constexpr (!sharded) {
+      auto const master = masters_[static_cast<std::size_t>(entry.bucket)].view().flat(entry.offset, entry.size());
+      ranks.broadcast(master, root);
+      kernels::copy(values, tensor_view<master_element const, space>(master));
+    } else {  // the root has not all masters: the others' become what its layers read
+      ranks.broadcast(values, root);
+      trireme::tensor<master_element, space> whole(shape{entry.size()});
+      kernels::copy(whole.view(), tensor_view<param_element const, space>(values));
+      load(entry, tensor_view<master_element const, space>(whole));
     }
   }
 
@@ -18315,8 +19686,9 @@ class parameter_store {
                   Compressor const& compressor, std::span<int const> unit_ends, Comm* experts)
       : world_(world),
         everyone_(everyone),
-        layout_(infos(uses), bucket_elements(strategy, sizeof(gradient_element)), world.size(),
-                needs_units(strategy) ? unit_ends : no_units()),
+        layout_(agreed({infos(uses), bucket_elements(strategy, sizeof(gradient_element)), world.size(),
+                        needs_units(strategy) ? unit_ends : no_units()},
+                       world, everyone.rank(), strategy, compressor)),
         uses_(std::move(uses)),
         values_(layout_, uses_, world_, true),
         gradients_(layout_, uses_, world_, compressor, sums_in_a_tree(strategy),
@@ -18333,7 +19705,8 @@ class parameter_store {
       : world_(world),
         everyone_(everyone),
         foreign_(std::move(parameters)),
-        layout_(foreign_.infos(), bucket_elements(strategy, sizeof(gradient_element)), world.size()),
+        layout_(agreed({foreign_.infos(), bucket_elements(strategy, sizeof(gradient_element)), world.size()}, world,
+                       everyone.rank(), strategy, compressor)),
         values_(layout_, uses_, world_, sharded),
         gradients_(layout_, uses_, world_, compressor, sums_in_a_tree(strategy), false),
         outputs_(layout_, values_, foreign_, world_) {
@@ -18416,6 +19789,8 @@ namespace trireme {
 ///          gradients, else only the last one: gradients accumulate without an exchange before.
 ///          Where there are units, the engine also calls, for each: ensure(first, last) before and release(first, last)
 ///          after its forward and its backward, prefetch() for the next one, and open(first, last) before its backward.
+///          A rank without samples calls begin(0), and ready() for nothing. A step that is not finite is over after
+///          finish(); one that is given up earlier (an exception) is over after abandon().
 /// Shapes   buckets of about Strategy::bucket_bytes, filled in the order in which backward finishes; a tied tensor has
 ///          a bucket of its own, and each of its uses a gradient of its own, added in the order of the uses.
 /// Ranks    collective: the same calls in the same order on every rank. Below stage 2 ready() may come at any time;
@@ -18425,7 +19800,9 @@ namespace trireme {
 ///          exact but for the rounding of blocks of 1024 squares of each tensor, so it does not depend on the number of
 ///          shards.
 /// Threads  one owner; not copied, not moved.
-/// Errors   comm_error from the communicator; config_error if the ranks' parameters differ at the start.
+/// Errors   comm_error from the communicator; config_error if the ranks' parameters, strategies or compressors are not
+///          the same at the start; assertion_error (light) for a call that comes twice, too early, or without the one
+///          before it.
 template <class Env, class Comm, strategy Strategy, class Compressor>
 class basic_exchange : public parallel::detail::parameter_store<Env, Comm, Strategy, Compressor> {
   using store = parallel::detail::parameter_store<Env, Comm, Strategy, Compressor>;
@@ -18450,14 +19827,14 @@ class basic_exchange : public parallel::detail::parameter_store<Env, Comm, Strat
   /// Takes over the parameters of a model: gives them memory, and binds them to it.
   ///
   /// @param unit_ends  where each unit's uses end, ascending; asked for from stage 2 on and with .reproducible.
-  /// @param everyone   the ranks that vote, `world` among them; null: `world`.
+  /// @param voters     the ranks that vote, `world` among them; null: `world`.
   /// @param experts    the ranks that share out experts, if there are any: gradients of what is not dealt out to them
   ///                   are summed over these ranks too, after the sum over `world`.
   basic_exchange(std::vector<parameter<Env>*> uses, Comm& world, Strategy const& strategy, Compressor const& compressor,
-                 std::span<int const> unit_ends = {}, std::type_identity_t<Comm>* everyone = nullptr,
+                 std::span<int const> unit_ends = {}, std::type_identity_t<Comm>* voters = nullptr,
                  std::type_identity_t<Comm>* experts = nullptr)
-      : store(std::move(uses), world, everyone == nullptr ? world : *everyone, strategy, compressor, unit_ends,
-              experts),
+      : store(std::move(uses), world, voters == nullptr ? world : *voters, strategy, compressor, unit_ends, experts),
+        protocol_(layout_, this->use_count(), sharded, reports_every_micro_batch()),
         in_a_tree_(sums_in_a_tree(strategy)) {
     for (int b = 0; experts != nullptr && b < this->bucket_count(); ++b) {
       auto const& entries = layout_.buckets()[static_cast<std::size_t>(b)].entries;
@@ -18466,10 +19843,13 @@ class basic_exchange : public parallel::detail::parameter_store<Env, Comm, Strat
   }
 
   /// Works for parameters that live in the caller's memory: gradients are copied into buckets when they are ready, the
-  /// reduced ones are copied back by finish().
+  /// reduced ones are copied back by finish(). Refuses values that differ between the ranks of `world`.
   basic_exchange(std::vector<foreign_parameter<param_element, space>> parameters, Comm& world, Strategy const& strategy,
-                 Compressor const& compressor, std::type_identity_t<Comm>* everyone = nullptr)
-      : store(std::move(parameters), world, everyone == nullptr ? world : *everyone, strategy, compressor) {}
+                 Compressor const& compressor, std::type_identity_t<Comm>* voters = nullptr)
+      : store(std::move(parameters), world, voters == nullptr ? world : *voters, strategy, compressor),
+        protocol_(layout_, this->use_count(), sharded, false) {
+    verify_replicas();
+  }
 
   /// The gradient of a tensor whose info says `tied` is summed over `group` too, after the sum over the exchange's own
   /// ranks: over the ranks of other stages that use it. The group must outlive the exchange, and all of its ranks name
@@ -18500,23 +19880,38 @@ class basic_exchange : public parallel::detail::parameter_store<Env, Comm, Strat
   /// @param runs  how many it runs where that is more: some for others, without samples of its own.
   void begin(std::int64_t micro_batches, std::span<std::int64_t const> places, std::int64_t first = 0,
              std::int64_t runs = 0) {
+    protocol_.may_begin();
     if constexpr (store::shards_parameters) values_.release_all();
-    rounds_left_ = std::max(static_cast<std::int64_t>(places.size()), runs);
+    auto const own = std::max(static_cast<std::int64_t>(places.size()), runs);
+    rounds_left_ = own;
     if (reports_every_micro_batch())
-      rounds_left_ = parallel::detail::agreed_rounds(world_, micro_batches, rounds_left_, in_a_tree_);
+      rounds_left_ = parallel::detail::agreed_rounds(world_, micro_batches, own, in_a_tree_);
     gradients_.begin(micro_batches, places, first, rounds_left_);
     reports_left_ = this->use_count();
+    if (reports_every_micro_batch()) {
+      protocol_.begin(own, rounds_left_);
+    } else {
+      protocol_.begin(std::min<std::int64_t>(own, 1), 1);
+    }
     weight_ = 1.0 / world_.size();
   }
 
   /// With parameters in the caller's memory: how much this rank's gradients weigh in the sum (default: 1 / ranks, the
-  /// mean). A rank with n of N samples says n / N.
-  void weight(double share) noexcept { weight_ = share; }
+  /// mean). A rank with n of N samples says n / N. Until the next begin().
+  void weight(double share) {
+    protocol_.weight();
+    weight_ = share;
+  }
+  /// Gives up the step that has begun, on every rank: the next begin() forgets its gradients. Between steps nothing
+  /// happens.
+  void abandon() noexcept { protocol_.abandon(); }
 
   /// Uses [first, last) of one unit are about to be read: their values are there when this returns. Below stage 3
   /// nothing happens.
   void ensure(int first, int last) {
-    if (store::shards_parameters && first < last) values_.ensure(layout_.unit_with(first));
+    if (!store::shards_parameters || first == last) return;
+    protocol_.expect_published("ensure()");
+    values_.ensure(layout_.unit_with(first));
   }
   /// The same uses will be needed next: their values begin to travel.
   void prefetch(int first, int last) {
@@ -18529,12 +19924,16 @@ class basic_exchange : public parallel::detail::parameter_store<Env, Comm, Strat
   /// Backward of one unit is about to add to the gradients of its uses [first, last): they have memory, and are zero.
   /// Nothing happens where gradients have memory all the time.
   void open(int first, int last) {
-    if (reports_every_micro_batch() && first < last) gradients_.open_unit(layout_.unit_with(first));
+    if (!reports_every_micro_batch() || first == last) return;
+    int const unit = layout_.unit_with(first);
+    protocol_.open(first, last);
+    gradients_.open_unit(unit);
   }
 
   /// Says that the gradient of one use is final. The bucket's exchange starts as soon as all of its gradients are, and
   /// (below stage 2) the buckets before it have started.
   void ready(int use) {
+    protocol_.ready(use);
     if (!foreign_.empty()) take_in(use);
     gradients_.ready(use);
     if (--reports_left_ > 0) return;
@@ -18549,11 +19948,16 @@ class basic_exchange : public parallel::detail::parameter_store<Env, Comm, Strat
   }
   /// Does for one micro-batch what ranks that have it do together: this one has none. Its gradients are zero.
   void sit_out() {
+    protocol_.sit_out();
     pass_through(true);
     auto const& units = layout_.units();
     for (auto u = units.size(); u-- > 0;) {
       ensure(units[u].first, units[u].last);
-      if (!in_a_tree_) open(units[u].first, units[u].last);  // a tree does without a term
+      if (in_a_tree_) {
+        protocol_.open(units[u].first, units[u].last);  // a tree does without a term
+      } else {
+        open(units[u].first, units[u].last);
+      }
       if (u > 0) prefetch(units[u - 1].first, units[u - 1].last);
       for (int use = units[u].first; use < units[u].last; ++use) ready(use);
       release(units[u].first, units[u].last);
@@ -18562,8 +19966,10 @@ class basic_exchange : public parallel::detail::parameter_store<Env, Comm, Strat
   /// The same for a micro-batch that is only run forward.
   void sit_out_forward() { pass_through(false); }
 
-  /// Adds the caller's gradients to the buckets without saying that they are final: one more micro-batch.
+  /// Adds the caller's gradients to the buckets without saying that they are final: one more micro-batch, before the
+  /// first ready() of the step.
   void accumulate() requires(!keeps_master) {
+    protocol_.accumulate();
     for (int use = 0; use < foreign_.count(); ++use) take_in(use);
   }
 
@@ -18573,6 +19979,7 @@ class basic_exchange : public parallel::detail::parameter_store<Env, Comm, Strat
   /// @param want_norm  the norm costs nothing where gradients are reduced before the update anyway; without it, ranks
   ///                   that share memory fuse the reduction into the update.
   exchange_result finish(std::int64_t votes = 0, bool want_norm = true) {
+    protocol_.may_finish();
     if (reports_every_micro_batch()) {
       while (rounds_left_ > 0) sit_out();
     }
@@ -18594,6 +20001,7 @@ class basic_exchange : public parallel::detail::parameter_store<Env, Comm, Strat
     if (result.finite) commit_residuals();
     if (!foreign_.empty()) give_back_gradients();
     gradients_.times().exposed += gradients_.now() - start;
+    protocol_.finished(result.finite);
     return result;
   }
 
@@ -18601,6 +20009,7 @@ class basic_exchange : public parallel::detail::parameter_store<Env, Comm, Strat
   /// elements in the bucket. The segment's moments are for the caller to fill in, its scale to multiply.
   template <class F>
   void for_each_segment(F&& f) {
+    protocol_.update();
     for (int b = 0; b < this->bucket_count(); ++b) {
       auto const [first, count] = owned_range(b);
       layout_.for_each_piece(b, first, count, [&](parallel::layout::piece const& piece) {
@@ -18615,8 +20024,10 @@ class basic_exchange : public parallel::detail::parameter_store<Env, Comm, Strat
   }
 
   /// Collective. Makes the updated values the parameters of every rank (where parameters are sharded, each has its own
-  /// already).
+  /// already). Where the optimizer's state is sharded every finite step ends with it, whether something was updated or
+  /// not.
   void publish() {
+    protocol_.publish();
     auto const start = gradients_.now();
     if constexpr (store::shards_parameters) values_.release_all();
     outputs_.publish();
@@ -18634,6 +20045,27 @@ class basic_exchange : public parallel::detail::parameter_store<Env, Comm, Strat
       });
     }
     publish();
+  }
+
+  /// As those of the store; not while updated values are still to be published.
+  void verify_replicas() {
+    protocol_.expect_published("verify_replicas()");
+    store::verify_replicas();
+  }
+  /// Collective. Gives every rank the parameters of `root`, and other ranks of a replica that hold some of them, too,
+  /// those of their first (nothing to do where each has its own slices).
+  void broadcast(int root = 0) {
+    protocol_.expect_published("broadcast()");
+    store::broadcast(root);
+    for (auto const& [bucket, group] : also_) {
+      for (int const e : layout_.buckets()[static_cast<std::size_t>(bucket)].entries)
+        store::broadcast(layout_.at(e), *group, 0);
+    }
+  }
+  using store::broadcast;
+  [[nodiscard]] std::uint64_t hash_of_parameters() const {
+    protocol_.expect_published("hash_of_parameters()");
+    return store::hash_of_parameters();
   }
 
  private:
@@ -18727,6 +20159,7 @@ class basic_exchange : public parallel::detail::parameter_store<Env, Comm, Strat
   }
 
   tensor_view<gradient_element const, space> reduced_;  // of the segment at hand
+  parallel::detail::exchange_protocol protocol_;
   parallel::detail::ballot ballot_;
   std::vector<std::pair<int, Comm*>> also_;
   bool in_a_tree_ = false;
@@ -18736,6 +20169,288 @@ class basic_exchange : public parallel::detail::parameter_store<Env, Comm, Strat
   double weight_ = 1;
   bool fused_ = false;
 };
+
+}  // namespace trireme
+
+// ---- trireme/comm/bootstrap.hpp
+#include <cstdio>
+
+/// Which launcher started this process, and as which rank of how many.
+namespace trireme::comm::bootstrap {
+
+/// Who can start ranks, in the order in which they are believed; `stated` is TRIREME_RANK and TRIREME_SIZE.
+enum class launcher : std::uint8_t { stated, torchrun, open_mpi, pmi, slurm, single };
+
+[[nodiscard]] constexpr std::string_view name_of(launcher who) noexcept {
+  constexpr std::string_view names[] = {"hand", "torchrun", "Open MPI", "PMI", "a Slurm step", "no launcher"};
+  return names[static_cast<std::size_t>(who)];
+}
+
+/// What the environment says about this process.
+struct place {
+  launcher started_by = launcher::single;
+  int rank = 0;
+  int size = 1;  ///< 0 where the launcher has not said it (PMIX_RANK alone)
+  int local_rank = 0;
+  int local_size = 1;        ///< of this machine's ranks; `size` where the launcher has not said it
+  std::string address;       ///< of rank 0, as MASTER_ADDR or TRIREME_RENDEZVOUS says it; may be empty
+  int port = 0;              ///< under torchrun its agent's own
+  std::string file;          ///< TRIREME_RENDEZVOUS=file:PATH
+  std::string job;           ///< tells this run from others of the launcher; empty if the launcher does not
+  std::string_view because;  ///< the variables that said so
+  bool told_where = false;   ///< by TRIREME_RENDEZVOUS
+  friend bool operator==(place const&, place const&) = default;
+
+  [[nodiscard]] bool is_one_machine() const noexcept { return local_size == size; }
+};
+
+/// "rank 1 of 2, started by torchrun (RANK, WORLD_SIZE)"
+[[nodiscard]] inline std::string to_string(place const& it) {
+  auto const count = it.size > 0 ? text(" of ", it.size) : std::string();
+  if (it.started_by == launcher::single) return text("rank ", it.rank, count, ", started by no launcher");
+  return text("rank ", it.rank, count, ", started by ", name_of(it.started_by), " (", it.because, ")");
+}
+
+/// The value of an environment variable, or nothing. std::getenv, or what a test makes up.
+using lookup = std::function<std::optional<std::string>(char const*)>;
+
+[[nodiscard]] inline std::optional<std::string> environment_variable(char const* name) {
+  auto const* const value = std::getenv(name);
+  return value == nullptr ? std::nullopt : std::optional<std::string>(value);
+}
+
+namespace detail {
+
+/// Reads variables, and refuses in one sentence what they cannot mean.
+class reader {
+ public:
+  explicit reader(lookup const& variable) : variable_(variable) {}
+
+  [[nodiscard]] std::string word(char const* name) const { return variable_(name).value_or(""); }
+  [[nodiscard]] bool has(char const* name) const { return variable_(name).has_value(); }
+
+  [[nodiscard]] std::optional<int> number(char const* name, int least,
+                                          int most = std::numeric_limits<int>::max()) const {
+    auto const value = variable_(name);
+    if (!value) return std::nullopt;
+    int out = 0;
+    auto const [end, error] = std::from_chars(value->data(), value->data() + value->size(), out);
+    if (error != std::errc() || end != value->data() + value->size() || value->empty())
+      throw refusal(name, *value, "is not a whole number");
+    if (out < least || out > most)
+      throw refusal(name, *value,
+                    most == std::numeric_limits<int>::max() ? text("is less than ", least)
+                                                            : text("is not from ", least, " to ", most));
+    return out;
+  }
+  [[nodiscard]] int required(char const* name, char const* partner, int least) const {
+    if (auto const found = number(name, least)) return *found;
+    throw config_error(text("trireme::comm::bootstrap: ", partner, " is set (", quoted(word(partner)), ") but ", name,
+                            " is not; set both or neither"));
+  }
+  /// Rank and size under these names; the rank must be one of the ranks.
+  [[nodiscard]] std::pair<int, int> rank_and_size(char const* rank_name, char const* size_name) const {
+    auto const rank = required(rank_name, size_name, 0);
+    auto const size = required(size_name, rank_name, 1);
+    if (rank >= size)
+      throw config_error(text("trireme::comm::bootstrap: ", rank_name, " is ", rank, " but ", size_name, " is ", size,
+                              "; ranks are numbered from 0 to ", size - 1));
+    return {rank, size};
+  }
+  /// The ranks of this machine; all of them where the launcher says nothing.
+  void place_locally(place& it, char const* rank_name, char const* size_name) const {
+    it.local_size = number(size_name, 1).value_or(it.size);
+    it.local_rank = number(rank_name, 0).value_or(it.local_size == it.size ? it.rank : 0);
+    if (it.size > 0 && it.local_size > it.size)
+      throw refusal(size_name, word(size_name), text("is more than the ", it.size, " ranks that there are"));
+    if (it.local_size > 0 && it.local_rank >= it.local_size)
+      throw refusal(rank_name, word(rank_name), text("is not one of the ", it.local_size, " ranks of this machine"));
+  }
+  [[nodiscard]] static config_error refusal(char const* name, std::string const& value, std::string_view what) {
+    return config_error(
+        text("trireme::comm::bootstrap: the environment variable ", name, " is ", quoted(value), ", which ", what));
+  }
+
+ private:
+  /// Printable and short, whatever it is.
+  [[nodiscard]] static std::string quoted(std::string_view value) {
+    std::string out = "\"";
+    for (char const letter : value.substr(0, 64)) out += letter >= ' ' && letter <= '~' ? letter : '?';
+    return out + (value.size() > 64 ? "...\"" : "\"");
+  }
+  lookup const& variable_;
+};
+
+/// Slurm's "2(x3),1": the tasks on node number `node`; nothing if that is not said.
+[[nodiscard]] inline std::optional<int> slurm_tasks(std::string_view list, int node) {
+  while (!list.empty()) {
+    auto const comma = list.find(',');
+    auto const item = list.substr(0, comma);
+    int tasks = 0, nodes = 1;
+    auto const* const end = item.data() + item.size();
+    auto const read = std::from_chars(item.data(), end, tasks);
+    if (read.ec != std::errc() || tasks < 1) return std::nullopt;
+    if (read.ptr != end) {
+      auto const times = std::string_view(read.ptr, static_cast<std::size_t>(end - read.ptr));
+      if (!times.starts_with("(x")) return std::nullopt;
+      auto const again = std::from_chars(times.data() + 2, end, nodes);
+      if (again.ec != std::errc() || nodes < 1 ||
+          std::string_view(again.ptr, static_cast<std::size_t>(end - again.ptr)) != ")")
+        return std::nullopt;
+    }
+    if (node < nodes) return tasks;
+    node -= nodes;
+    list = comma == std::string_view::npos ? std::string_view() : list.substr(comma + 1);
+  }
+  return std::nullopt;
+}
+
+/// "host:port", "[::1]:port" or "file:PATH" of TRIREME_RENDEZVOUS.
+inline void read_rendezvous(place& it, std::string const& value) {
+  constexpr char const* name = "TRIREME_RENDEZVOUS";
+  it.told_where = true;
+  it.address.clear();
+  it.port = 0;
+  if (value.starts_with("file:")) {
+    it.file = value.substr(5);
+    if (it.file.empty()) throw reader::refusal(name, value, "names no file; write file:/PATH");
+    return;
+  }
+  auto const colon = value.rfind(':');
+  if (colon == std::string::npos || colon == 0)
+    throw reader::refusal(name, value, "is neither HOST:PORT nor file:PATH");
+  it.address = value.substr(0, colon);
+  if (it.address.size() > 2 && it.address.front() == '[' && it.address.back() == ']')
+    it.address = it.address.substr(1, it.address.size() - 2);
+  auto const* const end = value.data() + value.size();
+  auto const [rest, error] = std::from_chars(value.data() + colon + 1, end, it.port);
+  if (error != std::errc() || rest != end || it.port < 1 || it.port > 65535)
+    throw reader::refusal(name, value, "has no port from 1 to 65535 behind its colon");
+}
+
+}  // namespace detail
+
+/// What the environment says: who started this process, and as which rank.
+///
+/// In this order, the first that is there: TRIREME_RANK and TRIREME_SIZE (also TRIREME_LOCAL_RANK and
+/// TRIREME_LOCAL_SIZE); torchrun (RANK and WORLD_SIZE); Open MPI (OMPI_COMM_WORLD_RANK); PMI (PMI_RANK, or PMIX_RANK);
+/// a Slurm step (SLURM_PROCID with SLURM_STEP_ID: a batch script is no step); none. TRIREME_RENDEZVOUS and TRIREME_JOB
+/// go with any of them.
+///
+/// Errors   config_error that names the variable and its value if it is no number or out of range, and the variable
+/// that
+///          is missing beside it.
+[[nodiscard]] inline place detect(lookup const& variable) {
+  detail::reader const read(variable);
+  place it;
+  auto const found = [&](launcher who, std::string_view because, std::pair<int, int> rank_and_size) {
+    it.started_by = who;
+    it.because = because;
+    it.rank = rank_and_size.first;
+    it.size = rank_and_size.second;
+  };
+  if (read.has("TRIREME_RANK") || read.has("TRIREME_SIZE")) {
+    found(launcher::stated, "TRIREME_RANK, TRIREME_SIZE", read.rank_and_size("TRIREME_RANK", "TRIREME_SIZE"));
+    read.place_locally(it, "TRIREME_LOCAL_RANK", "TRIREME_LOCAL_SIZE");
+  } else if (read.has("RANK") && read.has("WORLD_SIZE")) {
+    found(launcher::torchrun, "RANK, WORLD_SIZE", read.rank_and_size("RANK", "WORLD_SIZE"));
+    read.place_locally(it, "LOCAL_RANK", "LOCAL_WORLD_SIZE");
+    it.job = text(read.word("TORCHELASTIC_RUN_ID"), "/", read.word("TORCHELASTIC_RESTART_COUNT"));
+    // Left over from outside an mpirun, they would make every process a run of its own, and nobody would notice.
+    for (auto const* const name : {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE"})
+      if (it.size == 1 && read.number(name, 1).value_or(1) > 1)
+        throw detail::reader::refusal(name, read.word(name),
+                                      "contradicts WORLD_SIZE, which is 1; unset RANK and WORLD_SIZE");
+    if (it.size > 1 && !read.has("TRIREME_RENDEZVOUS")) {
+      it.port = read.required("MASTER_PORT", "WORLD_SIZE", 1);
+      static_cast<void>(read.number("MASTER_PORT", 1, 65535));
+      it.address = read.word("MASTER_ADDR");
+      if (it.address.empty())
+        throw config_error(
+            "trireme::comm::bootstrap: RANK and WORLD_SIZE are set but MASTER_ADDR is not; torchrun sets "
+            "all of them");
+    }
+  } else if (read.has("OMPI_COMM_WORLD_RANK") || read.has("OMPI_COMM_WORLD_SIZE")) {
+    found(launcher::open_mpi, "OMPI_COMM_WORLD_RANK, OMPI_COMM_WORLD_SIZE",
+          read.rank_and_size("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"));
+    read.place_locally(it, "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE");
+    it.job = read.word("PMIX_NAMESPACE");
+  } else if (read.has("PMI_RANK") || read.has("PMI_SIZE")) {
+    found(launcher::pmi, "PMI_RANK, PMI_SIZE", read.rank_and_size("PMI_RANK", "PMI_SIZE"));
+    read.place_locally(it, "MPI_LOCALRANKID", "MPI_LOCALNRANKS");
+  } else if (read.has("PMIX_RANK")) {
+    found(launcher::pmi, "PMIX_RANK", {*read.number("PMIX_RANK", 0), 0});
+    it.local_size = 0;
+    it.job = read.word("PMIX_NAMESPACE");
+  } else if (read.has("SLURM_PROCID") && read.has("SLURM_STEP_ID")) {
+    bool const of_step = read.has("SLURM_STEP_NUM_TASKS");
+    auto const* const size = of_step ? "SLURM_STEP_NUM_TASKS" : "SLURM_NTASKS";
+    found(launcher::slurm, of_step ? "SLURM_PROCID, SLURM_STEP_NUM_TASKS" : "SLURM_PROCID, SLURM_NTASKS",
+          read.rank_and_size("SLURM_PROCID", size));
+    auto const tasks = read.has("SLURM_STEP_TASKS_PER_NODE") ? read.word("SLURM_STEP_TASKS_PER_NODE")
+                                                             : read.word("SLURM_TASKS_PER_NODE");
+    it.local_size = detail::slurm_tasks(tasks, read.number("SLURM_NODEID", 0).value_or(0)).value_or(it.size);
+    it.local_rank = read.number("SLURM_LOCALID", 0, it.local_size - 1).value_or(0);
+    it.job = text(read.word("SLURM_JOB_ID"), ".", read.word("SLURM_STEP_ID"));
+  } else if (read.has("RANK") != read.has("WORLD_SIZE")) {
+    static_cast<void>(read.rank_and_size("RANK", "WORLD_SIZE"));  // says which one is missing
+  }
+  if (read.has("TRIREME_JOB")) it.job = read.word("TRIREME_JOB");
+  if (read.has("TRIREME_RENDEZVOUS")) detail::read_rendezvous(it, read.word("TRIREME_RENDEZVOUS"));
+  return it;
+}
+[[nodiscard]] inline place detect() { return detect(environment_variable); }
+
+/// Says on standard error, once a run, who started it, if TRIREME_LOG=1 asks for it.
+inline void log(place const& here, lookup const& variable = environment_variable) {
+  if (here.rank == 0 && variable("TRIREME_LOG") == "1") std::fprintf(stderr, "trireme: %s\n", to_string(here).c_str());
+}
+
+}  // namespace trireme::comm::bootstrap
+
+// ---- trireme/train/environment.hpp (goes on)
+namespace trireme {
+
+namespace detail {
+
+/// The words that TRIREME_CPU knows.
+[[nodiscard]] inline std::vector<std::string_view> cpu_words() {
+  using ops::cpu_level;
+  std::vector<std::string_view> words{ops::name_of(cpu_level::baseline)};
+  // A number that is no level has the name of the first one.
+  for (int next = 1; ops::name_of(static_cast<cpu_level>(next)) != words.front(); ++next) {
+    words.push_back(ops::name_of(static_cast<cpu_level>(next)));
+  }
+  return words;
+}
+
+inline void expect_word(comm::bootstrap::lookup const& variable, char const* name,
+                        std::vector<std::string_view> const& known) {
+  auto const value = variable(name).value_or("");
+  if (value.empty() || std::ranges::find(known, value) != known.end()) return;
+  std::string list;
+  for (std::size_t i = 0; i < known.size(); ++i) {
+    list += text(i == 0 ? "" : i + 1 == known.size() ? " or " : ", ", known[i]);
+  }
+  throw config_error(text("trireme::check_environment: the environment variable ", name, " is \"", value.substr(0, 64),
+                          "\"; it is one of ", list, ", or not set"));
+}
+
+}  // namespace detail
+
+/// Refuses what the environment variables TRIREME_ASSERTIONS, TRIREME_CPU and TRIREME_LOG cannot mean.
+///
+/// Why: a slip in one of them would otherwise leave its default in force, and nobody would notice. make_trainer and
+/// make_exchange call it; a program may do so sooner.
+///
+/// Errors   config_error that names the variable, its value and the words that it knows.
+inline void check_environment(comm::bootstrap::lookup const& variable = comm::bootstrap::environment_variable) {
+  using enum assertion_level;
+  detail::expect_word(variable, "TRIREME_ASSERTIONS",
+                      {name_of(none), name_of(light), name_of(normal), name_of(communication)});
+  detail::expect_word(variable, "TRIREME_CPU", detail::cpu_words());
+  detail::expect_word(variable, "TRIREME_LOG", {"0", "1"});
+}
 
 }  // namespace trireme
 
@@ -19313,8 +21028,6 @@ class sha256 {
 
 // ---- trireme/formats/file.hpp
 #include <sys/types.h>
-
-#include <cstdio>
 
 namespace trireme::formats {
 
@@ -20693,7 +22406,9 @@ inline constexpr std::string_view step_prefix = "step-";
 [[nodiscard]] inline std::string newest(std::string const& directory) {
   auto const steps = steps_in(directory);
   if (steps.empty())
-    throw io_error(directory, "there is no checkpoint here; start without --resume, or name the run that has one");
+    throw io_error(directory,
+                   "there is no checkpoint here; name the directory that save() was given (checkpoint::exists() tells "
+                   "whether there is one), or do not load");
   return directory + "/" + steps.back();
 }
 
@@ -20911,16 +22626,16 @@ class piece_index {
     std::vector<std::byte> out(bytes_of(count));
     auto const wanted = runs_of(part, first, count);
     std::vector<run> covered;
-    for (auto& piece : found->second) {
-      if (piece.box.whole_extents().size() != part.whole_extents().size()) {
-        throw missing(text("tensor \"", name, "\" has ", piece.box.whole_extents().size(),
+    for (auto& held : found->second) {
+      if (held.box.whole_extents().size() != part.whole_extents().size()) {
+        throw missing(text("tensor \"", name, "\" has ", held.box.whole_extents().size(),
                            " elements, but this run's has ", part.whole_extents().size()));
       }
-      if (wanted.empty() || piece.end <= wanted.front().whole) continue;
-      if (piece.begin >= wanted.back().whole + wanted.back().count) continue;
+      if (wanted.empty() || held.end <= wanted.front().whole) continue;
+      if (held.begin >= wanted.back().whole + wanted.back().count) continue;
       std::vector<std::byte> bytes;
-      for_each_common(wanted, runs_of(piece.box, piece.first, piece.count), [&](auto to, auto from, auto n) {
-        if (bytes.empty()) bytes = content_of(piece, type);
+      for_each_common(wanted, runs_of(held.box, held.first, held.count), [&](auto to, auto from, auto n) {
+        if (bytes.empty()) bytes = content_of(held, type);
         std::memcpy(out.data() + bytes_of(to), bytes.data() + bytes_of(from), bytes_of(n));
         covered.push_back({to, from, n});
       });
@@ -21221,6 +22936,141 @@ progress load(Comm& world, std::string const& directory, run_description const& 
 
 }  // namespace trireme::checkpoint
 
+// ---- trireme/train/detail/copies.hpp
+namespace trireme::detail {
+
+/// Hashes of the tensors that a rank keeps, by what they are and where in them they lie: ranks that keep the same must
+/// have the same numbers.
+class kept_copies {
+ public:
+  /// Elements [first, first + size) of the part of a tensor that `part` says.
+  template <class View>
+  void add(std::string const& name, parameter_info const& part, std::int64_t first, View const& values) {
+    auto const box = text(name, "@", to_string(part.first), to_string(part.extents), first, "+", values.size());
+    at_.emplace(hash_name(box), names_.size());
+    keys_.push_back(hash_name(box));
+    hashes_.push_back(ops::on<typename View::space>::hash(values, 0, 0));
+    names_.push_back(name);
+  }
+
+  /// Collective. Throws numeric_error on every rank if two ranks' copies of a tensor differ; the sentence names it, and
+  /// the rank whose copy is unlike all others, if there are at least three and only one such.
+  ///
+  /// Bytes    an all_reduce of all hashes of each rank, one rank after the other.
+  template <class Comm>
+  void expect_equal(Comm& world) const {
+    if (world.size() == 1) return;
+    std::vector<std::int64_t> counts(static_cast<std::size_t>(world.size()));
+    counts[static_cast<std::size_t>(world.rank())] = static_cast<std::int64_t>(keys_.size());
+    world.all_reduce(tensor_view<std::int64_t>(counts), reduction::sum{});
+    std::vector<others> seen(names_.size());
+    std::vector<std::uint64_t> theirs;
+    for (int rank = 0; rank < world.size(); ++rank) {
+      auto const count = static_cast<std::size_t>(counts[static_cast<std::size_t>(rank)]);
+      if (count == 0) continue;
+      theirs.assign(2 * count, 0);
+      if (rank == world.rank()) {
+        std::copy(keys_.begin(), keys_.end(), theirs.begin());
+        std::copy(hashes_.begin(), hashes_.end(), theirs.begin() + static_cast<std::ptrdiff_t>(count));
+      }
+      world.all_reduce(tensor_view<std::uint64_t>(theirs), reduction::sum{});
+      for (std::size_t i = 0; i < count && rank != world.rank(); ++i) {
+        auto const own = at_.find(theirs[i]);
+        if (own != at_.end()) seen[own->second].add(rank, theirs[count + i], hashes_[own->second]);
+      }
+    }
+    // Of all that see a difference the rank speaks that has the fewest on its side.
+    std::size_t odd = names_.size();
+    for (std::size_t i = 0; i < seen.size(); ++i) {
+      if (seen[i].unlike > 0 && (odd == names_.size() || seen[i].alike < seen[odd].alike)) odd = i;
+    }
+    auto const none = std::numeric_limits<std::int64_t>::max();
+    std::int64_t speaker = odd == names_.size() ? none : seen[odd].alike * world.size() + world.rank();
+    world.all_reduce(tensor_view<std::int64_t>(&speaker, shape{1}), reduction::min{});
+    if (speaker == none) return;
+    auto const rank = static_cast<int>(speaker % world.size());
+    throw numeric_error(
+        parallel::detail::said_by(world, rank, rank == world.rank() ? sentence(odd, rank, seen[odd]) : std::string()));
+  }
+
+ private:
+  /// The copies that other ranks have of one of this rank's tensors.
+  struct others {
+    std::int64_t alike = 0;
+    std::int64_t unlike = 0;
+    int first = -1;  ///< rank that is not alike, and its hash
+    std::uint64_t hash = 0;
+    bool agree = true;  ///< all that are not alike are so among themselves
+
+    void add(int rank, std::uint64_t theirs, std::uint64_t own) {
+      if (theirs == own) {
+        ++alike;
+        return;
+      }
+      if (++unlike == 1) {
+        first = rank;
+        hash = theirs;
+      }
+      agree = agree && theirs == hash;
+    }
+  };
+  [[nodiscard]] std::string sentence(std::size_t item, int rank, others const& seen) const {
+    bool const alone = seen.alike == 0 && seen.unlike > 1 && seen.agree;
+    auto const what =
+        alone ? text("the copy of \"", names_[item], "\" on rank ", rank, " differs from those of the other ",
+                     seen.unlike, " ranks that keep it: it was changed there alone, or that machine rounds ")
+              : text("the copies of \"", names_[item], "\" on ranks ", std::min(rank, seen.first), " and ",
+                     std::max(rank, seen.first),
+                     " differ: they were changed on one of them alone, or their machines round ");
+    return text("trireme::trainer: ", what, "differently; load a checkpoint, or call broadcast()");
+  }
+
+  std::unordered_map<std::uint64_t, std::size_t> at_;
+  std::vector<std::uint64_t> keys_, hashes_;
+  std::vector<std::string> names_;
+};
+
+}  // namespace trireme::detail
+
+// ---- trireme/train/detail/run_checks.hpp
+namespace trireme::detail {
+
+// What a trainer expects of the arguments of a run: config_error otherwise.
+
+/// Collective. fit() was called with the same numbers on every rank, on as many samples of one form.
+/// @param taken  steps before this call.
+template <class Comm, class Data, class Options>
+void expect_same_schedule(Comm& world, Data const& data, Options const& options, std::int64_t taken) {
+  auto const samples =
+      text(data.size(), " samples of ", name_of(data.input_type()), " ", to_string(shape(data.input_shape())), " and ",
+           name_of(data.target_type()), " ", to_string(shape(data.target_shape())));
+  parallel::stated const items[] = {{"the dataset", samples},
+                                    {".batch", text(options.batch)},
+                                    {".micro_batches", text(options.micro_batches)},
+                                    {".steps", text(options.steps)},
+                                    {".stop_after", text(options.stop_after)},
+                                    {".check_every", text(options.check_every)},
+                                    {"the number of steps taken before", text(taken)}};
+  parallel::expect_agreement(world, "trireme::trainer: fit()", world.rank(), items,
+                             "call it with the same arguments on every rank");
+}
+
+/// fit() has something to do, unless a checkpoint that has just been loaded stands at the end of the schedule.
+/// @param last    the step to train to.
+/// @param loaded  the step at which the last checkpoint stood, or -1.
+template <class Options>
+void expect_steps(Options const& options, std::int64_t last, std::int64_t taken, std::int64_t loaded) {
+  if (options.steps < 1) {
+    throw config_error(text("trireme::trainer: fit() with .steps = ", options.steps, "; say how many steps to train"));
+  }
+  if (taken < last || taken == loaded) return;
+  throw config_error(text("trireme::trainer: fit() to step ", last, " takes no step after the ", taken,
+                          " that have been taken: .steps and .stop_after count from the first one ever; give it more, "
+                          "or call initialise() to start over"));
+}
+
+}  // namespace trireme::detail
+
 // ---- trireme/train/optimizer_state.hpp
 namespace trireme {
 
@@ -21288,6 +23138,76 @@ class optimizer_state {
 };
 
 }  // namespace trireme
+
+// ---- trireme/train/patience.hpp
+namespace trireme::checkpoint {
+
+/// How long ranks wait for each other's disks while a checkpoint is written or read, and who hears how far this one is.
+///
+/// A disk may need minutes for what a step's collectives must not: they have the communicator's deadline, which is
+/// short, so that a rank that is gone is soon known. A rank that dies while others wait here is an error at once where
+/// the communicator notices that by itself; one that stands still is an error when the deadline has passed.
+///
+/// Ranks    the deadline is the same on all of them.
+struct patience {
+  std::chrono::milliseconds deadline = std::chrono::minutes(30);
+  /// After each piece: the bytes of this rank that are done, and all of them. In the thread that saves or loads.
+  std::function<void(std::int64_t done, std::int64_t all)> on_progress{};
+};
+
+namespace detail {
+
+/// The ranks of a world once more, with a deadline of their own for their calls.
+template <class Comm>
+class patient_world {
+ public:
+  /// Collective when the deadline is another one than before. Of a communicator that cannot be given another deadline
+  /// (comm::hierarchical) the world itself.
+  Comm& of(Comm& world, std::chrono::milliseconds deadline) {
+    if constexpr (requires { Comm(world.duplicate(deadline)); }) {
+      if (own_ == nullptr || deadline != deadline_) own_.reset(new Comm(world.duplicate(deadline)));
+      deadline_ = deadline;
+      return *own_;
+    } else {
+      return world;
+    }
+  }
+
+ private:
+  std::unique_ptr<Comm> own_;
+  std::chrono::milliseconds deadline_{};
+};
+
+/// Says after each piece of a rank how many bytes are done.
+class told_progress {
+ public:
+  /// @param passes  how often all of them will be gone through.
+  template <class ForEach>
+  told_progress(patience const& whom, int passes, ForEach&& for_each) : whom_(whom) {
+    if (!whom.on_progress) return;
+    for_each([&](std::string const&, parameter_info const&, std::int64_t, auto view) {
+      all_ += passes * static_cast<std::int64_t>(view.bytes());
+    });
+  }
+
+  template <class F>
+  [[nodiscard]] auto after(F& f) {
+    return [this, &f](std::string const& name, parameter_info const& part, std::int64_t first, auto view) {
+      f(name, part, first, view);
+      done_ += static_cast<std::int64_t>(view.bytes());
+      if (whom_.on_progress) whom_.on_progress(done_, all_);
+    };
+  }
+
+ private:
+  patience const& whom_;
+  std::int64_t all_ = 0;
+  std::int64_t done_ = 0;
+};
+
+}  // namespace detail
+
+}  // namespace trireme::checkpoint
 
 // ---- trireme/parallel/grid.hpp
 namespace trireme::parallel {
@@ -22088,6 +24008,16 @@ class unit_chunks {
   [[nodiscard]] std::vector<unit_chunk>& chunks() noexcept { return chunks_; }
   [[nodiscard]] unit_chunk& chunk(int number) noexcept { return chunks_[static_cast<std::size_t>(number)]; }
 
+  /// What to call a unit: its number in the model, and parameters of it.
+  [[nodiscard]] std::string name_of(std::size_t unit) const {
+    auto out = text("unit ", numbers_[unit]);
+    if (first_use(unit) == last_use(unit)) return out;
+    auto const& first = uses_[static_cast<std::size_t>(first_use(unit))]->info.name;
+    auto const& last = uses_[static_cast<std::size_t>(last_use(unit)) - 1]->info.name;
+    out += text(" (\"", first, first == last ? "" : "\" to \"", first == last ? "" : last, "\")");
+    return out;
+  }
+
   [[nodiscard]] std::vector<parameter<Env>*> const& uses() const noexcept { return uses_; }
   /// Where each unit's uses end.
   [[nodiscard]] std::vector<int> const& ends() const noexcept { return last_use_; }
@@ -22103,7 +24033,9 @@ class unit_chunks {
     std::int64_t index = 0;
     template <class Description>
     void operator()(Description const& description) {
-      if (auto* const home = all.chunk_of(index++, at); home != nullptr) {
+      auto const number = index++;
+      if (auto* const home = all.chunk_of(number, at); home != nullptr) {
+        all.numbers_.push_back(number);
         all.units_.push_back(std::make_unique<boxed_unit<Env, Description>>(description, own, experts));
         home->last = all.units_.size();
       }
@@ -22122,9 +24054,111 @@ class unit_chunks {
   }
 
   std::vector<std::unique_ptr<unit<Env>>> units_;
+  std::vector<std::int64_t> numbers_;  // of the units, in the whole model
   std::vector<unit_chunk> chunks_;
   std::vector<parameter<Env>*> uses_;
   std::vector<int> last_use_;
+};
+
+}  // namespace trireme::detail
+
+// ---- trireme/train/detail/unit_edges.hpp
+namespace trireme::detail {
+
+/// What the ranks of a tensor group must have alike where a unit ends: the same numbers, or, where rows are cut, each
+/// its own rows. A sum that a unit forgets is noticed here, and told with the unit's name.
+///
+/// Numbers are compared by hash in training steps 1, 2, 4, 8, ... at level normal, in every pass at level
+/// communication; at the price of a collective of eight numbers. Rows are looked at always. In a group of one, and in
+/// phantom memory, nothing happens.
+///
+/// Ranks    collective over the group where numbers are compared.
+/// Errors   assertion_error on all ranks of the group.
+template <class Env>
+class unit_edges {
+ public:
+  using space = typename Env::space;
+  using view = tensor_view<typename Env::compute, space>;
+
+  /// A step or another pass begins.
+  void begin(tensor_group<Env> const& group, bool training) {
+    looks_ = group.ways() > 1 && !std::is_same_v<space, phantom> && asserts(assertion_level::normal);
+    auto const step = training ? steps_++ : 2;
+    bool const sampled = (step & (step + 1)) == 0;
+    compares_ = looks_ && !group.cuts_rows() && (sampled || asserts(assertion_level::communication));
+  }
+
+  /// What a unit returns.
+  /// @param what  "output" of forward, "gradient" of backward.
+  /// @param name  () -> what the unit is called.
+  template <class Name>
+  void check(pass<Env>& pass, view values, std::string_view what, Name&& name) {
+    if (!looks_) return;
+    if (pass.group.cuts_rows()) return check_rows(pass, values, what, name);
+    if (compares_) compare(pass, values, what, name);
+  }
+
+  /// Adds the name of the unit, and what a rank has of its rows, to what went wrong in it.
+  [[nodiscard]] static assertion_error in_unit(pass<Env> const& pass, std::string_view direction,
+                                               std::string const& name, assertion_error const& problem) {
+    auto const hint = pass.group.cuts_rows()
+                          ? text("; under parallel::sequence rank ", pass.group.place(), " of ", pass.group.ways(),
+                                 " has its share of the rows between products: pass.group.gather() "
+                                 "makes all rows of it, pass.group.reduce() leaves it of a sum")
+                          : std::string();
+    return assertion_error(text("trireme::model: ", direction, " of ", name, ": ", problem.what(), hint));
+  }
+
+ private:
+  template <class Name>
+  void compare(pass<Env>& pass, view values, std::string_view what, Name&& name) {
+    using number = typename Env::accumulate;
+    using kernels = ops::on<space>;
+    auto const hash = mix(kernels::hash(tensor_view<typename Env::compute const, space>(values), 0, 0) +
+                          static_cast<std::uint64_t>(values.size()));
+    std::array<number, 8> parts;  // of 16 bits, which every float has exactly: the largest, and less the smallest
+    for (std::size_t i = 0; i < 4; ++i) {
+      parts[i] = static_cast<number>((hash >> (16 * i)) & 0xFFFF);
+      parts[i + 4] = -parts[i];
+    }
+    auto const mark = pass.scratch.mark();
+    auto const shared = pass.scratch.template take<number>({8});
+    kernels::upload(shared, std::span<number const>(parts));
+    pass.group.max(shared);
+    kernels::download(std::span<number>(parts), shared);
+    pass.scratch.rewind(mark);
+    for (std::size_t i = 0; i < 4; ++i) {
+      if (parts[i] == -parts[i + 4]) continue;
+      throw assertion_error(text("trireme::model: the ", what, " of ", name(), " is not the same on the ",
+                                 pass.group.ways(), " ranks of its tensor group, which share its matrices; a sum over ",
+                                 "them is missing: pass.group.reduce() makes it"));
+    }
+  }
+  // Only where the unit has rows of which this rank should have its share: a unit may have rows of its own kind.
+  template <class Name>
+  void check_rows(pass<Env> const& pass, view values, std::string_view what, Name&& name) const {
+    if (values.rank() == 0) return;
+    auto const rows = values.extent(0);
+    std::int64_t all = 1;
+    bool is_all = false;
+    std::int64_t here = 0;
+    for (int axis = 0; axis < pass.batch.inputs.extents.rank(); ++axis) {
+      all *= pass.batch.inputs.extents[axis];
+      auto const share = pass.group.rows_here(all).count;
+      if (rows == share) return;
+      if (rows != all) continue;
+      is_all = true;
+      here = share;
+    }
+    if (!is_all) return;
+    throw assertion_error(text("trireme::model: the ", what, " of ", name(), " has all ", rows, " rows on rank ",
+                               pass.group.place(), " of ", pass.group.ways(), ", to which parallel::sequence leaves ",
+                               here, " of them; pass.group.reduce() leaves a rank its own rows of a sum"));
+  }
+
+  std::uint64_t steps_ = 0;
+  bool looks_ = false;
+  bool compares_ = false;
 };
 
 }  // namespace trireme::detail
@@ -22147,6 +24181,8 @@ struct resident_parameters {
 /// Bytes    activations of the micro-batches in flight; after the first step (with other stages, the first two)
 ///          nothing is allocated any more.
 /// Threads  one owner. Make it in the thread that runs it.
+/// Errors   assertion_error that names the unit: of its kernels, and where the ranks of a tensor group should have the
+///          same and have not (see detail/unit_edges.hpp).
 template <class Env>
 class staged_engine {
  public:
@@ -22208,6 +24244,7 @@ class staged_engine {
         backward(step, ready, hooks);
       }
     }
+    report_idle(list.passes, ready);
     if (mail_ != nullptr) mail_->end();
     slots_.end();
     scratch_.reset();
@@ -22275,6 +24312,7 @@ class staged_engine {
     now_ = how;
     batches_ = batches;
     scratch_.reset();
+    edges_.begin(groups_.tensor, how.purpose == purpose::train);
     auto& chunks = units_.chunks();
     slots_.begin(chunks.size(), what.lists.where().micro_batches);
     for (std::size_t c = 0; c < chunks.size(); ++c) chunks[c].left = what.passes[c];
@@ -22319,11 +24357,12 @@ class staged_engine {
       if (last && step.output < 0 && pass.training()) {
         hooks.open(units_.first_use(u), units_.last_use(u));  // losses may add to gradients already
       }
-      x = run(pass, [&] {
+      x = run(pass, u, "forward", [&] {
         if (!serves) return units_[u].forward(pass, x);
         units_[u].serve_forward(pass);
         return view(nullptr, nothing);
       });
+      if (!last || step.output >= 0) edges_.check(pass, x, "output", [&] { return units_.name_of(u); });
       if (!last || !turns) hooks.release(units_.first_use(u), units_.last_use(u));
     }
     own.out = x;
@@ -22350,7 +24389,7 @@ class staged_engine {
       hooks.ensure(units_.first_use(u), units_.last_use(u));
       hooks.open(units_.first_use(u), units_.last_use(u));
       if (u > here.first) hooks.prefetch(units_.first_use(u - 1), units_.last_use(u - 1));
-      dy = run(pass, [&] {
+      dy = run(pass, u, "backward", [&] {
         auto& unit = units_[u];
         if (serves) {
           if (!weights_only) unit.serve_backward(pass);
@@ -22361,6 +24400,8 @@ class staged_engine {
         unit.backward_weight(pass);
         return view{};
       });
+      if (!weights_only && (u > here.first || step.output >= 0))
+        edges_.check(pass, dy, "gradient", [&] { return units_.name_of(u); });
       for (int use = units_.first_use(u); use < units_.last_use(u) && !input_only; ++use) ready(use, last_time);
       hooks.release(units_.first_use(u), units_.last_use(u));
     }
@@ -22396,17 +24437,34 @@ class staged_engine {
             now_.purpose,    {},       groups_.tensor, index,    context,  groups_.experts};
   }
   template <class Body>
-  view run(pass<Env>& pass, Body&& body) {
+  view run(pass<Env>& pass, std::size_t unit, char const* direction, Body&& body) {
     auto const mark = pass.scratch.mark();
-    auto const out = body();
-    pass.scratch.rewind(mark);
-    return out;
+    try {
+      auto const out = body();
+      pass.scratch.rewind(mark);
+      return out;
+    } catch (assertion_error const& problem) {
+      throw edges_.in_unit(pass, direction, units_.name_of(unit), problem);
+    }
+  }
+
+  // Where micro-batches are few a chunk may get none of them: its gradients are final, too.
+  template <class Ready>
+  void report_idle(std::vector<int> const& passes, Ready& ready) {
+    for (std::size_t c = 0; c < passes.size(); ++c) {
+      if (passes[c] > 0) continue;
+      auto const& idle = units_.chunks()[c];
+      for (auto u = idle.last; u-- > idle.first;) {
+        for (int use = units_.first_use(u); use < units_.last_use(u); ++use) ready(use, true);
+      }
+    }
   }
 
   rank_groups<Env> groups_;
   detail::stage_programs programs_;
   detail::unit_chunks<Env> units_;
   detail::batch_places<space> places_;
+  detail::unit_edges<Env> edges_;
 
   // Of the step under way.
   mode now_;
@@ -22480,6 +24538,18 @@ class placed_model {
 
   /// Ranks that differ on this share see different samples.
   [[nodiscard]] share samples_share() const noexcept { return grid_.samples(); }
+
+  /// Collective. Makes the parameters of each part's first replica those of all replicas, and what several parts hold
+  /// alike that of the first of them.
+  void broadcast() {
+    exchange_.broadcast();
+    if constexpr (parallel::has_axis<Parallel, parallel::axis::tensor>) {
+      if (grid_.tensor() == nullptr) return;
+      for (auto const& entry : exchange_.plan().entries()) {
+        if (!entry.info.is_part()) exchange_.broadcast(entry, *grid_.tensor(), 0);
+      }
+    }
+  }
 
   /// Collective. How many samples all ranks have together, of which this one has brought so many.
   [[nodiscard]] std::int64_t samples_of_all(std::int64_t own) {
@@ -22604,10 +24674,10 @@ class placed_model {
   }
   template <class Axis>
   static void expect_order(Parallel const& parallel, Axis const& axis, parallel::pipeline_seat const& seat) {
-    auto const samples = parallel::data_axis_of(parallel);
-    if constexpr (requires { samples.reproducible; }) {
-      if (!samples.reproducible || parallel::adds_in_order(seat)) return;
-      throw config_error(text("trireme::parallel::", samples.name,
+    auto const replicas = parallel::data_axis_of(parallel);
+    if constexpr (requires { replicas.reproducible; }) {
+      if (!replicas.reproducible || parallel::adds_in_order(seat)) return;
+      throw config_error(text("trireme::parallel::", replicas.name,
                               ": .reproducible adds the gradients of one micro-batch after the other, which ",
                               to_string(axis), " does not; use the schedule 1f1b or interleaved"));
     }
@@ -22723,10 +24793,11 @@ namespace trireme {
 
 /// How long to train, and with what. Numbers only; whatever changes types is a policy.
 struct fit_options {
-  std::int64_t steps = 0;          ///< of the whole schedule, counted from the first step ever taken
+  std::int64_t steps = 0;          ///< where the schedule ends, counted from the first step ever taken
   std::int64_t batch = 32;         ///< samples a step, over all ranks
   std::int64_t micro_batches = 0;  ///< logical micro-batches of a batch; 0 = one a rank
   std::int64_t stop_after = -1;    ///< leave after this many steps of the schedule; -1 = at its end
+  std::int64_t check_every = 100;  ///< steps between comparisons of what several ranks keep alike; 0 = never
   friend bool operator==(fit_options const&, fit_options const&) = default;
 };
 
@@ -22735,11 +24806,13 @@ struct fit_options {
 /// One canonical type whatever the order of the policies. It is written on the public face of the exchange, as any
 /// loop of one's own may be.
 ///
-/// Ranks    collective: every rank makes the same calls in the same order.
+/// Ranks    collective: every rank makes the same calls in the same order. Descriptions, seed, schedule and dataset are
+///          the same on all of them; that is compared when the trainer is made, initialised, and at the start of fit().
 /// Numerics a step's loss is the mean over its samples on all ranks, whatever their share; so are its gradients.
 /// Threads  one owner; communicator and model (if it was passed by name) must outlive it.
-/// Errors   config_error for sizes that do not fit; comm_error from the communicator; numeric_error after ten steps in
-///          a row without finite gradients. A step that throws has not changed the state.
+/// Errors   config_error for sizes that do not fit, and for arguments that differ between ranks; comm_error from the
+///          communicator; numeric_error after ten steps in a row without finite gradients. A step that throws has not
+///          changed the state.
 template <class Model, class Optimizer, class Comm, class Parallel, class Precision, class Compression>
 class basic_trainer {
  public:
@@ -22758,7 +24831,7 @@ class basic_trainer {
         optimizer_(std::move(optimizer)),
         model_text_(describe(model)),
         compression_text_(describe(compression)),
-        world_(world),
+        world_(agreed(world)),
         model_(std::forward<GivenModel>(model), world, parallel, compression),
         moments_(model_.exchange()) {
     initialise(0);
@@ -22768,13 +24841,19 @@ class basic_trainer {
   basic_trainer& operator=(basic_trainer const&) = delete;
 
   /// Trains on a dataset, from where the trainer stands (0, or a loaded checkpoint) to the end of the schedule.
+  ///
+  /// Errors   config_error if that is no step. (One exception: a run that was complete, loaded again, may stand at the
+  ///          end. It takes no step, and its losses are NaN.)
   template <dataset Data>
   fit_report fit(Data const& data, fit_options const& options) {
+    detail::expect_same_schedule(world_, data, options, step_);
+    auto const last = options.stop_after < 0 ? options.steps : std::min(options.steps, options.stop_after);
+    detail::expect_steps(options, last, step_, loaded_at_);
     auto const own = model_.samples_share();
     data::loader loader(data, loader_options(options), own.place, own.ways);
     loader.seek(position_);
-    fit_report report{.first_step = step_};
-    auto const last = options.stop_after < 0 ? options.steps : std::min(options.steps, options.stop_after);
+    auto const none = std::numeric_limits<double>::quiet_NaN();
+    fit_report report{.first_step = step_, .first_loss = none, .last_loss = none, .last_norm = none};
     auto const start = clock::now();
     stopped_ = false;
     while (step_ < last && !stopped_) {
@@ -22782,6 +24861,7 @@ class basic_trainer {
       auto const done = run_step(batch.micro_batches, loader.parts(), batch.parts, batch.samples);
       position_ = loader.position();
       report.add(done);
+      if (options.check_every > 0 && step_ % options.check_every == 0) expect_equal_copies();
       for (auto const& call : step_calls_) call(done);
     }
     wants_stop_ = false;
@@ -22824,8 +24904,11 @@ class basic_trainer {
   /// Collective. Starts over from the parameters and the random numbers of another seed (a plain model keeps its own
   /// parameters). Without this call the seed is 0.
   void initialise(std::uint64_t seed) {
+    parallel::stated const items[] = {{"the seed", text(seed)}};
+    parallel::expect_agreement(world_, "trireme::trainer", world_.rank(), items, "call initialise() with one of them");
     seed_ = seed;
     step_ = updates_ = skips_ = 0;
+    loaded_at_ = -1;
     position_ = {};
     moments_.clear();
     exchange().forget_residuals();
@@ -22834,6 +24917,26 @@ class basic_trainer {
       engine().invalidate();
     }
     exchange().verify_replicas();
+  }
+
+  /// Collective. Makes the first rank's parameters everybody's, after they were changed by hand.
+  ///
+  /// Where a mesh cuts the model each part of it becomes that of its first replica, and what several parts hold alike
+  /// that of the first of them. Under parallel::data moments go with parameters. Where parameters are sharded there are
+  /// no copies, and nothing is sent.
+  void broadcast() {
+    if constexpr (parallel::data_axis_t<Parallel>::optimizer_state == distribution::replicate) {
+      auto const& plan = exchange().plan();
+      for (int bucket = 0; bucket < static_cast<int>(plan.buckets().size()); ++bucket) {
+        auto const [first, count] = exchange().owned_range(bucket);
+        plan.for_each_piece(bucket, first, count, [&](parallel::layout::piece const& piece) {
+          for (std::size_t m = 0; m < Optimizer::moment_names.size(); ++m)
+            exchange().world().broadcast(moments_.moment_of(m, bucket, piece), 0);
+        });
+      }
+    }
+    model_.broadcast();
+    engine().invalidate();
   }
 
   /// Calls f(step_report const&) on every rank after each step.
@@ -22866,7 +24969,10 @@ class basic_trainer {
 
   /// Collective. One number for all state: master values, moments, residuals, step, place in the data. Each element
   /// counts once, so it does not depend on who owns what.
+  ///
+  /// Errors   numeric_error that names the tensor if ranks that keep the same part of it have other numbers.
   [[nodiscard]] std::uint64_t state_hash() {
+    expect_equal_copies();
     std::uint64_t sum = 0;
     for_each_state([&](std::string const& name, parameter_info const& part, std::int64_t first, auto view) {
       for_each_run(part, first, view.size(), [&](std::int64_t in_whole, std::int64_t in_part, std::int64_t n) {
@@ -22883,26 +24989,42 @@ class basic_trainer {
   }
 
   /// Collective. Publishes a checkpoint in `directory` and keeps the one before it; see checkpoint.hpp.
-  void save(std::string const& directory, formats::file_system& files = formats::real_files()) {
+  ///
+  /// Errors   also comm_error, if a rank is not done when the patience is over; numeric_error as state_hash().
+  void save(std::string const& directory, checkpoint::patience const& patience = {},
+            formats::file_system& files = formats::real_files()) {
+    expect_equal_copies();  // what a rank has spoiled is not kept
+    auto const pieces = [&](auto&& piece) { for_each_state(piece); };
+    checkpoint::detail::told_progress told(patience, 2, pieces);  // hashed, and then written
     checkpoint::save(
-        world_, directory, description(), progress_of_run(), [&](auto&& piece) { for_each_state(piece); }, files);
+        patient_.of(world_, patience.deadline), directory, description(), progress_of_run(),
+        [&](auto&& piece) { pieces(told.after(piece)); }, files);
   }
+  void save(std::string const& directory, formats::file_system& files) { save(directory, {}, files); }
 
   /// Collective. Takes all state from the newest checkpoint in `directory`, whatever number of ranks or strategy wrote
   /// it (error feedback asks for the same number of ranks).
-  void load(std::string const& directory, formats::file_system& files = formats::real_files()) {
+  ///
+  /// Errors   as save().
+  void load(std::string const& directory, checkpoint::patience const& patience = {},
+            formats::file_system& files = formats::real_files()) {
     std::int64_t elements = 0;
     for_each_state(
         [&](std::string const&, parameter_info const&, std::int64_t, auto view) { elements += view.size(); });
+    auto const pieces = [&](auto&& piece) { for_each_state(piece, true); };
+    checkpoint::detail::told_progress told(patience, 1, pieces);
     auto const progress = checkpoint::load(
-        world_, directory, description(), [&](auto&& piece) { for_each_state(piece, true); }, elements, files);
+        patient_.of(world_, patience.deadline), directory, description(),
+        [&](auto&& piece) { pieces(told.after(piece)); }, elements, files);
     step_ = progress.step;
     updates_ = progress.updates;
     seed_ = progress.seed;
     position_ = {progress.epoch, progress.position};
+    loaded_at_ = step_;
     exchange().refresh_parameters();
     engine().invalidate();
   }
+  void load(std::string const& directory, formats::file_system& files) { load(directory, {}, files); }
 
   /// Calls f(name, info, first, view) for every piece of state that this rank answers for, or, if `replicas`, for every
   /// piece that it keeps: where state is replicated, each rank keeps all of it. A piece is elements from `first` on of
@@ -22943,8 +25065,43 @@ class basic_trainer {
     return {.batch = options.batch, .micro_batches = micro, .seed = seed_};
   }
 
+  // What has to be the same on all ranks before they meet in anything else.
+  [[nodiscard]] Comm& agreed(Comm& world) const {
+    parallel::stated const items[] = {{"the model", model_text_},
+                                      {"the learning rate", text(optimizer_.rate_at(0))},
+                                      {"the optimizer", describe(optimizer_)},
+                                      {"the parallel strategy", describe(parallel_)},
+                                      {"the precision", describe(Precision{})},
+                                      {"the compressor", compression_text_}};
+    parallel::expect_agreement(world, "trireme::trainer", world.rank(), items,
+                               "make the trainer of the same descriptions on every rank");
+    return world;
+  }
+  void expect_equal_copies() {
+    detail::kept_copies copies;
+    for_each_state(
+        [&](std::string const& name, parameter_info const& part, std::int64_t first, auto view) {
+          if (!name.starts_with("residual.")) copies.add(name, part, first, view);  // each rank has its own
+        },
+        true);
+    if constexpr (parallel::data_axis_t<Parallel>::parameters == distribution::replicate) {
+      for (auto const& entry : exchange().plan().entries())
+        copies.add(entry.info.name, entry.info, 0, exchange().parameter_values(entry));
+    }
+    copies.expect_equal(world_);
+  }
+
   step_report run_step(std::span<samples const> micro_batches, data::range range, std::span<std::int64_t const> parts,
                        std::int64_t total) {
+    try {
+      return take_step(micro_batches, range, parts, total);
+    } catch (...) {
+      exchange().abandon();
+      throw;
+    }
+  }
+  step_report take_step(std::span<samples const> micro_batches, data::range range, std::span<std::int64_t const> parts,
+                        std::int64_t total) {
     auto const start = clock::now();
     auto const sum = timed("forward, backward", [&] {
       return model_.train(micro_batches, range, parts, total, {seed_, static_cast<std::uint64_t>(step_)});
@@ -23022,11 +25179,13 @@ class basic_trainer {
   Comm& world_;
   placed_model<env, Model, Comm, Parallel, Compression> model_;
   optimizer_state<env, Optimizer> moments_;
+  checkpoint::detail::patient_world<Comm> patient_;  // while others save or load
   std::vector<std::function<void(step_report const&)>> step_calls_;
   data::loader_position position_;
   std::int64_t step_ = 0;
   std::int64_t updates_ = 0;
   std::int64_t skips_ = 0;
+  std::int64_t loaded_at_ = -1;  // the step of the last checkpoint that was loaded
   observe::timeline* timeline_ = nullptr;
   bool wants_stop_ = false;
   bool stopped_ = false;
@@ -23072,6 +25231,7 @@ struct refused {
     return {};
   }
   void initialise(std::uint64_t) {}
+  void broadcast() {}
   template <class F>
   void on_step(F&&) {}
   void request_stop() noexcept {}
@@ -23092,7 +25252,8 @@ struct refused {
 /// the wire.
 ///
 /// Ranks    collective: makes the same parameters on every rank, and checks that they are the same.
-/// Errors   a wrong argument or combination is one sentence at compile time; sizes that do not fit are a config_error.
+/// Errors   a wrong argument or combination is one sentence at compile time; sizes that do not fit are a config_error,
+///          and so is a word in the environment that is not known (check_environment).
 ///
 /// @returns basic_trainer<Model, Optimizer, Comm, Parallel, Precision, Compression>, one type for any order. It borrows
 ///          the world, and a plain model that is passed by name.
@@ -23102,6 +25263,7 @@ template <class... Policies>
   using slots = detail::resolve<std::remove_cvref_t<Policies>...>;
   static_cast<void>(check_policies<Policies...>());  // apart from the condition, or clang adds an error to the sentence
   if constexpr (slots::ok) {
+    check_environment();
     return basic_trainer<typename slots::model, typename slots::optimizer, typename slots::comm,
                          typename slots::parallel, typename slots::precision, typename slots::compression>(
         detail::pick<slot::model, void>(std::forward<Policies>(policies)...),
@@ -23146,25 +25308,33 @@ template <has_visit_parameters Model>
 template <class... P>
 struct check_exchange_policies {
   static constexpr bool fits =
-      count_of<slot::parallel, P...> + count_of<slot::compression, P...> == static_cast<int>(sizeof...(P));
-  static constexpr bool ok = fits && count_of<slot::parallel, P...> <= 1 && count_of<slot::compression, P...> <= 1;
+      count_of<slot::parallel, P...> + count_of<slot::compression, P...> + count_of<slot::communicator, P...> ==
+      static_cast<int>(sizeof...(P));
+  static constexpr bool ok = fits && count_of<slot::parallel, P...> <= 1 && count_of<slot::compression, P...> <= 1 &&
+                             count_of<slot::communicator, P...> <= 1;
 };
 template <bool Ok>
 struct assert_exchange_policies {
   static_assert(
-      Ok, "trireme::make_exchange: takes parameters, a world, and at most one parallel strategy and one compressor");
+      Ok,
+      "trireme::make_exchange: takes parameters, a world, and at most one parallel strategy, one compressor and one "
+      "world of everyone who votes");
 };
 
 }  // namespace detail
 
 /// Only the exchange, for a training loop of one's own.
 ///
+/// Ranks    collective; the parameters' names, shapes and starting values are the same on all ranks of `world`.
+/// Errors   config_error that names two ranks where something differs that has to be the same.
+///
 /// @param parameters  a std::vector<foreign_parameter<float>> (or double), or anything with visit_parameters.
-/// @param policies    a parallel strategy and a compressor, in any order; parallel::data and compression::none if
-/// absent. Ranks    collective.
+/// @param world       the ranks that hold these parameters: gradients are averaged over them.
+/// @param policies    in any order: a parallel strategy (parallel::data if there is none), a compressor
+///                    (compression::none), and, where `world` holds only a part of the model, the world of all parts:
+///                    its ranks share norm, votes and whether all gradients are finite.
 /// @returns basic_exchange on the caller's memory: gradients are read when they are ready, the mean over ranks is
-/// written
-///          back by finish(), updated values are gathered by publish().
+///          written back by finish(), updated values are gathered by publish().
 template <class Parameters, class Comm, class... Policies>
 [[nodiscard]] auto make_exchange(Parameters&& parameters, Comm& world, Policies&&... policies) {
   using checks = detail::check_exchange_policies<std::remove_cvref_t<Policies>...>;
@@ -23172,13 +25342,17 @@ template <class Parameters, class Comm, class... Policies>
   using strategy = typename detail::find<slot::parallel, parallel::data, std::remove_cvref_t<Policies>...>::type;
   using compressor =
       typename detail::find<slot::compression, compression::none, std::remove_cvref_t<Policies>...>::type;
+  check_environment();
   auto list = detail::as_foreign(parameters);
   using value = typename decltype(list.front().value)::value_type;
   using space = typename decltype(list.front().value)::space;
   using precision = std::conditional_t<std::is_same_v<value, double>, precision::fp64, precision::fp32>;
+  Comm* everyone = nullptr;
+  if constexpr (detail::count_of<slot::communicator, std::remove_cvref_t<Policies>...> == 1)
+    everyone = &detail::pick<slot::communicator, void>(policies...);
   return basic_exchange<environment<precision, space>, Comm, strategy, compressor>(
       std::move(list), world, detail::pick<slot::parallel, parallel::data>(policies...),
-      detail::pick<slot::compression, compression::none>(policies...));
+      detail::pick<slot::compression, compression::none>(policies...), everyone);
 }
 
 }  // namespace trireme
@@ -23192,14 +25366,15 @@ class any_trainer {
  public:
   virtual ~any_trainer() = default;
   virtual void initialise(std::uint64_t seed) = 0;
+  virtual void broadcast() = 0;
   virtual fit_report fit(data::any_dataset const& data, fit_options const& options) = 0;
   [[nodiscard]] virtual double evaluate(data::any_dataset const& data, std::int64_t batch) = 0;
   [[nodiscard]] virtual tensor<float> predict(samples const& batch) = 0;
   virtual void on_step(std::function<void(step_report const&)> f) = 0;
   virtual void request_stop() noexcept = 0;
   virtual void record(observe::timeline& timeline) = 0;
-  virtual void save(std::string const& directory) = 0;
-  virtual void load(std::string const& directory) = 0;
+  virtual void save(std::string const& directory, checkpoint::patience const& patience = {}) = 0;
+  virtual void load(std::string const& directory, checkpoint::patience const& patience = {}) = 0;
   [[nodiscard]] virtual std::uint64_t state_hash() = 0;
   [[nodiscard]] virtual std::int64_t steps() const noexcept = 0;
   [[nodiscard]] virtual exchange_times times() const noexcept = 0;
@@ -23220,6 +25395,7 @@ class typed_trainer final : public any_trainer {
   explicit typed_trainer(Policies&&... policies) : trainer_(make_trainer(std::forward<Policies>(policies)...)) {}
 
   void initialise(std::uint64_t seed) override { trainer_.initialise(seed); }
+  void broadcast() override { trainer_.broadcast(); }
   fit_report fit(data::any_dataset const& data, fit_options const& options) override {
     return trainer_.fit(data, options);
   }
@@ -23228,8 +25404,12 @@ class typed_trainer final : public any_trainer {
   void on_step(std::function<void(step_report const&)> f) override { trainer_.on_step(std::move(f)); }
   void request_stop() noexcept override { trainer_.request_stop(); }
   void record(observe::timeline& timeline) override { trainer_.record(timeline); }
-  void save(std::string const& directory) override { trainer_.save(directory); }
-  void load(std::string const& directory) override { trainer_.load(directory); }
+  void save(std::string const& directory, checkpoint::patience const& patience) override {
+    trainer_.save(directory, patience);
+  }
+  void load(std::string const& directory, checkpoint::patience const& patience) override {
+    trainer_.load(directory, patience);
+  }
   std::uint64_t state_hash() override { return trainer_.state_hash(); }
   std::int64_t steps() const noexcept override { return trainer_.steps(); }
   exchange_times times() const noexcept override { return trainer_.exchange().times(); }

@@ -502,6 +502,33 @@ TEST_CASE("node: a rank that ends with an error says so to the others, once for 
   CHECK(family.said(2) == "rank 2: trireme::comm::processes: rank 1 ended with an error: out of paper");
 }
 
+TEST_CASE("node: ranks that need their launcher hear that it has ended", "[comm][node]") {
+  node_family family(2, [](int rank, node_family::gather const& gather) -> std::string {
+    auto const launcher = ::getpid();
+    if (::fork() != 0) {  // from now on this is the launcher of a rank, which ends it
+      ::pause();
+      ::_exit(0);
+    }
+    std::string why;
+    auto const engine = comm::detail::try_node_engine("trireme::comm::processes", rank, 2, 30s, gather, why, true);
+    node_world world(engine);
+    world.barrier();
+    if (rank == 0) {
+      ::kill(launcher, SIGKILL);
+      world.barrier();  // which rank 1 enters only after it has failed
+    }
+    while (!engine->failed()) std::this_thread::sleep_for(1ms);
+    world.barrier();
+    return "it went on";
+  });
+  watchdog dog("a launcher that ends", 60s);
+  for (auto const& said : family.said()) {
+    INFO(said);
+    CHECK(said.find("cannot finish, because what started rank 0 (mpirun, or its daemon) has ended") !=
+          std::string::npos);
+  }
+}
+
 TEST_CASE("node: ranks that cannot share memory hear the same reason", "[comm][node]") {
   node_family family(3, [](int rank, node_family::gather const& gather) -> std::string {
     auto const elsewhere = [&](std::string const& line) {

@@ -177,8 +177,8 @@ TEST_CASE("an environment that cannot be is refused", "[comm][processes]") {
   CHECK(has(said({{"PMIX_RANK", "1"}}), "does not say how many ranks there are"));
   for (auto const* many : {"257", "2147483647"}) {
     auto const too_many = said({{"RANK", "0"}, {"WORLD_SIZE", many}, {"MASTER_ADDR", "a"}, {"MASTER_PORT", "1"}});
-    CHECK(has(too_many, text("(RANK, WORLD_SIZE) says that there are ", many,
-                             " ranks, but shared memory holds at most 256")));
+    CHECK(has(too_many,
+              text("(RANK, WORLD_SIZE) says that there are ", many, " ranks, but shared memory holds at most 256")));
   }
   CHECK(has(said({{"PMI_RANK", "0"}, {"PMI_SIZE", "2"}}), "does not say which run this is"));
   CHECK(has(said({{"TRIREME_RANK", "0"}, {"TRIREME_SIZE", "2"}, {"TRIREME_RENDEZVOUS", "localhost:4000"}}),

@@ -1,6 +1,8 @@
 #include "trireme/formats/file.hpp"
 
+#include <sys/stat.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
 #include <string>
 #include <vector>
@@ -22,8 +24,8 @@ class faulty_files : public formats::file_system {
   int interruptions = 0;             // EINTR before each operation that may report it
   bool exits = false;
 
-  int open(char const* path, int flags, ::mode_t mode) override {
-    return fails("open") ? -1 : file_system::open(path, flags, mode);
+  int open(int at, char const* path, int flags, ::mode_t mode) override {
+    return fails("open") ? -1 : file_system::open(at, path, flags, mode);
   }
   int status(int descriptor, struct ::stat& out) override {
     return fails("status") ? -1 : file_system::status(descriptor, out);
@@ -38,8 +40,10 @@ class faulty_files : public formats::file_system {
     return fails("truncate") ? -1 : file_system::truncate(descriptor, bytes);
   }
   int synchronise(int descriptor) override { return fails("synchronise") ? -1 : file_system::synchronise(descriptor); }
-  int rename(char const* from, char const* to) override { return fails("rename") ? -1 : file_system::rename(from, to); }
-  int unlink(char const* path) override { return fails("unlink") ? -1 : file_system::unlink(path); }
+  int rename(int at, char const* from, char const* to) override {
+    return fails("rename") ? -1 : file_system::rename(at, from, to);
+  }
+  int unlink(int at, char const* path) override { return fails("unlink") ? -1 : file_system::unlink(at, path); }
   int close(int descriptor) override {
     bool const failed = fails("close");
     auto const result = file_system::close(descriptor);
@@ -117,11 +121,13 @@ TEST_CASE("file errors name the path and the reason", "[formats][file]") {
   formats::atomic_write(dir / "a", "12345");
   CHECK(message([&] { static_cast<void>(formats::read_file(dir / "a", 4)); }) ==
         (dir / "a") + ": has 5 bytes, more than the 4 expected");
-  faulty_files full(1, ENOSPC);
+  faulty_files full(2, ENOSPC);
   CHECK(message([&] { formats::atomic_write(dir / "b", "x", full); }) ==
         (dir / "b.partial") + ": cannot write: no space left on device");
-  CHECK(message([&] { formats::atomic_write(dir / "no" + "/b", "x"); }).find("cannot open for writing") !=
-        std::string::npos);
+  CHECK(message([&] { formats::atomic_write(dir / "no" + "/b", "x"); }) ==
+        (dir / "no") + ": cannot open the directory: no such file or directory");
+  CHECK(message([&] { formats::file(dir / "no" + "/b", formats::file::access::create); }) ==
+        (dir / "no") + "/b: cannot open for writing: no such file or directory");
   if (::access("/dev/full", W_OK) == 0) {
     formats::file device("/dev/full", formats::file::access::extend);
     CHECK(message([&] { device.write("x"); }) == "/dev/full: cannot write: no space left on device");
@@ -150,7 +156,7 @@ TEST_CASE("atomic_write synchronises the file, renames, then synchronises the di
   faulty_files files;
   formats::atomic_write(dir / "a", "new", files);
   CHECK(files.log ==
-        std::vector<std::string>{"open", "write", "synchronise", "close", "rename", "open", "synchronise", "close"});
+        std::vector<std::string>{"open", "open", "write", "synchronise", "close", "rename", "synchronise", "close"});
 }
 
 TEST_CASE("atomic_write that fails at any operation keeps a whole file and removes the temporary", "[formats][file]") {
@@ -161,7 +167,7 @@ TEST_CASE("atomic_write that fails at any operation keeps a whole file and remov
       faulty_files files(at, number);
       CHECK_FALSE(message([&] { formats::atomic_write(dir / "a", "new", files); }).empty());
       auto const content = formats::read_text(dir / "a");
-      CHECK(content == (at < 5 ? "old" : "new"));
+      CHECK(content == (at < 6 ? "old" : "new"));
       CHECK(dir.entries() == 1);
     }
   }
@@ -188,4 +194,68 @@ TEST_CASE("atomic_write in a process that ends at any operation leaves the old o
     CHECK(formats::read_text(dir / "a") == "next");
     CHECK(dir.entries() == 1);
   }
+}
+
+TEST_CASE("what is written never goes through a symbolic or a hard link", "[formats][file]") {
+  scratch dir;
+  formats::atomic_write(dir / "precious", "precious");
+  for (bool const hard : {false, true}) {
+    auto const link = dir / "a.partial";
+    REQUIRE((hard ? ::link((dir / "precious").c_str(), link.c_str()) : ::symlink("precious", link.c_str())) == 0);
+    formats::atomic_write(dir / "a", "new");
+    CHECK(formats::read_text(dir / "a") == "new");
+    CHECK(formats::read_text(dir / "precious") == "precious");
+    CHECK(dir.entries() == 2);
+  }
+  REQUIRE(::symlink("precious", (dir / "b").c_str()) == 0);
+  formats::atomic_write(dir / "b", "new");
+  CHECK(formats::read_text(dir / "precious") == "precious");
+  REQUIRE(::mkdir((dir / "c.partial").c_str(), 0777) == 0);
+  CHECK(message([&] { formats::atomic_write(dir / "c", "new"); }) ==
+        (dir / "c.partial") + ": cannot remove what has this name: is a directory");
+}
+
+TEST_CASE("a directory follows no links to what is in it", "[formats][file]") {
+  scratch dir;
+  scratch outside;
+  formats::atomic_write(outside / "precious", "precious");
+  REQUIRE(::symlink(outside.path().c_str(), (dir / "linked").c_str()) == 0);
+  REQUIRE(::symlink((outside / "precious").c_str(), (dir / "file").c_str()) == 0);
+  formats::directory const here(dir.path());
+  CHECK(here.names() == std::vector<std::string>{"file", "linked"});
+  CHECK(message([&] { static_cast<void>(here.below("linked")); }) ==
+        (dir / "linked") + ": is not a directory (a symbolic link to one is not followed here)");
+  CHECK(message([&] { static_cast<void>(formats::read_text(here, "file")); }) ==
+        (dir / "file") + ": is a symbolic link, which is not followed here");
+  CHECK(message([&] { formats::file(here, "file", formats::file::access::extend); }) ==
+        (dir / "file") + ": is a symbolic link, which is not followed here");
+  CHECK(here.remove("linked"));
+  CHECK(here.remove("file"));
+  CHECK(here.remove("nothing"));
+  CHECK(outside.entries() == 1);
+  CHECK(dir.entries() == 0);
+  auto const inner = here.make("inner");
+  formats::atomic_write(inner, "a", "1");
+  CHECK(formats::read_text(dir / "inner/a") == "1");
+  REQUIRE(::symlink(outside.path().c_str(), (dir / "inner/linked").c_str()) == 0);
+  CHECK(here.remove("inner"));
+  CHECK(outside.entries() == 1);
+  for (auto const* const name : {"", ".", "..", "a/b", "../a"}) {
+    CHECK_THROWS_AS(here.below(name), trireme::config_error);
+    CHECK_THROWS_AS(here.remove(name), trireme::config_error);
+    CHECK_THROWS_AS(formats::atomic_write(here, name, "x"), trireme::config_error);
+  }
+  CHECK(dir.entries() == 0);
+  // Links on the way to a directory, and one that leads to it, are whoever names it's own.
+  REQUIRE(::symlink(outside.path().c_str(), (dir / "linked").c_str()) == 0);
+  CHECK(formats::directory(dir / "linked").names() == std::vector<std::string>{"precious"});
+  CHECK_THROWS_AS(formats::directory(dir / "linked", formats::real_files(), formats::directory::links::refused),
+                  io_error);
+}
+
+TEST_CASE("nobody waits for a pipe that has a file's name", "[formats][file]") {
+  scratch dir;
+  REQUIRE(::mkfifo((dir / "pipe").c_str(), 0600) == 0);
+  CHECK(message([&] { static_cast<void>(formats::read_text(dir / "pipe")); }) ==
+        (dir / "pipe") + ": is not a regular file");
 }

@@ -19,7 +19,9 @@
 #include "trireme/core/hash.hpp"
 #include "trireme/ops/host.hpp"
 
-// Attention's kernel on tiles with the lanes that every machine has.
+// The bodies of kernels, and attention's on tiles with the lanes that every machine has.
+#include "trireme/ops/host/attention.ipp"
+#include "trireme/ops/host/products.ipp"
 #define TRIREME_LEVEL baseline
 #include "trireme/ops/host/detail/attention_tiles.inl"
 #undef TRIREME_LEVEL

@@ -3,37 +3,24 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cerrno>
 #include <cstddef>
 #include <exception>
-#include <filesystem>
 #include <string>
 #include <vector>
 
 #include "../formats/scratch.hpp"
-#include "../support/spline.hpp"
 #include "../support/toy_training.hpp"
 #include "../watchdog.hpp"
+#include "small_checkpoints.hpp"
 #include "trireme/compression/compression.hpp"
-#include "trireme/data/function.hpp"
 #include "trireme/nn/mlp.hpp"
 
 using namespace trireme;
+using namespace checkpoints;
 
 namespace {
 
 using sparse = compression::error_feedback<compression::top_k>;
-
-template <class Action>
-std::string sentence_of(Action&& action) {
-  try {
-    action();
-  } catch (error const& problem) {
-    return problem.what();
-  }
-  return "nothing thrown";
-}
-bool contains(std::string const& text, std::string const& part) { return text.find(part) != std::string::npos; }
 
 fit_options until(std::int64_t step) { return {.steps = 12, .batch = 10, .micro_batches = 6, .stop_after = step}; }
 
@@ -61,51 +48,6 @@ void goes_on(int ranks, Policies... policies) {
   CHECK(run(ranks, folder.path(), 4, "", policies...) == saved);
   CHECK(run(ranks, folder.path(), 9, "", policies...) == run(ranks, "", 9, "", policies...));
 }
-
-/// A run so small that its checkpoint can be damaged everywhere.
-struct tiny {
-  comm::self_world world;
-  toy::spline model;
-  decltype(make_trainer(model, optim::sgd{}, world)) trainer = make_trainer(model, optim::sgd{}, world);
-  data::function<float (*)(float)> data = data::function(+[](float x) { return x * x; }, {.samples = 8});
-  void go_to(std::int64_t step) { trainer.fit(data, {.steps = step, .batch = 4}); }
-};
-
-/// Fails from operation n on, or is stopped there: a killed program's writes never happen.
-struct failing_files : formats::file_system {
-  int operations = 0;
-  int fails_at = -1;
-  bool for_ever = false;
-  bool kept_something = false;  // what failed was a removal
-  bool fails() {
-    auto const at = operations++;
-    bool const now = for_ever ? fails_at >= 0 && at >= fails_at : at == fails_at;
-    if (now) errno = ENOSPC;
-    return now;
-  }
-  int open(char const* p, int f, ::mode_t m) override { return fails() ? -1 : file_system::open(p, f, m); }
-  int status(int d, struct ::stat& s) override { return fails() ? -1 : file_system::status(d, s); }
-  ::ssize_t read(int d, void* to, std::size_t n, ::off_t at) override {
-    return fails() ? -1 : file_system::read(d, to, n, at);
-  }
-  ::ssize_t write(int d, void const* from, std::size_t n) override {
-    return fails() ? -1 : file_system::write(d, from, n);
-  }
-  int truncate(int d, ::off_t n) override { return fails() ? -1 : file_system::truncate(d, n); }
-  int synchronise(int d) override { return fails() ? -1 : file_system::synchronise(d); }
-  int rename(char const* a, char const* b) override { return fails() ? -1 : file_system::rename(a, b); }
-  int unlink(char const* p) override {
-    if (!fails()) return file_system::unlink(p);
-    kept_something = true;
-    return -1;
-  }
-  int make_directory(char const* p, ::mode_t m) override { return fails() ? -1 : file_system::make_directory(p, m); }
-  int remove_directory(char const* p) override {
-    if (!fails()) return file_system::remove_directory(p);
-    kept_something = true;
-    return -1;
-  }
-};
 
 /// How some ranks hold tensors: boxes cut along an axis of each, and flat ranges of every box.
 struct cut {
@@ -136,13 +78,6 @@ struct cut {
     }
   }
 };
-
-std::vector<std::string> names(std::string const& directory) { return checkpoint::detail::names_in(directory); }
-
-void overwrite(std::string const& path, std::span<std::byte const> bytes) {
-  formats::file to(path, formats::file::access::create);
-  to.write(bytes);
-}
 
 }  // namespace
 
@@ -187,7 +122,8 @@ TEST_CASE("however tensors are cut into boxes and ranges, every cut reads every 
     scratch folder;
     launch(comm::threads{.ranks = from.ranks()}, [&](auto& world) {
       std::vector<std::vector<float>> memory;
-      checkpoint::save(world, folder.path(), run, {.step = 1}, [&](auto&& piece) {
+      checkpoint::identity own;
+      checkpoint::save(world, folder.path(), own, run, {.step = 1}, [&](auto&& piece) {
         from.for_each_piece(world.rank(), memory, [&](parameter_info const& part, std::int64_t first, auto view) {
           if (!part.answers) return;
           for_each_run(part, first, view.size(), [&](std::int64_t whole, std::int64_t here, std::int64_t n) {
@@ -210,7 +146,8 @@ TEST_CASE("however tensors are cut into boxes and ranges, every cut reads every 
             piece("value/" + part.name, part, first, view);
           });
         };
-        checkpoint::load(world, folder.path(), run, take, answered);
+        checkpoint::identity own;
+        checkpoint::load(world, folder.path(), own, run, take, answered);
         to.for_each_piece(world.rank(), memory, [&](parameter_info const& part, std::int64_t first, auto view) {
           for_each_run(part, first, view.size(), [&](std::int64_t whole, std::int64_t here, std::int64_t n) {
             for (std::int64_t i = 0; i < n; ++i) wrong += view[here - first + i] != expected(part, whole + i) ? 1 : 0;
@@ -229,7 +166,8 @@ TEST_CASE("a checkpoint that lacks a part, holds one twice, or a number too many
   auto const loading = [&](std::vector<share::range> const& written, std::int64_t elements) {
     scratch folder;
     parameter_info const whole{"table", {3, 4}};
-    checkpoint::save(world, folder.path(), run, {.step = 1}, [&](auto&& piece) {
+    checkpoint::identity own;
+    checkpoint::save(world, folder.path(), own, run, {.step = 1}, [&](auto&& piece) {
       for (auto const& range : written) {
         tensor_view<float> const view(numbers.data(), shape{range.count});
         piece("value/table", whole, range.first, view);
@@ -238,7 +176,7 @@ TEST_CASE("a checkpoint that lacks a part, holds one twice, or a number too many
     auto const part = part_of(whole, 1, {1, 2});
     std::vector<float> out(6);
     auto const take = [&](auto&& piece) { piece("value/table", part, 0, tensor_view<float>(out)); };
-    return sentence_of([&] { checkpoint::load(world, folder.path(), run, take, elements); });
+    return sentence_of([&] { checkpoint::load(world, folder.path(), own, run, take, elements); });
   };
   CHECK(loading({{0, 7}, {7, 5}}, 12) == "nothing thrown");
   auto const element = std::string("of this rank's part of \"value/table\" is in ");
@@ -292,60 +230,8 @@ TEST_CASE("a checkpoint of another model, optimizer or precision is refused with
   CHECK(contains(loading(one, optim::sgd{}, sparse{}), "the compression compression::none{}, but this run has"));
   CHECK(loading(one, optim::sgd{.rate = 0.5}) == "nothing thrown");
   scratch empty;
-  CHECK(
-      sentence_of([&] { make_trainer(one, optim::sgd{}, world).load(empty.path()); }) ==
-      empty.path() +
-          ": there is no checkpoint here; name the directory that save() was given (checkpoint::exists() tells whether "
-          "there is one), or do not load");
-}
-
-TEST_CASE("no damage to any byte of a checkpoint is accepted, and the file is named", "[train][checkpoint]") {
-  scratch folder;
-  tiny run;
-  run.go_to(1);
-  run.trainer.save(folder.path());
-  auto const directory = folder / "step-0000000001";
-  REQUIRE(names(directory) == std::vector<std::string>{"manifest.json", "manifest.sha256", "rank-0.safetensors"});
-  auto const accepted = [&](std::string const& path) {
-    try {
-      run.trainer.load(folder.path());
-    } catch (io_error const& problem) {
-      return contains(problem.what(), directory) ? std::string() : problem.what();
-    } catch (format_error const& problem) {
-      return contains(problem.what(), directory) ? std::string() : problem.what();
-    } catch (std::exception const& problem) {
-      return text("another error: ", std::string_view(problem.what()));
-    }
-    return text("accepted ", path);
-  };
-  for (auto const& name : names(directory)) {
-    auto const path = directory + "/" + name;
-    auto const whole = formats::read_file(path);
-    std::string wrong;
-    std::size_t at = 0;
-    for (; at < whole.size() && wrong.empty(); ++at) {
-      overwrite(path, std::span(whole).first(at));
-      wrong = accepted(path);
-    }
-    INFO(name << " cut at byte " << at - 1);
-    CHECK(wrong.empty());
-    for (at = 0; at < whole.size() && wrong.empty(); ++at) {
-      auto damaged = whole;
-      damaged[at] ^= std::byte{1};
-      overwrite(path, damaged);
-      wrong = accepted(path);
-    }
-    INFO(name << " changed at byte " << at - 1);
-    CHECK(wrong == "");
-    auto longer = whole;
-    longer.push_back(std::byte{'\n'});
-    overwrite(path, longer);
-    CHECK(accepted(path) == "");
-    std::filesystem::remove(path);
-    CHECK(accepted(path) == "");
-    overwrite(path, whole);
-  }
-  run.trainer.load(folder.path());
+  CHECK(sentence_of([&] { make_trainer(one, optim::sgd{}, world).load(empty.path()); }) ==
+        empty.path() + ": there is no checkpoint here; name the directory that a run has saved into");
 }
 
 TEST_CASE("whatever file operation fails, the last checkpoint stays and no temporary does", "[train][checkpoint]") {

@@ -153,7 +153,7 @@ TEST_CASE("checkpoints of experts are read however they are dealt out", "[train]
       auto trainer = make_trainer(expert_cases::model(), optim::adamw{.rate = 1e-3}, world, policy);
       trainer.initialise(5);
       if (!load.empty()) trainer.load(load);
-      trainer.fit(data, {.steps = steps, .batch = 8, .micro_batches = 8});
+      if (steps > 0) trainer.fit(data, {.steps = steps, .batch = 8, .micro_batches = 8});
       if (!save.empty()) trainer.save(save);
       hashes[static_cast<std::size_t>(world.rank())] = trainer.state_hash();
     });

@@ -6,25 +6,13 @@ from runs import *
 folder = work_folder()
 
 
-def content(path):
-    """{path: bytes} of all files below."""
-    out = {}
-    for place, _, files in os.walk(path):
-        for name in files:
-            with open(os.path.join(place, name), "rb") as file:
-                out[os.path.join(place, name)] = file.read()
-    return out
-
-
-def refuses(what, *words, mpi=False, name="kept", **options):
+def refuses(what, *words, mpi=False, name="kept", variables={}, **options):
     """The program ends with 1 and one sentence with these words, and nothing under runs/ has changed."""
     before = content("runs")
+    line = command(name, mpi=mpi, **options)
     if mpi:
-        line = command(name, mpi=True, **options)
         line.insert(1, "--quiet")
-        done = subprocess.run(line, capture_output=True, env=environment(), timeout=60)
-    else:
-        done = subprocess.run(command(name, **options), capture_output=True, env=environment(), timeout=60)
+    done = subprocess.run(line, capture_output=True, env=environment() | variables, timeout=60)
     told = done.stderr.decode(errors="replace")
     expect(done.returncode == 1, "%s: exit code %d: %s" % (what, done.returncode, told))
     expect(told.startswith("train_gpt: ") and told.count("\n") == 1, "%s: not one sentence: %s" % (what, told))
@@ -101,6 +89,26 @@ refuses("dropout of everything", "dropout", "1", dropout=1)
 refuses("a rate without end", "--rate", "inf", rate="inf")
 refuses("a name that is a path", "--name", "a/b", name="a/b")
 refuses("the name of the folder above", "--name", "..", name="..")
+# Sizes beyond any machine are told before memory is taken for them.
+for option, value in (("layers", 10**12), ("channels", 2**40), ("experts", 10**11), ("context", 10**11)):
+    refuses("too many " + option, "takes at least", " for the 2 of 2 ranks on this machine, which has", "GB left",
+            "--layers", **{option: value})
+refuses("more micro-batches than sequences", "--micro-batches is 2147483648", "at most 256", micro_batches=2**31)
+refuses("a batch that the loader cannot count", "1099511627776", batch=2**40)
+if HAS_MPI:
+    world = {"RANK": "0", "WORLD_SIZE": "2147483647", "MASTER_ADDR": "localhost", "MASTER_PORT": "1"}
+    for ranks in ("2147483647", "257"):
+        done = subprocess.run([PROCESSES] + command("kept")[3:], capture_output=True, timeout=60,
+                              env=os.environ | world | {"WORLD_SIZE": ranks})
+        expect(done.returncode == 1 and done.stderr.count(b"\n") == 1 and ranks.encode() in done.stderr and
+               b"at most 256" in done.stderr, "a world of %s ranks: %r" % (ranks, done))
+# Words of the environment.
+refuses("a level of assertions", "TRIREME_ASSERTIONS is \"bogus\"", "none, light, normal or communication",
+        variables={"TRIREME_ASSERTIONS": "bogus"})
+refuses("a CPU", "TRIREME_CPU is \"xyz\"", "baseline, avx2, avx512", variables={"TRIREME_CPU": "xyz"})
+refuses("a log", "TRIREME_LOG is \"maybe\"", "0 or 1", variables={"TRIREME_LOG": "maybe"})
+refuses("a new text without an old one", "--accept-new-text goes with --resume", accept_new_text=True)
+refuses("no time to save", "--grace", "at least 1", grace=0)
 for line, word in ((["--steps"], "--steps needs a value"), (["steps"], "\"steps\""),
                    (["--reproducible=maybe"], "no or yes")):
     done = subprocess.run([THREADS] + line, capture_output=True)
@@ -129,21 +137,36 @@ refuses("another compression", "none", "top_k", resume=True, compression="topk")
 train("topk", compression="topk", stop_after=5)
 refuses("residuals of other ranks", "2 ranks", name="topk", resume=True, ranks=3)
 
-newest = "runs/kept/checkpoint/" + max(os.listdir("runs/kept/checkpoint"))
+checkpoints = "runs/kept/checkpoint"
+shutil.copytree("runs/kept", "good")
 
 
-def damaged(what, path, change, *words, **options):
+def restored():
+    shutil.rmtree("runs/kept")
+    shutil.copytree("good", "runs/kept", symlinks=True)
+
+
+def damaged(what, name, change, *words):
+    """The newest checkpoint is passed over for the one before it, told why, and kept."""
+    path = "%s/step-0000000005/%s" % (checkpoints, name)
     with open(path, "rb") as file:
         whole = file.read()
-    bytes_ = change(whole)
-    if bytes_ is None:
-        os.remove(path)
-    else:
+    os.remove(path)
+    if (bytes_ := change(whole)) is not None:
         with open(path, "wb") as file:
             file.write(bytes_)
-    refuses(what + ": " + path, os.path.basename(path), *words, resume=True, **options)
-    with open(path, "wb") as file:
-        file.write(whole)
+    at = content(checkpoints)
+    code, out, told = attempt("kept", resume=True, stop_after=1, **mpi)
+    expect(code == 0 and "going on from step 0\n" in told, "%s: exit code %d: %s" % (what, code, told))
+    for word in (path, "is damaged and was passed over", "it is kept as %s/damaged-step-0000000005\n" % checkpoints,
+                 *words):
+        expect(word in told, "%s: \"%s\" is not in: %s" % (what, word, told))
+    expect(sorted(os.listdir(checkpoints)) == ["damaged-step-0000000005", "step-0000000000", "step-0000000001"],
+           "%s: %s" % (what, os.listdir(checkpoints)))
+    for file, bytes_ in at.items():
+        moved = file.replace("step-0000000005", "damaged-step-0000000005")
+        expect("step-0000000005" not in file or content(checkpoints)[moved] == bytes_, "%s: %s" % (what, moved))
+    restored()
 
 
 def flip(at):
@@ -154,20 +177,77 @@ def flip(at):
     return change
 
 
+mpi = {}
 for rank in (0, 1):
-    file = "%s/rank-%d.safetensors" % (newest, rank)
+    file = "rank-%d.safetensors" % rank
     damaged("a flipped bit in the numbers", file, flip(-100), "SHA-256")
     damaged("a flipped bit in the header", file, flip(60))
     damaged("a truncated file", file, lambda whole: whole[:-1])
-    damaged("a file cut to nothing", file, lambda whole: b"")
-    damaged("a foreign file", file, lambda whole: good[: len(whole)])
     damaged("a missing file", file, lambda whole: None)
-    damaged("under mpirun", file, flip(-100), "SHA-256", **wire)
-damaged("a changed manifest", newest + "/manifest.json", flip(30), "SHA-256")
-damaged("a missing manifest", newest + "/manifest.json", lambda whole: None)
-damaged("a missing hash", newest + "/manifest.sha256", lambda whole: None)
-damaged("broken options", "runs/kept/options.json", lambda whole: whole[:-5])
-damaged("a broken history", "runs/kept/history.json", lambda whole: b"{}")
+    if HAS_MPI:
+        mpi = {"mpi": True}
+        damaged("under mpirun", file, flip(-100), "SHA-256")
+        mpi = {}
+damaged("a changed manifest", "manifest.json", flip(30), "SHA-256")
+damaged("a missing hash", "manifest.sha256", lambda whole: None)
+
+# None that is whole, and none at all.
+for step in ("step-0000000000", "step-0000000005"):
+    os.remove("%s/%s/manifest.json" % (checkpoints, step))
+refuses("nothing that is whole", "no checkpoint here is whole", "step-0000000005/manifest.json", resume=True)
+refuses("the same under mpirun", "no checkpoint here is whole", "step-0000000005/manifest.json", resume=True, **wire)
+for step in ("step-0000000000", "step-0000000005"):
+    shutil.rmtree("%s/%s" % (checkpoints, step))
+os.mkdir(checkpoints + "/step-zzz")
+refuses("no checkpoint", checkpoints, "start it without --resume", resume=True)
+shutil.rmtree(checkpoints)
+refuses("no directory of checkpoints", checkpoints, "start it without --resume", resume=True)
+refuses("the same under mpirun", checkpoints, "start it without --resume", resume=True, **wire)
+with open(checkpoints, "w") as file:
+    file.write("precious")
+refuses("a file in the checkpoints' place", checkpoints, "is not a directory", resume=True)
+restored()
+
+# Another run's checkpoints in the place of a run's own, and links that lead outside.
+train("other", seed=4, stop_after=5)
+os.mkdir("outside")
+with open("outside/precious", "w") as file:
+    file.write("precious")
+os.symlink("../../../outside", checkpoints + "/.saving")
+os.symlink("../../../outside", checkpoints + "/step-0000000003")
+for name in ("summary.json", "history.json", "options.json"):
+    os.symlink("../../outside/precious", "runs/kept/%s.partial" % name)
+code, out, told = attempt("kept", resume=True, stop_after=7)
+expect(code == 0 and "going on from step 5\n" in told, "beside links: exit code %d: %s" % (code, told))
+expect(content("outside") == {"outside/precious": b"precious"}, "what links lead to was changed")
+restored()
+shutil.rmtree("runs/kept/model", ignore_errors=True)
+os.symlink("../../outside", "runs/kept/model")
+code, out, told = attempt("kept", resume=True, stop_after=7)
+expect(code == 1 and "runs/kept/model: is not a directory (a symbolic link" in told, "a linked model: " + told)
+expect(content("outside") == {"outside/precious": b"precious"}, "the model was written outside")
+restored()
+shutil.move(checkpoints, "outside/checkpoint")
+os.symlink("../../outside/checkpoint", checkpoints)
+refuses("linked checkpoints", checkpoints, "a symbolic link", resume=True)
+os.remove(checkpoints)
+restored()
+
+# What only has the name of a file.
+for name in ("history.json", "checkpoint/step-0000000005/manifest.json"):
+    os.remove("runs/kept/" + name)
+    os.mkfifo("runs/kept/" + name)
+    code, out, told = attempt("kept", resume=True, stop_after=5)
+    expect(name + ": is not a regular file" in told, "a pipe: %d: %s" % (code, told))
+    os.remove("runs/kept/" + name)
+    restored()
+for name, change in (("options.json", lambda whole: whole[:-5]), ("history.json", lambda whole: b"{}")):
+    with open("runs/kept/" + name, "rb") as file:
+        whole = file.read()
+    with open("runs/kept/" + name, "wb") as file:
+        file.write(change(whole))
+    refuses("a broken file: " + name, name, resume=True)
+    restored()
 whole = train("whole")
 expect(train("kept", resume=True)["state_hash"] == whole["state_hash"], "kept was harmed after all")
 

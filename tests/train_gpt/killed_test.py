@@ -21,10 +21,18 @@ def ranks_of(pid):
     return children
 
 
+def has_begun(name):
+    """Whether a run can be resumed. One that was killed before its first checkpoint starts anew instead."""
+    try:
+        return any(found.startswith("step-") for found in os.listdir("runs/%s/checkpoint" % name))
+    except FileNotFoundError:
+        return False
+
+
 def resume_until_done(name, whole, kill=lambda: None, **options):
     """Resumes again and again, killed by `kill(process)` each time but the last: how often."""
     for times in range(100):
-        if os.path.exists("runs/%s/options.json" % name):
+        if has_begun(name):
             process = start(name, resume=True, **options)
         else:
             process = start(name, **whole, **options)
@@ -84,7 +92,7 @@ train("still", 1, reproducible=True, **whole)
 kill = killer(summary("still")["seconds"] / 3 + 0.1, False)
 for times in range(100):
     ranks, parallel = draw.choice(((1, "data"), (2, "zero3"), (2, "pipeline"), (4, "zero1=2,pipeline=2"), (4, "zero2")))
-    begun = os.path.exists("runs/moving/options.json")
+    begun = has_begun("moving")
     process = start("moving", ranks, resume=begun, parallel=parallel, reproducible=True, **({} if begun else whole))
     if times < 6 and kill(process):
         process.communicate(timeout=60)

@@ -10,6 +10,7 @@ import struct
 import subprocess
 import sys
 import tempfile
+import time
 
 BINARIES = os.path.join(os.environ.get("TRIREME_BINARY_DIR", ""), "examples")
 THREADS = os.path.join(BINARIES, "train_gpt")
@@ -75,6 +76,16 @@ def train(name, *arguments, **options):
 def summary(name):
     with open("runs/%s/summary.json" % name, encoding="utf-8") as file:
         return json.load(file)
+
+
+def content(path):
+    """{path: bytes} of all files below."""
+    out = {}
+    for place, _, files in os.walk(path):
+        for name in files:
+            with open(os.path.join(place, name), "rb") as file:
+                out[os.path.join(place, name)] = file.read()
+    return out
 
 
 def tensors(path):
@@ -161,6 +172,27 @@ def distance(one, other, but=lambda name, index, size: False):
 def key_bias(name, index, size):
     """The bias of attention's keys: softmax does not see it, so its true gradient is zero."""
     return name.endswith("attn.c_attn.bias") and size // 3 <= index < 2 * size // 3
+
+
+def wait_for(what, process, seconds=60):
+    """Until what() is true or the process has ended; whether it is true."""
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        if what():
+            return True
+        if process.poll() is not None:
+            return what()
+        time.sleep(0.01)
+    return False
+
+
+def has_begun(name):
+    """Whether the first evaluation of a run is over."""
+    try:
+        with open("runs/%s/history.json" % name, encoding="utf-8") as file:
+            return json.load(file)["held_out_first"] is not None
+    except (OSError, ValueError):
+        return False
 
 
 failures = []

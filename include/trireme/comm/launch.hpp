@@ -4,6 +4,7 @@
 #include <type_traits>
 #include <utility>
 
+#include "trireme/comm/detail/launch_body.hpp"
 #include "trireme/comm/detail/thread_ranks.hpp"
 #include "trireme/comm/self.hpp"
 #include "trireme/comm/threads.hpp"
@@ -39,11 +40,18 @@ concept launchable = requires(Description const& description, Body& body) {
 /// @example trireme::launch(comm::threads{.ranks = 2}, [](auto& world) { world.barrier(); });
 template <class Description, class Body>
 decltype(auto) launch(Description const& description, Body&& body) {
+  // Stands before the body for every kind of world, so that a wrong one is one sentence however it is launched.
+  auto checked = [&body]<class World>(World& world) -> decltype(auto) {
+    constexpr auto slip = comm::detail::slip_of<std::remove_reference_t<Body>, World>();
+    comm::detail::expect_body<slip>();
+    if constexpr (slip == comm::detail::body_slip::none) return std::invoke(body, world);
+  };
+  constexpr bool described = launchable<Description, decltype(checked)>;
   static_assert(
-      launchable<Description, Body>,
+      described,
       "trireme::launch: needs a communicator's description, comm::self{}, comm::threads{...} or comm::mpi{...} "
       "(trireme/comm/mpi.hpp), and then a body that takes a world.");
-  if constexpr (launchable<Description, Body>) return launch_ranks(description, body);
+  if constexpr (described) return launch_ranks(description, checked);
 }
 
 }  // namespace trireme

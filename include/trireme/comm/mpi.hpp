@@ -66,9 +66,10 @@ namespace detail {
   auto messages = message_engine::on_duplicate(theirs, deadline);
   if (!messages->on_one_machine(shared_memory)) return messages;
   std::string why;  // some machines forbid it: then messages
+  // Who waits in shared memory makes no calls of MPI, in which Open MPI 5 would notice that mpirun is gone.
   auto node = try_node_engine(
       mpi_name, messages->rank(), messages->size(), deadline,
-      [&](std::string const& own) { return messages->gather_texts(own); }, why);
+      [&](std::string const& own) { return messages->gather_texts(own); }, why, true);
   if (node == nullptr) return messages;
   return node;
 }

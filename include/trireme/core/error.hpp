@@ -53,13 +53,16 @@ struct numeric_error : error {
   using error::error;
 };
 
-/// A file could not be opened, read or written.
+/// A file could not be opened, read or written. Carries the system's errno, or 0 where no call has failed.
 struct io_error : error {
-  io_error(std::string path, std::string_view reason) : error(text(path, ": ", reason)), path_(std::move(path)) {}
+  io_error(std::string path, std::string_view reason, int number = 0)
+      : error(text(path, ": ", reason)), path_(std::move(path)), number_(number) {}
   [[nodiscard]] std::string const& path() const noexcept { return path_; }
+  [[nodiscard]] int number() const noexcept { return number_; }
 
  private:
   std::string path_;
+  int number_;
 };
 
 /// A file was read but is not what it should be. Carries the byte offset at which that was noticed.

@@ -10,7 +10,10 @@
 
 namespace trireme {
 
-/// The extents of a dense row-major tensor, outermost first; at most `shape::max_rank` of them.
+/// The extents of a dense row-major tensor, outermost first; at most `shape::max_rank` of them, and together fewer than
+/// 2^63 elements, so that places in a tensor can be computed in 64 bits.
+///
+/// Errors   config_error for an extent that it does not take().
 class shape {
  public:
   static constexpr int max_rank = 6;
@@ -33,9 +36,17 @@ class shape {
     for (int axis = 0; axis < rank_; ++axis) product *= (*this)[axis];
     return product;
   }
+  /// Whether one more extent can be added.
+  [[nodiscard]] constexpr bool takes(std::int64_t extent) const noexcept {
+    std::int64_t product = 0;
+    return rank_ < max_rank && extent >= 0 && !__builtin_mul_overflow(size(), extent, &product);
+  }
   constexpr void push_back(std::int64_t extent) {
-    if (rank_ == max_rank) throw config_error(text("trireme::shape: more than ", max_rank, " extents"));
-    if (extent < 0) throw config_error(text("trireme::shape: extent ", extent, " is negative"));
+    if (!takes(extent)) {
+      if (rank_ == max_rank) throw config_error(text("trireme::shape: more than ", max_rank, " extents"));
+      if (extent < 0) throw config_error(text("trireme::shape: extent ", extent, " is negative"));
+      throw config_error(text("trireme::shape: ", size(), " times ", extent, " elements are more than 63 bits count"));
+    }
     extents_[static_cast<std::size_t>(rank_++)] = extent;
   }
   [[nodiscard]] constexpr std::span<std::int64_t const> extents() const noexcept {

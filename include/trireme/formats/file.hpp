@@ -9,81 +9,17 @@
 #include <cerrno>
 #include <cstddef>
 #include <cstdint>
-#include <cstdio>
-#include <cstring>
 #include <span>
 #include <string>
 #include <string_view>
-#include <system_error>
 #include <utility>
 #include <vector>
 
 #include "trireme/core/error.hpp"
+#include "trireme/formats/directory.hpp"
+#include "trireme/formats/file_system.hpp"
 
 namespace trireme::formats {
-
-/// The file operations that this room uses, each as in POSIX: -1 and errno on failure.
-///
-/// Why a class: a test derives one that fails or stops at operation n, for every n. It has to outlive what uses it.
-///
-/// Threads  stateless; any number of callers.
-class file_system {
- public:
-  file_system() = default;
-  file_system(file_system const&) = delete;
-  file_system& operator=(file_system const&) = delete;
-  virtual ~file_system() = default;
-
-  virtual int open(char const* path, int flags, ::mode_t mode) { return ::open(path, flags, mode); }
-  virtual int close(int descriptor) { return ::close(descriptor); }
-  virtual int status(int descriptor, struct ::stat& out) { return ::fstat(descriptor, &out); }
-  virtual ::ssize_t read(int descriptor, void* to, std::size_t bytes, ::off_t at) {
-    return ::pread(descriptor, to, bytes, at);
-  }
-  virtual ::ssize_t write(int descriptor, void const* from, std::size_t bytes) {
-    return ::write(descriptor, from, bytes);
-  }
-  virtual int truncate(int descriptor, ::off_t bytes) { return ::ftruncate(descriptor, bytes); }
-  virtual int synchronise(int descriptor) { return ::fsync(descriptor); }
-  virtual int rename(char const* from, char const* to) { return ::rename(from, to); }
-  virtual int unlink(char const* path) { return ::unlink(path); }
-  virtual int make_directory(char const* path, ::mode_t mode) { return ::mkdir(path, mode); }
-  virtual int remove_directory(char const* path) { return ::rmdir(path); }
-};
-
-/// The real one.
-[[nodiscard]] inline file_system& real_files() noexcept {
-  static file_system files;
-  return files;
-}
-
-namespace detail {
-
-/// "cannot write: no space left on device"
-[[nodiscard]] inline io_error io_failure(std::string const& path, std::string_view action, int number) {
-  auto reason = std::generic_category().message(number);
-  if (!reason.empty() && reason[0] >= 'A' && reason[0] <= 'Z' && reason[1] >= 'a') reason[0] += 'a' - 'A';
-  return {path, text("cannot ", action, ": ", reason)};
-}
-
-/// Calls a POSIX operation until it is not interrupted by a signal, and throws if it failed.
-template <class Call>
-auto checked(std::string const& path, std::string_view action, Call&& call) {
-  for (;;) {
-    auto const result = call();
-    if (result >= 0) return result;
-    if (errno != EINTR) throw io_failure(path, action, errno);
-  }
-}
-
-}  // namespace detail
-
-/// The directory that a path lies in: "a/b" -> "a", "b" -> ".", "/b" -> "/".
-[[nodiscard]] inline std::string directory_of(std::string_view path) {
-  auto const slash = path.rfind('/');
-  if (slash == std::string_view::npos) return ".";
-  return std::string(path.substr(0, slash == 0 ? 1 : slash));
-}
 
 /// An open file.
 ///
@@ -94,16 +30,17 @@ class file {
  public:
   enum class access {
     read,    ///< an existing file
-    create,  ///< a new or emptied file, written from its beginning
+    create,  ///< a new file, written from its beginning; what had the name is removed (of a link, the link)
     extend,  ///< a new or existing file, read and written at its end
   };
 
   file(std::string path, access how, file_system& files = real_files()) : path_(std::move(path)), files_(&files) {
-    int const flags = how == access::read     ? O_RDONLY
-                      : how == access::create ? O_RDWR | O_CREAT | O_TRUNC
-                                              : O_RDWR | O_CREAT | O_APPEND;
-    descriptor_ = detail::checked(path_, how == access::read ? "open" : "open for writing",
-                                  [&] { return files_->open(path_.c_str(), flags | O_CLOEXEC, 0666); });
+    open(AT_FDCWD, path_.c_str(), how, 0);
+  }
+  /// A file in a directory. A symbolic link of that name is not followed.
+  file(directory const& in, std::string const& name, access how) : path_(in.path_of(name)), files_(&in.files()) {
+    if (name.find('/') != name.npos) throw config_error(text("trireme::formats::file: \"", name, "\" is no name"));
+    open(in.descriptor(), name.c_str(), how, O_NOFOLLOW);
   }
   file(file&& other) noexcept
       : path_(std::move(other.path_)), files_(other.files_), descriptor_(std::exchange(other.descriptor_, -1)) {}
@@ -171,64 +108,86 @@ class file {
  private:
   static constexpr std::size_t most_at_once = std::size_t{1} << 30;  // the kernel takes less than 2 GiB a call
 
+  void open(int at, char const* name, access how, int follow) {
+    bool const reads = how == access::read;
+    bool const creates = how == access::create;
+    // Without waiting: a pipe would wait for somebody who writes.
+    int const flags = (reads     ? O_RDONLY | O_NONBLOCK
+                       : creates ? O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW
+                                 : O_RDWR | O_CREAT | O_APPEND) |
+                      O_CLOEXEC | follow;
+    bool removed = false;
+    while ((descriptor_ = files_->open(at, name, flags, 0666)) < 0) {
+      if (errno == EEXIST && creates && !std::exchange(removed, true)) {
+        detail::checked(path_, "remove what has this name", [&] { return files_->unlink(at, name); });
+      } else if (errno == ELOOP && follow != 0) {
+        throw io_error(path_, "is a symbolic link, which is not followed here", ELOOP);
+      } else if (errno != EINTR) {
+        throw detail::io_failure(path_, reads ? "open" : "open for writing", errno);
+      }
+    }
+  }
+
   std::string path_;
   file_system* files_;
   int descriptor_ = -1;
 };
 
-/// The whole content of a file. Throws io_error if it has more than `most` bytes, before it takes memory for them.
-[[nodiscard]] inline std::vector<std::byte> read_file(std::string const& path,
-                                                      std::uint64_t most = std::uint64_t{1} << 30,
-                                                      file_system& files = real_files()) {
-  file const from(path, file::access::read, files);
+namespace detail {
+
+inline std::vector<std::byte> content_of(file const& from, std::uint64_t most) {
   auto const size = from.size();
-  if (size > most) throw io_error(path, text("has ", size, " bytes, more than the ", most, " expected"));
+  if (size > most) throw io_error(from.path(), text("has ", size, " bytes, more than the ", most, " expected"));
   std::vector<std::byte> out(static_cast<std::size_t>(size));
   from.read(0, out);
   return out;
 }
-
-/// The same as text.
-[[nodiscard]] inline std::string read_text(std::string const& path, std::uint64_t most = std::uint64_t{1} << 30,
-                                           file_system& files = real_files()) {
-  auto const bytes = read_file(path, most, files);
+inline std::string text_of(std::vector<std::byte> const& bytes) {
   return {reinterpret_cast<char const*>(bytes.data()), bytes.size()};
 }
 
-/// Returns when the names in a directory (files made, renamed, removed) have reached the device.
-inline void synchronise_directory(std::string const& path, file_system& files = real_files()) {
-  auto const descriptor = detail::checked(
-      path, "open the directory", [&] { return files.open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0); });
-  auto const failed = files.synchronise(descriptor) < 0 ? errno : 0;
-  files.close(descriptor);
-  // Some file systems have nothing to synchronise for a directory, and say so.
-  if (failed != 0 && failed != EINVAL) throw detail::io_failure(path, "synchronise the directory", failed);
-}
+}  // namespace detail
 
-/// Renames a file or directory; what had the new name is replaced.
-inline void rename(std::string const& from, std::string const& to, file_system& files = real_files()) {
-  detail::checked(from, text("rename to ", to), [&] { return files.rename(from.c_str(), to.c_str()); });
+inline constexpr std::uint64_t most_bytes_at_once = std::uint64_t{1} << 30;
+
+/// The whole content of a file. Throws io_error if it has more than `most` bytes, before it takes memory for them.
+[[nodiscard]] inline std::vector<std::byte> read_file(std::string const& path, std::uint64_t most = most_bytes_at_once,
+                                                      file_system& files = real_files()) {
+  return detail::content_of(file(path, file::access::read, files), most);
+}
+/// The same as text.
+[[nodiscard]] inline std::string read_text(std::string const& path, std::uint64_t most = most_bytes_at_once,
+                                           file_system& files = real_files()) {
+  return detail::text_of(read_file(path, most, files));
+}
+[[nodiscard]] inline std::string read_text(directory const& in, std::string const& name,
+                                           std::uint64_t most = most_bytes_at_once) {
+  return detail::text_of(detail::content_of(file(in, name, file::access::read), most));
 }
 
 /// A file that appears under its name only when it is complete, or not at all.
 ///
 /// Written under a temporary name in the same directory; publish() brings the content to the device, renames, and
 /// brings the new name to the device, in this order: after a crash or power loss either the old or the new file is
-/// there, whole. Destroyed before publish(), it removes the temporary.
+/// there, whole. Destroyed before publish(), it removes the temporary. A symbolic link that has the temporary's name,
+/// or the file's, is replaced; what it leads to stays as it is.
 ///
 /// Threads  one owner. Two processes must not write the same path at once.
 class atomic_file {
  public:
-  explicit atomic_file(std::string path, file_system& files = real_files())
-      : path_(std::move(path)), content_(path_ + ".partial", file::access::create, files) {}
+  explicit atomic_file(std::string const& path, file_system& files = real_files())
+      : atomic_file(directory(directory_of(path), files), name_of(path)) {}
+  atomic_file(directory in, std::string name)
+      : in_(std::move(in)), name_(std::move(name)), content_(in_, temporary(), file::access::create) {}
   atomic_file(atomic_file&& other) noexcept
-      : path_(std::move(other.path_)),
+      : in_(other.in_),
+        name_(std::move(other.name_)),
         content_(std::move(other.content_)),
         pending_(std::exchange(other.pending_, false)) {}
   ~atomic_file() {
     if (!pending_) return;
-    // Nobody is left to tell if this fails; a later attempt empties the same temporary.
-    content_.files().unlink(content_.path().c_str());
+    // Nobody is left to tell if this fails; a later attempt removes the same temporary.
+    in_.files().unlink(in_.descriptor(), temporary().c_str());
   }
 
   void write(std::span<std::byte const> bytes) { content_.write(bytes); }
@@ -237,13 +196,16 @@ class atomic_file {
   void publish() {
     content_.synchronise();
     content_.close();
-    rename(content_.path(), path_, content_.files());
+    in_.rename(temporary(), name_);
     pending_ = false;
-    synchronise_directory(directory_of(path_), content_.files());
+    in_.synchronise();
   }
 
  private:
-  std::string path_;
+  [[nodiscard]] std::string temporary() const { return name_ + ".partial"; }
+
+  directory in_;
+  std::string name_;
   file content_;
   bool pending_ = true;
 };
@@ -256,6 +218,11 @@ inline void atomic_write(std::string const& path, std::span<std::byte const> byt
 }
 inline void atomic_write(std::string const& path, std::string_view characters, file_system& files = real_files()) {
   atomic_write(path, std::as_bytes(std::span(characters)), files);
+}
+inline void atomic_write(directory const& in, std::string const& name, std::string_view characters) {
+  atomic_file to(in, name);
+  to.write(std::as_bytes(std::span(characters)));
+  to.publish();
 }
 
 }  // namespace trireme::formats

@@ -87,6 +87,7 @@ inline constexpr std::size_t most_name_bytes = 4096;
 class reader {
  public:
   explicit reader(std::string path, file_system& files = real_files());
+  reader(directory const& in, std::string const& name);
 
   [[nodiscard]] std::string const& path() const noexcept { return file_.path(); }
   [[nodiscard]] std::vector<entry> const& entries() const noexcept { return header_.entries; }
@@ -109,17 +110,19 @@ class reader {
   }
 
  private:
+  explicit reader(file from);
   void require_type(entry const& which, dtype wanted) const;
 
   file file_;
   header header_;
   std::vector<std::uint32_t> by_name_;  // indices of entries, sorted by name
+  std::vector<std::uint32_t> by_key_;   // of notes, sorted by key
 };
 
 /// What a writer does besides writing.
 struct writer_options {
-  sha256* digest = nullptr;  ///< is updated with every byte of the file
-  file_system* files = nullptr;
+  sha256* digest = nullptr;      ///< is updated with every byte of the file
+  file_system* files = nullptr;  ///< for a path; a directory knows its own
 };
 
 /// Writes a file: the tensors are declared first, then their bytes come in the same order, in pieces of any size.
@@ -132,7 +135,10 @@ struct writer_options {
 ///          for finish() before all are there.
 class writer {
  public:
-  writer(std::string path, std::vector<entry> entries, safetensors::metadata notes = {}, writer_options options = {});
+  writer(std::string const& path, std::vector<entry> entries, safetensors::metadata notes = {},
+         writer_options options = {});
+  writer(directory const& in, std::string const& name, std::vector<entry> entries, safetensors::metadata notes = {},
+         writer_options options = {});
 
   /// With begin and bytes filled in.
   [[nodiscard]] std::vector<entry> const& entries() const noexcept { return entries_; }

@@ -30,7 +30,7 @@ class any_trainer {
   virtual void request_stop() noexcept = 0;
   virtual void record(observe::timeline& timeline) = 0;
   virtual void save(std::string const& directory, checkpoint::patience const& patience = {}) = 0;
-  virtual void load(std::string const& directory, checkpoint::patience const& patience = {}) = 0;
+  virtual checkpoint::loaded load(std::string const& directory, checkpoint::patience const& patience = {}) = 0;
   [[nodiscard]] virtual std::uint64_t state_hash() = 0;
   [[nodiscard]] virtual std::int64_t steps() const noexcept = 0;
   [[nodiscard]] virtual exchange_times times() const noexcept = 0;
@@ -63,8 +63,8 @@ class typed_trainer final : public any_trainer {
   void save(std::string const& directory, checkpoint::patience const& patience) override {
     trainer_.save(directory, patience);
   }
-  void load(std::string const& directory, checkpoint::patience const& patience) override {
-    trainer_.load(directory, patience);
+  checkpoint::loaded load(std::string const& directory, checkpoint::patience const& patience) override {
+    return trainer_.load(directory, patience);
   }
   std::uint64_t state_hash() override { return trainer_.state_hash(); }
   std::int64_t steps() const noexcept override { return trainer_.steps(); }

@@ -1,7 +1,12 @@
 #pragma once
 
+#include <algorithm>
+#include <array>
+#include <cerrno>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
+#include <optional>
 #include <set>
 #include <span>
 #include <string>
@@ -15,12 +20,14 @@
 #include "trireme/core/error.hpp"
 #include "trireme/core/sha256.hpp"
 #include "trireme/core/tensor.hpp"
+#include "trireme/formats/directory.hpp"
 #include "trireme/formats/file.hpp"
 #include "trireme/formats/json.hpp"
 #include "trireme/formats/safetensors.hpp"
 #include "trireme/ops/types.hpp"
 #include "trireme/train/detail/checkpoint_files.hpp"
 #include "trireme/train/detail/checkpoint_pieces.hpp"
+#include "trireme/train/detail/checkpoint_publish.hpp"
 #include "trireme/train/detail/together.hpp"
 
 /// Checkpoints: all state of a run in one directory, whole or not at all.
@@ -28,10 +35,11 @@
 /// DIRECTORY/step-0000000500/ holds manifest.json (what run it is, how far it is, which files), manifest.sha256 (in
 /// sha256sum's format) and one rank-N.safetensors a rank: pieces named "tensor@first element", with a SHA-256 each,
 /// and for each tensor the box of it that the rank holds: pieces are stretches of that box.
+/// A directory belongs to one run, whose identity each manifest says.
 /// A piece says where it lies in its tensor, not who owned it, so that any number of ranks and any strategy or mesh
 /// reads it. This is format 2; format 1, which knew no boxes, is refused.
 /// A checkpoint is written under a temporary name, brought to the device, renamed, and the directory brought to the
-/// device; the one before it is kept.
+/// device; the one before it is kept. One that turns out to be damaged is set aside, and the one before it is read.
 namespace trireme::checkpoint {
 
 /// What a checkpoint was made by; a run with another description refuses it and names both.
@@ -52,6 +60,28 @@ struct progress {
   std::int64_t position = 0;  ///< samples of the epoch that are used
 };
 
+/// Which run a directory's checkpoints belong to. None until the run first saves or loads; then 32 hexadecimal digits,
+/// the same on every rank, that it keeps wherever it goes on.
+struct identity {
+  std::string digits;
+  friend bool operator==(identity const&, identity const&) = default;
+};
+
+/// A checkpoint that load() found damaged.
+struct passed_over {
+  std::string path;
+  std::string reason;
+  std::string kept_as;  ///< where it is now; empty if it could not be moved
+  friend bool operator==(passed_over const&, passed_over const&) = default;
+};
+
+/// What load() has read; the same on every rank.
+struct loaded {
+  std::string path;
+  progress at;
+  std::vector<passed_over> damaged;  ///< newer ones, newest first
+};
+
 namespace detail {
 
 inline formats::json::value to_json(run_description const& run) {
@@ -66,8 +96,13 @@ inline formats::json::value to_json(progress const& at) {
       {{"step", at.step}, {"updates", at.updates}, {"seed", at.seed}, {"epoch", at.epoch}, {"position", at.position}});
 }
 inline progress progress_from(formats::json::value const& from) {
-  return {from.at("step").as_int64(), from.at("updates").as_int64(), from.at("seed").as_uint64(),
-          from.at("epoch").as_uint64(), from.at("position").as_int64()};
+  progress const at{from.at("step").as_int64(), from.at("updates").as_int64(), from.at("seed").as_uint64(),
+                    from.at("epoch").as_uint64(), from.at("position").as_int64()};
+  // Far below where counting on would wrap.
+  if (at.step < 0 || at.step > std::int64_t{1} << 62) from.at("step").fail("this is no number of a step");
+  if (at.updates < 0 || at.updates > at.step) from.at("updates").fail("there are not as many updates as steps");
+  if (at.position < 0) from.at("position").fail("this is no place in an epoch");
+  return at;
 }
 
 /// Refuses a checkpoint of another run, naming both.
@@ -100,7 +135,7 @@ std::vector<std::byte> bytes_of(tensor_view<T, Space> view) {
 
 /// Writes this rank's pieces. @returns the SHA-256 of the file's header, and its size.
 template <class ForEach>
-file_record write_pieces(std::string const& path, ForEach&& for_each, formats::file_system& files) {
+file_record write_pieces(formats::directory const& in, std::string const& file, ForEach&& for_each) {
   std::vector<formats::safetensors::entry> entries;
   formats::safetensors::metadata notes;
   std::set<std::string> boxes;
@@ -112,85 +147,169 @@ file_record write_pieces(std::string const& path, ForEach&& for_each, formats::f
     notes.emplace_back("sha256:" + piece, sha256_text(bytes));
     if (boxes.insert(name).second) notes.emplace_back("box:" + name, box_text(part));
   });
-  formats::safetensors::writer writer(path, std::move(entries), std::move(notes), {.files = &files});
+  formats::safetensors::writer writer(in, file, std::move(entries), std::move(notes));
   for_each([&](std::string const&, parameter_info const&, std::int64_t, auto view) { writer.write(bytes_of(view)); });
   writer.finish();
-  return record_of(path, files);
+  return record_of(in, file);
+}
+
+/// Reads one checkpoint into the views that for_each hands out. @returns its manifest.
+template <class ForEach>
+formats::json::value read_checkpoint(formats::directory const& in, std::int64_t step, run_description const& run,
+                                     ForEach&& for_each, std::int64_t elements) {
+  auto manifest = read_manifest(in);
+  expect_same_run(in.path(), manifest.at("run"), run);
+  static_cast<void>(identity_in(manifest));
+  auto const& at = manifest.at("progress");
+  if (progress_from(at).step != step) at.at("step").fail(text("the directory's name says step ", step));
+  piece_index index(in, manifest.at("files"));
+  if (index.elements() != elements) {
+    throw format_error(in.path_of("manifest.json"), 0,
+                       text("the checkpoint holds ", index.elements(), " numbers, but this run takes ", elements));
+  }
+  for_each([&](std::string const& name, parameter_info const& part, std::int64_t first, auto view) {
+    using element = typename decltype(view)::value_type;
+    using space = typename decltype(view)::space;
+    auto const bytes = index.read(name, dtype_of<element>, part, first, view.size());
+    ops::on<space>::upload(view, std::span<element const>(reinterpret_cast<element const*>(bytes.data()),
+                                                          static_cast<std::size_t>(view.size())));
+  });
+  return manifest;
+}
+
+/// Collective. Throws on every rank unless all of them have the same number here.
+template <class Comm>
+void expect_same_manifest(Comm& world, std::string const& path, formats::json::value const& manifest) {
+  auto const content = formats::json::to_string(manifest);
+  std::uint64_t number = 0;
+  auto const digest = sha256().update(content).finish();
+  std::memcpy(&number, digest.data(), sizeof number);
+  std::uint64_t bounds[2] = {number, ~number};
+  world.all_reduce(tensor_view<std::uint64_t>(bounds, shape{2}), reduction::min{});
+  if (bounds[0] == ~bounds[1]) return;
+  throw io_error(path,
+                 "the ranks have read different manifests; something else writes there, or they see different disks");
 }
 
 }  // namespace detail
 
 /// Collective. Writes a checkpoint and makes it the newest one.
 ///
+/// @param own       the run's identity; drawn here if it has none yet.
 /// @param for_each  calls its argument with (name, info, first, view) for each piece of this rank: elements from
 ///                  `first` on of the part of a tensor that the parameter_info says; called twice, in the same order.
 /// Errors   on every rank, with the failing rank's sentence; then the checkpoints that were there still are, and no
-///          temporary file is left.
+///          temporary file is left. config_error if the directory belongs to another run, or holds later steps of this
+///          one; then nothing in it has been touched.
 template <class Comm, class ForEach>
-void save(Comm& world, std::string const& directory, run_description const& run, progress const& at, ForEach&& for_each,
-          formats::file_system& files = formats::real_files()) {
+void save(Comm& world, std::string const& path, identity& own, run_description const& run, progress const& at,
+          ForEach&& for_each, formats::file_system& files = formats::real_files()) {
   using trireme::detail::together;
-  auto const temporary = directory + "/" + detail::temporary_name;
-  auto const name = detail::step_name(at.step);
+  std::array<std::uint8_t, 32> digits{};
+  std::optional<formats::directory> home;
+  std::optional<formats::directory> temporary;
+  std::vector<std::int64_t> ours;
   try {
     together(world, [&] {
-      if (world.rank() == 0) detail::make_empty(directory, temporary, files);
+      if (world.rank() != 0) return;
+      if (own.digits.empty()) own.digits = detail::drawn_identity();
+      std::ranges::copy(own.digits, digits.begin());
+      formats::make_directories(path, files);
+      home = detail::open_home(path, files);
+      ours = detail::claim(*home, own.digits, at.step);
+      temporary = detail::make_temporary(*home);
     });
-    detail::file_record own;
-    together(world, [&] { own = detail::write_pieces(detail::rank_file(temporary, world.rank()), for_each, files); });
-    auto const records = detail::gather(world, own);
+    world.broadcast(tensor_view<std::uint8_t>(digits.data(), shape{static_cast<std::int64_t>(digits.size())}), 0);
+    own.digits.assign(digits.begin(), digits.end());
+    detail::file_record record;
+    together(world, [&] {
+      if (!temporary) temporary = detail::open_home(path, files).below(detail::temporary_name);
+      record = detail::write_pieces(*temporary, detail::rank_file(static_cast<std::size_t>(world.rank())), for_each);
+    });
+    auto const records = detail::gather(world, record);
     together(world, [&] {
       if (world.rank() != 0) return;
       auto const manifest = formats::json::value::make({{"format", detail::format_version},
+                                                        {"identity", own.digits},
                                                         {"run", detail::to_json(run)},
                                                         {"progress", detail::to_json(at)},
                                                         {"files", detail::to_json(records)}});
-      detail::publish(directory, temporary, name, manifest, files);
+      detail::publish(*home, *temporary, at.step, manifest, ours);
     });
   } catch (...) {
-    if (world.rank() == 0) detail::remove_tree(temporary, files);
+    if (home && temporary) home->remove(detail::temporary_name);
     throw;
   }
 }
 
-/// Collective. Reads the newest checkpoint of a directory into the views that for_each hands out.
+/// Collective. Reads the newest whole checkpoint of a directory into the views that for_each hands out.
 ///
+/// One that is damaged (a file of it is missing, cut or changed) is passed over for the one before it; once a whole one
+/// is found, those passed over are kept as "damaged-step-N". All ranks take the same one: a rank that finds damage in
+/// what it reads speaks for all.
+///
+/// @param own       becomes the identity of the run that is read.
 /// @param for_each  as for save(), but with every piece that this rank needs: ranks may take the same one.
 /// @param elements  how many numbers this rank would write to a checkpoint; over all ranks it must hold as many.
 /// Ranks    any number, whatever number wrote it.
-/// Errors   io_error or format_error that names the file if there is none or if it is damaged; config_error that names
-///          both if it was made by another run. Nothing on the device is changed. The views' contents are unspecified
-///          after an error.
+/// Errors   io_error if there is none, none that is whole, or if one cannot be read for other reasons than damage;
+///          config_error that names both if it was made by a run of another description. Then nothing on the device is
+///          changed, and the views' contents are unspecified.
 template <class Comm, class ForEach>
-progress load(Comm& world, std::string const& directory, run_description const& run, ForEach&& for_each,
-              std::int64_t elements, formats::file_system& files = formats::real_files()) {
-  progress result;
-  std::int64_t counts[2] = {elements, 0};  // asked for by the ranks, held by the checkpoint
-  std::string path;
-  trireme::detail::together(world, [&] {
-    path = detail::newest(directory);
-    auto const manifest = detail::read_manifest(path, files);
-    detail::expect_same_run(path, manifest.at("run"), run);
-    result = detail::progress_from(manifest.at("progress"));
-    detail::piece_index index(path, manifest.at("files"), files);
-    for_each([&](std::string const& name, parameter_info const& part, std::int64_t first, auto view) {
-      using element = typename decltype(view)::value_type;
-      using space = typename decltype(view)::space;
-      auto const bytes = index.read(name, dtype_of<element>, part, first, view.size());
-      ops::on<space>::upload(view, std::span<element const>(reinterpret_cast<element const*>(bytes.data()),
-                                                            static_cast<std::size_t>(view.size())));
-    });
-    counts[1] = world.rank() == 0 ? index.elements() : 0;
+loaded load(Comm& world, std::string const& path, identity& own, run_description const& run, ForEach&& for_each,
+            std::int64_t elements, formats::file_system& files = formats::real_files()) {
+  using trireme::detail::together;
+  std::optional<formats::directory> home;
+  std::vector<std::int64_t> steps;  // that have not been tried; on rank 0
+  together(world, [&] {
+    home = detail::home_of_checkpoints(path, files);
+    if (world.rank() != 0) return;
+    steps = detail::steps_in(*home);
+    if (steps.empty()) throw detail::no_checkpoint(path);
   });
-  world.all_reduce(tensor_view<std::int64_t>(counts, shape{2}), reduction::sum{});
-  if (counts[0] != counts[1]) {
-    throw format_error(path + "/manifest.json", 0,
-                       text("the checkpoint holds ", counts[1], " numbers, but this run takes ", counts[0]));
+  world.all_reduce(tensor_view<std::int64_t>(&elements, shape{1}), reduction::sum{});
+  loaded result;
+  for (;;) {
+    std::int64_t step = steps.empty() ? -1 : steps.back();
+    world.broadcast(tensor_view<std::int64_t>(&step, shape{1}), 0);
+    if (step < 0) {
+      throw io_error(path, text("no checkpoint here is whole; of the newest: ", result.damaged.front().reason));
+    }
+    result.path = home->path_of(detail::step_name(step));
+    formats::json::value manifest;
+    std::string damage;
+    together(world, [&] {
+      damage = detail::damage_in([&] {
+        manifest = detail::read_checkpoint(home->below(detail::step_name(step)), step, run, for_each, elements);
+      });
+    });
+    if (auto const found = trireme::detail::first_to_tell(world, damage)) {
+      result.damaged.push_back({result.path, found->sentence, {}});
+      if (!steps.empty()) steps.pop_back();
+      continue;
+    }
+    detail::expect_same_manifest(world, result.path, manifest);
+    result.at = detail::progress_from(manifest.at("progress"));
+    own.digits = detail::identity_in(manifest);
+    break;
+  }
+  for (auto& each : result.damaged) {
+    auto const name = formats::name_of(each.path);
+    std::int64_t number = world.rank() == 0 ? detail::set_aside(*home, name) : 0;
+    world.broadcast(tensor_view<std::int64_t>(&number, shape{1}), 0);
+    if (number > 0) each.kept_as = home->path_of(detail::aside_name(name, static_cast<int>(number)));
   }
   return result;
 }
 
-/// Whether a directory holds a checkpoint (whole or damaged).
-[[nodiscard]] inline bool exists(std::string const& directory) { return !detail::steps_in(directory).empty(); }
+/// Whether a directory holds a checkpoint (whole or damaged). Throws io_error if it is there but cannot be read.
+[[nodiscard]] inline bool exists(std::string const& path, formats::file_system& files = formats::real_files()) {
+  try {
+    return !detail::steps_in(detail::open_home(path, files)).empty();
+  } catch (io_error const& problem) {
+    if (problem.number() != ENOENT) throw;
+    return false;
+  }
+}
 
 }  // namespace trireme::checkpoint

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "trireme/parallel/exchange.hpp"
+#include "trireme/train/detail/slips.hpp"
 #include "trireme/train/environment.hpp"
 #include "trireme/train/slots.hpp"
 #include "trireme/train/trainer.hpp"
@@ -57,7 +58,9 @@ struct refused {
   template <class... Files>
   void save(std::string const&, Files&...) {}
   template <class... Files>
-  void load(std::string const&, Files&...) {}
+  checkpoint::loaded load(std::string const&, Files&...) {
+    return {};
+  }
   std::uint64_t state_hash() { return {}; }
   std::int64_t steps() const noexcept { return {}; }
 };
@@ -79,7 +82,9 @@ template <class... Policies>
 [[nodiscard]] auto make_trainer(Policies&&... policies) {
   using slots = detail::resolve<std::remove_cvref_t<Policies>...>;
   static_cast<void>(check_policies<Policies...>());  // apart from the condition, or clang adds an error to the sentence
-  if constexpr (slots::ok) {
+  constexpr auto slip = slots::ok ? detail::slip_of_world<Policies...>() : detail::world_slip::none;
+  static_cast<void>(sizeof(detail::check_lent_world<slip>));
+  if constexpr (slots::ok && slip == detail::world_slip::none) {
     check_environment();
     return basic_trainer<typename slots::model, typename slots::optimizer, typename slots::comm,
                          typename slots::parallel, typename slots::precision, typename slots::compression>(
@@ -153,7 +158,8 @@ struct assert_exchange_policies {
 /// @returns basic_exchange on the caller's memory: gradients are read when they are ready, the mean over ranks is
 ///          written back by finish(), updated values are gathered by publish().
 template <class Parameters, class Comm, class... Policies>
-[[nodiscard]] auto make_exchange(Parameters&& parameters, Comm& world, Policies&&... policies) {
+requires(detail::slip_of_exchange<Parameters, Comm&>() == detail::exchange_slip::none)
+    [[nodiscard]] auto make_exchange(Parameters&& parameters, Comm& world, Policies&&... policies) {
   using checks = detail::check_exchange_policies<std::remove_cvref_t<Policies>...>;
   static_cast<void>(sizeof(detail::assert_exchange_policies<checks::ok>));
   using strategy = typename detail::find<slot::parallel, parallel::data, std::remove_cvref_t<Policies>...>::type;
@@ -170,6 +176,13 @@ template <class Parameters, class Comm, class... Policies>
   return basic_exchange<environment<precision, space>, Comm, strategy, compressor>(
       std::move(list), world, detail::pick<slot::parallel, parallel::data>(policies...),
       detail::pick<slot::compression, compression::none>(policies...), everyone);
+}
+/// Whatever else is passed is one sentence.
+template <class Parameters, class Comm, class... Policies>
+requires(detail::slip_of_exchange<Parameters, Comm>() != detail::exchange_slip::none)
+    [[nodiscard]] detail::refused_exchange make_exchange(Parameters&&, Comm&&, Policies&&...) {
+  static_cast<void>(sizeof(detail::check_exchange<detail::slip_of_exchange<Parameters, Comm>()>));
+  return {};
 }
 
 }  // namespace trireme

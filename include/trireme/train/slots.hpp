@@ -53,8 +53,10 @@ struct nothing {};
 // class whose assertion failed must not take part in a constant expression, or a second error follows.
 template <class P>
 struct check_is_policy {
+  static_assert(!std::is_pointer_v<P>,
+                "trireme::trainer: a pointer is not a policy: pass the world, the model or the description itself");
   static_assert(
-      !std::is_same_v<kind_of_t<P>, void>,
+      std::is_pointer_v<P> || !std::is_same_v<kind_of_t<P>, void>,
       "trireme::trainer: not a policy: each argument must be a model, an optimizer, a communicator or a policy "
       "for parallelism, precision or compression; say which with policy_category");
 };
@@ -86,6 +88,17 @@ struct check_required {
   static_assert(count_of<slot::model, P...> > 0, "trireme::trainer: no model: pass a description such as nn::gpt{}");
   static_assert(count_of<slot::optimizer, P...> > 0,
                 "trireme::trainer: no optimizer: pass a description such as optim::adamw{}");
+};
+
+/// The description of a communicator has nothing of a communicator.
+template <class C>
+inline constexpr bool only_describes =
+    !has_rank<C> && !has_size<C> && !has_split<C> && !has_duplicate<C> && !has_barrier<C> && !has_traffic<C>;
+template <bool OnlyDescribes>
+struct check_world {
+  static_assert(!OnlyDescribes,
+                "trireme::trainer: a description such as comm::threads{} is not a world: call launch(description, "
+                "[](auto& world) { ... }) and pass the world that the body gets");
 };
 
 template <class C>
@@ -176,8 +189,9 @@ struct resolve {
   static constexpr bool at_most_one = count_of<slot::communicator, P...> <= 1 && count_of<slot::model, P...> <= 1 &&
                                       count_of<slot::optimizer, P...> <= 1 && count_of<slot::parallel, P...> <= 1 &&
                                       count_of<slot::precision, P...> <= 1 && count_of<slot::compression, P...> <= 1;
-  static constexpr bool complete =
-      count_of<slot::communicator, P...> > 0 && count_of<slot::model, P...> > 0 && count_of<slot::optimizer, P...> > 0;
+  static constexpr bool described_only = count_of<slot::communicator, P...> > 0 && only_describes<comm>;
+  static constexpr bool complete = count_of<slot::communicator, P...> > 0 && count_of<slot::model, P...> > 0 &&
+                                   count_of<slot::optimizer, P...> > 0 && !described_only;
   static constexpr bool independent = communicator<comm> &&
                                       (staged_model<model> || plain_model<model>)&&precision_policy<precision> &&
                                       trireme::parallel::parallel_policy<parallel>;
@@ -211,7 +225,7 @@ struct resolve {
     } else if constexpr (Stage == 1) {
       static_cast<void>(sizeof(check_counts<P...>));
     } else if constexpr (Stage == 2) {
-      static_cast<void>(sizeof(check_required<P...>));
+      static_cast<void>(sizeof(check_required<P...>) + sizeof(check_world<described_only>));
     } else if constexpr (Stage == 3) {
       static_cast<void>(sizeof(check_communicator<comm>) + sizeof(check_model<model>) +
                         sizeof(check_precision<precision>) + sizeof(check_parallel<parallel>));

@@ -25,6 +25,7 @@
 #include "trireme/train/checkpoint.hpp"
 #include "trireme/train/detail/copies.hpp"
 #include "trireme/train/detail/run_checks.hpp"
+#include "trireme/train/detail/slips.hpp"
 #include "trireme/train/optimizer_state.hpp"
 #include "trireme/train/patience.hpp"
 #include "trireme/train/placed_model.hpp"
@@ -112,6 +113,13 @@ class basic_trainer {
     return report;
   }
 
+  /// Whatever is no dataset is one sentence.
+  template <class Data>
+  fit_report fit(Data const&, fit_options const&) {
+    static_cast<void>(sizeof(detail::check_data<detail::slip_of_data<Data>()>));
+    return {};
+  }
+
   /// One step on samples of one's own: each rank brings its own share, of any size; ranks of one replica of the model
   /// bring the same.
   step_report step(samples const& batch) {
@@ -133,6 +141,11 @@ class basic_trainer {
   [[nodiscard]] double evaluate(Data const& data, std::int64_t batch = 8) {
     return model_.mean(model_.evaluate(data, batch));
   }
+  template <class Data>
+  [[nodiscard]] double evaluate(Data const&, std::int64_t = 8) {
+    static_cast<void>(sizeof(detail::check_data<detail::slip_of_data<Data>()>));
+    return 0;
+  }
 
   /// The model's outputs for some inputs (n, outputs). A GPT gives the logits of what follows each sample. Computed by
   /// this rank alone, unless it lacks a part of the model: then the ranks that have the others call it too, with the
@@ -152,6 +165,7 @@ class basic_trainer {
     step_ = updates_ = skips_ = 0;
     loaded_at_ = -1;
     position_ = {};
+    identity_ = {};
     moments_.clear();
     exchange().forget_residuals();
     if constexpr (staged) {
@@ -230,7 +244,8 @@ class basic_trainer {
     return sum;
   }
 
-  /// Collective. Publishes a checkpoint in `directory` and keeps the one before it; see checkpoint.hpp.
+  /// Collective. Publishes a checkpoint in `directory` and keeps the one before it; see checkpoint.hpp. A directory
+  /// belongs to one run: that of another is refused.
   ///
   /// Errors   also comm_error, if a rank is not done when the patience is over; numeric_error as state_hash().
   void save(std::string const& directory, checkpoint::patience const& patience = {},
@@ -239,25 +254,28 @@ class basic_trainer {
     auto const pieces = [&](auto&& piece) { for_each_state(piece); };
     checkpoint::detail::told_progress told(patience, 2, pieces);  // hashed, and then written
     checkpoint::save(
-        patient_.of(world_, patience.deadline), directory, description(), progress_of_run(),
+        patient_.of(world_, patience.deadline), directory, identity_, description(), progress_of_run(),
         [&](auto&& piece) { pieces(told.after(piece)); }, files);
   }
   void save(std::string const& directory, formats::file_system& files) { save(directory, {}, files); }
 
-  /// Collective. Takes all state from the newest checkpoint in `directory`, whatever number of ranks or strategy wrote
-  /// it (error feedback asks for the same number of ranks).
+  /// Collective. Takes all state from the newest whole checkpoint in `directory`, whatever number of ranks or strategy
+  /// wrote it (error feedback asks for the same number of ranks), and goes on with its run.
   ///
   /// Errors   as save().
-  void load(std::string const& directory, checkpoint::patience const& patience = {},
-            formats::file_system& files = formats::real_files()) {
+  ///
+  /// @returns which it was, and which newer ones are damaged.
+  checkpoint::loaded load(std::string const& directory, checkpoint::patience const& patience = {},
+                          formats::file_system& files = formats::real_files()) {
     std::int64_t elements = 0;
     for_each_state(
         [&](std::string const&, parameter_info const&, std::int64_t, auto view) { elements += view.size(); });
     auto const pieces = [&](auto&& piece) { for_each_state(piece, true); };
     checkpoint::detail::told_progress told(patience, 1, pieces);
-    auto const progress = checkpoint::load(
-        patient_.of(world_, patience.deadline), directory, description(),
+    auto const found = checkpoint::load(
+        patient_.of(world_, patience.deadline), directory, identity_, description(),
         [&](auto&& piece) { pieces(told.after(piece)); }, elements, files);
+    auto const& progress = found.at;
     step_ = progress.step;
     updates_ = progress.updates;
     seed_ = progress.seed;
@@ -265,8 +283,11 @@ class basic_trainer {
     loaded_at_ = step_;
     exchange().refresh_parameters();
     engine().invalidate();
+    return found;
   }
-  void load(std::string const& directory, formats::file_system& files) { load(directory, {}, files); }
+  checkpoint::loaded load(std::string const& directory, formats::file_system& files) {
+    return load(directory, {}, files);
+  }
 
   /// Calls f(name, info, first, view) for every piece of state that this rank answers for, or, if `replicas`, for every
   /// piece that it keeps: where state is replicated, each rank keeps all of it. A piece is elements from `first` on of
@@ -428,6 +449,7 @@ class basic_trainer {
   std::int64_t updates_ = 0;
   std::int64_t skips_ = 0;
   std::int64_t loaded_at_ = -1;  // the step of the last checkpoint that was loaded
+  checkpoint::identity identity_;
   observe::timeline* timeline_ = nullptr;
   bool wants_stop_ = false;
   bool stopped_ = false;

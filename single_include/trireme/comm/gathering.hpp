@@ -4,7 +4,6 @@
 #pragma once
 
 #include "trireme/trireme.hpp"
-#include "trireme/comm/bootstrap.hpp"
 #include "trireme/comm/rendezvous.hpp"
 
 // ---- trireme/comm/gathering.hpp

@@ -1,10 +1,9 @@
 // Trireme 0.1.0: trireme/comm/mpi.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 21cca134386f5dc0b4706d6fa0b2230b1ecabf16c53d688031dd17188fe7315b
+// SHA-256 of the sources: b237ef999f18b962b47d58b80e7117057370357eb322ac45f11242db27791641
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include "trireme/trireme.hpp"
-#include "trireme/comm/bootstrap.hpp"
 #include "trireme/comm/process_world.hpp"
 #include "trireme/comm/processes.hpp"
 
@@ -32,6 +31,7 @@
 // ---- trireme/comm/detail/mpi_driver.hpp
 #include <atomic>
 #include <condition_variable>
+#include <limits>
 #include <mutex>
 
 #ifndef TRIREME_COMM_DETAIL_MPI_OPERATION_INCLUDED
@@ -906,6 +906,24 @@ class mpi_driver {
     std::lock_guard const lock(mutex_);
     return failed_;
   }
+  /// As node_launch::reports(), by messages. `launch` is the group of all ranks.
+  [[nodiscard]] bool reports(mpi_group const& launch) noexcept {
+    std::lock_guard const lock(mutex_);
+    if (mpi_session::is_over()) return launch.rank == 0;
+    for (int rank = launch.rank + 1; rank < launch.size; ++rank) send_notice(launch, rank, ends_notice);
+    auto const begin = clock::now();
+    for (hear_notices(); launch.rank > 0 && !reported_; hear_notices()) {
+      if (clock::now() - begin > patience_with_reporters * (told_by_ < launch.rank ? 2 : 1)) break;
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    if (reported_) {
+      std::this_thread::sleep_for(time_to_report);
+      return false;
+    }
+    for (int rank = 0; rank < launch.size; ++rank)
+      if (rank != launch.rank) send_notice(launch, rank, reported_notice);
+    return true;
+  }
   /// Tells every other rank that this one cannot go on, and stops.
   void announce_failure(std::string const& sentence) {
     std::lock_guard const lock(mutex_);
@@ -914,6 +932,9 @@ class mpi_driver {
 
  private:
   static constexpr std::size_t notice_bytes = 1024;
+  // Notices that are no sentences.
+  static constexpr std::string_view ends_notice = "\1 ends";
+  static constexpr std::string_view reported_notice = "\1 has reported";
   mpi_driver() = default;
 
   mpi_operation& begin(mpi_group& group, command const& it) {
@@ -1004,15 +1025,32 @@ class mpi_driver {
   /// Hears whether another rank has announced a failure.
   void listen() {
     for (auto const* group : groups_) {
-      int flag = 0;
-      MPI_Status status;
-      if (MPI_Iprobe(MPI_ANY_SOURCE, 0, group->handle, &flag, &status) != MPI_SUCCESS || flag == 0) continue;
       char notice[notice_bytes + 1] = {};
-      MPI_Recv(notice, static_cast<int>(notice_bytes), MPI_CHAR, status.MPI_SOURCE, 0, group->handle,
-               MPI_STATUS_IGNORE);
+      if (!take_notice(*group, notice) || notice[0] == ends_notice[0]) continue;  // the sentence comes, too
       fail(notice, false);
       return;
     }
+  }
+  /// Takes a notice that has arrived, and notes whom it is from.
+  bool take_notice(mpi_group const& group, char* notice) noexcept {
+    int flag = 0;
+    MPI_Status status;
+    if (MPI_Iprobe(MPI_ANY_SOURCE, 0, group.handle, &flag, &status) != MPI_SUCCESS || flag == 0) return false;
+    MPI_Recv(notice, static_cast<int>(notice_bytes), MPI_CHAR, status.MPI_SOURCE, 0, group.handle, MPI_STATUS_IGNORE);
+    told_by_ = std::min(told_by_, status.MPI_SOURCE);
+    if (notice == reported_notice) reported_ = true;
+    return true;
+  }
+  void hear_notices() noexcept {
+    for (auto const* group : groups_)
+      for (char notice[notice_bytes + 1] = {}; take_notice(*group, notice);) std::ranges::fill(notice, '\0');
+  }
+  static void send_notice(mpi_group const& group, int peer, std::string_view notice) noexcept {
+    MPI_Request request = MPI_REQUEST_NULL;
+    int flag = 0;
+    MPI_Isend(notice.data(), static_cast<int>(notice.size()), MPI_CHAR, group.members[static_cast<std::size_t>(peer)],
+              0, group.handle, &request);
+    if (request != MPI_REQUEST_NULL) MPI_Test(&request, &flag, MPI_STATUS_IGNORE);
   }
   void fail(std::string sentence, bool tell) {
     if (failed_) return;
@@ -1024,12 +1062,7 @@ class mpi_driver {
     notice_ = message_.substr(0, notice_bytes);
     for (auto const* group : groups_)
       for (int peer = 0; peer < group->size; ++peer) {
-        if (peer == group->rank) continue;
-        MPI_Request request = MPI_REQUEST_NULL;
-        int flag = 0;
-        MPI_Isend(notice_.data(), static_cast<int>(notice_.size()), MPI_CHAR,
-                  group->members[static_cast<std::size_t>(peer)], 0, group->handle, &request);
-        if (request != MPI_REQUEST_NULL) MPI_Test(&request, &flag, MPI_STATUS_IGNORE);
+        if (peer != group->rank) send_notice(*group, peer, notice_);
       }
   }
   [[noreturn]] void throw_failure(mpi_operation const& op) const { throw_failure(op.where->rank, op.route.what.kind); }
@@ -1077,6 +1110,8 @@ class mpi_driver {
   std::vector<std::unique_ptr<mpi_operation>> owned_;
   std::vector<mpi_group*> groups_;
   std::string message_, notice_;
+  int told_by_ = std::numeric_limits<int>::max();  ///< the lowest rank that has announced a failure, or that it ends
+  bool reported_ = false;                          ///< another rank tells the user
   std::thread helper_;
 };
 
@@ -1158,6 +1193,7 @@ class message_engine final : public process_engine {
   }
 
   [[nodiscard]] bool failed() const noexcept override { return driver_->failed(); }
+  [[nodiscard]] bool reports() noexcept override { return driver_->reports(group_); }
 
   /// Collective. Whether all ranks wish it and are on one machine, as MPI sees it.
   [[nodiscard]] bool on_one_machine(bool wished) {
@@ -1298,9 +1334,10 @@ namespace detail {
   auto messages = message_engine::on_duplicate(theirs, deadline);
   if (!messages->on_one_machine(shared_memory)) return messages;
   std::string why;  // some machines forbid it: then messages
+  // Who waits in shared memory makes no calls of MPI, in which Open MPI 5 would notice that mpirun is gone.
   auto node = try_node_engine(
       mpi_name, messages->rank(), messages->size(), deadline,
-      [&](std::string const& own) { return messages->gather_texts(own); }, why);
+      [&](std::string const& own) { return messages->gather_texts(own); }, why, true);
   if (node == nullptr) return messages;
   return node;
 }
@@ -1350,6 +1387,7 @@ inline mpi_world mpi::borrow(MPI_Comm theirs, std::chrono::milliseconds deadline
 /// How trireme::launch runs a body on comm::mpi: in this process, as the rank that it is.
 template <class Body>
 auto launch_ranks(mpi const& description, Body& body) {
+  detail::last_report() = detail::report::unsettled;
   struct leaving {
     std::shared_ptr<detail::process_engine> engine;
     ~leaving() {
@@ -1360,7 +1398,7 @@ auto launch_ranks(mpi const& description, Body& body) {
   try {
     return std::invoke(body, world);
   } catch (...) {
-    world.abandon(detail::sentence_of(std::current_exception()));
+    detail::end_with_error(*guard.engine, std::current_exception());
     throw;
   }
 }

@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/comm/process_world.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: ffd4f886c914a75c421f3562e0291e4e9e046c9f668133974ff217f8bc92c358
+// SHA-256 of the sources: a7ff300bcdf290f8da91e6673916d9bd9e77a42eef3f4ecbfe8f03fa70563a50
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -62,6 +62,8 @@ class process_engine {
   /// Tells the other ranks that this one ends with an error, which ends their waits.
   virtual void abandon(std::string const& sentence) noexcept = 0;
   [[nodiscard]] virtual bool failed() const noexcept = 0;
+  /// After abandon(): whether this rank is the one of the launch that tells the user; see comm/report.hpp.
+  [[nodiscard]] virtual bool reports() noexcept = 0;
 
   /// Memory that the other ranks reach without a copy; null where the engine has none, or none left.
   [[nodiscard]] virtual void* allocate(std::size_t /*bytes*/) { return nullptr; }

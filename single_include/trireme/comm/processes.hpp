@@ -1,12 +1,12 @@
 // Trireme 0.1.0: trireme/comm/processes.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 324183f3a074f7af4ea050166cf6bba1d4493fa67f724b4cbe8e4c4db46222ad
+// SHA-256 of the sources: 05ead3310544e5c12c678c865ea1970d94ce25ed7f0aa853de2ac2da04aa253e
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include "trireme/trireme.hpp"
-#include "trireme/comm/bootstrap.hpp"
 #include "trireme/comm/process_world.hpp"
 #include "trireme/comm/rendezvous.hpp"
+#include "trireme/comm/report.hpp"
 
 // ---- trireme/comm/processes.hpp
 #include <chrono>
@@ -137,6 +137,10 @@ struct node_header {
   alignas(64) std::atomic<std::uint32_t> inside{0};
   /// In the file of rank 0: 1 + the rank whose sentence says why the launch has failed.
   alignas(64) std::atomic<std::uint32_t> failure{0};
+  /// This rank's process ends with an error, and asks who reports it.
+  std::atomic<std::uint32_t> ends{0};
+  /// In the file of rank 0: some rank reports.
+  std::atomic<std::uint32_t> reported{0};
   char sentence[sentence_bytes] = {};
 };
 static_assert(sizeof(node_header) <= node_header::bytes);
@@ -460,6 +464,11 @@ class node_launch {
     return of != rank && !files_[static_cast<std::size_t>(of)].is_locked();
   }
 
+  /// From now on ranks wait for each other only while the process lives that has started this one.
+  void expect_launcher() noexcept { launcher_ = ::getppid(); }
+  /// Whether it has ended, so that this process was given to another one.
+  [[nodiscard]] bool is_orphaned() const noexcept { return launcher_ > 1 && ::getppid() != launcher_; }
+
   [[nodiscard]] bool failed() const noexcept { return header(0).failure.load() != 0; }
   /// Ends all waits of all ranks with `sentence`. Only the first one of the launch counts.
   void fail(std::string_view sentence) noexcept {
@@ -484,6 +493,24 @@ class node_launch {
     for (int each = 0; each < size(); ++each)
       while (each != rank && header(each).inside.load() != 0 && !is_dead(each) && clock::now() < end)
         std::this_thread::sleep_for(std::chrono::microseconds(100));
+  }
+
+  /// Whether this rank reports how the launch has failed: the lowest that comes here in time. It returns false when
+  /// another has begun to, because launchers end the others as soon as one process has ended.
+  [[nodiscard]] bool reports() noexcept {
+    mine().ends.store(1);
+    auto& reported = header(0).reported;
+    auto const begin = clock::now();
+    for (int each = 0; each < rank && reported.load() == 0;) {
+      auto const limit = patience_with_reporters * (header(each).ends.load() == 0 ? 1 : 2);
+      if (is_dead(each) || clock::now() - begin > limit)
+        ++each;
+      else
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    if (reported.exchange(1) == 0) return true;
+    std::this_thread::sleep_for(time_to_report);
+    return false;
   }
 
   /// Wakes whoever sleeps in that rank's process.
@@ -531,6 +558,7 @@ class node_launch {
     });
   }
 
+  pid_t launcher_ = 0;
   std::mutex failing_;
   bool spoken_ = false;
   std::mutex retiring_;
@@ -1489,6 +1517,9 @@ inline void check_patience(node_operation& op, clock::time_point since) {
   auto const begin = [&] { return text(launch.who, ": ", describe(op)); };
   if (now >= op.next_look) {  // asking the system costs a microsecond a rank
     op.next_look = now + std::chrono::milliseconds(50);
+    if (launch.is_orphaned())
+      return launch.fail(text(begin(), " cannot finish, because what started rank ", launch.rank,
+                              " (mpirun, or its daemon) has ended; start the job again"));
     auto const left = awaited_ranks(op, [&](int rank) { return op.where->board(rank).left.load() != 0; });
     if (!left.empty())
       return launch.fail(text(begin(), " cannot finish, because ", left,
@@ -1803,6 +1834,7 @@ class node_engine final : public process_engine {
   }
 
   [[nodiscard]] bool failed() const noexcept override { return group_.launch->failed(); }
+  [[nodiscard]] bool reports() noexcept override { return group_.launch->reports(); }
 
   [[nodiscard]] void* allocate(std::size_t bytes) override { return group_.launch->heap.allocate(bytes); }
   void deallocate(void* block, std::size_t bytes) noexcept override { group_.launch->heap.deallocate(block, bytes); }
@@ -1956,9 +1988,11 @@ class node_meeting {
     }
     return {};
   }
-  [[nodiscard]] std::shared_ptr<process_engine> engine(std::string_view who, std::chrono::milliseconds deadline) {
+  [[nodiscard]] std::shared_ptr<process_engine> engine(std::string_view who, std::chrono::milliseconds deadline,
+                                                       bool needs_launcher) {
     auto launch =
         std::make_shared<node_launch>(who, rank_, std::move(files_), std::move(map_), card_.stride, core_each_);
+    if (needs_launcher) launch->expect_launcher();
     // The first block of every heap, so that all know where it is.
     auto* const own = launch->make_board(size_);
     std::vector<int> members;
@@ -1999,11 +2033,11 @@ class node_meeting {
 };
 
 /// Collective. The engine of ranks that share a machine; null on all ranks alike, with a reason in `why`, if they do
-/// not or if their memory cannot be shared.
+/// not or if their memory cannot be shared. Where the ranks need their launcher, its end is an error of their waits.
 [[nodiscard]] inline std::shared_ptr<process_engine> try_node_engine(std::string_view who, int rank, int size,
                                                                      std::chrono::milliseconds deadline,
                                                                      node_all_gather const& all_gather,
-                                                                     std::string& why) {
+                                                                     std::string& why, bool needs_launcher = false) {
   node_meeting meeting(rank, size);
   // Whether a step went well on all ranks; they go on to the next one together.
   auto const first_fault = [&](std::vector<std::string> const& said) -> std::string {
@@ -2018,7 +2052,7 @@ class node_meeting {
   if (why = first_fault(lines); !why.empty()) return nullptr;
   if (why = first_fault(all_gather(say(meeting.meet(lines)))); !why.empty()) return nullptr;
   if (why = first_fault(all_gather(say(meeting.verify(lines)))); !why.empty()) return nullptr;
-  auto engine = meeting.engine(who, deadline);
+  auto engine = meeting.engine(who, deadline, needs_launcher);
   static_cast<void>(all_gather("ok"));  // the boards are there
   return engine;
 }
@@ -2078,11 +2112,23 @@ namespace detail {
         text(who, ": ", here.size, " ranks with ", here.local_size,
              " on this machine are on several machines, between which MPI or NCCL are the engines; start "
              "a program with comm::mpi by mpirun, or use comm::nccl"));
+  if (here.size > node_most_ranks)  // before memory is taken for each of them
+    throw config_error(text(who, ": ", name_of(here.started_by), " (", here.because, ") says that there are ",
+                            here.size, " ranks, but shared memory holds at most ", node_most_ranks));
   rendezvous where = here.size == 1 ? rendezvous{} : rendezvous::from(here);
   where.deadline = deadline;
   meeting met(where, here.rank, here.size, who);
   return make_node_engine(who, here.rank, here.size, deadline,
                           [&met](std::string const& own) { return met.all_gather(own); });
+}
+
+/// Tells the other ranks that this one ends with an error, which ends their waits, and settles who tells the user.
+inline void end_with_error(process_engine& engine, std::exception_ptr const& failure) noexcept {
+  try {
+    engine.abandon(sentence_of(failure));
+  } catch (...) {  // without memory for a sentence their deadlines end the waits
+  }
+  last_report() = engine.reports() ? report::by_this_process : report::by_another;
 }
 
 }  // namespace detail
@@ -2092,11 +2138,13 @@ template <class Body>
 auto launch_ranks(processes const& description, Body& body) {
   auto const here = bootstrap::detect();
   bootstrap::log(here);
-  processes_world world(detail::engine_by_rendezvous("trireme::comm::processes", here, description.deadline));
+  detail::last_report() = detail::report::unsettled;
+  auto const engine = detail::engine_by_rendezvous("trireme::comm::processes", here, description.deadline);
+  processes_world world(engine);
   try {
     return std::invoke(body, world);
   } catch (...) {
-    world.abandon(detail::sentence_of(std::current_exception()));
+    detail::end_with_error(*engine, std::current_exception());
     throw;
   }
 }

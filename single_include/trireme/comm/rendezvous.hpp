@@ -1,10 +1,9 @@
 // Trireme 0.1.0: trireme/comm/rendezvous.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 467409c2e311f8d9a13340e030645d1861cc526fcd70620969995c820ad98699
+// SHA-256 of the sources: 7a5d4e137a049be4b553dcced0339b0e3ff8d53085084fa8602e27e766b14eae
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include "trireme/trireme.hpp"
-#include "trireme/comm/bootstrap.hpp"
 #include "trireme/core/hmac.hpp"
 
 // ---- trireme/comm/rendezvous.hpp
@@ -800,6 +799,8 @@ struct rendezvous {
 ///          rank 0 refuses; comm_error after the deadline, with the ranks that did not come, or if one has gone.
 class meeting {
  public:
+  static constexpr int most_ranks = 1 << 16;  ///< as many as one machine has ports
+
   meeting(rendezvous const& where, int rank, int size, std::string_view who = "trireme::comm::rendezvous");
   meeting(meeting&&) = default;
   meeting& operator=(meeting&&) = default;
@@ -886,6 +887,8 @@ inline meeting::meeting(rendezvous const& where, int rank, int size, std::string
 inline void meeting::check(rendezvous const& where) const {
   if (size_ < 1 || rank_ < 0 || rank_ >= size_)
     throw config_error(text(who_, ": rank ", rank_, " of ", size_, " is not possible; ranks are numbered from 0"));
+  if (size_ > most_ranks)  // before memory is taken for each of them
+    throw config_error(text(who_, ": ", size_, " ranks are more than the ", most_ranks, " that can meet"));
   if (where.deadline.count() < 1)
     throw config_error(text(who_, ": .deadline is ", to_string(where.deadline), "; give the ranks at least 1ms"));
   if (size_ == 1 || !where.file.empty()) return;

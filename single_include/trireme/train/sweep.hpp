@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/train/sweep.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 209d06f47d520d08796145af67a3b9966a137854d6d327d1fc15f0d71bae3ed8
+// SHA-256 of the sources: d8b7841d47a376097f7d10708f7acfdb83e73b76f4a6130b6ea2a9488d079151
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -203,25 +203,24 @@ template <class Strategy, class Model, class Data, class World, class... Policie
     row.planned_bytes = what.bytes_sent();
     row.planned = what.memory;
 
-    std::vector<double> seconds;
-    trainer.on_step([&](step_report const& done) {
-      if (done.step >= 2) seconds.push_back(done.seconds);
-    });
-    auto const train = [&](std::int64_t until) {
-      return trainer.fit(data, {.steps = options.steps,
-                                .batch = options.batch,
-                                .micro_batches = options.micro_batches,
-                                .stop_after = until});
-    };
     auto const sent = [&] {
       std::uint64_t bytes = 0;
       for (auto const& each : counted.counts().by_operation) bytes += each.bytes;
       return bytes;
     };
-    row.first_loss = train(options.steps - 1).first_loss;
-    auto const before = sent();
-    row.last_loss = train(options.steps).last_loss;
-    row.bytes = sent() - before;
+    std::vector<double> seconds;
+    std::uint64_t before = 0;
+    trainer.on_step([&](step_report const& done) {
+      auto const now = sent();
+      auto const bytes = now - std::exchange(before, now);
+      if (done.step < 2) return;
+      row.bytes = done.step == 2 ? bytes : std::min(row.bytes, bytes);  // ranks compare what they have in some steps
+      seconds.push_back(done.seconds);
+    });
+    auto const report =
+        trainer.fit(data, {.steps = options.steps, .batch = options.batch, .micro_batches = options.micro_batches});
+    row.first_loss = report.first_loss;
+    row.last_loss = report.last_loss;
     std::ranges::sort(seconds);
     row.seconds = seconds[seconds.size() / 2];
     row.memory = memory_of(trainer);

@@ -63,6 +63,11 @@ class node_launch {
     return of != rank && !files_[static_cast<std::size_t>(of)].is_locked();
   }
 
+  /// From now on ranks wait for each other only while the process lives that has started this one.
+  void expect_launcher() noexcept { launcher_ = ::getppid(); }
+  /// Whether it has ended, so that this process was given to another one.
+  [[nodiscard]] bool is_orphaned() const noexcept { return launcher_ > 1 && ::getppid() != launcher_; }
+
   [[nodiscard]] bool failed() const noexcept { return header(0).failure.load() != 0; }
   /// Ends all waits of all ranks with `sentence`. Only the first one of the launch counts.
   void fail(std::string_view sentence) noexcept {
@@ -152,6 +157,7 @@ class node_launch {
     });
   }
 
+  pid_t launcher_ = 0;
   std::mutex failing_;
   bool spoken_ = false;
   std::mutex retiring_;

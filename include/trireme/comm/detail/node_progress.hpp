@@ -297,6 +297,9 @@ inline void check_patience(node_operation& op, clock::time_point since) {
   auto const begin = [&] { return text(launch.who, ": ", describe(op)); };
   if (now >= op.next_look) {  // asking the system costs a microsecond a rank
     op.next_look = now + std::chrono::milliseconds(50);
+    if (launch.is_orphaned())
+      return launch.fail(text(begin(), " cannot finish, because what started rank ", launch.rank,
+                              " (mpirun, or its daemon) has ended; start the job again"));
     auto const left = awaited_ranks(op, [&](int rank) { return op.where->board(rank).left.load() != 0; });
     if (!left.empty())
       return launch.fail(text(begin(), " cannot finish, because ", left,

@@ -122,9 +122,11 @@ class node_meeting {
     }
     return {};
   }
-  [[nodiscard]] std::shared_ptr<process_engine> engine(std::string_view who, std::chrono::milliseconds deadline) {
+  [[nodiscard]] std::shared_ptr<process_engine> engine(std::string_view who, std::chrono::milliseconds deadline,
+                                                       bool needs_launcher) {
     auto launch =
         std::make_shared<node_launch>(who, rank_, std::move(files_), std::move(map_), card_.stride, core_each_);
+    if (needs_launcher) launch->expect_launcher();
     // The first block of every heap, so that all know where it is.
     auto* const own = launch->make_board(size_);
     std::vector<int> members;
@@ -165,11 +167,11 @@ class node_meeting {
 };
 
 /// Collective. The engine of ranks that share a machine; null on all ranks alike, with a reason in `why`, if they do
-/// not or if their memory cannot be shared.
+/// not or if their memory cannot be shared. Where the ranks need their launcher, its end is an error of their waits.
 [[nodiscard]] inline std::shared_ptr<process_engine> try_node_engine(std::string_view who, int rank, int size,
                                                                      std::chrono::milliseconds deadline,
                                                                      node_all_gather const& all_gather,
-                                                                     std::string& why) {
+                                                                     std::string& why, bool needs_launcher = false) {
   node_meeting meeting(rank, size);
   // Whether a step went well on all ranks; they go on to the next one together.
   auto const first_fault = [&](std::vector<std::string> const& said) -> std::string {
@@ -184,7 +186,7 @@ class node_meeting {
   if (why = first_fault(lines); !why.empty()) return nullptr;
   if (why = first_fault(all_gather(say(meeting.meet(lines)))); !why.empty()) return nullptr;
   if (why = first_fault(all_gather(say(meeting.verify(lines)))); !why.empty()) return nullptr;
-  auto engine = meeting.engine(who, deadline);
+  auto engine = meeting.engine(who, deadline, needs_launcher);
   static_cast<void>(all_gather("ok"));  // the boards are there
   return engine;
 }

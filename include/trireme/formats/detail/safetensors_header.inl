@@ -140,6 +140,7 @@ class header_parser {
         scan_.fail(at, "an extent of more than 63 bits");
       }
       if (out.rank() == shape::max_rank) scan_.fail(at, text("a shape of more than ", shape::max_rank, " extents"));
+      if (!out.takes(static_cast<std::int64_t>(extent))) scan_.fail(at, "a shape that is too large");
       out.push_back(static_cast<std::int64_t>(extent));
     } while (scan_.accept(','));
     scan_.expect(']');

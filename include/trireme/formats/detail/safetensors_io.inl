@@ -81,15 +81,22 @@ inline std::string print_header(std::vector<entry> const& entries, metadata cons
 }  // namespace detail
 
 inline reader::reader(std::string path, file_system& files)
-    : file_(std::move(path), file::access::read, files), header_(detail::read_header(file_)) {
+    : reader(file(std::move(path), file::access::read, files)) {}
+inline reader::reader(directory const& in, std::string const& name) : reader(file(in, name, file::access::read)) {}
+inline reader::reader(file from) : file_(std::move(from)), header_(detail::read_header(file_)) {
   static_cast<void>(detail::duplicate(header_.entries, by_name_));
+  by_key_.resize(header_.notes.size());
+  for (std::size_t i = 0; i < by_key_.size(); ++i) by_key_[i] = static_cast<std::uint32_t>(i);
+  std::sort(by_key_.begin(), by_key_.end(),
+            [&](auto a, auto b) { return header_.notes[a].first < header_.notes[b].first; });
 }
 
 inline std::string const* reader::note(std::string_view key) const noexcept {
-  for (auto const& [name, content] : header_.notes) {
-    if (name == key) return &content;
-  }
-  return nullptr;
+  auto const found = std::lower_bound(by_key_.begin(), by_key_.end(), key, [&](auto index, std::string_view wanted) {
+    return header_.notes[index].first < wanted;
+  });
+  if (found == by_key_.end() || header_.notes[*found].first != key) return nullptr;
+  return &header_.notes[*found].second;
 }
 
 inline entry const* reader::find(std::string_view name) const noexcept {
@@ -125,14 +132,20 @@ inline void reader::require_type(entry const& which, dtype wanted) const {
                           which.type.name(), ", not ", name_of(wanted)));
 }
 
-inline writer::writer(std::string path, std::vector<entry> entries, safetensors::metadata notes, writer_options options)
-    : path_(std::move(path)),
+inline writer::writer(std::string const& path, std::vector<entry> entries, safetensors::metadata notes,
+                      writer_options options)
+    : writer(directory(directory_of(path), options.files == nullptr ? real_files() : *options.files), name_of(path),
+             std::move(entries), std::move(notes), options) {}
+
+inline writer::writer(directory const& in, std::string const& name, std::vector<entry> entries,
+                      safetensors::metadata notes, writer_options options)
+    : path_(in.path_of(name)),
       entries_(std::move(entries)),
       options_(options),
       left_(detail::place(entries_, path_)),
       header_(detail::print_header(entries_, notes, path_)),
       file_bytes_(header_.size() + left_),
-      file_(path_, options_.files == nullptr ? real_files() : *options_.files) {
+      file_(in, name) {
   put(std::as_bytes(std::span(header_)));
   header_ = {};
 }

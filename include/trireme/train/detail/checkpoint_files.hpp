@@ -1,16 +1,11 @@
 #pragma once
 
-#include <dirent.h>
-#include <fcntl.h>
-#include <sys/stat.h>
-
 #include <algorithm>
 #include <array>
 #include <cerrno>
 #include <charconv>
 #include <cstdint>
-#include <cstdio>
-#include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -20,6 +15,7 @@
 #include "trireme/contract/communicator.hpp"
 #include "trireme/core/error.hpp"
 #include "trireme/core/sha256.hpp"
+#include "trireme/formats/directory.hpp"
 #include "trireme/formats/file.hpp"
 #include "trireme/formats/json.hpp"
 #include "trireme/formats/safetensors.hpp"
@@ -35,57 +31,41 @@ inline constexpr std::string_view step_prefix = "step-";
   auto digits = text(step);
   return std::string(step_prefix) + std::string(10 - std::min<std::size_t>(10, digits.size()), '0') + digits;
 }
-[[nodiscard]] inline std::string rank_file(std::string const& directory, int rank) {
-  return text(directory, "/rank-", rank, ".safetensors");
+/// The step that step_name() has made this name of.
+[[nodiscard]] inline std::optional<std::int64_t> step_of(std::string_view name) {
+  if (!name.starts_with(step_prefix)) return std::nullopt;
+  std::int64_t step = 0;
+  auto const* const end = name.data() + name.size();
+  auto const [at, problem] = std::from_chars(name.data() + step_prefix.size(), end, step);
+  if (problem != std::errc{} || at != end || step < 0 || step_name(step) != name) return std::nullopt;
+  return step;
 }
+[[nodiscard]] inline std::string rank_file(std::size_t rank) { return text("rank-", rank, ".safetensors"); }
 
-/// The names in a directory, without "." and ".."; none if it cannot be read.
-[[nodiscard]] inline std::vector<std::string> names_in(std::string const& directory) {
-  std::vector<std::string> names;
-  std::unique_ptr<DIR, int (*)(DIR*)> const open(::opendir(directory.c_str()), ::closedir);
-  if (!open) return names;
-  while (auto const* const entry = ::readdir(open.get())) {
-    std::string name = entry->d_name;
-    if (name != "." && name != "..") names.push_back(std::move(name));
+/// The directory that checkpoints lie in. It must not be a link: nothing is removed but where it was named.
+[[nodiscard]] inline formats::directory open_home(std::string const& path, formats::file_system& files) {
+  return formats::directory(path, files, formats::directory::links::refused);
+}
+[[nodiscard]] inline io_error no_checkpoint(std::string const& path) {
+  return {path, "there is no checkpoint here; name the directory that a run has saved into", ENOENT};
+}
+/// The same for a directory that is there to be read.
+[[nodiscard]] inline formats::directory home_of_checkpoints(std::string const& path, formats::file_system& files) {
+  try {
+    return open_home(path, files);
+  } catch (io_error const& problem) {
+    if (problem.number() == ENOENT) throw no_checkpoint(path);
+    throw;
   }
-  std::sort(names.begin(), names.end());
-  return names;
 }
-/// The checkpoints of a directory, oldest first.
-[[nodiscard]] inline std::vector<std::string> steps_in(std::string const& directory) {
-  auto names = names_in(directory);
-  std::erase_if(names, [](std::string const& name) { return !name.starts_with(step_prefix); });
-  return names;
-}
-[[nodiscard]] inline std::string newest(std::string const& directory) {
-  auto const steps = steps_in(directory);
-  if (steps.empty())
-    throw io_error(directory,
-                   "there is no checkpoint here; name the directory that save() was given (checkpoint::exists() tells "
-                   "whether there is one), or do not load");
-  return directory + "/" + steps.back();
-}
-
-/// Removes a directory and the files in it; what cannot be removed stays.
-inline void remove_tree(std::string const& path, formats::file_system& files) {
-  for (auto const& name : names_in(path)) files.unlink((path + "/" + name).c_str());
-  files.remove_directory(path.c_str());
-}
-
-inline void make_directory(std::string const& path, formats::file_system& files) {
-  if (files.make_directory(path.c_str(), 0777) == 0) return;
-  struct ::stat status {};
-  if (errno == EEXIST && ::stat(path.c_str(), &status) == 0 && S_ISDIR(status.st_mode)) return;
-  throw formats::detail::io_failure(path, "make the directory", errno);
-}
-/// Makes `directory` (with its parents) and an empty `temporary` in it.
-inline void make_empty(std::string const& directory, std::string const& temporary, formats::file_system& files) {
-  for (std::size_t at = directory.find('/', 1); at != std::string::npos; at = directory.find('/', at + 1)) {
-    make_directory(directory.substr(0, at), files);
+/// The steps of a directory's checkpoints, whole or not, oldest first. Other names are not looked at.
+[[nodiscard]] inline std::vector<std::int64_t> steps_in(formats::directory const& home) {
+  std::vector<std::int64_t> steps;
+  for (auto const& name : home.names()) {
+    if (auto const step = step_of(name)) steps.push_back(*step);
   }
-  make_directory(directory, files);
-  remove_tree(temporary, files);
-  make_directory(temporary, files);
+  std::sort(steps.begin(), steps.end());
+  return steps;
 }
 
 [[nodiscard]] inline std::string sha256_text(std::span<std::byte const> bytes) {
@@ -99,13 +79,14 @@ struct file_record {
 };
 static_assert(sizeof(file_record) == 72);
 
-[[nodiscard]] inline file_record record_of(std::string const& path, formats::file_system& files) {
-  formats::file const from(path, formats::file::access::read, files);
+[[nodiscard]] inline file_record record_of(formats::directory const& in, std::string const& name) {
+  formats::file const from(in, name, formats::file::access::read);
   file_record record{.bytes = from.size()};
   std::array<std::byte, 8> start{};
-  if (record.bytes < start.size()) throw format_error(path, record.bytes, "the file ends within its first 8 bytes");
+  if (record.bytes < start.size())
+    throw format_error(from.path(), record.bytes, "the file ends within its first 8 bytes");
   from.read(0, start);
-  std::vector<std::byte> header(formats::safetensors::header_bytes(start, record.bytes, path));
+  std::vector<std::byte> header(formats::safetensors::header_bytes(start, record.bytes, from.path()));
   from.read(0, header);
   std::ranges::copy(sha256_text(header), record.header_sha256.begin());
   return record;
@@ -130,51 +111,77 @@ std::vector<file_record> gather(Comm& world, file_record const& own) {
   return all;
 }
 
-/// Two directories change their names in one step.
-inline void exchange_names(std::string const& one, std::string const& other) {
-  if (::renameat2(AT_FDCWD, one.c_str(), AT_FDCWD, other.c_str(), RENAME_EXCHANGE) == 0) return;
-  throw formats::detail::io_failure(other, "put the new checkpoint in its place", errno);
-}
-
-/// Completes a temporary directory with its manifest, gives it its name, and removes all but the one before it.
-inline void publish(std::string const& directory, std::string const& temporary, std::string const& name,
-                    formats::json::value const& manifest, formats::file_system& files) {
-  auto const content = formats::json::to_string(manifest) + "\n";
-  formats::atomic_write(temporary + "/manifest.json", content, files);
-  auto const digest = sha256_text(std::as_bytes(std::span(content)));
-  formats::atomic_write(temporary + "/manifest.sha256", digest + "  manifest.json\n", files);
-  formats::synchronise_directory(temporary, files);
-  auto const target = directory + "/" + name;
-  // A run that went back and came to the same step again: the two change places, so that one of them is always there.
-  bool const again = std::ranges::binary_search(steps_in(directory), name);
-  if (again) {
-    exchange_names(temporary, target);
-  } else {
-    formats::rename(temporary, target, files);
-  }
-  formats::synchronise_directory(directory, files);
-  if (again) remove_tree(temporary, files);
-  auto const steps = steps_in(directory);
-  for (std::size_t index = 0; index + 2 < steps.size(); ++index) remove_tree(directory + "/" + steps[index], files);
-}
-
 /// The manifest of a checkpoint, once its own hash is right.
-[[nodiscard]] inline formats::json::value read_manifest(std::string const& path, formats::file_system& files) {
-  auto const manifest_path = path + "/manifest.json";
-  auto const content = formats::read_text(manifest_path, std::uint64_t{16} << 20, files);
-  auto const expected = formats::read_text(path + "/manifest.sha256", 4096, files);
+[[nodiscard]] inline formats::json::value read_manifest(formats::directory const& in) {
+  auto const path = in.path_of("manifest.json");
+  auto const content = formats::read_text(in, "manifest.json", std::uint64_t{16} << 20);
+  auto const expected = formats::read_text(in, "manifest.sha256", 4096);
   auto const digest = sha256_text(std::as_bytes(std::span(content)));
   if (expected != digest + "  manifest.json\n") {
-    throw format_error(manifest_path, 0,
-                       "its SHA-256 is not the one in manifest.sha256: the checkpoint is damaged; remove "
-                       "its directory to go on from the one before it");
+    throw format_error(path, 0, "its SHA-256 is not the one in manifest.sha256");
   }
-  auto manifest = formats::json::parse(content, manifest_path);
+  auto manifest = formats::json::parse(content, path);
   auto const version = manifest.at("format").as_int64();
   if (version != format_version) {
-    throw format_error(manifest_path, 0, text("format ", version, "; this version reads format ", format_version));
+    throw config_error(text("trireme::checkpoint: ", path, " is of format ", version,
+                            ", but this version reads format ", format_version,
+                            "; go on with the version that wrote it"));
   }
   return manifest;
+}
+
+/// Which run a manifest belongs to. One that does not say so was written by a version that knew no identities: what all
+/// checkpoints of its run have in common stands for it.
+[[nodiscard]] inline std::string identity_in(formats::json::value const& manifest) {
+  auto const* const said = manifest.find("identity");
+  if (said == nullptr) {
+    auto const common =
+        formats::json::to_string(manifest.at("run")) + text(manifest.at("progress").at("seed").as_uint64());
+    return sha256_text(std::as_bytes(std::span(common))).substr(0, 32);
+  }
+  auto const& digits = said->as_string();
+  if (digits.size() != 32 || digits.find_first_not_of("0123456789abcdef") != digits.npos) {
+    said->fail("this is no identity of a run: 32 hexadecimal digits");
+  }
+  return digits;
+}
+
+/// Whether a file that cannot be read is a damaged one. Otherwise it may be whole, and is out of reach for now: no
+/// permission, or too many open files.
+[[nodiscard]] inline bool means_damage(io_error const& problem) noexcept {
+  auto const number = problem.number();
+  return number == 0 || number == ENOENT || number == ENOTDIR || number == EISDIR || number == ELOOP ||
+         number == ENXIO || number == EIO || number == EBADMSG || number == EUCLEAN;
+}
+/// Runs f. @returns why the checkpoint that it reads is damaged, or nothing if it is whole; what else it throws passes.
+template <class F>
+std::string damage_in(F&& f) {
+  try {
+    f();
+    return {};
+  } catch (format_error const& problem) {
+    return problem.what();
+  } catch (io_error const& problem) {
+    if (!means_damage(problem)) throw;
+    return problem.what();
+  }
+}
+
+/// "damaged-step-0000000500", or ".2" and so on behind it: a name under which nothing is looked for.
+[[nodiscard]] inline std::string aside_name(std::string const& name, int number) {
+  return "damaged-" + name + (number > 1 ? text('.', number) : std::string());
+}
+/// Gives a damaged checkpoint such a name. @returns its number; 0 if it has to stay where it is.
+inline int set_aside(formats::directory const& home, std::string const& name) {
+  try {
+    int number = 1;
+    while (home.has(aside_name(name, number))) ++number;
+    home.rename(name, aside_name(name, number));
+    home.synchronise();
+    return number;
+  } catch (io_error const&) {  // a file system that cannot be written, say: reading goes on
+    return 0;
+  }
 }
 
 }  // namespace trireme::checkpoint::detail

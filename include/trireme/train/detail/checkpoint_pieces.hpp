@@ -14,7 +14,7 @@
 
 #include "trireme/contract/parameter.hpp"
 #include "trireme/core/error.hpp"
-#include "trireme/formats/file.hpp"
+#include "trireme/formats/directory.hpp"
 #include "trireme/formats/json.hpp"
 #include "trireme/formats/safetensors.hpp"
 #include "trireme/train/detail/checkpoint_files.hpp"
@@ -45,28 +45,39 @@ namespace trireme::checkpoint::detail {
 
 /// The box that box_text() has written.
 [[nodiscard]] inline parameter_info box_from(std::string const& path, std::string_view box) {
-  auto const numbers = [&](std::string_view all) {
+  auto const next = [&](std::string_view& all) {
+    auto const comma = std::min(all.find(','), all.size());
+    auto const value = number(path, all.substr(0, comma));
+    all.remove_prefix(std::min(comma + 1, all.size()));
+    return value;
+  };
+  auto const extents = [&](std::string_view all) {
     shape out;
     while (!all.empty()) {
-      auto const comma = std::min(all.find(','), all.size());
-      if (out.rank() == shape::max_rank) throw format_error(path, 0, text("\"", box, "\" has too many extents"));
-      out.push_back(number(path, all.substr(0, comma)));
-      all.remove_prefix(std::min(comma + 1, all.size()));
+      auto const extent = next(all);
+      if (!out.takes(extent))
+        throw format_error(path, 0, text("\"", box, "\" has too many extents, or too large ones"));
+      out.push_back(extent);
     }
     return out;
   };
   parameter_info info;
   auto const at = box.find(" at ");
   auto const of = box.find(" of ");
-  info.extents = numbers(box.substr(0, at));
+  info.extents = extents(box.substr(0, at));
   if (at == std::string_view::npos) return info;
   if (of == std::string_view::npos || of < at) throw format_error(path, 0, text("\"", box, "\" is not a box"));
-  info.first = numbers(box.substr(at + 4, of - at - 4));
-  info.whole = numbers(box.substr(of + 4));
-  bool fits = info.first.rank() == info.whole.rank() && info.extents.rank() == info.whole.rank();
+  info.whole = extents(box.substr(of + 4));
+  auto places = box.substr(at + 4, of - at - 4);
+  bool fits = info.extents.rank() == info.whole.rank();
   for (int axis = 0; fits && axis < info.whole.rank(); ++axis) {
-    fits = info.first[axis] + info.extents[axis] <= info.whole[axis];
+    auto const place = next(places);
+    auto const extent = info.extents[axis];
+    // A box of nothing lies nowhere; others must have a place for every element.
+    fits = extent <= info.whole[axis] && place <= info.whole[axis] - extent && info.first.takes(place);
+    if (fits) info.first.push_back(place);
   }
+  fits = fits && places.empty();
   if (!fits) throw format_error(path, 0, text("\"", box, "\" is not a box within its tensor"));
   return info;
 }
@@ -88,7 +99,10 @@ struct run {
 /// Calls f(in one, in other, n) for all that two ascending lists share.
 template <class F>
 void for_each_common(std::vector<run> const& one, std::vector<run> const& other, F&& f) {
-  for (std::size_t i = 0, j = 0; i < one.size() && j < other.size();) {
+  if (other.empty()) return;
+  auto const behind = [](run const& each, std::int64_t whole) { return each.whole + each.count <= whole; };
+  auto const begin = std::lower_bound(one.begin(), one.end(), other.front().whole, behind);
+  for (std::size_t i = static_cast<std::size_t>(begin - one.begin()), j = 0; i < one.size() && j < other.size();) {
     auto const& a = one[i];
     auto const& b = other[j];
     auto const begin = std::max(a.whole, b.whole);
@@ -101,10 +115,9 @@ void for_each_common(std::vector<run> const& one, std::vector<run> const& other,
 /// Where every piece of every tensor of a checkpoint is: a tensor is put together from any of them.
 class piece_index {
  public:
-  piece_index(std::string const& path, formats::json::value const& records, formats::file_system& files) {
+  piece_index(formats::directory const& in, formats::json::value const& records) {
     auto const& all = records.as_array();
-    for (std::size_t rank = 0; rank < all.size(); ++rank)
-      add(rank_file(path, static_cast<int>(rank)), all[rank], files);
+    for (std::size_t rank = 0; rank < all.size(); ++rank) add(in, rank_file(rank), all[rank]);
   }
   /// All numbers of all pieces.
   [[nodiscard]] std::int64_t elements() const noexcept { return elements_; }
@@ -162,16 +175,18 @@ class piece_index {
     return {readers_.empty() ? std::string("checkpoint") : readers_.front()->path(), 0, reason};
   }
 
-  void add(std::string const& path, formats::json::value const& record, formats::file_system& files) {
-    auto const actual = record_of(path, files);
-    if (actual.bytes != record.at("bytes").as_uint64()) {
-      throw format_error(path, std::min(actual.bytes, record.at("bytes").as_uint64()),
-                         text("the file has ", actual.bytes, " bytes instead of ", record.at("bytes").as_uint64()));
+  void add(formats::directory const& in, std::string const& name, formats::json::value const& record) {
+    auto const path = in.path_of(name);
+    auto const actual = record_of(in, name);
+    auto const expected = record.at("bytes").as_uint64();
+    if (actual.bytes != expected) {
+      throw format_error(path, std::min(actual.bytes, expected),
+                         text("the file has ", actual.bytes, " bytes instead of ", expected));
     }
     if (std::string_view(actual.header_sha256.data(), 64) != record.at("header_sha256").as_string()) {
       throw format_error(path, 0, "the header's SHA-256 is not the one in the manifest: the file is damaged");
     }
-    auto& reader = *readers_.emplace_back(std::make_unique<formats::safetensors::reader>(path, files));
+    auto& reader = *readers_.emplace_back(std::make_unique<formats::safetensors::reader>(in, name));
     for (auto const& entry : reader.entries()) add(path, reader, entry);
   }
   void add(std::string const& path, formats::safetensors::reader const& reader,
@@ -188,13 +203,16 @@ class piece_index {
                0,
                &reader,
                &entry};
-    if (each.first + each.count > each.box.extents.size()) {
+    auto const elements = each.box.extents.size();
+    if (each.count > elements || each.first > elements - each.count) {
       throw format_error(path, 0, text("\"", entry.name, "\" ends beyond its box of ", *box));
     }
     if (each.count == 0) return;
     for_each_run(each.box, each.first, 1, [&](auto whole, auto, auto) { each.begin = whole; });
     for_each_run(each.box, each.first + each.count - 1, 1, [&](auto whole, auto, auto) { each.end = whole + 1; });
-    elements_ += each.count;
+    if (__builtin_add_overflow(elements_, each.count, &elements_)) {
+      throw format_error(path, 0, "the checkpoint has more numbers than 63 bits count");
+    }
     tensors_[name].push_back(std::move(each));
   }
 
@@ -212,9 +230,7 @@ class piece_index {
     auto const* const expected = from.reader->note("sha256:" + from.entry->name);
     if (expected == nullptr || *expected != sha256_text(bytes)) {
       throw format_error(from.reader->path(), from.entry->begin,
-                         text("the SHA-256 of \"", from.entry->name,
-                              "\" is wrong: the file is damaged; remove this "
-                              "checkpoint's directory to go on from the one before it"));
+                         text("the SHA-256 of \"", from.entry->name, "\" is wrong"));
     }
     from.verified = true;
     return bytes;

@@ -4,14 +4,33 @@
 #include <array>
 #include <cstdint>
 #include <exception>
+#include <optional>
 #include <string>
-#include <string_view>
-#include <utility>
 
 #include "trireme/contract/communicator.hpp"
 #include "trireme/core/error.hpp"
 
 namespace trireme::detail {
+
+/// The first rank that has something to say, and what (its first kilobyte); the same on every rank.
+struct told {
+  int rank = 0;
+  std::string sentence;
+};
+
+/// Collective. The first of the ranks whose sentence is not empty, or nothing if all of them are.
+template <class Comm>
+[[nodiscard]] std::optional<told> first_to_tell(Comm& world, std::string const& sentence) {
+  std::int32_t first = sentence.empty() ? world.size() : world.rank();
+  world.all_reduce(tensor_view<std::int32_t>(&first, shape{1}), reduction::min{});
+  if (first == world.size()) return std::nullopt;
+  std::array<std::uint8_t, 1024> letters{};
+  if (world.rank() == first) {
+    std::copy_n(sentence.begin(), std::min(sentence.size(), letters.size() - 1), letters.begin());
+  }
+  world.broadcast(tensor_view<std::uint8_t>(letters.data(), shape{static_cast<std::int64_t>(letters.size())}), first);
+  return told{first, reinterpret_cast<char const*>(letters.data())};
+}
 
 /// Runs f on every rank and makes its failure everybody's: the ranks that failed throw what f threw, the others an
 /// error with the first failed rank's sentence. So no rank goes on into a collective that another one never reaches.
@@ -24,17 +43,12 @@ void together(Comm& world, F&& f) {
   } catch (std::exception const& problem) {
     failure = std::current_exception();
     sentence = problem.what();
+    if (sentence.empty()) sentence = "an exception without a word";
   }
-  std::int32_t first = failure ? world.rank() : world.size();
-  world.all_reduce(tensor_view<std::int32_t>(&first, shape{1}), reduction::min{});
-  if (first == world.size()) return;
-  std::array<std::uint8_t, 1024> letters{};
-  if (world.rank() == first) {
-    std::copy_n(sentence.begin(), std::min(sentence.size(), letters.size() - 1), letters.begin());
-  }
-  world.broadcast(tensor_view<std::uint8_t>(letters.data(), shape{static_cast<std::int64_t>(letters.size())}), first);
+  auto const first = first_to_tell(world, sentence);
+  if (!first) return;
   if (failure) std::rethrow_exception(failure);
-  throw error(text("rank ", first, " failed: ", std::string_view(reinterpret_cast<char const*>(letters.data()))));
+  throw error(text("rank ", first->rank, " failed: ", first->sentence));
 }
 
 }  // namespace trireme::detail

@@ -1,0 +1,27 @@
+# trireme::compiled: the same headers, with their bodies in a library (docs/adr/0014). A program that links it is compiled
+# with TRIREME_COMPILED, and takes the bodies from there.
+
+file(GLOB TRIREME_SOURCES CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/src/*.cpp)
+
+# trireme_compiled_library(target flags...): the library, for programs that are compiled with these flags.
+function(trireme_compiled_library target)
+  add_library(${target} STATIC ${TRIREME_SOURCES})
+  target_link_libraries(${target} PUBLIC trireme)
+  target_compile_definitions(${target} PUBLIC TRIREME_COMPILED)
+  # Kernels without optimisation are of no use to anybody, and the library is compiled once.
+  if(NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CXX_FLAGS MATCHES "-O0|-fsanitize")
+    target_compile_options(${target} PRIVATE -O2)
+  endif()
+  target_compile_options(${target} PRIVATE ${ARGN})
+  set_target_properties(${target} PROPERTIES POSITION_INDEPENDENT_CODE ON)
+endfunction()
+
+if(TRIREME_COMPILED OR (TRIREME_COMPILED_PROGRAMS AND
+                        (TRIREME_BUILD_TESTS OR TRIREME_BUILD_EXAMPLES OR TRIREME_BUILD_BENCHMARKS)))
+  trireme_compiled_library(trireme_compiled)
+  add_library(trireme::compiled ALIAS trireme_compiled)
+  set_target_properties(trireme_compiled PROPERTIES EXPORT_NAME compiled)
+  if(NOT TRIREME_COMPILED)
+    set_target_properties(trireme_compiled PROPERTIES EXCLUDE_FROM_ALL TRUE)
+  endif()
+endif()

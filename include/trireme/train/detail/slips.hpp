@@ -1,0 +1,126 @@
+#pragma once
+
+#include <concepts>
+#include <cstdint>
+#include <string_view>
+#include <type_traits>
+#include <vector>
+
+#include "trireme/contract/communicator.hpp"
+#include "trireme/contract/model.hpp"
+#include "trireme/contract/parameter.hpp"
+#include "trireme/contract/slot.hpp"
+#include "trireme/parallel/exchange_report.hpp"
+#include "trireme/train/slots.hpp"
+
+// Slips that would be pages of a compiler's own words: what is wrong is computed by a slip_of function, and said by the
+// one static_assert of a class, as in slots.hpp.
+namespace trireme::detail {
+
+/// A trainer borrows its world.
+enum class world_slip : std::uint8_t { none, temporary, constant };
+
+template <class... Policies>
+[[nodiscard]] consteval world_slip slip_of_world() {
+  auto slip = world_slip::none;
+  auto const look = [&]<class P>(std::type_identity<P>) {
+    if (!std::is_same_v<kind_of_t<std::remove_cvref_t<P>>, slot::communicator>) return;
+    if (!std::is_lvalue_reference_v<P>)
+      slip = world_slip::temporary;
+    else if (std::is_const_v<std::remove_reference_t<P>>)
+      slip = world_slip::constant;
+  };
+  (look(std::type_identity<Policies>{}), ...);
+  return slip;
+}
+template <world_slip Slip>
+struct check_lent_world {
+  static_assert(
+      Slip != world_slip::temporary,
+      "trireme::trainer: the world is a temporary, which ends before the trainer that borrows it: keep it in a "
+      "variable, and pass that");
+  static_assert(Slip != world_slip::constant,
+                "trireme::trainer: the world is const, but a trainer makes calls of it: take it as [](auto& world)");
+};
+
+/// What make_exchange works on.
+enum class exchange_slip : std::uint8_t { none, parameters, element, described, temporary, constant, world };
+
+/// 0 if P is no list of foreign parameters, 1 if their elements are of another type than it takes, else 2.
+template <class P>
+inline constexpr int list_of_foreign = 0;
+template <class T, class Space>
+inline constexpr int list_of_foreign<std::vector<foreign_parameter<T, Space>>> =
+    std::is_same_v<T, float> || std::is_same_v<T, double> ? 2 : 1;
+
+template <class Parameters, class Comm>
+[[nodiscard]] consteval exchange_slip slip_of_exchange() {
+  using list = std::remove_cvref_t<Parameters>;
+  using world = std::remove_cvref_t<Comm>;
+  if constexpr (list_of_foreign<list> == 0 && !has_visit_parameters<std::remove_reference_t<Parameters>>) {
+    return exchange_slip::parameters;
+  } else if constexpr (list_of_foreign<list> == 1) {
+    return exchange_slip::element;
+  } else if constexpr (only_describes<world>) {
+    return exchange_slip::described;
+  } else if constexpr (!has_rank<world> || !has_size<world>) {
+    return exchange_slip::world;
+  } else if constexpr (!std::is_lvalue_reference_v<Comm>) {
+    return exchange_slip::temporary;
+  } else if constexpr (std::is_const_v<std::remove_reference_t<Comm>>) {
+    return exchange_slip::constant;
+  } else {
+    return exchange_slip::none;
+  }
+}
+template <exchange_slip Slip>
+struct check_exchange {
+  static_assert(Slip != exchange_slip::parameters,
+                "trireme::make_exchange: the first argument are the parameters, each with a name, its values and its "
+                "gradient: std::vector<foreign_parameter<float>>{{\"weights\", tensor_view{weights}, "
+                "tensor_view{gradients}}}, or something with visit_parameters");
+  static_assert(Slip != exchange_slip::element,
+                "trireme::make_exchange: parameters are float or double: std::vector<foreign_parameter<float>>");
+  static_assert(Slip != exchange_slip::described && Slip != exchange_slip::world,
+                "trireme::make_exchange: the second argument is a world: call launch(comm::threads{...}, [](auto& "
+                "world) { ... }) and pass the world that the body gets");
+  static_assert(
+      Slip != exchange_slip::temporary,
+      "trireme::make_exchange: the world is a temporary, which ends before the exchange that borrows it: keep "
+      "it in a variable, and pass that");
+  static_assert(Slip != exchange_slip::constant,
+                "trireme::make_exchange: the world is const, but an exchange makes calls of it: take it as [](auto& "
+                "world)");
+};
+
+/// What make_exchange returns after its one sentence, so that no line that uses it adds another error.
+struct refused_exchange {
+  void begin(std::int64_t = 1) {}
+  void weight(double) {}
+  void accumulate() {}
+  void ready(std::string_view) {}
+  void broadcast() {}
+  void abandon() {}
+  exchange_result finish() { return {}; }
+  void for_each_segment(auto&&) {}
+  void publish() {}
+};
+
+/// What fit() and evaluate() are given.
+enum class data_slip : std::uint8_t { none, closed, no_dataset };
+
+template <class Data>
+[[nodiscard]] consteval data_slip slip_of_data() {
+  return requires(Data const& data) { data.open(); }
+  ? data_slip::closed : data_slip::no_dataset;
+}
+template <data_slip Slip>
+struct check_data {
+  static_assert(Slip != data_slip::closed,
+                "trireme::trainer: this describes data that are not open yet: pass what its open() returns");
+  static_assert(Slip != data_slip::no_dataset,
+                "trireme::trainer: fit() and evaluate() take a dataset, such as data::function(f), "
+                "data::in_memory(inputs, targets) or data::token_file{...}.open(); arrays of one's own go to step()");
+};
+
+}  // namespace trireme::detail

@@ -1,0 +1,48 @@
+// Trireme 0.1.0: trireme/comm/report.hpp in one header. Made by scripts/single-header: change the sources, not this file.
+// SHA-256 of the sources: d8f2efbda6aa083a12cd75156ed79c184e04fc380d4253108543081d234354cf
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "trireme/trireme.hpp"
+
+// ---- trireme/comm/report.hpp
+#include <atomic>
+#include <cstdint>
+#include <string_view>
+
+namespace trireme::comm {
+
+namespace detail {
+
+/// What this process's last launch has settled about its error.
+enum class report : std::uint8_t { unsettled, by_this_process, by_another };
+
+inline std::atomic<report>& last_report() noexcept {
+  static std::atomic<report> last{report::unsettled};
+  return last;
+}
+
+}  // namespace detail
+
+/// Whether this process should print the error that it ends with: of the processes of a failed launch one does, the
+/// lowest rank that is still there. So a user reads one sentence, also where rank 0 was killed or stands still.
+///
+/// After comm::mpi or comm::processes the ranks have settled it among themselves. A rank waits half a second for the
+/// lower ones to come, unless they have died. An error before any world is rank 0's to tell; one that says that rank 0
+/// was not found, everybody's.
+///
+/// Ranks    local; the answer is the same until the next launch.
+/// @param sentence  the error's what().
+/// @example catch (std::exception const& e) { if (comm::reports(e.what())) std::fprintf(stderr, "%s\n", e.what()); }
+[[nodiscard]] inline bool reports(std::string_view sentence) noexcept {
+  auto const settled = detail::last_report().load();
+  if (settled != detail::report::unsettled) return settled == detail::report::by_this_process;
+  try {
+    return bootstrap::detect().rank == 0 || sentence.find("for rank 0;") != sentence.npos ||
+           sentence.find("did not find rank 0") != sentence.npos;
+  } catch (...) {  // what launchers say makes no sense, or there is no memory
+    return true;
+  }
+}
+
+}  // namespace trireme::comm

@@ -1,0 +1,9 @@
+// test-compilers: g++ clang++
+// expected-error: trireme::launch: the body cannot be called with this rank's world and nothing else
+#include "trireme/comm/launch.hpp"
+
+using namespace trireme;
+
+void run() {
+  launch(comm::threads{.ranks = 2}, [](auto& world, int rank) { world.broadcast(rank, 0); });
+}

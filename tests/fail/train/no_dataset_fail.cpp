@@ -1,0 +1,10 @@
+// test-compilers: g++ clang++
+// expected-error: trireme::trainer: fit() and evaluate() take a dataset
+#include "trireme/trireme.hpp"
+
+using namespace trireme;
+
+double train(comm::self_world& world, std::vector<float> const& numbers) {
+  auto trainer = make_trainer(nn::mlp{}, optim::adamw{}, world);
+  return trainer.evaluate(numbers);
+}

@@ -1,0 +1,10 @@
+// test-compilers: g++ clang++
+#include "trireme/trireme.hpp"
+
+using namespace trireme;
+
+void train(comm::self_world& world) {
+  auto trainer = make_trainer(nn::mlp{}, optim::adamw{}, world);
+  auto const data = data::function([](float x) { return x; }, {.samples = 8});
+  trainer.fit(data, {.steps = 1});
+}
