@@ -1,4 +1,4 @@
-# trireme::compiled: the same headers, with their bodies in a library (docs/adr/0014). A program that links it is compiled
+# trireme::compiled: the same headers, with their bodies in a library (docs/adr/0015). A program that links it is compiled
 # with TRIREME_COMPILED, and takes the bodies from there.
 
 file(GLOB TRIREME_SOURCES CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/src/*.cpp)

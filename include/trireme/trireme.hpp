@@ -12,5 +12,6 @@
 #include "trireme/optim/optim.hpp"
 #include "trireme/parallel/mesh.hpp"
 #include "trireme/precision/precision.hpp"
+#include "trireme/train/instances.hpp"
 #include "trireme/train/train.hpp"
 #include "trireme/version.hpp"

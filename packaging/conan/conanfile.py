@@ -14,8 +14,10 @@ class TriremeConan(ConanFile):
     description = "A header-only C++20 toolkit for distributed training, configured at compile time"
     license = "Apache-2.0"
     topics = ("deep-learning", "distributed-training", "mpi", "header-only")
-    package_type = "header-library"
-    settings = "os", "arch", "compiler", "build_type"  # only the test package is built with them
+    package_type = "static-library"  # a header library unless `compiled`: see package_id()
+    settings = "os", "arch", "compiler", "build_type"
+    options = {"compiled": [True, False]}  # whether the package has trireme::compiled
+    default_options = {"compiled": False}
     no_copy_source = True
 
     @property
@@ -27,7 +29,7 @@ class TriremeConan(ConanFile):
         self.version = re.search(r'TRIREME_VERSION "([0-9.]+)"', header).group(1)
 
     def export_sources(self):
-        for pattern in ("CMakeLists.txt", "LICENSE", "cmake/*", "include/*"):
+        for pattern in ("CMakeLists.txt", "LICENSE", "cmake/*", "include/*", "src/*"):
             copy(self, pattern, self._root, self.export_sources_folder)
 
     def export(self):
@@ -44,20 +46,25 @@ class TriremeConan(ConanFile):
         toolchain = CMakeToolchain(self)
         for option in ("BUILD_TESTS", "BUILD_EXAMPLES", "BUILD_BENCHMARKS", "MPI"):
             toolchain.cache_variables[f"TRIREME_{option}"] = False
+        toolchain.cache_variables["TRIREME_COMPILED"] = bool(self.options.compiled)
         toolchain.generate()
 
     def build(self):
-        CMake(self).configure()
+        cmake = CMake(self)
+        cmake.configure()
+        if self.options.compiled:
+            cmake.build()
 
     def package(self):
         CMake(self).install()
 
     def package_id(self):
-        self.info.clear()
+        if not self.info.options.compiled:
+            self.info.clear()
 
     def package_info(self):
         self.cpp_info.bindirs = []
-        self.cpp_info.libdirs = []
+        self.cpp_info.libdirs = ["lib"] if self.options.compiled else []
         # The package's own triremeConfig.cmake is the one to use.
         self.cpp_info.set_property("cmake_find_mode", "none")
         self.cpp_info.builddirs = [os.path.join("share", "cmake", "trireme")]

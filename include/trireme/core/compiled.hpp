@@ -1,6 +1,6 @@
 #pragma once
 
-// Header-only, or compiled once: the same headers serve both (docs/adr/0014).
+// Header-only, or compiled once: the same headers serve both (docs/adr/0015).
 //
 // A header NAME.hpp whose bodies need not be seen by every program ends with
 //

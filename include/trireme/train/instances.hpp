@@ -1,0 +1,49 @@
+#pragma once
+
+#include "trireme/comm/self.hpp"
+#include "trireme/comm/threads.hpp"
+#include "trireme/compression/none.hpp"
+#include "trireme/nn/nn.hpp"
+#include "trireme/optim/adamw.hpp"
+#include "trireme/parallel/exchange.hpp"
+#include "trireme/precision/precision.hpp"
+#include "trireme/train/trainer.hpp"
+
+// What the library trireme::compiled has of the templates between descriptions and kernels: the layers of `nn`, the
+// engine, the exchange of ranks that are threads, and the trainer of the models of `nn` with AdamW. Everything else,
+// and these with other numbers, is compiled in the program that uses it, from the same headers.
+
+#define TRIREME_LAYERS(WHAT, Env)                \
+  WHAT class nn::linear::instance<Env>;          \
+  WHAT class nn::layer_norm::instance<Env>;      \
+  WHAT class nn::attention::instance<Env>;       \
+  WHAT class boxed_unit<Env, nn::mlp_layer>;     \
+  WHAT class boxed_unit<Env, nn::gpt_embedding>; \
+  WHAT class boxed_unit<Env, nn::gpt_block>;     \
+  WHAT class boxed_unit<Env, nn::gpt_head>;      \
+  WHAT class staged_engine<Env>;
+
+#define TRIREME_EXCHANGE(WHAT, Env, Strategy)                                                          \
+  WHAT class parallel::detail::gradient_lanes<Env, comm::threads_world, Strategy, compression::none>;  \
+  WHAT class parallel::detail::gradient_store<Env, comm::threads_world, Strategy, compression::none>;  \
+  WHAT class parallel::detail::parameter_store<Env, comm::threads_world, Strategy, compression::none>; \
+  WHAT class basic_exchange<Env, comm::threads_world, Strategy, compression::none>;
+
+#define TRIREME_TRAINER(WHAT, Precision, Model)                                                                   \
+  WHAT class placed_model<environment<Precision>, Model, comm::threads_world, parallel::data, compression::none>; \
+  WHAT class basic_trainer<Model, optim::adamw, comm::threads_world, parallel::data, Precision, compression::none>;
+
+#define TRIREME_TRAINERS(WHAT, Precision)                           \
+  TRIREME_LAYERS(WHAT, environment<Precision>)                      \
+  TRIREME_EXCHANGE(WHAT, environment<Precision>, parallel::data)    \
+  TRIREME_EXCHANGE(WHAT, environment<Precision>, parallel::zero<1>) \
+  TRIREME_EXCHANGE(WHAT, environment<Precision>, parallel::zero<2>) \
+  TRIREME_TRAINER(WHAT, Precision, nn::mlp)                         \
+  TRIREME_TRAINER(WHAT, Precision, nn::gpt)
+
+#ifdef TRIREME_COMPILED
+namespace trireme {
+TRIREME_TRAINERS(extern template, precision::fp32)
+TRIREME_TRAINERS(extern template, precision::bf16)
+}  // namespace trireme
+#endif
