@@ -238,11 +238,14 @@ TEST_CASE("weight gradients on the model of tiles equal plain sums, on every edg
 }
 
 TEST_CASE("attention on the model of tiles is attention", "[ops][tiles]") {
-  for (auto const& [context, heads, width] : {std::tuple<std::int64_t, std::int64_t, std::int64_t>{33, 2, 8},
-                                              {64, 1, 32},
-                                              {70, 2, 48},
-                                              {1, 1, 5},
-                                              {130, 1, 20}}) {
+  struct of_heads {
+    std::int64_t context, heads, width;
+  };
+  for (auto const of :
+       {of_heads{33, 2, 8}, of_heads{64, 1, 32}, of_heads{70, 2, 48}, of_heads{1, 1, 5}, of_heads{130, 1, 20}}) {
+    auto const context = of.context;
+    auto const heads = of.heads;
+    auto const width = of.width;
     for (double const dropped : {0.0, 0.25}) {
       auto const channels = heads * width;
       ops::attention_shape const what{1, context, heads, channels};
