@@ -101,6 +101,8 @@ struct plan {
     model.validate();
     if (text.empty()) throw config_error("--text names no file; scripts/train gives one");
     if (accept_new_text && !resume) throw config_error("--accept-new-text goes with --resume; leave it out");
+    constexpr std::int64_t most_counted = std::int64_t{1} << 31;  // by the loader
+    if (batch > most_counted) throw config_error(trireme::text("--batch is ", batch, "; at most ", most_counted));
     constexpr std::int64_t always = 256, ever = 1 << 20;  // empty ones are no work, but take their turn in each step
     auto const most = std::min(std::max(batch, always), ever);
     if (micro_batches > most) {

@@ -34,7 +34,7 @@ struct memory_need {
     auto const copies = each_has_all ? ranks_here : ranks_here / ranks;
     double const training = 16 * parameters() * copies;       // values, gradients and two moments in float
     double const evaluation = 4 * parameters() * ranks_here;  // every rank's copy of the model that is written to disk
-    double const units = 1024 * layers * ranks_here;          // what a block is made of, however small
+    double const units = 16384 * layers * ranks_here;         // half of what a block is made of, however small
     double const activations = 16 * sequences * static_cast<double>(model.context) * c * layers * ranks_here / ranks;
     return training + evaluation + units + activations;
   }

@@ -81,11 +81,11 @@ for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1):
            "%s: %r" % (name, found))
 
 # What was started with nohup does not hear that its terminal has gone.
-process = subprocess.Popen(["nohup"] + command("nohup", steps=300), stdout=subprocess.DEVNULL,
+process = subprocess.Popen(["nohup"] + command("nohup", steps=100), stdout=subprocess.DEVNULL,
                            stderr=subprocess.DEVNULL)
 after_steps("nohup")(process)
 process.send_signal(signal.SIGHUP)
-expect(process.wait(timeout=60) == 0 and summary("nohup")["steps"] == 300, "SIGHUP has ended what nohup started")
+expect(process.wait(timeout=150) == 0 and summary("nohup")["steps"] == 100, "SIGHUP has ended what nohup started")
 
 # When the time of --grace is over it leaves as it is, and the checkpoint before is whole.
 def in_its_first_step(process):
@@ -102,7 +102,7 @@ expect(os.listdir("runs/late/checkpoint") == ["step-0000000000"], "late: %r" % o
 process = subprocess.Popen(command("unread", steps=100), stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
 process.stdout.readline()
 process.stdout.close()
-expect(process.wait(timeout=60) == 0 and summary("unread")["steps"] == 100,
+expect(process.wait(timeout=150) == 0 and summary("unread")["steps"] == 100,
        "without a reader: exit code %s" % process.returncode)
 
 # Where the standard streams are closed, no file of the run gets their numbers.
