@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/trireme.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: cacde78571a5071a447269a4af20d52d89e5b8f081461ed14e2913cff852c96a
+// SHA-256 of the sources: 99a7908a187ab8d0cffa21974ff409a5683e1cbd313e57864d051c55aabc18ff
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -349,13 +349,16 @@ struct numeric_error : error {
   using error::error;
 };
 
-/// A file could not be opened, read or written.
+/// A file could not be opened, read or written. Carries the system's errno, or 0 where no call has failed.
 struct io_error : error {
-  io_error(std::string path, std::string_view reason) : error(text(path, ": ", reason)), path_(std::move(path)) {}
+  io_error(std::string path, std::string_view reason, int number = 0)
+      : error(text(path, ": ", reason)), path_(std::move(path)), number_(number) {}
   [[nodiscard]] std::string const& path() const noexcept { return path_; }
+  [[nodiscard]] int number() const noexcept { return number_; }
 
  private:
   std::string path_;
+  int number_;
 };
 
 /// A file was read but is not what it should be. Carries the byte offset at which that was noticed.
@@ -375,7 +378,10 @@ struct format_error : error {
 // ---- trireme/core/shape.hpp (goes on)
 namespace trireme {
 
-/// The extents of a dense row-major tensor, outermost first; at most `shape::max_rank` of them.
+/// The extents of a dense row-major tensor, outermost first; at most `shape::max_rank` of them, and together fewer than
+/// 2^63 elements, so that places in a tensor can be computed in 64 bits.
+///
+/// Errors   config_error for an extent that it does not take().
 class shape {
  public:
   static constexpr int max_rank = 6;
@@ -398,9 +404,17 @@ class shape {
     for (int axis = 0; axis < rank_; ++axis) product *= (*this)[axis];
     return product;
   }
+  /// Whether one more extent can be added.
+  [[nodiscard]] constexpr bool takes(std::int64_t extent) const noexcept {
+    std::int64_t product = 0;
+    return rank_ < max_rank && extent >= 0 && !__builtin_mul_overflow(size(), extent, &product);
+  }
   constexpr void push_back(std::int64_t extent) {
-    if (rank_ == max_rank) throw config_error(text("trireme::shape: more than ", max_rank, " extents"));
-    if (extent < 0) throw config_error(text("trireme::shape: extent ", extent, " is negative"));
+    if (!takes(extent)) {
+      if (rank_ == max_rank) throw config_error(text("trireme::shape: more than ", max_rank, " extents"));
+      if (extent < 0) throw config_error(text("trireme::shape: extent ", extent, " is negative"));
+      throw config_error(text("trireme::shape: ", size(), " times ", extent, " elements are more than 63 bits count"));
+    }
     extents_[static_cast<std::size_t>(rank_++)] = extent;
   }
   [[nodiscard]] constexpr std::span<std::int64_t const> extents() const noexcept {
@@ -865,6 +879,52 @@ template <class Space, communicator Comm>
 
 // ---- trireme/comm/launch.hpp
 #include <functional>
+
+// ---- trireme/comm/detail/launch_body.hpp
+namespace trireme::comm::detail {
+
+/// What may be wrong with the body of a launch.
+enum class body_slip : std::uint8_t { none, by_value, takes_nothing, not_callable, result };
+
+template <class Body, class World>
+[[nodiscard]] consteval body_slip slip_of() {
+  if constexpr (std::invocable<Body&, World&>) {
+    using result = std::invoke_result_t<Body&, World&>;
+    bool const leaves = std::is_void_v<result> || std::is_constructible_v<std::decay_t<result>, result>;
+    return leaves ? body_slip::none : body_slip::result;
+  } else if constexpr (std::invocable<Body&, World>) {
+    return body_slip::by_value;
+  } else if constexpr (std::invocable<Body&>) {
+    return body_slip::takes_nothing;
+  } else {
+    return body_slip::not_callable;
+  }
+}
+
+/// One sentence for a body that cannot be launched.
+template <body_slip Slip>
+struct check_body {
+  static_assert(Slip != body_slip::by_value,
+                "trireme::launch: the body takes its world by value, and a world cannot be copied; take a reference: "
+                "[](auto& world) { ... }");
+  static_assert(Slip != body_slip::takes_nothing,
+                "trireme::launch: the body takes nothing, but is called with this rank's world: [](auto& world) { ... "
+                "}");
+  static_assert(Slip != body_slip::not_callable,
+                "trireme::launch: the body cannot be called with this rank's world and nothing else (unless it has an "
+                "error of its own, which stands elsewhere): [](auto& world) { ... }");
+  static_assert(Slip != body_slip::result,
+                "trireme::launch: the body returns what can be neither copied nor moved, such as a trainer or the "
+                "world, which end with the launch; return values, or nothing");
+};
+
+/// Says it. A function of its own: the one that is wrong must stay one that can be called, or clang adds errors.
+template <body_slip Slip>
+constexpr void expect_body() noexcept {
+  static_cast<void>(sizeof(check_body<Slip>));
+}
+
+}  // namespace trireme::comm::detail
 
 // ---- trireme/comm/detail/thread_ranks.hpp
 #include <exception>
@@ -1474,7 +1534,7 @@ struct foreign_parameter {
 }  // namespace trireme
 
 // ---- trireme/core/compiled.hpp
-// Header-only, or compiled once: the same headers serve both (docs/adr/0014).
+// Header-only, or compiled once: the same headers serve both (docs/adr/0015).
 //
 // A header NAME.hpp whose bodies need not be seen by every program ends with
 //
@@ -5602,11 +5662,18 @@ concept launchable = requires(Description const& description, Body& body) {
 /// @example trireme::launch(comm::threads{.ranks = 2}, [](auto& world) { world.barrier(); });
 template <class Description, class Body>
 decltype(auto) launch(Description const& description, Body&& body) {
+  // Stands before the body for every kind of world, so that a wrong one is one sentence however it is launched.
+  auto checked = [&body]<class World>(World& world) -> decltype(auto) {
+    constexpr auto slip = comm::detail::slip_of<std::remove_reference_t<Body>, World>();
+    comm::detail::expect_body<slip>();
+    if constexpr (slip == comm::detail::body_slip::none) return std::invoke(body, world);
+  };
+  constexpr bool described = launchable<Description, decltype(checked)>;
   static_assert(
-      launchable<Description, Body>,
+      described,
       "trireme::launch: needs a communicator's description, comm::self{}, comm::threads{...} or comm::mpi{...} "
       "(trireme/comm/mpi.hpp), and then a body that takes a world.");
-  if constexpr (launchable<Description, Body>) return launch_ranks(description, body);
+  if constexpr (described) return launch_ranks(description, checked);
 }
 
 }  // namespace trireme
@@ -17657,268 +17724,6 @@ requires requires { Policy::tolerance; }
 
 }  // namespace trireme::precision
 
-// ---- trireme/train/detail/whole_tensors.hpp
-#include <map>
-
-// ---- trireme/parallel/layout.hpp
-#include <unordered_map>
-
-namespace trireme::parallel {
-
-/// Squares are summed in blocks of this many elements, counted from the start of their tensor. Slices are multiples of
-/// it, and a tensor lies within one block of its bucket or begins with one, so that no slice cuts a block: the norm
-/// does not depend on how many ranks there are, nor on what shares a bucket.
-inline constexpr std::int64_t block_elements = 1024;
-
-/// Where parameters lie in buckets. No numbers, no ranks' memory: a pure function of the parameters, the bucket size,
-/// the number of ranks and, where they are given, the units of the model.
-class layout {
- public:
-  /// One tensor of the model, however many uses it has.
-  struct entry {
-    parameter_info info;
-    std::vector<int> uses;  ///< indices into the list of uses, in their order
-    int bucket = 0;
-    std::int64_t offset = 0;  ///< of its first element, in the bucket
-    [[nodiscard]] std::int64_t size() const noexcept { return info.extents.size(); }
-  };
-  struct bucket {
-    std::vector<int> entries;   ///< in the order of their offsets
-    std::int64_t elements = 0;  ///< with padding: a multiple of ranks * block_elements
-  };
-  /// Uses [first, last) belong together: they are read, and their gradients become final, at one time.
-  struct unit {
-    int first = 0;
-    int last = 0;
-    std::vector<int> buckets;  ///< that hold a tensor of it, ascending
-  };
-  /// A part of an entry that lies in a slice of its bucket.
-  struct piece {
-    int entry = 0;
-    std::int64_t in_bucket = 0;  ///< first element, counted in the bucket
-    std::int64_t in_entry = 0;   ///< the same element, counted in the tensor
-    std::int64_t count = 0;
-  };
-
-  /// @param uses            the parameters in forward order; equal names are uses of one tied tensor.
-  /// @param bucket_elements how many elements a bucket should hold; a larger tensor has a bucket of its own.
-  /// @param unit_ends       where each unit's uses end, ascending to the number of uses: then no bucket holds tensors
-  /// of
-  ///                        two units. Empty: buckets are filled regardless of units.
-  layout(std::span<parameter_info const> uses, std::int64_t bucket_elements, int ranks,
-         std::span<int const> unit_ends = {})
-      : ranks_(ranks) {
-    collect(uses);
-    set_units(unit_ends, static_cast<int>(uses.size()));
-    fill(bucket_elements);
-    list_buckets();
-  }
-
-  [[nodiscard]] std::vector<entry> const& entries() const noexcept { return entries_; }
-  [[nodiscard]] std::vector<bucket> const& buckets() const noexcept { return buckets_; }
-  /// The units in their order; none if their ends were not given.
-  [[nodiscard]] std::vector<unit> const& units() const noexcept { return units_; }
-  [[nodiscard]] int entry_of_use(int use) const noexcept { return entry_of_use_[static_cast<std::size_t>(use)]; }
-  /// The unit that has a use.
-  [[nodiscard]] int unit_with(int use) const {
-    for (std::size_t u = 0; u < units_.size(); ++u) {
-      if (use >= units_[u].first && use < units_[u].last) return static_cast<int>(u);
-    }
-    throw config_error(text("trireme::exchange: no unit has use ", use, " of ", entry_of_use_.size()));
-  }
-  [[nodiscard]] int bucket_of_use(int use) const noexcept { return at(entry_of_use(use)).bucket; }
-  [[nodiscard]] entry const& at(int index) const noexcept { return entries_[static_cast<std::size_t>(index)]; }
-  [[nodiscard]] std::int64_t slice_elements(int index) const noexcept {
-    return buckets_[static_cast<std::size_t>(index)].elements / ranks_;
-  }
-  /// Calls f(piece) for every part of a tensor within elements [first, first + count) of a bucket.
-  template <class F>
-  void for_each_piece(int index, std::int64_t first, std::int64_t count, F&& f) const {
-    for (int const e : buckets_[static_cast<std::size_t>(index)].entries) {
-      auto const begin = std::max(first, at(e).offset);
-      auto const end = std::min(first + count, at(e).offset + at(e).size());
-      if (begin < end) f(piece{e, begin, begin - at(e).offset, end - begin});
-    }
-  }
-
- private:
-  void collect(std::span<parameter_info const> uses) {
-    std::unordered_map<std::string, int> index;
-    for (int use = 0; use < static_cast<int>(uses.size()); ++use) {
-      auto const& info = uses[static_cast<std::size_t>(use)];
-      auto const [at, is_new] = index.try_emplace(info.name, static_cast<int>(entries_.size()));
-      if (is_new) entries_.push_back({info, {}, 0, 0});
-      auto& tensor = entries_[static_cast<std::size_t>(at->second)];
-      if (!(tensor.info.extents == info.extents && tensor.info.first == info.first)) {
-        throw config_error(text("trireme::exchange: parameter \"", info.name, "\" is used with shapes ",
-                                to_string(tensor.info.extents), " and ", to_string(info.extents),
-                                "; the uses of a tied tensor have one shape"));
-      }
-      tensor.uses.push_back(use);
-      entry_of_use_.push_back(at->second);
-    }
-    if (entries_.empty()) throw config_error("trireme::exchange: the model has no parameters");
-  }
-
-  void set_units(std::span<int const> ends, int uses) {
-    int first = 0;
-    for (int const end : ends) {
-      if (end < first || end > uses) {
-        throw config_error(text("trireme::exchange: a unit's uses end at ", end, " after the one before it ended at ",
-                                first, ", of ", uses, " uses; ends ascend to the number of uses"));
-      }
-      units_.push_back({first, end, {}});
-      first = end;
-    }
-    if (!ends.empty() && first != uses) {
-      throw config_error(text("trireme::exchange: the units have ", first, " uses of parameters, but there are ", uses,
-                              "; pass the end of every unit"));
-    }
-  }
-  [[nodiscard]] int unit_of(entry const& tensor) const {
-    auto const at = std::ranges::find_if(units_, [&](auto const& each) { return each.last > tensor.uses.front(); });
-    return static_cast<int>(at - units_.begin());
-  }
-  void list_buckets() {
-    for (auto& [first, last, buckets] : units_) {
-      for (int use = first; use < last; ++use) {
-        int const own = bucket_of_use(use);
-        auto const at = std::lower_bound(buckets.begin(), buckets.end(), own);
-        if (at == buckets.end() || *at != own) buckets.insert(at, own);
-      }
-    }
-  }
-
-  // Backward finishes the last unit first, so the last parameter opens the first bucket. A tied tensor becomes final
-  // late, and its shards must align wherever its uses live: it has a bucket of its own.
-  void fill(std::int64_t bucket_elements) {
-    bool open = false;
-    int open_unit = 0;
-    bool open_dealt = false;  // what is dealt out is exchanged over other ranks than the rest
-    auto const close = [&] {
-      if (open) buckets_.back().elements = rounded(buckets_.back().elements, ranks_ * block_elements);
-      open = false;
-    };
-    // By the first use of a tied tensor: it is final when backward has reached that one.
-    for (int e = static_cast<int>(entries_.size()) - 1; e >= 0; --e) {
-      auto& tensor = entries_[static_cast<std::size_t>(e)];
-      bool const alone = tensor.uses.size() > 1 || tensor.info.tied;
-      int const own_unit = unit_of(tensor);
-      if (alone || !open || own_unit != open_unit || tensor.info.dealt != open_dealt ||
-          place(buckets_.back().elements, tensor.size()) + tensor.size() > bucket_elements) {
-        close();
-        buckets_.emplace_back();
-        open = true;
-        open_unit = own_unit;
-        open_dealt = tensor.info.dealt;
-      }
-      auto& target = buckets_.back();
-      tensor.bucket = static_cast<int>(buckets_.size()) - 1;
-      tensor.offset = place(target.elements, tensor.size());
-      target.entries.push_back(e);
-      target.elements = tensor.offset + tensor.size();
-      if (alone) close();
-    }
-    close();
-  }
-
-  static constexpr std::int64_t alignment = 16;  // elements: a cache line of floats
-  [[nodiscard]] static constexpr std::int64_t rounded(std::int64_t elements, std::int64_t to) noexcept {
-    return (elements + to - 1) / to * to;
-  }
-  // Where a tensor may begin: at a cache line, and at a block if it would cross the end of one.
-  [[nodiscard]] static constexpr std::int64_t place(std::int64_t after, std::int64_t size) noexcept {
-    auto const at = rounded(after, alignment);
-    bool const crosses = at / block_elements != (at + size - 1) / block_elements;
-    return crosses ? rounded(at, block_elements) : at;
-  }
-
-  int ranks_;
-  std::vector<entry> entries_;
-  std::vector<bucket> buckets_;
-  std::vector<unit> units_;
-  std::vector<int> entry_of_use_;
-};
-
-}  // namespace trireme::parallel
-
-// ---- trireme/train/detail/whole_tensors.hpp (goes on)
-namespace trireme::detail {
-
-struct named_shape {
-  std::string name;
-  shape extents;
-};
-
-/// Collective. The tensors that any rank has a part of, each once, with their whole extents, in the order of the ranks.
-template <class Comm>
-[[nodiscard]] std::vector<named_shape> tensors_of_everyone(Comm& world, parallel::layout const& own) {
-  std::string names;
-  std::vector<std::int64_t> numbers;  // of each tensor: the letters of its name, its rank, its extents
-  for (auto const& entry : own.entries()) {
-    auto const& whole = entry.info.whole_extents();
-    names += entry.info.name;
-    numbers.push_back(static_cast<std::int64_t>(entry.info.name.size()));
-    numbers.push_back(whole.rank());
-    numbers.insert(numbers.end(), whole.extents().begin(), whole.extents().end());
-  }
-  std::vector<named_shape> all;
-  for (int rank = 0; rank < world.size(); ++rank) {
-    std::int64_t sizes[2] = {static_cast<std::int64_t>(names.size()), static_cast<std::int64_t>(numbers.size())};
-    world.broadcast(tensor_view<std::int64_t>(sizes, shape{2}), rank);
-    std::vector<std::uint8_t> letters(static_cast<std::size_t>(sizes[0]));
-    std::vector<std::int64_t> theirs(static_cast<std::size_t>(sizes[1]));
-    if (rank == world.rank()) {
-      std::copy(names.begin(), names.end(), letters.begin());
-      theirs = numbers;
-    }
-    world.broadcast(tensor_view<std::uint8_t>(letters), rank);
-    world.broadcast(tensor_view<std::int64_t>(theirs), rank);
-    auto letter = letters.begin();
-    for (auto number = theirs.begin(); number != theirs.end();) {
-      named_shape each{{letter, letter + *number}, {}};
-      letter += *number++;
-      for (auto left = *number++; left > 0; --left) each.extents.push_back(*number++);
-      bool const known = std::ranges::any_of(all, [&](auto const& other) { return other.name == each.name; });
-      if (!known) all.push_back(std::move(each));
-    }
-  }
-  return all;
-}
-
-/// Collective over everyone. Calls f(name, extents, values) with the whole master value of each tensor of the model, on
-/// every rank in the same order, whatever part of it lies here.
-template <class Exchange, class F>
-void for_each_whole_tensor(Exchange const& exchange, F&& f) {
-  using space = typename Exchange::space;
-  auto& world = exchange.everyone();
-  auto const& plan = exchange.plan();
-  std::map<std::string, std::vector<std::pair<int, parallel::layout::piece>>> here;  // what this rank answers for
-  for (int bucket = 0; bucket < static_cast<int>(plan.buckets().size()); ++bucket) {
-    auto const [first, count] = exchange.accounted_range(bucket);
-    plan.for_each_piece(bucket, first, count, [&](parallel::layout::piece const& piece) {
-      auto const& info = plan.at(piece.entry).info;
-      if (info.answers) here[info.name].emplace_back(bucket, piece);
-    });
-  }
-  for (auto const& tensor : tensors_of_everyone(world, plan)) {
-    std::vector<double> sum(static_cast<std::size_t>(tensor.extents.size()));  // zero where others answer
-    for (auto const& [bucket, piece] : here[tensor.name]) {
-      std::vector<typename Exchange::master_element> values(static_cast<std::size_t>(piece.count));
-      ops::on<space>::download(std::span(values), exchange.master_of(bucket, piece));
-      for_each_run(plan.at(piece.entry).info, piece.in_entry, piece.count,
-                   [&, begin = piece.in_entry](std::int64_t in_whole, std::int64_t in_part, std::int64_t n) {
-                     std::copy_n(values.begin() + (in_part - begin), n, sum.begin() + in_whole);
-                   });
-    }
-    world.all_reduce(tensor_view<double>(sum), reduction::sum{});
-    std::vector<float> const values(sum.begin(), sum.end());
-    f(tensor.name, tensor.extents, std::span<float const>(values));
-  }
-}
-
-}  // namespace trireme::detail
-
 // ---- trireme/observe/timeline.hpp
 #include <deque>
 
@@ -18275,6 +18080,188 @@ void expect_agreement(Comm& world, std::string_view whose, int rank, std::span<s
     }
   }
 }
+
+}  // namespace trireme::parallel
+
+// ---- trireme/parallel/layout.hpp
+#include <unordered_map>
+
+namespace trireme::parallel {
+
+/// Squares are summed in blocks of this many elements, counted from the start of their tensor. Slices are multiples of
+/// it, and a tensor lies within one block of its bucket or begins with one, so that no slice cuts a block: the norm
+/// does not depend on how many ranks there are, nor on what shares a bucket.
+inline constexpr std::int64_t block_elements = 1024;
+
+/// Where parameters lie in buckets. No numbers, no ranks' memory: a pure function of the parameters, the bucket size,
+/// the number of ranks and, where they are given, the units of the model.
+class layout {
+ public:
+  /// One tensor of the model, however many uses it has.
+  struct entry {
+    parameter_info info;
+    std::vector<int> uses;  ///< indices into the list of uses, in their order
+    int bucket = 0;
+    std::int64_t offset = 0;  ///< of its first element, in the bucket
+    [[nodiscard]] std::int64_t size() const noexcept { return info.extents.size(); }
+  };
+  struct bucket {
+    std::vector<int> entries;   ///< in the order of their offsets
+    std::int64_t elements = 0;  ///< with padding: a multiple of ranks * block_elements
+  };
+  /// Uses [first, last) belong together: they are read, and their gradients become final, at one time.
+  struct unit {
+    int first = 0;
+    int last = 0;
+    std::vector<int> buckets;  ///< that hold a tensor of it, ascending
+  };
+  /// A part of an entry that lies in a slice of its bucket.
+  struct piece {
+    int entry = 0;
+    std::int64_t in_bucket = 0;  ///< first element, counted in the bucket
+    std::int64_t in_entry = 0;   ///< the same element, counted in the tensor
+    std::int64_t count = 0;
+  };
+
+  /// @param uses            the parameters in forward order; equal names are uses of one tied tensor.
+  /// @param bucket_elements how many elements a bucket should hold; a larger tensor has a bucket of its own.
+  /// @param unit_ends       where each unit's uses end, ascending to the number of uses: then no bucket holds tensors
+  /// of
+  ///                        two units. Empty: buckets are filled regardless of units.
+  layout(std::span<parameter_info const> uses, std::int64_t bucket_elements, int ranks,
+         std::span<int const> unit_ends = {})
+      : ranks_(ranks) {
+    collect(uses);
+    set_units(unit_ends, static_cast<int>(uses.size()));
+    fill(bucket_elements);
+    list_buckets();
+  }
+
+  [[nodiscard]] std::vector<entry> const& entries() const noexcept { return entries_; }
+  [[nodiscard]] std::vector<bucket> const& buckets() const noexcept { return buckets_; }
+  /// The units in their order; none if their ends were not given.
+  [[nodiscard]] std::vector<unit> const& units() const noexcept { return units_; }
+  [[nodiscard]] int entry_of_use(int use) const noexcept { return entry_of_use_[static_cast<std::size_t>(use)]; }
+  /// The unit that has a use.
+  [[nodiscard]] int unit_with(int use) const {
+    for (std::size_t u = 0; u < units_.size(); ++u) {
+      if (use >= units_[u].first && use < units_[u].last) return static_cast<int>(u);
+    }
+    throw config_error(text("trireme::exchange: no unit has use ", use, " of ", entry_of_use_.size()));
+  }
+  [[nodiscard]] int bucket_of_use(int use) const noexcept { return at(entry_of_use(use)).bucket; }
+  [[nodiscard]] entry const& at(int index) const noexcept { return entries_[static_cast<std::size_t>(index)]; }
+  [[nodiscard]] std::int64_t slice_elements(int index) const noexcept {
+    return buckets_[static_cast<std::size_t>(index)].elements / ranks_;
+  }
+  /// Calls f(piece) for every part of a tensor within elements [first, first + count) of a bucket.
+  template <class F>
+  void for_each_piece(int index, std::int64_t first, std::int64_t count, F&& f) const {
+    for (int const e : buckets_[static_cast<std::size_t>(index)].entries) {
+      auto const begin = std::max(first, at(e).offset);
+      auto const end = std::min(first + count, at(e).offset + at(e).size());
+      if (begin < end) f(piece{e, begin, begin - at(e).offset, end - begin});
+    }
+  }
+
+ private:
+  void collect(std::span<parameter_info const> uses) {
+    std::unordered_map<std::string, int> index;
+    for (int use = 0; use < static_cast<int>(uses.size()); ++use) {
+      auto const& info = uses[static_cast<std::size_t>(use)];
+      auto const [at, is_new] = index.try_emplace(info.name, static_cast<int>(entries_.size()));
+      if (is_new) entries_.push_back({info, {}, 0, 0});
+      auto& tensor = entries_[static_cast<std::size_t>(at->second)];
+      if (!(tensor.info.extents == info.extents && tensor.info.first == info.first)) {
+        throw config_error(text("trireme::exchange: parameter \"", info.name, "\" is used with shapes ",
+                                to_string(tensor.info.extents), " and ", to_string(info.extents),
+                                "; the uses of a tied tensor have one shape"));
+      }
+      tensor.uses.push_back(use);
+      entry_of_use_.push_back(at->second);
+    }
+    if (entries_.empty()) throw config_error("trireme::exchange: the model has no parameters");
+  }
+
+  void set_units(std::span<int const> ends, int uses) {
+    int first = 0;
+    for (int const end : ends) {
+      if (end < first || end > uses) {
+        throw config_error(text("trireme::exchange: a unit's uses end at ", end, " after the one before it ended at ",
+                                first, ", of ", uses, " uses; ends ascend to the number of uses"));
+      }
+      units_.push_back({first, end, {}});
+      first = end;
+    }
+    if (!ends.empty() && first != uses) {
+      throw config_error(text("trireme::exchange: the units have ", first, " uses of parameters, but there are ", uses,
+                              "; pass the end of every unit"));
+    }
+  }
+  [[nodiscard]] int unit_of(entry const& tensor) const {
+    auto const at = std::ranges::find_if(units_, [&](auto const& each) { return each.last > tensor.uses.front(); });
+    return static_cast<int>(at - units_.begin());
+  }
+  void list_buckets() {
+    for (auto& [first, last, buckets] : units_) {
+      for (int use = first; use < last; ++use) {
+        int const own = bucket_of_use(use);
+        auto const at = std::lower_bound(buckets.begin(), buckets.end(), own);
+        if (at == buckets.end() || *at != own) buckets.insert(at, own);
+      }
+    }
+  }
+
+  // Backward finishes the last unit first, so the last parameter opens the first bucket. A tied tensor becomes final
+  // late, and its shards must align wherever its uses live: it has a bucket of its own.
+  void fill(std::int64_t bucket_elements) {
+    bool open = false;
+    int open_unit = 0;
+    bool open_dealt = false;  // what is dealt out is exchanged over other ranks than the rest
+    auto const close = [&] {
+      if (open) buckets_.back().elements = rounded(buckets_.back().elements, ranks_ * block_elements);
+      open = false;
+    };
+    // By the first use of a tied tensor: it is final when backward has reached that one.
+    for (int e = static_cast<int>(entries_.size()) - 1; e >= 0; --e) {
+      auto& tensor = entries_[static_cast<std::size_t>(e)];
+      bool const alone = tensor.uses.size() > 1 || tensor.info.tied;
+      int const own_unit = unit_of(tensor);
+      if (alone || !open || own_unit != open_unit || tensor.info.dealt != open_dealt ||
+          place(buckets_.back().elements, tensor.size()) + tensor.size() > bucket_elements) {
+        close();
+        buckets_.emplace_back();
+        open = true;
+        open_unit = own_unit;
+        open_dealt = tensor.info.dealt;
+      }
+      auto& target = buckets_.back();
+      tensor.bucket = static_cast<int>(buckets_.size()) - 1;
+      tensor.offset = place(target.elements, tensor.size());
+      target.entries.push_back(e);
+      target.elements = tensor.offset + tensor.size();
+      if (alone) close();
+    }
+    close();
+  }
+
+  static constexpr std::int64_t alignment = 16;  // elements: a cache line of floats
+  [[nodiscard]] static constexpr std::int64_t rounded(std::int64_t elements, std::int64_t to) noexcept {
+    return (elements + to - 1) / to * to;
+  }
+  // Where a tensor may begin: at a cache line, and at a block if it would cross the end of one.
+  [[nodiscard]] static constexpr std::int64_t place(std::int64_t after, std::int64_t size) noexcept {
+    auto const at = rounded(after, alignment);
+    bool const crosses = at / block_elements != (at + size - 1) / block_elements;
+    return crosses ? rounded(at, block_elements) : at;
+  }
+
+  int ranks_;
+  std::vector<entry> entries_;
+  std::vector<bucket> buckets_;
+  std::vector<unit> units_;
+  std::vector<int> entry_of_use_;
+};
 
 }  // namespace trireme::parallel
 
@@ -20172,629 +20159,6 @@ class basic_exchange : public parallel::detail::parameter_store<Env, Comm, Strat
 
 }  // namespace trireme
 
-// ---- trireme/comm/bootstrap.hpp
-#include <cstdio>
-
-/// Which launcher started this process, and as which rank of how many.
-namespace trireme::comm::bootstrap {
-
-/// Who can start ranks, in the order in which they are believed; `stated` is TRIREME_RANK and TRIREME_SIZE.
-enum class launcher : std::uint8_t { stated, torchrun, open_mpi, pmi, slurm, single };
-
-[[nodiscard]] constexpr std::string_view name_of(launcher who) noexcept {
-  constexpr std::string_view names[] = {"hand", "torchrun", "Open MPI", "PMI", "a Slurm step", "no launcher"};
-  return names[static_cast<std::size_t>(who)];
-}
-
-/// What the environment says about this process.
-struct place {
-  launcher started_by = launcher::single;
-  int rank = 0;
-  int size = 1;  ///< 0 where the launcher has not said it (PMIX_RANK alone)
-  int local_rank = 0;
-  int local_size = 1;        ///< of this machine's ranks; `size` where the launcher has not said it
-  std::string address;       ///< of rank 0, as MASTER_ADDR or TRIREME_RENDEZVOUS says it; may be empty
-  int port = 0;              ///< under torchrun its agent's own
-  std::string file;          ///< TRIREME_RENDEZVOUS=file:PATH
-  std::string job;           ///< tells this run from others of the launcher; empty if the launcher does not
-  std::string_view because;  ///< the variables that said so
-  bool told_where = false;   ///< by TRIREME_RENDEZVOUS
-  friend bool operator==(place const&, place const&) = default;
-
-  [[nodiscard]] bool is_one_machine() const noexcept { return local_size == size; }
-};
-
-/// "rank 1 of 2, started by torchrun (RANK, WORLD_SIZE)"
-[[nodiscard]] inline std::string to_string(place const& it) {
-  auto const count = it.size > 0 ? text(" of ", it.size) : std::string();
-  if (it.started_by == launcher::single) return text("rank ", it.rank, count, ", started by no launcher");
-  return text("rank ", it.rank, count, ", started by ", name_of(it.started_by), " (", it.because, ")");
-}
-
-/// The value of an environment variable, or nothing. std::getenv, or what a test makes up.
-using lookup = std::function<std::optional<std::string>(char const*)>;
-
-[[nodiscard]] inline std::optional<std::string> environment_variable(char const* name) {
-  auto const* const value = std::getenv(name);
-  return value == nullptr ? std::nullopt : std::optional<std::string>(value);
-}
-
-namespace detail {
-
-/// Reads variables, and refuses in one sentence what they cannot mean.
-class reader {
- public:
-  explicit reader(lookup const& variable) : variable_(variable) {}
-
-  [[nodiscard]] std::string word(char const* name) const { return variable_(name).value_or(""); }
-  [[nodiscard]] bool has(char const* name) const { return variable_(name).has_value(); }
-
-  [[nodiscard]] std::optional<int> number(char const* name, int least,
-                                          int most = std::numeric_limits<int>::max()) const {
-    auto const value = variable_(name);
-    if (!value) return std::nullopt;
-    int out = 0;
-    auto const [end, error] = std::from_chars(value->data(), value->data() + value->size(), out);
-    if (error != std::errc() || end != value->data() + value->size() || value->empty())
-      throw refusal(name, *value, "is not a whole number");
-    if (out < least || out > most)
-      throw refusal(name, *value,
-                    most == std::numeric_limits<int>::max() ? text("is less than ", least)
-                                                            : text("is not from ", least, " to ", most));
-    return out;
-  }
-  [[nodiscard]] int required(char const* name, char const* partner, int least) const {
-    if (auto const found = number(name, least)) return *found;
-    throw config_error(text("trireme::comm::bootstrap: ", partner, " is set (", quoted(word(partner)), ") but ", name,
-                            " is not; set both or neither"));
-  }
-  /// Rank and size under these names; the rank must be one of the ranks.
-  [[nodiscard]] std::pair<int, int> rank_and_size(char const* rank_name, char const* size_name) const {
-    auto const rank = required(rank_name, size_name, 0);
-    auto const size = required(size_name, rank_name, 1);
-    if (rank >= size)
-      throw config_error(text("trireme::comm::bootstrap: ", rank_name, " is ", rank, " but ", size_name, " is ", size,
-                              "; ranks are numbered from 0 to ", size - 1));
-    return {rank, size};
-  }
-  /// The ranks of this machine; all of them where the launcher says nothing.
-  void place_locally(place& it, char const* rank_name, char const* size_name) const {
-    it.local_size = number(size_name, 1).value_or(it.size);
-    it.local_rank = number(rank_name, 0).value_or(it.local_size == it.size ? it.rank : 0);
-    if (it.size > 0 && it.local_size > it.size)
-      throw refusal(size_name, word(size_name), text("is more than the ", it.size, " ranks that there are"));
-    if (it.local_size > 0 && it.local_rank >= it.local_size)
-      throw refusal(rank_name, word(rank_name), text("is not one of the ", it.local_size, " ranks of this machine"));
-  }
-  [[nodiscard]] static config_error refusal(char const* name, std::string const& value, std::string_view what) {
-    return config_error(
-        text("trireme::comm::bootstrap: the environment variable ", name, " is ", quoted(value), ", which ", what));
-  }
-
- private:
-  /// Printable and short, whatever it is.
-  [[nodiscard]] static std::string quoted(std::string_view value) {
-    std::string out = "\"";
-    for (char const letter : value.substr(0, 64)) out += letter >= ' ' && letter <= '~' ? letter : '?';
-    return out + (value.size() > 64 ? "...\"" : "\"");
-  }
-  lookup const& variable_;
-};
-
-/// Slurm's "2(x3),1": the tasks on node number `node`; nothing if that is not said.
-[[nodiscard]] inline std::optional<int> slurm_tasks(std::string_view list, int node) {
-  while (!list.empty()) {
-    auto const comma = list.find(',');
-    auto const item = list.substr(0, comma);
-    int tasks = 0, nodes = 1;
-    auto const* const end = item.data() + item.size();
-    auto const read = std::from_chars(item.data(), end, tasks);
-    if (read.ec != std::errc() || tasks < 1) return std::nullopt;
-    if (read.ptr != end) {
-      auto const times = std::string_view(read.ptr, static_cast<std::size_t>(end - read.ptr));
-      if (!times.starts_with("(x")) return std::nullopt;
-      auto const again = std::from_chars(times.data() + 2, end, nodes);
-      if (again.ec != std::errc() || nodes < 1 ||
-          std::string_view(again.ptr, static_cast<std::size_t>(end - again.ptr)) != ")")
-        return std::nullopt;
-    }
-    if (node < nodes) return tasks;
-    node -= nodes;
-    list = comma == std::string_view::npos ? std::string_view() : list.substr(comma + 1);
-  }
-  return std::nullopt;
-}
-
-/// "host:port", "[::1]:port" or "file:PATH" of TRIREME_RENDEZVOUS.
-inline void read_rendezvous(place& it, std::string const& value) {
-  constexpr char const* name = "TRIREME_RENDEZVOUS";
-  it.told_where = true;
-  it.address.clear();
-  it.port = 0;
-  if (value.starts_with("file:")) {
-    it.file = value.substr(5);
-    if (it.file.empty()) throw reader::refusal(name, value, "names no file; write file:/PATH");
-    return;
-  }
-  auto const colon = value.rfind(':');
-  if (colon == std::string::npos || colon == 0)
-    throw reader::refusal(name, value, "is neither HOST:PORT nor file:PATH");
-  it.address = value.substr(0, colon);
-  if (it.address.size() > 2 && it.address.front() == '[' && it.address.back() == ']')
-    it.address = it.address.substr(1, it.address.size() - 2);
-  auto const* const end = value.data() + value.size();
-  auto const [rest, error] = std::from_chars(value.data() + colon + 1, end, it.port);
-  if (error != std::errc() || rest != end || it.port < 1 || it.port > 65535)
-    throw reader::refusal(name, value, "has no port from 1 to 65535 behind its colon");
-}
-
-}  // namespace detail
-
-/// What the environment says: who started this process, and as which rank.
-///
-/// In this order, the first that is there: TRIREME_RANK and TRIREME_SIZE (also TRIREME_LOCAL_RANK and
-/// TRIREME_LOCAL_SIZE); torchrun (RANK and WORLD_SIZE); Open MPI (OMPI_COMM_WORLD_RANK); PMI (PMI_RANK, or PMIX_RANK);
-/// a Slurm step (SLURM_PROCID with SLURM_STEP_ID: a batch script is no step); none. TRIREME_RENDEZVOUS and TRIREME_JOB
-/// go with any of them.
-///
-/// Errors   config_error that names the variable and its value if it is no number or out of range, and the variable
-/// that
-///          is missing beside it.
-[[nodiscard]] inline place detect(lookup const& variable) {
-  detail::reader const read(variable);
-  place it;
-  auto const found = [&](launcher who, std::string_view because, std::pair<int, int> rank_and_size) {
-    it.started_by = who;
-    it.because = because;
-    it.rank = rank_and_size.first;
-    it.size = rank_and_size.second;
-  };
-  if (read.has("TRIREME_RANK") || read.has("TRIREME_SIZE")) {
-    found(launcher::stated, "TRIREME_RANK, TRIREME_SIZE", read.rank_and_size("TRIREME_RANK", "TRIREME_SIZE"));
-    read.place_locally(it, "TRIREME_LOCAL_RANK", "TRIREME_LOCAL_SIZE");
-  } else if (read.has("RANK") && read.has("WORLD_SIZE")) {
-    found(launcher::torchrun, "RANK, WORLD_SIZE", read.rank_and_size("RANK", "WORLD_SIZE"));
-    read.place_locally(it, "LOCAL_RANK", "LOCAL_WORLD_SIZE");
-    it.job = text(read.word("TORCHELASTIC_RUN_ID"), "/", read.word("TORCHELASTIC_RESTART_COUNT"));
-    // Left over from outside an mpirun, they would make every process a run of its own, and nobody would notice.
-    for (auto const* const name : {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE"})
-      if (it.size == 1 && read.number(name, 1).value_or(1) > 1)
-        throw detail::reader::refusal(name, read.word(name),
-                                      "contradicts WORLD_SIZE, which is 1; unset RANK and WORLD_SIZE");
-    if (it.size > 1 && !read.has("TRIREME_RENDEZVOUS")) {
-      it.port = read.required("MASTER_PORT", "WORLD_SIZE", 1);
-      static_cast<void>(read.number("MASTER_PORT", 1, 65535));
-      it.address = read.word("MASTER_ADDR");
-      if (it.address.empty())
-        throw config_error(
-            "trireme::comm::bootstrap: RANK and WORLD_SIZE are set but MASTER_ADDR is not; torchrun sets "
-            "all of them");
-    }
-  } else if (read.has("OMPI_COMM_WORLD_RANK") || read.has("OMPI_COMM_WORLD_SIZE")) {
-    found(launcher::open_mpi, "OMPI_COMM_WORLD_RANK, OMPI_COMM_WORLD_SIZE",
-          read.rank_and_size("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"));
-    read.place_locally(it, "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE");
-    it.job = read.word("PMIX_NAMESPACE");
-  } else if (read.has("PMI_RANK") || read.has("PMI_SIZE")) {
-    found(launcher::pmi, "PMI_RANK, PMI_SIZE", read.rank_and_size("PMI_RANK", "PMI_SIZE"));
-    read.place_locally(it, "MPI_LOCALRANKID", "MPI_LOCALNRANKS");
-  } else if (read.has("PMIX_RANK")) {
-    found(launcher::pmi, "PMIX_RANK", {*read.number("PMIX_RANK", 0), 0});
-    it.local_size = 0;
-    it.job = read.word("PMIX_NAMESPACE");
-  } else if (read.has("SLURM_PROCID") && read.has("SLURM_STEP_ID")) {
-    bool const of_step = read.has("SLURM_STEP_NUM_TASKS");
-    auto const* const size = of_step ? "SLURM_STEP_NUM_TASKS" : "SLURM_NTASKS";
-    found(launcher::slurm, of_step ? "SLURM_PROCID, SLURM_STEP_NUM_TASKS" : "SLURM_PROCID, SLURM_NTASKS",
-          read.rank_and_size("SLURM_PROCID", size));
-    auto const tasks = read.has("SLURM_STEP_TASKS_PER_NODE") ? read.word("SLURM_STEP_TASKS_PER_NODE")
-                                                             : read.word("SLURM_TASKS_PER_NODE");
-    it.local_size = detail::slurm_tasks(tasks, read.number("SLURM_NODEID", 0).value_or(0)).value_or(it.size);
-    it.local_rank = read.number("SLURM_LOCALID", 0, it.local_size - 1).value_or(0);
-    it.job = text(read.word("SLURM_JOB_ID"), ".", read.word("SLURM_STEP_ID"));
-  } else if (read.has("RANK") != read.has("WORLD_SIZE")) {
-    static_cast<void>(read.rank_and_size("RANK", "WORLD_SIZE"));  // says which one is missing
-  }
-  if (read.has("TRIREME_JOB")) it.job = read.word("TRIREME_JOB");
-  if (read.has("TRIREME_RENDEZVOUS")) detail::read_rendezvous(it, read.word("TRIREME_RENDEZVOUS"));
-  return it;
-}
-[[nodiscard]] inline place detect() { return detect(environment_variable); }
-
-/// Says on standard error, once a run, who started it, if TRIREME_LOG=1 asks for it.
-inline void log(place const& here, lookup const& variable = environment_variable) {
-  if (here.rank == 0 && variable("TRIREME_LOG") == "1") std::fprintf(stderr, "trireme: %s\n", to_string(here).c_str());
-}
-
-}  // namespace trireme::comm::bootstrap
-
-// ---- trireme/train/environment.hpp (goes on)
-namespace trireme {
-
-namespace detail {
-
-/// The words that TRIREME_CPU knows.
-[[nodiscard]] inline std::vector<std::string_view> cpu_words() {
-  using ops::cpu_level;
-  std::vector<std::string_view> words{ops::name_of(cpu_level::baseline)};
-  // A number that is no level has the name of the first one.
-  for (int next = 1; ops::name_of(static_cast<cpu_level>(next)) != words.front(); ++next) {
-    words.push_back(ops::name_of(static_cast<cpu_level>(next)));
-  }
-  return words;
-}
-
-inline void expect_word(comm::bootstrap::lookup const& variable, char const* name,
-                        std::vector<std::string_view> const& known) {
-  auto const value = variable(name).value_or("");
-  if (value.empty() || std::ranges::find(known, value) != known.end()) return;
-  std::string list;
-  for (std::size_t i = 0; i < known.size(); ++i) {
-    list += text(i == 0 ? "" : i + 1 == known.size() ? " or " : ", ", known[i]);
-  }
-  throw config_error(text("trireme::check_environment: the environment variable ", name, " is \"", value.substr(0, 64),
-                          "\"; it is one of ", list, ", or not set"));
-}
-
-}  // namespace detail
-
-/// Refuses what the environment variables TRIREME_ASSERTIONS, TRIREME_CPU and TRIREME_LOG cannot mean.
-///
-/// Why: a slip in one of them would otherwise leave its default in force, and nobody would notice. make_trainer and
-/// make_exchange call it; a program may do so sooner.
-///
-/// Errors   config_error that names the variable, its value and the words that it knows.
-inline void check_environment(comm::bootstrap::lookup const& variable = comm::bootstrap::environment_variable) {
-  using enum assertion_level;
-  detail::expect_word(variable, "TRIREME_ASSERTIONS",
-                      {name_of(none), name_of(light), name_of(normal), name_of(communication)});
-  detail::expect_word(variable, "TRIREME_CPU", detail::cpu_words());
-  detail::expect_word(variable, "TRIREME_LOG", {"0", "1"});
-}
-
-}  // namespace trireme
-
-// ---- trireme/train/compatibility.hpp
-namespace trireme {
-
-/// One rule on policies of different slots: what is refused, and what to do instead.
-struct compatibility_rule {
-  std::string_view id;
-  std::string_view sentence;
-  std::string_view remedy;
-};
-
-namespace detail {
-
-/// The element type that a compressor's sums are formed in; Default where its payloads are collected.
-template <class State, class Default>
-struct wire_of {
-  using type = Default;
-};
-template <class State, class Default>
-requires requires { typename State::wire; }
-struct wire_of<State, Default> {
-  using type = typename State::wire;
-};
-
-/// The policies of one trainer, as the rules see them.
-template <class Model, class Comm, class Parallel, class Precision, class Compression>
-struct combination {
-  using env = environment<Precision, typename space_of<Comm>::type>;
-  using space = typename env::space;
-  using wire = typename wire_of<compressor_state<Compression, env>, typename Precision::reduce>::type;
-  using data_axis = parallel::data_axis_t<Parallel>;
-  using axis = parallel::axis;
-
-  static constexpr bool plain = !staged_model<Model>;
-  static constexpr bool once = parallel::no_axis_twice<Parallel>;
-  static constexpr bool tensor = parallel::has_axis<Parallel, axis::tensor>;
-  static constexpr bool sequence = parallel::has_axis<Parallel, axis::sequence>;
-  static constexpr bool pipeline = parallel::has_axis<Parallel, axis::pipeline>;
-  static constexpr bool context = parallel::has_axis<Parallel, axis::context>;
-  static constexpr bool cuts_positions = cuts_context<Model>;
-  static constexpr bool expert = parallel::has_axis<Parallel, axis::expert>;
-  static constexpr bool sharded = data_axis::optimizer_state == distribution::shard;
-  static constexpr bool shards_gradients = data_axis::gradients == distribution::shard;
-  static constexpr bool shards_parameters = data_axis::parameters == distribution::shard;
-  static constexpr bool shares_layers = has_all_reduce<Comm, typename env::compute, reduction::sum, space> &&
-                                        has_all_reduce<Comm, typename env::accumulate, reduction::sum, space> &&
-                                        has_all_reduce<Comm, typename env::accumulate, reduction::max, space>;
-  static constexpr bool hands_on = has_exchange<Comm, space>;
-  static constexpr bool deals = has_ragged_all_to_all<Comm, typename env::compute, space>;
-  static constexpr bool deals_experts = deals && has_all_gather<Comm, std::int64_t> &&
-                                        has_all_reduce<Comm, typename env::gradient, reduction::sum, space>;
-  static constexpr bool residual = has_residual<compressor_state<Compression, env>>;
-  static constexpr bool gatherable = gatherable_compressor<Compression, env>;
-  static constexpr bool one_number = std::is_same_v<typename Precision::param, typename Precision::master>;
-  static constexpr bool decides =
-      has_all_reduce<Comm, std::int64_t> && has_all_reduce<Comm, double> && has_all_gather<Comm, std::uint64_t>;
-  static constexpr bool gathers = has_all_gather<Comm, std::uint8_t, space>;
-  static constexpr bool reduces = has_all_reduce<Comm, wire, reduction::sum, space>;
-  static constexpr bool scatters = has_reduce_scatter<Comm, wire, reduction::sum, space>;
-  static constexpr bool publishes = has_all_gather<Comm, typename Precision::param, space>;
-  static constexpr bool trades = has_all_to_all<Comm, std::uint8_t, space>;
-};
-
-}  // namespace detail
-
-/// All rules on combinations, in one place: X(id, sentence, remedy, condition that must hold of a `combination` C). The
-/// trainer asserts the first that is broken at compile time, the table below lists them for documentation and tools.
-#define TRIREME_COMPATIBILITY_RULES(X)                                                                                 \
-  X("plain-model-precision", "a plain model stores its own numbers, which a mixed precision cannot change",            \
-    "use precision::fp32 (or fp64), or describe the model in units", !C::plain || C::one_number)                       \
-  X("mesh-axis-once", "a mesh has two axes of one kind",                                                               \
-    "leave one of them out, and multiply its degree into the other", C::once)                                          \
-  X("plain-model-whole", "a plain model cannot be cut by tensor, sequence, context, pipeline or expert",               \
-    "use parallel::data or parallel::zero, or describe the model in units",                                            \
-    !C::plain || !(C::tensor || C::sequence || C::context || C::pipeline || C::expert))                                \
-  X("context-needs-positions",                                                                                         \
-    "parallel::context cuts samples into positions, and the model does not say that its units know of them",           \
-    "use parallel::data, or give the model a static cuts_context = true if they do", !C::context || C::cuts_positions) \
-  X("sequence-needs-tensor", "parallel::sequence cuts rows over the ranks of parallel::tensor, which the mesh lacks",  \
-    "add parallel::tensor to the mesh, or leave sequence out", !C::sequence || C::tensor)                              \
-  X("pipeline-keeps-gradients",                                                                                        \
-    "parallel::zero<2> and zero<3> exchange every micro-batch, which a pipeline's schedule has no place for",          \
-    "use parallel::zero<1> beside parallel::pipeline", !C::pipeline || !C::shards_gradients)                           \
-  X("tensor-needs-all-reduce",                                                                                         \
-    "parallel::tensor needs all_reduce of activations with sum and max, which this communicator lacks",                \
-    "use another communicator", !C::tensor || C::shares_layers)                                                        \
-  X("context-needs-exchange",                                                                                          \
-    "parallel::context needs exchange and the ragged all_to_all, which this communicator lacks",                       \
-    "use another communicator", !C::context || (C::hands_on && C::deals))                                              \
-  X("pipeline-needs-exchange", "parallel::pipeline needs exchange, which this communicator lacks",                     \
-    "use another communicator", !C::pipeline || C::hands_on)                                                           \
-  X("expert-needs-all-to-all",                                                                                         \
-    "parallel::expert needs ragged all_to_all, all_gather and all_reduce, and this communicator lacks one of them",    \
-    "use another communicator", !C::expert || C::deals_experts)                                                        \
-  X("zero-3-needs-units", "parallel::zero<3> drops parameters between their uses, but a plain model keeps its own",    \
-    "use parallel::zero<2>, or describe the model in units", !C::plain || !C::shards_parameters)                       \
-  X("error-feedback-needs-one-exchange",                                                                               \
-    "error feedback tells once a step what it left out, but parallel::zero<2> and zero<3> send every micro-batch",     \
-    "use parallel::zero<1>", !C::residual || !C::shards_gradients)                                                     \
-  X("trainer-needs-votes",                                                                                             \
-    "every trainer votes with all_reduce and compares ranks with all_gather, and this communicator lacks one of them", \
-    "use another communicator", C::decides)                                                                            \
-  X("data-needs-all-reduce", "parallel::data sums gradients with all_reduce, which this communicator lacks for them",  \
-    "use another communicator, or compression::top_k, which gathers", C::sharded || C::gatherable || C::reduces)       \
-  X("zero-needs-reduce-scatter", "parallel::zero needs reduce_scatter and all_gather, which this communicator lacks",  \
-    "use parallel::data or another communicator", !C::sharded || (C::publishes && (C::gatherable || C::scatters)))     \
-  X("gathered-needs-all-gather",                                                                                       \
-    "this compressor's payloads are collected with all_gather, which this communicator lacks",                         \
-    "use a summable compressor such as compression::cast", !C::gatherable || C::sharded || C::gathers)                 \
-  X("gathered-zero-needs-all-to-all",                                                                                  \
-    "under parallel::zero this compressor's payloads travel by all_to_all, which this communicator lacks",             \
-    "use a summable compressor such as compression::cast, or parallel::data",                                          \
-    !C::gatherable || !C::sharded || C::trades)
-
-#define TRIREME_RULE_ROW(id, sentence, remedy, condition) compatibility_rule{id, sentence, remedy},
-inline constexpr std::array compatibility_rules{TRIREME_COMPATIBILITY_RULES(TRIREME_RULE_ROW)};
-#undef TRIREME_RULE_ROW
-
-}  // namespace trireme
-
-// ---- trireme/train/slots.hpp (goes on)
-namespace trireme {
-
-namespace detail {
-
-/// What P is: its tag; a model if it lets its parameters be visited (a plain model needs no tag); else nothing.
-template <class P>
-consteval auto kind_of() {
-  if constexpr (policy<P>) {
-    return std::type_identity<category_of_t<P>>{};
-  } else if constexpr (has_visit_parameters<P>) {
-    return std::type_identity<slot::model>{};
-  } else {
-    return std::type_identity<void>{};
-  }
-}
-template <class P>
-using kind_of_t = typename decltype(kind_of<P>())::type;
-
-template <class Kind, class... Policies>
-inline constexpr int count_of = (0 + ... + int{std::is_same_v<kind_of_t<Policies>, Kind>});
-
-/// The first policy of a kind, or the default.
-template <class Kind, class Default, class... Policies>
-struct find {
-  using type = Default;
-};
-template <class Kind, class Default, class First, class... Rest>
-struct find<Kind, Default, First, Rest...>
-    : std::conditional_t<std::is_same_v<kind_of_t<First>, Kind>, std::type_identity<First>,
-                         find<Kind, Default, Rest...>> {};
-
-struct nothing {};
-
-// Each check is a class of its own: its static_assert is the one sentence that a user sees, and the compiler's
-// "in instantiation of" line names the culprit. Whether all is well is computed apart from it (`ok` of resolve): a
-// class whose assertion failed must not take part in a constant expression, or a second error follows.
-template <class P>
-struct check_is_policy {
-  static_assert(
-      !std::is_same_v<kind_of_t<P>, void>,
-      "trireme::trainer: not a policy: each argument must be a model, an optimizer, a communicator or a policy "
-      "for parallelism, precision or compression; say which with policy_category");
-};
-
-template <class... P>
-struct check_counts {
-  static_assert(count_of<slot::communicator, P...> <= 1,
-                "trireme::trainer: two policies for one slot: remove one of the communicators");
-  static_assert(count_of<slot::model, P...> <= 1,
-                "trireme::trainer: two policies for one slot: remove one of the models");
-  static_assert(count_of<slot::optimizer, P...> <= 1,
-                "trireme::trainer: two policies for one slot: remove one of the optimizers");
-  static_assert(count_of<slot::parallel, P...> <= 1,
-                "trireme::trainer: two policies for one slot: remove one of the parallel strategies");
-  static_assert(count_of<slot::precision, P...> <= 1,
-                "trireme::trainer: two policies for one slot: remove one of the precisions");
-  static_assert(count_of<slot::compression, P...> <= 1,
-                "trireme::trainer: two policies for one slot: remove one of the compressors");
-};
-
-template <class... P>
-struct check_required {
-  static constexpr bool ok =
-      count_of<slot::communicator, P...> > 0 && count_of<slot::model, P...> > 0 && count_of<slot::optimizer, P...> > 0;
-  static_assert(
-      count_of<slot::communicator, P...> > 0,
-      "trireme::trainer: no communicator: pass the world that launch() gives, or comm::self_world if one rank "
-      "is what you mean");
-  static_assert(count_of<slot::model, P...> > 0, "trireme::trainer: no model: pass a description such as nn::gpt{}");
-  static_assert(count_of<slot::optimizer, P...> > 0,
-                "trireme::trainer: no optimizer: pass a description such as optim::adamw{}");
-};
-
-template <class C>
-struct check_communicator {
-  static_assert(has_rank<C>, "trireme::trainer: communicator lacks rank() -> int");
-  static_assert(has_size<C>, "trireme::trainer: communicator lacks size() -> int");
-  static_assert(has_split<C>, "trireme::trainer: communicator lacks split(color, key) -> communicator");
-  static_assert(has_duplicate<C>, "trireme::trainer: communicator lacks duplicate() -> communicator");
-  static_assert(has_barrier<C>, "trireme::trainer: communicator lacks barrier()");
-  static_assert(has_traffic<C>, "trireme::trainer: communicator lacks traffic() -> traffic_counters");
-  static_assert(has_communicator_name<C>, "trireme::trainer: communicator lacks a static name");
-};
-template <class M>
-struct check_model {
-  static_assert(staged_model<M> || has_visit_parameters<M>,
-                "trireme::trainer: model lacks units(emit), and visit_parameters(visit) to be a plain one");
-  static_assert(staged_model<M> || !has_visit_parameters<M> || has_model_forward<M>,
-                "trireme::trainer: model lacks forward(samples const&) -> mean loss");
-  static_assert(staged_model<M> || !has_visit_parameters<M> || has_model_backward<M>,
-                "trireme::trainer: model lacks backward(ready)");
-};
-template <class P>
-struct check_precision {
-  static_assert(has_param_type<P>, "trireme::trainer: precision policy lacks the type param");
-  static_assert(has_compute_type<P>, "trireme::trainer: precision policy lacks the type compute");
-  static_assert(has_accumulate_type<P>, "trireme::trainer: precision policy lacks the type accumulate");
-  static_assert(has_reduce_type<P>, "trireme::trainer: precision policy lacks the type reduce");
-  static_assert(has_master_type<P>, "trireme::trainer: precision policy lacks the type master");
-  static_assert(has_tolerance<P>, "trireme::trainer: precision policy lacks a static tolerance");
-};
-template <class S>
-struct check_parallel {
-  static_assert(trireme::parallel::parallel_policy<S> || says_optimizer_state<S>,
-                "trireme::trainer: parallel strategy lacks a static optimizer_state");
-  static_assert(trireme::parallel::parallel_policy<S> || says_gradients<S>,
-                "trireme::trainer: parallel strategy lacks a static gradients");
-  static_assert(trireme::parallel::parallel_policy<S> || says_parameters<S>,
-                "trireme::trainer: parallel strategy lacks a static parameters");
-  static_assert(trireme::parallel::parallel_policy<S> || has_bucket_bytes<S>,
-                "trireme::trainer: parallel strategy lacks bucket_bytes");
-};
-template <class O, class Env>
-struct check_optimizer {
-  static_assert(has_moment_names<O>, "trireme::trainer: optimizer lacks static moment_names");
-  static_assert(has_rate_at<O>, "trireme::trainer: optimizer lacks rate_at(step) -> double");
-  static_assert(has_clip<O>, "trireme::trainer: optimizer lacks clip");
-  static_assert(has_update<O, Env>, "trireme::trainer: optimizer lacks update(segment, step)");
-};
-template <class C, class Env>
-struct check_compression {
-  static_assert(has_compressor_state<C, Env>,
-                "trireme::trainer: compression policy lacks instance<Env>(description, elements)");
-  static_assert(!has_compressor_state<C, Env> || compressor<C, Env>,
-                "trireme::trainer: compression policy lacks encode and decode of a summable or a gatherable payload");
-};
-
-/// The id of the first rule that a combination breaks; empty if it breaks none.
-template <class C>
-inline constexpr std::string_view broken_rule = [] {
-#define TRIREME_RULE_BROKEN(id, sentence, remedy, condition) \
-  if (!(condition)) return std::string_view(id);
-  TRIREME_COMPATIBILITY_RULES(TRIREME_RULE_BROKEN)
-#undef TRIREME_RULE_BROKEN
-  return std::string_view();
-}();
-template <class C>
-struct check_combination {
-#define TRIREME_RULE_ASSERT(id, sentence, remedy, condition) \
-  static_assert(broken_rule<C> != id, "trireme::trainer: illegal combination: " sentence "; " remedy " [" id "]");
-  TRIREME_COMPATIBILITY_RULES(TRIREME_RULE_ASSERT)
-#undef TRIREME_RULE_ASSERT
-};
-
-/// Policies in any order, sorted into slots and checked. One wrong thing gives one sentence: each check runs only if
-/// those before it passed.
-template <class... P>
-struct resolve {
-  template <class Kind, class Default>
-  using pick = typename find<Kind, Default, P...>::type;
-  using model = pick<slot::model, nothing>;
-  using optimizer = pick<slot::optimizer, nothing>;
-  using comm = pick<slot::communicator, nothing>;
-  using parallel = pick<slot::parallel, parallel::data>;
-  using precision = pick<slot::precision, precision::fp32>;
-  using compression = pick<slot::compression, compression::none>;
-
-  static constexpr bool policies = (!std::is_same_v<kind_of_t<P>, void> && ...);
-  static constexpr bool at_most_one = count_of<slot::communicator, P...> <= 1 && count_of<slot::model, P...> <= 1 &&
-                                      count_of<slot::optimizer, P...> <= 1 && count_of<slot::parallel, P...> <= 1 &&
-                                      count_of<slot::precision, P...> <= 1 && count_of<slot::compression, P...> <= 1;
-  static constexpr bool complete =
-      count_of<slot::communicator, P...> > 0 && count_of<slot::model, P...> > 0 && count_of<slot::optimizer, P...> > 0;
-  static constexpr bool independent = communicator<comm> &&
-                                      (staged_model<model> || plain_model<model>)&&precision_policy<precision> &&
-                                      trireme::parallel::parallel_policy<parallel>;
-
-  // The first stage that fails: 0 policies, 1 counts, 2 required, 3 each alone, 4 with the environment, 5 together.
-  static constexpr int failed() {
-    if constexpr (!policies) {
-      return 0;
-    } else if constexpr (!at_most_one) {
-      return 1;
-    } else if constexpr (!complete) {
-      return 2;
-    } else if constexpr (!independent) {
-      return 3;
-    } else {
-      using env = environment<precision, typename space_of<comm>::type>;
-      if constexpr (!trireme::optimizer<optimizer, env> || !trireme::compressor<compression, env>) {
-        return 4;
-      } else {
-        return broken_rule<combination<model, comm, parallel, precision, compression>>.empty() ? none_failed : 5;
-      }
-    }
-  }
-  static constexpr int none_failed = 6;
-  static constexpr bool ok = failed() == none_failed;
-
-  template <int Stage>
-  static constexpr void say() {
-    if constexpr (Stage == 0) {
-      (static_cast<void>(sizeof(check_is_policy<P>)), ...);
-    } else if constexpr (Stage == 1) {
-      static_cast<void>(sizeof(check_counts<P...>));
-    } else if constexpr (Stage == 2) {
-      static_cast<void>(sizeof(check_required<P...>));
-    } else if constexpr (Stage == 3) {
-      static_cast<void>(sizeof(check_communicator<comm>) + sizeof(check_model<model>) +
-                        sizeof(check_precision<precision>) + sizeof(check_parallel<parallel>));
-    } else if constexpr (Stage == 4) {
-      using env = environment<precision, typename space_of<comm>::type>;
-      static_cast<void>(sizeof(check_optimizer<optimizer, env>) + sizeof(check_compression<compression, env>));
-    } else if constexpr (Stage == 5) {
-      static_cast<void>(sizeof(check_combination<combination<model, comm, parallel, precision, compression>>));
-    }
-  }
-};
-
-}  // namespace detail
-
-/// Whether these policies make a trainer; if not, one sentence at compile time says why.
-template <class... Policies>
-constexpr bool check_policies() {
-  using resolved = detail::resolve<std::remove_cvref_t<Policies>...>;
-  resolved::template say<resolved::failed()>();
-  return resolved::ok;
-}
-
-}  // namespace trireme
-
 // ---- trireme/train/checkpoint.hpp
 #include <set>
 
@@ -21026,12 +20390,16 @@ class sha256 {
 
 }  // namespace trireme
 
-// ---- trireme/formats/file.hpp
+// ---- trireme/formats/file_system.hpp
+#include <dirent.h>
 #include <sys/types.h>
+
+#include <cstdio>
 
 namespace trireme::formats {
 
-/// The file operations that this room uses, each as in POSIX: -1 and errno on failure.
+/// The file operations that this room uses, each as in POSIX: -1 and errno on failure. A path is looked up from the
+/// directory `at`: an open descriptor, or AT_FDCWD.
 ///
 /// Why a class: a test derives one that fails or stops at operation n, for every n. It has to outlive what uses it.
 ///
@@ -21043,7 +20411,7 @@ class file_system {
   file_system& operator=(file_system const&) = delete;
   virtual ~file_system() = default;
 
-  virtual int open(char const* path, int flags, ::mode_t mode) { return ::open(path, flags, mode); }
+  virtual int open(int at, char const* path, int flags, ::mode_t mode) { return ::openat(at, path, flags, mode); }
   virtual int close(int descriptor) { return ::close(descriptor); }
   virtual int status(int descriptor, struct ::stat& out) { return ::fstat(descriptor, &out); }
   virtual ::ssize_t read(int descriptor, void* to, std::size_t bytes, ::off_t at) {
@@ -21054,10 +20422,30 @@ class file_system {
   }
   virtual int truncate(int descriptor, ::off_t bytes) { return ::ftruncate(descriptor, bytes); }
   virtual int synchronise(int descriptor) { return ::fsync(descriptor); }
-  virtual int rename(char const* from, char const* to) { return ::rename(from, to); }
-  virtual int unlink(char const* path) { return ::unlink(path); }
-  virtual int make_directory(char const* path, ::mode_t mode) { return ::mkdir(path, mode); }
-  virtual int remove_directory(char const* path) { return ::rmdir(path); }
+  virtual int rename(int at, char const* from, char const* to) { return ::renameat(at, from, at, to); }
+  /// Two names change places in one step.
+  virtual int exchange(int at, char const* one, char const* other) {
+    return ::renameat2(at, one, at, other, RENAME_EXCHANGE);
+  }
+  virtual int unlink(int at, char const* path) { return ::unlinkat(at, path, 0); }
+  virtual int make_directory(int at, char const* path, ::mode_t mode) { return ::mkdirat(at, path, mode); }
+  virtual int remove_directory(int at, char const* path) { return ::unlinkat(at, path, AT_REMOVEDIR); }
+  /// Adds the names in an open directory, in any order, "." and ".." too.
+  virtual int list(int descriptor, std::vector<std::string>& names) {
+    auto const own = ::openat(descriptor, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);  // with a position of its own
+    if (own < 0) return -1;
+    auto* const open = ::fdopendir(own);
+    if (open == nullptr) {
+      ::close(own);
+      return -1;
+    }
+    errno = 0;
+    while (auto const* const entry = ::readdir(open)) names.emplace_back(entry->d_name);
+    auto const problem = errno;
+    ::closedir(open);
+    errno = problem;
+    return problem == 0 ? 0 : -1;
+  }
 };
 
 /// The real one.
@@ -21072,7 +20460,7 @@ namespace detail {
 [[nodiscard]] inline io_error io_failure(std::string const& path, std::string_view action, int number) {
   auto reason = std::generic_category().message(number);
   if (!reason.empty() && reason[0] >= 'A' && reason[0] <= 'Z' && reason[1] >= 'a') reason[0] += 'a' - 'A';
-  return {path, text("cannot ", action, ": ", reason)};
+  return {path, text("cannot ", action, ": ", reason), number};
 }
 
 /// Calls a POSIX operation until it is not interrupted by a signal, and throws if it failed.
@@ -21093,6 +20481,152 @@ auto checked(std::string const& path, std::string_view action, Call&& call) {
   if (slash == std::string_view::npos) return ".";
   return std::string(path.substr(0, slash == 0 ? 1 : slash));
 }
+/// What it is called there: "a/b" -> "b".
+[[nodiscard]] inline std::string name_of(std::string_view path) {
+  return std::string(path.substr(path.rfind('/') + 1));
+}
+
+/// Renames a file or directory; what had the new name is replaced.
+inline void rename(std::string const& from, std::string const& to, file_system& files = real_files()) {
+  detail::checked(from, text("rename to ", to), [&] { return files.rename(AT_FDCWD, from.c_str(), to.c_str()); });
+}
+
+}  // namespace trireme::formats
+
+// ---- trireme/formats/directory.hpp (goes on)
+namespace trireme::formats {
+
+/// A directory that is held open. Names are looked up in it, and a symbolic link that has one of them is not followed.
+///
+/// Why: whoever writes, renames and removes through it stays in this directory and in those below() it, whatever links
+/// lie there, and even if the directory itself is moved meanwhile.
+///
+/// Threads  any number of callers; copies share one descriptor. The file_system must outlive them all.
+/// Errors   io_error that names the path; config_error for a name that is none: "", ".", "..", or one with a slash.
+class directory {
+ public:
+  /// Whether the last name of a path may be a symbolic link. Those before it are always followed.
+  enum class links { followed, refused };
+
+  /// Opens a directory.
+  explicit directory(std::string path, file_system& files = real_files(), links last = links::followed)
+      : directory(AT_FDCWD, path.c_str(), path, files, last == links::refused ? O_NOFOLLOW : 0) {}
+
+  /// Opens the directory of that name in this one.
+  [[nodiscard]] directory below(std::string const& name) const {
+    require(name);
+    return {descriptor(), name.c_str(), path_of(name), files(), O_NOFOLLOW};
+  }
+
+  [[nodiscard]] std::string const& path() const noexcept { return path_; }
+  [[nodiscard]] std::string path_of(std::string const& name) const {
+    if (path_ == ".") return name;
+    return path_ + (path_.ends_with('/') ? "" : "/") + name;
+  }
+  [[nodiscard]] file_system& files() const noexcept { return open_->files; }
+  [[nodiscard]] int descriptor() const noexcept { return open_->descriptor; }
+
+  /// The names in it, sorted, without "." and "..".
+  [[nodiscard]] std::vector<std::string> names() const {
+    std::vector<std::string> all;
+    detail::checked(path_, "list the directory", [&] { return files().list(descriptor(), all); });
+    std::erase_if(all, [](std::string const& name) { return name == "." || name == ".."; });
+    std::sort(all.begin(), all.end());
+    return all;
+  }
+  [[nodiscard]] bool has(std::string const& name) const { return std::ranges::binary_search(names(), name); }
+
+  /// Makes a directory in it, unless something has that name already, and opens it.
+  [[nodiscard]] directory make(std::string const& name) const {
+    require(name);
+    if (files().make_directory(descriptor(), name.c_str(), 0777) != 0 && errno != EEXIST) {
+      throw detail::io_failure(path_of(name), "make the directory", errno);
+    }
+    return below(name);
+  }
+  /// Gives a file, directory or link another name; a file or an empty directory that had it is replaced.
+  void rename(std::string const& from, std::string const& to) const {
+    require(from), require(to);
+    detail::checked(path_of(from), text("rename to ", path_of(to)),
+                    [&] { return files().rename(descriptor(), from.c_str(), to.c_str()); });
+  }
+  /// Two names change places in one step.
+  void exchange(std::string const& one, std::string const& other) const {
+    require(one), require(other);
+    detail::checked(path_of(one), text("change places with ", path_of(other)),
+                    [&] { return files().exchange(descriptor(), one.c_str(), other.c_str()); });
+  }
+  /// Removes a directory and the files in it, or a file, or a link (never what it leads to). Directories in the
+  /// directory, and what cannot be removed, stay. @returns whether nothing has the name any more.
+  bool remove(std::string const& name) const {
+    require(name);
+    auto const inner = files().open(descriptor(), name.c_str(), flags | O_NOFOLLOW, 0);
+    if (inner < 0) {
+      if (errno == ENOENT) return true;
+      return (errno == ENOTDIR || errno == ELOOP) && files().unlink(descriptor(), name.c_str()) == 0;
+    }
+    std::vector<std::string> all;
+    files().list(inner, all);
+    for (auto const& each : all) {
+      if (each != "." && each != "..") files().unlink(inner, each.c_str());
+    }
+    files().close(inner);
+    return files().remove_directory(descriptor(), name.c_str()) == 0;
+  }
+  /// Returns when the names in it (files made, renamed, removed) have reached the device.
+  void synchronise() const {
+    auto const failed = files().synchronise(descriptor()) < 0 ? errno : 0;
+    // Some file systems have nothing to synchronise for a directory, and say so.
+    if (failed != 0 && failed != EINVAL) throw detail::io_failure(path_, "synchronise the directory", failed);
+  }
+
+ private:
+  static constexpr int flags = O_RDONLY | O_DIRECTORY | O_CLOEXEC;
+
+  struct handle {
+    file_system& files;
+    int descriptor = -1;
+    handle(file_system& through, int opened) : files(through), descriptor(opened) {}
+    handle(handle const&) = delete;
+    handle& operator=(handle const&) = delete;
+    ~handle() { files.close(descriptor); }
+  };
+
+  directory(int at, char const* name, std::string path, file_system& files, int follow) : path_(std::move(path)) {
+    int opened = -1;
+    do opened = files.open(at, name, flags | follow, 0);
+    while (opened < 0 && errno == EINTR);
+    if (opened < 0 && follow != 0 && (errno == ENOTDIR || errno == ELOOP)) {
+      throw io_error(path_, "is not a directory (a symbolic link to one is not followed here)", errno);
+    }
+    if (opened < 0) throw detail::io_failure(path_, "open the directory", errno);
+    open_ = std::make_shared<handle const>(files, opened);
+  }
+  void require(std::string_view name) const {
+    if (name.empty() || name == "." || name == ".." || name.find('/') != name.npos) {
+      throw config_error(text("trireme::formats::directory: \"", name, "\" is not a name in ", path_));
+    }
+  }
+
+  std::string path_;
+  std::shared_ptr<handle const> open_;
+};
+
+/// Makes a directory and its parents, where they are missing.
+inline void make_directories(std::string const& path, file_system& files = real_files()) {
+  for (std::size_t slash = path.find('/', 1);; slash = path.find('/', slash + 1)) {
+    auto const part = path.substr(0, slash);
+    if (files.make_directory(AT_FDCWD, part.c_str(), 0777) != 0 && errno != EEXIST) {
+      throw detail::io_failure(part, "make the directory", errno);
+    }
+    if (slash == std::string::npos) return;
+  }
+}
+
+}  // namespace trireme::formats
+
+// ---- trireme/formats/file.hpp
+namespace trireme::formats {
 
 /// An open file.
 ///
@@ -21103,16 +20637,17 @@ class file {
  public:
   enum class access {
     read,    ///< an existing file
-    create,  ///< a new or emptied file, written from its beginning
+    create,  ///< a new file, written from its beginning; what had the name is removed (of a link, the link)
     extend,  ///< a new or existing file, read and written at its end
   };
 
   file(std::string path, access how, file_system& files = real_files()) : path_(std::move(path)), files_(&files) {
-    int const flags = how == access::read     ? O_RDONLY
-                      : how == access::create ? O_RDWR | O_CREAT | O_TRUNC
-                                              : O_RDWR | O_CREAT | O_APPEND;
-    descriptor_ = detail::checked(path_, how == access::read ? "open" : "open for writing",
-                                  [&] { return files_->open(path_.c_str(), flags | O_CLOEXEC, 0666); });
+    open(AT_FDCWD, path_.c_str(), how, 0);
+  }
+  /// A file in a directory. A symbolic link of that name is not followed.
+  file(directory const& in, std::string const& name, access how) : path_(in.path_of(name)), files_(&in.files()) {
+    if (name.find('/') != name.npos) throw config_error(text("trireme::formats::file: \"", name, "\" is no name"));
+    open(in.descriptor(), name.c_str(), how, O_NOFOLLOW);
   }
   file(file&& other) noexcept
       : path_(std::move(other.path_)), files_(other.files_), descriptor_(std::exchange(other.descriptor_, -1)) {}
@@ -21180,64 +20715,86 @@ class file {
  private:
   static constexpr std::size_t most_at_once = std::size_t{1} << 30;  // the kernel takes less than 2 GiB a call
 
+  void open(int at, char const* name, access how, int follow) {
+    bool const reads = how == access::read;
+    bool const creates = how == access::create;
+    // Without waiting: a pipe would wait for somebody who writes.
+    int const flags = (reads     ? O_RDONLY | O_NONBLOCK
+                       : creates ? O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW
+                                 : O_RDWR | O_CREAT | O_APPEND) |
+                      O_CLOEXEC | follow;
+    bool removed = false;
+    while ((descriptor_ = files_->open(at, name, flags, 0666)) < 0) {
+      if (errno == EEXIST && creates && !std::exchange(removed, true)) {
+        detail::checked(path_, "remove what has this name", [&] { return files_->unlink(at, name); });
+      } else if (errno == ELOOP && follow != 0) {
+        throw io_error(path_, "is a symbolic link, which is not followed here", ELOOP);
+      } else if (errno != EINTR) {
+        throw detail::io_failure(path_, reads ? "open" : "open for writing", errno);
+      }
+    }
+  }
+
   std::string path_;
   file_system* files_;
   int descriptor_ = -1;
 };
 
-/// The whole content of a file. Throws io_error if it has more than `most` bytes, before it takes memory for them.
-[[nodiscard]] inline std::vector<std::byte> read_file(std::string const& path,
-                                                      std::uint64_t most = std::uint64_t{1} << 30,
-                                                      file_system& files = real_files()) {
-  file const from(path, file::access::read, files);
+namespace detail {
+
+inline std::vector<std::byte> content_of(file const& from, std::uint64_t most) {
   auto const size = from.size();
-  if (size > most) throw io_error(path, text("has ", size, " bytes, more than the ", most, " expected"));
+  if (size > most) throw io_error(from.path(), text("has ", size, " bytes, more than the ", most, " expected"));
   std::vector<std::byte> out(static_cast<std::size_t>(size));
   from.read(0, out);
   return out;
 }
-
-/// The same as text.
-[[nodiscard]] inline std::string read_text(std::string const& path, std::uint64_t most = std::uint64_t{1} << 30,
-                                           file_system& files = real_files()) {
-  auto const bytes = read_file(path, most, files);
+inline std::string text_of(std::vector<std::byte> const& bytes) {
   return {reinterpret_cast<char const*>(bytes.data()), bytes.size()};
 }
 
-/// Returns when the names in a directory (files made, renamed, removed) have reached the device.
-inline void synchronise_directory(std::string const& path, file_system& files = real_files()) {
-  auto const descriptor = detail::checked(
-      path, "open the directory", [&] { return files.open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0); });
-  auto const failed = files.synchronise(descriptor) < 0 ? errno : 0;
-  files.close(descriptor);
-  // Some file systems have nothing to synchronise for a directory, and say so.
-  if (failed != 0 && failed != EINVAL) throw detail::io_failure(path, "synchronise the directory", failed);
-}
+}  // namespace detail
 
-/// Renames a file or directory; what had the new name is replaced.
-inline void rename(std::string const& from, std::string const& to, file_system& files = real_files()) {
-  detail::checked(from, text("rename to ", to), [&] { return files.rename(from.c_str(), to.c_str()); });
+inline constexpr std::uint64_t most_bytes_at_once = std::uint64_t{1} << 30;
+
+/// The whole content of a file. Throws io_error if it has more than `most` bytes, before it takes memory for them.
+[[nodiscard]] inline std::vector<std::byte> read_file(std::string const& path, std::uint64_t most = most_bytes_at_once,
+                                                      file_system& files = real_files()) {
+  return detail::content_of(file(path, file::access::read, files), most);
+}
+/// The same as text.
+[[nodiscard]] inline std::string read_text(std::string const& path, std::uint64_t most = most_bytes_at_once,
+                                           file_system& files = real_files()) {
+  return detail::text_of(read_file(path, most, files));
+}
+[[nodiscard]] inline std::string read_text(directory const& in, std::string const& name,
+                                           std::uint64_t most = most_bytes_at_once) {
+  return detail::text_of(detail::content_of(file(in, name, file::access::read), most));
 }
 
 /// A file that appears under its name only when it is complete, or not at all.
 ///
 /// Written under a temporary name in the same directory; publish() brings the content to the device, renames, and
 /// brings the new name to the device, in this order: after a crash or power loss either the old or the new file is
-/// there, whole. Destroyed before publish(), it removes the temporary.
+/// there, whole. Destroyed before publish(), it removes the temporary. A symbolic link that has the temporary's name,
+/// or the file's, is replaced; what it leads to stays as it is.
 ///
 /// Threads  one owner. Two processes must not write the same path at once.
 class atomic_file {
  public:
-  explicit atomic_file(std::string path, file_system& files = real_files())
-      : path_(std::move(path)), content_(path_ + ".partial", file::access::create, files) {}
+  explicit atomic_file(std::string const& path, file_system& files = real_files())
+      : atomic_file(directory(directory_of(path), files), name_of(path)) {}
+  atomic_file(directory in, std::string name)
+      : in_(std::move(in)), name_(std::move(name)), content_(in_, temporary(), file::access::create) {}
   atomic_file(atomic_file&& other) noexcept
-      : path_(std::move(other.path_)),
+      : in_(other.in_),
+        name_(std::move(other.name_)),
         content_(std::move(other.content_)),
         pending_(std::exchange(other.pending_, false)) {}
   ~atomic_file() {
     if (!pending_) return;
-    // Nobody is left to tell if this fails; a later attempt empties the same temporary.
-    content_.files().unlink(content_.path().c_str());
+    // Nobody is left to tell if this fails; a later attempt removes the same temporary.
+    in_.files().unlink(in_.descriptor(), temporary().c_str());
   }
 
   void write(std::span<std::byte const> bytes) { content_.write(bytes); }
@@ -21246,13 +20803,16 @@ class atomic_file {
   void publish() {
     content_.synchronise();
     content_.close();
-    rename(content_.path(), path_, content_.files());
+    in_.rename(temporary(), name_);
     pending_ = false;
-    synchronise_directory(directory_of(path_), content_.files());
+    in_.synchronise();
   }
 
  private:
-  std::string path_;
+  [[nodiscard]] std::string temporary() const { return name_ + ".partial"; }
+
+  directory in_;
+  std::string name_;
   file content_;
   bool pending_ = true;
 };
@@ -21265,6 +20825,11 @@ inline void atomic_write(std::string const& path, std::span<std::byte const> byt
 }
 inline void atomic_write(std::string const& path, std::string_view characters, file_system& files = real_files()) {
   atomic_write(path, std::as_bytes(std::span(characters)), files);
+}
+inline void atomic_write(directory const& in, std::string const& name, std::string_view characters) {
+  atomic_file to(in, name);
+  to.write(std::as_bytes(std::span(characters)));
+  to.publish();
 }
 
 }  // namespace trireme::formats
@@ -21933,6 +21498,7 @@ inline constexpr std::size_t most_name_bytes = 4096;
 class reader {
  public:
   explicit reader(std::string path, file_system& files = real_files());
+  reader(directory const& in, std::string const& name);
 
   [[nodiscard]] std::string const& path() const noexcept { return file_.path(); }
   [[nodiscard]] std::vector<entry> const& entries() const noexcept { return header_.entries; }
@@ -21955,17 +21521,19 @@ class reader {
   }
 
  private:
+  explicit reader(file from);
   void require_type(entry const& which, dtype wanted) const;
 
   file file_;
   header header_;
   std::vector<std::uint32_t> by_name_;  // indices of entries, sorted by name
+  std::vector<std::uint32_t> by_key_;   // of notes, sorted by key
 };
 
 /// What a writer does besides writing.
 struct writer_options {
-  sha256* digest = nullptr;  ///< is updated with every byte of the file
-  file_system* files = nullptr;
+  sha256* digest = nullptr;      ///< is updated with every byte of the file
+  file_system* files = nullptr;  ///< for a path; a directory knows its own
 };
 
 /// Writes a file: the tensors are declared first, then their bytes come in the same order, in pieces of any size.
@@ -21978,7 +21546,10 @@ struct writer_options {
 ///          for finish() before all are there.
 class writer {
  public:
-  writer(std::string path, std::vector<entry> entries, safetensors::metadata notes = {}, writer_options options = {});
+  writer(std::string const& path, std::vector<entry> entries, safetensors::metadata notes = {},
+         writer_options options = {});
+  writer(directory const& in, std::string const& name, std::vector<entry> entries, safetensors::metadata notes = {},
+         writer_options options = {});
 
   /// With begin and bytes filled in.
   [[nodiscard]] std::vector<entry> const& entries() const noexcept { return entries_; }
@@ -22138,6 +21709,7 @@ class header_parser {
         scan_.fail(at, "an extent of more than 63 bits");
       }
       if (out.rank() == shape::max_rank) scan_.fail(at, text("a shape of more than ", shape::max_rank, " extents"));
+      if (!out.takes(static_cast<std::int64_t>(extent))) scan_.fail(at, "a shape that is too large");
       out.push_back(static_cast<std::int64_t>(extent));
     } while (scan_.accept(','));
     scan_.expect(']');
@@ -22288,15 +21860,22 @@ inline std::string print_header(std::vector<entry> const& entries, metadata cons
 }  // namespace detail
 
 inline reader::reader(std::string path, file_system& files)
-    : file_(std::move(path), file::access::read, files), header_(detail::read_header(file_)) {
+    : reader(file(std::move(path), file::access::read, files)) {}
+inline reader::reader(directory const& in, std::string const& name) : reader(file(in, name, file::access::read)) {}
+inline reader::reader(file from) : file_(std::move(from)), header_(detail::read_header(file_)) {
   static_cast<void>(detail::duplicate(header_.entries, by_name_));
+  by_key_.resize(header_.notes.size());
+  for (std::size_t i = 0; i < by_key_.size(); ++i) by_key_[i] = static_cast<std::uint32_t>(i);
+  std::sort(by_key_.begin(), by_key_.end(),
+            [&](auto a, auto b) { return header_.notes[a].first < header_.notes[b].first; });
 }
 
 inline std::string const* reader::note(std::string_view key) const noexcept {
-  for (auto const& [name, content] : header_.notes) {
-    if (name == key) return &content;
-  }
-  return nullptr;
+  auto const found = std::lower_bound(by_key_.begin(), by_key_.end(), key, [&](auto index, std::string_view wanted) {
+    return header_.notes[index].first < wanted;
+  });
+  if (found == by_key_.end() || header_.notes[*found].first != key) return nullptr;
+  return &header_.notes[*found].second;
 }
 
 inline entry const* reader::find(std::string_view name) const noexcept {
@@ -22332,14 +21911,20 @@ inline void reader::require_type(entry const& which, dtype wanted) const {
                           which.type.name(), ", not ", name_of(wanted)));
 }
 
-inline writer::writer(std::string path, std::vector<entry> entries, safetensors::metadata notes, writer_options options)
-    : path_(std::move(path)),
+inline writer::writer(std::string const& path, std::vector<entry> entries, safetensors::metadata notes,
+                      writer_options options)
+    : writer(directory(directory_of(path), options.files == nullptr ? real_files() : *options.files), name_of(path),
+             std::move(entries), std::move(notes), options) {}
+
+inline writer::writer(directory const& in, std::string const& name, std::vector<entry> entries,
+                      safetensors::metadata notes, writer_options options)
+    : path_(in.path_of(name)),
       entries_(std::move(entries)),
       options_(options),
       left_(detail::place(entries_, path_)),
       header_(detail::print_header(entries_, notes, path_)),
       file_bytes_(header_.size() + left_),
-      file_(path_, options_.files == nullptr ? real_files() : *options_.files) {
+      file_(in, name) {
   put(std::as_bytes(std::span(header_)));
   header_ = {};
 }
@@ -22368,8 +21953,6 @@ inline void writer::finish() {
 }  // namespace trireme::formats::safetensors
 
 // ---- trireme/train/detail/checkpoint_files.hpp
-#include <dirent.h>
-
 namespace trireme::checkpoint::detail {
 
 inline constexpr std::int64_t format_version = 2;
@@ -22381,57 +21964,41 @@ inline constexpr std::string_view step_prefix = "step-";
   auto digits = text(step);
   return std::string(step_prefix) + std::string(10 - std::min<std::size_t>(10, digits.size()), '0') + digits;
 }
-[[nodiscard]] inline std::string rank_file(std::string const& directory, int rank) {
-  return text(directory, "/rank-", rank, ".safetensors");
+/// The step that step_name() has made this name of.
+[[nodiscard]] inline std::optional<std::int64_t> step_of(std::string_view name) {
+  if (!name.starts_with(step_prefix)) return std::nullopt;
+  std::int64_t step = 0;
+  auto const* const end = name.data() + name.size();
+  auto const [at, problem] = std::from_chars(name.data() + step_prefix.size(), end, step);
+  if (problem != std::errc{} || at != end || step < 0 || step_name(step) != name) return std::nullopt;
+  return step;
 }
+[[nodiscard]] inline std::string rank_file(std::size_t rank) { return text("rank-", rank, ".safetensors"); }
 
-/// The names in a directory, without "." and ".."; none if it cannot be read.
-[[nodiscard]] inline std::vector<std::string> names_in(std::string const& directory) {
-  std::vector<std::string> names;
-  std::unique_ptr<DIR, int (*)(DIR*)> const open(::opendir(directory.c_str()), ::closedir);
-  if (!open) return names;
-  while (auto const* const entry = ::readdir(open.get())) {
-    std::string name = entry->d_name;
-    if (name != "." && name != "..") names.push_back(std::move(name));
+/// The directory that checkpoints lie in. It must not be a link: nothing is removed but where it was named.
+[[nodiscard]] inline formats::directory open_home(std::string const& path, formats::file_system& files) {
+  return formats::directory(path, files, formats::directory::links::refused);
+}
+[[nodiscard]] inline io_error no_checkpoint(std::string const& path) {
+  return {path, "there is no checkpoint here; name the directory that a run has saved into", ENOENT};
+}
+/// The same for a directory that is there to be read.
+[[nodiscard]] inline formats::directory home_of_checkpoints(std::string const& path, formats::file_system& files) {
+  try {
+    return open_home(path, files);
+  } catch (io_error const& problem) {
+    if (problem.number() == ENOENT) throw no_checkpoint(path);
+    throw;
   }
-  std::sort(names.begin(), names.end());
-  return names;
 }
-/// The checkpoints of a directory, oldest first.
-[[nodiscard]] inline std::vector<std::string> steps_in(std::string const& directory) {
-  auto names = names_in(directory);
-  std::erase_if(names, [](std::string const& name) { return !name.starts_with(step_prefix); });
-  return names;
-}
-[[nodiscard]] inline std::string newest(std::string const& directory) {
-  auto const steps = steps_in(directory);
-  if (steps.empty())
-    throw io_error(directory,
-                   "there is no checkpoint here; name the directory that save() was given (checkpoint::exists() tells "
-                   "whether there is one), or do not load");
-  return directory + "/" + steps.back();
-}
-
-/// Removes a directory and the files in it; what cannot be removed stays.
-inline void remove_tree(std::string const& path, formats::file_system& files) {
-  for (auto const& name : names_in(path)) files.unlink((path + "/" + name).c_str());
-  files.remove_directory(path.c_str());
-}
-
-inline void make_directory(std::string const& path, formats::file_system& files) {
-  if (files.make_directory(path.c_str(), 0777) == 0) return;
-  struct ::stat status {};
-  if (errno == EEXIST && ::stat(path.c_str(), &status) == 0 && S_ISDIR(status.st_mode)) return;
-  throw formats::detail::io_failure(path, "make the directory", errno);
-}
-/// Makes `directory` (with its parents) and an empty `temporary` in it.
-inline void make_empty(std::string const& directory, std::string const& temporary, formats::file_system& files) {
-  for (std::size_t at = directory.find('/', 1); at != std::string::npos; at = directory.find('/', at + 1)) {
-    make_directory(directory.substr(0, at), files);
+/// The steps of a directory's checkpoints, whole or not, oldest first. Other names are not looked at.
+[[nodiscard]] inline std::vector<std::int64_t> steps_in(formats::directory const& home) {
+  std::vector<std::int64_t> steps;
+  for (auto const& name : home.names()) {
+    if (auto const step = step_of(name)) steps.push_back(*step);
   }
-  make_directory(directory, files);
-  remove_tree(temporary, files);
-  make_directory(temporary, files);
+  std::sort(steps.begin(), steps.end());
+  return steps;
 }
 
 [[nodiscard]] inline std::string sha256_text(std::span<std::byte const> bytes) {
@@ -22445,13 +22012,14 @@ struct file_record {
 };
 static_assert(sizeof(file_record) == 72);
 
-[[nodiscard]] inline file_record record_of(std::string const& path, formats::file_system& files) {
-  formats::file const from(path, formats::file::access::read, files);
+[[nodiscard]] inline file_record record_of(formats::directory const& in, std::string const& name) {
+  formats::file const from(in, name, formats::file::access::read);
   file_record record{.bytes = from.size()};
   std::array<std::byte, 8> start{};
-  if (record.bytes < start.size()) throw format_error(path, record.bytes, "the file ends within its first 8 bytes");
+  if (record.bytes < start.size())
+    throw format_error(from.path(), record.bytes, "the file ends within its first 8 bytes");
   from.read(0, start);
-  std::vector<std::byte> header(formats::safetensors::header_bytes(start, record.bytes, path));
+  std::vector<std::byte> header(formats::safetensors::header_bytes(start, record.bytes, from.path()));
   from.read(0, header);
   std::ranges::copy(sha256_text(header), record.header_sha256.begin());
   return record;
@@ -22476,56 +22044,84 @@ std::vector<file_record> gather(Comm& world, file_record const& own) {
   return all;
 }
 
-/// Two directories change their names in one step.
-inline void exchange_names(std::string const& one, std::string const& other) {
-  if (::renameat2(AT_FDCWD, one.c_str(), AT_FDCWD, other.c_str(), RENAME_EXCHANGE) == 0) return;
-  throw formats::detail::io_failure(other, "put the new checkpoint in its place", errno);
-}
-
-/// Completes a temporary directory with its manifest, gives it its name, and removes all but the one before it.
-inline void publish(std::string const& directory, std::string const& temporary, std::string const& name,
-                    formats::json::value const& manifest, formats::file_system& files) {
-  auto const content = formats::json::to_string(manifest) + "\n";
-  formats::atomic_write(temporary + "/manifest.json", content, files);
-  auto const digest = sha256_text(std::as_bytes(std::span(content)));
-  formats::atomic_write(temporary + "/manifest.sha256", digest + "  manifest.json\n", files);
-  formats::synchronise_directory(temporary, files);
-  auto const target = directory + "/" + name;
-  // A run that went back and came to the same step again: the two change places, so that one of them is always there.
-  bool const again = std::ranges::binary_search(steps_in(directory), name);
-  if (again) {
-    exchange_names(temporary, target);
-  } else {
-    formats::rename(temporary, target, files);
-  }
-  formats::synchronise_directory(directory, files);
-  if (again) remove_tree(temporary, files);
-  auto const steps = steps_in(directory);
-  for (std::size_t index = 0; index + 2 < steps.size(); ++index) remove_tree(directory + "/" + steps[index], files);
-}
-
 /// The manifest of a checkpoint, once its own hash is right.
-[[nodiscard]] inline formats::json::value read_manifest(std::string const& path, formats::file_system& files) {
-  auto const manifest_path = path + "/manifest.json";
-  auto const content = formats::read_text(manifest_path, std::uint64_t{16} << 20, files);
-  auto const expected = formats::read_text(path + "/manifest.sha256", 4096, files);
+[[nodiscard]] inline formats::json::value read_manifest(formats::directory const& in) {
+  auto const path = in.path_of("manifest.json");
+  auto const content = formats::read_text(in, "manifest.json", std::uint64_t{16} << 20);
+  auto const expected = formats::read_text(in, "manifest.sha256", 4096);
   auto const digest = sha256_text(std::as_bytes(std::span(content)));
   if (expected != digest + "  manifest.json\n") {
-    throw format_error(manifest_path, 0,
-                       "its SHA-256 is not the one in manifest.sha256: the checkpoint is damaged; remove "
-                       "its directory to go on from the one before it");
+    throw format_error(path, 0, "its SHA-256 is not the one in manifest.sha256");
   }
-  auto manifest = formats::json::parse(content, manifest_path);
+  auto manifest = formats::json::parse(content, path);
   auto const version = manifest.at("format").as_int64();
   if (version != format_version) {
-    throw format_error(manifest_path, 0, text("format ", version, "; this version reads format ", format_version));
+    throw config_error(text("trireme::checkpoint: ", path, " is of format ", version,
+                            ", but this version reads format ", format_version,
+                            "; go on with the version that wrote it"));
   }
   return manifest;
+}
+
+/// Which run a manifest belongs to. One that does not say so was written by a version that knew no identities: what all
+/// checkpoints of its run have in common stands for it.
+[[nodiscard]] inline std::string identity_in(formats::json::value const& manifest) {
+  auto const* const said = manifest.find("identity");
+  if (said == nullptr) {
+    auto const common =
+        formats::json::to_string(manifest.at("run")) + text(manifest.at("progress").at("seed").as_uint64());
+    return sha256_text(std::as_bytes(std::span(common))).substr(0, 32);
+  }
+  auto const& digits = said->as_string();
+  if (digits.size() != 32 || digits.find_first_not_of("0123456789abcdef") != digits.npos) {
+    said->fail("this is no identity of a run: 32 hexadecimal digits");
+  }
+  return digits;
+}
+
+/// Whether a file that cannot be read is a damaged one. Otherwise it may be whole, and is out of reach for now: no
+/// permission, or too many open files.
+[[nodiscard]] inline bool means_damage(io_error const& problem) noexcept {
+  auto const number = problem.number();
+  return number == 0 || number == ENOENT || number == ENOTDIR || number == EISDIR || number == ELOOP ||
+         number == ENXIO || number == EIO || number == EBADMSG || number == EUCLEAN;
+}
+/// Runs f. @returns why the checkpoint that it reads is damaged, or nothing if it is whole; what else it throws passes.
+template <class F>
+std::string damage_in(F&& f) {
+  try {
+    f();
+    return {};
+  } catch (format_error const& problem) {
+    return problem.what();
+  } catch (io_error const& problem) {
+    if (!means_damage(problem)) throw;
+    return problem.what();
+  }
+}
+
+/// "damaged-step-0000000500", or ".2" and so on behind it: a name under which nothing is looked for.
+[[nodiscard]] inline std::string aside_name(std::string const& name, int number) {
+  return "damaged-" + name + (number > 1 ? text('.', number) : std::string());
+}
+/// Gives a damaged checkpoint such a name. @returns its number; 0 if it has to stay where it is.
+inline int set_aside(formats::directory const& home, std::string const& name) {
+  try {
+    int number = 1;
+    while (home.has(aside_name(name, number))) ++number;
+    home.rename(name, aside_name(name, number));
+    home.synchronise();
+    return number;
+  } catch (io_error const&) {  // a file system that cannot be written, say: reading goes on
+    return 0;
+  }
 }
 
 }  // namespace trireme::checkpoint::detail
 
 // ---- trireme/train/detail/checkpoint_pieces.hpp
+#include <map>
+
 namespace trireme::checkpoint::detail {
 
 /// "24,3,8 at 0,0,16 of 24,3,24": a box of a tensor; "24,3,24" if it is all of it.
@@ -22552,28 +22148,39 @@ namespace trireme::checkpoint::detail {
 
 /// The box that box_text() has written.
 [[nodiscard]] inline parameter_info box_from(std::string const& path, std::string_view box) {
-  auto const numbers = [&](std::string_view all) {
+  auto const next = [&](std::string_view& all) {
+    auto const comma = std::min(all.find(','), all.size());
+    auto const value = number(path, all.substr(0, comma));
+    all.remove_prefix(std::min(comma + 1, all.size()));
+    return value;
+  };
+  auto const extents = [&](std::string_view all) {
     shape out;
     while (!all.empty()) {
-      auto const comma = std::min(all.find(','), all.size());
-      if (out.rank() == shape::max_rank) throw format_error(path, 0, text("\"", box, "\" has too many extents"));
-      out.push_back(number(path, all.substr(0, comma)));
-      all.remove_prefix(std::min(comma + 1, all.size()));
+      auto const extent = next(all);
+      if (!out.takes(extent))
+        throw format_error(path, 0, text("\"", box, "\" has too many extents, or too large ones"));
+      out.push_back(extent);
     }
     return out;
   };
   parameter_info info;
   auto const at = box.find(" at ");
   auto const of = box.find(" of ");
-  info.extents = numbers(box.substr(0, at));
+  info.extents = extents(box.substr(0, at));
   if (at == std::string_view::npos) return info;
   if (of == std::string_view::npos || of < at) throw format_error(path, 0, text("\"", box, "\" is not a box"));
-  info.first = numbers(box.substr(at + 4, of - at - 4));
-  info.whole = numbers(box.substr(of + 4));
-  bool fits = info.first.rank() == info.whole.rank() && info.extents.rank() == info.whole.rank();
+  info.whole = extents(box.substr(of + 4));
+  auto places = box.substr(at + 4, of - at - 4);
+  bool fits = info.extents.rank() == info.whole.rank();
   for (int axis = 0; fits && axis < info.whole.rank(); ++axis) {
-    fits = info.first[axis] + info.extents[axis] <= info.whole[axis];
+    auto const place = next(places);
+    auto const extent = info.extents[axis];
+    // A box of nothing lies nowhere; others must have a place for every element.
+    fits = extent <= info.whole[axis] && place <= info.whole[axis] - extent && info.first.takes(place);
+    if (fits) info.first.push_back(place);
   }
+  fits = fits && places.empty();
   if (!fits) throw format_error(path, 0, text("\"", box, "\" is not a box within its tensor"));
   return info;
 }
@@ -22595,7 +22202,10 @@ struct run {
 /// Calls f(in one, in other, n) for all that two ascending lists share.
 template <class F>
 void for_each_common(std::vector<run> const& one, std::vector<run> const& other, F&& f) {
-  for (std::size_t i = 0, j = 0; i < one.size() && j < other.size();) {
+  if (other.empty()) return;
+  auto const behind = [](run const& each, std::int64_t whole) { return each.whole + each.count <= whole; };
+  auto const begin = std::lower_bound(one.begin(), one.end(), other.front().whole, behind);
+  for (std::size_t i = static_cast<std::size_t>(begin - one.begin()), j = 0; i < one.size() && j < other.size();) {
     auto const& a = one[i];
     auto const& b = other[j];
     auto const begin = std::max(a.whole, b.whole);
@@ -22608,10 +22218,9 @@ void for_each_common(std::vector<run> const& one, std::vector<run> const& other,
 /// Where every piece of every tensor of a checkpoint is: a tensor is put together from any of them.
 class piece_index {
  public:
-  piece_index(std::string const& path, formats::json::value const& records, formats::file_system& files) {
+  piece_index(formats::directory const& in, formats::json::value const& records) {
     auto const& all = records.as_array();
-    for (std::size_t rank = 0; rank < all.size(); ++rank)
-      add(rank_file(path, static_cast<int>(rank)), all[rank], files);
+    for (std::size_t rank = 0; rank < all.size(); ++rank) add(in, rank_file(rank), all[rank]);
   }
   /// All numbers of all pieces.
   [[nodiscard]] std::int64_t elements() const noexcept { return elements_; }
@@ -22669,16 +22278,18 @@ class piece_index {
     return {readers_.empty() ? std::string("checkpoint") : readers_.front()->path(), 0, reason};
   }
 
-  void add(std::string const& path, formats::json::value const& record, formats::file_system& files) {
-    auto const actual = record_of(path, files);
-    if (actual.bytes != record.at("bytes").as_uint64()) {
-      throw format_error(path, std::min(actual.bytes, record.at("bytes").as_uint64()),
-                         text("the file has ", actual.bytes, " bytes instead of ", record.at("bytes").as_uint64()));
+  void add(formats::directory const& in, std::string const& name, formats::json::value const& record) {
+    auto const path = in.path_of(name);
+    auto const actual = record_of(in, name);
+    auto const expected = record.at("bytes").as_uint64();
+    if (actual.bytes != expected) {
+      throw format_error(path, std::min(actual.bytes, expected),
+                         text("the file has ", actual.bytes, " bytes instead of ", expected));
     }
     if (std::string_view(actual.header_sha256.data(), 64) != record.at("header_sha256").as_string()) {
       throw format_error(path, 0, "the header's SHA-256 is not the one in the manifest: the file is damaged");
     }
-    auto& reader = *readers_.emplace_back(std::make_unique<formats::safetensors::reader>(path, files));
+    auto& reader = *readers_.emplace_back(std::make_unique<formats::safetensors::reader>(in, name));
     for (auto const& entry : reader.entries()) add(path, reader, entry);
   }
   void add(std::string const& path, formats::safetensors::reader const& reader,
@@ -22695,13 +22306,16 @@ class piece_index {
                0,
                &reader,
                &entry};
-    if (each.first + each.count > each.box.extents.size()) {
+    auto const elements = each.box.extents.size();
+    if (each.count > elements || each.first > elements - each.count) {
       throw format_error(path, 0, text("\"", entry.name, "\" ends beyond its box of ", *box));
     }
     if (each.count == 0) return;
     for_each_run(each.box, each.first, 1, [&](auto whole, auto, auto) { each.begin = whole; });
     for_each_run(each.box, each.first + each.count - 1, 1, [&](auto whole, auto, auto) { each.end = whole + 1; });
-    elements_ += each.count;
+    if (__builtin_add_overflow(elements_, each.count, &elements_)) {
+      throw format_error(path, 0, "the checkpoint has more numbers than 63 bits count");
+    }
     tensors_[name].push_back(std::move(each));
   }
 
@@ -22719,9 +22333,7 @@ class piece_index {
     auto const* const expected = from.reader->note("sha256:" + from.entry->name);
     if (expected == nullptr || *expected != sha256_text(bytes)) {
       throw format_error(from.reader->path(), from.entry->begin,
-                         text("the SHA-256 of \"", from.entry->name,
-                              "\" is wrong: the file is damaged; remove this "
-                              "checkpoint's directory to go on from the one before it"));
+                         text("the SHA-256 of \"", from.entry->name, "\" is wrong"));
     }
     from.verified = true;
     return bytes;
@@ -22734,8 +22346,116 @@ class piece_index {
 
 }  // namespace trireme::checkpoint::detail
 
+// ---- trireme/train/detail/checkpoint_publish.hpp
+#include <random>
+
+namespace trireme::checkpoint::detail {
+
+/// 32 hexadecimal digits that no other run has.
+[[nodiscard]] inline std::string drawn_identity() {
+  std::random_device dice;
+  std::string out;
+  while (out.size() < 32) {
+    auto const drawn = dice();
+    for (int digit = 0; digit < 8; ++digit) out += "0123456789abcdef"[drawn >> (4 * digit) & 15];
+  }
+  return out;
+}
+
+/// The steps of this run's checkpoints in a directory. Refuses to go on if those of another run are there, or if what
+/// this one would save is not the latest.
+[[nodiscard]] inline std::vector<std::int64_t> claim(formats::directory const& home, std::string const& identity,
+                                                     std::int64_t step) {
+  std::vector<std::int64_t> ours;
+  std::string doubt;
+  for (auto const each : steps_in(home)) {
+    std::string theirs;
+    auto const damage = damage_in([&] { theirs = identity_in(read_manifest(home.below(step_name(each)))); });
+    if (!damage.empty()) {
+      doubt = damage;
+    } else if (theirs != identity) {
+      throw config_error(text("trireme::checkpoint: ", home.path(), " belongs to another run (", step_name(each),
+                              " is of run ", theirs, ", this is run ", identity,
+                              "); load() it to go on with that run, or save into another directory"));
+    } else {
+      ours.push_back(each);
+    }
+  }
+  if (ours.empty() && !doubt.empty()) {
+    throw config_error(text("trireme::checkpoint: ", home.path(),
+                            " holds a checkpoint that cannot be read, so that nobody knows whose it is (", doubt,
+                            "); save into another directory, or move that checkpoint away"));
+  }
+  if (!ours.empty() && ours.back() > step) {
+    throw config_error(text("trireme::checkpoint: ", home.path(), " holds ", step_name(ours.back()),
+                            " of this run, which is later than step ", step,
+                            "; load() goes on from there; to go on from here, save into another directory"));
+  }
+  return ours;
+}
+
+/// An empty directory of the temporary name.
+[[nodiscard]] inline formats::directory make_temporary(formats::directory const& home) {
+  home.remove(temporary_name);
+  return home.make(temporary_name);
+}
+
+/// Completes a temporary directory with its manifest, gives it its name, and removes all of this run's checkpoints but
+/// the one before it.
+inline void publish(formats::directory const& home, formats::directory const& temporary, std::int64_t step,
+                    formats::json::value const& manifest, std::span<std::int64_t const> ours) {
+  auto const content = formats::json::to_string(manifest) + "\n";
+  formats::atomic_write(temporary, "manifest.json", content);
+  auto const digest = sha256_text(std::as_bytes(std::span(content)));
+  formats::atomic_write(temporary, "manifest.sha256", digest + "  manifest.json\n");
+  temporary.synchronise();
+  auto const name = step_name(step);
+  // A run that went back and came to the same step again: the two change places, so that one of them is always there.
+  bool const again = !ours.empty() && ours.back() == step;
+  if (again) {
+    home.exchange(temporary_name, name);
+  } else {
+    if (home.has(name)) set_aside(home, name);  // it could not be read
+    home.rename(temporary_name, name);
+  }
+  home.synchronise();
+  if (again) home.remove(temporary_name);
+  // Under the temporary name first: one that is half removed when the program ends is no checkpoint any more.
+  auto const kept = again ? 2 : 1;
+  for (auto const each : ours.first(ours.size() - std::min<std::size_t>(kept, ours.size()))) {
+    try {
+      home.rename(step_name(each), temporary_name);
+    } catch (io_error const&) {  // the next save tries again
+      break;
+    }
+    home.remove(temporary_name);
+  }
+}
+
+}  // namespace trireme::checkpoint::detail
+
 // ---- trireme/train/detail/together.hpp
 namespace trireme::detail {
+
+/// The first rank that has something to say, and what (its first kilobyte); the same on every rank.
+struct told {
+  int rank = 0;
+  std::string sentence;
+};
+
+/// Collective. The first of the ranks whose sentence is not empty, or nothing if all of them are.
+template <class Comm>
+[[nodiscard]] std::optional<told> first_to_tell(Comm& world, std::string const& sentence) {
+  std::int32_t first = sentence.empty() ? world.size() : world.rank();
+  world.all_reduce(tensor_view<std::int32_t>(&first, shape{1}), reduction::min{});
+  if (first == world.size()) return std::nullopt;
+  std::array<std::uint8_t, 1024> letters{};
+  if (world.rank() == first) {
+    std::copy_n(sentence.begin(), std::min(sentence.size(), letters.size() - 1), letters.begin());
+  }
+  world.broadcast(tensor_view<std::uint8_t>(letters.data(), shape{static_cast<std::int64_t>(letters.size())}), first);
+  return told{first, reinterpret_cast<char const*>(letters.data())};
+}
 
 /// Runs f on every rank and makes its failure everybody's: the ranks that failed throw what f threw, the others an
 /// error with the first failed rank's sentence. So no rank goes on into a collective that another one never reaches.
@@ -22748,17 +22468,12 @@ void together(Comm& world, F&& f) {
   } catch (std::exception const& problem) {
     failure = std::current_exception();
     sentence = problem.what();
+    if (sentence.empty()) sentence = "an exception without a word";
   }
-  std::int32_t first = failure ? world.rank() : world.size();
-  world.all_reduce(tensor_view<std::int32_t>(&first, shape{1}), reduction::min{});
-  if (first == world.size()) return;
-  std::array<std::uint8_t, 1024> letters{};
-  if (world.rank() == first) {
-    std::copy_n(sentence.begin(), std::min(sentence.size(), letters.size() - 1), letters.begin());
-  }
-  world.broadcast(tensor_view<std::uint8_t>(letters.data(), shape{static_cast<std::int64_t>(letters.size())}), first);
+  auto const first = first_to_tell(world, sentence);
+  if (!first) return;
   if (failure) std::rethrow_exception(failure);
-  throw error(text("rank ", first, " failed: ", std::string_view(reinterpret_cast<char const*>(letters.data()))));
+  throw error(text("rank ", first->rank, " failed: ", first->sentence));
 }
 
 }  // namespace trireme::detail
@@ -22769,10 +22484,11 @@ void together(Comm& world, F&& f) {
 /// DIRECTORY/step-0000000500/ holds manifest.json (what run it is, how far it is, which files), manifest.sha256 (in
 /// sha256sum's format) and one rank-N.safetensors a rank: pieces named "tensor@first element", with a SHA-256 each,
 /// and for each tensor the box of it that the rank holds: pieces are stretches of that box.
+/// A directory belongs to one run, whose identity each manifest says.
 /// A piece says where it lies in its tensor, not who owned it, so that any number of ranks and any strategy or mesh
 /// reads it. This is format 2; format 1, which knew no boxes, is refused.
 /// A checkpoint is written under a temporary name, brought to the device, renamed, and the directory brought to the
-/// device; the one before it is kept.
+/// device; the one before it is kept. One that turns out to be damaged is set aside, and the one before it is read.
 namespace trireme::checkpoint {
 
 /// What a checkpoint was made by; a run with another description refuses it and names both.
@@ -22793,6 +22509,28 @@ struct progress {
   std::int64_t position = 0;  ///< samples of the epoch that are used
 };
 
+/// Which run a directory's checkpoints belong to. None until the run first saves or loads; then 32 hexadecimal digits,
+/// the same on every rank, that it keeps wherever it goes on.
+struct identity {
+  std::string digits;
+  friend bool operator==(identity const&, identity const&) = default;
+};
+
+/// A checkpoint that load() found damaged.
+struct passed_over {
+  std::string path;
+  std::string reason;
+  std::string kept_as;  ///< where it is now; empty if it could not be moved
+  friend bool operator==(passed_over const&, passed_over const&) = default;
+};
+
+/// What load() has read; the same on every rank.
+struct loaded {
+  std::string path;
+  progress at;
+  std::vector<passed_over> damaged;  ///< newer ones, newest first
+};
+
 namespace detail {
 
 inline formats::json::value to_json(run_description const& run) {
@@ -22807,8 +22545,13 @@ inline formats::json::value to_json(progress const& at) {
       {{"step", at.step}, {"updates", at.updates}, {"seed", at.seed}, {"epoch", at.epoch}, {"position", at.position}});
 }
 inline progress progress_from(formats::json::value const& from) {
-  return {from.at("step").as_int64(), from.at("updates").as_int64(), from.at("seed").as_uint64(),
-          from.at("epoch").as_uint64(), from.at("position").as_int64()};
+  progress const at{from.at("step").as_int64(), from.at("updates").as_int64(), from.at("seed").as_uint64(),
+                    from.at("epoch").as_uint64(), from.at("position").as_int64()};
+  // Far below where counting on would wrap.
+  if (at.step < 0 || at.step > std::int64_t{1} << 62) from.at("step").fail("this is no number of a step");
+  if (at.updates < 0 || at.updates > at.step) from.at("updates").fail("there are not as many updates as steps");
+  if (at.position < 0) from.at("position").fail("this is no place in an epoch");
+  return at;
 }
 
 /// Refuses a checkpoint of another run, naming both.
@@ -22841,7 +22584,7 @@ std::vector<std::byte> bytes_of(tensor_view<T, Space> view) {
 
 /// Writes this rank's pieces. @returns the SHA-256 of the file's header, and its size.
 template <class ForEach>
-file_record write_pieces(std::string const& path, ForEach&& for_each, formats::file_system& files) {
+file_record write_pieces(formats::directory const& in, std::string const& file, ForEach&& for_each) {
   std::vector<formats::safetensors::entry> entries;
   formats::safetensors::metadata notes;
   std::set<std::string> boxes;
@@ -22853,86 +22596,170 @@ file_record write_pieces(std::string const& path, ForEach&& for_each, formats::f
     notes.emplace_back("sha256:" + piece, sha256_text(bytes));
     if (boxes.insert(name).second) notes.emplace_back("box:" + name, box_text(part));
   });
-  formats::safetensors::writer writer(path, std::move(entries), std::move(notes), {.files = &files});
+  formats::safetensors::writer writer(in, file, std::move(entries), std::move(notes));
   for_each([&](std::string const&, parameter_info const&, std::int64_t, auto view) { writer.write(bytes_of(view)); });
   writer.finish();
-  return record_of(path, files);
+  return record_of(in, file);
+}
+
+/// Reads one checkpoint into the views that for_each hands out. @returns its manifest.
+template <class ForEach>
+formats::json::value read_checkpoint(formats::directory const& in, std::int64_t step, run_description const& run,
+                                     ForEach&& for_each, std::int64_t elements) {
+  auto manifest = read_manifest(in);
+  expect_same_run(in.path(), manifest.at("run"), run);
+  static_cast<void>(identity_in(manifest));
+  auto const& at = manifest.at("progress");
+  if (progress_from(at).step != step) at.at("step").fail(text("the directory's name says step ", step));
+  piece_index index(in, manifest.at("files"));
+  if (index.elements() != elements) {
+    throw format_error(in.path_of("manifest.json"), 0,
+                       text("the checkpoint holds ", index.elements(), " numbers, but this run takes ", elements));
+  }
+  for_each([&](std::string const& name, parameter_info const& part, std::int64_t first, auto view) {
+    using element = typename decltype(view)::value_type;
+    using space = typename decltype(view)::space;
+    auto const bytes = index.read(name, dtype_of<element>, part, first, view.size());
+    ops::on<space>::upload(view, std::span<element const>(reinterpret_cast<element const*>(bytes.data()),
+                                                          static_cast<std::size_t>(view.size())));
+  });
+  return manifest;
+}
+
+/// Collective. Throws on every rank unless all of them have the same number here.
+template <class Comm>
+void expect_same_manifest(Comm& world, std::string const& path, formats::json::value const& manifest) {
+  auto const content = formats::json::to_string(manifest);
+  std::uint64_t number = 0;
+  auto const digest = sha256().update(content).finish();
+  std::memcpy(&number, digest.data(), sizeof number);
+  std::uint64_t bounds[2] = {number, ~number};
+  world.all_reduce(tensor_view<std::uint64_t>(bounds, shape{2}), reduction::min{});
+  if (bounds[0] == ~bounds[1]) return;
+  throw io_error(path,
+                 "the ranks have read different manifests; something else writes there, or they see different disks");
 }
 
 }  // namespace detail
 
 /// Collective. Writes a checkpoint and makes it the newest one.
 ///
+/// @param own       the run's identity; drawn here if it has none yet.
 /// @param for_each  calls its argument with (name, info, first, view) for each piece of this rank: elements from
 ///                  `first` on of the part of a tensor that the parameter_info says; called twice, in the same order.
 /// Errors   on every rank, with the failing rank's sentence; then the checkpoints that were there still are, and no
-///          temporary file is left.
+///          temporary file is left. config_error if the directory belongs to another run, or holds later steps of this
+///          one; then nothing in it has been touched.
 template <class Comm, class ForEach>
-void save(Comm& world, std::string const& directory, run_description const& run, progress const& at, ForEach&& for_each,
-          formats::file_system& files = formats::real_files()) {
+void save(Comm& world, std::string const& path, identity& own, run_description const& run, progress const& at,
+          ForEach&& for_each, formats::file_system& files = formats::real_files()) {
   using trireme::detail::together;
-  auto const temporary = directory + "/" + detail::temporary_name;
-  auto const name = detail::step_name(at.step);
+  std::array<std::uint8_t, 32> digits{};
+  std::optional<formats::directory> home;
+  std::optional<formats::directory> temporary;
+  std::vector<std::int64_t> ours;
   try {
     together(world, [&] {
-      if (world.rank() == 0) detail::make_empty(directory, temporary, files);
+      if (world.rank() != 0) return;
+      if (own.digits.empty()) own.digits = detail::drawn_identity();
+      std::ranges::copy(own.digits, digits.begin());
+      formats::make_directories(path, files);
+      home = detail::open_home(path, files);
+      ours = detail::claim(*home, own.digits, at.step);
+      temporary = detail::make_temporary(*home);
     });
-    detail::file_record own;
-    together(world, [&] { own = detail::write_pieces(detail::rank_file(temporary, world.rank()), for_each, files); });
-    auto const records = detail::gather(world, own);
+    world.broadcast(tensor_view<std::uint8_t>(digits.data(), shape{static_cast<std::int64_t>(digits.size())}), 0);
+    own.digits.assign(digits.begin(), digits.end());
+    detail::file_record record;
+    together(world, [&] {
+      if (!temporary) temporary = detail::open_home(path, files).below(detail::temporary_name);
+      record = detail::write_pieces(*temporary, detail::rank_file(static_cast<std::size_t>(world.rank())), for_each);
+    });
+    auto const records = detail::gather(world, record);
     together(world, [&] {
       if (world.rank() != 0) return;
       auto const manifest = formats::json::value::make({{"format", detail::format_version},
+                                                        {"identity", own.digits},
                                                         {"run", detail::to_json(run)},
                                                         {"progress", detail::to_json(at)},
                                                         {"files", detail::to_json(records)}});
-      detail::publish(directory, temporary, name, manifest, files);
+      detail::publish(*home, *temporary, at.step, manifest, ours);
     });
   } catch (...) {
-    if (world.rank() == 0) detail::remove_tree(temporary, files);
+    if (home && temporary) home->remove(detail::temporary_name);
     throw;
   }
 }
 
-/// Collective. Reads the newest checkpoint of a directory into the views that for_each hands out.
+/// Collective. Reads the newest whole checkpoint of a directory into the views that for_each hands out.
 ///
+/// One that is damaged (a file of it is missing, cut or changed) is passed over for the one before it; once a whole one
+/// is found, those passed over are kept as "damaged-step-N". All ranks take the same one: a rank that finds damage in
+/// what it reads speaks for all.
+///
+/// @param own       becomes the identity of the run that is read.
 /// @param for_each  as for save(), but with every piece that this rank needs: ranks may take the same one.
 /// @param elements  how many numbers this rank would write to a checkpoint; over all ranks it must hold as many.
 /// Ranks    any number, whatever number wrote it.
-/// Errors   io_error or format_error that names the file if there is none or if it is damaged; config_error that names
-///          both if it was made by another run. Nothing on the device is changed. The views' contents are unspecified
-///          after an error.
+/// Errors   io_error if there is none, none that is whole, or if one cannot be read for other reasons than damage;
+///          config_error that names both if it was made by a run of another description. Then nothing on the device is
+///          changed, and the views' contents are unspecified.
 template <class Comm, class ForEach>
-progress load(Comm& world, std::string const& directory, run_description const& run, ForEach&& for_each,
-              std::int64_t elements, formats::file_system& files = formats::real_files()) {
-  progress result;
-  std::int64_t counts[2] = {elements, 0};  // asked for by the ranks, held by the checkpoint
-  std::string path;
-  trireme::detail::together(world, [&] {
-    path = detail::newest(directory);
-    auto const manifest = detail::read_manifest(path, files);
-    detail::expect_same_run(path, manifest.at("run"), run);
-    result = detail::progress_from(manifest.at("progress"));
-    detail::piece_index index(path, manifest.at("files"), files);
-    for_each([&](std::string const& name, parameter_info const& part, std::int64_t first, auto view) {
-      using element = typename decltype(view)::value_type;
-      using space = typename decltype(view)::space;
-      auto const bytes = index.read(name, dtype_of<element>, part, first, view.size());
-      ops::on<space>::upload(view, std::span<element const>(reinterpret_cast<element const*>(bytes.data()),
-                                                            static_cast<std::size_t>(view.size())));
-    });
-    counts[1] = world.rank() == 0 ? index.elements() : 0;
+loaded load(Comm& world, std::string const& path, identity& own, run_description const& run, ForEach&& for_each,
+            std::int64_t elements, formats::file_system& files = formats::real_files()) {
+  using trireme::detail::together;
+  std::optional<formats::directory> home;
+  std::vector<std::int64_t> steps;  // that have not been tried; on rank 0
+  together(world, [&] {
+    home = detail::home_of_checkpoints(path, files);
+    if (world.rank() != 0) return;
+    steps = detail::steps_in(*home);
+    if (steps.empty()) throw detail::no_checkpoint(path);
   });
-  world.all_reduce(tensor_view<std::int64_t>(counts, shape{2}), reduction::sum{});
-  if (counts[0] != counts[1]) {
-    throw format_error(path + "/manifest.json", 0,
-                       text("the checkpoint holds ", counts[1], " numbers, but this run takes ", counts[0]));
+  world.all_reduce(tensor_view<std::int64_t>(&elements, shape{1}), reduction::sum{});
+  loaded result;
+  for (;;) {
+    std::int64_t step = steps.empty() ? -1 : steps.back();
+    world.broadcast(tensor_view<std::int64_t>(&step, shape{1}), 0);
+    if (step < 0) {
+      throw io_error(path, text("no checkpoint here is whole; of the newest: ", result.damaged.front().reason));
+    }
+    result.path = home->path_of(detail::step_name(step));
+    formats::json::value manifest;
+    std::string damage;
+    together(world, [&] {
+      damage = detail::damage_in([&] {
+        manifest = detail::read_checkpoint(home->below(detail::step_name(step)), step, run, for_each, elements);
+      });
+    });
+    if (auto const found = trireme::detail::first_to_tell(world, damage)) {
+      result.damaged.push_back({result.path, found->sentence, {}});
+      if (!steps.empty()) steps.pop_back();
+      continue;
+    }
+    detail::expect_same_manifest(world, result.path, manifest);
+    result.at = detail::progress_from(manifest.at("progress"));
+    own.digits = detail::identity_in(manifest);
+    break;
+  }
+  for (auto& each : result.damaged) {
+    auto const name = formats::name_of(each.path);
+    std::int64_t number = world.rank() == 0 ? detail::set_aside(*home, name) : 0;
+    world.broadcast(tensor_view<std::int64_t>(&number, shape{1}), 0);
+    if (number > 0) each.kept_as = home->path_of(detail::aside_name(name, static_cast<int>(number)));
   }
   return result;
 }
 
-/// Whether a directory holds a checkpoint (whole or damaged).
-[[nodiscard]] inline bool exists(std::string const& directory) { return !detail::steps_in(directory).empty(); }
+/// Whether a directory holds a checkpoint (whole or damaged). Throws io_error if it is there but cannot be read.
+[[nodiscard]] inline bool exists(std::string const& path, formats::file_system& files = formats::real_files()) {
+  try {
+    return !detail::steps_in(detail::open_home(path, files)).empty();
+  } catch (io_error const& problem) {
+    if (problem.number() != ENOENT) throw;
+    return false;
+  }
+}
 
 }  // namespace trireme::checkpoint
 
@@ -23068,6 +22895,474 @@ void expect_steps(Options const& options, std::int64_t last, std::int64_t taken,
                           " that have been taken: .steps and .stop_after count from the first one ever; give it more, "
                           "or call initialise() to start over"));
 }
+
+}  // namespace trireme::detail
+
+// ---- trireme/train/compatibility.hpp
+namespace trireme {
+
+/// One rule on policies of different slots: what is refused, and what to do instead.
+struct compatibility_rule {
+  std::string_view id;
+  std::string_view sentence;
+  std::string_view remedy;
+};
+
+namespace detail {
+
+/// The element type that a compressor's sums are formed in; Default where its payloads are collected.
+template <class State, class Default>
+struct wire_of {
+  using type = Default;
+};
+template <class State, class Default>
+requires requires { typename State::wire; }
+struct wire_of<State, Default> {
+  using type = typename State::wire;
+};
+
+/// The policies of one trainer, as the rules see them.
+template <class Model, class Comm, class Parallel, class Precision, class Compression>
+struct combination {
+  using env = environment<Precision, typename space_of<Comm>::type>;
+  using space = typename env::space;
+  using wire = typename wire_of<compressor_state<Compression, env>, typename Precision::reduce>::type;
+  using data_axis = parallel::data_axis_t<Parallel>;
+  using axis = parallel::axis;
+
+  static constexpr bool plain = !staged_model<Model>;
+  static constexpr bool once = parallel::no_axis_twice<Parallel>;
+  static constexpr bool tensor = parallel::has_axis<Parallel, axis::tensor>;
+  static constexpr bool sequence = parallel::has_axis<Parallel, axis::sequence>;
+  static constexpr bool pipeline = parallel::has_axis<Parallel, axis::pipeline>;
+  static constexpr bool context = parallel::has_axis<Parallel, axis::context>;
+  static constexpr bool cuts_positions = cuts_context<Model>;
+  static constexpr bool expert = parallel::has_axis<Parallel, axis::expert>;
+  static constexpr bool sharded = data_axis::optimizer_state == distribution::shard;
+  static constexpr bool shards_gradients = data_axis::gradients == distribution::shard;
+  static constexpr bool shards_parameters = data_axis::parameters == distribution::shard;
+  static constexpr bool shares_layers = has_all_reduce<Comm, typename env::compute, reduction::sum, space> &&
+                                        has_all_reduce<Comm, typename env::accumulate, reduction::sum, space> &&
+                                        has_all_reduce<Comm, typename env::accumulate, reduction::max, space>;
+  static constexpr bool hands_on = has_exchange<Comm, space>;
+  static constexpr bool deals = has_ragged_all_to_all<Comm, typename env::compute, space>;
+  static constexpr bool deals_experts = deals && has_all_gather<Comm, std::int64_t> &&
+                                        has_all_reduce<Comm, typename env::gradient, reduction::sum, space>;
+  static constexpr bool residual = has_residual<compressor_state<Compression, env>>;
+  static constexpr bool gatherable = gatherable_compressor<Compression, env>;
+  static constexpr bool one_number = std::is_same_v<typename Precision::param, typename Precision::master>;
+  static constexpr bool decides =
+      has_all_reduce<Comm, std::int64_t> && has_all_reduce<Comm, double> && has_all_gather<Comm, std::uint64_t>;
+  static constexpr bool gathers = has_all_gather<Comm, std::uint8_t, space>;
+  static constexpr bool reduces = has_all_reduce<Comm, wire, reduction::sum, space>;
+  static constexpr bool scatters = has_reduce_scatter<Comm, wire, reduction::sum, space>;
+  static constexpr bool publishes = has_all_gather<Comm, typename Precision::param, space>;
+  static constexpr bool trades = has_all_to_all<Comm, std::uint8_t, space>;
+};
+
+}  // namespace detail
+
+/// All rules on combinations, in one place: X(id, sentence, remedy, condition that must hold of a `combination` C). The
+/// trainer asserts the first that is broken at compile time, the table below lists them for documentation and tools.
+#define TRIREME_COMPATIBILITY_RULES(X)                                                                                 \
+  X("plain-model-precision", "a plain model stores its own numbers, which a mixed precision cannot change",            \
+    "use precision::fp32 (or fp64), or describe the model in units", !C::plain || C::one_number)                       \
+  X("mesh-axis-once", "a mesh has two axes of one kind",                                                               \
+    "leave one of them out, and multiply its degree into the other", C::once)                                          \
+  X("plain-model-whole", "a plain model cannot be cut by tensor, sequence, context, pipeline or expert",               \
+    "use parallel::data or parallel::zero, or describe the model in units",                                            \
+    !C::plain || !(C::tensor || C::sequence || C::context || C::pipeline || C::expert))                                \
+  X("context-needs-positions",                                                                                         \
+    "parallel::context cuts samples into positions, and the model does not say that its units know of them",           \
+    "use parallel::data, or give the model a static cuts_context = true if they do", !C::context || C::cuts_positions) \
+  X("sequence-needs-tensor", "parallel::sequence cuts rows over the ranks of parallel::tensor, which the mesh lacks",  \
+    "add parallel::tensor to the mesh, or leave sequence out", !C::sequence || C::tensor)                              \
+  X("pipeline-keeps-gradients",                                                                                        \
+    "parallel::zero<2> and zero<3> exchange every micro-batch, which a pipeline's schedule has no place for",          \
+    "use parallel::zero<1> beside parallel::pipeline", !C::pipeline || !C::shards_gradients)                           \
+  X("tensor-needs-all-reduce",                                                                                         \
+    "parallel::tensor needs all_reduce of activations with sum and max, which this communicator lacks",                \
+    "use another communicator", !C::tensor || C::shares_layers)                                                        \
+  X("context-needs-exchange",                                                                                          \
+    "parallel::context needs exchange and the ragged all_to_all, which this communicator lacks",                       \
+    "use another communicator", !C::context || (C::hands_on && C::deals))                                              \
+  X("pipeline-needs-exchange", "parallel::pipeline needs exchange, which this communicator lacks",                     \
+    "use another communicator", !C::pipeline || C::hands_on)                                                           \
+  X("expert-needs-all-to-all",                                                                                         \
+    "parallel::expert needs ragged all_to_all, all_gather and all_reduce, and this communicator lacks one of them",    \
+    "use another communicator", !C::expert || C::deals_experts)                                                        \
+  X("zero-3-needs-units", "parallel::zero<3> drops parameters between their uses, but a plain model keeps its own",    \
+    "use parallel::zero<2>, or describe the model in units", !C::plain || !C::shards_parameters)                       \
+  X("error-feedback-needs-one-exchange",                                                                               \
+    "error feedback tells once a step what it left out, but parallel::zero<2> and zero<3> send every micro-batch",     \
+    "use parallel::zero<1>", !C::residual || !C::shards_gradients)                                                     \
+  X("trainer-needs-votes",                                                                                             \
+    "every trainer votes with all_reduce and compares ranks with all_gather, and this communicator lacks one of them", \
+    "use another communicator", C::decides)                                                                            \
+  X("data-needs-all-reduce", "parallel::data sums gradients with all_reduce, which this communicator lacks for them",  \
+    "use another communicator, or compression::top_k, which gathers", C::sharded || C::gatherable || C::reduces)       \
+  X("zero-needs-reduce-scatter", "parallel::zero needs reduce_scatter and all_gather, which this communicator lacks",  \
+    "use parallel::data or another communicator", !C::sharded || (C::publishes && (C::gatherable || C::scatters)))     \
+  X("gathered-needs-all-gather",                                                                                       \
+    "this compressor's payloads are collected with all_gather, which this communicator lacks",                         \
+    "use a summable compressor such as compression::cast", !C::gatherable || C::sharded || C::gathers)                 \
+  X("gathered-zero-needs-all-to-all",                                                                                  \
+    "under parallel::zero this compressor's payloads travel by all_to_all, which this communicator lacks",             \
+    "use a summable compressor such as compression::cast, or parallel::data",                                          \
+    !C::gatherable || !C::sharded || C::trades)
+
+#define TRIREME_RULE_ROW(id, sentence, remedy, condition) compatibility_rule{id, sentence, remedy},
+inline constexpr std::array compatibility_rules{TRIREME_COMPATIBILITY_RULES(TRIREME_RULE_ROW)};
+#undef TRIREME_RULE_ROW
+
+}  // namespace trireme
+
+// ---- trireme/train/slots.hpp (goes on)
+namespace trireme {
+
+namespace detail {
+
+/// What P is: its tag; a model if it lets its parameters be visited (a plain model needs no tag); else nothing.
+template <class P>
+consteval auto kind_of() {
+  if constexpr (policy<P>) {
+    return std::type_identity<category_of_t<P>>{};
+  } else if constexpr (has_visit_parameters<P>) {
+    return std::type_identity<slot::model>{};
+  } else {
+    return std::type_identity<void>{};
+  }
+}
+template <class P>
+using kind_of_t = typename decltype(kind_of<P>())::type;
+
+template <class Kind, class... Policies>
+inline constexpr int count_of = (0 + ... + int{std::is_same_v<kind_of_t<Policies>, Kind>});
+
+/// The first policy of a kind, or the default.
+template <class Kind, class Default, class... Policies>
+struct find {
+  using type = Default;
+};
+template <class Kind, class Default, class First, class... Rest>
+struct find<Kind, Default, First, Rest...>
+    : std::conditional_t<std::is_same_v<kind_of_t<First>, Kind>, std::type_identity<First>,
+                         find<Kind, Default, Rest...>> {};
+
+struct nothing {};
+
+// Each check is a class of its own: its static_assert is the one sentence that a user sees, and the compiler's
+// "in instantiation of" line names the culprit. Whether all is well is computed apart from it (`ok` of resolve): a
+// class whose assertion failed must not take part in a constant expression, or a second error follows.
+template <class P>
+struct check_is_policy {
+  static_assert(!std::is_pointer_v<P>,
+                "trireme::trainer: a pointer is not a policy: pass the world, the model or the description itself");
+  static_assert(
+      std::is_pointer_v<P> || !std::is_same_v<kind_of_t<P>, void>,
+      "trireme::trainer: not a policy: each argument must be a model, an optimizer, a communicator or a policy "
+      "for parallelism, precision or compression; say which with policy_category");
+};
+
+template <class... P>
+struct check_counts {
+  static_assert(count_of<slot::communicator, P...> <= 1,
+                "trireme::trainer: two policies for one slot: remove one of the communicators");
+  static_assert(count_of<slot::model, P...> <= 1,
+                "trireme::trainer: two policies for one slot: remove one of the models");
+  static_assert(count_of<slot::optimizer, P...> <= 1,
+                "trireme::trainer: two policies for one slot: remove one of the optimizers");
+  static_assert(count_of<slot::parallel, P...> <= 1,
+                "trireme::trainer: two policies for one slot: remove one of the parallel strategies");
+  static_assert(count_of<slot::precision, P...> <= 1,
+                "trireme::trainer: two policies for one slot: remove one of the precisions");
+  static_assert(count_of<slot::compression, P...> <= 1,
+                "trireme::trainer: two policies for one slot: remove one of the compressors");
+};
+
+template <class... P>
+struct check_required {
+  static constexpr bool ok =
+      count_of<slot::communicator, P...> > 0 && count_of<slot::model, P...> > 0 && count_of<slot::optimizer, P...> > 0;
+  static_assert(
+      count_of<slot::communicator, P...> > 0,
+      "trireme::trainer: no communicator: pass the world that launch() gives, or comm::self_world if one rank "
+      "is what you mean");
+  static_assert(count_of<slot::model, P...> > 0, "trireme::trainer: no model: pass a description such as nn::gpt{}");
+  static_assert(count_of<slot::optimizer, P...> > 0,
+                "trireme::trainer: no optimizer: pass a description such as optim::adamw{}");
+};
+
+/// The description of a communicator has nothing of a communicator.
+template <class C>
+inline constexpr bool only_describes =
+    !has_rank<C> && !has_size<C> && !has_split<C> && !has_duplicate<C> && !has_barrier<C> && !has_traffic<C>;
+template <bool OnlyDescribes>
+struct check_world {
+  static_assert(!OnlyDescribes,
+                "trireme::trainer: a description such as comm::threads{} is not a world: call launch(description, "
+                "[](auto& world) { ... }) and pass the world that the body gets");
+};
+
+template <class C>
+struct check_communicator {
+  static_assert(has_rank<C>, "trireme::trainer: communicator lacks rank() -> int");
+  static_assert(has_size<C>, "trireme::trainer: communicator lacks size() -> int");
+  static_assert(has_split<C>, "trireme::trainer: communicator lacks split(color, key) -> communicator");
+  static_assert(has_duplicate<C>, "trireme::trainer: communicator lacks duplicate() -> communicator");
+  static_assert(has_barrier<C>, "trireme::trainer: communicator lacks barrier()");
+  static_assert(has_traffic<C>, "trireme::trainer: communicator lacks traffic() -> traffic_counters");
+  static_assert(has_communicator_name<C>, "trireme::trainer: communicator lacks a static name");
+};
+template <class M>
+struct check_model {
+  static_assert(staged_model<M> || has_visit_parameters<M>,
+                "trireme::trainer: model lacks units(emit), and visit_parameters(visit) to be a plain one");
+  static_assert(staged_model<M> || !has_visit_parameters<M> || has_model_forward<M>,
+                "trireme::trainer: model lacks forward(samples const&) -> mean loss");
+  static_assert(staged_model<M> || !has_visit_parameters<M> || has_model_backward<M>,
+                "trireme::trainer: model lacks backward(ready)");
+};
+template <class P>
+struct check_precision {
+  static_assert(has_param_type<P>, "trireme::trainer: precision policy lacks the type param");
+  static_assert(has_compute_type<P>, "trireme::trainer: precision policy lacks the type compute");
+  static_assert(has_accumulate_type<P>, "trireme::trainer: precision policy lacks the type accumulate");
+  static_assert(has_reduce_type<P>, "trireme::trainer: precision policy lacks the type reduce");
+  static_assert(has_master_type<P>, "trireme::trainer: precision policy lacks the type master");
+  static_assert(has_tolerance<P>, "trireme::trainer: precision policy lacks a static tolerance");
+};
+template <class S>
+struct check_parallel {
+  static_assert(trireme::parallel::parallel_policy<S> || says_optimizer_state<S>,
+                "trireme::trainer: parallel strategy lacks a static optimizer_state");
+  static_assert(trireme::parallel::parallel_policy<S> || says_gradients<S>,
+                "trireme::trainer: parallel strategy lacks a static gradients");
+  static_assert(trireme::parallel::parallel_policy<S> || says_parameters<S>,
+                "trireme::trainer: parallel strategy lacks a static parameters");
+  static_assert(trireme::parallel::parallel_policy<S> || has_bucket_bytes<S>,
+                "trireme::trainer: parallel strategy lacks bucket_bytes");
+};
+template <class O, class Env>
+struct check_optimizer {
+  static_assert(has_moment_names<O>, "trireme::trainer: optimizer lacks static moment_names");
+  static_assert(has_rate_at<O>, "trireme::trainer: optimizer lacks rate_at(step) -> double");
+  static_assert(has_clip<O>, "trireme::trainer: optimizer lacks clip");
+  static_assert(has_update<O, Env>, "trireme::trainer: optimizer lacks update(segment, step)");
+};
+template <class C, class Env>
+struct check_compression {
+  static_assert(has_compressor_state<C, Env>,
+                "trireme::trainer: compression policy lacks instance<Env>(description, elements)");
+  static_assert(!has_compressor_state<C, Env> || compressor<C, Env>,
+                "trireme::trainer: compression policy lacks encode and decode of a summable or a gatherable payload");
+};
+
+/// The id of the first rule that a combination breaks; empty if it breaks none.
+template <class C>
+inline constexpr std::string_view broken_rule = [] {
+#define TRIREME_RULE_BROKEN(id, sentence, remedy, condition) \
+  if (!(condition)) return std::string_view(id);
+  TRIREME_COMPATIBILITY_RULES(TRIREME_RULE_BROKEN)
+#undef TRIREME_RULE_BROKEN
+  return std::string_view();
+}();
+template <class C>
+struct check_combination {
+#define TRIREME_RULE_ASSERT(id, sentence, remedy, condition) \
+  static_assert(broken_rule<C> != id, "trireme::trainer: illegal combination: " sentence "; " remedy " [" id "]");
+  TRIREME_COMPATIBILITY_RULES(TRIREME_RULE_ASSERT)
+#undef TRIREME_RULE_ASSERT
+};
+
+/// Policies in any order, sorted into slots and checked. One wrong thing gives one sentence: each check runs only if
+/// those before it passed.
+template <class... P>
+struct resolve {
+  template <class Kind, class Default>
+  using pick = typename find<Kind, Default, P...>::type;
+  using model = pick<slot::model, nothing>;
+  using optimizer = pick<slot::optimizer, nothing>;
+  using comm = pick<slot::communicator, nothing>;
+  using parallel = pick<slot::parallel, parallel::data>;
+  using precision = pick<slot::precision, precision::fp32>;
+  using compression = pick<slot::compression, compression::none>;
+
+  static constexpr bool policies = (!std::is_same_v<kind_of_t<P>, void> && ...);
+  static constexpr bool at_most_one = count_of<slot::communicator, P...> <= 1 && count_of<slot::model, P...> <= 1 &&
+                                      count_of<slot::optimizer, P...> <= 1 && count_of<slot::parallel, P...> <= 1 &&
+                                      count_of<slot::precision, P...> <= 1 && count_of<slot::compression, P...> <= 1;
+  static constexpr bool described_only = count_of<slot::communicator, P...> > 0 && only_describes<comm>;
+  static constexpr bool complete = count_of<slot::communicator, P...> > 0 && count_of<slot::model, P...> > 0 &&
+                                   count_of<slot::optimizer, P...> > 0 && !described_only;
+  static constexpr bool independent = communicator<comm> &&
+                                      (staged_model<model> || plain_model<model>)&&precision_policy<precision> &&
+                                      trireme::parallel::parallel_policy<parallel>;
+
+  // The first stage that fails: 0 policies, 1 counts, 2 required, 3 each alone, 4 with the environment, 5 together.
+  static constexpr int failed() {
+    if constexpr (!policies) {
+      return 0;
+    } else if constexpr (!at_most_one) {
+      return 1;
+    } else if constexpr (!complete) {
+      return 2;
+    } else if constexpr (!independent) {
+      return 3;
+    } else {
+      using env = environment<precision, typename space_of<comm>::type>;
+      if constexpr (!trireme::optimizer<optimizer, env> || !trireme::compressor<compression, env>) {
+        return 4;
+      } else {
+        return broken_rule<combination<model, comm, parallel, precision, compression>>.empty() ? none_failed : 5;
+      }
+    }
+  }
+  static constexpr int none_failed = 6;
+  static constexpr bool ok = failed() == none_failed;
+
+  template <int Stage>
+  static constexpr void say() {
+    if constexpr (Stage == 0) {
+      (static_cast<void>(sizeof(check_is_policy<P>)), ...);
+    } else if constexpr (Stage == 1) {
+      static_cast<void>(sizeof(check_counts<P...>));
+    } else if constexpr (Stage == 2) {
+      static_cast<void>(sizeof(check_required<P...>) + sizeof(check_world<described_only>));
+    } else if constexpr (Stage == 3) {
+      static_cast<void>(sizeof(check_communicator<comm>) + sizeof(check_model<model>) +
+                        sizeof(check_precision<precision>) + sizeof(check_parallel<parallel>));
+    } else if constexpr (Stage == 4) {
+      using env = environment<precision, typename space_of<comm>::type>;
+      static_cast<void>(sizeof(check_optimizer<optimizer, env>) + sizeof(check_compression<compression, env>));
+    } else if constexpr (Stage == 5) {
+      static_cast<void>(sizeof(check_combination<combination<model, comm, parallel, precision, compression>>));
+    }
+  }
+};
+
+}  // namespace detail
+
+/// Whether these policies make a trainer; if not, one sentence at compile time says why.
+template <class... Policies>
+constexpr bool check_policies() {
+  using resolved = detail::resolve<std::remove_cvref_t<Policies>...>;
+  resolved::template say<resolved::failed()>();
+  return resolved::ok;
+}
+
+}  // namespace trireme
+
+// ---- trireme/train/detail/slips.hpp (goes on)
+// Slips that would be pages of a compiler's own words: what is wrong is computed by a slip_of function, and said by the
+// one static_assert of a class, as in slots.hpp.
+namespace trireme::detail {
+
+/// A trainer borrows its world.
+enum class world_slip : std::uint8_t { none, temporary, constant };
+
+template <class... Policies>
+[[nodiscard]] consteval world_slip slip_of_world() {
+  auto slip = world_slip::none;
+  auto const look = [&]<class P>(std::type_identity<P>) {
+    if (!std::is_same_v<kind_of_t<std::remove_cvref_t<P>>, slot::communicator>) return;
+    if (!std::is_lvalue_reference_v<P>)
+      slip = world_slip::temporary;
+    else if (std::is_const_v<std::remove_reference_t<P>>)
+      slip = world_slip::constant;
+  };
+  (look(std::type_identity<Policies>{}), ...);
+  return slip;
+}
+template <world_slip Slip>
+struct check_lent_world {
+  static_assert(
+      Slip != world_slip::temporary,
+      "trireme::trainer: the world is a temporary, which ends before the trainer that borrows it: keep it in a "
+      "variable, and pass that");
+  static_assert(Slip != world_slip::constant,
+                "trireme::trainer: the world is const, but a trainer makes calls of it: take it as [](auto& world)");
+};
+
+/// What make_exchange works on.
+enum class exchange_slip : std::uint8_t { none, parameters, element, described, temporary, constant, world };
+
+/// 0 if P is no list of foreign parameters, 1 if their elements are of another type than it takes, else 2.
+template <class P>
+inline constexpr int list_of_foreign = 0;
+template <class T, class Space>
+inline constexpr int list_of_foreign<std::vector<foreign_parameter<T, Space>>> =
+    std::is_same_v<T, float> || std::is_same_v<T, double> ? 2 : 1;
+
+template <class Parameters, class Comm>
+[[nodiscard]] consteval exchange_slip slip_of_exchange() {
+  using list = std::remove_cvref_t<Parameters>;
+  using world = std::remove_cvref_t<Comm>;
+  if constexpr (list_of_foreign<list> == 0 && !has_visit_parameters<std::remove_reference_t<Parameters>>) {
+    return exchange_slip::parameters;
+  } else if constexpr (list_of_foreign<list> == 1) {
+    return exchange_slip::element;
+  } else if constexpr (only_describes<world>) {
+    return exchange_slip::described;
+  } else if constexpr (!has_rank<world> || !has_size<world>) {
+    return exchange_slip::world;
+  } else if constexpr (!std::is_lvalue_reference_v<Comm>) {
+    return exchange_slip::temporary;
+  } else if constexpr (std::is_const_v<std::remove_reference_t<Comm>>) {
+    return exchange_slip::constant;
+  } else {
+    return exchange_slip::none;
+  }
+}
+template <exchange_slip Slip>
+struct check_exchange {
+  static_assert(Slip != exchange_slip::parameters,
+                "trireme::make_exchange: the first argument are the parameters, each with a name, its values and its "
+                "gradient: std::vector<foreign_parameter<float>>{{\"weights\", tensor_view{weights}, "
+                "tensor_view{gradients}}}, or something with visit_parameters");
+  static_assert(Slip != exchange_slip::element,
+                "trireme::make_exchange: parameters are float or double: std::vector<foreign_parameter<float>>");
+  static_assert(Slip != exchange_slip::described && Slip != exchange_slip::world,
+                "trireme::make_exchange: the second argument is a world: call launch(comm::threads{...}, [](auto& "
+                "world) { ... }) and pass the world that the body gets");
+  static_assert(
+      Slip != exchange_slip::temporary,
+      "trireme::make_exchange: the world is a temporary, which ends before the exchange that borrows it: keep "
+      "it in a variable, and pass that");
+  static_assert(Slip != exchange_slip::constant,
+                "trireme::make_exchange: the world is const, but an exchange makes calls of it: take it as [](auto& "
+                "world)");
+};
+
+/// What make_exchange returns after its one sentence, so that no line that uses it adds another error.
+struct refused_exchange {
+  void begin(std::int64_t = 1) {}
+  void weight(double) {}
+  void accumulate() {}
+  void ready(std::string_view) {}
+  void broadcast() {}
+  void abandon() {}
+  exchange_result finish() { return {}; }
+  void for_each_segment(auto&&) {}
+  void publish() {}
+};
+
+/// What fit() and evaluate() are given.
+enum class data_slip : std::uint8_t { none, closed, no_dataset };
+
+template <class Data>
+[[nodiscard]] consteval data_slip slip_of_data() {
+  return requires(Data const& data) { data.open(); }
+  ? data_slip::closed : data_slip::no_dataset;
+}
+template <data_slip Slip>
+struct check_data {
+  static_assert(Slip != data_slip::closed,
+                "trireme::trainer: this describes data that are not open yet: pass what its open() returns");
+  static_assert(Slip != data_slip::no_dataset,
+                "trireme::trainer: fit() and evaluate() take a dataset, such as data::function(f), "
+                "data::in_memory(inputs, targets) or data::token_file{...}.open(); arrays of one's own go to step()");
+};
 
 }  // namespace trireme::detail
 
@@ -24870,6 +25165,13 @@ class basic_trainer {
     return report;
   }
 
+  /// Whatever is no dataset is one sentence.
+  template <class Data>
+  fit_report fit(Data const&, fit_options const&) {
+    static_cast<void>(sizeof(detail::check_data<detail::slip_of_data<Data>()>));
+    return {};
+  }
+
   /// One step on samples of one's own: each rank brings its own share, of any size; ranks of one replica of the model
   /// bring the same.
   step_report step(samples const& batch) {
@@ -24891,6 +25193,11 @@ class basic_trainer {
   [[nodiscard]] double evaluate(Data const& data, std::int64_t batch = 8) {
     return model_.mean(model_.evaluate(data, batch));
   }
+  template <class Data>
+  [[nodiscard]] double evaluate(Data const&, std::int64_t = 8) {
+    static_cast<void>(sizeof(detail::check_data<detail::slip_of_data<Data>()>));
+    return 0;
+  }
 
   /// The model's outputs for some inputs (n, outputs). A GPT gives the logits of what follows each sample. Computed by
   /// this rank alone, unless it lacks a part of the model: then the ranks that have the others call it too, with the
@@ -24910,6 +25217,7 @@ class basic_trainer {
     step_ = updates_ = skips_ = 0;
     loaded_at_ = -1;
     position_ = {};
+    identity_ = {};
     moments_.clear();
     exchange().forget_residuals();
     if constexpr (staged) {
@@ -24988,7 +25296,8 @@ class basic_trainer {
     return sum;
   }
 
-  /// Collective. Publishes a checkpoint in `directory` and keeps the one before it; see checkpoint.hpp.
+  /// Collective. Publishes a checkpoint in `directory` and keeps the one before it; see checkpoint.hpp. A directory
+  /// belongs to one run: that of another is refused.
   ///
   /// Errors   also comm_error, if a rank is not done when the patience is over; numeric_error as state_hash().
   void save(std::string const& directory, checkpoint::patience const& patience = {},
@@ -24997,25 +25306,28 @@ class basic_trainer {
     auto const pieces = [&](auto&& piece) { for_each_state(piece); };
     checkpoint::detail::told_progress told(patience, 2, pieces);  // hashed, and then written
     checkpoint::save(
-        patient_.of(world_, patience.deadline), directory, description(), progress_of_run(),
+        patient_.of(world_, patience.deadline), directory, identity_, description(), progress_of_run(),
         [&](auto&& piece) { pieces(told.after(piece)); }, files);
   }
   void save(std::string const& directory, formats::file_system& files) { save(directory, {}, files); }
 
-  /// Collective. Takes all state from the newest checkpoint in `directory`, whatever number of ranks or strategy wrote
-  /// it (error feedback asks for the same number of ranks).
+  /// Collective. Takes all state from the newest whole checkpoint in `directory`, whatever number of ranks or strategy
+  /// wrote it (error feedback asks for the same number of ranks), and goes on with its run.
   ///
   /// Errors   as save().
-  void load(std::string const& directory, checkpoint::patience const& patience = {},
-            formats::file_system& files = formats::real_files()) {
+  ///
+  /// @returns which it was, and which newer ones are damaged.
+  checkpoint::loaded load(std::string const& directory, checkpoint::patience const& patience = {},
+                          formats::file_system& files = formats::real_files()) {
     std::int64_t elements = 0;
     for_each_state(
         [&](std::string const&, parameter_info const&, std::int64_t, auto view) { elements += view.size(); });
     auto const pieces = [&](auto&& piece) { for_each_state(piece, true); };
     checkpoint::detail::told_progress told(patience, 1, pieces);
-    auto const progress = checkpoint::load(
-        patient_.of(world_, patience.deadline), directory, description(),
+    auto const found = checkpoint::load(
+        patient_.of(world_, patience.deadline), directory, identity_, description(),
         [&](auto&& piece) { pieces(told.after(piece)); }, elements, files);
+    auto const& progress = found.at;
     step_ = progress.step;
     updates_ = progress.updates;
     seed_ = progress.seed;
@@ -25023,8 +25335,11 @@ class basic_trainer {
     loaded_at_ = step_;
     exchange().refresh_parameters();
     engine().invalidate();
+    return found;
   }
-  void load(std::string const& directory, formats::file_system& files) { load(directory, {}, files); }
+  checkpoint::loaded load(std::string const& directory, formats::file_system& files) {
+    return load(directory, {}, files);
+  }
 
   /// Calls f(name, info, first, view) for every piece of state that this rank answers for, or, if `replicas`, for every
   /// piece that it keeps: where state is replicated, each rank keeps all of it. A piece is elements from `first` on of
@@ -25186,10 +25501,408 @@ class basic_trainer {
   std::int64_t updates_ = 0;
   std::int64_t skips_ = 0;
   std::int64_t loaded_at_ = -1;  // the step of the last checkpoint that was loaded
+  checkpoint::identity identity_;
   observe::timeline* timeline_ = nullptr;
   bool wants_stop_ = false;
   bool stopped_ = false;
 };
+
+}  // namespace trireme
+
+// ---- trireme/train/instances.hpp (goes on)
+// What the library trireme::compiled has of the templates between descriptions and kernels: the layers of `nn`, the
+// engine, the exchange of ranks that are threads, and the trainer of the models of `nn` with AdamW. Everything else,
+// and these with other numbers, is compiled in the program that uses it, from the same headers.
+
+#define TRIREME_LAYERS(WHAT, Env)                \
+  WHAT class nn::linear::instance<Env>;          \
+  WHAT class nn::layer_norm::instance<Env>;      \
+  WHAT class nn::attention::instance<Env>;       \
+  WHAT class boxed_unit<Env, nn::mlp_layer>;     \
+  WHAT class boxed_unit<Env, nn::gpt_embedding>; \
+  WHAT class boxed_unit<Env, nn::gpt_block>;     \
+  WHAT class boxed_unit<Env, nn::gpt_head>;      \
+  WHAT class staged_engine<Env>;
+
+#define TRIREME_EXCHANGE(WHAT, Env, Strategy)                                                          \
+  WHAT class parallel::detail::gradient_lanes<Env, comm::threads_world, Strategy, compression::none>;  \
+  WHAT class parallel::detail::gradient_store<Env, comm::threads_world, Strategy, compression::none>;  \
+  WHAT class parallel::detail::parameter_store<Env, comm::threads_world, Strategy, compression::none>; \
+  WHAT class basic_exchange<Env, comm::threads_world, Strategy, compression::none>;
+
+#define TRIREME_TRAINER(WHAT, Precision, Model)                                                                   \
+  WHAT class placed_model<environment<Precision>, Model, comm::threads_world, parallel::data, compression::none>; \
+  WHAT class basic_trainer<Model, optim::adamw, comm::threads_world, parallel::data, Precision, compression::none>;
+
+#define TRIREME_TRAINERS(WHAT, Precision)                           \
+  TRIREME_LAYERS(WHAT, environment<Precision>)                      \
+  TRIREME_EXCHANGE(WHAT, environment<Precision>, parallel::data)    \
+  TRIREME_EXCHANGE(WHAT, environment<Precision>, parallel::zero<1>) \
+  TRIREME_EXCHANGE(WHAT, environment<Precision>, parallel::zero<2>) \
+  TRIREME_TRAINER(WHAT, Precision, nn::mlp)                         \
+  TRIREME_TRAINER(WHAT, Precision, nn::gpt)
+
+#ifdef TRIREME_COMPILED
+namespace trireme {
+TRIREME_TRAINERS(extern template, precision::fp32)
+TRIREME_TRAINERS(extern template, precision::bf16)
+}  // namespace trireme
+#endif
+
+// ---- trireme/train/detail/whole_tensors.hpp
+namespace trireme::detail {
+
+struct named_shape {
+  std::string name;
+  shape extents;
+};
+
+/// Collective. The tensors that any rank has a part of, each once, with their whole extents, in the order of the ranks.
+template <class Comm>
+[[nodiscard]] std::vector<named_shape> tensors_of_everyone(Comm& world, parallel::layout const& own) {
+  std::string names;
+  std::vector<std::int64_t> numbers;  // of each tensor: the letters of its name, its rank, its extents
+  for (auto const& entry : own.entries()) {
+    auto const& whole = entry.info.whole_extents();
+    names += entry.info.name;
+    numbers.push_back(static_cast<std::int64_t>(entry.info.name.size()));
+    numbers.push_back(whole.rank());
+    numbers.insert(numbers.end(), whole.extents().begin(), whole.extents().end());
+  }
+  std::vector<named_shape> all;
+  for (int rank = 0; rank < world.size(); ++rank) {
+    std::int64_t sizes[2] = {static_cast<std::int64_t>(names.size()), static_cast<std::int64_t>(numbers.size())};
+    world.broadcast(tensor_view<std::int64_t>(sizes, shape{2}), rank);
+    std::vector<std::uint8_t> letters(static_cast<std::size_t>(sizes[0]));
+    std::vector<std::int64_t> theirs(static_cast<std::size_t>(sizes[1]));
+    if (rank == world.rank()) {
+      std::copy(names.begin(), names.end(), letters.begin());
+      theirs = numbers;
+    }
+    world.broadcast(tensor_view<std::uint8_t>(letters), rank);
+    world.broadcast(tensor_view<std::int64_t>(theirs), rank);
+    auto letter = letters.begin();
+    for (auto number = theirs.begin(); number != theirs.end();) {
+      named_shape each{{letter, letter + *number}, {}};
+      letter += *number++;
+      for (auto left = *number++; left > 0; --left) each.extents.push_back(*number++);
+      bool const known = std::ranges::any_of(all, [&](auto const& other) { return other.name == each.name; });
+      if (!known) all.push_back(std::move(each));
+    }
+  }
+  return all;
+}
+
+/// Collective over everyone. Calls f(name, extents, values) with the whole master value of each tensor of the model, on
+/// every rank in the same order, whatever part of it lies here.
+template <class Exchange, class F>
+void for_each_whole_tensor(Exchange const& exchange, F&& f) {
+  using space = typename Exchange::space;
+  auto& world = exchange.everyone();
+  auto const& plan = exchange.plan();
+  std::map<std::string, std::vector<std::pair<int, parallel::layout::piece>>> here;  // what this rank answers for
+  for (int bucket = 0; bucket < static_cast<int>(plan.buckets().size()); ++bucket) {
+    auto const [first, count] = exchange.accounted_range(bucket);
+    plan.for_each_piece(bucket, first, count, [&](parallel::layout::piece const& piece) {
+      auto const& info = plan.at(piece.entry).info;
+      if (info.answers) here[info.name].emplace_back(bucket, piece);
+    });
+  }
+  for (auto const& tensor : tensors_of_everyone(world, plan)) {
+    std::vector<double> sum(static_cast<std::size_t>(tensor.extents.size()));  // zero where others answer
+    for (auto const& [bucket, piece] : here[tensor.name]) {
+      std::vector<typename Exchange::master_element> values(static_cast<std::size_t>(piece.count));
+      ops::on<space>::download(std::span(values), exchange.master_of(bucket, piece));
+      for_each_run(plan.at(piece.entry).info, piece.in_entry, piece.count,
+                   [&, begin = piece.in_entry](std::int64_t in_whole, std::int64_t in_part, std::int64_t n) {
+                     std::copy_n(values.begin() + (in_part - begin), n, sum.begin() + in_whole);
+                   });
+    }
+    world.all_reduce(tensor_view<double>(sum), reduction::sum{});
+    std::vector<float> const values(sum.begin(), sum.end());
+    f(tensor.name, tensor.extents, std::span<float const>(values));
+  }
+}
+
+}  // namespace trireme::detail
+
+// ---- trireme/comm/bootstrap.hpp
+/// Which launcher started this process, and as which rank of how many.
+namespace trireme::comm::bootstrap {
+
+/// Who can start ranks, in the order in which they are believed; `stated` is TRIREME_RANK and TRIREME_SIZE.
+enum class launcher : std::uint8_t { stated, torchrun, open_mpi, pmi, slurm, single };
+
+[[nodiscard]] constexpr std::string_view name_of(launcher who) noexcept {
+  constexpr std::string_view names[] = {"hand", "torchrun", "Open MPI", "PMI", "a Slurm step", "no launcher"};
+  return names[static_cast<std::size_t>(who)];
+}
+
+/// What the environment says about this process.
+struct place {
+  launcher started_by = launcher::single;
+  int rank = 0;
+  int size = 1;  ///< 0 where the launcher has not said it (PMIX_RANK alone)
+  int local_rank = 0;
+  int local_size = 1;        ///< of this machine's ranks; `size` where the launcher has not said it
+  std::string address;       ///< of rank 0, as MASTER_ADDR or TRIREME_RENDEZVOUS says it; may be empty
+  int port = 0;              ///< under torchrun its agent's own
+  std::string file;          ///< TRIREME_RENDEZVOUS=file:PATH
+  std::string job;           ///< tells this run from others of the launcher; empty if the launcher does not
+  std::string_view because;  ///< the variables that said so
+  bool told_where = false;   ///< by TRIREME_RENDEZVOUS
+  friend bool operator==(place const&, place const&) = default;
+
+  [[nodiscard]] bool is_one_machine() const noexcept { return local_size == size; }
+};
+
+/// "rank 1 of 2, started by torchrun (RANK, WORLD_SIZE)"
+[[nodiscard]] inline std::string to_string(place const& it) {
+  auto const count = it.size > 0 ? text(" of ", it.size) : std::string();
+  if (it.started_by == launcher::single) return text("rank ", it.rank, count, ", started by no launcher");
+  return text("rank ", it.rank, count, ", started by ", name_of(it.started_by), " (", it.because, ")");
+}
+
+/// The value of an environment variable, or nothing. std::getenv, or what a test makes up.
+using lookup = std::function<std::optional<std::string>(char const*)>;
+
+[[nodiscard]] inline std::optional<std::string> environment_variable(char const* name) {
+  auto const* const value = std::getenv(name);
+  return value == nullptr ? std::nullopt : std::optional<std::string>(value);
+}
+
+namespace detail {
+
+/// Reads variables, and refuses in one sentence what they cannot mean.
+class reader {
+ public:
+  explicit reader(lookup const& variable) : variable_(variable) {}
+
+  [[nodiscard]] std::string word(char const* name) const { return variable_(name).value_or(""); }
+  [[nodiscard]] bool has(char const* name) const { return variable_(name).has_value(); }
+
+  [[nodiscard]] std::optional<int> number(char const* name, int least,
+                                          int most = std::numeric_limits<int>::max()) const {
+    auto const value = variable_(name);
+    if (!value) return std::nullopt;
+    int out = 0;
+    auto const [end, error] = std::from_chars(value->data(), value->data() + value->size(), out);
+    if (error != std::errc() || end != value->data() + value->size() || value->empty())
+      throw refusal(name, *value, "is not a whole number");
+    if (out < least || out > most)
+      throw refusal(name, *value,
+                    most == std::numeric_limits<int>::max() ? text("is less than ", least)
+                                                            : text("is not from ", least, " to ", most));
+    return out;
+  }
+  [[nodiscard]] int required(char const* name, char const* partner, int least) const {
+    if (auto const found = number(name, least)) return *found;
+    throw config_error(text("trireme::comm::bootstrap: ", partner, " is set (", quoted(word(partner)), ") but ", name,
+                            " is not; set both or neither"));
+  }
+  /// Rank and size under these names; the rank must be one of the ranks.
+  [[nodiscard]] std::pair<int, int> rank_and_size(char const* rank_name, char const* size_name) const {
+    auto const rank = required(rank_name, size_name, 0);
+    auto const size = required(size_name, rank_name, 1);
+    if (rank >= size)
+      throw config_error(text("trireme::comm::bootstrap: ", rank_name, " is ", rank, " but ", size_name, " is ", size,
+                              "; ranks are numbered from 0 to ", size - 1));
+    return {rank, size};
+  }
+  /// The ranks of this machine; all of them where the launcher says nothing.
+  void place_locally(place& it, char const* rank_name, char const* size_name) const {
+    it.local_size = number(size_name, 1).value_or(it.size);
+    it.local_rank = number(rank_name, 0).value_or(it.local_size == it.size ? it.rank : 0);
+    if (it.size > 0 && it.local_size > it.size)
+      throw refusal(size_name, word(size_name), text("is more than the ", it.size, " ranks that there are"));
+    if (it.local_size > 0 && it.local_rank >= it.local_size)
+      throw refusal(rank_name, word(rank_name), text("is not one of the ", it.local_size, " ranks of this machine"));
+  }
+  [[nodiscard]] static config_error refusal(char const* name, std::string const& value, std::string_view what) {
+    return config_error(
+        text("trireme::comm::bootstrap: the environment variable ", name, " is ", quoted(value), ", which ", what));
+  }
+
+ private:
+  /// Printable and short, whatever it is.
+  [[nodiscard]] static std::string quoted(std::string_view value) {
+    std::string out = "\"";
+    for (char const letter : value.substr(0, 64)) out += letter >= ' ' && letter <= '~' ? letter : '?';
+    return out + (value.size() > 64 ? "...\"" : "\"");
+  }
+  lookup const& variable_;
+};
+
+/// Slurm's "2(x3),1": the tasks on node number `node`; nothing if that is not said.
+[[nodiscard]] inline std::optional<int> slurm_tasks(std::string_view list, int node) {
+  while (!list.empty()) {
+    auto const comma = list.find(',');
+    auto const item = list.substr(0, comma);
+    int tasks = 0, nodes = 1;
+    auto const* const end = item.data() + item.size();
+    auto const read = std::from_chars(item.data(), end, tasks);
+    if (read.ec != std::errc() || tasks < 1) return std::nullopt;
+    if (read.ptr != end) {
+      auto const times = std::string_view(read.ptr, static_cast<std::size_t>(end - read.ptr));
+      if (!times.starts_with("(x")) return std::nullopt;
+      auto const again = std::from_chars(times.data() + 2, end, nodes);
+      if (again.ec != std::errc() || nodes < 1 ||
+          std::string_view(again.ptr, static_cast<std::size_t>(end - again.ptr)) != ")")
+        return std::nullopt;
+    }
+    if (node < nodes) return tasks;
+    node -= nodes;
+    list = comma == std::string_view::npos ? std::string_view() : list.substr(comma + 1);
+  }
+  return std::nullopt;
+}
+
+/// "host:port", "[::1]:port" or "file:PATH" of TRIREME_RENDEZVOUS.
+inline void read_rendezvous(place& it, std::string const& value) {
+  constexpr char const* name = "TRIREME_RENDEZVOUS";
+  it.told_where = true;
+  it.address.clear();
+  it.port = 0;
+  if (value.starts_with("file:")) {
+    it.file = value.substr(5);
+    if (it.file.empty()) throw reader::refusal(name, value, "names no file; write file:/PATH");
+    return;
+  }
+  auto const colon = value.rfind(':');
+  if (colon == std::string::npos || colon == 0)
+    throw reader::refusal(name, value, "is neither HOST:PORT nor file:PATH");
+  it.address = value.substr(0, colon);
+  if (it.address.size() > 2 && it.address.front() == '[' && it.address.back() == ']')
+    it.address = it.address.substr(1, it.address.size() - 2);
+  auto const* const end = value.data() + value.size();
+  auto const [rest, error] = std::from_chars(value.data() + colon + 1, end, it.port);
+  if (error != std::errc() || rest != end || it.port < 1 || it.port > 65535)
+    throw reader::refusal(name, value, "has no port from 1 to 65535 behind its colon");
+}
+
+}  // namespace detail
+
+/// What the environment says: who started this process, and as which rank.
+///
+/// In this order, the first that is there: TRIREME_RANK and TRIREME_SIZE (also TRIREME_LOCAL_RANK and
+/// TRIREME_LOCAL_SIZE); torchrun (RANK and WORLD_SIZE); Open MPI (OMPI_COMM_WORLD_RANK); PMI (PMI_RANK, or PMIX_RANK);
+/// a Slurm step (SLURM_PROCID with SLURM_STEP_ID: a batch script is no step); none. TRIREME_RENDEZVOUS and TRIREME_JOB
+/// go with any of them.
+///
+/// Errors   config_error that names the variable and its value if it is no number or out of range, and the variable
+/// that
+///          is missing beside it.
+[[nodiscard]] inline place detect(lookup const& variable) {
+  detail::reader const read(variable);
+  place it;
+  auto const found = [&](launcher who, std::string_view because, std::pair<int, int> rank_and_size) {
+    it.started_by = who;
+    it.because = because;
+    it.rank = rank_and_size.first;
+    it.size = rank_and_size.second;
+  };
+  if (read.has("TRIREME_RANK") || read.has("TRIREME_SIZE")) {
+    found(launcher::stated, "TRIREME_RANK, TRIREME_SIZE", read.rank_and_size("TRIREME_RANK", "TRIREME_SIZE"));
+    read.place_locally(it, "TRIREME_LOCAL_RANK", "TRIREME_LOCAL_SIZE");
+  } else if (read.has("RANK") && read.has("WORLD_SIZE")) {
+    found(launcher::torchrun, "RANK, WORLD_SIZE", read.rank_and_size("RANK", "WORLD_SIZE"));
+    read.place_locally(it, "LOCAL_RANK", "LOCAL_WORLD_SIZE");
+    it.job = text(read.word("TORCHELASTIC_RUN_ID"), "/", read.word("TORCHELASTIC_RESTART_COUNT"));
+    // Left over from outside an mpirun, they would make every process a run of its own, and nobody would notice.
+    for (auto const* const name : {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE"})
+      if (it.size == 1 && read.number(name, 1).value_or(1) > 1)
+        throw detail::reader::refusal(name, read.word(name),
+                                      "contradicts WORLD_SIZE, which is 1; unset RANK and WORLD_SIZE");
+    if (it.size > 1 && !read.has("TRIREME_RENDEZVOUS")) {
+      it.port = read.required("MASTER_PORT", "WORLD_SIZE", 1);
+      static_cast<void>(read.number("MASTER_PORT", 1, 65535));
+      it.address = read.word("MASTER_ADDR");
+      if (it.address.empty())
+        throw config_error(
+            "trireme::comm::bootstrap: RANK and WORLD_SIZE are set but MASTER_ADDR is not; torchrun sets "
+            "all of them");
+    }
+  } else if (read.has("OMPI_COMM_WORLD_RANK") || read.has("OMPI_COMM_WORLD_SIZE")) {
+    found(launcher::open_mpi, "OMPI_COMM_WORLD_RANK, OMPI_COMM_WORLD_SIZE",
+          read.rank_and_size("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"));
+    read.place_locally(it, "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE");
+    it.job = read.word("PMIX_NAMESPACE");
+  } else if (read.has("PMI_RANK") || read.has("PMI_SIZE")) {
+    found(launcher::pmi, "PMI_RANK, PMI_SIZE", read.rank_and_size("PMI_RANK", "PMI_SIZE"));
+    read.place_locally(it, "MPI_LOCALRANKID", "MPI_LOCALNRANKS");
+  } else if (read.has("PMIX_RANK")) {
+    found(launcher::pmi, "PMIX_RANK", {*read.number("PMIX_RANK", 0), 0});
+    it.local_size = 0;
+    it.job = read.word("PMIX_NAMESPACE");
+  } else if (read.has("SLURM_PROCID") && read.has("SLURM_STEP_ID")) {
+    bool const of_step = read.has("SLURM_STEP_NUM_TASKS");
+    auto const* const size = of_step ? "SLURM_STEP_NUM_TASKS" : "SLURM_NTASKS";
+    found(launcher::slurm, of_step ? "SLURM_PROCID, SLURM_STEP_NUM_TASKS" : "SLURM_PROCID, SLURM_NTASKS",
+          read.rank_and_size("SLURM_PROCID", size));
+    auto const tasks = read.has("SLURM_STEP_TASKS_PER_NODE") ? read.word("SLURM_STEP_TASKS_PER_NODE")
+                                                             : read.word("SLURM_TASKS_PER_NODE");
+    it.local_size = detail::slurm_tasks(tasks, read.number("SLURM_NODEID", 0).value_or(0)).value_or(it.size);
+    it.local_rank = read.number("SLURM_LOCALID", 0, it.local_size - 1).value_or(0);
+    it.job = text(read.word("SLURM_JOB_ID"), ".", read.word("SLURM_STEP_ID"));
+  } else if (read.has("RANK") != read.has("WORLD_SIZE")) {
+    static_cast<void>(read.rank_and_size("RANK", "WORLD_SIZE"));  // says which one is missing
+  }
+  if (read.has("TRIREME_JOB")) it.job = read.word("TRIREME_JOB");
+  if (read.has("TRIREME_RENDEZVOUS")) detail::read_rendezvous(it, read.word("TRIREME_RENDEZVOUS"));
+  return it;
+}
+[[nodiscard]] inline place detect() { return detect(environment_variable); }
+
+/// Says on standard error, once a run, who started it, if TRIREME_LOG=1 asks for it.
+inline void log(place const& here, lookup const& variable = environment_variable) {
+  if (here.rank == 0 && variable("TRIREME_LOG") == "1") std::fprintf(stderr, "trireme: %s\n", to_string(here).c_str());
+}
+
+}  // namespace trireme::comm::bootstrap
+
+// ---- trireme/train/environment.hpp (goes on)
+namespace trireme {
+
+namespace detail {
+
+/// The words that TRIREME_CPU knows.
+[[nodiscard]] inline std::vector<std::string_view> cpu_words() {
+  using ops::cpu_level;
+  std::vector<std::string_view> words{ops::name_of(cpu_level::baseline)};
+  // A number that is no level has the name of the first one.
+  for (int next = 1; ops::name_of(static_cast<cpu_level>(next)) != words.front(); ++next) {
+    words.push_back(ops::name_of(static_cast<cpu_level>(next)));
+  }
+  return words;
+}
+
+inline void expect_word(comm::bootstrap::lookup const& variable, char const* name,
+                        std::vector<std::string_view> const& known) {
+  auto const value = variable(name).value_or("");
+  if (value.empty() || std::ranges::find(known, value) != known.end()) return;
+  std::string list;
+  for (std::size_t i = 0; i < known.size(); ++i) {
+    list += text(i == 0 ? "" : i + 1 == known.size() ? " or " : ", ", known[i]);
+  }
+  throw config_error(text("trireme::check_environment: the environment variable ", name, " is \"", value.substr(0, 64),
+                          "\"; it is one of ", list, ", or not set"));
+}
+
+}  // namespace detail
+
+/// Refuses what the environment variables TRIREME_ASSERTIONS, TRIREME_CPU and TRIREME_LOG cannot mean.
+///
+/// Why: a slip in one of them would otherwise leave its default in force, and nobody would notice. make_trainer and
+/// make_exchange call it; a program may do so sooner.
+///
+/// Errors   config_error that names the variable, its value and the words that it knows.
+inline void check_environment(comm::bootstrap::lookup const& variable = comm::bootstrap::environment_variable) {
+  using enum assertion_level;
+  detail::expect_word(variable, "TRIREME_ASSERTIONS",
+                      {name_of(none), name_of(light), name_of(normal), name_of(communication)});
+  detail::expect_word(variable, "TRIREME_CPU", detail::cpu_words());
+  detail::expect_word(variable, "TRIREME_LOG", {"0", "1"});
+}
 
 }  // namespace trireme
 
@@ -25240,7 +25953,9 @@ struct refused {
   template <class... Files>
   void save(std::string const&, Files&...) {}
   template <class... Files>
-  void load(std::string const&, Files&...) {}
+  checkpoint::loaded load(std::string const&, Files&...) {
+    return {};
+  }
   std::uint64_t state_hash() { return {}; }
   std::int64_t steps() const noexcept { return {}; }
 };
@@ -25262,7 +25977,9 @@ template <class... Policies>
 [[nodiscard]] auto make_trainer(Policies&&... policies) {
   using slots = detail::resolve<std::remove_cvref_t<Policies>...>;
   static_cast<void>(check_policies<Policies...>());  // apart from the condition, or clang adds an error to the sentence
-  if constexpr (slots::ok) {
+  constexpr auto slip = slots::ok ? detail::slip_of_world<Policies...>() : detail::world_slip::none;
+  static_cast<void>(sizeof(detail::check_lent_world<slip>));
+  if constexpr (slots::ok && slip == detail::world_slip::none) {
     check_environment();
     return basic_trainer<typename slots::model, typename slots::optimizer, typename slots::comm,
                          typename slots::parallel, typename slots::precision, typename slots::compression>(
@@ -25336,7 +26053,8 @@ struct assert_exchange_policies {
 /// @returns basic_exchange on the caller's memory: gradients are read when they are ready, the mean over ranks is
 ///          written back by finish(), updated values are gathered by publish().
 template <class Parameters, class Comm, class... Policies>
-[[nodiscard]] auto make_exchange(Parameters&& parameters, Comm& world, Policies&&... policies) {
+requires(detail::slip_of_exchange<Parameters, Comm&>() == detail::exchange_slip::none)
+    [[nodiscard]] auto make_exchange(Parameters&& parameters, Comm& world, Policies&&... policies) {
   using checks = detail::check_exchange_policies<std::remove_cvref_t<Policies>...>;
   static_cast<void>(sizeof(detail::assert_exchange_policies<checks::ok>));
   using strategy = typename detail::find<slot::parallel, parallel::data, std::remove_cvref_t<Policies>...>::type;
@@ -25353,6 +26071,13 @@ template <class Parameters, class Comm, class... Policies>
   return basic_exchange<environment<precision, space>, Comm, strategy, compressor>(
       std::move(list), world, detail::pick<slot::parallel, parallel::data>(policies...),
       detail::pick<slot::compression, compression::none>(policies...), everyone);
+}
+/// Whatever else is passed is one sentence.
+template <class Parameters, class Comm, class... Policies>
+requires(detail::slip_of_exchange<Parameters, Comm>() != detail::exchange_slip::none)
+    [[nodiscard]] detail::refused_exchange make_exchange(Parameters&&, Comm&&, Policies&&...) {
+  static_cast<void>(sizeof(detail::check_exchange<detail::slip_of_exchange<Parameters, Comm>()>));
+  return {};
 }
 
 }  // namespace trireme
@@ -25374,7 +26099,7 @@ class any_trainer {
   virtual void request_stop() noexcept = 0;
   virtual void record(observe::timeline& timeline) = 0;
   virtual void save(std::string const& directory, checkpoint::patience const& patience = {}) = 0;
-  virtual void load(std::string const& directory, checkpoint::patience const& patience = {}) = 0;
+  virtual checkpoint::loaded load(std::string const& directory, checkpoint::patience const& patience = {}) = 0;
   [[nodiscard]] virtual std::uint64_t state_hash() = 0;
   [[nodiscard]] virtual std::int64_t steps() const noexcept = 0;
   [[nodiscard]] virtual exchange_times times() const noexcept = 0;
@@ -25407,8 +26132,8 @@ class typed_trainer final : public any_trainer {
   void save(std::string const& directory, checkpoint::patience const& patience) override {
     trainer_.save(directory, patience);
   }
-  void load(std::string const& directory, checkpoint::patience const& patience) override {
-    trainer_.load(directory, patience);
+  checkpoint::loaded load(std::string const& directory, checkpoint::patience const& patience) override {
+    return trainer_.load(directory, patience);
   }
   std::uint64_t state_hash() override { return trainer_.state_hash(); }
   std::int64_t steps() const noexcept override { return trainer_.steps(); }

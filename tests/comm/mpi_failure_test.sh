@@ -17,7 +17,7 @@ run() {
     > "$at.out" 2> "$at.err"
   status=$?
   cat "$at".rank.* >> "$at.out" 2> /dev/null
-  # Mpirun of MPICH 4.2 forgets now and then what ranks ended with that leave without MPI_Finalize (here 6 times of 96,
+  # Mpirun of MPICH 4.2 forgets now and then what ranks ended with that leave without MPI_Finalize (seen 12 times of 96
   # for programs of MPI_Init and _exit(1) too). They say themselves why they end with 1.
   if [ $status -eq 0 ] && ! mpi_is_open "$1" && grep -qE '^(reports|silent): ' "$at.out"; then status=1; fi
   told=$(grep -E "^after [0-9.]+ s: rank [$4]: " "$at.out" | grep -c -E "$5")
