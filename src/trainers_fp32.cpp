@@ -3,4 +3,5 @@
 
 namespace trireme {
 TRIREME_TRAINERS(template, precision::fp32)
+TRIREME_EXCHANGES(template, precision::fp32)
 }  // namespace trireme

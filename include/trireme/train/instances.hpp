@@ -23,9 +23,12 @@
   WHAT class boxed_unit<Env, nn::gpt_head>;      \
   WHAT class staged_engine<Env>;
 
+#define TRIREME_GRADIENTS(WHAT, Env, Strategy)                                                        \
+  WHAT class parallel::detail::gradient_lanes<Env, comm::threads_world, Strategy, compression::none>; \
+  WHAT class parallel::detail::gradient_store<Env, comm::threads_world, Strategy, compression::none>;
+
+// Not where it keeps master values of its own: a constructor then refuses to be instantiated.
 #define TRIREME_EXCHANGE(WHAT, Env, Strategy)                                                          \
-  WHAT class parallel::detail::gradient_lanes<Env, comm::threads_world, Strategy, compression::none>;  \
-  WHAT class parallel::detail::gradient_store<Env, comm::threads_world, Strategy, compression::none>;  \
   WHAT class parallel::detail::parameter_store<Env, comm::threads_world, Strategy, compression::none>; \
   WHAT class basic_exchange<Env, comm::threads_world, Strategy, compression::none>;
 
@@ -33,17 +36,23 @@
   WHAT class placed_model<environment<Precision>, Model, comm::threads_world, parallel::data, compression::none>; \
   WHAT class basic_trainer<Model, optim::adamw, comm::threads_world, parallel::data, Precision, compression::none>;
 
-#define TRIREME_TRAINERS(WHAT, Precision)                           \
-  TRIREME_LAYERS(WHAT, environment<Precision>)                      \
+#define TRIREME_TRAINERS(WHAT, Precision)                            \
+  TRIREME_LAYERS(WHAT, environment<Precision>)                       \
+  TRIREME_GRADIENTS(WHAT, environment<Precision>, parallel::data)    \
+  TRIREME_GRADIENTS(WHAT, environment<Precision>, parallel::zero<1>) \
+  TRIREME_GRADIENTS(WHAT, environment<Precision>, parallel::zero<2>) \
+  TRIREME_TRAINER(WHAT, Precision, nn::mlp)                          \
+  TRIREME_TRAINER(WHAT, Precision, nn::gpt)
+
+#define TRIREME_EXCHANGES(WHAT, Precision)                          \
   TRIREME_EXCHANGE(WHAT, environment<Precision>, parallel::data)    \
   TRIREME_EXCHANGE(WHAT, environment<Precision>, parallel::zero<1>) \
-  TRIREME_EXCHANGE(WHAT, environment<Precision>, parallel::zero<2>) \
-  TRIREME_TRAINER(WHAT, Precision, nn::mlp)                         \
-  TRIREME_TRAINER(WHAT, Precision, nn::gpt)
+  TRIREME_EXCHANGE(WHAT, environment<Precision>, parallel::zero<2>)
 
 #ifdef TRIREME_COMPILED
 namespace trireme {
 TRIREME_TRAINERS(extern template, precision::fp32)
+TRIREME_EXCHANGES(extern template, precision::fp32)
 TRIREME_TRAINERS(extern template, precision::bf16)
 }  // namespace trireme
 #endif
