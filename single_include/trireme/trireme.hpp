@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/trireme.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 99a7908a187ab8d0cffa21974ff409a5683e1cbd313e57864d051c55aabc18ff
+// SHA-256 of the sources: b48298a6c13bad542e95db89f032e5c7003c71f51517d8eba3d6e331555958e5
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -25524,9 +25524,12 @@ class basic_trainer {
   WHAT class boxed_unit<Env, nn::gpt_head>;      \
   WHAT class staged_engine<Env>;
 
+#define TRIREME_GRADIENTS(WHAT, Env, Strategy)                                                        \
+  WHAT class parallel::detail::gradient_lanes<Env, comm::threads_world, Strategy, compression::none>; \
+  WHAT class parallel::detail::gradient_store<Env, comm::threads_world, Strategy, compression::none>;
+
+// Not where it keeps master values of its own: a constructor then refuses to be instantiated.
 #define TRIREME_EXCHANGE(WHAT, Env, Strategy)                                                          \
-  WHAT class parallel::detail::gradient_lanes<Env, comm::threads_world, Strategy, compression::none>;  \
-  WHAT class parallel::detail::gradient_store<Env, comm::threads_world, Strategy, compression::none>;  \
   WHAT class parallel::detail::parameter_store<Env, comm::threads_world, Strategy, compression::none>; \
   WHAT class basic_exchange<Env, comm::threads_world, Strategy, compression::none>;
 
@@ -25534,17 +25537,23 @@ class basic_trainer {
   WHAT class placed_model<environment<Precision>, Model, comm::threads_world, parallel::data, compression::none>; \
   WHAT class basic_trainer<Model, optim::adamw, comm::threads_world, parallel::data, Precision, compression::none>;
 
-#define TRIREME_TRAINERS(WHAT, Precision)                           \
-  TRIREME_LAYERS(WHAT, environment<Precision>)                      \
+#define TRIREME_TRAINERS(WHAT, Precision)                            \
+  TRIREME_LAYERS(WHAT, environment<Precision>)                       \
+  TRIREME_GRADIENTS(WHAT, environment<Precision>, parallel::data)    \
+  TRIREME_GRADIENTS(WHAT, environment<Precision>, parallel::zero<1>) \
+  TRIREME_GRADIENTS(WHAT, environment<Precision>, parallel::zero<2>) \
+  TRIREME_TRAINER(WHAT, Precision, nn::mlp)                          \
+  TRIREME_TRAINER(WHAT, Precision, nn::gpt)
+
+#define TRIREME_EXCHANGES(WHAT, Precision)                          \
   TRIREME_EXCHANGE(WHAT, environment<Precision>, parallel::data)    \
   TRIREME_EXCHANGE(WHAT, environment<Precision>, parallel::zero<1>) \
-  TRIREME_EXCHANGE(WHAT, environment<Precision>, parallel::zero<2>) \
-  TRIREME_TRAINER(WHAT, Precision, nn::mlp)                         \
-  TRIREME_TRAINER(WHAT, Precision, nn::gpt)
+  TRIREME_EXCHANGE(WHAT, environment<Precision>, parallel::zero<2>)
 
 #ifdef TRIREME_COMPILED
 namespace trireme {
 TRIREME_TRAINERS(extern template, precision::fp32)
+TRIREME_EXCHANGES(extern template, precision::fp32)
 TRIREME_TRAINERS(extern template, precision::bf16)
 }  // namespace trireme
 #endif
