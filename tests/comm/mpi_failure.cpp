@@ -1,8 +1,9 @@
 // A program that fails under mpirun, for mpi_failure_test.sh and mpi_killed_test.sh:
-// mpi_failure shared|messages late|throws|differs|transfer|stopped|dies|split|works
+// mpi_failure shared|messages late|throws|pending|differs|transfer|stopped|dies|split|works
 // It is rank 1 that is late, throws, ...; with -0 behind the word, rank 0. Who prints the error says "reports: ".
 #include <csignal>
 #include <cstdio>
+#include <span>
 #include <stdexcept>
 #include <string>
 #include <thread>
@@ -38,6 +39,11 @@ int main(int argc, char** argv) {
         began = std::chrono::steady_clock::now();
         if (how == "late" && odd) std::this_thread::sleep_for(3s);
         if (how == "throws" && odd) throw std::domain_error("loss is nan");
+        if (how == "pending" && odd) {  // a message that rank 0 will not send while it waits for this rank
+          std::vector const parts{trireme::receive_from(0, view)};
+          auto const coming = world.exchange_async(std::span(parts));
+          throw std::domain_error("loss is nan");
+        }
         if (how == "stopped" && odd) std::raise(SIGSTOP);
         if (how == "dies" && odd) std::raise(SIGKILL);
         if (how == "split" && odd) std::this_thread::sleep_for(3s);
@@ -63,7 +69,7 @@ int main(int argc, char** argv) {
   } catch (std::exception const& problem) {
     std::printf("%s: %s\n", comm::reports(problem.what()) ? "reports" : "silent", problem.what());
     std::fflush(stdout);
-    if (how == "throws") std::this_thread::sleep_for(1s);
+    if (how == "throws" || how == "pending") std::this_thread::sleep_for(1s);
     return 1;
   }
   return 0;

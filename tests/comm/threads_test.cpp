@@ -100,6 +100,30 @@ TEST_CASE("an exception that is not a std::exception comes out too", "[comm][thr
                   int);
 }
 
+TEST_CASE(
+    "an exception that leaves a request pending, which others never answer, ends their waits long before the deadline",
+    "[comm][threads]") {
+  auto const began = std::chrono::steady_clock::now();
+  std::string told;
+  CHECK_THROWS_WITH(trireme::launch(comm::threads{.ranks = 2, .deadline = 20s},
+                                    [&](auto& world) {
+                                      std::vector<float> values(30000);
+                                      if (world.rank() == 1) {
+                                        std::vector const parts{trireme::receive_from(0, trireme::tensor_view{values})};
+                                        auto const coming = world.exchange_async(std::span(parts));
+                                        throw std::domain_error("loss is nan");
+                                      }
+                                      try {
+                                        world.barrier();
+                                      } catch (trireme::comm_error const& problem) {
+                                        told = problem.what();
+                                      }
+                                    }),
+                    "loss is nan");
+  CHECK(told.find("rank 1 ended with an error: an exception left a call pending") != std::string::npos);
+  CHECK(std::chrono::steady_clock::now() - began < 15s);
+}
+
 TEST_CASE("a rank that leaves with requests in flight leaves no one's memory half exchanged", "[comm][threads]") {
   watchdog dog("an exception over requests in flight");
   for (int round = 0; round < 50; ++round) {

@@ -2,19 +2,24 @@
 
 #include <chrono>
 #include <concepts>
+#include <exception>
 #include <memory>
 #include <string>
 #include <string_view>
+#include <thread>
 #include <utility>
 
 #include "trireme/comm/collectives.hpp"
 #include "trireme/comm/detail/process_engine.hpp"
+#include "trireme/comm/detail/waiting.hpp"
 
 namespace trireme::comm {
 
 /// A pending collective of ranks that are processes. It proceeds by itself; `test()` and `wait()` help.
 ///
-/// Threads  the rank that started it.   Errors  comm_error as process_world; the destructor waits and swallows it.
+/// Threads  the rank that started it.
+/// Errors   comm_error as process_world. The destructor waits and swallows it; while an exception is on its way
+///          it waits for a tenth of the deadline, and then ends the launch.
 class process_request {
  public:
   process_request() = default;
@@ -61,8 +66,21 @@ class process_request {
   }
   void finish() noexcept {
     try {
+      if (op_ != nullptr && std::uncaught_exceptions() > 0) expect_soon();
       wait();
     } catch (...) {  // every later call throws it again
+    }
+  }
+  /// An exception is on its way out of this rank, and is told to the others when it has left the launch. They may wait
+  /// for this rank by then and never take their part in what is pending here, so they are not waited for that long.
+  void expect_soon() {
+    auto const patience = engine_->deadline() / 10;
+    auto const end = detail::clock::now() + patience;
+    while (!test()) {
+      if (detail::clock::now() > end)
+        return engine_->abandon(
+            text("an exception left a call pending, in which others took no part for another ", to_string(patience)));
+      std::this_thread::sleep_for(std::chrono::microseconds(100));
     }
   }
 

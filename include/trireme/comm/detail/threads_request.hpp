@@ -1,5 +1,7 @@
 #pragma once
 
+#include <exception>
+#include <thread>
 #include <utility>
 
 #include "trireme/comm/detail/advance.hpp"
@@ -35,7 +37,9 @@ namespace trireme::comm {
 /// A pending collective of comm::threads.
 ///
 /// Ranks  local. Progress is made in `test()` and `wait()`, and in any blocking collective of the same rank.
-/// Threads  the rank that started it.   Errors  comm_error as threads_world; the destructor waits and swallows it.
+/// Threads  the rank that started it.
+/// Errors   comm_error as threads_world. The destructor waits and swallows it; while an exception is on its way
+///          it waits for a tenth of the deadline, and then ends the launch.
 class threads_request {
  public:
   threads_request() = default;
@@ -93,8 +97,24 @@ class threads_request {
   }
   void finish() noexcept {
     try {
+      if (op_ != nullptr && std::uncaught_exceptions() > 0) expect_soon();
       wait();
     } catch (...) {  // the error has ended the whole launch, which reports it
+    }
+  }
+  /// An exception is on its way out of this rank, and is told to the others when it has left the launch. They may wait
+  /// for this rank by then and never take their part in what is pending here, so they are not waited for that long.
+  void expect_soon() {
+    auto const self = op_->world_rank(op_->rank);
+    auto const patience = op_->where->deadline / 10;
+    auto const end = detail::clock::now() + patience;
+    while (!test()) {
+      if (detail::clock::now() > end)
+        return op_->crew().fail(self, text("trireme::comm::threads: rank ", self,
+                                           " ended with an error: an exception left a call pending, in which others "
+                                           "took no part for another ",
+                                           to_string(patience)));
+      std::this_thread::sleep_for(std::chrono::microseconds(100));
     }
   }
 

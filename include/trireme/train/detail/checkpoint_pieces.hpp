@@ -101,8 +101,8 @@ template <class F>
 void for_each_common(std::vector<run> const& one, std::vector<run> const& other, F&& f) {
   if (other.empty()) return;
   auto const behind = [](run const& each, std::int64_t whole) { return each.whole + each.count <= whole; };
-  auto const begin = std::lower_bound(one.begin(), one.end(), other.front().whole, behind);
-  for (std::size_t i = static_cast<std::size_t>(begin - one.begin()), j = 0; i < one.size() && j < other.size();) {
+  auto const start = std::lower_bound(one.begin(), one.end(), other.front().whole, behind);
+  for (std::size_t i = static_cast<std::size_t>(start - one.begin()), j = 0; i < one.size() && j < other.size();) {
     auto const& a = one[i];
     auto const& b = other[j];
     auto const begin = std::max(a.whole, b.whole);

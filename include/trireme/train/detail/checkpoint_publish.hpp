@@ -86,8 +86,8 @@ inline void publish(formats::directory const& home, formats::directory const& te
   home.synchronise();
   if (again) home.remove(temporary_name);
   // Under the temporary name first: one that is half removed when the program ends is no checkpoint any more.
-  auto const kept = again ? 2 : 1;
-  for (auto const each : ours.first(ours.size() - std::min<std::size_t>(kept, ours.size()))) {
+  std::size_t const kept = again ? 2 : 1;
+  for (auto const each : ours.first(ours.size() - std::min(kept, ours.size()))) {
     try {
       home.rename(step_name(each), temporary_name);
     } catch (io_error const&) {  // the next save tries again
