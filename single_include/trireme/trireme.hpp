@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/trireme.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: b48298a6c13bad542e95db89f032e5c7003c71f51517d8eba3d6e331555958e5
+// SHA-256 of the sources: 5ac0b5bb7e06d91f56750b8fe42cbafd81579a00a20bb9b076f00423dc8c5f1b
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -5163,7 +5163,9 @@ namespace trireme::comm {
 /// A pending collective of comm::threads.
 ///
 /// Ranks  local. Progress is made in `test()` and `wait()`, and in any blocking collective of the same rank.
-/// Threads  the rank that started it.   Errors  comm_error as threads_world; the destructor waits and swallows it.
+/// Threads  the rank that started it.
+/// Errors   comm_error as threads_world. The destructor waits and swallows it; while an exception is on its way
+///          it waits for a tenth of the deadline, and then ends the launch.
 class threads_request {
  public:
   threads_request() = default;
@@ -5221,8 +5223,24 @@ class threads_request {
   }
   void finish() noexcept {
     try {
+      if (op_ != nullptr && std::uncaught_exceptions() > 0) expect_soon();
       wait();
     } catch (...) {  // the error has ended the whole launch, which reports it
+    }
+  }
+  /// An exception is on its way out of this rank, and is told to the others when it has left the launch. They may wait
+  /// for this rank by then and never take their part in what is pending here, so they are not waited for that long.
+  void expect_soon() {
+    auto const self = op_->world_rank(op_->rank);
+    auto const patience = op_->where->deadline / 10;
+    auto const end = detail::clock::now() + patience;
+    while (!test()) {
+      if (detail::clock::now() > end)
+        return op_->crew().fail(self, text("trireme::comm::threads: rank ", self,
+                                           " ended with an error: an exception left a call pending, in which others "
+                                           "took no part for another ",
+                                           to_string(patience)));
+      std::this_thread::sleep_for(std::chrono::microseconds(100));
     }
   }
 
@@ -22204,8 +22222,8 @@ template <class F>
 void for_each_common(std::vector<run> const& one, std::vector<run> const& other, F&& f) {
   if (other.empty()) return;
   auto const behind = [](run const& each, std::int64_t whole) { return each.whole + each.count <= whole; };
-  auto const begin = std::lower_bound(one.begin(), one.end(), other.front().whole, behind);
-  for (std::size_t i = static_cast<std::size_t>(begin - one.begin()), j = 0; i < one.size() && j < other.size();) {
+  auto const start = std::lower_bound(one.begin(), one.end(), other.front().whole, behind);
+  for (std::size_t i = static_cast<std::size_t>(start - one.begin()), j = 0; i < one.size() && j < other.size();) {
     auto const& a = one[i];
     auto const& b = other[j];
     auto const begin = std::max(a.whole, b.whole);
@@ -22421,8 +22439,8 @@ inline void publish(formats::directory const& home, formats::directory const& te
   home.synchronise();
   if (again) home.remove(temporary_name);
   // Under the temporary name first: one that is half removed when the program ends is no checkpoint any more.
-  auto const kept = again ? 2 : 1;
-  for (auto const each : ours.first(ours.size() - std::min<std::size_t>(kept, ours.size()))) {
+  std::size_t const kept = again ? 2 : 1;
+  for (auto const each : ours.first(ours.size() - std::min(kept, ours.size()))) {
     try {
       home.rename(step_name(each), temporary_name);
     } catch (io_error const&) {  // the next save tries again

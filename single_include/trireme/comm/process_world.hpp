@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/comm/process_world.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: a7ff300bcdf290f8da91e6673916d9bd9e77a42eef3f4ecbfe8f03fa70563a50
+// SHA-256 of the sources: 01c4f223a59c1b426eddc69b53959cf05660129b8655599a7b97f5bb8d2cc8d0
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -8,9 +8,11 @@
 // ---- trireme/comm/process_world.hpp
 #include <chrono>
 #include <concepts>
+#include <exception>
 #include <memory>
 #include <string>
 #include <string_view>
+#include <thread>
 #include <utility>
 
 #ifndef TRIREME_COMM_DETAIL_PROCESS_ENGINE_INCLUDED
@@ -79,7 +81,9 @@ namespace trireme::comm {
 
 /// A pending collective of ranks that are processes. It proceeds by itself; `test()` and `wait()` help.
 ///
-/// Threads  the rank that started it.   Errors  comm_error as process_world; the destructor waits and swallows it.
+/// Threads  the rank that started it.
+/// Errors   comm_error as process_world. The destructor waits and swallows it; while an exception is on its way
+///          it waits for a tenth of the deadline, and then ends the launch.
 class process_request {
  public:
   process_request() = default;
@@ -126,8 +130,21 @@ class process_request {
   }
   void finish() noexcept {
     try {
+      if (op_ != nullptr && std::uncaught_exceptions() > 0) expect_soon();
       wait();
     } catch (...) {  // every later call throws it again
+    }
+  }
+  /// An exception is on its way out of this rank, and is told to the others when it has left the launch. They may wait
+  /// for this rank by then and never take their part in what is pending here, so they are not waited for that long.
+  void expect_soon() {
+    auto const patience = engine_->deadline() / 10;
+    auto const end = detail::clock::now() + patience;
+    while (!test()) {
+      if (detail::clock::now() > end)
+        return engine_->abandon(
+            text("an exception left a call pending, in which others took no part for another ", to_string(patience)));
+      std::this_thread::sleep_for(std::chrono::microseconds(100));
     }
   }
 
