@@ -62,7 +62,7 @@ expect 'what is left when it is forgotten' '' "$(left)"
 inside() { pgrep -fc "^sleep 98765.$$"; }
 for signal in INT TERM KILL; do
   setsid env --default-signal=INT "$run" bash -c "sleep 98765.$$ & sleep 98765.$$" >/dev/null 2>&1 &
-  for ((i = 0; i < 200; ++i)); do
+  for ((i = 0; i < 900; ++i)); do
     (($(inside) < 2)) || break
     sleep 0.1
   done
