@@ -34,7 +34,7 @@ setting on(int ranks, Parallel const& mesh) {
               auto trainer = make_trainer(model, toy::adaptive, world, mesh);
               trainer.initialise(5);
               if (!load.empty()) trainer.load(load);
-              trainer.fit(toy::text{}, {.steps = steps, .batch = 8, .micro_batches = 8});
+              if (steps > 0) trainer.fit(toy::text{}, {.steps = steps, .batch = 8, .micro_batches = 8});
               if (!save.empty()) trainer.save(save);
               hashes[static_cast<std::size_t>(world.rank())] = trainer.state_hash();
             });
