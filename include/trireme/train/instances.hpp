@@ -4,6 +4,7 @@
 #include "trireme/comm/threads.hpp"
 #include "trireme/compression/none.hpp"
 #include "trireme/nn/nn.hpp"
+#include "trireme/ops/ops.hpp"
 #include "trireme/optim/adamw.hpp"
 #include "trireme/parallel/exchange.hpp"
 #include "trireme/precision/precision.hpp"
