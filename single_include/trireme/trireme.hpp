@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/trireme.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 5ac0b5bb7e06d91f56750b8fe42cbafd81579a00a20bb9b076f00423dc8c5f1b
+// SHA-256 of the sources: 369293c398a5a79a5b985511ca05c291049a1f8bba31eab02ef30ab24a074fc1
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
