@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/trireme.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 369293c398a5a79a5b985511ca05c291049a1f8bba31eab02ef30ab24a074fc1
+// SHA-256 of the sources: fdf619d4cd6c2f07f1e5eda7352addeee3561e09770f99abd6d36033009f9b35
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -13638,7 +13638,7 @@ inline void store_sums(store_job<T> const& job) {
 #undef TRIREME_LEVEL
 TRIREME_LEVEL_END
 
-// ---- trireme/ops/host/detail/tiles_store.hpp
+// ---- trireme/ops/host/detail/tiles_store.inl
 // Sums of tiles on their way out. Included by product_kernels.hpp, after the epilogues of AVX-512.
 #if TRIREME_X86
 TRIREME_TARGET_AVX512_BF16_BEGIN

@@ -23,7 +23,7 @@ TRIREME_LEVEL_AVX512_BEGIN
 #include "trireme/ops/host/detail/product_store.inl"
 #undef TRIREME_LEVEL
 TRIREME_LEVEL_END
-#include "trireme/ops/host/detail/tiles_store.hpp"
+#include "trireme/ops/host/detail/tiles_store.inl"
 
 // The inner kernels: all sums of a tile stay in registers for the whole k loop. An element's sum is formed in the order
 // of k whatever the tile, so a row's bits do not depend on which rows are computed with it.
