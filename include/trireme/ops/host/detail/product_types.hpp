@@ -48,7 +48,7 @@ class growing_buffer {
 
 /// One inner kernel call: c (rows of a kernel, columns of a kernel) = or += a b, all of it, without edges.
 struct tile_job {
-  char const* a;         // element (row, step) is at a + row * a_row + step * a_step
+  char const* a;         // word (row, step) is at a + row * a_row + step * a_step; one of the two is a word's 4 bytes
   std::ptrdiff_t a_row;  // bytes
   std::ptrdiff_t a_step;
   char const* b;       // packed: `columns` elements a step
