@@ -4,7 +4,8 @@
 //
 // Shape a: 6 layers x 384 channels, 6 heads, context 256, vocabulary 256, batch 8 a rank. Shape b: GPT-2 124M, 12 x
 // 768, 12 heads, vocabulary 50257, context 1024, batch 1 a rank. Tokens are random; a step is everything: loader,
-// forward, backward, exchange, norm, AdamW.
+// forward, backward, exchange, norm, AdamW. Afterwards all ranks together measure the limit of a core (limits.hpp);
+// "share_of_limit" compares with it the products of a step, attention's causal half included.
 
 #include <algorithm>
 #include <chrono>
@@ -15,6 +16,7 @@
 #include <thread>
 #include <vector>
 
+#include "limits.hpp"
 #include "random_tokens.hpp"
 #include "trireme/trireme.hpp"
 
@@ -48,17 +50,28 @@ void measure(std::map<std::string, std::string> const& options, setting const& w
     });
     auto const report = trainer.fit(data, {.steps = warmup + steps, .batch = what.batch * ranks});
     auto const whole = std::chrono::duration<double>(last - start).count();
+    world.barrier();
+    std::vector<double> limit{product_limit(ops::detected(), std::is_same_v<Precision, precision::bf16>)};
+    world.all_reduce(tensor_view{limit}, reduction::sum{});
+    double const gflops = limit[0];
     if (world.rank() != 0) return;
+    auto const& model = what.model;
+    auto const channels = static_cast<double>(model.channels);
+    auto const layers = static_cast<double>(model.layers);
+    double const flops_per_token =
+        6 * (12 * layers * channels * channels + static_cast<double>(model.vocabulary) * channels +
+             layers * channels * static_cast<double>(model.context));
     std::sort(seconds.begin(), seconds.end());
     double const tokens = static_cast<double>(what.batch * ranks * what.model.context);
     std::printf(
         "{\"system\":\"trireme\",\"version\":\"%s\",\"shape\":\"%s\",\"precision\":\"%s\",\"parallel\":\"%s\","
         "\"ranks\":%d,"
         "\"steps\":%lld,\"tokens_per_second\":%.1f,\"tokens_per_second_median\":%.1f,\"tokens_per_second_best\":%.1f,"
-        "\"loss\":%.4f,\"activation_mib\":%.1f}\n",
+        "\"limit_gflops_per_core\":%.0f,\"share_of_limit\":%.3f,\"loss\":%.4f,\"activation_mib\":%.1f}\n",
         TRIREME_VERSION, options.at("shape").c_str(), options.at("precision").c_str(), options.at("parallel").c_str(),
         ranks, static_cast<long long>(steps), tokens * static_cast<double>(steps) / whole,
-        tokens / seconds[seconds.size() / 2], tokens / seconds.front(), report.last_loss,
+        tokens / seconds[seconds.size() / 2], tokens / seconds.front(), gflops / ranks,
+        flops_per_token * tokens * static_cast<double>(steps) / whole / (gflops * 1e9), report.last_loss,
         static_cast<double>(trainer.engine().peak_bytes()) / 1048576.0);
   });
 }
