@@ -19,6 +19,7 @@
 
 #include "asked.hpp"
 #include "generate.hpp"
+#include "heartbeat.hpp"
 #include "memory.hpp"
 #include "one_run.hpp"
 #include "options.hpp"
@@ -51,7 +52,7 @@ struct plan {
   run_files files;
   bool resume, accept_new_text;
   std::string runs, text;
-  std::int64_t steps, stop_after, batch, micro_batches, save_every, check_every, grace;
+  std::int64_t steps, stop_after, batch, micro_batches, save_every, most_failed_saves, check_every, grace;
   std::chrono::milliseconds save_deadline;
   std::uint64_t seed;
   nn::gpt model;
@@ -71,6 +72,7 @@ struct plan {
         batch(given.number("batch", 1)),
         micro_batches(given.number("micro-batches", 0)),
         save_every(given.number("save-every", 0)),
+        most_failed_saves(given.number("most-failed-saves", 0)),
         check_every(given.number("check-every", 0)),
         grace(given.number("grace", 1)),
         save_deadline(given.seconds("save-deadline")),
@@ -213,13 +215,16 @@ class run {
   /// @returns the program's exit code.
   int operator()() {
     auto const start = steady::now();
+    if (writes()) beat_.emplace(plan_.files.directory, world_.size(), plan_.steps);
     begin();
     if (writes()) {
       log_.emplace(plan_.files.at(formats::tensorboard::event_file_name().c_str()));
       if (trainer_->steps() > 0) log_->restart(trainer_->steps());
     }
     sent_ = trainer_->bytes_sent();
+    enter(heartbeat::phase::training);
     trainer_->on_step([&](step_report const& done) { after_step(done); });
+    trainer_->on_save([&](save_report const& done) { after_save(done); });
     fit_report report{.stopped = true};
     if (!asked_anywhere(world_, asked::most() >= asked::stop)) {
       report = trainer_->fit(training_, {.steps = plan_.steps,
@@ -232,13 +237,19 @@ class run {
     if (saved_at_ != trainer_->steps()) save();
     asked::all_is_saved();
     if (report.steps > 0) heard_ = asked::times();
-    return finish(report, seconds_since(start));
+    enter(heartbeat::phase::finishing);
+    auto const code = finish(report, seconds_since(start));
+    enter(heartbeat::phase::ended);
+    return code;
   }
 
  private:
   static constexpr std::int64_t most_held_out_tokens = 1 << 17;
 
   [[nodiscard]] bool writes() const { return world_.rank() == 0; }
+  void enter(heartbeat::phase phase) {
+    if (beat_) beat_->begin(phase, trainer_->steps());
+  }
   static data::held_out_windows held_out_part(data::token_split const& text, std::int64_t most_tokens) {
     auto whole = text.held_out.description();
     auto const windows = std::min(text.held_out.size(), std::max<std::int64_t>(1, most_tokens / whole.context));
@@ -255,10 +266,17 @@ class run {
                        "there is no checkpoint of this run; start it without --resume, and it begins anew");
       });
       save_watch watch("loading", world_.rank(), plan_.save_deadline);
+      auto const reached = heartbeat::steps_of_broken_run(plan_.files.directory);
       auto const found = trainer_->load(plan_.files.checkpoints(), watch.patience());
       saved_at_ = trainer_->steps();
       history_ = history::read(plan_.files.at("history.json"));
       if (writes()) {
+        if (reached) {
+          ++history_.restarts;
+          history_.lost_steps += std::max<std::int64_t>(0, *reached - trainer_->steps());
+          history_.write(plan_.files.at("history.json"));
+        }
+        enter(heartbeat::phase::starting);
         formats::atomic_write(plan_.files.at("options.json"), plan_.saved_options);
         about_text_.write(plan_.files.at("text.json"));
         for (auto const& each : found.damaged) {
@@ -268,10 +286,12 @@ class run {
         std::fprintf(stderr, "going on from step %lld\n", static_cast<long long>(trainer_->steps()));
       }
     } else {
+      enter(heartbeat::phase::starting);
       save();
     }
     asked::save_first(static_cast<int>(plan_.grace));
     if (trainer_->steps() > 0 || std::isfinite(history_.held_out_first)) return;
+    enter(heartbeat::phase::evaluating);
     history_.held_out_first = held_out_loss_(*trainer_, world_, held_out_, [] { return asked::most() >= asked::stop; });
     if (writes()) history_.write(plan_.files.at("history.json"));
   }
@@ -279,11 +299,42 @@ class run {
   // What the history says of the last step may be ahead of the checkpoint, never behind it.
   void save() {
     save_watch watch("saving", world_.rank(), plan_.save_deadline);
+    write_history();
+    trainer_->save(plan_.files.checkpoints(), watch.patience());
+    saved_at_ = trainer_->steps();
+  }
+  void write_history() {
     trireme::detail::together(saving_, [&] {
       if (writes()) history_.write(plan_.files.at("history.json"));
     });
-    trainer_->save(plan_.files.checkpoints(), watch.patience());
-    saved_at_ = trainer_->steps();
+  }
+  void save_in_background() {
+    trainer_->finish_save();
+    watch_.emplace("saving", world_.rank(), plan_.save_deadline);
+    try {
+      write_history();
+    } catch (comm_error const&) {
+      throw;
+    } catch (error const& problem) {
+      return after_save({trainer_->steps(), 0, problem.what()});
+    }
+    trainer_->save_in_background(plan_.files.checkpoints(), watch_->patience());
+  }
+  void after_save(save_report const& done) {
+    watch_.reset();
+    if (done.failure.empty()) {
+      saved_at_ = done.step;
+      failed_saves_ = 0;
+      return;
+    }
+    if (++failed_saves_ > plan_.most_failed_saves) {
+      throw error(text("the checkpoint of step ", done.step, " could not be saved (", done.failure, "), nor could the ",
+                       plan_.most_failed_saves, " before it; the newest that is whole is of step ", saved_at_));
+    }
+    if (!writes()) return;
+    progress_.finish();
+    std::fprintf(stderr, "train_gpt: the checkpoint of step %lld could not be saved (%s); training goes on\n",
+                 static_cast<long long>(done.step), done.failure.c_str());
   }
 
   void after_step(step_report const& done) {
@@ -301,9 +352,10 @@ class run {
                             {"learning_rate", static_cast<float>(done.rate)},
                             {"tokens_per_second", static_cast<float>(rate)}});
       progress_.update({done.step + 1, plan_.steps, done.loss, rate, seconds_since(start_)});
+      beat_->step(done.step + 1, done.loss, done.seconds);
     }
     if (asked::most() >= asked::stop) trainer_->request_stop();
-    if (plan_.save_every > 0 && trainer_->steps() % plan_.save_every == 0) save();
+    if (plan_.save_every > 0 && trainer_->steps() % plan_.save_every == 0) save_in_background();
     sent_ = trainer_->bytes_sent();
   }
 
@@ -334,6 +386,8 @@ class run {
                            {"loss_first", history_.loss_first},
                            {"loss_last", history_.loss_last},
                            {"steps_skipped_last", history_.skipped_last},
+                           {"restarts", history_.restarts},
+                           {"lost_steps", history_.lost_steps},
                            {"gradient_norm", history_.gradient_norm},
                            {"held_out_first", history_.held_out_first},
                            {"held_out_last", held_out},
@@ -417,8 +471,11 @@ class run {
   std::int64_t micro_batches_;
   std::optional<formats::tensorboard::writer> log_;
   observe::progress progress_;
+  std::optional<heartbeat> beat_;  // of rank 0
   history history_;
   steady::time_point start_ = steady::now();
+  std::optional<save_watch> watch_;  // of a save in the background
+  std::int64_t failed_saves_ = 0;    // in a row
   std::int64_t saved_at_ = -1;
   std::int64_t tokens_ = 0;
   int heard_ = 0;  // signals, when training was over
@@ -458,8 +515,9 @@ void prepare(plan const& what, text_record const& text, world_type& world, std::
 int train(options& given) {
   check_environment();
   std::optional<text_record> text_before;
+  run_files const files{given.text("runs") + "/" + given.text("name")};
+  if (given.may_resume()) given.resume_if(files.can_be_resumed());
   if (given.resume()) {
-    run_files const files{given.text("runs") + "/" + given.text("name")};
     if (!files.exists("options.json")) {
       throw io_error(files.directory, "there is no run here to resume; start it without --resume, or give its --name");
     }

@@ -49,7 +49,9 @@ class options {
     add("micro-batches", "0", "N", "logical micro-batches of a batch (0 = one a rank; four a rank in a pipeline)");
     add("rate", "0.002", "R", "peak learning rate; warm-up, then a cosine down to a tenth");
     add("stop-after", "-1", "N", "save and leave after N of the schedule's steps");
-    add("save-every", "200", "N", "steps between two checkpoints (0 = only at the end)");
+    add("save-every", "200", "N",
+        "steps between two checkpoints, written while training goes on (0 = only at the end)");
+    add("most-failed-saves", "3", "N", "of these so many in a row may fail (a full disk, say) before the run ends");
     add("check-every", "100", "N", "steps between comparisons of what several ranks keep alike (0 = only in saves)");
     add("deadline", "60", "SECONDS", "how long ranks wait for each other in a step");
     add("save-deadline", "1800", "SECONDS", "and while one of them saves or loads");
@@ -65,7 +67,11 @@ class options {
       if (given == "--help" || given == "-h") {
         help_ = true;
       } else if (given == "--resume") {
-        resume_ = true;
+        resume_ = going_on::yes;
+      } else if (given == "--resume=auto") {
+        resume_ = going_on::if_begun;
+      } else if (given.starts_with("--resume=")) {
+        fail(text_of("\"", given, "\" is not known; --resume goes on with a run, --resume=auto begins it if need be"));
       } else if (given == "--accept-new-text") {
         accept_new_text_ = true;
       } else if (given.starts_with("--")) {
@@ -84,7 +90,10 @@ class options {
   }
 
   [[nodiscard]] bool help() const noexcept { return help_; }
-  [[nodiscard]] bool resume() const noexcept { return resume_; }
+  [[nodiscard]] bool resume() const noexcept { return resume_ == going_on::yes; }
+  /// With --resume=auto, until resume_if() says what that means for this run.
+  [[nodiscard]] bool may_resume() const noexcept { return resume_ == going_on::if_begun; }
+  void resume_if(bool begun) noexcept { resume_ = begun ? going_on::yes : going_on::no; }
   [[nodiscard]] bool accept_new_text() const noexcept { return accept_new_text_; }
   [[nodiscard]] bool was_given(std::string const& name) const { return all_.at(name).given; }
   [[nodiscard]] std::vector<std::string> const& names() const { return order_; }
@@ -134,6 +143,7 @@ class options {
       line("--" + name + " " + option.what, option.help + (option.value.empty() ? "" : " [" + option.value + "]"));
     }
     line("--resume", "go on from the run's checkpoint, with the options it had unless given again");
+    line("--resume=auto", "the same if the run has a checkpoint; if there is no run yet, begin it");
     line("--accept-new-text",
          "with --resume: go on though the text is another one; what is held out begins at the byte where it did");
     line("--help", "this");
@@ -183,9 +193,11 @@ class options {
     return out;
   }
 
+  enum class going_on { no, yes, if_begun };
+
   std::vector<std::string> order_;
   std::map<std::string, option> all_;
   bool help_ = false;
-  bool resume_ = false;
+  going_on resume_ = going_on::no;
   bool accept_new_text_ = false;
 };

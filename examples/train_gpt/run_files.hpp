@@ -45,6 +45,9 @@ struct run_files {
     }
   }
 
+  /// Whether there is anything to go on from. Throws io_error if there was once, and is not any more.
+  [[nodiscard]] bool can_be_resumed() const;
+
   /// Makes the directory with its parents. An earlier run of this name steps aside: nothing is lost. What is no run
   /// stays where it is, and is an io_error; so does a run that another process has begun since the lock was asked for.
   /// @param locked  whether this process holds the lock of what is there.   @returns where the earlier run went, or
@@ -86,6 +89,8 @@ struct history {
   double loss_last = 0;
   double gradient_norm = 0;
   std::int64_t skipped_last = 0;  ///< steps at the end that changed nothing
+  std::int64_t restarts = 0;      ///< how often the run went on after it had been broken off
+  std::int64_t lost_steps = 0;    ///< steps that had to be taken again for that; each time as of the last heartbeat
 
   void write(std::string const& path) const {
     namespace json = trireme::formats::json;
@@ -93,7 +98,9 @@ struct history {
                                                                             {"held_out_first", held_out_first},
                                                                             {"loss_last", loss_last},
                                                                             {"gradient_norm", gradient_norm},
-                                                                            {"skipped_last", skipped_last}})));
+                                                                            {"skipped_last", skipped_last},
+                                                                            {"restarts", restarts},
+                                                                            {"lost_steps", lost_steps}})));
   }
   static history read(std::string const& path) {
     auto const saved = trireme::formats::json::parse(trireme::formats::read_text(path), path);
@@ -101,11 +108,24 @@ struct history {
       auto const& value = saved.at(name);
       return value.is_null() ? std::numeric_limits<double>::quiet_NaN() : value.as_double();
     };
-    auto const* skipped = saved.find("skipped_last");
-    return {number("loss_first"), number("held_out_first"), number("loss_last"), number("gradient_norm"),
-            skipped == nullptr ? 0 : skipped->as_int64()};
+    return {number("loss_first"),
+            number("held_out_first"),
+            number("loss_last"),
+            number("gradient_norm"),
+            saved.at("skipped_last").as_int64(),
+            saved.at("restarts").as_int64(),
+            saved.at("lost_steps").as_int64()};
   }
 };
+
+inline bool run_files::can_be_resumed() const {
+  if (!exists("options.json")) return false;
+  if (trireme::checkpoint::exists(checkpoints())) return true;
+  // A run that was killed before its first checkpoint begins anew; one that has lost its checkpoints does not.
+  if (!exists("history.json") || history::read(at("history.json")).loss_first == 0) return false;
+  throw trireme::io_error(
+      checkpoints(), "this run has trained, but its checkpoints are gone; bring them back, or give another --name");
+}
 
 /// Queries, keys and values are one matrix in a file: (inputs, 3, outputs) is written as (inputs, 3 * outputs).
 inline trireme::shape file_extents(std::string const& name, trireme::shape const& extents) {

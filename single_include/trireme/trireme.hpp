@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/trireme.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 4172e26c29894e33808bf3c4a814c5eca8c15d6b0c52eab04b710ce28ab1a901
+// SHA-256 of the sources: da6d9e5b668432ba36d5a3cc86f44f43bf35a89501fa2896a3f9b5b38d58ccf3
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -22473,6 +22473,66 @@ inline void publish(formats::directory const& home, formats::directory const& te
 
 }  // namespace trireme::checkpoint::detail
 
+// ---- trireme/train/detail/held_state.hpp
+namespace trireme::checkpoint::detail {
+
+/// A piece of state that was copied: what a view is to a piece that was not.
+struct held_piece {
+  dtype type{};
+  std::int64_t count = 0;
+  std::span<std::byte const> content;
+
+  [[nodiscard]] std::int64_t size() const noexcept { return count; }
+  [[nodiscard]] std::size_t bytes() const noexcept { return content.size(); }
+};
+
+/// A rank's state as it was at one step. Its memory is used again by the next copy.
+///
+/// Threads  who copies first ends; for_each() may then be another thread's.
+class held_state {
+ public:
+  /// @param for_each  calls its argument with (name, info, first, view) for each piece; called twice, in one order.
+  template <class ForEach>
+  void copy(ForEach&& for_each) {
+    pieces_.clear();
+    std::size_t bytes = 0;
+    for_each(
+        [&](std::string const&, parameter_info const&, std::int64_t, auto view) { bytes += padded(view.bytes()); });
+    if (bytes > memory_.size()) memory_ = std::vector<std::byte>(bytes);
+    std::size_t at = 0;
+    for_each([&](std::string const& name, parameter_info const& part, std::int64_t first, auto view) {
+      using element = typename decltype(view)::value_type;
+      using space = typename decltype(view)::space;
+      std::span const to(memory_.data() + at, view.bytes());
+      ops::on<space>::download(
+          std::span<element>(reinterpret_cast<element*>(to.data()), static_cast<std::size_t>(view.size())), view);
+      pieces_.push_back({name, part, first, {dtype_of<element>, view.size(), to}});
+      at += padded(view.bytes());
+    });
+  }
+
+  /// Calls f(name, info, first, held_piece) for each piece.
+  template <class F>
+  void for_each(F&& f) const {
+    for (auto const& each : pieces_) f(each.name, each.part, each.first, each.values);
+  }
+
+ private:
+  struct piece {
+    std::string name;
+    parameter_info part;
+    std::int64_t first;
+    held_piece values;
+  };
+
+  static std::size_t padded(std::size_t bytes) noexcept { return (bytes + 63) / 64 * 64; }
+
+  std::vector<std::byte> memory_;
+  std::vector<piece> pieces_;
+};
+
+}  // namespace trireme::checkpoint::detail
+
 // ---- trireme/train/detail/together.hpp
 namespace trireme::detail {
 
@@ -22620,6 +22680,12 @@ std::vector<std::byte> bytes_of(tensor_view<T, Space> view) {
                            view);
   return bytes;
 }
+[[nodiscard]] inline std::span<std::byte const> bytes_of(held_piece const& piece) noexcept { return piece.content; }
+template <class T, class Space>
+[[nodiscard]] constexpr dtype type_of(tensor_view<T, Space> const&) noexcept {
+  return dtype_of<std::remove_const_t<T>>;
+}
+[[nodiscard]] inline dtype type_of(held_piece const& piece) noexcept { return piece.type; }
 
 /// Writes this rank's pieces. @returns the SHA-256 of the file's header, and its size.
 template <class ForEach>
@@ -22628,9 +22694,8 @@ file_record write_pieces(formats::directory const& in, std::string const& file, 
   formats::safetensors::metadata notes;
   std::set<std::string> boxes;
   for_each([&](std::string const& name, parameter_info const& part, std::int64_t first, auto view) {
-    using element = typename decltype(view)::value_type;
     auto const piece = text(name, "@", first);
-    entries.push_back(formats::safetensors::entry{piece, dtype_of<element>, shape{view.size()}});
+    entries.push_back(formats::safetensors::entry{piece, type_of(view), shape{view.size()}});
     auto const bytes = bytes_of(view);
     notes.emplace_back("sha256:" + piece, sha256_text(bytes));
     if (boxes.insert(name).second) notes.emplace_back("box:" + name, box_text(part));
@@ -22681,6 +22746,90 @@ void expect_same_manifest(Comm& world, std::string const& path, formats::json::v
 
 }  // namespace detail
 
+namespace detail {
+
+/// A checkpoint on its way to the device, in three steps. The first and the last are collective; in between each rank
+/// writes its own file, which may be the work of another thread.
+///
+/// Errors   of the first and the last step on every rank, with the failing rank's sentence. Unless the last has
+///          succeeded, the destructor removes what was written.
+template <class Comm>
+class writing {
+ public:
+  /// Collective. Makes sure that the directory belongs to the run, and makes a temporary one in it.
+  writing(Comm& world, std::string path, identity& own, run_description run, progress const& at,
+          formats::file_system& files)
+      : world_(world), path_(std::move(path)), run_(std::move(run)), at_(at), files_(files) {
+    std::array<std::uint8_t, 32> digits{};
+    trireme::detail::together(world_, [&] {
+      if (world_.rank() != 0) return;
+      if (own.digits.empty()) own.digits = drawn_identity();
+      std::ranges::copy(own.digits, digits.begin());
+      formats::make_directories(path_, files_);
+      place_.home = open_home(path_, files_);
+      ours_ = claim(*place_.home, own.digits, at_.step);
+      place_.temporary = make_temporary(*place_.home);
+    });
+    world_.broadcast(tensor_view<std::uint8_t>(digits.data(), shape{static_cast<std::int64_t>(digits.size())}), 0);
+    own.digits.assign(digits.begin(), digits.end());
+    identity_ = own;
+  }
+
+  /// Writes this rank's file.
+  template <class ForEach>
+  void write(ForEach&& for_each) {
+    if (!place_.temporary) place_.temporary = open_home(path_, files_).below(temporary_name);
+    record_ = write_pieces(*place_.temporary, rank_file(static_cast<std::size_t>(world_.rank())), for_each);
+  }
+
+  /// Collective. Makes the checkpoint the newest one if all ranks have written their files.
+  /// @param failure  what write() has thrown here, if it has.
+  void publish(std::exception_ptr const& failure) {
+    trireme::detail::together(world_, [&] {
+      if (failure) std::rethrow_exception(failure);
+    });
+    auto const records = gather(world_, record_);
+    trireme::detail::together(world_, [&] {
+      if (world_.rank() != 0) return;
+      auto const manifest = formats::json::value::make({{"format", format_version},
+                                                        {"identity", identity_.digits},
+                                                        {"run", to_json(run_)},
+                                                        {"progress", to_json(at_)},
+                                                        {"files", to_json(records)}});
+      detail::publish(*place_.home, *place_.temporary, at_.step, manifest, ours_);
+    });
+    place_.home.reset();
+  }
+
+ private:
+  // A member of its own, so that it is tidied when the constructor fails, too. `home` is rank 0's alone.
+  struct place {
+    std::optional<formats::directory> home, temporary;
+    place() = default;
+    place(place const&) = delete;
+    place& operator=(place const&) = delete;
+    ~place() {
+      if (!home || !temporary) return;
+      try {
+        home->remove(temporary_name);
+      } catch (io_error const&) {  // the next save tries again
+      }
+    }
+  };
+
+  Comm& world_;
+  std::string path_;
+  run_description run_;
+  progress at_;
+  formats::file_system& files_;
+  identity identity_;
+  std::vector<std::int64_t> ours_;
+  place place_;
+  file_record record_;
+};
+
+}  // namespace detail
+
 /// Collective. Writes a checkpoint and makes it the newest one.
 ///
 /// @param own       the run's identity; drawn here if it has none yet.
@@ -22692,42 +22841,14 @@ void expect_same_manifest(Comm& world, std::string const& path, formats::json::v
 template <class Comm, class ForEach>
 void save(Comm& world, std::string const& path, identity& own, run_description const& run, progress const& at,
           ForEach&& for_each, formats::file_system& files = formats::real_files()) {
-  using trireme::detail::together;
-  std::array<std::uint8_t, 32> digits{};
-  std::optional<formats::directory> home;
-  std::optional<formats::directory> temporary;
-  std::vector<std::int64_t> ours;
+  detail::writing<Comm> writing(world, path, own, run, at, files);
+  std::exception_ptr failure;
   try {
-    together(world, [&] {
-      if (world.rank() != 0) return;
-      if (own.digits.empty()) own.digits = detail::drawn_identity();
-      std::ranges::copy(own.digits, digits.begin());
-      formats::make_directories(path, files);
-      home = detail::open_home(path, files);
-      ours = detail::claim(*home, own.digits, at.step);
-      temporary = detail::make_temporary(*home);
-    });
-    world.broadcast(tensor_view<std::uint8_t>(digits.data(), shape{static_cast<std::int64_t>(digits.size())}), 0);
-    own.digits.assign(digits.begin(), digits.end());
-    detail::file_record record;
-    together(world, [&] {
-      if (!temporary) temporary = detail::open_home(path, files).below(detail::temporary_name);
-      record = detail::write_pieces(*temporary, detail::rank_file(static_cast<std::size_t>(world.rank())), for_each);
-    });
-    auto const records = detail::gather(world, record);
-    together(world, [&] {
-      if (world.rank() != 0) return;
-      auto const manifest = formats::json::value::make({{"format", detail::format_version},
-                                                        {"identity", own.digits},
-                                                        {"run", detail::to_json(run)},
-                                                        {"progress", detail::to_json(at)},
-                                                        {"files", detail::to_json(records)}});
-      detail::publish(*home, *temporary, at.step, manifest, ours);
-    });
-  } catch (...) {
-    if (home && temporary) home->remove(detail::temporary_name);
-    throw;
+    writing.write(for_each);
+  } catch (std::exception const&) {
+    failure = std::current_exception();
   }
+  writing.publish(failure);
 }
 
 /// Collective. Reads the newest whole checkpoint of a directory into the views that for_each hands out.
@@ -22801,6 +22922,132 @@ loaded load(Comm& world, std::string const& path, identity& own, run_description
 }
 
 }  // namespace trireme::checkpoint
+
+// ---- trireme/train/patience.hpp
+namespace trireme::checkpoint {
+
+/// How long ranks wait for each other's disks while a checkpoint is written or read, and who hears how far this one is.
+///
+/// A disk may need minutes for what a step's collectives must not: they have the communicator's deadline, which is
+/// short, so that a rank that is gone is soon known. A rank that dies while others wait here is an error at once where
+/// the communicator notices that by itself; one that stands still is an error when the deadline has passed.
+///
+/// Ranks    the deadline is the same on all of them.
+struct patience {
+  std::chrono::milliseconds deadline = std::chrono::minutes(30);
+  /// After each piece: the bytes of this rank that are done, and all of them. In the thread that saves or loads.
+  std::function<void(std::int64_t done, std::int64_t all)> on_progress{};
+};
+
+namespace detail {
+
+/// The ranks of a world once more, with a deadline of their own for their calls.
+template <class Comm>
+class patient_world {
+ public:
+  /// Collective when the deadline is another one than before. Of a communicator that cannot be given another deadline
+  /// (comm::hierarchical) the world itself.
+  Comm& of(Comm& world, std::chrono::milliseconds deadline) {
+    if constexpr (requires { Comm(world.duplicate(deadline)); }) {
+      if (own_ == nullptr || deadline != deadline_) own_.reset(new Comm(world.duplicate(deadline)));
+      deadline_ = deadline;
+      return *own_;
+    } else {
+      return world;
+    }
+  }
+
+ private:
+  std::unique_ptr<Comm> own_;
+  std::chrono::milliseconds deadline_{};
+};
+
+/// Says after each piece of a rank how many bytes are done.
+class told_progress {
+ public:
+  /// @param passes  how often all of them will be gone through.
+  template <class ForEach>
+  told_progress(patience const& whom, int passes, ForEach&& for_each) : whom_(whom) {
+    if (!whom.on_progress) return;
+    for_each([&](std::string const&, parameter_info const&, std::int64_t, auto view) {
+      all_ += passes * static_cast<std::int64_t>(view.bytes());
+    });
+  }
+
+  template <class F>
+  [[nodiscard]] auto after(F& f) {
+    return [this, &f](std::string const& name, parameter_info const& part, std::int64_t first, auto view) {
+      f(name, part, first, view);
+      done_ += static_cast<std::int64_t>(view.bytes());
+      if (whom_.on_progress) whom_.on_progress(done_, all_);
+    };
+  }
+
+ private:
+  patience const& whom_;
+  std::int64_t all_ = 0;
+  std::int64_t done_ = 0;
+};
+
+}  // namespace detail
+
+}  // namespace trireme::checkpoint
+
+// ---- trireme/train/detail/background_save.hpp (goes on)
+namespace trireme::checkpoint::detail {
+
+/// A checkpoint that a thread writes while this rank goes on. Only the rank itself talks to the others.
+template <class Comm>
+class background_save {
+ public:
+  /// Collective. Copies the state that for_each shows, and starts to write it.
+  /// @param memory  for the copy; it and the world are this object's until it is destroyed.
+  template <class ForEach>
+  background_save(Comm& world, std::string const& path, identity& own, run_description const& run, progress const& at,
+                  patience patience, formats::file_system& files, held_state& memory, ForEach&& for_each)
+      : step_(at.step), patience_(std::move(patience)), writing_(world, path, own, run, at, files) {
+    trireme::detail::together(world, [&] { memory.copy(for_each); });
+    thread_ = std::thread([this, &memory] {
+      try {
+        auto const pieces = [&](auto&& piece) { memory.for_each(piece); };
+        told_progress told(patience_, 2, pieces);  // hashed, and then written
+        writing_.write([&](auto&& piece) { pieces(told.after(piece)); });
+      } catch (std::exception const&) {
+        failure_ = std::current_exception();
+      }
+      done_.store(true, std::memory_order_release);
+    });
+  }
+  ~background_save() {
+    if (thread_.joinable()) thread_.join();
+  }
+  background_save(background_save const&) = delete;
+  background_save& operator=(background_save const&) = delete;
+
+  [[nodiscard]] std::int64_t step() const noexcept { return step_; }
+  /// Whether this rank's file is there, or has failed.
+  [[nodiscard]] bool done() const noexcept { return done_.load(std::memory_order_acquire); }
+  [[nodiscard]] double seconds() const noexcept {
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
+  }
+
+  /// Collective. Waits for all ranks' files and makes the checkpoint the newest one.
+  void publish() {
+    thread_.join();
+    writing_.publish(failure_);
+  }
+
+ private:
+  std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
+  std::int64_t step_;
+  patience patience_;
+  writing<Comm> writing_;
+  std::exception_ptr failure_;
+  std::atomic<bool> done_{false};
+  std::thread thread_;
+};
+
+}  // namespace trireme::checkpoint::detail
 
 // ---- trireme/train/detail/copies.hpp
 namespace trireme::detail {
@@ -23472,76 +23719,6 @@ class optimizer_state {
 };
 
 }  // namespace trireme
-
-// ---- trireme/train/patience.hpp
-namespace trireme::checkpoint {
-
-/// How long ranks wait for each other's disks while a checkpoint is written or read, and who hears how far this one is.
-///
-/// A disk may need minutes for what a step's collectives must not: they have the communicator's deadline, which is
-/// short, so that a rank that is gone is soon known. A rank that dies while others wait here is an error at once where
-/// the communicator notices that by itself; one that stands still is an error when the deadline has passed.
-///
-/// Ranks    the deadline is the same on all of them.
-struct patience {
-  std::chrono::milliseconds deadline = std::chrono::minutes(30);
-  /// After each piece: the bytes of this rank that are done, and all of them. In the thread that saves or loads.
-  std::function<void(std::int64_t done, std::int64_t all)> on_progress{};
-};
-
-namespace detail {
-
-/// The ranks of a world once more, with a deadline of their own for their calls.
-template <class Comm>
-class patient_world {
- public:
-  /// Collective when the deadline is another one than before. Of a communicator that cannot be given another deadline
-  /// (comm::hierarchical) the world itself.
-  Comm& of(Comm& world, std::chrono::milliseconds deadline) {
-    if constexpr (requires { Comm(world.duplicate(deadline)); }) {
-      if (own_ == nullptr || deadline != deadline_) own_.reset(new Comm(world.duplicate(deadline)));
-      deadline_ = deadline;
-      return *own_;
-    } else {
-      return world;
-    }
-  }
-
- private:
-  std::unique_ptr<Comm> own_;
-  std::chrono::milliseconds deadline_{};
-};
-
-/// Says after each piece of a rank how many bytes are done.
-class told_progress {
- public:
-  /// @param passes  how often all of them will be gone through.
-  template <class ForEach>
-  told_progress(patience const& whom, int passes, ForEach&& for_each) : whom_(whom) {
-    if (!whom.on_progress) return;
-    for_each([&](std::string const&, parameter_info const&, std::int64_t, auto view) {
-      all_ += passes * static_cast<std::int64_t>(view.bytes());
-    });
-  }
-
-  template <class F>
-  [[nodiscard]] auto after(F& f) {
-    return [this, &f](std::string const& name, parameter_info const& part, std::int64_t first, auto view) {
-      f(name, part, first, view);
-      done_ += static_cast<std::int64_t>(view.bytes());
-      if (whom_.on_progress) whom_.on_progress(done_, all_);
-    };
-  }
-
- private:
-  patience const& whom_;
-  std::int64_t all_ = 0;
-  std::int64_t done_ = 0;
-};
-
-}  // namespace detail
-
-}  // namespace trireme::checkpoint
 
 // ---- trireme/parallel/grid.hpp
 namespace trireme::parallel {
@@ -25120,6 +25297,13 @@ struct fit_report {
   }
 };
 
+/// What became of a checkpoint that was written while training went on; the same on every rank but for `seconds`.
+struct save_report {
+  std::int64_t step = 0;  ///< whose state it is
+  double seconds = 0;     ///< from the copy of the state until the checkpoint was there, or was given up
+  std::string failure;    ///< the sentence of the error; empty if it is there
+};
+
 }  // namespace trireme
 
 // ---- trireme/train/trainer.hpp (goes on)
@@ -25199,6 +25383,7 @@ class basic_trainer {
       for (auto const& call : step_calls_) call(done);
     }
     wants_stop_ = false;
+    finish_save();
     report.stopped = stopped_;
     report.seconds = seconds_since(start);
     return report;
@@ -25252,6 +25437,7 @@ class basic_trainer {
   void initialise(std::uint64_t seed) {
     parallel::stated const items[] = {{"the seed", text(seed)}};
     parallel::expect_agreement(world_, "trireme::trainer", world_.rank(), items, "call initialise() with one of them");
+    finish_save();
     seed_ = seed;
     step_ = updates_ = skips_ = 0;
     loaded_at_ = -1;
@@ -25341,6 +25527,7 @@ class basic_trainer {
   /// Errors   also comm_error, if a rank is not done when the patience is over; numeric_error as state_hash().
   void save(std::string const& directory, checkpoint::patience const& patience = {},
             formats::file_system& files = formats::real_files()) {
+    finish_save();
     expect_equal_copies();  // what a rank has spoiled is not kept
     auto const pieces = [&](auto&& piece) { for_each_state(piece); };
     checkpoint::detail::told_progress told(patience, 2, pieces);  // hashed, and then written
@@ -25350,6 +25537,38 @@ class basic_trainer {
   }
   void save(std::string const& directory, formats::file_system& files) { save(directory, {}, files); }
 
+  /// Collective. The same, while training goes on: this call copies the state, and a thread of each rank writes it. The
+  /// checkpoint is published after the step in which the last rank is done; one that was begun before it, first. fit()
+  /// does not return before that; with steps of one's own, finish_save() is the end, without which it is given up.
+  ///
+  /// Bytes    once more this rank's share of the state, kept for the next time.
+  /// Errors   of the device are told to on_save() on every rank; if nobody listens they are thrown, here or by fit(),
+  ///          step() and finish_save(). The checkpoints before are whole in any case. Others as save().
+  void save_in_background(std::string const& directory, checkpoint::patience const& patience = {},
+                          formats::file_system& files = formats::real_files()) {
+    finish_save();
+    expect_equal_copies();
+    save_report begun{step_, 0, {}};
+    attempt_save(begun, "copy for a checkpoint", [&] {
+      background_ = std::make_unique<checkpoint::detail::background_save<Comm>>(
+          patient_.of(world_, patience.deadline), directory, identity_, description(), progress_of_run(), patience,
+          files, held_, [&](auto&& piece) { for_each_state(piece); });
+    });
+    if (background_ == nullptr) tell(begun);
+  }
+  /// Collective. Waits for the checkpoint that is being written in the background, if there is one.
+  void finish_save() {
+    if (background_ == nullptr) return;
+    auto const saving = std::move(background_);
+    save_report done{saving->step(), 0, {}};
+    attempt_save(done, "publish a checkpoint", [&] { saving->publish(); });
+    done.seconds = saving->seconds();
+    tell(done);
+  }
+  /// Calls f(save_report const&) on every rank when a checkpoint that was written in the background is there, or is
+  /// given up: then training goes on.
+  void on_save(std::function<void(save_report const&)> f) { save_calls_.push_back(std::move(f)); }
+
   /// Collective. Takes all state from the newest whole checkpoint in `directory`, whatever number of ranks or strategy
   /// wrote it (error feedback asks for the same number of ranks), and goes on with its run.
   ///
@@ -25358,6 +25577,7 @@ class basic_trainer {
   /// @returns which it was, and which newer ones are damaged.
   checkpoint::loaded load(std::string const& directory, checkpoint::patience const& patience = {},
                           formats::file_system& files = formats::real_files()) {
+    finish_save();
     std::int64_t elements = 0;
     for_each_state(
         [&](std::string const&, parameter_info const&, std::int64_t, auto view) { elements += view.size(); });
@@ -25409,6 +25629,7 @@ class basic_trainer {
 
  private:
   using clock = std::chrono::steady_clock;
+  static constexpr std::int64_t written = std::int64_t{1} << 32;  // a vote
 
   static double seconds_since(clock::time_point start) {
     return std::chrono::duration<double>(clock::now() - start).count();
@@ -25447,12 +25668,16 @@ class basic_trainer {
 
   step_report run_step(std::span<samples const> micro_batches, data::range range, std::span<std::int64_t const> parts,
                        std::int64_t total) {
-    try {
-      return take_step(micro_batches, range, parts, total);
-    } catch (...) {
-      exchange().abandon();
-      throw;
-    }
+    auto const done = [&] {
+      try {
+        return take_step(micro_batches, range, parts, total);
+      } catch (...) {
+        exchange().abandon();
+        throw;
+      }
+    }();
+    if (all_have_written_) finish_save();
+    return done;
   }
   step_report take_step(std::span<samples const> micro_batches, data::range range, std::span<std::int64_t const> parts,
                         std::int64_t total) {
@@ -25460,12 +25685,15 @@ class basic_trainer {
     auto const sum = timed("forward, backward", [&] {
       return model_.train(micro_batches, range, parts, total, {seed_, static_cast<std::uint64_t>(step_)});
     });
-    auto const result = timed("finish", [&] { return exchange().finish(wants_stop_ ? 1 : 0, true); });
+    // Two counts in one vote: of ranks that want to stop, and of those whose checkpoint is written.
+    auto const votes = (wants_stop_ ? 1 : 0) + (background_ != nullptr && background_->done() ? written : 0);
+    auto const result = timed("finish", [&] { return exchange().finish(votes, true); });
     step_report done{.step = step_, .rate = optimizer_.rate_at(step_), .samples = total};
     done.loss = model_.mean(sum);
     done.norm = result.norm;
     done.skipped = !result.finite;
-    stopped_ = result.votes > 0;
+    stopped_ = result.votes % written > 0;
+    all_have_written_ = result.votes / written == world_.size();
     if (result.finite) {
       double const limit = optimizer_.clip;
       double const scale = limit > 0 && result.norm > limit ? limit / (result.norm + 1e-6) : 1.0;
@@ -25482,6 +25710,22 @@ class basic_trainer {
     ++step_;
     done.seconds = seconds_since(start);
     return done;
+  }
+
+  // What the disk refuses is a failed save where somebody listens; a rank that is gone is always an error.
+  template <class Body>
+  void attempt_save(save_report& report, std::string_view phase, Body&& body) {
+    try {
+      timed(phase, body);
+    } catch (comm_error const&) {
+      throw;
+    } catch (error const& problem) {
+      if (save_calls_.empty()) throw;
+      report.failure = problem.what();
+    }
+  }
+  void tell(save_report const& report) {
+    for (auto const& call : save_calls_) call(report);
   }
 
   template <class Body>
@@ -25534,7 +25778,10 @@ class basic_trainer {
   placed_model<env, Model, Comm, Parallel, Compression> model_;
   optimizer_state<env, Optimizer> moments_;
   checkpoint::detail::patient_world<Comm> patient_;  // while others save or load
+  checkpoint::detail::held_state held_;              // what is being written in the background
+  std::unique_ptr<checkpoint::detail::background_save<Comm>> background_;
   std::vector<std::function<void(step_report const&)>> step_calls_;
+  std::vector<std::function<void(save_report const&)>> save_calls_;
   data::loader_position position_;
   std::int64_t step_ = 0;
   std::int64_t updates_ = 0;
@@ -25544,6 +25791,7 @@ class basic_trainer {
   observe::timeline* timeline_ = nullptr;
   bool wants_stop_ = false;
   bool stopped_ = false;
+  bool all_have_written_ = false;  // background_, as of the last step
 };
 
 }  // namespace trireme
@@ -26147,6 +26395,9 @@ class any_trainer {
   virtual void request_stop() noexcept = 0;
   virtual void record(observe::timeline& timeline) = 0;
   virtual void save(std::string const& directory, checkpoint::patience const& patience = {}) = 0;
+  virtual void save_in_background(std::string const& directory, checkpoint::patience const& patience = {}) = 0;
+  virtual void on_save(std::function<void(save_report const&)> f) = 0;
+  virtual void finish_save() = 0;
   virtual checkpoint::loaded load(std::string const& directory, checkpoint::patience const& patience = {}) = 0;
   [[nodiscard]] virtual std::uint64_t state_hash() = 0;
   [[nodiscard]] virtual std::int64_t steps() const noexcept = 0;
@@ -26180,6 +26431,11 @@ class typed_trainer final : public any_trainer {
   void save(std::string const& directory, checkpoint::patience const& patience) override {
     trainer_.save(directory, patience);
   }
+  void save_in_background(std::string const& directory, checkpoint::patience const& patience) override {
+    trainer_.save_in_background(directory, patience);
+  }
+  void on_save(std::function<void(save_report const&)> f) override { trainer_.on_save(std::move(f)); }
+  void finish_save() override { trainer_.finish_save(); }
   checkpoint::loaded load(std::string const& directory, checkpoint::patience const& patience) override {
     return trainer_.load(directory, patience);
   }

@@ -30,6 +30,9 @@ class any_trainer {
   virtual void request_stop() noexcept = 0;
   virtual void record(observe::timeline& timeline) = 0;
   virtual void save(std::string const& directory, checkpoint::patience const& patience = {}) = 0;
+  virtual void save_in_background(std::string const& directory, checkpoint::patience const& patience = {}) = 0;
+  virtual void on_save(std::function<void(save_report const&)> f) = 0;
+  virtual void finish_save() = 0;
   virtual checkpoint::loaded load(std::string const& directory, checkpoint::patience const& patience = {}) = 0;
   [[nodiscard]] virtual std::uint64_t state_hash() = 0;
   [[nodiscard]] virtual std::int64_t steps() const noexcept = 0;
@@ -63,6 +66,11 @@ class typed_trainer final : public any_trainer {
   void save(std::string const& directory, checkpoint::patience const& patience) override {
     trainer_.save(directory, patience);
   }
+  void save_in_background(std::string const& directory, checkpoint::patience const& patience) override {
+    trainer_.save_in_background(directory, patience);
+  }
+  void on_save(std::function<void(save_report const&)> f) override { trainer_.on_save(std::move(f)); }
+  void finish_save() override { trainer_.finish_save(); }
   checkpoint::loaded load(std::string const& directory, checkpoint::patience const& patience) override {
     return trainer_.load(directory, patience);
   }

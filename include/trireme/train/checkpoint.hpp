@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <exception>
 #include <optional>
 #include <set>
 #include <span>
@@ -28,6 +29,7 @@
 #include "trireme/train/detail/checkpoint_files.hpp"
 #include "trireme/train/detail/checkpoint_pieces.hpp"
 #include "trireme/train/detail/checkpoint_publish.hpp"
+#include "trireme/train/detail/held_state.hpp"
 #include "trireme/train/detail/together.hpp"
 
 /// Checkpoints: all state of a run in one directory, whole or not at all.
@@ -132,6 +134,12 @@ std::vector<std::byte> bytes_of(tensor_view<T, Space> view) {
                            view);
   return bytes;
 }
+[[nodiscard]] inline std::span<std::byte const> bytes_of(held_piece const& piece) noexcept { return piece.content; }
+template <class T, class Space>
+[[nodiscard]] constexpr dtype type_of(tensor_view<T, Space> const&) noexcept {
+  return dtype_of<std::remove_const_t<T>>;
+}
+[[nodiscard]] inline dtype type_of(held_piece const& piece) noexcept { return piece.type; }
 
 /// Writes this rank's pieces. @returns the SHA-256 of the file's header, and its size.
 template <class ForEach>
@@ -140,9 +148,8 @@ file_record write_pieces(formats::directory const& in, std::string const& file, 
   formats::safetensors::metadata notes;
   std::set<std::string> boxes;
   for_each([&](std::string const& name, parameter_info const& part, std::int64_t first, auto view) {
-    using element = typename decltype(view)::value_type;
     auto const piece = text(name, "@", first);
-    entries.push_back(formats::safetensors::entry{piece, dtype_of<element>, shape{view.size()}});
+    entries.push_back(formats::safetensors::entry{piece, type_of(view), shape{view.size()}});
     auto const bytes = bytes_of(view);
     notes.emplace_back("sha256:" + piece, sha256_text(bytes));
     if (boxes.insert(name).second) notes.emplace_back("box:" + name, box_text(part));
@@ -193,6 +200,90 @@ void expect_same_manifest(Comm& world, std::string const& path, formats::json::v
 
 }  // namespace detail
 
+namespace detail {
+
+/// A checkpoint on its way to the device, in three steps. The first and the last are collective; in between each rank
+/// writes its own file, which may be the work of another thread.
+///
+/// Errors   of the first and the last step on every rank, with the failing rank's sentence. Unless the last has
+///          succeeded, the destructor removes what was written.
+template <class Comm>
+class writing {
+ public:
+  /// Collective. Makes sure that the directory belongs to the run, and makes a temporary one in it.
+  writing(Comm& world, std::string path, identity& own, run_description run, progress const& at,
+          formats::file_system& files)
+      : world_(world), path_(std::move(path)), run_(std::move(run)), at_(at), files_(files) {
+    std::array<std::uint8_t, 32> digits{};
+    trireme::detail::together(world_, [&] {
+      if (world_.rank() != 0) return;
+      if (own.digits.empty()) own.digits = drawn_identity();
+      std::ranges::copy(own.digits, digits.begin());
+      formats::make_directories(path_, files_);
+      place_.home = open_home(path_, files_);
+      ours_ = claim(*place_.home, own.digits, at_.step);
+      place_.temporary = make_temporary(*place_.home);
+    });
+    world_.broadcast(tensor_view<std::uint8_t>(digits.data(), shape{static_cast<std::int64_t>(digits.size())}), 0);
+    own.digits.assign(digits.begin(), digits.end());
+    identity_ = own;
+  }
+
+  /// Writes this rank's file.
+  template <class ForEach>
+  void write(ForEach&& for_each) {
+    if (!place_.temporary) place_.temporary = open_home(path_, files_).below(temporary_name);
+    record_ = write_pieces(*place_.temporary, rank_file(static_cast<std::size_t>(world_.rank())), for_each);
+  }
+
+  /// Collective. Makes the checkpoint the newest one if all ranks have written their files.
+  /// @param failure  what write() has thrown here, if it has.
+  void publish(std::exception_ptr const& failure) {
+    trireme::detail::together(world_, [&] {
+      if (failure) std::rethrow_exception(failure);
+    });
+    auto const records = gather(world_, record_);
+    trireme::detail::together(world_, [&] {
+      if (world_.rank() != 0) return;
+      auto const manifest = formats::json::value::make({{"format", format_version},
+                                                        {"identity", identity_.digits},
+                                                        {"run", to_json(run_)},
+                                                        {"progress", to_json(at_)},
+                                                        {"files", to_json(records)}});
+      detail::publish(*place_.home, *place_.temporary, at_.step, manifest, ours_);
+    });
+    place_.home.reset();
+  }
+
+ private:
+  // A member of its own, so that it is tidied when the constructor fails, too. `home` is rank 0's alone.
+  struct place {
+    std::optional<formats::directory> home, temporary;
+    place() = default;
+    place(place const&) = delete;
+    place& operator=(place const&) = delete;
+    ~place() {
+      if (!home || !temporary) return;
+      try {
+        home->remove(temporary_name);
+      } catch (io_error const&) {  // the next save tries again
+      }
+    }
+  };
+
+  Comm& world_;
+  std::string path_;
+  run_description run_;
+  progress at_;
+  formats::file_system& files_;
+  identity identity_;
+  std::vector<std::int64_t> ours_;
+  place place_;
+  file_record record_;
+};
+
+}  // namespace detail
+
 /// Collective. Writes a checkpoint and makes it the newest one.
 ///
 /// @param own       the run's identity; drawn here if it has none yet.
@@ -204,42 +295,14 @@ void expect_same_manifest(Comm& world, std::string const& path, formats::json::v
 template <class Comm, class ForEach>
 void save(Comm& world, std::string const& path, identity& own, run_description const& run, progress const& at,
           ForEach&& for_each, formats::file_system& files = formats::real_files()) {
-  using trireme::detail::together;
-  std::array<std::uint8_t, 32> digits{};
-  std::optional<formats::directory> home;
-  std::optional<formats::directory> temporary;
-  std::vector<std::int64_t> ours;
+  detail::writing<Comm> writing(world, path, own, run, at, files);
+  std::exception_ptr failure;
   try {
-    together(world, [&] {
-      if (world.rank() != 0) return;
-      if (own.digits.empty()) own.digits = detail::drawn_identity();
-      std::ranges::copy(own.digits, digits.begin());
-      formats::make_directories(path, files);
-      home = detail::open_home(path, files);
-      ours = detail::claim(*home, own.digits, at.step);
-      temporary = detail::make_temporary(*home);
-    });
-    world.broadcast(tensor_view<std::uint8_t>(digits.data(), shape{static_cast<std::int64_t>(digits.size())}), 0);
-    own.digits.assign(digits.begin(), digits.end());
-    detail::file_record record;
-    together(world, [&] {
-      if (!temporary) temporary = detail::open_home(path, files).below(detail::temporary_name);
-      record = detail::write_pieces(*temporary, detail::rank_file(static_cast<std::size_t>(world.rank())), for_each);
-    });
-    auto const records = detail::gather(world, record);
-    together(world, [&] {
-      if (world.rank() != 0) return;
-      auto const manifest = formats::json::value::make({{"format", detail::format_version},
-                                                        {"identity", own.digits},
-                                                        {"run", detail::to_json(run)},
-                                                        {"progress", detail::to_json(at)},
-                                                        {"files", detail::to_json(records)}});
-      detail::publish(*home, *temporary, at.step, manifest, ours);
-    });
-  } catch (...) {
-    if (home && temporary) home->remove(detail::temporary_name);
-    throw;
+    writing.write(for_each);
+  } catch (std::exception const&) {
+    failure = std::current_exception();
   }
+  writing.publish(failure);
 }
 
 /// Collective. Reads the newest whole checkpoint of a directory into the views that for_each hands out.

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 
 namespace trireme {
 
@@ -35,6 +36,13 @@ struct fit_report {
     skipped += done.skipped ? 1 : 0;
     ++steps;
   }
+};
+
+/// What became of a checkpoint that was written while training went on; the same on every rank but for `seconds`.
+struct save_report {
+  std::int64_t step = 0;  ///< whose state it is
+  double seconds = 0;     ///< from the copy of the state until the checkpoint was there, or was given up
+  std::string failure;    ///< the sentence of the error; empty if it is there
 };
 
 }  // namespace trireme

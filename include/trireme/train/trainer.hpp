@@ -23,6 +23,7 @@
 #include "trireme/observe/timeline.hpp"
 #include "trireme/parallel/agreement.hpp"
 #include "trireme/train/checkpoint.hpp"
+#include "trireme/train/detail/background_save.hpp"
 #include "trireme/train/detail/copies.hpp"
 #include "trireme/train/detail/run_checks.hpp"
 #include "trireme/train/detail/slips.hpp"
@@ -108,6 +109,7 @@ class basic_trainer {
       for (auto const& call : step_calls_) call(done);
     }
     wants_stop_ = false;
+    finish_save();
     report.stopped = stopped_;
     report.seconds = seconds_since(start);
     return report;
@@ -161,6 +163,7 @@ class basic_trainer {
   void initialise(std::uint64_t seed) {
     parallel::stated const items[] = {{"the seed", text(seed)}};
     parallel::expect_agreement(world_, "trireme::trainer", world_.rank(), items, "call initialise() with one of them");
+    finish_save();
     seed_ = seed;
     step_ = updates_ = skips_ = 0;
     loaded_at_ = -1;
@@ -250,6 +253,7 @@ class basic_trainer {
   /// Errors   also comm_error, if a rank is not done when the patience is over; numeric_error as state_hash().
   void save(std::string const& directory, checkpoint::patience const& patience = {},
             formats::file_system& files = formats::real_files()) {
+    finish_save();
     expect_equal_copies();  // what a rank has spoiled is not kept
     auto const pieces = [&](auto&& piece) { for_each_state(piece); };
     checkpoint::detail::told_progress told(patience, 2, pieces);  // hashed, and then written
@@ -259,6 +263,38 @@ class basic_trainer {
   }
   void save(std::string const& directory, formats::file_system& files) { save(directory, {}, files); }
 
+  /// Collective. The same, while training goes on: this call copies the state, and a thread of each rank writes it. The
+  /// checkpoint is published after the step in which the last rank is done; one that was begun before it, first. fit()
+  /// does not return before that; with steps of one's own, finish_save() is the end, without which it is given up.
+  ///
+  /// Bytes    once more this rank's share of the state, kept for the next time.
+  /// Errors   of the device are told to on_save() on every rank; if nobody listens they are thrown, here or by fit(),
+  ///          step() and finish_save(). The checkpoints before are whole in any case. Others as save().
+  void save_in_background(std::string const& directory, checkpoint::patience const& patience = {},
+                          formats::file_system& files = formats::real_files()) {
+    finish_save();
+    expect_equal_copies();
+    save_report begun{step_, 0, {}};
+    attempt_save(begun, "copy for a checkpoint", [&] {
+      background_ = std::make_unique<checkpoint::detail::background_save<Comm>>(
+          patient_.of(world_, patience.deadline), directory, identity_, description(), progress_of_run(), patience,
+          files, held_, [&](auto&& piece) { for_each_state(piece); });
+    });
+    if (background_ == nullptr) tell(begun);
+  }
+  /// Collective. Waits for the checkpoint that is being written in the background, if there is one.
+  void finish_save() {
+    if (background_ == nullptr) return;
+    auto const saving = std::move(background_);
+    save_report done{saving->step(), 0, {}};
+    attempt_save(done, "publish a checkpoint", [&] { saving->publish(); });
+    done.seconds = saving->seconds();
+    tell(done);
+  }
+  /// Calls f(save_report const&) on every rank when a checkpoint that was written in the background is there, or is
+  /// given up: then training goes on.
+  void on_save(std::function<void(save_report const&)> f) { save_calls_.push_back(std::move(f)); }
+
   /// Collective. Takes all state from the newest whole checkpoint in `directory`, whatever number of ranks or strategy
   /// wrote it (error feedback asks for the same number of ranks), and goes on with its run.
   ///
@@ -267,6 +303,7 @@ class basic_trainer {
   /// @returns which it was, and which newer ones are damaged.
   checkpoint::loaded load(std::string const& directory, checkpoint::patience const& patience = {},
                           formats::file_system& files = formats::real_files()) {
+    finish_save();
     std::int64_t elements = 0;
     for_each_state(
         [&](std::string const&, parameter_info const&, std::int64_t, auto view) { elements += view.size(); });
@@ -318,6 +355,7 @@ class basic_trainer {
 
  private:
   using clock = std::chrono::steady_clock;
+  static constexpr std::int64_t written = std::int64_t{1} << 32;  // a vote
 
   static double seconds_since(clock::time_point start) {
     return std::chrono::duration<double>(clock::now() - start).count();
@@ -356,12 +394,16 @@ class basic_trainer {
 
   step_report run_step(std::span<samples const> micro_batches, data::range range, std::span<std::int64_t const> parts,
                        std::int64_t total) {
-    try {
-      return take_step(micro_batches, range, parts, total);
-    } catch (...) {
-      exchange().abandon();
-      throw;
-    }
+    auto const done = [&] {
+      try {
+        return take_step(micro_batches, range, parts, total);
+      } catch (...) {
+        exchange().abandon();
+        throw;
+      }
+    }();
+    if (all_have_written_) finish_save();
+    return done;
   }
   step_report take_step(std::span<samples const> micro_batches, data::range range, std::span<std::int64_t const> parts,
                         std::int64_t total) {
@@ -369,12 +411,15 @@ class basic_trainer {
     auto const sum = timed("forward, backward", [&] {
       return model_.train(micro_batches, range, parts, total, {seed_, static_cast<std::uint64_t>(step_)});
     });
-    auto const result = timed("finish", [&] { return exchange().finish(wants_stop_ ? 1 : 0, true); });
+    // Two counts in one vote: of ranks that want to stop, and of those whose checkpoint is written.
+    auto const votes = (wants_stop_ ? 1 : 0) + (background_ != nullptr && background_->done() ? written : 0);
+    auto const result = timed("finish", [&] { return exchange().finish(votes, true); });
     step_report done{.step = step_, .rate = optimizer_.rate_at(step_), .samples = total};
     done.loss = model_.mean(sum);
     done.norm = result.norm;
     done.skipped = !result.finite;
-    stopped_ = result.votes > 0;
+    stopped_ = result.votes % written > 0;
+    all_have_written_ = result.votes / written == world_.size();
     if (result.finite) {
       double const limit = optimizer_.clip;
       double const scale = limit > 0 && result.norm > limit ? limit / (result.norm + 1e-6) : 1.0;
@@ -391,6 +436,22 @@ class basic_trainer {
     ++step_;
     done.seconds = seconds_since(start);
     return done;
+  }
+
+  // What the disk refuses is a failed save where somebody listens; a rank that is gone is always an error.
+  template <class Body>
+  void attempt_save(save_report& report, std::string_view phase, Body&& body) {
+    try {
+      timed(phase, body);
+    } catch (comm_error const&) {
+      throw;
+    } catch (error const& problem) {
+      if (save_calls_.empty()) throw;
+      report.failure = problem.what();
+    }
+  }
+  void tell(save_report const& report) {
+    for (auto const& call : save_calls_) call(report);
   }
 
   template <class Body>
@@ -443,7 +504,10 @@ class basic_trainer {
   placed_model<env, Model, Comm, Parallel, Compression> model_;
   optimizer_state<env, Optimizer> moments_;
   checkpoint::detail::patient_world<Comm> patient_;  // while others save or load
+  checkpoint::detail::held_state held_;              // what is being written in the background
+  std::unique_ptr<checkpoint::detail::background_save<Comm>> background_;
   std::vector<std::function<void(step_report const&)>> step_calls_;
+  std::vector<std::function<void(save_report const&)>> save_calls_;
   data::loader_position position_;
   std::int64_t step_ = 0;
   std::int64_t updates_ = 0;
@@ -453,6 +517,7 @@ class basic_trainer {
   observe::timeline* timeline_ = nullptr;
   bool wants_stop_ = false;
   bool stopped_ = false;
+  bool all_have_written_ = false;  // background_, as of the last step
 };
 
 }  // namespace trireme

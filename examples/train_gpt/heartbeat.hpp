@@ -1,0 +1,99 @@
+#pragma once
+
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+
+#include "trireme/core/error.hpp"
+#include "trireme/core/text.hpp"
+#include "trireme/formats/file.hpp"
+#include "trireme/formats/json.hpp"
+
+/// DIRECTORY/heartbeat.json: what a supervisor needs to see whether a run goes on, and what a resumed run needs to see
+/// how far the one before had come. Written when a phase begins, and in training after a step, at most once a second.
+///
+/// It is replaced whole, but not brought to the device: that would cost more than it is worth. A heartbeat that cannot
+/// be written is left out: no run ends for that.
+class heartbeat {
+ public:
+  /// The phases in their order. `ended` means that the run saved what it had: also when it was asked to leave.
+  enum class phase { starting, evaluating, training, finishing, ended };
+
+  heartbeat(std::string directory, int ranks, std::int64_t steps)
+      : directory_(std::move(directory)), ranks_(ranks), steps_(steps) {}
+
+  void begin(phase now, std::int64_t step) {
+    phase_ = now;
+    step_ = step;
+    write();
+  }
+  /// @param step  how many are done.
+  void step(std::int64_t step, double loss, double seconds) {
+    step_ = step;
+    loss_ = loss;
+    seconds_a_step_ = seconds;
+    if (clock::now() - written_ >= std::chrono::seconds(1)) write();
+  }
+
+  /// What a run that was broken off had done, or nothing if it was not.
+  [[nodiscard]] static std::optional<std::int64_t> steps_of_broken_run(std::string const& directory) {
+    namespace json = trireme::formats::json;
+    try {
+      auto const path = directory + "/" + name;
+      auto const last = json::parse(trireme::formats::read_text(path, 1 << 16), path);
+      if (last.at("phase").as_string() == word(phase::ended)) return {};
+      return last.at("step").as_int64();
+    } catch (trireme::error const&) {
+      return {};  // there is none, or a crash of the machine has spoilt it
+    }
+  }
+
+ private:
+  using clock = std::chrono::steady_clock;
+  static constexpr char const* name = "heartbeat.json";
+
+  static char const* word(phase which) noexcept {
+    constexpr char const* words[] = {"starting", "evaluating", "training", "finishing", "ended"};
+    return words[static_cast<int>(which)];
+  }
+  void write() {
+    namespace json = trireme::formats::json;
+    char host[256] = {};
+    ::gethostname(host, sizeof host - 1);
+    auto const time = std::chrono::system_clock::now().time_since_epoch();
+    auto const now = json::value::make({{"time", std::chrono::duration<double>(time).count()},
+                                        {"process", static_cast<std::int64_t>(::getpid())},
+                                        {"host", std::string(host)},
+                                        {"phase", word(phase_)},
+                                        {"step", step_},
+                                        {"steps", steps_},
+                                        {"ranks", ranks_},
+                                        {"loss", loss_},
+                                        {"seconds_a_step", seconds_a_step_}});
+    try {
+      trireme::formats::directory const in(directory_);
+      auto const partial = trireme::text(name, ".partial");
+      trireme::formats::file to(in, partial, trireme::formats::file::access::create);
+      auto const content = json::to_string(now, 2) + "\n";
+      to.write(std::as_bytes(std::span(content)));
+      to.close();
+      in.rename(partial, name);
+    } catch (trireme::io_error const&) {
+    }
+    written_ = clock::now();
+  }
+
+  std::string directory_;
+  int ranks_;
+  std::int64_t steps_;
+  phase phase_ = phase::starting;
+  std::int64_t step_ = 0;
+  double loss_ = 0;
+  double seconds_a_step_ = 0;
+  clock::time_point written_{};
+};

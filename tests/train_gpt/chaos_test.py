@@ -1,0 +1,6 @@
+# test-timeout: 300
+"""A minute of what scripts/chaos does."""
+
+from chaos import *
+
+sys.exit(0 if chaos(1, int(os.environ.get("TRIREME_TEST_SEED", random.SystemRandom().randrange(10**6)))) else 1)

@@ -1,0 +1,132 @@
+# test-timeout: 300
+"""A run that is broken off goes on by itself: --resume=auto begins or goes on, scripts/supervise starts again, and the
+state at the end is that of a run that was left alone. What was wrong from the start is not tried again."""
+
+import signal
+
+from runs import *
+
+folder = work_folder()
+SUPERVISE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "scripts", "supervise")
+STEPS = 4000
+LONG = {"steps": STEPS, "save_every": 200, "layers": 2}
+
+
+def heartbeat(name):
+    try:
+        with open("runs/%s/heartbeat.json" % name, encoding="utf-8") as file:
+            return json.load(file)
+    except FileNotFoundError:
+        return {"step": -1, "phase": "none", "process": 0}
+
+
+def supervised(name, *flags, ranks=2, mpi=False, **options):
+    line = [SUPERVISE, "--ranks", str(ranks), *flags, "--heartbeat", "runs/%s/heartbeat.json" % name]
+    if mpi:
+        line += ["--mpi", "--", PROCESSES]
+    else:
+        line += ["--", THREADS, "--ranks", str(ranks)]
+    line += ["--name", name]
+    for key, value in (TINY | options).items():
+        line += ["--" + key.replace("_", "-")] + ([] if value is True else [str(value)])
+    return subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment(),
+                            start_new_session=True)
+
+
+def children(pid):
+    with open("/proc/%d/task/%d/children" % (pid, pid), encoding="ascii") as file:
+        return [int(child) for child in file.read().split()]
+
+
+def program_of(process):
+    """The process that supervise waits for: the program, or mpirun."""
+    for child in children(process.pid):
+        try:
+            with open("/proc/%d/comm" % child, encoding="ascii") as file:
+                if file.read().strip() in ("train_gpt", "mpirun", "mpiexec.hydra"):
+                    return child
+        except FileNotFoundError:
+            pass
+    return None
+
+
+def wait_for_step(name, step, process):
+    """Until the run has a heartbeat of a step from `step` on, and not of the attempt before."""
+    wait_for(lambda: heartbeat(name)["step"] >= step and heartbeat(name)["phase"] == "training", process)
+
+
+def ended(process, code=0, timeout=120):
+    out, err = process.communicate(timeout=timeout)
+    expect(process.returncode == code, "exit code %d, not %d: %s" % (process.returncode, code, err.decode()))
+    return err.decode()
+
+
+whole = train("whole", reproducible=True, **LONG)
+expect(whole["restarts"] == 0 and whole["lost_steps"] == 0, "a run that was left alone has restarts")
+expect(heartbeat("whole")["phase"] == "ended" and heartbeat("whole")["step"] == STEPS, "the last heartbeat")
+
+# --resume=auto begins what is not there, and goes on with what is.
+first = start("auto", **{"reproducible": True, "resume=auto": True} | LONG)
+wait_for_step("auto", 150, first)
+first.kill()
+first.communicate()
+reached = heartbeat("auto")["step"]
+done = train("auto", **{"reproducible": True, "resume=auto": True} | LONG)
+expect(done["state_hash"] == whole["state_hash"], "--resume=auto has another state")
+expect(done["restarts"] == 1 and 0 <= done["lost_steps"] <= reached, "its summary: %r" % done)
+again = train("auto", **{"resume=auto": True} | LONG)
+expect(again["state_hash"] == whole["state_hash"] and again["restarts"] == 1, "a run that had ended: %r" % again)
+shutil.rmtree("runs/auto/checkpoint")
+code, _, err = attempt("auto", **{"resume=auto": True} | LONG)
+expect(code == 1 and "its checkpoints are gone" in err, "--resume=auto without its checkpoints: " + err)
+code, _, err = attempt("auto", **{"resume=maybe": True} | LONG)
+expect(code == 1 and "--resume=auto" in err, "--resume=maybe: " + err)
+
+# A program that is killed is started again, twice; with fewer ranks if that is allowed.
+process = supervised("killed", "--restarts", "2", reproducible=True, **LONG)
+for step in (150, 1500):
+    wait_for_step("killed", step, process)
+    os.kill(program_of(process), signal.SIGKILL)
+err = ended(process)
+found = summary("killed")
+expect(found["state_hash"] == whole["state_hash"], "restarted, it has another state")
+expect(found["restarts"] == 2 and "restart 2 of 2" in err, "%r: %s" % (found, err))
+process = supervised("fewer", "--restarts", "3", "--min-ranks", "1", reproducible=True, **LONG)
+wait_for_step("fewer", 150, process)
+os.kill(program_of(process), signal.SIGKILL)
+err = ended(process)
+found = summary("fewer")
+expect(found["ranks"] == 1 and found["state_hash"] == whole["state_hash"] and "with 1 ranks" in err,
+       "with one rank fewer: %r %s" % (found, err))
+
+# A rank under mpirun.
+if HAS_MPI:
+    process = supervised("mpi", "--restarts", "1", mpi=True, reproducible=True, **LONG)
+    wait_for_step("mpi", 150, process)
+    os.kill(heartbeat("mpi")["process"], signal.SIGKILL)
+    err = ended(process)
+    found = summary("mpi")
+    expect(found["restarts"] == 1 and found["state_hash"] == whole["state_hash"], "mpirun: %r %s" % (found, err))
+
+# Not tried again: what the options say wrongly, what came to its end, what was asked to leave; and no more than asked.
+begun = time.monotonic()
+process = supervised("wrong", "--restarts", "5", **{"layers": 0})
+err = ended(process, code=1)
+expect("restart" not in err and time.monotonic() - begun < 10, "a wrong option was tried again: " + err)
+process = supervised("lost", "--restarts", "5", steps=5, rate=1e30)
+_, err = process.communicate(timeout=60)
+expect(process.returncode == 1 and b"restart" not in err, "a run that was lost was tried again: " + err.decode())
+process = supervised("left", "--restarts", "5", steps=100000)
+wait_for_step("left", 20, process)
+process.send_signal(signal.SIGTERM)
+err = ended(process)
+expect("restart" not in err and heartbeat("left")["phase"] == "ended", "asked to leave: " + err)
+process = supervised("often", "--restarts", "1", steps=100000)
+victims = []
+for _ in range(2):
+    wait_for(lambda: heartbeat("often")["phase"] == "training" and heartbeat("often")["process"] not in victims, process)
+    victims.append(heartbeat("often")["process"])
+    os.kill(victims[-1], signal.SIGKILL)
+ended(process, code=137)
+
+finish(folder)
