@@ -62,6 +62,7 @@ inline void listen(bool speaks) {
     if (std::signal(signal, hear_signal) == SIG_IGN && signal == SIGHUP) std::signal(signal, SIG_IGN);
   }
   std::signal(SIGPIPE, SIG_IGN);  // whoever read the output has gone: that is no reason to lose a training
+  std::signal(SIGXFSZ, SIG_IGN);  // a file that gets too long (ulimit -f) is an error of the write, as a full disk is
 }
 
 /// From now on a signal is a wish, and who trains looks for it.

@@ -337,6 +337,20 @@ class run {
                  static_cast<long long>(done.step), done.failure.c_str());
   }
 
+  // A record that is half written would spoil those behind it, so after a failure there are no more.
+  void log(step_report const& done, double rate) {
+    if (!log_) return;
+    try {
+      log_->add(done.step, {{"loss/train", static_cast<float>(done.loss)},
+                            {"gradient/norm", static_cast<float>(done.norm)},
+                            {"learning_rate", static_cast<float>(done.rate)},
+                            {"tokens_per_second", static_cast<float>(rate)}});
+    } catch (io_error const& problem) {
+      log_.reset();
+      std::fprintf(stderr, "train_gpt: %s; training goes on without events for TensorBoard\n", problem.what());
+    }
+  }
+
   void after_step(step_report const& done) {
     traffic_ += trainer_->bytes_sent() - sent_;
     busy_ += done.seconds;
@@ -347,10 +361,7 @@ class run {
     history_.skipped_last = done.skipped ? history_.skipped_last + 1 : 0;
     if (writes()) {
       auto const rate = static_cast<double>(tokens_) / busy_;
-      log_->add(done.step, {{"loss/train", static_cast<float>(done.loss)},
-                            {"gradient/norm", static_cast<float>(done.norm)},
-                            {"learning_rate", static_cast<float>(done.rate)},
-                            {"tokens_per_second", static_cast<float>(rate)}});
+      log(done, rate);
       progress_.update({done.step + 1, plan_.steps, done.loss, rate, seconds_since(start_)});
       beat_->step(done.step + 1, done.loss, done.seconds);
     }

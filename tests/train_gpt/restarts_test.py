@@ -1,7 +1,8 @@
-# test-timeout: 300
+# test-timeout: 600
 """A run that is broken off goes on by itself: --resume=auto begins or goes on, scripts/supervise starts again, and the
 state at the end is that of a run that was left alone. What was wrong from the start is not tried again."""
 
+import resource
 import signal
 
 from runs import *
@@ -124,9 +125,30 @@ expect("restart" not in err and heartbeat("left")["phase"] == "ended", "asked to
 process = supervised("often", "--restarts", "1", steps=100000)
 victims = []
 for _ in range(2):
-    wait_for(lambda: heartbeat("often")["phase"] == "training" and heartbeat("often")["process"] not in victims, process)
+    wait_for(lambda: heartbeat("often")["phase"] == "training" and heartbeat("often")["process"] not in victims,
+             process)
     victims.append(heartbeat("often")["process"])
     os.kill(victims[-1], signal.SIGKILL)
 ended(process, code=137)
 
+# Saves that fail are warnings, until there are too many of them in a row. No file of the run may be longer for a while
+# than its checkpoints are: that fails as a full disk does.
+large = {"channels": 128, "layers": 2, "steps": 600, "save_every": 40}
+train("whole-large", **large)
+for most, code in ((100, 0), (1, 1)):
+    name = "full-%d" % most
+    process = start(name, most_failed_saves=most, **large)
+    wait_for(lambda: heartbeat(name)["phase"] == "training", process)
+    before = resource.prlimit(process.pid, resource.RLIMIT_FSIZE)
+    resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (1 << 20, before[1]))
+    begun = heartbeat(name)["step"]
+    wait_for(lambda: heartbeat(name)["step"] >= begun + 120, process)
+    if process.poll() is None:
+        resource.prlimit(process.pid, resource.RLIMIT_FSIZE, before)
+    _, err = process.communicate(timeout=120)
+    expect(process.returncode == code and b"could not be saved (" in err and
+           (b"training goes on" if code == 0 else b"nor could the 1 before it") in err, "%s: %d, %s" %
+           (name, process.returncode, err.decode()))
+    if code == 0:
+        expect(summary(name)["state_hash"] == summary("whole-large")["state_hash"], "after saves that failed")
 finish(folder)
