@@ -9,7 +9,7 @@ names of headers to measure instead of all.
 """
 
 # targets: none
-# needs: mpi
+# needs: mpi dlib
 import argparse
 import json
 import os

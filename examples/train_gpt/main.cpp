@@ -27,6 +27,7 @@
 #include "run_files.hpp"
 #include "run_lock.hpp"
 #include "save_watch.hpp"
+#include "stragglers.hpp"
 #include "text_record.hpp"
 #include "trireme/comm/bootstrap.hpp"
 #include "trireme/comm/report.hpp"
@@ -365,6 +366,13 @@ class run {
       progress_.update({done.step + 1, plan_.steps, done.loss, rate, seconds_since(start_)});
       beat_->step(done.step + 1, done.loss, done.seconds);
     }
+    stragglers_.add(done.seconds, trainer_->times().exposed);
+    if (plan_.check_every > 0 && trainer_->steps() % plan_.check_every == 0) {
+      if (auto const said = stragglers_.compare(world_); said && writes()) {
+        progress_.finish();
+        std::fprintf(stderr, "train_gpt: %s\n", said->c_str());
+      }
+    }
     if (asked::most() >= asked::stop) trainer_->request_stop();
     if (plan_.save_every > 0 && trainer_->steps() % plan_.save_every == 0) save_in_background();
     sent_ = trainer_->bytes_sent();
@@ -483,6 +491,7 @@ class run {
   std::optional<formats::tensorboard::writer> log_;
   observe::progress progress_;
   std::optional<heartbeat> beat_;  // of rank 0
+  stragglers stragglers_;
   history history_;
   steady::time_point start_ = steady::now();
   std::optional<save_watch> watch_;  // of a save in the background

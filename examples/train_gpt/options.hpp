@@ -52,7 +52,8 @@ class options {
     add("save-every", "200", "N",
         "steps between two checkpoints, written while training goes on (0 = only at the end)");
     add("most-failed-saves", "3", "N", "of these so many in a row may fail (a full disk, say) before the run ends");
-    add("check-every", "100", "N", "steps between comparisons of what several ranks keep alike (0 = only in saves)");
+    add("check-every", "100", "N",
+        "steps between comparisons of what several ranks keep alike, and of how long they take (0 = only in saves)");
     add("deadline", "60", "SECONDS", "how long ranks wait for each other in a step");
     add("save-deadline", "1800", "SECONDS", "and while one of them saves or loads");
     add("grace", "25", "SECONDS",
