@@ -22,18 +22,14 @@ def line(name, **options):
     return [PROCESSES] + command(name, **options)[3:]
 
 
-def sentences(err):
-    return [each for each in err.splitlines() if each.startswith("train_gpt: ")]
-
-
 # Two programs in one job.
 def disagrees(what, other, *words, variables=()):
     """mpirun starts rank 0 as always, rank 1 with other options."""
-    job = ["mpirun", "--quiet", "--oversubscribe", "-n", "1"] + line("disagree")
+    job = ["mpirun", "--oversubscribe", "-n", "1"] + line("disagree")
     for variable in variables:
         job += ["-x", variable]
     job += [":", "-n", "1", *other]
-    done = subprocess.run(job, capture_output=True, env=environment(), timeout=60)
+    done = subprocess.run(job, capture_output=True, env=quiet(), timeout=60)
     told = sentences(done.stderr.decode(errors="replace"))
     expect(done.returncode != 0, what + ": trained to the end")
     expect(len(told) == 1, "%s: %d sentences: %r" % (what, len(told), done.stderr))
@@ -167,9 +163,8 @@ for how, number in (("killed", signal.SIGKILL), ("stopped", signal.SIGSTOP)):
     name = "mpirun-" + how
     token = random.SystemRandom().randrange(10**9)
     launched = command(name, ranks=3, mpi=True, deadline=2, **ENDLESS)
-    launched.insert(1, "--quiet")
     launcher = subprocess.Popen(launched, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
-                                env=environment() | {"TRIREME_TEST_TOKEN": str(token)}, start_new_session=True)
+                                env=quiet() | {"TRIREME_TEST_TOKEN": str(token)}, start_new_session=True)
     expect(wait_until(lambda: trains(name)), name + " does not train")
     rank_0 = rank_0_of(token)
     if not expect(rank_0 is not None, name + ": rank 0 was not found"):
