@@ -26,6 +26,10 @@ endfunction()
 
 # trireme_find_cuda(include): defines trireme::cuda_kernels from the headers below INCLUDE, if there is a CUDA toolkit.
 macro(trireme_find_cuda include)
+  # CMake 3.25 sets a property of this target whether it has found the library or not, and CUDA 13 has it no more.
+  if(CMAKE_VERSION VERSION_LESS 3.26 AND NOT TARGET CUDA::nvToolsExt)
+    add_library(CUDA::nvToolsExt INTERFACE IMPORTED)
+  endif()
   find_package(CUDAToolkit 12.1 QUIET)
   set(trireme_has_cuda FALSE)
   if(CUDAToolkit_FOUND AND CUDAToolkit_NVCC_EXECUTABLE AND NOT TARGET trireme::cuda_kernels)
