@@ -272,6 +272,7 @@ class run {
       saved_at_ = trainer_->steps();
       history_ = history::read(plan_.files.at("history.json"));
       if (writes()) {
+        checkpoint::remove_unfinished(plan_.files.checkpoints());
         if (reached) {
           ++history_.restarts;
           history_.lost_steps += std::max<std::int64_t>(0, *reached - trainer_->steps());
@@ -329,8 +330,11 @@ class run {
       return;
     }
     if (++failed_saves_ > plan_.most_failed_saves) {
-      throw error(text("the checkpoint of step ", done.step, " could not be saved (", done.failure, "), nor could the ",
-                       plan_.most_failed_saves, " before it; the newest that is whole is of step ", saved_at_));
+      auto const before = plan_.most_failed_saves == 0
+                              ? std::string()
+                              : text(", nor could the ", plan_.most_failed_saves, " before it");
+      throw error(text("the checkpoint of step ", done.step, " could not be saved (", done.failure, ")", before,
+                       "; the newest that is whole is of step ", saved_at_));
     }
     if (!writes()) return;
     progress_.finish();

@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/trireme.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: da6d9e5b668432ba36d5a3cc86f44f43bf35a89501fa2896a3f9b5b38d58ccf3
+// SHA-256 of the sources: d4743d5e30460d9dfe28c1e8182b16a57a6bc5ed3d29a88b9c5289702b949406
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -22918,6 +22918,15 @@ loaded load(Comm& world, std::string const& path, identity& own, run_description
   } catch (io_error const& problem) {
     if (problem.number() != ENOENT) throw;
     return false;
+  }
+}
+
+/// Removes what a save that was killed has left in a directory, as the next save there would. Nobody else may be saving
+/// there. What cannot be removed stays.
+inline void remove_unfinished(std::string const& path, formats::file_system& files = formats::real_files()) {
+  try {
+    detail::open_home(path, files).remove(detail::temporary_name);
+  } catch (io_error const&) {  // the next save tells
   }
 }
 

@@ -3,6 +3,7 @@
 where rank 0 is killed or stands still one of the others says so, alone."""
 
 import re
+import shlex
 import signal
 import socket
 import time
@@ -22,13 +23,16 @@ def line(name, **options):
     return [PROCESSES] + command(name, **options)[3:]
 
 
-# Two programs in one job.
-def disagrees(what, other, *words, variables=()):
+# Two programs in one job. A shell chooses: mpirun of Open MPI 5.0.7 crashes if it is given two programs, whichever.
+def job_of(first, second):
+    return ["mpirun", "-n", "2", "--oversubscribe", "sh", "-c",
+            "case ${OMPI_COMM_WORLD_RANK:-$PMI_RANK} in 0) exec %s ;; *) exec %s ;; esac" %
+            (shlex.join(first), shlex.join(second))]
+
+
+def disagrees(what, other, *words):
     """mpirun starts rank 0 as always, rank 1 with other options."""
-    job = ["mpirun", "--oversubscribe", "-n", "1"] + line("disagree")
-    for variable in variables:
-        job += ["-x", variable]
-    job += [":", "-n", "1", *other]
+    job = job_of(line("disagree"), other)
     done = subprocess.run(job, capture_output=True, env=quiet(), timeout=60)
     told = sentences(done.stderr.decode(errors="replace"))
     expect(done.returncode != 0, what + ": trained to the end")
@@ -50,8 +54,8 @@ disagrees("another text", line("disagree", text="other.txt"), "--text", "SHA-256
 disagrees("another CPU level", ["env", "TRIREME_CPU=baseline"] + line("disagree"), "the build", "CPU level baseline")
 os.rename("other.txt", "elsewhere.txt")
 shutil.copy("text.txt", "other.txt")
-job = ["mpirun", "--oversubscribe", "-n", "1"] + line("same") + [":", "-n", "1"] + line("same", text="other.txt")
-done = subprocess.run(job, capture_output=True, env=environment(), timeout=60)
+done = subprocess.run(job_of(line("same"), line("same", text="other.txt")), capture_output=True, env=environment(),
+                      timeout=60)
 expect(done.returncode == 0, "the same text in another place was refused: %r" % done.stderr)
 
 # A disk that takes some seconds, once, to write what one rank saves, and ranks that wait for 1 s in their steps.

@@ -375,4 +375,13 @@ loaded load(Comm& world, std::string const& path, identity& own, run_description
   }
 }
 
+/// Removes what a save that was killed has left in a directory, as the next save there would. Nobody else may be saving
+/// there. What cannot be removed stays.
+inline void remove_unfinished(std::string const& path, formats::file_system& files = formats::real_files()) {
+  try {
+    detail::open_home(path, files).remove(detail::temporary_name);
+  } catch (io_error const&) {  // the next save tells
+  }
+}
+
 }  // namespace trireme::checkpoint
