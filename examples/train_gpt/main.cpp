@@ -602,7 +602,11 @@ int main(int argc, char** argv) {
     }
     return 1;
   } catch (std::exception const& problem) {
-    if (comm::reports(problem.what())) std::fprintf(stderr, "train_gpt: %s\n", problem.what());
+    if (comm::reports(problem.what())) {
+      std::fprintf(stderr, "train_gpt: %s\n", problem.what());
+    } else {  // a launcher kills the others as soon as one has left, so who tells comes first
+      std::this_thread::sleep_for(std::chrono::milliseconds(500));
+    }
     return 1;
   }
 }
