@@ -267,13 +267,12 @@ class run {
                        "there is no checkpoint of this run; start it without --resume, and it begins anew");
       });
       save_watch watch("loading", world_.rank(), plan_.save_deadline);
-      auto const reached = heartbeat::steps_of_broken_run(plan_.files.directory);
       auto const found = trainer_->load(plan_.files.checkpoints(), watch.patience());
       saved_at_ = trainer_->steps();
       history_ = history::read(plan_.files.at("history.json"));
       if (writes()) {
         checkpoint::remove_unfinished(plan_.files.checkpoints());
-        if (reached) {
+        if (auto const reached = heartbeat::steps_of_broken_run(plan_.files.directory)) {
           ++history_.restarts;
           history_.lost_steps += std::max<std::int64_t>(0, *reached - trainer_->steps());
           history_.write(plan_.files.at("history.json"));

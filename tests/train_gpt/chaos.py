@@ -52,8 +52,7 @@ class small_disk:
 def below(pid):
     """The ranks of mpirun, or the program itself."""
     try:
-        with open("/proc/%d/task/%d/children" % (pid, pid), encoding="ascii") as file:
-            return [int(child) for child in file.read().split()] or [pid]
+        return children(pid) or [pid]
     except OSError:
         return [pid]
 

@@ -14,13 +14,6 @@ draw = random.Random(seed)
 STEPS = 1500
 
 
-def ranks_of(pid):
-    """The processes below one."""
-    with open("/proc/%d/task/%d/children" % (pid, pid), encoding="ascii") as file:
-        children = [int(child) for child in file.read().split()]
-    return children
-
-
 def has_begun(name):
     """Whether a run can be resumed. One that was killed before its first checkpoint starts anew instead."""
     try:
@@ -58,7 +51,7 @@ def killer(longest, one_rank):
         time.sleep(draw.uniform(0.02, longest))
         if process.poll() is not None:
             return False
-        victims = ranks_of(process.pid) if one_rank else []
+        victims = children(process.pid) if one_rank else []
         if one_rank and not victims:
             return False
         os.kill(draw.choice(victims) if one_rank else process.pid, signal.SIGKILL)

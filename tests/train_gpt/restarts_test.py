@@ -13,14 +13,6 @@ STEPS = 4000
 LONG = {"steps": STEPS, "save_every": 200, "layers": 2}
 
 
-def heartbeat(name):
-    try:
-        with open("runs/%s/heartbeat.json" % name, encoding="utf-8") as file:
-            return json.load(file)
-    except FileNotFoundError:
-        return {"step": -1, "phase": "none", "process": 0}
-
-
 def supervised(name, *flags, ranks=2, mpi=False, **options):
     line = [SUPERVISE, "--ranks", str(ranks), *flags, "--heartbeat", "runs/%s/heartbeat.json" % name]
     if mpi:
@@ -32,11 +24,6 @@ def supervised(name, *flags, ranks=2, mpi=False, **options):
         line += ["--" + key.replace("_", "-")] + ([] if value is True else [str(value)])
     return subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment(),
                             start_new_session=True)
-
-
-def children(pid):
-    with open("/proc/%d/task/%d/children" % (pid, pid), encoding="ascii") as file:
-        return [int(child) for child in file.read().split()]
 
 
 def program_of(process):

@@ -197,6 +197,20 @@ def wait_for(what, process, seconds=60):
     return False
 
 
+def children(pid):
+    """The processes that one has started: of mpirun its ranks."""
+    with open("/proc/%d/task/%d/children" % (pid, pid), encoding="ascii") as file:
+        return [int(child) for child in file.read().split()]
+
+
+def heartbeat(name):
+    try:
+        with open("runs/%s/heartbeat.json" % name, encoding="utf-8") as file:
+            return json.load(file)
+    except FileNotFoundError:
+        return {"step": -1, "phase": "none", "process": 0}
+
+
 def has_begun(name):
     """Whether the first evaluation of a run is over."""
     try:

@@ -11,23 +11,12 @@ if not HAS_MPI:
     skip("a rank can be slowed down where it is a process, but train_gpt_mpi or mpirun is not here")
 
 
-def pid_of_rank_0(name):
-    try:
-        with open("runs/%s/heartbeat.json" % name, encoding="utf-8") as file:
-            now = json.load(file)
-            return now["process"] if now["phase"] == "training" else None
-    except FileNotFoundError:
-        return None
-
-
 process = start("slow", 2, mpi=True, channels=128, layers=2, steps=1000, check_every=20, save_every=0)
 said = []
 reader = threading.Thread(target=lambda: said.extend(process.stderr))
 reader.start()
-wait_for(lambda: pid_of_rank_0("slow"), process)
-with open("/proc/%d/task/%d/children" % (process.pid, process.pid), encoding="ascii") as file:
-    ranks = [int(child) for child in file.read().split()]
-victim = [pid for pid in ranks if pid != pid_of_rank_0("slow")][0]
+wait_for(lambda: heartbeat("slow")["phase"] == "training", process)
+victim = [pid for pid in children(process.pid) if pid != heartbeat("slow")["process"]][0]
 try:  # until it is named, but not for ever
     until = time.monotonic() + 60
     while process.poll() is None and time.monotonic() < until and not any(b"is slow" in line for line in said):
