@@ -11,7 +11,7 @@ if not HAS_MPI:
     skip("a rank can be slowed down where it is a process, but train_gpt_mpi or mpirun is not here")
 
 
-process = start("slow", 2, mpi=True, channels=128, layers=2, steps=1000, check_every=20, save_every=0)
+process = start("slow", 2, mpi=True, channels=128, layers=2, steps=2000, check_every=20, save_every=0)
 said = []
 reader = threading.Thread(target=lambda: said.extend(process.stderr))
 reader.start()
@@ -21,9 +21,9 @@ try:  # until it is named, but not for ever
     until = time.monotonic() + 60
     while process.poll() is None and time.monotonic() < until and not any(b"is slow" in line for line in said):
         os.kill(victim, signal.SIGSTOP)
-        time.sleep(0.02)
+        time.sleep(0.06)
         os.kill(victim, signal.SIGCONT)
-        time.sleep(0.02)
+        time.sleep(0.01)
 except ProcessLookupError:
     pass
 process.stdout.read()
