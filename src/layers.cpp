@@ -47,5 +47,6 @@ TRIREME_TYPE(float16)
 TRIREME_ATTENTION(float)
 TRIREME_ATTENTION(double)
 TRIREME_ATTENTION(bfloat16)
+TRIREME_ATTENTION(float16)
 
 }  // namespace trireme::ops::detail

@@ -13,5 +13,6 @@ namespace trireme::ops {
 TRIREME_TYPE(float)
 TRIREME_TYPE(double)
 TRIREME_TYPE(bfloat16)
+TRIREME_TYPE(float16)
 
 }  // namespace trireme::ops

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <limits>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -20,12 +21,12 @@
 #include "trireme/core/hash.hpp"
 #include "trireme/observe/timeline.hpp"
 #include "trireme/ops/types.hpp"
-#include "trireme/parallel/detail/ballot.hpp"
 #include "trireme/parallel/detail/exchange_checks.hpp"
 #include "trireme/parallel/detail/exchange_protocol.hpp"
 #include "trireme/parallel/detail/parameter_store.hpp"
 #include "trireme/parallel/exchange_report.hpp"
 #include "trireme/parallel/layout.hpp"
+#include "trireme/parallel/vote.hpp"
 
 namespace trireme {
 
@@ -220,12 +221,23 @@ class basic_exchange : public parallel::detail::parameter_store<Env, Comm, Strat
     for (int use = 0; use < foreign_.count(); ++use) take_in(use);
   }
 
-  /// Collective. Completes the exchange: afterwards the segments' gradients are the sums over all ranks.
+  /// Collective. Completes the exchange, takes the vote, and settles the step: afterwards the segments' gradients are
+  /// the sums over all ranks.
   ///
   /// @param votes  a number of one's own that is summed over the ranks (a wish to stop, say).
   /// @param want_norm  the norm costs nothing where gradients are reduced before the update anyway; without it, ranks
   ///                   that share memory fuse the reduction into the update.
   exchange_result finish(std::int64_t votes = 0, bool want_norm = true) {
+    vote_.clear();
+    vote_.wish(votes);
+    finish(vote_, want_norm);
+    auto const result = count(vote_);
+    static_cast<void>(settle(result.finite, {result.norm, 1}));
+    return result;
+  }
+  /// Collective. The first of the three: every gradient is on its way or has arrived, and this rank's share of what the
+  /// ranks vote on is in `vote`.
+  void finish(parallel::vote& vote, bool want_norm = true) {
     protocol_.may_finish();
     if (reports_every_micro_batch()) {
       while (rounds_left_ > 0) sit_out();
@@ -236,21 +248,48 @@ class basic_exchange : public parallel::detail::parameter_store<Env, Comm, Strat
       auto const [first, count] = owned_range(bucket);
       group->all_reduce(gradients_.reduced(bucket, first, count), reduction::sum{});
     }
-    exact_sum squares;
     fused_ = direct_ && !want_norm;
+    if (fused_) vote.without_norm();
     if (direct_) {
-      finish_direct(squares);
+      finish_direct(vote.squares());
     } else {
-      add_squares(squares);
+      add_squares(vote.squares());
     }
-    if (gradients_.lost_finiteness()) squares.add(std::numeric_limits<double>::infinity());
-    auto const result = ballot_.cast(everyone(), squares, votes, !fused_);
-    if (result.finite) commit_residuals();
-    if (!foreign_.empty()) give_back_gradients();
+    if (gradients_.lost_finiteness()) vote.squares().add(std::numeric_limits<double>::infinity());
     gradients_.times().exposed += gradients_.now() - start;
-    protocol_.finished(result.finite);
+  }
+  /// Collective. The second: the one blocking exchange of a step.
+  [[nodiscard]] exchange_result count(parallel::vote& vote) {
+    auto const start = gradients_.now();
+    auto const result = vote.count(everyone());
+    gradients_.times().exposed += gradients_.now() - start;
     return result;
   }
+  /// The third: whether the step is taken, the same on every rank.
+  /// @param exchanged  of the gradients that finish() has made the sums of.
+  /// @returns of those that an update is to read now; nothing if there is none: then nothing is published either.
+  std::optional<gradient_numbers> settle(bool taken, gradient_numbers const& exchanged) {
+    close(taken, taken);
+    return taken ? std::optional(exchanged) : std::nullopt;
+  }
+  /// Collective. The step with that number is over, taken or not: what has a period is done now.
+  /// @returns whether it has changed parameters.
+  [[nodiscard]] bool end(std::int64_t /*step*/) { return false; }
+  /// What is sent repeats after period() steps, once settles_after() steps have been taken.
+  [[nodiscard]] std::int64_t period() const noexcept { return 1; }
+  [[nodiscard]] std::int64_t settles_after() const noexcept { return 1; }
+  /// Whether the ranks of `world()` may have different values between steps.
+  static constexpr bool replicas_differ = false;
+  /// What the exchange keeps from step to step; see contract/state.hpp.
+  template <class F>
+  void visit_state(state_scope scope, F&& f) {
+    this->visit_values(scope, f);
+  }
+  template <class F>
+  void visit_numbers(F&&) {}
+  /// What one sample's loss weighs in the loss that this rank differentiates.
+  /// @param samples  of the step, over all ranks.
+  [[nodiscard]] double sample_weight(std::int64_t samples) const noexcept { return 1.0 / static_cast<double>(samples); }
 
   /// Calls f(bucket, first, update_segment) for every stretch of a parameter that this rank updates; `first` counts
   /// elements in the bucket. The segment's moments are for the caller to fill in, its scale to multiply.
@@ -315,12 +354,22 @@ class basic_exchange : public parallel::detail::parameter_store<Env, Comm, Strat
     return store::hash_of_parameters();
   }
 
+ protected:
+  /// Ends what finish() has begun.
+  /// @param taken    false: compressors forget what they left out.
+  /// @param updates  whether parameters are about to be updated, and published.
+  void close(bool taken, bool updates) {
+    if (taken) commit_residuals();
+    if (!foreign_.empty()) give_back_gradients();
+    protocol_.finished(updates);
+  }
+  using store::gradients_;
+  using store::layout_;
+
  private:
   using store::direct_;
   using store::direct_sums_;
   using store::foreign_;
-  using store::gradients_;
-  using store::layout_;
   using store::outputs_;
   using store::values_;
   using store::world_;
@@ -407,7 +456,7 @@ class basic_exchange : public parallel::detail::parameter_store<Env, Comm, Strat
 
   tensor_view<gradient_element const, space> reduced_;  // of the segment at hand
   parallel::detail::exchange_protocol protocol_;
-  parallel::detail::ballot ballot_;
+  parallel::vote vote_;  // of finish(votes)
   std::vector<std::pair<int, Comm*>> also_;
   bool in_a_tree_ = false;
   std::vector<std::int64_t> places_;
@@ -416,5 +465,26 @@ class basic_exchange : public parallel::detail::parameter_store<Env, Comm, Strat
   double weight_ = 1;
   bool fused_ = false;
 };
+
+namespace parallel {
+
+template <class Env, class Comm, class Policy, class Compressor>
+struct exchange_of {
+  using type = basic_exchange<Env, Comm, Policy, Compressor>;
+};
+template <class Env, class Comm, class Policy, class Compressor>
+requires requires { typename Policy::template instance<Env, Comm, Compressor>; }
+struct exchange_of<Env, Comm, Policy, Compressor> {
+  using type = typename Policy::template instance<Env, Comm, Compressor>;
+};
+
+/// The run state of the axis that splits samples: what the policy names, or else basic_exchange.
+///
+/// `Policy::template instance<Env, Comm, Compressor>` is made of the arguments of basic_exchange, with the policy as
+/// the strategy, and has its functions; most simply it inherits them and replaces some.
+template <class Env, class Comm, class Policy, class Compressor>
+using exchange_of_t = typename exchange_of<Env, Comm, Policy, Compressor>::type;
+
+}  // namespace parallel
 
 }  // namespace trireme

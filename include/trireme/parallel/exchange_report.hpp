@@ -8,7 +8,14 @@ namespace trireme {
 struct exchange_result {
   double norm = 0;         ///< global norm of the reduced gradient (NaN if it was not asked for)
   bool finite = true;      ///< whether every gradient of every rank is finite
-  std::int64_t votes = 0;  ///< sum of what the ranks passed to finish()
+  std::int64_t votes = 0;  ///< sum of what the ranks wished for, or passed to finish()
+  double loss = 0;         ///< mean over all ranks' samples, of the losses that were added to the vote
+};
+
+/// Of the gradients that an update is about to read.
+struct gradient_numbers {
+  double norm = 0;   ///< global norm, without the scale
+  double scale = 1;  ///< what the losses, and so the gradients, were multiplied by
 };
 
 /// How much of the exchange happened while backward was still running, in seconds since the exchange was made.

@@ -2,11 +2,14 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cerrno>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <exception>
+#include <functional>
+#include <map>
 #include <optional>
 #include <set>
 #include <span>
@@ -50,7 +53,7 @@ struct run_description {
   std::string optimizer;
   std::string precision;
   std::string compression;
-  int residual_ranks = 0;  ///< error feedback keeps one residual a rank; 0 = it is not used
+  int residual_ranks = 0;  ///< how many ranks each keep numbers of their own (error feedback, steps alone); 0 = none do
 };
 
 /// How far a run is.
@@ -60,6 +63,23 @@ struct progress {
   std::uint64_t seed = 0;
   std::uint64_t epoch = 0;
   std::int64_t position = 0;  ///< samples of the epoch that are used
+  /// What the run states of the slots count, by name ("precision/scale"): the bits of each number.
+  std::map<std::string, std::uint64_t, std::less<>> numbers{};
+
+  template <class T>
+  void write(std::string_view name, T number) {
+    numbers.emplace(name, std::bit_cast<std::uint64_t>(number));
+  }
+  /// @param path  of the checkpoint, for the sentence.
+  template <class T>
+  void read(std::string const& path, std::string_view name, T& number) const {
+    auto const found = numbers.find(name);
+    if (found == numbers.end()) {
+      throw config_error(text("trireme::checkpoint: ", path, " does not have the number \"", name,
+                              "\" that this run counts; another version of the program has written it"));
+    }
+    number = std::bit_cast<T>(found->second);
+  }
 };
 
 /// Which run a directory's checkpoints belong to. None until the run first saves or loads; then 32 hexadecimal digits,
@@ -94,12 +114,21 @@ inline formats::json::value to_json(run_description const& run) {
                                      {"residual_ranks", run.residual_ranks}});
 }
 inline formats::json::value to_json(progress const& at) {
-  return formats::json::value::make(
-      {{"step", at.step}, {"updates", at.updates}, {"seed", at.seed}, {"epoch", at.epoch}, {"position", at.position}});
+  formats::json::value numbers = formats::json::object{};
+  for (auto const& [name, bits] : at.numbers) numbers.set(name, bits);
+  return formats::json::value::make({{"step", at.step},
+                                     {"updates", at.updates},
+                                     {"seed", at.seed},
+                                     {"epoch", at.epoch},
+                                     {"position", at.position},
+                                     {"numbers", std::move(numbers)}});
 }
 inline progress progress_from(formats::json::value const& from) {
-  progress const at{from.at("step").as_int64(), from.at("updates").as_int64(), from.at("seed").as_uint64(),
-                    from.at("epoch").as_uint64(), from.at("position").as_int64()};
+  progress at{from.at("step").as_int64(), from.at("updates").as_int64(), from.at("seed").as_uint64(),
+              from.at("epoch").as_uint64(), from.at("position").as_int64()};
+  if (auto const* const numbers = from.find("numbers"); numbers != nullptr) {
+    for (auto const& [name, number] : numbers->as_object()) at.numbers.emplace(name, number.as_uint64());
+  }
   // Far below where counting on would wrap.
   if (at.step < 0 || at.step > std::int64_t{1} << 62) from.at("step").fail("this is no number of a step");
   if (at.updates < 0 || at.updates > at.step) from.at("updates").fail("there are not as many updates as steps");
@@ -121,9 +150,10 @@ inline void expect_same_run(std::string const& path, formats::json::value const&
   expect("compression", saved.at("compression").as_string(), run.compression);
   auto const ranks = saved.at("residual_ranks").as_int64();
   if (ranks != run.residual_ranks) {
-    throw config_error(text("trireme::checkpoint: ", path, " holds the residuals of ", ranks,
-                            " ranks, and this run has ", run.residual_ranks,
-                            "; with error feedback a run goes on with as many ranks as it had"));
+    throw config_error(text("trireme::checkpoint: ", path, " holds numbers that belong to each of ",
+                            ranks, " ranks, and this run has ", run.residual_ranks,
+                            "; with error feedback, or where ranks take steps alone, a run goes on with as many ranks "
+                            "as it had"));
   }
 }
 

@@ -62,6 +62,8 @@ struct combination {
   static constexpr bool deals = has_ragged_all_to_all<Comm, typename env::compute, space>;
   static constexpr bool deals_experts = deals && has_all_gather<Comm, std::int64_t> &&
                                         has_all_reduce<Comm, typename env::gradient, reduction::sum, space>;
+  static constexpr bool local_steps = requires { requires data_axis::local_steps; };
+  static constexpr bool uncompressed = lossless_identity<Compression>;
   static constexpr bool residual = has_residual<compressor_state<Compression, env>>;
   static constexpr bool gatherable = gatherable_compressor<Compression, env>;
   static constexpr bool one_number = std::is_same_v<typename Precision::param, typename Precision::master>;
@@ -110,6 +112,12 @@ struct combination {
   X("error-feedback-needs-one-exchange",                                                                               \
     "error feedback tells once a step what it left out, but parallel::zero<2> and zero<3> send every micro-batch",     \
     "use parallel::zero<1>", !C::residual || !C::shards_gradients)                                                     \
+  X("local-steps-send-no-gradients",                                                                                   \
+    "where ranks take steps alone, as in parallel::diloco, no gradients are sent that a compressor could code",        \
+    "leave the compressor out", !C::local_steps || C::uncompressed)                                                    \
+  X("local-steps-need-whole-samples",                                                                                  \
+    "where ranks take steps alone, as in parallel::diloco, parallel::context and expert have nobody to share with",    \
+    "use parallel::data or zero beside them", !C::local_steps || !(C::context || C::expert))                           \
   X("trainer-needs-votes",                                                                                             \
     "every trainer votes with all_reduce and compares ranks with all_gather, and this communicator lacks one of them", \
     "use another communicator", C::decides)                                                                            \

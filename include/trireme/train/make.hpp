@@ -173,7 +173,7 @@ requires(detail::slip_of_exchange<Parameters, Comm&>() == detail::exchange_slip:
   Comm* everyone = nullptr;
   if constexpr (detail::count_of<slot::communicator, std::remove_cvref_t<Policies>...> == 1)
     everyone = &detail::pick<slot::communicator, void>(policies...);
-  return basic_exchange<environment<precision, space>, Comm, strategy, compressor>(
+  return parallel::exchange_of_t<environment<precision, space>, Comm, strategy, compressor>(
       std::move(list), world, detail::pick<slot::parallel, parallel::data>(policies...),
       detail::pick<slot::compression, compression::none>(policies...), everyone);
 }

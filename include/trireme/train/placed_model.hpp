@@ -38,6 +38,14 @@ struct engine_of<Env, Model> {
 
 }  // namespace detail
 
+/// What one rank brings to a step.
+struct step_input {
+  std::span<samples const> micro_batches;  ///< those that have samples
+  data::range range;                       ///< this rank's logical micro-batches
+  std::span<std::int64_t const> places;    ///< which of them those with samples are
+  std::int64_t total = 0;                  ///< samples of the step, over all ranks
+};
+
 /// What one rank holds of a model, as the mesh says: its place, its groups, the engine that runs its units, and the
 /// exchange of its parameters. All that a trainer does with samples goes through it.
 ///
@@ -50,7 +58,7 @@ class placed_model {
   using space = typename Env::space;
   using data_axis = parallel::data_axis_t<Parallel>;
   using engine_type = typename detail::engine_of<Env, Model>::type;
-  using exchange_type = basic_exchange<Env, Comm, data_axis, Compression>;
+  using exchange_type = parallel::exchange_of_t<Env, Comm, data_axis, Compression>;
   static constexpr bool staged = staged_model<Model>;
 
   template <class GivenModel>
@@ -113,32 +121,30 @@ class placed_model {
   }
 
   /// Forward and backward of a step's micro-batches; gradients are on their way when it returns.
-  /// @param micro_batches  of the logical ones in `range`, those in `parts`: the others have no samples.
-  /// @param total          samples of the step, over all ranks.
-  loss_sum train(std::span<samples const> micro_batches, data::range range, std::span<std::int64_t const> parts,
-                 std::int64_t total, random_key key) {
-    auto const own = static_cast<std::int64_t>(micro_batches.size());
+  /// @param scale  what the losses that are differentiated are multiplied by.
+  /// @returns the losses that this rank tells the others; the same samples are told by one rank.
+  loss_sum train(step_input const& input, double scale, random_key key) {
+    auto const own = static_cast<std::int64_t>(input.micro_batches.size());
     auto const most = serves() ? most_of(world_, own) : own;
-    exchange_.begin(range.count(), parts, range.first, most);
+    exchange_.begin(input.range.count(), input.places, input.range.first, most);
+    double const weight = exchange_.sample_weight(input.total) * scale;
     if constexpr (staged) {
       bool const always = exchange_.reports_every_micro_batch();
       auto const ready = [&](int use, bool last) {
         if (last || always) exchange_.ready(use);
       };
-      return engine_.train_step(cut(micro_batches), 1.0 / static_cast<double>(total), key, ready, exchange_,
-                                most - own);
+      return told(engine_.train_step(cut(input.micro_batches), weight, key, ready, exchange_, most - own));
     } else {
       loss_sum sum;
-      for (std::size_t m = 0; m < micro_batches.size(); ++m) {
-        auto const& batch = micro_batches[m];
-        bool const last = m + 1 == micro_batches.size();
-        exchange_.weight(static_cast<double>(batch.count()) / static_cast<double>(total));
+      for (auto const& batch : input.micro_batches) {
+        bool const last = &batch == &input.micro_batches.back();
+        exchange_.weight(static_cast<double>(batch.count()) * weight);
         sum += engine_.train(batch, [&](int use) {
           if (last) exchange_.ready(use);
         });
         if (!last) exchange_.accumulate();
       }
-      return sum;
+      return told(sum);
     }
   }
 
@@ -166,11 +172,10 @@ class placed_model {
     return grid_.stages() == nullptr ? on_host(out) : from_last_stage(out);
   }
 
-  /// The mean over all ranks. Those of a tensor group have the same losses: one of them counts. Of a pipeline only one
-  /// stage has any.
+  /// Collective. The mean over all ranks of the losses that evaluate() has returned.
   [[nodiscard]] double mean(loss_sum const& sum) {
-    bool const counts = grid_.place(parallel::axis::tensor).place == 0;
-    double both[2] = {counts ? sum.sum : 0, counts ? static_cast<double>(sum.count) : 0};
+    auto const own = told(sum);
+    double both[2] = {own.sum, static_cast<double>(own.count)};
     world_.all_reduce(tensor_view<double>(both, shape{2}), reduction::sum{});
     return both[1] == 0 ? 0 : both[0] / both[1];
   }
@@ -180,6 +185,10 @@ class placed_model {
   static constexpr bool has_stages = parallel::has_axis<Parallel, parallel::axis::pipeline>;
   static constexpr bool has_experts = parallel::has_axis<Parallel, parallel::axis::expert>;
 
+  // The ranks of a tensor group have the same losses: one of them tells them. Of a pipeline only one stage has any.
+  [[nodiscard]] loss_sum told(loss_sum const& own) const {
+    return grid_.place(parallel::axis::tensor).place == 0 ? own : loss_sum{};
+  }
   // Whether other ranks' rows come to experts here: then all run as many micro-batches.
   [[nodiscard]] bool serves() noexcept { return has_experts && grid_.experts() != nullptr; }
   [[nodiscard]] static std::int64_t most_of(Comm& ranks, std::int64_t own) {

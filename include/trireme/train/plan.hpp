@@ -52,7 +52,8 @@ template <class Trainer>
 /// One rank's part in a step of training, before it is taken.
 struct training_plan {
   int ranks = 1;
-  comm::traffic_table sent;  ///< by_operation: calls, messages and bytes of a step, over all groups; no by_peer
+  comm::traffic_table sent;  ///< by_operation: calls, messages and bytes of `steps`, over all groups; no by_peer
+  std::int64_t steps = 1;    ///< after which what is sent repeats: more than 1 where ranks meet less often
   planned_memory memory;
   double flops = 0;          ///< additions and multiplications of products and attention in this rank's step
   double bubble = 0;         ///< share of its step in which the stage that waits longest waits for other stages
@@ -75,7 +76,7 @@ struct training_plan {
 };
 
 [[nodiscard]] inline std::string to_string(training_plan const& plan) {
-  auto out = text("rank ", plan.rank(), " of ", plan.ranks, ", a step\n");
+  auto out = text("rank ", plan.rank(), " of ", plan.ranks, plan.steps == 1 ? ", a step\n" : text(", ", plan.steps, " steps\n"));
   for (int kind = 0; kind < comm::collective_kinds; ++kind) {
     auto const& row = plan.sent.by_operation[kind];
     if (row.bytes == 0) continue;
@@ -122,6 +123,7 @@ template <dataset Data>
   training_plan plan;
   plan.ranks = ranks;
   plan.sent = step.sent;
+  plan.steps = step.steps;
   plan.memory = {.parameters = step.exchange.parameters,
                  .gradients = step.exchange.gradients,
                  .optimizer = step.exchange.masters + step.moments,
@@ -130,8 +132,9 @@ template <dataset Data>
   plan.flops = step.flops;
   plan.bubble = step.bubble;
   plan.computing = step.flops / options.flops;
-  plan.sending = static_cast<double>(plan.bytes_sent()) / options.bandwidth +
-                 static_cast<double>(plan.messages_sent()) * options.latency;
+  plan.sending = (static_cast<double>(plan.bytes_sent()) / options.bandwidth +
+                  static_cast<double>(plan.messages_sent()) * options.latency) /
+                 static_cast<double>(plan.steps);
   auto const busy = plan.computing / (1 - plan.bubble);
   plan.step_at_best = busy > plan.sending ? busy : plan.sending;
   plan.step_at_worst = busy + plan.sending;
@@ -144,8 +147,8 @@ template <class Model, class Optimizer, class Comm, class Parallel, class Precis
     plan_options const& options) {
   auto const& world = trainer.world();
   paper_training<Comm, Precision, Model, Optimizer, Parallel, Compression> paper(
-      trainer.described_model(), trainer.optimizer(), trainer.parallel_policy(), trainer.compression_policy(),
-      {world.rank(), world.size()});
+      trainer.described_model(), trainer.optimizer(), trainer.parallel_policy(), trainer.precision_policy(),
+      trainer.compression_policy(), {world.rank(), world.size()});
   return planned(paper.step(form, options.samples, options.micro_batches), world.size(), options);
 }
 
@@ -198,6 +201,7 @@ template <class... Policies>
                            typename slots::optimizer, typename slots::parallel, typename slots::compression>
         paper(model, detail::pick<slot::optimizer, void>(policies...),
               detail::pick<slot::parallel, parallel::data>(policies...),
+              detail::pick<slot::precision, precision::fp32>(policies...),
               detail::pick<slot::compression, compression::none>(policies...), {options.rank, options.ranks});
     return detail::planned(paper.step(detail::form_of(model, options), options.samples, options.micro_batches),
                            options.ranks, options);

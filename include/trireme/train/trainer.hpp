@@ -1,7 +1,6 @@
 #pragma once
 
-#include <chrono>
-#include <cmath>
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -10,6 +9,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -27,11 +27,10 @@
 #include "trireme/train/detail/copies.hpp"
 #include "trireme/train/detail/run_checks.hpp"
 #include "trireme/train/detail/slips.hpp"
-#include "trireme/train/optimizer_state.hpp"
 #include "trireme/train/patience.hpp"
-#include "trireme/train/placed_model.hpp"
 #include "trireme/train/report.hpp"
 #include "trireme/train/slots.hpp"
+#include "trireme/train/step.hpp"
 
 namespace trireme {
 
@@ -64,20 +63,19 @@ class basic_trainer {
   using space = typename env::space;
   using master = typename env::master;
   static constexpr bool staged = staged_model<Model>;
-  static constexpr std::int64_t most_skips = 10;
 
   template <class GivenModel>
-  basic_trainer(GivenModel&& model, Optimizer optimizer, Comm& world, Parallel const& parallel, Precision,
-                Compression const& compression)
+  basic_trainer(GivenModel&& model, Optimizer optimizer, Comm& world, Parallel const& parallel,
+                Precision const& precision, Compression const& compression)
       : described_(kept(model)),
         parallel_(parallel),
+        precision_(precision),
         compression_(compression),
         optimizer_(std::move(optimizer)),
         model_text_(describe(model)),
         compression_text_(describe(compression)),
         world_(agreed(world)),
-        model_(std::forward<GivenModel>(model), world, parallel, compression),
-        moments_(model_.exchange()) {
+        run_(std::forward<GivenModel>(model), world, parallel, precision, compression) {
     initialise(0);
   }
 
@@ -90,28 +88,28 @@ class basic_trainer {
   ///          end. It takes no step, and its losses are NaN.)
   template <dataset Data>
   fit_report fit(Data const& data, fit_options const& options) {
-    detail::expect_same_schedule(world_, data, options, step_);
+    detail::expect_same_schedule(world_, data, options, steps());
     auto const last = options.stop_after < 0 ? options.steps : std::min(options.steps, options.stop_after);
-    detail::expect_steps(options, last, step_, loaded_at_);
-    auto const own = model_.samples_share();
+    detail::expect_steps(options, last, steps(), loaded_at_);
+    auto const own = run_.model.samples_share();
     data::loader loader(data, loader_options(options), own.place, own.ways);
-    loader.seek(position_);
+    loader.seek(run_.clock.position);
     auto const none = std::numeric_limits<double>::quiet_NaN();
-    fit_report report{.first_step = step_, .first_loss = none, .last_loss = none, .last_norm = none};
-    auto const start = clock::now();
+    fit_report report{.first_step = steps(), .first_loss = none, .last_loss = none, .last_norm = none};
+    auto const start = detail::step_clock::now();
     stopped_ = false;
-    while (step_ < last && !stopped_) {
+    while (steps() < last && !stopped_) {
       auto const& batch = loader.next();
-      auto const done = run_step(batch.micro_batches, loader.parts(), batch.parts, batch.samples);
-      position_ = loader.position();
+      auto const done = run_step({batch.micro_batches, loader.parts(), batch.parts, batch.samples});
+      run_.clock.position = loader.position();
       report.add(done);
-      if (options.check_every > 0 && step_ % options.check_every == 0) expect_equal_copies();
+      if (options.check_every > 0 && steps() % options.check_every == 0) expect_equal_copies();
       for (auto const& call : step_calls_) call(done);
     }
     wants_stop_ = false;
     finish_save();
     report.stopped = stopped_;
-    report.seconds = seconds_since(start);
+    report.seconds = detail::seconds_since(start);
     return report;
   }
 
@@ -125,11 +123,11 @@ class basic_trainer {
   /// One step on samples of one's own: each rank brings its own share, of any size; ranks of one replica of the model
   /// bring the same.
   step_report step(samples const& batch) {
-    auto const total = model_.samples_of_all(batch.count());
+    auto const total = run_.model.samples_of_all(batch.count());
     if (total == 0) throw config_error("trireme::trainer: step() was called without samples on any rank");
     auto const count = batch.count() > 0 ? std::size_t{1} : 0;
     std::int64_t const part = 0;
-    auto const done = run_step(std::span(&batch, count), {0, 1}, std::span(&part, count), total);
+    auto const done = run_step({std::span(&batch, count), {0, 1}, std::span(&part, count), total});
     for (auto const& call : step_calls_) call(done);
     return done;
   }
@@ -141,7 +139,7 @@ class basic_trainer {
   /// The mean loss over a whole dataset, the same on every rank; nothing is changed.
   template <dataset Data>
   [[nodiscard]] double evaluate(Data const& data, std::int64_t batch = 8) {
-    return model_.mean(model_.evaluate(data, batch));
+    return run_.model.mean(run_.model.evaluate(data, batch));
   }
   template <class Data>
   [[nodiscard]] double evaluate(Data const&, std::int64_t = 8) {
@@ -156,7 +154,7 @@ class basic_trainer {
   [[nodiscard]] tensor<float> predict(Features const& features) requires(staged && !std::is_same_v<Features, samples>) {
     return predict(make_samples(tensor_view(features), tensor_view<float const>{}));
   }
-  [[nodiscard]] tensor<float> predict(samples const& batch) requires staged { return model_.predict(batch); }
+  [[nodiscard]] tensor<float> predict(samples const& batch) requires staged { return run_.model.predict(batch); }
 
   /// Collective. Starts over from the parameters and the random numbers of another seed (a plain model keeps its own
   /// parameters). Without this call the seed is 0.
@@ -164,12 +162,12 @@ class basic_trainer {
     parallel::stated const items[] = {{"the seed", text(seed)}};
     parallel::expect_agreement(world_, "trireme::trainer", world_.rank(), items, "call initialise() with one of them");
     finish_save();
-    seed_ = seed;
-    step_ = updates_ = skips_ = 0;
+    run_.clock = {};
+    run_.clock.seed = seed;
+    run_.precision = precision_state<Precision>(precision_);
     loaded_at_ = -1;
-    position_ = {};
     identity_ = {};
-    moments_.clear();
+    run_.moments.clear();
     exchange().forget_residuals();
     if constexpr (staged) {
       exchange().initialise(seed);
@@ -190,11 +188,11 @@ class basic_trainer {
         auto const [first, count] = exchange().owned_range(bucket);
         plan.for_each_piece(bucket, first, count, [&](parallel::layout::piece const& piece) {
           for (std::size_t m = 0; m < Optimizer::moment_names.size(); ++m)
-            exchange().world().broadcast(moments_.moment_of(m, bucket, piece), 0);
+            exchange().world().broadcast(run_.moments.moment_of(m, bucket, piece), 0);
         });
       }
     }
-    model_.broadcast();
+    run_.model.broadcast();
     engine().invalidate();
   }
 
@@ -211,19 +209,20 @@ class basic_trainer {
   }
 
   /// Steps taken, skipped ones included.
-  [[nodiscard]] std::int64_t steps() const noexcept { return step_; }
-  [[nodiscard]] std::uint64_t seed() const noexcept { return seed_; }
+  [[nodiscard]] std::int64_t steps() const noexcept { return run_.clock.step; }
+  [[nodiscard]] std::uint64_t seed() const noexcept { return run_.clock.seed; }
   [[nodiscard]] Comm& world() const noexcept { return world_; }
-  [[nodiscard]] parallel::grid<Comm> const& grid() const noexcept { return model_.grid(); }
-  [[nodiscard]] auto& exchange() noexcept { return model_.exchange(); }
-  [[nodiscard]] auto const& exchange() const noexcept { return model_.exchange(); }
-  [[nodiscard]] auto& engine() noexcept { return model_.engine(); }
+  [[nodiscard]] parallel::grid<Comm> const& grid() const noexcept { return run_.model.grid(); }
+  [[nodiscard]] auto& exchange() noexcept { return run_.model.exchange(); }
+  [[nodiscard]] auto const& exchange() const noexcept { return run_.model.exchange(); }
+  [[nodiscard]] auto& engine() noexcept { return run_.model.engine(); }
   [[nodiscard]] Optimizer const& optimizer() const noexcept { return optimizer_; }
   /// Bytes of what the optimizer keeps for this rank's parameters, master values aside.
-  [[nodiscard]] std::int64_t moment_bytes() const noexcept { return moments_.bytes(); }
+  [[nodiscard]] std::int64_t moment_bytes() const noexcept { return run_.moments.bytes(); }
   /// The descriptions that it was made of (a plain model has none).
   [[nodiscard]] Model const& described_model() const noexcept requires staged { return described_; }
   [[nodiscard]] Parallel const& parallel_policy() const noexcept { return parallel_; }
+  [[nodiscard]] Precision const& precision_policy() const noexcept { return precision_; }
   [[nodiscard]] Compression const& compression_policy() const noexcept { return compression_; }
 
   /// Collective. One number for all state: master values, moments, residuals, step, place in the data. Each element
@@ -240,10 +239,12 @@ class basic_trainer {
     });
     world_.all_reduce(tensor_view<std::uint64_t>(&sum, shape{1}), reduction::sum{});
     auto const progress = progress_of_run();
+    auto const add = [&](std::uint64_t number) { sum = mix(sum ^ mix(number)); };
     for (auto const number : {static_cast<std::uint64_t>(progress.step), static_cast<std::uint64_t>(progress.updates),
                               progress.seed, progress.epoch, static_cast<std::uint64_t>(progress.position)}) {
-      sum = mix(sum ^ mix(number));
+      add(number);
     }
+    visit_numbers([&](std::string_view, auto& number) { add(std::bit_cast<std::uint64_t>(number)); });
     return sum;
   }
 
@@ -274,7 +275,7 @@ class basic_trainer {
                           formats::file_system& files = formats::real_files()) {
     finish_save();
     expect_equal_copies();
-    save_report begun{step_, 0, {}};
+    save_report begun{steps(), 0, {}};
     attempt_save(begun, "copy for a checkpoint", [&] {
       background_ = std::make_unique<checkpoint::detail::background_save<Comm>>(
           patient_.of(world_, patience.deadline), directory, identity_, description(), progress_of_run(), patience,
@@ -313,11 +314,12 @@ class basic_trainer {
         patient_.of(world_, patience.deadline), directory, identity_, description(),
         [&](auto&& piece) { pieces(told.after(piece)); }, elements, files);
     auto const& progress = found.at;
-    step_ = progress.step;
-    updates_ = progress.updates;
-    seed_ = progress.seed;
-    position_ = {progress.epoch, progress.position};
-    loaded_at_ = step_;
+    run_.clock = {.seed = progress.seed,
+                  .step = progress.step,
+                  .updates = progress.updates,
+                  .position = {progress.epoch, progress.position}};
+    visit_numbers([&](std::string_view name, auto& number) { progress.read(found.path, name, number); });
+    loaded_at_ = progress.step;
     exchange().refresh_parameters();
     engine().invalidate();
     return found;
@@ -328,42 +330,28 @@ class basic_trainer {
 
   /// Calls f(name, info, first, view) for every piece of state that this rank answers for, or, if `replicas`, for every
   /// piece that it keeps: where state is replicated, each rank keeps all of it. A piece is elements from `first` on of
-  /// the part of a tensor that the parameter_info says.
+  /// the part of a tensor that the parameter_info says. Of what each rank has of its own the name says the rank.
   template <class F>
   void for_each_state(F&& f, bool replicas = false) {
-    auto const& plan = exchange().plan();
-    for (int bucket = 0; bucket < static_cast<int>(plan.buckets().size()); ++bucket) {
-      auto const [first, count] = replicas ? exchange().owned_range(bucket) : exchange().accounted_range(bucket);
-      plan.for_each_piece(bucket, first, count, [&](parallel::layout::piece const& piece) {
-        auto const& tensor = plan.at(piece.entry);
-        if (!replicas && !tensor.info.answers) return;
-        f("value/" + tensor.info.name, tensor.info, piece.in_entry, exchange().master_of(bucket, piece));
-        for (std::size_t m = 0; m < Optimizer::moment_names.size(); ++m) {
-          f(text(Optimizer::moment_names[m], "/", tensor.info.name), tensor.info, piece.in_entry,
-            moments_.moment_of(m, bucket, piece));
-        }
-      });
-      if (auto const residual = exchange().residual_of(bucket); !residual.empty()) {
-        plan.for_each_piece(bucket, 0, residual.size(), [&](parallel::layout::piece const& piece) {
-          auto const& tensor = plan.at(piece.entry);
-          f(text("residual.", world_.rank(), "/", tensor.info.name), tensor.info, piece.in_entry,
-            residual.flat(piece.in_bucket, piece.count));
-        });
-      }
-    }
+    visit_state(replicas ? state_scope::kept : state_scope::answered,
+                [&](std::string const& name, state_place const& place, auto view) {
+                  if (!place.of_rank) return f(name, place.info, place.first, view);
+                  auto const slash = name.find('/');
+                  auto const own = text(name.substr(0, slash), ".", world_.rank(), name.substr(slash));
+                  f(own, place.info, place.first, view);
+                });
   }
 
  private:
-  using clock = std::chrono::steady_clock;
-  static constexpr std::int64_t written = std::int64_t{1} << 32;  // a vote
-
-  static double seconds_since(clock::time_point start) {
-    return std::chrono::duration<double>(clock::now() - start).count();
-  }
+  using exchange_type = typename placed_model<env, Model, Comm, Parallel, Compression>::exchange_type;
+  static constexpr std::int64_t written = std::int64_t{1} << 32;  // a wish
+  // Whether each rank keeps numbers that no other has.
+  static constexpr bool keeps_own =
+      has_residual<compressor_state<Compression, env>> || exchange_type::replicas_differ;
 
   data::loader_options loader_options(fit_options const& options) const {
-    auto const micro = options.micro_batches == 0 ? model_.samples_share().ways : options.micro_batches;
-    return {.batch = options.batch, .micro_batches = micro, .seed = seed_};
+    auto const micro = options.micro_batches == 0 ? run_.model.samples_share().ways : options.micro_batches;
+    return {.batch = options.batch, .micro_batches = micro, .seed = seed()};
   }
 
   // What has to be the same on all ranks before they meet in anything else.
@@ -372,7 +360,7 @@ class basic_trainer {
                                       {"the learning rate", text(optimizer_.rate_at(0))},
                                       {"the optimizer", describe(optimizer_)},
                                       {"the parallel strategy", describe(parallel_)},
-                                      {"the precision", describe(Precision{})},
+                                      {"the precision", describe(precision_)},
                                       {"the compressor", compression_text_}};
     parallel::expect_agreement(world, "trireme::trainer", world.rank(), items,
                                "make the trainer of the same descriptions on every rank");
@@ -380,61 +368,30 @@ class basic_trainer {
   }
   void expect_equal_copies() {
     detail::kept_copies copies;
-    for_each_state(
-        [&](std::string const& name, parameter_info const& part, std::int64_t first, auto view) {
-          if (!name.starts_with("residual.")) copies.add(name, part, first, view);  // each rank has its own
-        },
-        true);
-    if constexpr (parallel::data_axis_t<Parallel>::parameters == distribution::replicate) {
+    visit_state(state_scope::kept, [&](std::string const& name, state_place const& place, auto view) {
+      if (!place.of_rank) copies.add(name, place.info, place.first, view);
+    });
+    if constexpr (parallel::data_axis_t<Parallel>::parameters == distribution::replicate &&
+                  !exchange_type::replicas_differ) {
       for (auto const& entry : exchange().plan().entries())
         copies.add(entry.info.name, entry.info, 0, exchange().parameter_values(entry));
     }
     copies.expect_equal(world_);
   }
 
-  step_report run_step(std::span<samples const> micro_batches, data::range range, std::span<std::int64_t const> parts,
-                       std::int64_t total) {
+  step_report run_step(step_input const& input) {
+    // Two counts in one wish: of ranks that want to stop, and of those whose checkpoint is written.
+    std::int64_t wishes = (wants_stop_ ? 1 : 0) + (background_ != nullptr && background_->done() ? written : 0);
     auto const done = [&] {
       try {
-        return take_step(micro_batches, range, parts, total);
+        return take_step(run_, optimizer_, input, wishes, timeline_);
       } catch (...) {
         exchange().abandon();
         throw;
       }
     }();
-    if (all_have_written_) finish_save();
-    return done;
-  }
-  step_report take_step(std::span<samples const> micro_batches, data::range range, std::span<std::int64_t const> parts,
-                        std::int64_t total) {
-    auto const start = clock::now();
-    auto const sum = timed("forward, backward", [&] {
-      return model_.train(micro_batches, range, parts, total, {seed_, static_cast<std::uint64_t>(step_)});
-    });
-    // Two counts in one vote: of ranks that want to stop, and of those whose checkpoint is written.
-    auto const votes = (wants_stop_ ? 1 : 0) + (background_ != nullptr && background_->done() ? written : 0);
-    auto const result = timed("finish", [&] { return exchange().finish(votes, true); });
-    step_report done{.step = step_, .rate = optimizer_.rate_at(step_), .samples = total};
-    done.loss = model_.mean(sum);
-    done.norm = result.norm;
-    done.skipped = !result.finite;
-    stopped_ = result.votes % written > 0;
-    all_have_written_ = result.votes / written == world_.size();
-    if (result.finite) {
-      double const limit = optimizer_.clip;
-      double const scale = limit > 0 && result.norm > limit ? limit / (result.norm + 1e-6) : 1.0;
-      timed("update", [&] { moments_.update(exchange(), optimizer_, updates_, scale); });
-      timed("publish", [&] { exchange().publish(); });
-      engine().invalidate();
-      ++updates_;
-      skips_ = 0;
-    } else if (++skips_ == most_skips) {
-      throw numeric_error(text("trireme::trainer: no finite gradients in ", most_skips, " steps, up to step ", step_,
-                               first_bad_gradient(), "; lower the learning rate or look at the data"),
-                          {world_.rank(), "step"});
-    }
-    ++step_;
-    done.seconds = seconds_since(start);
+    stopped_ = wishes % written > 0;
+    if (wishes / written == world_.size()) finish_save();
     return done;
   }
 
@@ -442,7 +399,7 @@ class basic_trainer {
   template <class Body>
   void attempt_save(save_report& report, std::string_view phase, Body&& body) {
     try {
-      timed(phase, body);
+      detail::timed(timeline_, phase, body);
     } catch (comm_error const&) {
       throw;
     } catch (error const& problem) {
@@ -454,34 +411,53 @@ class basic_trainer {
     for (auto const& call : save_calls_) call(report);
   }
 
-  template <class Body>
-  auto timed(std::string_view phase, Body&& body) {
-    if (timeline_ == nullptr) return body();
-    observe::timeline::span const span(*timeline_, phase, "step");
-    return body();
-  }
-
-  // Of what this rank holds after the exchange: sums with the other ranks' gradients, and its own ones.
-  std::string first_bad_gradient() {
-    for (auto const& entry : exchange().plan().entries()) {
-      if (!exchange().has_finite_gradient(entry)) return text(" (here first in \"", entry.info.name, "\")");
-    }
-    return {};
-  }
-
   checkpoint::run_description description() const {
     return {.model = model_text_,
             .optimizer = optimizer_name(),
-            .precision = describe(Precision{}),
+            .precision = describe(precision_),
             .compression = compression_text_,
-            .residual_ranks = has_residual<compressor_state<Compression, env>> ? world_.size() : 0};
+            .residual_ranks = keeps_own ? world_.size() : 0};
   }
   // The name without the numbers: a resumed run may change rates and schedules.
   [[nodiscard]] std::string optimizer_name() const {
     auto const full = describe(optimizer_);
     return full.substr(0, full.find('{'));
   }
-  checkpoint::progress progress_of_run() const { return {step_, updates_, seed_, position_.epoch, position_.position}; }
+  // Of all slots' run states.
+  template <class F>
+  void visit_state(state_scope scope, F&& f) {
+    auto& all = exchange();
+    auto const& plan = all.plan();
+    all.visit_state(scope, f);
+    for (int bucket = 0; bucket < static_cast<int>(plan.buckets().size()); ++bucket) {
+      all.for_each_state_piece(scope, bucket, [&](parallel::layout::piece const& piece) {
+        auto const& info = plan.at(piece.entry).info;
+        for (std::size_t m = 0; m < Optimizer::moment_names.size(); ++m) {
+          f(text(Optimizer::moment_names[m], "/", info.name),
+            state_place{info, piece.in_entry, exchange_type::replicas_differ},
+            run_.moments.moment_of(m, bucket, piece));
+        }
+      });
+      if (auto const residual = all.residual_of(bucket); !residual.empty()) {
+        plan.for_each_piece(bucket, 0, residual.size(), [&](parallel::layout::piece const& piece) {
+          auto const& info = plan.at(piece.entry).info;
+          f("residual/" + info.name, state_place{info, piece.in_entry, true},
+            residual.flat(piece.in_bucket, piece.count));
+        });
+      }
+    }
+  }
+  template <class F>
+  void visit_numbers(F&& f) {
+    exchange().visit_numbers(f);
+    if constexpr (requires { run_.precision.visit_numbers(f); }) run_.precision.visit_numbers(f);
+  }
+  checkpoint::progress progress_of_run() {
+    auto const& clock = run_.clock;
+    checkpoint::progress now{clock.step, clock.updates, clock.seed, clock.position.epoch, clock.position.position};
+    visit_numbers([&](std::string_view name, auto& number) { now.write(name, number); });
+    return now;
+  }
 
   using kept_model = std::conditional_t<staged, std::remove_cvref_t<Model>, std::nullptr_t>;
   template <class GivenModel>
@@ -495,29 +471,23 @@ class basic_trainer {
 
   kept_model described_;
   Parallel parallel_;
+  Precision precision_;
   Compression compression_;
   Optimizer optimizer_;
   std::string model_text_;
   std::string compression_text_;
-  std::uint64_t seed_ = 0;
   Comm& world_;
-  placed_model<env, Model, Comm, Parallel, Compression> model_;
-  optimizer_state<env, Optimizer> moments_;
+  run_state<env, Model, Optimizer, Comm, Parallel, Compression> run_;
   checkpoint::detail::patient_world<Comm> patient_;  // while others save or load
   checkpoint::detail::held_state held_;              // what is being written in the background
   std::unique_ptr<checkpoint::detail::background_save<Comm>> background_;
   std::vector<std::function<void(step_report const&)>> step_calls_;
   std::vector<std::function<void(save_report const&)>> save_calls_;
-  data::loader_position position_;
-  std::int64_t step_ = 0;
-  std::int64_t updates_ = 0;
-  std::int64_t skips_ = 0;
   std::int64_t loaded_at_ = -1;  // the step of the last checkpoint that was loaded
   checkpoint::identity identity_;
   observe::timeline* timeline_ = nullptr;
   bool wants_stop_ = false;
   bool stopped_ = false;
-  bool all_have_written_ = false;  // background_, as of the last step
 };
 
 }  // namespace trireme

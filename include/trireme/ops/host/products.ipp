@@ -19,6 +19,10 @@ struct passing_copy {
   return it;
 }
 
+/// Element types that the own kernels read; Eigen multiplies the others.
+template <class T>
+inline constexpr bool has_own_kernels = std::is_same_v<T, float> || std::is_same_v<T, bfloat16>;
+
 template <class T>
 product_kernels const* kernels() noexcept {
   return product_provider() == provider::own ? own_kernels<T>() : nullptr;
@@ -40,7 +44,8 @@ template <class T>
 void host_products::multiply(detail::store_rule<T> const& rule, T const* x, weights<T, host>& w,
                              typename weights<T, host>::packed_copy& copy, bool transposed, std::int64_t m,
                              std::int64_t n, std::int64_t k) {
-  auto const* const chosen = detail::kernels<T>();
+  detail::product_kernels const* chosen = nullptr;
+  if constexpr (detail::has_own_kernels<T>) chosen = detail::kernels<T>();
   bool valid = copy.valid && copy.kernels == chosen;
   copy.kernels = chosen;
   copy.valid = true;
@@ -52,7 +57,7 @@ void host_products::multiply(detail::store_rule<T> const& rule, T const* x, weig
     buffer = &shared.buffer;
   }
   T const* const values = raw(w.view_);
-  if constexpr (!std::is_same_v<T, double>) {
+  if constexpr (detail::has_own_kernels<T>) {
     if (chosen != nullptr) {
       if (chosen->pairs) {
         detail::multiply_own<std::uint32_t>(*chosen, rule, x, values, *buffer, valid, transposed, m, n, k);
@@ -78,7 +83,7 @@ void host_products::multiply(detail::store_rule<T> const& rule, T const* x, weig
 template <class T, class G>
 void host_products::multiply_transposed(G* c, T const* u, T const* v, std::int64_t m, std::int64_t r, std::int64_t s,
                                         G* u_sums, G* v_sums) {
-  if constexpr (!std::is_same_v<T, double>) {
+  if constexpr (detail::has_own_kernels<T>) {
     if (auto const* const chosen = detail::kernels<T>(); chosen != nullptr) {
       if constexpr (std::is_same_v<T, bfloat16>) {
         if (chosen->turn != nullptr) {

@@ -14,6 +14,7 @@
 #include "trireme/contract/compressor.hpp"
 #include "trireme/contract/environment.hpp"
 #include "trireme/contract/parameter.hpp"
+#include "trireme/contract/state.hpp"
 #include "trireme/contract/strategy.hpp"
 #include "trireme/core/error.hpp"
 #include "trireme/core/hash.hpp"
@@ -76,12 +77,14 @@ class parameter_store {
 
   /// Collective. Throws config_error on every rank if one rank's parameters differ from rank 0's. (No rank has a copy
   /// of another's where parameters are sharded.)
-  void verify_replicas() {
+  void verify_replicas() { verify_among(world_); }
+  /// The same among other ranks.
+  void verify_among(Comm& ranks) {
     if constexpr (shards_parameters) return;
-    std::vector<std::uint64_t> hashes(static_cast<std::size_t>(world_.size()));
-    hashes[static_cast<std::size_t>(world_.rank())] = hash_of_parameters();
-    world_.all_gather(tensor_view<std::uint64_t>(hashes));
-    for (int rank = 1; rank < world_.size(); ++rank) {
+    std::vector<std::uint64_t> hashes(static_cast<std::size_t>(ranks.size()));
+    hashes[static_cast<std::size_t>(ranks.rank())] = hash_of_parameters();
+    ranks.all_gather(tensor_view<std::uint64_t>(hashes));
+    for (int rank = 1; rank < ranks.size(); ++rank) {
       if (hashes[static_cast<std::size_t>(rank)] == hashes[0]) continue;
       throw config_error(
           text("trireme::exchange: the parameters of rank ", rank, " differ from those of rank 0; start every rank ",
@@ -133,6 +136,26 @@ class parameter_store {
       if (!foreign_.empty()) return foreign_.value(layout_.at(piece.entry)).flat(piece.in_entry, piece.count);
       return values_.kept(bucket, piece);
     }
+  }
+  /// Calls f(name, place, view) for the master values of what this rank updates; see contract/state.hpp.
+  /// @param of_rank  each rank has values of its own.
+  template <class F>
+  void visit_values(state_scope scope, F&& f, bool of_rank = false) {
+    for (int bucket = 0; bucket < bucket_count(); ++bucket) {
+      for_each_state_piece(scope, bucket, [&](layout::piece const& piece) {
+        auto const& info = layout_.at(piece.entry).info;
+        f("value/" + info.name, state_place{info, piece.in_entry, of_rank}, master_of(bucket, piece));
+      });
+    }
+  }
+  /// Calls f(piece) for each piece of a bucket whose state this rank keeps, or answers for.
+  template <class F>
+  void for_each_state_piece(state_scope scope, int bucket, F&& f) const {
+    bool const kept = scope == state_scope::kept;
+    auto const [first, count] = kept ? owned_range(bucket) : accounted_range(bucket);
+    layout_.for_each_piece(bucket, first, count, [&](layout::piece const& piece) {
+      if (kept || layout_.at(piece.entry).info.answers) f(piece);
+    });
   }
   /// As before the first step: nothing is left to tell.
   void forget_residuals() {

@@ -16,8 +16,7 @@
 #include "trireme/parallel/schedules/simulate.hpp"
 #include "trireme/parallel/tensor.hpp"
 #include "trireme/train/detail/plan_world.hpp"
-#include "trireme/train/optimizer_state.hpp"
-#include "trireme/train/placed_model.hpp"
+#include "trireme/train/step.hpp"
 
 namespace trireme::detail {
 
@@ -92,6 +91,7 @@ struct paper_step {
   std::int64_t activations = 0;
   std::int64_t mail = 0;
   double flops = 0;
+  std::int64_t steps = 1;  // in which that is sent
   double bubble = 0;
 };
 
@@ -105,13 +105,12 @@ class paper_training {
 
  public:
   paper_training(Model const& model, Optimizer const& optimizer, Parallel const& parallel,
-                 Compression const& compression, share own)
+                 Precision const& precision, Compression const& compression, share own)
       : model_(model),
         optimizer_(optimizer),
         counts_(std::make_shared<comm::traffic_table>()),
         world_(own, counts_),
-        placed_(model, world_, parallel, compression),
-        moments_(placed_.exchange()) {
+        run_(model, world_, parallel, precision, compression) {
     counts_->rank = own.place;
     if constexpr (std::is_same_v<typename space_of<Like>::type, host>) placed_.engine().leave_batches();
     placed_.engine().watch([this](schedule::step const& step, bool begins) {
@@ -137,22 +136,23 @@ class paper_training {
       places.push_back(m);
     }
     if (placed_.grid().stages() != nullptr) foretell(placed_.cut(here));
-    for (std::uint64_t step = 0; step < 2; ++step) {  // the second one is like all that follow
-      for (auto& row : counts_->by_operation) row = {};
-      ops::on<phantom>::flops() = 0;
-      auto const sum = placed_.train(here, range, places, batch, {0, step});
-      static_cast<void>(placed_.exchange().finish(0, true));
-      static_cast<void>(placed_.mean(sum));
-      moments_.update(placed_.exchange(), optimizer_, static_cast<std::int64_t>(step), 1.0);
-      placed_.exchange().publish();
-      placed_.engine().invalidate();
+    auto const first = placed_.exchange().settles_after();
+    auto const period = placed_.exchange().period();
+    for (std::int64_t step = 0; step < first + period; ++step) {
+      if (step <= first) {
+        for (auto& row : counts_->by_operation) row = {};
+        ops::on<phantom>::flops() = 0;
+      }
+      std::int64_t no_wishes = 0;
+      static_cast<void>(take_step(run_, optimizer_, {here, range, places, batch}, no_wishes));
     }
     return {.sent = *counts_,
             .exchange = placed_.exchange().memory(),
-            .moments = moments_.bytes(),
+            .moments = run_.moments.bytes(),
             .activations = static_cast<std::int64_t>(placed_.engine().peak_bytes()),
             .mail = placed_.engine().mail_bytes(),
-            .flops = ops::on<phantom>::flops(),
+            .flops = ops::on<phantom>::flops() / static_cast<double>(period),
+            .steps = period,
             .bubble = bubble(static_cast<int>(here.size()))};
   }
 
@@ -221,8 +221,8 @@ class paper_training {
   Optimizer const& optimizer_;
   std::shared_ptr<comm::traffic_table> counts_;
   world_type world_;
-  placed_model<env, Model, world_type, Parallel, Compression> placed_;
-  optimizer_state<env, Optimizer> moments_;
+  run_state<env, Model, Optimizer, world_type, Parallel, Compression> run_;
+  placed_model<env, Model, world_type, Parallel, Compression>& placed_ = run_.model;
   double flops_[4]{};  // by schedule::work
   double steps_[4]{};
 };

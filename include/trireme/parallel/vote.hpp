@@ -1,0 +1,70 @@
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <vector>
+
+#include "trireme/contract/communicator.hpp"
+#include "trireme/contract/numerics.hpp"
+#include "trireme/core/exact_sum.hpp"
+#include "trireme/core/tensor.hpp"
+#include "trireme/parallel/exchange_report.hpp"
+
+namespace trireme::parallel {
+
+/// What all ranks decide together in a step, before any state changes: one all_reduce of integers.
+///
+/// Numerics the sums of squares and of losses are exact, so they do not depend on who has which terms.
+/// Bytes    8 * (2 * 68 + 2) from each rank.
+class vote {
+ public:
+  /// Starts the vote of another step.
+  void clear() noexcept {
+    squares_ = losses_ = {};
+    samples_ = 0;
+    wishes_ = 0;
+    norm_known_ = true;
+  }
+  /// This rank's losses of the step. Of ranks that have the same ones, one adds them.
+  void add(loss_sum const& losses) noexcept {
+    losses_.add(losses.sum);
+    samples_ += losses.count;
+  }
+  /// A number of one's own that is summed over the ranks (a wish to stop, say).
+  void wish(std::int64_t number) noexcept { wishes_ += number; }
+
+  /// Squares of the gradients that this rank answers for; a term that is not finite spoils the step on all ranks.
+  [[nodiscard]] exact_sum& squares() noexcept { return squares_; }
+  /// Nobody has seen the summed gradients: there will be no norm.
+  void without_norm() noexcept { norm_known_ = false; }
+
+  /// Collective over all ranks that vote. The same on each of them.
+  template <class Comm>
+  [[nodiscard]] exchange_result count(Comm& everyone) {
+    numbers_.clear();
+    for (auto const limb : squares_.state()) numbers_.push_back(limb);
+    for (auto const limb : losses_.state()) numbers_.push_back(limb);
+    numbers_.push_back(samples_);
+    numbers_.push_back(wishes_);
+    everyone.all_reduce(tensor_view<std::int64_t>(numbers_), reduction::sum{});
+    auto next = numbers_.begin();
+    for (auto& limb : squares_.state()) limb = *next++;
+    for (auto& limb : losses_.state()) limb = *next++;
+    samples_ = *next++;
+    auto const none = std::numeric_limits<double>::quiet_NaN();
+    return {.norm = norm_known_ ? std::sqrt(squares_.value()) : none,
+            .finite = squares_.non_finite() == 0,
+            .votes = *next,
+            .loss = samples_ == 0 ? 0 : losses_.value() / static_cast<double>(samples_)};
+  }
+
+ private:
+  exact_sum squares_, losses_;
+  std::int64_t samples_ = 0;
+  std::int64_t wishes_ = 0;
+  bool norm_known_ = true;
+  std::vector<std::int64_t> numbers_;  // kept: no allocation
+};
+
+}  // namespace trireme::parallel

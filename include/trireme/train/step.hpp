@@ -1,0 +1,126 @@
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "trireme/contract/precision_state.hpp"
+#include "trireme/core/error.hpp"
+#include "trireme/data/loader.hpp"
+#include "trireme/observe/timeline.hpp"
+#include "trireme/parallel/vote.hpp"
+#include "trireme/train/optimizer_state.hpp"
+#include "trireme/train/placed_model.hpp"
+#include "trireme/train/report.hpp"
+
+namespace trireme {
+
+/// How far a run is; the same on every rank.
+struct run_clock {
+  std::uint64_t seed = 0;
+  std::int64_t step = 0;     ///< steps taken, skipped ones included
+  std::int64_t updates = 0;  ///< of them those that changed parameters
+  std::int64_t skips = 0;    ///< in a row, up to now
+  data::loader_position position;
+};
+
+/// What a run changes from step to step: each slot's run state, and the clock. The trainer has one, and so has a plan,
+/// on paper: both take the same steps.
+template <class Env, class Model, class Optimizer, class Comm, class Parallel, class Compression>
+struct run_state {
+  using precision_policy = typename Env::precision;
+
+  template <class GivenModel>
+  run_state(GivenModel&& given, Comm& world, Parallel const& strategy, precision_policy const& numbers,
+            Compression const& compression)
+      : model(std::forward<GivenModel>(given), world, strategy, compression),
+        moments(model.exchange()),
+        precision(numbers) {}
+
+  placed_model<Env, Model, Comm, Parallel, Compression> model;
+  optimizer_state<Env, Optimizer> moments;
+  precision_state<precision_policy> precision;
+  parallel::vote vote;
+  run_clock clock;
+};
+
+namespace detail {
+
+using step_clock = std::chrono::steady_clock;
+[[nodiscard]] inline double seconds_since(step_clock::time_point start) {
+  return std::chrono::duration<double>(step_clock::now() - start).count();
+}
+
+template <class Body>
+auto timed(observe::timeline* timeline, std::string_view phase, Body&& body) {
+  if (timeline == nullptr) return body();
+  observe::timeline::span const span(*timeline, phase, "step");
+  return body();
+}
+
+/// Of what this rank holds after the exchange: sums with the other ranks' gradients, and its own ones.
+template <class Exchange>
+std::string first_bad_gradient(Exchange const& exchange) {
+  for (auto const& entry : exchange.plan().entries()) {
+    if (!exchange.has_finite_gradient(entry)) return text(" (here first in \"", entry.info.name, "\")");
+  }
+  return {};
+}
+
+}  // namespace detail
+
+/// Collective. One step. The vote is the only exchange that all ranks wait for; until it is counted nothing has changed
+/// that the step before has left.
+///
+/// @param wishes  a number of this rank's own (a wish to stop, say); out: its sum over the ranks.
+/// Errors   numeric_error after as many steps without finite gradients as the precision finds normal; then, and with any
+///          other exception, the state is that before the step.
+template <class Run, class Optimizer>
+step_report take_step(Run& run, Optimizer const& optimizer, step_input const& input, std::int64_t& wishes,
+                      observe::timeline* timeline = nullptr) {
+  using detail::timed;
+  auto const start = detail::step_clock::now();
+  auto& [model, moments, precision, vote, clock] = run;
+  auto& exchange = model.exchange();
+  double const scale = precision.scale();
+
+  vote.clear();
+  vote.wish(wishes);
+  random_key const key{clock.seed, static_cast<std::uint64_t>(clock.step)};
+  timed(timeline, "forward, backward", [&] { vote.add(model.train(input, scale, key)); });
+  timed(timeline, "finish", [&] { exchange.finish(vote); });
+  auto const counted = timed(timeline, "vote", [&] { return exchange.count(vote); });
+  wishes = counted.votes;
+
+  bool const taken = precision.decide(counted.finite);
+  if (auto const gradients = exchange.settle(taken, {counted.norm / scale, scale})) {
+    double const limit = optimizer.clip;
+    double const clipped = limit > 0 && gradients->norm > limit ? limit / (gradients->norm + 1e-6) : 1.0;
+    timed(timeline, "update", [&] { moments.update(exchange, optimizer, clock.updates, clipped / gradients->scale); });
+    timed(timeline, "publish", [&] { exchange.publish(); });
+    model.engine().invalidate();
+    ++clock.updates;
+  }
+  if (taken) {
+    clock.skips = 0;
+  } else if (++clock.skips == precision.normal_skips()) {
+    throw numeric_error(text("trireme::trainer: no finite gradients in ", clock.skips, " steps, up to step ", clock.step,
+                             detail::first_bad_gradient(exchange), "; lower the learning rate or look at the data"),
+                        {exchange.everyone().rank(), "step"});
+  }
+  if (exchange.end(clock.step)) model.engine().invalidate();
+  step_report const report{.step = clock.step,
+                           .loss = counted.loss,
+                           .norm = counted.norm / scale,
+                           .rate = optimizer.rate_at(clock.step),
+                           .samples = input.total,
+                           .seconds = detail::seconds_since(start),
+                           .skipped = !taken};
+  ++clock.step;
+  return report;
+}
+
+}  // namespace trireme
