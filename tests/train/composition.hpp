@@ -12,6 +12,9 @@
 #include "trireme/compression/compression.hpp"
 #include "trireme/core/text.hpp"
 #include "trireme/nn/gpt.hpp"
+#include "trireme/parallel/diloco.hpp"
+#include "trireme/parallel/parameter_server.hpp"
+#include "trireme/precision/fp16.hpp"
 #include "trireme/train/slots.hpp"
 
 // Which policies go together, asked of the rules at compile time, and docs/composition.md made of the answers.
@@ -21,9 +24,10 @@ using namespace trireme;
 
 template <class... T>
 struct types {};
-using axes = types<parallel::data, parallel::zero<1>, parallel::zero<2>, parallel::zero<3>, parallel::tensor,
-                   parallel::sequence, parallel::context, parallel::pipeline<>, parallel::expert>;
-using precisions = types<precision::fp32, precision::fp64, precision::bf16>;
+using axes = types<parallel::data, parallel::zero<1>, parallel::zero<2>, parallel::zero<3>, parallel::diloco,
+                   parallel::parameter_server, parallel::tensor, parallel::sequence, parallel::context,
+                   parallel::pipeline<>, parallel::expert>;
+using precisions = types<precision::fp32, precision::fp64, precision::bf16, precision::fp16>;
 using compressions = types<compression::none, compression::cast<bf16>, compression::top_k,
                            compression::error_feedback<compression::top_k>>;
 
@@ -120,14 +124,14 @@ inline std::string table() {
 inline std::string page() {
   auto out = text(
       "# Which policies go together\n\n"
-      "Each axis of a mesh alone and each pair of axes, with each precision (fp32, fp64, bf16) and each compressor "
+      "Each axis of a mesh alone and each pair of axes, with each precision (fp32, fp64, bf16, fp16) and each compressor "
       "(`none`,\n`cast`, `top_k`, `error_feedback`). A cell says what the compiler says: it *works*, or it breaks the "
       "rule that is\nnamed there; the rules stand below. Where a cell names no precision or no compressor, it holds "
       "for "
       "all of them.\n\n"
       "`scripts/composition-table` writes this page from `train/compatibility.hpp`. The test `train.compatibility` "
       "compares the\ntwo, and trains each axis and each pair that works (in fp32, without a compressor) against serial "
-      "training. The page is\nasked for a communicator that can do everything. What depends on sizes is refused when "
+      "training\n(diloco and parameter_server, which are not, apart: `train.local_steps`). The page is asked for a communicator that can do everything. What depends on sizes is refused when "
       "the "
       "trainer is made:\n[strategies.md](strategies.md) lists it.\n\n",
       table(), "\n## Rules\n\n| rule | what is refused | what to do |\n|---|---|---|\n");

@@ -63,10 +63,21 @@ TEST_CASE("what several ranks hold of a tensor is the same on all of them", "[tr
           },
           true);
     });
-    for (auto const& other : kept)
-      for (auto const& [what, values] : other)
-        if (auto const found = kept[0].find(what); found != kept[0].end() && found->second.size() == values.size())
-          CHECK(found->second == values);
+    std::map<std::string, std::vector<float>> seen;  // by what it is, where it begins, and how much of it
+    int compared = 0;
+    for (auto const& rank : kept) {
+      REQUIRE(!rank.empty());
+      for (auto const& [what, values] : rank) {
+        auto const [first, is_new] = seen.try_emplace(text(what, "+", values.size()), values);
+        if (is_new) continue;
+        ++compared;
+        INFO(what);
+        CHECK(first->second == values);
+      }
+    }
+    // Slices of zero lie on one rank each, unless ranks of a tensor group hold the same vectors.
+    bool const has_copies = name.find("zero") == name.npos || name.find("tensor") != name.npos;
+    CHECK((compared > 0) == has_copies);
   });
 }
 

@@ -196,6 +196,10 @@ struct visits_nothing {
 struct ready_nothing {
   void operator()(char const*) const {}
 };
+struct visits_no_buffers {
+  template <class Values>
+  void operator()(char const*, Values) const {}
+};
 
 }  // namespace detail
 
@@ -210,7 +214,11 @@ concept has_visit_parameters = requires(M& model, detail::visits_nothing visit) 
   model.visit_parameters(visit);
 };
 template <class M>
-concept has_model_forward = requires(M& model, samples const& batch) {
+concept has_purposeful_forward = requires(M& model, samples const& batch) {
+  { model.forward(batch, purpose::train) } -> std::convertible_to<double>;
+};
+template <class M>
+concept has_model_forward = has_purposeful_forward<M> || requires(M& model, samples const& batch) {
   { model.forward(batch) } -> std::convertible_to<double>;
 };
 template <class M>
@@ -218,11 +226,31 @@ concept has_model_backward = requires(M& model, detail::ready_nothing ready) {
   model.backward(ready);
 };
 
+/// A model that computes outputs: predict(samples) -> tensor<float> (n, outputs), without targets.
+template <class M>
+concept has_model_predict = requires(M& model, samples const& batch) {
+  { model.predict(batch) } -> std::same_as<tensor<float>>;
+};
+/// A model with buffers: numbers that are state and are not trained (the running means of a batch normalisation).
+/// visit_buffers(visit) calls visit(name, values) for each, in a stable order.
+template <class M>
+concept has_buffers = requires(M& model, detail::visits_no_buffers visit) {
+  model.visit_buffers(visit);
+};
+
+/// How ranks come to have the same buffers, which each changes by its own samples: those of the first rank, or their
+/// mean (of integers those of the first rank). A model says it by a static `buffers`; without it, first_rank.
+enum class shared_buffers { first_rank, mean };
+
 /// A model with kernels and storage of its own.
 ///
 /// Requires  visit_parameters(visit): visit(name, value, gradient) for each, in a stable order;
-///           forward(samples) -> mean loss over the batch it is given; backward(ready): fills the gradients of that
+///           forward(samples), or forward(samples, purpose), -> mean loss over the batch it is given (the purpose is
+///           train or evaluate: dropout and batch normalisation differ); backward(ready): fills the gradients of that
 ///           mean and calls ready(name) as each becomes final.
+/// May have  predict, see has_model_predict; buffers, see has_buffers: they are in checkpoints and hashes, and are
+/// shared
+///           before a trainer evaluates, saves or hashes, and at the end of fit(), not in every step.
 template <class M>
 concept plain_model = has_visit_parameters<M> && has_model_forward<M> && has_model_backward<M>;
 

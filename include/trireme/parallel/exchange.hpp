@@ -288,8 +288,8 @@ class basic_exchange : public parallel::detail::parameter_store<Env, Comm, Strat
   template <class F>
   void visit_numbers(F&&) {}
   /// What one sample's loss weighs in the loss that this rank differentiates.
-  /// @param samples  of the step, over all ranks.
-  [[nodiscard]] double sample_weight(std::int64_t samples) const noexcept { return 1.0 / static_cast<double>(samples); }
+  /// @param total  samples of the step, over all ranks.
+  [[nodiscard]] double sample_weight(std::int64_t total) const noexcept { return 1.0 / static_cast<double>(total); }
 
   /// Calls f(bucket, first, update_segment) for every stretch of a parameter that this rank updates; `first` counts
   /// elements in the bucket. The segment's moments are for the caller to fill in, its scale to multiply.

@@ -44,9 +44,9 @@ struct fp16 {
       double power = 1;
       while (power < scale_ && power < largest_scale) power *= 2;
       if (power == scale_ && growth_steps_ > 0) return;
-      throw config_error(text("trireme::precision::fp16: .first_scale = ", what.first_scale, ", .growth_steps = ",
-                              growth_steps_, "; the scale is a power of two from 1 to ", largest_scale,
-                              ", and grows after at least one step"));
+      throw config_error(text("trireme::precision::fp16: .first_scale = ", what.first_scale,
+                              ", .growth_steps = ", growth_steps_, "; the scale is a power of two from 1 to ",
+                              largest_scale, ", and grows after at least one step"));
     }
     [[nodiscard]] double scale() const noexcept { return scale_; }
     [[nodiscard]] bool decide(bool finite) noexcept {

@@ -150,8 +150,8 @@ inline void expect_same_run(std::string const& path, formats::json::value const&
   expect("compression", saved.at("compression").as_string(), run.compression);
   auto const ranks = saved.at("residual_ranks").as_int64();
   if (ranks != run.residual_ranks) {
-    throw config_error(text("trireme::checkpoint: ", path, " holds numbers that belong to each of ",
-                            ranks, " ranks, and this run has ", run.residual_ranks,
+    throw config_error(text("trireme::checkpoint: ", path, " holds numbers that belong to each of ", ranks,
+                            " ranks, and this run has ", run.residual_ranks,
                             "; with error feedback, or where ranks take steps alone, a run goes on with as many ranks "
                             "as it had"));
   }

@@ -9,6 +9,7 @@
 #include "trireme/parallel/exchange.hpp"
 #include "trireme/train/detail/slips.hpp"
 #include "trireme/train/environment.hpp"
+#include "trireme/train/own_exchange.hpp"
 #include "trireme/train/slots.hpp"
 #include "trireme/train/trainer.hpp"
 
@@ -155,8 +156,8 @@ struct assert_exchange_policies {
 /// @param policies    in any order: a parallel strategy (parallel::data if there is none), a compressor
 ///                    (compression::none), and, where `world` holds only a part of the model, the world of all parts:
 ///                    its ranks share norm, votes and whether all gradients are finite.
-/// @returns basic_exchange on the caller's memory: gradients are read when they are ready, the mean over ranks is
-///          written back by finish(), updated values are gathered by publish().
+/// @returns own_exchange on the caller's memory: gradients are read when they are ready, the mean over ranks is written
+///          back by finish(), updated values are gathered by publish(); step(optimizer) does all of that.
 template <class Parameters, class Comm, class... Policies>
 requires(detail::slip_of_exchange<Parameters, Comm&>() == detail::exchange_slip::none)
     [[nodiscard]] auto make_exchange(Parameters&& parameters, Comm& world, Policies&&... policies) {
@@ -173,7 +174,8 @@ requires(detail::slip_of_exchange<Parameters, Comm&>() == detail::exchange_slip:
   Comm* everyone = nullptr;
   if constexpr (detail::count_of<slot::communicator, std::remove_cvref_t<Policies>...> == 1)
     everyone = &detail::pick<slot::communicator, void>(policies...);
-  return parallel::exchange_of_t<environment<precision, space>, Comm, strategy, compressor>(
+  using env = environment<precision, space>;
+  return own_exchange<parallel::exchange_of_t<env, Comm, strategy, compressor>, env>(
       std::move(list), world, detail::pick<slot::parallel, parallel::data>(policies...),
       detail::pick<slot::compression, compression::none>(policies...), everyone);
 }

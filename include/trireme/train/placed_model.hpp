@@ -10,6 +10,7 @@
 #include "trireme/contract/dataset.hpp"
 #include "trireme/contract/model.hpp"
 #include "trireme/contract/stage_link.hpp"
+#include "trireme/contract/state.hpp"
 #include "trireme/core/error.hpp"
 #include "trireme/core/text.hpp"
 #include "trireme/data/batch.hpp"
@@ -102,6 +103,34 @@ class placed_model {
     }
   }
 
+  /// Collective. Makes the buffers of a plain model the same on all ranks, as the model says.
+  void share_buffers() {
+    if constexpr (has_buffers<Model>) {
+      constexpr bool mean = [] {
+        if constexpr (requires { Model::buffers; }) return Model::buffers == shared_buffers::mean;
+        return false;
+      }();
+      engine_.visit_buffers([&](auto const&, auto values) {
+        if constexpr (mean && std::is_floating_point_v<typename decltype(values)::value_type>) {
+          world_.all_reduce(values, reduction::mean{});
+        } else {
+          world_.broadcast(values, 0);
+        }
+      });
+    }
+  }
+  /// What is kept besides parameters; see contract/state.hpp.
+  template <class F>
+  void visit_state([[maybe_unused]] state_scope scope, [[maybe_unused]] F&& f) {
+    if constexpr (has_buffers<Model>) {
+      if (scope == state_scope::answered && world_.rank() != 0) return;
+      engine_.visit_buffers([&](auto const& name, auto values) {
+        parameter_info const info{.name = name, .extents = values.extents()};
+        f(text("buffer/", name), state_place{info}, values.flat(0, values.size()));
+      });
+    }
+  }
+
   /// Collective. How many samples all ranks have together, of which this one has brought so many.
   [[nodiscard]] std::int64_t samples_of_all(std::int64_t own) {
     tensor_view<std::int64_t> const sum(&own, shape{1});
@@ -167,6 +196,7 @@ class placed_model {
   }
 
   /// The outputs for some inputs (n, outputs), in host memory. Where ranks share positions each works on all of them.
+  [[nodiscard]] tensor<float> predict(samples const& batch) requires(!staged) { return engine_.predict(batch); }
   [[nodiscard]] tensor<float> predict(samples const& batch) requires staged {
     auto const out = engine_.predict(batch, exchange_);
     return grid_.stages() == nullptr ? on_host(out) : from_last_stage(out);

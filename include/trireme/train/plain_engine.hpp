@@ -42,7 +42,7 @@ class plain_engine {
   /// Forward and backward; ready(index) as each gradient is filled.
   template <class Ready>
   loss_sum train(samples const& batch, Ready&& ready) {
-    auto const loss = evaluate(batch);
+    auto const loss = forward(batch, purpose::train);
     reported_.assign(reported_.size(), 0);
     model_->backward([&](std::string_view name) {
       auto const index = index_of(name);
@@ -56,14 +56,28 @@ class plain_engine {
     return loss;
   }
 
-  [[nodiscard]] loss_sum evaluate(samples const& batch) {
-    auto const mean = static_cast<double>(model_->forward(batch));
-    return {mean * static_cast<double>(batch.count()), batch.count()};
+  [[nodiscard]] loss_sum evaluate(samples const& batch) { return forward(batch, purpose::evaluate); }
+  [[nodiscard]] tensor<float> predict(samples const& batch) requires has_model_predict<Model> {
+    return model_->predict(batch);
+  }
+  /// Calls f(name, values) for each buffer.
+  template <class F>
+  void visit_buffers(F&& f) {
+    if constexpr (has_buffers<Model>) model_->visit_buffers(f);
   }
 
   [[nodiscard]] Model& model() noexcept { return *model_; }
 
  private:
+  [[nodiscard]] loss_sum forward(samples const& batch, [[maybe_unused]] purpose why) {
+    double mean = 0;
+    if constexpr (has_purposeful_forward<Model>) {
+      mean = static_cast<double>(model_->forward(batch, why));
+    } else {
+      mean = static_cast<double>(model_->forward(batch));
+    }
+    return {mean * static_cast<double>(batch.count()), batch.count()};
+  }
   [[nodiscard]] std::size_t index_of(std::string_view name) const {
     for (std::size_t index = 0; index < names_.size(); ++index) {
       if (names_[index] == name) return index;

@@ -76,7 +76,8 @@ struct training_plan {
 };
 
 [[nodiscard]] inline std::string to_string(training_plan const& plan) {
-  auto out = text("rank ", plan.rank(), " of ", plan.ranks, plan.steps == 1 ? ", a step\n" : text(", ", plan.steps, " steps\n"));
+  auto out = text("rank ", plan.rank(), " of ", plan.ranks,
+                  plan.steps == 1 ? ", a step\n" : text(", ", plan.steps, " steps\n"));
   for (int kind = 0; kind < comm::collective_kinds; ++kind) {
     auto const& row = plan.sent.by_operation[kind];
     if (row.bytes == 0) continue;

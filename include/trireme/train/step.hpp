@@ -61,6 +61,14 @@ auto timed(observe::timeline* timeline, std::string_view phase, Body&& body) {
   return body();
 }
 
+/// What gradients are multiplied by when they are applied: without the loss scale, and clipped.
+template <class Optimizer>
+[[nodiscard]] double factor_of(Optimizer const& optimizer, gradient_numbers const& gradients) {
+  double const limit = optimizer.clip;
+  double const clipped = limit > 0 && gradients.norm > limit ? limit / (gradients.norm + 1e-6) : 1.0;
+  return clipped / gradients.scale;
+}
+
 /// Of what this rank holds after the exchange: sums with the other ranks' gradients, and its own ones.
 template <class Exchange>
 std::string first_bad_gradient(Exchange const& exchange) {
@@ -76,7 +84,8 @@ std::string first_bad_gradient(Exchange const& exchange) {
 /// that the step before has left.
 ///
 /// @param wishes  a number of this rank's own (a wish to stop, say); out: its sum over the ranks.
-/// Errors   numeric_error after as many steps without finite gradients as the precision finds normal; then, and with any
+/// Errors   numeric_error after as many steps without finite gradients as the precision finds normal; then, and with
+/// any
 ///          other exception, the state is that before the step.
 template <class Run, class Optimizer>
 step_report take_step(Run& run, Optimizer const& optimizer, step_input const& input, std::int64_t& wishes,
@@ -97,9 +106,8 @@ step_report take_step(Run& run, Optimizer const& optimizer, step_input const& in
 
   bool const taken = precision.decide(counted.finite);
   if (auto const gradients = exchange.settle(taken, {counted.norm / scale, scale})) {
-    double const limit = optimizer.clip;
-    double const clipped = limit > 0 && gradients->norm > limit ? limit / (gradients->norm + 1e-6) : 1.0;
-    timed(timeline, "update", [&] { moments.update(exchange, optimizer, clock.updates, clipped / gradients->scale); });
+    double const factor = detail::factor_of(optimizer, *gradients);
+    timed(timeline, "update", [&] { moments.update(exchange, optimizer, clock.updates, factor); });
     timed(timeline, "publish", [&] { exchange.publish(); });
     model.engine().invalidate();
     ++clock.updates;
@@ -107,9 +115,10 @@ step_report take_step(Run& run, Optimizer const& optimizer, step_input const& in
   if (taken) {
     clock.skips = 0;
   } else if (++clock.skips == precision.normal_skips()) {
-    throw numeric_error(text("trireme::trainer: no finite gradients in ", clock.skips, " steps, up to step ", clock.step,
-                             detail::first_bad_gradient(exchange), "; lower the learning rate or look at the data"),
-                        {exchange.everyone().rank(), "step"});
+    throw numeric_error(
+        text("trireme::trainer: no finite gradients in ", clock.skips, " steps, up to step ", clock.step,
+             detail::first_bad_gradient(exchange), "; lower the learning rate or look at the data"),
+        {exchange.everyone().rank(), "step"});
   }
   if (exchange.end(clock.step)) model.engine().invalidate();
   step_report const report{.step = clock.step,

@@ -63,6 +63,7 @@ class basic_trainer {
   using space = typename env::space;
   using master = typename env::master;
   static constexpr bool staged = staged_model<Model>;
+  static constexpr bool predicts = staged || has_model_predict<Model>;
 
   template <class GivenModel>
   basic_trainer(GivenModel&& model, Optimizer optimizer, Comm& world, Parallel const& parallel,
@@ -107,6 +108,7 @@ class basic_trainer {
       for (auto const& call : step_calls_) call(done);
     }
     wants_stop_ = false;
+    run_.model.share_buffers();
     finish_save();
     report.stopped = stopped_;
     report.seconds = detail::seconds_since(start);
@@ -122,12 +124,22 @@ class basic_trainer {
 
   /// One step on samples of one's own: each rank brings its own share, of any size; ranks of one replica of the model
   /// bring the same.
-  step_report step(samples const& batch) {
-    auto const total = run_.model.samples_of_all(batch.count());
+  step_report step(samples const& batch) { return step(std::span(&batch, 1)); }
+  /// The same in several micro-batches, one after the other, of any sizes; with parallel::zero<2> and zero<3> and with
+  /// .reproducible every rank brings as many. Those without samples are left out.
+  step_report step(std::span<samples const> micro_batches) {
+    std::vector<samples> filled;
+    std::vector<std::int64_t> places;
+    std::int64_t own = 0;
+    for (std::size_t m = 0; m < micro_batches.size(); ++m) {
+      if (micro_batches[m].count() == 0) continue;
+      own += micro_batches[m].count();
+      filled.push_back(micro_batches[m]);
+      places.push_back(static_cast<std::int64_t>(m));
+    }
+    auto const total = run_.model.samples_of_all(own);
     if (total == 0) throw config_error("trireme::trainer: step() was called without samples on any rank");
-    auto const count = batch.count() > 0 ? std::size_t{1} : 0;
-    std::int64_t const part = 0;
-    auto const done = run_step({std::span(&batch, count), {0, 1}, std::span(&part, count), total});
+    auto const done = run_step({filled, {0, static_cast<std::int64_t>(micro_batches.size())}, places, total});
     for (auto const& call : step_calls_) call(done);
     return done;
   }
@@ -139,6 +151,7 @@ class basic_trainer {
   /// The mean loss over a whole dataset, the same on every rank; nothing is changed.
   template <dataset Data>
   [[nodiscard]] double evaluate(Data const& data, std::int64_t batch = 8) {
+    run_.model.share_buffers();
     return run_.model.mean(run_.model.evaluate(data, batch));
   }
   template <class Data>
@@ -151,10 +164,11 @@ class basic_trainer {
   /// this rank alone, unless it lacks a part of the model: then the ranks that have the others call it too, with the
   /// same inputs (where parameters are sharded, all ranks).
   template <class Features>
-  [[nodiscard]] tensor<float> predict(Features const& features) requires(staged && !std::is_same_v<Features, samples>) {
+  [[nodiscard]] tensor<float> predict(Features const& features) requires(predicts &&
+                                                                         !std::is_same_v<Features, samples>) {
     return predict(make_samples(tensor_view(features), tensor_view<float const>{}));
   }
-  [[nodiscard]] tensor<float> predict(samples const& batch) requires staged { return run_.model.predict(batch); }
+  [[nodiscard]] tensor<float> predict(samples const& batch) requires predicts { return run_.model.predict(batch); }
 
   /// Collective. Starts over from the parameters and the random numbers of another seed (a plain model keeps its own
   /// parameters). Without this call the seed is 0.
@@ -346,8 +360,7 @@ class basic_trainer {
   using exchange_type = typename placed_model<env, Model, Comm, Parallel, Compression>::exchange_type;
   static constexpr std::int64_t written = std::int64_t{1} << 32;  // a wish
   // Whether each rank keeps numbers that no other has.
-  static constexpr bool keeps_own =
-      has_residual<compressor_state<Compression, env>> || exchange_type::replicas_differ;
+  static constexpr bool keeps_own = has_residual<compressor_state<Compression, env>> || exchange_type::replicas_differ;
 
   data::loader_options loader_options(fit_options const& options) const {
     auto const micro = options.micro_batches == 0 ? run_.model.samples_share().ways : options.micro_batches;
@@ -367,6 +380,7 @@ class basic_trainer {
     return world;
   }
   void expect_equal_copies() {
+    run_.model.share_buffers();
     detail::kept_copies copies;
     visit_state(state_scope::kept, [&](std::string const& name, state_place const& place, auto view) {
       if (!place.of_rank) copies.add(name, place.info, place.first, view);
@@ -429,15 +443,17 @@ class basic_trainer {
     auto& all = exchange();
     auto const& plan = all.plan();
     all.visit_state(scope, f);
+    run_.model.visit_state(scope, f);
     for (int bucket = 0; bucket < static_cast<int>(plan.buckets().size()); ++bucket) {
-      all.for_each_state_piece(scope, bucket, [&](parallel::layout::piece const& piece) {
+      auto const moments = [&](parallel::layout::piece const& piece) {
         auto const& info = plan.at(piece.entry).info;
         for (std::size_t m = 0; m < Optimizer::moment_names.size(); ++m) {
           f(text(Optimizer::moment_names[m], "/", info.name),
             state_place{info, piece.in_entry, exchange_type::replicas_differ},
             run_.moments.moment_of(m, bucket, piece));
         }
-      });
+      };
+      all.for_each_state_piece(scope, bucket, moments, exchange_type::replicas_differ);
       if (auto const residual = all.residual_of(bucket); !residual.empty()) {
         plan.for_each_piece(bucket, 0, residual.size(), [&](parallel::layout::piece const& piece) {
           auto const& info = plan.at(piece.entry).info;

@@ -142,19 +142,23 @@ class parameter_store {
   template <class F>
   void visit_values(state_scope scope, F&& f, bool of_rank = false) {
     for (int bucket = 0; bucket < bucket_count(); ++bucket) {
-      for_each_state_piece(scope, bucket, [&](layout::piece const& piece) {
-        auto const& info = layout_.at(piece.entry).info;
-        f("value/" + info.name, state_place{info, piece.in_entry, of_rank}, master_of(bucket, piece));
-      });
+      for_each_state_piece(
+          scope, bucket,
+          [&](layout::piece const& piece) {
+            auto const& info = layout_.at(piece.entry).info;
+            f("value/" + info.name, state_place{info, piece.in_entry, of_rank}, master_of(bucket, piece));
+          },
+          of_rank);
     }
   }
   /// Calls f(piece) for each piece of a bucket whose state this rank keeps, or answers for.
+  /// @param of_rank  each rank answers for its own.
   template <class F>
-  void for_each_state_piece(state_scope scope, int bucket, F&& f) const {
+  void for_each_state_piece(state_scope scope, int bucket, F&& f, bool of_rank = false) const {
     bool const kept = scope == state_scope::kept;
     auto const [first, count] = kept ? owned_range(bucket) : accounted_range(bucket);
     layout_.for_each_piece(bucket, first, count, [&](layout::piece const& piece) {
-      if (kept || layout_.at(piece.entry).info.answers) f(piece);
+      if (kept || of_rank || layout_.at(piece.entry).info.answers) f(piece);
     });
   }
   /// As before the first step: nothing is left to tell.

@@ -104,8 +104,8 @@ class paper_training {
   using data_axis = parallel::data_axis_t<Parallel>;
 
  public:
-  paper_training(Model const& model, Optimizer const& optimizer, Parallel const& parallel,
-                 Precision const& precision, Compression const& compression, share own)
+  paper_training(Model const& model, Optimizer const& optimizer, Parallel const& parallel, Precision const& precision,
+                 Compression const& compression, share own)
       : model_(model),
         optimizer_(optimizer),
         counts_(std::make_shared<comm::traffic_table>()),

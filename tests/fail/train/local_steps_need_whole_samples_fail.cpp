@@ -1,0 +1,8 @@
+#include "trireme/parallel/diloco.hpp"
+#include "world.hpp"
+
+using namespace trireme;
+
+// expected-error: trireme::trainer: illegal combination: where ranks take steps alone, as in parallel::diloco,
+// parallel::context and expert have nobody to share with; use parallel::data or zero beside them
+bool const legal = check_policies<world, nn::gpt, optim::sgd, parallel::mesh<parallel::diloco, parallel::context>>();

@@ -1,0 +1,109 @@
+// test-sanitize: none
+#include <cmath>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "../catch.hpp"
+#include "../formats/scratch.hpp"
+#include "../watchdog.hpp"
+#include "trireme/nn/mlp.hpp"
+#include "trireme/precision/fp16.hpp"
+#include "trireme/trireme.hpp"
+
+// A precision with a run state: the loss scale of fp16.
+
+using namespace trireme;
+
+namespace {
+
+nn::mlp const model{.hidden = {24}};
+auto const sine = data::function([](float x) { return std::sin(x); }, {.samples = 96});
+optim::adamw const adaptive{.rate = 1e-2, .clip = 0.5};
+
+struct outcome {
+  std::vector<double> losses, norms;
+  std::vector<bool> skipped;
+  std::uint64_t hash = 0;
+};
+template <class Precision, class Parallel = parallel::data>
+outcome train(int ranks, Precision const& precision, std::int64_t steps, std::string const& load = {},
+              std::string const& save = {}, Parallel const& parallel = {}) {
+  outcome out;
+  launch(comm::threads{.ranks = ranks}, [&](auto& world) {
+    auto trainer = make_trainer(model, adaptive, world, precision, parallel);
+    trainer.initialise(3);
+    if (!load.empty()) trainer.load(load);
+    outcome mine;
+    trainer.on_step([&](step_report const& done) {
+      mine.losses.push_back(done.loss);
+      mine.norms.push_back(done.norm);
+      mine.skipped.push_back(done.skipped);
+    });
+    trainer.fit(sine, {.steps = 60, .batch = 16, .stop_after = steps});
+    if (!save.empty()) trainer.save(save);
+    mine.hash = trainer.state_hash();
+    if (world.rank() == 0) out = std::move(mine);
+  });
+  return out;
+}
+
+template <class Action>
+std::string sentence_of(Action&& action) {
+  try {
+    action();
+  } catch (error const& problem) {
+    return problem.what();
+  }
+  return {};
+}
+bool contains(std::string const& text, std::string_view part) { return text.find(part) != std::string::npos; }
+
+}  // namespace
+
+TEST_CASE("fp16 trains as fp32 does within its tolerance", "[train][precision]") {
+  watchdog const guard("fp16");
+  for (int const ranks : {1, 2, 3}) {
+    auto const half = train(ranks, precision::fp16{.first_scale = 1024}, 40);
+    auto const whole = train(ranks, precision::fp32{}, 40);
+    for (std::size_t i = 0; i < 40; ++i) {
+      CHECK(!half.skipped[i]);
+      CHECK(std::abs(half.losses[i] - whole.losses[i]) < 0.02);
+    }
+    CHECK(half.norms[0] == Approx(whole.norms[0]).epsilon(5e-3));  // the norm is without the scale
+  }
+  CHECK(train(2, precision::fp16{}, 40, {}, {}, parallel::zero<2>{}).hash ==
+        train(2, precision::fp16{}, 40, {}, {}, parallel::data{}).hash);
+}
+
+TEST_CASE("the search for a scale skips as many steps as it needs, and is no error", "[train][precision]") {
+  watchdog const guard("a scale that is too large");
+  auto const out = train(2, precision::fp16{.first_scale = precision::fp16::largest_scale, .growth_steps = 8}, 60);
+  CHECK(out.skipped[0]);
+  std::size_t first = 0;
+  while (out.skipped[first]) ++first;
+  CHECK(first >= 5);
+  std::size_t skips_later = 0;
+  for (auto i = first; i < out.skipped.size(); ++i) skips_later += out.skipped[i] ? 1 : 0;
+  CHECK(skips_later >= 1);  // the scale has grown until it was too large again
+  CHECK(skips_later <= 7);
+  CHECK(out.losses.back() < 0.5 * out.losses.front());
+}
+
+TEST_CASE("the loss scale is state: a run goes on with it bit for bit", "[train][precision][checkpoint]") {
+  watchdog const guard("a saved scale");
+  precision::fp16 const searching{.first_scale = precision::fp16::largest_scale, .growth_steps = 6};
+  scratch folder;
+  auto const saved = train(2, searching, 17, {}, folder.path());
+  CHECK(train(2, searching, 17, folder.path()).hash == saved.hash);
+  CHECK(train(2, searching, 40, folder.path()).hash == train(2, searching, 40).hash);
+}
+
+TEST_CASE("a first scale that is no power of two is refused", "[train][precision]") {
+  for (double const wrong : {0.0, -2.0, 3.0, 1000.0, 33554432.0, std::nan("")}) {
+    CHECK(contains(sentence_of([&] { train(1, precision::fp16{.first_scale = wrong}, 1); }),
+                   "the scale is a power of two from 1 to 16777216"));
+  }
+}
