@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/trireme.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: d4743d5e30460d9dfe28c1e8182b16a57a6bc5ed3d29a88b9c5289702b949406
+// SHA-256 of the sources: 522950bd8675f42fced524434ac5be221b0eca15fc4b3b9c133f04dfe3f6011c
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -20841,13 +20841,19 @@ class atomic_file {
   /// Makes the file visible. After a failure before the rename the old file is untouched.
   void publish() {
     content_.synchronise();
+    replace();
+    in_.synchronise();
+  }
+  /// The same without waiting for the device: what a crash of the machine leaves may be neither of them. For files that
+  /// are written often, and are worth less than that wait.
+  void publish_unsynchronised() { replace(); }
+
+ private:
+  void replace() {
     content_.close();
     in_.rename(temporary(), name_);
     pending_ = false;
-    in_.synchronise();
   }
-
- private:
   [[nodiscard]] std::string temporary() const { return name_ + ".partial"; }
 
   directory in_;
