@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/trireme.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 522950bd8675f42fced524434ac5be221b0eca15fc4b3b9c133f04dfe3f6011c
+// SHA-256 of the sources: 51359fa579731c12e08cd7520775c727e9ddbc405e8f9484a697d4f8e0adc7f2
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -877,70 +877,9 @@ template <class Space, communicator Comm>
 
 }  // namespace trireme::comm
 
-// ---- trireme/comm/launch.hpp
+// ---- trireme/comm/late.hpp
 #include <functional>
-
-// ---- trireme/comm/detail/launch_body.hpp
-namespace trireme::comm::detail {
-
-/// What may be wrong with the body of a launch.
-enum class body_slip : std::uint8_t { none, by_value, takes_nothing, not_callable, result };
-
-template <class Body, class World>
-[[nodiscard]] consteval body_slip slip_of() {
-  if constexpr (std::invocable<Body&, World&>) {
-    using result = std::invoke_result_t<Body&, World&>;
-    bool const leaves = std::is_void_v<result> || std::is_constructible_v<std::decay_t<result>, result>;
-    return leaves ? body_slip::none : body_slip::result;
-  } else if constexpr (std::invocable<Body&, World>) {
-    return body_slip::by_value;
-  } else if constexpr (std::invocable<Body&>) {
-    return body_slip::takes_nothing;
-  } else {
-    return body_slip::not_callable;
-  }
-}
-
-/// One sentence for a body that cannot be launched.
-template <body_slip Slip>
-struct check_body {
-  static_assert(Slip != body_slip::by_value,
-                "trireme::launch: the body takes its world by value, and a world cannot be copied; take a reference: "
-                "[](auto& world) { ... }");
-  static_assert(Slip != body_slip::takes_nothing,
-                "trireme::launch: the body takes nothing, but is called with this rank's world: [](auto& world) { ... "
-                "}");
-  static_assert(Slip != body_slip::not_callable,
-                "trireme::launch: the body cannot be called with this rank's world and nothing else (unless it has an "
-                "error of its own, which stands elsewhere): [](auto& world) { ... }");
-  static_assert(Slip != body_slip::result,
-                "trireme::launch: the body returns what can be neither copied nor moved, such as a trainer or the "
-                "world, which end with the launch; return values, or nothing");
-};
-
-/// Says it. A function of its own: the one that is wrong must stay one that can be called, or clang adds errors.
-template <body_slip Slip>
-constexpr void expect_body() noexcept {
-  static_cast<void>(sizeof(check_body<Slip>));
-}
-
-}  // namespace trireme::comm::detail
-
-// ---- trireme/comm/detail/thread_ranks.hpp
-#include <exception>
-#include <numeric>
-#include <optional>
-#include <thread>
-
-#if defined(__linux__)
-#include <pthread.h>
-#include <sched.h>
-#endif
-
-// ---- trireme/comm/threads.hpp
-#include <algorithm>
-#include <compare>
-#include <cstring>
+#include <mutex>
 
 // ---- trireme/core/assertion.hpp
 #include <atomic>
@@ -1138,6 +1077,143 @@ struct command {
 }
 
 }  // namespace trireme::comm
+
+// ---- trireme/comm/late.hpp (goes on)
+namespace trireme::comm {
+
+/// A collective that this rank has waited for through half of its deadline: at the end of it, the launch fails.
+struct late_call {
+  int rank = 0;         ///< which waits, by its number in the launch
+  std::string what;     ///< "all_reduce(F32, 1024 elements, sum) number 12"
+  std::uint64_t bytes;  ///< of the caller's memory that it is about; 0 where that differs between ranks
+  std::string missing;  ///< "ranks 1, 3": those that it waits for
+  std::chrono::milliseconds waited{}, deadline{};
+};
+
+/// "all_reduce(F32, 1024 elements, sum) number 12, 4096 bytes, has waited 30s of 60s for rank 1"
+[[nodiscard]] inline std::string to_string(late_call const& it) {
+  return text(it.what, it.bytes > 0 ? text(", ", it.bytes, " bytes") : std::string(), ", has waited ",
+              to_string(it.waited), " of ", to_string(it.deadline), " for ", it.missing);
+}
+
+namespace detail {
+
+/// Who is told of late calls. Kept by whoever tells, so that it may change meanwhile.
+class late_listener {
+ public:
+  using function = std::function<void(late_call const&)>;
+  static late_listener& of_process() {
+    static late_listener only;
+    return only;
+  }
+  void set(function f) {
+    auto made = f ? std::make_shared<function>(std::move(f)) : nullptr;
+    std::lock_guard const lock(mutex_);
+    listener_ = std::move(made);
+  }
+  [[nodiscard]] std::shared_ptr<function> get() {
+    std::lock_guard const lock(mutex_);
+    return listener_;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::shared_ptr<function> listener_;
+};
+
+/// Tells of an operation once, when half of its deadline is over. @param describe  gives the late_call; its list of
+/// missing ranks is empty if everything has come meanwhile.
+template <class Describe>
+void tell_if_late(bool& told, std::chrono::steady_clock::duration waited, std::chrono::milliseconds deadline,
+                  Describe&& describe) {
+  if (told || waited < deadline / 2) return;
+  auto const listener = late_listener::of_process().get();
+  if (listener == nullptr) return;
+  try {
+    late_call call = describe();
+    if (call.missing.empty()) return;
+    told = true;
+    call.waited = std::chrono::duration_cast<std::chrono::milliseconds>(waited);
+    call.deadline = deadline;
+    (*listener)(call);
+  } catch (...) {  // a listener's trouble, or no memory for it, ends no collective
+    told = true;
+  }
+}
+
+}  // namespace detail
+
+/// From now on f is called, once for each collective of this process that has waited for half of its deadline: to write
+/// down what it waits for, while there is still somebody to look at. An empty f ends that.
+///
+/// Threads  any caller. f is called by whichever thread waits, several at a time, and inside the communicator: it calls
+///          no collective, and returns soon.
+/// Errors   what f throws is swallowed. comm::threads, comm::processes and comm::mpi tell; comm::nccl does not.
+inline void on_late(std::function<void(late_call const&)> f) { detail::late_listener::of_process().set(std::move(f)); }
+
+}  // namespace trireme::comm
+
+// ---- trireme/comm/detail/launch_body.hpp
+namespace trireme::comm::detail {
+
+/// What may be wrong with the body of a launch.
+enum class body_slip : std::uint8_t { none, by_value, takes_nothing, not_callable, result };
+
+template <class Body, class World>
+[[nodiscard]] consteval body_slip slip_of() {
+  if constexpr (std::invocable<Body&, World&>) {
+    using result = std::invoke_result_t<Body&, World&>;
+    bool const leaves = std::is_void_v<result> || std::is_constructible_v<std::decay_t<result>, result>;
+    return leaves ? body_slip::none : body_slip::result;
+  } else if constexpr (std::invocable<Body&, World>) {
+    return body_slip::by_value;
+  } else if constexpr (std::invocable<Body&>) {
+    return body_slip::takes_nothing;
+  } else {
+    return body_slip::not_callable;
+  }
+}
+
+/// One sentence for a body that cannot be launched.
+template <body_slip Slip>
+struct check_body {
+  static_assert(Slip != body_slip::by_value,
+                "trireme::launch: the body takes its world by value, and a world cannot be copied; take a reference: "
+                "[](auto& world) { ... }");
+  static_assert(Slip != body_slip::takes_nothing,
+                "trireme::launch: the body takes nothing, but is called with this rank's world: [](auto& world) { ... "
+                "}");
+  static_assert(Slip != body_slip::not_callable,
+                "trireme::launch: the body cannot be called with this rank's world and nothing else (unless it has an "
+                "error of its own, which stands elsewhere): [](auto& world) { ... }");
+  static_assert(Slip != body_slip::result,
+                "trireme::launch: the body returns what can be neither copied nor moved, such as a trainer or the "
+                "world, which end with the launch; return values, or nothing");
+};
+
+/// Says it. A function of its own: the one that is wrong must stay one that can be called, or clang adds errors.
+template <body_slip Slip>
+constexpr void expect_body() noexcept {
+  static_cast<void>(sizeof(check_body<Slip>));
+}
+
+}  // namespace trireme::comm::detail
+
+// ---- trireme/comm/detail/thread_ranks.hpp
+#include <exception>
+#include <numeric>
+#include <optional>
+#include <thread>
+
+#if defined(__linux__)
+#include <pthread.h>
+#include <sched.h>
+#endif
+
+// ---- trireme/comm/threads.hpp
+#include <algorithm>
+#include <compare>
+#include <cstring>
 
 // ---- trireme/core/hash.hpp
 namespace trireme {
@@ -4421,8 +4497,6 @@ struct color_and_key {
 }  // namespace trireme::comm::detail
 
 // ---- trireme/comm/detail/channel.hpp
-#include <mutex>
-
 namespace trireme::comm::detail {
 
 /// The sends of exchanges from one rank to another, in the order in which they were started. The receiver copies
@@ -4784,6 +4858,7 @@ struct operation {
   std::span<std::int64_t const> counts;
   std::vector<numbered_part> transfers;  ///< of an exchange
   clock::time_point since{};
+  bool told_late = false;
 
   // Asynchronous operations only:
   std::shared_ptr<group> keep;
@@ -5069,7 +5144,7 @@ inline bool advance(operation& op) {
 }
 
 /// Fails the team if `op` can never finish, or has waited too long.
-inline void check_patience(operation const& op, clock::time_point since) {
+inline void check_patience(operation& op, clock::time_point since) {
   auto& crew = op.crew();
   if (crew.failed()) return;
   if (auto const gone = missing_ranks(op, true); !gone.empty()) {
@@ -5084,6 +5159,11 @@ inline void check_patience(operation const& op, clock::time_point since) {
         text("trireme::comm::threads: ", describe(op), " waited ", to_string(op.where->deadline), " for ", missing,
              op.at == operation::stage::arriving ? ", which did not call it" : ", which did not finish its share",
              "; look at what is keeping it, or raise comm::threads{.deadline}"));
+  } else {
+    tell_if_late(op.told_late, clock::now() - since, op.where->deadline, [&] {
+      return late_call{op.world_rank(op.rank), describe(op),
+                       static_cast<std::uint64_t>(op.what.count) * op.element_bytes, missing_ranks(op, false)};
+    });
   }
 }
 
