@@ -76,13 +76,10 @@ class heartbeat {
                                         {"loss", loss_},
                                         {"seconds_a_step", seconds_a_step_}});
     try {
-      trireme::formats::directory const in(directory_);
-      auto const partial = trireme::text(name, ".partial");
-      trireme::formats::file to(in, partial, trireme::formats::file::access::create);
+      trireme::formats::atomic_file to(trireme::formats::directory(directory_), name);
       auto const content = json::to_string(now, 2) + "\n";
       to.write(std::as_bytes(std::span(content)));
-      to.close();
-      in.rename(partial, name);
+      to.publish_unsynchronised();
     } catch (trireme::io_error const&) {
     }
     written_ = clock::now();

@@ -18,11 +18,14 @@
 #include <vector>
 
 #include "asked.hpp"
+#include "deadline_options.hpp"
 #include "generate.hpp"
 #include "heartbeat.hpp"
+#include "late_calls.hpp"
 #include "memory.hpp"
 #include "one_run.hpp"
 #include "options.hpp"
+#include "preemption_notice.hpp"
 #include "presets.hpp"
 #include "run_files.hpp"
 #include "run_lock.hpp"
@@ -53,7 +56,8 @@ struct plan {
   run_files files;
   bool resume, accept_new_text;
   std::string runs, text;
-  std::int64_t steps, stop_after, batch, micro_batches, save_every, most_failed_saves, check_every, grace;
+  std::int64_t steps, stop_after, batch, micro_batches, save_every, keep_last, keep_best, most_failed_saves;
+  std::int64_t check_every, grace;
   std::chrono::milliseconds save_deadline;
   std::uint64_t seed;
   nn::gpt model;
@@ -73,6 +77,8 @@ struct plan {
         batch(given.number("batch", 1)),
         micro_batches(given.number("micro-batches", 0)),
         save_every(given.number("save-every", 0)),
+        keep_last(given.number("keep-last", 1)),
+        keep_best(given.number("keep-best", 0)),
         most_failed_saves(given.number("most-failed-saves", 0)),
         check_every(given.number("check-every", 0)),
         grace(given.number("grace", 1)),
@@ -297,11 +303,21 @@ class run {
     if (writes()) history_.write(plan_.files.at("history.json"));
   }
 
+  // Collective. What stays beside the checkpoint that is saved now. Who is asked to leave does not stop to evaluate it.
+  checkpoint::keeping to_keep() {
+    checkpoint::keeping keep{.last = plan_.keep_last, .best = plan_.keep_best};
+    if (keep.best == 0 || trainer_->steps() == 0) return keep;
+    enter(heartbeat::phase::evaluating);
+    keep.held_out = held_out_loss_(*trainer_, world_, held_out_, [] { return asked::most() >= asked::leave; });
+    enter(heartbeat::phase::training);
+    return keep;
+  }
   // What the history says of the last step may be ahead of the checkpoint, never behind it.
   void save() {
+    auto const keep = to_keep();
     save_watch watch("saving", world_.rank(), plan_.save_deadline);
     write_history();
-    trainer_->save(plan_.files.checkpoints(), watch.patience());
+    trainer_->save(plan_.files.checkpoints(), watch.patience(), keep);
     saved_at_ = trainer_->steps();
   }
   void write_history() {
@@ -311,6 +327,7 @@ class run {
   }
   void save_in_background() {
     trainer_->finish_save();
+    auto const keep = to_keep();
     watch_.emplace("saving", world_.rank(), plan_.save_deadline);
     try {
       write_history();
@@ -319,7 +336,7 @@ class run {
     } catch (error const& problem) {
       return after_save({trainer_->steps(), 0, problem.what()});
     }
-    trainer_->save_in_background(plan_.files.checkpoints(), watch_->patience());
+    trainer_->save_in_background(plan_.files.checkpoints(), watch_->patience(), keep);
   }
   void after_save(save_report const& done) {
     watch_.reset();
@@ -397,7 +414,7 @@ class run {
     bool const lost = history_.skipped_last > 0 || (std::isnan(held_out) && !hurried);
     if (!writes()) return lost ? 1 : 0;
     auto const steps = std::max<std::int64_t>(report.steps, 1);
-    auto const summary =
+    auto summary =
         json::value::make({{"communicator", std::string(world_type::name)},
                            {"ranks", world_.size()},
                            {"parallel", plan_.parallel},
@@ -425,6 +442,13 @@ class run {
                            {"seconds", seconds},
                            {"model", to_string(plan_.model)},
                            {"optimizer", to_string(plan_.optimizer)}});
+    if (plan_.keep_best > 0) {
+      best_ = checkpoint::best_in(plan_.files.checkpoints());
+      if (best_) {
+        summary.set("best_step", best_->step);
+        summary.set("best_held_out", best_->held_out);
+      }
+    }
     formats::atomic_write(plan_.files.at("summary.json"), json::to_string(summary, 2) + "\n");
     tell(report, held_out, sample, hurried);
     return lost ? 1 : 0;
@@ -443,6 +467,7 @@ class run {
       std::printf("the model   %s/model%s\n", directory,
                   plan_.model.experts > 0 ? "" : " (GPT2LMHeadModel.from_pretrained reads it)");
     }
+    if (best_) std::printf("the best    %s (held-out loss %.4f)\n", best_->path.c_str(), best_->held_out);
     std::printf("checkpoint  %s (--name and --resume go on from it)\nto look at  tensorboard --logdir %s",
                 plan_.files.checkpoints().c_str(), directory);
     if (!hurried) std::printf("; %s/timeline.json in ui.perfetto.dev", directory);
@@ -500,6 +525,7 @@ class run {
   std::optional<save_watch> watch_;  // of a save in the background
   std::int64_t failed_saves_ = 0;    // in a row
   std::int64_t saved_at_ = -1;
+  std::optional<checkpoint::kept> best_;
   std::int64_t tokens_ = 0;
   int heard_ = 0;  // signals, when training was over
   std::uint64_t sent_ = 0;
@@ -558,11 +584,13 @@ int train(options& given) {
   auto const world_ranks = ranks, ranks_here = ranks;
 #endif
   plan const what(given);
+  preemption_notice const notice(given.text("preemption-notice"), comm::reports(""));
+  late_calls const late(what.files.directory);
   expect_room(what.need(world_ranks, ranks_here, 0));
   auto text = examine_text(what.text, what.runs, comm::reports(""));
   auto const parts = cut_text(text, text_before, what.model.context, what.accept_new_text);
   expect_room(what.need(world_ranks, ranks_here, parts.training.size()));
-  return launch(ranks_of_run, [&](world_type& world) {
+  auto const on_each_rank = [&](world_type& world) {
     if (given.was_given("ranks") && world.size() != ranks) {
       throw config_error(
           trireme::text("--ranks is ", ranks, ", but the launcher started ", world.size(), " processes"));
@@ -573,7 +601,12 @@ int train(options& given) {
     run one(what, world, saving, parts, text);
     prepare(what, text, saving, held);
     return one();
-  });
+  };
+  try {
+    return launch(ranks_of_run, on_each_rank);
+  } catch (comm_error const& problem) {
+    throw comm_error(with_deadline_option(problem.what(), what.save_deadline));
+  }
 }
 
 }  // namespace

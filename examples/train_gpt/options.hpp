@@ -51,6 +51,9 @@ class options {
     add("stop-after", "-1", "N", "save and leave after N of the schedule's steps");
     add("save-every", "200", "N",
         "steps between two checkpoints, written while training goes on (0 = only at the end)");
+    add("keep-last", "2", "N", "so many of the newest checkpoints are kept");
+    add("keep-best", "0", "K",
+        "and so many of those whose held-out loss is lowest, which is then evaluated for each checkpoint");
     add("most-failed-saves", "3", "N", "of these so many in a row may fail (a full disk, say) before the run ends");
     add("check-every", "100", "N",
         "steps between comparisons of what several ranks keep alike, and of how long they take (0 = only in saves)");
@@ -58,6 +61,8 @@ class options {
     add("save-deadline", "1800", "SECONDS", "and while one of them saves or loads");
     add("grace", "25", "SECONDS",
         "asked by SIGTERM, SIGHUP or SIGUSR1 it saves and leaves, at the latest after so long");
+    add("preemption-notice", "", "FILE",
+        "as soon as there is such a file it saves and leaves, as on SIGTERM (looked for twice a second)");
     add("runs", "runs", "DIR", "where runs are kept");
   }
 

@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/trireme.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: d4743d5e30460d9dfe28c1e8182b16a57a6bc5ed3d29a88b9c5289702b949406
+// SHA-256 of the sources: aeb8309f3e9380f3c674c8d06ed0a21d7f63a62e991b8e6bf41135555f00193c
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -877,70 +877,9 @@ template <class Space, communicator Comm>
 
 }  // namespace trireme::comm
 
-// ---- trireme/comm/launch.hpp
+// ---- trireme/comm/late.hpp
 #include <functional>
-
-// ---- trireme/comm/detail/launch_body.hpp
-namespace trireme::comm::detail {
-
-/// What may be wrong with the body of a launch.
-enum class body_slip : std::uint8_t { none, by_value, takes_nothing, not_callable, result };
-
-template <class Body, class World>
-[[nodiscard]] consteval body_slip slip_of() {
-  if constexpr (std::invocable<Body&, World&>) {
-    using result = std::invoke_result_t<Body&, World&>;
-    bool const leaves = std::is_void_v<result> || std::is_constructible_v<std::decay_t<result>, result>;
-    return leaves ? body_slip::none : body_slip::result;
-  } else if constexpr (std::invocable<Body&, World>) {
-    return body_slip::by_value;
-  } else if constexpr (std::invocable<Body&>) {
-    return body_slip::takes_nothing;
-  } else {
-    return body_slip::not_callable;
-  }
-}
-
-/// One sentence for a body that cannot be launched.
-template <body_slip Slip>
-struct check_body {
-  static_assert(Slip != body_slip::by_value,
-                "trireme::launch: the body takes its world by value, and a world cannot be copied; take a reference: "
-                "[](auto& world) { ... }");
-  static_assert(Slip != body_slip::takes_nothing,
-                "trireme::launch: the body takes nothing, but is called with this rank's world: [](auto& world) { ... "
-                "}");
-  static_assert(Slip != body_slip::not_callable,
-                "trireme::launch: the body cannot be called with this rank's world and nothing else (unless it has an "
-                "error of its own, which stands elsewhere): [](auto& world) { ... }");
-  static_assert(Slip != body_slip::result,
-                "trireme::launch: the body returns what can be neither copied nor moved, such as a trainer or the "
-                "world, which end with the launch; return values, or nothing");
-};
-
-/// Says it. A function of its own: the one that is wrong must stay one that can be called, or clang adds errors.
-template <body_slip Slip>
-constexpr void expect_body() noexcept {
-  static_cast<void>(sizeof(check_body<Slip>));
-}
-
-}  // namespace trireme::comm::detail
-
-// ---- trireme/comm/detail/thread_ranks.hpp
-#include <exception>
-#include <numeric>
-#include <optional>
-#include <thread>
-
-#if defined(__linux__)
-#include <pthread.h>
-#include <sched.h>
-#endif
-
-// ---- trireme/comm/threads.hpp
-#include <algorithm>
-#include <compare>
-#include <cstring>
+#include <mutex>
 
 // ---- trireme/core/assertion.hpp
 #include <atomic>
@@ -1138,6 +1077,143 @@ struct command {
 }
 
 }  // namespace trireme::comm
+
+// ---- trireme/comm/late.hpp (goes on)
+namespace trireme::comm {
+
+/// A collective that this rank has waited for through half of its deadline: at the end of it, the launch fails.
+struct late_call {
+  int rank = 0;         ///< which waits, by its number in the launch
+  std::string what;     ///< "all_reduce(F32, 1024 elements, sum) number 12"
+  std::uint64_t bytes;  ///< of the caller's memory that it is about; 0 where that differs between ranks
+  std::string missing;  ///< "ranks 1, 3": those that it waits for
+  std::chrono::milliseconds waited{}, deadline{};
+};
+
+/// "all_reduce(F32, 1024 elements, sum) number 12, 4096 bytes, has waited 30s of 60s for rank 1"
+[[nodiscard]] inline std::string to_string(late_call const& it) {
+  return text(it.what, it.bytes > 0 ? text(", ", it.bytes, " bytes") : std::string(), ", has waited ",
+              to_string(it.waited), " of ", to_string(it.deadline), " for ", it.missing);
+}
+
+namespace detail {
+
+/// Who is told of late calls. Kept by whoever tells, so that it may change meanwhile.
+class late_listener {
+ public:
+  using function = std::function<void(late_call const&)>;
+  static late_listener& of_process() {
+    static late_listener only;
+    return only;
+  }
+  void set(function f) {
+    auto made = f ? std::make_shared<function>(std::move(f)) : nullptr;
+    std::lock_guard const lock(mutex_);
+    listener_ = std::move(made);
+  }
+  [[nodiscard]] std::shared_ptr<function> get() {
+    std::lock_guard const lock(mutex_);
+    return listener_;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::shared_ptr<function> listener_;
+};
+
+/// Tells of an operation once, when half of its deadline is over. @param describe  gives the late_call; its list of
+/// missing ranks is empty if everything has come meanwhile.
+template <class Describe>
+void tell_if_late(bool& told, std::chrono::steady_clock::duration waited, std::chrono::milliseconds deadline,
+                  Describe&& describe) {
+  if (told || waited < deadline / 2) return;
+  auto const listener = late_listener::of_process().get();
+  if (listener == nullptr) return;
+  try {
+    late_call call = describe();
+    if (call.missing.empty()) return;
+    told = true;
+    call.waited = std::chrono::duration_cast<std::chrono::milliseconds>(waited);
+    call.deadline = deadline;
+    (*listener)(call);
+  } catch (...) {  // a listener's trouble, or no memory for it, ends no collective
+    told = true;
+  }
+}
+
+}  // namespace detail
+
+/// From now on f is called, once for each collective of this process that has waited for half of its deadline: to write
+/// down what it waits for, while there is still somebody to look at. An empty f ends that.
+///
+/// Threads  any caller. f is called by whichever thread waits, several at a time, and inside the communicator: it calls
+///          no collective, and returns soon.
+/// Errors   what f throws is swallowed. comm::threads, comm::processes and comm::mpi tell; comm::nccl does not.
+inline void on_late(std::function<void(late_call const&)> f) { detail::late_listener::of_process().set(std::move(f)); }
+
+}  // namespace trireme::comm
+
+// ---- trireme/comm/detail/launch_body.hpp
+namespace trireme::comm::detail {
+
+/// What may be wrong with the body of a launch.
+enum class body_slip : std::uint8_t { none, by_value, takes_nothing, not_callable, result };
+
+template <class Body, class World>
+[[nodiscard]] consteval body_slip slip_of() {
+  if constexpr (std::invocable<Body&, World&>) {
+    using result = std::invoke_result_t<Body&, World&>;
+    bool const leaves = std::is_void_v<result> || std::is_constructible_v<std::decay_t<result>, result>;
+    return leaves ? body_slip::none : body_slip::result;
+  } else if constexpr (std::invocable<Body&, World>) {
+    return body_slip::by_value;
+  } else if constexpr (std::invocable<Body&>) {
+    return body_slip::takes_nothing;
+  } else {
+    return body_slip::not_callable;
+  }
+}
+
+/// One sentence for a body that cannot be launched.
+template <body_slip Slip>
+struct check_body {
+  static_assert(Slip != body_slip::by_value,
+                "trireme::launch: the body takes its world by value, and a world cannot be copied; take a reference: "
+                "[](auto& world) { ... }");
+  static_assert(Slip != body_slip::takes_nothing,
+                "trireme::launch: the body takes nothing, but is called with this rank's world: [](auto& world) { ... "
+                "}");
+  static_assert(Slip != body_slip::not_callable,
+                "trireme::launch: the body cannot be called with this rank's world and nothing else (unless it has an "
+                "error of its own, which stands elsewhere): [](auto& world) { ... }");
+  static_assert(Slip != body_slip::result,
+                "trireme::launch: the body returns what can be neither copied nor moved, such as a trainer or the "
+                "world, which end with the launch; return values, or nothing");
+};
+
+/// Says it. A function of its own: the one that is wrong must stay one that can be called, or clang adds errors.
+template <body_slip Slip>
+constexpr void expect_body() noexcept {
+  static_cast<void>(sizeof(check_body<Slip>));
+}
+
+}  // namespace trireme::comm::detail
+
+// ---- trireme/comm/detail/thread_ranks.hpp
+#include <exception>
+#include <numeric>
+#include <optional>
+#include <thread>
+
+#if defined(__linux__)
+#include <pthread.h>
+#include <sched.h>
+#endif
+
+// ---- trireme/comm/threads.hpp
+#include <algorithm>
+#include <compare>
+#include <cstring>
 
 // ---- trireme/core/hash.hpp
 namespace trireme {
@@ -4421,8 +4497,6 @@ struct color_and_key {
 }  // namespace trireme::comm::detail
 
 // ---- trireme/comm/detail/channel.hpp
-#include <mutex>
-
 namespace trireme::comm::detail {
 
 /// The sends of exchanges from one rank to another, in the order in which they were started. The receiver copies
@@ -4784,6 +4858,7 @@ struct operation {
   std::span<std::int64_t const> counts;
   std::vector<numbered_part> transfers;  ///< of an exchange
   clock::time_point since{};
+  bool told_late = false;
 
   // Asynchronous operations only:
   std::shared_ptr<group> keep;
@@ -5069,7 +5144,7 @@ inline bool advance(operation& op) {
 }
 
 /// Fails the team if `op` can never finish, or has waited too long.
-inline void check_patience(operation const& op, clock::time_point since) {
+inline void check_patience(operation& op, clock::time_point since) {
   auto& crew = op.crew();
   if (crew.failed()) return;
   if (auto const gone = missing_ranks(op, true); !gone.empty()) {
@@ -5084,6 +5159,11 @@ inline void check_patience(operation const& op, clock::time_point since) {
         text("trireme::comm::threads: ", describe(op), " waited ", to_string(op.where->deadline), " for ", missing,
              op.at == operation::stage::arriving ? ", which did not call it" : ", which did not finish its share",
              "; look at what is keeping it, or raise comm::threads{.deadline}"));
+  } else {
+    tell_if_late(op.told_late, clock::now() - since, op.where->deadline, [&] {
+      return late_call{op.world_rank(op.rank), describe(op),
+                       static_cast<std::uint64_t>(op.what.count) * op.element_bytes, missing_ranks(op, false)};
+    });
   }
 }
 
@@ -20841,13 +20921,19 @@ class atomic_file {
   /// Makes the file visible. After a failure before the rename the old file is untouched.
   void publish() {
     content_.synchronise();
+    replace();
+    in_.synchronise();
+  }
+  /// The same without waiting for the device: what a crash of the machine leaves may be neither of them. For files that
+  /// are written often, and are worth less than that wait.
+  void publish_unsynchronised() { replace(); }
+
+ private:
+  void replace() {
     content_.close();
     in_.rename(temporary(), name_);
     pending_ = false;
-    in_.synchronise();
   }
-
- private:
   [[nodiscard]] std::string temporary() const { return name_ + ".partial"; }
 
   directory in_;
@@ -22388,6 +22474,106 @@ class piece_index {
 // ---- trireme/train/detail/checkpoint_publish.hpp
 #include <random>
 
+// ---- trireme/train/kept_checkpoints.hpp
+namespace trireme::checkpoint {
+
+/// Which of a run's checkpoints stay when another one is saved: the newest, and those of the lowest held-out loss. The
+/// others are removed.
+///
+/// Ranks    the same on all of them.
+/// Errors   a save throws config_error if `last` is not positive, or `best` is negative.
+struct keeping {
+  std::int64_t last = 2;  ///< so many of the newest, the one that is saved among them
+  std::int64_t best = 0;  ///< so many of those whose held-out loss is lowest; they may be among the newest
+  /// The held-out loss of what is saved, for its manifest. One without a loss is never among the best.
+  double held_out = std::numeric_limits<double>::quiet_NaN();
+};
+
+/// A checkpoint that lies in a directory.
+struct kept {
+  std::string path;  ///< which trainer.load() takes, too
+  std::int64_t step = 0;
+  double held_out = std::numeric_limits<double>::quiet_NaN();  ///< as keeping said when it was saved
+};
+
+namespace detail {
+
+inline void expect_some_kept(keeping const& how) {
+  if (how.last < 1) {
+    throw config_error(text("trireme::checkpoint::keeping: .last is ", how.last, "; keep at least the newest one"));
+  }
+  if (how.best < 0) throw config_error(text("trireme::checkpoint::keeping: .best is ", how.best, "; 0 keeps none"));
+}
+
+/// The held-out loss that a manifest says, or NaN.
+[[nodiscard]] inline double held_out_in(formats::json::value const& manifest) {
+  auto const* const said = manifest.find("held_out");
+  return said == nullptr ? std::numeric_limits<double>::quiet_NaN() : said->as_double();
+}
+
+/// A checkpoint of the run that saves.
+struct own_checkpoint {
+  std::int64_t step = 0;
+  double held_out = std::numeric_limits<double>::quiet_NaN();
+};
+
+/// Whether one is better than the other: of equal ones the newer is.
+[[nodiscard]] inline bool is_better(double loss, std::int64_t step, double than, std::int64_t than_step) noexcept {
+  if (std::isfinite(loss) != std::isfinite(than)) return std::isfinite(loss);
+  return std::isfinite(loss) && loss != than ? loss < than : step > than_step;
+}
+
+/// The steps of those that are not to be kept, oldest first.
+/// @param all  oldest first, with the one that was just saved.
+[[nodiscard]] inline std::vector<std::int64_t> steps_to_remove(std::vector<own_checkpoint> all, keeping const& how) {
+  auto const newest = std::min(all.size(), static_cast<std::size_t>(how.last));
+  std::vector<own_checkpoint> older(all.begin(), all.end() - static_cast<std::ptrdiff_t>(newest));
+  std::erase_if(all, [](own_checkpoint const& each) { return !std::isfinite(each.held_out); });
+  std::ranges::sort(all, [](own_checkpoint const& a, own_checkpoint const& b) {
+    return is_better(a.held_out, a.step, b.held_out, b.step);
+  });
+  all.resize(std::min(all.size(), static_cast<std::size_t>(how.best)));
+  std::vector<std::int64_t> out;
+  for (auto const& each : older) {
+    bool const stays = std::ranges::any_of(all, [&](own_checkpoint const& best) { return best.step == each.step; });
+    if (!stays) out.push_back(each.step);
+  }
+  return out;
+}
+
+}  // namespace detail
+
+/// The checkpoints of a directory, oldest first. Those whose manifest cannot be read are left out.
+///
+/// Ranks    local.
+/// Errors   io_error if the directory is missing or out of reach.
+[[nodiscard]] inline std::vector<kept> kept_in(std::string const& directory,
+                                               formats::file_system& files = formats::real_files()) {
+  auto const home = detail::home_of_checkpoints(directory, files);
+  std::vector<kept> all;
+  for (auto const step : detail::steps_in(home)) {
+    auto const name = detail::step_name(step);
+    kept one{home.path_of(name), step};
+    auto const damage =
+        detail::damage_in([&] { one.held_out = detail::held_out_in(detail::read_manifest(home.below(name))); });
+    if (damage.empty()) all.push_back(std::move(one));
+  }
+  return all;
+}
+
+/// The one with the lowest held-out loss, if any has one: `trainer.load(checkpoint::best_in(directory)->path)`.
+[[nodiscard]] inline std::optional<kept> best_in(std::string const& directory,
+                                                 formats::file_system& files = formats::real_files()) {
+  auto const all = kept_in(directory, files);
+  auto const best = std::ranges::min_element(
+      all, [](kept const& a, kept const& b) { return detail::is_better(a.held_out, a.step, b.held_out, b.step); });
+  if (best == all.end() || !std::isfinite(best->held_out)) return std::nullopt;
+  return *best;
+}
+
+}  // namespace trireme::checkpoint
+
+// ---- trireme/train/detail/checkpoint_publish.hpp (goes on)
 namespace trireme::checkpoint::detail {
 
 /// 32 hexadecimal digits that no other run has.
@@ -22401,15 +22587,20 @@ namespace trireme::checkpoint::detail {
   return out;
 }
 
-/// The steps of this run's checkpoints in a directory. Refuses to go on if those of another run are there, or if what
+/// This run's checkpoints in a directory, oldest first. Refuses to go on if those of another run are there, or if what
 /// this one would save is not the latest.
-[[nodiscard]] inline std::vector<std::int64_t> claim(formats::directory const& home, std::string const& identity,
-                                                     std::int64_t step) {
-  std::vector<std::int64_t> ours;
+[[nodiscard]] inline std::vector<own_checkpoint> claim(formats::directory const& home, std::string const& identity,
+                                                       std::int64_t step) {
+  std::vector<own_checkpoint> ours;
   std::string doubt;
   for (auto const each : steps_in(home)) {
     std::string theirs;
-    auto const damage = damage_in([&] { theirs = identity_in(read_manifest(home.below(step_name(each)))); });
+    own_checkpoint found{each};
+    auto const damage = damage_in([&] {
+      auto const manifest = read_manifest(home.below(step_name(each)));
+      theirs = identity_in(manifest);
+      found.held_out = held_out_in(manifest);
+    });
     if (!damage.empty()) {
       doubt = damage;
     } else if (theirs != identity) {
@@ -22417,7 +22608,7 @@ namespace trireme::checkpoint::detail {
                               " is of run ", theirs, ", this is run ", identity,
                               "); load() it to go on with that run, or save into another directory"));
     } else {
-      ours.push_back(each);
+      ours.push_back(found);
     }
   }
   if (ours.empty() && !doubt.empty()) {
@@ -22425,8 +22616,8 @@ namespace trireme::checkpoint::detail {
                             " holds a checkpoint that cannot be read, so that nobody knows whose it is (", doubt,
                             "); save into another directory, or move that checkpoint away"));
   }
-  if (!ours.empty() && ours.back() > step) {
-    throw config_error(text("trireme::checkpoint: ", home.path(), " holds ", step_name(ours.back()),
+  if (!ours.empty() && ours.back().step > step) {
+    throw config_error(text("trireme::checkpoint: ", home.path(), " holds ", step_name(ours.back().step),
                             " of this run, which is later than step ", step,
                             "; load() goes on from there; to go on from here, save into another directory"));
   }
@@ -22439,10 +22630,10 @@ namespace trireme::checkpoint::detail {
   return home.make(temporary_name);
 }
 
-/// Completes a temporary directory with its manifest, gives it its name, and removes all of this run's checkpoints but
-/// the one before it.
+/// Completes a temporary directory with its manifest, gives it its name, and removes those of this run's checkpoints
+/// that are not to be kept beside it.
 inline void publish(formats::directory const& home, formats::directory const& temporary, std::int64_t step,
-                    formats::json::value const& manifest, std::span<std::int64_t const> ours) {
+                    formats::json::value const& manifest, std::vector<own_checkpoint> ours, keeping const& keep) {
   auto const content = formats::json::to_string(manifest) + "\n";
   formats::atomic_write(temporary, "manifest.json", content);
   auto const digest = sha256_text(std::as_bytes(std::span(content)));
@@ -22450,7 +22641,7 @@ inline void publish(formats::directory const& home, formats::directory const& te
   temporary.synchronise();
   auto const name = step_name(step);
   // A run that went back and came to the same step again: the two change places, so that one of them is always there.
-  bool const again = !ours.empty() && ours.back() == step;
+  bool const again = !ours.empty() && ours.back().step == step;
   if (again) {
     home.exchange(temporary_name, name);
   } else {
@@ -22458,10 +22649,13 @@ inline void publish(formats::directory const& home, formats::directory const& te
     home.rename(temporary_name, name);
   }
   home.synchronise();
-  if (again) home.remove(temporary_name);
+  if (again) {
+    home.remove(temporary_name);
+    ours.pop_back();
+  }
+  ours.push_back({step, keep.held_out});
   // Under the temporary name first: one that is half removed when the program ends is no checkpoint any more.
-  std::size_t const kept = again ? 2 : 1;
-  for (auto const each : ours.first(ours.size() - std::min(kept, ours.size()))) {
+  for (auto const each : steps_to_remove(std::move(ours), keep)) {
     try {
       home.rename(step_name(each), temporary_name);
     } catch (io_error const&) {  // the next save tries again
@@ -22587,7 +22781,8 @@ void together(Comm& world, F&& f) {
 /// A piece says where it lies in its tensor, not who owned it, so that any number of ranks and any strategy or mesh
 /// reads it. This is format 2; format 1, which knew no boxes, is refused.
 /// A checkpoint is written under a temporary name, brought to the device, renamed, and the directory brought to the
-/// device; the one before it is kept. One that turns out to be damaged is set aside, and the one before it is read.
+/// device; which others are kept says checkpoint::keeping. One that turns out to be damaged is set aside, and the one
+/// before it is read.
 namespace trireme::checkpoint {
 
 /// What a checkpoint was made by; a run with another description refuses it and names both.
@@ -22757,9 +22952,10 @@ template <class Comm>
 class writing {
  public:
   /// Collective. Makes sure that the directory belongs to the run, and makes a temporary one in it.
-  writing(Comm& world, std::string path, identity& own, run_description run, progress const& at,
+  writing(Comm& world, std::string path, identity& own, run_description run, progress const& at, keeping const& keep,
           formats::file_system& files)
-      : world_(world), path_(std::move(path)), run_(std::move(run)), at_(at), files_(files) {
+      : world_(world), path_(std::move(path)), run_(std::move(run)), at_(at), keep_(keep), files_(files) {
+    expect_some_kept(keep);
     std::array<std::uint8_t, 32> digits{};
     trireme::detail::together(world_, [&] {
       if (world_.rank() != 0) return;
@@ -22791,12 +22987,13 @@ class writing {
     auto const records = gather(world_, record_);
     trireme::detail::together(world_, [&] {
       if (world_.rank() != 0) return;
-      auto const manifest = formats::json::value::make({{"format", format_version},
-                                                        {"identity", identity_.digits},
-                                                        {"run", to_json(run_)},
-                                                        {"progress", to_json(at_)},
-                                                        {"files", to_json(records)}});
-      detail::publish(*place_.home, *place_.temporary, at_.step, manifest, ours_);
+      auto manifest = formats::json::value::make({{"format", format_version},
+                                                  {"identity", identity_.digits},
+                                                  {"run", to_json(run_)},
+                                                  {"progress", to_json(at_)},
+                                                  {"files", to_json(records)}});
+      if (std::isfinite(keep_.held_out)) manifest.set("held_out", keep_.held_out);
+      detail::publish(*place_.home, *place_.temporary, at_.step, manifest, ours_, keep_);
     });
     place_.home.reset();
   }
@@ -22821,9 +23018,10 @@ class writing {
   std::string path_;
   run_description run_;
   progress at_;
+  keeping keep_;
   formats::file_system& files_;
   identity identity_;
-  std::vector<std::int64_t> ours_;
+  std::vector<own_checkpoint> ours_;
   place place_;
   file_record record_;
 };
@@ -22832,6 +23030,7 @@ class writing {
 
 /// Collective. Writes a checkpoint and makes it the newest one.
 ///
+/// @param keep      which checkpoints of the run stay beside it.
 /// @param own       the run's identity; drawn here if it has none yet.
 /// @param for_each  calls its argument with (name, info, first, view) for each piece of this rank: elements from
 ///                  `first` on of the part of a tensor that the parameter_info says; called twice, in the same order.
@@ -22840,8 +23039,8 @@ class writing {
 ///          one; then nothing in it has been touched.
 template <class Comm, class ForEach>
 void save(Comm& world, std::string const& path, identity& own, run_description const& run, progress const& at,
-          ForEach&& for_each, formats::file_system& files = formats::real_files()) {
-  detail::writing<Comm> writing(world, path, own, run, at, files);
+          ForEach&& for_each, formats::file_system& files = formats::real_files(), keeping const& keep = {}) {
+  detail::writing<Comm> writing(world, path, own, run, at, keep, files);
   std::exception_ptr failure;
   try {
     writing.write(for_each);
@@ -22851,7 +23050,8 @@ void save(Comm& world, std::string const& path, identity& own, run_description c
   writing.publish(failure);
 }
 
-/// Collective. Reads the newest whole checkpoint of a directory into the views that for_each hands out.
+/// Collective. Reads the newest whole checkpoint of a directory into the views that for_each hands out; if `path` is
+/// that of one checkpoint ("DIRECTORY/step-0000000500"), that one.
 ///
 /// One that is damaged (a file of it is missing, cut or changed) is passed over for the one before it; once a whole one
 /// is found, those passed over are kept as "damaged-step-N". All ranks take the same one: a rank that finds damage in
@@ -22870,10 +23070,12 @@ loaded load(Comm& world, std::string const& path, identity& own, run_description
   using trireme::detail::together;
   std::optional<formats::directory> home;
   std::vector<std::int64_t> steps;  // that have not been tried; on rank 0
+  auto const one = detail::step_of(formats::name_of(path));
   together(world, [&] {
-    home = detail::home_of_checkpoints(path, files);
+    home = detail::home_of_checkpoints(one ? formats::directory_of(path) : path, files);
     if (world.rank() != 0) return;
     steps = detail::steps_in(*home);
+    if (one) std::erase_if(steps, [&](std::int64_t each) { return each != *one; });
     if (steps.empty()) throw detail::no_checkpoint(path);
   });
   world.all_reduce(tensor_view<std::int64_t>(&elements, shape{1}), reduction::sum{});
@@ -22882,6 +23084,10 @@ loaded load(Comm& world, std::string const& path, identity& own, run_description
     std::int64_t step = steps.empty() ? -1 : steps.back();
     world.broadcast(tensor_view<std::int64_t>(&step, shape{1}), 0);
     if (step < 0) {
+      if (one) {
+        throw io_error(path,
+                       text("this checkpoint is damaged (", result.damaged.front().reason, "); load another one"));
+      }
       throw io_error(path, text("no checkpoint here is whole; of the newest: ", result.damaged.front().reason));
     }
     result.path = home->path_of(detail::step_name(step));
@@ -22955,9 +23161,9 @@ template <class Comm>
 class patient_world {
  public:
   /// Collective when the deadline is another one than before. Of a communicator that cannot be given another deadline
-  /// (comm::hierarchical) the world itself.
+  /// the world itself.
   Comm& of(Comm& world, std::chrono::milliseconds deadline) {
-    if constexpr (requires { Comm(world.duplicate(deadline)); }) {
+    if constexpr (has_own_deadline) {
       if (own_ == nullptr || deadline != deadline_) own_.reset(new Comm(world.duplicate(deadline)));
       deadline_ = deadline;
       return *own_;
@@ -22965,8 +23171,25 @@ class patient_world {
       return world;
     }
   }
+  /// Calls f. Where it ends because a rank is late, the sentence names this deadline, not the communicator's.
+  template <class F>
+  static void within(F&& f) {
+    try {
+      f();
+    } catch (comm_error const& problem) {
+      std::string_view const said = problem.what(), offered = ", or raise ";
+      auto const at = said.rfind(offered);
+      if (!has_own_deadline || at == said.npos || !said.ends_with("{.deadline}")) throw;
+      auto const first = problem.rank() < 0 ? std::size_t{0} : text("rank ", problem.rank(), ": ").size();
+      throw comm_error(text(said.substr(first, at + offered.size() - first), "checkpoint::patience{.deadline}"),
+                       {problem.rank(), problem.operation()});
+    }
+  }
 
  private:
+  static constexpr bool has_own_deadline = requires(Comm & world, std::chrono::milliseconds deadline) {
+    Comm(world.duplicate(deadline));
+  };
   std::unique_ptr<Comm> own_;
   std::chrono::milliseconds deadline_{};
 };
@@ -23013,8 +23236,9 @@ class background_save {
   /// @param memory  for the copy; it and the world are this object's until it is destroyed.
   template <class ForEach>
   background_save(Comm& world, std::string const& path, identity& own, run_description const& run, progress const& at,
-                  patience patience, formats::file_system& files, held_state& memory, ForEach&& for_each)
-      : step_(at.step), patience_(std::move(patience)), writing_(world, path, own, run, at, files) {
+                  patience patience, keeping const& keep, formats::file_system& files, held_state& memory,
+                  ForEach&& for_each)
+      : step_(at.step), patience_(std::move(patience)), writing_(world, path, own, run, at, keep, files) {
     trireme::detail::together(world, [&] { memory.copy(for_each); });
     thread_ = std::thread([this, &memory] {
       try {
@@ -23043,7 +23267,7 @@ class background_save {
   /// Collective. Waits for all ranks' files and makes the checkpoint the newest one.
   void publish() {
     thread_.join();
-    writing_.publish(failure_);
+    patient_world<Comm>::within([&] { writing_.publish(failure_); });
   }
 
  private:
@@ -25530,21 +25754,23 @@ class basic_trainer {
     return sum;
   }
 
-  /// Collective. Publishes a checkpoint in `directory` and keeps the one before it; see checkpoint.hpp. A directory
-  /// belongs to one run: that of another is refused.
+  /// Collective. Publishes a checkpoint in `directory` and keeps those before it that `keep` says; see checkpoint.hpp.
+  /// A directory belongs to one run: that of another is refused.
   ///
   /// Errors   also comm_error, if a rank is not done when the patience is over; numeric_error as state_hash().
   void save(std::string const& directory, checkpoint::patience const& patience = {},
-            formats::file_system& files = formats::real_files()) {
+            checkpoint::keeping const& keep = {}, formats::file_system& files = formats::real_files()) {
     finish_save();
     expect_equal_copies();  // what a rank has spoiled is not kept
     auto const pieces = [&](auto&& piece) { for_each_state(piece); };
     checkpoint::detail::told_progress told(patience, 2, pieces);  // hashed, and then written
-    checkpoint::save(
-        patient_.of(world_, patience.deadline), directory, identity_, description(), progress_of_run(),
-        [&](auto&& piece) { pieces(told.after(piece)); }, files);
+    patient_.within([&] {
+      checkpoint::save(
+          patient_.of(world_, patience.deadline), directory, identity_, description(), progress_of_run(),
+          [&](auto&& piece) { pieces(told.after(piece)); }, files, keep);
+    });
   }
-  void save(std::string const& directory, formats::file_system& files) { save(directory, {}, files); }
+  void save(std::string const& directory, formats::file_system& files) { save(directory, {}, {}, files); }
 
   /// Collective. The same, while training goes on: this call copies the state, and a thread of each rank writes it. The
   /// checkpoint is published after the step in which the last rank is done; one that was begun before it, first. fit()
@@ -25554,14 +25780,14 @@ class basic_trainer {
   /// Errors   of the device are told to on_save() on every rank; if nobody listens they are thrown, here or by fit(),
   ///          step() and finish_save(). The checkpoints before are whole in any case. Others as save().
   void save_in_background(std::string const& directory, checkpoint::patience const& patience = {},
-                          formats::file_system& files = formats::real_files()) {
+                          checkpoint::keeping const& keep = {}, formats::file_system& files = formats::real_files()) {
     finish_save();
     expect_equal_copies();
     save_report begun{step_, 0, {}};
     attempt_save(begun, "copy for a checkpoint", [&] {
       background_ = std::make_unique<checkpoint::detail::background_save<Comm>>(
           patient_.of(world_, patience.deadline), directory, identity_, description(), progress_of_run(), patience,
-          files, held_, [&](auto&& piece) { for_each_state(piece); });
+          keep, files, held_, [&](auto&& piece) { for_each_state(piece); });
     });
     if (background_ == nullptr) tell(begun);
   }
@@ -25578,8 +25804,9 @@ class basic_trainer {
   /// given up: then training goes on.
   void on_save(std::function<void(save_report const&)> f) { save_calls_.push_back(std::move(f)); }
 
-  /// Collective. Takes all state from the newest whole checkpoint in `directory`, whatever number of ranks or strategy
-  /// wrote it (error feedback asks for the same number of ranks), and goes on with its run.
+  /// Collective. Takes all state from the newest whole checkpoint in `directory` (or from the one that the path names,
+  /// checkpoint::best_in(directory)->path, say), whatever number of ranks or strategy wrote it (error feedback asks for
+  /// the same number of ranks), and goes on with its run.
   ///
   /// Errors   as save().
   ///
@@ -25592,9 +25819,12 @@ class basic_trainer {
         [&](std::string const&, parameter_info const&, std::int64_t, auto view) { elements += view.size(); });
     auto const pieces = [&](auto&& piece) { for_each_state(piece, true); };
     checkpoint::detail::told_progress told(patience, 1, pieces);
-    auto const found = checkpoint::load(
-        patient_.of(world_, patience.deadline), directory, identity_, description(),
-        [&](auto&& piece) { pieces(told.after(piece)); }, elements, files);
+    checkpoint::loaded found;
+    patient_.within([&] {
+      found = checkpoint::load(
+          patient_.of(world_, patience.deadline), directory, identity_, description(),
+          [&](auto&& piece) { pieces(told.after(piece)); }, elements, files);
+    });
     auto const& progress = found.at;
     step_ = progress.step;
     updates_ = progress.updates;
@@ -26403,8 +26633,10 @@ class any_trainer {
   virtual void on_step(std::function<void(step_report const&)> f) = 0;
   virtual void request_stop() noexcept = 0;
   virtual void record(observe::timeline& timeline) = 0;
-  virtual void save(std::string const& directory, checkpoint::patience const& patience = {}) = 0;
-  virtual void save_in_background(std::string const& directory, checkpoint::patience const& patience = {}) = 0;
+  virtual void save(std::string const& directory, checkpoint::patience const& patience = {},
+                    checkpoint::keeping const& keep = {}) = 0;
+  virtual void save_in_background(std::string const& directory, checkpoint::patience const& patience = {},
+                                  checkpoint::keeping const& keep = {}) = 0;
   virtual void on_save(std::function<void(save_report const&)> f) = 0;
   virtual void finish_save() = 0;
   virtual checkpoint::loaded load(std::string const& directory, checkpoint::patience const& patience = {}) = 0;
@@ -26437,11 +26669,13 @@ class typed_trainer final : public any_trainer {
   void on_step(std::function<void(step_report const&)> f) override { trainer_.on_step(std::move(f)); }
   void request_stop() noexcept override { trainer_.request_stop(); }
   void record(observe::timeline& timeline) override { trainer_.record(timeline); }
-  void save(std::string const& directory, checkpoint::patience const& patience) override {
-    trainer_.save(directory, patience);
+  void save(std::string const& directory, checkpoint::patience const& patience,
+            checkpoint::keeping const& keep) override {
+    trainer_.save(directory, patience, keep);
   }
-  void save_in_background(std::string const& directory, checkpoint::patience const& patience) override {
-    trainer_.save_in_background(directory, patience);
+  void save_in_background(std::string const& directory, checkpoint::patience const& patience,
+                          checkpoint::keeping const& keep) override {
+    trainer_.save_in_background(directory, patience, keep);
   }
   void on_save(std::function<void(save_report const&)> f) override { trainer_.on_save(std::move(f)); }
   void finish_save() override { trainer_.finish_save(); }

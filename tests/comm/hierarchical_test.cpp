@@ -1,5 +1,6 @@
 #include "trireme/comm/hierarchical.hpp"
 
+#include <chrono>
 #include <string>
 #include <utility>
 #include <vector>
@@ -42,6 +43,11 @@ TEST_CASE("every collective of nodes x places equals its definition", "[comm][hi
     auto again = mine.duplicate();
     by_the_book::exchanges(again, 100);
     by_the_book::requests(again, places, nodes, 3000);
+    auto patient = mine.duplicate(std::chrono::minutes(7));
+    by_the_book::expect(patient.inner().deadline() == std::chrono::minutes(7), "the deadline inside");
+    by_the_book::expect(patient.outer().deadline() == std::chrono::minutes(7), "the deadline between");
+    by_the_book::every_collective(patient, places, nodes, 503);
+    by_the_book::exchanges(patient, 100);
   });
 }
 

@@ -159,6 +159,27 @@ TEST_CASE("atomic_write synchronises the file, renames, then synchronises the di
         std::vector<std::string>{"open", "open", "write", "synchronise", "close", "rename", "synchronise", "close"});
 }
 
+TEST_CASE("a file that is replaced without the device is not synchronised, and appears whole or not at all",
+          "[formats][file]") {
+  scratch dir;
+  formats::atomic_write(dir / "a", "old");
+  faulty_files files;
+  auto const replace = [&](formats::file_system& through) {
+    formats::atomic_file to(dir / "a", through);
+    to.write(std::as_bytes(std::span("new", 3)));
+    to.publish_unsynchronised();
+  };
+  for (int at = 0; at < 5; ++at) {
+    faulty_files failing(at);
+    CHECK(message([&] { replace(failing); }) != "");
+    CHECK(formats::read_text(dir / "a") == "old");
+    CHECK(formats::directory(dir.path()).names() == std::vector<std::string>{"a"});
+  }
+  replace(files);
+  CHECK(files.log == std::vector<std::string>{"open", "open", "write", "close", "rename", "close"});
+  CHECK(formats::read_text(dir / "a") == "new");
+}
+
 TEST_CASE("atomic_write that fails at any operation keeps a whole file and removes the temporary", "[formats][file]") {
   for (int const number : {ENOSPC, EIO}) {
     for (int at = 0; at < 7; ++at) {

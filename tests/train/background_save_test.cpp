@@ -93,7 +93,7 @@ TEST_CASE("steps are taken while a slow disk writes, and a later save waits for 
     trainer.on_step([&](step_report const& step) {
       if (step.step != 0 && step.step != 40) return;
       begun.push_back(trainer.steps());
-      trainer.save_in_background(folder.path(), {}, slow);
+      trainer.save_in_background(folder.path(), {}, {}, slow);
     });
     trainer.on_save([&](save_report const& report) {
       if (report.failure.empty() && report.seconds > 0.02) done.push_back(report.step);
@@ -127,7 +127,7 @@ TEST_CASE("whatever file operation fails in the background, training goes on and
       files.for_ever = for_ever;
       std::vector<save_report> reports;
       run.trainer.on_step([&](step_report const& done) {
-        if (done.step == 1) run.trainer.save_in_background(folder.path(), {}, files);
+        if (done.step == 1) run.trainer.save_in_background(folder.path(), {}, {}, files);
       });
       run.trainer.on_save([&](save_report const& report) { reports.push_back(report); });
       run.go_to(1);
@@ -159,7 +159,7 @@ TEST_CASE("a save in the background that fails on one rank is told to all, or th
     auto const save = [&] {
       failing_files files;
       if (world.rank() == 1) files.fails_at = 1;
-      trainer.save_in_background(folder.path(), {}, files);
+      trainer.save_in_background(folder.path(), {}, {}, files);
       trainer.finish_save();
     };
     thrown += contains(sentence_of(save), "no space left on device") ? 1 : 0;
@@ -179,7 +179,7 @@ TEST_CASE("a trainer that ends before its save is published gives it up, and lea
   {
     tiny run;
     run.trainer.save(folder.path());
-    run.trainer.save_in_background(folder.path(), {}, slow);
+    run.trainer.save_in_background(folder.path(), {}, {}, slow);
   }
   CHECK(names(folder.path()) == std::vector<std::string>{"step-0000000000"});
 }

@@ -4,11 +4,13 @@
 #include <chrono>
 #include <string>
 #include <thread>
+#include <utility>
 
 #include "../catch.hpp"
 #include "../formats/scratch.hpp"
 #include "../watchdog.hpp"
 #include "trireme/comm/checked.hpp"
+#include "trireme/comm/hierarchical.hpp"
 #include "trireme/nn/mlp.hpp"
 #include "trireme/trireme.hpp"
 
@@ -41,7 +43,7 @@ void save_and_load(World& world, std::string const& directory, checkpoint::patie
   auto trainer = make_trainer(model, optim::sgd{}, world);
   slow_files files;
   if (world.rank() == 1) files.takes = 3 * deadline;
-  trainer.save(directory, patience, files);
+  trainer.save(directory, patience, {}, files);
   trainer.load(directory, patience, files);
 }
 
@@ -63,6 +65,17 @@ TEST_CASE("a checked world has as much patience while ranks save", "[train][chec
   }));
 }
 
+TEST_CASE("so has a hierarchical world", "[train][checkpoint]") {
+  watchdog const guard("a slow disk under a hierarchical world");
+  scratch folder;
+  CHECK_NOTHROW(launch(comm::threads{.ranks = 2, .deadline = deadline}, [&](auto& world) {
+    auto inside = world.split(world.rank() / 2, world.rank());
+    auto between = world.split(world.rank() % 2, world.rank());
+    comm::hierarchical_world nodes(std::move(inside), std::move(between), world);
+    save_and_load(nodes, folder.path(), {.deadline = 30s});
+  }));
+}
+
 TEST_CASE("a save that takes longer than its own deadline is an error that names the rank", "[train][checkpoint]") {
   watchdog const guard("a disk that is too slow");
   scratch folder;
@@ -75,6 +88,7 @@ TEST_CASE("a save that takes longer than its own deadline is an error that names
   }
   INFO(sentence);
   CHECK(contains(sentence, "waited 250ms for rank 1"));
+  CHECK(sentence.ends_with("look at what is keeping it, or raise checkpoint::patience{.deadline}"));
   CHECK(checkpoint::exists(folder.path()) == false);
 }
 

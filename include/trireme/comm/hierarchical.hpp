@@ -178,6 +178,12 @@ class hierarchical_world : public collectives<hierarchical_world<Inner, Outer>> 
   [[nodiscard]] hierarchical_world duplicate() {
     return hierarchical_world(core_->split(0, core_->here().place, core_->here().node));
   }
+  [[nodiscard]] hierarchical_world duplicate(std::chrono::milliseconds deadline) requires
+      requires(Inner& inside, Outer& between) {
+    Inner(inside.duplicate(deadline));
+    Outer(between.duplicate(deadline));
+  }
+  { return hierarchical_world(core_->duplicate(deadline)); }
 
   template <element T>
   [[nodiscard]] auto allocate(shape extents) {

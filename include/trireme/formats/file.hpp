@@ -195,13 +195,19 @@ class atomic_file {
   /// Makes the file visible. After a failure before the rename the old file is untouched.
   void publish() {
     content_.synchronise();
+    replace();
+    in_.synchronise();
+  }
+  /// The same without waiting for the device: what a crash of the machine leaves may be neither of them. For files that
+  /// are written often, and are worth less than that wait.
+  void publish_unsynchronised() { replace(); }
+
+ private:
+  void replace() {
     content_.close();
     in_.rename(temporary(), name_);
     pending_ = false;
-    in_.synchronise();
   }
-
- private:
   [[nodiscard]] std::string temporary() const { return name_ + ".partial"; }
 
   directory in_;

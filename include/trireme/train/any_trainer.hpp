@@ -29,8 +29,10 @@ class any_trainer {
   virtual void on_step(std::function<void(step_report const&)> f) = 0;
   virtual void request_stop() noexcept = 0;
   virtual void record(observe::timeline& timeline) = 0;
-  virtual void save(std::string const& directory, checkpoint::patience const& patience = {}) = 0;
-  virtual void save_in_background(std::string const& directory, checkpoint::patience const& patience = {}) = 0;
+  virtual void save(std::string const& directory, checkpoint::patience const& patience = {},
+                    checkpoint::keeping const& keep = {}) = 0;
+  virtual void save_in_background(std::string const& directory, checkpoint::patience const& patience = {},
+                                  checkpoint::keeping const& keep = {}) = 0;
   virtual void on_save(std::function<void(save_report const&)> f) = 0;
   virtual void finish_save() = 0;
   virtual checkpoint::loaded load(std::string const& directory, checkpoint::patience const& patience = {}) = 0;
@@ -63,11 +65,13 @@ class typed_trainer final : public any_trainer {
   void on_step(std::function<void(step_report const&)> f) override { trainer_.on_step(std::move(f)); }
   void request_stop() noexcept override { trainer_.request_stop(); }
   void record(observe::timeline& timeline) override { trainer_.record(timeline); }
-  void save(std::string const& directory, checkpoint::patience const& patience) override {
-    trainer_.save(directory, patience);
+  void save(std::string const& directory, checkpoint::patience const& patience,
+            checkpoint::keeping const& keep) override {
+    trainer_.save(directory, patience, keep);
   }
-  void save_in_background(std::string const& directory, checkpoint::patience const& patience) override {
-    trainer_.save_in_background(directory, patience);
+  void save_in_background(std::string const& directory, checkpoint::patience const& patience,
+                          checkpoint::keeping const& keep) override {
+    trainer_.save_in_background(directory, patience, keep);
   }
   void on_save(std::function<void(save_report const&)> f) override { trainer_.on_save(std::move(f)); }
   void finish_save() override { trainer_.finish_save(); }

@@ -4,6 +4,7 @@
 #include <array>
 #include <bit>
 #include <cerrno>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -34,6 +35,7 @@
 #include "trireme/train/detail/checkpoint_publish.hpp"
 #include "trireme/train/detail/held_state.hpp"
 #include "trireme/train/detail/together.hpp"
+#include "trireme/train/kept_checkpoints.hpp"
 
 /// Checkpoints: all state of a run in one directory, whole or not at all.
 ///
@@ -44,7 +46,8 @@
 /// A piece says where it lies in its tensor, not who owned it, so that any number of ranks and any strategy or mesh
 /// reads it. This is format 2; format 1, which knew no boxes, is refused.
 /// A checkpoint is written under a temporary name, brought to the device, renamed, and the directory brought to the
-/// device; the one before it is kept. One that turns out to be damaged is set aside, and the one before it is read.
+/// device; which others are kept says checkpoint::keeping. One that turns out to be damaged is set aside, and the one
+/// before it is read.
 namespace trireme::checkpoint {
 
 /// What a checkpoint was made by; a run with another description refuses it and names both.
@@ -241,9 +244,10 @@ template <class Comm>
 class writing {
  public:
   /// Collective. Makes sure that the directory belongs to the run, and makes a temporary one in it.
-  writing(Comm& world, std::string path, identity& own, run_description run, progress const& at,
+  writing(Comm& world, std::string path, identity& own, run_description run, progress const& at, keeping const& keep,
           formats::file_system& files)
-      : world_(world), path_(std::move(path)), run_(std::move(run)), at_(at), files_(files) {
+      : world_(world), path_(std::move(path)), run_(std::move(run)), at_(at), keep_(keep), files_(files) {
+    expect_some_kept(keep);
     std::array<std::uint8_t, 32> digits{};
     trireme::detail::together(world_, [&] {
       if (world_.rank() != 0) return;
@@ -275,12 +279,13 @@ class writing {
     auto const records = gather(world_, record_);
     trireme::detail::together(world_, [&] {
       if (world_.rank() != 0) return;
-      auto const manifest = formats::json::value::make({{"format", format_version},
-                                                        {"identity", identity_.digits},
-                                                        {"run", to_json(run_)},
-                                                        {"progress", to_json(at_)},
-                                                        {"files", to_json(records)}});
-      detail::publish(*place_.home, *place_.temporary, at_.step, manifest, ours_);
+      auto manifest = formats::json::value::make({{"format", format_version},
+                                                  {"identity", identity_.digits},
+                                                  {"run", to_json(run_)},
+                                                  {"progress", to_json(at_)},
+                                                  {"files", to_json(records)}});
+      if (std::isfinite(keep_.held_out)) manifest.set("held_out", keep_.held_out);
+      detail::publish(*place_.home, *place_.temporary, at_.step, manifest, ours_, keep_);
     });
     place_.home.reset();
   }
@@ -305,9 +310,10 @@ class writing {
   std::string path_;
   run_description run_;
   progress at_;
+  keeping keep_;
   formats::file_system& files_;
   identity identity_;
-  std::vector<std::int64_t> ours_;
+  std::vector<own_checkpoint> ours_;
   place place_;
   file_record record_;
 };
@@ -316,6 +322,7 @@ class writing {
 
 /// Collective. Writes a checkpoint and makes it the newest one.
 ///
+/// @param keep      which checkpoints of the run stay beside it.
 /// @param own       the run's identity; drawn here if it has none yet.
 /// @param for_each  calls its argument with (name, info, first, view) for each piece of this rank: elements from
 ///                  `first` on of the part of a tensor that the parameter_info says; called twice, in the same order.
@@ -324,8 +331,8 @@ class writing {
 ///          one; then nothing in it has been touched.
 template <class Comm, class ForEach>
 void save(Comm& world, std::string const& path, identity& own, run_description const& run, progress const& at,
-          ForEach&& for_each, formats::file_system& files = formats::real_files()) {
-  detail::writing<Comm> writing(world, path, own, run, at, files);
+          ForEach&& for_each, formats::file_system& files = formats::real_files(), keeping const& keep = {}) {
+  detail::writing<Comm> writing(world, path, own, run, at, keep, files);
   std::exception_ptr failure;
   try {
     writing.write(for_each);
@@ -335,7 +342,8 @@ void save(Comm& world, std::string const& path, identity& own, run_description c
   writing.publish(failure);
 }
 
-/// Collective. Reads the newest whole checkpoint of a directory into the views that for_each hands out.
+/// Collective. Reads the newest whole checkpoint of a directory into the views that for_each hands out; if `path` is
+/// that of one checkpoint ("DIRECTORY/step-0000000500"), that one.
 ///
 /// One that is damaged (a file of it is missing, cut or changed) is passed over for the one before it; once a whole one
 /// is found, those passed over are kept as "damaged-step-N". All ranks take the same one: a rank that finds damage in
@@ -354,10 +362,12 @@ loaded load(Comm& world, std::string const& path, identity& own, run_description
   using trireme::detail::together;
   std::optional<formats::directory> home;
   std::vector<std::int64_t> steps;  // that have not been tried; on rank 0
+  auto const one = detail::step_of(formats::name_of(path));
   together(world, [&] {
-    home = detail::home_of_checkpoints(path, files);
+    home = detail::home_of_checkpoints(one ? formats::directory_of(path) : path, files);
     if (world.rank() != 0) return;
     steps = detail::steps_in(*home);
+    if (one) std::erase_if(steps, [&](std::int64_t each) { return each != *one; });
     if (steps.empty()) throw detail::no_checkpoint(path);
   });
   world.all_reduce(tensor_view<std::int64_t>(&elements, shape{1}), reduction::sum{});
@@ -366,6 +376,10 @@ loaded load(Comm& world, std::string const& path, identity& own, run_description
     std::int64_t step = steps.empty() ? -1 : steps.back();
     world.broadcast(tensor_view<std::int64_t>(&step, shape{1}), 0);
     if (step < 0) {
+      if (one) {
+        throw io_error(path,
+                       text("this checkpoint is damaged (", result.damaged.front().reason, "); load another one"));
+      }
       throw io_error(path, text("no checkpoint here is whole; of the newest: ", result.damaged.front().reason));
     }
     result.path = home->path_of(detail::step_name(step));

@@ -5,9 +5,11 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <string_view>
 
 #include "trireme/contract/communicator.hpp"
 #include "trireme/contract/parameter.hpp"
+#include "trireme/core/error.hpp"
 
 namespace trireme::checkpoint {
 
@@ -31,9 +33,9 @@ template <class Comm>
 class patient_world {
  public:
   /// Collective when the deadline is another one than before. Of a communicator that cannot be given another deadline
-  /// (comm::hierarchical) the world itself.
+  /// the world itself.
   Comm& of(Comm& world, std::chrono::milliseconds deadline) {
-    if constexpr (requires { Comm(world.duplicate(deadline)); }) {
+    if constexpr (has_own_deadline) {
       if (own_ == nullptr || deadline != deadline_) own_.reset(new Comm(world.duplicate(deadline)));
       deadline_ = deadline;
       return *own_;
@@ -41,8 +43,25 @@ class patient_world {
       return world;
     }
   }
+  /// Calls f. Where it ends because a rank is late, the sentence names this deadline, not the communicator's.
+  template <class F>
+  static void within(F&& f) {
+    try {
+      f();
+    } catch (comm_error const& problem) {
+      std::string_view const said = problem.what(), offered = ", or raise ";
+      auto const at = said.rfind(offered);
+      if (!has_own_deadline || at == said.npos || !said.ends_with("{.deadline}")) throw;
+      auto const first = problem.rank() < 0 ? std::size_t{0} : text("rank ", problem.rank(), ": ").size();
+      throw comm_error(text(said.substr(first, at + offered.size() - first), "checkpoint::patience{.deadline}"),
+                       {problem.rank(), problem.operation()});
+    }
+  }
 
  private:
+  static constexpr bool has_own_deadline = requires(Comm & world, std::chrono::milliseconds deadline) {
+    Comm(world.duplicate(deadline));
+  };
   std::unique_ptr<Comm> own_;
   std::chrono::milliseconds deadline_{};
 };

@@ -4,6 +4,7 @@
 #include "trireme/train/checkpoint.hpp"
 #include "trireme/train/compatibility.hpp"
 #include "trireme/train/environment.hpp"
+#include "trireme/train/kept_checkpoints.hpp"
 #include "trireme/train/make.hpp"
 #include "trireme/train/patience.hpp"
 #include "trireme/train/report.hpp"

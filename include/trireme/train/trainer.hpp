@@ -262,21 +262,23 @@ class basic_trainer {
     return sum;
   }
 
-  /// Collective. Publishes a checkpoint in `directory` and keeps the one before it; see checkpoint.hpp. A directory
-  /// belongs to one run: that of another is refused.
+  /// Collective. Publishes a checkpoint in `directory` and keeps those before it that `keep` says; see checkpoint.hpp.
+  /// A directory belongs to one run: that of another is refused.
   ///
   /// Errors   also comm_error, if a rank is not done when the patience is over; numeric_error as state_hash().
   void save(std::string const& directory, checkpoint::patience const& patience = {},
-            formats::file_system& files = formats::real_files()) {
+            checkpoint::keeping const& keep = {}, formats::file_system& files = formats::real_files()) {
     finish_save();
     expect_equal_copies();  // what a rank has spoiled is not kept
     auto const pieces = [&](auto&& piece) { for_each_state(piece); };
     checkpoint::detail::told_progress told(patience, 2, pieces);  // hashed, and then written
-    checkpoint::save(
-        patient_.of(world_, patience.deadline), directory, identity_, description(), progress_of_run(),
-        [&](auto&& piece) { pieces(told.after(piece)); }, files);
+    patient_.within([&] {
+      checkpoint::save(
+          patient_.of(world_, patience.deadline), directory, identity_, description(), progress_of_run(),
+          [&](auto&& piece) { pieces(told.after(piece)); }, files, keep);
+    });
   }
-  void save(std::string const& directory, formats::file_system& files) { save(directory, {}, files); }
+  void save(std::string const& directory, formats::file_system& files) { save(directory, {}, {}, files); }
 
   /// Collective. The same, while training goes on: this call copies the state, and a thread of each rank writes it. The
   /// checkpoint is published after the step in which the last rank is done; one that was begun before it, first. fit()
@@ -286,14 +288,14 @@ class basic_trainer {
   /// Errors   of the device are told to on_save() on every rank; if nobody listens they are thrown, here or by fit(),
   ///          step() and finish_save(). The checkpoints before are whole in any case. Others as save().
   void save_in_background(std::string const& directory, checkpoint::patience const& patience = {},
-                          formats::file_system& files = formats::real_files()) {
+                          checkpoint::keeping const& keep = {}, formats::file_system& files = formats::real_files()) {
     finish_save();
     expect_equal_copies();
     save_report begun{steps(), 0, {}};
     attempt_save(begun, "copy for a checkpoint", [&] {
       background_ = std::make_unique<checkpoint::detail::background_save<Comm>>(
           patient_.of(world_, patience.deadline), directory, identity_, description(), progress_of_run(), patience,
-          files, held_, [&](auto&& piece) { for_each_state(piece); });
+          keep, files, held_, [&](auto&& piece) { for_each_state(piece); });
     });
     if (background_ == nullptr) tell(begun);
   }
@@ -310,8 +312,9 @@ class basic_trainer {
   /// given up: then training goes on.
   void on_save(std::function<void(save_report const&)> f) { save_calls_.push_back(std::move(f)); }
 
-  /// Collective. Takes all state from the newest whole checkpoint in `directory`, whatever number of ranks or strategy
-  /// wrote it (error feedback asks for the same number of ranks), and goes on with its run.
+  /// Collective. Takes all state from the newest whole checkpoint in `directory` (or from the one that the path names,
+  /// checkpoint::best_in(directory)->path, say), whatever number of ranks or strategy wrote it (error feedback asks for
+  /// the same number of ranks), and goes on with its run.
   ///
   /// Errors   as save().
   ///
@@ -324,9 +327,12 @@ class basic_trainer {
         [&](std::string const&, parameter_info const&, std::int64_t, auto view) { elements += view.size(); });
     auto const pieces = [&](auto&& piece) { for_each_state(piece, true); };
     checkpoint::detail::told_progress told(patience, 1, pieces);
-    auto const found = checkpoint::load(
-        patient_.of(world_, patience.deadline), directory, identity_, description(),
-        [&](auto&& piece) { pieces(told.after(piece)); }, elements, files);
+    checkpoint::loaded found;
+    patient_.within([&] {
+      found = checkpoint::load(
+          patient_.of(world_, patience.deadline), directory, identity_, description(),
+          [&](auto&& piece) { pieces(told.after(piece)); }, elements, files);
+    });
     auto const& progress = found.at;
     run_.clock = {.seed = progress.seed,
                   .step = progress.step,

@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/comm/hierarchical.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 642fe73cd2f7fe7e104737f88b8dbfc7ddd18f8eba183f437b6998efbf6e3def
+// SHA-256 of the sources: 343d41c2cb8cabfe99e5b0aa36ef88d7387f267d017ce16d5644806b91b0c8c0
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -144,6 +144,10 @@ class relay {
   virtual void start(command const& whole, std::span<part const> parts, pending_list& out) = 0;
   /// Collective. The same kind of relay for a part of the ranks, whose worlds are `inner` and `outer`.
   [[nodiscard]] virtual std::shared_ptr<relay> remade(Inner& inner, Outer& outer, int group, int key) = 0;
+  /// Collective. The same kind of relay for the same ranks with another deadline, which `outer` has already.
+  [[nodiscard]] virtual std::shared_ptr<relay> duplicate(Inner& inner, Outer& outer, std::chrono::milliseconds) {
+    return remade(inner, outer, 0, inner.rank());  // what its messages travel in are duplicates of `outer`
+  }
 };
 
 /// Between the ranks of one place only: there is no other way.
@@ -184,6 +188,13 @@ class whole_relay final : public relay<Inner, Outer> {
   }
   std::shared_ptr<relay<Inner, Outer>> remade(Inner&, Outer&, int group, int key) override {
     return std::make_shared<whole_relay>(world_.split(group, key));
+  }
+  std::shared_ptr<relay<Inner, Outer>> duplicate(Inner&, Outer&, std::chrono::milliseconds deadline) override {
+    if constexpr (requires { Whole(world_.duplicate(deadline)); }) {
+      return std::make_shared<whole_relay>(world_.duplicate(deadline));
+    } else {
+      return std::make_shared<whole_relay>(world_.duplicate());
+    }
   }
 
  private:
@@ -329,6 +340,16 @@ class hierarchy final : public advancing {
     in_turn(first_, [&] { outer.emplace(between_.split(group, node)); });
     auto made = std::make_shared<hierarchy>(std::move(inner), std::move(*outer), family_);
     made->carry_with(relay_->remade(made->first_, made->between_, group, made->here_.rank()));
+    return made;
+  }
+
+  /// Collective. The same ranks, with calls of their own.
+  [[nodiscard]] std::shared_ptr<hierarchy> duplicate(std::chrono::milliseconds deadline) {
+    auto inner = first_.duplicate(deadline);
+    std::optional<Outer> outer;
+    in_turn(first_, [&] { outer.emplace(between_.duplicate(deadline)); });
+    auto made = std::make_shared<hierarchy>(std::move(inner), std::move(*outer), family_);
+    made->carry_with(relay_->duplicate(made->first_, made->between_, deadline));
     return made;
   }
 
@@ -942,6 +963,12 @@ class hierarchical_world : public collectives<hierarchical_world<Inner, Outer>> 
   [[nodiscard]] hierarchical_world duplicate() {
     return hierarchical_world(core_->split(0, core_->here().place, core_->here().node));
   }
+  [[nodiscard]] hierarchical_world duplicate(std::chrono::milliseconds deadline) requires
+      requires(Inner& inside, Outer& between) {
+    Inner(inside.duplicate(deadline));
+    Outer(between.duplicate(deadline));
+  }
+  { return hierarchical_world(core_->duplicate(deadline)); }
 
   template <element T>
   [[nodiscard]] auto allocate(shape extents) {

@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/comm/mpi.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: b237ef999f18b962b47d58b80e7117057370357eb322ac45f11242db27791641
+// SHA-256 of the sources: 53c167cf8e9136214fa30be15206f10cddf7bb7280f7dd6ace3e68d9b621ba26
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -558,6 +558,7 @@ class mpi_operation final : public process_operation {
   mpi_group* where = nullptr;
   mpi_route route;
   std::atomic<bool> finished{false};
+  bool told_late = false;
 
   /// Takes its number and posts the first messages. Called, as all below, with the driver's lock held.
   void begin(mpi_group& group, command const& it) {
@@ -570,6 +571,7 @@ class mpi_operation final : public process_operation {
     second_.clear();
     at_ = stage::announcing;
     finished.store(false, std::memory_order_relaxed);
+    told_late = false;
     pieced_ = false;
     if (it.what.kind == collective::exchange) {
       route = {where, it.what, where->next_exchange++, 1};
@@ -623,6 +625,11 @@ class mpi_operation final : public process_operation {
     std::string out = late.size() == 1 ? "rank " : "ranks ";
     for (std::size_t i = 0; i < late.size(); ++i) out += text(i == 0 ? "" : ", ", late[i]);
     return late.empty() ? "the others" : out;
+  }
+
+  /// What it is, while its driver waits for it.
+  [[nodiscard]] late_call as_late() const {
+    return {rank(), text(to_string(route.what), " number ", route.number), bytes(it_.what.count), missing()};
   }
 
   /// After a failure: gives memory back to the caller as far as MPI lets go of it.
@@ -989,6 +996,7 @@ class mpi_driver {
       auto const now = clock::now();
       if (began == clock::time_point{}) began = now;
       if (now - began > op.where->deadline) give_up(op);
+      tell_if_late(op.told_late, now - began, op.where->deadline, [&] { return op.as_late(); });
       // Long waits must leave the core to those who still compute.
       lock.unlock();
       if (now - began < std::chrono::milliseconds(5))

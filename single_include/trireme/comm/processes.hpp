@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/comm/processes.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 05ead3310544e5c12c678c865ea1970d94ce25ed7f0aa853de2ac2da04aa253e
+// SHA-256 of the sources: 7efbfef6960ae93fe9b99dceef1f61f507ad794c04d131d248dab28c4ee244d5
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -663,6 +663,7 @@ struct node_operation final : process_operation {
   std::uint32_t polls = 0;
   clock::time_point since{};
   clock::time_point next_look{};
+  bool told_late = false;
   node_operation* previous = nullptr;  ///< pending ones only
   node_operation* next = nullptr;
 
@@ -781,7 +782,7 @@ inline void prepare(node_operation& op, node_group& where, command const& it) {
   op.moved = 0;
   op.rounds = 0;
   op.polls = 0;
-  op.for_all = false;
+  op.for_all = op.told_late = false;
   op.since = op.next_look = {};
   if (it.what.kind == collective::exchange) {
     op.number = 0;
@@ -1529,7 +1530,13 @@ inline void check_patience(node_operation& op, clock::time_point since) {
       return launch.fail(
           text(launch.who, ": ", dead, " has died; ", describe(op), " cannot finish; look at what ended it"));
   }
-  if (since == clock::time_point{} || now - since <= op.where->deadline) return;
+  if (since == clock::time_point{}) return;
+  if (now - since <= op.where->deadline) {
+    return tell_if_late(op.told_late, now - since, op.where->deadline, [&] {
+      return late_call{launch.rank, describe(op), static_cast<std::uint64_t>(op.bytes(op.what().count)),
+                       awaited_ranks(op, [](int) { return true; })};
+    });
+  }
   auto const missing = awaited_ranks(op, [](int) { return true; });
   if (missing.empty()) return;
   auto const stage = op.now();

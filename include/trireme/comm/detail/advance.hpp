@@ -5,6 +5,7 @@
 
 #include "trireme/comm/detail/group.hpp"
 #include "trireme/comm/detail/shares.hpp"
+#include "trireme/comm/late.hpp"
 
 namespace trireme::comm::detail {
 
@@ -60,7 +61,7 @@ inline bool advance(operation& op) {
 }
 
 /// Fails the team if `op` can never finish, or has waited too long.
-inline void check_patience(operation const& op, clock::time_point since) {
+inline void check_patience(operation& op, clock::time_point since) {
   auto& crew = op.crew();
   if (crew.failed()) return;
   if (auto const gone = missing_ranks(op, true); !gone.empty()) {
@@ -75,6 +76,11 @@ inline void check_patience(operation const& op, clock::time_point since) {
         text("trireme::comm::threads: ", describe(op), " waited ", to_string(op.where->deadline), " for ", missing,
              op.at == operation::stage::arriving ? ", which did not call it" : ", which did not finish its share",
              "; look at what is keeping it, or raise comm::threads{.deadline}"));
+  } else {
+    tell_if_late(op.told_late, clock::now() - since, op.where->deadline, [&] {
+      return late_call{op.world_rank(op.rank), describe(op),
+                       static_cast<std::uint64_t>(op.what.count) * op.element_bytes, missing_ranks(op, false)};
+    });
   }
 }
 

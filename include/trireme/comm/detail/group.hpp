@@ -83,6 +83,7 @@ struct operation {
   std::span<std::int64_t const> counts;
   std::vector<numbered_part> transfers;  ///< of an exchange
   clock::time_point since{};
+  bool told_late = false;
 
   // Asynchronous operations only:
   std::shared_ptr<group> keep;

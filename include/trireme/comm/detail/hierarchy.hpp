@@ -1,6 +1,7 @@
 #pragma once
 
 #include <algorithm>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <exception>
@@ -81,6 +82,16 @@ class hierarchy final : public advancing {
     in_turn(first_, [&] { outer.emplace(between_.split(group, node)); });
     auto made = std::make_shared<hierarchy>(std::move(inner), std::move(*outer), family_);
     made->carry_with(relay_->remade(made->first_, made->between_, group, made->here_.rank()));
+    return made;
+  }
+
+  /// Collective. The same ranks, with calls of their own.
+  [[nodiscard]] std::shared_ptr<hierarchy> duplicate(std::chrono::milliseconds deadline) {
+    auto inner = first_.duplicate(deadline);
+    std::optional<Outer> outer;
+    in_turn(first_, [&] { outer.emplace(between_.duplicate(deadline)); });
+    auto made = std::make_shared<hierarchy>(std::move(inner), std::move(*outer), family_);
+    made->carry_with(relay_->duplicate(made->first_, made->between_, deadline));
     return made;
   }
 

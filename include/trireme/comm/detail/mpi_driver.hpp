@@ -189,6 +189,7 @@ class mpi_driver {
       auto const now = clock::now();
       if (began == clock::time_point{}) began = now;
       if (now - began > op.where->deadline) give_up(op);
+      tell_if_late(op.told_late, now - began, op.where->deadline, [&] { return op.as_late(); });
       // Long waits must leave the core to those who still compute.
       lock.unlock();
       if (now - began < std::chrono::milliseconds(5))

@@ -15,6 +15,7 @@
 #include "trireme/comm/detail/mpi_reduction.hpp"
 #include "trireme/comm/detail/process_engine.hpp"
 #include "trireme/comm/detail/rank_stretches.hpp"
+#include "trireme/comm/late.hpp"
 
 namespace trireme::comm::detail {
 
@@ -28,6 +29,7 @@ class mpi_operation final : public process_operation {
   mpi_group* where = nullptr;
   mpi_route route;
   std::atomic<bool> finished{false};
+  bool told_late = false;
 
   /// Takes its number and posts the first messages. Called, as all below, with the driver's lock held.
   void begin(mpi_group& group, command const& it) {
@@ -40,6 +42,7 @@ class mpi_operation final : public process_operation {
     second_.clear();
     at_ = stage::announcing;
     finished.store(false, std::memory_order_relaxed);
+    told_late = false;
     pieced_ = false;
     if (it.what.kind == collective::exchange) {
       route = {where, it.what, where->next_exchange++, 1};
@@ -93,6 +96,11 @@ class mpi_operation final : public process_operation {
     std::string out = late.size() == 1 ? "rank " : "ranks ";
     for (std::size_t i = 0; i < late.size(); ++i) out += text(i == 0 ? "" : ", ", late[i]);
     return late.empty() ? "the others" : out;
+  }
+
+  /// What it is, while its driver waits for it.
+  [[nodiscard]] late_call as_late() const {
+    return {rank(), text(to_string(route.what), " number ", route.number), bytes(it_.what.count), missing()};
   }
 
   /// After a failure: gives memory back to the caller as far as MPI lets go of it.

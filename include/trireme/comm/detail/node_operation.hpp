@@ -107,6 +107,7 @@ struct node_operation final : process_operation {
   std::uint32_t polls = 0;
   clock::time_point since{};
   clock::time_point next_look{};
+  bool told_late = false;
   node_operation* previous = nullptr;  ///< pending ones only
   node_operation* next = nullptr;
 
@@ -225,7 +226,7 @@ inline void prepare(node_operation& op, node_group& where, command const& it) {
   op.moved = 0;
   op.rounds = 0;
   op.polls = 0;
-  op.for_all = false;
+  op.for_all = op.told_late = false;
   op.since = op.next_look = {};
   if (it.what.kind == collective::exchange) {
     op.number = 0;

@@ -6,6 +6,7 @@
 
 #include "trireme/comm/detail/node_exchange.hpp"
 #include "trireme/comm/detail/node_paths.hpp"
+#include "trireme/comm/late.hpp"
 
 namespace trireme::comm::detail {
 
@@ -309,7 +310,13 @@ inline void check_patience(node_operation& op, clock::time_point since) {
       return launch.fail(
           text(launch.who, ": ", dead, " has died; ", describe(op), " cannot finish; look at what ended it"));
   }
-  if (since == clock::time_point{} || now - since <= op.where->deadline) return;
+  if (since == clock::time_point{}) return;
+  if (now - since <= op.where->deadline) {
+    return tell_if_late(op.told_late, now - since, op.where->deadline, [&] {
+      return late_call{launch.rank, describe(op), static_cast<std::uint64_t>(op.bytes(op.what().count)),
+                       awaited_ranks(op, [](int) { return true; })};
+    });
+  }
   auto const missing = awaited_ranks(op, [](int) { return true; });
   if (missing.empty()) return;
   auto const stage = op.now();

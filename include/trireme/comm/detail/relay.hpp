@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <mutex>
@@ -21,6 +22,10 @@ class relay {
   virtual void start(command const& whole, std::span<part const> parts, pending_list& out) = 0;
   /// Collective. The same kind of relay for a part of the ranks, whose worlds are `inner` and `outer`.
   [[nodiscard]] virtual std::shared_ptr<relay> remade(Inner& inner, Outer& outer, int group, int key) = 0;
+  /// Collective. The same kind of relay for the same ranks with another deadline, which `outer` has already.
+  [[nodiscard]] virtual std::shared_ptr<relay> duplicate(Inner& inner, Outer& outer, std::chrono::milliseconds) {
+    return remade(inner, outer, 0, inner.rank());  // what its messages travel in are duplicates of `outer`
+  }
 };
 
 /// Between the ranks of one place only: there is no other way.
@@ -61,6 +66,13 @@ class whole_relay final : public relay<Inner, Outer> {
   }
   std::shared_ptr<relay<Inner, Outer>> remade(Inner&, Outer&, int group, int key) override {
     return std::make_shared<whole_relay>(world_.split(group, key));
+  }
+  std::shared_ptr<relay<Inner, Outer>> duplicate(Inner&, Outer&, std::chrono::milliseconds deadline) override {
+    if constexpr (requires { Whole(world_.duplicate(deadline)); }) {
+      return std::make_shared<whole_relay>(world_.duplicate(deadline));
+    } else {
+      return std::make_shared<whole_relay>(world_.duplicate());
+    }
   }
 
  private:

@@ -22,8 +22,9 @@ class background_save {
   /// @param memory  for the copy; it and the world are this object's until it is destroyed.
   template <class ForEach>
   background_save(Comm& world, std::string const& path, identity& own, run_description const& run, progress const& at,
-                  patience patience, formats::file_system& files, held_state& memory, ForEach&& for_each)
-      : step_(at.step), patience_(std::move(patience)), writing_(world, path, own, run, at, files) {
+                  patience patience, keeping const& keep, formats::file_system& files, held_state& memory,
+                  ForEach&& for_each)
+      : step_(at.step), patience_(std::move(patience)), writing_(world, path, own, run, at, keep, files) {
     trireme::detail::together(world, [&] { memory.copy(for_each); });
     thread_ = std::thread([this, &memory] {
       try {
@@ -52,7 +53,7 @@ class background_save {
   /// Collective. Waits for all ranks' files and makes the checkpoint the newest one.
   void publish() {
     thread_.join();
-    writing_.publish(failure_);
+    patient_world<Comm>::within([&] { writing_.publish(failure_); });
   }
 
  private:

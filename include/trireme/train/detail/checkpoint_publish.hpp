@@ -1,11 +1,11 @@
 #pragma once
 
-#include <algorithm>
 #include <cstdint>
 #include <cstdio>
 #include <random>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "trireme/core/error.hpp"
@@ -13,6 +13,7 @@
 #include "trireme/formats/file.hpp"
 #include "trireme/formats/json.hpp"
 #include "trireme/train/detail/checkpoint_files.hpp"
+#include "trireme/train/kept_checkpoints.hpp"
 
 namespace trireme::checkpoint::detail {
 
@@ -27,15 +28,20 @@ namespace trireme::checkpoint::detail {
   return out;
 }
 
-/// The steps of this run's checkpoints in a directory. Refuses to go on if those of another run are there, or if what
+/// This run's checkpoints in a directory, oldest first. Refuses to go on if those of another run are there, or if what
 /// this one would save is not the latest.
-[[nodiscard]] inline std::vector<std::int64_t> claim(formats::directory const& home, std::string const& identity,
-                                                     std::int64_t step) {
-  std::vector<std::int64_t> ours;
+[[nodiscard]] inline std::vector<own_checkpoint> claim(formats::directory const& home, std::string const& identity,
+                                                       std::int64_t step) {
+  std::vector<own_checkpoint> ours;
   std::string doubt;
   for (auto const each : steps_in(home)) {
     std::string theirs;
-    auto const damage = damage_in([&] { theirs = identity_in(read_manifest(home.below(step_name(each)))); });
+    own_checkpoint found{each};
+    auto const damage = damage_in([&] {
+      auto const manifest = read_manifest(home.below(step_name(each)));
+      theirs = identity_in(manifest);
+      found.held_out = held_out_in(manifest);
+    });
     if (!damage.empty()) {
       doubt = damage;
     } else if (theirs != identity) {
@@ -43,7 +49,7 @@ namespace trireme::checkpoint::detail {
                               " is of run ", theirs, ", this is run ", identity,
                               "); load() it to go on with that run, or save into another directory"));
     } else {
-      ours.push_back(each);
+      ours.push_back(found);
     }
   }
   if (ours.empty() && !doubt.empty()) {
@@ -51,8 +57,8 @@ namespace trireme::checkpoint::detail {
                             " holds a checkpoint that cannot be read, so that nobody knows whose it is (", doubt,
                             "); save into another directory, or move that checkpoint away"));
   }
-  if (!ours.empty() && ours.back() > step) {
-    throw config_error(text("trireme::checkpoint: ", home.path(), " holds ", step_name(ours.back()),
+  if (!ours.empty() && ours.back().step > step) {
+    throw config_error(text("trireme::checkpoint: ", home.path(), " holds ", step_name(ours.back().step),
                             " of this run, which is later than step ", step,
                             "; load() goes on from there; to go on from here, save into another directory"));
   }
@@ -65,10 +71,10 @@ namespace trireme::checkpoint::detail {
   return home.make(temporary_name);
 }
 
-/// Completes a temporary directory with its manifest, gives it its name, and removes all of this run's checkpoints but
-/// the one before it.
+/// Completes a temporary directory with its manifest, gives it its name, and removes those of this run's checkpoints
+/// that are not to be kept beside it.
 inline void publish(formats::directory const& home, formats::directory const& temporary, std::int64_t step,
-                    formats::json::value const& manifest, std::span<std::int64_t const> ours) {
+                    formats::json::value const& manifest, std::vector<own_checkpoint> ours, keeping const& keep) {
   auto const content = formats::json::to_string(manifest) + "\n";
   formats::atomic_write(temporary, "manifest.json", content);
   auto const digest = sha256_text(std::as_bytes(std::span(content)));
@@ -76,7 +82,7 @@ inline void publish(formats::directory const& home, formats::directory const& te
   temporary.synchronise();
   auto const name = step_name(step);
   // A run that went back and came to the same step again: the two change places, so that one of them is always there.
-  bool const again = !ours.empty() && ours.back() == step;
+  bool const again = !ours.empty() && ours.back().step == step;
   if (again) {
     home.exchange(temporary_name, name);
   } else {
@@ -84,10 +90,13 @@ inline void publish(formats::directory const& home, formats::directory const& te
     home.rename(temporary_name, name);
   }
   home.synchronise();
-  if (again) home.remove(temporary_name);
+  if (again) {
+    home.remove(temporary_name);
+    ours.pop_back();
+  }
+  ours.push_back({step, keep.held_out});
   // Under the temporary name first: one that is half removed when the program ends is no checkpoint any more.
-  std::size_t const kept = again ? 2 : 1;
-  for (auto const each : ours.first(ours.size() - std::min(kept, ours.size()))) {
+  for (auto const each : steps_to_remove(std::move(ours), keep)) {
     try {
       home.rename(step_name(each), temporary_name);
     } catch (io_error const&) {  // the next save tries again

@@ -1,0 +1,85 @@
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <utility>
+
+#include "trireme/comm/command.hpp"
+
+namespace trireme::comm {
+
+/// A collective that this rank has waited for through half of its deadline: at the end of it, the launch fails.
+struct late_call {
+  int rank = 0;         ///< which waits, by its number in the launch
+  std::string what;     ///< "all_reduce(F32, 1024 elements, sum) number 12"
+  std::uint64_t bytes;  ///< of the caller's memory that it is about; 0 where that differs between ranks
+  std::string missing;  ///< "ranks 1, 3": those that it waits for
+  std::chrono::milliseconds waited{}, deadline{};
+};
+
+/// "all_reduce(F32, 1024 elements, sum) number 12, 4096 bytes, has waited 30s of 60s for rank 1"
+[[nodiscard]] inline std::string to_string(late_call const& it) {
+  return text(it.what, it.bytes > 0 ? text(", ", it.bytes, " bytes") : std::string(), ", has waited ",
+              to_string(it.waited), " of ", to_string(it.deadline), " for ", it.missing);
+}
+
+namespace detail {
+
+/// Who is told of late calls. Kept by whoever tells, so that it may change meanwhile.
+class late_listener {
+ public:
+  using function = std::function<void(late_call const&)>;
+  static late_listener& of_process() {
+    static late_listener only;
+    return only;
+  }
+  void set(function f) {
+    auto made = f ? std::make_shared<function>(std::move(f)) : nullptr;
+    std::lock_guard const lock(mutex_);
+    listener_ = std::move(made);
+  }
+  [[nodiscard]] std::shared_ptr<function> get() {
+    std::lock_guard const lock(mutex_);
+    return listener_;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::shared_ptr<function> listener_;
+};
+
+/// Tells of an operation once, when half of its deadline is over. @param describe  gives the late_call; its list of
+/// missing ranks is empty if everything has come meanwhile.
+template <class Describe>
+void tell_if_late(bool& told, std::chrono::steady_clock::duration waited, std::chrono::milliseconds deadline,
+                  Describe&& describe) {
+  if (told || waited < deadline / 2) return;
+  auto const listener = late_listener::of_process().get();
+  if (listener == nullptr) return;
+  try {
+    late_call call = describe();
+    if (call.missing.empty()) return;
+    told = true;
+    call.waited = std::chrono::duration_cast<std::chrono::milliseconds>(waited);
+    call.deadline = deadline;
+    (*listener)(call);
+  } catch (...) {  // a listener's trouble, or no memory for it, ends no collective
+    told = true;
+  }
+}
+
+}  // namespace detail
+
+/// From now on f is called, once for each collective of this process that has waited for half of its deadline: to write
+/// down what it waits for, while there is still somebody to look at. An empty f ends that.
+///
+/// Threads  any caller. f is called by whichever thread waits, several at a time, and inside the communicator: it calls
+///          no collective, and returns soon.
+/// Errors   what f throws is swallowed. comm::threads, comm::processes and comm::mpi tell; comm::nccl does not.
+inline void on_late(std::function<void(late_call const&)> f) { detail::late_listener::of_process().set(std::move(f)); }
+
+}  // namespace trireme::comm
