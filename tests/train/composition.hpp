@@ -124,16 +124,15 @@ inline std::string table() {
 inline std::string page() {
   auto out = text(
       "# Which policies go together\n\n"
-      "Each axis of a mesh alone and each pair of axes, with each precision (fp32, fp64, bf16, fp16) and each compressor "
-      "(`none`,\n`cast`, `top_k`, `error_feedback`). A cell says what the compiler says: it *works*, or it breaks the "
-      "rule that is\nnamed there; the rules stand below. Where a cell names no precision or no compressor, it holds "
-      "for "
-      "all of them.\n\n"
-      "`scripts/composition-table` writes this page from `train/compatibility.hpp`. The test `train.compatibility` "
-      "compares the\ntwo, and trains each axis and each pair that works (in fp32, without a compressor) against serial "
-      "training\n(diloco and parameter_server, which are not, apart: `train.local_steps`). The page is asked for a communicator that can do everything. What depends on sizes is refused when "
-      "the "
-      "trainer is made:\n[strategies.md](strategies.md) lists it.\n\n",
+      "Each axis of a mesh alone and each pair of axes, with each precision (fp32, fp64, bf16, fp16) and each\n"
+      "compressor (`none`, `cast`, `top_k`, `error_feedback`). A cell says what the compiler says: it *works*, or it\n"
+      "breaks the rule that is named there; the rules stand below. Where a cell names no precision or no compressor,\n"
+      "it holds for all of them.\n\n"
+      "`scripts/composition-table` writes this page from `train/compatibility.hpp`. The test `train.compatibility`\n"
+      "compares the two, and trains each axis and each pair that works (in fp32, without a compressor) against serial\n"
+      "training; `diloco` and `parameter_server`, whose steps are others, are tried by `train.local_steps`. The page\n"
+      "is asked for a communicator that can do everything. What depends on sizes is refused when the trainer is made:\n"
+      "[strategies.md](strategies.md) lists it.\n\n",
       table(), "\n## Rules\n\n| rule | what is refused | what to do |\n|---|---|---|\n");
   for (auto const& rule : compatibility_rules) {
     out += text("| `", rule.id, "` | ", rule.sentence, " | ", rule.remedy, " |\n");
