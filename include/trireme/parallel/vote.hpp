@@ -3,6 +3,7 @@
 #include <cmath>
 #include <cstdint>
 #include <limits>
+#include <span>
 #include <vector>
 
 #include "trireme/contract/communicator.hpp"
@@ -15,8 +16,10 @@ namespace trireme::parallel {
 
 /// What all ranks decide together in a step, before any state changes: one all_reduce of integers.
 ///
-/// Numerics the sums of squares and of losses are exact, so they do not depend on who has which terms.
-/// Bytes    8 * (2 * 68 + 2) from each rank.
+/// Numerics the sums of squares and of losses are exact, so they do not depend on who has which terms. Losses from
+/// 2^-240
+///          to 2^240: a smaller one counts as 0, the mean with a larger one is NaN.
+/// Bytes    8 * (68 + 23) from each rank: less than a kilobyte, which shared memory carries at once.
 class vote {
  public:
   /// Starts the vote of another step.
@@ -28,7 +31,8 @@ class vote {
   }
   /// This rank's losses of the step. Of ranks that have the same ones, one adds them.
   void add(loss_sum const& losses) noexcept {
-    losses_.add(losses.sum);
+    auto const size = std::abs(losses.sum);
+    losses_.add(size < 0x1p-240 ? 0.0 : size < 0x1p240 ? losses.sum : std::numeric_limits<double>::infinity());
     samples_ += losses.count;
   }
   /// A number of one's own that is summed over the ranks (a wish to stop, say).
@@ -44,13 +48,15 @@ class vote {
   [[nodiscard]] exchange_result count(Comm& everyone) {
     numbers_.clear();
     for (auto const limb : squares_.state()) numbers_.push_back(limb);
-    for (auto const limb : losses_.state()) numbers_.push_back(limb);
+    for (auto const limb : sent_losses()) numbers_.push_back(limb);
+    numbers_.push_back(losses_.non_finite());
     numbers_.push_back(samples_);
     numbers_.push_back(wishes_);
     everyone.all_reduce(tensor_view<std::int64_t>(numbers_), reduction::sum{});
     auto next = numbers_.begin();
     for (auto& limb : squares_.state()) limb = *next++;
-    for (auto& limb : losses_.state()) limb = *next++;
+    for (auto& limb : sent_losses()) limb = *next++;
+    losses_.state()[exact_sum::limbs] = *next++;
     samples_ = *next++;
     auto const none = std::numeric_limits<double>::quiet_NaN();
     return {.norm = norm_known_ ? std::sqrt(squares_.value()) : none,
@@ -60,6 +66,9 @@ class vote {
   }
 
  private:
+  // Those limbs that numbers of the size of losses reach: limb i counts units of 2^(32 i - 1074).
+  [[nodiscard]] std::span<std::int64_t> sent_losses() noexcept { return losses_.state().subspan(24, 20); }
+
   exact_sum squares_, losses_;
   std::int64_t samples_ = 0;
   std::int64_t wishes_ = 0;
