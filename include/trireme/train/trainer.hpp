@@ -76,8 +76,8 @@ class basic_trainer {
         model_text_(describe(model)),
         compression_text_(describe(compression)),
         world_(agreed(world)),
-        model_(std::forward<GivenModel>(model), world, parallel, compression),
-        moments_(model_.exchange()) {
+        model_(std::forward<GivenModel>(model), world, parallel, compression, wishes_of(optimizer_)),
+        moments_(model_.exchange(), optimizer_) {
     initialise(0);
   }
 
@@ -189,8 +189,9 @@ class basic_trainer {
       for (int bucket = 0; bucket < static_cast<int>(plan.buckets().size()); ++bucket) {
         auto const [first, count] = exchange().owned_range(bucket);
         plan.for_each_piece(bucket, first, count, [&](parallel::layout::piece const& piece) {
-          for (std::size_t m = 0; m < Optimizer::moment_names.size(); ++m)
-            exchange().world().broadcast(moments_.moment_of(m, bucket, piece), 0);
+          moments_.visit_piece(bucket, piece, [&](std::string const&, state_place const&, auto view) {
+            exchange().world().broadcast(view, 0);
+          });
         });
       }
     }
@@ -338,10 +339,9 @@ class basic_trainer {
         auto const& tensor = plan.at(piece.entry);
         if (!replicas && !tensor.info.answers) return;
         f("value/" + tensor.info.name, tensor.info, piece.in_entry, exchange().master_of(bucket, piece));
-        for (std::size_t m = 0; m < Optimizer::moment_names.size(); ++m) {
-          f(text(Optimizer::moment_names[m], "/", tensor.info.name), tensor.info, piece.in_entry,
-            moments_.moment_of(m, bucket, piece));
-        }
+        moments_.visit_piece(bucket, piece, [&](std::string const& name, state_place const& place, auto view) {
+          f(name, place.info, place.first, view);
+        });
       });
       if (auto const residual = exchange().residual_of(bucket); !residual.empty()) {
         plan.for_each_piece(bucket, 0, residual.size(), [&](parallel::layout::piece const& piece) {

@@ -110,8 +110,8 @@ class paper_training {
         optimizer_(optimizer),
         counts_(std::make_shared<comm::traffic_table>()),
         world_(own, counts_),
-        placed_(model, world_, parallel, compression),
-        moments_(placed_.exchange()) {
+        placed_(model, world_, parallel, compression, wishes_of(optimizer)),
+        moments_(placed_.exchange(), optimizer) {
     counts_->rank = own.place;
     if constexpr (std::is_same_v<typename space_of<Like>::type, host>) placed_.engine().leave_batches();
     placed_.engine().watch([this](schedule::step const& step, bool begins) {
