@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/trireme.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: d4743d5e30460d9dfe28c1e8182b16a57a6bc5ed3d29a88b9c5289702b949406
+// SHA-256 of the sources: 8187995c72f09c535b273a4811edd09892d228367e6fde7fcd7dd96990836ca7
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -14953,6 +14953,21 @@ void sgd_elements(M* value, M* velocity, std::int64_t n, gradient_terms<G, host>
 
 }  // namespace trireme::ops::detail
 
+// ---- trireme/ops/host/values.hpp
+namespace trireme::ops {
+
+/// The elements themselves, for loops of one's own where there is no kernel.
+struct host_values {
+  /// Calls f(span of the elements)... of each view, in the calling thread. In memory that does not exist (phantom) f is
+  /// not called.
+  template <class F, class... T>
+  static void with_values(F&& f, tensor_view<T, host>... views) {
+    f(std::span<T>(raw(views), static_cast<std::size_t>(views.size()))...);
+  }
+};
+
+}  // namespace trireme::ops
+
 // ---- trireme/ops/host.hpp (goes on)
 namespace trireme::ops {
 
@@ -14968,7 +14983,8 @@ struct on<host> : host_elementwise,
                   host_losses,
                   host_updates,
                   host_reductions,
-                  host_routing {};
+                  host_routing,
+                  host_values {};
 
 }  // namespace trireme::ops
 
@@ -15291,6 +15307,9 @@ struct on<phantom> : phantom_attention {
     same("collect_backward", dweights.size(), places.size());
   }
 
+  template <class F, class... T>
+  static void with_values(F&&, view<T>...) noexcept {}
+
   // updates
   template <class M, class G, class P>
   static void adamw(view<M> value, output<M> first, output<M> second, gradient_terms<G, phantom> const& gradient,
@@ -15355,6 +15374,25 @@ struct update_segment {
   gradient_terms<typename Env::gradient, space> gradient;             ///< scale holds the clipping factor
   std::span<tensor_view<typename Env::param, space> const> outputs;   ///< where layers read the value
   bool decays = true;
+  parameter_info const* info = nullptr;  ///< of the parameter; null where nobody has said
+};
+
+/// One tensor that this rank updates, all of it.
+///
+/// Shapes   value, gradient and each of `outputs` as `info` says; each of `moments` as the optimizer's moment_shape
+///          says (no elements where it says none).
+/// Numerics the gradient is `scale` times what the view holds: the factor clips.
+template <class Env>
+struct tensor_update {
+  using space = typename Env::space;
+  using master = typename Env::master;
+  parameter_info const& info;
+  tensor_view<master, space> value;
+  std::span<tensor_view<master, space> const> moments;  ///< as many as the optimizer names
+  tensor_view<typename Env::gradient const, space> gradient;
+  double scale = 1;
+  std::span<tensor_view<typename Env::param, space> const> outputs;  ///< where layers read the value
+  arena<space>& scratch;                                             ///< what is taken is given back afterwards
 };
 
 template <class O>
@@ -15374,15 +15412,100 @@ concept has_update = requires(O const& optimizer, update_segment<Env> const& seg
   optimizer.update(segment, step);
 };
 
+template <class O>
+concept says_whole_tensors = requires(O const& optimizer) {
+  { optimizer.whole_tensors } -> std::convertible_to<bool>;
+};
+template <class O>
+concept has_moment_shape = requires(O const& optimizer, parameter_info const& info) {
+  { optimizer.moment_shape(std::size_t{}, info) } -> std::convertible_to<shape>;
+};
+template <class O, class Env>
+concept has_tensor_update = requires(O const& optimizer, tensor_update<Env> const& tensor, std::int64_t step) {
+  optimizer.update(tensor, step);
+};
+
 /// Turns gradients into new values, element by element, so that it works on any shard.
 ///
 /// Requires  `moment_names` (one name a state tensor), `rate_at(step)` with step counted from 0, `clip` (the largest
 ///           global norm, 0 = no clipping; the trainer applies it), `update(segment, step)`.
 /// Not asked  state of its own: the moments belong to the trainer, which shards, saves and restores them.
 template <class O, class Env>
-concept optimizer = has_moment_names<O> && has_rate_at<O> && has_clip<O> && has_update<O, Env>;
+concept element_optimizer = has_moment_names<O> && has_rate_at<O> && has_clip<O> && has_update<O, Env>;
+
+/// Turns gradients into new values, one whole tensor after the other: where no rank has only a part of a tensor.
+///
+/// Requires  `whole_tensors` (true), `moment_names`, `rate_at` and `clip` as an element_optimizer;
+///           `moment_shape(which, parameter_info)`, the extents of each moment of a tensor (one of no elements: {0});
+///           `update(tensor, step)`, which writes the value, the moments and the outputs.
+/// Not asked  state of its own, as above: moments are zero before the first step.
+template <class O, class Env>
+concept whole_tensor_optimizer = says_whole_tensors<O> && has_moment_names<O> && has_rate_at<O> && has_clip<O> &&
+    has_moment_shape<O> && has_tensor_update<O, Env>;
+
+template <class O, class Env>
+concept optimizer = element_optimizer<O, Env> || whole_tensor_optimizer<O, Env>;
+
+/// Whether an optimizer asks for whole tensors.
+template <class O>
+[[nodiscard]] constexpr bool wants_whole_tensors(O const& optimizer) noexcept {
+  if constexpr (says_whole_tensors<O>) {
+    return optimizer.whole_tensors;
+  } else {
+    return false;
+  }
+}
+
+/// What an optimizer asks of the memory of parameters and gradients before it has any.
+struct layout_wishes {
+  bool whole_tensors = false;                         ///< each tensor lies within one rank's slice of its bucket
+  std::function<bool(parameter_info const&)> frozen;  ///< which parameters are never updated; empty: none
+
+  [[nodiscard]] bool freezes(parameter_info const& info) const { return frozen && frozen(info); }
+};
+
+/// An optimizer that leaves some parameters as they are says which: `freezes(parameter_info)`.
+template <class O>
+[[nodiscard]] layout_wishes wishes_of(O const& optimizer) {
+  layout_wishes wishes;
+  wishes.whole_tensors = wants_whole_tensors(optimizer);
+  if constexpr (requires(parameter_info const& info) { optimizer.freezes(info); }) {
+    wishes.frozen = [optimizer](parameter_info const& info) { return optimizer.freezes(info); };
+  }
+  return wishes;
+}
 
 }  // namespace trireme
+
+// ---- trireme/optim/detail/whole_tensor.hpp
+namespace trireme::optim::detail {
+
+/// Gives layers the new value.
+template <class Env>
+void write_outputs(tensor_update<Env> const& tensor) {
+  for (auto const& output : tensor.outputs) {
+    ops::on<typename Env::space>::copy(output,
+                                       tensor_view<typename Env::master const, typename Env::space>(tensor.value));
+  }
+}
+
+/// In double, in the order of the elements: the same whichever rank owns the tensor.
+template <class T>
+[[nodiscard]] double sum_of_squares(std::span<T> x) {
+  double sum = 0;
+  for (auto const each : x) sum += static_cast<double>(each) * static_cast<double>(each);
+  return sum;
+}
+
+/// A whole tensor as one segment of an element-wise optimizer.
+template <class Env>
+[[nodiscard]] update_segment<Env> as_segment(
+    tensor_update<Env> const& tensor, std::span<tensor_view<typename Env::master, typename Env::space> const> moments) {
+  return {tensor.value,       moments,     {{&tensor.gradient, 1}, tensor.scale}, tensor.outputs,
+          tensor.info.decays, &tensor.info};
+}
+
+}  // namespace trireme::optim::detail
 
 // ---- trireme/optim/schedule.hpp
 #include <variant>
@@ -15471,7 +15594,128 @@ inline double way(std::int64_t warmup, std::int64_t total, std::int64_t step) {
 
 }  // namespace trireme::optim
 
-// ---- trireme/optim/adamw.hpp (goes on)
+// ---- trireme/optim/adafactor.hpp (goes on)
+namespace trireme::optim {
+
+/// Adafactor: Adam whose second moment is kept as means of rows and of columns. For models whose optimizer state has no
+/// room.
+///
+/// Method   [Shazeer, Stern, "Adafactor: adaptive learning rates with sublinear memory cost", 2018], algorithms 4 to 6.
+///          Of tensors with more than two extents each matrix of the last two is factored; vectors are not.
+/// Bytes    of a matrix (n, m): n + m numbers of the master type; of a vector, and with momentum, as many as it has.
+/// Numerics means are summed in double, in the order of the elements.
+/// @models  whole_tensor_optimizer: not beside parallel::tensor or parallel::expert of more than one way.
+struct adafactor {
+  using policy_category = slot::optimizer;
+
+  double rate = 1e-2;  ///< used where `schedule` is empty; times the root mean square of the tensor if `scaled`
+  optim::schedule schedule{};
+  bool relative = false;  ///< at most 1 / sqrt(step), counted from 1
+  bool scaled = true;     ///< the rate is a share of each tensor's root mean square (at least `least_scale`)
+  double least_scale = 1e-3;
+  double decay_power = -0.8;  ///< the second moment forgets by 1 - step^decay_power
+  double epsilon = 1e-30;
+  double threshold = 1;  ///< updates of a larger root mean square are clipped to it
+  double momentum = 0;
+  double decay = 0;
+  double clip = 0;  ///< largest global gradient norm; 0 = no clipping
+  friend bool operator==(adafactor const&, adafactor const&) = default;
+
+  static constexpr bool whole_tensors = true;
+  static constexpr std::array<std::string_view, 4> moment_names{"second_moment_rows", "second_moment_columns",
+                                                                "second_moment", "first_moment"};
+  [[nodiscard]] shape moment_shape(std::size_t which, parameter_info const& info) const {
+    auto const rank = info.extents.rank();
+    if (which == 3) return momentum > 0 ? info.extents : shape{0};
+    if ((which == 2) == (rank > 1)) return {0};
+    if (which == 2) return info.extents;
+    shape means;
+    for (int axis = 0; axis < rank; ++axis) {
+      if (axis != (which == 0 ? rank - 1 : rank - 2)) means.push_back(info.extents[axis]);
+    }
+    return means;
+  }
+  [[nodiscard]] double rate_at(std::int64_t step) const {
+    auto const now = optim::rate_at(schedule, rate, step);
+    return relative ? std::min(now, 1 / std::sqrt(static_cast<double>(step + 1))) : now;
+  }
+
+  template <class Env>
+  void update(tensor_update<Env> const& tensor, std::int64_t step) const {
+    using real = typename Env::master;
+    auto const extents = tensor.info.extents;
+    auto const last = static_cast<std::size_t>(extents.rank() < 1 ? 1 : extents[extents.rank() - 1]);
+    auto const rows = static_cast<std::size_t>(extents.rank() < 2 ? 1 : extents[extents.rank() - 2]);
+    auto const direction = tensor.scratch.template take<real>(extents);
+    auto const column_sums = tensor.scratch.template take<double>({static_cast<std::int64_t>(last)});
+    ops::on<typename Env::space>::with_values(
+        [&](auto value, auto u, auto sums, auto row_means, auto column_means, auto second, auto first, auto gradient) {
+          auto const keep = 1 - std::pow(static_cast<double>(step + 1), decay_power);
+          auto const average = [&](real& moment, double now) {
+            moment = static_cast<real>(keep * static_cast<double>(moment) + (1 - keep) * now);
+          };
+          auto const square = [&](std::size_t i) {
+            auto const g = tensor.scale * static_cast<double>(gradient[i]);
+            return g * g + epsilon;
+          };
+          auto const scale = static_cast<real>(tensor.scale);
+          for (std::size_t i = 0; i < second.size(); ++i) {
+            average(second[i], square(i));
+            u[i] = scale * static_cast<real>(gradient[i]) / std::sqrt(second[i]);
+          }
+          for (std::size_t m = 0; m * rows < row_means.size(); ++m) {  // each matrix
+            auto const at = m * rows * last;
+            auto const row = row_means.subspan(m * rows, rows);
+            auto const column = column_means.subspan(m * last, last);
+            double mean = 0;
+            for (auto& each : sums) each = 0;
+            for (std::size_t r = 0; r < rows; ++r) {
+              double sum = 0;
+              for (std::size_t c = 0; c < last; ++c) {
+                auto const now = square(at + r * last + c);
+                sum += now;
+                sums[c] += now;
+              }
+              average(row[r], sum / static_cast<double>(last));
+              mean += static_cast<double>(row[r]) / static_cast<double>(rows);
+            }
+            for (std::size_t c = 0; c < last; ++c) average(column[c], sums[c] / static_cast<double>(rows));
+            for (std::size_t r = 0; r < rows; ++r) {
+              auto const of_row = static_cast<real>(std::sqrt(mean / static_cast<double>(row[r])));
+              for (std::size_t c = 0; c < last; ++c) {
+                auto const i = at + r * last + c;
+                u[i] = scale * static_cast<real>(gradient[i]) * of_row / std::sqrt(column[c]);
+              }
+            }
+          }
+          auto const size = static_cast<double>(value.size());
+          auto const length = std::sqrt(detail::sum_of_squares(u) / size) / threshold;
+          auto by = rate_at(step);
+          if (scaled) by *= std::max(least_scale, std::sqrt(detail::sum_of_squares(value) / size));
+          auto const pull = static_cast<real>(1 - by * (tensor.info.decays ? decay : 0));
+          auto const along = static_cast<real>(by / std::max(1.0, length));
+          for (std::size_t i = 0; i < value.size(); ++i) {
+            real change = along * u[i];
+            if (!first.empty()) change = first[i] += static_cast<real>(1 - momentum) * (change - first[i]);
+            value[i] = pull * value[i] - change;
+          }
+        },
+        tensor.value, direction, column_sums, tensor.moments[0], tensor.moments[1], tensor.moments[2],
+        tensor.moments[3], tensor.gradient);
+    detail::write_outputs(tensor);
+  }
+};
+
+[[nodiscard]] inline std::string to_string(adafactor const& o) {
+  return text("optim::adafactor{.rate = ", o.rate, ", .schedule = ", to_string(o.schedule),
+              ", .relative = ", o.relative, ", .scaled = ", o.scaled, ", .least_scale = ", o.least_scale,
+              ", .decay_power = ", o.decay_power, ", .epsilon = ", o.epsilon, ", .threshold = ", o.threshold,
+              ", .momentum = ", o.momentum, ", .decay = ", o.decay, ", .clip = ", o.clip, "}");
+}
+
+}  // namespace trireme::optim
+
+// ---- trireme/optim/adamw.hpp
 namespace trireme::optim {
 
 /// AdamW: Adam with decoupled weight decay.
@@ -15512,6 +15756,427 @@ struct adamw {
 [[nodiscard]] inline std::string to_string(adamw const& o) {
   return text("optim::adamw{.rate = ", o.rate, ", .schedule = ", to_string(o.schedule), ", .beta1 = ", o.beta1,
               ", .beta2 = ", o.beta2, ", .epsilon = ", o.epsilon, ", .decay = ", o.decay, ", .clip = ", o.clip, "}");
+}
+
+}  // namespace trireme::optim
+
+// ---- trireme/optim/any.hpp
+namespace trireme::optim {
+
+/// Any optimizer behind one type, for programs that choose it at run time: one trainer is compiled for all of them.
+///
+/// Bytes    shares one copy of the description. One virtual call for each stretch or tensor that is updated.
+/// Numerics those of the optimizer within, bit for bit; so are its moments, hashes and checkpoints.
+/// @tparam Env  the precision and memory of the trainer: environment<precision::fp32>, say.
+/// @models  element_optimizer and whole_tensor_optimizer; `whole_tensors` says at run time which it is.
+template <class Env>
+class any {
+ public:
+  using policy_category = slot::optimizer;
+
+  template <class Optimizer>
+  requires(!std::same_as<Optimizer, any> && trireme::optimizer<Optimizer, Env>)
+      any(Optimizer const& optimizer)  // NOLINT(google-explicit-constructor): an optimizer is any optimizer
+      : whole_tensors(wants_whole_tensors(optimizer)),
+        clip(optimizer.clip),
+        within_(std::make_shared<model<Optimizer>>(optimizer)) {
+    for (auto const& name : optimizer.moment_names) moment_names.push_back(name);
+  }
+
+  bool whole_tensors;
+  double clip;
+  std::vector<std::string_view> moment_names;
+  [[nodiscard]] double rate_at(std::int64_t step) const { return within_->rate_at(step); }
+  [[nodiscard]] shape moment_shape(std::size_t which, parameter_info const& info) const {
+    return within_->moment_shape(which, info);
+  }
+  [[nodiscard]] bool freezes(parameter_info const& info) const { return within_->wishes.freezes(info); }
+  void update(update_segment<Env> const& segment, std::int64_t step) const { within_->update(segment, step); }
+  void update(tensor_update<Env> const& tensor, std::int64_t step) const { within_->update(tensor, step); }
+
+  [[nodiscard]] friend std::string to_string(any const& o) { return o.within_->description(); }
+
+ private:
+  struct face {
+    explicit face(layout_wishes w) : wishes(std::move(w)) {}
+    virtual ~face() = default;
+    [[nodiscard]] virtual double rate_at(std::int64_t step) const = 0;
+    [[nodiscard]] virtual shape moment_shape(std::size_t which, parameter_info const& info) const = 0;
+    virtual void update(update_segment<Env> const& segment, std::int64_t step) const = 0;
+    virtual void update(tensor_update<Env> const& tensor, std::int64_t step) const = 0;
+    [[nodiscard]] virtual std::string description() const = 0;
+    layout_wishes wishes;
+  };
+  // What an optimizer lacks is not asked of it: whole_tensors says which of the two it is.
+  template <class Optimizer>
+  struct model final : face {
+    explicit model(Optimizer const& optimizer) : face(wishes_of(optimizer)), within(optimizer) {}
+    double rate_at(std::int64_t step) const override { return within.rate_at(step); }
+    shape moment_shape([[maybe_unused]] std::size_t which, parameter_info const& info) const override {
+      if constexpr (has_moment_shape<Optimizer>) return within.moment_shape(which, info);
+      return info.extents;
+    }
+    void update([[maybe_unused]] update_segment<Env> const& segment,
+                [[maybe_unused]] std::int64_t step) const override {
+      if constexpr (has_update<Optimizer, Env>) within.update(segment, step);
+    }
+    void update([[maybe_unused]] tensor_update<Env> const& tensor, [[maybe_unused]] std::int64_t step) const override {
+      if constexpr (has_tensor_update<Optimizer, Env>) within.update(tensor, step);
+    }
+    std::string description() const override { return describe(within); }
+    Optimizer within;
+  };
+
+  std::shared_ptr<face const> within_;
+};
+
+}  // namespace trireme::optim
+
+// ---- trireme/optim/detail/pattern.hpp
+namespace trireme::optim::detail {
+
+/// Whether a name is what a pattern says: * stands for any letters, ? for one.
+[[nodiscard]] constexpr bool matches(std::string_view pattern, std::string_view name) noexcept {
+  std::size_t p = 0, n = 0, star = pattern.npos, from = 0;
+  while (n < name.size()) {
+    if (p < pattern.size() && pattern[p] == '*') {
+      star = p++;
+      from = n;
+    } else if (p < pattern.size() && (pattern[p] == '?' || pattern[p] == name[n])) {
+      ++p;
+      ++n;
+    } else if (star != pattern.npos) {  // the star takes one letter more
+      p = star + 1;
+      n = ++from;
+    } else {
+      return false;
+    }
+  }
+  return pattern.substr(p).find_first_not_of('*') == pattern.npos;
+}
+/// Whether it is what one of several patterns says, which are separated by spaces.
+[[nodiscard]] constexpr bool matches_any(std::string_view patterns, std::string_view name) noexcept {
+  while (!patterns.empty()) {
+    auto const space = patterns.find(' ');
+    if (auto const one = patterns.substr(0, space); !one.empty() && matches(one, name)) return true;
+    patterns.remove_prefix(space == patterns.npos ? patterns.size() : space + 1);
+  }
+  return false;
+}
+
+}  // namespace trireme::optim::detail
+
+// ---- trireme/optim/groups.hpp (goes on)
+namespace trireme::optim {
+
+/// What is different for the parameters whose names match one of some patterns.
+struct group {
+  std::string names;  ///< patterns, separated by spaces; * stands for any letters, ? for one: "*.bias layers.?.weight"
+  double rate = 1;    ///< times the optimizer's rate, at every step
+  std::optional<double> decay{};  ///< instead of the optimizer's, also where a parameter does not decay by itself
+  bool frozen = false;            ///< never updated
+  friend bool operator==(group const&, group const&) = default;
+};
+
+/// An optimizer with other rates or weight decay for some parameters, or none at all: optim::groups{optim::adamw{},
+/// {{.names = "*wte*", .frozen = true}, {.names = "*.bias", .rate = 2}}}. The first group that matches counts.
+///
+/// Frozen   what is frozen has values alone: no memory of gradients (layers write them to one place that all share, as
+///          large as the largest), no moments, nothing on the wire. It is in checkpoints and hashes as before, and is
+///          gathered under zero<3>. Its gradients are still computed.
+/// @models  what Base models, on any ranks where Base works.
+template <class Base>
+struct groups {
+  using policy_category = slot::optimizer;
+
+  Base base{};
+  std::vector<group> list{};
+  double clip = base.clip;  ///< largest global gradient norm, over what is trained; 0 = no clipping
+  friend bool operator==(groups const&, groups const&) = default;
+
+  static constexpr bool whole_tensors = says_whole_tensors<Base>;
+  static constexpr auto moment_names = Base::moment_names;
+  [[nodiscard]] double rate_at(std::int64_t step) const { return base.rate_at(step); }
+  [[nodiscard]] shape moment_shape(std::size_t which,
+                                   parameter_info const& info) const requires has_moment_shape<Base> {
+    return base.moment_shape(which, info);
+  }
+  [[nodiscard]] bool freezes(parameter_info const& info) const {
+    auto const* const mine = group_of(info);
+    return mine != nullptr && mine->frozen;
+  }
+
+  template <class Env>
+  requires has_update<Base, Env>
+  void update(update_segment<Env> const& segment, std::int64_t step) const {
+    auto const* const mine = segment.info == nullptr ? nullptr : group_of(*segment.info);
+    if (mine == nullptr) return base.update(segment, step);
+    auto changed = segment;
+    changed.decays = segment.decays || mine->decay.has_value();
+    changed_by(*mine).update(changed, step);
+  }
+  template <class Env>
+  requires has_tensor_update<Base, Env>
+  void update(tensor_update<Env> const& tensor, std::int64_t step) const {
+    auto const* const mine = group_of(tensor.info);
+    if (mine == nullptr) return base.update(tensor, step);
+    auto info = tensor.info;
+    info.decays = info.decays || mine->decay.has_value();
+    changed_by(*mine).update(tensor_update<Env>{info, tensor.value, tensor.moments, tensor.gradient, tensor.scale,
+                                                tensor.outputs, tensor.scratch},
+                             step);
+  }
+
+ private:
+  [[nodiscard]] group const* group_of(parameter_info const& info) const {
+    for (auto const& each : list) {
+      if (detail::matches_any(each.names, info.name)) return &each;
+    }
+    return nullptr;
+  }
+  [[nodiscard]] Base changed_by(group const& mine) const {
+    auto out = base;
+    change(out, mine);
+    if constexpr (requires { out.rest.rate; }) change(out.rest, mine);  // an optimizer within, for other parameters
+    return out;
+  }
+  template <class Optimizer>
+  static void change(Optimizer& it, group const& mine) {
+    static_assert(
+        requires {
+          it.rate;
+          it.schedule;
+          it.decay;
+        },
+        "trireme::optim::groups: the optimizer in it has no rate, schedule and decay to change");
+    it.rate *= mine.rate;
+    std::visit(
+        [&](auto& each) {
+          if constexpr (requires { each.peak; }) each.peak *= mine.rate;
+          if constexpr (requires { each.floor; }) each.floor *= mine.rate;
+        },
+        it.schedule);
+    if (mine.decay) it.decay = *mine.decay;
+  }
+};
+template <class Base>
+groups(Base, std::vector<group>) -> groups<Base>;
+
+template <class Base>
+[[nodiscard]] std::string to_string(groups<Base> const& o) {
+  std::string list;
+  for (auto const& each : o.list) {
+    list += text(list.empty() ? "" : ", ", "{.names = \"", each.names, "\", .rate = ", each.rate);
+    if (each.decay) list += text(", .decay = ", *each.decay);
+    list += text(", .frozen = ", each.frozen, "}");
+  }
+  auto const base = describe(o.base);  // "optim::adamw{.rate = 0.001, ...}"
+  return text("optim::groups<", base.substr(0, base.find('{')), ">{", base, ", {", list, "}, ", o.clip, "}");
+}
+
+}  // namespace trireme::optim
+
+// ---- trireme/optim/lamb.hpp
+namespace trireme::optim {
+
+/// LAMB: AdamW whose step on each tensor is as long as the tensor, times the rate. For very large batches.
+///
+/// Method   [You et al., "Large batch optimization for deep learning: training BERT in 76 minutes", 2020], algorithm 2,
+///          with bias corrections: value -= rate * (|value| / |u|) * u, u = m / (sqrt(v) + epsilon) + decay * value.
+///          The ratio is 1 where either norm is 0.
+/// Bytes    per parameter: two moments of the master type, on the rank that owns the tensor.
+/// Numerics norms are summed in double over the whole tensor, so they do not depend on the number of ranks.
+/// @models  whole_tensor_optimizer: not beside parallel::tensor or parallel::expert of more than one way.
+struct lamb {
+  using policy_category = slot::optimizer;
+
+  double rate = 1e-3;  ///< used where `schedule` is empty
+  optim::schedule schedule{};
+  double beta1 = 0.9;
+  double beta2 = 0.999;
+  double epsilon = 1e-6;
+  double decay = 0.01;
+  double clip = 0;  ///< largest global gradient norm; 0 = no clipping
+  friend bool operator==(lamb const&, lamb const&) = default;
+
+  static constexpr bool whole_tensors = true;
+  static constexpr std::array<std::string_view, 2> moment_names{"first_moment", "second_moment"};
+  [[nodiscard]] static shape moment_shape(std::size_t, parameter_info const& info) { return info.extents; }
+  [[nodiscard]] double rate_at(std::int64_t step) const { return optim::rate_at(schedule, rate, step); }
+
+  template <class Env>
+  void update(tensor_update<Env> const& tensor, std::int64_t step) const {
+    using real = typename Env::master;
+    auto const count = static_cast<double>(step + 1);
+    auto const correction1 = static_cast<real>(1 / (1 - std::pow(beta1, count)));
+    auto const correction2 = static_cast<real>(1 / (1 - std::pow(beta2, count)));
+    auto const keep1 = static_cast<real>(beta1), keep2 = static_cast<real>(beta2);
+    auto const new1 = static_cast<real>(1 - beta1), new2 = static_cast<real>(1 - beta2);
+    auto const pull = static_cast<real>(tensor.info.decays ? decay : 0);
+    auto const scale = static_cast<real>(tensor.scale);
+    ops::on<typename Env::space>::with_values(
+        [&](auto value, auto first, auto second, auto gradient) {
+          auto const direction = [&](std::size_t i) {
+            return first[i] * correction1 / (std::sqrt(second[i] * correction2) + static_cast<real>(epsilon)) +
+                   pull * value[i];
+          };
+          double squares = 0;
+          for (std::size_t i = 0; i < value.size(); ++i) {
+            real const g = scale * static_cast<real>(gradient[i]);
+            first[i] = keep1 * first[i] + new1 * g;
+            second[i] = keep2 * second[i] + new2 * g * g;
+            auto const u = static_cast<double>(direction(i));
+            squares += u * u;
+          }
+          auto const length = std::sqrt(detail::sum_of_squares(value));
+          auto const ratio = length > 0 && squares > 0 ? length / std::sqrt(squares) : 1.0;
+          auto const by = static_cast<real>(rate_at(step) * ratio);
+          for (std::size_t i = 0; i < value.size(); ++i) value[i] -= by * direction(i);
+        },
+        tensor.value, tensor.moments[0], tensor.moments[1], tensor.gradient);
+    detail::write_outputs(tensor);
+  }
+};
+
+[[nodiscard]] inline std::string to_string(lamb const& o) {
+  return text("optim::lamb{.rate = ", o.rate, ", .schedule = ", to_string(o.schedule), ", .beta1 = ", o.beta1,
+              ", .beta2 = ", o.beta2, ", .epsilon = ", o.epsilon, ", .decay = ", o.decay, ", .clip = ", o.clip, "}");
+}
+
+}  // namespace trireme::optim
+
+// ---- trireme/optim/muon.hpp
+namespace trireme::optim {
+
+/// Muon: momentum whose matrix is made orthogonal before the step, for the hidden matrices of a network; AdamW for all
+/// other parameters.
+///
+/// A parameter is a hidden matrix if it has two extents and its name matches none of `others`: embeddings, positions
+/// and the head are left to `rest`, as is usual. Tensors of more extents (experts) go to `rest`, too. Method   [Jordan
+/// et al., "Muon: an optimizer for hidden layers", 2024]: m = momentum * m + (1 - momentum) * g, five
+///          steps of Newton-Schulz on m (Nesterov: on what m will be), value -= rate * sqrt(max(1, outputs / inputs)) *
+///          X.
+/// Bytes    per element of a hidden matrix one moment, of others two; scratch for the largest matrix: twice the matrix
+///          and twice the square of its shorter side.
+/// Numerics products in the master type, as layers multiply; 2 to 5 % from orthogonal, by design of the coefficients.
+/// @models  whole_tensor_optimizer: not beside parallel::tensor or parallel::expert of more than one way.
+struct muon {
+  using policy_category = slot::optimizer;
+
+  double rate = 0.02;  ///< used where `schedule` is empty
+  optim::schedule schedule{};
+  double momentum = 0.95;
+  bool nesterov = true;
+  int iterations = 5;
+  double decay = 0;
+  bool rows_are_outputs = false;  ///< how matrices lie: (outputs, inputs); layers of nn have (inputs, outputs)
+  double clip = 0;                ///< largest global gradient norm; 0 = no clipping
+  std::string others = "*wte* *wpe* *embed* *lm_head*";  ///< patterns with * and ?, separated by spaces
+  adamw rest{.rate = 3e-4, .beta2 = 0.95};               ///< with a schedule of its own
+  friend bool operator==(muon const&, muon const&) = default;
+
+  static constexpr bool whole_tensors = true;
+  static constexpr std::array<std::string_view, 3> moment_names{"momentum", "first_moment", "second_moment"};
+  [[nodiscard]] bool is_hidden_matrix(parameter_info const& info) const {
+    return info.extents.rank() == 2 && !detail::matches_any(others, info.name);
+  }
+  [[nodiscard]] shape moment_shape(std::size_t which, parameter_info const& info) const {
+    return (which == 0) == is_hidden_matrix(info) ? info.extents : shape{0};
+  }
+  [[nodiscard]] double rate_at(std::int64_t step) const { return optim::rate_at(schedule, rate, step); }
+
+  template <class Env>
+  void update(tensor_update<Env> const& tensor, std::int64_t step) const {
+    if (!is_hidden_matrix(tensor.info)) {
+      return rest.update(detail::as_segment(tensor, tensor.moments.subspan(1)), step);
+    }
+    using real = typename Env::master;
+    using kernels = ops::on<typename Env::space>;
+    auto const rows = tensor.info.extents[0], columns = tensor.info.extents[1];
+    auto direction = tensor.scratch.template take<real>(tensor.info.extents);
+    kernels::with_values(
+        [&](auto velocity, auto out, auto gradient) {
+          auto const keep = static_cast<real>(momentum);
+          auto const scale = static_cast<real>(tensor.scale);
+          for (std::size_t i = 0; i < out.size(); ++i) {
+            real const g = scale * static_cast<real>(gradient[i]);
+            velocity[i] += (1 - keep) * (g - velocity[i]);
+            out[i] = nesterov ? g + keep * (velocity[i] - g) : velocity[i];
+          }
+        },
+        tensor.moments[0], direction, tensor.gradient);
+    direction = orthogonal<Env>(direction, tensor.scratch);
+    auto const tall = static_cast<double>(rows) / static_cast<double>(columns);
+    auto const stretch = std::sqrt(std::max(1.0, rows_are_outputs ? tall : 1 / tall));
+    kernels::with_values(
+        [&](auto value, auto along) {
+          auto const now = rate_at(step);
+          auto const by = static_cast<real>(now * stretch);
+          auto const keep = static_cast<real>(1 - now * (tensor.info.decays ? decay : 0));
+          for (std::size_t i = 0; i < value.size(); ++i) value[i] = keep * value[i] - by * along[i];
+        },
+        tensor.value, direction);
+    detail::write_outputs(tensor);
+  }
+
+ private:
+  static constexpr double a = 3.4445, b = -4.7750, c = 2.0315;
+
+  // Newton-Schulz: X = a X + (b A + c A^2) X with A = X X^T, from X / |X|; on the shorter side, whichever it is.
+  template <class Env>
+  [[nodiscard]] tensor_view<typename Env::master, typename Env::space> orthogonal(
+      tensor_view<typename Env::master, typename Env::space> x, arena<typename Env::space>& scratch) const {
+    using real = typename Env::master;
+    using space = typename Env::space;
+    using kernels = ops::on<space>;
+    using matrix = ops::weights<real, space>;
+    auto const times = [](auto to, auto left, auto right, ops::orientation way) {
+      matrix second(right, way);
+      second.refresh(ops::passing_values);  // no copy of it is kept
+      kernels::linear(to, left, second);
+    };
+    bool const wide = x.extent(0) <= x.extent(1);
+    auto const side = std::min(x.extent(0), x.extent(1));
+    auto const square = scratch.template take<real>({side, side});
+    auto const polynomial = scratch.template take<real>({side, side});
+    auto next = scratch.template take<real>(x.extents());
+    kernels::with_values(
+        [](auto values) {
+          auto const by = static_cast<real>(1 / std::max(std::sqrt(detail::sum_of_squares(values)), 1e-7));
+          for (auto& each : values) each *= by;
+        },
+        x);
+    for (int i = 0; i < iterations; ++i) {
+      if (wide) {
+        times(square, x, x, ops::orientation::out_in);
+      } else {
+        kernels::fill(square, 0.0);
+        kernels::linear_backward_weight(square, {}, x, x, ops::orientation::in_out);
+      }
+      times(polynomial, square, square, ops::orientation::in_out);
+      kernels::with_values(
+          [](auto to, auto from) {
+            for (std::size_t e = 0; e < to.size(); ++e)
+              to[e] = static_cast<real>(b) * from[e] + static_cast<real>(c) * to[e];
+          },
+          polynomial, square);
+      times(next, wide ? polynomial : x, wide ? x : polynomial, ops::orientation::in_out);
+      kernels::with_values(
+          [](auto to, auto from) {
+            for (std::size_t e = 0; e < to.size(); ++e) to[e] += static_cast<real>(a) * from[e];
+          },
+          next, x);
+      std::swap(x, next);
+    }
+    return x;
+  }
+};
+
+[[nodiscard]] inline std::string to_string(muon const& o) {
+  return text("optim::muon{.rate = ", o.rate, ", .schedule = ", to_string(o.schedule), ", .momentum = ", o.momentum,
+              ", .nesterov = ", o.nesterov, ", .iterations = ", o.iterations, ", .decay = ", o.decay,
+              ", .rows_are_outputs = ", o.rows_are_outputs, ", .clip = ", o.clip, ", .others = \"", o.others,
+              "\", .rest = ", to_string(o.rest), "}");
 }
 
 }  // namespace trireme::optim
@@ -18133,7 +18798,9 @@ namespace trireme::parallel {
 inline constexpr std::int64_t block_elements = 1024;
 
 /// Where parameters lie in buckets. No numbers, no ranks' memory: a pure function of the parameters, the bucket size,
-/// the number of ranks and, where they are given, the units of the model.
+/// the number of ranks and, where they are given, the units of the model and what the optimizer wishes.
+///
+/// What is frozen has buckets of its own after all others: nothing is summed or published of them.
 class layout {
  public:
   /// One tensor of the model, however many uses it has.
@@ -18142,6 +18809,7 @@ class layout {
     std::vector<int> uses;  ///< indices into the list of uses, in their order
     int bucket = 0;
     std::int64_t offset = 0;  ///< of its first element, in the bucket
+    bool frozen = false;
     [[nodiscard]] std::int64_t size() const noexcept { return info.extents.size(); }
   };
   struct bucket {
@@ -18165,19 +18833,26 @@ class layout {
   /// @param uses            the parameters in forward order; equal names are uses of one tied tensor.
   /// @param bucket_elements how many elements a bucket should hold; a larger tensor has a bucket of its own.
   /// @param unit_ends       where each unit's uses end, ascending to the number of uses: then no bucket holds tensors
-  /// of
-  ///                        two units. Empty: buckets are filled regardless of units.
+  ///                        of two units. Empty: buckets are filled regardless of units.
+  /// @param wishes          with whole_tensors no slice cuts a tensor: slices are as long as the fullest of them, and
+  ///                        the tensors of all buckets are dealt out evenly.
   layout(std::span<parameter_info const> uses, std::int64_t bucket_elements, int ranks,
-         std::span<int const> unit_ends = {})
+         std::span<int const> unit_ends = {}, layout_wishes const& wishes = {})
       : ranks_(ranks) {
-    collect(uses);
+    collect(uses, wishes);
     set_units(unit_ends, static_cast<int>(uses.size()));
-    fill(bucket_elements);
+    fill(bucket_elements, false);
+    trained_buckets_ = static_cast<int>(buckets_.size());
+    fill(bucket_elements, true);
+    if (wishes.whole_tensors) deal();
     list_buckets();
   }
 
   [[nodiscard]] std::vector<entry> const& entries() const noexcept { return entries_; }
   [[nodiscard]] std::vector<bucket> const& buckets() const noexcept { return buckets_; }
+  /// How many of them are updated: the first ones. The others are frozen.
+  [[nodiscard]] int trained_buckets() const noexcept { return trained_buckets_; }
+  [[nodiscard]] bool trains(int use) const noexcept { return bucket_of_use(use) < trained_buckets_; }
   /// The units in their order; none if their ends were not given.
   [[nodiscard]] std::vector<unit> const& units() const noexcept { return units_; }
   [[nodiscard]] int entry_of_use(int use) const noexcept { return entry_of_use_[static_cast<std::size_t>(use)]; }
@@ -18204,12 +18879,12 @@ class layout {
   }
 
  private:
-  void collect(std::span<parameter_info const> uses) {
+  void collect(std::span<parameter_info const> uses, layout_wishes const& wishes) {
     std::unordered_map<std::string, int> index;
     for (int use = 0; use < static_cast<int>(uses.size()); ++use) {
       auto const& info = uses[static_cast<std::size_t>(use)];
       auto const [at, is_new] = index.try_emplace(info.name, static_cast<int>(entries_.size()));
-      if (is_new) entries_.push_back({info, {}, 0, 0});
+      if (is_new) entries_.push_back({info, {}, 0, 0, wishes.freezes(info)});
       auto& tensor = entries_[static_cast<std::size_t>(at->second)];
       if (!(tensor.info.extents == info.extents && tensor.info.first == info.first)) {
         throw config_error(text("trireme::exchange: parameter \"", info.name, "\" is used with shapes ",
@@ -18253,7 +18928,7 @@ class layout {
 
   // Backward finishes the last unit first, so the last parameter opens the first bucket. A tied tensor becomes final
   // late, and its shards must align wherever its uses live: it has a bucket of its own.
-  void fill(std::int64_t bucket_elements) {
+  void fill(std::int64_t bucket_elements, bool frozen) {
     bool open = false;
     int open_unit = 0;
     bool open_dealt = false;  // what is dealt out is exchanged over other ranks than the rest
@@ -18264,6 +18939,7 @@ class layout {
     // By the first use of a tied tensor: it is final when backward has reached that one.
     for (int e = static_cast<int>(entries_.size()) - 1; e >= 0; --e) {
       auto& tensor = entries_[static_cast<std::size_t>(e)];
+      if (tensor.frozen != frozen) continue;
       bool const alone = tensor.uses.size() > 1 || tensor.info.tied;
       int const own_unit = unit_of(tensor);
       if (alone || !open || own_unit != open_unit || tensor.info.dealt != open_dealt ||
@@ -18284,6 +18960,58 @@ class layout {
     close();
   }
 
+  // Gives each tensor of a bucket to one slice: the longest first, each to the slice that has least, so that padding is
+  // small; then the fullest slice of a bucket to the rank that has least of the buckets before.
+  void deal() {
+    std::vector<std::int64_t> load(static_cast<std::size_t>(ranks_));
+    for (auto& bucket : std::span(buckets_).first(static_cast<std::size_t>(trained_buckets_))) {
+      auto longest = bucket.entries;
+      std::ranges::stable_sort(longest, [&](int a, int b) { return at(a).size() > at(b).size(); });
+      std::vector<std::vector<int>> parts(load.size());
+      std::vector<std::int64_t> sizes(load.size());
+      for (int const e : longest) {
+        auto const least = static_cast<std::size_t>(std::ranges::min_element(sizes) - sizes.begin());
+        parts[least].push_back(e);
+        sizes[least] += at(e).size();
+      }
+      auto const order = [&](std::vector<std::int64_t> const& by, bool descending) {
+        std::vector<std::size_t> all(by.size());
+        std::iota(all.begin(), all.end(), std::size_t{0});
+        std::ranges::stable_sort(all, [&](auto a, auto b) { return descending ? by[a] > by[b] : by[a] < by[b]; });
+        return all;
+      };
+      auto const fullest = order(sizes, true);
+      auto const idlest = order(load, false);
+      std::vector<std::vector<int>> slices(load.size());
+      for (std::size_t i = 0; i < load.size(); ++i) {
+        slices[idlest[i]] = std::move(parts[fullest[i]]);
+        load[idlest[i]] += sizes[fullest[i]];
+      }
+      lay_out(bucket, slices);
+    }
+  }
+  void lay_out(bucket& target, std::vector<std::vector<int>> const& slices) {
+    std::int64_t longest = 0;
+    for (auto const& slice : slices) {
+      std::int64_t end = 0;
+      for (int const e : slice) {
+        auto& tensor = entries_[static_cast<std::size_t>(e)];
+        tensor.offset = place(end, tensor.size());
+        end = tensor.offset + tensor.size();
+      }
+      longest = std::max(longest, end);
+    }
+    auto const length = rounded(longest, block_elements);
+    target.entries.clear();
+    for (std::size_t rank = 0; rank < slices.size(); ++rank) {
+      for (int const e : slices[rank]) {
+        entries_[static_cast<std::size_t>(e)].offset += static_cast<std::int64_t>(rank) * length;
+        target.entries.push_back(e);
+      }
+    }
+    target.elements = static_cast<std::int64_t>(slices.size()) * length;
+  }
+
   static constexpr std::int64_t alignment = 16;  // elements: a cache line of floats
   [[nodiscard]] static constexpr std::int64_t rounded(std::int64_t elements, std::int64_t to) noexcept {
     return (elements + to - 1) / to * to;
@@ -18296,6 +19024,7 @@ class layout {
   }
 
   int ranks_;
+  int trained_buckets_ = 0;
   std::vector<entry> entries_;
   std::vector<bucket> buckets_;
   std::vector<unit> units_;
@@ -18326,7 +19055,8 @@ template <class Comm, class Strategy, class Compressor>
                             Compressor const& compressor) {
   std::string parameters;
   for (auto const& entry : plan.entries())
-    parameters += text('"', entry.info.name, "\" of shape ", to_string(entry.info.extents), '\n');
+    parameters +=
+        text('"', entry.info.name, "\" of shape ", to_string(entry.info.extents), entry.frozen ? ", frozen\n" : "\n");
   stated const items[] = {{"the parallel strategy", describe(strategy)},
                           {"the compressor", describe(compressor)},
                           {"a parameter", std::move(parameters)}};
@@ -18882,6 +19612,7 @@ namespace trireme::parallel::detail {
 
 /// Where gradients lie: each bucket has a lane, a gradient of its size, for each use of its tensors (several only where
 /// a tied tensor is alone). Resident lanes have their memory for good, pooled ones borrow it from open() to close().
+/// What is frozen has no lane: layers write its gradients, as all others, and all of them share one place for that.
 template <class Env, class Comm, strategy Strategy, class Compressor>
 class gradient_lanes {
  public:
@@ -18919,15 +19650,16 @@ class gradient_lanes {
                  Compressor const& compressor, bool pooled)
       : plan_(plan), uses_(uses), world_(world), compressor_(compressor), pool_(plan), pooled_(pooled) {
     std::size_t count = 0;
-    for (auto const& bucket : plan.buckets()) {
+    for (int b = 0; b < plan.trained_buckets(); ++b) {
       first_.push_back(count);
-      count += plan.at(bucket.entries.front()).uses.size();
+      count += plan.at(plan.buckets()[static_cast<std::size_t>(b)].entries.front()).uses.size();
     }
     lanes_ = std::vector<lane>(count);
     for (std::size_t b = 0; b < first_.size(); ++b) {
       auto const end = b + 1 < first_.size() ? first_[b + 1] : count;
       for (auto l = first_[b]; l < end; ++l) make(l, static_cast<int>(b), static_cast<int>(end - first_[b]));
     }
+    bind_frozen();
   }
   gradient_lanes(gradient_lanes const&) = delete;
   gradient_lanes& operator=(gradient_lanes const&) = delete;
@@ -18948,6 +19680,11 @@ class gradient_lanes {
   [[nodiscard]] view of_use(lane const& it, int use) const {
     auto const& entry = plan_.at(plan_.entry_of_use(use));
     return whole(it).flat(entry.offset, entry.size());
+  }
+
+  /// What layers have written for frozen parameters in the step before does not add up for ever.
+  void clear_frozen() {
+    if (!unread_.view().empty()) kernels::fill(unread_.view(), 0.0);
   }
 
   /// Gives a lane memory, zero, unless it has some.
@@ -18992,7 +19729,8 @@ class gradient_lanes {
     return sum;
   }
   [[nodiscard]] std::int64_t buffer_bytes() const noexcept {
-    return (pooled_ ? pool_.elements() * static_cast<std::int64_t>(sizeof(element)) : 0) + payload_bytes_;
+    auto const unread = static_cast<std::int64_t>(unread_.view().bytes());
+    return (pooled_ ? pool_.elements() * static_cast<std::int64_t>(sizeof(element)) : 0) + payload_bytes_ + unread;
   }
 
  private:
@@ -19018,6 +19756,20 @@ class gradient_lanes {
     }
   }
 
+  void bind_frozen() {
+    std::int64_t longest = 0;
+    for (auto const& entry : plan_.entries()) longest = entry.frozen ? std::max(longest, entry.size()) : longest;
+    if (longest == 0 || uses_.empty()) return;
+    unread_ = trireme::tensor<element, space>(shape{longest});
+    clear_frozen();
+    for (auto const& entry : plan_.entries()) {
+      for (std::size_t u = 0; entry.frozen && u < entry.uses.size(); ++u) {
+        uses_[static_cast<std::size_t>(entry.uses[u])]->gradient =
+            unread_.view().flat(0, entry.size()).reshaped(entry.info.extents);
+      }
+    }
+  }
+
   layout const& plan_;
   std::vector<parameter<Env>*> const& uses_;
   Comm& world_;
@@ -19028,6 +19780,7 @@ class gradient_lanes {
   std::vector<std::size_t> first_;  // by bucket
   std::vector<std::size_t> lane_of_use_;
   std::int64_t payload_bytes_ = 0;
+  trireme::tensor<element, space> unread_;  // gradients of frozen parameters
 };
 
 }  // namespace trireme::parallel::detail
@@ -19097,6 +19850,7 @@ class gradient_store {
       lanes_.close(it);
       it.sums.clear([&](std::unique_ptr<buffer> sum) { lanes_.give_back(it, std::move(sum)); });
     }
+    lanes_.clear_frozen();
     in_flight_.clear();
     next_ = 0;
     lost_finiteness_ = false;
@@ -19107,7 +19861,9 @@ class gradient_store {
     if (!pooled()) return;
     make_room();
     auto const& [first, last, buckets] = plan_.units()[static_cast<std::size_t>(unit)];
-    for (int use = first; use < last; ++use) open(lanes_.of_use(use));
+    for (int use = first; use < last; ++use) {
+      if (plan_.trains(use)) open(lanes_.of_use(use));
+    }
   }
   /// The gradient of one use, where the caller writes it himself (parameters in his memory).
   [[nodiscard]] view open_use(int use) {
@@ -19121,6 +19877,7 @@ class gradient_store {
 
   /// The gradient of one use is final for this micro-batch.
   void ready(int use) {
+    if (!plan_.trains(use)) return;
     auto const start = now();
     auto& it = lanes_.of_use(use);
     --it.missing;
@@ -19472,24 +20229,25 @@ class value_outputs {
     }
     return outputs_;
   }
-  /// Collective. After an update: all ranks have all values that their layers read between units.
-  void publish() {
+  /// Collective. After an update of the first so many buckets: all ranks have all values that their layers read between
+  /// units.
+  void publish(int buckets) {
     if constexpr (can_write_peers) {
       if (foreign_.empty()) return world_.barrier();
     }
-    if constexpr (sharded) gather();
+    if constexpr (sharded) gather(buckets);
   }
 
  private:
   [[nodiscard]] int buckets() const noexcept { return static_cast<int>(plan_.buckets().size()); }
 
-  void gather() {
+  void gather(int buckets) {
     pending_.clear();
-    for (int b = 0; b < buckets(); ++b) {
+    for (int b = 0; b < buckets; ++b) {
       if (!foreign_.empty()) copy_foreign(b, true);
       pending_.push_back(world_.all_gather_async(values_.kept(b)));
     }
-    for (int b = 0; b < buckets(); ++b) {
+    for (int b = 0; b < buckets; ++b) {
       pending_[static_cast<std::size_t>(b)].wait();
       if (!foreign_.empty()) copy_foreign(b, false);
     }
@@ -19632,6 +20390,7 @@ class parameter_store {
   }
   /// What error feedback keeps for one bucket, or an empty view.
   [[nodiscard]] tensor_view<gradient_element, space> residual_of(int bucket) {
+    if (bucket >= layout_.trained_buckets()) return {};
     if constexpr (has_residual<compressor_state<Compressor, Env>>) {
       auto* const state = gradients_.compressor(bucket);
       return state == nullptr ? tensor_view<gradient_element, space>{} : state->residual();
@@ -19680,6 +20439,7 @@ class parameter_store {
   }
   /// After finish(): whether this rank's gradient of a tensor is finite (of the part of it that it updates).
   [[nodiscard]] bool has_finite_gradient(layout::entry const& entry) const {
+    if (entry.frozen) return true;
     auto const [first, count] = shards_gradients ? owned_range(entry.bucket) : std::pair{entry.offset, entry.size()};
     bool finite = true;
     layout_.for_each_piece(entry.bucket, first, count, [&](layout::piece const& piece) {
@@ -19709,11 +20469,12 @@ class parameter_store {
   static constexpr bool shards_gradients = Strategy::gradients == distribution::shard;
 
   parameter_store(std::vector<parameter<Env>*> uses, Comm& world, Comm& everyone, Strategy const& strategy,
-                  Compressor const& compressor, std::span<int const> unit_ends, Comm* experts)
+                  Compressor const& compressor, std::span<int const> unit_ends, Comm* experts,
+                  layout_wishes const& wishes)
       : world_(world),
         everyone_(everyone),
         layout_(agreed({infos(uses), bucket_elements(strategy, sizeof(gradient_element)), world.size(),
-                        needs_units(strategy) ? unit_ends : no_units()},
+                        needs_units(strategy) ? unit_ends : no_units(), wishes},
                        world, everyone.rank(), strategy, compressor)),
         uses_(std::move(uses)),
         values_(layout_, uses_, world_, true),
@@ -19727,12 +20488,13 @@ class parameter_store {
     allocate();
   }
   parameter_store(std::vector<foreign_parameter<param_element, space>> parameters, Comm& world, Comm& everyone,
-                  Strategy const& strategy, Compressor const& compressor)
+                  Strategy const& strategy, Compressor const& compressor, layout_wishes const& wishes)
       : world_(world),
         everyone_(everyone),
         foreign_(std::move(parameters)),
-        layout_(agreed({foreign_.infos(), bucket_elements(strategy, sizeof(gradient_element)), world.size()}, world,
-                       everyone.rank(), strategy, compressor)),
+        layout_(agreed(
+            {foreign_.infos(), bucket_elements(strategy, sizeof(gradient_element)), world.size(), no_units(), wishes},
+            world, everyone.rank(), strategy, compressor)),
         values_(layout_, uses_, world_, sharded),
         gradients_(layout_, uses_, world_, compressor, sums_in_a_tree(strategy), false),
         outputs_(layout_, values_, foreign_, world_) {
@@ -19759,6 +20521,7 @@ class parameter_store {
     return all;
   }
   [[nodiscard]] int bucket_count() const noexcept { return static_cast<int>(layout_.buckets().size()); }
+  [[nodiscard]] int trained_count() const noexcept { return layout_.trained_buckets(); }
   // Where the sum is all that is wanted, and no other rank adds to it later.
   [[nodiscard]] bool may_be_direct(Strategy const& strategy) const {
     auto const& all = layout_.entries();
@@ -19772,7 +20535,7 @@ class parameter_store {
         kernels::fill(masters_.back().view(), 0.0);
       }
       if constexpr (can_be_direct) {
-        if (direct_) direct_sums_.add_bucket(world_, gradients_.resident(b));
+        if (direct_ && b < layout_.trained_buckets()) direct_sums_.add_bucket(world_, gradients_.resident(b));
       }
     }
   }
@@ -19856,10 +20619,12 @@ class basic_exchange : public parallel::detail::parameter_store<Env, Comm, Strat
   /// @param voters     the ranks that vote, `world` among them; null: `world`.
   /// @param experts    the ranks that share out experts, if there are any: gradients of what is not dealt out to them
   ///                   are summed over these ranks too, after the sum over `world`.
+  /// @param wishes     what the optimizer asks for: wishes_of(optimizer).
   basic_exchange(std::vector<parameter<Env>*> uses, Comm& world, Strategy const& strategy, Compressor const& compressor,
                  std::span<int const> unit_ends = {}, std::type_identity_t<Comm>* voters = nullptr,
-                 std::type_identity_t<Comm>* experts = nullptr)
-      : store(std::move(uses), world, voters == nullptr ? world : *voters, strategy, compressor, unit_ends, experts),
+                 std::type_identity_t<Comm>* experts = nullptr, layout_wishes const& wishes = {})
+      : store(std::move(uses), world, voters == nullptr ? world : *voters, strategy, compressor, unit_ends, experts,
+              wishes),
         protocol_(layout_, this->use_count(), sharded, reports_every_micro_batch()),
         in_a_tree_(sums_in_a_tree(strategy)) {
     for (int b = 0; experts != nullptr && b < this->bucket_count(); ++b) {
@@ -19871,8 +20636,9 @@ class basic_exchange : public parallel::detail::parameter_store<Env, Comm, Strat
   /// Works for parameters that live in the caller's memory: gradients are copied into buckets when they are ready, the
   /// reduced ones are copied back by finish(). Refuses values that differ between the ranks of `world`.
   basic_exchange(std::vector<foreign_parameter<param_element, space>> parameters, Comm& world, Strategy const& strategy,
-                 Compressor const& compressor, std::type_identity_t<Comm>* voters = nullptr)
-      : store(std::move(parameters), world, voters == nullptr ? world : *voters, strategy, compressor),
+                 Compressor const& compressor, std::type_identity_t<Comm>* voters = nullptr,
+                 layout_wishes const& wishes = {})
+      : store(std::move(parameters), world, voters == nullptr ? world : *voters, strategy, compressor, wishes),
         protocol_(layout_, this->use_count(), sharded, false) {
     verify_replicas();
   }
@@ -20012,6 +20778,7 @@ class basic_exchange : public parallel::detail::parameter_store<Env, Comm, Strat
     auto const start = gradients_.now();
     gradients_.finish(start);
     for (auto const& [bucket, group] : also_) {
+      if (bucket >= trained_count()) continue;
       auto const [first, count] = owned_range(bucket);
       group->all_reduce(gradients_.reduced(bucket, first, count), reduction::sum{});
     }
@@ -20036,14 +20803,15 @@ class basic_exchange : public parallel::detail::parameter_store<Env, Comm, Strat
   template <class F>
   void for_each_segment(F&& f) {
     protocol_.update();
-    for (int b = 0; b < this->bucket_count(); ++b) {
+    for (int b = 0; b < trained_count(); ++b) {
       auto const [first, count] = owned_range(b);
       layout_.for_each_piece(b, first, count, [&](parallel::layout::piece const& piece) {
         update_segment<Env> segment;
         segment.value = master_of(b, piece);
         segment.gradient = {gradient_terms_of(b, piece), 1.0};
         segment.outputs = outputs_.of(b, piece);
-        segment.decays = layout_.at(piece.entry).info.decays;
+        segment.info = &layout_.at(piece.entry).info;
+        segment.decays = segment.info->decays;
         f(b, piece, segment);
       });
     }
@@ -20052,13 +20820,7 @@ class basic_exchange : public parallel::detail::parameter_store<Env, Comm, Strat
   /// Collective. Makes the updated values the parameters of every rank (where parameters are sharded, each has its own
   /// already). Where the optimizer's state is sharded every finite step ends with it, whether something was updated or
   /// not.
-  void publish() {
-    protocol_.publish();
-    auto const start = gradients_.now();
-    if constexpr (store::shards_parameters) values_.release_all();
-    outputs_.publish();
-    gradients_.times().exposed += gradients_.now() - start;
-  }
+  void publish() { publish_first(trained_count()); }
 
   /// Makes the parameters that layers read follow master values that were written from outside (a checkpoint).
   /// Collective.
@@ -20070,7 +20832,7 @@ class basic_exchange : public parallel::detail::parameter_store<Env, Comm, Strat
           kernels::copy(output, tensor_view<master_element const, space>(master_of(b, piece)));
       });
     }
-    publish();
+    publish_first(this->bucket_count());
   }
 
   /// As those of the store; not while updated values are still to be published.
@@ -20101,8 +20863,17 @@ class basic_exchange : public parallel::detail::parameter_store<Env, Comm, Strat
   using store::gradients_;
   using store::layout_;
   using store::outputs_;
+  using store::trained_count;
   using store::values_;
   using store::world_;
+
+  void publish_first(int buckets) {
+    protocol_.publish();
+    auto const start = gradients_.now();
+    if constexpr (store::shards_parameters) values_.release_all();
+    outputs_.publish(buckets);
+    gradients_.times().exposed += gradients_.now() - start;
+  }
 
   // What an engine asks for in a forward pass; backward begins with the last unit.
   void pass_through(bool keep_last) {
@@ -20116,13 +20887,14 @@ class basic_exchange : public parallel::detail::parameter_store<Env, Comm, Strat
   }
 
   void take_in(int use) {
+    if (!layout_.trains(use)) return;
     auto const theirs = foreign_.gradient(layout_.at(layout_.entry_of_use(use)));
     kernels::accumulate(gradients_.open_use(use), tensor_view<param_element const, space>(theirs), weight_);
   }
 
   void commit_residuals() {
     if constexpr (has_residual<compressor_state<Compressor, Env>>) {
-      for (int b = 0; b < this->bucket_count(); ++b) gradients_.compressor(b)->commit();
+      for (int b = 0; b < trained_count(); ++b) gradients_.compressor(b)->commit();
     }
   }
 
@@ -20137,7 +20909,7 @@ class basic_exchange : public parallel::detail::parameter_store<Env, Comm, Strat
   }
   // Of the reduced gradients that this rank answers for.
   void add_squares(exact_sum& squares) {
-    for (int b = 0; b < this->bucket_count(); ++b) {
+    for (int b = 0; b < trained_count(); ++b) {
       auto const [first, count] = accounted_range(b);
       layout_.for_each_piece(b, first, count, [&](parallel::layout::piece const& piece) {
         account(piece, gradients_.reduced(b, piece.in_bucket, piece.count), squares);
@@ -20149,7 +20921,7 @@ class basic_exchange : public parallel::detail::parameter_store<Env, Comm, Strat
   void finish_direct(exact_sum& squares) {
     if constexpr (store::can_be_direct) {
       if (!fused_) world_.barrier();  // everybody's gradients are final
-      for (int b = 0; b < this->bucket_count(); ++b) {
+      for (int b = 0; b < trained_count(); ++b) {
         if (fused_) {
           bool const finite = kernels::finite(tensor_view<gradient_element const, space>(gradients_.resident(b)));
           if (!finite) squares.add(std::numeric_limits<double>::infinity());
@@ -20166,7 +20938,7 @@ class basic_exchange : public parallel::detail::parameter_store<Env, Comm, Strat
   }
 
   void give_back_gradients() {
-    for (int b = 0; b < this->bucket_count(); ++b) {
+    for (int b = 0; b < trained_count(); ++b) {
       auto const [first, count] = owned_range(b);
       layout_.for_each_piece(b, first, count, [&](parallel::layout::piece const& piece) {
         kernels::copy(foreign_.gradient(layout_.at(piece.entry)).flat(piece.in_entry, piece.count),
@@ -23443,7 +24215,11 @@ struct check_optimizer {
   static_assert(has_moment_names<O>, "trireme::trainer: optimizer lacks static moment_names");
   static_assert(has_rate_at<O>, "trireme::trainer: optimizer lacks rate_at(step) -> double");
   static_assert(has_clip<O>, "trireme::trainer: optimizer lacks clip");
-  static_assert(has_update<O, Env>, "trireme::trainer: optimizer lacks update(segment, step)");
+  static_assert(says_whole_tensors<O> || has_update<O, Env>, "trireme::trainer: optimizer lacks update(segment, step)");
+  static_assert(!says_whole_tensors<O> || has_moment_shape<O>,
+                "trireme::trainer: optimizer of whole tensors lacks moment_shape(which, parameter_info) -> shape");
+  static_assert(!says_whole_tensors<O> || has_update<O, Env> || has_tensor_update<O, Env>,
+                "trireme::trainer: optimizer of whole tensors lacks update(tensor_update, step)");
 };
 template <class C, class Env>
 struct check_compression {
@@ -23661,70 +24437,187 @@ struct check_data {
 
 }  // namespace trireme::detail
 
-// ---- trireme/train/optimizer_state.hpp
+// ---- trireme/contract/state.hpp
 namespace trireme {
 
-/// The moments of what this rank updates: as many tensors a bucket as the optimizer names, of the owned range.
+/// Which pieces of its state a rank is asked for: each element on the one rank that answers for it (hashes,
+/// checkpoints), or all that the rank keeps, copies of others' included (loading, comparing).
+enum class state_scope { answered, kept };
+
+/// Where a piece of state lies: elements from `first` on of the box of a tensor that `info` describes.
+///
+/// Every slot's run state shows what it keeps by two functions, which checkpoints, hashes and resharding use alone:
+///   visit_state(state_scope, f)  calls f(std::string const& name, state_place, tensor_view<T, Space>) for each piece;
+///                                the name is "what/tensor" ("first_moment/wte"), the same on every rank;
+///   visit_numbers(f)             calls f(std::string_view name, T&) for numbers that are equal on all ranks, T
+///                                std::int64_t, std::uint64_t or double.
+/// Either may be left out by who has no such state. The order of the calls is the same in every call.
+struct state_place {
+  parameter_info const& info;
+  std::int64_t first = 0;
+  bool of_rank = false;  ///< each rank has numbers of its own: they are saved under its rank, and only as many ranks
+                         ///< as there were can go on with them
+};
+
+}  // namespace trireme
+
+// ---- trireme/train/optimizer_state.hpp (goes on)
+namespace trireme {
+
+/// The moments of what this rank updates: of an element-wise optimizer as many stretches a bucket as it names, of an
+/// optimizer of whole tensors as many tensors a parameter, in the shapes that it gives them.
+///
+/// Threads  one owner; the exchange must outlive it.
+/// Errors   config_error where an optimizer needs whole tensors and this rank holds a part of one.
 template <class Env, class Optimizer>
 class optimizer_state {
  public:
   using space = typename Env::space;
   using master = typename Env::master;
-  static constexpr std::size_t count = Optimizer::moment_names.size();
+  using view = tensor_view<master, space>;
 
+  /// @param exchange  made with wishes_of(optimizer).
   template <class Exchange>
-  explicit optimizer_state(Exchange const& exchange) {
-    for (int bucket = 0; bucket < static_cast<int>(exchange.plan().buckets().size()); ++bucket) {
-      auto const [first, elements] = exchange.owned_range(bucket);
-      auto& all = buckets_.emplace_back();
-      all.first = first;
-      for (auto& moment : all.moments) {
-        moment = tensor<master, space>(shape{elements});
+  explicit optimizer_state(Exchange const& exchange, Optimizer const& optimizer = Optimizer{})
+      : plan_(exchange.plan()),
+        rank_(exchange.world().rank()),
+        whole_(!element_optimizer<Optimizer, Env> || wants_whole_tensors(optimizer)) {
+    for (auto const& name : optimizer.moment_names) names_.emplace_back(name);
+    of_entry_.resize(plan_.entries().size());
+    for (int b = 0; b < plan_.trained_buckets(); ++b) {
+      owned_.push_back(exchange.owned_range(b));
+      auto const [first, count] = owned_.back();
+      if (whole_) {
+        plan_.for_each_piece(b, first, count, [&](parallel::layout::piece const& piece) { add(piece, optimizer); });
+      } else {
+        for (std::size_t m = 0; m < names_.size(); ++m) moments_.push_back({{}, tensor<master, space>(shape{count})});
       }
     }
     clear();
   }
+  optimizer_state(optimizer_state const&) = delete;
+  optimizer_state& operator=(optimizer_state const&) = delete;
 
   /// As before the first step.
   void clear() {
-    for (auto const& bucket : buckets_) {
-      for (auto const& moment : bucket.moments) ops::on<space>::fill(moment.view(), 0.0);
+    for (auto const& each : moments_) {
+      if (!each.values.view().empty()) ops::on<space>::fill(each.values.view(), 0.0);
     }
   }
 
-  /// Bytes of the moments of this rank.
+  /// Bytes of the moments of this rank, and of what the update of one whole tensor has taken besides.
   [[nodiscard]] std::int64_t bytes() const noexcept {
     std::int64_t sum = 0;
-    for (auto const& bucket : buckets_) {
-      for (auto const& moment : bucket.moments) sum += static_cast<std::int64_t>(moment.view().bytes());
-    }
-    return sum;
+    for (auto const& each : moments_) sum += static_cast<std::int64_t>(each.values.view().bytes());
+    return sum + static_cast<std::int64_t>(scratch_.peak_bytes());
   }
 
   /// Updates everything that this rank owns. `scale` is the clipping factor.
   template <class Exchange>
   void update(Exchange& exchange, Optimizer const& optimizer, std::int64_t step, double scale) {
     exchange.for_each_segment([&](int bucket, parallel::layout::piece const& piece, update_segment<Env>& segment) {
-      std::array<tensor_view<master, space>, count> moments;
-      for (std::size_t m = 0; m < count; ++m) moments[m] = moment_of(m, bucket, piece);
-      segment.moments = moments;
+      views_.clear();
+      for (std::size_t m = 0; m < names_.size(); ++m) views_.push_back(moment_of(m, bucket, piece));
+      segment.moments = views_;
       segment.gradient.scale *= scale;
-      optimizer.update(segment, step);
+      if constexpr (whole_tensor_optimizer<Optimizer, Env>) {
+        if (whole_) return update_tensor(segment, optimizer, step);
+      }
+      if constexpr (element_optimizer<Optimizer, Env>) optimizer.update(segment, step);
     });
   }
 
-  [[nodiscard]] tensor_view<master, space> moment_of(std::size_t which, int bucket,
-                                                     parallel::layout::piece const& piece) const {
-    auto const& all = buckets_[static_cast<std::size_t>(bucket)];
-    return all.moments[which].view().flat(piece.in_bucket - all.first, piece.count);
+  /// The moments of a piece that this rank updates: as contract/state.hpp says.
+  template <class F>
+  void visit_piece(int bucket, parallel::layout::piece const& piece, F&& f) const {
+    if (bucket >= plan_.trained_buckets()) return;
+    auto const& info = plan_.at(piece.entry).info;
+    for (std::size_t m = 0; m < names_.size(); ++m) {
+      auto const moment = moment_of(m, bucket, piece);
+      if (moment.empty()) continue;
+      auto const name = names_[m] + "/" + info.name;
+      if (whole_) {
+        f(name, state_place{moments_[of_entry(piece) + m].info}, moment.flat());
+      } else {
+        f(name, state_place{info, piece.in_entry}, moment);
+      }
+    }
+  }
+  template <class F>
+  void visit_state(state_scope scope, F&& f) const {
+    for (int b = 0; b < plan_.trained_buckets(); ++b) {
+      auto const n = plan_.slice_elements(b);
+      auto const [first, count] =
+          scope == state_scope::kept ? owned_[static_cast<std::size_t>(b)] : std::pair{rank_ * n, n};
+      plan_.for_each_piece(b, first, count, [&](parallel::layout::piece const& piece) {
+        if (scope == state_scope::kept || plan_.at(piece.entry).info.answers) visit_piece(b, piece, f);
+      });
+    }
   }
 
  private:
-  struct bucket_moments {
-    std::int64_t first = 0;
-    std::array<tensor<master, space>, count> moments;
+  struct moment {
+    parameter_info info;  // of the moment itself, where there is one a tensor
+    tensor<master, space> values;
   };
-  std::vector<bucket_moments> buckets_;
+
+  [[nodiscard]] std::size_t of_entry(parallel::layout::piece const& piece) const {
+    return of_entry_[static_cast<std::size_t>(piece.entry)];
+  }
+  [[nodiscard]] view moment_of(std::size_t which, int bucket, parallel::layout::piece const& piece) const {
+    if (whole_) return moments_[of_entry(piece) + which].values.view();
+    auto const at = static_cast<std::size_t>(bucket);
+    return moments_[at * names_.size() + which].values.view().flat(piece.in_bucket - owned_[at].first, piece.count);
+  }
+
+  void add(parallel::layout::piece const& piece, Optimizer const& optimizer) {
+    auto const& info = plan_.at(piece.entry).info;
+    if (info.is_part() || piece.count != info.extents.size()) refuse(info);
+    of_entry_[static_cast<std::size_t>(piece.entry)] = moments_.size();
+    if constexpr (has_moment_shape<Optimizer>) {
+      for (std::size_t m = 0; m < names_.size(); ++m) {
+        auto const extents = optimizer.moment_shape(m, info);
+        auto& made = moments_.emplace_back(moment{info, {}});
+        made.info.extents = extents;
+        if (extents.size() > 0) made.values = tensor<master, space>(extents);
+      }
+    }
+  }
+  [[noreturn]] static void refuse(parameter_info const& info) {
+    if (!info.is_part()) {
+      throw config_error(text("trireme::optimizer_state: the optimizer needs whole tensors, but the exchange cuts \"",
+                              info.name, "\" between ranks; pass it the optimizer, too"));
+    }
+    throw config_error(
+        text("trireme::trainer: the optimizer needs whole tensors, but each rank holds only a part of \"", info.name,
+             "\"; use one that works element by element, such as optim::adamw, or leave ",
+             info.dealt ? "parallel::expert out" : "parallel::tensor out"));
+  }
+
+  void update_tensor(update_segment<Env> const& segment, Optimizer const& optimizer, std::int64_t step) {
+    auto const& info = *segment.info;
+    auto gradient = segment.gradient.terms.front();
+    if (segment.gradient.terms.size() > 1) {
+      auto const sum = scratch_.template take<typename Env::gradient>(info.extents).flat();
+      ops::on<space>::reduce(std::span(&sum, 1), segment.gradient.terms);
+      gradient = sum;
+    }
+    optimizer.update(
+        tensor_update<Env>{info, segment.value.reshaped(info.extents), segment.moments, gradient.reshaped(info.extents),
+                           segment.gradient.scale, segment.outputs, scratch_},
+        step);
+    scratch_.reset();
+  }
+
+  parallel::layout const& plan_;
+  int rank_;
+  bool whole_;
+  std::vector<std::string> names_;
+  std::vector<std::pair<std::int64_t, std::int64_t>> owned_;  // by bucket: first element, count
+  std::vector<moment> moments_;                               // by bucket or by tensor, then by name
+  std::vector<std::size_t> of_entry_;                         // the first of a tensor's
+  std::vector<view> views_;                                   // kept: no allocation in a step
+  arena<space> scratch_;
 };
 
 }  // namespace trireme
@@ -25031,14 +25924,15 @@ class placed_model {
   static constexpr bool staged = staged_model<Model>;
 
   template <class GivenModel>
-  placed_model(GivenModel&& model, Comm& world, Parallel const& parallel, Compression const& compression)
+  placed_model(GivenModel&& model, Comm& world, Parallel const& parallel, Compression const& compression,
+               layout_wishes const& wishes = {})
       : world_(world),
         grid_(parallel, world),
         groups_(parallel, grid_),
         cut_(groups_.positions()),
         link_(make_link()),
         engine_(make_engine(std::forward<GivenModel>(model), parallel)),
-        exchange_(make_exchange(parallel, compression)) {
+        exchange_(make_exchange(parallel, compression, wishes)) {
     if constexpr (staged && gathers) engine_.values_pass();
     if constexpr (has_stages) {
       for (auto const& each : tied_) {
@@ -25202,7 +26096,7 @@ class placed_model {
                               to_string(axis), " does not; use the schedule 1f1b or interleaved"));
     }
   }
-  exchange_type make_exchange(Parallel const& parallel, Compression const& compression) {
+  exchange_type make_exchange(Parallel const& parallel, Compression const& compression, layout_wishes const& wishes) {
     auto const axis = parallel::data_axis_of(parallel);
     if constexpr (staged) {
       auto const& uses = engine_.uses();
@@ -25215,9 +26109,10 @@ class placed_model {
         }
       }
       if constexpr (has_experts) deal();
-      return exchange_type(uses, grid_.replicas(), axis, compression, engine_.unit_ends(), &world_, grid_.experts());
+      return exchange_type(uses, grid_.replicas(), axis, compression, engine_.unit_ends(), &world_, grid_.experts(),
+                           wishes);
     } else {
-      return exchange_type(engine_.parameters(), grid_.replicas(), axis, compression, &world_);
+      return exchange_type(engine_.parameters(), grid_.replicas(), axis, compression, &world_, wishes);
     }
   }
 
@@ -25359,8 +26254,8 @@ class basic_trainer {
         model_text_(describe(model)),
         compression_text_(describe(compression)),
         world_(agreed(world)),
-        model_(std::forward<GivenModel>(model), world, parallel, compression),
-        moments_(model_.exchange()) {
+        model_(std::forward<GivenModel>(model), world, parallel, compression, wishes_of(optimizer_)),
+        moments_(model_.exchange(), optimizer_) {
     initialise(0);
   }
 
@@ -25472,8 +26367,9 @@ class basic_trainer {
       for (int bucket = 0; bucket < static_cast<int>(plan.buckets().size()); ++bucket) {
         auto const [first, count] = exchange().owned_range(bucket);
         plan.for_each_piece(bucket, first, count, [&](parallel::layout::piece const& piece) {
-          for (std::size_t m = 0; m < Optimizer::moment_names.size(); ++m)
-            exchange().world().broadcast(moments_.moment_of(m, bucket, piece), 0);
+          moments_.visit_piece(bucket, piece, [&](std::string const&, state_place const&, auto view) {
+            exchange().world().broadcast(view, 0);
+          });
         });
       }
     }
@@ -25621,10 +26517,9 @@ class basic_trainer {
         auto const& tensor = plan.at(piece.entry);
         if (!replicas && !tensor.info.answers) return;
         f("value/" + tensor.info.name, tensor.info, piece.in_entry, exchange().master_of(bucket, piece));
-        for (std::size_t m = 0; m < Optimizer::moment_names.size(); ++m) {
-          f(text(Optimizer::moment_names[m], "/", tensor.info.name), tensor.info, piece.in_entry,
-            moments_.moment_of(m, bucket, piece));
-        }
+        moments_.visit_piece(bucket, piece, [&](std::string const& name, state_place const& place, auto view) {
+          f(name, place.info, place.first, view);
+        });
       });
       if (auto const residual = exchange().residual_of(bucket); !residual.empty()) {
         plan.for_each_piece(bucket, 0, residual.size(), [&](parallel::layout::piece const& piece) {
@@ -26329,18 +27224,18 @@ template <has_visit_parameters Model>
 /// What make_exchange may be given, and nothing else: one sentence for each other thing.
 template <class... P>
 struct check_exchange_policies {
-  static constexpr bool fits =
-      count_of<slot::parallel, P...> + count_of<slot::compression, P...> + count_of<slot::communicator, P...> ==
-      static_cast<int>(sizeof...(P));
+  static constexpr bool fits = count_of<slot::parallel, P...> + count_of<slot::compression, P...> +
+                                   count_of<slot::communicator, P...> + count_of<slot::optimizer, P...> ==
+                               static_cast<int>(sizeof...(P));
   static constexpr bool ok = fits && count_of<slot::parallel, P...> <= 1 && count_of<slot::compression, P...> <= 1 &&
-                             count_of<slot::communicator, P...> <= 1;
+                             count_of<slot::communicator, P...> <= 1 && count_of<slot::optimizer, P...> <= 1;
 };
 template <bool Ok>
 struct assert_exchange_policies {
   static_assert(
       Ok,
-      "trireme::make_exchange: takes parameters, a world, and at most one parallel strategy, one compressor and one "
-      "world of everyone who votes");
+      "trireme::make_exchange: takes parameters, a world, and at most one parallel strategy, one compressor, one "
+      "optimizer and one world of everyone who votes");
 };
 
 }  // namespace detail
@@ -26353,8 +27248,9 @@ struct assert_exchange_policies {
 /// @param parameters  a std::vector<foreign_parameter<float>> (or double), or anything with visit_parameters.
 /// @param world       the ranks that hold these parameters: gradients are averaged over them.
 /// @param policies    in any order: a parallel strategy (parallel::data if there is none), a compressor
-///                    (compression::none), and, where `world` holds only a part of the model, the world of all parts:
-///                    its ranks share norm, votes and whether all gradients are finite.
+///                    (compression::none), the optimizer, if it needs whole tensors or freezes some of them, and, where
+///                    `world` holds only a part of the model, the world of all parts: its ranks share norm, votes and
+///                    whether all gradients are finite.
 /// @returns basic_exchange on the caller's memory: gradients are read when they are ready, the mean over ranks is
 ///          written back by finish(), updated values are gathered by publish().
 template <class Parameters, class Comm, class... Policies>
@@ -26373,9 +27269,12 @@ requires(detail::slip_of_exchange<Parameters, Comm&>() == detail::exchange_slip:
   Comm* everyone = nullptr;
   if constexpr (detail::count_of<slot::communicator, std::remove_cvref_t<Policies>...> == 1)
     everyone = &detail::pick<slot::communicator, void>(policies...);
+  layout_wishes wishes;
+  if constexpr (detail::count_of<slot::optimizer, std::remove_cvref_t<Policies>...> == 1)
+    wishes = wishes_of(detail::pick<slot::optimizer, void>(policies...));
   return basic_exchange<environment<precision, space>, Comm, strategy, compressor>(
       std::move(list), world, detail::pick<slot::parallel, parallel::data>(policies...),
-      detail::pick<slot::compression, compression::none>(policies...), everyone);
+      detail::pick<slot::compression, compression::none>(policies...), everyone, wishes);
 }
 /// Whatever else is passed is one sentence.
 template <class Parameters, class Comm, class... Policies>

@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/train/plan.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: e44b0b1ff30e39681cfadbaaa4336c47a61f364fb339f2a56b4fcbab21714d50
+// SHA-256 of the sources: c01c571102ad8458074470c8baa4a9b4a0a87680d699e8e70eae71acab61c2ed
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -197,8 +197,8 @@ class paper_training {
         optimizer_(optimizer),
         counts_(std::make_shared<comm::traffic_table>()),
         world_(own, counts_),
-        placed_(model, world_, parallel, compression),
-        moments_(placed_.exchange()) {
+        placed_(model, world_, parallel, compression, wishes_of(optimizer)),
+        moments_(placed_.exchange(), optimizer) {
     counts_->rank = own.place;
     if constexpr (std::is_same_v<typename space_of<Like>::type, host>) placed_.engine().leave_batches();
     placed_.engine().watch([this](schedule::step const& step, bool begins) {
