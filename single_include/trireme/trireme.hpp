@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/trireme.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: aeb8309f3e9380f3c674c8d06ed0a21d7f63a62e991b8e6bf41135555f00193c
+// SHA-256 of the sources: ae17df918ab163932a5c1c28af2eb4cc54690e263239ef99bcaa1050b9d78cd3
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -7768,6 +7768,10 @@ struct visits_nothing {
 struct ready_nothing {
   void operator()(char const*) const {}
 };
+struct visits_no_buffers {
+  template <class Values>
+  void operator()(char const*, Values) const {}
+};
 
 }  // namespace detail
 
@@ -7782,7 +7786,11 @@ concept has_visit_parameters = requires(M& model, detail::visits_nothing visit) 
   model.visit_parameters(visit);
 };
 template <class M>
-concept has_model_forward = requires(M& model, samples const& batch) {
+concept has_purposeful_forward = requires(M& model, samples const& batch) {
+  { model.forward(batch, purpose::train) } -> std::convertible_to<double>;
+};
+template <class M>
+concept has_model_forward = has_purposeful_forward<M> || requires(M& model, samples const& batch) {
   { model.forward(batch) } -> std::convertible_to<double>;
 };
 template <class M>
@@ -7790,11 +7798,31 @@ concept has_model_backward = requires(M& model, detail::ready_nothing ready) {
   model.backward(ready);
 };
 
+/// A model that computes outputs: predict(samples) -> tensor<float> (n, outputs), without targets.
+template <class M>
+concept has_model_predict = requires(M& model, samples const& batch) {
+  { model.predict(batch) } -> std::same_as<tensor<float>>;
+};
+/// A model with buffers: numbers that are state and are not trained (the running means of a batch normalisation).
+/// visit_buffers(visit) calls visit(name, values) for each, in a stable order.
+template <class M>
+concept has_buffers = requires(M& model, detail::visits_no_buffers visit) {
+  model.visit_buffers(visit);
+};
+
+/// How ranks come to have the same buffers, which each changes by its own samples: those of the first rank, or their
+/// mean (of integers those of the first rank). A model says it by a static `buffers`; without it, first_rank.
+enum class shared_buffers { first_rank, mean };
+
 /// A model with kernels and storage of its own.
 ///
 /// Requires  visit_parameters(visit): visit(name, value, gradient) for each, in a stable order;
-///           forward(samples) -> mean loss over the batch it is given; backward(ready): fills the gradients of that
+///           forward(samples), or forward(samples, purpose), -> mean loss over the batch it is given (the purpose is
+///           train or evaluate: dropout and batch normalisation differ); backward(ready): fills the gradients of that
 ///           mean and calls ready(name) as each becomes final.
+/// May have  predict, see has_model_predict; buffers, see has_buffers: they are in checkpoints and hashes, and are
+/// shared
+///           before a trainer evaluates, saves or hashes, and at the end of fit(), not in every step.
 template <class M>
 concept plain_model = has_visit_parameters<M> && has_model_forward<M> && has_model_backward<M>;
 
@@ -14464,6 +14492,10 @@ struct passing_copy {
   return it;
 }
 
+/// Element types that the own kernels read; Eigen multiplies the others.
+template <class T>
+inline constexpr bool has_own_kernels = std::is_same_v<T, float> || std::is_same_v<T, bfloat16>;
+
 template <class T>
 product_kernels const* kernels() noexcept {
   return product_provider() == provider::own ? own_kernels<T>() : nullptr;
@@ -14485,7 +14517,8 @@ template <class T>
 void host_products::multiply(detail::store_rule<T> const& rule, T const* x, weights<T, host>& w,
                              typename weights<T, host>::packed_copy& copy, bool transposed, std::int64_t m,
                              std::int64_t n, std::int64_t k) {
-  auto const* const chosen = detail::kernels<T>();
+  detail::product_kernels const* chosen = nullptr;
+  if constexpr (detail::has_own_kernels<T>) chosen = detail::kernels<T>();
   bool valid = copy.valid && copy.kernels == chosen;
   copy.kernels = chosen;
   copy.valid = true;
@@ -14497,7 +14530,7 @@ void host_products::multiply(detail::store_rule<T> const& rule, T const* x, weig
     buffer = &shared.buffer;
   }
   T const* const values = raw(w.view_);
-  if constexpr (!std::is_same_v<T, double>) {
+  if constexpr (detail::has_own_kernels<T>) {
     if (chosen != nullptr) {
       if (chosen->pairs) {
         detail::multiply_own<std::uint32_t>(*chosen, rule, x, values, *buffer, valid, transposed, m, n, k);
@@ -14523,7 +14556,7 @@ void host_products::multiply(detail::store_rule<T> const& rule, T const* x, weig
 template <class T, class G>
 void host_products::multiply_transposed(G* c, T const* u, T const* v, std::int64_t m, std::int64_t r, std::int64_t s,
                                         G* u_sums, G* v_sums) {
-  if constexpr (!std::is_same_v<T, double>) {
+  if constexpr (detail::has_own_kernels<T>) {
     if (auto const* const chosen = detail::kernels<T>(); chosen != nullptr) {
       if constexpr (std::is_same_v<T, bfloat16>) {
         if (chosen->turn != nullptr) {
@@ -15033,6 +15066,21 @@ void sgd_elements(M* value, M* velocity, std::int64_t n, gradient_terms<G, host>
 
 }  // namespace trireme::ops::detail
 
+// ---- trireme/ops/host/values.hpp
+namespace trireme::ops {
+
+/// The elements themselves, for loops of one's own where there is no kernel.
+struct host_values {
+  /// Calls f(span of the elements)... of each view, in the calling thread. In memory that does not exist (phantom) f is
+  /// not called.
+  template <class F, class... T>
+  static void with_values(F&& f, tensor_view<T, host>... views) {
+    f(std::span<T>(raw(views), static_cast<std::size_t>(views.size()))...);
+  }
+};
+
+}  // namespace trireme::ops
+
 // ---- trireme/ops/host.hpp (goes on)
 namespace trireme::ops {
 
@@ -15048,7 +15096,8 @@ struct on<host> : host_elementwise,
                   host_losses,
                   host_updates,
                   host_reductions,
-                  host_routing {};
+                  host_routing,
+                  host_values {};
 
 }  // namespace trireme::ops
 
@@ -15371,6 +15420,9 @@ struct on<phantom> : phantom_attention {
     same("collect_backward", dweights.size(), places.size());
   }
 
+  template <class F, class... T>
+  static void with_values(F&&, view<T>...) noexcept {}
+
   // updates
   template <class M, class G, class P>
   static void adamw(view<M> value, output<M> first, output<M> second, gradient_terms<G, phantom> const& gradient,
@@ -15435,6 +15487,25 @@ struct update_segment {
   gradient_terms<typename Env::gradient, space> gradient;             ///< scale holds the clipping factor
   std::span<tensor_view<typename Env::param, space> const> outputs;   ///< where layers read the value
   bool decays = true;
+  parameter_info const* info = nullptr;  ///< of the parameter; null where nobody has said
+};
+
+/// One tensor that this rank updates, all of it.
+///
+/// Shapes   value, gradient and each of `outputs` as `info` says; each of `moments` as the optimizer's moment_shape
+///          says (no elements where it says none).
+/// Numerics the gradient is `scale` times what the view holds: the factor clips.
+template <class Env>
+struct tensor_update {
+  using space = typename Env::space;
+  using master = typename Env::master;
+  parameter_info const& info;
+  tensor_view<master, space> value;
+  std::span<tensor_view<master, space> const> moments;  ///< as many as the optimizer names
+  tensor_view<typename Env::gradient const, space> gradient;
+  double scale = 1;
+  std::span<tensor_view<typename Env::param, space> const> outputs;  ///< where layers read the value
+  arena<space>& scratch;                                             ///< what is taken is given back afterwards
 };
 
 template <class O>
@@ -15454,15 +15525,100 @@ concept has_update = requires(O const& optimizer, update_segment<Env> const& seg
   optimizer.update(segment, step);
 };
 
+template <class O>
+concept says_whole_tensors = requires(O const& optimizer) {
+  { optimizer.whole_tensors } -> std::convertible_to<bool>;
+};
+template <class O>
+concept has_moment_shape = requires(O const& optimizer, parameter_info const& info) {
+  { optimizer.moment_shape(std::size_t{}, info) } -> std::convertible_to<shape>;
+};
+template <class O, class Env>
+concept has_tensor_update = requires(O const& optimizer, tensor_update<Env> const& tensor, std::int64_t step) {
+  optimizer.update(tensor, step);
+};
+
 /// Turns gradients into new values, element by element, so that it works on any shard.
 ///
 /// Requires  `moment_names` (one name a state tensor), `rate_at(step)` with step counted from 0, `clip` (the largest
 ///           global norm, 0 = no clipping; the trainer applies it), `update(segment, step)`.
 /// Not asked  state of its own: the moments belong to the trainer, which shards, saves and restores them.
 template <class O, class Env>
-concept optimizer = has_moment_names<O> && has_rate_at<O> && has_clip<O> && has_update<O, Env>;
+concept element_optimizer = has_moment_names<O> && has_rate_at<O> && has_clip<O> && has_update<O, Env>;
+
+/// Turns gradients into new values, one whole tensor after the other: where no rank has only a part of a tensor.
+///
+/// Requires  `whole_tensors` (true), `moment_names`, `rate_at` and `clip` as an element_optimizer;
+///           `moment_shape(which, parameter_info)`, the extents of each moment of a tensor (one of no elements: {0});
+///           `update(tensor, step)`, which writes the value, the moments and the outputs.
+/// Not asked  state of its own, as above: moments are zero before the first step.
+template <class O, class Env>
+concept whole_tensor_optimizer = says_whole_tensors<O> && has_moment_names<O> && has_rate_at<O> && has_clip<O> &&
+    has_moment_shape<O> && has_tensor_update<O, Env>;
+
+template <class O, class Env>
+concept optimizer = element_optimizer<O, Env> || whole_tensor_optimizer<O, Env>;
+
+/// Whether an optimizer asks for whole tensors.
+template <class O>
+[[nodiscard]] constexpr bool wants_whole_tensors(O const& optimizer) noexcept {
+  if constexpr (says_whole_tensors<O>) {
+    return optimizer.whole_tensors;
+  } else {
+    return false;
+  }
+}
+
+/// What an optimizer asks of the memory of parameters and gradients before it has any.
+struct layout_wishes {
+  bool whole_tensors = false;                         ///< each tensor lies within one rank's slice of its bucket
+  std::function<bool(parameter_info const&)> frozen;  ///< which parameters are never updated; empty: none
+
+  [[nodiscard]] bool freezes(parameter_info const& info) const { return frozen && frozen(info); }
+};
+
+/// An optimizer that leaves some parameters as they are says which: `freezes(parameter_info)`.
+template <class O>
+[[nodiscard]] layout_wishes wishes_of(O const& optimizer) {
+  layout_wishes wishes;
+  wishes.whole_tensors = wants_whole_tensors(optimizer);
+  if constexpr (requires(parameter_info const& info) { optimizer.freezes(info); }) {
+    wishes.frozen = [optimizer](parameter_info const& info) { return optimizer.freezes(info); };
+  }
+  return wishes;
+}
 
 }  // namespace trireme
+
+// ---- trireme/optim/detail/whole_tensor.hpp
+namespace trireme::optim::detail {
+
+/// Gives layers the new value.
+template <class Env>
+void write_outputs(tensor_update<Env> const& tensor) {
+  for (auto const& output : tensor.outputs) {
+    ops::on<typename Env::space>::copy(output,
+                                       tensor_view<typename Env::master const, typename Env::space>(tensor.value));
+  }
+}
+
+/// In double, in the order of the elements: the same whichever rank owns the tensor.
+template <class T>
+[[nodiscard]] double sum_of_squares(std::span<T> x) {
+  double sum = 0;
+  for (auto const each : x) sum += static_cast<double>(each) * static_cast<double>(each);
+  return sum;
+}
+
+/// A whole tensor as one segment of an element-wise optimizer.
+template <class Env>
+[[nodiscard]] update_segment<Env> as_segment(
+    tensor_update<Env> const& tensor, std::span<tensor_view<typename Env::master, typename Env::space> const> moments) {
+  return {tensor.value,       moments,     {{&tensor.gradient, 1}, tensor.scale}, tensor.outputs,
+          tensor.info.decays, &tensor.info};
+}
+
+}  // namespace trireme::optim::detail
 
 // ---- trireme/optim/schedule.hpp
 #include <variant>
@@ -15551,7 +15707,128 @@ inline double way(std::int64_t warmup, std::int64_t total, std::int64_t step) {
 
 }  // namespace trireme::optim
 
-// ---- trireme/optim/adamw.hpp (goes on)
+// ---- trireme/optim/adafactor.hpp (goes on)
+namespace trireme::optim {
+
+/// Adafactor: Adam whose second moment is kept as means of rows and of columns. For models whose optimizer state has no
+/// room.
+///
+/// Method   [Shazeer, Stern, "Adafactor: adaptive learning rates with sublinear memory cost", 2018], algorithms 4 to 6.
+///          Of tensors with more than two extents each matrix of the last two is factored; vectors are not.
+/// Bytes    of a matrix (n, m): n + m numbers of the master type; of a vector, and with momentum, as many as it has.
+/// Numerics means are summed in double, in the order of the elements.
+/// @models  whole_tensor_optimizer: not beside parallel::tensor or parallel::expert of more than one way.
+struct adafactor {
+  using policy_category = slot::optimizer;
+
+  double rate = 1e-2;  ///< used where `schedule` is empty; times the root mean square of the tensor if `scaled`
+  optim::schedule schedule{};
+  bool relative = false;  ///< at most 1 / sqrt(step), counted from 1
+  bool scaled = true;     ///< the rate is a share of each tensor's root mean square (at least `least_scale`)
+  double least_scale = 1e-3;
+  double decay_power = -0.8;  ///< the second moment forgets by 1 - step^decay_power
+  double epsilon = 1e-30;
+  double threshold = 1;  ///< updates of a larger root mean square are clipped to it
+  double momentum = 0;
+  double decay = 0;
+  double clip = 0;  ///< largest global gradient norm; 0 = no clipping
+  friend bool operator==(adafactor const&, adafactor const&) = default;
+
+  static constexpr bool whole_tensors = true;
+  static constexpr std::array<std::string_view, 4> moment_names{"second_moment_rows", "second_moment_columns",
+                                                                "second_moment", "first_moment"};
+  [[nodiscard]] shape moment_shape(std::size_t which, parameter_info const& info) const {
+    auto const rank = info.extents.rank();
+    if (which == 3) return momentum > 0 ? info.extents : shape{0};
+    if ((which == 2) == (rank > 1)) return {0};
+    if (which == 2) return info.extents;
+    shape means;
+    for (int axis = 0; axis < rank; ++axis) {
+      if (axis != (which == 0 ? rank - 1 : rank - 2)) means.push_back(info.extents[axis]);
+    }
+    return means;
+  }
+  [[nodiscard]] double rate_at(std::int64_t step) const {
+    auto const now = optim::rate_at(schedule, rate, step);
+    return relative ? std::min(now, 1 / std::sqrt(static_cast<double>(step + 1))) : now;
+  }
+
+  template <class Env>
+  void update(tensor_update<Env> const& tensor, std::int64_t step) const {
+    using real = typename Env::master;
+    auto const extents = tensor.info.extents;
+    auto const last = static_cast<std::size_t>(extents.rank() < 1 ? 1 : extents[extents.rank() - 1]);
+    auto const rows = static_cast<std::size_t>(extents.rank() < 2 ? 1 : extents[extents.rank() - 2]);
+    auto const direction = tensor.scratch.template take<real>(extents);
+    auto const column_sums = tensor.scratch.template take<double>({static_cast<std::int64_t>(last)});
+    ops::on<typename Env::space>::with_values(
+        [&](auto value, auto u, auto sums, auto row_means, auto column_means, auto second, auto first, auto gradient) {
+          auto const keep = 1 - std::pow(static_cast<double>(step + 1), decay_power);
+          auto const average = [&](real& moment, double now) {
+            moment = static_cast<real>(keep * static_cast<double>(moment) + (1 - keep) * now);
+          };
+          auto const square = [&](std::size_t i) {
+            auto const g = tensor.scale * static_cast<double>(gradient[i]);
+            return g * g + epsilon;
+          };
+          auto const scale = static_cast<real>(tensor.scale);
+          for (std::size_t i = 0; i < second.size(); ++i) {
+            average(second[i], square(i));
+            u[i] = scale * static_cast<real>(gradient[i]) / std::sqrt(second[i]);
+          }
+          for (std::size_t m = 0; m * rows < row_means.size(); ++m) {  // each matrix
+            auto const at = m * rows * last;
+            auto const row = row_means.subspan(m * rows, rows);
+            auto const column = column_means.subspan(m * last, last);
+            double mean = 0;
+            for (auto& each : sums) each = 0;
+            for (std::size_t r = 0; r < rows; ++r) {
+              double sum = 0;
+              for (std::size_t c = 0; c < last; ++c) {
+                auto const now = square(at + r * last + c);
+                sum += now;
+                sums[c] += now;
+              }
+              average(row[r], sum / static_cast<double>(last));
+              mean += static_cast<double>(row[r]) / static_cast<double>(rows);
+            }
+            for (std::size_t c = 0; c < last; ++c) average(column[c], sums[c] / static_cast<double>(rows));
+            for (std::size_t r = 0; r < rows; ++r) {
+              auto const of_row = static_cast<real>(std::sqrt(mean / static_cast<double>(row[r])));
+              for (std::size_t c = 0; c < last; ++c) {
+                auto const i = at + r * last + c;
+                u[i] = scale * static_cast<real>(gradient[i]) * of_row / std::sqrt(column[c]);
+              }
+            }
+          }
+          auto const size = static_cast<double>(value.size());
+          auto const length = std::sqrt(detail::sum_of_squares(u) / size) / threshold;
+          auto by = rate_at(step);
+          if (scaled) by *= std::max(least_scale, std::sqrt(detail::sum_of_squares(value) / size));
+          auto const pull = static_cast<real>(1 - by * (tensor.info.decays ? decay : 0));
+          auto const along = static_cast<real>(by / std::max(1.0, length));
+          for (std::size_t i = 0; i < value.size(); ++i) {
+            real change = along * u[i];
+            if (!first.empty()) change = first[i] += static_cast<real>(1 - momentum) * (change - first[i]);
+            value[i] = pull * value[i] - change;
+          }
+        },
+        tensor.value, direction, column_sums, tensor.moments[0], tensor.moments[1], tensor.moments[2],
+        tensor.moments[3], tensor.gradient);
+    detail::write_outputs(tensor);
+  }
+};
+
+[[nodiscard]] inline std::string to_string(adafactor const& o) {
+  return text("optim::adafactor{.rate = ", o.rate, ", .schedule = ", to_string(o.schedule),
+              ", .relative = ", o.relative, ", .scaled = ", o.scaled, ", .least_scale = ", o.least_scale,
+              ", .decay_power = ", o.decay_power, ", .epsilon = ", o.epsilon, ", .threshold = ", o.threshold,
+              ", .momentum = ", o.momentum, ", .decay = ", o.decay, ", .clip = ", o.clip, "}");
+}
+
+}  // namespace trireme::optim
+
+// ---- trireme/optim/adamw.hpp
 namespace trireme::optim {
 
 /// AdamW: Adam with decoupled weight decay.
@@ -15596,6 +15873,427 @@ struct adamw {
 
 }  // namespace trireme::optim
 
+// ---- trireme/optim/any.hpp
+namespace trireme::optim {
+
+/// Any optimizer behind one type, for programs that choose it at run time: one trainer is compiled for all of them.
+///
+/// Bytes    shares one copy of the description. One virtual call for each stretch or tensor that is updated.
+/// Numerics those of the optimizer within, bit for bit; so are its moments, hashes and checkpoints.
+/// @tparam Env  the precision and memory of the trainer: environment<precision::fp32>, say.
+/// @models  element_optimizer and whole_tensor_optimizer; `whole_tensors` says at run time which it is.
+template <class Env>
+class any {
+ public:
+  using policy_category = slot::optimizer;
+
+  template <class Optimizer>
+  requires(!std::same_as<Optimizer, any> && trireme::optimizer<Optimizer, Env>)
+      any(Optimizer const& optimizer)  // NOLINT(google-explicit-constructor): an optimizer is any optimizer
+      : whole_tensors(wants_whole_tensors(optimizer)),
+        clip(optimizer.clip),
+        within_(std::make_shared<model<Optimizer>>(optimizer)) {
+    for (auto const& name : optimizer.moment_names) moment_names.push_back(name);
+  }
+
+  bool whole_tensors;
+  double clip;
+  std::vector<std::string_view> moment_names;
+  [[nodiscard]] double rate_at(std::int64_t step) const { return within_->rate_at(step); }
+  [[nodiscard]] shape moment_shape(std::size_t which, parameter_info const& info) const {
+    return within_->moment_shape(which, info);
+  }
+  [[nodiscard]] bool freezes(parameter_info const& info) const { return within_->wishes.freezes(info); }
+  void update(update_segment<Env> const& segment, std::int64_t step) const { within_->update(segment, step); }
+  void update(tensor_update<Env> const& tensor, std::int64_t step) const { within_->update(tensor, step); }
+
+  [[nodiscard]] friend std::string to_string(any const& o) { return o.within_->description(); }
+
+ private:
+  struct face {
+    explicit face(layout_wishes w) : wishes(std::move(w)) {}
+    virtual ~face() = default;
+    [[nodiscard]] virtual double rate_at(std::int64_t step) const = 0;
+    [[nodiscard]] virtual shape moment_shape(std::size_t which, parameter_info const& info) const = 0;
+    virtual void update(update_segment<Env> const& segment, std::int64_t step) const = 0;
+    virtual void update(tensor_update<Env> const& tensor, std::int64_t step) const = 0;
+    [[nodiscard]] virtual std::string description() const = 0;
+    layout_wishes wishes;
+  };
+  // What an optimizer lacks is not asked of it: whole_tensors says which of the two it is.
+  template <class Optimizer>
+  struct model final : face {
+    explicit model(Optimizer const& optimizer) : face(wishes_of(optimizer)), within(optimizer) {}
+    double rate_at(std::int64_t step) const override { return within.rate_at(step); }
+    shape moment_shape([[maybe_unused]] std::size_t which, parameter_info const& info) const override {
+      if constexpr (has_moment_shape<Optimizer>) return within.moment_shape(which, info);
+      return info.extents;
+    }
+    void update([[maybe_unused]] update_segment<Env> const& segment,
+                [[maybe_unused]] std::int64_t step) const override {
+      if constexpr (has_update<Optimizer, Env>) within.update(segment, step);
+    }
+    void update([[maybe_unused]] tensor_update<Env> const& tensor, [[maybe_unused]] std::int64_t step) const override {
+      if constexpr (has_tensor_update<Optimizer, Env>) within.update(tensor, step);
+    }
+    std::string description() const override { return describe(within); }
+    Optimizer within;
+  };
+
+  std::shared_ptr<face const> within_;
+};
+
+}  // namespace trireme::optim
+
+// ---- trireme/optim/detail/pattern.hpp
+namespace trireme::optim::detail {
+
+/// Whether a name is what a pattern says: * stands for any letters, ? for one.
+[[nodiscard]] constexpr bool matches(std::string_view pattern, std::string_view name) noexcept {
+  std::size_t p = 0, n = 0, star = pattern.npos, from = 0;
+  while (n < name.size()) {
+    if (p < pattern.size() && pattern[p] == '*') {
+      star = p++;
+      from = n;
+    } else if (p < pattern.size() && (pattern[p] == '?' || pattern[p] == name[n])) {
+      ++p;
+      ++n;
+    } else if (star != pattern.npos) {  // the star takes one letter more
+      p = star + 1;
+      n = ++from;
+    } else {
+      return false;
+    }
+  }
+  return pattern.substr(p).find_first_not_of('*') == pattern.npos;
+}
+/// Whether it is what one of several patterns says, which are separated by spaces.
+[[nodiscard]] constexpr bool matches_any(std::string_view patterns, std::string_view name) noexcept {
+  while (!patterns.empty()) {
+    auto const space = patterns.find(' ');
+    if (auto const one = patterns.substr(0, space); !one.empty() && matches(one, name)) return true;
+    patterns.remove_prefix(space == patterns.npos ? patterns.size() : space + 1);
+  }
+  return false;
+}
+
+}  // namespace trireme::optim::detail
+
+// ---- trireme/optim/groups.hpp (goes on)
+namespace trireme::optim {
+
+/// What is different for the parameters whose names match one of some patterns.
+struct group {
+  std::string names;  ///< patterns, separated by spaces; * stands for any letters, ? for one: "*.bias layers.?.weight"
+  double rate = 1;    ///< times the optimizer's rate, at every step
+  std::optional<double> decay{};  ///< instead of the optimizer's, also where a parameter does not decay by itself
+  bool frozen = false;            ///< never updated
+  friend bool operator==(group const&, group const&) = default;
+};
+
+/// An optimizer with other rates or weight decay for some parameters, or none at all: optim::groups{optim::adamw{},
+/// {{.names = "*wte*", .frozen = true}, {.names = "*.bias", .rate = 2}}}. The first group that matches counts.
+///
+/// Frozen   what is frozen has values alone: no memory of gradients (layers write them to one place that all share, as
+///          large as the largest), no moments, nothing on the wire. It is in checkpoints and hashes as before, and is
+///          gathered under zero<3>. Its gradients are still computed.
+/// @models  what Base models, on any ranks where Base works.
+template <class Base>
+struct groups {
+  using policy_category = slot::optimizer;
+
+  Base base{};
+  std::vector<group> list{};
+  double clip = base.clip;  ///< largest global gradient norm, over what is trained; 0 = no clipping
+  friend bool operator==(groups const&, groups const&) = default;
+
+  static constexpr bool whole_tensors = says_whole_tensors<Base>;
+  static constexpr auto moment_names = Base::moment_names;
+  [[nodiscard]] double rate_at(std::int64_t step) const { return base.rate_at(step); }
+  [[nodiscard]] shape moment_shape(std::size_t which,
+                                   parameter_info const& info) const requires has_moment_shape<Base> {
+    return base.moment_shape(which, info);
+  }
+  [[nodiscard]] bool freezes(parameter_info const& info) const {
+    auto const* const mine = group_of(info);
+    return mine != nullptr && mine->frozen;
+  }
+
+  template <class Env>
+  requires has_update<Base, Env>
+  void update(update_segment<Env> const& segment, std::int64_t step) const {
+    auto const* const mine = segment.info == nullptr ? nullptr : group_of(*segment.info);
+    if (mine == nullptr) return base.update(segment, step);
+    auto changed = segment;
+    changed.decays = segment.decays || mine->decay.has_value();
+    changed_by(*mine).update(changed, step);
+  }
+  template <class Env>
+  requires has_tensor_update<Base, Env>
+  void update(tensor_update<Env> const& tensor, std::int64_t step) const {
+    auto const* const mine = group_of(tensor.info);
+    if (mine == nullptr) return base.update(tensor, step);
+    auto info = tensor.info;
+    info.decays = info.decays || mine->decay.has_value();
+    changed_by(*mine).update(tensor_update<Env>{info, tensor.value, tensor.moments, tensor.gradient, tensor.scale,
+                                                tensor.outputs, tensor.scratch},
+                             step);
+  }
+
+ private:
+  [[nodiscard]] group const* group_of(parameter_info const& info) const {
+    for (auto const& each : list) {
+      if (detail::matches_any(each.names, info.name)) return &each;
+    }
+    return nullptr;
+  }
+  [[nodiscard]] Base changed_by(group const& mine) const {
+    auto out = base;
+    change(out, mine);
+    if constexpr (requires { out.rest.rate; }) change(out.rest, mine);  // an optimizer within, for other parameters
+    return out;
+  }
+  template <class Optimizer>
+  static void change(Optimizer& it, group const& mine) {
+    static_assert(
+        requires {
+          it.rate;
+          it.schedule;
+          it.decay;
+        },
+        "trireme::optim::groups: the optimizer in it has no rate, schedule and decay to change");
+    it.rate *= mine.rate;
+    std::visit(
+        [&](auto& each) {
+          if constexpr (requires { each.peak; }) each.peak *= mine.rate;
+          if constexpr (requires { each.floor; }) each.floor *= mine.rate;
+        },
+        it.schedule);
+    if (mine.decay) it.decay = *mine.decay;
+  }
+};
+template <class Base>
+groups(Base, std::vector<group>) -> groups<Base>;
+
+template <class Base>
+[[nodiscard]] std::string to_string(groups<Base> const& o) {
+  std::string list;
+  for (auto const& each : o.list) {
+    list += text(list.empty() ? "" : ", ", "{.names = \"", each.names, "\", .rate = ", each.rate);
+    if (each.decay) list += text(", .decay = ", *each.decay);
+    list += text(", .frozen = ", each.frozen, "}");
+  }
+  auto const base = describe(o.base);  // "optim::adamw{.rate = 0.001, ...}"
+  return text("optim::groups<", base.substr(0, base.find('{')), ">{", base, ", {", list, "}, ", o.clip, "}");
+}
+
+}  // namespace trireme::optim
+
+// ---- trireme/optim/lamb.hpp
+namespace trireme::optim {
+
+/// LAMB: AdamW whose step on each tensor is as long as the tensor, times the rate. For very large batches.
+///
+/// Method   [You et al., "Large batch optimization for deep learning: training BERT in 76 minutes", 2020], algorithm 2,
+///          with bias corrections: value -= rate * (|value| / |u|) * u, u = m / (sqrt(v) + epsilon) + decay * value.
+///          The ratio is 1 where either norm is 0.
+/// Bytes    per parameter: two moments of the master type, on the rank that owns the tensor.
+/// Numerics norms are summed in double over the whole tensor, so they do not depend on the number of ranks.
+/// @models  whole_tensor_optimizer: not beside parallel::tensor or parallel::expert of more than one way.
+struct lamb {
+  using policy_category = slot::optimizer;
+
+  double rate = 1e-3;  ///< used where `schedule` is empty
+  optim::schedule schedule{};
+  double beta1 = 0.9;
+  double beta2 = 0.999;
+  double epsilon = 1e-6;
+  double decay = 0.01;
+  double clip = 0;  ///< largest global gradient norm; 0 = no clipping
+  friend bool operator==(lamb const&, lamb const&) = default;
+
+  static constexpr bool whole_tensors = true;
+  static constexpr std::array<std::string_view, 2> moment_names{"first_moment", "second_moment"};
+  [[nodiscard]] static shape moment_shape(std::size_t, parameter_info const& info) { return info.extents; }
+  [[nodiscard]] double rate_at(std::int64_t step) const { return optim::rate_at(schedule, rate, step); }
+
+  template <class Env>
+  void update(tensor_update<Env> const& tensor, std::int64_t step) const {
+    using real = typename Env::master;
+    auto const count = static_cast<double>(step + 1);
+    auto const correction1 = static_cast<real>(1 / (1 - std::pow(beta1, count)));
+    auto const correction2 = static_cast<real>(1 / (1 - std::pow(beta2, count)));
+    auto const keep1 = static_cast<real>(beta1), keep2 = static_cast<real>(beta2);
+    auto const new1 = static_cast<real>(1 - beta1), new2 = static_cast<real>(1 - beta2);
+    auto const pull = static_cast<real>(tensor.info.decays ? decay : 0);
+    auto const scale = static_cast<real>(tensor.scale);
+    ops::on<typename Env::space>::with_values(
+        [&](auto value, auto first, auto second, auto gradient) {
+          auto const direction = [&](std::size_t i) {
+            return first[i] * correction1 / (std::sqrt(second[i] * correction2) + static_cast<real>(epsilon)) +
+                   pull * value[i];
+          };
+          double squares = 0;
+          for (std::size_t i = 0; i < value.size(); ++i) {
+            real const g = scale * static_cast<real>(gradient[i]);
+            first[i] = keep1 * first[i] + new1 * g;
+            second[i] = keep2 * second[i] + new2 * g * g;
+            auto const u = static_cast<double>(direction(i));
+            squares += u * u;
+          }
+          auto const length = std::sqrt(detail::sum_of_squares(value));
+          auto const ratio = length > 0 && squares > 0 ? length / std::sqrt(squares) : 1.0;
+          auto const by = static_cast<real>(rate_at(step) * ratio);
+          for (std::size_t i = 0; i < value.size(); ++i) value[i] -= by * direction(i);
+        },
+        tensor.value, tensor.moments[0], tensor.moments[1], tensor.gradient);
+    detail::write_outputs(tensor);
+  }
+};
+
+[[nodiscard]] inline std::string to_string(lamb const& o) {
+  return text("optim::lamb{.rate = ", o.rate, ", .schedule = ", to_string(o.schedule), ", .beta1 = ", o.beta1,
+              ", .beta2 = ", o.beta2, ", .epsilon = ", o.epsilon, ", .decay = ", o.decay, ", .clip = ", o.clip, "}");
+}
+
+}  // namespace trireme::optim
+
+// ---- trireme/optim/muon.hpp
+namespace trireme::optim {
+
+/// Muon: momentum whose matrix is made orthogonal before the step, for the hidden matrices of a network; AdamW for all
+/// other parameters.
+///
+/// A parameter is a hidden matrix if it has two extents and its name matches none of `others`: embeddings, positions
+/// and the head are left to `rest`, as is usual. Tensors of more extents (experts) go to `rest`, too. Method   [Jordan
+/// et al., "Muon: an optimizer for hidden layers", 2024]: m = momentum * m + (1 - momentum) * g, five
+///          steps of Newton-Schulz on m (Nesterov: on what m will be), value -= rate * sqrt(max(1, outputs / inputs)) *
+///          X.
+/// Bytes    per element of a hidden matrix one moment, of others two; scratch for the largest matrix: twice the matrix
+///          and twice the square of its shorter side.
+/// Numerics products in the master type, as layers multiply; 2 to 5 % from orthogonal, by design of the coefficients.
+/// @models  whole_tensor_optimizer: not beside parallel::tensor or parallel::expert of more than one way.
+struct muon {
+  using policy_category = slot::optimizer;
+
+  double rate = 0.02;  ///< used where `schedule` is empty
+  optim::schedule schedule{};
+  double momentum = 0.95;
+  bool nesterov = true;
+  int iterations = 5;
+  double decay = 0;
+  bool rows_are_outputs = false;  ///< how matrices lie: (outputs, inputs); layers of nn have (inputs, outputs)
+  double clip = 0;                ///< largest global gradient norm; 0 = no clipping
+  std::string others = "*wte* *wpe* *embed* *lm_head*";  ///< patterns with * and ?, separated by spaces
+  adamw rest{.rate = 3e-4, .beta2 = 0.95};               ///< with a schedule of its own
+  friend bool operator==(muon const&, muon const&) = default;
+
+  static constexpr bool whole_tensors = true;
+  static constexpr std::array<std::string_view, 3> moment_names{"momentum", "first_moment", "second_moment"};
+  [[nodiscard]] bool is_hidden_matrix(parameter_info const& info) const {
+    return info.extents.rank() == 2 && !detail::matches_any(others, info.name);
+  }
+  [[nodiscard]] shape moment_shape(std::size_t which, parameter_info const& info) const {
+    return (which == 0) == is_hidden_matrix(info) ? info.extents : shape{0};
+  }
+  [[nodiscard]] double rate_at(std::int64_t step) const { return optim::rate_at(schedule, rate, step); }
+
+  template <class Env>
+  void update(tensor_update<Env> const& tensor, std::int64_t step) const {
+    if (!is_hidden_matrix(tensor.info)) {
+      return rest.update(detail::as_segment(tensor, tensor.moments.subspan(1)), step);
+    }
+    using real = typename Env::master;
+    using kernels = ops::on<typename Env::space>;
+    auto const rows = tensor.info.extents[0], columns = tensor.info.extents[1];
+    auto direction = tensor.scratch.template take<real>(tensor.info.extents);
+    kernels::with_values(
+        [&](auto velocity, auto out, auto gradient) {
+          auto const keep = static_cast<real>(momentum);
+          auto const scale = static_cast<real>(tensor.scale);
+          for (std::size_t i = 0; i < out.size(); ++i) {
+            real const g = scale * static_cast<real>(gradient[i]);
+            velocity[i] += (1 - keep) * (g - velocity[i]);
+            out[i] = nesterov ? g + keep * (velocity[i] - g) : velocity[i];
+          }
+        },
+        tensor.moments[0], direction, tensor.gradient);
+    direction = orthogonal<Env>(direction, tensor.scratch);
+    auto const tall = static_cast<double>(rows) / static_cast<double>(columns);
+    auto const stretch = std::sqrt(std::max(1.0, rows_are_outputs ? tall : 1 / tall));
+    kernels::with_values(
+        [&](auto value, auto along) {
+          auto const now = rate_at(step);
+          auto const by = static_cast<real>(now * stretch);
+          auto const keep = static_cast<real>(1 - now * (tensor.info.decays ? decay : 0));
+          for (std::size_t i = 0; i < value.size(); ++i) value[i] = keep * value[i] - by * along[i];
+        },
+        tensor.value, direction);
+    detail::write_outputs(tensor);
+  }
+
+ private:
+  static constexpr double a = 3.4445, b = -4.7750, c = 2.0315;
+
+  // Newton-Schulz: X = a X + (b A + c A^2) X with A = X X^T, from X / |X|; on the shorter side, whichever it is.
+  template <class Env>
+  [[nodiscard]] tensor_view<typename Env::master, typename Env::space> orthogonal(
+      tensor_view<typename Env::master, typename Env::space> x, arena<typename Env::space>& scratch) const {
+    using real = typename Env::master;
+    using space = typename Env::space;
+    using kernels = ops::on<space>;
+    using matrix = ops::weights<real, space>;
+    auto const times = [](auto to, auto left, auto right, ops::orientation way) {
+      matrix second(right, way);
+      second.refresh(ops::passing_values);  // no copy of it is kept
+      kernels::linear(to, left, second);
+    };
+    bool const wide = x.extent(0) <= x.extent(1);
+    auto const side = std::min(x.extent(0), x.extent(1));
+    auto const square = scratch.template take<real>({side, side});
+    auto const polynomial = scratch.template take<real>({side, side});
+    auto next = scratch.template take<real>(x.extents());
+    kernels::with_values(
+        [](auto values) {
+          auto const by = static_cast<real>(1 / std::max(std::sqrt(detail::sum_of_squares(values)), 1e-7));
+          for (auto& each : values) each *= by;
+        },
+        x);
+    for (int i = 0; i < iterations; ++i) {
+      if (wide) {
+        times(square, x, x, ops::orientation::out_in);
+      } else {
+        kernels::fill(square, 0.0);
+        kernels::linear_backward_weight(square, {}, x, x, ops::orientation::in_out);
+      }
+      times(polynomial, square, square, ops::orientation::in_out);
+      kernels::with_values(
+          [](auto to, auto from) {
+            for (std::size_t e = 0; e < to.size(); ++e)
+              to[e] = static_cast<real>(b) * from[e] + static_cast<real>(c) * to[e];
+          },
+          polynomial, square);
+      times(next, wide ? polynomial : x, wide ? x : polynomial, ops::orientation::in_out);
+      kernels::with_values(
+          [](auto to, auto from) {
+            for (std::size_t e = 0; e < to.size(); ++e) to[e] += static_cast<real>(a) * from[e];
+          },
+          next, x);
+      std::swap(x, next);
+    }
+    return x;
+  }
+};
+
+[[nodiscard]] inline std::string to_string(muon const& o) {
+  return text("optim::muon{.rate = ", o.rate, ", .schedule = ", to_string(o.schedule), ", .momentum = ", o.momentum,
+              ", .nesterov = ", o.nesterov, ", .iterations = ", o.iterations, ", .decay = ", o.decay,
+              ", .rows_are_outputs = ", o.rows_are_outputs, ", .clip = ", o.clip, ", .others = \"", o.others,
+              "\", .rest = ", to_string(o.rest), "}");
+}
+
+}  // namespace trireme::optim
+
 // ---- trireme/optim/sgd.hpp
 namespace trireme::optim {
 
@@ -15632,8 +16330,29 @@ struct sgd {
 
 }  // namespace trireme::optim
 
-// ---- trireme/parallel/mesh.hpp
-#include <tuple>
+// ---- trireme/contract/state.hpp
+namespace trireme {
+
+/// Which pieces of its state a rank is asked for: each element on the one rank that answers for it (hashes,
+/// checkpoints), or all that the rank keeps, copies of others' included (loading, comparing).
+enum class state_scope { answered, kept };
+
+/// Where a piece of state lies: elements from `first` on of the box of a tensor that `info` describes.
+///
+/// Every slot's run state shows what it keeps by two functions, which checkpoints, hashes and resharding use alone:
+///   visit_state(state_scope, f)  calls f(std::string const& name, state_place, tensor_view<T, Space>) for each piece;
+///                                the name is "what/tensor" ("first_moment/wte"), the same on every rank;
+///   visit_numbers(f)             calls f(std::string_view name, T&) for numbers that are equal on all ranks, T
+///                                std::int64_t, std::uint64_t or double.
+/// Either may be left out by who has no such state. The order of the calls is the same in every call.
+struct state_place {
+  parameter_info const& info;
+  std::int64_t first = 0;
+  bool of_rank = false;  ///< each rank has numbers of its own: they are saved under its rank, and only as many ranks
+                         ///< as there were can go on with them
+};
+
+}  // namespace trireme
 
 // ---- trireme/contract/strategy.hpp
 namespace trireme {
@@ -15675,6 +16394,2988 @@ template <class S>
 }
 
 }  // namespace trireme
+
+// ---- trireme/observe/timeline.hpp
+#include <deque>
+
+// ---- trireme/core/trace_event.hpp
+namespace trireme {
+
+/// Something that took time on one rank. The names belong to somebody who outlives it.
+struct trace_event {
+  std::string_view name;
+  std::string_view category;
+  std::uint64_t begin_ns = 0;  ///< of the steady clock, which all processes of a machine share
+  std::uint64_t end_ns = 0;
+  std::uint32_t lane = 0;  ///< which row of the rank it is drawn in
+};
+
+/// The events of one rank, and how to label its rows.
+struct trace_process {
+  int rank = 0;
+  std::string name;                ///< "rank 0"
+  std::vector<std::string> lanes;  ///< "compute", "exchange"
+  std::span<trace_event const> events;
+};
+
+}  // namespace trireme
+
+// ---- trireme/observe/timeline.hpp (goes on)
+namespace trireme::observe {
+
+/// What one rank did when: spans of time with a name, in lanes.
+///
+/// Recording takes a place in a block of fixed size and allocates nothing; when the block is full, further events are
+/// counted and left out. A timeline of capacity 0 is off: its spans do not even read the clock.
+///
+/// Bytes    48 per event of capacity.
+/// Threads  record(), span and now() from any number of threads; everything else while none of them records.
+class timeline {
+ public:
+  /// Records from its construction to its destruction.
+  class [[nodiscard]] span {
+   public:
+    span(timeline& to, std::string_view name, std::string_view category = {}, std::uint32_t lane = 0) noexcept
+        : to_(to.capacity() == 0 ? nullptr : &to), event_{name, category, to_ == nullptr ? 0 : now(), 0, lane} {}
+    span(span const&) = delete;
+    span& operator=(span const&) = delete;
+    ~span() {
+      if (to_ == nullptr) return;
+      event_.end_ns = now();
+      to_->record(event_);
+    }
+
+   private:
+    timeline* to_;
+    trace_event event_;
+  };
+
+  timeline() = default;
+  explicit timeline(int rank, std::size_t capacity = std::size_t{1} << 16,
+                    std::vector<std::string> lanes = {"compute", "exchange"})
+      : rank_(rank), lanes_(std::move(lanes)), events_(capacity) {}
+  timeline(timeline const&) = delete;
+  timeline& operator=(timeline const&) = delete;
+
+  /// Nanoseconds of the steady clock.
+  [[nodiscard]] static std::uint64_t now() noexcept {
+    return static_cast<std::uint64_t>(
+        std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())
+            .count());
+  }
+
+  /// Adds an event. Its names must outlive the timeline: literals, or what intern() returned.
+  void record(trace_event const& what) noexcept {
+    auto const place = next_.fetch_add(1, std::memory_order_relaxed);
+    if (place < events_.size()) events_[place] = what;
+  }
+
+  /// A copy of a name that lives as long as the timeline; the same copy for the same name. Allocates: call it before
+  /// the steps begin.
+  [[nodiscard]] std::string_view intern(std::string_view name) {
+    auto const known = std::find(names_.begin(), names_.end(), name);
+    return known != names_.end() ? *known : names_.emplace_back(name);
+  }
+
+  [[nodiscard]] int rank() const noexcept { return rank_; }
+  [[nodiscard]] std::size_t capacity() const noexcept { return events_.size(); }
+  /// How many events found no place.
+  [[nodiscard]] std::size_t dropped() const noexcept { return next_.load() - events().size(); }
+  /// In the order in which they ended.
+  [[nodiscard]] std::span<trace_event const> events() const noexcept {
+    return {events_.data(), std::min(next_.load(), events_.size())};
+  }
+  /// Forgets all events and keeps the memory.
+  void clear() noexcept { next_ = 0; }
+
+  /// What a trace file is written from; borrows the events.
+  [[nodiscard]] trace_process process() const { return {rank_, text("rank ", rank_), lanes_, events()}; }
+
+ private:
+  int rank_ = 0;
+  std::vector<std::string> lanes_;
+  std::vector<trace_event> events_;
+  std::deque<std::string> names_;  // a deque, because growing it moves no name
+  std::atomic<std::size_t> next_{0};
+};
+
+/// The timelines of several ranks side by side, for formats::chrome_trace::write.
+[[nodiscard]] inline std::vector<trace_process> merge(std::span<timeline const* const> ranks) {
+  std::vector<trace_process> out;
+  for (auto const* each : ranks) out.push_back(each->process());
+  std::sort(out.begin(), out.end(), [](auto const& a, auto const& b) { return a.rank < b.rank; });
+  return out;
+}
+
+}  // namespace trireme::observe
+
+// ---- trireme/observe/detail/timeline_pack.hpp
+namespace trireme::observe {
+
+namespace detail {
+
+inline void put_number(std::vector<std::byte>& out, std::uint64_t value) {
+  for (int shift = 0; shift < 64; shift += 8) out.push_back(static_cast<std::byte>(value >> shift & 0xff));
+}
+inline void put_text(std::vector<std::byte>& out, std::string_view content) {
+  put_number(out, content.size());
+  auto const bytes = std::as_bytes(std::span(content));
+  out.insert(out.end(), bytes.begin(), bytes.end());
+}
+
+/// Takes numbers and texts from the front; every length is checked against what is left.
+class unpacker {
+ public:
+  explicit unpacker(std::span<std::byte const> bytes) : left_(bytes) {}
+
+  [[nodiscard]] std::uint64_t number() {
+    std::uint64_t out = 0;
+    auto const bytes = take(8);
+    for (std::size_t i = 0; i < 8; ++i) out |= std::to_integer<std::uint64_t>(bytes[i]) << (8 * i);
+    return out;
+  }
+  [[nodiscard]] std::string_view words() {
+    auto const bytes = take(number());
+    return {reinterpret_cast<char const*>(bytes.data()), bytes.size()};
+  }
+  /// A number of things that take at least `each` bytes.
+  [[nodiscard]] std::size_t count(std::size_t each) {
+    auto const out = number();
+    if (out > left_.size() / each) fail();
+    return static_cast<std::size_t>(out);
+  }
+  [[noreturn]] static void fail() { throw config_error("trireme::observe::unpack: these bytes are no timeline"); }
+
+ private:
+  [[nodiscard]] std::span<std::byte const> take(std::uint64_t size) {
+    if (size > left_.size()) fail();
+    auto const out = left_.first(static_cast<std::size_t>(size));
+    left_ = left_.subspan(out.size());
+    return out;
+  }
+  std::span<std::byte const> left_;
+};
+
+}  // namespace detail
+
+/// A timeline as bytes, to send to the rank that writes the trace. Times are only comparable on one machine.
+[[nodiscard]] inline std::vector<std::byte> pack(timeline const& from) {
+  auto const process = from.process();
+  std::vector<std::string_view> names;
+  auto const index = [&](std::string_view name) {
+    auto const place = static_cast<std::uint64_t>(std::find(names.begin(), names.end(), name) - names.begin());
+    if (place == names.size()) names.push_back(name);
+    return place;
+  };
+  std::vector<std::byte> events;
+  for (auto const& each : process.events) {
+    for (auto const value :
+         {index(each.name), index(each.category), each.begin_ns, each.end_ns, std::uint64_t{each.lane}}) {
+      detail::put_number(events, value);
+    }
+  }
+  std::vector<std::byte> out;
+  detail::put_number(out, static_cast<std::uint64_t>(process.rank));
+  detail::put_number(out, process.lanes.size());
+  for (auto const& lane : process.lanes) detail::put_text(out, lane);
+  detail::put_number(out, names.size());
+  for (auto const name : names) detail::put_text(out, name);
+  detail::put_number(out, process.events.size());
+  out.insert(out.end(), events.begin(), events.end());
+  return out;
+}
+
+/// A rank's timeline that arrived as bytes; owns what the process() it gives out points to.
+class unpacked_timeline {
+ public:
+  explicit unpacked_timeline(std::span<std::byte const> bytes) {
+    detail::unpacker from(bytes);
+    process_.rank = static_cast<int>(from.number());
+    process_.name = text("rank ", process_.rank);
+    for (auto lanes = from.count(8); lanes > 0; --lanes) process_.lanes.emplace_back(from.words());
+    for (auto names = from.count(8); names > 0; --names) names_.emplace_back(from.words());
+    for (auto events = from.count(40); events > 0; --events) {
+      auto const name = from.number();
+      auto const category = from.number();
+      auto const begin = from.number();
+      auto const end = from.number();
+      auto const lane = from.number();
+      if (name >= names_.size() || category >= names_.size()) detail::unpacker::fail();
+      events_.push_back({names_[static_cast<std::size_t>(name)], names_[static_cast<std::size_t>(category)], begin, end,
+                         static_cast<std::uint32_t>(lane)});
+    }
+  }
+  unpacked_timeline(unpacked_timeline&&) noexcept = default;  // neither names nor events move in memory
+
+  [[nodiscard]] trace_process process() const {
+    auto out = process_;
+    out.events = events_;
+    return out;
+  }
+
+ private:
+  trace_process process_;
+  std::deque<std::string> names_;
+  std::vector<trace_event> events_;
+};
+
+/// Reads what pack() made. Throws config_error if it is something else.
+[[nodiscard]] inline unpacked_timeline unpack(std::span<std::byte const> bytes) { return unpacked_timeline(bytes); }
+
+}  // namespace trireme::observe
+
+// ---- trireme/parallel/agreement.hpp
+namespace trireme::parallel {
+
+/// Something that has to be the same on every rank, printed. A value of several lines is a list.
+struct stated {
+  std::string_view what;
+  std::string value;
+};
+
+namespace detail {
+
+/// Line `number` of a text, or "nothing" after the last one.
+[[nodiscard]] inline std::string_view line_of(std::string_view all, std::size_t number) {
+  for (; number > 0 && !all.empty(); --number) {
+    auto const end = all.find('\n');
+    all = end == std::string_view::npos ? std::string_view() : all.substr(end + 1);
+  }
+  return all.empty() ? "nothing" : all.substr(0, all.find('\n'));
+}
+/// The first lines in which two texts differ.
+[[nodiscard]] inline std::pair<std::string_view, std::string_view> differing_lines(std::string_view a,
+                                                                                   std::string_view b) {
+  std::size_t number = 0;
+  while (line_of(a, number) == line_of(b, number) && line_of(a, number) != "nothing") ++number;
+  return {line_of(a, number), line_of(b, number)};
+}
+
+/// Collective. What one rank says, on every rank.
+template <class Comm>
+[[nodiscard]] std::string said_by(Comm& world, int rank, std::string const& own) {
+  auto length = world.rank() == rank ? static_cast<std::int64_t>(own.size()) : 0;
+  world.all_reduce(tensor_view<std::int64_t>(&length, shape{1}), reduction::sum{});
+  std::vector<std::int64_t> letters(static_cast<std::size_t>(length) + 1);  // an empty text is a message, too
+  if (world.rank() == rank) std::copy(own.begin(), own.end(), letters.begin());
+  world.all_reduce(tensor_view<std::int64_t>(letters), reduction::sum{});
+  std::string text(static_cast<std::size_t>(length), ' ');
+  std::transform(letters.begin(), letters.end() - 1, text.begin(), [](auto each) { return static_cast<char>(each); });
+  return text;
+}
+
+}  // namespace detail
+
+/// Throws config_error on every rank if something is not the same on all of them; the sentence names it, two ranks and
+/// their values.
+///
+/// Bytes    one all_gather of a number an item; values are sent only where they differ.
+/// Ranks    collective: as many items on every rank, in one order.
+///
+/// @param whose   the public name that the sentence begins with.
+/// @param rank    what this rank is called in the sentence: its number in the whole world.
+/// @param remedy  how the sentence ends.
+template <class Comm>
+void expect_agreement(Comm& world, std::string_view whose, int rank, std::span<stated const> items,
+                      std::string_view remedy) {
+  if (world.size() == 1) return;
+  auto const ranks = static_cast<std::size_t>(world.size());
+  auto const own = static_cast<std::size_t>(world.rank());
+  auto const each = items.size() + 1;  // the last number is what the rank is called
+  std::vector<std::uint64_t> table(each * ranks);
+  for (std::size_t item = 0; item < items.size(); ++item) table[own * each + item] = hash_name(items[item].value);
+  table[own * each + items.size()] = static_cast<std::uint64_t>(rank);
+  world.all_gather(tensor_view<std::uint64_t>(table));
+  for (std::size_t item = 0; item < items.size(); ++item) {
+    for (std::size_t other = 1; other < ranks; ++other) {
+      if (table[other * each + item] == table[item]) continue;
+      auto const first = detail::said_by(world, 0, items[item].value);
+      auto const second = detail::said_by(world, static_cast<int>(other), items[item].value);
+      auto const [here, there] = detail::differing_lines(first, second);
+      throw config_error(text(whose, ": ", items[item].what, " is ", here, " on rank ", table[items.size()], " but ",
+                              there, " on rank ", table[other * each + items.size()], "; ", remedy));
+    }
+  }
+}
+
+}  // namespace trireme::parallel
+
+// ---- trireme/parallel/layout.hpp
+#include <unordered_map>
+
+namespace trireme::parallel {
+
+/// Squares are summed in blocks of this many elements, counted from the start of their tensor. Slices are multiples of
+/// it, and a tensor lies within one block of its bucket or begins with one, so that no slice cuts a block: the norm
+/// does not depend on how many ranks there are, nor on what shares a bucket.
+inline constexpr std::int64_t block_elements = 1024;
+
+/// Where parameters lie in buckets. No numbers, no ranks' memory: a pure function of the parameters, the bucket size,
+/// the number of ranks and, where they are given, the units of the model and what the optimizer wishes.
+///
+/// What is frozen has buckets of its own after all others: nothing is summed or published of them.
+class layout {
+ public:
+  /// One tensor of the model, however many uses it has.
+  struct entry {
+    parameter_info info;
+    std::vector<int> uses;  ///< indices into the list of uses, in their order
+    int bucket = 0;
+    std::int64_t offset = 0;  ///< of its first element, in the bucket
+    bool frozen = false;
+    [[nodiscard]] std::int64_t size() const noexcept { return info.extents.size(); }
+  };
+  struct bucket {
+    std::vector<int> entries;   ///< in the order of their offsets
+    std::int64_t elements = 0;  ///< with padding: a multiple of ranks * block_elements
+  };
+  /// Uses [first, last) belong together: they are read, and their gradients become final, at one time.
+  struct unit {
+    int first = 0;
+    int last = 0;
+    std::vector<int> buckets;  ///< that hold a tensor of it, ascending
+  };
+  /// A part of an entry that lies in a slice of its bucket.
+  struct piece {
+    int entry = 0;
+    std::int64_t in_bucket = 0;  ///< first element, counted in the bucket
+    std::int64_t in_entry = 0;   ///< the same element, counted in the tensor
+    std::int64_t count = 0;
+  };
+
+  /// @param uses            the parameters in forward order; equal names are uses of one tied tensor.
+  /// @param bucket_elements how many elements a bucket should hold; a larger tensor has a bucket of its own.
+  /// @param unit_ends       where each unit's uses end, ascending to the number of uses: then no bucket holds tensors
+  ///                        of two units. Empty: buckets are filled regardless of units.
+  /// @param wishes          with whole_tensors no slice cuts a tensor: slices are as long as the fullest of them, and
+  ///                        the tensors of all buckets are dealt out evenly.
+  layout(std::span<parameter_info const> uses, std::int64_t bucket_elements, int ranks,
+         std::span<int const> unit_ends = {}, layout_wishes const& wishes = {})
+      : ranks_(ranks) {
+    collect(uses, wishes);
+    set_units(unit_ends, static_cast<int>(uses.size()));
+    fill(bucket_elements, false);
+    trained_buckets_ = static_cast<int>(buckets_.size());
+    fill(bucket_elements, true);
+    if (wishes.whole_tensors) deal();
+    list_buckets();
+  }
+
+  [[nodiscard]] std::vector<entry> const& entries() const noexcept { return entries_; }
+  [[nodiscard]] std::vector<bucket> const& buckets() const noexcept { return buckets_; }
+  /// How many of them are updated: the first ones. The others are frozen.
+  [[nodiscard]] int trained_buckets() const noexcept { return trained_buckets_; }
+  [[nodiscard]] bool trains(int use) const noexcept { return bucket_of_use(use) < trained_buckets_; }
+  /// The units in their order; none if their ends were not given.
+  [[nodiscard]] std::vector<unit> const& units() const noexcept { return units_; }
+  [[nodiscard]] int entry_of_use(int use) const noexcept { return entry_of_use_[static_cast<std::size_t>(use)]; }
+  /// The unit that has a use.
+  [[nodiscard]] int unit_with(int use) const {
+    for (std::size_t u = 0; u < units_.size(); ++u) {
+      if (use >= units_[u].first && use < units_[u].last) return static_cast<int>(u);
+    }
+    throw config_error(text("trireme::exchange: no unit has use ", use, " of ", entry_of_use_.size()));
+  }
+  [[nodiscard]] int bucket_of_use(int use) const noexcept { return at(entry_of_use(use)).bucket; }
+  [[nodiscard]] entry const& at(int index) const noexcept { return entries_[static_cast<std::size_t>(index)]; }
+  [[nodiscard]] std::int64_t slice_elements(int index) const noexcept {
+    return buckets_[static_cast<std::size_t>(index)].elements / ranks_;
+  }
+  /// Calls f(piece) for every part of a tensor within elements [first, first + count) of a bucket.
+  template <class F>
+  void for_each_piece(int index, std::int64_t first, std::int64_t count, F&& f) const {
+    for (int const e : buckets_[static_cast<std::size_t>(index)].entries) {
+      auto const begin = std::max(first, at(e).offset);
+      auto const end = std::min(first + count, at(e).offset + at(e).size());
+      if (begin < end) f(piece{e, begin, begin - at(e).offset, end - begin});
+    }
+  }
+
+ private:
+  void collect(std::span<parameter_info const> uses, layout_wishes const& wishes) {
+    std::unordered_map<std::string, int> index;
+    for (int use = 0; use < static_cast<int>(uses.size()); ++use) {
+      auto const& info = uses[static_cast<std::size_t>(use)];
+      auto const [at, is_new] = index.try_emplace(info.name, static_cast<int>(entries_.size()));
+      if (is_new) entries_.push_back({info, {}, 0, 0, wishes.freezes(info)});
+      auto& tensor = entries_[static_cast<std::size_t>(at->second)];
+      if (!(tensor.info.extents == info.extents && tensor.info.first == info.first)) {
+        throw config_error(text("trireme::exchange: parameter \"", info.name, "\" is used with shapes ",
+                                to_string(tensor.info.extents), " and ", to_string(info.extents),
+                                "; the uses of a tied tensor have one shape"));
+      }
+      tensor.uses.push_back(use);
+      entry_of_use_.push_back(at->second);
+    }
+    if (entries_.empty()) throw config_error("trireme::exchange: the model has no parameters");
+  }
+
+  void set_units(std::span<int const> ends, int uses) {
+    int first = 0;
+    for (int const end : ends) {
+      if (end < first || end > uses) {
+        throw config_error(text("trireme::exchange: a unit's uses end at ", end, " after the one before it ended at ",
+                                first, ", of ", uses, " uses; ends ascend to the number of uses"));
+      }
+      units_.push_back({first, end, {}});
+      first = end;
+    }
+    if (!ends.empty() && first != uses) {
+      throw config_error(text("trireme::exchange: the units have ", first, " uses of parameters, but there are ", uses,
+                              "; pass the end of every unit"));
+    }
+  }
+  [[nodiscard]] int unit_of(entry const& tensor) const {
+    auto const at = std::ranges::find_if(units_, [&](auto const& each) { return each.last > tensor.uses.front(); });
+    return static_cast<int>(at - units_.begin());
+  }
+  void list_buckets() {
+    for (auto& [first, last, buckets] : units_) {
+      for (int use = first; use < last; ++use) {
+        int const own = bucket_of_use(use);
+        auto const at = std::lower_bound(buckets.begin(), buckets.end(), own);
+        if (at == buckets.end() || *at != own) buckets.insert(at, own);
+      }
+    }
+  }
+
+  // Backward finishes the last unit first, so the last parameter opens the first bucket. A tied tensor becomes final
+  // late, and its shards must align wherever its uses live: it has a bucket of its own.
+  void fill(std::int64_t bucket_elements, bool frozen) {
+    bool open = false;
+    int open_unit = 0;
+    bool open_dealt = false;  // what is dealt out is exchanged over other ranks than the rest
+    auto const close = [&] {
+      if (open) buckets_.back().elements = rounded(buckets_.back().elements, ranks_ * block_elements);
+      open = false;
+    };
+    // By the first use of a tied tensor: it is final when backward has reached that one.
+    for (int e = static_cast<int>(entries_.size()) - 1; e >= 0; --e) {
+      auto& tensor = entries_[static_cast<std::size_t>(e)];
+      if (tensor.frozen != frozen) continue;
+      bool const alone = tensor.uses.size() > 1 || tensor.info.tied;
+      int const own_unit = unit_of(tensor);
+      if (alone || !open || own_unit != open_unit || tensor.info.dealt != open_dealt ||
+          place(buckets_.back().elements, tensor.size()) + tensor.size() > bucket_elements) {
+        close();
+        buckets_.emplace_back();
+        open = true;
+        open_unit = own_unit;
+        open_dealt = tensor.info.dealt;
+      }
+      auto& target = buckets_.back();
+      tensor.bucket = static_cast<int>(buckets_.size()) - 1;
+      tensor.offset = place(target.elements, tensor.size());
+      target.entries.push_back(e);
+      target.elements = tensor.offset + tensor.size();
+      if (alone) close();
+    }
+    close();
+  }
+
+  // Gives each tensor of a bucket to one slice: the longest first, each to the slice that has least, so that padding is
+  // small; then the fullest slice of a bucket to the rank that has least of the buckets before.
+  void deal() {
+    std::vector<std::int64_t> load(static_cast<std::size_t>(ranks_));
+    for (auto& filled : std::span(buckets_).first(static_cast<std::size_t>(trained_buckets_))) {
+      auto longest = filled.entries;
+      std::ranges::stable_sort(longest, [&](int a, int b) { return at(a).size() > at(b).size(); });
+      std::vector<std::vector<int>> parts(load.size());
+      std::vector<std::int64_t> sizes(load.size());
+      for (int const e : longest) {
+        auto const least = static_cast<std::size_t>(std::ranges::min_element(sizes) - sizes.begin());
+        parts[least].push_back(e);
+        sizes[least] += at(e).size();
+      }
+      auto const order = [&](std::vector<std::int64_t> const& by, bool descending) {
+        std::vector<std::size_t> all(by.size());
+        std::iota(all.begin(), all.end(), std::size_t{0});
+        std::ranges::stable_sort(all, [&](auto a, auto b) { return descending ? by[a] > by[b] : by[a] < by[b]; });
+        return all;
+      };
+      auto const fullest = order(sizes, true);
+      auto const idlest = order(load, false);
+      std::vector<std::vector<int>> slices(load.size());
+      for (std::size_t i = 0; i < load.size(); ++i) {
+        slices[idlest[i]] = std::move(parts[fullest[i]]);
+        load[idlest[i]] += sizes[fullest[i]];
+      }
+      lay_out(filled, slices);
+    }
+  }
+  void lay_out(bucket& target, std::vector<std::vector<int>> const& slices) {
+    std::int64_t longest = 0;
+    for (auto const& slice : slices) {
+      std::int64_t end = 0;
+      for (int const e : slice) {
+        auto& tensor = entries_[static_cast<std::size_t>(e)];
+        tensor.offset = place(end, tensor.size());
+        end = tensor.offset + tensor.size();
+      }
+      longest = std::max(longest, end);
+    }
+    auto const length = rounded(longest, block_elements);
+    target.entries.clear();
+    for (std::size_t rank = 0; rank < slices.size(); ++rank) {
+      for (int const e : slices[rank]) {
+        entries_[static_cast<std::size_t>(e)].offset += static_cast<std::int64_t>(rank) * length;
+        target.entries.push_back(e);
+      }
+    }
+    target.elements = static_cast<std::int64_t>(slices.size()) * length;
+  }
+
+  static constexpr std::int64_t alignment = 16;  // elements: a cache line of floats
+  [[nodiscard]] static constexpr std::int64_t rounded(std::int64_t elements, std::int64_t to) noexcept {
+    return (elements + to - 1) / to * to;
+  }
+  // Where a tensor may begin: at a cache line, and at a block if it would cross the end of one.
+  [[nodiscard]] static constexpr std::int64_t place(std::int64_t after, std::int64_t size) noexcept {
+    auto const at = rounded(after, alignment);
+    bool const crosses = at / block_elements != (at + size - 1) / block_elements;
+    return crosses ? rounded(at, block_elements) : at;
+  }
+
+  int ranks_;
+  int trained_buckets_ = 0;
+  std::vector<entry> entries_;
+  std::vector<bucket> buckets_;
+  std::vector<unit> units_;
+  std::vector<int> entry_of_use_;
+};
+
+}  // namespace trireme::parallel
+
+// ---- trireme/parallel/detail/exchange_checks.hpp (goes on)
+namespace trireme::parallel::detail {
+
+// What an exchange expects of what it is made of, and of the ranks that it works with: config_error otherwise.
+
+/// How many gradients of so many bytes fill a bucket.
+template <class Strategy>
+[[nodiscard]] std::int64_t bucket_elements(Strategy const& strategy, std::size_t gradient_bytes) {
+  auto const count = static_cast<std::int64_t>(strategy.bucket_bytes) / static_cast<std::int64_t>(gradient_bytes);
+  if (count < 1) {
+    throw config_error(text("trireme::exchange: bucket_bytes is ", strategy.bucket_bytes, "; it must hold a gradient"));
+  }
+  return count;
+}
+
+/// Collective. The layout, if it is the same on all ranks, and strategy and compressor are.
+/// @param rank  what this rank is called.
+template <class Comm, class Strategy, class Compressor>
+[[nodiscard]] layout agreed(layout plan, Comm& world, int rank, Strategy const& strategy,
+                            Compressor const& compressor) {
+  std::string parameters;
+  for (auto const& entry : plan.entries())
+    parameters +=
+        text('"', entry.info.name, "\" of shape ", to_string(entry.info.extents), entry.frozen ? ", frozen\n" : "\n");
+  stated const items[] = {{"the parallel strategy", describe(strategy)},
+                          {"the compressor", describe(compressor)},
+                          {"a parameter", std::move(parameters)}};
+  expect_agreement(world, "trireme::exchange", rank, items,
+                   "bring the same parameters in the same order, and the same policies, on every rank");
+  return plan;
+}
+
+/// Gradients have memory only while a unit uses them: units are known.
+template <class Strategy>
+void expect_units(Strategy const& strategy, bool known) {
+  if (known) return;
+  throw config_error(text("trireme::exchange: ", describe(strategy),
+                          " gives gradients memory unit by unit; pass where each unit's uses end"));
+}
+
+/// Sums in a tree can be formed on these ranks.
+/// @param lossless  the compressor, which may be why they cannot.
+template <class Strategy>
+void expect_tree(Strategy const& strategy, int ranks, bool has_tree, bool lossless) {
+  if (!has_tree) {
+    throw config_error(
+        text("trireme::exchange: ", describe(strategy), " sums whole gradients in a fixed tree, which ",
+             lossless ? "this communicator cannot; use another one" : "a compressor changes; leave one of them out"));
+  }
+  if (!std::has_single_bit(static_cast<unsigned>(ranks))) {
+    throw config_error(text("trireme::exchange: ", describe(strategy), " on ", ranks,
+                            " ranks: only a power of two of them form the sums of one rank; use another number"));
+  }
+}
+
+/// Collective. The most micro-batches that a rank runs. A tree wants as many logical ones on every rank, and a round to
+/// be sent in.
+template <class Comm>
+[[nodiscard]] std::int64_t agreed_rounds(Comm& world, std::int64_t micro_batches, std::int64_t run, bool in_a_tree) {
+  std::int64_t most[] = {run, micro_batches, -micro_batches};
+  world.all_reduce(tensor_view<std::int64_t>(most, shape{3}), reduction::max{});
+  if (!in_a_tree) return most[0];
+  if (most[1] != -most[2] || most[1] < 1) {
+    throw config_error(text("trireme::exchange: .reproducible with from ", -most[2], " to ", most[1],
+                            " micro-batches a rank; every rank has as many, at least one, those without samples "
+                            "included"));
+  }
+  return std::max<std::int64_t>(most[0], 1);
+}
+
+}  // namespace trireme::parallel::detail
+
+// ---- trireme/parallel/detail/exchange_protocol.hpp
+namespace trireme::parallel::detail {
+
+/// Which calls of an exchange may come now: begin, then a ready for each use (after an open where gradients have memory
+/// only then), finish, and publish where each rank has updated only its part.
+///
+/// It counts two numbers a use and sends nothing, and it always counts: only whether it speaks depends on the assertion
+/// level.
+///
+/// Errors   assertion_error (light) that names the parameter and the call that is missing.
+class exchange_protocol {
+ public:
+  /// @param publishes  updated values reach the other ranks by publish().
+  /// @param opens      gradients have memory from open() on, in each micro-batch.
+  exchange_protocol(layout const& plan, int uses, bool publishes, bool opens)
+      : plan_(plan), uses_(static_cast<std::size_t>(uses)), publishes_(publishes), opens_(opens) {}
+
+  /// Before anything is done for a step.
+  void may_begin() const {
+    expect(phase_ != phase::begun, [] {
+      return std::string(
+          "begin() in a step that is not over; finish() of that step is missing, or abandon() to give it up");
+    });
+    expect_published("begin()");
+  }
+  /// @param own  micro-batches in which this rank reports each use; 0 where it has no samples.
+  /// @param all  those in which it may: the ones that it only takes part in are among them.
+  void begin(std::int64_t own, std::int64_t all) noexcept {
+    phase_ = phase::begun;
+    own_ = own;
+    all_ = all;
+    complete_ = 0;
+    some_reported_ = false;
+    std::fill(uses_.begin(), uses_.end(), use_state{0, !opens_});
+  }
+  void open(int first, int last) {
+    expect_begun("open()");
+    for (int use = first; use < last; ++use) at(use).open = true;
+  }
+  void ready(int use) {
+    if (phase_ != phase::begun || static_cast<std::size_t>(use) >= uses_.size() || !at(use).open ||
+        at(use).reports >= all_)
+      return refuse_ready(use);
+    auto& it = at(use);
+    it.open = !opens_;
+    some_reported_ = true;
+    if (++it.reports == own_) ++complete_;
+  }
+  void accumulate() const {
+    expect_begun("accumulate()");
+    expect(!some_reported_, [&] {
+      std::size_t use = 0;
+      while (uses_[use].reports == 0) ++use;
+      return text("accumulate() after ready(", named(static_cast<int>(use)),
+                  "), whose gradient may be on its way; accumulate() belongs before the first ready() of a step");
+    });
+  }
+  void weight() const { expect_begun("weight()"); }
+  void sit_out() const { expect_begun("sit_out()"); }
+
+  /// Before finish() takes part in what other ranks have more of.
+  void may_finish() const {
+    expect_begun("finish()");
+    if (own_ > 0 && complete_ < uses_.size()) refuse_finish();
+  }
+  /// @param finite  false: nothing is to be updated.
+  void finished(bool finite) noexcept { phase_ = finite ? phase::finished : phase::idle; }
+  /// Gradients are about to be read as sums.
+  void update() const {
+    expect(phase_ != phase::begun,
+           [] { return std::string("for_each_segment() before the sums; finish() is missing"); });
+  }
+  void publish() {
+    expect(phase_ != phase::begun, [] { return std::string("publish() in a step; finish() is missing"); });
+    phase_ = phase::idle;
+  }
+  /// @param reader  the call that is about to read parameters.
+  void expect_published(std::string_view reader) const {
+    expect(!publishes_ || phase_ != phase::finished, [&] {
+      return text(reader, " after an update in which each rank has changed only its part of the parameters, \"",
+                  plan_.at(0).info.name, "\" among them; publish() is missing after finish()");
+    });
+  }
+  void abandon() noexcept { phase_ = phase::idle; }
+
+ private:
+  enum class phase : std::uint8_t { idle, begun, finished };
+  struct use_state {
+    std::int32_t reports = 0;  // in this step
+    bool open = false;         // may be reported now
+  };
+
+  template <class Sentence>
+  static void expect(bool condition, Sentence&& sentence) {
+    expects(assertion_level::light, condition, [&] { return "trireme::exchange: " + sentence(); });
+  }
+  [[gnu::noinline]] void refuse_ready(int use) const {
+    expect(static_cast<std::size_t>(use) < uses_.size(),
+           [&] { return text("there is no use ", use, " of ", uses_.size()); });
+    expect(phase_ == phase::begun, [&] { return text("ready(", named(use), ") outside a step; begin() is missing"); });
+    expect(false, [&] {
+      if (opens_ && at(use).reports == 0)
+        return text("ready(", named(use), ") without memory for it; open() is missing");
+      return text("ready(", named(use), ") a second time in one ", opens_ ? "micro-batch" : "step",
+                  "; call it once, when nothing is added to the gradient any more",
+                  opens_ ? "" : " (accumulate() adds an earlier micro-batch)");
+    });
+  }
+  [[gnu::noinline]] void refuse_finish() const {
+    int missing = 0;
+    int first = 0;
+    for (int use = static_cast<int>(uses_.size()); use-- > 0;) {
+      if (at(use).reports >= own_) continue;
+      ++missing;
+      first = use;
+    }
+    expect(missing == 0, [&] {
+      return text("finish() without ready(", named(first), ")",
+                  missing > 1 ? text(", nor for ", missing - 1, " more") : std::string(),
+                  "; ready() is missing for each gradient of the step (a rank without samples calls begin(0))");
+    });
+  }
+  void expect_begun(char const* call) const {
+    expect(phase_ == phase::begun, [&] { return text(call, " outside a step; begin() is missing"); });
+  }
+  [[nodiscard]] use_state& at(int use) noexcept { return uses_[static_cast<std::size_t>(use)]; }
+  [[nodiscard]] use_state const& at(int use) const noexcept { return uses_[static_cast<std::size_t>(use)]; }
+  // The parameter, and which of its uses where there are several.
+  [[nodiscard]] std::string named(int use) const {
+    auto const& entry = plan_.at(plan_.entry_of_use(use));
+    auto const which = entry.uses.size() > 1 ? text(" (use ", use, ")") : std::string();
+    return text("\"", entry.info.name, "\"", which);
+  }
+
+  layout const& plan_;
+  std::vector<use_state> uses_;
+  bool publishes_;
+  bool opens_;
+  phase phase_ = phase::idle;
+  std::int64_t own_ = 0;
+  std::int64_t all_ = 0;
+  std::size_t complete_ = 0;  // uses that have been reported in all own micro-batches
+  bool some_reported_ = false;
+};
+
+}  // namespace trireme::parallel::detail
+
+// ---- trireme/parallel/detail/direct_sums.hpp
+namespace trireme::parallel::detail {
+
+/// Sums of all ranks' gradients, formed in their memory where ranks share an address space: nothing is sent.
+template <class Element, class Space>
+class direct_sums {
+ public:
+  using view = tensor_view<Element, Space>;
+  using term = tensor_view<Element const, Space>;
+  using kernels = ops::on<Space>;
+
+  /// Collective. This rank's gradients of the next bucket.
+  template <class Comm>
+  void add_bucket(Comm& world, view own) {
+    peers_.push_back(world.peers(own));
+  }
+  /// Elements [first, first + count) of a bucket on each rank; until the next call.
+  [[nodiscard]] std::span<term const> terms_of(int bucket, std::int64_t first, std::int64_t count) {
+    terms_.clear();
+    for (auto const& peer : peers_[static_cast<std::size_t>(bucket)]) terms_.push_back(peer.flat(first, count));
+    return terms_;
+  }
+  /// Makes this rank's elements from `first` on the sums over all ranks, and calls f(sums) for each stretch of them
+  /// while it is in the second-level cache.
+  template <class F>
+  void reduce(int bucket, std::int64_t first, view own, F&& f) {
+    constexpr std::int64_t stretch = 32 * block_elements;
+    for (std::int64_t at = 0; at < own.size(); at += stretch) {
+      auto const sums = own.flat(at, std::min(stretch, own.size() - at));
+      kernels::reduce(std::span<view const>(&sums, 1), terms_of(bucket, first + at, sums.size()), reduction::sum{});
+      f(term(sums));
+    }
+  }
+
+ private:
+  std::vector<std::vector<view>> peers_;  // by bucket
+  std::vector<term> terms_;
+};
+
+}  // namespace trireme::parallel::detail
+
+// ---- trireme/parallel/detail/foreign_parameters.hpp
+namespace trireme::parallel::detail {
+
+/// Parameters that live in the caller's memory, each used once. Their gradients are copied into buckets and back.
+template <class Element, class Space>
+class foreign_parameters {
+ public:
+  using view = tensor_view<Element, Space>;
+
+  foreign_parameters() = default;
+  explicit foreign_parameters(std::vector<foreign_parameter<Element, Space>> all) : all_(std::move(all)) {}
+
+  [[nodiscard]] bool empty() const noexcept { return all_.empty(); }
+  [[nodiscard]] int count() const noexcept { return static_cast<int>(all_.size()); }
+
+  /// Errors  config_error if two of them have one name, or one has not as many gradients as values.
+  [[nodiscard]] std::vector<parameter_info> infos() const {
+    std::vector<parameter_info> infos;
+    for (auto const& each : all_) {
+      if (each.value.size() != each.gradient.size()) {
+        throw config_error(text("trireme::exchange: parameter \"", each.name, "\" has ", each.value.size(),
+                                " values but ", each.gradient.size(), " gradients"));
+      }
+      for (auto const& other : infos) {
+        if (other.name == each.name) {
+          throw config_error(text("trireme::exchange: two parameters are named \"", each.name, "\""));
+        }
+      }
+      infos.push_back({each.name, each.value.extents(), {}, each.value.rank() > 1});
+    }
+    return infos;
+  }
+
+  /// All of one tensor.
+  [[nodiscard]] view value(layout::entry const& entry) const { return of(entry).value.flat(); }
+  [[nodiscard]] view gradient(layout::entry const& entry) const { return of(entry).gradient.flat(); }
+
+ private:
+  [[nodiscard]] foreign_parameter<Element, Space> const& of(layout::entry const& entry) const {
+    return all_[static_cast<std::size_t>(entry.uses.front())];
+  }
+
+  std::vector<foreign_parameter<Element, Space>> all_;
+};
+
+}  // namespace trireme::parallel::detail
+
+// ---- trireme/parallel/detail/buffer_pool.hpp
+namespace trireme::parallel::detail {
+
+/// Buffers that buckets borrow. One serves every bucket of its size class (up to a power of two), so that there are no
+/// more of them than are borrowed at one time.
+template <class Buffer>
+class buffer_pool {
+ public:
+  explicit buffer_pool(layout const& plan) {
+    for (auto const& bucket : plan.buckets()) {
+      auto& largest = elements_[class_of(bucket.elements)];
+      largest = std::max(largest, bucket.elements);
+    }
+  }
+  /// A buffer for so many elements: one that was given back, or make(elements of its class).
+  template <class Make>
+  [[nodiscard]] std::unique_ptr<Buffer> take(std::int64_t elements, Make&& make) {
+    auto const which = class_of(elements);
+    auto& free = free_[which];
+    if (free.empty()) {
+      ++made_[which];
+      return make(elements_[which]);
+    }
+    auto buffer = std::move(free.back());
+    free.pop_back();
+    return buffer;
+  }
+  void give(std::int64_t elements, std::unique_ptr<Buffer> buffer) {
+    free_[class_of(elements)].push_back(std::move(buffer));
+  }
+  /// Elements of all buffers made so far.
+  [[nodiscard]] std::int64_t elements() const noexcept {
+    std::int64_t sum = 0;
+    for (std::size_t which = 0; which < classes; ++which) sum += made_[which] * elements_[which];
+    return sum;
+  }
+
+ private:
+  static constexpr std::size_t classes = 65;
+  static std::size_t class_of(std::int64_t elements) noexcept {
+    return static_cast<std::size_t>(std::bit_width(static_cast<std::uint64_t>(elements) - 1));
+  }
+  std::array<std::int64_t, classes> elements_{};  // of the largest bucket in each class
+  std::array<std::int64_t, classes> made_{};
+  std::array<std::vector<std::unique_ptr<Buffer>>, classes> free_;
+};
+
+}  // namespace trireme::parallel::detail
+
+// ---- trireme/parallel/detail/partial_sums.hpp
+namespace trireme::parallel::detail {
+
+/// Terms summed in the fixed tree over [0, leaves), one after the other: at most log2(leaves) + 1 buffers at a time.
+/// Null is the sum of nothing.
+template <class Buffer>
+class partial_sums {
+  using term = std::unique_ptr<Buffer>;
+
+ public:
+  /// Calls give(buffer) for what an unfinished sum holds.
+  template <class Give>
+  void clear(Give&& give) {
+    for (auto& sum : sums_) {
+      if (sum != nullptr) give(std::move(sum));
+    }
+    sums_.clear();
+    next_ = 0;
+  }
+  /// Leaf `place` of so many; the leaves before it that were not added are nothing.
+  /// @param merge  merge(left, right): left += right, which is not needed any more.
+  template <class Merge>
+  void add(std::int64_t leaves, std::int64_t place, term leaf, Merge&& merge) {
+    while (next_ < place) add_next(leaves, nullptr, merge);
+    add_next(leaves, std::move(leaf), merge);
+  }
+  /// The sum; null if no leaf was added.
+  template <class Merge>
+  [[nodiscard]] term take(std::int64_t leaves, Merge&& merge) {
+    while (next_ < leaves) add_next(leaves, nullptr, merge);
+    auto sum = std::move(sums_.back());
+    sums_.clear();
+    next_ = 0;
+    return sum;
+  }
+
+ private:
+  template <class Merge>
+  void add_next(std::int64_t leaves, term leaf, Merge& merge) {
+    sums_.push_back(std::move(leaf));
+    for (int merges = tree_merges(leaves, next_++); merges > 0; --merges) {
+      auto right = std::move(sums_.back());
+      sums_.pop_back();
+      if (sums_.back() == nullptr) {
+        sums_.back() = std::move(right);
+      } else if (right != nullptr) {
+        merge(*sums_.back(), std::move(right));
+      }
+    }
+  }
+
+  std::vector<term> sums_;
+  std::int64_t next_ = 0;
+};
+
+}  // namespace trireme::parallel::detail
+
+// ---- trireme/parallel/detail/transport.hpp
+namespace trireme::parallel::detail {
+
+/// What all_gather_async of T gives; nothing where it is not used, for a communicator may lack it.
+template <class Comm, class T, class Space, bool Used>
+struct gather_request {
+  struct type {};
+};
+template <class Comm, class T, class Space>
+struct gather_request<Comm, T, Space, true> {
+  using type = decltype(std::declval<Comm&>().all_gather_async(tensor_view<T, Space>{}));
+};
+template <class Comm, class T, class Space, bool Used>
+using gather_request_t = typename gather_request<Comm, T, Space, Used>::type;
+
+/// How a bucket's gradient becomes the sum over all ranks: begin() after the last backward, then test() or wait().
+///
+/// After wait() the bucket holds the sum: all of it where gradients are replicated afterwards, this rank's slice where
+/// the optimizer's state is sharded. A compressor codes slice by slice, so that both give the same numbers. One
+/// transport may serve buckets of several sizes, one after the other, unless its compressor keeps a residual.
+template <class Env, class Comm, class Strategy, class Compressor>
+class transport {
+  using space = typename Env::space;
+  using gradient = typename Env::gradient;
+  using state = compressor_state<Compressor, Env>;
+  static constexpr bool sharded = Strategy::optimizer_state == distribution::shard;
+  static constexpr bool summable = summable_compressor<Compressor, Env>;
+  static constexpr bool identity = lossless_identity<Compressor> && std::is_same_v<gradient, typename Env::reduce>;
+
+  template <bool Summable, class State>
+  struct payload_of {
+    using type = std::byte;
+  };
+  template <class State>
+  struct payload_of<true, State> {
+    using type = typename State::wire;
+  };
+  using payload_element = typename payload_of<summable, state>::type;
+  using request = decltype(std::declval<Comm&>().all_gather_async(tensor_view<std::uint8_t, space>{}));
+
+ public:
+  /// Whether sums can be formed in a tree over the ranks.
+  static constexpr bool has_tree = identity && [] {
+    if constexpr (sharded) {
+      return has_reduce_scatter<Comm, gradient, reduction::pairwise, space>;
+    } else {
+      return has_all_reduce<Comm, gradient, reduction::pairwise, space>;
+    }
+  }();
+
+  /// @param elements  of the largest bucket.
+  transport(Compressor const& compressor, std::int64_t elements, Comm& world)
+      : ranks_(world.size()), rank_(world.rank()), compressor_(compressor, elements) {
+    if constexpr (identity) return;
+    if constexpr (summable) {
+      if constexpr (!identity) sent_ = message_tensor<payload_element, space>(world, shape{elements});
+    } else {
+      auto const bytes = compressor_.payload_bytes(elements / ranks_);
+      sent_ = message_tensor<payload_element, space>(world, shape{ranks_ * bytes});
+      received_ = message_tensor<payload_element, space>(world, shape{ranks_ * bytes * (sharded ? 1 : ranks_)});
+    }
+  }
+
+  void begin(Comm& world, tensor_view<gradient, space> bucket, [[maybe_unused]] bool in_a_tree) {
+    bucket_ = bucket;
+    slice_ = bucket.size() / ranks_;
+    if constexpr (has_tree) {
+      if (in_a_tree) {
+        pending_.emplace(reduce(world, bucket_, reduction::pairwise{}));
+        return;
+      }
+    }
+    if constexpr (identity) {
+      pending_.emplace(reduce(world, bucket_, reduction::sum{}));
+    } else if constexpr (summable) {
+      for_each_slice([&](int, auto piece, std::int64_t first) {
+        compressor_.encode(piece, sent_.view().flat(first, slice_), first);
+      });
+      pending_.emplace(reduce(world, sent_.view().flat(0, bucket.size()), reduction::sum{}));
+    } else {
+      begin_gather(world);
+    }
+  }
+
+  /// Makes progress without waiting. @returns whether the bucket is done but for decoding.
+  [[nodiscard]] bool test() { return !pending_ || pending_->test(); }
+
+  void wait() {
+    if (!pending_) return;
+    pending_->wait();
+    pending_.reset();
+    if constexpr (!identity) decode();
+  }
+
+  [[nodiscard]] state& compressor() noexcept { return compressor_; }
+  /// Bytes of payloads.
+  [[nodiscard]] std::size_t bytes() const noexcept { return sent_.view().bytes() + received_.view().bytes(); }
+
+ private:
+  template <class F>
+  void for_each_slice(F&& f) {
+    for (int owner = 0; owner < ranks_; ++owner) f(owner, bucket_.flat(owner * slice_, slice_), owner * slice_);
+  }
+  template <class T, class Op>
+  request reduce(Comm& world, tensor_view<T, space> values, Op op) {
+    if constexpr (sharded) {
+      return world.reduce_scatter_async(values, op);
+    } else {
+      return world.all_reduce_async(values, op);
+    }
+  }
+  // Sharded: slice by slice to its owner. Replicated: everybody's payload to everybody.
+  void begin_gather(Comm& world) {
+    auto const bytes = compressor_.payload_bytes(slice_);
+    auto const to_all = sent_.view().flat(0, sharded ? ranks_ * bytes : 0);
+    auto const from_all = received_.view().flat(0, ranks_ * bytes * (sharded ? 1 : ranks_));
+    auto const own = sharded ? to_all : from_all.flat(rank_ * ranks_ * bytes, ranks_ * bytes);
+    for_each_slice([&](int owner, auto piece, std::int64_t first) {
+      compressor_.encode(piece, own.flat(owner * bytes, bytes), first);
+    });
+    if constexpr (sharded) {
+      pending_.emplace(world.all_to_all_async(as_bytes<std::uint8_t const>(to_all), as_bytes<std::uint8_t>(from_all)));
+    } else {
+      pending_.emplace(world.all_gather_async(as_bytes<std::uint8_t>(from_all)));
+    }
+  }
+  void decode() {
+    if constexpr (summable) {
+      if constexpr (sharded) {
+        compressor_.decode(sent_.view().flat(rank_ * slice_, slice_), bucket_.flat(rank_ * slice_, slice_));
+      } else {
+        compressor_.decode(sent_.view().flat(0, bucket_.size()), bucket_);
+      }
+    } else {
+      auto const bytes = compressor_.payload_bytes(slice_);
+      for_each_slice([&](int owner, auto piece, std::int64_t) {
+        if (sharded && owner != rank_) return;
+        for (int from = 0; from < ranks_; ++from) {  // in rank order: equal bits everywhere
+          auto const at = sharded ? from * bytes : (from * ranks_ + owner) * bytes;
+          compressor_.decode(received_.view().flat(at, bytes), piece, from > 0);
+        }
+      });
+    }
+  }
+  template <class Byte, class T>
+  static tensor_view<Byte, space> as_bytes(tensor_view<T, space> view) {
+    return {reinterpret_cast<Byte*>(view.address()), shape{static_cast<std::int64_t>(view.bytes())}};
+  }
+
+  tensor_view<gradient, space> bucket_;
+  std::int64_t slice_ = 0;
+  int ranks_;
+  int rank_;
+  state compressor_;
+  trireme::tensor<payload_element, space> sent_;
+  trireme::tensor<payload_element, space> received_;
+  std::optional<request> pending_;
+};
+
+}  // namespace trireme::parallel::detail
+
+// ---- trireme/parallel/detail/gradient_lanes.hpp (goes on)
+namespace trireme::parallel::detail {
+
+/// Where gradients lie: each bucket has a lane, a gradient of its size, for each use of its tensors (several only where
+/// a tied tensor is alone). Resident lanes have their memory for good, pooled ones borrow it from open() to close().
+/// What is frozen has no lane: layers write its gradients, as all others, and all of them share one place for that.
+template <class Env, class Comm, strategy Strategy, class Compressor>
+class gradient_lanes {
+ public:
+  using space = typename Env::space;
+  using element = typename Env::gradient;
+  using view = tensor_view<element, space>;
+  using kernels = ops::on<space>;
+  using bucket_transport = transport<Env, Comm, Strategy, Compressor>;
+  static constexpr bool sharded = Strategy::gradients == distribution::shard;
+
+  /// The memory of a lane, and its way to the other ranks.
+  struct buffer {
+    trireme::tensor<element, space> values;
+    std::optional<bucket_transport> wire;
+  };
+  struct lane {
+    int bucket = 0;
+    bool sent = true;       // reduced by itself
+    std::vector<int> uses;  // whose gradients lie here
+    int reports = 0;        // calls of ready() that complete it
+    int missing = 0;
+    std::unique_ptr<buffer> open;
+    partial_sums<buffer> sums;              // of the tree over this rank's micro-batches
+    trireme::tensor<element, space> shard;  // the own slice of what has been reduced in this step
+    std::int64_t rounds = 0;                // micro-batches reported, or (sharded) reduced, in this step
+    bool flying = false;
+    std::int64_t epoch = 0;  // units opened before it was sent
+    double start_time = 0;
+    double done_time = 0;
+    std::uint64_t start_ns = 0;
+    std::string_view label;
+  };
+
+  gradient_lanes(layout const& plan, std::vector<parameter<Env>*> const& uses, Comm& world,
+                 Compressor const& compressor, bool pooled)
+      : plan_(plan), uses_(uses), world_(world), compressor_(compressor), pool_(plan), pooled_(pooled) {
+    std::size_t count = 0;
+    for (int b = 0; b < plan.trained_buckets(); ++b) {
+      first_.push_back(count);
+      count += plan.at(plan.buckets()[static_cast<std::size_t>(b)].entries.front()).uses.size();
+    }
+    lanes_ = std::vector<lane>(count);
+    for (std::size_t b = 0; b < first_.size(); ++b) {
+      auto const end = b + 1 < first_.size() ? first_[b + 1] : count;
+      for (auto l = first_[b]; l < end; ++l) make(l, static_cast<int>(b), static_cast<int>(end - first_[b]));
+    }
+    bind_frozen();
+  }
+  gradient_lanes(gradient_lanes const&) = delete;
+  gradient_lanes& operator=(gradient_lanes const&) = delete;
+
+  [[nodiscard]] bool pooled() const noexcept { return pooled_; }
+  [[nodiscard]] std::vector<lane>& all() noexcept { return lanes_; }
+  /// That of the first uses, where the bucket's sum ends up.
+  [[nodiscard]] lane& first(int bucket) { return lanes_[first_[static_cast<std::size_t>(bucket)]]; }
+  [[nodiscard]] lane const& first(int bucket) const { return lanes_[first_[static_cast<std::size_t>(bucket)]]; }
+  /// That in which missing reports of a use are counted.
+  [[nodiscard]] lane& of_use(int use) { return lanes_[lane_of_use_[static_cast<std::size_t>(use)]]; }
+
+  [[nodiscard]] std::int64_t elements(lane const& it) const {
+    return plan_.buckets()[static_cast<std::size_t>(it.bucket)].elements;
+  }
+  [[nodiscard]] view whole(lane const& it) const { return it.open->values.view().flat(0, elements(it)); }
+  /// The gradient of one use within its open lane.
+  [[nodiscard]] view of_use(lane const& it, int use) const {
+    auto const& entry = plan_.at(plan_.entry_of_use(use));
+    return whole(it).flat(entry.offset, entry.size());
+  }
+
+  /// What layers have written for frozen parameters in the step before does not add up for ever.
+  void clear_frozen() {
+    if (!unread_.view().empty()) kernels::fill(unread_.view(), 0.0);
+  }
+
+  /// Gives a lane memory, zero, unless it has some.
+  void open(lane& it) {
+    if (it.open != nullptr) return;
+    it.open = pool_.take(elements(it), [&](std::int64_t n) {
+      auto made = std::make_unique<buffer>();
+      made->values = message_tensor<element, space>(world_, shape{pooled_ ? n : elements(it)});
+      if (it.sent) {
+        made->wire.emplace(compressor_, made->values.view().size(), world_);
+        payload_bytes_ += static_cast<std::int64_t>(made->wire->bytes());
+      }
+      return made;
+    });
+    kernels::fill(whole(it), 0.0);
+    bind(it, whole(it));
+  }
+  void close(lane& it) {
+    if (it.open == nullptr) return;
+    bind(it, {});
+    give_back(it, std::move(it.open));
+  }
+  /// Memory of a lane that serves others from now on.
+  void give_back(lane const& it, std::unique_ptr<buffer> memory) { pool_.give(elements(it), std::move(memory)); }
+  /// Makes the gradients of a lane's uses parts of `values`, or of nothing.
+  void bind(lane const& it, view values) {
+    if (uses_.empty()) return;
+    for (int const use : it.uses) {
+      auto const& entry = plan_.at(plan_.entry_of_use(use));
+      uses_[static_cast<std::size_t>(use)]->gradient =
+          values.empty() ? view{} : values.flat(entry.offset, entry.size()).reshaped(entry.info.extents);
+    }
+  }
+
+  /// Bytes of gradients that are always here, and of what is borrowed: buffers, and payloads of compressors.
+  [[nodiscard]] std::int64_t kept_bytes() const {
+    std::int64_t sum = 0;
+    for (auto const& it : lanes_) {
+      sum += static_cast<std::int64_t>(it.shard.view().bytes());
+      if (!pooled_) sum += static_cast<std::int64_t>(it.open->values.view().bytes());
+    }
+    return sum;
+  }
+  [[nodiscard]] std::int64_t buffer_bytes() const noexcept {
+    auto const unread = static_cast<std::int64_t>(unread_.view().bytes());
+    return (pooled_ ? pool_.elements() * static_cast<std::int64_t>(sizeof(element)) : 0) + payload_bytes_ + unread;
+  }
+
+ private:
+  // Resident lanes of a tied tensor are added and then reduced; pooled ones are reduced by themselves and then added.
+  void make(std::size_t l, int bucket, int ways) {
+    auto& it = lanes_[l];
+    auto const which = l - first_[static_cast<std::size_t>(bucket)];
+    it.bucket = bucket;
+    it.sent = pooled_ || which == 0;
+    auto const counted = it.sent ? l : l - which;
+    for (int const e : plan_.buckets()[static_cast<std::size_t>(bucket)].entries) {
+      auto const use = plan_.at(e).uses[which];
+      it.uses.push_back(use);
+      auto const at = static_cast<std::size_t>(use);
+      if (at >= lane_of_use_.size()) lane_of_use_.resize(at + 1);
+      lane_of_use_[at] = counted;
+    }
+    it.reports = static_cast<int>(it.uses.size()) * (it.sent && !pooled_ ? ways : 1);
+    if (!pooled_) open(it);
+    if constexpr (sharded) {
+      it.shard = trireme::tensor<element, space>(shape{plan_.slice_elements(bucket)});
+      kernels::fill(it.shard.view(), 0.0);
+    }
+  }
+
+  void bind_frozen() {
+    std::int64_t longest = 0;
+    for (auto const& entry : plan_.entries()) longest = entry.frozen ? std::max(longest, entry.size()) : longest;
+    if (longest == 0 || uses_.empty()) return;
+    unread_ = trireme::tensor<element, space>(shape{longest});
+    clear_frozen();
+    for (auto const& entry : plan_.entries()) {
+      for (std::size_t u = 0; entry.frozen && u < entry.uses.size(); ++u) {
+        uses_[static_cast<std::size_t>(entry.uses[u])]->gradient =
+            unread_.view().flat(0, entry.size()).reshaped(entry.info.extents);
+      }
+    }
+  }
+
+  layout const& plan_;
+  std::vector<parameter<Env>*> const& uses_;
+  Comm& world_;
+  Compressor compressor_;
+  buffer_pool<buffer> pool_;
+  bool pooled_;
+  std::vector<lane> lanes_;
+  std::vector<std::size_t> first_;  // by bucket
+  std::vector<std::size_t> lane_of_use_;
+  std::int64_t payload_bytes_ = 0;
+  trireme::tensor<element, space> unread_;  // gradients of frozen parameters
+};
+
+}  // namespace trireme::parallel::detail
+
+// ---- trireme/parallel/exchange_report.hpp
+namespace trireme {
+
+/// What is known once all gradients are exchanged; equal on every rank.
+struct exchange_result {
+  double norm = 0;         ///< global norm of the reduced gradient (NaN if it was not asked for)
+  bool finite = true;      ///< whether every gradient of every rank is finite
+  std::int64_t votes = 0;  ///< sum of what the ranks wished for, or passed to finish()
+  double loss = 0;         ///< mean over all ranks' samples, of the losses that were added to the vote
+};
+
+/// Of the gradients that an update is about to read.
+struct gradient_numbers {
+  double norm = 0;   ///< global norm, without the scale
+  double scale = 1;  ///< what the losses, and so the gradients, were multiplied by
+};
+
+/// How much of the exchange happened while backward was still running, in seconds since the exchange was made.
+struct exchange_times {
+  double covered = 0;
+  double exposed = 0;
+  [[nodiscard]] double hidden() const noexcept { return covered + exposed > 0 ? covered / (covered + exposed) : 0; }
+};
+
+/// Bytes of tensors that an exchange has allocated on this rank.
+struct exchange_memory {
+  std::int64_t parameters = 0;  ///< values that layers read: all, or this rank's slices
+  std::int64_t masters = 0;     ///< where the optimizer keeps other numbers than layers read
+  std::int64_t gradients = 0;   ///< that are always here: all, or this rank's slices
+  std::int64_t buffers = 0;     ///< gathered values, gradients on their way, payloads of compressors
+  [[nodiscard]] std::int64_t total() const noexcept { return parameters + masters + gradients + buffers; }
+  friend bool operator==(exchange_memory const&, exchange_memory const&) = default;
+};
+
+}  // namespace trireme
+
+// ---- trireme/parallel/detail/gradient_store.hpp (goes on)
+namespace trireme::parallel::detail {
+
+/// The gradients of all buckets, from zero to the sum over all ranks.
+///
+/// Resident gradients are reduced once a step. Pooled ones (sharded, or summed in a tree) have memory from open_unit()
+/// until they are reduced or have become a term of the tree, in each micro-batch.
+template <class Env, class Comm, strategy Strategy, class Compressor>
+class gradient_store {
+  using lanes = gradient_lanes<Env, Comm, Strategy, Compressor>;
+  using lane = typename lanes::lane;
+  using buffer = typename lanes::buffer;
+  using kernels = typename lanes::kernels;
+
+ public:
+  using space = typename lanes::space;
+  using element = typename lanes::element;
+  using view = typename lanes::view;
+  static constexpr bool sharded = lanes::sharded;
+
+  /// @param direct  sums are formed by who reads them: nothing is sent.
+  gradient_store(layout const& plan, std::vector<parameter<Env>*> const& uses, Comm& world,
+                 Compressor const& compressor, bool in_a_tree, bool direct)
+      : plan_(plan),
+        world_(world),
+        lanes_(plan, uses, world, compressor, sharded || in_a_tree),
+        in_a_tree_(in_a_tree),
+        direct_(direct),
+        in_order_(!pooled() || plan.units().empty()) {}
+  gradient_store(gradient_store const&) = delete;
+  gradient_store& operator=(gradient_store const&) = delete;
+
+  [[nodiscard]] bool pooled() const noexcept { return lanes_.pooled(); }
+  [[nodiscard]] exchange_times& times() noexcept { return times_; }
+  [[nodiscard]] exchange_times const& times() const noexcept { return times_; }
+  [[nodiscard]] bool lost_finiteness() const noexcept { return lost_finiteness_; }
+  void record(observe::timeline& timeline) {
+    timeline_ = &timeline;
+    for (auto& it : lanes_.all()) it.label = timeline.intern(text("bucket ", it.bucket));
+  }
+  static double now() {
+    return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+  }
+
+  /// Starts a step.
+  /// @param leaves  logical micro-batches of this rank, the terms of its part of the tree.
+  /// @param places  which of them it runs, ascending; the others add nothing. Its first one is at `first`.
+  /// @param rounds  the most micro-batches that any rank runs: lanes are reported so often.
+  void begin(std::int64_t leaves, std::span<std::int64_t const> places, std::int64_t first, std::int64_t rounds) {
+    leaves_ = leaves;
+    rounds_ = rounds;
+    places_.clear();
+    for (auto const place : places) places_.push_back(place - first);
+    for (auto& it : lanes_.all()) {
+      it.missing = it.reports;
+      it.rounds = 0;
+      if (it.flying) it.open->wire->wait();  // of a step that was given up
+      it.flying = false;
+      if (!pooled()) {
+        kernels::fill(lanes_.whole(it), 0.0);
+        continue;
+      }
+      lanes_.close(it);
+      it.sums.clear([&](std::unique_ptr<buffer> sum) { lanes_.give_back(it, std::move(sum)); });
+    }
+    lanes_.clear_frozen();
+    in_flight_.clear();
+    next_ = 0;
+    lost_finiteness_ = false;
+  }
+
+  /// Gives the gradients of a unit memory, zero, for one micro-batch. Meanwhile only the unit before it is reduced.
+  void open_unit(int unit) {
+    if (!pooled()) return;
+    make_room();
+    auto const& [first, last, buckets] = plan_.units()[static_cast<std::size_t>(unit)];
+    for (int use = first; use < last; ++use) {
+      if (plan_.trains(use)) open(lanes_.of_use(use));
+    }
+  }
+  /// The gradient of one use, where the caller writes it himself (parameters in his memory).
+  [[nodiscard]] view open_use(int use) {
+    auto& it = lanes_.of_use(use);
+    if (it.open == nullptr) {
+      make_room();
+      open(it);
+    }
+    return lanes_.of_use(it, use);
+  }
+
+  /// The gradient of one use is final for this micro-batch.
+  void ready(int use) {
+    if (!plan_.trains(use)) return;
+    auto const start = now();
+    auto& it = lanes_.of_use(use);
+    --it.missing;
+    if (in_order_) {
+      start_in_order();
+    } else if (it.missing == 0) {
+      complete(it);
+    }
+    progress();
+    if constexpr (!progresses_alone<Comm>) times_.covered += now() - start;
+  }
+
+  /// Starts what has not been reported (a rank without samples has reported nothing) and waits for everything.
+  void finish(double start) {
+    if (in_order_) {
+      for (auto& it : lanes_.all()) it.missing = 0;
+      start_in_order();
+    }
+    while (!in_flight_.empty()) collect(*in_flight_.front(), start);
+    if (!pooled()) return;
+    for (auto& it : lanes_.all()) {  // the uses of a tied tensor, in their order
+      auto& first = lanes_.first(it.bucket);
+      if (&first == &it) continue;
+      auto const sum = sharded ? first.shard.view() : lanes_.whole(first);
+      kernels::add(sum, tensor_view<element const, space>(sharded ? it.shard.view() : lanes_.whole(it)));
+    }
+  }
+
+  /// After finish(): the sum over all ranks of elements [first, first + count) of a bucket, of the owned slice where
+  /// the optimizer's state is sharded.
+  [[nodiscard]] view reduced(int bucket, std::int64_t first, std::int64_t count) const {
+    auto const& it = lanes_.first(bucket);
+    if constexpr (sharded) {
+      return it.shard.view().flat(first - world_.rank() * plan_.slice_elements(bucket), count);
+    } else {
+      return lanes_.whole(it).flat(first, count);
+    }
+  }
+  /// All of a bucket's resident gradient.
+  [[nodiscard]] view resident(int bucket) const { return lanes_.whole(lanes_.first(bucket)); }
+  /// The compressor's state of a bucket whose gradient is resident; null where it is pooled.
+  [[nodiscard]] compressor_state<Compressor, Env>* compressor(int bucket) const {
+    if (pooled()) return nullptr;
+    return &lanes_.first(bucket).open->wire->compressor();
+  }
+  void record_bucket(int bucket) { record_lane(lanes_.first(bucket)); }
+
+  /// Bytes of gradients that are always here, and of what is borrowed: buffers, and payloads of compressors.
+  [[nodiscard]] std::int64_t kept_bytes() const { return lanes_.kept_bytes(); }
+  [[nodiscard]] std::int64_t buffer_bytes() const noexcept { return lanes_.buffer_bytes(); }
+
+ private:
+  void open(lane& it) {
+    if (it.flying) collect(it, now());
+    lanes_.open(it);
+  }
+  // Waits for what was sent before the last unit was opened.
+  void make_room() {
+    while (!in_flight_.empty() && in_flight_.front()->epoch < epoch_) {
+      auto const start = now();
+      collect(*in_flight_.front(), start);
+      times_.exposed += now() - start;
+    }
+    ++epoch_;
+  }
+
+  // In the order of buckets, so that every rank starts the same collectives in the same order.
+  void start_in_order() {
+    auto& all = lanes_.all();
+    for (; next_ < all.size() && (all[next_].missing == 0 || !all[next_].sent); ++next_) {
+      auto& it = all[next_];
+      if (!it.sent) continue;
+      if (it.open == nullptr) open(it);
+      for (auto l = next_ + 1; l < all.size() && !all[l].sent; ++l)  // further uses of a tied tensor
+        kernels::add(lanes_.whole(it), tensor_view<element const, space>(lanes_.whole(all[l])));
+      send(it);
+    }
+  }
+  // One micro-batch of a pooled lane, or nothing where it was not opened.
+  void complete(lane& it) {
+    it.missing = it.reports;
+    if (in_a_tree_) {
+      auto const n = lanes_.elements(it);
+      auto const merge = [&](buffer& left, std::unique_ptr<buffer> right) {
+        kernels::add(left.values.view().flat(0, n), tensor_view<element const, space>(right->values.view().flat(0, n)));
+        lanes_.give_back(it, std::move(right));
+      };
+      auto const round = static_cast<std::size_t>(it.rounds++);
+      if (it.open != nullptr) it.sums.add(leaves_, places_[round], std::move(it.open), merge);
+      if (it.rounds < rounds_) return lanes_.bind(it, {});
+      it.open = it.sums.take(leaves_, merge);
+      open(it);  // if it has nothing
+      it.rounds = 0;
+    }
+    send(it);
+  }
+  void send(lane& it) {
+    it.start_time = now();
+    it.done_time = not_done;
+    if (timeline_ != nullptr) it.start_ns = observe::timeline::now();
+    // A lossy payload may leave out the very number that is not finite: look before it is coded.
+    if constexpr (!lossless_identity<Compressor>) {
+      if (!kernels::finite(tensor_view<element const, space>(lanes_.whole(it)))) lost_finiteness_ = true;
+    }
+    if (direct_) return;
+    it.open->wire->begin(world_, lanes_.whole(it), in_a_tree_);
+    it.flying = true;
+    it.epoch = epoch_;
+    in_flight_.push_back(&it);
+  }
+  void progress() {
+    for (auto* const it : in_flight_) {
+      if (it->open->wire->test() && it->done_time == not_done) it->done_time = now();
+    }
+  }
+  // Waits for a lane; what it did before `asked` was covered by backward.
+  void collect(lane& it, double asked) {
+    it.open->wire->wait();
+    it.flying = false;
+    in_flight_.erase(std::find(in_flight_.begin(), in_flight_.end(), &it));
+    if constexpr (progresses_alone<Comm>) {
+      times_.covered += std::max(0.0, std::min(asked, it.done_time) - it.start_time);
+    }
+    record_lane(it);
+    if constexpr (sharded) {
+      auto const n = plan_.slice_elements(it.bucket);
+      auto const slice = tensor_view<element const, space>(lanes_.whole(it).flat(world_.rank() * n, n));
+      if (it.rounds++ == 0) {
+        kernels::copy(it.shard.view(), slice);
+      } else {
+        kernels::add(it.shard.view(), slice);
+      }
+      lanes_.close(it);
+    }
+  }
+  void record_lane(lane const& it) {
+    if (timeline_ == nullptr) return;
+    timeline_->record({it.label, "exchange", it.start_ns, observe::timeline::now(), 1});
+  }
+
+  static constexpr double not_done = std::numeric_limits<double>::infinity();
+  layout const& plan_;
+  Comm& world_;
+  lanes lanes_;
+  bool in_a_tree_;
+  bool direct_;
+  bool in_order_;                 // ready() may come in any order: lanes are sent in theirs
+  std::vector<lane*> in_flight_;  // in the order in which they were sent
+  std::int64_t leaves_ = 1;
+  std::int64_t rounds_ = 1;
+  std::vector<std::int64_t> places_;
+  std::int64_t epoch_ = 0;
+  std::size_t next_ = 0;
+  bool lost_finiteness_ = false;
+  exchange_times times_;
+  observe::timeline* timeline_ = nullptr;
+};
+
+}  // namespace trireme::parallel::detail
+
+// ---- trireme/parallel/detail/value_store.hpp
+namespace trireme::parallel::detail {
+
+/// The values that layers read, in buckets: all of them, or (where parameters are sharded) this rank's slices, of which
+/// a unit's buckets are made whole while it runs.
+template <class Env, class Comm, strategy Strategy>
+class value_store {
+ public:
+  using space = typename Env::space;
+  using element = typename Env::param;
+  using view = tensor_view<element, space>;
+  using kernels = ops::on<space>;
+  static constexpr bool sharded = Strategy::parameters == distribution::shard;
+
+  /// @param wanted  false: the values are the caller's, and no rank needs a copy.
+  value_store(layout const& plan, std::vector<parameter<Env>*> const& uses, Comm& world, bool wanted)
+      : plan_(plan), uses_(uses), world_(world), pool_(plan), buckets_(plan.buckets().size()) {
+    if constexpr (sharded) held_.assign(plan.units().size(), 0);
+    for (int b = 0; wanted && b < static_cast<int>(buckets_.size()); ++b) {
+      auto const n = sharded ? plan.slice_elements(b) : elements(b);
+      if constexpr (sharded) {
+        at(b).kept = trireme::tensor<element, space>(shape{n});
+      } else {
+        at(b).kept = message_tensor<element, space>(world, shape{n});
+      }
+      kernels::fill(at(b).kept.view(), 0.0);
+      if (!sharded && !uses.empty()) bind(b, at(b).kept.view());
+    }
+  }
+  value_store(value_store const&) = delete;
+  value_store& operator=(value_store const&) = delete;
+
+  /// A bucket's values as far as this rank keeps them: all, or its slice.
+  [[nodiscard]] view kept(int bucket) const { return at(bucket).kept.view(); }
+  /// The kept values of a piece; of one that lies in this rank's slice, where values are sharded.
+  [[nodiscard]] view kept(int bucket, layout::piece const& piece) const {
+    auto const first = sharded ? world_.rank() * plan_.slice_elements(bucket) : 0;
+    return kept(bucket).flat(piece.in_bucket - first, piece.count);
+  }
+  /// All values of a bucket; empty while they are not gathered.
+  [[nodiscard]] view whole(int bucket) const {
+    if constexpr (sharded) {
+      auto const& gathered = at(bucket).gathered;
+      return gathered == nullptr ? view{} : gathered->view().flat(0, elements(bucket));
+    } else {
+      return kept(bucket);
+    }
+  }
+
+  /// Begins to gather the values of a unit. Collective, like release: in one order on all ranks.
+  void prefetch(int unit) {
+    if constexpr (sharded) {
+      if (held(unit) != 0) return;
+      held(unit) = 1;
+      for (int const b : buckets_of(unit)) {
+        if (at(b).users++ == 0) gather(b);
+      }
+    }
+  }
+  /// The values of a unit are there when this returns.
+  void ensure(int unit) {
+    if constexpr (sharded) {
+      prefetch(unit);
+      for (int const b : buckets_of(unit)) wait(b);
+    }
+  }
+  void release(int unit) {
+    if constexpr (sharded) {
+      if (held(unit) == 0) return;
+      held(unit) = 0;
+      for (int const b : buckets_of(unit)) {
+        if (--at(b).users == 0) drop(b);
+      }
+    }
+  }
+  void release_all() {
+    for (int unit = 0; unit < static_cast<int>(held_.size()); ++unit) release(unit);
+  }
+
+  /// Bytes of values that are always here, and of buffers for those that are gathered.
+  [[nodiscard]] std::int64_t kept_bytes() const {
+    std::int64_t sum = 0;
+    for (auto const& each : buckets_) sum += static_cast<std::int64_t>(each.kept.view().bytes());
+    return sum;
+  }
+  [[nodiscard]] std::int64_t buffer_bytes() const noexcept {
+    return pool_.elements() * static_cast<std::int64_t>(sizeof(element));
+  }
+
+ private:
+  using buffer = trireme::tensor<element, space>;
+  struct bucket_values {
+    trireme::tensor<element, space> kept;
+    std::unique_ptr<buffer> gathered;
+    std::optional<gather_request_t<Comm, element, space, sharded>> pending;
+    int users = 0;  // units that hold it
+  };
+
+  [[nodiscard]] bucket_values& at(int bucket) { return buckets_[static_cast<std::size_t>(bucket)]; }
+  [[nodiscard]] bucket_values const& at(int bucket) const { return buckets_[static_cast<std::size_t>(bucket)]; }
+  [[nodiscard]] char& held(int unit) { return held_[static_cast<std::size_t>(unit)]; }
+  [[nodiscard]] std::vector<int> const& buckets_of(int unit) const {
+    return plan_.units()[static_cast<std::size_t>(unit)].buckets;
+  }
+  [[nodiscard]] std::int64_t elements(int bucket) const {
+    return plan_.buckets()[static_cast<std::size_t>(bucket)].elements;
+  }
+
+  void bind(int bucket, view values) {
+    for (int const e : plan_.buckets()[static_cast<std::size_t>(bucket)].entries) {
+      auto const& entry = plan_.at(e);
+      for (int const use : entry.uses) {
+        uses_[static_cast<std::size_t>(use)]->value =
+            values.empty() ? view{} : values.flat(entry.offset, entry.size()).reshaped(entry.info.extents);
+      }
+    }
+  }
+  void gather(int b) {
+    auto& it = at(b);
+    it.gathered = pool_.take(elements(b), [&](std::int64_t n) {
+      return std::make_unique<buffer>(message_tensor<element, space>(world_, shape{n}));
+    });
+    auto const all = whole(b);
+    auto const n = plan_.slice_elements(b);
+    kernels::copy(all.flat(world_.rank() * n, n), tensor_view<element const, space>(it.kept.view()));
+    it.pending.emplace(world_.all_gather_async(all));
+    bind(b, all);
+  }
+  void wait(int b) {
+    if (!at(b).pending) return;
+    at(b).pending->wait();
+    at(b).pending.reset();
+  }
+  void drop(int b) {
+    wait(b);
+    bind(b, {});
+    pool_.give(elements(b), std::move(at(b).gathered));
+  }
+
+  layout const& plan_;
+  std::vector<parameter<Env>*> const& uses_;
+  Comm& world_;
+  buffer_pool<buffer> pool_;
+  std::vector<bucket_values> buckets_;
+  std::vector<char> held_;  // by unit, where values are gathered: whether they are
+};
+
+}  // namespace trireme::parallel::detail
+
+// ---- trireme/parallel/detail/value_outputs.hpp (goes on)
+namespace trireme::parallel::detail {
+
+/// How what an update writes reaches every rank's layers: straight into all ranks' buckets where they share an address
+/// space, gathered afterwards otherwise; not at all where every rank updates everything, or keeps slices only.
+template <class Env, class Comm, strategy Strategy>
+class value_outputs {
+ public:
+  using space = typename Env::space;
+  using element = typename Env::param;
+  using view = tensor_view<element, space>;
+  using kernels = ops::on<space>;
+  static constexpr bool sharded =
+      Strategy::optimizer_state == distribution::shard && Strategy::parameters == distribution::replicate;
+  static constexpr bool keeps_master = !std::is_same_v<element, typename Env::master>;
+  static constexpr bool can_write_peers = sharded && has_peers<Comm, element, space>;
+
+  value_outputs(layout const& plan, value_store<Env, Comm, Strategy> const& values,
+                foreign_parameters<element, space> const& foreign, Comm& world)
+      : plan_(plan), values_(values), foreign_(foreign), world_(world) {
+    outputs_.reserve(static_cast<std::size_t>(world.size()));
+    if constexpr (can_write_peers) {
+      for (int b = 0; foreign.empty() && b < buckets(); ++b) peers_.push_back(world.peers(values.kept(b)));
+    }
+  }
+  value_outputs(value_outputs const&) = delete;
+  value_outputs& operator=(value_outputs const&) = delete;
+
+  /// What an update of a piece writes besides its master value; until the next call.
+  [[nodiscard]] std::span<view const> of(int bucket, layout::piece const& piece) {
+    outputs_.clear();
+    if constexpr (can_write_peers) {
+      for (int rank = 0; foreign_.empty() && rank < world_.size(); ++rank) {
+        if (!keeps_master && rank == world_.rank()) continue;  // the value itself
+        auto const& theirs = peers_[static_cast<std::size_t>(bucket)][static_cast<std::size_t>(rank)];
+        outputs_.push_back(theirs.flat(piece.in_bucket, piece.count));
+      }
+    } else if constexpr (keeps_master) {
+      outputs_.push_back(values_.kept(bucket, piece));
+    }
+    return outputs_;
+  }
+  /// Collective. After an update of the first so many buckets: all ranks have all values that their layers read between
+  /// units.
+  void publish(int buckets) {
+    if constexpr (can_write_peers) {
+      if (foreign_.empty()) return world_.barrier();
+    }
+    if constexpr (sharded) gather(buckets);
+  }
+
+ private:
+  [[nodiscard]] int buckets() const noexcept { return static_cast<int>(plan_.buckets().size()); }
+
+  void gather(int buckets) {
+    pending_.clear();
+    for (int b = 0; b < buckets; ++b) {
+      if (!foreign_.empty()) copy_foreign(b, true);
+      pending_.push_back(world_.all_gather_async(values_.kept(b)));
+    }
+    for (int b = 0; b < buckets; ++b) {
+      pending_[static_cast<std::size_t>(b)].wait();
+      if (!foreign_.empty()) copy_foreign(b, false);
+    }
+  }
+  // Between the caller's values and the bucket they are gathered in: own pieces in, all pieces out.
+  void copy_foreign(int bucket, bool in) {
+    auto const whole = values_.kept(bucket);
+    auto const n = plan_.slice_elements(bucket);
+    auto const [first, count] = in ? std::pair{world_.rank() * n, n} : std::pair{std::int64_t{0}, whole.size()};
+    plan_.for_each_piece(bucket, first, count, [&](layout::piece const& piece) {
+      auto const theirs = foreign_.value(plan_.at(piece.entry)).flat(piece.in_entry, piece.count);
+      auto const ours = whole.flat(piece.in_bucket, piece.count);
+      kernels::copy(in ? ours : theirs, tensor_view<element const, space>(in ? theirs : ours));
+    });
+  }
+
+  layout const& plan_;
+  value_store<Env, Comm, Strategy> const& values_;
+  foreign_parameters<element, space> const& foreign_;
+  Comm& world_;
+  std::vector<std::vector<view>> peers_;  // by bucket
+  std::vector<view> outputs_;             // kept, as the next: no allocation
+  std::vector<gather_request_t<Comm, element, space, sharded>> pending_;
+};
+
+}  // namespace trireme::parallel::detail
+
+// ---- trireme/parallel/detail/parameter_store.hpp (goes on)
+namespace trireme::parallel::detail {
+
+/// The memory of parameters and gradients, in buckets, and what can be said of it between steps. The exchange (its only
+/// heir) adds the steps.
+template <class Env, class Comm, strategy Strategy, class Compressor>
+class parameter_store {
+ public:
+  using space = typename Env::space;
+  using param_element = typename Env::param;
+  using gradient_element = typename Env::gradient;
+  using master_element = typename Env::master;
+  using kernels = ops::on<space>;
+  using outputs = value_outputs<Env, Comm, Strategy>;
+
+  static constexpr bool sharded = Strategy::optimizer_state == distribution::shard;
+  static constexpr bool shards_parameters = Strategy::parameters == distribution::shard;
+  static constexpr bool keeps_master = outputs::keeps_master;
+  /// Ranks of one address space sum gradients by reading each other's.
+  static constexpr bool can_be_direct =
+      outputs::can_write_peers && Strategy::gradients == distribution::replicate && lossless_identity<Compressor> &&
+      std::is_same_v<gradient_element, typename Env::reduce> && has_peers<Comm, gradient_element, space>;
+
+  parameter_store(parameter_store const&) = delete;
+  parameter_store& operator=(parameter_store const&) = delete;
+
+  [[nodiscard]] parallel::layout const& plan() const noexcept { return layout_; }
+  /// The ranks that gradients are summed over.
+  [[nodiscard]] Comm& world() const noexcept { return world_; }
+  /// The ranks that vote.
+  [[nodiscard]] Comm& everyone() const noexcept { return everyone_; }
+  [[nodiscard]] std::vector<parameter<Env>*> const& uses() const noexcept { return uses_; }
+  [[nodiscard]] int use_count() const noexcept {
+    return uses_.empty() ? foreign_.count() : static_cast<int>(uses_.size());
+  }
+
+  /// Fills every parameter with its start, a function of (seed, name, index): equal on every rank.
+  void initialise(std::uint64_t seed) {
+    for (auto const& entry : layout_.entries()) {
+      trireme::tensor<master_element, space> whole(shape{entry.size()});
+      for_each_run(entry.info, 0, entry.size(), [&](std::int64_t first, std::int64_t here, std::int64_t n) {
+        kernels::initialise(whole.view().flat(here, n), entry.info.start, seed, hash_name(entry.info.name), first);
+      });
+      load(entry, tensor_view<master_element const, space>(whole));
+    }
+  }
+
+  /// Collective. Throws config_error on every rank if one rank's parameters differ from rank 0's. (No rank has a copy
+  /// of another's where parameters are sharded.)
+  void verify_replicas() { verify_among(world_); }
+  /// The same among other ranks.
+  void verify_among(Comm& ranks) {
+    if constexpr (shards_parameters) return;
+    std::vector<std::uint64_t> hashes(static_cast<std::size_t>(ranks.size()));
+    hashes[static_cast<std::size_t>(ranks.rank())] = hash_of_parameters();
+    ranks.all_gather(tensor_view<std::uint64_t>(hashes));
+    for (int rank = 1; rank < ranks.size(); ++rank) {
+      if (hashes[static_cast<std::size_t>(rank)] == hashes[0]) continue;
+      throw config_error(
+          text("trireme::exchange: the parameters of rank ", rank, " differ from those of rank 0; start every rank ",
+               foreign_.empty() ? "from the same seed, or call broadcast()"
+                                : "from the same values: world.broadcast(values, 0) gives it those of rank 0"));
+    }
+  }
+
+  /// Collective. Gives every rank the parameters of `root` (nothing to do where each has its own slices).
+  void broadcast(int root = 0) {
+    for (auto const& entry : layout_.entries()) broadcast(entry, world_, root);
+  }
+  /// Collective over `ranks`, all of which hold the tensor alike. The same for one tensor.
+  void broadcast(layout::entry const& entry, Comm& ranks, int root) {
+    if constexpr (shards_parameters) return;
+    auto const values = parameter_values(entry);
+    if constexpr (!keeps_master) {
+      ranks.broadcast(values, root);
+    } else if constexpr (!sharded) {
+      auto const master = masters_[static_cast<std::size_t>(entry.bucket)].view().flat(entry.offset, entry.size());
+      ranks.broadcast(master, root);
+      kernels::copy(values, tensor_view<master_element const, space>(master));
+    } else {  // the root has not all masters: the others' become what its layers read
+      ranks.broadcast(values, root);
+      trireme::tensor<master_element, space> whole(shape{entry.size()});
+      kernels::copy(whole.view(), tensor_view<param_element const, space>(values));
+      load(entry, tensor_view<master_element const, space>(whole));
+    }
+  }
+
+  /// The elements of a bucket that this rank updates: (first, count).
+  [[nodiscard]] std::pair<std::int64_t, std::int64_t> owned_range(int bucket) const noexcept {
+    return sharded ? accounted_range(bucket)
+                   : std::pair{std::int64_t{0}, layout_.buckets()[static_cast<std::size_t>(bucket)].elements};
+  }
+  /// The elements of a bucket that this rank answers for in hashes and checkpoints, unless another rank of its replica
+  /// answers for the tensor (info.answers): each element is answered for once.
+  [[nodiscard]] std::pair<std::int64_t, std::int64_t> accounted_range(int bucket) const noexcept {
+    auto const n = layout_.slice_elements(bucket);
+    return {world_.rank() * n, n};
+  }
+
+  /// The master value of a piece, wherever it lives.
+  [[nodiscard]] tensor_view<master_element, space> master_of(int bucket, layout::piece const& piece) const {
+    if constexpr (keeps_master) {
+      auto const& master = masters_[static_cast<std::size_t>(bucket)];
+      return master.view().flat(piece.in_bucket - owned_range(bucket).first, piece.count);
+    } else {
+      if (!foreign_.empty()) return foreign_.value(layout_.at(piece.entry)).flat(piece.in_entry, piece.count);
+      return values_.kept(bucket, piece);
+    }
+  }
+  /// Calls f(name, place, view) for the master values of what this rank updates; see contract/state.hpp.
+  /// @param of_rank  each rank has values of its own.
+  template <class F>
+  void visit_values(state_scope scope, F&& f, bool of_rank = false) {
+    for (int bucket = 0; bucket < bucket_count(); ++bucket) {
+      for_each_state_piece(
+          scope, bucket,
+          [&](layout::piece const& piece) {
+            auto const& info = layout_.at(piece.entry).info;
+            f("value/" + info.name, state_place{info, piece.in_entry, of_rank}, master_of(bucket, piece));
+          },
+          of_rank);
+    }
+  }
+  /// Calls f(piece) for each piece of a bucket whose state this rank keeps, or answers for.
+  /// @param of_rank  each rank answers for its own.
+  template <class F>
+  void for_each_state_piece(state_scope scope, int bucket, F&& f, bool of_rank = false) const {
+    bool const kept = scope == state_scope::kept;
+    auto const [first, count] = kept ? owned_range(bucket) : accounted_range(bucket);
+    layout_.for_each_piece(bucket, first, count, [&](layout::piece const& piece) {
+      if (kept || of_rank || layout_.at(piece.entry).info.answers) f(piece);
+    });
+  }
+  /// As before the first step: nothing is left to tell.
+  void forget_residuals() {
+    for (int bucket = 0; bucket < bucket_count(); ++bucket) {
+      if (auto const residual = residual_of(bucket); !residual.empty()) kernels::fill(residual, 0.0);
+    }
+  }
+  /// What error feedback keeps for one bucket, or an empty view.
+  [[nodiscard]] tensor_view<gradient_element, space> residual_of(int bucket) {
+    if (bucket >= layout_.trained_buckets()) return {};
+    if constexpr (has_residual<compressor_state<Compressor, Env>>) {
+      auto* const state = gradients_.compressor(bucket);
+      return state == nullptr ? tensor_view<gradient_element, space>{} : state->residual();
+    } else {
+      return {};
+    }
+  }
+  /// Collective. Calls f(entry, values) with the whole master value of each tensor; the view is valid during the call.
+  template <class F>
+  void for_each_master(F&& f) {
+    for (int b = 0; b < bucket_count(); ++b) {
+      trireme::tensor<master_element, space> whole(shape{layout_.buckets()[static_cast<std::size_t>(b)].elements});
+      auto const [first, count] = accounted_range(b);
+      layout_.for_each_piece(b, first, count, [&](layout::piece const& piece) {
+        kernels::copy(whole.view().flat(piece.in_bucket, piece.count),
+                      tensor_view<master_element const, space>(master_of(b, piece)));
+      });
+      world_.all_gather(whole.view());
+      for (int const e : layout_.buckets()[static_cast<std::size_t>(b)].entries) {
+        auto const& entry = layout_.at(e);
+        f(entry, tensor_view<master_element const, space>(whole.view().flat(entry.offset, entry.size())));
+      }
+    }
+  }
+  /// The global hash of this rank's copy of all parameters. Collective where parameters are sharded: of all slices.
+  [[nodiscard]] std::uint64_t hash_of_parameters() const {
+    std::uint64_t sum = 0;
+    auto const add = [&](layout::entry const& entry, std::int64_t from, auto values) {
+      for_each_run(entry.info, from, values.size(), [&](std::int64_t first, std::int64_t here, std::int64_t n) {
+        sum += kernels::hash(tensor_view<param_element const, space>(values.flat(here - from, n)),
+                             hash_name(entry.info.name), first);
+      });
+    };
+    if constexpr (shards_parameters) {
+      for (int b = 0; b < bucket_count(); ++b) {
+        auto const [first, count] = accounted_range(b);
+        layout_.for_each_piece(b, first, count, [&](layout::piece const& piece) {
+          add(layout_.at(piece.entry), piece.in_entry, values_.kept(b, piece));
+        });
+      }
+      world_.all_reduce(tensor_view<std::uint64_t>(&sum, shape{1}), reduction::sum{});
+    } else {
+      for (auto const& entry : layout_.entries()) add(entry, 0, parameter_values(entry));
+    }
+    return sum;
+  }
+  /// After finish(): whether this rank's gradient of a tensor is finite (of the part of it that it updates).
+  [[nodiscard]] bool has_finite_gradient(layout::entry const& entry) const {
+    if (entry.frozen) return true;
+    auto const [first, count] = shards_gradients ? owned_range(entry.bucket) : std::pair{entry.offset, entry.size()};
+    bool finite = true;
+    layout_.for_each_piece(entry.bucket, first, count, [&](layout::piece const& piece) {
+      if (&layout_.at(piece.entry) != &entry) return;
+      finite = finite && kernels::finite(tensor_view<gradient_element const, space>(
+                             gradients_.reduced(entry.bucket, piece.in_bucket, piece.count)));
+    });
+    return finite;
+  }
+  /// What has been allocated for this rank so far.
+  [[nodiscard]] exchange_memory memory() const {
+    exchange_memory sum{.parameters = values_.kept_bytes(),
+                        .gradients = gradients_.kept_bytes(),
+                        .buffers = values_.buffer_bytes() + gradients_.buffer_bytes()};
+    for (auto const& master : masters_) sum.masters += static_cast<std::int64_t>(master.view().bytes());
+    return sum;
+  }
+  /// A tensor as this rank's layers see it; empty where parameters are sharded, but while its unit holds them.
+  [[nodiscard]] tensor_view<param_element, space> parameter_values(layout::entry const& entry) const {
+    if (!foreign_.empty()) return foreign_.value(entry);
+    auto const whole = values_.whole(entry.bucket);
+    return whole.empty() ? whole : whole.flat(entry.offset, entry.size());
+  }
+
+ protected:
+  using bucket_transport = transport<Env, Comm, Strategy, Compressor>;
+  static constexpr bool shards_gradients = Strategy::gradients == distribution::shard;
+
+  parameter_store(std::vector<parameter<Env>*> uses, Comm& world, Comm& everyone, Strategy const& strategy,
+                  Compressor const& compressor, std::span<int const> unit_ends, Comm* experts,
+                  layout_wishes const& wishes)
+      : world_(world),
+        everyone_(everyone),
+        layout_(agreed({infos(uses), bucket_elements(strategy, sizeof(gradient_element)), world.size(),
+                        needs_units(strategy) ? unit_ends : no_units(), wishes},
+                       world, everyone.rank(), strategy, compressor)),
+        uses_(std::move(uses)),
+        values_(layout_, uses_, world_, true),
+        gradients_(layout_, uses_, world_, compressor, sums_in_a_tree(strategy),
+                   experts == nullptr && may_be_direct(strategy)),
+        direct_(experts == nullptr && may_be_direct(strategy)),
+        outputs_(layout_, values_, foreign_, world_) {
+    if (needs_units(strategy)) expect_units(strategy, !unit_ends.empty());
+    if (sums_in_a_tree(strategy))
+      expect_tree(strategy, world.size(), bucket_transport::has_tree, lossless_identity<Compressor>);
+    allocate();
+  }
+  parameter_store(std::vector<foreign_parameter<param_element, space>> parameters, Comm& world, Comm& everyone,
+                  Strategy const& strategy, Compressor const& compressor, layout_wishes const& wishes)
+      : world_(world),
+        everyone_(everyone),
+        foreign_(std::move(parameters)),
+        layout_(agreed(
+            {foreign_.infos(), bucket_elements(strategy, sizeof(gradient_element)), world.size(), no_units(), wishes},
+            world, everyone.rank(), strategy, compressor)),
+        values_(layout_, uses_, world_, sharded),
+        gradients_(layout_, uses_, world_, compressor, sums_in_a_tree(strategy), false),
+        outputs_(layout_, values_, foreign_, world_) {
+    static_assert(!keeps_master, "trireme::exchange: parameters in the caller's memory are their own master copy");
+    static_assert(!shards_parameters,
+                  "trireme::exchange: parameters in the caller's memory cannot be dropped between uses; use "
+                  "parallel::zero<2>");
+    if (sums_in_a_tree(strategy)) {
+      throw config_error(
+          text("trireme::exchange: ", describe(strategy),
+               " needs to know the micro-batches, and a model with memory of its own does not tell them; "
+               "leave .reproducible out, or describe the model in units"));
+    }
+    allocate();
+  }
+  ~parameter_store() = default;
+
+  static std::span<int const> no_units() { return {}; }
+  // Whether gradients have memory only while they are used.
+  static bool needs_units(Strategy const& strategy) { return shards_gradients || sums_in_a_tree(strategy); }
+  static std::vector<parameter_info> infos(std::vector<parameter<Env>*> const& uses) {
+    std::vector<parameter_info> all;
+    for (auto const* use : uses) all.push_back(use->info);
+    return all;
+  }
+  [[nodiscard]] int bucket_count() const noexcept { return static_cast<int>(layout_.buckets().size()); }
+  [[nodiscard]] int trained_count() const noexcept { return layout_.trained_buckets(); }
+  // Where the sum is all that is wanted, and no other rank adds to it later.
+  [[nodiscard]] bool may_be_direct(Strategy const& strategy) const {
+    auto const& all = layout_.entries();
+    return can_be_direct && !sums_in_a_tree(strategy) &&
+           std::none_of(all.begin(), all.end(), [](auto const& each) { return each.info.tied; });
+  }
+  void allocate() {
+    for (int b = 0; b < bucket_count(); ++b) {
+      if constexpr (keeps_master) {
+        masters_.emplace_back(shape{owned_range(b).second});
+        kernels::fill(masters_.back().view(), 0.0);
+      }
+      if constexpr (can_be_direct) {
+        if (direct_ && b < layout_.trained_buckets()) direct_sums_.add_bucket(world_, gradients_.resident(b));
+      }
+    }
+  }
+
+  // Gives a whole tensor of master values to this rank: its part of the masters, and what its layers read.
+  void load(layout::entry const& entry, tensor_view<master_element const, space> whole) {
+    if constexpr (!shards_parameters) kernels::copy(parameter_values(entry), whole);
+    if constexpr (!keeps_master && !shards_parameters) return;
+    auto const [first, count] = owned_range(entry.bucket);
+    layout_.for_each_piece(entry.bucket, first, count, [&](layout::piece const& piece) {
+      if (&layout_.at(piece.entry) != &entry) return;
+      auto const part = whole.flat(piece.in_entry, piece.count);
+      if constexpr (keeps_master) kernels::copy(master_of(entry.bucket, piece), part);
+      if constexpr (shards_parameters) kernels::copy(values_.kept(entry.bucket, piece), part);
+    });
+  }
+
+  Comm& world_;
+  Comm& everyone_;
+  foreign_parameters<param_element, space> foreign_;
+  layout layout_;
+  std::vector<parameter<Env>*> uses_;
+  value_store<Env, Comm, Strategy> values_;
+  gradient_store<Env, Comm, Strategy, Compressor> gradients_;
+  bool direct_ = false;  // sums are formed from all ranks' buckets, in their memory
+  direct_sums<gradient_element, space> direct_sums_;
+  outputs outputs_;
+  std::vector<trireme::tensor<master_element, space>> masters_;  // by bucket, where parameters are not masters
+};
+
+}  // namespace trireme::parallel::detail
+
+// ---- trireme/parallel/vote.hpp
+namespace trireme::parallel {
+
+/// What all ranks decide together in a step, before any state changes: one all_reduce of integers.
+///
+/// Numerics the sums of squares and of losses are exact, so they do not depend on who has which terms. Losses from
+/// 2^-240
+///          to 2^240: a smaller one counts as 0, the mean with a larger one is NaN.
+/// Bytes    8 * (68 + 23) from each rank: less than a kilobyte, which shared memory carries at once.
+class vote {
+ public:
+  /// Starts the vote of another step.
+  void clear() noexcept {
+    squares_ = losses_ = {};
+    samples_ = 0;
+    wishes_ = 0;
+    norm_known_ = true;
+  }
+  /// This rank's losses of the step. Of ranks that have the same ones, one adds them.
+  void add(loss_sum const& losses) noexcept {
+    auto const size = std::abs(losses.sum);
+    losses_.add(size < 0x1p-240 ? 0.0 : size < 0x1p240 ? losses.sum : std::numeric_limits<double>::infinity());
+    samples_ += losses.count;
+  }
+  /// A number of one's own that is summed over the ranks (a wish to stop, say).
+  void wish(std::int64_t number) noexcept { wishes_ += number; }
+
+  /// Squares of the gradients that this rank answers for; a term that is not finite spoils the step on all ranks.
+  [[nodiscard]] exact_sum& squares() noexcept { return squares_; }
+  /// Nobody has seen the summed gradients: there will be no norm.
+  void without_norm() noexcept { norm_known_ = false; }
+
+  /// Collective over all ranks that vote. The same on each of them.
+  template <class Comm>
+  [[nodiscard]] exchange_result count(Comm& everyone) {
+    numbers_.clear();
+    for (auto const limb : squares_.state()) numbers_.push_back(limb);
+    for (auto const limb : sent_losses()) numbers_.push_back(limb);
+    numbers_.push_back(losses_.non_finite());
+    numbers_.push_back(samples_);
+    numbers_.push_back(wishes_);
+    everyone.all_reduce(tensor_view<std::int64_t>(numbers_), reduction::sum{});
+    auto next = numbers_.begin();
+    for (auto& limb : squares_.state()) limb = *next++;
+    for (auto& limb : sent_losses()) limb = *next++;
+    losses_.state()[exact_sum::limbs] = *next++;
+    samples_ = *next++;
+    auto const none = std::numeric_limits<double>::quiet_NaN();
+    return {.norm = norm_known_ ? std::sqrt(squares_.value()) : none,
+            .finite = squares_.non_finite() == 0,
+            .votes = *next,
+            .loss = samples_ == 0 ? 0 : losses_.value() / static_cast<double>(samples_)};
+  }
+
+ private:
+  // Those limbs that numbers of the size of losses reach: limb i counts units of 2^(32 i - 1074).
+  [[nodiscard]] std::span<std::int64_t> sent_losses() noexcept { return losses_.state().subspan(24, 20); }
+
+  exact_sum squares_, losses_;
+  std::int64_t samples_ = 0;
+  std::int64_t wishes_ = 0;
+  bool norm_known_ = true;
+  std::vector<std::int64_t> numbers_;  // kept: no allocation
+};
+
+}  // namespace trireme::parallel
+
+// ---- trireme/parallel/exchange.hpp (goes on)
+namespace trireme {
+
+/// Owns the memory of parameters and gradients, and makes the gradients of all ranks one.
+///
+/// A step:  begin(micro-batches); backward calls ready(use) as each gradient becomes final; finish();
+///          for_each_segment(update); publish(). Where reports_every_micro_batch() every micro-batch reports its
+///          gradients, else only the last one: gradients accumulate without an exchange before.
+///          Where there are units, the engine also calls, for each: ensure(first, last) before and release(first, last)
+///          after its forward and its backward, prefetch() for the next one, and open(first, last) before its backward.
+///          A rank without samples calls begin(0), and ready() for nothing. A step that is not finite is over after
+///          finish(); one that is given up earlier (an exception) is over after abandon().
+/// Shapes   buckets of about Strategy::bucket_bytes, filled in the order in which backward finishes; a tied tensor has
+///          a bucket of its own, and each of its uses a gradient of its own, added in the order of the uses.
+/// Ranks    collective: the same calls in the same order on every rank. Below stage 2 ready() may come at any time;
+///          from there on, and with .reproducible, ready(), ensure() and prefetch() too come in one order; ranks that
+///          run fewer micro-batches than others take part in the rest in finish().
+/// Numerics gradients are summed in rank order (with .reproducible in one tree over all micro-batches); the norm is
+///          exact but for the rounding of blocks of 1024 squares of each tensor, so it does not depend on the number of
+///          shards.
+/// Threads  one owner; not copied, not moved.
+/// Errors   comm_error from the communicator; config_error if the ranks' parameters, strategies or compressors are not
+///          the same at the start; assertion_error (light) for a call that comes twice, too early, or without the one
+///          before it.
+template <class Env, class Comm, strategy Strategy, class Compressor>
+class basic_exchange : public parallel::detail::parameter_store<Env, Comm, Strategy, Compressor> {
+  using store = parallel::detail::parameter_store<Env, Comm, Strategy, Compressor>;
+  static_assert(
+      !store::shards_gradients || !has_residual<compressor_state<Compressor, Env>>,
+      "trireme::exchange: error feedback tells once a step what it left out, but from stage 2 on parallel::zero "
+      "sends every micro-batch; use parallel::zero<1>");
+
+ public:
+  using store::accounted_range;
+  using store::everyone;
+  using store::keeps_master;
+  using store::master_of;
+  using store::owned_range;
+  using store::sharded;
+  using typename store::gradient_element;
+  using typename store::kernels;
+  using typename store::master_element;
+  using typename store::param_element;
+  using typename store::space;
+
+  /// Takes over the parameters of a model: gives them memory, and binds them to it.
+  ///
+  /// @param unit_ends  where each unit's uses end, ascending; asked for from stage 2 on and with .reproducible.
+  /// @param voters     the ranks that vote, `world` among them; null: `world`.
+  /// @param experts    the ranks that share out experts, if there are any: gradients of what is not dealt out to them
+  ///                   are summed over these ranks too, after the sum over `world`.
+  /// @param wishes     what the optimizer asks for: wishes_of(optimizer).
+  basic_exchange(std::vector<parameter<Env>*> uses, Comm& world, Strategy const& strategy, Compressor const& compressor,
+                 std::span<int const> unit_ends = {}, std::type_identity_t<Comm>* voters = nullptr,
+                 std::type_identity_t<Comm>* experts = nullptr, layout_wishes const& wishes = {})
+      : store(std::move(uses), world, voters == nullptr ? world : *voters, strategy, compressor, unit_ends, experts,
+              wishes),
+        protocol_(layout_, this->use_count(), sharded, reports_every_micro_batch()),
+        in_a_tree_(sums_in_a_tree(strategy)) {
+    for (int b = 0; experts != nullptr && b < this->bucket_count(); ++b) {
+      auto const& entries = layout_.buckets()[static_cast<std::size_t>(b)].entries;
+      if (!layout_.at(entries.front()).info.dealt) also_.push_back({b, experts});
+    }
+  }
+
+  /// Works for parameters that live in the caller's memory: gradients are copied into buckets when they are ready, the
+  /// reduced ones are copied back by finish(). Refuses values that differ between the ranks of `world`.
+  basic_exchange(std::vector<foreign_parameter<param_element, space>> parameters, Comm& world, Strategy const& strategy,
+                 Compressor const& compressor, std::type_identity_t<Comm>* voters = nullptr,
+                 layout_wishes const& wishes = {})
+      : store(std::move(parameters), world, voters == nullptr ? world : *voters, strategy, compressor, wishes),
+        protocol_(layout_, this->use_count(), sharded, false) {
+    verify_replicas();
+  }
+
+  /// The gradient of a tensor whose info says `tied` is summed over `group` too, after the sum over the exchange's own
+  /// ranks: over the ranks of other stages that use it. The group must outlive the exchange, and all of its ranks name
+  /// the same tensors in the same order.
+  void sum_also(std::string_view name, Comm& group) {
+    for (auto const& entry : layout_.entries()) {
+      if (entry.info.name == name && entry.info.tied) return also_.push_back({entry.bucket, &group});
+    }
+    throw config_error(text("trireme::exchange: there is no tied parameter \"", name, "\""));
+  }
+
+  [[nodiscard]] exchange_times const& times() const noexcept { return gradients_.times(); }
+  /// From now on every bucket's exchange is recorded in lane 1 of a timeline, which must outlive the exchange.
+  void record(observe::timeline& timeline) { gradients_.record(timeline); }
+
+  /// Whether ready() is called in every micro-batch, not only in the last one.
+  [[nodiscard]] bool reports_every_micro_batch() const noexcept { return gradients_.pooled() && foreign_.empty(); }
+
+  /// Starts a step: gradients are zero again. Collective where reports_every_micro_batch().
+  /// @param micro_batches  of this rank, all of which it runs.
+  void begin(std::int64_t micro_batches = 1) {
+    places_.resize(static_cast<std::size_t>(micro_batches));
+    for (std::int64_t m = 0; m < micro_batches; ++m) places_[static_cast<std::size_t>(m)] = m;
+    begin(micro_batches, places_);
+  }
+  /// The same where some of this rank's logical micro-batches have no samples: it runs those at `places` only,
+  /// ascending. Its first one is at `first`.
+  /// @param runs  how many it runs where that is more: some for others, without samples of its own.
+  void begin(std::int64_t micro_batches, std::span<std::int64_t const> places, std::int64_t first = 0,
+             std::int64_t runs = 0) {
+    protocol_.may_begin();
+    if constexpr (store::shards_parameters) values_.release_all();
+    auto const own = std::max(static_cast<std::int64_t>(places.size()), runs);
+    rounds_left_ = own;
+    if (reports_every_micro_batch())
+      rounds_left_ = parallel::detail::agreed_rounds(world_, micro_batches, own, in_a_tree_);
+    gradients_.begin(micro_batches, places, first, rounds_left_);
+    reports_left_ = this->use_count();
+    if (reports_every_micro_batch()) {
+      protocol_.begin(own, rounds_left_);
+    } else {
+      protocol_.begin(std::min<std::int64_t>(own, 1), 1);
+    }
+    weight_ = 1.0 / world_.size();
+  }
+
+  /// With parameters in the caller's memory: how much this rank's gradients weigh in the sum (default: 1 / ranks, the
+  /// mean). A rank with n of N samples says n / N. Until the next begin().
+  void weight(double share) {
+    protocol_.weight();
+    weight_ = share;
+  }
+  /// Gives up the step that has begun, on every rank: the next begin() forgets its gradients. Between steps nothing
+  /// happens.
+  void abandon() noexcept { protocol_.abandon(); }
+
+  /// Uses [first, last) of one unit are about to be read: their values are there when this returns. Below stage 3
+  /// nothing happens.
+  void ensure(int first, int last) {
+    if (!store::shards_parameters || first == last) return;
+    protocol_.expect_published("ensure()");
+    values_.ensure(layout_.unit_with(first));
+  }
+  /// The same uses will be needed next: their values begin to travel.
+  void prefetch(int first, int last) {
+    if (store::shards_parameters && first < last) values_.prefetch(layout_.unit_with(first));
+  }
+  /// They are not read any more before the next ensure(): their memory serves others.
+  void release(int first, int last) {
+    if (store::shards_parameters && first < last) values_.release(layout_.unit_with(first));
+  }
+  /// Backward of one unit is about to add to the gradients of its uses [first, last): they have memory, and are zero.
+  /// Nothing happens where gradients have memory all the time.
+  void open(int first, int last) {
+    if (!reports_every_micro_batch() || first == last) return;
+    int const unit = layout_.unit_with(first);
+    protocol_.open(first, last);
+    gradients_.open_unit(unit);
+  }
+
+  /// Says that the gradient of one use is final. The bucket's exchange starts as soon as all of its gradients are, and
+  /// (below stage 2) the buckets before it have started.
+  void ready(int use) {
+    protocol_.ready(use);
+    if (!foreign_.empty()) take_in(use);
+    gradients_.ready(use);
+    if (--reports_left_ > 0) return;
+    reports_left_ = this->use_count();
+    --rounds_left_;
+  }
+  void ready(std::string_view name) {
+    for (int use = 0; use < this->use_count(); ++use) {
+      if (layout_.at(layout_.entry_of_use(use)).info.name == name) return ready(use);
+    }
+    throw config_error(text("trireme::exchange: there is no parameter \"", name, "\""));
+  }
+  /// Does for one micro-batch what ranks that have it do together: this one has none. Its gradients are zero.
+  void sit_out() {
+    protocol_.sit_out();
+    pass_through(true);
+    auto const& units = layout_.units();
+    for (auto u = units.size(); u-- > 0;) {
+      ensure(units[u].first, units[u].last);
+      if (in_a_tree_) {
+        protocol_.open(units[u].first, units[u].last);  // a tree does without a term
+      } else {
+        open(units[u].first, units[u].last);
+      }
+      if (u > 0) prefetch(units[u - 1].first, units[u - 1].last);
+      for (int use = units[u].first; use < units[u].last; ++use) ready(use);
+      release(units[u].first, units[u].last);
+    }
+  }
+  /// The same for a micro-batch that is only run forward.
+  void sit_out_forward() { pass_through(false); }
+
+  /// Adds the caller's gradients to the buckets without saying that they are final: one more micro-batch, before the
+  /// first ready() of the step.
+  void accumulate() requires(!keeps_master) {
+    protocol_.accumulate();
+    for (int use = 0; use < foreign_.count(); ++use) take_in(use);
+  }
+
+  /// Collective. Completes the exchange, takes the vote, and settles the step: afterwards the segments' gradients are
+  /// the sums over all ranks.
+  ///
+  /// @param votes  a number of one's own that is summed over the ranks (a wish to stop, say).
+  /// @param want_norm  the norm costs nothing where gradients are reduced before the update anyway; without it, ranks
+  ///                   that share memory fuse the reduction into the update.
+  exchange_result finish(std::int64_t votes = 0, bool want_norm = true) {
+    vote_.clear();
+    vote_.wish(votes);
+    finish(vote_, want_norm);
+    auto const result = count(vote_);
+    static_cast<void>(settle(result.finite, {result.norm, 1}));
+    return result;
+  }
+  /// Collective. The first of the three: every gradient is on its way or has arrived, and this rank's share of what the
+  /// ranks vote on is in `vote`.
+  void finish(parallel::vote& vote, bool want_norm = true) {
+    protocol_.may_finish();
+    if (reports_every_micro_batch()) {
+      while (rounds_left_ > 0) sit_out();
+    }
+    auto const start = gradients_.now();
+    gradients_.finish(start);
+    for (auto const& [bucket, group] : also_) {
+      if (bucket >= trained_count()) continue;
+      auto const [first, count] = owned_range(bucket);
+      group->all_reduce(gradients_.reduced(bucket, first, count), reduction::sum{});
+    }
+    fused_ = direct_ && !want_norm;
+    if (fused_) vote.without_norm();
+    if (direct_) {
+      finish_direct(vote.squares());
+    } else {
+      add_squares(vote.squares());
+    }
+    if (gradients_.lost_finiteness()) vote.squares().add(std::numeric_limits<double>::infinity());
+    gradients_.times().exposed += gradients_.now() - start;
+  }
+  /// Collective. The second: the one blocking exchange of a step.
+  [[nodiscard]] exchange_result count(parallel::vote& vote) {
+    auto const start = gradients_.now();
+    auto const result = vote.count(everyone());
+    gradients_.times().exposed += gradients_.now() - start;
+    return result;
+  }
+  /// The third: whether the step is taken, the same on every rank.
+  /// @param exchanged  of the gradients that finish() has made the sums of.
+  /// @returns of those that an update is to read now; nothing if there is none: then nothing is published either.
+  std::optional<gradient_numbers> settle(bool taken, gradient_numbers const& exchanged) {
+    close(taken, taken);
+    return taken ? std::optional(exchanged) : std::nullopt;
+  }
+  /// Collective. The step with that number is over, taken or not: what has a period is done now.
+  /// @returns whether it has changed parameters.
+  [[nodiscard]] bool end(std::int64_t /*step*/) { return false; }
+  /// What is sent repeats after period() steps, once settles_after() steps have been taken.
+  [[nodiscard]] std::int64_t period() const noexcept { return 1; }
+  [[nodiscard]] std::int64_t settles_after() const noexcept { return 1; }
+  /// Whether the ranks of `world()` may have different values between steps.
+  static constexpr bool replicas_differ = false;
+  /// What the exchange keeps from step to step; see contract/state.hpp.
+  template <class F>
+  void visit_state(state_scope scope, F&& f) {
+    this->visit_values(scope, f);
+  }
+  template <class F>
+  void visit_numbers(F&&) {}
+  /// What one sample's loss weighs in the loss that this rank differentiates.
+  /// @param total  samples of the step, over all ranks.
+  [[nodiscard]] double sample_weight(std::int64_t total) const noexcept { return 1.0 / static_cast<double>(total); }
+
+  /// Calls f(bucket, first, update_segment) for every stretch of a parameter that this rank updates; `first` counts
+  /// elements in the bucket. The segment's moments are for the caller to fill in, its scale to multiply.
+  template <class F>
+  void for_each_segment(F&& f) {
+    protocol_.update();
+    for (int b = 0; b < trained_count(); ++b) {
+      auto const [first, count] = owned_range(b);
+      layout_.for_each_piece(b, first, count, [&](parallel::layout::piece const& piece) {
+        update_segment<Env> segment;
+        segment.value = master_of(b, piece);
+        segment.gradient = {gradient_terms_of(b, piece), 1.0};
+        segment.outputs = outputs_.of(b, piece);
+        segment.info = &layout_.at(piece.entry).info;
+        segment.decays = segment.info->decays;
+        f(b, piece, segment);
+      });
+    }
+  }
+
+  /// Collective. Makes the updated values the parameters of every rank (where parameters are sharded, each has its own
+  /// already). Where the optimizer's state is sharded every finite step ends with it, whether something was updated or
+  /// not.
+  void publish() { publish_first(trained_count()); }
+
+  /// Makes the parameters that layers read follow master values that were written from outside (a checkpoint).
+  /// Collective.
+  void refresh_parameters() {
+    for (int b = 0; b < this->bucket_count(); ++b) {  // gradients may have no memory now
+      auto const [first, count] = owned_range(b);
+      layout_.for_each_piece(b, first, count, [&](parallel::layout::piece const& piece) {
+        for (auto const& output : outputs_.of(b, piece))
+          kernels::copy(output, tensor_view<master_element const, space>(master_of(b, piece)));
+      });
+    }
+    publish_first(this->bucket_count());
+  }
+
+  /// As those of the store; not while updated values are still to be published.
+  void verify_replicas() {
+    protocol_.expect_published("verify_replicas()");
+    store::verify_replicas();
+  }
+  /// Collective. Gives every rank the parameters of `root`, and other ranks of a replica that hold some of them, too,
+  /// those of their first (nothing to do where each has its own slices).
+  void broadcast(int root = 0) {
+    protocol_.expect_published("broadcast()");
+    store::broadcast(root);
+    for (auto const& [bucket, group] : also_) {
+      for (int const e : layout_.buckets()[static_cast<std::size_t>(bucket)].entries)
+        store::broadcast(layout_.at(e), *group, 0);
+    }
+  }
+  using store::broadcast;
+  [[nodiscard]] std::uint64_t hash_of_parameters() const {
+    protocol_.expect_published("hash_of_parameters()");
+    return store::hash_of_parameters();
+  }
+
+ protected:
+  /// Ends what finish() has begun.
+  /// @param taken    false: compressors forget what they left out.
+  /// @param updates  whether parameters are about to be updated, and published.
+  void close(bool taken, bool updates) {
+    if (taken) commit_residuals();
+    if (!foreign_.empty()) give_back_gradients();
+    protocol_.finished(updates);
+  }
+  using store::gradients_;
+  using store::layout_;
+
+ private:
+  using store::direct_;
+  using store::direct_sums_;
+  using store::foreign_;
+  using store::outputs_;
+  using store::trained_count;
+  using store::values_;
+  using store::world_;
+
+  void publish_first(int buckets) {
+    protocol_.publish();
+    auto const start = gradients_.now();
+    if constexpr (store::shards_parameters) values_.release_all();
+    outputs_.publish(buckets);
+    gradients_.times().exposed += gradients_.now() - start;
+  }
+
+  // What an engine asks for in a forward pass; backward begins with the last unit.
+  void pass_through(bool keep_last) {
+    auto const& units = layout_.units();
+    for (std::size_t u = 0; u < units.size(); ++u) {
+      bool const last = u + 1 == units.size();
+      ensure(units[u].first, units[u].last);
+      if (!last) prefetch(units[u + 1].first, units[u + 1].last);
+      if (!last || !keep_last) release(units[u].first, units[u].last);
+    }
+  }
+
+  void take_in(int use) {
+    if (!layout_.trains(use)) return;
+    auto const theirs = foreign_.gradient(layout_.at(layout_.entry_of_use(use)));
+    kernels::accumulate(gradients_.open_use(use), tensor_view<param_element const, space>(theirs), weight_);
+  }
+
+  void commit_residuals() {
+    if constexpr (has_residual<compressor_state<Compressor, Env>>) {
+      for (int b = 0; b < trained_count(); ++b) gradients_.compressor(b)->commit();
+    }
+  }
+
+  // What another rank of this replica answers for is in its norm; but each copy has to be finite.
+  void account(parallel::layout::piece const& piece, tensor_view<gradient_element const, space> gradient,
+               exact_sum& squares) const {
+    if (layout_.at(piece.entry).info.answers) {
+      kernels::sum_of_squares(gradient, squares);
+    } else if (!kernels::finite(gradient)) {
+      squares.add(std::numeric_limits<double>::infinity());
+    }
+  }
+  // Of the reduced gradients that this rank answers for.
+  void add_squares(exact_sum& squares) {
+    for (int b = 0; b < trained_count(); ++b) {
+      auto const [first, count] = accounted_range(b);
+      layout_.for_each_piece(b, first, count, [&](parallel::layout::piece const& piece) {
+        account(piece, gradients_.reduced(b, piece.in_bucket, piece.count), squares);
+      });
+    }
+  }
+  // Where ranks read each other's gradients. Without a norm no rank sees sums before the update: each checks all of its
+  // own gradients, and the vote is the barrier.
+  void finish_direct(exact_sum& squares) {
+    if constexpr (store::can_be_direct) {
+      if (!fused_) world_.barrier();  // everybody's gradients are final
+      for (int b = 0; b < trained_count(); ++b) {
+        if (fused_) {
+          bool const finite = kernels::finite(tensor_view<gradient_element const, space>(gradients_.resident(b)));
+          if (!finite) squares.add(std::numeric_limits<double>::infinity());
+          continue;
+        }
+        auto const [first, count] = accounted_range(b);
+        layout_.for_each_piece(b, first, count, [&](parallel::layout::piece const& piece) {
+          auto const own = gradients_.reduced(b, piece.in_bucket, piece.count);
+          direct_sums_.reduce(b, piece.in_bucket, own, [&](auto sums) { account(piece, sums, squares); });
+        });
+        gradients_.record_bucket(b);
+      }
+    }
+  }
+
+  void give_back_gradients() {
+    for (int b = 0; b < trained_count(); ++b) {
+      auto const [first, count] = owned_range(b);
+      layout_.for_each_piece(b, first, count, [&](parallel::layout::piece const& piece) {
+        kernels::copy(foreign_.gradient(layout_.at(piece.entry)).flat(piece.in_entry, piece.count),
+                      tensor_view<gradient_element const, space>(gradients_.reduced(b, piece.in_bucket, piece.count)));
+      });
+    }
+  }
+
+  std::span<tensor_view<gradient_element const, space> const> gradient_terms_of(int bucket,
+                                                                                parallel::layout::piece const& piece) {
+    if constexpr (store::can_be_direct) {
+      if (fused_) return direct_sums_.terms_of(bucket, piece.in_bucket, piece.count);
+    }
+    reduced_ = gradients_.reduced(bucket, piece.in_bucket, piece.count);
+    return {&reduced_, 1};
+  }
+
+  tensor_view<gradient_element const, space> reduced_;  // of the segment at hand
+  parallel::detail::exchange_protocol protocol_;
+  parallel::vote vote_;  // of finish(votes)
+  std::vector<std::pair<int, Comm*>> also_;
+  bool in_a_tree_ = false;
+  std::vector<std::int64_t> places_;
+  std::int64_t rounds_left_ = 1;  // micro-batches of the rank that runs most
+  int reports_left_ = 0;
+  double weight_ = 1;
+  bool fused_ = false;
+};
+
+namespace parallel {
+
+template <class Env, class Comm, class Policy, class Compressor>
+struct exchange_of {
+  using type = basic_exchange<Env, Comm, Policy, Compressor>;
+};
+template <class Env, class Comm, class Policy, class Compressor>
+requires requires { typename Policy::template instance<Env, Comm, Compressor>; }
+struct exchange_of<Env, Comm, Policy, Compressor> {
+  using type = typename Policy::template instance<Env, Comm, Compressor>;
+};
+
+/// The run state of the axis that splits samples: what the policy names, or else basic_exchange.
+///
+/// `Policy::template instance<Env, Comm, Compressor>` is made of the arguments of basic_exchange, with the policy as
+/// the strategy, and has its functions; most simply it inherits them and replaces some.
+template <class Env, class Comm, class Policy, class Compressor>
+using exchange_of_t = typename exchange_of<Env, Comm, Policy, Compressor>::type;
+
+}  // namespace parallel
+
+}  // namespace trireme
+
+// ---- trireme/parallel/strategies.hpp
+namespace trireme::parallel {
+
+/// Data parallelism: every rank has the whole model and a part of each batch; gradients are summed, bucket by bucket,
+/// while backward still runs. The default.
+///
+/// Bytes    per rank and step: 2 n (p-1)/p elements of the wire type, n gradients, p ranks.
+/// Ranks    reproducible: a power of two, each with as many logical micro-batches.
+/// Numerics reproducible: gradients of logical micro-batches are summed in one fixed tree, so that weights have the
+/// same
+///          bits for any number of ranks. It keeps log2(m) + 1 more gradients, m micro-batches a rank.
+/// Needs    has_all_reduce; has_all_gather for compressors whose payloads cannot be summed.
+struct data {
+  using policy_category = slot::parallel;
+  std::int64_t bucket_bytes = std::int64_t{25} << 20;  ///< gradients exchanged together, in bytes
+  bool reproducible = false;  ///< the same bits for any number of ranks; every rank's share is whole micro-batches
+  int ways = 0;               ///< ranks that split samples; 0 = what is left of the world
+  friend bool operator==(data const&, data const&) = default;
+
+  static constexpr distribution optimizer_state = distribution::replicate;
+  static constexpr distribution gradients = distribution::replicate;
+  static constexpr distribution parameters = distribution::replicate;
+  static constexpr std::string_view name = "data";
+};
+
+/// ZeRO: data parallelism whose state is cut into one shard a rank. Stage 1 shards the optimizer's state: gradients
+/// are reduce-scattered, each rank updates its shard, and the new parameters are gathered. Stage 2 also keeps only the
+/// own shard of gradients: a unit's gradients exist whole from its backward until they are reduced. Stage 3 also keeps
+/// only the own shard of parameters: a unit's are gathered before it runs and dropped afterwards.
+///
+/// Bytes    per rank and step, m micro-batches a rank: stage 1 n (p-1)/p of the wire type and n (p-1)/p of the
+/// parameter
+///          type; stage 2 m times the first; stage 3 m times the first and about 2 m times the second (the last unit is
+///          not gathered twice). From stage 2 on each use of a tied tensor is reduced by itself.
+/// Numerics equals data bit for bit at stage 1. From stage 2 on each micro-batch is summed over the ranks first, then
+///          the micro-batches: equal to data where a rank has one micro-batch and no tensor is tied, else up to
+///          rounding. reproducible: as for data; from stage 2 on it then keeps whole gradients where a rank has several
+///          micro-batches.
+/// Needs    has_reduce_scatter and has_all_gather; has_all_to_all for compressors whose payloads cannot be summed.
+///          Where ranks share an address space, stage 1 reads all ranks' gradients, and stages 1 and 2 write all ranks'
+///          parameters.
+/// Method   [Rajbhandari et al., "ZeRO", 2020].
+template <int Stage>
+struct zero {
+  static_assert(Stage >= 1 && Stage <= 3, "trireme::parallel::zero: there are stages 1, 2 and 3");
+  using policy_category = slot::parallel;
+  std::int64_t bucket_bytes = std::int64_t{25} << 20;  ///< gradients exchanged together, in bytes
+  bool reproducible = false;  ///< the same bits for any number of ranks; every rank's share is whole micro-batches
+  int ways = 0;               ///< ranks that split samples; 0 = what is left of the world
+  friend bool operator==(zero const&, zero const&) = default;
+
+  static constexpr distribution optimizer_state = distribution::shard;
+  static constexpr distribution gradients = Stage >= 2 ? distribution::shard : distribution::replicate;
+  static constexpr distribution parameters = Stage >= 3 ? distribution::shard : distribution::replicate;
+  static constexpr std::string_view name = Stage == 1 ? "zero1" : Stage == 2 ? "zero2" : "zero3";
+};
+
+namespace detail {
+
+template <class S>
+[[nodiscard]] std::string options_of(S const& s) {
+  return text("{.bucket_bytes = ", s.bucket_bytes, s.reproducible ? ", .reproducible = true" : "",
+              s.ways != 0 ? text(", .ways = ", s.ways) : "", "}");
+}
+
+}  // namespace detail
+
+[[nodiscard]] inline std::string to_string(data const& d) { return "parallel::data" + detail::options_of(d); }
+template <int Stage>
+[[nodiscard]] std::string to_string(zero<Stage> const& z) {
+  return text("parallel::zero<", Stage, ">", detail::options_of(z));
+}
+
+}  // namespace trireme::parallel
+
+// ---- trireme/parallel/local_exchange.hpp (goes on)
+namespace trireme::parallel {
+
+namespace detail {
+
+/// This rank alone, made before the exchange that works in it.
+template <class Comm>
+struct rank_alone {
+  explicit rank_alone(Comm& ranks) : alone(ranks.split(ranks.rank(), 0)) {}
+  Comm alone;
+};
+
+}  // namespace detail
+
+/// The exchange of ranks that take steps alone: nothing is sent, each rank updates from its own gradients. The base of
+/// strategies whose ranks meet less often than every step: they add end(step), and what they keep.
+///
+/// Ranks    parameters and moments belong to the rank. The constructor and what the base's notes say are collective.
+/// Numerics a rank's gradient is that of its own samples' losses, weighted so that the mean over the ranks of all their
+///          gradients is the gradient of the whole step. The norm is the root mean square of the ranks' norms.
+template <class Env, class Comm, class Compressor>
+class local_exchange : detail::rank_alone<Comm>, public basic_exchange<Env, Comm, data, Compressor> {
+  using base = basic_exchange<Env, Comm, data, Compressor>;
+
+ public:
+  static constexpr bool replicas_differ = true;
+
+  /// @param more  as for basic_exchange, after the compressor.
+  template <class Parameters, class... More>
+  local_exchange(Parameters parameters, Comm& replicas, std::int64_t bucket_bytes, Compressor const& compressor,
+                 More&&... more)
+      : detail::rank_alone<Comm>(replicas),
+        base(std::move(parameters), this->alone, data{.bucket_bytes = bucket_bytes}, compressor,
+             std::forward<More>(more)...),
+        replicas_(replicas) {}
+
+  /// The ranks that hold the same part of the model.
+  [[nodiscard]] Comm& world() const noexcept { return replicas_; }
+  [[nodiscard]] double sample_weight(std::int64_t total) const noexcept {
+    return static_cast<double>(replicas_.size()) / static_cast<double>(total);
+  }
+  [[nodiscard]] exchange_result count(vote& vote) {
+    auto result = base::count(vote);
+    result.norm /= std::sqrt(static_cast<double>(replicas_.size()));
+    return result;
+  }
+  void broadcast(int root = 0) {
+    for (auto const& entry : this->plan().entries()) base::broadcast(entry, replicas_, root);
+  }
+  using base::broadcast;
+  void verify_replicas() { base::verify_among(replicas_); }
+  template <class F>
+  void visit_state(state_scope scope, F&& f) {
+    this->visit_values(scope, f, true);
+  }
+  /// Calls f(bucket, piece) for every tensor here that is trained.
+  template <class F>
+  void for_each_tensor(F&& f) const {
+    for (int b = 0; b < this->plan().trained_buckets(); ++b) {
+      auto const [first, count] = this->owned_range(b);
+      this->plan().for_each_piece(b, first, count, [&](layout::piece const& piece) { f(b, piece); });
+    }
+  }
+
+ private:
+  Comm& replicas_;
+};
+
+}  // namespace trireme::parallel
+
+// ---- trireme/parallel/diloco.hpp (goes on)
+namespace trireme::parallel {
+
+/// Local steps with an outer optimizer: each rank trains on its own samples without any exchange of gradients; after
+/// every `period` steps the ranks average how far they have moved, and take that as the gradient of an outer step.
+///
+/// Method   [Douillard et al., "DiLoCo", 2023]: inner AdamW, outer Nesterov. With `.outer_rate = 1, .outer_momentum =
+/// 0`
+///          it is local SGD [Stich, 2019], whose parameters are averaged.
+/// Bytes    2 n (p-1)/p elements of the master type, n parameters, p ranks, once in `period` steps. Memory: two more
+///          tensors of the size of the masters, and one as a buffer.
+/// Ranks    parameters and moments belong to the rank, and are equal only after an outer step (parameters): save a
+/// model
+///          after a multiple of `period` steps. evaluate() is the mean over ranks, each with its own parameters. A
+///          checkpoint may be taken at any step; as many ranks go on with it.
+/// Numerics the norm that clipping looks at is the root mean square of the ranks' norms. With a period of 1, inner SGD
+///          without momentum, outer rate 1 and no outer momentum a step is that of parallel::data within rounding; with
+///          AdamW it is not, for the mean of AdamW steps is not the AdamW step of the mean gradient.
+/// Needs    has_all_reduce of the master type. No compressor: there are no gradients to compress.
+struct diloco {
+  using policy_category = slot::parallel;
+  std::int64_t period = 100;                           ///< steps from one outer step to the next
+  double outer_rate = 0.7;                             ///< learning rate of the outer steps
+  double outer_momentum = 0.9;                         ///< Nesterov's
+  std::int64_t bucket_bytes = std::int64_t{25} << 20;  ///< parameters averaged together, in bytes of gradients
+  int ways = 0;                                        ///< ranks that split samples; 0 = what is left of the world
+  friend bool operator==(diloco const&, diloco const&) = default;
+
+  static constexpr distribution optimizer_state = distribution::replicate;
+  static constexpr distribution gradients = distribution::replicate;
+  static constexpr distribution parameters = distribution::replicate;
+  static constexpr bool local_steps = true;
+  static constexpr std::string_view name = "diloco";
+
+  template <class Env, class Comm, class Compressor>
+  class instance;
+};
+
+[[nodiscard]] inline std::string to_string(diloco const& d) {
+  return text("parallel::diloco{.period = ", d.period, ", .outer_rate = ", d.outer_rate,
+              ", .outer_momentum = ", d.outer_momentum, ", .bucket_bytes = ", d.bucket_bytes,
+              d.ways != 0 ? text(", .ways = ", d.ways) : "", "}");
+}
+
+/// An outer optimizer over what ranks that step alone have done.
+template <class Env, class Comm, class Compressor>
+class diloco::instance : public local_exchange<Env, Comm, Compressor> {
+  using base = local_exchange<Env, Comm, Compressor>;
+  using space = typename Env::space;
+  using master = typename Env::master;
+  using view = tensor_view<master, space>;
+  using kernels = ops::on<space>;
+
+ public:
+  template <class Parameters, class... More>
+  instance(Parameters parameters, Comm& replicas, diloco const& what, Compressor const& compressor, More&&... more)
+      : base(std::move(parameters), replicas, what.bucket_bytes, compressor, std::forward<More>(more)...), what_(what) {
+    if (what.period < 1) {
+      throw config_error(text("trireme::parallel::diloco: .period = ", what.period,
+                              "; say after how many steps the ranks meet, at least 1"));
+    }
+    for (int b = 0; b < this->plan().trained_buckets(); ++b) {
+      shape const all{this->plan().buckets()[static_cast<std::size_t>(b)].elements};
+      outer_.emplace_back(all);
+      velocity_.emplace_back(all);
+      moved_.push_back(message_tensor<master, space>(replicas, all));
+    }
+    restart();
+  }
+
+  [[nodiscard]] std::int64_t period() const noexcept { return what_.period; }
+  [[nodiscard]] bool end(std::int64_t step) {
+    if ((step + 1) % what_.period != 0) return false;
+    this->for_each_tensor([&](int b, layout::piece const& piece) {
+      auto const moved = part(moved_, b, piece);
+      copy(moved, this->master_of(b, piece));
+      kernels::scale(moved, -1.0);
+      kernels::add(moved, constant(part(outer_, b, piece)));
+    });
+    for (auto const& each : moved_) this->world().all_reduce(each.view(), reduction::sum{});
+    this->for_each_tensor([&](int b, layout::piece const& piece) {
+      auto const sum = constant(part(moved_, b, piece));
+      kernels::sgd(part(outer_, b, piece), part(velocity_, b, piece),
+                   gradient_terms<master, space>{{&sum, 1}, 1.0 / static_cast<double>(this->world().size())},
+                   std::span<tensor_view<typename Env::param, space> const>{},
+                   ops::sgd_numbers{.rate = what_.outer_rate, .momentum = what_.outer_momentum, .nesterov = true});
+      copy(this->master_of(b, piece), part(outer_, b, piece));
+    });
+    this->refresh_parameters();
+    return true;
+  }
+
+  void initialise(std::uint64_t seed) {
+    base::initialise(seed);
+    restart();
+  }
+  void broadcast(int root = 0) {
+    base::broadcast(root);
+    restart();
+  }
+  using base::broadcast;
+
+  template <class F>
+  void visit_state(state_scope scope, F&& f) {
+    base::visit_state(scope, f);
+    if (scope == state_scope::answered && this->world().rank() != 0) return;  // the same on all replicas
+    for (int b = 0; b < this->plan().trained_buckets(); ++b) {
+      this->for_each_state_piece(scope, b, [&](layout::piece const& piece) {
+        auto const& info = this->plan().at(piece.entry).info;
+        f("outer_value/" + info.name, state_place{info, piece.in_entry}, part(outer_, b, piece));
+        f("outer_velocity/" + info.name, state_place{info, piece.in_entry}, part(velocity_, b, piece));
+      });
+    }
+  }
+  [[nodiscard]] exchange_memory memory() const {
+    auto sum = base::memory();
+    for (auto const& each : moved_) {
+      auto const bytes = static_cast<std::int64_t>(each.view().bytes());
+      sum.masters += 2 * bytes;
+      sum.buffers += bytes;
+    }
+    return sum;
+  }
+
+ private:
+  using tensors = std::vector<trireme::tensor<master, space>>;
+
+  // From the parameters as they are: the ranks have not moved.
+  void restart() {
+    for (auto const& each : velocity_) kernels::fill(each.view(), 0.0);
+    for (auto const& each : moved_) kernels::fill(each.view(), 0.0);
+    this->for_each_tensor(
+        [&](int b, layout::piece const& piece) { copy(part(outer_, b, piece), this->master_of(b, piece)); });
+  }
+  static view part(tensors const& of, int bucket, layout::piece const& piece) {
+    return of[static_cast<std::size_t>(bucket)].view().flat(piece.in_bucket, piece.count);
+  }
+  static tensor_view<master const, space> constant(view all) { return all; }
+  static void copy(view to, view from) { kernels::copy(to, constant(from)); }
+
+  diloco what_;
+  tensors outer_;     // values after the last outer step
+  tensors velocity_;  // of the outer optimizer
+  tensors moved_;     // how far this rank, then all ranks have come since
+};
+
+}  // namespace trireme::parallel
+
+// ---- trireme/parallel/mesh.hpp
+#include <tuple>
 
 // ---- trireme/contract/stage_link.hpp
 namespace trireme {
@@ -17315,81 +21016,6 @@ class communicator_experts final : public expert_group<Env> {
 
 }  // namespace trireme::parallel
 
-// ---- trireme/parallel/strategies.hpp
-namespace trireme::parallel {
-
-/// Data parallelism: every rank has the whole model and a part of each batch; gradients are summed, bucket by bucket,
-/// while backward still runs. The default.
-///
-/// Bytes    per rank and step: 2 n (p-1)/p elements of the wire type, n gradients, p ranks.
-/// Ranks    reproducible: a power of two, each with as many logical micro-batches.
-/// Numerics reproducible: gradients of logical micro-batches are summed in one fixed tree, so that weights have the
-/// same
-///          bits for any number of ranks. It keeps log2(m) + 1 more gradients, m micro-batches a rank.
-/// Needs    has_all_reduce; has_all_gather for compressors whose payloads cannot be summed.
-struct data {
-  using policy_category = slot::parallel;
-  std::int64_t bucket_bytes = std::int64_t{25} << 20;  ///< gradients exchanged together, in bytes
-  bool reproducible = false;  ///< the same bits for any number of ranks; every rank's share is whole micro-batches
-  int ways = 0;               ///< ranks that split samples; 0 = what is left of the world
-  friend bool operator==(data const&, data const&) = default;
-
-  static constexpr distribution optimizer_state = distribution::replicate;
-  static constexpr distribution gradients = distribution::replicate;
-  static constexpr distribution parameters = distribution::replicate;
-  static constexpr std::string_view name = "data";
-};
-
-/// ZeRO: data parallelism whose state is cut into one shard a rank. Stage 1 shards the optimizer's state: gradients
-/// are reduce-scattered, each rank updates its shard, and the new parameters are gathered. Stage 2 also keeps only the
-/// own shard of gradients: a unit's gradients exist whole from its backward until they are reduced. Stage 3 also keeps
-/// only the own shard of parameters: a unit's are gathered before it runs and dropped afterwards.
-///
-/// Bytes    per rank and step, m micro-batches a rank: stage 1 n (p-1)/p of the wire type and n (p-1)/p of the
-/// parameter
-///          type; stage 2 m times the first; stage 3 m times the first and about 2 m times the second (the last unit is
-///          not gathered twice). From stage 2 on each use of a tied tensor is reduced by itself.
-/// Numerics equals data bit for bit at stage 1. From stage 2 on each micro-batch is summed over the ranks first, then
-///          the micro-batches: equal to data where a rank has one micro-batch and no tensor is tied, else up to
-///          rounding. reproducible: as for data; from stage 2 on it then keeps whole gradients where a rank has several
-///          micro-batches.
-/// Needs    has_reduce_scatter and has_all_gather; has_all_to_all for compressors whose payloads cannot be summed.
-///          Where ranks share an address space, stage 1 reads all ranks' gradients, and stages 1 and 2 write all ranks'
-///          parameters.
-/// Method   [Rajbhandari et al., "ZeRO", 2020].
-template <int Stage>
-struct zero {
-  static_assert(Stage >= 1 && Stage <= 3, "trireme::parallel::zero: there are stages 1, 2 and 3");
-  using policy_category = slot::parallel;
-  std::int64_t bucket_bytes = std::int64_t{25} << 20;  ///< gradients exchanged together, in bytes
-  bool reproducible = false;  ///< the same bits for any number of ranks; every rank's share is whole micro-batches
-  int ways = 0;               ///< ranks that split samples; 0 = what is left of the world
-  friend bool operator==(zero const&, zero const&) = default;
-
-  static constexpr distribution optimizer_state = distribution::shard;
-  static constexpr distribution gradients = Stage >= 2 ? distribution::shard : distribution::replicate;
-  static constexpr distribution parameters = Stage >= 3 ? distribution::shard : distribution::replicate;
-  static constexpr std::string_view name = Stage == 1 ? "zero1" : Stage == 2 ? "zero2" : "zero3";
-};
-
-namespace detail {
-
-template <class S>
-[[nodiscard]] std::string options_of(S const& s) {
-  return text("{.bucket_bytes = ", s.bucket_bytes, s.reproducible ? ", .reproducible = true" : "",
-              s.ways != 0 ? text(", .ways = ", s.ways) : "", "}");
-}
-
-}  // namespace detail
-
-[[nodiscard]] inline std::string to_string(data const& d) { return "parallel::data" + detail::options_of(d); }
-template <int Stage>
-[[nodiscard]] std::string to_string(zero<Stage> const& z) {
-  return text("parallel::zero<", Stage, ">", detail::options_of(z));
-}
-
-}  // namespace trireme::parallel
-
 // ---- trireme/parallel/tensor.hpp
 namespace trireme::parallel {
 
@@ -17793,6 +21419,228 @@ class mesh_shape {
 
 }  // namespace trireme::parallel
 
+// ---- trireme/parallel/parameter_server.hpp
+namespace trireme::parallel {
+
+/// A parameter server with bounded staleness, whose shards lie on the ranks: each rank serves one slice of the
+/// parameters. It sums the gradients that all ranks push, and applies those that were pushed `staleness` steps ago; the
+/// new parameters are pulled by all ranks before their next step.
+///
+/// Method   [Li et al., "Scaling distributed machine learning with the parameter server", 2014], with the delay fixed:
+///          gradients are applied exactly `staleness` steps after they were computed, so a run is deterministic, and
+///          resumes bit for bit. 0 is synchronous: parallel::zero<1> bit for bit.
+/// Bytes    as parallel::zero<1>. Memory: `staleness` + 1 more gradients of the own slice.
+/// Numerics the first `staleness` steps change nothing, the last `staleness` gradients of a run are not applied.
+///          Clipping looks at the norm of the gradients that are applied.
+/// Ranks    what it is for: to compare how a delay changes training. It hides no time here: every step still waits for
+///          the step's vote, and for the slowest rank. (What a delay could hide is the time of a push between
+///          machines. What absorbs slow ranks is asynchrony, which this policy does not have.)
+/// Needs    as parallel::zero<1>.
+struct parameter_server {
+  using policy_category = slot::parallel;
+  std::int64_t staleness = 0;  ///< steps between the computation of a gradient and its application
+  std::int64_t bucket_bytes = std::int64_t{25} << 20;  ///< gradients exchanged together, in bytes
+  int ways = 0;                                        ///< ranks that split samples; 0 = what is left of the world
+  friend bool operator==(parameter_server const&, parameter_server const&) = default;
+
+  static constexpr distribution optimizer_state = distribution::shard;
+  static constexpr distribution gradients = distribution::replicate;
+  static constexpr distribution parameters = distribution::replicate;
+  static constexpr std::string_view name = "parameter_server";
+
+  template <class Env, class Comm, class Compressor>
+  class instance;
+};
+
+[[nodiscard]] inline std::string to_string(parameter_server const& p) {
+  return text("parallel::parameter_server{.staleness = ", p.staleness, ", .bucket_bytes = ", p.bucket_bytes,
+              p.ways != 0 ? text(", .ways = ", p.ways) : "", "}");
+}
+
+/// The exchange of zero<1>, and a ring of the gradients that wait to be applied.
+template <class Env, class Comm, class Compressor>
+class parameter_server::instance : public basic_exchange<Env, Comm, zero<1>, Compressor> {
+  using base = basic_exchange<Env, Comm, zero<1>, Compressor>;
+  using space = typename Env::space;
+  using gradient = typename Env::gradient;
+  using kernels = ops::on<space>;
+
+ public:
+  template <class Parameters, class... More>
+  instance(Parameters parameters, Comm& world, parameter_server const& what, Compressor const& compressor,
+           More&&... more)
+      : base(std::move(parameters), world, zero<1>{.bucket_bytes = what.bucket_bytes}, compressor,
+             std::forward<More>(more)...) {
+    if (what.staleness < 0 || what.staleness > 1024) {
+      throw config_error(text("trireme::parallel::parameter_server: .staleness = ", what.staleness,
+                              "; give a number of steps from 0 to 1024"));
+    }
+    if (what.staleness == 0) return;
+    ring_.resize(static_cast<std::size_t>(what.staleness) + 1);
+    for (auto& waiting : ring_) {
+      for (int b = 0; b < this->plan().trained_buckets(); ++b) {
+        waiting.slices.emplace_back(shape{this->owned_range(b).second});
+      }
+    }
+    restart();
+  }
+
+  [[nodiscard]] std::int64_t settles_after() const noexcept { return static_cast<std::int64_t>(ring_.size()) + 1; }
+  /// The gradients of this step join the ring; those that have waited long enough take their place.
+  std::optional<gradient_numbers> settle(bool taken, gradient_numbers const& exchanged) {
+    if (ring_.empty()) return base::settle(taken, exchanged);
+    bool const due = taken && pushed_ + 1 >= static_cast<std::int64_t>(ring_.size());
+    this->close(taken, due);
+    if (!taken) return std::nullopt;
+    auto& newest = at(pushed_++);
+    newest.numbers = exchanged;
+    for_each_slice([&](int b, auto own) { kernels::copy(slice(newest, b), constant(own)); });
+    if (!due) return std::nullopt;
+    auto& oldest = at(pushed_);
+    for_each_slice([&](int b, auto own) { kernels::copy(own, constant(slice(oldest, b))); });
+    return oldest.numbers;
+  }
+  void initialise(std::uint64_t seed) {
+    base::initialise(seed);
+    restart();
+  }
+
+  template <class F>
+  void visit_state(state_scope scope, F&& f) {
+    base::visit_state(scope, f);
+    for (std::size_t i = 0; i < ring_.size(); ++i) {
+      for (int b = 0; b < this->plan().trained_buckets(); ++b) {
+        this->for_each_state_piece(scope, b, [&](layout::piece const& piece) {
+          auto const& info = this->plan().at(piece.entry).info;
+          f(text("waiting_gradient.", i, "/", info.name), state_place{info, piece.in_entry},
+            slice(ring_[i], b).flat(piece.in_bucket - this->owned_range(b).first, piece.count));
+        });
+      }
+    }
+  }
+  template <class F>
+  void visit_numbers(F&& f) {
+    if (ring_.empty()) return;
+    f("parameter_server/pushed", pushed_);
+    for (std::size_t i = 0; i < ring_.size(); ++i) {
+      f(text("parameter_server/norm.", i), ring_[i].numbers.norm);
+      f(text("parameter_server/scale.", i), ring_[i].numbers.scale);
+    }
+  }
+  [[nodiscard]] exchange_memory memory() const {
+    auto sum = base::memory();
+    for (auto const& waiting : ring_) {
+      for (auto const& each : waiting.slices) sum.gradients += static_cast<std::int64_t>(each.view().bytes());
+    }
+    return sum;
+  }
+
+ private:
+  /// This rank's slices of the sums of one step.
+  struct step_gradients {
+    std::vector<trireme::tensor<gradient, space>> slices;  // by bucket
+    gradient_numbers numbers;
+  };
+  step_gradients& at(std::int64_t push) {
+    return ring_[static_cast<std::size_t>(push % static_cast<std::int64_t>(ring_.size()))];
+  }
+  static tensor_view<gradient, space> slice(step_gradients const& of, int bucket) {
+    return of.slices[static_cast<std::size_t>(bucket)].view();
+  }
+  static tensor_view<gradient const, space> constant(tensor_view<gradient, space> view) { return view; }
+  template <class F>
+  void for_each_slice(F&& f) {
+    for (int b = 0; b < this->plan().trained_buckets(); ++b) {
+      auto const [first, count] = this->owned_range(b);
+      f(b, this->gradients_.reduced(b, first, count));
+    }
+  }
+  void restart() {
+    pushed_ = 0;
+    for (auto& waiting : ring_) {
+      waiting.numbers = {};
+      for (auto const& each : waiting.slices) kernels::fill(each.view(), 0.0);
+    }
+  }
+
+  std::vector<step_gradients> ring_;
+  std::int64_t pushed_ = 0;  // gradients of steps that were taken
+};
+
+}  // namespace trireme::parallel
+
+// ---- trireme/precision/fp16.hpp
+namespace trireme::precision {
+
+/// Activations and products in float16, sums and gradients in float, master weights and moments in float, with a
+/// dynamic loss scale: losses are multiplied by it before backward, so that small gradients of activations do not
+/// become zero, and gradients divided by it before the update.
+///
+/// Method   [Micikevicius et al., "Mixed precision training", 2018]. A step whose gradients are not finite is not
+///          taken, and halves the scale; `growth_steps` steps in a row that were taken double it.
+/// Numerics the scale is a power of two, so that multiplying and dividing by it does not round.
+/// Ranks    the scale follows the step's vote: it is the same on all of them.
+/// Bytes    as precision::bf16.
+/// State    the scale and the good steps since it last changed, in checkpoints.
+/// Errors   config_error for a first scale that is not a power of two from 1 to 2^24.
+struct fp16 {
+  using policy_category = slot::precision;
+  double first_scale = 65536;
+  std::int64_t growth_steps = 2000;
+  friend bool operator==(fp16 const&, fp16 const&) = default;
+
+  using param = float16;
+  using compute = float16;
+  using accumulate = float;
+  using reduce = float;
+  using master = float;
+  static constexpr double tolerance = 5e-3;
+  static constexpr std::string_view name = "fp16";
+  static constexpr double largest_scale = 16777216;
+
+  class instance {
+   public:
+    explicit instance(fp16 const& what) : growth_steps_(what.growth_steps), scale_(what.first_scale) {
+      double power = 1;
+      while (power < scale_ && power < largest_scale) power *= 2;
+      if (power == scale_ && growth_steps_ > 0) return;
+      throw config_error(text("trireme::precision::fp16: .first_scale = ", what.first_scale,
+                              ", .growth_steps = ", growth_steps_, "; the scale is a power of two from 1 to ",
+                              largest_scale, ", and grows after at least one step"));
+    }
+    [[nodiscard]] double scale() const noexcept { return scale_; }
+    [[nodiscard]] bool decide(bool finite) noexcept {
+      if (!finite) {
+        scale_ = std::max(1.0, scale_ / 2);
+        good_steps_ = 0;
+      } else if (++good_steps_ == growth_steps_) {
+        scale_ = std::min(largest_scale, scale_ * 2);
+        good_steps_ = 0;
+      }
+      return finite;
+    }
+    /// A search from the largest scale down to 1 takes 24 steps.
+    [[nodiscard]] std::int64_t normal_skips() const noexcept { return 40; }
+
+    template <class F>
+    void visit_numbers(F&& f) {
+      f("precision/scale", scale_);
+      f("precision/good_steps", good_steps_);
+    }
+
+   private:
+    std::int64_t growth_steps_;
+    double scale_;
+    std::int64_t good_steps_ = 0;
+  };
+};
+
+[[nodiscard]] inline std::string to_string(fp16 const& p) {
+  return text("precision::fp16{.first_scale = ", p.first_scale, ", .growth_steps = ", p.growth_steps, "}");
+}
+
+}  // namespace trireme::precision
+
 // ---- trireme/precision/precision.hpp
 namespace trireme::precision {
 
@@ -17843,2442 +21691,8 @@ requires requires { Policy::tolerance; }
 
 }  // namespace trireme::precision
 
-// ---- trireme/observe/timeline.hpp
-#include <deque>
-
-// ---- trireme/core/trace_event.hpp
-namespace trireme {
-
-/// Something that took time on one rank. The names belong to somebody who outlives it.
-struct trace_event {
-  std::string_view name;
-  std::string_view category;
-  std::uint64_t begin_ns = 0;  ///< of the steady clock, which all processes of a machine share
-  std::uint64_t end_ns = 0;
-  std::uint32_t lane = 0;  ///< which row of the rank it is drawn in
-};
-
-/// The events of one rank, and how to label its rows.
-struct trace_process {
-  int rank = 0;
-  std::string name;                ///< "rank 0"
-  std::vector<std::string> lanes;  ///< "compute", "exchange"
-  std::span<trace_event const> events;
-};
-
-}  // namespace trireme
-
-// ---- trireme/observe/timeline.hpp (goes on)
-namespace trireme::observe {
-
-/// What one rank did when: spans of time with a name, in lanes.
-///
-/// Recording takes a place in a block of fixed size and allocates nothing; when the block is full, further events are
-/// counted and left out. A timeline of capacity 0 is off: its spans do not even read the clock.
-///
-/// Bytes    48 per event of capacity.
-/// Threads  record(), span and now() from any number of threads; everything else while none of them records.
-class timeline {
- public:
-  /// Records from its construction to its destruction.
-  class [[nodiscard]] span {
-   public:
-    span(timeline& to, std::string_view name, std::string_view category = {}, std::uint32_t lane = 0) noexcept
-        : to_(to.capacity() == 0 ? nullptr : &to), event_{name, category, to_ == nullptr ? 0 : now(), 0, lane} {}
-    span(span const&) = delete;
-    span& operator=(span const&) = delete;
-    ~span() {
-      if (to_ == nullptr) return;
-      event_.end_ns = now();
-      to_->record(event_);
-    }
-
-   private:
-    timeline* to_;
-    trace_event event_;
-  };
-
-  timeline() = default;
-  explicit timeline(int rank, std::size_t capacity = std::size_t{1} << 16,
-                    std::vector<std::string> lanes = {"compute", "exchange"})
-      : rank_(rank), lanes_(std::move(lanes)), events_(capacity) {}
-  timeline(timeline const&) = delete;
-  timeline& operator=(timeline const&) = delete;
-
-  /// Nanoseconds of the steady clock.
-  [[nodiscard]] static std::uint64_t now() noexcept {
-    return static_cast<std::uint64_t>(
-        std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())
-            .count());
-  }
-
-  /// Adds an event. Its names must outlive the timeline: literals, or what intern() returned.
-  void record(trace_event const& what) noexcept {
-    auto const place = next_.fetch_add(1, std::memory_order_relaxed);
-    if (place < events_.size()) events_[place] = what;
-  }
-
-  /// A copy of a name that lives as long as the timeline; the same copy for the same name. Allocates: call it before
-  /// the steps begin.
-  [[nodiscard]] std::string_view intern(std::string_view name) {
-    auto const known = std::find(names_.begin(), names_.end(), name);
-    return known != names_.end() ? *known : names_.emplace_back(name);
-  }
-
-  [[nodiscard]] int rank() const noexcept { return rank_; }
-  [[nodiscard]] std::size_t capacity() const noexcept { return events_.size(); }
-  /// How many events found no place.
-  [[nodiscard]] std::size_t dropped() const noexcept { return next_.load() - events().size(); }
-  /// In the order in which they ended.
-  [[nodiscard]] std::span<trace_event const> events() const noexcept {
-    return {events_.data(), std::min(next_.load(), events_.size())};
-  }
-  /// Forgets all events and keeps the memory.
-  void clear() noexcept { next_ = 0; }
-
-  /// What a trace file is written from; borrows the events.
-  [[nodiscard]] trace_process process() const { return {rank_, text("rank ", rank_), lanes_, events()}; }
-
- private:
-  int rank_ = 0;
-  std::vector<std::string> lanes_;
-  std::vector<trace_event> events_;
-  std::deque<std::string> names_;  // a deque, because growing it moves no name
-  std::atomic<std::size_t> next_{0};
-};
-
-/// The timelines of several ranks side by side, for formats::chrome_trace::write.
-[[nodiscard]] inline std::vector<trace_process> merge(std::span<timeline const* const> ranks) {
-  std::vector<trace_process> out;
-  for (auto const* each : ranks) out.push_back(each->process());
-  std::sort(out.begin(), out.end(), [](auto const& a, auto const& b) { return a.rank < b.rank; });
-  return out;
-}
-
-}  // namespace trireme::observe
-
-// ---- trireme/observe/detail/timeline_pack.hpp
-namespace trireme::observe {
-
-namespace detail {
-
-inline void put_number(std::vector<std::byte>& out, std::uint64_t value) {
-  for (int shift = 0; shift < 64; shift += 8) out.push_back(static_cast<std::byte>(value >> shift & 0xff));
-}
-inline void put_text(std::vector<std::byte>& out, std::string_view content) {
-  put_number(out, content.size());
-  auto const bytes = std::as_bytes(std::span(content));
-  out.insert(out.end(), bytes.begin(), bytes.end());
-}
-
-/// Takes numbers and texts from the front; every length is checked against what is left.
-class unpacker {
- public:
-  explicit unpacker(std::span<std::byte const> bytes) : left_(bytes) {}
-
-  [[nodiscard]] std::uint64_t number() {
-    std::uint64_t out = 0;
-    auto const bytes = take(8);
-    for (std::size_t i = 0; i < 8; ++i) out |= std::to_integer<std::uint64_t>(bytes[i]) << (8 * i);
-    return out;
-  }
-  [[nodiscard]] std::string_view words() {
-    auto const bytes = take(number());
-    return {reinterpret_cast<char const*>(bytes.data()), bytes.size()};
-  }
-  /// A number of things that take at least `each` bytes.
-  [[nodiscard]] std::size_t count(std::size_t each) {
-    auto const out = number();
-    if (out > left_.size() / each) fail();
-    return static_cast<std::size_t>(out);
-  }
-  [[noreturn]] static void fail() { throw config_error("trireme::observe::unpack: these bytes are no timeline"); }
-
- private:
-  [[nodiscard]] std::span<std::byte const> take(std::uint64_t size) {
-    if (size > left_.size()) fail();
-    auto const out = left_.first(static_cast<std::size_t>(size));
-    left_ = left_.subspan(out.size());
-    return out;
-  }
-  std::span<std::byte const> left_;
-};
-
-}  // namespace detail
-
-/// A timeline as bytes, to send to the rank that writes the trace. Times are only comparable on one machine.
-[[nodiscard]] inline std::vector<std::byte> pack(timeline const& from) {
-  auto const process = from.process();
-  std::vector<std::string_view> names;
-  auto const index = [&](std::string_view name) {
-    auto const place = static_cast<std::uint64_t>(std::find(names.begin(), names.end(), name) - names.begin());
-    if (place == names.size()) names.push_back(name);
-    return place;
-  };
-  std::vector<std::byte> events;
-  for (auto const& each : process.events) {
-    for (auto const value :
-         {index(each.name), index(each.category), each.begin_ns, each.end_ns, std::uint64_t{each.lane}}) {
-      detail::put_number(events, value);
-    }
-  }
-  std::vector<std::byte> out;
-  detail::put_number(out, static_cast<std::uint64_t>(process.rank));
-  detail::put_number(out, process.lanes.size());
-  for (auto const& lane : process.lanes) detail::put_text(out, lane);
-  detail::put_number(out, names.size());
-  for (auto const name : names) detail::put_text(out, name);
-  detail::put_number(out, process.events.size());
-  out.insert(out.end(), events.begin(), events.end());
-  return out;
-}
-
-/// A rank's timeline that arrived as bytes; owns what the process() it gives out points to.
-class unpacked_timeline {
- public:
-  explicit unpacked_timeline(std::span<std::byte const> bytes) {
-    detail::unpacker from(bytes);
-    process_.rank = static_cast<int>(from.number());
-    process_.name = text("rank ", process_.rank);
-    for (auto lanes = from.count(8); lanes > 0; --lanes) process_.lanes.emplace_back(from.words());
-    for (auto names = from.count(8); names > 0; --names) names_.emplace_back(from.words());
-    for (auto events = from.count(40); events > 0; --events) {
-      auto const name = from.number();
-      auto const category = from.number();
-      auto const begin = from.number();
-      auto const end = from.number();
-      auto const lane = from.number();
-      if (name >= names_.size() || category >= names_.size()) detail::unpacker::fail();
-      events_.push_back({names_[static_cast<std::size_t>(name)], names_[static_cast<std::size_t>(category)], begin, end,
-                         static_cast<std::uint32_t>(lane)});
-    }
-  }
-  unpacked_timeline(unpacked_timeline&&) noexcept = default;  // neither names nor events move in memory
-
-  [[nodiscard]] trace_process process() const {
-    auto out = process_;
-    out.events = events_;
-    return out;
-  }
-
- private:
-  trace_process process_;
-  std::deque<std::string> names_;
-  std::vector<trace_event> events_;
-};
-
-/// Reads what pack() made. Throws config_error if it is something else.
-[[nodiscard]] inline unpacked_timeline unpack(std::span<std::byte const> bytes) { return unpacked_timeline(bytes); }
-
-}  // namespace trireme::observe
-
-// ---- trireme/parallel/exchange_report.hpp
-namespace trireme {
-
-/// What is known once all gradients are exchanged; equal on every rank.
-struct exchange_result {
-  double norm = 0;         ///< global norm of the reduced gradient (NaN if it was not asked for)
-  bool finite = true;      ///< whether every gradient of every rank is finite
-  std::int64_t votes = 0;  ///< sum of what the ranks passed to finish()
-};
-
-/// How much of the exchange happened while backward was still running, in seconds since the exchange was made.
-struct exchange_times {
-  double covered = 0;
-  double exposed = 0;
-  [[nodiscard]] double hidden() const noexcept { return covered + exposed > 0 ? covered / (covered + exposed) : 0; }
-};
-
-/// Bytes of tensors that an exchange has allocated on this rank.
-struct exchange_memory {
-  std::int64_t parameters = 0;  ///< values that layers read: all, or this rank's slices
-  std::int64_t masters = 0;     ///< where the optimizer keeps other numbers than layers read
-  std::int64_t gradients = 0;   ///< that are always here: all, or this rank's slices
-  std::int64_t buffers = 0;     ///< gathered values, gradients on their way, payloads of compressors
-  [[nodiscard]] std::int64_t total() const noexcept { return parameters + masters + gradients + buffers; }
-  friend bool operator==(exchange_memory const&, exchange_memory const&) = default;
-};
-
-}  // namespace trireme
-
-// ---- trireme/parallel/detail/ballot.hpp (goes on)
-namespace trireme::parallel::detail {
-
-/// One collective for everything that must be decided together before any state changes.
-class ballot {
- public:
-  /// Collective. The norm (NaN if it is not known), whether all gradients are finite, and how many votes there are.
-  /// @param squares  of this rank's gradients; becomes that of all ranks.
-  template <class Comm>
-  exchange_result cast(Comm& everyone, exact_sum& squares, std::int64_t votes, bool norm_known) {
-    auto const limbs = squares.state();
-    numbers_.assign(limbs.begin(), limbs.end());
-    numbers_.push_back(votes);
-    everyone.all_reduce(tensor_view<std::int64_t>(numbers_), reduction::sum{});
-    for (std::size_t i = 0; i < limbs.size(); ++i) limbs[i] = numbers_[i];
-    double const norm = norm_known ? std::sqrt(squares.value()) : std::numeric_limits<double>::quiet_NaN();
-    return {norm, squares.non_finite() == 0, numbers_.back()};
-  }
-
- private:
-  std::vector<std::int64_t> numbers_;  // kept: no allocation
-};
-
-}  // namespace trireme::parallel::detail
-
-// ---- trireme/parallel/agreement.hpp
-namespace trireme::parallel {
-
-/// Something that has to be the same on every rank, printed. A value of several lines is a list.
-struct stated {
-  std::string_view what;
-  std::string value;
-};
-
-namespace detail {
-
-/// Line `number` of a text, or "nothing" after the last one.
-[[nodiscard]] inline std::string_view line_of(std::string_view all, std::size_t number) {
-  for (; number > 0 && !all.empty(); --number) {
-    auto const end = all.find('\n');
-    all = end == std::string_view::npos ? std::string_view() : all.substr(end + 1);
-  }
-  return all.empty() ? "nothing" : all.substr(0, all.find('\n'));
-}
-/// The first lines in which two texts differ.
-[[nodiscard]] inline std::pair<std::string_view, std::string_view> differing_lines(std::string_view a,
-                                                                                   std::string_view b) {
-  std::size_t number = 0;
-  while (line_of(a, number) == line_of(b, number) && line_of(a, number) != "nothing") ++number;
-  return {line_of(a, number), line_of(b, number)};
-}
-
-/// Collective. What one rank says, on every rank.
-template <class Comm>
-[[nodiscard]] std::string said_by(Comm& world, int rank, std::string const& own) {
-  auto length = world.rank() == rank ? static_cast<std::int64_t>(own.size()) : 0;
-  world.all_reduce(tensor_view<std::int64_t>(&length, shape{1}), reduction::sum{});
-  std::vector<std::int64_t> letters(static_cast<std::size_t>(length) + 1);  // an empty text is a message, too
-  if (world.rank() == rank) std::copy(own.begin(), own.end(), letters.begin());
-  world.all_reduce(tensor_view<std::int64_t>(letters), reduction::sum{});
-  std::string text(static_cast<std::size_t>(length), ' ');
-  std::transform(letters.begin(), letters.end() - 1, text.begin(), [](auto each) { return static_cast<char>(each); });
-  return text;
-}
-
-}  // namespace detail
-
-/// Throws config_error on every rank if something is not the same on all of them; the sentence names it, two ranks and
-/// their values.
-///
-/// Bytes    one all_gather of a number an item; values are sent only where they differ.
-/// Ranks    collective: as many items on every rank, in one order.
-///
-/// @param whose   the public name that the sentence begins with.
-/// @param rank    what this rank is called in the sentence: its number in the whole world.
-/// @param remedy  how the sentence ends.
-template <class Comm>
-void expect_agreement(Comm& world, std::string_view whose, int rank, std::span<stated const> items,
-                      std::string_view remedy) {
-  if (world.size() == 1) return;
-  auto const ranks = static_cast<std::size_t>(world.size());
-  auto const own = static_cast<std::size_t>(world.rank());
-  auto const each = items.size() + 1;  // the last number is what the rank is called
-  std::vector<std::uint64_t> table(each * ranks);
-  for (std::size_t item = 0; item < items.size(); ++item) table[own * each + item] = hash_name(items[item].value);
-  table[own * each + items.size()] = static_cast<std::uint64_t>(rank);
-  world.all_gather(tensor_view<std::uint64_t>(table));
-  for (std::size_t item = 0; item < items.size(); ++item) {
-    for (std::size_t other = 1; other < ranks; ++other) {
-      if (table[other * each + item] == table[item]) continue;
-      auto const first = detail::said_by(world, 0, items[item].value);
-      auto const second = detail::said_by(world, static_cast<int>(other), items[item].value);
-      auto const [here, there] = detail::differing_lines(first, second);
-      throw config_error(text(whose, ": ", items[item].what, " is ", here, " on rank ", table[items.size()], " but ",
-                              there, " on rank ", table[other * each + items.size()], "; ", remedy));
-    }
-  }
-}
-
-}  // namespace trireme::parallel
-
-// ---- trireme/parallel/layout.hpp
-#include <unordered_map>
-
-namespace trireme::parallel {
-
-/// Squares are summed in blocks of this many elements, counted from the start of their tensor. Slices are multiples of
-/// it, and a tensor lies within one block of its bucket or begins with one, so that no slice cuts a block: the norm
-/// does not depend on how many ranks there are, nor on what shares a bucket.
-inline constexpr std::int64_t block_elements = 1024;
-
-/// Where parameters lie in buckets. No numbers, no ranks' memory: a pure function of the parameters, the bucket size,
-/// the number of ranks and, where they are given, the units of the model.
-class layout {
- public:
-  /// One tensor of the model, however many uses it has.
-  struct entry {
-    parameter_info info;
-    std::vector<int> uses;  ///< indices into the list of uses, in their order
-    int bucket = 0;
-    std::int64_t offset = 0;  ///< of its first element, in the bucket
-    [[nodiscard]] std::int64_t size() const noexcept { return info.extents.size(); }
-  };
-  struct bucket {
-    std::vector<int> entries;   ///< in the order of their offsets
-    std::int64_t elements = 0;  ///< with padding: a multiple of ranks * block_elements
-  };
-  /// Uses [first, last) belong together: they are read, and their gradients become final, at one time.
-  struct unit {
-    int first = 0;
-    int last = 0;
-    std::vector<int> buckets;  ///< that hold a tensor of it, ascending
-  };
-  /// A part of an entry that lies in a slice of its bucket.
-  struct piece {
-    int entry = 0;
-    std::int64_t in_bucket = 0;  ///< first element, counted in the bucket
-    std::int64_t in_entry = 0;   ///< the same element, counted in the tensor
-    std::int64_t count = 0;
-  };
-
-  /// @param uses            the parameters in forward order; equal names are uses of one tied tensor.
-  /// @param bucket_elements how many elements a bucket should hold; a larger tensor has a bucket of its own.
-  /// @param unit_ends       where each unit's uses end, ascending to the number of uses: then no bucket holds tensors
-  /// of
-  ///                        two units. Empty: buckets are filled regardless of units.
-  layout(std::span<parameter_info const> uses, std::int64_t bucket_elements, int ranks,
-         std::span<int const> unit_ends = {})
-      : ranks_(ranks) {
-    collect(uses);
-    set_units(unit_ends, static_cast<int>(uses.size()));
-    fill(bucket_elements);
-    list_buckets();
-  }
-
-  [[nodiscard]] std::vector<entry> const& entries() const noexcept { return entries_; }
-  [[nodiscard]] std::vector<bucket> const& buckets() const noexcept { return buckets_; }
-  /// The units in their order; none if their ends were not given.
-  [[nodiscard]] std::vector<unit> const& units() const noexcept { return units_; }
-  [[nodiscard]] int entry_of_use(int use) const noexcept { return entry_of_use_[static_cast<std::size_t>(use)]; }
-  /// The unit that has a use.
-  [[nodiscard]] int unit_with(int use) const {
-    for (std::size_t u = 0; u < units_.size(); ++u) {
-      if (use >= units_[u].first && use < units_[u].last) return static_cast<int>(u);
-    }
-    throw config_error(text("trireme::exchange: no unit has use ", use, " of ", entry_of_use_.size()));
-  }
-  [[nodiscard]] int bucket_of_use(int use) const noexcept { return at(entry_of_use(use)).bucket; }
-  [[nodiscard]] entry const& at(int index) const noexcept { return entries_[static_cast<std::size_t>(index)]; }
-  [[nodiscard]] std::int64_t slice_elements(int index) const noexcept {
-    return buckets_[static_cast<std::size_t>(index)].elements / ranks_;
-  }
-  /// Calls f(piece) for every part of a tensor within elements [first, first + count) of a bucket.
-  template <class F>
-  void for_each_piece(int index, std::int64_t first, std::int64_t count, F&& f) const {
-    for (int const e : buckets_[static_cast<std::size_t>(index)].entries) {
-      auto const begin = std::max(first, at(e).offset);
-      auto const end = std::min(first + count, at(e).offset + at(e).size());
-      if (begin < end) f(piece{e, begin, begin - at(e).offset, end - begin});
-    }
-  }
-
- private:
-  void collect(std::span<parameter_info const> uses) {
-    std::unordered_map<std::string, int> index;
-    for (int use = 0; use < static_cast<int>(uses.size()); ++use) {
-      auto const& info = uses[static_cast<std::size_t>(use)];
-      auto const [at, is_new] = index.try_emplace(info.name, static_cast<int>(entries_.size()));
-      if (is_new) entries_.push_back({info, {}, 0, 0});
-      auto& tensor = entries_[static_cast<std::size_t>(at->second)];
-      if (!(tensor.info.extents == info.extents && tensor.info.first == info.first)) {
-        throw config_error(text("trireme::exchange: parameter \"", info.name, "\" is used with shapes ",
-                                to_string(tensor.info.extents), " and ", to_string(info.extents),
-                                "; the uses of a tied tensor have one shape"));
-      }
-      tensor.uses.push_back(use);
-      entry_of_use_.push_back(at->second);
-    }
-    if (entries_.empty()) throw config_error("trireme::exchange: the model has no parameters");
-  }
-
-  void set_units(std::span<int const> ends, int uses) {
-    int first = 0;
-    for (int const end : ends) {
-      if (end < first || end > uses) {
-        throw config_error(text("trireme::exchange: a unit's uses end at ", end, " after the one before it ended at ",
-                                first, ", of ", uses, " uses; ends ascend to the number of uses"));
-      }
-      units_.push_back({first, end, {}});
-      first = end;
-    }
-    if (!ends.empty() && first != uses) {
-      throw config_error(text("trireme::exchange: the units have ", first, " uses of parameters, but there are ", uses,
-                              "; pass the end of every unit"));
-    }
-  }
-  [[nodiscard]] int unit_of(entry const& tensor) const {
-    auto const at = std::ranges::find_if(units_, [&](auto const& each) { return each.last > tensor.uses.front(); });
-    return static_cast<int>(at - units_.begin());
-  }
-  void list_buckets() {
-    for (auto& [first, last, buckets] : units_) {
-      for (int use = first; use < last; ++use) {
-        int const own = bucket_of_use(use);
-        auto const at = std::lower_bound(buckets.begin(), buckets.end(), own);
-        if (at == buckets.end() || *at != own) buckets.insert(at, own);
-      }
-    }
-  }
-
-  // Backward finishes the last unit first, so the last parameter opens the first bucket. A tied tensor becomes final
-  // late, and its shards must align wherever its uses live: it has a bucket of its own.
-  void fill(std::int64_t bucket_elements) {
-    bool open = false;
-    int open_unit = 0;
-    bool open_dealt = false;  // what is dealt out is exchanged over other ranks than the rest
-    auto const close = [&] {
-      if (open) buckets_.back().elements = rounded(buckets_.back().elements, ranks_ * block_elements);
-      open = false;
-    };
-    // By the first use of a tied tensor: it is final when backward has reached that one.
-    for (int e = static_cast<int>(entries_.size()) - 1; e >= 0; --e) {
-      auto& tensor = entries_[static_cast<std::size_t>(e)];
-      bool const alone = tensor.uses.size() > 1 || tensor.info.tied;
-      int const own_unit = unit_of(tensor);
-      if (alone || !open || own_unit != open_unit || tensor.info.dealt != open_dealt ||
-          place(buckets_.back().elements, tensor.size()) + tensor.size() > bucket_elements) {
-        close();
-        buckets_.emplace_back();
-        open = true;
-        open_unit = own_unit;
-        open_dealt = tensor.info.dealt;
-      }
-      auto& target = buckets_.back();
-      tensor.bucket = static_cast<int>(buckets_.size()) - 1;
-      tensor.offset = place(target.elements, tensor.size());
-      target.entries.push_back(e);
-      target.elements = tensor.offset + tensor.size();
-      if (alone) close();
-    }
-    close();
-  }
-
-  static constexpr std::int64_t alignment = 16;  // elements: a cache line of floats
-  [[nodiscard]] static constexpr std::int64_t rounded(std::int64_t elements, std::int64_t to) noexcept {
-    return (elements + to - 1) / to * to;
-  }
-  // Where a tensor may begin: at a cache line, and at a block if it would cross the end of one.
-  [[nodiscard]] static constexpr std::int64_t place(std::int64_t after, std::int64_t size) noexcept {
-    auto const at = rounded(after, alignment);
-    bool const crosses = at / block_elements != (at + size - 1) / block_elements;
-    return crosses ? rounded(at, block_elements) : at;
-  }
-
-  int ranks_;
-  std::vector<entry> entries_;
-  std::vector<bucket> buckets_;
-  std::vector<unit> units_;
-  std::vector<int> entry_of_use_;
-};
-
-}  // namespace trireme::parallel
-
-// ---- trireme/parallel/detail/exchange_checks.hpp (goes on)
-namespace trireme::parallel::detail {
-
-// What an exchange expects of what it is made of, and of the ranks that it works with: config_error otherwise.
-
-/// How many gradients of so many bytes fill a bucket.
-template <class Strategy>
-[[nodiscard]] std::int64_t bucket_elements(Strategy const& strategy, std::size_t gradient_bytes) {
-  auto const count = static_cast<std::int64_t>(strategy.bucket_bytes) / static_cast<std::int64_t>(gradient_bytes);
-  if (count < 1) {
-    throw config_error(text("trireme::exchange: bucket_bytes is ", strategy.bucket_bytes, "; it must hold a gradient"));
-  }
-  return count;
-}
-
-/// Collective. The layout, if it is the same on all ranks, and strategy and compressor are.
-/// @param rank  what this rank is called.
-template <class Comm, class Strategy, class Compressor>
-[[nodiscard]] layout agreed(layout plan, Comm& world, int rank, Strategy const& strategy,
-                            Compressor const& compressor) {
-  std::string parameters;
-  for (auto const& entry : plan.entries())
-    parameters += text('"', entry.info.name, "\" of shape ", to_string(entry.info.extents), '\n');
-  stated const items[] = {{"the parallel strategy", describe(strategy)},
-                          {"the compressor", describe(compressor)},
-                          {"a parameter", std::move(parameters)}};
-  expect_agreement(world, "trireme::exchange", rank, items,
-                   "bring the same parameters in the same order, and the same policies, on every rank");
-  return plan;
-}
-
-/// Gradients have memory only while a unit uses them: units are known.
-template <class Strategy>
-void expect_units(Strategy const& strategy, bool known) {
-  if (known) return;
-  throw config_error(text("trireme::exchange: ", describe(strategy),
-                          " gives gradients memory unit by unit; pass where each unit's uses end"));
-}
-
-/// Sums in a tree can be formed on these ranks.
-/// @param lossless  the compressor, which may be why they cannot.
-template <class Strategy>
-void expect_tree(Strategy const& strategy, int ranks, bool has_tree, bool lossless) {
-  if (!has_tree) {
-    throw config_error(
-        text("trireme::exchange: ", describe(strategy), " sums whole gradients in a fixed tree, which ",
-             lossless ? "this communicator cannot; use another one" : "a compressor changes; leave one of them out"));
-  }
-  if (!std::has_single_bit(static_cast<unsigned>(ranks))) {
-    throw config_error(text("trireme::exchange: ", describe(strategy), " on ", ranks,
-                            " ranks: only a power of two of them form the sums of one rank; use another number"));
-  }
-}
-
-/// Collective. The most micro-batches that a rank runs. A tree wants as many logical ones on every rank, and a round to
-/// be sent in.
-template <class Comm>
-[[nodiscard]] std::int64_t agreed_rounds(Comm& world, std::int64_t micro_batches, std::int64_t run, bool in_a_tree) {
-  std::int64_t most[] = {run, micro_batches, -micro_batches};
-  world.all_reduce(tensor_view<std::int64_t>(most, shape{3}), reduction::max{});
-  if (!in_a_tree) return most[0];
-  if (most[1] != -most[2] || most[1] < 1) {
-    throw config_error(text("trireme::exchange: .reproducible with from ", -most[2], " to ", most[1],
-                            " micro-batches a rank; every rank has as many, at least one, those without samples "
-                            "included"));
-  }
-  return std::max<std::int64_t>(most[0], 1);
-}
-
-}  // namespace trireme::parallel::detail
-
-// ---- trireme/parallel/detail/exchange_protocol.hpp
-namespace trireme::parallel::detail {
-
-/// Which calls of an exchange may come now: begin, then a ready for each use (after an open where gradients have memory
-/// only then), finish, and publish where each rank has updated only its part.
-///
-/// It counts two numbers a use and sends nothing, and it always counts: only whether it speaks depends on the assertion
-/// level.
-///
-/// Errors   assertion_error (light) that names the parameter and the call that is missing.
-class exchange_protocol {
- public:
-  /// @param publishes  updated values reach the other ranks by publish().
-  /// @param opens      gradients have memory from open() on, in each micro-batch.
-  exchange_protocol(layout const& plan, int uses, bool publishes, bool opens)
-      : plan_(plan), uses_(static_cast<std::size_t>(uses)), publishes_(publishes), opens_(opens) {}
-
-  /// Before anything is done for a step.
-  void may_begin() const {
-    expect(phase_ != phase::begun, [] {
-      return std::string(
-          "begin() in a step that is not over; finish() of that step is missing, or abandon() to give it up");
-    });
-    expect_published("begin()");
-  }
-  /// @param own  micro-batches in which this rank reports each use; 0 where it has no samples.
-  /// @param all  those in which it may: the ones that it only takes part in are among them.
-  void begin(std::int64_t own, std::int64_t all) noexcept {
-    phase_ = phase::begun;
-    own_ = own;
-    all_ = all;
-    complete_ = 0;
-    some_reported_ = false;
-    std::fill(uses_.begin(), uses_.end(), use_state{0, !opens_});
-  }
-  void open(int first, int last) {
-    expect_begun("open()");
-    for (int use = first; use < last; ++use) at(use).open = true;
-  }
-  void ready(int use) {
-    if (phase_ != phase::begun || static_cast<std::size_t>(use) >= uses_.size() || !at(use).open ||
-        at(use).reports >= all_)
-      return refuse_ready(use);
-    auto& it = at(use);
-    it.open = !opens_;
-    some_reported_ = true;
-    if (++it.reports == own_) ++complete_;
-  }
-  void accumulate() const {
-    expect_begun("accumulate()");
-    expect(!some_reported_, [&] {
-      std::size_t use = 0;
-      while (uses_[use].reports == 0) ++use;
-      return text("accumulate() after ready(", named(static_cast<int>(use)),
-                  "), whose gradient may be on its way; accumulate() belongs before the first ready() of a step");
-    });
-  }
-  void weight() const { expect_begun("weight()"); }
-  void sit_out() const { expect_begun("sit_out()"); }
-
-  /// Before finish() takes part in what other ranks have more of.
-  void may_finish() const {
-    expect_begun("finish()");
-    if (own_ > 0 && complete_ < uses_.size()) refuse_finish();
-  }
-  /// @param finite  false: nothing is to be updated.
-  void finished(bool finite) noexcept { phase_ = finite ? phase::finished : phase::idle; }
-  /// Gradients are about to be read as sums.
-  void update() const {
-    expect(phase_ != phase::begun,
-           [] { return std::string("for_each_segment() before the sums; finish() is missing"); });
-  }
-  void publish() {
-    expect(phase_ != phase::begun, [] { return std::string("publish() in a step; finish() is missing"); });
-    phase_ = phase::idle;
-  }
-  /// @param reader  the call that is about to read parameters.
-  void expect_published(std::string_view reader) const {
-    expect(!publishes_ || phase_ != phase::finished, [&] {
-      return text(reader, " after an update in which each rank has changed only its part of the parameters, \"",
-                  plan_.at(0).info.name, "\" among them; publish() is missing after finish()");
-    });
-  }
-  void abandon() noexcept { phase_ = phase::idle; }
-
- private:
-  enum class phase : std::uint8_t { idle, begun, finished };
-  struct use_state {
-    std::int32_t reports = 0;  // in this step
-    bool open = false;         // may be reported now
-  };
-
-  template <class Sentence>
-  static void expect(bool condition, Sentence&& sentence) {
-    expects(assertion_level::light, condition, [&] { return "trireme::exchange: " + sentence(); });
-  }
-  [[gnu::noinline]] void refuse_ready(int use) const {
-    expect(static_cast<std::size_t>(use) < uses_.size(),
-           [&] { return text("there is no use ", use, " of ", uses_.size()); });
-    expect(phase_ == phase::begun, [&] { return text("ready(", named(use), ") outside a step; begin() is missing"); });
-    expect(false, [&] {
-      if (opens_ && at(use).reports == 0)
-        return text("ready(", named(use), ") without memory for it; open() is missing");
-      return text("ready(", named(use), ") a second time in one ", opens_ ? "micro-batch" : "step",
-                  "; call it once, when nothing is added to the gradient any more",
-                  opens_ ? "" : " (accumulate() adds an earlier micro-batch)");
-    });
-  }
-  [[gnu::noinline]] void refuse_finish() const {
-    int missing = 0;
-    int first = 0;
-    for (int use = static_cast<int>(uses_.size()); use-- > 0;) {
-      if (at(use).reports >= own_) continue;
-      ++missing;
-      first = use;
-    }
-    expect(missing == 0, [&] {
-      return text("finish() without ready(", named(first), ")",
-                  missing > 1 ? text(", nor for ", missing - 1, " more") : std::string(),
-                  "; ready() is missing for each gradient of the step (a rank without samples calls begin(0))");
-    });
-  }
-  void expect_begun(char const* call) const {
-    expect(phase_ == phase::begun, [&] { return text(call, " outside a step; begin() is missing"); });
-  }
-  [[nodiscard]] use_state& at(int use) noexcept { return uses_[static_cast<std::size_t>(use)]; }
-  [[nodiscard]] use_state const& at(int use) const noexcept { return uses_[static_cast<std::size_t>(use)]; }
-  // The parameter, and which of its uses where there are several.
-  [[nodiscard]] std::string named(int use) const {
-    auto const& entry = plan_.at(plan_.entry_of_use(use));
-    auto const which = entry.uses.size() > 1 ? text(" (use ", use, ")") : std::string();
-    return text("\"", entry.info.name, "\"", which);
-  }
-
-  layout const& plan_;
-  std::vector<use_state> uses_;
-  bool publishes_;
-  bool opens_;
-  phase phase_ = phase::idle;
-  std::int64_t own_ = 0;
-  std::int64_t all_ = 0;
-  std::size_t complete_ = 0;  // uses that have been reported in all own micro-batches
-  bool some_reported_ = false;
-};
-
-}  // namespace trireme::parallel::detail
-
-// ---- trireme/parallel/detail/direct_sums.hpp
-namespace trireme::parallel::detail {
-
-/// Sums of all ranks' gradients, formed in their memory where ranks share an address space: nothing is sent.
-template <class Element, class Space>
-class direct_sums {
- public:
-  using view = tensor_view<Element, Space>;
-  using term = tensor_view<Element const, Space>;
-  using kernels = ops::on<Space>;
-
-  /// Collective. This rank's gradients of the next bucket.
-  template <class Comm>
-  void add_bucket(Comm& world, view own) {
-    peers_.push_back(world.peers(own));
-  }
-  /// Elements [first, first + count) of a bucket on each rank; until the next call.
-  [[nodiscard]] std::span<term const> terms_of(int bucket, std::int64_t first, std::int64_t count) {
-    terms_.clear();
-    for (auto const& peer : peers_[static_cast<std::size_t>(bucket)]) terms_.push_back(peer.flat(first, count));
-    return terms_;
-  }
-  /// Makes this rank's elements from `first` on the sums over all ranks, and calls f(sums) for each stretch of them
-  /// while it is in the second-level cache.
-  template <class F>
-  void reduce(int bucket, std::int64_t first, view own, F&& f) {
-    constexpr std::int64_t stretch = 32 * block_elements;
-    for (std::int64_t at = 0; at < own.size(); at += stretch) {
-      auto const sums = own.flat(at, std::min(stretch, own.size() - at));
-      kernels::reduce(std::span<view const>(&sums, 1), terms_of(bucket, first + at, sums.size()), reduction::sum{});
-      f(term(sums));
-    }
-  }
-
- private:
-  std::vector<std::vector<view>> peers_;  // by bucket
-  std::vector<term> terms_;
-};
-
-}  // namespace trireme::parallel::detail
-
-// ---- trireme/parallel/detail/foreign_parameters.hpp
-namespace trireme::parallel::detail {
-
-/// Parameters that live in the caller's memory, each used once. Their gradients are copied into buckets and back.
-template <class Element, class Space>
-class foreign_parameters {
- public:
-  using view = tensor_view<Element, Space>;
-
-  foreign_parameters() = default;
-  explicit foreign_parameters(std::vector<foreign_parameter<Element, Space>> all) : all_(std::move(all)) {}
-
-  [[nodiscard]] bool empty() const noexcept { return all_.empty(); }
-  [[nodiscard]] int count() const noexcept { return static_cast<int>(all_.size()); }
-
-  /// Errors  config_error if two of them have one name, or one has not as many gradients as values.
-  [[nodiscard]] std::vector<parameter_info> infos() const {
-    std::vector<parameter_info> infos;
-    for (auto const& each : all_) {
-      if (each.value.size() != each.gradient.size()) {
-        throw config_error(text("trireme::exchange: parameter \"", each.name, "\" has ", each.value.size(),
-                                " values but ", each.gradient.size(), " gradients"));
-      }
-      for (auto const& other : infos) {
-        if (other.name == each.name) {
-          throw config_error(text("trireme::exchange: two parameters are named \"", each.name, "\""));
-        }
-      }
-      infos.push_back({each.name, each.value.extents(), {}, each.value.rank() > 1});
-    }
-    return infos;
-  }
-
-  /// All of one tensor.
-  [[nodiscard]] view value(layout::entry const& entry) const { return of(entry).value.flat(); }
-  [[nodiscard]] view gradient(layout::entry const& entry) const { return of(entry).gradient.flat(); }
-
- private:
-  [[nodiscard]] foreign_parameter<Element, Space> const& of(layout::entry const& entry) const {
-    return all_[static_cast<std::size_t>(entry.uses.front())];
-  }
-
-  std::vector<foreign_parameter<Element, Space>> all_;
-};
-
-}  // namespace trireme::parallel::detail
-
-// ---- trireme/parallel/detail/buffer_pool.hpp
-namespace trireme::parallel::detail {
-
-/// Buffers that buckets borrow. One serves every bucket of its size class (up to a power of two), so that there are no
-/// more of them than are borrowed at one time.
-template <class Buffer>
-class buffer_pool {
- public:
-  explicit buffer_pool(layout const& plan) {
-    for (auto const& bucket : plan.buckets()) {
-      auto& largest = elements_[class_of(bucket.elements)];
-      largest = std::max(largest, bucket.elements);
-    }
-  }
-  /// A buffer for so many elements: one that was given back, or make(elements of its class).
-  template <class Make>
-  [[nodiscard]] std::unique_ptr<Buffer> take(std::int64_t elements, Make&& make) {
-    auto const which = class_of(elements);
-    auto& free = free_[which];
-    if (free.empty()) {
-      ++made_[which];
-      return make(elements_[which]);
-    }
-    auto buffer = std::move(free.back());
-    free.pop_back();
-    return buffer;
-  }
-  void give(std::int64_t elements, std::unique_ptr<Buffer> buffer) {
-    free_[class_of(elements)].push_back(std::move(buffer));
-  }
-  /// Elements of all buffers made so far.
-  [[nodiscard]] std::int64_t elements() const noexcept {
-    std::int64_t sum = 0;
-    for (std::size_t which = 0; which < classes; ++which) sum += made_[which] * elements_[which];
-    return sum;
-  }
-
- private:
-  static constexpr std::size_t classes = 65;
-  static std::size_t class_of(std::int64_t elements) noexcept {
-    return static_cast<std::size_t>(std::bit_width(static_cast<std::uint64_t>(elements) - 1));
-  }
-  std::array<std::int64_t, classes> elements_{};  // of the largest bucket in each class
-  std::array<std::int64_t, classes> made_{};
-  std::array<std::vector<std::unique_ptr<Buffer>>, classes> free_;
-};
-
-}  // namespace trireme::parallel::detail
-
-// ---- trireme/parallel/detail/partial_sums.hpp
-namespace trireme::parallel::detail {
-
-/// Terms summed in the fixed tree over [0, leaves), one after the other: at most log2(leaves) + 1 buffers at a time.
-/// Null is the sum of nothing.
-template <class Buffer>
-class partial_sums {
-  using term = std::unique_ptr<Buffer>;
-
- public:
-  /// Calls give(buffer) for what an unfinished sum holds.
-  template <class Give>
-  void clear(Give&& give) {
-    for (auto& sum : sums_) {
-      if (sum != nullptr) give(std::move(sum));
-    }
-    sums_.clear();
-    next_ = 0;
-  }
-  /// Leaf `place` of so many; the leaves before it that were not added are nothing.
-  /// @param merge  merge(left, right): left += right, which is not needed any more.
-  template <class Merge>
-  void add(std::int64_t leaves, std::int64_t place, term leaf, Merge&& merge) {
-    while (next_ < place) add_next(leaves, nullptr, merge);
-    add_next(leaves, std::move(leaf), merge);
-  }
-  /// The sum; null if no leaf was added.
-  template <class Merge>
-  [[nodiscard]] term take(std::int64_t leaves, Merge&& merge) {
-    while (next_ < leaves) add_next(leaves, nullptr, merge);
-    auto sum = std::move(sums_.back());
-    sums_.clear();
-    next_ = 0;
-    return sum;
-  }
-
- private:
-  template <class Merge>
-  void add_next(std::int64_t leaves, term leaf, Merge& merge) {
-    sums_.push_back(std::move(leaf));
-    for (int merges = tree_merges(leaves, next_++); merges > 0; --merges) {
-      auto right = std::move(sums_.back());
-      sums_.pop_back();
-      if (sums_.back() == nullptr) {
-        sums_.back() = std::move(right);
-      } else if (right != nullptr) {
-        merge(*sums_.back(), std::move(right));
-      }
-    }
-  }
-
-  std::vector<term> sums_;
-  std::int64_t next_ = 0;
-};
-
-}  // namespace trireme::parallel::detail
-
-// ---- trireme/parallel/detail/transport.hpp
-namespace trireme::parallel::detail {
-
-/// What all_gather_async of T gives; nothing where it is not used, for a communicator may lack it.
-template <class Comm, class T, class Space, bool Used>
-struct gather_request {
-  struct type {};
-};
-template <class Comm, class T, class Space>
-struct gather_request<Comm, T, Space, true> {
-  using type = decltype(std::declval<Comm&>().all_gather_async(tensor_view<T, Space>{}));
-};
-template <class Comm, class T, class Space, bool Used>
-using gather_request_t = typename gather_request<Comm, T, Space, Used>::type;
-
-/// How a bucket's gradient becomes the sum over all ranks: begin() after the last backward, then test() or wait().
-///
-/// After wait() the bucket holds the sum: all of it where gradients are replicated afterwards, this rank's slice where
-/// the optimizer's state is sharded. A compressor codes slice by slice, so that both give the same numbers. One
-/// transport may serve buckets of several sizes, one after the other, unless its compressor keeps a residual.
-template <class Env, class Comm, class Strategy, class Compressor>
-class transport {
-  using space = typename Env::space;
-  using gradient = typename Env::gradient;
-  using state = compressor_state<Compressor, Env>;
-  static constexpr bool sharded = Strategy::optimizer_state == distribution::shard;
-  static constexpr bool summable = summable_compressor<Compressor, Env>;
-  static constexpr bool identity = lossless_identity<Compressor> && std::is_same_v<gradient, typename Env::reduce>;
-
-  template <bool Summable, class State>
-  struct payload_of {
-    using type = std::byte;
-  };
-  template <class State>
-  struct payload_of<true, State> {
-    using type = typename State::wire;
-  };
-  using payload_element = typename payload_of<summable, state>::type;
-  using request = decltype(std::declval<Comm&>().all_gather_async(tensor_view<std::uint8_t, space>{}));
-
- public:
-  /// Whether sums can be formed in a tree over the ranks.
-  static constexpr bool has_tree = identity && [] {
-    if constexpr (sharded) {
-      return has_reduce_scatter<Comm, gradient, reduction::pairwise, space>;
-    } else {
-      return has_all_reduce<Comm, gradient, reduction::pairwise, space>;
-    }
-  }();
-
-  /// @param elements  of the largest bucket.
-  transport(Compressor const& compressor, std::int64_t elements, Comm& world)
-      : ranks_(world.size()), rank_(world.rank()), compressor_(compressor, elements) {
-    if constexpr (identity) return;
-    if constexpr (summable) {
-      if constexpr (!identity) sent_ = message_tensor<payload_element, space>(world, shape{elements});
-    } else {
-      auto const bytes = compressor_.payload_bytes(elements / ranks_);
-      sent_ = message_tensor<payload_element, space>(world, shape{ranks_ * bytes});
-      received_ = message_tensor<payload_element, space>(world, shape{ranks_ * bytes * (sharded ? 1 : ranks_)});
-    }
-  }
-
-  void begin(Comm& world, tensor_view<gradient, space> bucket, [[maybe_unused]] bool in_a_tree) {
-    bucket_ = bucket;
-    slice_ = bucket.size() / ranks_;
-    if constexpr (has_tree) {
-      if (in_a_tree) {
-        pending_.emplace(reduce(world, bucket_, reduction::pairwise{}));
-        return;
-      }
-    }
-    if constexpr (identity) {
-      pending_.emplace(reduce(world, bucket_, reduction::sum{}));
-    } else if constexpr (summable) {
-      for_each_slice([&](int, auto piece, std::int64_t first) {
-        compressor_.encode(piece, sent_.view().flat(first, slice_), first);
-      });
-      pending_.emplace(reduce(world, sent_.view().flat(0, bucket.size()), reduction::sum{}));
-    } else {
-      begin_gather(world);
-    }
-  }
-
-  /// Makes progress without waiting. @returns whether the bucket is done but for decoding.
-  [[nodiscard]] bool test() { return !pending_ || pending_->test(); }
-
-  void wait() {
-    if (!pending_) return;
-    pending_->wait();
-    pending_.reset();
-    if constexpr (!identity) decode();
-  }
-
-  [[nodiscard]] state& compressor() noexcept { return compressor_; }
-  /// Bytes of payloads.
-  [[nodiscard]] std::size_t bytes() const noexcept { return sent_.view().bytes() + received_.view().bytes(); }
-
- private:
-  template <class F>
-  void for_each_slice(F&& f) {
-    for (int owner = 0; owner < ranks_; ++owner) f(owner, bucket_.flat(owner * slice_, slice_), owner * slice_);
-  }
-  template <class T, class Op>
-  request reduce(Comm& world, tensor_view<T, space> values, Op op) {
-    if constexpr (sharded) {
-      return world.reduce_scatter_async(values, op);
-    } else {
-      return world.all_reduce_async(values, op);
-    }
-  }
-  // Sharded: slice by slice to its owner. Replicated: everybody's payload to everybody.
-  void begin_gather(Comm& world) {
-    auto const bytes = compressor_.payload_bytes(slice_);
-    auto const to_all = sent_.view().flat(0, sharded ? ranks_ * bytes : 0);
-    auto const from_all = received_.view().flat(0, ranks_ * bytes * (sharded ? 1 : ranks_));
-    auto const own = sharded ? to_all : from_all.flat(rank_ * ranks_ * bytes, ranks_ * bytes);
-    for_each_slice([&](int owner, auto piece, std::int64_t first) {
-      compressor_.encode(piece, own.flat(owner * bytes, bytes), first);
-    });
-    if constexpr (sharded) {
-      pending_.emplace(world.all_to_all_async(as_bytes<std::uint8_t const>(to_all), as_bytes<std::uint8_t>(from_all)));
-    } else {
-      pending_.emplace(world.all_gather_async(as_bytes<std::uint8_t>(from_all)));
-    }
-  }
-  void decode() {
-    if constexpr (summable) {
-      if constexpr (sharded) {
-        compressor_.decode(sent_.view().flat(rank_ * slice_, slice_), bucket_.flat(rank_ * slice_, slice_));
-      } else {
-        compressor_.decode(sent_.view().flat(0, bucket_.size()), bucket_);
-      }
-    } else {
-      auto const bytes = compressor_.payload_bytes(slice_);
-      for_each_slice([&](int owner, auto piece, std::int64_t) {
-        if (sharded && owner != rank_) return;
-        for (int from = 0; from < ranks_; ++from) {  // in rank order: equal bits everywhere
-          auto const at = sharded ? from * bytes : (from * ranks_ + owner) * bytes;
-          compressor_.decode(received_.view().flat(at, bytes), piece, from > 0);
-        }
-      });
-    }
-  }
-  template <class Byte, class T>
-  static tensor_view<Byte, space> as_bytes(tensor_view<T, space> view) {
-    return {reinterpret_cast<Byte*>(view.address()), shape{static_cast<std::int64_t>(view.bytes())}};
-  }
-
-  tensor_view<gradient, space> bucket_;
-  std::int64_t slice_ = 0;
-  int ranks_;
-  int rank_;
-  state compressor_;
-  trireme::tensor<payload_element, space> sent_;
-  trireme::tensor<payload_element, space> received_;
-  std::optional<request> pending_;
-};
-
-}  // namespace trireme::parallel::detail
-
-// ---- trireme/parallel/detail/gradient_lanes.hpp (goes on)
-namespace trireme::parallel::detail {
-
-/// Where gradients lie: each bucket has a lane, a gradient of its size, for each use of its tensors (several only where
-/// a tied tensor is alone). Resident lanes have their memory for good, pooled ones borrow it from open() to close().
-template <class Env, class Comm, strategy Strategy, class Compressor>
-class gradient_lanes {
- public:
-  using space = typename Env::space;
-  using element = typename Env::gradient;
-  using view = tensor_view<element, space>;
-  using kernels = ops::on<space>;
-  using bucket_transport = transport<Env, Comm, Strategy, Compressor>;
-  static constexpr bool sharded = Strategy::gradients == distribution::shard;
-
-  /// The memory of a lane, and its way to the other ranks.
-  struct buffer {
-    trireme::tensor<element, space> values;
-    std::optional<bucket_transport> wire;
-  };
-  struct lane {
-    int bucket = 0;
-    bool sent = true;       // reduced by itself
-    std::vector<int> uses;  // whose gradients lie here
-    int reports = 0;        // calls of ready() that complete it
-    int missing = 0;
-    std::unique_ptr<buffer> open;
-    partial_sums<buffer> sums;              // of the tree over this rank's micro-batches
-    trireme::tensor<element, space> shard;  // the own slice of what has been reduced in this step
-    std::int64_t rounds = 0;                // micro-batches reported, or (sharded) reduced, in this step
-    bool flying = false;
-    std::int64_t epoch = 0;  // units opened before it was sent
-    double start_time = 0;
-    double done_time = 0;
-    std::uint64_t start_ns = 0;
-    std::string_view label;
-  };
-
-  gradient_lanes(layout const& plan, std::vector<parameter<Env>*> const& uses, Comm& world,
-                 Compressor const& compressor, bool pooled)
-      : plan_(plan), uses_(uses), world_(world), compressor_(compressor), pool_(plan), pooled_(pooled) {
-    std::size_t count = 0;
-    for (auto const& bucket : plan.buckets()) {
-      first_.push_back(count);
-      count += plan.at(bucket.entries.front()).uses.size();
-    }
-    lanes_ = std::vector<lane>(count);
-    for (std::size_t b = 0; b < first_.size(); ++b) {
-      auto const end = b + 1 < first_.size() ? first_[b + 1] : count;
-      for (auto l = first_[b]; l < end; ++l) make(l, static_cast<int>(b), static_cast<int>(end - first_[b]));
-    }
-  }
-  gradient_lanes(gradient_lanes const&) = delete;
-  gradient_lanes& operator=(gradient_lanes const&) = delete;
-
-  [[nodiscard]] bool pooled() const noexcept { return pooled_; }
-  [[nodiscard]] std::vector<lane>& all() noexcept { return lanes_; }
-  /// That of the first uses, where the bucket's sum ends up.
-  [[nodiscard]] lane& first(int bucket) { return lanes_[first_[static_cast<std::size_t>(bucket)]]; }
-  [[nodiscard]] lane const& first(int bucket) const { return lanes_[first_[static_cast<std::size_t>(bucket)]]; }
-  /// That in which missing reports of a use are counted.
-  [[nodiscard]] lane& of_use(int use) { return lanes_[lane_of_use_[static_cast<std::size_t>(use)]]; }
-
-  [[nodiscard]] std::int64_t elements(lane const& it) const {
-    return plan_.buckets()[static_cast<std::size_t>(it.bucket)].elements;
-  }
-  [[nodiscard]] view whole(lane const& it) const { return it.open->values.view().flat(0, elements(it)); }
-  /// The gradient of one use within its open lane.
-  [[nodiscard]] view of_use(lane const& it, int use) const {
-    auto const& entry = plan_.at(plan_.entry_of_use(use));
-    return whole(it).flat(entry.offset, entry.size());
-  }
-
-  /// Gives a lane memory, zero, unless it has some.
-  void open(lane& it) {
-    if (it.open != nullptr) return;
-    it.open = pool_.take(elements(it), [&](std::int64_t n) {
-      auto made = std::make_unique<buffer>();
-      made->values = message_tensor<element, space>(world_, shape{pooled_ ? n : elements(it)});
-      if (it.sent) {
-        made->wire.emplace(compressor_, made->values.view().size(), world_);
-        payload_bytes_ += static_cast<std::int64_t>(made->wire->bytes());
-      }
-      return made;
-    });
-    kernels::fill(whole(it), 0.0);
-    bind(it, whole(it));
-  }
-  void close(lane& it) {
-    if (it.open == nullptr) return;
-    bind(it, {});
-    give_back(it, std::move(it.open));
-  }
-  /// Memory of a lane that serves others from now on.
-  void give_back(lane const& it, std::unique_ptr<buffer> memory) { pool_.give(elements(it), std::move(memory)); }
-  /// Makes the gradients of a lane's uses parts of `values`, or of nothing.
-  void bind(lane const& it, view values) {
-    if (uses_.empty()) return;
-    for (int const use : it.uses) {
-      auto const& entry = plan_.at(plan_.entry_of_use(use));
-      uses_[static_cast<std::size_t>(use)]->gradient =
-          values.empty() ? view{} : values.flat(entry.offset, entry.size()).reshaped(entry.info.extents);
-    }
-  }
-
-  /// Bytes of gradients that are always here, and of what is borrowed: buffers, and payloads of compressors.
-  [[nodiscard]] std::int64_t kept_bytes() const {
-    std::int64_t sum = 0;
-    for (auto const& it : lanes_) {
-      sum += static_cast<std::int64_t>(it.shard.view().bytes());
-      if (!pooled_) sum += static_cast<std::int64_t>(it.open->values.view().bytes());
-    }
-    return sum;
-  }
-  [[nodiscard]] std::int64_t buffer_bytes() const noexcept {
-    return (pooled_ ? pool_.elements() * static_cast<std::int64_t>(sizeof(element)) : 0) + payload_bytes_;
-  }
-
- private:
-  // Resident lanes of a tied tensor are added and then reduced; pooled ones are reduced by themselves and then added.
-  void make(std::size_t l, int bucket, int ways) {
-    auto& it = lanes_[l];
-    auto const which = l - first_[static_cast<std::size_t>(bucket)];
-    it.bucket = bucket;
-    it.sent = pooled_ || which == 0;
-    auto const counted = it.sent ? l : l - which;
-    for (int const e : plan_.buckets()[static_cast<std::size_t>(bucket)].entries) {
-      auto const use = plan_.at(e).uses[which];
-      it.uses.push_back(use);
-      auto const at = static_cast<std::size_t>(use);
-      if (at >= lane_of_use_.size()) lane_of_use_.resize(at + 1);
-      lane_of_use_[at] = counted;
-    }
-    it.reports = static_cast<int>(it.uses.size()) * (it.sent && !pooled_ ? ways : 1);
-    if (!pooled_) open(it);
-    if constexpr (sharded) {
-      it.shard = trireme::tensor<element, space>(shape{plan_.slice_elements(bucket)});
-      kernels::fill(it.shard.view(), 0.0);
-    }
-  }
-
-  layout const& plan_;
-  std::vector<parameter<Env>*> const& uses_;
-  Comm& world_;
-  Compressor compressor_;
-  buffer_pool<buffer> pool_;
-  bool pooled_;
-  std::vector<lane> lanes_;
-  std::vector<std::size_t> first_;  // by bucket
-  std::vector<std::size_t> lane_of_use_;
-  std::int64_t payload_bytes_ = 0;
-};
-
-}  // namespace trireme::parallel::detail
-
-// ---- trireme/parallel/detail/gradient_store.hpp (goes on)
-namespace trireme::parallel::detail {
-
-/// The gradients of all buckets, from zero to the sum over all ranks.
-///
-/// Resident gradients are reduced once a step. Pooled ones (sharded, or summed in a tree) have memory from open_unit()
-/// until they are reduced or have become a term of the tree, in each micro-batch.
-template <class Env, class Comm, strategy Strategy, class Compressor>
-class gradient_store {
-  using lanes = gradient_lanes<Env, Comm, Strategy, Compressor>;
-  using lane = typename lanes::lane;
-  using buffer = typename lanes::buffer;
-  using kernels = typename lanes::kernels;
-
- public:
-  using space = typename lanes::space;
-  using element = typename lanes::element;
-  using view = typename lanes::view;
-  static constexpr bool sharded = lanes::sharded;
-
-  /// @param direct  sums are formed by who reads them: nothing is sent.
-  gradient_store(layout const& plan, std::vector<parameter<Env>*> const& uses, Comm& world,
-                 Compressor const& compressor, bool in_a_tree, bool direct)
-      : plan_(plan),
-        world_(world),
-        lanes_(plan, uses, world, compressor, sharded || in_a_tree),
-        in_a_tree_(in_a_tree),
-        direct_(direct),
-        in_order_(!pooled() || plan.units().empty()) {}
-  gradient_store(gradient_store const&) = delete;
-  gradient_store& operator=(gradient_store const&) = delete;
-
-  [[nodiscard]] bool pooled() const noexcept { return lanes_.pooled(); }
-  [[nodiscard]] exchange_times& times() noexcept { return times_; }
-  [[nodiscard]] exchange_times const& times() const noexcept { return times_; }
-  [[nodiscard]] bool lost_finiteness() const noexcept { return lost_finiteness_; }
-  void record(observe::timeline& timeline) {
-    timeline_ = &timeline;
-    for (auto& it : lanes_.all()) it.label = timeline.intern(text("bucket ", it.bucket));
-  }
-  static double now() {
-    return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-  }
-
-  /// Starts a step.
-  /// @param leaves  logical micro-batches of this rank, the terms of its part of the tree.
-  /// @param places  which of them it runs, ascending; the others add nothing. Its first one is at `first`.
-  /// @param rounds  the most micro-batches that any rank runs: lanes are reported so often.
-  void begin(std::int64_t leaves, std::span<std::int64_t const> places, std::int64_t first, std::int64_t rounds) {
-    leaves_ = leaves;
-    rounds_ = rounds;
-    places_.clear();
-    for (auto const place : places) places_.push_back(place - first);
-    for (auto& it : lanes_.all()) {
-      it.missing = it.reports;
-      it.rounds = 0;
-      if (it.flying) it.open->wire->wait();  // of a step that was given up
-      it.flying = false;
-      if (!pooled()) {
-        kernels::fill(lanes_.whole(it), 0.0);
-        continue;
-      }
-      lanes_.close(it);
-      it.sums.clear([&](std::unique_ptr<buffer> sum) { lanes_.give_back(it, std::move(sum)); });
-    }
-    in_flight_.clear();
-    next_ = 0;
-    lost_finiteness_ = false;
-  }
-
-  /// Gives the gradients of a unit memory, zero, for one micro-batch. Meanwhile only the unit before it is reduced.
-  void open_unit(int unit) {
-    if (!pooled()) return;
-    make_room();
-    auto const& [first, last, buckets] = plan_.units()[static_cast<std::size_t>(unit)];
-    for (int use = first; use < last; ++use) open(lanes_.of_use(use));
-  }
-  /// The gradient of one use, where the caller writes it himself (parameters in his memory).
-  [[nodiscard]] view open_use(int use) {
-    auto& it = lanes_.of_use(use);
-    if (it.open == nullptr) {
-      make_room();
-      open(it);
-    }
-    return lanes_.of_use(it, use);
-  }
-
-  /// The gradient of one use is final for this micro-batch.
-  void ready(int use) {
-    auto const start = now();
-    auto& it = lanes_.of_use(use);
-    --it.missing;
-    if (in_order_) {
-      start_in_order();
-    } else if (it.missing == 0) {
-      complete(it);
-    }
-    progress();
-    if constexpr (!progresses_alone<Comm>) times_.covered += now() - start;
-  }
-
-  /// Starts what has not been reported (a rank without samples has reported nothing) and waits for everything.
-  void finish(double start) {
-    if (in_order_) {
-      for (auto& it : lanes_.all()) it.missing = 0;
-      start_in_order();
-    }
-    while (!in_flight_.empty()) collect(*in_flight_.front(), start);
-    if (!pooled()) return;
-    for (auto& it : lanes_.all()) {  // the uses of a tied tensor, in their order
-      auto& first = lanes_.first(it.bucket);
-      if (&first == &it) continue;
-      auto const sum = sharded ? first.shard.view() : lanes_.whole(first);
-      kernels::add(sum, tensor_view<element const, space>(sharded ? it.shard.view() : lanes_.whole(it)));
-    }
-  }
-
-  /// After finish(): the sum over all ranks of elements [first, first + count) of a bucket, of the owned slice where
-  /// the optimizer's state is sharded.
-  [[nodiscard]] view reduced(int bucket, std::int64_t first, std::int64_t count) const {
-    auto const& it = lanes_.first(bucket);
-    if constexpr (sharded) {
-      return it.shard.view().flat(first - world_.rank() * plan_.slice_elements(bucket), count);
-    } else {
-      return lanes_.whole(it).flat(first, count);
-    }
-  }
-  /// All of a bucket's resident gradient.
-  [[nodiscard]] view resident(int bucket) const { return lanes_.whole(lanes_.first(bucket)); }
-  /// The compressor's state of a bucket whose gradient is resident; null where it is pooled.
-  [[nodiscard]] compressor_state<Compressor, Env>* compressor(int bucket) const {
-    if (pooled()) return nullptr;
-    return &lanes_.first(bucket).open->wire->compressor();
-  }
-  void record_bucket(int bucket) { record_lane(lanes_.first(bucket)); }
-
-  /// Bytes of gradients that are always here, and of what is borrowed: buffers, and payloads of compressors.
-  [[nodiscard]] std::int64_t kept_bytes() const { return lanes_.kept_bytes(); }
-  [[nodiscard]] std::int64_t buffer_bytes() const noexcept { return lanes_.buffer_bytes(); }
-
- private:
-  void open(lane& it) {
-    if (it.flying) collect(it, now());
-    lanes_.open(it);
-  }
-  // Waits for what was sent before the last unit was opened.
-  void make_room() {
-    while (!in_flight_.empty() && in_flight_.front()->epoch < epoch_) {
-      auto const start = now();
-      collect(*in_flight_.front(), start);
-      times_.exposed += now() - start;
-    }
-    ++epoch_;
-  }
-
-  // In the order of buckets, so that every rank starts the same collectives in the same order.
-  void start_in_order() {
-    auto& all = lanes_.all();
-    for (; next_ < all.size() && (all[next_].missing == 0 || !all[next_].sent); ++next_) {
-      auto& it = all[next_];
-      if (!it.sent) continue;
-      if (it.open == nullptr) open(it);
-      for (auto l = next_ + 1; l < all.size() && !all[l].sent; ++l)  // further uses of a tied tensor
-        kernels::add(lanes_.whole(it), tensor_view<element const, space>(lanes_.whole(all[l])));
-      send(it);
-    }
-  }
-  // One micro-batch of a pooled lane, or nothing where it was not opened.
-  void complete(lane& it) {
-    it.missing = it.reports;
-    if (in_a_tree_) {
-      auto const n = lanes_.elements(it);
-      auto const merge = [&](buffer& left, std::unique_ptr<buffer> right) {
-        kernels::add(left.values.view().flat(0, n), tensor_view<element const, space>(right->values.view().flat(0, n)));
-        lanes_.give_back(it, std::move(right));
-      };
-      auto const round = static_cast<std::size_t>(it.rounds++);
-      if (it.open != nullptr) it.sums.add(leaves_, places_[round], std::move(it.open), merge);
-      if (it.rounds < rounds_) return lanes_.bind(it, {});
-      it.open = it.sums.take(leaves_, merge);
-      open(it);  // if it has nothing
-      it.rounds = 0;
-    }
-    send(it);
-  }
-  void send(lane& it) {
-    it.start_time = now();
-    it.done_time = not_done;
-    if (timeline_ != nullptr) it.start_ns = observe::timeline::now();
-    // A lossy payload may leave out the very number that is not finite: look before it is coded.
-    if constexpr (!lossless_identity<Compressor>) {
-      if (!kernels::finite(tensor_view<element const, space>(lanes_.whole(it)))) lost_finiteness_ = true;
-    }
-    if (direct_) return;
-    it.open->wire->begin(world_, lanes_.whole(it), in_a_tree_);
-    it.flying = true;
-    it.epoch = epoch_;
-    in_flight_.push_back(&it);
-  }
-  void progress() {
-    for (auto* const it : in_flight_) {
-      if (it->open->wire->test() && it->done_time == not_done) it->done_time = now();
-    }
-  }
-  // Waits for a lane; what it did before `asked` was covered by backward.
-  void collect(lane& it, double asked) {
-    it.open->wire->wait();
-    it.flying = false;
-    in_flight_.erase(std::find(in_flight_.begin(), in_flight_.end(), &it));
-    if constexpr (progresses_alone<Comm>) {
-      times_.covered += std::max(0.0, std::min(asked, it.done_time) - it.start_time);
-    }
-    record_lane(it);
-    if constexpr (sharded) {
-      auto const n = plan_.slice_elements(it.bucket);
-      auto const slice = tensor_view<element const, space>(lanes_.whole(it).flat(world_.rank() * n, n));
-      if (it.rounds++ == 0) {
-        kernels::copy(it.shard.view(), slice);
-      } else {
-        kernels::add(it.shard.view(), slice);
-      }
-      lanes_.close(it);
-    }
-  }
-  void record_lane(lane const& it) {
-    if (timeline_ == nullptr) return;
-    timeline_->record({it.label, "exchange", it.start_ns, observe::timeline::now(), 1});
-  }
-
-  static constexpr double not_done = std::numeric_limits<double>::infinity();
-  layout const& plan_;
-  Comm& world_;
-  lanes lanes_;
-  bool in_a_tree_;
-  bool direct_;
-  bool in_order_;                 // ready() may come in any order: lanes are sent in theirs
-  std::vector<lane*> in_flight_;  // in the order in which they were sent
-  std::int64_t leaves_ = 1;
-  std::int64_t rounds_ = 1;
-  std::vector<std::int64_t> places_;
-  std::int64_t epoch_ = 0;
-  std::size_t next_ = 0;
-  bool lost_finiteness_ = false;
-  exchange_times times_;
-  observe::timeline* timeline_ = nullptr;
-};
-
-}  // namespace trireme::parallel::detail
-
-// ---- trireme/parallel/detail/value_store.hpp
-namespace trireme::parallel::detail {
-
-/// The values that layers read, in buckets: all of them, or (where parameters are sharded) this rank's slices, of which
-/// a unit's buckets are made whole while it runs.
-template <class Env, class Comm, strategy Strategy>
-class value_store {
- public:
-  using space = typename Env::space;
-  using element = typename Env::param;
-  using view = tensor_view<element, space>;
-  using kernels = ops::on<space>;
-  static constexpr bool sharded = Strategy::parameters == distribution::shard;
-
-  /// @param wanted  false: the values are the caller's, and no rank needs a copy.
-  value_store(layout const& plan, std::vector<parameter<Env>*> const& uses, Comm& world, bool wanted)
-      : plan_(plan), uses_(uses), world_(world), pool_(plan), buckets_(plan.buckets().size()) {
-    if constexpr (sharded) held_.assign(plan.units().size(), 0);
-    for (int b = 0; wanted && b < static_cast<int>(buckets_.size()); ++b) {
-      auto const n = sharded ? plan.slice_elements(b) : elements(b);
-      if constexpr (sharded) {
-        at(b).kept = trireme::tensor<element, space>(shape{n});
-      } else {
-        at(b).kept = message_tensor<element, space>(world, shape{n});
-      }
-      kernels::fill(at(b).kept.view(), 0.0);
-      if (!sharded && !uses.empty()) bind(b, at(b).kept.view());
-    }
-  }
-  value_store(value_store const&) = delete;
-  value_store& operator=(value_store const&) = delete;
-
-  /// A bucket's values as far as this rank keeps them: all, or its slice.
-  [[nodiscard]] view kept(int bucket) const { return at(bucket).kept.view(); }
-  /// The kept values of a piece; of one that lies in this rank's slice, where values are sharded.
-  [[nodiscard]] view kept(int bucket, layout::piece const& piece) const {
-    auto const first = sharded ? world_.rank() * plan_.slice_elements(bucket) : 0;
-    return kept(bucket).flat(piece.in_bucket - first, piece.count);
-  }
-  /// All values of a bucket; empty while they are not gathered.
-  [[nodiscard]] view whole(int bucket) const {
-    if constexpr (sharded) {
-      auto const& gathered = at(bucket).gathered;
-      return gathered == nullptr ? view{} : gathered->view().flat(0, elements(bucket));
-    } else {
-      return kept(bucket);
-    }
-  }
-
-  /// Begins to gather the values of a unit. Collective, like release: in one order on all ranks.
-  void prefetch(int unit) {
-    if constexpr (sharded) {
-      if (held(unit) != 0) return;
-      held(unit) = 1;
-      for (int const b : buckets_of(unit)) {
-        if (at(b).users++ == 0) gather(b);
-      }
-    }
-  }
-  /// The values of a unit are there when this returns.
-  void ensure(int unit) {
-    if constexpr (sharded) {
-      prefetch(unit);
-      for (int const b : buckets_of(unit)) wait(b);
-    }
-  }
-  void release(int unit) {
-    if constexpr (sharded) {
-      if (held(unit) == 0) return;
-      held(unit) = 0;
-      for (int const b : buckets_of(unit)) {
-        if (--at(b).users == 0) drop(b);
-      }
-    }
-  }
-  void release_all() {
-    for (int unit = 0; unit < static_cast<int>(held_.size()); ++unit) release(unit);
-  }
-
-  /// Bytes of values that are always here, and of buffers for those that are gathered.
-  [[nodiscard]] std::int64_t kept_bytes() const {
-    std::int64_t sum = 0;
-    for (auto const& each : buckets_) sum += static_cast<std::int64_t>(each.kept.view().bytes());
-    return sum;
-  }
-  [[nodiscard]] std::int64_t buffer_bytes() const noexcept {
-    return pool_.elements() * static_cast<std::int64_t>(sizeof(element));
-  }
-
- private:
-  using buffer = trireme::tensor<element, space>;
-  struct bucket_values {
-    trireme::tensor<element, space> kept;
-    std::unique_ptr<buffer> gathered;
-    std::optional<gather_request_t<Comm, element, space, sharded>> pending;
-    int users = 0;  // units that hold it
-  };
-
-  [[nodiscard]] bucket_values& at(int bucket) { return buckets_[static_cast<std::size_t>(bucket)]; }
-  [[nodiscard]] bucket_values const& at(int bucket) const { return buckets_[static_cast<std::size_t>(bucket)]; }
-  [[nodiscard]] char& held(int unit) { return held_[static_cast<std::size_t>(unit)]; }
-  [[nodiscard]] std::vector<int> const& buckets_of(int unit) const {
-    return plan_.units()[static_cast<std::size_t>(unit)].buckets;
-  }
-  [[nodiscard]] std::int64_t elements(int bucket) const {
-    return plan_.buckets()[static_cast<std::size_t>(bucket)].elements;
-  }
-
-  void bind(int bucket, view values) {
-    for (int const e : plan_.buckets()[static_cast<std::size_t>(bucket)].entries) {
-      auto const& entry = plan_.at(e);
-      for (int const use : entry.uses) {
-        uses_[static_cast<std::size_t>(use)]->value =
-            values.empty() ? view{} : values.flat(entry.offset, entry.size()).reshaped(entry.info.extents);
-      }
-    }
-  }
-  void gather(int b) {
-    auto& it = at(b);
-    it.gathered = pool_.take(elements(b), [&](std::int64_t n) {
-      return std::make_unique<buffer>(message_tensor<element, space>(world_, shape{n}));
-    });
-    auto const all = whole(b);
-    auto const n = plan_.slice_elements(b);
-    kernels::copy(all.flat(world_.rank() * n, n), tensor_view<element const, space>(it.kept.view()));
-    it.pending.emplace(world_.all_gather_async(all));
-    bind(b, all);
-  }
-  void wait(int b) {
-    if (!at(b).pending) return;
-    at(b).pending->wait();
-    at(b).pending.reset();
-  }
-  void drop(int b) {
-    wait(b);
-    bind(b, {});
-    pool_.give(elements(b), std::move(at(b).gathered));
-  }
-
-  layout const& plan_;
-  std::vector<parameter<Env>*> const& uses_;
-  Comm& world_;
-  buffer_pool<buffer> pool_;
-  std::vector<bucket_values> buckets_;
-  std::vector<char> held_;  // by unit, where values are gathered: whether they are
-};
-
-}  // namespace trireme::parallel::detail
-
-// ---- trireme/parallel/detail/value_outputs.hpp (goes on)
-namespace trireme::parallel::detail {
-
-/// How what an update writes reaches every rank's layers: straight into all ranks' buckets where they share an address
-/// space, gathered afterwards otherwise; not at all where every rank updates everything, or keeps slices only.
-template <class Env, class Comm, strategy Strategy>
-class value_outputs {
- public:
-  using space = typename Env::space;
-  using element = typename Env::param;
-  using view = tensor_view<element, space>;
-  using kernels = ops::on<space>;
-  static constexpr bool sharded =
-      Strategy::optimizer_state == distribution::shard && Strategy::parameters == distribution::replicate;
-  static constexpr bool keeps_master = !std::is_same_v<element, typename Env::master>;
-  static constexpr bool can_write_peers = sharded && has_peers<Comm, element, space>;
-
-  value_outputs(layout const& plan, value_store<Env, Comm, Strategy> const& values,
-                foreign_parameters<element, space> const& foreign, Comm& world)
-      : plan_(plan), values_(values), foreign_(foreign), world_(world) {
-    outputs_.reserve(static_cast<std::size_t>(world.size()));
-    if constexpr (can_write_peers) {
-      for (int b = 0; foreign.empty() && b < buckets(); ++b) peers_.push_back(world.peers(values.kept(b)));
-    }
-  }
-  value_outputs(value_outputs const&) = delete;
-  value_outputs& operator=(value_outputs const&) = delete;
-
-  /// What an update of a piece writes besides its master value; until the next call.
-  [[nodiscard]] std::span<view const> of(int bucket, layout::piece const& piece) {
-    outputs_.clear();
-    if constexpr (can_write_peers) {
-      for (int rank = 0; foreign_.empty() && rank < world_.size(); ++rank) {
-        if (!keeps_master && rank == world_.rank()) continue;  // the value itself
-        auto const& theirs = peers_[static_cast<std::size_t>(bucket)][static_cast<std::size_t>(rank)];
-        outputs_.push_back(theirs.flat(piece.in_bucket, piece.count));
-      }
-    } else if constexpr (keeps_master) {
-      outputs_.push_back(values_.kept(bucket, piece));
-    }
-    return outputs_;
-  }
-  /// Collective. After an update: all ranks have all values that their layers read between units.
-  void publish() {
-    if constexpr (can_write_peers) {
-      if (foreign_.empty()) return world_.barrier();
-    }
-    if constexpr (sharded) gather();
-  }
-
- private:
-  [[nodiscard]] int buckets() const noexcept { return static_cast<int>(plan_.buckets().size()); }
-
-  void gather() {
-    pending_.clear();
-    for (int b = 0; b < buckets(); ++b) {
-      if (!foreign_.empty()) copy_foreign(b, true);
-      pending_.push_back(world_.all_gather_async(values_.kept(b)));
-    }
-    for (int b = 0; b < buckets(); ++b) {
-      pending_[static_cast<std::size_t>(b)].wait();
-      if (!foreign_.empty()) copy_foreign(b, false);
-    }
-  }
-  // Between the caller's values and the bucket they are gathered in: own pieces in, all pieces out.
-  void copy_foreign(int bucket, bool in) {
-    auto const whole = values_.kept(bucket);
-    auto const n = plan_.slice_elements(bucket);
-    auto const [first, count] = in ? std::pair{world_.rank() * n, n} : std::pair{std::int64_t{0}, whole.size()};
-    plan_.for_each_piece(bucket, first, count, [&](layout::piece const& piece) {
-      auto const theirs = foreign_.value(plan_.at(piece.entry)).flat(piece.in_entry, piece.count);
-      auto const ours = whole.flat(piece.in_bucket, piece.count);
-      kernels::copy(in ? ours : theirs, tensor_view<element const, space>(in ? theirs : ours));
-    });
-  }
-
-  layout const& plan_;
-  value_store<Env, Comm, Strategy> const& values_;
-  foreign_parameters<element, space> const& foreign_;
-  Comm& world_;
-  std::vector<std::vector<view>> peers_;  // by bucket
-  std::vector<view> outputs_;             // kept, as the next: no allocation
-  std::vector<gather_request_t<Comm, element, space, sharded>> pending_;
-};
-
-}  // namespace trireme::parallel::detail
-
-// ---- trireme/parallel/detail/parameter_store.hpp (goes on)
-namespace trireme::parallel::detail {
-
-/// The memory of parameters and gradients, in buckets, and what can be said of it between steps. The exchange (its only
-/// heir) adds the steps.
-template <class Env, class Comm, strategy Strategy, class Compressor>
-class parameter_store {
- public:
-  using space = typename Env::space;
-  using param_element = typename Env::param;
-  using gradient_element = typename Env::gradient;
-  using master_element = typename Env::master;
-  using kernels = ops::on<space>;
-  using outputs = value_outputs<Env, Comm, Strategy>;
-
-  static constexpr bool sharded = Strategy::optimizer_state == distribution::shard;
-  static constexpr bool shards_parameters = Strategy::parameters == distribution::shard;
-  static constexpr bool keeps_master = outputs::keeps_master;
-  /// Ranks of one address space sum gradients by reading each other's.
-  static constexpr bool can_be_direct =
-      outputs::can_write_peers && Strategy::gradients == distribution::replicate && lossless_identity<Compressor> &&
-      std::is_same_v<gradient_element, typename Env::reduce> && has_peers<Comm, gradient_element, space>;
-
-  parameter_store(parameter_store const&) = delete;
-  parameter_store& operator=(parameter_store const&) = delete;
-
-  [[nodiscard]] parallel::layout const& plan() const noexcept { return layout_; }
-  /// The ranks that gradients are summed over.
-  [[nodiscard]] Comm& world() const noexcept { return world_; }
-  /// The ranks that vote.
-  [[nodiscard]] Comm& everyone() const noexcept { return everyone_; }
-  [[nodiscard]] std::vector<parameter<Env>*> const& uses() const noexcept { return uses_; }
-  [[nodiscard]] int use_count() const noexcept {
-    return uses_.empty() ? foreign_.count() : static_cast<int>(uses_.size());
-  }
-
-  /// Fills every parameter with its start, a function of (seed, name, index): equal on every rank.
-  void initialise(std::uint64_t seed) {
-    for (auto const& entry : layout_.entries()) {
-      trireme::tensor<master_element, space> whole(shape{entry.size()});
-      for_each_run(entry.info, 0, entry.size(), [&](std::int64_t first, std::int64_t here, std::int64_t n) {
-        kernels::initialise(whole.view().flat(here, n), entry.info.start, seed, hash_name(entry.info.name), first);
-      });
-      load(entry, tensor_view<master_element const, space>(whole));
-    }
-  }
-
-  /// Collective. Throws config_error on every rank if one rank's parameters differ from rank 0's. (No rank has a copy
-  /// of another's where parameters are sharded.)
-  void verify_replicas() {
-    if constexpr (shards_parameters) return;
-    std::vector<std::uint64_t> hashes(static_cast<std::size_t>(world_.size()));
-    hashes[static_cast<std::size_t>(world_.rank())] = hash_of_parameters();
-    world_.all_gather(tensor_view<std::uint64_t>(hashes));
-    for (int rank = 1; rank < world_.size(); ++rank) {
-      if (hashes[static_cast<std::size_t>(rank)] == hashes[0]) continue;
-      throw config_error(
-          text("trireme::exchange: the parameters of rank ", rank, " differ from those of rank 0; start every rank ",
-               foreign_.empty() ? "from the same seed, or call broadcast()"
-                                : "from the same values: world.broadcast(values, 0) gives it those of rank 0"));
-    }
-  }
-
-  /// Collective. Gives every rank the parameters of `root` (nothing to do where each has its own slices).
-  void broadcast(int root = 0) {
-    for (auto const& entry : layout_.entries()) broadcast(entry, world_, root);
-  }
-  /// Collective over `ranks`, all of which hold the tensor alike. The same for one tensor.
-  void broadcast(layout::entry const& entry, Comm& ranks, int root) {
-    if constexpr (shards_parameters) return;
-    auto const values = parameter_values(entry);
-    if constexpr (!keeps_master) {
-      ranks.broadcast(values, root);
-    } else if constexpr (!sharded) {
-      auto const master = masters_[static_cast<std::size_t>(entry.bucket)].view().flat(entry.offset, entry.size());
-      ranks.broadcast(master, root);
-      kernels::copy(values, tensor_view<master_element const, space>(master));
-    } else {  // the root has not all masters: the others' become what its layers read
-      ranks.broadcast(values, root);
-      trireme::tensor<master_element, space> whole(shape{entry.size()});
-      kernels::copy(whole.view(), tensor_view<param_element const, space>(values));
-      load(entry, tensor_view<master_element const, space>(whole));
-    }
-  }
-
-  /// The elements of a bucket that this rank updates: (first, count).
-  [[nodiscard]] std::pair<std::int64_t, std::int64_t> owned_range(int bucket) const noexcept {
-    return sharded ? accounted_range(bucket)
-                   : std::pair{std::int64_t{0}, layout_.buckets()[static_cast<std::size_t>(bucket)].elements};
-  }
-  /// The elements of a bucket that this rank answers for in hashes and checkpoints, unless another rank of its replica
-  /// answers for the tensor (info.answers): each element is answered for once.
-  [[nodiscard]] std::pair<std::int64_t, std::int64_t> accounted_range(int bucket) const noexcept {
-    auto const n = layout_.slice_elements(bucket);
-    return {world_.rank() * n, n};
-  }
-
-  /// The master value of a piece, wherever it lives.
-  [[nodiscard]] tensor_view<master_element, space> master_of(int bucket, layout::piece const& piece) const {
-    if constexpr (keeps_master) {
-      auto const& master = masters_[static_cast<std::size_t>(bucket)];
-      return master.view().flat(piece.in_bucket - owned_range(bucket).first, piece.count);
-    } else {
-      if (!foreign_.empty()) return foreign_.value(layout_.at(piece.entry)).flat(piece.in_entry, piece.count);
-      return values_.kept(bucket, piece);
-    }
-  }
-  /// As before the first step: nothing is left to tell.
-  void forget_residuals() {
-    for (int bucket = 0; bucket < bucket_count(); ++bucket) {
-      if (auto const residual = residual_of(bucket); !residual.empty()) kernels::fill(residual, 0.0);
-    }
-  }
-  /// What error feedback keeps for one bucket, or an empty view.
-  [[nodiscard]] tensor_view<gradient_element, space> residual_of(int bucket) {
-    if constexpr (has_residual<compressor_state<Compressor, Env>>) {
-      auto* const state = gradients_.compressor(bucket);
-      return state == nullptr ? tensor_view<gradient_element, space>{} : state->residual();
-    } else {
-      return {};
-    }
-  }
-  /// Collective. Calls f(entry, values) with the whole master value of each tensor; the view is valid during the call.
-  template <class F>
-  void for_each_master(F&& f) {
-    for (int b = 0; b < bucket_count(); ++b) {
-      trireme::tensor<master_element, space> whole(shape{layout_.buckets()[static_cast<std::size_t>(b)].elements});
-      auto const [first, count] = accounted_range(b);
-      layout_.for_each_piece(b, first, count, [&](layout::piece const& piece) {
-        kernels::copy(whole.view().flat(piece.in_bucket, piece.count),
-                      tensor_view<master_element const, space>(master_of(b, piece)));
-      });
-      world_.all_gather(whole.view());
-      for (int const e : layout_.buckets()[static_cast<std::size_t>(b)].entries) {
-        auto const& entry = layout_.at(e);
-        f(entry, tensor_view<master_element const, space>(whole.view().flat(entry.offset, entry.size())));
-      }
-    }
-  }
-  /// The global hash of this rank's copy of all parameters. Collective where parameters are sharded: of all slices.
-  [[nodiscard]] std::uint64_t hash_of_parameters() const {
-    std::uint64_t sum = 0;
-    auto const add = [&](layout::entry const& entry, std::int64_t from, auto values) {
-      for_each_run(entry.info, from, values.size(), [&](std::int64_t first, std::int64_t here, std::int64_t n) {
-        sum += kernels::hash(tensor_view<param_element const, space>(values.flat(here - from, n)),
-                             hash_name(entry.info.name), first);
-      });
-    };
-    if constexpr (shards_parameters) {
-      for (int b = 0; b < bucket_count(); ++b) {
-        auto const [first, count] = accounted_range(b);
-        layout_.for_each_piece(b, first, count, [&](layout::piece const& piece) {
-          add(layout_.at(piece.entry), piece.in_entry, values_.kept(b, piece));
-        });
-      }
-      world_.all_reduce(tensor_view<std::uint64_t>(&sum, shape{1}), reduction::sum{});
-    } else {
-      for (auto const& entry : layout_.entries()) add(entry, 0, parameter_values(entry));
-    }
-    return sum;
-  }
-  /// After finish(): whether this rank's gradient of a tensor is finite (of the part of it that it updates).
-  [[nodiscard]] bool has_finite_gradient(layout::entry const& entry) const {
-    auto const [first, count] = shards_gradients ? owned_range(entry.bucket) : std::pair{entry.offset, entry.size()};
-    bool finite = true;
-    layout_.for_each_piece(entry.bucket, first, count, [&](layout::piece const& piece) {
-      if (&layout_.at(piece.entry) != &entry) return;
-      finite = finite && kernels::finite(tensor_view<gradient_element const, space>(
-                             gradients_.reduced(entry.bucket, piece.in_bucket, piece.count)));
-    });
-    return finite;
-  }
-  /// What has been allocated for this rank so far.
-  [[nodiscard]] exchange_memory memory() const {
-    exchange_memory sum{.parameters = values_.kept_bytes(),
-                        .gradients = gradients_.kept_bytes(),
-                        .buffers = values_.buffer_bytes() + gradients_.buffer_bytes()};
-    for (auto const& master : masters_) sum.masters += static_cast<std::int64_t>(master.view().bytes());
-    return sum;
-  }
-  /// A tensor as this rank's layers see it; empty where parameters are sharded, but while its unit holds them.
-  [[nodiscard]] tensor_view<param_element, space> parameter_values(layout::entry const& entry) const {
-    if (!foreign_.empty()) return foreign_.value(entry);
-    auto const whole = values_.whole(entry.bucket);
-    return whole.empty() ? whole : whole.flat(entry.offset, entry.size());
-  }
-
- protected:
-  using bucket_transport = transport<Env, Comm, Strategy, Compressor>;
-  static constexpr bool shards_gradients = Strategy::gradients == distribution::shard;
-
-  parameter_store(std::vector<parameter<Env>*> uses, Comm& world, Comm& everyone, Strategy const& strategy,
-                  Compressor const& compressor, std::span<int const> unit_ends, Comm* experts)
-      : world_(world),
-        everyone_(everyone),
-        layout_(agreed({infos(uses), bucket_elements(strategy, sizeof(gradient_element)), world.size(),
-                        needs_units(strategy) ? unit_ends : no_units()},
-                       world, everyone.rank(), strategy, compressor)),
-        uses_(std::move(uses)),
-        values_(layout_, uses_, world_, true),
-        gradients_(layout_, uses_, world_, compressor, sums_in_a_tree(strategy),
-                   experts == nullptr && may_be_direct(strategy)),
-        direct_(experts == nullptr && may_be_direct(strategy)),
-        outputs_(layout_, values_, foreign_, world_) {
-    if (needs_units(strategy)) expect_units(strategy, !unit_ends.empty());
-    if (sums_in_a_tree(strategy))
-      expect_tree(strategy, world.size(), bucket_transport::has_tree, lossless_identity<Compressor>);
-    allocate();
-  }
-  parameter_store(std::vector<foreign_parameter<param_element, space>> parameters, Comm& world, Comm& everyone,
-                  Strategy const& strategy, Compressor const& compressor)
-      : world_(world),
-        everyone_(everyone),
-        foreign_(std::move(parameters)),
-        layout_(agreed({foreign_.infos(), bucket_elements(strategy, sizeof(gradient_element)), world.size()}, world,
-                       everyone.rank(), strategy, compressor)),
-        values_(layout_, uses_, world_, sharded),
-        gradients_(layout_, uses_, world_, compressor, sums_in_a_tree(strategy), false),
-        outputs_(layout_, values_, foreign_, world_) {
-    static_assert(!keeps_master, "trireme::exchange: parameters in the caller's memory are their own master copy");
-    static_assert(!shards_parameters,
-                  "trireme::exchange: parameters in the caller's memory cannot be dropped between uses; use "
-                  "parallel::zero<2>");
-    if (sums_in_a_tree(strategy)) {
-      throw config_error(
-          text("trireme::exchange: ", describe(strategy),
-               " needs to know the micro-batches, and a model with memory of its own does not tell them; "
-               "leave .reproducible out, or describe the model in units"));
-    }
-    allocate();
-  }
-  ~parameter_store() = default;
-
-  static std::span<int const> no_units() { return {}; }
-  // Whether gradients have memory only while they are used.
-  static bool needs_units(Strategy const& strategy) { return shards_gradients || sums_in_a_tree(strategy); }
-  static std::vector<parameter_info> infos(std::vector<parameter<Env>*> const& uses) {
-    std::vector<parameter_info> all;
-    for (auto const* use : uses) all.push_back(use->info);
-    return all;
-  }
-  [[nodiscard]] int bucket_count() const noexcept { return static_cast<int>(layout_.buckets().size()); }
-  // Where the sum is all that is wanted, and no other rank adds to it later.
-  [[nodiscard]] bool may_be_direct(Strategy const& strategy) const {
-    auto const& all = layout_.entries();
-    return can_be_direct && !sums_in_a_tree(strategy) &&
-           std::none_of(all.begin(), all.end(), [](auto const& each) { return each.info.tied; });
-  }
-  void allocate() {
-    for (int b = 0; b < bucket_count(); ++b) {
-      if constexpr (keeps_master) {
-        masters_.emplace_back(shape{owned_range(b).second});
-        kernels::fill(masters_.back().view(), 0.0);
-      }
-      if constexpr (can_be_direct) {
-        if (direct_) direct_sums_.add_bucket(world_, gradients_.resident(b));
-      }
-    }
-  }
-
-  // Gives a whole tensor of master values to this rank: its part of the masters, and what its layers read.
-  void load(layout::entry const& entry, tensor_view<master_element const, space> whole) {
-    if constexpr (!shards_parameters) kernels::copy(parameter_values(entry), whole);
-    if constexpr (!keeps_master && !shards_parameters) return;
-    auto const [first, count] = owned_range(entry.bucket);
-    layout_.for_each_piece(entry.bucket, first, count, [&](layout::piece const& piece) {
-      if (&layout_.at(piece.entry) != &entry) return;
-      auto const part = whole.flat(piece.in_entry, piece.count);
-      if constexpr (keeps_master) kernels::copy(master_of(entry.bucket, piece), part);
-      if constexpr (shards_parameters) kernels::copy(values_.kept(entry.bucket, piece), part);
-    });
-  }
-
-  Comm& world_;
-  Comm& everyone_;
-  foreign_parameters<param_element, space> foreign_;
-  layout layout_;
-  std::vector<parameter<Env>*> uses_;
-  value_store<Env, Comm, Strategy> values_;
-  gradient_store<Env, Comm, Strategy, Compressor> gradients_;
-  bool direct_ = false;  // sums are formed from all ranks' buckets, in their memory
-  direct_sums<gradient_element, space> direct_sums_;
-  outputs outputs_;
-  std::vector<trireme::tensor<master_element, space>> masters_;  // by bucket, where parameters are not masters
-};
-
-}  // namespace trireme::parallel::detail
-
-// ---- trireme/parallel/exchange.hpp (goes on)
-namespace trireme {
-
-/// Owns the memory of parameters and gradients, and makes the gradients of all ranks one.
-///
-/// A step:  begin(micro-batches); backward calls ready(use) as each gradient becomes final; finish();
-///          for_each_segment(update); publish(). Where reports_every_micro_batch() every micro-batch reports its
-///          gradients, else only the last one: gradients accumulate without an exchange before.
-///          Where there are units, the engine also calls, for each: ensure(first, last) before and release(first, last)
-///          after its forward and its backward, prefetch() for the next one, and open(first, last) before its backward.
-///          A rank without samples calls begin(0), and ready() for nothing. A step that is not finite is over after
-///          finish(); one that is given up earlier (an exception) is over after abandon().
-/// Shapes   buckets of about Strategy::bucket_bytes, filled in the order in which backward finishes; a tied tensor has
-///          a bucket of its own, and each of its uses a gradient of its own, added in the order of the uses.
-/// Ranks    collective: the same calls in the same order on every rank. Below stage 2 ready() may come at any time;
-///          from there on, and with .reproducible, ready(), ensure() and prefetch() too come in one order; ranks that
-///          run fewer micro-batches than others take part in the rest in finish().
-/// Numerics gradients are summed in rank order (with .reproducible in one tree over all micro-batches); the norm is
-///          exact but for the rounding of blocks of 1024 squares of each tensor, so it does not depend on the number of
-///          shards.
-/// Threads  one owner; not copied, not moved.
-/// Errors   comm_error from the communicator; config_error if the ranks' parameters, strategies or compressors are not
-///          the same at the start; assertion_error (light) for a call that comes twice, too early, or without the one
-///          before it.
-template <class Env, class Comm, strategy Strategy, class Compressor>
-class basic_exchange : public parallel::detail::parameter_store<Env, Comm, Strategy, Compressor> {
-  using store = parallel::detail::parameter_store<Env, Comm, Strategy, Compressor>;
-  static_assert(
-      !store::shards_gradients || !has_residual<compressor_state<Compressor, Env>>,
-      "trireme::exchange: error feedback tells once a step what it left out, but from stage 2 on parallel::zero "
-      "sends every micro-batch; use parallel::zero<1>");
-
- public:
-  using store::accounted_range;
-  using store::everyone;
-  using store::keeps_master;
-  using store::master_of;
-  using store::owned_range;
-  using store::sharded;
-  using typename store::gradient_element;
-  using typename store::kernels;
-  using typename store::master_element;
-  using typename store::param_element;
-  using typename store::space;
-
-  /// Takes over the parameters of a model: gives them memory, and binds them to it.
-  ///
-  /// @param unit_ends  where each unit's uses end, ascending; asked for from stage 2 on and with .reproducible.
-  /// @param voters     the ranks that vote, `world` among them; null: `world`.
-  /// @param experts    the ranks that share out experts, if there are any: gradients of what is not dealt out to them
-  ///                   are summed over these ranks too, after the sum over `world`.
-  basic_exchange(std::vector<parameter<Env>*> uses, Comm& world, Strategy const& strategy, Compressor const& compressor,
-                 std::span<int const> unit_ends = {}, std::type_identity_t<Comm>* voters = nullptr,
-                 std::type_identity_t<Comm>* experts = nullptr)
-      : store(std::move(uses), world, voters == nullptr ? world : *voters, strategy, compressor, unit_ends, experts),
-        protocol_(layout_, this->use_count(), sharded, reports_every_micro_batch()),
-        in_a_tree_(sums_in_a_tree(strategy)) {
-    for (int b = 0; experts != nullptr && b < this->bucket_count(); ++b) {
-      auto const& entries = layout_.buckets()[static_cast<std::size_t>(b)].entries;
-      if (!layout_.at(entries.front()).info.dealt) also_.push_back({b, experts});
-    }
-  }
-
-  /// Works for parameters that live in the caller's memory: gradients are copied into buckets when they are ready, the
-  /// reduced ones are copied back by finish(). Refuses values that differ between the ranks of `world`.
-  basic_exchange(std::vector<foreign_parameter<param_element, space>> parameters, Comm& world, Strategy const& strategy,
-                 Compressor const& compressor, std::type_identity_t<Comm>* voters = nullptr)
-      : store(std::move(parameters), world, voters == nullptr ? world : *voters, strategy, compressor),
-        protocol_(layout_, this->use_count(), sharded, false) {
-    verify_replicas();
-  }
-
-  /// The gradient of a tensor whose info says `tied` is summed over `group` too, after the sum over the exchange's own
-  /// ranks: over the ranks of other stages that use it. The group must outlive the exchange, and all of its ranks name
-  /// the same tensors in the same order.
-  void sum_also(std::string_view name, Comm& group) {
-    for (auto const& entry : layout_.entries()) {
-      if (entry.info.name == name && entry.info.tied) return also_.push_back({entry.bucket, &group});
-    }
-    throw config_error(text("trireme::exchange: there is no tied parameter \"", name, "\""));
-  }
-
-  [[nodiscard]] exchange_times const& times() const noexcept { return gradients_.times(); }
-  /// From now on every bucket's exchange is recorded in lane 1 of a timeline, which must outlive the exchange.
-  void record(observe::timeline& timeline) { gradients_.record(timeline); }
-
-  /// Whether ready() is called in every micro-batch, not only in the last one.
-  [[nodiscard]] bool reports_every_micro_batch() const noexcept { return gradients_.pooled() && foreign_.empty(); }
-
-  /// Starts a step: gradients are zero again. Collective where reports_every_micro_batch().
-  /// @param micro_batches  of this rank, all of which it runs.
-  void begin(std::int64_t micro_batches = 1) {
-    places_.resize(static_cast<std::size_t>(micro_batches));
-    for (std::int64_t m = 0; m < micro_batches; ++m) places_[static_cast<std::size_t>(m)] = m;
-    begin(micro_batches, places_);
-  }
-  /// The same where some of this rank's logical micro-batches have no samples: it runs those at `places` only,
-  /// ascending. Its first one is at `first`.
-  /// @param runs  how many it runs where that is more: some for others, without samples of its own.
-  void begin(std::int64_t micro_batches, std::span<std::int64_t const> places, std::int64_t first = 0,
-             std::int64_t runs = 0) {
-    protocol_.may_begin();
-    if constexpr (store::shards_parameters) values_.release_all();
-    auto const own = std::max(static_cast<std::int64_t>(places.size()), runs);
-    rounds_left_ = own;
-    if (reports_every_micro_batch())
-      rounds_left_ = parallel::detail::agreed_rounds(world_, micro_batches, own, in_a_tree_);
-    gradients_.begin(micro_batches, places, first, rounds_left_);
-    reports_left_ = this->use_count();
-    if (reports_every_micro_batch()) {
-      protocol_.begin(own, rounds_left_);
-    } else {
-      protocol_.begin(std::min<std::int64_t>(own, 1), 1);
-    }
-    weight_ = 1.0 / world_.size();
-  }
-
-  /// With parameters in the caller's memory: how much this rank's gradients weigh in the sum (default: 1 / ranks, the
-  /// mean). A rank with n of N samples says n / N. Until the next begin().
-  void weight(double share) {
-    protocol_.weight();
-    weight_ = share;
-  }
-  /// Gives up the step that has begun, on every rank: the next begin() forgets its gradients. Between steps nothing
-  /// happens.
-  void abandon() noexcept { protocol_.abandon(); }
-
-  /// Uses [first, last) of one unit are about to be read: their values are there when this returns. Below stage 3
-  /// nothing happens.
-  void ensure(int first, int last) {
-    if (!store::shards_parameters || first == last) return;
-    protocol_.expect_published("ensure()");
-    values_.ensure(layout_.unit_with(first));
-  }
-  /// The same uses will be needed next: their values begin to travel.
-  void prefetch(int first, int last) {
-    if (store::shards_parameters && first < last) values_.prefetch(layout_.unit_with(first));
-  }
-  /// They are not read any more before the next ensure(): their memory serves others.
-  void release(int first, int last) {
-    if (store::shards_parameters && first < last) values_.release(layout_.unit_with(first));
-  }
-  /// Backward of one unit is about to add to the gradients of its uses [first, last): they have memory, and are zero.
-  /// Nothing happens where gradients have memory all the time.
-  void open(int first, int last) {
-    if (!reports_every_micro_batch() || first == last) return;
-    int const unit = layout_.unit_with(first);
-    protocol_.open(first, last);
-    gradients_.open_unit(unit);
-  }
-
-  /// Says that the gradient of one use is final. The bucket's exchange starts as soon as all of its gradients are, and
-  /// (below stage 2) the buckets before it have started.
-  void ready(int use) {
-    protocol_.ready(use);
-    if (!foreign_.empty()) take_in(use);
-    gradients_.ready(use);
-    if (--reports_left_ > 0) return;
-    reports_left_ = this->use_count();
-    --rounds_left_;
-  }
-  void ready(std::string_view name) {
-    for (int use = 0; use < this->use_count(); ++use) {
-      if (layout_.at(layout_.entry_of_use(use)).info.name == name) return ready(use);
-    }
-    throw config_error(text("trireme::exchange: there is no parameter \"", name, "\""));
-  }
-  /// Does for one micro-batch what ranks that have it do together: this one has none. Its gradients are zero.
-  void sit_out() {
-    protocol_.sit_out();
-    pass_through(true);
-    auto const& units = layout_.units();
-    for (auto u = units.size(); u-- > 0;) {
-      ensure(units[u].first, units[u].last);
-      if (in_a_tree_) {
-        protocol_.open(units[u].first, units[u].last);  // a tree does without a term
-      } else {
-        open(units[u].first, units[u].last);
-      }
-      if (u > 0) prefetch(units[u - 1].first, units[u - 1].last);
-      for (int use = units[u].first; use < units[u].last; ++use) ready(use);
-      release(units[u].first, units[u].last);
-    }
-  }
-  /// The same for a micro-batch that is only run forward.
-  void sit_out_forward() { pass_through(false); }
-
-  /// Adds the caller's gradients to the buckets without saying that they are final: one more micro-batch, before the
-  /// first ready() of the step.
-  void accumulate() requires(!keeps_master) {
-    protocol_.accumulate();
-    for (int use = 0; use < foreign_.count(); ++use) take_in(use);
-  }
-
-  /// Collective. Completes the exchange: afterwards the segments' gradients are the sums over all ranks.
-  ///
-  /// @param votes  a number of one's own that is summed over the ranks (a wish to stop, say).
-  /// @param want_norm  the norm costs nothing where gradients are reduced before the update anyway; without it, ranks
-  ///                   that share memory fuse the reduction into the update.
-  exchange_result finish(std::int64_t votes = 0, bool want_norm = true) {
-    protocol_.may_finish();
-    if (reports_every_micro_batch()) {
-      while (rounds_left_ > 0) sit_out();
-    }
-    auto const start = gradients_.now();
-    gradients_.finish(start);
-    for (auto const& [bucket, group] : also_) {
-      auto const [first, count] = owned_range(bucket);
-      group->all_reduce(gradients_.reduced(bucket, first, count), reduction::sum{});
-    }
-    exact_sum squares;
-    fused_ = direct_ && !want_norm;
-    if (direct_) {
-      finish_direct(squares);
-    } else {
-      add_squares(squares);
-    }
-    if (gradients_.lost_finiteness()) squares.add(std::numeric_limits<double>::infinity());
-    auto const result = ballot_.cast(everyone(), squares, votes, !fused_);
-    if (result.finite) commit_residuals();
-    if (!foreign_.empty()) give_back_gradients();
-    gradients_.times().exposed += gradients_.now() - start;
-    protocol_.finished(result.finite);
-    return result;
-  }
-
-  /// Calls f(bucket, first, update_segment) for every stretch of a parameter that this rank updates; `first` counts
-  /// elements in the bucket. The segment's moments are for the caller to fill in, its scale to multiply.
-  template <class F>
-  void for_each_segment(F&& f) {
-    protocol_.update();
-    for (int b = 0; b < this->bucket_count(); ++b) {
-      auto const [first, count] = owned_range(b);
-      layout_.for_each_piece(b, first, count, [&](parallel::layout::piece const& piece) {
-        update_segment<Env> segment;
-        segment.value = master_of(b, piece);
-        segment.gradient = {gradient_terms_of(b, piece), 1.0};
-        segment.outputs = outputs_.of(b, piece);
-        segment.decays = layout_.at(piece.entry).info.decays;
-        f(b, piece, segment);
-      });
-    }
-  }
-
-  /// Collective. Makes the updated values the parameters of every rank (where parameters are sharded, each has its own
-  /// already). Where the optimizer's state is sharded every finite step ends with it, whether something was updated or
-  /// not.
-  void publish() {
-    protocol_.publish();
-    auto const start = gradients_.now();
-    if constexpr (store::shards_parameters) values_.release_all();
-    outputs_.publish();
-    gradients_.times().exposed += gradients_.now() - start;
-  }
-
-  /// Makes the parameters that layers read follow master values that were written from outside (a checkpoint).
-  /// Collective.
-  void refresh_parameters() {
-    for (int b = 0; b < this->bucket_count(); ++b) {  // gradients may have no memory now
-      auto const [first, count] = owned_range(b);
-      layout_.for_each_piece(b, first, count, [&](parallel::layout::piece const& piece) {
-        for (auto const& output : outputs_.of(b, piece))
-          kernels::copy(output, tensor_view<master_element const, space>(master_of(b, piece)));
-      });
-    }
-    publish();
-  }
-
-  /// As those of the store; not while updated values are still to be published.
-  void verify_replicas() {
-    protocol_.expect_published("verify_replicas()");
-    store::verify_replicas();
-  }
-  /// Collective. Gives every rank the parameters of `root`, and other ranks of a replica that hold some of them, too,
-  /// those of their first (nothing to do where each has its own slices).
-  void broadcast(int root = 0) {
-    protocol_.expect_published("broadcast()");
-    store::broadcast(root);
-    for (auto const& [bucket, group] : also_) {
-      for (int const e : layout_.buckets()[static_cast<std::size_t>(bucket)].entries)
-        store::broadcast(layout_.at(e), *group, 0);
-    }
-  }
-  using store::broadcast;
-  [[nodiscard]] std::uint64_t hash_of_parameters() const {
-    protocol_.expect_published("hash_of_parameters()");
-    return store::hash_of_parameters();
-  }
-
- private:
-  using store::direct_;
-  using store::direct_sums_;
-  using store::foreign_;
-  using store::gradients_;
-  using store::layout_;
-  using store::outputs_;
-  using store::values_;
-  using store::world_;
-
-  // What an engine asks for in a forward pass; backward begins with the last unit.
-  void pass_through(bool keep_last) {
-    auto const& units = layout_.units();
-    for (std::size_t u = 0; u < units.size(); ++u) {
-      bool const last = u + 1 == units.size();
-      ensure(units[u].first, units[u].last);
-      if (!last) prefetch(units[u + 1].first, units[u + 1].last);
-      if (!last || !keep_last) release(units[u].first, units[u].last);
-    }
-  }
-
-  void take_in(int use) {
-    auto const theirs = foreign_.gradient(layout_.at(layout_.entry_of_use(use)));
-    kernels::accumulate(gradients_.open_use(use), tensor_view<param_element const, space>(theirs), weight_);
-  }
-
-  void commit_residuals() {
-    if constexpr (has_residual<compressor_state<Compressor, Env>>) {
-      for (int b = 0; b < this->bucket_count(); ++b) gradients_.compressor(b)->commit();
-    }
-  }
-
-  // What another rank of this replica answers for is in its norm; but each copy has to be finite.
-  void account(parallel::layout::piece const& piece, tensor_view<gradient_element const, space> gradient,
-               exact_sum& squares) const {
-    if (layout_.at(piece.entry).info.answers) {
-      kernels::sum_of_squares(gradient, squares);
-    } else if (!kernels::finite(gradient)) {
-      squares.add(std::numeric_limits<double>::infinity());
-    }
-  }
-  // Of the reduced gradients that this rank answers for.
-  void add_squares(exact_sum& squares) {
-    for (int b = 0; b < this->bucket_count(); ++b) {
-      auto const [first, count] = accounted_range(b);
-      layout_.for_each_piece(b, first, count, [&](parallel::layout::piece const& piece) {
-        account(piece, gradients_.reduced(b, piece.in_bucket, piece.count), squares);
-      });
-    }
-  }
-  // Where ranks read each other's gradients. Without a norm no rank sees sums before the update: each checks all of its
-  // own gradients, and the vote is the barrier.
-  void finish_direct(exact_sum& squares) {
-    if constexpr (store::can_be_direct) {
-      if (!fused_) world_.barrier();  // everybody's gradients are final
-      for (int b = 0; b < this->bucket_count(); ++b) {
-        if (fused_) {
-          bool const finite = kernels::finite(tensor_view<gradient_element const, space>(gradients_.resident(b)));
-          if (!finite) squares.add(std::numeric_limits<double>::infinity());
-          continue;
-        }
-        auto const [first, count] = accounted_range(b);
-        layout_.for_each_piece(b, first, count, [&](parallel::layout::piece const& piece) {
-          auto const own = gradients_.reduced(b, piece.in_bucket, piece.count);
-          direct_sums_.reduce(b, piece.in_bucket, own, [&](auto sums) { account(piece, sums, squares); });
-        });
-        gradients_.record_bucket(b);
-      }
-    }
-  }
-
-  void give_back_gradients() {
-    for (int b = 0; b < this->bucket_count(); ++b) {
-      auto const [first, count] = owned_range(b);
-      layout_.for_each_piece(b, first, count, [&](parallel::layout::piece const& piece) {
-        kernels::copy(foreign_.gradient(layout_.at(piece.entry)).flat(piece.in_entry, piece.count),
-                      tensor_view<gradient_element const, space>(gradients_.reduced(b, piece.in_bucket, piece.count)));
-      });
-    }
-  }
-
-  std::span<tensor_view<gradient_element const, space> const> gradient_terms_of(int bucket,
-                                                                                parallel::layout::piece const& piece) {
-    if constexpr (store::can_be_direct) {
-      if (fused_) return direct_sums_.terms_of(bucket, piece.in_bucket, piece.count);
-    }
-    reduced_ = gradients_.reduced(bucket, piece.in_bucket, piece.count);
-    return {&reduced_, 1};
-  }
-
-  tensor_view<gradient_element const, space> reduced_;  // of the segment at hand
-  parallel::detail::exchange_protocol protocol_;
-  parallel::detail::ballot ballot_;
-  std::vector<std::pair<int, Comm*>> also_;
-  bool in_a_tree_ = false;
-  std::vector<std::int64_t> places_;
-  std::int64_t rounds_left_ = 1;  // micro-batches of the rank that runs most
-  int reports_left_ = 0;
-  double weight_ = 1;
-  bool fused_ = false;
-};
-
-}  // namespace trireme
-
 // ---- trireme/train/checkpoint.hpp
+#include <map>
 #include <set>
 
 // ---- trireme/core/detail/sha256_blocks.hpp
@@ -22245,8 +23659,6 @@ inline int set_aside(formats::directory const& home, std::string const& name) {
 }  // namespace trireme::checkpoint::detail
 
 // ---- trireme/train/detail/checkpoint_pieces.hpp
-#include <map>
-
 namespace trireme::checkpoint::detail {
 
 /// "24,3,8 at 0,0,16 of 24,3,24": a box of a tensor; "24,3,24" if it is all of it.
@@ -22791,7 +24203,7 @@ struct run_description {
   std::string optimizer;
   std::string precision;
   std::string compression;
-  int residual_ranks = 0;  ///< error feedback keeps one residual a rank; 0 = it is not used
+  int residual_ranks = 0;  ///< how many ranks each keep numbers of their own (error feedback, steps alone); 0 = none do
 };
 
 /// How far a run is.
@@ -22801,6 +24213,23 @@ struct progress {
   std::uint64_t seed = 0;
   std::uint64_t epoch = 0;
   std::int64_t position = 0;  ///< samples of the epoch that are used
+  /// What the run states of the slots count, by name ("precision/scale"): the bits of each number.
+  std::map<std::string, std::uint64_t, std::less<>> numbers{};
+
+  template <class T>
+  void write(std::string_view name, T number) {
+    numbers.emplace(name, std::bit_cast<std::uint64_t>(number));
+  }
+  /// @param path  of the checkpoint, for the sentence.
+  template <class T>
+  void read(std::string const& path, std::string_view name, T& number) const {
+    auto const found = numbers.find(name);
+    if (found == numbers.end()) {
+      throw config_error(text("trireme::checkpoint: ", path, " does not have the number \"", name,
+                              "\" that this run counts; another version of the program has written it"));
+    }
+    number = std::bit_cast<T>(found->second);
+  }
 };
 
 /// Which run a directory's checkpoints belong to. None until the run first saves or loads; then 32 hexadecimal digits,
@@ -22835,12 +24264,21 @@ inline formats::json::value to_json(run_description const& run) {
                                      {"residual_ranks", run.residual_ranks}});
 }
 inline formats::json::value to_json(progress const& at) {
-  return formats::json::value::make(
-      {{"step", at.step}, {"updates", at.updates}, {"seed", at.seed}, {"epoch", at.epoch}, {"position", at.position}});
+  formats::json::value numbers = formats::json::object{};
+  for (auto const& [name, bits] : at.numbers) numbers.set(name, bits);
+  return formats::json::value::make({{"step", at.step},
+                                     {"updates", at.updates},
+                                     {"seed", at.seed},
+                                     {"epoch", at.epoch},
+                                     {"position", at.position},
+                                     {"numbers", std::move(numbers)}});
 }
 inline progress progress_from(formats::json::value const& from) {
-  progress const at{from.at("step").as_int64(), from.at("updates").as_int64(), from.at("seed").as_uint64(),
-                    from.at("epoch").as_uint64(), from.at("position").as_int64()};
+  progress at{from.at("step").as_int64(), from.at("updates").as_int64(), from.at("seed").as_uint64(),
+              from.at("epoch").as_uint64(), from.at("position").as_int64()};
+  if (auto const* const numbers = from.find("numbers"); numbers != nullptr) {
+    for (auto const& [name, number] : numbers->as_object()) at.numbers.emplace(name, number.as_uint64());
+  }
   // Far below where counting on would wrap.
   if (at.step < 0 || at.step > std::int64_t{1} << 62) from.at("step").fail("this is no number of a step");
   if (at.updates < 0 || at.updates > at.step) from.at("updates").fail("there are not as many updates as steps");
@@ -22862,9 +24300,10 @@ inline void expect_same_run(std::string const& path, formats::json::value const&
   expect("compression", saved.at("compression").as_string(), run.compression);
   auto const ranks = saved.at("residual_ranks").as_int64();
   if (ranks != run.residual_ranks) {
-    throw config_error(text("trireme::checkpoint: ", path, " holds the residuals of ", ranks,
+    throw config_error(text("trireme::checkpoint: ", path, " holds numbers that belong to each of ", ranks,
                             " ranks, and this run has ", run.residual_ranks,
-                            "; with error feedback a run goes on with as many ranks as it had"));
+                            "; with error feedback, or where ranks take steps alone, a run goes on with as many ranks "
+                            "as it had"));
   }
 }
 
@@ -23467,6 +24906,8 @@ struct combination {
   static constexpr bool deals = has_ragged_all_to_all<Comm, typename env::compute, space>;
   static constexpr bool deals_experts = deals && has_all_gather<Comm, std::int64_t> &&
                                         has_all_reduce<Comm, typename env::gradient, reduction::sum, space>;
+  static constexpr bool local_steps = requires { requires data_axis::local_steps; };
+  static constexpr bool uncompressed = lossless_identity<Compression>;
   static constexpr bool residual = has_residual<compressor_state<Compression, env>>;
   static constexpr bool gatherable = gatherable_compressor<Compression, env>;
   static constexpr bool one_number = std::is_same_v<typename Precision::param, typename Precision::master>;
@@ -23515,6 +24956,12 @@ struct combination {
   X("error-feedback-needs-one-exchange",                                                                               \
     "error feedback tells once a step what it left out, but parallel::zero<2> and zero<3> send every micro-batch",     \
     "use parallel::zero<1>", !C::residual || !C::shards_gradients)                                                     \
+  X("local-steps-send-no-gradients",                                                                                   \
+    "where ranks take steps alone, as in parallel::diloco, no gradients are sent that a compressor could code",        \
+    "leave the compressor out", !C::local_steps || C::uncompressed)                                                    \
+  X("local-steps-need-whole-samples",                                                                                  \
+    "where ranks take steps alone, as in parallel::diloco, parallel::context and expert have nobody to share with",    \
+    "use parallel::data or zero beside them", !C::local_steps || !(C::context || C::expert))                           \
   X("trainer-needs-votes",                                                                                             \
     "every trainer votes with all_reduce and compares ranks with all_gather, and this communicator lacks one of them", \
     "use another communicator", C::decides)                                                                            \
@@ -23667,7 +25114,11 @@ struct check_optimizer {
   static_assert(has_moment_names<O>, "trireme::trainer: optimizer lacks static moment_names");
   static_assert(has_rate_at<O>, "trireme::trainer: optimizer lacks rate_at(step) -> double");
   static_assert(has_clip<O>, "trireme::trainer: optimizer lacks clip");
-  static_assert(has_update<O, Env>, "trireme::trainer: optimizer lacks update(segment, step)");
+  static_assert(says_whole_tensors<O> || has_update<O, Env>, "trireme::trainer: optimizer lacks update(segment, step)");
+  static_assert(!says_whole_tensors<O> || has_moment_shape<O>,
+                "trireme::trainer: optimizer of whole tensors lacks moment_shape(which, parameter_info) -> shape");
+  static_assert(!says_whole_tensors<O> || has_update<O, Env> || has_tensor_update<O, Env>,
+                "trireme::trainer: optimizer of whole tensors lacks update(tensor_update, step)");
 };
 template <class C, class Env>
 struct check_compression {
@@ -23885,70 +25336,247 @@ struct check_data {
 
 }  // namespace trireme::detail
 
+// ---- trireme/train/report.hpp
+namespace trireme {
+
+/// What one step was; the same on every rank but for `seconds`.
+struct step_report {
+  std::int64_t step = 0;     ///< counted from 0
+  double loss = 0;           ///< mean over the step's samples on all ranks
+  double norm = 0;           ///< global gradient norm before clipping
+  double rate = 0;           ///< learning rate
+  std::int64_t samples = 0;  ///< over all ranks
+  double seconds = 0;
+  bool skipped = false;  ///< a gradient was not finite on some rank: nothing was changed
+};
+
+/// What one call of fit() was.
+struct fit_report {
+  std::int64_t first_step = 0;
+  std::int64_t steps = 0;    ///< taken in this call
+  std::int64_t samples = 0;  ///< over all ranks
+  std::int64_t skipped = 0;
+  double first_loss = 0;
+  double last_loss = 0;
+  double last_norm = 0;
+  double seconds = 0;
+  bool stopped = false;  ///< some rank asked for it
+
+  void add(step_report const& done) noexcept {
+    if (steps == 0) first_loss = done.loss;
+    last_loss = done.loss;
+    last_norm = done.norm;
+    samples += done.samples;
+    skipped += done.skipped ? 1 : 0;
+    ++steps;
+  }
+};
+
+/// What became of a checkpoint that was written while training went on; the same on every rank but for `seconds`.
+struct save_report {
+  std::int64_t step = 0;  ///< whose state it is
+  double seconds = 0;     ///< from the copy of the state until the checkpoint was there, or was given up
+  std::string failure;    ///< the sentence of the error; empty if it is there
+};
+
+}  // namespace trireme
+
+// ---- trireme/contract/precision_state.hpp
+namespace trireme {
+
+/// The run state of a precision that names no `instance` of its own: losses are as they are, and a step is taken if all
+/// gradients are finite.
+///
+/// An `instance` of one's own has the same functions, is made of the policy, and may also show numbers that are the
+/// same on all ranks (visit_numbers, see contract/state.hpp), which checkpoints then keep.
+template <class Precision>
+class plain_precision {
+ public:
+  explicit plain_precision(Precision const&) {}
+  /// What the losses of the next step are multiplied by before backward; gradients are divided by it before the update.
+  [[nodiscard]] double scale() const noexcept { return 1; }
+  /// After each vote: whether the step is taken. Called on every rank with the same argument.
+  [[nodiscard]] bool decide(bool finite) noexcept { return finite; }
+  /// After so many steps in a row that were not taken a run is an error.
+  [[nodiscard]] std::int64_t normal_skips() const noexcept { return 10; }
+};
+
+namespace detail {
+
+template <class Precision>
+struct precision_state_of {
+  using type = plain_precision<Precision>;
+};
+template <class Precision>
+requires requires { typename Precision::instance; }
+struct precision_state_of<Precision> {
+  using type = typename Precision::instance;
+};
+
+}  // namespace detail
+
+template <class Precision>
+using precision_state = typename detail::precision_state_of<Precision>::type;
+
+}  // namespace trireme
+
 // ---- trireme/train/optimizer_state.hpp
 namespace trireme {
 
-/// The moments of what this rank updates: as many tensors a bucket as the optimizer names, of the owned range.
+/// The moments of what this rank updates: of an element-wise optimizer as many stretches a bucket as it names, of an
+/// optimizer of whole tensors as many tensors a parameter, in the shapes that it gives them.
+///
+/// Threads  one owner; the exchange must outlive it.
+/// Errors   config_error where an optimizer needs whole tensors and this rank holds a part of one.
 template <class Env, class Optimizer>
 class optimizer_state {
  public:
   using space = typename Env::space;
   using master = typename Env::master;
-  static constexpr std::size_t count = Optimizer::moment_names.size();
+  using view = tensor_view<master, space>;
 
+  /// @param exchange  made with wishes_of(optimizer).
   template <class Exchange>
-  explicit optimizer_state(Exchange const& exchange) {
-    for (int bucket = 0; bucket < static_cast<int>(exchange.plan().buckets().size()); ++bucket) {
-      auto const [first, elements] = exchange.owned_range(bucket);
-      auto& all = buckets_.emplace_back();
-      all.first = first;
-      for (auto& moment : all.moments) {
-        moment = tensor<master, space>(shape{elements});
+  explicit optimizer_state(Exchange const& exchange, Optimizer const& optimizer = Optimizer{})
+      : plan_(exchange.plan()),
+        of_rank_(Exchange::replicas_differ),
+        whole_(!element_optimizer<Optimizer, Env> || wants_whole_tensors(optimizer)) {
+    for (auto const& name : optimizer.moment_names) names_.emplace_back(name);
+    of_entry_.resize(plan_.entries().size());
+    for (int b = 0; b < plan_.trained_buckets(); ++b) {
+      owned_.push_back(exchange.owned_range(b));
+      accounted_.push_back(exchange.accounted_range(b));
+      auto const [first, count] = owned_.back();
+      if (whole_) {
+        plan_.for_each_piece(b, first, count, [&](parallel::layout::piece const& piece) { add(piece, optimizer); });
+      } else {
+        for (std::size_t m = 0; m < names_.size(); ++m) moments_.push_back({{}, tensor<master, space>(shape{count})});
       }
     }
     clear();
   }
+  optimizer_state(optimizer_state const&) = delete;
+  optimizer_state& operator=(optimizer_state const&) = delete;
 
   /// As before the first step.
   void clear() {
-    for (auto const& bucket : buckets_) {
-      for (auto const& moment : bucket.moments) ops::on<space>::fill(moment.view(), 0.0);
+    for (auto const& each : moments_) {
+      if (!each.values.view().empty()) ops::on<space>::fill(each.values.view(), 0.0);
     }
   }
 
-  /// Bytes of the moments of this rank.
+  /// Bytes of the moments of this rank, and of what the update of one whole tensor has taken besides.
   [[nodiscard]] std::int64_t bytes() const noexcept {
     std::int64_t sum = 0;
-    for (auto const& bucket : buckets_) {
-      for (auto const& moment : bucket.moments) sum += static_cast<std::int64_t>(moment.view().bytes());
-    }
-    return sum;
+    for (auto const& each : moments_) sum += static_cast<std::int64_t>(each.values.view().bytes());
+    return sum + static_cast<std::int64_t>(scratch_.peak_bytes());
   }
 
   /// Updates everything that this rank owns. `scale` is the clipping factor.
   template <class Exchange>
   void update(Exchange& exchange, Optimizer const& optimizer, std::int64_t step, double scale) {
     exchange.for_each_segment([&](int bucket, parallel::layout::piece const& piece, update_segment<Env>& segment) {
-      std::array<tensor_view<master, space>, count> moments;
-      for (std::size_t m = 0; m < count; ++m) moments[m] = moment_of(m, bucket, piece);
-      segment.moments = moments;
+      views_.clear();
+      for (std::size_t m = 0; m < names_.size(); ++m) views_.push_back(moment_of(m, bucket, piece));
+      segment.moments = views_;
       segment.gradient.scale *= scale;
-      optimizer.update(segment, step);
+      if constexpr (whole_tensor_optimizer<Optimizer, Env>) {
+        if (whole_) return update_tensor(segment, optimizer, step);
+      }
+      if constexpr (element_optimizer<Optimizer, Env>) optimizer.update(segment, step);
     });
   }
 
-  [[nodiscard]] tensor_view<master, space> moment_of(std::size_t which, int bucket,
-                                                     parallel::layout::piece const& piece) const {
-    auto const& all = buckets_[static_cast<std::size_t>(bucket)];
-    return all.moments[which].view().flat(piece.in_bucket - all.first, piece.count);
+  /// The moments of a piece that this rank updates: as contract/state.hpp says.
+  template <class F>
+  void visit_piece(int bucket, parallel::layout::piece const& piece, F&& f) const {
+    if (bucket >= plan_.trained_buckets()) return;
+    auto const& info = plan_.at(piece.entry).info;
+    for (std::size_t m = 0; m < names_.size(); ++m) {
+      auto const values = moment_of(m, bucket, piece);
+      if (values.empty()) continue;
+      auto const name = names_[m] + "/" + info.name;
+      if (whole_) {
+        f(name, state_place{moments_[of_entry(piece) + m].info, 0, of_rank_}, values.flat());
+      } else {
+        f(name, state_place{info, piece.in_entry, of_rank_}, values);
+      }
+    }
+  }
+  template <class F>
+  void visit_state(state_scope scope, F&& f) const {
+    for (int b = 0; b < plan_.trained_buckets(); ++b) {
+      bool const kept = scope == state_scope::kept;
+      auto const [first, count] = (kept ? owned_ : accounted_)[static_cast<std::size_t>(b)];
+      plan_.for_each_piece(b, first, count, [&](parallel::layout::piece const& piece) {
+        if (kept || of_rank_ || plan_.at(piece.entry).info.answers) visit_piece(b, piece, f);
+      });
+    }
   }
 
  private:
-  struct bucket_moments {
-    std::int64_t first = 0;
-    std::array<tensor<master, space>, count> moments;
+  struct moment {
+    parameter_info info;  // of the moment itself, where there is one a tensor
+    tensor<master, space> values;
   };
-  std::vector<bucket_moments> buckets_;
+
+  [[nodiscard]] std::size_t of_entry(parallel::layout::piece const& piece) const {
+    return of_entry_[static_cast<std::size_t>(piece.entry)];
+  }
+  [[nodiscard]] view moment_of(std::size_t which, int bucket, parallel::layout::piece const& piece) const {
+    if (whole_) return moments_[of_entry(piece) + which].values.view();
+    auto const at = static_cast<std::size_t>(bucket);
+    return moments_[at * names_.size() + which].values.view().flat(piece.in_bucket - owned_[at].first, piece.count);
+  }
+
+  void add(parallel::layout::piece const& piece, Optimizer const& optimizer) {
+    auto const& info = plan_.at(piece.entry).info;
+    if (info.is_part() || piece.count != info.extents.size()) refuse(info);
+    of_entry_[static_cast<std::size_t>(piece.entry)] = moments_.size();
+    if constexpr (has_moment_shape<Optimizer>) {
+      for (std::size_t m = 0; m < names_.size(); ++m) {
+        auto const extents = optimizer.moment_shape(m, info);
+        auto& made = moments_.emplace_back(moment{info, {}});
+        made.info.extents = extents;
+        if (extents.size() > 0) made.values = tensor<master, space>(extents);
+      }
+    }
+  }
+  [[noreturn]] static void refuse(parameter_info const& info) {
+    if (!info.is_part()) {
+      throw config_error(text("trireme::optimizer_state: the optimizer needs whole tensors, but the exchange cuts \"",
+                              info.name, "\" between ranks; pass it the optimizer, too"));
+    }
+    throw config_error(
+        text("trireme::trainer: the optimizer needs whole tensors, but each rank holds only a part of \"", info.name,
+             "\"; use one that works element by element, such as optim::adamw, or leave ",
+             info.dealt ? "parallel::expert out" : "parallel::tensor out"));
+  }
+
+  void update_tensor(update_segment<Env> const& segment, Optimizer const& optimizer, std::int64_t step) {
+    auto const& info = *segment.info;
+    auto gradient = segment.gradient.terms.front();
+    if (segment.gradient.terms.size() > 1) {
+      auto const sum = scratch_.template take<typename Env::gradient>(info.extents).flat();
+      ops::on<space>::reduce(std::span(&sum, 1), segment.gradient.terms);
+      gradient = sum;
+    }
+    optimizer.update(
+        tensor_update<Env>{info, segment.value.reshaped(info.extents), segment.moments, gradient.reshaped(info.extents),
+                           segment.gradient.scale, segment.outputs, scratch_},
+        step);
+    scratch_.reset();
+  }
+
+  parallel::layout const& plan_;
+  bool of_rank_;
+  bool whole_;
+  std::vector<std::string> names_;
+  std::vector<std::pair<std::int64_t, std::int64_t>> owned_, accounted_;  // by bucket: first element, count
+  std::vector<moment> moments_;                                           // by bucket or by tensor, then by name
+  std::vector<std::size_t> of_entry_;                                     // the first of a tensor's
+  std::vector<view> views_;                                               // kept: no allocation in a step
+  arena<space> scratch_;
 };
 
 }  // namespace trireme
@@ -24255,7 +25883,7 @@ class plain_engine {
   /// Forward and backward; ready(index) as each gradient is filled.
   template <class Ready>
   loss_sum train(samples const& batch, Ready&& ready) {
-    auto const loss = evaluate(batch);
+    auto const loss = forward(batch, purpose::train);
     reported_.assign(reported_.size(), 0);
     model_->backward([&](std::string_view name) {
       auto const index = index_of(name);
@@ -24269,14 +25897,28 @@ class plain_engine {
     return loss;
   }
 
-  [[nodiscard]] loss_sum evaluate(samples const& batch) {
-    auto const mean = static_cast<double>(model_->forward(batch));
-    return {mean * static_cast<double>(batch.count()), batch.count()};
+  [[nodiscard]] loss_sum evaluate(samples const& batch) { return forward(batch, purpose::evaluate); }
+  [[nodiscard]] tensor<float> predict(samples const& batch) requires has_model_predict<Model> {
+    return model_->predict(batch);
+  }
+  /// Calls f(name, values) for each buffer.
+  template <class F>
+  void visit_buffers(F&& f) {
+    if constexpr (has_buffers<Model>) model_->visit_buffers(f);
   }
 
   [[nodiscard]] Model& model() noexcept { return *model_; }
 
  private:
+  [[nodiscard]] loss_sum forward(samples const& batch, [[maybe_unused]] purpose why) {
+    double mean = 0;
+    if constexpr (has_purposeful_forward<Model>) {
+      mean = static_cast<double>(model_->forward(batch, why));
+    } else {
+      mean = static_cast<double>(model_->forward(batch));
+    }
+    return {mean * static_cast<double>(batch.count()), batch.count()};
+  }
   [[nodiscard]] std::size_t index_of(std::string_view name) const {
     for (std::size_t index = 0; index < names_.size(); ++index) {
       if (names_[index] == name) return index;
@@ -25239,6 +26881,14 @@ struct engine_of<Env, Model> {
 
 }  // namespace detail
 
+/// What one rank brings to a step.
+struct step_input {
+  std::span<samples const> micro_batches;  ///< those that have samples
+  data::range range;                       ///< this rank's logical micro-batches
+  std::span<std::int64_t const> places;    ///< which of them those with samples are
+  std::int64_t total = 0;                  ///< samples of the step, over all ranks
+};
+
 /// What one rank holds of a model, as the mesh says: its place, its groups, the engine that runs its units, and the
 /// exchange of its parameters. All that a trainer does with samples goes through it.
 ///
@@ -25251,18 +26901,19 @@ class placed_model {
   using space = typename Env::space;
   using data_axis = parallel::data_axis_t<Parallel>;
   using engine_type = typename detail::engine_of<Env, Model>::type;
-  using exchange_type = basic_exchange<Env, Comm, data_axis, Compression>;
+  using exchange_type = parallel::exchange_of_t<Env, Comm, data_axis, Compression>;
   static constexpr bool staged = staged_model<Model>;
 
   template <class GivenModel>
-  placed_model(GivenModel&& model, Comm& world, Parallel const& parallel, Compression const& compression)
+  placed_model(GivenModel&& model, Comm& world, Parallel const& parallel, Compression const& compression,
+               layout_wishes const& wishes = {})
       : world_(world),
         grid_(parallel, world),
         groups_(parallel, grid_),
         cut_(groups_.positions()),
         link_(make_link()),
         engine_(make_engine(std::forward<GivenModel>(model), parallel)),
-        exchange_(make_exchange(parallel, compression)) {
+        exchange_(make_exchange(parallel, compression, wishes)) {
     if constexpr (staged && gathers) engine_.values_pass();
     if constexpr (has_stages) {
       for (auto const& each : tied_) {
@@ -25295,6 +26946,34 @@ class placed_model {
     }
   }
 
+  /// Collective. Makes the buffers of a plain model the same on all ranks, as the model says.
+  void share_buffers() {
+    if constexpr (has_buffers<Model>) {
+      constexpr bool mean = [] {
+        if constexpr (requires { Model::buffers; }) return Model::buffers == shared_buffers::mean;
+        return false;
+      }();
+      engine_.visit_buffers([&](auto const&, auto values) {
+        if constexpr (mean && std::is_floating_point_v<typename decltype(values)::value_type>) {
+          world_.all_reduce(values, reduction::mean{});
+        } else {
+          world_.broadcast(values, 0);
+        }
+      });
+    }
+  }
+  /// What is kept besides parameters; see contract/state.hpp.
+  template <class F>
+  void visit_state([[maybe_unused]] state_scope scope, [[maybe_unused]] F&& f) {
+    if constexpr (has_buffers<Model>) {
+      if (scope == state_scope::answered && world_.rank() != 0) return;
+      engine_.visit_buffers([&](auto const& name, auto values) {
+        parameter_info const info{.name = name, .extents = values.extents()};
+        f(text("buffer/", name), state_place{info}, values.flat(0, values.size()));
+      });
+    }
+  }
+
   /// Collective. How many samples all ranks have together, of which this one has brought so many.
   [[nodiscard]] std::int64_t samples_of_all(std::int64_t own) {
     tensor_view<std::int64_t> const sum(&own, shape{1});
@@ -25314,32 +26993,30 @@ class placed_model {
   }
 
   /// Forward and backward of a step's micro-batches; gradients are on their way when it returns.
-  /// @param micro_batches  of the logical ones in `range`, those in `parts`: the others have no samples.
-  /// @param total          samples of the step, over all ranks.
-  loss_sum train(std::span<samples const> micro_batches, data::range range, std::span<std::int64_t const> parts,
-                 std::int64_t total, random_key key) {
-    auto const own = static_cast<std::int64_t>(micro_batches.size());
+  /// @param scale  what the losses that are differentiated are multiplied by.
+  /// @returns the losses that this rank tells the others; the same samples are told by one rank.
+  loss_sum train(step_input const& input, double scale, random_key key) {
+    auto const own = static_cast<std::int64_t>(input.micro_batches.size());
     auto const most = serves() ? most_of(world_, own) : own;
-    exchange_.begin(range.count(), parts, range.first, most);
+    exchange_.begin(input.range.count(), input.places, input.range.first, most);
+    double const weight = exchange_.sample_weight(input.total) * scale;
     if constexpr (staged) {
       bool const always = exchange_.reports_every_micro_batch();
       auto const ready = [&](int use, bool last) {
         if (last || always) exchange_.ready(use);
       };
-      return engine_.train_step(cut(micro_batches), 1.0 / static_cast<double>(total), key, ready, exchange_,
-                                most - own);
+      return told(engine_.train_step(cut(input.micro_batches), weight, key, ready, exchange_, most - own));
     } else {
       loss_sum sum;
-      for (std::size_t m = 0; m < micro_batches.size(); ++m) {
-        auto const& batch = micro_batches[m];
-        bool const last = m + 1 == micro_batches.size();
-        exchange_.weight(static_cast<double>(batch.count()) / static_cast<double>(total));
+      for (auto const& batch : input.micro_batches) {
+        bool const last = &batch == &input.micro_batches.back();
+        exchange_.weight(static_cast<double>(batch.count()) * weight);
         sum += engine_.train(batch, [&](int use) {
           if (last) exchange_.ready(use);
         });
         if (!last) exchange_.accumulate();
       }
-      return sum;
+      return told(sum);
     }
   }
 
@@ -25362,16 +27039,16 @@ class placed_model {
   }
 
   /// The outputs for some inputs (n, outputs), in host memory. Where ranks share positions each works on all of them.
+  [[nodiscard]] tensor<float> predict(samples const& batch) requires(!staged) { return engine_.predict(batch); }
   [[nodiscard]] tensor<float> predict(samples const& batch) requires staged {
     auto const out = engine_.predict(batch, exchange_);
     return grid_.stages() == nullptr ? on_host(out) : from_last_stage(out);
   }
 
-  /// The mean over all ranks. Those of a tensor group have the same losses: one of them counts. Of a pipeline only one
-  /// stage has any.
+  /// Collective. The mean over all ranks of the losses that evaluate() has returned.
   [[nodiscard]] double mean(loss_sum const& sum) {
-    bool const counts = grid_.place(parallel::axis::tensor).place == 0;
-    double both[2] = {counts ? sum.sum : 0, counts ? static_cast<double>(sum.count) : 0};
+    auto const own = told(sum);
+    double both[2] = {own.sum, static_cast<double>(own.count)};
     world_.all_reduce(tensor_view<double>(both, shape{2}), reduction::sum{});
     return both[1] == 0 ? 0 : both[0] / both[1];
   }
@@ -25381,6 +27058,10 @@ class placed_model {
   static constexpr bool has_stages = parallel::has_axis<Parallel, parallel::axis::pipeline>;
   static constexpr bool has_experts = parallel::has_axis<Parallel, parallel::axis::expert>;
 
+  // The ranks of a tensor group have the same losses: one of them tells them. Of a pipeline only one stage has any.
+  [[nodiscard]] loss_sum told(loss_sum const& own) const {
+    return grid_.place(parallel::axis::tensor).place == 0 ? own : loss_sum{};
+  }
   // Whether other ranks' rows come to experts here: then all run as many micro-batches.
   [[nodiscard]] bool serves() noexcept { return has_experts && grid_.experts() != nullptr; }
   [[nodiscard]] static std::int64_t most_of(Comm& ranks, std::int64_t own) {
@@ -25426,7 +27107,7 @@ class placed_model {
                               to_string(axis), " does not; use the schedule 1f1b or interleaved"));
     }
   }
-  exchange_type make_exchange(Parallel const& parallel, Compression const& compression) {
+  exchange_type make_exchange(Parallel const& parallel, Compression const& compression, layout_wishes const& wishes) {
     auto const axis = parallel::data_axis_of(parallel);
     if constexpr (staged) {
       auto const& uses = engine_.uses();
@@ -25439,9 +27120,10 @@ class placed_model {
         }
       }
       if constexpr (has_experts) deal();
-      return exchange_type(uses, grid_.replicas(), axis, compression, engine_.unit_ends(), &world_, grid_.experts());
+      return exchange_type(uses, grid_.replicas(), axis, compression, engine_.unit_ends(), &world_, grid_.experts(),
+                           wishes);
     } else {
-      return exchange_type(engine_.parameters(), grid_.replicas(), axis, compression, &world_);
+      return exchange_type(engine_.parameters(), grid_.replicas(), axis, compression, &world_, wishes);
     }
   }
 
@@ -25494,48 +27176,122 @@ class placed_model {
 
 }  // namespace trireme
 
-// ---- trireme/train/report.hpp
+// ---- trireme/train/step.hpp (goes on)
 namespace trireme {
 
-/// What one step was; the same on every rank but for `seconds`.
-struct step_report {
-  std::int64_t step = 0;     ///< counted from 0
-  double loss = 0;           ///< mean over the step's samples on all ranks
-  double norm = 0;           ///< global gradient norm before clipping
-  double rate = 0;           ///< learning rate
-  std::int64_t samples = 0;  ///< over all ranks
-  double seconds = 0;
-  bool skipped = false;  ///< a gradient was not finite on some rank: nothing was changed
+/// How far a run is; the same on every rank.
+struct run_clock {
+  std::uint64_t seed = 0;
+  std::int64_t step = 0;     ///< steps taken, skipped ones included
+  std::int64_t updates = 0;  ///< of them those that changed parameters
+  std::int64_t skips = 0;    ///< in a row, up to now
+  data::loader_position position;
 };
 
-/// What one call of fit() was.
-struct fit_report {
-  std::int64_t first_step = 0;
-  std::int64_t steps = 0;    ///< taken in this call
-  std::int64_t samples = 0;  ///< over all ranks
-  std::int64_t skipped = 0;
-  double first_loss = 0;
-  double last_loss = 0;
-  double last_norm = 0;
-  double seconds = 0;
-  bool stopped = false;  ///< some rank asked for it
+/// What a run changes from step to step: each slot's run state, and the clock. The trainer has one, and so has a plan,
+/// on paper: both take the same steps.
+template <class Env, class Model, class Optimizer, class Comm, class Parallel, class Compression>
+struct run_state {
+  using precision_policy = typename Env::precision;
 
-  void add(step_report const& done) noexcept {
-    if (steps == 0) first_loss = done.loss;
-    last_loss = done.loss;
-    last_norm = done.norm;
-    samples += done.samples;
-    skipped += done.skipped ? 1 : 0;
-    ++steps;
+  template <class GivenModel>
+  run_state(GivenModel&& given, Comm& world, Parallel const& strategy, precision_policy const& numbers,
+            Compression const& compression, Optimizer const& optimizer)
+      : model(std::forward<GivenModel>(given), world, strategy, compression, wishes_of(optimizer)),
+        moments(model.exchange(), optimizer),
+        precision(numbers) {}
+
+  placed_model<Env, Model, Comm, Parallel, Compression> model;
+  optimizer_state<Env, Optimizer> moments;
+  precision_state<precision_policy> precision;
+  parallel::vote vote;
+  run_clock clock;
+};
+
+namespace detail {
+
+using step_clock = std::chrono::steady_clock;
+[[nodiscard]] inline double seconds_since(step_clock::time_point start) {
+  return std::chrono::duration<double>(step_clock::now() - start).count();
+}
+
+template <class Body>
+auto timed(observe::timeline* timeline, std::string_view phase, Body&& body) {
+  if (timeline == nullptr) return body();
+  observe::timeline::span const span(*timeline, phase, "step");
+  return body();
+}
+
+/// What gradients are multiplied by when they are applied: without the loss scale, and clipped.
+template <class Optimizer>
+[[nodiscard]] double factor_of(Optimizer const& optimizer, gradient_numbers const& gradients) {
+  double const limit = optimizer.clip;
+  double const clipped = limit > 0 && gradients.norm > limit ? limit / (gradients.norm + 1e-6) : 1.0;
+  return clipped / gradients.scale;
+}
+
+/// Of what this rank holds after the exchange: sums with the other ranks' gradients, and its own ones.
+template <class Exchange>
+std::string first_bad_gradient(Exchange const& exchange) {
+  for (auto const& entry : exchange.plan().entries()) {
+    if (!exchange.has_finite_gradient(entry)) return text(" (here first in \"", entry.info.name, "\")");
   }
-};
+  return {};
+}
 
-/// What became of a checkpoint that was written while training went on; the same on every rank but for `seconds`.
-struct save_report {
-  std::int64_t step = 0;  ///< whose state it is
-  double seconds = 0;     ///< from the copy of the state until the checkpoint was there, or was given up
-  std::string failure;    ///< the sentence of the error; empty if it is there
-};
+}  // namespace detail
+
+/// Collective. One step. The vote is the only exchange that all ranks wait for; until it is counted nothing has changed
+/// that the step before has left.
+///
+/// @param wishes  a number of this rank's own (a wish to stop, say); out: its sum over the ranks.
+/// Errors   numeric_error after as many steps without finite gradients as the precision finds normal; then, and with
+/// any
+///          other exception, the state is that before the step.
+template <class Run, class Optimizer>
+step_report take_step(Run& run, Optimizer const& optimizer, step_input const& input, std::int64_t& wishes,
+                      observe::timeline* timeline = nullptr) {
+  using detail::timed;
+  auto const start = detail::step_clock::now();
+  auto& [model, moments, precision, vote, clock] = run;
+  auto& exchange = model.exchange();
+  double const scale = precision.scale();
+
+  vote.clear();
+  vote.wish(wishes);
+  random_key const key{clock.seed, static_cast<std::uint64_t>(clock.step)};
+  timed(timeline, "forward, backward", [&] { vote.add(model.train(input, scale, key)); });
+  timed(timeline, "finish", [&] { exchange.finish(vote); });
+  auto const counted = timed(timeline, "vote", [&] { return exchange.count(vote); });
+  wishes = counted.votes;
+
+  bool const taken = precision.decide(counted.finite);
+  if (auto const gradients = exchange.settle(taken, {counted.norm / scale, scale})) {
+    double const factor = detail::factor_of(optimizer, *gradients);
+    timed(timeline, "update", [&] { moments.update(exchange, optimizer, clock.updates, factor); });
+    timed(timeline, "publish", [&] { exchange.publish(); });
+    model.engine().invalidate();
+    ++clock.updates;
+  }
+  if (taken) {
+    clock.skips = 0;
+  } else if (++clock.skips == precision.normal_skips()) {
+    throw numeric_error(
+        text("trireme::trainer: no finite gradients in ", clock.skips, " steps, up to step ", clock.step,
+             detail::first_bad_gradient(exchange), "; lower the learning rate or look at the data"),
+        {exchange.everyone().rank(), "step"});
+  }
+  if (exchange.end(clock.step)) model.engine().invalidate();
+  step_report const report{.step = clock.step,
+                           .loss = counted.loss,
+                           .norm = counted.norm / scale,
+                           .rate = optimizer.rate_at(clock.step),
+                           .samples = input.total,
+                           .seconds = detail::seconds_since(start),
+                           .skipped = !taken};
+  ++clock.step;
+  return report;
+}
 
 }  // namespace trireme
 
@@ -25571,20 +27327,20 @@ class basic_trainer {
   using space = typename env::space;
   using master = typename env::master;
   static constexpr bool staged = staged_model<Model>;
-  static constexpr std::int64_t most_skips = 10;
+  static constexpr bool predicts = staged || has_model_predict<Model>;
 
   template <class GivenModel>
-  basic_trainer(GivenModel&& model, Optimizer optimizer, Comm& world, Parallel const& parallel, Precision,
-                Compression const& compression)
+  basic_trainer(GivenModel&& model, Optimizer optimizer, Comm& world, Parallel const& parallel,
+                Precision const& precision, Compression const& compression)
       : described_(kept(model)),
         parallel_(parallel),
+        precision_(precision),
         compression_(compression),
         optimizer_(std::move(optimizer)),
         model_text_(describe(model)),
         compression_text_(describe(compression)),
         world_(agreed(world)),
-        model_(std::forward<GivenModel>(model), world, parallel, compression),
-        moments_(model_.exchange()) {
+        run_(std::forward<GivenModel>(model), world, parallel, precision, compression, optimizer_) {
     initialise(0);
   }
 
@@ -25597,28 +27353,29 @@ class basic_trainer {
   ///          end. It takes no step, and its losses are NaN.)
   template <dataset Data>
   fit_report fit(Data const& data, fit_options const& options) {
-    detail::expect_same_schedule(world_, data, options, step_);
+    detail::expect_same_schedule(world_, data, options, steps());
     auto const last = options.stop_after < 0 ? options.steps : std::min(options.steps, options.stop_after);
-    detail::expect_steps(options, last, step_, loaded_at_);
-    auto const own = model_.samples_share();
+    detail::expect_steps(options, last, steps(), loaded_at_);
+    auto const own = run_.model.samples_share();
     data::loader loader(data, loader_options(options), own.place, own.ways);
-    loader.seek(position_);
+    loader.seek(run_.clock.position);
     auto const none = std::numeric_limits<double>::quiet_NaN();
-    fit_report report{.first_step = step_, .first_loss = none, .last_loss = none, .last_norm = none};
-    auto const start = clock::now();
+    fit_report report{.first_step = steps(), .first_loss = none, .last_loss = none, .last_norm = none};
+    auto const start = detail::step_clock::now();
     stopped_ = false;
-    while (step_ < last && !stopped_) {
+    while (steps() < last && !stopped_) {
       auto const& batch = loader.next();
-      auto const done = run_step(batch.micro_batches, loader.parts(), batch.parts, batch.samples);
-      position_ = loader.position();
+      auto const done = run_step({batch.micro_batches, loader.parts(), batch.parts, batch.samples});
+      run_.clock.position = loader.position();
       report.add(done);
-      if (options.check_every > 0 && step_ % options.check_every == 0) expect_equal_copies();
+      if (options.check_every > 0 && steps() % options.check_every == 0) expect_equal_copies();
       for (auto const& call : step_calls_) call(done);
     }
     wants_stop_ = false;
+    run_.model.share_buffers();
     finish_save();
     report.stopped = stopped_;
-    report.seconds = seconds_since(start);
+    report.seconds = detail::seconds_since(start);
     return report;
   }
 
@@ -25631,12 +27388,22 @@ class basic_trainer {
 
   /// One step on samples of one's own: each rank brings its own share, of any size; ranks of one replica of the model
   /// bring the same.
-  step_report step(samples const& batch) {
-    auto const total = model_.samples_of_all(batch.count());
+  step_report step(samples const& batch) { return step(std::span(&batch, 1)); }
+  /// The same in several micro-batches, one after the other, of any sizes; with parallel::zero<2> and zero<3> and with
+  /// .reproducible every rank brings as many. Those without samples are left out.
+  step_report step(std::span<samples const> micro_batches) {
+    std::vector<samples> filled;
+    std::vector<std::int64_t> places;
+    std::int64_t own = 0;
+    for (std::size_t m = 0; m < micro_batches.size(); ++m) {
+      if (micro_batches[m].count() == 0) continue;
+      own += micro_batches[m].count();
+      filled.push_back(micro_batches[m]);
+      places.push_back(static_cast<std::int64_t>(m));
+    }
+    auto const total = run_.model.samples_of_all(own);
     if (total == 0) throw config_error("trireme::trainer: step() was called without samples on any rank");
-    auto const count = batch.count() > 0 ? std::size_t{1} : 0;
-    std::int64_t const part = 0;
-    auto const done = run_step(std::span(&batch, count), {0, 1}, std::span(&part, count), total);
+    auto const done = run_step({filled, {0, static_cast<std::int64_t>(micro_batches.size())}, places, total});
     for (auto const& call : step_calls_) call(done);
     return done;
   }
@@ -25648,7 +27415,8 @@ class basic_trainer {
   /// The mean loss over a whole dataset, the same on every rank; nothing is changed.
   template <dataset Data>
   [[nodiscard]] double evaluate(Data const& data, std::int64_t batch = 8) {
-    return model_.mean(model_.evaluate(data, batch));
+    run_.model.share_buffers();
+    return run_.model.mean(run_.model.evaluate(data, batch));
   }
   template <class Data>
   [[nodiscard]] double evaluate(Data const&, std::int64_t = 8) {
@@ -25660,10 +27428,11 @@ class basic_trainer {
   /// this rank alone, unless it lacks a part of the model: then the ranks that have the others call it too, with the
   /// same inputs (where parameters are sharded, all ranks).
   template <class Features>
-  [[nodiscard]] tensor<float> predict(Features const& features) requires(staged && !std::is_same_v<Features, samples>) {
+  [[nodiscard]] tensor<float> predict(Features const& features) requires(predicts &&
+                                                                         !std::is_same_v<Features, samples>) {
     return predict(make_samples(tensor_view(features), tensor_view<float const>{}));
   }
-  [[nodiscard]] tensor<float> predict(samples const& batch) requires staged { return model_.predict(batch); }
+  [[nodiscard]] tensor<float> predict(samples const& batch) requires predicts { return run_.model.predict(batch); }
 
   /// Collective. Starts over from the parameters and the random numbers of another seed (a plain model keeps its own
   /// parameters). Without this call the seed is 0.
@@ -25671,12 +27440,12 @@ class basic_trainer {
     parallel::stated const items[] = {{"the seed", text(seed)}};
     parallel::expect_agreement(world_, "trireme::trainer", world_.rank(), items, "call initialise() with one of them");
     finish_save();
-    seed_ = seed;
-    step_ = updates_ = skips_ = 0;
+    run_.clock = {};
+    run_.clock.seed = seed;
+    run_.precision = precision_state<Precision>(precision_);
     loaded_at_ = -1;
-    position_ = {};
     identity_ = {};
-    moments_.clear();
+    run_.moments.clear();
     exchange().forget_residuals();
     if constexpr (staged) {
       exchange().initialise(seed);
@@ -25696,12 +27465,13 @@ class basic_trainer {
       for (int bucket = 0; bucket < static_cast<int>(plan.buckets().size()); ++bucket) {
         auto const [first, count] = exchange().owned_range(bucket);
         plan.for_each_piece(bucket, first, count, [&](parallel::layout::piece const& piece) {
-          for (std::size_t m = 0; m < Optimizer::moment_names.size(); ++m)
-            exchange().world().broadcast(moments_.moment_of(m, bucket, piece), 0);
+          run_.moments.visit_piece(bucket, piece, [&](std::string const&, state_place const&, auto view) {
+            exchange().world().broadcast(view, 0);
+          });
         });
       }
     }
-    model_.broadcast();
+    run_.model.broadcast();
     engine().invalidate();
   }
 
@@ -25718,19 +27488,20 @@ class basic_trainer {
   }
 
   /// Steps taken, skipped ones included.
-  [[nodiscard]] std::int64_t steps() const noexcept { return step_; }
-  [[nodiscard]] std::uint64_t seed() const noexcept { return seed_; }
+  [[nodiscard]] std::int64_t steps() const noexcept { return run_.clock.step; }
+  [[nodiscard]] std::uint64_t seed() const noexcept { return run_.clock.seed; }
   [[nodiscard]] Comm& world() const noexcept { return world_; }
-  [[nodiscard]] parallel::grid<Comm> const& grid() const noexcept { return model_.grid(); }
-  [[nodiscard]] auto& exchange() noexcept { return model_.exchange(); }
-  [[nodiscard]] auto const& exchange() const noexcept { return model_.exchange(); }
-  [[nodiscard]] auto& engine() noexcept { return model_.engine(); }
+  [[nodiscard]] parallel::grid<Comm> const& grid() const noexcept { return run_.model.grid(); }
+  [[nodiscard]] auto& exchange() noexcept { return run_.model.exchange(); }
+  [[nodiscard]] auto const& exchange() const noexcept { return run_.model.exchange(); }
+  [[nodiscard]] auto& engine() noexcept { return run_.model.engine(); }
   [[nodiscard]] Optimizer const& optimizer() const noexcept { return optimizer_; }
   /// Bytes of what the optimizer keeps for this rank's parameters, master values aside.
-  [[nodiscard]] std::int64_t moment_bytes() const noexcept { return moments_.bytes(); }
+  [[nodiscard]] std::int64_t moment_bytes() const noexcept { return run_.moments.bytes(); }
   /// The descriptions that it was made of (a plain model has none).
   [[nodiscard]] Model const& described_model() const noexcept requires staged { return described_; }
   [[nodiscard]] Parallel const& parallel_policy() const noexcept { return parallel_; }
+  [[nodiscard]] Precision const& precision_policy() const noexcept { return precision_; }
   [[nodiscard]] Compression const& compression_policy() const noexcept { return compression_; }
 
   /// Collective. One number for all state: master values, moments, residuals, step, place in the data. Each element
@@ -25747,10 +27518,12 @@ class basic_trainer {
     });
     world_.all_reduce(tensor_view<std::uint64_t>(&sum, shape{1}), reduction::sum{});
     auto const progress = progress_of_run();
+    auto const add = [&](std::uint64_t number) { sum = mix(sum ^ mix(number)); };
     for (auto const number : {static_cast<std::uint64_t>(progress.step), static_cast<std::uint64_t>(progress.updates),
                               progress.seed, progress.epoch, static_cast<std::uint64_t>(progress.position)}) {
-      sum = mix(sum ^ mix(number));
+      add(number);
     }
+    visit_numbers([&](std::string_view, auto& number) { add(std::bit_cast<std::uint64_t>(number)); });
     return sum;
   }
 
@@ -25783,7 +27556,7 @@ class basic_trainer {
                           checkpoint::keeping const& keep = {}, formats::file_system& files = formats::real_files()) {
     finish_save();
     expect_equal_copies();
-    save_report begun{step_, 0, {}};
+    save_report begun{steps(), 0, {}};
     attempt_save(begun, "copy for a checkpoint", [&] {
       background_ = std::make_unique<checkpoint::detail::background_save<Comm>>(
           patient_.of(world_, patience.deadline), directory, identity_, description(), progress_of_run(), patience,
@@ -25826,11 +27599,12 @@ class basic_trainer {
           [&](auto&& piece) { pieces(told.after(piece)); }, elements, files);
     });
     auto const& progress = found.at;
-    step_ = progress.step;
-    updates_ = progress.updates;
-    seed_ = progress.seed;
-    position_ = {progress.epoch, progress.position};
-    loaded_at_ = step_;
+    run_.clock = {.seed = progress.seed,
+                  .step = progress.step,
+                  .updates = progress.updates,
+                  .position = {progress.epoch, progress.position}};
+    visit_numbers([&](std::string_view name, auto& number) { progress.read(found.path, name, number); });
+    loaded_at_ = progress.step;
     exchange().refresh_parameters();
     engine().invalidate();
     return found;
@@ -25841,42 +27615,27 @@ class basic_trainer {
 
   /// Calls f(name, info, first, view) for every piece of state that this rank answers for, or, if `replicas`, for every
   /// piece that it keeps: where state is replicated, each rank keeps all of it. A piece is elements from `first` on of
-  /// the part of a tensor that the parameter_info says.
+  /// the part of a tensor that the parameter_info says. Of what each rank has of its own the name says the rank.
   template <class F>
   void for_each_state(F&& f, bool replicas = false) {
-    auto const& plan = exchange().plan();
-    for (int bucket = 0; bucket < static_cast<int>(plan.buckets().size()); ++bucket) {
-      auto const [first, count] = replicas ? exchange().owned_range(bucket) : exchange().accounted_range(bucket);
-      plan.for_each_piece(bucket, first, count, [&](parallel::layout::piece const& piece) {
-        auto const& tensor = plan.at(piece.entry);
-        if (!replicas && !tensor.info.answers) return;
-        f("value/" + tensor.info.name, tensor.info, piece.in_entry, exchange().master_of(bucket, piece));
-        for (std::size_t m = 0; m < Optimizer::moment_names.size(); ++m) {
-          f(text(Optimizer::moment_names[m], "/", tensor.info.name), tensor.info, piece.in_entry,
-            moments_.moment_of(m, bucket, piece));
-        }
-      });
-      if (auto const residual = exchange().residual_of(bucket); !residual.empty()) {
-        plan.for_each_piece(bucket, 0, residual.size(), [&](parallel::layout::piece const& piece) {
-          auto const& tensor = plan.at(piece.entry);
-          f(text("residual.", world_.rank(), "/", tensor.info.name), tensor.info, piece.in_entry,
-            residual.flat(piece.in_bucket, piece.count));
-        });
-      }
-    }
+    visit_state(replicas ? state_scope::kept : state_scope::answered,
+                [&](std::string const& name, state_place const& place, auto view) {
+                  if (!place.of_rank) return f(name, place.info, place.first, view);
+                  auto const slash = name.find('/');
+                  auto const own = text(name.substr(0, slash), ".", world_.rank(), name.substr(slash));
+                  f(own, place.info, place.first, view);
+                });
   }
 
  private:
-  using clock = std::chrono::steady_clock;
-  static constexpr std::int64_t written = std::int64_t{1} << 32;  // a vote
-
-  static double seconds_since(clock::time_point start) {
-    return std::chrono::duration<double>(clock::now() - start).count();
-  }
+  using exchange_type = typename placed_model<env, Model, Comm, Parallel, Compression>::exchange_type;
+  static constexpr std::int64_t written = std::int64_t{1} << 32;  // a wish
+  // Whether each rank keeps numbers that no other has.
+  static constexpr bool keeps_own = has_residual<compressor_state<Compression, env>> || exchange_type::replicas_differ;
 
   data::loader_options loader_options(fit_options const& options) const {
-    auto const micro = options.micro_batches == 0 ? model_.samples_share().ways : options.micro_batches;
-    return {.batch = options.batch, .micro_batches = micro, .seed = seed_};
+    auto const micro = options.micro_batches == 0 ? run_.model.samples_share().ways : options.micro_batches;
+    return {.batch = options.batch, .micro_batches = micro, .seed = seed()};
   }
 
   // What has to be the same on all ranks before they meet in anything else.
@@ -25885,69 +27644,39 @@ class basic_trainer {
                                       {"the learning rate", text(optimizer_.rate_at(0))},
                                       {"the optimizer", describe(optimizer_)},
                                       {"the parallel strategy", describe(parallel_)},
-                                      {"the precision", describe(Precision{})},
+                                      {"the precision", describe(precision_)},
                                       {"the compressor", compression_text_}};
     parallel::expect_agreement(world, "trireme::trainer", world.rank(), items,
                                "make the trainer of the same descriptions on every rank");
     return world;
   }
   void expect_equal_copies() {
+    run_.model.share_buffers();
     detail::kept_copies copies;
-    for_each_state(
-        [&](std::string const& name, parameter_info const& part, std::int64_t first, auto view) {
-          if (!name.starts_with("residual.")) copies.add(name, part, first, view);  // each rank has its own
-        },
-        true);
-    if constexpr (parallel::data_axis_t<Parallel>::parameters == distribution::replicate) {
+    visit_state(state_scope::kept, [&](std::string const& name, state_place const& place, auto view) {
+      if (!place.of_rank) copies.add(name, place.info, place.first, view);
+    });
+    if constexpr (parallel::data_axis_t<Parallel>::parameters == distribution::replicate &&
+                  !exchange_type::replicas_differ) {
       for (auto const& entry : exchange().plan().entries())
         copies.add(entry.info.name, entry.info, 0, exchange().parameter_values(entry));
     }
     copies.expect_equal(world_);
   }
 
-  step_report run_step(std::span<samples const> micro_batches, data::range range, std::span<std::int64_t const> parts,
-                       std::int64_t total) {
+  step_report run_step(step_input const& input) {
+    // Two counts in one wish: of ranks that want to stop, and of those whose checkpoint is written.
+    std::int64_t wishes = (wants_stop_ ? 1 : 0) + (background_ != nullptr && background_->done() ? written : 0);
     auto const done = [&] {
       try {
-        return take_step(micro_batches, range, parts, total);
+        return take_step(run_, optimizer_, input, wishes, timeline_);
       } catch (...) {
         exchange().abandon();
         throw;
       }
     }();
-    if (all_have_written_) finish_save();
-    return done;
-  }
-  step_report take_step(std::span<samples const> micro_batches, data::range range, std::span<std::int64_t const> parts,
-                        std::int64_t total) {
-    auto const start = clock::now();
-    auto const sum = timed("forward, backward", [&] {
-      return model_.train(micro_batches, range, parts, total, {seed_, static_cast<std::uint64_t>(step_)});
-    });
-    // Two counts in one vote: of ranks that want to stop, and of those whose checkpoint is written.
-    auto const votes = (wants_stop_ ? 1 : 0) + (background_ != nullptr && background_->done() ? written : 0);
-    auto const result = timed("finish", [&] { return exchange().finish(votes, true); });
-    step_report done{.step = step_, .rate = optimizer_.rate_at(step_), .samples = total};
-    done.loss = model_.mean(sum);
-    done.norm = result.norm;
-    done.skipped = !result.finite;
-    stopped_ = result.votes % written > 0;
-    all_have_written_ = result.votes / written == world_.size();
-    if (result.finite) {
-      double const limit = optimizer_.clip;
-      double const scale = limit > 0 && result.norm > limit ? limit / (result.norm + 1e-6) : 1.0;
-      timed("update", [&] { moments_.update(exchange(), optimizer_, updates_, scale); });
-      timed("publish", [&] { exchange().publish(); });
-      engine().invalidate();
-      ++updates_;
-      skips_ = 0;
-    } else if (++skips_ == most_skips) {
-      throw numeric_error(text("trireme::trainer: no finite gradients in ", most_skips, " steps, up to step ", step_,
-                               first_bad_gradient(), "; lower the learning rate or look at the data"),
-                          {world_.rank(), "step"});
-    }
-    ++step_;
-    done.seconds = seconds_since(start);
+    stopped_ = wishes % written > 0;
+    if (wishes / written == world_.size()) finish_save();
     return done;
   }
 
@@ -25955,7 +27684,7 @@ class basic_trainer {
   template <class Body>
   void attempt_save(save_report& report, std::string_view phase, Body&& body) {
     try {
-      timed(phase, body);
+      detail::timed(timeline_, phase, body);
     } catch (comm_error const&) {
       throw;
     } catch (error const& problem) {
@@ -25967,34 +27696,47 @@ class basic_trainer {
     for (auto const& call : save_calls_) call(report);
   }
 
-  template <class Body>
-  auto timed(std::string_view phase, Body&& body) {
-    if (timeline_ == nullptr) return body();
-    observe::timeline::span const span(*timeline_, phase, "step");
-    return body();
-  }
-
-  // Of what this rank holds after the exchange: sums with the other ranks' gradients, and its own ones.
-  std::string first_bad_gradient() {
-    for (auto const& entry : exchange().plan().entries()) {
-      if (!exchange().has_finite_gradient(entry)) return text(" (here first in \"", entry.info.name, "\")");
-    }
-    return {};
-  }
-
   checkpoint::run_description description() const {
     return {.model = model_text_,
             .optimizer = optimizer_name(),
-            .precision = describe(Precision{}),
+            .precision = describe(precision_),
             .compression = compression_text_,
-            .residual_ranks = has_residual<compressor_state<Compression, env>> ? world_.size() : 0};
+            .residual_ranks = keeps_own ? world_.size() : 0};
   }
   // The name without the numbers: a resumed run may change rates and schedules.
   [[nodiscard]] std::string optimizer_name() const {
     auto const full = describe(optimizer_);
     return full.substr(0, full.find('{'));
   }
-  checkpoint::progress progress_of_run() const { return {step_, updates_, seed_, position_.epoch, position_.position}; }
+  // Of all slots' run states.
+  template <class F>
+  void visit_state(state_scope scope, F&& f) {
+    auto& all = exchange();
+    auto const& plan = all.plan();
+    all.visit_state(scope, f);
+    run_.model.visit_state(scope, f);
+    run_.moments.visit_state(scope, f);
+    for (int bucket = 0; bucket < plan.trained_buckets(); ++bucket) {
+      if (auto const residual = all.residual_of(bucket); !residual.empty()) {
+        plan.for_each_piece(bucket, 0, residual.size(), [&](parallel::layout::piece const& piece) {
+          auto const& info = plan.at(piece.entry).info;
+          f("residual/" + info.name, state_place{info, piece.in_entry, true},
+            residual.flat(piece.in_bucket, piece.count));
+        });
+      }
+    }
+  }
+  template <class F>
+  void visit_numbers(F&& f) {
+    exchange().visit_numbers(f);
+    if constexpr (requires { run_.precision.visit_numbers(f); }) run_.precision.visit_numbers(f);
+  }
+  checkpoint::progress progress_of_run() {
+    auto const& clock = run_.clock;
+    checkpoint::progress now{clock.step, clock.updates, clock.seed, clock.position.epoch, clock.position.position};
+    visit_numbers([&](std::string_view name, auto& number) { now.write(name, number); });
+    return now;
+  }
 
   using kept_model = std::conditional_t<staged, std::remove_cvref_t<Model>, std::nullptr_t>;
   template <class GivenModel>
@@ -26008,29 +27750,23 @@ class basic_trainer {
 
   kept_model described_;
   Parallel parallel_;
+  Precision precision_;
   Compression compression_;
   Optimizer optimizer_;
   std::string model_text_;
   std::string compression_text_;
-  std::uint64_t seed_ = 0;
   Comm& world_;
-  placed_model<env, Model, Comm, Parallel, Compression> model_;
-  optimizer_state<env, Optimizer> moments_;
+  run_state<env, Model, Optimizer, Comm, Parallel, Compression> run_;
   checkpoint::detail::patient_world<Comm> patient_;  // while others save or load
   checkpoint::detail::held_state held_;              // what is being written in the background
   std::unique_ptr<checkpoint::detail::background_save<Comm>> background_;
   std::vector<std::function<void(step_report const&)>> step_calls_;
   std::vector<std::function<void(save_report const&)>> save_calls_;
-  data::loader_position position_;
-  std::int64_t step_ = 0;
-  std::int64_t updates_ = 0;
-  std::int64_t skips_ = 0;
   std::int64_t loaded_at_ = -1;  // the step of the last checkpoint that was loaded
   checkpoint::identity identity_;
   observe::timeline* timeline_ = nullptr;
   bool wants_stop_ = false;
   bool stopped_ = false;
-  bool all_have_written_ = false;  // background_, as of the last step
 };
 
 }  // namespace trireme
@@ -26441,6 +28177,80 @@ inline void check_environment(comm::bootstrap::lookup const& variable = comm::bo
 
 }  // namespace trireme
 
+// ---- trireme/train/own_exchange.hpp
+#include <typeinfo>
+
+namespace trireme {
+
+/// The exchange of a loop of one's own: what make_exchange returns.
+///
+/// A step of the loop:  begin(); ready(name) for each gradient; step(optimizer). Or, with an update of one's own:
+///                      begin(); ready(name); finish(); for_each_segment(update); publish().
+template <class Exchange, class Env>
+class own_exchange : public Exchange {
+ public:
+  using Exchange::Exchange;
+
+  /// Collective. Ends a step: completes the exchange, takes the vote, clips, updates and publishes, as a trainer does.
+  /// Afterwards all parameters that the caller reads are new, unless a gradient was not finite on some rank: then
+  /// nothing has changed.
+  ///
+  /// @param optimizer  its numbers may change from call to call (a rate, say), its type may not: the exchange keeps its
+  ///                   moments.
+  /// @param votes      a number of one's own that is summed over the ranks (a wish to stop, say).
+  /// Errors   config_error for an optimizer of another type than in the first call, and for one that needs whole
+  /// tensors
+  ///          or freezes some, unless make_exchange was given it too; others as finish().
+  template <class Optimizer>
+  requires trireme::optimizer<Optimizer, Env> exchange_result step(Optimizer const& optimizer, std::int64_t votes = 0) {
+    auto& moments = moments_of(optimizer);
+    vote_.clear();
+    vote_.wish(votes);
+    this->finish(vote_);
+    auto const counted = this->count(vote_);
+    if (auto const gradients = this->settle(counted.finite, {counted.norm, 1})) {
+      moments.update(*this, optimizer, updates_++, detail::factor_of(optimizer, *gradients));
+      this->publish();
+    }
+    static_cast<void>(this->end(steps_++));
+    return counted;
+  }
+  /// Calls of step() so far.
+  [[nodiscard]] std::int64_t steps() const noexcept { return steps_; }
+
+ private:
+  struct held_moments {
+    held_moments() = default;
+    held_moments(held_moments const&) = delete;
+    held_moments& operator=(held_moments const&) = delete;
+    virtual ~held_moments() = default;
+  };
+  template <class Optimizer>
+  struct moments_for final : held_moments {
+    moments_for(own_exchange const& exchange, Optimizer const& optimizer) : state(exchange, optimizer) {}
+    optimizer_state<Env, Optimizer> state;
+  };
+  template <class Optimizer>
+  [[nodiscard]] optimizer_state<Env, Optimizer>& moments_of(Optimizer const& optimizer) {
+    if (moments_ == nullptr) {
+      moments_ = std::make_unique<moments_for<Optimizer>>(*this, optimizer);
+      optimizer_ = type_name<Optimizer>();
+    }
+    auto* const own = dynamic_cast<moments_for<Optimizer>*>(moments_.get());
+    if (own != nullptr) return own->state;
+    throw config_error(text("trireme::exchange: step() with ", type_name<Optimizer>(), " after step() with ",
+                            optimizer_, ", whose moments it keeps; use one optimizer, or make another exchange"));
+  }
+
+  parallel::vote vote_;
+  std::unique_ptr<held_moments> moments_;
+  std::string optimizer_;
+  std::int64_t steps_ = 0;
+  std::int64_t updates_ = 0;
+};
+
+}  // namespace trireme
+
 // ---- trireme/train/make.hpp (goes on)
 namespace trireme {
 
@@ -26559,18 +28369,18 @@ template <has_visit_parameters Model>
 /// What make_exchange may be given, and nothing else: one sentence for each other thing.
 template <class... P>
 struct check_exchange_policies {
-  static constexpr bool fits =
-      count_of<slot::parallel, P...> + count_of<slot::compression, P...> + count_of<slot::communicator, P...> ==
-      static_cast<int>(sizeof...(P));
+  static constexpr bool fits = count_of<slot::parallel, P...> + count_of<slot::compression, P...> +
+                                   count_of<slot::communicator, P...> + count_of<slot::optimizer, P...> ==
+                               static_cast<int>(sizeof...(P));
   static constexpr bool ok = fits && count_of<slot::parallel, P...> <= 1 && count_of<slot::compression, P...> <= 1 &&
-                             count_of<slot::communicator, P...> <= 1;
+                             count_of<slot::communicator, P...> <= 1 && count_of<slot::optimizer, P...> <= 1;
 };
 template <bool Ok>
 struct assert_exchange_policies {
   static_assert(
       Ok,
-      "trireme::make_exchange: takes parameters, a world, and at most one parallel strategy, one compressor and one "
-      "world of everyone who votes");
+      "trireme::make_exchange: takes parameters, a world, and at most one parallel strategy, one compressor, one "
+      "optimizer and one world of everyone who votes");
 };
 
 }  // namespace detail
@@ -26583,10 +28393,11 @@ struct assert_exchange_policies {
 /// @param parameters  a std::vector<foreign_parameter<float>> (or double), or anything with visit_parameters.
 /// @param world       the ranks that hold these parameters: gradients are averaged over them.
 /// @param policies    in any order: a parallel strategy (parallel::data if there is none), a compressor
-///                    (compression::none), and, where `world` holds only a part of the model, the world of all parts:
-///                    its ranks share norm, votes and whether all gradients are finite.
-/// @returns basic_exchange on the caller's memory: gradients are read when they are ready, the mean over ranks is
-///          written back by finish(), updated values are gathered by publish().
+///                    (compression::none), the optimizer, if it needs whole tensors or freezes some of them, and, where
+///                    `world` holds only a part of the model, the world of all parts: its ranks share norm, votes and
+///                    whether all gradients are finite.
+/// @returns own_exchange on the caller's memory: gradients are read when they are ready, the mean over ranks is written
+///          back by finish(), updated values are gathered by publish(); step(optimizer) does all of that.
 template <class Parameters, class Comm, class... Policies>
 requires(detail::slip_of_exchange<Parameters, Comm&>() == detail::exchange_slip::none)
     [[nodiscard]] auto make_exchange(Parameters&& parameters, Comm& world, Policies&&... policies) {
@@ -26603,9 +28414,13 @@ requires(detail::slip_of_exchange<Parameters, Comm&>() == detail::exchange_slip:
   Comm* everyone = nullptr;
   if constexpr (detail::count_of<slot::communicator, std::remove_cvref_t<Policies>...> == 1)
     everyone = &detail::pick<slot::communicator, void>(policies...);
-  return basic_exchange<environment<precision, space>, Comm, strategy, compressor>(
+  layout_wishes wishes;
+  if constexpr (detail::count_of<slot::optimizer, std::remove_cvref_t<Policies>...> == 1)
+    wishes = wishes_of(detail::pick<slot::optimizer, void>(policies...));
+  using env = environment<precision, space>;
+  return own_exchange<parallel::exchange_of_t<env, Comm, strategy, compressor>, env>(
       std::move(list), world, detail::pick<slot::parallel, parallel::data>(policies...),
-      detail::pick<slot::compression, compression::none>(policies...), everyone);
+      detail::pick<slot::compression, compression::none>(policies...), everyone, wishes);
 }
 /// Whatever else is passed is one sentence.
 template <class Parameters, class Comm, class... Policies>

@@ -1,5 +1,6 @@
 #include "trireme/parallel/layout.hpp"
 
+#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -87,4 +88,77 @@ TEST_CASE("a tied tensor of two shapes and a model without parameters are refuse
                     "trireme::exchange: parameter \"table\" is used with shapes (4, 2) and (2, "
                     "4); the uses of a tied tensor have one shape");
   CHECK_THROWS_WITH(layout({}, 100, 1), "trireme::exchange: the model has no parameters");
+}
+
+TEST_CASE("where whole tensors are wished for, no slice cuts one, and buckets hold what they held",
+          "[parallel][layout]") {
+  for (int const ranks : {1, 2, 3, 4, 7}) {
+    for (std::int64_t const bucket_elements : {1, 500, 4000, 1000000}) {
+      layout const cut(model, bucket_elements, ranks);
+      layout const plan(model, bucket_elements, ranks, {}, {.whole_tensors = true, .frozen = {}});
+      REQUIRE(plan.buckets().size() == cut.buckets().size());
+      for (std::size_t b = 0; b < plan.buckets().size(); ++b) {
+        auto const& bucket = plan.buckets()[b];
+        CHECK(bucket.elements % (ranks * block_elements) == 0);
+        CHECK(std::ranges::is_sorted(bucket.entries, {}, [&](int e) { return plan.at(e).offset; }));
+        std::int64_t end = 0;
+        for (int const e : bucket.entries) {
+          auto const& entry = plan.at(e);
+          CHECK(entry.bucket == static_cast<int>(b));
+          CHECK(entry.offset >= end);
+          CHECK(entry.offset % 16 == 0);
+          bool const in_a_block = entry.offset / block_elements == (entry.offset + entry.size() - 1) / block_elements;
+          CHECK((in_a_block || entry.offset % block_elements == 0));
+          end = entry.offset + entry.size();
+          auto const n = plan.slice_elements(static_cast<int>(b));
+          CHECK(entry.offset / n == (end - 1) / n);
+        }
+        CHECK(end <= bucket.elements);
+      }
+      for (std::size_t e = 0; e < plan.entries().size(); ++e) CHECK(plan.at(int(e)).bucket == cut.at(int(e)).bucket);
+    }
+  }
+}
+
+TEST_CASE("whole tensors are dealt out evenly, within a bucket and over all of them", "[parallel][layout]") {
+  std::vector<parameter_info> blocks;
+  for (int i = 0; i < 12; ++i) {
+    auto const name = [&](char const* part) { return text(i, part); };
+    blocks.push_back({name(".qkv"), {64, 192}});
+    blocks.push_back({name(".out"), {64, 64}});
+    blocks.push_back({name(".up"), {64, 256}});
+    blocks.push_back({name(".down"), {256, 64}});
+  }
+  auto const most_and_padding = [&](std::int64_t bucket_elements) {
+    layout const plan(blocks, bucket_elements, 4, {}, {.whole_tensors = true, .frozen = {}});
+    std::vector<std::int64_t> load(4);
+    std::int64_t tensors = 0, memory = 0;
+    for (auto const& entry : plan.entries()) {
+      load[static_cast<std::size_t>(entry.offset / plan.slice_elements(entry.bucket))] += entry.size();
+      tensors += entry.size();
+    }
+    for (auto const& bucket : plan.buckets()) memory += bucket.elements;
+    return std::pair{static_cast<double>(std::ranges::max(load)) * 4 / static_cast<double>(tensors),
+                     static_cast<double>(memory) / static_cast<double>(tensors)};
+  };
+  auto const [most, padded] = most_and_padding(1 << 30);
+  CHECK(most < 1.02);
+  CHECK(padded < 1.02);
+  CHECK(most_and_padding(1).first < 1.35);  // a bucket a tensor: as many slices as ranks, one of them in use,
+  CHECK(most_and_padding(1).second == 4);   // but owners take turns
+  CHECK(most_and_padding(64 * 256 * 4).second < 1.4);
+}
+
+TEST_CASE("what is frozen has buckets of its own after those that are trained", "[parallel][layout]") {
+  layout_wishes const wishes{.whole_tensors = false,
+                             .frozen = [](parameter_info const& info) { return info.name.ends_with(".0"); }};
+  layout const plan(model, 5000, 2, {}, wishes);
+  REQUIRE(plan.buckets().size() == 3);
+  CHECK(plan.trained_buckets() == 2);
+  CHECK(names_in(plan, 0) == std::vector<std::string>{"bias.1", "weight.1"});
+  CHECK(names_in(plan, 1) == std::vector<std::string>{"table"});
+  CHECK(names_in(plan, 2) == std::vector<std::string>{"bias.0", "weight.0"});
+  CHECK(plan.trains(0));
+  CHECK(!plan.trains(1));
+  CHECK(layout(model, 5000, 2).trained_buckets() == 3);
 }

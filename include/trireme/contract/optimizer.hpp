@@ -3,10 +3,13 @@
 #include <array>
 #include <concepts>
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <string_view>
 
 #include "trireme/contract/numerics.hpp"
+#include "trireme/contract/parameter.hpp"
+#include "trireme/core/arena.hpp"
 
 namespace trireme {
 
@@ -22,6 +25,25 @@ struct update_segment {
   gradient_terms<typename Env::gradient, space> gradient;             ///< scale holds the clipping factor
   std::span<tensor_view<typename Env::param, space> const> outputs;   ///< where layers read the value
   bool decays = true;
+  parameter_info const* info = nullptr;  ///< of the parameter; null where nobody has said
+};
+
+/// One tensor that this rank updates, all of it.
+///
+/// Shapes   value, gradient and each of `outputs` as `info` says; each of `moments` as the optimizer's moment_shape
+///          says (no elements where it says none).
+/// Numerics the gradient is `scale` times what the view holds: the factor clips.
+template <class Env>
+struct tensor_update {
+  using space = typename Env::space;
+  using master = typename Env::master;
+  parameter_info const& info;
+  tensor_view<master, space> value;
+  std::span<tensor_view<master, space> const> moments;  ///< as many as the optimizer names
+  tensor_view<typename Env::gradient const, space> gradient;
+  double scale = 1;
+  std::span<tensor_view<typename Env::param, space> const> outputs;  ///< where layers read the value
+  arena<space>& scratch;                                             ///< what is taken is given back afterwards
 };
 
 template <class O>
@@ -41,12 +63,67 @@ concept has_update = requires(O const& optimizer, update_segment<Env> const& seg
   optimizer.update(segment, step);
 };
 
+template <class O>
+concept says_whole_tensors = requires(O const& optimizer) {
+  { optimizer.whole_tensors } -> std::convertible_to<bool>;
+};
+template <class O>
+concept has_moment_shape = requires(O const& optimizer, parameter_info const& info) {
+  { optimizer.moment_shape(std::size_t{}, info) } -> std::convertible_to<shape>;
+};
+template <class O, class Env>
+concept has_tensor_update = requires(O const& optimizer, tensor_update<Env> const& tensor, std::int64_t step) {
+  optimizer.update(tensor, step);
+};
+
 /// Turns gradients into new values, element by element, so that it works on any shard.
 ///
 /// Requires  `moment_names` (one name a state tensor), `rate_at(step)` with step counted from 0, `clip` (the largest
 ///           global norm, 0 = no clipping; the trainer applies it), `update(segment, step)`.
 /// Not asked  state of its own: the moments belong to the trainer, which shards, saves and restores them.
 template <class O, class Env>
-concept optimizer = has_moment_names<O> && has_rate_at<O> && has_clip<O> && has_update<O, Env>;
+concept element_optimizer = has_moment_names<O> && has_rate_at<O> && has_clip<O> && has_update<O, Env>;
+
+/// Turns gradients into new values, one whole tensor after the other: where no rank has only a part of a tensor.
+///
+/// Requires  `whole_tensors` (true), `moment_names`, `rate_at` and `clip` as an element_optimizer;
+///           `moment_shape(which, parameter_info)`, the extents of each moment of a tensor (one of no elements: {0});
+///           `update(tensor, step)`, which writes the value, the moments and the outputs.
+/// Not asked  state of its own, as above: moments are zero before the first step.
+template <class O, class Env>
+concept whole_tensor_optimizer = says_whole_tensors<O> && has_moment_names<O> && has_rate_at<O> && has_clip<O> &&
+    has_moment_shape<O> && has_tensor_update<O, Env>;
+
+template <class O, class Env>
+concept optimizer = element_optimizer<O, Env> || whole_tensor_optimizer<O, Env>;
+
+/// Whether an optimizer asks for whole tensors.
+template <class O>
+[[nodiscard]] constexpr bool wants_whole_tensors(O const& optimizer) noexcept {
+  if constexpr (says_whole_tensors<O>) {
+    return optimizer.whole_tensors;
+  } else {
+    return false;
+  }
+}
+
+/// What an optimizer asks of the memory of parameters and gradients before it has any.
+struct layout_wishes {
+  bool whole_tensors = false;                         ///< each tensor lies within one rank's slice of its bucket
+  std::function<bool(parameter_info const&)> frozen;  ///< which parameters are never updated; empty: none
+
+  [[nodiscard]] bool freezes(parameter_info const& info) const { return frozen && frozen(info); }
+};
+
+/// An optimizer that leaves some parameters as they are says which: `freezes(parameter_info)`.
+template <class O>
+[[nodiscard]] layout_wishes wishes_of(O const& optimizer) {
+  layout_wishes wishes;
+  wishes.whole_tensors = wants_whole_tensors(optimizer);
+  if constexpr (requires(parameter_info const& info) { optimizer.freezes(info); }) {
+    wishes.frozen = [optimizer](parameter_info const& info) { return optimizer.freezes(info); };
+  }
+  return wishes;
+}
 
 }  // namespace trireme

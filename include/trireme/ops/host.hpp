@@ -10,6 +10,7 @@
 #include "trireme/ops/host/reductions.hpp"
 #include "trireme/ops/host/routing.hpp"
 #include "trireme/ops/host/updates.hpp"
+#include "trireme/ops/host/values.hpp"
 #include "trireme/ops/types.hpp"
 
 namespace trireme::ops {
@@ -26,6 +27,7 @@ struct on<host> : host_elementwise,
                   host_losses,
                   host_updates,
                   host_reductions,
-                  host_routing {};
+                  host_routing,
+                  host_values {};
 
 }  // namespace trireme::ops

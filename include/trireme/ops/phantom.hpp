@@ -173,6 +173,9 @@ struct on<phantom> : phantom_attention {
     same("collect_backward", dweights.size(), places.size());
   }
 
+  template <class F, class... T>
+  static void with_values(F&&, view<T>...) noexcept {}
+
   // updates
   template <class M, class G, class P>
   static void adamw(view<M> value, output<M> first, output<M> second, gradient_terms<G, phantom> const& gradient,

@@ -72,10 +72,11 @@ class diloco::instance : public local_exchange<Env, Comm, Compressor> {
       throw config_error(text("trireme::parallel::diloco: .period = ", what.period,
                               "; say after how many steps the ranks meet, at least 1"));
     }
-    for (auto const& bucket : this->plan().buckets()) {
-      outer_.emplace_back(shape{bucket.elements});
-      velocity_.emplace_back(shape{bucket.elements});
-      moved_.push_back(message_tensor<master, space>(replicas, shape{bucket.elements}));
+    for (int b = 0; b < this->plan().trained_buckets(); ++b) {
+      shape const all{this->plan().buckets()[static_cast<std::size_t>(b)].elements};
+      outer_.emplace_back(all);
+      velocity_.emplace_back(all);
+      moved_.push_back(message_tensor<master, space>(replicas, all));
     }
     restart();
   }
@@ -116,7 +117,7 @@ class diloco::instance : public local_exchange<Env, Comm, Compressor> {
   void visit_state(state_scope scope, F&& f) {
     base::visit_state(scope, f);
     if (scope == state_scope::answered && this->world().rank() != 0) return;  // the same on all replicas
-    for (int b = 0; b < this->bucket_count(); ++b) {
+    for (int b = 0; b < this->plan().trained_buckets(); ++b) {
       this->for_each_state_piece(scope, b, [&](layout::piece const& piece) {
         auto const& info = this->plan().at(piece.entry).info;
         f("outer_value/" + info.name, state_place{info, piece.in_entry}, part(outer_, b, piece));

@@ -78,10 +78,12 @@ class basic_exchange : public parallel::detail::parameter_store<Env, Comm, Strat
   /// @param voters     the ranks that vote, `world` among them; null: `world`.
   /// @param experts    the ranks that share out experts, if there are any: gradients of what is not dealt out to them
   ///                   are summed over these ranks too, after the sum over `world`.
+  /// @param wishes     what the optimizer asks for: wishes_of(optimizer).
   basic_exchange(std::vector<parameter<Env>*> uses, Comm& world, Strategy const& strategy, Compressor const& compressor,
                  std::span<int const> unit_ends = {}, std::type_identity_t<Comm>* voters = nullptr,
-                 std::type_identity_t<Comm>* experts = nullptr)
-      : store(std::move(uses), world, voters == nullptr ? world : *voters, strategy, compressor, unit_ends, experts),
+                 std::type_identity_t<Comm>* experts = nullptr, layout_wishes const& wishes = {})
+      : store(std::move(uses), world, voters == nullptr ? world : *voters, strategy, compressor, unit_ends, experts,
+              wishes),
         protocol_(layout_, this->use_count(), sharded, reports_every_micro_batch()),
         in_a_tree_(sums_in_a_tree(strategy)) {
     for (int b = 0; experts != nullptr && b < this->bucket_count(); ++b) {
@@ -93,8 +95,9 @@ class basic_exchange : public parallel::detail::parameter_store<Env, Comm, Strat
   /// Works for parameters that live in the caller's memory: gradients are copied into buckets when they are ready, the
   /// reduced ones are copied back by finish(). Refuses values that differ between the ranks of `world`.
   basic_exchange(std::vector<foreign_parameter<param_element, space>> parameters, Comm& world, Strategy const& strategy,
-                 Compressor const& compressor, std::type_identity_t<Comm>* voters = nullptr)
-      : store(std::move(parameters), world, voters == nullptr ? world : *voters, strategy, compressor),
+                 Compressor const& compressor, std::type_identity_t<Comm>* voters = nullptr,
+                 layout_wishes const& wishes = {})
+      : store(std::move(parameters), world, voters == nullptr ? world : *voters, strategy, compressor, wishes),
         protocol_(layout_, this->use_count(), sharded, false) {
     verify_replicas();
   }
@@ -245,6 +248,7 @@ class basic_exchange : public parallel::detail::parameter_store<Env, Comm, Strat
     auto const start = gradients_.now();
     gradients_.finish(start);
     for (auto const& [bucket, group] : also_) {
+      if (bucket >= trained_count()) continue;
       auto const [first, count] = owned_range(bucket);
       group->all_reduce(gradients_.reduced(bucket, first, count), reduction::sum{});
     }
@@ -296,14 +300,15 @@ class basic_exchange : public parallel::detail::parameter_store<Env, Comm, Strat
   template <class F>
   void for_each_segment(F&& f) {
     protocol_.update();
-    for (int b = 0; b < this->bucket_count(); ++b) {
+    for (int b = 0; b < trained_count(); ++b) {
       auto const [first, count] = owned_range(b);
       layout_.for_each_piece(b, first, count, [&](parallel::layout::piece const& piece) {
         update_segment<Env> segment;
         segment.value = master_of(b, piece);
         segment.gradient = {gradient_terms_of(b, piece), 1.0};
         segment.outputs = outputs_.of(b, piece);
-        segment.decays = layout_.at(piece.entry).info.decays;
+        segment.info = &layout_.at(piece.entry).info;
+        segment.decays = segment.info->decays;
         f(b, piece, segment);
       });
     }
@@ -312,13 +317,7 @@ class basic_exchange : public parallel::detail::parameter_store<Env, Comm, Strat
   /// Collective. Makes the updated values the parameters of every rank (where parameters are sharded, each has its own
   /// already). Where the optimizer's state is sharded every finite step ends with it, whether something was updated or
   /// not.
-  void publish() {
-    protocol_.publish();
-    auto const start = gradients_.now();
-    if constexpr (store::shards_parameters) values_.release_all();
-    outputs_.publish();
-    gradients_.times().exposed += gradients_.now() - start;
-  }
+  void publish() { publish_first(trained_count()); }
 
   /// Makes the parameters that layers read follow master values that were written from outside (a checkpoint).
   /// Collective.
@@ -330,7 +329,7 @@ class basic_exchange : public parallel::detail::parameter_store<Env, Comm, Strat
           kernels::copy(output, tensor_view<master_element const, space>(master_of(b, piece)));
       });
     }
-    publish();
+    publish_first(this->bucket_count());
   }
 
   /// As those of the store; not while updated values are still to be published.
@@ -371,8 +370,17 @@ class basic_exchange : public parallel::detail::parameter_store<Env, Comm, Strat
   using store::direct_sums_;
   using store::foreign_;
   using store::outputs_;
+  using store::trained_count;
   using store::values_;
   using store::world_;
+
+  void publish_first(int buckets) {
+    protocol_.publish();
+    auto const start = gradients_.now();
+    if constexpr (store::shards_parameters) values_.release_all();
+    outputs_.publish(buckets);
+    gradients_.times().exposed += gradients_.now() - start;
+  }
 
   // What an engine asks for in a forward pass; backward begins with the last unit.
   void pass_through(bool keep_last) {
@@ -386,13 +394,14 @@ class basic_exchange : public parallel::detail::parameter_store<Env, Comm, Strat
   }
 
   void take_in(int use) {
+    if (!layout_.trains(use)) return;
     auto const theirs = foreign_.gradient(layout_.at(layout_.entry_of_use(use)));
     kernels::accumulate(gradients_.open_use(use), tensor_view<param_element const, space>(theirs), weight_);
   }
 
   void commit_residuals() {
     if constexpr (has_residual<compressor_state<Compressor, Env>>) {
-      for (int b = 0; b < this->bucket_count(); ++b) gradients_.compressor(b)->commit();
+      for (int b = 0; b < trained_count(); ++b) gradients_.compressor(b)->commit();
     }
   }
 
@@ -407,7 +416,7 @@ class basic_exchange : public parallel::detail::parameter_store<Env, Comm, Strat
   }
   // Of the reduced gradients that this rank answers for.
   void add_squares(exact_sum& squares) {
-    for (int b = 0; b < this->bucket_count(); ++b) {
+    for (int b = 0; b < trained_count(); ++b) {
       auto const [first, count] = accounted_range(b);
       layout_.for_each_piece(b, first, count, [&](parallel::layout::piece const& piece) {
         account(piece, gradients_.reduced(b, piece.in_bucket, piece.count), squares);
@@ -419,7 +428,7 @@ class basic_exchange : public parallel::detail::parameter_store<Env, Comm, Strat
   void finish_direct(exact_sum& squares) {
     if constexpr (store::can_be_direct) {
       if (!fused_) world_.barrier();  // everybody's gradients are final
-      for (int b = 0; b < this->bucket_count(); ++b) {
+      for (int b = 0; b < trained_count(); ++b) {
         if (fused_) {
           bool const finite = kernels::finite(tensor_view<gradient_element const, space>(gradients_.resident(b)));
           if (!finite) squares.add(std::numeric_limits<double>::infinity());
@@ -436,7 +445,7 @@ class basic_exchange : public parallel::detail::parameter_store<Env, Comm, Strat
   }
 
   void give_back_gradients() {
-    for (int b = 0; b < this->bucket_count(); ++b) {
+    for (int b = 0; b < trained_count(); ++b) {
       auto const [first, count] = owned_range(b);
       layout_.for_each_piece(b, first, count, [&](parallel::layout::piece const& piece) {
         kernels::copy(foreign_.gradient(layout_.at(piece.entry)).flat(piece.in_entry, piece.count),

@@ -1,12 +1,15 @@
 #pragma once
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
+#include <numeric>
 #include <span>
 #include <string>
 #include <unordered_map>
 #include <vector>
 
+#include "trireme/contract/optimizer.hpp"
 #include "trireme/contract/parameter.hpp"
 #include "trireme/core/error.hpp"
 
@@ -18,7 +21,9 @@ namespace trireme::parallel {
 inline constexpr std::int64_t block_elements = 1024;
 
 /// Where parameters lie in buckets. No numbers, no ranks' memory: a pure function of the parameters, the bucket size,
-/// the number of ranks and, where they are given, the units of the model.
+/// the number of ranks and, where they are given, the units of the model and what the optimizer wishes.
+///
+/// What is frozen has buckets of its own after all others: nothing is summed or published of them.
 class layout {
  public:
   /// One tensor of the model, however many uses it has.
@@ -27,6 +32,7 @@ class layout {
     std::vector<int> uses;  ///< indices into the list of uses, in their order
     int bucket = 0;
     std::int64_t offset = 0;  ///< of its first element, in the bucket
+    bool frozen = false;
     [[nodiscard]] std::int64_t size() const noexcept { return info.extents.size(); }
   };
   struct bucket {
@@ -50,19 +56,26 @@ class layout {
   /// @param uses            the parameters in forward order; equal names are uses of one tied tensor.
   /// @param bucket_elements how many elements a bucket should hold; a larger tensor has a bucket of its own.
   /// @param unit_ends       where each unit's uses end, ascending to the number of uses: then no bucket holds tensors
-  /// of
-  ///                        two units. Empty: buckets are filled regardless of units.
+  ///                        of two units. Empty: buckets are filled regardless of units.
+  /// @param wishes          with whole_tensors no slice cuts a tensor: slices are as long as the fullest of them, and
+  ///                        the tensors of all buckets are dealt out evenly.
   layout(std::span<parameter_info const> uses, std::int64_t bucket_elements, int ranks,
-         std::span<int const> unit_ends = {})
+         std::span<int const> unit_ends = {}, layout_wishes const& wishes = {})
       : ranks_(ranks) {
-    collect(uses);
+    collect(uses, wishes);
     set_units(unit_ends, static_cast<int>(uses.size()));
-    fill(bucket_elements);
+    fill(bucket_elements, false);
+    trained_buckets_ = static_cast<int>(buckets_.size());
+    fill(bucket_elements, true);
+    if (wishes.whole_tensors) deal();
     list_buckets();
   }
 
   [[nodiscard]] std::vector<entry> const& entries() const noexcept { return entries_; }
   [[nodiscard]] std::vector<bucket> const& buckets() const noexcept { return buckets_; }
+  /// How many of them are updated: the first ones. The others are frozen.
+  [[nodiscard]] int trained_buckets() const noexcept { return trained_buckets_; }
+  [[nodiscard]] bool trains(int use) const noexcept { return bucket_of_use(use) < trained_buckets_; }
   /// The units in their order; none if their ends were not given.
   [[nodiscard]] std::vector<unit> const& units() const noexcept { return units_; }
   [[nodiscard]] int entry_of_use(int use) const noexcept { return entry_of_use_[static_cast<std::size_t>(use)]; }
@@ -89,12 +102,12 @@ class layout {
   }
 
  private:
-  void collect(std::span<parameter_info const> uses) {
+  void collect(std::span<parameter_info const> uses, layout_wishes const& wishes) {
     std::unordered_map<std::string, int> index;
     for (int use = 0; use < static_cast<int>(uses.size()); ++use) {
       auto const& info = uses[static_cast<std::size_t>(use)];
       auto const [at, is_new] = index.try_emplace(info.name, static_cast<int>(entries_.size()));
-      if (is_new) entries_.push_back({info, {}, 0, 0});
+      if (is_new) entries_.push_back({info, {}, 0, 0, wishes.freezes(info)});
       auto& tensor = entries_[static_cast<std::size_t>(at->second)];
       if (!(tensor.info.extents == info.extents && tensor.info.first == info.first)) {
         throw config_error(text("trireme::exchange: parameter \"", info.name, "\" is used with shapes ",
@@ -138,7 +151,7 @@ class layout {
 
   // Backward finishes the last unit first, so the last parameter opens the first bucket. A tied tensor becomes final
   // late, and its shards must align wherever its uses live: it has a bucket of its own.
-  void fill(std::int64_t bucket_elements) {
+  void fill(std::int64_t bucket_elements, bool frozen) {
     bool open = false;
     int open_unit = 0;
     bool open_dealt = false;  // what is dealt out is exchanged over other ranks than the rest
@@ -149,6 +162,7 @@ class layout {
     // By the first use of a tied tensor: it is final when backward has reached that one.
     for (int e = static_cast<int>(entries_.size()) - 1; e >= 0; --e) {
       auto& tensor = entries_[static_cast<std::size_t>(e)];
+      if (tensor.frozen != frozen) continue;
       bool const alone = tensor.uses.size() > 1 || tensor.info.tied;
       int const own_unit = unit_of(tensor);
       if (alone || !open || own_unit != open_unit || tensor.info.dealt != open_dealt ||
@@ -169,6 +183,58 @@ class layout {
     close();
   }
 
+  // Gives each tensor of a bucket to one slice: the longest first, each to the slice that has least, so that padding is
+  // small; then the fullest slice of a bucket to the rank that has least of the buckets before.
+  void deal() {
+    std::vector<std::int64_t> load(static_cast<std::size_t>(ranks_));
+    for (auto& filled : std::span(buckets_).first(static_cast<std::size_t>(trained_buckets_))) {
+      auto longest = filled.entries;
+      std::ranges::stable_sort(longest, [&](int a, int b) { return at(a).size() > at(b).size(); });
+      std::vector<std::vector<int>> parts(load.size());
+      std::vector<std::int64_t> sizes(load.size());
+      for (int const e : longest) {
+        auto const least = static_cast<std::size_t>(std::ranges::min_element(sizes) - sizes.begin());
+        parts[least].push_back(e);
+        sizes[least] += at(e).size();
+      }
+      auto const order = [&](std::vector<std::int64_t> const& by, bool descending) {
+        std::vector<std::size_t> all(by.size());
+        std::iota(all.begin(), all.end(), std::size_t{0});
+        std::ranges::stable_sort(all, [&](auto a, auto b) { return descending ? by[a] > by[b] : by[a] < by[b]; });
+        return all;
+      };
+      auto const fullest = order(sizes, true);
+      auto const idlest = order(load, false);
+      std::vector<std::vector<int>> slices(load.size());
+      for (std::size_t i = 0; i < load.size(); ++i) {
+        slices[idlest[i]] = std::move(parts[fullest[i]]);
+        load[idlest[i]] += sizes[fullest[i]];
+      }
+      lay_out(filled, slices);
+    }
+  }
+  void lay_out(bucket& target, std::vector<std::vector<int>> const& slices) {
+    std::int64_t longest = 0;
+    for (auto const& slice : slices) {
+      std::int64_t end = 0;
+      for (int const e : slice) {
+        auto& tensor = entries_[static_cast<std::size_t>(e)];
+        tensor.offset = place(end, tensor.size());
+        end = tensor.offset + tensor.size();
+      }
+      longest = std::max(longest, end);
+    }
+    auto const length = rounded(longest, block_elements);
+    target.entries.clear();
+    for (std::size_t rank = 0; rank < slices.size(); ++rank) {
+      for (int const e : slices[rank]) {
+        entries_[static_cast<std::size_t>(e)].offset += static_cast<std::int64_t>(rank) * length;
+        target.entries.push_back(e);
+      }
+    }
+    target.elements = static_cast<std::int64_t>(slices.size()) * length;
+  }
+
   static constexpr std::int64_t alignment = 16;  // elements: a cache line of floats
   [[nodiscard]] static constexpr std::int64_t rounded(std::int64_t elements, std::int64_t to) noexcept {
     return (elements + to - 1) / to * to;
@@ -181,6 +247,7 @@ class layout {
   }
 
   int ranks_;
+  int trained_buckets_ = 0;
   std::vector<entry> entries_;
   std::vector<bucket> buckets_;
   std::vector<unit> units_;

@@ -62,10 +62,10 @@ class local_exchange : detail::rank_alone<Comm>, public basic_exchange<Env, Comm
   void visit_state(state_scope scope, F&& f) {
     this->visit_values(scope, f, true);
   }
-  /// Calls f(bucket, piece) for every tensor here.
+  /// Calls f(bucket, piece) for every tensor here that is trained.
   template <class F>
   void for_each_tensor(F&& f) const {
-    for (int b = 0; b < this->bucket_count(); ++b) {
+    for (int b = 0; b < this->plan().trained_buckets(); ++b) {
       auto const [first, count] = this->owned_range(b);
       this->plan().for_each_piece(b, first, count, [&](layout::piece const& piece) { f(b, piece); });
     }

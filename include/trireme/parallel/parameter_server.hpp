@@ -71,7 +71,7 @@ class parameter_server::instance : public basic_exchange<Env, Comm, zero<1>, Com
     if (what.staleness == 0) return;
     ring_.resize(static_cast<std::size_t>(what.staleness) + 1);
     for (auto& waiting : ring_) {
-      for (int b = 0; b < this->bucket_count(); ++b) {
+      for (int b = 0; b < this->plan().trained_buckets(); ++b) {
         waiting.slices.emplace_back(shape{this->owned_range(b).second});
       }
     }
@@ -102,7 +102,7 @@ class parameter_server::instance : public basic_exchange<Env, Comm, zero<1>, Com
   void visit_state(state_scope scope, F&& f) {
     base::visit_state(scope, f);
     for (std::size_t i = 0; i < ring_.size(); ++i) {
-      for (int b = 0; b < this->bucket_count(); ++b) {
+      for (int b = 0; b < this->plan().trained_buckets(); ++b) {
         this->for_each_state_piece(scope, b, [&](layout::piece const& piece) {
           auto const& info = this->plan().at(piece.entry).info;
           f(text("waiting_gradient.", i, "/", info.name), state_place{info, piece.in_entry},
@@ -143,7 +143,7 @@ class parameter_server::instance : public basic_exchange<Env, Comm, zero<1>, Com
   static tensor_view<gradient const, space> constant(tensor_view<gradient, space> view) { return view; }
   template <class F>
   void for_each_slice(F&& f) {
-    for (int b = 0; b < this->bucket_count(); ++b) {
+    for (int b = 0; b < this->plan().trained_buckets(); ++b) {
       auto const [first, count] = this->owned_range(b);
       f(b, this->gradients_.reduced(b, first, count));
     }

@@ -130,18 +130,18 @@ template <has_visit_parameters Model>
 /// What make_exchange may be given, and nothing else: one sentence for each other thing.
 template <class... P>
 struct check_exchange_policies {
-  static constexpr bool fits =
-      count_of<slot::parallel, P...> + count_of<slot::compression, P...> + count_of<slot::communicator, P...> ==
-      static_cast<int>(sizeof...(P));
+  static constexpr bool fits = count_of<slot::parallel, P...> + count_of<slot::compression, P...> +
+                                   count_of<slot::communicator, P...> + count_of<slot::optimizer, P...> ==
+                               static_cast<int>(sizeof...(P));
   static constexpr bool ok = fits && count_of<slot::parallel, P...> <= 1 && count_of<slot::compression, P...> <= 1 &&
-                             count_of<slot::communicator, P...> <= 1;
+                             count_of<slot::communicator, P...> <= 1 && count_of<slot::optimizer, P...> <= 1;
 };
 template <bool Ok>
 struct assert_exchange_policies {
   static_assert(
       Ok,
-      "trireme::make_exchange: takes parameters, a world, and at most one parallel strategy, one compressor and one "
-      "world of everyone who votes");
+      "trireme::make_exchange: takes parameters, a world, and at most one parallel strategy, one compressor, one "
+      "optimizer and one world of everyone who votes");
 };
 
 }  // namespace detail
@@ -154,8 +154,9 @@ struct assert_exchange_policies {
 /// @param parameters  a std::vector<foreign_parameter<float>> (or double), or anything with visit_parameters.
 /// @param world       the ranks that hold these parameters: gradients are averaged over them.
 /// @param policies    in any order: a parallel strategy (parallel::data if there is none), a compressor
-///                    (compression::none), and, where `world` holds only a part of the model, the world of all parts:
-///                    its ranks share norm, votes and whether all gradients are finite.
+///                    (compression::none), the optimizer, if it needs whole tensors or freezes some of them, and, where
+///                    `world` holds only a part of the model, the world of all parts: its ranks share norm, votes and
+///                    whether all gradients are finite.
 /// @returns own_exchange on the caller's memory: gradients are read when they are ready, the mean over ranks is written
 ///          back by finish(), updated values are gathered by publish(); step(optimizer) does all of that.
 template <class Parameters, class Comm, class... Policies>
@@ -174,10 +175,13 @@ requires(detail::slip_of_exchange<Parameters, Comm&>() == detail::exchange_slip:
   Comm* everyone = nullptr;
   if constexpr (detail::count_of<slot::communicator, std::remove_cvref_t<Policies>...> == 1)
     everyone = &detail::pick<slot::communicator, void>(policies...);
+  layout_wishes wishes;
+  if constexpr (detail::count_of<slot::optimizer, std::remove_cvref_t<Policies>...> == 1)
+    wishes = wishes_of(detail::pick<slot::optimizer, void>(policies...));
   using env = environment<precision, space>;
   return own_exchange<parallel::exchange_of_t<env, Comm, strategy, compressor>, env>(
       std::move(list), world, detail::pick<slot::parallel, parallel::data>(policies...),
-      detail::pick<slot::compression, compression::none>(policies...), everyone);
+      detail::pick<slot::compression, compression::none>(policies...), everyone, wishes);
 }
 /// Whatever else is passed is one sentence.
 template <class Parameters, class Comm, class... Policies>

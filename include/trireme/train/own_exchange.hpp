@@ -29,10 +29,12 @@ class own_exchange : public Exchange {
   /// @param optimizer  its numbers may change from call to call (a rate, say), its type may not: the exchange keeps its
   ///                   moments.
   /// @param votes      a number of one's own that is summed over the ranks (a wish to stop, say).
-  /// Errors   config_error for an optimizer of another type than in the first call; others as finish().
+  /// Errors   config_error for an optimizer of another type than in the first call, and for one that needs whole
+  /// tensors
+  ///          or freezes some, unless make_exchange was given it too; others as finish().
   template <class Optimizer>
   requires trireme::optimizer<Optimizer, Env> exchange_result step(Optimizer const& optimizer, std::int64_t votes = 0) {
-    auto& moments = moments_of<Optimizer>();
+    auto& moments = moments_of(optimizer);
     vote_.clear();
     vote_.wish(votes);
     this->finish(vote_);
@@ -56,13 +58,13 @@ class own_exchange : public Exchange {
   };
   template <class Optimizer>
   struct moments_for final : held_moments {
-    explicit moments_for(own_exchange const& exchange) : state(exchange) {}
+    moments_for(own_exchange const& exchange, Optimizer const& optimizer) : state(exchange, optimizer) {}
     optimizer_state<Env, Optimizer> state;
   };
   template <class Optimizer>
-  [[nodiscard]] optimizer_state<Env, Optimizer>& moments_of() {
+  [[nodiscard]] optimizer_state<Env, Optimizer>& moments_of(Optimizer const& optimizer) {
     if (moments_ == nullptr) {
-      moments_ = std::make_unique<moments_for<Optimizer>>(*this);
+      moments_ = std::make_unique<moments_for<Optimizer>>(*this, optimizer);
       optimizer_ = type_name<Optimizer>();
     }
     auto* const own = dynamic_cast<moments_for<Optimizer>*>(moments_.get());

@@ -63,14 +63,15 @@ class placed_model {
   static constexpr bool staged = staged_model<Model>;
 
   template <class GivenModel>
-  placed_model(GivenModel&& model, Comm& world, Parallel const& parallel, Compression const& compression)
+  placed_model(GivenModel&& model, Comm& world, Parallel const& parallel, Compression const& compression,
+               layout_wishes const& wishes = {})
       : world_(world),
         grid_(parallel, world),
         groups_(parallel, grid_),
         cut_(groups_.positions()),
         link_(make_link()),
         engine_(make_engine(std::forward<GivenModel>(model), parallel)),
-        exchange_(make_exchange(parallel, compression)) {
+        exchange_(make_exchange(parallel, compression, wishes)) {
     if constexpr (staged && gathers) engine_.values_pass();
     if constexpr (has_stages) {
       for (auto const& each : tied_) {
@@ -264,7 +265,7 @@ class placed_model {
                               to_string(axis), " does not; use the schedule 1f1b or interleaved"));
     }
   }
-  exchange_type make_exchange(Parallel const& parallel, Compression const& compression) {
+  exchange_type make_exchange(Parallel const& parallel, Compression const& compression, layout_wishes const& wishes) {
     auto const axis = parallel::data_axis_of(parallel);
     if constexpr (staged) {
       auto const& uses = engine_.uses();
@@ -277,9 +278,10 @@ class placed_model {
         }
       }
       if constexpr (has_experts) deal();
-      return exchange_type(uses, grid_.replicas(), axis, compression, engine_.unit_ends(), &world_, grid_.experts());
+      return exchange_type(uses, grid_.replicas(), axis, compression, engine_.unit_ends(), &world_, grid_.experts(),
+                           wishes);
     } else {
-      return exchange_type(engine_.parameters(), grid_.replicas(), axis, compression, &world_);
+      return exchange_type(engine_.parameters(), grid_.replicas(), axis, compression, &world_, wishes);
     }
   }
 

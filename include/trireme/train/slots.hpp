@@ -145,7 +145,11 @@ struct check_optimizer {
   static_assert(has_moment_names<O>, "trireme::trainer: optimizer lacks static moment_names");
   static_assert(has_rate_at<O>, "trireme::trainer: optimizer lacks rate_at(step) -> double");
   static_assert(has_clip<O>, "trireme::trainer: optimizer lacks clip");
-  static_assert(has_update<O, Env>, "trireme::trainer: optimizer lacks update(segment, step)");
+  static_assert(says_whole_tensors<O> || has_update<O, Env>, "trireme::trainer: optimizer lacks update(segment, step)");
+  static_assert(!says_whole_tensors<O> || has_moment_shape<O>,
+                "trireme::trainer: optimizer of whole tensors lacks moment_shape(which, parameter_info) -> shape");
+  static_assert(!says_whole_tensors<O> || has_update<O, Env> || has_tensor_update<O, Env>,
+                "trireme::trainer: optimizer of whole tensors lacks update(tensor_update, step)");
 };
 template <class C, class Env>
 struct check_compression {

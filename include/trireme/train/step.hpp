@@ -35,9 +35,9 @@ struct run_state {
 
   template <class GivenModel>
   run_state(GivenModel&& given, Comm& world, Parallel const& strategy, precision_policy const& numbers,
-            Compression const& compression)
-      : model(std::forward<GivenModel>(given), world, strategy, compression),
-        moments(model.exchange()),
+            Compression const& compression, Optimizer const& optimizer)
+      : model(std::forward<GivenModel>(given), world, strategy, compression, wishes_of(optimizer)),
+        moments(model.exchange(), optimizer),
         precision(numbers) {}
 
   placed_model<Env, Model, Comm, Parallel, Compression> model;

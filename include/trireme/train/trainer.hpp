@@ -76,7 +76,7 @@ class basic_trainer {
         model_text_(describe(model)),
         compression_text_(describe(compression)),
         world_(agreed(world)),
-        run_(std::forward<GivenModel>(model), world, parallel, precision, compression) {
+        run_(std::forward<GivenModel>(model), world, parallel, precision, compression, optimizer_) {
     initialise(0);
   }
 
@@ -201,8 +201,9 @@ class basic_trainer {
       for (int bucket = 0; bucket < static_cast<int>(plan.buckets().size()); ++bucket) {
         auto const [first, count] = exchange().owned_range(bucket);
         plan.for_each_piece(bucket, first, count, [&](parallel::layout::piece const& piece) {
-          for (std::size_t m = 0; m < Optimizer::moment_names.size(); ++m)
-            exchange().world().broadcast(run_.moments.moment_of(m, bucket, piece), 0);
+          run_.moments.visit_piece(bucket, piece, [&](std::string const&, state_place const&, auto view) {
+            exchange().world().broadcast(view, 0);
+          });
         });
       }
     }
@@ -450,16 +451,8 @@ class basic_trainer {
     auto const& plan = all.plan();
     all.visit_state(scope, f);
     run_.model.visit_state(scope, f);
-    for (int bucket = 0; bucket < static_cast<int>(plan.buckets().size()); ++bucket) {
-      auto const moments = [&](parallel::layout::piece const& piece) {
-        auto const& info = plan.at(piece.entry).info;
-        for (std::size_t m = 0; m < Optimizer::moment_names.size(); ++m) {
-          f(text(Optimizer::moment_names[m], "/", info.name),
-            state_place{info, piece.in_entry, exchange_type::replicas_differ},
-            run_.moments.moment_of(m, bucket, piece));
-        }
-      };
-      all.for_each_state_piece(scope, bucket, moments, exchange_type::replicas_differ);
+    run_.moments.visit_state(scope, f);
+    for (int bucket = 0; bucket < plan.trained_buckets(); ++bucket) {
       if (auto const residual = all.residual_of(bucket); !residual.empty()) {
         plan.for_each_piece(bucket, 0, residual.size(), [&](parallel::layout::piece const& piece) {
           auto const& info = plan.at(piece.entry).info;

@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/train/plan.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: e44b0b1ff30e39681cfadbaaa4336c47a61f364fb339f2a56b4fcbab21714d50
+// SHA-256 of the sources: 9c96b51a70b42270d0e30f64934f0b82fb681818a71a0c473ba6ba3d19c7b54c
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -179,6 +179,7 @@ struct paper_step {
   std::int64_t activations = 0;
   std::int64_t mail = 0;
   double flops = 0;
+  std::int64_t steps = 1;  // in which that is sent
   double bubble = 0;
 };
 
@@ -191,14 +192,13 @@ class paper_training {
   using data_axis = parallel::data_axis_t<Parallel>;
 
  public:
-  paper_training(Model const& model, Optimizer const& optimizer, Parallel const& parallel,
+  paper_training(Model const& model, Optimizer const& optimizer, Parallel const& parallel, Precision const& precision,
                  Compression const& compression, share own)
       : model_(model),
         optimizer_(optimizer),
         counts_(std::make_shared<comm::traffic_table>()),
         world_(own, counts_),
-        placed_(model, world_, parallel, compression),
-        moments_(placed_.exchange()) {
+        run_(model, world_, parallel, precision, compression, optimizer) {
     counts_->rank = own.place;
     if constexpr (std::is_same_v<typename space_of<Like>::type, host>) placed_.engine().leave_batches();
     placed_.engine().watch([this](schedule::step const& step, bool begins) {
@@ -224,22 +224,23 @@ class paper_training {
       places.push_back(m);
     }
     if (placed_.grid().stages() != nullptr) foretell(placed_.cut(here));
-    for (std::uint64_t step = 0; step < 2; ++step) {  // the second one is like all that follow
-      for (auto& row : counts_->by_operation) row = {};
-      ops::on<phantom>::flops() = 0;
-      auto const sum = placed_.train(here, range, places, batch, {0, step});
-      static_cast<void>(placed_.exchange().finish(0, true));
-      static_cast<void>(placed_.mean(sum));
-      moments_.update(placed_.exchange(), optimizer_, static_cast<std::int64_t>(step), 1.0);
-      placed_.exchange().publish();
-      placed_.engine().invalidate();
+    auto const first = placed_.exchange().settles_after();
+    auto const period = placed_.exchange().period();
+    for (std::int64_t step = 0; step < first + period; ++step) {
+      if (step <= first) {
+        for (auto& row : counts_->by_operation) row = {};
+        ops::on<phantom>::flops() = 0;
+      }
+      std::int64_t no_wishes = 0;
+      static_cast<void>(take_step(run_, optimizer_, {here, range, places, batch}, no_wishes));
     }
     return {.sent = *counts_,
             .exchange = placed_.exchange().memory(),
-            .moments = moments_.bytes(),
+            .moments = run_.moments.bytes(),
             .activations = static_cast<std::int64_t>(placed_.engine().peak_bytes()),
             .mail = placed_.engine().mail_bytes(),
-            .flops = ops::on<phantom>::flops(),
+            .flops = ops::on<phantom>::flops() / static_cast<double>(period),
+            .steps = period,
             .bubble = bubble(static_cast<int>(here.size()))};
   }
 
@@ -308,8 +309,8 @@ class paper_training {
   Optimizer const& optimizer_;
   std::shared_ptr<comm::traffic_table> counts_;
   world_type world_;
-  placed_model<env, Model, world_type, Parallel, Compression> placed_;
-  optimizer_state<env, Optimizer> moments_;
+  run_state<env, Model, Optimizer, world_type, Parallel, Compression> run_;
+  placed_model<env, Model, world_type, Parallel, Compression>& placed_ = run_.model;
   double flops_[4]{};  // by schedule::work
   double steps_[4]{};
 };
@@ -360,7 +361,8 @@ template <class Trainer>
 /// One rank's part in a step of training, before it is taken.
 struct training_plan {
   int ranks = 1;
-  comm::traffic_table sent;  ///< by_operation: calls, messages and bytes of a step, over all groups; no by_peer
+  comm::traffic_table sent;  ///< by_operation: calls, messages and bytes of `steps`, over all groups; no by_peer
+  std::int64_t steps = 1;    ///< after which what is sent repeats: more than 1 where ranks meet less often
   planned_memory memory;
   double flops = 0;          ///< additions and multiplications of products and attention in this rank's step
   double bubble = 0;         ///< share of its step in which the stage that waits longest waits for other stages
@@ -383,7 +385,8 @@ struct training_plan {
 };
 
 [[nodiscard]] inline std::string to_string(training_plan const& plan) {
-  auto out = text("rank ", plan.rank(), " of ", plan.ranks, ", a step\n");
+  auto out = text("rank ", plan.rank(), " of ", plan.ranks,
+                  plan.steps == 1 ? ", a step\n" : text(", ", plan.steps, " steps\n"));
   for (int kind = 0; kind < comm::collective_kinds; ++kind) {
     auto const& row = plan.sent.by_operation[kind];
     if (row.bytes == 0) continue;
@@ -430,6 +433,7 @@ template <dataset Data>
   training_plan plan;
   plan.ranks = ranks;
   plan.sent = step.sent;
+  plan.steps = step.steps;
   plan.memory = {.parameters = step.exchange.parameters,
                  .gradients = step.exchange.gradients,
                  .optimizer = step.exchange.masters + step.moments,
@@ -438,8 +442,9 @@ template <dataset Data>
   plan.flops = step.flops;
   plan.bubble = step.bubble;
   plan.computing = step.flops / options.flops;
-  plan.sending = static_cast<double>(plan.bytes_sent()) / options.bandwidth +
-                 static_cast<double>(plan.messages_sent()) * options.latency;
+  plan.sending = (static_cast<double>(plan.bytes_sent()) / options.bandwidth +
+                  static_cast<double>(plan.messages_sent()) * options.latency) /
+                 static_cast<double>(plan.steps);
   auto const busy = plan.computing / (1 - plan.bubble);
   plan.step_at_best = busy > plan.sending ? busy : plan.sending;
   plan.step_at_worst = busy + plan.sending;
@@ -452,8 +457,8 @@ template <class Model, class Optimizer, class Comm, class Parallel, class Precis
     plan_options const& options) {
   auto const& world = trainer.world();
   paper_training<Comm, Precision, Model, Optimizer, Parallel, Compression> paper(
-      trainer.described_model(), trainer.optimizer(), trainer.parallel_policy(), trainer.compression_policy(),
-      {world.rank(), world.size()});
+      trainer.described_model(), trainer.optimizer(), trainer.parallel_policy(), trainer.precision_policy(),
+      trainer.compression_policy(), {world.rank(), world.size()});
   return planned(paper.step(form, options.samples, options.micro_batches), world.size(), options);
 }
 
@@ -506,6 +511,7 @@ template <class... Policies>
                            typename slots::optimizer, typename slots::parallel, typename slots::compression>
         paper(model, detail::pick<slot::optimizer, void>(policies...),
               detail::pick<slot::parallel, parallel::data>(policies...),
+              detail::pick<slot::precision, precision::fp32>(policies...),
               detail::pick<slot::compression, compression::none>(policies...), {options.rank, options.ranks});
     return detail::planned(paper.step(detail::form_of(model, options), options.samples, options.micro_batches),
                            options.ranks, options);

@@ -36,7 +36,8 @@ template <class Comm, class Strategy, class Compressor>
                             Compressor const& compressor) {
   std::string parameters;
   for (auto const& entry : plan.entries())
-    parameters += text('"', entry.info.name, "\" of shape ", to_string(entry.info.extents), '\n');
+    parameters +=
+        text('"', entry.info.name, "\" of shape ", to_string(entry.info.extents), entry.frozen ? ", frozen\n" : "\n");
   stated const items[] = {{"the parallel strategy", describe(strategy)},
                           {"the compressor", describe(compressor)},
                           {"a parameter", std::move(parameters)}};

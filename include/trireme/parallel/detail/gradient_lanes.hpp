@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -22,6 +23,7 @@ namespace trireme::parallel::detail {
 
 /// Where gradients lie: each bucket has a lane, a gradient of its size, for each use of its tensors (several only where
 /// a tied tensor is alone). Resident lanes have their memory for good, pooled ones borrow it from open() to close().
+/// What is frozen has no lane: layers write its gradients, as all others, and all of them share one place for that.
 template <class Env, class Comm, strategy Strategy, class Compressor>
 class gradient_lanes {
  public:
@@ -59,15 +61,16 @@ class gradient_lanes {
                  Compressor const& compressor, bool pooled)
       : plan_(plan), uses_(uses), world_(world), compressor_(compressor), pool_(plan), pooled_(pooled) {
     std::size_t count = 0;
-    for (auto const& bucket : plan.buckets()) {
+    for (int b = 0; b < plan.trained_buckets(); ++b) {
       first_.push_back(count);
-      count += plan.at(bucket.entries.front()).uses.size();
+      count += plan.at(plan.buckets()[static_cast<std::size_t>(b)].entries.front()).uses.size();
     }
     lanes_ = std::vector<lane>(count);
     for (std::size_t b = 0; b < first_.size(); ++b) {
       auto const end = b + 1 < first_.size() ? first_[b + 1] : count;
       for (auto l = first_[b]; l < end; ++l) make(l, static_cast<int>(b), static_cast<int>(end - first_[b]));
     }
+    bind_frozen();
   }
   gradient_lanes(gradient_lanes const&) = delete;
   gradient_lanes& operator=(gradient_lanes const&) = delete;
@@ -88,6 +91,11 @@ class gradient_lanes {
   [[nodiscard]] view of_use(lane const& it, int use) const {
     auto const& entry = plan_.at(plan_.entry_of_use(use));
     return whole(it).flat(entry.offset, entry.size());
+  }
+
+  /// What layers have written for frozen parameters in the step before does not add up for ever.
+  void clear_frozen() {
+    if (!unread_.view().empty()) kernels::fill(unread_.view(), 0.0);
   }
 
   /// Gives a lane memory, zero, unless it has some.
@@ -132,7 +140,8 @@ class gradient_lanes {
     return sum;
   }
   [[nodiscard]] std::int64_t buffer_bytes() const noexcept {
-    return (pooled_ ? pool_.elements() * static_cast<std::int64_t>(sizeof(element)) : 0) + payload_bytes_;
+    auto const unread = static_cast<std::int64_t>(unread_.view().bytes());
+    return (pooled_ ? pool_.elements() * static_cast<std::int64_t>(sizeof(element)) : 0) + payload_bytes_ + unread;
   }
 
  private:
@@ -158,6 +167,20 @@ class gradient_lanes {
     }
   }
 
+  void bind_frozen() {
+    std::int64_t longest = 0;
+    for (auto const& entry : plan_.entries()) longest = entry.frozen ? std::max(longest, entry.size()) : longest;
+    if (longest == 0 || uses_.empty()) return;
+    unread_ = trireme::tensor<element, space>(shape{longest});
+    clear_frozen();
+    for (auto const& entry : plan_.entries()) {
+      for (std::size_t u = 0; entry.frozen && u < entry.uses.size(); ++u) {
+        uses_[static_cast<std::size_t>(entry.uses[u])]->gradient =
+            unread_.view().flat(0, entry.size()).reshaped(entry.info.extents);
+      }
+    }
+  }
+
   layout const& plan_;
   std::vector<parameter<Env>*> const& uses_;
   Comm& world_;
@@ -168,6 +191,7 @@ class gradient_lanes {
   std::vector<std::size_t> first_;  // by bucket
   std::vector<std::size_t> lane_of_use_;
   std::int64_t payload_bytes_ = 0;
+  trireme::tensor<element, space> unread_;  // gradients of frozen parameters
 };
 
 }  // namespace trireme::parallel::detail

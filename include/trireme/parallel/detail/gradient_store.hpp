@@ -85,6 +85,7 @@ class gradient_store {
       lanes_.close(it);
       it.sums.clear([&](std::unique_ptr<buffer> sum) { lanes_.give_back(it, std::move(sum)); });
     }
+    lanes_.clear_frozen();
     in_flight_.clear();
     next_ = 0;
     lost_finiteness_ = false;
@@ -95,7 +96,9 @@ class gradient_store {
     if (!pooled()) return;
     make_room();
     auto const& [first, last, buckets] = plan_.units()[static_cast<std::size_t>(unit)];
-    for (int use = first; use < last; ++use) open(lanes_.of_use(use));
+    for (int use = first; use < last; ++use) {
+      if (plan_.trains(use)) open(lanes_.of_use(use));
+    }
   }
   /// The gradient of one use, where the caller writes it himself (parameters in his memory).
   [[nodiscard]] view open_use(int use) {
@@ -109,6 +112,7 @@ class gradient_store {
 
   /// The gradient of one use is final for this micro-batch.
   void ready(int use) {
+    if (!plan_.trains(use)) return;
     auto const start = now();
     auto& it = lanes_.of_use(use);
     --it.missing;

@@ -169,6 +169,7 @@ class parameter_store {
   }
   /// What error feedback keeps for one bucket, or an empty view.
   [[nodiscard]] tensor_view<gradient_element, space> residual_of(int bucket) {
+    if (bucket >= layout_.trained_buckets()) return {};
     if constexpr (has_residual<compressor_state<Compressor, Env>>) {
       auto* const state = gradients_.compressor(bucket);
       return state == nullptr ? tensor_view<gradient_element, space>{} : state->residual();
@@ -217,6 +218,7 @@ class parameter_store {
   }
   /// After finish(): whether this rank's gradient of a tensor is finite (of the part of it that it updates).
   [[nodiscard]] bool has_finite_gradient(layout::entry const& entry) const {
+    if (entry.frozen) return true;
     auto const [first, count] = shards_gradients ? owned_range(entry.bucket) : std::pair{entry.offset, entry.size()};
     bool finite = true;
     layout_.for_each_piece(entry.bucket, first, count, [&](layout::piece const& piece) {
@@ -246,11 +248,12 @@ class parameter_store {
   static constexpr bool shards_gradients = Strategy::gradients == distribution::shard;
 
   parameter_store(std::vector<parameter<Env>*> uses, Comm& world, Comm& everyone, Strategy const& strategy,
-                  Compressor const& compressor, std::span<int const> unit_ends, Comm* experts)
+                  Compressor const& compressor, std::span<int const> unit_ends, Comm* experts,
+                  layout_wishes const& wishes)
       : world_(world),
         everyone_(everyone),
         layout_(agreed({infos(uses), bucket_elements(strategy, sizeof(gradient_element)), world.size(),
-                        needs_units(strategy) ? unit_ends : no_units()},
+                        needs_units(strategy) ? unit_ends : no_units(), wishes},
                        world, everyone.rank(), strategy, compressor)),
         uses_(std::move(uses)),
         values_(layout_, uses_, world_, true),
@@ -264,12 +267,13 @@ class parameter_store {
     allocate();
   }
   parameter_store(std::vector<foreign_parameter<param_element, space>> parameters, Comm& world, Comm& everyone,
-                  Strategy const& strategy, Compressor const& compressor)
+                  Strategy const& strategy, Compressor const& compressor, layout_wishes const& wishes)
       : world_(world),
         everyone_(everyone),
         foreign_(std::move(parameters)),
-        layout_(agreed({foreign_.infos(), bucket_elements(strategy, sizeof(gradient_element)), world.size()}, world,
-                       everyone.rank(), strategy, compressor)),
+        layout_(agreed(
+            {foreign_.infos(), bucket_elements(strategy, sizeof(gradient_element)), world.size(), no_units(), wishes},
+            world, everyone.rank(), strategy, compressor)),
         values_(layout_, uses_, world_, sharded),
         gradients_(layout_, uses_, world_, compressor, sums_in_a_tree(strategy), false),
         outputs_(layout_, values_, foreign_, world_) {
@@ -296,6 +300,7 @@ class parameter_store {
     return all;
   }
   [[nodiscard]] int bucket_count() const noexcept { return static_cast<int>(layout_.buckets().size()); }
+  [[nodiscard]] int trained_count() const noexcept { return layout_.trained_buckets(); }
   // Where the sum is all that is wanted, and no other rank adds to it later.
   [[nodiscard]] bool may_be_direct(Strategy const& strategy) const {
     auto const& all = layout_.entries();
@@ -309,7 +314,7 @@ class parameter_store {
         kernels::fill(masters_.back().view(), 0.0);
       }
       if constexpr (can_be_direct) {
-        if (direct_) direct_sums_.add_bucket(world_, gradients_.resident(b));
+        if (direct_ && b < layout_.trained_buckets()) direct_sums_.add_bucket(world_, gradients_.resident(b));
       }
     }
   }

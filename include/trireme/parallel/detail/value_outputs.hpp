@@ -56,24 +56,25 @@ class value_outputs {
     }
     return outputs_;
   }
-  /// Collective. After an update: all ranks have all values that their layers read between units.
-  void publish() {
+  /// Collective. After an update of the first so many buckets: all ranks have all values that their layers read between
+  /// units.
+  void publish(int buckets) {
     if constexpr (can_write_peers) {
       if (foreign_.empty()) return world_.barrier();
     }
-    if constexpr (sharded) gather();
+    if constexpr (sharded) gather(buckets);
   }
 
  private:
   [[nodiscard]] int buckets() const noexcept { return static_cast<int>(plan_.buckets().size()); }
 
-  void gather() {
+  void gather(int buckets) {
     pending_.clear();
-    for (int b = 0; b < buckets(); ++b) {
+    for (int b = 0; b < buckets; ++b) {
       if (!foreign_.empty()) copy_foreign(b, true);
       pending_.push_back(world_.all_gather_async(values_.kept(b)));
     }
-    for (int b = 0; b < buckets(); ++b) {
+    for (int b = 0; b < buckets; ++b) {
       pending_[static_cast<std::size_t>(b)].wait();
       if (!foreign_.empty()) copy_foreign(b, false);
     }

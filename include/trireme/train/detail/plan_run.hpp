@@ -110,7 +110,7 @@ class paper_training {
         optimizer_(optimizer),
         counts_(std::make_shared<comm::traffic_table>()),
         world_(own, counts_),
-        run_(model, world_, parallel, precision, compression) {
+        run_(model, world_, parallel, precision, compression, optimizer) {
     counts_->rank = own.place;
     if constexpr (std::is_same_v<typename space_of<Like>::type, host>) placed_.engine().leave_batches();
     placed_.engine().watch([this](schedule::step const& step, bool begins) {

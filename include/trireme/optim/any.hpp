@@ -1,0 +1,86 @@
+#pragma once
+
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "trireme/contract/optimizer.hpp"
+#include "trireme/contract/slot.hpp"
+#include "trireme/core/error.hpp"
+#include "trireme/core/type_name.hpp"
+
+namespace trireme::optim {
+
+/// Any optimizer behind one type, for programs that choose it at run time: one trainer is compiled for all of them.
+///
+/// Bytes    shares one copy of the description. One virtual call for each stretch or tensor that is updated.
+/// Numerics those of the optimizer within, bit for bit; so are its moments, hashes and checkpoints.
+/// @tparam Env  the precision and memory of the trainer: environment<precision::fp32>, say.
+/// @models  element_optimizer and whole_tensor_optimizer; `whole_tensors` says at run time which it is.
+template <class Env>
+class any {
+ public:
+  using policy_category = slot::optimizer;
+
+  template <class Optimizer>
+  requires(!std::same_as<Optimizer, any> && trireme::optimizer<Optimizer, Env>)
+      any(Optimizer const& optimizer)  // NOLINT(google-explicit-constructor): an optimizer is any optimizer
+      : whole_tensors(wants_whole_tensors(optimizer)),
+        clip(optimizer.clip),
+        within_(std::make_shared<model<Optimizer>>(optimizer)) {
+    for (auto const& name : optimizer.moment_names) moment_names.push_back(name);
+  }
+
+  bool whole_tensors;
+  double clip;
+  std::vector<std::string_view> moment_names;
+  [[nodiscard]] double rate_at(std::int64_t step) const { return within_->rate_at(step); }
+  [[nodiscard]] shape moment_shape(std::size_t which, parameter_info const& info) const {
+    return within_->moment_shape(which, info);
+  }
+  [[nodiscard]] bool freezes(parameter_info const& info) const { return within_->wishes.freezes(info); }
+  void update(update_segment<Env> const& segment, std::int64_t step) const { within_->update(segment, step); }
+  void update(tensor_update<Env> const& tensor, std::int64_t step) const { within_->update(tensor, step); }
+
+  [[nodiscard]] friend std::string to_string(any const& o) { return o.within_->description(); }
+
+ private:
+  struct face {
+    explicit face(layout_wishes w) : wishes(std::move(w)) {}
+    virtual ~face() = default;
+    [[nodiscard]] virtual double rate_at(std::int64_t step) const = 0;
+    [[nodiscard]] virtual shape moment_shape(std::size_t which, parameter_info const& info) const = 0;
+    virtual void update(update_segment<Env> const& segment, std::int64_t step) const = 0;
+    virtual void update(tensor_update<Env> const& tensor, std::int64_t step) const = 0;
+    [[nodiscard]] virtual std::string description() const = 0;
+    layout_wishes wishes;
+  };
+  // What an optimizer lacks is not asked of it: whole_tensors says which of the two it is.
+  template <class Optimizer>
+  struct model final : face {
+    explicit model(Optimizer const& optimizer) : face(wishes_of(optimizer)), within(optimizer) {}
+    double rate_at(std::int64_t step) const override { return within.rate_at(step); }
+    shape moment_shape([[maybe_unused]] std::size_t which, parameter_info const& info) const override {
+      if constexpr (has_moment_shape<Optimizer>) return within.moment_shape(which, info);
+      return info.extents;
+    }
+    void update([[maybe_unused]] update_segment<Env> const& segment,
+                [[maybe_unused]] std::int64_t step) const override {
+      if constexpr (has_update<Optimizer, Env>) within.update(segment, step);
+    }
+    void update([[maybe_unused]] tensor_update<Env> const& tensor, [[maybe_unused]] std::int64_t step) const override {
+      if constexpr (has_tensor_update<Optimizer, Env>) within.update(tensor, step);
+    }
+    std::string description() const override { return describe(within); }
+    Optimizer within;
+  };
+
+  std::shared_ptr<face const> within_;
+};
+
+}  // namespace trireme::optim

@@ -1,0 +1,37 @@
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <span>
+
+#include "trireme/contract/optimizer.hpp"
+#include "trireme/ops/types.hpp"
+
+namespace trireme::optim::detail {
+
+/// Gives layers the new value.
+template <class Env>
+void write_outputs(tensor_update<Env> const& tensor) {
+  for (auto const& output : tensor.outputs) {
+    ops::on<typename Env::space>::copy(output,
+                                       tensor_view<typename Env::master const, typename Env::space>(tensor.value));
+  }
+}
+
+/// In double, in the order of the elements: the same whichever rank owns the tensor.
+template <class T>
+[[nodiscard]] double sum_of_squares(std::span<T> x) {
+  double sum = 0;
+  for (auto const each : x) sum += static_cast<double>(each) * static_cast<double>(each);
+  return sum;
+}
+
+/// A whole tensor as one segment of an element-wise optimizer.
+template <class Env>
+[[nodiscard]] update_segment<Env> as_segment(
+    tensor_update<Env> const& tensor, std::span<tensor_view<typename Env::master, typename Env::space> const> moments) {
+  return {tensor.value,       moments,     {{&tensor.gradient, 1}, tensor.scale}, tensor.outputs,
+          tensor.info.decays, &tensor.info};
+}
+
+}  // namespace trireme::optim::detail

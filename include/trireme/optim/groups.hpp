@@ -1,0 +1,124 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "trireme/contract/optimizer.hpp"
+#include "trireme/contract/slot.hpp"
+#include "trireme/core/type_name.hpp"
+#include "trireme/optim/detail/pattern.hpp"
+#include "trireme/optim/schedule.hpp"
+
+namespace trireme::optim {
+
+/// What is different for the parameters whose names match one of some patterns.
+struct group {
+  std::string names;  ///< patterns, separated by spaces; * stands for any letters, ? for one: "*.bias layers.?.weight"
+  double rate = 1;    ///< times the optimizer's rate, at every step
+  std::optional<double> decay{};  ///< instead of the optimizer's, also where a parameter does not decay by itself
+  bool frozen = false;            ///< never updated
+  friend bool operator==(group const&, group const&) = default;
+};
+
+/// An optimizer with other rates or weight decay for some parameters, or none at all: optim::groups{optim::adamw{},
+/// {{.names = "*wte*", .frozen = true}, {.names = "*.bias", .rate = 2}}}. The first group that matches counts.
+///
+/// Frozen   what is frozen has values alone: no memory of gradients (layers write them to one place that all share, as
+///          large as the largest), no moments, nothing on the wire. It is in checkpoints and hashes as before, and is
+///          gathered under zero<3>. Its gradients are still computed.
+/// @models  what Base models, on any ranks where Base works.
+template <class Base>
+struct groups {
+  using policy_category = slot::optimizer;
+
+  Base base{};
+  std::vector<group> list{};
+  double clip = base.clip;  ///< largest global gradient norm, over what is trained; 0 = no clipping
+  friend bool operator==(groups const&, groups const&) = default;
+
+  static constexpr bool whole_tensors = says_whole_tensors<Base>;
+  static constexpr auto moment_names = Base::moment_names;
+  [[nodiscard]] double rate_at(std::int64_t step) const { return base.rate_at(step); }
+  [[nodiscard]] shape moment_shape(std::size_t which,
+                                   parameter_info const& info) const requires has_moment_shape<Base> {
+    return base.moment_shape(which, info);
+  }
+  [[nodiscard]] bool freezes(parameter_info const& info) const {
+    auto const* const mine = group_of(info);
+    return mine != nullptr && mine->frozen;
+  }
+
+  template <class Env>
+  requires has_update<Base, Env>
+  void update(update_segment<Env> const& segment, std::int64_t step) const {
+    auto const* const mine = segment.info == nullptr ? nullptr : group_of(*segment.info);
+    if (mine == nullptr) return base.update(segment, step);
+    auto changed = segment;
+    changed.decays = segment.decays || mine->decay.has_value();
+    changed_by(*mine).update(changed, step);
+  }
+  template <class Env>
+  requires has_tensor_update<Base, Env>
+  void update(tensor_update<Env> const& tensor, std::int64_t step) const {
+    auto const* const mine = group_of(tensor.info);
+    if (mine == nullptr) return base.update(tensor, step);
+    auto info = tensor.info;
+    info.decays = info.decays || mine->decay.has_value();
+    changed_by(*mine).update(tensor_update<Env>{info, tensor.value, tensor.moments, tensor.gradient, tensor.scale,
+                                                tensor.outputs, tensor.scratch},
+                             step);
+  }
+
+ private:
+  [[nodiscard]] group const* group_of(parameter_info const& info) const {
+    for (auto const& each : list) {
+      if (detail::matches_any(each.names, info.name)) return &each;
+    }
+    return nullptr;
+  }
+  [[nodiscard]] Base changed_by(group const& mine) const {
+    auto out = base;
+    change(out, mine);
+    if constexpr (requires { out.rest.rate; }) change(out.rest, mine);  // an optimizer within, for other parameters
+    return out;
+  }
+  template <class Optimizer>
+  static void change(Optimizer& it, group const& mine) {
+    static_assert(
+        requires {
+          it.rate;
+          it.schedule;
+          it.decay;
+        },
+        "trireme::optim::groups: the optimizer in it has no rate, schedule and decay to change");
+    it.rate *= mine.rate;
+    std::visit(
+        [&](auto& each) {
+          if constexpr (requires { each.peak; }) each.peak *= mine.rate;
+          if constexpr (requires { each.floor; }) each.floor *= mine.rate;
+        },
+        it.schedule);
+    if (mine.decay) it.decay = *mine.decay;
+  }
+};
+template <class Base>
+groups(Base, std::vector<group>) -> groups<Base>;
+
+template <class Base>
+[[nodiscard]] std::string to_string(groups<Base> const& o) {
+  std::string list;
+  for (auto const& each : o.list) {
+    list += text(list.empty() ? "" : ", ", "{.names = \"", each.names, "\", .rate = ", each.rate);
+    if (each.decay) list += text(", .decay = ", *each.decay);
+    list += text(", .frozen = ", each.frozen, "}");
+  }
+  auto const base = describe(o.base);  // "optim::adamw{.rate = 0.001, ...}"
+  return text("optim::groups<", base.substr(0, base.find('{')), ">{", base, ", {", list, "}, ", o.clip, "}");
+}
+
+}  // namespace trireme::optim

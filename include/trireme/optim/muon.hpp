@@ -1,0 +1,152 @@
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "trireme/contract/optimizer.hpp"
+#include "trireme/contract/slot.hpp"
+#include "trireme/ops/types.hpp"
+#include "trireme/optim/adamw.hpp"
+#include "trireme/optim/detail/pattern.hpp"
+#include "trireme/optim/detail/whole_tensor.hpp"
+#include "trireme/optim/schedule.hpp"
+
+namespace trireme::optim {
+
+/// Muon: momentum whose matrix is made orthogonal before the step, for the hidden matrices of a network; AdamW for all
+/// other parameters.
+///
+/// A parameter is a hidden matrix if it has two extents and its name matches none of `others`: embeddings, positions
+/// and the head are left to `rest`, as is usual. Tensors of more extents (experts) go to `rest`, too. Method   [Jordan
+/// et al., "Muon: an optimizer for hidden layers", 2024]: m = momentum * m + (1 - momentum) * g, five
+///          steps of Newton-Schulz on m (Nesterov: on what m will be), value -= rate * sqrt(max(1, outputs / inputs)) *
+///          X.
+/// Bytes    per element of a hidden matrix one moment, of others two; scratch for the largest matrix: twice the matrix
+///          and twice the square of its shorter side.
+/// Numerics products in the master type, as layers multiply; 2 to 5 % from orthogonal, by design of the coefficients.
+/// @models  whole_tensor_optimizer: not beside parallel::tensor or parallel::expert of more than one way.
+struct muon {
+  using policy_category = slot::optimizer;
+
+  double rate = 0.02;  ///< used where `schedule` is empty
+  optim::schedule schedule{};
+  double momentum = 0.95;
+  bool nesterov = true;
+  int iterations = 5;
+  double decay = 0;
+  bool rows_are_outputs = false;  ///< how matrices lie: (outputs, inputs); layers of nn have (inputs, outputs)
+  double clip = 0;                ///< largest global gradient norm; 0 = no clipping
+  std::string others = "*wte* *wpe* *embed* *lm_head*";  ///< patterns with * and ?, separated by spaces
+  adamw rest{.rate = 3e-4, .beta2 = 0.95};               ///< with a schedule of its own
+  friend bool operator==(muon const&, muon const&) = default;
+
+  static constexpr bool whole_tensors = true;
+  static constexpr std::array<std::string_view, 3> moment_names{"momentum", "first_moment", "second_moment"};
+  [[nodiscard]] bool is_hidden_matrix(parameter_info const& info) const {
+    return info.extents.rank() == 2 && !detail::matches_any(others, info.name);
+  }
+  [[nodiscard]] shape moment_shape(std::size_t which, parameter_info const& info) const {
+    return (which == 0) == is_hidden_matrix(info) ? info.extents : shape{0};
+  }
+  [[nodiscard]] double rate_at(std::int64_t step) const { return optim::rate_at(schedule, rate, step); }
+
+  template <class Env>
+  void update(tensor_update<Env> const& tensor, std::int64_t step) const {
+    if (!is_hidden_matrix(tensor.info)) {
+      return rest.update(detail::as_segment(tensor, tensor.moments.subspan(1)), step);
+    }
+    using real = typename Env::master;
+    using kernels = ops::on<typename Env::space>;
+    auto const rows = tensor.info.extents[0], columns = tensor.info.extents[1];
+    auto direction = tensor.scratch.template take<real>(tensor.info.extents);
+    kernels::with_values(
+        [&](auto velocity, auto out, auto gradient) {
+          auto const keep = static_cast<real>(momentum);
+          auto const scale = static_cast<real>(tensor.scale);
+          for (std::size_t i = 0; i < out.size(); ++i) {
+            real const g = scale * static_cast<real>(gradient[i]);
+            velocity[i] += (1 - keep) * (g - velocity[i]);
+            out[i] = nesterov ? g + keep * (velocity[i] - g) : velocity[i];
+          }
+        },
+        tensor.moments[0], direction, tensor.gradient);
+    direction = orthogonal<Env>(direction, tensor.scratch);
+    auto const tall = static_cast<double>(rows) / static_cast<double>(columns);
+    auto const stretch = std::sqrt(std::max(1.0, rows_are_outputs ? tall : 1 / tall));
+    kernels::with_values(
+        [&](auto value, auto along) {
+          auto const now = rate_at(step);
+          auto const by = static_cast<real>(now * stretch);
+          auto const keep = static_cast<real>(1 - now * (tensor.info.decays ? decay : 0));
+          for (std::size_t i = 0; i < value.size(); ++i) value[i] = keep * value[i] - by * along[i];
+        },
+        tensor.value, direction);
+    detail::write_outputs(tensor);
+  }
+
+ private:
+  static constexpr double a = 3.4445, b = -4.7750, c = 2.0315;
+
+  // Newton-Schulz: X = a X + (b A + c A^2) X with A = X X^T, from X / |X|; on the shorter side, whichever it is.
+  template <class Env>
+  [[nodiscard]] tensor_view<typename Env::master, typename Env::space> orthogonal(
+      tensor_view<typename Env::master, typename Env::space> x, arena<typename Env::space>& scratch) const {
+    using real = typename Env::master;
+    using space = typename Env::space;
+    using kernels = ops::on<space>;
+    using matrix = ops::weights<real, space>;
+    auto const times = [](auto to, auto left, auto right, ops::orientation way) {
+      matrix second(right, way);
+      second.refresh(ops::passing_values);  // no copy of it is kept
+      kernels::linear(to, left, second);
+    };
+    bool const wide = x.extent(0) <= x.extent(1);
+    auto const side = std::min(x.extent(0), x.extent(1));
+    auto const square = scratch.template take<real>({side, side});
+    auto const polynomial = scratch.template take<real>({side, side});
+    auto next = scratch.template take<real>(x.extents());
+    kernels::with_values(
+        [](auto values) {
+          auto const by = static_cast<real>(1 / std::max(std::sqrt(detail::sum_of_squares(values)), 1e-7));
+          for (auto& each : values) each *= by;
+        },
+        x);
+    for (int i = 0; i < iterations; ++i) {
+      if (wide) {
+        times(square, x, x, ops::orientation::out_in);
+      } else {
+        kernels::fill(square, 0.0);
+        kernels::linear_backward_weight(square, {}, x, x, ops::orientation::in_out);
+      }
+      times(polynomial, square, square, ops::orientation::in_out);
+      kernels::with_values(
+          [](auto to, auto from) {
+            for (std::size_t e = 0; e < to.size(); ++e)
+              to[e] = static_cast<real>(b) * from[e] + static_cast<real>(c) * to[e];
+          },
+          polynomial, square);
+      times(next, wide ? polynomial : x, wide ? x : polynomial, ops::orientation::in_out);
+      kernels::with_values(
+          [](auto to, auto from) {
+            for (std::size_t e = 0; e < to.size(); ++e) to[e] += static_cast<real>(a) * from[e];
+          },
+          next, x);
+      std::swap(x, next);
+    }
+    return x;
+  }
+};
+
+[[nodiscard]] inline std::string to_string(muon const& o) {
+  return text("optim::muon{.rate = ", o.rate, ", .schedule = ", to_string(o.schedule), ", .momentum = ", o.momentum,
+              ", .nesterov = ", o.nesterov, ", .iterations = ", o.iterations, ", .decay = ", o.decay,
+              ", .rows_are_outputs = ", o.rows_are_outputs, ", .clip = ", o.clip, ", .others = \"", o.others,
+              "\", .rest = ", to_string(o.rest), "}");
+}
+
+}  // namespace trireme::optim

@@ -1,0 +1,144 @@
+// Trireme 0.1.0: trireme/testing/gradient_check.hpp in one header. Made by scripts/single-header: change the sources, not this file.
+// SHA-256 of the sources: 0813f9469ce68a66ac84dbe8e05f3091bc99d73a31a84c55fbfea5767bdd9a92
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "trireme/trireme.hpp"
+
+// ---- trireme/testing/gradient_check.hpp
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace trireme::testing {
+
+struct gradient_check_options {
+  double step = 1e-5;       ///< a parameter is moved by so much to both sides, relative to its size if that is above 1
+  double tolerance = 1e-6;  ///< of a difference, relative to the larger of 1e-3 and the gradient
+  std::int64_t most = 40;   ///< elements of each tensor that are looked at, spread over it; 0 = all
+  std::uint64_t seed = 1;   ///< of starting values and dropout
+};
+
+/// What a check has found.
+struct gradient_report {
+  std::int64_t checked = 0;  ///< elements that were compared
+  double worst = 0;          ///< largest relative difference
+  std::string where;         ///< of it: "name[index]"
+  double given = 0;          ///< the gradient there as backward has it
+  double expected = 0;       ///< and as the loss has it
+  double tolerance = 0;
+  [[nodiscard]] explicit operator bool() const noexcept { return checked > 0 && worst <= tolerance; }
+};
+
+[[nodiscard]] inline std::string to_string(gradient_report const& r) {
+  if (r.checked == 0) return "no gradients to compare";
+  return text(r.checked, " elements, worst relative difference ", r.worst, " at ", r.where, ": backward says ", r.given,
+              ", the loss ", r.expected);
+}
+
+/// Compares one tensor's gradient with central differences of a loss: the tool for losses and kernels of one's own.
+///
+/// @param values    are moved and put back.
+/// @param gradient  d loss / d values, as many.
+/// @param loss      the loss with the values as they are, a function () -> double.
+inline void check_gradient(std::string const& name, std::span<double> values, std::span<double const> gradient,
+                           std::function<double()> const& loss, gradient_check_options const& options,
+                           gradient_report& report) {
+  if (values.size() != gradient.size()) {
+    throw config_error(text("trireme::testing::check_gradient: \"", name, "\" has ", values.size(), " values and ",
+                            gradient.size(), " gradients"));
+  }
+  report.tolerance = options.tolerance;
+  auto const size = static_cast<std::int64_t>(values.size());
+  auto const count = options.most == 0 ? size : std::min(size, options.most);
+  for (std::int64_t k = 0; k < count; ++k) {
+    auto const i = static_cast<std::size_t>(k * size / count);
+    double const before = values[i];
+    double const step = options.step * std::max(1.0, std::abs(before));
+    values[i] = before + step;
+    double const above = loss();
+    values[i] = before - step;
+    double const below = loss();
+    values[i] = before;
+    double const expected = (above - below) / (2 * step);
+    double const difference =
+        std::abs(gradient[i] - expected) / std::max({1e-3, std::abs(expected), std::abs(gradient[i])});
+    ++report.checked;
+    if (!(difference <= report.worst) || report.where.empty()) {
+      report.worst = std::isnan(difference) ? std::numeric_limits<double>::infinity() : difference;
+      report.where = text(name, "[", i, "]");
+      report.given = gradient[i];
+      report.expected = expected;
+    }
+  }
+}
+
+/// Compares all gradients of a model in units with central differences of its loss, in double, on one rank, dropout
+/// included (its numbers are a function of seed and step). Parameters start from a seed; what starts as zeros or ones
+/// is moved a little, so that no gradient is trivially right.
+///
+/// @param batch  samples as the model reads them; a few do.
+/// @example auto report = testing::check_gradients(nn::mlp{.inputs = 3}, make_samples(x, y));
+///          REQUIRE(report) or if (!report) throw error(to_string(report));
+template <staged_model Model>
+[[nodiscard]] gradient_report check_gradients(Model const& model, samples const& batch,
+                                              gradient_check_options const& options = {}) {
+  using env = environment<precision::fp64>;
+  comm::self_world self;
+  staged_engine<env> engine(model);
+  basic_exchange<env, comm::self_world, parallel::data, compression::none> exchange(engine.uses(), self, {}, {},
+                                                                                    engine.unit_ends());
+  exchange.initialise(options.seed);
+  std::uint32_t site = 0;
+  for (auto const& entry : exchange.plan().entries()) {
+    std::uint64_t index = 0;
+    for (auto& value : exchange.parameter_values(entry).span())
+      value += 0.1 * (static_cast<double>(unit_float(random_block({options.seed, 0}, site, index++, 0)[0])) - 0.5);
+    ++site;
+  }
+  double const weight = 1.0 / static_cast<double>(batch.count());
+  auto const run = [&](auto&& ready) {
+    engine.invalidate();
+    return engine.train(batch, weight, {options.seed, 0}, ready).mean();
+  };
+  exchange.begin();
+  static_cast<void>(run([&](int use) { exchange.ready(use); }));
+  exchange.finish();
+  std::vector<std::vector<double>> gradients(exchange.plan().entries().size());
+  exchange.for_each_segment([&](int, parallel::layout::piece const& piece, auto const& segment) {
+    auto const terms = segment.gradient.terms[0].span();
+    auto& all = gradients[static_cast<std::size_t>(piece.entry)];
+    all.insert(all.end(), terms.begin(), terms.end());
+  });
+  gradient_report report;
+  for (std::size_t e = 0; e < gradients.size(); ++e) {
+    auto const& entry = exchange.plan().entries()[e];
+    check_gradient(
+        entry.info.name, exchange.parameter_values(entry).span(), gradients[e], [&] { return run([](int) {}); },
+        options, report);
+  }
+  return report;
+}
+
+/// The same for a plain model, which keeps its parameters in double (a static `value_type`), where they are.
+template <plain_model Model>
+requires(!staged_model<Model>) [[nodiscard]] gradient_report
+    check_gradients(Model& model, samples const& batch, gradient_check_options const& options = {}) {
+  plain_engine<environment<precision::fp64>, Model> engine(model);
+  auto const parameters = engine.parameters();
+  auto const loss = [&] { return engine.train(batch, [](int) {}).mean(); };
+  static_cast<void>(loss());
+  std::vector<std::vector<double>> gradients;
+  for (auto const& each : parameters) gradients.emplace_back(each.gradient.span().begin(), each.gradient.span().end());
+  gradient_report report;
+  for (std::size_t i = 0; i < gradients.size(); ++i)
+    check_gradient(parameters[i].name, parameters[i].value.span(), gradients[i], loss, options, report);
+  return report;
+}
+
+}  // namespace trireme::testing
