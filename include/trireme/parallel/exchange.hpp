@@ -54,8 +54,8 @@ template <class Env, class Comm, strategy Strategy, class Compressor>
 class basic_exchange : public parallel::detail::parameter_store<Env, Comm, Strategy, Compressor> {
   using store = parallel::detail::parameter_store<Env, Comm, Strategy, Compressor>;
   static_assert(
-      !store::shards_gradients || !has_residual<compressor_state<Compressor, Env>>,
-      "trireme::exchange: error feedback tells once a step what it left out, but from stage 2 on parallel::zero "
+      !store::shards_gradients || !parallel::detail::is_given_once<Compressor, Env, Comm>,
+      "trireme::exchange: this compressor is given each gradient once a step, but from stage 2 on parallel::zero "
       "sends every micro-batch; use parallel::zero<1>");
 
  public:
@@ -245,7 +245,7 @@ class basic_exchange : public parallel::detail::parameter_store<Env, Comm, Strat
     }
     if (gradients_.lost_finiteness()) squares.add(std::numeric_limits<double>::infinity());
     auto const result = ballot_.cast(everyone(), squares, votes, !fused_);
-    if (result.finite) commit_residuals();
+    if (result.finite) gradients_.commit();
     if (!foreign_.empty()) give_back_gradients();
     gradients_.times().exposed += gradients_.now() - start;
     protocol_.finished(result.finite);
@@ -339,12 +339,6 @@ class basic_exchange : public parallel::detail::parameter_store<Env, Comm, Strat
   void take_in(int use) {
     auto const theirs = foreign_.gradient(layout_.at(layout_.entry_of_use(use)));
     kernels::accumulate(gradients_.open_use(use), tensor_view<param_element const, space>(theirs), weight_);
-  }
-
-  void commit_residuals() {
-    if constexpr (has_residual<compressor_state<Compressor, Env>>) {
-      for (int b = 0; b < this->bucket_count(); ++b) gradients_.compressor(b)->commit();
-    }
   }
 
   // What another rank of this replica answers for is in its norm; but each copy has to be finite.

@@ -16,6 +16,7 @@
 
 #include "trireme/contract/dataset.hpp"
 #include "trireme/contract/parameter.hpp"
+#include "trireme/contract/state.hpp"
 #include "trireme/core/error.hpp"
 #include "trireme/core/hash.hpp"
 #include "trireme/core/type_name.hpp"
@@ -170,7 +171,7 @@ class basic_trainer {
     position_ = {};
     identity_ = {};
     moments_.clear();
-    exchange().forget_residuals();
+    exchange().forget_compression();
     if constexpr (staged) {
       exchange().initialise(seed);
       engine().invalidate();
@@ -343,13 +344,7 @@ class basic_trainer {
             moments_.moment_of(m, bucket, piece));
         }
       });
-      if (auto const residual = exchange().residual_of(bucket); !residual.empty()) {
-        plan.for_each_piece(bucket, 0, residual.size(), [&](parallel::layout::piece const& piece) {
-          auto const& tensor = plan.at(piece.entry);
-          f(text("residual.", world_.rank(), "/", tensor.info.name), tensor.info, piece.in_entry,
-            residual.flat(piece.in_bucket, piece.count));
-        });
-      }
+      for_each_compression_state(bucket, replicas ? state_scope::kept : state_scope::answered, f);
     }
   }
 
@@ -378,11 +373,32 @@ class basic_trainer {
                                "make the trainer of the same descriptions on every rank");
     return world;
   }
+  // What each rank has of its own has its rank in its name: "residual/wte" of rank 3 is "residual.3/wte".
+  template <class F>
+  void for_each_compression_state(int bucket, state_scope scope, F& f) {
+    exchange().visit_compression(bucket, scope, [&](std::string const& name, state_place const& place, auto view) {
+      auto const slash = name.find('/');
+      f(place.of_rank ? text(name.substr(0, slash), '.', world_.rank(), name.substr(slash)) : name, place.info,
+        place.first, view);
+    });
+  }
+  [[nodiscard]] bool is_of_rank(std::string const& name) const {
+    return name.substr(0, name.find('/')).ends_with(text('.', world_.rank()));
+  }
+  // Collective. Ranks that go on together must be as many as there were if one of them keeps something of its own.
+  [[nodiscard]] int ranks_with_own_state() {
+    std::int64_t own = 0;
+    for_each_state([&](std::string const& name, parameter_info const&, std::int64_t, auto const&) {
+      if (is_of_rank(name)) own = 1;
+    });
+    world_.all_reduce(tensor_view<std::int64_t>(&own, shape{1}), reduction::sum{});
+    return own == 0 ? 0 : world_.size();
+  }
   void expect_equal_copies() {
     detail::kept_copies copies;
     for_each_state(
         [&](std::string const& name, parameter_info const& part, std::int64_t first, auto view) {
-          if (!name.starts_with("residual.")) copies.add(name, part, first, view);  // each rank has its own
+          if (!is_of_rank(name)) copies.add(name, part, first, view);
         },
         true);
     if constexpr (parallel::data_axis_t<Parallel>::parameters == distribution::replicate) {
@@ -469,12 +485,12 @@ class basic_trainer {
     return {};
   }
 
-  checkpoint::run_description description() const {
+  checkpoint::run_description description() {
     return {.model = model_text_,
             .optimizer = optimizer_name(),
             .precision = describe(Precision{}),
             .compression = compression_text_,
-            .residual_ranks = has_residual<compressor_state<Compression, env>> ? world_.size() : 0};
+            .residual_ranks = ranks_with_own_state()};
   }
   // The name without the numbers: a resumed run may change rates and schedules.
   [[nodiscard]] std::string optimizer_name() const {
