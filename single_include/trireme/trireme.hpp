@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/trireme.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: ae17df918ab163932a5c1c28af2eb4cc54690e263239ef99bcaa1050b9d78cd3
+// SHA-256 of the sources: f2a2fcc61663bd1d09a0a55fccff05c259e42a10cef5ba94eede1327d80bba3f
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -5829,18 +5829,79 @@ struct environment {
 
 }  // namespace trireme
 
-// ---- trireme/contract/compressor.hpp (goes on)
+// ---- trireme/contract/state.hpp
 namespace trireme {
 
-/// The run state of a compressor for one bucket of `elements` gradients.
+/// Which pieces of its state a rank is asked for: each element on the one rank that answers for it (hashes,
+/// checkpoints), or all that the rank keeps, copies of others' included (loading, comparing).
+enum class state_scope { answered, kept };
+
+/// Where a piece of state lies: elements from `first` on of the box of a tensor that `info` describes.
+///
+/// Every slot's run state shows what it keeps by two functions, which checkpoints, hashes and resharding use alone:
+///   visit_state(state_scope, f)  calls f(std::string const& name, state_place, tensor_view<T, Space>) for each piece;
+///                                the name is "what/tensor" ("first_moment/wte"), the same on every rank;
+///   visit_numbers(f)             calls f(std::string_view name, T&) for numbers that are equal on all ranks, T
+///                                std::int64_t, std::uint64_t or double.
+/// Either may be left out by who has no such state. The order of the calls is the same in every call.
+struct state_place {
+  parameter_info const& info;
+  std::int64_t first = 0;
+  bool of_rank = false;  ///< each rank has numbers of its own: they are saved under its rank, and only as many ranks
+                         ///< as there were can go on with them
+};
+
+}  // namespace trireme
+
+// ---- trireme/contract/compressor.hpp (goes on)
+// A compressor is of one of three kinds. Summable and gatherable ones code stretches of gradients, and the exchange
+// sends what they make. A collective one is given a whole bucket and the communicator.
+//
+// What every run state may have, whatever its kind:
+//   visit_state(state_scope, f)  shows what it keeps from step to step (see state.hpp), by which it is saved, restored
+//                                and hashed; tensors are those of the bucket_form that it was made with;
+//   commit()                     the step was taken: what was prepared for the next step is the state now. Until then
+//                                visit_state() shows the state before the step, to which a skipped step returns;
+//   bytes()                      of the memory that it holds, for reports and plans.
+// and a summable or gatherable one
+//   at_scale(double)             the gradients to come carry this factor, a power of two (a loss scale): what is kept
+//                                from step to step is divided by it, since it may change. Without the call it is 1.
+// A compressor with commit() is given each gradient once a step, so it does not go with ZeRO-2 and ZeRO-3.
+
+namespace trireme {
+
+/// What lies in one bucket of gradients. Between tensors there may be gaps, whose gradients are zero. The infos belong
+/// to the exchange and live longer than its compressors.
+struct bucket_form {
+  struct entry {
+    parameter_info const* info = nullptr;
+    std::int64_t offset = 0;  ///< of its first element, in the bucket
+  };
+  std::int64_t elements = 0;   ///< of the bucket, gaps included
+  std::vector<entry> tensors;  ///< in the order of their offsets; none where one run state serves several buckets
+};
+
+/// The run state of a summable or gatherable compressor for one bucket.
 template <class C, class Env>
 using compressor_state = typename C::template instance<Env>;
 
+/// It is made from the number of elements of the bucket, or from the bucket_form if it wants to know the tensors.
 template <class C, class Env>
 concept has_compressor_state = requires {
   typename C::template instance<Env>;
-  requires std::constructible_from<typename C::template instance<Env>, C const&, std::int64_t>;
+  requires std::constructible_from<typename C::template instance<Env>, C const&, std::int64_t> ||
+      std::constructible_from<typename C::template instance<Env>, C const&, bucket_form const&>;
 };
+
+template <class C, class Env>
+requires has_compressor_state<C, Env>
+[[nodiscard]] compressor_state<C, Env> make_compressor_state(C const& description, bucket_form const& form) {
+  if constexpr (std::constructible_from<compressor_state<C, Env>, C const&, bucket_form const&>) {
+    return compressor_state<C, Env>(description, form);
+  } else {
+    return compressor_state<C, Env>(description, form.elements);
+  }
+}
 
 /// A payload that a sum may be formed of: encode, reduce the payload, decode the sum.
 ///
@@ -5869,9 +5930,46 @@ concept gatherable_compressor = has_compressor_state<C, Env> && !requires {
   state.decode(payload, gradient, add);
 };
 
-/// Gradient -> payload -> gradient. Which of the two kinds it is decides the exchange.
-template <class C, class Env>
-concept compressor = summable_compressor<C, Env> || gatherable_compressor<C, Env>;
+/// Whether a compressor's run state names its communicator: it does the collectives itself.
+template <class C, class Env, class Comm>
+concept has_collective_state = requires {
+  typename C::template instance<Env, Comm>;
+};
+
+/// A compressor that does the collectives of a bucket itself, in one round or more, and knows the bucket's tensors: one
+/// run state for each bucket, made from (description, bucket_form const&, Comm&).
+///
+///   begin(gradient, scale)  starts the first round for the whole bucket; the gradients carry the factor `scale`, as in
+///                           at_scale().
+///   test()                  lets the pending collective proceed, and starts nothing. True when turn() will be true
+///                           without waiting.
+///   turn()                  waits for the pending collective; then starts the next round, or writes the sum over all
+///                           ranks to the gradient and returns true.
+///   commit(), bytes()       as above.
+/// Ranks    begin() and turn() come in the same order on every rank, so only they may start collectives; test() comes
+///          whenever a rank has time. After turn() every rank has the same bits in the gradient.
+/// Order    begin(), turn() until it is true, commit() if the step was taken. A step that is given up is turned to its
+///          end and not committed.
+template <class C, class Env, class Comm>
+concept collective_compressor = has_collective_state<C, Env, Comm> &&
+    std::constructible_from<typename C::template instance<Env, Comm>, C const&, bucket_form const&, Comm&>&& requires(
+        typename C::template instance<Env, Comm>& state,
+        tensor_view<typename Env::gradient, typename Env::space> gradient, double scale) {
+  state.begin(gradient, scale);
+  { state.test() } -> std::same_as<bool>;
+  { state.turn() } -> std::same_as<bool>;
+  state.commit();
+  { state.bytes() } -> std::convertible_to<std::int64_t>;
+};
+
+/// Whether C stands for several compressors, one of which is chosen at run time, and each is one (compression::one_of).
+template <class C, class Env, class Comm>
+inline constexpr bool chooses_compressor = false;
+
+/// Gradient -> payload -> gradient. Which of the kinds it is decides the exchange.
+template <class C, class Env, class Comm>
+concept compressor = summable_compressor<C, Env> || gatherable_compressor<C, Env> ||
+    collective_compressor<C, Env, Comm> || chooses_compressor<C, Env, Comm>;
 
 /// A compressor that changes nothing; the exchange then skips encode and decode.
 template <class C>
@@ -5879,11 +5977,9 @@ concept lossless_identity = requires {
   requires C::identity;
 };
 
-/// A compressor that keeps what it left out (error feedback): run state that checkpoints save. encode() only prepares
-/// it; commit() makes it the state once every rank has found the step's gradients finite.
+/// A run state that a taken step changes.
 template <class S>
-concept has_residual = requires(S& state) {
-  state.residual();
+concept has_commit = requires(S& state) {
   state.commit();
 };
 
@@ -5988,12 +6084,26 @@ struct error_feedback {
     static constexpr bool summable = requires { typename inner_state::wire; };
 
    public:
-    instance(error_feedback const& description, std::int64_t elements)
-        : inner_(description.inner, elements), residual_(shape{elements}), next_(shape{elements}) {
+    instance(error_feedback const& description, bucket_form const& form)
+        : inner_(make_compressor_state<Inner, Env>(description.inner, form)),
+          form_(form),
+          residual_(shape{form.elements}),
+          next_(shape{form.elements}) {
       ops::on<space>::fill(residual_.view(), 0.0);
     }
-    /// What this rank has not told the others yet: one number for each element of the bucket.
-    [[nodiscard]] tensor_view<gradient, space> residual() const { return residual_.view(); }
+    /// What this rank has not told the others yet. (What Inner keeps is shown too.)
+    template <class F>
+    void visit_state(state_scope scope, F&& f) {
+      for (auto const& [info, offset] : form_.tensors) {
+        f("residual/" + info->name, state_place{*info, 0, true}, residual_.view().flat(offset, info->extents.size()));
+      }
+      if constexpr (requires { inner_.visit_state(scope, f); }) inner_.visit_state(scope, f);
+    }
+    /// The factor that the gradients of this step carry. The residual is kept without it.
+    void at_scale(double scale) {
+      scale_ = scale;
+      if constexpr (requires { inner_.at_scale(scale); }) inner_.at_scale(scale);
+    }
 
     [[nodiscard]] std::int64_t payload_bytes(std::int64_t n) const requires(!summable) {
       return inner_.payload_bytes(n);
@@ -6002,7 +6112,11 @@ struct error_feedback {
     void encode(tensor_view<gradient, space> piece, Payload payload, std::int64_t first) {
       auto const left = residual_.view().flat(first, piece.size());
       auto const next = next_.view().flat(first, piece.size());
-      ops::on<space>::add(piece, left);
+      if (scale_ == 1) {
+        ops::on<space>::add(piece, left);
+      } else {
+        ops::on<space>::accumulate(piece, tensor_view<gradient const, space>(left), scale_);
+      }
       inner_.encode(piece, payload, first);
       if constexpr (summable) {
         inner_.decode(payload, next);
@@ -6011,9 +6125,18 @@ struct error_feedback {
       }
       ops::on<space>::scale(next, -1.0);
       ops::on<space>::add(next, piece);  // what was not told
+      if (scale_ != 1) ops::on<space>::scale(next, 1 / scale_);
     }
     /// The step was taken: what it left out is the residual now. Without this call the step never was.
-    void commit() noexcept { std::swap(residual_, next_); }
+    void commit() {
+      std::swap(residual_, next_);
+      if constexpr (has_commit<inner_state>) inner_.commit();
+    }
+    [[nodiscard]] std::int64_t bytes() const {
+      std::int64_t inner = 0;
+      if constexpr (requires { inner_.bytes(); }) inner = inner_.bytes();
+      return inner + 2 * static_cast<std::int64_t>(residual_.view().bytes());
+    }
     template <class Payload, class... Add>
     void decode(Payload payload, tensor_view<gradient, space> piece, Add... add) {
       inner_.decode(payload, piece, add...);
@@ -6021,6 +6144,8 @@ struct error_feedback {
 
    private:
     inner_state inner_;
+    bucket_form form_;
+    double scale_ = 1;
     tensor<gradient, space> residual_;
     tensor<gradient, space> next_;  // the residual if the step is taken
   };
@@ -16330,30 +16455,6 @@ struct sgd {
 
 }  // namespace trireme::optim
 
-// ---- trireme/contract/state.hpp
-namespace trireme {
-
-/// Which pieces of its state a rank is asked for: each element on the one rank that answers for it (hashes,
-/// checkpoints), or all that the rank keeps, copies of others' included (loading, comparing).
-enum class state_scope { answered, kept };
-
-/// Where a piece of state lies: elements from `first` on of the box of a tensor that `info` describes.
-///
-/// Every slot's run state shows what it keeps by two functions, which checkpoints, hashes and resharding use alone:
-///   visit_state(state_scope, f)  calls f(std::string const& name, state_place, tensor_view<T, Space>) for each piece;
-///                                the name is "what/tensor" ("first_moment/wte"), the same on every rank;
-///   visit_numbers(f)             calls f(std::string_view name, T&) for numbers that are equal on all ranks, T
-///                                std::int64_t, std::uint64_t or double.
-/// Either may be left out by who has no such state. The order of the calls is the same in every call.
-struct state_place {
-  parameter_info const& info;
-  std::int64_t first = 0;
-  bool of_rank = false;  ///< each rank has numbers of its own: they are saved under its rank, and only as many ranks
-                         ///< as there were can go on with them
-};
-
-}  // namespace trireme
-
 // ---- trireme/contract/strategy.hpp
 namespace trireme {
 
@@ -17302,6 +17403,328 @@ class buffer_pool {
 
 }  // namespace trireme::parallel::detail
 
+// ---- trireme/compression/one_of.hpp
+namespace trireme::compression {
+
+/// One of several compressors, chosen at run time: a program that offers them is compiled with one trainer, not with
+/// one for each. It is called through a virtual function a bucket; bits and bytes are those of the chosen one.
+///
+/// Ranks    all of them choose the same; that is compared like any description.
+/// Rules    those that any of Compressors is subject to.
+template <class... Compressors>
+struct one_of {
+  using policy_category = slot::compression;
+  std::variant<Compressors...> chosen{};
+  friend bool operator==(one_of const&, one_of const&) = default;
+};
+
+/// That of the chosen one: checkpoints of a run with it, and with one_of, are the same.
+template <class... Compressors>
+[[nodiscard]] std::string to_string(one_of<Compressors...> const& c) {
+  return std::visit([](auto const& chosen) { return describe(chosen); }, c.chosen);
+}
+
+}  // namespace trireme::compression
+
+namespace trireme {
+
+template <class... Compressors, class Env, class Comm>
+inline constexpr bool chooses_compressor<compression::one_of<Compressors...>, Env, Comm> =
+    (compressor<Compressors, Env, Comm> && ...);
+
+}  // namespace trireme
+
+// ---- trireme/parallel/detail/transport.hpp
+namespace trireme::parallel::detail {
+
+/// What all_gather_async of T gives; nothing where it is not used, for a communicator may lack it.
+template <class Comm, class T, class Space, bool Used>
+struct gather_request {
+  struct type {};
+};
+template <class Comm, class T, class Space>
+struct gather_request<Comm, T, Space, true> {
+  using type = decltype(std::declval<Comm&>().all_gather_async(tensor_view<T, Space>{}));
+};
+template <class Comm, class T, class Space, bool Used>
+using gather_request_t = typename gather_request<Comm, T, Space, Used>::type;
+
+/// A summable or gatherable compressor with the face of a collective one: it codes slice by slice, and one collective
+/// takes the payloads to the other ranks.
+///
+/// After turn() the bucket holds the sum: all of it where gradients are replicated afterwards, this rank's slice where
+/// the optimizer's state is sharded; the numbers are the same. One may serve buckets of several sizes, one after the
+/// other, unless its compressor keeps something.
+template <class Env, class Comm, class Strategy, class Compressor>
+class one_round {
+  using space = typename Env::space;
+  using gradient = typename Env::gradient;
+  using state = compressor_state<Compressor, Env>;
+  static constexpr bool sharded = Strategy::optimizer_state == distribution::shard;
+  static constexpr bool summable = summable_compressor<Compressor, Env>;
+  static constexpr bool identity = lossless_identity<Compressor> && std::is_same_v<gradient, typename Env::reduce>;
+
+  template <bool Summable, class State>
+  struct payload_of {
+    using type = std::byte;
+  };
+  template <class State>
+  struct payload_of<true, State> {
+    using type = typename State::wire;
+  };
+  using payload_element = typename payload_of<summable, state>::type;
+  using request = decltype(std::declval<Comm&>().all_gather_async(tensor_view<std::uint8_t, space>{}));
+
+ public:
+  /// Whether sums can be formed in a tree over the ranks.
+  static constexpr bool has_tree = identity && [] {
+    if constexpr (sharded) {
+      return has_reduce_scatter<Comm, gradient, reduction::pairwise, space>;
+    } else {
+      return has_all_reduce<Comm, gradient, reduction::pairwise, space>;
+    }
+  }();
+
+  /// @param form  of the largest bucket.
+  one_round(Compressor const& compressor, bucket_form const& form, Comm& world)
+      : world_(world),
+        ranks_(world.size()),
+        rank_(world.rank()),
+        compressor_(make_compressor_state<Compressor, Env>(compressor, form)) {
+    auto const elements = form.elements;
+    if constexpr (identity) return;
+    if constexpr (summable) {
+      if constexpr (!identity) sent_ = message_tensor<payload_element, space>(world, shape{elements});
+    } else {
+      auto const bytes = compressor_.payload_bytes(elements / ranks_);
+      sent_ = message_tensor<payload_element, space>(world, shape{ranks_ * bytes});
+      received_ = message_tensor<payload_element, space>(world, shape{ranks_ * bytes * (sharded ? 1 : ranks_)});
+    }
+  }
+
+  void begin(tensor_view<gradient, space> bucket, [[maybe_unused]] double scale) {
+    begin_with(bucket);
+    if constexpr (requires { compressor_.at_scale(scale); }) compressor_.at_scale(scale);
+    if constexpr (identity) {
+      pending_.emplace(reduce(bucket_, reduction::sum{}));
+    } else if constexpr (summable) {
+      for_each_slice([&](int, auto piece, std::int64_t first) {
+        compressor_.encode(piece, sent_.view().flat(first, slice_), first);
+      });
+      pending_.emplace(reduce(sent_.view().flat(0, bucket.size()), reduction::sum{}));
+    } else {
+      begin_gather();
+    }
+  }
+  /// The same with sums formed in a tree over the ranks.
+  void begin_in_a_tree(tensor_view<gradient, space> bucket) requires(has_tree) {
+    begin_with(bucket);
+    pending_.emplace(reduce(bucket_, reduction::pairwise{}));
+  }
+  [[nodiscard]] bool test() { return !pending_ || pending_->test(); }
+  bool turn() {
+    if (!pending_) return true;
+    pending_->wait();
+    pending_.reset();
+    if constexpr (!identity) decode();
+    return true;
+  }
+  void commit() {
+    if constexpr (has_commit<state>) compressor_.commit();
+  }
+  template <class F>
+  void visit_state(state_scope scope, F&& f) requires requires(state& own) {
+    own.visit_state(scope, f);
+  }
+  { compressor_.visit_state(scope, f); }
+  [[nodiscard]] static constexpr bool takes_rounds() noexcept { return false; }
+  [[nodiscard]] std::int64_t bytes() const {
+    std::int64_t own = 0;
+    if constexpr (requires { compressor_.bytes(); }) own = compressor_.bytes();
+    return own + static_cast<std::int64_t>(sent_.view().bytes() + received_.view().bytes());
+  }
+
+ private:
+  void begin_with(tensor_view<gradient, space> bucket) {
+    bucket_ = bucket;
+    slice_ = bucket.size() / ranks_;
+  }
+  template <class F>
+  void for_each_slice(F&& f) {
+    for (int owner = 0; owner < ranks_; ++owner) f(owner, bucket_.flat(owner * slice_, slice_), owner * slice_);
+  }
+  template <class T, class Op>
+  request reduce(tensor_view<T, space> values, Op op) {
+    if constexpr (sharded) {
+      return world_.reduce_scatter_async(values, op);
+    } else {
+      return world_.all_reduce_async(values, op);
+    }
+  }
+  // Sharded: slice by slice to its owner. Replicated: everybody's payload to everybody.
+  void begin_gather() {
+    auto const bytes = compressor_.payload_bytes(slice_);
+    auto const to_all = sent_.view().flat(0, sharded ? ranks_ * bytes : 0);
+    auto const from_all = received_.view().flat(0, ranks_ * bytes * (sharded ? 1 : ranks_));
+    auto const own = sharded ? to_all : from_all.flat(rank_ * ranks_ * bytes, ranks_ * bytes);
+    for_each_slice([&](int owner, auto piece, std::int64_t first) {
+      compressor_.encode(piece, own.flat(owner * bytes, bytes), first);
+    });
+    if constexpr (sharded) {
+      pending_.emplace(world_.all_to_all_async(as_bytes<std::uint8_t const>(to_all), as_bytes<std::uint8_t>(from_all)));
+    } else {
+      pending_.emplace(world_.all_gather_async(as_bytes<std::uint8_t>(from_all)));
+    }
+  }
+  void decode() {
+    if constexpr (summable) {
+      if constexpr (sharded) {
+        compressor_.decode(sent_.view().flat(rank_ * slice_, slice_), bucket_.flat(rank_ * slice_, slice_));
+      } else {
+        compressor_.decode(sent_.view().flat(0, bucket_.size()), bucket_);
+      }
+    } else {
+      auto const bytes = compressor_.payload_bytes(slice_);
+      for_each_slice([&](int owner, auto piece, std::int64_t) {
+        if (sharded && owner != rank_) return;
+        for (int from = 0; from < ranks_; ++from) {  // in rank order: equal bits everywhere
+          auto const at = sharded ? from * bytes : (from * ranks_ + owner) * bytes;
+          compressor_.decode(received_.view().flat(at, bytes), piece, from > 0);
+        }
+      });
+    }
+  }
+  template <class Byte, class T>
+  static tensor_view<Byte, space> as_bytes(tensor_view<T, space> view) {
+    return {reinterpret_cast<Byte*>(view.address()), shape{static_cast<std::int64_t>(view.bytes())}};
+  }
+
+  Comm& world_;
+  tensor_view<gradient, space> bucket_;
+  std::int64_t slice_ = 0;
+  int ranks_;
+  int rank_;
+  state compressor_;
+  trireme::tensor<payload_element, space> sent_;
+  trireme::tensor<payload_element, space> received_;
+  std::optional<request> pending_;
+};
+
+template <class Env, class Comm, class Strategy, class Compressor>
+struct transport_of {
+  using type = one_round<Env, Comm, Strategy, Compressor>;
+};
+template <class Env, class Comm, class Strategy, class Compressor>
+requires has_collective_state<Compressor, Env, Comm>
+struct transport_of<Env, Comm, Strategy, Compressor> {
+  using type = typename Compressor::template instance<Env, Comm>;
+};
+
+/// How a bucket's gradient becomes the sum over all ranks: the face of a collective_compressor, whatever kind the
+/// policy is of.
+template <class Env, class Comm, class Strategy, class Compressor>
+using transport = typename transport_of<Env, Comm, Strategy, Compressor>::type;
+
+/// Whether a transport forms sums in a tree over the ranks.
+template <class Transport>
+concept sums_in_tree = requires {
+  requires Transport::has_tree;
+};
+/// Whether a transport does more than one collective for a bucket, so that turn() is worth calling before the end.
+template <class Transport>
+[[nodiscard]] bool takes_rounds(Transport const& wire) {
+  if constexpr (requires { wire.takes_rounds(); }) {
+    return wire.takes_rounds();
+  } else {
+    return true;
+  }
+}
+/// Whether a compressor wants each gradient once a step: it keeps something of it, or takes rounds.
+template <class Compressor, class Env, class Comm>
+inline constexpr bool is_given_once = [] {
+  if constexpr (has_collective_state<Compressor, Env, Comm>) {
+    return true;
+  } else {
+    return has_commit<compressor_state<Compressor, Env>>;
+  }
+}();
+/// Whether a transport keeps something from step to step that is to be saved.
+template <class Transport>
+concept keeps_state = requires(Transport& wire) {
+  wire.visit_state(state_scope::kept, [](std::string const&, state_place const&, auto const&) {});
+};
+
+}  // namespace trireme::parallel::detail
+
+// ---- trireme/parallel/detail/chosen_transport.hpp (goes on)
+namespace trireme::parallel::detail {
+
+/// The transport of a compressor that is chosen at run time, behind one virtual call for each of its own.
+template <class Env, class Comm, class Strategy, class OneOf>
+class chosen_transport {
+  using view = tensor_view<typename Env::gradient, typename Env::space>;
+  using visitor = std::function<void(std::string const&, state_place const&, view)>;
+
+ public:
+  chosen_transport(OneOf const& description, bucket_form const& form, Comm& world)
+      : chosen_(std::visit([&](auto const& chosen) { return made(chosen, form, world); }, description.chosen)) {}
+
+  void begin(view bucket, double scale) { chosen_->begin(bucket, scale); }
+  [[nodiscard]] bool test() { return chosen_->test(); }
+  bool turn() { return chosen_->turn(); }
+  void commit() { chosen_->commit(); }
+  void visit_state(state_scope scope, visitor const& f) { chosen_->visit_state(scope, f); }
+  [[nodiscard]] std::int64_t bytes() const { return chosen_->bytes(); }
+  [[nodiscard]] bool takes_rounds() const { return chosen_->takes_rounds(); }
+
+ private:
+  struct face {
+    face() = default;
+    face(face const&) = delete;
+    face& operator=(face const&) = delete;
+    virtual ~face() = default;
+    virtual void begin(view bucket, double scale) = 0;
+    virtual bool test() = 0;
+    virtual bool turn() = 0;
+    virtual void commit() = 0;
+    virtual void visit_state(state_scope scope, visitor const& f) = 0;
+    [[nodiscard]] virtual std::int64_t bytes() const = 0;
+    [[nodiscard]] virtual bool takes_rounds() const = 0;
+  };
+  template <class Transport>
+  struct holder final : face {
+    template <class Compressor>
+    holder(Compressor const& compressor, bucket_form const& form, Comm& world) : held(compressor, form, world) {}
+    void begin(view bucket, double scale) override { held.begin(bucket, scale); }
+    bool test() override { return held.test(); }
+    bool turn() override { return held.turn(); }
+    void commit() override { held.commit(); }
+    void visit_state(state_scope scope, visitor const& f) override {
+      if constexpr (keeps_state<Transport>) held.visit_state(scope, f);
+    }
+    [[nodiscard]] std::int64_t bytes() const override { return held.bytes(); }
+    [[nodiscard]] bool takes_rounds() const override { return detail::takes_rounds(held); }
+    Transport held;
+  };
+  template <class Compressor>
+  static std::unique_ptr<face> made(Compressor const& compressor, bucket_form const& form, Comm& world) {
+    return std::make_unique<holder<transport<Env, Comm, Strategy, Compressor>>>(compressor, form, world);
+  }
+
+  std::unique_ptr<face> chosen_;
+};
+
+template <class Env, class Comm, class Strategy, class... Compressors>
+struct transport_of<Env, Comm, Strategy, compression::one_of<Compressors...>> {
+  using type = chosen_transport<Env, Comm, Strategy, compression::one_of<Compressors...>>;
+};
+
+template <class... Compressors, class Env, class Comm>
+inline constexpr bool is_given_once<compression::one_of<Compressors...>, Env, Comm> =
+    (is_given_once<Compressors, Env, Comm> || ...);
+
+}  // namespace trireme::parallel::detail
+
 // ---- trireme/parallel/detail/partial_sums.hpp
 namespace trireme::parallel::detail {
 
@@ -17355,167 +17778,6 @@ class partial_sums {
 
   std::vector<term> sums_;
   std::int64_t next_ = 0;
-};
-
-}  // namespace trireme::parallel::detail
-
-// ---- trireme/parallel/detail/transport.hpp
-namespace trireme::parallel::detail {
-
-/// What all_gather_async of T gives; nothing where it is not used, for a communicator may lack it.
-template <class Comm, class T, class Space, bool Used>
-struct gather_request {
-  struct type {};
-};
-template <class Comm, class T, class Space>
-struct gather_request<Comm, T, Space, true> {
-  using type = decltype(std::declval<Comm&>().all_gather_async(tensor_view<T, Space>{}));
-};
-template <class Comm, class T, class Space, bool Used>
-using gather_request_t = typename gather_request<Comm, T, Space, Used>::type;
-
-/// How a bucket's gradient becomes the sum over all ranks: begin() after the last backward, then test() or wait().
-///
-/// After wait() the bucket holds the sum: all of it where gradients are replicated afterwards, this rank's slice where
-/// the optimizer's state is sharded. A compressor codes slice by slice, so that both give the same numbers. One
-/// transport may serve buckets of several sizes, one after the other, unless its compressor keeps a residual.
-template <class Env, class Comm, class Strategy, class Compressor>
-class transport {
-  using space = typename Env::space;
-  using gradient = typename Env::gradient;
-  using state = compressor_state<Compressor, Env>;
-  static constexpr bool sharded = Strategy::optimizer_state == distribution::shard;
-  static constexpr bool summable = summable_compressor<Compressor, Env>;
-  static constexpr bool identity = lossless_identity<Compressor> && std::is_same_v<gradient, typename Env::reduce>;
-
-  template <bool Summable, class State>
-  struct payload_of {
-    using type = std::byte;
-  };
-  template <class State>
-  struct payload_of<true, State> {
-    using type = typename State::wire;
-  };
-  using payload_element = typename payload_of<summable, state>::type;
-  using request = decltype(std::declval<Comm&>().all_gather_async(tensor_view<std::uint8_t, space>{}));
-
- public:
-  /// Whether sums can be formed in a tree over the ranks.
-  static constexpr bool has_tree = identity && [] {
-    if constexpr (sharded) {
-      return has_reduce_scatter<Comm, gradient, reduction::pairwise, space>;
-    } else {
-      return has_all_reduce<Comm, gradient, reduction::pairwise, space>;
-    }
-  }();
-
-  /// @param elements  of the largest bucket.
-  transport(Compressor const& compressor, std::int64_t elements, Comm& world)
-      : ranks_(world.size()), rank_(world.rank()), compressor_(compressor, elements) {
-    if constexpr (identity) return;
-    if constexpr (summable) {
-      if constexpr (!identity) sent_ = message_tensor<payload_element, space>(world, shape{elements});
-    } else {
-      auto const bytes = compressor_.payload_bytes(elements / ranks_);
-      sent_ = message_tensor<payload_element, space>(world, shape{ranks_ * bytes});
-      received_ = message_tensor<payload_element, space>(world, shape{ranks_ * bytes * (sharded ? 1 : ranks_)});
-    }
-  }
-
-  void begin(Comm& world, tensor_view<gradient, space> bucket, [[maybe_unused]] bool in_a_tree) {
-    bucket_ = bucket;
-    slice_ = bucket.size() / ranks_;
-    if constexpr (has_tree) {
-      if (in_a_tree) {
-        pending_.emplace(reduce(world, bucket_, reduction::pairwise{}));
-        return;
-      }
-    }
-    if constexpr (identity) {
-      pending_.emplace(reduce(world, bucket_, reduction::sum{}));
-    } else if constexpr (summable) {
-      for_each_slice([&](int, auto piece, std::int64_t first) {
-        compressor_.encode(piece, sent_.view().flat(first, slice_), first);
-      });
-      pending_.emplace(reduce(world, sent_.view().flat(0, bucket.size()), reduction::sum{}));
-    } else {
-      begin_gather(world);
-    }
-  }
-
-  /// Makes progress without waiting. @returns whether the bucket is done but for decoding.
-  [[nodiscard]] bool test() { return !pending_ || pending_->test(); }
-
-  void wait() {
-    if (!pending_) return;
-    pending_->wait();
-    pending_.reset();
-    if constexpr (!identity) decode();
-  }
-
-  [[nodiscard]] state& compressor() noexcept { return compressor_; }
-  /// Bytes of payloads.
-  [[nodiscard]] std::size_t bytes() const noexcept { return sent_.view().bytes() + received_.view().bytes(); }
-
- private:
-  template <class F>
-  void for_each_slice(F&& f) {
-    for (int owner = 0; owner < ranks_; ++owner) f(owner, bucket_.flat(owner * slice_, slice_), owner * slice_);
-  }
-  template <class T, class Op>
-  request reduce(Comm& world, tensor_view<T, space> values, Op op) {
-    if constexpr (sharded) {
-      return world.reduce_scatter_async(values, op);
-    } else {
-      return world.all_reduce_async(values, op);
-    }
-  }
-  // Sharded: slice by slice to its owner. Replicated: everybody's payload to everybody.
-  void begin_gather(Comm& world) {
-    auto const bytes = compressor_.payload_bytes(slice_);
-    auto const to_all = sent_.view().flat(0, sharded ? ranks_ * bytes : 0);
-    auto const from_all = received_.view().flat(0, ranks_ * bytes * (sharded ? 1 : ranks_));
-    auto const own = sharded ? to_all : from_all.flat(rank_ * ranks_ * bytes, ranks_ * bytes);
-    for_each_slice([&](int owner, auto piece, std::int64_t first) {
-      compressor_.encode(piece, own.flat(owner * bytes, bytes), first);
-    });
-    if constexpr (sharded) {
-      pending_.emplace(world.all_to_all_async(as_bytes<std::uint8_t const>(to_all), as_bytes<std::uint8_t>(from_all)));
-    } else {
-      pending_.emplace(world.all_gather_async(as_bytes<std::uint8_t>(from_all)));
-    }
-  }
-  void decode() {
-    if constexpr (summable) {
-      if constexpr (sharded) {
-        compressor_.decode(sent_.view().flat(rank_ * slice_, slice_), bucket_.flat(rank_ * slice_, slice_));
-      } else {
-        compressor_.decode(sent_.view().flat(0, bucket_.size()), bucket_);
-      }
-    } else {
-      auto const bytes = compressor_.payload_bytes(slice_);
-      for_each_slice([&](int owner, auto piece, std::int64_t) {
-        if (sharded && owner != rank_) return;
-        for (int from = 0; from < ranks_; ++from) {  // in rank order: equal bits everywhere
-          auto const at = sharded ? from * bytes : (from * ranks_ + owner) * bytes;
-          compressor_.decode(received_.view().flat(at, bytes), piece, from > 0);
-        }
-      });
-    }
-  }
-  template <class Byte, class T>
-  static tensor_view<Byte, space> as_bytes(tensor_view<T, space> view) {
-    return {reinterpret_cast<Byte*>(view.address()), shape{static_cast<std::int64_t>(view.bytes())}};
-  }
-
-  tensor_view<gradient, space> bucket_;
-  std::int64_t slice_ = 0;
-  int ranks_;
-  int rank_;
-  state compressor_;
-  trireme::tensor<payload_element, space> sent_;
-  trireme::tensor<payload_element, space> received_;
-  std::optional<request> pending_;
 };
 
 }  // namespace trireme::parallel::detail
@@ -17607,8 +17869,8 @@ class gradient_lanes {
       auto made = std::make_unique<buffer>();
       made->values = message_tensor<element, space>(world_, shape{pooled_ ? n : elements(it)});
       if (it.sent) {
-        made->wire.emplace(compressor_, made->values.view().size(), world_);
-        payload_bytes_ += static_cast<std::int64_t>(made->wire->bytes());
+        made->wire.emplace(compressor_, form_of(it, made->values.view().size()), world_);
+        payload_bytes_ += made->wire->bytes();
       }
       return made;
     });
@@ -17619,6 +17881,14 @@ class gradient_lanes {
     if (it.open == nullptr) return;
     bind(it, {});
     give_back(it, std::move(it.open));
+  }
+  /// Compressors forget what they keep: as before the first step.
+  void forget_state() {
+    if constexpr (keeps_state<bucket_transport>) {
+      for (auto& it : lanes_) {
+        if (!pooled_ && it.sent) it.open->wire.emplace(compressor_, form_of(it, elements(it)), world_);
+      }
+    }
   }
   /// Memory of a lane that serves others from now on.
   void give_back(lane const& it, std::unique_ptr<buffer> memory) { pool_.give(elements(it), std::move(memory)); }
@@ -17632,7 +17902,7 @@ class gradient_lanes {
     }
   }
 
-  /// Bytes of gradients that are always here, and of what is borrowed: buffers, and payloads of compressors.
+  /// Bytes of gradients that are always here, and of what is borrowed: buffers, and what compressors hold.
   [[nodiscard]] std::int64_t kept_bytes() const {
     std::int64_t sum = 0;
     for (auto const& it : lanes_) {
@@ -17647,6 +17917,14 @@ class gradient_lanes {
   }
 
  private:
+  // Memory of pooled lanes serves several buckets.
+  [[nodiscard]] bucket_form form_of(lane const& it, std::int64_t elements) const {
+    bucket_form form{elements, {}};
+    if (pooled_) return form;
+    for (int const e : plan_.buckets()[static_cast<std::size_t>(it.bucket)].entries)
+      form.tensors.push_back({&plan_.at(e).info, plan_.at(e).offset});
+    return form;
+  }
   // Resident lanes of a tied tensor are added and then reduced; pooled ones are reduced by themselves and then added.
   void make(std::size_t l, int bucket, int ways) {
     auto& it = lanes_[l];
@@ -17747,6 +18025,7 @@ class gradient_store {
   using lane = typename lanes::lane;
   using buffer = typename lanes::buffer;
   using kernels = typename lanes::kernels;
+  using wire = typename lanes::bucket_transport;
 
  public:
   using space = typename lanes::space;
@@ -17782,7 +18061,10 @@ class gradient_store {
   /// @param leaves  logical micro-batches of this rank, the terms of its part of the tree.
   /// @param places  which of them it runs, ascending; the others add nothing. Its first one is at `first`.
   /// @param rounds  the most micro-batches that any rank runs: lanes are reported so often.
-  void begin(std::int64_t leaves, std::span<std::int64_t const> places, std::int64_t first, std::int64_t rounds) {
+  /// @param scale   the factor that this step's gradients carry.
+  void begin(std::int64_t leaves, std::span<std::int64_t const> places, std::int64_t first, std::int64_t rounds,
+             double scale = 1) {
+    scale_ = scale;
     leaves_ = leaves;
     rounds_ = rounds;
     places_.clear();
@@ -17790,8 +18072,7 @@ class gradient_store {
     for (auto& it : lanes_.all()) {
       it.missing = it.reports;
       it.rounds = 0;
-      if (it.flying) it.open->wire->wait();  // of a step that was given up
-      it.flying = false;
+      while (it.flying) it.flying = !it.open->wire->turn();  // of a step that was given up
       if (!pooled()) {
         kernels::fill(lanes_.whole(it), 0.0);
         continue;
@@ -17845,7 +18126,7 @@ class gradient_store {
       for (auto& it : lanes_.all()) it.missing = 0;
       start_in_order();
     }
-    while (!in_flight_.empty()) collect(*in_flight_.front(), start);
+    while (!in_flight_.empty()) turn_all(start);
     if (!pooled()) return;
     for (auto& it : lanes_.all()) {  // the uses of a tied tensor, in their order
       auto& first = lanes_.first(it.bucket);
@@ -17867,14 +18148,24 @@ class gradient_store {
   }
   /// All of a bucket's resident gradient.
   [[nodiscard]] view resident(int bucket) const { return lanes_.whole(lanes_.first(bucket)); }
-  /// The compressor's state of a bucket whose gradient is resident; null where it is pooled.
-  [[nodiscard]] compressor_state<Compressor, Env>* compressor(int bucket) const {
-    if (pooled()) return nullptr;
-    return &lanes_.first(bucket).open->wire->compressor();
+  /// The step was taken: compressors make what they have prepared their state.
+  void commit() {
+    if (pooled()) return;
+    for (auto& it : lanes_.all()) {
+      if (it.sent) it.open->wire->commit();
+    }
   }
+  /// Calls f(name, place, view) for what the compressor of a bucket keeps from step to step.
+  template <class F>
+  void visit_state(int bucket, state_scope scope, F&& f) const {
+    if constexpr (keeps_state<wire>) {
+      if (!pooled()) lanes_.first(bucket).open->wire->visit_state(scope, f);
+    }
+  }
+  void forget_state() { lanes_.forget_state(); }
   void record_bucket(int bucket) { record_lane(lanes_.first(bucket)); }
 
-  /// Bytes of gradients that are always here, and of what is borrowed: buffers, and payloads of compressors.
+  /// Bytes of gradients that are always here, and of what is borrowed: buffers, and what compressors hold.
   [[nodiscard]] std::int64_t kept_bytes() const { return lanes_.kept_bytes(); }
   [[nodiscard]] std::int64_t buffer_bytes() const noexcept { return lanes_.buffer_bytes(); }
 
@@ -17932,19 +18223,36 @@ class gradient_store {
       if (!kernels::finite(tensor_view<element const, space>(lanes_.whole(it)))) lost_finiteness_ = true;
     }
     if (direct_) return;
-    it.open->wire->begin(world_, lanes_.whole(it), in_a_tree_);
+    start(*it.open->wire, lanes_.whole(it));
+    // Buckets are sent in one order on every rank, so this is a place where rounds may begin.
+    if (takes_rounds(*it.open->wire)) turn_all(now());
     it.flying = true;
     it.epoch = epoch_;
     in_flight_.push_back(&it);
+  }
+  void start(wire& way, view gradient) {
+    if constexpr (sums_in_tree<wire>) {
+      if (in_a_tree_) return way.begin_in_a_tree(gradient);
+    }
+    way.begin(gradient, scale_);
   }
   void progress() {
     for (auto* const it : in_flight_) {
       if (it->open->wire->test() && it->done_time == not_done) it->done_time = now();
     }
   }
-  // Waits for a lane; what it did before `asked` was covered by backward.
+  // A round of every bucket that is on its way, in the order in which they were sent.
+  void turn_all(double asked) {
+    auto const sent = in_flight_;
+    for (auto* const it : sent) turn(*it, asked);
+  }
   void collect(lane& it, double asked) {
-    it.open->wire->wait();
+    while (!turn(it, asked)) {
+    }
+  }
+  // Waits for a round of a lane; what it did before `asked` was covered by backward.
+  bool turn(lane& it, double asked) {
+    if (!it.open->wire->turn()) return false;
     it.flying = false;
     in_flight_.erase(std::find(in_flight_.begin(), in_flight_.end(), &it));
     if constexpr (progresses_alone<Comm>) {
@@ -17961,6 +18269,7 @@ class gradient_store {
       }
       lanes_.close(it);
     }
+    return true;
   }
   void record_lane(lane const& it) {
     if (timeline_ == nullptr) return;
@@ -17977,6 +18286,7 @@ class gradient_store {
   std::vector<lane*> in_flight_;  // in the order in which they were sent
   std::int64_t leaves_ = 1;
   std::int64_t rounds_ = 1;
+  double scale_ = 1;
   std::vector<std::int64_t> places_;
   std::int64_t epoch_ = 0;
   std::size_t next_ = 0;
@@ -18357,21 +18667,12 @@ class parameter_store {
       if (kept || of_rank || layout_.at(piece.entry).info.answers) f(piece);
     });
   }
-  /// As before the first step: nothing is left to tell.
-  void forget_residuals() {
-    for (int bucket = 0; bucket < bucket_count(); ++bucket) {
-      if (auto const residual = residual_of(bucket); !residual.empty()) kernels::fill(residual, 0.0);
-    }
-  }
-  /// What error feedback keeps for one bucket, or an empty view.
-  [[nodiscard]] tensor_view<gradient_element, space> residual_of(int bucket) {
-    if (bucket >= layout_.trained_buckets()) return {};
-    if constexpr (has_residual<compressor_state<Compressor, Env>>) {
-      auto* const state = gradients_.compressor(bucket);
-      return state == nullptr ? tensor_view<gradient_element, space>{} : state->residual();
-    } else {
-      return {};
-    }
+  /// Compressors forget what they keep: as before the first step.
+  void forget_compression() { gradients_.forget_state(); }
+  /// Calls f(name, state_place, view) for what the compressor keeps for one bucket; see contract/state.hpp.
+  template <class F>
+  void visit_compression(int bucket, state_scope scope, F&& f) const {
+    gradients_.visit_state(bucket, scope, f);
   }
   /// Collective. Calls f(entry, values) with the whole master value of each tensor; the view is valid during the call.
   template <class F>
@@ -18459,7 +18760,7 @@ class parameter_store {
         outputs_(layout_, values_, foreign_, world_) {
     if (needs_units(strategy)) expect_units(strategy, !unit_ends.empty());
     if (sums_in_a_tree(strategy))
-      expect_tree(strategy, world.size(), bucket_transport::has_tree, lossless_identity<Compressor>);
+      expect_tree(strategy, world.size(), sums_in_tree<bucket_transport>, lossless_identity<Compressor>);
     allocate();
   }
   parameter_store(std::vector<foreign_parameter<param_element, space>> parameters, Comm& world, Comm& everyone,
@@ -18638,8 +18939,8 @@ template <class Env, class Comm, strategy Strategy, class Compressor>
 class basic_exchange : public parallel::detail::parameter_store<Env, Comm, Strategy, Compressor> {
   using store = parallel::detail::parameter_store<Env, Comm, Strategy, Compressor>;
   static_assert(
-      !store::shards_gradients || !has_residual<compressor_state<Compressor, Env>>,
-      "trireme::exchange: error feedback tells once a step what it left out, but from stage 2 on parallel::zero "
+      !store::shards_gradients || !parallel::detail::is_given_once<Compressor, Env, Comm>,
+      "trireme::exchange: this compressor is given each gradient once a step, but from stage 2 on parallel::zero "
       "sends every micro-batch; use parallel::zero<1>");
 
  public:
@@ -18712,15 +19013,16 @@ class basic_exchange : public parallel::detail::parameter_store<Env, Comm, Strat
   /// The same where some of this rank's logical micro-batches have no samples: it runs those at `places` only,
   /// ascending. Its first one is at `first`.
   /// @param runs  how many it runs where that is more: some for others, without samples of its own.
+  /// @param scale  the factor that the step's gradients carry (a loss scale).
   void begin(std::int64_t micro_batches, std::span<std::int64_t const> places, std::int64_t first = 0,
-             std::int64_t runs = 0) {
+             std::int64_t runs = 0, double scale = 1) {
     protocol_.may_begin();
     if constexpr (store::shards_parameters) values_.release_all();
     auto const own = std::max(static_cast<std::int64_t>(places.size()), runs);
     rounds_left_ = own;
     if (reports_every_micro_batch())
       rounds_left_ = parallel::detail::agreed_rounds(world_, micro_batches, own, in_a_tree_);
-    gradients_.begin(micro_batches, places, first, rounds_left_);
+    gradients_.begin(micro_batches, places, first, rounds_left_, scale);
     reports_left_ = this->use_count();
     if (reports_every_micro_batch()) {
       protocol_.begin(own, rounds_left_);
@@ -18871,6 +19173,7 @@ class basic_exchange : public parallel::detail::parameter_store<Env, Comm, Strat
   template <class F>
   void visit_state(state_scope scope, F&& f) {
     this->visit_values(scope, f);
+    for (int b = 0; b < trained_count(); ++b) this->visit_compression(b, scope, f);
   }
   template <class F>
   void visit_numbers(F&&) {}
@@ -18941,7 +19244,7 @@ class basic_exchange : public parallel::detail::parameter_store<Env, Comm, Strat
   /// @param taken    false: compressors forget what they left out.
   /// @param updates  whether parameters are about to be updated, and published.
   void close(bool taken, bool updates) {
-    if (taken) commit_residuals();
+    if (taken) gradients_.commit();
     if (!foreign_.empty()) give_back_gradients();
     protocol_.finished(updates);
   }
@@ -18980,12 +19283,6 @@ class basic_exchange : public parallel::detail::parameter_store<Env, Comm, Strat
     if (!layout_.trains(use)) return;
     auto const theirs = foreign_.gradient(layout_.at(layout_.entry_of_use(use)));
     kernels::accumulate(gradients_.open_use(use), tensor_view<param_element const, space>(theirs), weight_);
-  }
-
-  void commit_residuals() {
-    if constexpr (has_residual<compressor_state<Compressor, Env>>) {
-      for (int b = 0; b < trained_count(); ++b) gradients_.compressor(b)->commit();
-    }
   }
 
   // What another rank of this replica answers for is in its norm; but each copy has to be finite.
@@ -24869,22 +25166,28 @@ struct compatibility_rule {
 namespace detail {
 
 /// The element type that a compressor's sums are formed in; Default where its payloads are collected.
-template <class State, class Default>
+template <class C, class Env, class Default>
 struct wire_of {
   using type = Default;
 };
-template <class State, class Default>
-requires requires { typename State::wire; }
-struct wire_of<State, Default> {
-  using type = typename State::wire;
+template <class C, class Env, class Default>
+requires requires { typename compressor_state<C, Env>::wire; }
+struct wire_of<C, Env, Default> {
+  using type = typename compressor_state<C, Env>::wire;
 };
+
+/// Whether a summable or gatherable compressor keeps something that a taken step changes.
+template <class C, class Env>
+concept has_residual = has_compressor_state<C, Env> && has_commit<compressor_state<C, Env>>;
 
 /// The policies of one trainer, as the rules see them.
 template <class Model, class Comm, class Parallel, class Precision, class Compression>
 struct combination {
   using env = environment<Precision, typename space_of<Comm>::type>;
   using space = typename env::space;
-  using wire = typename wire_of<compressor_state<Compression, env>, typename Precision::reduce>::type;
+  static constexpr bool collective = has_collective_state<Compression, env, Comm>;
+  using uncoded = std::conditional_t<collective, typename env::gradient, typename Precision::reduce>;
+  using wire = typename wire_of<Compression, env, uncoded>::type;
   using data_axis = parallel::data_axis_t<Parallel>;
   using axis = parallel::axis;
 
@@ -24908,7 +25211,7 @@ struct combination {
                                         has_all_reduce<Comm, typename env::gradient, reduction::sum, space>;
   static constexpr bool local_steps = requires { requires data_axis::local_steps; };
   static constexpr bool uncompressed = lossless_identity<Compression>;
-  static constexpr bool residual = has_residual<compressor_state<Compression, env>>;
+  static constexpr bool residual = has_residual<Compression, env>;
   static constexpr bool gatherable = gatherable_compressor<Compression, env>;
   static constexpr bool one_number = std::is_same_v<typename Precision::param, typename Precision::master>;
   static constexpr bool decides =
@@ -24962,13 +25265,21 @@ struct combination {
   X("local-steps-need-whole-samples",                                                                                  \
     "where ranks take steps alone, as in parallel::diloco, parallel::context and expert have nobody to share with",    \
     "use parallel::data or zero beside them", !C::local_steps || !(C::context || C::expert))                           \
+  X("collective-compressor-needs-one-exchange",                                                                        \
+    "this compressor takes whole gradients once a step, but parallel::zero<2> and zero<3> send every micro-batch",     \
+    "use parallel::zero<1>", !C::collective || !C::shards_gradients)                                                   \
+  X("collective-compressor-needs-whole-tensors",                                                                       \
+    "this compressor works on whole tensors, of which parallel::tensor and parallel::expert give a rank only parts",   \
+    "use compression::cast or top_k beside them", !C::collective || !(C::tensor || C::expert))                         \
   X("trainer-needs-votes",                                                                                             \
     "every trainer votes with all_reduce and compares ranks with all_gather, and this communicator lacks one of them", \
     "use another communicator", C::decides)                                                                            \
   X("data-needs-all-reduce", "parallel::data sums gradients with all_reduce, which this communicator lacks for them",  \
-    "use another communicator, or compression::top_k, which gathers", C::sharded || C::gatherable || C::reduces)       \
+    "use another communicator, or compression::top_k, which gathers",                                                  \
+    (C::sharded && !C::collective) || C::gatherable || C::reduces)                                                     \
   X("zero-needs-reduce-scatter", "parallel::zero needs reduce_scatter and all_gather, which this communicator lacks",  \
-    "use parallel::data or another communicator", !C::sharded || (C::publishes && (C::gatherable || C::scatters)))     \
+    "use parallel::data or another communicator",                                                                      \
+    !C::sharded || (C::publishes && (C::gatherable || C::collective || C::scatters)))                                  \
   X("gathered-needs-all-gather",                                                                                       \
     "this compressor's payloads are collected with all_gather, which this communicator lacks",                         \
     "use a summable compressor such as compression::cast", !C::gatherable || C::sharded || C::gathers)                 \
@@ -25120,12 +25431,17 @@ struct check_optimizer {
   static_assert(!says_whole_tensors<O> || has_update<O, Env> || has_tensor_update<O, Env>,
                 "trireme::trainer: optimizer of whole tensors lacks update(tensor_update, step)");
 };
-template <class C, class Env>
+template <class C, class Env, class Comm>
 struct check_compression {
-  static_assert(has_compressor_state<C, Env>,
+  static constexpr bool collective = has_collective_state<C, Env, Comm>;
+  static_assert(collective || has_compressor_state<C, Env>,
                 "trireme::trainer: compression policy lacks instance<Env>(description, elements)");
-  static_assert(!has_compressor_state<C, Env> || compressor<C, Env>,
+  static_assert(collective || !has_compressor_state<C, Env> || compressor<C, Env, Comm>,
                 "trireme::trainer: compression policy lacks encode and decode of a summable or a gatherable payload");
+  static_assert(
+      !collective || compressor<C, Env, Comm>,
+      "trireme::trainer: compression policy's instance<Env, Comm>(description, form, comm) lacks begin, test, "
+      "turn, commit or bytes");
 };
 
 /// The id of the first rule that a combination breaks; empty if it breaks none.
@@ -25137,6 +25453,15 @@ inline constexpr std::string_view broken_rule = [] {
 #undef TRIREME_RULE_BROKEN
   return std::string_view();
 }();
+/// Of compressors that are chosen at run time none may break a rule: the first one that does, speaks.
+template <class Model, class Comm, class Parallel, class Precision, class... Compressors>
+inline constexpr std::string_view
+    broken_rule<combination<Model, Comm, Parallel, Precision, compression::one_of<Compressors...>>> = [] {
+      std::string_view broken;
+      static_cast<void>(
+          ((broken = broken_rule<combination<Model, Comm, Parallel, Precision, Compressors>>, broken.empty()) && ...));
+      return broken;
+    }();
 template <class C>
 struct check_combination {
 #define TRIREME_RULE_ASSERT(id, sentence, remedy, condition) \
@@ -25181,7 +25506,7 @@ struct resolve {
       return 3;
     } else {
       using env = environment<precision, typename space_of<comm>::type>;
-      if constexpr (!trireme::optimizer<optimizer, env> || !trireme::compressor<compression, env>) {
+      if constexpr (!trireme::optimizer<optimizer, env> || !trireme::compressor<compression, env, comm>) {
         return 4;
       } else {
         return broken_rule<combination<model, comm, parallel, precision, compression>>.empty() ? none_failed : 5;
@@ -25204,7 +25529,7 @@ struct resolve {
                         sizeof(check_precision<precision>) + sizeof(check_parallel<parallel>));
     } else if constexpr (Stage == 4) {
       using env = environment<precision, typename space_of<comm>::type>;
-      static_cast<void>(sizeof(check_optimizer<optimizer, env>) + sizeof(check_compression<compression, env>));
+      static_cast<void>(sizeof(check_optimizer<optimizer, env>) + sizeof(check_compression<compression, env, comm>));
     } else if constexpr (Stage == 5) {
       static_cast<void>(sizeof(check_combination<combination<model, comm, parallel, precision, compression>>));
     }
@@ -26998,7 +27323,7 @@ class placed_model {
   loss_sum train(step_input const& input, double scale, random_key key) {
     auto const own = static_cast<std::int64_t>(input.micro_batches.size());
     auto const most = serves() ? most_of(world_, own) : own;
-    exchange_.begin(input.range.count(), input.places, input.range.first, most);
+    exchange_.begin(input.range.count(), input.places, input.range.first, most, scale);
     double const weight = exchange_.sample_weight(input.total) * scale;
     if constexpr (staged) {
       bool const always = exchange_.reports_every_micro_batch();
@@ -27446,7 +27771,7 @@ class basic_trainer {
     loaded_at_ = -1;
     identity_ = {};
     run_.moments.clear();
-    exchange().forget_residuals();
+    exchange().forget_compression();
     if constexpr (staged) {
       exchange().initialise(seed);
       engine().invalidate();
@@ -27630,8 +27955,6 @@ class basic_trainer {
  private:
   using exchange_type = typename placed_model<env, Model, Comm, Parallel, Compression>::exchange_type;
   static constexpr std::int64_t written = std::int64_t{1} << 32;  // a wish
-  // Whether each rank keeps numbers that no other has.
-  static constexpr bool keeps_own = has_residual<compressor_state<Compression, env>> || exchange_type::replicas_differ;
 
   data::loader_options loader_options(fit_options const& options) const {
     auto const micro = options.micro_batches == 0 ? run_.model.samples_share().ways : options.micro_batches;
@@ -27649,6 +27972,14 @@ class basic_trainer {
     parallel::expect_agreement(world, "trireme::trainer", world.rank(), items,
                                "make the trainer of the same descriptions on every rank");
     return world;
+  }
+  // Collective. Ranks that go on together must be as many as there were if one of them keeps something of its own.
+  [[nodiscard]] int ranks_with_own_state() {
+    std::int64_t own = 0;
+    visit_state(state_scope::answered,
+                [&](std::string const&, state_place const& place, auto const&) { own += place.of_rank ? 1 : 0; });
+    world_.all_reduce(tensor_view<std::int64_t>(&own, shape{1}), reduction::sum{});
+    return own == 0 ? 0 : world_.size();
   }
   void expect_equal_copies() {
     run_.model.share_buffers();
@@ -27696,12 +28027,12 @@ class basic_trainer {
     for (auto const& call : save_calls_) call(report);
   }
 
-  checkpoint::run_description description() const {
+  checkpoint::run_description description() {
     return {.model = model_text_,
             .optimizer = optimizer_name(),
             .precision = describe(precision_),
             .compression = compression_text_,
-            .residual_ranks = keeps_own ? world_.size() : 0};
+            .residual_ranks = ranks_with_own_state()};
   }
   // The name without the numbers: a resumed run may change rates and schedules.
   [[nodiscard]] std::string optimizer_name() const {
@@ -27711,20 +28042,9 @@ class basic_trainer {
   // Of all slots' run states.
   template <class F>
   void visit_state(state_scope scope, F&& f) {
-    auto& all = exchange();
-    auto const& plan = all.plan();
-    all.visit_state(scope, f);
+    exchange().visit_state(scope, f);
     run_.model.visit_state(scope, f);
     run_.moments.visit_state(scope, f);
-    for (int bucket = 0; bucket < plan.trained_buckets(); ++bucket) {
-      if (auto const residual = all.residual_of(bucket); !residual.empty()) {
-        plan.for_each_piece(bucket, 0, residual.size(), [&](parallel::layout::piece const& piece) {
-          auto const& info = plan.at(piece.entry).info;
-          f("residual/" + info.name, state_place{info, piece.in_entry, true},
-            residual.flat(piece.in_bucket, piece.count));
-        });
-      }
-    }
   }
   template <class F>
   void visit_numbers(F&& f) {

@@ -75,7 +75,8 @@ TEST_CASE("top_k refuses a ratio outside (0, 1]", "[compression]") {
 }
 
 TEST_CASE("with error feedback what is told and what is left add up to all gradients so far", "[compression]") {
-  error_feedback<top_k>::instance<env> state(error_feedback<top_k>{.inner = {.ratio = 0.25F}}, 8);
+  parameter_info const info{.name = "w", .extents = {8}};
+  error_feedback<top_k>::instance<env> state(error_feedback<top_k>{.inner = {.ratio = 0.25F}}, {8, {{&info, 0}}});
   std::vector<float> const gradient{8, 1, -4, 2, 0.5F, -0.25F, 3, 1};
   std::vector<float> sum(8, 0);
   for (int step = 1; step <= 40; ++step) {
@@ -86,16 +87,19 @@ TEST_CASE("with error feedback what is told and what is left add up to all gradi
       state.decode(tensor_view{payload}, tensor_view<float>(sum).flat(first, 4), true);
     }
     state.commit();
-    for (std::int64_t i = 0; i < 8; ++i) {
-      CHECK(sum[static_cast<std::size_t>(i)] + state.residual()[i] ==
-            static_cast<float>(step) * gradient[static_cast<std::size_t>(i)]);
-    }
+    state.visit_state(state_scope::answered, [&](std::string const& name, state_place const& place, auto residual) {
+      CHECK((name == "residual/w" && &place.info == &info && place.first == 0 && place.of_rank));
+      for (std::int64_t i = 0; i < 8; ++i) {
+        CHECK(sum[static_cast<std::size_t>(i)] + residual[i] ==
+              static_cast<float>(step) * gradient[static_cast<std::size_t>(i)]);
+      }
+    });
   }
   for (std::size_t i = 0; i < 8; ++i) CHECK(sum[i] != 0);  // in time everything is told
 }
 
 TEST_CASE("error feedback of a cast keeps what rounding left out", "[compression]") {
-  error_feedback<cast<bf16>>::instance<env> state({}, 1);
+  error_feedback<cast<bf16>>::instance<env> state({}, {1, {}});
   float sum = 0;
   for (int step = 0; step < 1000; ++step) {
     std::vector<float> piece{1.001F};
@@ -107,6 +111,25 @@ TEST_CASE("error feedback of a cast keeps what rounding left out", "[compression
     sum += out[0];
   }
   CHECK(sum == Approx(1001).epsilon(1e-4));
+}
+
+TEST_CASE("the residual of error feedback does not carry the factor of the loss", "[compression]") {
+  float told_so_far = 0;
+  error_feedback<cast<bf16>>::instance<env> state({}, {1, {}});
+  for (float const scale : {1.0F, 1024.0F, 1024.0F, 0.5F, 1.0F}) {
+    state.at_scale(scale);
+    std::vector<float> piece{1.001F * scale};
+    std::vector<bfloat16> payload(1);
+    state.encode(tensor_view{piece}, tensor_view{payload}, 0);
+    std::vector<float> out(1);
+    state.decode(tensor_view{payload}, tensor_view{out});
+    state.commit();
+    told_so_far += out[0] / scale;
+  }
+  std::vector<float> piece{0};
+  std::vector<bfloat16> payload(1);
+  state.encode(tensor_view{piece}, tensor_view{payload}, 0);  // piece is the residual now
+  CHECK(told_so_far + piece[0] == Approx(5 * 1.001F).epsilon(1e-6));
 }
 
 TEST_CASE("compressors are compared, and printed as their source", "[compression]") {

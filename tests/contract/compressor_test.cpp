@@ -1,6 +1,7 @@
 #include "trireme/contract/compressor.hpp"
 
 #include "../catch.hpp"
+#include "trireme/comm/self.hpp"
 #include "trireme/compression/compression.hpp"
 #include "trireme/precision/precision.hpp"
 
@@ -82,15 +83,74 @@ struct collects_but_cannot_add {
   };
 };
 
+// The least that may do its collectives itself, and models that each lack one thing.
+struct collective {
+  template <class, class Comm>
+  struct instance {
+    instance(collective const&, bucket_form const&, Comm&) {}
+    void begin(gradients, double) {}
+    bool test() { return true; }
+    bool turn() { return true; }
+    void commit() {}
+    std::int64_t bytes() const { return 0; }
+    instance(instance const&) = delete;
+  };
+};
+struct does_not_see_tensors {
+  template <class Env, class Comm>
+  struct instance : collective::instance<Env, Comm> {
+    instance(does_not_see_tensors const&, std::int64_t, Comm& comm)
+        : collective::instance<Env, Comm>({}, bucket_form{}, comm) {}
+  };
+};
+struct begins_without_scale {
+  template <class, class Comm>
+  struct instance {
+    instance(begins_without_scale const&, bucket_form const&, Comm&);
+    void begin(gradients);
+    bool test();
+    bool turn();
+    void commit();
+    std::int64_t bytes() const;
+  };
+};
+struct does_not_turn {
+  template <class, class Comm>
+  struct instance {
+    instance(does_not_turn const&, bucket_form const&, Comm&);
+    void begin(gradients, double);
+    bool test();
+    void commit();
+    std::int64_t bytes() const;
+  };
+};
+struct does_not_commit {
+  template <class, class Comm>
+  struct instance {
+    instance(does_not_commit const&, bucket_form const&, Comm&);
+    void begin(gradients, double);
+    bool test();
+    bool turn();
+    std::int64_t bytes() const;
+  };
+};
+struct sees_tensors {
+  template <class Env>
+  struct instance : summed::instance<Env> {
+    instance(sees_tensors const&, bucket_form const&) : summed::instance<Env>({}, 0) {}
+  };
+};
+using world = comm::self_world;
+
 static_assert(summable_compressor<summed, env> && !gatherable_compressor<summed, env>);
 static_assert(gatherable_compressor<collected, env> && !summable_compressor<collected, env>);
-static_assert(!has_compressor_state<without_instance, env> && !compressor<without_instance, env>);
-static_assert(!has_compressor_state<without_elements, env> && !compressor<without_elements, env>);
-static_assert(has_compressor_state<sums_but_cannot_encode, env> && !compressor<sums_but_cannot_encode, env>);
-static_assert(!compressor<sums_but_cannot_decode, env>);
-static_assert(!compressor<does_not_say_how_long, env>);
-static_assert(!compressor<collects_but_cannot_encode, env>);
-static_assert(!compressor<collects_but_cannot_add, env>);
+static_assert(!has_compressor_state<without_instance, env> && !compressor<without_instance, env, world>);
+static_assert(!has_compressor_state<without_elements, env> && !compressor<without_elements, env, world>);
+static_assert(has_compressor_state<sums_but_cannot_encode, env> && !compressor<sums_but_cannot_encode, env, world>);
+static_assert(!compressor<sums_but_cannot_decode, env, world>);
+static_assert(!compressor<does_not_say_how_long, env, world>);
+static_assert(!compressor<collects_but_cannot_encode, env, world>);
+static_assert(!compressor<collects_but_cannot_add, env, world>);
 
 using compression::cast;
 using compression::error_feedback;
@@ -101,8 +161,14 @@ static_assert(summable_compressor<cast<bf16>, env> && !lossless_identity<cast<bf
 static_assert(gatherable_compressor<top_k, env>);
 static_assert(summable_compressor<error_feedback<cast<bf16>>, env>);
 static_assert(gatherable_compressor<error_feedback<top_k>, environment<precision::bf16, phantom>>);
-static_assert(has_residual<compressor_state<error_feedback<top_k>, env>> &&
-              !has_residual<compressor_state<top_k, env>>);
+static_assert(has_commit<compressor_state<error_feedback<top_k>, env>> && !has_commit<compressor_state<top_k, env>>);
+static_assert(summable_compressor<sees_tensors, env> && compressor<sees_tensors, env, world>);
+static_assert(compressor<collective, env, world> && !has_compressor_state<collective, env>);
+static_assert(!has_collective_state<summed, env, world> && !has_collective_state<without_instance, env, world>);
+static_assert(!compressor<does_not_see_tensors, env, world>);
+static_assert(!compressor<begins_without_scale, env, world>);
+static_assert(!compressor<does_not_turn, env, world>);
+static_assert(!compressor<does_not_commit, env, world>);
 
 }  // namespace
 

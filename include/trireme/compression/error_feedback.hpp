@@ -46,12 +46,26 @@ struct error_feedback {
     static constexpr bool summable = requires { typename inner_state::wire; };
 
    public:
-    instance(error_feedback const& description, std::int64_t elements)
-        : inner_(description.inner, elements), residual_(shape{elements}), next_(shape{elements}) {
+    instance(error_feedback const& description, bucket_form const& form)
+        : inner_(make_compressor_state<Inner, Env>(description.inner, form)),
+          form_(form),
+          residual_(shape{form.elements}),
+          next_(shape{form.elements}) {
       ops::on<space>::fill(residual_.view(), 0.0);
     }
-    /// What this rank has not told the others yet: one number for each element of the bucket.
-    [[nodiscard]] tensor_view<gradient, space> residual() const { return residual_.view(); }
+    /// What this rank has not told the others yet. (What Inner keeps is shown too.)
+    template <class F>
+    void visit_state(state_scope scope, F&& f) {
+      for (auto const& [info, offset] : form_.tensors) {
+        f("residual/" + info->name, state_place{*info, 0, true}, residual_.view().flat(offset, info->extents.size()));
+      }
+      if constexpr (requires { inner_.visit_state(scope, f); }) inner_.visit_state(scope, f);
+    }
+    /// The factor that the gradients of this step carry. The residual is kept without it.
+    void at_scale(double scale) {
+      scale_ = scale;
+      if constexpr (requires { inner_.at_scale(scale); }) inner_.at_scale(scale);
+    }
 
     [[nodiscard]] std::int64_t payload_bytes(std::int64_t n) const requires(!summable) {
       return inner_.payload_bytes(n);
@@ -60,7 +74,11 @@ struct error_feedback {
     void encode(tensor_view<gradient, space> piece, Payload payload, std::int64_t first) {
       auto const left = residual_.view().flat(first, piece.size());
       auto const next = next_.view().flat(first, piece.size());
-      ops::on<space>::add(piece, left);
+      if (scale_ == 1) {
+        ops::on<space>::add(piece, left);
+      } else {
+        ops::on<space>::accumulate(piece, tensor_view<gradient const, space>(left), scale_);
+      }
       inner_.encode(piece, payload, first);
       if constexpr (summable) {
         inner_.decode(payload, next);
@@ -69,9 +87,18 @@ struct error_feedback {
       }
       ops::on<space>::scale(next, -1.0);
       ops::on<space>::add(next, piece);  // what was not told
+      if (scale_ != 1) ops::on<space>::scale(next, 1 / scale_);
     }
     /// The step was taken: what it left out is the residual now. Without this call the step never was.
-    void commit() noexcept { std::swap(residual_, next_); }
+    void commit() {
+      std::swap(residual_, next_);
+      if constexpr (has_commit<inner_state>) inner_.commit();
+    }
+    [[nodiscard]] std::int64_t bytes() const {
+      std::int64_t inner = 0;
+      if constexpr (requires { inner_.bytes(); }) inner = inner_.bytes();
+      return inner + 2 * static_cast<std::int64_t>(residual_.view().bytes());
+    }
     template <class Payload, class... Add>
     void decode(Payload payload, tensor_view<gradient, space> piece, Add... add) {
       inner_.decode(payload, piece, add...);
@@ -79,6 +106,8 @@ struct error_feedback {
 
    private:
     inner_state inner_;
+    bucket_form form_;
+    double scale_ = 1;
     tensor<gradient, space> residual_;
     tensor<gradient, space> next_;  // the residual if the step is taken
   };

@@ -55,8 +55,8 @@ template <class Env, class Comm, strategy Strategy, class Compressor>
 class basic_exchange : public parallel::detail::parameter_store<Env, Comm, Strategy, Compressor> {
   using store = parallel::detail::parameter_store<Env, Comm, Strategy, Compressor>;
   static_assert(
-      !store::shards_gradients || !has_residual<compressor_state<Compressor, Env>>,
-      "trireme::exchange: error feedback tells once a step what it left out, but from stage 2 on parallel::zero "
+      !store::shards_gradients || !parallel::detail::is_given_once<Compressor, Env, Comm>,
+      "trireme::exchange: this compressor is given each gradient once a step, but from stage 2 on parallel::zero "
       "sends every micro-batch; use parallel::zero<1>");
 
  public:
@@ -129,15 +129,16 @@ class basic_exchange : public parallel::detail::parameter_store<Env, Comm, Strat
   /// The same where some of this rank's logical micro-batches have no samples: it runs those at `places` only,
   /// ascending. Its first one is at `first`.
   /// @param runs  how many it runs where that is more: some for others, without samples of its own.
+  /// @param scale  the factor that the step's gradients carry (a loss scale).
   void begin(std::int64_t micro_batches, std::span<std::int64_t const> places, std::int64_t first = 0,
-             std::int64_t runs = 0) {
+             std::int64_t runs = 0, double scale = 1) {
     protocol_.may_begin();
     if constexpr (store::shards_parameters) values_.release_all();
     auto const own = std::max(static_cast<std::int64_t>(places.size()), runs);
     rounds_left_ = own;
     if (reports_every_micro_batch())
       rounds_left_ = parallel::detail::agreed_rounds(world_, micro_batches, own, in_a_tree_);
-    gradients_.begin(micro_batches, places, first, rounds_left_);
+    gradients_.begin(micro_batches, places, first, rounds_left_, scale);
     reports_left_ = this->use_count();
     if (reports_every_micro_batch()) {
       protocol_.begin(own, rounds_left_);
@@ -288,6 +289,7 @@ class basic_exchange : public parallel::detail::parameter_store<Env, Comm, Strat
   template <class F>
   void visit_state(state_scope scope, F&& f) {
     this->visit_values(scope, f);
+    for (int b = 0; b < trained_count(); ++b) this->visit_compression(b, scope, f);
   }
   template <class F>
   void visit_numbers(F&&) {}
@@ -358,7 +360,7 @@ class basic_exchange : public parallel::detail::parameter_store<Env, Comm, Strat
   /// @param taken    false: compressors forget what they left out.
   /// @param updates  whether parameters are about to be updated, and published.
   void close(bool taken, bool updates) {
-    if (taken) commit_residuals();
+    if (taken) gradients_.commit();
     if (!foreign_.empty()) give_back_gradients();
     protocol_.finished(updates);
   }
@@ -397,12 +399,6 @@ class basic_exchange : public parallel::detail::parameter_store<Env, Comm, Strat
     if (!layout_.trains(use)) return;
     auto const theirs = foreign_.gradient(layout_.at(layout_.entry_of_use(use)));
     kernels::accumulate(gradients_.open_use(use), tensor_view<param_element const, space>(theirs), weight_);
-  }
-
-  void commit_residuals() {
-    if constexpr (has_residual<compressor_state<Compressor, Env>>) {
-      for (int b = 0; b < trained_count(); ++b) gradients_.compressor(b)->commit();
-    }
   }
 
   // What another rank of this replica answers for is in its norm; but each copy has to be finite.

@@ -25,22 +25,28 @@ struct compatibility_rule {
 namespace detail {
 
 /// The element type that a compressor's sums are formed in; Default where its payloads are collected.
-template <class State, class Default>
+template <class C, class Env, class Default>
 struct wire_of {
   using type = Default;
 };
-template <class State, class Default>
-requires requires { typename State::wire; }
-struct wire_of<State, Default> {
-  using type = typename State::wire;
+template <class C, class Env, class Default>
+requires requires { typename compressor_state<C, Env>::wire; }
+struct wire_of<C, Env, Default> {
+  using type = typename compressor_state<C, Env>::wire;
 };
+
+/// Whether a summable or gatherable compressor keeps something that a taken step changes.
+template <class C, class Env>
+concept has_residual = has_compressor_state<C, Env> && has_commit<compressor_state<C, Env>>;
 
 /// The policies of one trainer, as the rules see them.
 template <class Model, class Comm, class Parallel, class Precision, class Compression>
 struct combination {
   using env = environment<Precision, typename space_of<Comm>::type>;
   using space = typename env::space;
-  using wire = typename wire_of<compressor_state<Compression, env>, typename Precision::reduce>::type;
+  static constexpr bool collective = has_collective_state<Compression, env, Comm>;
+  using uncoded = std::conditional_t<collective, typename env::gradient, typename Precision::reduce>;
+  using wire = typename wire_of<Compression, env, uncoded>::type;
   using data_axis = parallel::data_axis_t<Parallel>;
   using axis = parallel::axis;
 
@@ -64,7 +70,7 @@ struct combination {
                                         has_all_reduce<Comm, typename env::gradient, reduction::sum, space>;
   static constexpr bool local_steps = requires { requires data_axis::local_steps; };
   static constexpr bool uncompressed = lossless_identity<Compression>;
-  static constexpr bool residual = has_residual<compressor_state<Compression, env>>;
+  static constexpr bool residual = has_residual<Compression, env>;
   static constexpr bool gatherable = gatherable_compressor<Compression, env>;
   static constexpr bool one_number = std::is_same_v<typename Precision::param, typename Precision::master>;
   static constexpr bool decides =
@@ -118,13 +124,21 @@ struct combination {
   X("local-steps-need-whole-samples",                                                                                  \
     "where ranks take steps alone, as in parallel::diloco, parallel::context and expert have nobody to share with",    \
     "use parallel::data or zero beside them", !C::local_steps || !(C::context || C::expert))                           \
+  X("collective-compressor-needs-one-exchange",                                                                        \
+    "this compressor takes whole gradients once a step, but parallel::zero<2> and zero<3> send every micro-batch",     \
+    "use parallel::zero<1>", !C::collective || !C::shards_gradients)                                                   \
+  X("collective-compressor-needs-whole-tensors",                                                                       \
+    "this compressor works on whole tensors, of which parallel::tensor and parallel::expert give a rank only parts",   \
+    "use compression::cast or top_k beside them", !C::collective || !(C::tensor || C::expert))                         \
   X("trainer-needs-votes",                                                                                             \
     "every trainer votes with all_reduce and compares ranks with all_gather, and this communicator lacks one of them", \
     "use another communicator", C::decides)                                                                            \
   X("data-needs-all-reduce", "parallel::data sums gradients with all_reduce, which this communicator lacks for them",  \
-    "use another communicator, or compression::top_k, which gathers", C::sharded || C::gatherable || C::reduces)       \
+    "use another communicator, or compression::top_k, which gathers",                                                  \
+    (C::sharded && !C::collective) || C::gatherable || C::reduces)                                                     \
   X("zero-needs-reduce-scatter", "parallel::zero needs reduce_scatter and all_gather, which this communicator lacks",  \
-    "use parallel::data or another communicator", !C::sharded || (C::publishes && (C::gatherable || C::scatters)))     \
+    "use parallel::data or another communicator",                                                                      \
+    !C::sharded || (C::publishes && (C::gatherable || C::collective || C::scatters)))                                  \
   X("gathered-needs-all-gather",                                                                                       \
     "this compressor's payloads are collected with all_gather, which this communicator lacks",                         \
     "use a summable compressor such as compression::cast", !C::gatherable || C::sharded || C::gathers)                 \

@@ -156,7 +156,7 @@ class placed_model {
   loss_sum train(step_input const& input, double scale, random_key key) {
     auto const own = static_cast<std::int64_t>(input.micro_batches.size());
     auto const most = serves() ? most_of(world_, own) : own;
-    exchange_.begin(input.range.count(), input.places, input.range.first, most);
+    exchange_.begin(input.range.count(), input.places, input.range.first, most, scale);
     double const weight = exchange_.sample_weight(input.total) * scale;
     if constexpr (staged) {
       bool const always = exchange_.reports_every_micro_batch();

@@ -4,6 +4,7 @@
 #include <type_traits>
 
 #include "trireme/compression/none.hpp"
+#include "trireme/compression/one_of.hpp"
 #include "trireme/contract/communicator.hpp"
 #include "trireme/contract/compressor.hpp"
 #include "trireme/contract/environment.hpp"
@@ -151,12 +152,17 @@ struct check_optimizer {
   static_assert(!says_whole_tensors<O> || has_update<O, Env> || has_tensor_update<O, Env>,
                 "trireme::trainer: optimizer of whole tensors lacks update(tensor_update, step)");
 };
-template <class C, class Env>
+template <class C, class Env, class Comm>
 struct check_compression {
-  static_assert(has_compressor_state<C, Env>,
+  static constexpr bool collective = has_collective_state<C, Env, Comm>;
+  static_assert(collective || has_compressor_state<C, Env>,
                 "trireme::trainer: compression policy lacks instance<Env>(description, elements)");
-  static_assert(!has_compressor_state<C, Env> || compressor<C, Env>,
+  static_assert(collective || !has_compressor_state<C, Env> || compressor<C, Env, Comm>,
                 "trireme::trainer: compression policy lacks encode and decode of a summable or a gatherable payload");
+  static_assert(
+      !collective || compressor<C, Env, Comm>,
+      "trireme::trainer: compression policy's instance<Env, Comm>(description, form, comm) lacks begin, test, "
+      "turn, commit or bytes");
 };
 
 /// The id of the first rule that a combination breaks; empty if it breaks none.
@@ -168,6 +174,15 @@ inline constexpr std::string_view broken_rule = [] {
 #undef TRIREME_RULE_BROKEN
   return std::string_view();
 }();
+/// Of compressors that are chosen at run time none may break a rule: the first one that does, speaks.
+template <class Model, class Comm, class Parallel, class Precision, class... Compressors>
+inline constexpr std::string_view
+    broken_rule<combination<Model, Comm, Parallel, Precision, compression::one_of<Compressors...>>> = [] {
+      std::string_view broken;
+      static_cast<void>(
+          ((broken = broken_rule<combination<Model, Comm, Parallel, Precision, Compressors>>, broken.empty()) && ...));
+      return broken;
+    }();
 template <class C>
 struct check_combination {
 #define TRIREME_RULE_ASSERT(id, sentence, remedy, condition) \
@@ -212,7 +227,7 @@ struct resolve {
       return 3;
     } else {
       using env = environment<precision, typename space_of<comm>::type>;
-      if constexpr (!trireme::optimizer<optimizer, env> || !trireme::compressor<compression, env>) {
+      if constexpr (!trireme::optimizer<optimizer, env> || !trireme::compressor<compression, env, comm>) {
         return 4;
       } else {
         return broken_rule<combination<model, comm, parallel, precision, compression>>.empty() ? none_failed : 5;
@@ -235,7 +250,7 @@ struct resolve {
                         sizeof(check_precision<precision>) + sizeof(check_parallel<parallel>));
     } else if constexpr (Stage == 4) {
       using env = environment<precision, typename space_of<comm>::type>;
-      static_cast<void>(sizeof(check_optimizer<optimizer, env>) + sizeof(check_compression<compression, env>));
+      static_cast<void>(sizeof(check_optimizer<optimizer, env>) + sizeof(check_compression<compression, env, comm>));
     } else if constexpr (Stage == 5) {
       static_cast<void>(sizeof(check_combination<combination<model, comm, parallel, precision, compression>>));
     }

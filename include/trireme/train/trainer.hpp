@@ -16,6 +16,7 @@
 
 #include "trireme/contract/dataset.hpp"
 #include "trireme/contract/parameter.hpp"
+#include "trireme/contract/state.hpp"
 #include "trireme/core/error.hpp"
 #include "trireme/core/hash.hpp"
 #include "trireme/core/type_name.hpp"
@@ -182,7 +183,7 @@ class basic_trainer {
     loaded_at_ = -1;
     identity_ = {};
     run_.moments.clear();
-    exchange().forget_residuals();
+    exchange().forget_compression();
     if constexpr (staged) {
       exchange().initialise(seed);
       engine().invalidate();
@@ -366,8 +367,6 @@ class basic_trainer {
  private:
   using exchange_type = typename placed_model<env, Model, Comm, Parallel, Compression>::exchange_type;
   static constexpr std::int64_t written = std::int64_t{1} << 32;  // a wish
-  // Whether each rank keeps numbers that no other has.
-  static constexpr bool keeps_own = has_residual<compressor_state<Compression, env>> || exchange_type::replicas_differ;
 
   data::loader_options loader_options(fit_options const& options) const {
     auto const micro = options.micro_batches == 0 ? run_.model.samples_share().ways : options.micro_batches;
@@ -385,6 +384,14 @@ class basic_trainer {
     parallel::expect_agreement(world, "trireme::trainer", world.rank(), items,
                                "make the trainer of the same descriptions on every rank");
     return world;
+  }
+  // Collective. Ranks that go on together must be as many as there were if one of them keeps something of its own.
+  [[nodiscard]] int ranks_with_own_state() {
+    std::int64_t own = 0;
+    visit_state(state_scope::answered,
+                [&](std::string const&, state_place const& place, auto const&) { own += place.of_rank ? 1 : 0; });
+    world_.all_reduce(tensor_view<std::int64_t>(&own, shape{1}), reduction::sum{});
+    return own == 0 ? 0 : world_.size();
   }
   void expect_equal_copies() {
     run_.model.share_buffers();
@@ -432,12 +439,12 @@ class basic_trainer {
     for (auto const& call : save_calls_) call(report);
   }
 
-  checkpoint::run_description description() const {
+  checkpoint::run_description description() {
     return {.model = model_text_,
             .optimizer = optimizer_name(),
             .precision = describe(precision_),
             .compression = compression_text_,
-            .residual_ranks = keeps_own ? world_.size() : 0};
+            .residual_ranks = ranks_with_own_state()};
   }
   // The name without the numbers: a resumed run may change rates and schedules.
   [[nodiscard]] std::string optimizer_name() const {
@@ -447,20 +454,9 @@ class basic_trainer {
   // Of all slots' run states.
   template <class F>
   void visit_state(state_scope scope, F&& f) {
-    auto& all = exchange();
-    auto const& plan = all.plan();
-    all.visit_state(scope, f);
+    exchange().visit_state(scope, f);
     run_.model.visit_state(scope, f);
     run_.moments.visit_state(scope, f);
-    for (int bucket = 0; bucket < plan.trained_buckets(); ++bucket) {
-      if (auto const residual = all.residual_of(bucket); !residual.empty()) {
-        plan.for_each_piece(bucket, 0, residual.size(), [&](parallel::layout::piece const& piece) {
-          auto const& info = plan.at(piece.entry).info;
-          f("residual/" + info.name, state_place{info, piece.in_entry, true},
-            residual.flat(piece.in_bucket, piece.count));
-        });
-      }
-    }
   }
   template <class F>
   void visit_numbers(F&& f) {

@@ -15,6 +15,7 @@
 #include "trireme/contract/strategy.hpp"
 #include "trireme/ops/types.hpp"
 #include "trireme/parallel/detail/buffer_pool.hpp"
+#include "trireme/parallel/detail/chosen_transport.hpp"
 #include "trireme/parallel/detail/partial_sums.hpp"
 #include "trireme/parallel/detail/transport.hpp"
 #include "trireme/parallel/layout.hpp"
@@ -105,8 +106,8 @@ class gradient_lanes {
       auto made = std::make_unique<buffer>();
       made->values = message_tensor<element, space>(world_, shape{pooled_ ? n : elements(it)});
       if (it.sent) {
-        made->wire.emplace(compressor_, made->values.view().size(), world_);
-        payload_bytes_ += static_cast<std::int64_t>(made->wire->bytes());
+        made->wire.emplace(compressor_, form_of(it, made->values.view().size()), world_);
+        payload_bytes_ += made->wire->bytes();
       }
       return made;
     });
@@ -117,6 +118,14 @@ class gradient_lanes {
     if (it.open == nullptr) return;
     bind(it, {});
     give_back(it, std::move(it.open));
+  }
+  /// Compressors forget what they keep: as before the first step.
+  void forget_state() {
+    if constexpr (keeps_state<bucket_transport>) {
+      for (auto& it : lanes_) {
+        if (!pooled_ && it.sent) it.open->wire.emplace(compressor_, form_of(it, elements(it)), world_);
+      }
+    }
   }
   /// Memory of a lane that serves others from now on.
   void give_back(lane const& it, std::unique_ptr<buffer> memory) { pool_.give(elements(it), std::move(memory)); }
@@ -130,7 +139,7 @@ class gradient_lanes {
     }
   }
 
-  /// Bytes of gradients that are always here, and of what is borrowed: buffers, and payloads of compressors.
+  /// Bytes of gradients that are always here, and of what is borrowed: buffers, and what compressors hold.
   [[nodiscard]] std::int64_t kept_bytes() const {
     std::int64_t sum = 0;
     for (auto const& it : lanes_) {
@@ -145,6 +154,14 @@ class gradient_lanes {
   }
 
  private:
+  // Memory of pooled lanes serves several buckets.
+  [[nodiscard]] bucket_form form_of(lane const& it, std::int64_t elements) const {
+    bucket_form form{elements, {}};
+    if (pooled_) return form;
+    for (int const e : plan_.buckets()[static_cast<std::size_t>(it.bucket)].entries)
+      form.tensors.push_back({&plan_.at(e).info, plan_.at(e).offset});
+    return form;
+  }
   // Resident lanes of a tied tensor are added and then reduced; pooled ones are reduced by themselves and then added.
   void make(std::size_t l, int bucket, int ways) {
     auto& it = lanes_[l];

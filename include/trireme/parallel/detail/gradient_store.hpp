@@ -13,6 +13,7 @@
 #include "trireme/contract/communicator.hpp"
 #include "trireme/contract/compressor.hpp"
 #include "trireme/contract/parameter.hpp"
+#include "trireme/contract/state.hpp"
 #include "trireme/contract/strategy.hpp"
 #include "trireme/core/error.hpp"
 #include "trireme/observe/timeline.hpp"
@@ -33,6 +34,7 @@ class gradient_store {
   using lane = typename lanes::lane;
   using buffer = typename lanes::buffer;
   using kernels = typename lanes::kernels;
+  using wire = typename lanes::bucket_transport;
 
  public:
   using space = typename lanes::space;
@@ -68,7 +70,10 @@ class gradient_store {
   /// @param leaves  logical micro-batches of this rank, the terms of its part of the tree.
   /// @param places  which of them it runs, ascending; the others add nothing. Its first one is at `first`.
   /// @param rounds  the most micro-batches that any rank runs: lanes are reported so often.
-  void begin(std::int64_t leaves, std::span<std::int64_t const> places, std::int64_t first, std::int64_t rounds) {
+  /// @param scale   the factor that this step's gradients carry.
+  void begin(std::int64_t leaves, std::span<std::int64_t const> places, std::int64_t first, std::int64_t rounds,
+             double scale = 1) {
+    scale_ = scale;
     leaves_ = leaves;
     rounds_ = rounds;
     places_.clear();
@@ -76,8 +81,7 @@ class gradient_store {
     for (auto& it : lanes_.all()) {
       it.missing = it.reports;
       it.rounds = 0;
-      if (it.flying) it.open->wire->wait();  // of a step that was given up
-      it.flying = false;
+      while (it.flying) it.flying = !it.open->wire->turn();  // of a step that was given up
       if (!pooled()) {
         kernels::fill(lanes_.whole(it), 0.0);
         continue;
@@ -131,7 +135,7 @@ class gradient_store {
       for (auto& it : lanes_.all()) it.missing = 0;
       start_in_order();
     }
-    while (!in_flight_.empty()) collect(*in_flight_.front(), start);
+    while (!in_flight_.empty()) turn_all(start);
     if (!pooled()) return;
     for (auto& it : lanes_.all()) {  // the uses of a tied tensor, in their order
       auto& first = lanes_.first(it.bucket);
@@ -153,14 +157,24 @@ class gradient_store {
   }
   /// All of a bucket's resident gradient.
   [[nodiscard]] view resident(int bucket) const { return lanes_.whole(lanes_.first(bucket)); }
-  /// The compressor's state of a bucket whose gradient is resident; null where it is pooled.
-  [[nodiscard]] compressor_state<Compressor, Env>* compressor(int bucket) const {
-    if (pooled()) return nullptr;
-    return &lanes_.first(bucket).open->wire->compressor();
+  /// The step was taken: compressors make what they have prepared their state.
+  void commit() {
+    if (pooled()) return;
+    for (auto& it : lanes_.all()) {
+      if (it.sent) it.open->wire->commit();
+    }
   }
+  /// Calls f(name, place, view) for what the compressor of a bucket keeps from step to step.
+  template <class F>
+  void visit_state(int bucket, state_scope scope, F&& f) const {
+    if constexpr (keeps_state<wire>) {
+      if (!pooled()) lanes_.first(bucket).open->wire->visit_state(scope, f);
+    }
+  }
+  void forget_state() { lanes_.forget_state(); }
   void record_bucket(int bucket) { record_lane(lanes_.first(bucket)); }
 
-  /// Bytes of gradients that are always here, and of what is borrowed: buffers, and payloads of compressors.
+  /// Bytes of gradients that are always here, and of what is borrowed: buffers, and what compressors hold.
   [[nodiscard]] std::int64_t kept_bytes() const { return lanes_.kept_bytes(); }
   [[nodiscard]] std::int64_t buffer_bytes() const noexcept { return lanes_.buffer_bytes(); }
 
@@ -218,19 +232,36 @@ class gradient_store {
       if (!kernels::finite(tensor_view<element const, space>(lanes_.whole(it)))) lost_finiteness_ = true;
     }
     if (direct_) return;
-    it.open->wire->begin(world_, lanes_.whole(it), in_a_tree_);
+    start(*it.open->wire, lanes_.whole(it));
+    // Buckets are sent in one order on every rank, so this is a place where rounds may begin.
+    if (takes_rounds(*it.open->wire)) turn_all(now());
     it.flying = true;
     it.epoch = epoch_;
     in_flight_.push_back(&it);
+  }
+  void start(wire& way, view gradient) {
+    if constexpr (sums_in_tree<wire>) {
+      if (in_a_tree_) return way.begin_in_a_tree(gradient);
+    }
+    way.begin(gradient, scale_);
   }
   void progress() {
     for (auto* const it : in_flight_) {
       if (it->open->wire->test() && it->done_time == not_done) it->done_time = now();
     }
   }
-  // Waits for a lane; what it did before `asked` was covered by backward.
+  // A round of every bucket that is on its way, in the order in which they were sent.
+  void turn_all(double asked) {
+    auto const sent = in_flight_;
+    for (auto* const it : sent) turn(*it, asked);
+  }
   void collect(lane& it, double asked) {
-    it.open->wire->wait();
+    while (!turn(it, asked)) {
+    }
+  }
+  // Waits for a round of a lane; what it did before `asked` was covered by backward.
+  bool turn(lane& it, double asked) {
+    if (!it.open->wire->turn()) return false;
     it.flying = false;
     in_flight_.erase(std::find(in_flight_.begin(), in_flight_.end(), &it));
     if constexpr (progresses_alone<Comm>) {
@@ -247,6 +278,7 @@ class gradient_store {
       }
       lanes_.close(it);
     }
+    return true;
   }
   void record_lane(lane const& it) {
     if (timeline_ == nullptr) return;
@@ -263,6 +295,7 @@ class gradient_store {
   std::vector<lane*> in_flight_;  // in the order in which they were sent
   std::int64_t leaves_ = 1;
   std::int64_t rounds_ = 1;
+  double scale_ = 1;
   std::vector<std::int64_t> places_;
   std::int64_t epoch_ = 0;
   std::size_t next_ = 0;

@@ -161,21 +161,12 @@ class parameter_store {
       if (kept || of_rank || layout_.at(piece.entry).info.answers) f(piece);
     });
   }
-  /// As before the first step: nothing is left to tell.
-  void forget_residuals() {
-    for (int bucket = 0; bucket < bucket_count(); ++bucket) {
-      if (auto const residual = residual_of(bucket); !residual.empty()) kernels::fill(residual, 0.0);
-    }
-  }
-  /// What error feedback keeps for one bucket, or an empty view.
-  [[nodiscard]] tensor_view<gradient_element, space> residual_of(int bucket) {
-    if (bucket >= layout_.trained_buckets()) return {};
-    if constexpr (has_residual<compressor_state<Compressor, Env>>) {
-      auto* const state = gradients_.compressor(bucket);
-      return state == nullptr ? tensor_view<gradient_element, space>{} : state->residual();
-    } else {
-      return {};
-    }
+  /// Compressors forget what they keep: as before the first step.
+  void forget_compression() { gradients_.forget_state(); }
+  /// Calls f(name, state_place, view) for what the compressor keeps for one bucket; see contract/state.hpp.
+  template <class F>
+  void visit_compression(int bucket, state_scope scope, F&& f) const {
+    gradients_.visit_state(bucket, scope, f);
   }
   /// Collective. Calls f(entry, values) with the whole master value of each tensor; the view is valid during the call.
   template <class F>
@@ -263,7 +254,7 @@ class parameter_store {
         outputs_(layout_, values_, foreign_, world_) {
     if (needs_units(strategy)) expect_units(strategy, !unit_ends.empty());
     if (sums_in_a_tree(strategy))
-      expect_tree(strategy, world.size(), bucket_transport::has_tree, lossless_identity<Compressor>);
+      expect_tree(strategy, world.size(), sums_in_tree<bucket_transport>, lossless_identity<Compressor>);
     allocate();
   }
   parameter_store(std::vector<foreign_parameter<param_element, space>> parameters, Comm& world, Comm& everyone,

@@ -3,11 +3,13 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <type_traits>
 #include <utility>
 
 #include "trireme/contract/communicator.hpp"
 #include "trireme/contract/compressor.hpp"
+#include "trireme/contract/state.hpp"
 #include "trireme/contract/strategy.hpp"
 #include "trireme/ops/types.hpp"
 
@@ -25,13 +27,14 @@ struct gather_request<Comm, T, Space, true> {
 template <class Comm, class T, class Space, bool Used>
 using gather_request_t = typename gather_request<Comm, T, Space, Used>::type;
 
-/// How a bucket's gradient becomes the sum over all ranks: begin() after the last backward, then test() or wait().
+/// A summable or gatherable compressor with the face of a collective one: it codes slice by slice, and one collective
+/// takes the payloads to the other ranks.
 ///
-/// After wait() the bucket holds the sum: all of it where gradients are replicated afterwards, this rank's slice where
-/// the optimizer's state is sharded. A compressor codes slice by slice, so that both give the same numbers. One
-/// transport may serve buckets of several sizes, one after the other, unless its compressor keeps a residual.
+/// After turn() the bucket holds the sum: all of it where gradients are replicated afterwards, this rank's slice where
+/// the optimizer's state is sharded; the numbers are the same. One may serve buckets of several sizes, one after the
+/// other, unless its compressor keeps something.
 template <class Env, class Comm, class Strategy, class Compressor>
-class transport {
+class one_round {
   using space = typename Env::space;
   using gradient = typename Env::gradient;
   using state = compressor_state<Compressor, Env>;
@@ -60,9 +63,13 @@ class transport {
     }
   }();
 
-  /// @param elements  of the largest bucket.
-  transport(Compressor const& compressor, std::int64_t elements, Comm& world)
-      : ranks_(world.size()), rank_(world.rank()), compressor_(compressor, elements) {
+  /// @param form  of the largest bucket.
+  one_round(Compressor const& compressor, bucket_form const& form, Comm& world)
+      : world_(world),
+        ranks_(world.size()),
+        rank_(world.rank()),
+        compressor_(make_compressor_state<Compressor, Env>(compressor, form)) {
+    auto const elements = form.elements;
     if constexpr (identity) return;
     if constexpr (summable) {
       if constexpr (!identity) sent_ = message_tensor<payload_element, space>(world, shape{elements});
@@ -73,56 +80,67 @@ class transport {
     }
   }
 
-  void begin(Comm& world, tensor_view<gradient, space> bucket, [[maybe_unused]] bool in_a_tree) {
-    bucket_ = bucket;
-    slice_ = bucket.size() / ranks_;
-    if constexpr (has_tree) {
-      if (in_a_tree) {
-        pending_.emplace(reduce(world, bucket_, reduction::pairwise{}));
-        return;
-      }
-    }
+  void begin(tensor_view<gradient, space> bucket, [[maybe_unused]] double scale) {
+    begin_with(bucket);
+    if constexpr (requires { compressor_.at_scale(scale); }) compressor_.at_scale(scale);
     if constexpr (identity) {
-      pending_.emplace(reduce(world, bucket_, reduction::sum{}));
+      pending_.emplace(reduce(bucket_, reduction::sum{}));
     } else if constexpr (summable) {
       for_each_slice([&](int, auto piece, std::int64_t first) {
         compressor_.encode(piece, sent_.view().flat(first, slice_), first);
       });
-      pending_.emplace(reduce(world, sent_.view().flat(0, bucket.size()), reduction::sum{}));
+      pending_.emplace(reduce(sent_.view().flat(0, bucket.size()), reduction::sum{}));
     } else {
-      begin_gather(world);
+      begin_gather();
     }
   }
-
-  /// Makes progress without waiting. @returns whether the bucket is done but for decoding.
+  /// The same with sums formed in a tree over the ranks.
+  void begin_in_a_tree(tensor_view<gradient, space> bucket) requires(has_tree) {
+    begin_with(bucket);
+    pending_.emplace(reduce(bucket_, reduction::pairwise{}));
+  }
   [[nodiscard]] bool test() { return !pending_ || pending_->test(); }
-
-  void wait() {
-    if (!pending_) return;
+  bool turn() {
+    if (!pending_) return true;
     pending_->wait();
     pending_.reset();
     if constexpr (!identity) decode();
+    return true;
+  }
+  void commit() {
+    if constexpr (has_commit<state>) compressor_.commit();
+  }
+  template <class F>
+  void visit_state(state_scope scope, F&& f) requires requires(state& own) {
+    own.visit_state(scope, f);
+  }
+  { compressor_.visit_state(scope, f); }
+  [[nodiscard]] static constexpr bool takes_rounds() noexcept { return false; }
+  [[nodiscard]] std::int64_t bytes() const {
+    std::int64_t own = 0;
+    if constexpr (requires { compressor_.bytes(); }) own = compressor_.bytes();
+    return own + static_cast<std::int64_t>(sent_.view().bytes() + received_.view().bytes());
   }
 
-  [[nodiscard]] state& compressor() noexcept { return compressor_; }
-  /// Bytes of payloads.
-  [[nodiscard]] std::size_t bytes() const noexcept { return sent_.view().bytes() + received_.view().bytes(); }
-
  private:
+  void begin_with(tensor_view<gradient, space> bucket) {
+    bucket_ = bucket;
+    slice_ = bucket.size() / ranks_;
+  }
   template <class F>
   void for_each_slice(F&& f) {
     for (int owner = 0; owner < ranks_; ++owner) f(owner, bucket_.flat(owner * slice_, slice_), owner * slice_);
   }
   template <class T, class Op>
-  request reduce(Comm& world, tensor_view<T, space> values, Op op) {
+  request reduce(tensor_view<T, space> values, Op op) {
     if constexpr (sharded) {
-      return world.reduce_scatter_async(values, op);
+      return world_.reduce_scatter_async(values, op);
     } else {
-      return world.all_reduce_async(values, op);
+      return world_.all_reduce_async(values, op);
     }
   }
   // Sharded: slice by slice to its owner. Replicated: everybody's payload to everybody.
-  void begin_gather(Comm& world) {
+  void begin_gather() {
     auto const bytes = compressor_.payload_bytes(slice_);
     auto const to_all = sent_.view().flat(0, sharded ? ranks_ * bytes : 0);
     auto const from_all = received_.view().flat(0, ranks_ * bytes * (sharded ? 1 : ranks_));
@@ -131,9 +149,9 @@ class transport {
       compressor_.encode(piece, own.flat(owner * bytes, bytes), first);
     });
     if constexpr (sharded) {
-      pending_.emplace(world.all_to_all_async(as_bytes<std::uint8_t const>(to_all), as_bytes<std::uint8_t>(from_all)));
+      pending_.emplace(world_.all_to_all_async(as_bytes<std::uint8_t const>(to_all), as_bytes<std::uint8_t>(from_all)));
     } else {
-      pending_.emplace(world.all_gather_async(as_bytes<std::uint8_t>(from_all)));
+      pending_.emplace(world_.all_gather_async(as_bytes<std::uint8_t>(from_all)));
     }
   }
   void decode() {
@@ -159,6 +177,7 @@ class transport {
     return {reinterpret_cast<Byte*>(view.address()), shape{static_cast<std::int64_t>(view.bytes())}};
   }
 
+  Comm& world_;
   tensor_view<gradient, space> bucket_;
   std::int64_t slice_ = 0;
   int ranks_;
@@ -167,6 +186,50 @@ class transport {
   trireme::tensor<payload_element, space> sent_;
   trireme::tensor<payload_element, space> received_;
   std::optional<request> pending_;
+};
+
+template <class Env, class Comm, class Strategy, class Compressor>
+struct transport_of {
+  using type = one_round<Env, Comm, Strategy, Compressor>;
+};
+template <class Env, class Comm, class Strategy, class Compressor>
+requires has_collective_state<Compressor, Env, Comm>
+struct transport_of<Env, Comm, Strategy, Compressor> {
+  using type = typename Compressor::template instance<Env, Comm>;
+};
+
+/// How a bucket's gradient becomes the sum over all ranks: the face of a collective_compressor, whatever kind the
+/// policy is of.
+template <class Env, class Comm, class Strategy, class Compressor>
+using transport = typename transport_of<Env, Comm, Strategy, Compressor>::type;
+
+/// Whether a transport forms sums in a tree over the ranks.
+template <class Transport>
+concept sums_in_tree = requires {
+  requires Transport::has_tree;
+};
+/// Whether a transport does more than one collective for a bucket, so that turn() is worth calling before the end.
+template <class Transport>
+[[nodiscard]] bool takes_rounds(Transport const& wire) {
+  if constexpr (requires { wire.takes_rounds(); }) {
+    return wire.takes_rounds();
+  } else {
+    return true;
+  }
+}
+/// Whether a compressor wants each gradient once a step: it keeps something of it, or takes rounds.
+template <class Compressor, class Env, class Comm>
+inline constexpr bool is_given_once = [] {
+  if constexpr (has_collective_state<Compressor, Env, Comm>) {
+    return true;
+  } else {
+    return has_commit<compressor_state<Compressor, Env>>;
+  }
+}();
+/// Whether a transport keeps something from step to step that is to be saved.
+template <class Transport>
+concept keeps_state = requires(Transport& wire) {
+  wire.visit_state(state_scope::kept, [](std::string const&, state_place const&, auto const&) {});
 };
 
 }  // namespace trireme::parallel::detail
