@@ -25,7 +25,7 @@ using axes = types<parallel::data, parallel::zero<1>, parallel::zero<2>, paralle
                    parallel::sequence, parallel::context, parallel::pipeline<>, parallel::expert>;
 using precisions = types<precision::fp32, precision::fp64, precision::bf16>;
 using compressions = types<compression::none, compression::cast<bf16>, compression::top_k,
-                           compression::error_feedback<compression::top_k>>;
+                           compression::error_feedback<compression::top_k>, compression::power_sgd>;
 
 /// Calls f(std::type_identity<T>{}) for each type of a list.
 template <class... T, class F>
@@ -121,8 +121,10 @@ inline std::string page() {
   auto out = text(
       "# Which policies go together\n\n"
       "Each axis of a mesh alone and each pair of axes, with each precision (fp32, fp64, bf16) and each compressor "
-      "(`none`,\n`cast`, `top_k`, `error_feedback`). A cell says what the compiler says: it *works*, or it breaks the "
-      "rule that is\nnamed there; the rules stand below. Where a cell names no precision or no compressor, it holds "
+      "(`none`,\n`cast`, `top_k`, `error_feedback`, `power_sgd`). A cell says what the compiler says: it *works*, or "
+      "it "
+      "breaks the rule\nthat is named there; the rules stand below. Where a cell names no precision or no compressor, "
+      "it holds "
       "for "
       "all of them.\n\n"
       "`scripts/composition-table` writes this page from `train/compatibility.hpp`. The test `train.compatibility` "
