@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/trireme.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: d4743d5e30460d9dfe28c1e8182b16a57a6bc5ed3d29a88b9c5289702b949406
+// SHA-256 of the sources: ebf3ba13c2d7970af4ef1186badb048b6932f0e2ef25fc87dfbcf10c5fecd360
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -1675,6 +1675,9 @@ enum class activation { none, gelu, tanh, relu };
 
 /// How a weight is stored: (inputs, outputs) as GPT-2 does, or (outputs, inputs) as an embedding table does.
 enum class orientation { in_out, out_in };
+
+/// Whether a product takes a matrix as it lies or its transpose.
+enum class transposed { no, yes };
 
 /// Queries and keys of each sample that are worked on together: as many of either. Rows are counted among those of a
 /// sample that lie here, positions in the whole sample.
@@ -5749,18 +5752,79 @@ struct environment {
 
 }  // namespace trireme
 
-// ---- trireme/contract/compressor.hpp (goes on)
+// ---- trireme/contract/state.hpp
 namespace trireme {
 
-/// The run state of a compressor for one bucket of `elements` gradients.
+/// Which pieces of its state a rank is asked for: each element on the one rank that answers for it (hashes,
+/// checkpoints), or all that the rank keeps, copies of others' included (loading, comparing).
+enum class state_scope { answered, kept };
+
+/// Where a piece of state lies: elements from `first` on of the box of a tensor that `info` describes.
+///
+/// Every slot's run state shows what it keeps by two functions, which checkpoints, hashes and resharding use alone:
+///   visit_state(state_scope, f)  calls f(std::string const& name, state_place, tensor_view<T, Space>) for each piece;
+///                                the name is "what/tensor" ("first_moment/wte"), the same on every rank;
+///   visit_numbers(f)             calls f(std::string_view name, T&) for numbers that are equal on all ranks, T
+///                                std::int64_t, std::uint64_t or double.
+/// Either may be left out by who has no such state. The order of the calls is the same in every call.
+struct state_place {
+  parameter_info const& info;
+  std::int64_t first = 0;
+  bool of_rank = false;  ///< each rank has numbers of its own: they are saved under its rank, and only as many ranks
+                         ///< as there were can go on with them
+};
+
+}  // namespace trireme
+
+// ---- trireme/contract/compressor.hpp (goes on)
+// A compressor is of one of three kinds. Summable and gatherable ones code stretches of gradients, and the exchange
+// sends what they make. A collective one is given a whole bucket and the communicator.
+//
+// What every run state may have, whatever its kind:
+//   visit_state(state_scope, f)  shows what it keeps from step to step (see state.hpp), by which it is saved, restored
+//                                and hashed; tensors are those of the bucket_form that it was made with;
+//   commit()                     the step was taken: what was prepared for the next step is the state now. Until then
+//                                visit_state() shows the state before the step, to which a skipped step returns;
+//   bytes()                      of the memory that it holds, for reports and plans.
+// and a summable or gatherable one
+//   at_scale(double)             the gradients to come carry this factor, a power of two (a loss scale): what is kept
+//                                from step to step is divided by it, since it may change. Without the call it is 1.
+// A compressor with commit() is given each gradient once a step, so it does not go with ZeRO-2 and ZeRO-3.
+
+namespace trireme {
+
+/// What lies in one bucket of gradients. Between tensors there may be gaps, whose gradients are zero. The infos belong
+/// to the exchange and live longer than its compressors.
+struct bucket_form {
+  struct entry {
+    parameter_info const* info = nullptr;
+    std::int64_t offset = 0;  ///< of its first element, in the bucket
+  };
+  std::int64_t elements = 0;   ///< of the bucket, gaps included
+  std::vector<entry> tensors;  ///< in the order of their offsets; none where one run state serves several buckets
+};
+
+/// The run state of a summable or gatherable compressor for one bucket.
 template <class C, class Env>
 using compressor_state = typename C::template instance<Env>;
 
+/// It is made from the number of elements of the bucket, or from the bucket_form if it wants to know the tensors.
 template <class C, class Env>
 concept has_compressor_state = requires {
   typename C::template instance<Env>;
-  requires std::constructible_from<typename C::template instance<Env>, C const&, std::int64_t>;
+  requires std::constructible_from<typename C::template instance<Env>, C const&, std::int64_t> ||
+      std::constructible_from<typename C::template instance<Env>, C const&, bucket_form const&>;
 };
+
+template <class C, class Env>
+requires has_compressor_state<C, Env>
+[[nodiscard]] compressor_state<C, Env> make_compressor_state(C const& description, bucket_form const& form) {
+  if constexpr (std::constructible_from<compressor_state<C, Env>, C const&, bucket_form const&>) {
+    return compressor_state<C, Env>(description, form);
+  } else {
+    return compressor_state<C, Env>(description, form.elements);
+  }
+}
 
 /// A payload that a sum may be formed of: encode, reduce the payload, decode the sum.
 ///
@@ -5789,9 +5853,46 @@ concept gatherable_compressor = has_compressor_state<C, Env> && !requires {
   state.decode(payload, gradient, add);
 };
 
-/// Gradient -> payload -> gradient. Which of the two kinds it is decides the exchange.
-template <class C, class Env>
-concept compressor = summable_compressor<C, Env> || gatherable_compressor<C, Env>;
+/// Whether a compressor's run state names its communicator: it does the collectives itself.
+template <class C, class Env, class Comm>
+concept has_collective_state = requires {
+  typename C::template instance<Env, Comm>;
+};
+
+/// A compressor that does the collectives of a bucket itself, in one round or more, and knows the bucket's tensors: one
+/// run state for each bucket, made from (description, bucket_form const&, Comm&).
+///
+///   begin(gradient, scale)  starts the first round for the whole bucket; the gradients carry the factor `scale`, as in
+///                           at_scale().
+///   test()                  lets the pending collective proceed, and starts nothing. True when turn() will be true
+///                           without waiting.
+///   turn()                  waits for the pending collective; then starts the next round, or writes the sum over all
+///                           ranks to the gradient and returns true.
+///   commit(), bytes()       as above.
+/// Ranks    begin() and turn() come in the same order on every rank, so only they may start collectives; test() comes
+///          whenever a rank has time. After turn() every rank has the same bits in the gradient.
+/// Order    begin(), turn() until it is true, commit() if the step was taken. A step that is given up is turned to its
+///          end and not committed.
+template <class C, class Env, class Comm>
+concept collective_compressor = has_collective_state<C, Env, Comm> &&
+    std::constructible_from<typename C::template instance<Env, Comm>, C const&, bucket_form const&, Comm&>&& requires(
+        typename C::template instance<Env, Comm>& state,
+        tensor_view<typename Env::gradient, typename Env::space> gradient, double scale) {
+  state.begin(gradient, scale);
+  { state.test() } -> std::same_as<bool>;
+  { state.turn() } -> std::same_as<bool>;
+  state.commit();
+  { state.bytes() } -> std::convertible_to<std::int64_t>;
+};
+
+/// Whether C stands for several compressors, one of which is chosen at run time, and each is one (compression::one_of).
+template <class C, class Env, class Comm>
+inline constexpr bool chooses_compressor = false;
+
+/// Gradient -> payload -> gradient. Which of the kinds it is decides the exchange.
+template <class C, class Env, class Comm>
+concept compressor = summable_compressor<C, Env> || gatherable_compressor<C, Env> ||
+    collective_compressor<C, Env, Comm> || chooses_compressor<C, Env, Comm>;
 
 /// A compressor that changes nothing; the exchange then skips encode and decode.
 template <class C>
@@ -5799,11 +5900,9 @@ concept lossless_identity = requires {
   requires C::identity;
 };
 
-/// A compressor that keeps what it left out (error feedback): run state that checkpoints save. encode() only prepares
-/// it; commit() makes it the state once every rank has found the step's gradients finite.
+/// A run state that a taken step changes.
 template <class S>
-concept has_residual = requires(S& state) {
-  state.residual();
+concept has_commit = requires(S& state) {
   state.commit();
 };
 
@@ -5908,12 +6007,26 @@ struct error_feedback {
     static constexpr bool summable = requires { typename inner_state::wire; };
 
    public:
-    instance(error_feedback const& description, std::int64_t elements)
-        : inner_(description.inner, elements), residual_(shape{elements}), next_(shape{elements}) {
+    instance(error_feedback const& description, bucket_form const& form)
+        : inner_(make_compressor_state<Inner, Env>(description.inner, form)),
+          form_(form),
+          residual_(shape{form.elements}),
+          next_(shape{form.elements}) {
       ops::on<space>::fill(residual_.view(), 0.0);
     }
-    /// What this rank has not told the others yet: one number for each element of the bucket.
-    [[nodiscard]] tensor_view<gradient, space> residual() const { return residual_.view(); }
+    /// What this rank has not told the others yet. (What Inner keeps is shown too.)
+    template <class F>
+    void visit_state(state_scope scope, F&& f) {
+      for (auto const& [info, offset] : form_.tensors) {
+        f("residual/" + info->name, state_place{*info, 0, true}, residual_.view().flat(offset, info->extents.size()));
+      }
+      if constexpr (requires { inner_.visit_state(scope, f); }) inner_.visit_state(scope, f);
+    }
+    /// The factor that the gradients of this step carry. The residual is kept without it.
+    void at_scale(double scale) {
+      scale_ = scale;
+      if constexpr (requires { inner_.at_scale(scale); }) inner_.at_scale(scale);
+    }
 
     [[nodiscard]] std::int64_t payload_bytes(std::int64_t n) const requires(!summable) {
       return inner_.payload_bytes(n);
@@ -5922,7 +6035,11 @@ struct error_feedback {
     void encode(tensor_view<gradient, space> piece, Payload payload, std::int64_t first) {
       auto const left = residual_.view().flat(first, piece.size());
       auto const next = next_.view().flat(first, piece.size());
-      ops::on<space>::add(piece, left);
+      if (scale_ == 1) {
+        ops::on<space>::add(piece, left);
+      } else {
+        ops::on<space>::accumulate(piece, tensor_view<gradient const, space>(left), scale_);
+      }
       inner_.encode(piece, payload, first);
       if constexpr (summable) {
         inner_.decode(payload, next);
@@ -5931,9 +6048,18 @@ struct error_feedback {
       }
       ops::on<space>::scale(next, -1.0);
       ops::on<space>::add(next, piece);  // what was not told
+      if (scale_ != 1) ops::on<space>::scale(next, 1 / scale_);
     }
     /// The step was taken: what it left out is the residual now. Without this call the step never was.
-    void commit() noexcept { std::swap(residual_, next_); }
+    void commit() {
+      std::swap(residual_, next_);
+      if constexpr (has_commit<inner_state>) inner_.commit();
+    }
+    [[nodiscard]] std::int64_t bytes() const {
+      std::int64_t inner = 0;
+      if constexpr (requires { inner_.bytes(); }) inner = inner_.bytes();
+      return inner + 2 * static_cast<std::int64_t>(residual_.view().bytes());
+    }
     template <class Payload, class... Add>
     void decode(Payload payload, tensor_view<gradient, space> piece, Add... add) {
       inner_.decode(payload, piece, add...);
@@ -5941,6 +6067,8 @@ struct error_feedback {
 
    private:
     inner_state inner_;
+    bucket_form form_;
+    double scale_ = 1;
     tensor<gradient, space> residual_;
     tensor<gradient, space> next_;  // the residual if the step is taken
   };
@@ -5980,6 +6108,191 @@ struct none {
 };
 
 [[nodiscard]] inline std::string to_string(none const&) { return "compression::none{}"; }
+
+}  // namespace trireme::compression
+
+// ---- trireme/compression/one_of.hpp
+#include <variant>
+
+namespace trireme::compression {
+
+/// One of several compressors, chosen at run time: a program that offers them is compiled with one trainer, not with
+/// one for each. It is called through a virtual function a bucket; bits and bytes are those of the chosen one.
+///
+/// Ranks    all of them choose the same; that is compared like any description.
+/// Rules    those that any of Compressors is subject to.
+template <class... Compressors>
+struct one_of {
+  using policy_category = slot::compression;
+  std::variant<Compressors...> chosen{};
+  friend bool operator==(one_of const&, one_of const&) = default;
+};
+
+/// That of the chosen one: checkpoints of a run with it, and with one_of, are the same.
+template <class... Compressors>
+[[nodiscard]] std::string to_string(one_of<Compressors...> const& c) {
+  return std::visit([](auto const& chosen) { return describe(chosen); }, c.chosen);
+}
+
+}  // namespace trireme::compression
+
+namespace trireme {
+
+template <class... Compressors, class Env, class Comm>
+inline constexpr bool chooses_compressor<compression::one_of<Compressors...>, Env, Comm> =
+    (compressor<Compressors, Env, Comm> && ...);
+
+}  // namespace trireme
+
+// ---- trireme/compression/power_sgd.hpp
+namespace trireme::compression {
+
+/// Each gradient matrix travels as a product of two narrow ones: its best approximation of a low rank, which gets
+/// better from step to step (warm start). What a step leaves out is added to the next gradient (error feedback).
+///
+/// Method   [Vogels et al., "PowerSGD", 2019]: one power iteration a step. P = M Q is summed over the ranks and made
+///          orthonormal, Q = M^T P is summed, and P Q^T is the gradient.
+/// Shapes   a tensor (n, ...) is a matrix of n rows and m columns. Where `rank` (n + m) numbers are more than half of
+///          n m it travels whole, in the round of the P's, and so do tensors of one dimension or tied between stages.
+/// Bytes    two all-reduces a bucket, of `rank` (n + m) numbers a matrix. Kept: two gradient-sized residuals, and Q.
+/// Ranks    the residual is a rank's own; Q is the same on all of them. One rank alone compresses, too.
+/// Numerics lossy and biased, but a sum of the gradients that has no higher rank comes back within rounding. All ranks
+///          compute the same bits, on unlike CPUs too.
+/// Errors   config_error unless rank >= 1.
+/// @models collective_compressor          @see compression::top_k
+struct power_sgd {
+  using policy_category = slot::compression;
+  int rank = 4;
+  friend bool operator==(power_sgd const&, power_sgd const&) = default;
+
+  template <class Env, class Comm>
+  class instance {
+    using space = typename Env::space;
+    using element = typename Env::gradient;
+    using view = tensor_view<element, space>;
+    using constant = tensor_view<element const, space>;
+    using kernels = ops::on<space>;
+    using request = decltype(std::declval<Comm&>().all_reduce_async(view{}, reduction::sum{}));
+
+   public:
+    instance(power_sgd const& description, bucket_form const& form, Comm& world) : world_(world) {
+      std::int64_t const r = description.rank;
+      if (r < 1) throw config_error(text("trireme::compression::power_sgd: rank ", r, " is not at least 1"));
+      std::int64_t p_size = 0, q_size = 0, all = 0;
+      for (auto const& [info, offset] : form.tensors) {
+        auto const n = info->extents.rank() > 1 ? info->extents[0] : 1;
+        auto const m = info->extents.size() / n;
+        if (info->tied || n == 1 || 2 * r * (n + m) > n * m) {
+          plain_.push_back({offset, p_size, shape{n * m}});
+          p_size += n * m;
+          continue;
+        }
+        auto q_info = *info;
+        q_info.extents = {m, r};
+        matrices_.push_back({info, q_info, {offset, all, {n, m}}, {0, p_size, {n, r}}, {0, q_size, {m, r}}});
+        p_size += n * r;
+        q_size += m * r;
+        all += n * m;
+      }
+      sent_p_ = message_tensor<element, space>(world, shape{p_size});
+      sent_q_ = message_tensor<element, space>(world, shape{q_size});
+      for (auto* const each : {&residual_, &next_}) *each = numbers(shape{all});
+      q_ = numbers(shape{q_size});
+      kernels::fill(residual_.view(), 0.0);
+      for (auto const& [info, q_info, whole, p, q] : matrices_)
+        kernels::initialise(q.of(q_), {initial::distribution::normal, 1.0}, 0, hash_name("power_sgd_q/" + info->name));
+    }
+
+    void begin(view gradient, double scale) {
+      gradient_ = gradient;
+      scale_ = scale;
+      for (auto const& [info, q_info, whole, p, q] : matrices_) {
+        kernels::accumulate(whole.in(gradient), constant(whole.of(residual_)), scale);
+        kernels::small_product(p.of(sent_p_), constant(whole.in(gradient)), no, constant(q.of(q_)), no);
+      }
+      for (auto const& each : plain_) kernels::copy(each.of(sent_p_), constant(each.in(gradient)));
+      rounds_left_ = matrices_.empty() ? 1 : 2;
+      pending_.emplace(world_.all_reduce_async(sent_p_.view(), reduction::sum{}));
+    }
+    [[nodiscard]] bool test() { return !pending_ || (pending_->test() && rounds_left_ == 1); }
+    bool turn() {
+      if (!pending_) return true;
+      pending_->wait();
+      pending_.reset();
+      if (--rounds_left_ == 1) {
+        begin_second();
+        return false;
+      }
+      for (auto const& [info, q_info, whole, p, q] : matrices_)
+        kernels::small_product(whole.in(gradient_), constant(p.of(sent_p_)), no, constant(q.of(sent_q_)), yes);
+      for (auto const& each : plain_) kernels::copy(each.in(gradient_), constant(each.of(sent_p_)));
+      return true;
+    }
+    void commit() {
+      std::swap(residual_, next_);
+      kernels::copy(q_.view(), constant(sent_q_.view()));
+      // What it spans is what counts; and where gradients had no such rank, new directions are tried.
+      for (auto const& it : matrices_) kernels::orthonormalise(it.q.of(q_));
+    }
+    template <class F>
+    void visit_state(state_scope scope, F&& f) {
+      for (auto const& [info, q_info, whole, p, q] : matrices_) {
+        f("residual/" + info->name, state_place{*info, 0, true}, whole.of(residual_));
+        if (scope == state_scope::kept || (world_.rank() == 0 && info->answers))
+          f("power_sgd_q/" + info->name, state_place{q_info}, q.of(q_));
+      }
+    }
+    [[nodiscard]] std::int64_t bytes() const {
+      std::size_t sum = 0;
+      for (auto const* const each : {&sent_p_, &sent_q_, &q_, &residual_, &next_}) sum += each->view().bytes();
+      return static_cast<std::int64_t>(sum);
+    }
+
+   private:
+    using numbers = tensor<element, space>;
+    static constexpr auto no = ops::transposed::no, yes = ops::transposed::yes;
+    struct part {
+      std::int64_t in_bucket, first;  // its first element in the bucket, and among those of its kind
+      shape extents;
+      [[nodiscard]] view in(view bucket) const { return bucket.flat(in_bucket, extents.size()).reshaped(extents); }
+      [[nodiscard]] view of(numbers const& all) const {
+        return all.view().flat(first, extents.size()).reshaped(extents);
+      }
+    };
+    struct matrix {
+      parameter_info const* info;
+      parameter_info q_info;
+      part whole, p, q;
+    };
+    // A rank does not tell the rest of its own gradient, M - P (M^T P)^T.
+    void begin_second() {
+      for (auto const& [info, q_info, whole, p, q] : matrices_) {
+        kernels::orthonormalise(p.of(sent_p_));
+        kernels::small_product(q.of(sent_q_), constant(whole.in(gradient_)), yes, constant(p.of(sent_p_)), no);
+        kernels::small_product(whole.of(next_), constant(p.of(sent_p_)), no, constant(q.of(sent_q_)), yes);
+      }
+      kernels::scale(next_.view(), -1 / scale_);
+      for (auto const& it : matrices_)
+        kernels::accumulate(it.whole.of(next_), constant(it.whole.in(gradient_)), 1 / scale_);
+      pending_.emplace(world_.all_reduce_async(sent_q_.view(), reduction::sum{}));
+    }
+
+    Comm& world_;
+    std::vector<matrix> matrices_;
+    std::vector<part> plain_;
+    numbers sent_p_, sent_q_;  // what travels whole lies beside the P's
+    numbers q_;                // where the next step starts
+    numbers residual_, next_;  // not told yet; the same if the step is taken
+    view gradient_;
+    double scale_ = 1;
+    int rounds_left_ = 0;
+    std::optional<request> pending_;
+  };
+};
+
+[[nodiscard]] inline std::string to_string(power_sgd const& c) {
+  return text("compression::power_sgd{.rank = ", c.rank, "}");
+}
 
 }  // namespace trireme::compression
 
@@ -13055,6 +13368,131 @@ double squared_error_row(T* dy, T const* y, float const* target, std::int64_t co
 
 }  // namespace trireme::ops::detail
 
+// ---- trireme/ops/low_rank_shapes.hpp
+namespace trireme::ops::detail {
+
+/// Of y (m, n) = a (m, k) b (k, n).
+struct product_sizes {
+  std::int64_t m = 0, n = 0, k = 0;
+};
+[[nodiscard]] inline product_sizes sizes_of_product(shape const& y, shape const& a, transposed of_a, shape const& b,
+                                                    transposed of_b) {
+  bool const matrices = y.rank() == 2 && a.rank() == 2 && b.rank() == 2;
+  auto const axis = [&](shape const& of, transposed turned, int which) {
+    return matrices ? of[turned == transposed::yes ? 1 - which : which] : 0;
+  };
+  product_sizes const sizes{axis(y, transposed::no, 0), axis(y, transposed::no, 1), axis(a, of_a, 1)};
+  expects(assertion_level::light,
+          matrices && axis(a, of_a, 0) == sizes.m && axis(b, of_b, 1) == sizes.n && axis(b, of_b, 0) == sizes.k, [&] {
+            return text("trireme::ops::small_product: ", to_string(y), " is not the shape of ", to_string(a),
+                        of_a == transposed::yes ? " transposed" : "", " times ", to_string(b),
+                        of_b == transposed::yes ? " transposed" : "");
+          });
+  return sizes;
+}
+inline void expect_columns(shape const& x) {
+  expects(assertion_level::light, x.rank() == 2 && x[1] <= x[0], [&] {
+    return text("trireme::ops::orthonormalise: ", to_string(x), " is no matrix of at least as many rows as columns");
+  });
+}
+
+}  // namespace trireme::ops::detail
+
+// ---- trireme/ops/host/low_rank.hpp (goes on)
+namespace trireme::ops {
+
+/// Kernels on matrices of few columns, whose results are the same bits at every CPU level: ranks on unlike machines may
+/// compute them each for itself.
+///
+/// Shapes   matrices are row-major views of two extents.
+/// Threads  thread-safe on different outputs.   Errors   assertion_error (light) if sizes do not fit.
+struct host_low_rank {
+  /// y = a b, with a or b transposed where asked; one of the three extents of the product is small.
+  ///
+  /// Shapes   y (M,N); a (M,K), or (K,M) transposed; b (K,N), or (N,K) transposed.
+  /// Numerics each element is summed in the order of K, in float or double as T is.
+  template <class T>
+  static void small_product(tensor_view<T, host> y, std::type_identity_t<tensor_view<T const, host>> a, transposed of_a,
+                            std::type_identity_t<tensor_view<T const, host>> b, transposed of_b) {
+    auto const [m, n, k] = detail::sizes_of_product(y.extents(), a.extents(), of_a, b.extents(), of_b);
+    T* const to = raw(y);
+    T const* const left = raw(a);
+    T const* right = raw(b);
+    if (of_b == transposed::yes) {
+      thread_local std::vector<T> turned;
+      turned.resize(static_cast<std::size_t>(k * n));
+      for (std::int64_t j = 0; j < n; ++j) {
+        for (std::int64_t l = 0; l < k; ++l) turned[static_cast<std::size_t>(l * n + j)] = right[j * k + l];
+      }
+      right = turned.data();
+    }
+    std::fill(to, to + m * n, T{});
+    if (of_a == transposed::yes) {  // rows of a and b once each, in their order
+      for (std::int64_t l = 0; l < k; ++l) {
+        for (std::int64_t i = 0; i < m; ++i) add_row(to + i * n, left[l * m + i], right + l * n, n);
+      }
+    } else {
+      for (std::int64_t i = 0; i < m; ++i) {
+        for (std::int64_t l = 0; l < k; ++l) add_row(to + i * n, left[i * k + l], right + l * n, n);
+      }
+    }
+  }
+
+  /// Makes the columns of x orthonormal, the first one first (Gram-Schmidt, each column made orthogonal twice). A
+  /// column that the ones before it make up is replaced by a coordinate vector made orthogonal to them.
+  ///
+  /// Shapes   x (n, r), r <= n.
+  /// Numerics inner products in double, in the order of n.
+  template <class T>
+  static void orthonormalise(tensor_view<T, host> x) {
+    detail::expect_columns(x.extents());
+    auto const n = x.extent(0);
+    auto const r = x.extent(1);
+    T* const all = raw(x);
+    thread_local std::vector<double> column;
+    column.resize(static_cast<std::size_t>(n));
+    auto const inner = [&](auto&& a, auto&& b) {
+      double sum = 0;
+      for (std::int64_t i = 0; i < n; ++i) sum += a(i) * b(i);
+      return sum;
+    };
+    auto const own = [&](std::int64_t i) -> double& { return column[static_cast<std::size_t>(i)]; };
+    auto const made_orthogonal = [&](std::int64_t c) {
+      for (int twice = 0; twice < 2; ++twice) {
+        for (std::int64_t before = 0; before < c; ++before) {
+          auto const other = [&](std::int64_t i) { return static_cast<double>(all[i * r + before]); };
+          double const part = inner(own, other);
+          for (std::int64_t i = 0; i < n; ++i) own(i) -= part * other(i);
+        }
+      }
+      return inner(own, own);
+    };
+    constexpr double lost = 1e-10;  // of its square: what is left of the column is rounding
+    for (std::int64_t c = 0; c < r; ++c) {
+      for (std::int64_t i = 0; i < n; ++i) own(i) = static_cast<double>(all[i * r + c]);
+      double const whole = inner(own, own);
+      double left = made_orthogonal(c);
+      bool const stands = left > lost * whole && left <= whole * 2;  // false for NaN too
+      for (std::int64_t axis = 0; !stands && axis < n; ++axis) {
+        std::fill(column.begin(), column.end(), 0.0);
+        own((c + axis) % n) = 1;
+        left = made_orthogonal(c);
+        if (2 * static_cast<double>(n) * left >= 1) break;  // true of one axis at least
+      }
+      double const factor = 1 / std::sqrt(left);
+      for (std::int64_t i = 0; i < n; ++i) all[i * r + c] = static_cast<T>(own(i) * factor);
+    }
+  }
+
+ private:
+  template <class T>
+  static void add_row(T* to, T factor, T const* from, std::int64_t n) {
+    for (std::int64_t j = 0; j < n; ++j) to[j] += factor * from[j];
+  }
+};
+
+}  // namespace trireme::ops
+
 // ---- trireme/ops/host/normalisation.hpp
 namespace trireme::ops {
 
@@ -14966,6 +15404,7 @@ struct on<host> : host_elementwise,
                   host_attention,
                   host_attention_block,
                   host_losses,
+                  host_low_rank,
                   host_updates,
                   host_reductions,
                   host_routing {};
@@ -15131,6 +15570,24 @@ struct phantom_attention : phantom_products {
 
 }  // namespace trireme::ops
 
+// ---- trireme/ops/phantom/low_rank.hpp
+namespace trireme::ops {
+
+/// Matrices of few columns, without their numbers.
+struct phantom_low_rank {
+  template <class T>
+  static void small_product(tensor_view<T, phantom> y, phantom_checks::input<T> a, transposed of_a,
+                            phantom_checks::input<T> b, transposed of_b) {
+    static_cast<void>(detail::sizes_of_product(y.extents(), a.extents(), of_a, b.extents(), of_b));
+  }
+  template <class T>
+  static void orthonormalise(tensor_view<T, phantom> x) {
+    detail::expect_columns(x.extents());
+  }
+};
+
+}  // namespace trireme::ops
+
 // ---- trireme/ops/phantom.hpp (goes on)
 namespace trireme::ops {
 
@@ -15141,7 +15598,7 @@ namespace trireme::ops {
 /// and attention takes the scratch memory that on<host> takes.
 /// Errors   assertion_error (light) if sizes do not fit.
 template <>
-struct on<phantom> : phantom_attention {
+struct on<phantom> : phantom_attention, phantom_low_rank {
   using tokens_view = tensor_view<std::int32_t const, phantom>;
 
   // elementwise
@@ -15385,8 +15842,6 @@ concept optimizer = has_moment_names<O> && has_rate_at<O> && has_clip<O> && has_
 }  // namespace trireme
 
 // ---- trireme/optim/schedule.hpp
-#include <variant>
-
 namespace trireme::optim {
 
 /// The same rate at every step, after `warmup` steps of linear growth.
@@ -18659,6 +19114,297 @@ class buffer_pool {
 
 }  // namespace trireme::parallel::detail
 
+// ---- trireme/parallel/detail/transport.hpp
+namespace trireme::parallel::detail {
+
+/// What all_gather_async of T gives; nothing where it is not used, for a communicator may lack it.
+template <class Comm, class T, class Space, bool Used>
+struct gather_request {
+  struct type {};
+};
+template <class Comm, class T, class Space>
+struct gather_request<Comm, T, Space, true> {
+  using type = decltype(std::declval<Comm&>().all_gather_async(tensor_view<T, Space>{}));
+};
+template <class Comm, class T, class Space, bool Used>
+using gather_request_t = typename gather_request<Comm, T, Space, Used>::type;
+
+/// A summable or gatherable compressor with the face of a collective one: it codes slice by slice, and one collective
+/// takes the payloads to the other ranks.
+///
+/// After turn() the bucket holds the sum: all of it where gradients are replicated afterwards, this rank's slice where
+/// the optimizer's state is sharded; the numbers are the same. One may serve buckets of several sizes, one after the
+/// other, unless its compressor keeps something.
+template <class Env, class Comm, class Strategy, class Compressor>
+class one_round {
+  using space = typename Env::space;
+  using gradient = typename Env::gradient;
+  using state = compressor_state<Compressor, Env>;
+  static constexpr bool sharded = Strategy::optimizer_state == distribution::shard;
+  static constexpr bool summable = summable_compressor<Compressor, Env>;
+  static constexpr bool identity = lossless_identity<Compressor> && std::is_same_v<gradient, typename Env::reduce>;
+
+  template <bool Summable, class State>
+  struct payload_of {
+    using type = std::byte;
+  };
+  template <class State>
+  struct payload_of<true, State> {
+    using type = typename State::wire;
+  };
+  using payload_element = typename payload_of<summable, state>::type;
+  using request = decltype(std::declval<Comm&>().all_gather_async(tensor_view<std::uint8_t, space>{}));
+
+ public:
+  /// Whether sums can be formed in a tree over the ranks.
+  static constexpr bool has_tree = identity && [] {
+    if constexpr (sharded) {
+      return has_reduce_scatter<Comm, gradient, reduction::pairwise, space>;
+    } else {
+      return has_all_reduce<Comm, gradient, reduction::pairwise, space>;
+    }
+  }();
+
+  /// @param form  of the largest bucket.
+  one_round(Compressor const& compressor, bucket_form const& form, Comm& world)
+      : world_(world),
+        ranks_(world.size()),
+        rank_(world.rank()),
+        compressor_(make_compressor_state<Compressor, Env>(compressor, form)) {
+    auto const elements = form.elements;
+    if constexpr (identity) return;
+    if constexpr (summable) {
+      if constexpr (!identity) sent_ = message_tensor<payload_element, space>(world, shape{elements});
+    } else {
+      auto const bytes = compressor_.payload_bytes(elements / ranks_);
+      sent_ = message_tensor<payload_element, space>(world, shape{ranks_ * bytes});
+      received_ = message_tensor<payload_element, space>(world, shape{ranks_ * bytes * (sharded ? 1 : ranks_)});
+    }
+  }
+
+  void begin(tensor_view<gradient, space> bucket, [[maybe_unused]] double scale) {
+    begin_with(bucket);
+    if constexpr (requires { compressor_.at_scale(scale); }) compressor_.at_scale(scale);
+    if constexpr (identity) {
+      pending_.emplace(reduce(bucket_, reduction::sum{}));
+    } else if constexpr (summable) {
+      for_each_slice([&](int, auto piece, std::int64_t first) {
+        compressor_.encode(piece, sent_.view().flat(first, slice_), first);
+      });
+      pending_.emplace(reduce(sent_.view().flat(0, bucket.size()), reduction::sum{}));
+    } else {
+      begin_gather();
+    }
+  }
+  /// The same with sums formed in a tree over the ranks.
+  void begin_in_a_tree(tensor_view<gradient, space> bucket) requires(has_tree) {
+    begin_with(bucket);
+    pending_.emplace(reduce(bucket_, reduction::pairwise{}));
+  }
+  [[nodiscard]] bool test() { return !pending_ || pending_->test(); }
+  bool turn() {
+    if (!pending_) return true;
+    pending_->wait();
+    pending_.reset();
+    if constexpr (!identity) decode();
+    return true;
+  }
+  void commit() {
+    if constexpr (has_commit<state>) compressor_.commit();
+  }
+  template <class F>
+  void visit_state(state_scope scope, F&& f) requires requires(state& own) {
+    own.visit_state(scope, f);
+  }
+  { compressor_.visit_state(scope, f); }
+  [[nodiscard]] static constexpr bool takes_rounds() noexcept { return false; }
+  [[nodiscard]] std::int64_t bytes() const {
+    std::int64_t own = 0;
+    if constexpr (requires { compressor_.bytes(); }) own = compressor_.bytes();
+    return own + static_cast<std::int64_t>(sent_.view().bytes() + received_.view().bytes());
+  }
+
+ private:
+  void begin_with(tensor_view<gradient, space> bucket) {
+    bucket_ = bucket;
+    slice_ = bucket.size() / ranks_;
+  }
+  template <class F>
+  void for_each_slice(F&& f) {
+    for (int owner = 0; owner < ranks_; ++owner) f(owner, bucket_.flat(owner * slice_, slice_), owner * slice_);
+  }
+  template <class T, class Op>
+  request reduce(tensor_view<T, space> values, Op op) {
+    if constexpr (sharded) {
+      return world_.reduce_scatter_async(values, op);
+    } else {
+      return world_.all_reduce_async(values, op);
+    }
+  }
+  // Sharded: slice by slice to its owner. Replicated: everybody's payload to everybody.
+  void begin_gather() {
+    auto const bytes = compressor_.payload_bytes(slice_);
+    auto const to_all = sent_.view().flat(0, sharded ? ranks_ * bytes : 0);
+    auto const from_all = received_.view().flat(0, ranks_ * bytes * (sharded ? 1 : ranks_));
+    auto const own = sharded ? to_all : from_all.flat(rank_ * ranks_ * bytes, ranks_ * bytes);
+    for_each_slice([&](int owner, auto piece, std::int64_t first) {
+      compressor_.encode(piece, own.flat(owner * bytes, bytes), first);
+    });
+    if constexpr (sharded) {
+      pending_.emplace(world_.all_to_all_async(as_bytes<std::uint8_t const>(to_all), as_bytes<std::uint8_t>(from_all)));
+    } else {
+      pending_.emplace(world_.all_gather_async(as_bytes<std::uint8_t>(from_all)));
+    }
+  }
+  void decode() {
+    if constexpr (summable) {
+      if constexpr (sharded) {
+        compressor_.decode(sent_.view().flat(rank_ * slice_, slice_), bucket_.flat(rank_ * slice_, slice_));
+      } else {
+        compressor_.decode(sent_.view().flat(0, bucket_.size()), bucket_);
+      }
+    } else {
+      auto const bytes = compressor_.payload_bytes(slice_);
+      for_each_slice([&](int owner, auto piece, std::int64_t) {
+        if (sharded && owner != rank_) return;
+        for (int from = 0; from < ranks_; ++from) {  // in rank order: equal bits everywhere
+          auto const at = sharded ? from * bytes : (from * ranks_ + owner) * bytes;
+          compressor_.decode(received_.view().flat(at, bytes), piece, from > 0);
+        }
+      });
+    }
+  }
+  template <class Byte, class T>
+  static tensor_view<Byte, space> as_bytes(tensor_view<T, space> view) {
+    return {reinterpret_cast<Byte*>(view.address()), shape{static_cast<std::int64_t>(view.bytes())}};
+  }
+
+  Comm& world_;
+  tensor_view<gradient, space> bucket_;
+  std::int64_t slice_ = 0;
+  int ranks_;
+  int rank_;
+  state compressor_;
+  trireme::tensor<payload_element, space> sent_;
+  trireme::tensor<payload_element, space> received_;
+  std::optional<request> pending_;
+};
+
+template <class Env, class Comm, class Strategy, class Compressor>
+struct transport_of {
+  using type = one_round<Env, Comm, Strategy, Compressor>;
+};
+template <class Env, class Comm, class Strategy, class Compressor>
+requires has_collective_state<Compressor, Env, Comm>
+struct transport_of<Env, Comm, Strategy, Compressor> {
+  using type = typename Compressor::template instance<Env, Comm>;
+};
+
+/// How a bucket's gradient becomes the sum over all ranks: the face of a collective_compressor, whatever kind the
+/// policy is of.
+template <class Env, class Comm, class Strategy, class Compressor>
+using transport = typename transport_of<Env, Comm, Strategy, Compressor>::type;
+
+/// Whether a transport forms sums in a tree over the ranks.
+template <class Transport>
+concept sums_in_tree = requires {
+  requires Transport::has_tree;
+};
+/// Whether a transport does more than one collective for a bucket, so that turn() is worth calling before the end.
+template <class Transport>
+[[nodiscard]] bool takes_rounds(Transport const& wire) {
+  if constexpr (requires { wire.takes_rounds(); }) {
+    return wire.takes_rounds();
+  } else {
+    return true;
+  }
+}
+/// Whether a compressor wants each gradient once a step: it keeps something of it, or takes rounds.
+template <class Compressor, class Env, class Comm>
+inline constexpr bool is_given_once = [] {
+  if constexpr (has_collective_state<Compressor, Env, Comm>) {
+    return true;
+  } else {
+    return has_commit<compressor_state<Compressor, Env>>;
+  }
+}();
+/// Whether a transport keeps something from step to step that is to be saved.
+template <class Transport>
+concept keeps_state = requires(Transport& wire) {
+  wire.visit_state(state_scope::kept, [](std::string const&, state_place const&, auto const&) {});
+};
+
+}  // namespace trireme::parallel::detail
+
+// ---- trireme/parallel/detail/chosen_transport.hpp (goes on)
+namespace trireme::parallel::detail {
+
+/// The transport of a compressor that is chosen at run time, behind one virtual call for each of its own.
+template <class Env, class Comm, class Strategy, class OneOf>
+class chosen_transport {
+  using view = tensor_view<typename Env::gradient, typename Env::space>;
+  using visitor = std::function<void(std::string const&, state_place const&, view)>;
+
+ public:
+  chosen_transport(OneOf const& description, bucket_form const& form, Comm& world)
+      : chosen_(std::visit([&](auto const& chosen) { return made(chosen, form, world); }, description.chosen)) {}
+
+  void begin(view bucket, double scale) { chosen_->begin(bucket, scale); }
+  [[nodiscard]] bool test() { return chosen_->test(); }
+  bool turn() { return chosen_->turn(); }
+  void commit() { chosen_->commit(); }
+  void visit_state(state_scope scope, visitor const& f) { chosen_->visit_state(scope, f); }
+  [[nodiscard]] std::int64_t bytes() const { return chosen_->bytes(); }
+  [[nodiscard]] bool takes_rounds() const { return chosen_->takes_rounds(); }
+
+ private:
+  struct face {
+    face() = default;
+    face(face const&) = delete;
+    face& operator=(face const&) = delete;
+    virtual ~face() = default;
+    virtual void begin(view bucket, double scale) = 0;
+    virtual bool test() = 0;
+    virtual bool turn() = 0;
+    virtual void commit() = 0;
+    virtual void visit_state(state_scope scope, visitor const& f) = 0;
+    [[nodiscard]] virtual std::int64_t bytes() const = 0;
+    [[nodiscard]] virtual bool takes_rounds() const = 0;
+  };
+  template <class Transport>
+  struct holder final : face {
+    template <class Compressor>
+    holder(Compressor const& compressor, bucket_form const& form, Comm& world) : held(compressor, form, world) {}
+    void begin(view bucket, double scale) override { held.begin(bucket, scale); }
+    bool test() override { return held.test(); }
+    bool turn() override { return held.turn(); }
+    void commit() override { held.commit(); }
+    void visit_state(state_scope scope, visitor const& f) override {
+      if constexpr (keeps_state<Transport>) held.visit_state(scope, f);
+    }
+    [[nodiscard]] std::int64_t bytes() const override { return held.bytes(); }
+    [[nodiscard]] bool takes_rounds() const override { return detail::takes_rounds(held); }
+    Transport held;
+  };
+  template <class Compressor>
+  static std::unique_ptr<face> made(Compressor const& compressor, bucket_form const& form, Comm& world) {
+    return std::make_unique<holder<transport<Env, Comm, Strategy, Compressor>>>(compressor, form, world);
+  }
+
+  std::unique_ptr<face> chosen_;
+};
+
+template <class Env, class Comm, class Strategy, class... Compressors>
+struct transport_of<Env, Comm, Strategy, compression::one_of<Compressors...>> {
+  using type = chosen_transport<Env, Comm, Strategy, compression::one_of<Compressors...>>;
+};
+
+template <class... Compressors, class Env, class Comm>
+inline constexpr bool is_given_once<compression::one_of<Compressors...>, Env, Comm> =
+    (is_given_once<Compressors, Env, Comm> || ...);
+
+}  // namespace trireme::parallel::detail
+
 // ---- trireme/parallel/detail/partial_sums.hpp
 namespace trireme::parallel::detail {
 
@@ -18712,167 +19458,6 @@ class partial_sums {
 
   std::vector<term> sums_;
   std::int64_t next_ = 0;
-};
-
-}  // namespace trireme::parallel::detail
-
-// ---- trireme/parallel/detail/transport.hpp
-namespace trireme::parallel::detail {
-
-/// What all_gather_async of T gives; nothing where it is not used, for a communicator may lack it.
-template <class Comm, class T, class Space, bool Used>
-struct gather_request {
-  struct type {};
-};
-template <class Comm, class T, class Space>
-struct gather_request<Comm, T, Space, true> {
-  using type = decltype(std::declval<Comm&>().all_gather_async(tensor_view<T, Space>{}));
-};
-template <class Comm, class T, class Space, bool Used>
-using gather_request_t = typename gather_request<Comm, T, Space, Used>::type;
-
-/// How a bucket's gradient becomes the sum over all ranks: begin() after the last backward, then test() or wait().
-///
-/// After wait() the bucket holds the sum: all of it where gradients are replicated afterwards, this rank's slice where
-/// the optimizer's state is sharded. A compressor codes slice by slice, so that both give the same numbers. One
-/// transport may serve buckets of several sizes, one after the other, unless its compressor keeps a residual.
-template <class Env, class Comm, class Strategy, class Compressor>
-class transport {
-  using space = typename Env::space;
-  using gradient = typename Env::gradient;
-  using state = compressor_state<Compressor, Env>;
-  static constexpr bool sharded = Strategy::optimizer_state == distribution::shard;
-  static constexpr bool summable = summable_compressor<Compressor, Env>;
-  static constexpr bool identity = lossless_identity<Compressor> && std::is_same_v<gradient, typename Env::reduce>;
-
-  template <bool Summable, class State>
-  struct payload_of {
-    using type = std::byte;
-  };
-  template <class State>
-  struct payload_of<true, State> {
-    using type = typename State::wire;
-  };
-  using payload_element = typename payload_of<summable, state>::type;
-  using request = decltype(std::declval<Comm&>().all_gather_async(tensor_view<std::uint8_t, space>{}));
-
- public:
-  /// Whether sums can be formed in a tree over the ranks.
-  static constexpr bool has_tree = identity && [] {
-    if constexpr (sharded) {
-      return has_reduce_scatter<Comm, gradient, reduction::pairwise, space>;
-    } else {
-      return has_all_reduce<Comm, gradient, reduction::pairwise, space>;
-    }
-  }();
-
-  /// @param elements  of the largest bucket.
-  transport(Compressor const& compressor, std::int64_t elements, Comm& world)
-      : ranks_(world.size()), rank_(world.rank()), compressor_(compressor, elements) {
-    if constexpr (identity) return;
-    if constexpr (summable) {
-      if constexpr (!identity) sent_ = message_tensor<payload_element, space>(world, shape{elements});
-    } else {
-      auto const bytes = compressor_.payload_bytes(elements / ranks_);
-      sent_ = message_tensor<payload_element, space>(world, shape{ranks_ * bytes});
-      received_ = message_tensor<payload_element, space>(world, shape{ranks_ * bytes * (sharded ? 1 : ranks_)});
-    }
-  }
-
-  void begin(Comm& world, tensor_view<gradient, space> bucket, [[maybe_unused]] bool in_a_tree) {
-    bucket_ = bucket;
-    slice_ = bucket.size() / ranks_;
-    if constexpr (has_tree) {
-      if (in_a_tree) {
-        pending_.emplace(reduce(world, bucket_, reduction::pairwise{}));
-        return;
-      }
-    }
-    if constexpr (identity) {
-      pending_.emplace(reduce(world, bucket_, reduction::sum{}));
-    } else if constexpr (summable) {
-      for_each_slice([&](int, auto piece, std::int64_t first) {
-        compressor_.encode(piece, sent_.view().flat(first, slice_), first);
-      });
-      pending_.emplace(reduce(world, sent_.view().flat(0, bucket.size()), reduction::sum{}));
-    } else {
-      begin_gather(world);
-    }
-  }
-
-  /// Makes progress without waiting. @returns whether the bucket is done but for decoding.
-  [[nodiscard]] bool test() { return !pending_ || pending_->test(); }
-
-  void wait() {
-    if (!pending_) return;
-    pending_->wait();
-    pending_.reset();
-    if constexpr (!identity) decode();
-  }
-
-  [[nodiscard]] state& compressor() noexcept { return compressor_; }
-  /// Bytes of payloads.
-  [[nodiscard]] std::size_t bytes() const noexcept { return sent_.view().bytes() + received_.view().bytes(); }
-
- private:
-  template <class F>
-  void for_each_slice(F&& f) {
-    for (int owner = 0; owner < ranks_; ++owner) f(owner, bucket_.flat(owner * slice_, slice_), owner * slice_);
-  }
-  template <class T, class Op>
-  request reduce(Comm& world, tensor_view<T, space> values, Op op) {
-    if constexpr (sharded) {
-      return world.reduce_scatter_async(values, op);
-    } else {
-      return world.all_reduce_async(values, op);
-    }
-  }
-  // Sharded: slice by slice to its owner. Replicated: everybody's payload to everybody.
-  void begin_gather(Comm& world) {
-    auto const bytes = compressor_.payload_bytes(slice_);
-    auto const to_all = sent_.view().flat(0, sharded ? ranks_ * bytes : 0);
-    auto const from_all = received_.view().flat(0, ranks_ * bytes * (sharded ? 1 : ranks_));
-    auto const own = sharded ? to_all : from_all.flat(rank_ * ranks_ * bytes, ranks_ * bytes);
-    for_each_slice([&](int owner, auto piece, std::int64_t first) {
-      compressor_.encode(piece, own.flat(owner * bytes, bytes), first);
-    });
-    if constexpr (sharded) {
-      pending_.emplace(world.all_to_all_async(as_bytes<std::uint8_t const>(to_all), as_bytes<std::uint8_t>(from_all)));
-    } else {
-      pending_.emplace(world.all_gather_async(as_bytes<std::uint8_t>(from_all)));
-    }
-  }
-  void decode() {
-    if constexpr (summable) {
-      if constexpr (sharded) {
-        compressor_.decode(sent_.view().flat(rank_ * slice_, slice_), bucket_.flat(rank_ * slice_, slice_));
-      } else {
-        compressor_.decode(sent_.view().flat(0, bucket_.size()), bucket_);
-      }
-    } else {
-      auto const bytes = compressor_.payload_bytes(slice_);
-      for_each_slice([&](int owner, auto piece, std::int64_t) {
-        if (sharded && owner != rank_) return;
-        for (int from = 0; from < ranks_; ++from) {  // in rank order: equal bits everywhere
-          auto const at = sharded ? from * bytes : (from * ranks_ + owner) * bytes;
-          compressor_.decode(received_.view().flat(at, bytes), piece, from > 0);
-        }
-      });
-    }
-  }
-  template <class Byte, class T>
-  static tensor_view<Byte, space> as_bytes(tensor_view<T, space> view) {
-    return {reinterpret_cast<Byte*>(view.address()), shape{static_cast<std::int64_t>(view.bytes())}};
-  }
-
-  tensor_view<gradient, space> bucket_;
-  std::int64_t slice_ = 0;
-  int ranks_;
-  int rank_;
-  state compressor_;
-  trireme::tensor<payload_element, space> sent_;
-  trireme::tensor<payload_element, space> received_;
-  std::optional<request> pending_;
 };
 
 }  // namespace trireme::parallel::detail
@@ -18957,8 +19542,8 @@ class gradient_lanes {
       auto made = std::make_unique<buffer>();
       made->values = message_tensor<element, space>(world_, shape{pooled_ ? n : elements(it)});
       if (it.sent) {
-        made->wire.emplace(compressor_, made->values.view().size(), world_);
-        payload_bytes_ += static_cast<std::int64_t>(made->wire->bytes());
+        made->wire.emplace(compressor_, form_of(it, made->values.view().size()), world_);
+        payload_bytes_ += made->wire->bytes();
       }
       return made;
     });
@@ -18969,6 +19554,14 @@ class gradient_lanes {
     if (it.open == nullptr) return;
     bind(it, {});
     give_back(it, std::move(it.open));
+  }
+  /// Compressors forget what they keep: as before the first step.
+  void forget_state() {
+    if constexpr (keeps_state<bucket_transport>) {
+      for (auto& it : lanes_) {
+        if (!pooled_ && it.sent) it.open->wire.emplace(compressor_, form_of(it, elements(it)), world_);
+      }
+    }
   }
   /// Memory of a lane that serves others from now on.
   void give_back(lane const& it, std::unique_ptr<buffer> memory) { pool_.give(elements(it), std::move(memory)); }
@@ -18982,7 +19575,7 @@ class gradient_lanes {
     }
   }
 
-  /// Bytes of gradients that are always here, and of what is borrowed: buffers, and payloads of compressors.
+  /// Bytes of gradients that are always here, and of what is borrowed: buffers, and what compressors hold.
   [[nodiscard]] std::int64_t kept_bytes() const {
     std::int64_t sum = 0;
     for (auto const& it : lanes_) {
@@ -18996,6 +19589,14 @@ class gradient_lanes {
   }
 
  private:
+  // Memory of pooled lanes serves several buckets.
+  [[nodiscard]] bucket_form form_of(lane const& it, std::int64_t elements) const {
+    bucket_form form{elements, {}};
+    if (pooled_) return form;
+    for (int const e : plan_.buckets()[static_cast<std::size_t>(it.bucket)].entries)
+      form.tensors.push_back({&plan_.at(e).info, plan_.at(e).offset});
+    return form;
+  }
   // Resident lanes of a tied tensor are added and then reduced; pooled ones are reduced by themselves and then added.
   void make(std::size_t l, int bucket, int ways) {
     auto& it = lanes_[l];
@@ -19045,6 +19646,7 @@ class gradient_store {
   using lane = typename lanes::lane;
   using buffer = typename lanes::buffer;
   using kernels = typename lanes::kernels;
+  using wire = typename lanes::bucket_transport;
 
  public:
   using space = typename lanes::space;
@@ -19080,7 +19682,10 @@ class gradient_store {
   /// @param leaves  logical micro-batches of this rank, the terms of its part of the tree.
   /// @param places  which of them it runs, ascending; the others add nothing. Its first one is at `first`.
   /// @param rounds  the most micro-batches that any rank runs: lanes are reported so often.
-  void begin(std::int64_t leaves, std::span<std::int64_t const> places, std::int64_t first, std::int64_t rounds) {
+  /// @param scale   the factor that this step's gradients carry.
+  void begin(std::int64_t leaves, std::span<std::int64_t const> places, std::int64_t first, std::int64_t rounds,
+             double scale = 1) {
+    scale_ = scale;
     leaves_ = leaves;
     rounds_ = rounds;
     places_.clear();
@@ -19088,8 +19693,7 @@ class gradient_store {
     for (auto& it : lanes_.all()) {
       it.missing = it.reports;
       it.rounds = 0;
-      if (it.flying) it.open->wire->wait();  // of a step that was given up
-      it.flying = false;
+      while (it.flying) it.flying = !it.open->wire->turn();  // of a step that was given up
       if (!pooled()) {
         kernels::fill(lanes_.whole(it), 0.0);
         continue;
@@ -19139,7 +19743,7 @@ class gradient_store {
       for (auto& it : lanes_.all()) it.missing = 0;
       start_in_order();
     }
-    while (!in_flight_.empty()) collect(*in_flight_.front(), start);
+    while (!in_flight_.empty()) turn_all(start);
     if (!pooled()) return;
     for (auto& it : lanes_.all()) {  // the uses of a tied tensor, in their order
       auto& first = lanes_.first(it.bucket);
@@ -19161,14 +19765,24 @@ class gradient_store {
   }
   /// All of a bucket's resident gradient.
   [[nodiscard]] view resident(int bucket) const { return lanes_.whole(lanes_.first(bucket)); }
-  /// The compressor's state of a bucket whose gradient is resident; null where it is pooled.
-  [[nodiscard]] compressor_state<Compressor, Env>* compressor(int bucket) const {
-    if (pooled()) return nullptr;
-    return &lanes_.first(bucket).open->wire->compressor();
+  /// The step was taken: compressors make what they have prepared their state.
+  void commit() {
+    if (pooled()) return;
+    for (auto& it : lanes_.all()) {
+      if (it.sent) it.open->wire->commit();
+    }
   }
+  /// Calls f(name, place, view) for what the compressor of a bucket keeps from step to step.
+  template <class F>
+  void visit_state(int bucket, state_scope scope, F&& f) const {
+    if constexpr (keeps_state<wire>) {
+      if (!pooled()) lanes_.first(bucket).open->wire->visit_state(scope, f);
+    }
+  }
+  void forget_state() { lanes_.forget_state(); }
   void record_bucket(int bucket) { record_lane(lanes_.first(bucket)); }
 
-  /// Bytes of gradients that are always here, and of what is borrowed: buffers, and payloads of compressors.
+  /// Bytes of gradients that are always here, and of what is borrowed: buffers, and what compressors hold.
   [[nodiscard]] std::int64_t kept_bytes() const { return lanes_.kept_bytes(); }
   [[nodiscard]] std::int64_t buffer_bytes() const noexcept { return lanes_.buffer_bytes(); }
 
@@ -19226,19 +19840,36 @@ class gradient_store {
       if (!kernels::finite(tensor_view<element const, space>(lanes_.whole(it)))) lost_finiteness_ = true;
     }
     if (direct_) return;
-    it.open->wire->begin(world_, lanes_.whole(it), in_a_tree_);
+    start(*it.open->wire, lanes_.whole(it));
+    // Buckets are sent in one order on every rank, so this is a place where rounds may begin.
+    if (takes_rounds(*it.open->wire)) turn_all(now());
     it.flying = true;
     it.epoch = epoch_;
     in_flight_.push_back(&it);
+  }
+  void start(wire& way, view gradient) {
+    if constexpr (sums_in_tree<wire>) {
+      if (in_a_tree_) return way.begin_in_a_tree(gradient);
+    }
+    way.begin(gradient, scale_);
   }
   void progress() {
     for (auto* const it : in_flight_) {
       if (it->open->wire->test() && it->done_time == not_done) it->done_time = now();
     }
   }
-  // Waits for a lane; what it did before `asked` was covered by backward.
+  // A round of every bucket that is on its way, in the order in which they were sent.
+  void turn_all(double asked) {
+    auto const sent = in_flight_;
+    for (auto* const it : sent) turn(*it, asked);
+  }
   void collect(lane& it, double asked) {
-    it.open->wire->wait();
+    while (!turn(it, asked)) {
+    }
+  }
+  // Waits for a round of a lane; what it did before `asked` was covered by backward.
+  bool turn(lane& it, double asked) {
+    if (!it.open->wire->turn()) return false;
     it.flying = false;
     in_flight_.erase(std::find(in_flight_.begin(), in_flight_.end(), &it));
     if constexpr (progresses_alone<Comm>) {
@@ -19255,6 +19886,7 @@ class gradient_store {
       }
       lanes_.close(it);
     }
+    return true;
   }
   void record_lane(lane const& it) {
     if (timeline_ == nullptr) return;
@@ -19271,6 +19903,7 @@ class gradient_store {
   std::vector<lane*> in_flight_;  // in the order in which they were sent
   std::int64_t leaves_ = 1;
   std::int64_t rounds_ = 1;
+  double scale_ = 1;
   std::vector<std::int64_t> places_;
   std::int64_t epoch_ = 0;
   std::size_t next_ = 0;
@@ -19624,20 +20257,12 @@ class parameter_store {
       return values_.kept(bucket, piece);
     }
   }
-  /// As before the first step: nothing is left to tell.
-  void forget_residuals() {
-    for (int bucket = 0; bucket < bucket_count(); ++bucket) {
-      if (auto const residual = residual_of(bucket); !residual.empty()) kernels::fill(residual, 0.0);
-    }
-  }
-  /// What error feedback keeps for one bucket, or an empty view.
-  [[nodiscard]] tensor_view<gradient_element, space> residual_of(int bucket) {
-    if constexpr (has_residual<compressor_state<Compressor, Env>>) {
-      auto* const state = gradients_.compressor(bucket);
-      return state == nullptr ? tensor_view<gradient_element, space>{} : state->residual();
-    } else {
-      return {};
-    }
+  /// Compressors forget what they keep: as before the first step.
+  void forget_compression() { gradients_.forget_state(); }
+  /// Calls f(name, state_place, view) for what the compressor keeps for one bucket; see contract/state.hpp.
+  template <class F>
+  void visit_compression(int bucket, state_scope scope, F&& f) const {
+    gradients_.visit_state(bucket, scope, f);
   }
   /// Collective. Calls f(entry, values) with the whole master value of each tensor; the view is valid during the call.
   template <class F>
@@ -19723,7 +20348,7 @@ class parameter_store {
         outputs_(layout_, values_, foreign_, world_) {
     if (needs_units(strategy)) expect_units(strategy, !unit_ends.empty());
     if (sums_in_a_tree(strategy))
-      expect_tree(strategy, world.size(), bucket_transport::has_tree, lossless_identity<Compressor>);
+      expect_tree(strategy, world.size(), sums_in_tree<bucket_transport>, lossless_identity<Compressor>);
     allocate();
   }
   parameter_store(std::vector<foreign_parameter<param_element, space>> parameters, Comm& world, Comm& everyone,
@@ -19833,8 +20458,8 @@ template <class Env, class Comm, strategy Strategy, class Compressor>
 class basic_exchange : public parallel::detail::parameter_store<Env, Comm, Strategy, Compressor> {
   using store = parallel::detail::parameter_store<Env, Comm, Strategy, Compressor>;
   static_assert(
-      !store::shards_gradients || !has_residual<compressor_state<Compressor, Env>>,
-      "trireme::exchange: error feedback tells once a step what it left out, but from stage 2 on parallel::zero "
+      !store::shards_gradients || !parallel::detail::is_given_once<Compressor, Env, Comm>,
+      "trireme::exchange: this compressor is given each gradient once a step, but from stage 2 on parallel::zero "
       "sends every micro-batch; use parallel::zero<1>");
 
  public:
@@ -20024,7 +20649,7 @@ class basic_exchange : public parallel::detail::parameter_store<Env, Comm, Strat
     }
     if (gradients_.lost_finiteness()) squares.add(std::numeric_limits<double>::infinity());
     auto const result = ballot_.cast(everyone(), squares, votes, !fused_);
-    if (result.finite) commit_residuals();
+    if (result.finite) gradients_.commit();
     if (!foreign_.empty()) give_back_gradients();
     gradients_.times().exposed += gradients_.now() - start;
     protocol_.finished(result.finite);
@@ -20118,12 +20743,6 @@ class basic_exchange : public parallel::detail::parameter_store<Env, Comm, Strat
   void take_in(int use) {
     auto const theirs = foreign_.gradient(layout_.at(layout_.entry_of_use(use)));
     kernels::accumulate(gradients_.open_use(use), tensor_view<param_element const, space>(theirs), weight_);
-  }
-
-  void commit_residuals() {
-    if constexpr (has_residual<compressor_state<Compressor, Env>>) {
-      for (int b = 0; b < this->bucket_count(); ++b) gradients_.compressor(b)->commit();
-    }
   }
 
   // What another rank of this replica answers for is in its norm; but each copy has to be finite.
@@ -23206,22 +23825,28 @@ struct compatibility_rule {
 namespace detail {
 
 /// The element type that a compressor's sums are formed in; Default where its payloads are collected.
-template <class State, class Default>
+template <class C, class Env, class Default>
 struct wire_of {
   using type = Default;
 };
-template <class State, class Default>
-requires requires { typename State::wire; }
-struct wire_of<State, Default> {
-  using type = typename State::wire;
+template <class C, class Env, class Default>
+requires requires { typename compressor_state<C, Env>::wire; }
+struct wire_of<C, Env, Default> {
+  using type = typename compressor_state<C, Env>::wire;
 };
+
+/// Whether a summable or gatherable compressor keeps something that a taken step changes.
+template <class C, class Env>
+concept has_residual = has_compressor_state<C, Env> && has_commit<compressor_state<C, Env>>;
 
 /// The policies of one trainer, as the rules see them.
 template <class Model, class Comm, class Parallel, class Precision, class Compression>
 struct combination {
   using env = environment<Precision, typename space_of<Comm>::type>;
   using space = typename env::space;
-  using wire = typename wire_of<compressor_state<Compression, env>, typename Precision::reduce>::type;
+  static constexpr bool collective = has_collective_state<Compression, env, Comm>;
+  using uncoded = std::conditional_t<collective, typename env::gradient, typename Precision::reduce>;
+  using wire = typename wire_of<Compression, env, uncoded>::type;
   using data_axis = parallel::data_axis_t<Parallel>;
   using axis = parallel::axis;
 
@@ -23243,7 +23868,7 @@ struct combination {
   static constexpr bool deals = has_ragged_all_to_all<Comm, typename env::compute, space>;
   static constexpr bool deals_experts = deals && has_all_gather<Comm, std::int64_t> &&
                                         has_all_reduce<Comm, typename env::gradient, reduction::sum, space>;
-  static constexpr bool residual = has_residual<compressor_state<Compression, env>>;
+  static constexpr bool residual = has_residual<Compression, env>;
   static constexpr bool gatherable = gatherable_compressor<Compression, env>;
   static constexpr bool one_number = std::is_same_v<typename Precision::param, typename Precision::master>;
   static constexpr bool decides =
@@ -23291,13 +23916,21 @@ struct combination {
   X("error-feedback-needs-one-exchange",                                                                               \
     "error feedback tells once a step what it left out, but parallel::zero<2> and zero<3> send every micro-batch",     \
     "use parallel::zero<1>", !C::residual || !C::shards_gradients)                                                     \
+  X("collective-compressor-needs-one-exchange",                                                                        \
+    "this compressor takes whole gradients once a step, but parallel::zero<2> and zero<3> send every micro-batch",     \
+    "use parallel::zero<1>", !C::collective || !C::shards_gradients)                                                   \
+  X("collective-compressor-needs-whole-tensors",                                                                       \
+    "this compressor works on whole tensors, of which parallel::tensor and parallel::expert give a rank only parts",   \
+    "use compression::cast or top_k beside them", !C::collective || !(C::tensor || C::expert))                         \
   X("trainer-needs-votes",                                                                                             \
     "every trainer votes with all_reduce and compares ranks with all_gather, and this communicator lacks one of them", \
     "use another communicator", C::decides)                                                                            \
   X("data-needs-all-reduce", "parallel::data sums gradients with all_reduce, which this communicator lacks for them",  \
-    "use another communicator, or compression::top_k, which gathers", C::sharded || C::gatherable || C::reduces)       \
+    "use another communicator, or compression::top_k, which gathers",                                                  \
+    (C::sharded && !C::collective) || C::gatherable || C::reduces)                                                     \
   X("zero-needs-reduce-scatter", "parallel::zero needs reduce_scatter and all_gather, which this communicator lacks",  \
-    "use parallel::data or another communicator", !C::sharded || (C::publishes && (C::gatherable || C::scatters)))     \
+    "use parallel::data or another communicator",                                                                      \
+    !C::sharded || (C::publishes && (C::gatherable || C::collective || C::scatters)))                                  \
   X("gathered-needs-all-gather",                                                                                       \
     "this compressor's payloads are collected with all_gather, which this communicator lacks",                         \
     "use a summable compressor such as compression::cast", !C::gatherable || C::sharded || C::gathers)                 \
@@ -23445,12 +24078,17 @@ struct check_optimizer {
   static_assert(has_clip<O>, "trireme::trainer: optimizer lacks clip");
   static_assert(has_update<O, Env>, "trireme::trainer: optimizer lacks update(segment, step)");
 };
-template <class C, class Env>
+template <class C, class Env, class Comm>
 struct check_compression {
-  static_assert(has_compressor_state<C, Env>,
+  static constexpr bool collective = has_collective_state<C, Env, Comm>;
+  static_assert(collective || has_compressor_state<C, Env>,
                 "trireme::trainer: compression policy lacks instance<Env>(description, elements)");
-  static_assert(!has_compressor_state<C, Env> || compressor<C, Env>,
+  static_assert(collective || !has_compressor_state<C, Env> || compressor<C, Env, Comm>,
                 "trireme::trainer: compression policy lacks encode and decode of a summable or a gatherable payload");
+  static_assert(
+      !collective || compressor<C, Env, Comm>,
+      "trireme::trainer: compression policy's instance<Env, Comm>(description, form, comm) lacks begin, test, "
+      "turn, commit or bytes");
 };
 
 /// The id of the first rule that a combination breaks; empty if it breaks none.
@@ -23462,6 +24100,15 @@ inline constexpr std::string_view broken_rule = [] {
 #undef TRIREME_RULE_BROKEN
   return std::string_view();
 }();
+/// Of compressors that are chosen at run time none may break a rule: the first one that does, speaks.
+template <class Model, class Comm, class Parallel, class Precision, class... Compressors>
+inline constexpr std::string_view
+    broken_rule<combination<Model, Comm, Parallel, Precision, compression::one_of<Compressors...>>> = [] {
+      std::string_view broken;
+      static_cast<void>(
+          ((broken = broken_rule<combination<Model, Comm, Parallel, Precision, Compressors>>, broken.empty()) && ...));
+      return broken;
+    }();
 template <class C>
 struct check_combination {
 #define TRIREME_RULE_ASSERT(id, sentence, remedy, condition) \
@@ -23506,7 +24153,7 @@ struct resolve {
       return 3;
     } else {
       using env = environment<precision, typename space_of<comm>::type>;
-      if constexpr (!trireme::optimizer<optimizer, env> || !trireme::compressor<compression, env>) {
+      if constexpr (!trireme::optimizer<optimizer, env> || !trireme::compressor<compression, env, comm>) {
         return 4;
       } else {
         return broken_rule<combination<model, comm, parallel, precision, compression>>.empty() ? none_failed : 5;
@@ -23529,7 +24176,7 @@ struct resolve {
                         sizeof(check_precision<precision>) + sizeof(check_parallel<parallel>));
     } else if constexpr (Stage == 4) {
       using env = environment<precision, typename space_of<comm>::type>;
-      static_cast<void>(sizeof(check_optimizer<optimizer, env>) + sizeof(check_compression<compression, env>));
+      static_cast<void>(sizeof(check_optimizer<optimizer, env>) + sizeof(check_compression<compression, env, comm>));
     } else if constexpr (Stage == 5) {
       static_cast<void>(sizeof(check_combination<combination<model, comm, parallel, precision, compression>>));
     }
@@ -25453,7 +26100,7 @@ class basic_trainer {
     position_ = {};
     identity_ = {};
     moments_.clear();
-    exchange().forget_residuals();
+    exchange().forget_compression();
     if constexpr (staged) {
       exchange().initialise(seed);
       engine().invalidate();
@@ -25626,13 +26273,7 @@ class basic_trainer {
             moments_.moment_of(m, bucket, piece));
         }
       });
-      if (auto const residual = exchange().residual_of(bucket); !residual.empty()) {
-        plan.for_each_piece(bucket, 0, residual.size(), [&](parallel::layout::piece const& piece) {
-          auto const& tensor = plan.at(piece.entry);
-          f(text("residual.", world_.rank(), "/", tensor.info.name), tensor.info, piece.in_entry,
-            residual.flat(piece.in_bucket, piece.count));
-        });
-      }
+      for_each_compression_state(bucket, replicas ? state_scope::kept : state_scope::answered, f);
     }
   }
 
@@ -25661,11 +26302,32 @@ class basic_trainer {
                                "make the trainer of the same descriptions on every rank");
     return world;
   }
+  // What each rank has of its own has its rank in its name: "residual/wte" of rank 3 is "residual.3/wte".
+  template <class F>
+  void for_each_compression_state(int bucket, state_scope scope, F& f) {
+    exchange().visit_compression(bucket, scope, [&](std::string const& name, state_place const& place, auto view) {
+      auto const slash = name.find('/');
+      f(place.of_rank ? text(name.substr(0, slash), '.', world_.rank(), name.substr(slash)) : name, place.info,
+        place.first, view);
+    });
+  }
+  [[nodiscard]] bool is_of_rank(std::string const& name) const {
+    return name.substr(0, name.find('/')).ends_with(text('.', world_.rank()));
+  }
+  // Collective. Ranks that go on together must be as many as there were if one of them keeps something of its own.
+  [[nodiscard]] int ranks_with_own_state() {
+    std::int64_t own = 0;
+    for_each_state([&](std::string const& name, parameter_info const&, std::int64_t, auto const&) {
+      if (is_of_rank(name)) own = 1;
+    });
+    world_.all_reduce(tensor_view<std::int64_t>(&own, shape{1}), reduction::sum{});
+    return own == 0 ? 0 : world_.size();
+  }
   void expect_equal_copies() {
     detail::kept_copies copies;
     for_each_state(
         [&](std::string const& name, parameter_info const& part, std::int64_t first, auto view) {
-          if (!name.starts_with("residual.")) copies.add(name, part, first, view);  // each rank has its own
+          if (!is_of_rank(name)) copies.add(name, part, first, view);
         },
         true);
     if constexpr (parallel::data_axis_t<Parallel>::parameters == distribution::replicate) {
@@ -25752,12 +26414,12 @@ class basic_trainer {
     return {};
   }
 
-  checkpoint::run_description description() const {
+  checkpoint::run_description description() {
     return {.model = model_text_,
             .optimizer = optimizer_name(),
             .precision = describe(Precision{}),
             .compression = compression_text_,
-            .residual_ranks = has_residual<compressor_state<Compression, env>> ? world_.size() : 0};
+            .residual_ranks = ranks_with_own_state()};
   }
   // The name without the numbers: a resumed run may change rates and schedules.
   [[nodiscard]] std::string optimizer_name() const {
