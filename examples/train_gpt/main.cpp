@@ -101,7 +101,7 @@ struct plan {
                   .decay = 0.1,
                   .clip = 1.0},
         policies{{given.text("parallel"), given.flag("reproducible")},
-                 static_cast<compression_preset>(given.choice("compression", {"none", "bf16", "topk"}))},
+                 static_cast<compression_preset>(given.choice("compression", {"none", "bf16", "top_k", "power_sgd"}))},
         parallel(given.text("parallel")),
         precision(given.text("precision")),
         compression(given.text("compression")),

@@ -7,7 +7,7 @@
 #include "trireme/train/any_trainer.hpp"
 #include "trireme/trireme.hpp"
 
-enum class compression_preset { none, bf16, topk };
+enum class compression_preset { none, bf16, top_k, power_sgd };
 
 /// The policies to choose from at run time. Each precision is compiled in a file of its own.
 struct preset {
@@ -21,7 +21,8 @@ struct preset {
   }
 };
 
-/// The one place where a choice at run time becomes a type. One type serves all meshes with the same data-like axis.
+/// The one place where a choice at run time becomes a type. One type serves all meshes with the same data-like axis,
+/// and one all lossy compressors.
 template <class Precision, class World>
 [[nodiscard]] std::unique_ptr<trireme::any_trainer> make_preset(preset const& chosen, trireme::nn::gpt const& model,
                                                                 trireme::optim::adamw const& optimizer, World& world) {
@@ -32,11 +33,22 @@ template <class Precision, class World>
     return make_any_trainer(model, optimizer, world, policy, Precision{}, compression);
   };
   auto const uncut = [&](auto const& policy) {
-    if (chosen.compression == compression_preset::bf16) return make(policy, compression::cast<bf16>{});
-    if (chosen.compression == compression_preset::topk) {
-      return make(policy, compression::error_feedback<compression::top_k>{});
+    using sparse = compression::error_feedback<compression::top_k>;
+    compression::one_of<compression::cast<bf16>, sparse, compression::power_sgd> lossy;
+    switch (chosen.compression) {
+      case compression_preset::none:
+        return make(policy, compression::none{});
+      case compression_preset::bf16:
+        lossy.chosen = compression::cast<bf16>{};
+        break;
+      case compression_preset::top_k:
+        lossy.chosen = sparse{};
+        break;
+      case compression_preset::power_sgd:
+        lossy.chosen = compression::power_sgd{};
+        break;
     }
-    return make(policy, compression::none{});
+    return make(policy, lossy);
   };
   auto const with = [&]<class Axis>(Axis const&) {
     return split.cuts_nothing() ? uncut(split.data_axis<Axis>()) : make(split.mesh<Axis>(), compression::none{});

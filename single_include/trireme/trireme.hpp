@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/trireme.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: f2a2fcc61663bd1d09a0a55fccff05c259e42a10cef5ba94eede1327d80bba3f
+// SHA-256 of the sources: e6fb0097d046358902f45f4aeb7910f3c9ead3472d655aa3eeaebb95e7cc4c76
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -1751,6 +1751,9 @@ enum class activation { none, gelu, tanh, relu };
 
 /// How a weight is stored: (inputs, outputs) as GPT-2 does, or (outputs, inputs) as an embedding table does.
 enum class orientation { in_out, out_in };
+
+/// Whether a product takes a matrix as it lies or its transpose.
+enum class transposed { no, yes };
 
 /// Queries and keys of each sample that are worked on together: as many of either. Rows are counted among those of a
 /// sample that lie here, positions in the whole sample.
@@ -6185,6 +6188,191 @@ struct none {
 };
 
 [[nodiscard]] inline std::string to_string(none const&) { return "compression::none{}"; }
+
+}  // namespace trireme::compression
+
+// ---- trireme/compression/one_of.hpp
+#include <variant>
+
+namespace trireme::compression {
+
+/// One of several compressors, chosen at run time: a program that offers them is compiled with one trainer, not with
+/// one for each. It is called through a virtual function a bucket; bits and bytes are those of the chosen one.
+///
+/// Ranks    all of them choose the same; that is compared like any description.
+/// Rules    those that any of Compressors is subject to.
+template <class... Compressors>
+struct one_of {
+  using policy_category = slot::compression;
+  std::variant<Compressors...> chosen{};
+  friend bool operator==(one_of const&, one_of const&) = default;
+};
+
+/// That of the chosen one: checkpoints of a run with it, and with one_of, are the same.
+template <class... Compressors>
+[[nodiscard]] std::string to_string(one_of<Compressors...> const& c) {
+  return std::visit([](auto const& chosen) { return describe(chosen); }, c.chosen);
+}
+
+}  // namespace trireme::compression
+
+namespace trireme {
+
+template <class... Compressors, class Env, class Comm>
+inline constexpr bool chooses_compressor<compression::one_of<Compressors...>, Env, Comm> =
+    (compressor<Compressors, Env, Comm> && ...);
+
+}  // namespace trireme
+
+// ---- trireme/compression/power_sgd.hpp
+namespace trireme::compression {
+
+/// Each gradient matrix travels as a product of two narrow ones: its best approximation of a low rank, which gets
+/// better from step to step (warm start). What a step leaves out is added to the next gradient (error feedback).
+///
+/// Method   [Vogels et al., "PowerSGD", 2019]: one power iteration a step. P = M Q is summed over the ranks and made
+///          orthonormal, Q = M^T P is summed, and P Q^T is the gradient.
+/// Shapes   a tensor (n, ...) is a matrix of n rows and m columns. Where `rank` (n + m) numbers are more than half of
+///          n m it travels whole, in the round of the P's, and so do tensors of one dimension or tied between stages.
+/// Bytes    two all-reduces a bucket, of `rank` (n + m) numbers a matrix. Kept: two gradient-sized residuals, and Q.
+/// Ranks    the residual is a rank's own; Q is the same on all of them. One rank alone compresses, too.
+/// Numerics lossy and biased, but a sum of the gradients that has no higher rank comes back within rounding. All ranks
+///          compute the same bits, on unlike CPUs too.
+/// Errors   config_error unless rank >= 1.
+/// @models collective_compressor          @see compression::top_k
+struct power_sgd {
+  using policy_category = slot::compression;
+  int rank = 4;
+  friend bool operator==(power_sgd const&, power_sgd const&) = default;
+
+  template <class Env, class Comm>
+  class instance {
+    using space = typename Env::space;
+    using element = typename Env::gradient;
+    using view = tensor_view<element, space>;
+    using constant = tensor_view<element const, space>;
+    using kernels = ops::on<space>;
+    using request = decltype(std::declval<Comm&>().all_reduce_async(view{}, reduction::sum{}));
+
+   public:
+    instance(power_sgd const& description, bucket_form const& form, Comm& world) : world_(world) {
+      std::int64_t const r = description.rank;
+      if (r < 1) throw config_error(text("trireme::compression::power_sgd: rank ", r, " is not at least 1"));
+      std::int64_t p_size = 0, q_size = 0, all = 0;
+      for (auto const& [info, offset] : form.tensors) {
+        auto const n = info->extents.rank() > 1 ? info->extents[0] : 1;
+        auto const m = info->extents.size() / n;
+        if (info->tied || n == 1 || 2 * r * (n + m) > n * m) {
+          plain_.push_back({offset, p_size, shape{n * m}});
+          p_size += n * m;
+          continue;
+        }
+        auto q_info = *info;
+        q_info.extents = {m, r};
+        matrices_.push_back({info, q_info, {offset, all, {n, m}}, {0, p_size, {n, r}}, {0, q_size, {m, r}}});
+        p_size += n * r;
+        q_size += m * r;
+        all += n * m;
+      }
+      sent_p_ = message_tensor<element, space>(world, shape{p_size});
+      sent_q_ = message_tensor<element, space>(world, shape{q_size});
+      for (auto* const each : {&residual_, &next_}) *each = numbers(shape{all});
+      q_ = numbers(shape{q_size});
+      kernels::fill(residual_.view(), 0.0);
+      for (auto const& [info, q_info, whole, p, q] : matrices_)
+        kernels::initialise(q.of(q_), {initial::distribution::normal, 1.0}, 0, hash_name("power_sgd_q/" + info->name));
+    }
+
+    void begin(view gradient, double scale) {
+      gradient_ = gradient;
+      scale_ = scale;
+      for (auto const& [info, q_info, whole, p, q] : matrices_) {
+        kernels::accumulate(whole.in(gradient), constant(whole.of(residual_)), scale);
+        kernels::small_product(p.of(sent_p_), constant(whole.in(gradient)), no, constant(q.of(q_)), no);
+      }
+      for (auto const& each : plain_) kernels::copy(each.of(sent_p_), constant(each.in(gradient)));
+      rounds_left_ = matrices_.empty() ? 1 : 2;
+      pending_.emplace(world_.all_reduce_async(sent_p_.view(), reduction::sum{}));
+    }
+    [[nodiscard]] bool test() { return !pending_ || (pending_->test() && rounds_left_ == 1); }
+    bool turn() {
+      if (!pending_) return true;
+      pending_->wait();
+      pending_.reset();
+      if (--rounds_left_ == 1) {
+        begin_second();
+        return false;
+      }
+      for (auto const& [info, q_info, whole, p, q] : matrices_)
+        kernels::small_product(whole.in(gradient_), constant(p.of(sent_p_)), no, constant(q.of(sent_q_)), yes);
+      for (auto const& each : plain_) kernels::copy(each.in(gradient_), constant(each.of(sent_p_)));
+      return true;
+    }
+    void commit() {
+      std::swap(residual_, next_);
+      kernels::copy(q_.view(), constant(sent_q_.view()));
+      // What it spans is what counts; and where gradients had no such rank, new directions are tried.
+      for (auto const& it : matrices_) kernels::orthonormalise(it.q.of(q_));
+    }
+    template <class F>
+    void visit_state(state_scope scope, F&& f) {
+      for (auto const& [info, q_info, whole, p, q] : matrices_) {
+        f("residual/" + info->name, state_place{*info, 0, true}, whole.of(residual_));
+        if (scope == state_scope::kept || (world_.rank() == 0 && info->answers))
+          f("power_sgd_q/" + info->name, state_place{q_info}, q.of(q_));
+      }
+    }
+    [[nodiscard]] std::int64_t bytes() const {
+      std::size_t sum = 0;
+      for (auto const* const each : {&sent_p_, &sent_q_, &q_, &residual_, &next_}) sum += each->view().bytes();
+      return static_cast<std::int64_t>(sum);
+    }
+
+   private:
+    using numbers = tensor<element, space>;
+    static constexpr auto no = ops::transposed::no, yes = ops::transposed::yes;
+    struct part {
+      std::int64_t in_bucket, first;  // its first element in the bucket, and among those of its kind
+      shape extents;
+      [[nodiscard]] view in(view bucket) const { return bucket.flat(in_bucket, extents.size()).reshaped(extents); }
+      [[nodiscard]] view of(numbers const& all) const {
+        return all.view().flat(first, extents.size()).reshaped(extents);
+      }
+    };
+    struct matrix {
+      parameter_info const* info;
+      parameter_info q_info;
+      part whole, p, q;
+    };
+    // A rank does not tell the rest of its own gradient, M - P (M^T P)^T.
+    void begin_second() {
+      for (auto const& [info, q_info, whole, p, q] : matrices_) {
+        kernels::orthonormalise(p.of(sent_p_));
+        kernels::small_product(q.of(sent_q_), constant(whole.in(gradient_)), yes, constant(p.of(sent_p_)), no);
+        kernels::small_product(whole.of(next_), constant(p.of(sent_p_)), no, constant(q.of(sent_q_)), yes);
+      }
+      kernels::scale(next_.view(), -1 / scale_);
+      for (auto const& it : matrices_)
+        kernels::accumulate(it.whole.of(next_), constant(it.whole.in(gradient_)), 1 / scale_);
+      pending_.emplace(world_.all_reduce_async(sent_q_.view(), reduction::sum{}));
+    }
+
+    Comm& world_;
+    std::vector<matrix> matrices_;
+    std::vector<part> plain_;
+    numbers sent_p_, sent_q_;  // what travels whole lies beside the P's
+    numbers q_;                // where the next step starts
+    numbers residual_, next_;  // not told yet; the same if the step is taken
+    view gradient_;
+    double scale_ = 1;
+    int rounds_left_ = 0;
+    std::optional<request> pending_;
+  };
+};
+
+[[nodiscard]] inline std::string to_string(power_sgd const& c) {
+  return text("compression::power_sgd{.rank = ", c.rank, "}");
+}
 
 }  // namespace trireme::compression
 
@@ -13288,6 +13476,131 @@ double squared_error_row(T* dy, T const* y, float const* target, std::int64_t co
 
 }  // namespace trireme::ops::detail
 
+// ---- trireme/ops/low_rank_shapes.hpp
+namespace trireme::ops::detail {
+
+/// Of y (m, n) = a (m, k) b (k, n).
+struct product_sizes {
+  std::int64_t m = 0, n = 0, k = 0;
+};
+[[nodiscard]] inline product_sizes sizes_of_product(shape const& y, shape const& a, transposed of_a, shape const& b,
+                                                    transposed of_b) {
+  bool const matrices = y.rank() == 2 && a.rank() == 2 && b.rank() == 2;
+  auto const axis = [&](shape const& of, transposed turned, int which) {
+    return matrices ? of[turned == transposed::yes ? 1 - which : which] : 0;
+  };
+  product_sizes const sizes{axis(y, transposed::no, 0), axis(y, transposed::no, 1), axis(a, of_a, 1)};
+  expects(assertion_level::light,
+          matrices && axis(a, of_a, 0) == sizes.m && axis(b, of_b, 1) == sizes.n && axis(b, of_b, 0) == sizes.k, [&] {
+            return text("trireme::ops::small_product: ", to_string(y), " is not the shape of ", to_string(a),
+                        of_a == transposed::yes ? " transposed" : "", " times ", to_string(b),
+                        of_b == transposed::yes ? " transposed" : "");
+          });
+  return sizes;
+}
+inline void expect_columns(shape const& x) {
+  expects(assertion_level::light, x.rank() == 2 && x[1] <= x[0], [&] {
+    return text("trireme::ops::orthonormalise: ", to_string(x), " is no matrix of at least as many rows as columns");
+  });
+}
+
+}  // namespace trireme::ops::detail
+
+// ---- trireme/ops/host/low_rank.hpp (goes on)
+namespace trireme::ops {
+
+/// Kernels on matrices of few columns, whose results are the same bits at every CPU level: ranks on unlike machines may
+/// compute them each for itself.
+///
+/// Shapes   matrices are row-major views of two extents.
+/// Threads  thread-safe on different outputs.   Errors   assertion_error (light) if sizes do not fit.
+struct host_low_rank {
+  /// y = a b, with a or b transposed where asked; one of the three extents of the product is small.
+  ///
+  /// Shapes   y (M,N); a (M,K), or (K,M) transposed; b (K,N), or (N,K) transposed.
+  /// Numerics each element is summed in the order of K, in float or double as T is.
+  template <class T>
+  static void small_product(tensor_view<T, host> y, std::type_identity_t<tensor_view<T const, host>> a, transposed of_a,
+                            std::type_identity_t<tensor_view<T const, host>> b, transposed of_b) {
+    auto const [m, n, k] = detail::sizes_of_product(y.extents(), a.extents(), of_a, b.extents(), of_b);
+    T* const to = raw(y);
+    T const* const left = raw(a);
+    T const* right = raw(b);
+    if (of_b == transposed::yes) {
+      thread_local std::vector<T> turned;
+      turned.resize(static_cast<std::size_t>(k * n));
+      for (std::int64_t j = 0; j < n; ++j) {
+        for (std::int64_t l = 0; l < k; ++l) turned[static_cast<std::size_t>(l * n + j)] = right[j * k + l];
+      }
+      right = turned.data();
+    }
+    std::fill(to, to + m * n, T{});
+    if (of_a == transposed::yes) {  // rows of a and b once each, in their order
+      for (std::int64_t l = 0; l < k; ++l) {
+        for (std::int64_t i = 0; i < m; ++i) add_row(to + i * n, left[l * m + i], right + l * n, n);
+      }
+    } else {
+      for (std::int64_t i = 0; i < m; ++i) {
+        for (std::int64_t l = 0; l < k; ++l) add_row(to + i * n, left[i * k + l], right + l * n, n);
+      }
+    }
+  }
+
+  /// Makes the columns of x orthonormal, the first one first (Gram-Schmidt, each column made orthogonal twice). A
+  /// column that the ones before it make up is replaced by a coordinate vector made orthogonal to them.
+  ///
+  /// Shapes   x (n, r), r <= n.
+  /// Numerics inner products in double, in the order of n.
+  template <class T>
+  static void orthonormalise(tensor_view<T, host> x) {
+    detail::expect_columns(x.extents());
+    auto const n = x.extent(0);
+    auto const r = x.extent(1);
+    T* const all = raw(x);
+    thread_local std::vector<double> column;
+    column.resize(static_cast<std::size_t>(n));
+    auto const inner = [&](auto&& a, auto&& b) {
+      double sum = 0;
+      for (std::int64_t i = 0; i < n; ++i) sum += a(i) * b(i);
+      return sum;
+    };
+    auto const own = [&](std::int64_t i) -> double& { return column[static_cast<std::size_t>(i)]; };
+    auto const made_orthogonal = [&](std::int64_t c) {
+      for (int twice = 0; twice < 2; ++twice) {
+        for (std::int64_t before = 0; before < c; ++before) {
+          auto const other = [&](std::int64_t i) { return static_cast<double>(all[i * r + before]); };
+          double const part = inner(own, other);
+          for (std::int64_t i = 0; i < n; ++i) own(i) -= part * other(i);
+        }
+      }
+      return inner(own, own);
+    };
+    constexpr double lost = 1e-10;  // of its square: what is left of the column is rounding
+    for (std::int64_t c = 0; c < r; ++c) {
+      for (std::int64_t i = 0; i < n; ++i) own(i) = static_cast<double>(all[i * r + c]);
+      double const whole = inner(own, own);
+      double left = made_orthogonal(c);
+      bool const stands = left > lost * whole && left <= whole * 2;  // false for NaN too
+      for (std::int64_t axis = 0; !stands && axis < n; ++axis) {
+        std::fill(column.begin(), column.end(), 0.0);
+        own((c + axis) % n) = 1;
+        left = made_orthogonal(c);
+        if (2 * static_cast<double>(n) * left >= 1) break;  // true of one axis at least
+      }
+      double const factor = 1 / std::sqrt(left);
+      for (std::int64_t i = 0; i < n; ++i) all[i * r + c] = static_cast<T>(own(i) * factor);
+    }
+  }
+
+ private:
+  template <class T>
+  static void add_row(T* to, T factor, T const* from, std::int64_t n) {
+    for (std::int64_t j = 0; j < n; ++j) to[j] += factor * from[j];
+  }
+};
+
+}  // namespace trireme::ops
+
 // ---- trireme/ops/host/normalisation.hpp
 namespace trireme::ops {
 
@@ -15219,6 +15532,7 @@ struct on<host> : host_elementwise,
                   host_attention,
                   host_attention_block,
                   host_losses,
+                  host_low_rank,
                   host_updates,
                   host_reductions,
                   host_routing,
@@ -15385,6 +15699,24 @@ struct phantom_attention : phantom_products {
 
 }  // namespace trireme::ops
 
+// ---- trireme/ops/phantom/low_rank.hpp
+namespace trireme::ops {
+
+/// Matrices of few columns, without their numbers.
+struct phantom_low_rank {
+  template <class T>
+  static void small_product(tensor_view<T, phantom> y, phantom_checks::input<T> a, transposed of_a,
+                            phantom_checks::input<T> b, transposed of_b) {
+    static_cast<void>(detail::sizes_of_product(y.extents(), a.extents(), of_a, b.extents(), of_b));
+  }
+  template <class T>
+  static void orthonormalise(tensor_view<T, phantom> x) {
+    detail::expect_columns(x.extents());
+  }
+};
+
+}  // namespace trireme::ops
+
 // ---- trireme/ops/phantom.hpp (goes on)
 namespace trireme::ops {
 
@@ -15395,7 +15727,7 @@ namespace trireme::ops {
 /// and attention takes the scratch memory that on<host> takes.
 /// Errors   assertion_error (light) if sizes do not fit.
 template <>
-struct on<phantom> : phantom_attention {
+struct on<phantom> : phantom_attention, phantom_low_rank {
   using tokens_view = tensor_view<std::int32_t const, phantom>;
 
   // elementwise
@@ -15746,8 +16078,6 @@ template <class Env>
 }  // namespace trireme::optim::detail
 
 // ---- trireme/optim/schedule.hpp
-#include <variant>
-
 namespace trireme::optim {
 
 /// The same rate at every step, after `warmup` steps of linear growth.
@@ -17402,37 +17732,6 @@ class buffer_pool {
 };
 
 }  // namespace trireme::parallel::detail
-
-// ---- trireme/compression/one_of.hpp
-namespace trireme::compression {
-
-/// One of several compressors, chosen at run time: a program that offers them is compiled with one trainer, not with
-/// one for each. It is called through a virtual function a bucket; bits and bytes are those of the chosen one.
-///
-/// Ranks    all of them choose the same; that is compared like any description.
-/// Rules    those that any of Compressors is subject to.
-template <class... Compressors>
-struct one_of {
-  using policy_category = slot::compression;
-  std::variant<Compressors...> chosen{};
-  friend bool operator==(one_of const&, one_of const&) = default;
-};
-
-/// That of the chosen one: checkpoints of a run with it, and with one_of, are the same.
-template <class... Compressors>
-[[nodiscard]] std::string to_string(one_of<Compressors...> const& c) {
-  return std::visit([](auto const& chosen) { return describe(chosen); }, c.chosen);
-}
-
-}  // namespace trireme::compression
-
-namespace trireme {
-
-template <class... Compressors, class Env, class Comm>
-inline constexpr bool chooses_compressor<compression::one_of<Compressors...>, Env, Comm> =
-    (compressor<Compressors, Env, Comm> && ...);
-
-}  // namespace trireme
 
 // ---- trireme/parallel/detail/transport.hpp
 namespace trireme::parallel::detail {

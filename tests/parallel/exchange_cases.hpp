@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "trireme/compression/compression.hpp"
+#include "trireme/core/hash.hpp"
 #include "trireme/ops/ops.hpp"
 #include "trireme/train/make.hpp"
 
@@ -141,6 +142,55 @@ std::string replicas(Comm& world) {
   return mine.weight[7] == 5 ? std::string() : "not the root's values";
 }
 
+/// What a lossy compressor makes of a gradient is as near to the mean as its method says: the error, as a length, is at
+/// most `bound` times the mean of the lengths of the ranks' gradients. So it is where the ranks share out the sums too.
+template <class Comm, class... Policies>
+std::string stays_near(Comm& world, double bound, Policies... policies) {
+  std::int64_t const rows = 60, columns = 50;
+  auto const of = [&](int rank, int step, std::int64_t i) {  // of ranks' matrices of rank 1
+    auto const seed = static_cast<std::uint64_t>(100 * rank + step);
+    auto const number = [](std::uint64_t bits) { return static_cast<double>(mix(bits) >> 40) * 0x1p-23 - 1; };
+    return number(mix(seed) + static_cast<std::uint64_t>(i / columns)) *
+           number(mix(seed + 50) + static_cast<std::uint64_t>(i % columns));
+  };
+  std::vector<float> values(static_cast<std::size_t>(rows * columns)), gradients(values.size());
+  auto exchange =
+      make_exchange(std::vector{foreign_parameter<float>{"matrix", tensor_view<float>(values.data(), {rows, columns}),
+                                                         tensor_view<float>(gradients.data(), {rows, columns})}},
+                    world, policies...);
+  for (int step = 0; step < 3; ++step) {
+    exchange.begin();
+    for (std::int64_t i = 0; i < rows * columns; ++i)
+      gradients[static_cast<std::size_t>(i)] = static_cast<float>(of(world.rank(), step, i));
+    exchange.ready("matrix");
+    exchange.finish();
+    double sums[3]{};  // of squares of errors and of means; elements
+    exchange.for_each_segment([&](int, parallel::layout::piece const& piece, auto const& segment) {
+      for (std::int64_t i = 0; i < piece.count; ++i) {
+        double mean = 0;
+        for (int rank = 0; rank < world.size(); ++rank) mean += of(rank, step, piece.in_entry + i) / world.size();
+        auto const error = static_cast<double>(segment.gradient.terms[0][i]) - mean;
+        sums[0] += error * error;
+        sums[1] += mean * mean;
+        sums[2] += 1;
+      }
+    });
+    exchange.publish();
+    world.all_reduce(tensor_view<double>(sums, shape{3}), reduction::sum{});
+    double const copies = sums[2] / static_cast<double>(rows * columns);
+    double lengths = 0;
+    for (int rank = 0; rank < world.size(); ++rank) {
+      double squares = 0;
+      for (std::int64_t i = 0; i < rows * columns; ++i) squares += of(rank, step, i) * of(rank, step, i);
+      lengths += std::sqrt(squares) / world.size();
+    }
+    auto const error = std::sqrt(sums[0] / copies);
+    if (!(sums[1] > 0) || copies != std::round(copies)) return "not every element was compared";
+    if (!(error <= bound * lengths)) return text("step ", step, ": off by ", error, " of ", lengths);
+  }
+  return {};
+}
+
 template <class Comm>
 std::vector<std::string> all(Comm& world) {
   parallel::zero<1> const zero{.bucket_bytes = 4096};
@@ -162,6 +212,18 @@ std::vector<std::string> all(Comm& world) {
           vote_on_numbers(world, zero),
           vote_on_numbers(world, second),
           vote_on_numbers(world, second, compression::top_k{}),
+          vote_on_numbers(world, zero, compression::power_sgd{}),
+          stays_near(world, 1e-6),
+          stays_near(world, 1e-6, second),
+          stays_near(world, 1e-6, everything),
+          stays_near(world, 1e-6, zero, everything),
+          stays_near(world, 0x1p-8, compression::cast<bf16>{}),
+          stays_near(world, 0x1p-8, zero, compression::cast<bf16>{}),
+          stays_near(world, 0x1p-8, second, compression::cast<bf16>{}),
+          stays_near(world, std::sqrt(0.7), compression::top_k{.ratio = 0.3F}),
+          stays_near(world, std::sqrt(0.7), zero, compression::top_k{.ratio = 0.3F}),
+          stays_near(world, 1e-5, compression::power_sgd{.rank = 4}),  // the mean has no higher rank
+          stays_near(world, 1e-5, zero, compression::power_sgd{.rank = 4}),
           replicas(world)};
 }
 

@@ -29,7 +29,7 @@ using axes = types<parallel::data, parallel::zero<1>, parallel::zero<2>, paralle
                    parallel::pipeline<>, parallel::expert>;
 using precisions = types<precision::fp32, precision::fp64, precision::bf16, precision::fp16>;
 using compressions = types<compression::none, compression::cast<bf16>, compression::top_k,
-                           compression::error_feedback<compression::top_k>>;
+                           compression::error_feedback<compression::top_k>, compression::power_sgd>;
 
 /// Calls f(std::type_identity<T>{}) for each type of a list.
 template <class... T, class F>
@@ -125,9 +125,9 @@ inline std::string page() {
   auto out = text(
       "# Which policies go together\n\n"
       "Each axis of a mesh alone and each pair of axes, with each precision (fp32, fp64, bf16, fp16) and each\n"
-      "compressor (`none`, `cast`, `top_k`, `error_feedback`). A cell says what the compiler says: it *works*, or it\n"
-      "breaks the rule that is named there; the rules stand below. Where a cell names no precision or no compressor,\n"
-      "it holds for all of them.\n\n"
+      "compressor (`none`, `cast`, `top_k`, `error_feedback`, `power_sgd`). A cell says what the compiler says: it\n"
+      "*works*, or it breaks the rule that is named there; the rules stand below. Where a cell names no precision or\n"
+      "no compressor, it holds for all of them.\n\n"
       "`scripts/composition-table` writes this page from `train/compatibility.hpp`. The test `train.compatibility`\n"
       "compares the two, and trains each axis and each pair that works (in fp32, without a compressor) against serial\n"
       "training; `diloco` and `parameter_server`, whose steps are others, are tried by `train.local_steps`. The page\n"

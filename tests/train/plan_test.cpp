@@ -90,6 +90,14 @@ TEST_CASE("a plan is right for other numbers, for compressed gradients and in re
   planned_is_found("data cast", 2, parallel::data{}, 8, 4, compression::cast<bf16>{});
   planned_is_found("data top-k", 3, parallel::data{}, 6, 3, compression::top_k{.ratio = 0.1F});
   planned_is_found("zero1 top-k", 2, parallel::zero<1>{}, 8, 4, compression::top_k{.ratio = 0.1F});
+  planned_is_found("data error feedback", 2, parallel::data{.bucket_bytes = 4096}, 8, 4,
+                   compression::error_feedback<compression::top_k>{});
+  planned_is_found("data power_sgd", 3, parallel::data{.bucket_bytes = 4096}, 6, 3, compression::power_sgd{.rank = 2});
+  planned_is_found("zero1 power_sgd", 4, parallel::zero<1>{.bucket_bytes = 4096}, 8, 4,
+                   compression::power_sgd{.rank = 2});
+  planned_is_found("pipeline power_sgd", 4,
+                   parallel::mesh{parallel::data{.ways = 2}, parallel::pipeline<>{.stages = 2}}, 8, 4,
+                   compression::power_sgd{.rank = 2});
   planned_is_found("reproducible data", 2, parallel::data{.reproducible = true}, 8, 8);
   planned_is_found("reproducible zero2", 4, parallel::zero<2>{.reproducible = true}, 8, 8);
 }

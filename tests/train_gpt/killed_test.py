@@ -97,8 +97,8 @@ for times in range(100):
 print("on other ranks: killed %d times" % times)
 expect_same("moving", "still")
 
-# Left after some steps, and resumed; topk carries residuals.
-for compression in ("none", "topk"):
+# Left after some steps, and resumed; top_k and power_sgd carry residuals, and power_sgd what it starts from.
+for compression in ("none", "top_k", "power_sgd"):
     chosen = {"compression": compression, "steps": 40, "parallel": "zero1", "precision": "bf16"}
     train("whole-" + compression, **chosen)
     train("halves-" + compression, stop_after=17, **chosen)

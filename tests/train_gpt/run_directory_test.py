@@ -11,7 +11,7 @@ FIELDS = {"communicator": str, "ranks": int, "parallel": str, "precision": str, 
           "seconds": float}
 
 for ranks, mpi, options in ((1, False, {}), (3, False, {"parallel": "zero1"}), (2, True, {"precision": "bf16"}),
-                            (2, False, {"compression": "topk", "layers": 2})):
+                            (2, False, {"compression": "power_sgd", "layers": 2})):
     if mpi and not HAS_MPI:
         continue
     name = "run%d%s" % (ranks, "-mpi" if mpi else "-" + "-".join(options))

@@ -5,6 +5,7 @@
 #include "trireme/ops/host/elementwise.hpp"
 #include "trireme/ops/host/embedding.hpp"
 #include "trireme/ops/host/losses.hpp"
+#include "trireme/ops/host/low_rank.hpp"
 #include "trireme/ops/host/normalisation.hpp"
 #include "trireme/ops/host/products.hpp"
 #include "trireme/ops/host/reductions.hpp"
@@ -25,6 +26,7 @@ struct on<host> : host_elementwise,
                   host_attention,
                   host_attention_block,
                   host_losses,
+                  host_low_rank,
                   host_updates,
                   host_reductions,
                   host_routing,

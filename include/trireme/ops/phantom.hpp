@@ -12,6 +12,7 @@
 #include "trireme/core/space.hpp"
 #include "trireme/core/tensor.hpp"
 #include "trireme/ops/phantom/attention.hpp"
+#include "trireme/ops/phantom/low_rank.hpp"
 #include "trireme/ops/types.hpp"
 
 namespace trireme::ops {
@@ -23,7 +24,7 @@ namespace trireme::ops {
 /// and attention takes the scratch memory that on<host> takes.
 /// Errors   assertion_error (light) if sizes do not fit.
 template <>
-struct on<phantom> : phantom_attention {
+struct on<phantom> : phantom_attention, phantom_low_rank {
   using tokens_view = tensor_view<std::int32_t const, phantom>;
 
   // elementwise

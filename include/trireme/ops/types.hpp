@@ -40,6 +40,9 @@ enum class activation { none, gelu, tanh, relu };
 /// How a weight is stored: (inputs, outputs) as GPT-2 does, or (outputs, inputs) as an embedding table does.
 enum class orientation { in_out, out_in };
 
+/// Whether a product takes a matrix as it lies or its transpose.
+enum class transposed { no, yes };
+
 /// Queries and keys of each sample that are worked on together: as many of either. Rows are counted among those of a
 /// sample that lie here, positions in the whole sample.
 struct attention_block {

@@ -1,0 +1,165 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "trireme/contract/communicator.hpp"
+#include "trireme/contract/compressor.hpp"
+#include "trireme/contract/slot.hpp"
+#include "trireme/core/error.hpp"
+#include "trireme/core/hash.hpp"
+#include "trireme/ops/types.hpp"
+
+namespace trireme::compression {
+
+/// Each gradient matrix travels as a product of two narrow ones: its best approximation of a low rank, which gets
+/// better from step to step (warm start). What a step leaves out is added to the next gradient (error feedback).
+///
+/// Method   [Vogels et al., "PowerSGD", 2019]: one power iteration a step. P = M Q is summed over the ranks and made
+///          orthonormal, Q = M^T P is summed, and P Q^T is the gradient.
+/// Shapes   a tensor (n, ...) is a matrix of n rows and m columns. Where `rank` (n + m) numbers are more than half of
+///          n m it travels whole, in the round of the P's, and so do tensors of one dimension or tied between stages.
+/// Bytes    two all-reduces a bucket, of `rank` (n + m) numbers a matrix. Kept: two gradient-sized residuals, and Q.
+/// Ranks    the residual is a rank's own; Q is the same on all of them. One rank alone compresses, too.
+/// Numerics lossy and biased, but a sum of the gradients that has no higher rank comes back within rounding. All ranks
+///          compute the same bits, on unlike CPUs too.
+/// Errors   config_error unless rank >= 1.
+/// @models collective_compressor          @see compression::top_k
+struct power_sgd {
+  using policy_category = slot::compression;
+  int rank = 4;
+  friend bool operator==(power_sgd const&, power_sgd const&) = default;
+
+  template <class Env, class Comm>
+  class instance {
+    using space = typename Env::space;
+    using element = typename Env::gradient;
+    using view = tensor_view<element, space>;
+    using constant = tensor_view<element const, space>;
+    using kernels = ops::on<space>;
+    using request = decltype(std::declval<Comm&>().all_reduce_async(view{}, reduction::sum{}));
+
+   public:
+    instance(power_sgd const& description, bucket_form const& form, Comm& world) : world_(world) {
+      std::int64_t const r = description.rank;
+      if (r < 1) throw config_error(text("trireme::compression::power_sgd: rank ", r, " is not at least 1"));
+      std::int64_t p_size = 0, q_size = 0, all = 0;
+      for (auto const& [info, offset] : form.tensors) {
+        auto const n = info->extents.rank() > 1 ? info->extents[0] : 1;
+        auto const m = info->extents.size() / n;
+        if (info->tied || n == 1 || 2 * r * (n + m) > n * m) {
+          plain_.push_back({offset, p_size, shape{n * m}});
+          p_size += n * m;
+          continue;
+        }
+        auto q_info = *info;
+        q_info.extents = {m, r};
+        matrices_.push_back({info, q_info, {offset, all, {n, m}}, {0, p_size, {n, r}}, {0, q_size, {m, r}}});
+        p_size += n * r;
+        q_size += m * r;
+        all += n * m;
+      }
+      sent_p_ = message_tensor<element, space>(world, shape{p_size});
+      sent_q_ = message_tensor<element, space>(world, shape{q_size});
+      for (auto* const each : {&residual_, &next_}) *each = numbers(shape{all});
+      q_ = numbers(shape{q_size});
+      kernels::fill(residual_.view(), 0.0);
+      for (auto const& [info, q_info, whole, p, q] : matrices_)
+        kernels::initialise(q.of(q_), {initial::distribution::normal, 1.0}, 0, hash_name("power_sgd_q/" + info->name));
+    }
+
+    void begin(view gradient, double scale) {
+      gradient_ = gradient;
+      scale_ = scale;
+      for (auto const& [info, q_info, whole, p, q] : matrices_) {
+        kernels::accumulate(whole.in(gradient), constant(whole.of(residual_)), scale);
+        kernels::small_product(p.of(sent_p_), constant(whole.in(gradient)), no, constant(q.of(q_)), no);
+      }
+      for (auto const& each : plain_) kernels::copy(each.of(sent_p_), constant(each.in(gradient)));
+      rounds_left_ = matrices_.empty() ? 1 : 2;
+      pending_.emplace(world_.all_reduce_async(sent_p_.view(), reduction::sum{}));
+    }
+    [[nodiscard]] bool test() { return !pending_ || (pending_->test() && rounds_left_ == 1); }
+    bool turn() {
+      if (!pending_) return true;
+      pending_->wait();
+      pending_.reset();
+      if (--rounds_left_ == 1) {
+        begin_second();
+        return false;
+      }
+      for (auto const& [info, q_info, whole, p, q] : matrices_)
+        kernels::small_product(whole.in(gradient_), constant(p.of(sent_p_)), no, constant(q.of(sent_q_)), yes);
+      for (auto const& each : plain_) kernels::copy(each.in(gradient_), constant(each.of(sent_p_)));
+      return true;
+    }
+    void commit() {
+      std::swap(residual_, next_);
+      kernels::copy(q_.view(), constant(sent_q_.view()));
+      // What it spans is what counts; and where gradients had no such rank, new directions are tried.
+      for (auto const& it : matrices_) kernels::orthonormalise(it.q.of(q_));
+    }
+    template <class F>
+    void visit_state(state_scope scope, F&& f) {
+      for (auto const& [info, q_info, whole, p, q] : matrices_) {
+        f("residual/" + info->name, state_place{*info, 0, true}, whole.of(residual_));
+        if (scope == state_scope::kept || (world_.rank() == 0 && info->answers))
+          f("power_sgd_q/" + info->name, state_place{q_info}, q.of(q_));
+      }
+    }
+    [[nodiscard]] std::int64_t bytes() const {
+      std::size_t sum = 0;
+      for (auto const* const each : {&sent_p_, &sent_q_, &q_, &residual_, &next_}) sum += each->view().bytes();
+      return static_cast<std::int64_t>(sum);
+    }
+
+   private:
+    using numbers = tensor<element, space>;
+    static constexpr auto no = ops::transposed::no, yes = ops::transposed::yes;
+    struct part {
+      std::int64_t in_bucket, first;  // its first element in the bucket, and among those of its kind
+      shape extents;
+      [[nodiscard]] view in(view bucket) const { return bucket.flat(in_bucket, extents.size()).reshaped(extents); }
+      [[nodiscard]] view of(numbers const& all) const {
+        return all.view().flat(first, extents.size()).reshaped(extents);
+      }
+    };
+    struct matrix {
+      parameter_info const* info;
+      parameter_info q_info;
+      part whole, p, q;
+    };
+    // A rank does not tell the rest of its own gradient, M - P (M^T P)^T.
+    void begin_second() {
+      for (auto const& [info, q_info, whole, p, q] : matrices_) {
+        kernels::orthonormalise(p.of(sent_p_));
+        kernels::small_product(q.of(sent_q_), constant(whole.in(gradient_)), yes, constant(p.of(sent_p_)), no);
+        kernels::small_product(whole.of(next_), constant(p.of(sent_p_)), no, constant(q.of(sent_q_)), yes);
+      }
+      kernels::scale(next_.view(), -1 / scale_);
+      for (auto const& it : matrices_)
+        kernels::accumulate(it.whole.of(next_), constant(it.whole.in(gradient_)), 1 / scale_);
+      pending_.emplace(world_.all_reduce_async(sent_q_.view(), reduction::sum{}));
+    }
+
+    Comm& world_;
+    std::vector<matrix> matrices_;
+    std::vector<part> plain_;
+    numbers sent_p_, sent_q_;  // what travels whole lies beside the P's
+    numbers q_;                // where the next step starts
+    numbers residual_, next_;  // not told yet; the same if the step is taken
+    view gradient_;
+    double scale_ = 1;
+    int rounds_left_ = 0;
+    std::optional<request> pending_;
+  };
+};
+
+[[nodiscard]] inline std::string to_string(power_sgd const& c) {
+  return text("compression::power_sgd{.rank = ", c.rank, "}");
+}
+
+}  // namespace trireme::compression

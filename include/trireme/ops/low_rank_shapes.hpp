@@ -1,0 +1,36 @@
+#pragma once
+
+#include <cstdint>
+
+#include "trireme/core/assertion.hpp"
+#include "trireme/core/tensor.hpp"
+#include "trireme/ops/types.hpp"
+
+namespace trireme::ops::detail {
+
+/// Of y (m, n) = a (m, k) b (k, n).
+struct product_sizes {
+  std::int64_t m = 0, n = 0, k = 0;
+};
+[[nodiscard]] inline product_sizes sizes_of_product(shape const& y, shape const& a, transposed of_a, shape const& b,
+                                                    transposed of_b) {
+  bool const matrices = y.rank() == 2 && a.rank() == 2 && b.rank() == 2;
+  auto const axis = [&](shape const& of, transposed turned, int which) {
+    return matrices ? of[turned == transposed::yes ? 1 - which : which] : 0;
+  };
+  product_sizes const sizes{axis(y, transposed::no, 0), axis(y, transposed::no, 1), axis(a, of_a, 1)};
+  expects(assertion_level::light,
+          matrices && axis(a, of_a, 0) == sizes.m && axis(b, of_b, 1) == sizes.n && axis(b, of_b, 0) == sizes.k, [&] {
+            return text("trireme::ops::small_product: ", to_string(y), " is not the shape of ", to_string(a),
+                        of_a == transposed::yes ? " transposed" : "", " times ", to_string(b),
+                        of_b == transposed::yes ? " transposed" : "");
+          });
+  return sizes;
+}
+inline void expect_columns(shape const& x) {
+  expects(assertion_level::light, x.rank() == 2 && x[1] <= x[0], [&] {
+    return text("trireme::ops::orthonormalise: ", to_string(x), " is no matrix of at least as many rows as columns");
+  });
+}
+
+}  // namespace trireme::ops::detail

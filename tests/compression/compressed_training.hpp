@@ -1,0 +1,91 @@
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "../formats/scratch.hpp"
+#include "../support/toy_training.hpp"
+#include "trireme/compression/compression.hpp"
+
+/// What holds of a training with any compressor, on any communicator: each case returns what it found wrong on this
+/// rank, or nothing.
+namespace compressed {
+
+using namespace trireme;
+
+/// A directory that all ranks see, which the first one makes and removes.
+class shared_scratch {
+ public:
+  template <class Comm>
+  explicit shared_scratch(Comm& world) {
+    std::vector<std::uint8_t> name(256);
+    if (world.rank() == 0) {
+      folder_.emplace();
+      std::copy(folder_->path().begin(), folder_->path().end(), name.begin());
+    }
+    world.broadcast(tensor_view<std::uint8_t>(name), 0);
+    path_ = reinterpret_cast<char const*>(name.data());
+  }
+  [[nodiscard]] std::string const& path() const { return path_; }
+
+ private:
+  std::optional<scratch> folder_;
+  std::string path_;
+};
+
+inline fit_options until(std::int64_t step, std::int64_t all = 12) {
+  return {.steps = all, .batch = 10, .micro_batches = 6, .stop_after = step};
+}
+
+/// A run that is saved after 4 steps, destroyed, and gone on with is the run that was not, bit for bit.
+template <class Comm, class... Policies>
+std::string resumes(Comm& world, Policies... policies) {
+  shared_scratch folder(world);
+  auto const make = [&] { return make_trainer(toy::gpt, toy::adaptive, world, policies...); };
+  std::uint64_t saved = 0, whole = 0;
+  {
+    auto trainer = make();
+    trainer.initialise(5);
+    trainer.fit(toy::text{}, until(4));
+    trainer.save(folder.path());
+    saved = trainer.state_hash();
+    trainer.fit(toy::text{}, until(9));
+    whole = trainer.state_hash();
+  }
+  std::string problem;
+  {
+    auto trainer = make();
+    trainer.initialise(6);
+    trainer.fit(toy::text{}, until(2));  // whatever it has now, it forgets
+    trainer.load(folder.path());
+    if (trainer.state_hash() != saved) problem += "not what was saved; ";
+    trainer.fit(toy::text{}, until(9));
+    if (trainer.state_hash() != whole) problem += "the resumed run is another one; ";
+    trainer.initialise(5);
+    trainer.fit(toy::text{}, until(9));
+    if (trainer.state_hash() != whole) problem += "a run begun anew is another one; ";
+  }
+  world.barrier();  // before the directory goes
+  return problem;
+}
+
+/// After 200 steps the loss has come down by `part` of what it comes down without a compressor, or more.
+template <class Comm, class... Policies>
+std::string learns(Comm& world, double part, Policies... policies) {
+  auto const run = [&](auto... chosen) {
+    auto trainer = make_trainer(toy::gpt, toy::steady, world, chosen...);
+    trainer.initialise(7);
+    return trainer.fit(toy::text{}, until(-1, 200));
+  };
+  auto const plain = run();
+  auto const found = run(policies...);
+  bool const enough = plain.first_loss - found.last_loss >= part * (plain.first_loss - plain.last_loss);
+  return enough ? std::string() : text("a loss of ", found.last_loss, ", without it ", plain.last_loss);
+}
+
+}  // namespace compressed

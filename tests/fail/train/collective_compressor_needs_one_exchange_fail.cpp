@@ -1,0 +1,7 @@
+#include "world.hpp"
+
+using namespace trireme;
+
+// expected-error: trireme::trainer: illegal combination: this compressor takes whole gradients once a step, but
+// parallel::zero<2> and zero<3> send every micro-batch; use parallel::zero<1>
+bool const legal = check_policies<world, nn::gpt, optim::sgd, parallel::zero<3>, compression::power_sgd>();
