@@ -58,6 +58,7 @@ struct plan {
   std::string runs, text;
   std::int64_t steps, stop_after, batch, micro_batches, save_every, keep_last, keep_best, most_failed_saves;
   std::int64_t check_every, grace;
+  int recover, recover_ranks;
   std::chrono::milliseconds save_deadline;
   std::uint64_t seed;
   nn::gpt model;
@@ -82,6 +83,8 @@ struct plan {
         most_failed_saves(given.number("most-failed-saves", 0)),
         check_every(given.number("check-every", 0)),
         grace(given.number("grace", 1)),
+        recover(static_cast<int>(std::min<std::int64_t>(given.number("recover", 0), 1 << 20))),
+        recover_ranks(static_cast<int>(std::min<std::int64_t>(given.number("recover-ranks", 0), 1 << 20))),
         save_deadline(given.seconds("save-deadline")),
         seed(static_cast<std::uint64_t>(given.number("seed", 0))),
         model{.vocabulary = 256,
@@ -545,6 +548,16 @@ std::optional<run_lock> lock(plan const& what, world_type& world) {
   return held;
 }
 
+/// Collective. Whether a run that has failed has a checkpoint to go on from, as rank 0 sees it.
+bool can_go_on(plan const& what, world_type& world) {
+  std::int32_t yes = 0;
+  trireme::detail::together(world, [&] {
+    if (world.rank() == 0) yes = what.files.can_be_resumed() ? 1 : 0;
+  });
+  world.broadcast(tensor_view<std::int32_t>(&yes, shape{1}), 0);
+  return yes != 0;
+}
+
 /// Collective. Rank 0 prepares the run's directory; the others wait for it.
 void prepare(plan const& what, text_record const& text, world_type& world, std::optional<run_lock>& held) {
   if (what.resume) return;  // what is there is saved already
@@ -590,20 +603,28 @@ int train(options& given) {
   auto text = examine_text(what.text, what.runs, comm::reports(""));
   auto const parts = cut_text(text, text_before, what.model.context, what.accept_new_text);
   expect_room(what.need(world_ranks, ranks_here, parts.training.size()));
-  auto const on_each_rank = [&](world_type& world) {
-    if (given.was_given("ranks") && world.size() != ranks) {
+  comm::recovery const again{
+      .attempts = what.recover, .min_ranks = what.recover_ranks, .on_failure = [&](comm::recovered const& now) {
+        if (now.rank != 0) return;
+        std::fprintf(stderr, "\ntrain_gpt: a rank has failed (%s); recovery %d of %d, with %d ranks\n",
+                     with_deadline_option(now.reason, what.save_deadline).c_str(), now.attempt, what.recover, now.size);
+      }};
+  auto const on_each_rank = [&](world_type& world, int attempt) {
+    if (attempt == 0 && given.was_given("ranks") && world.size() != ranks) {
       throw config_error(
           trireme::text("--ranks is ", ranks, ", but the launcher started ", world.size(), " processes"));
     }
     expect_one_run(world, given, trireme::text(text.bytes, " bytes with the SHA-256 ", text.sha256));
     auto saving = world.duplicate(what.save_deadline);
     auto held = lock(what, saving);
-    run one(what, world, saving, parts, text);
-    prepare(what, text, saving, held);
+    plan now = what;
+    if (attempt > 0) now.resume = can_go_on(what, saving);
+    run one(now, world, saving, parts, text);
+    prepare(now, text, saving, held);
     return one();
   };
   try {
-    return launch(ranks_of_run, on_each_rank);
+    return launch(ranks_of_run, again, on_each_rank);
   } catch (comm_error const& problem) {
     throw comm_error(with_deadline_option(problem.what(), what.save_deadline));
   }

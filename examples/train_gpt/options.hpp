@@ -63,6 +63,12 @@ class options {
     add("save-deadline", "1800", "SECONDS", "and while one of them saves or loads");
     add("grace", "25", "SECONDS",
         "asked by SIGTERM, SIGHUP or SIGUSR1 it saves and leaves, at the latest after so long");
+    add("recover", "0", "N",
+        "if a rank fails the others go on in the same processes from the newest checkpoint, so many times (threads, or "
+        "processes that mpirun has not started)");
+    add("recover-ranks", "0", "M",
+        "with so many ranks at least: threads one fewer each time (0 = as many as before), processes those that are "
+        "left");
     add("preemption-notice", "", "FILE",
         "as soon as there is such a file it saves and leaves, as on SIGTERM (looked for twice a second)");
     add("runs", "runs", "DIR", "where runs are kept");

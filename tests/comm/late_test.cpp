@@ -1,3 +1,4 @@
+// test-sanitize: address
 #include "trireme/comm/late.hpp"
 
 #include <atomic>

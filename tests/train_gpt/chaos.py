@@ -3,11 +3,13 @@
 Each run has a strategy, a number of ranks, and threads or MPI, drawn at random. While it trains, it or one of its ranks
 is killed (SIGKILL) or stands still for a while (SIGSTOP), or its disk is full for a while; between two attempts a file
 of its newest checkpoint is cut or removed, or has a bit flipped. --resume=auto goes on. In the end its state must be
-that of the same run left alone. The last line counts; the exit code is 1 if a state was wrong or a run did not end.
+that of the same run left alone. The last line but one counts kills by what was trained; the last line counts all; the
+exit code is 1 if a state was wrong or a run did not end.
 Disks are filled only where a file system can be mounted (as root).
 """
 
 import argparse
+import collections
 import signal
 import time
 
@@ -93,8 +95,8 @@ def damage(name, draw, counts):
     counts[how] += 1
 
 
-def disturbed(name, draw, disk, counts, mpi, layouts, options):
-    """Runs and disturbs until the run ends by itself: (exit code, stderr)."""
+def disturbed(name, draw, disk, counts, kills, mpi, layouts, options):
+    """Runs and disturbs until the run ends by itself: (exit code, stderr). kills() is called for each kill."""
     faults = 0
     while True:
         ranks, parallel = draw.choice(layouts)
@@ -111,6 +113,7 @@ def disturbed(name, draw, disk, counts, mpi, layouts, options):
             if fault == "kill":
                 signalled(victim, signal.SIGKILL)
                 counts["killed"] += 1
+                kills()
                 killed = True
             elif fault == "stop":
                 signalled(victim, signal.SIGSTOP)
@@ -143,7 +146,7 @@ def chaos(minutes, seed):
     disk = small_disk("runs")
     counts = dict.fromkeys(("runs", "attempts", "killed", "stopped", "filled", "cut", "flipped", "removed",
                             "wrong_states", "not_ended"), 0)
-    references = {}
+    references, struck = {}, collections.Counter()
     until = time.monotonic() + 60 * minutes
     try:
         while time.monotonic() < until:
@@ -157,15 +160,17 @@ def chaos(minutes, seed):
                 references[what] = train("alone", ranks, parallel=parallel, **options)["state_hash"]
                 shutil.rmtree("runs/alone")
             counts["runs"] += 1
-            code, err = disturbed("run", draw, disk, counts, mpi, layouts, options)
+            named = "%s, %s" % (what, "MPI" if mpi else "threads")
+            code, err = disturbed("run", draw, disk, counts, lambda: struck.update([named]), mpi, layouts, options)
             if code != 0:
                 counts["not_ended"] += 1
-                expect(False, "%s, %s: exit code %d: %s" % (what, "MPI" if mpi else "threads", code, err))
+                expect(False, "%s: exit code %d: %s" % (named, code, err))
             elif summary("run")["state_hash"] != references[what]:
                 counts["wrong_states"] += 1
-                expect(False, "%s, %s: another state" % (what, "MPI" if mpi else "threads"))
+                expect(False, "%s: another state" % named)
             for left in glob.glob("runs/run*"):
                 shutil.rmtree(left)
+        print(json.dumps(dict(sorted(struck.items()))))
         print(json.dumps(counts), flush=True)
     finally:
         disk.close()

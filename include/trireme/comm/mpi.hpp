@@ -12,6 +12,7 @@
 #include "trireme/comm/bootstrap.hpp"
 #include "trireme/comm/detail/mpi_engine.hpp"
 #include "trireme/comm/detail/node_setup.hpp"
+#include "trireme/comm/detail/process_recovery.hpp"
 #include "trireme/comm/detail/thread_ranks.hpp"
 #include "trireme/comm/launch.hpp"
 #include "trireme/comm/process_world.hpp"
@@ -84,11 +85,14 @@ namespace detail {
   return false;
 }
 
+[[nodiscard]] inline bool launched_by_others(bootstrap::place const& here) noexcept {
+  return here.started_by == bootstrap::launcher::torchrun || here.started_by == bootstrap::launcher::stated;
+}
+
 [[nodiscard]] inline std::shared_ptr<process_engine> engine_of(mpi const& description) {
   auto const here = bootstrap::detect();
   bootstrap::log(here);
-  bool const by_others =
-      here.started_by == bootstrap::launcher::torchrun || here.started_by == bootstrap::launcher::stated;
+  bool const by_others = launched_by_others(here);
   if (by_others && !launched_by_mpi()) {
     if (!description.shared_memory)
       throw config_error(text(mpi_name, ": .shared_memory = false needs MPI's messages, but ", name_of(here.started_by),
@@ -133,6 +137,18 @@ auto launch_ranks(mpi const& description, Body& body) {
     detail::end_with_error(*guard.engine, std::current_exception());
     throw;
   }
+}
+
+/// How trireme::launch goes on with comm::mpi: as with comm::processes where MPI has not started the ranks; else not.
+template <class Body>
+auto recover_ranks(mpi const& description, recovery const& how, Body& body) {
+  auto const here = bootstrap::detect();
+  if (description.shared_memory && detail::launched_by_others(here) && !detail::launched_by_mpi()) {
+    bootstrap::log(here);
+    return detail::recover_processes<mpi_world>(detail::mpi_name, here, description.deadline, how, body);
+  }
+  auto once = [&](mpi_world& world) { return std::invoke(body, world, 0); };
+  return launch_ranks(description, once);
 }
 
 }  // namespace trireme::comm

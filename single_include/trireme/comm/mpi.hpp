@@ -1,11 +1,13 @@
 // Trireme 0.1.0: trireme/comm/mpi.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 53c167cf8e9136214fa30be15206f10cddf7bb7280f7dd6ace3e68d9b621ba26
+// SHA-256 of the sources: 03460eafc23c3b0d011849295f88653e1cfeccd955c8b2aac4c577126ab58841
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include "trireme/trireme.hpp"
 #include "trireme/comm/process_world.hpp"
 #include "trireme/comm/processes.hpp"
+#include "trireme/comm/rendezvous.hpp"
+#include "trireme/comm/report.hpp"
 
 // ---- trireme/comm/mpi.hpp
 #include <mpi.h>
@@ -1360,11 +1362,14 @@ namespace detail {
   return false;
 }
 
+[[nodiscard]] inline bool launched_by_others(bootstrap::place const& here) noexcept {
+  return here.started_by == bootstrap::launcher::torchrun || here.started_by == bootstrap::launcher::stated;
+}
+
 [[nodiscard]] inline std::shared_ptr<process_engine> engine_of(mpi const& description) {
   auto const here = bootstrap::detect();
   bootstrap::log(here);
-  bool const by_others =
-      here.started_by == bootstrap::launcher::torchrun || here.started_by == bootstrap::launcher::stated;
+  bool const by_others = launched_by_others(here);
   if (by_others && !launched_by_mpi()) {
     if (!description.shared_memory)
       throw config_error(text(mpi_name, ": .shared_memory = false needs MPI's messages, but ", name_of(here.started_by),
@@ -1409,6 +1414,18 @@ auto launch_ranks(mpi const& description, Body& body) {
     detail::end_with_error(*guard.engine, std::current_exception());
     throw;
   }
+}
+
+/// How trireme::launch goes on with comm::mpi: as with comm::processes where MPI has not started the ranks; else not.
+template <class Body>
+auto recover_ranks(mpi const& description, recovery const& how, Body& body) {
+  auto const here = bootstrap::detect();
+  if (description.shared_memory && detail::launched_by_others(here) && !detail::launched_by_mpi()) {
+    bootstrap::log(here);
+    return detail::recover_processes<mpi_world>(detail::mpi_name, here, description.deadline, how, body);
+  }
+  auto once = [&](mpi_world& world) { return std::invoke(body, world, 0); };
+  return launch_ranks(description, once);
 }
 
 }  // namespace trireme::comm

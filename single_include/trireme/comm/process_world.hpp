@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/comm/process_world.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 01c4f223a59c1b426eddc69b53959cf05660129b8655599a7b97f5bb8d2cc8d0
+// SHA-256 of the sources: 821af5926fdfc38b7d595d88a02ee2b594e609f51562c7a09ec2e6671d9da8cb
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -20,6 +20,7 @@
 
 // ---- trireme/comm/detail/process_engine.hpp
 #include <cstddef>
+#include <vector>
 
 namespace trireme::comm::detail {
 
@@ -66,6 +67,9 @@ class process_engine {
   [[nodiscard]] virtual bool failed() const noexcept = 0;
   /// After abandon(): whether this rank is the one of the launch that tells the user; see comm/report.hpp.
   [[nodiscard]] virtual bool reports() noexcept = 0;
+
+  /// Collective among those that live, after a failure: who they are, the same on all; nothing where that is unknown.
+  [[nodiscard]] virtual std::vector<int> survivors() { return {}; }
 
   /// Memory that the other ranks reach without a copy; null where the engine has none, or none left.
   [[nodiscard]] virtual void* allocate(std::size_t /*bytes*/) { return nullptr; }

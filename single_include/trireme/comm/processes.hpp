@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/comm/processes.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 7efbfef6960ae93fe9b99dceef1f61f507ad794c04d131d248dab28c4ee244d5
+// SHA-256 of the sources: 42e5bb4fcaa70433e3a0193e5ea1a6a9d2cd37a81e991c7e7d64fbbfa38f2214
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -17,6 +17,17 @@
 #include <string_view>
 #include <utility>
 
+#ifndef TRIREME_COMM_DETAIL_PROCESS_RECOVERY_INCLUDED
+#define TRIREME_COMM_DETAIL_PROCESS_RECOVERY_INCLUDED
+
+// ---- trireme/comm/detail/process_recovery.hpp
+#include <algorithm>
+#include <vector>
+
+#ifndef TRIREME_COMM_DETAIL_PROCESS_START_INCLUDED
+#define TRIREME_COMM_DETAIL_PROCESS_START_INCLUDED
+
+// ---- trireme/comm/detail/process_start.hpp
 #ifndef TRIREME_COMM_DETAIL_NODE_SETUP_INCLUDED
 #define TRIREME_COMM_DETAIL_NODE_SETUP_INCLUDED
 
@@ -25,13 +36,11 @@
 #include <sys/resource.h>
 #include <sys/utsname.h>
 
-#include <algorithm>
 #include <bitset>
 #include <cerrno>
 #include <cstring>
 #include <random>
 #include <sstream>
-#include <vector>
 
 #ifndef TRIREME_COMM_DETAIL_NODE_ENGINE_INCLUDED
 #define TRIREME_COMM_DETAIL_NODE_ENGINE_INCLUDED
@@ -141,6 +150,12 @@ struct node_header {
   std::atomic<std::uint32_t> ends{0};
   /// In the file of rank 0: some rank reports.
   std::atomic<std::uint32_t> reported{0};
+  /// Whether this rank's process goes on after the failure, in another launch.
+  enum decision : std::uint32_t { unsaid, yes, given_up };
+  std::atomic<std::uint32_t> goes_on{unsaid};
+  /// Who goes on, as this rank has settled it for those above it: a byte a rank, valid once `settled` is 1.
+  std::atomic<std::uint32_t> settled{0};
+  std::uint8_t those_left[node_most_ranks] = {};
   char sentence[sentence_bytes] = {};
 };
 static_assert(sizeof(node_header) <= node_header::bytes);
@@ -513,6 +528,43 @@ class node_launch {
     return false;
   }
 
+  /// After a failure: the ranks that go on, the same list on all of them. Nothing if one neither does so nor has ended
+  /// before the deadline; then nobody goes on, not even that one when it wakes up.
+  [[nodiscard]] std::vector<int> survivors(std::chrono::milliseconds deadline) {
+    auto const end = clock::now() + deadline;
+    mine().goes_on.store(node_header::yes);
+    auto const has_given_up = [&] {
+      for (int each = 0; each < size(); ++each)
+        if (header(each).goes_on.load() == node_header::given_up) return true;
+      return false;
+    };
+    for (int each = 0; each < size(); ++each) {
+      while (header(each).goes_on.load() == node_header::unsaid && !is_dead(each)) {
+        if (clock::now() > end || has_given_up()) return give_up();
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      }
+    }
+    auto const is_left = [&](int of) { return header(of).goes_on.load() == node_header::yes && !is_dead(of); };
+    for (;;) {
+      if (clock::now() > end || has_given_up()) return give_up();
+      int lowest = 0;
+      while (!is_left(lowest)) ++lowest;  // this rank at the latest
+      auto& decides = header(lowest);
+      if (lowest == rank) {
+        for (int each = 0; each < size(); ++each)
+          decides.those_left[static_cast<std::size_t>(each)] = is_left(each) ? 1 : 0;
+        decides.settled.store(1);
+      }
+      if (decides.settled.load() != 0) {
+        std::vector<int> all;
+        for (int each = 0; each < size(); ++each)
+          if (decides.those_left[static_cast<std::size_t>(each)] != 0) all.push_back(each);
+        return all;
+      }
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+  }
+
   /// Wakes whoever sleeps in that rank's process.
   static void ring(node_header& there) noexcept {
     if (there.sleepers.load() == 0) return;
@@ -550,6 +602,10 @@ class node_launch {
   }
 
  private:
+  [[nodiscard]] std::vector<int> give_up() noexcept {
+    mine().goes_on.store(node_header::given_up);
+    return {};
+  }
   void sweep() noexcept {
     std::erase_if(retired_, [this](auto const& each) {
       if (each.first->leavers.load() < static_cast<std::uint32_t>(each.second)) return false;
@@ -1843,6 +1899,8 @@ class node_engine final : public process_engine {
   [[nodiscard]] bool failed() const noexcept override { return group_.launch->failed(); }
   [[nodiscard]] bool reports() noexcept override { return group_.launch->reports(); }
 
+  [[nodiscard]] std::vector<int> survivors() override { return group_.launch->survivors(group_.deadline); }
+
   [[nodiscard]] void* allocate(std::size_t bytes) override { return group_.launch->heap.allocate(bytes); }
   void deallocate(void* block, std::size_t bytes) noexcept override { group_.launch->heap.deallocate(block, bytes); }
 
@@ -2081,31 +2139,8 @@ class node_meeting {
 
 #endif  // TRIREME_COMM_DETAIL_NODE_SETUP_INCLUDED
 
-// ---- trireme/comm/processes.hpp (goes on)
-namespace trireme::comm {
-
-/// Ranks are processes of one machine that some launcher has started: torchrun, mpirun, srun, or a script that sets
-/// TRIREME_RANK and TRIREME_SIZE (comm/bootstrap.hpp). They meet by a rendezvous and work in shared memory; no MPI.
-///
-/// Ranks    all that the launcher has started; one without a launcher.
-/// Errors   launch throws config_error if the environment makes no sense, or the ranks are on several machines: between
-///          machines comm::mpi or comm::nccl carry them. comm_error if ranks do not come before the deadline.
-/// @example torchrun --no-python --nproc-per-node 2 ./program
-struct processes {
-  using policy_category = slot::communicator;
-  static constexpr std::string_view name = "processes";
-
-  std::chrono::milliseconds deadline = std::chrono::seconds(60);
-  friend bool operator==(processes const&, processes const&) = default;
-};
-
-[[nodiscard]] inline std::string to_string(processes const& it) {
-  return text("comm::processes{.deadline = ", to_string(it.deadline), "}");
-}
-
-using processes_world = process_world<processes>;
-
-namespace detail {
+// ---- trireme/comm/detail/process_start.hpp (goes on)
+namespace trireme::comm::detail {
 
 /// The engine of this process's rank, by a rendezvous with the others of its machine. `who` begins every message.
 [[nodiscard]] inline std::shared_ptr<process_engine> engine_by_rendezvous(std::string_view who,
@@ -2138,7 +2173,75 @@ inline void end_with_error(process_engine& engine, std::exception_ptr const& fai
   last_report() = engine.reports() ? report::by_this_process : report::by_another;
 }
 
-}  // namespace detail
+}  // namespace trireme::comm::detail
+
+#endif  // TRIREME_COMM_DETAIL_PROCESS_START_INCLUDED
+
+// ---- trireme/comm/detail/process_recovery.hpp (goes on)
+namespace trireme::comm::detail {
+
+/// Calls `body(world, attempt)` until it succeeds. After a failure the living processes settle in the memory that they
+/// shared who goes on, and meet again under the same conditions, numbered in the order of their ranks.
+template <class World, class Body>
+auto recover_processes(std::string_view who, bootstrap::place here, std::chrono::milliseconds deadline,
+                       recovery const& how, Body& body) {
+  check(how, here.size);
+  last_report() = report::unsettled;
+  auto engine = engine_by_rendezvous(who, here, deadline);
+  for (int attempt = 0;; ++attempt) {
+    std::exception_ptr failure;
+    try {
+      World world(engine);
+      return std::invoke(body, world, attempt);
+    } catch (comm_error const&) {  // of this rank, because of another one
+      failure = std::current_exception();
+    } catch (...) {
+      end_with_error(*engine, std::current_exception());
+      throw;
+    }
+    auto const reason = sentence_of(failure);
+    engine->abandon(reason);  // where it was this rank that noticed
+    auto const left = attempt == how.attempts ? std::vector<int>{} : engine->survivors();
+    if (left.empty() || static_cast<int>(left.size()) < how.min_ranks) {
+      end_with_error(*engine, failure);
+      std::rethrow_exception(failure);
+    }
+    here.rank = here.local_rank = static_cast<int>(std::ranges::find(left, engine->rank()) - left.begin());
+    here.size = here.local_size = static_cast<int>(left.size());
+    if (!here.job.empty()) here.job += ".again";  // they are not to meet whoever is late for the meeting before
+    // The old one stays until all have met: to the others its end would be this rank's death.
+    engine = engine_by_rendezvous(who, here, deadline);
+    if (how.on_failure) how.on_failure({attempt + 1, here.rank, here.size, reason});
+  }
+}
+
+}  // namespace trireme::comm::detail
+
+#endif  // TRIREME_COMM_DETAIL_PROCESS_RECOVERY_INCLUDED
+
+// ---- trireme/comm/processes.hpp (goes on)
+namespace trireme::comm {
+
+/// Ranks are processes of one machine that some launcher has started: torchrun, mpirun, srun, or a script that sets
+/// TRIREME_RANK and TRIREME_SIZE (comm/bootstrap.hpp). They meet by a rendezvous and work in shared memory; no MPI.
+///
+/// Ranks    all that the launcher has started; one without a launcher.
+/// Errors   launch throws config_error if the environment makes no sense, or the ranks are on several machines: between
+///          machines comm::mpi or comm::nccl carry them. comm_error if ranks do not come before the deadline.
+/// @example torchrun --no-python --nproc-per-node 2 ./program
+struct processes {
+  using policy_category = slot::communicator;
+  static constexpr std::string_view name = "processes";
+
+  std::chrono::milliseconds deadline = std::chrono::seconds(60);
+  friend bool operator==(processes const&, processes const&) = default;
+};
+
+[[nodiscard]] inline std::string to_string(processes const& it) {
+  return text("comm::processes{.deadline = ", to_string(it.deadline), "}");
+}
+
+using processes_world = process_world<processes>;
 
 /// How trireme::launch runs a body on comm::processes: in this process, as the rank that it is.
 template <class Body>
@@ -2154,6 +2257,14 @@ auto launch_ranks(processes const& description, Body& body) {
     detail::end_with_error(*engine, std::current_exception());
     throw;
   }
+}
+
+/// How trireme::launch goes on with comm::processes: the processes that are left do.
+template <class Body>
+auto recover_ranks(processes const& description, recovery const& how, Body& body) {
+  auto const here = bootstrap::detect();
+  bootstrap::log(here);
+  return detail::recover_processes<processes_world>("trireme::comm::processes", here, description.deadline, how, body);
 }
 
 }  // namespace trireme::comm

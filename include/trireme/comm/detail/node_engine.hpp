@@ -295,6 +295,8 @@ class node_engine final : public process_engine {
   [[nodiscard]] bool failed() const noexcept override { return group_.launch->failed(); }
   [[nodiscard]] bool reports() noexcept override { return group_.launch->reports(); }
 
+  [[nodiscard]] std::vector<int> survivors() override { return group_.launch->survivors(group_.deadline); }
+
   [[nodiscard]] void* allocate(std::size_t bytes) override { return group_.launch->heap.allocate(bytes); }
   void deallocate(void* block, std::size_t bytes) noexcept override { group_.launch->heap.deallocate(block, bytes); }
 

@@ -112,6 +112,43 @@ class node_launch {
     return false;
   }
 
+  /// After a failure: the ranks that go on, the same list on all of them. Nothing if one neither does so nor has ended
+  /// before the deadline; then nobody goes on, not even that one when it wakes up.
+  [[nodiscard]] std::vector<int> survivors(std::chrono::milliseconds deadline) {
+    auto const end = clock::now() + deadline;
+    mine().goes_on.store(node_header::yes);
+    auto const has_given_up = [&] {
+      for (int each = 0; each < size(); ++each)
+        if (header(each).goes_on.load() == node_header::given_up) return true;
+      return false;
+    };
+    for (int each = 0; each < size(); ++each) {
+      while (header(each).goes_on.load() == node_header::unsaid && !is_dead(each)) {
+        if (clock::now() > end || has_given_up()) return give_up();
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      }
+    }
+    auto const is_left = [&](int of) { return header(of).goes_on.load() == node_header::yes && !is_dead(of); };
+    for (;;) {
+      if (clock::now() > end || has_given_up()) return give_up();
+      int lowest = 0;
+      while (!is_left(lowest)) ++lowest;  // this rank at the latest
+      auto& decides = header(lowest);
+      if (lowest == rank) {
+        for (int each = 0; each < size(); ++each)
+          decides.those_left[static_cast<std::size_t>(each)] = is_left(each) ? 1 : 0;
+        decides.settled.store(1);
+      }
+      if (decides.settled.load() != 0) {
+        std::vector<int> all;
+        for (int each = 0; each < size(); ++each)
+          if (decides.those_left[static_cast<std::size_t>(each)] != 0) all.push_back(each);
+        return all;
+      }
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+  }
+
   /// Wakes whoever sleeps in that rank's process.
   static void ring(node_header& there) noexcept {
     if (there.sleepers.load() == 0) return;
@@ -149,6 +186,10 @@ class node_launch {
   }
 
  private:
+  [[nodiscard]] std::vector<int> give_up() noexcept {
+    mine().goes_on.store(node_header::given_up);
+    return {};
+  }
   void sweep() noexcept {
     std::erase_if(retired_, [this](auto const& each) {
       if (each.first->leavers.load() < static_cast<std::uint32_t>(each.second)) return false;

@@ -33,6 +33,12 @@ struct node_header {
   std::atomic<std::uint32_t> ends{0};
   /// In the file of rank 0: some rank reports.
   std::atomic<std::uint32_t> reported{0};
+  /// Whether this rank's process goes on after the failure, in another launch.
+  enum decision : std::uint32_t { unsaid, yes, given_up };
+  std::atomic<std::uint32_t> goes_on{unsaid};
+  /// Who goes on, as this rank has settled it for those above it: a byte a rank, valid once `settled` is 1.
+  std::atomic<std::uint32_t> settled{0};
+  std::uint8_t those_left[node_most_ranks] = {};
   char sentence[sentence_bytes] = {};
 };
 static_assert(sizeof(node_header) <= node_header::bytes);

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "trireme/comm/command.hpp"
 
@@ -52,6 +53,9 @@ class process_engine {
   [[nodiscard]] virtual bool failed() const noexcept = 0;
   /// After abandon(): whether this rank is the one of the launch that tells the user; see comm/report.hpp.
   [[nodiscard]] virtual bool reports() noexcept = 0;
+
+  /// Collective among those that live, after a failure: who they are, the same on all; nothing where that is unknown.
+  [[nodiscard]] virtual std::vector<int> survivors() { return {}; }
 
   /// Memory that the other ranks reach without a copy; null where the engine has none, or none left.
   [[nodiscard]] virtual void* allocate(std::size_t /*bytes*/) { return nullptr; }
