@@ -109,7 +109,7 @@ struct plan {
         precision(given.text("precision")),
         compression(given.text("compression")),
         saved_options(given.to_json()) {
-    static_cast<void>(given.choice("precision", {"fp32", "bf16"}));
+    static_cast<void>(given.choice("precision", {"fp32", "bf16", "fp16"}));
     model.validate();
     if (text.empty()) throw config_error("--text names no file; scripts/train gives one");
     if (accept_new_text && !resume) throw config_error("--accept-new-text goes with --resume; leave it out");
@@ -212,8 +212,10 @@ class run {
         training_(text.training),
         held_out_(held_out_part(text, most_held_out_tokens)),
         timeline_(world.rank(), std::size_t{1} << 15),
-        trainer_(what.precision == "fp32" ? make_fp32(what.policies, what.model, what.optimizer, world)
-                                          : make_bf16(what.policies, what.model, what.optimizer, world)),
+        trainer_((what.precision == "fp32" ? make_fp32<world_type>
+                  : what.precision == "bf16"
+                      ? make_bf16<world_type>
+                      : make_fp16<world_type>)(what.policies, what.model, what.optimizer, world)),
         held_out_loss_(what.model),
         micro_batches_(what.micro_batches_on(world.size())) {
     trainer_->initialise(what.seed);

@@ -20,7 +20,7 @@ inline void expect_one_run(world_type& world, options const& given, std::string 
   auto const whose = "the ranks disagree";
   // On its own, because another build may have other options.
   std::array const build{parallel::stated{
-      "the build", given.text("precision") == "fp32" ? build_text<precision::fp32>() : build_text<precision::bf16>()}};
+      "the build", given.text("precision") == "bf16" ? build_text<precision::bf16>() : build_text<precision::fp32>()}};
   parallel::expect_agreement(world, whose, world.rank(), build,
                              "start the same program on all of them, with TRIREME_CPU=LEVEL where CPUs differ");
   std::vector<std::string> names;

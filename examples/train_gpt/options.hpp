@@ -27,18 +27,18 @@ class options {
     add("seed", "1", "S", "of parameters, order of the data and dropout");
     add("name", "gpt", "NAME", "the run's directory is runs/NAME");
     add("parallel", "data", "P",
-        "data | zero1 | zero2 | zero3 | tensor | sequence | context[:ring | :ulysses] | pipeline[:SCHEDULE] | expert, "
+        "data | zero1 | zero2 | zero3 | diloco[:PERIOD] | parameter_server[:STALENESS] | tensor | sequence | "
+        "context[:ring | :ulysses] | pipeline[:SCHEDULE] | expert, "
         "or a mesh of them, outermost first: data=2,tensor=2,pipeline=2:1f1b (one degree may be left out; sequence, "
         "beside tensor, has none; schedules: gpipe 1f1b interleaved zbh1 zbv dualpipe dualpipev; no pipeline beside "
         "zero2 and zero3)");
     add_flag("reproducible",
              "the same bits on 1, 2, 4, 8 ranks that split samples (of 8 micro-batches a step if --micro-batches is "
              "0); with pipeline 1f1b or interleaved too");
-    add("precision", "bf16", "P", "fp32 | bf16");
+    add("precision", "bf16", "P", "fp32 | bf16 | fp16 (with a dynamic loss scale; products by Eigen, slower)");
     add("compression", "none", "C",
         "none | bf16 | top_k (1 % of the gradients, with error feedback) | power_sgd (rank 4, with error feedback), "
-        "for "
-        "data and zero1 alone");
+        "for data and zero1 alone");
     add("layers", "4", "N", "blocks of the GPT");
     add("heads", "4", "N", "attention heads of a block");
     add("channels", "192", "N", "width of the residual stream; divisible by the heads");

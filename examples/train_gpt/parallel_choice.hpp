@@ -15,11 +15,12 @@
 
 /// What --parallel says: axes, outermost first, with their degrees (0: what is left of the world).
 ///
-/// The text is a list of axes: `data`, `zero3`, `pipeline:zbv`, `data=2,tensor=2,pipeline=2:1f1b`, `context=2:ulysses`.
+/// The text is a list of axes: `data`, `zero3`, `pipeline:zbv`, `data=2,tensor=2,pipeline=2:1f1b`, `context=2:ulysses`,
+/// `diloco:50` (steps from one meeting to the next), `parameter_server:2` (steps that gradients are late).
 /// `sequence` stands beside tensor and has its degree; alone it means both.
 class parallel_choice {
  public:
-  enum class splits_samples { data, zero1, zero2, zero3 };
+  enum class splits_samples { data, zero1, zero2, zero3, diloco, parameter_server };
 
   /// Throws config_error.
   parallel_choice(std::string_view text, bool reproducible) : text_(text), reproducible_(reproducible) {
@@ -33,10 +34,12 @@ class parallel_choice {
       if (!order_.empty()) fail("sequence cuts rows over the ranks of tensor; add tensor to the mesh");
       order_.push_back(axis::tensor);
     }
-    if (has(axis::pipeline) && samples_ >= splits_samples::zero2) {
-      for (auto const& rule : trireme::compatibility_rules) {
-        if (rule.id == "pipeline-keeps-gradients") fail(trireme::text(rule.sentence, "; ", rule.remedy));
-      }
+    if (has(axis::pipeline) && (samples_ == splits_samples::zero2 || samples_ == splits_samples::zero3))
+      fail_by("pipeline-keeps-gradients");
+    bool const alone = samples_ == splits_samples::diloco;
+    if (alone && (has(axis::context) || has(axis::expert))) fail_by("local-steps-need-whole-samples");
+    if (reproducible && (alone || samples_ == splits_samples::parameter_server)) {
+      fail("--reproducible is for data and zero1, zero2, zero3; leave one of them out");
     }
     if (reproducible && has(axis::context)) {
       fail("--reproducible adds whole micro-batches, whose positions context shares by several ranks; leave one out");
@@ -71,7 +74,9 @@ class parallel_choice {
   [[nodiscard]] Axis data_axis() const {
     Axis out;
     out.ways = ways(axis::data);
-    out.reproducible = reproducible_;
+    if constexpr (requires { out.reproducible; }) out.reproducible = reproducible_;
+    if constexpr (requires { out.period; }) out.period = number_ == unset ? out.period : number_;
+    if constexpr (requires { out.staleness; }) out.staleness = number_ == unset ? 1 : number_;
     return out;
   }
   /// The mesh of that axis and all others; those that were not named have one way.
@@ -97,6 +102,12 @@ class parallel_choice {
   [[noreturn]] void fail(std::string const& sentence) const {
     throw trireme::config_error(trireme::text("--parallel is \"", text_, "\"; ", sentence));
   }
+  [[noreturn]] void fail_by(std::string_view id) const {
+    for (auto const& rule : trireme::compatibility_rules) {
+      if (rule.id == id) fail(trireme::text(rule.sentence, "; ", rule.remedy));
+    }
+    fail(std::string(id));
+  }
   [[nodiscard]] bool has(axis kind) const noexcept { return std::ranges::find(order_, kind) != order_.end(); }
   [[nodiscard]] int ways(axis kind) const noexcept { return has(kind) ? degrees_[static_cast<int>(kind)] : 1; }
 
@@ -112,7 +123,7 @@ class parallel_choice {
     return mesh;
   }
 
-  // NAME[=DEGREE][:SCHEDULE or METHOD]
+  // NAME[=DEGREE][:SCHEDULE, METHOD or NUMBER]
   void add(std::string_view item) {
     auto const colon = item.find(':');
     auto const equals = item.substr(0, colon).find('=');
@@ -121,6 +132,8 @@ class parallel_choice {
     if (colon != item.npos) {
       if (kind == axis::context) {
         take_method(item.substr(colon + 1));
+      } else if (kind == axis::data && samples_ >= splits_samples::diloco) {
+        take_number(item.substr(colon + 1));
       } else {
         if (kind != axis::pipeline) fail(trireme::text(name, " has no schedule; pipeline has"));
         schedule_ = item.substr(colon + 1);
@@ -147,27 +160,26 @@ class parallel_choice {
   }
 
   axis axis_of(std::string_view name) {
-    constexpr std::string_view all[] = {"data",     "zero1",   "zero2",    "zero3", "tensor",
-                                        "sequence", "context", "pipeline", "expert"};
-    auto const index = std::ranges::find(all, name) - std::begin(all);
-    switch (index) {
-      case 4:
-        return axis::tensor;
-      case 5:
-        return axis::sequence;
-      case 6:
-        return axis::context;
-      case 7:
-        return axis::pipeline;
-      case 8:
-        return axis::expert;
-      case 9:
-        fail(trireme::text("there is no axis \"", name,
-                           "\": there are data, zero1, zero2, zero3, tensor, sequence, context, pipeline and expert"));
-      default:
-        samples_ = static_cast<splits_samples>(index);
-        return axis::data;
+    for (auto const kind : {axis::tensor, axis::sequence, axis::context, axis::pipeline, axis::expert}) {
+      if (name == name_of(kind)) return kind;
     }
+    constexpr std::string_view all[] = {"data", "zero1", "zero2", "zero3", "diloco", "parameter_server"};
+    auto const index = std::ranges::find(all, name) - std::begin(all);
+    if (index == std::ssize(all)) {
+      fail(
+          trireme::text("there is no axis \"", name,
+                        "\": there are data, zero1, zero2, zero3, diloco, parameter_server, tensor, sequence, context, "
+                        "pipeline and expert"));
+    }
+    samples_ = static_cast<splits_samples>(index);
+    return axis::data;
+  }
+  void take_number(std::string_view number) {
+    auto const* const end = number.data() + number.size();
+    auto const [stopped, problem] = std::from_chars(number.data(), end, number_);
+    int const least = samples_ == splits_samples::diloco ? 1 : 0;
+    if (problem == std::errc{} && stopped == end && number_ >= least) return;
+    fail(trireme::text("\"", number, "\" is no number of steps: it is a whole number of at least ", least));
   }
   void take_method(std::string_view name) {
     if (name != "ring" && name != "ulysses")
@@ -201,7 +213,9 @@ class parallel_choice {
 
   std::string text_;
   bool reproducible_;
+  static constexpr int unset = -1;
   splits_samples samples_ = splits_samples::data;
+  int number_ = unset;  // diloco's period, parameter_server's staleness
   bool sequence_ = false;
   std::string schedule_ = "1f1b";
   trireme::parallel::context_method method_ = trireme::parallel::context_method::ring;

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <memory>
+#include <type_traits>
 #include <utility>
 
 #include "parallel_choice.hpp"
@@ -32,36 +33,33 @@ template <class Precision, class World>
   auto const make = [&](auto const& policy, auto const& compression) -> std::unique_ptr<any_trainer> {
     return make_any_trainer(model, optimizer, world, policy, Precision{}, compression);
   };
-  auto const uncut = [&](auto const& policy) {
-    using sparse = compression::error_feedback<compression::top_k>;
-    compression::one_of<compression::cast<bf16>, sparse, compression::power_sgd> lossy;
-    switch (chosen.compression) {
-      case compression_preset::none:
-        return make(policy, compression::none{});
-      case compression_preset::bf16:
-        lossy.chosen = compression::cast<bf16>{};
-        break;
-      case compression_preset::top_k:
-        lossy.chosen = sparse{};
-        break;
-      case compression_preset::power_sgd:
-        lossy.chosen = compression::power_sgd{};
-        break;
-    }
-    return make(policy, lossy);
+  auto const lossless = [&]<class Axis>(std::type_identity<Axis>) {
+    return make(split.mesh<Axis>(), compression::none{});
   };
-  auto const with = [&]<class Axis>(Axis const&) {
-    return split.cuts_nothing() ? uncut(split.data_axis<Axis>()) : make(split.mesh<Axis>(), compression::none{});
+  auto const lossy = [&]<class Axis>(std::type_identity<Axis>) {
+    using sparse = compression::error_feedback<compression::top_k>;
+    compression::one_of<compression::cast<bf16>, sparse, compression::power_sgd> any;
+    if (chosen.compression == compression_preset::bf16) any.chosen = compression::cast<bf16>{};
+    if (chosen.compression == compression_preset::top_k) any.chosen = sparse{};
+    if (chosen.compression == compression_preset::power_sgd) any.chosen = compression::power_sgd{};
+    return make(split.data_axis<Axis>(), any);
+  };
+  auto const with = [&]<class Axis>(std::type_identity<Axis> which) {
+    return chosen.compression == compression_preset::none ? lossless(which) : lossy(which);
   };
   switch (split.samples()) {
     case axis::data:
-      return with(parallel::data{});
+      return with(std::type_identity<parallel::data>{});
     case axis::zero1:
-      return with(parallel::zero<1>{});
+      return with(std::type_identity<parallel::zero<1>>{});
     case axis::zero2:
-      return make(split.mesh<parallel::zero<2>>(), compression::none{});
+      return lossless(std::type_identity<parallel::zero<2>>{});
     case axis::zero3:
-      return make(split.mesh<parallel::zero<3>>(), compression::none{});
+      return lossless(std::type_identity<parallel::zero<3>>{});
+    case axis::diloco:
+      return lossless(std::type_identity<parallel::diloco>{});
+    case axis::parameter_server:
+      return lossless(std::type_identity<parallel::parameter_server>{});
   }
   return nullptr;
 }
@@ -71,4 +69,7 @@ template <class World>
                                                               trireme::optim::adamw const&, World&);
 template <class World>
 [[nodiscard]] std::unique_ptr<trireme::any_trainer> make_bf16(preset const&, trireme::nn::gpt const&,
+                                                              trireme::optim::adamw const&, World&);
+template <class World>
+[[nodiscard]] std::unique_ptr<trireme::any_trainer> make_fp16(preset const&, trireme::nn::gpt const&,
                                                               trireme::optim::adamw const&, World&);

@@ -1,0 +1,8 @@
+#include "presets.hpp"
+#include "world.hpp"
+
+template <>
+std::unique_ptr<trireme::any_trainer> make_fp16(preset const& chosen, trireme::nn::gpt const& model,
+                                                trireme::optim::adamw const& optimizer, world_type& world) {
+  return make_preset<trireme::precision::fp16>(chosen, model, optimizer, world);
+}
