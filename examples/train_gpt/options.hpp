@@ -36,8 +36,7 @@ class options {
              "0); with pipeline 1f1b or interleaved too");
     add("precision", "bf16", "P", "fp32 | bf16");
     add("compression", "none", "C",
-        "none | bf16 | top_k (1 % of the gradients, with error feedback) | power_sgd (rank 4, with error feedback), "
-        "for "
+        "none | bf16 | top_k (1 % of the gradients) | power_sgd (matrices of rank 4), both with error feedback; for "
         "data and zero1 alone");
     add("layers", "4", "N", "blocks of the GPT");
     add("heads", "4", "N", "attention heads of a block");
