@@ -17,7 +17,7 @@ class late_calls {
   explicit late_calls(std::string directory) {
     trireme::comm::on_late([directory = std::move(directory)](trireme::comm::late_call const& call) {
       auto const sentence = to_string(call);
-      std::fprintf(stderr, "train_gpt: rank %d: %s\n", call.rank, sentence.c_str());
+      std::fprintf(stderr, "waiting: rank %d: %s\n", call.rank, sentence.c_str());
       try {
         using trireme::formats::file;
         file to(trireme::formats::directory(directory), trireme::text("waiting.", call.rank), file::access::extend);

@@ -35,7 +35,7 @@ for rank in (0, 2):
         lines = []
     expect(len(lines) == 1 and " of 6s for rank 1" in lines[0] and " bytes, has waited " in lines[0],
            "rank %d wrote %r" % (rank, lines))
-    expect("train_gpt: rank %d: " % rank in err, "rank %d did not say it: %s" % (rank, err))
+    expect("waiting: rank %d: " % rank in err, "rank %d did not say it: %s" % (rank, err))
     print(lines)
 expect(any(each.endswith("or raise --deadline") for each in sentences(err)), "what ends the run: " + err)
 expect(not os.path.exists("runs/still/waiting.1"), "the rank that stood still waited")

@@ -95,7 +95,8 @@ else:
             launched[1:1] = ["-x", "LD_PRELOAD", "-x", "SLOW"]
         done = subprocess.run(launched, capture_output=True, env=environment() | slow, timeout=120)
         told = sentences(done.stderr.decode(errors="replace"))
-        expect(done.returncode != 0 and len(told) == 1 and "waited 1s for rank 1" in told[0],
+        expect(done.returncode != 0 and len(told) == 1 and "waited 1s for rank 1" in told[0] and
+               told[0].endswith("or raise --save-deadline"),
                "%s: a save beyond its deadline: %d, %r" % (name, done.returncode, done.stderr))
 
 
