@@ -8,6 +8,12 @@ target_compile_options(trireme_warnings INTERFACE -Wall -Wextra
   $<$<CXX_COMPILER_ID:GNU>:-Wno-error=maybe-uninitialized -Wno-error=array-bounds -Wno-error=stringop-overflow
                            -Wno-error=stringop-overread -Wno-error=restrict>)
 
+if(TRIREME_QUICK_PROGRAMS AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+  # A tenth of the time would go into collecting garbage that fits into memory.
+  target_compile_options(trireme_warnings INTERFACE "SHELL:--param ggc-min-expand=200"
+                                                    "SHELL:--param ggc-min-heapsize=524288")
+endif()
+
 # Environment of every program run by ctest. Ranks usually outnumber the cores of a test machine. Open MPI 5 starts its
 # ranks by PRRTE, which has variables of its own, and knows vader as another name of sm.
 set(TRIREME_RUN_ENVIRONMENT
@@ -55,4 +61,12 @@ function(trireme_program target file)
   endif()
   add_executable(${target} ${file})
   target_link_libraries(${target} PRIVATE ${library} trireme_warnings $<$<BOOL:${mpi}>:trireme_mpi>)
+endfunction()
+
+# trireme_quick(target): a program whose kernels are in the library, and which is compiled more often than it is run. Call
+# it after all other options: of several levels the last one counts.
+function(trireme_quick target)
+  if(TRIREME_QUICK_PROGRAMS AND TRIREME_COMPILED_PROGRAMS)
+    target_compile_options(${target} PRIVATE -O0)
+  endif()
 endfunction()

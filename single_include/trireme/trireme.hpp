@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/trireme.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: d0f35768cc928a6e1bb138a26c45ae0d48d661cd1ae62a02aac3bfe561de9b4d
+// SHA-256 of the sources: 739ea409f6d48c9128cbfe3eac2d97e469c009c15626c5e874d46e7ccdd44557
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -23192,7 +23192,7 @@ class value {
   }
 
   /// Equal content; where it came from does not count.
-  friend bool operator==(value const& a, value const& b) { return a.data_ == b.data_; }
+  friend bool operator==(value const& a, value const& b);
 
  private:
   template <class T>
@@ -23210,30 +23210,78 @@ class value {
   std::uint64_t offset_ = 0;
 };
 
-inline value::value(json::object members) : data_(std::move(members)) {}
-inline value value::make(std::initializer_list<member> members) { return json::object(members); }
-inline value const* value::find(std::string_view key) const {
-  auto const& members = as_object();
-  auto const found = std::find_if(members.begin(), members.end(), [&](member const& m) { return m.key == key; });
-  return found == members.end() ? nullptr : &found->content;
-}
-inline value const& value::at(std::string_view key) const {
-  auto const* found = find(key);
-  if (found == nullptr) fail(text("the object has no \"", key, "\""));
-  return *found;
-}
-inline value& value::set(std::string key, value to) {
-  if (is_null()) data_ = json::object{};
-  if (auto const* old = find(key)) return const_cast<value&>(*old) = std::move(to);  // ours, and we are not const
-  return std::get<json::object>(data_).emplace_back(member{std::move(key), std::move(to)}).content;
-}
-inline value& value::push_back(value element) {
-  if (is_null()) data_ = json::array{};
-  static_cast<void>(as_array());
-  return std::get<json::array>(data_).emplace_back(std::move(element));
-}
+/// Reads a JSON text (RFC 8259).
+///
+/// Strict: UTF-8 in shortest form, no member twice, no trailing comma, nothing after the value. An integer beyond 64
+/// bits becomes a double; a number outside the range of double is refused. Memory: at most 100 bytes a value, and a
+/// value takes at least two bytes of text.
+///
+/// Errors   throws format_error(path, byte, reason).
+///
+/// @param path  what errors call the text.
+[[nodiscard]] value parse(std::string_view text, std::string_view path, limits const& most = {});
+
+/// The text of a value; parse() gives an equal value back.
+///
+/// Numerics  doubles in their shortest exact form, and with a point so that they stay doubles; a double that is not
+///           finite becomes null, because JSON has no word for it.
+/// Errors    throws config_error if nested more than 32 deep. Strings are written as they are and should be UTF-8.
+///
+/// @param indent  spaces a level, or -1 for one line without spaces.
+[[nodiscard]] std::string to_string(value const& content, int indent = -1);
 
 }  // namespace trireme::formats::json
+
+// ---- trireme/formats/detail/json_print.hpp
+namespace trireme::formats::json::detail {
+
+/// A string in quotes; only what must be escaped is.
+inline void print_string(std::string& out, std::string_view content) {
+  out += '"';
+  for (char const c : content) {
+    switch (c) {
+      case '"':
+        out += "\\\"";
+        break;
+      case '\\':
+        out += "\\\\";
+        break;
+      case '\n':
+        out += "\\n";
+        break;
+      case '\r':
+        out += "\\r";
+        break;
+      case '\t':
+        out += "\\t";
+        break;
+      default:
+        if (static_cast<unsigned char>(c) < 0x20) {
+          out += "\\u00";
+          out += "0123456789abcdef"[c >> 4 & 15];
+          out += "0123456789abcdef"[c & 15];
+        } else {
+          out += c;
+        }
+    }
+  }
+  out += '"';
+}
+
+/// The shortest text that reads back as the same double, and as a double.
+inline void print_double(std::string& out, double number) {
+  if (!std::isfinite(number)) {
+    out += "null";
+    return;
+  }
+  char digits[32];
+  std::string_view const shortest(digits,
+                                  static_cast<std::size_t>(std::to_chars(digits, digits + 32, number).ptr - digits));
+  out += shortest;
+  if (shortest.find_first_of(".e") == std::string_view::npos) out += ".0";
+}
+
+}  // namespace trireme::formats::json::detail
 
 // ---- trireme/formats/detail/json_scanner.hpp
 namespace trireme::formats::detail {
@@ -23418,7 +23466,7 @@ class json_scanner {
 
 }  // namespace trireme::formats::detail
 
-// ---- trireme/formats/detail/json_parse.hpp (goes on)
+// ---- trireme/formats/json.ipp (goes on)
 namespace trireme::formats::json {
 
 namespace detail {
@@ -23426,7 +23474,7 @@ namespace detail {
 using trireme::formats::detail::json_scanner;
 
 /// Fails at the second of two members of one name.
-inline void refuse_duplicates(json_scanner const& scan, object const& members) {
+TRIREME_BODY void refuse_duplicates(json_scanner const& scan, object const& members) {
   std::vector<member const*> sorted;
   for (auto const& each : members) sorted.push_back(&each);
   std::stable_sort(sorted.begin(), sorted.end(), [](auto const* a, auto const* b) { return a->key < b->key; });
@@ -23542,74 +23590,6 @@ class tree_builder {
   bool fresh_ = false;
 };
 
-}  // namespace detail
-
-/// Reads a JSON text (RFC 8259).
-///
-/// Strict: UTF-8 in shortest form, no member twice, no trailing comma, nothing after the value. An integer beyond 64
-/// bits becomes a double; a number outside the range of double is refused. Memory: at most 100 bytes a value, and a
-/// value takes at least two bytes of text.
-///
-/// Errors   throws format_error(path, byte, reason).
-///
-/// @param path  what errors call the text.
-[[nodiscard]] inline value parse(std::string_view text, std::string_view path, limits const& most = {}) {
-  return detail::tree_builder(text, path, most).build();
-}
-
-}  // namespace trireme::formats::json
-
-// ---- trireme/formats/detail/json_print.hpp
-namespace trireme::formats::json {
-
-namespace detail {
-
-/// A string in quotes; only what must be escaped is.
-inline void print_string(std::string& out, std::string_view content) {
-  out += '"';
-  for (char const c : content) {
-    switch (c) {
-      case '"':
-        out += "\\\"";
-        break;
-      case '\\':
-        out += "\\\\";
-        break;
-      case '\n':
-        out += "\\n";
-        break;
-      case '\r':
-        out += "\\r";
-        break;
-      case '\t':
-        out += "\\t";
-        break;
-      default:
-        if (static_cast<unsigned char>(c) < 0x20) {
-          out += "\\u00";
-          out += "0123456789abcdef"[c >> 4 & 15];
-          out += "0123456789abcdef"[c & 15];
-        } else {
-          out += c;
-        }
-    }
-  }
-  out += '"';
-}
-
-/// The shortest text that reads back as the same double, and as a double.
-inline void print_double(std::string& out, double number) {
-  if (!std::isfinite(number)) {
-    out += "null";
-    return;
-  }
-  char digits[32];
-  std::string_view const shortest(digits,
-                                  static_cast<std::size_t>(std::to_chars(digits, digits + 32, number).ptr - digits));
-  out += shortest;
-  if (shortest.find_first_of(".e") == std::string_view::npos) out += ".0";
-}
-
 class printer {
  public:
   printer(std::string& out, int indent) : out_(out), indent_(indent) {}
@@ -23657,14 +23637,35 @@ class printer {
 
 }  // namespace detail
 
-/// The text of a value; parse() gives an equal value back.
-///
-/// Numerics  doubles in their shortest exact form, and with a point so that they stay doubles; a double that is not
-///           finite becomes null, because JSON has no word for it.
-/// Errors    throws config_error if nested more than 32 deep. Strings are written as they are and should be UTF-8.
-///
-/// @param indent  spaces a level, or -1 for one line without spaces.
-[[nodiscard]] inline std::string to_string(value const& content, int indent = -1) {
+TRIREME_BODY value::value(json::object members) : data_(std::move(members)) {}
+TRIREME_BODY value value::make(std::initializer_list<member> members) { return json::object(members); }
+TRIREME_BODY value const* value::find(std::string_view key) const {
+  auto const& members = as_object();
+  auto const found = std::find_if(members.begin(), members.end(), [&](member const& m) { return m.key == key; });
+  return found == members.end() ? nullptr : &found->content;
+}
+TRIREME_BODY value const& value::at(std::string_view key) const {
+  auto const* found = find(key);
+  if (found == nullptr) fail(text("the object has no \"", key, "\""));
+  return *found;
+}
+TRIREME_BODY value& value::set(std::string key, value to) {
+  if (is_null()) data_ = json::object{};
+  if (auto const* old = find(key)) return const_cast<value&>(*old) = std::move(to);  // ours, and we are not const
+  return std::get<json::object>(data_).emplace_back(member{std::move(key), std::move(to)}).content;
+}
+TRIREME_BODY value& value::push_back(value element) {
+  if (is_null()) data_ = json::array{};
+  static_cast<void>(as_array());
+  return std::get<json::array>(data_).emplace_back(std::move(element));
+}
+TRIREME_BODY bool operator==(value const& a, value const& b) { return a.data_ == b.data_; }
+
+TRIREME_BODY value parse(std::string_view text, std::string_view path, limits const& most) {
+  return detail::tree_builder(text, path, most).build();
+}
+
+TRIREME_BODY std::string to_string(value const& content, int indent) {
   std::string out;
   detail::printer(out, indent).print(content, 0);
   return out;
@@ -23823,7 +23824,7 @@ class writer {
 // ---- trireme/formats/detail/safetensors_header.inl
 namespace trireme::formats::safetensors {
 
-inline std::optional<stored_type> stored_type::named(std::string_view name) noexcept {
+TRIREME_BODY std::optional<stored_type> stored_type::named(std::string_view name) noexcept {
   static constexpr std::array known{
       stored_type("BOOL", 8),        stored_type("U8", 8),      stored_type("I8", 8),
       stored_type("U16", 16),        stored_type("I16", 16),    stored_type("U32", 32),
@@ -23844,7 +23845,8 @@ namespace detail {
 using trireme::formats::detail::json_scanner;
 
 /// The bytes of a tensor, or nothing if they cannot be counted in 64 bits or are not whole.
-inline std::optional<std::uint64_t> tensor_bytes(stored_type type, std::span<std::int64_t const> extents) noexcept {
+TRIREME_BODY std::optional<std::uint64_t> tensor_bytes(stored_type type,
+                                                       std::span<std::int64_t const> extents) noexcept {
   std::uint64_t bits = static_cast<std::uint64_t>(type.bits());
   for (auto const extent : extents) {
     if (extent < 0 || __builtin_mul_overflow(bits, static_cast<std::uint64_t>(extent), &bits)) return std::nullopt;
@@ -23854,7 +23856,7 @@ inline std::optional<std::uint64_t> tensor_bytes(stored_type type, std::span<std
 }
 
 /// Two entries of one name, or nothing.
-inline entry const* duplicate(std::vector<entry> const& entries, std::vector<std::uint32_t>& by_name) {
+TRIREME_BODY entry const* duplicate(std::vector<entry> const& entries, std::vector<std::uint32_t>& by_name) {
   by_name.resize(entries.size());
   for (std::size_t i = 0; i < by_name.size(); ++i) by_name[i] = static_cast<std::uint32_t>(i);
   std::sort(by_name.begin(), by_name.end(), [&](auto a, auto b) { return entries[a].name < entries[b].name; });
@@ -23979,7 +23981,7 @@ class header_parser {
 };
 
 /// The data must be covered exactly once, in order, up to the end of the file.
-inline void check_cover(header& head, std::uint64_t file_size, std::string const& path) {
+TRIREME_BODY void check_cover(header& head, std::uint64_t file_size, std::string const& path) {
   // Empty tensors share their begin with the next one and so come first.
   std::stable_sort(head.entries.begin(), head.entries.end(), [](entry const& a, entry const& b) {
     return a.begin != b.begin ? a.begin < b.begin : a.bytes < b.bytes;
@@ -24006,7 +24008,8 @@ inline void check_cover(header& head, std::uint64_t file_size, std::string const
 
 }  // namespace detail
 
-inline std::uint64_t header_bytes(std::span<std::byte const> start, std::uint64_t file_size, std::string const& path) {
+TRIREME_BODY std::uint64_t header_bytes(std::span<std::byte const> start, std::uint64_t file_size,
+                                        std::string const& path) {
   if (file_size < 8 || start.size() < 8) throw format_error(path, file_size, "shorter than the 8 bytes of a length");
   std::uint64_t json = 0;
   for (std::size_t i = 0; i < 8; ++i) json |= std::to_integer<std::uint64_t>(start[i]) << (8 * i);
@@ -24017,7 +24020,7 @@ inline std::uint64_t header_bytes(std::span<std::byte const> start, std::uint64_
   return 8 + json;
 }
 
-inline header parse_header(std::span<std::byte const> start, std::uint64_t file_size, std::string const& path) {
+TRIREME_BODY header parse_header(std::span<std::byte const> start, std::uint64_t file_size, std::string const& path) {
   auto const size = header_bytes(start, file_size, path);
   if (start.size() < size) throw format_error(path, start.size(), "the header is cut short");
   std::string_view const json(reinterpret_cast<char const*>(start.data()) + 8, static_cast<std::size_t>(size - 8));
@@ -24029,12 +24032,12 @@ inline header parse_header(std::span<std::byte const> start, std::uint64_t file_
 
 }  // namespace trireme::formats::safetensors
 
-// ---- trireme/formats/detail/safetensors_io.inl
+// ---- trireme/formats/safetensors.ipp (goes on)
 namespace trireme::formats::safetensors {
 
 namespace detail {
 
-inline header read_header(file const& from) {
+TRIREME_BODY header read_header(file const& from) {
   auto const size = from.size();
   std::vector<std::byte> start(static_cast<std::size_t>(std::min<std::uint64_t>(8, size)));
   from.read(0, start);
@@ -24044,7 +24047,7 @@ inline header read_header(file const& from) {
 }
 
 /// Fills in where the data of each entry lies, and returns where the last one ends.
-inline std::uint64_t place(std::vector<entry>& entries, std::string const& path) {
+TRIREME_BODY std::uint64_t place(std::vector<entry>& entries, std::string const& path) {
   if (entries.size() > most_tensors) throw config_error(text(path, ": more than ", most_tensors, " tensors"));
   std::uint64_t end = 0;
   for (auto& each : entries) {
@@ -24067,7 +24070,8 @@ inline std::uint64_t place(std::vector<entry>& entries, std::string const& path)
 }
 
 /// The first part of a file, length and all, padded with spaces to a multiple of eight.
-inline std::string print_header(std::vector<entry> const& entries, metadata const& notes, std::string const& path) {
+TRIREME_BODY std::string print_header(std::vector<entry> const& entries, metadata const& notes,
+                                      std::string const& path) {
   using json::detail::print_string;
   std::string out(8, '\0');
   out += '{';
@@ -24107,10 +24111,11 @@ inline std::string print_header(std::vector<entry> const& entries, metadata cons
 
 }  // namespace detail
 
-inline reader::reader(std::string path, file_system& files)
+TRIREME_BODY reader::reader(std::string path, file_system& files)
     : reader(file(std::move(path), file::access::read, files)) {}
-inline reader::reader(directory const& in, std::string const& name) : reader(file(in, name, file::access::read)) {}
-inline reader::reader(file from) : file_(std::move(from)), header_(detail::read_header(file_)) {
+TRIREME_BODY reader::reader(directory const& in, std::string const& name)
+    : reader(file(in, name, file::access::read)) {}
+TRIREME_BODY reader::reader(file from) : file_(std::move(from)), header_(detail::read_header(file_)) {
   static_cast<void>(detail::duplicate(header_.entries, by_name_));
   by_key_.resize(header_.notes.size());
   for (std::size_t i = 0; i < by_key_.size(); ++i) by_key_[i] = static_cast<std::uint32_t>(i);
@@ -24118,7 +24123,7 @@ inline reader::reader(file from) : file_(std::move(from)), header_(detail::read_
             [&](auto a, auto b) { return header_.notes[a].first < header_.notes[b].first; });
 }
 
-inline std::string const* reader::note(std::string_view key) const noexcept {
+TRIREME_BODY std::string const* reader::note(std::string_view key) const noexcept {
   auto const found = std::lower_bound(by_key_.begin(), by_key_.end(), key, [&](auto index, std::string_view wanted) {
     return header_.notes[index].first < wanted;
   });
@@ -24126,7 +24131,7 @@ inline std::string const* reader::note(std::string_view key) const noexcept {
   return &header_.notes[*found].second;
 }
 
-inline entry const* reader::find(std::string_view name) const noexcept {
+TRIREME_BODY entry const* reader::find(std::string_view name) const noexcept {
   auto const found = std::lower_bound(by_name_.begin(), by_name_.end(), name, [&](auto index, std::string_view wanted) {
     return header_.entries[index].name < wanted;
   });
@@ -24134,7 +24139,7 @@ inline entry const* reader::find(std::string_view name) const noexcept {
   return &header_.entries[*found];
 }
 
-inline entry const& reader::at(std::string_view name) const {
+TRIREME_BODY entry const& reader::at(std::string_view name) const {
   auto const* found = find(name);
   if (found == nullptr) {
     throw config_error(text("trireme::formats::safetensors: ", path(), " has no tensor named \"", name, "\""));
@@ -24142,7 +24147,7 @@ inline entry const& reader::at(std::string_view name) const {
   return *found;
 }
 
-inline void reader::read(entry const& from, std::uint64_t first, std::span<std::byte> to) const {
+TRIREME_BODY void reader::read(entry const& from, std::uint64_t first, std::span<std::byte> to) const {
   std::uint64_t bits = 0;
   bool const fits = !__builtin_mul_overflow(first, static_cast<std::uint64_t>(from.type.bits()), &bits) &&
                     bits % 8 == 0 && bits / 8 <= from.bytes && to.size() <= from.bytes - bits / 8;
@@ -24153,19 +24158,19 @@ inline void reader::read(entry const& from, std::uint64_t first, std::span<std::
   file_.read(header_.data_offset + from.begin + bits / 8, to);
 }
 
-inline void reader::require_type(entry const& which, dtype wanted) const {
+TRIREME_BODY void reader::require_type(entry const& which, dtype wanted) const {
   if (which.type == stored_type(wanted)) return;
   throw config_error(text("trireme::formats::safetensors: ", path(), ": tensor \"", which.name, "\" is ",
                           which.type.name(), ", not ", name_of(wanted)));
 }
 
-inline writer::writer(std::string const& path, std::vector<entry> entries, safetensors::metadata notes,
-                      writer_options options)
+TRIREME_BODY writer::writer(std::string const& path, std::vector<entry> entries, safetensors::metadata notes,
+                            writer_options options)
     : writer(directory(directory_of(path), options.files == nullptr ? real_files() : *options.files), name_of(path),
              std::move(entries), std::move(notes), options) {}
 
-inline writer::writer(directory const& in, std::string const& name, std::vector<entry> entries,
-                      safetensors::metadata notes, writer_options options)
+TRIREME_BODY writer::writer(directory const& in, std::string const& name, std::vector<entry> entries,
+                            safetensors::metadata notes, writer_options options)
     : path_(in.path_of(name)),
       entries_(std::move(entries)),
       options_(options),
@@ -24177,12 +24182,12 @@ inline writer::writer(directory const& in, std::string const& name, std::vector<
   header_ = {};
 }
 
-inline void writer::put(std::span<std::byte const> bytes) {
+TRIREME_BODY void writer::put(std::span<std::byte const> bytes) {
   file_.write(bytes);
   if (options_.digest != nullptr) options_.digest->update(bytes);
 }
 
-inline void writer::write(std::span<std::byte const> bytes) {
+TRIREME_BODY void writer::write(std::span<std::byte const> bytes) {
   if (bytes.size() > left_) {
     throw config_error(text("trireme::formats::safetensors: ", path_, ": ", bytes.size() - left_,
                             " bytes more than its tensors have"));
@@ -24191,7 +24196,7 @@ inline void writer::write(std::span<std::byte const> bytes) {
   left_ -= bytes.size();
 }
 
-inline void writer::finish() {
+TRIREME_BODY void writer::finish() {
   if (left_ != 0) {
     throw config_error(text("trireme::formats::safetensors: ", path_, ": ", left_, " bytes have not been written"));
   }

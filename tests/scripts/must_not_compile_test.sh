@@ -28,6 +28,9 @@ trial 'another error'              1 'int x = nothing;' 'int x;'
 trial 'the sentence not the error' 1 'int x = nothing; // trireme::slot: int is not a policy' 'int x;'
 trial 'two errors'                 1 "$designed slot<int> x; int y = nothing;" 'int x;'
 trial 'a clean twin that is not'   1 "$designed slot<int> x;" 'int x = nothing;'
+trial 'clean but for its templates' 1 "$designed slot<int> x;" \
+  'template <class T> struct late { void f() { g(); } void g() { static_assert(sizeof(T) == 0, "late"); } };
+int main() { late<int> x; x.f(); }'
 trial 'an include that is missing' 1 "#include \"missing.hpp\"
 $designed slot<int> x;" 'int x;'
 exit $((failures > 0))

@@ -14,6 +14,7 @@
 #include <variant>
 #include <vector>
 
+#include "trireme/core/compiled.hpp"
 #include "trireme/core/error.hpp"
 
 namespace trireme::formats::json {
@@ -125,7 +126,7 @@ class value {
   }
 
   /// Equal content; where it came from does not count.
-  friend bool operator==(value const& a, value const& b) { return a.data_ == b.data_; }
+  friend bool operator==(value const& a, value const& b);
 
  private:
   template <class T>
@@ -143,30 +144,28 @@ class value {
   std::uint64_t offset_ = 0;
 };
 
-inline value::value(json::object members) : data_(std::move(members)) {}
-inline value value::make(std::initializer_list<member> members) { return json::object(members); }
-inline value const* value::find(std::string_view key) const {
-  auto const& members = as_object();
-  auto const found = std::find_if(members.begin(), members.end(), [&](member const& m) { return m.key == key; });
-  return found == members.end() ? nullptr : &found->content;
-}
-inline value const& value::at(std::string_view key) const {
-  auto const* found = find(key);
-  if (found == nullptr) fail(text("the object has no \"", key, "\""));
-  return *found;
-}
-inline value& value::set(std::string key, value to) {
-  if (is_null()) data_ = json::object{};
-  if (auto const* old = find(key)) return const_cast<value&>(*old) = std::move(to);  // ours, and we are not const
-  return std::get<json::object>(data_).emplace_back(member{std::move(key), std::move(to)}).content;
-}
-inline value& value::push_back(value element) {
-  if (is_null()) data_ = json::array{};
-  static_cast<void>(as_array());
-  return std::get<json::array>(data_).emplace_back(std::move(element));
-}
+/// Reads a JSON text (RFC 8259).
+///
+/// Strict: UTF-8 in shortest form, no member twice, no trailing comma, nothing after the value. An integer beyond 64
+/// bits becomes a double; a number outside the range of double is refused. Memory: at most 100 bytes a value, and a
+/// value takes at least two bytes of text.
+///
+/// Errors   throws format_error(path, byte, reason).
+///
+/// @param path  what errors call the text.
+[[nodiscard]] value parse(std::string_view text, std::string_view path, limits const& most = {});
+
+/// The text of a value; parse() gives an equal value back.
+///
+/// Numerics  doubles in their shortest exact form, and with a point so that they stay doubles; a double that is not
+///           finite becomes null, because JSON has no word for it.
+/// Errors    throws config_error if nested more than 32 deep. Strings are written as they are and should be UTF-8.
+///
+/// @param indent  spaces a level, or -1 for one line without spaces.
+[[nodiscard]] std::string to_string(value const& content, int indent = -1);
 
 }  // namespace trireme::formats::json
 
-#include "trireme/formats/detail/json_parse.hpp"
-#include "trireme/formats/detail/json_print.hpp"
+#ifndef TRIREME_COMPILED
+#include "trireme/formats/json.ipp"
+#endif

@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "trireme/core/compiled.hpp"
 #include "trireme/core/dtype.hpp"
 #include "trireme/core/sha256.hpp"
 #include "trireme/core/shape.hpp"
@@ -161,5 +162,6 @@ class writer {
 
 }  // namespace trireme::formats::safetensors
 
-#include "trireme/formats/detail/safetensors_header.inl"
-#include "trireme/formats/detail/safetensors_io.inl"
+#ifndef TRIREME_COMPILED
+#include "trireme/formats/safetensors.ipp"
+#endif

@@ -3,10 +3,11 @@
 #include <limits>
 
 #include "trireme/formats/detail/json_scanner.hpp"
+#include "trireme/formats/safetensors.hpp"
 
 namespace trireme::formats::safetensors {
 
-inline std::optional<stored_type> stored_type::named(std::string_view name) noexcept {
+TRIREME_BODY std::optional<stored_type> stored_type::named(std::string_view name) noexcept {
   static constexpr std::array known{
       stored_type("BOOL", 8),        stored_type("U8", 8),      stored_type("I8", 8),
       stored_type("U16", 16),        stored_type("I16", 16),    stored_type("U32", 32),
@@ -27,7 +28,8 @@ namespace detail {
 using trireme::formats::detail::json_scanner;
 
 /// The bytes of a tensor, or nothing if they cannot be counted in 64 bits or are not whole.
-inline std::optional<std::uint64_t> tensor_bytes(stored_type type, std::span<std::int64_t const> extents) noexcept {
+TRIREME_BODY std::optional<std::uint64_t> tensor_bytes(stored_type type,
+                                                       std::span<std::int64_t const> extents) noexcept {
   std::uint64_t bits = static_cast<std::uint64_t>(type.bits());
   for (auto const extent : extents) {
     if (extent < 0 || __builtin_mul_overflow(bits, static_cast<std::uint64_t>(extent), &bits)) return std::nullopt;
@@ -37,7 +39,7 @@ inline std::optional<std::uint64_t> tensor_bytes(stored_type type, std::span<std
 }
 
 /// Two entries of one name, or nothing.
-inline entry const* duplicate(std::vector<entry> const& entries, std::vector<std::uint32_t>& by_name) {
+TRIREME_BODY entry const* duplicate(std::vector<entry> const& entries, std::vector<std::uint32_t>& by_name) {
   by_name.resize(entries.size());
   for (std::size_t i = 0; i < by_name.size(); ++i) by_name[i] = static_cast<std::uint32_t>(i);
   std::sort(by_name.begin(), by_name.end(), [&](auto a, auto b) { return entries[a].name < entries[b].name; });
@@ -162,7 +164,7 @@ class header_parser {
 };
 
 /// The data must be covered exactly once, in order, up to the end of the file.
-inline void check_cover(header& head, std::uint64_t file_size, std::string const& path) {
+TRIREME_BODY void check_cover(header& head, std::uint64_t file_size, std::string const& path) {
   // Empty tensors share their begin with the next one and so come first.
   std::stable_sort(head.entries.begin(), head.entries.end(), [](entry const& a, entry const& b) {
     return a.begin != b.begin ? a.begin < b.begin : a.bytes < b.bytes;
@@ -189,7 +191,8 @@ inline void check_cover(header& head, std::uint64_t file_size, std::string const
 
 }  // namespace detail
 
-inline std::uint64_t header_bytes(std::span<std::byte const> start, std::uint64_t file_size, std::string const& path) {
+TRIREME_BODY std::uint64_t header_bytes(std::span<std::byte const> start, std::uint64_t file_size,
+                                        std::string const& path) {
   if (file_size < 8 || start.size() < 8) throw format_error(path, file_size, "shorter than the 8 bytes of a length");
   std::uint64_t json = 0;
   for (std::size_t i = 0; i < 8; ++i) json |= std::to_integer<std::uint64_t>(start[i]) << (8 * i);
@@ -200,7 +203,7 @@ inline std::uint64_t header_bytes(std::span<std::byte const> start, std::uint64_
   return 8 + json;
 }
 
-inline header parse_header(std::span<std::byte const> start, std::uint64_t file_size, std::string const& path) {
+TRIREME_BODY header parse_header(std::span<std::byte const> start, std::uint64_t file_size, std::string const& path) {
   auto const size = header_bytes(start, file_size, path);
   if (start.size() < size) throw format_error(path, start.size(), "the header is cut short");
   std::string_view const json(reinterpret_cast<char const*>(start.data()) + 8, static_cast<std::size_t>(size - 8));

@@ -1,13 +1,17 @@
+#pragma once
+
 #include <algorithm>
 #include <limits>
 
 #include "trireme/formats/detail/json_print.hpp"
+#include "trireme/formats/detail/safetensors_header.inl"
+#include "trireme/formats/safetensors.hpp"
 
 namespace trireme::formats::safetensors {
 
 namespace detail {
 
-inline header read_header(file const& from) {
+TRIREME_BODY header read_header(file const& from) {
   auto const size = from.size();
   std::vector<std::byte> start(static_cast<std::size_t>(std::min<std::uint64_t>(8, size)));
   from.read(0, start);
@@ -17,7 +21,7 @@ inline header read_header(file const& from) {
 }
 
 /// Fills in where the data of each entry lies, and returns where the last one ends.
-inline std::uint64_t place(std::vector<entry>& entries, std::string const& path) {
+TRIREME_BODY std::uint64_t place(std::vector<entry>& entries, std::string const& path) {
   if (entries.size() > most_tensors) throw config_error(text(path, ": more than ", most_tensors, " tensors"));
   std::uint64_t end = 0;
   for (auto& each : entries) {
@@ -40,7 +44,8 @@ inline std::uint64_t place(std::vector<entry>& entries, std::string const& path)
 }
 
 /// The first part of a file, length and all, padded with spaces to a multiple of eight.
-inline std::string print_header(std::vector<entry> const& entries, metadata const& notes, std::string const& path) {
+TRIREME_BODY std::string print_header(std::vector<entry> const& entries, metadata const& notes,
+                                      std::string const& path) {
   using json::detail::print_string;
   std::string out(8, '\0');
   out += '{';
@@ -80,10 +85,11 @@ inline std::string print_header(std::vector<entry> const& entries, metadata cons
 
 }  // namespace detail
 
-inline reader::reader(std::string path, file_system& files)
+TRIREME_BODY reader::reader(std::string path, file_system& files)
     : reader(file(std::move(path), file::access::read, files)) {}
-inline reader::reader(directory const& in, std::string const& name) : reader(file(in, name, file::access::read)) {}
-inline reader::reader(file from) : file_(std::move(from)), header_(detail::read_header(file_)) {
+TRIREME_BODY reader::reader(directory const& in, std::string const& name)
+    : reader(file(in, name, file::access::read)) {}
+TRIREME_BODY reader::reader(file from) : file_(std::move(from)), header_(detail::read_header(file_)) {
   static_cast<void>(detail::duplicate(header_.entries, by_name_));
   by_key_.resize(header_.notes.size());
   for (std::size_t i = 0; i < by_key_.size(); ++i) by_key_[i] = static_cast<std::uint32_t>(i);
@@ -91,7 +97,7 @@ inline reader::reader(file from) : file_(std::move(from)), header_(detail::read_
             [&](auto a, auto b) { return header_.notes[a].first < header_.notes[b].first; });
 }
 
-inline std::string const* reader::note(std::string_view key) const noexcept {
+TRIREME_BODY std::string const* reader::note(std::string_view key) const noexcept {
   auto const found = std::lower_bound(by_key_.begin(), by_key_.end(), key, [&](auto index, std::string_view wanted) {
     return header_.notes[index].first < wanted;
   });
@@ -99,7 +105,7 @@ inline std::string const* reader::note(std::string_view key) const noexcept {
   return &header_.notes[*found].second;
 }
 
-inline entry const* reader::find(std::string_view name) const noexcept {
+TRIREME_BODY entry const* reader::find(std::string_view name) const noexcept {
   auto const found = std::lower_bound(by_name_.begin(), by_name_.end(), name, [&](auto index, std::string_view wanted) {
     return header_.entries[index].name < wanted;
   });
@@ -107,7 +113,7 @@ inline entry const* reader::find(std::string_view name) const noexcept {
   return &header_.entries[*found];
 }
 
-inline entry const& reader::at(std::string_view name) const {
+TRIREME_BODY entry const& reader::at(std::string_view name) const {
   auto const* found = find(name);
   if (found == nullptr) {
     throw config_error(text("trireme::formats::safetensors: ", path(), " has no tensor named \"", name, "\""));
@@ -115,7 +121,7 @@ inline entry const& reader::at(std::string_view name) const {
   return *found;
 }
 
-inline void reader::read(entry const& from, std::uint64_t first, std::span<std::byte> to) const {
+TRIREME_BODY void reader::read(entry const& from, std::uint64_t first, std::span<std::byte> to) const {
   std::uint64_t bits = 0;
   bool const fits = !__builtin_mul_overflow(first, static_cast<std::uint64_t>(from.type.bits()), &bits) &&
                     bits % 8 == 0 && bits / 8 <= from.bytes && to.size() <= from.bytes - bits / 8;
@@ -126,19 +132,19 @@ inline void reader::read(entry const& from, std::uint64_t first, std::span<std::
   file_.read(header_.data_offset + from.begin + bits / 8, to);
 }
 
-inline void reader::require_type(entry const& which, dtype wanted) const {
+TRIREME_BODY void reader::require_type(entry const& which, dtype wanted) const {
   if (which.type == stored_type(wanted)) return;
   throw config_error(text("trireme::formats::safetensors: ", path(), ": tensor \"", which.name, "\" is ",
                           which.type.name(), ", not ", name_of(wanted)));
 }
 
-inline writer::writer(std::string const& path, std::vector<entry> entries, safetensors::metadata notes,
-                      writer_options options)
+TRIREME_BODY writer::writer(std::string const& path, std::vector<entry> entries, safetensors::metadata notes,
+                            writer_options options)
     : writer(directory(directory_of(path), options.files == nullptr ? real_files() : *options.files), name_of(path),
              std::move(entries), std::move(notes), options) {}
 
-inline writer::writer(directory const& in, std::string const& name, std::vector<entry> entries,
-                      safetensors::metadata notes, writer_options options)
+TRIREME_BODY writer::writer(directory const& in, std::string const& name, std::vector<entry> entries,
+                            safetensors::metadata notes, writer_options options)
     : path_(in.path_of(name)),
       entries_(std::move(entries)),
       options_(options),
@@ -150,12 +156,12 @@ inline writer::writer(directory const& in, std::string const& name, std::vector<
   header_ = {};
 }
 
-inline void writer::put(std::span<std::byte const> bytes) {
+TRIREME_BODY void writer::put(std::span<std::byte const> bytes) {
   file_.write(bytes);
   if (options_.digest != nullptr) options_.digest->update(bytes);
 }
 
-inline void writer::write(std::span<std::byte const> bytes) {
+TRIREME_BODY void writer::write(std::span<std::byte const> bytes) {
   if (bytes.size() > left_) {
     throw config_error(text("trireme::formats::safetensors: ", path_, ": ", bytes.size() - left_,
                             " bytes more than its tensors have"));
@@ -164,7 +170,7 @@ inline void writer::write(std::span<std::byte const> bytes) {
   left_ -= bytes.size();
 }
 
-inline void writer::finish() {
+TRIREME_BODY void writer::finish() {
   if (left_ != 0) {
     throw config_error(text("trireme::formats::safetensors: ", path_, ": ", left_, " bytes have not been written"));
   }

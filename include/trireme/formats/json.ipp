@@ -1,5 +1,19 @@
 #pragma once
 
+#include <algorithm>
+#include <charconv>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <system_error>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "trireme/core/text.hpp"
+#include "trireme/formats/detail/json_print.hpp"
 #include "trireme/formats/detail/json_scanner.hpp"
 #include "trireme/formats/json.hpp"
 
@@ -10,7 +24,7 @@ namespace detail {
 using trireme::formats::detail::json_scanner;
 
 /// Fails at the second of two members of one name.
-inline void refuse_duplicates(json_scanner const& scan, object const& members) {
+TRIREME_BODY void refuse_duplicates(json_scanner const& scan, object const& members) {
   std::vector<member const*> sorted;
   for (auto const& each : members) sorted.push_back(&each);
   std::stable_sort(sorted.begin(), sorted.end(), [](auto const* a, auto const* b) { return a->key < b->key; });
@@ -126,19 +140,85 @@ class tree_builder {
   bool fresh_ = false;
 };
 
+class printer {
+ public:
+  printer(std::string& out, int indent) : out_(out), indent_(indent) {}
+
+  void print(value const& content, std::size_t depth) {
+    if (depth > limits{}.depth) throw config_error("trireme::formats::json: a value nested more than 32 deep");
+    if (content.is_object()) return print_all(content.as_object(), '{', '}', depth);
+    if (content.is_array()) return print_all(content.as_array(), '[', ']', depth);
+    if (content.is_string()) return print_string(out_, content.as_string());
+    if (content.is_null()) return out_.append("null"), void();
+    if (content.is_bool()) return out_.append(content.as_bool() ? "true" : "false"), void();
+    if (!content.is_integer()) return print_double(out_, content.as_double());
+    out_ += content.is_negative() ? text(content.as_int64()) : text(content.as_uint64());
+  }
+
+ private:
+  template <class Items>
+  void print_all(Items const& items, char open, char close, std::size_t depth) {
+    out_ += open;
+    bool first = true;
+    for (auto const& item : items) {
+      if (!first) out_ += ',';
+      first = false;
+      line(depth + 1);
+      print_item(item, depth + 1);
+    }
+    if (!items.empty()) line(depth);
+    out_ += close;
+  }
+  void print_item(value const& item, std::size_t depth) { print(item, depth); }
+  void print_item(member const& item, std::size_t depth) {
+    print_string(out_, item.key);
+    out_ += indent_ < 0 ? ":" : ": ";
+    print(item.content, depth);
+  }
+  void line(std::size_t depth) {
+    if (indent_ < 0) return;
+    out_ += '\n';
+    out_.append(depth * static_cast<std::size_t>(indent_), ' ');
+  }
+
+  std::string& out_;
+  int indent_;
+};
+
 }  // namespace detail
 
-/// Reads a JSON text (RFC 8259).
-///
-/// Strict: UTF-8 in shortest form, no member twice, no trailing comma, nothing after the value. An integer beyond 64
-/// bits becomes a double; a number outside the range of double is refused. Memory: at most 100 bytes a value, and a
-/// value takes at least two bytes of text.
-///
-/// Errors   throws format_error(path, byte, reason).
-///
-/// @param path  what errors call the text.
-[[nodiscard]] inline value parse(std::string_view text, std::string_view path, limits const& most = {}) {
+TRIREME_BODY value::value(json::object members) : data_(std::move(members)) {}
+TRIREME_BODY value value::make(std::initializer_list<member> members) { return json::object(members); }
+TRIREME_BODY value const* value::find(std::string_view key) const {
+  auto const& members = as_object();
+  auto const found = std::find_if(members.begin(), members.end(), [&](member const& m) { return m.key == key; });
+  return found == members.end() ? nullptr : &found->content;
+}
+TRIREME_BODY value const& value::at(std::string_view key) const {
+  auto const* found = find(key);
+  if (found == nullptr) fail(text("the object has no \"", key, "\""));
+  return *found;
+}
+TRIREME_BODY value& value::set(std::string key, value to) {
+  if (is_null()) data_ = json::object{};
+  if (auto const* old = find(key)) return const_cast<value&>(*old) = std::move(to);  // ours, and we are not const
+  return std::get<json::object>(data_).emplace_back(member{std::move(key), std::move(to)}).content;
+}
+TRIREME_BODY value& value::push_back(value element) {
+  if (is_null()) data_ = json::array{};
+  static_cast<void>(as_array());
+  return std::get<json::array>(data_).emplace_back(std::move(element));
+}
+TRIREME_BODY bool operator==(value const& a, value const& b) { return a.data_ == b.data_; }
+
+TRIREME_BODY value parse(std::string_view text, std::string_view path, limits const& most) {
   return detail::tree_builder(text, path, most).build();
+}
+
+TRIREME_BODY std::string to_string(value const& content, int indent) {
+  std::string out;
+  detail::printer(out, indent).print(content, 0);
+  return out;
 }
 
 }  // namespace trireme::formats::json

@@ -1,0 +1,3 @@
+// Readers and writers of files.
+#include "trireme/formats/json.ipp"
+#include "trireme/formats/safetensors.ipp"
