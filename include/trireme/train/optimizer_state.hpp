@@ -83,15 +83,16 @@ class optimizer_state {
   template <class F>
   void visit_piece(int bucket, parallel::layout::piece const& piece, F&& f) const {
     if (bucket >= plan_.trained_buckets()) return;
+    if (whole_ && piece.in_entry > 0) return;  // whoever answers for a tensor's first element answers for its moments
     auto const& info = plan_.at(piece.entry).info;
     for (std::size_t m = 0; m < names_.size(); ++m) {
-      auto const moment = moment_of(m, bucket, piece);
-      if (moment.empty()) continue;
+      auto const values = moment_of(m, bucket, piece);
+      if (values.empty()) continue;
       auto const name = names_[m] + "/" + info.name;
       if (whole_) {
-        f(name, state_place{moments_[of_entry(piece) + m].info}, moment.flat());
+        f(name, state_place{moments_[of_entry(piece) + m].info}, values.flat());
       } else {
-        f(name, state_place{info, piece.in_entry}, moment);
+        f(name, state_place{info, piece.in_entry}, values);
       }
     }
   }
