@@ -51,6 +51,10 @@ double seconds_since(steady::time_point start) { return std::chrono::duration<do
 
 int cores() { return static_cast<int>(std::max(1U, std::thread::hardware_concurrency())); }
 
+optimizer_choice::method method_of(options const& given) {
+  return static_cast<optimizer_choice::method>(given.choice("optimizer", optimizer_choice::names()));
+}
+
 /// Everything that the options say, checked, and equal on every rank.
 struct plan {
   run_files files;
@@ -62,7 +66,7 @@ struct plan {
   std::chrono::milliseconds save_deadline;
   std::uint64_t seed;
   nn::gpt model;
-  optim::adamw optimizer;
+  optimizer_choice optimizer;
   preset policies;
   std::string parallel, precision, compression;
   std::string saved_options;
@@ -96,13 +100,7 @@ struct plan {
               .experts = given.number("experts", 0),
               .experts_a_token = given.number("experts-a-token", 1),
               .balance = given.real("balance")},
-        optimizer{.schedule = optim::cosine{.peak = given.real("rate"),
-                                            .warmup = std::min<std::int64_t>(100, steps / 10 + 1),
-                                            .total = steps,
-                                            .floor = given.real("rate") / 10},
-                  .beta2 = 0.95,
-                  .decay = 0.1,
-                  .clip = 1.0},
+        optimizer{.chosen = method_of(given), .rate = given.real("rate"), .steps = steps},
         policies{{given.text("parallel"), given.flag("reproducible")},
                  static_cast<compression_preset>(given.choice("compression", {"none", "bf16", "top_k", "power_sgd"}))},
         parallel(given.text("parallel")),
@@ -149,6 +147,7 @@ struct plan {
             .sequences = std::ceil(static_cast<double>(std::min(batch, known)) / static_cast<double>(parts)),
             .ranks = static_cast<double>(ranks),
             .ranks_here = static_cast<double>(here),
+            .moments = static_cast<double>(optimizer.least_moments()),
             .each_has_all = policies.parallel.cuts_nothing() &&
                             policies.parallel.samples() == parallel_choice::splits_samples::data};
   }
@@ -589,6 +588,8 @@ int train(options& given) {
     if (files.exists("text.json")) text_before = text_record::read(files.at("text.json"));
   }
   if (given.text("ranks").empty() && !given.was_given("ranks")) given.decide("ranks", std::to_string(cores()));
+  if (given.text("rate").empty() && !given.was_given("rate"))
+    given.decide("rate", optimizer_choice::usual_rate(method_of(given)));
   auto const ranks = static_cast<int>(std::min<std::int64_t>(given.number("ranks", 1), 1 << 20));
 #ifdef TRAIN_GPT_MPI
   comm::mpi const ranks_of_run{.deadline = given.seconds("deadline")};

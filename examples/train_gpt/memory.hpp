@@ -19,6 +19,7 @@ struct memory_need {
   double sequences = 0;       ///< of the largest micro-batch
   double ranks = 1;           ///< of the world
   double ranks_here = 1;      ///< of them on this machine
+  double moments = 2;         ///< that the optimizer keeps of a parameter
   bool each_has_all = false;  ///< each rank trains the whole model, with all of the optimizer's state
 
   [[nodiscard]] double parameters() const {
@@ -32,7 +33,7 @@ struct memory_need {
   [[nodiscard]] double least_bytes() const {
     auto const c = static_cast<double>(model.channels), layers = static_cast<double>(model.layers);
     auto const copies = each_has_all ? ranks_here : ranks_here / ranks;
-    double const training = 16 * parameters() * copies;       // values, gradients and two moments in float
+    double const training = (8 + 4 * moments) * parameters() * copies;  // values, gradients and moments in float
     double const evaluation = 4 * parameters() * ranks_here;  // every rank's copy of the model that is written to disk
     double const units = 16384 * layers * ranks_here;         // half of what a block is made of, however small
     double const activations = 16 * sequences * static_cast<double>(model.context) * c * layers * ranks_here / ranks;

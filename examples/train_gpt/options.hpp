@@ -49,7 +49,10 @@ class options {
     add("dropout", "0", "P", "probability, 0 <= P < 1");
     add("batch", "32", "N", "sequences a step, over all ranks");
     add("micro-batches", "0", "N", "logical micro-batches of a batch (0 = one a rank; four a rank in a pipeline)");
-    add("rate", "0.002", "R", "peak learning rate; warm-up, then a cosine down to a tenth");
+    add("optimizer", "adamw", "O", "adamw | sgd | muon | adafactor | lamb (the last three not with tensor or expert)");
+    add("rate", "", "R",
+        "peak learning rate; warm-up, then a cosine down to a tenth (if not given 0.002; for sgd 0.1, for muon and "
+        "adafactor 0.02, for lamb 0.01)");
     add("stop-after", "-1", "N", "save and leave after N of the schedule's steps");
     add("save-every", "200", "N",
         "steps between two checkpoints, written while training goes on (0 = only at the end)");

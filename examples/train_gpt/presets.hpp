@@ -4,6 +4,7 @@
 #include <type_traits>
 #include <utility>
 
+#include "optimizer_choice.hpp"
 #include "parallel_choice.hpp"
 #include "trireme/train/any_trainer.hpp"
 #include "trireme/trireme.hpp"
@@ -26,12 +27,13 @@ struct preset {
 /// and one all lossy compressors.
 template <class Precision, class World>
 [[nodiscard]] std::unique_ptr<trireme::any_trainer> make_preset(preset const& chosen, trireme::nn::gpt const& model,
-                                                                trireme::optim::adamw const& optimizer, World& world) {
+                                                                optimizer_choice const& optimizer, World& world) {
   using namespace trireme;
   using axis = parallel_choice::splits_samples;
   auto const& split = chosen.parallel;
+  auto const updates = optimizer.any<environment<Precision>>();
   auto const make = [&](auto const& policy, auto const& compression) -> std::unique_ptr<any_trainer> {
-    return make_any_trainer(model, optimizer, world, policy, Precision{}, compression);
+    return make_any_trainer(model, updates, world, policy, Precision{}, compression);
   };
   auto const lossless = [&]<class Axis>(std::type_identity<Axis>) {
     return make(split.mesh<Axis>(), compression::none{});
@@ -66,10 +68,10 @@ template <class Precision, class World>
 
 template <class World>
 [[nodiscard]] std::unique_ptr<trireme::any_trainer> make_fp32(preset const&, trireme::nn::gpt const&,
-                                                              trireme::optim::adamw const&, World&);
+                                                              optimizer_choice const&, World&);
 template <class World>
 [[nodiscard]] std::unique_ptr<trireme::any_trainer> make_bf16(preset const&, trireme::nn::gpt const&,
-                                                              trireme::optim::adamw const&, World&);
+                                                              optimizer_choice const&, World&);
 template <class World>
 [[nodiscard]] std::unique_ptr<trireme::any_trainer> make_fp16(preset const&, trireme::nn::gpt const&,
-                                                              trireme::optim::adamw const&, World&);
+                                                              optimizer_choice const&, World&);

@@ -3,6 +3,6 @@
 
 template <>
 std::unique_ptr<trireme::any_trainer> make_fp32(preset const& chosen, trireme::nn::gpt const& model,
-                                                trireme::optim::adamw const& optimizer, world_type& world) {
+                                                optimizer_choice const& optimizer, world_type& world) {
   return make_preset<trireme::precision::fp32>(chosen, model, optimizer, world);
 }

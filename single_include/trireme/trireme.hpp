@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/trireme.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 739ea409f6d48c9128cbfe3eac2d97e469c009c15626c5e874d46e7ccdd44557
+// SHA-256 of the sources: e364caa60703f22af95415a0b5356ea33e8a424aff2d5b0e6b6e5c656438944a
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -16141,7 +16141,7 @@ template <class O>
 
 /// What an optimizer asks of the memory of parameters and gradients before it has any.
 struct layout_wishes {
-  bool whole_tensors = false;                         ///< each tensor lies within one rank's slice of its bucket
+  bool whole_tensors = false;  ///< who updates a tensor updates all of it: no slice of a bucket cuts one
   std::function<bool(parameter_info const&)> frozen;  ///< which parameters are never updated; empty: none
 
   [[nodiscard]] bool freezes(parameter_info const& info) const { return frozen && frozen(info); }
@@ -17291,16 +17291,17 @@ class layout {
   /// @param bucket_elements how many elements a bucket should hold; a larger tensor has a bucket of its own.
   /// @param unit_ends       where each unit's uses end, ascending to the number of uses: then no bucket holds tensors
   ///                        of two units. Empty: buckets are filled regardless of units.
-  /// @param wishes          with whole_tensors no slice cuts a tensor: slices are as long as the fullest of them, and
-  ///                        the tensors of all buckets are dealt out evenly.
+  /// @param wishes          with whole_tensors no slice cuts a tensor: slices are as long as the fullest of them, the
+  ///                        tensors of all buckets are dealt out evenly, and a bucket is filled on until there is as
+  ///                        much for every rank as in its longest tensor.
   layout(std::span<parameter_info const> uses, std::int64_t bucket_elements, int ranks,
          std::span<int const> unit_ends = {}, layout_wishes const& wishes = {})
       : ranks_(ranks) {
     collect(uses, wishes);
     set_units(unit_ends, static_cast<int>(uses.size()));
-    fill(bucket_elements, false);
+    fill(bucket_elements, false, wishes.whole_tensors);
     trained_buckets_ = static_cast<int>(buckets_.size());
-    fill(bucket_elements, true);
+    fill(bucket_elements, true, false);
     if (wishes.whole_tensors) deal();
     list_buckets();
   }
@@ -17385,8 +17386,9 @@ class layout {
 
   // Backward finishes the last unit first, so the last parameter opens the first bucket. A tied tensor becomes final
   // late, and its shards must align wherever its uses live: it has a bucket of its own.
-  void fill(std::int64_t bucket_elements, bool frozen) {
+  void fill(std::int64_t bucket_elements, bool frozen, bool whole) {
     bool open = false;
+    std::int64_t longest = 0;  // tensor of the open bucket
     int open_unit = 0;
     bool open_dealt = false;  // what is dealt out is exchanged over other ranks than the rest
     auto const close = [&] {
@@ -17400,10 +17402,12 @@ class layout {
       bool const alone = tensor.uses.size() > 1 || tensor.info.tied;
       int const own_unit = unit_of(tensor);
       if (alone || !open || own_unit != open_unit || tensor.info.dealt != open_dealt ||
-          place(buckets_.back().elements, tensor.size()) + tensor.size() > bucket_elements) {
+          (place(buckets_.back().elements, tensor.size()) + tensor.size() > bucket_elements &&
+           (!whole || buckets_.back().elements >= ranks_ * longest))) {
         close();
         buckets_.emplace_back();
         open = true;
+        longest = 0;
         open_unit = own_unit;
         open_dealt = tensor.info.dealt;
       }
@@ -17412,6 +17416,7 @@ class layout {
       tensor.offset = place(target.elements, tensor.size());
       target.entries.push_back(e);
       target.elements = tensor.offset + tensor.size();
+      longest = std::max(longest, tensor.size());
       if (alone) close();
     }
     close();
@@ -17421,8 +17426,8 @@ class layout {
   // small; then the fullest slice of a bucket to the rank that has least of the buckets before.
   void deal() {
     std::vector<std::int64_t> load(static_cast<std::size_t>(ranks_));
-    for (auto& filled : std::span(buckets_).first(static_cast<std::size_t>(trained_buckets_))) {
-      auto longest = filled.entries;
+    for (auto& target : std::span(buckets_).first(static_cast<std::size_t>(trained_buckets_))) {
+      auto longest = target.entries;
       std::ranges::stable_sort(longest, [&](int a, int b) { return at(a).size() > at(b).size(); });
       std::vector<std::vector<int>> parts(load.size());
       std::vector<std::int64_t> sizes(load.size());
@@ -17444,7 +17449,7 @@ class layout {
         slices[idlest[i]] = std::move(parts[fullest[i]]);
         load[idlest[i]] += sizes[fullest[i]];
       }
-      lay_out(filled, slices);
+      lay_out(target, slices);
     }
   }
   void lay_out(bucket& target, std::vector<std::vector<int>> const& slices) {
@@ -19162,7 +19167,7 @@ class parameter_store {
       : world_(world),
         everyone_(everyone),
         layout_(agreed({infos(uses), bucket_elements(strategy, sizeof(gradient_element)), world.size(),
-                        needs_units(strategy) ? unit_ends : no_units(), wishes},
+                        needs_units(strategy) ? unit_ends : no_units(), of_strategy(wishes)},
                        world, everyone.rank(), strategy, compressor)),
         uses_(std::move(uses)),
         values_(layout_, uses_, world_, true),
@@ -19180,9 +19185,9 @@ class parameter_store {
       : world_(world),
         everyone_(everyone),
         foreign_(std::move(parameters)),
-        layout_(agreed(
-            {foreign_.infos(), bucket_elements(strategy, sizeof(gradient_element)), world.size(), no_units(), wishes},
-            world, everyone.rank(), strategy, compressor)),
+        layout_(agreed({foreign_.infos(), bucket_elements(strategy, sizeof(gradient_element)), world.size(), no_units(),
+                        of_strategy(wishes)},
+                       world, everyone.rank(), strategy, compressor)),
         values_(layout_, uses_, world_, sharded),
         gradients_(layout_, uses_, world_, compressor, sums_in_a_tree(strategy), false),
         outputs_(layout_, values_, foreign_, world_) {
@@ -19201,6 +19206,11 @@ class parameter_store {
   ~parameter_store() = default;
 
   static std::span<int const> no_units() { return {}; }
+  // Where every rank updates everything, all tensors are whole there however slices cut them.
+  static layout_wishes of_strategy(layout_wishes wishes) {
+    wishes.whole_tensors = wishes.whole_tensors && sharded;
+    return wishes;
+  }
   // Whether gradients have memory only while they are used.
   static bool needs_units(Strategy const& strategy) { return shards_gradients || sums_in_a_tree(strategy); }
   static std::vector<parameter_info> infos(std::vector<parameter<Env>*> const& uses) {
@@ -26233,6 +26243,7 @@ class optimizer_state {
   template <class F>
   void visit_piece(int bucket, parallel::layout::piece const& piece, F&& f) const {
     if (bucket >= plan_.trained_buckets()) return;
+    if (whole_ && piece.in_entry > 0) return;  // whoever answers for a tensor's first element answers for its moments
     auto const& info = plan_.at(piece.entry).info;
     for (std::size_t m = 0; m < names_.size(); ++m) {
       auto const values = moment_of(m, bucket, piece);

@@ -90,13 +90,11 @@ TEST_CASE("a tied tensor of two shapes and a model without parameters are refuse
   CHECK_THROWS_WITH(layout({}, 100, 1), "trireme::exchange: the model has no parameters");
 }
 
-TEST_CASE("where whole tensors are wished for, no slice cuts one, and buckets hold what they held",
-          "[parallel][layout]") {
+TEST_CASE("where whole tensors are wished for, no slice cuts one", "[parallel][layout]") {
   for (int const ranks : {1, 2, 3, 4, 7}) {
     for (std::int64_t const bucket_elements : {1, 500, 4000, 1000000}) {
-      layout const cut(model, bucket_elements, ranks);
       layout const plan(model, bucket_elements, ranks, {}, {.whole_tensors = true, .frozen = {}});
-      REQUIRE(plan.buckets().size() == cut.buckets().size());
+      std::size_t entries = 0;
       for (std::size_t b = 0; b < plan.buckets().size(); ++b) {
         auto const& bucket = plan.buckets()[b];
         CHECK(bucket.elements % (ranks * block_elements) == 0);
@@ -114,8 +112,9 @@ TEST_CASE("where whole tensors are wished for, no slice cuts one, and buckets ho
           CHECK(entry.offset / n == (end - 1) / n);
         }
         CHECK(end <= bucket.elements);
+        entries += bucket.entries.size();
       }
-      for (std::size_t e = 0; e < plan.entries().size(); ++e) CHECK(plan.at(int(e)).bucket == cut.at(int(e)).bucket);
+      CHECK(entries == plan.entries().size());
     }
   }
 }
@@ -144,9 +143,8 @@ TEST_CASE("whole tensors are dealt out evenly, within a bucket and over all of t
   auto const [most, padded] = most_and_padding(1 << 30);
   CHECK(most < 1.02);
   CHECK(padded < 1.02);
-  CHECK(most_and_padding(1).first < 1.35);  // a bucket a tensor: as many slices as ranks, one of them in use,
-  CHECK(most_and_padding(1).second == 4);   // but owners take turns
-  CHECK(most_and_padding(64 * 256 * 4).second < 1.4);
+  CHECK(most_and_padding(1).first < 1.1);  // buckets are filled on until each rank has something to do
+  CHECK(most_and_padding(1).second < 1.4);
 }
 
 TEST_CASE("what is frozen has buckets of its own after those that are trained", "[parallel][layout]") {

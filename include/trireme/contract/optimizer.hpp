@@ -109,7 +109,7 @@ template <class O>
 
 /// What an optimizer asks of the memory of parameters and gradients before it has any.
 struct layout_wishes {
-  bool whole_tensors = false;                         ///< each tensor lies within one rank's slice of its bucket
+  bool whole_tensors = false;  ///< who updates a tensor updates all of it: no slice of a bucket cuts one
   std::function<bool(parameter_info const&)> frozen;  ///< which parameters are never updated; empty: none
 
   [[nodiscard]] bool freezes(parameter_info const& info) const { return frozen && frozen(info); }

@@ -57,16 +57,17 @@ class layout {
   /// @param bucket_elements how many elements a bucket should hold; a larger tensor has a bucket of its own.
   /// @param unit_ends       where each unit's uses end, ascending to the number of uses: then no bucket holds tensors
   ///                        of two units. Empty: buckets are filled regardless of units.
-  /// @param wishes          with whole_tensors no slice cuts a tensor: slices are as long as the fullest of them, and
-  ///                        the tensors of all buckets are dealt out evenly.
+  /// @param wishes          with whole_tensors no slice cuts a tensor: slices are as long as the fullest of them, the
+  ///                        tensors of all buckets are dealt out evenly, and a bucket is filled on until there is as
+  ///                        much for every rank as in its longest tensor.
   layout(std::span<parameter_info const> uses, std::int64_t bucket_elements, int ranks,
          std::span<int const> unit_ends = {}, layout_wishes const& wishes = {})
       : ranks_(ranks) {
     collect(uses, wishes);
     set_units(unit_ends, static_cast<int>(uses.size()));
-    fill(bucket_elements, false);
+    fill(bucket_elements, false, wishes.whole_tensors);
     trained_buckets_ = static_cast<int>(buckets_.size());
-    fill(bucket_elements, true);
+    fill(bucket_elements, true, false);
     if (wishes.whole_tensors) deal();
     list_buckets();
   }
@@ -151,8 +152,9 @@ class layout {
 
   // Backward finishes the last unit first, so the last parameter opens the first bucket. A tied tensor becomes final
   // late, and its shards must align wherever its uses live: it has a bucket of its own.
-  void fill(std::int64_t bucket_elements, bool frozen) {
+  void fill(std::int64_t bucket_elements, bool frozen, bool whole) {
     bool open = false;
+    std::int64_t longest = 0;  // tensor of the open bucket
     int open_unit = 0;
     bool open_dealt = false;  // what is dealt out is exchanged over other ranks than the rest
     auto const close = [&] {
@@ -166,10 +168,12 @@ class layout {
       bool const alone = tensor.uses.size() > 1 || tensor.info.tied;
       int const own_unit = unit_of(tensor);
       if (alone || !open || own_unit != open_unit || tensor.info.dealt != open_dealt ||
-          place(buckets_.back().elements, tensor.size()) + tensor.size() > bucket_elements) {
+          (place(buckets_.back().elements, tensor.size()) + tensor.size() > bucket_elements &&
+           (!whole || buckets_.back().elements >= ranks_ * longest))) {
         close();
         buckets_.emplace_back();
         open = true;
+        longest = 0;
         open_unit = own_unit;
         open_dealt = tensor.info.dealt;
       }
@@ -178,6 +182,7 @@ class layout {
       tensor.offset = place(target.elements, tensor.size());
       target.entries.push_back(e);
       target.elements = tensor.offset + tensor.size();
+      longest = std::max(longest, tensor.size());
       if (alone) close();
     }
     close();
@@ -187,8 +192,8 @@ class layout {
   // small; then the fullest slice of a bucket to the rank that has least of the buckets before.
   void deal() {
     std::vector<std::int64_t> load(static_cast<std::size_t>(ranks_));
-    for (auto& filled : std::span(buckets_).first(static_cast<std::size_t>(trained_buckets_))) {
-      auto longest = filled.entries;
+    for (auto& target : std::span(buckets_).first(static_cast<std::size_t>(trained_buckets_))) {
+      auto longest = target.entries;
       std::ranges::stable_sort(longest, [&](int a, int b) { return at(a).size() > at(b).size(); });
       std::vector<std::vector<int>> parts(load.size());
       std::vector<std::int64_t> sizes(load.size());
@@ -210,7 +215,7 @@ class layout {
         slices[idlest[i]] = std::move(parts[fullest[i]]);
         load[idlest[i]] += sizes[fullest[i]];
       }
-      lay_out(filled, slices);
+      lay_out(target, slices);
     }
   }
   void lay_out(bucket& target, std::vector<std::vector<int>> const& slices) {

@@ -84,6 +84,7 @@ class optimizer_state {
   template <class F>
   void visit_piece(int bucket, parallel::layout::piece const& piece, F&& f) const {
     if (bucket >= plan_.trained_buckets()) return;
+    if (whole_ && piece.in_entry > 0) return;  // whoever answers for a tensor's first element answers for its moments
     auto const& info = plan_.at(piece.entry).info;
     for (std::size_t m = 0; m < names_.size(); ++m) {
       auto const values = moment_of(m, bucket, piece);

@@ -244,7 +244,7 @@ class parameter_store {
       : world_(world),
         everyone_(everyone),
         layout_(agreed({infos(uses), bucket_elements(strategy, sizeof(gradient_element)), world.size(),
-                        needs_units(strategy) ? unit_ends : no_units(), wishes},
+                        needs_units(strategy) ? unit_ends : no_units(), of_strategy(wishes)},
                        world, everyone.rank(), strategy, compressor)),
         uses_(std::move(uses)),
         values_(layout_, uses_, world_, true),
@@ -262,9 +262,9 @@ class parameter_store {
       : world_(world),
         everyone_(everyone),
         foreign_(std::move(parameters)),
-        layout_(agreed(
-            {foreign_.infos(), bucket_elements(strategy, sizeof(gradient_element)), world.size(), no_units(), wishes},
-            world, everyone.rank(), strategy, compressor)),
+        layout_(agreed({foreign_.infos(), bucket_elements(strategy, sizeof(gradient_element)), world.size(), no_units(),
+                        of_strategy(wishes)},
+                       world, everyone.rank(), strategy, compressor)),
         values_(layout_, uses_, world_, sharded),
         gradients_(layout_, uses_, world_, compressor, sums_in_a_tree(strategy), false),
         outputs_(layout_, values_, foreign_, world_) {
@@ -283,6 +283,11 @@ class parameter_store {
   ~parameter_store() = default;
 
   static std::span<int const> no_units() { return {}; }
+  // Where every rank updates everything, all tensors are whole there however slices cut them.
+  static layout_wishes of_strategy(layout_wishes wishes) {
+    wishes.whole_tensors = wishes.whole_tensors && sharded;
+    return wishes;
+  }
   // Whether gradients have memory only while they are used.
   static bool needs_units(Strategy const& strategy) { return shards_gradients || sums_in_a_tree(strategy); }
   static std::vector<parameter_info> infos(std::vector<parameter<Env>*> const& uses) {

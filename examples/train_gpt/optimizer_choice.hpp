@@ -1,0 +1,64 @@
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "trireme/core/error.hpp"
+#include "trireme/optim/optim.hpp"
+
+/// The optimizers to choose from at run time, with what suits a GPT: warm-up, then a cosine down to a tenth.
+struct optimizer_choice {
+  enum class method : std::size_t { adamw, sgd, muon, adafactor, lamb };
+  method chosen = method::adamw;
+  double rate = 0;
+  std::int64_t steps = 1;
+
+  [[nodiscard]] static std::vector<std::string> names() { return {"adamw", "sgd", "muon", "adafactor", "lamb"}; }
+  /// The peak rate where none is given.
+  [[nodiscard]] static std::string usual_rate(method of) {
+    char const* const rates[] = {"0.002", "0.1", "0.02", "0.02", "0.01"};
+    return rates[static_cast<std::size_t>(of)];
+  }
+  /// The fewest moments that it keeps of a parameter.
+  [[nodiscard]] int least_moments() const {
+    int const moments[] = {2, 1, 1, 0, 2};
+    return moments[static_cast<std::size_t>(chosen)];
+  }
+
+  /// Calls f(description), and returns what it returns: the same type for all of them.
+  template <class F>
+  [[nodiscard]] auto with(F&& f) const {
+    using namespace trireme;
+    auto const from = [&](double peak) -> optim::schedule {
+      return optim::cosine{
+          .peak = peak, .warmup = std::min<std::int64_t>(100, steps / 10 + 1), .total = steps, .floor = peak / 10};
+    };
+    auto const adamw = [&](double peak) {
+      return optim::adamw{.schedule = from(peak), .beta2 = 0.95, .decay = 0.1, .clip = 1.0};
+    };
+    switch (chosen) {
+      case method::sgd:
+        return f(optim::sgd{.schedule = from(rate), .clip = 1.0});
+      case method::muon:
+        return f(optim::muon{.schedule = from(rate), .decay = 0.1, .clip = 1.0, .rest = adamw(rate / 10)});
+      case method::adafactor:
+        return f(optim::adafactor{.schedule = from(rate), .clip = 1.0});
+      case method::lamb:
+        return f(optim::lamb{.schedule = from(rate), .decay = 0.1, .clip = 1.0});
+      default:
+        return f(adamw(rate));
+    }
+  }
+  /// All of them behind one type, so that trainers are compiled once.
+  template <class Env>
+  [[nodiscard]] trireme::optim::any<Env> any() const {
+    return with([](auto const& optimizer) { return trireme::optim::any<Env>(optimizer); });
+  }
+};
+
+[[nodiscard]] inline std::string to_string(optimizer_choice const& chosen) {
+  return chosen.with([](auto const& optimizer) { return to_string(optimizer); });
+}
