@@ -1,3 +1,5 @@
-// Readers and writers of files.
+// Files, and readers and writers of what stands in them.
+#include "trireme/formats/directory.ipp"
+#include "trireme/formats/file.ipp"
 #include "trireme/formats/json.ipp"
 #include "trireme/formats/safetensors.ipp"

@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/trireme.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: e364caa60703f22af95415a0b5356ea33e8a424aff2d5b0e6b6e5c656438944a
+// SHA-256 of the sources: 3fd3ef700e7875244c7713c8152a71129bd140372b38c87f99cc374353f85d78
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -22765,72 +22765,28 @@ class directory {
       : directory(AT_FDCWD, path.c_str(), path, files, last == links::refused ? O_NOFOLLOW : 0) {}
 
   /// Opens the directory of that name in this one.
-  [[nodiscard]] directory below(std::string const& name) const {
-    require(name);
-    return {descriptor(), name.c_str(), path_of(name), files(), O_NOFOLLOW};
-  }
+  [[nodiscard]] directory below(std::string const& name) const;
 
   [[nodiscard]] std::string const& path() const noexcept { return path_; }
-  [[nodiscard]] std::string path_of(std::string const& name) const {
-    if (path_ == ".") return name;
-    return path_ + (path_.ends_with('/') ? "" : "/") + name;
-  }
+  [[nodiscard]] std::string path_of(std::string const& name) const;
   [[nodiscard]] file_system& files() const noexcept { return open_->files; }
   [[nodiscard]] int descriptor() const noexcept { return open_->descriptor; }
 
   /// The names in it, sorted, without "." and "..".
-  [[nodiscard]] std::vector<std::string> names() const {
-    std::vector<std::string> all;
-    detail::checked(path_, "list the directory", [&] { return files().list(descriptor(), all); });
-    std::erase_if(all, [](std::string const& name) { return name == "." || name == ".."; });
-    std::sort(all.begin(), all.end());
-    return all;
-  }
-  [[nodiscard]] bool has(std::string const& name) const { return std::ranges::binary_search(names(), name); }
+  [[nodiscard]] std::vector<std::string> names() const;
+  [[nodiscard]] bool has(std::string const& name) const;
 
   /// Makes a directory in it, unless something has that name already, and opens it.
-  [[nodiscard]] directory make(std::string const& name) const {
-    require(name);
-    if (files().make_directory(descriptor(), name.c_str(), 0777) != 0 && errno != EEXIST) {
-      throw detail::io_failure(path_of(name), "make the directory", errno);
-    }
-    return below(name);
-  }
+  [[nodiscard]] directory make(std::string const& name) const;
   /// Gives a file, directory or link another name; a file or an empty directory that had it is replaced.
-  void rename(std::string const& from, std::string const& to) const {
-    require(from), require(to);
-    detail::checked(path_of(from), text("rename to ", path_of(to)),
-                    [&] { return files().rename(descriptor(), from.c_str(), to.c_str()); });
-  }
+  void rename(std::string const& from, std::string const& to) const;
   /// Two names change places in one step.
-  void exchange(std::string const& one, std::string const& other) const {
-    require(one), require(other);
-    detail::checked(path_of(one), text("change places with ", path_of(other)),
-                    [&] { return files().exchange(descriptor(), one.c_str(), other.c_str()); });
-  }
+  void exchange(std::string const& one, std::string const& other) const;
   /// Removes a directory and the files in it, or a file, or a link (never what it leads to). Directories in the
   /// directory, and what cannot be removed, stay. @returns whether nothing has the name any more.
-  bool remove(std::string const& name) const {
-    require(name);
-    auto const inner = files().open(descriptor(), name.c_str(), flags | O_NOFOLLOW, 0);
-    if (inner < 0) {
-      if (errno == ENOENT) return true;
-      return (errno == ENOTDIR || errno == ELOOP) && files().unlink(descriptor(), name.c_str()) == 0;
-    }
-    std::vector<std::string> all;
-    files().list(inner, all);
-    for (auto const& each : all) {
-      if (each != "." && each != "..") files().unlink(inner, each.c_str());
-    }
-    files().close(inner);
-    return files().remove_directory(descriptor(), name.c_str()) == 0;
-  }
+  bool remove(std::string const& name) const;
   /// Returns when the names in it (files made, renamed, removed) have reached the device.
-  void synchronise() const {
-    auto const failed = files().synchronise(descriptor()) < 0 ? errno : 0;
-    // Some file systems have nothing to synchronise for a directory, and say so.
-    if (failed != 0 && failed != EINVAL) throw detail::io_failure(path_, "synchronise the directory", failed);
-  }
+  void synchronise() const;
 
  private:
   static constexpr int flags = O_RDONLY | O_DIRECTORY | O_CLOEXEC;
@@ -22844,28 +22800,101 @@ class directory {
     ~handle() { files.close(descriptor); }
   };
 
-  directory(int at, char const* name, std::string path, file_system& files, int follow) : path_(std::move(path)) {
-    int opened = -1;
-    do opened = files.open(at, name, flags | follow, 0);
-    while (opened < 0 && errno == EINTR);
-    if (opened < 0 && follow != 0 && (errno == ENOTDIR || errno == ELOOP)) {
-      throw io_error(path_, "is not a directory (a symbolic link to one is not followed here)", errno);
-    }
-    if (opened < 0) throw detail::io_failure(path_, "open the directory", errno);
-    open_ = std::make_shared<handle const>(files, opened);
-  }
-  void require(std::string_view name) const {
-    if (name.empty() || name == "." || name == ".." || name.find('/') != name.npos) {
-      throw config_error(text("trireme::formats::directory: \"", name, "\" is not a name in ", path_));
-    }
-  }
+  directory(int at, char const* name, std::string path, file_system& files, int follow);
+  void require(std::string_view name) const;
 
   std::string path_;
   std::shared_ptr<handle const> open_;
 };
 
 /// Makes a directory and its parents, where they are missing.
-inline void make_directories(std::string const& path, file_system& files = real_files()) {
+void make_directories(std::string const& path, file_system& files = real_files());
+
+}  // namespace trireme::formats
+
+// ---- trireme/formats/directory.ipp
+namespace trireme::formats {
+
+TRIREME_BODY directory directory::below(std::string const& name) const {
+  require(name);
+  return {descriptor(), name.c_str(), path_of(name), files(), O_NOFOLLOW};
+}
+
+TRIREME_BODY std::string directory::path_of(std::string const& name) const {
+  if (path_ == ".") return name;
+  return path_ + (path_.ends_with('/') ? "" : "/") + name;
+}
+
+TRIREME_BODY std::vector<std::string> directory::names() const {
+  std::vector<std::string> all;
+  detail::checked(path_, "list the directory", [&] { return files().list(descriptor(), all); });
+  std::erase_if(all, [](std::string const& name) { return name == "." || name == ".."; });
+  std::sort(all.begin(), all.end());
+  return all;
+}
+
+TRIREME_BODY bool directory::has(std::string const& name) const { return std::ranges::binary_search(names(), name); }
+TRIREME_BODY directory directory::make(std::string const& name) const {
+  require(name);
+  if (files().make_directory(descriptor(), name.c_str(), 0777) != 0 && errno != EEXIST) {
+    throw detail::io_failure(path_of(name), "make the directory", errno);
+  }
+  return below(name);
+}
+
+TRIREME_BODY void directory::rename(std::string const& from, std::string const& to) const {
+  require(from), require(to);
+  detail::checked(path_of(from), text("rename to ", path_of(to)),
+                  [&] { return files().rename(descriptor(), from.c_str(), to.c_str()); });
+}
+
+TRIREME_BODY void directory::exchange(std::string const& one, std::string const& other) const {
+  require(one), require(other);
+  detail::checked(path_of(one), text("change places with ", path_of(other)),
+                  [&] { return files().exchange(descriptor(), one.c_str(), other.c_str()); });
+}
+
+TRIREME_BODY bool directory::remove(std::string const& name) const {
+  require(name);
+  auto const inner = files().open(descriptor(), name.c_str(), flags | O_NOFOLLOW, 0);
+  if (inner < 0) {
+    if (errno == ENOENT) return true;
+    return (errno == ENOTDIR || errno == ELOOP) && files().unlink(descriptor(), name.c_str()) == 0;
+  }
+  std::vector<std::string> all;
+  files().list(inner, all);
+  for (auto const& each : all) {
+    if (each != "." && each != "..") files().unlink(inner, each.c_str());
+  }
+  files().close(inner);
+  return files().remove_directory(descriptor(), name.c_str()) == 0;
+}
+
+TRIREME_BODY void directory::synchronise() const {
+  auto const failed = files().synchronise(descriptor()) < 0 ? errno : 0;
+  // Some file systems have nothing to synchronise for a directory, and say so.
+  if (failed != 0 && failed != EINVAL) throw detail::io_failure(path_, "synchronise the directory", failed);
+}
+
+TRIREME_BODY directory::directory(int at, char const* name, std::string path, file_system& files, int follow)
+    : path_(std::move(path)) {
+  int opened = -1;
+  do opened = files.open(at, name, flags | follow, 0);
+  while (opened < 0 && errno == EINTR);
+  if (opened < 0 && follow != 0 && (errno == ENOTDIR || errno == ELOOP)) {
+    throw io_error(path_, "is not a directory (a symbolic link to one is not followed here)", errno);
+  }
+  if (opened < 0) throw detail::io_failure(path_, "open the directory", errno);
+  open_ = std::make_shared<handle const>(files, opened);
+}
+
+TRIREME_BODY void directory::require(std::string_view name) const {
+  if (name.empty() || name == "." || name == ".." || name.find('/') != name.npos) {
+    throw config_error(text("trireme::formats::directory: \"", name, "\" is not a name in ", path_));
+  }
+}
+
+TRIREME_BODY void make_directories(std::string const& path, file_system& files) {
   for (std::size_t slash = path.find('/', 1);; slash = path.find('/', slash + 1)) {
     auto const part = path.substr(0, slash);
     if (files.make_directory(AT_FDCWD, part.c_str(), 0777) != 0 && errno != EEXIST) {
@@ -22897,10 +22926,7 @@ class file {
     open(AT_FDCWD, path_.c_str(), how, 0);
   }
   /// A file in a directory. A symbolic link of that name is not followed.
-  file(directory const& in, std::string const& name, access how) : path_(in.path_of(name)), files_(&in.files()) {
-    if (name.find('/') != name.npos) throw config_error(text("trireme::formats::file: \"", name, "\" is no name"));
-    open(in.descriptor(), name.c_str(), how, O_NOFOLLOW);
-  }
+  file(directory const& in, std::string const& name, access how);
   file(file&& other) noexcept
       : path_(std::move(other.path_)), files_(other.files_), descriptor_(std::exchange(other.descriptor_, -1)) {}
   file& operator=(file&& other) noexcept {
@@ -22917,112 +22943,41 @@ class file {
   [[nodiscard]] file_system& files() const noexcept { return *files_; }
 
   /// The length in bytes. A directory, a pipe or a device has none: throws.
-  [[nodiscard]] std::uint64_t size() const {
-    struct ::stat status {};
-    detail::checked(path_, "ask for the size", [&] { return files_->status(descriptor_, status); });
-    if (!S_ISREG(status.st_mode)) throw io_error(path_, "is not a regular file");
-    return static_cast<std::uint64_t>(status.st_size);
-  }
+  [[nodiscard]] std::uint64_t size() const;
 
   /// Fills `to` with the bytes from `offset` on. Throws if the file ends before that.
-  void read(std::uint64_t offset, std::span<std::byte> to) const {
-    while (!to.empty()) {
-      auto const part = std::min(to.size(), most_at_once);
-      auto const got = static_cast<std::size_t>(detail::checked(
-          path_, "read", [&] { return files_->read(descriptor_, to.data(), part, static_cast<::off_t>(offset)); }));
-      if (got == 0) throw io_error(path_, text("cannot read: the file ends at byte ", offset));
-      offset += got;
-      to = to.subspan(got);
-    }
-  }
+  void read(std::uint64_t offset, std::span<std::byte> to) const;
 
   /// Writes all of `from` behind what was written before.
-  void write(std::span<std::byte const> from) {
-    while (!from.empty()) {
-      auto const part = std::min(from.size(), most_at_once);
-      auto const put = static_cast<std::size_t>(
-          detail::checked(path_, "write", [&] { return files_->write(descriptor_, from.data(), part); }));
-      if (put == 0) throw io_error(path_, "cannot write: the device takes nothing more");
-      from = from.subspan(put);
-    }
-  }
+  void write(std::span<std::byte const> from);
   void write(std::string_view characters) { write(std::as_bytes(std::span(characters))); }
 
   /// Cuts the file to `bytes`.
-  void truncate(std::uint64_t bytes) {
-    detail::checked(path_, "truncate", [&] { return files_->truncate(descriptor_, static_cast<::off_t>(bytes)); });
-  }
+  void truncate(std::uint64_t bytes);
   /// Returns when the content has reached the device.
-  void synchronise() {
-    detail::checked(path_, "synchronise", [&] { return files_->synchronise(descriptor_); });
-  }
-  void close() {
-    // Not repeated after a signal: the descriptor is gone by then, and may belong to somebody else.
-    auto const descriptor = std::exchange(descriptor_, -1);
-    if (descriptor >= 0 && files_->close(descriptor) < 0 && errno != EINTR) {
-      throw detail::io_failure(path_, "close", errno);
-    }
-  }
+  void synchronise();
+  void close();
 
  private:
   static constexpr std::size_t most_at_once = std::size_t{1} << 30;  // the kernel takes less than 2 GiB a call
 
-  void open(int at, char const* name, access how, int follow) {
-    bool const reads = how == access::read;
-    bool const creates = how == access::create;
-    // Without waiting: a pipe would wait for somebody who writes.
-    int const flags = (reads     ? O_RDONLY | O_NONBLOCK
-                       : creates ? O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW
-                                 : O_RDWR | O_CREAT | O_APPEND) |
-                      O_CLOEXEC | follow;
-    bool removed = false;
-    while ((descriptor_ = files_->open(at, name, flags, 0666)) < 0) {
-      if (errno == EEXIST && creates && !std::exchange(removed, true)) {
-        detail::checked(path_, "remove what has this name", [&] { return files_->unlink(at, name); });
-      } else if (errno == ELOOP && follow != 0) {
-        throw io_error(path_, "is a symbolic link, which is not followed here", ELOOP);
-      } else if (errno != EINTR) {
-        throw detail::io_failure(path_, reads ? "open" : "open for writing", errno);
-      }
-    }
-  }
+  void open(int at, char const* name, access how, int follow);
 
   std::string path_;
   file_system* files_;
   int descriptor_ = -1;
 };
 
-namespace detail {
-
-inline std::vector<std::byte> content_of(file const& from, std::uint64_t most) {
-  auto const size = from.size();
-  if (size > most) throw io_error(from.path(), text("has ", size, " bytes, more than the ", most, " expected"));
-  std::vector<std::byte> out(static_cast<std::size_t>(size));
-  from.read(0, out);
-  return out;
-}
-inline std::string text_of(std::vector<std::byte> const& bytes) {
-  return {reinterpret_cast<char const*>(bytes.data()), bytes.size()};
-}
-
-}  // namespace detail
-
 inline constexpr std::uint64_t most_bytes_at_once = std::uint64_t{1} << 30;
 
 /// The whole content of a file. Throws io_error if it has more than `most` bytes, before it takes memory for them.
-[[nodiscard]] inline std::vector<std::byte> read_file(std::string const& path, std::uint64_t most = most_bytes_at_once,
-                                                      file_system& files = real_files()) {
-  return detail::content_of(file(path, file::access::read, files), most);
-}
+[[nodiscard]] std::vector<std::byte> read_file(std::string const& path, std::uint64_t most = most_bytes_at_once,
+                                               file_system& files = real_files());
 /// The same as text.
-[[nodiscard]] inline std::string read_text(std::string const& path, std::uint64_t most = most_bytes_at_once,
-                                           file_system& files = real_files()) {
-  return detail::text_of(read_file(path, most, files));
-}
-[[nodiscard]] inline std::string read_text(directory const& in, std::string const& name,
-                                           std::uint64_t most = most_bytes_at_once) {
-  return detail::text_of(detail::content_of(file(in, name, file::access::read), most));
-}
+[[nodiscard]] std::string read_text(std::string const& path, std::uint64_t most = most_bytes_at_once,
+                                    file_system& files = real_files());
+[[nodiscard]] std::string read_text(directory const& in, std::string const& name,
+                                    std::uint64_t most = most_bytes_at_once);
 
 /// A file that appears under its name only when it is complete, or not at all.
 ///
@@ -23034,24 +22989,19 @@ inline constexpr std::uint64_t most_bytes_at_once = std::uint64_t{1} << 30;
 /// Threads  one owner. Two processes must not write the same path at once.
 class atomic_file {
  public:
-  explicit atomic_file(std::string const& path, file_system& files = real_files())
-      : atomic_file(directory(directory_of(path), files), name_of(path)) {}
-  atomic_file(directory in, std::string name)
-      : in_(std::move(in)), name_(std::move(name)), content_(in_, temporary(), file::access::create) {}
+  explicit atomic_file(std::string const& path, file_system& files = real_files());
+  atomic_file(directory in, std::string name);
   atomic_file(atomic_file&& other) noexcept
       : in_(other.in_),
         name_(std::move(other.name_)),
         content_(std::move(other.content_)),
         pending_(std::exchange(other.pending_, false)) {}
-  ~atomic_file() {
-    if (!pending_) return;
-    // Nobody is left to tell if this fails; a later attempt removes the same temporary.
-    in_.files().unlink(in_.descriptor(), temporary().c_str());
-  }
+  ~atomic_file();
 
   void write(std::span<std::byte const> bytes) { content_.write(bytes); }
 
   /// Makes the file visible. After a failure before the rename the old file is untouched.
+<<<<<<< HEAD
   void publish() {
     content_.synchronise();
     replace();
@@ -23067,6 +23017,11 @@ class atomic_file {
     in_.rename(temporary(), name_);
     pending_ = false;
   }
+=======
+  void publish();
+
+ private:
+>>>>>>> w-quick
   [[nodiscard]] std::string temporary() const { return name_ + ".partial"; }
 
   directory in_;
@@ -23076,15 +23031,143 @@ class atomic_file {
 };
 
 /// Replaces the content of a file, as atomic_file does.
-inline void atomic_write(std::string const& path, std::span<std::byte const> bytes, file_system& files = real_files()) {
+void atomic_write(std::string const& path, std::span<std::byte const> bytes, file_system& files = real_files());
+void atomic_write(std::string const& path, std::string_view characters, file_system& files = real_files());
+void atomic_write(directory const& in, std::string const& name, std::string_view characters);
+
+}  // namespace trireme::formats
+
+// ---- trireme/formats/file.ipp
+namespace trireme::formats {
+
+namespace detail {
+
+TRIREME_BODY std::vector<std::byte> content_of(file const& from, std::uint64_t most) {
+  auto const size = from.size();
+  if (size > most) throw io_error(from.path(), text("has ", size, " bytes, more than the ", most, " expected"));
+  std::vector<std::byte> out(static_cast<std::size_t>(size));
+  from.read(0, out);
+  return out;
+}
+TRIREME_BODY std::string text_of(std::vector<std::byte> const& bytes) {
+  return {reinterpret_cast<char const*>(bytes.data()), bytes.size()};
+}
+
+}  // namespace detail
+
+TRIREME_BODY std::uint64_t file::size() const {
+  struct ::stat status {};
+  detail::checked(path_, "ask for the size", [&] { return files_->status(descriptor_, status); });
+  if (!S_ISREG(status.st_mode)) throw io_error(path_, "is not a regular file");
+  return static_cast<std::uint64_t>(status.st_size);
+}
+
+TRIREME_BODY void file::read(std::uint64_t offset, std::span<std::byte> to) const {
+  while (!to.empty()) {
+    auto const part = std::min(to.size(), most_at_once);
+    auto const got = static_cast<std::size_t>(detail::checked(
+        path_, "read", [&] { return files_->read(descriptor_, to.data(), part, static_cast<::off_t>(offset)); }));
+    if (got == 0) throw io_error(path_, text("cannot read: the file ends at byte ", offset));
+    offset += got;
+    to = to.subspan(got);
+  }
+}
+
+TRIREME_BODY void file::write(std::span<std::byte const> from) {
+  while (!from.empty()) {
+    auto const part = std::min(from.size(), most_at_once);
+    auto const put = static_cast<std::size_t>(
+        detail::checked(path_, "write", [&] { return files_->write(descriptor_, from.data(), part); }));
+    if (put == 0) throw io_error(path_, "cannot write: the device takes nothing more");
+    from = from.subspan(put);
+  }
+}
+
+TRIREME_BODY void file::truncate(std::uint64_t bytes) {
+  detail::checked(path_, "truncate", [&] { return files_->truncate(descriptor_, static_cast<::off_t>(bytes)); });
+}
+
+TRIREME_BODY void file::synchronise() {
+  detail::checked(path_, "synchronise", [&] { return files_->synchronise(descriptor_); });
+}
+
+TRIREME_BODY void file::close() {
+  // Not repeated after a signal: the descriptor is gone by then, and may belong to somebody else.
+  auto const descriptor = std::exchange(descriptor_, -1);
+  if (descriptor >= 0 && files_->close(descriptor) < 0 && errno != EINTR) {
+    throw detail::io_failure(path_, "close", errno);
+  }
+}
+
+TRIREME_BODY void file::open(int at, char const* name, access how, int follow) {
+  bool const reads = how == access::read;
+  bool const creates = how == access::create;
+  // Without waiting: a pipe would wait for somebody who writes.
+  int const flags = (reads     ? O_RDONLY | O_NONBLOCK
+                     : creates ? O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW
+                               : O_RDWR | O_CREAT | O_APPEND) |
+                    O_CLOEXEC | follow;
+  bool removed = false;
+  while ((descriptor_ = files_->open(at, name, flags, 0666)) < 0) {
+    if (errno == EEXIST && creates && !std::exchange(removed, true)) {
+      detail::checked(path_, "remove what has this name", [&] { return files_->unlink(at, name); });
+    } else if (errno == ELOOP && follow != 0) {
+      throw io_error(path_, "is a symbolic link, which is not followed here", ELOOP);
+    } else if (errno != EINTR) {
+      throw detail::io_failure(path_, reads ? "open" : "open for writing", errno);
+    }
+  }
+}
+
+TRIREME_BODY file::file(directory const& in, std::string const& name, access how)
+    : path_(in.path_of(name)), files_(&in.files()) {
+  if (name.find('/') != name.npos) throw config_error(text("trireme::formats::file: \"", name, "\" is no name"));
+  open(in.descriptor(), name.c_str(), how, O_NOFOLLOW);
+}
+
+TRIREME_BODY std::vector<std::byte> read_file(std::string const& path, std::uint64_t most, file_system& files) {
+  return detail::content_of(file(path, file::access::read, files), most);
+}
+
+TRIREME_BODY std::string read_text(std::string const& path, std::uint64_t most, file_system& files) {
+  return detail::text_of(read_file(path, most, files));
+}
+
+TRIREME_BODY std::string read_text(directory const& in, std::string const& name, std::uint64_t most) {
+  return detail::text_of(detail::content_of(file(in, name, file::access::read), most));
+}
+
+TRIREME_BODY atomic_file::~atomic_file() {
+  if (!pending_) return;
+  // Nobody is left to tell if this fails; a later attempt removes the same temporary.
+  in_.files().unlink(in_.descriptor(), temporary().c_str());
+}
+
+TRIREME_BODY void atomic_file::publish() {
+  content_.synchronise();
+  content_.close();
+  in_.rename(temporary(), name_);
+  pending_ = false;
+  in_.synchronise();
+}
+
+TRIREME_BODY atomic_file::atomic_file(std::string const& path, file_system& files)
+    : atomic_file(directory(directory_of(path), files), name_of(path)) {}
+
+TRIREME_BODY atomic_file::atomic_file(directory in, std::string name)
+    : in_(std::move(in)), name_(std::move(name)), content_(in_, temporary(), file::access::create) {}
+
+TRIREME_BODY void atomic_write(std::string const& path, std::span<std::byte const> bytes, file_system& files) {
   atomic_file to(path, files);
   to.write(bytes);
   to.publish();
 }
-inline void atomic_write(std::string const& path, std::string_view characters, file_system& files = real_files()) {
+
+TRIREME_BODY void atomic_write(std::string const& path, std::string_view characters, file_system& files) {
   atomic_write(path, std::as_bytes(std::span(characters)), files);
 }
-inline void atomic_write(directory const& in, std::string const& name, std::string_view characters) {
+
+TRIREME_BODY void atomic_write(directory const& in, std::string const& name, std::string_view characters) {
   atomic_file to(in, name);
   to.write(std::as_bytes(std::span(characters)));
   to.publish();

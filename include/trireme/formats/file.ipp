@@ -1,0 +1,143 @@
+#pragma once
+
+#include <algorithm>
+#include <cerrno>
+
+#include "trireme/formats/file.hpp"
+
+namespace trireme::formats {
+
+namespace detail {
+
+TRIREME_BODY std::vector<std::byte> content_of(file const& from, std::uint64_t most) {
+  auto const size = from.size();
+  if (size > most) throw io_error(from.path(), text("has ", size, " bytes, more than the ", most, " expected"));
+  std::vector<std::byte> out(static_cast<std::size_t>(size));
+  from.read(0, out);
+  return out;
+}
+TRIREME_BODY std::string text_of(std::vector<std::byte> const& bytes) {
+  return {reinterpret_cast<char const*>(bytes.data()), bytes.size()};
+}
+
+}  // namespace detail
+
+TRIREME_BODY std::uint64_t file::size() const {
+  struct ::stat status {};
+  detail::checked(path_, "ask for the size", [&] { return files_->status(descriptor_, status); });
+  if (!S_ISREG(status.st_mode)) throw io_error(path_, "is not a regular file");
+  return static_cast<std::uint64_t>(status.st_size);
+}
+
+TRIREME_BODY void file::read(std::uint64_t offset, std::span<std::byte> to) const {
+  while (!to.empty()) {
+    auto const part = std::min(to.size(), most_at_once);
+    auto const got = static_cast<std::size_t>(detail::checked(
+        path_, "read", [&] { return files_->read(descriptor_, to.data(), part, static_cast<::off_t>(offset)); }));
+    if (got == 0) throw io_error(path_, text("cannot read: the file ends at byte ", offset));
+    offset += got;
+    to = to.subspan(got);
+  }
+}
+
+TRIREME_BODY void file::write(std::span<std::byte const> from) {
+  while (!from.empty()) {
+    auto const part = std::min(from.size(), most_at_once);
+    auto const put = static_cast<std::size_t>(
+        detail::checked(path_, "write", [&] { return files_->write(descriptor_, from.data(), part); }));
+    if (put == 0) throw io_error(path_, "cannot write: the device takes nothing more");
+    from = from.subspan(put);
+  }
+}
+
+TRIREME_BODY void file::truncate(std::uint64_t bytes) {
+  detail::checked(path_, "truncate", [&] { return files_->truncate(descriptor_, static_cast<::off_t>(bytes)); });
+}
+
+TRIREME_BODY void file::synchronise() {
+  detail::checked(path_, "synchronise", [&] { return files_->synchronise(descriptor_); });
+}
+
+TRIREME_BODY void file::close() {
+  // Not repeated after a signal: the descriptor is gone by then, and may belong to somebody else.
+  auto const descriptor = std::exchange(descriptor_, -1);
+  if (descriptor >= 0 && files_->close(descriptor) < 0 && errno != EINTR) {
+    throw detail::io_failure(path_, "close", errno);
+  }
+}
+
+TRIREME_BODY void file::open(int at, char const* name, access how, int follow) {
+  bool const reads = how == access::read;
+  bool const creates = how == access::create;
+  // Without waiting: a pipe would wait for somebody who writes.
+  int const flags = (reads     ? O_RDONLY | O_NONBLOCK
+                     : creates ? O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW
+                               : O_RDWR | O_CREAT | O_APPEND) |
+                    O_CLOEXEC | follow;
+  bool removed = false;
+  while ((descriptor_ = files_->open(at, name, flags, 0666)) < 0) {
+    if (errno == EEXIST && creates && !std::exchange(removed, true)) {
+      detail::checked(path_, "remove what has this name", [&] { return files_->unlink(at, name); });
+    } else if (errno == ELOOP && follow != 0) {
+      throw io_error(path_, "is a symbolic link, which is not followed here", ELOOP);
+    } else if (errno != EINTR) {
+      throw detail::io_failure(path_, reads ? "open" : "open for writing", errno);
+    }
+  }
+}
+
+TRIREME_BODY file::file(directory const& in, std::string const& name, access how)
+    : path_(in.path_of(name)), files_(&in.files()) {
+  if (name.find('/') != name.npos) throw config_error(text("trireme::formats::file: \"", name, "\" is no name"));
+  open(in.descriptor(), name.c_str(), how, O_NOFOLLOW);
+}
+
+TRIREME_BODY std::vector<std::byte> read_file(std::string const& path, std::uint64_t most, file_system& files) {
+  return detail::content_of(file(path, file::access::read, files), most);
+}
+
+TRIREME_BODY std::string read_text(std::string const& path, std::uint64_t most, file_system& files) {
+  return detail::text_of(read_file(path, most, files));
+}
+
+TRIREME_BODY std::string read_text(directory const& in, std::string const& name, std::uint64_t most) {
+  return detail::text_of(detail::content_of(file(in, name, file::access::read), most));
+}
+
+TRIREME_BODY atomic_file::~atomic_file() {
+  if (!pending_) return;
+  // Nobody is left to tell if this fails; a later attempt removes the same temporary.
+  in_.files().unlink(in_.descriptor(), temporary().c_str());
+}
+
+TRIREME_BODY void atomic_file::publish() {
+  content_.synchronise();
+  content_.close();
+  in_.rename(temporary(), name_);
+  pending_ = false;
+  in_.synchronise();
+}
+
+TRIREME_BODY atomic_file::atomic_file(std::string const& path, file_system& files)
+    : atomic_file(directory(directory_of(path), files), name_of(path)) {}
+
+TRIREME_BODY atomic_file::atomic_file(directory in, std::string name)
+    : in_(std::move(in)), name_(std::move(name)), content_(in_, temporary(), file::access::create) {}
+
+TRIREME_BODY void atomic_write(std::string const& path, std::span<std::byte const> bytes, file_system& files) {
+  atomic_file to(path, files);
+  to.write(bytes);
+  to.publish();
+}
+
+TRIREME_BODY void atomic_write(std::string const& path, std::string_view characters, file_system& files) {
+  atomic_write(path, std::as_bytes(std::span(characters)), files);
+}
+
+TRIREME_BODY void atomic_write(directory const& in, std::string const& name, std::string_view characters) {
+  atomic_file to(in, name);
+  to.write(std::as_bytes(std::span(characters)));
+  to.publish();
+}
+
+}  // namespace trireme::formats
