@@ -216,6 +216,28 @@ TEST_CASE("frozen parameters have no gradients and no moments, and nothing of th
   }
 }
 
+TEST_CASE("what is frozen stays as it is, all of it if need be", "[train]") {
+  optim::groups const frozen{optim::muon{}, {{.names = "*", .frozen = true}}};
+  auto const start = run(frozen, {.steps = 1});
+  for (auto const strategy : all_strategies) {
+    INFO("strategy " << static_cast<int>(strategy));
+    auto const found = run(frozen, {.strategy = strategy, .ranks = 2});
+    CHECK(found.values == start.values);
+    CHECK(found.moments == 0);
+  }
+}
+
+TEST_CASE("where ranks send values to each other, those that are frozen are not among them", "[train]") {
+  auto const sent = [](optim::groups<optim::adamw> const& optimizer) {
+    return plan_for({.samples = 8, .ranks = 4}, model, optimizer, parallel::zero<1>{.bucket_bytes = 4096}).bytes_sent();
+  };
+  auto const all = sent({optim::adamw{}, {}});
+  auto const some = sent({optim::adamw{}, {{.names = "layers.1.*", .frozen = true}}});
+  // Gradients and values of layers.1: 1050 numbers, in slices of 1024 each, of which a rank sends three of four.
+  CHECK(all - some >= 2 * 3 * 4 * 1024 / 4);
+  CHECK(all - some <= 2 * 3 * 4 * 1024 * 2);
+}
+
 namespace {
 
 nn::gpt const small{.vocabulary = 29, .context = 6, .layers = 1, .heads = 2, .channels = 8};
