@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/trireme.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 3fd3ef700e7875244c7713c8152a71129bd140372b38c87f99cc374353f85d78
+// SHA-256 of the sources: b5a01a1c4bf1f22a36af1f1dfe58d01bb8c4f6e790ee41ffb72d21a053218268
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -23001,27 +23001,13 @@ class atomic_file {
   void write(std::span<std::byte const> bytes) { content_.write(bytes); }
 
   /// Makes the file visible. After a failure before the rename the old file is untouched.
-<<<<<<< HEAD
-  void publish() {
-    content_.synchronise();
-    replace();
-    in_.synchronise();
-  }
+  void publish();
   /// The same without waiting for the device: what a crash of the machine leaves may be neither of them. For files that
   /// are written often, and are worth less than that wait.
   void publish_unsynchronised() { replace(); }
 
  private:
-  void replace() {
-    content_.close();
-    in_.rename(temporary(), name_);
-    pending_ = false;
-  }
-=======
-  void publish();
-
- private:
->>>>>>> w-quick
+  void replace();
   [[nodiscard]] std::string temporary() const { return name_ + ".partial"; }
 
   directory in_;
@@ -23145,10 +23131,14 @@ TRIREME_BODY atomic_file::~atomic_file() {
 
 TRIREME_BODY void atomic_file::publish() {
   content_.synchronise();
+  replace();
+  in_.synchronise();
+}
+
+TRIREME_BODY void atomic_file::replace() {
   content_.close();
   in_.rename(temporary(), name_);
   pending_ = false;
-  in_.synchronise();
 }
 
 TRIREME_BODY atomic_file::atomic_file(std::string const& path, file_system& files)

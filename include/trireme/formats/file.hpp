@@ -114,27 +114,13 @@ class atomic_file {
   void write(std::span<std::byte const> bytes) { content_.write(bytes); }
 
   /// Makes the file visible. After a failure before the rename the old file is untouched.
-<<<<<<< HEAD
-  void publish() {
-    content_.synchronise();
-    replace();
-    in_.synchronise();
-  }
+  void publish();
   /// The same without waiting for the device: what a crash of the machine leaves may be neither of them. For files that
   /// are written often, and are worth less than that wait.
   void publish_unsynchronised() { replace(); }
 
  private:
-  void replace() {
-    content_.close();
-    in_.rename(temporary(), name_);
-    pending_ = false;
-  }
-=======
-  void publish();
-
- private:
->>>>>>> w-quick
+  void replace();
   [[nodiscard]] std::string temporary() const { return name_ + ".partial"; }
 
   directory in_;

@@ -112,10 +112,14 @@ TRIREME_BODY atomic_file::~atomic_file() {
 
 TRIREME_BODY void atomic_file::publish() {
   content_.synchronise();
+  replace();
+  in_.synchronise();
+}
+
+TRIREME_BODY void atomic_file::replace() {
   content_.close();
   in_.rename(temporary(), name_);
   pending_ = false;
-  in_.synchronise();
 }
 
 TRIREME_BODY atomic_file::atomic_file(std::string const& path, file_system& files)
