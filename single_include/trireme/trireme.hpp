@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/trireme.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: ebf3ba13c2d7970af4ef1186badb048b6932f0e2ef25fc87dfbcf10c5fecd360
+// SHA-256 of the sources: 170ece6188a03e41a1681ef58d76bc36fc711c8dc7bc2e76ae2d76a4213e4a88
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
