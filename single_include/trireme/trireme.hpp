@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/trireme.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: b5a01a1c4bf1f22a36af1f1dfe58d01bb8c4f6e790ee41ffb72d21a053218268
+// SHA-256 of the sources: 0aa445568f9ed7308109bee5bc8d5a95f26cb36af16d6686dc9f06469082fb76
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -24680,9 +24680,6 @@ class piece_index {
 
 }  // namespace trireme::checkpoint::detail
 
-// ---- trireme/train/detail/checkpoint_publish.hpp
-#include <random>
-
 // ---- trireme/train/kept_checkpoints.hpp
 namespace trireme::checkpoint {
 
@@ -24787,11 +24784,14 @@ namespace trireme::checkpoint::detail {
 
 /// 32 hexadecimal digits that no other run has.
 [[nodiscard]] inline std::string drawn_identity() {
-  std::random_device dice;
+  std::array<std::uint8_t, 16> drawn{};
+  if (::getentropy(drawn.data(), drawn.size()) !=
+      0)  // <random> would cost every program a tenth of a second to compile
+    throw error("trireme::checkpoint: the system has no random numbers to name the run by");
   std::string out;
-  while (out.size() < 32) {
-    auto const drawn = dice();
-    for (int digit = 0; digit < 8; ++digit) out += "0123456789abcdef"[drawn >> (4 * digit) & 15];
+  for (auto const byte : drawn) {
+    out += "0123456789abcdef"[byte >> 4];
+    out += "0123456789abcdef"[byte & 15];
   }
   return out;
 }
@@ -28079,7 +28079,10 @@ step_report take_step(Run& run, Optimizer const& optimizer, step_input const& in
                       observe::timeline* timeline = nullptr) {
   using detail::timed;
   auto const start = detail::step_clock::now();
-  auto& [model, moments, precision, vote, clock] = run;
+  auto& model = run.model;
+  auto& precision = run.precision;
+  auto& clock = run.clock;
+  auto& vote = run.vote;
   auto& exchange = model.exchange();
   double const scale = precision.scale();
 
@@ -28094,7 +28097,7 @@ step_report take_step(Run& run, Optimizer const& optimizer, step_input const& in
   bool const taken = precision.decide(counted.finite);
   if (auto const gradients = exchange.settle(taken, {counted.norm / scale, scale})) {
     double const factor = detail::factor_of(optimizer, *gradients);
-    timed(timeline, "update", [&] { moments.update(exchange, optimizer, clock.updates, factor); });
+    timed(timeline, "update", [&] { run.moments.update(exchange, optimizer, clock.updates, factor); });
     timed(timeline, "publish", [&] { exchange.publish(); });
     model.engine().invalidate();
     ++clock.updates;

@@ -6,7 +6,7 @@
 
 #include "trireme/contract/compressor.hpp"
 #include "trireme/contract/slot.hpp"
-#include "trireme/core/text.hpp"
+#include "trireme/core/type_name.hpp"
 
 namespace trireme::compression {
 

@@ -92,7 +92,10 @@ step_report take_step(Run& run, Optimizer const& optimizer, step_input const& in
                       observe::timeline* timeline = nullptr) {
   using detail::timed;
   auto const start = detail::step_clock::now();
-  auto& [model, moments, precision, vote, clock] = run;
+  auto& model = run.model;
+  auto& precision = run.precision;
+  auto& clock = run.clock;
+  auto& vote = run.vote;
   auto& exchange = model.exchange();
   double const scale = precision.scale();
 
@@ -107,7 +110,7 @@ step_report take_step(Run& run, Optimizer const& optimizer, step_input const& in
   bool const taken = precision.decide(counted.finite);
   if (auto const gradients = exchange.settle(taken, {counted.norm / scale, scale})) {
     double const factor = detail::factor_of(optimizer, *gradients);
-    timed(timeline, "update", [&] { moments.update(exchange, optimizer, clock.updates, factor); });
+    timed(timeline, "update", [&] { run.moments.update(exchange, optimizer, clock.updates, factor); });
     timed(timeline, "publish", [&] { exchange.publish(); });
     model.engine().invalidate();
     ++clock.updates;

@@ -1,8 +1,10 @@
 #pragma once
 
+#include <unistd.h>
+
+#include <array>
 #include <cstdint>
 #include <cstdio>
-#include <random>
 #include <span>
 #include <string>
 #include <utility>
@@ -19,11 +21,14 @@ namespace trireme::checkpoint::detail {
 
 /// 32 hexadecimal digits that no other run has.
 [[nodiscard]] inline std::string drawn_identity() {
-  std::random_device dice;
+  std::array<std::uint8_t, 16> drawn{};
+  if (::getentropy(drawn.data(), drawn.size()) !=
+      0)  // <random> would cost every program a tenth of a second to compile
+    throw error("trireme::checkpoint: the system has no random numbers to name the run by");
   std::string out;
-  while (out.size() < 32) {
-    auto const drawn = dice();
-    for (int digit = 0; digit < 8; ++digit) out += "0123456789abcdef"[drawn >> (4 * digit) & 15];
+  for (auto const byte : drawn) {
+    out += "0123456789abcdef"[byte >> 4];
+    out += "0123456789abcdef"[byte & 15];
   }
   return out;
 }

@@ -1,0 +1,48 @@
+// test-sanitize: none
+#include "trireme/compression/one_of.hpp"
+
+#include <string_view>
+
+#include "../support/toy_training.hpp"
+#include "trireme/compression/compression.hpp"
+
+using namespace trireme;
+using compression::cast;
+using compression::error_feedback;
+using compression::power_sgd;
+using compression::top_k;
+
+namespace {
+
+using sparse = error_feedback<top_k>;
+using any = compression::one_of<cast<bf16>, sparse, power_sgd>;
+
+template <class Parallel, class Compression>
+constexpr std::string_view broken = trireme::detail::broken_rule<
+    trireme::detail::combination<nn::gpt, comm::threads_world, Parallel, precision::fp32, Compression>>;
+
+static_assert(compressor<any, environment<precision::fp32>, comm::threads_world>);
+static_assert(!compressor<compression::one_of<top_k, int>, environment<precision::fp32>, comm::threads_world>);
+static_assert(broken<parallel::zero<1>, any>.empty());
+static_assert(broken<parallel::zero<2>, any> == "error-feedback-needs-one-exchange");
+static_assert(broken<parallel::zero<2>, compression::one_of<top_k, power_sgd>> ==
+              "collective-compressor-needs-one-exchange");
+static_assert(broken<parallel::zero<2>, compression::one_of<top_k, cast<bf16>>>.empty());
+
+}  // namespace
+
+TEST_CASE("a compressor that is chosen at run time gives the bits of the chosen one", "[compression]") {
+  auto const same = [](auto const& chosen) {
+    CHECK(toy::train_on(2, toy::steady, any{chosen}).hash == toy::train_on(2, toy::steady, chosen).hash);
+  };
+  same(cast<bf16>{});
+  same(sparse{.inner = {.ratio = 0.1F}});
+  same(power_sgd{.rank = 2});
+}
+
+TEST_CASE("a compressor that is chosen at run time is printed, and compared, as the chosen one", "[compression]") {
+  CHECK(describe(any{power_sgd{.rank = 3}}) == "compression::power_sgd{.rank = 3}");
+  CHECK(describe(any{}) == "compression::cast<bf16>{}");
+  CHECK(any{power_sgd{.rank = 3}} == any{power_sgd{.rank = 3}});
+  CHECK(any{power_sgd{.rank = 3}} != any{sparse{}});
+}
