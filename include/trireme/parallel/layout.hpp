@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <numeric>
 #include <span>
 #include <string>
 #include <unordered_map>
@@ -193,23 +192,17 @@ class layout {
   void deal() {
     std::vector<std::int64_t> load(static_cast<std::size_t>(ranks_));
     for (auto& target : std::span(buckets_).first(static_cast<std::size_t>(trained_buckets_))) {
-      auto longest = target.entries;
-      std::ranges::stable_sort(longest, [&](int a, int b) { return at(a).size() > at(b).size(); });
+      std::vector<std::int64_t> lengths;
+      for (int const e : target.entries) lengths.push_back(at(e).size());
       std::vector<std::vector<int>> parts(load.size());
       std::vector<std::int64_t> sizes(load.size());
-      for (int const e : longest) {
-        auto const least = static_cast<std::size_t>(std::ranges::min_element(sizes) - sizes.begin());
-        parts[least].push_back(e);
-        sizes[least] += at(e).size();
+      for (auto const i : ordered(lengths, true)) {
+        auto const least = static_cast<std::size_t>(std::min_element(sizes.begin(), sizes.end()) - sizes.begin());
+        parts[least].push_back(target.entries[i]);
+        sizes[least] += lengths[i];
       }
-      auto const order = [&](std::vector<std::int64_t> const& by, bool descending) {
-        std::vector<std::size_t> all(by.size());
-        std::iota(all.begin(), all.end(), std::size_t{0});
-        std::ranges::stable_sort(all, [&](auto a, auto b) { return descending ? by[a] > by[b] : by[a] < by[b]; });
-        return all;
-      };
-      auto const fullest = order(sizes, true);
-      auto const idlest = order(load, false);
+      auto const fullest = ordered(sizes, true);
+      auto const idlest = ordered(load, false);
       std::vector<std::vector<int>> slices(load.size());
       for (std::size_t i = 0; i < load.size(); ++i) {
         slices[idlest[i]] = std::move(parts[fullest[i]]);
@@ -217,6 +210,15 @@ class layout {
       }
       lay_out(target, slices);
     }
+  }
+  // Places of some numbers in their order; equal ones stay as they are.
+  [[nodiscard]] static std::vector<std::size_t> ordered(std::vector<std::int64_t> const& numbers, bool descending) {
+    std::vector<std::size_t> all(numbers.size());
+    for (std::size_t i = 0; i < all.size(); ++i) all[i] = i;
+    std::sort(all.begin(), all.end(), [&](std::size_t a, std::size_t b) {
+      return numbers[a] == numbers[b] ? a < b : (numbers[a] > numbers[b]) == descending;
+    });
+    return all;
   }
   void lay_out(bucket& target, std::vector<std::vector<int>> const& slices) {
     std::int64_t longest = 0;
