@@ -87,7 +87,10 @@ class parallel_choice {
     sequence const rows{.ways = sequence_ ? 0 : 1};
     context const positions{.ways = ways(axis::context), .method = method_};
     expert const mixture{.ways = ways(axis::expert)};
-    if constexpr (Axis::gradients == trireme::distribution::replicate) {
+    if constexpr (requires { requires Axis::local_steps; }) {  // which have no context and no experts
+      return ordered(trireme::parallel::mesh(
+          data_axis<Axis>(), any_pipeline{.schedule = schedule_, .stages = ways(axis::pipeline)}, cut, rows));
+    } else if constexpr (Axis::gradients == trireme::distribution::replicate) {
       return ordered(trireme::parallel::mesh(data_axis<Axis>(),
                                              any_pipeline{.schedule = schedule_, .stages = ways(axis::pipeline)},
                                              mixture, positions, cut, rows));

@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/trireme.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 67b9f0ec03970ce9bc4415e913c4af790137852b639b077d205c630505c3a46a
+// SHA-256 of the sources: cf22f6e349431efe3c1ed028ca1ac9d6b32037ea53ed18c270b049d92d5b018a
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -28692,25 +28692,27 @@ template <class Comm>
 }
 
 /// Collective over everyone. Calls f(name, extents, values) with the whole master value of each tensor of the model, on
-/// every rank in the same order, whatever part of it lies here.
+/// every rank in the same order, whatever part of it lies here. Where replicas differ it is that of the first.
 template <class Exchange, class F>
 void for_each_whole_tensor(Exchange const& exchange, F&& f) {
-  using space = typename Exchange::space;
   auto& world = exchange.everyone();
   auto const& plan = exchange.plan();
   std::map<std::string, std::vector<std::pair<int, parallel::layout::piece>>> here;  // what this rank answers for
+  bool const answers = !Exchange::replicas_differ || exchange.world().rank() == 0;   // else the first replica does
   for (int bucket = 0; bucket < static_cast<int>(plan.buckets().size()); ++bucket) {
     auto const [first, count] = exchange.accounted_range(bucket);
     plan.for_each_piece(bucket, first, count, [&](parallel::layout::piece const& piece) {
       auto const& info = plan.at(piece.entry).info;
-      if (info.answers) here[info.name].emplace_back(bucket, piece);
+      if (answers && info.answers) here[info.name].emplace_back(bucket, piece);
     });
   }
   for (auto const& tensor : tensors_of_everyone(world, plan)) {
     std::vector<double> sum(static_cast<std::size_t>(tensor.extents.size()));  // zero where others answer
     for (auto const& [bucket, piece] : here[tensor.name]) {
-      std::vector<typename Exchange::master_element> values(static_cast<std::size_t>(piece.count));
-      ops::on<space>::download(std::span(values), exchange.master_of(bucket, piece));
+      auto const own = exchange.master_of(bucket, piece);
+      using view = std::remove_const_t<decltype(own)>;
+      std::vector<typename view::value_type> values(static_cast<std::size_t>(piece.count));
+      ops::on<typename view::space>::download(std::span(values), own);
       for_each_run(plan.at(piece.entry).info, piece.in_entry, piece.count,
                    [&, begin = piece.in_entry](std::int64_t in_whole, std::int64_t in_part, std::int64_t n) {
                      std::copy_n(values.begin() + (in_part - begin), n, sum.begin() + in_whole);
@@ -29124,6 +29126,11 @@ struct refused {
   void record(Timeline&) {}
   template <class... Files>
   void save(std::string const&, Files&...) {}
+  template <class... Files>
+  void save_in_background(std::string const&, Files&...) {}
+  template <class F>
+  void on_save(F&&) {}
+  void finish_save() {}
   template <class... Files>
   checkpoint::loaded load(std::string const&, Files&...) {
     return {};

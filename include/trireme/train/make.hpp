@@ -59,6 +59,11 @@ struct refused {
   template <class... Files>
   void save(std::string const&, Files&...) {}
   template <class... Files>
+  void save_in_background(std::string const&, Files&...) {}
+  template <class F>
+  void on_save(F&&) {}
+  void finish_save() {}
+  template <class... Files>
   checkpoint::loaded load(std::string const&, Files&...) {
     return {};
   }
