@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <cstdlib>
 #include <numeric>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -50,6 +51,15 @@ std::vector<std::byte> some_bytes(std::uint64_t count) {
   return bytes;
 }
 
+/// The bytes of a tensor; 0 if they are too many to count, or not whole.
+std::uint64_t bytes_of(st::stored_type type, std::span<std::int64_t const> extents) {
+  auto bits = static_cast<std::uint64_t>(type.bits());
+  for (auto const extent : extents) {
+    if (extent < 0 || __builtin_mul_overflow(bits, static_cast<std::uint64_t>(extent), &bits)) return 0;
+  }
+  return bits % 8 == 0 ? bits / 8 : 0;
+}
+
 /// A rank's file of this header, with pieces laid out anew and their hashes made right if `seals`.
 std::string file_of(std::string_view header, bool seals) {
   std::string text(header);
@@ -67,7 +77,7 @@ std::string file_of(std::string_view header, bool seals) {
       for (auto const& extent : entry.at("shape").as_array()) extents.push_back(extent.as_int64());
       auto const type = st::stored_type::named(entry.at("dtype").as_string());
       if (!type || extents.size() > 1 << 12) continue;
-      auto const bytes = st::detail::tensor_bytes(*type, extents.extents()).value_or(0);
+      auto const bytes = bytes_of(*type, extents.extents());
       if (seals) {
         entries.back().content.set("data_offsets", json::array{end, end + bytes});
         notes.push_back({"sha256:" + name, checkpoint::detail::sha256_text(some_bytes(bytes))});
