@@ -2,12 +2,12 @@
 #include <cmath>
 #include <cstdint>
 #include <string>
-#include <string_view>
 #include <utility>
 #include <vector>
 
 #include "../catch.hpp"
 #include "../formats/scratch.hpp"
+#include "../support/sentence.hpp"
 #include "../watchdog.hpp"
 #include "trireme/comm/counted.hpp"
 #include "trireme/nn/mlp.hpp"
@@ -101,17 +101,6 @@ void planned_is_found(Parallel const& parallel) {
     CHECK(planned.memory.buffers == held.memory().buffers);
   });
 }
-
-template <class Action>
-std::string sentence_of(Action&& action) {
-  try {
-    action();
-  } catch (error const& problem) {
-    return problem.what();
-  }
-  return {};
-}
-bool contains(std::string const& text, std::string_view part) { return text.find(part) != std::string::npos; }
 
 }  // namespace
 

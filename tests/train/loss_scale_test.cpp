@@ -2,12 +2,12 @@
 #include <cmath>
 #include <cstdint>
 #include <string>
-#include <string_view>
 #include <utility>
 #include <vector>
 
 #include "../catch.hpp"
 #include "../formats/scratch.hpp"
+#include "../support/sentence.hpp"
 #include "../watchdog.hpp"
 #include "trireme/nn/mlp.hpp"
 #include "trireme/precision/fp16.hpp"
@@ -49,17 +49,6 @@ outcome train(int ranks, Precision const& precision, std::int64_t steps, std::st
   });
   return out;
 }
-
-template <class Action>
-std::string sentence_of(Action&& action) {
-  try {
-    action();
-  } catch (error const& problem) {
-    return problem.what();
-  }
-  return {};
-}
-bool contains(std::string const& text, std::string_view part) { return text.find(part) != std::string::npos; }
 
 }  // namespace
 
