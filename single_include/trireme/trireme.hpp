@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/trireme.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: cf22f6e349431efe3c1ed028ca1ac9d6b32037ea53ed18c270b049d92d5b018a
+// SHA-256 of the sources: 81ce1c307338d6b7dab067c9ed281fec0633ffc19107f56cf6acf35541027ac9
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -6249,9 +6249,9 @@ struct error_feedback {
       if constexpr (has_commit<inner_state>) inner_.commit();
     }
     [[nodiscard]] std::int64_t bytes() const {
-      std::int64_t inner = 0;
-      if constexpr (requires { inner_.bytes(); }) inner = inner_.bytes();
-      return inner + 2 * static_cast<std::int64_t>(residual_.view().bytes());
+      std::int64_t within = 0;
+      if constexpr (requires { inner_.bytes(); }) within = inner_.bytes();
+      return within + 2 * static_cast<std::int64_t>(residual_.view().bytes());
     }
     template <class Payload, class... Add>
     void decode(Payload payload, tensor_view<gradient, space> piece, Add... add) {
@@ -19907,11 +19907,10 @@ class local_exchange : detail::rank_alone<Comm>, public basic_exchange<Env, Comm
 
   /// @param more  as for basic_exchange, after the compressor.
   template <class Parameters, class... More>
-  local_exchange(Parameters parameters, Comm& replicas, std::int64_t bucket_bytes, Compressor const& compressor,
+  local_exchange(Parameters all, Comm& replicas, std::int64_t bucket_bytes, Compressor const& compressor,
                  More&&... more)
       : detail::rank_alone<Comm>(replicas),
-        base(std::move(parameters), this->alone, data{.bucket_bytes = bucket_bytes}, compressor,
-             std::forward<More>(more)...),
+        base(std::move(all), this->alone, data{.bucket_bytes = bucket_bytes}, compressor, std::forward<More>(more)...),
         replicas_(replicas) {}
 
   /// The ranks that hold the same part of the model.
@@ -20003,8 +20002,8 @@ class diloco::instance : public local_exchange<Env, Comm, Compressor> {
 
  public:
   template <class Parameters, class... More>
-  instance(Parameters parameters, Comm& replicas, diloco const& what, Compressor const& compressor, More&&... more)
-      : base(std::move(parameters), replicas, what.bucket_bytes, compressor, std::forward<More>(more)...), what_(what) {
+  instance(Parameters all, Comm& replicas, diloco const& what, Compressor const& compressor, More&&... more)
+      : base(std::move(all), replicas, what.bucket_bytes, compressor, std::forward<More>(more)...), what_(what) {
     if (what.period < 1) {
       throw config_error(text("trireme::parallel::diloco: .period = ", what.period,
                               "; say after how many steps the ranks meet, at least 1"));
@@ -22189,9 +22188,8 @@ class parameter_server::instance : public basic_exchange<Env, Comm, zero<1>, Com
 
  public:
   template <class Parameters, class... More>
-  instance(Parameters parameters, Comm& world, parameter_server const& what, Compressor const& compressor,
-           More&&... more)
-      : base(std::move(parameters), world, zero<1>{.bucket_bytes = what.bucket_bytes}, compressor,
+  instance(Parameters all, Comm& world, parameter_server const& what, Compressor const& compressor, More&&... more)
+      : base(std::move(all), world, zero<1>{.bucket_bytes = what.bucket_bytes}, compressor,
              std::forward<More>(more)...) {
     if (what.staleness < 0 || what.staleness > 1024) {
       throw config_error(text("trireme::parallel::parameter_server: .staleness = ", what.staleness,

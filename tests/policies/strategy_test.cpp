@@ -36,8 +36,8 @@ struct averaging {
 
    public:
     template <class Parameters, class... More>
-    instance(Parameters parameters, Comm& replicas, averaging const& what, Compressor const& compressor, More&&... more)
-        : base(std::move(parameters), replicas, what.bucket_bytes, compressor, std::forward<More>(more)...),
+    instance(Parameters all, Comm& replicas, averaging const& what, Compressor const& compressor, More&&... more)
+        : base(std::move(all), replicas, what.bucket_bytes, compressor, std::forward<More>(more)...),
           period_(what.period) {}
     std::int64_t period() const { return period_; }
     bool end(std::int64_t step) {

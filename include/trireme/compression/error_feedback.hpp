@@ -95,9 +95,9 @@ struct error_feedback {
       if constexpr (has_commit<inner_state>) inner_.commit();
     }
     [[nodiscard]] std::int64_t bytes() const {
-      std::int64_t inner = 0;
-      if constexpr (requires { inner_.bytes(); }) inner = inner_.bytes();
-      return inner + 2 * static_cast<std::int64_t>(residual_.view().bytes());
+      std::int64_t within = 0;
+      if constexpr (requires { inner_.bytes(); }) within = inner_.bytes();
+      return within + 2 * static_cast<std::int64_t>(residual_.view().bytes());
     }
     template <class Payload, class... Add>
     void decode(Payload payload, tensor_view<gradient, space> piece, Add... add) {

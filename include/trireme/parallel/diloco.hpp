@@ -66,8 +66,8 @@ class diloco::instance : public local_exchange<Env, Comm, Compressor> {
 
  public:
   template <class Parameters, class... More>
-  instance(Parameters parameters, Comm& replicas, diloco const& what, Compressor const& compressor, More&&... more)
-      : base(std::move(parameters), replicas, what.bucket_bytes, compressor, std::forward<More>(more)...), what_(what) {
+  instance(Parameters all, Comm& replicas, diloco const& what, Compressor const& compressor, More&&... more)
+      : base(std::move(all), replicas, what.bucket_bytes, compressor, std::forward<More>(more)...), what_(what) {
     if (what.period < 1) {
       throw config_error(text("trireme::parallel::diloco: .period = ", what.period,
                               "; say after how many steps the ranks meet, at least 1"));

@@ -36,11 +36,10 @@ class local_exchange : detail::rank_alone<Comm>, public basic_exchange<Env, Comm
 
   /// @param more  as for basic_exchange, after the compressor.
   template <class Parameters, class... More>
-  local_exchange(Parameters parameters, Comm& replicas, std::int64_t bucket_bytes, Compressor const& compressor,
+  local_exchange(Parameters all, Comm& replicas, std::int64_t bucket_bytes, Compressor const& compressor,
                  More&&... more)
       : detail::rank_alone<Comm>(replicas),
-        base(std::move(parameters), this->alone, data{.bucket_bytes = bucket_bytes}, compressor,
-             std::forward<More>(more)...),
+        base(std::move(all), this->alone, data{.bucket_bytes = bucket_bytes}, compressor, std::forward<More>(more)...),
         replicas_(replicas) {}
 
   /// The ranks that hold the same part of the model.

@@ -60,9 +60,8 @@ class parameter_server::instance : public basic_exchange<Env, Comm, zero<1>, Com
 
  public:
   template <class Parameters, class... More>
-  instance(Parameters parameters, Comm& world, parameter_server const& what, Compressor const& compressor,
-           More&&... more)
-      : base(std::move(parameters), world, zero<1>{.bucket_bytes = what.bucket_bytes}, compressor,
+  instance(Parameters all, Comm& world, parameter_server const& what, Compressor const& compressor, More&&... more)
+      : base(std::move(all), world, zero<1>{.bucket_bytes = what.bucket_bytes}, compressor,
              std::forward<More>(more)...) {
     if (what.staleness < 0 || what.staleness > 1024) {
       throw config_error(text("trireme::parallel::parameter_server: .staleness = ", what.staleness,

@@ -1,6 +1,10 @@
-#include "trireme/parallel/diloco.hpp"
 #include "world.hpp"
 
 using namespace trireme;
 
-bool const legal = check_policies<world, nn::gpt, optim::sgd, parallel::diloco>();
+/// A strategy whose ranks take steps alone.
+struct alone : parallel::data {
+  static constexpr bool local_steps = true;
+};
+
+bool const legal = check_policies<world, nn::gpt, optim::sgd, alone>();
