@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/trireme.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 81ce1c307338d6b7dab067c9ed281fec0633ffc19107f56cf6acf35541027ac9
+// SHA-256 of the sources: 726d467570636615df8220405a8a581a186085bec901dfc5cef4e6fe358fc167
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -20009,10 +20009,10 @@ class diloco::instance : public local_exchange<Env, Comm, Compressor> {
                               "; say after how many steps the ranks meet, at least 1"));
     }
     for (int b = 0; b < this->plan().trained_buckets(); ++b) {
-      shape const all{this->plan().buckets()[static_cast<std::size_t>(b)].elements};
-      outer_.emplace_back(all);
-      velocity_.emplace_back(all);
-      moved_.push_back(message_tensor<master, space>(replicas, all));
+      shape const form{this->plan().buckets()[static_cast<std::size_t>(b)].elements};
+      outer_.emplace_back(form);
+      velocity_.emplace_back(form);
+      moved_.push_back(message_tensor<master, space>(replicas, form));
     }
     restart();
   }

@@ -73,10 +73,10 @@ class diloco::instance : public local_exchange<Env, Comm, Compressor> {
                               "; say after how many steps the ranks meet, at least 1"));
     }
     for (int b = 0; b < this->plan().trained_buckets(); ++b) {
-      shape const all{this->plan().buckets()[static_cast<std::size_t>(b)].elements};
-      outer_.emplace_back(all);
-      velocity_.emplace_back(all);
-      moved_.push_back(message_tensor<master, space>(replicas, all));
+      shape const form{this->plan().buckets()[static_cast<std::size_t>(b)].elements};
+      outer_.emplace_back(form);
+      velocity_.emplace_back(form);
+      moved_.push_back(message_tensor<master, space>(replicas, form));
     }
     restart();
   }
