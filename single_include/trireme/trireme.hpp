@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/trireme.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 726d467570636615df8220405a8a581a186085bec901dfc5cef4e6fe358fc167
+// SHA-256 of the sources: 914c435192a74a1622655dee1a8d1577e285451503d0d31b25036f17d38020a7
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -18663,8 +18663,9 @@ class gradient_store {
   }
   // A round of every bucket that is on its way, in the order in which they were sent.
   void turn_all(double asked) {
-    auto const sent = in_flight_;
-    for (auto* const it : sent) turn(*it, asked);
+    for (std::size_t i = 0; i < in_flight_.size();) {
+      if (!turn(*in_flight_[i], asked)) ++i;  // else it has left the list
+    }
   }
   void collect(lane& it, double asked) {
     while (!turn(it, asked)) {

@@ -252,8 +252,9 @@ class gradient_store {
   }
   // A round of every bucket that is on its way, in the order in which they were sent.
   void turn_all(double asked) {
-    auto const sent = in_flight_;
-    for (auto* const it : sent) turn(*it, asked);
+    for (std::size_t i = 0; i < in_flight_.size();) {
+      if (!turn(*in_flight_[i], asked)) ++i;  // else it has left the list
+    }
   }
   void collect(lane& it, double asked) {
     while (!turn(it, asked)) {
