@@ -75,8 +75,11 @@ TEST_CASE("what several ranks hold of a tensor is the same on all of them", "[tr
       }
     }
     CHECK(!seen.empty());
-    // Slices of zero lie on one rank each, unless ranks of a tensor group hold the same vectors.
-    bool const has_copies = name.find("zero") == name.npos || name.find("tensor") != name.npos;
+    // Slices of zero lie on one rank each, unless ranks of a tensor group hold the same vectors; and where a pipeline
+    // comes back to its first stage, the token table's two uses lie there.
+    bool const cut = name.find("zero") != name.npos && name.find("tensor") == name.npos;
+    bool const comes_back = name.starts_with("pipeline=") && name.ends_with('v');
+    bool const has_copies = !cut && !comes_back;
     CHECK((compared > 0) == has_copies);
   });
 }
