@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/trireme.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 914c435192a74a1622655dee1a8d1577e285451503d0d31b25036f17d38020a7
+// SHA-256 of the sources: 7d389cb79076fb6a06ed529d18f2a002c307083768c907d6017dab80f526e5f8
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -16733,10 +16733,11 @@ namespace trireme::optim {
 /// other parameters.
 ///
 /// A parameter is a hidden matrix if it has two extents and its name matches none of `others`: embeddings, positions
-/// and the head are left to `rest`, as is usual. Tensors of more extents (experts) go to `rest`, too. Method   [Jordan
-/// et al., "Muon: an optimizer for hidden layers", 2024]: m = momentum * m + (1 - momentum) * g, five
-///          steps of Newton-Schulz on m (Nesterov: on what m will be), value -= rate * sqrt(max(1, outputs / inputs)) *
-///          X.
+/// and the head are left to `rest`, as is usual. Tensors of more extents (experts) go to `rest`, too.
+///
+/// Method   [Jordan et al., "Muon: an optimizer for hidden layers", 2024]: m = momentum * m + (1 - momentum) * g, five
+///          steps of Newton-Schulz make X of m (Nesterov: of what m will be), and
+///          value -= rate * sqrt(max(1, outputs / inputs)) * X.
 /// Bytes    per element of a hidden matrix one moment, of others two; scratch for the largest matrix: twice the matrix
 ///          and twice the square of its shorter side.
 /// Numerics products in the master type, as layers multiply; 2 to 5 % from orthogonal, by design of the coefficients.
@@ -19954,15 +19955,13 @@ namespace trireme::parallel {
 /// Local steps with an outer optimizer: each rank trains on its own samples without any exchange of gradients; after
 /// every `period` steps the ranks average how far they have moved, and take that as the gradient of an outer step.
 ///
-/// Method   [Douillard et al., "DiLoCo", 2023]: inner AdamW, outer Nesterov. With `.outer_rate = 1, .outer_momentum =
-/// 0`
-///          it is local SGD [Stich, 2019], whose parameters are averaged.
+/// Method   [Douillard et al., "DiLoCo", 2023]: inner AdamW, outer Nesterov. With an outer rate of 1 and no outer
+///          momentum it is local SGD [Stich, 2019], whose parameters are averaged.
 /// Bytes    2 n (p-1)/p elements of the master type, n parameters, p ranks, once in `period` steps. Memory: two more
 ///          tensors of the size of the masters, and one as a buffer.
-/// Ranks    parameters and moments belong to the rank, and are equal only after an outer step (parameters): save a
-/// model
-///          after a multiple of `period` steps. evaluate() is the mean over ranks, each with its own parameters. A
-///          checkpoint may be taken at any step; as many ranks go on with it.
+/// Ranks    parameters and moments belong to the rank, and only parameters are equal after an outer step: save a
+///          model after a multiple of `period` steps. evaluate() is the mean over ranks, each with its own parameters.
+///          A checkpoint may be taken at any step; as many ranks go on with it.
 /// Numerics the norm that clipping looks at is the root mean square of the ranks' norms. With a period of 1, inner SGD
 ///          without momentum, outer rate 1 and no outer momentum a step is that of parallel::data within rounding; with
 ///          AdamW it is not, for the mean of AdamW steps is not the AdamW step of the mean gradient.
@@ -28069,17 +28068,44 @@ std::string first_bad_gradient(Exchange const& exchange) {
 
 }  // namespace detail
 
+/// What the second half of a step has come to.
+struct step_end {
+  exchange_result counted;
+  bool taken = false;    ///< false: skipped, on every rank
+  bool updated = false;  ///< whether parameters have changed
+};
+
+/// Collective. The second half of a step, once gradients are on their way: all ranks count the vote, and if the step is
+/// taken each updates what it owns. What has a period (exchange.end()) is left to the caller.
+///
+/// @param scale    what the gradients were multiplied by.
+/// @param decide   (bool finite) -> whether the step is taken; the same on every rank.
+/// @param updates  how many updates there have been before.
+template <class Exchange, class Moments, class Optimizer, class Decide>
+step_end end_step(Exchange& exchange, Moments& moments, Optimizer const& optimizer, parallel::vote& vote, double scale,
+                  Decide&& decide, std::int64_t updates, observe::timeline* timeline = nullptr) {
+  using detail::timed;
+  timed(timeline, "finish", [&] { exchange.finish(vote); });
+  step_end out{.counted = timed(timeline, "vote", [&] { return exchange.count(vote); })};
+  out.taken = decide(out.counted.finite);
+  auto const gradients = exchange.settle(out.taken, {out.counted.norm / scale, scale});
+  if (!gradients) return out;
+  double const factor = detail::factor_of(optimizer, *gradients);
+  timed(timeline, "update", [&] { moments.update(exchange, optimizer, updates, factor); });
+  timed(timeline, "publish", [&] { exchange.publish(); });
+  out.updated = true;
+  return out;
+}
+
 /// Collective. One step. The vote is the only exchange that all ranks wait for; until it is counted nothing has changed
 /// that the step before has left.
 ///
 /// @param wishes  a number of this rank's own (a wish to stop, say); out: its sum over the ranks.
 /// Errors   numeric_error after as many steps without finite gradients as the precision finds normal; then, and with
-/// any
-///          other exception, the state is that before the step.
+///          any other exception, the state is that before the step.
 template <class Run, class Optimizer>
 step_report take_step(Run& run, Optimizer const& optimizer, step_input const& input, std::int64_t& wishes,
                       observe::timeline* timeline = nullptr) {
-  using detail::timed;
   auto const start = detail::step_clock::now();
   auto& model = run.model;
   auto& precision = run.precision;
@@ -28091,16 +28117,12 @@ step_report take_step(Run& run, Optimizer const& optimizer, step_input const& in
   vote.clear();
   vote.wish(wishes);
   random_key const key{clock.seed, static_cast<std::uint64_t>(clock.step)};
-  timed(timeline, "forward, backward", [&] { vote.add(model.train(input, scale, key)); });
-  timed(timeline, "finish", [&] { exchange.finish(vote); });
-  auto const counted = timed(timeline, "vote", [&] { return exchange.count(vote); });
+  detail::timed(timeline, "forward, backward", [&] { vote.add(model.train(input, scale, key)); });
+  auto const [counted, taken, updated] = end_step(
+      exchange, run.moments, optimizer, vote, scale, [&](bool finite) { return precision.decide(finite); },
+      clock.updates, timeline);
   wishes = counted.votes;
-
-  bool const taken = precision.decide(counted.finite);
-  if (auto const gradients = exchange.settle(taken, {counted.norm / scale, scale})) {
-    double const factor = detail::factor_of(optimizer, *gradients);
-    timed(timeline, "update", [&] { run.moments.update(exchange, optimizer, clock.updates, factor); });
-    timed(timeline, "publish", [&] { exchange.publish(); });
+  if (updated) {
     model.engine().invalidate();
     ++clock.updates;
   }
@@ -29006,8 +29028,6 @@ inline void check_environment(comm::bootstrap::lookup const& variable = comm::bo
 }  // namespace trireme
 
 // ---- trireme/train/own_exchange.hpp
-#include <typeinfo>
-
 namespace trireme {
 
 /// The exchange of a loop of one's own: what make_exchange returns.
@@ -29034,14 +29054,11 @@ class own_exchange : public Exchange {
     auto& moments = moments_of(optimizer);
     vote_.clear();
     vote_.wish(votes);
-    this->finish(vote_);
-    auto const counted = this->count(vote_);
-    if (auto const gradients = this->settle(counted.finite, {counted.norm, 1})) {
-      moments.update(*this, optimizer, updates_++, detail::factor_of(optimizer, *gradients));
-      this->publish();
-    }
+    auto const done = end_step(
+        *this, moments, optimizer, vote_, 1, [](bool finite) { return finite; }, updates_);
+    if (done.updated) ++updates_;
     static_cast<void>(this->end(steps_++));
-    return counted;
+    return done.counted;
   }
   /// Calls of step() so far.
   [[nodiscard]] std::int64_t steps() const noexcept { return steps_; }

@@ -22,10 +22,11 @@ namespace trireme::optim {
 /// other parameters.
 ///
 /// A parameter is a hidden matrix if it has two extents and its name matches none of `others`: embeddings, positions
-/// and the head are left to `rest`, as is usual. Tensors of more extents (experts) go to `rest`, too. Method   [Jordan
-/// et al., "Muon: an optimizer for hidden layers", 2024]: m = momentum * m + (1 - momentum) * g, five
-///          steps of Newton-Schulz on m (Nesterov: on what m will be), value -= rate * sqrt(max(1, outputs / inputs)) *
-///          X.
+/// and the head are left to `rest`, as is usual. Tensors of more extents (experts) go to `rest`, too.
+///
+/// Method   [Jordan et al., "Muon: an optimizer for hidden layers", 2024]: m = momentum * m + (1 - momentum) * g, five
+///          steps of Newton-Schulz make X of m (Nesterov: of what m will be), and
+///          value -= rate * sqrt(max(1, outputs / inputs)) * X.
 /// Bytes    per element of a hidden matrix one moment, of others two; scratch for the largest matrix: twice the matrix
 ///          and twice the square of its shorter side.
 /// Numerics products in the master type, as layers multiply; 2 to 5 % from orthogonal, by design of the coefficients.

@@ -17,15 +17,13 @@ namespace trireme::parallel {
 /// Local steps with an outer optimizer: each rank trains on its own samples without any exchange of gradients; after
 /// every `period` steps the ranks average how far they have moved, and take that as the gradient of an outer step.
 ///
-/// Method   [Douillard et al., "DiLoCo", 2023]: inner AdamW, outer Nesterov. With `.outer_rate = 1, .outer_momentum =
-/// 0`
-///          it is local SGD [Stich, 2019], whose parameters are averaged.
+/// Method   [Douillard et al., "DiLoCo", 2023]: inner AdamW, outer Nesterov. With an outer rate of 1 and no outer
+///          momentum it is local SGD [Stich, 2019], whose parameters are averaged.
 /// Bytes    2 n (p-1)/p elements of the master type, n parameters, p ranks, once in `period` steps. Memory: two more
 ///          tensors of the size of the masters, and one as a buffer.
-/// Ranks    parameters and moments belong to the rank, and are equal only after an outer step (parameters): save a
-/// model
-///          after a multiple of `period` steps. evaluate() is the mean over ranks, each with its own parameters. A
-///          checkpoint may be taken at any step; as many ranks go on with it.
+/// Ranks    parameters and moments belong to the rank, and only parameters are equal after an outer step: save a
+///          model after a multiple of `period` steps. evaluate() is the mean over ranks, each with its own parameters.
+///          A checkpoint may be taken at any step; as many ranks go on with it.
 /// Numerics the norm that clipping looks at is the root mean square of the ranks' norms. With a period of 1, inner SGD
 ///          without momentum, outer rate 1 and no outer momentum a step is that of parallel::data within rounding; with
 ///          AdamW it is not, for the mean of AdamW steps is not the AdamW step of the mean gradient.

@@ -5,8 +5,9 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <limits>
+#include <span>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "trireme/comm/self.hpp"

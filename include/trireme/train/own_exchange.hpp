@@ -2,8 +2,7 @@
 
 #include <cstdint>
 #include <memory>
-#include <typeinfo>
-#include <utility>
+#include <string>
 
 #include "trireme/contract/optimizer.hpp"
 #include "trireme/core/error.hpp"
@@ -37,14 +36,11 @@ class own_exchange : public Exchange {
     auto& moments = moments_of(optimizer);
     vote_.clear();
     vote_.wish(votes);
-    this->finish(vote_);
-    auto const counted = this->count(vote_);
-    if (auto const gradients = this->settle(counted.finite, {counted.norm, 1})) {
-      moments.update(*this, optimizer, updates_++, detail::factor_of(optimizer, *gradients));
-      this->publish();
-    }
+    auto const done = end_step(
+        *this, moments, optimizer, vote_, 1, [](bool finite) { return finite; }, updates_);
+    if (done.updated) ++updates_;
     static_cast<void>(this->end(steps_++));
-    return counted;
+    return done.counted;
   }
   /// Calls of step() so far.
   [[nodiscard]] std::int64_t steps() const noexcept { return steps_; }

@@ -80,17 +80,44 @@ std::string first_bad_gradient(Exchange const& exchange) {
 
 }  // namespace detail
 
+/// What the second half of a step has come to.
+struct step_end {
+  exchange_result counted;
+  bool taken = false;    ///< false: skipped, on every rank
+  bool updated = false;  ///< whether parameters have changed
+};
+
+/// Collective. The second half of a step, once gradients are on their way: all ranks count the vote, and if the step is
+/// taken each updates what it owns. What has a period (exchange.end()) is left to the caller.
+///
+/// @param scale    what the gradients were multiplied by.
+/// @param decide   (bool finite) -> whether the step is taken; the same on every rank.
+/// @param updates  how many updates there have been before.
+template <class Exchange, class Moments, class Optimizer, class Decide>
+step_end end_step(Exchange& exchange, Moments& moments, Optimizer const& optimizer, parallel::vote& vote, double scale,
+                  Decide&& decide, std::int64_t updates, observe::timeline* timeline = nullptr) {
+  using detail::timed;
+  timed(timeline, "finish", [&] { exchange.finish(vote); });
+  step_end out{.counted = timed(timeline, "vote", [&] { return exchange.count(vote); })};
+  out.taken = decide(out.counted.finite);
+  auto const gradients = exchange.settle(out.taken, {out.counted.norm / scale, scale});
+  if (!gradients) return out;
+  double const factor = detail::factor_of(optimizer, *gradients);
+  timed(timeline, "update", [&] { moments.update(exchange, optimizer, updates, factor); });
+  timed(timeline, "publish", [&] { exchange.publish(); });
+  out.updated = true;
+  return out;
+}
+
 /// Collective. One step. The vote is the only exchange that all ranks wait for; until it is counted nothing has changed
 /// that the step before has left.
 ///
 /// @param wishes  a number of this rank's own (a wish to stop, say); out: its sum over the ranks.
 /// Errors   numeric_error after as many steps without finite gradients as the precision finds normal; then, and with
-/// any
-///          other exception, the state is that before the step.
+///          any other exception, the state is that before the step.
 template <class Run, class Optimizer>
 step_report take_step(Run& run, Optimizer const& optimizer, step_input const& input, std::int64_t& wishes,
                       observe::timeline* timeline = nullptr) {
-  using detail::timed;
   auto const start = detail::step_clock::now();
   auto& model = run.model;
   auto& precision = run.precision;
@@ -102,16 +129,12 @@ step_report take_step(Run& run, Optimizer const& optimizer, step_input const& in
   vote.clear();
   vote.wish(wishes);
   random_key const key{clock.seed, static_cast<std::uint64_t>(clock.step)};
-  timed(timeline, "forward, backward", [&] { vote.add(model.train(input, scale, key)); });
-  timed(timeline, "finish", [&] { exchange.finish(vote); });
-  auto const counted = timed(timeline, "vote", [&] { return exchange.count(vote); });
+  detail::timed(timeline, "forward, backward", [&] { vote.add(model.train(input, scale, key)); });
+  auto const [counted, taken, updated] = end_step(
+      exchange, run.moments, optimizer, vote, scale, [&](bool finite) { return precision.decide(finite); },
+      clock.updates, timeline);
   wishes = counted.votes;
-
-  bool const taken = precision.decide(counted.finite);
-  if (auto const gradients = exchange.settle(taken, {counted.norm / scale, scale})) {
-    double const factor = detail::factor_of(optimizer, *gradients);
-    timed(timeline, "update", [&] { run.moments.update(exchange, optimizer, clock.updates, factor); });
-    timed(timeline, "publish", [&] { exchange.publish(); });
+  if (updated) {
     model.engine().invalidate();
     ++clock.updates;
   }

@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/testing/gradient_check.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 0813f9469ce68a66ac84dbe8e05f3091bc99d73a31a84c55fbfea5767bdd9a92
+// SHA-256 of the sources: 9ab179f494617874073b41c32ec97616b572fc1540383f647135c8bd29cced45
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -11,8 +11,9 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <limits>
+#include <span>
 #include <string>
-#include <utility>
 #include <vector>
 
 namespace trireme::testing {
