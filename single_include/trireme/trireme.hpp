@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/trireme.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 7d389cb79076fb6a06ed529d18f2a002c307083768c907d6017dab80f526e5f8
+// SHA-256 of the sources: 237d21bffc7e11dba542c19bd350962a5836c9832ac3121ba740e8ef13def7f9
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -1199,21 +1199,8 @@ constexpr void expect_body() noexcept {
 
 }  // namespace trireme::comm::detail
 
-// ---- trireme/comm/detail/thread_ranks.hpp
-#include <exception>
+// ---- trireme/comm/collectives.hpp
 #include <numeric>
-#include <optional>
-#include <thread>
-
-#if defined(__linux__)
-#include <pthread.h>
-#include <sched.h>
-#endif
-
-// ---- trireme/comm/threads.hpp
-#include <algorithm>
-#include <compare>
-#include <cstring>
 
 // ---- trireme/core/hash.hpp
 namespace trireme {
@@ -1359,7 +1346,11 @@ void append_parts(std::vector<part>& parts, bool sent, dtype type, std::size_t e
 
 }  // namespace trireme::comm::detail
 
+// ---- trireme/comm/detail/kernels.hpp
+#include <cstring>
+
 // ---- trireme/ops/host/reductions.hpp
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
@@ -4229,7 +4220,7 @@ concept can_move_from = std::same_as<std::remove_const_t<From>, T> && can_move<W
 /// An engine derives from collectives<itself> and has
 ///   name, rank(), size()
 ///   run(command), which returns when this rank's part is done, and start(command), which returns a request
-///   supports<Space>(kind, type, op): whether it can; what it cannot is not there to be called
+///   supports<Space>(kind, type, op): whether it can; a call that it cannot do does not compile
 ///   split(color, key), duplicate()
 /// A decorator derives from it too, and passes on commands to the execute() and submit() of the world below.
 ///
@@ -4477,27 +4468,275 @@ class collectives {
 
 }  // namespace trireme::comm
 
-// ---- trireme/comm/detail/colors.hpp
-namespace trireme::comm::detail {
+// ---- trireme/comm/self.hpp (goes on)
+namespace trireme::comm {
 
-/// What a rank passes to split().
-struct color_and_key {
-  int color = 0;
-  int key = 0;
+/// One rank, alone: every collective is the identity. Serial training is training with this communicator.
+struct self {
+  using policy_category = slot::communicator;
+  friend bool operator==(self const&, self const&) = default;
 };
-/// The ranks of one color among what all ranks passed, in the order of (key, rank).
-[[nodiscard]] inline std::vector<int> ranks_of_color(std::vector<color_and_key> const& wishes, int color) {
-  std::vector<int> chosen;
-  for (std::size_t rank = 0; rank < wishes.size(); ++rank) {
-    if (wishes[rank].color != color) continue;
-    auto at = chosen.size();
-    while (at > 0 && wishes[static_cast<std::size_t>(chosen[at - 1])].key > wishes[rank].key) --at;
-    chosen.insert(chosen.begin() + static_cast<std::ptrdiff_t>(at), static_cast<int>(rank));
+
+[[nodiscard]] inline std::string to_string(self const&) { return "comm::self{}"; }
+
+/// A collective that was done before it was asked for.
+struct self_request {
+  self_request() = default;
+  self_request(self_request&&) = default;
+  self_request& operator=(self_request&&) = default;
+  [[nodiscard]] bool test() const noexcept { return true; }
+  void wait() const noexcept {}
+};
+
+/// The rank of comm::self. May be made anywhere, without launch.
+///
+/// Bytes   sends none; collectives are counted.
+/// Errors  config_error for a root or peer other than 0, a negative color, views that do not fit each other, or an
+///         exchange whose sends and receives do not.
+class self_world : public collectives<self_world> {
+ public:
+  using request = self_request;
+  static constexpr std::string_view name = "self";
+
+  self_world() = default;
+
+  [[nodiscard]] int rank() const noexcept { return 0; }
+  [[nodiscard]] int size() const noexcept { return 1; }
+
+  template <class Space>
+  static constexpr bool supports(collective, dtype, reduction_kind) noexcept {
+    return requires { &detail::space_kernels<Space>::copy; };
   }
-  return chosen;
+  void run(command const& it) const {
+    if (it.elements == nullptr) return;
+    if (it.what.kind == collective::exchange)
+      match(it);
+    else if (it.what.shape == 0)
+      it.elements->copy(it.to, it.from, static_cast<std::size_t>(it.what.count) * it.element_bytes);
+    else if (!it.parts.empty())
+      copy(it, it.parts[0], it.parts[1]);
+    if (it.elements->complete != nullptr) it.elements->complete();
+  }
+  [[nodiscard]] request start(command const& it) const {
+    run(it);
+    return {};
+  }
+
+  [[nodiscard]] self_world split(int color, int /*key*/) const {
+    detail::expect_color(who, color);
+    return {};
+  }
+  [[nodiscard]] self_world duplicate() const { return {}; }
+  [[nodiscard]] self_world duplicate(std::chrono::milliseconds) const { return {}; }
+  [[nodiscard]] std::chrono::milliseconds deadline() const noexcept { return std::chrono::seconds(60); }
+  template <class T, class Space>
+  [[nodiscard]] std::vector<tensor_view<T, Space>> peers(tensor_view<T, Space> view) const {
+    return {view};
+  }
+  template <element T>
+  [[nodiscard]] tensor<T> allocate(shape extents) const {
+    return tensor<T>(extents);
+  }
+
+ private:
+  static void copy(command const& it, part const& from, part const& to) {
+    if (from.type != to.type || from.count != to.count)
+      throw config_error(detail::differing_transfers(who, 0, from, 0, to));
+    it.elements->copy(to.address, from.address, static_cast<std::size_t>(to.count) * size_of(to.type));
+  }
+  /// The k-th send goes to the k-th receive.
+  static void match(command const& it) {
+    std::vector<part const*> sends, receives;
+    for (auto const& each : it.parts) (each.sent ? sends : receives).push_back(&each);
+    if (sends.size() != receives.size())
+      throw config_error(text(who, "::exchange: a rank alone sends ", sends.size(), " messages to itself but receives ",
+                              receives.size(), "; name both ends in one exchange"));
+    for (std::size_t k = 0; k < sends.size(); ++k) copy(it, *sends[k], *receives[k]);
+  }
+};
+
+}  // namespace trireme::comm
+
+// ---- trireme/comm/threads.hpp
+#include <exception>
+#include <optional>
+
+namespace trireme::comm {
+
+/// Ranks are threads of this process, which work directly in each other's memory.
+///
+/// Ranks    `ranks` of them, at most 256; with `pin`, and if there are no more ranks than cores, each runs on a core of
+///          its own among those that the process may use.
+/// Errors   launch throws config_error if there is no rank or no time.
+struct threads {
+  using policy_category = slot::communicator;
+
+  int ranks = 2;
+  std::chrono::milliseconds deadline = std::chrono::seconds(60);
+  bool pin = true;
+
+  friend bool operator==(threads const&, threads const&) = default;
+};
+
+[[nodiscard]] inline std::string to_string(threads const& it) {
+  return text("comm::threads{.ranks = ", it.ranks, ", .deadline = ", to_string(it.deadline),
+              it.pin ? "}" : ", .pin = false}");
 }
 
-}  // namespace trireme::comm::detail
+namespace detail {
+struct group;
+struct operation;
+}  // namespace detail
+
+/// A pending collective of comm::threads.
+///
+/// Ranks  local. Progress is made in `test()` and `wait()`, and in any blocking collective of the same rank.
+/// Threads  the rank that started it.
+/// Errors   comm_error as threads_world. The destructor waits and swallows it; while an exception is on its way
+///          it waits for a tenth of the deadline, and then ends the launch.
+class threads_request {
+ public:
+  threads_request() = default;
+  explicit threads_request(detail::operation& op) noexcept : op_(&op) {}
+  threads_request(threads_request&& other) noexcept : op_(std::exchange(other.op_, nullptr)) {}
+  threads_request& operator=(threads_request&& other) noexcept {
+    if (this != &other) {
+      finish();
+      op_ = std::exchange(other.op_, nullptr);
+    }
+    return *this;
+  }
+  ~threads_request() { finish(); }
+
+  /// Makes what progress is possible without waiting; true once the collective is done.
+  [[nodiscard]] bool test();
+  void wait();
+
+ private:
+  struct releaser;
+  void release() noexcept;
+  void finish() noexcept;
+  void expect_soon();
+
+  detail::operation* op_ = nullptr;
+};
+
+/// One rank of comm::threads.
+///
+/// Each rank works on its slice of all buffers, in rank order, and writes the result to all: every element is read and
+/// written once a rank, and all ranks hold the same bits, on every run. Messages of up to 32 bytes travel with their
+/// announcement. Memory of any space will do if its kernels are known (detail/kernels.hpp).
+///
+/// Bytes    counted as comm::bytes_sent says. Memory traffic of a large all_reduce is 2 * size * n bytes in all.
+/// Ranks    every rank calls the same collectives in the same order; what differs in kind, type, count, reduction or
+///          root is an error on every rank (level normal).
+/// Numerics in rank order; bfloat16 is summed in float and rounded once. The same bits as comm::mpi.
+/// Threads  one caller a rank. A view must outlive its request. Progress is made by the ranks that test or wait.
+/// Errors   comm_error if a rank fails, is late past the deadline, or has returned; it names that rank by its rank in
+///          the launch. After an error every communicator of the launch only throws. config_error for sizes that cannot
+///          be cut.
+class threads_world : public collectives<threads_world> {
+ public:
+  using request = threads_request;
+  static constexpr std::string_view name = "threads";
+
+  threads_world(std::shared_ptr<detail::group> members, int rank) noexcept;
+
+  [[nodiscard]] int rank() const noexcept { return rank_; }
+  [[nodiscard]] int size() const noexcept { return size_; }
+  [[nodiscard]] std::chrono::milliseconds deadline() const noexcept;
+
+  template <class Space>
+  static constexpr bool supports(collective, dtype, reduction_kind) noexcept {
+    return requires { &detail::space_kernels<Space>::copy; };
+  }
+
+  void run(command const& it);
+  [[nodiscard]] request start(command const& it);
+
+  /// The views that all ranks passed, in rank order. They may differ in shape. Allocates the vector.
+  template <class T, class Space>
+  [[nodiscard]] std::vector<tensor_view<T, Space>> peers(tensor_view<T, Space> view) {
+    return collect(collective::peers, dtype_of<std::remove_const_t<T>>, view);
+  }
+  /// All memory is within reach of all ranks.
+  template <element T>
+  [[nodiscard]] tensor<T> allocate(shape extents) const {
+    return tensor<T>(extents);
+  }
+
+  /// The group of the ranks that pass the same color, in the order of (key, rank). color >= 0. Its traffic starts at 0.
+  [[nodiscard]] threads_world split(int color, int key);
+  /// The same ranks again, whose calls are counted and ordered apart from this one's.
+  [[nodiscard]] threads_world duplicate() { return duplicate(deadline()); }
+  [[nodiscard]] threads_world duplicate(std::chrono::milliseconds deadline);
+
+  /// Tells the other ranks that this one ends with an error, which ends their waits.
+  void abandon(std::string const& sentence) noexcept;
+
+ private:
+  [[nodiscard]] threads_world regroup(collective kind, int color, int key, std::chrono::milliseconds deadline);
+
+  /// Bytes that travel with the announcement, if they are so few.
+  [[nodiscard]] bool fits_in_posting(command const& it) const noexcept;
+
+  void prepare(detail::operation& op, command const& it);
+  void post(detail::operation& op, command const& it, part const* parts);
+  void post_exchange(detail::operation& op, command const& it);
+
+  /// What all ranks passed, in rank order.
+  template <class X>
+  std::vector<X> collect(collective kind, dtype type, X const& mine) {
+    std::vector<X> all(static_cast<std::size_t>(size()));
+    show(kind, type, &mine, &all, [](void* to, int rank, void const* theirs) {
+      (*static_cast<std::vector<X>*>(to))[static_cast<std::size_t>(rank)] = *static_cast<X const*>(theirs);
+    });
+    return all;
+  }
+  /// Calls take(all, rank, what that rank has shown) for each rank.
+  void show(collective kind, dtype type, void const* mine, void* all, void (*take)(void*, int, void const*));
+
+  std::shared_ptr<detail::group> group_;
+  int rank_;
+  int size_;
+};
+
+namespace detail {
+
+/// Errors  config_error if there is no rank or no time.
+void check(threads const& description);
+/// Runs `body(rank, world)` in a thread a rank, joins all, and rethrows what first went wrong.
+void run_ranks(threads const& description, std::function<void(int, threads_world&)> const& body);
+
+}  // namespace detail
+
+/// How trireme::launch runs a body on comm::threads: what rank 0's body returns is returned.
+template <class Body>
+auto launch_ranks(threads const& description, Body& body) {
+  using result = std::decay_t<std::invoke_result_t<Body&, threads_world&>>;
+  if constexpr (std::is_void_v<result>) {
+    detail::run_ranks(description, [&](int, threads_world& world) { std::invoke(body, world); });
+  } else {
+    std::optional<result> answer;
+    detail::run_ranks(description, [&](int rank, threads_world& world) {
+      if (rank == 0)
+        answer.emplace(std::invoke(body, world));
+      else
+        std::invoke(body, world);
+    });
+    return std::move(*answer);
+  }
+}
+
+}  // namespace trireme::comm
+
+// ---- trireme/comm/threads.ipp
+#include <thread>
+
+#if defined(__linux__)
+#include <pthread.h>
+#include <sched.h>
+#endif
 
 // ---- trireme/comm/detail/channel.hpp
 namespace trireme::comm::detail {
@@ -4856,8 +5095,8 @@ struct operation {
   std::size_t element_bytes = 1;
   int divisor = 0;
   void const* from_ = nullptr;
-  void* own = nullptr;                          ///< where this rank's results go
-  void (*collect)(operation const&) = nullptr;  ///< peers and split: instead of a share
+  void* own = nullptr;                                                 ///< where this rank's results go
+  void (*collect)(void* all, int rank, void const* theirs) = nullptr;  ///< peers and split: instead of a share
   std::span<std::int64_t const> counts;
   std::vector<numbered_part> transfers;  ///< of an exchange
   clock::time_point since{};
@@ -4984,7 +5223,7 @@ inline bool advance_exchange(operation& op) {
 
 }  // namespace trireme::comm::detail
 
-// ---- trireme/comm/detail/shares.hpp (goes on)
+// ---- trireme/comm/detail/shares.hpp
 namespace trireme::comm::detail {
 
 /// So that the addresses of all ranks fit on the stack.
@@ -5075,24 +5314,16 @@ inline void share_of(operation const& op) {
 }
 inline void share(operation const& op) {
   if (op.collect != nullptr) {
-    op.collect(op);
+    for (int rank = 0; rank < op.where->size(); ++rank) op.collect(op.own, rank, op.from(rank));
   } else if (op.elements != nullptr) {
     share_of(op);
     if (op.elements->complete != nullptr) op.elements->complete();
   }
 }
 
-/// Copies the X that every rank passed into a vector<X>.
-template <class X>
-void collect_share(operation const& op) {
-  auto& all = *static_cast<std::vector<X>*>(op.own);
-  for (int rank = 0; rank < op.where->size(); ++rank)
-    all[static_cast<std::size_t>(rank)] = *reinterpret_cast<X const*>(op.from(rank));
-}
-
 }  // namespace trireme::comm::detail
 
-// ---- trireme/comm/detail/advance.hpp
+// ---- trireme/comm/detail/advance.hpp (goes on)
 namespace trireme::comm::detail {
 
 /// Makes the progress that is possible now; true once the operation is finished.
@@ -5214,7 +5445,47 @@ inline void wait_for(operation& op) {
 
 }  // namespace trireme::comm::detail
 
-// ---- trireme/comm/detail/threads_request.hpp (goes on)
+// ---- trireme/comm/detail/colors.hpp
+namespace trireme::comm::detail {
+
+/// What a rank passes to split().
+struct color_and_key {
+  int color = 0;
+  int key = 0;
+};
+/// The ranks of one color among what all ranks passed, in the order of (key, rank).
+[[nodiscard]] inline std::vector<int> ranks_of_color(std::vector<color_and_key> const& wishes, int color) {
+  std::vector<int> chosen;
+  for (std::size_t rank = 0; rank < wishes.size(); ++rank) {
+    if (wishes[rank].color != color) continue;
+    auto at = chosen.size();
+    while (at > 0 && wishes[static_cast<std::size_t>(chosen[at - 1])].key > wishes[rank].key) --at;
+    chosen.insert(chosen.begin() + static_cast<std::ptrdiff_t>(at), static_cast<int>(rank));
+  }
+  return chosen;
+}
+
+}  // namespace trireme::comm::detail
+
+// ---- trireme/comm/detail/failure.hpp
+namespace trireme::comm::detail {
+
+/// The sentence of an exception of any type.
+[[nodiscard]] inline std::string sentence_of(std::exception_ptr const& failure) {
+  try {
+    std::rethrow_exception(failure);
+  } catch (std::exception const& e) {
+    return e.what();
+  } catch (...) {
+    return "an exception that is not a std::exception";
+  }
+}
+
+}  // namespace trireme::comm::detail
+
+// ---- trireme/comm/threads.ipp (goes on)
+// Bodies of threads.hpp (see core/compiled.hpp).
+
 namespace trireme::comm::detail {
 
 /// An operation from the rank's store, appended to its pending ones. Allocates only while more are in flight than ever.
@@ -5238,292 +5509,6 @@ inline void dismiss(rank_state& mine, operation& op) noexcept {
   op.next = mine.unused;
   mine.unused = &op;
 }
-
-}  // namespace trireme::comm::detail
-
-namespace trireme::comm {
-
-/// A pending collective of comm::threads.
-///
-/// Ranks  local. Progress is made in `test()` and `wait()`, and in any blocking collective of the same rank.
-/// Threads  the rank that started it.
-/// Errors   comm_error as threads_world. The destructor waits and swallows it; while an exception is on its way
-///          it waits for a tenth of the deadline, and then ends the launch.
-class threads_request {
- public:
-  threads_request() = default;
-  explicit threads_request(detail::operation& op) noexcept : op_(&op) {}
-  threads_request(threads_request&& other) noexcept : op_(std::exchange(other.op_, nullptr)) {}
-  threads_request& operator=(threads_request&& other) noexcept {
-    if (this != &other) {
-      finish();
-      op_ = std::exchange(other.op_, nullptr);
-    }
-    return *this;
-  }
-  ~threads_request() { finish(); }
-
-  /// Makes what progress is possible without waiting; true once the collective is done.
-  [[nodiscard]] bool test() {
-    if (op_ == nullptr) return true;
-    releaser const guard{*this};
-    if (detail::advance(*op_)) return true;
-    // Now and then, because a test is otherwise a few nanoseconds: what else this rank has in flight, and the clock.
-    if (op_->polls % 4 == 0) detail::advance_pending(op_->mine());
-    if (++op_->polls % 256 == 0) {
-      if (op_->since == detail::clock::time_point{}) op_->since = detail::clock::now();
-      detail::check_patience(*op_, op_->since);
-    }
-    if (op_->crew().failed()) {
-      op_->at = detail::operation::stage::finished;
-      detail::throw_failure(*op_);
-    }
-    return false;
-  }
-  void wait() {
-    if (op_ == nullptr) return;
-    releaser const guard{*this};
-    try {
-      detail::wait_for(*op_);
-    } catch (...) {
-      op_->at = detail::operation::stage::finished;
-      throw;
-    }
-  }
-
- private:
-  /// Gives the operation back if it is finished, whether it succeeded or not.
-  struct releaser {
-    threads_request& request;
-    ~releaser() {
-      if (request.op_->at == detail::operation::stage::finished) request.release();
-    }
-  };
-  void release() noexcept {
-    auto const keep = std::move(op_->keep);  // what it belongs to may have ended, and end with it
-    detail::dismiss(op_->mine(), *op_);
-    op_ = nullptr;
-  }
-  void finish() noexcept {
-    try {
-      if (op_ != nullptr && std::uncaught_exceptions() > 0) expect_soon();
-      wait();
-    } catch (...) {  // the error has ended the whole launch, which reports it
-    }
-  }
-  /// An exception is on its way out of this rank, and is told to the others when it has left the launch. They may wait
-  /// for this rank by then and never take their part in what is pending here, so they are not waited for that long.
-  void expect_soon() {
-    auto const self = op_->world_rank(op_->rank);
-    auto const patience = op_->where->deadline / 10;
-    auto const end = detail::clock::now() + patience;
-    while (!test()) {
-      if (detail::clock::now() > end)
-        return op_->crew().fail(self, text("trireme::comm::threads: rank ", self,
-                                           " ended with an error: an exception left a call pending, in which others "
-                                           "took no part for another ",
-                                           to_string(patience)));
-      std::this_thread::sleep_for(std::chrono::microseconds(100));
-    }
-  }
-
-  detail::operation* op_ = nullptr;
-};
-
-}  // namespace trireme::comm
-
-// ---- trireme/comm/threads.hpp (goes on)
-namespace trireme::comm {
-
-/// Ranks are threads of this process, which work directly in each other's memory.
-///
-/// Ranks    `ranks` of them, at most 256; with `pin`, and if there are no more ranks than cores, each runs on a core of
-///          its own among those that the process may use.
-/// Errors   launch throws config_error if there is no rank or no time.
-struct threads {
-  using policy_category = slot::communicator;
-
-  int ranks = 2;
-  std::chrono::milliseconds deadline = std::chrono::seconds(60);
-  bool pin = true;
-
-  friend bool operator==(threads const&, threads const&) = default;
-};
-
-[[nodiscard]] inline std::string to_string(threads const& it) {
-  return text("comm::threads{.ranks = ", it.ranks, ", .deadline = ", to_string(it.deadline),
-              it.pin ? "}" : ", .pin = false}");
-}
-
-/// One rank of comm::threads.
-///
-/// Each rank works on its slice of all buffers, in rank order, and writes the result to all: every element is read and
-/// written once a rank, and all ranks hold the same bits, on every run. Messages of up to 32 bytes travel with their
-/// announcement. Memory of any space will do if its kernels are known (detail/kernels.hpp).
-///
-/// Bytes    counted as comm::bytes_sent says. Memory traffic of a large all_reduce is 2 * size * n bytes in all.
-/// Ranks    every rank calls the same collectives in the same order; what differs in kind, type, count, reduction or
-///          root is an error on every rank (level normal).
-/// Numerics in rank order; bfloat16 is summed in float and rounded once. The same bits as comm::mpi.
-/// Threads  one caller a rank. A view must outlive its request. Progress is made by the ranks that test or wait.
-/// Errors   comm_error if a rank fails, is late past the deadline, or has returned; it names that rank by its rank in
-/// the
-///          launch. After an error every communicator of the launch only throws. config_error for sizes that cannot be
-///          cut.
-class threads_world : public collectives<threads_world> {
- public:
-  using request = threads_request;
-  static constexpr std::string_view name = "threads";
-
-  threads_world(std::shared_ptr<detail::group> members, int rank) noexcept : group_(std::move(members)), rank_(rank) {}
-
-  [[nodiscard]] int rank() const noexcept { return rank_; }
-  [[nodiscard]] int size() const noexcept { return group_->size(); }
-  [[nodiscard]] std::chrono::milliseconds deadline() const noexcept { return group_->deadline; }
-
-  template <class Space>
-  static constexpr bool supports(collective, dtype, reduction_kind) noexcept {
-    return requires { &detail::space_kernels<Space>::copy; };
-  }
-
-  void run(command const& it) {
-    if (it.what.kind == collective::exchange) {  // its list of transfers has memory of its own
-      start(it).wait();
-      return;
-    }
-    detail::operation op;
-    op.counts = it.counts;
-    post(op, it, it.parts.data());
-    detail::wait_for(op);
-  }
-  [[nodiscard]] request start(command const& it) {
-    auto& mine = group_->crew->ranks[static_cast<std::size_t>(group_->members[static_cast<std::size_t>(rank_)])];
-    auto& op = detail::enlist(mine);
-    try {
-      op.kept_counts.assign(it.counts.begin(), it.counts.end());
-      op.counts = op.kept_counts;
-      op.kept_parts.assign(it.parts.begin(), it.parts.end());
-      if (it.what.kind == collective::exchange)
-        post_exchange(op, it);
-      else
-        post(op, it, op.kept_parts.data());
-    } catch (...) {
-      detail::dismiss(mine, op);
-      throw;
-    }
-    op.keep = group_;
-    return request(op);
-  }
-
-  /// The views that all ranks passed, in rank order. They may differ in shape. Allocates the vector.
-  template <class T, class Space>
-  [[nodiscard]] std::vector<tensor_view<T, Space>> peers(tensor_view<T, Space> view) {
-    return collect(collective::peers, dtype_of<std::remove_const_t<T>>, view);
-  }
-  /// All memory is within reach of all ranks.
-  template <element T>
-  [[nodiscard]] tensor<T> allocate(shape extents) const {
-    return tensor<T>(extents);
-  }
-
-  /// The group of the ranks that pass the same color, in the order of (key, rank). color >= 0. Its traffic starts at 0.
-  [[nodiscard]] threads_world split(int color, int key) {
-    detail::expect_color(who, color);
-    return regroup(collective::split, color, key, deadline());
-  }
-  /// The same ranks again, whose calls are counted and ordered apart from this one's.
-  [[nodiscard]] threads_world duplicate() { return duplicate(deadline()); }
-  [[nodiscard]] threads_world duplicate(std::chrono::milliseconds deadline) {
-    return regroup(collective::duplicate, 0, 0, deadline);
-  }
-
-  /// Tells the other ranks that this one ends with an error, which ends their waits.
-  void abandon(std::string const& sentence) noexcept {
-    try {
-      auto const launched_as = group_->members[static_cast<std::size_t>(rank_)];
-      group_->crew->fail(launched_as, text(who, ": rank ", launched_as, " ended with an error: ", sentence));
-    } catch (...) {  // without memory for a sentence their deadlines end the waits
-    }
-  }
-
- private:
-  [[nodiscard]] threads_world regroup(collective kind, int color, int key, std::chrono::milliseconds deadline) {
-    auto const chosen = detail::ranks_of_color(collect(kind, dtype::i32, detail::color_and_key{color, key}), color);
-    std::shared_ptr<detail::group> made;
-    if (chosen.front() == rank_) {
-      std::vector<int> members;
-      for (int const rank : chosen) members.push_back(group_->members[static_cast<std::size_t>(rank)]);
-      made = std::make_shared<detail::group>(group_->crew, std::move(members), deadline);
-    }
-    auto const groups = collect(kind, dtype::u64, made);
-    auto const place = std::ranges::find(chosen, rank_) - chosen.begin();
-    return {groups[static_cast<std::size_t>(chosen.front())], static_cast<int>(place)};
-  }
-
-  /// Bytes that travel with the announcement, if they are so few.
-  [[nodiscard]] bool fits_in_posting(command const& it) const noexcept {
-    if (it.elements == nullptr || !it.elements->touchable || it.what.shape != 0) return it.elements == nullptr;
-    auto const whole = it.what.kind == collective::scatter ? it.what.count * size() : it.what.count;
-    return static_cast<std::size_t>(whole) * it.element_bytes <= detail::posting::value_bytes;
-  }
-
-  void prepare(detail::operation& op, command const& it) {
-    op.where = group_.get();
-    op.what = it.what;
-    op.rank = rank_;
-    op.elements = it.elements;
-    op.element_bytes = it.element_bytes;
-    op.divisor = it.divisor;
-    op.from_ = it.from;
-    op.own = it.to;
-    if (group_->crew->failed()) detail::throw_failure(op);
-    if (it.elements != nullptr && it.elements->complete != nullptr) it.elements->complete();  // others read it now
-  }
-  void post(detail::operation& op, command const& it, part const* parts) {
-    prepare(op, it);
-    op.what.by_value = op.collect == nullptr && fits_in_posting(it);
-    op.number = group_->boxes[static_cast<std::size_t>(rank_)].claim([this] { return group_->lowest_unfinished(); });
-    auto& posting = group_->at(rank_, op.number);
-    posting.what = op.what;
-    if (!op.what.by_value) {
-      posting.memory = {it.from, it.to, parts};
-    } else if (it.what.kind == collective::scatter) {
-      if (rank_ == it.what.root)
-        std::memcpy(posting.values, it.from, static_cast<std::size_t>(it.what.count * size()) * it.element_bytes);
-    } else if (it.what.count > 0) {
-      std::memcpy(posting.values, it.from, static_cast<std::size_t>(it.what.count) * it.element_bytes);
-    }
-    posting.word.store(detail::arrived_word(op.number));
-    group_->crew->ring();
-  }
-  void post_exchange(detail::operation& op, command const& it) {
-    prepare(op, it);
-    for (auto const& each : it.parts) {
-      auto& way = each.sent ? group_->between(rank_, each.peer) : group_->between(each.peer, rank_);
-      op.transfers.push_back({each, each.sent ? way.post(each) : way.expect()});
-    }
-    group_->crew->ring();
-  }
-
-  /// What all ranks passed, in rank order.
-  template <class X>
-  std::vector<X> collect(collective kind, dtype type, X const& mine) {
-    std::vector<X> all(static_cast<std::size_t>(size()));
-    detail::operation op;
-    op.collect = &detail::collect_share<X>;
-    post(op, {.what = {kind, type}, .from = &mine, .to = &all}, nullptr);
-    detail::wait_for(op);
-    return all;
-  }
-
-  std::shared_ptr<detail::group> group_;
-  int rank_;
-};
-
-}  // namespace trireme::comm
-
-// ---- trireme/comm/detail/thread_ranks.hpp (goes on)
-namespace trireme::comm::detail {
 
 /// The cores that this thread may use.
 [[nodiscard]] inline std::vector<int> usable_cores() {
@@ -5552,18 +5537,7 @@ inline void stay_on([[maybe_unused]] int core) noexcept {
 #endif
 }
 
-/// The sentence of an exception of any type.
-[[nodiscard]] inline std::string sentence_of(std::exception_ptr const& failure) {
-  try {
-    std::rethrow_exception(failure);
-  } catch (std::exception const& e) {
-    return e.what();
-  } catch (...) {
-    return "an exception that is not a std::exception";
-  }
-}
-
-inline void check(threads const& description) {
+TRIREME_BODY void check(threads const& description) {
   if (description.ranks < 1 || description.ranks > most_ranks)
     throw config_error(text("trireme::comm::threads: .ranks is ", description.ranks, "; choose 1 to ", most_ranks));
   if (description.deadline.count() < 1)
@@ -5571,9 +5545,7 @@ inline void check(threads const& description) {
                             "; give the ranks at least 1ms"));
 }
 
-/// Runs `body(rank, world)` in a thread a rank, joins all, and rethrows what first went wrong.
-template <class RankBody>
-void run_ranks(threads const& description, RankBody const& body) {
+TRIREME_BODY void run_ranks(threads const& description, std::function<void(int, threads_world&)> const& body) {
   check(description);
   auto const ranks = static_cast<std::size_t>(description.ranks);
   auto const cores = usable_cores();
@@ -5622,112 +5594,192 @@ void run_ranks(threads const& description, RankBody const& body) {
 
 namespace trireme::comm {
 
-/// How trireme::launch runs a body on comm::threads: what rank 0's body returns is returned.
-template <class Body>
-auto launch_ranks(threads const& description, Body& body) {
-  using result = std::decay_t<std::invoke_result_t<Body&, threads_world&>>;
-  if constexpr (std::is_void_v<result>) {
-    detail::run_ranks(description, [&](int, threads_world& world) { std::invoke(body, world); });
-  } else {
-    std::optional<result> answer;
-    detail::run_ranks(description, [&](int rank, threads_world& world) {
-      if (rank == 0)
-        answer.emplace(std::invoke(body, world));
-      else
-        std::invoke(body, world);
-    });
-    return std::move(*answer);
+/// Gives the operation back if it is finished, whether it succeeded or not.
+struct threads_request::releaser {
+  threads_request& request;
+  ~releaser() {
+    if (request.op_->at == detail::operation::stage::finished) request.release();
+  }
+};
+
+TRIREME_BODY bool threads_request::test() {
+  if (op_ == nullptr) return true;
+  releaser const guard{*this};
+  if (detail::advance(*op_)) return true;
+  // Now and then, because a test is otherwise a few nanoseconds: what else this rank has in flight, and the clock.
+  if (op_->polls % 4 == 0) detail::advance_pending(op_->mine());
+  if (++op_->polls % 256 == 0) {
+    if (op_->since == detail::clock::time_point{}) op_->since = detail::clock::now();
+    detail::check_patience(*op_, op_->since);
+  }
+  if (op_->crew().failed()) {
+    op_->at = detail::operation::stage::finished;
+    detail::throw_failure(*op_);
+  }
+  return false;
+}
+
+TRIREME_BODY void threads_request::wait() {
+  if (op_ == nullptr) return;
+  releaser const guard{*this};
+  try {
+    detail::wait_for(*op_);
+  } catch (...) {
+    op_->at = detail::operation::stage::finished;
+    throw;
   }
 }
 
-}  // namespace trireme::comm
+TRIREME_BODY void threads_request::release() noexcept {
+  auto const keep = std::move(op_->keep);  // what it belongs to may have ended, and end with it
+  detail::dismiss(op_->mine(), *op_);
+  op_ = nullptr;
+}
 
-// ---- trireme/comm/self.hpp
-namespace trireme::comm {
-
-/// One rank, alone: every collective is the identity. Serial training is training with this communicator.
-struct self {
-  using policy_category = slot::communicator;
-  friend bool operator==(self const&, self const&) = default;
-};
-
-[[nodiscard]] inline std::string to_string(self const&) { return "comm::self{}"; }
-
-/// A collective that was done before it was asked for.
-struct self_request {
-  self_request() = default;
-  self_request(self_request&&) = default;
-  self_request& operator=(self_request&&) = default;
-  [[nodiscard]] bool test() const noexcept { return true; }
-  void wait() const noexcept {}
-};
-
-/// The rank of comm::self. May be made anywhere, without launch.
-///
-/// Bytes   sends none; collectives are counted.
-/// Errors  config_error for a root or peer other than 0, a negative color, views that do not fit each other, or an
-///         exchange whose sends and receives do not.
-class self_world : public collectives<self_world> {
- public:
-  using request = self_request;
-  static constexpr std::string_view name = "self";
-
-  self_world() = default;
-
-  [[nodiscard]] int rank() const noexcept { return 0; }
-  [[nodiscard]] int size() const noexcept { return 1; }
-
-  template <class Space>
-  static constexpr bool supports(collective, dtype, reduction_kind) noexcept {
-    return requires { &detail::space_kernels<Space>::copy; };
+TRIREME_BODY void threads_request::finish() noexcept {
+  if (op_ == nullptr) return;
+  try {
+    if (std::uncaught_exceptions() > 0) expect_soon();
+    wait();
+  } catch (...) {  // the error has ended the whole launch, which reports it
   }
-  void run(command const& it) const {
-    if (it.elements == nullptr) return;
+}
+
+/// An exception is on its way out of this rank, and is told to the others when it has left the launch. They may wait
+/// for this rank by then and never take their part in what is pending here, so they are not waited for that long.
+TRIREME_BODY void threads_request::expect_soon() {
+  auto const self = op_->world_rank(op_->rank);
+  auto const patience = op_->where->deadline / 10;
+  auto const end = detail::clock::now() + patience;
+  while (!test()) {
+    if (detail::clock::now() > end)
+      return op_->crew().fail(self, text("trireme::comm::threads: rank ", self,
+                                         " ended with an error: an exception left a call pending, in which others "
+                                         "took no part for another ",
+                                         to_string(patience)));
+    std::this_thread::sleep_for(std::chrono::microseconds(100));
+  }
+}
+
+TRIREME_BODY threads_world::threads_world(std::shared_ptr<detail::group> members, int rank) noexcept
+    : group_(std::move(members)), rank_(rank), size_(group_->size()) {}
+
+TRIREME_BODY std::chrono::milliseconds threads_world::deadline() const noexcept { return group_->deadline; }
+
+TRIREME_BODY void threads_world::run(command const& it) {
+  if (it.what.kind == collective::exchange) {  // its list of transfers has memory of its own
+    start(it).wait();
+    return;
+  }
+  detail::operation op;
+  op.counts = it.counts;
+  post(op, it, it.parts.data());
+  detail::wait_for(op);
+}
+
+TRIREME_BODY threads_request threads_world::start(command const& it) {
+  auto& mine = group_->crew->ranks[static_cast<std::size_t>(group_->members[static_cast<std::size_t>(rank_)])];
+  auto& op = detail::enlist(mine);
+  try {
+    op.kept_counts.assign(it.counts.begin(), it.counts.end());
+    op.counts = op.kept_counts;
+    op.kept_parts.assign(it.parts.begin(), it.parts.end());
     if (it.what.kind == collective::exchange)
-      match(it);
-    else if (it.what.shape == 0)
-      it.elements->copy(it.to, it.from, static_cast<std::size_t>(it.what.count) * it.element_bytes);
-    else if (!it.parts.empty())
-      copy(it, it.parts[0], it.parts[1]);
-    if (it.elements->complete != nullptr) it.elements->complete();
+      post_exchange(op, it);
+    else
+      post(op, it, op.kept_parts.data());
+  } catch (...) {
+    detail::dismiss(mine, op);
+    throw;
   }
-  [[nodiscard]] request start(command const& it) const {
-    run(it);
-    return {};
-  }
+  op.keep = group_;
+  return request(op);
+}
 
-  [[nodiscard]] self_world split(int color, int /*key*/) const {
-    detail::expect_color(who, color);
-    return {};
-  }
-  [[nodiscard]] self_world duplicate() const { return {}; }
-  [[nodiscard]] self_world duplicate(std::chrono::milliseconds) const { return {}; }
-  [[nodiscard]] std::chrono::milliseconds deadline() const noexcept { return std::chrono::seconds(60); }
-  template <class T, class Space>
-  [[nodiscard]] std::vector<tensor_view<T, Space>> peers(tensor_view<T, Space> view) const {
-    return {view};
-  }
-  template <element T>
-  [[nodiscard]] tensor<T> allocate(shape extents) const {
-    return tensor<T>(extents);
-  }
+TRIREME_BODY threads_world threads_world::split(int color, int key) {
+  detail::expect_color(who, color);
+  return regroup(collective::split, color, key, deadline());
+}
 
- private:
-  static void copy(command const& it, part const& from, part const& to) {
-    if (from.type != to.type || from.count != to.count)
-      throw config_error(detail::differing_transfers(who, 0, from, 0, to));
-    it.elements->copy(to.address, from.address, static_cast<std::size_t>(to.count) * size_of(to.type));
+TRIREME_BODY threads_world threads_world::duplicate(std::chrono::milliseconds deadline) {
+  return regroup(collective::duplicate, 0, 0, deadline);
+}
+
+TRIREME_BODY void threads_world::abandon(std::string const& sentence) noexcept {
+  try {
+    auto const launched_as = group_->members[static_cast<std::size_t>(rank_)];
+    group_->crew->fail(launched_as, text(who, ": rank ", launched_as, " ended with an error: ", sentence));
+  } catch (...) {  // without memory for a sentence their deadlines end the waits
   }
-  /// The k-th send goes to the k-th receive.
-  static void match(command const& it) {
-    std::vector<part const*> sends, receives;
-    for (auto const& each : it.parts) (each.sent ? sends : receives).push_back(&each);
-    if (sends.size() != receives.size())
-      throw config_error(text(who, "::exchange: a rank alone sends ", sends.size(), " messages to itself but receives ",
-                              receives.size(), "; name both ends in one exchange"));
-    for (std::size_t k = 0; k < sends.size(); ++k) copy(it, *sends[k], *receives[k]);
+}
+
+TRIREME_BODY threads_world threads_world::regroup(collective kind, int color, int key,
+                                                  std::chrono::milliseconds deadline) {
+  auto const chosen = detail::ranks_of_color(collect(kind, dtype::i32, detail::color_and_key{color, key}), color);
+  std::shared_ptr<detail::group> made;
+  if (chosen.front() == rank_) {
+    std::vector<int> members;
+    for (int const rank : chosen) members.push_back(group_->members[static_cast<std::size_t>(rank)]);
+    made = std::make_shared<detail::group>(group_->crew, std::move(members), deadline);
   }
-};
+  auto const groups = collect(kind, dtype::u64, made);
+  auto const place = std::ranges::find(chosen, rank_) - chosen.begin();
+  return {groups[static_cast<std::size_t>(chosen.front())], static_cast<int>(place)};
+}
+
+TRIREME_BODY bool threads_world::fits_in_posting(command const& it) const noexcept {
+  if (it.elements == nullptr || !it.elements->touchable || it.what.shape != 0) return it.elements == nullptr;
+  auto const whole = it.what.kind == collective::scatter ? it.what.count * size() : it.what.count;
+  return static_cast<std::size_t>(whole) * it.element_bytes <= detail::posting::value_bytes;
+}
+
+TRIREME_BODY void threads_world::prepare(detail::operation& op, command const& it) {
+  op.where = group_.get();
+  op.what = it.what;
+  op.rank = rank_;
+  op.elements = it.elements;
+  op.element_bytes = it.element_bytes;
+  op.divisor = it.divisor;
+  op.from_ = it.from;
+  op.own = it.to;
+  if (group_->crew->failed()) detail::throw_failure(op);
+  if (it.elements != nullptr && it.elements->complete != nullptr) it.elements->complete();  // others read it now
+}
+
+TRIREME_BODY void threads_world::post(detail::operation& op, command const& it, part const* parts) {
+  prepare(op, it);
+  op.what.by_value = op.collect == nullptr && fits_in_posting(it);
+  op.number = group_->boxes[static_cast<std::size_t>(rank_)].claim([this] { return group_->lowest_unfinished(); });
+  auto& posting = group_->at(rank_, op.number);
+  posting.what = op.what;
+  if (!op.what.by_value) {
+    posting.memory = {it.from, it.to, parts};
+  } else if (it.what.kind == collective::scatter) {
+    if (rank_ == it.what.root)
+      std::memcpy(posting.values, it.from, static_cast<std::size_t>(it.what.count * size()) * it.element_bytes);
+  } else if (it.what.count > 0) {
+    std::memcpy(posting.values, it.from, static_cast<std::size_t>(it.what.count) * it.element_bytes);
+  }
+  posting.word.store(detail::arrived_word(op.number));
+  group_->crew->ring();
+}
+
+TRIREME_BODY void threads_world::post_exchange(detail::operation& op, command const& it) {
+  prepare(op, it);
+  for (auto const& each : it.parts) {
+    auto& way = each.sent ? group_->between(rank_, each.peer) : group_->between(each.peer, rank_);
+    op.transfers.push_back({each, each.sent ? way.post(each) : way.expect()});
+  }
+  group_->crew->ring();
+}
+
+TRIREME_BODY void threads_world::show(collective kind, dtype type, void const* mine, void* all,
+                                      void (*take)(void*, int, void const*)) {
+  detail::operation op;
+  op.collect = take;
+  post(op, {.what = {kind, type}, .from = mine, .to = all}, nullptr);
+  detail::wait_for(op);
+}
 
 }  // namespace trireme::comm
 
@@ -8104,7 +8156,7 @@ concept has_backward_halves = requires(U& state, pass<Env>& pass, typename U::sa
 };
 
 /// A unit that has experts: serve_forward(pass, saved) and serve_backward(pass, saved) do for others' rows what forward
-/// and backward do, without rows of one's own.
+/// and backward do, without rows of your own.
 template <class U, class Env>
 concept serves_experts = requires(U& state, pass<Env>& pass, typename U::saved& saved) {
   state.serve_forward(pass, saved);
@@ -15620,7 +15672,7 @@ void sgd_elements(M* value, M* velocity, std::int64_t n, gradient_terms<G, host>
 // ---- trireme/ops/host/values.hpp
 namespace trireme::ops {
 
-/// The elements themselves, for loops of one's own where there is no kernel.
+/// The elements themselves, for loops of your own where there is no kernel.
 struct host_values {
   /// Calls f(span of the elements)... of each view, in the calling thread. In memory that does not exist (phantom) f is
   /// not called.
@@ -17169,82 +17221,6 @@ class unpacked_timeline {
 
 }  // namespace trireme::observe
 
-// ---- trireme/parallel/agreement.hpp
-namespace trireme::parallel {
-
-/// Something that has to be the same on every rank, printed. A value of several lines is a list.
-struct stated {
-  std::string_view what;
-  std::string value;
-};
-
-namespace detail {
-
-/// Line `number` of a text, or "nothing" after the last one.
-[[nodiscard]] inline std::string_view line_of(std::string_view all, std::size_t number) {
-  for (; number > 0 && !all.empty(); --number) {
-    auto const end = all.find('\n');
-    all = end == std::string_view::npos ? std::string_view() : all.substr(end + 1);
-  }
-  return all.empty() ? "nothing" : all.substr(0, all.find('\n'));
-}
-/// The first lines in which two texts differ.
-[[nodiscard]] inline std::pair<std::string_view, std::string_view> differing_lines(std::string_view a,
-                                                                                   std::string_view b) {
-  std::size_t number = 0;
-  while (line_of(a, number) == line_of(b, number) && line_of(a, number) != "nothing") ++number;
-  return {line_of(a, number), line_of(b, number)};
-}
-
-/// Collective. What one rank says, on every rank.
-template <class Comm>
-[[nodiscard]] std::string said_by(Comm& world, int rank, std::string const& own) {
-  auto length = world.rank() == rank ? static_cast<std::int64_t>(own.size()) : 0;
-  world.all_reduce(tensor_view<std::int64_t>(&length, shape{1}), reduction::sum{});
-  std::vector<std::int64_t> letters(static_cast<std::size_t>(length) + 1);  // an empty text is a message, too
-  if (world.rank() == rank) std::copy(own.begin(), own.end(), letters.begin());
-  world.all_reduce(tensor_view<std::int64_t>(letters), reduction::sum{});
-  std::string text(static_cast<std::size_t>(length), ' ');
-  std::transform(letters.begin(), letters.end() - 1, text.begin(), [](auto each) { return static_cast<char>(each); });
-  return text;
-}
-
-}  // namespace detail
-
-/// Throws config_error on every rank if something is not the same on all of them; the sentence names it, two ranks and
-/// their values.
-///
-/// Bytes    one all_gather of a number an item; values are sent only where they differ.
-/// Ranks    collective: as many items on every rank, in one order.
-///
-/// @param whose   the public name that the sentence begins with.
-/// @param rank    what this rank is called in the sentence: its number in the whole world.
-/// @param remedy  how the sentence ends.
-template <class Comm>
-void expect_agreement(Comm& world, std::string_view whose, int rank, std::span<stated const> items,
-                      std::string_view remedy) {
-  if (world.size() == 1) return;
-  auto const ranks = static_cast<std::size_t>(world.size());
-  auto const own = static_cast<std::size_t>(world.rank());
-  auto const each = items.size() + 1;  // the last number is what the rank is called
-  std::vector<std::uint64_t> table(each * ranks);
-  for (std::size_t item = 0; item < items.size(); ++item) table[own * each + item] = hash_name(items[item].value);
-  table[own * each + items.size()] = static_cast<std::uint64_t>(rank);
-  world.all_gather(tensor_view<std::uint64_t>(table));
-  for (std::size_t item = 0; item < items.size(); ++item) {
-    for (std::size_t other = 1; other < ranks; ++other) {
-      if (table[other * each + item] == table[item]) continue;
-      auto const first = detail::said_by(world, 0, items[item].value);
-      auto const second = detail::said_by(world, static_cast<int>(other), items[item].value);
-      auto const [here, there] = detail::differing_lines(first, second);
-      throw config_error(text(whose, ": ", items[item].what, " is ", here, " on rank ", table[items.size()], " but ",
-                              there, " on rank ", table[other * each + items.size()], "; ", remedy));
-    }
-  }
-}
-
-}  // namespace trireme::parallel
-
 // ---- trireme/parallel/layout.hpp
 #include <unordered_map>
 
@@ -17499,6 +17475,123 @@ class layout {
 
 }  // namespace trireme::parallel
 
+// ---- trireme/parallel/detail/direct_sums.hpp (goes on)
+namespace trireme::parallel::detail {
+
+/// Sums of all ranks' gradients, formed in their memory where ranks share an address space: nothing is sent.
+template <class Element, class Space>
+class direct_sums {
+ public:
+  using view = tensor_view<Element, Space>;
+  using term = tensor_view<Element const, Space>;
+  using kernels = ops::on<Space>;
+
+  /// Collective. This rank's gradients of the next bucket.
+  template <class Comm>
+  void add_bucket(Comm& world, view own) {
+    peers_.push_back(world.peers(own));
+  }
+  /// Elements [first, first + count) of a bucket on each rank; until the next call.
+  [[nodiscard]] std::span<term const> terms_of(int bucket, std::int64_t first, std::int64_t count) {
+    terms_.clear();
+    for (auto const& peer : peers_[static_cast<std::size_t>(bucket)]) terms_.push_back(peer.flat(first, count));
+    return terms_;
+  }
+  /// Makes this rank's elements from `first` on the sums over all ranks, and calls f(sums) for each stretch of them
+  /// while it is in the second-level cache.
+  template <class F>
+  void reduce(int bucket, std::int64_t first, view own, F&& f) {
+    constexpr std::int64_t stretch = 32 * block_elements;
+    for (std::int64_t at = 0; at < own.size(); at += stretch) {
+      auto const sums = own.flat(at, std::min(stretch, own.size() - at));
+      kernels::reduce(std::span<view const>(&sums, 1), terms_of(bucket, first + at, sums.size()), reduction::sum{});
+      f(term(sums));
+    }
+  }
+
+ private:
+  std::vector<std::vector<view>> peers_;  // by bucket
+  std::vector<term> terms_;
+};
+
+}  // namespace trireme::parallel::detail
+
+// ---- trireme/parallel/agreement.hpp
+namespace trireme::parallel {
+
+/// Something that has to be the same on every rank, printed. A value of several lines is a list.
+struct stated {
+  std::string_view what;
+  std::string value;
+};
+
+namespace detail {
+
+/// Line `number` of a text, or "nothing" after the last one.
+[[nodiscard]] inline std::string_view line_of(std::string_view all, std::size_t number) {
+  for (; number > 0 && !all.empty(); --number) {
+    auto const end = all.find('\n');
+    all = end == std::string_view::npos ? std::string_view() : all.substr(end + 1);
+  }
+  return all.empty() ? "nothing" : all.substr(0, all.find('\n'));
+}
+/// The first lines in which two texts differ.
+[[nodiscard]] inline std::pair<std::string_view, std::string_view> differing_lines(std::string_view a,
+                                                                                   std::string_view b) {
+  std::size_t number = 0;
+  while (line_of(a, number) == line_of(b, number) && line_of(a, number) != "nothing") ++number;
+  return {line_of(a, number), line_of(b, number)};
+}
+
+/// Collective. What one rank says, on every rank.
+template <class Comm>
+[[nodiscard]] std::string said_by(Comm& world, int rank, std::string const& own) {
+  auto length = world.rank() == rank ? static_cast<std::int64_t>(own.size()) : 0;
+  world.all_reduce(tensor_view<std::int64_t>(&length, shape{1}), reduction::sum{});
+  std::vector<std::int64_t> letters(static_cast<std::size_t>(length) + 1);  // an empty text is a message, too
+  if (world.rank() == rank) std::copy(own.begin(), own.end(), letters.begin());
+  world.all_reduce(tensor_view<std::int64_t>(letters), reduction::sum{});
+  std::string text(static_cast<std::size_t>(length), ' ');
+  std::transform(letters.begin(), letters.end() - 1, text.begin(), [](auto each) { return static_cast<char>(each); });
+  return text;
+}
+
+}  // namespace detail
+
+/// Throws config_error on every rank if something is not the same on all of them; the sentence names it, two ranks and
+/// their values.
+///
+/// Bytes    one all_gather of a number an item; values are sent only where they differ.
+/// Ranks    collective: as many items on every rank, in one order.
+///
+/// @param whose   the public name that the sentence begins with.
+/// @param rank    what this rank is called in the sentence: its number in the whole world.
+/// @param remedy  how the sentence ends.
+template <class Comm>
+void expect_agreement(Comm& world, std::string_view whose, int rank, std::span<stated const> items,
+                      std::string_view remedy) {
+  if (world.size() == 1) return;
+  auto const ranks = static_cast<std::size_t>(world.size());
+  auto const own = static_cast<std::size_t>(world.rank());
+  auto const each = items.size() + 1;  // the last number is what the rank is called
+  std::vector<std::uint64_t> table(each * ranks);
+  for (std::size_t item = 0; item < items.size(); ++item) table[own * each + item] = hash_name(items[item].value);
+  table[own * each + items.size()] = static_cast<std::uint64_t>(rank);
+  world.all_gather(tensor_view<std::uint64_t>(table));
+  for (std::size_t item = 0; item < items.size(); ++item) {
+    for (std::size_t other = 1; other < ranks; ++other) {
+      if (table[other * each + item] == table[item]) continue;
+      auto const first = detail::said_by(world, 0, items[item].value);
+      auto const second = detail::said_by(world, static_cast<int>(other), items[item].value);
+      auto const [here, there] = detail::differing_lines(first, second);
+      throw config_error(text(whose, ": ", items[item].what, " is ", here, " on rank ", table[items.size()], " but ",
+                              there, " on rank ", table[other * each + items.size()], "; ", remedy));
+    }
+  }
+}
+
+}  // namespace trireme::parallel
+
 // ---- trireme/parallel/detail/exchange_checks.hpp (goes on)
 namespace trireme::parallel::detail {
 
@@ -17714,47 +17807,6 @@ class exchange_protocol {
   std::int64_t all_ = 0;
   std::size_t complete_ = 0;  // uses that have been reported in all own micro-batches
   bool some_reported_ = false;
-};
-
-}  // namespace trireme::parallel::detail
-
-// ---- trireme/parallel/detail/direct_sums.hpp
-namespace trireme::parallel::detail {
-
-/// Sums of all ranks' gradients, formed in their memory where ranks share an address space: nothing is sent.
-template <class Element, class Space>
-class direct_sums {
- public:
-  using view = tensor_view<Element, Space>;
-  using term = tensor_view<Element const, Space>;
-  using kernels = ops::on<Space>;
-
-  /// Collective. This rank's gradients of the next bucket.
-  template <class Comm>
-  void add_bucket(Comm& world, view own) {
-    peers_.push_back(world.peers(own));
-  }
-  /// Elements [first, first + count) of a bucket on each rank; until the next call.
-  [[nodiscard]] std::span<term const> terms_of(int bucket, std::int64_t first, std::int64_t count) {
-    terms_.clear();
-    for (auto const& peer : peers_[static_cast<std::size_t>(bucket)]) terms_.push_back(peer.flat(first, count));
-    return terms_;
-  }
-  /// Makes this rank's elements from `first` on the sums over all ranks, and calls f(sums) for each stretch of them
-  /// while it is in the second-level cache.
-  template <class F>
-  void reduce(int bucket, std::int64_t first, view own, F&& f) {
-    constexpr std::int64_t stretch = 32 * block_elements;
-    for (std::int64_t at = 0; at < own.size(); at += stretch) {
-      auto const sums = own.flat(at, std::min(stretch, own.size() - at));
-      kernels::reduce(std::span<view const>(&sums, 1), terms_of(bucket, first + at, sums.size()), reduction::sum{});
-      f(term(sums));
-    }
-  }
-
- private:
-  std::vector<std::vector<view>> peers_;  // by bucket
-  std::vector<term> terms_;
 };
 
 }  // namespace trireme::parallel::detail
@@ -18203,7 +18255,43 @@ class partial_sums {
 
 }  // namespace trireme::parallel::detail
 
-// ---- trireme/parallel/detail/gradient_lanes.hpp (goes on)
+// ---- trireme/parallel/exchange_report.hpp
+namespace trireme {
+
+/// What is known once all gradients are exchanged; equal on every rank.
+struct exchange_result {
+  double norm = 0;         ///< global norm of the reduced gradient (NaN if it was not asked for)
+  bool finite = true;      ///< whether every gradient of every rank is finite
+  std::int64_t votes = 0;  ///< sum of what the ranks wished for, or passed to finish()
+  double loss = 0;         ///< mean over all ranks' samples, of the losses that were added to the vote
+};
+
+/// Of the gradients that an update is about to read.
+struct gradient_numbers {
+  double norm = 0;   ///< global norm, without the scale
+  double scale = 1;  ///< what the losses, and so the gradients, were multiplied by
+};
+
+/// How much of the exchange happened while backward was still running, in seconds since the exchange was made.
+struct exchange_times {
+  double covered = 0;
+  double exposed = 0;
+  [[nodiscard]] double hidden() const noexcept { return covered + exposed > 0 ? covered / (covered + exposed) : 0; }
+};
+
+/// Bytes of tensors that an exchange has allocated on this rank.
+struct exchange_memory {
+  std::int64_t parameters = 0;  ///< values that layers read: all, or this rank's slices
+  std::int64_t masters = 0;     ///< where the optimizer keeps other numbers than layers read
+  std::int64_t gradients = 0;   ///< that are always here: all, or this rank's slices
+  std::int64_t buffers = 0;     ///< gathered values, gradients on their way, payloads of compressors
+  [[nodiscard]] std::int64_t total() const noexcept { return parameters + masters + gradients + buffers; }
+  friend bool operator==(exchange_memory const&, exchange_memory const&) = default;
+};
+
+}  // namespace trireme
+
+// ---- trireme/parallel/detail/gradient_store.hpp (goes on)
 namespace trireme::parallel::detail {
 
 /// Where gradients lie: each bucket has a lane, a gradient of its size, for each use of its tensors (several only where
@@ -18394,47 +18482,6 @@ class gradient_lanes {
   std::int64_t payload_bytes_ = 0;
   trireme::tensor<element, space> unread_;  // gradients of frozen parameters
 };
-
-}  // namespace trireme::parallel::detail
-
-// ---- trireme/parallel/exchange_report.hpp
-namespace trireme {
-
-/// What is known once all gradients are exchanged; equal on every rank.
-struct exchange_result {
-  double norm = 0;         ///< global norm of the reduced gradient (NaN if it was not asked for)
-  bool finite = true;      ///< whether every gradient of every rank is finite
-  std::int64_t votes = 0;  ///< sum of what the ranks wished for, or passed to finish()
-  double loss = 0;         ///< mean over all ranks' samples, of the losses that were added to the vote
-};
-
-/// Of the gradients that an update is about to read.
-struct gradient_numbers {
-  double norm = 0;   ///< global norm, without the scale
-  double scale = 1;  ///< what the losses, and so the gradients, were multiplied by
-};
-
-/// How much of the exchange happened while backward was still running, in seconds since the exchange was made.
-struct exchange_times {
-  double covered = 0;
-  double exposed = 0;
-  [[nodiscard]] double hidden() const noexcept { return covered + exposed > 0 ? covered / (covered + exposed) : 0; }
-};
-
-/// Bytes of tensors that an exchange has allocated on this rank.
-struct exchange_memory {
-  std::int64_t parameters = 0;  ///< values that layers read: all, or this rank's slices
-  std::int64_t masters = 0;     ///< where the optimizer keeps other numbers than layers read
-  std::int64_t gradients = 0;   ///< that are always here: all, or this rank's slices
-  std::int64_t buffers = 0;     ///< gathered values, gradients on their way, payloads of compressors
-  [[nodiscard]] std::int64_t total() const noexcept { return parameters + masters + gradients + buffers; }
-  friend bool operator==(exchange_memory const&, exchange_memory const&) = default;
-};
-
-}  // namespace trireme
-
-// ---- trireme/parallel/detail/gradient_store.hpp (goes on)
-namespace trireme::parallel::detail {
 
 /// The gradients of all buckets, from zero to the sum over all ranks.
 ///
@@ -18866,11 +18913,6 @@ class value_store {
   std::vector<char> held_;  // by unit, where values are gathered: whether they are
 };
 
-}  // namespace trireme::parallel::detail
-
-// ---- trireme/parallel/detail/value_outputs.hpp (goes on)
-namespace trireme::parallel::detail {
-
 /// How what an update writes reaches every rank's layers: straight into all ranks' buckets where they share an address
 /// space, gathered afterwards otherwise; not at all where every rank updates everything, or keeps slices only.
 template <class Env, class Comm, strategy Strategy>
@@ -18956,321 +18998,6 @@ class value_outputs {
 
 }  // namespace trireme::parallel::detail
 
-// ---- trireme/parallel/detail/parameter_store.hpp (goes on)
-namespace trireme::parallel::detail {
-
-/// The memory of parameters and gradients, in buckets, and what can be said of it between steps. The exchange (its only
-/// heir) adds the steps.
-template <class Env, class Comm, strategy Strategy, class Compressor>
-class parameter_store {
- public:
-  using space = typename Env::space;
-  using param_element = typename Env::param;
-  using gradient_element = typename Env::gradient;
-  using master_element = typename Env::master;
-  using kernels = ops::on<space>;
-  using outputs = value_outputs<Env, Comm, Strategy>;
-
-  static constexpr bool sharded = Strategy::optimizer_state == distribution::shard;
-  static constexpr bool shards_parameters = Strategy::parameters == distribution::shard;
-  static constexpr bool keeps_master = outputs::keeps_master;
-  /// Ranks of one address space sum gradients by reading each other's.
-  static constexpr bool can_be_direct =
-      outputs::can_write_peers && Strategy::gradients == distribution::replicate && lossless_identity<Compressor> &&
-      std::is_same_v<gradient_element, typename Env::reduce> && has_peers<Comm, gradient_element, space>;
-
-  parameter_store(parameter_store const&) = delete;
-  parameter_store& operator=(parameter_store const&) = delete;
-
-  [[nodiscard]] parallel::layout const& plan() const noexcept { return layout_; }
-  /// The ranks that gradients are summed over.
-  [[nodiscard]] Comm& world() const noexcept { return world_; }
-  /// The ranks that vote.
-  [[nodiscard]] Comm& everyone() const noexcept { return everyone_; }
-  [[nodiscard]] std::vector<parameter<Env>*> const& uses() const noexcept { return uses_; }
-  [[nodiscard]] int use_count() const noexcept {
-    return uses_.empty() ? foreign_.count() : static_cast<int>(uses_.size());
-  }
-
-  /// Fills every parameter with its start, a function of (seed, name, index): equal on every rank.
-  void initialise(std::uint64_t seed) {
-    for (auto const& entry : layout_.entries()) {
-      trireme::tensor<master_element, space> whole(shape{entry.size()});
-      for_each_run(entry.info, 0, entry.size(), [&](std::int64_t first, std::int64_t here, std::int64_t n) {
-        kernels::initialise(whole.view().flat(here, n), entry.info.start, seed, hash_name(entry.info.name), first);
-      });
-      load(entry, tensor_view<master_element const, space>(whole));
-    }
-  }
-
-  /// Collective. Throws config_error on every rank if one rank's parameters differ from rank 0's. (No rank has a copy
-  /// of another's where parameters are sharded.)
-  void verify_replicas() { verify_among(world_); }
-  /// The same among other ranks.
-  void verify_among(Comm& ranks) {
-    if constexpr (shards_parameters) return;
-    std::vector<std::uint64_t> hashes(static_cast<std::size_t>(ranks.size()));
-    hashes[static_cast<std::size_t>(ranks.rank())] = hash_of_parameters();
-    ranks.all_gather(tensor_view<std::uint64_t>(hashes));
-    for (int rank = 1; rank < ranks.size(); ++rank) {
-      if (hashes[static_cast<std::size_t>(rank)] == hashes[0]) continue;
-      throw config_error(
-          text("trireme::exchange: the parameters of rank ", rank, " differ from those of rank 0; start every rank ",
-               foreign_.empty() ? "from the same seed, or call broadcast()"
-                                : "from the same values: world.broadcast(values, 0) gives it those of rank 0"));
-    }
-  }
-
-  /// Collective. Gives every rank the parameters of `root` (nothing to do where each has its own slices).
-  void broadcast(int root = 0) {
-    for (auto const& entry : layout_.entries()) broadcast(entry, world_, root);
-  }
-  /// Collective over `ranks`, all of which hold the tensor alike. The same for one tensor.
-  void broadcast(layout::entry const& entry, Comm& ranks, int root) {
-    if constexpr (shards_parameters) return;
-    auto const values = parameter_values(entry);
-    if constexpr (!keeps_master) {
-      ranks.broadcast(values, root);
-    } else if constexpr (!sharded) {
-      auto const master = masters_[static_cast<std::size_t>(entry.bucket)].view().flat(entry.offset, entry.size());
-      ranks.broadcast(master, root);
-      kernels::copy(values, tensor_view<master_element const, space>(master));
-    } else {  // the root has not all masters: the others' become what its layers read
-      ranks.broadcast(values, root);
-      trireme::tensor<master_element, space> whole(shape{entry.size()});
-      kernels::copy(whole.view(), tensor_view<param_element const, space>(values));
-      load(entry, tensor_view<master_element const, space>(whole));
-    }
-  }
-
-  /// The elements of a bucket that this rank updates: (first, count).
-  [[nodiscard]] std::pair<std::int64_t, std::int64_t> owned_range(int bucket) const noexcept {
-    return sharded ? accounted_range(bucket)
-                   : std::pair{std::int64_t{0}, layout_.buckets()[static_cast<std::size_t>(bucket)].elements};
-  }
-  /// The elements of a bucket that this rank answers for in hashes and checkpoints, unless another rank of its replica
-  /// answers for the tensor (info.answers): each element is answered for once.
-  [[nodiscard]] std::pair<std::int64_t, std::int64_t> accounted_range(int bucket) const noexcept {
-    auto const n = layout_.slice_elements(bucket);
-    return {world_.rank() * n, n};
-  }
-
-  /// The master value of a piece, wherever it lives.
-  [[nodiscard]] tensor_view<master_element, space> master_of(int bucket, layout::piece const& piece) const {
-    if constexpr (keeps_master) {
-      auto const& master = masters_[static_cast<std::size_t>(bucket)];
-      return master.view().flat(piece.in_bucket - owned_range(bucket).first, piece.count);
-    } else {
-      if (!foreign_.empty()) return foreign_.value(layout_.at(piece.entry)).flat(piece.in_entry, piece.count);
-      return values_.kept(bucket, piece);
-    }
-  }
-  /// Calls f(name, place, view) for the master values of what this rank updates; see contract/state.hpp.
-  /// @param of_rank  each rank has values of its own.
-  template <class F>
-  void visit_values(state_scope scope, F&& f, bool of_rank = false) {
-    for (int bucket = 0; bucket < bucket_count(); ++bucket) {
-      for_each_state_piece(
-          scope, bucket,
-          [&](layout::piece const& piece) {
-            auto const& info = layout_.at(piece.entry).info;
-            f("value/" + info.name, state_place{info, piece.in_entry, of_rank}, master_of(bucket, piece));
-          },
-          of_rank);
-    }
-  }
-  /// Calls f(piece) for each piece of a bucket whose state this rank keeps, or answers for.
-  /// @param of_rank  each rank answers for its own.
-  template <class F>
-  void for_each_state_piece(state_scope scope, int bucket, F&& f, bool of_rank = false) const {
-    bool const kept = scope == state_scope::kept;
-    auto const [first, count] = kept ? owned_range(bucket) : accounted_range(bucket);
-    layout_.for_each_piece(bucket, first, count, [&](layout::piece const& piece) {
-      if (kept || of_rank || layout_.at(piece.entry).info.answers) f(piece);
-    });
-  }
-  /// Compressors forget what they keep: as before the first step.
-  void forget_compression() { gradients_.forget_state(); }
-  /// Calls f(name, state_place, view) for what the compressor keeps for one bucket; see contract/state.hpp.
-  template <class F>
-  void visit_compression(int bucket, state_scope scope, F&& f) const {
-    gradients_.visit_state(bucket, scope, f);
-  }
-  /// Collective. Calls f(entry, values) with the whole master value of each tensor; the view is valid during the call.
-  template <class F>
-  void for_each_master(F&& f) {
-    for (int b = 0; b < bucket_count(); ++b) {
-      trireme::tensor<master_element, space> whole(shape{layout_.buckets()[static_cast<std::size_t>(b)].elements});
-      auto const [first, count] = accounted_range(b);
-      layout_.for_each_piece(b, first, count, [&](layout::piece const& piece) {
-        kernels::copy(whole.view().flat(piece.in_bucket, piece.count),
-                      tensor_view<master_element const, space>(master_of(b, piece)));
-      });
-      world_.all_gather(whole.view());
-      for (int const e : layout_.buckets()[static_cast<std::size_t>(b)].entries) {
-        auto const& entry = layout_.at(e);
-        f(entry, tensor_view<master_element const, space>(whole.view().flat(entry.offset, entry.size())));
-      }
-    }
-  }
-  /// The global hash of this rank's copy of all parameters. Collective where parameters are sharded: of all slices.
-  [[nodiscard]] std::uint64_t hash_of_parameters() const {
-    std::uint64_t sum = 0;
-    auto const add = [&](layout::entry const& entry, std::int64_t from, auto values) {
-      for_each_run(entry.info, from, values.size(), [&](std::int64_t first, std::int64_t here, std::int64_t n) {
-        sum += kernels::hash(tensor_view<param_element const, space>(values.flat(here - from, n)),
-                             hash_name(entry.info.name), first);
-      });
-    };
-    if constexpr (shards_parameters) {
-      for (int b = 0; b < bucket_count(); ++b) {
-        auto const [first, count] = accounted_range(b);
-        layout_.for_each_piece(b, first, count, [&](layout::piece const& piece) {
-          add(layout_.at(piece.entry), piece.in_entry, values_.kept(b, piece));
-        });
-      }
-      world_.all_reduce(tensor_view<std::uint64_t>(&sum, shape{1}), reduction::sum{});
-    } else {
-      for (auto const& entry : layout_.entries()) add(entry, 0, parameter_values(entry));
-    }
-    return sum;
-  }
-  /// After finish(): whether this rank's gradient of a tensor is finite (of the part of it that it updates).
-  [[nodiscard]] bool has_finite_gradient(layout::entry const& entry) const {
-    if (entry.frozen) return true;
-    auto const [first, count] = shards_gradients ? owned_range(entry.bucket) : std::pair{entry.offset, entry.size()};
-    bool finite = true;
-    layout_.for_each_piece(entry.bucket, first, count, [&](layout::piece const& piece) {
-      if (&layout_.at(piece.entry) != &entry) return;
-      finite = finite && kernels::finite(tensor_view<gradient_element const, space>(
-                             gradients_.reduced(entry.bucket, piece.in_bucket, piece.count)));
-    });
-    return finite;
-  }
-  /// What has been allocated for this rank so far.
-  [[nodiscard]] exchange_memory memory() const {
-    exchange_memory sum{.parameters = values_.kept_bytes(),
-                        .gradients = gradients_.kept_bytes(),
-                        .buffers = values_.buffer_bytes() + gradients_.buffer_bytes()};
-    for (auto const& master : masters_) sum.masters += static_cast<std::int64_t>(master.view().bytes());
-    return sum;
-  }
-  /// A tensor as this rank's layers see it; empty where parameters are sharded, but while its unit holds them.
-  [[nodiscard]] tensor_view<param_element, space> parameter_values(layout::entry const& entry) const {
-    if (!foreign_.empty()) return foreign_.value(entry);
-    auto const whole = values_.whole(entry.bucket);
-    return whole.empty() ? whole : whole.flat(entry.offset, entry.size());
-  }
-
- protected:
-  using bucket_transport = transport<Env, Comm, Strategy, Compressor>;
-  static constexpr bool shards_gradients = Strategy::gradients == distribution::shard;
-
-  parameter_store(std::vector<parameter<Env>*> uses, Comm& world, Comm& everyone, Strategy const& strategy,
-                  Compressor const& compressor, std::span<int const> unit_ends, Comm* experts,
-                  layout_wishes const& wishes)
-      : world_(world),
-        everyone_(everyone),
-        layout_(agreed({infos(uses), bucket_elements(strategy, sizeof(gradient_element)), world.size(),
-                        needs_units(strategy) ? unit_ends : no_units(), of_strategy(wishes)},
-                       world, everyone.rank(), strategy, compressor)),
-        uses_(std::move(uses)),
-        values_(layout_, uses_, world_, true),
-        gradients_(layout_, uses_, world_, compressor, sums_in_a_tree(strategy),
-                   experts == nullptr && may_be_direct(strategy)),
-        direct_(experts == nullptr && may_be_direct(strategy)),
-        outputs_(layout_, values_, foreign_, world_) {
-    if (needs_units(strategy)) expect_units(strategy, !unit_ends.empty());
-    if (sums_in_a_tree(strategy))
-      expect_tree(strategy, world.size(), sums_in_tree<bucket_transport>, lossless_identity<Compressor>);
-    allocate();
-  }
-  parameter_store(std::vector<foreign_parameter<param_element, space>> parameters, Comm& world, Comm& everyone,
-                  Strategy const& strategy, Compressor const& compressor, layout_wishes const& wishes)
-      : world_(world),
-        everyone_(everyone),
-        foreign_(std::move(parameters)),
-        layout_(agreed({foreign_.infos(), bucket_elements(strategy, sizeof(gradient_element)), world.size(), no_units(),
-                        of_strategy(wishes)},
-                       world, everyone.rank(), strategy, compressor)),
-        values_(layout_, uses_, world_, sharded),
-        gradients_(layout_, uses_, world_, compressor, sums_in_a_tree(strategy), false),
-        outputs_(layout_, values_, foreign_, world_) {
-    static_assert(!keeps_master, "trireme::exchange: parameters in the caller's memory are their own master copy");
-    static_assert(!shards_parameters,
-                  "trireme::exchange: parameters in the caller's memory cannot be dropped between uses; use "
-                  "parallel::zero<2>");
-    if (sums_in_a_tree(strategy)) {
-      throw config_error(
-          text("trireme::exchange: ", describe(strategy),
-               " needs to know the micro-batches, and a model with memory of its own does not tell them; "
-               "leave .reproducible out, or describe the model in units"));
-    }
-    allocate();
-  }
-  ~parameter_store() = default;
-
-  static std::span<int const> no_units() { return {}; }
-  // Where every rank updates everything, all tensors are whole there however slices cut them.
-  static layout_wishes of_strategy(layout_wishes wishes) {
-    wishes.whole_tensors = wishes.whole_tensors && sharded;
-    return wishes;
-  }
-  // Whether gradients have memory only while they are used.
-  static bool needs_units(Strategy const& strategy) { return shards_gradients || sums_in_a_tree(strategy); }
-  static std::vector<parameter_info> infos(std::vector<parameter<Env>*> const& uses) {
-    std::vector<parameter_info> all;
-    for (auto const* use : uses) all.push_back(use->info);
-    return all;
-  }
-  [[nodiscard]] int bucket_count() const noexcept { return static_cast<int>(layout_.buckets().size()); }
-  [[nodiscard]] int trained_count() const noexcept { return layout_.trained_buckets(); }
-  // Where the sum is all that is wanted, and no other rank adds to it later.
-  [[nodiscard]] bool may_be_direct(Strategy const& strategy) const {
-    auto const& all = layout_.entries();
-    return can_be_direct && !sums_in_a_tree(strategy) &&
-           std::none_of(all.begin(), all.end(), [](auto const& each) { return each.info.tied; });
-  }
-  void allocate() {
-    for (int b = 0; b < bucket_count(); ++b) {
-      if constexpr (keeps_master) {
-        masters_.emplace_back(shape{owned_range(b).second});
-        kernels::fill(masters_.back().view(), 0.0);
-      }
-      if constexpr (can_be_direct) {
-        if (direct_ && b < layout_.trained_buckets()) direct_sums_.add_bucket(world_, gradients_.resident(b));
-      }
-    }
-  }
-
-  // Gives a whole tensor of master values to this rank: its part of the masters, and what its layers read.
-  void load(layout::entry const& entry, tensor_view<master_element const, space> whole) {
-    if constexpr (!shards_parameters) kernels::copy(parameter_values(entry), whole);
-    if constexpr (!keeps_master && !shards_parameters) return;
-    auto const [first, count] = owned_range(entry.bucket);
-    layout_.for_each_piece(entry.bucket, first, count, [&](layout::piece const& piece) {
-      if (&layout_.at(piece.entry) != &entry) return;
-      auto const part = whole.flat(piece.in_entry, piece.count);
-      if constexpr (keeps_master) kernels::copy(master_of(entry.bucket, piece), part);
-      if constexpr (shards_parameters) kernels::copy(values_.kept(entry.bucket, piece), part);
-    });
-  }
-
-  Comm& world_;
-  Comm& everyone_;
-  foreign_parameters<param_element, space> foreign_;
-  layout layout_;
-  std::vector<parameter<Env>*> uses_;
-  value_store<Env, Comm, Strategy> values_;
-  gradient_store<Env, Comm, Strategy, Compressor> gradients_;
-  bool direct_ = false;  // sums are formed from all ranks' buckets, in their memory
-  direct_sums<gradient_element, space> direct_sums_;
-  outputs outputs_;
-  std::vector<trireme::tensor<master_element, space>> masters_;  // by bucket, where parameters are not masters
-};
-
-}  // namespace trireme::parallel::detail
-
 // ---- trireme/parallel/vote.hpp
 namespace trireme::parallel {
 
@@ -19295,7 +19022,7 @@ class vote {
     losses_.add(size < 0x1p-240 ? 0.0 : size < 0x1p240 ? losses.sum : std::numeric_limits<double>::infinity());
     samples_ += losses.count;
   }
-  /// A number of one's own that is summed over the ranks (a wish to stop, say).
+  /// A number of your own that is summed over the ranks (a wish to stop, say).
   void wish(std::int64_t number) noexcept { wishes_ += number; }
 
   /// Squares of the gradients that this rank answers for; a term that is not finite spoils the step on all ranks.
@@ -19363,25 +19090,22 @@ namespace trireme {
 ///          the same at the start; assertion_error (light) for a call that comes twice, too early, or without the one
 ///          before it.
 template <class Env, class Comm, strategy Strategy, class Compressor>
-class basic_exchange : public parallel::detail::parameter_store<Env, Comm, Strategy, Compressor> {
-  using store = parallel::detail::parameter_store<Env, Comm, Strategy, Compressor>;
-  static_assert(
-      !store::shards_gradients || !parallel::detail::is_given_once<Compressor, Env, Comm>,
-      "trireme::exchange: this compressor is given each gradient once a step, but from stage 2 on parallel::zero "
-      "sends every micro-batch; use parallel::zero<1>");
-
+class basic_exchange {
  public:
-  using store::accounted_range;
-  using store::everyone;
-  using store::keeps_master;
-  using store::master_of;
-  using store::owned_range;
-  using store::sharded;
-  using typename store::gradient_element;
-  using typename store::kernels;
-  using typename store::master_element;
-  using typename store::param_element;
-  using typename store::space;
+  using space = typename Env::space;
+  using param_element = typename Env::param;
+  using gradient_element = typename Env::gradient;
+  using master_element = typename Env::master;
+  using kernels = ops::on<space>;
+  using outputs = parallel::detail::value_outputs<Env, Comm, Strategy>;
+
+  static constexpr bool sharded = Strategy::optimizer_state == distribution::shard;
+  static constexpr bool shards_parameters = Strategy::parameters == distribution::shard;
+  static constexpr bool keeps_master = outputs::keeps_master;
+  /// Ranks of one address space sum gradients by reading each other's.
+  static constexpr bool can_be_direct =
+      outputs::can_write_peers && Strategy::gradients == distribution::replicate && lossless_identity<Compressor> &&
+      std::is_same_v<gradient_element, typename Env::reduce> && has_peers<Comm, gradient_element, space>;
 
   /// Takes over the parameters of a model: gives them memory, and binds them to it.
   ///
@@ -19393,11 +19117,27 @@ class basic_exchange : public parallel::detail::parameter_store<Env, Comm, Strat
   basic_exchange(std::vector<parameter<Env>*> uses, Comm& world, Strategy const& strategy, Compressor const& compressor,
                  std::span<int const> unit_ends = {}, std::type_identity_t<Comm>* voters = nullptr,
                  std::type_identity_t<Comm>* experts = nullptr, layout_wishes const& wishes = {})
-      : store(std::move(uses), world, voters == nullptr ? world : *voters, strategy, compressor, unit_ends, experts,
-              wishes),
-        protocol_(layout_, this->use_count(), sharded, reports_every_micro_batch()),
+      : world_(world),
+        everyone_(voters == nullptr ? world : *voters),
+        layout_(parallel::detail::agreed(
+            {infos(uses), parallel::detail::bucket_elements(strategy, sizeof(gradient_element)), world.size(),
+             needs_units(strategy) ? unit_ends : no_units(), of_strategy(wishes)},
+            world, everyone_.rank(), strategy, compressor)),
+        uses_(std::move(uses)),
+        values_(layout_, uses_, world_, true),
+        gradients_(layout_, uses_, world_, compressor, sums_in_a_tree(strategy),
+                   experts == nullptr && may_be_direct(strategy)),
+        direct_(experts == nullptr && may_be_direct(strategy)),
+        outputs_(layout_, values_, foreign_, world_),
+        protocol_(layout_, use_count(), sharded, reports_every_micro_batch()),
         in_a_tree_(sums_in_a_tree(strategy)) {
-    for (int b = 0; experts != nullptr && b < this->bucket_count(); ++b) {
+    if (needs_units(strategy)) parallel::detail::expect_units(strategy, !unit_ends.empty());
+    if (in_a_tree_) {
+      parallel::detail::expect_tree(strategy, world.size(), parallel::detail::sums_in_tree<bucket_transport>,
+                                    lossless_identity<Compressor>);
+    }
+    allocate();
+    for (int b = 0; experts != nullptr && b < bucket_count(); ++b) {
       auto const& entries = layout_.buckets()[static_cast<std::size_t>(b)].entries;
       if (!layout_.at(entries.front()).info.dealt) also_.push_back({b, experts});
     }
@@ -19408,10 +19148,44 @@ class basic_exchange : public parallel::detail::parameter_store<Env, Comm, Strat
   basic_exchange(std::vector<foreign_parameter<param_element, space>> parameters, Comm& world, Strategy const& strategy,
                  Compressor const& compressor, std::type_identity_t<Comm>* voters = nullptr,
                  layout_wishes const& wishes = {})
-      : store(std::move(parameters), world, voters == nullptr ? world : *voters, strategy, compressor, wishes),
-        protocol_(layout_, this->use_count(), sharded, false) {
+      : world_(world),
+        everyone_(voters == nullptr ? world : *voters),
+        foreign_(std::move(parameters)),
+        layout_(parallel::detail::agreed(
+            {foreign_.infos(), parallel::detail::bucket_elements(strategy, sizeof(gradient_element)), world.size(),
+             no_units(), of_strategy(wishes)},
+            world, everyone_.rank(), strategy, compressor)),
+        values_(layout_, uses_, world_, sharded),
+        gradients_(layout_, uses_, world_, compressor, sums_in_a_tree(strategy), false),
+        outputs_(layout_, values_, foreign_, world_),
+        protocol_(layout_, use_count(), sharded, false) {
+    static_assert(!keeps_master, "trireme::exchange: parameters in the caller's memory are their own master copy");
+    static_assert(!shards_parameters,
+                  "trireme::exchange: parameters in the caller's memory cannot be dropped between uses; use "
+                  "parallel::zero<2>");
+    if (sums_in_a_tree(strategy)) {
+      throw config_error(
+          text("trireme::exchange: ", describe(strategy),
+               " needs to know the micro-batches, and a model with memory of its own does not tell them; "
+               "leave .reproducible out, or describe the model in units"));
+    }
+    allocate();
     verify_replicas();
   }
+  basic_exchange(basic_exchange const&) = delete;
+  basic_exchange& operator=(basic_exchange const&) = delete;
+
+  [[nodiscard]] parallel::layout const& plan() const noexcept { return layout_; }
+  /// The ranks that gradients are summed over.
+  [[nodiscard]] Comm& world() const noexcept { return world_; }
+  /// The ranks that vote.
+  [[nodiscard]] Comm& everyone() const noexcept { return everyone_; }
+  [[nodiscard]] std::vector<parameter<Env>*> const& uses() const noexcept { return uses_; }
+  [[nodiscard]] int use_count() const noexcept {
+    return uses_.empty() ? foreign_.count() : static_cast<int>(uses_.size());
+  }
+
+  // Steps.
 
   /// The gradient of a tensor whose info says `tied` is summed over `group` too, after the sum over the exchange's own
   /// ranks: over the ranks of other stages that use it. The group must outlive the exchange, and all of its ranks name
@@ -19444,13 +19218,13 @@ class basic_exchange : public parallel::detail::parameter_store<Env, Comm, Strat
   void begin(std::int64_t micro_batches, std::span<std::int64_t const> places, std::int64_t first = 0,
              std::int64_t runs = 0, double scale = 1) {
     protocol_.may_begin();
-    if constexpr (store::shards_parameters) values_.release_all();
+    if constexpr (shards_parameters) values_.release_all();
     auto const own = std::max(static_cast<std::int64_t>(places.size()), runs);
     rounds_left_ = own;
     if (reports_every_micro_batch())
       rounds_left_ = parallel::detail::agreed_rounds(world_, micro_batches, own, in_a_tree_);
     gradients_.begin(micro_batches, places, first, rounds_left_, scale);
-    reports_left_ = this->use_count();
+    reports_left_ = use_count();
     if (reports_every_micro_batch()) {
       protocol_.begin(own, rounds_left_);
     } else {
@@ -19472,17 +19246,17 @@ class basic_exchange : public parallel::detail::parameter_store<Env, Comm, Strat
   /// Uses [first, last) of one unit are about to be read: their values are there when this returns. Below stage 3
   /// nothing happens.
   void ensure(int first, int last) {
-    if (!store::shards_parameters || first == last) return;
+    if (!shards_parameters || first == last) return;
     protocol_.expect_published("ensure()");
     values_.ensure(layout_.unit_with(first));
   }
   /// The same uses will be needed next: their values begin to travel.
   void prefetch(int first, int last) {
-    if (store::shards_parameters && first < last) values_.prefetch(layout_.unit_with(first));
+    if (shards_parameters && first < last) values_.prefetch(layout_.unit_with(first));
   }
   /// They are not read any more before the next ensure(): their memory serves others.
   void release(int first, int last) {
-    if (store::shards_parameters && first < last) values_.release(layout_.unit_with(first));
+    if (shards_parameters && first < last) values_.release(layout_.unit_with(first));
   }
   /// Backward of one unit is about to add to the gradients of its uses [first, last): they have memory, and are zero.
   /// Nothing happens where gradients have memory all the time.
@@ -19500,11 +19274,11 @@ class basic_exchange : public parallel::detail::parameter_store<Env, Comm, Strat
     if (!foreign_.empty()) take_in(use);
     gradients_.ready(use);
     if (--reports_left_ > 0) return;
-    reports_left_ = this->use_count();
+    reports_left_ = use_count();
     --rounds_left_;
   }
   void ready(std::string_view name) {
-    for (int use = 0; use < this->use_count(); ++use) {
+    for (int use = 0; use < use_count(); ++use) {
       if (layout_.at(layout_.entry_of_use(use)).info.name == name) return ready(use);
     }
     throw config_error(text("trireme::exchange: there is no parameter \"", name, "\""));
@@ -19539,7 +19313,7 @@ class basic_exchange : public parallel::detail::parameter_store<Env, Comm, Strat
   /// Collective. Completes the exchange, takes the vote, and settles the step: afterwards the segments' gradients are
   /// the sums over all ranks.
   ///
-  /// @param votes  a number of one's own that is summed over the ranks (a wish to stop, say).
+  /// @param votes  a number of your own that is summed over the ranks (a wish to stop, say).
   /// @param want_norm  the norm costs nothing where gradients are reduced before the update anyway; without it, ranks
   ///                   that share memory fuse the reduction into the update.
   exchange_result finish(std::int64_t votes = 0, bool want_norm = true) {
@@ -19596,14 +19370,6 @@ class basic_exchange : public parallel::detail::parameter_store<Env, Comm, Strat
   [[nodiscard]] std::int64_t settles_after() const noexcept { return 1; }
   /// Whether the ranks of `world()` may have different values between steps.
   static constexpr bool replicas_differ = false;
-  /// What the exchange keeps from step to step; see contract/state.hpp.
-  template <class F>
-  void visit_state(state_scope scope, F&& f) {
-    this->visit_values(scope, f);
-    for (int b = 0; b < trained_count(); ++b) this->visit_compression(b, scope, f);
-  }
-  template <class F>
-  void visit_numbers(F&&) {}
   /// What one sample's loss weighs in the loss that this rank differentiates.
   /// @param total  samples of the step, over all ranks.
   [[nodiscard]] double sample_weight(std::int64_t total) const noexcept { return 1.0 / static_cast<double>(total); }
@@ -19635,36 +19401,208 @@ class basic_exchange : public parallel::detail::parameter_store<Env, Comm, Strat
   /// Makes the parameters that layers read follow master values that were written from outside (a checkpoint).
   /// Collective.
   void refresh_parameters() {
-    for (int b = 0; b < this->bucket_count(); ++b) {  // gradients may have no memory now
+    for (int b = 0; b < bucket_count(); ++b) {  // gradients may have no memory now
       auto const [first, count] = owned_range(b);
       layout_.for_each_piece(b, first, count, [&](parallel::layout::piece const& piece) {
         for (auto const& output : outputs_.of(b, piece))
           kernels::copy(output, tensor_view<master_element const, space>(master_of(b, piece)));
       });
     }
-    publish_first(this->bucket_count());
+    publish_first(bucket_count());
   }
 
-  /// As those of the store; not while updated values are still to be published.
+  // Parameters, between steps.
+
+  /// Fills every parameter with its start, a function of (seed, name, index): equal on every rank.
+  void initialise(std::uint64_t seed) {
+    for (auto const& entry : layout_.entries()) {
+      trireme::tensor<master_element, space> whole(shape{entry.size()});
+      for_each_run(entry.info, 0, entry.size(), [&](std::int64_t first, std::int64_t here, std::int64_t n) {
+        kernels::initialise(whole.view().flat(here, n), entry.info.start, seed, hash_name(entry.info.name), first);
+      });
+      load(entry, tensor_view<master_element const, space>(whole));
+    }
+  }
+
+  /// Collective. Throws config_error on every rank if one rank's parameters differ from rank 0's. (No rank has a copy
+  /// of another's where parameters are sharded.)
   void verify_replicas() {
     protocol_.expect_published("verify_replicas()");
-    store::verify_replicas();
+    verify_among(world_);
   }
+  /// The same among other ranks.
+  void verify_among(Comm& ranks) {
+    if constexpr (shards_parameters) return;
+    std::vector<std::uint64_t> hashes(static_cast<std::size_t>(ranks.size()));
+    hashes[static_cast<std::size_t>(ranks.rank())] = hash_of_parameters();
+    ranks.all_gather(tensor_view<std::uint64_t>(hashes));
+    for (int rank = 1; rank < ranks.size(); ++rank) {
+      if (hashes[static_cast<std::size_t>(rank)] == hashes[0]) continue;
+      throw config_error(
+          text("trireme::exchange: the parameters of rank ", rank, " differ from those of rank 0; start every rank ",
+               foreign_.empty() ? "from the same seed, or call broadcast()"
+                                : "from the same values: world.broadcast(values, 0) gives it those of rank 0"));
+    }
+  }
+
   /// Collective. Gives every rank the parameters of `root`, and other ranks of a replica that hold some of them, too,
   /// those of their first (nothing to do where each has its own slices).
   void broadcast(int root = 0) {
     protocol_.expect_published("broadcast()");
-    store::broadcast(root);
+    for (auto const& entry : layout_.entries()) broadcast(entry, world_, root);
     for (auto const& [bucket, group] : also_) {
       for (int const e : layout_.buckets()[static_cast<std::size_t>(bucket)].entries)
-        store::broadcast(layout_.at(e), *group, 0);
+        broadcast(layout_.at(e), *group, 0);
     }
   }
-  using store::broadcast;
+  /// Collective over `ranks`, all of which hold the tensor alike. The same for one tensor.
+  void broadcast(parallel::layout::entry const& entry, Comm& ranks, int root) {
+    if constexpr (shards_parameters) return;
+    auto const values = parameter_values(entry);
+    if constexpr (!keeps_master) {
+      ranks.broadcast(values, root);
+    } else if constexpr (!sharded) {
+      auto const master = masters_[static_cast<std::size_t>(entry.bucket)].view().flat(entry.offset, entry.size());
+      ranks.broadcast(master, root);
+      kernels::copy(values, tensor_view<master_element const, space>(master));
+    } else {  // the root has not all masters: the others' become what its layers read
+      ranks.broadcast(values, root);
+      trireme::tensor<master_element, space> whole(shape{entry.size()});
+      kernels::copy(whole.view(), tensor_view<param_element const, space>(values));
+      load(entry, tensor_view<master_element const, space>(whole));
+    }
+  }
+
+  /// Collective. Calls f(entry, values) with the whole master value of each tensor; the view is valid during the call.
+  template <class F>
+  void for_each_master(F&& f) {
+    for (int b = 0; b < bucket_count(); ++b) {
+      trireme::tensor<master_element, space> whole(shape{layout_.buckets()[static_cast<std::size_t>(b)].elements});
+      auto const [first, count] = accounted_range(b);
+      layout_.for_each_piece(b, first, count, [&](parallel::layout::piece const& piece) {
+        kernels::copy(whole.view().flat(piece.in_bucket, piece.count),
+                      tensor_view<master_element const, space>(master_of(b, piece)));
+      });
+      world_.all_gather(whole.view());
+      for (int const e : layout_.buckets()[static_cast<std::size_t>(b)].entries) {
+        auto const& entry = layout_.at(e);
+        f(entry, tensor_view<master_element const, space>(whole.view().flat(entry.offset, entry.size())));
+      }
+    }
+  }
+  /// The global hash of this rank's copy of all parameters. Collective where parameters are sharded: of all slices.
   [[nodiscard]] std::uint64_t hash_of_parameters() const {
     protocol_.expect_published("hash_of_parameters()");
-    return store::hash_of_parameters();
+    std::uint64_t sum = 0;
+    auto const add = [&](parallel::layout::entry const& entry, std::int64_t from, auto values) {
+      for_each_run(entry.info, from, values.size(), [&](std::int64_t first, std::int64_t here, std::int64_t n) {
+        sum += kernels::hash(tensor_view<param_element const, space>(values.flat(here - from, n)),
+                             hash_name(entry.info.name), first);
+      });
+    };
+    if constexpr (shards_parameters) {
+      for (int b = 0; b < bucket_count(); ++b) {
+        auto const [first, count] = accounted_range(b);
+        layout_.for_each_piece(b, first, count, [&](parallel::layout::piece const& piece) {
+          add(layout_.at(piece.entry), piece.in_entry, values_.kept(b, piece));
+        });
+      }
+      world_.all_reduce(tensor_view<std::uint64_t>(&sum, shape{1}), reduction::sum{});
+    } else {
+      for (auto const& entry : layout_.entries()) add(entry, 0, parameter_values(entry));
+    }
+    return sum;
   }
+  /// After finish(): whether this rank's gradient of a tensor is finite (of the part of it that it updates).
+  [[nodiscard]] bool has_finite_gradient(parallel::layout::entry const& entry) const {
+    if (entry.frozen) return true;
+    auto const [first, count] = shards_gradients ? owned_range(entry.bucket) : std::pair{entry.offset, entry.size()};
+    bool finite = true;
+    layout_.for_each_piece(entry.bucket, first, count, [&](parallel::layout::piece const& piece) {
+      if (&layout_.at(piece.entry) != &entry) return;
+      finite = finite && kernels::finite(tensor_view<gradient_element const, space>(
+                             gradients_.reduced(entry.bucket, piece.in_bucket, piece.count)));
+    });
+    return finite;
+  }
+  /// What has been allocated for this rank so far.
+  [[nodiscard]] exchange_memory memory() const {
+    exchange_memory sum{.parameters = values_.kept_bytes(),
+                        .gradients = gradients_.kept_bytes(),
+                        .buffers = values_.buffer_bytes() + gradients_.buffer_bytes()};
+    for (auto const& master : masters_) sum.masters += static_cast<std::int64_t>(master.view().bytes());
+    return sum;
+  }
+  /// A tensor as this rank's layers see it; empty where parameters are sharded, but while its unit holds them.
+  [[nodiscard]] tensor_view<param_element, space> parameter_values(parallel::layout::entry const& entry) const {
+    if (!foreign_.empty()) return foreign_.value(entry);
+    auto const whole = values_.whole(entry.bucket);
+    return whole.empty() ? whole : whole.flat(entry.offset, entry.size());
+  }
+
+  // State: who owns it, and what of it is kept.
+
+  /// The elements of a bucket that this rank updates: (first, count).
+  [[nodiscard]] std::pair<std::int64_t, std::int64_t> owned_range(int bucket) const noexcept {
+    return sharded ? accounted_range(bucket)
+                   : std::pair{std::int64_t{0}, layout_.buckets()[static_cast<std::size_t>(bucket)].elements};
+  }
+  /// The elements of a bucket that this rank answers for in hashes and checkpoints, unless another rank of its replica
+  /// answers for the tensor (info.answers): each element is answered for once.
+  [[nodiscard]] std::pair<std::int64_t, std::int64_t> accounted_range(int bucket) const noexcept {
+    auto const n = layout_.slice_elements(bucket);
+    return {world_.rank() * n, n};
+  }
+
+  /// The master value of a piece, wherever it lives.
+  [[nodiscard]] tensor_view<master_element, space> master_of(int bucket, parallel::layout::piece const& piece) const {
+    if constexpr (keeps_master) {
+      auto const& master = masters_[static_cast<std::size_t>(bucket)];
+      return master.view().flat(piece.in_bucket - owned_range(bucket).first, piece.count);
+    } else {
+      if (!foreign_.empty()) return foreign_.value(layout_.at(piece.entry)).flat(piece.in_entry, piece.count);
+      return values_.kept(bucket, piece);
+    }
+  }
+  /// Calls f(name, place, view) for the master values of what this rank updates; see contract/state.hpp.
+  /// @param of_rank  each rank has values of its own.
+  template <class F>
+  void visit_values(state_scope scope, F&& f, bool of_rank = false) {
+    for (int bucket = 0; bucket < bucket_count(); ++bucket) {
+      for_each_state_piece(
+          scope, bucket,
+          [&](parallel::layout::piece const& piece) {
+            auto const& info = layout_.at(piece.entry).info;
+            f("value/" + info.name, state_place{info, piece.in_entry, of_rank}, master_of(bucket, piece));
+          },
+          of_rank);
+    }
+  }
+  /// Calls f(piece) for each piece of a bucket whose state this rank keeps, or answers for.
+  /// @param of_rank  each rank answers for its own.
+  template <class F>
+  void for_each_state_piece(state_scope scope, int bucket, F&& f, bool of_rank = false) const {
+    bool const kept = scope == state_scope::kept;
+    auto const [first, count] = kept ? owned_range(bucket) : accounted_range(bucket);
+    layout_.for_each_piece(bucket, first, count, [&](parallel::layout::piece const& piece) {
+      if (kept || of_rank || layout_.at(piece.entry).info.answers) f(piece);
+    });
+  }
+  /// Compressors forget what they keep: as before the first step.
+  void forget_compression() { gradients_.forget_state(); }
+  /// Calls f(name, state_place, view) for what the compressor keeps for one bucket; see contract/state.hpp.
+  template <class F>
+  void visit_compression(int bucket, state_scope scope, F&& f) const {
+    gradients_.visit_state(bucket, scope, f);
+  }
+  /// What the exchange keeps from step to step; see contract/state.hpp.
+  template <class F>
+  void visit_state(state_scope scope, F&& f) {
+    visit_values(scope, f);
+    for (int b = 0; b < trained_count(); ++b) visit_compression(b, scope, f);
+  }
+  template <class F>
+  void visit_numbers(F&&) {}
 
  protected:
   /// Ends what finish() has begun.
@@ -19675,22 +19613,70 @@ class basic_exchange : public parallel::detail::parameter_store<Env, Comm, Strat
     if (!foreign_.empty()) give_back_gradients();
     protocol_.finished(updates);
   }
-  using store::gradients_;
-  using store::layout_;
+  /// After finish(): the sum of the gradients of elements [first, first + count) of a bucket, which this rank owns.
+  [[nodiscard]] tensor_view<gradient_element, space> gradient_sum(int bucket, std::int64_t first,
+                                                                  std::int64_t count) const {
+    return gradients_.reduced(bucket, first, count);
+  }
 
  private:
-  using store::direct_;
-  using store::direct_sums_;
-  using store::foreign_;
-  using store::outputs_;
-  using store::trained_count;
-  using store::values_;
-  using store::world_;
+  using bucket_transport = parallel::detail::transport<Env, Comm, Strategy, Compressor>;
+  static constexpr bool shards_gradients = Strategy::gradients == distribution::shard;
+  static_assert(
+      !shards_gradients || !parallel::detail::is_given_once<Compressor, Env, Comm>,
+      "trireme::exchange: this compressor is given each gradient once a step, but from stage 2 on parallel::zero "
+      "sends every micro-batch; use parallel::zero<1>");
+
+  static std::span<int const> no_units() { return {}; }
+  // Where every rank updates everything, all tensors are whole there however slices cut them.
+  static layout_wishes of_strategy(layout_wishes wishes) {
+    wishes.whole_tensors = wishes.whole_tensors && sharded;
+    return wishes;
+  }
+  // Whether gradients have memory only while they are used.
+  static bool needs_units(Strategy const& strategy) { return shards_gradients || sums_in_a_tree(strategy); }
+  static std::vector<parameter_info> infos(std::vector<parameter<Env>*> const& uses) {
+    std::vector<parameter_info> all;
+    for (auto const* use : uses) all.push_back(use->info);
+    return all;
+  }
+  [[nodiscard]] int bucket_count() const noexcept { return static_cast<int>(layout_.buckets().size()); }
+  [[nodiscard]] int trained_count() const noexcept { return layout_.trained_buckets(); }
+  // Where the sum is all that is wanted, and no other rank adds to it later.
+  [[nodiscard]] bool may_be_direct(Strategy const& strategy) const {
+    auto const& all = layout_.entries();
+    return can_be_direct && !sums_in_a_tree(strategy) &&
+           std::none_of(all.begin(), all.end(), [](auto const& each) { return each.info.tied; });
+  }
+  void allocate() {
+    for (int b = 0; b < bucket_count(); ++b) {
+      if constexpr (keeps_master) {
+        masters_.emplace_back(shape{owned_range(b).second});
+        kernels::fill(masters_.back().view(), 0.0);
+      }
+      if constexpr (can_be_direct) {
+        if (direct_ && b < layout_.trained_buckets()) direct_sums_.add_bucket(world_, gradients_.resident(b));
+      }
+    }
+  }
+
+  // Gives a whole tensor of master values to this rank: its part of the masters, and what its layers read.
+  void load(parallel::layout::entry const& entry, tensor_view<master_element const, space> whole) {
+    if constexpr (!shards_parameters) kernels::copy(parameter_values(entry), whole);
+    if constexpr (!keeps_master && !shards_parameters) return;
+    auto const [first, count] = owned_range(entry.bucket);
+    layout_.for_each_piece(entry.bucket, first, count, [&](parallel::layout::piece const& piece) {
+      if (&layout_.at(piece.entry) != &entry) return;
+      auto const part = whole.flat(piece.in_entry, piece.count);
+      if constexpr (keeps_master) kernels::copy(master_of(entry.bucket, piece), part);
+      if constexpr (shards_parameters) kernels::copy(values_.kept(entry.bucket, piece), part);
+    });
+  }
 
   void publish_first(int buckets) {
     protocol_.publish();
     auto const start = gradients_.now();
-    if constexpr (store::shards_parameters) values_.release_all();
+    if constexpr (shards_parameters) values_.release_all();
     outputs_.publish(buckets);
     gradients_.times().exposed += gradients_.now() - start;
   }
@@ -19733,7 +19719,7 @@ class basic_exchange : public parallel::detail::parameter_store<Env, Comm, Strat
   // Where ranks read each other's gradients. Without a norm no rank sees sums before the update: each checks all of its
   // own gradients, and the vote is the barrier.
   void finish_direct(exact_sum& squares) {
-    if constexpr (store::can_be_direct) {
+    if constexpr (can_be_direct) {
       if (!fused_) world_.barrier();  // everybody's gradients are final
       for (int b = 0; b < trained_count(); ++b) {
         if (fused_) {
@@ -19763,14 +19749,25 @@ class basic_exchange : public parallel::detail::parameter_store<Env, Comm, Strat
 
   std::span<tensor_view<gradient_element const, space> const> gradient_terms_of(int bucket,
                                                                                 parallel::layout::piece const& piece) {
-    if constexpr (store::can_be_direct) {
+    if constexpr (can_be_direct) {
       if (fused_) return direct_sums_.terms_of(bucket, piece.in_bucket, piece.count);
     }
     reduced_ = gradients_.reduced(bucket, piece.in_bucket, piece.count);
     return {&reduced_, 1};
   }
 
-  tensor_view<gradient_element const, space> reduced_;  // of the segment at hand
+  Comm& world_;
+  Comm& everyone_;
+  parallel::detail::foreign_parameters<param_element, space> foreign_;
+  parallel::layout layout_;
+  std::vector<parameter<Env>*> uses_;
+  parallel::detail::value_store<Env, Comm, Strategy> values_;
+  parallel::detail::gradient_store<Env, Comm, Strategy, Compressor> gradients_;
+  bool direct_ = false;  // sums are formed from all ranks' buckets, in their memory
+  parallel::detail::direct_sums<gradient_element, space> direct_sums_;
+  outputs outputs_;
+  std::vector<trireme::tensor<master_element, space>> masters_;  // by bucket, where parameters are not masters
+  tensor_view<gradient_element const, space> reduced_;           // of the segment at hand
   parallel::detail::exchange_protocol protocol_;
   parallel::vote vote_;  // of finish(votes)
   std::vector<std::pair<int, Comm*>> also_;
@@ -22272,7 +22269,7 @@ class parameter_server::instance : public basic_exchange<Env, Comm, zero<1>, Com
   void for_each_slice(F&& f) {
     for (int b = 0; b < this->plan().trained_buckets(); ++b) {
       auto const [first, count] = this->owned_range(b);
-      f(b, this->gradients_.reduced(b, first, count));
+      f(b, this->gradient_sum(b, first, count));
     }
   }
   void restart() {
@@ -25465,9 +25462,31 @@ class told_progress {
 // ---- trireme/train/detail/background_save.hpp (goes on)
 namespace trireme::checkpoint::detail {
 
+/// A checkpoint that is being written while training goes on: what a trainer that never makes one needs to know.
+class pending_save {
+ public:
+  explicit pending_save(std::int64_t step) : step_(step) {}
+  virtual ~pending_save() = default;
+  pending_save(pending_save const&) = delete;
+  pending_save& operator=(pending_save const&) = delete;
+
+  [[nodiscard]] std::int64_t step() const noexcept { return step_; }
+  [[nodiscard]] double seconds() const noexcept {
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
+  }
+  /// Whether this rank's file is there, or has failed.
+  [[nodiscard]] virtual bool done() const noexcept = 0;
+  /// Collective. Waits for all ranks' files and makes the checkpoint the newest one.
+  virtual void publish() = 0;
+
+ private:
+  std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
+  std::int64_t step_;
+};
+
 /// A checkpoint that a thread writes while this rank goes on. Only the rank itself talks to the others.
 template <class Comm>
-class background_save {
+class background_save final : public pending_save {
  public:
   /// Collective. Copies the state that for_each shows, and starts to write it.
   /// @param memory  for the copy; it and the world are this object's until it is destroyed.
@@ -25475,7 +25494,7 @@ class background_save {
   background_save(Comm& world, std::string const& path, identity& own, run_description const& run, progress const& at,
                   patience patience, keeping const& keep, formats::file_system& files, held_state& memory,
                   ForEach&& for_each)
-      : step_(at.step), patience_(std::move(patience)), writing_(world, path, own, run, at, keep, files) {
+      : pending_save(at.step), patience_(std::move(patience)), writing_(world, path, own, run, at, keep, files) {
     trireme::detail::together(world, [&] { memory.copy(for_each); });
     thread_ = std::thread([this, &memory] {
       try {
@@ -25488,28 +25507,17 @@ class background_save {
       done_.store(true, std::memory_order_release);
     });
   }
-  ~background_save() {
+  ~background_save() override {
     if (thread_.joinable()) thread_.join();
   }
-  background_save(background_save const&) = delete;
-  background_save& operator=(background_save const&) = delete;
 
-  [[nodiscard]] std::int64_t step() const noexcept { return step_; }
-  /// Whether this rank's file is there, or has failed.
-  [[nodiscard]] bool done() const noexcept { return done_.load(std::memory_order_acquire); }
-  [[nodiscard]] double seconds() const noexcept {
-    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
-  }
-
-  /// Collective. Waits for all ranks' files and makes the checkpoint the newest one.
-  void publish() {
+  [[nodiscard]] bool done() const noexcept override { return done_.load(std::memory_order_acquire); }
+  void publish() override {
     thread_.join();
     patient_world<Comm>::within([&] { writing_.publish(failure_); });
   }
 
  private:
-  std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
-  std::int64_t step_;
   patience patience_;
   writing<Comm> writing_;
   std::exception_ptr failure_;
@@ -26157,7 +26165,7 @@ struct check_data {
                 "trireme::trainer: this describes data that are not open yet: pass what its open() returns");
   static_assert(Slip != data_slip::no_dataset,
                 "trireme::trainer: fit() and evaluate() take a dataset, such as data::function(f), "
-                "data::in_memory(inputs, targets) or data::token_file{...}.open(); arrays of one's own go to step()");
+                "data::in_memory(inputs, targets) or data::token_file{...}.open(); arrays of your own go to step()");
 };
 
 }  // namespace trireme::detail
@@ -26213,7 +26221,7 @@ namespace trireme {
 /// The run state of a precision that names no `instance` of its own: losses are as they are, and a step is taken if all
 /// gradients are finite.
 ///
-/// An `instance` of one's own has the same functions, is made of the policy, and may also show numbers that are the
+/// An `instance` of your own has the same functions, is made of the policy, and may also show numbers that are the
 /// same on all ranks (visit_numbers, see contract/state.hpp), which checkpoints then keep.
 template <class Precision>
 class plain_precision {
@@ -28164,7 +28172,7 @@ struct fit_options {
 /// The whole loop: micro-batches, exchange, vote, clipping, update, evaluation, checkpoints. Made by make_trainer.
 ///
 /// One canonical type whatever the order of the policies. It is written on the public face of the exchange, as any
-/// loop of one's own may be.
+/// loop of your own may be.
 ///
 /// Ranks    collective: every rank makes the same calls in the same order. Descriptions, seed, schedule and dataset are
 ///          the same on all of them; that is compared when the trainer is made, initialised, and at the start of fit().
@@ -28182,21 +28190,14 @@ class basic_trainer {
   static constexpr bool staged = staged_model<Model>;
   static constexpr bool predicts = staged || has_model_predict<Model>;
 
+  basic_trainer(Model model, Optimizer optimizer, Comm& world, Parallel const& parallel, Precision const& precision,
+                Compression const& compression) requires(staged_model<Model>);
   template <class GivenModel>
   basic_trainer(GivenModel&& model, Optimizer optimizer, Comm& world, Parallel const& parallel,
-                Precision const& precision, Compression const& compression)
-      : described_(kept(model)),
-        parallel_(parallel),
-        precision_(precision),
-        compression_(compression),
-        optimizer_(std::move(optimizer)),
-        model_text_(describe(model)),
-        compression_text_(describe(compression)),
-        world_(agreed(world)),
-        run_(std::forward<GivenModel>(model), world, parallel, precision, compression, optimizer_) {
-    initialise(0);
-  }
-
+                Precision const& precision, Compression const& compression) requires(!staged_model<Model>)
+      : basic_trainer(std::in_place, std::forward<GivenModel>(model), std::move(optimizer), world, parallel, precision,
+                      compression) {}
+  ~basic_trainer();
   basic_trainer(basic_trainer const&) = delete;
   basic_trainer& operator=(basic_trainer const&) = delete;
 
@@ -28239,27 +28240,12 @@ class basic_trainer {
     return {};
   }
 
-  /// One step on samples of one's own: each rank brings its own share, of any size; ranks of one replica of the model
+  /// One step on samples of your own: each rank brings its own share, of any size; ranks of one replica of the model
   /// bring the same.
   step_report step(samples const& batch) { return step(std::span(&batch, 1)); }
   /// The same in several micro-batches, one after the other, of any sizes; with parallel::zero<2> and zero<3> and with
   /// .reproducible every rank brings as many. Those without samples are left out.
-  step_report step(std::span<samples const> micro_batches) {
-    std::vector<samples> filled;
-    std::vector<std::int64_t> places;
-    std::int64_t own = 0;
-    for (std::size_t m = 0; m < micro_batches.size(); ++m) {
-      if (micro_batches[m].count() == 0) continue;
-      own += micro_batches[m].count();
-      filled.push_back(micro_batches[m]);
-      places.push_back(static_cast<std::int64_t>(m));
-    }
-    auto const total = run_.model.samples_of_all(own);
-    if (total == 0) throw config_error("trireme::trainer: step() was called without samples on any rank");
-    auto const done = run_step({filled, {0, static_cast<std::int64_t>(micro_batches.size())}, places, total});
-    for (auto const& call : step_calls_) call(done);
-    return done;
-  }
+  step_report step(std::span<samples const> micro_batches);
   template <class Features, class Targets>
   step_report step(Features const& features, Targets const& targets) {
     return step(make_samples(tensor_view(features), tensor_view(targets)));
@@ -28289,44 +28275,14 @@ class basic_trainer {
 
   /// Collective. Starts over from the parameters and the random numbers of another seed (a plain model keeps its own
   /// parameters). Without this call the seed is 0.
-  void initialise(std::uint64_t seed) {
-    parallel::stated const items[] = {{"the seed", text(seed)}};
-    parallel::expect_agreement(world_, "trireme::trainer", world_.rank(), items, "call initialise() with one of them");
-    finish_save();
-    run_.clock = {};
-    run_.clock.seed = seed;
-    run_.precision = precision_state<Precision>(precision_);
-    loaded_at_ = -1;
-    identity_ = {};
-    run_.moments.clear();
-    exchange().forget_compression();
-    if constexpr (staged) {
-      exchange().initialise(seed);
-      engine().invalidate();
-    }
-    exchange().verify_replicas();
-  }
+  void initialise(std::uint64_t seed);
 
   /// Collective. Makes the first rank's parameters everybody's, after they were changed by hand.
   ///
   /// Where a mesh cuts the model each part of it becomes that of its first replica, and what several parts hold alike
   /// that of the first of them. Under parallel::data moments go with parameters. Where parameters are sharded there are
   /// no copies, and nothing is sent.
-  void broadcast() {
-    if constexpr (parallel::data_axis_t<Parallel>::optimizer_state == distribution::replicate) {
-      auto const& plan = exchange().plan();
-      for (int bucket = 0; bucket < static_cast<int>(plan.buckets().size()); ++bucket) {
-        auto const [first, count] = exchange().owned_range(bucket);
-        plan.for_each_piece(bucket, first, count, [&](parallel::layout::piece const& piece) {
-          run_.moments.visit_piece(bucket, piece, [&](std::string const&, state_place const&, auto view) {
-            exchange().world().broadcast(view, 0);
-          });
-        });
-      }
-    }
-    run_.model.broadcast();
-    engine().invalidate();
-  }
+  void broadcast();
 
   /// Calls f(step_report const&) on every rank after each step.
   void on_step(std::function<void(step_report const&)> f) { step_calls_.push_back(std::move(f)); }
@@ -28361,71 +28317,27 @@ class basic_trainer {
   /// counts once, so it does not depend on who owns what.
   ///
   /// Errors   numeric_error that names the tensor if ranks that keep the same part of it have other numbers.
-  [[nodiscard]] std::uint64_t state_hash() {
-    expect_equal_copies();
-    std::uint64_t sum = 0;
-    for_each_state([&](std::string const& name, parameter_info const& part, std::int64_t first, auto view) {
-      for_each_run(part, first, view.size(), [&](std::int64_t in_whole, std::int64_t in_part, std::int64_t n) {
-        sum += ops::on<space>::hash(view.flat(in_part - first, n), hash_name(name), in_whole);
-      });
-    });
-    world_.all_reduce(tensor_view<std::uint64_t>(&sum, shape{1}), reduction::sum{});
-    auto const progress = progress_of_run();
-    auto const add = [&](std::uint64_t number) { sum = mix(sum ^ mix(number)); };
-    for (auto const number : {static_cast<std::uint64_t>(progress.step), static_cast<std::uint64_t>(progress.updates),
-                              progress.seed, progress.epoch, static_cast<std::uint64_t>(progress.position)}) {
-      add(number);
-    }
-    visit_numbers([&](std::string_view, auto& number) { add(std::bit_cast<std::uint64_t>(number)); });
-    return sum;
-  }
+  [[nodiscard]] std::uint64_t state_hash();
 
   /// Collective. Publishes a checkpoint in `directory` and keeps those before it that `keep` says; see checkpoint.hpp.
   /// A directory belongs to one run: that of another is refused.
   ///
   /// Errors   also comm_error, if a rank is not done when the patience is over; numeric_error as state_hash().
   void save(std::string const& directory, checkpoint::patience const& patience = {},
-            checkpoint::keeping const& keep = {}, formats::file_system& files = formats::real_files()) {
-    finish_save();
-    expect_equal_copies();  // what a rank has spoiled is not kept
-    auto const pieces = [&](auto&& piece) { for_each_state(piece); };
-    checkpoint::detail::told_progress told(patience, 2, pieces);  // hashed, and then written
-    patient_.within([&] {
-      checkpoint::save(
-          patient_.of(world_, patience.deadline), directory, identity_, description(), progress_of_run(),
-          [&](auto&& piece) { pieces(told.after(piece)); }, files, keep);
-    });
-  }
+            checkpoint::keeping const& keep = {}, formats::file_system& files = formats::real_files());
   void save(std::string const& directory, formats::file_system& files) { save(directory, {}, {}, files); }
 
   /// Collective. The same, while training goes on: this call copies the state, and a thread of each rank writes it. The
   /// checkpoint is published after the step in which the last rank is done; one that was begun before it, first. fit()
-  /// does not return before that; with steps of one's own, finish_save() is the end, without which it is given up.
+  /// does not return before that; with steps of your own, finish_save() is the end, without which it is given up.
   ///
   /// Bytes    once more this rank's share of the state, kept for the next time.
   /// Errors   of the device are told to on_save() on every rank; if nobody listens they are thrown, here or by fit(),
   ///          step() and finish_save(). The checkpoints before are whole in any case. Others as save().
   void save_in_background(std::string const& directory, checkpoint::patience const& patience = {},
-                          checkpoint::keeping const& keep = {}, formats::file_system& files = formats::real_files()) {
-    finish_save();
-    expect_equal_copies();
-    save_report begun{steps(), 0, {}};
-    attempt_save(begun, "copy for a checkpoint", [&] {
-      background_ = std::make_unique<checkpoint::detail::background_save<Comm>>(
-          patient_.of(world_, patience.deadline), directory, identity_, description(), progress_of_run(), patience,
-          keep, files, held_, [&](auto&& piece) { for_each_state(piece); });
-    });
-    if (background_ == nullptr) tell(begun);
-  }
+                          checkpoint::keeping const& keep = {}, formats::file_system& files = formats::real_files());
   /// Collective. Waits for the checkpoint that is being written in the background, if there is one.
-  void finish_save() {
-    if (background_ == nullptr) return;
-    auto const saving = std::move(background_);
-    save_report done{saving->step(), 0, {}};
-    attempt_save(done, "publish a checkpoint", [&] { saving->publish(); });
-    done.seconds = saving->seconds();
-    tell(done);
-  }
+  void finish_save();
   /// Calls f(save_report const&) on every rank when a checkpoint that was written in the background is there, or is
   /// given up: then training goes on.
   void on_save(std::function<void(save_report const&)> f) { save_calls_.push_back(std::move(f)); }
@@ -28438,30 +28350,7 @@ class basic_trainer {
   ///
   /// @returns which it was, and which newer ones are damaged.
   checkpoint::loaded load(std::string const& directory, checkpoint::patience const& patience = {},
-                          formats::file_system& files = formats::real_files()) {
-    finish_save();
-    std::int64_t elements = 0;
-    for_each_state(
-        [&](std::string const&, parameter_info const&, std::int64_t, auto view) { elements += view.size(); });
-    auto const pieces = [&](auto&& piece) { for_each_state(piece, true); };
-    checkpoint::detail::told_progress told(patience, 1, pieces);
-    checkpoint::loaded found;
-    patient_.within([&] {
-      found = checkpoint::load(
-          patient_.of(world_, patience.deadline), directory, identity_, description(),
-          [&](auto&& piece) { pieces(told.after(piece)); }, elements, files);
-    });
-    auto const& progress = found.at;
-    run_.clock = {.seed = progress.seed,
-                  .step = progress.step,
-                  .updates = progress.updates,
-                  .position = {progress.epoch, progress.position}};
-    visit_numbers([&](std::string_view name, auto& number) { progress.read(found.path, name, number); });
-    loaded_at_ = progress.step;
-    exchange().refresh_parameters();
-    engine().invalidate();
-    return found;
-  }
+                          formats::file_system& files = formats::real_files());
   checkpoint::loaded load(std::string const& directory, formats::file_system& files) {
     return load(directory, {}, files);
   }
@@ -28484,23 +28373,28 @@ class basic_trainer {
   using exchange_type = typename placed_model<env, Model, Comm, Parallel, Compression>::exchange_type;
   static constexpr std::int64_t written = std::int64_t{1} << 32;  // a wish
 
+  template <class GivenModel>
+  basic_trainer(std::in_place_t, GivenModel&& model, Optimizer optimizer, Comm& world, Parallel const& parallel,
+                Precision const& precision, Compression const& compression)
+      : described_(kept(model)),
+        parallel_(parallel),
+        precision_(precision),
+        compression_(compression),
+        optimizer_(std::move(optimizer)),
+        model_text_(describe(model)),
+        compression_text_(describe(compression)),
+        world_(agreed(world)),
+        run_(std::forward<GivenModel>(model), world, parallel, precision, compression, optimizer_) {
+    initialise(0);
+  }
+
   data::loader_options loader_options(fit_options const& options) const {
     auto const micro = options.micro_batches == 0 ? run_.model.samples_share().ways : options.micro_batches;
     return {.batch = options.batch, .micro_batches = micro, .seed = seed()};
   }
 
   // What has to be the same on all ranks before they meet in anything else.
-  [[nodiscard]] Comm& agreed(Comm& world) const {
-    parallel::stated const items[] = {{"the model", model_text_},
-                                      {"the learning rate", text(optimizer_.rate_at(0))},
-                                      {"the optimizer", describe(optimizer_)},
-                                      {"the parallel strategy", describe(parallel_)},
-                                      {"the precision", describe(precision_)},
-                                      {"the compressor", compression_text_}};
-    parallel::expect_agreement(world, "trireme::trainer", world.rank(), items,
-                               "make the trainer of the same descriptions on every rank");
-    return world;
-  }
+  [[nodiscard]] Comm& agreed(Comm& world) const;
   // Collective. Ranks that go on together must be as many as there were if one of them keeps something of its own.
   [[nodiscard]] int ranks_with_own_state() {
     std::int64_t own = 0;
@@ -28509,35 +28403,9 @@ class basic_trainer {
     world_.all_reduce(tensor_view<std::int64_t>(&own, shape{1}), reduction::sum{});
     return own == 0 ? 0 : world_.size();
   }
-  void expect_equal_copies() {
-    run_.model.share_buffers();
-    detail::kept_copies copies;
-    visit_state(state_scope::kept, [&](std::string const& name, state_place const& place, auto view) {
-      if (!place.of_rank) copies.add(name, place.info, place.first, view);
-    });
-    if constexpr (parallel::data_axis_t<Parallel>::parameters == distribution::replicate &&
-                  !exchange_type::replicas_differ) {
-      for (auto const& entry : exchange().plan().entries())
-        copies.add(entry.info.name, entry.info, 0, exchange().parameter_values(entry));
-    }
-    copies.expect_equal(world_);
-  }
+  void expect_equal_copies();
 
-  step_report run_step(step_input const& input) {
-    // Two counts in one wish: of ranks that want to stop, and of those whose checkpoint is written.
-    std::int64_t wishes = (wants_stop_ ? 1 : 0) + (background_ != nullptr && background_->done() ? written : 0);
-    auto const done = [&] {
-      try {
-        return take_step(run_, optimizer_, input, wishes, timeline_);
-      } catch (...) {
-        exchange().abandon();
-        throw;
-      }
-    }();
-    stopped_ = wishes % written > 0;
-    if (wishes / written == world_.size()) finish_save();
-    return done;
-  }
+  step_report run_step(step_input const& input);
 
   // What the disk refuses is a failed save where somebody listens; a rank that is gone is always an error.
   template <class Body>
@@ -28555,13 +28423,7 @@ class basic_trainer {
     for (auto const& call : save_calls_) call(report);
   }
 
-  checkpoint::run_description description() {
-    return {.model = model_text_,
-            .optimizer = optimizer_name(),
-            .precision = describe(precision_),
-            .compression = compression_text_,
-            .residual_ranks = ranks_with_own_state()};
-  }
+  checkpoint::run_description description();
   // The name without the numbers: a resumed run may change rates and schedules.
   [[nodiscard]] std::string optimizer_name() const {
     auto const full = describe(optimizer_);
@@ -28579,12 +28441,7 @@ class basic_trainer {
     exchange().visit_numbers(f);
     if constexpr (requires { run_.precision.visit_numbers(f); }) run_.precision.visit_numbers(f);
   }
-  checkpoint::progress progress_of_run() {
-    auto const& clock = run_.clock;
-    checkpoint::progress now{clock.step, clock.updates, clock.seed, clock.position.epoch, clock.position.position};
-    visit_numbers([&](std::string_view name, auto& number) { now.write(name, number); });
-    return now;
-  }
+  checkpoint::progress progress_of_run();
 
   using kept_model = std::conditional_t<staged, std::remove_cvref_t<Model>, std::nullptr_t>;
   template <class GivenModel>
@@ -28607,7 +28464,7 @@ class basic_trainer {
   run_state<env, Model, Optimizer, Comm, Parallel, Compression> run_;
   checkpoint::detail::patient_world<Comm> patient_;  // while others save or load
   checkpoint::detail::held_state held_;              // what is being written in the background
-  std::unique_ptr<checkpoint::detail::background_save<Comm>> background_;
+  std::unique_ptr<checkpoint::detail::pending_save> background_;
   std::vector<std::function<void(step_report const&)>> step_calls_;
   std::vector<std::function<void(save_report const&)>> save_calls_;
   std::int64_t loaded_at_ = -1;  // the step of the last checkpoint that was loaded
@@ -28616,6 +28473,222 @@ class basic_trainer {
   bool wants_stop_ = false;
   bool stopped_ = false;
 };
+
+// Bodies stand apart from the class where the library trireme::compiled may have them: a member that is defined in its
+// class is inline, and g++ instantiates those in every program again.
+
+template <class Model, class Optimizer, class Comm, class Parallel, class Precision, class Compression>
+basic_trainer<Model, Optimizer, Comm, Parallel, Precision, Compression>::basic_trainer(
+    Model model, Optimizer optimizer, Comm& world, Parallel const& parallel, Precision const& precision,
+    Compression const& compression) requires(staged_model<Model>)
+    : basic_trainer(std::in_place, std::move(model), std::move(optimizer), world, parallel, precision, compression) {}
+
+template <class Model, class Optimizer, class Comm, class Parallel, class Precision, class Compression>
+basic_trainer<Model, Optimizer, Comm, Parallel, Precision, Compression>::~basic_trainer() = default;
+
+template <class Model, class Optimizer, class Comm, class Parallel, class Precision, class Compression>
+step_report basic_trainer<Model, Optimizer, Comm, Parallel, Precision, Compression>::step(
+    std::span<samples const> micro_batches) {
+  std::vector<samples> filled;
+  std::vector<std::int64_t> places;
+  std::int64_t own = 0;
+  for (std::size_t m = 0; m < micro_batches.size(); ++m) {
+    if (micro_batches[m].count() == 0) continue;
+    own += micro_batches[m].count();
+    filled.push_back(micro_batches[m]);
+    places.push_back(static_cast<std::int64_t>(m));
+  }
+  auto const total = run_.model.samples_of_all(own);
+  if (total == 0) throw config_error("trireme::trainer: step() was called without samples on any rank");
+  auto const done = run_step({filled, {0, static_cast<std::int64_t>(micro_batches.size())}, places, total});
+  for (auto const& call : step_calls_) call(done);
+  return done;
+}
+
+template <class Model, class Optimizer, class Comm, class Parallel, class Precision, class Compression>
+void basic_trainer<Model, Optimizer, Comm, Parallel, Precision, Compression>::initialise(std::uint64_t seed) {
+  parallel::stated const items[] = {{"the seed", text(seed)}};
+  parallel::expect_agreement(world_, "trireme::trainer", world_.rank(), items, "call initialise() with one of them");
+  finish_save();
+  run_.clock = {};
+  run_.clock.seed = seed;
+  run_.precision = precision_state<Precision>(precision_);
+  loaded_at_ = -1;
+  identity_ = {};
+  run_.moments.clear();
+  exchange().forget_compression();
+  if constexpr (staged) {
+    exchange().initialise(seed);
+    engine().invalidate();
+  }
+  exchange().verify_replicas();
+}
+
+template <class Model, class Optimizer, class Comm, class Parallel, class Precision, class Compression>
+void basic_trainer<Model, Optimizer, Comm, Parallel, Precision, Compression>::broadcast() {
+  if constexpr (parallel::data_axis_t<Parallel>::optimizer_state == distribution::replicate) {
+    auto const& plan = exchange().plan();
+    for (int bucket = 0; bucket < static_cast<int>(plan.buckets().size()); ++bucket) {
+      auto const [first, count] = exchange().owned_range(bucket);
+      plan.for_each_piece(bucket, first, count, [&](parallel::layout::piece const& piece) {
+        run_.moments.visit_piece(bucket, piece, [&](std::string const&, state_place const&, auto view) {
+          exchange().world().broadcast(view, 0);
+        });
+      });
+    }
+  }
+  run_.model.broadcast();
+  engine().invalidate();
+}
+
+template <class Model, class Optimizer, class Comm, class Parallel, class Precision, class Compression>
+std::uint64_t basic_trainer<Model, Optimizer, Comm, Parallel, Precision, Compression>::state_hash() {
+  expect_equal_copies();
+  std::uint64_t sum = 0;
+  for_each_state([&](std::string const& name, parameter_info const& part, std::int64_t first, auto view) {
+    for_each_run(part, first, view.size(), [&](std::int64_t in_whole, std::int64_t in_part, std::int64_t n) {
+      sum += ops::on<space>::hash(view.flat(in_part - first, n), hash_name(name), in_whole);
+    });
+  });
+  world_.all_reduce(tensor_view<std::uint64_t>(&sum, shape{1}), reduction::sum{});
+  auto const progress = progress_of_run();
+  auto const add = [&](std::uint64_t number) { sum = mix(sum ^ mix(number)); };
+  for (auto const number : {static_cast<std::uint64_t>(progress.step), static_cast<std::uint64_t>(progress.updates),
+                            progress.seed, progress.epoch, static_cast<std::uint64_t>(progress.position)}) {
+    add(number);
+  }
+  visit_numbers([&](std::string_view, auto& number) { add(std::bit_cast<std::uint64_t>(number)); });
+  return sum;
+}
+
+template <class Model, class Optimizer, class Comm, class Parallel, class Precision, class Compression>
+void basic_trainer<Model, Optimizer, Comm, Parallel, Precision, Compression>::save(std::string const& directory,
+                                                                                   checkpoint::patience const& patience,
+                                                                                   checkpoint::keeping const& keep,
+                                                                                   formats::file_system& files) {
+  finish_save();
+  expect_equal_copies();  // what a rank has spoiled is not kept
+  auto const pieces = [&](auto&& piece) { for_each_state(piece); };
+  checkpoint::detail::told_progress told(patience, 2, pieces);  // hashed, and then written
+  patient_.within([&] {
+    checkpoint::save(
+        patient_.of(world_, patience.deadline), directory, identity_, description(), progress_of_run(),
+        [&](auto&& piece) { pieces(told.after(piece)); }, files, keep);
+  });
+}
+
+template <class Model, class Optimizer, class Comm, class Parallel, class Precision, class Compression>
+void basic_trainer<Model, Optimizer, Comm, Parallel, Precision, Compression>::save_in_background(
+    std::string const& directory, checkpoint::patience const& patience, checkpoint::keeping const& keep,
+    formats::file_system& files) {
+  finish_save();
+  expect_equal_copies();
+  save_report begun{steps(), 0, {}};
+  attempt_save(begun, "copy for a checkpoint", [&] {
+    background_ = std::make_unique<checkpoint::detail::background_save<Comm>>(
+        patient_.of(world_, patience.deadline), directory, identity_, description(), progress_of_run(), patience, keep,
+        files, held_, [&](auto&& piece) { for_each_state(piece); });
+  });
+  if (background_ == nullptr) tell(begun);
+}
+
+template <class Model, class Optimizer, class Comm, class Parallel, class Precision, class Compression>
+void basic_trainer<Model, Optimizer, Comm, Parallel, Precision, Compression>::finish_save() {
+  if (background_ == nullptr) return;
+  auto const saving = std::move(background_);
+  save_report done{saving->step(), 0, {}};
+  attempt_save(done, "publish a checkpoint", [&] { saving->publish(); });
+  done.seconds = saving->seconds();
+  tell(done);
+}
+
+template <class Model, class Optimizer, class Comm, class Parallel, class Precision, class Compression>
+checkpoint::loaded basic_trainer<Model, Optimizer, Comm, Parallel, Precision, Compression>::load(
+    std::string const& directory, checkpoint::patience const& patience, formats::file_system& files) {
+  finish_save();
+  std::int64_t elements = 0;
+  for_each_state([&](std::string const&, parameter_info const&, std::int64_t, auto view) { elements += view.size(); });
+  auto const pieces = [&](auto&& piece) { for_each_state(piece, true); };
+  checkpoint::detail::told_progress told(patience, 1, pieces);
+  checkpoint::loaded found;
+  patient_.within([&] {
+    found = checkpoint::load(
+        patient_.of(world_, patience.deadline), directory, identity_, description(),
+        [&](auto&& piece) { pieces(told.after(piece)); }, elements, files);
+  });
+  auto const& progress = found.at;
+  run_.clock = {.seed = progress.seed,
+                .step = progress.step,
+                .updates = progress.updates,
+                .position = {progress.epoch, progress.position}};
+  visit_numbers([&](std::string_view name, auto& number) { progress.read(found.path, name, number); });
+  loaded_at_ = progress.step;
+  exchange().refresh_parameters();
+  engine().invalidate();
+  return found;
+}
+
+template <class Model, class Optimizer, class Comm, class Parallel, class Precision, class Compression>
+Comm& basic_trainer<Model, Optimizer, Comm, Parallel, Precision, Compression>::agreed(Comm& world) const {
+  parallel::stated const items[] = {{"the model", model_text_},
+                                    {"the learning rate", text(optimizer_.rate_at(0))},
+                                    {"the optimizer", describe(optimizer_)},
+                                    {"the parallel strategy", describe(parallel_)},
+                                    {"the precision", describe(precision_)},
+                                    {"the compressor", compression_text_}};
+  parallel::expect_agreement(world, "trireme::trainer", world.rank(), items,
+                             "make the trainer of the same descriptions on every rank");
+  return world;
+}
+
+template <class Model, class Optimizer, class Comm, class Parallel, class Precision, class Compression>
+void basic_trainer<Model, Optimizer, Comm, Parallel, Precision, Compression>::expect_equal_copies() {
+  run_.model.share_buffers();
+  detail::kept_copies copies;
+  visit_state(state_scope::kept, [&](std::string const& name, state_place const& place, auto view) {
+    if (!place.of_rank) copies.add(name, place.info, place.first, view);
+  });
+  if constexpr (parallel::data_axis_t<Parallel>::parameters == distribution::replicate &&
+                !exchange_type::replicas_differ) {
+    for (auto const& entry : exchange().plan().entries())
+      copies.add(entry.info.name, entry.info, 0, exchange().parameter_values(entry));
+  }
+  copies.expect_equal(world_);
+}
+
+template <class Model, class Optimizer, class Comm, class Parallel, class Precision, class Compression>
+step_report basic_trainer<Model, Optimizer, Comm, Parallel, Precision, Compression>::run_step(step_input const& input) {
+  // Two counts in one wish: of ranks that want to stop, and of those whose checkpoint is written.
+  std::int64_t wishes = (wants_stop_ ? 1 : 0) + (background_ != nullptr && background_->done() ? written : 0);
+  auto const done = [&] {
+    try {
+      return take_step(run_, optimizer_, input, wishes, timeline_);
+    } catch (...) {
+      exchange().abandon();
+      throw;
+    }
+  }();
+  stopped_ = wishes % written > 0;
+  if (wishes / written == world_.size()) finish_save();
+  return done;
+}
+
+template <class Model, class Optimizer, class Comm, class Parallel, class Precision, class Compression>
+checkpoint::run_description basic_trainer<Model, Optimizer, Comm, Parallel, Precision, Compression>::description() {
+  return {.model = model_text_,
+          .optimizer = optimizer_name(),
+          .precision = describe(precision_),
+          .compression = compression_text_,
+          .residual_ranks = ranks_with_own_state()};
+}
+
+template <class Model, class Optimizer, class Comm, class Parallel, class Precision, class Compression>
+checkpoint::progress basic_trainer<Model, Optimizer, Comm, Parallel, Precision, Compression>::progress_of_run() {
+  auto const& clock = run_.clock;
+  checkpoint::progress now{clock.step, clock.updates, clock.seed, clock.position.epoch, clock.position.position};
+  visit_numbers([&](std::string_view name, auto& number) { now.write(name, number); });
+  return now;
+}
 
 }  // namespace trireme
 
@@ -28639,8 +28712,7 @@ class basic_trainer {
   WHAT class parallel::detail::gradient_store<Env, comm::threads_world, Strategy, compression::none>;
 
 // Not where it keeps master values of its own: a constructor then refuses to be instantiated.
-#define TRIREME_EXCHANGE(WHAT, Env, Strategy)                                                          \
-  WHAT class parallel::detail::parameter_store<Env, comm::threads_world, Strategy, compression::none>; \
+#define TRIREME_EXCHANGE(WHAT, Env, Strategy) \
   WHAT class basic_exchange<Env, comm::threads_world, Strategy, compression::none>;
 
 #define TRIREME_TRAINER(WHAT, Precision, Model)                                                                   \
@@ -29030,9 +29102,9 @@ inline void check_environment(comm::bootstrap::lookup const& variable = comm::bo
 // ---- trireme/train/own_exchange.hpp
 namespace trireme {
 
-/// The exchange of a loop of one's own: what make_exchange returns.
+/// The exchange of a loop of your own: what make_exchange returns.
 ///
-/// A step of the loop:  begin(); ready(name) for each gradient; step(optimizer). Or, with an update of one's own:
+/// A step of the loop:  begin(); ready(name) for each gradient; step(optimizer). Or, with an update of your own:
 ///                      begin(); ready(name); finish(); for_each_segment(update); publish().
 template <class Exchange, class Env>
 class own_exchange : public Exchange {
@@ -29045,7 +29117,7 @@ class own_exchange : public Exchange {
   ///
   /// @param optimizer  its numbers may change from call to call (a rate, say), its type may not: the exchange keeps its
   ///                   moments.
-  /// @param votes      a number of one's own that is summed over the ranks (a wish to stop, say).
+  /// @param votes      a number of your own that is summed over the ranks (a wish to stop, say).
   /// Errors   config_error for an optimizer of another type than in the first call, and for one that needs whole
   /// tensors
   ///          or freezes some, unless make_exchange was given it too; others as finish().
@@ -29235,7 +29307,7 @@ struct assert_exchange_policies {
 
 }  // namespace detail
 
-/// Only the exchange, for a training loop of one's own.
+/// Only the exchange, for a training loop of your own.
 ///
 /// Ranks    collective; the parameters' names, shapes and starting values are the same on all ranks of `world`.
 /// Errors   config_error that names two ranks where something differs that has to be the same.

@@ -34,7 +34,7 @@ concept can_move_from = std::same_as<std::remove_const_t<From>, T> && can_move<W
 /// An engine derives from collectives<itself> and has
 ///   name, rank(), size()
 ///   run(command), which returns when this rank's part is done, and start(command), which returns a request
-///   supports<Space>(kind, type, op): whether it can; what it cannot is not there to be called
+///   supports<Space>(kind, type, op): whether it can; a call that it cannot do does not compile
 ///   split(color, key), duplicate()
 /// A decorator derives from it too, and passes on commands to the execute() and submit() of the world below.
 ///

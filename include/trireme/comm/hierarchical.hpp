@@ -14,6 +14,7 @@
 
 #include "trireme/comm/decorate.hpp"
 #include "trireme/comm/detail/colors.hpp"
+#include "trireme/comm/detail/failure.hpp"
 #include "trireme/comm/detail/hierarchy_stages.hpp"
 #include "trireme/comm/launch.hpp"
 

@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "trireme/comm/detail/launch_body.hpp"
-#include "trireme/comm/detail/thread_ranks.hpp"
 #include "trireme/comm/self.hpp"
 #include "trireme/comm/threads.hpp"
 

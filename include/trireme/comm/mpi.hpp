@@ -13,7 +13,6 @@
 #include "trireme/comm/detail/mpi_engine.hpp"
 #include "trireme/comm/detail/node_setup.hpp"
 #include "trireme/comm/detail/process_recovery.hpp"
-#include "trireme/comm/detail/thread_ranks.hpp"
 #include "trireme/comm/launch.hpp"
 #include "trireme/comm/process_world.hpp"
 #include "trireme/comm/processes.hpp"

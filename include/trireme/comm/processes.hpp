@@ -11,7 +11,6 @@
 #include "trireme/comm/bootstrap.hpp"
 #include "trireme/comm/detail/process_recovery.hpp"
 #include "trireme/comm/detail/process_start.hpp"
-#include "trireme/comm/detail/thread_ranks.hpp"
 #include "trireme/comm/launch.hpp"
 #include "trireme/comm/process_world.hpp"
 #include "trireme/comm/rendezvous.hpp"

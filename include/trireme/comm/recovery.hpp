@@ -8,6 +8,7 @@
 #include <type_traits>
 #include <utility>
 
+#include "trireme/comm/detail/failure.hpp"
 #include "trireme/comm/launch.hpp"
 
 namespace trireme::comm {

@@ -1,19 +1,19 @@
 #pragma once
 
-#include <algorithm>
 #include <chrono>
-#include <compare>
-#include <cstring>
+#include <exception>
+#include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
+#include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "trireme/comm/collectives.hpp"
-#include "trireme/comm/detail/colors.hpp"
-#include "trireme/comm/detail/shares.hpp"
-#include "trireme/comm/detail/threads_request.hpp"
 #include "trireme/contract/slot.hpp"
+#include "trireme/core/compiled.hpp"
 
 namespace trireme::comm {
 
@@ -37,6 +37,44 @@ struct threads {
               it.pin ? "}" : ", .pin = false}");
 }
 
+namespace detail {
+struct group;
+struct operation;
+}  // namespace detail
+
+/// A pending collective of comm::threads.
+///
+/// Ranks  local. Progress is made in `test()` and `wait()`, and in any blocking collective of the same rank.
+/// Threads  the rank that started it.
+/// Errors   comm_error as threads_world. The destructor waits and swallows it; while an exception is on its way
+///          it waits for a tenth of the deadline, and then ends the launch.
+class threads_request {
+ public:
+  threads_request() = default;
+  explicit threads_request(detail::operation& op) noexcept : op_(&op) {}
+  threads_request(threads_request&& other) noexcept : op_(std::exchange(other.op_, nullptr)) {}
+  threads_request& operator=(threads_request&& other) noexcept {
+    if (this != &other) {
+      finish();
+      op_ = std::exchange(other.op_, nullptr);
+    }
+    return *this;
+  }
+  ~threads_request() { finish(); }
+
+  /// Makes what progress is possible without waiting; true once the collective is done.
+  [[nodiscard]] bool test();
+  void wait();
+
+ private:
+  struct releaser;
+  void release() noexcept;
+  void finish() noexcept;
+  void expect_soon();
+
+  detail::operation* op_ = nullptr;
+};
+
 /// One rank of comm::threads.
 ///
 /// Each rank works on its slice of all buffers, in rank order, and writes the result to all: every element is read and
@@ -49,53 +87,26 @@ struct threads {
 /// Numerics in rank order; bfloat16 is summed in float and rounded once. The same bits as comm::mpi.
 /// Threads  one caller a rank. A view must outlive its request. Progress is made by the ranks that test or wait.
 /// Errors   comm_error if a rank fails, is late past the deadline, or has returned; it names that rank by its rank in
-/// the
-///          launch. After an error every communicator of the launch only throws. config_error for sizes that cannot be
-///          cut.
+///          the launch. After an error every communicator of the launch only throws. config_error for sizes that cannot
+///          be cut.
 class threads_world : public collectives<threads_world> {
  public:
   using request = threads_request;
   static constexpr std::string_view name = "threads";
 
-  threads_world(std::shared_ptr<detail::group> members, int rank) noexcept : group_(std::move(members)), rank_(rank) {}
+  threads_world(std::shared_ptr<detail::group> members, int rank) noexcept;
 
   [[nodiscard]] int rank() const noexcept { return rank_; }
-  [[nodiscard]] int size() const noexcept { return group_->size(); }
-  [[nodiscard]] std::chrono::milliseconds deadline() const noexcept { return group_->deadline; }
+  [[nodiscard]] int size() const noexcept { return size_; }
+  [[nodiscard]] std::chrono::milliseconds deadline() const noexcept;
 
   template <class Space>
   static constexpr bool supports(collective, dtype, reduction_kind) noexcept {
     return requires { &detail::space_kernels<Space>::copy; };
   }
 
-  void run(command const& it) {
-    if (it.what.kind == collective::exchange) {  // its list of transfers has memory of its own
-      start(it).wait();
-      return;
-    }
-    detail::operation op;
-    op.counts = it.counts;
-    post(op, it, it.parts.data());
-    detail::wait_for(op);
-  }
-  [[nodiscard]] request start(command const& it) {
-    auto& mine = group_->crew->ranks[static_cast<std::size_t>(group_->members[static_cast<std::size_t>(rank_)])];
-    auto& op = detail::enlist(mine);
-    try {
-      op.kept_counts.assign(it.counts.begin(), it.counts.end());
-      op.counts = op.kept_counts;
-      op.kept_parts.assign(it.parts.begin(), it.parts.end());
-      if (it.what.kind == collective::exchange)
-        post_exchange(op, it);
-      else
-        post(op, it, op.kept_parts.data());
-    } catch (...) {
-      detail::dismiss(mine, op);
-      throw;
-    }
-    op.keep = group_;
-    return request(op);
-  }
+  void run(command const& it);
+  [[nodiscard]] request start(command const& it);
 
   /// The views that all ranks passed, in rank order. They may differ in shape. Allocates the vector.
   template <class T, class Space>
@@ -109,97 +120,70 @@ class threads_world : public collectives<threads_world> {
   }
 
   /// The group of the ranks that pass the same color, in the order of (key, rank). color >= 0. Its traffic starts at 0.
-  [[nodiscard]] threads_world split(int color, int key) {
-    detail::expect_color(who, color);
-    return regroup(collective::split, color, key, deadline());
-  }
+  [[nodiscard]] threads_world split(int color, int key);
   /// The same ranks again, whose calls are counted and ordered apart from this one's.
   [[nodiscard]] threads_world duplicate() { return duplicate(deadline()); }
-  [[nodiscard]] threads_world duplicate(std::chrono::milliseconds deadline) {
-    return regroup(collective::duplicate, 0, 0, deadline);
-  }
+  [[nodiscard]] threads_world duplicate(std::chrono::milliseconds deadline);
 
   /// Tells the other ranks that this one ends with an error, which ends their waits.
-  void abandon(std::string const& sentence) noexcept {
-    try {
-      auto const launched_as = group_->members[static_cast<std::size_t>(rank_)];
-      group_->crew->fail(launched_as, text(who, ": rank ", launched_as, " ended with an error: ", sentence));
-    } catch (...) {  // without memory for a sentence their deadlines end the waits
-    }
-  }
+  void abandon(std::string const& sentence) noexcept;
 
  private:
-  [[nodiscard]] threads_world regroup(collective kind, int color, int key, std::chrono::milliseconds deadline) {
-    auto const chosen = detail::ranks_of_color(collect(kind, dtype::i32, detail::color_and_key{color, key}), color);
-    std::shared_ptr<detail::group> made;
-    if (chosen.front() == rank_) {
-      std::vector<int> members;
-      for (int const rank : chosen) members.push_back(group_->members[static_cast<std::size_t>(rank)]);
-      made = std::make_shared<detail::group>(group_->crew, std::move(members), deadline);
-    }
-    auto const groups = collect(kind, dtype::u64, made);
-    auto const place = std::ranges::find(chosen, rank_) - chosen.begin();
-    return {groups[static_cast<std::size_t>(chosen.front())], static_cast<int>(place)};
-  }
+  [[nodiscard]] threads_world regroup(collective kind, int color, int key, std::chrono::milliseconds deadline);
 
   /// Bytes that travel with the announcement, if they are so few.
-  [[nodiscard]] bool fits_in_posting(command const& it) const noexcept {
-    if (it.elements == nullptr || !it.elements->touchable || it.what.shape != 0) return it.elements == nullptr;
-    auto const whole = it.what.kind == collective::scatter ? it.what.count * size() : it.what.count;
-    return static_cast<std::size_t>(whole) * it.element_bytes <= detail::posting::value_bytes;
-  }
+  [[nodiscard]] bool fits_in_posting(command const& it) const noexcept;
 
-  void prepare(detail::operation& op, command const& it) {
-    op.where = group_.get();
-    op.what = it.what;
-    op.rank = rank_;
-    op.elements = it.elements;
-    op.element_bytes = it.element_bytes;
-    op.divisor = it.divisor;
-    op.from_ = it.from;
-    op.own = it.to;
-    if (group_->crew->failed()) detail::throw_failure(op);
-    if (it.elements != nullptr && it.elements->complete != nullptr) it.elements->complete();  // others read it now
-  }
-  void post(detail::operation& op, command const& it, part const* parts) {
-    prepare(op, it);
-    op.what.by_value = op.collect == nullptr && fits_in_posting(it);
-    op.number = group_->boxes[static_cast<std::size_t>(rank_)].claim([this] { return group_->lowest_unfinished(); });
-    auto& posting = group_->at(rank_, op.number);
-    posting.what = op.what;
-    if (!op.what.by_value) {
-      posting.memory = {it.from, it.to, parts};
-    } else if (it.what.kind == collective::scatter) {
-      if (rank_ == it.what.root)
-        std::memcpy(posting.values, it.from, static_cast<std::size_t>(it.what.count * size()) * it.element_bytes);
-    } else if (it.what.count > 0) {
-      std::memcpy(posting.values, it.from, static_cast<std::size_t>(it.what.count) * it.element_bytes);
-    }
-    posting.word.store(detail::arrived_word(op.number));
-    group_->crew->ring();
-  }
-  void post_exchange(detail::operation& op, command const& it) {
-    prepare(op, it);
-    for (auto const& each : it.parts) {
-      auto& way = each.sent ? group_->between(rank_, each.peer) : group_->between(each.peer, rank_);
-      op.transfers.push_back({each, each.sent ? way.post(each) : way.expect()});
-    }
-    group_->crew->ring();
-  }
+  void prepare(detail::operation& op, command const& it);
+  void post(detail::operation& op, command const& it, part const* parts);
+  void post_exchange(detail::operation& op, command const& it);
 
   /// What all ranks passed, in rank order.
   template <class X>
   std::vector<X> collect(collective kind, dtype type, X const& mine) {
     std::vector<X> all(static_cast<std::size_t>(size()));
-    detail::operation op;
-    op.collect = &detail::collect_share<X>;
-    post(op, {.what = {kind, type}, .from = &mine, .to = &all}, nullptr);
-    detail::wait_for(op);
+    show(kind, type, &mine, &all, [](void* to, int rank, void const* theirs) {
+      (*static_cast<std::vector<X>*>(to))[static_cast<std::size_t>(rank)] = *static_cast<X const*>(theirs);
+    });
     return all;
   }
+  /// Calls take(all, rank, what that rank has shown) for each rank.
+  void show(collective kind, dtype type, void const* mine, void* all, void (*take)(void*, int, void const*));
 
   std::shared_ptr<detail::group> group_;
   int rank_;
+  int size_;
 };
 
+namespace detail {
+
+/// Errors  config_error if there is no rank or no time.
+void check(threads const& description);
+/// Runs `body(rank, world)` in a thread a rank, joins all, and rethrows what first went wrong.
+void run_ranks(threads const& description, std::function<void(int, threads_world&)> const& body);
+
+}  // namespace detail
+
+/// How trireme::launch runs a body on comm::threads: what rank 0's body returns is returned.
+template <class Body>
+auto launch_ranks(threads const& description, Body& body) {
+  using result = std::decay_t<std::invoke_result_t<Body&, threads_world&>>;
+  if constexpr (std::is_void_v<result>) {
+    detail::run_ranks(description, [&](int, threads_world& world) { std::invoke(body, world); });
+  } else {
+    std::optional<result> answer;
+    detail::run_ranks(description, [&](int rank, threads_world& world) {
+      if (rank == 0)
+        answer.emplace(std::invoke(body, world));
+      else
+        std::invoke(body, world);
+    });
+    return std::move(*answer);
+  }
+}
+
 }  // namespace trireme::comm
+
+#ifndef TRIREME_COMPILED
+#include "trireme/comm/threads.ipp"
+#endif

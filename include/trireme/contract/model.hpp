@@ -106,7 +106,7 @@ concept has_backward_halves = requires(U& state, pass<Env>& pass, typename U::sa
 };
 
 /// A unit that has experts: serve_forward(pass, saved) and serve_backward(pass, saved) do for others' rows what forward
-/// and backward do, without rows of one's own.
+/// and backward do, without rows of your own.
 template <class U, class Env>
 concept serves_experts = requires(U& state, pass<Env>& pass, typename U::saved& saved) {
   state.serve_forward(pass, saved);

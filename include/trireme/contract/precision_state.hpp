@@ -7,7 +7,7 @@ namespace trireme {
 /// The run state of a precision that names no `instance` of its own: losses are as they are, and a step is taken if all
 /// gradients are finite.
 ///
-/// An `instance` of one's own has the same functions, is made of the policy, and may also show numbers that are the
+/// An `instance` of your own has the same functions, is made of the policy, and may also show numbers that are the
 /// same on all ranks (visit_numbers, see contract/state.hpp), which checkpoints then keep.
 template <class Precision>
 class plain_precision {

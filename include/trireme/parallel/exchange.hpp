@@ -1,6 +1,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <limits>
 #include <optional>
@@ -15,15 +16,21 @@
 #include "trireme/contract/compressor.hpp"
 #include "trireme/contract/environment.hpp"
 #include "trireme/contract/optimizer.hpp"
+#include "trireme/contract/parameter.hpp"
+#include "trireme/contract/state.hpp"
 #include "trireme/contract/strategy.hpp"
 #include "trireme/core/error.hpp"
 #include "trireme/core/exact_sum.hpp"
 #include "trireme/core/hash.hpp"
 #include "trireme/observe/timeline.hpp"
 #include "trireme/ops/types.hpp"
+#include "trireme/parallel/detail/direct_sums.hpp"
 #include "trireme/parallel/detail/exchange_checks.hpp"
 #include "trireme/parallel/detail/exchange_protocol.hpp"
-#include "trireme/parallel/detail/parameter_store.hpp"
+#include "trireme/parallel/detail/foreign_parameters.hpp"
+#include "trireme/parallel/detail/gradient_store.hpp"
+#include "trireme/parallel/detail/transport.hpp"
+#include "trireme/parallel/detail/value_store.hpp"
 #include "trireme/parallel/exchange_report.hpp"
 #include "trireme/parallel/layout.hpp"
 #include "trireme/parallel/vote.hpp"
@@ -52,25 +59,22 @@ namespace trireme {
 ///          the same at the start; assertion_error (light) for a call that comes twice, too early, or without the one
 ///          before it.
 template <class Env, class Comm, strategy Strategy, class Compressor>
-class basic_exchange : public parallel::detail::parameter_store<Env, Comm, Strategy, Compressor> {
-  using store = parallel::detail::parameter_store<Env, Comm, Strategy, Compressor>;
-  static_assert(
-      !store::shards_gradients || !parallel::detail::is_given_once<Compressor, Env, Comm>,
-      "trireme::exchange: this compressor is given each gradient once a step, but from stage 2 on parallel::zero "
-      "sends every micro-batch; use parallel::zero<1>");
-
+class basic_exchange {
  public:
-  using store::accounted_range;
-  using store::everyone;
-  using store::keeps_master;
-  using store::master_of;
-  using store::owned_range;
-  using store::sharded;
-  using typename store::gradient_element;
-  using typename store::kernels;
-  using typename store::master_element;
-  using typename store::param_element;
-  using typename store::space;
+  using space = typename Env::space;
+  using param_element = typename Env::param;
+  using gradient_element = typename Env::gradient;
+  using master_element = typename Env::master;
+  using kernels = ops::on<space>;
+  using outputs = parallel::detail::value_outputs<Env, Comm, Strategy>;
+
+  static constexpr bool sharded = Strategy::optimizer_state == distribution::shard;
+  static constexpr bool shards_parameters = Strategy::parameters == distribution::shard;
+  static constexpr bool keeps_master = outputs::keeps_master;
+  /// Ranks of one address space sum gradients by reading each other's.
+  static constexpr bool can_be_direct =
+      outputs::can_write_peers && Strategy::gradients == distribution::replicate && lossless_identity<Compressor> &&
+      std::is_same_v<gradient_element, typename Env::reduce> && has_peers<Comm, gradient_element, space>;
 
   /// Takes over the parameters of a model: gives them memory, and binds them to it.
   ///
@@ -82,11 +86,27 @@ class basic_exchange : public parallel::detail::parameter_store<Env, Comm, Strat
   basic_exchange(std::vector<parameter<Env>*> uses, Comm& world, Strategy const& strategy, Compressor const& compressor,
                  std::span<int const> unit_ends = {}, std::type_identity_t<Comm>* voters = nullptr,
                  std::type_identity_t<Comm>* experts = nullptr, layout_wishes const& wishes = {})
-      : store(std::move(uses), world, voters == nullptr ? world : *voters, strategy, compressor, unit_ends, experts,
-              wishes),
-        protocol_(layout_, this->use_count(), sharded, reports_every_micro_batch()),
+      : world_(world),
+        everyone_(voters == nullptr ? world : *voters),
+        layout_(parallel::detail::agreed(
+            {infos(uses), parallel::detail::bucket_elements(strategy, sizeof(gradient_element)), world.size(),
+             needs_units(strategy) ? unit_ends : no_units(), of_strategy(wishes)},
+            world, everyone_.rank(), strategy, compressor)),
+        uses_(std::move(uses)),
+        values_(layout_, uses_, world_, true),
+        gradients_(layout_, uses_, world_, compressor, sums_in_a_tree(strategy),
+                   experts == nullptr && may_be_direct(strategy)),
+        direct_(experts == nullptr && may_be_direct(strategy)),
+        outputs_(layout_, values_, foreign_, world_),
+        protocol_(layout_, use_count(), sharded, reports_every_micro_batch()),
         in_a_tree_(sums_in_a_tree(strategy)) {
-    for (int b = 0; experts != nullptr && b < this->bucket_count(); ++b) {
+    if (needs_units(strategy)) parallel::detail::expect_units(strategy, !unit_ends.empty());
+    if (in_a_tree_) {
+      parallel::detail::expect_tree(strategy, world.size(), parallel::detail::sums_in_tree<bucket_transport>,
+                                    lossless_identity<Compressor>);
+    }
+    allocate();
+    for (int b = 0; experts != nullptr && b < bucket_count(); ++b) {
       auto const& entries = layout_.buckets()[static_cast<std::size_t>(b)].entries;
       if (!layout_.at(entries.front()).info.dealt) also_.push_back({b, experts});
     }
@@ -97,10 +117,44 @@ class basic_exchange : public parallel::detail::parameter_store<Env, Comm, Strat
   basic_exchange(std::vector<foreign_parameter<param_element, space>> parameters, Comm& world, Strategy const& strategy,
                  Compressor const& compressor, std::type_identity_t<Comm>* voters = nullptr,
                  layout_wishes const& wishes = {})
-      : store(std::move(parameters), world, voters == nullptr ? world : *voters, strategy, compressor, wishes),
-        protocol_(layout_, this->use_count(), sharded, false) {
+      : world_(world),
+        everyone_(voters == nullptr ? world : *voters),
+        foreign_(std::move(parameters)),
+        layout_(parallel::detail::agreed(
+            {foreign_.infos(), parallel::detail::bucket_elements(strategy, sizeof(gradient_element)), world.size(),
+             no_units(), of_strategy(wishes)},
+            world, everyone_.rank(), strategy, compressor)),
+        values_(layout_, uses_, world_, sharded),
+        gradients_(layout_, uses_, world_, compressor, sums_in_a_tree(strategy), false),
+        outputs_(layout_, values_, foreign_, world_),
+        protocol_(layout_, use_count(), sharded, false) {
+    static_assert(!keeps_master, "trireme::exchange: parameters in the caller's memory are their own master copy");
+    static_assert(!shards_parameters,
+                  "trireme::exchange: parameters in the caller's memory cannot be dropped between uses; use "
+                  "parallel::zero<2>");
+    if (sums_in_a_tree(strategy)) {
+      throw config_error(
+          text("trireme::exchange: ", describe(strategy),
+               " needs to know the micro-batches, and a model with memory of its own does not tell them; "
+               "leave .reproducible out, or describe the model in units"));
+    }
+    allocate();
     verify_replicas();
   }
+  basic_exchange(basic_exchange const&) = delete;
+  basic_exchange& operator=(basic_exchange const&) = delete;
+
+  [[nodiscard]] parallel::layout const& plan() const noexcept { return layout_; }
+  /// The ranks that gradients are summed over.
+  [[nodiscard]] Comm& world() const noexcept { return world_; }
+  /// The ranks that vote.
+  [[nodiscard]] Comm& everyone() const noexcept { return everyone_; }
+  [[nodiscard]] std::vector<parameter<Env>*> const& uses() const noexcept { return uses_; }
+  [[nodiscard]] int use_count() const noexcept {
+    return uses_.empty() ? foreign_.count() : static_cast<int>(uses_.size());
+  }
+
+  // Steps.
 
   /// The gradient of a tensor whose info says `tied` is summed over `group` too, after the sum over the exchange's own
   /// ranks: over the ranks of other stages that use it. The group must outlive the exchange, and all of its ranks name
@@ -133,13 +187,13 @@ class basic_exchange : public parallel::detail::parameter_store<Env, Comm, Strat
   void begin(std::int64_t micro_batches, std::span<std::int64_t const> places, std::int64_t first = 0,
              std::int64_t runs = 0, double scale = 1) {
     protocol_.may_begin();
-    if constexpr (store::shards_parameters) values_.release_all();
+    if constexpr (shards_parameters) values_.release_all();
     auto const own = std::max(static_cast<std::int64_t>(places.size()), runs);
     rounds_left_ = own;
     if (reports_every_micro_batch())
       rounds_left_ = parallel::detail::agreed_rounds(world_, micro_batches, own, in_a_tree_);
     gradients_.begin(micro_batches, places, first, rounds_left_, scale);
-    reports_left_ = this->use_count();
+    reports_left_ = use_count();
     if (reports_every_micro_batch()) {
       protocol_.begin(own, rounds_left_);
     } else {
@@ -161,17 +215,17 @@ class basic_exchange : public parallel::detail::parameter_store<Env, Comm, Strat
   /// Uses [first, last) of one unit are about to be read: their values are there when this returns. Below stage 3
   /// nothing happens.
   void ensure(int first, int last) {
-    if (!store::shards_parameters || first == last) return;
+    if (!shards_parameters || first == last) return;
     protocol_.expect_published("ensure()");
     values_.ensure(layout_.unit_with(first));
   }
   /// The same uses will be needed next: their values begin to travel.
   void prefetch(int first, int last) {
-    if (store::shards_parameters && first < last) values_.prefetch(layout_.unit_with(first));
+    if (shards_parameters && first < last) values_.prefetch(layout_.unit_with(first));
   }
   /// They are not read any more before the next ensure(): their memory serves others.
   void release(int first, int last) {
-    if (store::shards_parameters && first < last) values_.release(layout_.unit_with(first));
+    if (shards_parameters && first < last) values_.release(layout_.unit_with(first));
   }
   /// Backward of one unit is about to add to the gradients of its uses [first, last): they have memory, and are zero.
   /// Nothing happens where gradients have memory all the time.
@@ -189,11 +243,11 @@ class basic_exchange : public parallel::detail::parameter_store<Env, Comm, Strat
     if (!foreign_.empty()) take_in(use);
     gradients_.ready(use);
     if (--reports_left_ > 0) return;
-    reports_left_ = this->use_count();
+    reports_left_ = use_count();
     --rounds_left_;
   }
   void ready(std::string_view name) {
-    for (int use = 0; use < this->use_count(); ++use) {
+    for (int use = 0; use < use_count(); ++use) {
       if (layout_.at(layout_.entry_of_use(use)).info.name == name) return ready(use);
     }
     throw config_error(text("trireme::exchange: there is no parameter \"", name, "\""));
@@ -228,7 +282,7 @@ class basic_exchange : public parallel::detail::parameter_store<Env, Comm, Strat
   /// Collective. Completes the exchange, takes the vote, and settles the step: afterwards the segments' gradients are
   /// the sums over all ranks.
   ///
-  /// @param votes  a number of one's own that is summed over the ranks (a wish to stop, say).
+  /// @param votes  a number of your own that is summed over the ranks (a wish to stop, say).
   /// @param want_norm  the norm costs nothing where gradients are reduced before the update anyway; without it, ranks
   ///                   that share memory fuse the reduction into the update.
   exchange_result finish(std::int64_t votes = 0, bool want_norm = true) {
@@ -285,14 +339,6 @@ class basic_exchange : public parallel::detail::parameter_store<Env, Comm, Strat
   [[nodiscard]] std::int64_t settles_after() const noexcept { return 1; }
   /// Whether the ranks of `world()` may have different values between steps.
   static constexpr bool replicas_differ = false;
-  /// What the exchange keeps from step to step; see contract/state.hpp.
-  template <class F>
-  void visit_state(state_scope scope, F&& f) {
-    this->visit_values(scope, f);
-    for (int b = 0; b < trained_count(); ++b) this->visit_compression(b, scope, f);
-  }
-  template <class F>
-  void visit_numbers(F&&) {}
   /// What one sample's loss weighs in the loss that this rank differentiates.
   /// @param total  samples of the step, over all ranks.
   [[nodiscard]] double sample_weight(std::int64_t total) const noexcept { return 1.0 / static_cast<double>(total); }
@@ -324,36 +370,208 @@ class basic_exchange : public parallel::detail::parameter_store<Env, Comm, Strat
   /// Makes the parameters that layers read follow master values that were written from outside (a checkpoint).
   /// Collective.
   void refresh_parameters() {
-    for (int b = 0; b < this->bucket_count(); ++b) {  // gradients may have no memory now
+    for (int b = 0; b < bucket_count(); ++b) {  // gradients may have no memory now
       auto const [first, count] = owned_range(b);
       layout_.for_each_piece(b, first, count, [&](parallel::layout::piece const& piece) {
         for (auto const& output : outputs_.of(b, piece))
           kernels::copy(output, tensor_view<master_element const, space>(master_of(b, piece)));
       });
     }
-    publish_first(this->bucket_count());
+    publish_first(bucket_count());
   }
 
-  /// As those of the store; not while updated values are still to be published.
+  // Parameters, between steps.
+
+  /// Fills every parameter with its start, a function of (seed, name, index): equal on every rank.
+  void initialise(std::uint64_t seed) {
+    for (auto const& entry : layout_.entries()) {
+      trireme::tensor<master_element, space> whole(shape{entry.size()});
+      for_each_run(entry.info, 0, entry.size(), [&](std::int64_t first, std::int64_t here, std::int64_t n) {
+        kernels::initialise(whole.view().flat(here, n), entry.info.start, seed, hash_name(entry.info.name), first);
+      });
+      load(entry, tensor_view<master_element const, space>(whole));
+    }
+  }
+
+  /// Collective. Throws config_error on every rank if one rank's parameters differ from rank 0's. (No rank has a copy
+  /// of another's where parameters are sharded.)
   void verify_replicas() {
     protocol_.expect_published("verify_replicas()");
-    store::verify_replicas();
+    verify_among(world_);
   }
+  /// The same among other ranks.
+  void verify_among(Comm& ranks) {
+    if constexpr (shards_parameters) return;
+    std::vector<std::uint64_t> hashes(static_cast<std::size_t>(ranks.size()));
+    hashes[static_cast<std::size_t>(ranks.rank())] = hash_of_parameters();
+    ranks.all_gather(tensor_view<std::uint64_t>(hashes));
+    for (int rank = 1; rank < ranks.size(); ++rank) {
+      if (hashes[static_cast<std::size_t>(rank)] == hashes[0]) continue;
+      throw config_error(
+          text("trireme::exchange: the parameters of rank ", rank, " differ from those of rank 0; start every rank ",
+               foreign_.empty() ? "from the same seed, or call broadcast()"
+                                : "from the same values: world.broadcast(values, 0) gives it those of rank 0"));
+    }
+  }
+
   /// Collective. Gives every rank the parameters of `root`, and other ranks of a replica that hold some of them, too,
   /// those of their first (nothing to do where each has its own slices).
   void broadcast(int root = 0) {
     protocol_.expect_published("broadcast()");
-    store::broadcast(root);
+    for (auto const& entry : layout_.entries()) broadcast(entry, world_, root);
     for (auto const& [bucket, group] : also_) {
       for (int const e : layout_.buckets()[static_cast<std::size_t>(bucket)].entries)
-        store::broadcast(layout_.at(e), *group, 0);
+        broadcast(layout_.at(e), *group, 0);
     }
   }
-  using store::broadcast;
+  /// Collective over `ranks`, all of which hold the tensor alike. The same for one tensor.
+  void broadcast(parallel::layout::entry const& entry, Comm& ranks, int root) {
+    if constexpr (shards_parameters) return;
+    auto const values = parameter_values(entry);
+    if constexpr (!keeps_master) {
+      ranks.broadcast(values, root);
+    } else if constexpr (!sharded) {
+      auto const master = masters_[static_cast<std::size_t>(entry.bucket)].view().flat(entry.offset, entry.size());
+      ranks.broadcast(master, root);
+      kernels::copy(values, tensor_view<master_element const, space>(master));
+    } else {  // the root has not all masters: the others' become what its layers read
+      ranks.broadcast(values, root);
+      trireme::tensor<master_element, space> whole(shape{entry.size()});
+      kernels::copy(whole.view(), tensor_view<param_element const, space>(values));
+      load(entry, tensor_view<master_element const, space>(whole));
+    }
+  }
+
+  /// Collective. Calls f(entry, values) with the whole master value of each tensor; the view is valid during the call.
+  template <class F>
+  void for_each_master(F&& f) {
+    for (int b = 0; b < bucket_count(); ++b) {
+      trireme::tensor<master_element, space> whole(shape{layout_.buckets()[static_cast<std::size_t>(b)].elements});
+      auto const [first, count] = accounted_range(b);
+      layout_.for_each_piece(b, first, count, [&](parallel::layout::piece const& piece) {
+        kernels::copy(whole.view().flat(piece.in_bucket, piece.count),
+                      tensor_view<master_element const, space>(master_of(b, piece)));
+      });
+      world_.all_gather(whole.view());
+      for (int const e : layout_.buckets()[static_cast<std::size_t>(b)].entries) {
+        auto const& entry = layout_.at(e);
+        f(entry, tensor_view<master_element const, space>(whole.view().flat(entry.offset, entry.size())));
+      }
+    }
+  }
+  /// The global hash of this rank's copy of all parameters. Collective where parameters are sharded: of all slices.
   [[nodiscard]] std::uint64_t hash_of_parameters() const {
     protocol_.expect_published("hash_of_parameters()");
-    return store::hash_of_parameters();
+    std::uint64_t sum = 0;
+    auto const add = [&](parallel::layout::entry const& entry, std::int64_t from, auto values) {
+      for_each_run(entry.info, from, values.size(), [&](std::int64_t first, std::int64_t here, std::int64_t n) {
+        sum += kernels::hash(tensor_view<param_element const, space>(values.flat(here - from, n)),
+                             hash_name(entry.info.name), first);
+      });
+    };
+    if constexpr (shards_parameters) {
+      for (int b = 0; b < bucket_count(); ++b) {
+        auto const [first, count] = accounted_range(b);
+        layout_.for_each_piece(b, first, count, [&](parallel::layout::piece const& piece) {
+          add(layout_.at(piece.entry), piece.in_entry, values_.kept(b, piece));
+        });
+      }
+      world_.all_reduce(tensor_view<std::uint64_t>(&sum, shape{1}), reduction::sum{});
+    } else {
+      for (auto const& entry : layout_.entries()) add(entry, 0, parameter_values(entry));
+    }
+    return sum;
   }
+  /// After finish(): whether this rank's gradient of a tensor is finite (of the part of it that it updates).
+  [[nodiscard]] bool has_finite_gradient(parallel::layout::entry const& entry) const {
+    if (entry.frozen) return true;
+    auto const [first, count] = shards_gradients ? owned_range(entry.bucket) : std::pair{entry.offset, entry.size()};
+    bool finite = true;
+    layout_.for_each_piece(entry.bucket, first, count, [&](parallel::layout::piece const& piece) {
+      if (&layout_.at(piece.entry) != &entry) return;
+      finite = finite && kernels::finite(tensor_view<gradient_element const, space>(
+                             gradients_.reduced(entry.bucket, piece.in_bucket, piece.count)));
+    });
+    return finite;
+  }
+  /// What has been allocated for this rank so far.
+  [[nodiscard]] exchange_memory memory() const {
+    exchange_memory sum{.parameters = values_.kept_bytes(),
+                        .gradients = gradients_.kept_bytes(),
+                        .buffers = values_.buffer_bytes() + gradients_.buffer_bytes()};
+    for (auto const& master : masters_) sum.masters += static_cast<std::int64_t>(master.view().bytes());
+    return sum;
+  }
+  /// A tensor as this rank's layers see it; empty where parameters are sharded, but while its unit holds them.
+  [[nodiscard]] tensor_view<param_element, space> parameter_values(parallel::layout::entry const& entry) const {
+    if (!foreign_.empty()) return foreign_.value(entry);
+    auto const whole = values_.whole(entry.bucket);
+    return whole.empty() ? whole : whole.flat(entry.offset, entry.size());
+  }
+
+  // State: who owns it, and what of it is kept.
+
+  /// The elements of a bucket that this rank updates: (first, count).
+  [[nodiscard]] std::pair<std::int64_t, std::int64_t> owned_range(int bucket) const noexcept {
+    return sharded ? accounted_range(bucket)
+                   : std::pair{std::int64_t{0}, layout_.buckets()[static_cast<std::size_t>(bucket)].elements};
+  }
+  /// The elements of a bucket that this rank answers for in hashes and checkpoints, unless another rank of its replica
+  /// answers for the tensor (info.answers): each element is answered for once.
+  [[nodiscard]] std::pair<std::int64_t, std::int64_t> accounted_range(int bucket) const noexcept {
+    auto const n = layout_.slice_elements(bucket);
+    return {world_.rank() * n, n};
+  }
+
+  /// The master value of a piece, wherever it lives.
+  [[nodiscard]] tensor_view<master_element, space> master_of(int bucket, parallel::layout::piece const& piece) const {
+    if constexpr (keeps_master) {
+      auto const& master = masters_[static_cast<std::size_t>(bucket)];
+      return master.view().flat(piece.in_bucket - owned_range(bucket).first, piece.count);
+    } else {
+      if (!foreign_.empty()) return foreign_.value(layout_.at(piece.entry)).flat(piece.in_entry, piece.count);
+      return values_.kept(bucket, piece);
+    }
+  }
+  /// Calls f(name, place, view) for the master values of what this rank updates; see contract/state.hpp.
+  /// @param of_rank  each rank has values of its own.
+  template <class F>
+  void visit_values(state_scope scope, F&& f, bool of_rank = false) {
+    for (int bucket = 0; bucket < bucket_count(); ++bucket) {
+      for_each_state_piece(
+          scope, bucket,
+          [&](parallel::layout::piece const& piece) {
+            auto const& info = layout_.at(piece.entry).info;
+            f("value/" + info.name, state_place{info, piece.in_entry, of_rank}, master_of(bucket, piece));
+          },
+          of_rank);
+    }
+  }
+  /// Calls f(piece) for each piece of a bucket whose state this rank keeps, or answers for.
+  /// @param of_rank  each rank answers for its own.
+  template <class F>
+  void for_each_state_piece(state_scope scope, int bucket, F&& f, bool of_rank = false) const {
+    bool const kept = scope == state_scope::kept;
+    auto const [first, count] = kept ? owned_range(bucket) : accounted_range(bucket);
+    layout_.for_each_piece(bucket, first, count, [&](parallel::layout::piece const& piece) {
+      if (kept || of_rank || layout_.at(piece.entry).info.answers) f(piece);
+    });
+  }
+  /// Compressors forget what they keep: as before the first step.
+  void forget_compression() { gradients_.forget_state(); }
+  /// Calls f(name, state_place, view) for what the compressor keeps for one bucket; see contract/state.hpp.
+  template <class F>
+  void visit_compression(int bucket, state_scope scope, F&& f) const {
+    gradients_.visit_state(bucket, scope, f);
+  }
+  /// What the exchange keeps from step to step; see contract/state.hpp.
+  template <class F>
+  void visit_state(state_scope scope, F&& f) {
+    visit_values(scope, f);
+    for (int b = 0; b < trained_count(); ++b) visit_compression(b, scope, f);
+  }
+  template <class F>
+  void visit_numbers(F&&) {}
 
  protected:
   /// Ends what finish() has begun.
@@ -364,22 +582,70 @@ class basic_exchange : public parallel::detail::parameter_store<Env, Comm, Strat
     if (!foreign_.empty()) give_back_gradients();
     protocol_.finished(updates);
   }
-  using store::gradients_;
-  using store::layout_;
+  /// After finish(): the sum of the gradients of elements [first, first + count) of a bucket, which this rank owns.
+  [[nodiscard]] tensor_view<gradient_element, space> gradient_sum(int bucket, std::int64_t first,
+                                                                  std::int64_t count) const {
+    return gradients_.reduced(bucket, first, count);
+  }
 
  private:
-  using store::direct_;
-  using store::direct_sums_;
-  using store::foreign_;
-  using store::outputs_;
-  using store::trained_count;
-  using store::values_;
-  using store::world_;
+  using bucket_transport = parallel::detail::transport<Env, Comm, Strategy, Compressor>;
+  static constexpr bool shards_gradients = Strategy::gradients == distribution::shard;
+  static_assert(
+      !shards_gradients || !parallel::detail::is_given_once<Compressor, Env, Comm>,
+      "trireme::exchange: this compressor is given each gradient once a step, but from stage 2 on parallel::zero "
+      "sends every micro-batch; use parallel::zero<1>");
+
+  static std::span<int const> no_units() { return {}; }
+  // Where every rank updates everything, all tensors are whole there however slices cut them.
+  static layout_wishes of_strategy(layout_wishes wishes) {
+    wishes.whole_tensors = wishes.whole_tensors && sharded;
+    return wishes;
+  }
+  // Whether gradients have memory only while they are used.
+  static bool needs_units(Strategy const& strategy) { return shards_gradients || sums_in_a_tree(strategy); }
+  static std::vector<parameter_info> infos(std::vector<parameter<Env>*> const& uses) {
+    std::vector<parameter_info> all;
+    for (auto const* use : uses) all.push_back(use->info);
+    return all;
+  }
+  [[nodiscard]] int bucket_count() const noexcept { return static_cast<int>(layout_.buckets().size()); }
+  [[nodiscard]] int trained_count() const noexcept { return layout_.trained_buckets(); }
+  // Where the sum is all that is wanted, and no other rank adds to it later.
+  [[nodiscard]] bool may_be_direct(Strategy const& strategy) const {
+    auto const& all = layout_.entries();
+    return can_be_direct && !sums_in_a_tree(strategy) &&
+           std::none_of(all.begin(), all.end(), [](auto const& each) { return each.info.tied; });
+  }
+  void allocate() {
+    for (int b = 0; b < bucket_count(); ++b) {
+      if constexpr (keeps_master) {
+        masters_.emplace_back(shape{owned_range(b).second});
+        kernels::fill(masters_.back().view(), 0.0);
+      }
+      if constexpr (can_be_direct) {
+        if (direct_ && b < layout_.trained_buckets()) direct_sums_.add_bucket(world_, gradients_.resident(b));
+      }
+    }
+  }
+
+  // Gives a whole tensor of master values to this rank: its part of the masters, and what its layers read.
+  void load(parallel::layout::entry const& entry, tensor_view<master_element const, space> whole) {
+    if constexpr (!shards_parameters) kernels::copy(parameter_values(entry), whole);
+    if constexpr (!keeps_master && !shards_parameters) return;
+    auto const [first, count] = owned_range(entry.bucket);
+    layout_.for_each_piece(entry.bucket, first, count, [&](parallel::layout::piece const& piece) {
+      if (&layout_.at(piece.entry) != &entry) return;
+      auto const part = whole.flat(piece.in_entry, piece.count);
+      if constexpr (keeps_master) kernels::copy(master_of(entry.bucket, piece), part);
+      if constexpr (shards_parameters) kernels::copy(values_.kept(entry.bucket, piece), part);
+    });
+  }
 
   void publish_first(int buckets) {
     protocol_.publish();
     auto const start = gradients_.now();
-    if constexpr (store::shards_parameters) values_.release_all();
+    if constexpr (shards_parameters) values_.release_all();
     outputs_.publish(buckets);
     gradients_.times().exposed += gradients_.now() - start;
   }
@@ -422,7 +688,7 @@ class basic_exchange : public parallel::detail::parameter_store<Env, Comm, Strat
   // Where ranks read each other's gradients. Without a norm no rank sees sums before the update: each checks all of its
   // own gradients, and the vote is the barrier.
   void finish_direct(exact_sum& squares) {
-    if constexpr (store::can_be_direct) {
+    if constexpr (can_be_direct) {
       if (!fused_) world_.barrier();  // everybody's gradients are final
       for (int b = 0; b < trained_count(); ++b) {
         if (fused_) {
@@ -452,14 +718,25 @@ class basic_exchange : public parallel::detail::parameter_store<Env, Comm, Strat
 
   std::span<tensor_view<gradient_element const, space> const> gradient_terms_of(int bucket,
                                                                                 parallel::layout::piece const& piece) {
-    if constexpr (store::can_be_direct) {
+    if constexpr (can_be_direct) {
       if (fused_) return direct_sums_.terms_of(bucket, piece.in_bucket, piece.count);
     }
     reduced_ = gradients_.reduced(bucket, piece.in_bucket, piece.count);
     return {&reduced_, 1};
   }
 
-  tensor_view<gradient_element const, space> reduced_;  // of the segment at hand
+  Comm& world_;
+  Comm& everyone_;
+  parallel::detail::foreign_parameters<param_element, space> foreign_;
+  parallel::layout layout_;
+  std::vector<parameter<Env>*> uses_;
+  parallel::detail::value_store<Env, Comm, Strategy> values_;
+  parallel::detail::gradient_store<Env, Comm, Strategy, Compressor> gradients_;
+  bool direct_ = false;  // sums are formed from all ranks' buckets, in their memory
+  parallel::detail::direct_sums<gradient_element, space> direct_sums_;
+  outputs outputs_;
+  std::vector<trireme::tensor<master_element, space>> masters_;  // by bucket, where parameters are not masters
+  tensor_view<gradient_element const, space> reduced_;           // of the segment at hand
   parallel::detail::exchange_protocol protocol_;
   parallel::vote vote_;  // of finish(votes)
   std::vector<std::pair<int, Comm*>> also_;

@@ -144,7 +144,7 @@ class parameter_server::instance : public basic_exchange<Env, Comm, zero<1>, Com
   void for_each_slice(F&& f) {
     for (int b = 0; b < this->plan().trained_buckets(); ++b) {
       auto const [first, count] = this->owned_range(b);
-      f(b, this->gradients_.reduced(b, first, count));
+      f(b, this->gradient_sum(b, first, count));
     }
   }
   void restart() {

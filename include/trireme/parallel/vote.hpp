@@ -35,7 +35,7 @@ class vote {
     losses_.add(size < 0x1p-240 ? 0.0 : size < 0x1p240 ? losses.sum : std::numeric_limits<double>::infinity());
     samples_ += losses.count;
   }
-  /// A number of one's own that is summed over the ranks (a wish to stop, say).
+  /// A number of your own that is summed over the ranks (a wish to stop, say).
   void wish(std::int64_t number) noexcept { wishes_ += number; }
 
   /// Squares of the gradients that this rank answers for; a term that is not finite spoils the step on all ranks.

@@ -49,7 +49,7 @@ struct gradient_report {
               ", the loss ", r.expected);
 }
 
-/// Compares one tensor's gradient with central differences of a loss: the tool for losses and kernels of one's own.
+/// Compares one tensor's gradient with central differences of a loss: the tool for losses and kernels of your own.
 ///
 /// @param values    are moved and put back.
 /// @param gradient  d loss / d values, as many.

@@ -29,8 +29,7 @@
   WHAT class parallel::detail::gradient_store<Env, comm::threads_world, Strategy, compression::none>;
 
 // Not where it keeps master values of its own: a constructor then refuses to be instantiated.
-#define TRIREME_EXCHANGE(WHAT, Env, Strategy)                                                          \
-  WHAT class parallel::detail::parameter_store<Env, comm::threads_world, Strategy, compression::none>; \
+#define TRIREME_EXCHANGE(WHAT, Env, Strategy) \
   WHAT class basic_exchange<Env, comm::threads_world, Strategy, compression::none>;
 
 #define TRIREME_TRAINER(WHAT, Precision, Model)                                                                   \

@@ -151,7 +151,7 @@ struct assert_exchange_policies {
 
 }  // namespace detail
 
-/// Only the exchange, for a training loop of one's own.
+/// Only the exchange, for a training loop of your own.
 ///
 /// Ranks    collective; the parameters' names, shapes and starting values are the same on all ranks of `world`.
 /// Errors   config_error that names two ranks where something differs that has to be the same.

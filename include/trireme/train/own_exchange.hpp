@@ -12,9 +12,9 @@
 
 namespace trireme {
 
-/// The exchange of a loop of one's own: what make_exchange returns.
+/// The exchange of a loop of your own: what make_exchange returns.
 ///
-/// A step of the loop:  begin(); ready(name) for each gradient; step(optimizer). Or, with an update of one's own:
+/// A step of the loop:  begin(); ready(name) for each gradient; step(optimizer). Or, with an update of your own:
 ///                      begin(); ready(name); finish(); for_each_segment(update); publish().
 template <class Exchange, class Env>
 class own_exchange : public Exchange {
@@ -27,7 +27,7 @@ class own_exchange : public Exchange {
   ///
   /// @param optimizer  its numbers may change from call to call (a rate, say), its type may not: the exchange keeps its
   ///                   moments.
-  /// @param votes      a number of one's own that is summed over the ranks (a wish to stop, say).
+  /// @param votes      a number of your own that is summed over the ranks (a wish to stop, say).
   /// Errors   config_error for an optimizer of another type than in the first call, and for one that needs whole
   /// tensors
   ///          or freezes some, unless make_exchange was given it too; others as finish().

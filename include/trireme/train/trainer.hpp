@@ -48,7 +48,7 @@ struct fit_options {
 /// The whole loop: micro-batches, exchange, vote, clipping, update, evaluation, checkpoints. Made by make_trainer.
 ///
 /// One canonical type whatever the order of the policies. It is written on the public face of the exchange, as any
-/// loop of one's own may be.
+/// loop of your own may be.
 ///
 /// Ranks    collective: every rank makes the same calls in the same order. Descriptions, seed, schedule and dataset are
 ///          the same on all of them; that is compared when the trainer is made, initialised, and at the start of fit().
@@ -66,21 +66,14 @@ class basic_trainer {
   static constexpr bool staged = staged_model<Model>;
   static constexpr bool predicts = staged || has_model_predict<Model>;
 
+  basic_trainer(Model model, Optimizer optimizer, Comm& world, Parallel const& parallel, Precision const& precision,
+                Compression const& compression) requires(staged_model<Model>);
   template <class GivenModel>
   basic_trainer(GivenModel&& model, Optimizer optimizer, Comm& world, Parallel const& parallel,
-                Precision const& precision, Compression const& compression)
-      : described_(kept(model)),
-        parallel_(parallel),
-        precision_(precision),
-        compression_(compression),
-        optimizer_(std::move(optimizer)),
-        model_text_(describe(model)),
-        compression_text_(describe(compression)),
-        world_(agreed(world)),
-        run_(std::forward<GivenModel>(model), world, parallel, precision, compression, optimizer_) {
-    initialise(0);
-  }
-
+                Precision const& precision, Compression const& compression) requires(!staged_model<Model>)
+      : basic_trainer(std::in_place, std::forward<GivenModel>(model), std::move(optimizer), world, parallel, precision,
+                      compression) {}
+  ~basic_trainer();
   basic_trainer(basic_trainer const&) = delete;
   basic_trainer& operator=(basic_trainer const&) = delete;
 
@@ -123,27 +116,12 @@ class basic_trainer {
     return {};
   }
 
-  /// One step on samples of one's own: each rank brings its own share, of any size; ranks of one replica of the model
+  /// One step on samples of your own: each rank brings its own share, of any size; ranks of one replica of the model
   /// bring the same.
   step_report step(samples const& batch) { return step(std::span(&batch, 1)); }
   /// The same in several micro-batches, one after the other, of any sizes; with parallel::zero<2> and zero<3> and with
   /// .reproducible every rank brings as many. Those without samples are left out.
-  step_report step(std::span<samples const> micro_batches) {
-    std::vector<samples> filled;
-    std::vector<std::int64_t> places;
-    std::int64_t own = 0;
-    for (std::size_t m = 0; m < micro_batches.size(); ++m) {
-      if (micro_batches[m].count() == 0) continue;
-      own += micro_batches[m].count();
-      filled.push_back(micro_batches[m]);
-      places.push_back(static_cast<std::int64_t>(m));
-    }
-    auto const total = run_.model.samples_of_all(own);
-    if (total == 0) throw config_error("trireme::trainer: step() was called without samples on any rank");
-    auto const done = run_step({filled, {0, static_cast<std::int64_t>(micro_batches.size())}, places, total});
-    for (auto const& call : step_calls_) call(done);
-    return done;
-  }
+  step_report step(std::span<samples const> micro_batches);
   template <class Features, class Targets>
   step_report step(Features const& features, Targets const& targets) {
     return step(make_samples(tensor_view(features), tensor_view(targets)));
@@ -173,44 +151,14 @@ class basic_trainer {
 
   /// Collective. Starts over from the parameters and the random numbers of another seed (a plain model keeps its own
   /// parameters). Without this call the seed is 0.
-  void initialise(std::uint64_t seed) {
-    parallel::stated const items[] = {{"the seed", text(seed)}};
-    parallel::expect_agreement(world_, "trireme::trainer", world_.rank(), items, "call initialise() with one of them");
-    finish_save();
-    run_.clock = {};
-    run_.clock.seed = seed;
-    run_.precision = precision_state<Precision>(precision_);
-    loaded_at_ = -1;
-    identity_ = {};
-    run_.moments.clear();
-    exchange().forget_compression();
-    if constexpr (staged) {
-      exchange().initialise(seed);
-      engine().invalidate();
-    }
-    exchange().verify_replicas();
-  }
+  void initialise(std::uint64_t seed);
 
   /// Collective. Makes the first rank's parameters everybody's, after they were changed by hand.
   ///
   /// Where a mesh cuts the model each part of it becomes that of its first replica, and what several parts hold alike
   /// that of the first of them. Under parallel::data moments go with parameters. Where parameters are sharded there are
   /// no copies, and nothing is sent.
-  void broadcast() {
-    if constexpr (parallel::data_axis_t<Parallel>::optimizer_state == distribution::replicate) {
-      auto const& plan = exchange().plan();
-      for (int bucket = 0; bucket < static_cast<int>(plan.buckets().size()); ++bucket) {
-        auto const [first, count] = exchange().owned_range(bucket);
-        plan.for_each_piece(bucket, first, count, [&](parallel::layout::piece const& piece) {
-          run_.moments.visit_piece(bucket, piece, [&](std::string const&, state_place const&, auto view) {
-            exchange().world().broadcast(view, 0);
-          });
-        });
-      }
-    }
-    run_.model.broadcast();
-    engine().invalidate();
-  }
+  void broadcast();
 
   /// Calls f(step_report const&) on every rank after each step.
   void on_step(std::function<void(step_report const&)> f) { step_calls_.push_back(std::move(f)); }
@@ -245,71 +193,27 @@ class basic_trainer {
   /// counts once, so it does not depend on who owns what.
   ///
   /// Errors   numeric_error that names the tensor if ranks that keep the same part of it have other numbers.
-  [[nodiscard]] std::uint64_t state_hash() {
-    expect_equal_copies();
-    std::uint64_t sum = 0;
-    for_each_state([&](std::string const& name, parameter_info const& part, std::int64_t first, auto view) {
-      for_each_run(part, first, view.size(), [&](std::int64_t in_whole, std::int64_t in_part, std::int64_t n) {
-        sum += ops::on<space>::hash(view.flat(in_part - first, n), hash_name(name), in_whole);
-      });
-    });
-    world_.all_reduce(tensor_view<std::uint64_t>(&sum, shape{1}), reduction::sum{});
-    auto const progress = progress_of_run();
-    auto const add = [&](std::uint64_t number) { sum = mix(sum ^ mix(number)); };
-    for (auto const number : {static_cast<std::uint64_t>(progress.step), static_cast<std::uint64_t>(progress.updates),
-                              progress.seed, progress.epoch, static_cast<std::uint64_t>(progress.position)}) {
-      add(number);
-    }
-    visit_numbers([&](std::string_view, auto& number) { add(std::bit_cast<std::uint64_t>(number)); });
-    return sum;
-  }
+  [[nodiscard]] std::uint64_t state_hash();
 
   /// Collective. Publishes a checkpoint in `directory` and keeps those before it that `keep` says; see checkpoint.hpp.
   /// A directory belongs to one run: that of another is refused.
   ///
   /// Errors   also comm_error, if a rank is not done when the patience is over; numeric_error as state_hash().
   void save(std::string const& directory, checkpoint::patience const& patience = {},
-            checkpoint::keeping const& keep = {}, formats::file_system& files = formats::real_files()) {
-    finish_save();
-    expect_equal_copies();  // what a rank has spoiled is not kept
-    auto const pieces = [&](auto&& piece) { for_each_state(piece); };
-    checkpoint::detail::told_progress told(patience, 2, pieces);  // hashed, and then written
-    patient_.within([&] {
-      checkpoint::save(
-          patient_.of(world_, patience.deadline), directory, identity_, description(), progress_of_run(),
-          [&](auto&& piece) { pieces(told.after(piece)); }, files, keep);
-    });
-  }
+            checkpoint::keeping const& keep = {}, formats::file_system& files = formats::real_files());
   void save(std::string const& directory, formats::file_system& files) { save(directory, {}, {}, files); }
 
   /// Collective. The same, while training goes on: this call copies the state, and a thread of each rank writes it. The
   /// checkpoint is published after the step in which the last rank is done; one that was begun before it, first. fit()
-  /// does not return before that; with steps of one's own, finish_save() is the end, without which it is given up.
+  /// does not return before that; with steps of your own, finish_save() is the end, without which it is given up.
   ///
   /// Bytes    once more this rank's share of the state, kept for the next time.
   /// Errors   of the device are told to on_save() on every rank; if nobody listens they are thrown, here or by fit(),
   ///          step() and finish_save(). The checkpoints before are whole in any case. Others as save().
   void save_in_background(std::string const& directory, checkpoint::patience const& patience = {},
-                          checkpoint::keeping const& keep = {}, formats::file_system& files = formats::real_files()) {
-    finish_save();
-    expect_equal_copies();
-    save_report begun{steps(), 0, {}};
-    attempt_save(begun, "copy for a checkpoint", [&] {
-      background_ = std::make_unique<checkpoint::detail::background_save<Comm>>(
-          patient_.of(world_, patience.deadline), directory, identity_, description(), progress_of_run(), patience,
-          keep, files, held_, [&](auto&& piece) { for_each_state(piece); });
-    });
-    if (background_ == nullptr) tell(begun);
-  }
+                          checkpoint::keeping const& keep = {}, formats::file_system& files = formats::real_files());
   /// Collective. Waits for the checkpoint that is being written in the background, if there is one.
-  void finish_save() {
-    if (background_ == nullptr) return;
-    auto const saving = std::move(background_);
-    save_report done{saving->step(), 0, {}};
-    attempt_save(done, "publish a checkpoint", [&] { saving->publish(); });
-    done.seconds = saving->seconds();
-    tell(done);
-  }
+  void finish_save();
   /// Calls f(save_report const&) on every rank when a checkpoint that was written in the background is there, or is
   /// given up: then training goes on.
   void on_save(std::function<void(save_report const&)> f) { save_calls_.push_back(std::move(f)); }
@@ -322,30 +226,7 @@ class basic_trainer {
   ///
   /// @returns which it was, and which newer ones are damaged.
   checkpoint::loaded load(std::string const& directory, checkpoint::patience const& patience = {},
-                          formats::file_system& files = formats::real_files()) {
-    finish_save();
-    std::int64_t elements = 0;
-    for_each_state(
-        [&](std::string const&, parameter_info const&, std::int64_t, auto view) { elements += view.size(); });
-    auto const pieces = [&](auto&& piece) { for_each_state(piece, true); };
-    checkpoint::detail::told_progress told(patience, 1, pieces);
-    checkpoint::loaded found;
-    patient_.within([&] {
-      found = checkpoint::load(
-          patient_.of(world_, patience.deadline), directory, identity_, description(),
-          [&](auto&& piece) { pieces(told.after(piece)); }, elements, files);
-    });
-    auto const& progress = found.at;
-    run_.clock = {.seed = progress.seed,
-                  .step = progress.step,
-                  .updates = progress.updates,
-                  .position = {progress.epoch, progress.position}};
-    visit_numbers([&](std::string_view name, auto& number) { progress.read(found.path, name, number); });
-    loaded_at_ = progress.step;
-    exchange().refresh_parameters();
-    engine().invalidate();
-    return found;
-  }
+                          formats::file_system& files = formats::real_files());
   checkpoint::loaded load(std::string const& directory, formats::file_system& files) {
     return load(directory, {}, files);
   }
@@ -368,23 +249,28 @@ class basic_trainer {
   using exchange_type = typename placed_model<env, Model, Comm, Parallel, Compression>::exchange_type;
   static constexpr std::int64_t written = std::int64_t{1} << 32;  // a wish
 
+  template <class GivenModel>
+  basic_trainer(std::in_place_t, GivenModel&& model, Optimizer optimizer, Comm& world, Parallel const& parallel,
+                Precision const& precision, Compression const& compression)
+      : described_(kept(model)),
+        parallel_(parallel),
+        precision_(precision),
+        compression_(compression),
+        optimizer_(std::move(optimizer)),
+        model_text_(describe(model)),
+        compression_text_(describe(compression)),
+        world_(agreed(world)),
+        run_(std::forward<GivenModel>(model), world, parallel, precision, compression, optimizer_) {
+    initialise(0);
+  }
+
   data::loader_options loader_options(fit_options const& options) const {
     auto const micro = options.micro_batches == 0 ? run_.model.samples_share().ways : options.micro_batches;
     return {.batch = options.batch, .micro_batches = micro, .seed = seed()};
   }
 
   // What has to be the same on all ranks before they meet in anything else.
-  [[nodiscard]] Comm& agreed(Comm& world) const {
-    parallel::stated const items[] = {{"the model", model_text_},
-                                      {"the learning rate", text(optimizer_.rate_at(0))},
-                                      {"the optimizer", describe(optimizer_)},
-                                      {"the parallel strategy", describe(parallel_)},
-                                      {"the precision", describe(precision_)},
-                                      {"the compressor", compression_text_}};
-    parallel::expect_agreement(world, "trireme::trainer", world.rank(), items,
-                               "make the trainer of the same descriptions on every rank");
-    return world;
-  }
+  [[nodiscard]] Comm& agreed(Comm& world) const;
   // Collective. Ranks that go on together must be as many as there were if one of them keeps something of its own.
   [[nodiscard]] int ranks_with_own_state() {
     std::int64_t own = 0;
@@ -393,35 +279,9 @@ class basic_trainer {
     world_.all_reduce(tensor_view<std::int64_t>(&own, shape{1}), reduction::sum{});
     return own == 0 ? 0 : world_.size();
   }
-  void expect_equal_copies() {
-    run_.model.share_buffers();
-    detail::kept_copies copies;
-    visit_state(state_scope::kept, [&](std::string const& name, state_place const& place, auto view) {
-      if (!place.of_rank) copies.add(name, place.info, place.first, view);
-    });
-    if constexpr (parallel::data_axis_t<Parallel>::parameters == distribution::replicate &&
-                  !exchange_type::replicas_differ) {
-      for (auto const& entry : exchange().plan().entries())
-        copies.add(entry.info.name, entry.info, 0, exchange().parameter_values(entry));
-    }
-    copies.expect_equal(world_);
-  }
+  void expect_equal_copies();
 
-  step_report run_step(step_input const& input) {
-    // Two counts in one wish: of ranks that want to stop, and of those whose checkpoint is written.
-    std::int64_t wishes = (wants_stop_ ? 1 : 0) + (background_ != nullptr && background_->done() ? written : 0);
-    auto const done = [&] {
-      try {
-        return take_step(run_, optimizer_, input, wishes, timeline_);
-      } catch (...) {
-        exchange().abandon();
-        throw;
-      }
-    }();
-    stopped_ = wishes % written > 0;
-    if (wishes / written == world_.size()) finish_save();
-    return done;
-  }
+  step_report run_step(step_input const& input);
 
   // What the disk refuses is a failed save where somebody listens; a rank that is gone is always an error.
   template <class Body>
@@ -439,13 +299,7 @@ class basic_trainer {
     for (auto const& call : save_calls_) call(report);
   }
 
-  checkpoint::run_description description() {
-    return {.model = model_text_,
-            .optimizer = optimizer_name(),
-            .precision = describe(precision_),
-            .compression = compression_text_,
-            .residual_ranks = ranks_with_own_state()};
-  }
+  checkpoint::run_description description();
   // The name without the numbers: a resumed run may change rates and schedules.
   [[nodiscard]] std::string optimizer_name() const {
     auto const full = describe(optimizer_);
@@ -463,12 +317,7 @@ class basic_trainer {
     exchange().visit_numbers(f);
     if constexpr (requires { run_.precision.visit_numbers(f); }) run_.precision.visit_numbers(f);
   }
-  checkpoint::progress progress_of_run() {
-    auto const& clock = run_.clock;
-    checkpoint::progress now{clock.step, clock.updates, clock.seed, clock.position.epoch, clock.position.position};
-    visit_numbers([&](std::string_view name, auto& number) { now.write(name, number); });
-    return now;
-  }
+  checkpoint::progress progress_of_run();
 
   using kept_model = std::conditional_t<staged, std::remove_cvref_t<Model>, std::nullptr_t>;
   template <class GivenModel>
@@ -491,7 +340,7 @@ class basic_trainer {
   run_state<env, Model, Optimizer, Comm, Parallel, Compression> run_;
   checkpoint::detail::patient_world<Comm> patient_;  // while others save or load
   checkpoint::detail::held_state held_;              // what is being written in the background
-  std::unique_ptr<checkpoint::detail::background_save<Comm>> background_;
+  std::unique_ptr<checkpoint::detail::pending_save> background_;
   std::vector<std::function<void(step_report const&)>> step_calls_;
   std::vector<std::function<void(save_report const&)>> save_calls_;
   std::int64_t loaded_at_ = -1;  // the step of the last checkpoint that was loaded
@@ -500,5 +349,221 @@ class basic_trainer {
   bool wants_stop_ = false;
   bool stopped_ = false;
 };
+
+// Bodies stand apart from the class where the library trireme::compiled may have them: a member that is defined in its
+// class is inline, and g++ instantiates those in every program again.
+
+template <class Model, class Optimizer, class Comm, class Parallel, class Precision, class Compression>
+basic_trainer<Model, Optimizer, Comm, Parallel, Precision, Compression>::basic_trainer(
+    Model model, Optimizer optimizer, Comm& world, Parallel const& parallel, Precision const& precision,
+    Compression const& compression) requires(staged_model<Model>)
+    : basic_trainer(std::in_place, std::move(model), std::move(optimizer), world, parallel, precision, compression) {}
+
+template <class Model, class Optimizer, class Comm, class Parallel, class Precision, class Compression>
+basic_trainer<Model, Optimizer, Comm, Parallel, Precision, Compression>::~basic_trainer() = default;
+
+template <class Model, class Optimizer, class Comm, class Parallel, class Precision, class Compression>
+step_report basic_trainer<Model, Optimizer, Comm, Parallel, Precision, Compression>::step(
+    std::span<samples const> micro_batches) {
+  std::vector<samples> filled;
+  std::vector<std::int64_t> places;
+  std::int64_t own = 0;
+  for (std::size_t m = 0; m < micro_batches.size(); ++m) {
+    if (micro_batches[m].count() == 0) continue;
+    own += micro_batches[m].count();
+    filled.push_back(micro_batches[m]);
+    places.push_back(static_cast<std::int64_t>(m));
+  }
+  auto const total = run_.model.samples_of_all(own);
+  if (total == 0) throw config_error("trireme::trainer: step() was called without samples on any rank");
+  auto const done = run_step({filled, {0, static_cast<std::int64_t>(micro_batches.size())}, places, total});
+  for (auto const& call : step_calls_) call(done);
+  return done;
+}
+
+template <class Model, class Optimizer, class Comm, class Parallel, class Precision, class Compression>
+void basic_trainer<Model, Optimizer, Comm, Parallel, Precision, Compression>::initialise(std::uint64_t seed) {
+  parallel::stated const items[] = {{"the seed", text(seed)}};
+  parallel::expect_agreement(world_, "trireme::trainer", world_.rank(), items, "call initialise() with one of them");
+  finish_save();
+  run_.clock = {};
+  run_.clock.seed = seed;
+  run_.precision = precision_state<Precision>(precision_);
+  loaded_at_ = -1;
+  identity_ = {};
+  run_.moments.clear();
+  exchange().forget_compression();
+  if constexpr (staged) {
+    exchange().initialise(seed);
+    engine().invalidate();
+  }
+  exchange().verify_replicas();
+}
+
+template <class Model, class Optimizer, class Comm, class Parallel, class Precision, class Compression>
+void basic_trainer<Model, Optimizer, Comm, Parallel, Precision, Compression>::broadcast() {
+  if constexpr (parallel::data_axis_t<Parallel>::optimizer_state == distribution::replicate) {
+    auto const& plan = exchange().plan();
+    for (int bucket = 0; bucket < static_cast<int>(plan.buckets().size()); ++bucket) {
+      auto const [first, count] = exchange().owned_range(bucket);
+      plan.for_each_piece(bucket, first, count, [&](parallel::layout::piece const& piece) {
+        run_.moments.visit_piece(bucket, piece, [&](std::string const&, state_place const&, auto view) {
+          exchange().world().broadcast(view, 0);
+        });
+      });
+    }
+  }
+  run_.model.broadcast();
+  engine().invalidate();
+}
+
+template <class Model, class Optimizer, class Comm, class Parallel, class Precision, class Compression>
+std::uint64_t basic_trainer<Model, Optimizer, Comm, Parallel, Precision, Compression>::state_hash() {
+  expect_equal_copies();
+  std::uint64_t sum = 0;
+  for_each_state([&](std::string const& name, parameter_info const& part, std::int64_t first, auto view) {
+    for_each_run(part, first, view.size(), [&](std::int64_t in_whole, std::int64_t in_part, std::int64_t n) {
+      sum += ops::on<space>::hash(view.flat(in_part - first, n), hash_name(name), in_whole);
+    });
+  });
+  world_.all_reduce(tensor_view<std::uint64_t>(&sum, shape{1}), reduction::sum{});
+  auto const progress = progress_of_run();
+  auto const add = [&](std::uint64_t number) { sum = mix(sum ^ mix(number)); };
+  for (auto const number : {static_cast<std::uint64_t>(progress.step), static_cast<std::uint64_t>(progress.updates),
+                            progress.seed, progress.epoch, static_cast<std::uint64_t>(progress.position)}) {
+    add(number);
+  }
+  visit_numbers([&](std::string_view, auto& number) { add(std::bit_cast<std::uint64_t>(number)); });
+  return sum;
+}
+
+template <class Model, class Optimizer, class Comm, class Parallel, class Precision, class Compression>
+void basic_trainer<Model, Optimizer, Comm, Parallel, Precision, Compression>::save(std::string const& directory,
+                                                                                   checkpoint::patience const& patience,
+                                                                                   checkpoint::keeping const& keep,
+                                                                                   formats::file_system& files) {
+  finish_save();
+  expect_equal_copies();  // what a rank has spoiled is not kept
+  auto const pieces = [&](auto&& piece) { for_each_state(piece); };
+  checkpoint::detail::told_progress told(patience, 2, pieces);  // hashed, and then written
+  patient_.within([&] {
+    checkpoint::save(
+        patient_.of(world_, patience.deadline), directory, identity_, description(), progress_of_run(),
+        [&](auto&& piece) { pieces(told.after(piece)); }, files, keep);
+  });
+}
+
+template <class Model, class Optimizer, class Comm, class Parallel, class Precision, class Compression>
+void basic_trainer<Model, Optimizer, Comm, Parallel, Precision, Compression>::save_in_background(
+    std::string const& directory, checkpoint::patience const& patience, checkpoint::keeping const& keep,
+    formats::file_system& files) {
+  finish_save();
+  expect_equal_copies();
+  save_report begun{steps(), 0, {}};
+  attempt_save(begun, "copy for a checkpoint", [&] {
+    background_ = std::make_unique<checkpoint::detail::background_save<Comm>>(
+        patient_.of(world_, patience.deadline), directory, identity_, description(), progress_of_run(), patience, keep,
+        files, held_, [&](auto&& piece) { for_each_state(piece); });
+  });
+  if (background_ == nullptr) tell(begun);
+}
+
+template <class Model, class Optimizer, class Comm, class Parallel, class Precision, class Compression>
+void basic_trainer<Model, Optimizer, Comm, Parallel, Precision, Compression>::finish_save() {
+  if (background_ == nullptr) return;
+  auto const saving = std::move(background_);
+  save_report done{saving->step(), 0, {}};
+  attempt_save(done, "publish a checkpoint", [&] { saving->publish(); });
+  done.seconds = saving->seconds();
+  tell(done);
+}
+
+template <class Model, class Optimizer, class Comm, class Parallel, class Precision, class Compression>
+checkpoint::loaded basic_trainer<Model, Optimizer, Comm, Parallel, Precision, Compression>::load(
+    std::string const& directory, checkpoint::patience const& patience, formats::file_system& files) {
+  finish_save();
+  std::int64_t elements = 0;
+  for_each_state([&](std::string const&, parameter_info const&, std::int64_t, auto view) { elements += view.size(); });
+  auto const pieces = [&](auto&& piece) { for_each_state(piece, true); };
+  checkpoint::detail::told_progress told(patience, 1, pieces);
+  checkpoint::loaded found;
+  patient_.within([&] {
+    found = checkpoint::load(
+        patient_.of(world_, patience.deadline), directory, identity_, description(),
+        [&](auto&& piece) { pieces(told.after(piece)); }, elements, files);
+  });
+  auto const& progress = found.at;
+  run_.clock = {.seed = progress.seed,
+                .step = progress.step,
+                .updates = progress.updates,
+                .position = {progress.epoch, progress.position}};
+  visit_numbers([&](std::string_view name, auto& number) { progress.read(found.path, name, number); });
+  loaded_at_ = progress.step;
+  exchange().refresh_parameters();
+  engine().invalidate();
+  return found;
+}
+
+template <class Model, class Optimizer, class Comm, class Parallel, class Precision, class Compression>
+Comm& basic_trainer<Model, Optimizer, Comm, Parallel, Precision, Compression>::agreed(Comm& world) const {
+  parallel::stated const items[] = {{"the model", model_text_},
+                                    {"the learning rate", text(optimizer_.rate_at(0))},
+                                    {"the optimizer", describe(optimizer_)},
+                                    {"the parallel strategy", describe(parallel_)},
+                                    {"the precision", describe(precision_)},
+                                    {"the compressor", compression_text_}};
+  parallel::expect_agreement(world, "trireme::trainer", world.rank(), items,
+                             "make the trainer of the same descriptions on every rank");
+  return world;
+}
+
+template <class Model, class Optimizer, class Comm, class Parallel, class Precision, class Compression>
+void basic_trainer<Model, Optimizer, Comm, Parallel, Precision, Compression>::expect_equal_copies() {
+  run_.model.share_buffers();
+  detail::kept_copies copies;
+  visit_state(state_scope::kept, [&](std::string const& name, state_place const& place, auto view) {
+    if (!place.of_rank) copies.add(name, place.info, place.first, view);
+  });
+  if constexpr (parallel::data_axis_t<Parallel>::parameters == distribution::replicate &&
+                !exchange_type::replicas_differ) {
+    for (auto const& entry : exchange().plan().entries())
+      copies.add(entry.info.name, entry.info, 0, exchange().parameter_values(entry));
+  }
+  copies.expect_equal(world_);
+}
+
+template <class Model, class Optimizer, class Comm, class Parallel, class Precision, class Compression>
+step_report basic_trainer<Model, Optimizer, Comm, Parallel, Precision, Compression>::run_step(step_input const& input) {
+  // Two counts in one wish: of ranks that want to stop, and of those whose checkpoint is written.
+  std::int64_t wishes = (wants_stop_ ? 1 : 0) + (background_ != nullptr && background_->done() ? written : 0);
+  auto const done = [&] {
+    try {
+      return take_step(run_, optimizer_, input, wishes, timeline_);
+    } catch (...) {
+      exchange().abandon();
+      throw;
+    }
+  }();
+  stopped_ = wishes % written > 0;
+  if (wishes / written == world_.size()) finish_save();
+  return done;
+}
+
+template <class Model, class Optimizer, class Comm, class Parallel, class Precision, class Compression>
+checkpoint::run_description basic_trainer<Model, Optimizer, Comm, Parallel, Precision, Compression>::description() {
+  return {.model = model_text_,
+          .optimizer = optimizer_name(),
+          .precision = describe(precision_),
+          .compression = compression_text_,
+          .residual_ranks = ranks_with_own_state()};
+}
+
+template <class Model, class Optimizer, class Comm, class Parallel, class Precision, class Compression>
+checkpoint::progress basic_trainer<Model, Optimizer, Comm, Parallel, Precision, Compression>::progress_of_run() {
+  auto const& clock = run_.clock;
+  checkpoint::progress now{clock.step, clock.updates, clock.seed, clock.position.epoch, clock.position.position};
+  visit_numbers([&](std::string_view name, auto& number) { now.write(name, number); });
+  return now;
+}
 
 }  // namespace trireme

@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/comm/hierarchical.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 343d41c2cb8cabfe99e5b0aa36ef88d7387f267d017ce16d5644806b91b0c8c0
+// SHA-256 of the sources: 81ddbcfcd746c3fe0a8fbb0a23a7d480cbf63d192e3f767c46891cd82ec9c757
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

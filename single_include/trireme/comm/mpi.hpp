@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/comm/mpi.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 03460eafc23c3b0d011849295f88653e1cfeccd955c8b2aac4c577126ab58841
+// SHA-256 of the sources: 9446fd937578c6af3b99d3436dd1545fd5e0eb84748d0efbf0c8b2caeed4ffce
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

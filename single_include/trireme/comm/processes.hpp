@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/comm/processes.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 42e5bb4fcaa70433e3a0193e5ea1a6a9d2cd37a81e991c7e7d64fbbfa38f2214
+// SHA-256 of the sources: cd94d973819708238c8fabfea3a9dcee3392aa35447825aa38e1da329c14590a
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -1830,7 +1830,7 @@ class node_driver {
   }
 
   std::shared_ptr<node_launch> const launch_;
-  std::mutex mutex_;  ///< of everything below, from the day when there is a helper
+  std::mutex mutex_;  ///< of everything below, once there is a helper thread
   std::condition_variable work_;
   std::atomic<int> wanted_{0};  ///< callers that wait for their turn
   bool over_ = false;

@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/testing/gradient_check.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 9ab179f494617874073b41c32ec97616b572fc1540383f647135c8bd29cced45
+// SHA-256 of the sources: 92bc5f5259fe2453fef8f970045017bb596ab5e4d10cabf0229ffd55a4088203
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -42,7 +42,7 @@ struct gradient_report {
               ", the loss ", r.expected);
 }
 
-/// Compares one tensor's gradient with central differences of a loss: the tool for losses and kernels of one's own.
+/// Compares one tensor's gradient with central differences of a loss: the tool for losses and kernels of your own.
 ///
 /// @param values    are moved and put back.
 /// @param gradient  d loss / d values, as many.

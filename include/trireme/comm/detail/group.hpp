@@ -78,8 +78,8 @@ struct operation {
   std::size_t element_bytes = 1;
   int divisor = 0;
   void const* from_ = nullptr;
-  void* own = nullptr;                          ///< where this rank's results go
-  void (*collect)(operation const&) = nullptr;  ///< peers and split: instead of a share
+  void* own = nullptr;                                                 ///< where this rank's results go
+  void (*collect)(void* all, int rank, void const* theirs) = nullptr;  ///< peers and split: instead of a share
   std::span<std::int64_t const> counts;
   std::vector<numbered_part> transfers;  ///< of an exchange
   clock::time_point since{};

@@ -226,7 +226,7 @@ class node_driver {
   }
 
   std::shared_ptr<node_launch> const launch_;
-  std::mutex mutex_;  ///< of everything below, from the day when there is a helper
+  std::mutex mutex_;  ///< of everything below, once there is a helper thread
   std::condition_variable work_;
   std::atomic<int> wanted_{0};  ///< callers that wait for their turn
   bool over_ = false;

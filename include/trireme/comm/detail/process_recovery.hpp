@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "trireme/comm/detail/failure.hpp"
 #include "trireme/comm/detail/process_start.hpp"
 #include "trireme/comm/recovery.hpp"
 

@@ -97,19 +97,11 @@ inline void share_of(operation const& op) {
 }
 inline void share(operation const& op) {
   if (op.collect != nullptr) {
-    op.collect(op);
+    for (int rank = 0; rank < op.where->size(); ++rank) op.collect(op.own, rank, op.from(rank));
   } else if (op.elements != nullptr) {
     share_of(op);
     if (op.elements->complete != nullptr) op.elements->complete();
   }
-}
-
-/// Copies the X that every rank passed into a vector<X>.
-template <class X>
-void collect_share(operation const& op) {
-  auto& all = *static_cast<std::vector<X>*>(op.own);
-  for (int rank = 0; rank < op.where->size(); ++rank)
-    all[static_cast<std::size_t>(rank)] = *reinterpret_cast<X const*>(op.from(rank));
 }
 
 }  // namespace trireme::comm::detail

@@ -7,7 +7,7 @@
 
 namespace trireme::ops {
 
-/// The elements themselves, for loops of one's own where there is no kernel.
+/// The elements themselves, for loops of your own where there is no kernel.
 struct host_values {
   /// Calls f(span of the elements)... of each view, in the calling thread. In memory that does not exist (phantom) f is
   /// not called.

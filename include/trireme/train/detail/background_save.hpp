@@ -14,9 +14,31 @@
 
 namespace trireme::checkpoint::detail {
 
+/// A checkpoint that is being written while training goes on: what a trainer that never makes one needs to know.
+class pending_save {
+ public:
+  explicit pending_save(std::int64_t step) : step_(step) {}
+  virtual ~pending_save() = default;
+  pending_save(pending_save const&) = delete;
+  pending_save& operator=(pending_save const&) = delete;
+
+  [[nodiscard]] std::int64_t step() const noexcept { return step_; }
+  [[nodiscard]] double seconds() const noexcept {
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
+  }
+  /// Whether this rank's file is there, or has failed.
+  [[nodiscard]] virtual bool done() const noexcept = 0;
+  /// Collective. Waits for all ranks' files and makes the checkpoint the newest one.
+  virtual void publish() = 0;
+
+ private:
+  std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
+  std::int64_t step_;
+};
+
 /// A checkpoint that a thread writes while this rank goes on. Only the rank itself talks to the others.
 template <class Comm>
-class background_save {
+class background_save final : public pending_save {
  public:
   /// Collective. Copies the state that for_each shows, and starts to write it.
   /// @param memory  for the copy; it and the world are this object's until it is destroyed.
@@ -24,7 +46,7 @@ class background_save {
   background_save(Comm& world, std::string const& path, identity& own, run_description const& run, progress const& at,
                   patience patience, keeping const& keep, formats::file_system& files, held_state& memory,
                   ForEach&& for_each)
-      : step_(at.step), patience_(std::move(patience)), writing_(world, path, own, run, at, keep, files) {
+      : pending_save(at.step), patience_(std::move(patience)), writing_(world, path, own, run, at, keep, files) {
     trireme::detail::together(world, [&] { memory.copy(for_each); });
     thread_ = std::thread([this, &memory] {
       try {
@@ -37,28 +59,17 @@ class background_save {
       done_.store(true, std::memory_order_release);
     });
   }
-  ~background_save() {
+  ~background_save() override {
     if (thread_.joinable()) thread_.join();
   }
-  background_save(background_save const&) = delete;
-  background_save& operator=(background_save const&) = delete;
 
-  [[nodiscard]] std::int64_t step() const noexcept { return step_; }
-  /// Whether this rank's file is there, or has failed.
-  [[nodiscard]] bool done() const noexcept { return done_.load(std::memory_order_acquire); }
-  [[nodiscard]] double seconds() const noexcept {
-    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
-  }
-
-  /// Collective. Waits for all ranks' files and makes the checkpoint the newest one.
-  void publish() {
+  [[nodiscard]] bool done() const noexcept override { return done_.load(std::memory_order_acquire); }
+  void publish() override {
     thread_.join();
     patient_world<Comm>::within([&] { writing_.publish(failure_); });
   }
 
  private:
-  std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
-  std::int64_t step_;
   patience patience_;
   writing<Comm> writing_;
   std::exception_ptr failure_;

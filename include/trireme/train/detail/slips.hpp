@@ -120,7 +120,7 @@ struct check_data {
                 "trireme::trainer: this describes data that are not open yet: pass what its open() returns");
   static_assert(Slip != data_slip::no_dataset,
                 "trireme::trainer: fit() and evaluate() take a dataset, such as data::function(f), "
-                "data::in_memory(inputs, targets) or data::token_file{...}.open(); arrays of one's own go to step()");
+                "data::in_memory(inputs, targets) or data::token_file{...}.open(); arrays of your own go to step()");
 };
 
 }  // namespace trireme::detail

@@ -1,0 +1,2 @@
+// Ranks that are threads.
+#include "trireme/comm/threads.ipp"
