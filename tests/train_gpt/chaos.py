@@ -158,6 +158,7 @@ class only_kills:
         self.draw = draw
         self.kills = kills
         self.struck = struck
+        self.visits = 0
         communicators = (False, True) if HAS_MPI else (False,)
         self.pairs = [subject(layouts, mpi) for layouts in [[each] for each in STRATEGIES] + [MOVING]
                       for mpi in communicators]
@@ -166,19 +167,19 @@ class only_kills:
         return max(self.kills - sum(self.struck.values()), 0)
 
     def subjects(self):
-        visits = 0
         for each in itertools.cycle(self.pairs):
             if self.left() == 0 and all(self.struck[str(pair)] for pair in self.pairs):
                 return
-            if visits > 10 * len(self.pairs) + self.kills:  # runs that end before they are killed
-                expect(False, "only %d kills in %d runs" % (sum(self.struck.values()), visits))
+            if self.visits > 10 * len(self.pairs) + self.kills:  # runs that end before they are killed
+                expect(False, "only %d kills in %d runs" % (sum(self.struck.values()), self.visits))
                 return
-            visits += 1
+            self.visits += 1
             yield each
 
     def most_faults(self):
-        """Of the next run: a fair share, so that all pairs get about as many; one, if there were enough in all."""
-        return max(min(MOST_FAULTS, -(-self.kills // len(self.pairs)), self.left()), 1)
+        """Of this run: its share of those that are left, so that all pairs get about as many."""
+        pairs_left = len(self.pairs) - (self.visits - 1) % len(self.pairs)
+        return max(1, min(MOST_FAULTS, -(-self.left() // pairs_left)))
 
     def fault(self):
         return "kill"

@@ -394,17 +394,19 @@ class basic_trainer {
     return own == 0 ? 0 : world_.size();
   }
   void expect_equal_copies() {
-    run_.model.share_buffers();
-    detail::kept_copies copies;
-    visit_state(state_scope::kept, [&](std::string const& name, state_place const& place, auto view) {
-      if (!place.of_rank) copies.add(name, place.info, place.first, view);
+    detail::timed(timeline_, "compare copies", [&] {
+      run_.model.share_buffers();
+      detail::kept_copies copies;
+      visit_state(state_scope::kept, [&](std::string const& name, state_place const& place, auto view) {
+        if (!place.of_rank) copies.add(name, place.info, place.first, view);
+      });
+      if constexpr (parallel::data_axis_t<Parallel>::parameters == distribution::replicate &&
+                    !exchange_type::replicas_differ) {
+        for (auto const& entry : exchange().plan().entries())
+          copies.add(entry.info.name, entry.info, 0, exchange().parameter_values(entry));
+      }
+      copies.expect_equal(world_);
     });
-    if constexpr (parallel::data_axis_t<Parallel>::parameters == distribution::replicate &&
-                  !exchange_type::replicas_differ) {
-      for (auto const& entry : exchange().plan().entries())
-        copies.add(entry.info.name, entry.info, 0, exchange().parameter_values(entry));
-    }
-    copies.expect_equal(world_);
   }
 
   step_report run_step(step_input const& input) {
