@@ -77,8 +77,8 @@ class run_lock {
 
  private:
   [[nodiscard]] static trireme::io_error held_by(std::string const& directory, std::string const& who) {
-    return {directory, trireme::text("another process trains here: ", who,
-                                     "; wait for it or end it, or choose another --name")};
+    return {directory,
+            trireme::text("another process trains here: ", who, "; wait for it or end it, or choose another --name")};
   }
   [[nodiscard]] bool is_at_path() const {
     struct ::stat own {

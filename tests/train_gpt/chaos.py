@@ -7,10 +7,10 @@ newest checkpoint is cut or removed, or has a bit flipped. --resume=auto goes on
 the same run left alone.
 
 --minutes M: what is trained, and what happens to it, is drawn at random, for M minutes.
---kills N:   only kills, of all pairs of a strategy and a communicator in turn, until there were N, and each pair has had
-             one at least.
-The last line but one counts kills by what was trained; the last line counts all; the exit code is 1 if a state was wrong
-or a run did not end. Disks are filled only where a file system can be mounted (as root).
+--kills N:   only kills, of all pairs of a strategy and a communicator in turn, until there were N, and each pair has
+             had one at least.
+The last line but one counts kills by what was trained; the last line counts all; the exit code is 1 if a state was
+wrong or a run did not end. Disks are filled only where a file system can be mounted (as root).
 """
 
 import argparse
