@@ -565,8 +565,16 @@ void prepare(plan const& what, text_record const& text, world_type& world, std::
   trireme::detail::together(world, [&] { asked::save_first(static_cast<int>(what.grace)); });
   trireme::detail::together(world, [&] {
     if (world.rank() != 0) return;
-    auto const aside = what.files.make_new(held.has_value());
+    std::string aside;
+    try {
+      aside = what.files.make_new(held.has_value());
+    } catch (io_error const&) {  // because another process has begun at the same time, perhaps: then its lock says so
+      if (!held) run_lock::expect_free(what.files.directory);
+      throw;
+    }
     held = run_lock(what.files.directory);  // the earlier run's goes
+    if (what.files.exists("options.json"))
+      throw io_error(what.files.directory, "another process has just begun a run here; choose another --name");
     if (!aside.empty()) {
       std::fprintf(stderr, "%s held an earlier run, which is now %s\n", what.files.directory.c_str(), aside.c_str());
     }

@@ -65,15 +65,18 @@ struct run_files {
       if (locked && has_only_begun()) {
         for (auto const* left : {"options.json.partial", "lock"}) ::unlink(at(left).c_str());
       }
-      if (::access(directory.c_str(), F_OK) == 0 && ::rmdir(directory.c_str()) != 0) {
-        throw trireme::io_error(directory, errno == ENOTDIR
-                                               ? "this is a file, but a run needs a directory; choose another --name"
-                                               : "there are files here, but no run; choose another --name");
+      struct ::stat there {};
+      if (::lstat(directory.c_str(), &there) == 0) {
+        if (!S_ISDIR(there.st_mode))
+          throw trireme::io_error(directory, "this is a file, but a run needs a directory; choose another --name");
+        std::error_code problem;
+        if (!std::filesystem::is_empty(directory, problem) || problem)
+          throw trireme::io_error(directory, "there are files here, but no run; choose another --name");
       }
     }
     for (std::size_t slash = directory.find('/', 1);; slash = directory.find('/', slash + 1)) {
       auto const part = directory.substr(0, slash);
-      if (::mkdir(part.c_str(), 0777) != 0 && (errno != EEXIST || slash == std::string::npos)) {
+      if (::mkdir(part.c_str(), 0777) != 0 && errno != EEXIST) {  // whoever gets the lock has a directory of two starts
         throw trireme::formats::detail::io_failure(part, "make the directory", errno);
       }
       if (slash == std::string::npos) break;

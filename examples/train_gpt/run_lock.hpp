@@ -7,10 +7,12 @@
 
 #include <array>
 #include <cerrno>
+#include <chrono>
 #include <cstdio>
 #include <ctime>
 #include <optional>
 #include <string>
+#include <thread>
 #include <utility>
 
 #include "trireme/core/error.hpp"
@@ -27,19 +29,21 @@ class run_lock {
     for (;;) {
       descriptor_ = trireme::formats::detail::checked(
           path_, "open", [&] { return ::open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0666); });
-      if (::flock(descriptor_, LOCK_EX | LOCK_NB) != 0) {
+      int taken = ::flock(descriptor_, LOCK_EX | LOCK_NB);
+      for (int tries = 0; taken != 0 && errno == EWOULDBLOCK && tries < 3; ++tries) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(2));  // who only asked, in expect_free(), has let it go
+        taken = ::flock(descriptor_, LOCK_EX | LOCK_NB);
+      }
+      if (taken != 0) {
         auto const why = errno;
         if (why == ENOSYS || why == EOPNOTSUPP || why == ENOLCK) {
           std::fprintf(stderr, "train_gpt: %s: this file system has no locks: a second start is not noticed here\n",
                        directory.c_str());
           break;
         }
-        auto const who = why == EWOULDBLOCK ? holder() : std::string();
+        auto const who = why == EWOULDBLOCK ? holder(path_, descriptor_) : std::string();
         ::close(descriptor_);
-        if (why == EWOULDBLOCK) {
-          throw trireme::io_error(directory, trireme::text("another process trains here: ", who,
-                                                           "; wait for it or end it, or choose another --name"));
-        }
+        if (why == EWOULDBLOCK) throw held_by(directory, who);
         throw trireme::formats::detail::io_failure(path_, "lock", why);
       }
       if (is_at_path()) break;
@@ -60,24 +64,43 @@ class run_lock {
     ::close(descriptor_);
   }
 
+  /// Throws io_error that names the holder if another process has the lock of this directory; nothing there is changed.
+  static void expect_free(std::string const& directory) {
+    auto const path = directory + "/lock";
+    int const file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+    if (file < 0) return;
+    bool const held = ::flock(file, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK;
+    auto const who = held ? holder(path, file) : std::string();
+    ::close(file);
+    if (held) throw held_by(directory, who);
+  }
+
  private:
+  [[nodiscard]] static trireme::io_error held_by(std::string const& directory, std::string const& who) {
+    return {directory,
+            trireme::text("another process trains here: ", who, "; wait for it or end it, or choose another --name")};
+  }
   [[nodiscard]] bool is_at_path() const {
     struct ::stat own {
     }, there{};
     return ::fstat(descriptor_, &own) == 0 && ::lstat(path_.c_str(), &there) == 0 && own.st_ino == there.st_ino &&
            own.st_dev == there.st_dev;
   }
-  [[nodiscard]] std::string holder() const {
-    std::array<char, 1024> text{};
-    auto const got = ::pread(descriptor_, text.data(), text.size(), 0);
-    try {
-      auto const said =
-          trireme::formats::json::parse({text.data(), got > 0 ? static_cast<std::size_t>(got) : 0}, path_);
-      return trireme::text("process ", said.at("process").as_int64(), " on ", said.at("host").as_string(), ", since ",
-                           said.at("since").as_string());
-    } catch (trireme::error const&) {  // it has only just begun
-      return "it has not said which";
+  /// Who has the lock, as the file says; its holder may not have come to that yet, and is given a moment.
+  [[nodiscard]] static std::string holder(std::string const& path, int descriptor) {
+    for (int asked = 0; asked < 20; ++asked) {
+      std::array<char, 1024> text{};
+      auto const got = ::pread(descriptor, text.data(), text.size(), 0);
+      try {
+        auto const said =
+            trireme::formats::json::parse({text.data(), got > 0 ? static_cast<std::size_t>(got) : 0}, path);
+        return trireme::text("process ", said.at("process").as_int64(), " on ", said.at("host").as_string(), ", since ",
+                             said.at("since").as_string());
+      } catch (trireme::error const&) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(5));
+      }
     }
+    return "it has not said which";
   }
   void sign() {
     namespace json = trireme::formats::json;

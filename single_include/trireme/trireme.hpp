@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/trireme.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 237d21bffc7e11dba542c19bd350962a5836c9832ac3121ba740e8ef13def7f9
+// SHA-256 of the sources: 1184985e4b103370147f728239ee47e309ccc2dcbf2cbeeb3c97cba0d6736284
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -28643,17 +28643,19 @@ Comm& basic_trainer<Model, Optimizer, Comm, Parallel, Precision, Compression>::a
 
 template <class Model, class Optimizer, class Comm, class Parallel, class Precision, class Compression>
 void basic_trainer<Model, Optimizer, Comm, Parallel, Precision, Compression>::expect_equal_copies() {
-  run_.model.share_buffers();
-  detail::kept_copies copies;
-  visit_state(state_scope::kept, [&](std::string const& name, state_place const& place, auto view) {
-    if (!place.of_rank) copies.add(name, place.info, place.first, view);
+  detail::timed(timeline_, "compare copies", [&] {
+    run_.model.share_buffers();
+    detail::kept_copies copies;
+    visit_state(state_scope::kept, [&](std::string const& name, state_place const& place, auto view) {
+      if (!place.of_rank) copies.add(name, place.info, place.first, view);
+    });
+    if constexpr (parallel::data_axis_t<Parallel>::parameters == distribution::replicate &&
+                  !exchange_type::replicas_differ) {
+      for (auto const& entry : exchange().plan().entries())
+        copies.add(entry.info.name, entry.info, 0, exchange().parameter_values(entry));
+    }
+    copies.expect_equal(world_);
   });
-  if constexpr (parallel::data_axis_t<Parallel>::parameters == distribution::replicate &&
-                !exchange_type::replicas_differ) {
-    for (auto const& entry : exchange().plan().entries())
-      copies.add(entry.info.name, entry.info, 0, exchange().parameter_values(entry));
-  }
-  copies.expect_equal(world_);
 }
 
 template <class Model, class Optimizer, class Comm, class Parallel, class Precision, class Compression>

@@ -1,15 +1,21 @@
-"""chaos.py [--minutes M] [--seed S]: runs that are disturbed at random, and must end as if they had been left alone.
+"""chaos.py [--minutes M | --kills N] [--seed S]: runs that are disturbed at random, and must end as if they had been
+left alone.
 
-Each run has a strategy, a number of ranks, and threads or MPI, drawn at random. While it trains, it or one of its ranks
-is killed (SIGKILL) or stands still for a while (SIGSTOP), or its disk is full for a while; between two attempts a file
-of its newest checkpoint is cut or removed, or has a bit flipped. --resume=auto goes on. In the end its state must be
-that of the same run left alone. The last line but one counts kills by what was trained; the last line counts all; the
-exit code is 1 if a state was wrong or a run did not end.
-Disks are filled only where a file system can be mounted (as root).
+Each run has a strategy, a number of ranks, and threads or MPI. While it trains, it or one of its ranks is killed
+(SIGKILL) or stands still for a while (SIGSTOP), or its disk is full for a while; between two attempts a file of its
+newest checkpoint is cut or removed, or has a bit flipped. --resume=auto goes on. In the end its state must be that of
+the same run left alone.
+
+--minutes M: what is trained, and what happens to it, is drawn at random, for M minutes.
+--kills N:   only kills, of all pairs of a strategy and a communicator in turn, until there were N, and each pair has
+             had one at least.
+The last line but one counts kills by what was trained; the last line counts all; the exit code is 1 if a state was
+wrong or a run did not end. Disks are filled only where a file system can be mounted (as root).
 """
 
 import argparse
 import collections
+import itertools
 import signal
 import time
 
@@ -18,8 +24,10 @@ from runs import *
 STEPS = 1000
 RUN = {"steps": STEPS, "save_every": 25, "layers": 2, "reproducible": None}
 STRATEGIES = [(1, "data"), (2, "data"), (3, "data"), (2, "zero1"), (3, "zero2"), (2, "zero3"), (4, "zero3"),
-              (2, "tensor"), (2, "sequence"), (2, "context"), (2, "pipeline=2:1f1b"), (2, "pipeline=2:zbv"),
+              (2, "tensor"), (2, "sequence"), (2, "context"), (2, "context:ulysses"), (2, "expert"),
+              (2, "pipeline=2:1f1b"), (2, "pipeline=2:zbv"), (2, "diloco:8"), (2, "parameter_server:1"),
               (4, "data=2,tensor=2"), (4, "zero1=2,pipeline=2:interleaved")]
+OPTIONS = {"expert": {"experts": 4, "experts_a_token": 2}}
 MOVING = [(1, "data"), (2, "data"), (4, "data"), (2, "zero1"), (2, "zero2"), (4, "zero3"), (2, "pipeline=2:1f1b")]
 MOST_FAULTS = 6  # of a run; then it is left alone
 
@@ -95,25 +103,122 @@ def damage(name, draw, counts):
     counts[how] += 1
 
 
-def disturbed(name, draw, disk, counts, kills, mpi, layouts, options):
-    """Runs and disturbs until the run ends by itself: (exit code, stderr). kills() is called for each kill."""
+class subject:
+    """What is trained: a layout, or several that have the same bits, as threads or under MPI."""
+
+    def __init__(self, layouts, mpi):
+        moving = len(layouts) > 1
+        ranks, parallel = layouts[0]
+        self.layouts = layouts
+        self.mpi = mpi
+        self.options = RUN | OPTIONS.get(parallel, {}) | {"reproducible": True if moving else None}
+        self.what = "reproducible, any ranks" if moving else "%s on %d" % (parallel, ranks)
+
+    def __str__(self):
+        return "%s, %s" % (self.what, "MPI" if self.mpi else "threads")
+
+    def reference(self):
+        """The state hash of this run left alone, as threads."""
+        ranks, parallel = self.layouts[0]
+        out = train("alone", ranks, parallel=parallel, **self.options)["state_hash"]
+        shutil.rmtree("runs/alone")
+        return out
+
+
+class anything:
+    """Draws what is trained and what happens to it, for a while."""
+
+    def __init__(self, draw, minutes):
+        self.draw = draw
+        self.until = time.monotonic() + 60 * minutes
+
+    def subjects(self):
+        while time.monotonic() < self.until:
+            mpi = HAS_MPI and self.draw.random() < 0.4
+            moving = self.draw.random() < 0.3
+            yield subject(MOVING if moving else [self.draw.choice(STRATEGIES)], mpi)
+
+    def most_faults(self):
+        return MOST_FAULTS
+
+    def fault(self):
+        return self.draw.choice(("kill", "kill", "stop", "fill"))
+
+    def wait(self, name, trained, process, since):
+        time.sleep(self.draw.uniform(0.02, 0.6 + 0.5 * trained.mpi))
+
+    def spoils(self):
+        return self.draw.random() < 0.5
+
+
+class only_kills:
+    """All pairs in turn, most of them killed after this attempt's first step."""
+
+    def __init__(self, draw, kills, struck):
+        self.draw = draw
+        self.kills = kills
+        self.struck = struck
+        self.visits = 0
+        communicators = (False, True) if HAS_MPI else (False,)
+        self.pairs = [subject(layouts, mpi) for layouts in [[each] for each in STRATEGIES] + [MOVING]
+                      for mpi in communicators]
+
+    def left(self):
+        return max(self.kills - sum(self.struck.values()), 0)
+
+    def subjects(self):
+        for each in itertools.cycle(self.pairs):
+            if self.left() == 0 and all(self.struck[str(pair)] for pair in self.pairs):
+                return
+            if self.visits > 10 * len(self.pairs) + self.kills:  # runs that end before they are killed
+                expect(False, "only %d kills in %d runs" % (sum(self.struck.values()), self.visits))
+                return
+            self.visits += 1
+            yield each
+
+    def most_faults(self):
+        """Of this run: its share of those that are left, so that all pairs get about as many."""
+        pairs_left = len(self.pairs) - (self.visits - 1) % len(self.pairs)
+        return max(1, min(MOST_FAULTS, -(-self.left() // pairs_left)))
+
+    def fault(self):
+        return "kill"
+
+    def wait(self, name, trained, process, since):
+        if self.draw.random() < 0.75:
+            wait_for(lambda: heartbeat(name)["phase"] == "training" and heartbeat(name)["time"] > since, process)
+            time.sleep(self.draw.uniform(0, 0.6))
+        else:
+            time.sleep(self.draw.uniform(0.02, 0.6 + 0.5 * trained.mpi))
+
+    def spoils(self):
+        return False
+
+
+def disturbed(name, draw, disk, counts, struck, trained, plan):
+    """Runs and disturbs until the run ends by itself: (exit code, stderr)."""
     faults = 0
+    most_faults = plan.most_faults()
     while True:
-        ranks, parallel = draw.choice(layouts)
-        process = start(name, ranks, mpi=mpi, **({"resume=auto": True, "parallel": parallel} | options))
+        ranks, parallel = draw.choice(trained.layouts)
+        since = time.time()
+        process = start(name, ranks, mpi=trained.mpi,
+                        **({"resume=auto": True, "parallel": parallel} | trained.options))
         counts["attempts"] += 1
         killed = False
-        while faults < MOST_FAULTS and not killed:
-            time.sleep(draw.uniform(0.02, 0.6 + 0.5 * mpi))
+        while faults < most_faults and not killed:
+            plan.wait(name, trained, process, since)
             if process.poll() is not None:
                 break
             faults += 1
-            fault = draw.choice(("kill", "kill", "stop", "fill"))
-            victim = draw.choice(below(process.pid)) if mpi else process.pid
+            fault = plan.fault()
+            victim = draw.choice(below(process.pid)) if trained.mpi else process.pid
             if fault == "kill":
+                beat = heartbeat(name)
+                counts["killed_in_training"] += beat["phase"] == "training" and beat["time"] > since
                 signalled(victim, signal.SIGKILL)
                 counts["killed"] += 1
-                kills()
+                struck[str(trained)] += 1
                 killed = True
             elif fault == "stop":
                 signalled(victim, signal.SIGSTOP)
@@ -129,47 +234,41 @@ def disturbed(name, draw, disk, counts, kills, mpi, layouts, options):
             process.kill()
             process.communicate()
             return -1, "it hung"
-        if process.returncode == 0 or faults >= MOST_FAULTS and not killed:
+        if process.returncode == 0 or faults >= most_faults and not killed:
             if process.returncode != 0 and (b"no space left" in err or b"another process trains here" in err):
                 time.sleep(0.2)  # it ended while the disk was full, or a killed rank was not quite gone
                 continue
             return process.returncode, err.decode(errors="replace")
-        if draw.random() < 0.5:
+        if plan.spoils():
             damage(name, draw, counts)
 
 
-def chaos(minutes, seed):
+def chaos(seed, minutes=1, kills=None):
     """Whether all went well."""
     draw = random.Random(seed)
     print("--seed %d" % seed, flush=True)
     folder = work_folder()
     disk = small_disk("runs")
-    counts = dict.fromkeys(("runs", "attempts", "killed", "stopped", "filled", "cut", "flipped", "removed",
-                            "wrong_states", "not_ended"), 0)
+    counts = dict.fromkeys(("pairs", "pairs_killed", "runs", "attempts", "killed", "killed_in_training", "stopped",
+                            "filled", "cut", "flipped", "removed", "wrong_states", "not_ended"), 0)
     references, struck = {}, collections.Counter()
-    until = time.monotonic() + 60 * minutes
+    plan = anything(draw, minutes) if kills is None else only_kills(draw, kills, struck)
+    counts["pairs"] = len(only_kills(draw, 0, struck).pairs)
     try:
-        while time.monotonic() < until:
-            mpi = HAS_MPI and draw.random() < 0.4
-            moving = draw.random() < 0.3
-            layouts = MOVING if moving else [draw.choice(STRATEGIES)]
-            options = RUN | {"reproducible": True if moving else None}
-            what = "reproducible, any ranks" if moving else "%s on %d" % (layouts[0][1], layouts[0][0])
-            if what not in references:
-                ranks, parallel = layouts[0]
-                references[what] = train("alone", ranks, parallel=parallel, **options)["state_hash"]
-                shutil.rmtree("runs/alone")
+        for trained in plan.subjects():
+            if trained.what not in references:
+                references[trained.what] = trained.reference()
             counts["runs"] += 1
-            named = "%s, %s" % (what, "MPI" if mpi else "threads")
-            code, err = disturbed("run", draw, disk, counts, lambda: struck.update([named]), mpi, layouts, options)
+            code, err = disturbed("run", draw, disk, counts, struck, trained, plan)
             if code != 0:
                 counts["not_ended"] += 1
-                expect(False, "%s: exit code %d: %s" % (named, code, err))
-            elif summary("run")["state_hash"] != references[what]:
+                expect(False, "%s: exit code %d: %s" % (trained, code, err))
+            elif summary("run")["state_hash"] != references[trained.what]:
                 counts["wrong_states"] += 1
-                expect(False, "%s: another state" % named)
+                expect(False, "%s: another state" % trained)
             for left in glob.glob("runs/run*"):
                 shutil.rmtree(left)
+        counts["pairs_killed"] = len(struck)
         print(json.dumps(dict(sorted(struck.items()))))
         print(json.dumps(counts), flush=True)
     finally:
@@ -181,7 +280,11 @@ def chaos(minutes, seed):
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--minutes", type=float, default=1)
+    length = parser.add_mutually_exclusive_group()
+    length.add_argument("--minutes", type=float, default=1)
+    length.add_argument("--kills", type=int)
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(10**6))
     given = parser.parse_args()
-    sys.exit(0 if chaos(given.minutes, given.seed) else 1)
+    if given.kills is not None and given.kills < 1:
+        parser.error("--kills takes a number of at least 1")
+    sys.exit(0 if chaos(given.seed, given.minutes, given.kills) else 1)

@@ -3,4 +3,4 @@
 
 from chaos import *
 
-sys.exit(0 if chaos(1, int(os.environ.get("TRIREME_TEST_SEED", random.SystemRandom().randrange(10**6)))) else 1)
+sys.exit(0 if chaos(int(os.environ.get("TRIREME_TEST_SEED", random.SystemRandom().randrange(10**6)))) else 1)

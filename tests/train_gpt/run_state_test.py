@@ -40,6 +40,8 @@ for pair in range(8):
     ended = [(process.communicate(timeout=120), process.returncode) for process in both]
     codes = [code for _, code in ended]
     expect(sorted(codes) == [0, 1], "%s: exit codes %r: %r" % (name, codes, ended))
+    told = b"".join(err for (_, err), code in ended if code != 0).decode()
+    expect("runs/%s: another process " % name in told, "%s: who came second was told: %s" % (name, told))
     winner = codes.index(0) + 1 if 0 in codes else 0
     said = json.loads(content("runs/" + name)["runs/%s/options.json" % name])
     expect(said["seed"] == str(winner) and summary(name)["seed"] == winner, "%s: seeds are mixed: %r" % (name, said))

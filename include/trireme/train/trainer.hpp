@@ -519,17 +519,19 @@ Comm& basic_trainer<Model, Optimizer, Comm, Parallel, Precision, Compression>::a
 
 template <class Model, class Optimizer, class Comm, class Parallel, class Precision, class Compression>
 void basic_trainer<Model, Optimizer, Comm, Parallel, Precision, Compression>::expect_equal_copies() {
-  run_.model.share_buffers();
-  detail::kept_copies copies;
-  visit_state(state_scope::kept, [&](std::string const& name, state_place const& place, auto view) {
-    if (!place.of_rank) copies.add(name, place.info, place.first, view);
+  detail::timed(timeline_, "compare copies", [&] {
+    run_.model.share_buffers();
+    detail::kept_copies copies;
+    visit_state(state_scope::kept, [&](std::string const& name, state_place const& place, auto view) {
+      if (!place.of_rank) copies.add(name, place.info, place.first, view);
+    });
+    if constexpr (parallel::data_axis_t<Parallel>::parameters == distribution::replicate &&
+                  !exchange_type::replicas_differ) {
+      for (auto const& entry : exchange().plan().entries())
+        copies.add(entry.info.name, entry.info, 0, exchange().parameter_values(entry));
+    }
+    copies.expect_equal(world_);
   });
-  if constexpr (parallel::data_axis_t<Parallel>::parameters == distribution::replicate &&
-                !exchange_type::replicas_differ) {
-    for (auto const& entry : exchange().plan().entries())
-      copies.add(entry.info.name, entry.info, 0, exchange().parameter_values(entry));
-  }
-  copies.expect_equal(world_);
 }
 
 template <class Model, class Optimizer, class Comm, class Parallel, class Precision, class Compression>
