@@ -14,12 +14,12 @@ TEST_CASE("a user's optimizer with a matrix state trains, goes on bit for bit an
   user::whitened const optimizer{.rate = 1e-2};
   for (int const ranks : {1, 2, 3, 4}) {
     INFO(ranks << " ranks");
-    CHECK(policy_cases::holds_by_threads(ranks, 0.7, optimizer) == "");
-    CHECK(policy_cases::holds_by_threads(ranks, 0.7, optimizer, parallel::zero<2>{.bucket_bytes = 4096}) == "");
+    CHECK(policy_cases::on_mlp.holds_by_threads(ranks, 0.7, optimizer) == "");
+    CHECK(policy_cases::on_mlp.holds_by_threads(ranks, 0.7, optimizer, parallel::zero<2>{.bucket_bytes = 4096}) == "");
   }
   parallel::zero<2> const sharded{.bucket_bytes = 4096};
-  CHECK(policy_cases::moves({2, 3}, optimizer, sharded) == "");
-  CHECK(policy_cases::moves({4, 1}, optimizer, sharded) == "");
+  CHECK(policy_cases::on_mlp.moves({2, 3}, optimizer, sharded) == "");
+  CHECK(policy_cases::on_mlp.moves({4, 1}, optimizer, sharded) == "");
 }
 
 TEST_CASE("a user's optimizer makes the rows of a gradient independent", "[policies]") {

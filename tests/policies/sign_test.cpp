@@ -28,9 +28,9 @@ TEST_CASE("a user's sign compressor sends and holds what its plan says, and need
   optim::adamw const adaptive{.rate = 1e-2};
   for (int const ranks : {1, 2, 3, 4}) {
     INFO(ranks << " ranks");
-    CHECK(policy_cases::holds_by_threads(ranks, 0.7, adaptive, user::sign{}) == "");
+    CHECK(policy_cases::on_mlp.holds_by_threads(ranks, 0.7, adaptive, user::sign{}) == "");
   }
-  CHECK(contains(policy_cases::moves({2, 3}, adaptive, user::sign{}),
+  CHECK(contains(policy_cases::on_mlp.moves({2, 3}, adaptive, user::sign{}),
                  "numbers that belong to each of 2 ranks, and this run has 3"));
 }
 

@@ -18,9 +18,9 @@ TEST_CASE("a user's strategy that averages every few steps trains and goes on bi
   watchdog const guard("averaging");
   for (int const ranks : {1, 2, 3, 4}) {
     INFO(ranks << " ranks");
-    CHECK(policy_cases::holds_by_threads(ranks, 0.7, adaptive, user::averaging{}) == "");
+    CHECK(policy_cases::on_mlp.holds_by_threads(ranks, 0.7, adaptive, user::averaging{}) == "");
   }
-  CHECK(contains(policy_cases::moves({2, 3}, adaptive, user::averaging{}),
+  CHECK(contains(policy_cases::on_mlp.moves({2, 3}, adaptive, user::averaging{}),
                  "numbers that belong to each of 2 ranks, and this run has 3"));
 }
 
@@ -28,10 +28,10 @@ TEST_CASE("what a user's strategy counts is saved", "[policies]") {
   watchdog const guard("averaging counts");
   launch(policy_cases::counting_threads(2), [](auto& world) {
     shared_scratch folder(world);
-    auto trainer = make_trainer(policy_cases::model, world, adaptive, user::averaging{});
-    trainer.fit(policy_cases::sine, policy_cases::until(11));
+    auto trainer = make_trainer(policy_cases::on_mlp.model, world, adaptive, user::averaging{});
+    trainer.fit(policy_cases::on_mlp.data, policy_cases::on_mlp.until(11));
     trainer.save(folder.path());
-    auto again = make_trainer(policy_cases::model, world, adaptive, user::averaging{});
+    auto again = make_trainer(policy_cases::on_mlp.model, world, adaptive, user::averaging{});
     again.load(folder.path());
     if (again.exchange().meetings() != 2) throw error("the number of meetings is not state");
     world.barrier();
@@ -42,7 +42,7 @@ TEST_CASE("a user's precision with a running scale trains, goes on bit for bit a
   watchdog const guard("scaled");
   for (int const ranks : {1, 2, 3, 4}) {
     INFO(ranks << " ranks");
-    CHECK(policy_cases::holds_by_threads(ranks, 0.7, adaptive, user::scaled{}) == "");
+    CHECK(policy_cases::on_mlp.holds_by_threads(ranks, 0.7, adaptive, user::scaled{}) == "");
   }
-  CHECK(policy_cases::moves({2, 3}, adaptive, user::scaled{}) == "");
+  CHECK(policy_cases::on_mlp.moves({2, 3}, adaptive, user::scaled{}) == "");
 }
