@@ -1,14 +1,9 @@
 #pragma once
 
-#include <algorithm>
-#include <cmath>
 #include <cstdint>
-#include <cstring>
-#include <optional>
 #include <string>
-#include <vector>
 
-#include "../formats/scratch.hpp"
+#include "../support/shared_scratch.hpp"
 #include "../support/toy_training.hpp"
 #include "trireme/compression/compression.hpp"
 
@@ -17,26 +12,6 @@
 namespace compressed {
 
 using namespace trireme;
-
-/// A directory that all ranks see, which the first one makes and removes.
-class shared_scratch {
- public:
-  template <class Comm>
-  explicit shared_scratch(Comm& world) {
-    std::vector<std::uint8_t> name(256);
-    if (world.rank() == 0) {
-      folder_.emplace();
-      std::copy(folder_->path().begin(), folder_->path().end(), name.begin());
-    }
-    world.broadcast(tensor_view<std::uint8_t>(name), 0);
-    path_ = reinterpret_cast<char const*>(name.data());
-  }
-  [[nodiscard]] std::string const& path() const { return path_; }
-
- private:
-  std::optional<scratch> folder_;
-  std::string path_;
-};
 
 inline fit_options until(std::int64_t step, std::int64_t all = 12) {
   return {.steps = all, .batch = 10, .micro_batches = 6, .stop_after = step};

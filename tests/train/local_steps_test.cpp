@@ -6,15 +6,14 @@
 #include <vector>
 
 #include "../catch.hpp"
-#include "../formats/scratch.hpp"
 #include "../support/sentence.hpp"
 #include "../watchdog.hpp"
-#include "trireme/comm/counted.hpp"
 #include "trireme/nn/mlp.hpp"
 #include "trireme/train/plan.hpp"
 #include "trireme/trireme.hpp"
 
-// Strategies that exchange less often than every step, or apply what they have exchanged later.
+// Strategies that exchange less often than every step, or apply what they have exchanged later. That they go on bit for
+// bit, and are as planned: policies_test.cpp.
 
 using namespace trireme;
 
@@ -32,22 +31,18 @@ struct outcome {
   std::uint64_t hash = 0;
 };
 
-/// Trains to `steps` from the checkpoint in `load`, and saves in `save`, where they are not empty.
 template <class Optimizer, class Parallel>
-outcome train(int ranks, Optimizer const& optimizer, Parallel const& parallel, std::int64_t steps,
-              std::string const& load = {}, std::string const& save = {}) {
+outcome train(int ranks, Optimizer const& optimizer, Parallel const& parallel, std::int64_t steps) {
   outcome out;
   launch(comm::threads{.ranks = ranks}, [&](auto& world) {
     auto trainer = make_trainer(model, optimizer, world, parallel);
     trainer.initialise(3);
-    if (!load.empty()) trainer.load(load);
     outcome mine;
     trainer.on_step([&](step_report const& done) {
       mine.losses.push_back(done.loss);
       mine.norms.push_back(done.norm);
     });
     trainer.fit(sine, until(steps));
-    if (!save.empty()) trainer.save(save);
     for (auto const& entry : trainer.exchange().plan().entries()) {
       for (auto const value : trainer.exchange().parameter_values(entry).span()) mine.weights.push_back(value);
     }
@@ -63,43 +58,6 @@ double furthest(std::vector<float> const& a, std::vector<float> const& b) {
   double most = 0;
   for (std::size_t i = 0; i < a.size(); ++i) most = std::max(most, std::abs(static_cast<double>(a[i] - b[i])));
   return most;
-}
-
-template <class Parallel>
-void goes_on_bit_for_bit(int ranks, Parallel const& parallel) {
-  scratch folder;
-  auto const saved = train(ranks, adaptive, parallel, 7, {}, folder.path());
-  CHECK(train(ranks, adaptive, parallel, 7, folder.path()).hash == saved.hash);
-  auto const resumed = train(ranks, adaptive, parallel, 19, folder.path());
-  auto const whole = train(ranks, adaptive, parallel, 19);
-  CHECK(resumed.hash == whole.hash);
-  CHECK(resumed.weights == whole.weights);
-}
-
-/// Whether what a plan says is sent in its period, and held, is what is counted.
-template <class Parallel>
-void planned_is_found(Parallel const& parallel) {
-  launch(comm::decorate(comm::threads{.ranks = 2}, comm::counted{}), [&](auto& world) {
-    auto trainer = make_trainer(model, adaptive, world, parallel);
-    auto const planned = plan(trainer, sine, {.samples = 16});
-    auto const first = trainer.exchange().settles_after() + planned.steps;
-    comm::traffic_table before, after;
-    trainer.on_step([&](step_report const& done) {
-      if (done.step + 1 == first) before = world.counts();
-      if (done.step + 1 == first + planned.steps) after = world.counts();
-    });
-    trainer.fit(sine, {.steps = 40, .batch = 16, .check_every = 0});
-    auto& held = trainer.exchange();
-    if (world.rank() != 0) return;
-    for (int kind = 0; kind < comm::collective_kinds; ++kind) {
-      INFO(name_of(static_cast<comm::collective>(kind)));
-      CHECK(planned.sent.by_operation[kind].bytes == after.by_operation[kind].bytes - before.by_operation[kind].bytes);
-      CHECK(planned.sent.by_operation[kind].calls == after.by_operation[kind].calls - before.by_operation[kind].calls);
-    }
-    CHECK(planned.memory.gradients == held.memory().gradients);
-    CHECK(planned.memory.optimizer == held.memory().masters + trainer.moment_bytes());
-    CHECK(planned.memory.buffers == held.memory().buffers);
-  });
 }
 
 }  // namespace
@@ -128,7 +86,6 @@ TEST_CASE("diloco sends in every period what data sends in a step", "[train][dil
   };
   auto const vote = sent(parallel::zero<1>{});  // between threads nothing else is sent
   CHECK(sent(parallel::diloco{.period = 10}) < 10 * vote + 3 * sent(parallel::data{}));
-  planned_is_found(parallel::diloco{.period = 5});
 }
 
 TEST_CASE("ranks of diloco differ between outer steps and meet in them", "[train][diloco]") {
@@ -148,15 +105,6 @@ TEST_CASE("ranks of diloco differ between outer steps and meet in them", "[train
   });
   auto const far = train(4, adaptive, parallel::diloco{.period = 8}, 24);
   CHECK(far.losses.back() < 0.5 * far.losses.front());
-}
-
-TEST_CASE("a run of diloco goes on bit for bit from any step, on as many ranks", "[train][diloco][checkpoint]") {
-  watchdog const guard("diloco resumed");
-  for (int const ranks : {1, 2, 4}) goes_on_bit_for_bit(ranks, parallel::diloco{.period = 5});
-  scratch folder;
-  train(2, adaptive, parallel::diloco{.period = 5}, 7, {}, folder.path());
-  CHECK(contains(sentence_of([&] { train(3, adaptive, parallel::diloco{.period = 5}, 9, folder.path()); }),
-                 "numbers that belong to each of 2 ranks, and this run has 3"));
 }
 
 TEST_CASE("a parameter server without staleness is zero<1> bit for bit", "[train][parameter_server]") {
@@ -183,16 +131,6 @@ TEST_CASE("a stale server applies what was pushed so many steps ago", "[train][p
   }
   auto const out = train(2, adaptive, parallel::parameter_server{.staleness = 2}, 24);
   CHECK(out.losses.back() < 0.5 * out.losses.front());
-}
-
-TEST_CASE("a stale server's waiting gradients are state", "[train][parameter_server][checkpoint]") {
-  watchdog const guard("stale server resumed");
-  for (int const ranks : {1, 2, 3}) goes_on_bit_for_bit(ranks, parallel::parameter_server{.staleness = 3});
-  // They are cut as the parameters are: any number of ranks goes on with them.
-  scratch folder;
-  auto const saved = train(2, plain_steps, parallel::parameter_server{.staleness = 3}, 7, {}, folder.path());
-  CHECK(train(4, plain_steps, parallel::parameter_server{.staleness = 3}, 7, folder.path()).hash == saved.hash);
-  planned_is_found(parallel::parameter_server{.staleness = 2});
 }
 
 TEST_CASE("numbers that a strategy cannot work with are refused", "[train]") {

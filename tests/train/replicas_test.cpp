@@ -56,7 +56,9 @@ auto const spoil_moment = [](auto& trainer) {
   bool done = false;
   trainer.for_each_state(
       [&](std::string const& name, parameter_info const&, std::int64_t, auto view) {
-        if (!done && name.starts_with("first_moment/")) flip_bit(view);
+        using element = typename decltype(view)::value_type;  // only shown; here it is to become wrong
+        if (!done && name.starts_with("first_moment/"))
+          flip_bit(tensor_view<element>(const_cast<element*>(raw(view)), view.extents()));
         done = done || name.starts_with("first_moment/");
       },
       true);

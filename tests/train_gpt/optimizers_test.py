@@ -19,6 +19,9 @@ for optimizer in ("adamw", "sgd", "muon", "adafactor", "lamb"):
     found = train(optimizer + "-stopped", 2, resume=True, parallel="zero1", stop_after=-1)["state_hash"]
     expect(found == first["state_hash"], "%s, stopped and gone on: the state is %s, not %s" %
            (optimizer, found, first["state_hash"]))
+    found, _ = train_killed(optimizer + "-killed", 2, parallel="zero3", **chosen)
+    expect(found["state_hash"] == first["state_hash"], "%s, killed and gone on: the state is %s, not %s" %
+           (optimizer, found["state_hash"], first["state_hash"]))
 
 train("mixed", 3, optimizer="muon", parallel="zero2", precision="bf16", steps=3)
 code, _, err = attempt("cut", 2, optimizer="muon", parallel="tensor=2")

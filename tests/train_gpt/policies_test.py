@@ -1,6 +1,6 @@
 # test-timeout: 200
-"""Strategies, precisions and optimizers that keep something of their own: trained by threads and MPI, stopped and
-resumed, they end in one state."""
+"""Strategies, precisions and compressors that keep something of their own: trained by threads and MPI, stopped or
+killed, and resumed, they end in one state."""
 
 from runs import *
 
@@ -13,6 +13,7 @@ CHOSEN = {
     "fp16, zero2": {"precision": "fp16", "parallel": "zero2"},
     "power_sgd, zero1": {"compression": "power_sgd", "parallel": "zero1"},
 }
+kills, done = 0, []
 for what, chosen in CHOSEN.items():
     chosen = dict(chosen)
     ranks = chosen.pop("ranks", 2)
@@ -24,9 +25,16 @@ for what, chosen in CHOSEN.items():
     found = train("parts", ranks, resume=True, stop_after=24)
     expect(found["state_hash"] == whole["state_hash"],
            "%s: in parts %s, whole %s" % (what, found["state_hash"], whole["state_hash"]))
+    found, early = train_killed("killed-%d" % len(done), ranks, **chosen)
+    expect(found["state_hash"] == whole["state_hash"],
+           "%s: killed %s, whole %s" % (what, found["state_hash"], whole["state_hash"]))
+    kills += early
+    done.append(what)
     if HAS_MPI:
         found = train("mpi", ranks, mpi=True, **chosen)
         expect(found["state_hash"] == whole["state_hash"], "%s: by MPI %r" % (what, found["state_hash"]))
+print("killed before the end: %d of %d" % (kills, len(CHOSEN)))
+expect(kills > 0, "no run was killed before its end")
 
 # What can be cut goes on with any number of ranks; what belongs to ranks says so.
 server = train("moved", 2, parallel="parameter_server:2", stop_after=9)

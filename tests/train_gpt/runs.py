@@ -6,6 +6,7 @@ import math
 import os
 import random
 import shutil
+import signal
 import struct
 import subprocess
 import sys
@@ -82,6 +83,19 @@ def train(name, *arguments, **options):
     code, out, err = attempt(name, *arguments, **options)
     expect(code == 0, "%s ended with %d: %s" % (command(name, *arguments, **options), code, err))
     return summary(name)
+
+
+def train_killed(name, ranks=2, mpi=False, **options):
+    """Runs to the end, but killed by SIGKILL once a checkpoint is there (after each step one is begun), and resumed:
+    the summary, and whether the kill came before the end."""
+    process = start(name, ranks, mpi=mpi, save_every=1, **options)
+    while process.poll() is None and not glob.glob("runs/%s/checkpoint/step-*" % name):
+        time.sleep(0.001)
+    early = process.poll() is None
+    if early:
+        os.kill(process.pid, signal.SIGKILL)
+    process.communicate(timeout=60)
+    return train(name, ranks, mpi=mpi, resume=True), early
 
 
 def summary(name):

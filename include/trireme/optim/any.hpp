@@ -6,13 +6,16 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
+#include "trireme/contract/environment.hpp"
 #include "trireme/contract/optimizer.hpp"
 #include "trireme/contract/slot.hpp"
 #include "trireme/core/error.hpp"
 #include "trireme/core/type_name.hpp"
+#include "trireme/ops/phantom.hpp"
 
 namespace trireme::optim {
 
@@ -20,10 +23,15 @@ namespace trireme::optim {
 ///
 /// Bytes    shares one copy of the description. One virtual call for each stretch or tensor that is updated.
 /// Numerics those of the optimizer within, bit for bit; so are its moments, hashes and checkpoints.
+/// Plans    run the one within in phantom memory, so an optimizer in here reaches numbers by ops::on<space> alone.
 /// @tparam Env  the precision and memory of the trainer: environment<precision::fp32>, say.
 /// @models  element_optimizer and whole_tensor_optimizer; `whole_tensors` says at run time which it is.
 template <class Env>
 class any {
+  static_assert(!std::is_same_v<typename Env::space, phantom>,
+                "trireme::optim::any: name the memory of the trainer; plans of it follow");
+  using on_paper = environment<typename Env::precision, phantom>;
+
  public:
   using policy_category = slot::optimizer;
 
@@ -46,6 +54,8 @@ class any {
   [[nodiscard]] bool freezes(parameter_info const& info) const { return within_->wishes.freezes(info); }
   void update(update_segment<Env> const& segment, std::int64_t step) const { within_->update(segment, step); }
   void update(tensor_update<Env> const& tensor, std::int64_t step) const { within_->update(tensor, step); }
+  void update(update_segment<on_paper> const& segment, std::int64_t step) const { within_->update(segment, step); }
+  void update(tensor_update<on_paper> const& tensor, std::int64_t step) const { within_->update(tensor, step); }
 
   [[nodiscard]] friend std::string to_string(any const& o) { return o.within_->description(); }
 
@@ -57,6 +67,8 @@ class any {
     [[nodiscard]] virtual shape moment_shape(std::size_t which, parameter_info const& info) const = 0;
     virtual void update(update_segment<Env> const& segment, std::int64_t step) const = 0;
     virtual void update(tensor_update<Env> const& tensor, std::int64_t step) const = 0;
+    virtual void update(update_segment<on_paper> const& segment, std::int64_t step) const = 0;
+    virtual void update(tensor_update<on_paper> const& tensor, std::int64_t step) const = 0;
     [[nodiscard]] virtual std::string description() const = 0;
     layout_wishes wishes;
   };
@@ -69,12 +81,13 @@ class any {
       if constexpr (has_moment_shape<Optimizer>) return within.moment_shape(which, info);
       return info.extents;
     }
-    void update([[maybe_unused]] update_segment<Env> const& segment,
-                [[maybe_unused]] std::int64_t step) const override {
-      if constexpr (has_update<Optimizer, Env>) within.update(segment, step);
-    }
-    void update([[maybe_unused]] tensor_update<Env> const& tensor, [[maybe_unused]] std::int64_t step) const override {
-      if constexpr (has_tensor_update<Optimizer, Env>) within.update(tensor, step);
+    void update(update_segment<Env> const& segment, std::int64_t step) const override { pass_on(segment, step); }
+    void update(tensor_update<Env> const& tensor, std::int64_t step) const override { pass_on(tensor, step); }
+    void update(update_segment<on_paper> const& segment, std::int64_t step) const override { pass_on(segment, step); }
+    void update(tensor_update<on_paper> const& tensor, std::int64_t step) const override { pass_on(tensor, step); }
+    template <class What>
+    void pass_on([[maybe_unused]] What const& what, [[maybe_unused]] std::int64_t step) const {
+      if constexpr (requires { within.update(what, step); }) within.update(what, step);
     }
     std::string description() const override { return describe(within); }
     Optimizer within;

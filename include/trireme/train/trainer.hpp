@@ -234,15 +234,39 @@ class basic_trainer {
   /// Calls f(name, info, first, view) for every piece of state that this rank answers for, or, if `replicas`, for every
   /// piece that it keeps: where state is replicated, each rank keeps all of it. A piece is elements from `first` on of
   /// the part of a tensor that the parameter_info says. Of what each rank has of its own the name says the rank.
+  /// Nothing is written here: parameters are changed by change_parameters().
   template <class F>
   void for_each_state(F&& f, bool replicas = false) {
-    visit_state(replicas ? state_scope::kept : state_scope::answered,
-                [&](std::string const& name, state_place const& place, auto view) {
-                  if (!place.of_rank) return f(name, place.info, place.first, view);
-                  auto const slash = name.find('/');
-                  auto const own = text(name.substr(0, slash), ".", world_.rank(), name.substr(slash));
-                  f(own, place.info, place.first, view);
-                });
+    visit_pieces(
+        [&](std::string const& name, parameter_info const& info, std::int64_t first, auto view) {
+          f(name, info, first, tensor_view<typename decltype(view)::value_type const, space>(view));
+        },
+        replicas);
+  }
+
+  /// Collective. Changes parameters from outside: weights from elsewhere, an average over several runs. Calls
+  /// f(name, info, first, values) for each piece of a parameter that this rank keeps, as for_each_state() does; f
+  /// writes the values, which are the master ones. Afterwards all that layers read on any rank follows them. Moments,
+  /// residuals and buffers stay.
+  ///
+  /// Ranks    f writes the same numbers to the same elements on every rank that keeps them (for_each_run() says where
+  /// in
+  ///          the whole tensor they are), unless ranks have parameters of their own, as with parallel::diloco; it may
+  ///          meet other ranks in a collective, and throws on all of them or on none.
+  /// Errors   numeric_error that names the tensor if ranks that keep the same part of it have other numbers afterwards;
+  ///          broadcast() then makes those of the first rank everybody's.
+  /// @example trainer.change_parameters([](std::string const& name, auto const&, std::int64_t, auto values) {
+  ///            if (name == "layers.0.bias") ops::on<host>::fill(values, 0.0);
+  ///          });
+  template <class F>
+  void change_parameters(F&& f) {
+    constexpr std::string_view kind = "value/";
+    exchange().visit_values(state_scope::kept, [&](std::string const& name, state_place const& place, auto view) {
+      f(name.substr(kind.size()), place.info, place.first, view);
+    });
+    exchange().refresh_parameters();
+    engine().invalidate();
+    expect_equal_copies();
   }
 
  private:
@@ -304,6 +328,17 @@ class basic_trainer {
   [[nodiscard]] std::string optimizer_name() const {
     auto const full = describe(optimizer_);
     return full.substr(0, full.find('{'));
+  }
+  // for_each_state(), and what it shows may be written.
+  template <class F>
+  void visit_pieces(F&& f, bool replicas) {
+    visit_state(replicas ? state_scope::kept : state_scope::answered,
+                [&](std::string const& name, state_place const& place, auto view) {
+                  if (!place.of_rank) return f(name, place.info, place.first, view);
+                  auto const slash = name.find('/');
+                  auto const own = text(name.substr(0, slash), ".", world_.rank(), name.substr(slash));
+                  f(own, place.info, place.first, view);
+                });
   }
   // Of all slots' run states.
   template <class F>
@@ -444,7 +479,7 @@ void basic_trainer<Model, Optimizer, Comm, Parallel, Precision, Compression>::sa
                                                                                    formats::file_system& files) {
   finish_save();
   expect_equal_copies();  // what a rank has spoiled is not kept
-  auto const pieces = [&](auto&& piece) { for_each_state(piece); };
+  auto const pieces = [&](auto&& piece) { visit_pieces(piece, false); };
   checkpoint::detail::told_progress told(patience, 2, pieces);  // hashed, and then written
   patient_.within([&] {
     checkpoint::save(
@@ -463,7 +498,7 @@ void basic_trainer<Model, Optimizer, Comm, Parallel, Precision, Compression>::sa
   attempt_save(begun, "copy for a checkpoint", [&] {
     background_ = std::make_unique<checkpoint::detail::background_save<Comm>>(
         patient_.of(world_, patience.deadline), directory, identity_, description(), progress_of_run(), patience, keep,
-        files, held_, [&](auto&& piece) { for_each_state(piece); });
+        files, held_, [&](auto&& piece) { visit_pieces(piece, false); });
   });
   if (background_ == nullptr) tell(begun);
 }
@@ -484,7 +519,7 @@ checkpoint::loaded basic_trainer<Model, Optimizer, Comm, Parallel, Precision, Co
   finish_save();
   std::int64_t elements = 0;
   for_each_state([&](std::string const&, parameter_info const&, std::int64_t, auto view) { elements += view.size(); });
-  auto const pieces = [&](auto&& piece) { for_each_state(piece, true); };
+  auto const pieces = [&](auto&& piece) { visit_pieces(piece, true); };
   checkpoint::detail::told_progress told(patience, 1, pieces);
   checkpoint::loaded found;
   patient_.within([&] {

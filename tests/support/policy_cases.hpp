@@ -1,0 +1,177 @@
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "sentence.hpp"
+#include "shared_scratch.hpp"
+#include "trireme/comm/counted.hpp"
+#include "trireme/comm/decorate.hpp"
+#include "trireme/comm/launch.hpp"
+#include "trireme/comm/threads.hpp"
+#include "trireme/data/function.hpp"
+#include "trireme/nn/mlp.hpp"
+#include "trireme/train/make.hpp"
+#include "trireme/train/plan.hpp"
+
+/// What every policy with a run state shows, whoever wrote it: it learns, goes on bit for bit, sends and holds what its
+/// plan says, and moves to another number of ranks or says why not. On any communicator that counts; each case returns
+/// what it found wrong on this rank, or nothing.
+namespace policy_cases {
+
+using namespace trireme;
+
+inline auto counting_threads(int ranks) { return comm::decorate(comm::threads{.ranks = ranks}, comm::counted{}); }
+
+/// A run on some ranks that is saved there and loaded on others, by threads.
+struct move_of_ranks {
+  int from = 2, to = 3;
+};
+/// The cases on a model and samples for it.
+template <class Model, class Data>
+struct cases {
+  Model model;
+  Data data;
+  std::int64_t batch = 16;  // divides the samples: all steps are as large as the one that is planned
+
+  [[nodiscard]] fit_options until(std::int64_t step) const {
+    return {.steps = 40, .batch = batch, .stop_after = step, .check_every = 0};
+  }
+
+  /// A run that is saved after 11 steps and abandoned after 13 is gone on with in another trainer: the state at 11 and
+  /// at 30 is that of a run that nobody stopped, which learns.
+  /// @param part  of the first loss, which is left at the most.
+  /// @param hash  out: the state at 30.
+  template <class Comm, class... Policies>
+  [[nodiscard]] std::string learns_and_goes_on(Comm& world, double part, std::uint64_t& hash,
+                                               Policies const&... policies) const {
+    shared_scratch folder(world);
+    std::string problem;
+    std::uint64_t saved = 0;
+    {
+      auto whole = make_trainer(model, world, policies...);
+      auto const report = whole.fit(data, until(30));
+      if (!(report.last_loss < part * report.first_loss))
+        problem += text("a loss of ", report.last_loss, " after ", report.first_loss, "; ");
+      hash = whole.state_hash();
+    }
+    {
+      auto stopped = make_trainer(model, world, policies...);
+      stopped.fit(data, until(11));
+      stopped.save(folder.path());
+      saved = stopped.state_hash();
+      stopped.fit(data, until(13));
+    }
+    auto resumed = make_trainer(model, world, policies...);
+    resumed.initialise(9);
+    resumed.fit(data, until(2));  // whatever it has now, it forgets
+    resumed.load(folder.path());
+    if (resumed.state_hash() != saved) problem += "not what was saved; ";
+    resumed.fit(data, until(30));
+    if (resumed.state_hash() != hash) problem += "the resumed run is another one; ";
+    world.barrier();  // before the directory goes
+    return problem;
+  }
+
+  /// Each kind of message in a period, and what is held, is as planned.
+  template <class Comm, class... Policies>
+  [[nodiscard]] std::string is_as_planned(Comm& world, Policies const&... policies) const {
+    auto trainer = make_trainer(model, world, policies...);
+    auto const planned = plan(trainer, data, {.samples = batch});
+    auto const first = trainer.exchange().settles_after() + planned.steps;
+    comm::traffic_table before, after;
+    std::int64_t seen = 0;
+    trainer.on_step([&](step_report const& done) {
+      if (done.step + 1 == first) before = world.counts();
+      if (done.step + 1 == first + planned.steps) after = world.counts(), ++seen;
+    });
+    trainer.fit(data, until(40));
+    std::string problem;
+    if (seen != 1) problem += "the counters were not read; ";
+    for (int kind = 0; kind < comm::collective_kinds; ++kind) {
+      auto const& plans = planned.sent.by_operation[kind];
+      auto const bytes = after.by_operation[kind].bytes - before.by_operation[kind].bytes;
+      auto const calls = after.by_operation[kind].calls - before.by_operation[kind].calls;
+      if (plans.bytes != bytes || plans.calls != calls) {
+        problem += text(name_of(static_cast<comm::collective>(kind)), ": planned ", plans.bytes, " bytes in ",
+                        plans.calls, " calls, counted ", bytes, " in ", calls, "; ");
+      }
+    }
+    auto const expect = [&](std::string const& what, std::int64_t plans, std::int64_t found) {
+      if (plans != found) problem += text(what, ": planned ", plans, " bytes, found ", found, "; ");
+    };
+    auto const found = memory_of(trainer);
+    expect("parameters", planned.memory.parameters, found.parameters);
+    expect("gradients", planned.memory.gradients, found.gradients);
+    expect("optimizer", planned.memory.optimizer, found.optimizer);
+    expect("buffers", planned.memory.buffers, found.buffers);
+    return problem;
+  }
+
+  /// @returns "" if the state is the same there, and training goes on; else what load() says.
+  template <class... Policies>
+  [[nodiscard]] std::string moves(move_of_ranks const& move, Policies const&... policies) const {
+    scratch folder;
+    std::uint64_t saved = 0;
+    launch(counting_threads(move.from), [&](auto& world) {
+      auto trainer = make_trainer(model, world, policies...);
+      trainer.fit(data, until(7));
+      trainer.save(folder.path());
+      auto const hash = trainer.state_hash();
+      if (world.rank() == 0) saved = hash;
+    });
+    std::string problem;
+    launch(counting_threads(move.to), [&](auto& world) {
+      auto trainer = make_trainer(model, world, policies...);
+      auto mine = sentence_of([&] { trainer.load(folder.path()); });
+      if (mine.empty()) {
+        if (trainer.state_hash() != saved) mine += "another state";
+        auto const report = trainer.fit(data, until(40));
+        if (!(report.last_loss < report.first_loss)) mine += "it does not go on learning";
+      }
+      if (world.rank() == 0) problem = mine;
+    });
+    return problem;
+  }
+
+  /// All cases that need one world: on each rank what is wrong.
+  template <class Comm, class... Policies>
+  [[nodiscard]] std::string holds(Comm& world, double part, std::uint64_t& hash, Policies const&... policies) const {
+    return learns_and_goes_on(world, part, hash, policies...) + is_as_planned(world, policies...);
+  }
+  /// The same on so many threads.
+  template <class... Policies>
+  [[nodiscard]] std::string holds_by_threads(int ranks, double part, Policies const&... policies) const {
+    std::vector<std::string> found(static_cast<std::size_t>(ranks));
+    std::vector<std::uint64_t> hashes(found.size());
+    launch(counting_threads(ranks), [&](auto& world) {
+      auto const rank = static_cast<std::size_t>(world.rank());
+      found[rank] = holds(world, part, hashes[rank], policies...);
+    });
+    std::string all;
+    for (std::size_t rank = 0; rank < found.size(); ++rank) {
+      if (hashes[rank] != hashes.front()) found[rank] += "another hash than rank 0's; ";
+      if (!found[rank].empty()) all += text("rank ", rank, ": ", found[rank]);
+    }
+    return all;
+  }
+  /// The state after 30 steps on so many threads.
+  template <class... Policies>
+  [[nodiscard]] std::uint64_t state_by_threads(int ranks, Policies const&... policies) const {
+    std::uint64_t hash = 0;
+    launch(counting_threads(ranks), [&](auto& world) {
+      auto trainer = make_trainer(model, world, policies...);
+      trainer.fit(data, until(30));
+      auto const mine = trainer.state_hash();
+      if (world.rank() == 0) hash = mine;
+    });
+    return hash;
+  }
+};
+
+inline auto const on_mlp =
+    cases{nn::mlp{.hidden = {24, 16}}, data::function([](float x) { return std::sin(x); }, {.samples = 96})};
+
+}  // namespace policy_cases

@@ -1,0 +1,109 @@
+// test-timeout: 200
+// test-sanitize: none
+#include <cmath>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "../catch.hpp"
+#include "../support/sentence.hpp"
+#include "../support/spline.hpp"
+#include "../watchdog.hpp"
+#include "trireme/trireme.hpp"
+
+// Parameters that are changed from outside: whatever the strategy, all that layers read follows.
+
+using namespace trireme;
+
+namespace {
+
+auto const sine = data::function([](float x) { return std::sin(x); }, {.samples = 48});
+nn::mlp const model{.hidden = {12, 12}};
+
+/// New values, a function of the tensor and the place in the whole of it.
+auto const rewrite = [](std::string const& name, parameter_info const& part, std::int64_t first, auto values) {
+  auto const offset = static_cast<double>(hash_name(name) % 97);
+  for_each_run(part, first, values.size(), [&](std::int64_t in_whole, std::int64_t here, std::int64_t n) {
+    for (std::int64_t i = 0; i < n; ++i) {
+      auto& value = values[here - first + i];
+      value =
+          static_cast<std::remove_cvref_t<decltype(value)>>(0.4 * std::sin(offset + static_cast<double>(in_whole + i)));
+    }
+  });
+};
+
+/// Mean losses: of what training has left, after the change, and after three more steps.
+template <class World, class... Policies>
+std::vector<double> losses(World& world, Policies const&... policies) {
+  auto trainer = make_trainer(model, optim::sgd{.rate = 1e-2}, world, policies...);
+  trainer.fit(sine, {.steps = 9, .batch = 16, .micro_batches = 4, .stop_after = 6});
+  std::vector<double> found{trainer.evaluate(sine)};
+  trainer.change_parameters(rewrite);
+  found.push_back(trainer.evaluate(sine));
+  trainer.fit(sine, {.steps = 9, .batch = 16, .micro_batches = 4});
+  found.push_back(trainer.evaluate(sine));
+  return found;
+}
+
+template <class Precision, class Parallel>
+void changes_as_serial(int ranks, double tolerance, Parallel const& parallel) {
+  watchdog const guard(text("parameters changed under ", describe(parallel)));
+  std::vector<double> serial, found;
+  comm::self_world alone;
+  serial = losses(alone, Precision{});
+  launch(comm::threads{.ranks = ranks}, [&](auto& world) {
+    auto const mine = losses(world, Precision{}, parallel);
+    if (world.rank() == world.size() - 1) found = mine;
+  });
+  INFO(describe(parallel) << " on " << ranks << " ranks");
+  REQUIRE(std::abs(serial[1] - serial[0]) > 0.05);
+  for (std::size_t i = 0; i < 3; ++i) CHECK(found[i] == Approx(serial[i]).epsilon(tolerance));
+}
+
+}  // namespace
+
+TEST_CASE("all strategies and stages see parameters that were changed", "[train]") {
+  changes_as_serial<precision::fp32>(3, 1e-5, parallel::data{});
+  changes_as_serial<precision::fp32>(2, 1e-5, parallel::zero<1>{.bucket_bytes = 1024});
+  changes_as_serial<precision::fp32>(4, 1e-5, parallel::zero<3>{.bucket_bytes = 1024});
+  changes_as_serial<precision::fp32>(3, 1e-5, parallel::pipeline<>{.stages = 3});
+}
+
+TEST_CASE("what bf16 layers read follows the masters that were changed", "[train][precision]") {
+  changes_as_serial<precision::bf16>(2, 2e-2, parallel::data{});
+  changes_as_serial<precision::bf16>(3, 2e-2, parallel::zero<3>{.bucket_bytes = 1024});
+}
+
+TEST_CASE("parameters of a plain model are changed where they are", "[train][plain_model]") {
+  watchdog const guard("a plain model");
+  launch(comm::threads{.ranks = 3}, [](auto& world) {
+    toy::spline spline;
+    auto trainer = make_trainer(spline, optim::sgd{}, world, parallel::zero<1>{});
+    trainer.change_parameters(
+        [](std::string const&, auto const&, std::int64_t, auto values) { ops::on<host>::fill(values, 0.25); });
+    int elements = 0;
+    spline.visit_parameters([&](std::string const&, auto values, auto) {
+      for (auto const each : values.span()) {
+        if (each != 0.25F) throw error("a parameter was not changed");
+        ++elements;
+      }
+    });
+    if (elements == 0) throw error("nothing was compared");
+  });
+}
+
+TEST_CASE("ranks that write other numbers are told, and broadcast() mends it", "[train]") {
+  watchdog const guard("unequal changes");
+  std::vector<std::string> said(2);
+  launch(comm::threads{.ranks = 2}, [&](auto& world) {
+    auto trainer = make_trainer(model, optim::sgd{}, world);
+    said[static_cast<std::size_t>(world.rank())] = sentence_of([&] {
+      trainer.change_parameters([&](std::string const& name, auto const&, std::int64_t, auto values) {
+        if (name == "layers.1.weight") ops::on<host>::fill(values, world.rank());
+      });
+    });
+    trainer.broadcast();
+    static_cast<void>(trainer.state_hash());
+  });
+  for (auto const& each : said) CHECK(contains(each, "layers.1.weight"));
+}
