@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/trireme.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 33492048c1a1cc5fa2edb0a677b1b17e19c0650ec21428bd9ff8d554f90e7abb
+// SHA-256 of the sources: 957762598e813863e0a0b25afc3c6bbb0dad290f1743716355d8b9f47ef49caa
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -28383,9 +28383,9 @@ class basic_trainer {
   /// writes the values, which are the master ones. Afterwards all that layers read on any rank follows them. Moments,
   /// residuals and buffers stay.
   ///
-  /// Ranks    f writes the same numbers to the same elements on every rank that keeps them (for_each_run() says where in
-  ///          the whole tensor they are), unless ranks have parameters of their own, as with parallel::diloco; it may
-  ///          meet other ranks in a collective, and throws on all of them or on none.
+  /// Ranks    f writes the same numbers to the same elements on every rank that keeps them (for_each_run() says where
+  ///          they are in the whole tensor), unless ranks have parameters of their own, as with parallel::diloco; it
+  ///          may meet other ranks in a collective, and throws on all of them or on none.
   /// Errors   numeric_error that names the tensor if ranks that keep the same part of it have other numbers afterwards;
   ///          broadcast() then makes those of the first rank everybody's.
   /// @example trainer.change_parameters([](std::string const& name, auto const&, std::int64_t, auto values) {

@@ -249,9 +249,9 @@ class basic_trainer {
   /// writes the values, which are the master ones. Afterwards all that layers read on any rank follows them. Moments,
   /// residuals and buffers stay.
   ///
-  /// Ranks    f writes the same numbers to the same elements on every rank that keeps them (for_each_run() says where in
-  ///          the whole tensor they are), unless ranks have parameters of their own, as with parallel::diloco; it may
-  ///          meet other ranks in a collective, and throws on all of them or on none.
+  /// Ranks    f writes the same numbers to the same elements on every rank that keeps them (for_each_run() says where
+  ///          they are in the whole tensor), unless ranks have parameters of their own, as with parallel::diloco; it
+  ///          may meet other ranks in a collective, and throws on all of them or on none.
   /// Errors   numeric_error that names the tensor if ranks that keep the same part of it have other numbers afterwards;
   ///          broadcast() then makes those of the first rank everybody's.
   /// @example trainer.change_parameters([](std::string const& name, auto const&, std::int64_t, auto values) {
