@@ -196,6 +196,13 @@ concept staged_model = requires(M const& model, detail::counts_units& emit) {
   model.units(emit);
 };
 
+/// A model whose units are layers of nn, so that its memory space needs their kernels: it says so by a static
+/// `made_of_layers`, to be refused in one sentence where they are lacking.
+template <class M>
+concept made_of_layers = requires {
+  requires M::made_of_layers;
+};
+
 template <class M>
 concept has_visit_parameters = requires(M& model, detail::visits_nothing visit) {
   model.visit_parameters(visit);

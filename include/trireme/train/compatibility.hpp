@@ -11,6 +11,7 @@
 #include "trireme/contract/model.hpp"
 #include "trireme/contract/rule.hpp"
 #include "trireme/contract/strategy.hpp"
+#include "trireme/ops/kernels.hpp"
 #include "trireme/parallel/mesh.hpp"
 
 namespace trireme {
@@ -49,6 +50,19 @@ struct combination {
   [[nodiscard]] static constexpr bool has(std::string_view kind) { return parallel::has_axis<Parallel>(kind); }
 
   static constexpr bool plain = !staged_model<Model>;
+  /// Whether the memory space has the kernels of an exchange, and those of the model's layers.
+  static constexpr bool exchanges = [] {
+    if constexpr (ops::has_all_kernels<space>)
+      return true;
+    else
+      return ops::exchange_kernels<space, env>;
+  }();
+  static constexpr bool computes = [] {
+    if constexpr (ops::has_all_kernels<space> || !made_of_layers<Model>)
+      return true;
+    else
+      return ops::layer_kernels<space, env>;
+  }();
   static constexpr bool once = parallel::no_axis_twice<Parallel>;
   /// Whether all ranks have all parameters, of which they see whole samples.
   static constexpr bool whole = !parallel::any_axis<Parallel>([](axis_facts const& is) {
@@ -92,6 +106,12 @@ TRIREME_RULE(mesh_axis_once, "mesh-axis-once", "a mesh has two axes of one kind"
 TRIREME_RULE(plain_model_whole, "plain-model-whole",
              "a plain model is whole on every rank, and takes only axes along which ranks see different whole samples",
              "use parallel::data or parallel::zero, or describe the model in units", !C::plain || C::whole);
+TRIREME_RULE(space_lacks_exchange_kernels, "space-lacks-exchange-kernels",
+             "the communicator names a memory space that lacks kernels which every exchange of parameters needs",
+             "give its ops::on what ops::exchange_kernels lists", C::exchanges);
+TRIREME_RULE(space_lacks_layer_kernels, "space-lacks-layer-kernels",
+             "the model is made of layers whose kernels the communicator's memory space lacks",
+             "give its ops::on what ops::layer_kernels lists, or use a plain model", C::computes);
 
 TRIREME_RULE(zero_3_needs_units, "zero-3-needs-units",
              "parallel::zero<3> drops parameters between their uses, but a plain model keeps its own",
@@ -136,7 +156,8 @@ TRIREME_RULE(gathered_zero_needs_all_to_all, "gathered-zero-needs-all-to-all",
              "use a summable compressor such as compression::cast, or parallel::data",
              !C::gatherable || !C::sharded || C::trades);
 
-using before_axes = rule_list<plain_model_precision, mesh_axis_once, plain_model_whole>;
+using before_axes = rule_list<plain_model_precision, mesh_axis_once, plain_model_whole, space_lacks_exchange_kernels,
+                              space_lacks_layer_kernels>;
 using after_axes = rule_list<zero_3_needs_units, error_feedback_needs_one_exchange, local_steps_send_no_gradients,
                              local_steps_need_whole_samples, collective_compressor_needs_one_exchange,
                              collective_compressor_needs_whole_tensors, trainer_needs_votes, data_needs_all_reduce,
