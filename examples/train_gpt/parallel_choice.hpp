@@ -10,8 +10,12 @@
 #include <vector>
 
 #include "trireme/core/error.hpp"
+#include "trireme/parallel/any_pipeline.hpp"
+#include "trireme/parallel/context.hpp"
+#include "trireme/parallel/expert.hpp"
 #include "trireme/parallel/mesh.hpp"
-#include "trireme/train/compatibility.hpp"
+#include "trireme/parallel/tensor.hpp"
+#include "trireme/train/rule_table.hpp"
 
 /// What --parallel says: axes, outermost first, with their degrees (0: what is left of the world).
 ///
@@ -32,7 +36,7 @@ class parallel_choice {
     }
     if (sequence_ && !has(axis::tensor)) {
       if (!order_.empty()) fail("sequence cuts rows over the ranks of tensor; add tensor to the mesh");
-      order_.push_back(axis::tensor);
+      order_.push_back({axis::tensor, 0});
     }
     if (has(axis::pipeline) && (samples_ == splits_samples::zero2 || samples_ == splits_samples::zero3))
       fail_by("pipeline-keeps-gradients");
@@ -100,7 +104,20 @@ class parallel_choice {
   }
 
  private:
-  using axis = trireme::parallel::axis;
+  using kind_of_axis = std::string_view;
+  /// The kinds of axes that there are.
+  struct axis {
+    static constexpr kind_of_axis data = "data";
+    static constexpr kind_of_axis tensor = trireme::parallel::tensor::kind;
+    static constexpr kind_of_axis sequence = trireme::parallel::sequence::kind;
+    static constexpr kind_of_axis context = trireme::parallel::context::kind;
+    static constexpr kind_of_axis pipeline = trireme::parallel::any_pipeline::kind;
+    static constexpr kind_of_axis expert = trireme::parallel::expert::kind;
+  };
+  struct degree_of_axis {
+    kind_of_axis kind;
+    int ways;
+  };
 
   [[noreturn]] void fail(std::string const& sentence) const {
     throw trireme::config_error(trireme::text("--parallel is \"", text_, "\"; ", sentence));
@@ -111,18 +128,21 @@ class parallel_choice {
     }
     fail(std::string(id));
   }
-  [[nodiscard]] bool has(axis kind) const noexcept { return std::ranges::find(order_, kind) != order_.end(); }
-  [[nodiscard]] int ways(axis kind) const noexcept { return has(kind) ? degrees_[static_cast<int>(kind)] : 1; }
+  [[nodiscard]] auto find(kind_of_axis kind) const noexcept {
+    return std::ranges::find(order_, kind, &degree_of_axis::kind);
+  }
+  [[nodiscard]] bool has(kind_of_axis kind) const noexcept { return find(kind) != order_.end(); }
+  [[nodiscard]] int ways(kind_of_axis kind) const noexcept { return has(kind) ? find(kind)->ways : 1; }
 
-  [[nodiscard]] int degree(axis kind, int world) const noexcept {
+  [[nodiscard]] int degree(kind_of_axis kind, int world) const noexcept {
     int others = 1;
-    for (auto const each : order_) others *= each == kind || ways(each) == 0 ? 1 : ways(each);
+    for (auto const& each : order_) others *= each.kind == kind || each.ways == 0 ? 1 : each.ways;
     return ways(kind) > 0 ? ways(kind) : world / others;
   }
 
   template <class Mesh>
   [[nodiscard]] Mesh ordered(Mesh mesh) const {
-    std::ranges::stable_sort(mesh.order, {}, [&](axis kind) { return std::ranges::find(order_, kind); });
+    std::ranges::stable_sort(mesh.order, {}, [&](kind_of_axis kind) { return find(kind); });
     return mesh;
   }
 
@@ -158,13 +178,12 @@ class parallel_choice {
       return;
     }
     if (has(kind)) fail(trireme::text("two axes of it split ", split_by(kind), "; leave one of them out"));
-    order_.push_back(kind);
-    degrees_[static_cast<int>(kind)] = degree;
+    order_.push_back({kind, degree});
   }
 
-  axis axis_of(std::string_view name) {
+  kind_of_axis axis_of(std::string_view name) {
     for (auto const kind : {axis::tensor, axis::sequence, axis::context, axis::pipeline, axis::expert}) {
-      if (name == name_of(kind)) return kind;
+      if (name == kind) return kind;
     }
     constexpr std::string_view all[] = {"data", "zero1", "zero2", "zero3", "diloco", "parameter_server"};
     auto const index = std::ranges::find(all, name) - std::begin(all);
@@ -199,19 +218,11 @@ class parallel_choice {
     });
     if (!found) fail(trireme::text("there is no schedule \"", schedule_, "\": there are ", names));
   }
-  static std::string_view split_by(axis kind) {
-    switch (kind) {
-      case axis::data:
-        return "samples";
-      case axis::context:
-        return "positions";
-      case axis::expert:
-        return "experts";
-      case axis::pipeline:
-        return "the list of layers";
-      default:
-        return "layers";
-    }
+  static std::string_view split_by(kind_of_axis kind) {
+    if (kind == axis::data) return "samples";
+    if (kind == axis::context) return "positions";
+    if (kind == axis::expert) return "experts";
+    return kind == axis::pipeline ? "the list of layers" : "layers";
   }
 
   std::string text_;
@@ -222,6 +233,5 @@ class parallel_choice {
   bool sequence_ = false;
   std::string schedule_ = "1f1b";
   trireme::parallel::context_method method_ = trireme::parallel::context_method::ring;
-  std::vector<axis> order_;
-  int degrees_[trireme::parallel::axis_count]{};
+  std::vector<degree_of_axis> order_;
 };

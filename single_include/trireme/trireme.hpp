@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/trireme.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 957762598e813863e0a0b25afc3c6bbb0dad290f1743716355d8b9f47ef49caa
+// SHA-256 of the sources: b650c0fd0497a410738d233606de08c62e1951504e5c8d95b978ad81cc60bad8
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -1346,7 +1346,7 @@ void append_parts(std::vector<part>& parts, bool sent, dtype type, std::size_t e
 
 }  // namespace trireme::comm::detail
 
-// ---- trireme/comm/detail/kernels.hpp
+// ---- trireme/comm/space_kernels.hpp
 #include <cstring>
 
 // ---- trireme/ops/host/reductions.hpp
@@ -1531,7 +1531,9 @@ struct parameter_info {
   shape first{};        ///< where the part begins in it, one number a dimension
   bool answers = true;  ///< false: another rank of this model replica answers for it in norm, hash and checkpoint
   bool tied = false;    ///< true: other ranks of this model replica use it too, and gradients are summed with theirs
-  bool dealt = false;   ///< true: the ranks of an expert group hold different parts of it; see expert_group
+  /// The kind of axis along which ranks hold different parts of it (axis_parameters::dealt): then all ranks of a tensor
+  /// group have the same part. Empty: there is none.
+  std::string_view dealt{};
 
   [[nodiscard]] bool is_part() const noexcept { return whole.rank() > 0; }
   [[nodiscard]] shape const& whole_extents() const noexcept { return is_part() ? whole : extents; }
@@ -4031,10 +4033,17 @@ void combine(std::span<void* const> outputs, std::span<void const* const> terms,
 
 }  // namespace trireme::comm::detail
 
-// ---- trireme/comm/detail/kernels.hpp (goes on)
-namespace trireme::comm::detail {
+// ---- trireme/comm/space_kernels.hpp (goes on)
+namespace trireme::comm {
 
-/// What communicators do with elements in a memory space; specialised where a space is made known to `comm`.
+/// What communicators do with elements in a memory space; specialise it for a space of your own. A rank that is a
+/// thread then sends from it and sums in it.
+///
+/// Requires  touchable     whether the CPU may read and write the elements;
+///           complete      a function that returns when what this thread has asked for is done; null: it is at once;
+///           copy(to, from, bytes)  within the space;
+///           combine<T, Op>(outputs, terms, count, divisor)  outputs[.][i] = terms[0][i] op terms[1][i] op ..., in this
+///                                  order; a mean is then divided by `divisor`.
 template <class Space>
 struct space_kernels;
 
@@ -4061,6 +4070,11 @@ struct space_kernels<phantom> {
   template <class T, class Op>
   static void combine(std::span<void* const>, std::span<void const* const>, std::int64_t, int) {}
 };
+
+}  // namespace trireme::comm
+
+// ---- trireme/comm/detail/kernels.hpp (goes on)
+namespace trireme::comm::detail {
 
 template <class Space>
 inline constexpr element_kernels moving_kernels{&space_kernels<Space>::copy, nullptr, space_kernels<Space>::complete,
@@ -4505,7 +4519,7 @@ class self_world : public collectives<self_world> {
 
   template <class Space>
   static constexpr bool supports(collective, dtype, reduction_kind) noexcept {
-    return requires { &detail::space_kernels<Space>::copy; };
+    return requires { &space_kernels<Space>::copy; };
   }
   void run(command const& it) const {
     if (it.elements == nullptr) return;
@@ -4625,7 +4639,7 @@ class threads_request {
 ///
 /// Each rank works on its slice of all buffers, in rank order, and writes the result to all: every element is read and
 /// written once a rank, and all ranks hold the same bits, on every run. Messages of up to 32 bytes travel with their
-/// announcement. Memory of any space will do if its kernels are known (detail/kernels.hpp).
+/// announcement. Memory of any space will do if its kernels are known (space_kernels.hpp).
 ///
 /// Bytes    counted as comm::bytes_sent says. Memory traffic of a large all_reduce is 2 * size * n bytes in all.
 /// Ranks    every rank calls the same collectives in the same order; what differs in kind, type, count, reduction or
@@ -4648,7 +4662,7 @@ class threads_world : public collectives<threads_world> {
 
   template <class Space>
   static constexpr bool supports(collective, dtype, reduction_kind) noexcept {
-    return requires { &detail::space_kernels<Space>::copy; };
+    return requires { &space_kernels<Space>::copy; };
   }
 
   void run(command const& it);
@@ -7669,6 +7683,100 @@ struct token_split {
 
 }  // namespace trireme::data
 
+// ---- trireme/contract/rank_groups.hpp
+namespace trireme {
+
+/// The groups of ranks that share the work of each unit with this rank: the axes of a mesh offer them, units look them
+/// up by type. A group that nobody has offered is that of one rank, `Group::one()`.
+///
+/// Threads  refers to the groups, which must outlive it.
+template <class Env>
+class rank_groups {
+ public:
+  /// Nobody shares work with this rank.
+  [[nodiscard]] static rank_groups const& none() {
+    static constexpr rank_groups nobody{};
+    return nobody;
+  }
+
+  /// From now on units find this group.
+  /// @param shares_samples  whether its members have parts of the same samples: a rank that works on whole ones (to
+  ///                        predict) does without it.
+  template <class Group>
+  void offer(Group& group, bool shares_samples = false) {
+    using type = typename Group::offered_as;
+    if (count_ == most)
+      throw config_error(text("trireme::rank_groups: more than ", most, " groups are offered to the units of a model"));
+    offered_[count_++] = {&key<type>, static_cast<type*>(&group), shares_samples};
+  }
+  template <class Group>
+  [[nodiscard]] Group& of() const {
+    for (std::size_t i = 0; i < count_; ++i) {
+      if (offered_[i].type == &key<Group>) return *static_cast<Group*>(offered_[i].group);
+    }
+    return Group::one();
+  }
+  /// Those of a rank that works on whole samples.
+  [[nodiscard]] rank_groups with_whole_samples() const {
+    rank_groups some;
+    for (std::size_t i = 0; i < count_; ++i) {
+      if (!offered_[i].shares_samples) some.offered_[some.count_++] = offered_[i];
+    }
+    return some;
+  }
+
+ private:
+  static constexpr std::size_t most = 8;
+  template <class Group>
+  inline static constexpr char key = 0;  // its address stands for the type
+  struct offer_of {
+    void const* type = nullptr;
+    void* group = nullptr;
+    bool shares_samples = false;
+  };
+
+  std::array<offer_of, most> offered_{};
+  std::size_t count_ = 0;
+};
+
+/// What groups that units look up have in common: who this rank is among the members.
+///
+/// A group of one's own is a class with virtual functions for what units need of the other ranks:
+/// `class my_group : public rank_group<my_group>`, with a static `one()`, the group of a rank that is alone. A unit has
+/// it by `my_group::of(pass)`.
+template <class Group>
+class rank_group {
+ public:
+  using offered_as = Group;
+
+  virtual ~rank_group() = default;
+  rank_group(rank_group const&) = delete;
+  rank_group& operator=(rank_group const&) = delete;
+
+  /// The one that has been offered to a unit, by its pass or when it was made; else that of one rank.
+  template <class Env>
+  [[nodiscard]] static Group& of(rank_groups<Env> const& groups) {
+    return groups.template of<Group>();
+  }
+  template <class Pass>
+  [[nodiscard]] static Group& of(Pass const& pass) requires requires {
+    pass.groups;
+  }
+  { return of(pass.groups); }
+
+  [[nodiscard]] int ways() const noexcept { return own_.ways; }
+  [[nodiscard]] int place() const noexcept { return own_.place; }
+  [[nodiscard]] trireme::share share() const noexcept { return own_; }
+
+ protected:
+  explicit rank_group(trireme::share own) noexcept : own_(own) {}
+
+ private:
+  trireme::share own_;
+};
+
+}  // namespace trireme
+
 // ---- trireme/core/arena.hpp
 namespace trireme {
 
@@ -7798,20 +7906,15 @@ struct attention_state {
 /// Ranks    collective: all members call the same in the same order.
 /// Numerics what is dropped out depends on positions in the whole sample.
 template <class Env>
-class context_group {
+class context_group : public rank_group<context_group<Env>> {
  public:
   using space = typename Env::space;
   using view = tensor_view<typename Env::compute, space>;
   using state = attention_state<Env>;
 
-  virtual ~context_group() = default;
-  context_group(context_group const&) = delete;
-  context_group& operator=(context_group const&) = delete;
-
   /// The group of a rank that has whole samples.
   [[nodiscard]] static context_group& one();
 
-  [[nodiscard]] int ways() const noexcept { return part_.own.ways; }
   [[nodiscard]] context_part const& part() const noexcept { return part_; }
 
   /// Causal self-attention of the whole samples; heads is written. kept.packed is this rank's rows of queries, keys and
@@ -7824,7 +7927,7 @@ class context_group {
                                arena<space>& scratch, dropout_site const& dropout) = 0;
 
  protected:
-  explicit context_group(context_part const& part) noexcept : part_(part) {}
+  explicit context_group(context_part const& part) noexcept : rank_group<context_group<Env>>(part.own), part_(part) {}
 
  private:
   context_part part_;
@@ -7856,85 +7959,12 @@ context_group<Env>& context_group<Env>::one() {
   return group;
 }
 
-/// A model whose units work on any positions of a sample: they take positions from `pass.context`, attend through it,
-/// and treat each row alike otherwise.
+/// A model whose units work on any positions of a sample: they take positions from `context_group<Env>::of(pass)`,
+/// attend through it, and treat each row alike otherwise.
 template <class M>
 concept cuts_context = requires {
   requires M::cuts_context;
 };
-
-}  // namespace trireme
-
-// ---- trireme/contract/expert_group.hpp
-namespace trireme {
-
-/// The ranks that share out the experts of each layer, as layers see them. They see different samples, and hold all
-/// parameters alike but those of experts: each has the range share().of(experts) of these (parameter_info::dealt). A
-/// group of one does nothing.
-///
-/// Ranks    collective: all members call the same in the same order. One that has no micro-batch while others do takes
-///          part without rows.
-/// Numerics rows travel as they are: what a row gets does not depend on who computes it.
-template <class Env>
-class expert_group {
- public:
-  using space = typename Env::space;
-  using view = tensor_view<typename Env::compute, space>;
-
-  virtual ~expert_group() = default;
-  expert_group(expert_group const&) = delete;
-  expert_group& operator=(expert_group const&) = delete;
-
-  /// The group of a rank that has all experts.
-  [[nodiscard]] static expert_group& one();
-
-  [[nodiscard]] int ways() const noexcept { return own_.ways; }
-  [[nodiscard]] int place() const noexcept { return own_.place; }
-  [[nodiscard]] trireme::share share() const noexcept { return own_; }
-
-  /// Everybody's numbers: `table` has one part a member, of which the own one is filled in.
-  void gather(std::span<std::int64_t> table) {
-    if (own_.ways > 1) do_gather(table);
-  }
-  /// The first sent[0] rows of `from` go to member 0, the next sent[1] to member 1; received[r] rows of `to` come from
-  /// member r. Members name numbers of rows that fit.
-  void trade(view to, std::span<std::int64_t const> received, view from, std::span<std::int64_t const> sent) {
-    if (own_.ways > 1) do_trade(to, received, from, sent);
-  }
-
- protected:
-  explicit expert_group(trireme::share own) noexcept : own_(own) {}
-
- private:
-  virtual void do_gather(std::span<std::int64_t> table) = 0;
-  virtual void do_trade(view to, std::span<std::int64_t const> received, view from,
-                        std::span<std::int64_t const> sent) = 0;
-
-  trireme::share own_;
-};
-
-namespace detail {
-
-/// Shares with nobody: none of its collectives is ever called.
-template <class Env>
-class experts_of_one final : public expert_group<Env> {
-  using typename expert_group<Env>::view;
-
- public:
-  experts_of_one() noexcept : expert_group<Env>({}) {}
-
- private:
-  void do_gather(std::span<std::int64_t>) override {}
-  void do_trade(view, std::span<std::int64_t const>, view, std::span<std::int64_t const>) override {}
-};
-
-}  // namespace detail
-
-template <class Env>
-expert_group<Env>& expert_group<Env>::one() {
-  static detail::experts_of_one<Env> group;
-  return group;
-}
 
 }  // namespace trireme
 
@@ -7974,57 +8004,51 @@ class partial_sum {
 /// Numerics sums in rank order, with the same bits on all members; bfloat16 is added in float and rounded once, after
 ///          each term has been rounded by the product that made it.
 template <class Env>
-class tensor_group {
+class tensor_group : public rank_group<tensor_group<Env>> {
  public:
   using space = typename Env::space;
   using view = tensor_view<typename Env::compute, space>;
   using sums = tensor_view<typename Env::accumulate, space>;
 
-  virtual ~tensor_group() = default;
-  tensor_group(tensor_group const&) = delete;
-  tensor_group& operator=(tensor_group const&) = delete;
-
   /// The group of a rank that shares its layers with nobody.
   [[nodiscard]] static tensor_group& one();
 
-  [[nodiscard]] int ways() const noexcept { return own_.ways; }
-  [[nodiscard]] int place() const noexcept { return own_.place; }
-  [[nodiscard]] trireme::share share() const noexcept { return own_; }
   [[nodiscard]] bool cuts_rows() const noexcept { return cuts_rows_; }
   /// The rows of `rows` that lie here between the products.
   [[nodiscard]] trireme::share::range rows_here(std::int64_t rows) const noexcept {
-    return cuts_rows_ ? own_.of(rows) : trireme::share::range{0, rows};
+    return cuts_rows_ ? this->share().of(rows) : trireme::share::range{0, rows};
   }
 
   /// The sum of the members' terms, in the memory of the term: all rows of it, or those that lie here.
   [[nodiscard]] view reduce(partial_sum<view> part) {
-    if (own_.ways == 1) return part.term_;
+    if (this->ways() == 1) return part.term_;
     if (!cuts_rows_) {
       do_sum(part.term_);
       return part.term_;
     }
     do_reduce_rows(part.term_);
-    auto const here = own_.of(part.term_.extent(0));
+    auto const here = this->share().of(part.term_.extent(0));
     return part.term_.rows(here.first, here.count);
   }
   /// All rows of x (rows here, columns): x itself unless rows are cut, else in memory of `from`.
   [[nodiscard]] view gather(view x, std::int64_t rows, arena<space>& from) {
     if (!cuts_rows_) return x;
     auto const all = from.template take<typename Env::compute>({rows, x.extent(1)});
-    auto const here = own_.of(rows);
+    auto const here = this->share().of(rows);
     do_gather_rows(all, x, here);
     return all;
   }
   /// Sums, or largest numbers, over the members, in place.
   void sum(sums values) {
-    if (own_.ways > 1) do_sum_of_sums(values);
+    if (this->ways() > 1) do_sum_of_sums(values);
   }
   void max(sums values) {
-    if (own_.ways > 1) do_max(values);
+    if (this->ways() > 1) do_max(values);
   }
 
  protected:
-  tensor_group(trireme::share own, bool cuts_rows) noexcept : own_(own), cuts_rows_(cuts_rows && own.ways > 1) {}
+  tensor_group(trireme::share own, bool cuts_rows) noexcept
+      : rank_group<tensor_group<Env>>(own), cuts_rows_(cuts_rows && own.ways > 1) {}
 
  private:
   virtual void do_sum(view values) = 0;
@@ -8033,7 +8057,6 @@ class tensor_group {
   virtual void do_sum_of_sums(sums values) = 0;
   virtual void do_max(sums values) = 0;
 
-  trireme::share own_;
   bool cuts_rows_;
 };
 
@@ -8087,31 +8110,15 @@ struct pass {
   double weight = 1;               ///< of one sample's mean loss in the loss that backward differentiates
   trireme::purpose purpose = trireme::purpose::train;
   loss_sum loss{};  ///< out: the sum of losses of this micro-batch; the same on all ranks of the group
-  tensor_group<Env>& group = tensor_group<Env>::one();  ///< the ranks that share this unit's matrices
+  rank_groups<Env> const& groups = rank_groups<Env>::none();  ///< who shares this unit's work: some_group::of(pass)
   std::size_t slot = 0;  ///< of what units save: micro-batches in flight have different ones
-  context_group<Env>& context = context_group<Env>::one();  ///< the ranks that share the batch's positions
-  expert_group<Env>& experts = expert_group<Env>::one();    ///< the ranks that share out this unit's experts
+  tensor_group<Env>& group = tensor_group<Env>::of(groups);  ///< of them the ranks that share this unit's matrices
 
   [[nodiscard]] bool training() const noexcept { return purpose == trireme::purpose::train; }
   /// Activations that live until backward has passed (or, outside training, until the pass ends).
   [[nodiscard]] activation_view take(shape extents) {
     return activations.template take<typename Env::compute>(extents);
   }
-};
-
-/// The groups of ranks that share the work of each unit with this rank; groups of one unless told otherwise.
-///
-/// Threads  refers to the groups, which must outlive it.
-template <class Env>
-struct rank_groups {
-  tensor_group<Env>& tensor;    ///< share each unit's matrices
-  context_group<Env>& context;  ///< share each sample's positions
-  expert_group<Env>& experts;   ///< share out each unit's experts
-
-  rank_groups(tensor_group<Env>& of_tensor = tensor_group<Env>::one(),
-              context_group<Env>& of_context = context_group<Env>::one(),
-              expert_group<Env>& of_experts = expert_group<Env>::one())
-      : tensor(of_tensor), context(of_context), experts(of_experts) {}
 };
 
 /// A unit of a staged model: the grain of cutting, gathering and checkpointing, and the one virtual edge of a step.
@@ -8133,7 +8140,7 @@ class unit {
   /// that cannot does all of it in the first.
   virtual view backward_input(pass<Env>& pass, view dy) = 0;
   virtual void backward_weight(pass<Env>& pass) = 0;
-  /// What a unit does for a micro-batch of others of its expert group while this rank has none.
+  /// What a unit does for a micro-batch of other ranks, along an axis of equal passes, while this rank has none.
   virtual void serve_forward(pass<Env>& pass) = 0;
   virtual void serve_backward(pass<Env>& pass) = 0;
 };
@@ -8155,10 +8162,10 @@ concept has_backward_halves = requires(U& state, pass<Env>& pass, typename U::sa
   state.backward_weight(pass, saved);
 };
 
-/// A unit that has experts: serve_forward(pass, saved) and serve_backward(pass, saved) do for others' rows what forward
-/// and backward do, without rows of your own.
+/// A unit in whose passes all ranks along an axis take part: serve_forward(pass, saved) and serve_backward(pass, saved)
+/// do for others' rows what forward and backward do, without rows of your own.
 template <class U, class Env>
-concept serves_experts = requires(U& state, pass<Env>& pass, typename U::saved& saved) {
+concept serves_others = requires(U& state, pass<Env>& pass, typename U::saved& saved) {
   state.serve_forward(pass, saved);
   state.serve_backward(pass, saved);
 };
@@ -8174,13 +8181,17 @@ class boxed_unit final : public unit<Env> {
  public:
   using typename unit<Env>::view;
 
-  /// A unit that knows of shares (`instance(description, share)`) makes its own part; another one is the same on all
-  /// ranks of its group, and the first of them answers for its parameters. A unit with experts also gets its share of
-  /// them: `instance(description, share, share of the experts)`.
-  explicit boxed_unit(Description const& description, share own = {}, share experts = {})
-      : state_(make(description, own, experts)) {
-    if constexpr (!knows_shares && !knows_experts) {
-      state_.visit([&](parameter<Env>& each) { each.info.answers = own.place == 0; });
+  /// A unit that knows of shares (`instance(description, share)`) makes its own part of what a tensor group shares, and
+  /// says who answers for what; another one is the same on all ranks of the group, and the first of them answers for
+  /// its parameters. A unit that knows of other groups is made with all of them, `instance(description, rank_groups)`;
+  /// then the first answers for what is no part, or a part along another axis (`dealt`).
+  explicit boxed_unit(Description const& description, rank_groups<Env> const& groups = rank_groups<Env>::none())
+      : state_(make(description, groups)) {
+    if constexpr (knows_groups || !knows_shares) {
+      if (tensor_group<Env>::of(groups).place() == 0) return;
+      state_.visit([&](parameter<Env>& each) {
+        if (!each.info.is_part() || !each.info.dealt.empty()) each.info.answers = false;
+      });
     }
   }
   [[nodiscard]] std::vector<parameter<Env>*> parameters() override {
@@ -8201,20 +8212,20 @@ class boxed_unit final : public unit<Env> {
     if constexpr (has_backward_halves<state, Env>) state_.backward_weight(pass, saved_of(pass));
   }
   void serve_forward([[maybe_unused]] pass<Env>& pass) override {
-    if constexpr (serves_experts<state, Env>) state_.serve_forward(pass, saved_of(pass));
+    if constexpr (serves_others<state, Env>) state_.serve_forward(pass, saved_of(pass));
   }
   void serve_backward([[maybe_unused]] pass<Env>& pass) override {
-    if constexpr (serves_experts<state, Env>) state_.serve_backward(pass, saved_of(pass));
+    if constexpr (serves_others<state, Env>) state_.serve_backward(pass, saved_of(pass));
   }
 
  private:
   static constexpr bool knows_shares = std::constructible_from<state, Description const&, share>;
-  static constexpr bool knows_experts = std::constructible_from<state, Description const&, share, share>;
-  static state make(Description const& description, [[maybe_unused]] share own, [[maybe_unused]] share experts) {
-    if constexpr (knows_experts) {
-      return state(description, own, experts);
+  static constexpr bool knows_groups = std::constructible_from<state, Description const&, rank_groups<Env> const&>;
+  static state make(Description const& description, [[maybe_unused]] rank_groups<Env> const& groups) {
+    if constexpr (knows_groups) {
+      return state(description, groups);
     } else if constexpr (knows_shares) {
-      return state(description, own);
+      return state(description, tensor_group<Env>::of(groups).share());
     } else {
       return state(description);
     }
@@ -8257,6 +8268,13 @@ struct visits_no_buffers {
 template <class M>
 concept staged_model = requires(M const& model, detail::counts_units& emit) {
   model.units(emit);
+};
+
+/// A model whose units are layers of nn, so that its memory space needs their kernels: it says so by a static
+/// `made_of_layers`, to be refused in one sentence where they are lacking.
+template <class M>
+concept made_of_layers = requires {
+  requires M::made_of_layers;
 };
 
 template <class M>
@@ -8330,7 +8348,7 @@ void drop_rows(pass<Env> const& pass, tensor_view<typename Env::compute, typenam
   if (!site.active()) return;
   auto const columns = y.extent(1);
   auto const here = pass.group.rows_here(rows);
-  auto const& part = pass.context.part();
+  auto const& part = context_group<Env>::of(pass).part();
   site.first = here.first * columns;
   site.whole = rows * columns;
   if (part.own.ways == 1) return kernels::dropout(y, site);
@@ -8585,11 +8603,11 @@ class attention::instance {
     packed = kept.packed = qkv_.forward(pass, kept.qkv, pass.group.gather(x, rows, pass.scratch));
     kept.qkv.x = x;
     auto const attended = pass.take({rows, shape.channels});
-    if (pass.context.ways() == 1) {
+    if (auto& group = context_group<Env>::of(pass); group.ways() == 1) {
       lse = pass.activations.template take<accumulate>({shape.batch, shape.heads, shape.context});
       kernels::causal_attention(attended, lse, packed, shape, pass.scratch, site(pass, 0));
     } else {
-      pass.context.attend(attended, kept.attended, shape, pass.activations, pass.scratch, site(pass, 0));
+      group.attend(attended, kept.attended, shape, pass.activations, pass.scratch, site(pass, 0));
     }
     return out_.end_branch(pass, kept.out, attended, residual, site(pass, 1));
   }
@@ -8609,11 +8627,11 @@ class attention::instance {
     if (when == weight_half::at_once) out_.weight_gradient(kept.out.x, dprojected);
     out_.input_gradient(pass, dheads, dprojected);
     auto const dqkv = take({rows, 3 * shape.channels});
-    if (pass.context.ways() == 1) {
+    if (auto& group = context_group<Env>::of(pass); group.ways() == 1) {
       kernels::causal_attention_backward(dqkv, dheads, kept.out.x, kept.attended.lse, kept.attended.packed, shape,
                                          pass.scratch, site(pass, 0));
     } else {
-      pass.context.attend_backward(dqkv, dheads, kept.out.x, kept.attended, shape, pass.scratch, site(pass, 0));
+      group.attend_backward(dqkv, dheads, kept.out.x, kept.attended, shape, pass.scratch, site(pass, 0));
     }
     if (when == weight_half::at_once) {
       qkv_.weight_gradient(pass.group.gather(kept.qkv.x, rows, pass.scratch), dqkv);
@@ -8691,9 +8709,9 @@ struct checkpointed {
         : unit_(description.unit) {}
     instance(checkpointed const& description, share own) requires std::constructible_from<inner, Unit const&, share>
         : unit_(description.unit, own) {}
-    instance(checkpointed const& description, share own,
-             share experts) requires std::constructible_from<inner, Unit const&, share, share>
-        : unit_(description.unit, own, experts) {}
+    instance(checkpointed const& description, rank_groups<Env> const& groups) requires std::constructible_from < inner,
+        Unit const&, rank_groups<Env>
+    const& > : unit_(description.unit, groups) {}
 
     void visit(auto&& each) { unit_.visit(each); }
 
@@ -8714,12 +8732,12 @@ struct checkpointed {
       return dx;
     }
 
-    void serve_forward(pass<Env>& pass, saved&) requires serves_experts<inner, Env> {
+    void serve_forward(pass<Env>& pass, saved&) requires serves_others<inner, Env> {
       auto const here = pass.activations.mark();
       unit_.serve_forward(pass, within_);
       pass.activations.rewind(here);
     }
-    void serve_backward(pass<Env>& pass, saved&) requires serves_experts<inner, Env> {
+    void serve_backward(pass<Env>& pass, saved&) requires serves_others<inner, Env> {
       auto const here = pass.activations.mark();
       unit_.serve_forward(pass, within_);
       unit_.serve_backward(pass, within_);
@@ -8746,7 +8764,71 @@ checkpointed(Unit) -> checkpointed<Unit>;
 
 }  // namespace trireme::nn
 
-// ---- trireme/nn/experts.hpp
+// ---- trireme/contract/expert_group.hpp
+namespace trireme {
+
+/// The ranks that share out the experts of each layer, as layers see them. They see different samples, and hold all
+/// parameters alike but those of experts: each has the range share().of(experts) of these (parameter_info::dealt). A
+/// group of one does nothing.
+///
+/// Ranks    collective: all members call the same in the same order. One that has no micro-batch while others do takes
+///          part without rows.
+/// Numerics rows travel as they are: what a row gets does not depend on who computes it.
+template <class Env>
+class expert_group : public rank_group<expert_group<Env>> {
+ public:
+  static constexpr std::string_view kind = "expert";  ///< of the axis, and of what it deals out
+  using space = typename Env::space;
+  using view = tensor_view<typename Env::compute, space>;
+
+  /// The group of a rank that has all experts.
+  [[nodiscard]] static expert_group& one();
+
+  /// Everybody's numbers: `table` has one part a member, of which the own one is filled in.
+  void gather(std::span<std::int64_t> table) {
+    if (this->ways() > 1) do_gather(table);
+  }
+  /// The first sent[0] rows of `from` go to member 0, the next sent[1] to member 1; received[r] rows of `to` come from
+  /// member r. Members name numbers of rows that fit.
+  void trade(view to, std::span<std::int64_t const> received, view from, std::span<std::int64_t const> sent) {
+    if (this->ways() > 1) do_trade(to, received, from, sent);
+  }
+
+ protected:
+  explicit expert_group(trireme::share own) noexcept : rank_group<expert_group<Env>>(own) {}
+
+ private:
+  virtual void do_gather(std::span<std::int64_t> table) = 0;
+  virtual void do_trade(view to, std::span<std::int64_t const> received, view from,
+                        std::span<std::int64_t const> sent) = 0;
+};
+
+namespace detail {
+
+/// Shares with nobody: none of its collectives is ever called.
+template <class Env>
+class experts_of_one final : public expert_group<Env> {
+  using typename expert_group<Env>::view;
+
+ public:
+  experts_of_one() noexcept : expert_group<Env>({}) {}
+
+ private:
+  void do_gather(std::span<std::int64_t>) override {}
+  void do_trade(view, std::span<std::int64_t const>, view, std::span<std::int64_t const>) override {}
+};
+
+}  // namespace detail
+
+template <class Env>
+expert_group<Env>& expert_group<Env>::one() {
+  static detail::experts_of_one<Env> group;
+  return group;
+}
+
+}  // namespace trireme
+
+// ---- trireme/nn/experts.hpp (goes on)
 namespace trireme::nn {
 
 /// A mixture of experts: each row chooses `chosen` of `count` mlps, and gets the sum of what they make of it, weighted
@@ -8755,7 +8837,7 @@ namespace trireme::nn {
 ///
 /// Shapes   x, y (rows, channels); the router's weight (channels, count); experts' weights lie in one tensor each:
 ///          (count, channels, hidden), (count, hidden, channels), and their biases (count, hidden), (count, channels).
-/// Ranks    an expert group deals the experts out (pass.experts): a rank has share().of(count) of them. Rows travel.
+/// Ranks    an expert group deals the experts out: a rank has share().of(count) of them. Rows travel.
 /// Bytes    saves x, the router's probabilities, and for each choice of a row two rows of channels, two of hidden. How
 ///          many rows come is known in each pass only, so memory may still grow after the first steps.
 /// Numerics a row's sum over its experts is in the order of its choices, the most probable first; of equally probable
@@ -8828,9 +8910,10 @@ class experts::instance {
   /// @param context  rows of one sample.
   view forward(pass<Env>& pass, saved& kept, view x, std::int64_t context) {
     auto const rows = x.extent(0);
-    if (what_.balance != 0 && pass.context.ways() > 1) {
+    if (what_.balance != 0 && context_group<Env>::of(pass).ways() > 1) {
       throw config_error(text("trireme::nn::experts: the balance loss is of whole samples, whose positions ",
-                              pass.context.ways(), " ranks share; use .balance = 0, or leave parallel::context out"));
+                              context_group<Env>::of(pass).ways(),
+                              " ranks share; use .balance = 0, or leave parallel::context out"));
     }
     kept.x = x;
     kept.probabilities = pass.activations.template take<accumulate>({rows, what_.count});
@@ -8894,7 +8977,7 @@ class experts::instance {
   }
   [[nodiscard]] parameter<Env> dealt(parameter<Env> whole) const {
     if (own_.ways > 1) whole.info = part_of(whole.info, 0, here_);
-    whole.info.dealt = own_.ways > 1;
+    if (own_.ways > 1) whole.info.dealt = expert_group<Env>::kind;
     return whole;
   }
   template <class View>
@@ -8921,7 +9004,7 @@ class experts::instance {
   }
 
   std::span<std::int64_t> own_row(saved& kept, pass<Env> const& pass) const {
-    kept.table.resize(static_cast<std::size_t>(pass.experts.ways() * what_.count));
+    kept.table.resize(static_cast<std::size_t>(expert_group<Env>::of(pass).ways() * what_.count));
     return std::span(kept.table)
         .subspan(static_cast<std::size_t>(own_.place * what_.count), static_cast<std::size_t>(what_.count));
   }
@@ -8976,7 +9059,7 @@ class experts::instance {
     if (own_.ways == 1) return kernels::copy(gathered, own);
     auto const here = pass.scratch.mark();
     auto const come = pass.scratch.template take<value>(gathered.extents());
-    pass.experts.trade(come, come_, own, go_);
+    expert_group<Env>::of(pass).trade(come, come_, own, go_);
     sort(kept, gathered, come, false);
     pass.scratch.rewind(here);
   }
@@ -8985,12 +9068,12 @@ class experts::instance {
     auto const here = pass.scratch.mark();
     auto const come = pass.scratch.template take<value>(gathered.extents());
     sort(kept, gathered, come, true);
-    pass.experts.trade(own, go_, come, come_);
+    expert_group<Env>::of(pass).trade(own, go_, come, come_);
     pass.scratch.rewind(here);
   }
 
   void ask(pass<Env>& pass, saved& kept, view questions) {
-    pass.experts.gather(kept.table);
+    expert_group<Env>::of(pass).gather(kept.table);
     count(kept);
     std::int64_t rows = 0;
     for (auto const each : come_) rows += each;
@@ -9219,7 +9302,7 @@ struct gpt_embedding {
     }
     view forward(pass<Env>& pass, saved&, view) {
       auto const tokens = pass.batch.inputs.template as<std::int32_t>();  // (B,T)
-      if (tokens.rank() != 2 || pass.context.part().whole(tokens.extent(1)) > shape_.context) {
+      if (tokens.rank() != 2 || context_group<Env>::of(pass).part().whole(tokens.extent(1)) > shape_.context) {
         throw config_error(text("trireme::nn::gpt: tokens of shape ", to_string(tokens.extents()),
                                 " do not fit a context of ", shape_.context));
       }
@@ -9261,7 +9344,7 @@ struct gpt_embedding {
     template <class Tokens, class F>
     static void for_each_stretch(pass<Env> const& pass, Tokens const& tokens, F const& f) {
       auto const context = tokens.extent(1);
-      auto const& part = pass.context.part();
+      auto const& part = context_group<Env>::of(pass).part();
       if (part.own.ways == 1) return f(tokens, 0, share::range{0, context});
       for (std::int64_t b = 0; b < tokens.extent(0); ++b) {
         for (int which = 0; which < part.stretches(); ++which) {
@@ -9432,22 +9515,20 @@ class gpt_expert_block::instance {
     typename nn::experts::instance<Env>::saved mixed;
   };
 
-  explicit instance(gpt_expert_block const& description, share own = {}, share experts = {})
+  explicit instance(gpt_expert_block const& description, rank_groups<Env> const& groups = rank_groups<Env>::none())
       : shape_(description.shape),
         site_(detail::first_site_of(description.index) + 2),
-        norm1_({shape_.channels}, detail::name_in_block(description.index, "ln_1"), own),
+        norm1_({shape_.channels}, detail::name_in_block(description.index, "ln_1"), own_of(groups)),
         attention_(detail::attention_of(shape_, description.index), detail::name_in_block(description.index, "attn"),
-                   own),
-        norm2_({shape_.channels}, detail::name_in_block(description.index, "ln_2"), own),
+                   own_of(groups)),
+        norm2_({shape_.channels}, detail::name_in_block(description.index, "ln_2"), own_of(groups)),
         experts_({.channels = shape_.channels,
                   .hidden = 4 * shape_.channels,
                   .count = description.experts,
                   .chosen = description.experts_a_token,
                   .balance = description.balance,
                   .projection_scale = detail::residual_scale(shape_)},
-                 detail::name_in_block(description.index, "mlp"), experts) {
-    experts_.visit([&](parameter<Env>& each) { each.info.answers = own.place == 0; });
-  }
+                 detail::name_in_block(description.index, "mlp"), expert_group<Env>::of(groups).share()) {}
 
   void visit(auto&& each) {
     norm1_.visit(each);
@@ -9492,6 +9573,7 @@ class gpt_expert_block::instance {
   void serve_backward(pass<Env>& pass, saved& kept) { experts_.serve_backward(pass, kept.mixed); }
 
  private:
+  static share own_of(rank_groups<Env> const& groups) { return tensor_group<Env>::of(groups).share(); }
   [[nodiscard]] ops::dropout_site site(pass<Env> const& pass) const {
     return {pass.training() ? shape_.dropout : 0, pass.key, site_, pass.batch.ids};
   }
@@ -9560,7 +9642,8 @@ struct gpt_head {
       if (targets.size() != rows) {
         throw config_error(text("trireme::nn::gpt: ", targets.size(), " targets for ", rows, " tokens"));
       }
-      double const weight = pass.weight / static_cast<double>(pass.context.part().whole(pass.batch.inputs.extents[1]));
+      auto const& positions = context_group<Env>::of(pass).part();
+      double const weight = pass.weight / static_cast<double>(positions.whole(pass.batch.inputs.extents[1]));
       view dnormed;
       if (pass.training()) dnormed = pass.take(normed.extents());
       auto const here = pass.scratch.mark();
@@ -9655,6 +9738,7 @@ namespace trireme::nn {
 struct gpt {
   using policy_category = slot::model;
   static constexpr bool cuts_context = true;
+  static constexpr bool made_of_layers = true;
 
   std::int64_t vocabulary = 256;
   std::int64_t context = 256;
@@ -9821,6 +9905,7 @@ class mlp_layer::instance {
 /// @models  staged_model, one unit a layer.
 struct mlp {
   using policy_category = slot::model;
+  static constexpr bool made_of_layers = true;
 
   std::int64_t inputs = 1;
   std::vector<std::int64_t> hidden{};
@@ -16961,6 +17046,9 @@ struct sgd {
 
 }  // namespace trireme::optim
 
+// ---- trireme/parallel/pipeline.hpp
+#include <map>
+
 // ---- trireme/contract/strategy.hpp
 namespace trireme {
 
@@ -17001,6 +17089,2391 @@ template <class S>
 }
 
 }  // namespace trireme
+
+// ---- trireme/contract/axis.hpp (goes on)
+namespace trireme {
+
+/// What the ranks along an axis see of the samples of a step: all the same, different ones, or parts of the same
+/// samples (some positions of each).
+enum class axis_samples : std::uint8_t { same, split, shared };
+
+/// What they hold of the parameters:
+///   alike  all of them have all parameters;
+///   cut    tensors or boxes of them; what is not cut is alike, and units say who answers for it;
+///   dealt  tensors that say so (parameter_info::dealt) are parts, all others are alike;
+///   units  each has some units of the model.
+enum class axis_parameters : std::uint8_t { alike, cut, dealt, units };
+
+/// What meshes, groups and trainers have to know of an axis of parallelism.
+struct axis_facts {
+  axis_samples samples = axis_samples::same;
+  axis_parameters parameters = axis_parameters::alike;
+  bool equal_passes = false;  ///< a pass through a unit takes all ranks along the axis: each runs as many micro-batches
+  std::string_view beside{};  ///< the kind of another axis whose ranks it uses; then its degree is 0 (that one's) or 1
+
+  /// Whether the ranks along it are replicas, over which the exchange sums gradients.
+  [[nodiscard]] constexpr bool replicates() const noexcept {
+    return parameters == axis_parameters::alike && samples != axis_samples::same;
+  }
+  /// Whether they come to the same losses, of which the first rank's count.
+  [[nodiscard]] constexpr bool same_losses() const noexcept {
+    return samples == axis_samples::same && parameters != axis_parameters::units;
+  }
+  /// Whether gradients of what they hold alike still have to be summed over them.
+  [[nodiscard]] constexpr bool sums_the_rest() const noexcept {
+    return samples == axis_samples::split && parameters == axis_parameters::dealt;
+  }
+};
+
+/// An axis of parallelism beside the one that splits samples: what it is called, and what is known of it.
+///
+/// Requires  static `kind` ("tensor") and `facts`; `ways`, the degree (0: what is left of the world), or degree();
+///           to_string(axis).
+/// May have  `rules`, a rule_list of what it refuses (contract/rule.hpp);
+///           `instance<Env, Comm>`, its run state on a rank, made where the axis has more than one way by
+///           instance(axis, parallel::grid<Comm>&), in which any of these functions may be:
+///             offer(rank_groups<Env>&)   offers groups to the units;
+///             cut(std::span<samples const>) -> the same, of each sample what this rank has; until the next call;
+///             refuses_tree() -> why the axis cannot do with .reproducible; empty if it can;
+///             mark(uses)                 may change infos (tied, answers) before parameters get memory;
+///             join(exchange)             may name further sums (sum_also);
+///             seat(model), link()        where it gives each rank some units: its seat, and the way to the others.
+template <class A>
+concept described_axis = requires {
+  { A::kind } -> std::convertible_to<std::string_view>;
+  { A::facts } -> std::convertible_to<axis_facts>;
+};
+
+/// What one axis of a mesh may be: a strategy that splits samples (data, zero, one's own), or one of the other axes.
+template <class A>
+concept mesh_axis = strategy<A> || described_axis<A>;
+
+template <mesh_axis A>
+inline constexpr std::string_view kind_of_axis = [] {
+  if constexpr (described_axis<A>) {
+    return std::string_view(A::kind);
+  } else {
+    return std::string_view("data");
+  }
+}();
+template <mesh_axis A>
+inline constexpr axis_facts facts_of_axis = [] {
+  if constexpr (described_axis<A>) {
+    return axis_facts(A::facts);
+  } else {
+    return axis_facts{.samples = axis_samples::split};
+  }
+}();
+
+namespace detail {
+
+template <template <class, class> class>
+struct names_instance {};
+
+}  // namespace detail
+
+/// An axis with a run state besides its ranks.
+template <class A>
+concept has_axis_instance = described_axis<A> && requires {
+  typename detail::names_instance<A::template instance>;
+};
+
+}  // namespace trireme
+
+// ---- trireme/contract/rule.hpp
+namespace trireme {
+
+/// One rule on policies of different slots: what is refused, and what to do instead.
+struct compatibility_rule {
+  std::string_view id;
+  std::string_view sentence;
+  std::string_view remedy;
+};
+
+/// A list of rules that TRIREME_RULE has made; the first that is broken speaks.
+template <class... Rules>
+struct rule_list {};
+
+}  // namespace trireme
+
+/// Defines a rule, TRIREME_RULE(name, id, sentence, remedy, condition);, in a namespace or a class: what must hold of a
+/// `combination` C (train/compatibility.hpp), and the one sentence that the compiler says where it does not.
+#define TRIREME_RULE(name, id_, sentence_, remedy_, ...)                                                   \
+  struct name {                                                                                            \
+    static constexpr ::trireme::compatibility_rule says{id_, sentence_, remedy_};                          \
+    template <class C>                                                                                     \
+    static constexpr bool holds = (__VA_ARGS__);                                                           \
+    template <bool Holds>                                                                                  \
+    struct check {                                                                                         \
+      static_assert(Holds, "trireme::trainer: illegal combination: " sentence_ "; " remedy_ " [" id_ "]"); \
+    };                                                                                                     \
+  }
+
+// ---- trireme/contract/stage_link.hpp
+namespace trireme {
+
+/// The way from one stage of a pipeline to the others, as an engine sees it: messages that travel while it computes.
+///
+/// Ranks    the k-th message to a stage meets the k-th one that is expected there from this stage.
+template <class Space>
+class stage_link {
+ public:
+  virtual ~stage_link() = default;
+  /// Starts messages that proceed together; peers are stages. @returns a ticket for one call of wait().
+  [[nodiscard]] virtual int start(std::span<transfer<Space> const> messages) = 0;
+  /// Returns when all messages of a ticket are done.
+  virtual void wait(int ticket) = 0;
+};
+
+}  // namespace trireme
+
+// ---- trireme/parallel/mesh.hpp
+#include <tuple>
+
+// ---- trireme/parallel/strategies.hpp
+namespace trireme::parallel {
+
+/// Data parallelism: every rank has the whole model and a part of each batch; gradients are summed, bucket by bucket,
+/// while backward still runs. The default.
+///
+/// Bytes    per rank and step: 2 n (p-1)/p elements of the wire type, n gradients, p ranks.
+/// Ranks    reproducible: a power of two, each with as many logical micro-batches.
+/// Numerics reproducible: gradients of logical micro-batches are summed in one fixed tree, so that weights have the
+/// same
+///          bits for any number of ranks. It keeps log2(m) + 1 more gradients, m micro-batches a rank.
+/// Needs    has_all_reduce; has_all_gather for compressors whose payloads cannot be summed.
+struct data {
+  using policy_category = slot::parallel;
+  std::int64_t bucket_bytes = std::int64_t{25} << 20;  ///< gradients exchanged together, in bytes
+  bool reproducible = false;  ///< the same bits for any number of ranks; every rank's share is whole micro-batches
+  int ways = 0;               ///< ranks that split samples; 0 = what is left of the world
+  friend bool operator==(data const&, data const&) = default;
+
+  static constexpr distribution optimizer_state = distribution::replicate;
+  static constexpr distribution gradients = distribution::replicate;
+  static constexpr distribution parameters = distribution::replicate;
+  static constexpr std::string_view name = "data";
+};
+
+/// ZeRO: data parallelism whose state is cut into one shard a rank. Stage 1 shards the optimizer's state: gradients
+/// are reduce-scattered, each rank updates its shard, and the new parameters are gathered. Stage 2 also keeps only the
+/// own shard of gradients: a unit's gradients exist whole from its backward until they are reduced. Stage 3 also keeps
+/// only the own shard of parameters: a unit's are gathered before it runs and dropped afterwards.
+///
+/// Bytes    per rank and step, m micro-batches a rank: stage 1 n (p-1)/p of the wire type and n (p-1)/p of the
+/// parameter
+///          type; stage 2 m times the first; stage 3 m times the first and about 2 m times the second (the last unit is
+///          not gathered twice). From stage 2 on each use of a tied tensor is reduced by itself.
+/// Numerics equals data bit for bit at stage 1. From stage 2 on each micro-batch is summed over the ranks first, then
+///          the micro-batches: equal to data where a rank has one micro-batch and no tensor is tied, else up to
+///          rounding. reproducible: as for data; from stage 2 on it then keeps whole gradients where a rank has several
+///          micro-batches.
+/// Needs    has_reduce_scatter and has_all_gather; has_all_to_all for compressors whose payloads cannot be summed.
+///          Where ranks share an address space, stage 1 reads all ranks' gradients, and stages 1 and 2 write all ranks'
+///          parameters.
+/// Method   [Rajbhandari et al., "ZeRO", 2020].
+template <int Stage>
+struct zero {
+  static_assert(Stage >= 1 && Stage <= 3, "trireme::parallel::zero: there are stages 1, 2 and 3");
+  using policy_category = slot::parallel;
+  std::int64_t bucket_bytes = std::int64_t{25} << 20;  ///< gradients exchanged together, in bytes
+  bool reproducible = false;  ///< the same bits for any number of ranks; every rank's share is whole micro-batches
+  int ways = 0;               ///< ranks that split samples; 0 = what is left of the world
+  friend bool operator==(zero const&, zero const&) = default;
+
+  static constexpr distribution optimizer_state = distribution::shard;
+  static constexpr distribution gradients = Stage >= 2 ? distribution::shard : distribution::replicate;
+  static constexpr distribution parameters = Stage >= 3 ? distribution::shard : distribution::replicate;
+  static constexpr std::string_view name = Stage == 1 ? "zero1" : Stage == 2 ? "zero2" : "zero3";
+};
+
+namespace detail {
+
+template <class S>
+[[nodiscard]] std::string options_of(S const& s) {
+  return text("{.bucket_bytes = ", s.bucket_bytes, s.reproducible ? ", .reproducible = true" : "",
+              s.ways != 0 ? text(", .ways = ", s.ways) : "", "}");
+}
+
+}  // namespace detail
+
+[[nodiscard]] inline std::string to_string(data const& d) { return "parallel::data" + detail::options_of(d); }
+template <int Stage>
+[[nodiscard]] std::string to_string(zero<Stage> const& z) {
+  return text("parallel::zero<", Stage, ">", detail::options_of(z));
+}
+
+}  // namespace trireme::parallel
+
+// ---- trireme/parallel/mesh.hpp (goes on)
+namespace trireme::parallel {
+
+namespace detail {
+
+/// How many parts an axis asks for; 0: what is left of the world.
+template <class Axis>
+[[nodiscard]] int ways_of(Axis const& it) {
+  if constexpr (requires { it.degree(); }) {
+    return static_cast<int>(it.degree());
+  } else if constexpr (requires { it.ways; }) {
+    return static_cast<int>(it.ways);
+  } else {
+    return 0;
+  }
+}
+
+}  // namespace detail
+
+/// Several axes of parallelism, outermost first: neighbouring ranks share the last one. Each axis has a degree, and one
+/// of them may leave it out: it gets what is left of the world. Without an axis that splits samples, each rank gets all
+/// of them. The order, a list of kinds, is a value: one type of mesh serves all orders of its axes.
+///
+/// Ranks    the product of the degrees is the size of the world. An axis beside another one (sequence) has its degree,
+/// or 1. Errors   config_error when a trainer is made, if the degrees do not fit the world.
+/// @example parallel::mesh{parallel::zero<1>{}, parallel::pipeline<>{.stages = 2}, parallel::tensor{.ways = 2}}
+template <mesh_axis... Axes>
+struct mesh {
+  using policy_category = slot::parallel;
+
+  std::tuple<Axes...> axes;
+  std::array<std::string_view, sizeof...(Axes)> order{kind_of_axis<Axes>...};  ///< outermost first
+  constexpr explicit mesh(Axes... all) : axes(std::move(all)...) {}
+  friend bool operator==(mesh const&, mesh const&) = default;
+
+  static constexpr std::string_view name = "mesh";
+};
+
+template <mesh_axis... Axes>
+[[nodiscard]] std::string to_string(mesh<Axes...> const& m) {
+  std::string all;
+  for (auto const kind : m.order) {
+    auto const add = [&]<class Axis>(Axis const& each) {
+      if (kind_of_axis<Axis> == kind) all += text(all.empty() ? "" : ", ", to_string(each));
+    };
+    std::apply([&](auto const&... each) { (add(each), ...); }, m.axes);
+  }
+  return text("parallel::mesh{", all, "}");
+}
+
+namespace detail {
+
+template <class T>
+inline constexpr bool is_mesh = false;
+template <mesh_axis... Axes>
+inline constexpr bool is_mesh<mesh<Axes...>> = true;
+
+template <class Mesh>
+struct mesh_traits;
+template <mesh_axis... Axes>
+struct mesh_traits<mesh<Axes...>> {
+  [[nodiscard]] static constexpr int count(std::string_view kind) {
+    return (0 + ... + int{kind_of_axis<Axes> == kind});
+  }
+  /// Whether some axis has facts of which this is true.
+  template <class Predicate>
+  [[nodiscard]] static constexpr bool any(Predicate is) {
+    return (is(facts_of_axis<Axes>) || ...);
+  }
+  static constexpr bool once = ((count(kind_of_axis<Axes>) == 1) && ...) && (0 + ... + int{strategy<Axes>}) <= 1;
+
+  template <class... Rest>
+  struct first_data {
+    using type = data;
+  };
+  template <class First, class... Rest>
+  struct first_data<First, Rest...>
+      : std::conditional_t<strategy<First>, std::type_identity<First>, first_data<Rest...>> {};
+  using data_axis = typename first_data<Axes...>::type;
+};
+
+}  // namespace detail
+
+/// A parallel policy is a mesh, or one axis, which is a mesh of one.
+template <class P>
+concept parallel_policy = mesh_axis<P> || detail::is_mesh<P>;
+
+namespace detail {
+
+template <class P>
+struct mesh_of {
+  using type = P;
+};
+template <mesh_axis P>
+struct mesh_of<P> {
+  using type = mesh<P>;
+};
+
+}  // namespace detail
+
+template <parallel_policy P>
+using mesh_of_t = typename detail::mesh_of<P>::type;
+
+/// Whether a policy has an axis of this kind, at whatever degree.
+template <parallel_policy P>
+[[nodiscard]] constexpr bool has_axis(std::string_view kind) {
+  return detail::mesh_traits<mesh_of_t<P>>::count(kind) > 0;
+}
+/// Whether it has an axis of whose facts is(facts) is true.
+template <parallel_policy P, class Predicate>
+[[nodiscard]] constexpr bool any_axis(Predicate is) {
+  return detail::mesh_traits<mesh_of_t<P>>::any(is);
+}
+
+/// Whether no two axes are of one kind.
+template <parallel_policy P>
+inline constexpr bool no_axis_twice = detail::mesh_traits<mesh_of_t<P>>::once;
+
+/// Whether all ranks hold the same part of the model.
+template <parallel_policy P>
+inline constexpr bool all_are_replicas = !any_axis<P>([](axis_facts const& is) { return !is.replicates(); });
+
+/// The axis that splits samples, `parallel::data` if there is none.
+template <parallel_policy P>
+using data_axis_t = typename detail::mesh_traits<mesh_of_t<P>>::data_axis;
+
+namespace detail {
+
+/// Calls f(axis) for each axis of a policy.
+template <class P, class F>
+void for_each_axis(P const& policy, F&& f) {
+  if constexpr (is_mesh<P>) {
+    std::apply([&](auto const&... each) { (f(each), ...); }, policy.axes);
+  } else {
+    f(policy);
+  }
+}
+
+}  // namespace detail
+
+template <parallel_policy P>
+[[nodiscard]] data_axis_t<P> data_axis_of(P const& policy) {
+  data_axis_t<P> found{};
+  detail::for_each_axis(policy, [&]<class Axis>(Axis const& each) {
+    if constexpr (std::is_same_v<Axis, data_axis_t<P>>) found = each;
+  });
+  return found;
+}
+
+/// The degrees of a mesh in a world of some size, and where its ranks stand.
+class mesh_shape {
+ public:
+  struct degree {
+    std::string_view kind;
+    axis_facts facts;
+    int ways;
+  };
+
+  /// Errors  config_error that names the numbers if they do not fit.
+  template <parallel_policy P>
+  mesh_shape(P const& policy, int world) : world_(world) {
+    detail::for_each_axis(policy, [&]<class Axis>(Axis const& each) {
+      constexpr auto facts = facts_of_axis<Axis>;
+      (facts.beside.empty() ? axes_ : beside_).push_back({kind_of_axis<Axis>, facts, detail::ways_of(each)});
+    });
+    if constexpr (detail::is_mesh<P>) sort_by(policy.order);
+    fit();
+    for (auto& each : beside_) {
+      auto const theirs = ways(each.facts.beside);
+      if (each.ways != 0 && each.ways != 1 && each.ways != theirs) {
+        throw config_error(text("trireme::parallel::", each.kind, ": ", each.ways, " ways beside ", each.facts.beside,
+                                "'s ", theirs, "; ", each.kind, " is cut as ", each.facts.beside,
+                                " is: leave .ways out, or give 1 to switch it off"));
+      }
+      if (each.ways == 0) each.ways = theirs;
+    }
+  }
+
+  [[nodiscard]] int world() const noexcept { return world_; }
+  /// The axes with ranks of their own, outermost first.
+  [[nodiscard]] std::vector<degree> const& axes() const noexcept { return axes_; }
+  /// How many ways an axis has; 1 if the mesh has none of this kind.
+  [[nodiscard]] int ways(std::string_view kind) const noexcept {
+    for (auto const* const list : {&axes_, &beside_}) {
+      for (auto const& each : *list)
+        if (each.kind == kind) return each.ways;
+    }
+    return 1;
+  }
+  /// Where a rank stands on an axis; {0, 1} if the mesh has no such axis.
+  [[nodiscard]] share share_of(int rank, std::string_view kind) const noexcept {
+    for (auto a = axes_.size(); a-- > 0;) {
+      auto const& each = axes_[a];
+      if (each.kind == kind) return {rank % each.ways, each.ways};
+      rank /= each.ways;
+    }
+    return {};
+  }
+  /// A number that is the same for ranks which differ on this axis only.
+  [[nodiscard]] int group_along(std::string_view kind, int rank) const noexcept {
+    return number(rank, [&](degree const& each) { return each.kind != kind; }).place;
+  }
+  /// Where a rank stands among those that hold the same part of the model, and a number that is the same for them.
+  [[nodiscard]] share among_replicas(int rank) const noexcept {
+    return number(rank, [](degree const& each) { return each.facts.replicates(); });
+  }
+  [[nodiscard]] int group_of_replicas(int rank) const noexcept {
+    return number(rank, [](degree const& each) { return !each.facts.replicates(); }).place;
+  }
+  /// Which part of the samples a rank sees: the replicas of one part of the model have neighbouring ones.
+  [[nodiscard]] share samples_of(int rank) const noexcept {
+    auto const splits = [](degree const& each) { return each.facts.samples == axis_samples::split; };
+    auto const outer = number(rank, [&](degree const& each) { return splits(each) && each.facts.replicates(); });
+    auto const inner = number(rank, [&](degree const& each) { return splits(each) && !each.facts.replicates(); });
+    return {outer.place * inner.ways + inner.place, outer.ways * inner.ways};
+  }
+  /// "data=2, tensor=2"
+  [[nodiscard]] std::string to_string() const {
+    std::string all;
+    for (auto const& each : axes_) all += text(all.empty() ? "" : ", ", each.kind, "=", each.ways);
+    return all;
+  }
+
+ private:
+  // Where a rank stands on some axes together.
+  template <class Some>
+  [[nodiscard]] share number(int rank, Some const& some) const noexcept {
+    share own;
+    for (auto const& each : axes_)
+      if (some(each)) own = {own.place * each.ways + share_of(rank, each.kind).place, own.ways * each.ways};
+    return own;
+  }
+
+  template <class Order>
+  void sort_by(Order const& order) {
+    std::ranges::sort(axes_, {}, [&](degree const& each) { return std::ranges::find(order, each.kind); });
+  }
+
+  void fit() {
+    degree* open = nullptr;
+    int product = 1;
+    for (auto& each : axes_) {
+      if (each.ways < 0)
+        throw config_error(text("trireme::parallel::mesh: ", each.kind, " has ", each.ways,
+                                " ways; give at least 1, or 0 for what is left of the world"));
+      if (each.ways == 0) {
+        if (open != nullptr)
+          throw config_error(text("trireme::parallel::mesh: ", open->kind, " and ", each.kind,
+                                  " both ask for what is left of the world; give one of them a degree"));
+        open = &each;
+      } else {
+        product *= each.ways;
+      }
+    }
+    if (open != nullptr && world_ % product == 0) {
+      open->ways = world_ / product;
+      return;
+    }
+    if (open == nullptr && product == world_) return;
+    auto const given = product == 1 && axes_.empty() ? std::string("no axes") : to_string();
+    throw config_error(text("trireme::parallel::mesh: ", given, open != nullptr ? " (0: what is left) takes" : " takes",
+                            open != nullptr ? " a multiple of " : " ", product, " ranks, but the world has ", world_,
+                            "; change a degree or the number of ranks"));
+  }
+
+  int world_;
+  std::vector<degree> axes_;
+  std::vector<degree> beside_;  // with the ranks of another one
+};
+
+}  // namespace trireme::parallel
+
+// ---- trireme/parallel/grid.hpp (goes on)
+namespace trireme::parallel {
+
+/// What a mesh means for one rank: its place on each axis, and the groups that it belongs to. An axis that takes the
+/// whole world uses it as it is.
+///
+/// Ranks    made collectively: the world is split once for each axis of more than one way.
+/// Threads  one owner. The world must outlive it.
+/// Errors   as mesh_shape.
+template <class Comm>
+class grid {
+ public:
+  template <parallel_policy P>
+  grid(P const& policy, Comm& world) : shape_(policy, world.size()), world_(world), rank_(world.rank()) {
+    if constexpr (!all_are_replicas<P>) {
+      auto const among = shape_.among_replicas(rank_);
+      if (among.ways != world.size()) replicas_.emplace(group_of(world_, among, shape_.group_of_replicas(rank_)));
+    }
+    detail::for_each_axis(policy, [&]<class Axis>(Axis const&) {
+      constexpr auto kind = kind_of_axis<Axis>;
+      constexpr auto facts = facts_of_axis<Axis>;
+      if constexpr (!strategy<Axis> && facts.beside.empty() && (has_axis_instance<Axis> || !facts.replicates())) {
+        if (shape_.ways(kind) > 1)
+          groups_.push_back(
+              {kind, std::make_unique<Comm>(group_of(world_, place(kind), shape_.group_along(kind, rank_)))});
+      }
+    });
+  }
+  grid(grid const&) = delete;
+  grid& operator=(grid const&) = delete;
+
+  [[nodiscard]] mesh_shape const& shape() const noexcept { return shape_; }
+  [[nodiscard]] share place(std::string_view kind) const noexcept { return shape_.share_of(rank_, kind); }
+  [[nodiscard]] Comm& everyone() const noexcept { return world_; }
+  /// Which part of the samples this rank sees: ranks along an axis that splits them see different ones.
+  [[nodiscard]] share samples() const noexcept { return shape_.samples_of(rank_); }
+  /// The ranks that hold the same part of the model: what gradients are summed over.
+  [[nodiscard]] Comm& replicas() noexcept { return replicas_ ? *replicas_ : world_; }
+  /// The ranks that differ from this one on an axis of that kind only; null if there is none but itself. (Those along
+  /// an axis of replicas that has no run state are no group: replicas() is.)
+  [[nodiscard]] Comm* along(std::string_view kind) noexcept {
+    for (auto const& each : groups_)
+      if (each.kind == kind) return each.ranks.get();
+    return nullptr;
+  }
+
+  /// What this rank has sent so far, in the world and in its groups.
+  [[nodiscard]] std::uint64_t bytes_sent() const noexcept {
+    auto sum = world_.traffic().bytes_sent;
+    if (replicas_) sum += replicas_->traffic().bytes_sent;
+    for (auto const& each : groups_) sum += each.ranks->traffic().bytes_sent;
+    for (auto const& each : joined_) sum += each->traffic().bytes_sent;
+    return sum;
+  }
+
+  /// Collective. Some of the ranks along an axis, in their order, by their places. All ranks along it call this; null
+  /// where this rank is none of them.
+  [[nodiscard]] Comm* join(std::string_view kind, std::vector<int> const& places) {
+    auto& all = *along(kind);
+    bool member = false;
+    share own{0, 1};
+    for (int p = 0; p < static_cast<int>(places.size()); ++p) {
+      if (places[static_cast<std::size_t>(p)] != all.rank()) continue;
+      member = true;
+      own = {p, static_cast<int>(places.size())};
+    }
+    joined_.push_back(std::make_unique<Comm>(group_of(all, own, member ? 0 : 1)));
+    return member ? joined_.back().get() : nullptr;
+  }
+
+ private:
+  struct group {
+    std::string_view kind;
+    std::unique_ptr<Comm> ranks;
+  };
+  // A world on paper, where nobody else says to which group he belongs, is told what this rank's group is like.
+  [[nodiscard]] static Comm group_of(Comm& whole, [[maybe_unused]] share own, [[maybe_unused]] int color) {
+    if constexpr (requires { whole.split(own); }) {
+      return whole.split(own);
+    } else {
+      return whole.split(color, whole.rank());
+    }
+  }
+
+  mesh_shape shape_;
+  Comm& world_;
+  int rank_;
+  std::optional<Comm> replicas_;
+  std::vector<group> groups_;
+  std::vector<std::unique_ptr<Comm>> joined_;
+};
+
+}  // namespace trireme::parallel
+
+// ---- trireme/parallel/schedules/step.hpp
+namespace trireme::schedule {
+
+/// What a stage does in one step. A zero-bubble schedule does a backward in two halves: `backward_input` makes the
+/// gradient that the stage before waits for, `backward_weight` the parameters' gradients, at leisure.
+enum class work : std::uint8_t { forward, backward, backward_input, backward_weight };
+
+/// No stage: a step without such a peer.
+inline constexpr int nobody = -1;
+
+/// One entry of a stage's list. A schedule says what is done; `basic_lists` adds the value that the step works on (an
+/// activation, or backward a gradient) and the one that it makes, numbered over all stages, and which other stage it
+/// comes from or goes to.
+struct step {
+  work kind = work::forward;
+  bool with_next = false;  ///< this step and the next one may overlap; each begins when both have what they receive
+  int chunk = 0;
+  int micro_batch = 0;
+  int from = nobody;
+  int to = nobody;
+  int input = -1;   ///< -1: none
+  int output = -1;  ///< -1: none
+  friend constexpr bool operator==(step const&, step const&) = default;
+};
+
+/// How the parts of a model lie on the stages.
+///   straight   chunk c of stage s is part c * stages + s
+///   vee        two chunks: down the stages and back, so that the first and the last part lie on stage 0
+///   both_ways  two chunks: every part lies on two stages, s and stages - 1 - s; the first half of the micro-batches
+///              enters at stage 0 and takes chunks 0, the other half enters at the last stage and takes chunks 1
+enum class placement : std::uint8_t { straight, vee, both_ways };
+
+/// How many stages, micro-batches a step, and chunks of the model a stage.
+struct size {
+  int stages = 1;
+  int micro_batches = 1;
+  int chunks = 1;
+  friend constexpr bool operator==(size const&, size const&) = default;
+};
+
+/// Which stage runs which part of the model.
+struct layout : size {
+  placement where = placement::straight;
+
+  /// Parts of the model, in the order of forward.
+  [[nodiscard]] constexpr int parts() const noexcept {
+    return where == placement::both_ways ? stages : stages * chunks;
+  }
+  [[nodiscard]] constexpr int part(int stage, int chunk) const noexcept {
+    if (where == placement::straight) return chunk * stages + stage;
+    return chunk == 0 ? stage : parts() - 1 - stage;
+  }
+  [[nodiscard]] constexpr int stage_of(int part, int micro_batch) const noexcept {
+    if (where == placement::straight) return part % stages;
+    if (where == placement::vee) return part < stages ? part : 2 * stages - 1 - part;
+    return goes_up(micro_batch) ? stages - 1 - part : part;
+  }
+  /// Whether a stage's chunk runs a micro-batch at all.
+  [[nodiscard]] constexpr bool takes(int chunk, int micro_batch) const noexcept {
+    return where != placement::both_ways || (chunk == 1) == goes_up(micro_batch);
+  }
+  /// Activations and gradients between parts, of all micro-batches.
+  [[nodiscard]] constexpr int values() const noexcept { return 2 * (parts() - 1) * micro_batches; }
+  /// Chunks that one stage takes forward in a step of training, over all micro-batches.
+  [[nodiscard]] constexpr int passes() const noexcept {
+    return where == placement::both_ways ? micro_batches : micro_batches * chunks;
+  }
+
+ private:
+  [[nodiscard]] constexpr bool goes_up(int micro_batch) const noexcept { return micro_batch >= micro_batches / 2; }
+};
+
+// Storage of lists and simulations: vectors at run time; at compile time raw arrays, because std::array and
+// std::vector exceed the default limits of constant evaluation.
+struct on_heap {
+  template <class T>
+  using array = std::vector<T>;
+};
+template <int Capacity>
+struct within {
+  template <class T>
+  struct array {
+    T values[std::size_t{Capacity}]{};
+    constexpr void assign(std::size_t, T const&) noexcept {}
+    constexpr T* data() noexcept { return values; }
+    constexpr T const* data() const noexcept { return values; }
+  };
+};
+
+/// Elements of an array that has none yet. (Of resize() GCC 14 warns that it would move what is not there.)
+template <class Array>
+constexpr void make_room(Array& array, int count) {
+  array.assign(static_cast<std::size_t>(count), {});
+}
+
+/// The steps of every stage, in order.
+template <class Storage>
+class basic_lists {
+ public:
+  constexpr explicit basic_lists(layout const& where) : where_(where) {
+    make_room(steps_, where.stages * longest());
+    make_room(counts_, where.stages);
+  }
+
+  [[nodiscard]] constexpr layout const& where() const noexcept { return where_; }
+  [[nodiscard]] constexpr int stages() const noexcept { return where_.stages; }
+  [[nodiscard]] constexpr int micro_batches() const noexcept { return where_.micro_batches; }
+  [[nodiscard]] constexpr int count(int stage) const noexcept { return counts_.data()[stage]; }
+  /// The first step of a stage; count(stage) lie there.
+  [[nodiscard]] constexpr step const* of(int stage) const noexcept { return steps_.data() + stage * longest(); }
+  /// No stage has more steps than this.
+  [[nodiscard]] constexpr int longest() const noexcept { return 3 * where_.passes(); }
+  /// Whether a stage had more steps than can be right; they were left out.
+  [[nodiscard]] constexpr bool overflowed() const noexcept { return overflowed_; }
+
+  constexpr void add(int stage, step each) {
+    auto& count = counts_.data()[stage];
+    if (count == longest()) {
+      overflowed_ = true;
+      return;
+    }
+    if (each.kind != work::backward_weight) connect(stage, each);
+    steps_.data()[stage * longest() + count++] = each;
+  }
+
+ private:
+  // Value b * micro_batches + m is the activation of micro-batch m between parts b and b + 1; the gradients come after
+  // all activations.
+  constexpr void connect(int stage, step& each) const {
+    int const part = where_.part(stage, each.chunk);
+    bool const forward = each.kind == work::forward;
+    int const next = forward ? part + 1 : part - 1;
+    int const last = forward ? part - 1 : part + 1;
+    int const first = (forward ? 0 : where_.parts() - 1) * where_.micro_batches + each.micro_batch;
+    if (last >= 0 && last < where_.parts()) {
+      each.input = first + (forward ? last : part) * where_.micro_batches;
+      each.from = where_.stage_of(last, each.micro_batch);
+      if (each.from == stage) each.from = nobody;
+    }
+    if (next >= 0 && next < where_.parts()) {
+      each.output = first + (forward ? part : next) * where_.micro_batches;
+      each.to = where_.stage_of(next, each.micro_batch);
+      if (each.to == stage) each.to = nobody;
+    }
+  }
+
+  layout where_;
+  typename Storage::template array<step> steps_;
+  typename Storage::template array<int> counts_;
+  bool overflowed_ = false;
+};
+using step_lists = basic_lists<on_heap>;
+
+}  // namespace trireme::schedule
+
+// ---- trireme/parallel/schedules/simulate.hpp (goes on)
+namespace trireme::schedule {
+
+/// What a send means to the stage that sends.
+///   rendezvous   one message at a time; a stage waits until the other side takes it
+///   grouped      what a step sends and what the next one receives proceed together, and the stage waits for all of it
+///   buffered     messages travel while stages go on; only a receive waits
+enum class sends : std::uint8_t { rendezvous, grouped, buffered };
+
+/// What the steps of one chunk take, in any unit; a full backward takes backward_input + backward_weight.
+struct costs {
+  std::int64_t forward = 1;
+  std::int64_t backward_input = 1;
+  std::int64_t backward_weight = 1;
+  std::int64_t hop = 0;          ///< from one stage to another
+  std::int64_t overlapped = -1;  ///< a forward and a full backward that overlap (F&B); -1: their sum
+
+  [[nodiscard]] constexpr std::int64_t of(work kind) const noexcept {
+    if (kind == work::forward) return forward;
+    if (kind == work::backward_input) return backward_input;
+    return kind == work::backward_weight ? backward_weight : backward_input + backward_weight;
+  }
+  [[nodiscard]] constexpr std::int64_t of_pair() const noexcept {
+    return overlapped >= 0 ? overlapped : of(work::forward) + of(work::backward);
+  }
+};
+
+/// The times of one step of training.
+struct step_time {
+  std::int64_t start = 0;
+  std::int64_t end = 0;
+};
+
+/// What became of one stage.
+struct stage_time {
+  std::int64_t start = 0;  ///< of its first step
+  std::int64_t end = 0;    ///< of its last step
+  std::int64_t busy = 0;
+  int peak = 0;  ///< most activations held at a time, in micro-batches of one chunk
+  int done = 0;  ///< steps that it could take; fewer than it has if the schedule is stuck
+
+  /// Waiting between its first and its last step.
+  [[nodiscard]] constexpr std::int64_t idle() const noexcept { return end - start - busy; }
+};
+
+/// The run of a schedule on paper.
+template <class Storage>
+struct basic_timing {
+  typename Storage::template array<step_time> steps;  ///< stage s, step i: at s * longest() + i
+  typename Storage::template array<stage_time> stages;
+  int stage_count = 0;
+  bool finished = false;  ///< false: deadlock
+
+  [[nodiscard]] constexpr stage_time const& stage(int which) const noexcept { return stages.data()[which]; }
+  /// The idle time of the stage that idles most: what the step of training takes longer than its work.
+  [[nodiscard]] constexpr std::int64_t bubble() const noexcept {
+    std::int64_t most = 0;
+    for (int s = 0; s < stage_count; ++s) most = stage(s).idle() > most ? stage(s).idle() : most;
+    return most;
+  }
+  /// The most activations that any stage holds, in micro-batches of one chunk.
+  [[nodiscard]] constexpr int peak() const noexcept {
+    int most = 0;
+    for (int s = 0; s < stage_count; ++s) most = stage(s).peak > most ? stage(s).peak : most;
+    return most;
+  }
+  /// From the first step of any stage to the end.
+  [[nodiscard]] constexpr std::int64_t span() const noexcept {
+    std::int64_t last = 0;
+    for (int s = 0; s < stage_count; ++s) last = stage(s).end > last ? stage(s).end : last;
+    return last;
+  }
+};
+using timing = basic_timing<on_heap>;
+
+namespace detail {
+
+/// Replays lists: each stage goes on until it has to wait, in turns, until none can go on. Written with few statements:
+/// compilers limit their number in a constant expression.
+template <class Storage>
+class simulator {
+  static constexpr std::int64_t never = -1;
+
+ public:
+  constexpr simulator(basic_lists<Storage> const& steps, costs const& cost, sends semantics)
+      : lists_(steps), cost_(cost), semantics_(semantics) {
+    int const values = lists_.where().values();
+    make_room(made_, values);
+    make_room(offered_, values);
+    make_room(asked_, values);
+    for (int v = 0; v < values; ++v) made_.data()[v] = offered_.data()[v] = asked_.data()[v] = never;
+    make_room(stages_, lists_.stages());
+    make_room(out_.steps, lists_.stages() * lists_.longest());
+    make_room(out_.stages, lists_.stages());
+    out_.stage_count = lists_.stages();
+  }
+
+  constexpr basic_timing<Storage> run() {
+    int running = lists_.stages();
+    for (bool moved = true; moved && running > 0;) {
+      moved = false;
+      for (int s = 0; s < lists_.stages(); ++s) {
+        auto& stage = stages_.data()[s];
+        if (stage.over) continue;
+        while (advance(s, stage)) moved = true;
+        if (stage.over) --running;
+      }
+    }
+    out_.finished = running == 0;
+    return out_;
+  }
+
+ private:
+  struct state {
+    std::int64_t clock = 0;
+    int next = 0;     // step
+    int sending = 0;  // how many steps before `next` have results to send
+    int phase = 0;    // rendezvous: how many messages between two steps are done
+    int held = 0;
+    bool over = false;
+  };
+
+  // The messages between two steps, then the step (or the two of a pair). False if the stage must wait or is done.
+  constexpr bool advance(int s, state& stage) {
+    int const left = lists_.count(s) - stage.next;
+    auto const* const steps = lists_.of(s) + stage.next;
+    int const group = left > 1 && steps->with_next ? 2 : left > 0 ? 1 : 0;
+    if (semantics_ != sends::buffered && !exchanged(stage, steps, group)) return false;
+    auto clock = stage.clock;
+    for (auto const* each = steps; each != steps + group; ++each) {
+      if (each->input < 0) continue;
+      auto const made = made_.data()[each->input];
+      if (made == never) return false;
+      auto const here = made + (each->from == nobody || semantics_ != sends::buffered ? 0 : cost_.hop);
+      clock = here > clock ? here : clock;
+    }
+    stage.over = group == 0;
+    if (!stage.over) take(s, stage, steps, group, clock);
+    return !stage.over;
+  }
+
+  constexpr void take(int s, state& stage, step const* steps, int group, std::int64_t begin) {
+    auto& sum = out_.stages.data()[s];
+    auto const length = group == 2 ? cost_.of_pair() : cost_.of(steps->kind);
+    sum.start = stage.next == 0 ? begin : sum.start;
+    sum.end = stage.clock = begin + length;
+    sum.busy += length;
+    for (int i = 0; i < group; ++i) {
+      out_.steps.data()[s * lists_.longest() + stage.next + i] = {begin, sum.end};
+      stage.held += steps[i].kind == work::forward;
+      if (steps[i].output >= 0) made_.data()[steps[i].output] = sum.end;
+    }
+    sum.peak = stage.held > sum.peak ? stage.held : sum.peak;
+    for (int i = 0; i < group; ++i) {
+      stage.held -= steps[i].kind == work::backward || steps[i].kind == work::backward_weight;
+    }
+    sum.done = stage.next += group;
+    stage.sending = group;
+  }
+
+  // Rendezvous and grouped: whether all that the last step sends and the next one receives has met its other side.
+  constexpr bool exchanged(state& stage, step const* steps, int group) {
+    struct {
+      int value;
+      bool sent;
+    } messages[4]{};
+    int many = 0;
+    for (int i = -stage.sending; i < 0; ++i) {
+      if (steps[i].to != nobody) messages[many++] = {steps[i].output, true};
+    }
+    for (int i = 0; i < group; ++i) {
+      if (steps[i].from != nobody) messages[many++] = {steps[i].input, false};
+    }
+    bool const one_by_one = semantics_ == sends::rendezvous;
+    for (int m = stage.phase; m < many; ++m) {
+      auto& asked = asked_.data()[messages[m].value];
+      auto& offered = offered_.data()[messages[m].value];
+      auto& here = messages[m].sent ? offered : asked;
+      if (here == never) here = stage.clock;
+      if (!one_by_one) continue;
+      if (!meet(stage, offered, asked)) return false;
+      stage.phase = m + 1;
+    }
+    if (!one_by_one) {
+      for (int m = 0; m < many; ++m) {
+        if (offered_.data()[messages[m].value] == never || asked_.data()[messages[m].value] == never) return false;
+      }
+      for (int m = 0; m < many; ++m) {
+        static_cast<void>(meet(stage, offered_.data()[messages[m].value], asked_.data()[messages[m].value]));
+      }
+    }
+    stage.phase = 0;
+    stage.sending = 0;
+    return true;
+  }
+  // Both sides go on when the later of them has come and the message has travelled.
+  constexpr bool meet(state& stage, std::int64_t offered, std::int64_t asked) const {
+    if (offered == never || asked == never) return false;
+    auto const done = (offered > asked ? offered : asked) + cost_.hop;
+    stage.clock = done > stage.clock ? done : stage.clock;
+    return true;
+  }
+
+  basic_lists<Storage> const& lists_;
+  costs cost_;
+  sends semantics_;
+  typename Storage::template array<std::int64_t> made_;     // when a value was there
+  typename Storage::template array<std::int64_t> offered_;  // when its sender began to wait, if it waits
+  typename Storage::template array<std::int64_t> asked_;    // when its receiver did
+  typename Storage::template array<state> stages_;
+  basic_timing<Storage> out_;
+};
+
+}  // namespace detail
+
+/// Replays a schedule on paper: when each step starts and ends, what each stage idles and holds, and whether all of
+/// them come to the end. A pure function; whole numbers only, so that a formula can be met exactly.
+template <class Storage>
+[[nodiscard]] constexpr basic_timing<Storage> simulate(basic_lists<Storage> const& steps, costs const& cost = {},
+                                                       sends semantics = sends::buffered) {
+  return detail::simulator<Storage>(steps, cost, semantics).run();
+}
+
+}  // namespace trireme::schedule
+
+// ---- trireme/parallel/schedules/check.hpp (goes on)
+namespace trireme::schedule {
+
+/// A pipeline schedule: its name, how parts lie on stages, how many chunks a stage has (0: as many as one likes), what
+/// it needs of a size (nullptr: nothing is wrong), and each stage's steps.
+template <class S>
+concept schedule = requires(size const& of, void (*emit)(step)) {
+  { S::name } -> std::convertible_to<std::string_view>;
+  { S::where } -> std::convertible_to<placement>;
+  { S::chunks } -> std::convertible_to<int>;
+  { S::refuses(of) } -> std::convertible_to<char const*>;
+  S::steps(of, 0, emit);
+};
+
+// The rules of a schedule: name, sentence. In the order in which they are checked: each relies on those before it.
+#define TRIREME_SCHEDULE_RULES(rule)                                                                                  \
+  rule(in_range,                                                                                                      \
+       "every step must name a chunk of its stage and a micro-batch that there is, and that this chunk takes")        \
+      rule(not_too_many, "a stage has more steps than its chunks and micro-batches ask for")                          \
+          rule(forward_once, "each chunk must take each of its micro-batches forward exactly once")                   \
+              rule(backward_once,                                                                                     \
+                   "each chunk must take each of its micro-batches backward exactly once: a full backward, or "       \
+                   "backward_input and "                                                                              \
+                   "backward_weight")                                                                                 \
+                  rule(backward_after_forward, "a backward must come after the forward of its chunk and micro-batch") \
+                      rule(weight_after_input,                                                                        \
+                           "a backward_weight must come after the backward_input of its chunk and micro-batch")       \
+                          rule(no_deadlock, "stages wait for each other for ever, even if sends are buffered")
+
+/// A rule of schedules; `none` is broken by a right one.
+enum class rule {
+#define TRIREME_SCHEDULE_NAME(name, sentence) name,
+  TRIREME_SCHEDULE_RULES(TRIREME_SCHEDULE_NAME)
+#undef TRIREME_SCHEDULE_NAME
+      none
+};
+
+[[nodiscard]] constexpr std::string_view sentence_of(rule which) noexcept {
+#define TRIREME_SCHEDULE_SENTENCE(name, sentence) \
+  if (which == rule::name) return sentence;
+  TRIREME_SCHEDULE_RULES(TRIREME_SCHEDULE_SENTENCE)
+#undef TRIREME_SCHEDULE_SENTENCE
+  return {};
+}
+
+/// The first rule that lists break, and where.
+struct verdict {
+  rule broken = rule::none;
+  int stage = 0;
+  int index = 0;  ///< of the step in the stage's list
+  [[nodiscard]] constexpr bool ok() const noexcept { return broken == rule::none; }
+};
+
+namespace detail {
+
+/// What a chunk has done with a micro-batch, as bits.
+struct pass_record {
+  int done = 0;
+  static constexpr int forward = 1, input = 2, weight = 4, all = 7;
+};
+
+/// What a step must find done and what it must not, and what it breaks if it does not.
+constexpr rule apply(pass_record& record, work kind) {
+  int const adds = kind == work::forward          ? pass_record::forward
+                   : kind == work::backward       ? pass_record::input | pass_record::weight
+                   : kind == work::backward_input ? pass_record::input
+                                                  : pass_record::weight;
+  if ((record.done & adds) != 0) return kind == work::forward ? rule::forward_once : rule::backward_once;
+  if (kind != work::forward && (record.done & pass_record::forward) == 0) return rule::backward_after_forward;
+  if (kind == work::backward_weight && (record.done & pass_record::input) == 0) return rule::weight_after_input;
+  record.done |= adds;
+  return rule::none;
+}
+
+}  // namespace detail
+
+/// Whether lists are a schedule: every micro-batch once each way through every chunk, in an order that can be run.
+template <class Storage>
+[[nodiscard]] constexpr verdict find_broken_rule(basic_lists<Storage> const& given) {
+  auto const& where = given.where();
+  typename Storage::template array<detail::pass_record> records;
+  int const cells = where.chunks * where.micro_batches;
+  make_room(records, where.stages * cells);
+  if (given.overflowed()) return {rule::not_too_many, 0, given.longest()};
+  for (int s = 0; s < where.stages; ++s) {
+    auto* const own = records.data() + s * cells;
+    auto const* const steps = given.of(s);
+    for (int i = 0; i < given.count(s); ++i) {
+      auto const broken =
+          detail::apply(own[steps[i].chunk * where.micro_batches + steps[i].micro_batch], steps[i].kind);
+      if (broken != rule::none) return {broken, s, i};
+    }
+    for (int chunk = 0; chunk < where.chunks; ++chunk) {
+      for (int m = 0; m < where.micro_batches; ++m) {
+        int const done = own[chunk * where.micro_batches + m].done;
+        if (done == detail::pass_record::all || !where.takes(chunk, m)) continue;
+        return {(done & detail::pass_record::forward) == 0 ? rule::forward_once : rule::backward_once, s,
+                given.count(s)};
+      }
+    }
+  }
+  auto const run = simulate(given);
+  for (int s = 0; s < where.stages && !run.finished; ++s) {
+    if (run.stage(s).done < given.count(s)) return {rule::no_deadlock, s, run.stage(s).done};
+  }
+  return {};
+}
+
+/// The steps of `Schedule`, whose size must be one that it does not refuse; broken says if a step names what is not
+/// there (such a step is left out).
+template <schedule Schedule, class Storage>
+[[nodiscard]] constexpr basic_lists<Storage> list(size const& of, verdict& broken) {
+  layout const where{of, Schedule::where};
+  basic_lists<Storage> out(where);
+  for (int s = 0; s < of.stages; ++s) {
+    Schedule::steps(of, s, [&](step const& each) {
+      bool const there = each.chunk >= 0 && each.chunk < of.chunks && each.micro_batch >= 0 &&
+                         each.micro_batch < of.micro_batches && where.takes(each.chunk, each.micro_batch);
+      if (there)
+        out.add(s, each);
+      else if (broken.ok())
+        broken = {rule::in_range, s, out.count(s)};
+    });
+  }
+  return out;
+}
+
+/// The steps of `Schedule` for a size that is known at run time, checked.
+///
+/// Errors  config_error: it refuses the size, or its lists break a rule.
+template <schedule Schedule>
+[[nodiscard]] step_lists make_lists(size of) {
+  if (Schedule::chunks != 0) of.chunks = Schedule::chunks;
+  auto const given = [&] {
+    return text(of.stages, " stages, ", of.micro_batches, " micro-batches and ", of.chunks, " chunks a stage");
+  };
+  if (of.stages < 1 || of.micro_batches < 1 || of.chunks < 1) {
+    throw config_error(
+        text("trireme::schedule: ", Schedule::name, " was given ", given(), "; each must be at least 1"));
+  }
+  if (char const* const need = Schedule::refuses(of); need != nullptr) {
+    throw config_error(text("trireme::schedule: ", Schedule::name, " ", need, ", but was given ", given()));
+  }
+  verdict found;
+  auto out = list<Schedule, on_heap>(of, found);
+  if (found.ok()) found = find_broken_rule(out);
+  if (!found.ok()) {
+    throw config_error(text("trireme::schedule: ", Schedule::name, " with ", given(), ": ", sentence_of(found.broken),
+                            " (stage ", found.stage, ", step ", found.index, ")"));
+  }
+  return out;
+}
+
+namespace detail {
+
+template <class Schedule, int Stages, int MicroBatches, int Chunks>
+struct at_compile_time {
+  static constexpr size of{Stages, MicroBatches, Chunks};
+  static constexpr int most = 3 * Stages * MicroBatches * Chunks;  // of steps, and of messages
+  static constexpr bool fits = Schedule::refuses(of) == nullptr;
+
+  static constexpr verdict found = [] {
+    verdict out;
+    if constexpr (fits) {
+      auto const steps = list<Schedule, within<most>>(of, out);
+      if (out.ok()) out = find_broken_rule(steps);
+    }
+    return out;
+  }();
+};
+
+// As in the trainer's slots: a class a sentence, and what is right is computed apart from it.
+template <class Schedule, int Stages, int MicroBatches, int Chunks, class Facts>
+struct check_schedule {
+  static_assert(Facts::fits,
+                "trireme::schedule: this schedule refuses these numbers of stages, micro-batches or chunks");
+#define TRIREME_SCHEDULE_ASSERT(name, sentence) \
+  static_assert(Facts::found.broken != rule::name, "trireme::schedule: " sentence " [" #name "]");
+  TRIREME_SCHEDULE_RULES(TRIREME_SCHEDULE_ASSERT)
+#undef TRIREME_SCHEDULE_ASSERT
+};
+
+}  // namespace detail
+
+/// Checks a schedule at compile time: a broken rule is an error of one sentence. Write
+/// `static_assert(schedule::check<my_schedule, 4, 8>())`.
+template <class Schedule, int Stages, int MicroBatches, int Chunks = Schedule::chunks>
+constexpr bool check() {
+  static_assert(Chunks > 0, "trireme::schedule: say how many chunks a stage has: check<schedule, stages, 8, chunks>");
+  using facts = detail::at_compile_time<Schedule, Stages, MicroBatches, Chunks>;
+  // In a type only: if an assertion fails there, the value of this function is a constant all the same.
+  using said = decltype(sizeof(detail::check_schedule<Schedule, Stages, MicroBatches, Chunks, facts>));
+  return said{1} == 1;
+}
+
+/// What the simulator says of a schedule.
+struct summary {
+  bool finished = false;
+  std::int64_t bubble = 0;
+  std::int64_t span = 0;
+  int peak = 0;  ///< in micro-batches of one chunk
+  friend constexpr bool operator==(summary const&, summary const&) = default;
+};
+
+/// The summary of a schedule at compile time.
+template <schedule Schedule, int Stages, int MicroBatches, int Chunks = Schedule::chunks>
+[[nodiscard]] consteval summary measure(costs const& cost = {}, sends semantics = sends::buffered) {
+  verdict broken;
+  auto const steps = list<Schedule, within<3 * Stages * MicroBatches * Chunks>>({Stages, MicroBatches, Chunks}, broken);
+  auto const run = simulate(steps, cost, semantics);
+  return {run.finished, run.bubble(), run.span(), run.peak()};
+}
+
+}  // namespace trireme::schedule
+
+// ---- trireme/parallel/schedules/cut_units.hpp
+namespace trireme::schedule {
+
+/// Where a model's units are cut: part q has units [cuts[q], cuts[q + 1]).
+using unit_cuts = std::vector<std::int64_t>;
+
+namespace detail {
+
+inline void expect_enough_units(std::int64_t units, int stages, int chunks) {
+  if (stages >= 1 && chunks >= 1 && units >= std::int64_t{stages} * chunks) return;
+  throw config_error(text("trireme::schedule::cut_units: ", stages, " stages of ", chunks, " chunks need at least ",
+                          std::int64_t{stages} * chunks, " units, but the model has ", units,
+                          "; use fewer stages, or a model of more layers"));
+}
+
+/// What the first u units cost, for each u.
+[[nodiscard]] inline std::vector<double> sums_of(std::span<double const> costs) {
+  std::vector<double> sums{0};
+  for (std::size_t u = 0; u < costs.size(); ++u) {
+    if (!(costs[u] >= 0)) {
+      throw config_error(text("trireme::schedule::cut_units: unit ", u, " costs ", costs[u], "; costs are at least 0"));
+    }
+    sums.push_back(sums.back() + costs[u]);
+  }
+  return sums;
+}
+
+/// The cheapest way to cut units into parts: of the largest part, or, if `limit` is given, of the sum of squares of
+/// parts none of which is larger than that. Exact, by dynamic programming.
+[[nodiscard]] inline unit_cuts best_cuts(std::vector<double> const& sums, std::size_t parts, double const* limit,
+                                         double& price) {
+  auto const units = sums.size() - 1;
+  auto const none = std::numeric_limits<double>::infinity();
+  std::vector<double> prices(units + 1, none);  // of the first u units in as many parts as seen so far
+  std::vector<std::vector<std::int64_t>> from(parts, std::vector<std::int64_t>(units + 1, 0));
+  prices[0] = 0;
+  for (std::size_t part = 0; part < parts; ++part) {
+    std::vector<double> longer(units + 1, none);
+    for (std::size_t end = part + 1; end <= units; ++end) {
+      for (std::size_t begin = part; begin < end; ++begin) {
+        double const cost = sums[end] - sums[begin];
+        if (limit != nullptr && cost > *limit) continue;
+        double const whole = limit != nullptr       ? prices[begin] + cost * cost
+                             : cost > prices[begin] ? cost
+                                                    : prices[begin];
+        if (whole >= longer[end]) continue;
+        longer[end] = whole;
+        from[part][end] = static_cast<std::int64_t>(begin);
+      }
+    }
+    prices = longer;
+  }
+  price = prices[units];
+  unit_cuts cuts(parts + 1, static_cast<std::int64_t>(units));
+  for (auto part = parts; part-- > 0;) cuts[part] = from[part][static_cast<std::size_t>(cuts[part + 1])];
+  return cuts;
+}
+
+/// How uneven cuts are, the worst first: the most costly stage, and squares of stages and of parts.
+struct unevenness {
+  double most = 0, stages = 0, parts = 0;
+
+  [[nodiscard]] bool much_less_than(unevenness const& other) const noexcept {
+    double const own[] = {most, stages, parts};
+    double const theirs[] = {other.most, other.stages, other.parts};
+    for (int i = 0; i < 3; ++i) {
+      double const rounding = 1e-9 * theirs[i];
+      if (own[i] < theirs[i] - rounding) return true;
+      if (own[i] > theirs[i] + rounding) return false;
+    }
+    return false;
+  }
+};
+
+[[nodiscard]] inline unevenness unevenness_of(std::vector<double> const& sums, unit_cuts const& cuts,
+                                              layout const& where) {
+  unevenness found;
+  for (int stage = 0; stage < where.stages; ++stage) {
+    double cost = 0;
+    for (int chunk = 0; chunk < where.chunks; ++chunk) {
+      auto const* const cut = cuts.data() + where.part(stage, chunk);
+      double const part = sums[static_cast<std::size_t>(cut[1])] - sums[static_cast<std::size_t>(cut[0])];
+      cost += part;
+      found.parts += part * part;
+    }
+    found.most = cost > found.most ? cost : found.most;
+    found.stages += cost * cost;
+  }
+  return found;
+}
+
+}  // namespace detail
+
+/// Cuts a model into stages * chunks parts of consecutive units: the most costly part is as cheap as can be, and among
+/// such cuts the parts are as even as can be. A part has at least one unit.
+///
+/// Errors  config_error if there are fewer units than parts, or a cost is not a number >= 0.
+[[nodiscard]] inline unit_cuts cut_units(std::span<double const> costs, int stages, int chunks = 1) {
+  auto const parts = static_cast<std::size_t>(stages) * static_cast<std::size_t>(chunks);
+  detail::expect_enough_units(static_cast<std::int64_t>(costs.size()), stages, chunks);
+  auto const sums = detail::sums_of(costs);
+  double largest = 0;
+  static_cast<void>(detail::best_cuts(sums, parts, nullptr, largest));
+  double squares = 0;
+  return detail::best_cuts(sums, parts, &largest, squares);
+}
+
+/// The same, for stages of several parts: from there units are moved, one at a time, over the ends of parts as long as
+/// that makes the most costly stage cheaper, or stages or parts more even.
+[[nodiscard]] inline unit_cuts cut_units(std::span<double const> costs, layout const& where) {
+  auto cuts = cut_units(costs, where.stages, where.parts() / where.stages);
+  if (where.chunks == 1) return cuts;
+  auto const sums = detail::sums_of(costs);
+  auto best = detail::unevenness_of(sums, cuts, where);
+  for (bool moved = true; moved;) {
+    moved = false;
+    for (std::size_t q = 1; q + 1 < cuts.size(); ++q) {
+      for (std::int64_t const to : {cuts[q] - 1, cuts[q] + 1}) {
+        if (to <= cuts[q - 1] || to >= cuts[q + 1]) continue;
+        auto const before = std::exchange(cuts[q], to);
+        auto const now = detail::unevenness_of(sums, cuts, where);
+        if (now.much_less_than(best)) {
+          best = now;
+          moved = true;
+        } else {
+          cuts[q] = before;
+        }
+      }
+    }
+  }
+  return cuts;
+}
+
+/// Cuts that are given: the first unit of each part but the first.
+///
+/// Errors  config_error if there are not stages * chunks - 1 of them, or they do not increase within the model.
+[[nodiscard]] inline unit_cuts cut_units(std::int64_t units, std::span<std::int64_t const> given, int stages,
+                                         int chunks = 1) {
+  detail::expect_enough_units(units, stages, chunks);
+  auto const parts = std::int64_t{stages} * chunks;
+  if (static_cast<std::int64_t>(given.size()) != parts - 1) {
+    throw config_error(text("trireme::schedule::cut_units: ", stages, " stages of ", chunks, " chunks need ", parts - 1,
+                            " cuts, but ", given.size(), " are given"));
+  }
+  unit_cuts cuts{0};
+  for (auto const cut : given) {
+    if (cut <= cuts.back() || cut >= units) {
+      throw config_error(text("trireme::schedule::cut_units: a cut at unit ", cut, " after one at unit ", cuts.back(),
+                              "; cuts must increase, and lie inside a model of ", units, " units"));
+    }
+    cuts.push_back(cut);
+  }
+  cuts.push_back(units);
+  return cuts;
+}
+
+}  // namespace trireme::schedule
+
+// ---- trireme/parallel/schedules/one_way.hpp
+namespace trireme::schedule {
+
+// A schedule is a type with a `name`, a placement `where`, the `chunks` that a stage has (0: as many as one likes),
+// `refuses(size)`, which says what it needs (or nullptr), and `steps(size, stage, emit)`, which calls emit(step) for
+// each step of a stage in order. They are pure functions: the same code makes lists at compile time and at run time.
+
+/// All forwards, then all backwards.
+///
+/// Bubble   (p-1)(F+B) for p stages.   Holds    all m micro-batches.
+/// Method   [Huang et al., "GPipe", 2019], backwards in the order of the forwards.
+struct gpipe {
+  static constexpr std::string_view name = "gpipe";
+  static constexpr placement where = placement::straight;
+  static constexpr int chunks = 1;
+  static constexpr char const* refuses(size const&) { return nullptr; }
+  static constexpr void steps(size const& of, int /*stage*/, auto&& emit) {
+    for (int m = 0; m < of.micro_batches; ++m) emit(step{.kind = work::forward, .micro_batch = m});
+    for (int m = 0; m < of.micro_batches; ++m) emit(step{.kind = work::backward, .micro_batch = m});
+  }
+};
+
+/// One forward, one backward, once the pipeline is full.
+///
+/// Bubble   (p-1)(F+B).   Holds    min(p, m) micro-batches.
+/// Method   [Narayanan et al., "PipeDream", 2019; flushed each step as in "Memory-Efficient Pipeline-Parallel DNN
+///          Training", 2021].
+struct one_f_one_b {
+  static constexpr std::string_view name = "1f1b";
+  static constexpr placement where = placement::straight;
+  static constexpr int chunks = 1;
+  static constexpr char const* refuses(size const&) { return nullptr; }
+  static constexpr void steps(size const& of, int stage, auto&& emit) {
+    int const ahead = of.stages - 1 - stage;
+    for (int k = 0; k < of.micro_batches + ahead; ++k) {
+      if (k < of.micro_batches) emit(step{.kind = work::forward, .micro_batch = k});
+      if (k >= ahead) emit(step{.kind = work::backward, .micro_batch = k - ahead});
+    }
+  }
+};
+
+/// One forward, one backward, over several chunks a stage: the pipeline is full sooner.
+///
+/// Bubble   (p-1)(F+B)/v for v chunks, F and B of a whole stage.   Holds    p + (p-1)/v micro-batches, or all m.
+/// Method   [Narayanan et al., "Efficient Large-Scale Language Model Training on GPU Clusters", 2021].
+struct interleaved {
+  static constexpr std::string_view name = "interleaved";
+  static constexpr placement where = placement::straight;
+  static constexpr int chunks = 0;
+  static constexpr char const* refuses(size const& of) {
+    return of.micro_batches % of.stages == 0 ? nullptr : "needs micro-batches that are a multiple of the stages";
+  }
+  static constexpr void steps(size const& of, int stage, auto&& emit) {
+    int const group = of.stages * of.chunks;  // a chunk is taken by as many micro-batches as there are stages in turn
+    int const total = of.micro_batches * of.chunks;
+    int const ahead = (of.stages - 1 - stage) * 2 + (of.chunks - 1) * of.stages;
+    for (int k = 0; k < total + ahead; ++k) {
+      if (k < total) {
+        emit(step{.kind = work::forward,
+                  .chunk = k % group / of.stages,
+                  .micro_batch = k / group * of.stages + k % of.stages});
+      }
+      if (int const b = k - ahead; b >= 0) {
+        emit(step{.kind = work::backward,
+                  .chunk = of.chunks - 1 - b % group / of.stages,
+                  .micro_batch = b / group * of.stages + b % of.stages});
+      }
+    }
+  }
+};
+
+/// 1F1B whose weight gradients fill the gaps: a stage puts off as many of them as it may keep activations for.
+///
+/// Bubble   (p-1)(F+B-2W) if m >= p and B-W >= W (less of it is filled otherwise).   Holds    min(p, m) micro-batches.
+/// Method   ZB-H1 of [Qi et al., "Zero Bubble Pipeline Parallelism", 2023].
+struct zb_h1 {
+  static constexpr std::string_view name = "zbh1";
+  static constexpr placement where = placement::straight;
+  static constexpr int chunks = 1;
+  static constexpr char const* refuses(size const&) { return nullptr; }
+  static constexpr void steps(size const& of, int stage, auto&& emit) {
+    int const ahead = of.stages - 1 - stage;
+    int const behind = stage;
+    for (int k = 0; k < of.micro_batches + ahead + behind; ++k) {
+      int const b = k - ahead;
+      if (k < of.micro_batches) emit(step{.kind = work::forward, .micro_batch = k});
+      if (b >= 0 && b < of.micro_batches) emit(step{.kind = work::backward_input, .micro_batch = b});
+      if (b >= behind) emit(step{.kind = work::backward_weight, .micro_batch = b - behind});
+    }
+  }
+};
+
+}  // namespace trireme::schedule
+
+// ---- trireme/parallel/stage_seat.hpp
+namespace trireme::parallel {
+
+/// The seat of one engine among stages: which units are its own, and what it does with how many micro-batches.
+struct stage_seat {
+  int stage = 0;
+  schedule::layout where;                                              ///< without micro-batches
+  schedule::unit_cuts cuts;                                            ///< part q has units [cuts[q], cuts[q + 1])
+  std::function<schedule::step_lists(int micro_batches)> lists;        ///< of all stages
+  std::function<std::vector<int>(schedule::step_lists const&)> peaks;  ///< micro-batches in flight, by stage
+};
+
+/// The only seat of an engine that has all units: each micro-batch forward, then backward.
+template <staged_model Model>
+[[nodiscard]] stage_seat seat_of_all(Model const& model) {
+  trireme::detail::counts_units units;
+  model.units(units);
+  return {.where = {{1, 0, 1}, schedule::placement::straight},
+          .cuts = {0, units.count},
+          .lists =
+              [](int micro_batches) {
+                schedule::step_lists lists({{1, micro_batches, 1}, schedule::placement::straight});
+                for (int m = 0; m < micro_batches; ++m) {
+                  lists.add(0, {.kind = schedule::work::forward, .micro_batch = m});
+                  lists.add(0, {.kind = schedule::work::backward, .micro_batch = m});
+                }
+                return lists;
+              },
+          .peaks = [](schedule::step_lists const&) { return std::vector<int>{1}; }};
+}
+
+}  // namespace trireme::parallel
+
+// ---- trireme/parallel/pipeline.hpp (goes on)
+namespace trireme::parallel {
+
+/// Pipeline parallelism: each stage has some consecutive units of the model, and micro-batches go through all stages.
+///
+/// Bytes    each activation and each gradient between two stages, once a micro-batch (schedule::step).
+/// Needs    has_exchange.
+/// Errors   config_error if the model has fewer units than there are parts, or `cuts` do not increase within it.
+template <class Schedule = schedule::one_f_one_b>
+struct pipeline {
+  using policy_category = slot::parallel;
+  using schedule_type = Schedule;
+
+  int stages = 0;                    ///< 0: what is left of the world
+  int chunks = Schedule::chunks;     ///< of the model, a stage; given for schedule::interleaved (0: two)
+  std::vector<std::int64_t> cuts{};  ///< the first unit of each part but the first; empty: balanced by cost
+  friend bool operator==(pipeline const&, pipeline const&) = default;
+
+  static constexpr std::string_view name = "pipeline";
+  static constexpr std::string_view kind = name;
+  static constexpr axis_facts facts{.parameters = axis_parameters::units};
+  [[nodiscard]] constexpr int degree() const noexcept { return stages; }
+
+  TRIREME_RULE(keeps_gradients, "pipeline-keeps-gradients",
+               "parallel::zero<2> and zero<3> exchange every micro-batch, which a pipeline's schedule has no place for",
+               "use parallel::zero<1> beside parallel::pipeline", !C::shards_gradients);
+  TRIREME_RULE(needs_exchange, "pipeline-needs-exchange",
+               "parallel::pipeline needs exchange, which this communicator lacks", "use another communicator",
+               has_exchange<typename C::comm, typename C::space>);
+  using rules = rule_list<keeps_gradients, needs_exchange>;
+
+  template <class Env, class Comm>
+  class instance;
+};
+
+template <class Schedule>
+[[nodiscard]] std::string to_string(pipeline<Schedule> const& p) {
+  std::string cuts;
+  for (auto const cut : p.cuts) cuts += text(cuts.empty() ? "" : ", ", cut);
+  return text("parallel::pipeline<schedule::", Schedule::name, ">{.stages = ", p.stages, ", .chunks = ", p.chunks,
+              ", .cuts = {", cuts, "}}");
+}
+
+namespace detail {
+
+/// What the units of a model cost: `unit_costs()` of the model, or all the same.
+template <staged_model Model>
+[[nodiscard]] std::vector<double> costs_of_units(Model const& model) {
+  if constexpr (requires { model.unit_costs(); }) {
+    auto const costs = model.unit_costs();
+    return {costs.begin(), costs.end()};
+  } else {
+    trireme::detail::counts_units count;
+    model.units(count);
+    return std::vector<double>(static_cast<std::size_t>(count.count), 1.0);
+  }
+}
+
+/// The lists of a schedule for any number of micro-batches: if it refuses that number (a short batch at the end of the
+/// data), those of the next larger one that it takes, without the micro-batches that are not there.
+template <class Schedule>
+[[nodiscard]] schedule::step_lists lists_for(schedule::size of) {
+  constexpr int most_tries = 1 << 16;
+  int const there = of.micro_batches;
+  for (int more = 0; more < most_tries && Schedule::refuses(of) != nullptr; ++more) ++of.micro_batches;
+  if (Schedule::refuses(of) != nullptr) of.micro_batches = there;
+  auto full = schedule::make_lists<Schedule>(of);
+  if (of.micro_batches == there) return full;
+  schedule::step_lists some(full.where());
+  for (int s = 0; s < of.stages; ++s) {
+    for (auto const* each = full.of(s); each != full.of(s) + full.count(s); ++each) {
+      if (each->micro_batch < there) some.add(s, *each);
+    }
+  }
+  return some;
+}
+
+/// The most micro-batches that each stage holds at a time. A template, so that a program without a pipeline compiles no
+/// simulator.
+template <class Lists>
+[[nodiscard]] std::vector<int> peaks_of(Lists const& lists) {
+  auto const run = schedule::simulate(lists);
+  std::vector<int> peaks;
+  for (int stage = 0; stage < lists.stages(); ++stage) peaks.push_back(run.stage(stage).peak);
+  return peaks;
+}
+
+}  // namespace detail
+
+/// The seat of `stage` in a pipeline of `stages` of a model's units.
+template <class Schedule, staged_model Model>
+[[nodiscard]] stage_seat seat_of(pipeline<Schedule> const& axis, Model const& model, int stage, int stages) {
+  int const chunks = Schedule::chunks != 0 ? Schedule::chunks : axis.chunks != 0 ? axis.chunks : 2;
+  schedule::layout const where{{stages, 0, chunks}, Schedule::where};
+  auto const costs = detail::costs_of_units(model);
+  int const parts_a_stage = where.parts() / stages;
+  return {.stage = stage,
+          .where = where,
+          .cuts = axis.cuts.empty()
+                      ? schedule::cut_units(costs, where)
+                      : schedule::cut_units(static_cast<std::int64_t>(costs.size()), axis.cuts, stages, parts_a_stage),
+          .lists =
+              [=](int micro_batches) {
+                return detail::lists_for<Schedule>({stages, micro_batches, chunks});
+              },
+          .peaks = [](schedule::step_lists const& lists) { return detail::peaks_of(lists); }};
+}
+
+/// Whether each chunk adds to its gradients one micro-batch after the other, in their order, which sums in a fixed tree
+/// take for granted. The last part of a model adds to them in its forward already.
+[[nodiscard]] inline bool adds_in_order(stage_seat const& seat) {
+  if (seat.where.where == schedule::placement::both_ways) return false;
+  auto const lists = seat.lists(2 * seat.where.stages);
+  for (int s = 0; s < lists.stages(); ++s) {
+    std::vector<int> next(static_cast<std::size_t>(seat.where.chunks), 0);
+    for (auto const* each = lists.of(s); each != lists.of(s) + lists.count(s); ++each) {
+      auto& expected = next[static_cast<std::size_t>(each->chunk)];
+      bool const is_last = seat.where.part(s, each->chunk) + 1 == seat.where.parts();
+      if (each->kind == schedule::work::forward && !is_last) continue;
+      if (each->micro_batch != expected) return false;
+      if (each->kind == schedule::work::forward) continue;
+      if (each->kind != schedule::work::backward) return false;  // its halves are apart
+      ++expected;
+    }
+  }
+  return true;
+}
+
+/// Stages that are the ranks of a communicator.
+///
+/// Threads  one owner; the communicator is used by nobody else, and must outlive the link.
+template <class Comm, class Space = typename space_of<Comm>::type>
+requires has_exchange<Comm, Space>
+class communicator_link final : public stage_link<Space> {
+  using request = decltype(std::declval<Comm&>().exchange_async(std::span<transfer<Space> const>{}));
+
+ public:
+  explicit communicator_link(Comm& stages) : stages_(stages) {}
+
+  [[nodiscard]] int start(std::span<transfer<Space> const> messages) override {
+    if (free_.empty()) {
+      free_.push_back(static_cast<int>(pending_.size()));
+      pending_.emplace_back();
+    }
+    int const ticket = free_.back();
+    pending_[static_cast<std::size_t>(ticket)].emplace(stages_.exchange_async(messages));
+    free_.pop_back();
+    return ticket;
+  }
+  void wait(int ticket) override {
+    auto& it = pending_[static_cast<std::size_t>(ticket)];
+    it->wait();
+    it.reset();
+    free_.push_back(ticket);
+  }
+
+ private:
+  Comm& stages_;
+  std::vector<std::optional<request>> pending_;
+  std::vector<int> free_;
+};
+
+namespace detail {
+
+/// A tensor that several stages of a pipeline use.
+struct tied_tensor {
+  std::string name;
+  std::vector<int> stages;  ///< ascending
+};
+
+/// The tensors that several stages use: a token table at both ends, and, where each part of the model lies on two
+/// stages, all of them. In the order in which the model lists them.
+template <class Env, staged_model Model>
+[[nodiscard]] std::vector<tied_tensor> tied_tensors(Model const& model, stage_seat const& seat) {
+  std::map<std::string, std::vector<int>> users;
+  std::vector<std::string> order;
+  std::int64_t unit = 0;
+  auto where = seat.where;
+  where.micro_batches = 2;  // of which one enters at each end, where they enter at both
+  auto const note = [&]<class Description>(Description const& description) {
+    int part = 0;
+    while (unit >= seat.cuts[static_cast<std::size_t>(part) + 1]) ++part;
+    ++unit;
+    boxed_unit<Env, Description> box(description);
+    for (auto const* const use : box.parameters()) {
+      auto& stages = users[use->info.name];
+      if (stages.empty()) order.push_back(use->info.name);
+      for (int micro_batch = 0; micro_batch < 2; ++micro_batch) {
+        int const stage = where.stage_of(part, micro_batch);
+        auto const at = std::lower_bound(stages.begin(), stages.end(), stage);
+        if (at == stages.end() || *at != stage) stages.insert(at, stage);
+      }
+    }
+  };
+  model.units(note);
+  std::vector<tied_tensor> tied;
+  for (auto const& name : order) {
+    auto& stages = users[name];
+    if (stages.size() > 1) tied.push_back({name, stages});
+  }
+  return tied;
+}
+
+/// What a pipeline's rank has besides its units: the link to the other stages, and the groups of those that use a
+/// tensor together.
+template <class Axis, class Env, class Comm>
+class pipeline_stages {
+ public:
+  pipeline_stages(Axis const& what, grid<Comm>& grid) : what_(what), grid_(grid), link_(*grid.along(Axis::kind)) {}
+
+  template <staged_model Model>
+  [[nodiscard]] stage_seat seat(Model const& model) {
+    auto const at = grid_.place(Axis::kind);
+    seat_ = seat_of(what_, model, at.place, at.ways);
+    tied_ = tied_tensors<Env>(model, seat_);
+    return seat_;
+  }
+  [[nodiscard]] stage_link<typename Env::space>& link() noexcept { return link_; }
+  [[nodiscard]] std::string refuses_tree() const {
+    if (adds_in_order(seat_)) return {};
+    return text("adds the gradients of one micro-batch after the other, which ", to_string(what_),
+                " does not; use the schedule 1f1b or interleaved");
+  }
+  /// Of a tensor that several stages use the first answers.
+  void mark(std::vector<parameter<Env>*> const& uses) const {
+    for (auto const& each : tied_) {
+      for (auto* const use : uses) {
+        if (use->info.name != each.name) continue;
+        use->info.tied = true;
+        use->info.answers = use->info.answers && seat_.stage == each.stages.front();
+      }
+    }
+  }
+  template <class Exchange>
+  void join(Exchange& exchange) {
+    for (auto const& each : tied_) {
+      auto* const others = grid_.join(Axis::kind, each.stages);
+      if (others != nullptr) exchange.sum_also(each.name, *others);
+    }
+  }
+
+ private:
+  Axis what_;
+  grid<Comm>& grid_;
+  communicator_link<Comm, typename Env::space> link_;
+  stage_seat seat_;
+  std::vector<tied_tensor> tied_;
+};
+
+}  // namespace detail
+
+template <class Schedule>
+template <class Env, class Comm>
+class pipeline<Schedule>::instance : public detail::pipeline_stages<pipeline<Schedule>, Env, Comm> {
+  using detail::pipeline_stages<pipeline<Schedule>, Env, Comm>::pipeline_stages;
+};
+
+}  // namespace trireme::parallel
+
+// ---- trireme/parallel/schedules/two_chunks.hpp
+namespace trireme::schedule {
+
+namespace detail {
+
+/// Emits steps of two chunks, and knows which micro-batch is the next of each kind.
+template <class Emit>
+class two_chunk_writer {
+ public:
+  /// Chunk c takes the micro-batches from first_of_second * c on. Steps of micro-batches past the last are left out.
+  constexpr two_chunk_writer(Emit& emit, int micro_batches, int first_of_second = 0)
+      : emit_(emit), micro_batches_(micro_batches), first_of_second_(first_of_second) {}
+
+  constexpr void forward(int chunk) { put(work::forward, chunk, forwards[chunk]++); }
+  constexpr void backward(int chunk) {
+    put(work::backward, chunk, backwards[chunk]++);
+    ++weights[chunk];
+  }
+  constexpr void backward_input(int chunk) { put(work::backward_input, chunk, backwards[chunk]++); }
+  constexpr void backward_weight(int chunk) { put(work::backward_weight, chunk, weights[chunk]++); }
+  /// A forward and a backward that may overlap.
+  constexpr void both(int forward_chunk, int backward_chunk) {
+    put(work::forward, forward_chunk, forwards[forward_chunk]++, true);
+    backward(backward_chunk);
+  }
+
+  int forwards[2] = {0, 0};
+  int backwards[2] = {0, 0};
+  int weights[2] = {0, 0};
+
+ private:
+  constexpr void put(work kind, int chunk, int nth, bool with_next = false) {
+    int const micro_batch = first_of_second_ * chunk + nth;
+    if (micro_batch >= micro_batches_) return;
+    emit_(step{.kind = kind, .with_next = with_next, .chunk = chunk, .micro_batch = micro_batch});
+  }
+
+  Emit& emit_;
+  int micro_batches_;
+  int first_of_second_;
+};
+
+/// The phases that DualPipe and its V form share.
+///
+/// @param half    stages from the end to the turn (or the meeting)    @param place   of this stage among them
+/// @param each    micro-batches that each chunk takes                 @param near    the chunk that this end fills
+/// first
+template <class Emit>
+constexpr void dual_pipe_steps(two_chunk_writer<Emit>& out, int half, int place, int each, int near) {
+  int const far = 1 - near;
+  int const to_turn = half - place - 1;
+  for (int i = 0; i < 2 * to_turn; ++i) out.forward(near);
+  for (int i = 0; i <= place; ++i) {
+    out.forward(near);
+    out.forward(far);
+  }
+  for (int i = 0; i < to_turn; ++i) {
+    out.backward_input(far);
+    out.backward_weight(far);
+    out.forward(far);
+  }
+  for (int i = 0; i < each - 2 * half + place + 1; ++i) {
+    if (i == 0 && to_turn == 0) {  // at the turn the first pair apart leaves less idle
+      out.forward(near);
+      out.backward(far);
+    } else {
+      out.both(near, far);
+    }
+    out.both(far, near);
+  }
+  for (int i = 0; i < to_turn; ++i) {
+    out.backward(far);
+    out.both(far, near);
+  }
+  // The last backwards of both chunks in turn; the second half of them puts its weight gradients off.
+  for (int i = 0; i < 2 * (place + 1); ++i) {
+    int const chunk = i % 2 == 0 ? far : near;
+    i <= place ? out.backward(chunk) : out.backward_input(chunk);
+  }
+  auto const postponed = [&](int nth) { out.backward_weight(nth <= place && (place + 1 + nth) % 2 == 0 ? far : near); };
+  for (int i = 0; i < to_turn; ++i) {
+    postponed(i);
+    out.backward_input(near);
+  }
+  for (int i = to_turn; i < half; ++i) postponed(i);
+}
+
+}  // namespace detail
+
+/// Two chunks a stage, down and back, and backwards in halves: no stage ever waits if F = B-W = W.
+///
+/// Bubble   0 if F = B-W = W and m >= 2p-1; before and after its own steps a stage has nothing to do, so that the end
+///          of one step of training and the begin of the next one have to overlap, too.   Holds    min(p, m)
+///          micro-batches; the first and the last part lie on stage 0.
+/// Method   ZB-V of [Qi et al., "Pipeline Parallelism with Controllable Memory", 2024].
+struct zb_v {
+  static constexpr std::string_view name = "zbv";
+  static constexpr placement where = placement::vee;
+  static constexpr int chunks = 2;
+  static constexpr char const* refuses(size const&) { return nullptr; }
+  static constexpr void steps(size const& of, int stage, auto&& emit) {
+    int const to_turn = of.stages - stage;
+    // The pattern is that of a full pipeline; micro-batches that are not there are left out of it.
+    int const full = of.micro_batches < 2 * of.stages - 1 ? 2 * of.stages - 1 : of.micro_batches;
+    detail::two_chunk_writer out(emit, of.micro_batches);
+    auto const backward = [&](int chunk) {
+      out.backward_input(chunk);
+      out.backward_weight(chunk);
+    };
+    for (int i = 0; i < 2 * to_turn - 1; ++i) out.forward(0);
+    for (int i = 0; i < stage; ++i) {
+      out.forward(1);
+      out.forward(0);
+    }
+    for (int i = 0; i < to_turn; ++i) {
+      out.forward(1);
+      backward(1);
+    }
+    while (out.forwards[1] < full) {
+      if (out.forwards[0] < full) out.forward(0);
+      backward(0);
+      out.forward(1);
+      backward(1);
+    }
+    for (int i = 0; i < stage; ++i) {
+      out.backward_input(0);
+      out.backward_input(1);
+    }
+    for (int i = 0; i < to_turn; ++i) {
+      out.backward_input(0);
+      out.backward_weight(0);
+    }
+    while (out.weights[1] < full) out.backward_weight(1);
+    while (out.weights[0] < full) out.backward_weight(0);
+  }
+};
+
+/// Micro-batches enter at both ends: each stage has two parts of the model, and each part lies on two stages, so that
+/// forwards of one direction overlap with backwards of the other.
+///
+/// Bubble   (p/2-1)(F&B+B-3W), F&B a forward and a backward that may overlap, if F = B-W >= W and F&B = F+B; no more
+///          than that if B-W > F or F&B < F+B.   Holds    p+1 micro-batches.   Bytes    parameters twice.
+/// Method   [DeepSeek-AI, "DeepSeek-V3 Technical Report", 2024].
+struct dual_pipe {
+  static constexpr std::string_view name = "dualpipe";
+  static constexpr placement where = placement::both_ways;
+  static constexpr int chunks = 2;
+  static constexpr char const* refuses(size const& of) {
+    if (of.stages % 2 != 0) return "needs an even number of stages";
+    if (of.micro_batches % 2 != 0) return "needs an even number of micro-batches";
+    return of.micro_batches < 2 * of.stages ? "needs at least two micro-batches a stage" : nullptr;
+  }
+  static constexpr void steps(size const& of, int stage, auto&& emit) {
+    bool const second = stage >= of.stages / 2;
+    detail::two_chunk_writer out(emit, of.micro_batches, of.micro_batches / 2);
+    detail::dual_pipe_steps(out, of.stages / 2, second ? of.stages - 1 - stage : stage, of.micro_batches / 2,
+                            second ? 1 : 0);
+  }
+};
+
+/// DualPipe folded in the middle: half the stages, each part on one of them.
+///
+/// Bubble   (p-1)(F&B+B-3W) for p stages, F and B of a chunk, under the conditions of dual_pipe.
+///          Holds    2p+1 chunks of micro-batches, each half a stage; the first and the last part lie on stage 0.
+/// Method   [Qi et al., "DualPipe could be better without the Dual", 2025].
+struct dual_pipe_v {
+  static constexpr std::string_view name = "dualpipev";
+  static constexpr placement where = placement::vee;
+  static constexpr int chunks = 2;
+  static constexpr char const* refuses(size const& of) {
+    return of.micro_batches < 2 * of.stages ? "needs at least two micro-batches a stage" : nullptr;
+  }
+  static constexpr void steps(size const& of, int stage, auto&& emit) {
+    detail::two_chunk_writer out(emit, of.micro_batches);
+    detail::dual_pipe_steps(out, of.stages, stage, of.micro_batches, 0);
+  }
+};
+
+}  // namespace trireme::schedule
+
+// ---- trireme/parallel/schedules/schedules.hpp (goes on)
+namespace trireme::schedule {
+
+/// Calls f(schedule{}) for each schedule that comes with trireme.
+template <class F>
+constexpr void for_each_schedule(F&& f) {
+  f(gpipe{});
+  f(one_f_one_b{});
+  f(interleaved{});
+  f(zb_h1{});
+  f(zb_v{});
+  f(dual_pipe{});
+  f(dual_pipe_v{});
+}
+
+/// Calls f(schedule{}) for the one of that name, as it stands on a command line; false if there is none.
+template <class F>
+constexpr bool with_named(std::string_view name, F&& f) {
+  bool found = false;
+  for_each_schedule([&]<class Schedule>(Schedule const& each) {
+    if (Schedule::name != name) return;
+    found = true;
+    f(each);
+  });
+  return found;
+}
+
+}  // namespace trireme::schedule
+
+// ---- trireme/parallel/any_pipeline.hpp (goes on)
+namespace trireme::parallel {
+
+/// A pipeline whose schedule is chosen at run time, by its name: gpipe, 1f1b, interleaved, zbh1, zbv, dualpipe,
+/// dualpipev.
+///
+/// Errors  config_error when a trainer is made, if no schedule has that name; else as pipeline.
+struct any_pipeline {
+  using policy_category = slot::parallel;
+
+  std::string schedule = "1f1b";
+  int stages = 0;                    ///< 0: what is left of the world
+  int chunks = 0;                    ///< of the model, a stage; for interleaved (0: two)
+  std::vector<std::int64_t> cuts{};  ///< the first unit of each part but the first; empty: balanced by cost
+  friend bool operator==(any_pipeline const&, any_pipeline const&) = default;
+
+  static constexpr std::string_view name = "pipeline";
+  static constexpr std::string_view kind = name;
+  static constexpr axis_facts facts = pipeline<>::facts;
+  [[nodiscard]] constexpr int degree() const noexcept { return stages; }
+  using rules = pipeline<>::rules;
+
+  template <class Env, class Comm>
+  class instance;
+};
+
+[[nodiscard]] inline std::string to_string(any_pipeline const& p) {
+  return text("parallel::any_pipeline{.schedule = \"", p.schedule, "\", .stages = ", p.stages, ", .chunks = ", p.chunks,
+              "}");
+}
+
+template <staged_model Model>
+[[nodiscard]] stage_seat seat_of(any_pipeline const& axis, Model const& model, int stage, int stages) {
+  stage_seat seat;
+  bool const found = schedule::with_named(axis.schedule, [&]<class Schedule>(Schedule const&) {
+    auto const chunks = Schedule::chunks != 0 ? Schedule::chunks : axis.chunks;
+    seat = seat_of(pipeline<Schedule>{.stages = stages, .chunks = chunks, .cuts = axis.cuts}, model, stage, stages);
+  });
+  if (found) return seat;
+  std::string names;
+  schedule::for_each_schedule(
+      [&](auto const& each) { names += text(names.empty() ? "" : ", ", std::string_view(each.name)); });
+  throw config_error(
+      text("trireme::parallel::pipeline: there is no schedule \"", axis.schedule, "\"; the schedules are ", names));
+}
+
+template <class Env, class Comm>
+class any_pipeline::instance : public detail::pipeline_stages<any_pipeline, Env, Comm> {
+  using detail::pipeline_stages<any_pipeline, Env, Comm>::pipeline_stages;
+};
+
+}  // namespace trireme::parallel
+
+// ---- trireme/parallel/detail/context_cut.hpp
+namespace trireme::parallel::detail {
+
+/// Cuts micro-batches to the positions that a rank has of each sample, into memory of its own.
+template <class Space>
+class context_cut {
+ public:
+  explicit context_cut(context_part const& part) noexcept : part_(part) {}
+
+  /// The same samples, of fewer positions; until the next call.
+  [[nodiscard]] std::span<samples const> operator()(std::span<samples const> batches) {
+    while (kept_.size() < 2 * batches.size()) kept_.emplace_back();
+    cut_.clear();
+    for (auto const& each : batches) {
+      check(each);
+      auto& inputs = kept_[2 * cut_.size()];
+      auto& targets = kept_[2 * cut_.size() + 1];
+      cut_.push_back({cut(each.inputs, inputs), cut(each.targets, targets), each.ids});
+    }
+    return cut_;
+  }
+
+ private:
+  using bytes = tensor_view<std::uint8_t const>;
+
+  void check(samples const& batch) const {
+    auto const& extents = batch.inputs.extents;
+    auto const positions = extents.rank() < 2 ? 1 : extents[1];
+    if (positions % part_.pieces() != 0) {
+      throw config_error(text("trireme::parallel::context: samples of ", positions, " positions cannot be cut into ",
+                              part_.pieces(), " equal stretches, ", part_.stretches(), " for each of ", part_.own.ways,
+                              " ways; give them a multiple of ", part_.pieces(), " positions, or use fewer ways"));
+    }
+    auto const& wanted = batch.targets.extents;
+    if (wanted.rank() >= 2 && wanted[1] == positions) return;
+    throw config_error(text("trireme::parallel::context: targets of shape ", to_string(wanted), " for inputs of shape ",
+                            to_string(extents), "; context wants a target at each position"));
+  }
+
+  any_view<host> cut(any_view<host> const& from, tensor<std::uint8_t>& kept) const {
+    auto const whole = from.extents[1];
+    shape extents{from.extents[0], whole / part_.own.ways};
+    for (int axis = 2; axis < from.extents.rank(); ++axis) extents.push_back(from.extents[axis]);
+    if constexpr (std::is_same_v<Space, phantom>) {  // nobody reads them
+      return {from.address, from.type, extents};
+    } else {
+      if (from.empty()) return {from.address, from.type, extents};
+      auto const here = extents[1];
+      auto const position = static_cast<std::int64_t>(from.bytes()) / (extents[0] * whole);
+      auto const size = extents[0] * here * position;
+      if (kept.size() < size) kept = tensor<std::uint8_t>(shape{size});
+      bytes const all(static_cast<std::uint8_t const*>(from.address), shape{static_cast<std::int64_t>(from.bytes())});
+      for (std::int64_t b = 0; b < extents[0]; ++b) {
+        for (int which = 0; which < part_.stretches(); ++which) {
+          auto const at = part_.at(which, here);
+          auto const from_here = all.flat((b * whole + at.position) * position, at.count * position).span();
+          auto const to = kept.view().flat((b * here + at.row) * position, at.count * position).span();
+          std::copy(from_here.begin(), from_here.end(), to.begin());
+        }
+      }
+      return {kept.view().address(), from.type, extents};
+    }
+  }
+
+  context_part part_;
+  std::vector<tensor<std::uint8_t>> kept_;  // inputs and targets of each micro-batch
+  std::vector<samples> cut_;
+};
+
+}  // namespace trireme::parallel::detail
+
+// ---- trireme/parallel/context.hpp (goes on)
+namespace trireme::parallel {
+
+/// How a query meets the keys that lie on other ranks: `ring`: keys and values go round all ranks, which merge what
+/// they add; `all_to_all`: for the time of attention each rank has whole samples, but of some heads only.
+enum class context_method : std::uint8_t { ring, all_to_all };
+
+[[nodiscard]] constexpr std::string_view name_of(context_method it) noexcept {
+  return it == context_method::ring ? "ring" : "all_to_all";
+}
+
+/// Context parallelism, for long samples: the ranks of a group have some positions of each sample, and of all
+/// activations therefore 1 / ways. Everything but attention is done row by row.
+///
+/// Bytes    of a GPT, per micro-batch, layer and rank, with n = rows here * channels: ring 2 n (ways - 1) of the
+///          compute type forward, while blocks are computed; backward these once more, and 2 n ways of the accumulate
+///          type. all_to_all 8 n (ways - 1) / ways of the compute type, half of them backward. Gradients are summed
+///          over the group, as over the axis of samples.
+/// Needs    has_exchange and has_ragged_all_to_all of the compute type.
+/// Method   ring: [Liu et al., "Ring attention with blockwise transformers", 2023], balanced as in [Brandon et al.,
+///          "Striped attention", 2023], but by two stretches a rank; all_to_all: [Jacobs et al., "DeepSpeed Ulysses",
+///          2023].
+/// Errors   config_error if the positions of a sample are no multiple of ways (balanced ring: of 2 ways); for
+///          all_to_all, if there are more ways than heads.
+struct context {
+  using policy_category = slot::parallel;
+  std::int64_t ways = 0;  ///< ranks that share a sample; 0 = what is left of the world
+  context_method method = context_method::ring;
+  bool balanced = true;  ///< ring: rank r has stretches r and 2 ways - 1 - r, so that causal work is even
+  friend bool operator==(context const&, context const&) = default;
+
+  static constexpr std::string_view name = "context";
+  static constexpr std::string_view kind = name;
+  static constexpr axis_facts facts{.samples = axis_samples::shared};
+
+  TRIREME_RULE(needs_positions, "context-needs-positions",
+               "parallel::context cuts samples into positions, and the model does not say that its units know of them",
+               "use parallel::data, or give the model a static cuts_context = true if they do",
+               cuts_context<typename C::model>);
+  TRIREME_RULE(needs_exchange, "context-needs-exchange",
+               "parallel::context needs exchange and the ragged all_to_all, which this communicator lacks",
+               "use another communicator",
+               has_exchange<typename C::comm, typename C::space>&&
+                   has_ragged_all_to_all<typename C::comm, typename C::env::compute, typename C::space>);
+  using rules = rule_list<needs_positions, needs_exchange>;
+
+  template <class Env, class Comm>
+  class instance;
+
+  /// What a rank has of each sample. With all_to_all work is even as it is.
+  [[nodiscard]] constexpr context_part part_of(share own) const noexcept {
+    return {own, balanced && method == context_method::ring};
+  }
+};
+
+[[nodiscard]] inline std::string to_string(context const& c) {
+  return text("parallel::context{.ways = ", c.ways, ", .method = context_method::", name_of(c.method),
+              ", .balanced = ", c.balanced ? "true}" : "false}");
+}
+
+/// A context group on a communicator whose members pass keys and values round.
+///
+/// Ranks    collective, as the calls of context_group are.
+/// Numerics each rank merges in the order in which keys come to it, its own first: the same bits from run to run.
+/// Threads  one owner; the communicator must outlive it, and nobody else may use it meanwhile.
+template <class Env, class Comm>
+class ring_context final : public context_group<Env> {
+  using accumulate = typename Env::accumulate;
+  using value = typename Env::compute;
+  using base = context_group<Env>;
+
+ public:
+  using typename base::space;
+  using typename base::state;
+  using typename base::view;
+
+  ring_context(Comm& world, context_part const& part) : base(part), world_(world) {}
+
+  void attend(view heads, state& kept, attention_shape const& shape, arena<space>& activations, arena<space>& scratch,
+              dropout_site const& dropout) override {
+    kept.lse = activations.template take<accumulate>({shape.batch, shape.heads, shape.context});
+    auto const mark = scratch.mark();
+    auto const sum = zeros(heads.extents(), scratch);
+    kernels::fill(kept.lse, -std::numeric_limits<double>::infinity());
+    auto const pairs = own_pairs(kept.packed, shape, scratch);
+    for (int turn = 0; turn < this->ways(); ++turn) {
+      auto coming = pass_on(pairs, turn);
+      auto const now = static_cast<std::size_t>(turn % 2);
+      for_each_block(turn, shape.context, [&](ops::attention_block const& at) {
+        kernels::attend_block(sum, kept.lse, kept.packed, pairs[now], shape, at, scratch, dropout);
+      });
+      if (coming) coming->wait();
+    }
+    kernels::copy(heads, sum);
+    scratch.rewind(mark);
+  }
+
+  void attend_backward(view dpacked, view dheads, view heads, state const& kept, attention_shape const& shape,
+                       arena<space>& scratch, dropout_site const& dropout) override {
+    auto const mark = scratch.mark();
+    auto const dqueries = zeros(heads.extents(), scratch);
+    auto const pairs = own_pairs(kept.packed, shape, scratch);
+    sums const dpairs[2] = {zeros(pairs[0].extents(), scratch), scratch.template take<accumulate>(pairs[0].extents())};
+    for (int turn = 0; turn < this->ways(); ++turn) {
+      auto coming = pass_on(pairs, turn);
+      auto const now = static_cast<std::size_t>(turn % 2);
+      auto const& here = dpairs[now];
+      for_each_block(turn, shape.context, [&](ops::attention_block const& at) {
+        kernels::attend_block_backward(dqueries, here, dheads, heads, kept.lse, kept.packed, pairs[now], shape, at,
+                                       scratch, dropout);
+      });
+      if (coming) coming->wait();
+      // Gradients follow their keys, one rank further than these: home.
+      std::array<transfer<space>, 2> const both{send_to(next(), here), receive_from(before(), dpairs[(turn + 1) % 2])};
+      world_.exchange(std::span<transfer<space> const>(both));
+    }
+    kernels::copy_columns(dpacked, 0, dqueries, 0, shape.channels);
+    kernels::copy_columns(dpacked, shape.channels, dpairs[this->ways() % 2], 0, 2 * shape.channels);
+    scratch.rewind(mark);
+  }
+
+ private:
+  using kernels = ops::on<space>;
+  using sums = tensor_view<accumulate, space>;
+  using request = decltype(std::declval<Comm&>().exchange_async(std::span<transfer<space> const>{}));
+
+  [[nodiscard]] int next() const noexcept { return (world_.rank() + 1) % world_.size(); }
+  [[nodiscard]] int before() const noexcept { return (world_.rank() + world_.size() - 1) % world_.size(); }
+
+  static sums zeros(shape const& extents, arena<space>& scratch) {
+    auto const all = scratch.template take<accumulate>(extents);
+    kernels::fill(all, 0.0);
+    return all;
+  }
+  // Keys and values side by side, and room for those that come while they are used.
+  static std::array<view, 2> own_pairs(view packed, attention_shape const& shape, arena<space>& scratch) {
+    trireme::shape const extents{packed.extent(0), 2 * shape.channels};
+    auto const own = scratch.template take<value>(extents);
+    kernels::copy_columns(own, 0, packed, shape.channels, 2 * shape.channels);
+    return {own, scratch.template take<value>(extents)};
+  }
+  // Begins to hand on the pairs of this turn, and to take those of the next, unless it is the last.
+  [[nodiscard]] std::optional<request> pass_on(std::array<view, 2> const& pairs, int turn) {
+    if (turn + 1 == this->ways()) return std::nullopt;
+    auto const now = static_cast<std::size_t>(turn % 2);
+    messages_ = {send_to(next(), pairs[now]), receive_from(before(), pairs[1 - now])};
+    return world_.exchange_async(std::span<transfer<space> const>(messages_));
+  }
+  // The queries here over the keys that have come after so many turns: those not after them.
+  template <class F>
+  void for_each_block(int turn, std::int64_t here, F const& f) const {
+    auto const& part = this->part();
+    context_part owner = part;
+    owner.own.place = (part.own.place + part.own.ways - turn) % part.own.ways;
+    for (int q = 0; q < part.stretches(); ++q) {
+      auto const queries = part.at(q, here);
+      for (int k = 0; k < part.stretches(); ++k) {
+        auto const keys = owner.at(k, here);
+        if (keys.position > queries.position) continue;
+        f(ops::attention_block{queries.count, queries.row, keys.row, queries.position, keys.position,
+                               part.whole(here)});
+      }
+    }
+  }
+
+  Comm& world_;
+  std::array<transfer<space>, 2> messages_;
+};
+
+/// A context group on a communicator whose members deal out heads: before attention each gets all positions of its
+/// heads, after it all heads of its positions.
+///
+/// Ranks    collective, as the calls of context_group are.
+/// Numerics attention has the bits that a rank with whole samples gives it.
+/// Threads  one owner; the communicator must outlive it, and nobody else may use it meanwhile.
+template <class Env, class Comm>
+class dealt_context final : public context_group<Env> {
+  using accumulate = typename Env::accumulate;
+  using value = typename Env::compute;
+  using base = context_group<Env>;
+
+ public:
+  using typename base::space;
+  using typename base::state;
+  using typename base::view;
+
+  dealt_context(Comm& world, context_part const& part) : base(part), world_(world) {}
+
+  void attend(view heads, state& kept, attention_shape const& shape, arena<space>& activations, arena<space>& scratch,
+              dropout_site const& dropout) override {
+    auto const own = dealt(shape);
+    auto const rows = own.batch * own.context;
+    auto const packed = activations.template take<value>({rows, 3 * own.channels});
+    deal(packed, kept.packed, shape, 3, scratch);
+    kept.packed = packed;
+    kept.heads = activations.template take<value>({rows, own.channels});
+    kept.lse = activations.template take<accumulate>({own.batch, own.heads, own.context});
+    kernels::causal_attention(kept.heads, kept.lse, packed, own, scratch, dropout);
+    collect(heads, kept.heads, shape, 1, scratch);
+  }
+
+  void attend_backward(view dpacked, view dheads, view, state const& kept, attention_shape const& shape,
+                       arena<space>& scratch, dropout_site const& dropout) override {
+    auto const mark = scratch.mark();
+    auto const own = dealt(shape);
+    auto const slopes = scratch.template take<value>(kept.heads.extents());
+    auto const dealt_gradient = scratch.template take<value>(kept.packed.extents());
+    deal(slopes, dheads, shape, 1, scratch);
+    kernels::causal_attention_backward(dealt_gradient, slopes, kept.heads, kept.lse, kept.packed, own, scratch,
+                                       dropout);
+    collect(dpacked, dealt_gradient, shape, 3, scratch);
+    scratch.rewind(mark);
+  }
+
+ private:
+  using kernels = ops::on<space>;
+
+  // Whole samples, of this rank's heads.
+  [[nodiscard]] attention_shape dealt(attention_shape const& shape) const {
+    auto const& own = this->part().own;
+    if (own.ways > shape.heads) {
+      throw config_error(text("trireme::parallel::context: all_to_all deals out heads, and ", shape.heads,
+                              " of them are not enough for ", own.ways,
+                              " ways; use fewer ways, or .method = context_method::ring"));
+    }
+    auto const heads = own.of(shape.heads);
+    return {shape.batch, this->part().whole(shape.context), heads.count, shape.head_channels() * heads.count,
+            shape.first_head + heads.first};
+  }
+
+  // from: (rows here, parts * all channels); to: (rows of whole samples, parts * channels of this rank's heads).
+  void deal(view to, view from, attention_shape const& shape, int parts, arena<space>& scratch) {
+    auto const mark = scratch.mark();
+    auto const by_heads = scratch.template take<value>({from.size()});
+    auto const by_positions = scratch.template take<value>({to.size()});
+    for_each_part(by_heads, from, shape, parts,
+                  [&](view block, std::int64_t at, view whole, std::int64_t column, std::int64_t n) {
+                    kernels::copy_columns(block, at, whole, column, n);
+                  });
+    count(shape, parts);
+    world_.all_to_all(tensor_view<value const, space>(by_heads), heads_, by_positions, positions_);
+    for_each_run(by_positions, to, shape, [](view block, view whole) { kernels::copy(whole, block); });
+    scratch.rewind(mark);
+  }
+  // The way back.
+  void collect(view to, view from, attention_shape const& shape, int parts, arena<space>& scratch) {
+    auto const mark = scratch.mark();
+    auto const by_positions = scratch.template take<value>({from.size()});
+    auto const by_heads = scratch.template take<value>({to.size()});
+    for_each_run(by_positions, from, shape, [](view block, view whole) { kernels::copy(block, whole); });
+    count(shape, parts);
+    world_.all_to_all(tensor_view<value const, space>(by_positions), positions_, by_heads, heads_);
+    for_each_part(by_heads, to, shape, parts,
+                  [&](view block, std::int64_t at, view whole, std::int64_t column, std::int64_t n) {
+                    kernels::copy_columns(whole, column, block, at, n);
+                  });
+    scratch.rewind(mark);
+  }
+
+  // Elements that are sent to, or come from, each rank: of its heads, at the positions here; of the heads here, at its.
+  void count(attention_shape const& shape, int parts) {
+    auto const own = this->part().own;
+    auto const each = shape.batch * shape.context * parts * shape.head_channels();
+    heads_.clear();
+    for (int place = 0; place < own.ways; ++place)
+      heads_.push_back(each * share{place, own.ways}.of(shape.heads).count);
+    positions_.assign(static_cast<std::size_t>(own.ways), each * own.of(shape.heads).count);
+  }
+  // Calls f(block, column in it, whole, column in it, columns) for each rank's heads of each of queries, keys, values.
+  template <class F>
+  void for_each_part(view blocks, view whole, attention_shape const& shape, int parts, F const& f) const {
+    auto const rows = whole.extent(0);
+    std::int64_t at = 0;
+    for (int place = 0; place < this->ways(); ++place) {
+      auto const heads = share{place, this->ways()}.of(shape.heads);
+      auto const width = heads.count * shape.head_channels();
+      auto const block = blocks.flat(at, rows * parts * width).reshaped({rows, parts * width});
+      at += block.extents().size();
+      for (int part = 0; part < parts; ++part)
+        f(block, part * width, whole, part * shape.channels + heads.first * shape.head_channels(), width);
+    }
+  }
+  // Calls f(rows that one rank has of a sample, the same rows of the whole sample).
+  template <class F>
+  void for_each_run(view blocks, view whole, attention_shape const& shape, F const& f) const {
+    auto const columns = whole.extent(1);
+    auto const here = shape.context;
+    auto part = this->part();
+    std::int64_t row = 0;
+    for (part.own.place = 0; part.own.place < part.own.ways; ++part.own.place) {
+      for (std::int64_t b = 0; b < shape.batch; ++b, row += here) {
+        for (int which = 0; which < part.stretches(); ++which) {
+          auto const at = part.at(which, here);
+          f(blocks.flat((row + at.row) * columns, at.count * columns),
+            whole.flat((b * part.whole(here) + at.position) * columns, at.count * columns));
+        }
+      }
+    }
+  }
+
+  Comm& world_;
+  std::vector<std::int64_t> heads_, positions_;
+};
+
+/// Offers the ranks along the axis to the units, and cuts samples to the positions that lie here.
+template <class Env, class Comm>
+class context::instance {
+ public:
+  instance(context const& what, grid<Comm>& grid) : ways_(grid.place(kind).ways), cut_(what.part_of(grid.place(kind))) {
+    auto& ranks = *grid.along(kind);
+    auto const part = what.part_of(grid.place(kind));
+    if (what.method == context_method::ring) {
+      group_ = std::make_unique<ring_context<Env, Comm>>(ranks, part);
+    } else {
+      group_ = std::make_unique<dealt_context<Env, Comm>>(ranks, part);
+    }
+  }
+  void offer(rank_groups<Env>& groups) { groups.offer(*group_, true); }
+  [[nodiscard]] std::span<samples const> cut(std::span<samples const> batches) { return cut_(batches); }
+  [[nodiscard]] std::string refuses_tree() const {
+    return text("adds whole micro-batches, whose positions parallel::context shares by ", ways_,
+                " ranks; leave one of them out");
+  }
+
+ private:
+  int ways_;
+  std::unique_ptr<context_group<Env>> group_;
+  detail::context_cut<typename Env::space> cut_;
+};
+
+}  // namespace trireme::parallel
 
 // ---- trireme/observe/timeline.hpp
 #include <deque>
@@ -17377,7 +19850,7 @@ class layout {
     bool open = false;
     std::int64_t longest = 0;  // tensor of the open bucket
     int open_unit = 0;
-    bool open_dealt = false;  // what is dealt out is exchanged over other ranks than the rest
+    std::string_view open_dealt;  // what is dealt out is exchanged over other ranks than the rest
     auto const close = [&] {
       if (open) buckets_.back().elements = rounded(buckets_.back().elements, ranks_ * block_elements);
       open = false;
@@ -19078,6 +21551,13 @@ class vote {
 // ---- trireme/parallel/exchange.hpp (goes on)
 namespace trireme {
 
+/// The ranks along an axis that sees different samples and deals out some parameters.
+template <class Comm>
+struct dealing_axis {
+  std::string_view kind;
+  Comm* ranks;
+};
+
 /// Owns the memory of parameters and gradients, and makes the gradients of all ranks one.
 ///
 /// A step:  begin(micro-batches); backward calls ready(use) as each gradient becomes final; finish();
@@ -19121,12 +21601,12 @@ class basic_exchange {
   ///
   /// @param unit_ends  where each unit's uses end, ascending; asked for from stage 2 on and with .reproducible.
   /// @param voters     the ranks that vote, `world` among them; null: `world`.
-  /// @param experts    the ranks that share out experts, if there are any: gradients of what is not dealt out to them
-  ///                   are summed over these ranks too, after the sum over `world`.
+  /// @param again      along these axes parameters are dealt out: gradients of those that are not are summed over these
+  ///                   ranks too, after the sum over `world`.
   /// @param wishes     what the optimizer asks for: wishes_of(optimizer).
   basic_exchange(std::vector<parameter<Env>*> uses, Comm& world, Strategy const& strategy, Compressor const& compressor,
                  std::span<int const> unit_ends = {}, std::type_identity_t<Comm>* voters = nullptr,
-                 std::type_identity_t<Comm>* experts = nullptr, layout_wishes const& wishes = {})
+                 std::span<dealing_axis<std::type_identity_t<Comm>> const> again = {}, layout_wishes const& wishes = {})
       : world_(world),
         everyone_(voters == nullptr ? world : *voters),
         layout_(parallel::detail::agreed(
@@ -19136,8 +21616,8 @@ class basic_exchange {
         uses_(std::move(uses)),
         values_(layout_, uses_, world_, true),
         gradients_(layout_, uses_, world_, compressor, sums_in_a_tree(strategy),
-                   experts == nullptr && may_be_direct(strategy)),
-        direct_(experts == nullptr && may_be_direct(strategy)),
+                   again.empty() && may_be_direct(strategy)),
+        direct_(again.empty() && may_be_direct(strategy)),
         outputs_(layout_, values_, foreign_, world_),
         protocol_(layout_, use_count(), sharded, reports_every_micro_batch()),
         in_a_tree_(sums_in_a_tree(strategy)) {
@@ -19147,9 +21627,11 @@ class basic_exchange {
                                     lossless_identity<Compressor>);
     }
     allocate();
-    for (int b = 0; experts != nullptr && b < bucket_count(); ++b) {
-      auto const& entries = layout_.buckets()[static_cast<std::size_t>(b)].entries;
-      if (!layout_.at(entries.front()).info.dealt) also_.push_back({b, experts});
+    for (auto const& axis : again) {
+      for (int b = 0; b < bucket_count(); ++b) {
+        auto const& entries = layout_.buckets()[static_cast<std::size_t>(b)].entries;
+        if (layout_.at(entries.front()).info.dealt != axis.kind) also_.push_back({b, axis.ranks});
+      }
     }
   }
 
@@ -19812,81 +22294,6 @@ using exchange_of_t = typename exchange_of<Env, Comm, Policy, Compressor>::type;
 
 }  // namespace trireme
 
-// ---- trireme/parallel/strategies.hpp
-namespace trireme::parallel {
-
-/// Data parallelism: every rank has the whole model and a part of each batch; gradients are summed, bucket by bucket,
-/// while backward still runs. The default.
-///
-/// Bytes    per rank and step: 2 n (p-1)/p elements of the wire type, n gradients, p ranks.
-/// Ranks    reproducible: a power of two, each with as many logical micro-batches.
-/// Numerics reproducible: gradients of logical micro-batches are summed in one fixed tree, so that weights have the
-/// same
-///          bits for any number of ranks. It keeps log2(m) + 1 more gradients, m micro-batches a rank.
-/// Needs    has_all_reduce; has_all_gather for compressors whose payloads cannot be summed.
-struct data {
-  using policy_category = slot::parallel;
-  std::int64_t bucket_bytes = std::int64_t{25} << 20;  ///< gradients exchanged together, in bytes
-  bool reproducible = false;  ///< the same bits for any number of ranks; every rank's share is whole micro-batches
-  int ways = 0;               ///< ranks that split samples; 0 = what is left of the world
-  friend bool operator==(data const&, data const&) = default;
-
-  static constexpr distribution optimizer_state = distribution::replicate;
-  static constexpr distribution gradients = distribution::replicate;
-  static constexpr distribution parameters = distribution::replicate;
-  static constexpr std::string_view name = "data";
-};
-
-/// ZeRO: data parallelism whose state is cut into one shard a rank. Stage 1 shards the optimizer's state: gradients
-/// are reduce-scattered, each rank updates its shard, and the new parameters are gathered. Stage 2 also keeps only the
-/// own shard of gradients: a unit's gradients exist whole from its backward until they are reduced. Stage 3 also keeps
-/// only the own shard of parameters: a unit's are gathered before it runs and dropped afterwards.
-///
-/// Bytes    per rank and step, m micro-batches a rank: stage 1 n (p-1)/p of the wire type and n (p-1)/p of the
-/// parameter
-///          type; stage 2 m times the first; stage 3 m times the first and about 2 m times the second (the last unit is
-///          not gathered twice). From stage 2 on each use of a tied tensor is reduced by itself.
-/// Numerics equals data bit for bit at stage 1. From stage 2 on each micro-batch is summed over the ranks first, then
-///          the micro-batches: equal to data where a rank has one micro-batch and no tensor is tied, else up to
-///          rounding. reproducible: as for data; from stage 2 on it then keeps whole gradients where a rank has several
-///          micro-batches.
-/// Needs    has_reduce_scatter and has_all_gather; has_all_to_all for compressors whose payloads cannot be summed.
-///          Where ranks share an address space, stage 1 reads all ranks' gradients, and stages 1 and 2 write all ranks'
-///          parameters.
-/// Method   [Rajbhandari et al., "ZeRO", 2020].
-template <int Stage>
-struct zero {
-  static_assert(Stage >= 1 && Stage <= 3, "trireme::parallel::zero: there are stages 1, 2 and 3");
-  using policy_category = slot::parallel;
-  std::int64_t bucket_bytes = std::int64_t{25} << 20;  ///< gradients exchanged together, in bytes
-  bool reproducible = false;  ///< the same bits for any number of ranks; every rank's share is whole micro-batches
-  int ways = 0;               ///< ranks that split samples; 0 = what is left of the world
-  friend bool operator==(zero const&, zero const&) = default;
-
-  static constexpr distribution optimizer_state = distribution::shard;
-  static constexpr distribution gradients = Stage >= 2 ? distribution::shard : distribution::replicate;
-  static constexpr distribution parameters = Stage >= 3 ? distribution::shard : distribution::replicate;
-  static constexpr std::string_view name = Stage == 1 ? "zero1" : Stage == 2 ? "zero2" : "zero3";
-};
-
-namespace detail {
-
-template <class S>
-[[nodiscard]] std::string options_of(S const& s) {
-  return text("{.bucket_bytes = ", s.bucket_bytes, s.reproducible ? ", .reproducible = true" : "",
-              s.ways != 0 ? text(", .ways = ", s.ways) : "", "}");
-}
-
-}  // namespace detail
-
-[[nodiscard]] inline std::string to_string(data const& d) { return "parallel::data" + detail::options_of(d); }
-template <int Stage>
-[[nodiscard]] std::string to_string(zero<Stage> const& z) {
-  return text("parallel::zero<", Stage, ">", detail::options_of(z));
-}
-
-}  // namespace trireme::parallel
-
 // ---- trireme/parallel/local_exchange.hpp (goes on)
 namespace trireme::parallel {
 
@@ -20102,1592 +22509,6 @@ class diloco::instance : public local_exchange<Env, Comm, Compressor> {
 
 }  // namespace trireme::parallel
 
-// ---- trireme/parallel/mesh.hpp
-#include <tuple>
-
-// ---- trireme/contract/stage_link.hpp
-namespace trireme {
-
-/// The way from one stage of a pipeline to the others, as an engine sees it: messages that travel while it computes.
-///
-/// Ranks    the k-th message to a stage meets the k-th one that is expected there from this stage.
-template <class Space>
-class stage_link {
- public:
-  virtual ~stage_link() = default;
-  /// Starts messages that proceed together; peers are stages. @returns a ticket for one call of wait().
-  [[nodiscard]] virtual int start(std::span<transfer<Space> const> messages) = 0;
-  /// Returns when all messages of a ticket are done.
-  virtual void wait(int ticket) = 0;
-};
-
-}  // namespace trireme
-
-// ---- trireme/parallel/schedules/step.hpp
-namespace trireme::schedule {
-
-/// What a stage does in one step. A zero-bubble schedule does a backward in two halves: `backward_input` makes the
-/// gradient that the stage before waits for, `backward_weight` the parameters' gradients, at leisure.
-enum class work : std::uint8_t { forward, backward, backward_input, backward_weight };
-
-/// No stage: a step without such a peer.
-inline constexpr int nobody = -1;
-
-/// One entry of a stage's list. A schedule says what is done; `basic_lists` adds the value that the step works on (an
-/// activation, or backward a gradient) and the one that it makes, numbered over all stages, and which other stage it
-/// comes from or goes to.
-struct step {
-  work kind = work::forward;
-  bool with_next = false;  ///< this step and the next one may overlap; each begins when both have what they receive
-  int chunk = 0;
-  int micro_batch = 0;
-  int from = nobody;
-  int to = nobody;
-  int input = -1;   ///< -1: none
-  int output = -1;  ///< -1: none
-  friend constexpr bool operator==(step const&, step const&) = default;
-};
-
-/// How the parts of a model lie on the stages.
-///   straight   chunk c of stage s is part c * stages + s
-///   vee        two chunks: down the stages and back, so that the first and the last part lie on stage 0
-///   both_ways  two chunks: every part lies on two stages, s and stages - 1 - s; the first half of the micro-batches
-///              enters at stage 0 and takes chunks 0, the other half enters at the last stage and takes chunks 1
-enum class placement : std::uint8_t { straight, vee, both_ways };
-
-/// How many stages, micro-batches a step, and chunks of the model a stage.
-struct size {
-  int stages = 1;
-  int micro_batches = 1;
-  int chunks = 1;
-  friend constexpr bool operator==(size const&, size const&) = default;
-};
-
-/// Which stage runs which part of the model.
-struct layout : size {
-  placement where = placement::straight;
-
-  /// Parts of the model, in the order of forward.
-  [[nodiscard]] constexpr int parts() const noexcept {
-    return where == placement::both_ways ? stages : stages * chunks;
-  }
-  [[nodiscard]] constexpr int part(int stage, int chunk) const noexcept {
-    if (where == placement::straight) return chunk * stages + stage;
-    return chunk == 0 ? stage : parts() - 1 - stage;
-  }
-  [[nodiscard]] constexpr int stage_of(int part, int micro_batch) const noexcept {
-    if (where == placement::straight) return part % stages;
-    if (where == placement::vee) return part < stages ? part : 2 * stages - 1 - part;
-    return goes_up(micro_batch) ? stages - 1 - part : part;
-  }
-  /// Whether a stage's chunk runs a micro-batch at all.
-  [[nodiscard]] constexpr bool takes(int chunk, int micro_batch) const noexcept {
-    return where != placement::both_ways || (chunk == 1) == goes_up(micro_batch);
-  }
-  /// Activations and gradients between parts, of all micro-batches.
-  [[nodiscard]] constexpr int values() const noexcept { return 2 * (parts() - 1) * micro_batches; }
-  /// Chunks that one stage takes forward in a step of training, over all micro-batches.
-  [[nodiscard]] constexpr int passes() const noexcept {
-    return where == placement::both_ways ? micro_batches : micro_batches * chunks;
-  }
-
- private:
-  [[nodiscard]] constexpr bool goes_up(int micro_batch) const noexcept { return micro_batch >= micro_batches / 2; }
-};
-
-// Storage of lists and simulations: vectors at run time; at compile time raw arrays, because std::array and
-// std::vector exceed the default limits of constant evaluation.
-struct on_heap {
-  template <class T>
-  using array = std::vector<T>;
-};
-template <int Capacity>
-struct within {
-  template <class T>
-  struct array {
-    T values[std::size_t{Capacity}]{};
-    constexpr void assign(std::size_t, T const&) noexcept {}
-    constexpr T* data() noexcept { return values; }
-    constexpr T const* data() const noexcept { return values; }
-  };
-};
-
-/// Elements of an array that has none yet. (Of resize() GCC 14 warns that it would move what is not there.)
-template <class Array>
-constexpr void make_room(Array& array, int count) {
-  array.assign(static_cast<std::size_t>(count), {});
-}
-
-/// The steps of every stage, in order.
-template <class Storage>
-class basic_lists {
- public:
-  constexpr explicit basic_lists(layout const& where) : where_(where) {
-    make_room(steps_, where.stages * longest());
-    make_room(counts_, where.stages);
-  }
-
-  [[nodiscard]] constexpr layout const& where() const noexcept { return where_; }
-  [[nodiscard]] constexpr int stages() const noexcept { return where_.stages; }
-  [[nodiscard]] constexpr int micro_batches() const noexcept { return where_.micro_batches; }
-  [[nodiscard]] constexpr int count(int stage) const noexcept { return counts_.data()[stage]; }
-  /// The first step of a stage; count(stage) lie there.
-  [[nodiscard]] constexpr step const* of(int stage) const noexcept { return steps_.data() + stage * longest(); }
-  /// No stage has more steps than this.
-  [[nodiscard]] constexpr int longest() const noexcept { return 3 * where_.passes(); }
-  /// Whether a stage had more steps than can be right; they were left out.
-  [[nodiscard]] constexpr bool overflowed() const noexcept { return overflowed_; }
-
-  constexpr void add(int stage, step each) {
-    auto& count = counts_.data()[stage];
-    if (count == longest()) {
-      overflowed_ = true;
-      return;
-    }
-    if (each.kind != work::backward_weight) connect(stage, each);
-    steps_.data()[stage * longest() + count++] = each;
-  }
-
- private:
-  // Value b * micro_batches + m is the activation of micro-batch m between parts b and b + 1; the gradients come after
-  // all activations.
-  constexpr void connect(int stage, step& each) const {
-    int const part = where_.part(stage, each.chunk);
-    bool const forward = each.kind == work::forward;
-    int const next = forward ? part + 1 : part - 1;
-    int const last = forward ? part - 1 : part + 1;
-    int const first = (forward ? 0 : where_.parts() - 1) * where_.micro_batches + each.micro_batch;
-    if (last >= 0 && last < where_.parts()) {
-      each.input = first + (forward ? last : part) * where_.micro_batches;
-      each.from = where_.stage_of(last, each.micro_batch);
-      if (each.from == stage) each.from = nobody;
-    }
-    if (next >= 0 && next < where_.parts()) {
-      each.output = first + (forward ? part : next) * where_.micro_batches;
-      each.to = where_.stage_of(next, each.micro_batch);
-      if (each.to == stage) each.to = nobody;
-    }
-  }
-
-  layout where_;
-  typename Storage::template array<step> steps_;
-  typename Storage::template array<int> counts_;
-  bool overflowed_ = false;
-};
-using step_lists = basic_lists<on_heap>;
-
-}  // namespace trireme::schedule
-
-// ---- trireme/parallel/schedules/simulate.hpp (goes on)
-namespace trireme::schedule {
-
-/// What a send means to the stage that sends.
-///   rendezvous   one message at a time; a stage waits until the other side takes it
-///   grouped      what a step sends and what the next one receives proceed together, and the stage waits for all of it
-///   buffered     messages travel while stages go on; only a receive waits
-enum class sends : std::uint8_t { rendezvous, grouped, buffered };
-
-/// What the steps of one chunk take, in any unit; a full backward takes backward_input + backward_weight.
-struct costs {
-  std::int64_t forward = 1;
-  std::int64_t backward_input = 1;
-  std::int64_t backward_weight = 1;
-  std::int64_t hop = 0;          ///< from one stage to another
-  std::int64_t overlapped = -1;  ///< a forward and a full backward that overlap (F&B); -1: their sum
-
-  [[nodiscard]] constexpr std::int64_t of(work kind) const noexcept {
-    if (kind == work::forward) return forward;
-    if (kind == work::backward_input) return backward_input;
-    return kind == work::backward_weight ? backward_weight : backward_input + backward_weight;
-  }
-  [[nodiscard]] constexpr std::int64_t of_pair() const noexcept {
-    return overlapped >= 0 ? overlapped : of(work::forward) + of(work::backward);
-  }
-};
-
-/// The times of one step of training.
-struct step_time {
-  std::int64_t start = 0;
-  std::int64_t end = 0;
-};
-
-/// What became of one stage.
-struct stage_time {
-  std::int64_t start = 0;  ///< of its first step
-  std::int64_t end = 0;    ///< of its last step
-  std::int64_t busy = 0;
-  int peak = 0;  ///< most activations held at a time, in micro-batches of one chunk
-  int done = 0;  ///< steps that it could take; fewer than it has if the schedule is stuck
-
-  /// Waiting between its first and its last step.
-  [[nodiscard]] constexpr std::int64_t idle() const noexcept { return end - start - busy; }
-};
-
-/// The run of a schedule on paper.
-template <class Storage>
-struct basic_timing {
-  typename Storage::template array<step_time> steps;  ///< stage s, step i: at s * longest() + i
-  typename Storage::template array<stage_time> stages;
-  int stage_count = 0;
-  bool finished = false;  ///< false: deadlock
-
-  [[nodiscard]] constexpr stage_time const& stage(int which) const noexcept { return stages.data()[which]; }
-  /// The idle time of the stage that idles most: what the step of training takes longer than its work.
-  [[nodiscard]] constexpr std::int64_t bubble() const noexcept {
-    std::int64_t most = 0;
-    for (int s = 0; s < stage_count; ++s) most = stage(s).idle() > most ? stage(s).idle() : most;
-    return most;
-  }
-  /// The most activations that any stage holds, in micro-batches of one chunk.
-  [[nodiscard]] constexpr int peak() const noexcept {
-    int most = 0;
-    for (int s = 0; s < stage_count; ++s) most = stage(s).peak > most ? stage(s).peak : most;
-    return most;
-  }
-  /// From the first step of any stage to the end.
-  [[nodiscard]] constexpr std::int64_t span() const noexcept {
-    std::int64_t last = 0;
-    for (int s = 0; s < stage_count; ++s) last = stage(s).end > last ? stage(s).end : last;
-    return last;
-  }
-};
-using timing = basic_timing<on_heap>;
-
-namespace detail {
-
-/// Replays lists: each stage goes on until it has to wait, in turns, until none can go on. Written with few statements:
-/// compilers limit their number in a constant expression.
-template <class Storage>
-class simulator {
-  static constexpr std::int64_t never = -1;
-
- public:
-  constexpr simulator(basic_lists<Storage> const& steps, costs const& cost, sends semantics)
-      : lists_(steps), cost_(cost), semantics_(semantics) {
-    int const values = lists_.where().values();
-    make_room(made_, values);
-    make_room(offered_, values);
-    make_room(asked_, values);
-    for (int v = 0; v < values; ++v) made_.data()[v] = offered_.data()[v] = asked_.data()[v] = never;
-    make_room(stages_, lists_.stages());
-    make_room(out_.steps, lists_.stages() * lists_.longest());
-    make_room(out_.stages, lists_.stages());
-    out_.stage_count = lists_.stages();
-  }
-
-  constexpr basic_timing<Storage> run() {
-    int running = lists_.stages();
-    for (bool moved = true; moved && running > 0;) {
-      moved = false;
-      for (int s = 0; s < lists_.stages(); ++s) {
-        auto& stage = stages_.data()[s];
-        if (stage.over) continue;
-        while (advance(s, stage)) moved = true;
-        if (stage.over) --running;
-      }
-    }
-    out_.finished = running == 0;
-    return out_;
-  }
-
- private:
-  struct state {
-    std::int64_t clock = 0;
-    int next = 0;     // step
-    int sending = 0;  // how many steps before `next` have results to send
-    int phase = 0;    // rendezvous: how many messages between two steps are done
-    int held = 0;
-    bool over = false;
-  };
-
-  // The messages between two steps, then the step (or the two of a pair). False if the stage must wait or is done.
-  constexpr bool advance(int s, state& stage) {
-    int const left = lists_.count(s) - stage.next;
-    auto const* const steps = lists_.of(s) + stage.next;
-    int const group = left > 1 && steps->with_next ? 2 : left > 0 ? 1 : 0;
-    if (semantics_ != sends::buffered && !exchanged(stage, steps, group)) return false;
-    auto clock = stage.clock;
-    for (auto const* each = steps; each != steps + group; ++each) {
-      if (each->input < 0) continue;
-      auto const made = made_.data()[each->input];
-      if (made == never) return false;
-      auto const here = made + (each->from == nobody || semantics_ != sends::buffered ? 0 : cost_.hop);
-      clock = here > clock ? here : clock;
-    }
-    stage.over = group == 0;
-    if (!stage.over) take(s, stage, steps, group, clock);
-    return !stage.over;
-  }
-
-  constexpr void take(int s, state& stage, step const* steps, int group, std::int64_t begin) {
-    auto& sum = out_.stages.data()[s];
-    auto const length = group == 2 ? cost_.of_pair() : cost_.of(steps->kind);
-    sum.start = stage.next == 0 ? begin : sum.start;
-    sum.end = stage.clock = begin + length;
-    sum.busy += length;
-    for (int i = 0; i < group; ++i) {
-      out_.steps.data()[s * lists_.longest() + stage.next + i] = {begin, sum.end};
-      stage.held += steps[i].kind == work::forward;
-      if (steps[i].output >= 0) made_.data()[steps[i].output] = sum.end;
-    }
-    sum.peak = stage.held > sum.peak ? stage.held : sum.peak;
-    for (int i = 0; i < group; ++i) {
-      stage.held -= steps[i].kind == work::backward || steps[i].kind == work::backward_weight;
-    }
-    sum.done = stage.next += group;
-    stage.sending = group;
-  }
-
-  // Rendezvous and grouped: whether all that the last step sends and the next one receives has met its other side.
-  constexpr bool exchanged(state& stage, step const* steps, int group) {
-    struct {
-      int value;
-      bool sent;
-    } messages[4]{};
-    int many = 0;
-    for (int i = -stage.sending; i < 0; ++i) {
-      if (steps[i].to != nobody) messages[many++] = {steps[i].output, true};
-    }
-    for (int i = 0; i < group; ++i) {
-      if (steps[i].from != nobody) messages[many++] = {steps[i].input, false};
-    }
-    bool const one_by_one = semantics_ == sends::rendezvous;
-    for (int m = stage.phase; m < many; ++m) {
-      auto& asked = asked_.data()[messages[m].value];
-      auto& offered = offered_.data()[messages[m].value];
-      auto& here = messages[m].sent ? offered : asked;
-      if (here == never) here = stage.clock;
-      if (!one_by_one) continue;
-      if (!meet(stage, offered, asked)) return false;
-      stage.phase = m + 1;
-    }
-    if (!one_by_one) {
-      for (int m = 0; m < many; ++m) {
-        if (offered_.data()[messages[m].value] == never || asked_.data()[messages[m].value] == never) return false;
-      }
-      for (int m = 0; m < many; ++m) {
-        static_cast<void>(meet(stage, offered_.data()[messages[m].value], asked_.data()[messages[m].value]));
-      }
-    }
-    stage.phase = 0;
-    stage.sending = 0;
-    return true;
-  }
-  // Both sides go on when the later of them has come and the message has travelled.
-  constexpr bool meet(state& stage, std::int64_t offered, std::int64_t asked) const {
-    if (offered == never || asked == never) return false;
-    auto const done = (offered > asked ? offered : asked) + cost_.hop;
-    stage.clock = done > stage.clock ? done : stage.clock;
-    return true;
-  }
-
-  basic_lists<Storage> const& lists_;
-  costs cost_;
-  sends semantics_;
-  typename Storage::template array<std::int64_t> made_;     // when a value was there
-  typename Storage::template array<std::int64_t> offered_;  // when its sender began to wait, if it waits
-  typename Storage::template array<std::int64_t> asked_;    // when its receiver did
-  typename Storage::template array<state> stages_;
-  basic_timing<Storage> out_;
-};
-
-}  // namespace detail
-
-/// Replays a schedule on paper: when each step starts and ends, what each stage idles and holds, and whether all of
-/// them come to the end. A pure function; whole numbers only, so that a formula can be met exactly.
-template <class Storage>
-[[nodiscard]] constexpr basic_timing<Storage> simulate(basic_lists<Storage> const& steps, costs const& cost = {},
-                                                       sends semantics = sends::buffered) {
-  return detail::simulator<Storage>(steps, cost, semantics).run();
-}
-
-}  // namespace trireme::schedule
-
-// ---- trireme/parallel/schedules/check.hpp (goes on)
-namespace trireme::schedule {
-
-/// A pipeline schedule: its name, how parts lie on stages, how many chunks a stage has (0: as many as one likes), what
-/// it needs of a size (nullptr: nothing is wrong), and each stage's steps.
-template <class S>
-concept schedule = requires(size const& of, void (*emit)(step)) {
-  { S::name } -> std::convertible_to<std::string_view>;
-  { S::where } -> std::convertible_to<placement>;
-  { S::chunks } -> std::convertible_to<int>;
-  { S::refuses(of) } -> std::convertible_to<char const*>;
-  S::steps(of, 0, emit);
-};
-
-// The rules of a schedule: name, sentence. In the order in which they are checked: each relies on those before it.
-#define TRIREME_SCHEDULE_RULES(rule)                                                                                  \
-  rule(in_range,                                                                                                      \
-       "every step must name a chunk of its stage and a micro-batch that there is, and that this chunk takes")        \
-      rule(not_too_many, "a stage has more steps than its chunks and micro-batches ask for")                          \
-          rule(forward_once, "each chunk must take each of its micro-batches forward exactly once")                   \
-              rule(backward_once,                                                                                     \
-                   "each chunk must take each of its micro-batches backward exactly once: a full backward, or "       \
-                   "backward_input and "                                                                              \
-                   "backward_weight")                                                                                 \
-                  rule(backward_after_forward, "a backward must come after the forward of its chunk and micro-batch") \
-                      rule(weight_after_input,                                                                        \
-                           "a backward_weight must come after the backward_input of its chunk and micro-batch")       \
-                          rule(no_deadlock, "stages wait for each other for ever, even if sends are buffered")
-
-/// A rule of schedules; `none` is broken by a right one.
-enum class rule {
-#define TRIREME_SCHEDULE_NAME(name, sentence) name,
-  TRIREME_SCHEDULE_RULES(TRIREME_SCHEDULE_NAME)
-#undef TRIREME_SCHEDULE_NAME
-      none
-};
-
-[[nodiscard]] constexpr std::string_view sentence_of(rule which) noexcept {
-#define TRIREME_SCHEDULE_SENTENCE(name, sentence) \
-  if (which == rule::name) return sentence;
-  TRIREME_SCHEDULE_RULES(TRIREME_SCHEDULE_SENTENCE)
-#undef TRIREME_SCHEDULE_SENTENCE
-  return {};
-}
-
-/// The first rule that lists break, and where.
-struct verdict {
-  rule broken = rule::none;
-  int stage = 0;
-  int index = 0;  ///< of the step in the stage's list
-  [[nodiscard]] constexpr bool ok() const noexcept { return broken == rule::none; }
-};
-
-namespace detail {
-
-/// What a chunk has done with a micro-batch, as bits.
-struct pass_record {
-  int done = 0;
-  static constexpr int forward = 1, input = 2, weight = 4, all = 7;
-};
-
-/// What a step must find done and what it must not, and what it breaks if it does not.
-constexpr rule apply(pass_record& record, work kind) {
-  int const adds = kind == work::forward          ? pass_record::forward
-                   : kind == work::backward       ? pass_record::input | pass_record::weight
-                   : kind == work::backward_input ? pass_record::input
-                                                  : pass_record::weight;
-  if ((record.done & adds) != 0) return kind == work::forward ? rule::forward_once : rule::backward_once;
-  if (kind != work::forward && (record.done & pass_record::forward) == 0) return rule::backward_after_forward;
-  if (kind == work::backward_weight && (record.done & pass_record::input) == 0) return rule::weight_after_input;
-  record.done |= adds;
-  return rule::none;
-}
-
-}  // namespace detail
-
-/// Whether lists are a schedule: every micro-batch once each way through every chunk, in an order that can be run.
-template <class Storage>
-[[nodiscard]] constexpr verdict find_broken_rule(basic_lists<Storage> const& given) {
-  auto const& where = given.where();
-  typename Storage::template array<detail::pass_record> records;
-  int const cells = where.chunks * where.micro_batches;
-  make_room(records, where.stages * cells);
-  if (given.overflowed()) return {rule::not_too_many, 0, given.longest()};
-  for (int s = 0; s < where.stages; ++s) {
-    auto* const own = records.data() + s * cells;
-    auto const* const steps = given.of(s);
-    for (int i = 0; i < given.count(s); ++i) {
-      auto const broken =
-          detail::apply(own[steps[i].chunk * where.micro_batches + steps[i].micro_batch], steps[i].kind);
-      if (broken != rule::none) return {broken, s, i};
-    }
-    for (int chunk = 0; chunk < where.chunks; ++chunk) {
-      for (int m = 0; m < where.micro_batches; ++m) {
-        int const done = own[chunk * where.micro_batches + m].done;
-        if (done == detail::pass_record::all || !where.takes(chunk, m)) continue;
-        return {(done & detail::pass_record::forward) == 0 ? rule::forward_once : rule::backward_once, s,
-                given.count(s)};
-      }
-    }
-  }
-  auto const run = simulate(given);
-  for (int s = 0; s < where.stages && !run.finished; ++s) {
-    if (run.stage(s).done < given.count(s)) return {rule::no_deadlock, s, run.stage(s).done};
-  }
-  return {};
-}
-
-/// The steps of `Schedule`, whose size must be one that it does not refuse; broken says if a step names what is not
-/// there (such a step is left out).
-template <schedule Schedule, class Storage>
-[[nodiscard]] constexpr basic_lists<Storage> list(size const& of, verdict& broken) {
-  layout const where{of, Schedule::where};
-  basic_lists<Storage> out(where);
-  for (int s = 0; s < of.stages; ++s) {
-    Schedule::steps(of, s, [&](step const& each) {
-      bool const there = each.chunk >= 0 && each.chunk < of.chunks && each.micro_batch >= 0 &&
-                         each.micro_batch < of.micro_batches && where.takes(each.chunk, each.micro_batch);
-      if (there)
-        out.add(s, each);
-      else if (broken.ok())
-        broken = {rule::in_range, s, out.count(s)};
-    });
-  }
-  return out;
-}
-
-/// The steps of `Schedule` for a size that is known at run time, checked.
-///
-/// Errors  config_error: it refuses the size, or its lists break a rule.
-template <schedule Schedule>
-[[nodiscard]] step_lists make_lists(size of) {
-  if (Schedule::chunks != 0) of.chunks = Schedule::chunks;
-  auto const given = [&] {
-    return text(of.stages, " stages, ", of.micro_batches, " micro-batches and ", of.chunks, " chunks a stage");
-  };
-  if (of.stages < 1 || of.micro_batches < 1 || of.chunks < 1) {
-    throw config_error(
-        text("trireme::schedule: ", Schedule::name, " was given ", given(), "; each must be at least 1"));
-  }
-  if (char const* const need = Schedule::refuses(of); need != nullptr) {
-    throw config_error(text("trireme::schedule: ", Schedule::name, " ", need, ", but was given ", given()));
-  }
-  verdict found;
-  auto out = list<Schedule, on_heap>(of, found);
-  if (found.ok()) found = find_broken_rule(out);
-  if (!found.ok()) {
-    throw config_error(text("trireme::schedule: ", Schedule::name, " with ", given(), ": ", sentence_of(found.broken),
-                            " (stage ", found.stage, ", step ", found.index, ")"));
-  }
-  return out;
-}
-
-namespace detail {
-
-template <class Schedule, int Stages, int MicroBatches, int Chunks>
-struct at_compile_time {
-  static constexpr size of{Stages, MicroBatches, Chunks};
-  static constexpr int most = 3 * Stages * MicroBatches * Chunks;  // of steps, and of messages
-  static constexpr bool fits = Schedule::refuses(of) == nullptr;
-
-  static constexpr verdict found = [] {
-    verdict out;
-    if constexpr (fits) {
-      auto const steps = list<Schedule, within<most>>(of, out);
-      if (out.ok()) out = find_broken_rule(steps);
-    }
-    return out;
-  }();
-};
-
-// As in the trainer's slots: a class a sentence, and what is right is computed apart from it.
-template <class Schedule, int Stages, int MicroBatches, int Chunks, class Facts>
-struct check_schedule {
-  static_assert(Facts::fits,
-                "trireme::schedule: this schedule refuses these numbers of stages, micro-batches or chunks");
-#define TRIREME_SCHEDULE_ASSERT(name, sentence) \
-  static_assert(Facts::found.broken != rule::name, "trireme::schedule: " sentence " [" #name "]");
-  TRIREME_SCHEDULE_RULES(TRIREME_SCHEDULE_ASSERT)
-#undef TRIREME_SCHEDULE_ASSERT
-};
-
-}  // namespace detail
-
-/// Checks a schedule at compile time: a broken rule is an error of one sentence. Write
-/// `static_assert(schedule::check<my_schedule, 4, 8>())`.
-template <class Schedule, int Stages, int MicroBatches, int Chunks = Schedule::chunks>
-constexpr bool check() {
-  static_assert(Chunks > 0, "trireme::schedule: say how many chunks a stage has: check<schedule, stages, 8, chunks>");
-  using facts = detail::at_compile_time<Schedule, Stages, MicroBatches, Chunks>;
-  // In a type only: if an assertion fails there, the value of this function is a constant all the same.
-  using said = decltype(sizeof(detail::check_schedule<Schedule, Stages, MicroBatches, Chunks, facts>));
-  return said{1} == 1;
-}
-
-/// What the simulator says of a schedule.
-struct summary {
-  bool finished = false;
-  std::int64_t bubble = 0;
-  std::int64_t span = 0;
-  int peak = 0;  ///< in micro-batches of one chunk
-  friend constexpr bool operator==(summary const&, summary const&) = default;
-};
-
-/// The summary of a schedule at compile time.
-template <schedule Schedule, int Stages, int MicroBatches, int Chunks = Schedule::chunks>
-[[nodiscard]] consteval summary measure(costs const& cost = {}, sends semantics = sends::buffered) {
-  verdict broken;
-  auto const steps = list<Schedule, within<3 * Stages * MicroBatches * Chunks>>({Stages, MicroBatches, Chunks}, broken);
-  auto const run = simulate(steps, cost, semantics);
-  return {run.finished, run.bubble(), run.span(), run.peak()};
-}
-
-}  // namespace trireme::schedule
-
-// ---- trireme/parallel/schedules/cut_units.hpp
-namespace trireme::schedule {
-
-/// Where a model's units are cut: part q has units [cuts[q], cuts[q + 1]).
-using unit_cuts = std::vector<std::int64_t>;
-
-namespace detail {
-
-inline void expect_enough_units(std::int64_t units, int stages, int chunks) {
-  if (stages >= 1 && chunks >= 1 && units >= std::int64_t{stages} * chunks) return;
-  throw config_error(text("trireme::schedule::cut_units: ", stages, " stages of ", chunks, " chunks need at least ",
-                          std::int64_t{stages} * chunks, " units, but the model has ", units,
-                          "; use fewer stages, or a model of more layers"));
-}
-
-/// What the first u units cost, for each u.
-[[nodiscard]] inline std::vector<double> sums_of(std::span<double const> costs) {
-  std::vector<double> sums{0};
-  for (std::size_t u = 0; u < costs.size(); ++u) {
-    if (!(costs[u] >= 0)) {
-      throw config_error(text("trireme::schedule::cut_units: unit ", u, " costs ", costs[u], "; costs are at least 0"));
-    }
-    sums.push_back(sums.back() + costs[u]);
-  }
-  return sums;
-}
-
-/// The cheapest way to cut units into parts: of the largest part, or, if `limit` is given, of the sum of squares of
-/// parts none of which is larger than that. Exact, by dynamic programming.
-[[nodiscard]] inline unit_cuts best_cuts(std::vector<double> const& sums, std::size_t parts, double const* limit,
-                                         double& price) {
-  auto const units = sums.size() - 1;
-  auto const none = std::numeric_limits<double>::infinity();
-  std::vector<double> prices(units + 1, none);  // of the first u units in as many parts as seen so far
-  std::vector<std::vector<std::int64_t>> from(parts, std::vector<std::int64_t>(units + 1, 0));
-  prices[0] = 0;
-  for (std::size_t part = 0; part < parts; ++part) {
-    std::vector<double> longer(units + 1, none);
-    for (std::size_t end = part + 1; end <= units; ++end) {
-      for (std::size_t begin = part; begin < end; ++begin) {
-        double const cost = sums[end] - sums[begin];
-        if (limit != nullptr && cost > *limit) continue;
-        double const whole = limit != nullptr       ? prices[begin] + cost * cost
-                             : cost > prices[begin] ? cost
-                                                    : prices[begin];
-        if (whole >= longer[end]) continue;
-        longer[end] = whole;
-        from[part][end] = static_cast<std::int64_t>(begin);
-      }
-    }
-    prices = longer;
-  }
-  price = prices[units];
-  unit_cuts cuts(parts + 1, static_cast<std::int64_t>(units));
-  for (auto part = parts; part-- > 0;) cuts[part] = from[part][static_cast<std::size_t>(cuts[part + 1])];
-  return cuts;
-}
-
-/// How uneven cuts are, the worst first: the most costly stage, and squares of stages and of parts.
-struct unevenness {
-  double most = 0, stages = 0, parts = 0;
-
-  [[nodiscard]] bool much_less_than(unevenness const& other) const noexcept {
-    double const own[] = {most, stages, parts};
-    double const theirs[] = {other.most, other.stages, other.parts};
-    for (int i = 0; i < 3; ++i) {
-      double const rounding = 1e-9 * theirs[i];
-      if (own[i] < theirs[i] - rounding) return true;
-      if (own[i] > theirs[i] + rounding) return false;
-    }
-    return false;
-  }
-};
-
-[[nodiscard]] inline unevenness unevenness_of(std::vector<double> const& sums, unit_cuts const& cuts,
-                                              layout const& where) {
-  unevenness found;
-  for (int stage = 0; stage < where.stages; ++stage) {
-    double cost = 0;
-    for (int chunk = 0; chunk < where.chunks; ++chunk) {
-      auto const* const cut = cuts.data() + where.part(stage, chunk);
-      double const part = sums[static_cast<std::size_t>(cut[1])] - sums[static_cast<std::size_t>(cut[0])];
-      cost += part;
-      found.parts += part * part;
-    }
-    found.most = cost > found.most ? cost : found.most;
-    found.stages += cost * cost;
-  }
-  return found;
-}
-
-}  // namespace detail
-
-/// Cuts a model into stages * chunks parts of consecutive units: the most costly part is as cheap as can be, and among
-/// such cuts the parts are as even as can be. A part has at least one unit.
-///
-/// Errors  config_error if there are fewer units than parts, or a cost is not a number >= 0.
-[[nodiscard]] inline unit_cuts cut_units(std::span<double const> costs, int stages, int chunks = 1) {
-  auto const parts = static_cast<std::size_t>(stages) * static_cast<std::size_t>(chunks);
-  detail::expect_enough_units(static_cast<std::int64_t>(costs.size()), stages, chunks);
-  auto const sums = detail::sums_of(costs);
-  double largest = 0;
-  static_cast<void>(detail::best_cuts(sums, parts, nullptr, largest));
-  double squares = 0;
-  return detail::best_cuts(sums, parts, &largest, squares);
-}
-
-/// The same, for stages of several parts: from there units are moved, one at a time, over the ends of parts as long as
-/// that makes the most costly stage cheaper, or stages or parts more even.
-[[nodiscard]] inline unit_cuts cut_units(std::span<double const> costs, layout const& where) {
-  auto cuts = cut_units(costs, where.stages, where.parts() / where.stages);
-  if (where.chunks == 1) return cuts;
-  auto const sums = detail::sums_of(costs);
-  auto best = detail::unevenness_of(sums, cuts, where);
-  for (bool moved = true; moved;) {
-    moved = false;
-    for (std::size_t q = 1; q + 1 < cuts.size(); ++q) {
-      for (std::int64_t const to : {cuts[q] - 1, cuts[q] + 1}) {
-        if (to <= cuts[q - 1] || to >= cuts[q + 1]) continue;
-        auto const before = std::exchange(cuts[q], to);
-        auto const now = detail::unevenness_of(sums, cuts, where);
-        if (now.much_less_than(best)) {
-          best = now;
-          moved = true;
-        } else {
-          cuts[q] = before;
-        }
-      }
-    }
-  }
-  return cuts;
-}
-
-/// Cuts that are given: the first unit of each part but the first.
-///
-/// Errors  config_error if there are not stages * chunks - 1 of them, or they do not increase within the model.
-[[nodiscard]] inline unit_cuts cut_units(std::int64_t units, std::span<std::int64_t const> given, int stages,
-                                         int chunks = 1) {
-  detail::expect_enough_units(units, stages, chunks);
-  auto const parts = std::int64_t{stages} * chunks;
-  if (static_cast<std::int64_t>(given.size()) != parts - 1) {
-    throw config_error(text("trireme::schedule::cut_units: ", stages, " stages of ", chunks, " chunks need ", parts - 1,
-                            " cuts, but ", given.size(), " are given"));
-  }
-  unit_cuts cuts{0};
-  for (auto const cut : given) {
-    if (cut <= cuts.back() || cut >= units) {
-      throw config_error(text("trireme::schedule::cut_units: a cut at unit ", cut, " after one at unit ", cuts.back(),
-                              "; cuts must increase, and lie inside a model of ", units, " units"));
-    }
-    cuts.push_back(cut);
-  }
-  cuts.push_back(units);
-  return cuts;
-}
-
-}  // namespace trireme::schedule
-
-// ---- trireme/parallel/schedules/one_way.hpp
-namespace trireme::schedule {
-
-// A schedule is a type with a `name`, a placement `where`, the `chunks` that a stage has (0: as many as one likes),
-// `refuses(size)`, which says what it needs (or nullptr), and `steps(size, stage, emit)`, which calls emit(step) for
-// each step of a stage in order. They are pure functions: the same code makes lists at compile time and at run time.
-
-/// All forwards, then all backwards.
-///
-/// Bubble   (p-1)(F+B) for p stages.   Holds    all m micro-batches.
-/// Method   [Huang et al., "GPipe", 2019], backwards in the order of the forwards.
-struct gpipe {
-  static constexpr std::string_view name = "gpipe";
-  static constexpr placement where = placement::straight;
-  static constexpr int chunks = 1;
-  static constexpr char const* refuses(size const&) { return nullptr; }
-  static constexpr void steps(size const& of, int /*stage*/, auto&& emit) {
-    for (int m = 0; m < of.micro_batches; ++m) emit(step{.kind = work::forward, .micro_batch = m});
-    for (int m = 0; m < of.micro_batches; ++m) emit(step{.kind = work::backward, .micro_batch = m});
-  }
-};
-
-/// One forward, one backward, once the pipeline is full.
-///
-/// Bubble   (p-1)(F+B).   Holds    min(p, m) micro-batches.
-/// Method   [Narayanan et al., "PipeDream", 2019; flushed each step as in "Memory-Efficient Pipeline-Parallel DNN
-///          Training", 2021].
-struct one_f_one_b {
-  static constexpr std::string_view name = "1f1b";
-  static constexpr placement where = placement::straight;
-  static constexpr int chunks = 1;
-  static constexpr char const* refuses(size const&) { return nullptr; }
-  static constexpr void steps(size const& of, int stage, auto&& emit) {
-    int const ahead = of.stages - 1 - stage;
-    for (int k = 0; k < of.micro_batches + ahead; ++k) {
-      if (k < of.micro_batches) emit(step{.kind = work::forward, .micro_batch = k});
-      if (k >= ahead) emit(step{.kind = work::backward, .micro_batch = k - ahead});
-    }
-  }
-};
-
-/// One forward, one backward, over several chunks a stage: the pipeline is full sooner.
-///
-/// Bubble   (p-1)(F+B)/v for v chunks, F and B of a whole stage.   Holds    p + (p-1)/v micro-batches, or all m.
-/// Method   [Narayanan et al., "Efficient Large-Scale Language Model Training on GPU Clusters", 2021].
-struct interleaved {
-  static constexpr std::string_view name = "interleaved";
-  static constexpr placement where = placement::straight;
-  static constexpr int chunks = 0;
-  static constexpr char const* refuses(size const& of) {
-    return of.micro_batches % of.stages == 0 ? nullptr : "needs micro-batches that are a multiple of the stages";
-  }
-  static constexpr void steps(size const& of, int stage, auto&& emit) {
-    int const group = of.stages * of.chunks;  // a chunk is taken by as many micro-batches as there are stages in turn
-    int const total = of.micro_batches * of.chunks;
-    int const ahead = (of.stages - 1 - stage) * 2 + (of.chunks - 1) * of.stages;
-    for (int k = 0; k < total + ahead; ++k) {
-      if (k < total) {
-        emit(step{.kind = work::forward,
-                  .chunk = k % group / of.stages,
-                  .micro_batch = k / group * of.stages + k % of.stages});
-      }
-      if (int const b = k - ahead; b >= 0) {
-        emit(step{.kind = work::backward,
-                  .chunk = of.chunks - 1 - b % group / of.stages,
-                  .micro_batch = b / group * of.stages + b % of.stages});
-      }
-    }
-  }
-};
-
-/// 1F1B whose weight gradients fill the gaps: a stage puts off as many of them as it may keep activations for.
-///
-/// Bubble   (p-1)(F+B-2W) if m >= p and B-W >= W (less of it is filled otherwise).   Holds    min(p, m) micro-batches.
-/// Method   ZB-H1 of [Qi et al., "Zero Bubble Pipeline Parallelism", 2023].
-struct zb_h1 {
-  static constexpr std::string_view name = "zbh1";
-  static constexpr placement where = placement::straight;
-  static constexpr int chunks = 1;
-  static constexpr char const* refuses(size const&) { return nullptr; }
-  static constexpr void steps(size const& of, int stage, auto&& emit) {
-    int const ahead = of.stages - 1 - stage;
-    int const behind = stage;
-    for (int k = 0; k < of.micro_batches + ahead + behind; ++k) {
-      int const b = k - ahead;
-      if (k < of.micro_batches) emit(step{.kind = work::forward, .micro_batch = k});
-      if (b >= 0 && b < of.micro_batches) emit(step{.kind = work::backward_input, .micro_batch = b});
-      if (b >= behind) emit(step{.kind = work::backward_weight, .micro_batch = b - behind});
-    }
-  }
-};
-
-}  // namespace trireme::schedule
-
-// ---- trireme/parallel/pipeline.hpp (goes on)
-namespace trireme::parallel {
-
-/// Pipeline parallelism: each stage has some consecutive units of the model, and micro-batches go through all stages.
-///
-/// Bytes    each activation and each gradient between two stages, once a micro-batch (schedule::step).
-/// Needs    has_exchange.
-/// Errors   config_error if the model has fewer units than there are parts, or `cuts` do not increase within it.
-template <class Schedule = schedule::one_f_one_b>
-struct pipeline {
-  using policy_category = slot::parallel;
-  using schedule_type = Schedule;
-
-  int stages = 0;                    ///< 0: what is left of the world
-  int chunks = Schedule::chunks;     ///< of the model, a stage; given for schedule::interleaved (0: two)
-  std::vector<std::int64_t> cuts{};  ///< the first unit of each part but the first; empty: balanced by cost
-  friend bool operator==(pipeline const&, pipeline const&) = default;
-
-  static constexpr std::string_view name = "pipeline";
-};
-
-template <class Schedule>
-[[nodiscard]] std::string to_string(pipeline<Schedule> const& p) {
-  std::string cuts;
-  for (auto const cut : p.cuts) cuts += text(cuts.empty() ? "" : ", ", cut);
-  return text("parallel::pipeline<schedule::", Schedule::name, ">{.stages = ", p.stages, ", .chunks = ", p.chunks,
-              ", .cuts = {", cuts, "}}");
-}
-
-/// The seat of one engine in a pipeline: which units are its own, and what it does with how many micro-batches.
-struct pipeline_seat {
-  int stage = 0;
-  schedule::layout where;                                              ///< without micro-batches
-  schedule::unit_cuts cuts;                                            ///< part q has units [cuts[q], cuts[q + 1])
-  std::function<schedule::step_lists(int micro_batches)> lists;        ///< of all stages
-  std::function<std::vector<int>(schedule::step_lists const&)> peaks;  ///< micro-batches in flight, by stage
-};
-
-namespace detail {
-
-/// What the units of a model cost: `unit_costs()` of the model, or all the same.
-template <staged_model Model>
-[[nodiscard]] std::vector<double> costs_of_units(Model const& model) {
-  if constexpr (requires { model.unit_costs(); }) {
-    auto const costs = model.unit_costs();
-    return {costs.begin(), costs.end()};
-  } else {
-    trireme::detail::counts_units count;
-    model.units(count);
-    return std::vector<double>(static_cast<std::size_t>(count.count), 1.0);
-  }
-}
-
-/// The lists of a schedule for any number of micro-batches: if it refuses that number (a short batch at the end of the
-/// data), those of the next larger one that it takes, without the micro-batches that are not there.
-template <class Schedule>
-[[nodiscard]] schedule::step_lists lists_for(schedule::size of) {
-  constexpr int most_tries = 1 << 16;
-  int const there = of.micro_batches;
-  for (int more = 0; more < most_tries && Schedule::refuses(of) != nullptr; ++more) ++of.micro_batches;
-  if (Schedule::refuses(of) != nullptr) of.micro_batches = there;
-  auto full = schedule::make_lists<Schedule>(of);
-  if (of.micro_batches == there) return full;
-  schedule::step_lists some(full.where());
-  for (int s = 0; s < of.stages; ++s) {
-    for (auto const* each = full.of(s); each != full.of(s) + full.count(s); ++each) {
-      if (each->micro_batch < there) some.add(s, *each);
-    }
-  }
-  return some;
-}
-
-/// The most micro-batches that each stage holds at a time. A template, so that a program without a pipeline compiles no
-/// simulator.
-template <class Lists>
-[[nodiscard]] std::vector<int> peaks_of(Lists const& lists) {
-  auto const run = schedule::simulate(lists);
-  std::vector<int> peaks;
-  for (int stage = 0; stage < lists.stages(); ++stage) peaks.push_back(run.stage(stage).peak);
-  return peaks;
-}
-
-}  // namespace detail
-
-/// The only seat of an engine that has all units: each micro-batch forward, then backward.
-template <staged_model Model>
-[[nodiscard]] pipeline_seat seat_of_all(Model const& model) {
-  trireme::detail::counts_units units;
-  model.units(units);
-  return {.where = {{1, 0, 1}, schedule::placement::straight},
-          .cuts = {0, units.count},
-          .lists =
-              [](int micro_batches) {
-                schedule::step_lists lists({{1, micro_batches, 1}, schedule::placement::straight});
-                for (int m = 0; m < micro_batches; ++m) {
-                  lists.add(0, {.kind = schedule::work::forward, .micro_batch = m});
-                  lists.add(0, {.kind = schedule::work::backward, .micro_batch = m});
-                }
-                return lists;
-              },
-          .peaks = [](schedule::step_lists const&) { return std::vector<int>{1}; }};
-}
-
-/// The seat of `stage` in a pipeline of `stages` of a model's units.
-template <class Schedule, staged_model Model>
-[[nodiscard]] pipeline_seat seat_of(pipeline<Schedule> const& axis, Model const& model, int stage, int stages) {
-  int const chunks = Schedule::chunks != 0 ? Schedule::chunks : axis.chunks != 0 ? axis.chunks : 2;
-  schedule::layout const where{{stages, 0, chunks}, Schedule::where};
-  auto const costs = detail::costs_of_units(model);
-  int const parts_a_stage = where.parts() / stages;
-  return {.stage = stage,
-          .where = where,
-          .cuts = axis.cuts.empty()
-                      ? schedule::cut_units(costs, where)
-                      : schedule::cut_units(static_cast<std::int64_t>(costs.size()), axis.cuts, stages, parts_a_stage),
-          .lists =
-              [=](int micro_batches) {
-                return detail::lists_for<Schedule>({stages, micro_batches, chunks});
-              },
-          .peaks = [](schedule::step_lists const& lists) { return detail::peaks_of(lists); }};
-}
-
-/// Whether each chunk adds to its gradients one micro-batch after the other, in their order, which sums in a fixed tree
-/// take for granted. The last part of a model adds to them in its forward already.
-[[nodiscard]] inline bool adds_in_order(pipeline_seat const& seat) {
-  if (seat.where.where == schedule::placement::both_ways) return false;
-  auto const lists = seat.lists(2 * seat.where.stages);
-  for (int s = 0; s < lists.stages(); ++s) {
-    std::vector<int> next(static_cast<std::size_t>(seat.where.chunks), 0);
-    for (auto const* each = lists.of(s); each != lists.of(s) + lists.count(s); ++each) {
-      auto& expected = next[static_cast<std::size_t>(each->chunk)];
-      bool const is_last = seat.where.part(s, each->chunk) + 1 == seat.where.parts();
-      if (each->kind == schedule::work::forward && !is_last) continue;
-      if (each->micro_batch != expected) return false;
-      if (each->kind == schedule::work::forward) continue;
-      if (each->kind != schedule::work::backward) return false;  // its halves are apart
-      ++expected;
-    }
-  }
-  return true;
-}
-
-/// Stages that are the ranks of a communicator.
-///
-/// Threads  one owner; the communicator is used by nobody else, and must outlive the link.
-template <class Comm, class Space = typename space_of<Comm>::type>
-requires has_exchange<Comm, Space>
-class communicator_link final : public stage_link<Space> {
-  using request = decltype(std::declval<Comm&>().exchange_async(std::span<transfer<Space> const>{}));
-
- public:
-  explicit communicator_link(Comm& stages) : stages_(stages) {}
-
-  [[nodiscard]] int start(std::span<transfer<Space> const> messages) override {
-    if (free_.empty()) {
-      free_.push_back(static_cast<int>(pending_.size()));
-      pending_.emplace_back();
-    }
-    int const ticket = free_.back();
-    pending_[static_cast<std::size_t>(ticket)].emplace(stages_.exchange_async(messages));
-    free_.pop_back();
-    return ticket;
-  }
-  void wait(int ticket) override {
-    auto& it = pending_[static_cast<std::size_t>(ticket)];
-    it->wait();
-    it.reset();
-    free_.push_back(ticket);
-  }
-
- private:
-  Comm& stages_;
-  std::vector<std::optional<request>> pending_;
-  std::vector<int> free_;
-};
-
-}  // namespace trireme::parallel
-
-// ---- trireme/parallel/schedules/two_chunks.hpp
-namespace trireme::schedule {
-
-namespace detail {
-
-/// Emits steps of two chunks, and knows which micro-batch is the next of each kind.
-template <class Emit>
-class two_chunk_writer {
- public:
-  /// Chunk c takes the micro-batches from first_of_second * c on. Steps of micro-batches past the last are left out.
-  constexpr two_chunk_writer(Emit& emit, int micro_batches, int first_of_second = 0)
-      : emit_(emit), micro_batches_(micro_batches), first_of_second_(first_of_second) {}
-
-  constexpr void forward(int chunk) { put(work::forward, chunk, forwards[chunk]++); }
-  constexpr void backward(int chunk) {
-    put(work::backward, chunk, backwards[chunk]++);
-    ++weights[chunk];
-  }
-  constexpr void backward_input(int chunk) { put(work::backward_input, chunk, backwards[chunk]++); }
-  constexpr void backward_weight(int chunk) { put(work::backward_weight, chunk, weights[chunk]++); }
-  /// A forward and a backward that may overlap.
-  constexpr void both(int forward_chunk, int backward_chunk) {
-    put(work::forward, forward_chunk, forwards[forward_chunk]++, true);
-    backward(backward_chunk);
-  }
-
-  int forwards[2] = {0, 0};
-  int backwards[2] = {0, 0};
-  int weights[2] = {0, 0};
-
- private:
-  constexpr void put(work kind, int chunk, int nth, bool with_next = false) {
-    int const micro_batch = first_of_second_ * chunk + nth;
-    if (micro_batch >= micro_batches_) return;
-    emit_(step{.kind = kind, .with_next = with_next, .chunk = chunk, .micro_batch = micro_batch});
-  }
-
-  Emit& emit_;
-  int micro_batches_;
-  int first_of_second_;
-};
-
-/// The phases that DualPipe and its V form share.
-///
-/// @param half    stages from the end to the turn (or the meeting)    @param place   of this stage among them
-/// @param each    micro-batches that each chunk takes                 @param near    the chunk that this end fills
-/// first
-template <class Emit>
-constexpr void dual_pipe_steps(two_chunk_writer<Emit>& out, int half, int place, int each, int near) {
-  int const far = 1 - near;
-  int const to_turn = half - place - 1;
-  for (int i = 0; i < 2 * to_turn; ++i) out.forward(near);
-  for (int i = 0; i <= place; ++i) {
-    out.forward(near);
-    out.forward(far);
-  }
-  for (int i = 0; i < to_turn; ++i) {
-    out.backward_input(far);
-    out.backward_weight(far);
-    out.forward(far);
-  }
-  for (int i = 0; i < each - 2 * half + place + 1; ++i) {
-    if (i == 0 && to_turn == 0) {  // at the turn the first pair apart leaves less idle
-      out.forward(near);
-      out.backward(far);
-    } else {
-      out.both(near, far);
-    }
-    out.both(far, near);
-  }
-  for (int i = 0; i < to_turn; ++i) {
-    out.backward(far);
-    out.both(far, near);
-  }
-  // The last backwards of both chunks in turn; the second half of them puts its weight gradients off.
-  for (int i = 0; i < 2 * (place + 1); ++i) {
-    int const chunk = i % 2 == 0 ? far : near;
-    i <= place ? out.backward(chunk) : out.backward_input(chunk);
-  }
-  auto const postponed = [&](int nth) { out.backward_weight(nth <= place && (place + 1 + nth) % 2 == 0 ? far : near); };
-  for (int i = 0; i < to_turn; ++i) {
-    postponed(i);
-    out.backward_input(near);
-  }
-  for (int i = to_turn; i < half; ++i) postponed(i);
-}
-
-}  // namespace detail
-
-/// Two chunks a stage, down and back, and backwards in halves: no stage ever waits if F = B-W = W.
-///
-/// Bubble   0 if F = B-W = W and m >= 2p-1; before and after its own steps a stage has nothing to do, so that the end
-///          of one step of training and the begin of the next one have to overlap, too.   Holds    min(p, m)
-///          micro-batches; the first and the last part lie on stage 0.
-/// Method   ZB-V of [Qi et al., "Pipeline Parallelism with Controllable Memory", 2024].
-struct zb_v {
-  static constexpr std::string_view name = "zbv";
-  static constexpr placement where = placement::vee;
-  static constexpr int chunks = 2;
-  static constexpr char const* refuses(size const&) { return nullptr; }
-  static constexpr void steps(size const& of, int stage, auto&& emit) {
-    int const to_turn = of.stages - stage;
-    // The pattern is that of a full pipeline; micro-batches that are not there are left out of it.
-    int const full = of.micro_batches < 2 * of.stages - 1 ? 2 * of.stages - 1 : of.micro_batches;
-    detail::two_chunk_writer out(emit, of.micro_batches);
-    auto const backward = [&](int chunk) {
-      out.backward_input(chunk);
-      out.backward_weight(chunk);
-    };
-    for (int i = 0; i < 2 * to_turn - 1; ++i) out.forward(0);
-    for (int i = 0; i < stage; ++i) {
-      out.forward(1);
-      out.forward(0);
-    }
-    for (int i = 0; i < to_turn; ++i) {
-      out.forward(1);
-      backward(1);
-    }
-    while (out.forwards[1] < full) {
-      if (out.forwards[0] < full) out.forward(0);
-      backward(0);
-      out.forward(1);
-      backward(1);
-    }
-    for (int i = 0; i < stage; ++i) {
-      out.backward_input(0);
-      out.backward_input(1);
-    }
-    for (int i = 0; i < to_turn; ++i) {
-      out.backward_input(0);
-      out.backward_weight(0);
-    }
-    while (out.weights[1] < full) out.backward_weight(1);
-    while (out.weights[0] < full) out.backward_weight(0);
-  }
-};
-
-/// Micro-batches enter at both ends: each stage has two parts of the model, and each part lies on two stages, so that
-/// forwards of one direction overlap with backwards of the other.
-///
-/// Bubble   (p/2-1)(F&B+B-3W), F&B a forward and a backward that may overlap, if F = B-W >= W and F&B = F+B; no more
-///          than that if B-W > F or F&B < F+B.   Holds    p+1 micro-batches.   Bytes    parameters twice.
-/// Method   [DeepSeek-AI, "DeepSeek-V3 Technical Report", 2024].
-struct dual_pipe {
-  static constexpr std::string_view name = "dualpipe";
-  static constexpr placement where = placement::both_ways;
-  static constexpr int chunks = 2;
-  static constexpr char const* refuses(size const& of) {
-    if (of.stages % 2 != 0) return "needs an even number of stages";
-    if (of.micro_batches % 2 != 0) return "needs an even number of micro-batches";
-    return of.micro_batches < 2 * of.stages ? "needs at least two micro-batches a stage" : nullptr;
-  }
-  static constexpr void steps(size const& of, int stage, auto&& emit) {
-    bool const second = stage >= of.stages / 2;
-    detail::two_chunk_writer out(emit, of.micro_batches, of.micro_batches / 2);
-    detail::dual_pipe_steps(out, of.stages / 2, second ? of.stages - 1 - stage : stage, of.micro_batches / 2,
-                            second ? 1 : 0);
-  }
-};
-
-/// DualPipe folded in the middle: half the stages, each part on one of them.
-///
-/// Bubble   (p-1)(F&B+B-3W) for p stages, F and B of a chunk, under the conditions of dual_pipe.
-///          Holds    2p+1 chunks of micro-batches, each half a stage; the first and the last part lie on stage 0.
-/// Method   [Qi et al., "DualPipe could be better without the Dual", 2025].
-struct dual_pipe_v {
-  static constexpr std::string_view name = "dualpipev";
-  static constexpr placement where = placement::vee;
-  static constexpr int chunks = 2;
-  static constexpr char const* refuses(size const& of) {
-    return of.micro_batches < 2 * of.stages ? "needs at least two micro-batches a stage" : nullptr;
-  }
-  static constexpr void steps(size const& of, int stage, auto&& emit) {
-    detail::two_chunk_writer out(emit, of.micro_batches);
-    detail::dual_pipe_steps(out, of.stages, stage, of.micro_batches, 0);
-  }
-};
-
-}  // namespace trireme::schedule
-
-// ---- trireme/parallel/schedules/schedules.hpp (goes on)
-namespace trireme::schedule {
-
-/// Calls f(schedule{}) for each schedule that comes with trireme.
-template <class F>
-constexpr void for_each_schedule(F&& f) {
-  f(gpipe{});
-  f(one_f_one_b{});
-  f(interleaved{});
-  f(zb_h1{});
-  f(zb_v{});
-  f(dual_pipe{});
-  f(dual_pipe_v{});
-}
-
-/// Calls f(schedule{}) for the one of that name, as it stands on a command line; false if there is none.
-template <class F>
-constexpr bool with_named(std::string_view name, F&& f) {
-  bool found = false;
-  for_each_schedule([&]<class Schedule>(Schedule const& each) {
-    if (Schedule::name != name) return;
-    found = true;
-    f(each);
-  });
-  return found;
-}
-
-}  // namespace trireme::schedule
-
-// ---- trireme/parallel/any_pipeline.hpp (goes on)
-namespace trireme::parallel {
-
-/// A pipeline whose schedule is chosen at run time, by its name: gpipe, 1f1b, interleaved, zbh1, zbv, dualpipe,
-/// dualpipev.
-///
-/// Errors  config_error when a trainer is made, if no schedule has that name; else as pipeline.
-struct any_pipeline {
-  using policy_category = slot::parallel;
-
-  std::string schedule = "1f1b";
-  int stages = 0;                    ///< 0: what is left of the world
-  int chunks = 0;                    ///< of the model, a stage; for interleaved (0: two)
-  std::vector<std::int64_t> cuts{};  ///< the first unit of each part but the first; empty: balanced by cost
-  friend bool operator==(any_pipeline const&, any_pipeline const&) = default;
-
-  static constexpr std::string_view name = "pipeline";
-};
-
-[[nodiscard]] inline std::string to_string(any_pipeline const& p) {
-  return text("parallel::any_pipeline{.schedule = \"", p.schedule, "\", .stages = ", p.stages, ", .chunks = ", p.chunks,
-              "}");
-}
-
-template <staged_model Model>
-[[nodiscard]] pipeline_seat seat_of(any_pipeline const& axis, Model const& model, int stage, int stages) {
-  pipeline_seat seat;
-  bool const found = schedule::with_named(axis.schedule, [&]<class Schedule>(Schedule const&) {
-    auto const chunks = Schedule::chunks != 0 ? Schedule::chunks : axis.chunks;
-    seat = seat_of(pipeline<Schedule>{.stages = stages, .chunks = chunks, .cuts = axis.cuts}, model, stage, stages);
-  });
-  if (found) return seat;
-  std::string names;
-  schedule::for_each_schedule(
-      [&](auto const& each) { names += text(names.empty() ? "" : ", ", std::string_view(each.name)); });
-  throw config_error(
-      text("trireme::parallel::pipeline: there is no schedule \"", axis.schedule, "\"; the schedules are ", names));
-}
-
-}  // namespace trireme::parallel
-
-// ---- trireme/parallel/context.hpp
-namespace trireme::parallel {
-
-/// How a query meets the keys that lie on other ranks: `ring`: keys and values go round all ranks, which merge what
-/// they add; `all_to_all`: for the time of attention each rank has whole samples, but of some heads only.
-enum class context_method : std::uint8_t { ring, all_to_all };
-
-[[nodiscard]] constexpr std::string_view name_of(context_method it) noexcept {
-  return it == context_method::ring ? "ring" : "all_to_all";
-}
-
-/// Context parallelism, for long samples: the ranks of a group have some positions of each sample, and of all
-/// activations therefore 1 / ways. Everything but attention is done row by row.
-///
-/// Bytes    of a GPT, per micro-batch, layer and rank, with n = rows here * channels: ring 2 n (ways - 1) of the
-///          compute type forward, while blocks are computed; backward these once more, and 2 n ways of the accumulate
-///          type. all_to_all 8 n (ways - 1) / ways of the compute type, half of them backward. Gradients are summed
-///          over the group, as over the axis of samples.
-/// Needs    has_exchange and has_ragged_all_to_all of the compute type.
-/// Method   ring: [Liu et al., "Ring attention with blockwise transformers", 2023], balanced as in [Brandon et al.,
-///          "Striped attention", 2023], but by two stretches a rank; all_to_all: [Jacobs et al., "DeepSpeed Ulysses",
-///          2023].
-/// Errors   config_error if the positions of a sample are no multiple of ways (balanced ring: of 2 ways); for
-///          all_to_all, if there are more ways than heads.
-struct context {
-  using policy_category = slot::parallel;
-  std::int64_t ways = 0;  ///< ranks that share a sample; 0 = what is left of the world
-  context_method method = context_method::ring;
-  bool balanced = true;  ///< ring: rank r has stretches r and 2 ways - 1 - r, so that causal work is even
-  friend bool operator==(context const&, context const&) = default;
-
-  static constexpr std::string_view name = "context";
-
-  /// What a rank has of each sample. With all_to_all work is even as it is.
-  [[nodiscard]] constexpr context_part part_of(share own) const noexcept {
-    return {own, balanced && method == context_method::ring};
-  }
-};
-
-[[nodiscard]] inline std::string to_string(context const& c) {
-  return text("parallel::context{.ways = ", c.ways, ", .method = context_method::", name_of(c.method),
-              ", .balanced = ", c.balanced ? "true}" : "false}");
-}
-
-/// A context group on a communicator whose members pass keys and values round.
-///
-/// Ranks    collective, as the calls of context_group are.
-/// Numerics each rank merges in the order in which keys come to it, its own first: the same bits from run to run.
-/// Threads  one owner; the communicator must outlive it, and nobody else may use it meanwhile.
-template <class Env, class Comm>
-class ring_context final : public context_group<Env> {
-  using accumulate = typename Env::accumulate;
-  using value = typename Env::compute;
-  using base = context_group<Env>;
-
- public:
-  using typename base::space;
-  using typename base::state;
-  using typename base::view;
-
-  ring_context(Comm& world, context_part const& part) : base(part), world_(world) {}
-
-  void attend(view heads, state& kept, attention_shape const& shape, arena<space>& activations, arena<space>& scratch,
-              dropout_site const& dropout) override {
-    kept.lse = activations.template take<accumulate>({shape.batch, shape.heads, shape.context});
-    auto const mark = scratch.mark();
-    auto const sum = zeros(heads.extents(), scratch);
-    kernels::fill(kept.lse, -std::numeric_limits<double>::infinity());
-    auto const pairs = own_pairs(kept.packed, shape, scratch);
-    for (int turn = 0; turn < this->ways(); ++turn) {
-      auto coming = pass_on(pairs, turn);
-      auto const now = static_cast<std::size_t>(turn % 2);
-      for_each_block(turn, shape.context, [&](ops::attention_block const& at) {
-        kernels::attend_block(sum, kept.lse, kept.packed, pairs[now], shape, at, scratch, dropout);
-      });
-      if (coming) coming->wait();
-    }
-    kernels::copy(heads, sum);
-    scratch.rewind(mark);
-  }
-
-  void attend_backward(view dpacked, view dheads, view heads, state const& kept, attention_shape const& shape,
-                       arena<space>& scratch, dropout_site const& dropout) override {
-    auto const mark = scratch.mark();
-    auto const dqueries = zeros(heads.extents(), scratch);
-    auto const pairs = own_pairs(kept.packed, shape, scratch);
-    sums const dpairs[2] = {zeros(pairs[0].extents(), scratch), scratch.template take<accumulate>(pairs[0].extents())};
-    for (int turn = 0; turn < this->ways(); ++turn) {
-      auto coming = pass_on(pairs, turn);
-      auto const now = static_cast<std::size_t>(turn % 2);
-      auto const& here = dpairs[now];
-      for_each_block(turn, shape.context, [&](ops::attention_block const& at) {
-        kernels::attend_block_backward(dqueries, here, dheads, heads, kept.lse, kept.packed, pairs[now], shape, at,
-                                       scratch, dropout);
-      });
-      if (coming) coming->wait();
-      // Gradients follow their keys, one rank further than these: home.
-      std::array<transfer<space>, 2> const both{send_to(next(), here), receive_from(before(), dpairs[(turn + 1) % 2])};
-      world_.exchange(std::span<transfer<space> const>(both));
-    }
-    kernels::copy_columns(dpacked, 0, dqueries, 0, shape.channels);
-    kernels::copy_columns(dpacked, shape.channels, dpairs[this->ways() % 2], 0, 2 * shape.channels);
-    scratch.rewind(mark);
-  }
-
- private:
-  using kernels = ops::on<space>;
-  using sums = tensor_view<accumulate, space>;
-  using request = decltype(std::declval<Comm&>().exchange_async(std::span<transfer<space> const>{}));
-
-  [[nodiscard]] int next() const noexcept { return (world_.rank() + 1) % world_.size(); }
-  [[nodiscard]] int before() const noexcept { return (world_.rank() + world_.size() - 1) % world_.size(); }
-
-  static sums zeros(shape const& extents, arena<space>& scratch) {
-    auto const all = scratch.template take<accumulate>(extents);
-    kernels::fill(all, 0.0);
-    return all;
-  }
-  // Keys and values side by side, and room for those that come while they are used.
-  static std::array<view, 2> own_pairs(view packed, attention_shape const& shape, arena<space>& scratch) {
-    trireme::shape const extents{packed.extent(0), 2 * shape.channels};
-    auto const own = scratch.template take<value>(extents);
-    kernels::copy_columns(own, 0, packed, shape.channels, 2 * shape.channels);
-    return {own, scratch.template take<value>(extents)};
-  }
-  // Begins to hand on the pairs of this turn, and to take those of the next, unless it is the last.
-  [[nodiscard]] std::optional<request> pass_on(std::array<view, 2> const& pairs, int turn) {
-    if (turn + 1 == this->ways()) return std::nullopt;
-    auto const now = static_cast<std::size_t>(turn % 2);
-    messages_ = {send_to(next(), pairs[now]), receive_from(before(), pairs[1 - now])};
-    return world_.exchange_async(std::span<transfer<space> const>(messages_));
-  }
-  // The queries here over the keys that have come after so many turns: those not after them.
-  template <class F>
-  void for_each_block(int turn, std::int64_t here, F const& f) const {
-    auto const& part = this->part();
-    context_part owner = part;
-    owner.own.place = (part.own.place + part.own.ways - turn) % part.own.ways;
-    for (int q = 0; q < part.stretches(); ++q) {
-      auto const queries = part.at(q, here);
-      for (int k = 0; k < part.stretches(); ++k) {
-        auto const keys = owner.at(k, here);
-        if (keys.position > queries.position) continue;
-        f(ops::attention_block{queries.count, queries.row, keys.row, queries.position, keys.position,
-                               part.whole(here)});
-      }
-    }
-  }
-
-  Comm& world_;
-  std::array<transfer<space>, 2> messages_;
-};
-
-/// A context group on a communicator whose members deal out heads: before attention each gets all positions of its
-/// heads, after it all heads of its positions.
-///
-/// Ranks    collective, as the calls of context_group are.
-/// Numerics attention has the bits that a rank with whole samples gives it.
-/// Threads  one owner; the communicator must outlive it, and nobody else may use it meanwhile.
-template <class Env, class Comm>
-class dealt_context final : public context_group<Env> {
-  using accumulate = typename Env::accumulate;
-  using value = typename Env::compute;
-  using base = context_group<Env>;
-
- public:
-  using typename base::space;
-  using typename base::state;
-  using typename base::view;
-
-  dealt_context(Comm& world, context_part const& part) : base(part), world_(world) {}
-
-  void attend(view heads, state& kept, attention_shape const& shape, arena<space>& activations, arena<space>& scratch,
-              dropout_site const& dropout) override {
-    auto const own = dealt(shape);
-    auto const rows = own.batch * own.context;
-    auto const packed = activations.template take<value>({rows, 3 * own.channels});
-    deal(packed, kept.packed, shape, 3, scratch);
-    kept.packed = packed;
-    kept.heads = activations.template take<value>({rows, own.channels});
-    kept.lse = activations.template take<accumulate>({own.batch, own.heads, own.context});
-    kernels::causal_attention(kept.heads, kept.lse, packed, own, scratch, dropout);
-    collect(heads, kept.heads, shape, 1, scratch);
-  }
-
-  void attend_backward(view dpacked, view dheads, view, state const& kept, attention_shape const& shape,
-                       arena<space>& scratch, dropout_site const& dropout) override {
-    auto const mark = scratch.mark();
-    auto const own = dealt(shape);
-    auto const slopes = scratch.template take<value>(kept.heads.extents());
-    auto const dealt_gradient = scratch.template take<value>(kept.packed.extents());
-    deal(slopes, dheads, shape, 1, scratch);
-    kernels::causal_attention_backward(dealt_gradient, slopes, kept.heads, kept.lse, kept.packed, own, scratch,
-                                       dropout);
-    collect(dpacked, dealt_gradient, shape, 3, scratch);
-    scratch.rewind(mark);
-  }
-
- private:
-  using kernels = ops::on<space>;
-
-  // Whole samples, of this rank's heads.
-  [[nodiscard]] attention_shape dealt(attention_shape const& shape) const {
-    auto const& own = this->part().own;
-    if (own.ways > shape.heads) {
-      throw config_error(text("trireme::parallel::context: all_to_all deals out heads, and ", shape.heads,
-                              " of them are not enough for ", own.ways,
-                              " ways; use fewer ways, or .method = context_method::ring"));
-    }
-    auto const heads = own.of(shape.heads);
-    return {shape.batch, this->part().whole(shape.context), heads.count, shape.head_channels() * heads.count,
-            shape.first_head + heads.first};
-  }
-
-  // from: (rows here, parts * all channels); to: (rows of whole samples, parts * channels of this rank's heads).
-  void deal(view to, view from, attention_shape const& shape, int parts, arena<space>& scratch) {
-    auto const mark = scratch.mark();
-    auto const by_heads = scratch.template take<value>({from.size()});
-    auto const by_positions = scratch.template take<value>({to.size()});
-    for_each_part(by_heads, from, shape, parts,
-                  [&](view block, std::int64_t at, view whole, std::int64_t column, std::int64_t n) {
-                    kernels::copy_columns(block, at, whole, column, n);
-                  });
-    count(shape, parts);
-    world_.all_to_all(tensor_view<value const, space>(by_heads), heads_, by_positions, positions_);
-    for_each_run(by_positions, to, shape, [](view block, view whole) { kernels::copy(whole, block); });
-    scratch.rewind(mark);
-  }
-  // The way back.
-  void collect(view to, view from, attention_shape const& shape, int parts, arena<space>& scratch) {
-    auto const mark = scratch.mark();
-    auto const by_positions = scratch.template take<value>({from.size()});
-    auto const by_heads = scratch.template take<value>({to.size()});
-    for_each_run(by_positions, from, shape, [](view block, view whole) { kernels::copy(block, whole); });
-    count(shape, parts);
-    world_.all_to_all(tensor_view<value const, space>(by_positions), positions_, by_heads, heads_);
-    for_each_part(by_heads, to, shape, parts,
-                  [&](view block, std::int64_t at, view whole, std::int64_t column, std::int64_t n) {
-                    kernels::copy_columns(whole, column, block, at, n);
-                  });
-    scratch.rewind(mark);
-  }
-
-  // Elements that are sent to, or come from, each rank: of its heads, at the positions here; of the heads here, at its.
-  void count(attention_shape const& shape, int parts) {
-    auto const own = this->part().own;
-    auto const each = shape.batch * shape.context * parts * shape.head_channels();
-    heads_.clear();
-    for (int place = 0; place < own.ways; ++place)
-      heads_.push_back(each * share{place, own.ways}.of(shape.heads).count);
-    positions_.assign(static_cast<std::size_t>(own.ways), each * own.of(shape.heads).count);
-  }
-  // Calls f(block, column in it, whole, column in it, columns) for each rank's heads of each of queries, keys, values.
-  template <class F>
-  void for_each_part(view blocks, view whole, attention_shape const& shape, int parts, F const& f) const {
-    auto const rows = whole.extent(0);
-    std::int64_t at = 0;
-    for (int place = 0; place < this->ways(); ++place) {
-      auto const heads = share{place, this->ways()}.of(shape.heads);
-      auto const width = heads.count * shape.head_channels();
-      auto const block = blocks.flat(at, rows * parts * width).reshaped({rows, parts * width});
-      at += block.extents().size();
-      for (int part = 0; part < parts; ++part)
-        f(block, part * width, whole, part * shape.channels + heads.first * shape.head_channels(), width);
-    }
-  }
-  // Calls f(rows that one rank has of a sample, the same rows of the whole sample).
-  template <class F>
-  void for_each_run(view blocks, view whole, attention_shape const& shape, F const& f) const {
-    auto const columns = whole.extent(1);
-    auto const here = shape.context;
-    auto part = this->part();
-    std::int64_t row = 0;
-    for (part.own.place = 0; part.own.place < part.own.ways; ++part.own.place) {
-      for (std::int64_t b = 0; b < shape.batch; ++b, row += here) {
-        for (int which = 0; which < part.stretches(); ++which) {
-          auto const at = part.at(which, here);
-          f(blocks.flat((row + at.row) * columns, at.count * columns),
-            whole.flat((b * part.whole(here) + at.position) * columns, at.count * columns));
-        }
-      }
-    }
-  }
-
-  Comm& world_;
-  std::vector<std::int64_t> heads_, positions_;
-};
-
-}  // namespace trireme::parallel
-
 // ---- trireme/parallel/expert.hpp
 namespace trireme::parallel {
 
@@ -21708,6 +22529,22 @@ struct expert {
   friend bool operator==(expert const&, expert const&) = default;
 
   static constexpr std::string_view name = "expert";
+  static constexpr std::string_view kind = name;
+  static constexpr axis_facts facts{
+      .samples = axis_samples::split, .parameters = axis_parameters::dealt, .equal_passes = true};
+
+  TRIREME_RULE(
+      needs_all_to_all, "expert-needs-all-to-all",
+      "parallel::expert needs ragged all_to_all, all_gather and all_reduce, and this communicator lacks one of "
+      "them",
+      "use another communicator",
+      has_ragged_all_to_all<typename C::comm, typename C::env::compute, typename C::space>&&
+          has_all_gather<typename C::comm, std::int64_t>&&
+              has_all_reduce<typename C::comm, typename C::env::gradient, reduction::sum, typename C::space>);
+  using rules = rule_list<needs_all_to_all>;
+
+  template <class Env, class Comm>
+  class instance;
 };
 
 [[nodiscard]] inline std::string to_string(expert const& e) { return text("parallel::expert{.ways = ", e.ways, "}"); }
@@ -21742,407 +22579,20 @@ class communicator_experts final : public expert_group<Env> {
   std::vector<std::int64_t> sent_, received_;
 };
 
-}  // namespace trireme::parallel
-
-// ---- trireme/parallel/tensor.hpp
-namespace trireme::parallel {
-
-/// Tensor parallelism: the ranks of a group share the matrices of each layer. Attention is cut by heads, an mlp by its
-/// inner numbers, the tied table by tokens; parts may be uneven. Norms and positions are the same on all of them.
-///
-/// Bytes    of a GPT, per micro-batch and rank: 4 all_reduces of rows * channels of the compute type a layer, half of
-///          them backward, one more for the embeddings and one for the head's backward; in the head, for each chunk of
-///          rows, one of a number a row (the largest logit) and one of two, of the accumulate type.
-/// Needs    has_all_reduce of the compute type, and of the accumulate type with sum and max.
-/// Method   [Shoeybi et al., "Megatron-LM", 2019].
-/// Errors   config_error if there are more ways than heads, or than tokens.
-struct tensor {
-  using policy_category = slot::parallel;
-  std::int64_t ways = 0;  ///< ranks that share a layer; 0 = what is left of the world
-  friend bool operator==(tensor const&, tensor const&) = default;
-
-  static constexpr std::string_view name = "tensor";
-};
-
-/// Sequence parallelism, beside tensor and in its group: the rows between the products (the residual stream, norms,
-/// dropout) are cut as well, so that what a layer saves of them falls as 1 / ways.
-///
-/// Bytes    as tensor's, each all_reduce as a reduce_scatter and an all_gather (as it is, where rows do not divide);
-///          two more all_gathers a layer backward, since the gathered inputs of its products are not kept; and an
-///          all_reduce of 2 * channels sums a norm.
-/// Needs    has_reduce_scatter and has_ragged_all_gather of the compute type besides.
-/// Method   [Korthikanti et al., "Reducing activation recomputation in large transformer models", 2022].
-struct sequence {
-  using policy_category = slot::parallel;
-  std::int64_t ways = 0;  ///< 0: as many as tensor; 1: rows are not cut
-  friend bool operator==(sequence const&, sequence const&) = default;
-
-  static constexpr std::string_view name = "sequence";
-};
-
-[[nodiscard]] inline std::string to_string(tensor const& t) { return text("parallel::tensor{.ways = ", t.ways, "}"); }
-[[nodiscard]] inline std::string to_string(sequence const& s) {
-  return s.ways == 0 ? "parallel::sequence{}" : text("parallel::sequence{.ways = ", s.ways, "}");
-}
-
-/// A tensor group on a communicator: all of its ranks are the group.
-///
-/// Ranks    collective, as the calls of tensor_group are.
-/// Threads  one owner; the communicator must outlive it, and nobody else may use it meanwhile.
-/// Errors   config_error if rows are to be cut and the communicator lacks what that needs; comm_error from its calls.
+/// Offers the ranks along the axis to the units.
 template <class Env, class Comm>
-class communicator_group final : public tensor_group<Env> {
-  using value = typename Env::compute;
-  using accumulate = typename Env::accumulate;
+class expert::instance {
+  static_assert(expert_group<Env>::kind == kind);
 
  public:
-  using typename tensor_group<Env>::space;
-  using typename tensor_group<Env>::view;
-  using typename tensor_group<Env>::sums;
-
-  static constexpr bool can_cut_rows =
-      has_reduce_scatter<Comm, value, reduction::sum, space> && has_ragged_all_gather<Comm, value, space>;
-
-  explicit communicator_group(Comm& world, bool cuts_rows = false)
-      : tensor_group<Env>({world.rank(), world.size()}, cuts_rows), world_(world) {
-    if (cuts_rows && !can_cut_rows) {
-      throw config_error(
-          "trireme::parallel::sequence: this communicator has no reduce_scatter or no ragged all_gather; leave "
-          "sequence out, or use another communicator");
-    }
+  instance(expert const&, grid<Comm>& grid) : group_(*grid.along(kind)) {}
+  void offer(rank_groups<Env>& groups) { groups.offer(group_); }
+  [[nodiscard]] static std::string refuses_tree() {
+    return "keeps micro-batches apart, whose rows meet in the experts of parallel::expert; leave one of them out";
   }
 
  private:
-  void do_sum(view values) override { world_.all_reduce(values, reduction::sum{}); }
-  void do_sum_of_sums(sums values) override { world_.all_reduce(values, reduction::sum{}); }
-  void do_max(sums values) override { world_.all_reduce(values, reduction::max{}); }
-
-  void do_reduce_rows([[maybe_unused]] view all) override {
-    if constexpr (can_cut_rows) {
-      if (all.extent(0) % world_.size() == 0) {
-        world_.reduce_scatter(all, reduction::sum{});
-      } else {  // uneven rows
-        world_.all_reduce(all, reduction::sum{});
-      }
-    }
-  }
-  void do_gather_rows([[maybe_unused]] view all, [[maybe_unused]] view own,
-                      [[maybe_unused]] share::range here) override {
-    if constexpr (can_cut_rows) {
-      ops::on<space>::copy(all.rows(here.first, here.count), own);
-      counts_.clear();
-      for (int place = 0; place < world_.size(); ++place) {
-        counts_.push_back(share{place, world_.size()}.of(all.extent(0)).count * all.extent(1));
-      }
-      world_.all_gather(all, counts_);
-    }
-  }
-
-  Comm& world_;
-  std::vector<std::int64_t> counts_;
-};
-
-}  // namespace trireme::parallel
-
-// ---- trireme/parallel/mesh.hpp (goes on)
-namespace trireme::parallel {
-
-/// What an axis splits.
-enum class axis : std::uint8_t { data, tensor, sequence, pipeline, context, expert };
-inline constexpr int axis_count = 6;
-
-[[nodiscard]] constexpr std::string_view name_of(axis it) noexcept {
-  constexpr std::string_view names[axis_count] = {"data", "tensor", "sequence", "pipeline", "context", "expert"};
-  return names[static_cast<int>(it)];
-}
-
-namespace detail {
-
-template <class T>
-struct axis_of {};
-template <strategy T>
-struct axis_of<T> {
-  static constexpr axis value = axis::data;
-};
-template <>
-struct axis_of<tensor> {
-  static constexpr axis value = axis::tensor;
-};
-template <>
-struct axis_of<sequence> {
-  static constexpr axis value = axis::sequence;
-};
-template <>
-struct axis_of<context> {
-  static constexpr axis value = axis::context;
-};
-template <>
-struct axis_of<expert> {
-  static constexpr axis value = axis::expert;
-};
-template <class Schedule>
-struct axis_of<pipeline<Schedule>> {
-  static constexpr axis value = axis::pipeline;
-};
-template <>
-struct axis_of<any_pipeline> {
-  static constexpr axis value = axis::pipeline;
-};
-
-/// How many parts an axis asks for; 0: what is left of the world.
-template <class Axis>
-[[nodiscard]] int ways_of(Axis const& it) {
-  if constexpr (requires { it.stages; }) {
-    return it.stages;
-  } else if constexpr (requires { it.ways; }) {
-    return static_cast<int>(it.ways);
-  } else {
-    return 0;
-  }
-}
-
-}  // namespace detail
-
-/// What one axis of a mesh may be: a strategy that splits samples (data, zero, one's own), or one of the other axes.
-template <class T>
-concept mesh_axis = requires {
-  detail::axis_of<T>::value;
-};
-
-/// Several axes of parallelism, outermost first: neighbouring ranks share the last one. Each axis has a degree, and one
-/// of them may leave it out: it gets what is left of the world. Without an axis that splits samples, each rank gets all
-/// of them. The order is a value: one type of mesh serves all orders of its axes.
-///
-/// Ranks    the product of the degrees is the size of the world. The degree of sequence is that of tensor, or 1.
-/// Errors   config_error when a trainer is made, if the degrees do not fit the world.
-/// @example parallel::mesh{parallel::zero<1>{}, parallel::pipeline<>{.stages = 2}, parallel::tensor{.ways = 2}}
-template <mesh_axis... Axes>
-struct mesh {
-  using policy_category = slot::parallel;
-
-  std::tuple<Axes...> axes;
-  std::array<axis, sizeof...(Axes)> order{detail::axis_of<Axes>::value...};  ///< outermost first
-  constexpr explicit mesh(Axes... all) : axes(std::move(all)...) {}
-  friend bool operator==(mesh const&, mesh const&) = default;
-
-  static constexpr std::string_view name = "mesh";
-};
-
-template <mesh_axis... Axes>
-[[nodiscard]] std::string to_string(mesh<Axes...> const& m) {
-  std::string all;
-  for (auto const kind : m.order) {
-    auto const add = [&]<class Axis>(Axis const& each) {
-      if (detail::axis_of<Axis>::value == kind) all += text(all.empty() ? "" : ", ", to_string(each));
-    };
-    std::apply([&](auto const&... each) { (add(each), ...); }, m.axes);
-  }
-  return text("parallel::mesh{", all, "}");
-}
-
-namespace detail {
-
-template <class T>
-inline constexpr bool is_mesh = false;
-template <mesh_axis... Axes>
-inline constexpr bool is_mesh<mesh<Axes...>> = true;
-
-template <class Mesh>
-struct mesh_traits;
-template <mesh_axis... Axes>
-struct mesh_traits<mesh<Axes...>> {
-  static constexpr bool once = [] {
-    int seen[axis_count]{};
-    (++seen[static_cast<int>(axis_of<Axes>::value)], ...);
-    for (int const times : seen)
-      if (times > 1) return false;
-    return true;
-  }();
-  template <axis Kind>
-  static constexpr int count = (0 + ... + int{axis_of<Axes>::value == Kind});
-
-  template <class... Rest>
-  struct first_data {
-    using type = data;
-  };
-  template <class First, class... Rest>
-  struct first_data<First, Rest...>
-      : std::conditional_t<axis_of<First>::value == axis::data, std::type_identity<First>, first_data<Rest...>> {};
-  using data_axis = typename first_data<Axes...>::type;
-};
-
-}  // namespace detail
-
-/// A parallel policy is a mesh, or one axis, which is a mesh of one.
-template <class P>
-concept parallel_policy = mesh_axis<P> || detail::is_mesh<P>;
-
-namespace detail {
-
-template <class P>
-struct mesh_of {
-  using type = P;
-};
-template <mesh_axis P>
-struct mesh_of<P> {
-  using type = mesh<P>;
-};
-
-}  // namespace detail
-
-template <parallel_policy P>
-using mesh_of_t = typename detail::mesh_of<P>::type;
-
-/// Whether a policy has an axis of this kind, at whatever degree.
-template <parallel_policy P, axis Kind>
-inline constexpr bool has_axis = detail::mesh_traits<mesh_of_t<P>>::template count<Kind> > 0;
-
-/// Whether no two axes are of one kind.
-template <parallel_policy P>
-inline constexpr bool no_axis_twice = detail::mesh_traits<mesh_of_t<P>>::once;
-
-/// Whether all ranks hold the same part of the model: no axis but those of samples and positions.
-template <parallel_policy P>
-inline constexpr bool all_are_replicas = !has_axis<P, axis::tensor> && !has_axis<P, axis::sequence> &&
-                                         !has_axis<P, axis::pipeline> && !has_axis<P, axis::expert>;
-
-/// The axis that splits samples, `parallel::data` if there is none.
-template <parallel_policy P>
-using data_axis_t = typename detail::mesh_traits<mesh_of_t<P>>::data_axis;
-
-namespace detail {
-
-/// Calls f(axis) for each axis of a policy.
-template <class P, class F>
-void for_each_axis(P const& policy, F&& f) {
-  if constexpr (is_mesh<P>) {
-    std::apply([&](auto const&... each) { (f(each), ...); }, policy.axes);
-  } else {
-    f(policy);
-  }
-}
-
-}  // namespace detail
-
-template <parallel_policy P>
-[[nodiscard]] data_axis_t<P> data_axis_of(P const& policy) {
-  data_axis_t<P> found{};
-  detail::for_each_axis(policy, [&]<class Axis>(Axis const& each) {
-    if constexpr (std::is_same_v<Axis, data_axis_t<P>>) found = each;
-  });
-  return found;
-}
-
-/// The degrees of a mesh in a world of some size, and where its ranks stand.
-class mesh_shape {
- public:
-  /// Errors  config_error that names the numbers if they do not fit.
-  template <parallel_policy P>
-  mesh_shape(P const& policy, int world) : world_(world) {
-    int sequence_ways = 1;
-    detail::for_each_axis(policy, [&]<class Axis>(Axis const& each) {
-      constexpr auto kind = detail::axis_of<Axis>::value;
-      if constexpr (kind == axis::sequence) {
-        sequence_ways = static_cast<int>(each.ways);
-      } else {
-        axes_.push_back({kind, detail::ways_of(each)});
-      }
-    });
-    if constexpr (detail::is_mesh<P>) sort_by(policy.order);
-    fit();
-    auto const tensor_ways = ways(axis::tensor);
-    if (sequence_ways != 1 && sequence_ways != 0 && sequence_ways != tensor_ways)
-      throw config_error(text("trireme::parallel::sequence: ", sequence_ways, " ways beside tensor's ", tensor_ways,
-                              "; sequence is cut as tensor is: leave .ways out, or give 1 to switch it off"));
-    cuts_rows_ = sequence_ways != 1 && tensor_ways > 1;
-  }
-
-  [[nodiscard]] int world() const noexcept { return world_; }
-  /// Whether tensor groups also cut rows.
-  [[nodiscard]] bool cuts_rows() const noexcept { return cuts_rows_; }
-  [[nodiscard]] int ways(axis kind) const noexcept { return share_of(0, kind).ways; }
-  /// Where a rank stands on an axis; {0, 1} if the mesh has no such axis.
-  [[nodiscard]] share share_of(int rank, axis kind) const noexcept {
-    for (auto a = axes_.size(); a-- > 0;) {
-      auto const [each, ways] = axes_[a];
-      if (each == kind) return {rank % ways, ways};
-      rank /= ways;
-    }
-    return {};
-  }
-  /// A number that is the same for ranks which differ on this axis only.
-  [[nodiscard]] int group_along(axis kind, int rank) const noexcept {
-    int number = 0;
-    for (auto const& each : axes_)
-      if (each.kind != kind) number = number * each.ways + share_of(rank, each.kind).place;
-    return number;
-  }
-  /// Where a rank stands among those that hold the same part of the model, and a number that is the same for them: they
-  /// differ on the axes of samples and positions only.
-  [[nodiscard]] share among_replicas(int rank) const noexcept {
-    share own;
-    for (auto const& each : axes_)
-      if (replicates(each.kind)) own = {own.place * each.ways + share_of(rank, each.kind).place, own.ways * each.ways};
-    return own;
-  }
-  [[nodiscard]] int group_of_replicas(int rank) const noexcept {
-    int number = 0;
-    for (auto const& each : axes_)
-      if (!replicates(each.kind)) number = number * each.ways + share_of(rank, each.kind).place;
-    return number;
-  }
-  /// "data=2, tensor=2"
-  [[nodiscard]] std::string to_string() const {
-    std::string all;
-    for (auto const& each : axes_) all += text(all.empty() ? "" : ", ", name_of(each.kind), "=", each.ways);
-    return all;
-  }
-
- private:
-  struct degree {
-    axis kind;
-    int ways;
-  };
-
-  [[nodiscard]] static constexpr bool replicates(axis kind) noexcept {
-    return kind == axis::data || kind == axis::context;
-  }
-
-  template <class Order>
-  void sort_by(Order const& order) {
-    std::ranges::sort(axes_, {}, [&](degree const& each) { return std::ranges::find(order, each.kind); });
-  }
-
-  void fit() {
-    degree* open = nullptr;
-    int product = 1;
-    for (auto& each : axes_) {
-      if (each.ways < 0)
-        throw config_error(text("trireme::parallel::mesh: ", name_of(each.kind), " has ", each.ways,
-                                " ways; give at least 1, or 0 for what is left of the world"));
-      if (each.ways == 0) {
-        if (open != nullptr)
-          throw config_error(text("trireme::parallel::mesh: ", name_of(open->kind), " and ", name_of(each.kind),
-                                  " both ask for what is left of the world; give one of them a degree"));
-        open = &each;
-      } else {
-        product *= each.ways;
-      }
-    }
-    if (open != nullptr && world_ % product == 0) {
-      open->ways = world_ / product;
-      return;
-    }
-    if (open == nullptr && product == world_) return;
-    auto const given = product == 1 && axes_.empty() ? std::string("no axes") : to_string();
-    throw config_error(text("trireme::parallel::mesh: ", given, open != nullptr ? " (0: what is left) takes" : " takes",
-                            open != nullptr ? " a multiple of " : " ", product, " ranks, but the world has ", world_,
-                            "; change a degree or the number of ranks"));
-  }
-
-  int world_;
-  bool cuts_rows_ = false;
-  std::vector<degree> axes_;
+  communicator_experts<Env, Comm> group_;
 };
 
 }  // namespace trireme::parallel
@@ -22296,6 +22746,138 @@ class parameter_server::instance : public basic_exchange<Env, Comm, zero<1>, Com
 
 }  // namespace trireme::parallel
 
+// ---- trireme/parallel/tensor.hpp
+namespace trireme::parallel {
+
+/// Tensor parallelism: the ranks of a group share the matrices of each layer. Attention is cut by heads, an mlp by its
+/// inner numbers, the tied table by tokens; parts may be uneven. Norms and positions are the same on all of them.
+///
+/// Bytes    of a GPT, per micro-batch and rank: 4 all_reduces of rows * channels of the compute type a layer, half of
+///          them backward, one more for the embeddings and one for the head's backward; in the head, for each chunk of
+///          rows, one of a number a row (the largest logit) and one of two, of the accumulate type.
+/// Needs    has_all_reduce of the compute type, and of the accumulate type with sum and max.
+/// Method   [Shoeybi et al., "Megatron-LM", 2019].
+/// Errors   config_error if there are more ways than heads, or than tokens.
+struct tensor {
+  using policy_category = slot::parallel;
+  std::int64_t ways = 0;  ///< ranks that share a layer; 0 = what is left of the world
+  friend bool operator==(tensor const&, tensor const&) = default;
+
+  static constexpr std::string_view name = "tensor";
+  static constexpr std::string_view kind = name;
+  static constexpr axis_facts facts{.parameters = axis_parameters::cut};
+
+  TRIREME_RULE(
+      needs_all_reduce, "tensor-needs-all-reduce",
+      "parallel::tensor needs all_reduce of activations with sum and max, which this communicator lacks",
+      "use another communicator",
+      has_all_reduce<typename C::comm, typename C::env::compute, reduction::sum, typename C::space>&&
+          has_all_reduce<typename C::comm, typename C::env::accumulate, reduction::sum, typename C::space>&&
+              has_all_reduce<typename C::comm, typename C::env::accumulate, reduction::max, typename C::space>);
+  using rules = rule_list<needs_all_reduce>;
+
+  template <class Env, class Comm>
+  class instance;
+};
+
+/// Sequence parallelism, beside tensor and in its group: the rows between the products (the residual stream, norms,
+/// dropout) are cut as well, so that what a layer saves of them falls as 1 / ways.
+///
+/// Bytes    as tensor's, each all_reduce as a reduce_scatter and an all_gather (as it is, where rows do not divide);
+///          two more all_gathers a layer backward, since the gathered inputs of its products are not kept; and an
+///          all_reduce of 2 * channels sums a norm.
+/// Needs    has_reduce_scatter and has_ragged_all_gather of the compute type besides.
+/// Method   [Korthikanti et al., "Reducing activation recomputation in large transformer models", 2022].
+struct sequence {
+  using policy_category = slot::parallel;
+  std::int64_t ways = 0;  ///< 0: as many as tensor; 1: rows are not cut
+  friend bool operator==(sequence const&, sequence const&) = default;
+
+  static constexpr std::string_view name = "sequence";
+  static constexpr std::string_view kind = name;
+  static constexpr axis_facts facts{.parameters = axis_parameters::cut, .beside = tensor::kind};
+
+  TRIREME_RULE(needs_tensor, "sequence-needs-tensor",
+               "parallel::sequence cuts rows over the ranks of parallel::tensor, which the mesh lacks",
+               "add parallel::tensor to the mesh, or leave sequence out", C::has(tensor::kind));
+  using rules = rule_list<needs_tensor>;
+};
+
+[[nodiscard]] inline std::string to_string(tensor const& t) { return text("parallel::tensor{.ways = ", t.ways, "}"); }
+[[nodiscard]] inline std::string to_string(sequence const& s) {
+  return s.ways == 0 ? "parallel::sequence{}" : text("parallel::sequence{.ways = ", s.ways, "}");
+}
+
+/// A tensor group on a communicator: all of its ranks are the group.
+///
+/// Ranks    collective, as the calls of tensor_group are.
+/// Threads  one owner; the communicator must outlive it, and nobody else may use it meanwhile.
+/// Errors   config_error if rows are to be cut and the communicator lacks what that needs; comm_error from its calls.
+template <class Env, class Comm>
+class communicator_group final : public tensor_group<Env> {
+  using value = typename Env::compute;
+  using accumulate = typename Env::accumulate;
+
+ public:
+  using typename tensor_group<Env>::space;
+  using typename tensor_group<Env>::view;
+  using typename tensor_group<Env>::sums;
+
+  static constexpr bool can_cut_rows =
+      has_reduce_scatter<Comm, value, reduction::sum, space> && has_ragged_all_gather<Comm, value, space>;
+
+  explicit communicator_group(Comm& world, bool cuts_rows = false)
+      : tensor_group<Env>({world.rank(), world.size()}, cuts_rows), world_(world) {
+    if (cuts_rows && !can_cut_rows) {
+      throw config_error(
+          "trireme::parallel::sequence: this communicator has no reduce_scatter or no ragged all_gather; leave "
+          "sequence out, or use another communicator");
+    }
+  }
+
+ private:
+  void do_sum(view values) override { world_.all_reduce(values, reduction::sum{}); }
+  void do_sum_of_sums(sums values) override { world_.all_reduce(values, reduction::sum{}); }
+  void do_max(sums values) override { world_.all_reduce(values, reduction::max{}); }
+
+  void do_reduce_rows([[maybe_unused]] view all) override {
+    if constexpr (can_cut_rows) {
+      if (all.extent(0) % world_.size() == 0) {
+        world_.reduce_scatter(all, reduction::sum{});
+      } else {  // uneven rows
+        world_.all_reduce(all, reduction::sum{});
+      }
+    }
+  }
+  void do_gather_rows([[maybe_unused]] view all, [[maybe_unused]] view own,
+                      [[maybe_unused]] share::range here) override {
+    if constexpr (can_cut_rows) {
+      ops::on<space>::copy(all.rows(here.first, here.count), own);
+      counts_.clear();
+      for (int place = 0; place < world_.size(); ++place) {
+        counts_.push_back(share{place, world_.size()}.of(all.extent(0)).count * all.extent(1));
+      }
+      world_.all_gather(all, counts_);
+    }
+  }
+
+  Comm& world_;
+  std::vector<std::int64_t> counts_;
+};
+
+/// Offers the ranks along the axis to the units; where sequence is beside it, with rows cut.
+template <class Env, class Comm>
+class tensor::instance {
+ public:
+  instance(tensor const&, grid<Comm>& grid) : group_(*grid.along(kind), grid.shape().ways(sequence::kind) > 1) {}
+  void offer(rank_groups<Env>& groups) { groups.offer(group_); }
+
+ private:
+  communicator_group<Env, Comm> group_;
+};
+
+}  // namespace trireme::parallel
+
 // ---- trireme/precision/fp16.hpp
 namespace trireme::precision {
 
@@ -22419,7 +23001,6 @@ requires requires { Policy::tolerance; }
 }  // namespace trireme::precision
 
 // ---- trireme/train/checkpoint.hpp
-#include <map>
 #include <set>
 
 // ---- trireme/core/detail/sha256_blocks.hpp
@@ -25672,15 +26253,110 @@ void expect_steps(Options const& options, std::int64_t last, std::int64_t taken,
 
 }  // namespace trireme::detail
 
-// ---- trireme/train/compatibility.hpp
-namespace trireme {
+// ---- trireme/ops/kernels.hpp
+namespace trireme::ops {
 
-/// One rule on policies of different slots: what is refused, and what to do instead.
-struct compatibility_rule {
-  std::string_view id;
-  std::string_view sentence;
-  std::string_view remedy;
+// What a memory space of one's own is asked for: a class with name, alignment, allocate and deallocate
+// (core/space.hpp), what communicators do in it (comm/space_kernels.hpp), and kernels, a struct ops::on<Space> of
+// static functions. A trainer over a plain model needs those of exchange_kernels and those of its optimizer and its
+// compressor (adamw or sgd; select_largest and scatter); a trainer over the layers of nn needs those of layer_kernels
+// as well.
+
+namespace detail {
+
+template <class K, class T, class Space>
+concept stores = requires(tensor_view<T, Space> y, tensor_view<T const, Space> x, std::span<T> memory, initial start) {
+  K::fill(y, 0.0);                           // every element becomes this number
+  K::upload(y, std::span<T const>(memory));  // y = elements in host memory
+  K::download(memory, x);                    // elements in host memory = x
+  {
+    K::hash(x, std::uint64_t{}, std::int64_t{})
+    } -> std::convertible_to<std::uint64_t>;  // a sum over elements, of
+                                              // (name, index in the tensor, bits): parts add up
+  K::initialise(y, start, std::uint64_t{}, std::uint64_t{},
+                std::int64_t{});  // start values of elements from an index
+                                  // on, functions of (seed, name, index) alone
 };
+template <class K, class To, class From, class Space>
+concept converts = requires(tensor_view<To, Space> y, tensor_view<From const, Space> x) {
+  K::copy(y, x);  // y = x, each element rounded to y's type
+};
+
+}  // namespace detail
+
+/// The kernels of an exchange of parameters in a precision: what is stored, moved between its element types, summed,
+/// and looked at. Sums and hashes are exact in the sense of core/exact_sum.hpp and core/hash.hpp.
+template <class Space, class Env>
+concept exchange_kernels = detail::stores < on<Space>,
+typename Env::param,
+    Space >
+        &&detail::stores<on<Space>, typename Env::master, Space>&&
+            detail::stores<on<Space>, typename Env::gradient, Space>&& detail::converts<on<Space>, typename Env::param,
+                                                                                        typename Env::master, Space>&&
+                detail::converts<on<Space>, typename Env::master, typename Env::param, Space>&&
+                    detail::converts<on<Space>, typename Env::param, typename Env::gradient, Space>&&
+                        detail::converts<on<Space>, typename Env::reduce, typename Env::gradient, Space>&&
+                            detail::converts<on<Space>, typename Env::gradient, typename Env::reduce, Space>&& requires(
+                                tensor_view<typename Env::gradient, Space> y,
+                                tensor_view<typename Env::gradient const, Space> x,
+                                tensor_view<typename Env::param const, Space> theirs, exact_sum& squares,
+                                std::span<tensor_view<typename Env::gradient, Space> const> outputs,
+                                std::span<tensor_view<typename Env::gradient const, Space> const> terms) {
+  on<Space>::add(y, x);                                   // y += x
+  on<Space>::accumulate(y, theirs, 1.0);                  // y += weight * theirs
+  on<Space>::sum_of_squares(x, squares);                  // adds the sum of each 1024 squares, exactly
+  on<Space>::reduce(outputs, terms, reduction::sum{});    // each y = the sum of the x's, in their order
+  { on<Space>::finite(x) } -> std::convertible_to<bool>;  // whether no element is infinite or not a number
+};
+
+namespace detail {
+
+template <class K, class Env, class Space>
+concept multiplies = requires(tensor_view<typename Env::compute, Space> y, tensor_view<typename Env::gradient, Space> g,
+                              weights<typename Env::param, Space>& w, arena<Space>& scratch,
+                              tensor_view<typename Env::accumulate, Space> sums, attention_shape const& shape,
+                              dropout_site const& drop) {
+  K::linear(y, y, w, {});                                      // y = residual + act(x w + bias)
+  K::linear_backward_input(y, y, w, {});                       // dx (+)= (dy w^T) * act'(before)
+  K::linear_backward_weight(g, g, y, y, orientation::in_out);  // dw += x^T dy; db += the sum of dy's rows
+  K::causal_attention(y, sums, y, shape, scratch, drop);       // softmax(q k^T / sqrt(d)) v of positions before
+  K::causal_attention_backward(y, y, y, sums, y, shape, scratch, drop);
+};
+template <class K, class Env, class Space>
+concept normalises = requires(tensor_view<typename Env::compute, Space> y, tensor_view<typename Env::gradient, Space> g,
+                              tensor_view<typename Env::accumulate, Space> sums,
+                              tensor_view<std::int32_t const, Space> tokens) {
+  K::layer_norm(y, sums, sums, y, y, y, 1e-5);  // y = (x - mean) rstd gain + bias, row by row
+  K::layer_norm_backward(y, g, g, y, y, sums, sums, y, false);
+  K::embed(y, tokens, y, y);           // y = rows of the table, and of the positions
+  K::embed_backward(g, g, y, tokens);  // adds rows of dy to those of the table's gradient
+};
+template <class K, class Env, class Space>
+concept scores = requires(tensor_view<typename Env::compute, Space> y, tensor_view<std::int32_t const, Space> tokens,
+                          tensor_view<float const, Space> numbers, dropout_site const& drop) {
+  { K::cross_entropy(y, tokens, 1.0, true) } -> std::same_as<loss_sum>;   // and logits become their gradient
+  { K::squared_error(y, y, numbers, 1.0) } -> std::same_as<loss_sum>;     // and dy is written
+  K::activate_backward(y, y, y, activation::gelu);                        // dx = dy act'(x)
+  K::dropout(y, drop);                                                    // y * mask / (1 - p)
+  K::copy_columns(y, std::int64_t{}, y, std::int64_t{}, std::int64_t{});  // some columns of x into some of y
+};
+
+}  // namespace detail
+
+/// The kernels of the layers of nn, besides those of an exchange. (Experts need those of routing, tensor and context
+/// groups those of parts: ops/phantom.hpp has all, in the fewest lines.)
+template <class Space, class Env>
+concept layer_kernels = exchange_kernels<Space, Env> && detail::multiplies<on<Space>, Env, Space> &&
+    detail::normalises<on<Space>, Env, Space> && detail::scores<on<Space>, Env, Space>;
+
+/// Spaces of this library whose kernels are all there, which nobody has to look for.
+template <class Space>
+inline constexpr bool has_all_kernels = std::is_same_v<Space, host> || std::is_same_v<Space, phantom>;
+
+}  // namespace trireme::ops
+
+// ---- trireme/train/compatibility.hpp (goes on)
+namespace trireme {
 
 namespace detail {
 
@@ -25702,32 +26378,48 @@ concept has_residual = has_compressor_state<C, Env> && has_commit<compressor_sta
 /// The policies of one trainer, as the rules see them.
 template <class Model, class Comm, class Parallel, class Precision, class Compression>
 struct combination {
+  using model = Model;
+  using comm = Comm;
+  using mesh = parallel::mesh_of_t<Parallel>;
   using env = environment<Precision, typename space_of<Comm>::type>;
   using space = typename env::space;
   static constexpr bool collective = has_collective_state<Compression, env, Comm>;
   using uncoded = std::conditional_t<collective, typename env::gradient, typename Precision::reduce>;
   using wire = typename wire_of<Compression, env, uncoded>::type;
   using data_axis = parallel::data_axis_t<Parallel>;
-  using axis = parallel::axis;
+
+  /// Whether there is an axis of this kind, at whatever degree.
+  [[nodiscard]] static constexpr bool has(std::string_view kind) { return parallel::has_axis<Parallel>(kind); }
 
   static constexpr bool plain = !staged_model<Model>;
+  /// Whether the memory space has the kernels of an exchange, and those of the model's layers.
+  static constexpr bool exchanges = [] {
+    if constexpr (ops::has_all_kernels<space>)
+      return true;
+    else
+      return ops::exchange_kernels<space, env>;
+  }();
+  static constexpr bool computes = [] {
+    if constexpr (ops::has_all_kernels<space> || !made_of_layers<Model>)
+      return true;
+    else
+      return ops::layer_kernels<space, env>;
+  }();
   static constexpr bool once = parallel::no_axis_twice<Parallel>;
-  static constexpr bool tensor = parallel::has_axis<Parallel, axis::tensor>;
-  static constexpr bool sequence = parallel::has_axis<Parallel, axis::sequence>;
-  static constexpr bool pipeline = parallel::has_axis<Parallel, axis::pipeline>;
-  static constexpr bool context = parallel::has_axis<Parallel, axis::context>;
-  static constexpr bool cuts_positions = cuts_context<Model>;
-  static constexpr bool expert = parallel::has_axis<Parallel, axis::expert>;
+  /// Whether all ranks have all parameters, of which they see whole samples.
+  static constexpr bool whole = !parallel::any_axis<Parallel>([](axis_facts const& is) {
+    return is.parameters != axis_parameters::alike || is.samples != axis_samples::split;
+  });
+  /// Whether ranks have parts of tensors.
+  static constexpr bool parts = parallel::any_axis<Parallel>([](axis_facts const& is) {
+    return is.parameters == axis_parameters::cut || is.parameters == axis_parameters::dealt;
+  });
+  /// Whether ranks that see different samples, or parts of them, depend on each other within a step.
+  static constexpr bool meets = parallel::any_axis<Parallel>(
+      [](axis_facts const& is) { return is.samples == axis_samples::shared || is.sums_the_rest(); });
   static constexpr bool sharded = data_axis::optimizer_state == distribution::shard;
   static constexpr bool shards_gradients = data_axis::gradients == distribution::shard;
   static constexpr bool shards_parameters = data_axis::parameters == distribution::shard;
-  static constexpr bool shares_layers = has_all_reduce<Comm, typename env::compute, reduction::sum, space> &&
-                                        has_all_reduce<Comm, typename env::accumulate, reduction::sum, space> &&
-                                        has_all_reduce<Comm, typename env::accumulate, reduction::max, space>;
-  static constexpr bool hands_on = has_exchange<Comm, space>;
-  static constexpr bool deals = has_ragged_all_to_all<Comm, typename env::compute, space>;
-  static constexpr bool deals_experts = deals && has_all_gather<Comm, std::int64_t> &&
-                                        has_all_reduce<Comm, typename env::gradient, reduction::sum, space>;
   static constexpr bool local_steps = requires { requires data_axis::local_steps; };
   static constexpr bool uncompressed = lossless_identity<Compression>;
   static constexpr bool residual = has_residual<Compression, env>;
@@ -25744,73 +26436,111 @@ struct combination {
 
 }  // namespace detail
 
-/// All rules on combinations, in one place: X(id, sentence, remedy, condition that must hold of a `combination` C). The
-/// trainer asserts the first that is broken at compile time, the table below lists them for documentation and tools.
-#define TRIREME_COMPATIBILITY_RULES(X)                                                                                 \
-  X("plain-model-precision", "a plain model stores its own numbers, which a mixed precision cannot change",            \
-    "use precision::fp32 (or fp64), or describe the model in units", !C::plain || C::one_number)                       \
-  X("mesh-axis-once", "a mesh has two axes of one kind",                                                               \
-    "leave one of them out, and multiply its degree into the other", C::once)                                          \
-  X("plain-model-whole", "a plain model cannot be cut by tensor, sequence, context, pipeline or expert",               \
-    "use parallel::data or parallel::zero, or describe the model in units",                                            \
-    !C::plain || !(C::tensor || C::sequence || C::context || C::pipeline || C::expert))                                \
-  X("context-needs-positions",                                                                                         \
-    "parallel::context cuts samples into positions, and the model does not say that its units know of them",           \
-    "use parallel::data, or give the model a static cuts_context = true if they do", !C::context || C::cuts_positions) \
-  X("sequence-needs-tensor", "parallel::sequence cuts rows over the ranks of parallel::tensor, which the mesh lacks",  \
-    "add parallel::tensor to the mesh, or leave sequence out", !C::sequence || C::tensor)                              \
-  X("pipeline-keeps-gradients",                                                                                        \
-    "parallel::zero<2> and zero<3> exchange every micro-batch, which a pipeline's schedule has no place for",          \
-    "use parallel::zero<1> beside parallel::pipeline", !C::pipeline || !C::shards_gradients)                           \
-  X("tensor-needs-all-reduce",                                                                                         \
-    "parallel::tensor needs all_reduce of activations with sum and max, which this communicator lacks",                \
-    "use another communicator", !C::tensor || C::shares_layers)                                                        \
-  X("context-needs-exchange",                                                                                          \
-    "parallel::context needs exchange and the ragged all_to_all, which this communicator lacks",                       \
-    "use another communicator", !C::context || (C::hands_on && C::deals))                                              \
-  X("pipeline-needs-exchange", "parallel::pipeline needs exchange, which this communicator lacks",                     \
-    "use another communicator", !C::pipeline || C::hands_on)                                                           \
-  X("expert-needs-all-to-all",                                                                                         \
-    "parallel::expert needs ragged all_to_all, all_gather and all_reduce, and this communicator lacks one of them",    \
-    "use another communicator", !C::expert || C::deals_experts)                                                        \
-  X("zero-3-needs-units", "parallel::zero<3> drops parameters between their uses, but a plain model keeps its own",    \
-    "use parallel::zero<2>, or describe the model in units", !C::plain || !C::shards_parameters)                       \
-  X("error-feedback-needs-one-exchange",                                                                               \
-    "error feedback tells once a step what it left out, but parallel::zero<2> and zero<3> send every micro-batch",     \
-    "use parallel::zero<1>", !C::residual || !C::shards_gradients)                                                     \
-  X("local-steps-send-no-gradients",                                                                                   \
-    "where ranks take steps alone, as in parallel::diloco, no gradients are sent that a compressor could code",        \
-    "leave the compressor out", !C::local_steps || C::uncompressed)                                                    \
-  X("local-steps-need-whole-samples",                                                                                  \
-    "where ranks take steps alone, as in parallel::diloco, parallel::context and expert have nobody to share with",    \
-    "use parallel::data or zero beside them", !C::local_steps || !(C::context || C::expert))                           \
-  X("collective-compressor-needs-one-exchange",                                                                        \
-    "this compressor takes whole gradients once a step, but parallel::zero<2> and zero<3> send every micro-batch",     \
-    "use parallel::zero<1>", !C::collective || !C::shards_gradients)                                                   \
-  X("collective-compressor-needs-whole-tensors",                                                                       \
-    "this compressor works on whole tensors, of which parallel::tensor and parallel::expert give a rank only parts",   \
-    "use compression::cast or top_k beside them", !C::collective || !(C::tensor || C::expert))                         \
-  X("trainer-needs-votes",                                                                                             \
-    "every trainer votes with all_reduce and compares ranks with all_gather, and this communicator lacks one of them", \
-    "use another communicator", C::decides)                                                                            \
-  X("data-needs-all-reduce", "parallel::data sums gradients with all_reduce, which this communicator lacks for them",  \
-    "use another communicator, or compression::top_k, which gathers",                                                  \
-    (C::sharded && !C::collective) || C::gatherable || C::reduces)                                                     \
-  X("zero-needs-reduce-scatter", "parallel::zero needs reduce_scatter and all_gather, which this communicator lacks",  \
-    "use parallel::data or another communicator",                                                                      \
-    !C::sharded || (C::publishes && (C::gatherable || C::collective || C::scatters)))                                  \
-  X("gathered-needs-all-gather",                                                                                       \
-    "this compressor's payloads are collected with all_gather, which this communicator lacks",                         \
-    "use a summable compressor such as compression::cast", !C::gatherable || C::sharded || C::gathers)                 \
-  X("gathered-zero-needs-all-to-all",                                                                                  \
-    "under parallel::zero this compressor's payloads travel by all_to_all, which this communicator lacks",             \
-    "use a summable compressor such as compression::cast, or parallel::data",                                          \
-    !C::gatherable || !C::sharded || C::trades)
+namespace detail::rules {
 
-#define TRIREME_RULE_ROW(id, sentence, remedy, condition) compatibility_rule{id, sentence, remedy},
-inline constexpr std::array compatibility_rules{TRIREME_COMPATIBILITY_RULES(TRIREME_RULE_ROW)};
-#undef TRIREME_RULE_ROW
+// The rules of no axis in particular, each a condition that must hold of a `combination` C. Those of one axis stand in
+// its header (its `rules`).
+TRIREME_RULE(plain_model_precision, "plain-model-precision",
+             "a plain model stores its own numbers, which a mixed precision cannot change",
+             "use precision::fp32 (or fp64), or describe the model in units", !C::plain || C::one_number);
+TRIREME_RULE(mesh_axis_once, "mesh-axis-once", "a mesh has two axes of one kind",
+             "leave one of them out, and multiply its degree into the other", C::once);
+TRIREME_RULE(plain_model_whole, "plain-model-whole",
+             "a plain model is whole on every rank, and takes only axes along which ranks see different whole samples",
+             "use parallel::data or parallel::zero, or describe the model in units", !C::plain || C::whole);
+TRIREME_RULE(space_lacks_exchange_kernels, "space-lacks-exchange-kernels",
+             "the communicator names a memory space that lacks kernels which every exchange of parameters needs",
+             "give its ops::on what ops::exchange_kernels lists", C::exchanges);
+TRIREME_RULE(space_lacks_layer_kernels, "space-lacks-layer-kernels",
+             "the model is made of layers whose kernels the communicator's memory space lacks",
+             "give its ops::on what ops::layer_kernels lists, or use a plain model", C::computes);
 
+TRIREME_RULE(zero_3_needs_units, "zero-3-needs-units",
+             "parallel::zero<3> drops parameters between their uses, but a plain model keeps its own",
+             "use parallel::zero<2>, or describe the model in units", !C::plain || !C::shards_parameters);
+TRIREME_RULE(
+    error_feedback_needs_one_exchange, "error-feedback-needs-one-exchange",
+    "error feedback adds once a step what it left out, but parallel::zero<2> and zero<3> send every micro-batch",
+    "use parallel::zero<1>", !C::residual || !C::shards_gradients);
+TRIREME_RULE(local_steps_send_no_gradients, "local-steps-send-no-gradients",
+             "where ranks take steps alone, as in parallel::diloco, no gradients are sent that a compressor could code",
+             "leave the compressor out", !C::local_steps || C::uncompressed);
+TRIREME_RULE(
+    local_steps_need_whole_samples, "local-steps-need-whole-samples",
+    "where ranks take steps alone, as in parallel::diloco, no axis may share out samples or experts among them",
+    "use parallel::data or zero beside such an axis", !C::local_steps || !C::meets);
+TRIREME_RULE(
+    collective_compressor_needs_one_exchange, "collective-compressor-needs-one-exchange",
+    "this compressor takes whole gradients once a step, but parallel::zero<2> and zero<3> send every micro-batch",
+    "use parallel::zero<1>", !C::collective || !C::shards_gradients);
+TRIREME_RULE(
+    collective_compressor_needs_whole_tensors, "collective-compressor-needs-whole-tensors",
+    "this compressor works on whole tensors, of which an axis such as parallel::tensor gives a rank only parts",
+    "use compression::cast or top_k beside it", !C::collective || !C::parts);
+TRIREME_RULE(
+    trainer_needs_votes, "trainer-needs-votes",
+    "every trainer votes with all_reduce and compares ranks with all_gather, and this communicator lacks one of "
+    "them",
+    "use another communicator", C::decides);
+TRIREME_RULE(data_needs_all_reduce, "data-needs-all-reduce",
+             "parallel::data sums gradients with all_reduce, which this communicator lacks for them",
+             "use another communicator, or compression::top_k, which gathers",
+             (C::sharded && !C::collective) || C::gatherable || C::reduces);
+TRIREME_RULE(zero_needs_reduce_scatter, "zero-needs-reduce-scatter",
+             "parallel::zero needs reduce_scatter and all_gather, which this communicator lacks",
+             "use parallel::data or another communicator",
+             !C::sharded || (C::publishes && (C::gatherable || C::collective || C::scatters)));
+TRIREME_RULE(gathered_needs_all_gather, "gathered-needs-all-gather",
+             "this compressor's payloads are collected with all_gather, which this communicator lacks",
+             "use a summable compressor such as compression::cast", !C::gatherable || C::sharded || C::gathers);
+TRIREME_RULE(gathered_zero_needs_all_to_all, "gathered-zero-needs-all-to-all",
+             "under parallel::zero this compressor's payloads travel by all_to_all, which this communicator lacks",
+             "use a summable compressor such as compression::cast, or parallel::data",
+             !C::gatherable || !C::sharded || C::trades);
+
+using before_axes = rule_list<plain_model_precision, mesh_axis_once, plain_model_whole, space_lacks_exchange_kernels,
+                              space_lacks_layer_kernels>;
+using after_axes = rule_list<zero_3_needs_units, error_feedback_needs_one_exchange, local_steps_send_no_gradients,
+                             local_steps_need_whole_samples, collective_compressor_needs_one_exchange,
+                             collective_compressor_needs_whole_tensors, trainer_needs_votes, data_needs_all_reduce,
+                             zero_needs_reduce_scatter, gathered_needs_all_gather, gathered_zero_needs_all_to_all>;
+
+template <class Axis>
+struct of_axis {
+  using type = rule_list<>;
+};
+template <class Axis>
+requires requires { typename Axis::rules; }
+struct of_axis<Axis> {
+  using type = typename Axis::rules;
+};
+
+template <class... Lists>
+struct all_of;
+template <class... Rules>
+struct all_of<rule_list<Rules...>> {
+  using type = rule_list<Rules...>;
+};
+template <class... A, class... B, class... More>
+struct all_of<rule_list<A...>, rule_list<B...>, More...> : all_of<rule_list<A..., B...>, More...> {};
+
+template <class Mesh>
+struct of_mesh;
+template <class... Axes>
+struct of_mesh<parallel::mesh<Axes...>> : all_of<before_axes, typename of_axis<Axes>::type..., after_axes> {};
+
+/// All rules that a mesh of these axes is asked, in the order in which they are.
+template <class Mesh>
+using of_mesh_t = typename of_mesh<Mesh>::type;
+
+template <class C, class... Rules>
+constexpr std::string_view broken(rule_list<Rules...>) {
+  std::string_view id;
+  static_cast<void>(((Rules::template holds<C> || (id = Rules::says.id, false)) && ...));
+  return id;
+}
+
+}  // namespace detail::rules
 }  // namespace trireme
 
 // ---- trireme/train/slots.hpp (goes on)
@@ -25965,13 +26695,7 @@ struct check_compression {
 
 /// The id of the first rule that a combination breaks; empty if it breaks none.
 template <class C>
-inline constexpr std::string_view broken_rule = [] {
-#define TRIREME_RULE_BROKEN(id, sentence, remedy, condition) \
-  if (!(condition)) return std::string_view(id);
-  TRIREME_COMPATIBILITY_RULES(TRIREME_RULE_BROKEN)
-#undef TRIREME_RULE_BROKEN
-  return std::string_view();
-}();
+inline constexpr std::string_view broken_rule = rules::broken<C>(rules::of_mesh_t<typename C::mesh>{});
 /// Of compressors that are chosen at run time none may break a rule: the first one that does, speaks.
 template <class Model, class Comm, class Parallel, class Precision, class... Compressors>
 inline constexpr std::string_view
@@ -25981,12 +26705,11 @@ inline constexpr std::string_view
           ((broken = broken_rule<combination<Model, Comm, Parallel, Precision, Compressors>>, broken.empty()) && ...));
       return broken;
     }();
-template <class C>
-struct check_combination {
-#define TRIREME_RULE_ASSERT(id, sentence, remedy, condition) \
-  static_assert(broken_rule<C> != id, "trireme::trainer: illegal combination: " sentence "; " remedy " [" id "]");
-  TRIREME_COMPATIBILITY_RULES(TRIREME_RULE_ASSERT)
-#undef TRIREME_RULE_ASSERT
+template <class C, class Rules = rules::of_mesh_t<typename C::mesh>>
+struct check_combination;
+template <class C, class... Rules>
+struct check_combination<C, rule_list<Rules...>> {
+  static constexpr auto size = (0 + ... + sizeof(typename Rules::template check<broken_rule<C> != Rules::says.id>));
 };
 
 /// Policies in any order, sorted into slots and checked. One wrong thing gives one sentence: each check runs only if
@@ -26050,7 +26773,7 @@ struct resolve {
       using env = environment<precision, typename space_of<comm>::type>;
       static_cast<void>(sizeof(check_optimizer<optimizer, env>) + sizeof(check_compression<compression, env, comm>));
     } else if constexpr (Stage == 5) {
-      static_cast<void>(sizeof(check_combination<combination<model, comm, parallel, precision, compression>>));
+      static_cast<void>(check_combination<combination<model, comm, parallel, precision, compression>>::size);
     }
   }
 };
@@ -26395,7 +27118,7 @@ class optimizer_state {
     throw config_error(
         text("trireme::trainer: the optimizer needs whole tensors, but each rank holds only a part of \"", info.name,
              "\"; use one that works element by element, such as optim::adamw, or leave ",
-             info.dealt ? "parallel::expert out" : "parallel::tensor out"));
+             "parallel::", info.dealt.empty() ? "tensor" : info.dealt, " out"));
   }
 
   void update_tensor(update_segment<Env> const& segment, Optimizer const& optimizer, std::int64_t step) {
@@ -26426,273 +27149,84 @@ class optimizer_state {
 
 }  // namespace trireme
 
-// ---- trireme/parallel/grid.hpp
-namespace trireme::parallel {
+// ---- trireme/train/detail/placed_axes.hpp
+namespace trireme::detail {
 
-/// What a mesh means for one rank: its place on each axis, and the groups that it belongs to. An axis that takes the
-/// whole world uses it as it is.
+/// The run state of an axis on a rank, if it has one and more than one way.
+template <class Env, class Comm, class Axis>
+struct placed_axis {
+  struct nothing {};
+  std::optional<nothing> state;
+};
+template <class Env, class Comm, has_axis_instance Axis>
+struct placed_axis<Env, Comm, Axis> {
+  std::optional<typename Axis::template instance<Env, Comm>> state;
+};
+
+/// What the axes of a mesh add to a rank: groups for its units, a seat among stages, cut samples.
 ///
-/// Ranks    made collectively: the world is split once for each axis of more than one way.
-/// Threads  one owner. The world must outlive it.
-/// Errors   as mesh_shape.
-template <class Comm>
-class grid {
+/// Ranks    made collectively.
+/// Threads  one owner; the grid must outlive it.
+template <class Env, class Comm, class Mesh>
+class placed_axes;
+template <class Env, class Comm, class... Axes>
+class placed_axes<Env, Comm, parallel::mesh<Axes...>> {
  public:
-  template <parallel_policy P>
-  grid(P const& policy, Comm& world) : shape_(policy, world.size()), world_(world), rank_(world.rank()) {
-    if constexpr (!all_are_replicas<P>) {
-      auto const among = shape_.among_replicas(rank_);
-      if (among.ways != world.size()) replicas_.emplace(group_of(world_, among, shape_.group_of_replicas(rank_)));
-    }
-    if constexpr (has_axis<P, axis::tensor>) {
-      if (shape_.ways(axis::tensor) > 1) tensor_.emplace(along(axis::tensor));
-    }
-    if constexpr (has_axis<P, axis::context>) {
-      if (shape_.ways(axis::context) > 1) context_.emplace(along(axis::context));
-    }
-    if constexpr (has_axis<P, axis::pipeline>) {
-      if (shape_.ways(axis::pipeline) > 1) stages_.emplace(along(axis::pipeline));
-    }
-    if constexpr (has_axis<P, axis::expert>) {
-      if (shape_.ways(axis::expert) > 1) experts_.emplace(along(axis::expert));
-    }
-  }
-  grid(grid const&) = delete;
-  grid& operator=(grid const&) = delete;
+  /// The kind of the axis that gives each rank some units of the model; empty if none does.
+  static constexpr std::string_view stages = [] {
+    std::string_view kind;
+    ((kind = facts_of_axis<Axes>.parameters == axis_parameters::units ? kind_of_axis<Axes> : kind), ...);
+    return kind;
+  }();
 
-  [[nodiscard]] mesh_shape const& shape() const noexcept { return shape_; }
-  [[nodiscard]] share place(axis kind) const noexcept { return shape_.share_of(rank_, kind); }
-  [[nodiscard]] Comm& everyone() const noexcept { return world_; }
-  /// Which part of the samples this rank sees: ranks that differ in their data or their experts see different ones.
-  [[nodiscard]] share samples() const noexcept {
-    auto const data = place(axis::data);
-    auto const experts = place(axis::expert);
-    return {data.place * experts.ways + experts.place, data.ways * experts.ways};
-  }
-  /// The ranks that hold the same part of the model: what gradients are summed over.
-  [[nodiscard]] Comm& replicas() noexcept { return replicas_ ? *replicas_ : world_; }
-  /// The ranks that share each layer's matrices; null if this rank does so with nobody.
-  [[nodiscard]] Comm* tensor() noexcept { return tensor_ ? &*tensor_ : nullptr; }
-  /// The ranks that share each sample's positions; null if this rank has whole samples.
-  [[nodiscard]] Comm* context() noexcept { return context_ ? &*context_ : nullptr; }
-  /// The ranks that hold consecutive units; null if this rank holds all of them.
-  [[nodiscard]] Comm* stages() noexcept { return stages_ ? &*stages_ : nullptr; }
-  /// The ranks that share out the experts of each layer; null if this rank has all of them.
-  [[nodiscard]] Comm* experts() noexcept { return experts_ ? &*experts_ : nullptr; }
-
-  /// What this rank has sent so far, in the world and in its groups.
-  [[nodiscard]] std::uint64_t bytes_sent() const noexcept {
-    auto sum = world_.traffic().bytes_sent;
-    for (auto const* const group : {&replicas_, &tensor_, &context_, &stages_, &experts_}) {
-      if (*group) sum += (*group)->traffic().bytes_sent;
-    }
-    for (auto const& group : joined_) sum += group->traffic().bytes_sent;
-    return sum;
-  }
-
-  /// Collective. The ranks of some stages of this rank's pipeline, in their order. All ranks of the pipeline call it;
-  /// null on the stages that do not belong to it.
-  [[nodiscard]] Comm* join(std::vector<int> const& some_stages) {
-    bool member = false;
-    share own{0, 1};
-    for (int s = 0; s < static_cast<int>(some_stages.size()); ++s) {
-      if (some_stages[static_cast<std::size_t>(s)] != stages_->rank()) continue;
-      member = true;
-      own = {s, static_cast<int>(some_stages.size())};
-    }
-    joined_.push_back(std::make_unique<Comm>(group_of(*stages_, own, member ? 0 : 1)));
-    return member ? joined_.back().get() : nullptr;
-  }
-
- private:
-  [[nodiscard]] Comm along(axis kind) { return group_of(world_, place(kind), shape_.group_along(kind, rank_)); }
-  // A world on paper, where nobody else says to which group he belongs, is told what this rank's group is like.
-  [[nodiscard]] static Comm group_of(Comm& whole, [[maybe_unused]] share own, [[maybe_unused]] int color) {
-    if constexpr (requires { whole.split(own); }) {
-      return whole.split(own);
-    } else {
-      return whole.split(color, whole.rank());
-    }
-  }
-
-  mesh_shape shape_;
-  Comm& world_;
-  int rank_;
-  std::optional<Comm> replicas_, tensor_, context_, stages_, experts_;
-  std::vector<std::unique_ptr<Comm>> joined_;
-};
-
-}  // namespace trireme::parallel
-
-// ---- trireme/train/detail/context_cut.hpp
-namespace trireme::detail {
-
-/// Cuts micro-batches to the positions that a rank has of each sample, into memory of its own.
-template <class Space>
-class context_cut {
- public:
-  explicit context_cut(context_part const& part) noexcept : part_(part) {}
-
-  /// The same samples, of fewer positions; until the next call.
-  [[nodiscard]] std::span<samples const> operator()(std::span<samples const> batches) {
-    while (kept_.size() < 2 * batches.size()) kept_.emplace_back();
-    cut_.clear();
-    for (auto const& each : batches) {
-      check(each);
-      auto& inputs = kept_[2 * cut_.size()];
-      auto& targets = kept_[2 * cut_.size() + 1];
-      cut_.push_back({cut(each.inputs, inputs), cut(each.targets, targets), each.ids});
-    }
-    return cut_;
-  }
-
- private:
-  using bytes = tensor_view<std::uint8_t const>;
-
-  void check(samples const& batch) const {
-    auto const& extents = batch.inputs.extents;
-    auto const positions = extents.rank() < 2 ? 1 : extents[1];
-    if (positions % part_.pieces() != 0) {
-      throw config_error(text("trireme::parallel::context: samples of ", positions, " positions cannot be cut into ",
-                              part_.pieces(), " equal stretches, ", part_.stretches(), " for each of ", part_.own.ways,
-                              " ways; give them a multiple of ", part_.pieces(), " positions, or use fewer ways"));
-    }
-    auto const& wanted = batch.targets.extents;
-    if (wanted.rank() >= 2 && wanted[1] == positions) return;
-    throw config_error(text("trireme::parallel::context: targets of shape ", to_string(wanted), " for inputs of shape ",
-                            to_string(extents), "; context wants a target at each position"));
-  }
-
-  any_view<host> cut(any_view<host> const& from, tensor<std::uint8_t>& kept) const {
-    auto const whole = from.extents[1];
-    shape extents{from.extents[0], whole / part_.own.ways};
-    for (int axis = 2; axis < from.extents.rank(); ++axis) extents.push_back(from.extents[axis]);
-    if constexpr (std::is_same_v<Space, phantom>) {  // nobody reads them
-      return {from.address, from.type, extents};
-    } else {
-      if (from.empty()) return {from.address, from.type, extents};
-      auto const here = extents[1];
-      auto const position = static_cast<std::int64_t>(from.bytes()) / (extents[0] * whole);
-      auto const size = extents[0] * here * position;
-      if (kept.size() < size) kept = tensor<std::uint8_t>(shape{size});
-      bytes const all(static_cast<std::uint8_t const*>(from.address), shape{static_cast<std::int64_t>(from.bytes())});
-      for (std::int64_t b = 0; b < extents[0]; ++b) {
-        for (int which = 0; which < part_.stretches(); ++which) {
-          auto const at = part_.at(which, here);
-          auto const from_here = all.flat((b * whole + at.position) * position, at.count * position).span();
-          auto const to = kept.view().flat((b * here + at.row) * position, at.count * position).span();
-          std::copy(from_here.begin(), from_here.end(), to.begin());
-        }
-      }
-      return {kept.view().address(), from.type, extents};
-    }
-  }
-
-  context_part part_;
-  std::vector<tensor<std::uint8_t>> kept_;  // inputs and targets of each micro-batch
-  std::vector<samples> cut_;
-};
-
-}  // namespace trireme::detail
-
-// ---- trireme/train/detail/placed_groups.hpp
-namespace trireme::detail {
-
-/// The groups that a mesh puts between a rank's units and its communicators; of one where an axis has one way.
-template <class Env, class Comm, class Parallel>
-class placed_groups {
- public:
-  placed_groups(Parallel const& parallel, parallel::grid<Comm>& grid) {
-    if constexpr (parallel::has_axis<Parallel, parallel::axis::tensor>) {
-      if (auto* const ranks = grid.tensor(); ranks != nullptr)
-        tensor_ = std::make_unique<parallel::communicator_group<Env, Comm>>(*ranks, grid.shape().cuts_rows());
-    }
-    if constexpr (parallel::has_axis<Parallel, parallel::axis::context>) {
-      if (auto* const ranks = grid.context(); ranks != nullptr) share_positions(parallel, *ranks);
-    }
-    if constexpr (parallel::has_axis<Parallel, parallel::axis::expert>) {
-      if (auto* const ranks = grid.experts(); ranks != nullptr) {
-        refuse_tree(parallel, "keeps micro-batches apart, whose rows meet in the experts of parallel::expert");
-        experts_ = std::make_unique<parallel::communicator_experts<Env, Comm>>(*ranks);
-      }
-    }
-  }
-
-  [[nodiscard]] rank_groups<Env> all() const {
-    return {tensor_ ? *tensor_ : tensor_group<Env>::one(), context_ ? *context_ : context_group<Env>::one(),
-            experts_ ? *experts_ : expert_group<Env>::one()};
-  }
-  /// Which positions of each sample lie here.
-  [[nodiscard]] context_part positions() const { return context_ ? context_->part() : context_part{}; }
-
- private:
-  void share_positions(Parallel const& parallel, Comm& ranks) {
-    refuse_tree(parallel,
-                text("adds whole micro-batches, whose positions parallel::context shares by ", ranks.size(), " ranks"));
-    parallel::detail::for_each_axis(parallel, [&]<class Axis>(Axis const& each) {
-      if constexpr (std::is_same_v<Axis, parallel::context>) {
-        auto const part = each.part_of({ranks.rank(), ranks.size()});
-        if (each.method == parallel::context_method::ring)
-          context_ = std::make_unique<parallel::ring_context<Env, Comm>>(ranks, part);
-        else
-          context_ = std::make_unique<parallel::dealt_context<Env, Comm>>(ranks, part);
+  template <class Policy>
+  placed_axes(Policy const& policy, parallel::grid<Comm>& grid) {
+    parallel::detail::for_each_axis(policy, [&]<class Axis>(Axis const& each) {
+      if constexpr (has_axis_instance<Axis>) {
+        if (grid.along(kind_of_axis<Axis>) == nullptr) return;
+        auto& state = std::get<placed_axis<Env, Comm, Axis>>(all_).state;
+        state.emplace(each, grid);
+        if constexpr (requires { state->offer(groups_); }) state->offer(groups_);
       }
     });
   }
-  static void refuse_tree(Parallel const& parallel, std::string const& why) {
-    auto const samples = parallel::data_axis_of(parallel);
-    if (!sums_in_a_tree(samples)) return;
-    throw config_error(text("trireme::parallel::", samples.name, ": .reproducible ", why, "; leave one of them out"));
+
+  [[nodiscard]] rank_groups<Env> const& groups() const noexcept { return groups_; }
+  /// Calls f(run state) for those that there are.
+  template <class F>
+  void each(F&& f) {
+    (
+        [&] {
+          if constexpr (has_axis_instance<Axes>) {
+            auto& state = std::get<placed_axis<Env, Comm, Axes>>(all_).state;
+            if (state) f(*state);
+          }
+        }(),
+        ...);
   }
-
-  std::unique_ptr<tensor_group<Env>> tensor_;
-  std::unique_ptr<context_group<Env>> context_;
-  std::unique_ptr<expert_group<Env>> experts_;
-};
-
-}  // namespace trireme::detail
-
-// ---- trireme/train/detail/tied_stages.hpp
-namespace trireme::detail {
-
-/// A tensor that several stages of a pipeline use.
-struct tied_tensor {
-  std::string name;
-  std::vector<int> stages;  ///< ascending
-};
-
-/// The tensors that several stages use: a token table at both ends, and, where each part of the model lies on two
-/// stages, all of them. In the order in which the model lists them.
-template <class Env, staged_model Model>
-[[nodiscard]] std::vector<tied_tensor> tied_tensors(Model const& model, parallel::pipeline_seat const& seat) {
-  std::map<std::string, std::vector<int>> users;
-  std::vector<std::string> order;
-  std::int64_t unit = 0;
-  auto where = seat.where;
-  where.micro_batches = 2;  // of which one enters at each end, where they enter at both
-  auto const note = [&]<class Description>(Description const& description) {
-    int part = 0;
-    while (unit >= seat.cuts[static_cast<std::size_t>(part) + 1]) ++part;
-    ++unit;
-    boxed_unit<Env, Description> box(description);
-    for (auto const* const use : box.parameters()) {
-      auto& stages = users[use->info.name];
-      if (stages.empty()) order.push_back(use->info.name);
-      for (int micro_batch = 0; micro_batch < 2; ++micro_batch) {
-        int const stage = where.stage_of(part, micro_batch);
-        auto const at = std::lower_bound(stages.begin(), stages.end(), stage);
-        if (at == stages.end() || *at != stage) stages.insert(at, stage);
+  /// Of each sample what this rank has; until the next call.
+  [[nodiscard]] std::span<samples const> cut(std::span<samples const> batches) {
+    each([&](auto& axis) {
+      if constexpr (requires { axis.cut(batches); }) batches = axis.cut(batches);
+    });
+    return batches;
+  }
+  /// Errors   config_error if an axis cannot do with sums in a fixed tree over micro-batches.
+  template <class Strategy>
+  void expect_no_tree([[maybe_unused]] Strategy const& strategy) {
+    if (!sums_in_a_tree(strategy)) return;
+    each([&](auto& axis) {
+      if constexpr (requires { axis.refuses_tree(); }) {
+        if (std::string const why = axis.refuses_tree(); !why.empty())
+          throw config_error(text("trireme::parallel::", strategy.name, ": .reproducible ", why));
       }
-    }
-  };
-  model.units(note);
-  std::vector<tied_tensor> tied;
-  for (auto const& name : order) {
-    auto& stages = users[name];
-    if (stages.size() > 1) tied.push_back({name, stages});
+    });
   }
-  return tied;
-}
+
+ private:
+  std::tuple<placed_axis<Env, Comm, Axes>...> all_;
+  rank_groups<Env> groups_;
+};
 
 }  // namespace trireme::detail
 
@@ -26936,8 +27470,8 @@ struct stage_program {
 /// The programs of one seat, each made when it is first asked for.
 class stage_programs {
  public:
-  explicit stage_programs(parallel::pipeline_seat seat) : seat_(std::move(seat)) {}
-  [[nodiscard]] parallel::pipeline_seat const& seat() const noexcept { return seat_; }
+  explicit stage_programs(parallel::stage_seat seat) : seat_(std::move(seat)) {}
+  [[nodiscard]] parallel::stage_seat const& seat() const noexcept { return seat_; }
 
   [[nodiscard]] stage_program const& for_training(int micro_batches) {
     for (auto const& each : made_) {
@@ -26967,7 +27501,7 @@ class stage_programs {
   }
 
  private:
-  parallel::pipeline_seat seat_;
+  parallel::stage_seat seat_;
   std::vector<std::unique_ptr<stage_program>> made_;
   std::unique_ptr<stage_program> looking_;
 };
@@ -27223,10 +27757,10 @@ class unit_chunks {
  public:
   /// Boxes the units of a model that lie at a seat.
   template <class Model>
-  void box(Model const& model, parallel::pipeline_seat const& at, share own, share experts) {
+  void box(Model const& model, parallel::stage_seat const& at, rank_groups<Env> const& groups) {
     if constexpr (requires { model.validate(); }) model.validate();
     chunks_.resize(static_cast<std::size_t>(at.where.chunks));
-    boxes emit{*this, at, own, experts};
+    boxes emit{*this, at, groups};
     model.units(emit);
     for (auto const& each : units_) {
       for (auto* const use : each->parameters()) uses_.push_back(use);
@@ -27258,22 +27792,21 @@ class unit_chunks {
  private:
   struct boxes {
     unit_chunks& all;
-    parallel::pipeline_seat const& at;
-    share own;
-    share experts;
+    parallel::stage_seat const& at;
+    rank_groups<Env> const& groups;
     std::int64_t index = 0;
     template <class Description>
     void operator()(Description const& description) {
       auto const number = index++;
       if (auto* const home = all.chunk_of(number, at); home != nullptr) {
         all.numbers_.push_back(number);
-        all.units_.push_back(std::make_unique<boxed_unit<Env, Description>>(description, own, experts));
+        all.units_.push_back(std::make_unique<boxed_unit<Env, Description>>(description, groups));
         home->last = all.units_.size();
       }
     }
   };
   // The chunk here that a unit of the model belongs to, if any; a first unit opens it.
-  unit_chunk* chunk_of(std::int64_t unit, parallel::pipeline_seat const& at) {
+  unit_chunk* chunk_of(std::int64_t unit, parallel::stage_seat const& at) {
     for (int c = 0; c < at.where.chunks; ++c) {
       auto const part = at.where.part(at.stage, c);
       auto const* const cut = at.cuts.data() + part;
@@ -27423,17 +27956,17 @@ class staged_engine {
   /// All units.
   /// @param groups  must outlive the engine, which gets samples cut to this rank's positions, but for predict().
   template <staged_model Model>
-  explicit staged_engine(Model const& model, rank_groups<Env> groups = {})
+  explicit staged_engine(Model const& model, rank_groups<Env> const& groups = {})
       : groups_(groups), programs_(parallel::seat_of_all(model)) {
-    units_.box(model, seat(), groups_.tensor.share(), groups_.experts.share());
+    units_.box(model, seat(), groups_);
   }
 
   /// The units of one stage.
   /// @param link  to the other stages; it must outlive the engine.
   template <staged_model Model>
-  staged_engine(Model const& model, rank_groups<Env> groups, parallel::pipeline_seat at, stage_link<space>* link)
+  staged_engine(Model const& model, rank_groups<Env> const& groups, parallel::stage_seat at, stage_link<space>* link)
       : groups_(groups), programs_(std::move(at)), mail_(std::make_unique<detail::linked_mail<Env>>(link)) {
-    units_.box(model, seat(), groups_.tensor.share(), groups_.experts.share());
+    units_.box(model, seat(), groups_);
   }
 
   /// All uses of parameters, in the order of the units here.
@@ -27442,7 +27975,7 @@ class staged_engine {
   /// Where each unit's uses end.
   [[nodiscard]] std::vector<int> const& unit_ends() const noexcept { return units_.ends(); }
 
-  [[nodiscard]] parallel::pipeline_seat const& seat() const noexcept { return programs_.seat(); }
+  [[nodiscard]] parallel::stage_seat const& seat() const noexcept { return programs_.seat(); }
 
   /// Parameter values have changed: packed copies of them are stale.
   void invalidate() noexcept { ++version_; }
@@ -27453,8 +27986,7 @@ class staged_engine {
   /// got what a micro-batch adds to it; `last` if that was the last one.
   /// @param weight  of one sample's mean loss in the loss that is differentiated: 1 / samples in the step.
   /// @param hooks   called at the boundaries of units; see resident_parameters.
-  /// @param served  so many micro-batches more, which only other ranks of the expert group have: their rows come to the
-  ///                experts here.
+  /// @param served  so many micro-batches more, which only other ranks have, but in whose passes all take part.
   /// @returns the losses, on the stage that has the last unit; nothing on the others.
   template <class Ready, class Hooks = resident_parameters>
   loss_sum train_step(std::span<samples const> micro_batches, double weight, random_key key, Ready&& ready,
@@ -27503,7 +28035,7 @@ class staged_engine {
     return look({&batch, 1}, purpose::predict, hooks);
   }
 
-  /// What evaluate() does for a micro-batch that only other ranks of the expert group have.
+  /// What evaluate() does for a micro-batch that only other ranks have.
   template <class Hooks = resident_parameters>
   void serve(Hooks&& hooks = {}) {
     static_cast<void>(look({}, purpose::evaluate, hooks));
@@ -27543,7 +28075,7 @@ class staged_engine {
     now_ = how;
     batches_ = batches;
     scratch_.reset();
-    edges_.begin(groups_.tensor, how.purpose == purpose::train);
+    edges_.begin(tensor_group<Env>::of(groups_), how.purpose == purpose::train);
     auto& chunks = units_.chunks();
     slots_.begin(chunks.size(), what.lists.where().micro_batches);
     for (std::size_t c = 0; c < chunks.size(); ++c) chunks[c].left = what.passes[c];
@@ -27650,7 +28182,7 @@ class staged_engine {
     }
   }
 
-  // Whether only other ranks of the expert group have the micro-batch.
+  // Whether only other ranks have the micro-batch.
   [[nodiscard]] bool is_served(schedule::step const& step) const noexcept {
     return static_cast<std::size_t>(step.micro_batch) >= batches_.size();
   }
@@ -27663,9 +28195,8 @@ class staged_engine {
 
   pass<Env> make_pass(std::size_t index) {
     auto& own = slots_[index];
-    auto& context = now_.purpose == purpose::predict ? context_group<Env>::one() : groups_.context;
-    return {own.activations, scratch_, own.batch,      now_.key, version_, now_.weight,
-            now_.purpose,    {},       groups_.tensor, index,    context,  groups_.experts};
+    auto& groups = now_.purpose == purpose::predict ? whole_samples_ : groups_;
+    return {own.activations, scratch_, own.batch, now_.key, version_, now_.weight, now_.purpose, {}, groups, index};
   }
   template <class Body>
   view run(pass<Env>& pass, std::size_t unit, char const* direction, Body&& body) {
@@ -27692,6 +28223,7 @@ class staged_engine {
   }
 
   rank_groups<Env> groups_;
+  rank_groups<Env> whole_samples_ = groups_.with_whole_samples();  // to predict
   detail::stage_programs programs_;
   detail::unit_chunks<Env> units_;
   detail::batch_places<space> places_;
@@ -27754,18 +28286,13 @@ class placed_model {
                layout_wishes const& wishes = {})
       : world_(world),
         grid_(parallel, world),
-        groups_(parallel, grid_),
-        cut_(groups_.positions()),
-        link_(make_link()),
-        engine_(make_engine(std::forward<GivenModel>(model), parallel)),
+        axes_(parallel, grid_),
+        engine_(make_engine(std::forward<GivenModel>(model))),
         exchange_(make_exchange(parallel, compression, wishes)) {
     if constexpr (staged && gathers) engine_.values_pass();
-    if constexpr (has_stages) {
-      for (auto const& each : tied_) {
-        auto* const others = grid_.join(each.stages);
-        if (others != nullptr) exchange_.sum_also(each.name, *others);
-      }
-    }
+    axes_.each([&](auto& axis) {
+      if constexpr (requires { axis.join(exchange_); }) axis.join(exchange_);
+    });
   }
   placed_model(placed_model const&) = delete;
   placed_model& operator=(placed_model const&) = delete;
@@ -27783,10 +28310,13 @@ class placed_model {
   /// alike that of the first of them.
   void broadcast() {
     exchange_.broadcast();
-    if constexpr (parallel::has_axis<Parallel, parallel::axis::tensor>) {
-      if (grid_.tensor() == nullptr) return;
-      for (auto const& entry : exchange_.plan().entries()) {
-        if (!entry.info.is_part()) exchange_.broadcast(entry, *grid_.tensor(), 0);
+    if constexpr (staged) {
+      for (auto const& axis : grid_.shape().axes()) {
+        auto* const ranks = grid_.along(axis.kind);
+        if (ranks == nullptr || !axis.facts.same_losses()) continue;
+        for (auto const& entry : exchange_.plan().entries()) {
+          if (is_alike(axis, entry.info)) exchange_.broadcast(entry, *ranks, 0);
+        }
       }
     }
   }
@@ -27823,19 +28353,20 @@ class placed_model {
   [[nodiscard]] std::int64_t samples_of_all(std::int64_t own) {
     tensor_view<std::int64_t> const sum(&own, shape{1});
     grid_.replicas().all_reduce(sum, reduction::sum{});
-    own /= grid_.place(parallel::axis::context).ways;  // which have brought the same samples
-    if (auto* const experts = grid_.experts(); experts != nullptr) experts->all_reduce(sum, reduction::sum{});
+    for (auto const& axis : grid_.shape().axes()) {
+      if (axis.facts.samples == axis_samples::shared) own /= axis.ways;  // which have brought the same samples
+      if (axis.facts.samples != axis_samples::split || axis.facts.replicates()) continue;
+      if (auto* const ranks = grid_.along(axis.kind); ranks != nullptr) ranks->all_reduce(sum, reduction::sum{});
+    }
     return own;
   }
 
-  /// Of each sample the positions that this rank has; until the next call.
+  /// Of each sample what this rank has; until the next call.
   [[nodiscard]] std::span<samples const> cut(std::span<samples const> batches) requires staged {
-    if constexpr (parallel::has_axis<Parallel, parallel::axis::context>) {
-      return grid_.context() == nullptr ? batches : cut_(batches);
-    } else {
-      return batches;
-    }
+    return axes_.cut(batches);
   }
+  /// The groups that the axes offer to the units.
+  [[nodiscard]] rank_groups<Env> const& groups() const noexcept { return axes_.groups(); }
 
   /// Forward and backward of a step's micro-batches; gradients are on their way when it returns.
   /// @param scale  what the losses that are differentiated are multiplied by.
@@ -27887,7 +28418,10 @@ class placed_model {
   [[nodiscard]] tensor<float> predict(samples const& batch) requires(!staged) { return engine_.predict(batch); }
   [[nodiscard]] tensor<float> predict(samples const& batch) requires staged {
     auto const out = engine_.predict(batch, exchange_);
-    return grid_.stages() == nullptr ? on_host(out) : from_last_stage(out);
+    if constexpr (has_stages) {
+      if (auto* const stages = grid_.along(axes_type::stages); stages != nullptr) return from_last_stage(out, *stages);
+    }
+    return on_host(out);
   }
 
   /// Collective. The mean over all ranks of the losses that evaluate() has returned.
@@ -27900,85 +28434,81 @@ class placed_model {
 
  private:
   static constexpr bool gathers = data_axis::parameters == distribution::shard;
-  static constexpr bool has_stages = parallel::has_axis<Parallel, parallel::axis::pipeline>;
-  static constexpr bool has_experts = parallel::has_axis<Parallel, parallel::axis::expert>;
+  using axes_type = detail::placed_axes<Env, Comm, parallel::mesh_of_t<Parallel>>;
+  static constexpr bool has_stages = !axes_type::stages.empty();
 
-  // The ranks of a tensor group have the same losses: one of them tells them. Of a pipeline only one stage has any.
+  // Where several ranks come to the same losses the first of them tells them.
   [[nodiscard]] loss_sum told(loss_sum const& own) const {
-    return grid_.place(parallel::axis::tensor).place == 0 ? own : loss_sum{};
+    for (auto const& axis : grid_.shape().axes())
+      if (axis.facts.same_losses() && grid_.place(axis.kind).place != 0) return {};
+    return own;
   }
-  // Whether other ranks' rows come to experts here: then all run as many micro-batches.
-  [[nodiscard]] bool serves() noexcept { return has_experts && grid_.experts() != nullptr; }
+  // Whether passes of other ranks go through units here: then all run as many micro-batches.
+  [[nodiscard]] bool serves() const noexcept {
+    for (auto const& axis : grid_.shape().axes())
+      if (axis.facts.equal_passes && axis.ways > 1) return true;
+    return false;
+  }
+  // Whether all ranks along an axis have this tensor, or the same part of it.
+  [[nodiscard]] static bool is_alike(parallel::mesh_shape::degree const& axis, parameter_info const& info) {
+    switch (axis.facts.parameters) {
+      case axis_parameters::cut:
+        return !info.is_part();
+      case axis_parameters::dealt:
+        return info.dealt != axis.kind;
+      default:
+        return axis.facts.parameters == axis_parameters::alike;
+    }
+  }
   [[nodiscard]] static std::int64_t most_of(Comm& ranks, std::int64_t own) {
     ranks.all_reduce(tensor_view<std::int64_t>(&own, shape{1}), reduction::max{});
     return own;
   }
-  std::unique_ptr<stage_link<space>> make_link() {
-    if constexpr (has_stages) {
-      if (grid_.stages() != nullptr) return std::make_unique<parallel::communicator_link<Comm>>(*grid_.stages());
-    }
-    return nullptr;
-  }
   template <class GivenModel>
-  engine_type make_engine(GivenModel&& model, [[maybe_unused]] Parallel const& parallel) {
+  engine_type make_engine(GivenModel&& model) {
     if constexpr (!staged) {
       return engine_type(std::forward<GivenModel>(model));
     } else {
       if constexpr (requires { model.validate(); }) model.validate();
       if constexpr (has_stages) {
-        if (link_ != nullptr) {
-          auto const at = grid_.place(parallel::axis::pipeline);
-          parallel::pipeline_seat seat;
-          parallel::detail::for_each_axis(parallel, [&](auto const& each) {
-            if constexpr (requires { seat_of(each, model, at.place, at.ways); }) {
-              seat = seat_of(each, model, at.place, at.ways);
-              expect_order(parallel, each, seat);
-            }
-          });
-          tied_ = detail::tied_tensors<Env>(model, seat);
-          return engine_type(model, groups_.all(), std::move(seat), link_.get());
-        }
+        std::optional<parallel::stage_seat> seat;
+        stage_link<space>* link = nullptr;
+        axes_.each([&](auto& axis) {
+          if constexpr (requires { axis.seat(model); }) {
+            seat = axis.seat(model);
+            link = &axis.link();
+          }
+        });
+        if (seat) return engine_type(model, groups(), *std::move(seat), link);
       }
-      return engine_type(model, groups_.all());
-    }
-  }
-  template <class Axis>
-  static void expect_order(Parallel const& parallel, Axis const& axis, parallel::pipeline_seat const& seat) {
-    auto const replicas = parallel::data_axis_of(parallel);
-    if constexpr (requires { replicas.reproducible; }) {
-      if (!replicas.reproducible || parallel::adds_in_order(seat)) return;
-      throw config_error(text("trireme::parallel::", replicas.name,
-                              ": .reproducible adds the gradients of one micro-batch after the other, which ",
-                              to_string(axis), " does not; use the schedule 1f1b or interleaved"));
+      return engine_type(model, groups());
     }
   }
   exchange_type make_exchange(Parallel const& parallel, Compression const& compression, layout_wishes const& wishes) {
-    auto const axis = parallel::data_axis_of(parallel);
+    auto const strategy = parallel::data_axis_of(parallel);
     if constexpr (staged) {
+      axes_.expect_no_tree(strategy);
       auto const& uses = engine_.uses();
-      auto const stage = grid_.place(parallel::axis::pipeline).place;
-      for (auto const& each : tied_) {
-        for (auto* const use : uses) {
-          if (use->info.name != each.name) continue;
-          use->info.tied = true;
-          use->info.answers = use->info.answers && stage == each.stages.front();
-        }
+      axes_.each([&](auto& axis) {
+        if constexpr (requires { axis.mark(uses); }) axis.mark(uses);
+      });
+      std::vector<dealing_axis<Comm>> again;
+      for (auto const& axis : grid_.shape().axes()) {
+        if (axis.facts.replicates() || axis.ways == 1) continue;
+        if (axis.facts.parameters != axis_parameters::cut && axis.facts.parameters != axis_parameters::units)
+          answer_first(axis);
+        if (axis.facts.sums_the_rest()) again.push_back({axis.kind, grid_.along(axis.kind)});
       }
-      if constexpr (has_experts) deal();
-      return exchange_type(uses, grid_.replicas(), axis, compression, engine_.unit_ends(), &world_, grid_.experts(),
-                           wishes);
+      return exchange_type(uses, grid_.replicas(), strategy, compression, engine_.unit_ends(), &world_, again, wishes);
     } else {
-      return exchange_type(engine_.parameters(), grid_.replicas(), axis, compression, &world_, wishes);
+      return exchange_type(engine_.parameters(), grid_.replicas(), strategy, compression, &world_, wishes);
     }
   }
 
-  // What all ranks of an expert group hold alike the first answers for.
-  void deal() {
-    if (grid_.experts() == nullptr) return;
-    for (auto* const use : engine_.uses()) {
-      auto& info = use->info;
-      info.answers = info.answers && (info.dealt || grid_.experts()->rank() == 0);
-    }
+  // For what all ranks along an axis hold alike the first answers.
+  void answer_first(parallel::mesh_shape::degree const& axis) {
+    if (grid_.place(axis.kind).place == 0) return;
+    for (auto* const use : engine_.uses()) use->info.answers = use->info.answers && !is_alike(axis, use->info);
   }
   template <class View>
   static tensor<float> on_host(View const& out) {
@@ -27994,8 +28524,7 @@ class placed_model {
   }
   // The stage that has the last unit gives the others its outputs.
   template <class View>
-  tensor<float> from_last_stage(View const& out) {
-    auto& stages = *grid_.stages();
+  static tensor<float> from_last_stage(View const& out, Comm& stages) {
     std::int64_t what[3] = {-1, 0, 0};  // who has them, and their extents
     if (!out.empty()) {
       what[0] = stages.rank();
@@ -28011,10 +28540,7 @@ class placed_model {
 
   Comm& world_;
   parallel::grid<Comm> grid_;
-  detail::placed_groups<Env, Comm, Parallel> groups_;
-  detail::context_cut<space> cut_;
-  std::unique_ptr<stage_link<space>> link_;
-  std::vector<detail::tied_tensor> tied_;
+  axes_type axes_;
   engine_type engine_;
   exchange_type exchange_;
 };

@@ -38,6 +38,19 @@ struct cut_unit {
   };
 };
 
+/// Only says who this rank is.
+class group_at final : public tensor_group<env> {
+ public:
+  explicit group_at(trireme::share own) : tensor_group<env>(own, false) {}
+
+ private:
+  void do_sum(view) override {}
+  void do_reduce_rows(view) override {}
+  void do_gather_rows(view, view, trireme::share::range) override {}
+  void do_sum_of_sums(sums) override {}
+  void do_max(sums) override {}
+};
+
 }  // namespace
 
 TEST_CASE("a group of one gives back what it is given, and makes nothing", "[contract]") {
@@ -58,12 +71,18 @@ TEST_CASE("a group of one gives back what it is given, and makes nothing", "[con
 }
 
 TEST_CASE("a unit that knows of shares has its own; of another one the first rank answers for all", "[contract]") {
-  boxed_unit<env, cut_unit> cut({}, {1, 2});
+  group_at second({1, 2});
+  rank_groups<env> groups;
+  groups.offer(second);
+  boxed_unit<env, cut_unit> cut({}, groups);
   CHECK(cut.parameters()[0]->info.extents == shape{2});
   CHECK(cut.parameters()[0]->info.first == shape{3});
   CHECK(cut.parameters()[0]->info.answers);
   for (int const place : {0, 1}) {
-    boxed_unit<env, whole_unit> whole({}, {place, 2});
+    group_at here({place, 2});
+    rank_groups<env> of_place;
+    of_place.offer(here);
+    boxed_unit<env, whole_unit> whole({}, of_place);
     CHECK(whole.parameters()[0]->info.extents == shape{5});
     CHECK(whole.parameters()[0]->info.answers == (place == 0));
   }

@@ -46,7 +46,7 @@ template <class Env>
 class staged {
  public:
   staged(double dropout, rank_groups<Env> groups) : groups_(groups) {
-    nn::gpt_shape const shape{37, tokens_each * groups.context.ways(), 2, 3, channels, dropout};
+    nn::gpt_shape const shape{37, tokens_each * context_group<Env>::of(groups).ways(), 2, 3, channels, dropout};
     add(nn::gpt_embedding{shape});
     add(nn::gpt_block{shape, 0});
     add(nn::gpt_block{shape, 1});
@@ -91,7 +91,7 @@ class staged {
  private:
   template <class Description>
   void add(Description const& description) {
-    units_.push_back(std::make_unique<boxed_unit<Env, Description>>(description, groups_.tensor.share()));
+    units_.push_back(std::make_unique<boxed_unit<Env, Description>>(description, groups_));
     for (auto* const each : units_.back()->parameters()) {
       auto& value = values_.emplace_back(each->info.extents);
       ops::on<host>::initialise(value.view(), each->info.start, 3, hash_name(each->info.name));
@@ -102,8 +102,7 @@ class staged {
   // Nothing in scratch memory outlives a unit's turn: it is overwritten.
   template <class Body>
   void run(std::size_t m, Body const& body) {
-    pass<Env> pass{activations_[m], scratch_, batches_[m],    {1, 2}, 1, 0.25, purpose::train, {},
-                   groups_.tensor,  m,        groups_.context};
+    pass<Env> pass{activations_[m], scratch_, batches_[m], {1, 2}, 1, 0.25, purpose::train, {}, groups_, m};
     body(pass);
     scratch_.reset();
     auto const all = scratch_.template take<float>({static_cast<std::int64_t>(scratch_.peak_bytes() / 4)});
@@ -136,6 +135,13 @@ bool same_bits(rank_groups<environment<Precision>> groups = {}) {
   return same;
 }
 
+template <class Group>
+rank_groups<env> only(Group& group) {
+  rank_groups<env> groups;
+  groups.offer(group);
+  return groups;
+}
+
 template <class Body>
 void on_ranks(int ranks, Body&& body) {
   watchdog const guard("halves of a backward pass");
@@ -157,7 +163,7 @@ TEST_CASE("so it has where ranks share matrices, rows and positions", "[nn][halv
   for (bool const cuts_rows : {false, true}) {
     on_ranks(3, [&](auto& world) {
       parallel::communicator_group<env, std::remove_reference_t<decltype(world)>> tensor(world, cuts_rows);
-      return same_bits<precision::fp32>(tensor);
+      return same_bits<precision::fp32>(only(tensor));
     });
   }
   on_ranks(2, [](auto& world) {
@@ -165,8 +171,7 @@ TEST_CASE("so it has where ranks share matrices, rows and positions", "[nn][halv
     share const own{world.rank(), world.size()};
     parallel::ring_context<env, comm> ring(world, {own, true});
     parallel::dealt_context<env, comm> dealt(world, {own, false});
-    return same_bits<precision::fp32>({tensor_group<env>::one(), ring}) &&
-           same_bits<precision::fp32>({tensor_group<env>::one(), dealt});
+    return same_bits<precision::fp32>(only(ring)) && same_bits<precision::fp32>(only(dealt));
   });
 }
 

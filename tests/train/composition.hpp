@@ -12,9 +12,14 @@
 #include "trireme/compression/compression.hpp"
 #include "trireme/core/text.hpp"
 #include "trireme/nn/gpt.hpp"
+#include "trireme/parallel/context.hpp"
 #include "trireme/parallel/diloco.hpp"
+#include "trireme/parallel/expert.hpp"
 #include "trireme/parallel/parameter_server.hpp"
+#include "trireme/parallel/pipeline.hpp"
+#include "trireme/parallel/tensor.hpp"
 #include "trireme/precision/fp16.hpp"
+#include "trireme/train/rule_table.hpp"
 #include "trireme/train/slots.hpp"
 
 // Which policies go together, asked of the rules at compile time, and docs/composition.md made of the answers.

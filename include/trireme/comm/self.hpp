@@ -43,7 +43,7 @@ class self_world : public collectives<self_world> {
 
   template <class Space>
   static constexpr bool supports(collective, dtype, reduction_kind) noexcept {
-    return requires { &detail::space_kernels<Space>::copy; };
+    return requires { &space_kernels<Space>::copy; };
   }
   void run(command const& it) const {
     if (it.elements == nullptr) return;

@@ -79,7 +79,7 @@ class threads_request {
 ///
 /// Each rank works on its slice of all buffers, in rank order, and writes the result to all: every element is read and
 /// written once a rank, and all ranks hold the same bits, on every run. Messages of up to 32 bytes travel with their
-/// announcement. Memory of any space will do if its kernels are known (detail/kernels.hpp).
+/// announcement. Memory of any space will do if its kernels are known (space_kernels.hpp).
 ///
 /// Bytes    counted as comm::bytes_sent says. Memory traffic of a large all_reduce is 2 * size * n bytes in all.
 /// Ranks    every rank calls the same collectives in the same order; what differs in kind, type, count, reduction or
@@ -102,7 +102,7 @@ class threads_world : public collectives<threads_world> {
 
   template <class Space>
   static constexpr bool supports(collective, dtype, reduction_kind) noexcept {
-    return requires { &detail::space_kernels<Space>::copy; };
+    return requires { &space_kernels<Space>::copy; };
   }
 
   void run(command const& it);

@@ -4,6 +4,7 @@
 
 #include "trireme/contract/numerics.hpp"
 #include "trireme/contract/parameter.hpp"
+#include "trireme/contract/rank_groups.hpp"
 #include "trireme/core/arena.hpp"
 #include "trireme/core/tensor.hpp"
 
@@ -50,20 +51,15 @@ struct attention_state {
 /// Ranks    collective: all members call the same in the same order.
 /// Numerics what is dropped out depends on positions in the whole sample.
 template <class Env>
-class context_group {
+class context_group : public rank_group<context_group<Env>> {
  public:
   using space = typename Env::space;
   using view = tensor_view<typename Env::compute, space>;
   using state = attention_state<Env>;
 
-  virtual ~context_group() = default;
-  context_group(context_group const&) = delete;
-  context_group& operator=(context_group const&) = delete;
-
   /// The group of a rank that has whole samples.
   [[nodiscard]] static context_group& one();
 
-  [[nodiscard]] int ways() const noexcept { return part_.own.ways; }
   [[nodiscard]] context_part const& part() const noexcept { return part_; }
 
   /// Causal self-attention of the whole samples; heads is written. kept.packed is this rank's rows of queries, keys and
@@ -76,7 +72,7 @@ class context_group {
                                arena<space>& scratch, dropout_site const& dropout) = 0;
 
  protected:
-  explicit context_group(context_part const& part) noexcept : part_(part) {}
+  explicit context_group(context_part const& part) noexcept : rank_group<context_group<Env>>(part.own), part_(part) {}
 
  private:
   context_part part_;
@@ -108,8 +104,8 @@ context_group<Env>& context_group<Env>::one() {
   return group;
 }
 
-/// A model whose units work on any positions of a sample: they take positions from `pass.context`, attend through it,
-/// and treat each row alike otherwise.
+/// A model whose units work on any positions of a sample: they take positions from `context_group<Env>::of(pass)`,
+/// attend through it, and treat each row alike otherwise.
 template <class M>
 concept cuts_context = requires {
   requires M::cuts_context;

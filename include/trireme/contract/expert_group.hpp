@@ -2,8 +2,10 @@
 
 #include <cstdint>
 #include <span>
+#include <string_view>
 
 #include "trireme/contract/parameter.hpp"
+#include "trireme/contract/rank_groups.hpp"
 #include "trireme/core/tensor.hpp"
 
 namespace trireme {
@@ -16,41 +18,32 @@ namespace trireme {
 ///          part without rows.
 /// Numerics rows travel as they are: what a row gets does not depend on who computes it.
 template <class Env>
-class expert_group {
+class expert_group : public rank_group<expert_group<Env>> {
  public:
+  static constexpr std::string_view kind = "expert";  ///< of the axis, and of what it deals out
   using space = typename Env::space;
   using view = tensor_view<typename Env::compute, space>;
-
-  virtual ~expert_group() = default;
-  expert_group(expert_group const&) = delete;
-  expert_group& operator=(expert_group const&) = delete;
 
   /// The group of a rank that has all experts.
   [[nodiscard]] static expert_group& one();
 
-  [[nodiscard]] int ways() const noexcept { return own_.ways; }
-  [[nodiscard]] int place() const noexcept { return own_.place; }
-  [[nodiscard]] trireme::share share() const noexcept { return own_; }
-
   /// Everybody's numbers: `table` has one part a member, of which the own one is filled in.
   void gather(std::span<std::int64_t> table) {
-    if (own_.ways > 1) do_gather(table);
+    if (this->ways() > 1) do_gather(table);
   }
   /// The first sent[0] rows of `from` go to member 0, the next sent[1] to member 1; received[r] rows of `to` come from
   /// member r. Members name numbers of rows that fit.
   void trade(view to, std::span<std::int64_t const> received, view from, std::span<std::int64_t const> sent) {
-    if (own_.ways > 1) do_trade(to, received, from, sent);
+    if (this->ways() > 1) do_trade(to, received, from, sent);
   }
 
  protected:
-  explicit expert_group(trireme::share own) noexcept : own_(own) {}
+  explicit expert_group(trireme::share own) noexcept : rank_group<expert_group<Env>>(own) {}
 
  private:
   virtual void do_gather(std::span<std::int64_t> table) = 0;
   virtual void do_trade(view to, std::span<std::int64_t const> received, view from,
                         std::span<std::int64_t const> sent) = 0;
-
-  trireme::share own_;
 };
 
 namespace detail {

@@ -7,12 +7,11 @@
 #include <utility>
 #include <vector>
 
-#include "trireme/contract/context_group.hpp"
 #include "trireme/contract/dataset.hpp"
 #include "trireme/contract/environment.hpp"
-#include "trireme/contract/expert_group.hpp"
 #include "trireme/contract/numerics.hpp"
 #include "trireme/contract/parameter.hpp"
+#include "trireme/contract/rank_groups.hpp"
 #include "trireme/contract/tensor_group.hpp"
 #include "trireme/core/arena.hpp"
 #include "trireme/core/rng.hpp"
@@ -37,31 +36,15 @@ struct pass {
   double weight = 1;               ///< of one sample's mean loss in the loss that backward differentiates
   trireme::purpose purpose = trireme::purpose::train;
   loss_sum loss{};  ///< out: the sum of losses of this micro-batch; the same on all ranks of the group
-  tensor_group<Env>& group = tensor_group<Env>::one();  ///< the ranks that share this unit's matrices
+  rank_groups<Env> const& groups = rank_groups<Env>::none();  ///< who shares this unit's work: some_group::of(pass)
   std::size_t slot = 0;  ///< of what units save: micro-batches in flight have different ones
-  context_group<Env>& context = context_group<Env>::one();  ///< the ranks that share the batch's positions
-  expert_group<Env>& experts = expert_group<Env>::one();    ///< the ranks that share out this unit's experts
+  tensor_group<Env>& group = tensor_group<Env>::of(groups);  ///< of them the ranks that share this unit's matrices
 
   [[nodiscard]] bool training() const noexcept { return purpose == trireme::purpose::train; }
   /// Activations that live until backward has passed (or, outside training, until the pass ends).
   [[nodiscard]] activation_view take(shape extents) {
     return activations.template take<typename Env::compute>(extents);
   }
-};
-
-/// The groups of ranks that share the work of each unit with this rank; groups of one unless told otherwise.
-///
-/// Threads  refers to the groups, which must outlive it.
-template <class Env>
-struct rank_groups {
-  tensor_group<Env>& tensor;    ///< share each unit's matrices
-  context_group<Env>& context;  ///< share each sample's positions
-  expert_group<Env>& experts;   ///< share out each unit's experts
-
-  rank_groups(tensor_group<Env>& of_tensor = tensor_group<Env>::one(),
-              context_group<Env>& of_context = context_group<Env>::one(),
-              expert_group<Env>& of_experts = expert_group<Env>::one())
-      : tensor(of_tensor), context(of_context), experts(of_experts) {}
 };
 
 /// A unit of a staged model: the grain of cutting, gathering and checkpointing, and the one virtual edge of a step.
@@ -83,7 +66,7 @@ class unit {
   /// that cannot does all of it in the first.
   virtual view backward_input(pass<Env>& pass, view dy) = 0;
   virtual void backward_weight(pass<Env>& pass) = 0;
-  /// What a unit does for a micro-batch of others of its expert group while this rank has none.
+  /// What a unit does for a micro-batch of other ranks, along an axis of equal passes, while this rank has none.
   virtual void serve_forward(pass<Env>& pass) = 0;
   virtual void serve_backward(pass<Env>& pass) = 0;
 };
@@ -105,10 +88,10 @@ concept has_backward_halves = requires(U& state, pass<Env>& pass, typename U::sa
   state.backward_weight(pass, saved);
 };
 
-/// A unit that has experts: serve_forward(pass, saved) and serve_backward(pass, saved) do for others' rows what forward
-/// and backward do, without rows of your own.
+/// A unit in whose passes all ranks along an axis take part: serve_forward(pass, saved) and serve_backward(pass, saved)
+/// do for others' rows what forward and backward do, without rows of your own.
 template <class U, class Env>
-concept serves_experts = requires(U& state, pass<Env>& pass, typename U::saved& saved) {
+concept serves_others = requires(U& state, pass<Env>& pass, typename U::saved& saved) {
   state.serve_forward(pass, saved);
   state.serve_backward(pass, saved);
 };
@@ -124,13 +107,17 @@ class boxed_unit final : public unit<Env> {
  public:
   using typename unit<Env>::view;
 
-  /// A unit that knows of shares (`instance(description, share)`) makes its own part; another one is the same on all
-  /// ranks of its group, and the first of them answers for its parameters. A unit with experts also gets its share of
-  /// them: `instance(description, share, share of the experts)`.
-  explicit boxed_unit(Description const& description, share own = {}, share experts = {})
-      : state_(make(description, own, experts)) {
-    if constexpr (!knows_shares && !knows_experts) {
-      state_.visit([&](parameter<Env>& each) { each.info.answers = own.place == 0; });
+  /// A unit that knows of shares (`instance(description, share)`) makes its own part of what a tensor group shares, and
+  /// says who answers for what; another one is the same on all ranks of the group, and the first of them answers for
+  /// its parameters. A unit that knows of other groups is made with all of them, `instance(description, rank_groups)`;
+  /// then the first answers for what is no part, or a part along another axis (`dealt`).
+  explicit boxed_unit(Description const& description, rank_groups<Env> const& groups = rank_groups<Env>::none())
+      : state_(make(description, groups)) {
+    if constexpr (knows_groups || !knows_shares) {
+      if (tensor_group<Env>::of(groups).place() == 0) return;
+      state_.visit([&](parameter<Env>& each) {
+        if (!each.info.is_part() || !each.info.dealt.empty()) each.info.answers = false;
+      });
     }
   }
   [[nodiscard]] std::vector<parameter<Env>*> parameters() override {
@@ -151,20 +138,20 @@ class boxed_unit final : public unit<Env> {
     if constexpr (has_backward_halves<state, Env>) state_.backward_weight(pass, saved_of(pass));
   }
   void serve_forward([[maybe_unused]] pass<Env>& pass) override {
-    if constexpr (serves_experts<state, Env>) state_.serve_forward(pass, saved_of(pass));
+    if constexpr (serves_others<state, Env>) state_.serve_forward(pass, saved_of(pass));
   }
   void serve_backward([[maybe_unused]] pass<Env>& pass) override {
-    if constexpr (serves_experts<state, Env>) state_.serve_backward(pass, saved_of(pass));
+    if constexpr (serves_others<state, Env>) state_.serve_backward(pass, saved_of(pass));
   }
 
  private:
   static constexpr bool knows_shares = std::constructible_from<state, Description const&, share>;
-  static constexpr bool knows_experts = std::constructible_from<state, Description const&, share, share>;
-  static state make(Description const& description, [[maybe_unused]] share own, [[maybe_unused]] share experts) {
-    if constexpr (knows_experts) {
-      return state(description, own, experts);
+  static constexpr bool knows_groups = std::constructible_from<state, Description const&, rank_groups<Env> const&>;
+  static state make(Description const& description, [[maybe_unused]] rank_groups<Env> const& groups) {
+    if constexpr (knows_groups) {
+      return state(description, groups);
     } else if constexpr (knows_shares) {
-      return state(description, own);
+      return state(description, tensor_group<Env>::of(groups).share());
     } else {
       return state(description);
     }
@@ -207,6 +194,13 @@ struct visits_no_buffers {
 template <class M>
 concept staged_model = requires(M const& model, detail::counts_units& emit) {
   model.units(emit);
+};
+
+/// A model whose units are layers of nn, so that its memory space needs their kernels: it says so by a static
+/// `made_of_layers`, to be refused in one sentence where they are lacking.
+template <class M>
+concept made_of_layers = requires {
+  requires M::made_of_layers;
 };
 
 template <class M>

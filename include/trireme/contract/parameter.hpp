@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <string>
+#include <string_view>
 
 #include "trireme/core/tensor.hpp"
 
@@ -47,7 +48,9 @@ struct parameter_info {
   shape first{};        ///< where the part begins in it, one number a dimension
   bool answers = true;  ///< false: another rank of this model replica answers for it in norm, hash and checkpoint
   bool tied = false;    ///< true: other ranks of this model replica use it too, and gradients are summed with theirs
-  bool dealt = false;   ///< true: the ranks of an expert group hold different parts of it; see expert_group
+  /// The kind of axis along which ranks hold different parts of it (axis_parameters::dealt): then all ranks of a tensor
+  /// group have the same part. Empty: there is none.
+  std::string_view dealt{};
 
   [[nodiscard]] bool is_part() const noexcept { return whole.rank() > 0; }
   [[nodiscard]] shape const& whole_extents() const noexcept { return is_part() ? whole : extents; }

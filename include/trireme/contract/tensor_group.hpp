@@ -4,6 +4,7 @@
 #include <type_traits>
 
 #include "trireme/contract/parameter.hpp"
+#include "trireme/contract/rank_groups.hpp"
 #include "trireme/core/arena.hpp"
 #include "trireme/core/tensor.hpp"
 
@@ -42,57 +43,51 @@ class partial_sum {
 /// Numerics sums in rank order, with the same bits on all members; bfloat16 is added in float and rounded once, after
 ///          each term has been rounded by the product that made it.
 template <class Env>
-class tensor_group {
+class tensor_group : public rank_group<tensor_group<Env>> {
  public:
   using space = typename Env::space;
   using view = tensor_view<typename Env::compute, space>;
   using sums = tensor_view<typename Env::accumulate, space>;
 
-  virtual ~tensor_group() = default;
-  tensor_group(tensor_group const&) = delete;
-  tensor_group& operator=(tensor_group const&) = delete;
-
   /// The group of a rank that shares its layers with nobody.
   [[nodiscard]] static tensor_group& one();
 
-  [[nodiscard]] int ways() const noexcept { return own_.ways; }
-  [[nodiscard]] int place() const noexcept { return own_.place; }
-  [[nodiscard]] trireme::share share() const noexcept { return own_; }
   [[nodiscard]] bool cuts_rows() const noexcept { return cuts_rows_; }
   /// The rows of `rows` that lie here between the products.
   [[nodiscard]] trireme::share::range rows_here(std::int64_t rows) const noexcept {
-    return cuts_rows_ ? own_.of(rows) : trireme::share::range{0, rows};
+    return cuts_rows_ ? this->share().of(rows) : trireme::share::range{0, rows};
   }
 
   /// The sum of the members' terms, in the memory of the term: all rows of it, or those that lie here.
   [[nodiscard]] view reduce(partial_sum<view> part) {
-    if (own_.ways == 1) return part.term_;
+    if (this->ways() == 1) return part.term_;
     if (!cuts_rows_) {
       do_sum(part.term_);
       return part.term_;
     }
     do_reduce_rows(part.term_);
-    auto const here = own_.of(part.term_.extent(0));
+    auto const here = this->share().of(part.term_.extent(0));
     return part.term_.rows(here.first, here.count);
   }
   /// All rows of x (rows here, columns): x itself unless rows are cut, else in memory of `from`.
   [[nodiscard]] view gather(view x, std::int64_t rows, arena<space>& from) {
     if (!cuts_rows_) return x;
     auto const all = from.template take<typename Env::compute>({rows, x.extent(1)});
-    auto const here = own_.of(rows);
+    auto const here = this->share().of(rows);
     do_gather_rows(all, x, here);
     return all;
   }
   /// Sums, or largest numbers, over the members, in place.
   void sum(sums values) {
-    if (own_.ways > 1) do_sum_of_sums(values);
+    if (this->ways() > 1) do_sum_of_sums(values);
   }
   void max(sums values) {
-    if (own_.ways > 1) do_max(values);
+    if (this->ways() > 1) do_max(values);
   }
 
  protected:
-  tensor_group(trireme::share own, bool cuts_rows) noexcept : own_(own), cuts_rows_(cuts_rows && own.ways > 1) {}
+  tensor_group(trireme::share own, bool cuts_rows) noexcept
+      : rank_group<tensor_group<Env>>(own), cuts_rows_(cuts_rows && own.ways > 1) {}
 
  private:
   virtual void do_sum(view values) = 0;
@@ -101,7 +96,6 @@ class tensor_group {
   virtual void do_sum_of_sums(sums values) = 0;
   virtual void do_max(sums values) = 0;
 
-  trireme::share own_;
   bool cuts_rows_;
 };
 

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <string>
 
+#include "trireme/contract/context_group.hpp"
 #include "trireme/contract/model.hpp"
 #include "trireme/core/error.hpp"
 #include "trireme/nn/linear.hpp"
@@ -72,11 +73,11 @@ class attention::instance {
     packed = kept.packed = qkv_.forward(pass, kept.qkv, pass.group.gather(x, rows, pass.scratch));
     kept.qkv.x = x;
     auto const attended = pass.take({rows, shape.channels});
-    if (pass.context.ways() == 1) {
+    if (auto& group = context_group<Env>::of(pass); group.ways() == 1) {
       lse = pass.activations.template take<accumulate>({shape.batch, shape.heads, shape.context});
       kernels::causal_attention(attended, lse, packed, shape, pass.scratch, site(pass, 0));
     } else {
-      pass.context.attend(attended, kept.attended, shape, pass.activations, pass.scratch, site(pass, 0));
+      group.attend(attended, kept.attended, shape, pass.activations, pass.scratch, site(pass, 0));
     }
     return out_.end_branch(pass, kept.out, attended, residual, site(pass, 1));
   }
@@ -96,11 +97,11 @@ class attention::instance {
     if (when == weight_half::at_once) out_.weight_gradient(kept.out.x, dprojected);
     out_.input_gradient(pass, dheads, dprojected);
     auto const dqkv = take({rows, 3 * shape.channels});
-    if (pass.context.ways() == 1) {
+    if (auto& group = context_group<Env>::of(pass); group.ways() == 1) {
       kernels::causal_attention_backward(dqkv, dheads, kept.out.x, kept.attended.lse, kept.attended.packed, shape,
                                          pass.scratch, site(pass, 0));
     } else {
-      pass.context.attend_backward(dqkv, dheads, kept.out.x, kept.attended, shape, pass.scratch, site(pass, 0));
+      group.attend_backward(dqkv, dheads, kept.out.x, kept.attended, shape, pass.scratch, site(pass, 0));
     }
     if (when == weight_half::at_once) {
       qkv_.weight_gradient(pass.group.gather(kept.qkv.x, rows, pass.scratch), dqkv);

@@ -36,9 +36,9 @@ struct checkpointed {
         : unit_(description.unit) {}
     instance(checkpointed const& description, share own) requires std::constructible_from<inner, Unit const&, share>
         : unit_(description.unit, own) {}
-    instance(checkpointed const& description, share own,
-             share experts) requires std::constructible_from<inner, Unit const&, share, share>
-        : unit_(description.unit, own, experts) {}
+    instance(checkpointed const& description, rank_groups<Env> const& groups) requires std::constructible_from < inner,
+        Unit const&, rank_groups<Env>
+    const& > : unit_(description.unit, groups) {}
 
     void visit(auto&& each) { unit_.visit(each); }
 
@@ -59,12 +59,12 @@ struct checkpointed {
       return dx;
     }
 
-    void serve_forward(pass<Env>& pass, saved&) requires serves_experts<inner, Env> {
+    void serve_forward(pass<Env>& pass, saved&) requires serves_others<inner, Env> {
       auto const here = pass.activations.mark();
       unit_.serve_forward(pass, within_);
       pass.activations.rewind(here);
     }
-    void serve_backward(pass<Env>& pass, saved&) requires serves_experts<inner, Env> {
+    void serve_backward(pass<Env>& pass, saved&) requires serves_others<inner, Env> {
       auto const here = pass.activations.mark();
       unit_.serve_forward(pass, within_);
       unit_.serve_backward(pass, within_);

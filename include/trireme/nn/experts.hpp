@@ -7,6 +7,8 @@
 #include <utility>
 #include <vector>
 
+#include "trireme/contract/context_group.hpp"
+#include "trireme/contract/expert_group.hpp"
 #include "trireme/contract/model.hpp"
 #include "trireme/core/error.hpp"
 #include "trireme/core/text.hpp"
@@ -20,7 +22,7 @@ namespace trireme::nn {
 ///
 /// Shapes   x, y (rows, channels); the router's weight (channels, count); experts' weights lie in one tensor each:
 ///          (count, channels, hidden), (count, hidden, channels), and their biases (count, hidden), (count, channels).
-/// Ranks    an expert group deals the experts out (pass.experts): a rank has share().of(count) of them. Rows travel.
+/// Ranks    an expert group deals the experts out: a rank has share().of(count) of them. Rows travel.
 /// Bytes    saves x, the router's probabilities, and for each choice of a row two rows of channels, two of hidden. How
 ///          many rows come is known in each pass only, so memory may still grow after the first steps.
 /// Numerics a row's sum over its experts is in the order of its choices, the most probable first; of equally probable
@@ -93,9 +95,10 @@ class experts::instance {
   /// @param context  rows of one sample.
   view forward(pass<Env>& pass, saved& kept, view x, std::int64_t context) {
     auto const rows = x.extent(0);
-    if (what_.balance != 0 && pass.context.ways() > 1) {
+    if (what_.balance != 0 && context_group<Env>::of(pass).ways() > 1) {
       throw config_error(text("trireme::nn::experts: the balance loss is of whole samples, whose positions ",
-                              pass.context.ways(), " ranks share; use .balance = 0, or leave parallel::context out"));
+                              context_group<Env>::of(pass).ways(),
+                              " ranks share; use .balance = 0, or leave parallel::context out"));
     }
     kept.x = x;
     kept.probabilities = pass.activations.template take<accumulate>({rows, what_.count});
@@ -159,7 +162,7 @@ class experts::instance {
   }
   [[nodiscard]] parameter<Env> dealt(parameter<Env> whole) const {
     if (own_.ways > 1) whole.info = part_of(whole.info, 0, here_);
-    whole.info.dealt = own_.ways > 1;
+    if (own_.ways > 1) whole.info.dealt = expert_group<Env>::kind;
     return whole;
   }
   template <class View>
@@ -186,7 +189,7 @@ class experts::instance {
   }
 
   std::span<std::int64_t> own_row(saved& kept, pass<Env> const& pass) const {
-    kept.table.resize(static_cast<std::size_t>(pass.experts.ways() * what_.count));
+    kept.table.resize(static_cast<std::size_t>(expert_group<Env>::of(pass).ways() * what_.count));
     return std::span(kept.table)
         .subspan(static_cast<std::size_t>(own_.place * what_.count), static_cast<std::size_t>(what_.count));
   }
@@ -241,7 +244,7 @@ class experts::instance {
     if (own_.ways == 1) return kernels::copy(gathered, own);
     auto const here = pass.scratch.mark();
     auto const come = pass.scratch.template take<value>(gathered.extents());
-    pass.experts.trade(come, come_, own, go_);
+    expert_group<Env>::of(pass).trade(come, come_, own, go_);
     sort(kept, gathered, come, false);
     pass.scratch.rewind(here);
   }
@@ -250,12 +253,12 @@ class experts::instance {
     auto const here = pass.scratch.mark();
     auto const come = pass.scratch.template take<value>(gathered.extents());
     sort(kept, gathered, come, true);
-    pass.experts.trade(own, go_, come, come_);
+    expert_group<Env>::of(pass).trade(own, go_, come, come_);
     pass.scratch.rewind(here);
   }
 
   void ask(pass<Env>& pass, saved& kept, view questions) {
-    pass.experts.gather(kept.table);
+    expert_group<Env>::of(pass).gather(kept.table);
     count(kept);
     std::int64_t rows = 0;
     for (auto const each : come_) rows += each;

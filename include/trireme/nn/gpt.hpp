@@ -24,6 +24,7 @@ namespace trireme::nn {
 struct gpt {
   using policy_category = slot::model;
   static constexpr bool cuts_context = true;
+  static constexpr bool made_of_layers = true;
 
   std::int64_t vocabulary = 256;
   std::int64_t context = 256;

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <string>
 
+#include "trireme/contract/expert_group.hpp"
 #include "trireme/contract/model.hpp"
 #include "trireme/core/text.hpp"
 #include "trireme/nn/attention.hpp"
@@ -47,22 +48,20 @@ class gpt_expert_block::instance {
     typename nn::experts::instance<Env>::saved mixed;
   };
 
-  explicit instance(gpt_expert_block const& description, share own = {}, share experts = {})
+  explicit instance(gpt_expert_block const& description, rank_groups<Env> const& groups = rank_groups<Env>::none())
       : shape_(description.shape),
         site_(detail::first_site_of(description.index) + 2),
-        norm1_({shape_.channels}, detail::name_in_block(description.index, "ln_1"), own),
+        norm1_({shape_.channels}, detail::name_in_block(description.index, "ln_1"), own_of(groups)),
         attention_(detail::attention_of(shape_, description.index), detail::name_in_block(description.index, "attn"),
-                   own),
-        norm2_({shape_.channels}, detail::name_in_block(description.index, "ln_2"), own),
+                   own_of(groups)),
+        norm2_({shape_.channels}, detail::name_in_block(description.index, "ln_2"), own_of(groups)),
         experts_({.channels = shape_.channels,
                   .hidden = 4 * shape_.channels,
                   .count = description.experts,
                   .chosen = description.experts_a_token,
                   .balance = description.balance,
                   .projection_scale = detail::residual_scale(shape_)},
-                 detail::name_in_block(description.index, "mlp"), experts) {
-    experts_.visit([&](parameter<Env>& each) { each.info.answers = own.place == 0; });
-  }
+                 detail::name_in_block(description.index, "mlp"), expert_group<Env>::of(groups).share()) {}
 
   void visit(auto&& each) {
     norm1_.visit(each);
@@ -107,6 +106,7 @@ class gpt_expert_block::instance {
   void serve_backward(pass<Env>& pass, saved& kept) { experts_.serve_backward(pass, kept.mixed); }
 
  private:
+  static share own_of(rank_groups<Env> const& groups) { return tensor_group<Env>::of(groups).share(); }
   [[nodiscard]] ops::dropout_site site(pass<Env> const& pass) const {
     return {pass.training() ? shape_.dropout : 0, pass.key, site_, pass.batch.ids};
   }

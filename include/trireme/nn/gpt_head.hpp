@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "trireme/contract/context_group.hpp"
 #include "trireme/contract/model.hpp"
 #include "trireme/core/error.hpp"
 #include "trireme/nn/gpt_units.hpp"
@@ -58,7 +59,8 @@ struct gpt_head {
       if (targets.size() != rows) {
         throw config_error(text("trireme::nn::gpt: ", targets.size(), " targets for ", rows, " tokens"));
       }
-      double const weight = pass.weight / static_cast<double>(pass.context.part().whole(pass.batch.inputs.extents[1]));
+      auto const& positions = context_group<Env>::of(pass).part();
+      double const weight = pass.weight / static_cast<double>(positions.whole(pass.batch.inputs.extents[1]));
       view dnormed;
       if (pass.training()) dnormed = pass.take(normed.extents());
       auto const here = pass.scratch.mark();

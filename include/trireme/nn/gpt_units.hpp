@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <string>
 
+#include "trireme/contract/context_group.hpp"
 #include "trireme/contract/model.hpp"
 #include "trireme/core/error.hpp"
 #include "trireme/nn/attention.hpp"
@@ -103,7 +104,7 @@ struct gpt_embedding {
     }
     view forward(pass<Env>& pass, saved&, view) {
       auto const tokens = pass.batch.inputs.template as<std::int32_t>();  // (B,T)
-      if (tokens.rank() != 2 || pass.context.part().whole(tokens.extent(1)) > shape_.context) {
+      if (tokens.rank() != 2 || context_group<Env>::of(pass).part().whole(tokens.extent(1)) > shape_.context) {
         throw config_error(text("trireme::nn::gpt: tokens of shape ", to_string(tokens.extents()),
                                 " do not fit a context of ", shape_.context));
       }
@@ -145,7 +146,7 @@ struct gpt_embedding {
     template <class Tokens, class F>
     static void for_each_stretch(pass<Env> const& pass, Tokens const& tokens, F const& f) {
       auto const context = tokens.extent(1);
-      auto const& part = pass.context.part();
+      auto const& part = context_group<Env>::of(pass).part();
       if (part.own.ways == 1) return f(tokens, 0, share::range{0, context});
       for (std::int64_t b = 0; b < tokens.extent(0); ++b) {
         for (int which = 0; which < part.stretches(); ++which) {

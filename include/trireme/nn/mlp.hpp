@@ -90,6 +90,7 @@ class mlp_layer::instance {
 /// @models  staged_model, one unit a layer.
 struct mlp {
   using policy_category = slot::model;
+  static constexpr bool made_of_layers = true;
 
   std::int64_t inputs = 1;
   std::vector<std::int64_t> hidden{};

@@ -28,6 +28,13 @@ struct any_pipeline {
   friend bool operator==(any_pipeline const&, any_pipeline const&) = default;
 
   static constexpr std::string_view name = "pipeline";
+  static constexpr std::string_view kind = name;
+  static constexpr axis_facts facts = pipeline<>::facts;
+  [[nodiscard]] constexpr int degree() const noexcept { return stages; }
+  using rules = pipeline<>::rules;
+
+  template <class Env, class Comm>
+  class instance;
 };
 
 [[nodiscard]] inline std::string to_string(any_pipeline const& p) {
@@ -36,8 +43,8 @@ struct any_pipeline {
 }
 
 template <staged_model Model>
-[[nodiscard]] pipeline_seat seat_of(any_pipeline const& axis, Model const& model, int stage, int stages) {
-  pipeline_seat seat;
+[[nodiscard]] stage_seat seat_of(any_pipeline const& axis, Model const& model, int stage, int stages) {
+  stage_seat seat;
   bool const found = schedule::with_named(axis.schedule, [&]<class Schedule>(Schedule const&) {
     auto const chunks = Schedule::chunks != 0 ? Schedule::chunks : axis.chunks;
     seat = seat_of(pipeline<Schedule>{.stages = stages, .chunks = chunks, .cuts = axis.cuts}, model, stage, stages);
@@ -49,5 +56,10 @@ template <staged_model Model>
   throw config_error(
       text("trireme::parallel::pipeline: there is no schedule \"", axis.schedule, "\"; the schedules are ", names));
 }
+
+template <class Env, class Comm>
+class any_pipeline::instance : public detail::pipeline_stages<any_pipeline, Env, Comm> {
+  using detail::pipeline_stages<any_pipeline, Env, Comm>::pipeline_stages;
+};
 
 }  // namespace trireme::parallel

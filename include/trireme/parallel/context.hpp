@@ -3,6 +3,7 @@
 #include <array>
 #include <cstdint>
 #include <limits>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -10,12 +11,17 @@
 #include <utility>
 #include <vector>
 
+#include "trireme/contract/axis.hpp"
 #include "trireme/contract/communicator.hpp"
 #include "trireme/contract/context_group.hpp"
+#include "trireme/contract/dataset.hpp"
+#include "trireme/contract/rule.hpp"
 #include "trireme/contract/slot.hpp"
 #include "trireme/core/error.hpp"
 #include "trireme/core/text.hpp"
 #include "trireme/ops/types.hpp"
+#include "trireme/parallel/detail/context_cut.hpp"
+#include "trireme/parallel/grid.hpp"
 
 namespace trireme::parallel {
 
@@ -48,6 +54,22 @@ struct context {
   friend bool operator==(context const&, context const&) = default;
 
   static constexpr std::string_view name = "context";
+  static constexpr std::string_view kind = name;
+  static constexpr axis_facts facts{.samples = axis_samples::shared};
+
+  TRIREME_RULE(needs_positions, "context-needs-positions",
+               "parallel::context cuts samples into positions, and the model does not say that its units know of them",
+               "use parallel::data, or give the model a static cuts_context = true if they do",
+               cuts_context<typename C::model>);
+  TRIREME_RULE(needs_exchange, "context-needs-exchange",
+               "parallel::context needs exchange and the ragged all_to_all, which this communicator lacks",
+               "use another communicator",
+               has_exchange<typename C::comm, typename C::space>&&
+                   has_ragged_all_to_all<typename C::comm, typename C::env::compute, typename C::space>);
+  using rules = rule_list<needs_positions, needs_exchange>;
+
+  template <class Env, class Comm>
+  class instance;
 
   /// What a rank has of each sample. With all_to_all work is even as it is.
   [[nodiscard]] constexpr context_part part_of(share own) const noexcept {
@@ -302,6 +324,32 @@ class dealt_context final : public context_group<Env> {
 
   Comm& world_;
   std::vector<std::int64_t> heads_, positions_;
+};
+
+/// Offers the ranks along the axis to the units, and cuts samples to the positions that lie here.
+template <class Env, class Comm>
+class context::instance {
+ public:
+  instance(context const& what, grid<Comm>& grid) : ways_(grid.place(kind).ways), cut_(what.part_of(grid.place(kind))) {
+    auto& ranks = *grid.along(kind);
+    auto const part = what.part_of(grid.place(kind));
+    if (what.method == context_method::ring) {
+      group_ = std::make_unique<ring_context<Env, Comm>>(ranks, part);
+    } else {
+      group_ = std::make_unique<dealt_context<Env, Comm>>(ranks, part);
+    }
+  }
+  void offer(rank_groups<Env>& groups) { groups.offer(*group_, true); }
+  [[nodiscard]] std::span<samples const> cut(std::span<samples const> batches) { return cut_(batches); }
+  [[nodiscard]] std::string refuses_tree() const {
+    return text("adds whole micro-batches, whose positions parallel::context shares by ", ways_,
+                " ranks; leave one of them out");
+  }
+
+ private:
+  int ways_;
+  std::unique_ptr<context_group<Env>> group_;
+  detail::context_cut<typename Env::space> cut_;
 };
 
 }  // namespace trireme::parallel

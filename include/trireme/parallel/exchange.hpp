@@ -37,6 +37,13 @@
 
 namespace trireme {
 
+/// The ranks along an axis that sees different samples and deals out some parameters.
+template <class Comm>
+struct dealing_axis {
+  std::string_view kind;
+  Comm* ranks;
+};
+
 /// Owns the memory of parameters and gradients, and makes the gradients of all ranks one.
 ///
 /// A step:  begin(micro-batches); backward calls ready(use) as each gradient becomes final; finish();
@@ -80,12 +87,12 @@ class basic_exchange {
   ///
   /// @param unit_ends  where each unit's uses end, ascending; asked for from stage 2 on and with .reproducible.
   /// @param voters     the ranks that vote, `world` among them; null: `world`.
-  /// @param experts    the ranks that share out experts, if there are any: gradients of what is not dealt out to them
-  ///                   are summed over these ranks too, after the sum over `world`.
+  /// @param again      along these axes parameters are dealt out: gradients of those that are not are summed over these
+  ///                   ranks too, after the sum over `world`.
   /// @param wishes     what the optimizer asks for: wishes_of(optimizer).
   basic_exchange(std::vector<parameter<Env>*> uses, Comm& world, Strategy const& strategy, Compressor const& compressor,
                  std::span<int const> unit_ends = {}, std::type_identity_t<Comm>* voters = nullptr,
-                 std::type_identity_t<Comm>* experts = nullptr, layout_wishes const& wishes = {})
+                 std::span<dealing_axis<std::type_identity_t<Comm>> const> again = {}, layout_wishes const& wishes = {})
       : world_(world),
         everyone_(voters == nullptr ? world : *voters),
         layout_(parallel::detail::agreed(
@@ -95,8 +102,8 @@ class basic_exchange {
         uses_(std::move(uses)),
         values_(layout_, uses_, world_, true),
         gradients_(layout_, uses_, world_, compressor, sums_in_a_tree(strategy),
-                   experts == nullptr && may_be_direct(strategy)),
-        direct_(experts == nullptr && may_be_direct(strategy)),
+                   again.empty() && may_be_direct(strategy)),
+        direct_(again.empty() && may_be_direct(strategy)),
         outputs_(layout_, values_, foreign_, world_),
         protocol_(layout_, use_count(), sharded, reports_every_micro_batch()),
         in_a_tree_(sums_in_a_tree(strategy)) {
@@ -106,9 +113,11 @@ class basic_exchange {
                                     lossless_identity<Compressor>);
     }
     allocate();
-    for (int b = 0; experts != nullptr && b < bucket_count(); ++b) {
-      auto const& entries = layout_.buckets()[static_cast<std::size_t>(b)].entries;
-      if (!layout_.at(entries.front()).info.dealt) also_.push_back({b, experts});
+    for (auto const& axis : again) {
+      for (int b = 0; b < bucket_count(); ++b) {
+        auto const& entries = layout_.buckets()[static_cast<std::size_t>(b)].entries;
+        if (layout_.at(entries.front()).info.dealt != axis.kind) also_.push_back({b, axis.ranks});
+      }
     }
   }
 

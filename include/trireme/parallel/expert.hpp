@@ -6,11 +6,14 @@
 #include <string_view>
 #include <vector>
 
+#include "trireme/contract/axis.hpp"
 #include "trireme/contract/communicator.hpp"
 #include "trireme/contract/expert_group.hpp"
+#include "trireme/contract/rule.hpp"
 #include "trireme/contract/slot.hpp"
 #include "trireme/core/error.hpp"
 #include "trireme/core/text.hpp"
+#include "trireme/parallel/grid.hpp"
 
 namespace trireme::parallel {
 
@@ -31,6 +34,22 @@ struct expert {
   friend bool operator==(expert const&, expert const&) = default;
 
   static constexpr std::string_view name = "expert";
+  static constexpr std::string_view kind = name;
+  static constexpr axis_facts facts{
+      .samples = axis_samples::split, .parameters = axis_parameters::dealt, .equal_passes = true};
+
+  TRIREME_RULE(
+      needs_all_to_all, "expert-needs-all-to-all",
+      "parallel::expert needs ragged all_to_all, all_gather and all_reduce, and this communicator lacks one of "
+      "them",
+      "use another communicator",
+      has_ragged_all_to_all<typename C::comm, typename C::env::compute, typename C::space>&&
+          has_all_gather<typename C::comm, std::int64_t>&&
+              has_all_reduce<typename C::comm, typename C::env::gradient, reduction::sum, typename C::space>);
+  using rules = rule_list<needs_all_to_all>;
+
+  template <class Env, class Comm>
+  class instance;
 };
 
 [[nodiscard]] inline std::string to_string(expert const& e) { return text("parallel::expert{.ways = ", e.ways, "}"); }
@@ -63,6 +82,22 @@ class communicator_experts final : public expert_group<Env> {
 
   Comm& world_;
   std::vector<std::int64_t> sent_, received_;
+};
+
+/// Offers the ranks along the axis to the units.
+template <class Env, class Comm>
+class expert::instance {
+  static_assert(expert_group<Env>::kind == kind);
+
+ public:
+  instance(expert const&, grid<Comm>& grid) : group_(*grid.along(kind)) {}
+  void offer(rank_groups<Env>& groups) { groups.offer(group_); }
+  [[nodiscard]] static std::string refuses_tree() {
+    return "keeps micro-batches apart, whose rows meet in the experts of parallel::expert; leave one of them out";
+  }
+
+ private:
+  communicator_experts<Env, Comm> group_;
 };
 
 }  // namespace trireme::parallel

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <string_view>
 #include <unordered_map>
 #include <vector>
 
@@ -155,7 +156,7 @@ class layout {
     bool open = false;
     std::int64_t longest = 0;  // tensor of the open bucket
     int open_unit = 0;
-    bool open_dealt = false;  // what is dealt out is exchanged over other ranks than the rest
+    std::string_view open_dealt;  // what is dealt out is exchanged over other ranks than the rest
     auto const close = [&] {
       if (open) buckets_.back().elements = rounded(buckets_.back().elements, ranks_ * block_elements);
       open = false;

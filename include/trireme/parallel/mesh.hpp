@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <array>
 #include <cstddef>
-#include <cstdint>
 #include <string>
 #include <string_view>
 #include <tuple>
@@ -11,67 +10,23 @@
 #include <utility>
 #include <vector>
 
+#include "trireme/contract/axis.hpp"
 #include "trireme/contract/parameter.hpp"
 #include "trireme/contract/slot.hpp"
 #include "trireme/contract/strategy.hpp"
 #include "trireme/core/error.hpp"
 #include "trireme/core/text.hpp"
-#include "trireme/parallel/any_pipeline.hpp"
-#include "trireme/parallel/context.hpp"
-#include "trireme/parallel/expert.hpp"
-#include "trireme/parallel/pipeline.hpp"
 #include "trireme/parallel/strategies.hpp"
-#include "trireme/parallel/tensor.hpp"
 
 namespace trireme::parallel {
 
-/// What an axis splits.
-enum class axis : std::uint8_t { data, tensor, sequence, pipeline, context, expert };
-inline constexpr int axis_count = 6;
-
-[[nodiscard]] constexpr std::string_view name_of(axis it) noexcept {
-  constexpr std::string_view names[axis_count] = {"data", "tensor", "sequence", "pipeline", "context", "expert"};
-  return names[static_cast<int>(it)];
-}
-
 namespace detail {
-
-template <class T>
-struct axis_of {};
-template <strategy T>
-struct axis_of<T> {
-  static constexpr axis value = axis::data;
-};
-template <>
-struct axis_of<tensor> {
-  static constexpr axis value = axis::tensor;
-};
-template <>
-struct axis_of<sequence> {
-  static constexpr axis value = axis::sequence;
-};
-template <>
-struct axis_of<context> {
-  static constexpr axis value = axis::context;
-};
-template <>
-struct axis_of<expert> {
-  static constexpr axis value = axis::expert;
-};
-template <class Schedule>
-struct axis_of<pipeline<Schedule>> {
-  static constexpr axis value = axis::pipeline;
-};
-template <>
-struct axis_of<any_pipeline> {
-  static constexpr axis value = axis::pipeline;
-};
 
 /// How many parts an axis asks for; 0: what is left of the world.
 template <class Axis>
 [[nodiscard]] int ways_of(Axis const& it) {
-  if constexpr (requires { it.stages; }) {
-    return it.stages;
+  if constexpr (requires { it.degree(); }) {
+    return static_cast<int>(it.degree());
   } else if constexpr (requires { it.ways; }) {
     return static_cast<int>(it.ways);
   } else {
@@ -81,25 +36,19 @@ template <class Axis>
 
 }  // namespace detail
 
-/// What one axis of a mesh may be: a strategy that splits samples (data, zero, one's own), or one of the other axes.
-template <class T>
-concept mesh_axis = requires {
-  detail::axis_of<T>::value;
-};
-
 /// Several axes of parallelism, outermost first: neighbouring ranks share the last one. Each axis has a degree, and one
 /// of them may leave it out: it gets what is left of the world. Without an axis that splits samples, each rank gets all
-/// of them. The order is a value: one type of mesh serves all orders of its axes.
+/// of them. The order, a list of kinds, is a value: one type of mesh serves all orders of its axes.
 ///
-/// Ranks    the product of the degrees is the size of the world. The degree of sequence is that of tensor, or 1.
-/// Errors   config_error when a trainer is made, if the degrees do not fit the world.
+/// Ranks    the product of the degrees is the size of the world. An axis beside another one (sequence) has its degree,
+/// or 1. Errors   config_error when a trainer is made, if the degrees do not fit the world.
 /// @example parallel::mesh{parallel::zero<1>{}, parallel::pipeline<>{.stages = 2}, parallel::tensor{.ways = 2}}
 template <mesh_axis... Axes>
 struct mesh {
   using policy_category = slot::parallel;
 
   std::tuple<Axes...> axes;
-  std::array<axis, sizeof...(Axes)> order{detail::axis_of<Axes>::value...};  ///< outermost first
+  std::array<std::string_view, sizeof...(Axes)> order{kind_of_axis<Axes>...};  ///< outermost first
   constexpr explicit mesh(Axes... all) : axes(std::move(all)...) {}
   friend bool operator==(mesh const&, mesh const&) = default;
 
@@ -111,7 +60,7 @@ template <mesh_axis... Axes>
   std::string all;
   for (auto const kind : m.order) {
     auto const add = [&]<class Axis>(Axis const& each) {
-      if (detail::axis_of<Axis>::value == kind) all += text(all.empty() ? "" : ", ", to_string(each));
+      if (kind_of_axis<Axis> == kind) all += text(all.empty() ? "" : ", ", to_string(each));
     };
     std::apply([&](auto const&... each) { (add(each), ...); }, m.axes);
   }
@@ -129,15 +78,15 @@ template <class Mesh>
 struct mesh_traits;
 template <mesh_axis... Axes>
 struct mesh_traits<mesh<Axes...>> {
-  static constexpr bool once = [] {
-    int seen[axis_count]{};
-    (++seen[static_cast<int>(axis_of<Axes>::value)], ...);
-    for (int const times : seen)
-      if (times > 1) return false;
-    return true;
-  }();
-  template <axis Kind>
-  static constexpr int count = (0 + ... + int{axis_of<Axes>::value == Kind});
+  [[nodiscard]] static constexpr int count(std::string_view kind) {
+    return (0 + ... + int{kind_of_axis<Axes> == kind});
+  }
+  /// Whether some axis has facts of which this is true.
+  template <class Predicate>
+  [[nodiscard]] static constexpr bool any(Predicate is) {
+    return (is(facts_of_axis<Axes>) || ...);
+  }
+  static constexpr bool once = ((count(kind_of_axis<Axes>) == 1) && ...) && (0 + ... + int{strategy<Axes>}) <= 1;
 
   template <class... Rest>
   struct first_data {
@@ -145,7 +94,7 @@ struct mesh_traits<mesh<Axes...>> {
   };
   template <class First, class... Rest>
   struct first_data<First, Rest...>
-      : std::conditional_t<axis_of<First>::value == axis::data, std::type_identity<First>, first_data<Rest...>> {};
+      : std::conditional_t<strategy<First>, std::type_identity<First>, first_data<Rest...>> {};
   using data_axis = typename first_data<Axes...>::type;
 };
 
@@ -172,17 +121,23 @@ template <parallel_policy P>
 using mesh_of_t = typename detail::mesh_of<P>::type;
 
 /// Whether a policy has an axis of this kind, at whatever degree.
-template <parallel_policy P, axis Kind>
-inline constexpr bool has_axis = detail::mesh_traits<mesh_of_t<P>>::template count<Kind> > 0;
+template <parallel_policy P>
+[[nodiscard]] constexpr bool has_axis(std::string_view kind) {
+  return detail::mesh_traits<mesh_of_t<P>>::count(kind) > 0;
+}
+/// Whether it has an axis of whose facts is(facts) is true.
+template <parallel_policy P, class Predicate>
+[[nodiscard]] constexpr bool any_axis(Predicate is) {
+  return detail::mesh_traits<mesh_of_t<P>>::any(is);
+}
 
 /// Whether no two axes are of one kind.
 template <parallel_policy P>
 inline constexpr bool no_axis_twice = detail::mesh_traits<mesh_of_t<P>>::once;
 
-/// Whether all ranks hold the same part of the model: no axis but those of samples and positions.
+/// Whether all ranks hold the same part of the model.
 template <parallel_policy P>
-inline constexpr bool all_are_replicas = !has_axis<P, axis::tensor> && !has_axis<P, axis::sequence> &&
-                                         !has_axis<P, axis::pipeline> && !has_axis<P, axis::expert>;
+inline constexpr bool all_are_replicas = !any_axis<P>([](axis_facts const& is) { return !is.replicates(); });
 
 /// The axis that splits samples, `parallel::data` if there is none.
 template <parallel_policy P>
@@ -214,76 +169,85 @@ template <parallel_policy P>
 /// The degrees of a mesh in a world of some size, and where its ranks stand.
 class mesh_shape {
  public:
+  struct degree {
+    std::string_view kind;
+    axis_facts facts;
+    int ways;
+  };
+
   /// Errors  config_error that names the numbers if they do not fit.
   template <parallel_policy P>
   mesh_shape(P const& policy, int world) : world_(world) {
-    int sequence_ways = 1;
     detail::for_each_axis(policy, [&]<class Axis>(Axis const& each) {
-      constexpr auto kind = detail::axis_of<Axis>::value;
-      if constexpr (kind == axis::sequence) {
-        sequence_ways = static_cast<int>(each.ways);
-      } else {
-        axes_.push_back({kind, detail::ways_of(each)});
-      }
+      constexpr auto facts = facts_of_axis<Axis>;
+      (facts.beside.empty() ? axes_ : beside_).push_back({kind_of_axis<Axis>, facts, detail::ways_of(each)});
     });
     if constexpr (detail::is_mesh<P>) sort_by(policy.order);
     fit();
-    auto const tensor_ways = ways(axis::tensor);
-    if (sequence_ways != 1 && sequence_ways != 0 && sequence_ways != tensor_ways)
-      throw config_error(text("trireme::parallel::sequence: ", sequence_ways, " ways beside tensor's ", tensor_ways,
-                              "; sequence is cut as tensor is: leave .ways out, or give 1 to switch it off"));
-    cuts_rows_ = sequence_ways != 1 && tensor_ways > 1;
+    for (auto& each : beside_) {
+      auto const theirs = ways(each.facts.beside);
+      if (each.ways != 0 && each.ways != 1 && each.ways != theirs) {
+        throw config_error(text("trireme::parallel::", each.kind, ": ", each.ways, " ways beside ", each.facts.beside,
+                                "'s ", theirs, "; ", each.kind, " is cut as ", each.facts.beside,
+                                " is: leave .ways out, or give 1 to switch it off"));
+      }
+      if (each.ways == 0) each.ways = theirs;
+    }
   }
 
   [[nodiscard]] int world() const noexcept { return world_; }
-  /// Whether tensor groups also cut rows.
-  [[nodiscard]] bool cuts_rows() const noexcept { return cuts_rows_; }
-  [[nodiscard]] int ways(axis kind) const noexcept { return share_of(0, kind).ways; }
+  /// The axes with ranks of their own, outermost first.
+  [[nodiscard]] std::vector<degree> const& axes() const noexcept { return axes_; }
+  /// How many ways an axis has; 1 if the mesh has none of this kind.
+  [[nodiscard]] int ways(std::string_view kind) const noexcept {
+    for (auto const* const list : {&axes_, &beside_}) {
+      for (auto const& each : *list)
+        if (each.kind == kind) return each.ways;
+    }
+    return 1;
+  }
   /// Where a rank stands on an axis; {0, 1} if the mesh has no such axis.
-  [[nodiscard]] share share_of(int rank, axis kind) const noexcept {
+  [[nodiscard]] share share_of(int rank, std::string_view kind) const noexcept {
     for (auto a = axes_.size(); a-- > 0;) {
-      auto const [each, ways] = axes_[a];
-      if (each == kind) return {rank % ways, ways};
-      rank /= ways;
+      auto const& each = axes_[a];
+      if (each.kind == kind) return {rank % each.ways, each.ways};
+      rank /= each.ways;
     }
     return {};
   }
   /// A number that is the same for ranks which differ on this axis only.
-  [[nodiscard]] int group_along(axis kind, int rank) const noexcept {
-    int number = 0;
-    for (auto const& each : axes_)
-      if (each.kind != kind) number = number * each.ways + share_of(rank, each.kind).place;
-    return number;
+  [[nodiscard]] int group_along(std::string_view kind, int rank) const noexcept {
+    return number(rank, [&](degree const& each) { return each.kind != kind; }).place;
   }
-  /// Where a rank stands among those that hold the same part of the model, and a number that is the same for them: they
-  /// differ on the axes of samples and positions only.
+  /// Where a rank stands among those that hold the same part of the model, and a number that is the same for them.
   [[nodiscard]] share among_replicas(int rank) const noexcept {
-    share own;
-    for (auto const& each : axes_)
-      if (replicates(each.kind)) own = {own.place * each.ways + share_of(rank, each.kind).place, own.ways * each.ways};
-    return own;
+    return number(rank, [](degree const& each) { return each.facts.replicates(); });
   }
   [[nodiscard]] int group_of_replicas(int rank) const noexcept {
-    int number = 0;
-    for (auto const& each : axes_)
-      if (!replicates(each.kind)) number = number * each.ways + share_of(rank, each.kind).place;
-    return number;
+    return number(rank, [](degree const& each) { return !each.facts.replicates(); }).place;
+  }
+  /// Which part of the samples a rank sees: the replicas of one part of the model have neighbouring ones.
+  [[nodiscard]] share samples_of(int rank) const noexcept {
+    auto const splits = [](degree const& each) { return each.facts.samples == axis_samples::split; };
+    auto const outer = number(rank, [&](degree const& each) { return splits(each) && each.facts.replicates(); });
+    auto const inner = number(rank, [&](degree const& each) { return splits(each) && !each.facts.replicates(); });
+    return {outer.place * inner.ways + inner.place, outer.ways * inner.ways};
   }
   /// "data=2, tensor=2"
   [[nodiscard]] std::string to_string() const {
     std::string all;
-    for (auto const& each : axes_) all += text(all.empty() ? "" : ", ", name_of(each.kind), "=", each.ways);
+    for (auto const& each : axes_) all += text(all.empty() ? "" : ", ", each.kind, "=", each.ways);
     return all;
   }
 
  private:
-  struct degree {
-    axis kind;
-    int ways;
-  };
-
-  [[nodiscard]] static constexpr bool replicates(axis kind) noexcept {
-    return kind == axis::data || kind == axis::context;
+  // Where a rank stands on some axes together.
+  template <class Some>
+  [[nodiscard]] share number(int rank, Some const& some) const noexcept {
+    share own;
+    for (auto const& each : axes_)
+      if (some(each)) own = {own.place * each.ways + share_of(rank, each.kind).place, own.ways * each.ways};
+    return own;
   }
 
   template <class Order>
@@ -296,11 +260,11 @@ class mesh_shape {
     int product = 1;
     for (auto& each : axes_) {
       if (each.ways < 0)
-        throw config_error(text("trireme::parallel::mesh: ", name_of(each.kind), " has ", each.ways,
+        throw config_error(text("trireme::parallel::mesh: ", each.kind, " has ", each.ways,
                                 " ways; give at least 1, or 0 for what is left of the world"));
       if (each.ways == 0) {
         if (open != nullptr)
-          throw config_error(text("trireme::parallel::mesh: ", name_of(open->kind), " and ", name_of(each.kind),
+          throw config_error(text("trireme::parallel::mesh: ", open->kind, " and ", each.kind,
                                   " both ask for what is left of the world; give one of them a degree"));
         open = &each;
       } else {
@@ -319,8 +283,8 @@ class mesh_shape {
   }
 
   int world_;
-  bool cuts_rows_ = false;
   std::vector<degree> axes_;
+  std::vector<degree> beside_;  // with the ranks of another one
 };
 
 }  // namespace trireme::parallel

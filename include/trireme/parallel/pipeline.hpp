@@ -1,8 +1,9 @@
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <functional>
+#include <map>
 #include <optional>
 #include <span>
 #include <string>
@@ -10,14 +11,18 @@
 #include <utility>
 #include <vector>
 
+#include "trireme/contract/axis.hpp"
 #include "trireme/contract/communicator.hpp"
 #include "trireme/contract/model.hpp"
+#include "trireme/contract/rule.hpp"
 #include "trireme/contract/slot.hpp"
 #include "trireme/contract/stage_link.hpp"
+#include "trireme/parallel/grid.hpp"
 #include "trireme/parallel/schedules/check.hpp"
 #include "trireme/parallel/schedules/cut_units.hpp"
 #include "trireme/parallel/schedules/one_way.hpp"
 #include "trireme/parallel/schedules/simulate.hpp"
+#include "trireme/parallel/stage_seat.hpp"
 
 namespace trireme::parallel {
 
@@ -37,6 +42,20 @@ struct pipeline {
   friend bool operator==(pipeline const&, pipeline const&) = default;
 
   static constexpr std::string_view name = "pipeline";
+  static constexpr std::string_view kind = name;
+  static constexpr axis_facts facts{.parameters = axis_parameters::units};
+  [[nodiscard]] constexpr int degree() const noexcept { return stages; }
+
+  TRIREME_RULE(keeps_gradients, "pipeline-keeps-gradients",
+               "parallel::zero<2> and zero<3> exchange every micro-batch, which a pipeline's schedule has no place for",
+               "use parallel::zero<1> beside parallel::pipeline", !C::shards_gradients);
+  TRIREME_RULE(needs_exchange, "pipeline-needs-exchange",
+               "parallel::pipeline needs exchange, which this communicator lacks", "use another communicator",
+               has_exchange<typename C::comm, typename C::space>);
+  using rules = rule_list<keeps_gradients, needs_exchange>;
+
+  template <class Env, class Comm>
+  class instance;
 };
 
 template <class Schedule>
@@ -46,15 +65,6 @@ template <class Schedule>
   return text("parallel::pipeline<schedule::", Schedule::name, ">{.stages = ", p.stages, ", .chunks = ", p.chunks,
               ", .cuts = {", cuts, "}}");
 }
-
-/// The seat of one engine in a pipeline: which units are its own, and what it does with how many micro-batches.
-struct pipeline_seat {
-  int stage = 0;
-  schedule::layout where;                                              ///< without micro-batches
-  schedule::unit_cuts cuts;                                            ///< part q has units [cuts[q], cuts[q + 1])
-  std::function<schedule::step_lists(int micro_batches)> lists;        ///< of all stages
-  std::function<std::vector<int>(schedule::step_lists const&)> peaks;  ///< micro-batches in flight, by stage
-};
 
 namespace detail {
 
@@ -102,28 +112,9 @@ template <class Lists>
 
 }  // namespace detail
 
-/// The only seat of an engine that has all units: each micro-batch forward, then backward.
-template <staged_model Model>
-[[nodiscard]] pipeline_seat seat_of_all(Model const& model) {
-  trireme::detail::counts_units units;
-  model.units(units);
-  return {.where = {{1, 0, 1}, schedule::placement::straight},
-          .cuts = {0, units.count},
-          .lists =
-              [](int micro_batches) {
-                schedule::step_lists lists({{1, micro_batches, 1}, schedule::placement::straight});
-                for (int m = 0; m < micro_batches; ++m) {
-                  lists.add(0, {.kind = schedule::work::forward, .micro_batch = m});
-                  lists.add(0, {.kind = schedule::work::backward, .micro_batch = m});
-                }
-                return lists;
-              },
-          .peaks = [](schedule::step_lists const&) { return std::vector<int>{1}; }};
-}
-
 /// The seat of `stage` in a pipeline of `stages` of a model's units.
 template <class Schedule, staged_model Model>
-[[nodiscard]] pipeline_seat seat_of(pipeline<Schedule> const& axis, Model const& model, int stage, int stages) {
+[[nodiscard]] stage_seat seat_of(pipeline<Schedule> const& axis, Model const& model, int stage, int stages) {
   int const chunks = Schedule::chunks != 0 ? Schedule::chunks : axis.chunks != 0 ? axis.chunks : 2;
   schedule::layout const where{{stages, 0, chunks}, Schedule::where};
   auto const costs = detail::costs_of_units(model);
@@ -142,7 +133,7 @@ template <class Schedule, staged_model Model>
 
 /// Whether each chunk adds to its gradients one micro-batch after the other, in their order, which sums in a fixed tree
 /// take for granted. The last part of a model adds to them in its forward already.
-[[nodiscard]] inline bool adds_in_order(pipeline_seat const& seat) {
+[[nodiscard]] inline bool adds_in_order(stage_seat const& seat) {
   if (seat.where.where == schedule::placement::both_ways) return false;
   auto const lists = seat.lists(2 * seat.where.stages);
   for (int s = 0; s < lists.stages(); ++s) {
@@ -192,6 +183,101 @@ class communicator_link final : public stage_link<Space> {
   Comm& stages_;
   std::vector<std::optional<request>> pending_;
   std::vector<int> free_;
+};
+
+namespace detail {
+
+/// A tensor that several stages of a pipeline use.
+struct tied_tensor {
+  std::string name;
+  std::vector<int> stages;  ///< ascending
+};
+
+/// The tensors that several stages use: a token table at both ends, and, where each part of the model lies on two
+/// stages, all of them. In the order in which the model lists them.
+template <class Env, staged_model Model>
+[[nodiscard]] std::vector<tied_tensor> tied_tensors(Model const& model, stage_seat const& seat) {
+  std::map<std::string, std::vector<int>> users;
+  std::vector<std::string> order;
+  std::int64_t unit = 0;
+  auto where = seat.where;
+  where.micro_batches = 2;  // of which one enters at each end, where they enter at both
+  auto const note = [&]<class Description>(Description const& description) {
+    int part = 0;
+    while (unit >= seat.cuts[static_cast<std::size_t>(part) + 1]) ++part;
+    ++unit;
+    boxed_unit<Env, Description> box(description);
+    for (auto const* const use : box.parameters()) {
+      auto& stages = users[use->info.name];
+      if (stages.empty()) order.push_back(use->info.name);
+      for (int micro_batch = 0; micro_batch < 2; ++micro_batch) {
+        int const stage = where.stage_of(part, micro_batch);
+        auto const at = std::lower_bound(stages.begin(), stages.end(), stage);
+        if (at == stages.end() || *at != stage) stages.insert(at, stage);
+      }
+    }
+  };
+  model.units(note);
+  std::vector<tied_tensor> tied;
+  for (auto const& name : order) {
+    auto& stages = users[name];
+    if (stages.size() > 1) tied.push_back({name, stages});
+  }
+  return tied;
+}
+
+/// What a pipeline's rank has besides its units: the link to the other stages, and the groups of those that use a
+/// tensor together.
+template <class Axis, class Env, class Comm>
+class pipeline_stages {
+ public:
+  pipeline_stages(Axis const& what, grid<Comm>& grid) : what_(what), grid_(grid), link_(*grid.along(Axis::kind)) {}
+
+  template <staged_model Model>
+  [[nodiscard]] stage_seat seat(Model const& model) {
+    auto const at = grid_.place(Axis::kind);
+    seat_ = seat_of(what_, model, at.place, at.ways);
+    tied_ = tied_tensors<Env>(model, seat_);
+    return seat_;
+  }
+  [[nodiscard]] stage_link<typename Env::space>& link() noexcept { return link_; }
+  [[nodiscard]] std::string refuses_tree() const {
+    if (adds_in_order(seat_)) return {};
+    return text("adds the gradients of one micro-batch after the other, which ", to_string(what_),
+                " does not; use the schedule 1f1b or interleaved");
+  }
+  /// Of a tensor that several stages use the first answers.
+  void mark(std::vector<parameter<Env>*> const& uses) const {
+    for (auto const& each : tied_) {
+      for (auto* const use : uses) {
+        if (use->info.name != each.name) continue;
+        use->info.tied = true;
+        use->info.answers = use->info.answers && seat_.stage == each.stages.front();
+      }
+    }
+  }
+  template <class Exchange>
+  void join(Exchange& exchange) {
+    for (auto const& each : tied_) {
+      auto* const others = grid_.join(Axis::kind, each.stages);
+      if (others != nullptr) exchange.sum_also(each.name, *others);
+    }
+  }
+
+ private:
+  Axis what_;
+  grid<Comm>& grid_;
+  communicator_link<Comm, typename Env::space> link_;
+  stage_seat seat_;
+  std::vector<tied_tensor> tied_;
+};
+
+}  // namespace detail
+
+template <class Schedule>
+template <class Env, class Comm>
+class pipeline<Schedule>::instance : public detail::pipeline_stages<pipeline<Schedule>, Env, Comm> {
+  using detail::pipeline_stages<pipeline<Schedule>, Env, Comm>::pipeline_stages;
 };
 
 }  // namespace trireme::parallel

@@ -5,12 +5,15 @@
 #include <string_view>
 #include <vector>
 
+#include "trireme/contract/axis.hpp"
 #include "trireme/contract/communicator.hpp"
+#include "trireme/contract/rule.hpp"
 #include "trireme/contract/slot.hpp"
 #include "trireme/contract/tensor_group.hpp"
 #include "trireme/core/error.hpp"
 #include "trireme/core/text.hpp"
 #include "trireme/ops/types.hpp"
+#include "trireme/parallel/grid.hpp"
 
 namespace trireme::parallel {
 
@@ -29,6 +32,20 @@ struct tensor {
   friend bool operator==(tensor const&, tensor const&) = default;
 
   static constexpr std::string_view name = "tensor";
+  static constexpr std::string_view kind = name;
+  static constexpr axis_facts facts{.parameters = axis_parameters::cut};
+
+  TRIREME_RULE(
+      needs_all_reduce, "tensor-needs-all-reduce",
+      "parallel::tensor needs all_reduce of activations with sum and max, which this communicator lacks",
+      "use another communicator",
+      has_all_reduce<typename C::comm, typename C::env::compute, reduction::sum, typename C::space>&&
+          has_all_reduce<typename C::comm, typename C::env::accumulate, reduction::sum, typename C::space>&&
+              has_all_reduce<typename C::comm, typename C::env::accumulate, reduction::max, typename C::space>);
+  using rules = rule_list<needs_all_reduce>;
+
+  template <class Env, class Comm>
+  class instance;
 };
 
 /// Sequence parallelism, beside tensor and in its group: the rows between the products (the residual stream, norms,
@@ -45,6 +62,13 @@ struct sequence {
   friend bool operator==(sequence const&, sequence const&) = default;
 
   static constexpr std::string_view name = "sequence";
+  static constexpr std::string_view kind = name;
+  static constexpr axis_facts facts{.parameters = axis_parameters::cut, .beside = tensor::kind};
+
+  TRIREME_RULE(needs_tensor, "sequence-needs-tensor",
+               "parallel::sequence cuts rows over the ranks of parallel::tensor, which the mesh lacks",
+               "add parallel::tensor to the mesh, or leave sequence out", C::has(tensor::kind));
+  using rules = rule_list<needs_tensor>;
 };
 
 [[nodiscard]] inline std::string to_string(tensor const& t) { return text("parallel::tensor{.ways = ", t.ways, "}"); }
@@ -107,6 +131,17 @@ class communicator_group final : public tensor_group<Env> {
 
   Comm& world_;
   std::vector<std::int64_t> counts_;
+};
+
+/// Offers the ranks along the axis to the units; where sequence is beside it, with rows cut.
+template <class Env, class Comm>
+class tensor::instance {
+ public:
+  instance(tensor const&, grid<Comm>& grid) : group_(*grid.along(kind), grid.shape().ways(sequence::kind) > 1) {}
+  void offer(rank_groups<Env>& groups) { groups.offer(group_); }
+
+ private:
+  communicator_group<Env, Comm> group_;
 };
 
 }  // namespace trireme::parallel

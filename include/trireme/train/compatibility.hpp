@@ -1,26 +1,20 @@
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <string_view>
 #include <type_traits>
 
+#include "trireme/contract/axis.hpp"
 #include "trireme/contract/communicator.hpp"
 #include "trireme/contract/compressor.hpp"
-#include "trireme/contract/context_group.hpp"
 #include "trireme/contract/environment.hpp"
 #include "trireme/contract/model.hpp"
+#include "trireme/contract/rule.hpp"
 #include "trireme/contract/strategy.hpp"
+#include "trireme/ops/kernels.hpp"
 #include "trireme/parallel/mesh.hpp"
 
 namespace trireme {
-
-/// One rule on policies of different slots: what is refused, and what to do instead.
-struct compatibility_rule {
-  std::string_view id;
-  std::string_view sentence;
-  std::string_view remedy;
-};
 
 namespace detail {
 
@@ -42,32 +36,48 @@ concept has_residual = has_compressor_state<C, Env> && has_commit<compressor_sta
 /// The policies of one trainer, as the rules see them.
 template <class Model, class Comm, class Parallel, class Precision, class Compression>
 struct combination {
+  using model = Model;
+  using comm = Comm;
+  using mesh = parallel::mesh_of_t<Parallel>;
   using env = environment<Precision, typename space_of<Comm>::type>;
   using space = typename env::space;
   static constexpr bool collective = has_collective_state<Compression, env, Comm>;
   using uncoded = std::conditional_t<collective, typename env::gradient, typename Precision::reduce>;
   using wire = typename wire_of<Compression, env, uncoded>::type;
   using data_axis = parallel::data_axis_t<Parallel>;
-  using axis = parallel::axis;
+
+  /// Whether there is an axis of this kind, at whatever degree.
+  [[nodiscard]] static constexpr bool has(std::string_view kind) { return parallel::has_axis<Parallel>(kind); }
 
   static constexpr bool plain = !staged_model<Model>;
+  /// Whether the memory space has the kernels of an exchange, and those of the model's layers.
+  static constexpr bool exchanges = [] {
+    if constexpr (ops::has_all_kernels<space>)
+      return true;
+    else
+      return ops::exchange_kernels<space, env>;
+  }();
+  static constexpr bool computes = [] {
+    if constexpr (ops::has_all_kernels<space> || !made_of_layers<Model>)
+      return true;
+    else
+      return ops::layer_kernels<space, env>;
+  }();
   static constexpr bool once = parallel::no_axis_twice<Parallel>;
-  static constexpr bool tensor = parallel::has_axis<Parallel, axis::tensor>;
-  static constexpr bool sequence = parallel::has_axis<Parallel, axis::sequence>;
-  static constexpr bool pipeline = parallel::has_axis<Parallel, axis::pipeline>;
-  static constexpr bool context = parallel::has_axis<Parallel, axis::context>;
-  static constexpr bool cuts_positions = cuts_context<Model>;
-  static constexpr bool expert = parallel::has_axis<Parallel, axis::expert>;
+  /// Whether all ranks have all parameters, of which they see whole samples.
+  static constexpr bool whole = !parallel::any_axis<Parallel>([](axis_facts const& is) {
+    return is.parameters != axis_parameters::alike || is.samples != axis_samples::split;
+  });
+  /// Whether ranks have parts of tensors.
+  static constexpr bool parts = parallel::any_axis<Parallel>([](axis_facts const& is) {
+    return is.parameters == axis_parameters::cut || is.parameters == axis_parameters::dealt;
+  });
+  /// Whether ranks that see different samples, or parts of them, depend on each other within a step.
+  static constexpr bool meets = parallel::any_axis<Parallel>(
+      [](axis_facts const& is) { return is.samples == axis_samples::shared || is.sums_the_rest(); });
   static constexpr bool sharded = data_axis::optimizer_state == distribution::shard;
   static constexpr bool shards_gradients = data_axis::gradients == distribution::shard;
   static constexpr bool shards_parameters = data_axis::parameters == distribution::shard;
-  static constexpr bool shares_layers = has_all_reduce<Comm, typename env::compute, reduction::sum, space> &&
-                                        has_all_reduce<Comm, typename env::accumulate, reduction::sum, space> &&
-                                        has_all_reduce<Comm, typename env::accumulate, reduction::max, space>;
-  static constexpr bool hands_on = has_exchange<Comm, space>;
-  static constexpr bool deals = has_ragged_all_to_all<Comm, typename env::compute, space>;
-  static constexpr bool deals_experts = deals && has_all_gather<Comm, std::int64_t> &&
-                                        has_all_reduce<Comm, typename env::gradient, reduction::sum, space>;
   static constexpr bool local_steps = requires { requires data_axis::local_steps; };
   static constexpr bool uncompressed = lossless_identity<Compression>;
   static constexpr bool residual = has_residual<Compression, env>;
@@ -84,71 +94,109 @@ struct combination {
 
 }  // namespace detail
 
-/// All rules on combinations, in one place: X(id, sentence, remedy, condition that must hold of a `combination` C). The
-/// trainer asserts the first that is broken at compile time, the table below lists them for documentation and tools.
-#define TRIREME_COMPATIBILITY_RULES(X)                                                                                 \
-  X("plain-model-precision", "a plain model stores its own numbers, which a mixed precision cannot change",            \
-    "use precision::fp32 (or fp64), or describe the model in units", !C::plain || C::one_number)                       \
-  X("mesh-axis-once", "a mesh has two axes of one kind",                                                               \
-    "leave one of them out, and multiply its degree into the other", C::once)                                          \
-  X("plain-model-whole", "a plain model cannot be cut by tensor, sequence, context, pipeline or expert",               \
-    "use parallel::data or parallel::zero, or describe the model in units",                                            \
-    !C::plain || !(C::tensor || C::sequence || C::context || C::pipeline || C::expert))                                \
-  X("context-needs-positions",                                                                                         \
-    "parallel::context cuts samples into positions, and the model does not say that its units know of them",           \
-    "use parallel::data, or give the model a static cuts_context = true if they do", !C::context || C::cuts_positions) \
-  X("sequence-needs-tensor", "parallel::sequence cuts rows over the ranks of parallel::tensor, which the mesh lacks",  \
-    "add parallel::tensor to the mesh, or leave sequence out", !C::sequence || C::tensor)                              \
-  X("pipeline-keeps-gradients",                                                                                        \
-    "parallel::zero<2> and zero<3> exchange every micro-batch, which a pipeline's schedule has no place for",          \
-    "use parallel::zero<1> beside parallel::pipeline", !C::pipeline || !C::shards_gradients)                           \
-  X("tensor-needs-all-reduce",                                                                                         \
-    "parallel::tensor needs all_reduce of activations with sum and max, which this communicator lacks",                \
-    "use another communicator", !C::tensor || C::shares_layers)                                                        \
-  X("context-needs-exchange",                                                                                          \
-    "parallel::context needs exchange and the ragged all_to_all, which this communicator lacks",                       \
-    "use another communicator", !C::context || (C::hands_on && C::deals))                                              \
-  X("pipeline-needs-exchange", "parallel::pipeline needs exchange, which this communicator lacks",                     \
-    "use another communicator", !C::pipeline || C::hands_on)                                                           \
-  X("expert-needs-all-to-all",                                                                                         \
-    "parallel::expert needs ragged all_to_all, all_gather and all_reduce, and this communicator lacks one of them",    \
-    "use another communicator", !C::expert || C::deals_experts)                                                        \
-  X("zero-3-needs-units", "parallel::zero<3> drops parameters between their uses, but a plain model keeps its own",    \
-    "use parallel::zero<2>, or describe the model in units", !C::plain || !C::shards_parameters)                       \
-  X("error-feedback-needs-one-exchange",                                                                               \
-    "error feedback tells once a step what it left out, but parallel::zero<2> and zero<3> send every micro-batch",     \
-    "use parallel::zero<1>", !C::residual || !C::shards_gradients)                                                     \
-  X("local-steps-send-no-gradients",                                                                                   \
-    "where ranks take steps alone, as in parallel::diloco, no gradients are sent that a compressor could code",        \
-    "leave the compressor out", !C::local_steps || C::uncompressed)                                                    \
-  X("local-steps-need-whole-samples",                                                                                  \
-    "where ranks take steps alone, as in parallel::diloco, parallel::context and expert have nobody to share with",    \
-    "use parallel::data or zero beside them", !C::local_steps || !(C::context || C::expert))                           \
-  X("collective-compressor-needs-one-exchange",                                                                        \
-    "this compressor takes whole gradients once a step, but parallel::zero<2> and zero<3> send every micro-batch",     \
-    "use parallel::zero<1>", !C::collective || !C::shards_gradients)                                                   \
-  X("collective-compressor-needs-whole-tensors",                                                                       \
-    "this compressor works on whole tensors, of which parallel::tensor and parallel::expert give a rank only parts",   \
-    "use compression::cast or top_k beside them", !C::collective || !(C::tensor || C::expert))                         \
-  X("trainer-needs-votes",                                                                                             \
-    "every trainer votes with all_reduce and compares ranks with all_gather, and this communicator lacks one of them", \
-    "use another communicator", C::decides)                                                                            \
-  X("data-needs-all-reduce", "parallel::data sums gradients with all_reduce, which this communicator lacks for them",  \
-    "use another communicator, or compression::top_k, which gathers",                                                  \
-    (C::sharded && !C::collective) || C::gatherable || C::reduces)                                                     \
-  X("zero-needs-reduce-scatter", "parallel::zero needs reduce_scatter and all_gather, which this communicator lacks",  \
-    "use parallel::data or another communicator",                                                                      \
-    !C::sharded || (C::publishes && (C::gatherable || C::collective || C::scatters)))                                  \
-  X("gathered-needs-all-gather",                                                                                       \
-    "this compressor's payloads are collected with all_gather, which this communicator lacks",                         \
-    "use a summable compressor such as compression::cast", !C::gatherable || C::sharded || C::gathers)                 \
-  X("gathered-zero-needs-all-to-all",                                                                                  \
-    "under parallel::zero this compressor's payloads travel by all_to_all, which this communicator lacks",             \
-    "use a summable compressor such as compression::cast, or parallel::data",                                          \
-    !C::gatherable || !C::sharded || C::trades)
+namespace detail::rules {
 
-#define TRIREME_RULE_ROW(id, sentence, remedy, condition) compatibility_rule{id, sentence, remedy},
-inline constexpr std::array compatibility_rules{TRIREME_COMPATIBILITY_RULES(TRIREME_RULE_ROW)};
-#undef TRIREME_RULE_ROW
+// The rules of no axis in particular, each a condition that must hold of a `combination` C. Those of one axis stand in
+// its header (its `rules`).
+TRIREME_RULE(plain_model_precision, "plain-model-precision",
+             "a plain model stores its own numbers, which a mixed precision cannot change",
+             "use precision::fp32 (or fp64), or describe the model in units", !C::plain || C::one_number);
+TRIREME_RULE(mesh_axis_once, "mesh-axis-once", "a mesh has two axes of one kind",
+             "leave one of them out, and multiply its degree into the other", C::once);
+TRIREME_RULE(plain_model_whole, "plain-model-whole",
+             "a plain model is whole on every rank, and takes only axes along which ranks see different whole samples",
+             "use parallel::data or parallel::zero, or describe the model in units", !C::plain || C::whole);
+TRIREME_RULE(space_lacks_exchange_kernels, "space-lacks-exchange-kernels",
+             "the communicator names a memory space that lacks kernels which every exchange of parameters needs",
+             "give its ops::on what ops::exchange_kernels lists", C::exchanges);
+TRIREME_RULE(space_lacks_layer_kernels, "space-lacks-layer-kernels",
+             "the model is made of layers whose kernels the communicator's memory space lacks",
+             "give its ops::on what ops::layer_kernels lists, or use a plain model", C::computes);
 
+TRIREME_RULE(zero_3_needs_units, "zero-3-needs-units",
+             "parallel::zero<3> drops parameters between their uses, but a plain model keeps its own",
+             "use parallel::zero<2>, or describe the model in units", !C::plain || !C::shards_parameters);
+TRIREME_RULE(
+    error_feedback_needs_one_exchange, "error-feedback-needs-one-exchange",
+    "error feedback adds once a step what it left out, but parallel::zero<2> and zero<3> send every micro-batch",
+    "use parallel::zero<1>", !C::residual || !C::shards_gradients);
+TRIREME_RULE(local_steps_send_no_gradients, "local-steps-send-no-gradients",
+             "where ranks take steps alone, as in parallel::diloco, no gradients are sent that a compressor could code",
+             "leave the compressor out", !C::local_steps || C::uncompressed);
+TRIREME_RULE(
+    local_steps_need_whole_samples, "local-steps-need-whole-samples",
+    "where ranks take steps alone, as in parallel::diloco, no axis may share out samples or experts among them",
+    "use parallel::data or zero beside such an axis", !C::local_steps || !C::meets);
+TRIREME_RULE(
+    collective_compressor_needs_one_exchange, "collective-compressor-needs-one-exchange",
+    "this compressor takes whole gradients once a step, but parallel::zero<2> and zero<3> send every micro-batch",
+    "use parallel::zero<1>", !C::collective || !C::shards_gradients);
+TRIREME_RULE(
+    collective_compressor_needs_whole_tensors, "collective-compressor-needs-whole-tensors",
+    "this compressor works on whole tensors, of which an axis such as parallel::tensor gives a rank only parts",
+    "use compression::cast or top_k beside it", !C::collective || !C::parts);
+TRIREME_RULE(
+    trainer_needs_votes, "trainer-needs-votes",
+    "every trainer votes with all_reduce and compares ranks with all_gather, and this communicator lacks one of "
+    "them",
+    "use another communicator", C::decides);
+TRIREME_RULE(data_needs_all_reduce, "data-needs-all-reduce",
+             "parallel::data sums gradients with all_reduce, which this communicator lacks for them",
+             "use another communicator, or compression::top_k, which gathers",
+             (C::sharded && !C::collective) || C::gatherable || C::reduces);
+TRIREME_RULE(zero_needs_reduce_scatter, "zero-needs-reduce-scatter",
+             "parallel::zero needs reduce_scatter and all_gather, which this communicator lacks",
+             "use parallel::data or another communicator",
+             !C::sharded || (C::publishes && (C::gatherable || C::collective || C::scatters)));
+TRIREME_RULE(gathered_needs_all_gather, "gathered-needs-all-gather",
+             "this compressor's payloads are collected with all_gather, which this communicator lacks",
+             "use a summable compressor such as compression::cast", !C::gatherable || C::sharded || C::gathers);
+TRIREME_RULE(gathered_zero_needs_all_to_all, "gathered-zero-needs-all-to-all",
+             "under parallel::zero this compressor's payloads travel by all_to_all, which this communicator lacks",
+             "use a summable compressor such as compression::cast, or parallel::data",
+             !C::gatherable || !C::sharded || C::trades);
+
+using before_axes = rule_list<plain_model_precision, mesh_axis_once, plain_model_whole, space_lacks_exchange_kernels,
+                              space_lacks_layer_kernels>;
+using after_axes = rule_list<zero_3_needs_units, error_feedback_needs_one_exchange, local_steps_send_no_gradients,
+                             local_steps_need_whole_samples, collective_compressor_needs_one_exchange,
+                             collective_compressor_needs_whole_tensors, trainer_needs_votes, data_needs_all_reduce,
+                             zero_needs_reduce_scatter, gathered_needs_all_gather, gathered_zero_needs_all_to_all>;
+
+template <class Axis>
+struct of_axis {
+  using type = rule_list<>;
+};
+template <class Axis>
+requires requires { typename Axis::rules; }
+struct of_axis<Axis> {
+  using type = typename Axis::rules;
+};
+
+template <class... Lists>
+struct all_of;
+template <class... Rules>
+struct all_of<rule_list<Rules...>> {
+  using type = rule_list<Rules...>;
+};
+template <class... A, class... B, class... More>
+struct all_of<rule_list<A...>, rule_list<B...>, More...> : all_of<rule_list<A..., B...>, More...> {};
+
+template <class Mesh>
+struct of_mesh;
+template <class... Axes>
+struct of_mesh<parallel::mesh<Axes...>> : all_of<before_axes, typename of_axis<Axes>::type..., after_axes> {};
+
+/// All rules that a mesh of these axes is asked, in the order in which they are.
+template <class Mesh>
+using of_mesh_t = typename of_mesh<Mesh>::type;
+
+template <class C, class... Rules>
+constexpr std::string_view broken(rule_list<Rules...>) {
+  std::string_view id;
+  static_cast<void>(((Rules::template holds<C> || (id = Rules::says.id, false)) && ...));
+  return id;
+}
+
+}  // namespace detail::rules
 }  // namespace trireme

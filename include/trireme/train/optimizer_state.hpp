@@ -144,7 +144,7 @@ class optimizer_state {
     throw config_error(
         text("trireme::trainer: the optimizer needs whole tensors, but each rank holds only a part of \"", info.name,
              "\"; use one that works element by element, such as optim::adamw, or leave ",
-             info.dealt ? "parallel::expert out" : "parallel::tensor out"));
+             "parallel::", info.dealt.empty() ? "tensor" : info.dealt, " out"));
   }
 
   void update_tensor(update_segment<Env> const& segment, Optimizer const& optimizer, std::int64_t step) {

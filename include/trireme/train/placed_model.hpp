@@ -1,7 +1,7 @@
 #pragma once
 
 #include <cstdint>
-#include <memory>
+#include <optional>
 #include <span>
 #include <type_traits>
 #include <utility>
@@ -9,7 +9,6 @@
 
 #include "trireme/contract/dataset.hpp"
 #include "trireme/contract/model.hpp"
-#include "trireme/contract/stage_link.hpp"
 #include "trireme/contract/state.hpp"
 #include "trireme/core/error.hpp"
 #include "trireme/core/text.hpp"
@@ -18,9 +17,7 @@
 #include "trireme/parallel/exchange.hpp"
 #include "trireme/parallel/grid.hpp"
 #include "trireme/parallel/mesh.hpp"
-#include "trireme/train/detail/context_cut.hpp"
-#include "trireme/train/detail/placed_groups.hpp"
-#include "trireme/train/detail/tied_stages.hpp"
+#include "trireme/train/detail/placed_axes.hpp"
 #include "trireme/train/plain_engine.hpp"
 #include "trireme/train/staged_engine.hpp"
 
@@ -67,18 +64,13 @@ class placed_model {
                layout_wishes const& wishes = {})
       : world_(world),
         grid_(parallel, world),
-        groups_(parallel, grid_),
-        cut_(groups_.positions()),
-        link_(make_link()),
-        engine_(make_engine(std::forward<GivenModel>(model), parallel)),
+        axes_(parallel, grid_),
+        engine_(make_engine(std::forward<GivenModel>(model))),
         exchange_(make_exchange(parallel, compression, wishes)) {
     if constexpr (staged && gathers) engine_.values_pass();
-    if constexpr (has_stages) {
-      for (auto const& each : tied_) {
-        auto* const others = grid_.join(each.stages);
-        if (others != nullptr) exchange_.sum_also(each.name, *others);
-      }
-    }
+    axes_.each([&](auto& axis) {
+      if constexpr (requires { axis.join(exchange_); }) axis.join(exchange_);
+    });
   }
   placed_model(placed_model const&) = delete;
   placed_model& operator=(placed_model const&) = delete;
@@ -96,10 +88,13 @@ class placed_model {
   /// alike that of the first of them.
   void broadcast() {
     exchange_.broadcast();
-    if constexpr (parallel::has_axis<Parallel, parallel::axis::tensor>) {
-      if (grid_.tensor() == nullptr) return;
-      for (auto const& entry : exchange_.plan().entries()) {
-        if (!entry.info.is_part()) exchange_.broadcast(entry, *grid_.tensor(), 0);
+    if constexpr (staged) {
+      for (auto const& axis : grid_.shape().axes()) {
+        auto* const ranks = grid_.along(axis.kind);
+        if (ranks == nullptr || !axis.facts.same_losses()) continue;
+        for (auto const& entry : exchange_.plan().entries()) {
+          if (is_alike(axis, entry.info)) exchange_.broadcast(entry, *ranks, 0);
+        }
       }
     }
   }
@@ -136,19 +131,20 @@ class placed_model {
   [[nodiscard]] std::int64_t samples_of_all(std::int64_t own) {
     tensor_view<std::int64_t> const sum(&own, shape{1});
     grid_.replicas().all_reduce(sum, reduction::sum{});
-    own /= grid_.place(parallel::axis::context).ways;  // which have brought the same samples
-    if (auto* const experts = grid_.experts(); experts != nullptr) experts->all_reduce(sum, reduction::sum{});
+    for (auto const& axis : grid_.shape().axes()) {
+      if (axis.facts.samples == axis_samples::shared) own /= axis.ways;  // which have brought the same samples
+      if (axis.facts.samples != axis_samples::split || axis.facts.replicates()) continue;
+      if (auto* const ranks = grid_.along(axis.kind); ranks != nullptr) ranks->all_reduce(sum, reduction::sum{});
+    }
     return own;
   }
 
-  /// Of each sample the positions that this rank has; until the next call.
+  /// Of each sample what this rank has; until the next call.
   [[nodiscard]] std::span<samples const> cut(std::span<samples const> batches) requires staged {
-    if constexpr (parallel::has_axis<Parallel, parallel::axis::context>) {
-      return grid_.context() == nullptr ? batches : cut_(batches);
-    } else {
-      return batches;
-    }
+    return axes_.cut(batches);
   }
+  /// The groups that the axes offer to the units.
+  [[nodiscard]] rank_groups<Env> const& groups() const noexcept { return axes_.groups(); }
 
   /// Forward and backward of a step's micro-batches; gradients are on their way when it returns.
   /// @param scale  what the losses that are differentiated are multiplied by.
@@ -200,7 +196,10 @@ class placed_model {
   [[nodiscard]] tensor<float> predict(samples const& batch) requires(!staged) { return engine_.predict(batch); }
   [[nodiscard]] tensor<float> predict(samples const& batch) requires staged {
     auto const out = engine_.predict(batch, exchange_);
-    return grid_.stages() == nullptr ? on_host(out) : from_last_stage(out);
+    if constexpr (has_stages) {
+      if (auto* const stages = grid_.along(axes_type::stages); stages != nullptr) return from_last_stage(out, *stages);
+    }
+    return on_host(out);
   }
 
   /// Collective. The mean over all ranks of the losses that evaluate() has returned.
@@ -213,85 +212,81 @@ class placed_model {
 
  private:
   static constexpr bool gathers = data_axis::parameters == distribution::shard;
-  static constexpr bool has_stages = parallel::has_axis<Parallel, parallel::axis::pipeline>;
-  static constexpr bool has_experts = parallel::has_axis<Parallel, parallel::axis::expert>;
+  using axes_type = detail::placed_axes<Env, Comm, parallel::mesh_of_t<Parallel>>;
+  static constexpr bool has_stages = !axes_type::stages.empty();
 
-  // The ranks of a tensor group have the same losses: one of them tells them. Of a pipeline only one stage has any.
+  // Where several ranks come to the same losses the first of them tells them.
   [[nodiscard]] loss_sum told(loss_sum const& own) const {
-    return grid_.place(parallel::axis::tensor).place == 0 ? own : loss_sum{};
+    for (auto const& axis : grid_.shape().axes())
+      if (axis.facts.same_losses() && grid_.place(axis.kind).place != 0) return {};
+    return own;
   }
-  // Whether other ranks' rows come to experts here: then all run as many micro-batches.
-  [[nodiscard]] bool serves() noexcept { return has_experts && grid_.experts() != nullptr; }
+  // Whether passes of other ranks go through units here: then all run as many micro-batches.
+  [[nodiscard]] bool serves() const noexcept {
+    for (auto const& axis : grid_.shape().axes())
+      if (axis.facts.equal_passes && axis.ways > 1) return true;
+    return false;
+  }
+  // Whether all ranks along an axis have this tensor, or the same part of it.
+  [[nodiscard]] static bool is_alike(parallel::mesh_shape::degree const& axis, parameter_info const& info) {
+    switch (axis.facts.parameters) {
+      case axis_parameters::cut:
+        return !info.is_part();
+      case axis_parameters::dealt:
+        return info.dealt != axis.kind;
+      default:
+        return axis.facts.parameters == axis_parameters::alike;
+    }
+  }
   [[nodiscard]] static std::int64_t most_of(Comm& ranks, std::int64_t own) {
     ranks.all_reduce(tensor_view<std::int64_t>(&own, shape{1}), reduction::max{});
     return own;
   }
-  std::unique_ptr<stage_link<space>> make_link() {
-    if constexpr (has_stages) {
-      if (grid_.stages() != nullptr) return std::make_unique<parallel::communicator_link<Comm>>(*grid_.stages());
-    }
-    return nullptr;
-  }
   template <class GivenModel>
-  engine_type make_engine(GivenModel&& model, [[maybe_unused]] Parallel const& parallel) {
+  engine_type make_engine(GivenModel&& model) {
     if constexpr (!staged) {
       return engine_type(std::forward<GivenModel>(model));
     } else {
       if constexpr (requires { model.validate(); }) model.validate();
       if constexpr (has_stages) {
-        if (link_ != nullptr) {
-          auto const at = grid_.place(parallel::axis::pipeline);
-          parallel::pipeline_seat seat;
-          parallel::detail::for_each_axis(parallel, [&](auto const& each) {
-            if constexpr (requires { seat_of(each, model, at.place, at.ways); }) {
-              seat = seat_of(each, model, at.place, at.ways);
-              expect_order(parallel, each, seat);
-            }
-          });
-          tied_ = detail::tied_tensors<Env>(model, seat);
-          return engine_type(model, groups_.all(), std::move(seat), link_.get());
-        }
+        std::optional<parallel::stage_seat> seat;
+        stage_link<space>* link = nullptr;
+        axes_.each([&](auto& axis) {
+          if constexpr (requires { axis.seat(model); }) {
+            seat = axis.seat(model);
+            link = &axis.link();
+          }
+        });
+        if (seat) return engine_type(model, groups(), *std::move(seat), link);
       }
-      return engine_type(model, groups_.all());
-    }
-  }
-  template <class Axis>
-  static void expect_order(Parallel const& parallel, Axis const& axis, parallel::pipeline_seat const& seat) {
-    auto const replicas = parallel::data_axis_of(parallel);
-    if constexpr (requires { replicas.reproducible; }) {
-      if (!replicas.reproducible || parallel::adds_in_order(seat)) return;
-      throw config_error(text("trireme::parallel::", replicas.name,
-                              ": .reproducible adds the gradients of one micro-batch after the other, which ",
-                              to_string(axis), " does not; use the schedule 1f1b or interleaved"));
+      return engine_type(model, groups());
     }
   }
   exchange_type make_exchange(Parallel const& parallel, Compression const& compression, layout_wishes const& wishes) {
-    auto const axis = parallel::data_axis_of(parallel);
+    auto const strategy = parallel::data_axis_of(parallel);
     if constexpr (staged) {
+      axes_.expect_no_tree(strategy);
       auto const& uses = engine_.uses();
-      auto const stage = grid_.place(parallel::axis::pipeline).place;
-      for (auto const& each : tied_) {
-        for (auto* const use : uses) {
-          if (use->info.name != each.name) continue;
-          use->info.tied = true;
-          use->info.answers = use->info.answers && stage == each.stages.front();
-        }
+      axes_.each([&](auto& axis) {
+        if constexpr (requires { axis.mark(uses); }) axis.mark(uses);
+      });
+      std::vector<dealing_axis<Comm>> again;
+      for (auto const& axis : grid_.shape().axes()) {
+        if (axis.facts.replicates() || axis.ways == 1) continue;
+        if (axis.facts.parameters != axis_parameters::cut && axis.facts.parameters != axis_parameters::units)
+          answer_first(axis);
+        if (axis.facts.sums_the_rest()) again.push_back({axis.kind, grid_.along(axis.kind)});
       }
-      if constexpr (has_experts) deal();
-      return exchange_type(uses, grid_.replicas(), axis, compression, engine_.unit_ends(), &world_, grid_.experts(),
-                           wishes);
+      return exchange_type(uses, grid_.replicas(), strategy, compression, engine_.unit_ends(), &world_, again, wishes);
     } else {
-      return exchange_type(engine_.parameters(), grid_.replicas(), axis, compression, &world_, wishes);
+      return exchange_type(engine_.parameters(), grid_.replicas(), strategy, compression, &world_, wishes);
     }
   }
 
-  // What all ranks of an expert group hold alike the first answers for.
-  void deal() {
-    if (grid_.experts() == nullptr) return;
-    for (auto* const use : engine_.uses()) {
-      auto& info = use->info;
-      info.answers = info.answers && (info.dealt || grid_.experts()->rank() == 0);
-    }
+  // For what all ranks along an axis hold alike the first answers.
+  void answer_first(parallel::mesh_shape::degree const& axis) {
+    if (grid_.place(axis.kind).place == 0) return;
+    for (auto* const use : engine_.uses()) use->info.answers = use->info.answers && !is_alike(axis, use->info);
   }
   template <class View>
   static tensor<float> on_host(View const& out) {
@@ -307,8 +302,7 @@ class placed_model {
   }
   // The stage that has the last unit gives the others its outputs.
   template <class View>
-  tensor<float> from_last_stage(View const& out) {
-    auto& stages = *grid_.stages();
+  static tensor<float> from_last_stage(View const& out, Comm& stages) {
     std::int64_t what[3] = {-1, 0, 0};  // who has them, and their extents
     if (!out.empty()) {
       what[0] = stages.rank();
@@ -324,10 +318,7 @@ class placed_model {
 
   Comm& world_;
   parallel::grid<Comm> grid_;
-  detail::placed_groups<Env, Comm, Parallel> groups_;
-  detail::context_cut<space> cut_;
-  std::unique_ptr<stage_link<space>> link_;
-  std::vector<detail::tied_tensor> tied_;
+  axes_type axes_;
   engine_type engine_;
   exchange_type exchange_;
 };

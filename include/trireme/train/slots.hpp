@@ -167,13 +167,7 @@ struct check_compression {
 
 /// The id of the first rule that a combination breaks; empty if it breaks none.
 template <class C>
-inline constexpr std::string_view broken_rule = [] {
-#define TRIREME_RULE_BROKEN(id, sentence, remedy, condition) \
-  if (!(condition)) return std::string_view(id);
-  TRIREME_COMPATIBILITY_RULES(TRIREME_RULE_BROKEN)
-#undef TRIREME_RULE_BROKEN
-  return std::string_view();
-}();
+inline constexpr std::string_view broken_rule = rules::broken<C>(rules::of_mesh_t<typename C::mesh>{});
 /// Of compressors that are chosen at run time none may break a rule: the first one that does, speaks.
 template <class Model, class Comm, class Parallel, class Precision, class... Compressors>
 inline constexpr std::string_view
@@ -183,12 +177,11 @@ inline constexpr std::string_view
           ((broken = broken_rule<combination<Model, Comm, Parallel, Precision, Compressors>>, broken.empty()) && ...));
       return broken;
     }();
-template <class C>
-struct check_combination {
-#define TRIREME_RULE_ASSERT(id, sentence, remedy, condition) \
-  static_assert(broken_rule<C> != id, "trireme::trainer: illegal combination: " sentence "; " remedy " [" id "]");
-  TRIREME_COMPATIBILITY_RULES(TRIREME_RULE_ASSERT)
-#undef TRIREME_RULE_ASSERT
+template <class C, class Rules = rules::of_mesh_t<typename C::mesh>>
+struct check_combination;
+template <class C, class... Rules>
+struct check_combination<C, rule_list<Rules...>> {
+  static constexpr auto size = (0 + ... + sizeof(typename Rules::template check<broken_rule<C> != Rules::says.id>));
 };
 
 /// Policies in any order, sorted into slots and checked. One wrong thing gives one sentence: each check runs only if
@@ -252,7 +245,7 @@ struct resolve {
       using env = environment<precision, typename space_of<comm>::type>;
       static_cast<void>(sizeof(check_optimizer<optimizer, env>) + sizeof(check_compression<compression, env, comm>));
     } else if constexpr (Stage == 5) {
-      static_cast<void>(sizeof(check_combination<combination<model, comm, parallel, precision, compression>>));
+      static_cast<void>(check_combination<combination<model, comm, parallel, precision, compression>>::size);
     }
   }
 };

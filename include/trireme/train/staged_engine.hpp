@@ -14,7 +14,7 @@
 #include "trireme/contract/stage_link.hpp"
 #include "trireme/core/arena.hpp"
 #include "trireme/ops/types.hpp"
-#include "trireme/parallel/pipeline.hpp"
+#include "trireme/parallel/stage_seat.hpp"
 #include "trireme/train/detail/batch_places.hpp"
 #include "trireme/train/detail/flight_slots.hpp"
 #include "trireme/train/detail/stage_mail.hpp"
@@ -50,17 +50,17 @@ class staged_engine {
   /// All units.
   /// @param groups  must outlive the engine, which gets samples cut to this rank's positions, but for predict().
   template <staged_model Model>
-  explicit staged_engine(Model const& model, rank_groups<Env> groups = {})
+  explicit staged_engine(Model const& model, rank_groups<Env> const& groups = {})
       : groups_(groups), programs_(parallel::seat_of_all(model)) {
-    units_.box(model, seat(), groups_.tensor.share(), groups_.experts.share());
+    units_.box(model, seat(), groups_);
   }
 
   /// The units of one stage.
   /// @param link  to the other stages; it must outlive the engine.
   template <staged_model Model>
-  staged_engine(Model const& model, rank_groups<Env> groups, parallel::pipeline_seat at, stage_link<space>* link)
+  staged_engine(Model const& model, rank_groups<Env> const& groups, parallel::stage_seat at, stage_link<space>* link)
       : groups_(groups), programs_(std::move(at)), mail_(std::make_unique<detail::linked_mail<Env>>(link)) {
-    units_.box(model, seat(), groups_.tensor.share(), groups_.experts.share());
+    units_.box(model, seat(), groups_);
   }
 
   /// All uses of parameters, in the order of the units here.
@@ -69,7 +69,7 @@ class staged_engine {
   /// Where each unit's uses end.
   [[nodiscard]] std::vector<int> const& unit_ends() const noexcept { return units_.ends(); }
 
-  [[nodiscard]] parallel::pipeline_seat const& seat() const noexcept { return programs_.seat(); }
+  [[nodiscard]] parallel::stage_seat const& seat() const noexcept { return programs_.seat(); }
 
   /// Parameter values have changed: packed copies of them are stale.
   void invalidate() noexcept { ++version_; }
@@ -80,8 +80,7 @@ class staged_engine {
   /// got what a micro-batch adds to it; `last` if that was the last one.
   /// @param weight  of one sample's mean loss in the loss that is differentiated: 1 / samples in the step.
   /// @param hooks   called at the boundaries of units; see resident_parameters.
-  /// @param served  so many micro-batches more, which only other ranks of the expert group have: their rows come to the
-  ///                experts here.
+  /// @param served  so many micro-batches more, which only other ranks have, but in whose passes all take part.
   /// @returns the losses, on the stage that has the last unit; nothing on the others.
   template <class Ready, class Hooks = resident_parameters>
   loss_sum train_step(std::span<samples const> micro_batches, double weight, random_key key, Ready&& ready,
@@ -130,7 +129,7 @@ class staged_engine {
     return look({&batch, 1}, purpose::predict, hooks);
   }
 
-  /// What evaluate() does for a micro-batch that only other ranks of the expert group have.
+  /// What evaluate() does for a micro-batch that only other ranks have.
   template <class Hooks = resident_parameters>
   void serve(Hooks&& hooks = {}) {
     static_cast<void>(look({}, purpose::evaluate, hooks));
@@ -170,7 +169,7 @@ class staged_engine {
     now_ = how;
     batches_ = batches;
     scratch_.reset();
-    edges_.begin(groups_.tensor, how.purpose == purpose::train);
+    edges_.begin(tensor_group<Env>::of(groups_), how.purpose == purpose::train);
     auto& chunks = units_.chunks();
     slots_.begin(chunks.size(), what.lists.where().micro_batches);
     for (std::size_t c = 0; c < chunks.size(); ++c) chunks[c].left = what.passes[c];
@@ -277,7 +276,7 @@ class staged_engine {
     }
   }
 
-  // Whether only other ranks of the expert group have the micro-batch.
+  // Whether only other ranks have the micro-batch.
   [[nodiscard]] bool is_served(schedule::step const& step) const noexcept {
     return static_cast<std::size_t>(step.micro_batch) >= batches_.size();
   }
@@ -290,9 +289,8 @@ class staged_engine {
 
   pass<Env> make_pass(std::size_t index) {
     auto& own = slots_[index];
-    auto& context = now_.purpose == purpose::predict ? context_group<Env>::one() : groups_.context;
-    return {own.activations, scratch_, own.batch,      now_.key, version_, now_.weight,
-            now_.purpose,    {},       groups_.tensor, index,    context,  groups_.experts};
+    auto& groups = now_.purpose == purpose::predict ? whole_samples_ : groups_;
+    return {own.activations, scratch_, own.batch, now_.key, version_, now_.weight, now_.purpose, {}, groups, index};
   }
   template <class Body>
   view run(pass<Env>& pass, std::size_t unit, char const* direction, Body&& body) {
@@ -319,6 +317,7 @@ class staged_engine {
   }
 
   rank_groups<Env> groups_;
+  rank_groups<Env> whole_samples_ = groups_.with_whole_samples();  // to predict
   detail::stage_programs programs_;
   detail::unit_chunks<Env> units_;
   detail::batch_places<space> places_;

@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/train/plan.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 9c96b51a70b42270d0e30f64934f0b82fb681818a71a0c473ba6ba3d19c7b54c
+// SHA-256 of the sources: 73af88a5950ef2e36b6c4964e3b0f6255410f37f6a50a380da08e1842613a8ad
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -141,9 +141,9 @@ class paper_units {
 
  public:
   template <staged_model Model>
-  paper_units(Model const& model, tensor_group<Env>& group) : group_(group) {
+  paper_units(Model const& model, rank_groups<Env> const& groups) : groups_(groups) {
     auto const add = [&]<class Description>(Description const& description) {
-      units_.push_back(std::make_unique<boxed_unit<Env, Description>>(description, group.share()));
+      units_.push_back(std::make_unique<boxed_unit<Env, Description>>(description, groups));
       for (auto* const each : units_.back()->parameters()) {
         each->value = {reinterpret_cast<typename Env::param*>(phantom::alignment), each->info.extents};
       }
@@ -156,7 +156,7 @@ class paper_units {
                                    {batch.targets.address, batch.targets.type, batch.targets.extents},
                                    batch.ids};
     arena<phantom> activations, scratch;
-    pass<Env> pass{activations, scratch, here, {}, 1, 0, purpose::evaluate, {}, group_, 0};
+    pass<Env> pass{activations, scratch, here, {}, 1, 0, purpose::evaluate, {}, groups_, 0};
     std::vector<shape> all;
     view x;
     for (std::size_t u = 0; u + 1 < units_.size(); ++u) {
@@ -167,7 +167,7 @@ class paper_units {
   }
 
  private:
-  tensor_group<Env>& group_;
+  rank_groups<Env> const& groups_;
   std::vector<std::unique_ptr<unit<Env>>> units_;
 };
 
@@ -223,7 +223,7 @@ class paper_training {
       here.push_back(paper.take(count));
       places.push_back(m);
     }
-    if (placed_.grid().stages() != nullptr) foretell(placed_.cut(here));
+    if (stages() > 1) foretell(placed_.cut(here));
     auto const first = placed_.exchange().settles_after();
     auto const period = placed_.exchange().period();
     for (std::int64_t step = 0; step < first + period; ++step) {
@@ -258,11 +258,7 @@ class paper_training {
   }
   // No message arrives that says how large the next one is.
   void foretell(std::span<samples const> batches) {
-    auto apart = std::make_shared<comm::traffic_table>();
-    auto const at = placed_.grid().place(parallel::axis::tensor);
-    world_type others(at, std::move(apart));
-    parallel::communicator_group<env, world_type> group(others, placed_.grid().shape().cuts_rows());
-    paper_units<env> units(model_, group);
+    paper_units<env> units(model_, placed_.groups());  // what it sends is not counted: no step has begun
     std::vector<shape> known;
     for (auto const& each : batches) {
       auto const& key = each.inputs.extents;
@@ -291,9 +287,10 @@ class paper_training {
             .backward_input = of(halves ? schedule::work::backward_input : schedule::work::backward),
             .backward_weight = halves ? of(schedule::work::backward_weight) : 0};
   }
+  [[nodiscard]] int stages() { return placed_.engine().seat().where.stages; }
   // The stage that waits longest: the share of its step in which it does.
   [[nodiscard]] double bubble(int micro_batches) {
-    if (micro_batches == 0 || placed_.grid().stages() == nullptr) return 0;
+    if (micro_batches == 0 || stages() == 1) return 0;
     auto const run = schedule::simulate(placed_.engine().seat().lists(micro_batches), costs());
     double most = 0;
     for (int s = 0; s < run.stage_count; ++s) {

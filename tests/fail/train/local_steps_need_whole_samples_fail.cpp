@@ -8,5 +8,5 @@ struct alone : parallel::data {
 };
 
 // expected-error: trireme::trainer: illegal combination: where ranks take steps alone, as in parallel::diloco,
-// parallel::context and expert have nobody to share with; use parallel::data or zero beside them
+// no axis may share out samples or experts among them; use parallel::data or zero beside such an axis
 bool const legal = check_policies<world, nn::gpt, optim::sgd, parallel::mesh<alone, parallel::context>>();

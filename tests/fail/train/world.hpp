@@ -7,6 +7,10 @@
 #include "trireme/compression/compression.hpp"
 #include "trireme/nn/nn.hpp"
 #include "trireme/optim/optim.hpp"
+#include "trireme/parallel/context.hpp"
+#include "trireme/parallel/expert.hpp"
+#include "trireme/parallel/pipeline.hpp"
+#include "trireme/parallel/tensor.hpp"
 #include "trireme/train/slots.hpp"
 
 // What these tests are made of needs neither Eigen nor fmt, so that nvcc reads it too.

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "trireme/contract/context_group.hpp"
 #include "trireme/contract/model.hpp"
 #include "trireme/ops/types.hpp"
 
@@ -30,7 +31,7 @@ void drop_rows(pass<Env> const& pass, tensor_view<typename Env::compute, typenam
   if (!site.active()) return;
   auto const columns = y.extent(1);
   auto const here = pass.group.rows_here(rows);
-  auto const& part = pass.context.part();
+  auto const& part = context_group<Env>::of(pass).part();
   site.first = here.first * columns;
   site.whole = rows * columns;
   if (part.own.ways == 1) return kernels::dropout(y, site);

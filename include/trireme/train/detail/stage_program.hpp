@@ -5,8 +5,8 @@
 #include <utility>
 #include <vector>
 
-#include "trireme/parallel/pipeline.hpp"
 #include "trireme/parallel/schedules/step.hpp"
+#include "trireme/parallel/stage_seat.hpp"
 
 namespace trireme::detail {
 
@@ -54,8 +54,8 @@ struct stage_program {
 /// The programs of one seat, each made when it is first asked for.
 class stage_programs {
  public:
-  explicit stage_programs(parallel::pipeline_seat seat) : seat_(std::move(seat)) {}
-  [[nodiscard]] parallel::pipeline_seat const& seat() const noexcept { return seat_; }
+  explicit stage_programs(parallel::stage_seat seat) : seat_(std::move(seat)) {}
+  [[nodiscard]] parallel::stage_seat const& seat() const noexcept { return seat_; }
 
   [[nodiscard]] stage_program const& for_training(int micro_batches) {
     for (auto const& each : made_) {
@@ -85,7 +85,7 @@ class stage_programs {
   }
 
  private:
-  parallel::pipeline_seat seat_;
+  parallel::stage_seat seat_;
   std::vector<std::unique_ptr<stage_program>> made_;
   std::unique_ptr<stage_program> looking_;
 };

@@ -8,7 +8,7 @@
 
 #include "trireme/contract/model.hpp"
 #include "trireme/core/text.hpp"
-#include "trireme/parallel/pipeline.hpp"
+#include "trireme/parallel/stage_seat.hpp"
 
 namespace trireme::detail {
 
@@ -26,10 +26,10 @@ class unit_chunks {
  public:
   /// Boxes the units of a model that lie at a seat.
   template <class Model>
-  void box(Model const& model, parallel::pipeline_seat const& at, share own, share experts) {
+  void box(Model const& model, parallel::stage_seat const& at, rank_groups<Env> const& groups) {
     if constexpr (requires { model.validate(); }) model.validate();
     chunks_.resize(static_cast<std::size_t>(at.where.chunks));
-    boxes emit{*this, at, own, experts};
+    boxes emit{*this, at, groups};
     model.units(emit);
     for (auto const& each : units_) {
       for (auto* const use : each->parameters()) uses_.push_back(use);
@@ -61,22 +61,21 @@ class unit_chunks {
  private:
   struct boxes {
     unit_chunks& all;
-    parallel::pipeline_seat const& at;
-    share own;
-    share experts;
+    parallel::stage_seat const& at;
+    rank_groups<Env> const& groups;
     std::int64_t index = 0;
     template <class Description>
     void operator()(Description const& description) {
       auto const number = index++;
       if (auto* const home = all.chunk_of(number, at); home != nullptr) {
         all.numbers_.push_back(number);
-        all.units_.push_back(std::make_unique<boxed_unit<Env, Description>>(description, own, experts));
+        all.units_.push_back(std::make_unique<boxed_unit<Env, Description>>(description, groups));
         home->last = all.units_.size();
       }
     }
   };
   // The chunk here that a unit of the model belongs to, if any; a first unit opens it.
-  unit_chunk* chunk_of(std::int64_t unit, parallel::pipeline_seat const& at) {
+  unit_chunk* chunk_of(std::int64_t unit, parallel::stage_seat const& at) {
     for (int c = 0; c < at.where.chunks; ++c) {
       auto const part = at.where.part(at.stage, c);
       auto const* const cut = at.cuts.data() + part;

@@ -13,7 +13,7 @@
 #include "trireme/core/tensor.hpp"
 #include "trireme/core/text.hpp"
 
-namespace trireme::detail {
+namespace trireme::parallel::detail {
 
 /// Cuts micro-batches to the positions that a rank has of each sample, into memory of its own.
 template <class Space>
@@ -81,4 +81,4 @@ class context_cut {
   std::vector<samples> cut_;
 };
 
-}  // namespace trireme::detail
+}  // namespace trireme::parallel::detail

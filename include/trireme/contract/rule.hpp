@@ -1,0 +1,31 @@
+#pragma once
+
+#include <string_view>
+
+namespace trireme {
+
+/// One rule on policies of different slots: what is refused, and what to do instead.
+struct compatibility_rule {
+  std::string_view id;
+  std::string_view sentence;
+  std::string_view remedy;
+};
+
+/// A list of rules that TRIREME_RULE has made; the first that is broken speaks.
+template <class... Rules>
+struct rule_list {};
+
+}  // namespace trireme
+
+/// Defines a rule, TRIREME_RULE(name, id, sentence, remedy, condition);, in a namespace or a class: what must hold of a
+/// `combination` C (train/compatibility.hpp), and the one sentence that the compiler says where it does not.
+#define TRIREME_RULE(name, id_, sentence_, remedy_, ...)                                                   \
+  struct name {                                                                                            \
+    static constexpr ::trireme::compatibility_rule says{id_, sentence_, remedy_};                          \
+    template <class C>                                                                                     \
+    static constexpr bool holds = (__VA_ARGS__);                                                           \
+    template <bool Holds>                                                                                  \
+    struct check {                                                                                         \
+      static_assert(Holds, "trireme::trainer: illegal combination: " sentence_ "; " remedy_ " [" id_ "]"); \
+    };                                                                                                     \
+  }

@@ -1,0 +1,94 @@
+#pragma once
+
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <tuple>
+
+#include "trireme/contract/axis.hpp"
+#include "trireme/contract/dataset.hpp"
+#include "trireme/contract/rank_groups.hpp"
+#include "trireme/core/error.hpp"
+#include "trireme/parallel/grid.hpp"
+#include "trireme/parallel/mesh.hpp"
+
+namespace trireme::detail {
+
+/// The run state of an axis on a rank, if it has one and more than one way.
+template <class Env, class Comm, class Axis>
+struct placed_axis {
+  struct nothing {};
+  std::optional<nothing> state;
+};
+template <class Env, class Comm, has_axis_instance Axis>
+struct placed_axis<Env, Comm, Axis> {
+  std::optional<typename Axis::template instance<Env, Comm>> state;
+};
+
+/// What the axes of a mesh add to a rank: groups for its units, a seat among stages, cut samples.
+///
+/// Ranks    made collectively.
+/// Threads  one owner; the grid must outlive it.
+template <class Env, class Comm, class Mesh>
+class placed_axes;
+template <class Env, class Comm, class... Axes>
+class placed_axes<Env, Comm, parallel::mesh<Axes...>> {
+ public:
+  /// The kind of the axis that gives each rank some units of the model; empty if none does.
+  static constexpr std::string_view stages = [] {
+    std::string_view kind;
+    ((kind = facts_of_axis<Axes>.parameters == axis_parameters::units ? kind_of_axis<Axes> : kind), ...);
+    return kind;
+  }();
+
+  template <class Policy>
+  placed_axes(Policy const& policy, parallel::grid<Comm>& grid) {
+    parallel::detail::for_each_axis(policy, [&]<class Axis>(Axis const& each) {
+      if constexpr (has_axis_instance<Axis>) {
+        if (grid.along(kind_of_axis<Axis>) == nullptr) return;
+        auto& state = std::get<placed_axis<Env, Comm, Axis>>(all_).state;
+        state.emplace(each, grid);
+        if constexpr (requires { state->offer(groups_); }) state->offer(groups_);
+      }
+    });
+  }
+
+  [[nodiscard]] rank_groups<Env> const& groups() const noexcept { return groups_; }
+  /// Calls f(run state) for those that there are.
+  template <class F>
+  void each(F&& f) {
+    (
+        [&] {
+          if constexpr (has_axis_instance<Axes>) {
+            auto& state = std::get<placed_axis<Env, Comm, Axes>>(all_).state;
+            if (state) f(*state);
+          }
+        }(),
+        ...);
+  }
+  /// Of each sample what this rank has; until the next call.
+  [[nodiscard]] std::span<samples const> cut(std::span<samples const> batches) {
+    each([&](auto& axis) {
+      if constexpr (requires { axis.cut(batches); }) batches = axis.cut(batches);
+    });
+    return batches;
+  }
+  /// Errors   config_error if an axis cannot do with sums in a fixed tree over micro-batches.
+  template <class Strategy>
+  void expect_no_tree([[maybe_unused]] Strategy const& strategy) {
+    if (!sums_in_a_tree(strategy)) return;
+    each([&](auto& axis) {
+      if constexpr (requires { axis.refuses_tree(); }) {
+        if (std::string const why = axis.refuses_tree(); !why.empty())
+          throw config_error(text("trireme::parallel::", strategy.name, ": .reproducible ", why));
+      }
+    });
+  }
+
+ private:
+  std::tuple<placed_axis<Env, Comm, Axes>...> all_;
+  rank_groups<Env> groups_;
+};
+
+}  // namespace trireme::detail

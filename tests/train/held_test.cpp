@@ -1,0 +1,118 @@
+// test-sanitize: none
+// What every policy sends in its period and holds is what the plan says; and nothing that its run state shows, and a
+// checkpoint therefore saves, is left out of what it says it holds.
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "../catch.hpp"
+#include "../watchdog.hpp"
+#include "trireme/comm/counted.hpp"
+#include "trireme/nn/mlp.hpp"
+#include "trireme/train/plan.hpp"
+#include "trireme/trireme.hpp"
+
+using namespace trireme;
+
+namespace {
+
+nn::mlp const model{.hidden = {24, 16}};
+auto const sine = data::function([](float x) { return std::sin(x); }, {.samples = 96});
+
+struct found {
+  std::int64_t shown = 0;   ///< bytes of the pieces that the run state shows
+  std::int64_t told = 0;    ///< bytes that the policies say they hold
+  std::int64_t period = 0;  ///< steps after which what is sent repeats
+  std::string differences;  ///< between the plan and what was counted
+};
+
+template <class... Policies>
+found look(int ranks, Policies const&... policies) {
+  watchdog const guard("what policies hold");
+  std::vector<found> all(static_cast<std::size_t>(ranks));
+  launch(comm::decorate(comm::threads{.ranks = ranks}, comm::counted{}), [&](auto& world) {
+    auto trainer = make_trainer(model, world, policies...);
+    auto const planned = plan(trainer, sine, {.samples = 12});
+    auto& mine = all[static_cast<std::size_t>(world.rank())];
+    mine.period = planned.steps;
+    auto const first = trainer.exchange().settles_after() + planned.steps;
+    comm::traffic_table before, after;
+    trainer.on_step([&](step_report const& done) {
+      if (done.step + 1 == first) before = world.counts();
+      if (done.step + 1 == first + planned.steps) after = world.counts();
+    });
+    trainer.fit(sine, {.steps = first + planned.steps, .batch = 12, .check_every = 0});
+    auto const expect = [&](std::string_view what, auto on_paper, auto there) {
+      if (static_cast<std::int64_t>(on_paper) != static_cast<std::int64_t>(there))
+        mine.differences += text(what, ": planned ", on_paper, ", found ", there, "\n");
+    };
+    for (int kind = 0; kind < comm::collective_kinds; ++kind) {
+      expect(name_of(static_cast<comm::collective>(kind)), planned.sent.by_operation[kind].bytes,
+             after.by_operation[kind].bytes - before.by_operation[kind].bytes);
+    }
+    auto const held = trainer.exchange().memory();
+    expect("parameters", planned.memory.parameters, held.parameters);
+    expect("gradients", planned.memory.gradients, held.gradients);
+    expect("optimizer", planned.memory.optimizer, held.masters + trainer.moment_bytes());
+    expect("buffers", planned.memory.buffers, held.buffers);
+    mine.told =
+        planned.memory.parameters + planned.memory.gradients + planned.memory.optimizer + planned.memory.buffers;
+    trainer.exchange().visit_state(state_scope::kept, [&](std::string const&, state_place const&, auto view) {
+      mine.shown += static_cast<std::int64_t>(view.bytes());
+    });
+    mine.shown += trainer.moment_bytes();
+  });
+  for (auto const& each : all) CHECK(each.differences == "");
+  return *std::max_element(all.begin(), all.end(), [](auto const& a, auto const& b) { return a.shown < b.shown; });
+}
+
+/// What a policy keeps more than another one is in what it tells more.
+void expect_told(found const& with, found const& without, std::int64_t least) {
+  CHECK(with.shown - without.shown >= least);  // or the comparison would show nothing
+  CHECK(with.told - without.told >= with.shown - without.shown);
+}
+
+optim::adamw const adamw{.rate = 1e-2, .clip = 0.5};
+
+}  // namespace
+
+TEST_CASE("what strategies keep and send in their period is in the plan", "[train][plan]") {
+  for (int const ranks : {2, 3}) {
+    INFO(ranks << " ranks");
+    auto const data = look(ranks, adamw, parallel::data{});
+    auto const zero = look(ranks, adamw, parallel::zero<1>{});
+    auto const diloco = look(ranks, adamw, parallel::diloco{.period = 4});
+    auto const late = look(ranks, adamw, parallel::parameter_server{.staleness = 2});
+    CHECK(data.period == 1);
+    CHECK(diloco.period == 4);
+    CHECK(late.period == 1);
+    constexpr std::int64_t values = 4 * (24 + 24 + 24 * 16 + 16 + 16 + 1);
+    expect_told(diloco, data, 2 * values);
+    expect_told(late, zero, 3 * values / ranks - 4096);
+  }
+}
+
+TEST_CASE("what compressors keep is in the plan", "[train][plan]") {
+  for (int const ranks : {2, 3}) {
+    INFO(ranks << " ranks");
+    auto const none = look(ranks, adamw);
+    auto const some = look(ranks, adamw, compression::top_k{.ratio = 0.1F});
+    auto const fed_back = look(ranks, adamw, compression::error_feedback<compression::top_k>{{.ratio = 0.1F}});
+    auto const low_rank = look(ranks, adamw, compression::power_sgd{.rank = 2});
+    expect_told(fed_back, some, 1000);
+    expect_told(low_rank, none, 1000);
+    static_cast<void>(look(ranks, adamw, compression::cast<bf16>{}));
+  }
+}
+
+TEST_CASE("what optimizers and precisions keep is in the plan", "[train][plan]") {
+  auto const least = look(2, optim::sgd{.rate = 0.01, .momentum = 0});
+  expect_told(look(2, adamw), least, 2000);
+  expect_told(look(2, optim::lamb{.rate = 0.01}), least, 2000);
+  expect_told(look(2, optim::muon{.rate = 0.01}), least, 1000);
+  expect_told(look(2, optim::adafactor{.rate = 0.01}), least, 100);
+  static_cast<void>(look(2, adamw, precision::bf16{}));
+  static_cast<void>(look(2, adamw, precision::fp16{}));
+}
