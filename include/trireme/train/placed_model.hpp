@@ -285,7 +285,7 @@ class placed_model {
       return exchange_type(uses, grid_.replicas(), axis, compression, engine_.unit_ends(), &world_, grid_.experts(),
                            wishes);
     } else {
-      return exchange_type(engine_.parameters(), grid_.replicas(), axis, compression, &world_, wishes);
+      return exchange_type(engine_.parameters(), grid_.replicas(), axis, compression, &world_, engine_.wishes(wishes));
     }
   }
 
