@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/trireme.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: e64003525a5b2187197e1079b30829671be6f0863fd561840d36bd71921adcab
+// SHA-256 of the sources: e2c0f6c9faaf834738ea07347d88691df73a48e1c4ef284a7c7cf6fc570d9a2f
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -26830,8 +26830,9 @@ class plain_engine {
     tensor<value, space> own_values{}, own_gradient{};
   };
   void list() {
-    model_->visit_parameters([this]<class V, class G>(std::string const& name, tensor_view<V, space> values,
-                                                      tensor_view<G, space> gradient) { add(name, values, gradient); });
+    model_->visit_parameters(
+        [this]<class V, class G>(std::string const& name, tensor_view<V, space> values,
+                                 tensor_view<G, space> gradient) { this->add(name, values, gradient); });
   }
   template <class V, class G>
   void add(std::string const& name, tensor_view<V, space> values, tensor_view<G, space> gradient) {

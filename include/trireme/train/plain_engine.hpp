@@ -123,8 +123,9 @@ class plain_engine {
     tensor<value, space> own_values{}, own_gradient{};
   };
   void list() {
-    model_->visit_parameters([this]<class V, class G>(std::string const& name, tensor_view<V, space> values,
-                                                      tensor_view<G, space> gradient) { add(name, values, gradient); });
+    model_->visit_parameters(
+        [this]<class V, class G>(std::string const& name, tensor_view<V, space> values,
+                                 tensor_view<G, space> gradient) { this->add(name, values, gradient); });
   }
   template <class V, class G>
   void add(std::string const& name, tensor_view<V, space> values, tensor_view<G, space> gradient) {
