@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/trireme.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: b650c0fd0497a410738d233606de08c62e1951504e5c8d95b978ad81cc60bad8
+// SHA-256 of the sources: adaa89565b0dcf0501012b66b56cc3dbc0e7d35629462a3c797a7c3bb2b45ffa
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -8310,15 +8310,35 @@ concept has_buffers = requires(M& model, detail::visits_no_buffers visit) {
 /// mean (of integers those of the first rank). A model says it by a static `buffers`; without it, first_rank.
 enum class shared_buffers { first_rank, mean };
 
+/// A plain model that says which of its parameters are never trained: frozen(name). What optim::groups freezes is, too.
+template <class M>
+concept has_frozen = requires(M& model) {
+  { model.frozen(std::string_view{}) } -> std::convertible_to<bool>;
+};
+/// A plain model whose backward need not report every parameter, by a static `leaves_parameters_out = true`: what a
+/// micro-batch has not used has a gradient of zeros. Without it a parameter that is not reported is an error, which a
+/// slip in backward would else hide.
+template <class M>
+concept leaves_parameters_out = requires {
+  requires M::leaves_parameters_out;
+};
+
 /// A model with kernels and storage of its own.
 ///
-/// Requires  visit_parameters(visit): visit(name, value, gradient) for each, in a stable order;
-///           forward(samples), or forward(samples, purpose), -> mean loss over the batch it is given (the purpose is
-///           train or evaluate: dropout and batch normalisation differ); backward(ready): fills the gradients of that
-///           mean and calls ready(name) as each becomes final.
-/// May have  predict, see has_model_predict; buffers, see has_buffers: they are in checkpoints and hashes, and are
-/// shared
-///           before a trainer evaluates, saves or hashes, and at the end of fit(), not in every step.
+/// Requires  visit_parameters(visit): visit(name, value, gradient) for each, views of the model's own memory, in a
+///           stable order; forward(samples), or forward(samples, purpose), -> mean loss over the batch it is given;
+///           backward(ready): fills the gradients of that mean and calls ready(name) as each becomes final, in any
+///           order, which may be another one on each rank and in each step.
+/// Told      forward is told what the pass is for: `train` (backward follows; drop out, update buffers) or `evaluate`
+///           (the loss alone). Outputs are asked for by predict(samples), without targets, if there is one.
+/// May have  predict, see has_model_predict; frozen parameters, see has_frozen (their gradient may be an empty view);
+///           parameters that a pass does not use, see leaves_parameters_out; buffers, see has_buffers: they are in
+///           checkpoints and hashes, and are shared before a trainer evaluates, saves or hashes, and at the end of
+///           fit(), not in every step.
+/// Numerics  values and gradients of the trainer's element type (float with precision::fp32) are exchanged and updated
+///           where they are. Narrower ones (bf16, half; float under fp64), in any mixture, are the model's own mixed
+///           precision: the trainer keeps a master value of its own type, exchanges gradients in it, and rounds each
+///           new value into the model's memory. Wider ones are refused by the compiler.
 template <class M>
 concept plain_model = has_visit_parameters<M> && has_model_forward<M> && has_model_backward<M>;
 
@@ -21558,6 +21578,15 @@ struct dealing_axis {
   Comm* ranks;
 };
 
+/// What one rank brings to a step: basic_exchange::begin().
+struct exchange_step {
+  std::int64_t micro_batches = 1;          ///< logical ones of this rank
+  std::span<std::int64_t const> places{};  ///< those of them that it runs, which have samples: ascending, from 0
+  std::int64_t first = 0;                  ///< which of all ranks' logical micro-batches its first one is
+  std::int64_t runs = 0;  ///< how many it runs where that is more: some for others, without samples of its own
+  double scale = 1;       ///< the factor that the step's gradients carry (a loss scale)
+};
+
 /// Owns the memory of parameters and gradients, and makes the gradients of all ranks one.
 ///
 /// A step:  begin(micro-batches); backward calls ready(use) as each gradient becomes final; finish();
@@ -21701,14 +21730,11 @@ class basic_exchange {
   void begin(std::int64_t micro_batches = 1) {
     places_.resize(static_cast<std::size_t>(micro_batches));
     for (std::int64_t m = 0; m < micro_batches; ++m) places_[static_cast<std::size_t>(m)] = m;
-    begin(micro_batches, places_);
+    begin({.micro_batches = micro_batches, .places = places_});
   }
-  /// The same where some of this rank's logical micro-batches have no samples: it runs those at `places` only,
-  /// ascending. Its first one is at `first`.
-  /// @param runs  how many it runs where that is more: some for others, without samples of its own.
-  /// @param scale  the factor that the step's gradients carry (a loss scale).
-  void begin(std::int64_t micro_batches, std::span<std::int64_t const> places, std::int64_t first = 0,
-             std::int64_t runs = 0, double scale = 1) {
+  /// The same where some of this rank's logical micro-batches have no samples, or gradients carry a factor.
+  void begin(exchange_step const& step) {
+    auto const& [micro_batches, places, first, runs, scale] = step;
     protocol_.may_begin();
     if constexpr (shards_parameters) values_.release_all();
     auto const own = std::max(static_cast<std::int64_t>(places.size()), runs);
@@ -27234,6 +27260,10 @@ class placed_axes<Env, Comm, parallel::mesh<Axes...>> {
 namespace trireme {
 
 /// Runs a plain model: its own storage, its own kernels. Knows nothing of ranks.
+///
+/// Bytes    parameters of the trainer's element type are used where they are. Of narrower ones (bf16 in a trainer of
+///          fp32) it keeps a value and a gradient in the trainer's type: that value is the one that is updated, saved
+///          and hashed, and is rounded into the model's own memory whenever it has changed.
 template <class Env, plain_model Model>
 class plain_engine {
  public:
@@ -27241,37 +27271,63 @@ class plain_engine {
   using value = typename Env::param;
 
   /// A model given by name stays the caller's; a temporary is kept here.
-  explicit plain_engine(Model& model) : model_(std::shared_ptr<Model>{}, &model) {}
-  explicit plain_engine(Model&& model) : model_(std::make_shared<Model>(std::move(model))) {}
+  explicit plain_engine(Model& model) : model_(std::shared_ptr<Model>{}, &model) { list(); }
+  explicit plain_engine(Model&& model) : model_(std::make_shared<Model>(std::move(model))) { list(); }
 
-  [[nodiscard]] std::vector<foreign_parameter<value, space>> parameters() {
+  /// As an exchange sees them: in the trainer's element type.
+  [[nodiscard]] std::vector<foreign_parameter<value, space>> parameters() const {
     std::vector<foreign_parameter<value, space>> all;
-    model_->visit_parameters(
-        [&](std::string const& name, tensor_view<value, space> values, tensor_view<value, space> gradient) {
-          all.push_back({name, values, gradient});
-        });
-    if (reported_.empty()) {
-      for (auto const& each : all) names_.push_back(each.name);
-      reported_.assign(all.size(), 0);
-    }
+    for (auto const& each : all_) all.push_back({each.name, each.values, each.gradient});
     return all;
   }
+  /// What the optimizer asks for, and which parameters the model itself says are frozen.
+  [[nodiscard]] layout_wishes wishes(layout_wishes of_optimizer) const {
+    std::vector<std::string> frozen;
+    for (auto const& each : all_) {
+      if (each.frozen) frozen.push_back(each.name);
+    }
+    if (frozen.empty()) return of_optimizer;
+    auto all = of_optimizer;
+    all.frozen = [frozen, of_optimizer](parameter_info const& info) {
+      return of_optimizer.freezes(info) || std::find(frozen.begin(), frozen.end(), info.name) != frozen.end();
+    };
+    return all;
+  }
+  /// Whether a parameter has another element type in the model's own memory.
+  [[nodiscard]] bool converts(std::size_t index) const { return all_[index].give != nullptr; }
 
-  void invalidate() noexcept {}
+  /// Values have changed: the model's own memory follows where they are not in it.
+  void invalidate() {
+    for (auto const& each : all_) {
+      if (each.give) each.give();
+    }
+  }
 
   /// Forward and backward; ready(index) as each gradient is filled.
   template <class Ready>
   loss_sum train(samples const& batch, Ready&& ready) {
     auto const loss = forward(batch, purpose::train);
-    reported_.assign(reported_.size(), 0);
+    for (std::size_t index = 0; index < all_.size(); ++index) {
+      all_[index].reported = all_[index].frozen;
+      if (all_[index].frozen) ready(static_cast<int>(index));
+    }
     model_->backward([&](std::string_view name) {
       auto const index = index_of(name);
-      reported_[index] = 1;
+      auto& it = all_[index];
+      if (it.frozen) return;
+      if (it.take) it.take();
+      it.reported = true;
       ready(static_cast<int>(index));
     });
-    for (std::size_t index = 0; index < reported_.size(); ++index) {
-      if (reported_[index] != 0) continue;
-      throw config_error(text("trireme::trainer: the model's backward did not call ready(\"", names_[index], "\")"));
+    for (std::size_t index = 0; index < all_.size(); ++index) {
+      auto const& it = all_[index];
+      if (it.reported) continue;
+      if constexpr (leaves_parameters_out<Model>) {
+        ops::on<space>::fill(it.gradient, 0.0);
+        ready(static_cast<int>(index));
+      } else {
+        throw config_error(text("trireme::trainer: the model's backward did not call ready(\"", it.name, "\")"));
+      }
     }
     return loss;
   }
@@ -27298,17 +27354,56 @@ class plain_engine {
     }
     return {mean * static_cast<double>(batch.count()), batch.count()};
   }
+  struct held {
+    std::string name;
+    tensor_view<value, space> values{}, gradient{};
+    bool frozen = false;
+    bool reported = false;
+    std::function<void()> give{};  // values -> the model's memory
+    std::function<void()> take{};  // the model's gradient -> gradient
+    tensor<value, space> own_values{}, own_gradient{};
+  };
+  void list() {
+    model_->visit_parameters(
+        [this]<class V, class G>(std::string const& name, tensor_view<V, space> values,
+                                 tensor_view<G, space> gradient) { this->add(name, values, gradient); });
+  }
+  template <class V, class G>
+  void add(std::string const& name, tensor_view<V, space> values, tensor_view<G, space> gradient) {
+    static_assert(sizeof(V) <= sizeof(value) && sizeof(G) <= sizeof(value),
+                  "trireme::trainer: the model has parameters of double; make its trainer with precision::fp64");
+    using kernels = ops::on<space>;
+    held it{.name = name};
+    if constexpr (has_frozen<Model>) it.frozen = model_->frozen(std::string_view(name));
+    if constexpr (std::is_same_v<V, value>) {
+      it.values = values;
+    } else {
+      it.own_values = tensor<value, space>(values.extents());
+      it.values = it.own_values.view();
+      kernels::copy(it.values, tensor_view<V const, space>(values));
+      it.give = [to = values, from = it.values] { kernels::copy(to, tensor_view<value const, space>(from)); };
+    }
+    if (it.frozen) {
+      it.gradient = it.values;  // as many elements; of a frozen parameter nobody reads or writes it
+    } else if constexpr (std::is_same_v<G, value>) {
+      it.gradient = gradient;
+    } else {
+      it.own_gradient = tensor<value, space>(gradient.extents());
+      it.gradient = it.own_gradient.view();
+      it.take = [to = it.gradient, from = gradient] { kernels::copy(to, tensor_view<G const, space>(from)); };
+    }
+    all_.push_back(std::move(it));
+  }
   [[nodiscard]] std::size_t index_of(std::string_view name) const {
-    for (std::size_t index = 0; index < names_.size(); ++index) {
-      if (names_[index] == name) return index;
+    for (std::size_t index = 0; index < all_.size(); ++index) {
+      if (all_[index].name == name) return index;
     }
     throw config_error(text("trireme::trainer: the model's backward called ready(\"", name,
                             "\"), but visit_parameters names no such parameter"));
   }
 
   std::shared_ptr<Model> model_;
-  std::vector<std::string> names_;
-  std::vector<char> reported_;
+  std::vector<held> all_;
 };
 
 }  // namespace trireme
@@ -28374,7 +28469,11 @@ class placed_model {
   loss_sum train(step_input const& input, double scale, random_key key) {
     auto const own = static_cast<std::int64_t>(input.micro_batches.size());
     auto const most = serves() ? most_of(world_, own) : own;
-    exchange_.begin(input.range.count(), input.places, input.range.first, most, scale);
+    exchange_.begin({.micro_batches = input.range.count(),
+                     .places = input.places,
+                     .first = input.range.first,
+                     .runs = most,
+                     .scale = scale});
     double const weight = exchange_.sample_weight(input.total) * scale;
     if constexpr (staged) {
       bool const always = exchange_.reports_every_micro_batch();
@@ -28501,7 +28600,8 @@ class placed_model {
       }
       return exchange_type(uses, grid_.replicas(), strategy, compression, engine_.unit_ends(), &world_, again, wishes);
     } else {
-      return exchange_type(engine_.parameters(), grid_.replicas(), strategy, compression, &world_, wishes);
+      return exchange_type(engine_.parameters(), grid_.replicas(), strategy, compression, &world_,
+                           engine_.wishes(wishes));
     }
   }
 

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "../catch.hpp"
+#include "../support/sentence.hpp"
 #include "../watchdog.hpp"
 #include "trireme/comm/gathering.hpp"
 
@@ -46,15 +47,6 @@ std::vector<std::string> blobs(int size) {
   std::vector<std::string> all;
   for (int rank = 0; rank < size; ++rank) all.push_back(text("blob of ", rank));
   return all;
-}
-
-std::string sentence_of(auto&& call) {
-  try {
-    call();
-  } catch (trireme::error const& problem) {
-    return problem.what();
-  }
-  return "no error";
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "../catch.hpp"
+#include "../support/sentence.hpp"
 
 using namespace trireme;
 
@@ -41,15 +42,6 @@ static_assert(!has_sample_read<read_changes_it> && !dataset<read_changes_it>);
 static_assert(!has_sample_types<no_target_type> && !dataset<no_target_type>);
 static_assert(!has_sample_shapes<no_shape> && !dataset<no_shape>);
 
-std::string message_of(auto&& action) {
-  try {
-    action();
-  } catch (error const& e) {
-    return e.what();
-  }
-  return "nothing thrown";
-}
-
 }  // namespace
 
 TEST_CASE("any_view gives its elements back as their own type only", "[contract][dataset]") {
@@ -60,7 +52,7 @@ TEST_CASE("any_view gives its elements back as their own type only", "[contract]
   CHECK(any.bytes() == 24);
   CHECK(any.rows(1, 2).as<float>()[0] == 3);
   CHECK(any.rows(1, 2).extents == shape{2, 2});
-  CHECK(message_of([&] { (void)any.as<std::int32_t>(); }) ==
+  CHECK(sentence_of([&] { (void)any.as<std::int32_t>(); }) ==
         "trireme::any_view: the elements are F32, but I32 was asked for: check that the dataset has the types that the "
         "model takes");
   CHECK(any_view<>{}.as<std::int32_t>().empty());
@@ -91,10 +83,10 @@ TEST_CASE("samples whose counts differ are refused by name", "[contract][dataset
   std::vector<float> const x{1, 2, 3, 4, 5, 6};
   std::vector<std::int64_t> const ids{7, 8};
   tensor_view<float const> const features(x.data(), {3, 2});
-  CHECK(message_of([&] { (void)make_samples(features, tensor_view<float const>(x.data(), {2})); }) ==
+  CHECK(sentence_of([&] { (void)make_samples(features, tensor_view<float const>(x.data(), {2})); }) ==
         "trireme::make_samples: there are 3 rows of features but 2 rows of targets");
-  CHECK(message_of([&] { (void)make_samples(features, features, ids); }) ==
+  CHECK(sentence_of([&] { (void)make_samples(features, features, ids); }) ==
         "trireme::make_samples: there are 3 rows of features but 2 sample numbers");
-  CHECK(message_of([&] { (void)make_samples(tensor_view<float const>{}, features); }) ==
+  CHECK(sentence_of([&] { (void)make_samples(tensor_view<float const>{}, features); }) ==
         "trireme::make_samples: the features have no axis of samples");
 }

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "../catch.hpp"
+#include "../support/sentence.hpp"
 #include "trireme/contract/dataset.hpp"
 
 using namespace trireme;
@@ -42,15 +43,6 @@ std::pair<std::vector<std::int32_t>, std::vector<std::int32_t>> read(Windows con
   std::vector<std::int32_t> in(count, -7), out(count, -7);
   data.read(ids, in.data(), out.data());
   return {in, out};
-}
-
-std::string message_of(auto&& action) {
-  try {
-    action();
-  } catch (error const& e) {
-    return e.what();
-  }
-  return "nothing thrown";
 }
 
 }  // namespace
@@ -127,15 +119,15 @@ TEST_CASE("files that cannot be used are refused by name", "[data][token_file]")
   auto const open = [](std::string const& path) { (void)data::token_file{.path = path, .context = 4}.open(); };
   auto const missing = (here.path / "missing").string();
   CHECK_THROWS_AS(open(missing), io_error);
-  CHECK(message_of([&] { open(missing); }) ==
+  CHECK(sentence_of([&] { open(missing); }) ==
         missing + ": trireme::data::token_file: cannot open the file: No such file or directory");
-  CHECK(message_of([&] { open(here.path.string()); }) ==
+  CHECK(sentence_of([&] { open(here.path.string()); }) ==
         here.path.string() + ": trireme::data::token_file: this is a directory, but a file is needed");
-  CHECK(message_of([&] { open(here.write("empty", "")); }).ends_with("the file is empty"));
+  CHECK(sentence_of([&] { open(here.write("empty", "")); }).ends_with("the file is empty"));
   CHECK_THROWS_AS(open(here.write("empty", "")), io_error);
   auto const pipe = (here.path / "pipe").string();
   REQUIRE(::mkfifo(pipe.c_str(), 0600) == 0);
-  CHECK(message_of([&] { open(pipe); }).ends_with("this is not a regular file, so it cannot be read at any place"));
+  CHECK(sentence_of([&] { open(pipe); }).ends_with("this is not a regular file, so it cannot be read at any place"));
   CHECK_THROWS_AS(open(here.write("file", "12345") + "/below"), io_error);
   CHECK_THROWS_AS(open(std::string(5000, 'x')), io_error);
   auto const locked = here.write("locked", alphabet(100));
@@ -144,7 +136,7 @@ TEST_CASE("files that cannot be used are refused by name", "[data][token_file]")
   if (::geteuid() == 0) {
     CHECK_NOTHROW(open(locked));
   } else {
-    CHECK(message_of([&] { open(locked); }).ends_with("cannot open the file: Permission denied"));
+    CHECK(sentence_of([&] { open(locked); }).ends_with("cannot open the file: Permission denied"));
   }
 }
 
@@ -153,7 +145,7 @@ TEST_CASE("ranges and contexts that do not fit are refused by name", "[data][tok
   auto const path = here.write("text", alphabet(10));
   auto const open = [](data::token_file const& file) { (void)file.open(); };
   CHECK_NOTHROW(open({.path = path, .context = 9}));
-  CHECK(message_of([&] { open({.path = path, .context = 10}); }) ==
+  CHECK(sentence_of([&] { open({.path = path, .context = 10}); }) ==
         "trireme::data::token_file: " + path +
             ": the range has 10 bytes, but one window of .context = 10 needs one more than that many: choose a shorter "
             "context or a longer text");
@@ -191,7 +183,7 @@ TEST_CASE("a file that was cut since it was opened is told from where on", "[dat
   fs::resize_file(path, 50000);  // of mapped pages most would be gone: SIGBUS
   CHECK(read(training, {7}) == before);
   CHECK_THROWS_AS(read(training, {80}), io_error);
-  CHECK(message_of([&] { read(held_out, {4}); }) ==
+  CHECK(sentence_of([&] { read(held_out, {4}); }) ==
         path +
             ": trireme::data::token_file: the file had 100000 bytes when it was opened, but byte 80000 is gone; "
             "bring it back as it was, and do not cut a file that is in use");

@@ -244,7 +244,7 @@ TEST_CASE("all ranks go back to the same checkpoint if one of them finds damage"
 
 TEST_CASE("a checkpoint with sizes that cannot be is refused before anything is computed from them",
           "[train][checkpoint]") {
-  CHECK(crafted{}.sentence() == "nothing thrown");
+  CHECK(crafted{}.sentence() == "");
   auto const refusal = [](auto change) {
     crafted with;
     change(with);
@@ -252,8 +252,8 @@ TEST_CASE("a checkpoint with sizes that cannot be is refused before anything is 
   };
   auto const box = [&](std::string const& where) { return refusal([&](crafted& with) { with.where = where; }); };
   auto const progress = [&](std::string const& at) { return refusal([&](crafted& with) { with.progress = at; }); };
-  CHECK(box("12") == "nothing thrown");
-  CHECK(box("3,4 at 0,0 of 3,4") == "nothing thrown");
+  CHECK(box("12") == "");
+  CHECK(box("3,4 at 0,0 of 3,4") == "");
   for (auto const* const large :
        {"4611686018427387904,4", "3037000500,3037000500", "9223372036854775807,9223372036854775807",
         "3,4 at 0,0 of 4611686018427387904,4", "1,1,1,1,1,1,1"}) {
@@ -273,10 +273,10 @@ TEST_CASE("a checkpoint with sizes that cannot be is refused before anything is 
   }
   for (auto const* const unreadable :
        {"a", "3,,4", "3,4 at 0 of 3,4", "-3,4", "3,4 of 3,4 at 0,0", "3.0,4", "99999999999999999999"})
-    CHECK_FALSE(box(unreadable) == "nothing thrown");
+    CHECK_FALSE(box(unreadable) == "");
   for (auto const* const far : {"value/table@9223372036854775807", "value/table@9223372036854775800", "value/table@1",
                                 "value/table@-1", "value/table@", "value/table@99999999999999999999", "value/table"}) {
-    CHECK_FALSE(refusal([&](crafted& with) { with.piece = far; }) == "nothing thrown");
+    CHECK_FALSE(refusal([&](crafted& with) { with.piece = far; }) == "");
   }
   CHECK(contains(progress(R"({"step":9223372036854775807,"updates":1,"seed":0,"epoch":0,"position":0})"),
                  "this is no number of a step"));

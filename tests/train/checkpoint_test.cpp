@@ -178,7 +178,7 @@ TEST_CASE("a checkpoint that lacks a part, holds one twice, or a number too many
     auto const take = [&](auto&& piece) { piece("value/table", part, 0, tensor_view<float>(out)); };
     return sentence_of([&] { checkpoint::load(world, folder.path(), own, run, take, elements); });
   };
-  CHECK(loading({{0, 7}, {7, 5}}, 12) == "nothing thrown");
+  CHECK(loading({{0, 7}, {7, 5}}, 12) == "");
   auto const element = std::string("of this rank's part of \"value/table\" is in ");
   CHECK(contains(loading({{0, 5}, {7, 5}}, 10), "element 2 " + element + "none of its pieces"));
   CHECK(contains(loading({{0, 7}, {6, 6}}, 13), "element 3 " + element + "several of its pieces"));
@@ -228,7 +228,7 @@ TEST_CASE("a checkpoint of another model, optimizer or precision is refused with
   CHECK(contains(loading(one, optim::sgd{}, precision::bf16{}),
                  "the precision precision::fp32{}, but this run has the precision precision::bf16{}"));
   CHECK(contains(loading(one, optim::sgd{}, sparse{}), "the compression compression::none{}, but this run has"));
-  CHECK(loading(one, optim::sgd{.rate = 0.5}) == "nothing thrown");
+  CHECK(loading(one, optim::sgd{.rate = 0.5}) == "");
   scratch empty;
   CHECK(sentence_of([&] { make_trainer(one, optim::sgd{}, world).load(empty.path()); }) ==
         empty.path() + ": there is no checkpoint here; name the directory that a run has saved into");
@@ -262,7 +262,7 @@ TEST_CASE("whatever file operation fails, the last checkpoint stays and no tempo
       after.trainer.load(folder.path());
       auto const hash = after.trainer.state_hash();
       CHECK((hash == first || (!same_step && hash == second)));
-      if (sentence != "nothing thrown") CHECK(contains(sentence, ": no space left on device"));
+      if (sentence != "") CHECK(contains(sentence, ": no space left on device"));
       if (files.kept_something) before.trainer.save(folder.path());
       for (auto const& name : names(folder.path())) CHECK(name.starts_with("step-"));
     }
@@ -284,7 +284,7 @@ TEST_CASE("whenever a save is killed, the last checkpoint stays and the next sav
     failing_files files;
     files.fails_at = at;
     files.for_ever = true;
-    bool const killed = sentence_of([&] { before.trainer.save(folder.path(), files); }) != "nothing thrown";
+    bool const killed = sentence_of([&] { before.trainer.save(folder.path(), files); }) != "";
     tiny after;
     after.trainer.load(folder.path());
     auto const hash = after.trainer.state_hash();

@@ -6,10 +6,12 @@
 
 #include "../catch.hpp"
 #include "../formats/scratch.hpp"
+#include "../support/sentence.hpp"
 #include "../watchdog.hpp"
 #include "trireme/trireme.hpp"
 
-// What a model with storage and kernels of its own may have besides parameters: purposes, outputs, buffers.
+// What a model with storage and kernels of its own may have: purposes, outputs, buffers, element types, frozen and
+// unused parameters.
 
 using namespace trireme;
 
@@ -119,4 +121,160 @@ TEST_CASE("a plain model is told what a pass is for, and predicts", "[train][pla
       if (std::abs(out.span()[i] - (3 * x[i] + 1)) > 0.8F) throw error("a prediction is far off");
     }
   });
+}
+
+namespace {
+
+/// y = (w + v) x + (a + b) + t, with a parameter of each element type that its trainer may have, a frozen one without a
+/// gradient, and one that only some micro-batches use. Gradients are reported in an order that rank and step decide.
+template <class Wide>
+struct of_many_types {
+  static constexpr bool leaves_parameters_out = true;
+  int rank = 0;
+  std::vector<Wide> w{0.5}, dw{0};
+  std::vector<float> v{0.25F}, dv{0};
+  std::vector<bf16> a{bf16(0.125F)}, da{bf16(0.0F)};
+  std::vector<Wide> b{2}, no_gradient{};
+  std::vector<float> t{0.5F}, dt{0};  // used if the first input is above 0
+  double slope = 0, constant = 0, turn = 0;
+  std::int64_t passes = 0;
+  int used = 0, left_out = 0;
+
+  void visit_parameters(auto&& visit) {
+    visit("w", tensor_view{w}, tensor_view{dw});
+    visit("v", tensor_view{v}, tensor_view{dv});
+    visit("a", tensor_view{a}, tensor_view{da});
+    visit("b", tensor_view{b}, tensor_view{no_gradient});
+    visit("t", tensor_view{t}, tensor_view{dt});
+  }
+  [[nodiscard]] bool frozen(std::string_view name) const { return name == "b"; }
+  double forward(samples const& batch) {
+    auto const x = batch.inputs.as<float>();
+    auto const y = batch.targets.as<float>();
+    auto const n = static_cast<double>(x.size());
+    turn = x[0] > 0 ? 1 : 0;
+    double const factor = static_cast<double>(w[0]) + static_cast<double>(v[0]);
+    double const shift =
+        static_cast<double>(static_cast<float>(a[0])) + static_cast<double>(b[0]) + turn * static_cast<double>(t[0]);
+    slope = constant = 0;
+    double loss = 0;
+    for (std::int64_t i = 0; i < x.size(); ++i) {
+      double const error = factor * static_cast<double>(x[i]) + shift - static_cast<double>(y[i]);
+      loss += error * error / n;
+      slope += 2 * error * static_cast<double>(x[i]) / n;
+      constant += 2 * error / n;
+    }
+    return loss;
+  }
+  void backward(auto&& ready) {
+    dw[0] = static_cast<Wide>(slope);
+    dv[0] = static_cast<float>(slope);
+    da[0] = bf16(static_cast<float>(constant));
+    dt[0] = 100;  // of a pass before: never to be taken where it is not reported
+    std::vector<std::string> names{"w", "v", "a"};
+    if (turn > 0) {
+      dt[0] = static_cast<float>(constant);
+      names.emplace_back("t");
+      ++used;
+    } else {
+      ++left_out;
+    }
+    auto const first = static_cast<std::size_t>(passes++ + rank) % names.size();
+    for (std::size_t i = 0; i < names.size(); ++i) ready(names[(first + i) % names.size()]);
+  }
+};
+
+struct silent : centred<shared_buffers::mean> {
+  void backward(auto&&) {}
+};
+
+struct line_found {
+  double w = 0, v = 0, a = 0, b = 0, t = 0, loss = 0;
+  std::uint64_t hash = 0;
+};
+
+/// @param load  continues from what is there, if it is not empty.
+template <class Wide, class Precision, class... Policies>
+line_found of_types(int ranks, std::string const& load, std::string const& save, std::int64_t until,
+                    Policies const&... policies) {
+  line_found out;
+  launch(comm::threads{.ranks = ranks}, [&](auto& world) {
+    of_many_types<Wide> model;
+    model.rank = world.rank();
+    auto trainer = make_trainer(model, optim::sgd{.rate = 0.05}, world, Precision{}, policies...);
+    auto const* const where = model.w.data();
+    if (!load.empty()) trainer.load(load);
+    trainer.fit(line, {.steps = 40, .batch = 16, .micro_batches = 4, .stop_after = until});
+    if (!save.empty()) trainer.save(save);
+    if (model.w.data() != where) throw error("the model's memory has moved");
+    if (model.used == 0 || model.left_out == 0) throw error("every micro-batch, or none, has used \"t\"");
+    auto const hash = trainer.state_hash();
+    auto const loss = trainer.evaluate(line);
+    if (world.rank() > 0) return;
+    out = {static_cast<double>(model.w[0]),
+           static_cast<double>(model.v[0]),
+           static_cast<double>(static_cast<float>(model.a[0])),
+           static_cast<double>(model.b[0]),
+           static_cast<double>(model.t[0]),
+           loss,
+           hash};
+  });
+  return out;
+}
+
+template <class Wide, class Precision, class... Policies>
+void trains_many_types(Policies const&... policies) {
+  watchdog const guard("a model of several element types");
+  auto const serial = of_types<Wide, Precision>(1, "", "", 40, policies...);
+  CHECK(serial.loss < 1);                                      // from about 3; "t" comes and goes
+  CHECK(serial.b == 2);                                        // frozen
+  CHECK(std::abs(serial.a + serial.b + serial.t / 2) < 2);     // of 1, and some were moved
+  CHECK(std::abs(serial.w - 0.5 - (serial.v - 0.25)) < 1e-5);  // the same gradient, each in its own memory
+  for (int const ranks : {2, 3}) {
+    INFO(ranks << " ranks");
+    scratch folder;
+    auto const whole = of_types<Wide, Precision>(ranks, "", "", 40, policies...);
+    CHECK(whole.w == Approx(serial.w).epsilon(1e-4));
+    CHECK(whole.t == Approx(serial.t).epsilon(1e-4));
+    CHECK(whole.b == 2);
+    static_cast<void>(of_types<Wide, Precision>(ranks, "", folder.path(), 17, policies...));
+    CHECK(of_types<Wide, Precision>(ranks, folder.path(), "", 40, policies...).hash == whole.hash);
+  }
+}
+
+}  // namespace
+
+TEST_CASE("a plain model has parameters of several element types, frozen and unused ones", "[train][plain_model]") {
+  trains_many_types<float, precision::fp32>();
+  trains_many_types<double, precision::fp64>();
+  trains_many_types<float, precision::fp32>(parallel::zero<1>{});
+}
+
+TEST_CASE("narrow parameters have a master value in the trainer's type, which small steps do not lose",
+          "[train][plain_model]") {
+  watchdog const guard("master values");
+  comm::self_world world;
+  of_many_types<float> model;
+  auto trainer = make_trainer(model, optim::sgd{.rate = 1e-5, .momentum = 0}, world);
+  float first = 0, master = 0;
+  auto const read = [&](float& to) {
+    trainer.for_each_state([&](std::string const& name, auto const&, std::int64_t, auto view) {
+      if (name == "value/a") to = static_cast<float>(view[0]);
+    });
+  };
+  read(first);
+  trainer.fit(line, {.steps = 20, .batch = 16});
+  read(master);
+  CHECK(first == 0.125F);
+  CHECK(master != first);
+  CHECK(std::abs(master - first) < 1e-3F);
+  CHECK(static_cast<float>(model.a[0]) == static_cast<float>(bf16(master)));
+}
+
+TEST_CASE("a parameter that backward does not report is an error unless the model says so", "[train][plain_model]") {
+  comm::self_world world;
+  silent quiet;
+  auto trainer = make_trainer(quiet, optim::sgd{}, world);
+  CHECK(contains(sentence_of([&] { trainer.fit(line, {.steps = 1, .batch = 16}); }),
+                 "the model's backward did not call ready(\"line\")"));
 }

@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "../support/sentence.hpp"
 #include "../support/spline.hpp"
 #include "trireme/core/sha256.hpp"
 #include "trireme/data/function.hpp"
@@ -19,17 +20,6 @@
 namespace checkpoints {
 
 using namespace trireme;
-
-template <class Action>
-std::string sentence_of(Action&& action) {
-  try {
-    action();
-  } catch (error const& problem) {
-    return problem.what();
-  }
-  return "nothing thrown";
-}
-inline bool contains(std::string const& text, std::string const& part) { return text.find(part) != std::string::npos; }
 
 /// A run so small that its checkpoint can be damaged everywhere.
 struct tiny {

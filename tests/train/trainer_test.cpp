@@ -8,6 +8,7 @@
 #include <type_traits>
 #include <vector>
 
+#include "../support/sentence.hpp"
 #include "../support/spline.hpp"
 #include "../support/toy_training.hpp"
 #include "../watchdog.hpp"
@@ -32,16 +33,6 @@ std::uint64_t hash_of_tensors(Trainer& trainer) {
     sum += ops::on<host>::hash(view, hash_name(name), first);
   });
   return sum;
-}
-
-template <class Action>
-std::string sentence_of(Action&& action) {
-  try {
-    action();
-  } catch (error const& problem) {
-    return problem.what();
-  }
-  return "nothing thrown";
 }
 
 struct forgetful : toy::spline {

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -236,15 +237,35 @@ concept has_buffers = requires(M& model, detail::visits_no_buffers visit) {
 /// mean (of integers those of the first rank). A model says it by a static `buffers`; without it, first_rank.
 enum class shared_buffers { first_rank, mean };
 
+/// A plain model that says which of its parameters are never trained: frozen(name). What optim::groups freezes is, too.
+template <class M>
+concept has_frozen = requires(M& model) {
+  { model.frozen(std::string_view{}) } -> std::convertible_to<bool>;
+};
+/// A plain model whose backward need not report every parameter, by a static `leaves_parameters_out = true`: what a
+/// micro-batch has not used has a gradient of zeros. Without it a parameter that is not reported is an error, which a
+/// slip in backward would else hide.
+template <class M>
+concept leaves_parameters_out = requires {
+  requires M::leaves_parameters_out;
+};
+
 /// A model with kernels and storage of its own.
 ///
-/// Requires  visit_parameters(visit): visit(name, value, gradient) for each, in a stable order;
-///           forward(samples), or forward(samples, purpose), -> mean loss over the batch it is given (the purpose is
-///           train or evaluate: dropout and batch normalisation differ); backward(ready): fills the gradients of that
-///           mean and calls ready(name) as each becomes final.
-/// May have  predict, see has_model_predict; buffers, see has_buffers: they are in checkpoints and hashes, and are
-/// shared
-///           before a trainer evaluates, saves or hashes, and at the end of fit(), not in every step.
+/// Requires  visit_parameters(visit): visit(name, value, gradient) for each, views of the model's own memory, in a
+///           stable order; forward(samples), or forward(samples, purpose), -> mean loss over the batch it is given;
+///           backward(ready): fills the gradients of that mean and calls ready(name) as each becomes final, in any
+///           order, which may be another one on each rank and in each step.
+/// Told      forward is told what the pass is for: `train` (backward follows; drop out, update buffers) or `evaluate`
+///           (the loss alone). Outputs are asked for by predict(samples), without targets, if there is one.
+/// May have  predict, see has_model_predict; frozen parameters, see has_frozen (their gradient may be an empty view);
+///           parameters that a pass does not use, see leaves_parameters_out; buffers, see has_buffers: they are in
+///           checkpoints and hashes, and are shared before a trainer evaluates, saves or hashes, and at the end of
+///           fit(), not in every step.
+/// Numerics  values and gradients of the trainer's element type (float with precision::fp32) are exchanged and updated
+///           where they are. Narrower ones (bf16, half; float under fp64), in any mixture, are the model's own mixed
+///           precision: the trainer keeps a master value of its own type, exchanges gradients in it, and rounds each
+///           new value into the model's memory. Wider ones are refused by the compiler.
 template <class M>
 concept plain_model = has_visit_parameters<M> && has_model_forward<M> && has_model_backward<M>;
 

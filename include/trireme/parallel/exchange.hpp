@@ -44,6 +44,15 @@ struct dealing_axis {
   Comm* ranks;
 };
 
+/// What one rank brings to a step: basic_exchange::begin().
+struct exchange_step {
+  std::int64_t micro_batches = 1;          ///< logical ones of this rank
+  std::span<std::int64_t const> places{};  ///< those of them that it runs, which have samples: ascending, from 0
+  std::int64_t first = 0;                  ///< which of all ranks' logical micro-batches its first one is
+  std::int64_t runs = 0;  ///< how many it runs where that is more: some for others, without samples of its own
+  double scale = 1;       ///< the factor that the step's gradients carry (a loss scale)
+};
+
 /// Owns the memory of parameters and gradients, and makes the gradients of all ranks one.
 ///
 /// A step:  begin(micro-batches); backward calls ready(use) as each gradient becomes final; finish();
@@ -187,14 +196,11 @@ class basic_exchange {
   void begin(std::int64_t micro_batches = 1) {
     places_.resize(static_cast<std::size_t>(micro_batches));
     for (std::int64_t m = 0; m < micro_batches; ++m) places_[static_cast<std::size_t>(m)] = m;
-    begin(micro_batches, places_);
+    begin({.micro_batches = micro_batches, .places = places_});
   }
-  /// The same where some of this rank's logical micro-batches have no samples: it runs those at `places` only,
-  /// ascending. Its first one is at `first`.
-  /// @param runs  how many it runs where that is more: some for others, without samples of its own.
-  /// @param scale  the factor that the step's gradients carry (a loss scale).
-  void begin(std::int64_t micro_batches, std::span<std::int64_t const> places, std::int64_t first = 0,
-             std::int64_t runs = 0, double scale = 1) {
+  /// The same where some of this rank's logical micro-batches have no samples, or gradients carry a factor.
+  void begin(exchange_step const& step) {
+    auto const& [micro_batches, places, first, runs, scale] = step;
     protocol_.may_begin();
     if constexpr (shards_parameters) values_.release_all();
     auto const own = std::max(static_cast<std::int64_t>(places.size()), runs);

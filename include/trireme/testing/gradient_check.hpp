@@ -139,6 +139,12 @@ requires(!staged_model<Model>) [[nodiscard]] gradient_report
     check_gradients(Model& model, samples const& batch, gradient_check_options const& options = {}) {
   plain_engine<environment<precision::fp64>, Model> engine(model);
   auto const parameters = engine.parameters();
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    if (!engine.converts(i)) continue;
+    throw config_error(text("trireme::testing::check_gradients: \"", parameters[i].name,
+                            "\" is not double, and differences of its loss are lost in rounding; check the model with "
+                            "parameters of double"));
+  }
   auto const loss = [&] { return engine.train(batch, [](int) {}).mean(); };
   static_cast<void>(loss());
   std::vector<std::vector<double>> gradients;

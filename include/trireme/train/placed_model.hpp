@@ -152,7 +152,11 @@ class placed_model {
   loss_sum train(step_input const& input, double scale, random_key key) {
     auto const own = static_cast<std::int64_t>(input.micro_batches.size());
     auto const most = serves() ? most_of(world_, own) : own;
-    exchange_.begin(input.range.count(), input.places, input.range.first, most, scale);
+    exchange_.begin({.micro_batches = input.range.count(),
+                     .places = input.places,
+                     .first = input.range.first,
+                     .runs = most,
+                     .scale = scale});
     double const weight = exchange_.sample_weight(input.total) * scale;
     if constexpr (staged) {
       bool const always = exchange_.reports_every_micro_batch();
@@ -279,7 +283,8 @@ class placed_model {
       }
       return exchange_type(uses, grid_.replicas(), strategy, compression, engine_.unit_ends(), &world_, again, wishes);
     } else {
-      return exchange_type(engine_.parameters(), grid_.replicas(), strategy, compression, &world_, wishes);
+      return exchange_type(engine_.parameters(), grid_.replicas(), strategy, compression, &world_,
+                           engine_.wishes(wishes));
     }
   }
 

@@ -1,19 +1,28 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
 #include "trireme/contract/model.hpp"
+#include "trireme/contract/optimizer.hpp"
 #include "trireme/core/error.hpp"
+#include "trireme/ops/types.hpp"
 #include "trireme/parallel/exchange.hpp"
 
 namespace trireme {
 
 /// Runs a plain model: its own storage, its own kernels. Knows nothing of ranks.
+///
+/// Bytes    parameters of the trainer's element type are used where they are. Of narrower ones (bf16 in a trainer of
+///          fp32) it keeps a value and a gradient in the trainer's type: that value is the one that is updated, saved
+///          and hashed, and is rounded into the model's own memory whenever it has changed.
 template <class Env, plain_model Model>
 class plain_engine {
  public:
@@ -21,37 +30,63 @@ class plain_engine {
   using value = typename Env::param;
 
   /// A model given by name stays the caller's; a temporary is kept here.
-  explicit plain_engine(Model& model) : model_(std::shared_ptr<Model>{}, &model) {}
-  explicit plain_engine(Model&& model) : model_(std::make_shared<Model>(std::move(model))) {}
+  explicit plain_engine(Model& model) : model_(std::shared_ptr<Model>{}, &model) { list(); }
+  explicit plain_engine(Model&& model) : model_(std::make_shared<Model>(std::move(model))) { list(); }
 
-  [[nodiscard]] std::vector<foreign_parameter<value, space>> parameters() {
+  /// As an exchange sees them: in the trainer's element type.
+  [[nodiscard]] std::vector<foreign_parameter<value, space>> parameters() const {
     std::vector<foreign_parameter<value, space>> all;
-    model_->visit_parameters(
-        [&](std::string const& name, tensor_view<value, space> values, tensor_view<value, space> gradient) {
-          all.push_back({name, values, gradient});
-        });
-    if (reported_.empty()) {
-      for (auto const& each : all) names_.push_back(each.name);
-      reported_.assign(all.size(), 0);
-    }
+    for (auto const& each : all_) all.push_back({each.name, each.values, each.gradient});
     return all;
   }
+  /// What the optimizer asks for, and which parameters the model itself says are frozen.
+  [[nodiscard]] layout_wishes wishes(layout_wishes of_optimizer) const {
+    std::vector<std::string> frozen;
+    for (auto const& each : all_) {
+      if (each.frozen) frozen.push_back(each.name);
+    }
+    if (frozen.empty()) return of_optimizer;
+    auto all = of_optimizer;
+    all.frozen = [frozen, of_optimizer](parameter_info const& info) {
+      return of_optimizer.freezes(info) || std::find(frozen.begin(), frozen.end(), info.name) != frozen.end();
+    };
+    return all;
+  }
+  /// Whether a parameter has another element type in the model's own memory.
+  [[nodiscard]] bool converts(std::size_t index) const { return all_[index].give != nullptr; }
 
-  void invalidate() noexcept {}
+  /// Values have changed: the model's own memory follows where they are not in it.
+  void invalidate() {
+    for (auto const& each : all_) {
+      if (each.give) each.give();
+    }
+  }
 
   /// Forward and backward; ready(index) as each gradient is filled.
   template <class Ready>
   loss_sum train(samples const& batch, Ready&& ready) {
     auto const loss = forward(batch, purpose::train);
-    reported_.assign(reported_.size(), 0);
+    for (std::size_t index = 0; index < all_.size(); ++index) {
+      all_[index].reported = all_[index].frozen;
+      if (all_[index].frozen) ready(static_cast<int>(index));
+    }
     model_->backward([&](std::string_view name) {
       auto const index = index_of(name);
-      reported_[index] = 1;
+      auto& it = all_[index];
+      if (it.frozen) return;
+      if (it.take) it.take();
+      it.reported = true;
       ready(static_cast<int>(index));
     });
-    for (std::size_t index = 0; index < reported_.size(); ++index) {
-      if (reported_[index] != 0) continue;
-      throw config_error(text("trireme::trainer: the model's backward did not call ready(\"", names_[index], "\")"));
+    for (std::size_t index = 0; index < all_.size(); ++index) {
+      auto const& it = all_[index];
+      if (it.reported) continue;
+      if constexpr (leaves_parameters_out<Model>) {
+        ops::on<space>::fill(it.gradient, 0.0);
+        ready(static_cast<int>(index));
+      } else {
+        throw config_error(text("trireme::trainer: the model's backward did not call ready(\"", it.name, "\")"));
+      }
     }
     return loss;
   }
@@ -78,17 +113,56 @@ class plain_engine {
     }
     return {mean * static_cast<double>(batch.count()), batch.count()};
   }
+  struct held {
+    std::string name;
+    tensor_view<value, space> values{}, gradient{};
+    bool frozen = false;
+    bool reported = false;
+    std::function<void()> give{};  // values -> the model's memory
+    std::function<void()> take{};  // the model's gradient -> gradient
+    tensor<value, space> own_values{}, own_gradient{};
+  };
+  void list() {
+    model_->visit_parameters(
+        [this]<class V, class G>(std::string const& name, tensor_view<V, space> values,
+                                 tensor_view<G, space> gradient) { this->add(name, values, gradient); });
+  }
+  template <class V, class G>
+  void add(std::string const& name, tensor_view<V, space> values, tensor_view<G, space> gradient) {
+    static_assert(sizeof(V) <= sizeof(value) && sizeof(G) <= sizeof(value),
+                  "trireme::trainer: the model has parameters of double; make its trainer with precision::fp64");
+    using kernels = ops::on<space>;
+    held it{.name = name};
+    if constexpr (has_frozen<Model>) it.frozen = model_->frozen(std::string_view(name));
+    if constexpr (std::is_same_v<V, value>) {
+      it.values = values;
+    } else {
+      it.own_values = tensor<value, space>(values.extents());
+      it.values = it.own_values.view();
+      kernels::copy(it.values, tensor_view<V const, space>(values));
+      it.give = [to = values, from = it.values] { kernels::copy(to, tensor_view<value const, space>(from)); };
+    }
+    if (it.frozen) {
+      it.gradient = it.values;  // as many elements; of a frozen parameter nobody reads or writes it
+    } else if constexpr (std::is_same_v<G, value>) {
+      it.gradient = gradient;
+    } else {
+      it.own_gradient = tensor<value, space>(gradient.extents());
+      it.gradient = it.own_gradient.view();
+      it.take = [to = it.gradient, from = gradient] { kernels::copy(to, tensor_view<G const, space>(from)); };
+    }
+    all_.push_back(std::move(it));
+  }
   [[nodiscard]] std::size_t index_of(std::string_view name) const {
-    for (std::size_t index = 0; index < names_.size(); ++index) {
-      if (names_[index] == name) return index;
+    for (std::size_t index = 0; index < all_.size(); ++index) {
+      if (all_[index].name == name) return index;
     }
     throw config_error(text("trireme::trainer: the model's backward called ready(\"", name,
                             "\"), but visit_parameters names no such parameter"));
   }
 
   std::shared_ptr<Model> model_;
-  std::vector<std::string> names_;
-  std::vector<char> reported_;
+  std::vector<held> all_;
 };
 
 }  // namespace trireme

@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/testing/gradient_check.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 92bc5f5259fe2453fef8f970045017bb596ab5e4d10cabf0229ffd55a4088203
+// SHA-256 of the sources: 8d40704e3716c1d0442769a64016da8a4b29f760b2fc877b191765b49abd9b0a
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -132,6 +132,12 @@ requires(!staged_model<Model>) [[nodiscard]] gradient_report
     check_gradients(Model& model, samples const& batch, gradient_check_options const& options = {}) {
   plain_engine<environment<precision::fp64>, Model> engine(model);
   auto const parameters = engine.parameters();
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    if (!engine.converts(i)) continue;
+    throw config_error(text("trireme::testing::check_gradients: \"", parameters[i].name,
+                            "\" is not double, and differences of its loss are lost in rounding; check the model with "
+                            "parameters of double"));
+  }
   auto const loss = [&] { return engine.train(batch, [](int) {}).mean(); };
   static_cast<void>(loss());
   std::vector<std::vector<double>> gradients;
