@@ -36,7 +36,7 @@ void measure(std::map<std::string, std::string> const& options, setting const& w
   std::int64_t const warmup = std::atoll(options.at("warmup").c_str());
   std::int64_t const steps = std::atoll(options.at("steps").c_str());
   launch(comm::threads{.ranks = ranks, .deadline = std::chrono::minutes(10)}, [&](auto& world) {
-    auto trainer = make_trainer(what.model, optim::adamw{.rate = 1e-4}, world, parallel, precision);
+    auto trainer = make_trainer(what.model, optim::adamw{.learning_rate = 1e-4}, world, parallel, precision);
     random_tokens const data{what.model.context, what.model.vocabulary};
     using clock = std::chrono::steady_clock;
     std::vector<double> seconds;

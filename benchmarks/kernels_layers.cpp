@@ -124,7 +124,7 @@ void memory(std::int64_t n) {
   auto const g1 = numbers<float>({n});
   auto const size = text(n);
   auto const count = static_cast<double>(n);
-  ops::adamw_numbers const how{.rate = 1e-9, .correction1 = 1, .correction2 = 1};
+  ops::adamw_numbers const how{.learning_rate = 1e-9, .correction1 = 1, .correction2 = 1};
   std::vector<tensor_view<float const>> const one{g0};
   std::vector<tensor_view<float const>> const two{g0, g1};
   std::span<tensor_view<float> const> const nowhere;
@@ -138,7 +138,7 @@ void memory(std::int64_t n) {
   });
   report("sgd with momentum", size, dtype::f32, "gbps", 20 * count, [&] {
     kernels::sgd(value.view(), first, ops::gradient_terms<float, host>{one, 1.0}, nowhere,
-                 {.rate = 1e-9, .momentum = 0.9});
+                 {.learning_rate = 1e-9, .momentum = 0.9});
   });
   for (auto const* each : {&g0, &g1}) kernels::fill(each->view(), 0.0);  // doubled again and again below
   std::vector<tensor_view<float>> const in_place{g0.view(), g1.view()};

@@ -59,7 +59,8 @@ int main() {
     auto const second = make(0);
     auto const gradients = world.peers(gradient.view());
     auto const values = world.peers(value.view());
-    ops::adamw_numbers const numbers{.rate = 1e-4, .decay = 0.01, .correction1 = 0.1, .correction2 = 0.001};
+    ops::adamw_numbers const numbers{
+        .learning_rate = 1e-4, .weight_decay = 0.01, .correction1 = 0.1, .correction2 = 0.001};
     std::int64_t const begin = world.rank() * slice;
     auto const own = [&](tensor<float> const& whole) { return whole.view().flat(begin, slice); };
     std::vector<tensor_view<float const>> terms;

@@ -63,7 +63,7 @@ struct row {
 template <class World, class Parallel>
 void train(row& into, World& world, Parallel const& parallel, setting const& what, std::int64_t batch,
            std::int64_t micro_batches) {
-  auto trainer = make_trainer(what.model, optim::adamw{.rate = 1e-4}, world, parallel);
+  auto trainer = make_trainer(what.model, optim::adamw{.learning_rate = 1e-4}, world, parallel);
   random_tokens const data{what.model.context, what.model.vocabulary};
   constexpr std::int64_t warm = 2;
   std::vector<double> seconds;

@@ -106,7 +106,7 @@ int main(int count, char** arguments) try {
   std::vector<sweep_row> rows;
   launch(comm::threads{.ranks = ranks}, [&](auto& world) {
     auto found = sweep(list, model, counting{}, world, {.steps = steps, .batch = 16, .micro_batches = 8},
-                       optim::adamw{.rate = 1e-3});
+                       optim::adamw{.learning_rate = 1e-3});
     if (world.rank() == 0) rows = std::move(found);
   });
   fmt::print("{}", to_string(rows));

@@ -98,9 +98,9 @@ struct plan {
               .channels = given.number("channels", 1),
               .dropout = given.real("dropout"),
               .experts = given.number("experts", 0),
-              .experts_a_token = given.number("experts-a-token", 1),
+              .top_k = given.number("experts-a-token", 1),
               .balance = given.real("balance")},
-        optimizer{.chosen = method_of(given), .rate = given.real("rate"), .steps = steps},
+        optimizer{.chosen = method_of(given), .learning_rate = given.real("rate"), .steps = steps},
         policies{{given.text("parallel"), given.flag("reproducible")},
                  static_cast<compression_preset>(given.choice("compression", {"none", "bf16", "top_k", "power_sgd"}))},
         parallel(given.text("parallel")),
@@ -368,7 +368,7 @@ class run {
     try {
       log_->add(done.step, {{"loss/train", static_cast<float>(done.loss)},
                             {"gradient/norm", static_cast<float>(done.norm)},
-                            {"learning_rate", static_cast<float>(done.rate)},
+                            {"learning_rate", static_cast<float>(done.learning_rate)},
                             {"tokens_per_second", static_cast<float>(rate)}});
     } catch (io_error const& problem) {
       log_.reset();

@@ -13,7 +13,7 @@
 struct optimizer_choice {
   enum class method : std::size_t { adamw, sgd, muon, adafactor, lamb };
   method chosen = method::adamw;
-  double rate = 0;
+  double learning_rate = 0;
   std::int64_t steps = 1;
 
   [[nodiscard]] static std::vector<std::string> names() { return {"adamw", "sgd", "muon", "adafactor", "lamb"}; }
@@ -37,19 +37,20 @@ struct optimizer_choice {
           .peak = peak, .warmup = std::min<std::int64_t>(100, steps / 10 + 1), .total = steps, .floor = peak / 10};
     };
     auto const adamw = [&](double peak) {
-      return optim::adamw{.schedule = from(peak), .beta2 = 0.95, .decay = 0.1, .clip = 1.0};
+      return optim::adamw{.schedule = from(peak), .beta2 = 0.95, .weight_decay = 0.1, .clip = 1.0};
     };
     switch (chosen) {
       case method::sgd:
-        return f(optim::sgd{.schedule = from(rate), .clip = 1.0});
+        return f(optim::sgd{.schedule = from(learning_rate), .clip = 1.0});
       case method::muon:
-        return f(optim::muon{.schedule = from(rate), .decay = 0.1, .clip = 1.0, .rest = adamw(rate / 10)});
+        return f(optim::muon{
+            .schedule = from(learning_rate), .weight_decay = 0.1, .clip = 1.0, .rest = adamw(learning_rate / 10)});
       case method::adafactor:
-        return f(optim::adafactor{.schedule = from(rate), .clip = 1.0});
+        return f(optim::adafactor{.schedule = from(learning_rate), .clip = 1.0});
       case method::lamb:
-        return f(optim::lamb{.schedule = from(rate), .decay = 0.1, .clip = 1.0});
+        return f(optim::lamb{.schedule = from(learning_rate), .weight_decay = 0.1, .clip = 1.0});
       default:
-        return f(adamw(rate));
+        return f(adamw(learning_rate));
     }
   }
   /// All of them behind one type, so that trainers are compiled once.

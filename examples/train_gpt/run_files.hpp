@@ -176,7 +176,7 @@ inline void write_model(std::string const& run_directory, trireme::nn::gpt const
     config.set("model_type", "gpt_experts");
     config.set("architectures", json::array{});
     config.set("num_local_experts", model.experts);
-    config.set("num_experts_per_tok", model.experts_a_token);
+    config.set("num_experts_per_tok", model.top_k);
   }
   trireme::formats::atomic_write(directory, "config.json", json::to_string(config, 2) + "\n");
 }

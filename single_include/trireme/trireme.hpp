@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/trireme.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: adaa89565b0dcf0501012b66b56cc3dbc0e7d35629462a3c797a7c3bb2b45ffa
+// SHA-256 of the sources: d3c3f350158890f8b624f41eebd12989a3e2b9c45c332b26e6569ed9de400025
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -1789,22 +1789,22 @@ struct input_epilogue {
 
 /// One step of AdamW [Loshchilov, Hutter, 2019], with the bias corrections already computed.
 struct adamw_numbers {
-  double rate = 0;
+  double learning_rate = 0;
   double beta1 = 0.9;
   double beta2 = 0.999;
   double epsilon = 1e-8;
-  double decay = 0;        ///< value -= rate * decay * value
-  double correction1 = 1;  ///< 1 - beta1^t
-  double correction2 = 1;  ///< 1 - beta2^t
+  double weight_decay = 0;  ///< value -= rate * decay * value
+  double correction1 = 1;   ///< 1 - beta1^t
+  double correction2 = 1;   ///< 1 - beta2^t
 };
 
 /// One step of SGD with momentum: velocity = momentum * velocity + g; value -= rate * (velocity or, Nesterov's,
 /// g + momentum * velocity).
 struct sgd_numbers {
-  double rate = 0;
+  double learning_rate = 0;
   double momentum = 0;
   bool nesterov = false;
-  double decay = 0;  ///< g += decay * value
+  double weight_decay = 0;  ///< g += decay * value
 };
 
 }  // namespace trireme::ops
@@ -9512,7 +9512,7 @@ struct gpt_expert_block {
   gpt_shape shape;
   std::int64_t index = 0;
   std::int64_t experts = 1;
-  std::int64_t experts_a_token = 1;
+  std::int64_t top_k = 1;
   double balance = 0;
   friend bool operator==(gpt_expert_block const&, gpt_expert_block const&) = default;
 
@@ -9545,7 +9545,7 @@ class gpt_expert_block::instance {
         experts_({.channels = shape_.channels,
                   .hidden = 4 * shape_.channels,
                   .count = description.experts,
-                  .chosen = description.experts_a_token,
+                  .chosen = description.top_k,
                   .balance = description.balance,
                   .projection_scale = detail::residual_scale(shape_)},
                  detail::name_in_block(description.index, "mlp"), expert_group<Env>::of(groups).share()) {}
@@ -9766,10 +9766,10 @@ struct gpt {
   std::int64_t heads = 6;
   std::int64_t channels = 384;
   double dropout = 0;
-  bool checkpointed = false;         ///< blocks save their input only, and are run once more in the backward pass
-  std::int64_t experts = 0;          ///< mlps a block, of which each token chooses some; 0: one mlp, for all tokens
-  std::int64_t experts_a_token = 2;  ///< how many it chooses
-  double balance = 0;                ///< weight of the loss that asks tokens to choose all experts alike
+  bool checkpointed = false;  ///< blocks save their input only, and are run once more in the backward pass
+  std::int64_t experts = 0;   ///< mlps a block, of which each token chooses some; 0: one mlp, for all tokens
+  std::int64_t top_k = 2;     ///< how many it chooses
+  double balance = 0;         ///< weight of the loss that asks tokens to choose all experts alike
   friend bool operator==(gpt const&, gpt const&) = default;
 
   void validate() const {
@@ -9787,8 +9787,8 @@ struct gpt {
     if (!(dropout >= 0 && dropout < 1)) {
       throw config_error(text("trireme::nn::gpt: dropout ", dropout, " is not in [0, 1)"));
     }
-    if (experts < 0 || (experts > 0 && (experts_a_token < 1 || experts_a_token > experts))) {
-      throw config_error(text("trireme::nn::gpt: ", experts_a_token, " experts a token of ", experts,
+    if (experts < 0 || (experts > 0 && (top_k < 1 || top_k > experts))) {
+      throw config_error(text("trireme::nn::gpt: ", top_k, " experts a token of ", experts,
                               "; a token chooses at least one, and at most all of them"));
     }
     if (!(balance >= 0)) throw config_error(text("trireme::nn::gpt: balance ", balance, " is below 0"));
@@ -9798,7 +9798,7 @@ struct gpt {
   /// of `context` tokens. Embeddings only look up.
   [[nodiscard]] std::vector<double> unit_costs() const {
     auto const c = static_cast<double>(channels);
-    auto const mlps = static_cast<double>(experts > 0 ? experts_a_token : 1);
+    auto const mlps = static_cast<double>(experts > 0 ? top_k : 1);
     double const products = 8 * c * c + mlps * 16 * c * c + 2 * c * static_cast<double>(experts);
     double const attended = c * static_cast<double>(context);  // by two products, half of each of which is masked
     double const again = checkpointed ? products + 2 * attended : 0;
@@ -9814,7 +9814,7 @@ struct gpt {
     emit(gpt_embedding{shape});
     for (std::int64_t index = 0; index < layers; ++index) {
       if (experts > 0) {
-        block(emit, gpt_expert_block{shape, index, experts, experts_a_token, balance});
+        block(emit, gpt_expert_block{shape, index, experts, top_k, balance});
       } else {
         block(emit, gpt_block{shape, index});
       }
@@ -9838,7 +9838,7 @@ struct gpt {
               ", .heads = ", m.heads, ", .channels = ", m.channels, ", .dropout = ", m.dropout,
               m.checkpointed ? ", .checkpointed = true" : "",
               m.experts == 0 ? std::string()
-                             : text(", .experts = ", m.experts, ", .experts_a_token = ", m.experts_a_token,
+                             : text(", .experts = ", m.experts, ", .top_k = ", m.top_k,
                                     m.balance > 0 ? text(", .balance = ", m.balance) : ""),
               "}");
 }
@@ -15565,10 +15565,10 @@ inline void adamw(M* value, M* first_moment, M* second_moment, std::int64_t n, g
   F const beta2 = F::all(static_cast<real>(numbers.beta2));
   F const rest1 = F::all(static_cast<real>(1 - numbers.beta1));
   F const rest2 = F::all(static_cast<real>(1 - numbers.beta2));
-  F const step = F::all(static_cast<real>(-numbers.rate / numbers.correction1));
+  F const step = F::all(static_cast<real>(-numbers.learning_rate / numbers.correction1));
   F const correction = F::all(static_cast<real>(1 / std::sqrt(numbers.correction2)));
   F const epsilon = F::all(static_cast<real>(numbers.epsilon));
-  F const keep = F::all(static_cast<real>(1 - numbers.rate * numbers.decay));
+  F const keep = F::all(static_cast<real>(1 - numbers.learning_rate * numbers.weight_decay));
   TRIREME_FOR_LANES(F, n, i, count, {
     F const g = summed_gradient<F>(gradient, i, count);
     F const m = fma(beta1, F::load(first_moment + i, count), rest1 * g);
@@ -15587,9 +15587,9 @@ inline void sgd(M* value, M* velocity, std::int64_t n, gradient_terms<G, host> c
                 std::span<tensor_view<P, host> const> outputs, sgd_numbers const& numbers) {
   using F = lanes_for<M, G, P>;
   using real = typename F::real;
-  F const rate = F::all(static_cast<real>(-numbers.rate));
+  F const rate = F::all(static_cast<real>(-numbers.learning_rate));
   F const momentum = F::all(static_cast<real>(numbers.momentum));
-  F const decay = F::all(static_cast<real>(numbers.decay));
+  F const decay = F::all(static_cast<real>(numbers.weight_decay));
   bool const moving = numbers.momentum != 0;
   bool const nesterov = numbers.nesterov;
   TRIREME_FOR_LANES(F, n, i, count, {
@@ -15638,10 +15638,10 @@ inline void adamw(M* value, M* first_moment, M* second_moment, std::int64_t n, g
   F const beta2 = F::all(static_cast<real>(numbers.beta2));
   F const rest1 = F::all(static_cast<real>(1 - numbers.beta1));
   F const rest2 = F::all(static_cast<real>(1 - numbers.beta2));
-  F const step = F::all(static_cast<real>(-numbers.rate / numbers.correction1));
+  F const step = F::all(static_cast<real>(-numbers.learning_rate / numbers.correction1));
   F const correction = F::all(static_cast<real>(1 / std::sqrt(numbers.correction2)));
   F const epsilon = F::all(static_cast<real>(numbers.epsilon));
-  F const keep = F::all(static_cast<real>(1 - numbers.rate * numbers.decay));
+  F const keep = F::all(static_cast<real>(1 - numbers.learning_rate * numbers.weight_decay));
   TRIREME_FOR_LANES(F, n, i, count, {
     F const g = summed_gradient<F>(gradient, i, count);
     F const m = fma(beta1, F::load(first_moment + i, count), rest1 * g);
@@ -15660,9 +15660,9 @@ inline void sgd(M* value, M* velocity, std::int64_t n, gradient_terms<G, host> c
                 std::span<tensor_view<P, host> const> outputs, sgd_numbers const& numbers) {
   using F = lanes_for<M, G, P>;
   using real = typename F::real;
-  F const rate = F::all(static_cast<real>(-numbers.rate));
+  F const rate = F::all(static_cast<real>(-numbers.learning_rate));
   F const momentum = F::all(static_cast<real>(numbers.momentum));
-  F const decay = F::all(static_cast<real>(numbers.decay));
+  F const decay = F::all(static_cast<real>(numbers.weight_decay));
   bool const moving = numbers.momentum != 0;
   bool const nesterov = numbers.nesterov;
   TRIREME_FOR_LANES(F, n, i, count, {
@@ -15712,10 +15712,10 @@ inline void adamw(M* value, M* first_moment, M* second_moment, std::int64_t n, g
   F const beta2 = F::all(static_cast<real>(numbers.beta2));
   F const rest1 = F::all(static_cast<real>(1 - numbers.beta1));
   F const rest2 = F::all(static_cast<real>(1 - numbers.beta2));
-  F const step = F::all(static_cast<real>(-numbers.rate / numbers.correction1));
+  F const step = F::all(static_cast<real>(-numbers.learning_rate / numbers.correction1));
   F const correction = F::all(static_cast<real>(1 / std::sqrt(numbers.correction2)));
   F const epsilon = F::all(static_cast<real>(numbers.epsilon));
-  F const keep = F::all(static_cast<real>(1 - numbers.rate * numbers.decay));
+  F const keep = F::all(static_cast<real>(1 - numbers.learning_rate * numbers.weight_decay));
   TRIREME_FOR_LANES(F, n, i, count, {
     F const g = summed_gradient<F>(gradient, i, count);
     F const m = fma(beta1, F::load(first_moment + i, count), rest1 * g);
@@ -15734,9 +15734,9 @@ inline void sgd(M* value, M* velocity, std::int64_t n, gradient_terms<G, host> c
                 std::span<tensor_view<P, host> const> outputs, sgd_numbers const& numbers) {
   using F = lanes_for<M, G, P>;
   using real = typename F::real;
-  F const rate = F::all(static_cast<real>(-numbers.rate));
+  F const rate = F::all(static_cast<real>(-numbers.learning_rate));
   F const momentum = F::all(static_cast<real>(numbers.momentum));
-  F const decay = F::all(static_cast<real>(numbers.decay));
+  F const decay = F::all(static_cast<real>(numbers.weight_decay));
   bool const moving = numbers.momentum != 0;
   bool const nesterov = numbers.nesterov;
   TRIREME_FOR_LANES(F, n, i, count, {
@@ -16375,7 +16375,7 @@ struct cosine {
   friend bool operator==(cosine const&, cosine const&) = default;
 };
 
-/// Which learning rate a step has. An empty schedule means: the optimizer's own `rate`, always.
+/// Which learning rate a step has. An empty schedule means: the optimizer's own `learning_rate`, always.
 using schedule = std::variant<std::monostate, constant, linear, cosine>;
 
 namespace detail {
@@ -16446,7 +16446,8 @@ namespace trireme::optim {
 struct adafactor {
   using policy_category = slot::optimizer;
 
-  double rate = 1e-2;  ///< used where `schedule` is empty; times the root mean square of the tensor if `scaled`
+  double learning_rate =
+      1e-2;  ///< used where `schedule` is empty; times the root mean square of the tensor if `scaled`
   optim::schedule schedule{};
   bool relative = false;  ///< at most 1 / sqrt(step), counted from 1
   bool scaled = true;     ///< the rate is a share of each tensor's root mean square (at least `least_scale`)
@@ -16455,7 +16456,7 @@ struct adafactor {
   double epsilon = 1e-30;
   double threshold = 1;  ///< updates of a larger root mean square are clipped to it
   double momentum = 0;
-  double decay = 0;
+  double weight_decay = 0;
   double clip = 0;  ///< largest global gradient norm; 0 = no clipping
   friend bool operator==(adafactor const&, adafactor const&) = default;
 
@@ -16474,7 +16475,7 @@ struct adafactor {
     return means;
   }
   [[nodiscard]] double rate_at(std::int64_t step) const {
-    auto const now = optim::rate_at(schedule, rate, step);
+    auto const now = optim::rate_at(schedule, learning_rate, step);
     return relative ? std::min(now, 1 / std::sqrt(static_cast<double>(step + 1))) : now;
   }
 
@@ -16530,7 +16531,7 @@ struct adafactor {
           auto const length = std::sqrt(detail::sum_of_squares(u) / size) / threshold;
           auto by = rate_at(step);
           if (scaled) by *= std::max(least_scale, std::sqrt(detail::sum_of_squares(value) / size));
-          auto const pull = static_cast<real>(1 - by * (tensor.info.decays ? decay : 0));
+          auto const pull = static_cast<real>(1 - by * (tensor.info.decays ? weight_decay : 0));
           auto const along = static_cast<real>(by / std::max(1.0, length));
           for (std::size_t i = 0; i < value.size(); ++i) {
             real change = along * u[i];
@@ -16545,10 +16546,10 @@ struct adafactor {
 };
 
 [[nodiscard]] inline std::string to_string(adafactor const& o) {
-  return text("optim::adafactor{.rate = ", o.rate, ", .schedule = ", to_string(o.schedule),
+  return text("optim::adafactor{.learning_rate = ", o.learning_rate, ", .schedule = ", to_string(o.schedule),
               ", .relative = ", o.relative, ", .scaled = ", o.scaled, ", .least_scale = ", o.least_scale,
               ", .decay_power = ", o.decay_power, ", .epsilon = ", o.epsilon, ", .threshold = ", o.threshold,
-              ", .momentum = ", o.momentum, ", .decay = ", o.decay, ", .clip = ", o.clip, "}");
+              ", .momentum = ", o.momentum, ", .weight_decay = ", o.weight_decay, ", .clip = ", o.clip, "}");
 }
 
 }  // namespace trireme::optim
@@ -16564,36 +16565,37 @@ namespace trireme::optim {
 struct adamw {
   using policy_category = slot::optimizer;
 
-  double rate = 1e-3;  ///< used where `schedule` is empty
+  double learning_rate = 1e-3;  ///< used where `schedule` is empty
   optim::schedule schedule{};
   double beta1 = 0.9;
   double beta2 = 0.999;
   double epsilon = 1e-8;
-  double decay = 0.01;
+  double weight_decay = 0.01;
   double clip = 0;  ///< largest global gradient norm; 0 = no clipping
   friend bool operator==(adamw const&, adamw const&) = default;
 
   static constexpr std::array<std::string_view, 2> moment_names{"first_moment", "second_moment"};
-  [[nodiscard]] double rate_at(std::int64_t step) const { return optim::rate_at(schedule, rate, step); }
+  [[nodiscard]] double rate_at(std::int64_t step) const { return optim::rate_at(schedule, learning_rate, step); }
 
   template <class Env>
   void update(update_segment<Env> const& segment, std::int64_t step) const {
     auto const count = static_cast<double>(step + 1);
     ops::on<typename Env::space>::adamw(segment.value, segment.moments[0], segment.moments[1], segment.gradient,
                                         segment.outputs,
-                                        ops::adamw_numbers{.rate = rate_at(step),
+                                        ops::adamw_numbers{.learning_rate = rate_at(step),
                                                            .beta1 = beta1,
                                                            .beta2 = beta2,
                                                            .epsilon = epsilon,
-                                                           .decay = segment.decays ? decay : 0,
+                                                           .weight_decay = segment.decays ? weight_decay : 0,
                                                            .correction1 = 1 - std::pow(beta1, count),
                                                            .correction2 = 1 - std::pow(beta2, count)});
   }
 };
 
 [[nodiscard]] inline std::string to_string(adamw const& o) {
-  return text("optim::adamw{.rate = ", o.rate, ", .schedule = ", to_string(o.schedule), ", .beta1 = ", o.beta1,
-              ", .beta2 = ", o.beta2, ", .epsilon = ", o.epsilon, ", .decay = ", o.decay, ", .clip = ", o.clip, "}");
+  return text("optim::adamw{.learning_rate = ", o.learning_rate, ", .schedule = ", to_string(o.schedule),
+              ", .beta1 = ", o.beta1, ", .beta2 = ", o.beta2, ", .epsilon = ", o.epsilon,
+              ", .weight_decay = ", o.weight_decay, ", .clip = ", o.clip, "}");
 }
 
 }  // namespace trireme::optim
@@ -16720,14 +16722,15 @@ namespace trireme::optim {
 /// What is different for the parameters whose names match one of some patterns.
 struct group {
   std::string names;  ///< patterns, separated by spaces; * stands for any letters, ? for one: "*.bias layers.?.weight"
-  double rate = 1;    ///< times the optimizer's rate, at every step
-  std::optional<double> decay{};  ///< instead of the optimizer's, also where a parameter does not decay by itself
-  bool frozen = false;            ///< never updated
+  double learning_rate = 1;  ///< times the optimizer's rate, at every step
+  std::optional<double>
+      weight_decay{};   ///< instead of the optimizer's, also where a parameter does not decay by itself
+  bool frozen = false;  ///< never updated
   friend bool operator==(group const&, group const&) = default;
 };
 
 /// An optimizer with other rates or weight decay for some parameters, or none at all: optim::groups{optim::adamw{},
-/// {{.names = "*wte*", .frozen = true}, {.names = "*.bias", .rate = 2}}}. The first group that matches counts.
+/// {{.names = "*wte*", .frozen = true}, {.names = "*.bias", .learning_rate = 2}}}. The first group that matches counts.
 ///
 /// Frozen   what is frozen has values alone: no memory of gradients (layers write them to one place that all share, as
 ///          large as the largest), no moments, nothing on the wire. It is in checkpoints and hashes as before, and is
@@ -16760,7 +16763,7 @@ struct groups {
     auto const* const mine = segment.info == nullptr ? nullptr : group_of(*segment.info);
     if (mine == nullptr) return base.update(segment, step);
     auto changed = segment;
-    changed.decays = segment.decays || mine->decay.has_value();
+    changed.decays = segment.decays || mine->weight_decay.has_value();
     changed_by(*mine).update(changed, step);
   }
   template <class Env>
@@ -16769,7 +16772,7 @@ struct groups {
     auto const* const mine = group_of(tensor.info);
     if (mine == nullptr) return base.update(tensor, step);
     auto info = tensor.info;
-    info.decays = info.decays || mine->decay.has_value();
+    info.decays = info.decays || mine->weight_decay.has_value();
     changed_by(*mine).update(tensor_update<Env>{info, tensor.value, tensor.moments, tensor.gradient, tensor.scale,
                                                 tensor.outputs, tensor.scratch},
                              step);
@@ -16785,26 +16788,27 @@ struct groups {
   [[nodiscard]] Base changed_by(group const& mine) const {
     auto out = base;
     change(out, mine);
-    if constexpr (requires { out.rest.rate; }) change(out.rest, mine);  // an optimizer within, for other parameters
+    if constexpr (requires { out.rest.learning_rate; })
+      change(out.rest, mine);  // an optimizer within, for other parameters
     return out;
   }
   template <class Optimizer>
   static void change(Optimizer& it, group const& mine) {
     static_assert(
         requires {
-          it.rate;
+          it.learning_rate;
           it.schedule;
-          it.decay;
+          it.weight_decay;
         },
-        "trireme::optim::groups: the optimizer in it has no rate, schedule and decay to change");
-    it.rate *= mine.rate;
+        "trireme::optim::groups: the optimizer in it has no learning_rate, schedule and weight_decay to change");
+    it.learning_rate *= mine.learning_rate;
     std::visit(
         [&](auto& each) {
-          if constexpr (requires { each.peak; }) each.peak *= mine.rate;
-          if constexpr (requires { each.floor; }) each.floor *= mine.rate;
+          if constexpr (requires { each.peak; }) each.peak *= mine.learning_rate;
+          if constexpr (requires { each.floor; }) each.floor *= mine.learning_rate;
         },
         it.schedule);
-    if (mine.decay) it.decay = *mine.decay;
+    if (mine.weight_decay) it.weight_decay = *mine.weight_decay;
   }
 };
 template <class Base>
@@ -16814,11 +16818,11 @@ template <class Base>
 [[nodiscard]] std::string to_string(groups<Base> const& o) {
   std::string list;
   for (auto const& each : o.list) {
-    list += text(list.empty() ? "" : ", ", "{.names = \"", each.names, "\", .rate = ", each.rate);
-    if (each.decay) list += text(", .decay = ", *each.decay);
+    list += text(list.empty() ? "" : ", ", "{.names = \"", each.names, "\", .learning_rate = ", each.learning_rate);
+    if (each.weight_decay) list += text(", .weight_decay = ", *each.weight_decay);
     list += text(", .frozen = ", each.frozen, "}");
   }
-  auto const base = describe(o.base);  // "optim::adamw{.rate = 0.001, ...}"
+  auto const base = describe(o.base);  // "optim::adamw{.learning_rate = 0.001, ...}"
   return text("optim::groups<", base.substr(0, base.find('{')), ">{", base, ", {", list, "}, ", o.clip, "}");
 }
 
@@ -16838,19 +16842,19 @@ namespace trireme::optim {
 struct lamb {
   using policy_category = slot::optimizer;
 
-  double rate = 1e-3;  ///< used where `schedule` is empty
+  double learning_rate = 1e-3;  ///< used where `schedule` is empty
   optim::schedule schedule{};
   double beta1 = 0.9;
   double beta2 = 0.999;
   double epsilon = 1e-6;
-  double decay = 0.01;
+  double weight_decay = 0.01;
   double clip = 0;  ///< largest global gradient norm; 0 = no clipping
   friend bool operator==(lamb const&, lamb const&) = default;
 
   static constexpr bool whole_tensors = true;
   static constexpr std::array<std::string_view, 2> moment_names{"first_moment", "second_moment"};
   [[nodiscard]] static shape moment_shape(std::size_t, parameter_info const& info) { return info.extents; }
-  [[nodiscard]] double rate_at(std::int64_t step) const { return optim::rate_at(schedule, rate, step); }
+  [[nodiscard]] double rate_at(std::int64_t step) const { return optim::rate_at(schedule, learning_rate, step); }
 
   template <class Env>
   void update(tensor_update<Env> const& tensor, std::int64_t step) const {
@@ -16860,7 +16864,7 @@ struct lamb {
     auto const correction2 = static_cast<real>(1 / (1 - std::pow(beta2, count)));
     auto const keep1 = static_cast<real>(beta1), keep2 = static_cast<real>(beta2);
     auto const new1 = static_cast<real>(1 - beta1), new2 = static_cast<real>(1 - beta2);
-    auto const pull = static_cast<real>(tensor.info.decays ? decay : 0);
+    auto const pull = static_cast<real>(tensor.info.decays ? weight_decay : 0);
     auto const scale = static_cast<real>(tensor.scale);
     ops::on<typename Env::space>::with_values(
         [&](auto value, auto first, auto second, auto gradient) {
@@ -16887,8 +16891,9 @@ struct lamb {
 };
 
 [[nodiscard]] inline std::string to_string(lamb const& o) {
-  return text("optim::lamb{.rate = ", o.rate, ", .schedule = ", to_string(o.schedule), ", .beta1 = ", o.beta1,
-              ", .beta2 = ", o.beta2, ", .epsilon = ", o.epsilon, ", .decay = ", o.decay, ", .clip = ", o.clip, "}");
+  return text("optim::lamb{.learning_rate = ", o.learning_rate, ", .schedule = ", to_string(o.schedule),
+              ", .beta1 = ", o.beta1, ", .beta2 = ", o.beta2, ", .epsilon = ", o.epsilon,
+              ", .weight_decay = ", o.weight_decay, ", .clip = ", o.clip, "}");
 }
 
 }  // namespace trireme::optim
@@ -16912,16 +16917,16 @@ namespace trireme::optim {
 struct muon {
   using policy_category = slot::optimizer;
 
-  double rate = 0.02;  ///< used where `schedule` is empty
+  double learning_rate = 0.02;  ///< used where `schedule` is empty
   optim::schedule schedule{};
   double momentum = 0.95;
   bool nesterov = true;
   int iterations = 5;
-  double decay = 0;
+  double weight_decay = 0;
   bool rows_are_outputs = false;  ///< how matrices lie: (outputs, inputs); layers of nn have (inputs, outputs)
   double clip = 0;                ///< largest global gradient norm; 0 = no clipping
   std::string others = "*wte* *wpe* *embed* *lm_head*";  ///< patterns with * and ?, separated by spaces
-  adamw rest{.rate = 3e-4, .beta2 = 0.95};               ///< with a schedule of its own
+  adamw rest{.learning_rate = 3e-4, .beta2 = 0.95};      ///< with a schedule of its own
   friend bool operator==(muon const&, muon const&) = default;
 
   static constexpr bool whole_tensors = true;
@@ -16932,7 +16937,7 @@ struct muon {
   [[nodiscard]] shape moment_shape(std::size_t which, parameter_info const& info) const {
     return (which == 0) == is_hidden_matrix(info) ? info.extents : shape{0};
   }
-  [[nodiscard]] double rate_at(std::int64_t step) const { return optim::rate_at(schedule, rate, step); }
+  [[nodiscard]] double rate_at(std::int64_t step) const { return optim::rate_at(schedule, learning_rate, step); }
 
   template <class Env>
   void update(tensor_update<Env> const& tensor, std::int64_t step) const {
@@ -16961,7 +16966,7 @@ struct muon {
         [&](auto value, auto along) {
           auto const now = rate_at(step);
           auto const by = static_cast<real>(now * stretch);
-          auto const keep = static_cast<real>(1 - now * (tensor.info.decays ? decay : 0));
+          auto const keep = static_cast<real>(1 - now * (tensor.info.decays ? weight_decay : 0));
           for (std::size_t i = 0; i < value.size(); ++i) value[i] = keep * value[i] - by * along[i];
         },
         tensor.value, direction);
@@ -17022,10 +17027,10 @@ struct muon {
 };
 
 [[nodiscard]] inline std::string to_string(muon const& o) {
-  return text("optim::muon{.rate = ", o.rate, ", .schedule = ", to_string(o.schedule), ", .momentum = ", o.momentum,
-              ", .nesterov = ", o.nesterov, ", .iterations = ", o.iterations, ", .decay = ", o.decay,
-              ", .rows_are_outputs = ", o.rows_are_outputs, ", .clip = ", o.clip, ", .others = \"", o.others,
-              "\", .rest = ", to_string(o.rest), "}");
+  return text("optim::muon{.learning_rate = ", o.learning_rate, ", .schedule = ", to_string(o.schedule),
+              ", .momentum = ", o.momentum, ", .nesterov = ", o.nesterov, ", .iterations = ", o.iterations,
+              ", .weight_decay = ", o.weight_decay, ", .rows_are_outputs = ", o.rows_are_outputs, ", .clip = ", o.clip,
+              ", .others = \"", o.others, "\", .rest = ", to_string(o.rest), "}");
 }
 
 }  // namespace trireme::optim
@@ -17039,29 +17044,31 @@ namespace trireme::optim {
 struct sgd {
   using policy_category = slot::optimizer;
 
-  double rate = 1e-2;  ///< used where `schedule` is empty
+  double learning_rate = 1e-2;  ///< used where `schedule` is empty
   optim::schedule schedule{};
   double momentum = 0.9;
   bool nesterov = false;
-  double decay = 0;
+  double weight_decay = 0;
   double clip = 0;  ///< largest global gradient norm; 0 = no clipping
   friend bool operator==(sgd const&, sgd const&) = default;
 
   static constexpr std::array<std::string_view, 1> moment_names{"velocity"};
-  [[nodiscard]] double rate_at(std::int64_t step) const { return optim::rate_at(schedule, rate, step); }
+  [[nodiscard]] double rate_at(std::int64_t step) const { return optim::rate_at(schedule, learning_rate, step); }
 
   template <class Env>
   void update(update_segment<Env> const& segment, std::int64_t step) const {
-    ops::on<typename Env::space>::sgd(
-        segment.value, segment.moments[0], segment.gradient, segment.outputs,
-        ops::sgd_numbers{
-            .rate = rate_at(step), .momentum = momentum, .nesterov = nesterov, .decay = segment.decays ? decay : 0});
+    ops::on<typename Env::space>::sgd(segment.value, segment.moments[0], segment.gradient, segment.outputs,
+                                      ops::sgd_numbers{.learning_rate = rate_at(step),
+                                                       .momentum = momentum,
+                                                       .nesterov = nesterov,
+                                                       .weight_decay = segment.decays ? weight_decay : 0});
   }
 };
 
 [[nodiscard]] inline std::string to_string(sgd const& o) {
-  return text("optim::sgd{.rate = ", o.rate, ", .schedule = ", to_string(o.schedule), ", .momentum = ", o.momentum,
-              ", .nesterov = ", o.nesterov, ", .decay = ", o.decay, ", .clip = ", o.clip, "}");
+  return text("optim::sgd{.learning_rate = ", o.learning_rate, ", .schedule = ", to_string(o.schedule),
+              ", .momentum = ", o.momentum, ", .nesterov = ", o.nesterov, ", .weight_decay = ", o.weight_decay,
+              ", .clip = ", o.clip, "}");
 }
 
 }  // namespace trireme::optim
@@ -21324,12 +21331,12 @@ class value_store {
       if (held(unit) != 0) return;
       held(unit) = 1;
       for (int const b : buckets_of(unit)) {
-        if (at(b).users++ == 0) gather(b);
+        if (at(b).users++ == 0) start_gather(b);
       }
     }
   }
   /// The values of a unit are there when this returns.
-  void ensure(int unit) {
+  void gather(int unit) {
     if constexpr (sharded) {
       prefetch(unit);
       for (int const b : buckets_of(unit)) wait(b);
@@ -21386,7 +21393,7 @@ class value_store {
       }
     }
   }
-  void gather(int b) {
+  void start_gather(int b) {
     auto& it = at(b);
     it.gathered = pool_.take(elements(b), [&](std::int64_t n) {
       return std::make_unique<buffer>(message_tensor<element, space>(world_, shape{n}));
@@ -21592,14 +21599,14 @@ struct exchange_step {
 /// A step:  begin(micro-batches); backward calls ready(use) as each gradient becomes final; finish();
 ///          for_each_segment(update); publish(). Where reports_every_micro_batch() every micro-batch reports its
 ///          gradients, else only the last one: gradients accumulate without an exchange before.
-///          Where there are units, the engine also calls, for each: ensure(first, last) before and release(first, last)
+///          Where there are units, the engine also calls, for each: gather(first, last) before and release(first, last)
 ///          after its forward and its backward, prefetch() for the next one, and open(first, last) before its backward.
 ///          A rank without samples calls begin(0), and ready() for nothing. A step that is not finite is over after
 ///          finish(); one that is given up earlier (an exception) is over after abandon().
 /// Shapes   buckets of about Strategy::bucket_bytes, filled in the order in which backward finishes; a tied tensor has
 ///          a bucket of its own, and each of its uses a gradient of its own, added in the order of the uses.
 /// Ranks    collective: the same calls in the same order on every rank. Below stage 2 ready() may come at any time;
-///          from there on, and with .reproducible, ready(), ensure() and prefetch() too come in one order; ranks that
+///          from there on, and with .reproducible, ready(), gather() and prefetch() too come in one order; ranks that
 ///          run fewer micro-batches than others take part in the rest in finish().
 /// Numerics gradients are summed in rank order (with .reproducible in one tree over all micro-batches); the norm is
 ///          exact but for the rounding of blocks of 1024 squares of each tensor, so it does not depend on the number of
@@ -21763,16 +21770,16 @@ class basic_exchange {
 
   /// Uses [first, last) of one unit are about to be read: their values are there when this returns. Below stage 3
   /// nothing happens.
-  void ensure(int first, int last) {
+  void gather(int first, int last) {
     if (!shards_parameters || first == last) return;
-    protocol_.expect_published("ensure()");
-    values_.ensure(layout_.unit_with(first));
+    protocol_.expect_published("gather()");
+    values_.gather(layout_.unit_with(first));
   }
   /// The same uses will be needed next: their values begin to travel.
   void prefetch(int first, int last) {
     if (shards_parameters && first < last) values_.prefetch(layout_.unit_with(first));
   }
-  /// They are not read any more before the next ensure(): their memory serves others.
+  /// They are not read any more before the next gather(): their memory serves others.
   void release(int first, int last) {
     if (shards_parameters && first < last) values_.release(layout_.unit_with(first));
   }
@@ -21807,7 +21814,7 @@ class basic_exchange {
     pass_through(true);
     auto const& units = layout_.units();
     for (auto u = units.size(); u-- > 0;) {
-      ensure(units[u].first, units[u].last);
+      gather(units[u].first, units[u].last);
       if (in_a_tree_) {
         protocol_.open(units[u].first, units[u].last);  // a tree does without a term
       } else {
@@ -22204,7 +22211,7 @@ class basic_exchange {
     auto const& units = layout_.units();
     for (std::size_t u = 0; u < units.size(); ++u) {
       bool const last = u + 1 == units.size();
-      ensure(units[u].first, units[u].last);
+      gather(units[u].first, units[u].last);
       if (!last) prefetch(units[u + 1].first, units[u + 1].last);
       if (!last || !keep_last) release(units[u].first, units[u].last);
     }
@@ -22409,7 +22416,7 @@ namespace trireme::parallel {
 struct diloco {
   using policy_category = slot::parallel;
   std::int64_t period = 100;                           ///< steps from one outer step to the next
-  double outer_rate = 0.7;                             ///< learning rate of the outer steps
+  double outer_learning_rate = 0.7;                    ///< learning rate of the outer steps
   double outer_momentum = 0.9;                         ///< Nesterov's
   std::int64_t bucket_bytes = std::int64_t{25} << 20;  ///< parameters averaged together, in bytes of gradients
   int ways = 0;                                        ///< ranks that split samples; 0 = what is left of the world
@@ -22426,7 +22433,7 @@ struct diloco {
 };
 
 [[nodiscard]] inline std::string to_string(diloco const& d) {
-  return text("parallel::diloco{.period = ", d.period, ", .outer_rate = ", d.outer_rate,
+  return text("parallel::diloco{.period = ", d.period, ", .outer_learning_rate = ", d.outer_learning_rate,
               ", .outer_momentum = ", d.outer_momentum, ", .bucket_bytes = ", d.bucket_bytes,
               d.ways != 0 ? text(", .ways = ", d.ways) : "", "}");
 }
@@ -22472,7 +22479,8 @@ class diloco::instance : public local_exchange<Env, Comm, Compressor> {
       kernels::sgd(part(outer_, b, piece), part(velocity_, b, piece),
                    gradient_terms<master, space>{{&sum, 1}, 1.0 / static_cast<double>(this->world().size())},
                    std::span<tensor_view<typename Env::param, space> const>{},
-                   ops::sgd_numbers{.rate = what_.outer_rate, .momentum = what_.outer_momentum, .nesterov = true});
+                   ops::sgd_numbers{
+                       .learning_rate = what_.outer_learning_rate, .momentum = what_.outer_momentum, .nesterov = true});
       copy(this->master_of(b, piece), part(outer_, b, piece));
     });
     this->refresh_parameters();
@@ -26934,10 +26942,10 @@ namespace trireme {
 
 /// What one step was; the same on every rank but for `seconds`.
 struct step_report {
-  std::int64_t step = 0;     ///< counted from 0
-  double loss = 0;           ///< mean over the step's samples on all ranks
-  double norm = 0;           ///< global gradient norm before clipping
-  double rate = 0;           ///< learning rate
+  std::int64_t step = 0;  ///< counted from 0
+  double loss = 0;        ///< mean over the step's samples on all ranks
+  double norm = 0;        ///< global gradient norm before clipping
+  double learning_rate = 0;
   std::int64_t samples = 0;  ///< over all ranks
   double seconds = 0;
   bool skipped = false;  ///< a gradient was not finite on some rank: nothing was changed
@@ -28028,7 +28036,7 @@ namespace trireme {
 /// Hooks at the boundaries of units for an engine whose parameters have memory all the time: nothing happens. An
 /// exchange has the same functions. Uses [first, last) are those of one unit.
 struct resident_parameters {
-  void ensure(int, int) {}    ///< the values are about to be read
+  void gather(int, int) {}    ///< the values are about to be read
   void prefetch(int, int) {}  ///< the values will be needed by the next unit
   void open(int, int) {}      ///< backward (or the last unit's forward) is about to add to the gradients
   void release(int, int) {}   ///< the values are not read any more
@@ -28210,7 +28218,7 @@ class staged_engine {
     if (watch_) watch_(step, true);
     for (auto u = here.first; u < here.last; ++u) {
       bool const last = u + 1 == here.last;
-      hooks.ensure(units_.first_use(u), units_.last_use(u));
+      hooks.gather(units_.first_use(u), units_.last_use(u));
       if (!last) hooks.prefetch(units_.first_use(u + 1), units_.last_use(u + 1));
       if (last && step.output < 0 && pass.training()) {
         hooks.open(units_.first_use(u), units_.last_use(u));  // losses may add to gradients already
@@ -28244,7 +28252,7 @@ class staged_engine {
     if (step.from != schedule::nobody) dy = mail_->receive(step.from, step.input, own.activations);
     if (watch_) watch_(step, true);
     for (auto u = here.last; u-- > here.first;) {
-      hooks.ensure(units_.first_use(u), units_.last_use(u));
+      hooks.gather(units_.first_use(u), units_.last_use(u));
       hooks.open(units_.first_use(u), units_.last_use(u));
       if (u > here.first) hooks.prefetch(units_.first_use(u - 1), units_.last_use(u - 1));
       dy = run(pass, u, "backward", [&] {
@@ -28782,7 +28790,7 @@ step_report take_step(Run& run, Optimizer const& optimizer, step_input const& in
   step_report const report{.step = clock.step,
                            .loss = counted.loss,
                            .norm = counted.norm / scale,
-                           .rate = optimizer.rate_at(clock.step),
+                           .learning_rate = optimizer.rate_at(clock.step),
                            .samples = input.total,
                            .seconds = detail::seconds_since(start),
                            .skipped = !taken};

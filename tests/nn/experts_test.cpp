@@ -60,7 +60,7 @@ struct mixture {
 TEST_CASE("gradients of a GPT with experts agree with central differences", "[nn][experts]") {
   nn::gpt model{.vocabulary = 11, .context = 7, .layers = 2, .heads = 2, .channels = 6, .dropout = 0.1, .experts = 4};
   SECTION("of two experts a token") {}
-  SECTION("of one expert a token") { model.experts_a_token = 1; }
+  SECTION("of one expert a token") { model.top_k = 1; }
   SECTION("with the balance loss") { model.balance = 0.3; }
   SECTION("of checkpointed blocks") {
     model.checkpointed = true;
@@ -110,7 +110,7 @@ TEST_CASE("without the balance loss evaluating and training say the same loss", 
 TEST_CASE("a GPT of one expert that is always chosen is a GPT of one mlp", "[nn][experts]") {
   nn::gpt model{.vocabulary = 11, .context = 7, .layers = 2, .heads = 2, .channels = 6};
   mixture one(model);
-  model.experts = model.experts_a_token = 1;
+  model.experts = model.top_k = 1;
   mixture chosen(model);
   for (auto const& entry : one.exchange.plan().entries()) {
     auto name = entry.info.name;
@@ -126,7 +126,7 @@ TEST_CASE("a GPT of one expert that is always chosen is a GPT of one mlp", "[nn]
 }
 
 TEST_CASE("a GPT with experts names what is wrong with its description", "[nn][experts]") {
-  CHECK_THROWS_WITH((nn::gpt{.experts = 4, .experts_a_token = 5}.validate()),
+  CHECK_THROWS_WITH((nn::gpt{.experts = 4, .top_k = 5}.validate()),
                     "trireme::nn::gpt: 5 experts a token of 4; a token chooses at least one, and at most all of them");
   CHECK_THROWS_WITH((nn::gpt{.experts = 4, .balance = -1}.validate()), "trireme::nn::gpt: balance -1 is below 0");
   CHECK_THROWS_WITH((nn::experts::instance<env>({.channels = 4, .hidden = 8, .count = 3}, "m", {0, 4})),
@@ -134,5 +134,5 @@ TEST_CASE("a GPT with experts names what is wrong with its description", "[nn][e
                     "many ranks as a layer has experts");
   CHECK(to_string(nn::gpt{.experts = 4}) ==
         "nn::gpt{.vocabulary = 256, .context = 256, .layers = 6, .heads = 6, .channels = 384, .dropout = 0, .experts = "
-        "4, .experts_a_token = 2}");
+        "4, .top_k = 2}");
 }

@@ -86,7 +86,8 @@ TEST_CASE("a GPT has the loss, the gradients and the training of PyTorch", "[nn]
   tiny_gpt gpt;
   auto const losses = read<double>(gpt.golden, "loss");
   auto const norms = read<double>(gpt.golden, "norm");
-  optim::adamw const optimizer{.rate = 1e-2, .beta1 = 0.9, .beta2 = 0.95, .epsilon = 1e-8, .decay = 0.1, .clip = 1.0};
+  optim::adamw const optimizer{
+      .learning_rate = 1e-2, .beta1 = 0.9, .beta2 = 0.95, .epsilon = 1e-8, .weight_decay = 0.1, .clip = 1.0};
   optimizer_state<env, optim::adamw> moments(gpt.exchange);
   for (std::size_t step = 0; step < 3; ++step) {
     auto const loss = gpt.backward();

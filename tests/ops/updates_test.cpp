@@ -38,11 +38,11 @@ struct problem {
   }
 };
 
-ops::adamw_numbers const adam{.rate = 0.01,
+ops::adamw_numbers const adam{.learning_rate = 0.01,
                               .beta1 = 0.9,
                               .beta2 = 0.99,
                               .epsilon = 1e-8,
-                              .decay = 0.1,
+                              .weight_decay = 0.1,
                               .correction1 = 0.19,
                               .correction2 = 0.0199};
 
@@ -116,7 +116,7 @@ TEST_CASE("sgd moves by the gradient, its momentum, or Nesterov's, with decay") 
     problem<double, double> const before(33);
     exact.sgd(numbers);
     for (std::int64_t i = 0; i < 33; ++i) {
-      double const g = 0.5 * (before.g0[i] + before.g1[i]) + numbers.decay * before.value[i];
+      double const g = 0.5 * (before.g0[i] + before.g1[i]) + numbers.weight_decay * before.value[i];
       double const v = numbers.momentum * before.first[i] + g;
       double const along = numbers.momentum == 0 ? g : numbers.nesterov ? g + numbers.momentum * v : v;
       CHECK(exact.value[i] == Approx(before.value[i] - 0.1 * along).margin(1e-14));
@@ -135,6 +135,6 @@ TEST_CASE("updates refuse gradients and outputs of another size") {
   problem<float, float> p(8);
   std::array<tensor_view<float const>, 1> const terms{p.g0.view().flat(0, 7)};
   CHECK_THROWS_AS(kernels::sgd(p.value.view(), {}, ops::gradient_terms<float, host>{terms, 1},
-                               std::span<tensor_view<float> const>{}, {.rate = 1}),
+                               std::span<tensor_view<float> const>{}, {.learning_rate = 1}),
                   assertion_error);
 }

@@ -39,8 +39,8 @@ struct number {
 }  // namespace
 
 TEST_CASE("the first step of adamw has the length of its rate, whatever the gradient", "[optim]") {
-  CHECK(number<optim::adamw>{{.rate = 0.1, .decay = 0}}.follow({123}) == Approx(0.9));
-  CHECK(number<optim::adamw>{{.rate = 0.1, .decay = 0}}.follow({-1e-3}) == Approx(1.1).epsilon(1e-4));
+  CHECK(number<optim::adamw>{{.learning_rate = 0.1, .weight_decay = 0}}.follow({123}) == Approx(0.9));
+  CHECK(number<optim::adamw>{{.learning_rate = 0.1, .weight_decay = 0}}.follow({-1e-3}) == Approx(1.1).epsilon(1e-4));
 }
 
 TEST_CASE("adamw equals its definition over several steps", "[optim]") {
@@ -55,7 +55,7 @@ TEST_CASE("adamw equals its definition over several steps", "[optim]") {
     second = 0.95 * second + 0.05 * g * g;
     value -= 0.1 * (first / (1 - std::pow(0.8, t))) / (std::sqrt(second / (1 - std::pow(0.95, t))) + 1e-8);
   }
-  optim::adamw const optimizer{.rate = 0.1, .beta1 = 0.8, .beta2 = 0.95, .decay = 0.2};
+  optim::adamw const optimizer{.learning_rate = 0.1, .beta1 = 0.8, .beta2 = 0.95, .weight_decay = 0.2};
   CHECK(number<optim::adamw>{optimizer}.follow(gradients) == Approx(value).epsilon(1e-12));
 }
 
@@ -68,29 +68,32 @@ TEST_CASE("sgd equals its definition, with momentum and with Nesterov's", "[opti
       velocity = 0.9 * velocity + g;
       value -= 0.01 * (nesterov ? g + 0.9 * velocity : velocity);
     }
-    optim::sgd const optimizer{.rate = 0.01, .momentum = 0.9, .nesterov = nesterov, .decay = 0.1};
+    optim::sgd const optimizer{.learning_rate = 0.01, .momentum = 0.9, .nesterov = nesterov, .weight_decay = 0.1};
     CHECK(number<optim::sgd>{optimizer}.follow({1.0, 0.5, -2.0}) == Approx(value).epsilon(1e-12));
   }
 }
 
 TEST_CASE("what does not decay is not pulled to zero", "[optim]") {
-  CHECK(number<optim::adamw>{{.decay = 0.5}, false}.follow({0}) == 1);
-  CHECK(number<optim::adamw>{{.decay = 0.5}, true}.follow({0}) < 1);
-  CHECK(number<optim::sgd>{{.decay = 0.5}, false}.follow({0}) == 1);
-  CHECK(number<optim::sgd>{{.decay = 0.5}, true}.follow({0}) < 1);
+  CHECK(number<optim::adamw>{{.weight_decay = 0.5}, false}.follow({0}) == 1);
+  CHECK(number<optim::adamw>{{.weight_decay = 0.5}, true}.follow({0}) < 1);
+  CHECK(number<optim::sgd>{{.weight_decay = 0.5}, false}.follow({0}) == 1);
+  CHECK(number<optim::sgd>{{.weight_decay = 0.5}, true}.follow({0}) < 1);
 }
 
 TEST_CASE("a schedule takes the place of the rate", "[optim]") {
-  optim::sgd const optimizer{.rate = 100, .schedule = optim::constant{.peak = 0.5, .warmup = 2}, .momentum = 0};
+  optim::sgd const optimizer{
+      .learning_rate = 100, .schedule = optim::constant{.peak = 0.5, .warmup = 2}, .momentum = 0};
   CHECK(number<optim::sgd>{optimizer}.follow({1}) == Approx(0.75));
   CHECK(number<optim::sgd>{optimizer}.follow({1, 0, 1}) == Approx(0.25));
   CHECK(optimizer.rate_at(7) == 0.5);
 }
 
 TEST_CASE("optimizers are printed as their source", "[optim]") {
-  CHECK(to_string(optim::sgd{.rate = 0.5}) ==
-        "optim::sgd{.rate = 0.5, .schedule = {}, .momentum = 0.9, .nesterov = false, .decay = 0, .clip = 0}");
-  CHECK(to_string(optim::adamw{.rate = 0.5}) ==
-        "optim::adamw{.rate = 0.5, .schedule = {}, .beta1 = 0.9, .beta2 = 0.999, .epsilon = 1e-08, .decay = 0.01, "
+  CHECK(to_string(optim::sgd{.learning_rate = 0.5}) ==
+        "optim::sgd{.learning_rate = 0.5, .schedule = {}, .momentum = 0.9, .nesterov = false, .weight_decay = 0, .clip "
+        "= 0}");
+  CHECK(to_string(optim::adamw{.learning_rate = 0.5}) ==
+        "optim::adamw{.learning_rate = 0.5, .schedule = {}, .beta1 = 0.9, .beta2 = 0.999, .epsilon = 1e-08, "
+        ".weight_decay = 0.01, "
         ".clip = 0}");
 }

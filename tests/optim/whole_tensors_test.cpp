@@ -83,11 +83,12 @@ void reaches_golden(std::string const& name, Optimizer const& optimizer, double 
 
 TEST_CASE("lamb, muon and adafactor reach the values of their papers, with a clipped gradient too", "[optim]") {
   for (double const scale : {1.0, 0.25}) {
-    reaches_golden("lamb", optim::lamb{.rate = 0.01, .decay = 0.1}, scale);
-    reaches_golden("muon", optim::muon{.decay = 0.1}, scale);
-    reaches_golden("muon_outputs_first", optim::muon{.decay = 0.1, .rows_are_outputs = true}, scale);
-    reaches_golden("adafactor", optim::adafactor{.rate = 0.05, .decay = 0.1}, scale);
-    reaches_golden("adafactor_momentum", optim::adafactor{.rate = 0.05, .momentum = 0.9, .decay = 0.1}, scale);
+    reaches_golden("lamb", optim::lamb{.learning_rate = 0.01, .weight_decay = 0.1}, scale);
+    reaches_golden("muon", optim::muon{.weight_decay = 0.1}, scale);
+    reaches_golden("muon_outputs_first", optim::muon{.weight_decay = 0.1, .rows_are_outputs = true}, scale);
+    reaches_golden("adafactor", optim::adafactor{.learning_rate = 0.05, .weight_decay = 0.1}, scale);
+    reaches_golden("adafactor_momentum", optim::adafactor{.learning_rate = 0.05, .momentum = 0.9, .weight_decay = 0.1},
+                   scale);
   }
 }
 
@@ -95,15 +96,15 @@ TEST_CASE("lamb's step is as long as the tensor times the rate, and unchanged wh
   one_tensor it({"w", {2, 2}});
   it.value = {3, 0, 0, 4};
   it.gradient = {1e-3, 1e-3, -1e-3, 1e-3};
-  it.step(optim::lamb{.rate = 0.1, .decay = 0}, 0);
+  it.step(optim::lamb{.learning_rate = 0.1, .weight_decay = 0}, 0);
   CHECK(std::hypot(it.value[0] - 3, it.value[1], it.value[2]) == Approx(0.1 * 5 * std::sqrt(0.75)).epsilon(1e-3));
   one_tensor zero({"w", {1}});
   zero.gradient = {5};
-  zero.step(optim::lamb{.rate = 0.1}, 0);
+  zero.step(optim::lamb{.learning_rate = 0.1}, 0);
   CHECK(zero.value[0] == Approx(-0.1));
   one_tensor still({"w", {1}, {}, false});
   still.value = {2};
-  still.step(optim::lamb{.rate = 0.1}, 0);
+  still.step(optim::lamb{.learning_rate = 0.1}, 0);
   CHECK(still.value[0] == 2);
 }
 
@@ -155,9 +156,10 @@ TEST_CASE("groups change rate and weight decay of what their patterns match, and
   CHECK(optim::detail::matches_any("a  *.bias b", "layers.0.bias"));
   CHECK(!optim::detail::matches_any(" ", ""));
 
-  optim::groups const grouped{
-      optim::sgd{.rate = 0.1, .momentum = 0},
-      {{.names = "slow*", .rate = 0.5}, {.names = "*", .decay = 1.0}, {.names = "slow", .frozen = true}}};
+  optim::groups const grouped{optim::sgd{.learning_rate = 0.1, .momentum = 0},
+                              {{.names = "slow*", .learning_rate = 0.5},
+                               {.names = "*", .weight_decay = 1.0},
+                               {.names = "slow", .frozen = true}}};
   auto const after = [&](std::string const& name) {
     parameter_info const info{name, {1}, {}, false};
     double value = 1, gradient = 2;
@@ -173,7 +175,7 @@ TEST_CASE("groups change rate and weight decay of what their patterns match, and
   CHECK(optim::groups{optim::sgd{}, {{.names = "slow", .frozen = true}}}.freezes({"slow", {1}}));
 
   optim::groups const scheduled{optim::muon{.schedule = optim::cosine{.peak = 1, .total = 10, .floor = 0.5}},
-                                {{.names = "w", .rate = 0.5}}};
+                                {{.names = "w", .learning_rate = 0.5}}};
   optim::muon const half{.schedule = optim::cosine{.peak = 0.5, .total = 10, .floor = 0.25}};
   one_tensor one({"w", {2, 2}}), other({"w", {2, 2}});
   one.gradient = other.gradient = {1, 2, 3, 5};
@@ -184,15 +186,17 @@ TEST_CASE("groups change rate and weight decay of what their patterns match, and
 
 TEST_CASE("optimizers of whole tensors, groups and any optimizer are printed as their source", "[optim]") {
   CHECK(to_string(optim::lamb{}) ==
-        "optim::lamb{.rate = 0.001, .schedule = {}, .beta1 = 0.9, .beta2 = 0.999, .epsilon = 1e-06, .decay = 0.01, "
+        "optim::lamb{.learning_rate = 0.001, .schedule = {}, .beta1 = 0.9, .beta2 = 0.999, .epsilon = 1e-06, "
+        ".weight_decay = 0.01, "
         ".clip = 0}");
   CHECK(to_string(optim::muon{.others = "*a* b"}) ==
-        "optim::muon{.rate = 0.02, .schedule = {}, .momentum = 0.95, .nesterov = true, .iterations = 5, .decay = 0, "
+        "optim::muon{.learning_rate = 0.02, .schedule = {}, .momentum = 0.95, .nesterov = true, .iterations = 5, "
+        ".weight_decay = 0, "
         ".rows_are_outputs = false, .clip = 0, .others = \"*a* b\", .rest = " +
             to_string(optim::muon{}.rest) + "}");
-  CHECK(to_string(optim::groups{optim::sgd{}, {{.names = "b*", .decay = 0.5, .frozen = true}}}) ==
+  CHECK(to_string(optim::groups{optim::sgd{}, {{.names = "b*", .weight_decay = 0.5, .frozen = true}}}) ==
         "optim::groups<optim::sgd>{" + to_string(optim::sgd{}) +
-            ", {{.names = \"b*\", .rate = 1, .decay = 0.5, .frozen = true}}, 0}");
+            ", {{.names = \"b*\", .learning_rate = 1, .weight_decay = 0.5, .frozen = true}}, 0}");
   CHECK(to_string(optim::any<env>(optim::sgd{})) == to_string(optim::sgd{}));
   CHECK(!optim::any<env>(optim::sgd{}).whole_tensors);
   CHECK(optim::any<env>(optim::lamb{}).whole_tensors);

@@ -240,7 +240,7 @@ std::vector<std::string> of_units(Strategy const& strategy, Calls&& calls) {
 }
 void micro_batch(auto& exchange) {
   for (int const use : {1, 0}) {
-    exchange.ensure(use, use + 1);
+    exchange.gather(use, use + 1);
     exchange.open(use, use + 1);
     exchange.ready(use);
     exchange.release(use, use + 1);

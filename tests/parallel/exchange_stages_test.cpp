@@ -35,7 +35,7 @@ void equals_serial(outcome const& serial, Strategy const& strategy) {
 
 // Bits: of weights after some steps of adamw with clipping and dropout, where the last batches of an epoch have fewer
 // samples than micro-batches.
-optim::adamw const clipped{.rate = 1e-2, .clip = 0.1};
+optim::adamw const clipped{.learning_rate = 1e-2, .clip = 0.1};
 plan const in_a_tree{.steps = 5, .batches = {.batch = 20, .micro_batches = 8, .seed = 7, .prefetch = 0}};
 
 template <class Precision = precision::fp32, class Strategy>

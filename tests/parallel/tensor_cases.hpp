@@ -150,10 +150,10 @@ inline double distance(std::map<std::string, std::vector<double>> const& a,
   return most;
 }
 
-inline optim::adamw const adaptive{.rate = 1e-2, .decay = 0.1, .clip = 1.0};
+inline optim::adamw const adaptive{.learning_rate = 1e-2, .weight_decay = 0.1, .clip = 1.0};
 // In float, weights are compared under sgd: where a gradient is zero but for rounding (the bias of the keys), adamw
 // divides that rounding by its own size.
-inline optim::sgd const steady{.rate = 0.1, .momentum = 0.9, .clip = 1.0};
+inline optim::sgd const steady{.learning_rate = 0.1, .momentum = 0.9, .clip = 1.0};
 
 template <class Precision, class Optimizer>
 outcome train_alone(nn::gpt const& model, Optimizer const& optimizer) {

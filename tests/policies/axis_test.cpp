@@ -162,7 +162,7 @@ outcome run(int ranks, Parallel const& how, std::int64_t stop_after, std::string
             std::string const& save = "") {
   outcome out;
   launch(comm::threads{.ranks = ranks}, [&](auto& world) {
-    auto trainer = make_trainer(panel{}, optim::adamw{.rate = 1e-2}, world, how);
+    auto trainer = make_trainer(panel{}, optim::adamw{.learning_rate = 1e-2}, world, how);
     if (!load.empty()) trainer.load(load);
     if (trainer.steps() < stop_after)
       trainer.fit(sine, {.steps = all_steps, .batch = 16, .stop_after = stop_after, .check_every = 1});
@@ -192,7 +192,7 @@ template <class Parallel>
 void plan_is_found(int ranks, Parallel const& how) {
   INFO(to_string(how) << " on " << ranks << " ranks");
   launch(comm::decorate(comm::threads{.ranks = ranks}, comm::counted{}), [&](auto& world) {
-    auto trainer = make_trainer(panel{}, optim::adamw{.rate = 1e-2}, world, how);
+    auto trainer = make_trainer(panel{}, optim::adamw{.learning_rate = 1e-2}, world, how);
     auto const planned = plan(trainer, sine, {.samples = 16});
     comm::traffic_table before, after;
     trainer.on_step([&](step_report const& done) { (done.step < 2 ? before : after) = world.counts(); });

@@ -11,7 +11,7 @@ using namespace trireme;
 
 TEST_CASE("a user's optimizer with a matrix state trains, goes on bit for bit and moves", "[policies]") {
   watchdog const guard("whitened");
-  user::whitened const optimizer{.rate = 1e-2};
+  user::whitened const optimizer{.learning_rate = 1e-2};
   for (int const ranks : {1, 2, 3, 4}) {
     INFO(ranks << " ranks");
     CHECK(policy_cases::on_mlp.holds_by_threads(ranks, 0.7, optimizer) == "");
@@ -31,7 +31,7 @@ TEST_CASE("a user's optimizer makes the rows of a gradient independent", "[polic
   std::vector<double> value(6), gradient{1, 2, -1, 1, 2, -1.5}, covariance(4);
   std::vector<tensor_view<double>> const moments{{covariance.data(), {2, 2}}};
   arena<host> scratch;
-  user::whitened const optimizer{.rate = 1, .memory = 0};
+  user::whitened const optimizer{.learning_rate = 1, .memory = 0};
   optimizer.update(
       tensor_update<env>{info, {value.data(), info.extents}, moments, {gradient.data(), info.extents}, 1, {}, scratch},
       0);

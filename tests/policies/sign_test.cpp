@@ -25,7 +25,7 @@ TEST_CASE("a user's sign compressor learns with one bit a gradient, and goes on 
 
 TEST_CASE("a user's sign compressor sends and holds what its plan says, and needs as many ranks", "[policies]") {
   watchdog const watch("plan of a sign compressor");
-  optim::adamw const adaptive{.rate = 1e-2};
+  optim::adamw const adaptive{.learning_rate = 1e-2};
   for (int const ranks : {1, 2, 3, 4}) {
     INFO(ranks << " ranks");
     CHECK(policy_cases::on_mlp.holds_by_threads(ranks, 0.7, adaptive, user::sign{}) == "");

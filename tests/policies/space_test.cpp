@@ -184,7 +184,7 @@ std::uint64_t run(int ranks, Parallel const& how, std::int64_t stop_after, std::
   std::uint64_t hash = 0;
   launch(comm::threads{.ranks = ranks}, [&](auto& world) {
     auto there = comm::in_space<shelf>(world);
-    auto trainer = make_trainer(line{}, optim::sgd{.rate = 0.2, .momentum = 0.5}, there, how);
+    auto trainer = make_trainer(line{}, optim::sgd{.learning_rate = 0.2, .momentum = 0.5}, there, how);
     if (!load.empty()) trainer.load(load);
     auto const report = trainer.fit(data_on_a_line, {.steps = 40, .batch = 16, .stop_after = stop_after});
     if (stop_after == 40 && report.last_loss > 1e-4) throw error("it does not learn");

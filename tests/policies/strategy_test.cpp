@@ -11,7 +11,7 @@
 using namespace trireme;
 
 namespace {
-optim::adamw const adaptive{.rate = 1e-2};
+optim::adamw const adaptive{.learning_rate = 1e-2};
 }
 
 TEST_CASE("a user's strategy that averages every few steps trains and goes on bit for bit", "[policies]") {

@@ -29,9 +29,9 @@ void same_by_mpi(std::string const& name, Policies const&... policies) {
 }  // namespace
 
 TEST_CASE("policies of a user's own hold by MPI what they hold by threads", "[policies][mpi]") {
-  optim::adamw const adaptive{.rate = 1e-2};
+  optim::adamw const adaptive{.learning_rate = 1e-2};
   same_by_mpi("sign", adaptive, user::sign{});
   same_by_mpi("averaging", adaptive, user::averaging{});
   same_by_mpi("scaled", adaptive, user::scaled{});
-  same_by_mpi("whitened", user::whitened{.rate = 1e-2}, parallel::zero<2>{.bucket_bytes = 4096});
+  same_by_mpi("whitened", user::whitened{.learning_rate = 1e-2}, parallel::zero<2>{.bucket_bytes = 4096});
 }

@@ -19,7 +19,7 @@ using namespace trireme;
 /// tensor, is factored as L L^T, and the step is L^-1 G. A vector is a matrix of one row.
 struct whitened {
   using policy_category = slot::optimizer;
-  double rate = 0.01;
+  double learning_rate = 0.01;
   double memory = 0.9;  // of the running mean
   double clip = 0;
   friend bool operator==(whitened const&, whitened const&) = default;
@@ -28,7 +28,7 @@ struct whitened {
   static constexpr std::array<std::string_view, 1> moment_names{"covariance"};
   static std::int64_t rows_of(parameter_info const& info) { return info.extents.rank() > 1 ? info.extents[0] : 1; }
   static shape moment_shape(std::size_t, parameter_info const& info) { return {rows_of(info), rows_of(info)}; }
-  double rate_at(std::int64_t) const { return rate; }
+  double rate_at(std::int64_t) const { return learning_rate; }
 
   template <class Env>
   void update(tensor_update<Env> const& tensor, std::int64_t step) const {
@@ -61,7 +61,7 @@ struct whitened {
               double sum = g[i * m + k];
               for (std::size_t j = 0; j < i; ++j) sum -= lower[i * n + j] * g[j * m + k];
               g[i * m + k] = sum / lower[i * n + i];
-              value[i * m + k] -= static_cast<number>(rate * g[i * m + k]);
+              value[i * m + k] -= static_cast<number>(learning_rate * g[i * m + k]);
             }
           }
         },
@@ -83,7 +83,7 @@ struct whitened {
 };
 
 inline std::string to_string(whitened const& o) {
-  return text("user::whitened{.rate = ", o.rate, ", .memory = ", o.memory, "}");
+  return text("user::whitened{.learning_rate = ", o.learning_rate, ", .memory = ", o.memory, "}");
 }
 
 }  // namespace user

@@ -48,8 +48,8 @@ struct outcome {
 
 // Weights are compared under sgd: where a gradient is zero but for rounding (the bias of the keys, say, which softmax
 // cancels), adamw divides that rounding by its own size, and two correct runs walk apart. Clipping is on in both.
-inline trireme::optim::sgd const steady{.rate = 0.1, .momentum = 0.9, .clip = 1.0};
-inline trireme::optim::adamw const adaptive{.rate = 1e-2, .clip = 1.0};
+inline trireme::optim::sgd const steady{.learning_rate = 0.1, .momentum = 0.9, .clip = 1.0};
+inline trireme::optim::adamw const adaptive{.learning_rate = 1e-2, .clip = 1.0};
 inline trireme::fit_options const twelve_steps{.steps = 12, .batch = 10, .micro_batches = 6};
 
 /// Trains for some steps, of which the last in each epoch is short and uneven, and keeps all that can be compared.

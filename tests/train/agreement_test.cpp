@@ -48,7 +48,7 @@ TEST_CASE("descriptions that differ between ranks are refused when the trainer i
   std::string const end = "; make the trainer of the same descriptions on every rank";
   CHECK(on_ranks(2, [](auto& world) {
           double const rate = world.rank() == 0 ? 1e-3 : 2e-3;
-          static_cast<void>(make_trainer(small, optim::adamw{.rate = rate}, world));
+          static_cast<void>(make_trainer(small, optim::adamw{.learning_rate = rate}, world));
         }) == all(2, "trireme::trainer: the learning rate is 0.001 on rank 0 but 0.002 on rank 1" + end));
   CHECK(on_ranks(3,
                  [](auto& world) {

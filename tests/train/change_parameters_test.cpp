@@ -35,7 +35,7 @@ auto const rewrite = [](std::string const& name, parameter_info const& part, std
 /// Mean losses: of what training has left, after the change, and after three more steps.
 template <class World, class... Policies>
 std::vector<double> losses(World& world, Policies const&... policies) {
-  auto trainer = make_trainer(model, optim::sgd{.rate = 1e-2}, world, policies...);
+  auto trainer = make_trainer(model, optim::sgd{.learning_rate = 1e-2}, world, policies...);
   trainer.fit(sine, {.steps = 9, .batch = 16, .micro_batches = 4, .stop_after = 6});
   std::vector<double> found{trainer.evaluate(sine)};
   trainer.change_parameters(rewrite);

@@ -228,7 +228,7 @@ TEST_CASE("a checkpoint of another model, optimizer or precision is refused with
   CHECK(contains(loading(one, optim::sgd{}, precision::bf16{}),
                  "the precision precision::fp32{}, but this run has the precision precision::bf16{}"));
   CHECK(contains(loading(one, optim::sgd{}, sparse{}), "the compression compression::none{}, but this run has"));
-  CHECK(loading(one, optim::sgd{.rate = 0.5}) == "");
+  CHECK(loading(one, optim::sgd{.learning_rate = 0.5}) == "");
   scratch empty;
   CHECK(sentence_of([&] { make_trainer(one, optim::sgd{}, world).load(empty.path()); }) ==
         empty.path() + ": there is no checkpoint here; name the directory that a run has saved into");

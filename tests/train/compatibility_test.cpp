@@ -41,7 +41,8 @@ template <class World, class... Policies>
 std::vector<double> train(World& world, Policies... policies) {
   tokens const some;
   auto const data = some.data();
-  auto trainer = make_trainer(model, optim::sgd{.rate = 0.1, .momentum = 0.9, .clip = 1.0}, world, policies...);
+  auto trainer =
+      make_trainer(model, optim::sgd{.learning_rate = 0.1, .momentum = 0.9, .clip = 1.0}, world, policies...);
   std::vector<double> out;
   trainer.on_step([&](step_report const& done) {
     out.push_back(done.loss);

@@ -54,7 +54,7 @@ TEST_CASE("step, evaluate, predict and checkpointed blocks know of whole samples
                                   tensor_view<std::int32_t const>(targets.data(), {7, 12}), ids);
   auto const prompt = tensor_view<std::int32_t const>(inputs.data(), {1, 7});
   auto const numbers = [&](auto& world, auto const& policy) {
-    auto trainer = make_trainer(model, optim::sgd{.rate = 0.1}, world, policy);
+    auto trainer = make_trainer(model, optim::sgd{.learning_rate = 0.1}, world, policy);
     std::vector<double> out;
     for (int step = 0; step < 3; ++step) {
       auto const done = trainer.step(batch);

@@ -52,7 +52,7 @@ TEST_CASE("every level's own name is known, and so is a variable that is not set
 
 TEST_CASE("a trainer is not made while a word is not known", "[train][environment]") {
   comm::self_world world;
-  auto const make = [&] { (void)make_trainer(nn::mlp{.hidden = {4}}, optim::sgd{.rate = 1e-2}, world); };
+  auto const make = [&] { (void)make_trainer(nn::mlp{.hidden = {4}}, optim::sgd{.learning_rate = 1e-2}, world); };
   CHECK_NOTHROW(make());
   REQUIRE(::setenv("TRIREME_CPU", "xyz", 1) == 0);
   CHECK_THROWS_AS(make(), config_error);

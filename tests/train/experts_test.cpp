@@ -34,8 +34,8 @@ TEST_CASE("experts with a balance loss, checkpointed blocks and one choice are d
   auto model = expert_cases::model();
   SECTION("balanced") { model.balance = 0.02; }
   SECTION("checkpointed") { model.checkpointed = true; }
-  SECTION("one choice") { model.experts_a_token = 1; }
-  SECTION("all choices") { model.experts_a_token = 5; }
+  SECTION("one choice") { model.top_k = 1; }
+  SECTION("all choices") { model.top_k = 5; }
   strategies::plan const plan{.batch = 8, .micro_batches = 8, .model = model};
   auto const serial = strategies::train(self, parallel::data{}, plan);
   strategies::check_on_threads(4, expert_cases::dealt(parallel::data{}, 2, 2), plan, serial, 1e-5);
@@ -54,7 +54,7 @@ TEST_CASE("compressed gradients of experts are those that are not, where nothing
   strategies::text_of_numbers const numbers;
   auto const data = numbers.data();
   auto const train = [&](auto& world, auto... policies) {
-    auto trainer = make_trainer(expert_cases::model(), optim::sgd{.rate = 0.1, .clip = 1}, world, policies...);
+    auto trainer = make_trainer(expert_cases::model(), optim::sgd{.learning_rate = 0.1, .clip = 1}, world, policies...);
     std::vector<double> out;
     trainer.on_step([&](step_report const& done) {
       out.push_back(done.loss);
@@ -150,7 +150,7 @@ TEST_CASE("checkpoints of experts are read however they are dealt out", "[train]
                        std::string const& save) {
     std::vector<std::uint64_t> hashes(static_cast<std::size_t>(ranks));
     launch(comm::threads{.ranks = ranks}, [&](auto& world) {
-      auto trainer = make_trainer(expert_cases::model(), optim::adamw{.rate = 1e-3}, world, policy);
+      auto trainer = make_trainer(expert_cases::model(), optim::adamw{.learning_rate = 1e-3}, world, policy);
       trainer.initialise(5);
       if (!load.empty()) trainer.load(load);
       if (steps > 0) trainer.fit(data, {.steps = steps, .batch = 8, .micro_batches = 8});
@@ -188,7 +188,7 @@ TEST_CASE("what the ranks of an expert group share is the same on all of them", 
   auto const data = numbers.data();
   std::vector<std::map<std::string, std::vector<float>>> kept(4);
   launch(comm::threads{.ranks = 4}, [&](auto& world) {
-    auto trainer = make_trainer(expert_cases::model(), optim::adamw{.rate = 1e-3}, world,
+    auto trainer = make_trainer(expert_cases::model(), optim::adamw{.learning_rate = 1e-3}, world,
                                 expert_cases::dealt(parallel::data{}, 2, 2));
     trainer.fit(data, {.steps = 5, .batch = 8, .micro_batches = 4});
     auto& mine = kept[static_cast<std::size_t>(world.rank())];

@@ -74,7 +74,7 @@ void expect_told(found const& with, found const& without, std::int64_t least) {
   CHECK(with.told - without.told >= with.shown - without.shown);
 }
 
-optim::adamw const adamw{.rate = 1e-2, .clip = 0.5};
+optim::adamw const adamw{.learning_rate = 1e-2, .clip = 0.5};
 
 }  // namespace
 
@@ -108,11 +108,11 @@ TEST_CASE("what compressors keep is in the plan", "[train][plan]") {
 }
 
 TEST_CASE("what optimizers and precisions keep is in the plan", "[train][plan]") {
-  auto const least = look(2, optim::sgd{.rate = 0.01, .momentum = 0});
+  auto const least = look(2, optim::sgd{.learning_rate = 0.01, .momentum = 0});
   expect_told(look(2, adamw), least, 2000);
-  expect_told(look(2, optim::lamb{.rate = 0.01}), least, 2000);
-  expect_told(look(2, optim::muon{.rate = 0.01}), least, 1000);
-  expect_told(look(2, optim::adafactor{.rate = 0.01}), least, 100);
+  expect_told(look(2, optim::lamb{.learning_rate = 0.01}), least, 2000);
+  expect_told(look(2, optim::muon{.learning_rate = 0.01}), least, 1000);
+  expect_told(look(2, optim::adafactor{.learning_rate = 0.01}), least, 100);
   static_cast<void>(look(2, adamw, precision::bf16{}));
   static_cast<void>(look(2, adamw, precision::fp16{}));
 }

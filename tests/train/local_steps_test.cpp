@@ -21,8 +21,8 @@ namespace {
 
 nn::mlp const model{.hidden = {24, 16}};
 auto const sine = data::function([](float x) { return std::sin(x); }, {.samples = 96});
-optim::sgd const plain_steps{.rate = 0.05, .momentum = 0, .clip = 1};
-optim::adamw const adaptive{.rate = 1e-2, .clip = 0.5};
+optim::sgd const plain_steps{.learning_rate = 0.05, .momentum = 0, .clip = 1};
+optim::adamw const adaptive{.learning_rate = 1e-2, .clip = 0.5};
 fit_options until(std::int64_t step) { return {.steps = 24, .batch = 16, .stop_after = step}; }
 
 struct outcome {
@@ -64,11 +64,12 @@ double furthest(std::vector<float> const& a, std::vector<float> const& b) {
 
 TEST_CASE("diloco with a period of one and inner SGD takes the steps of data", "[train][diloco]") {
   watchdog const guard("diloco every step");
-  optim::sgd const unclipped{.rate = 0.05, .momentum = 0};  // each rank has a norm of its own
+  optim::sgd const unclipped{.learning_rate = 0.05, .momentum = 0};  // each rank has a norm of its own
   for (int const ranks : {1, 2, 3, 4}) {
     INFO(ranks << " ranks");
     auto const same = train(ranks, unclipped, parallel::data{}, 20);
-    auto const local = train(ranks, unclipped, parallel::diloco{.period = 1, .outer_rate = 1, .outer_momentum = 0}, 20);
+    auto const local =
+        train(ranks, unclipped, parallel::diloco{.period = 1, .outer_learning_rate = 1, .outer_momentum = 0}, 20);
     CHECK(furthest(same.weights, local.weights) < 2e-6);
     for (std::size_t i = 0; i < 20; ++i) CHECK(local.losses[i] == Approx(same.losses[i]).epsilon(1e-5));
   }

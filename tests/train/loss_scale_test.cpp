@@ -21,7 +21,7 @@ namespace {
 
 nn::mlp const model{.hidden = {24}};
 auto const sine = data::function([](float x) { return std::sin(x); }, {.samples = 96});
-optim::adamw const adaptive{.rate = 1e-2, .clip = 0.5};
+optim::adamw const adaptive{.learning_rate = 1e-2, .clip = 0.5};
 
 struct outcome {
   std::vector<double> losses, norms;

@@ -106,7 +106,7 @@ TEST_CASE("an infinite gradient on any one rank of a mesh is everyone's reason t
     launch(comm::threads{.ranks = ranks}, [&](auto& world) {
       int const rank = world.rank();
       int spoilt = -1;
-      auto trainer = make_trainer(scalings{&rank, &spoilt}, optim::sgd{.rate = 0.01}, world, policy);
+      auto trainer = make_trainer(scalings{&rank, &spoilt}, optim::sgd{.learning_rate = 0.01}, world, policy);
       trainer.initialise(1);
       std::vector<step_report> done;
       trainer.on_step([&](step_report const& step) { done.push_back(step); });

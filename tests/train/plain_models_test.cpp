@@ -83,7 +83,7 @@ TEMPLATE_TEST_CASE_SIG("buffers are shared as the model says, and are state", "[
   scratch folder;
   launch(comm::threads{.ranks = 3}, [&](auto& world) {
     centred<Rule> model;
-    auto trainer = make_trainer(model, optim::sgd{.rate = 0.05}, world);
+    auto trainer = make_trainer(model, optim::sgd{.learning_rate = 0.05}, world);
     std::vector<float> means(3);
     trainer.on_step([&](step_report const&) { means[static_cast<std::size_t>(world.rank())] = model.running[0]; });
     trainer.fit(line, {.steps = 20, .batch = 12, .check_every = 0});
@@ -97,7 +97,7 @@ TEMPLATE_TEST_CASE_SIG("buffers are shared as the model says, and are state", "[
     trainer.save(folder.path());
     auto const hash = trainer.state_hash();
     centred<Rule> other;
-    auto again = make_trainer(other, optim::sgd{.rate = 0.05}, world);
+    auto again = make_trainer(other, optim::sgd{.learning_rate = 0.05}, world);
     again.load(folder.path());
     if (other.running != model.running || other.batches != model.batches) throw error("buffers were not loaded");
     if (again.state_hash() != hash) throw error("another state");
@@ -110,7 +110,7 @@ TEST_CASE("a plain model is told what a pass is for, and predicts", "[train][pla
   watchdog const guard("purposes");
   launch(comm::threads{.ranks = 2}, [](auto& world) {
     centred<shared_buffers::mean> model;
-    auto trainer = make_trainer(model, optim::sgd{.rate = 0.1}, world);
+    auto trainer = make_trainer(model, optim::sgd{.learning_rate = 0.1}, world);
     trainer.fit(line, {.steps = 60, .batch = 16});
     if (model.evaluated != 0) throw error("training was called evaluation");
     auto const loss = trainer.evaluate(line);
@@ -201,7 +201,7 @@ line_found of_types(int ranks, std::string const& load, std::string const& save,
   launch(comm::threads{.ranks = ranks}, [&](auto& world) {
     of_many_types<Wide> model;
     model.rank = world.rank();
-    auto trainer = make_trainer(model, optim::sgd{.rate = 0.05}, world, Precision{}, policies...);
+    auto trainer = make_trainer(model, optim::sgd{.learning_rate = 0.05}, world, Precision{}, policies...);
     auto const* const where = model.w.data();
     if (!load.empty()) trainer.load(load);
     trainer.fit(line, {.steps = 40, .batch = 16, .micro_batches = 4, .stop_after = until});
@@ -255,7 +255,7 @@ TEST_CASE("narrow parameters have a master value in the trainer's type, which sm
   watchdog const guard("master values");
   comm::self_world world;
   of_many_types<float> model;
-  auto trainer = make_trainer(model, optim::sgd{.rate = 1e-5, .momentum = 0}, world);
+  auto trainer = make_trainer(model, optim::sgd{.learning_rate = 1e-5, .momentum = 0}, world);
   float first = 0, master = 0;
   auto const read = [&](float& to) {
     trainer.for_each_state([&](std::string const& name, auto const&, std::int64_t, auto view) {

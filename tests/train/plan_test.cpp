@@ -48,7 +48,7 @@ void planned_is_found(std::string const& name, int ranks, Parallel const& how, s
   launch(comm::decorate(comm::threads{.ranks = ranks}, comm::counted{}), [&](auto& world) {
     strategies::text_of_numbers const text(24);
     auto const data = text.data();
-    auto trainer = make_trainer(strategies::model(), optim::adamw{.rate = 1e-3}, world, how, policies...);
+    auto trainer = make_trainer(strategies::model(), optim::adamw{.learning_rate = 1e-3}, world, how, policies...);
     auto const planned = plan(trainer, {.samples = samples, .micro_batches = parts});
     comm::traffic_table before, after;
     trainer.on_step([&](step_report const& done) { (done.step < 2 ? before : after) = world.counts(); });

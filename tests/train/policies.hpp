@@ -20,7 +20,7 @@ using namespace trireme;
 using policy_cases::on_mlp;
 
 inline auto const on_gpt = policy_cases::cases{toy::gpt, toy::text{}, 15};
-inline optim::adamw const adaptive{.rate = 1e-2, .clip = 0.5};
+inline optim::adamw const adaptive{.learning_rate = 1e-2, .clip = 0.5};
 inline std::string const belongs_to_ranks = "numbers that belong to each of ";
 
 /// What a run does on another number of ranks.
@@ -40,12 +40,12 @@ void for_each_policy(F&& f) {
   using optimizer = optim::any<environment<precision::fp32>>;
   std::pair<char const*, optimizer> const optimizers[] = {
       {"adamw", adaptive},
-      {"sgd", optim::sgd{.rate = 0.05, .clip = 0.5}},
-      {"lamb", optim::lamb{.rate = 2e-2, .clip = 0.5}},
-      {"muon", optim::muon{.clip = 0.5, .rest = {.rate = 1e-2}}},
-      {"adafactor", optim::adafactor{.rate = 5e-2, .momentum = 0.9}},
+      {"sgd", optim::sgd{.learning_rate = 0.05, .clip = 0.5}},
+      {"lamb", optim::lamb{.learning_rate = 2e-2, .clip = 0.5}},
+      {"muon", optim::muon{.clip = 0.5, .rest = {.learning_rate = 1e-2}}},
+      {"adafactor", optim::adafactor{.learning_rate = 5e-2, .momentum = 0.9}},
       {"groups, some frozen",
-       optim::groups{adaptive, {{.names = "layers.1.*", .frozen = true}, {.names = "*.bias", .rate = 2}}}}};
+       optim::groups{adaptive, {{.names = "layers.1.*", .frozen = true}, {.names = "*.bias", .learning_rate = 2}}}}};
   for (auto const& [name, each] : optimizers) {
     f(text(name, ", zero<1>"), on_mlp, elsewhere::goes_on, each, parallel::zero<1>{.bucket_bytes = 4096});
     f(text(name, ", zero<3>"), on_mlp, elsewhere::goes_on, each, parallel::zero<3>{.bucket_bytes = 4096});

@@ -15,7 +15,7 @@ template <class Parallel>
 std::uint64_t state(int ranks, Parallel const& parallel) {
   std::uint64_t hash = 0;
   launch(comm::threads{.ranks = ranks}, [&](auto& world) {
-    auto trainer = make_trainer(toy::gpt, optim::adamw{.rate = 1e-2, .clip = 0.1}, world, parallel);
+    auto trainer = make_trainer(toy::gpt, optim::adamw{.learning_rate = 1e-2, .clip = 0.1}, world, parallel);
     trainer.initialise(7);
     trainer.fit(toy::text{}, {.steps = 5, .batch = 20, .micro_batches = 8});
     auto const mine = trainer.state_hash();

@@ -56,7 +56,8 @@ template <class Precision = precision::fp32, class World, class Parallel>
 outcome train(World& world, Parallel const& parallel, plan const& what, outcome const* shape = nullptr) {
   text_of_numbers const text(24, what.model.context);
   auto const data = text.data();
-  auto trainer = make_trainer(what.model, optim::adamw{.rate = 1e-3, .clip = what.clip}, world, parallel, Precision{});
+  auto trainer =
+      make_trainer(what.model, optim::adamw{.learning_rate = 1e-3, .clip = what.clip}, world, parallel, Precision{});
   outcome out;
   trainer.on_step([&](step_report const& done) {
     out.losses.push_back(done.loss);

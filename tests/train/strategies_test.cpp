@@ -51,7 +51,7 @@ TEST_CASE("what several ranks hold of a tensor is the same on all of them", "[tr
     launch(comm::threads{.ranks = ranks}, [&](auto& world) {
       static strategies::text_of_numbers const numbers;
       auto const data = numbers.data();
-      auto trainer = make_trainer(strategies::model(), optim::adamw{.rate = 1e-3}, world, policy);
+      auto trainer = make_trainer(strategies::model(), optim::adamw{.learning_rate = 1e-3}, world, policy);
       trainer.fit(data, {.steps = 5, .batch = 8, .micro_batches = 4});
       auto& mine = kept[static_cast<std::size_t>(world.rank())];
       trainer.for_each_state(

@@ -44,7 +44,8 @@ TEST_CASE("a sweep trains one model with each strategy, and finds the bytes and 
     strategies const list{parallel::data{}, parallel::zero<3>{},
                           parallel::mesh{parallel::zero<1>{}, parallel::pipeline<>{.stages = 2}},
                           parallel::mesh{parallel::zero<1>{}, parallel::pipeline<>{.stages = 3}}};
-    return sweep(list, model, data, world, {.steps = 5, .batch = 8, .micro_batches = 4}, optim::sgd{.rate = 0.1});
+    return sweep(list, model, data, world, {.steps = 5, .batch = 8, .micro_batches = 4},
+                 optim::sgd{.learning_rate = 0.1});
   });
   REQUIRE(rows.size() == 4);
   CHECK(rows[0].name == "data");

@@ -173,7 +173,7 @@ TEST_CASE("more ranks than micro-batches, and batches that end short, equal seri
 
 TEST_CASE("a trained perceptron predicts, the same on every rank", "[train]") {
   launch(comm::threads{.ranks = 2}, [&](auto& world) {
-    auto trainer = make_trainer(nn::mlp{.hidden = {16, 16}}, optim::adamw{.rate = 1e-2}, world);
+    auto trainer = make_trainer(nn::mlp{.hidden = {16, 16}}, optim::adamw{.learning_rate = 1e-2}, world);
     auto const report = trainer.fit(curve(64), {.steps = 400, .batch = 16});
     std::vector<float> const points{-0.75F, 0.0F, 0.5F};
     auto const values = trainer.predict(points);
@@ -224,7 +224,7 @@ TEST_CASE("a step on samples of one's own weighs ranks by their samples, and one
 TEST_CASE("a model with storage and kernels of its own trains under every strategy as it does alone", "[train]") {
   auto const train = [](auto& world, auto... policies) {
     toy::spline model;
-    auto trainer = make_trainer(model, optim::sgd{.rate = 0.2, .clip = 1.0}, world, policies...);
+    auto trainer = make_trainer(model, optim::sgd{.learning_rate = 0.2, .clip = 1.0}, world, policies...);
     trainer.fit(curve(45), {.steps = 40, .batch = 10, .micro_batches = 4});
     std::vector<double> all(model.knots.begin(), model.knots.end());
     all.push_back(trainer.evaluate(curve(45)));

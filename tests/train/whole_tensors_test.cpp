@@ -118,15 +118,15 @@ struct named {
   any_optimizer optimizer;
 };
 std::vector<named> const optimizers{
-    {"adamw", optim::adamw{.rate = 1e-2, .clip = 0.1}},
-    {"lamb", optim::lamb{.rate = 2e-2, .clip = 0.1}},
+    {"adamw", optim::adamw{.learning_rate = 1e-2, .clip = 0.1}},
+    {"lamb", optim::lamb{.learning_rate = 2e-2, .clip = 0.1}},
     {"muon", optim::muon{.clip = 0.1}},
-    {"adafactor", optim::adafactor{.rate = 5e-2, .momentum = 0.9}},
+    {"adafactor", optim::adafactor{.learning_rate = 5e-2, .momentum = 0.9}},
     {"muon in groups",
-     optim::groups{optim::muon{}, {{.names = "layers.1.*", .frozen = true}, {.names = "*.bias", .rate = 2}}}},
+     optim::groups{optim::muon{}, {{.names = "layers.1.*", .frozen = true}, {.names = "*.bias", .learning_rate = 2}}}},
     {"adamw in groups",
-     optim::groups{optim::adamw{.rate = 1e-2},
-                   {{.names = "layers.1.weight", .frozen = true}, {.names = "*.bias", .decay = 0.1}}}}};
+     optim::groups{optim::adamw{.learning_rate = 1e-2},
+                   {{.names = "layers.1.weight", .frozen = true}, {.names = "*.bias", .weight_decay = 0.1}}}}};
 
 }  // namespace
 
@@ -250,8 +250,8 @@ std::pair<double, std::string> run_gpt(int ranks) {
                                     tensor_view<std::int32_t const>(tokens.data() + 1, {8, 6}));
   std::pair<double, std::string> out;
   launch(comm::threads{.ranks = ranks}, [&](auto& world) {
-    auto trainer =
-        make_trainer(small, optim::muon{.rest = {.rate = 1e-2}}, world, parallel::zero<2>{.bucket_bytes = 4096});
+    auto trainer = make_trainer(small, optim::muon{.rest = {.learning_rate = 1e-2}}, world,
+                                parallel::zero<2>{.bucket_bytes = 4096});
     trainer.fit(data, {.steps = 8, .batch = 12, .micro_batches = ranks});
     auto const loss = trainer.evaluate(data);
     if (world.rank() > 0) return;
@@ -312,7 +312,7 @@ TEST_CASE("a part of a tensor, and an exchange that was not told of the optimize
               "pass it the optimizer, too");
       }
     }
-    optim::lamb const lamb{.rate = 0.1, .decay = 0};
+    optim::lamb const lamb{.learning_rate = 0.1, .weight_decay = 0};
     auto exchange = make_exchange(mine, world, parallel::zero<1>{}, lamb);
     optimizer_state<env, optim::lamb> moments(exchange, lamb);
     exchange.begin();

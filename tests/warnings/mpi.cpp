@@ -10,6 +10,7 @@ using namespace trireme;
 void worlds(MPI_Comm theirs) {
   launch(comm::mpi{}, [](auto& world) { ladder::for_each_rung([&](char const*, auto rung) { rung(world); }); });
   auto world = comm::mpi::borrow(theirs);
-  auto trainer = make_trainer(nn::mlp{}, optim::sgd{.rate = 1e-2}, world, precision::bf16{}, parallel::zero<1>{});
+  auto trainer =
+      make_trainer(nn::mlp{}, optim::sgd{.learning_rate = 1e-2}, world, precision::bf16{}, parallel::zero<1>{});
   trainer.fit(data::function([](float x) { return x; }, {}), {.steps = 1});
 }

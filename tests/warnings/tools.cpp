@@ -37,7 +37,7 @@ void sweeps() {
     auto const data = data::function([](float x) { return x * x; }, {.samples = 4096});
     strategies const list{parallel::data{}, parallel::zero<3>{},
                           parallel::mesh{parallel::zero<1>{}, parallel::pipeline<>{.stages = 2}}};
-    auto const rows = sweep(list, nn::mlp{}, data, world, {.batch = 64}, optim::sgd{.rate = 0.1});
+    auto const rows = sweep(list, nn::mlp{}, data, world, {.batch = 64}, optim::sgd{.learning_rate = 0.1});
     fmt::print("{}", to_string(rows));
   });
 }

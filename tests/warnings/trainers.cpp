@@ -15,7 +15,7 @@ namespace {
 /// Every call of a trainer.
 template <class... Policies>
 void train(comm::threads_world& world, data::token_windows const& text, Policies... policies) {
-  auto trainer = make_trainer(optim::adamw{.rate = 3e-3, .clip = 1.0}, world, policies...);
+  auto trainer = make_trainer(optim::adamw{.learning_rate = 3e-3, .clip = 1.0}, world, policies...);
   trainer.initialise(7);
   trainer.on_step([](step_report const& done) { fmt::print("{} {}\n", done.loss, done.norm); });
   auto const report = trainer.fit(text, {.steps = 2, .batch = 4, .micro_batches = 2});
@@ -49,12 +49,13 @@ void programs() {
   launch(comm::threads{.ranks = 2}, [](auto& world) {
     auto data = data::function([](float x) { return std::sin(x); }, {.samples = 4096});
     nn::mlp const net{.inputs = 1, .hidden = {64, 64}, .outputs = 1};
-    auto trainer = make_trainer(net, optim::adamw{.rate = 3e-3}, world);
+    auto trainer = make_trainer(net, optim::adamw{.learning_rate = 3e-3}, world);
     auto const report = trainer.fit(data, {.steps = 500, .batch = 64});
     std::vector<float> const features{0.5F};
     fmt::print("{} {}\n", report.last_loss, trainer.predict(features)[0]);
     trainer.step(features, features);
-    make_trainer(net, optim::sgd{.rate = 1e-2}, world, precision::fp64{}, parallel::zero<1>{}).fit(data, {.steps = 1});
+    make_trainer(net, optim::sgd{.learning_rate = 1e-2}, world, precision::fp64{}, parallel::zero<1>{})
+        .fit(data, {.steps = 1});
     make_trainer(net, optim::adamw{}, world, compression::top_k{.ratio = 0.1F}).fit(data, {.steps = 1});
     make_trainer(net, optim::adamw{}, world, precision::bf16{}, compression::error_feedback<compression::top_k>{})
         .fit(data, {.steps = 1});

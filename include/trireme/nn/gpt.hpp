@@ -32,10 +32,10 @@ struct gpt {
   std::int64_t heads = 6;
   std::int64_t channels = 384;
   double dropout = 0;
-  bool checkpointed = false;         ///< blocks save their input only, and are run once more in the backward pass
-  std::int64_t experts = 0;          ///< mlps a block, of which each token chooses some; 0: one mlp, for all tokens
-  std::int64_t experts_a_token = 2;  ///< how many it chooses
-  double balance = 0;                ///< weight of the loss that asks tokens to choose all experts alike
+  bool checkpointed = false;  ///< blocks save their input only, and are run once more in the backward pass
+  std::int64_t experts = 0;   ///< mlps a block, of which each token chooses some; 0: one mlp, for all tokens
+  std::int64_t top_k = 2;     ///< how many it chooses
+  double balance = 0;         ///< weight of the loss that asks tokens to choose all experts alike
   friend bool operator==(gpt const&, gpt const&) = default;
 
   void validate() const {
@@ -53,8 +53,8 @@ struct gpt {
     if (!(dropout >= 0 && dropout < 1)) {
       throw config_error(text("trireme::nn::gpt: dropout ", dropout, " is not in [0, 1)"));
     }
-    if (experts < 0 || (experts > 0 && (experts_a_token < 1 || experts_a_token > experts))) {
-      throw config_error(text("trireme::nn::gpt: ", experts_a_token, " experts a token of ", experts,
+    if (experts < 0 || (experts > 0 && (top_k < 1 || top_k > experts))) {
+      throw config_error(text("trireme::nn::gpt: ", top_k, " experts a token of ", experts,
                               "; a token chooses at least one, and at most all of them"));
     }
     if (!(balance >= 0)) throw config_error(text("trireme::nn::gpt: balance ", balance, " is below 0"));
@@ -64,7 +64,7 @@ struct gpt {
   /// of `context` tokens. Embeddings only look up.
   [[nodiscard]] std::vector<double> unit_costs() const {
     auto const c = static_cast<double>(channels);
-    auto const mlps = static_cast<double>(experts > 0 ? experts_a_token : 1);
+    auto const mlps = static_cast<double>(experts > 0 ? top_k : 1);
     double const products = 8 * c * c + mlps * 16 * c * c + 2 * c * static_cast<double>(experts);
     double const attended = c * static_cast<double>(context);  // by two products, half of each of which is masked
     double const again = checkpointed ? products + 2 * attended : 0;
@@ -80,7 +80,7 @@ struct gpt {
     emit(gpt_embedding{shape});
     for (std::int64_t index = 0; index < layers; ++index) {
       if (experts > 0) {
-        block(emit, gpt_expert_block{shape, index, experts, experts_a_token, balance});
+        block(emit, gpt_expert_block{shape, index, experts, top_k, balance});
       } else {
         block(emit, gpt_block{shape, index});
       }
@@ -104,7 +104,7 @@ struct gpt {
               ", .heads = ", m.heads, ", .channels = ", m.channels, ", .dropout = ", m.dropout,
               m.checkpointed ? ", .checkpointed = true" : "",
               m.experts == 0 ? std::string()
-                             : text(", .experts = ", m.experts, ", .experts_a_token = ", m.experts_a_token,
+                             : text(", .experts = ", m.experts, ", .top_k = ", m.top_k,
                                     m.balance > 0 ? text(", .balance = ", m.balance) : ""),
               "}");
 }

@@ -25,7 +25,7 @@ struct gpt_expert_block {
   gpt_shape shape;
   std::int64_t index = 0;
   std::int64_t experts = 1;
-  std::int64_t experts_a_token = 1;
+  std::int64_t top_k = 1;
   double balance = 0;
   friend bool operator==(gpt_expert_block const&, gpt_expert_block const&) = default;
 
@@ -58,7 +58,7 @@ class gpt_expert_block::instance {
         experts_({.channels = shape_.channels,
                   .hidden = 4 * shape_.channels,
                   .count = description.experts,
-                  .chosen = description.experts_a_token,
+                  .chosen = description.top_k,
                   .balance = description.balance,
                   .projection_scale = detail::residual_scale(shape_)},
                  detail::name_in_block(description.index, "mlp"), expert_group<Env>::of(groups).share()) {}

@@ -84,22 +84,22 @@ struct input_epilogue {
 
 /// One step of AdamW [Loshchilov, Hutter, 2019], with the bias corrections already computed.
 struct adamw_numbers {
-  double rate = 0;
+  double learning_rate = 0;
   double beta1 = 0.9;
   double beta2 = 0.999;
   double epsilon = 1e-8;
-  double decay = 0;        ///< value -= rate * decay * value
-  double correction1 = 1;  ///< 1 - beta1^t
-  double correction2 = 1;  ///< 1 - beta2^t
+  double weight_decay = 0;  ///< value -= rate * decay * value
+  double correction1 = 1;   ///< 1 - beta1^t
+  double correction2 = 1;   ///< 1 - beta2^t
 };
 
 /// One step of SGD with momentum: velocity = momentum * velocity + g; value -= rate * (velocity or, Nesterov's,
 /// g + momentum * velocity).
 struct sgd_numbers {
-  double rate = 0;
+  double learning_rate = 0;
   double momentum = 0;
   bool nesterov = false;
-  double decay = 0;  ///< g += decay * value
+  double weight_decay = 0;  ///< g += decay * value
 };
 
 }  // namespace trireme::ops

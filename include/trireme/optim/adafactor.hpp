@@ -26,7 +26,8 @@ namespace trireme::optim {
 struct adafactor {
   using policy_category = slot::optimizer;
 
-  double rate = 1e-2;  ///< used where `schedule` is empty; times the root mean square of the tensor if `scaled`
+  double learning_rate =
+      1e-2;  ///< used where `schedule` is empty; times the root mean square of the tensor if `scaled`
   optim::schedule schedule{};
   bool relative = false;  ///< at most 1 / sqrt(step), counted from 1
   bool scaled = true;     ///< the rate is a share of each tensor's root mean square (at least `least_scale`)
@@ -35,7 +36,7 @@ struct adafactor {
   double epsilon = 1e-30;
   double threshold = 1;  ///< updates of a larger root mean square are clipped to it
   double momentum = 0;
-  double decay = 0;
+  double weight_decay = 0;
   double clip = 0;  ///< largest global gradient norm; 0 = no clipping
   friend bool operator==(adafactor const&, adafactor const&) = default;
 
@@ -54,7 +55,7 @@ struct adafactor {
     return means;
   }
   [[nodiscard]] double rate_at(std::int64_t step) const {
-    auto const now = optim::rate_at(schedule, rate, step);
+    auto const now = optim::rate_at(schedule, learning_rate, step);
     return relative ? std::min(now, 1 / std::sqrt(static_cast<double>(step + 1))) : now;
   }
 
@@ -110,7 +111,7 @@ struct adafactor {
           auto const length = std::sqrt(detail::sum_of_squares(u) / size) / threshold;
           auto by = rate_at(step);
           if (scaled) by *= std::max(least_scale, std::sqrt(detail::sum_of_squares(value) / size));
-          auto const pull = static_cast<real>(1 - by * (tensor.info.decays ? decay : 0));
+          auto const pull = static_cast<real>(1 - by * (tensor.info.decays ? weight_decay : 0));
           auto const along = static_cast<real>(by / std::max(1.0, length));
           for (std::size_t i = 0; i < value.size(); ++i) {
             real change = along * u[i];
@@ -125,10 +126,10 @@ struct adafactor {
 };
 
 [[nodiscard]] inline std::string to_string(adafactor const& o) {
-  return text("optim::adafactor{.rate = ", o.rate, ", .schedule = ", to_string(o.schedule),
+  return text("optim::adafactor{.learning_rate = ", o.learning_rate, ", .schedule = ", to_string(o.schedule),
               ", .relative = ", o.relative, ", .scaled = ", o.scaled, ", .least_scale = ", o.least_scale,
               ", .decay_power = ", o.decay_power, ", .epsilon = ", o.epsilon, ", .threshold = ", o.threshold,
-              ", .momentum = ", o.momentum, ", .decay = ", o.decay, ", .clip = ", o.clip, "}");
+              ", .momentum = ", o.momentum, ", .weight_decay = ", o.weight_decay, ", .clip = ", o.clip, "}");
 }
 
 }  // namespace trireme::optim

@@ -21,36 +21,37 @@ namespace trireme::optim {
 struct adamw {
   using policy_category = slot::optimizer;
 
-  double rate = 1e-3;  ///< used where `schedule` is empty
+  double learning_rate = 1e-3;  ///< used where `schedule` is empty
   optim::schedule schedule{};
   double beta1 = 0.9;
   double beta2 = 0.999;
   double epsilon = 1e-8;
-  double decay = 0.01;
+  double weight_decay = 0.01;
   double clip = 0;  ///< largest global gradient norm; 0 = no clipping
   friend bool operator==(adamw const&, adamw const&) = default;
 
   static constexpr std::array<std::string_view, 2> moment_names{"first_moment", "second_moment"};
-  [[nodiscard]] double rate_at(std::int64_t step) const { return optim::rate_at(schedule, rate, step); }
+  [[nodiscard]] double rate_at(std::int64_t step) const { return optim::rate_at(schedule, learning_rate, step); }
 
   template <class Env>
   void update(update_segment<Env> const& segment, std::int64_t step) const {
     auto const count = static_cast<double>(step + 1);
     ops::on<typename Env::space>::adamw(segment.value, segment.moments[0], segment.moments[1], segment.gradient,
                                         segment.outputs,
-                                        ops::adamw_numbers{.rate = rate_at(step),
+                                        ops::adamw_numbers{.learning_rate = rate_at(step),
                                                            .beta1 = beta1,
                                                            .beta2 = beta2,
                                                            .epsilon = epsilon,
-                                                           .decay = segment.decays ? decay : 0,
+                                                           .weight_decay = segment.decays ? weight_decay : 0,
                                                            .correction1 = 1 - std::pow(beta1, count),
                                                            .correction2 = 1 - std::pow(beta2, count)});
   }
 };
 
 [[nodiscard]] inline std::string to_string(adamw const& o) {
-  return text("optim::adamw{.rate = ", o.rate, ", .schedule = ", to_string(o.schedule), ", .beta1 = ", o.beta1,
-              ", .beta2 = ", o.beta2, ", .epsilon = ", o.epsilon, ", .decay = ", o.decay, ", .clip = ", o.clip, "}");
+  return text("optim::adamw{.learning_rate = ", o.learning_rate, ", .schedule = ", to_string(o.schedule),
+              ", .beta1 = ", o.beta1, ", .beta2 = ", o.beta2, ", .epsilon = ", o.epsilon,
+              ", .weight_decay = ", o.weight_decay, ", .clip = ", o.clip, "}");
 }
 
 }  // namespace trireme::optim

@@ -19,14 +19,15 @@ namespace trireme::optim {
 /// What is different for the parameters whose names match one of some patterns.
 struct group {
   std::string names;  ///< patterns, separated by spaces; * stands for any letters, ? for one: "*.bias layers.?.weight"
-  double rate = 1;    ///< times the optimizer's rate, at every step
-  std::optional<double> decay{};  ///< instead of the optimizer's, also where a parameter does not decay by itself
-  bool frozen = false;            ///< never updated
+  double learning_rate = 1;  ///< times the optimizer's rate, at every step
+  std::optional<double>
+      weight_decay{};   ///< instead of the optimizer's, also where a parameter does not decay by itself
+  bool frozen = false;  ///< never updated
   friend bool operator==(group const&, group const&) = default;
 };
 
 /// An optimizer with other rates or weight decay for some parameters, or none at all: optim::groups{optim::adamw{},
-/// {{.names = "*wte*", .frozen = true}, {.names = "*.bias", .rate = 2}}}. The first group that matches counts.
+/// {{.names = "*wte*", .frozen = true}, {.names = "*.bias", .learning_rate = 2}}}. The first group that matches counts.
 ///
 /// Frozen   what is frozen has values alone: no memory of gradients (layers write them to one place that all share, as
 ///          large as the largest), no moments, nothing on the wire. It is in checkpoints and hashes as before, and is
@@ -59,7 +60,7 @@ struct groups {
     auto const* const mine = segment.info == nullptr ? nullptr : group_of(*segment.info);
     if (mine == nullptr) return base.update(segment, step);
     auto changed = segment;
-    changed.decays = segment.decays || mine->decay.has_value();
+    changed.decays = segment.decays || mine->weight_decay.has_value();
     changed_by(*mine).update(changed, step);
   }
   template <class Env>
@@ -68,7 +69,7 @@ struct groups {
     auto const* const mine = group_of(tensor.info);
     if (mine == nullptr) return base.update(tensor, step);
     auto info = tensor.info;
-    info.decays = info.decays || mine->decay.has_value();
+    info.decays = info.decays || mine->weight_decay.has_value();
     changed_by(*mine).update(tensor_update<Env>{info, tensor.value, tensor.moments, tensor.gradient, tensor.scale,
                                                 tensor.outputs, tensor.scratch},
                              step);
@@ -84,26 +85,27 @@ struct groups {
   [[nodiscard]] Base changed_by(group const& mine) const {
     auto out = base;
     change(out, mine);
-    if constexpr (requires { out.rest.rate; }) change(out.rest, mine);  // an optimizer within, for other parameters
+    if constexpr (requires { out.rest.learning_rate; })
+      change(out.rest, mine);  // an optimizer within, for other parameters
     return out;
   }
   template <class Optimizer>
   static void change(Optimizer& it, group const& mine) {
     static_assert(
         requires {
-          it.rate;
+          it.learning_rate;
           it.schedule;
-          it.decay;
+          it.weight_decay;
         },
-        "trireme::optim::groups: the optimizer in it has no rate, schedule and decay to change");
-    it.rate *= mine.rate;
+        "trireme::optim::groups: the optimizer in it has no learning_rate, schedule and weight_decay to change");
+    it.learning_rate *= mine.learning_rate;
     std::visit(
         [&](auto& each) {
-          if constexpr (requires { each.peak; }) each.peak *= mine.rate;
-          if constexpr (requires { each.floor; }) each.floor *= mine.rate;
+          if constexpr (requires { each.peak; }) each.peak *= mine.learning_rate;
+          if constexpr (requires { each.floor; }) each.floor *= mine.learning_rate;
         },
         it.schedule);
-    if (mine.decay) it.decay = *mine.decay;
+    if (mine.weight_decay) it.weight_decay = *mine.weight_decay;
   }
 };
 template <class Base>
@@ -113,11 +115,11 @@ template <class Base>
 [[nodiscard]] std::string to_string(groups<Base> const& o) {
   std::string list;
   for (auto const& each : o.list) {
-    list += text(list.empty() ? "" : ", ", "{.names = \"", each.names, "\", .rate = ", each.rate);
-    if (each.decay) list += text(", .decay = ", *each.decay);
+    list += text(list.empty() ? "" : ", ", "{.names = \"", each.names, "\", .learning_rate = ", each.learning_rate);
+    if (each.weight_decay) list += text(", .weight_decay = ", *each.weight_decay);
     list += text(", .frozen = ", each.frozen, "}");
   }
-  auto const base = describe(o.base);  // "optim::adamw{.rate = 0.001, ...}"
+  auto const base = describe(o.base);  // "optim::adamw{.learning_rate = 0.001, ...}"
   return text("optim::groups<", base.substr(0, base.find('{')), ">{", base, ", {", list, "}, ", o.clip, "}");
 }
 

@@ -25,19 +25,19 @@ namespace trireme::optim {
 struct lamb {
   using policy_category = slot::optimizer;
 
-  double rate = 1e-3;  ///< used where `schedule` is empty
+  double learning_rate = 1e-3;  ///< used where `schedule` is empty
   optim::schedule schedule{};
   double beta1 = 0.9;
   double beta2 = 0.999;
   double epsilon = 1e-6;
-  double decay = 0.01;
+  double weight_decay = 0.01;
   double clip = 0;  ///< largest global gradient norm; 0 = no clipping
   friend bool operator==(lamb const&, lamb const&) = default;
 
   static constexpr bool whole_tensors = true;
   static constexpr std::array<std::string_view, 2> moment_names{"first_moment", "second_moment"};
   [[nodiscard]] static shape moment_shape(std::size_t, parameter_info const& info) { return info.extents; }
-  [[nodiscard]] double rate_at(std::int64_t step) const { return optim::rate_at(schedule, rate, step); }
+  [[nodiscard]] double rate_at(std::int64_t step) const { return optim::rate_at(schedule, learning_rate, step); }
 
   template <class Env>
   void update(tensor_update<Env> const& tensor, std::int64_t step) const {
@@ -47,7 +47,7 @@ struct lamb {
     auto const correction2 = static_cast<real>(1 / (1 - std::pow(beta2, count)));
     auto const keep1 = static_cast<real>(beta1), keep2 = static_cast<real>(beta2);
     auto const new1 = static_cast<real>(1 - beta1), new2 = static_cast<real>(1 - beta2);
-    auto const pull = static_cast<real>(tensor.info.decays ? decay : 0);
+    auto const pull = static_cast<real>(tensor.info.decays ? weight_decay : 0);
     auto const scale = static_cast<real>(tensor.scale);
     ops::on<typename Env::space>::with_values(
         [&](auto value, auto first, auto second, auto gradient) {
@@ -74,8 +74,9 @@ struct lamb {
 };
 
 [[nodiscard]] inline std::string to_string(lamb const& o) {
-  return text("optim::lamb{.rate = ", o.rate, ", .schedule = ", to_string(o.schedule), ", .beta1 = ", o.beta1,
-              ", .beta2 = ", o.beta2, ", .epsilon = ", o.epsilon, ", .decay = ", o.decay, ", .clip = ", o.clip, "}");
+  return text("optim::lamb{.learning_rate = ", o.learning_rate, ", .schedule = ", to_string(o.schedule),
+              ", .beta1 = ", o.beta1, ", .beta2 = ", o.beta2, ", .epsilon = ", o.epsilon,
+              ", .weight_decay = ", o.weight_decay, ", .clip = ", o.clip, "}");
 }
 
 }  // namespace trireme::optim

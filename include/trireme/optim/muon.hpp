@@ -34,16 +34,16 @@ namespace trireme::optim {
 struct muon {
   using policy_category = slot::optimizer;
 
-  double rate = 0.02;  ///< used where `schedule` is empty
+  double learning_rate = 0.02;  ///< used where `schedule` is empty
   optim::schedule schedule{};
   double momentum = 0.95;
   bool nesterov = true;
   int iterations = 5;
-  double decay = 0;
+  double weight_decay = 0;
   bool rows_are_outputs = false;  ///< how matrices lie: (outputs, inputs); layers of nn have (inputs, outputs)
   double clip = 0;                ///< largest global gradient norm; 0 = no clipping
   std::string others = "*wte* *wpe* *embed* *lm_head*";  ///< patterns with * and ?, separated by spaces
-  adamw rest{.rate = 3e-4, .beta2 = 0.95};               ///< with a schedule of its own
+  adamw rest{.learning_rate = 3e-4, .beta2 = 0.95};      ///< with a schedule of its own
   friend bool operator==(muon const&, muon const&) = default;
 
   static constexpr bool whole_tensors = true;
@@ -54,7 +54,7 @@ struct muon {
   [[nodiscard]] shape moment_shape(std::size_t which, parameter_info const& info) const {
     return (which == 0) == is_hidden_matrix(info) ? info.extents : shape{0};
   }
-  [[nodiscard]] double rate_at(std::int64_t step) const { return optim::rate_at(schedule, rate, step); }
+  [[nodiscard]] double rate_at(std::int64_t step) const { return optim::rate_at(schedule, learning_rate, step); }
 
   template <class Env>
   void update(tensor_update<Env> const& tensor, std::int64_t step) const {
@@ -83,7 +83,7 @@ struct muon {
         [&](auto value, auto along) {
           auto const now = rate_at(step);
           auto const by = static_cast<real>(now * stretch);
-          auto const keep = static_cast<real>(1 - now * (tensor.info.decays ? decay : 0));
+          auto const keep = static_cast<real>(1 - now * (tensor.info.decays ? weight_decay : 0));
           for (std::size_t i = 0; i < value.size(); ++i) value[i] = keep * value[i] - by * along[i];
         },
         tensor.value, direction);
@@ -144,10 +144,10 @@ struct muon {
 };
 
 [[nodiscard]] inline std::string to_string(muon const& o) {
-  return text("optim::muon{.rate = ", o.rate, ", .schedule = ", to_string(o.schedule), ", .momentum = ", o.momentum,
-              ", .nesterov = ", o.nesterov, ", .iterations = ", o.iterations, ", .decay = ", o.decay,
-              ", .rows_are_outputs = ", o.rows_are_outputs, ", .clip = ", o.clip, ", .others = \"", o.others,
-              "\", .rest = ", to_string(o.rest), "}");
+  return text("optim::muon{.learning_rate = ", o.learning_rate, ", .schedule = ", to_string(o.schedule),
+              ", .momentum = ", o.momentum, ", .nesterov = ", o.nesterov, ", .iterations = ", o.iterations,
+              ", .weight_decay = ", o.weight_decay, ", .rows_are_outputs = ", o.rows_are_outputs, ", .clip = ", o.clip,
+              ", .others = \"", o.others, "\", .rest = ", to_string(o.rest), "}");
 }
 
 }  // namespace trireme::optim

@@ -36,7 +36,7 @@ struct cosine {
   friend bool operator==(cosine const&, cosine const&) = default;
 };
 
-/// Which learning rate a step has. An empty schedule means: the optimizer's own `rate`, always.
+/// Which learning rate a step has. An empty schedule means: the optimizer's own `learning_rate`, always.
 using schedule = std::variant<std::monostate, constant, linear, cosine>;
 
 namespace detail {

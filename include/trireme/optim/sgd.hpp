@@ -18,29 +18,31 @@ namespace trireme::optim {
 struct sgd {
   using policy_category = slot::optimizer;
 
-  double rate = 1e-2;  ///< used where `schedule` is empty
+  double learning_rate = 1e-2;  ///< used where `schedule` is empty
   optim::schedule schedule{};
   double momentum = 0.9;
   bool nesterov = false;
-  double decay = 0;
+  double weight_decay = 0;
   double clip = 0;  ///< largest global gradient norm; 0 = no clipping
   friend bool operator==(sgd const&, sgd const&) = default;
 
   static constexpr std::array<std::string_view, 1> moment_names{"velocity"};
-  [[nodiscard]] double rate_at(std::int64_t step) const { return optim::rate_at(schedule, rate, step); }
+  [[nodiscard]] double rate_at(std::int64_t step) const { return optim::rate_at(schedule, learning_rate, step); }
 
   template <class Env>
   void update(update_segment<Env> const& segment, std::int64_t step) const {
-    ops::on<typename Env::space>::sgd(
-        segment.value, segment.moments[0], segment.gradient, segment.outputs,
-        ops::sgd_numbers{
-            .rate = rate_at(step), .momentum = momentum, .nesterov = nesterov, .decay = segment.decays ? decay : 0});
+    ops::on<typename Env::space>::sgd(segment.value, segment.moments[0], segment.gradient, segment.outputs,
+                                      ops::sgd_numbers{.learning_rate = rate_at(step),
+                                                       .momentum = momentum,
+                                                       .nesterov = nesterov,
+                                                       .weight_decay = segment.decays ? weight_decay : 0});
   }
 };
 
 [[nodiscard]] inline std::string to_string(sgd const& o) {
-  return text("optim::sgd{.rate = ", o.rate, ", .schedule = ", to_string(o.schedule), ", .momentum = ", o.momentum,
-              ", .nesterov = ", o.nesterov, ", .decay = ", o.decay, ", .clip = ", o.clip, "}");
+  return text("optim::sgd{.learning_rate = ", o.learning_rate, ", .schedule = ", to_string(o.schedule),
+              ", .momentum = ", o.momentum, ", .nesterov = ", o.nesterov, ", .weight_decay = ", o.weight_decay,
+              ", .clip = ", o.clip, "}");
 }
 
 }  // namespace trireme::optim

@@ -31,7 +31,7 @@ namespace trireme::parallel {
 struct diloco {
   using policy_category = slot::parallel;
   std::int64_t period = 100;                           ///< steps from one outer step to the next
-  double outer_rate = 0.7;                             ///< learning rate of the outer steps
+  double outer_learning_rate = 0.7;                    ///< learning rate of the outer steps
   double outer_momentum = 0.9;                         ///< Nesterov's
   std::int64_t bucket_bytes = std::int64_t{25} << 20;  ///< parameters averaged together, in bytes of gradients
   int ways = 0;                                        ///< ranks that split samples; 0 = what is left of the world
@@ -48,7 +48,7 @@ struct diloco {
 };
 
 [[nodiscard]] inline std::string to_string(diloco const& d) {
-  return text("parallel::diloco{.period = ", d.period, ", .outer_rate = ", d.outer_rate,
+  return text("parallel::diloco{.period = ", d.period, ", .outer_learning_rate = ", d.outer_learning_rate,
               ", .outer_momentum = ", d.outer_momentum, ", .bucket_bytes = ", d.bucket_bytes,
               d.ways != 0 ? text(", .ways = ", d.ways) : "", "}");
 }
@@ -94,7 +94,8 @@ class diloco::instance : public local_exchange<Env, Comm, Compressor> {
       kernels::sgd(part(outer_, b, piece), part(velocity_, b, piece),
                    gradient_terms<master, space>{{&sum, 1}, 1.0 / static_cast<double>(this->world().size())},
                    std::span<tensor_view<typename Env::param, space> const>{},
-                   ops::sgd_numbers{.rate = what_.outer_rate, .momentum = what_.outer_momentum, .nesterov = true});
+                   ops::sgd_numbers{
+                       .learning_rate = what_.outer_learning_rate, .momentum = what_.outer_momentum, .nesterov = true});
       copy(this->master_of(b, piece), part(outer_, b, piece));
     });
     this->refresh_parameters();

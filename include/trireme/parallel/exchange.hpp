@@ -58,14 +58,14 @@ struct exchange_step {
 /// A step:  begin(micro-batches); backward calls ready(use) as each gradient becomes final; finish();
 ///          for_each_segment(update); publish(). Where reports_every_micro_batch() every micro-batch reports its
 ///          gradients, else only the last one: gradients accumulate without an exchange before.
-///          Where there are units, the engine also calls, for each: ensure(first, last) before and release(first, last)
+///          Where there are units, the engine also calls, for each: gather(first, last) before and release(first, last)
 ///          after its forward and its backward, prefetch() for the next one, and open(first, last) before its backward.
 ///          A rank without samples calls begin(0), and ready() for nothing. A step that is not finite is over after
 ///          finish(); one that is given up earlier (an exception) is over after abandon().
 /// Shapes   buckets of about Strategy::bucket_bytes, filled in the order in which backward finishes; a tied tensor has
 ///          a bucket of its own, and each of its uses a gradient of its own, added in the order of the uses.
 /// Ranks    collective: the same calls in the same order on every rank. Below stage 2 ready() may come at any time;
-///          from there on, and with .reproducible, ready(), ensure() and prefetch() too come in one order; ranks that
+///          from there on, and with .reproducible, ready(), gather() and prefetch() too come in one order; ranks that
 ///          run fewer micro-batches than others take part in the rest in finish().
 /// Numerics gradients are summed in rank order (with .reproducible in one tree over all micro-batches); the norm is
 ///          exact but for the rounding of blocks of 1024 squares of each tensor, so it does not depend on the number of
@@ -229,16 +229,16 @@ class basic_exchange {
 
   /// Uses [first, last) of one unit are about to be read: their values are there when this returns. Below stage 3
   /// nothing happens.
-  void ensure(int first, int last) {
+  void gather(int first, int last) {
     if (!shards_parameters || first == last) return;
-    protocol_.expect_published("ensure()");
-    values_.ensure(layout_.unit_with(first));
+    protocol_.expect_published("gather()");
+    values_.gather(layout_.unit_with(first));
   }
   /// The same uses will be needed next: their values begin to travel.
   void prefetch(int first, int last) {
     if (shards_parameters && first < last) values_.prefetch(layout_.unit_with(first));
   }
-  /// They are not read any more before the next ensure(): their memory serves others.
+  /// They are not read any more before the next gather(): their memory serves others.
   void release(int first, int last) {
     if (shards_parameters && first < last) values_.release(layout_.unit_with(first));
   }
@@ -273,7 +273,7 @@ class basic_exchange {
     pass_through(true);
     auto const& units = layout_.units();
     for (auto u = units.size(); u-- > 0;) {
-      ensure(units[u].first, units[u].last);
+      gather(units[u].first, units[u].last);
       if (in_a_tree_) {
         protocol_.open(units[u].first, units[u].last);  // a tree does without a term
       } else {
@@ -670,7 +670,7 @@ class basic_exchange {
     auto const& units = layout_.units();
     for (std::size_t u = 0; u < units.size(); ++u) {
       bool const last = u + 1 == units.size();
-      ensure(units[u].first, units[u].last);
+      gather(units[u].first, units[u].last);
       if (!last) prefetch(units[u + 1].first, units[u + 1].last);
       if (!last || !keep_last) release(units[u].first, units[u].last);
     }

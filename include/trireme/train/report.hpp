@@ -7,10 +7,10 @@ namespace trireme {
 
 /// What one step was; the same on every rank but for `seconds`.
 struct step_report {
-  std::int64_t step = 0;     ///< counted from 0
-  double loss = 0;           ///< mean over the step's samples on all ranks
-  double norm = 0;           ///< global gradient norm before clipping
-  double rate = 0;           ///< learning rate
+  std::int64_t step = 0;  ///< counted from 0
+  double loss = 0;        ///< mean over the step's samples on all ranks
+  double norm = 0;        ///< global gradient norm before clipping
+  double learning_rate = 0;
   std::int64_t samples = 0;  ///< over all ranks
   double seconds = 0;
   bool skipped = false;  ///< a gradient was not finite on some rank: nothing was changed

@@ -27,7 +27,7 @@ namespace trireme {
 /// Hooks at the boundaries of units for an engine whose parameters have memory all the time: nothing happens. An
 /// exchange has the same functions. Uses [first, last) are those of one unit.
 struct resident_parameters {
-  void ensure(int, int) {}    ///< the values are about to be read
+  void gather(int, int) {}    ///< the values are about to be read
   void prefetch(int, int) {}  ///< the values will be needed by the next unit
   void open(int, int) {}      ///< backward (or the last unit's forward) is about to add to the gradients
   void release(int, int) {}   ///< the values are not read any more
@@ -209,7 +209,7 @@ class staged_engine {
     if (watch_) watch_(step, true);
     for (auto u = here.first; u < here.last; ++u) {
       bool const last = u + 1 == here.last;
-      hooks.ensure(units_.first_use(u), units_.last_use(u));
+      hooks.gather(units_.first_use(u), units_.last_use(u));
       if (!last) hooks.prefetch(units_.first_use(u + 1), units_.last_use(u + 1));
       if (last && step.output < 0 && pass.training()) {
         hooks.open(units_.first_use(u), units_.last_use(u));  // losses may add to gradients already
@@ -243,7 +243,7 @@ class staged_engine {
     if (step.from != schedule::nobody) dy = mail_->receive(step.from, step.input, own.activations);
     if (watch_) watch_(step, true);
     for (auto u = here.last; u-- > here.first;) {
-      hooks.ensure(units_.first_use(u), units_.last_use(u));
+      hooks.gather(units_.first_use(u), units_.last_use(u));
       hooks.open(units_.first_use(u), units_.last_use(u));
       if (u > here.first) hooks.prefetch(units_.first_use(u - 1), units_.last_use(u - 1));
       dy = run(pass, u, "backward", [&] {

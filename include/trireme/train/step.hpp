@@ -150,7 +150,7 @@ step_report take_step(Run& run, Optimizer const& optimizer, step_input const& in
   step_report const report{.step = clock.step,
                            .loss = counted.loss,
                            .norm = counted.norm / scale,
-                           .rate = optimizer.rate_at(clock.step),
+                           .learning_rate = optimizer.rate_at(clock.step),
                            .samples = input.total,
                            .seconds = detail::seconds_since(start),
                            .skipped = !taken};

@@ -23,8 +23,8 @@ std::uint64_t trained(Precision precision) {
   std::uint64_t hash = 0;
   launch(comm::threads{.ranks = 2}, [&](auto& world) {
     auto data = data::function([](float x) { return std::sin(x); }, {.samples = 64});
-    auto trainer = make_trainer(nn::mlp{.inputs = 1, .hidden = {24, 40}, .outputs = 1}, optim::adamw{.rate = 3e-3},
-                                world, precision);
+    auto trainer = make_trainer(nn::mlp{.inputs = 1, .hidden = {24, 40}, .outputs = 1},
+                                optim::adamw{.learning_rate = 3e-3}, world, precision);
     trainer.fit(data, {.steps = 20, .batch = 16});
     auto const mine = trainer.state_hash();
     if (world.rank() == 0) hash = mine;

@@ -73,12 +73,12 @@ class value_store {
       if (held(unit) != 0) return;
       held(unit) = 1;
       for (int const b : buckets_of(unit)) {
-        if (at(b).users++ == 0) gather(b);
+        if (at(b).users++ == 0) start_gather(b);
       }
     }
   }
   /// The values of a unit are there when this returns.
-  void ensure(int unit) {
+  void gather(int unit) {
     if constexpr (sharded) {
       prefetch(unit);
       for (int const b : buckets_of(unit)) wait(b);
@@ -135,7 +135,7 @@ class value_store {
       }
     }
   }
-  void gather(int b) {
+  void start_gather(int b) {
     auto& it = at(b);
     it.gathered = pool_.take(elements(b), [&](std::int64_t n) {
       return std::make_unique<buffer>(message_tensor<element, space>(world_, shape{n}));

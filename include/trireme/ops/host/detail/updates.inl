@@ -22,10 +22,10 @@ inline void adamw(M* value, M* first_moment, M* second_moment, std::int64_t n, g
   F const beta2 = F::all(static_cast<real>(numbers.beta2));
   F const rest1 = F::all(static_cast<real>(1 - numbers.beta1));
   F const rest2 = F::all(static_cast<real>(1 - numbers.beta2));
-  F const step = F::all(static_cast<real>(-numbers.rate / numbers.correction1));
+  F const step = F::all(static_cast<real>(-numbers.learning_rate / numbers.correction1));
   F const correction = F::all(static_cast<real>(1 / std::sqrt(numbers.correction2)));
   F const epsilon = F::all(static_cast<real>(numbers.epsilon));
-  F const keep = F::all(static_cast<real>(1 - numbers.rate * numbers.decay));
+  F const keep = F::all(static_cast<real>(1 - numbers.learning_rate * numbers.weight_decay));
   TRIREME_FOR_LANES(F, n, i, count, {
     F const g = summed_gradient<F>(gradient, i, count);
     F const m = fma(beta1, F::load(first_moment + i, count), rest1 * g);
@@ -44,9 +44,9 @@ inline void sgd(M* value, M* velocity, std::int64_t n, gradient_terms<G, host> c
                 std::span<tensor_view<P, host> const> outputs, sgd_numbers const& numbers) {
   using F = lanes_for<M, G, P>;
   using real = typename F::real;
-  F const rate = F::all(static_cast<real>(-numbers.rate));
+  F const rate = F::all(static_cast<real>(-numbers.learning_rate));
   F const momentum = F::all(static_cast<real>(numbers.momentum));
-  F const decay = F::all(static_cast<real>(numbers.decay));
+  F const decay = F::all(static_cast<real>(numbers.weight_decay));
   bool const moving = numbers.momentum != 0;
   bool const nesterov = numbers.nesterov;
   TRIREME_FOR_LANES(F, n, i, count, {
