@@ -72,17 +72,13 @@ TEST_CASE("a group of one gives back what it is given, and makes nothing", "[con
 
 TEST_CASE("a unit that knows of shares has its own; of another one the first rank answers for all", "[contract]") {
   group_at second({1, 2});
-  rank_groups<env> groups;
-  groups.offer(second);
-  boxed_unit<env, cut_unit> cut({}, groups);
+  boxed_unit<env, cut_unit> cut({}, second);
   CHECK(cut.parameters()[0]->info.extents == shape{2});
   CHECK(cut.parameters()[0]->info.first == shape{3});
   CHECK(cut.parameters()[0]->info.answers);
   for (int const place : {0, 1}) {
     group_at here({place, 2});
-    rank_groups<env> of_place;
-    of_place.offer(here);
-    boxed_unit<env, whole_unit> whole({}, of_place);
+    boxed_unit<env, whole_unit> whole({}, here);
     CHECK(whole.parameters()[0]->info.extents == shape{5});
     CHECK(whole.parameters()[0]->info.answers == (place == 0));
   }

@@ -135,13 +135,6 @@ bool same_bits(rank_groups<environment<Precision>> groups = {}) {
   return same;
 }
 
-template <class Group>
-rank_groups<env> only(Group& group) {
-  rank_groups<env> groups;
-  groups.offer(group);
-  return groups;
-}
-
 template <class Body>
 void on_ranks(int ranks, Body&& body) {
   watchdog const guard("halves of a backward pass");
@@ -163,7 +156,7 @@ TEST_CASE("so it has where ranks share matrices, rows and positions", "[nn][halv
   for (bool const cuts_rows : {false, true}) {
     on_ranks(3, [&](auto& world) {
       parallel::communicator_group<env, std::remove_reference_t<decltype(world)>> tensor(world, cuts_rows);
-      return same_bits<precision::fp32>(only(tensor));
+      return same_bits<precision::fp32>(tensor);
     });
   }
   on_ranks(2, [](auto& world) {
@@ -171,7 +164,7 @@ TEST_CASE("so it has where ranks share matrices, rows and positions", "[nn][halv
     share const own{world.rank(), world.size()};
     parallel::ring_context<env, comm> ring(world, {own, true});
     parallel::dealt_context<env, comm> dealt(world, {own, false});
-    return same_bits<precision::fp32>(only(ring)) && same_bits<precision::fp32>(only(dealt));
+    return same_bits<precision::fp32>(ring) && same_bits<precision::fp32>(dealt);
   });
 }
 

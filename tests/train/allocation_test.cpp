@@ -8,6 +8,7 @@
 #include "../watchdog.hpp"
 #include "trireme/compression/compression.hpp"
 #include "trireme/data/function.hpp"
+#include "trireme/parallel/context.hpp"
 
 using namespace trireme;
 

@@ -10,7 +10,9 @@
 #include "../formats/scratch.hpp"
 #include "../support/toy_training.hpp"
 #include "../watchdog.hpp"
-#include "trireme/parallel/mesh.hpp"
+#include "trireme/parallel/context.hpp"
+#include "trireme/parallel/pipeline.hpp"
+#include "trireme/parallel/tensor.hpp"
 
 using namespace trireme;
 

@@ -17,6 +17,8 @@
 #include "../support/toy_training.hpp"
 #include "../watchdog.hpp"
 #include "trireme/comm/processes.hpp"
+#include "trireme/parallel/pipeline.hpp"
+#include "trireme/parallel/tensor.hpp"
 #include "trireme/train/checkpoint.hpp"
 #include "trireme/train/make.hpp"
 

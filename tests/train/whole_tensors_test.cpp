@@ -21,6 +21,7 @@
 #include "trireme/nn/mlp.hpp"
 #include "trireme/ops/ops.hpp"
 #include "trireme/optim/optim.hpp"
+#include "trireme/parallel/tensor.hpp"
 #include "trireme/train/make.hpp"
 #include "trireme/train/plan.hpp"
 

@@ -15,6 +15,11 @@ namespace trireme {
 template <class Env>
 class rank_groups {
  public:
+  rank_groups() = default;
+  /// One group, and no other.
+  template <class Group>
+  requires requires { typename Group::offered_as; }
+  rank_groups(Group& group) { offer(group); }  // NOLINT(google-explicit-constructor)
   /// Nobody shares work with this rank.
   [[nodiscard]] static rank_groups const& none() {
     static constexpr rank_groups nobody{};

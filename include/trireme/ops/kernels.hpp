@@ -5,6 +5,7 @@
 #include <span>
 #include <type_traits>
 
+#include "trireme/contract/communicator.hpp"
 #include "trireme/contract/model.hpp"
 #include "trireme/contract/parameter.hpp"
 #include "trireme/core/exact_sum.hpp"
