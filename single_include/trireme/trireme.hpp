@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/trireme.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: d3c3f350158890f8b624f41eebd12989a3e2b9c45c332b26e6569ed9de400025
+// SHA-256 of the sources: 24e019cc6832b4e7aad2f2679163f32470d17c3bae22286097695abcb59b124d
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -7693,6 +7693,11 @@ namespace trireme {
 template <class Env>
 class rank_groups {
  public:
+  rank_groups() = default;
+  /// One group, and no other.
+  template <class Group>
+  requires requires { typename Group::offered_as; }
+  rank_groups(Group& group) { offer(group); }  // NOLINT(google-explicit-constructor)
   /// Nobody shares work with this rank.
   [[nodiscard]] static rank_groups const& none() {
     static constexpr rank_groups nobody{};
