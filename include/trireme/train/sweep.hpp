@@ -73,7 +73,7 @@ template <class Policy>
   if constexpr (parallel::detail::is_mesh<Policy>) {
     for (auto const kind : policy.order) {
       parallel::detail::for_each_axis(policy, [&]<class Axis>(Axis const& axis) {
-        if (parallel::detail::axis_of<Axis>::value == kind) add(axis);
+        if (kind_of_axis<Axis> == kind) add(axis);
       });
     }
   } else {

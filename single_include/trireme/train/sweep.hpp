@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/train/sweep.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: d8b7841d47a376097f7d10708f7acfdb83e73b76f4a6130b6ea2a9488d079151
+// SHA-256 of the sources: 877d64944c1c155ac8e3da1158618aa2e1612e1f90037539a5a3d25051e84ac9
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -148,7 +148,7 @@ template <class Policy>
   if constexpr (parallel::detail::is_mesh<Policy>) {
     for (auto const kind : policy.order) {
       parallel::detail::for_each_axis(policy, [&]<class Axis>(Axis const& axis) {
-        if (parallel::detail::axis_of<Axis>::value == kind) add(axis);
+        if (kind_of_axis<Axis> == kind) add(axis);
       });
     }
   } else {
