@@ -7,7 +7,7 @@
 #include <type_traits>
 
 #include "trireme/comm/detail/cuda_kernels.hpp"
-#include "trireme/comm/detail/kernels.hpp"
+#include "trireme/comm/space_kernels.hpp"
 #include "trireme/core/cuda_space.hpp"
 
 // Communicators on CUDA memory (target trireme::cuda, which brings the kernels in comm/cuda_kernels.cu). Include this
@@ -45,6 +45,10 @@ template <class Op>
     return std::is_same_v<Op, reduction::mean> ? cuda_reduction::mean : cuda_reduction::sum;
 }
 
+}  // namespace trireme::comm::detail
+
+namespace trireme::comm {
+
 /// Copies and reductions are queued on the calling thread's stream; complete() waits for it.
 template <>
 struct space_kernels<cuda> {
@@ -57,9 +61,10 @@ struct space_kernels<cuda> {
   template <class T, class Op>
   static void combine(std::span<void* const> outputs, std::span<void const* const> terms, std::int64_t count,
                       int divisor) {
-    expect_cuda(static_cast<::cudaError_t>(cuda_combine(
-                    cuda_element_of<T>(), cuda_reduction_of<Op>(), outputs.data(), static_cast<int>(outputs.size()),
-                    terms.data(), static_cast<int>(terms.size()), count, divisor, cuda::stream())),
+    expect_cuda(static_cast<::cudaError_t>(
+                    detail::cuda_combine(detail::cuda_element_of<T>(), detail::cuda_reduction_of<Op>(), outputs.data(),
+                                         static_cast<int>(outputs.size()), terms.data(), static_cast<int>(terms.size()),
+                                         count, divisor, cuda::stream())),
                 "trireme::comm: reducing in CUDA memory");
   }
   static void complete() { cuda::finish(); }
@@ -68,4 +73,4 @@ struct space_kernels<cuda> {
   static void expect_cuda(::cudaError_t code, std::string_view doing) { trireme::detail::expect_cuda(code, doing); }
 };
 
-}  // namespace trireme::comm::detail
+}  // namespace trireme::comm
