@@ -27,7 +27,7 @@ STRATEGIES = [(1, "data"), (2, "data"), (3, "data"), (2, "zero1"), (3, "zero2"),
               (2, "tensor"), (2, "sequence"), (2, "context"), (2, "context:ulysses"), (2, "expert"),
               (2, "pipeline=2:1f1b"), (2, "pipeline=2:zbv"), (2, "diloco:8"), (2, "parameter_server:1"),
               (4, "data=2,tensor=2"), (4, "zero1=2,pipeline=2:interleaved")]
-OPTIONS = {"expert": {"experts": 4, "top_k": 2}}
+OPTIONS = {"expert": {"experts": 4, "experts_a_token": 2}}
 MOVING = [(1, "data"), (2, "data"), (4, "data"), (2, "zero1"), (2, "zero2"), (4, "zero3"), (2, "pipeline=2:1f1b")]
 MOST_FAULTS = 6  # of a run; then it is left alone
 

@@ -44,7 +44,7 @@ for precision in ("bf16",):
         expect(abs(found["held_out_last"] - whole["held_out_last"]) < 5e-3, "%s in bf16: %r" % (parallel, found))
 
 # A GPT with experts: the axis that deals them out, and the checkpoint of any cut under any other.
-EXPERTS = MODEL | {"layers": 2, "experts": 5, "top_k": 2}
+EXPERTS = MODEL | {"layers": 2, "experts": 5, "experts_a_token": 2}
 alone = train("alone", 1, **EXPERTS)
 dealt = weights("alone")
 for ranks, parallel in ((2, "expert"), (3, "expert=3"), (4, "data=2,expert=2"), (4, "zero1=2,expert=2"),
