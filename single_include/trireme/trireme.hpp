@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/trireme.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 24e019cc6832b4e7aad2f2679163f32470d17c3bae22286097695abcb59b124d
+// SHA-256 of the sources: f48d31d2ec1018bd3585c58bb75194c6ad5e55550af49c8477ef1c49685d9916
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -4572,7 +4572,6 @@ class self_world : public collectives<self_world> {
 }  // namespace trireme::comm
 
 // ---- trireme/comm/threads.hpp
-#include <exception>
 #include <optional>
 
 namespace trireme::comm {
@@ -4745,6 +4744,7 @@ auto launch_ranks(threads const& description, Body& body) {
 }  // namespace trireme::comm
 
 // ---- trireme/comm/threads.ipp
+#include <exception>
 #include <thread>
 
 #if defined(__linux__)
@@ -7746,7 +7746,7 @@ class rank_groups {
 
 /// What groups that units look up have in common: who this rank is among the members.
 ///
-/// A group of one's own is a class with virtual functions for what units need of the other ranks:
+/// A group of your own is a class with virtual functions for what units need of the other ranks:
 /// `class my_group : public rank_group<my_group>`, with a static `one()`, the group of a rank that is alone. A unit has
 /// it by `my_group::of(pass)`.
 template <class Group>
@@ -17176,7 +17176,7 @@ concept described_axis = requires {
   { A::facts } -> std::convertible_to<axis_facts>;
 };
 
-/// What one axis of a mesh may be: a strategy that splits samples (data, zero, one's own), or one of the other axes.
+/// What one axis of a mesh may be: a strategy that splits samples (data, zero, your own), or one of the other axes.
 template <class A>
 concept mesh_axis = strategy<A> || described_axis<A>;
 
@@ -26295,7 +26295,7 @@ void expect_steps(Options const& options, std::int64_t last, std::int64_t taken,
 // ---- trireme/ops/kernels.hpp
 namespace trireme::ops {
 
-// What a memory space of one's own is asked for: a class with name, alignment, allocate and deallocate
+// What a memory space of your own is asked for: a class with name, alignment, allocate and deallocate
 // (core/space.hpp), what communicators do in it (comm/space_kernels.hpp), and kernels, a struct ops::on<Space> of
 // static functions. A trainer over a plain model needs those of exchange_kernels and those of its optimizer and its
 // compressor (adamw or sgd; select_largest and scatter); a trainer over the layers of nn needs those of layer_kernels
@@ -28568,9 +28568,12 @@ class placed_model {
         return !info.is_part();
       case axis_parameters::dealt:
         return info.dealt != axis.kind;
-      default:
-        return axis.facts.parameters == axis_parameters::alike;
+      case axis_parameters::units:
+        return false;
+      case axis_parameters::alike:
+        break;
     }
+    return true;
   }
   [[nodiscard]] static std::int64_t most_of(Comm& ranks, std::int64_t own) {
     ranks.all_reduce(tensor_view<std::int64_t>(&own, shape{1}), reduction::max{});

@@ -12,6 +12,7 @@
 
 #include "../catch.hpp"
 #include "../formats/scratch.hpp"
+#include "../support/plan_differences.hpp"
 #include "../watchdog.hpp"
 
 // Two axes of parallelism as a user writes them, with public headers only: one that offers a group of its own to a unit
@@ -197,16 +198,8 @@ void plan_is_found(int ranks, Parallel const& how) {
     comm::traffic_table before, after;
     trainer.on_step([&](step_report const& done) { (done.step < 2 ? before : after) = world.counts(); });
     trainer.fit(sine, {.steps = all_steps, .batch = 16, .stop_after = 3});
-    for (int kind = 0; kind < comm::collective_kinds; ++kind) {
-      auto const bytes = after.by_operation[kind].bytes - before.by_operation[kind].bytes;
-      if (planned.sent.by_operation[kind].bytes != bytes)
-        throw error(text("rank ", world.rank(), " sends ", bytes, " bytes by ",
-                         name_of(static_cast<comm::collective>(kind)), ", not ",
-                         planned.sent.by_operation[kind].bytes));
-    }
-    auto const held = trainer.exchange().memory();
-    if (planned.memory.parameters != held.parameters || planned.memory.gradients != held.gradients)
-      throw error("what is held is not what was planned");
+    auto const differences = plan_differences(trainer, planned, before, after);
+    if (!differences.empty()) throw error(text("rank ", world.rank(), ": ", differences));
   });
 }
 

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "plan_differences.hpp"
 #include "sentence.hpp"
 #include "shared_scratch.hpp"
 #include "trireme/comm/counted.hpp"
@@ -90,23 +91,7 @@ struct cases {
     trainer.fit(data, until(40));
     std::string problem;
     if (seen != 1) problem += "the counters were not read; ";
-    for (int kind = 0; kind < comm::collective_kinds; ++kind) {
-      auto const& plans = planned.sent.by_operation[kind];
-      auto const bytes = after.by_operation[kind].bytes - before.by_operation[kind].bytes;
-      auto const calls = after.by_operation[kind].calls - before.by_operation[kind].calls;
-      if (plans.bytes != bytes || plans.calls != calls) {
-        problem += text(name_of(static_cast<comm::collective>(kind)), ": planned ", plans.bytes, " bytes in ",
-                        plans.calls, " calls, counted ", bytes, " in ", calls, "; ");
-      }
-    }
-    auto const expect = [&](std::string const& what, std::int64_t plans, std::int64_t found) {
-      if (plans != found) problem += text(what, ": planned ", plans, " bytes, found ", found, "; ");
-    };
-    auto const found = memory_of(trainer);
-    expect("parameters", planned.memory.parameters, found.parameters);
-    expect("gradients", planned.memory.gradients, found.gradients);
-    expect("optimizer", planned.memory.optimizer, found.optimizer);
-    expect("buffers", planned.memory.buffers, found.buffers);
+    problem += plan_differences(trainer, planned, before, after);
     return problem;
   }
 

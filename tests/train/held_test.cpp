@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "../catch.hpp"
+#include "../support/plan_differences.hpp"
 #include "../watchdog.hpp"
 #include "trireme/comm/counted.hpp"
 #include "trireme/nn/mlp.hpp"
@@ -46,19 +47,7 @@ found look(int ranks, Policies const&... policies) {
       if (done.step + 1 == first + planned.steps) after = world.counts();
     });
     trainer.fit(sine, {.steps = first + planned.steps, .batch = 12, .check_every = 0});
-    auto const expect = [&](std::string_view what, auto on_paper, auto there) {
-      if (static_cast<std::int64_t>(on_paper) != static_cast<std::int64_t>(there))
-        mine.differences += text(what, ": planned ", on_paper, ", found ", there, "\n");
-    };
-    for (int kind = 0; kind < comm::collective_kinds; ++kind) {
-      expect(name_of(static_cast<comm::collective>(kind)), planned.sent.by_operation[kind].bytes,
-             after.by_operation[kind].bytes - before.by_operation[kind].bytes);
-    }
-    auto const held = trainer.exchange().memory();
-    expect("parameters", planned.memory.parameters, held.parameters);
-    expect("gradients", planned.memory.gradients, held.gradients);
-    expect("optimizer", planned.memory.optimizer, held.masters + trainer.moment_bytes());
-    expect("buffers", planned.memory.buffers, held.buffers);
+    mine.differences = plan_differences(trainer, planned, before, after);
     mine.told =
         planned.memory.parameters + planned.memory.gradients + planned.memory.optimizer + planned.memory.buffers;
     trainer.exchange().visit_state(state_scope::kept, [&](std::string const&, state_place const&, auto view) {

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "../catch.hpp"
+#include "../support/plan_differences.hpp"
 #include "../watchdog.hpp"
 #include "strategies.hpp"
 #include "trireme/comm/counted.hpp"
@@ -12,32 +13,6 @@
 using namespace trireme;
 
 namespace {
-
-/// What is different between a plan and the step that was taken: "" if nothing is.
-template <class Trainer>
-std::string differences(Trainer& trainer, training_plan const& plan, comm::traffic_table const& before,
-                        comm::traffic_table const& after) {
-  std::string out;
-  auto const expect = [&](std::string_view what, auto planned, auto found) {
-    if (static_cast<std::int64_t>(planned) != static_cast<std::int64_t>(found))
-      out += text(what, ": planned ", planned, ", found ", found, "\n");
-  };
-  for (int kind = 0; kind < comm::collective_kinds; ++kind) {
-    auto const what = name_of(static_cast<comm::collective>(kind));
-    auto const& row = plan.sent.by_operation[kind];
-    expect(text("bytes of ", what), row.bytes, after.by_operation[kind].bytes - before.by_operation[kind].bytes);
-    expect(text("messages of ", what), row.messages,
-           after.by_operation[kind].messages - before.by_operation[kind].messages);
-    expect(text("calls of ", what), row.calls, after.by_operation[kind].calls - before.by_operation[kind].calls);
-  }
-  auto const held = trainer.exchange().memory();
-  expect("parameters", plan.memory.parameters, held.parameters);
-  expect("gradients", plan.memory.gradients, held.gradients);
-  expect("optimizer", plan.memory.optimizer, held.masters + trainer.moment_bytes());
-  expect("buffers", plan.memory.buffers, held.buffers + trainer.engine().mail_bytes());
-  expect("activations", plan.memory.activations, trainer.engine().peak_bytes());
-  return out;
-}
 
 /// Plans a training, trains, and compares the third step with the plan on every rank.
 template <class Parallel, class... Policies>
@@ -53,7 +28,7 @@ void planned_is_found(std::string const& name, int ranks, Parallel const& how, s
     comm::traffic_table before, after;
     trainer.on_step([&](step_report const& done) { (done.step < 2 ? before : after) = world.counts(); });
     trainer.fit(data, {.steps = 9, .batch = samples, .micro_batches = parts, .stop_after = 3});
-    found[static_cast<std::size_t>(world.rank())] = differences(trainer, planned, before, after);
+    found[static_cast<std::size_t>(world.rank())] = plan_differences(trainer, planned, before, after);
   });
   for (std::size_t rank = 0; rank < found.size(); ++rank) {
     INFO(name << ", rank " << rank);

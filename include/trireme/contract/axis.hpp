@@ -59,7 +59,7 @@ concept described_axis = requires {
   { A::facts } -> std::convertible_to<axis_facts>;
 };
 
-/// What one axis of a mesh may be: a strategy that splits samples (data, zero, one's own), or one of the other axes.
+/// What one axis of a mesh may be: a strategy that splits samples (data, zero, your own), or one of the other axes.
 template <class A>
 concept mesh_axis = strategy<A> || described_axis<A>;
 

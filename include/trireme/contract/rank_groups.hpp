@@ -68,7 +68,7 @@ class rank_groups {
 
 /// What groups that units look up have in common: who this rank is among the members.
 ///
-/// A group of one's own is a class with virtual functions for what units need of the other ranks:
+/// A group of your own is a class with virtual functions for what units need of the other ranks:
 /// `class my_group : public rank_group<my_group>`, with a static `one()`, the group of a rank that is alone. A unit has
 /// it by `my_group::of(pass)`.
 template <class Group>

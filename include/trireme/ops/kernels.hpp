@@ -15,7 +15,7 @@
 
 namespace trireme::ops {
 
-// What a memory space of one's own is asked for: a class with name, alignment, allocate and deallocate
+// What a memory space of your own is asked for: a class with name, alignment, allocate and deallocate
 // (core/space.hpp), what communicators do in it (comm/space_kernels.hpp), and kernels, a struct ops::on<Space> of
 // static functions. A trainer over a plain model needs those of exchange_kernels and those of its optimizer and its
 // compressor (adamw or sgd; select_largest and scatter); a trainer over the layers of nn needs those of layer_kernels

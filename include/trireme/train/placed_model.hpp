@@ -238,9 +238,12 @@ class placed_model {
         return !info.is_part();
       case axis_parameters::dealt:
         return info.dealt != axis.kind;
-      default:
-        return axis.facts.parameters == axis_parameters::alike;
+      case axis_parameters::units:
+        return false;
+      case axis_parameters::alike:
+        break;
     }
+    return true;
   }
   [[nodiscard]] static std::int64_t most_of(Comm& ranks, std::int64_t own) {
     ranks.all_reduce(tensor_view<std::int64_t>(&own, shape{1}), reduction::max{});

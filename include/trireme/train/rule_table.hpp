@@ -27,7 +27,7 @@ constexpr std::array<compatibility_rule, sizeof...(Rules)> table(rule_list<Rules
 }  // namespace detail::rules
 
 /// All rules of this library on combinations, for documentation and tools. A trainer is asked those of its own axes; an
-/// axis of one's own brings its rules along.
+/// axis of your own brings its rules along.
 inline constexpr auto compatibility_rules = detail::rules::table(detail::rules::of_mesh_t<detail::rules::axes>{});
 
 }  // namespace trireme

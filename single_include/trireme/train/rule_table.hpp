@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/train/rule_table.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 0ef8a5527771a582ea1e9cfaecbe1d979e1ec848ecd71f4c6549836976399a2c
+// SHA-256 of the sources: a715e8c960c076dd922c9ba272b1e270b39e9ea8e9842097449e175a3948cf08
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -26,7 +26,7 @@ constexpr std::array<compatibility_rule, sizeof...(Rules)> table(rule_list<Rules
 }  // namespace detail::rules
 
 /// All rules of this library on combinations, for documentation and tools. A trainer is asked those of its own axes; an
-/// axis of one's own brings its rules along.
+/// axis of your own brings its rules along.
 inline constexpr auto compatibility_rules = detail::rules::table(detail::rules::of_mesh_t<detail::rules::axes>{});
 
 }  // namespace trireme
