@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/trireme.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: f48d31d2ec1018bd3585c58bb75194c6ad5e55550af49c8477ef1c49685d9916
+// SHA-256 of the sources: 06e959956f64c55b13ff393d3ed57565bdee061512523d1058c53b9654f0180c
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -1489,7 +1489,21 @@ namespace trireme {
 // ---- trireme/ops/host/elementwise.hpp
 #include <numbers>
 
-// ---- trireme/contract/parameter.hpp
+// ---- trireme/core/interval.hpp
+namespace trireme {
+
+/// The whole numbers [first, first + count): elements of a message, rows of a matrix, positions, samples.
+struct interval {
+  std::int64_t first = 0;
+  std::int64_t count = 0;
+  /// The first number behind it.
+  [[nodiscard]] constexpr std::int64_t end() const noexcept { return first + count; }
+  friend constexpr bool operator==(interval const&, interval const&) = default;
+};
+
+}  // namespace trireme
+
+// ---- trireme/contract/parameter.hpp (goes on)
 namespace trireme {
 
 /// How a parameter starts. Element i of a parameter depends on (seed, name, i) alone, so that every rank and every
@@ -1501,20 +1515,15 @@ struct initial {
   friend bool operator==(initial const&, initial const&) = default;
 };
 
-/// Which of `ways` consecutive parts of something is meant. Parts are uneven where they have to be: the first
-/// n % ways of them get one more.
+/// Which of `size` consecutive parts of something is meant: that of one rank of a group. Parts are uneven where they
+/// have to be: the first n % size of them get one more.
 struct share {
-  int place = 0;
-  int ways = 1;
-  struct range {
-    std::int64_t first = 0;
-    std::int64_t count = 0;
-    friend bool operator==(range const&, range const&) = default;
-  };
-  [[nodiscard]] constexpr range of(std::int64_t n) const noexcept {
-    auto const each = n / ways;
-    auto const more = n % ways;
-    return {place * each + std::min<std::int64_t>(place, more), each + (place < more ? 1 : 0)};
+  int rank = 0;
+  int size = 1;
+  [[nodiscard]] constexpr interval of(std::int64_t n) const noexcept {
+    auto const each = n / size;
+    auto const more = n % size;
+    return {rank * each + std::min<std::int64_t>(rank, more), each + (rank < more ? 1 : 0)};
   }
   friend bool operator==(share const&, share const&) = default;
 };
@@ -1541,7 +1550,7 @@ struct parameter_info {
 };
 
 /// The part of a whole tensor that has the range [first, first + count) of one axis.
-[[nodiscard]] inline parameter_info part_of(parameter_info info, int axis, share::range range) {
+[[nodiscard]] inline parameter_info part_of(parameter_info info, int axis, interval range) {
   shape extents;
   shape first;
   for (int each = 0; each < info.extents.rank(); ++each) {
@@ -4089,16 +4098,9 @@ inline constexpr element_kernels reducing_kernels{&space_kernels<Space>::copy,
 // ---- trireme/comm/traffic.hpp
 namespace trireme::comm {
 
-/// Elements [first, first + count) of a message.
-struct slice {
-  std::int64_t first = 0;
-  std::int64_t count = 0;
-  friend bool operator==(slice const&, slice const&) = default;
-};
-
 /// The part of `count` elements that rank `rank` of `size` works on in all_reduce and broadcast. Cut at multiples of a
 /// cache line, the first ranks taking one line more, so that no two ranks write to one line.
-[[nodiscard]] constexpr slice slice_of(std::int64_t count, std::size_t element_bytes, int rank, int size) noexcept {
+[[nodiscard]] constexpr interval slice_of(std::int64_t count, std::size_t element_bytes, int rank, int size) noexcept {
   auto const line = static_cast<std::int64_t>(64 / element_bytes);
   auto const lines = (count + line - 1) / line;
   auto const each = lines / size;
@@ -5244,7 +5246,7 @@ namespace trireme::comm::detail {
 inline constexpr int most_ranks = 256;
 
 /// Combines elements [first, first + count) of what all ranks gave, into the memory of `into`, or everyone's if -1.
-inline void combine_slice(operation const& op, slice where, int into) {
+inline void combine_slice(operation const& op, interval where, int into) {
   if (where.count == 0) return;
   void const* terms[most_ranks];
   void* outputs[most_ranks];
@@ -6793,18 +6795,11 @@ class any_dataset {
 // ---- trireme/data/batch.hpp
 namespace trireme::data {
 
-/// A range [first, last) of whole numbers.
-struct range {
-  std::int64_t first = 0;
-  std::int64_t last = 0;
-  [[nodiscard]] constexpr std::int64_t count() const noexcept { return last - first; }
-  friend constexpr bool operator==(range const&, range const&) = default;
-};
-
 /// Share `index` of `count` things cut into `shares` as evenly as possible: [index*count/shares,
 /// (index+1)*count/shares).
-[[nodiscard]] constexpr range share(std::int64_t count, std::int64_t shares, std::int64_t index) noexcept {
-  return {index * count / shares, (index + 1) * count / shares};
+[[nodiscard]] constexpr interval share(std::int64_t count, std::int64_t shares, std::int64_t index) noexcept {
+  auto const first = index * count / shares;
+  return {first, (index + 1) * count / shares - first};
 }
 
 /// A place in the endless sequence of samples: how many of an epoch have been used. Two numbers, saved in a checkpoint;
@@ -6936,7 +6931,7 @@ class evaluation_batches {
    private:
     friend evaluation_batches;
     iterator(evaluation_batches* owner, std::int64_t index) : owner_(owner), index_(index) { owner_->read(index_); }
-    [[nodiscard]] bool finished() const noexcept { return index_ >= owner_->mine_.last; }
+    [[nodiscard]] bool finished() const noexcept { return index_ >= owner_->mine_.end(); }
     evaluation_batches* owner_;
     std::int64_t index_;
   };
@@ -6944,7 +6939,7 @@ class evaluation_batches {
   [[nodiscard]] iterator begin() { return {this, mine_.first}; }
   [[nodiscard]] std::default_sentinel_t end() const noexcept { return {}; }
   /// The batches of this rank, as numbers of all batches.
-  [[nodiscard]] range batches() const noexcept { return mine_; }
+  [[nodiscard]] interval batches() const noexcept { return mine_; }
 
  private:
   static std::int64_t checked(Dataset const& data, std::int64_t batch, int rank, int size) {
@@ -6958,7 +6953,7 @@ class evaluation_batches {
   }
 
   void read(std::int64_t index) {
-    if (index >= mine_.last) return;
+    if (index >= mine_.end()) return;
     auto const first = index * batch_;
     auto const count = std::min(batch_, data_->size() - first);
     auto const ids = buffer_.ids(count);
@@ -6969,7 +6964,7 @@ class evaluation_batches {
   Dataset const* data_;
   std::int64_t batch_;
   detail::batch_buffer buffer_;
-  range mine_;
+  interval mine_;
   samples current_;
 };
 
@@ -7250,11 +7245,11 @@ class loader {
     parts_ = share(options.micro_batches, size, rank);
     auto const largest = std::min(options.batch, order_.samples);
     // Rounded up: a shorter batch can have one more sample in these parts than the longest one.
-    auto const most = (largest * parts_.count() + options.micro_batches - 1) / options.micro_batches;
+    auto const most = (largest * parts_.count + options.micro_batches - 1) / options.micro_batches;
     auto const slots = static_cast<std::size_t>(options.prefetch) + 1;
     slots_.reserve(slots);
     for (std::size_t i = 0; i < slots; ++i) {
-      slots_.push_back({detail::batch_buffer(data, most, std::min(parts_.count(), largest)), {}, {}});
+      slots_.push_back({detail::batch_buffer(data, most, std::min(parts_.count, largest)), {}, {}});
     }
     if (options.prefetch > 0) reader_ = std::thread([this] { read_ahead(); });
   }
@@ -7273,7 +7268,7 @@ class loader {
 
   [[nodiscard]] loader_options const& options() const noexcept { return options_; }
   /// The logical micro-batches that this rank runs.
-  [[nodiscard]] range parts() const noexcept { return parts_; }
+  [[nodiscard]] interval parts() const noexcept { return parts_; }
   [[nodiscard]] std::int64_t batches_per_epoch() const noexcept {
     return (order_.samples + (options_.drop_last ? 0 : options_.batch - 1)) / options_.batch;
   }
@@ -7343,16 +7338,16 @@ class loader {
   void fill(slot& into, loader_position at) const {
     auto const count = std::min(options_.batch, order_.samples - at.position);
     auto const first = parts_.first * count / options_.micro_batches;
-    auto const last = parts_.last * count / options_.micro_batches;
+    auto const last = parts_.end() * count / options_.micro_batches;
     auto const ids = into.buffer.ids(last - first);
     for (auto i = first; i < last; ++i) {
       ids[static_cast<std::size_t>(i - first)] = order_.id(at.epoch, at.position + i);
     }
     auto const all = into.buffer.read(*data_, last - first);
     into.buffer.clear();
-    for (auto m = parts_.first; m < parts_.last; ++m) {
+    for (auto m = parts_.first; m < parts_.end(); ++m) {
       auto const part = share(count, options_.micro_batches, m);
-      if (part.count() > 0) into.buffer.add_part(m, all.part(part.first - first, part.count()));
+      if (part.count > 0) into.buffer.add_part(m, all.part(part.first - first, part.count));
     }
     into.view = {into.buffer.views(), into.buffer.parts(), count, at.epoch, at.position};
     into.after = normalised({at.epoch, at.position + count});
@@ -7409,7 +7404,7 @@ class loader {
   Dataset const* data_;
   loader_options options_;
   sampler order_;
-  range parts_;
+  interval parts_;
   loader_position position_;  // of the caller
   std::vector<slot> slots_;   // slot i % slots is the reader's until read_ > i, then the caller's
 
@@ -7769,8 +7764,8 @@ class rank_group {
   }
   { return of(pass.groups); }
 
-  [[nodiscard]] int ways() const noexcept { return own_.ways; }
-  [[nodiscard]] int place() const noexcept { return own_.place; }
+  [[nodiscard]] int rank() const noexcept { return own_.rank; }
+  [[nodiscard]] int size() const noexcept { return own_.size; }
   [[nodiscard]] trireme::share share() const noexcept { return own_; }
 
  protected:
@@ -7870,8 +7865,8 @@ class arena {
 // ---- trireme/contract/context_group.hpp (goes on)
 namespace trireme {
 
-/// Which positions of each sample a rank of a context group has, all samples alike: the place-th of as many equal
-/// stretches as there are ranks, or, balanced, the place-th stretch from either end, of twice as many. Causal attention
+/// Which positions of each sample a rank of a context group has, all samples alike: rank r has stretch r of as
+/// many equal ones as there are ranks, or, balanced, stretch r from either end, of twice as many. Causal attention
 /// costs a position the more the later it is; so balanced parts cost the same.
 struct context_part {
   share own{};
@@ -7886,14 +7881,14 @@ struct context_part {
   };
   [[nodiscard]] constexpr int stretches() const noexcept { return balanced ? 2 : 1; }
   /// The positions of a whole sample are a multiple of this.
-  [[nodiscard]] constexpr std::int64_t pieces() const noexcept { return std::int64_t{own.ways} * stretches(); }
+  [[nodiscard]] constexpr std::int64_t pieces() const noexcept { return std::int64_t{own.size} * stretches(); }
   /// @param here  rows of a sample that lie here.
   [[nodiscard]] constexpr stretch at(int which, std::int64_t here) const noexcept {
     auto const count = here / stretches();
-    auto const piece = which == 0 ? own.place : 2 * own.ways - 1 - own.place;
+    auto const piece = which == 0 ? own.rank : 2 * own.size - 1 - own.rank;
     return {which * count, piece * count, count};
   }
-  [[nodiscard]] constexpr std::int64_t whole(std::int64_t here) const noexcept { return here * own.ways; }
+  [[nodiscard]] constexpr std::int64_t whole(std::int64_t here) const noexcept { return here * own.size; }
 };
 
 /// What attention keeps for its backward pass.
@@ -7973,6 +7968,69 @@ concept cuts_context = requires {
 
 }  // namespace trireme
 
+// ---- trireme/contract/precision_state.hpp
+namespace trireme {
+
+/// An operand of a product that a layer is about to compute: x or w of y = x w, or the gradient of y, which both
+/// products of the backward pass read.
+struct product_operand {
+  enum class role { input, weight, gradient };
+  std::string_view weight;  ///< the name of w
+  role is = role::input;
+  bool training = true;  ///< false: nobody learns from this pass, and neither does the precision
+};
+
+/// The run state of a precision that names no `instance` of its own: losses are as they are, and a step is taken if all
+/// gradients are finite.
+///
+/// An `instance` of your own has the same functions, is made of the policy, and may have more:
+///
+///   visit_numbers(f)          numbers that are the same on all ranks (contract/state.hpp); checkpoints keep them.
+///   operand(which, from, to)  writes what products read instead of `from`, of the same extents: for number formats
+///                             that are no element type. Called before each product of nn::linear and nn::experts.
+///   maxima()                  a span of doubles, not negative, as many on all ranks: what operand() has seen. Before
+///                             decide() each becomes the largest of all ranks'.
+template <class Precision>
+class plain_precision {
+ public:
+  explicit plain_precision(Precision const&) {}
+  /// What the losses of the next step are multiplied by before backward; gradients are divided by it before the update.
+  [[nodiscard]] double scale() const noexcept { return 1; }
+  /// After each vote: whether the step is taken. Called on every rank with the same argument.
+  [[nodiscard]] bool decide(bool finite) noexcept { return finite; }
+  /// After so many steps in a row that were not taken a run is an error.
+  [[nodiscard]] std::int64_t normal_skips() const noexcept { return 10; }
+};
+
+namespace detail {
+
+template <class Precision>
+struct precision_state_of {
+  using type = plain_precision<Precision>;
+};
+template <class Precision>
+requires requires { typename Precision::instance; }
+struct precision_state_of<Precision> {
+  using type = typename Precision::instance;
+};
+
+}  // namespace detail
+
+template <class Precision>
+using precision_state = typename detail::precision_state_of<Precision>::type;
+
+/// A precision that writes the operands of products itself. On paper (phantom memory) it is not asked to: there is room
+/// for what it would write in host memory.
+template <class State, class T, class Space>
+concept writes_operands =
+    requires(State& state, product_operand const& which,
+             tensor_view<T const, std::conditional_t<std::is_same_v<Space, phantom>, host, Space>> from,
+             tensor_view<T, std::conditional_t<std::is_same_v<Space, phantom>, host, Space>> to) {
+  state.operand(which, from, to);
+};
+
+}  // namespace trireme
+
 // ---- trireme/contract/tensor_group.hpp
 namespace trireme {
 
@@ -8020,13 +8078,13 @@ class tensor_group : public rank_group<tensor_group<Env>> {
 
   [[nodiscard]] bool cuts_rows() const noexcept { return cuts_rows_; }
   /// The rows of `rows` that lie here between the products.
-  [[nodiscard]] trireme::share::range rows_here(std::int64_t rows) const noexcept {
-    return cuts_rows_ ? this->share().of(rows) : trireme::share::range{0, rows};
+  [[nodiscard]] interval rows_here(std::int64_t rows) const noexcept {
+    return cuts_rows_ ? this->share().of(rows) : interval{0, rows};
   }
 
   /// The sum of the members' terms, in the memory of the term: all rows of it, or those that lie here.
   [[nodiscard]] view reduce(partial_sum<view> part) {
-    if (this->ways() == 1) return part.term_;
+    if (this->size() == 1) return part.term_;
     if (!cuts_rows_) {
       do_sum(part.term_);
       return part.term_;
@@ -8045,20 +8103,20 @@ class tensor_group : public rank_group<tensor_group<Env>> {
   }
   /// Sums, or largest numbers, over the members, in place.
   void sum(sums values) {
-    if (this->ways() > 1) do_sum_of_sums(values);
+    if (this->size() > 1) do_sum_of_sums(values);
   }
   void max(sums values) {
-    if (this->ways() > 1) do_max(values);
+    if (this->size() > 1) do_max(values);
   }
 
  protected:
   tensor_group(trireme::share own, bool cuts_rows) noexcept
-      : rank_group<tensor_group<Env>>(own), cuts_rows_(cuts_rows && own.ways > 1) {}
+      : rank_group<tensor_group<Env>>(own), cuts_rows_(cuts_rows && own.size > 1) {}
 
  private:
   virtual void do_sum(view values) = 0;
   virtual void do_reduce_rows(view all) = 0;  // afterwards this rank's rows of it are the sum
-  virtual void do_gather_rows(view all, view here, trireme::share::range range) = 0;
+  virtual void do_gather_rows(view all, view here, interval range) = 0;
   virtual void do_sum_of_sums(sums values) = 0;
   virtual void do_max(sums values) = 0;
 
@@ -8079,7 +8137,7 @@ class group_of_one final : public tensor_group<Env> {
  private:
   void do_sum(view) override {}
   void do_reduce_rows(view) override {}
-  void do_gather_rows(view, view, share::range) override {}
+  void do_gather_rows(view, view, interval) override {}
   void do_sum_of_sums(sums) override {}
   void do_max(sums) override {}
 };
@@ -8117,9 +8175,25 @@ struct pass {
   loss_sum loss{};  ///< out: the sum of losses of this micro-batch; the same on all ranks of the group
   rank_groups<Env> const& groups = rank_groups<Env>::none();  ///< who shares this unit's work: some_group::of(pass)
   std::size_t slot = 0;  ///< of what units save: micro-batches in flight have different ones
-  tensor_group<Env>& group = tensor_group<Env>::of(groups);  ///< of them the ranks that share this unit's matrices
+  tensor_group<Env>& group = tensor_group<Env>::of(groups);       ///< of them the ranks that share this unit's matrices
+  precision_state<typename Env::precision>* precision = nullptr;  ///< which may write operands of products itself
 
   [[nodiscard]] bool training() const noexcept { return purpose == trireme::purpose::train; }
+  /// What a product with the weight of this name reads instead of x: x itself, or what the precision makes of it, in
+  /// scratch memory.
+  template <class View>
+  [[nodiscard]] View operand(std::string_view name, product_operand::role role, View x) {
+    using element = std::remove_const_t<typename View::value_type>;
+    if constexpr (writes_operands<precision_state<typename Env::precision>, element, space>) {
+      if (precision == nullptr) return x;
+      auto const to = scratch.template take<element>(x.extents());
+      if constexpr (!std::is_same_v<space, phantom>)
+        precision->operand({name, role, training()}, tensor_view<element const, space>(x), to);
+      return to;
+    } else {
+      return x;
+    }
+  }
   /// Activations that live until backward has passed (or, outside training, until the pass ends).
   [[nodiscard]] activation_view take(shape extents) {
     return activations.template take<typename Env::compute>(extents);
@@ -8193,7 +8267,7 @@ class boxed_unit final : public unit<Env> {
   explicit boxed_unit(Description const& description, rank_groups<Env> const& groups = rank_groups<Env>::none())
       : state_(make(description, groups)) {
     if constexpr (knows_groups || !knows_shares) {
-      if (tensor_group<Env>::of(groups).place() == 0) return;
+      if (tensor_group<Env>::of(groups).rank() == 0) return;
       state_.visit([&](parameter<Env>& each) {
         if (!each.info.is_part() || !each.info.dealt.empty()) each.info.answers = false;
       });
@@ -8376,7 +8450,7 @@ void drop_rows(pass<Env> const& pass, tensor_view<typename Env::compute, typenam
   auto const& part = context_group<Env>::of(pass).part();
   site.first = here.first * columns;
   site.whole = rows * columns;
-  if (part.own.ways == 1) return kernels::dropout(y, site);
+  if (part.own.size == 1) return kernels::dropout(y, site);
   auto const samples = site.samples;
   auto const context = rows / static_cast<std::int64_t>(samples.size());
   site.whole = part.whole(context) * columns;
@@ -8393,6 +8467,22 @@ void drop_rows(pass<Env> const& pass, tensor_view<typename Env::compute, typenam
 
 }  // namespace trireme::nn::detail
 
+// ---- trireme/nn/detail/packed_weights.hpp
+namespace trireme::nn::detail {
+
+/// Weights stored (inputs, outputs), as the products of this pass read them: packed once a version, or, where the
+/// precision writes them itself, what it makes of them, in scratch memory until the caller gives it back.
+template <class Env, class Weights, class View>
+Weights& packed_weights(Weights& into, pass<Env>& pass, std::string_view name, View values) {
+  using element = std::remove_const_t<typename View::value_type>;
+  constexpr bool written = writes_operands<precision_state<typename Env::precision>, element, typename Env::space>;
+  into.bind(pass.operand(name, product_operand::role::weight, values), ops::orientation::in_out);
+  into.refresh(written ? pass.version | ops::passing_values : pass.version);
+  return into;
+}
+
+}  // namespace trireme::nn::detail
+
 // ---- trireme/nn/linear.hpp (goes on)
 namespace trireme::nn {
 
@@ -8401,8 +8491,8 @@ namespace trireme::nn {
 struct linear_part {
   enum class axis { none, outputs, inputs };
   axis cut = axis::none;
-  share::range range{};  ///< of the inputs, or of the outputs of each fused matrix
-  int place = 0;         ///< of the rank in its group
+  interval range{};  ///< of the inputs, or of the outputs of each fused matrix
+  int rank = 0;      ///< in its group
 };
 
 /// When a backward pass makes the parameters' gradients: at once, or in a second half. What that needs is kept among
@@ -8413,7 +8503,7 @@ enum class weight_half { at_once, later };
 ///
 /// Shapes   x (rows, inputs), y (rows, outputs), w (inputs, outputs), b (outputs).
 /// Ranks    a layer of which this rank has some inputs gives partial sums (forward_term), one of which it has some
-///          outputs gives them backward (input_gradient_term). The bias of the former is everybody's, added by place 0.
+///          outputs gives them backward (input_gradient_term). The bias of the former is everybody's, added by rank 0.
 /// Bytes    saves a reference to x, and x w + b where an activation follows.
 struct linear {
   std::int64_t inputs = 0;
@@ -8433,6 +8523,7 @@ class linear::instance {
   using space = typename Env::space;
   using value = typename Env::compute;
   using kernels = ops::on<space>;
+  using role = product_operand::role;
 
  public:
   using view = tensor_view<value, space>;
@@ -8446,7 +8537,7 @@ class linear::instance {
       : what_(description),
         weight_{{name + ".weight", {what_.inputs, what_.outputs}, what_.start, true}, {}, {}},
         bias_{{name + ".bias", {what_.outputs}, what_.bias_start, false}, {}, {}},
-        adds_bias_(part.cut != linear_part::axis::inputs || part.place == 0) {
+        adds_bias_(part.cut != linear_part::axis::inputs || part.rank == 0) {
     cut(part);
   }
 
@@ -8460,20 +8551,26 @@ class linear::instance {
     kept.x = x;
     bool const keep = what_.act != ops::activation::none && pass.training();
     kept.before_activation = keep ? pass.take(y.extents()) : view{};
-    kernels::linear(y, x, packed(pass), {bias_.value, what_.act, kept.before_activation, residual});
+    auto const here = pass.scratch.mark();
+    kernels::linear(y, operand(pass, role::input, x), packed(pass),
+                    {bias_.value, what_.act, kept.before_activation, residual});
+    pass.scratch.rewind(here);
     return y;
   }
   /// This rank's term of x w + b, where it has some of the inputs; in memory of `from`.
   partial_sum<view> forward_term(pass<Env>& pass, saved& kept, view x, arena<space>& from) {
     auto const y = from.template take<value>({x.extent(0), what_.outputs});
     kept.x = x;
-    kernels::linear(y, x, packed(pass), {.bias = adds_bias_ ? bias_.value : decltype(bias_.value){}});
+    auto const here = pass.scratch.mark();
+    kernels::linear(y, operand(pass, role::input, x), packed(pass),
+                    {.bias = adds_bias_ ? bias_.value : decltype(bias_.value){}});
+    pass.scratch.rewind(here);
     return partial_sum<view>(y);
   }
   /// residual + dropout(x w + b), summed over the group: the end of a branch of a residual stream.
   view end_branch(pass<Env>& pass, saved& kept, view x, view residual, ops::dropout_site drop) {
     auto const rows = x.extent(0);
-    if (pass.group.ways() == 1 && !drop.active()) return forward(pass, kept, x, residual);
+    if (pass.group.size() == 1 && !drop.active()) return forward(pass, kept, x, residual);
     auto const y = detail::kept_sum(pass, [&](auto& from) { return forward_term(pass, kept, x, from); });
     detail::drop_rows(pass, y, rows, drop);
     kernels::add(y, residual);
@@ -8496,13 +8593,17 @@ class linear::instance {
 
   /// @param dy  gradient of x w + b: the caller has taken it through this layer's activation (see input_gradient's
   ///            epilogue of the layer above, or activation_backward()).
-  void weight_gradient(view x, view dy) {
-    kernels::linear_backward_weight(weight_.gradient.reshaped(matrix()), bias_.gradient, x, dy,
-                                    ops::orientation::in_out);
+  void weight_gradient(pass<Env>& pass, view x, view dy) {
+    auto const here = pass.scratch.mark();
+    kernels::linear_backward_weight(weight_.gradient.reshaped(matrix()), bias_.gradient, operand(pass, role::input, x),
+                                    operand(pass, role::gradient, dy), ops::orientation::in_out);
+    pass.scratch.rewind(here);
   }
   /// dx (+)= dy w^T, then through the activation of the layer below, if it is given.
   void input_gradient(pass<Env>& pass, view dx, view dy, ops::input_epilogue<value, space> epilogue = {}) {
-    kernels::linear_backward_input(dx, dy, packed(pass), epilogue);
+    auto const here = pass.scratch.mark();
+    kernels::linear_backward_input(dx, operand(pass, role::gradient, dy), packed(pass), epilogue);
+    pass.scratch.rewind(here);
   }
   /// This rank's term of dy w^T, where it has some of the outputs; in the memory of dx.
   partial_sum<view> input_gradient_term(pass<Env>& pass, view dx, view dy) {
@@ -8512,14 +8613,14 @@ class linear::instance {
 
   view backward(pass<Env>& pass, saved const& kept, view dy) {
     auto const before = through_activation(pass, kept, dy);
-    weight_gradient(kept.x, before);
+    weight_gradient(pass, kept.x, before);
     auto const dx = pass.take(kept.x.extents());
     input_gradient(pass, dx, before);
     return dx;
   }
   /// Like backward, for the first layer of a model: nobody wants dx.
   void backward_without_input(pass<Env>& pass, saved const& kept, view dy) {
-    weight_gradient(kept.x, through_activation(pass, kept, dy));
+    weight_gradient(pass, kept.x, through_activation(pass, kept, dy));
   }
 
  private:
@@ -8528,7 +8629,7 @@ class linear::instance {
     if (part.cut == linear_part::axis::none) return;
     if (part.cut == linear_part::axis::inputs) {
       weight_.info = part_of(weight_.info, 0, part.range);
-      bias_.info.answers = part.place == 0;
+      bias_.info.answers = part.rank == 0;
       what_.inputs = part.range.count;
       return;
     }
@@ -8548,10 +8649,9 @@ class linear::instance {
     kernels::activate_backward(before, dy, kept.before_activation, what_.act);
     return before;
   }
-  auto& packed(pass<Env> const& pass) {
-    packed_.bind(weight_.value.reshaped(matrix()), ops::orientation::in_out);
-    packed_.refresh(pass.version);
-    return packed_;
+  [[nodiscard]] view operand(pass<Env>& pass, role which, view x) { return pass.operand(weight_.info.name, which, x); }
+  auto& packed(pass<Env>& pass) {
+    return detail::packed_weights(packed_, pass, weight_.info.name, weight_.value.reshaped(matrix()));
   }
 
   linear what_;
@@ -8628,7 +8728,7 @@ class attention::instance {
     packed = kept.packed = qkv_.forward(pass, kept.qkv, pass.group.gather(x, rows, pass.scratch));
     kept.qkv.x = x;
     auto const attended = pass.take({rows, shape.channels});
-    if (auto& group = context_group<Env>::of(pass); group.ways() == 1) {
+    if (auto& group = context_group<Env>::of(pass); group.size() == 1) {
       lse = pass.activations.template take<accumulate>({shape.batch, shape.heads, shape.context});
       kernels::causal_attention(attended, lse, packed, shape, pass.scratch, site(pass, 0));
     } else {
@@ -8649,17 +8749,17 @@ class attention::instance {
     };
     auto const dprojected = out_.branch_gradient(pass, kept.out, dy, site(pass, 1), when);
     auto const dheads = take({rows, shape.channels});
-    if (when == weight_half::at_once) out_.weight_gradient(kept.out.x, dprojected);
+    if (when == weight_half::at_once) out_.weight_gradient(pass, kept.out.x, dprojected);
     out_.input_gradient(pass, dheads, dprojected);
     auto const dqkv = take({rows, 3 * shape.channels});
-    if (auto& group = context_group<Env>::of(pass); group.ways() == 1) {
+    if (auto& group = context_group<Env>::of(pass); group.size() == 1) {
       kernels::causal_attention_backward(dqkv, dheads, kept.out.x, kept.attended.lse, kept.attended.packed, shape,
                                          pass.scratch, site(pass, 0));
     } else {
       group.attend_backward(dqkv, dheads, kept.out.x, kept.attended, shape, pass.scratch, site(pass, 0));
     }
     if (when == weight_half::at_once) {
-      qkv_.weight_gradient(pass.group.gather(kept.qkv.x, rows, pass.scratch), dqkv);
+      qkv_.weight_gradient(pass, pass.group.gather(kept.qkv.x, rows, pass.scratch), dqkv);
     } else {  // nobody needs queries, keys and values any more
       kept.qkv.dy = kept.packed;
       kernels::copy(kept.qkv.dy, dqkv);
@@ -8670,22 +8770,22 @@ class attention::instance {
   }
   void weight_gradient(pass<Env>& pass, saved const& kept) {
     auto const rows = kept.out.x.extent(0);
-    out_.weight_gradient(kept.out.x, pass.group.gather(kept.out.dy, rows, pass.scratch));
-    qkv_.weight_gradient(pass.group.gather(kept.qkv.x, rows, pass.scratch), kept.qkv.dy);
+    out_.weight_gradient(pass, kept.out.x, pass.group.gather(kept.out.dy, rows, pass.scratch));
+    qkv_.weight_gradient(pass, pass.group.gather(kept.qkv.x, rows, pass.scratch), kept.qkv.dy);
   }
 
  private:
-  static share::range heads_of(attention const& description, share own) {
-    if (own.ways > description.heads) {
-      throw config_error(text("trireme::nn::attention: ", description.heads, " heads cannot be cut into ", own.ways,
+  static interval heads_of(attention const& description, share own) {
+    if (own.size > description.heads) {
+      throw config_error(text("trireme::nn::attention: ", description.heads, " heads cannot be cut into ", own.size,
                               " ways; a tensor group has at most as many ranks as a layer has heads"));
     }
     return own.of(description.heads);
   }
   [[nodiscard]] linear_part part(share own, linear_part::axis axis) const {
-    if (own.ways == 1) return {};
+    if (own.size == 1) return {};
     auto const width = what_.channels / what_.heads;
-    return {axis, {heads_.first * width, heads_.count * width}, own.place};
+    return {axis, {heads_.first * width, heads_.count * width}, own.rank};
   }
   [[nodiscard]] ops::attention_shape of(std::int64_t rows, std::int64_t context) const {
     return {rows / context, context, heads_.count, what_.channels / what_.heads * heads_.count, heads_.first};
@@ -8695,7 +8795,7 @@ class attention::instance {
   }
 
   attention what_;
-  share::range heads_;  // that lie here
+  interval heads_;  // that lie here
   projection qkv_;
   projection out_;
 };
@@ -8811,12 +8911,12 @@ class expert_group : public rank_group<expert_group<Env>> {
 
   /// Everybody's numbers: `table` has one part a member, of which the own one is filled in.
   void gather(std::span<std::int64_t> table) {
-    if (this->ways() > 1) do_gather(table);
+    if (this->size() > 1) do_gather(table);
   }
   /// The first sent[0] rows of `from` go to member 0, the next sent[1] to member 1; received[r] rows of `to` come from
   /// member r. Members name numbers of rows that fit.
-  void trade(view to, std::span<std::int64_t const> received, view from, std::span<std::int64_t const> sent) {
-    if (this->ways() > 1) do_trade(to, received, from, sent);
+  void all_to_all(view to, std::span<std::int64_t const> received, view from, std::span<std::int64_t const> sent) {
+    if (this->size() > 1) do_all_to_all(to, received, from, sent);
   }
 
  protected:
@@ -8824,8 +8924,8 @@ class expert_group : public rank_group<expert_group<Env>> {
 
  private:
   virtual void do_gather(std::span<std::int64_t> table) = 0;
-  virtual void do_trade(view to, std::span<std::int64_t const> received, view from,
-                        std::span<std::int64_t const> sent) = 0;
+  virtual void do_all_to_all(view to, std::span<std::int64_t const> received, view from,
+                             std::span<std::int64_t const> sent) = 0;
 };
 
 namespace detail {
@@ -8840,7 +8940,7 @@ class experts_of_one final : public expert_group<Env> {
 
  private:
   void do_gather(std::span<std::int64_t>) override {}
-  void do_trade(view, std::span<std::int64_t const>, view, std::span<std::int64_t const>) override {}
+  void do_all_to_all(view, std::span<std::int64_t const>, view, std::span<std::int64_t const>) override {}
 };
 
 }  // namespace detail
@@ -8900,7 +9000,7 @@ class experts::instance {
     sums probabilities;               // (rows, count)
     numbers chosen, places;           // (rows, chosen): the experts, and where their rows lie, sorted by expert
     sums weights;                     // (rows, chosen)
-    view answers;                     // (rows * chosen, channels): the experts', sorted by expert
+    view results;                     // (rows * chosen, channels): the experts', sorted by expert
     view gathered;                    // (rows here, channels): what has come for the experts here, expert by expert
     view before, inner;               // (rows here, hidden): on both sides of the activation
     std::vector<std::int64_t> table;  // (ranks, count): how many rows of each rank choose each expert
@@ -8918,8 +9018,8 @@ class experts::instance {
         down_bias_(dealt(bias(name + ".experts.c_proj.bias", {what_.count, what_.channels}))),
         packed_up_(static_cast<std::size_t>(here_.count)),
         packed_down_(static_cast<std::size_t>(here_.count)) {
-    if (own.ways > what_.count) {
-      throw config_error(text("trireme::nn::experts: ", what_.count, " experts cannot be dealt out to ", own.ways,
+    if (own.size > what_.count) {
+      throw config_error(text("trireme::nn::experts: ", what_.count, " experts cannot be dealt out to ", own.size,
                               " ranks; an expert group has at most as many ranks as a layer has experts"));
     }
   }
@@ -8935,9 +9035,9 @@ class experts::instance {
   /// @param context  rows of one sample.
   view forward(pass<Env>& pass, saved& kept, view x, std::int64_t context) {
     auto const rows = x.extent(0);
-    if (what_.balance != 0 && context_group<Env>::of(pass).ways() > 1) {
+    if (what_.balance != 0 && context_group<Env>::of(pass).size() > 1) {
       throw config_error(text("trireme::nn::experts: the balance loss is of whole samples, whose positions ",
-                              context_group<Env>::of(pass).ways(),
+                              context_group<Env>::of(pass).size(),
                               " ranks share; use .balance = 0, or leave parallel::context out"));
     }
     kept.x = x;
@@ -8945,17 +9045,17 @@ class experts::instance {
     kept.weights = pass.activations.template take<accumulate>({rows, what_.chosen});
     kept.chosen = pass.activations.template take<std::int32_t>({rows, what_.chosen});
     kept.places = pass.activations.template take<std::int32_t>({rows, what_.chosen});
-    kept.answers = pass.take({rows * what_.chosen, what_.channels});
+    kept.results = pass.take({rows * what_.chosen, what_.channels});
     auto const y = pass.take(x.extents());
     auto const here = pass.scratch.mark();
     auto const logits = pass.scratch.template take<value>({rows, what_.count});
-    kernels::linear(logits, x, packed(packed_router_, pass, router_.value), {});
+    kernels::linear(logits, x, packed_router(pass), {});
     kernels::route(kept.probabilities, kept.chosen, kept.weights, logits);
-    kernels::deal(kept.places, own_row(kept, pass), kept.chosen);
-    auto const questions = pass.scratch.template take<value>({rows * what_.chosen, what_.channels});
-    kernels::spread(questions, x, kept.places);
-    ask(pass, kept, questions);
-    kernels::collect(y, kept.answers, kept.places, kept.weights);
+    kernels::sort_by_expert(kept.places, own_row(kept, pass), kept.chosen);
+    auto const dispatched = pass.scratch.template take<value>({rows * what_.chosen, what_.channels});
+    kernels::dispatch(dispatched, x, kept.places);
+    run_experts(pass, kept, dispatched);
+    kernels::combine(y, kept.results, kept.places, kept.weights);
     if (pass.training() && what_.balance != 0) {
       pass.loss.sum += what_.balance * static_cast<double>(context) *
                        kernels::imbalance(sums{}, kept.probabilities, kept.chosen, context, 0);
@@ -8967,12 +9067,12 @@ class experts::instance {
   /// dx = the gradient of x.
   void backward(pass<Env>& pass, saved& kept, view dx, view dy, std::int64_t context) {
     auto const here = pass.scratch.mark();
-    auto const danswers = pass.scratch.template take<value>(kept.answers.extents());
-    auto const dquestions = pass.scratch.template take<value>(kept.answers.extents());
+    auto const dresults = pass.scratch.template take<value>(kept.results.extents());
+    auto const ddispatched = pass.scratch.template take<value>(kept.results.extents());
     auto const dweights = pass.scratch.template take<accumulate>(kept.weights.extents());
-    kernels::collect_backward(danswers, dweights, dy, kept.answers, kept.places, kept.weights);
-    ask_backward(pass, kept, dquestions, danswers);
-    kernels::collect(dx, dquestions, kept.places, sums{});
+    kernels::combine_backward(dresults, dweights, dy, kept.results, kept.places, kept.weights);
+    run_experts_backward(pass, kept, ddispatched, dresults);
+    kernels::combine(dx, ddispatched, kept.places, sums{});
     sums slopes;
     if (what_.balance != 0) {
       slopes = pass.scratch.template take<accumulate>(kept.probabilities.extents());
@@ -8981,17 +9081,17 @@ class experts::instance {
     auto const dlogits = pass.scratch.template take<value>(kept.probabilities.extents());
     kernels::route_backward(dlogits, dweights, kept.probabilities, kept.chosen, kept.weights, slopes);
     kernels::linear_backward_weight(router_.gradient, {}, kept.x, dlogits, ops::orientation::in_out);
-    kernels::linear_backward_input(dx, dlogits, packed(packed_router_, pass, router_.value), {.accumulate = true});
+    kernels::linear_backward_input(dx, dlogits, packed_router(pass), {.accumulate = true});
     pass.scratch.rewind(here);
   }
 
   /// The same for other ranks' rows alone.
   void serve_forward(pass<Env>& pass, saved& kept) {
     for (auto& each : own_row(kept, pass)) each = 0;
-    kept.answers = pass.take({0, what_.channels});
-    ask(pass, kept, kept.answers);
+    kept.results = pass.take({0, what_.channels});
+    run_experts(pass, kept, kept.results);
   }
-  void serve_backward(pass<Env>& pass, saved& kept) { ask_backward(pass, kept, kept.answers, kept.answers); }
+  void serve_backward(pass<Env>& pass, saved& kept) { run_experts_backward(pass, kept, kept.results, kept.results); }
 
  private:
   static parameter<Env> matrix(std::string name, shape extents, double scale) {
@@ -9001,15 +9101,9 @@ class experts::instance {
     return {{std::move(name), extents, {}, false}, {}, {}};
   }
   [[nodiscard]] parameter<Env> dealt(parameter<Env> whole) const {
-    if (own_.ways > 1) whole.info = part_of(whole.info, 0, here_);
-    if (own_.ways > 1) whole.info.dealt = expert_group<Env>::kind;
+    if (own_.size > 1) whole.info = part_of(whole.info, 0, here_);
+    if (own_.size > 1) whole.info.dealt = expert_group<Env>::kind;
     return whole;
-  }
-  template <class View>
-  static auto& packed(ops::weights<value, space>& into, pass<Env> const& pass, View values) {
-    into.bind(values, ops::orientation::in_out);
-    into.refresh(pass.version);
-    return into;
   }
   // Of expert e of those here.
   template <class View>
@@ -9021,22 +9115,38 @@ class experts::instance {
   static View bias_of(View all, std::int64_t e) {
     return all.flat(e * all.extent(1), all.extent(1));
   }
-  auto& packed_up(pass<Env> const& pass, std::int64_t e) {
-    return packed(packed_up_[static_cast<std::size_t>(e)], pass, matrix_of(up_.value, e));
+  auto& packed_up(pass<Env>& pass, std::int64_t e) {
+    return detail::packed_weights(packed_up_[static_cast<std::size_t>(e)], pass, up_.info.name,
+                                  matrix_of(up_.value, e));
   }
-  auto& packed_down(pass<Env> const& pass, std::int64_t e) {
-    return packed(packed_down_[static_cast<std::size_t>(e)], pass, matrix_of(down_.value, e));
+  auto& packed_down(pass<Env>& pass, std::int64_t e) {
+    return detail::packed_weights(packed_down_[static_cast<std::size_t>(e)], pass, down_.info.name,
+                                  matrix_of(down_.value, e));
+  }
+  // The router chooses by its own numbers: what it reads is nobody's to write.
+  auto& packed_router(pass<Env> const& pass) {
+    packed_router_.bind(router_.value, ops::orientation::in_out);
+    packed_router_.refresh(pass.version);
+    return packed_router_;
+  }
+
+  // What the products with a matrix read.
+  static view input(pass<Env>& pass, parameter<Env> const& with, view x) {
+    return pass.operand(with.info.name, product_operand::role::input, x);
+  }
+  static view gradient(pass<Env>& pass, parameter<Env> const& with, view dy) {
+    return pass.operand(with.info.name, product_operand::role::gradient, dy);
   }
 
   std::span<std::int64_t> own_row(saved& kept, pass<Env> const& pass) const {
-    kept.table.resize(static_cast<std::size_t>(expert_group<Env>::of(pass).ways() * what_.count));
+    kept.table.resize(static_cast<std::size_t>(expert_group<Env>::of(pass).size() * what_.count));
     return std::span(kept.table)
-        .subspan(static_cast<std::size_t>(own_.place * what_.count), static_cast<std::size_t>(what_.count));
+        .subspan(static_cast<std::size_t>(own_.rank * what_.count), static_cast<std::size_t>(what_.count));
   }
   [[nodiscard]] std::int64_t rows_of(saved const& kept, int rank, std::int64_t expert) const {
     return kept.table[static_cast<std::size_t>(rank * what_.count + expert)];
   }
-  [[nodiscard]] std::int64_t rows_of(saved const& kept, int rank, share::range experts) const {
+  [[nodiscard]] std::int64_t rows_of(saved const& kept, int rank, interval experts) const {
     std::int64_t sum = 0;
     for (auto e = experts.first; e < experts.first + experts.count; ++e) sum += rows_of(kept, rank, e);
     return sum;
@@ -9045,9 +9155,9 @@ class experts::instance {
   void count(saved const& kept) {
     come_.clear();
     go_.clear();
-    for (int rank = 0; rank < own_.ways; ++rank) {
+    for (int rank = 0; rank < own_.size; ++rank) {
       come_.push_back(rows_of(kept, rank, here_));
-      go_.push_back(rows_of(kept, own_.place, share{rank, own_.ways}.of(what_.count)));
+      go_.push_back(rows_of(kept, own_.rank, share{rank, own_.size}.of(what_.count)));
     }
   }
   // Calls f(e, first, n) for each expert here that somebody has chosen: its rows of `gathered`.
@@ -9056,7 +9166,7 @@ class experts::instance {
     std::int64_t first = 0;
     for (std::int64_t e = 0; e < here_.count; ++e) {
       std::int64_t n = 0;
-      for (int rank = 0; rank < own_.ways; ++rank) n += rows_of(kept, rank, here_.first + e);
+      for (int rank = 0; rank < own_.size; ++rank) n += rows_of(kept, rank, here_.first + e);
       if (n > 0) f(e, first, n);
       first += n;
     }
@@ -9066,7 +9176,7 @@ class experts::instance {
     std::int64_t to = 0;
     for (std::int64_t e = 0; e < here_.count; ++e) {
       std::int64_t before = 0;  // rows of the ranks before
-      for (int rank = 0; rank < own_.ways; ++rank) {
+      for (int rank = 0; rank < own_.size; ++rank) {
         auto const n = rows_of(kept, rank, here_.first + e);
         auto const from = before + rows_of(kept, rank, {here_.first, e});
         if (n > 0) {
@@ -9080,24 +9190,24 @@ class experts::instance {
     }
   }
   // Rows sorted by expert, each rank's own, to where the experts are; and the other way.
-  void to_experts(pass<Env>& pass, saved const& kept, view gathered, view own) {
-    if (own_.ways == 1) return kernels::copy(gathered, own);
+  void dispatch(pass<Env>& pass, saved const& kept, view gathered, view own) {
+    if (own_.size == 1) return kernels::copy(gathered, own);
     auto const here = pass.scratch.mark();
     auto const come = pass.scratch.template take<value>(gathered.extents());
-    expert_group<Env>::of(pass).trade(come, come_, own, go_);
+    expert_group<Env>::of(pass).all_to_all(come, come_, own, go_);
     sort(kept, gathered, come, false);
     pass.scratch.rewind(here);
   }
-  void from_experts(pass<Env>& pass, saved const& kept, view own, view gathered) {
-    if (own_.ways == 1) return kernels::copy(own, gathered);
+  void combine(pass<Env>& pass, saved const& kept, view own, view gathered) {
+    if (own_.size == 1) return kernels::copy(own, gathered);
     auto const here = pass.scratch.mark();
     auto const come = pass.scratch.template take<value>(gathered.extents());
     sort(kept, gathered, come, true);
-    expert_group<Env>::of(pass).trade(own, go_, come, come_);
+    expert_group<Env>::of(pass).all_to_all(own, go_, come, come_);
     pass.scratch.rewind(here);
   }
 
-  void ask(pass<Env>& pass, saved& kept, view questions) {
+  void run_experts(pass<Env>& pass, saved& kept, view dispatched) {
     expert_group<Env>::of(pass).gather(kept.table);
     count(kept);
     std::int64_t rows = 0;
@@ -9105,45 +9215,53 @@ class experts::instance {
     kept.gathered = pass.take({rows, what_.channels});
     kept.before = pass.take({rows, what_.hidden});
     kept.inner = pass.take({rows, what_.hidden});
-    to_experts(pass, kept, kept.gathered, questions);
+    dispatch(pass, kept, kept.gathered, dispatched);
     auto const here = pass.scratch.mark();
-    auto const answers = pass.scratch.template take<value>(kept.gathered.extents());
+    auto const results = pass.scratch.template take<value>(kept.gathered.extents());
     for_each_here(kept, [&](std::int64_t e, std::int64_t first, std::int64_t n) {
-      kernels::linear(kept.inner.rows(first, n), kept.gathered.rows(first, n), packed_up(pass, e),
+      auto const mark = pass.scratch.mark();
+      kernels::linear(kept.inner.rows(first, n), input(pass, up_, kept.gathered.rows(first, n)), packed_up(pass, e),
                       {.bias = bias_of(up_bias_.value, e),
                        .act = ops::activation::gelu,
                        .before_activation = kept.before.rows(first, n)});
-      kernels::linear(answers.rows(first, n), kept.inner.rows(first, n), packed_down(pass, e),
+      pass.scratch.rewind(mark);
+      kernels::linear(results.rows(first, n), input(pass, down_, kept.inner.rows(first, n)), packed_down(pass, e),
                       {.bias = bias_of(down_bias_.value, e)});
+      pass.scratch.rewind(mark);
     });
-    from_experts(pass, kept, kept.answers, answers);
+    combine(pass, kept, kept.results, results);
     pass.scratch.rewind(here);
   }
 
-  void ask_backward(pass<Env>& pass, saved& kept, view dquestions, view danswers) {
+  void run_experts_backward(pass<Env>& pass, saved& kept, view ddispatched, view dresults) {
     count(kept);
     auto const here = pass.scratch.mark();
     auto const dgathered = pass.scratch.template take<value>(kept.gathered.extents());
     auto const dinner = pass.scratch.template take<value>(kept.inner.extents());
-    to_experts(pass, kept, dgathered, danswers);
+    dispatch(pass, kept, dgathered, dresults);
     for_each_here(kept, [&](std::int64_t e, std::int64_t first, std::int64_t n) {
       auto const dy = dgathered.rows(first, n);
-      auto const inner = dinner.rows(first, n);
+      auto const dinner_here = dinner.rows(first, n);
+      auto const mark = pass.scratch.mark();
+      auto const down_dy = gradient(pass, down_, dy);
       kernels::linear_backward_weight(matrix_of(down_.gradient, e), bias_of(down_bias_.gradient, e),
-                                      kept.inner.rows(first, n), dy, ops::orientation::in_out);
-      kernels::linear_backward_input(inner, dy, packed_down(pass, e),
+                                      input(pass, down_, kept.inner.rows(first, n)), down_dy, ops::orientation::in_out);
+      kernels::linear_backward_input(dinner_here, down_dy, packed_down(pass, e),
                                      {ops::activation::gelu, kept.before.rows(first, n), false});
+      pass.scratch.rewind(mark);
+      auto const up_dy = gradient(pass, up_, dinner_here);
       kernels::linear_backward_weight(matrix_of(up_.gradient, e), bias_of(up_bias_.gradient, e),
-                                      kept.gathered.rows(first, n), inner, ops::orientation::in_out);
-      kernels::linear_backward_input(dy, inner, packed_up(pass, e), {});
+                                      input(pass, up_, kept.gathered.rows(first, n)), up_dy, ops::orientation::in_out);
+      kernels::linear_backward_input(dy, up_dy, packed_up(pass, e), {});
+      pass.scratch.rewind(mark);
     });
-    from_experts(pass, kept, dquestions, dgathered);
+    combine(pass, kept, ddispatched, dgathered);
     pass.scratch.rewind(here);
   }
 
   experts what_;
   share own_;
-  share::range here_;  // experts that lie here
+  interval here_;  // experts that lie here
   parameter<Env> router_;
   parameter<Env> up_, up_bias_;
   parameter<Env> down_, down_bias_;
@@ -9190,7 +9308,7 @@ class layer_norm::instance {
       : what_(description),
         gain_{{name + ".weight", {what_.channels}, {initial::distribution::ones, 0}, false}, {}, {}},
         bias_{{name + ".bias", {what_.channels}, {}, false}, {}, {}} {
-    gain_.info.answers = bias_.info.answers = own.place == 0;
+    gain_.info.answers = bias_.info.answers = own.rank == 0;
   }
 
   void visit(auto&& each) {
@@ -9254,13 +9372,13 @@ namespace detail {
 /// The token table, used by the first and the last unit: one tied tensor, of which each rank of a group has some rows.
 template <class Env>
 [[nodiscard]] parameter<Env> token_table(gpt_shape const& shape, share own) {
-  if (own.ways > shape.vocabulary) {
-    throw config_error(text("trireme::nn::gpt: a vocabulary of ", shape.vocabulary, " cannot be cut into ", own.ways,
+  if (own.size > shape.vocabulary) {
+    throw config_error(text("trireme::nn::gpt: a vocabulary of ", shape.vocabulary, " cannot be cut into ", own.size,
                             " ways; a tensor group has at most as many ranks as there are tokens"));
   }
   parameter_info info{
       "transformer.wte.weight", {shape.vocabulary, shape.channels}, {initial::distribution::normal, 0.02}, true};
-  if (own.ways > 1) info = part_of(info, 0, own.of(shape.vocabulary));
+  if (own.size > 1) info = part_of(info, 0, own.of(shape.vocabulary));
   return {info, {}, {}};
 }
 /// GPT-2 scales what is added to the residual stream down with depth.
@@ -9318,7 +9436,7 @@ struct gpt_embedding {
                       true},
                      {},
                      {}} {
-      positions_.info.answers = own.place == 0;
+      positions_.info.answers = own.rank == 0;
     }
 
     void visit(auto&& each) {
@@ -9333,8 +9451,8 @@ struct gpt_embedding {
       }
       auto const y = detail::kept_sum(pass, [&](auto& from) {
         auto const all = from.template take<typename Env::compute>({tokens.size(), shape_.channels});  // (B*T,C)
-        bool const adds_positions = pass.group.place() == 0;
-        for_each_stretch(pass, tokens, [&](auto const& words, std::int64_t row, share::range positions) {
+        bool const adds_positions = pass.group.rank() == 0;
+        for_each_stretch(pass, tokens, [&](auto const& words, std::int64_t row, interval positions) {
           kernels::embed(
               all.rows(row, words.size()), words, tokens_.value,
               adds_positions ? positions_.value.rows(positions.first, positions.count) : decltype(positions_.value){},
@@ -9358,7 +9476,7 @@ struct gpt_embedding {
     void backward_weight(pass<Env>& pass, saved& kept) {
       auto const tokens = pass.batch.inputs.template as<std::int32_t>();
       auto const all = pass.group.gather(kept.dy, tokens.size(), pass.scratch);
-      for_each_stretch(pass, tokens, [&](auto const& words, std::int64_t row, share::range positions) {
+      for_each_stretch(pass, tokens, [&](auto const& words, std::int64_t row, interval positions) {
         kernels::embed_backward(tokens_.gradient, positions_.gradient.rows(positions.first, positions.count),
                                 all.rows(row, words.size()), words, part_);
       });
@@ -9370,12 +9488,12 @@ struct gpt_embedding {
     static void for_each_stretch(pass<Env> const& pass, Tokens const& tokens, F const& f) {
       auto const context = tokens.extent(1);
       auto const& part = context_group<Env>::of(pass).part();
-      if (part.own.ways == 1) return f(tokens, 0, share::range{0, context});
+      if (part.own.size == 1) return f(tokens, 0, interval{0, context});
       for (std::int64_t b = 0; b < tokens.extent(0); ++b) {
         for (int which = 0; which < part.stretches(); ++which) {
           auto const at = part.at(which, context);
           auto const row = b * context + at.row;
-          f(tokens.flat(row, at.count).reshaped({1, at.count}), row, share::range{at.position, at.count});
+          f(tokens.flat(row, at.count).reshaped({1, at.count}), row, interval{at.position, at.count});
         }
       }
     }
@@ -9456,8 +9574,8 @@ struct gpt_block {
     view backward_input(pass<Env>& pass, saved& kept, view dy) { return backward(pass, kept, dy, weight_half::later); }
     void backward_weight(pass<Env>& pass, saved& kept) {
       auto const rows = pass.batch.inputs.extents.size();
-      down_.weight_gradient(kept.down.x, pass.group.gather(kept.down.dy, rows, pass.scratch));
-      up_.weight_gradient(pass.group.gather(kept.up.x, rows, pass.scratch), kept.up.dy);
+      down_.weight_gradient(pass, kept.down.x, pass.group.gather(kept.down.dy, rows, pass.scratch));
+      up_.weight_gradient(pass, pass.group.gather(kept.up.x, rows, pass.scratch), kept.up.dy);
       attention_.weight_gradient(pass, kept.attended);
     }
 
@@ -9473,9 +9591,9 @@ struct gpt_block {
       auto const before = kept.up.before_activation;  // which nobody needs any more once its gradient is there
       bool const at_once = when == weight_half::at_once;
       auto const dup = kept.up.dy = at_once ? take({rows, hidden_.count}) : before;
-      if (at_once) down_.weight_gradient(kept.down.x, ddown);
+      if (at_once) down_.weight_gradient(pass, kept.down.x, ddown);
       down_.input_gradient(pass, dup, ddown, {ops::activation::gelu, before, false});
-      if (at_once) up_.weight_gradient(pass.group.gather(kept.up.x, rows, pass.scratch), dup);
+      if (at_once) up_.weight_gradient(pass, pass.group.gather(kept.up.x, rows, pass.scratch), dup);
       auto const dnormed = pass.group.reduce(up_.input_gradient_term(pass, dbranch, dup));
       pass.scratch.rewind(inner);
       norm2_.backward(pass, kept.norm2, dy, dnormed, true);
@@ -9485,7 +9603,7 @@ struct gpt_block {
       return dy;
     }
     [[nodiscard]] linear_part part(share own, linear_part::axis axis) const {
-      return own.ways == 1 ? linear_part{} : linear_part{axis, hidden_, own.place};
+      return own.size == 1 ? linear_part{} : linear_part{axis, hidden_, own.rank};
     }
     [[nodiscard]] ops::dropout_site site(pass<Env> const& pass) const {
       return {pass.training() ? shape_.dropout : 0, pass.key, site_, pass.batch.ids};
@@ -9496,7 +9614,7 @@ struct gpt_block {
     layer_norm::instance<Env> norm1_;
     attention::instance<Env> attention_;
     layer_norm::instance<Env> norm2_;
-    share::range hidden_;  // numbers between the two products, those that lie here
+    interval hidden_;  // numbers between the two products, those that lie here
     linear::instance<Env> up_;
     linear::instance<Env> down_;
   };
@@ -9702,7 +9820,7 @@ struct gpt_head {
     }
     loss_sum cross_entropy(pass<Env>& pass, view logits, tensor_view<std::int32_t const, space> targets,
                            double weight) {
-      if (pass.group.ways() == 1) return kernels::cross_entropy(logits, targets, weight, pass.training());
+      if (pass.group.size() == 1) return kernels::cross_entropy(logits, targets, weight, pass.training());
       auto const n = targets.size();
       auto const here = pass.scratch.mark();
       auto const peaks = pass.scratch.template take<typename Env::accumulate>({n});
@@ -9728,7 +9846,7 @@ struct gpt_head {
       }
       auto const here = pass.take({batch, words()});
       kernels::linear(here, last, table_, {});
-      if (pass.group.ways() == 1) return here;
+      if (pass.group.size() == 1) return here;
       auto const sums = pass.activations.template take<typename Env::accumulate>({batch, shape_.vocabulary});
       kernels::fill(sums, 0.0);
       for (std::int64_t b = 0; b < batch; ++b) {
@@ -15394,8 +15512,9 @@ struct host_routing {
 
   /// Sorts all choices by expert, those of one expert in the order of rows: places[i] is where choice i comes, counts
   /// how many each expert gets.
-  static void deal(view<std::int32_t> places, std::span<std::int64_t> counts, view<std::int32_t const> chosen) {
-    detail::same_size("deal", places.size(), chosen.size());
+  static void sort_by_expert(view<std::int32_t> places, std::span<std::int64_t> counts,
+                             view<std::int32_t const> chosen) {
+    detail::same_size("sort_by_expert", places.size(), chosen.size());
     for (auto& each : counts) each = 0;
     for (auto const expert : chosen.span()) ++counts[static_cast<std::size_t>(expert)];
     thread_local std::vector<std::int64_t> next;
@@ -15408,8 +15527,8 @@ struct host_routing {
   /// to[places[m, k]] = from[m]: each row goes where its choices come.
   /// Shapes   from (M, C); places (M, K); to (M * K, C).
   template <class T>
-  static void spread(view<T> to, detail::input<T> from, view<std::int32_t const> places) {
-    detail::same_size("spread", to.extent(0), places.size());
+  static void dispatch(view<T> to, detail::input<T> from, view<std::int32_t const> places) {
+    detail::same_size("dispatch", to.extent(0), places.size());
     auto const channels = to.extent(1);
     auto const choices = places.extent(1);
     for (std::int64_t i = 0; i < places.size(); ++i) {
@@ -15419,11 +15538,11 @@ struct host_routing {
     }
   }
   /// to[m] = sum_k weights[m, k] from[places[m, k]]; without weights they are 1.
-  /// Shapes   as spread's, the other way round; weights (M, K), or empty.
+  /// Shapes   as of dispatch, the other way round; weights (M, K), or empty.
   template <class T>
-  static void collect(view<T> to, detail::input<T> from, view<std::int32_t const> places, sums<T> weights) {
+  static void combine(view<T> to, detail::input<T> from, view<std::int32_t const> places, sums<T> weights) {
     using A = accumulate_t<T>;
-    detail::same_size("collect", from.extent(0), places.size());
+    detail::same_size("combine", from.extent(0), places.size());
     auto const channels = to.extent(1);
     auto const choices = places.extent(1);
     thread_local std::vector<A> sum;
@@ -15439,15 +15558,15 @@ struct host_routing {
       for (std::int64_t c = 0; c < channels; ++c) y[c] = static_cast<T>(sum[static_cast<std::size_t>(c)]);
     }
   }
-  /// The gradients of collect: dfrom[places[m, k]] = weights[m, k] dto[m]; dweights[m, k] = dto[m] . from[places[m,
+  /// The gradients of combine: dfrom[places[m, k]] = weights[m, k] dto[m]; dweights[m, k] = dto[m] . from[places[m,
   /// k]].
   template <class T>
-  static void collect_backward(view<T> dfrom, sums<T> dweights, detail::input<T> dto, detail::input<T> from,
+  static void combine_backward(view<T> dfrom, sums<T> dweights, detail::input<T> dto, detail::input<T> from,
                                view<std::int32_t const> places, sums<T> weights) {
     using A = accumulate_t<T>;
-    detail::same_size("collect_backward", from.size(), dfrom.size());
-    detail::same_size("collect_backward", weights.size(), places.size());
-    detail::same_size("collect_backward", dweights.size(), places.size());
+    detail::same_size("combine_backward", from.size(), dfrom.size());
+    detail::same_size("combine_backward", weights.size(), places.size());
+    detail::same_size("combine_backward", dweights.size(), places.size());
     auto const channels = dfrom.extent(1);
     auto const choices = places.extent(1);
     for (std::int64_t i = 0; i < places.size(); ++i) {
@@ -16131,25 +16250,25 @@ struct on<phantom> : phantom_attention, phantom_low_rank {
   static double imbalance(view<A>, input<A>, tokens_view, std::int64_t, double) noexcept {
     return 0;
   }
-  static void deal(view<std::int32_t> places, std::span<std::int64_t> counts, tokens_view chosen) {
-    same("deal", places.size(), chosen.size());
+  static void sort_by_expert(view<std::int32_t> places, std::span<std::int64_t> counts, tokens_view chosen) {
+    same("sort_by_expert", places.size(), chosen.size());
     auto const experts = static_cast<int>(counts.size());
     for (int e = 0; e < experts; ++e) counts[static_cast<std::size_t>(e)] = share{e, experts}.of(chosen.size()).count;
   }
   template <class T>
-  static void spread(view<T> to, input<T>, tokens_view places) {
-    same("spread", to.extent(0), places.size());
+  static void dispatch(view<T> to, input<T>, tokens_view places) {
+    same("dispatch", to.extent(0), places.size());
   }
   template <class T>
-  static void collect(view<T>, input<T> from, tokens_view places, output<accumulate_t<T>>) {
-    same("collect", from.extent(0), places.size());
+  static void combine(view<T>, input<T> from, tokens_view places, output<accumulate_t<T>>) {
+    same("combine", from.extent(0), places.size());
   }
   template <class T>
-  static void collect_backward(view<T> dfrom, output<accumulate_t<T>> dweights, input<T>, input<T> from,
+  static void combine_backward(view<T> dfrom, output<accumulate_t<T>> dweights, input<T>, input<T> from,
                                tokens_view places, output<accumulate_t<T>> weights) {
-    same("collect_backward", from.size(), dfrom.size());
-    same("collect_backward", weights.size(), places.size());
-    same("collect_backward", dweights.size(), places.size());
+    same("combine_backward", from.size(), dfrom.size());
+    same("combine_backward", weights.size(), places.size());
+    same("combine_backward", dweights.size(), places.size());
   }
 
   template <class F, class... T>
@@ -17537,21 +17656,21 @@ class mesh_shape {
   }
   /// A number that is the same for ranks which differ on this axis only.
   [[nodiscard]] int group_along(std::string_view kind, int rank) const noexcept {
-    return number(rank, [&](degree const& each) { return each.kind != kind; }).place;
+    return number(rank, [&](degree const& each) { return each.kind != kind; }).rank;
   }
   /// Where a rank stands among those that hold the same part of the model, and a number that is the same for them.
   [[nodiscard]] share among_replicas(int rank) const noexcept {
     return number(rank, [](degree const& each) { return each.facts.replicates(); });
   }
   [[nodiscard]] int group_of_replicas(int rank) const noexcept {
-    return number(rank, [](degree const& each) { return !each.facts.replicates(); }).place;
+    return number(rank, [](degree const& each) { return !each.facts.replicates(); }).rank;
   }
   /// Which part of the samples a rank sees: the replicas of one part of the model have neighbouring ones.
   [[nodiscard]] share samples_of(int rank) const noexcept {
     auto const splits = [](degree const& each) { return each.facts.samples == axis_samples::split; };
     auto const outer = number(rank, [&](degree const& each) { return splits(each) && each.facts.replicates(); });
     auto const inner = number(rank, [&](degree const& each) { return splits(each) && !each.facts.replicates(); });
-    return {outer.place * inner.ways + inner.place, outer.ways * inner.ways};
+    return {outer.rank * inner.size + inner.rank, outer.size * inner.size};
   }
   /// "data=2, tensor=2"
   [[nodiscard]] std::string to_string() const {
@@ -17566,7 +17685,7 @@ class mesh_shape {
   [[nodiscard]] share number(int rank, Some const& some) const noexcept {
     share own;
     for (auto const& each : axes_)
-      if (some(each)) own = {own.place * each.ways + share_of(rank, each.kind).place, own.ways * each.ways};
+      if (some(each)) own = {own.rank * each.ways + share_of(rank, each.kind).rank, own.size * each.ways};
     return own;
   }
 
@@ -17625,7 +17744,7 @@ class grid {
   grid(P const& policy, Comm& world) : shape_(policy, world.size()), world_(world), rank_(world.rank()) {
     if constexpr (!all_are_replicas<P>) {
       auto const among = shape_.among_replicas(rank_);
-      if (among.ways != world.size()) replicas_.emplace(group_of(world_, among, shape_.group_of_replicas(rank_)));
+      if (among.size != world.size()) replicas_.emplace(group_of(world_, among, shape_.group_of_replicas(rank_)));
     }
     detail::for_each_axis(policy, [&]<class Axis>(Axis const&) {
       constexpr auto kind = kind_of_axis<Axis>;
@@ -17633,7 +17752,7 @@ class grid {
       if constexpr (!strategy<Axis> && facts.beside.empty() && (has_axis_instance<Axis> || !facts.replicates())) {
         if (shape_.ways(kind) > 1)
           groups_.push_back(
-              {kind, std::make_unique<Comm>(group_of(world_, place(kind), shape_.group_along(kind, rank_)))});
+              {kind, std::make_unique<Comm>(group_of(world_, share_of(kind), shape_.group_along(kind, rank_)))});
       }
     });
   }
@@ -17641,7 +17760,7 @@ class grid {
   grid& operator=(grid const&) = delete;
 
   [[nodiscard]] mesh_shape const& shape() const noexcept { return shape_; }
-  [[nodiscard]] share place(std::string_view kind) const noexcept { return shape_.share_of(rank_, kind); }
+  [[nodiscard]] share share_of(std::string_view kind) const noexcept { return shape_.share_of(rank_, kind); }
   [[nodiscard]] Comm& everyone() const noexcept { return world_; }
   /// Which part of the samples this rank sees: ranks along an axis that splits them see different ones.
   [[nodiscard]] share samples() const noexcept { return shape_.samples_of(rank_); }
@@ -18795,8 +18914,8 @@ class pipeline_stages {
 
   template <staged_model Model>
   [[nodiscard]] stage_seat seat(Model const& model) {
-    auto const at = grid_.place(Axis::kind);
-    seat_ = seat_of(what_, model, at.place, at.ways);
+    auto const at = grid_.share_of(Axis::kind);
+    seat_ = seat_of(what_, model, at.rank, at.size);
     tied_ = tied_tensors<Env>(model, seat_);
     return seat_;
   }
@@ -19134,7 +19253,7 @@ class context_cut {
     auto const positions = extents.rank() < 2 ? 1 : extents[1];
     if (positions % part_.pieces() != 0) {
       throw config_error(text("trireme::parallel::context: samples of ", positions, " positions cannot be cut into ",
-                              part_.pieces(), " equal stretches, ", part_.stretches(), " for each of ", part_.own.ways,
+                              part_.pieces(), " equal stretches, ", part_.stretches(), " for each of ", part_.own.size,
                               " ways; give them a multiple of ", part_.pieces(), " positions, or use fewer ways"));
     }
     auto const& wanted = batch.targets.extents;
@@ -19145,7 +19264,7 @@ class context_cut {
 
   any_view<host> cut(any_view<host> const& from, tensor<std::uint8_t>& kept) const {
     auto const whole = from.extents[1];
-    shape extents{from.extents[0], whole / part_.own.ways};
+    shape extents{from.extents[0], whole / part_.own.size};
     for (int axis = 2; axis < from.extents.rank(); ++axis) extents.push_back(from.extents[axis]);
     if constexpr (std::is_same_v<Space, phantom>) {  // nobody reads them
       return {from.address, from.type, extents};
@@ -19260,7 +19379,7 @@ class ring_context final : public context_group<Env> {
     auto const sum = zeros(heads.extents(), scratch);
     kernels::fill(kept.lse, -std::numeric_limits<double>::infinity());
     auto const pairs = own_pairs(kept.packed, shape, scratch);
-    for (int turn = 0; turn < this->ways(); ++turn) {
+    for (int turn = 0; turn < this->size(); ++turn) {
       auto coming = pass_on(pairs, turn);
       auto const now = static_cast<std::size_t>(turn % 2);
       for_each_block(turn, shape.context, [&](ops::attention_block const& at) {
@@ -19278,7 +19397,7 @@ class ring_context final : public context_group<Env> {
     auto const dqueries = zeros(heads.extents(), scratch);
     auto const pairs = own_pairs(kept.packed, shape, scratch);
     sums const dpairs[2] = {zeros(pairs[0].extents(), scratch), scratch.template take<accumulate>(pairs[0].extents())};
-    for (int turn = 0; turn < this->ways(); ++turn) {
+    for (int turn = 0; turn < this->size(); ++turn) {
       auto coming = pass_on(pairs, turn);
       auto const now = static_cast<std::size_t>(turn % 2);
       auto const& here = dpairs[now];
@@ -19292,7 +19411,7 @@ class ring_context final : public context_group<Env> {
       world_.exchange(std::span<transfer<space> const>(both));
     }
     kernels::copy_columns(dpacked, 0, dqueries, 0, shape.channels);
-    kernels::copy_columns(dpacked, shape.channels, dpairs[this->ways() % 2], 0, 2 * shape.channels);
+    kernels::copy_columns(dpacked, shape.channels, dpairs[this->size() % 2], 0, 2 * shape.channels);
     scratch.rewind(mark);
   }
 
@@ -19318,7 +19437,7 @@ class ring_context final : public context_group<Env> {
   }
   // Begins to hand on the pairs of this turn, and to take those of the next, unless it is the last.
   [[nodiscard]] std::optional<request> pass_on(std::array<view, 2> const& pairs, int turn) {
-    if (turn + 1 == this->ways()) return std::nullopt;
+    if (turn + 1 == this->size()) return std::nullopt;
     auto const now = static_cast<std::size_t>(turn % 2);
     messages_ = {send_to(next(), pairs[now]), receive_from(before(), pairs[1 - now])};
     return world_.exchange_async(std::span<transfer<space> const>(messages_));
@@ -19328,7 +19447,7 @@ class ring_context final : public context_group<Env> {
   void for_each_block(int turn, std::int64_t here, F const& f) const {
     auto const& part = this->part();
     context_part owner = part;
-    owner.own.place = (part.own.place + part.own.ways - turn) % part.own.ways;
+    owner.own.rank = (part.own.rank + part.own.size - turn) % part.own.size;
     for (int q = 0; q < part.stretches(); ++q) {
       auto const queries = part.at(q, here);
       for (int k = 0; k < part.stretches(); ++k) {
@@ -19395,9 +19514,9 @@ class dealt_context final : public context_group<Env> {
   // Whole samples, of this rank's heads.
   [[nodiscard]] attention_shape dealt(attention_shape const& shape) const {
     auto const& own = this->part().own;
-    if (own.ways > shape.heads) {
+    if (own.size > shape.heads) {
       throw config_error(text("trireme::parallel::context: all_to_all deals out heads, and ", shape.heads,
-                              " of them are not enough for ", own.ways,
+                              " of them are not enough for ", own.size,
                               " ways; use fewer ways, or .method = context_method::ring"));
     }
     auto const heads = own.of(shape.heads);
@@ -19439,17 +19558,16 @@ class dealt_context final : public context_group<Env> {
     auto const own = this->part().own;
     auto const each = shape.batch * shape.context * parts * shape.head_channels();
     heads_.clear();
-    for (int place = 0; place < own.ways; ++place)
-      heads_.push_back(each * share{place, own.ways}.of(shape.heads).count);
-    positions_.assign(static_cast<std::size_t>(own.ways), each * own.of(shape.heads).count);
+    for (int rank = 0; rank < own.size; ++rank) heads_.push_back(each * share{rank, own.size}.of(shape.heads).count);
+    positions_.assign(static_cast<std::size_t>(own.size), each * own.of(shape.heads).count);
   }
   // Calls f(block, column in it, whole, column in it, columns) for each rank's heads of each of queries, keys, values.
   template <class F>
   void for_each_part(view blocks, view whole, attention_shape const& shape, int parts, F const& f) const {
     auto const rows = whole.extent(0);
     std::int64_t at = 0;
-    for (int place = 0; place < this->ways(); ++place) {
-      auto const heads = share{place, this->ways()}.of(shape.heads);
+    for (int rank = 0; rank < this->size(); ++rank) {
+      auto const heads = share{rank, this->size()}.of(shape.heads);
       auto const width = heads.count * shape.head_channels();
       auto const block = blocks.flat(at, rows * parts * width).reshaped({rows, parts * width});
       at += block.extents().size();
@@ -19464,7 +19582,7 @@ class dealt_context final : public context_group<Env> {
     auto const here = shape.context;
     auto part = this->part();
     std::int64_t row = 0;
-    for (part.own.place = 0; part.own.place < part.own.ways; ++part.own.place) {
+    for (part.own.rank = 0; part.own.rank < part.own.size; ++part.own.rank) {
       for (std::int64_t b = 0; b < shape.batch; ++b, row += here) {
         for (int which = 0; which < part.stretches(); ++which) {
           auto const at = part.at(which, here);
@@ -19483,9 +19601,10 @@ class dealt_context final : public context_group<Env> {
 template <class Env, class Comm>
 class context::instance {
  public:
-  instance(context const& what, grid<Comm>& grid) : ways_(grid.place(kind).ways), cut_(what.part_of(grid.place(kind))) {
+  instance(context const& what, grid<Comm>& grid)
+      : ways_(grid.share_of(kind).size), cut_(what.part_of(grid.share_of(kind))) {
     auto& ranks = *grid.along(kind);
-    auto const part = what.part_of(grid.place(kind));
+    auto const part = what.part_of(grid.share_of(kind));
     if (what.method == context_method::ring) {
       group_ = std::make_unique<ring_context<Env, Comm>>(ranks, part);
     } else {
@@ -22046,7 +22165,7 @@ class basic_exchange {
   /// After finish(): whether this rank's gradient of a tensor is finite (of the part of it that it updates).
   [[nodiscard]] bool has_finite_gradient(parallel::layout::entry const& entry) const {
     if (entry.frozen) return true;
-    auto const [first, count] = shards_gradients ? owned_range(entry.bucket) : std::pair{entry.offset, entry.size()};
+    auto const [first, count] = shards_gradients ? owned_range(entry.bucket) : interval{entry.offset, entry.size()};
     bool finite = true;
     layout_.for_each_piece(entry.bucket, first, count, [&](parallel::layout::piece const& piece) {
       if (&layout_.at(piece.entry) != &entry) return;
@@ -22072,14 +22191,14 @@ class basic_exchange {
 
   // State: who owns it, and what of it is kept.
 
-  /// The elements of a bucket that this rank updates: (first, count).
-  [[nodiscard]] std::pair<std::int64_t, std::int64_t> owned_range(int bucket) const noexcept {
+  /// The elements of a bucket that this rank updates.
+  [[nodiscard]] interval owned_range(int bucket) const noexcept {
     return sharded ? accounted_range(bucket)
-                   : std::pair{std::int64_t{0}, layout_.buckets()[static_cast<std::size_t>(bucket)].elements};
+                   : interval{0, layout_.buckets()[static_cast<std::size_t>(bucket)].elements};
   }
   /// The elements of a bucket that this rank answers for in hashes and checkpoints, unless another rank of its replica
   /// answers for the tensor (info.answers): each element is answered for once.
-  [[nodiscard]] std::pair<std::int64_t, std::int64_t> accounted_range(int bucket) const noexcept {
+  [[nodiscard]] interval accounted_range(int bucket) const noexcept {
     auto const n = layout_.slice_elements(bucket);
     return {world_.rank() * n, n};
   }
@@ -22181,7 +22300,7 @@ class basic_exchange {
   void allocate() {
     for (int b = 0; b < bucket_count(); ++b) {
       if constexpr (keeps_master) {
-        masters_.emplace_back(shape{owned_range(b).second});
+        masters_.emplace_back(shape{owned_range(b).count});
         kernels::fill(masters_.back().view(), 0.0);
       }
       if constexpr (can_be_direct) {
@@ -22602,8 +22721,8 @@ class communicator_experts final : public expert_group<Env> {
 
  private:
   void do_gather(std::span<std::int64_t> table) override { world_.all_gather(tensor_view<std::int64_t>(table)); }
-  void do_trade(view to, std::span<std::int64_t const> received, view from,
-                std::span<std::int64_t const> sent) override {
+  void do_all_to_all(view to, std::span<std::int64_t const> received, view from,
+                     std::span<std::int64_t const> sent) override {
     in_elements(received_, received, to.extent(1));
     in_elements(sent_, sent, from.extent(1));
     world_.all_to_all(tensor_view<typename view::value_type const, typename view::space>(from), sent_, to, received_);
@@ -22695,7 +22814,7 @@ class parameter_server::instance : public basic_exchange<Env, Comm, zero<1>, Com
     ring_.resize(static_cast<std::size_t>(what.staleness) + 1);
     for (auto& waiting : ring_) {
       for (int b = 0; b < this->plan().trained_buckets(); ++b) {
-        waiting.slices.emplace_back(shape{this->owned_range(b).second});
+        waiting.slices.emplace_back(shape{this->owned_range(b).count});
       }
     }
     restart();
@@ -22888,13 +23007,12 @@ class communicator_group final : public tensor_group<Env> {
       }
     }
   }
-  void do_gather_rows([[maybe_unused]] view all, [[maybe_unused]] view own,
-                      [[maybe_unused]] share::range here) override {
+  void do_gather_rows([[maybe_unused]] view all, [[maybe_unused]] view own, [[maybe_unused]] interval here) override {
     if constexpr (can_cut_rows) {
       ops::on<space>::copy(all.rows(here.first, here.count), own);
       counts_.clear();
-      for (int place = 0; place < world_.size(); ++place) {
-        counts_.push_back(share{place, world_.size()}.of(all.extent(0)).count * all.extent(1));
+      for (int rank = 0; rank < world_.size(); ++rank) {
+        counts_.push_back(share{rank, world_.size()}.of(all.extent(0)).count * all.extent(1));
       }
       world_.all_gather(all, counts_);
     }
@@ -26987,45 +27105,6 @@ struct save_report {
 
 }  // namespace trireme
 
-// ---- trireme/contract/precision_state.hpp
-namespace trireme {
-
-/// The run state of a precision that names no `instance` of its own: losses are as they are, and a step is taken if all
-/// gradients are finite.
-///
-/// An `instance` of your own has the same functions, is made of the policy, and may also show numbers that are the
-/// same on all ranks (visit_numbers, see contract/state.hpp), which checkpoints then keep.
-template <class Precision>
-class plain_precision {
- public:
-  explicit plain_precision(Precision const&) {}
-  /// What the losses of the next step are multiplied by before backward; gradients are divided by it before the update.
-  [[nodiscard]] double scale() const noexcept { return 1; }
-  /// After each vote: whether the step is taken. Called on every rank with the same argument.
-  [[nodiscard]] bool decide(bool finite) noexcept { return finite; }
-  /// After so many steps in a row that were not taken a run is an error.
-  [[nodiscard]] std::int64_t normal_skips() const noexcept { return 10; }
-};
-
-namespace detail {
-
-template <class Precision>
-struct precision_state_of {
-  using type = plain_precision<Precision>;
-};
-template <class Precision>
-requires requires { typename Precision::instance; }
-struct precision_state_of<Precision> {
-  using type = typename Precision::instance;
-};
-
-}  // namespace detail
-
-template <class Precision>
-using precision_state = typename detail::precision_state_of<Precision>::type;
-
-}  // namespace trireme
-
 // ---- trireme/train/optimizer_state.hpp
 namespace trireme {
 
@@ -27179,10 +27258,10 @@ class optimizer_state {
   bool of_rank_;
   bool whole_;
   std::vector<std::string> names_;
-  std::vector<std::pair<std::int64_t, std::int64_t>> owned_, accounted_;  // by bucket: first element, count
-  std::vector<moment> moments_;                                           // by bucket or by tensor, then by name
-  std::vector<std::size_t> of_entry_;                                     // the first of a tensor's
-  std::vector<view> views_;                                               // kept: no allocation in a step
+  std::vector<interval> owned_, accounted_;  // by bucket
+  std::vector<moment> moments_;              // by bucket or by tensor, then by name
+  std::vector<std::size_t> of_entry_;        // the first of a tensor's
+  std::vector<view> views_;                  // kept: no allocation in a step
   arena<space> scratch_;
 };
 
@@ -27954,7 +28033,7 @@ class unit_edges {
 
   /// A step or another pass begins.
   void begin(tensor_group<Env> const& group, bool training) {
-    looks_ = group.ways() > 1 && !std::is_same_v<space, phantom> && asserts(assertion_level::normal);
+    looks_ = group.size() > 1 && !std::is_same_v<space, phantom> && asserts(assertion_level::normal);
     auto const step = training ? steps_++ : 2;
     bool const sampled = (step & (step + 1)) == 0;
     compares_ = looks_ && !group.cuts_rows() && (sampled || asserts(assertion_level::communication));
@@ -27974,7 +28053,7 @@ class unit_edges {
   [[nodiscard]] static assertion_error in_unit(pass<Env> const& pass, std::string_view direction,
                                                std::string const& name, assertion_error const& problem) {
     auto const hint = pass.group.cuts_rows()
-                          ? text("; under parallel::sequence rank ", pass.group.place(), " of ", pass.group.ways(),
+                          ? text("; under parallel::sequence rank ", pass.group.rank(), " of ", pass.group.size(),
                                  " has its share of the rows between products: pass.group.gather() "
                                  "makes all rows of it, pass.group.reduce() leaves it of a sum")
                           : std::string();
@@ -28002,7 +28081,7 @@ class unit_edges {
     for (std::size_t i = 0; i < 4; ++i) {
       if (parts[i] == -parts[i + 4]) continue;
       throw assertion_error(text("trireme::model: the ", what, " of ", name(), " is not the same on the ",
-                                 pass.group.ways(), " ranks of its tensor group, which share its matrices; a sum over ",
+                                 pass.group.size(), " ranks of its tensor group, which share its matrices; a sum over ",
                                  "them is missing: pass.group.reduce() makes it"));
     }
   }
@@ -28024,7 +28103,7 @@ class unit_edges {
     }
     if (!is_all) return;
     throw assertion_error(text("trireme::model: the ", what, " of ", name(), " has all ", rows, " rows on rank ",
-                               pass.group.place(), " of ", pass.group.ways(), ", to which parallel::sequence leaves ",
+                               pass.group.rank(), " of ", pass.group.size(), ", to which parallel::sequence leaves ",
                                here, " of them; pass.group.reduce() leaves a rank its own rows of a sum"));
   }
 
@@ -28089,6 +28168,9 @@ class staged_engine {
   void invalidate() noexcept { ++version_; }
   /// Values are where they are only while their unit runs: no packed copies of them are kept.
   void values_pass() noexcept { version_ |= ops::passing_values; }
+
+  /// From now on passes go by the state of this precision, which must outlive the engine.
+  void follow(precision_state<typename Env::precision>& precision) noexcept { precision_ = &precision; }
 
   /// One step: all micro-batches forward and backward. Adds to the gradients, and calls ready(use, last) as each has
   /// got what a micro-batch adds to it; `last` if that was the last one.
@@ -28304,7 +28386,10 @@ class staged_engine {
   pass<Env> make_pass(std::size_t index) {
     auto& own = slots_[index];
     auto& groups = now_.purpose == purpose::predict ? whole_samples_ : groups_;
-    return {own.activations, scratch_, own.batch, now_.key, version_, now_.weight, now_.purpose, {}, groups, index};
+    pass<Env> it{own.activations, scratch_,     own.batch, now_.key, version_,
+                 now_.weight,     now_.purpose, {},        groups,   index};
+    it.precision = precision_;
+    return it;
   }
   template <class Body>
   view run(pass<Env>& pass, std::size_t unit, char const* direction, Body&& body) {
@@ -28346,6 +28431,7 @@ class staged_engine {
   std::unique_ptr<detail::stage_mail<Env>> mail_;  // to other stages, if there are any
   std::function<void(schedule::step const&, bool)> watch_;
   std::uint64_t version_ = 1;
+  precision_state<typename Env::precision>* precision_ = nullptr;
 };
 
 }  // namespace trireme
@@ -28369,7 +28455,7 @@ struct engine_of<Env, Model> {
 /// What one rank brings to a step.
 struct step_input {
   std::span<samples const> micro_batches;  ///< those that have samples
-  data::range range;                       ///< this rank's logical micro-batches
+  interval range;                          ///< this rank's logical micro-batches
   std::span<std::int64_t const> places;    ///< which of them those with samples are
   std::int64_t total = 0;                  ///< samples of the step, over all ranks
 };
@@ -28482,7 +28568,7 @@ class placed_model {
   loss_sum train(step_input const& input, double scale, random_key key) {
     auto const own = static_cast<std::int64_t>(input.micro_batches.size());
     auto const most = serves() ? most_of(world_, own) : own;
-    exchange_.begin({.micro_batches = input.range.count(),
+    exchange_.begin({.micro_batches = input.range.count,
                      .places = input.places,
                      .first = input.range.first,
                      .runs = most,
@@ -28512,12 +28598,12 @@ class placed_model {
   template <dataset Data>
   [[nodiscard]] loss_sum evaluate(Data const& data, std::int64_t batch) {
     auto const own = samples_share();
-    data::evaluation_batches parts(data, batch, own.place, own.ways);
+    data::evaluation_batches parts(data, batch, own.rank, own.size);
     loss_sum sum;
     if constexpr (!staged) {
       for (auto const& part : parts) sum += engine_.evaluate(part);
     } else {
-      auto const batches = parts.batches().count();
+      auto const batches = parts.batches().count;
       auto const most = serves() ? most_of(world_, batches) : gathers ? most_of(grid_.replicas(), batches) : batches;
       for (auto const& part : parts) sum += engine_.evaluate(cut({&part, 1}).front(), exchange_);
       for (auto missing = most - batches; missing > 0; --missing)
@@ -28552,7 +28638,7 @@ class placed_model {
   // Where several ranks come to the same losses the first of them tells them.
   [[nodiscard]] loss_sum told(loss_sum const& own) const {
     for (auto const& axis : grid_.shape().axes())
-      if (axis.facts.same_losses() && grid_.place(axis.kind).place != 0) return {};
+      if (axis.facts.same_losses() && grid_.share_of(axis.kind).rank != 0) return {};
     return own;
   }
   // Whether passes of other ranks go through units here: then all run as many micro-batches.
@@ -28623,7 +28709,7 @@ class placed_model {
 
   // For what all ranks along an axis hold alike the first answers.
   void answer_first(parallel::mesh_shape::degree const& axis) {
-    if (grid_.place(axis.kind).place == 0) return;
+    if (grid_.share_of(axis.kind).rank == 0) return;
     for (auto* const use : engine_.uses()) use->info.answers = use->info.answers && !is_alike(axis, use->info);
   }
   template <class View>
@@ -28686,7 +28772,11 @@ struct run_state {
             Compression const& compression, Optimizer const& optimizer)
       : model(std::forward<GivenModel>(given), world, strategy, compression, wishes_of(optimizer)),
         moments(model.exchange(), optimizer),
-        precision(numbers) {}
+        precision(numbers) {
+    if constexpr (staged_model<Model>) model.engine().follow(precision);
+  }
+  run_state(run_state const&) = delete;
+  run_state& operator=(run_state const&) = delete;
 
   placed_model<Env, Model, Comm, Parallel, Compression> model;
   optimizer_state<Env, Optimizer> moments;
@@ -28707,6 +28797,18 @@ auto timed(observe::timeline* timeline, std::string_view phase, Body&& body) {
   if (timeline == nullptr) return body();
   observe::timeline::span const span(*timeline, phase, "step");
   return body();
+}
+
+/// Collective, for precisions that have maxima(). Numbers that are not negative are ordered as their bits are.
+template <class Precision, class Comm>
+void agree_on_maxima([[maybe_unused]] Precision& precision, [[maybe_unused]] Comm& everyone) {
+  if constexpr (requires { precision.maxima(); }) {
+    std::span<double> const own = precision.maxima();
+    std::vector<std::int64_t> bits(own.size());
+    for (std::size_t i = 0; i < own.size(); ++i) bits[i] = std::bit_cast<std::int64_t>(own[i]);
+    everyone.all_reduce(tensor_view<std::int64_t>(bits), reduction::max{});
+    for (std::size_t i = 0; i < own.size(); ++i) own[i] = std::bit_cast<double>(bits[i]);
+  }
 }
 
 /// What gradients are multiplied by when they are applied: without the loss scale, and clipped.
@@ -28779,7 +28881,11 @@ step_report take_step(Run& run, Optimizer const& optimizer, step_input const& in
   random_key const key{clock.seed, static_cast<std::uint64_t>(clock.step)};
   detail::timed(timeline, "forward, backward", [&] { vote.add(model.train(input, scale, key)); });
   auto const [counted, taken, updated] = end_step(
-      exchange, run.moments, optimizer, vote, scale, [&](bool finite) { return precision.decide(finite); },
+      exchange, run.moments, optimizer, vote, scale,
+      [&](bool finite) {
+        detail::agree_on_maxima(precision, exchange.everyone());
+        return precision.decide(finite);
+      },
       clock.updates, timeline);
   wishes = counted.votes;
   if (updated) {
@@ -28863,7 +28969,7 @@ class basic_trainer {
     auto const last = options.stop_after < 0 ? options.steps : std::min(options.steps, options.stop_after);
     detail::expect_steps(options, last, steps(), loaded_at_);
     auto const own = run_.model.samples_share();
-    data::loader loader(data, loader_options(options), own.place, own.ways);
+    data::loader loader(data, loader_options(options), own.rank, own.size);
     loader.seek(run_.clock.position);
     auto const none = std::numeric_limits<double>::quiet_NaN();
     fit_report report{.first_step = steps(), .first_loss = none, .last_loss = none, .last_norm = none};
@@ -29064,7 +29170,7 @@ class basic_trainer {
   }
 
   data::loader_options loader_options(fit_options const& options) const {
-    auto const micro = options.micro_batches == 0 ? run_.model.samples_share().ways : options.micro_batches;
+    auto const micro = options.micro_batches == 0 ? run_.model.samples_share().size : options.micro_batches;
     return {.batch = options.batch, .micro_batches = micro, .seed = seed()};
   }
 

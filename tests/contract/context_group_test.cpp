@@ -10,13 +10,13 @@ using namespace trireme;
 
 TEST_CASE("parts of a context have each position once, in equal numbers") {
   for (bool const balanced : {false, true}) {
-    for (int const ways : {1, 2, 3, 5}) {
+    for (int const size : {1, 2, 3, 5}) {
       std::int64_t const here = 6;
-      std::vector<int> seen(static_cast<std::size_t>(here * ways));
-      for (int place = 0; place < ways; ++place) {
-        context_part const part{{place, ways}, balanced};
-        CHECK(part.whole(here) == here * ways);
-        CHECK(part.pieces() == (balanced ? 2 : 1) * ways);
+      std::vector<int> seen(static_cast<std::size_t>(here * size));
+      for (int rank = 0; rank < size; ++rank) {
+        context_part const part{{rank, size}, balanced};
+        CHECK(part.whole(here) == here * size);
+        CHECK(part.pieces() == (balanced ? 2 : 1) * size);
         std::int64_t row = 0;
         std::int64_t sum = 0;  // of positions: of the work, as causal attention counts it
         for (int which = 0; which < part.stretches(); ++which) {
@@ -29,7 +29,7 @@ TEST_CASE("parts of a context have each position once, in equal numbers") {
           }
         }
         CHECK(row == here);
-        if (balanced) CHECK(2 * sum == here * (here * ways - 1));
+        if (balanced) CHECK(2 * sum == here * (here * size - 1));
       }
       for (int const times : seen) CHECK(times == 1);
     }
@@ -38,6 +38,6 @@ TEST_CASE("parts of a context have each position once, in equal numbers") {
 
 TEST_CASE("a rank alone has whole samples") {
   auto const& alone = context_group<environment<precision::fp32>>::one();
-  CHECK(alone.ways() == 1);
+  CHECK(alone.size() == 1);
   CHECK(alone.part() == context_part{});
 }

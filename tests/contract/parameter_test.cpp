@@ -42,12 +42,12 @@ std::vector<std::int64_t> places(parameter_info const& box) {
 
 TEST_CASE("shares are consecutive, cover all, and differ by one at most", "[contract]") {
   for (std::int64_t const n : {0, 1, 6, 7, 259}) {
-    for (int const ways : {1, 2, 3, 4, 8}) {
+    for (int const size : {1, 2, 3, 4, 8}) {
       std::int64_t next = 0;
-      for (int place = 0; place < ways; ++place) {
-        auto const range = share{place, ways}.of(n);
+      for (int rank = 0; rank < size; ++rank) {
+        auto const range = share{rank, size}.of(n);
         CHECK(range.first == next);
-        CHECK((range.count == n / ways || (range.count == n / ways + 1 && place < n % ways)));
+        CHECK((range.count == n / size || (range.count == n / size + 1 && rank < n % size)));
         next += range.count;
       }
       CHECK(next == n);

@@ -46,7 +46,7 @@ class group_at final : public tensor_group<env> {
  private:
   void do_sum(view) override {}
   void do_reduce_rows(view) override {}
-  void do_gather_rows(view, view, trireme::share::range) override {}
+  void do_gather_rows(view, view, interval) override {}
   void do_sum_of_sums(sums) override {}
   void do_max(sums) override {}
 };
@@ -55,10 +55,10 @@ class group_at final : public tensor_group<env> {
 
 TEST_CASE("a group of one gives back what it is given, and makes nothing", "[contract]") {
   auto& group = tensor_group<env>::one();
-  CHECK(group.ways() == 1);
-  CHECK(group.place() == 0);
+  CHECK(group.size() == 1);
+  CHECK(group.rank() == 0);
   CHECK_FALSE(group.cuts_rows());
-  CHECK(group.rows_here(7) == share::range{0, 7});
+  CHECK(group.rows_here(7) == interval{0, 7});
   std::vector<float> numbers{1, 2, 3, 4};
   view const x(numbers.data(), shape{2, 2});
   arena<host> memory;

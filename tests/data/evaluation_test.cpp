@@ -45,7 +45,7 @@ TEST_CASE("evaluation sees every sample once, in order, on every world size", "[
             all.emplace_back(part.ids.begin(), part.ids.end());
             ++number;
           }
-          CHECK(mine.batches().last == number);
+          CHECK(mine.batches().end() == number);
         }
         CHECK(next == count);
         if (size == 1) alone = all;

@@ -160,13 +160,13 @@ TEST_CASE("what a logical micro-batch holds does not depend on the world size", 
           REQUIRE(batch.parts.size() == batch.micro_batches.size());
           for (std::size_t i = 0; i < batch.parts.size(); ++i) {
             REQUIRE(batch.parts[i] >= one.parts().first);
-            REQUIRE(batch.parts[i] < one.parts().last);
+            REQUIRE(batch.parts[i] < one.parts().end());
             auto const number =
                 step * static_cast<std::size_t>(micro_batches) + static_cast<std::size_t>(batch.parts[i]);
             REQUIRE(parts[number].empty());
             parts[number].assign(batch.micro_batches[i].ids.begin(), batch.micro_batches[i].ids.end());
             auto const share = data::share(batch.samples, micro_batches, batch.parts[i]);
-            REQUIRE(batch.micro_batches[i].count() == share.count());
+            REQUIRE(batch.micro_batches[i].count() == share.count);
           }
         }
       }

@@ -46,7 +46,7 @@ template <class Env>
 class staged {
  public:
   staged(double dropout, rank_groups<Env> groups) : groups_(groups) {
-    nn::gpt_shape const shape{37, tokens_each * context_group<Env>::of(groups).ways(), 2, 3, channels, dropout};
+    nn::gpt_shape const shape{37, tokens_each * context_group<Env>::of(groups).size(), 2, 3, channels, dropout};
     add(nn::gpt_embedding{shape});
     add(nn::gpt_block{shape, 0});
     add(nn::gpt_block{shape, 1});

@@ -78,7 +78,7 @@ TEMPLATE_TEST_CASE("parts of a table add up to the table, and each gets the grad
     kernels::embed_backward(dwhole.view(), {}, dy.view(), tokens);
     auto sum = zeros<TestType>({6, channels});
     auto dparts = zeros<G>({5, channels});
-    for (auto const& range : {share::range{0, 2}, share::range{2, 3}}) {
+    for (auto const& range : {interval{0, 2}, interval{2, 3}}) {
       auto y = random_tensor<TestType>({6, channels}, 9);
       auto const rows = table.view().rows(range.first, range.count);
       kernels::embed(y.view(), tokens, rows, {}, {range.first, 5});

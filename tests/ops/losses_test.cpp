@@ -90,7 +90,7 @@ TEMPLATE_TEST_CASE("cross_entropy in parts of the classes is cross_entropy", "",
   constexpr std::int64_t classes = 61;
   tensor<std::int32_t> targets(shape{rows});
   targets[0] = 3, targets[1] = -1, targets[2] = 60, targets[3] = 20;
-  share::range const parts[] = {{0, 20}, {20, 41}};
+  interval const parts[] = {{0, 20}, {20, 41}};
   at_each_level([&] {
     auto whole = random_tensor<T>({rows, classes}, 1, 4);
     std::vector<tensor<T>> part;

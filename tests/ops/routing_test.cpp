@@ -28,8 +28,8 @@ struct problem {
 
   void forward() {
     kernels::route(probabilities, chosen, weights, logits.view());
-    kernels::deal(places, counts, chosen);
-    kernels::collect(y.view(), from, places, weights);
+    kernels::sort_by_expert(places, counts, chosen);
+    kernels::combine(y.view(), from, places, weights);
   }
 };
 
@@ -71,8 +71,8 @@ TEST_CASE("what is spread and collected with equal weights is what it was") {
   problem<float> p{9, 4, 2, 3};
   p.forward();
   auto const x = random_tensor<float>({9, 3}, 5);
-  kernels::spread(p.from.view(), x, p.places);
-  kernels::collect(p.y.view(), p.from, p.places, {});
+  kernels::dispatch(p.from.view(), x, p.places);
+  kernels::combine(p.y.view(), p.from, p.places, {});
   for (std::int64_t i = 0; i < 27; ++i) CHECK(p.y[i] == 2 * x[i]);
 }
 
@@ -91,7 +91,7 @@ TEST_CASE("gradients of a mixture agree with central differences") {
     auto const dfrom = zeros<double>({6 * choices, 5});
     auto const dweights = zeros<double>({6, choices});
     auto const dlogits = zeros<double>({6, 4});
-    kernels::collect_backward(dfrom.view(), dweights, p.dy, p.from, p.places, p.weights);
+    kernels::combine_backward(dfrom.view(), dweights, p.dy, p.from, p.places, p.weights);
     kernels::imbalance(slopes.view(), p.probabilities, p.chosen, 3, scale);
     kernels::route_backward(dlogits.view(), dweights, p.probabilities, p.chosen, p.weights, slopes);
     CHECK(gradient_error(p.from.span(), dfrom.span(), loss) < 1e-8);

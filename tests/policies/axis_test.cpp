@@ -106,7 +106,7 @@ struct members {
         out_.emplace_back(nn::linear{what.hidden, what.channels, ops::activation::none, start},
                           text("member.", m, ".out"));
       }
-      if (own.ways > 1) visit([](parameter<Env>& each) { each.info.dealt = committee::kind; });
+      if (own.size > 1) visit([](parameter<Env>& each) { each.info.dealt = committee::kind; });
     }
     void visit(auto&& each) {
       for (std::size_t m = 0; m < in_.size(); ++m) {

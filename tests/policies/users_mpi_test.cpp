@@ -1,5 +1,6 @@
 // test-timeout: 200
 #include "averaging.hpp"
+#include "fp8.hpp"
 #include "scaled.hpp"
 #include "sign.hpp"
 #include "whitened.hpp"
@@ -33,5 +34,6 @@ TEST_CASE("policies of a user's own hold by MPI what they hold by threads", "[po
   same_by_mpi("sign", adaptive, user::sign{});
   same_by_mpi("averaging", adaptive, user::averaging{});
   same_by_mpi("scaled", adaptive, user::scaled{});
+  same_by_mpi("fp8", adaptive, user::fp8{});
   same_by_mpi("whitened", user::whitened{.learning_rate = 1e-2}, parallel::zero<2>{.bucket_bytes = 4096});
 }

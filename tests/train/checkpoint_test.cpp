@@ -64,7 +64,7 @@ struct cut {
     share const box{rank % boxes, boxes};
     share const range{rank / boxes, ranges};
     std::vector<parameter_info> parts{{"table", {7, 5}}, {"fused", {4, 3, 6}}, {"vector", {5}}};
-    parts[2].answers = box.place == 0;
+    parts[2].answers = box.rank == 0;
     if (boxes > 1) {
       parts[0] = part_of(parts[0], axis, box.of(parts[0].extents[axis]));
       auto const heads = box.of(3);
@@ -163,7 +163,7 @@ TEST_CASE("a checkpoint that lacks a part, holds one twice, or a number too many
   checkpoint::run_description const run{"a", "b", "c", "d"};
   comm::self_world world;
   std::vector<float> numbers(12, 1.0F);
-  auto const loading = [&](std::vector<share::range> const& written, std::int64_t elements) {
+  auto const loading = [&](std::vector<interval> const& written, std::int64_t elements) {
     scratch folder;
     parameter_info const whole{"table", {3, 4}};
     checkpoint::identity own;

@@ -6,19 +6,13 @@
 #include <span>
 
 #include "trireme/comm/command.hpp"
+#include "trireme/core/interval.hpp"
 
 namespace trireme::comm {
 
-/// Elements [first, first + count) of a message.
-struct slice {
-  std::int64_t first = 0;
-  std::int64_t count = 0;
-  friend bool operator==(slice const&, slice const&) = default;
-};
-
 /// The part of `count` elements that rank `rank` of `size` works on in all_reduce and broadcast. Cut at multiples of a
 /// cache line, the first ranks taking one line more, so that no two ranks write to one line.
-[[nodiscard]] constexpr slice slice_of(std::int64_t count, std::size_t element_bytes, int rank, int size) noexcept {
+[[nodiscard]] constexpr interval slice_of(std::int64_t count, std::size_t element_bytes, int rank, int size) noexcept {
   auto const line = static_cast<std::int64_t>(64 / element_bytes);
   auto const lines = (count + line - 1) / line;
   auto const each = lines / size;

@@ -10,8 +10,8 @@
 
 namespace trireme {
 
-/// Which positions of each sample a rank of a context group has, all samples alike: the place-th of as many equal
-/// stretches as there are ranks, or, balanced, the place-th stretch from either end, of twice as many. Causal attention
+/// Which positions of each sample a rank of a context group has, all samples alike: rank r has stretch r of as
+/// many equal ones as there are ranks, or, balanced, stretch r from either end, of twice as many. Causal attention
 /// costs a position the more the later it is; so balanced parts cost the same.
 struct context_part {
   share own{};
@@ -26,14 +26,14 @@ struct context_part {
   };
   [[nodiscard]] constexpr int stretches() const noexcept { return balanced ? 2 : 1; }
   /// The positions of a whole sample are a multiple of this.
-  [[nodiscard]] constexpr std::int64_t pieces() const noexcept { return std::int64_t{own.ways} * stretches(); }
+  [[nodiscard]] constexpr std::int64_t pieces() const noexcept { return std::int64_t{own.size} * stretches(); }
   /// @param here  rows of a sample that lie here.
   [[nodiscard]] constexpr stretch at(int which, std::int64_t here) const noexcept {
     auto const count = here / stretches();
-    auto const piece = which == 0 ? own.place : 2 * own.ways - 1 - own.place;
+    auto const piece = which == 0 ? own.rank : 2 * own.size - 1 - own.rank;
     return {which * count, piece * count, count};
   }
-  [[nodiscard]] constexpr std::int64_t whole(std::int64_t here) const noexcept { return here * own.ways; }
+  [[nodiscard]] constexpr std::int64_t whole(std::int64_t here) const noexcept { return here * own.size; }
 };
 
 /// What attention keeps for its backward pass.

@@ -29,12 +29,12 @@ class expert_group : public rank_group<expert_group<Env>> {
 
   /// Everybody's numbers: `table` has one part a member, of which the own one is filled in.
   void gather(std::span<std::int64_t> table) {
-    if (this->ways() > 1) do_gather(table);
+    if (this->size() > 1) do_gather(table);
   }
   /// The first sent[0] rows of `from` go to member 0, the next sent[1] to member 1; received[r] rows of `to` come from
   /// member r. Members name numbers of rows that fit.
-  void trade(view to, std::span<std::int64_t const> received, view from, std::span<std::int64_t const> sent) {
-    if (this->ways() > 1) do_trade(to, received, from, sent);
+  void all_to_all(view to, std::span<std::int64_t const> received, view from, std::span<std::int64_t const> sent) {
+    if (this->size() > 1) do_all_to_all(to, received, from, sent);
   }
 
  protected:
@@ -42,8 +42,8 @@ class expert_group : public rank_group<expert_group<Env>> {
 
  private:
   virtual void do_gather(std::span<std::int64_t> table) = 0;
-  virtual void do_trade(view to, std::span<std::int64_t const> received, view from,
-                        std::span<std::int64_t const> sent) = 0;
+  virtual void do_all_to_all(view to, std::span<std::int64_t const> received, view from,
+                             std::span<std::int64_t const> sent) = 0;
 };
 
 namespace detail {
@@ -58,7 +58,7 @@ class experts_of_one final : public expert_group<Env> {
 
  private:
   void do_gather(std::span<std::int64_t>) override {}
-  void do_trade(view, std::span<std::int64_t const>, view, std::span<std::int64_t const>) override {}
+  void do_all_to_all(view, std::span<std::int64_t const>, view, std::span<std::int64_t const>) override {}
 };
 
 }  // namespace detail

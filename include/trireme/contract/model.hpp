@@ -5,6 +5,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -12,6 +13,7 @@
 #include "trireme/contract/environment.hpp"
 #include "trireme/contract/numerics.hpp"
 #include "trireme/contract/parameter.hpp"
+#include "trireme/contract/precision_state.hpp"
 #include "trireme/contract/rank_groups.hpp"
 #include "trireme/contract/tensor_group.hpp"
 #include "trireme/core/arena.hpp"
@@ -39,9 +41,25 @@ struct pass {
   loss_sum loss{};  ///< out: the sum of losses of this micro-batch; the same on all ranks of the group
   rank_groups<Env> const& groups = rank_groups<Env>::none();  ///< who shares this unit's work: some_group::of(pass)
   std::size_t slot = 0;  ///< of what units save: micro-batches in flight have different ones
-  tensor_group<Env>& group = tensor_group<Env>::of(groups);  ///< of them the ranks that share this unit's matrices
+  tensor_group<Env>& group = tensor_group<Env>::of(groups);       ///< of them the ranks that share this unit's matrices
+  precision_state<typename Env::precision>* precision = nullptr;  ///< which may write operands of products itself
 
   [[nodiscard]] bool training() const noexcept { return purpose == trireme::purpose::train; }
+  /// What a product with the weight of this name reads instead of x: x itself, or what the precision makes of it, in
+  /// scratch memory.
+  template <class View>
+  [[nodiscard]] View operand(std::string_view name, product_operand::role role, View x) {
+    using element = std::remove_const_t<typename View::value_type>;
+    if constexpr (writes_operands<precision_state<typename Env::precision>, element, space>) {
+      if (precision == nullptr) return x;
+      auto const to = scratch.template take<element>(x.extents());
+      if constexpr (!std::is_same_v<space, phantom>)
+        precision->operand({name, role, training()}, tensor_view<element const, space>(x), to);
+      return to;
+    } else {
+      return x;
+    }
+  }
   /// Activations that live until backward has passed (or, outside training, until the pass ends).
   [[nodiscard]] activation_view take(shape extents) {
     return activations.template take<typename Env::compute>(extents);
@@ -115,7 +133,7 @@ class boxed_unit final : public unit<Env> {
   explicit boxed_unit(Description const& description, rank_groups<Env> const& groups = rank_groups<Env>::none())
       : state_(make(description, groups)) {
     if constexpr (knows_groups || !knows_shares) {
-      if (tensor_group<Env>::of(groups).place() == 0) return;
+      if (tensor_group<Env>::of(groups).rank() == 0) return;
       state_.visit([&](parameter<Env>& each) {
         if (!each.info.is_part() || !each.info.dealt.empty()) each.info.answers = false;
       });

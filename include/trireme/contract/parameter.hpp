@@ -5,6 +5,7 @@
 #include <string>
 #include <string_view>
 
+#include "trireme/core/interval.hpp"
 #include "trireme/core/tensor.hpp"
 
 namespace trireme {
@@ -18,20 +19,15 @@ struct initial {
   friend bool operator==(initial const&, initial const&) = default;
 };
 
-/// Which of `ways` consecutive parts of something is meant. Parts are uneven where they have to be: the first
-/// n % ways of them get one more.
+/// Which of `size` consecutive parts of something is meant: that of one rank of a group. Parts are uneven where they
+/// have to be: the first n % size of them get one more.
 struct share {
-  int place = 0;
-  int ways = 1;
-  struct range {
-    std::int64_t first = 0;
-    std::int64_t count = 0;
-    friend bool operator==(range const&, range const&) = default;
-  };
-  [[nodiscard]] constexpr range of(std::int64_t n) const noexcept {
-    auto const each = n / ways;
-    auto const more = n % ways;
-    return {place * each + std::min<std::int64_t>(place, more), each + (place < more ? 1 : 0)};
+  int rank = 0;
+  int size = 1;
+  [[nodiscard]] constexpr interval of(std::int64_t n) const noexcept {
+    auto const each = n / size;
+    auto const more = n % size;
+    return {rank * each + std::min<std::int64_t>(rank, more), each + (rank < more ? 1 : 0)};
   }
   friend bool operator==(share const&, share const&) = default;
 };
@@ -58,7 +54,7 @@ struct parameter_info {
 };
 
 /// The part of a whole tensor that has the range [first, first + count) of one axis.
-[[nodiscard]] inline parameter_info part_of(parameter_info info, int axis, share::range range) {
+[[nodiscard]] inline parameter_info part_of(parameter_info info, int axis, interval range) {
   shape extents;
   shape first;
   for (int each = 0; each < info.extents.rank(); ++each) {

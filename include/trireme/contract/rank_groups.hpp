@@ -91,8 +91,8 @@ class rank_group {
   }
   { return of(pass.groups); }
 
-  [[nodiscard]] int ways() const noexcept { return own_.ways; }
-  [[nodiscard]] int place() const noexcept { return own_.place; }
+  [[nodiscard]] int rank() const noexcept { return own_.rank; }
+  [[nodiscard]] int size() const noexcept { return own_.size; }
   [[nodiscard]] trireme::share share() const noexcept { return own_; }
 
  protected:

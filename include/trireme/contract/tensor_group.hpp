@@ -54,13 +54,13 @@ class tensor_group : public rank_group<tensor_group<Env>> {
 
   [[nodiscard]] bool cuts_rows() const noexcept { return cuts_rows_; }
   /// The rows of `rows` that lie here between the products.
-  [[nodiscard]] trireme::share::range rows_here(std::int64_t rows) const noexcept {
-    return cuts_rows_ ? this->share().of(rows) : trireme::share::range{0, rows};
+  [[nodiscard]] interval rows_here(std::int64_t rows) const noexcept {
+    return cuts_rows_ ? this->share().of(rows) : interval{0, rows};
   }
 
   /// The sum of the members' terms, in the memory of the term: all rows of it, or those that lie here.
   [[nodiscard]] view reduce(partial_sum<view> part) {
-    if (this->ways() == 1) return part.term_;
+    if (this->size() == 1) return part.term_;
     if (!cuts_rows_) {
       do_sum(part.term_);
       return part.term_;
@@ -79,20 +79,20 @@ class tensor_group : public rank_group<tensor_group<Env>> {
   }
   /// Sums, or largest numbers, over the members, in place.
   void sum(sums values) {
-    if (this->ways() > 1) do_sum_of_sums(values);
+    if (this->size() > 1) do_sum_of_sums(values);
   }
   void max(sums values) {
-    if (this->ways() > 1) do_max(values);
+    if (this->size() > 1) do_max(values);
   }
 
  protected:
   tensor_group(trireme::share own, bool cuts_rows) noexcept
-      : rank_group<tensor_group<Env>>(own), cuts_rows_(cuts_rows && own.ways > 1) {}
+      : rank_group<tensor_group<Env>>(own), cuts_rows_(cuts_rows && own.size > 1) {}
 
  private:
   virtual void do_sum(view values) = 0;
   virtual void do_reduce_rows(view all) = 0;  // afterwards this rank's rows of it are the sum
-  virtual void do_gather_rows(view all, view here, trireme::share::range range) = 0;
+  virtual void do_gather_rows(view all, view here, interval range) = 0;
   virtual void do_sum_of_sums(sums values) = 0;
   virtual void do_max(sums values) = 0;
 
@@ -113,7 +113,7 @@ class group_of_one final : public tensor_group<Env> {
  private:
   void do_sum(view) override {}
   void do_reduce_rows(view) override {}
-  void do_gather_rows(view, view, share::range) override {}
+  void do_gather_rows(view, view, interval) override {}
   void do_sum_of_sums(sums) override {}
   void do_max(sums) override {}
 };

@@ -8,22 +8,16 @@
 
 #include "trireme/contract/dataset.hpp"
 #include "trireme/core/error.hpp"
+#include "trireme/core/interval.hpp"
 #include "trireme/core/tensor.hpp"
 
 namespace trireme::data {
 
-/// A range [first, last) of whole numbers.
-struct range {
-  std::int64_t first = 0;
-  std::int64_t last = 0;
-  [[nodiscard]] constexpr std::int64_t count() const noexcept { return last - first; }
-  friend constexpr bool operator==(range const&, range const&) = default;
-};
-
 /// Share `index` of `count` things cut into `shares` as evenly as possible: [index*count/shares,
 /// (index+1)*count/shares).
-[[nodiscard]] constexpr range share(std::int64_t count, std::int64_t shares, std::int64_t index) noexcept {
-  return {index * count / shares, (index + 1) * count / shares};
+[[nodiscard]] constexpr interval share(std::int64_t count, std::int64_t shares, std::int64_t index) noexcept {
+  auto const first = index * count / shares;
+  return {first, (index + 1) * count / shares - first};
 }
 
 /// A place in the endless sequence of samples: how many of an epoch have been used. Two numbers, saved in a checkpoint;

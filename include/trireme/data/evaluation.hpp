@@ -50,7 +50,7 @@ class evaluation_batches {
    private:
     friend evaluation_batches;
     iterator(evaluation_batches* owner, std::int64_t index) : owner_(owner), index_(index) { owner_->read(index_); }
-    [[nodiscard]] bool finished() const noexcept { return index_ >= owner_->mine_.last; }
+    [[nodiscard]] bool finished() const noexcept { return index_ >= owner_->mine_.end(); }
     evaluation_batches* owner_;
     std::int64_t index_;
   };
@@ -58,7 +58,7 @@ class evaluation_batches {
   [[nodiscard]] iterator begin() { return {this, mine_.first}; }
   [[nodiscard]] std::default_sentinel_t end() const noexcept { return {}; }
   /// The batches of this rank, as numbers of all batches.
-  [[nodiscard]] range batches() const noexcept { return mine_; }
+  [[nodiscard]] interval batches() const noexcept { return mine_; }
 
  private:
   static std::int64_t checked(Dataset const& data, std::int64_t batch, int rank, int size) {
@@ -72,7 +72,7 @@ class evaluation_batches {
   }
 
   void read(std::int64_t index) {
-    if (index >= mine_.last) return;
+    if (index >= mine_.end()) return;
     auto const first = index * batch_;
     auto const count = std::min(batch_, data_->size() - first);
     auto const ids = buffer_.ids(count);
@@ -83,7 +83,7 @@ class evaluation_batches {
   Dataset const* data_;
   std::int64_t batch_;
   detail::batch_buffer buffer_;
-  range mine_;
+  interval mine_;
   samples current_;
 };
 

@@ -56,11 +56,11 @@ class loader {
     parts_ = share(options.micro_batches, size, rank);
     auto const largest = std::min(options.batch, order_.samples);
     // Rounded up: a shorter batch can have one more sample in these parts than the longest one.
-    auto const most = (largest * parts_.count() + options.micro_batches - 1) / options.micro_batches;
+    auto const most = (largest * parts_.count + options.micro_batches - 1) / options.micro_batches;
     auto const slots = static_cast<std::size_t>(options.prefetch) + 1;
     slots_.reserve(slots);
     for (std::size_t i = 0; i < slots; ++i) {
-      slots_.push_back({detail::batch_buffer(data, most, std::min(parts_.count(), largest)), {}, {}});
+      slots_.push_back({detail::batch_buffer(data, most, std::min(parts_.count, largest)), {}, {}});
     }
     if (options.prefetch > 0) reader_ = std::thread([this] { read_ahead(); });
   }
@@ -79,7 +79,7 @@ class loader {
 
   [[nodiscard]] loader_options const& options() const noexcept { return options_; }
   /// The logical micro-batches that this rank runs.
-  [[nodiscard]] range parts() const noexcept { return parts_; }
+  [[nodiscard]] interval parts() const noexcept { return parts_; }
   [[nodiscard]] std::int64_t batches_per_epoch() const noexcept {
     return (order_.samples + (options_.drop_last ? 0 : options_.batch - 1)) / options_.batch;
   }
@@ -149,16 +149,16 @@ class loader {
   void fill(slot& into, loader_position at) const {
     auto const count = std::min(options_.batch, order_.samples - at.position);
     auto const first = parts_.first * count / options_.micro_batches;
-    auto const last = parts_.last * count / options_.micro_batches;
+    auto const last = parts_.end() * count / options_.micro_batches;
     auto const ids = into.buffer.ids(last - first);
     for (auto i = first; i < last; ++i) {
       ids[static_cast<std::size_t>(i - first)] = order_.id(at.epoch, at.position + i);
     }
     auto const all = into.buffer.read(*data_, last - first);
     into.buffer.clear();
-    for (auto m = parts_.first; m < parts_.last; ++m) {
+    for (auto m = parts_.first; m < parts_.end(); ++m) {
       auto const part = share(count, options_.micro_batches, m);
-      if (part.count() > 0) into.buffer.add_part(m, all.part(part.first - first, part.count()));
+      if (part.count > 0) into.buffer.add_part(m, all.part(part.first - first, part.count));
     }
     into.view = {into.buffer.views(), into.buffer.parts(), count, at.epoch, at.position};
     into.after = normalised({at.epoch, at.position + count});
@@ -215,7 +215,7 @@ class loader {
   Dataset const* data_;
   loader_options options_;
   sampler order_;
-  range parts_;
+  interval parts_;
   loader_position position_;  // of the caller
   std::vector<slot> slots_;   // slot i % slots is the reader's until read_ > i, then the caller's
 

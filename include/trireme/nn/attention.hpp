@@ -73,7 +73,7 @@ class attention::instance {
     packed = kept.packed = qkv_.forward(pass, kept.qkv, pass.group.gather(x, rows, pass.scratch));
     kept.qkv.x = x;
     auto const attended = pass.take({rows, shape.channels});
-    if (auto& group = context_group<Env>::of(pass); group.ways() == 1) {
+    if (auto& group = context_group<Env>::of(pass); group.size() == 1) {
       lse = pass.activations.template take<accumulate>({shape.batch, shape.heads, shape.context});
       kernels::causal_attention(attended, lse, packed, shape, pass.scratch, site(pass, 0));
     } else {
@@ -94,17 +94,17 @@ class attention::instance {
     };
     auto const dprojected = out_.branch_gradient(pass, kept.out, dy, site(pass, 1), when);
     auto const dheads = take({rows, shape.channels});
-    if (when == weight_half::at_once) out_.weight_gradient(kept.out.x, dprojected);
+    if (when == weight_half::at_once) out_.weight_gradient(pass, kept.out.x, dprojected);
     out_.input_gradient(pass, dheads, dprojected);
     auto const dqkv = take({rows, 3 * shape.channels});
-    if (auto& group = context_group<Env>::of(pass); group.ways() == 1) {
+    if (auto& group = context_group<Env>::of(pass); group.size() == 1) {
       kernels::causal_attention_backward(dqkv, dheads, kept.out.x, kept.attended.lse, kept.attended.packed, shape,
                                          pass.scratch, site(pass, 0));
     } else {
       group.attend_backward(dqkv, dheads, kept.out.x, kept.attended, shape, pass.scratch, site(pass, 0));
     }
     if (when == weight_half::at_once) {
-      qkv_.weight_gradient(pass.group.gather(kept.qkv.x, rows, pass.scratch), dqkv);
+      qkv_.weight_gradient(pass, pass.group.gather(kept.qkv.x, rows, pass.scratch), dqkv);
     } else {  // nobody needs queries, keys and values any more
       kept.qkv.dy = kept.packed;
       kernels::copy(kept.qkv.dy, dqkv);
@@ -115,22 +115,22 @@ class attention::instance {
   }
   void weight_gradient(pass<Env>& pass, saved const& kept) {
     auto const rows = kept.out.x.extent(0);
-    out_.weight_gradient(kept.out.x, pass.group.gather(kept.out.dy, rows, pass.scratch));
-    qkv_.weight_gradient(pass.group.gather(kept.qkv.x, rows, pass.scratch), kept.qkv.dy);
+    out_.weight_gradient(pass, kept.out.x, pass.group.gather(kept.out.dy, rows, pass.scratch));
+    qkv_.weight_gradient(pass, pass.group.gather(kept.qkv.x, rows, pass.scratch), kept.qkv.dy);
   }
 
  private:
-  static share::range heads_of(attention const& description, share own) {
-    if (own.ways > description.heads) {
-      throw config_error(text("trireme::nn::attention: ", description.heads, " heads cannot be cut into ", own.ways,
+  static interval heads_of(attention const& description, share own) {
+    if (own.size > description.heads) {
+      throw config_error(text("trireme::nn::attention: ", description.heads, " heads cannot be cut into ", own.size,
                               " ways; a tensor group has at most as many ranks as a layer has heads"));
     }
     return own.of(description.heads);
   }
   [[nodiscard]] linear_part part(share own, linear_part::axis axis) const {
-    if (own.ways == 1) return {};
+    if (own.size == 1) return {};
     auto const width = what_.channels / what_.heads;
-    return {axis, {heads_.first * width, heads_.count * width}, own.place};
+    return {axis, {heads_.first * width, heads_.count * width}, own.rank};
   }
   [[nodiscard]] ops::attention_shape of(std::int64_t rows, std::int64_t context) const {
     return {rows / context, context, heads_.count, what_.channels / what_.heads * heads_.count, heads_.first};
@@ -140,7 +140,7 @@ class attention::instance {
   }
 
   attention what_;
-  share::range heads_;  // that lie here
+  interval heads_;  // that lie here
   projection qkv_;
   projection out_;
 };

@@ -12,6 +12,7 @@
 #include "trireme/contract/model.hpp"
 #include "trireme/core/error.hpp"
 #include "trireme/core/text.hpp"
+#include "trireme/nn/detail/packed_weights.hpp"
 #include "trireme/ops/types.hpp"
 
 namespace trireme::nn {
@@ -60,7 +61,7 @@ class experts::instance {
     sums probabilities;               // (rows, count)
     numbers chosen, places;           // (rows, chosen): the experts, and where their rows lie, sorted by expert
     sums weights;                     // (rows, chosen)
-    view answers;                     // (rows * chosen, channels): the experts', sorted by expert
+    view results;                     // (rows * chosen, channels): the experts', sorted by expert
     view gathered;                    // (rows here, channels): what has come for the experts here, expert by expert
     view before, inner;               // (rows here, hidden): on both sides of the activation
     std::vector<std::int64_t> table;  // (ranks, count): how many rows of each rank choose each expert
@@ -78,8 +79,8 @@ class experts::instance {
         down_bias_(dealt(bias(name + ".experts.c_proj.bias", {what_.count, what_.channels}))),
         packed_up_(static_cast<std::size_t>(here_.count)),
         packed_down_(static_cast<std::size_t>(here_.count)) {
-    if (own.ways > what_.count) {
-      throw config_error(text("trireme::nn::experts: ", what_.count, " experts cannot be dealt out to ", own.ways,
+    if (own.size > what_.count) {
+      throw config_error(text("trireme::nn::experts: ", what_.count, " experts cannot be dealt out to ", own.size,
                               " ranks; an expert group has at most as many ranks as a layer has experts"));
     }
   }
@@ -95,9 +96,9 @@ class experts::instance {
   /// @param context  rows of one sample.
   view forward(pass<Env>& pass, saved& kept, view x, std::int64_t context) {
     auto const rows = x.extent(0);
-    if (what_.balance != 0 && context_group<Env>::of(pass).ways() > 1) {
+    if (what_.balance != 0 && context_group<Env>::of(pass).size() > 1) {
       throw config_error(text("trireme::nn::experts: the balance loss is of whole samples, whose positions ",
-                              context_group<Env>::of(pass).ways(),
+                              context_group<Env>::of(pass).size(),
                               " ranks share; use .balance = 0, or leave parallel::context out"));
     }
     kept.x = x;
@@ -105,17 +106,17 @@ class experts::instance {
     kept.weights = pass.activations.template take<accumulate>({rows, what_.chosen});
     kept.chosen = pass.activations.template take<std::int32_t>({rows, what_.chosen});
     kept.places = pass.activations.template take<std::int32_t>({rows, what_.chosen});
-    kept.answers = pass.take({rows * what_.chosen, what_.channels});
+    kept.results = pass.take({rows * what_.chosen, what_.channels});
     auto const y = pass.take(x.extents());
     auto const here = pass.scratch.mark();
     auto const logits = pass.scratch.template take<value>({rows, what_.count});
-    kernels::linear(logits, x, packed(packed_router_, pass, router_.value), {});
+    kernels::linear(logits, x, packed_router(pass), {});
     kernels::route(kept.probabilities, kept.chosen, kept.weights, logits);
-    kernels::deal(kept.places, own_row(kept, pass), kept.chosen);
-    auto const questions = pass.scratch.template take<value>({rows * what_.chosen, what_.channels});
-    kernels::spread(questions, x, kept.places);
-    ask(pass, kept, questions);
-    kernels::collect(y, kept.answers, kept.places, kept.weights);
+    kernels::sort_by_expert(kept.places, own_row(kept, pass), kept.chosen);
+    auto const dispatched = pass.scratch.template take<value>({rows * what_.chosen, what_.channels});
+    kernels::dispatch(dispatched, x, kept.places);
+    run_experts(pass, kept, dispatched);
+    kernels::combine(y, kept.results, kept.places, kept.weights);
     if (pass.training() && what_.balance != 0) {
       pass.loss.sum += what_.balance * static_cast<double>(context) *
                        kernels::imbalance(sums{}, kept.probabilities, kept.chosen, context, 0);
@@ -127,12 +128,12 @@ class experts::instance {
   /// dx = the gradient of x.
   void backward(pass<Env>& pass, saved& kept, view dx, view dy, std::int64_t context) {
     auto const here = pass.scratch.mark();
-    auto const danswers = pass.scratch.template take<value>(kept.answers.extents());
-    auto const dquestions = pass.scratch.template take<value>(kept.answers.extents());
+    auto const dresults = pass.scratch.template take<value>(kept.results.extents());
+    auto const ddispatched = pass.scratch.template take<value>(kept.results.extents());
     auto const dweights = pass.scratch.template take<accumulate>(kept.weights.extents());
-    kernels::collect_backward(danswers, dweights, dy, kept.answers, kept.places, kept.weights);
-    ask_backward(pass, kept, dquestions, danswers);
-    kernels::collect(dx, dquestions, kept.places, sums{});
+    kernels::combine_backward(dresults, dweights, dy, kept.results, kept.places, kept.weights);
+    run_experts_backward(pass, kept, ddispatched, dresults);
+    kernels::combine(dx, ddispatched, kept.places, sums{});
     sums slopes;
     if (what_.balance != 0) {
       slopes = pass.scratch.template take<accumulate>(kept.probabilities.extents());
@@ -141,17 +142,17 @@ class experts::instance {
     auto const dlogits = pass.scratch.template take<value>(kept.probabilities.extents());
     kernels::route_backward(dlogits, dweights, kept.probabilities, kept.chosen, kept.weights, slopes);
     kernels::linear_backward_weight(router_.gradient, {}, kept.x, dlogits, ops::orientation::in_out);
-    kernels::linear_backward_input(dx, dlogits, packed(packed_router_, pass, router_.value), {.accumulate = true});
+    kernels::linear_backward_input(dx, dlogits, packed_router(pass), {.accumulate = true});
     pass.scratch.rewind(here);
   }
 
   /// The same for other ranks' rows alone.
   void serve_forward(pass<Env>& pass, saved& kept) {
     for (auto& each : own_row(kept, pass)) each = 0;
-    kept.answers = pass.take({0, what_.channels});
-    ask(pass, kept, kept.answers);
+    kept.results = pass.take({0, what_.channels});
+    run_experts(pass, kept, kept.results);
   }
-  void serve_backward(pass<Env>& pass, saved& kept) { ask_backward(pass, kept, kept.answers, kept.answers); }
+  void serve_backward(pass<Env>& pass, saved& kept) { run_experts_backward(pass, kept, kept.results, kept.results); }
 
  private:
   static parameter<Env> matrix(std::string name, shape extents, double scale) {
@@ -161,15 +162,9 @@ class experts::instance {
     return {{std::move(name), extents, {}, false}, {}, {}};
   }
   [[nodiscard]] parameter<Env> dealt(parameter<Env> whole) const {
-    if (own_.ways > 1) whole.info = part_of(whole.info, 0, here_);
-    if (own_.ways > 1) whole.info.dealt = expert_group<Env>::kind;
+    if (own_.size > 1) whole.info = part_of(whole.info, 0, here_);
+    if (own_.size > 1) whole.info.dealt = expert_group<Env>::kind;
     return whole;
-  }
-  template <class View>
-  static auto& packed(ops::weights<value, space>& into, pass<Env> const& pass, View values) {
-    into.bind(values, ops::orientation::in_out);
-    into.refresh(pass.version);
-    return into;
   }
   // Of expert e of those here.
   template <class View>
@@ -181,22 +176,38 @@ class experts::instance {
   static View bias_of(View all, std::int64_t e) {
     return all.flat(e * all.extent(1), all.extent(1));
   }
-  auto& packed_up(pass<Env> const& pass, std::int64_t e) {
-    return packed(packed_up_[static_cast<std::size_t>(e)], pass, matrix_of(up_.value, e));
+  auto& packed_up(pass<Env>& pass, std::int64_t e) {
+    return detail::packed_weights(packed_up_[static_cast<std::size_t>(e)], pass, up_.info.name,
+                                  matrix_of(up_.value, e));
   }
-  auto& packed_down(pass<Env> const& pass, std::int64_t e) {
-    return packed(packed_down_[static_cast<std::size_t>(e)], pass, matrix_of(down_.value, e));
+  auto& packed_down(pass<Env>& pass, std::int64_t e) {
+    return detail::packed_weights(packed_down_[static_cast<std::size_t>(e)], pass, down_.info.name,
+                                  matrix_of(down_.value, e));
+  }
+  // The router chooses by its own numbers: what it reads is nobody's to write.
+  auto& packed_router(pass<Env> const& pass) {
+    packed_router_.bind(router_.value, ops::orientation::in_out);
+    packed_router_.refresh(pass.version);
+    return packed_router_;
+  }
+
+  // What the products with a matrix read.
+  static view input(pass<Env>& pass, parameter<Env> const& with, view x) {
+    return pass.operand(with.info.name, product_operand::role::input, x);
+  }
+  static view gradient(pass<Env>& pass, parameter<Env> const& with, view dy) {
+    return pass.operand(with.info.name, product_operand::role::gradient, dy);
   }
 
   std::span<std::int64_t> own_row(saved& kept, pass<Env> const& pass) const {
-    kept.table.resize(static_cast<std::size_t>(expert_group<Env>::of(pass).ways() * what_.count));
+    kept.table.resize(static_cast<std::size_t>(expert_group<Env>::of(pass).size() * what_.count));
     return std::span(kept.table)
-        .subspan(static_cast<std::size_t>(own_.place * what_.count), static_cast<std::size_t>(what_.count));
+        .subspan(static_cast<std::size_t>(own_.rank * what_.count), static_cast<std::size_t>(what_.count));
   }
   [[nodiscard]] std::int64_t rows_of(saved const& kept, int rank, std::int64_t expert) const {
     return kept.table[static_cast<std::size_t>(rank * what_.count + expert)];
   }
-  [[nodiscard]] std::int64_t rows_of(saved const& kept, int rank, share::range experts) const {
+  [[nodiscard]] std::int64_t rows_of(saved const& kept, int rank, interval experts) const {
     std::int64_t sum = 0;
     for (auto e = experts.first; e < experts.first + experts.count; ++e) sum += rows_of(kept, rank, e);
     return sum;
@@ -205,9 +216,9 @@ class experts::instance {
   void count(saved const& kept) {
     come_.clear();
     go_.clear();
-    for (int rank = 0; rank < own_.ways; ++rank) {
+    for (int rank = 0; rank < own_.size; ++rank) {
       come_.push_back(rows_of(kept, rank, here_));
-      go_.push_back(rows_of(kept, own_.place, share{rank, own_.ways}.of(what_.count)));
+      go_.push_back(rows_of(kept, own_.rank, share{rank, own_.size}.of(what_.count)));
     }
   }
   // Calls f(e, first, n) for each expert here that somebody has chosen: its rows of `gathered`.
@@ -216,7 +227,7 @@ class experts::instance {
     std::int64_t first = 0;
     for (std::int64_t e = 0; e < here_.count; ++e) {
       std::int64_t n = 0;
-      for (int rank = 0; rank < own_.ways; ++rank) n += rows_of(kept, rank, here_.first + e);
+      for (int rank = 0; rank < own_.size; ++rank) n += rows_of(kept, rank, here_.first + e);
       if (n > 0) f(e, first, n);
       first += n;
     }
@@ -226,7 +237,7 @@ class experts::instance {
     std::int64_t to = 0;
     for (std::int64_t e = 0; e < here_.count; ++e) {
       std::int64_t before = 0;  // rows of the ranks before
-      for (int rank = 0; rank < own_.ways; ++rank) {
+      for (int rank = 0; rank < own_.size; ++rank) {
         auto const n = rows_of(kept, rank, here_.first + e);
         auto const from = before + rows_of(kept, rank, {here_.first, e});
         if (n > 0) {
@@ -240,24 +251,24 @@ class experts::instance {
     }
   }
   // Rows sorted by expert, each rank's own, to where the experts are; and the other way.
-  void to_experts(pass<Env>& pass, saved const& kept, view gathered, view own) {
-    if (own_.ways == 1) return kernels::copy(gathered, own);
+  void dispatch(pass<Env>& pass, saved const& kept, view gathered, view own) {
+    if (own_.size == 1) return kernels::copy(gathered, own);
     auto const here = pass.scratch.mark();
     auto const come = pass.scratch.template take<value>(gathered.extents());
-    expert_group<Env>::of(pass).trade(come, come_, own, go_);
+    expert_group<Env>::of(pass).all_to_all(come, come_, own, go_);
     sort(kept, gathered, come, false);
     pass.scratch.rewind(here);
   }
-  void from_experts(pass<Env>& pass, saved const& kept, view own, view gathered) {
-    if (own_.ways == 1) return kernels::copy(own, gathered);
+  void combine(pass<Env>& pass, saved const& kept, view own, view gathered) {
+    if (own_.size == 1) return kernels::copy(own, gathered);
     auto const here = pass.scratch.mark();
     auto const come = pass.scratch.template take<value>(gathered.extents());
     sort(kept, gathered, come, true);
-    expert_group<Env>::of(pass).trade(own, go_, come, come_);
+    expert_group<Env>::of(pass).all_to_all(own, go_, come, come_);
     pass.scratch.rewind(here);
   }
 
-  void ask(pass<Env>& pass, saved& kept, view questions) {
+  void run_experts(pass<Env>& pass, saved& kept, view dispatched) {
     expert_group<Env>::of(pass).gather(kept.table);
     count(kept);
     std::int64_t rows = 0;
@@ -265,45 +276,53 @@ class experts::instance {
     kept.gathered = pass.take({rows, what_.channels});
     kept.before = pass.take({rows, what_.hidden});
     kept.inner = pass.take({rows, what_.hidden});
-    to_experts(pass, kept, kept.gathered, questions);
+    dispatch(pass, kept, kept.gathered, dispatched);
     auto const here = pass.scratch.mark();
-    auto const answers = pass.scratch.template take<value>(kept.gathered.extents());
+    auto const results = pass.scratch.template take<value>(kept.gathered.extents());
     for_each_here(kept, [&](std::int64_t e, std::int64_t first, std::int64_t n) {
-      kernels::linear(kept.inner.rows(first, n), kept.gathered.rows(first, n), packed_up(pass, e),
+      auto const mark = pass.scratch.mark();
+      kernels::linear(kept.inner.rows(first, n), input(pass, up_, kept.gathered.rows(first, n)), packed_up(pass, e),
                       {.bias = bias_of(up_bias_.value, e),
                        .act = ops::activation::gelu,
                        .before_activation = kept.before.rows(first, n)});
-      kernels::linear(answers.rows(first, n), kept.inner.rows(first, n), packed_down(pass, e),
+      pass.scratch.rewind(mark);
+      kernels::linear(results.rows(first, n), input(pass, down_, kept.inner.rows(first, n)), packed_down(pass, e),
                       {.bias = bias_of(down_bias_.value, e)});
+      pass.scratch.rewind(mark);
     });
-    from_experts(pass, kept, kept.answers, answers);
+    combine(pass, kept, kept.results, results);
     pass.scratch.rewind(here);
   }
 
-  void ask_backward(pass<Env>& pass, saved& kept, view dquestions, view danswers) {
+  void run_experts_backward(pass<Env>& pass, saved& kept, view ddispatched, view dresults) {
     count(kept);
     auto const here = pass.scratch.mark();
     auto const dgathered = pass.scratch.template take<value>(kept.gathered.extents());
     auto const dinner = pass.scratch.template take<value>(kept.inner.extents());
-    to_experts(pass, kept, dgathered, danswers);
+    dispatch(pass, kept, dgathered, dresults);
     for_each_here(kept, [&](std::int64_t e, std::int64_t first, std::int64_t n) {
       auto const dy = dgathered.rows(first, n);
-      auto const inner = dinner.rows(first, n);
+      auto const dinner_here = dinner.rows(first, n);
+      auto const mark = pass.scratch.mark();
+      auto const down_dy = gradient(pass, down_, dy);
       kernels::linear_backward_weight(matrix_of(down_.gradient, e), bias_of(down_bias_.gradient, e),
-                                      kept.inner.rows(first, n), dy, ops::orientation::in_out);
-      kernels::linear_backward_input(inner, dy, packed_down(pass, e),
+                                      input(pass, down_, kept.inner.rows(first, n)), down_dy, ops::orientation::in_out);
+      kernels::linear_backward_input(dinner_here, down_dy, packed_down(pass, e),
                                      {ops::activation::gelu, kept.before.rows(first, n), false});
+      pass.scratch.rewind(mark);
+      auto const up_dy = gradient(pass, up_, dinner_here);
       kernels::linear_backward_weight(matrix_of(up_.gradient, e), bias_of(up_bias_.gradient, e),
-                                      kept.gathered.rows(first, n), inner, ops::orientation::in_out);
-      kernels::linear_backward_input(dy, inner, packed_up(pass, e), {});
+                                      input(pass, up_, kept.gathered.rows(first, n)), up_dy, ops::orientation::in_out);
+      kernels::linear_backward_input(dy, up_dy, packed_up(pass, e), {});
+      pass.scratch.rewind(mark);
     });
-    from_experts(pass, kept, dquestions, dgathered);
+    combine(pass, kept, ddispatched, dgathered);
     pass.scratch.rewind(here);
   }
 
   experts what_;
   share own_;
-  share::range here_;  // experts that lie here
+  interval here_;  // experts that lie here
   parameter<Env> router_;
   parameter<Env> up_, up_bias_;
   parameter<Env> down_, down_bias_;

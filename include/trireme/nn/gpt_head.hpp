@@ -94,7 +94,7 @@ struct gpt_head {
     }
     loss_sum cross_entropy(pass<Env>& pass, view logits, tensor_view<std::int32_t const, space> targets,
                            double weight) {
-      if (pass.group.ways() == 1) return kernels::cross_entropy(logits, targets, weight, pass.training());
+      if (pass.group.size() == 1) return kernels::cross_entropy(logits, targets, weight, pass.training());
       auto const n = targets.size();
       auto const here = pass.scratch.mark();
       auto const peaks = pass.scratch.template take<typename Env::accumulate>({n});
@@ -120,7 +120,7 @@ struct gpt_head {
       }
       auto const here = pass.take({batch, words()});
       kernels::linear(here, last, table_, {});
-      if (pass.group.ways() == 1) return here;
+      if (pass.group.size() == 1) return here;
       auto const sums = pass.activations.template take<typename Env::accumulate>({batch, shape_.vocabulary});
       kernels::fill(sums, 0.0);
       for (std::int64_t b = 0; b < batch; ++b) {

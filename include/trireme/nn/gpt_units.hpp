@@ -31,13 +31,13 @@ namespace detail {
 /// The token table, used by the first and the last unit: one tied tensor, of which each rank of a group has some rows.
 template <class Env>
 [[nodiscard]] parameter<Env> token_table(gpt_shape const& shape, share own) {
-  if (own.ways > shape.vocabulary) {
-    throw config_error(text("trireme::nn::gpt: a vocabulary of ", shape.vocabulary, " cannot be cut into ", own.ways,
+  if (own.size > shape.vocabulary) {
+    throw config_error(text("trireme::nn::gpt: a vocabulary of ", shape.vocabulary, " cannot be cut into ", own.size,
                             " ways; a tensor group has at most as many ranks as there are tokens"));
   }
   parameter_info info{
       "transformer.wte.weight", {shape.vocabulary, shape.channels}, {initial::distribution::normal, 0.02}, true};
-  if (own.ways > 1) info = part_of(info, 0, own.of(shape.vocabulary));
+  if (own.size > 1) info = part_of(info, 0, own.of(shape.vocabulary));
   return {info, {}, {}};
 }
 /// GPT-2 scales what is added to the residual stream down with depth.
@@ -95,7 +95,7 @@ struct gpt_embedding {
                       true},
                      {},
                      {}} {
-      positions_.info.answers = own.place == 0;
+      positions_.info.answers = own.rank == 0;
     }
 
     void visit(auto&& each) {
@@ -110,8 +110,8 @@ struct gpt_embedding {
       }
       auto const y = detail::kept_sum(pass, [&](auto& from) {
         auto const all = from.template take<typename Env::compute>({tokens.size(), shape_.channels});  // (B*T,C)
-        bool const adds_positions = pass.group.place() == 0;
-        for_each_stretch(pass, tokens, [&](auto const& words, std::int64_t row, share::range positions) {
+        bool const adds_positions = pass.group.rank() == 0;
+        for_each_stretch(pass, tokens, [&](auto const& words, std::int64_t row, interval positions) {
           kernels::embed(
               all.rows(row, words.size()), words, tokens_.value,
               adds_positions ? positions_.value.rows(positions.first, positions.count) : decltype(positions_.value){},
@@ -135,7 +135,7 @@ struct gpt_embedding {
     void backward_weight(pass<Env>& pass, saved& kept) {
       auto const tokens = pass.batch.inputs.template as<std::int32_t>();
       auto const all = pass.group.gather(kept.dy, tokens.size(), pass.scratch);
-      for_each_stretch(pass, tokens, [&](auto const& words, std::int64_t row, share::range positions) {
+      for_each_stretch(pass, tokens, [&](auto const& words, std::int64_t row, interval positions) {
         kernels::embed_backward(tokens_.gradient, positions_.gradient.rows(positions.first, positions.count),
                                 all.rows(row, words.size()), words, part_);
       });
@@ -147,12 +147,12 @@ struct gpt_embedding {
     static void for_each_stretch(pass<Env> const& pass, Tokens const& tokens, F const& f) {
       auto const context = tokens.extent(1);
       auto const& part = context_group<Env>::of(pass).part();
-      if (part.own.ways == 1) return f(tokens, 0, share::range{0, context});
+      if (part.own.size == 1) return f(tokens, 0, interval{0, context});
       for (std::int64_t b = 0; b < tokens.extent(0); ++b) {
         for (int which = 0; which < part.stretches(); ++which) {
           auto const at = part.at(which, context);
           auto const row = b * context + at.row;
-          f(tokens.flat(row, at.count).reshaped({1, at.count}), row, share::range{at.position, at.count});
+          f(tokens.flat(row, at.count).reshaped({1, at.count}), row, interval{at.position, at.count});
         }
       }
     }
@@ -233,8 +233,8 @@ struct gpt_block {
     view backward_input(pass<Env>& pass, saved& kept, view dy) { return backward(pass, kept, dy, weight_half::later); }
     void backward_weight(pass<Env>& pass, saved& kept) {
       auto const rows = pass.batch.inputs.extents.size();
-      down_.weight_gradient(kept.down.x, pass.group.gather(kept.down.dy, rows, pass.scratch));
-      up_.weight_gradient(pass.group.gather(kept.up.x, rows, pass.scratch), kept.up.dy);
+      down_.weight_gradient(pass, kept.down.x, pass.group.gather(kept.down.dy, rows, pass.scratch));
+      up_.weight_gradient(pass, pass.group.gather(kept.up.x, rows, pass.scratch), kept.up.dy);
       attention_.weight_gradient(pass, kept.attended);
     }
 
@@ -250,9 +250,9 @@ struct gpt_block {
       auto const before = kept.up.before_activation;  // which nobody needs any more once its gradient is there
       bool const at_once = when == weight_half::at_once;
       auto const dup = kept.up.dy = at_once ? take({rows, hidden_.count}) : before;
-      if (at_once) down_.weight_gradient(kept.down.x, ddown);
+      if (at_once) down_.weight_gradient(pass, kept.down.x, ddown);
       down_.input_gradient(pass, dup, ddown, {ops::activation::gelu, before, false});
-      if (at_once) up_.weight_gradient(pass.group.gather(kept.up.x, rows, pass.scratch), dup);
+      if (at_once) up_.weight_gradient(pass, pass.group.gather(kept.up.x, rows, pass.scratch), dup);
       auto const dnormed = pass.group.reduce(up_.input_gradient_term(pass, dbranch, dup));
       pass.scratch.rewind(inner);
       norm2_.backward(pass, kept.norm2, dy, dnormed, true);
@@ -262,7 +262,7 @@ struct gpt_block {
       return dy;
     }
     [[nodiscard]] linear_part part(share own, linear_part::axis axis) const {
-      return own.ways == 1 ? linear_part{} : linear_part{axis, hidden_, own.place};
+      return own.size == 1 ? linear_part{} : linear_part{axis, hidden_, own.rank};
     }
     [[nodiscard]] ops::dropout_site site(pass<Env> const& pass) const {
       return {pass.training() ? shape_.dropout : 0, pass.key, site_, pass.batch.ids};
@@ -273,7 +273,7 @@ struct gpt_block {
     layer_norm::instance<Env> norm1_;
     attention::instance<Env> attention_;
     layer_norm::instance<Env> norm2_;
-    share::range hidden_;  // numbers between the two products, those that lie here
+    interval hidden_;  // numbers between the two products, those that lie here
     linear::instance<Env> up_;
     linear::instance<Env> down_;
   };

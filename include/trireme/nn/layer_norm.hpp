@@ -41,7 +41,7 @@ class layer_norm::instance {
       : what_(description),
         gain_{{name + ".weight", {what_.channels}, {initial::distribution::ones, 0}, false}, {}, {}},
         bias_{{name + ".bias", {what_.channels}, {}, false}, {}, {}} {
-    gain_.info.answers = bias_.info.answers = own.place == 0;
+    gain_.info.answers = bias_.info.answers = own.rank == 0;
   }
 
   void visit(auto&& each) {

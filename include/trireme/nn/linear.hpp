@@ -7,6 +7,7 @@
 #include "trireme/contract/model.hpp"
 #include "trireme/core/text.hpp"
 #include "trireme/nn/detail/own_rows.hpp"
+#include "trireme/nn/detail/packed_weights.hpp"
 #include "trireme/ops/types.hpp"
 
 namespace trireme::nn {
@@ -16,8 +17,8 @@ namespace trireme::nn {
 struct linear_part {
   enum class axis { none, outputs, inputs };
   axis cut = axis::none;
-  share::range range{};  ///< of the inputs, or of the outputs of each fused matrix
-  int place = 0;         ///< of the rank in its group
+  interval range{};  ///< of the inputs, or of the outputs of each fused matrix
+  int rank = 0;      ///< in its group
 };
 
 /// When a backward pass makes the parameters' gradients: at once, or in a second half. What that needs is kept among
@@ -28,7 +29,7 @@ enum class weight_half { at_once, later };
 ///
 /// Shapes   x (rows, inputs), y (rows, outputs), w (inputs, outputs), b (outputs).
 /// Ranks    a layer of which this rank has some inputs gives partial sums (forward_term), one of which it has some
-///          outputs gives them backward (input_gradient_term). The bias of the former is everybody's, added by place 0.
+///          outputs gives them backward (input_gradient_term). The bias of the former is everybody's, added by rank 0.
 /// Bytes    saves a reference to x, and x w + b where an activation follows.
 struct linear {
   std::int64_t inputs = 0;
@@ -48,6 +49,7 @@ class linear::instance {
   using space = typename Env::space;
   using value = typename Env::compute;
   using kernels = ops::on<space>;
+  using role = product_operand::role;
 
  public:
   using view = tensor_view<value, space>;
@@ -61,7 +63,7 @@ class linear::instance {
       : what_(description),
         weight_{{name + ".weight", {what_.inputs, what_.outputs}, what_.start, true}, {}, {}},
         bias_{{name + ".bias", {what_.outputs}, what_.bias_start, false}, {}, {}},
-        adds_bias_(part.cut != linear_part::axis::inputs || part.place == 0) {
+        adds_bias_(part.cut != linear_part::axis::inputs || part.rank == 0) {
     cut(part);
   }
 
@@ -75,20 +77,26 @@ class linear::instance {
     kept.x = x;
     bool const keep = what_.act != ops::activation::none && pass.training();
     kept.before_activation = keep ? pass.take(y.extents()) : view{};
-    kernels::linear(y, x, packed(pass), {bias_.value, what_.act, kept.before_activation, residual});
+    auto const here = pass.scratch.mark();
+    kernels::linear(y, operand(pass, role::input, x), packed(pass),
+                    {bias_.value, what_.act, kept.before_activation, residual});
+    pass.scratch.rewind(here);
     return y;
   }
   /// This rank's term of x w + b, where it has some of the inputs; in memory of `from`.
   partial_sum<view> forward_term(pass<Env>& pass, saved& kept, view x, arena<space>& from) {
     auto const y = from.template take<value>({x.extent(0), what_.outputs});
     kept.x = x;
-    kernels::linear(y, x, packed(pass), {.bias = adds_bias_ ? bias_.value : decltype(bias_.value){}});
+    auto const here = pass.scratch.mark();
+    kernels::linear(y, operand(pass, role::input, x), packed(pass),
+                    {.bias = adds_bias_ ? bias_.value : decltype(bias_.value){}});
+    pass.scratch.rewind(here);
     return partial_sum<view>(y);
   }
   /// residual + dropout(x w + b), summed over the group: the end of a branch of a residual stream.
   view end_branch(pass<Env>& pass, saved& kept, view x, view residual, ops::dropout_site drop) {
     auto const rows = x.extent(0);
-    if (pass.group.ways() == 1 && !drop.active()) return forward(pass, kept, x, residual);
+    if (pass.group.size() == 1 && !drop.active()) return forward(pass, kept, x, residual);
     auto const y = detail::kept_sum(pass, [&](auto& from) { return forward_term(pass, kept, x, from); });
     detail::drop_rows(pass, y, rows, drop);
     kernels::add(y, residual);
@@ -111,13 +119,17 @@ class linear::instance {
 
   /// @param dy  gradient of x w + b: the caller has taken it through this layer's activation (see input_gradient's
   ///            epilogue of the layer above, or activation_backward()).
-  void weight_gradient(view x, view dy) {
-    kernels::linear_backward_weight(weight_.gradient.reshaped(matrix()), bias_.gradient, x, dy,
-                                    ops::orientation::in_out);
+  void weight_gradient(pass<Env>& pass, view x, view dy) {
+    auto const here = pass.scratch.mark();
+    kernels::linear_backward_weight(weight_.gradient.reshaped(matrix()), bias_.gradient, operand(pass, role::input, x),
+                                    operand(pass, role::gradient, dy), ops::orientation::in_out);
+    pass.scratch.rewind(here);
   }
   /// dx (+)= dy w^T, then through the activation of the layer below, if it is given.
   void input_gradient(pass<Env>& pass, view dx, view dy, ops::input_epilogue<value, space> epilogue = {}) {
-    kernels::linear_backward_input(dx, dy, packed(pass), epilogue);
+    auto const here = pass.scratch.mark();
+    kernels::linear_backward_input(dx, operand(pass, role::gradient, dy), packed(pass), epilogue);
+    pass.scratch.rewind(here);
   }
   /// This rank's term of dy w^T, where it has some of the outputs; in the memory of dx.
   partial_sum<view> input_gradient_term(pass<Env>& pass, view dx, view dy) {
@@ -127,14 +139,14 @@ class linear::instance {
 
   view backward(pass<Env>& pass, saved const& kept, view dy) {
     auto const before = through_activation(pass, kept, dy);
-    weight_gradient(kept.x, before);
+    weight_gradient(pass, kept.x, before);
     auto const dx = pass.take(kept.x.extents());
     input_gradient(pass, dx, before);
     return dx;
   }
   /// Like backward, for the first layer of a model: nobody wants dx.
   void backward_without_input(pass<Env>& pass, saved const& kept, view dy) {
-    weight_gradient(kept.x, through_activation(pass, kept, dy));
+    weight_gradient(pass, kept.x, through_activation(pass, kept, dy));
   }
 
  private:
@@ -143,7 +155,7 @@ class linear::instance {
     if (part.cut == linear_part::axis::none) return;
     if (part.cut == linear_part::axis::inputs) {
       weight_.info = part_of(weight_.info, 0, part.range);
-      bias_.info.answers = part.place == 0;
+      bias_.info.answers = part.rank == 0;
       what_.inputs = part.range.count;
       return;
     }
@@ -163,10 +175,9 @@ class linear::instance {
     kernels::activate_backward(before, dy, kept.before_activation, what_.act);
     return before;
   }
-  auto& packed(pass<Env> const& pass) {
-    packed_.bind(weight_.value.reshaped(matrix()), ops::orientation::in_out);
-    packed_.refresh(pass.version);
-    return packed_;
+  [[nodiscard]] view operand(pass<Env>& pass, role which, view x) { return pass.operand(weight_.info.name, which, x); }
+  auto& packed(pass<Env>& pass) {
+    return detail::packed_weights(packed_, pass, weight_.info.name, weight_.value.reshaped(matrix()));
   }
 
   linear what_;

@@ -153,25 +153,25 @@ struct on<phantom> : phantom_attention, phantom_low_rank {
   static double imbalance(view<A>, input<A>, tokens_view, std::int64_t, double) noexcept {
     return 0;
   }
-  static void deal(view<std::int32_t> places, std::span<std::int64_t> counts, tokens_view chosen) {
-    same("deal", places.size(), chosen.size());
+  static void sort_by_expert(view<std::int32_t> places, std::span<std::int64_t> counts, tokens_view chosen) {
+    same("sort_by_expert", places.size(), chosen.size());
     auto const experts = static_cast<int>(counts.size());
     for (int e = 0; e < experts; ++e) counts[static_cast<std::size_t>(e)] = share{e, experts}.of(chosen.size()).count;
   }
   template <class T>
-  static void spread(view<T> to, input<T>, tokens_view places) {
-    same("spread", to.extent(0), places.size());
+  static void dispatch(view<T> to, input<T>, tokens_view places) {
+    same("dispatch", to.extent(0), places.size());
   }
   template <class T>
-  static void collect(view<T>, input<T> from, tokens_view places, output<accumulate_t<T>>) {
-    same("collect", from.extent(0), places.size());
+  static void combine(view<T>, input<T> from, tokens_view places, output<accumulate_t<T>>) {
+    same("combine", from.extent(0), places.size());
   }
   template <class T>
-  static void collect_backward(view<T> dfrom, output<accumulate_t<T>> dweights, input<T>, input<T> from,
+  static void combine_backward(view<T> dfrom, output<accumulate_t<T>> dweights, input<T>, input<T> from,
                                tokens_view places, output<accumulate_t<T>> weights) {
-    same("collect_backward", from.size(), dfrom.size());
-    same("collect_backward", weights.size(), places.size());
-    same("collect_backward", dweights.size(), places.size());
+    same("combine_backward", from.size(), dfrom.size());
+    same("combine_backward", weights.size(), places.size());
+    same("combine_backward", dweights.size(), places.size());
   }
 
   template <class F, class... T>

@@ -107,7 +107,7 @@ class ring_context final : public context_group<Env> {
     auto const sum = zeros(heads.extents(), scratch);
     kernels::fill(kept.lse, -std::numeric_limits<double>::infinity());
     auto const pairs = own_pairs(kept.packed, shape, scratch);
-    for (int turn = 0; turn < this->ways(); ++turn) {
+    for (int turn = 0; turn < this->size(); ++turn) {
       auto coming = pass_on(pairs, turn);
       auto const now = static_cast<std::size_t>(turn % 2);
       for_each_block(turn, shape.context, [&](ops::attention_block const& at) {
@@ -125,7 +125,7 @@ class ring_context final : public context_group<Env> {
     auto const dqueries = zeros(heads.extents(), scratch);
     auto const pairs = own_pairs(kept.packed, shape, scratch);
     sums const dpairs[2] = {zeros(pairs[0].extents(), scratch), scratch.template take<accumulate>(pairs[0].extents())};
-    for (int turn = 0; turn < this->ways(); ++turn) {
+    for (int turn = 0; turn < this->size(); ++turn) {
       auto coming = pass_on(pairs, turn);
       auto const now = static_cast<std::size_t>(turn % 2);
       auto const& here = dpairs[now];
@@ -139,7 +139,7 @@ class ring_context final : public context_group<Env> {
       world_.exchange(std::span<transfer<space> const>(both));
     }
     kernels::copy_columns(dpacked, 0, dqueries, 0, shape.channels);
-    kernels::copy_columns(dpacked, shape.channels, dpairs[this->ways() % 2], 0, 2 * shape.channels);
+    kernels::copy_columns(dpacked, shape.channels, dpairs[this->size() % 2], 0, 2 * shape.channels);
     scratch.rewind(mark);
   }
 
@@ -165,7 +165,7 @@ class ring_context final : public context_group<Env> {
   }
   // Begins to hand on the pairs of this turn, and to take those of the next, unless it is the last.
   [[nodiscard]] std::optional<request> pass_on(std::array<view, 2> const& pairs, int turn) {
-    if (turn + 1 == this->ways()) return std::nullopt;
+    if (turn + 1 == this->size()) return std::nullopt;
     auto const now = static_cast<std::size_t>(turn % 2);
     messages_ = {send_to(next(), pairs[now]), receive_from(before(), pairs[1 - now])};
     return world_.exchange_async(std::span<transfer<space> const>(messages_));
@@ -175,7 +175,7 @@ class ring_context final : public context_group<Env> {
   void for_each_block(int turn, std::int64_t here, F const& f) const {
     auto const& part = this->part();
     context_part owner = part;
-    owner.own.place = (part.own.place + part.own.ways - turn) % part.own.ways;
+    owner.own.rank = (part.own.rank + part.own.size - turn) % part.own.size;
     for (int q = 0; q < part.stretches(); ++q) {
       auto const queries = part.at(q, here);
       for (int k = 0; k < part.stretches(); ++k) {
@@ -242,9 +242,9 @@ class dealt_context final : public context_group<Env> {
   // Whole samples, of this rank's heads.
   [[nodiscard]] attention_shape dealt(attention_shape const& shape) const {
     auto const& own = this->part().own;
-    if (own.ways > shape.heads) {
+    if (own.size > shape.heads) {
       throw config_error(text("trireme::parallel::context: all_to_all deals out heads, and ", shape.heads,
-                              " of them are not enough for ", own.ways,
+                              " of them are not enough for ", own.size,
                               " ways; use fewer ways, or .method = context_method::ring"));
     }
     auto const heads = own.of(shape.heads);
@@ -286,17 +286,16 @@ class dealt_context final : public context_group<Env> {
     auto const own = this->part().own;
     auto const each = shape.batch * shape.context * parts * shape.head_channels();
     heads_.clear();
-    for (int place = 0; place < own.ways; ++place)
-      heads_.push_back(each * share{place, own.ways}.of(shape.heads).count);
-    positions_.assign(static_cast<std::size_t>(own.ways), each * own.of(shape.heads).count);
+    for (int rank = 0; rank < own.size; ++rank) heads_.push_back(each * share{rank, own.size}.of(shape.heads).count);
+    positions_.assign(static_cast<std::size_t>(own.size), each * own.of(shape.heads).count);
   }
   // Calls f(block, column in it, whole, column in it, columns) for each rank's heads of each of queries, keys, values.
   template <class F>
   void for_each_part(view blocks, view whole, attention_shape const& shape, int parts, F const& f) const {
     auto const rows = whole.extent(0);
     std::int64_t at = 0;
-    for (int place = 0; place < this->ways(); ++place) {
-      auto const heads = share{place, this->ways()}.of(shape.heads);
+    for (int rank = 0; rank < this->size(); ++rank) {
+      auto const heads = share{rank, this->size()}.of(shape.heads);
       auto const width = heads.count * shape.head_channels();
       auto const block = blocks.flat(at, rows * parts * width).reshaped({rows, parts * width});
       at += block.extents().size();
@@ -311,7 +310,7 @@ class dealt_context final : public context_group<Env> {
     auto const here = shape.context;
     auto part = this->part();
     std::int64_t row = 0;
-    for (part.own.place = 0; part.own.place < part.own.ways; ++part.own.place) {
+    for (part.own.rank = 0; part.own.rank < part.own.size; ++part.own.rank) {
       for (std::int64_t b = 0; b < shape.batch; ++b, row += here) {
         for (int which = 0; which < part.stretches(); ++which) {
           auto const at = part.at(which, here);
@@ -330,9 +329,10 @@ class dealt_context final : public context_group<Env> {
 template <class Env, class Comm>
 class context::instance {
  public:
-  instance(context const& what, grid<Comm>& grid) : ways_(grid.place(kind).ways), cut_(what.part_of(grid.place(kind))) {
+  instance(context const& what, grid<Comm>& grid)
+      : ways_(grid.share_of(kind).size), cut_(what.part_of(grid.share_of(kind))) {
     auto& ranks = *grid.along(kind);
-    auto const part = what.part_of(grid.place(kind));
+    auto const part = what.part_of(grid.share_of(kind));
     if (what.method == context_method::ring) {
       group_ = std::make_unique<ring_context<Env, Comm>>(ranks, part);
     } else {

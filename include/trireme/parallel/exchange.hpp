@@ -500,7 +500,7 @@ class basic_exchange {
   /// After finish(): whether this rank's gradient of a tensor is finite (of the part of it that it updates).
   [[nodiscard]] bool has_finite_gradient(parallel::layout::entry const& entry) const {
     if (entry.frozen) return true;
-    auto const [first, count] = shards_gradients ? owned_range(entry.bucket) : std::pair{entry.offset, entry.size()};
+    auto const [first, count] = shards_gradients ? owned_range(entry.bucket) : interval{entry.offset, entry.size()};
     bool finite = true;
     layout_.for_each_piece(entry.bucket, first, count, [&](parallel::layout::piece const& piece) {
       if (&layout_.at(piece.entry) != &entry) return;
@@ -526,14 +526,14 @@ class basic_exchange {
 
   // State: who owns it, and what of it is kept.
 
-  /// The elements of a bucket that this rank updates: (first, count).
-  [[nodiscard]] std::pair<std::int64_t, std::int64_t> owned_range(int bucket) const noexcept {
+  /// The elements of a bucket that this rank updates.
+  [[nodiscard]] interval owned_range(int bucket) const noexcept {
     return sharded ? accounted_range(bucket)
-                   : std::pair{std::int64_t{0}, layout_.buckets()[static_cast<std::size_t>(bucket)].elements};
+                   : interval{0, layout_.buckets()[static_cast<std::size_t>(bucket)].elements};
   }
   /// The elements of a bucket that this rank answers for in hashes and checkpoints, unless another rank of its replica
   /// answers for the tensor (info.answers): each element is answered for once.
-  [[nodiscard]] std::pair<std::int64_t, std::int64_t> accounted_range(int bucket) const noexcept {
+  [[nodiscard]] interval accounted_range(int bucket) const noexcept {
     auto const n = layout_.slice_elements(bucket);
     return {world_.rank() * n, n};
   }
@@ -635,7 +635,7 @@ class basic_exchange {
   void allocate() {
     for (int b = 0; b < bucket_count(); ++b) {
       if constexpr (keeps_master) {
-        masters_.emplace_back(shape{owned_range(b).second});
+        masters_.emplace_back(shape{owned_range(b).count});
         kernels::fill(masters_.back().view(), 0.0);
       }
       if constexpr (can_be_direct) {

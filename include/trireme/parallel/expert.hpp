@@ -68,8 +68,8 @@ class communicator_experts final : public expert_group<Env> {
 
  private:
   void do_gather(std::span<std::int64_t> table) override { world_.all_gather(tensor_view<std::int64_t>(table)); }
-  void do_trade(view to, std::span<std::int64_t const> received, view from,
-                std::span<std::int64_t const> sent) override {
+  void do_all_to_all(view to, std::span<std::int64_t const> received, view from,
+                     std::span<std::int64_t const> sent) override {
     in_elements(received_, received, to.extent(1));
     in_elements(sent_, sent, from.extent(1));
     world_.all_to_all(tensor_view<typename view::value_type const, typename view::space>(from), sent_, to, received_);

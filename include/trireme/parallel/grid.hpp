@@ -27,7 +27,7 @@ class grid {
   grid(P const& policy, Comm& world) : shape_(policy, world.size()), world_(world), rank_(world.rank()) {
     if constexpr (!all_are_replicas<P>) {
       auto const among = shape_.among_replicas(rank_);
-      if (among.ways != world.size()) replicas_.emplace(group_of(world_, among, shape_.group_of_replicas(rank_)));
+      if (among.size != world.size()) replicas_.emplace(group_of(world_, among, shape_.group_of_replicas(rank_)));
     }
     detail::for_each_axis(policy, [&]<class Axis>(Axis const&) {
       constexpr auto kind = kind_of_axis<Axis>;
@@ -35,7 +35,7 @@ class grid {
       if constexpr (!strategy<Axis> && facts.beside.empty() && (has_axis_instance<Axis> || !facts.replicates())) {
         if (shape_.ways(kind) > 1)
           groups_.push_back(
-              {kind, std::make_unique<Comm>(group_of(world_, place(kind), shape_.group_along(kind, rank_)))});
+              {kind, std::make_unique<Comm>(group_of(world_, share_of(kind), shape_.group_along(kind, rank_)))});
       }
     });
   }
@@ -43,7 +43,7 @@ class grid {
   grid& operator=(grid const&) = delete;
 
   [[nodiscard]] mesh_shape const& shape() const noexcept { return shape_; }
-  [[nodiscard]] share place(std::string_view kind) const noexcept { return shape_.share_of(rank_, kind); }
+  [[nodiscard]] share share_of(std::string_view kind) const noexcept { return shape_.share_of(rank_, kind); }
   [[nodiscard]] Comm& everyone() const noexcept { return world_; }
   /// Which part of the samples this rank sees: ranks along an axis that splits them see different ones.
   [[nodiscard]] share samples() const noexcept { return shape_.samples_of(rank_); }

@@ -217,21 +217,21 @@ class mesh_shape {
   }
   /// A number that is the same for ranks which differ on this axis only.
   [[nodiscard]] int group_along(std::string_view kind, int rank) const noexcept {
-    return number(rank, [&](degree const& each) { return each.kind != kind; }).place;
+    return number(rank, [&](degree const& each) { return each.kind != kind; }).rank;
   }
   /// Where a rank stands among those that hold the same part of the model, and a number that is the same for them.
   [[nodiscard]] share among_replicas(int rank) const noexcept {
     return number(rank, [](degree const& each) { return each.facts.replicates(); });
   }
   [[nodiscard]] int group_of_replicas(int rank) const noexcept {
-    return number(rank, [](degree const& each) { return !each.facts.replicates(); }).place;
+    return number(rank, [](degree const& each) { return !each.facts.replicates(); }).rank;
   }
   /// Which part of the samples a rank sees: the replicas of one part of the model have neighbouring ones.
   [[nodiscard]] share samples_of(int rank) const noexcept {
     auto const splits = [](degree const& each) { return each.facts.samples == axis_samples::split; };
     auto const outer = number(rank, [&](degree const& each) { return splits(each) && each.facts.replicates(); });
     auto const inner = number(rank, [&](degree const& each) { return splits(each) && !each.facts.replicates(); });
-    return {outer.place * inner.ways + inner.place, outer.ways * inner.ways};
+    return {outer.rank * inner.size + inner.rank, outer.size * inner.size};
   }
   /// "data=2, tensor=2"
   [[nodiscard]] std::string to_string() const {
@@ -246,7 +246,7 @@ class mesh_shape {
   [[nodiscard]] share number(int rank, Some const& some) const noexcept {
     share own;
     for (auto const& each : axes_)
-      if (some(each)) own = {own.place * each.ways + share_of(rank, each.kind).place, own.ways * each.ways};
+      if (some(each)) own = {own.rank * each.ways + share_of(rank, each.kind).rank, own.size * each.ways};
     return own;
   }
 

@@ -71,7 +71,7 @@ class parameter_server::instance : public basic_exchange<Env, Comm, zero<1>, Com
     ring_.resize(static_cast<std::size_t>(what.staleness) + 1);
     for (auto& waiting : ring_) {
       for (int b = 0; b < this->plan().trained_buckets(); ++b) {
-        waiting.slices.emplace_back(shape{this->owned_range(b).second});
+        waiting.slices.emplace_back(shape{this->owned_range(b).count});
       }
     }
     restart();

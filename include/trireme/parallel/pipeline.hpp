@@ -235,8 +235,8 @@ class pipeline_stages {
 
   template <staged_model Model>
   [[nodiscard]] stage_seat seat(Model const& model) {
-    auto const at = grid_.place(Axis::kind);
-    seat_ = seat_of(what_, model, at.place, at.ways);
+    auto const at = grid_.share_of(Axis::kind);
+    seat_ = seat_of(what_, model, at.rank, at.size);
     tied_ = tied_tensors<Env>(model, seat_);
     return seat_;
   }

@@ -117,13 +117,12 @@ class communicator_group final : public tensor_group<Env> {
       }
     }
   }
-  void do_gather_rows([[maybe_unused]] view all, [[maybe_unused]] view own,
-                      [[maybe_unused]] share::range here) override {
+  void do_gather_rows([[maybe_unused]] view all, [[maybe_unused]] view own, [[maybe_unused]] interval here) override {
     if constexpr (can_cut_rows) {
       ops::on<space>::copy(all.rows(here.first, here.count), own);
       counts_.clear();
-      for (int place = 0; place < world_.size(); ++place) {
-        counts_.push_back(share{place, world_.size()}.of(all.extent(0)).count * all.extent(1));
+      for (int rank = 0; rank < world_.size(); ++rank) {
+        counts_.push_back(share{rank, world_.size()}.of(all.extent(0)).count * all.extent(1));
       }
       world_.all_gather(all, counts_);
     }

@@ -166,10 +166,10 @@ class optimizer_state {
   bool of_rank_;
   bool whole_;
   std::vector<std::string> names_;
-  std::vector<std::pair<std::int64_t, std::int64_t>> owned_, accounted_;  // by bucket: first element, count
-  std::vector<moment> moments_;                                           // by bucket or by tensor, then by name
-  std::vector<std::size_t> of_entry_;                                     // the first of a tensor's
-  std::vector<view> views_;                                               // kept: no allocation in a step
+  std::vector<interval> owned_, accounted_;  // by bucket
+  std::vector<moment> moments_;              // by bucket or by tensor, then by name
+  std::vector<std::size_t> of_entry_;        // the first of a tensor's
+  std::vector<view> views_;                  // kept: no allocation in a step
   arena<space> scratch_;
 };
 

@@ -39,7 +39,7 @@ struct engine_of<Env, Model> {
 /// What one rank brings to a step.
 struct step_input {
   std::span<samples const> micro_batches;  ///< those that have samples
-  data::range range;                       ///< this rank's logical micro-batches
+  interval range;                          ///< this rank's logical micro-batches
   std::span<std::int64_t const> places;    ///< which of them those with samples are
   std::int64_t total = 0;                  ///< samples of the step, over all ranks
 };
@@ -152,7 +152,7 @@ class placed_model {
   loss_sum train(step_input const& input, double scale, random_key key) {
     auto const own = static_cast<std::int64_t>(input.micro_batches.size());
     auto const most = serves() ? most_of(world_, own) : own;
-    exchange_.begin({.micro_batches = input.range.count(),
+    exchange_.begin({.micro_batches = input.range.count,
                      .places = input.places,
                      .first = input.range.first,
                      .runs = most,
@@ -182,12 +182,12 @@ class placed_model {
   template <dataset Data>
   [[nodiscard]] loss_sum evaluate(Data const& data, std::int64_t batch) {
     auto const own = samples_share();
-    data::evaluation_batches parts(data, batch, own.place, own.ways);
+    data::evaluation_batches parts(data, batch, own.rank, own.size);
     loss_sum sum;
     if constexpr (!staged) {
       for (auto const& part : parts) sum += engine_.evaluate(part);
     } else {
-      auto const batches = parts.batches().count();
+      auto const batches = parts.batches().count;
       auto const most = serves() ? most_of(world_, batches) : gathers ? most_of(grid_.replicas(), batches) : batches;
       for (auto const& part : parts) sum += engine_.evaluate(cut({&part, 1}).front(), exchange_);
       for (auto missing = most - batches; missing > 0; --missing)
@@ -222,7 +222,7 @@ class placed_model {
   // Where several ranks come to the same losses the first of them tells them.
   [[nodiscard]] loss_sum told(loss_sum const& own) const {
     for (auto const& axis : grid_.shape().axes())
-      if (axis.facts.same_losses() && grid_.place(axis.kind).place != 0) return {};
+      if (axis.facts.same_losses() && grid_.share_of(axis.kind).rank != 0) return {};
     return own;
   }
   // Whether passes of other ranks go through units here: then all run as many micro-batches.
@@ -293,7 +293,7 @@ class placed_model {
 
   // For what all ranks along an axis hold alike the first answers.
   void answer_first(parallel::mesh_shape::degree const& axis) {
-    if (grid_.place(axis.kind).place == 0) return;
+    if (grid_.share_of(axis.kind).rank == 0) return;
     for (auto* const use : engine_.uses()) use->info.answers = use->info.answers && !is_alike(axis, use->info);
   }
   template <class View>

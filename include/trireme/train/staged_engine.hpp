@@ -76,6 +76,9 @@ class staged_engine {
   /// Values are where they are only while their unit runs: no packed copies of them are kept.
   void values_pass() noexcept { version_ |= ops::passing_values; }
 
+  /// From now on passes go by the state of this precision, which must outlive the engine.
+  void follow(precision_state<typename Env::precision>& precision) noexcept { precision_ = &precision; }
+
   /// One step: all micro-batches forward and backward. Adds to the gradients, and calls ready(use, last) as each has
   /// got what a micro-batch adds to it; `last` if that was the last one.
   /// @param weight  of one sample's mean loss in the loss that is differentiated: 1 / samples in the step.
@@ -290,7 +293,10 @@ class staged_engine {
   pass<Env> make_pass(std::size_t index) {
     auto& own = slots_[index];
     auto& groups = now_.purpose == purpose::predict ? whole_samples_ : groups_;
-    return {own.activations, scratch_, own.batch, now_.key, version_, now_.weight, now_.purpose, {}, groups, index};
+    pass<Env> it{own.activations, scratch_,     own.batch, now_.key, version_,
+                 now_.weight,     now_.purpose, {},        groups,   index};
+    it.precision = precision_;
+    return it;
   }
   template <class Body>
   view run(pass<Env>& pass, std::size_t unit, char const* direction, Body&& body) {
@@ -332,6 +338,7 @@ class staged_engine {
   std::unique_ptr<detail::stage_mail<Env>> mail_;  // to other stages, if there are any
   std::function<void(schedule::step const&, bool)> watch_;
   std::uint64_t version_ = 1;
+  precision_state<typename Env::precision>* precision_ = nullptr;
 };
 
 }  // namespace trireme

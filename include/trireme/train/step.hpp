@@ -1,11 +1,15 @@
 #pragma once
 
+#include <bit>
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "trireme/contract/precision_state.hpp"
 #include "trireme/core/error.hpp"
@@ -38,7 +42,11 @@ struct run_state {
             Compression const& compression, Optimizer const& optimizer)
       : model(std::forward<GivenModel>(given), world, strategy, compression, wishes_of(optimizer)),
         moments(model.exchange(), optimizer),
-        precision(numbers) {}
+        precision(numbers) {
+    if constexpr (staged_model<Model>) model.engine().follow(precision);
+  }
+  run_state(run_state const&) = delete;
+  run_state& operator=(run_state const&) = delete;
 
   placed_model<Env, Model, Comm, Parallel, Compression> model;
   optimizer_state<Env, Optimizer> moments;
@@ -59,6 +67,18 @@ auto timed(observe::timeline* timeline, std::string_view phase, Body&& body) {
   if (timeline == nullptr) return body();
   observe::timeline::span const span(*timeline, phase, "step");
   return body();
+}
+
+/// Collective, for precisions that have maxima(). Numbers that are not negative are ordered as their bits are.
+template <class Precision, class Comm>
+void agree_on_maxima([[maybe_unused]] Precision& precision, [[maybe_unused]] Comm& everyone) {
+  if constexpr (requires { precision.maxima(); }) {
+    std::span<double> const own = precision.maxima();
+    std::vector<std::int64_t> bits(own.size());
+    for (std::size_t i = 0; i < own.size(); ++i) bits[i] = std::bit_cast<std::int64_t>(own[i]);
+    everyone.all_reduce(tensor_view<std::int64_t>(bits), reduction::max{});
+    for (std::size_t i = 0; i < own.size(); ++i) own[i] = std::bit_cast<double>(bits[i]);
+  }
 }
 
 /// What gradients are multiplied by when they are applied: without the loss scale, and clipped.
@@ -131,7 +151,11 @@ step_report take_step(Run& run, Optimizer const& optimizer, step_input const& in
   random_key const key{clock.seed, static_cast<std::uint64_t>(clock.step)};
   detail::timed(timeline, "forward, backward", [&] { vote.add(model.train(input, scale, key)); });
   auto const [counted, taken, updated] = end_step(
-      exchange, run.moments, optimizer, vote, scale, [&](bool finite) { return precision.decide(finite); },
+      exchange, run.moments, optimizer, vote, scale,
+      [&](bool finite) {
+        detail::agree_on_maxima(precision, exchange.everyone());
+        return precision.decide(finite);
+      },
       clock.updates, timeline);
   wishes = counted.votes;
   if (updated) {

@@ -87,7 +87,7 @@ class basic_trainer {
     auto const last = options.stop_after < 0 ? options.steps : std::min(options.steps, options.stop_after);
     detail::expect_steps(options, last, steps(), loaded_at_);
     auto const own = run_.model.samples_share();
-    data::loader loader(data, loader_options(options), own.place, own.ways);
+    data::loader loader(data, loader_options(options), own.rank, own.size);
     loader.seek(run_.clock.position);
     auto const none = std::numeric_limits<double>::quiet_NaN();
     fit_report report{.first_step = steps(), .first_loss = none, .last_loss = none, .last_norm = none};
@@ -288,7 +288,7 @@ class basic_trainer {
   }
 
   data::loader_options loader_options(fit_options const& options) const {
-    auto const micro = options.micro_batches == 0 ? run_.model.samples_share().ways : options.micro_batches;
+    auto const micro = options.micro_batches == 0 ? run_.model.samples_share().size : options.micro_batches;
     return {.batch = options.batch, .micro_batches = micro, .seed = seed()};
   }
 

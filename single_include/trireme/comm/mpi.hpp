@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/comm/mpi.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 9446fd937578c6af3b99d3436dd1545fd5e0eb84748d0efbf0c8b2caeed4ffce
+// SHA-256 of the sources: bb3bdf2710eab742c67c229dba967a70edbd75aecca59552207e48ecd7b5a1a6
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -359,13 +359,13 @@ class mpi_reduction {
   [[nodiscard]] flight_of_a_piece& flight(std::int64_t piece) noexcept {
     return flights_[static_cast<std::size_t>(piece) % in_flight];
   }
-  [[nodiscard]] slice slice_of_rank(int rank) const noexcept {
+  [[nodiscard]] interval slice_of_rank(int rank) const noexcept {
     if (route_->what.kind != collective::reduce_scatter)
       return slice_of(route_->what.count, element_bytes_, rank, size());
     auto const each = route_->what.count / size();
     return {rank * each, each};
   }
-  [[nodiscard]] slice piece_of(int rank, std::int64_t piece) const noexcept {
+  [[nodiscard]] interval piece_of(int rank, std::int64_t piece) const noexcept {
     auto const all = slice_of_rank(rank);
     auto const begin = std::min(all.count, piece * piece_);
     return {all.first + begin, std::min(piece_, all.count - begin)};
@@ -472,7 +472,7 @@ class rank_stretches {
     }
   }
 
-  [[nodiscard]] slice slice_for(int peer) const noexcept { return slices_[static_cast<std::size_t>(peer)]; }
+  [[nodiscard]] interval slice_for(int peer) const noexcept { return slices_[static_cast<std::size_t>(peer)]; }
   [[nodiscard]] stretch from(std::int64_t first, std::int64_t count) const noexcept {
     return {const_cast<std::byte*>(static_cast<std::byte const*>(it_.from)) + bytes(first), count};
   }
@@ -540,7 +540,7 @@ class rank_stretches {
   std::span<part const> parts_;
   int rank_ = 0;
   bool by_value_ = false;
-  std::vector<slice> slices_;
+  std::vector<interval> slices_;
 };
 
 }  // namespace trireme::comm::detail
@@ -736,7 +736,7 @@ class mpi_operation final : public process_operation {
     }
     auto const kind = it_.what.kind;
     if (!route.what.by_value || (kind == collective::reduce && rank() != it_.what.root)) return;
-    auto const mine = kind == collective::reduce_scatter ? ends_.slice_for(rank()) : slice{0, it_.what.count};
+    auto const mine = kind == collective::reduce_scatter ? ends_.slice_for(rank()) : interval{0, it_.what.count};
     if (mine.count == 0) return;
     terms_.clear();
     for (int peer = 0; peer < size(); ++peer)

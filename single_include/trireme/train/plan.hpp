@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/train/plan.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 73af88a5950ef2e36b6c4964e3b0f6255410f37f6a50a380da08e1842613a8ad
+// SHA-256 of the sources: 286f7624d52df5a08434dcaebbac56c33e8af2cf322b3c292b0c6101c4832f34
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -47,8 +47,8 @@ class paper_world : public comm::collectives<paper_world<Like>> {
   paper_world(share own, std::shared_ptr<comm::traffic_table> counts) noexcept
       : own_(own), counts_(std::move(counts)) {}
 
-  [[nodiscard]] int rank() const noexcept { return own_.place; }
-  [[nodiscard]] int size() const noexcept { return own_.ways; }
+  [[nodiscard]] int rank() const noexcept { return own_.rank; }
+  [[nodiscard]] int size() const noexcept { return own_.size; }
 
   template <class Space>
   static constexpr bool supports(comm::collective kind, dtype type, comm::reduction_kind op) noexcept {
@@ -199,7 +199,7 @@ class paper_training {
         counts_(std::make_shared<comm::traffic_table>()),
         world_(own, counts_),
         run_(model, world_, parallel, precision, compression, optimizer) {
-    counts_->rank = own.place;
+    counts_->rank = own.rank;
     if constexpr (std::is_same_v<typename space_of<Like>::type, host>) placed_.engine().leave_batches();
     placed_.engine().watch([this](schedule::step const& step, bool begins) {
       auto const kind = static_cast<std::size_t>(step.kind);
@@ -211,14 +211,14 @@ class paper_training {
   /// @param micro_batches  logical ones of the batch; 0: one a replica.
   [[nodiscard]] paper_step step(sample_form const& form, std::int64_t batch, std::int64_t micro_batches) {
     auto const own = placed_.samples_share();
-    auto const parts = micro_batches == 0 ? own.ways : micro_batches;
-    check(batch, parts, own.ways);
-    auto const range = data::share(parts, own.ways, own.place);
+    auto const parts = micro_batches == 0 ? own.size : micro_batches;
+    check(batch, parts, own.size);
+    auto const range = data::share(parts, own.size, own.rank);
     paper_samples const paper(form, batch);
     std::vector<samples> here;
     std::vector<std::int64_t> places;
-    for (auto m = range.first; m < range.last; ++m) {
-      auto const count = data::share(batch, parts, m).count();
+    for (auto m = range.first; m < range.end(); ++m) {
+      auto const count = data::share(batch, parts, m).count;
       if (count == 0) continue;
       here.push_back(paper.take(count));
       places.push_back(m);

@@ -205,7 +205,7 @@ class mpi_operation final : public process_operation {
     }
     auto const kind = it_.what.kind;
     if (!route.what.by_value || (kind == collective::reduce && rank() != it_.what.root)) return;
-    auto const mine = kind == collective::reduce_scatter ? ends_.slice_for(rank()) : slice{0, it_.what.count};
+    auto const mine = kind == collective::reduce_scatter ? ends_.slice_for(rank()) : interval{0, it_.what.count};
     if (mine.count == 0) return;
     terms_.clear();
     for (int peer = 0; peer < size(); ++peer)

@@ -77,13 +77,13 @@ class mpi_reduction {
   [[nodiscard]] flight_of_a_piece& flight(std::int64_t piece) noexcept {
     return flights_[static_cast<std::size_t>(piece) % in_flight];
   }
-  [[nodiscard]] slice slice_of_rank(int rank) const noexcept {
+  [[nodiscard]] interval slice_of_rank(int rank) const noexcept {
     if (route_->what.kind != collective::reduce_scatter)
       return slice_of(route_->what.count, element_bytes_, rank, size());
     auto const each = route_->what.count / size();
     return {rank * each, each};
   }
-  [[nodiscard]] slice piece_of(int rank, std::int64_t piece) const noexcept {
+  [[nodiscard]] interval piece_of(int rank, std::int64_t piece) const noexcept {
     auto const all = slice_of_rank(rank);
     auto const begin = std::min(all.count, piece * piece_);
     return {all.first + begin, std::min(piece_, all.count - begin)};

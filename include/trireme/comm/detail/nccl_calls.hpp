@@ -279,7 +279,7 @@ class nccl_issue {
     bool const scattered = it_.what.kind == collective::reduce_scatter;
     auto const slice_at = [&](int rank) {
       auto const each = count / size_;
-      return scattered ? slice{rank * each, each} : slice_of(count, it_.element_bytes, rank, size_);
+      return scattered ? interval{rank * each, each} : slice_of(count, it_.element_bytes, rank, size_);
     };
     auto const own = slice_at(rank_);
     auto const room = (bytes(own.count) + 63) / 64 * 64;

@@ -129,9 +129,9 @@ struct node_operation final : process_operation {
 };
 
 /// The elements that `rank` gives in an all_gather, in the whole view.
-[[nodiscard]] inline slice gathered(node_operation const& op, int rank) noexcept {
+[[nodiscard]] inline interval gathered(node_operation const& op, int rank) noexcept {
   if (!op.is_ragged()) return {rank * op.each(), op.each()};
-  slice out;
+  interval out;
   for (int below = 0; below < rank; ++below) out.first += op.counts[static_cast<std::size_t>(below)];
   out.count = op.counts[static_cast<std::size_t>(rank)];
   return out;

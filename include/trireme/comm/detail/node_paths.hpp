@@ -35,7 +35,7 @@ inline void take_values(node_operation const& op) {
     case collective::reduce_scatter: {
       if (op.what().kind == collective::reduce && !op.is_root()) return;
       bool const scatters = op.what().kind == collective::reduce_scatter;
-      auto const part = scatters ? slice{where.rank * op.each(), op.each()} : slice{0, op.what().count};
+      auto const part = scatters ? interval{where.rank * op.each(), op.each()} : interval{0, op.what().count};
       node_terms all;
       for (int rank = 0; rank < where.size(); ++rank) all.terms[rank] = posted(rank) + op.bytes(part.first);
       all.add_output(op.to() + op.bytes(part.first));
@@ -93,7 +93,7 @@ inline constexpr std::int64_t direct_bytes = 1 << 20;
 inline bool combine_directly(node_operation& op) {
   auto const& where = *op.where;
   bool const scatters = op.what().kind == collective::reduce_scatter;
-  auto const own = scatters ? slice{where.rank * op.each(), op.each()}
+  auto const own = scatters ? interval{where.rank * op.each(), op.each()}
                             : slice_of(op.what().count, op.it.element_bytes, where.rank, where.size());
   auto const most = direct_bytes / static_cast<std::int64_t>(op.it.element_bytes);
   auto const count = std::min(own.count - op.moved, most);
@@ -241,8 +241,8 @@ inline void combine_slots(node_operation const& op, std::uint64_t round) {
   auto const first = static_cast<std::int64_t>(round) * op.chunk;
   bool const scatters = op.what().kind == collective::reduce_scatter;
   auto const count = std::min(op.chunk, (scatters ? op.each() : op.what().count) - first);
-  auto const own =
-      scatters ? slice{where.rank * op.chunk, count} : slice_of(count, op.it.element_bytes, where.rank, where.size());
+  auto const own = scatters ? interval{where.rank * op.chunk, count}
+                            : slice_of(count, op.it.element_bytes, where.rank, where.size());
   auto const at = op.bytes(scatters ? where.rank * op.each() + first : first + own.first);
   node_terms all;
   for (int rank = 0; rank < where.size(); ++rank)

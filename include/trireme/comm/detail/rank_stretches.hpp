@@ -39,7 +39,7 @@ class rank_stretches {
     }
   }
 
-  [[nodiscard]] slice slice_for(int peer) const noexcept { return slices_[static_cast<std::size_t>(peer)]; }
+  [[nodiscard]] interval slice_for(int peer) const noexcept { return slices_[static_cast<std::size_t>(peer)]; }
   [[nodiscard]] stretch from(std::int64_t first, std::int64_t count) const noexcept {
     return {const_cast<std::byte*>(static_cast<std::byte const*>(it_.from)) + bytes(first), count};
   }
@@ -107,7 +107,7 @@ class rank_stretches {
   std::span<part const> parts_;
   int rank_ = 0;
   bool by_value_ = false;
-  std::vector<slice> slices_;
+  std::vector<interval> slices_;
 };
 
 }  // namespace trireme::comm::detail

@@ -13,7 +13,7 @@ namespace trireme::comm::detail {
 inline constexpr int most_ranks = 256;
 
 /// Combines elements [first, first + count) of what all ranks gave, into the memory of `into`, or everyone's if -1.
-inline void combine_slice(operation const& op, slice where, int into) {
+inline void combine_slice(operation const& op, interval where, int into) {
   if (where.count == 0) return;
   void const* terms[most_ranks];
   void* outputs[most_ranks];

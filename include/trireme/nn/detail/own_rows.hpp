@@ -34,7 +34,7 @@ void drop_rows(pass<Env> const& pass, tensor_view<typename Env::compute, typenam
   auto const& part = context_group<Env>::of(pass).part();
   site.first = here.first * columns;
   site.whole = rows * columns;
-  if (part.own.ways == 1) return kernels::dropout(y, site);
+  if (part.own.size == 1) return kernels::dropout(y, site);
   auto const samples = site.samples;
   auto const context = rows / static_cast<std::int64_t>(samples.size());
   site.whole = part.whole(context) * columns;

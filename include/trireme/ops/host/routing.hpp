@@ -116,8 +116,9 @@ struct host_routing {
 
   /// Sorts all choices by expert, those of one expert in the order of rows: places[i] is where choice i comes, counts
   /// how many each expert gets.
-  static void deal(view<std::int32_t> places, std::span<std::int64_t> counts, view<std::int32_t const> chosen) {
-    detail::same_size("deal", places.size(), chosen.size());
+  static void sort_by_expert(view<std::int32_t> places, std::span<std::int64_t> counts,
+                             view<std::int32_t const> chosen) {
+    detail::same_size("sort_by_expert", places.size(), chosen.size());
     for (auto& each : counts) each = 0;
     for (auto const expert : chosen.span()) ++counts[static_cast<std::size_t>(expert)];
     thread_local std::vector<std::int64_t> next;
@@ -130,8 +131,8 @@ struct host_routing {
   /// to[places[m, k]] = from[m]: each row goes where its choices come.
   /// Shapes   from (M, C); places (M, K); to (M * K, C).
   template <class T>
-  static void spread(view<T> to, detail::input<T> from, view<std::int32_t const> places) {
-    detail::same_size("spread", to.extent(0), places.size());
+  static void dispatch(view<T> to, detail::input<T> from, view<std::int32_t const> places) {
+    detail::same_size("dispatch", to.extent(0), places.size());
     auto const channels = to.extent(1);
     auto const choices = places.extent(1);
     for (std::int64_t i = 0; i < places.size(); ++i) {
@@ -141,11 +142,11 @@ struct host_routing {
     }
   }
   /// to[m] = sum_k weights[m, k] from[places[m, k]]; without weights they are 1.
-  /// Shapes   as spread's, the other way round; weights (M, K), or empty.
+  /// Shapes   as of dispatch, the other way round; weights (M, K), or empty.
   template <class T>
-  static void collect(view<T> to, detail::input<T> from, view<std::int32_t const> places, sums<T> weights) {
+  static void combine(view<T> to, detail::input<T> from, view<std::int32_t const> places, sums<T> weights) {
     using A = accumulate_t<T>;
-    detail::same_size("collect", from.extent(0), places.size());
+    detail::same_size("combine", from.extent(0), places.size());
     auto const channels = to.extent(1);
     auto const choices = places.extent(1);
     thread_local std::vector<A> sum;
@@ -161,15 +162,15 @@ struct host_routing {
       for (std::int64_t c = 0; c < channels; ++c) y[c] = static_cast<T>(sum[static_cast<std::size_t>(c)]);
     }
   }
-  /// The gradients of collect: dfrom[places[m, k]] = weights[m, k] dto[m]; dweights[m, k] = dto[m] . from[places[m,
+  /// The gradients of combine: dfrom[places[m, k]] = weights[m, k] dto[m]; dweights[m, k] = dto[m] . from[places[m,
   /// k]].
   template <class T>
-  static void collect_backward(view<T> dfrom, sums<T> dweights, detail::input<T> dto, detail::input<T> from,
+  static void combine_backward(view<T> dfrom, sums<T> dweights, detail::input<T> dto, detail::input<T> from,
                                view<std::int32_t const> places, sums<T> weights) {
     using A = accumulate_t<T>;
-    detail::same_size("collect_backward", from.size(), dfrom.size());
-    detail::same_size("collect_backward", weights.size(), places.size());
-    detail::same_size("collect_backward", dweights.size(), places.size());
+    detail::same_size("combine_backward", from.size(), dfrom.size());
+    detail::same_size("combine_backward", weights.size(), places.size());
+    detail::same_size("combine_backward", dweights.size(), places.size());
     auto const channels = dfrom.extent(1);
     auto const choices = places.extent(1);
     for (std::int64_t i = 0; i < places.size(); ++i) {

@@ -42,7 +42,7 @@ class context_cut {
     auto const positions = extents.rank() < 2 ? 1 : extents[1];
     if (positions % part_.pieces() != 0) {
       throw config_error(text("trireme::parallel::context: samples of ", positions, " positions cannot be cut into ",
-                              part_.pieces(), " equal stretches, ", part_.stretches(), " for each of ", part_.own.ways,
+                              part_.pieces(), " equal stretches, ", part_.stretches(), " for each of ", part_.own.size,
                               " ways; give them a multiple of ", part_.pieces(), " positions, or use fewer ways"));
     }
     auto const& wanted = batch.targets.extents;
@@ -53,7 +53,7 @@ class context_cut {
 
   any_view<host> cut(any_view<host> const& from, tensor<std::uint8_t>& kept) const {
     auto const whole = from.extents[1];
-    shape extents{from.extents[0], whole / part_.own.ways};
+    shape extents{from.extents[0], whole / part_.own.size};
     for (int axis = 2; axis < from.extents.rank(); ++axis) extents.push_back(from.extents[axis]);
     if constexpr (std::is_same_v<Space, phantom>) {  // nobody reads them
       return {from.address, from.type, extents};

@@ -110,7 +110,7 @@ class paper_training {
         counts_(std::make_shared<comm::traffic_table>()),
         world_(own, counts_),
         run_(model, world_, parallel, precision, compression, optimizer) {
-    counts_->rank = own.place;
+    counts_->rank = own.rank;
     if constexpr (std::is_same_v<typename space_of<Like>::type, host>) placed_.engine().leave_batches();
     placed_.engine().watch([this](schedule::step const& step, bool begins) {
       auto const kind = static_cast<std::size_t>(step.kind);
@@ -122,14 +122,14 @@ class paper_training {
   /// @param micro_batches  logical ones of the batch; 0: one a replica.
   [[nodiscard]] paper_step step(sample_form const& form, std::int64_t batch, std::int64_t micro_batches) {
     auto const own = placed_.samples_share();
-    auto const parts = micro_batches == 0 ? own.ways : micro_batches;
-    check(batch, parts, own.ways);
-    auto const range = data::share(parts, own.ways, own.place);
+    auto const parts = micro_batches == 0 ? own.size : micro_batches;
+    check(batch, parts, own.size);
+    auto const range = data::share(parts, own.size, own.rank);
     paper_samples const paper(form, batch);
     std::vector<samples> here;
     std::vector<std::int64_t> places;
-    for (auto m = range.first; m < range.last; ++m) {
-      auto const count = data::share(batch, parts, m).count();
+    for (auto m = range.first; m < range.end(); ++m) {
+      auto const count = data::share(batch, parts, m).count;
       if (count == 0) continue;
       here.push_back(paper.take(count));
       places.push_back(m);

@@ -33,8 +33,8 @@ class paper_world : public comm::collectives<paper_world<Like>> {
   paper_world(share own, std::shared_ptr<comm::traffic_table> counts) noexcept
       : own_(own), counts_(std::move(counts)) {}
 
-  [[nodiscard]] int rank() const noexcept { return own_.place; }
-  [[nodiscard]] int size() const noexcept { return own_.ways; }
+  [[nodiscard]] int rank() const noexcept { return own_.rank; }
+  [[nodiscard]] int size() const noexcept { return own_.size; }
 
   template <class Space>
   static constexpr bool supports(comm::collective kind, dtype type, comm::reduction_kind op) noexcept {

@@ -34,7 +34,7 @@ class unit_edges {
 
   /// A step or another pass begins.
   void begin(tensor_group<Env> const& group, bool training) {
-    looks_ = group.ways() > 1 && !std::is_same_v<space, phantom> && asserts(assertion_level::normal);
+    looks_ = group.size() > 1 && !std::is_same_v<space, phantom> && asserts(assertion_level::normal);
     auto const step = training ? steps_++ : 2;
     bool const sampled = (step & (step + 1)) == 0;
     compares_ = looks_ && !group.cuts_rows() && (sampled || asserts(assertion_level::communication));
@@ -54,7 +54,7 @@ class unit_edges {
   [[nodiscard]] static assertion_error in_unit(pass<Env> const& pass, std::string_view direction,
                                                std::string const& name, assertion_error const& problem) {
     auto const hint = pass.group.cuts_rows()
-                          ? text("; under parallel::sequence rank ", pass.group.place(), " of ", pass.group.ways(),
+                          ? text("; under parallel::sequence rank ", pass.group.rank(), " of ", pass.group.size(),
                                  " has its share of the rows between products: pass.group.gather() "
                                  "makes all rows of it, pass.group.reduce() leaves it of a sum")
                           : std::string();
@@ -82,7 +82,7 @@ class unit_edges {
     for (std::size_t i = 0; i < 4; ++i) {
       if (parts[i] == -parts[i + 4]) continue;
       throw assertion_error(text("trireme::model: the ", what, " of ", name(), " is not the same on the ",
-                                 pass.group.ways(), " ranks of its tensor group, which share its matrices; a sum over ",
+                                 pass.group.size(), " ranks of its tensor group, which share its matrices; a sum over ",
                                  "them is missing: pass.group.reduce() makes it"));
     }
   }
@@ -104,7 +104,7 @@ class unit_edges {
     }
     if (!is_all) return;
     throw assertion_error(text("trireme::model: the ", what, " of ", name(), " has all ", rows, " rows on rank ",
-                               pass.group.place(), " of ", pass.group.ways(), ", to which parallel::sequence leaves ",
+                               pass.group.rank(), " of ", pass.group.size(), ", to which parallel::sequence leaves ",
                                here, " of them; pass.group.reduce() leaves a rank its own rows of a sum"));
   }
 
