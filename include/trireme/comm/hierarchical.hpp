@@ -173,7 +173,7 @@ class hierarchical_world : public collectives<hierarchical_world<Inner, Outer>> 
   [[nodiscard]] hierarchical_world split(int color, int key) {
     detail::expect_color(hierarchical_world::who, color);
     auto const part = choose(color, key);
-    return hierarchical_world(core_->split(part.group, part.rank, part.node));
+    return hierarchical_world(core_->split(part.group, part.place, part.node));
   }
   /// The same ranks again, whose calls are counted and ordered apart from this one's.
   [[nodiscard]] hierarchical_world duplicate() {
