@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/comm/hierarchical.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: e2e1c0ba776653ced9cd2f8fd40c983d1a575224eaf76cf962a9085693c2935e
+// SHA-256 of the sources: 81ddbcfcd746c3fe0a8fbb0a23a7d480cbf63d192e3f767c46891cd82ec9c757
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -957,7 +957,7 @@ class hierarchical_world : public collectives<hierarchical_world<Inner, Outer>> 
   [[nodiscard]] hierarchical_world split(int color, int key) {
     detail::expect_color(hierarchical_world::who, color);
     auto const part = choose(color, key);
-    return hierarchical_world(core_->split(part.group, part.rank, part.node));
+    return hierarchical_world(core_->split(part.group, part.place, part.node));
   }
   /// The same ranks again, whose calls are counted and ordered apart from this one's.
   [[nodiscard]] hierarchical_world duplicate() {
