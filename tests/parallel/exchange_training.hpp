@@ -82,7 +82,7 @@ class run {
   loss_sum one_step(int step) {
     auto const& batch = loader_.next();
     auto const parts = loader_.parts();
-    exchange_.begin({.micro_batches = parts.count(), .places = batch.parts, .first = parts.first});
+    exchange_.begin({.micro_batches = parts.count, .places = batch.parts, .first = parts.first});
     bool const each = exchange_.reports_every_micro_batch();
     loss_sum sum;
     for (auto const& micro_batch : batch.micro_batches) {
