@@ -74,16 +74,9 @@ def signalled(pid, number):
         pass
 
 
-def whole_checkpoints(name):
-    try:
-        return sorted(step for step in os.listdir("runs/%s/checkpoint" % name) if step.startswith("step-"))
-    except FileNotFoundError:
-        return []
-
-
 def damage(name, draw, counts):
     """Of the newest checkpoint, if there is one before it."""
-    steps = whole_checkpoints(name)
+    steps = checkpoints(name)
     if len(steps) < 2:
         return
     folder = "runs/%s/checkpoint/%s" % (name, steps[-1])

@@ -14,18 +14,10 @@ draw = random.Random(seed)
 STEPS = 1500
 
 
-def has_begun(name):
-    """Whether a run can be resumed. One that was killed before its first checkpoint starts anew instead."""
-    try:
-        return any(found.startswith("step-") for found in os.listdir("runs/%s/checkpoint" % name))
-    except FileNotFoundError:
-        return False
-
-
 def resume_until_done(name, whole, kill=lambda: None, **options):
     """Resumes again and again, killed by `kill(process)` each time but the last: how often."""
     for times in range(100):
-        if has_begun(name):
+        if checkpoints(name):  # one that was killed before its first starts anew instead
             process = start(name, resume=True, **options)
         else:
             process = start(name, **whole, **options)
@@ -85,7 +77,7 @@ train("still", 1, reproducible=True, **whole)
 kill = killer(summary("still")["seconds"] / 3 + 0.1, False)
 for times in range(100):
     ranks, parallel = draw.choice(((1, "data"), (2, "zero3"), (2, "pipeline"), (4, "zero1=2,pipeline=2"), (4, "zero2")))
-    begun = has_begun("moving")
+    begun = bool(checkpoints("moving"))
     process = start("moving", ranks, resume=begun, parallel=parallel, reproducible=True, **({} if begun else whole))
     if times < 6 and kill(process):
         process.communicate(timeout=60)

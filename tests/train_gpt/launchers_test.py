@@ -2,7 +2,6 @@
 """train_gpt_mpi, unchanged, under torchrun: its environment made up here with an agent that owns MASTER_PORT, and the
 real one where Python has torch. The state equals that of threads and of mpirun, bit for bit."""
 
-import re
 import socket
 
 from runs import *
@@ -12,28 +11,13 @@ if not HAS_MPI:
     skip("train_gpt_mpi is not built")
 MEETINGS = os.path.join(folder, "tmp")
 os.mkdir(MEETINGS)
-# As in a shell without any launcher.
-CLEAN = {key: value for key, value in os.environ.items() if not re.match("(OMPI|PMI|PMIX|SLURM|TRIREME|MPI)_", key)}
-CLEAN |= {"TMPDIR": MEETINGS, "TRIREME_LOG": "1"}
-
-
-def line(name, **options):
-    """The command line of one process of train_gpt_mpi."""
-    return [PROCESSES] + command(name, **options)[3:]
+CLEAN = without_launcher(TMPDIR=MEETINGS, TRIREME_LOG="1")
 
 
 def torchrun_by_hand(name, ranks, agent_port, machines=1, **options):
     """As torchrun starts them: [(exit code, stderr) of each rank]."""
-    processes = []
-    for rank in range(ranks):
-        here = ranks // machines
-        variables = {"RANK": rank, "WORLD_SIZE": ranks, "LOCAL_RANK": rank % here, "LOCAL_WORLD_SIZE": here,
-                     "MASTER_ADDR": "localhost", "MASTER_PORT": agent_port, "TORCHELASTIC_RUN_ID": "by-hand",
-                     "TORCHELASTIC_RESTART_COUNT": 0, "TORCHELASTIC_USE_AGENT_STORE": "True"}
-        processes.append(subprocess.Popen(line(name, **options), stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                                          env=CLEAN | {key: str(value) for key, value in variables.items()}))
     out = []
-    for each in processes:
+    for each in as_torchrun(name, ranks, agent_port, CLEAN, machines, **options):
         stdout, stderr = each.communicate(timeout=120)
         expect(b"started by" not in stdout, "the log line is on stdout")
         out.append((each.returncode, stderr.decode(errors="replace")))
@@ -67,7 +51,7 @@ if subprocess.run([sys.executable, "-c", "import torch.distributed.run"], captur
     print("not tested: torchrun itself, because this Python (%s) has no torch" % sys.executable)
 else:
     done = subprocess.run([sys.executable, "-m", "torch.distributed.run", "--no-python", "--nproc-per-node", "2"] +
-                          line("torchrun"), capture_output=True, env=CLEAN, timeout=200)
+                          one_process("torchrun"), capture_output=True, env=CLEAN, timeout=200)
     expect(done.returncode == 0, "torchrun: " + done.stderr.decode(errors="replace"))
     expect(summary("torchrun")["state_hash"] == expected, "torchrun has another state")
     expect(not [name for name in os.listdir(MEETINGS) if name.startswith("trireme")], "torchrun left a meeting behind")

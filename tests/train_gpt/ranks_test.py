@@ -6,21 +6,12 @@ import re
 import shlex
 import signal
 import socket
-import time
 
 from runs import *
 
 folder = work_folder()
 if not HAS_MPI:
     skip("train_gpt_mpi is not built")
-# As in a shell without any launcher.
-CLEAN = {key: value for key, value in os.environ.items() if not re.match("(OMPI|PMI|PMIX|SLURM|TRIREME|MPI)_", key)}
-CLEAN["TMPDIR"] = folder
-
-
-def line(name, **options):
-    """The command line of one process of train_gpt_mpi."""
-    return [PROCESSES] + command(name, **options)[3:]
 
 
 # Two programs in one job. A shell chooses: mpirun of Open MPI 5.0.7 crashes if it is given two programs, whichever.
@@ -32,7 +23,7 @@ def job_of(first, second):
 
 def disagrees(what, other, *words):
     """mpirun starts rank 0 as always, rank 1 with other options."""
-    job = job_of(line("disagree"), other)
+    job = job_of(one_process("disagree"), other)
     done = subprocess.run(job, capture_output=True, env=quiet(), timeout=60)
     told = sentences(done.stderr.decode(errors="replace"))
     expect(done.returncode != 0, what + ": trained to the end")
@@ -46,16 +37,17 @@ with open("text.txt", "rb") as file:
     good = file.read()
 with open("other.txt", "wb") as file:
     file.write(good[:-1] + b"!")
-disagrees("another rate", line("disagree", rate=0.05), "--rate is 0.002", "but 0.05")
-disagrees("another batch", line("disagree", batch=6), "--batch is 12", "but 6")
-disagrees("another dropout", line("disagree", dropout=0.2), "--dropout is 0.1", "but 0.2")
-disagrees("another schedule", line("disagree", stop_after=5), "--stop-after is -1", "but 5")
-disagrees("another text", line("disagree", text="other.txt"), "--text", "SHA-256")
-disagrees("another CPU level", ["env", "TRIREME_CPU=baseline"] + line("disagree"), "the build", "CPU level baseline")
+disagrees("another rate", one_process("disagree", rate=0.05), "--rate is 0.002", "but 0.05")
+disagrees("another batch", one_process("disagree", batch=6), "--batch is 12", "but 6")
+disagrees("another dropout", one_process("disagree", dropout=0.2), "--dropout is 0.1", "but 0.2")
+disagrees("another schedule", one_process("disagree", stop_after=5), "--stop-after is -1", "but 5")
+disagrees("another text", one_process("disagree", text="other.txt"), "--text", "SHA-256")
+disagrees("another CPU level", ["env", "TRIREME_CPU=baseline"] + one_process("disagree"), "the build",
+          "CPU level baseline")
 os.rename("other.txt", "elsewhere.txt")
 shutil.copy("text.txt", "other.txt")
-done = subprocess.run(job_of(line("same"), line("same", text="other.txt")), capture_output=True, env=environment(),
-                      timeout=60)
+job = job_of(one_process("same"), one_process("same", text="other.txt"))
+done = subprocess.run(job, capture_output=True, env=environment(), timeout=60)
 expect(done.returncode == 0, "the same text in another place was refused: %r" % done.stderr)
 
 # A disk that takes some seconds, once, to write what one rank saves, and ranks that wait for 1 s in their steps.
@@ -102,28 +94,13 @@ else:
 
 # Rank 0 is killed, or stands still.
 def torchrun_by_hand(name, ranks, **options):
-    """As torchrun starts them, with an agent that owns MASTER_PORT: the processes."""
-    agent = socket.create_server(("localhost", 0))
-    out = []
-    for rank in range(ranks):
-        variables = {"RANK": rank, "WORLD_SIZE": ranks, "LOCAL_RANK": rank, "LOCAL_WORLD_SIZE": ranks,
-                     "MASTER_ADDR": "localhost", "MASTER_PORT": agent.getsockname()[1], "TORCHELASTIC_RUN_ID": name,
-                     "TORCHELASTIC_RESTART_COUNT": 0}
-        out.append(subprocess.Popen(line(name, **options), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
-                                    env=CLEAN | {key: str(value) for key, value in variables.items()}))
-    agent.close()
-    return out
+    """With an agent that owns MASTER_PORT, and leaves: the processes."""
+    with socket.create_server(("localhost", 0)) as agent:
+        return as_torchrun(name, ranks, agent.getsockname()[1], without_launcher(TMPDIR=folder), **options)
 
 
 def trains(name):
     return os.path.exists("runs/%s" % name) and len(scalars(name, "loss/train")) > 2
-
-
-def wait_until(true, seconds=30):
-    end = time.monotonic() + seconds
-    while not true() and time.monotonic() < end:
-        time.sleep(0.02)
-    return true()
 
 
 def rank_0_of(launcher):
@@ -149,7 +126,7 @@ for way, more in ways:
                                ("stopped", signal.SIGSTOP, ("waited 2s for rank",))):
         name = "hand-%s-%s" % (way, how)
         ranks = torchrun_by_hand(name, 3, deadline=2, **ENDLESS, **more)
-        expect(wait_until(lambda: trains(name)), name + " does not train")
+        expect(wait_for(lambda: trains(name), ranks[0]), name + " does not train")
         ranks[0].send_signal(number)
         told = []
         for each in ranks[1:]:
@@ -170,7 +147,7 @@ for how, number in (("killed", signal.SIGKILL), ("stopped", signal.SIGSTOP)):
     launched = command(name, ranks=3, mpi=True, deadline=2, **ENDLESS)
     launcher = subprocess.Popen(launched, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
                                 env=quiet() | {"TRIREME_TEST_TOKEN": str(token)}, start_new_session=True)
-    expect(wait_until(lambda: trains(name)), name + " does not train")
+    expect(wait_for(lambda: trains(name), launcher), name + " does not train")
     rank_0 = rank_0_of(token)
     if not expect(rank_0 is not None, name + ": rank 0 was not found"):
         launcher.kill()

@@ -2,7 +2,6 @@
 """--recover: after a rank has failed the others go on in the same processes, from the newest checkpoint, and end in the
 state of a run that was left alone; on fewer ranks too, where bits do not depend on their number."""
 
-import re
 import resource
 import signal
 
@@ -11,7 +10,6 @@ from runs import *
 folder = work_folder()
 STEPS = 4000
 LONG = {"steps": STEPS, "save_every": 100, "layers": 2, "reproducible": True}
-CLEAN = {key: value for key, value in os.environ.items() if not re.match("(OMPI|PMI|PMIX|SLURM|TRIREME|MPI)_", key)}
 whole = train("whole", **LONG)
 
 
@@ -50,10 +48,9 @@ for name, options, ranks in (("threads", {}, 2), ("fewer-threads", {"recover_ran
 
 def by_hand(name, ranks, **options):
     """Processes as a script starts them, which leaves the others alone when one is killed."""
-    line = [PROCESSES] + command(name, ranks, **options)[3:]
-    return [subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=CLEAN | {
-        "TMPDIR": folder, "TRIREME_RANK": str(rank), "TRIREME_SIZE": str(ranks), "TRIREME_JOB": folder + name})
-            for rank in range(ranks)]
+    return [subprocess.Popen(one_process(name, **options), stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                             env=without_launcher(TMPDIR=folder, TRIREME_RANK=str(rank), TRIREME_SIZE=str(ranks),
+                                                  TRIREME_JOB=folder + name)) for rank in range(ranks)]
 
 
 if HAS_MPI:

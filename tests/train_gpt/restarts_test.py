@@ -19,11 +19,8 @@ def supervised(name, *flags, ranks=2, mpi=False, **options):
         line += ["--mpi", "--", PROCESSES]
     else:
         line += ["--", THREADS, "--ranks", str(ranks)]
-    line += ["--name", name]
-    for key, value in (TINY | options).items():
-        line += ["--" + key.replace("_", "-")] + ([] if value is True else [str(value)])
-    return subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment(),
-                            start_new_session=True)
+    return subprocess.Popen(line + ["--name", name] + as_arguments(TINY | options), stdout=subprocess.PIPE,
+                            stderr=subprocess.PIPE, env=environment(), start_new_session=True)
 
 
 def program_of(process):

@@ -5,6 +5,7 @@ import json
 import math
 import os
 import random
+import re
 import shutil
 import signal
 import struct
@@ -46,10 +47,20 @@ def command(name, ranks=2, mpi=False, resume=False, **options):
     if mpi:
         line = ["mpirun", "-n", str(ranks), "--oversubscribe", PROCESSES]
     line += ["--name", name] + (["--resume"] if resume else [])
-    for key, value in (options if resume else TINY | {"steps": 10} | options).items():
+    return line + as_arguments(options if resume else TINY | {"steps": 10} | options)
+
+
+def as_arguments(options):
+    line = []
+    for key, value in options.items():
         if value is not None:
             line += ["--" + key.replace("_", "-")] + ([] if value is True else [str(value)])
     return line
+
+
+def one_process(name, **options):
+    """The command line of one process of train_gpt_mpi."""
+    return [PROCESSES] + command(name, **options)[3:]
 
 
 def environment():
@@ -60,6 +71,25 @@ def quiet():
     """The same for an mpirun that says nothing of its own when a rank fails; that of Open MPI 5 and MPICH knows no such
     wish."""
     return environment() | {"OMPI_MCA_orte_execute_quiet": "1"}
+
+
+def without_launcher(**variables):
+    """As in a shell without any launcher."""
+    launchers = "(OMPI|PMI|PMIX|SLURM|TRIREME|MPI)_"
+    return {key: value for key, value in os.environ.items() if not re.match(launchers, key)} | variables
+
+
+def as_torchrun(name, ranks, port, shell, machines=1, **options):
+    """Processes as torchrun starts them in a shell: its agent owns the port."""
+    out = []
+    for rank in range(ranks):
+        here = ranks // machines
+        variables = {"RANK": rank, "WORLD_SIZE": ranks, "LOCAL_RANK": rank % here, "LOCAL_WORLD_SIZE": here,
+                     "MASTER_ADDR": "localhost", "MASTER_PORT": port, "TORCHELASTIC_RUN_ID": name,
+                     "TORCHELASTIC_RESTART_COUNT": 0, "TORCHELASTIC_USE_AGENT_STORE": "True"}
+        out.append(subprocess.Popen(one_process(name, **options), stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                                    env=shell | {key: str(value) for key, value in variables.items()}))
+    return out
 
 
 def sentences(err):
@@ -89,7 +119,7 @@ def train_killed(name, ranks=2, mpi=False, **options):
     """Runs to the end, but killed by SIGKILL once a checkpoint is there (after each step one is begun), and resumed:
     the summary, and whether the kill came before the end."""
     process = start(name, ranks, mpi=mpi, save_every=1, **options)
-    while process.poll() is None and not glob.glob("runs/%s/checkpoint/step-*" % name):
+    while process.poll() is None and not checkpoints(name):
         time.sleep(0.001)
     early = process.poll() is None
     if early:
@@ -223,6 +253,11 @@ def heartbeat(name):
             return json.load(file)
     except FileNotFoundError:
         return {"step": -1, "phase": "none", "process": 0}
+
+
+def checkpoints(name):
+    """The names of those that are there, the oldest first."""
+    return sorted(os.path.basename(path) for path in glob.glob("runs/%s/checkpoint/step-*" % name))
 
 
 def has_begun(name):
