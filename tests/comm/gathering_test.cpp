@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "../catch.hpp"
+#include "../formats/scratch.hpp"
 #include "../support/sentence.hpp"
 #include "../watchdog.hpp"
 #include "trireme/comm/gathering.hpp"
@@ -18,13 +19,6 @@ namespace comm = trireme::comm;
 using trireme::text;
 
 namespace {
-
-struct folder {
-  std::string path = (std::filesystem::temp_directory_path() / text("trireme-gather-", ::getpid())).string();
-  folder() { std::filesystem::create_directories(path); }
-  ~folder() { std::filesystem::remove_all(path); }
-  [[nodiscard]] std::string at(std::string const& name) const { return path + "/" + name; }
-};
 
 /// What every rank of `size` got; ranks are threads, and rank r begins after r * `apart`.
 std::vector<std::vector<std::string>> gather_on_threads(std::string const& path, int size,
@@ -53,33 +47,33 @@ std::vector<std::string> blobs(int size) {
 
 TEST_CASE("ranks that meet by file get what all gave, and leave no file", "[comm][gathering]") {
   watchdog dog("ranks that meet by file");
-  folder const scratch;
+  scratch const here;
   for (int const size : {1, 2, 4}) {
-    auto const got = gather_on_threads(scratch.at("id"), size, 5ms);
+    auto const got = gather_on_threads(here / "id", size, 5ms);
     for (auto const& each : got) CHECK(each == blobs(size));
   }
-  CHECK(std::filesystem::is_empty(scratch.path));
+  CHECK(here.entries() == 0);
 }
 
 TEST_CASE("files that an earlier run has left behind change nothing", "[comm][gathering]") {
   watchdog dog("stale files");
-  folder const scratch;
+  scratch const here;
   // What rank 1 of a killed run wrote: whole and well-formed, of the same number of ranks.
-  auto left = std::make_unique<comm::detail::file_gather>("trireme::comm::nccl", scratch.at("id"), 1, 2, 100ms);
+  auto left = std::make_unique<comm::detail::file_gather>("trireme::comm::nccl", here / "id", 1, 2, 100ms);
   CHECK_THROWS_AS((*left)("old"), trireme::comm_error);
-  std::filesystem::copy_file(scratch.at("id.1"), scratch.at("kept"));
+  std::filesystem::copy_file(here / "id.1", here / "kept");
   left.reset();
-  std::filesystem::rename(scratch.at("kept"), scratch.at("id.1"));
+  std::filesystem::rename(here / "kept", here / "id.1");
   // And garbage in the place of rank 0's.
-  std::ofstream(scratch.at("id.0")) << "garbage";
-  auto const got = gather_on_threads(scratch.at("id"), 2, 50ms);
+  std::ofstream(here / "id.0") << "garbage";
+  auto const got = gather_on_threads(here / "id", 2, 50ms);
   for (auto const& each : got) CHECK(each == blobs(2));
 }
 
 TEST_CASE("a rank that does not come to the files is named at the deadline", "[comm][gathering]") {
   watchdog dog("a late rank");
-  folder const scratch;
-  comm::detail::file_gather early("trireme::comm::nccl", scratch.at("id"), 0, 2, 100ms);
+  scratch const here;
+  comm::detail::file_gather early("trireme::comm::nccl", here / "id", 0, 2, 100ms);
   auto const sentence = sentence_of([&] { (void)early("blob"); });
   CHECK(sentence.find("trireme::comm::nccl: waited 100ms for rank 1 of 2") == 0);
 }
@@ -95,10 +89,10 @@ TEST_CASE("a folder that cannot be written is a sentence with its path", "[comm]
 
 TEST_CASE("by_file takes rank and size from the launcher", "[comm][gathering]") {
   watchdog dog("by_file");
-  folder const scratch;
+  scratch const here;
   ::setenv("TRIREME_RANK", "0", 1);
   ::setenv("TRIREME_SIZE", "1", 1);
-  auto const path = scratch.at("id");
+  auto const path = here / "id";
   for (auto const& method : {comm::by_file, comm::by_rendezvous}) {
     INFO(method.name);
     auto const ranks = method.gather({"trireme::comm::nccl", path, 5s});

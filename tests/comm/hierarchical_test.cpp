@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "../catch.hpp"
+#include "../support/sentence.hpp"
 #include "../watchdog.hpp"
 #include "hierarchy_by_the_book.hpp"
 #include "trireme/comm/checked.hpp"
@@ -79,12 +80,7 @@ TEST_CASE("a hierarchical world splits into grids and refuses what is none", "[c
     std::vector<int> sum{r};
     by_place.all_reduce(tensor_view{sum});
     by_the_book::expect(sum[0] == (r % 2 == 0 ? 0 + 2 + 4 + 6 : 1 + 3 + 5 + 7), "the members of one color");
-    std::string told;
-    try {
-      static_cast<void>(mine.split(r == 0 || r == 5 ? 0 : 1, 0));
-    } catch (config_error const& problem) {
-      told = problem.what();
-    }
+    auto const told = sentence_of<config_error>([&] { static_cast<void>(mine.split(r == 0 || r == 5 ? 0 : 1, 0)); });
     by_the_book::expect(told.find("trireme::comm::hierarchical::split") == 0, "refused on every rank: ", told);
     mine.barrier();  // and goes on
   });
@@ -94,14 +90,11 @@ TEST_CASE("worlds that are no grid, and messages without a way, are refused", "[
   watchdog dog("no grid");
   launch(comm::threads{.ranks = 4}, [](auto& world) {
     auto const r = world.rank();
-    std::string told;
-    try {
+    auto const told = sentence_of<config_error>([&] {
       auto inside = world.split(r / 2, r);
       auto between = world.split(r < 2 ? r : 3 - r, r);  // crossed
       comm::hierarchical_world(std::move(inside), std::move(between));
-    } catch (config_error const& problem) {
-      told = problem.what();
-    }
+    });
     by_the_book::expect(told.find("do not form a grid") != std::string::npos, "crossed places: ", told);
 
     auto inside = world.split(r / 2, r);
@@ -116,13 +109,8 @@ TEST_CASE("worlds that are no grid, and messages without a way, are refused", "[
     by_the_book::expect(in[0] == (r ^ 1), "inside the node");
     meet(r ^ 2);
     by_the_book::expect(in[0] == (r ^ 2), "at the same place");
-    told.clear();
-    try {
-      meet(r ^ 3);
-    } catch (config_error const& problem) {
-      told = problem.what();
-    }
-    by_the_book::expect(told.find("has no way to rank") != std::string::npos, "another node and place: ", told);
+    auto const lost = sentence_of<config_error>([&] { meet(r ^ 3); });
+    by_the_book::expect(contains(lost, "has no way to rank"), "another node and place: ", lost);
   });
 }
 

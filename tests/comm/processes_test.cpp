@@ -5,6 +5,8 @@
 #include <list>
 
 #include "../catch.hpp"
+#include "../formats/scratch.hpp"
+#include "../support/sentence.hpp"
 #include "../watchdog.hpp"
 #include "child.hpp"
 
@@ -21,16 +23,11 @@ void set(variables const& all) {
   for (auto const& [name, value] : all) ::setenv(name, value.c_str(), 1);
 }
 /// A folder of this test alone, for the meetings of its ranks; made before the first of them.
-struct scratch {
-  std::string path = "/tmp/processes_test_XXXXXX";
-  scratch() { static_cast<void>(!::mkdtemp(path.data())); }
-  ~scratch() { std::filesystem::remove_all(path); }
-};
 scratch const folder;
 /// As torchrun starts rank `rank` of `size` on one machine.
 void as_torchrun(int rank, int size, std::string const& run, int restarts = 0) {
   auto const r = std::to_string(rank), n = std::to_string(size);
-  set({{"TMPDIR", folder.path},
+  set({{"TMPDIR", folder.path()},
        {"RANK", r},
        {"WORLD_SIZE", n},
        {"LOCAL_RANK", r},
@@ -45,8 +42,7 @@ std::string new_run() {
   static int number = 0;
   return text(::getpid(), ".", ++number);
 }
-std::string meetings() { return comm::detail::meeting_directory(folder.path); }
-bool has(std::string const& all, std::string_view part) { return all.find(part) != all.npos; }
+std::string meetings() { return comm::detail::meeting_directory(folder.path()); }
 std::size_t descriptors() {
   std::filesystem::directory_iterator const all("/proc/self/fd");
   return static_cast<std::size_t>(std::distance(begin(all), end(all)));
@@ -106,7 +102,7 @@ TEST_CASE("a restart after a kill meets anew, and removes what was left", "[comm
       as_torchrun(rank, 2, run, 1);
       return sum({.deadline = 30s});
     });
-  for (auto& each : ranks) CHECK(has(each.result(), "of 2: 3"));
+  for (auto& each : ranks) CHECK(contains(each.result(), "of 2: 3"));
   CHECK_FALSE(std::filesystem::exists(meetings()));
 }
 
@@ -130,9 +126,9 @@ TEST_CASE("a rank that ends with an error, or is killed, is named to the others"
     auto const first = each++->result(), failed = each++->result(), last = each->result();
     for (auto const& said : {first, last}) {
       INFO(said);
-      CHECK(has(said, "failed: "));
-      CHECK(has(said, "trireme::comm::processes: "));
-      CHECK(has(said, killed ? "rank 1 has died" : "rank 1 ended with an error: no more"));
+      CHECK(contains(said, "failed: "));
+      CHECK(contains(said, "trireme::comm::processes: "));
+      CHECK(contains(said, killed ? "rank 1 has died" : "rank 1 ended with an error: no more"));
     }
     CHECK(failed == (killed ? "" : "failed: no more"));
   }
@@ -150,7 +146,7 @@ TEST_CASE("ranks that never come are named", "[comm][processes]") {
   for (auto& each : ranks) {
     auto const said = each.result();
     INFO(said);
-    CHECK(has(said, "failed: trireme::comm::processes: ranks 1, 3 of 4 did not come"));
+    CHECK(contains(said, "failed: trireme::comm::processes: ranks 1, 3 of 4 did not come"));
   }
 }
 
@@ -170,19 +166,19 @@ TEST_CASE("an environment that cannot be is refused", "[comm][processes]") {
                                   {"MASTER_ADDR", "a"},
                                   {"MASTER_PORT", "1"}});
   INFO(two_machines);
-  CHECK(has(two_machines,
-            "failed: trireme::comm::processes: 4 ranks with 2 on this machine are on several machines, "
-            "between which MPI or NCCL are the engines"));
-  CHECK(has(said({{"RANK", "x"}, {"WORLD_SIZE", "2"}}), "failed: trireme::comm::bootstrap: "));
-  CHECK(has(said({{"PMIX_RANK", "1"}}), "does not say how many ranks there are"));
+  CHECK(contains(two_machines,
+                 "failed: trireme::comm::processes: 4 ranks with 2 on this machine are on several machines, "
+                 "between which MPI or NCCL are the engines"));
+  CHECK(contains(said({{"RANK", "x"}, {"WORLD_SIZE", "2"}}), "failed: trireme::comm::bootstrap: "));
+  CHECK(contains(said({{"PMIX_RANK", "1"}}), "does not say how many ranks there are"));
   for (auto const* many : {"257", "2147483647"}) {
     auto const too_many = said({{"RANK", "0"}, {"WORLD_SIZE", many}, {"MASTER_ADDR", "a"}, {"MASTER_PORT", "1"}});
-    CHECK(has(too_many,
-              text("(RANK, WORLD_SIZE) says that there are ", many, " ranks, but shared memory holds at most 256")));
+    CHECK(contains(too_many, text("(RANK, WORLD_SIZE) says that there are ", many,
+                                  " ranks, but shared memory holds at most 256")));
   }
-  CHECK(has(said({{"PMI_RANK", "0"}, {"PMI_SIZE", "2"}}), "does not say which run this is"));
-  CHECK(has(said({{"TRIREME_RANK", "0"}, {"TRIREME_SIZE", "2"}, {"TRIREME_RENDEZVOUS", "localhost:4000"}}),
-            "needs a secret of at least 32 characters"));
+  CHECK(contains(said({{"PMI_RANK", "0"}, {"PMI_SIZE", "2"}}), "does not say which run this is"));
+  CHECK(contains(said({{"TRIREME_RANK", "0"}, {"TRIREME_SIZE", "2"}, {"TRIREME_RENDEZVOUS", "localhost:4000"}}),
+                 "needs a secret of at least 32 characters"));
 }
 
 TEST_CASE("a description prints as its source", "[comm][processes]") {

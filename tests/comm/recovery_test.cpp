@@ -5,7 +5,6 @@
 #include <atomic>
 #include <chrono>
 #include <csignal>
-#include <filesystem>
 #include <list>
 #include <mutex>
 #include <stdexcept>
@@ -14,6 +13,8 @@
 #include <vector>
 
 #include "../catch.hpp"
+#include "../formats/scratch.hpp"
+#include "../support/sentence.hpp"
 #include "../watchdog.hpp"
 #include "child.hpp"
 #include "trireme/comm/processes.hpp"
@@ -23,28 +24,12 @@ using namespace std::chrono_literals;
 
 namespace {
 
-bool has(std::string const& all, std::string_view part) { return all.find(part) != all.npos; }
 template <class World>
 float sum_of_ranks(World& world) {
   float value = static_cast<float>(world.rank() + 1);
   world.all_reduce(tensor_view<float>(&value, shape{1}));
   return value;
 }
-template <class F>
-std::string sentence_of(F&& f) {
-  try {
-    f();
-  } catch (std::exception const& problem) {
-    return problem.what();
-  }
-  return "nothing thrown";
-}
-
-struct scratch {
-  std::string path = "/tmp/recovery_test_XXXXXX";
-  scratch() { static_cast<void>(!::mkdtemp(path.data())); }
-  ~scratch() { std::filesystem::remove_all(path); }
-};
 scratch const folder;
 
 /// Ranks as processes that a script has started: what each said in the end ("" if it was killed).
@@ -56,7 +41,7 @@ std::vector<std::string> processes(int size, comm::recovery const& how, Body con
   std::list<child> ranks;
   for (int rank = 0; rank < size; ++rank)
     ranks.emplace_back([&, rank] {
-      for (auto const& [name, value] : {std::pair{"TMPDIR", folder.path}, std::pair{"TRIREME_RANK", text(rank)},
+      for (auto const& [name, value] : {std::pair{"TMPDIR", folder.path()}, std::pair{"TRIREME_RANK", text(rank)},
                                         std::pair{"TRIREME_SIZE", text(size)}, std::pair{"TRIREME_JOB", job}})
         ::setenv(name, value.c_str(), 1);
       return launch(comm::processes{.deadline = deadline}, how,
@@ -105,7 +90,7 @@ TEST_CASE("what would fail again is not tried again, and attempts are counted", 
   std::atomic<int> calls{0};
   auto const failing = [&](int attempts, auto const& problem) {
     calls = 0;
-    return sentence_of([&] {
+    return sentence_of<std::exception>([&] {
       launch(comm::threads{.ranks = 2}, comm::recovery{.attempts = attempts}, [&](auto& world, int) {
         ++calls;
         world.barrier();
@@ -122,10 +107,10 @@ TEST_CASE("what would fail again is not tried again, and attempts are counted", 
   CHECK(calls == 2);
   CHECK(failing(5, numeric_error("not finite")) == "not finite");
   CHECK(calls == 2);
-  CHECK(has(sentence_of([] { launch(comm::threads{}, comm::recovery{.min_ranks = 3}, [](auto&, int) {}); }),
-            ".min_ranks is 3, but there are 2 ranks"));
-  CHECK(has(sentence_of([] { launch(comm::threads{}, comm::recovery{.attempts = -1}, [](auto&, int) {}); }),
-            ".attempts is -1"));
+  CHECK(contains(sentence_of([] { launch(comm::threads{}, comm::recovery{.min_ranks = 3}, [](auto&, int) {}); }),
+                 ".min_ranks is 3, but there are 2 ranks"));
+  CHECK(contains(sentence_of([] { launch(comm::threads{}, comm::recovery{.attempts = -1}, [](auto&, int) {}); }),
+                 ".attempts is -1"));
 }
 
 TEST_CASE("processes that are left after a kill go on as a smaller world", "[comm][recovery]") {
@@ -162,7 +147,7 @@ TEST_CASE("one process after another is killed until one is left, or too few are
     if (min_ranks == 0) {
       CHECK(said[2] == "2, rank 0 of 1");
     } else {
-      CHECK(has(said[2], "trireme::comm::processes: rank 0 has died"));
+      CHECK(contains(said[2], "trireme::comm::processes: rank 0 has died"));
     }
   }
 }
@@ -204,7 +189,7 @@ TEST_CASE("nobody goes on without a process that stands still", "[comm][recovery
       },
       1s);
   INFO(said[0]);
-  CHECK(has(said[0], "failed: "));
-  CHECK(has(said[0], "waited 1s for rank 1"));
-  CHECK(has(said[1], "failed: "));
+  CHECK(contains(said[0], "failed: "));
+  CHECK(contains(said[0], "waited 1s for rank 1"));
+  CHECK(contains(said[1], "failed: "));
 }

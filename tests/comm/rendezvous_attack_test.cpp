@@ -12,6 +12,7 @@
 #include <sstream>
 
 #include "../catch.hpp"
+#include "../formats/scratch.hpp"
 #include "../watchdog.hpp"
 #include "child.hpp"
 #include "trireme/comm/processes.hpp"
@@ -193,30 +194,25 @@ std::string train_as(int rank, int port) {
 }  // namespace
 
 TEST_CASE("a meeting listens on loopback alone, and nothing listens once all have met", "[comm][rendezvous]") {
-  char folder[] = "/tmp/rendezvous_attack_XXXXXX";
-  REQUIRE(::mkdtemp(folder) != nullptr);
-  auto const file = text(static_cast<char const*>(folder), "/meeting");
-  {
-    watchdog const guard("who listens");
-    auto const port = free_port();
-    for (auto const& where : {comm::rendezvous{.file = file, .deadline = 40s}, at_port(port)}) {
-      child host([&] {
-        comm::meeting met(where, 0, 2);
-        auto const left = listening(::getpid());
-        static_cast<void>(met.all_gather(""));
-        return text("listening: ", left.size());
-      });
-      std::set<std::string> found;
-      for (auto const until = clock_type::now() + 10s; found.empty() && clock_type::now() < until;)
-        found = listening(host.pid);
-      REQUIRE(found.size() == 1);
-      CHECK(found.begin()->starts_with("0100007F:"));  // 127.0.0.1
-      comm::meeting met(where, 1, 2);
+  scratch const folder;
+  watchdog const guard("who listens");
+  auto const port = free_port();
+  for (auto const& where : {comm::rendezvous{.file = folder / "meeting", .deadline = 40s}, at_port(port)}) {
+    child host([&] {
+      comm::meeting met(where, 0, 2);
+      auto const left = listening(::getpid());
       static_cast<void>(met.all_gather(""));
-      CHECK(host.result() == "listening: 0");
-    }
+      return text("listening: ", left.size());
+    });
+    std::set<std::string> found;
+    for (auto const until = clock_type::now() + 10s; found.empty() && clock_type::now() < until;)
+      found = listening(host.pid);
+    REQUIRE(found.size() == 1);
+    CHECK(found.begin()->starts_with("0100007F:"));  // 127.0.0.1
+    comm::meeting met(where, 1, 2);
+    static_cast<void>(met.all_gather(""));
+    CHECK(host.result() == "listening: 0");
   }
-  std::filesystem::remove_all(folder);
 }
 
 TEST_CASE("nobody joins without the secret, in a thousand tries", "[comm][rendezvous]") {

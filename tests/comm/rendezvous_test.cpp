@@ -14,6 +14,8 @@
 #include <map>
 
 #include "../catch.hpp"
+#include "../formats/scratch.hpp"
+#include "../support/sentence.hpp"
 #include "../watchdog.hpp"
 
 namespace {
@@ -21,16 +23,10 @@ namespace {
 using namespace trireme;
 using namespace std::chrono_literals;
 
-/// A folder of this test alone, removed at its end.
-struct scratch {
-  std::string path;
-  scratch() {
-    char name[] = "/tmp/rendezvous_test_XXXXXX";
-    path = ::mkdtemp(name);
-  }
-  ~scratch() { std::filesystem::remove_all(path); }
-  [[nodiscard]] std::string file() const { return path + "/meeting"; }
-  [[nodiscard]] bool is_empty() const { return std::filesystem::is_empty(path); }
+/// Where ranks meet by a file.
+struct meeting_place : scratch {
+  [[nodiscard]] std::string file() const { return *this / "meeting"; }
+  [[nodiscard]] bool is_empty() const { return entries() == 0; }
 };
 
 /// Runs body(rank) in a thread a rank; what each threw, or "".
@@ -38,13 +34,7 @@ std::vector<std::string> on_ranks(int size, std::function<void(int)> const& body
   std::vector<std::string> errors(static_cast<std::size_t>(size));
   std::vector<std::thread> threads;
   for (int rank = 0; rank < size; ++rank)
-    threads.emplace_back([&, rank] {
-      try {
-        body(rank);
-      } catch (error const& e) {
-        errors[static_cast<std::size_t>(rank)] = e.what();
-      }
-    });
+    threads.emplace_back([&, rank] { errors[static_cast<std::size_t>(rank)] = sentence_of([&] { body(rank); }); });
   for (auto& each : threads) each.join();
   return errors;
 }
@@ -53,7 +43,6 @@ bool all_empty(std::vector<std::string> const& errors) {
     if (!each.empty()) UNSCOPED_INFO(each);
   return std::all_of(errors.begin(), errors.end(), [](auto const& each) { return each.empty(); });
 }
-bool has(std::string const& text, std::string_view part) { return text.find(part) != text.npos; }
 
 /// A port that was free a moment ago.
 int free_port() {
@@ -69,7 +58,7 @@ comm::rendezvous at_port(std::chrono::milliseconds deadline = 20s) {
 
 TEST_CASE("ranks meet by a file, gather, and leave nothing behind", "[comm][rendezvous]") {
   watchdog const guard("a meeting by a file");
-  scratch const here;
+  meeting_place const here;
   for (int const size : {1, 2, 3, 8}) {
     auto const errors = on_ranks(size, [&](int rank) {
       comm::meeting met({.file = here.file(), .deadline = 20s}, rank, size);
@@ -110,27 +99,28 @@ TEST_CASE("one rank meets without a socket or a file", "[comm][rendezvous]") {
 
 TEST_CASE("ranks that do not come are named to those that came", "[comm][rendezvous]") {
   watchdog const guard("ranks that do not come");
-  scratch const here;
+  meeting_place const here;
   auto const errors = on_ranks(4, [&](int rank) {
     if (rank == 1 || rank == 3) return;
     comm::meeting const met({.file = here.file(), .deadline = 400ms}, rank, 4, "trireme::comm::processes");
   });
   for (int const rank : {0, 2}) {
     INFO(errors[static_cast<std::size_t>(rank)]);
-    CHECK(has(errors[static_cast<std::size_t>(rank)], "trireme::comm::processes: ranks 1, 3 of 4 did not come to "));
-    CHECK(has(errors[static_cast<std::size_t>(rank)], "within 400ms"));
+    CHECK(
+        contains(errors[static_cast<std::size_t>(rank)], "trireme::comm::processes: ranks 1, 3 of 4 did not come to "));
+    CHECK(contains(errors[static_cast<std::size_t>(rank)], "within 400ms"));
   }
   CHECK(here.is_empty());
 
   auto const alone = on_ranks(2, [&](int rank) {
     if (rank == 1) comm::meeting const met({.file = here.file(), .deadline = 200ms}, 1, 2);
   });
-  CHECK(has(alone[1], "rank 1 did not find rank 0 of 2 at " + here.file() + " within 200ms"));
+  CHECK(contains(alone[1], "rank 1 did not find rank 0 of 2 at " + here.file() + " within 200ms"));
 }
 
 TEST_CASE("a rank that leaves, or does not speak, is named to the others", "[comm][rendezvous]") {
   watchdog const guard("a rank that leaves");
-  scratch const here;
+  meeting_place const here;
   for (bool const leaves : {true, false}) {
     std::atomic<bool> over{false};
     auto const errors = on_ranks(3, [&](int rank) {
@@ -147,14 +137,14 @@ TEST_CASE("a rank that leaves, or does not speak, is named to the others", "[com
       }
     });
     auto const expected = leaves ? "rank 2 of 3 has left the meeting" : "rank 2 of 3 did not speak in the meeting";
-    CHECK(has(errors[0], expected));
-    CHECK(has(errors[1], expected));
+    CHECK(contains(errors[0], expected));
+    CHECK(contains(errors[1], expected));
   }
   auto const errors = on_ranks(2, [&](int rank) {
     comm::meeting met({.file = here.file(), .deadline = 5s}, rank, 2);
     if (rank == 1) static_cast<void>(met.all_gather("here"));
   });
-  CHECK(has(errors[1], "rank 0 of 2 has left the meeting"));
+  CHECK(contains(errors[1], "rank 0 of 2 has left the meeting"));
 }
 
 TEST_CASE("a rank that cannot belong is refused with the reason, and the others meet", "[comm][rendezvous]") {
@@ -176,13 +166,13 @@ TEST_CASE("a rank that cannot belong is refused with the reason, and the others 
   });
   CHECK(errors[0] == "");
   CHECK(errors[1] == "");
-  CHECK(has(errors[2], "rank 0 refuses this process: rank 2 counts 3 ranks, but rank 0 counts 2"));
-  CHECK(has(errors[3], "rank 0 refuses this process: rank 3 counts 4 ranks, but rank 0 counts 2"));
+  CHECK(contains(errors[2], "rank 0 refuses this process: rank 2 counts 3 ranks, but rank 0 counts 2"));
+  CHECK(contains(errors[3], "rank 0 refuses this process: rank 3 counts 4 ranks, but rank 0 counts 2"));
 
   auto const where_twice = at_port(1s);
   auto const twice = on_ranks(3, [&](int thread) { comm::meeting const met(where_twice, thread == 0 ? 0 : 1, 3); });
-  CHECK(has(twice[1] + twice[2], "rank 1 has come twice"));
-  CHECK(has(twice[0], "rank 2 of 3 did not come"));
+  CHECK(contains(twice[1] + twice[2], "rank 1 has come twice"));
+  CHECK(contains(twice[0], "rank 2 of 3 did not come"));
 }
 
 TEST_CASE("other jobs and other secrets do not meet", "[comm][rendezvous]") {
@@ -195,9 +185,9 @@ TEST_CASE("other jobs and other secrets do not meet", "[comm][rendezvous]") {
       if (rank == 1 && !other_job) mine.secret.back() = 't';
       comm::meeting const met(mine, rank, 2);
     });
-    CHECK(has(errors[0], "rank 1 of 2 did not come"));
-    CHECK(has(errors[1], "what listens there does not know the secret, or is of another job"));
-    CHECK_FALSE(has(errors[0] + errors[1], where.secret));
+    CHECK(contains(errors[0], "rank 1 of 2 did not come"));
+    CHECK(contains(errors[1], "what listens there does not know the secret, or is of another job"));
+    CHECK_FALSE(contains(errors[0] + errors[1], where.secret));
   }
 }
 
@@ -211,22 +201,24 @@ TEST_CASE("a meeting that cannot be is refused before anything is sent", "[comm]
     }
   };
   std::string const secret(32, 's');
-  CHECK(has(message({.port = 4000, .secret = "short"}, 0, 2), "needs a secret of at least 32 characters"));
-  CHECK(has(message({.port = 0, .secret = secret}, 0, 2), ".port is 0"));
-  CHECK(has(message({.port = 4000, .secret = secret}, 2, 2), "rank 2 of 2 is not possible"));
-  CHECK(has(message({.port = 4000, .secret = secret, .deadline = 0ms}, 0, 2), ".deadline is 0s"));
-  CHECK(has(message({.port = 4000, .secret = secret}, 0, INT_MAX), "2147483647 ranks are more than the 65536"));
-  CHECK(has(message({.address = "0.0.0.0", .port = 4000, .secret = secret}, 0, 2), "TRIREME_RENDEZVOUS_REMOTE=1"));
-  CHECK(has(message({.address = "192.0.2.1", .port = 4000, .secret = secret}, 1, 2), "TRIREME_RENDEZVOUS_REMOTE=1"));
-  CHECK(has(message({.address = "192.0.2.1", .port = 4000, .secret = secret, .remote = true}, 0, 2), "cannot listen"));
-  CHECK(has(message({.file = "/nowhere/at/all"}, 0, 2), "cannot write /nowhere/at/all"));
+  CHECK(contains(message({.port = 4000, .secret = "short"}, 0, 2), "needs a secret of at least 32 characters"));
+  CHECK(contains(message({.port = 0, .secret = secret}, 0, 2), ".port is 0"));
+  CHECK(contains(message({.port = 4000, .secret = secret}, 2, 2), "rank 2 of 2 is not possible"));
+  CHECK(contains(message({.port = 4000, .secret = secret, .deadline = 0ms}, 0, 2), ".deadline is 0s"));
+  CHECK(contains(message({.port = 4000, .secret = secret}, 0, INT_MAX), "2147483647 ranks are more than the 65536"));
+  CHECK(contains(message({.address = "0.0.0.0", .port = 4000, .secret = secret}, 0, 2), "TRIREME_RENDEZVOUS_REMOTE=1"));
+  CHECK(
+      contains(message({.address = "192.0.2.1", .port = 4000, .secret = secret}, 1, 2), "TRIREME_RENDEZVOUS_REMOTE=1"));
+  CHECK(contains(message({.address = "192.0.2.1", .port = 4000, .secret = secret, .remote = true}, 0, 2),
+                 "cannot listen"));
+  CHECK(contains(message({.file = "/nowhere/at/all"}, 0, 2), "cannot write /nowhere/at/all"));
   comm::meeting met({}, 0, 1);
   CHECK_THROWS_AS(met.all_gather(std::string(65537, 'x')), config_error);
 }
 
 TEST_CASE("what a killed rank 0 leaves is seen to be dead, and replaced", "[comm][rendezvous]") {
   watchdog const guard("a killed rank 0");
-  scratch const here;
+  meeting_place const here;
   auto const child = ::fork();
   if (child == 0) {
     try {
@@ -253,7 +245,7 @@ TEST_CASE("what a killed rank 0 leaves is seen to be dead, and replaced", "[comm
 
 TEST_CASE("two runs do not meet in one file", "[comm][rendezvous]") {
   watchdog const guard("two runs in one file");
-  scratch const here;
+  meeting_place const here;
   std::string second;
   auto const errors = on_ranks(2, [&](int rank) {
     if (rank == 1) {
@@ -267,12 +259,12 @@ TEST_CASE("two runs do not meet in one file", "[comm][rendezvous]") {
     comm::meeting const met({.file = here.file(), .deadline = 20s}, rank, 2);
   });
   CHECK(all_empty(errors));
-  CHECK(has(second, "another run meets at " + here.file()));
+  CHECK(contains(second, "another run meets at " + here.file()));
 }
 
 TEST_CASE("a file that others may read, or a link, is not believed", "[comm][rendezvous]") {
   watchdog const guard("a file that is not private");
-  scratch const here;
+  meeting_place const here;
   auto const why = [&] {
     std::string sentence;
     CHECK_FALSE(comm::detail::read_note(here.file(), sentence));
@@ -280,14 +272,14 @@ TEST_CASE("a file that others may read, or a link, is not believed", "[comm][ren
   };
   std::ofstream(here.file()) << "anything";
   ::chmod(here.file().c_str(), 0644);
-  CHECK(has(why(), "is not a file of this user that others may not read"));
+  CHECK(contains(why(), "is not a file of this user that others may not read"));
   ::chmod(here.file().c_str(), 0600);
-  CHECK(has(why(), "is not a meeting's file"));
+  CHECK(contains(why(), "is not a meeting's file"));
   CHECK(comm::detail::read_secret(here.file()) == "anything");
   ::chmod(here.file().c_str(), 0640);
   CHECK_THROWS_AS(comm::detail::read_secret(here.file()), config_error);
-  std::filesystem::create_symlink(here.file(), here.path + "/link");
-  CHECK_THROWS_AS(comm::detail::read_secret(here.path + "/link"), config_error);
+  std::filesystem::create_symlink(here.file(), here / "link");
+  CHECK_THROWS_AS(comm::detail::read_secret(here / "link"), config_error);
 }
 
 TEST_CASE("the environment says where to meet", "[comm][rendezvous]") {
@@ -313,7 +305,7 @@ TEST_CASE("the environment says where to meet", "[comm][rendezvous]") {
     return base;
   };
   auto const first = from(torchrun);
-  CHECK(has(first.file, text("/some/trireme-", ::geteuid(), "/")));
+  CHECK(contains(first.file, text("/some/trireme-", ::geteuid(), "/")));
   CHECK(from(with(torchrun, {{"RANK", "0"}, {"LOCAL_RANK", "0"}})) == first);
   CHECK(from(with(torchrun, {{"TORCHELASTIC_RESTART_COUNT", "1"}})).file != first.file);
   CHECK(from(with(torchrun, {{"MASTER_PORT", "29501"}})).file != first.file);

@@ -1,7 +1,6 @@
 #include "trireme/comm/report.hpp"
 
 #include <chrono>
-#include <filesystem>
 #include <iterator>
 #include <list>
 #include <string>
@@ -9,6 +8,8 @@
 #include <vector>
 
 #include "../catch.hpp"
+#include "../formats/scratch.hpp"
+#include "../support/sentence.hpp"
 #include "../watchdog.hpp"
 #include "child.hpp"
 #include "trireme/comm/processes.hpp"
@@ -19,11 +20,6 @@ using namespace trireme;
 using namespace std::chrono_literals;
 
 /// A folder of this test alone, for the meetings of its ranks; made before the first of them.
-struct scratch {
-  std::string path = "/tmp/report_test_XXXXXX";
-  scratch() { static_cast<void>(!::mkdtemp(path.data())); }
-  ~scratch() { std::filesystem::remove_all(path); }
-};
 scratch const folder;
 
 /// What each of three ranks would print if the body is run on all of them: nothing, or a sentence.
@@ -35,7 +31,7 @@ std::vector<std::string> printed(Body body, bool stands_still = false) {
   std::list<child> ranks;
   for (int rank = 0; rank < 3; ++rank)
     ranks.emplace_back([&, rank]() -> std::string {
-      ::setenv("TMPDIR", folder.path.c_str(), 1);
+      ::setenv("TMPDIR", folder.path().c_str(), 1);
       ::setenv("TRIREME_RANK", text(rank).c_str(), 1);
       ::setenv("TRIREME_SIZE", "3", 1);
       ::setenv("TRIREME_JOB", run.c_str(), 1);
@@ -54,7 +50,6 @@ std::vector<std::string> printed(Body body, bool stands_still = false) {
   }
   return all;
 }
-bool has(std::string const& all, std::string_view part) { return all.find(part) != all.npos; }
 
 }  // namespace
 
@@ -66,8 +61,8 @@ TEST_CASE("where rank 0 was killed the lowest of the others tells, alone", "[com
     world.barrier();
   });
   INFO(said[1]);
-  CHECK(has(said[1], "rank 0 has died"));
-  CHECK(has(said[1], "barrier"));
+  CHECK(contains(said[1], "rank 0 has died"));
+  CHECK(contains(said[1], "barrier"));
   CHECK(said[2].empty());
 }
 
@@ -81,8 +76,8 @@ TEST_CASE("where rank 0 stands still the lowest of the others tells, alone", "[c
       },
       true);
   INFO(said[1]);
-  CHECK(has(said[1], "waited 1s for rank 0"));
-  CHECK(has(said[1], "barrier"));
+  CHECK(contains(said[1], "waited 1s for rank 0"));
+  CHECK(contains(said[1], "barrier"));
   CHECK(said[2].empty());
 }
 
@@ -94,7 +89,7 @@ TEST_CASE("while rank 0 is there it tells what has happened elsewhere", "[comm][
     world.barrier();
   });
   INFO(said[0]);
-  CHECK(has(said[0], "rank 1 ended with an error: no more"));
+  CHECK(contains(said[0], "rank 1 ended with an error: no more"));
   CHECK(said[1].empty());
   CHECK(said[2].empty());
 }
@@ -107,7 +102,7 @@ TEST_CASE("a rank that comes late to an error that is told is silent", "[comm][r
     world.barrier();
   });
   CHECK(said[0].empty());
-  CHECK(has(said[1], "waited 1s for rank 0"));
+  CHECK(contains(said[1], "waited 1s for rank 0"));
   CHECK(said[2].empty());
 }
 

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "../catch.hpp"
+#include "../formats/scratch.hpp"
 #include "../support/sentence.hpp"
 #include "trireme/contract/dataset.hpp"
 
@@ -18,15 +19,10 @@ namespace fs = std::filesystem;
 
 namespace {
 
-struct folder {
-  fs::path path = fs::temp_directory_path() / ("trireme_token_file_test_" + std::to_string(::getpid()));
-  folder() { fs::create_directories(path); }
-  ~folder() { fs::remove_all(path); }
-  folder(folder const&) = delete;
-  folder& operator=(folder const&) = delete;
+struct folder : scratch {
   [[nodiscard]] std::string write(std::string const& name, std::string const& content) const {
-    std::ofstream(path / name, std::ios::binary) << content;
-    return (path / name).string();
+    std::ofstream(*this / name, std::ios::binary) << content;
+    return *this / name;
   }
 };
 
@@ -111,21 +107,21 @@ TEST_CASE("a split shares no byte and says where it cut", "[data][token_file]") 
   CHECK(data::split(path, 8, 0.25).held_out_begin == 750);
   for (double fraction : {0.0, 1.0, -0.1, 1.5, 1e-9}) CHECK_THROWS_AS(data::split(path, 8, fraction), config_error);
   CHECK_THROWS_AS(data::split(path, 101), config_error);  // 100 bytes are held out
-  CHECK_THROWS_AS(data::split((here.path / "none").string(), 8), io_error);
+  CHECK_THROWS_AS(data::split(here / "none", 8), io_error);
 }
 
 TEST_CASE("files that cannot be used are refused by name", "[data][token_file]") {
   folder const here;
   auto const open = [](std::string const& path) { (void)data::token_file{.path = path, .context = 4}.open(); };
-  auto const missing = (here.path / "missing").string();
+  auto const missing = here / "missing";
   CHECK_THROWS_AS(open(missing), io_error);
   CHECK(sentence_of([&] { open(missing); }) ==
         missing + ": trireme::data::token_file: cannot open the file: No such file or directory");
-  CHECK(sentence_of([&] { open(here.path.string()); }) ==
-        here.path.string() + ": trireme::data::token_file: this is a directory, but a file is needed");
+  CHECK(sentence_of([&] { open(here.path()); }) ==
+        here.path() + ": trireme::data::token_file: this is a directory, but a file is needed");
   CHECK(sentence_of([&] { open(here.write("empty", "")); }).ends_with("the file is empty"));
   CHECK_THROWS_AS(open(here.write("empty", "")), io_error);
-  auto const pipe = (here.path / "pipe").string();
+  auto const pipe = here / "pipe";
   REQUIRE(::mkfifo(pipe.c_str(), 0600) == 0);
   CHECK(sentence_of([&] { open(pipe); }).ends_with("this is not a regular file, so it cannot be read at any place"));
   CHECK_THROWS_AS(open(here.write("file", "12345") + "/below"), io_error);

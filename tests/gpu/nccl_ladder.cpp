@@ -16,7 +16,7 @@ void alone(gpu::cases& cases) {
                               }};
     auto const begun = std::chrono::steady_clock::now();
     auto const sentence =
-        gpu::sentence_of<trireme::comm_error>([&] { comm::nccl_world const world(comm::nccl{.deadline = 3s}, two); });
+        sentence_of<trireme::comm_error>([&] { comm::nccl_world const world(comm::nccl{.deadline = 3s}, two); });
     ladder::expect(sentence.starts_with("trireme::comm::nccl: making a communicator waited 3s"), sentence);
     ladder::expect(std::chrono::steady_clock::now() - begun < 60s, "it took far longer than the deadline");
   });
@@ -28,7 +28,7 @@ void alone(gpu::cases& cases) {
     auto pending = other.all_reduce_async(values.view());
     world.abandon("trireme::comm::nccl: rank 0 ended with an error: enough");
     for (auto* const each : {&world, &other}) {
-      auto const sentence = gpu::sentence_of<trireme::comm_error>([&] { each->all_reduce(values.view()); });
+      auto const sentence = sentence_of<trireme::comm_error>([&] { each->all_reduce(values.view()); });
       ladder::expect(sentence.find("enough") != std::string::npos, sentence);
     }
   });
@@ -37,7 +37,7 @@ void alone(gpu::cases& cases) {
     comm::nccl_world world(comm::nccl{}, one);
     trireme::tensor<float, cuda> values({4});
     auto const sentence =
-        gpu::sentence_of<trireme::config_error>([&] { world.exchange({trireme::send_to(0, values.view())}); });
+        sentence_of<trireme::config_error>([&] { world.exchange({trireme::send_to(0, values.view())}); });
     ladder::expect(sentence.find("sends to itself") != std::string::npos, sentence);
     world.barrier();
   });

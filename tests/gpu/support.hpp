@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "../ladder/ladder.hpp"
+#include "../support/sentence.hpp"
 #include "../watchdog.hpp"
 #include "trireme/comm/cuda.hpp"
 
@@ -71,16 +72,5 @@ class cases {
   int failed_ = 0;
   watchdog dog_{"a test on the GPU", std::chrono::seconds(480)};
 };
-
-/// The sentence of the error that `call` must end with.
-template <class Error, class Call>
-std::string sentence_of(Call call) {
-  try {
-    call();
-  } catch (Error const& problem) {
-    return problem.what();
-  }
-  throw std::runtime_error("there is no error where one is due");
-}
 
 }  // namespace gpu

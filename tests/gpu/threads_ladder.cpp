@@ -45,7 +45,7 @@ int main() {
   });
 
   cases.run("an error of the device ends the launch and names the rank", [] {
-    auto const sentence = gpu::sentence_of<trireme::comm_error>([] {
+    auto const sentence = sentence_of<trireme::comm_error>([] {
       trireme::launch(comm::threads{.ranks = 2, .deadline = std::chrono::seconds(10)}, [](auto& world) {
         // Far more than there is: a copy that is refused when it is queued.
         trireme::tensor<float, cuda> const values({1024});

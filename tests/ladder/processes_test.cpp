@@ -6,11 +6,11 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <filesystem>
 #include <fstream>
 #include <sstream>
 
 #include "../catch.hpp"
+#include "../formats/scratch.hpp"
 #include "../watchdog.hpp"
 #include "ladder.hpp"
 
@@ -62,16 +62,14 @@ TEST_CASE("one rank of the ladder, as its environment says", "[.rank]") {
 TEST_CASE("every rung holds on 1, 2, 3 and 4 processes that meet by a rendezvous", "[ladder][processes]") {
   int const size = GENERATE(1, 2, 3, 4);
   watchdog dog("waiting for the processes", 200s);
-  std::string folder = (std::filesystem::temp_directory_path() / "ladder_XXXXXX").string();
-  REQUIRE(::mkdtemp(folder.data()) != nullptr);
-  auto const said = [&](int rank) { return trireme::text(folder, "/rank", rank); };
+  scratch const folder;
+  auto const said = [&](int rank) { return folder / trireme::text("rank", rank); };
   std::vector<::pid_t> ranks;
-  for (int rank = 0; rank < size; ++rank) ranks.push_back(start_rank(rank, size, folder + "/meeting", said(rank)));
+  for (int rank = 0; rank < size; ++rank) ranks.push_back(start_rank(rank, size, folder / "meeting", said(rank)));
   for (int rank = 0; rank < size; ++rank) {
     int status = 0;
     CHECK(::waitpid(ranks[static_cast<std::size_t>(rank)], &status, 0) > 0);
     INFO("rank " << rank << " of " << size << " said:\n" << content(said(rank)));
     CHECK(status == 0);
   }
-  std::filesystem::remove_all(folder);
 }

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "../support/sentence.hpp"
 #include "trireme/compression/compression.hpp"
 #include "trireme/core/hash.hpp"
 #include "trireme/ops/ops.hpp"
@@ -116,26 +117,18 @@ template <class Comm>
 std::string replicas(Comm& world) {
   own_parameters mine;
   bool const differs = world.rank() == world.size() - 1;
-  auto const sentence_of = [&](auto&& action) {
-    try {
-      action();
-      return std::string();
-    } catch (config_error const& problem) {
-      return std::string(problem.what());
-    }
-  };
   auto const expected =
       world.size() == 1
           ? std::string()
           : text("trireme::exchange: the parameters of rank ", world.size() - 1, " differ from those of rank 0; start ",
                  "every rank from the same values: world.broadcast(values, 0) gives it those of rank 0");
   mine.weight[7] = differs ? 5 : 1;
-  auto const at_start = sentence_of([&] { static_cast<void>(make_exchange(mine.list(), world)); });
+  auto const at_start = sentence_of<config_error>([&] { static_cast<void>(make_exchange(mine.list(), world)); });
   if (at_start != expected) return "sentence at the start: " + at_start;
   mine.weight[7] = 1;
   auto exchange = make_exchange(mine.list(), world);
   mine.weight[7] = differs ? 5 : 1;
-  auto const later = sentence_of([&] { exchange.verify_replicas(); });
+  auto const later = sentence_of<config_error>([&] { exchange.verify_replicas(); });
   if (later != expected) return "sentence: " + later;
   exchange.broadcast(world.size() - 1);
   exchange.verify_replicas();

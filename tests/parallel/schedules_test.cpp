@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "../catch.hpp"
+#include "../support/sentence.hpp"
 
 using namespace trireme;
 using namespace trireme::schedule;
@@ -28,15 +29,6 @@ void for_each_size(int chunks, F&& f) {
 constexpr costs even{.forward = 1, .backward_input = 1, .backward_weight = 1};
 constexpr costs uneven[] = {even, {6, 8, 5}, {5, 7, 3}, {4, 9, 4}};
 constexpr std::int64_t full_backward(costs const& of) { return of.of(work::backward); }
-
-std::string sentence(auto&& body) {
-  try {
-    static_cast<void>(body());
-  } catch (config_error const& problem) {
-    return problem.what();
-  }
-  return "accepted";
-}
 
 // Wrong schedules.
 struct late : gpipe {
@@ -240,21 +232,21 @@ TEST_CASE("one stage trains one micro-batch after the other", "[parallel][schedu
 }
 
 TEST_CASE("a schedule that does not fit, or is wrong, is refused with its numbers", "[parallel][schedules]") {
-  CHECK(sentence([] {
+  CHECK(sentence_of<config_error>([] {
           return make_lists<dual_pipe>({3, 8});
         }) ==
         "trireme::schedule: dualpipe needs an even number of stages, but was given 3 stages, 8 micro-batches and 2 "
         "chunks a stage");
-  CHECK(sentence([] {
+  CHECK(sentence_of<config_error>([] {
           return make_lists<interleaved>({4, 6, 2});
         }) ==
         "trireme::schedule: interleaved needs micro-batches that are a multiple of the stages, but was given 4 stages, "
         "6 micro-batches and 2 chunks a stage");
-  CHECK(sentence([] {
+  CHECK(sentence_of<config_error>([] {
           return make_lists<gpipe>({4, 0});
         }) ==
         "trireme::schedule: gpipe was given 4 stages, 0 micro-batches and 1 chunks a stage; each must be at least 1");
-  CHECK(sentence([] {
+  CHECK(sentence_of<config_error>([] {
           return make_lists<late>({4, 6});
         }) ==
         "trireme::schedule: late with 4 stages, 6 micro-batches and 1 chunks a stage: each chunk must take each of its "
@@ -311,15 +303,15 @@ TEST_CASE("cuts that cannot be are refused with their numbers", "[parallel][sche
   std::vector<double> const costs{1, 1, 1};
   std::vector<std::int64_t> const given{2, 2};
   CHECK(cut_units(5, std::vector<std::int64_t>{1, 4}, 3) == unit_cuts{0, 1, 4, 5});
-  CHECK(sentence([&] { return cut_units(costs, 2, 2); }) ==
+  CHECK(sentence_of<config_error>([&] { return cut_units(costs, 2, 2); }) ==
         "trireme::schedule::cut_units: 2 stages of 2 chunks need at least 4 units, but the model has 3; use fewer "
         "stages, or a model of more layers");
-  CHECK(sentence([&] { return cut_units(5, given, 3); }) ==
+  CHECK(sentence_of<config_error>([&] { return cut_units(5, given, 3); }) ==
         "trireme::schedule::cut_units: a cut at unit 2 after one at unit 2; cuts must increase, and lie inside a model "
         "of 5 units");
-  CHECK(sentence([&] { return cut_units(5, given, 4); }) ==
+  CHECK(sentence_of<config_error>([&] { return cut_units(5, given, 4); }) ==
         "trireme::schedule::cut_units: 4 stages of 1 chunks need 3 cuts, but 2 are given");
-  CHECK(sentence([] {
+  CHECK(sentence_of<config_error>([] {
           static_cast<void>(cut_units(std::vector<double>{1, -1}, 2));
         }) == "trireme::schedule::cut_units: unit 1 costs -1; costs are at least 0");
 }

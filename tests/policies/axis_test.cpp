@@ -13,6 +13,7 @@
 #include "../catch.hpp"
 #include "../formats/scratch.hpp"
 #include "../support/plan_differences.hpp"
+#include "../support/sentence.hpp"
 #include "../watchdog.hpp"
 
 // Two axes of parallelism as a user writes them, with public headers only: one that offers a group of its own to a unit
@@ -239,13 +240,7 @@ TEST_CASE("what a user's axes send and hold is what the plan says", "[policies]"
 TEST_CASE("a mesh says of a user's axes what it says of all", "[policies]") {
   auto const how = parallel::mesh{lanes{.ways = 2}, committee{.ways = 3}};
   CHECK(to_string(how) == "parallel::mesh{lanes{.ways = 2}, committee{.ways = 3}}");
-  std::string sentence;
-  try {
-    parallel::mesh_shape(how, 4);
-  } catch (config_error const& problem) {
-    sentence = problem.what();
-  }
-  CHECK(sentence ==
+  CHECK(sentence_of<config_error>([&] { parallel::mesh_shape(how, 4); }) ==
         "trireme::parallel::mesh: lanes=2, committee=3 takes 6 ranks, but the world has 4; change a degree or the "
         "number of ranks");
 }

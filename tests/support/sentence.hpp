@@ -5,12 +5,12 @@
 
 #include "trireme/core/error.hpp"
 
-/// What an action throws, in words; empty if it throws nothing.
-template <class Action>
+/// What an action throws, in words; empty if it throws nothing. Other errors pass.
+template <class Error = trireme::error, class Action>
 std::string sentence_of(Action&& action) {
   try {
     action();
-  } catch (trireme::error const& problem) {
+  } catch (Error const& problem) {
     return problem.what();
   }
   return {};

@@ -8,6 +8,7 @@
 
 #include "../catch.hpp"
 #include "../formats/scratch.hpp"
+#include "../support/sentence.hpp"
 #include "../watchdog.hpp"
 #include "trireme/comm/checked.hpp"
 #include "trireme/comm/hierarchical.hpp"
@@ -18,8 +19,6 @@ using namespace trireme;
 using namespace std::chrono_literals;
 
 namespace {
-
-bool contains(std::string const& text, std::string const& part) { return text.find(part) != std::string::npos; }
 
 /// A disk that takes this long to write or to open a file.
 struct slow_files : formats::file_system {
@@ -79,13 +78,10 @@ TEST_CASE("so has a hierarchical world", "[train][checkpoint]") {
 TEST_CASE("a save that takes longer than its own deadline is an error that names the rank", "[train][checkpoint]") {
   watchdog const guard("a disk that is too slow");
   scratch folder;
-  std::string sentence;
-  try {
+  auto const sentence = sentence_of<comm_error>([&] {
     launch(comm::threads{.ranks = 2},
            [&](auto& world) { save_and_load(world, folder.path(), {.deadline = deadline}); });
-  } catch (comm_error const& problem) {
-    sentence = problem.what();
-  }
+  });
   INFO(sentence);
   CHECK(contains(sentence, "waited 250ms for rank 1"));
   CHECK(sentence.ends_with("look at what is keeping it, or raise checkpoint::patience{.deadline}"));

@@ -5,6 +5,7 @@
 
 #include "../catch.hpp"
 #include "../formats/scratch.hpp"
+#include "../support/sentence.hpp"
 #include "../watchdog.hpp"
 #include "trireme/compression/compression.hpp"
 #include "trireme/data/function.hpp"
@@ -32,8 +33,7 @@ void flip_bit(View const& view) {
 template <class Spoil, class... Policies>
 std::string spoiled(int ranks, int where, fit_options const& options, std::int64_t& step, Spoil spoil,
                     Policies... policies) {
-  std::string sentence = "no error";
-  try {
+  return sentence_of<numeric_error>([&] {
     launch(comm::threads{.ranks = ranks}, [&](auto& world) {
       auto trainer = make_trainer(model, optim::adamw{}, world, policies...);
       trainer.initialise(3);
@@ -43,10 +43,7 @@ std::string spoiled(int ranks, int where, fit_options const& options, std::int64
       });
       trainer.fit(data_of_all, options);
     });
-  } catch (numeric_error const& problem) {
-    sentence = problem.what();
-  }
-  return sentence;
+  });
 }
 auto const spoil_parameter = [](auto& trainer) {
   auto& exchange = trainer.exchange();
@@ -64,7 +61,6 @@ auto const spoil_moment = [](auto& trainer) {
       true);
 };
 
-bool has(std::string const& text, std::string const& part) { return text.find(part) != std::string::npos; }
 constexpr fit_options every_five{.steps = 20, .batch = 12, .check_every = 5};
 
 }  // namespace
@@ -75,9 +71,9 @@ TEST_CASE("a bit that flips in one replica's parameters is found at the next che
   std::int64_t step = 0;
   auto const said = spoiled(2, 1, every_five, step, spoil_parameter);
   INFO(said);
-  CHECK(has(said, "0.bias\" on ranks 0 and 1 differ"));
+  CHECK(contains(said, "0.bias\" on ranks 0 and 1 differ"));
   CHECK(step == 9);  // the callback of step 10 was not reached
-  CHECK(spoiled(2, 1, {.steps = 20, .batch = 12, .check_every = 0}, step, spoil_parameter) == "no error");
+  CHECK(spoiled(2, 1, {.steps = 20, .batch = 12, .check_every = 0}, step, spoil_parameter) == "");
   CHECK(step == 20);
 }
 
@@ -87,7 +83,7 @@ TEST_CASE("of three replicas the one that is spoiled is named", "[train][replica
     std::int64_t step = 0;
     auto const said = spoiled(3, rank, every_five, step, spoil_parameter);
     INFO(said);
-    CHECK(has(said, text("on rank ", rank, " differs from those of the other 2 ranks")));
+    CHECK(contains(said, text("on rank ", rank, " differs from those of the other 2 ranks")));
   }
 }
 
@@ -96,22 +92,21 @@ TEST_CASE("moments are compared too, and parameters where moments are sharded", 
   std::int64_t step = 0;
   auto said = spoiled(2, 1, every_five, step, spoil_moment);
   INFO(said);
-  CHECK(has(said, "\"first_moment/"));
-  CHECK(has(said, "on ranks 0 and 1 differ"));
+  CHECK(contains(said, "\"first_moment/"));
+  CHECK(contains(said, "on ranks 0 and 1 differ"));
   fit_options const at_once{.steps = 20, .batch = 12, .check_every = 1};
   auto const untouched = [](auto&) {};
-  CHECK(spoiled(2, 1, at_once, step, untouched) == "no error");
-  CHECK(spoiled(2, 1, at_once, step, untouched, parallel::zero<1>{}) == "no error");
-  CHECK(spoiled(2, 1, at_once, step, untouched, parallel::zero<3>{}) == "no error");
-  CHECK(spoiled(2, 1, at_once, step, untouched, precision::bf16{}) == "no error");
-  CHECK(spoiled(2, 1, at_once, step, untouched, compression::error_feedback<compression::top_k>{}) == "no error");
+  CHECK(spoiled(2, 1, at_once, step, untouched) == "");
+  CHECK(spoiled(2, 1, at_once, step, untouched, parallel::zero<1>{}) == "");
+  CHECK(spoiled(2, 1, at_once, step, untouched, parallel::zero<3>{}) == "");
+  CHECK(spoiled(2, 1, at_once, step, untouched, precision::bf16{}) == "");
+  CHECK(spoiled(2, 1, at_once, step, untouched, compression::error_feedback<compression::top_k>{}) == "");
 }
 
 TEST_CASE("spoiled state is not saved", "[train][replicas]") {
   watchdog const guard("a save of spoiled state");
   scratch folder;
-  std::string said = "no error";
-  try {
+  auto const said = sentence_of<numeric_error>([&] {
     launch(comm::threads{.ranks = 2}, [&](auto& world) {
       auto trainer = make_trainer(model, optim::sgd{}, world);
       trainer.save(folder.path());
@@ -119,10 +114,8 @@ TEST_CASE("spoiled state is not saved", "[train][replicas]") {
       if (world.rank() == 1) spoil_parameter(trainer);
       trainer.save(folder.path());
     });
-  } catch (numeric_error const& problem) {
-    said = problem.what();
-  }
-  CHECK(has(said, "on ranks 0 and 1 differ"));
+  });
+  CHECK(contains(said, "on ranks 0 and 1 differ"));
   CHECK(std::filesystem::exists(folder.path() + "/step-0000000000"));
   CHECK_FALSE(std::filesystem::exists(folder.path() + "/step-0000000003"));
 }
@@ -132,7 +125,7 @@ TEST_CASE("a build is told by what decides about bits", "[train][replicas]") {
   ops::detected(ops::cpu_level::baseline);
   auto const plain = build_text<precision::fp32>();
   ops::detected(here);
-  CHECK(has(plain, text("trireme ", TRIREME_VERSION)));
-  CHECK(has(plain, "CPU level baseline"));
+  CHECK(contains(plain, text("trireme ", TRIREME_VERSION)));
+  CHECK(contains(plain, "CPU level baseline"));
   CHECK((here == ops::cpu_level::baseline) == (plain == build_text<precision::fp32>()));
 }

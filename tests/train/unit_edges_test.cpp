@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "../catch.hpp"
+#include "../support/sentence.hpp"
 #include "../watchdog.hpp"
 #include "trireme/comm/counted.hpp"
 #include "trireme/data/in_memory.hpp"
@@ -133,12 +134,10 @@ std::vector<std::string> trained(slip forgets, Axes... axes) {
   launch(comm::threads{.ranks = 2, .deadline = std::chrono::seconds(20)}, [&](auto& world) {
     auto const data = data::in_memory(tensor_view<float const>(numbers.data(), {16, channels}),
                                       tensor_view<float const>(numbers.data(), {16, channels}));
-    try {
+    said[static_cast<std::size_t>(world.rank())] = sentence_of<assertion_error>([&] {
       auto trainer = make_trainer(products{forgets}, optim::sgd{}, world, parallel::mesh{axes...});
       trainer.fit(data, {.steps = 10, .batch = 8, .micro_batches = 2});
-    } catch (assertion_error const& problem) {
-      said[static_cast<std::size_t>(world.rank())] = problem.what();
-    }
+    });
   });
   return said;
 }

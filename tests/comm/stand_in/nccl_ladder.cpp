@@ -84,8 +84,8 @@ int main() {
     on_ranks(2, {.deadline = 300ms}, [&](comm::nccl_world& world) {
       if (world.rank() == 1) return;
       trireme::tensor<float, cuda> values({1000});
-      said[0] = gpu::sentence_of<trireme::comm_error>([&] { world.all_reduce(values.view()); });
-      said[1] = gpu::sentence_of<trireme::comm_error>([&] { world.barrier(); });
+      said[0] = sentence_of<trireme::comm_error>([&] { world.all_reduce(values.view()); });
+      said[1] = sentence_of<trireme::comm_error>([&] { world.barrier(); });
     });
     ladder::expect(
         said[0].starts_with("trireme::comm::nccl: all_reduce(F32, 1000 elements, sum) number 1 waited 300ms"), said[0]);
@@ -98,8 +98,8 @@ int main() {
                                     return std::vector<std::string>{own, own};
                                   },
                               .who_is_missing = [] { return std::string("rank 1 has died"); }};
-    auto const sentence = gpu::sentence_of<trireme::comm_error>(
-        [&] { comm::nccl_world const world(comm::nccl{.deadline = 200ms}, two); });
+    auto const sentence =
+        sentence_of<trireme::comm_error>([&] { comm::nccl_world const world(comm::nccl{.deadline = 200ms}, two); });
     ladder::expect(sentence.ends_with("; rank 1 has died"), sentence);
   });
   return cases.exit_code();
