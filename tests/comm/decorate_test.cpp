@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "../catch.hpp"
-#include "../support/toy_training.hpp"
+#include "../support/training.hpp"
 #include "../watchdog.hpp"
 #include "trireme/comm/checked.hpp"
 #include "trireme/comm/counted.hpp"
@@ -58,7 +58,8 @@ TEST_CASE("worlds in any order of decorators give the same values", "[comm][deco
 TEST_CASE("a training on decorated threads ends in the state of a plain one", "[comm][decorate]") {
   watchdog dog("a decorated training");
   auto const run = [](auto const& description, auto strategy) {
-    return launch(description, [&](auto& world) { return toy::train(world, toy::adaptive, strategy).hash; });
+    return launch(description,
+                  [&](auto& world) { return toy::twelve_steps.train(world, toy::adaptive, strategy).hash; });
   };
   comm::threads const threads{.ranks = 2};
   auto const decorated = comm::decorate(threads, quick, comm::recorded{}, patient);

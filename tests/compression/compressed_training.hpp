@@ -4,7 +4,7 @@
 #include <string>
 
 #include "../support/shared_scratch.hpp"
-#include "../support/toy_training.hpp"
+#include "../support/training.hpp"
 #include "trireme/compression/compression.hpp"
 
 /// What holds of a training with any compressor, on any communicator: each case returns what it found wrong on this

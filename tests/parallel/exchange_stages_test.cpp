@@ -6,29 +6,23 @@
 #include <utility>
 #include <vector>
 
-#include "../catch.hpp"
+#include "../support/training.hpp"
 #include "../watchdog.hpp"
-#include "exchange_training.hpp"
 
 using namespace trireme;
-using exchange_training::outcome;
-using exchange_training::plan;
-using exchange_training::train_on;
 
 namespace {
 
+auto const twenty_steps = toy::of_gpt({.steps = 20, .batch = 10, .micro_batches = 6});
+
 template <class Strategy>
-void equals_serial(outcome const& serial, Strategy const& strategy) {
+void equals_serial(toy::outcome const& serial, Strategy const& strategy) {
   for (int const ranks : {1, 2, 3, 4}) {
     INFO(to_string(strategy) << " on " << ranks << " ranks");
-    auto const all = train_on(ranks, strategy, toy::steady);
+    auto const all = twenty_steps.on(ranks, toy::steady, strategy);
     for (auto const& each : all) {
-      CHECK(toy::distance(serial.weights, each.weights) < 1e-5);
-      CHECK(toy::distance(serial.norms, each.norms) < 1e-5);
-      CHECK(toy::distance(serial.losses, each.losses) < 1e-5);
-      CHECK(each.weights == all[0].weights);
-      CHECK(each.norms == all[0].norms);
-      CHECK(each.hash == all[0].hash);
+      toy::check_near(each, serial, 1e-5, 1e-5);
+      toy::check_equal(each, all[0]);
     }
   }
 }
@@ -36,15 +30,16 @@ void equals_serial(outcome const& serial, Strategy const& strategy) {
 // Bits: of weights after some steps of adamw with clipping and dropout, where the last batches of an epoch have fewer
 // samples than micro-batches.
 optim::adamw const clipped{.learning_rate = 1e-2, .clip = 0.1};
-plan const in_a_tree{.steps = 5, .batches = {.batch = 20, .micro_batches = 8, .seed = 7, .prefetch = 0}};
+auto const in_a_tree = toy::of_gpt({.steps = 5, .batch = 20, .micro_batches = 8});
 
-template <class Precision = precision::fp32, class Strategy>
-void equals(outcome const& expected, Strategy const& strategy) {
+template <class Strategy, class Precision = precision::fp32>
+void equals(toy::outcome const& expected, Strategy const& strategy, Precision const& precision = {}) {
   for (int const ranks : {1, 2, 4, 8}) {
     INFO(to_string(strategy) << " on " << ranks << " ranks");
-    auto const all = train_on<Precision>(ranks, strategy, clipped, in_a_tree);
-    CHECK(all.back().weights == expected.weights);
-    CHECK(all.back().norms == expected.norms);
+    auto const found = in_a_tree.on(ranks, clipped, strategy, precision).back();
+    CHECK((found.state == expected.state));
+    CHECK(found.norms == expected.norms);
+    CHECK(found.hash == expected.hash);
   }
 }
 
@@ -52,7 +47,7 @@ void equals(outcome const& expected, Strategy const& strategy) {
 
 TEST_CASE("every stage of zero equals serial training over 20 steps on 1 to 4 ranks", "[parallel][exchange]") {
   watchdog const guard("every stage");
-  auto const serial = train_on(1, parallel::data{}, toy::steady).front();
+  auto const serial = twenty_steps.on(1, toy::steady, parallel::data{}).front();
   REQUIRE(serial.losses.size() == 20);
   REQUIRE(serial.losses.back() < serial.losses.front());
   equals_serial(serial, parallel::data{.bucket_bytes = 8192});
@@ -64,21 +59,21 @@ TEST_CASE("every stage of zero equals serial training over 20 steps on 1 to 4 ra
 
 TEST_CASE("reproducible sums give the same bits on 1, 2, 4 and 8 ranks at every stage", "[parallel][exchange]") {
   watchdog const guard("reproducible");
-  auto const expected = train_on(1, parallel::data{.reproducible = true}, clipped, in_a_tree).front();
+  auto const expected = in_a_tree.on(1, clipped, parallel::data{.reproducible = true}).front();
   REQUIRE(expected.norms.front() > clipped.clip);
   equals(expected, parallel::data{.bucket_bytes = 8192, .reproducible = true});
   equals(expected, parallel::zero<1>{.reproducible = true});
   equals(expected, parallel::zero<2>{.bucket_bytes = 8192, .reproducible = true});
   equals(expected, parallel::zero<3>{.bucket_bytes = 8192, .reproducible = true});
-  auto const usual = train_on(1, parallel::data{}, clipped, in_a_tree).front();
-  CHECK(usual.weights != expected.weights);  // another order of sums: the test can tell
+  auto const usual = in_a_tree.on(1, clipped, parallel::data{}).front();
+  CHECK((usual.state != expected.state));  // another order of sums: the test can tell
 }
 
 TEST_CASE("reproducible sums give the same bits in bfloat16 too", "[parallel][exchange]") {
   watchdog const guard("reproducible bfloat16");
-  auto const expected = train_on<precision::bf16>(1, parallel::data{.reproducible = true}, clipped, in_a_tree).front();
-  equals<precision::bf16>(expected, parallel::zero<1>{.reproducible = true});
-  equals<precision::bf16>(expected, parallel::zero<3>{.reproducible = true});
+  auto const expected = in_a_tree.on(1, clipped, parallel::data{.reproducible = true}, precision::bf16{}).front();
+  equals(expected, parallel::zero<1>{.reproducible = true}, precision::bf16{});
+  equals(expected, parallel::zero<3>{.reproducible = true}, precision::bf16{});
 }
 
 namespace {
@@ -111,8 +106,10 @@ std::int64_t pooled(std::vector<std::vector<std::int64_t>> const& borrowed, bool
 TEST_CASE("the memory of every stage is what the layout says, and falls with the number of ranks",
           "[parallel][exchange]") {
   watchdog const guard("memory");
-  plan what{.steps = 2};
-  what.model.layers = 6;
+  auto const what = toy::of_gpt({.steps = 2, .batch = 10, .micro_batches = 6}, toy::with_layers(6));
+  auto const memory = [&](int ranks, auto const&... policies) {
+    return what.on(ranks, toy::steady, policies...).front().memory;
+  };
   staged_engine<environment<precision::fp32>> const engine(what.model);
   std::vector<parameter_info> infos;
   for (auto const* use : engine.uses()) infos.push_back(use->info);
@@ -131,22 +128,21 @@ TEST_CASE("the memory of every stage is what the layout says, and falls with the
     auto const values = pooled(borrowed, false);
     auto const p = static_cast<std::int64_t>(ranks);
     std::int64_t const bytes = 2048 * 4;
-    auto const second = train_on(ranks, parallel::zero<2>{.bucket_bytes = bytes}, toy::steady, what).front().memory;
-    auto const third = train_on(ranks, parallel::zero<3>{.bucket_bytes = bytes}, toy::steady, what).front().memory;
-    CHECK(second == exchange_memory{.parameters = 4 * n, .gradients = 4 * (n + table) / p, .buffers = gradients});
-    CHECK(third ==
+    CHECK(memory(ranks, parallel::zero<2>{.bucket_bytes = bytes}) ==
+          exchange_memory{.parameters = 4 * n, .gradients = 4 * (n + table) / p, .buffers = gradients});
+    CHECK(memory(ranks, parallel::zero<3>{.bucket_bytes = bytes}) ==
           exchange_memory{.parameters = 4 * n / p, .gradients = 4 * (n + table) / p, .buffers = gradients + values});
-    auto const half = train_on<precision::bf16>(ranks, parallel::zero<3>{.bucket_bytes = bytes}, toy::steady, what);
-    CHECK(half.front().memory == exchange_memory{.parameters = 2 * n / p,
-                                                 .masters = 4 * n / p,
-                                                 .gradients = 4 * (n + table) / p,
-                                                 .buffers = gradients + values / 2});
+    CHECK(memory(ranks, parallel::zero<3>{.bucket_bytes = bytes}, precision::bf16{}) ==
+          exchange_memory{.parameters = 2 * n / p,
+                          .masters = 4 * n / p,
+                          .gradients = 4 * (n + table) / p,
+                          .buffers = gradients + values / 2});
 
     parallel::layout const whole(infos, 2048, ranks);
     n = 0;
     for (auto const& bucket : whole.buckets()) n += bucket.elements;
     exchange_memory const all{.parameters = 4 * n, .gradients = 4 * (n + table)};
-    CHECK(train_on(ranks, parallel::data{.bucket_bytes = bytes}, toy::steady, what).front().memory == all);
-    CHECK(train_on(ranks, parallel::zero<1>{.bucket_bytes = bytes}, toy::steady, what).front().memory == all);
+    CHECK(memory(ranks, parallel::data{.bucket_bytes = bytes}) == all);
+    CHECK(memory(ranks, parallel::zero<1>{.bucket_bytes = bytes}) == all);
   }
 }

@@ -6,8 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "../catch.hpp"
-#include "../watchdog.hpp"
+#include "../support/sentence.hpp"
 #include "tensor_cases.hpp"
 #include "trireme/comm/in_space.hpp"
 
@@ -16,53 +15,53 @@ using namespace tensor_cases;
 
 namespace {
 
-template <class Precision, class Optimizer>
-outcome train_on(int ways, nn::gpt const& model, Optimizer const& optimizer, bool cuts_rows) {
-  outcome out;
-  launch(comm::threads{.ranks = ways}, [&](auto& world) {
-    outcome mine;
-    train<Precision>(world, model, optimizer, cuts_rows, mine);
-    if (world.rank() == world.size() - 1) out = std::move(mine);
-  });
-  return out;
-}
-
 /// How far trainings on several ranks are from the one on one rank.
 template <class Precision, class Optimizer>
-void compare(nn::gpt const& model, Optimizer const& optimizer, double losses, double norms, double weights) {
-  auto const serial = train_alone<Precision>(model, optimizer);
+void compare(nn::gpt const& model, Precision const& precision, Optimizer const& optimizer, limits const& most) {
+  auto const training = twenty_steps(model);
+  auto const answer_on = [&](int ranks, bool cuts_rows) {
+    std::vector<double> out;
+    launch(comm::threads{.ranks = ranks}, [&](auto& world) {
+      auto const mine = answer(world, model, precision, optimizer, layers_shared(cuts_rows));
+      if (world.rank() == world.size() - 1) out = mine;
+    });
+    return out;
+  };
+  auto const serial = training.on(1, precision, optimizer, layers_shared(false)).front();
+  auto const expected = answer_on(1, false);
   REQUIRE(serial.losses.back() < serial.losses.front());
   for (bool const cuts_rows : {false, true}) {
     for (int const ways : {1, 2, 3, 4}) {
       INFO("ways " << ways << (cuts_rows ? ", rows cut" : "") << ", heads " << model.heads);
-      auto const ours = train_on<Precision>(ways, model, optimizer, cuts_rows);
-      CHECK(ours.different == 0);
-      CHECK(distance(ours.answer, serial.answer) < losses);
-      CHECK(distance(ours.losses, serial.losses) < losses);
-      CHECK(distance(ours.norms, serial.norms) < norms);
-      CHECK(distance(ours.weights, serial.weights) < weights);
-      if (ways == 1) CHECK(ours.weights == serial.weights);
+      auto const found = training.on(ways, precision, optimizer, layers_shared(cuts_rows)).back();
+      check(found, serial, most);
+      CHECK(toy::distance(answer_on(ways, cuts_rows), expected) < most.losses);
+      if (ways == 1) toy::check_equal(found, serial);
     }
   }
 }
+
+// One type for both.
+using either = optim::any<environment<precision::fp32>>;
 
 }  // namespace
 
 TEST_CASE("layers shared by 1 to 4 ranks train as on one rank, in double", "[parallel][tensor]") {
   watchdog const guard("tensor parallelism in double");
-  for (auto const& model : {odd, odder}) compare<precision::fp64>(model, adaptive, 1e-10, 1e-10, 1e-10);
+  for (auto const& model : {odd, odder}) compare(model, precision::fp64{}, decaying, {1e-10, 1e-10, 1e-10});
 }
 
 TEST_CASE("layers shared by 1 to 4 ranks train as on one rank, in float", "[parallel][tensor]") {
   watchdog const guard("tensor parallelism in float");
-  for (auto const& model : {odd, odder}) compare<precision::fp32>(model, steady, 1e-5, 1e-5, 1e-5);
-  compare<precision::fp32>(odd, adaptive, 1e-4, 1e-3, 1e-1);
+  for (auto const& model : {odd, odder}) compare(model, precision::fp32{}, either(toy::steady), {1e-5, 1e-5, 1e-5});
+  compare(odd, precision::fp32{}, either(decaying), {1e-4, 1e-3, 1e-1});
 }
 
 TEST_CASE("layers shared by 1 to 4 ranks train within the tolerance of bfloat16", "[parallel][tensor]") {
   watchdog const guard("tensor parallelism in bfloat16");
   constexpr auto tolerance = precision::bf16::tolerance;
-  for (auto const& model : {odd, odder}) compare<precision::bf16>(model, steady, tolerance, tolerance, tolerance);
+  for (auto const& model : {odd, odder})
+    compare(model, precision::bf16{}, toy::steady, {tolerance, tolerance, tolerance});
 }
 
 TEST_CASE("more ways than heads or tokens are refused with the numbers", "[parallel][tensor]") {
@@ -72,12 +71,9 @@ TEST_CASE("more ways than heads or tokens are refused with the numbers", "[paral
     launch(comm::threads{.ranks = 4}, [&](auto& world) {
       using env = environment<precision::fp32>;
       parallel::communicator_group<env, comm::threads_world> group(world);
-      try {
-        staged_engine<env> const engine(model, group);
-      } catch (config_error const& problem) {
-        std::lock_guard const lock(one_at_a_time);
-        first = problem.what();
-      }
+      auto const mine = sentence_of<config_error>([&] { staged_engine<env> const engine(model, group); });
+      std::lock_guard const lock(one_at_a_time);
+      if (!mine.empty()) first = mine;
     });
     return first;
   };
@@ -117,7 +113,7 @@ TEST_CASE("a rank may have no rows between the products", "[parallel][tensor]") 
   auto const serial = run(one, false);
   launch(comm::threads{.ranks = 4}, [&](auto& world) {
     auto const mine = run(world, true);
-    if (world.rank() == 3) CHECK(distance(mine, serial) < 1e-12);
+    if (world.rank() == 3) CHECK(toy::distance(mine, serial) < 1e-12);
   });
 }
 
@@ -133,7 +129,7 @@ TEST_CASE("shared layers touch no tensor above ops and comm", "[parallel][tensor
       auto replicas = comm::in_space<phantom>(alone);
       basic_exchange<env, decltype(replicas), parallel::data, compression::none> exchange(engine.uses(), replicas, {},
                                                                                           {});
-      sentences const data{odd.vocabulary};
+      auto const data = toy::text_for(odd, 45);
       data::loader loader(data, data::loader_options{.batch = 5, .micro_batches = 1}, 0, 1);
       auto const& batch = loader.next().micro_batches[0];
       int ready = 0;

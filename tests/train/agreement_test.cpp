@@ -7,12 +7,14 @@
 #include <vector>
 
 #include "../formats/scratch.hpp"
+#include "../support/sentence.hpp"
 #include "../support/spline.hpp"
-#include "../support/toy_training.hpp"
+#include "../support/training.hpp"
 #include "../watchdog.hpp"
-#include "strategies.hpp"
 #include "trireme/data/function.hpp"
 #include "trireme/nn/mlp.hpp"
+#include "trireme/parallel/pipeline.hpp"
+#include "trireme/parallel/tensor.hpp"
 #include "trireme/train/any_trainer.hpp"
 
 using namespace trireme;
@@ -23,13 +25,8 @@ namespace {
 template <class Action>
 std::vector<std::string> on_ranks(int ranks, Action&& action) {
   std::vector<std::string> said(static_cast<std::size_t>(ranks));
-  launch(comm::threads{.ranks = ranks, .deadline = std::chrono::seconds(20)}, [&](auto& world) {
-    try {
-      action(world);
-    } catch (error const& problem) {
-      said[static_cast<std::size_t>(world.rank())] = problem.what();
-    }
-  });
+  launch(comm::threads{.ranks = ranks, .deadline = std::chrono::seconds(20)},
+         [&](auto& world) { said[static_cast<std::size_t>(world.rank())] = sentence_of([&] { action(world); }); });
   return said;
 }
 std::vector<std::string> all(int ranks, std::string const& sentence) {
@@ -128,25 +125,18 @@ TEST_CASE("what may differ between ranks still does: samples of one's own, of an
 TEST_CASE("fit() that takes no step says so, but for a run that was loaded at its end", "[train]") {
   watchdog const guard("no step");
   scratch folder;
-  auto const sentence = [](auto&& action) {
-    try {
-      action();
-    } catch (config_error const& problem) {
-      return std::string(problem.what());
-    }
-    return std::string();
-  };
   comm::self_world world;
   auto const data = curve(40);
   auto trainer = make_trainer(small, optim::sgd{}, world);
   auto const fit = [&](fit_options const& options) { return [&, options] { trainer.fit(data, options); }; };
-  CHECK(sentence(fit({})) == "trireme::trainer: fit() with .steps = 0; say how many steps to train");
+  CHECK(sentence_of<config_error>(fit({})) == "trireme::trainer: fit() with .steps = 0; say how many steps to train");
   CHECK(trainer.fit(data, {.steps = 5, .batch = 8}).steps == 5);
   std::string const end =
       " takes no step after the 5 that have been taken: .steps and .stop_after count from the first one ever; give it "
       "more, or call initialise() to start over";
-  CHECK(sentence(fit({.steps = 5, .batch = 8})) == "trireme::trainer: fit() to step 5" + end);
-  CHECK(sentence(fit({.steps = 9, .batch = 8, .stop_after = 4})) == "trireme::trainer: fit() to step 4" + end);
+  CHECK(sentence_of<config_error>(fit({.steps = 5, .batch = 8})) == "trireme::trainer: fit() to step 5" + end);
+  CHECK(sentence_of<config_error>(fit({.steps = 9, .batch = 8, .stop_after = 4})) ==
+        "trireme::trainer: fit() to step 4" + end);
   trainer.save(folder.path());
   trainer.initialise(0);
   CHECK(trainer.fit(data, {.steps = 2, .batch = 8}).steps == 2);
@@ -155,9 +145,9 @@ TEST_CASE("fit() that takes no step says so, but for a run that was loaded at it
   CHECK(again.steps == 0);
   CHECK(std::isnan(again.first_loss));
   CHECK(std::isnan(again.last_loss));
-  CHECK(sentence(fit({})) != "");
+  CHECK(sentence_of<config_error>(fit({})) != "");
   CHECK(trainer.fit(data, {.steps = 6, .batch = 8}).steps == 1);
-  CHECK(sentence(fit({.steps = 6, .batch = 8})) != "");
+  CHECK(sentence_of<config_error>(fit({.steps = 6, .batch = 8})) != "");
 }
 
 TEST_CASE("replicas that were changed apart are told by the state's hash, and broadcast() mends them",
@@ -180,12 +170,7 @@ TEST_CASE("replicas that were changed apart are told by the state's hash, and br
       trainer.fit(toy::text{}, {.steps = 2, .batch = 8, .micro_batches = 4});
       auto const before = trainer.state_hash();
       if (world.rank() == ranks - 1) spoil(trainer, name, 1);
-      std::string sentence;
-      try {
-        static_cast<void>(trainer.state_hash());
-      } catch (numeric_error const& problem) {
-        sentence = problem.what();
-      }
+      auto const sentence = sentence_of<numeric_error>([&] { static_cast<void>(trainer.state_hash()); });
       auto const expected = text("trireme::trainer: the cop");  // the copy, where others agree, or the copies
       if (!sentence.starts_with(expected) || sentence.find(name) == std::string::npos ||
           sentence.find(text(ranks - 1)) == std::string::npos)
@@ -224,12 +209,9 @@ TEST_CASE("a step that throws on every rank may be followed by another one", "[t
       auto trainer = make_trainer(small, optim::sgd{}, world, strategy);
       std::vector<float> const x{0.1F, 0.2F};
       std::vector<float> const wide{0.1F, 0.2F, 0.3F, 0.4F};
-      std::string sentence;
-      try {
+      auto const sentence = sentence_of<config_error>([&] {
         trainer.step(tensor_view(x), tensor_view<float const>(wide.data(), shape{2, 2}));
-      } catch (config_error const& problem) {
-        sentence = problem.what();
-      }
+      });
       if (sentence !=
           "trireme::nn::mlp: targets of shape (2, 2) for outputs of shape (2, 1); give each sample as many targets as "
           "the model has outputs")

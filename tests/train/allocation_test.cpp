@@ -4,7 +4,7 @@
 
 #include "../support/counted_allocations.hpp"
 #include "../support/spline.hpp"
-#include "../support/toy_training.hpp"
+#include "../support/training.hpp"
 #include "../watchdog.hpp"
 #include "trireme/compression/compression.hpp"
 #include "trireme/data/function.hpp"

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "../formats/scratch.hpp"
-#include "../support/toy_training.hpp"
+#include "../support/training.hpp"
 #include "../watchdog.hpp"
 #include "small_checkpoints.hpp"
 #include "trireme/compression/compression.hpp"

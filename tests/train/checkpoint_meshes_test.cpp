@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "../formats/scratch.hpp"
-#include "../support/toy_training.hpp"
+#include "../support/training.hpp"
 #include "../watchdog.hpp"
 #include "trireme/parallel/context.hpp"
 #include "trireme/parallel/pipeline.hpp"
@@ -19,7 +19,11 @@ using namespace trireme;
 namespace {
 
 /// Nothing divides: 3 heads, 37 tokens, 4 units.
-nn::gpt const model{.vocabulary = 37, .context = 12, .layers = 2, .heads = 3, .channels = 15, .dropout = 0.1};
+auto const two_steps = toy::of_gpt({.steps = 2, .batch = 8, .micro_batches = 8}, [] {
+  auto model = toy::gpt;
+  model.channels = 15;
+  return model;
+}());
 
 /// A mesh on some ranks. `run` goes on from `load` until `steps`, and ends in `save`, where they are not empty.
 struct setting {
@@ -31,17 +35,7 @@ template <class Parallel>
 setting on(int ranks, Parallel const& mesh) {
   return {text(to_string(mesh), " on ", ranks),
           [=](std::string const& load, std::int64_t steps, std::string const& save) {
-            std::vector<std::uint64_t> hashes(static_cast<std::size_t>(ranks));
-            launch(comm::threads{.ranks = ranks}, [&](auto& world) {
-              auto trainer = make_trainer(model, toy::adaptive, world, mesh);
-              trainer.initialise(5);
-              if (!load.empty()) trainer.load(load);
-              if (steps > 0) trainer.fit(toy::text{}, {.steps = steps, .batch = 8, .micro_batches = 8});
-              if (!save.empty()) trainer.save(save);
-              hashes[static_cast<std::size_t>(world.rank())] = trainer.state_hash();
-            });
-            for (auto const hash : hashes) CHECK(hash == hashes.front());
-            return hashes.front();
+            return two_steps.go_on(ranks, load, steps, save, toy::adaptive, mesh);
           }};
 }
 

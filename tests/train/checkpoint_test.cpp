@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "../formats/scratch.hpp"
-#include "../support/toy_training.hpp"
+#include "../support/training.hpp"
 #include "../watchdog.hpp"
 #include "small_checkpoints.hpp"
 #include "trireme/compression/compression.hpp"
@@ -22,23 +22,11 @@ namespace {
 
 using sparse = compression::error_feedback<compression::top_k>;
 
-fit_options until(std::int64_t step) { return {.steps = 12, .batch = 10, .micro_batches = 6, .stop_after = step}; }
-
 /// Runs `steps` of a training that goes on from `load` and ends in `save`, where they are not empty. @returns its hash.
 template <class... Policies>
 std::uint64_t run(int ranks, std::string const& load, std::int64_t steps, std::string const& save,
                   Policies... policies) {
-  std::uint64_t hash = 0;
-  launch(comm::threads{.ranks = ranks}, [&](auto& world) {
-    auto trainer = make_trainer(toy::gpt, toy::adaptive, world, policies...);
-    trainer.initialise(5);
-    if (!load.empty()) trainer.load(load);
-    trainer.fit(toy::text{}, until(steps));
-    if (!save.empty()) trainer.save(save);
-    auto const mine = trainer.state_hash();
-    if (world.rank() == 0) hash = mine;
-  });
-  return hash;
+  return toy::twelve_steps.go_on(ranks, load, steps, save, toy::adaptive, policies...);
 }
 
 template <class... Policies>

@@ -3,7 +3,6 @@
 // The rules on combinations: the page that lists them is fresh, and what they let through trains as serial does.
 #include "trireme/train/compatibility.hpp"
 
-#include <cmath>
 #include <cstdlib>
 #include <fstream>
 #include <iterator>
@@ -11,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "../catch.hpp"
+#include "../support/training.hpp"
 #include "../watchdog.hpp"
 #include "composition.hpp"
 #include "trireme/trireme.hpp"
@@ -21,50 +20,12 @@ using namespace trireme;
 namespace {
 
 nn::gpt const model{.vocabulary = 23, .context = 8, .layers = 2, .heads = 2, .channels = 8, .dropout = 0.1};
+auto const four_steps = toy::of_gpt({.steps = 4, .batch = 8, .micro_batches = 4}, model, 16);
 
-struct tokens {
-  std::vector<std::int32_t> inputs, targets;
-  tokens() {
-    for (std::int32_t i = 0; i < 16 * 8; ++i) {
-      inputs.push_back((i * i + 3 * i) % 23);
-      targets.push_back((i * i + 5 * i + 4) % 23);
-    }
-  }
-  [[nodiscard]] auto data() const {
-    return data::in_memory(tensor_view<std::int32_t const>(inputs.data(), {16, 8}),
-                           tensor_view<std::int32_t const>(targets.data(), {16, 8}));
-  }
-};
-
-/// Losses and norms of a few steps.
-template <class World, class... Policies>
-std::vector<double> train(World& world, Policies... policies) {
-  tokens const some;
-  auto const data = some.data();
-  auto trainer =
-      make_trainer(model, optim::sgd{.learning_rate = 0.1, .momentum = 0.9, .clip = 1.0}, world, policies...);
-  std::vector<double> out;
-  trainer.on_step([&](step_report const& done) {
-    out.push_back(done.loss);
-    out.push_back(done.norm);
-  });
-  trainer.fit(data, {.steps = 4, .batch = 8, .micro_batches = 4});
-  return out;
-}
-
+/// On so many threads policies are serial training.
 template <class... Policies>
-std::vector<double> on_threads(int ranks, Policies... policies) {
-  std::vector<double> out;
-  launch(comm::threads{.ranks = ranks}, [&](auto& world) {
-    auto const mine = train(world, policies...);
-    if (world.rank() == 0) out = mine;
-  });
-  return out;
-}
-
-void compare(std::vector<double> const& together, std::vector<double> const& alone, double tolerance) {
-  REQUIRE(together.size() == alone.size());
-  for (std::size_t i = 0; i < alone.size(); ++i) CHECK(together[i] == Approx(alone[i]).epsilon(tolerance));
+void compare(int ranks, toy::outcome const& alone, double tolerance, Policies const&... policies) {
+  toy::check_near(four_steps.on(ranks, toy::steady, policies...).front(), alone, tolerance);
 }
 
 template <class Axis>
@@ -106,13 +67,12 @@ TEST_CASE("every rule has an id of its own, a sentence and a remedy", "[train][c
 
 TEST_CASE("every axis and every pair of axes that no rule refuses is serial training", "[train][compatibility]") {
   watchdog dog("pairs of axes");
-  comm::self_world self;
-  auto const alone = train(self);
+  auto const alone = four_steps.alone(toy::steady);
   int trained = 0;
   auto const check = [&]<class Parallel>(std::string const& name, int ranks, Parallel const& policy) {
     dog.now(name);
     INFO(name);
-    compare(on_threads(ranks, policy), alone, 1e-5);
+    compare(ranks, alone, 1e-5, policy);
     ++trained;
   };
   composition::for_each_axis([&]<class Axis>(std::type_identity<Axis>, std::string const& name) {
@@ -129,36 +89,27 @@ TEST_CASE("every axis and every pair of axes that no rule refuses is serial trai
 
 TEST_CASE("compressors that lose nothing, and doubles, train on meshes as serial does", "[train][compatibility]") {
   watchdog dog("compressors on meshes");
-  comm::self_world self;
-  auto const alone = train(self);
+  auto const alone = four_steps.alone(toy::steady);
   auto const with_stages = parallel::mesh{parallel::zero<1>{.ways = 2}, parallel::pipeline<>{.stages = 2}};
   auto const with_shares =
       parallel::mesh{parallel::zero<3>{.ways = 2}, parallel::tensor{.ways = 2}, parallel::sequence{}};
   compression::top_k const all{.ratio = 1};
-  compare(on_threads(4, with_stages, all), alone, 1e-5);
-  compare(on_threads(4, with_stages, compression::error_feedback<compression::top_k>{all}), alone, 1e-5);
-  compare(on_threads(4, with_shares, all), alone, 1e-5);
-  compare(on_threads(4, with_shares, compression::cast<bf16>{}), alone, precision::bf16::tolerance);
-  auto const in_doubles = train(self, precision::fp64{});
-  compare(on_threads(4, with_stages, precision::fp64{}), in_doubles, 1e-10);
-  compare(on_threads(4, with_shares, precision::fp64{}), in_doubles, 1e-10);
+  compare(4, alone, 1e-5, with_stages, all);
+  compare(4, alone, 1e-5, with_stages, compression::error_feedback<compression::top_k>{all});
+  compare(4, alone, 1e-5, with_shares, all);
+  compare(4, alone, precision::bf16::tolerance, with_shares, compression::cast<bf16>{});
+  auto const in_doubles = four_steps.alone(toy::steady, precision::fp64{});
+  compare(4, in_doubles, 1e-10, with_stages, precision::fp64{});
+  compare(4, in_doubles, 1e-10, with_shares, precision::fp64{});
 }
 
 TEST_CASE("reproducible pipelines have the state of one rank, or are refused", "[train][compatibility]") {
   watchdog dog("reproducible pipelines");
-  auto const state = [](int ranks, int ways, std::string schedule, int stages) {
-    std::uint64_t hash = 0;
-    launch(comm::threads{.ranks = ranks}, [&](auto& world) {
-      tokens const some;
-      auto const data = some.data();
-      auto trainer = make_trainer(model, optim::adamw{.clip = 0.1}, world,
-                                  parallel::mesh{parallel::data{.reproducible = true, .ways = ways},
-                                                 parallel::any_pipeline{.schedule = schedule, .stages = stages}});
-      trainer.fit(data, {.steps = 5, .batch = 14, .micro_batches = 8});
-      auto const mine = trainer.state_hash();
-      if (world.rank() == 0) hash = mine;
-    });
-    return hash;
+  auto const training = toy::of_gpt({.steps = 5, .batch = 14, .micro_batches = 8}, model, 16);
+  auto const state = [&](int ranks, int ways, std::string const& schedule, int stages) {
+    auto const how = parallel::mesh{parallel::data{.reproducible = true, .ways = ways},
+                                    parallel::any_pipeline{.schedule = schedule, .stages = stages}};
+    return training.on(ranks, optim::adamw{.clip = 0.1}, how).front().hash;
   };
   auto const expected = state(1, 1, "1f1b", 1);
   for (char const* schedule : {"1f1b", "interleaved"}) {

@@ -1,10 +1,10 @@
 // Ranks that share the positions of each sample train as one rank does, on threads.
 #include "trireme/parallel/context.hpp"
 
-#include "../catch.hpp"
+#include "../support/sentence.hpp"
+#include "../support/training.hpp"
 #include "../watchdog.hpp"
-#include "strategies.hpp"
-#include "trireme/comm/threads.hpp"
+#include "trireme/parallel/mesh.hpp"
 
 using namespace trireme;
 using parallel::context_method;
@@ -12,17 +12,18 @@ using parallel::context_method;
 namespace {
 
 template <class Precision>
-void compare(double most, std::int64_t steps = 20) {
-  comm::self_world self;
+void compare(Precision const& precision, double most, std::int64_t steps = 20) {
   // Stretches of 6, 3, 4, 2 and 3 positions; more heads than ways, unevenly.
-  nn::gpt const model{.vocabulary = 67, .context = 24, .layers = 2, .heads = 5, .channels = 30, .dropout = 0.1};
-  strategies::plan const plan{.steps = steps, .batch = 6, .micro_batches = 2, .model = model};
-  auto const serial = strategies::train<Precision>(self, parallel::data{}, plan);
-  for (std::int64_t const ways : {2, 3, 4}) {
+  auto const training =
+      toy::of_gpt({.steps = steps, .batch = 6, .micro_batches = 2},
+                  {.vocabulary = 37, .context = 24, .layers = 2, .heads = 5, .channels = 30, .dropout = 0.1}, 24);
+  optim::adamw const clipped{.learning_rate = 1e-3, .clip = 0.5};
+  auto const serial = training.alone(clipped, precision);
+  for (int const ways : {2, 3, 4}) {
     for (auto const& policy : {parallel::context{.ways = ways}, parallel::context{.ways = ways, .balanced = false},
                                parallel::context{.ways = ways, .method = context_method::all_to_all}}) {
       INFO(to_string(policy));
-      strategies::check_on_threads<Precision>(static_cast<int>(ways), policy, plan, serial, most);
+      toy::check_near(training.on(ways, clipped, policy, precision).front(), serial, most);
     }
   }
 }
@@ -31,21 +32,20 @@ void compare(double most, std::int64_t steps = 20) {
 
 TEST_CASE("context is serial training with dropout, by ring and by all_to_all", "[train][context]") {
   watchdog dog("context");
-  compare<precision::fp32>(1e-5);
-  compare<precision::fp64>(1e-10, 5);
+  compare(precision::fp32{}, 1e-5);
+  compare(precision::fp64{}, 1e-10, 5);
 }
 
 TEST_CASE("context in bfloat16 stays within the tolerance of the precision", "[train][context]") {
   watchdog dog("context in bfloat16");
-  compare<precision::bf16>(precision::bf16::tolerance);
+  compare(precision::bf16{}, precision::bf16::tolerance);
 }
 
 TEST_CASE("step, evaluate, predict and checkpointed blocks know of whole samples only", "[train][context]") {
   watchdog dog("all calls of a trainer");
-  nn::gpt const model{
-      .vocabulary = 67, .context = 12, .layers = 2, .heads = 3, .channels = 24, .dropout = 0.1, .checkpointed = true};
-  strategies::text_of_numbers const text;
-  auto const data = text.data();
+  auto model = toy::gpt;
+  model.checkpointed = true;
+  toy::text const data{24};
   std::vector<std::int32_t> inputs(7 * 12), targets(7 * 12);
   std::vector<std::int64_t> const ids{3, 4, 5, 6, 7, 8, 9};
   data.read(ids, inputs.data(), targets.data());
@@ -81,14 +81,12 @@ TEST_CASE("step, evaluate, predict and checkpointed blocks know of whole samples
 
 TEST_CASE("activations fall with the ranks that share positions", "[train][context]") {
   watchdog dog("activations");
-  strategies::text_of_numbers const text(8, 256);
-  auto const data = text.data();
-  nn::gpt const model{.vocabulary = 67, .context = 256, .layers = 4, .heads = 4, .channels = 32};
+  nn::gpt const model{.vocabulary = 37, .context = 256, .layers = 4, .heads = 4, .channels = 32};
   auto const peak = [&](int ranks, auto const& policy) {
     std::size_t most = 0;
     launch(comm::threads{.ranks = ranks}, [&](auto& world) {
       auto trainer = make_trainer(model, optim::sgd{}, world, policy);
-      trainer.fit(data, {.steps = 2, .batch = 4, .micro_batches = 1});
+      trainer.fit(toy::text_for(model, 8), {.steps = 2, .batch = 4, .micro_batches = 1});
       if (world.rank() == 0) most = trainer.engine().peak_bytes();
     });
     return static_cast<double>(most);
@@ -104,19 +102,10 @@ TEST_CASE("activations fall with the ranks that share positions", "[train][conte
 TEST_CASE("what context cannot cut is refused in one sentence with its numbers", "[train][context]") {
   watchdog dog("refusals");
   auto const sentence = [](int ranks, auto const& policy, nn::gpt const& model) {
-    std::string said;
-    try {
-      launch(comm::threads{.ranks = ranks}, [&](auto& world) {
-        strategies::text_of_numbers const text(4, model.context);
-        auto const data = text.data();
-        make_trainer(model, optim::sgd{}, world, policy).fit(data, {.steps = 1, .batch = 4});
-      });
-    } catch (config_error const& problem) {
-      said = problem.what();
-    }
-    return said;
+    return sentence_of<config_error>(
+        [&] { static_cast<void>(toy::of_gpt({.steps = 1, .batch = 4}, model, 4).on(ranks, optim::sgd{}, policy)); });
   };
-  nn::gpt const odd{.vocabulary = 67, .context = 15, .layers = 1, .heads = 2, .channels = 8};
+  nn::gpt const odd{.vocabulary = 37, .context = 15, .layers = 1, .heads = 2, .channels = 8};
   CHECK(sentence(3, parallel::context{}, odd) ==
         "trireme::parallel::context: samples of 15 positions cannot be cut into 6 equal stretches, 2 for each of 3 "
         "ways; give them a multiple of 6 positions, or use fewer ways");

@@ -5,7 +5,7 @@
 
 #include "../catch.hpp"
 #include "../formats/scratch.hpp"
-#include "../support/toy_training.hpp"
+#include "../support/training.hpp"
 #include "trireme/ops/host/target.hpp"
 #include "trireme/train/checkpoint.hpp"
 

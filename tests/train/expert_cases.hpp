@@ -1,9 +1,9 @@
 #pragma once
 
-#include <cstdint>
 #include <string>
+#include <utility>
 
-#include "strategies.hpp"
+#include "meshes.hpp"
 
 // A small GPT with experts on the meshes that deal them out.
 namespace expert_cases {
@@ -12,12 +12,16 @@ using namespace trireme;
 
 /// Five experts, which two to four ranks get unevenly. A choice that flips between two trainings is a jump, not
 /// rounding: with these sizes and tokens no two experts of a token come so near that rounding decides within 20 steps.
-inline nn::gpt model(double dropout = 0.1) {
-  auto what = strategies::model(dropout);
-  what.layers = 2;
+inline nn::gpt const model = [] {
+  auto what = toy::gpt;
   what.experts = 5;
   return what;
+}();
+/// In so many micro-batches as a step has samples, of which ranks may have different numbers.
+inline auto twenty_steps(std::int64_t batch, nn::gpt const& what = model) {
+  return toy::of_gpt({.steps = 20, .batch = batch, .micro_batches = batch}, what, 24);
 }
+using meshes::clipped;
 
 template <class Data>
 auto dealt(Data data, int ways, int experts) {

@@ -6,73 +6,57 @@
 #include <string>
 #include <vector>
 
-#include "../catch.hpp"
 #include "../formats/scratch.hpp"
+#include "../support/sentence.hpp"
 #include "../watchdog.hpp"
 #include "expert_cases.hpp"
-#include "trireme/comm/threads.hpp"
 
 using namespace trireme;
+using expert_cases::clipped;
 
 TEST_CASE("dealt out over 1 to 5 ranks experts end where serial training ends", "[train][experts]") {
   watchdog dog("experts");
-  strategies::plan const plan{.batch = 12, .micro_batches = 12, .model = expert_cases::model()};
-  comm::self_world self;
-  auto const serial = strategies::train(self, parallel::data{}, plan);
+  auto const training = expert_cases::twenty_steps(12);
+  auto const serial = training.alone(clipped);
   for (int const ranks : {1, 2, 3, 4, 5}) {
     expert_cases::for_each_mesh(ranks, [&](std::string const& name, auto const& policy) {
       dog.now(name);
       INFO(name);
-      strategies::check_on_threads(ranks, policy, plan, serial, 1e-5);
+      toy::check_near(training.on(ranks, clipped, policy).front(), serial, 1e-5);
     });
   }
 }
 
 TEST_CASE("experts with a balance loss, checkpointed blocks and one choice are dealt out alike", "[train][experts]") {
   watchdog dog("kinds of experts");
-  comm::self_world self;
-  auto model = expert_cases::model();
-  SECTION("balanced") { model.balance = 0.02; }
-  SECTION("checkpointed") { model.checkpointed = true; }
-  SECTION("one choice") { model.top_k = 1; }
-  SECTION("all choices") { model.top_k = 5; }
-  strategies::plan const plan{.batch = 8, .micro_batches = 8, .model = model};
-  auto const serial = strategies::train(self, parallel::data{}, plan);
-  strategies::check_on_threads(4, expert_cases::dealt(parallel::data{}, 2, 2), plan, serial, 1e-5);
+  auto training = expert_cases::twenty_steps(8);
+  SECTION("balanced") { training.model.balance = 0.02; }
+  SECTION("checkpointed") { training.model.checkpointed = true; }
+  SECTION("one choice") { training.model.top_k = 1; }
+  SECTION("all choices") { training.model.top_k = 5; }
+  auto const dealt = training.on(4, clipped, expert_cases::dealt(parallel::data{}, 2, 2));
+  toy::check_near(dealt.front(), training.alone(clipped), 1e-5);
 }
 
-TEST_CASE("in doubles dealt out experts are as near to serial training as doubles are", "[train][experts]") {
-  watchdog dog("experts in doubles");
-  comm::self_world self;
-  strategies::plan const plan{.batch = 8, .micro_batches = 8, .model = expert_cases::model()};
-  auto const serial = strategies::train<precision::fp64>(self, parallel::data{}, plan);
-  strategies::check_on_threads<precision::fp64>(4, expert_cases::dealt(parallel::zero<1>{}, 2, 2), plan, serial, 1e-11);
+TEST_CASE("in other numbers dealt out experts are as near to serial training as those are", "[train][experts]") {
+  watchdog dog("experts in doubles and in bfloat16");
+  auto const check = [](auto const& precision, double most) {
+    auto const training = expert_cases::twenty_steps(8);
+    auto const dealt = training.on(4, clipped, precision, expert_cases::dealt(parallel::zero<1>{}, 2, 2));
+    toy::check_near(dealt.front(), training.alone(clipped, precision), most);
+  };
+  check(precision::fp64{}, 1e-11);
+  check(precision::bf16{}, precision::bf16::tolerance);
 }
 
 TEST_CASE("compressed gradients of experts are those that are not, where nothing is lost", "[train][experts]") {
   watchdog dog("compressed experts");
-  strategies::text_of_numbers const numbers;
-  auto const data = numbers.data();
-  auto const train = [&](auto& world, auto... policies) {
-    auto trainer = make_trainer(expert_cases::model(), optim::sgd{.learning_rate = 0.1, .clip = 1}, world, policies...);
-    std::vector<double> out;
-    trainer.on_step([&](step_report const& done) {
-      out.push_back(done.loss);
-      out.push_back(done.norm);
-    });
-    trainer.fit(data, {.steps = 4, .batch = 8, .micro_batches = 4});
-    return out;
-  };
-  comm::self_world self;
-  auto const serial = train(self);
+  auto const training = toy::of_gpt({.steps = 4, .batch = 8, .micro_batches = 4}, expert_cases::model, 24);
+  auto const serial = training.alone(toy::steady);
   auto const check = [&](auto const& compressor, double tolerance) {
-    std::vector<double> found;
-    launch(comm::threads{.ranks = 4}, [&](auto& world) {
-      auto const mine = train(world, expert_cases::dealt(parallel::zero<1>{}, 2, 2), compressor);
-      if (world.rank() == 0) found = mine;
-    });
-    REQUIRE(found.size() == serial.size());
-    for (std::size_t i = 0; i < serial.size(); ++i) CHECK(found[i] == Approx(serial[i]).epsilon(tolerance));
+    auto const dealt = training.on(4, toy::steady, expert_cases::dealt(parallel::zero<1>{}, 2, 2), compressor);
+    CHECK(toy::distance(dealt.front().losses, serial.losses) < tolerance);
+    CHECK(toy::distance(dealt.front().norms, serial.norms) < tolerance);
   };
   compression::top_k const all{.ratio = 1};
   check(all, 1e-5);
@@ -80,27 +64,18 @@ TEST_CASE("compressed gradients of experts are those that are not, where nothing
   check(compression::cast<bf16>{}, precision::bf16::tolerance);
 }
 
-TEST_CASE("in bfloat16 experts stay within the tolerance of the precision", "[train][experts]") {
-  watchdog dog("experts in bfloat16");
-  comm::self_world self;
-  strategies::plan const plan{.batch = 8, .micro_batches = 8, .model = expert_cases::model()};
-  auto const serial = strategies::train<precision::bf16>(self, parallel::data{}, plan);
-  strategies::check_on_threads<precision::bf16>(4, expert_cases::dealt(parallel::zero<1>{}, 2, 2), plan, serial,
-                                                precision::bf16::tolerance);
-}
-
 TEST_CASE("a rank with fewer micro-batches, or none, serves the others", "[train][experts]") {
   watchdog dog("uneven micro-batches");
-  comm::self_world self;
-  // 5 samples in 5 micro-batches: some ranks run one more than others; 2 samples: some run none.
+  // 5 samples in 5 micro-batches: some ranks run one more than others; 2 samples in 4: some run none.
   for (std::int64_t const batch : {5, 2}) {
     INFO(batch << " samples");
-    strategies::plan const plan{.batch = batch, .micro_batches = batch == 5 ? 5 : 4, .model = expert_cases::model()};
-    auto const serial = strategies::train(self, parallel::data{}, plan);
+    auto training = expert_cases::twenty_steps(batch);
+    if (batch == 2) training.schedule.micro_batches = 4;
+    auto const serial = training.alone(clipped);
     auto const check = [&](int ranks, auto const& policy) {
       dog.now(to_string(policy));
       INFO(to_string(policy));
-      strategies::check_on_threads(ranks, policy, plan, serial, 1e-5);
+      toy::check_near(training.on(ranks, clipped, policy).front(), serial, 1e-5);
     };
     check(4, expert_cases::dealt(parallel::zero<1>{}, 1, 4));
     check(4, expert_cases::dealt(parallel::zero<1>{}, 2, 2));
@@ -116,12 +91,11 @@ TEST_CASE("a rank with fewer micro-batches, or none, serves the others", "[train
 
 TEST_CASE("evaluation and prediction find all experts, whatever share of the samples a rank has", "[train][experts]") {
   watchdog dog("evaluation");
-  strategies::text_of_numbers const numbers(11);
-  auto const data = numbers.data();
+  auto const data = toy::text{.samples = 11};
   comm::self_world self;
-  auto alone = make_trainer(expert_cases::model(), optim::adamw{}, self);
+  auto alone = make_trainer(expert_cases::model, optim::adamw{}, self);
   auto const expected = alone.evaluate(data, 4);
-  std::vector<std::int32_t> const tokens{1, 5, 9, 12, 33, 2, 8, 61, 4, 4, 3, 2};
+  std::vector<std::int32_t> const tokens{1, 5, 9, 12, 33, 2, 8, 31, 4, 4, 3, 2};
   tensor_view<std::int32_t const> const prompt(tokens.data(), {1, 12});
   auto const logits = alone.predict(prompt);
   expert_cases::for_each_mesh(4, [&](std::string const& name, auto const& policy) {
@@ -129,7 +103,7 @@ TEST_CASE("evaluation and prediction find all experts, whatever share of the sam
     double loss = 0;
     double most = 0;
     launch(comm::threads{.ranks = 4}, [&](auto& world) {
-      auto trainer = make_trainer(expert_cases::model(), optim::adamw{}, world, policy);
+      auto trainer = make_trainer(expert_cases::model, optim::adamw{}, world, policy);
       auto const mine = trainer.evaluate(data, 4);  // three batches on up to four ranks
       auto const answer = trainer.predict(prompt);
       if (world.rank() != 0) return;
@@ -144,22 +118,9 @@ TEST_CASE("evaluation and prediction find all experts, whatever share of the sam
 
 TEST_CASE("checkpoints of experts are read however they are dealt out", "[train][experts][checkpoint]") {
   watchdog dog("checkpoints of experts");
-  strategies::text_of_numbers const numbers;
-  auto const data = numbers.data();
+  auto const training = expert_cases::twenty_steps(8);
   auto const run = [&](int ranks, auto const& policy, std::string const& load, std::int64_t steps,
-                       std::string const& save) {
-    std::vector<std::uint64_t> hashes(static_cast<std::size_t>(ranks));
-    launch(comm::threads{.ranks = ranks}, [&](auto& world) {
-      auto trainer = make_trainer(expert_cases::model(), optim::adamw{.learning_rate = 1e-3}, world, policy);
-      trainer.initialise(5);
-      if (!load.empty()) trainer.load(load);
-      if (steps > 0) trainer.fit(data, {.steps = steps, .batch = 8, .micro_batches = 8});
-      if (!save.empty()) trainer.save(save);
-      hashes[static_cast<std::size_t>(world.rank())] = trainer.state_hash();
-    });
-    for (auto const hash : hashes) CHECK(hash == hashes.front());
-    return hashes.front();
-  };
+                       std::string const& save) { return training.go_on(ranks, load, steps, save, clipped, policy); };
   auto const each = [](auto&& f) {
     f(1, parallel::data{});
     f(2, parallel::zero<2>{});
@@ -184,13 +145,11 @@ TEST_CASE("checkpoints of experts are read however they are dealt out", "[train]
 
 TEST_CASE("what the ranks of an expert group share is the same on all of them", "[train][experts]") {
   watchdog dog("copies");
-  strategies::text_of_numbers const numbers;
-  auto const data = numbers.data();
   std::vector<std::map<std::string, std::vector<float>>> kept(4);
   launch(comm::threads{.ranks = 4}, [&](auto& world) {
-    auto trainer = make_trainer(expert_cases::model(), optim::adamw{.learning_rate = 1e-3}, world,
+    auto trainer = make_trainer(expert_cases::model, optim::adamw{.learning_rate = 1e-3}, world,
                                 expert_cases::dealt(parallel::data{}, 2, 2));
-    trainer.fit(data, {.steps = 5, .batch = 8, .micro_batches = 4});
+    trainer.fit(toy::text{24}, {.steps = 5, .batch = 8, .micro_batches = 4});
     auto& mine = kept[static_cast<std::size_t>(world.rank())];
     trainer.for_each_state(
         [&](std::string const& what, parameter_info const& part, std::int64_t first, auto view) {
@@ -215,18 +174,8 @@ TEST_CASE("what the ranks of an expert group share is the same on all of them", 
 TEST_CASE("what experts cannot do is refused in one sentence", "[train][experts]") {
   watchdog dog("refusals");
   auto const sentence = [](int ranks, auto const& policy) {
-    std::string said;
-    try {
-      launch(comm::threads{.ranks = ranks}, [&](auto& world) {
-        strategies::text_of_numbers const numbers;
-        auto const data = numbers.data();
-        auto trainer = make_trainer(expert_cases::model(), optim::adamw{}, world, policy);
-        trainer.fit(data, {.steps = 1, .batch = 8, .micro_batches = 8});
-      });
-    } catch (config_error const& problem) {
-      said = problem.what();
-    }
-    return said;
+    return sentence_of<config_error>(
+        [&] { static_cast<void>(expert_cases::twenty_steps(8).on(ranks, clipped, policy)); });
   };
   CHECK(sentence(6, parallel::expert{}) ==
         "trireme::nn::experts: 5 experts cannot be dealt out to 6 ranks; an expert group has at most as many ranks as "

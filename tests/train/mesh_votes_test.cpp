@@ -7,7 +7,7 @@
 
 #include "../catch.hpp"
 #include "../watchdog.hpp"
-#include "strategies.hpp"
+#include "meshes.hpp"
 #include "trireme/comm/threads.hpp"
 
 using namespace trireme;
@@ -123,11 +123,11 @@ TEST_CASE("an infinite gradient on any one rank of a mesh is everyone's reason t
     });
     for (auto const& each : wrong) CHECK(each == "");
   };
+  using meshes::any;
   using parallel::zero;
-  using strategies::any;
   check("data=2,pipeline=2,tensor=2", any(parallel::data{}, 2, 2, "1f1b", {.tensor = 2}));
   check("data=2,pipeline=2:zbv,context=2", any(parallel::data{}, 2, 2, "zbv", {.context = 2}));
   check("zero1=2,pipeline=4", any(zero<1>{}, 2, 4, "gpipe"));
-  check("zero3=2,context=2,tensor=2", strategies::without_pipeline(zero<3>{}, 2, {.context = 2, .tensor = 2}));
+  check("zero3=2,context=2,tensor=2", meshes::without_pipeline(zero<3>{}, 2, {.context = 2, .tensor = 2}));
   check("data=2,expert=4", parallel::mesh{parallel::data{.ways = 2}, parallel::expert{.ways = 4}});
 }

@@ -3,7 +3,7 @@
 #include <vector>
 
 #include "../formats/scratch.hpp"
-#include "../support/toy_training.hpp"
+#include "../support/training.hpp"
 #include "trireme/comm/in_space.hpp"
 #include "trireme/compression/compression.hpp"
 #include "trireme/data/function.hpp"

@@ -6,8 +6,9 @@
 
 #include "../catch.hpp"
 #include "../support/plan_differences.hpp"
+#include "../support/sentence.hpp"
 #include "../watchdog.hpp"
-#include "strategies.hpp"
+#include "meshes.hpp"
 #include "trireme/comm/counted.hpp"
 
 using namespace trireme;
@@ -21,13 +22,11 @@ void planned_is_found(std::string const& name, int ranks, Parallel const& how, s
   watchdog const watch(name);
   std::vector<std::string> found(static_cast<std::size_t>(ranks));
   launch(comm::decorate(comm::threads{.ranks = ranks}, comm::counted{}), [&](auto& world) {
-    strategies::text_of_numbers const text(24);
-    auto const data = text.data();
-    auto trainer = make_trainer(strategies::model(), optim::adamw{.learning_rate = 1e-3}, world, how, policies...);
+    auto trainer = make_trainer(meshes::model, optim::adamw{.learning_rate = 1e-3}, world, how, policies...);
     auto const planned = plan(trainer, {.samples = samples, .micro_batches = parts});
     comm::traffic_table before, after;
     trainer.on_step([&](step_report const& done) { (done.step < 2 ? before : after) = world.counts(); });
-    trainer.fit(data, {.steps = 9, .batch = samples, .micro_batches = parts, .stop_after = 3});
+    trainer.fit(meshes::twenty_steps.data, {.steps = 9, .batch = samples, .micro_batches = parts, .stop_after = 3});
     found[static_cast<std::size_t>(world.rank())] = plan_differences(trainer, planned, before, after);
   });
   for (std::size_t rank = 0; rank < found.size(); ++rank) {
@@ -40,7 +39,7 @@ void planned_is_found(std::string const& name, int ranks, Parallel const& how, s
 
 TEST_CASE("bytes and memory of a step are those of the plan, under every mesh of 1 to 4 ranks and of 8", "[train]") {
   for (int const ranks : {1, 2, 3, 4, 8}) {
-    strategies::for_each_mesh(ranks, [&](std::string const& name, auto const& how) {
+    meshes::for_each_mesh(ranks, [&](std::string const& name, auto const& how) {
       if (ranks == 3) return planned_is_found(name, ranks, how, 6, 3);
       planned_is_found(name, ranks, how, 8, ranks == 8 ? 8 : 4);
     });
@@ -88,14 +87,10 @@ TEST_CASE("a plan takes all experts to be chosen alike; what does not depend on 
   CHECK(traded.calls == 12);
   CHECK(traded.bytes == 12 * (2 * 16 * 2 / 2) * 16 * sizeof(float));
   launch(comm::decorate(comm::threads{.ranks = 4}, comm::counted{}), [&](auto& world) {
-    std::vector<std::int32_t> tokens(8 * 16 + 1);
-    for (std::size_t i = 0; i < tokens.size(); ++i) tokens[i] = static_cast<std::int32_t>(i * i % 61);
-    auto const data = data::in_memory(tensor_view<std::int32_t const>(tokens.data(), {8, 16}),
-                                      tensor_view<std::int32_t const>(tokens.data() + 1, {8, 16}));
     auto trainer = make_trainer(model, optim::adamw{}, world, how);
     comm::traffic_table before, after;
     trainer.on_step([&](step_report const& done) { (done.step < 1 ? before : after) = world.counts(); });
-    trainer.fit(data, {.steps = 2, .batch = 8});
+    trainer.fit(toy::text_for(model, 8), {.steps = 2, .batch = 8});
     auto const here = plan(trainer, {.samples = 8});
     auto const memory = trainer.exchange().memory();
     for (int kind = 0; kind < comm::collective_kinds; ++kind) {
@@ -116,12 +111,12 @@ TEST_CASE("a plan needs no world, and equals that of a trainer which only sends 
                                   parallel::tensor{.ways = 1}};
   std::vector<training_plan> plans(4);
   launch(comm::threads{.ranks = 4}, [&](auto& world) {
-    auto const trainer = make_trainer(strategies::model(), optim::adamw{}, world, how);
+    auto const trainer = make_trainer(meshes::model, optim::adamw{}, world, how);
     plans[static_cast<std::size_t>(world.rank())] = plan(trainer, {.samples = 8, .micro_batches = 8});
   });
   for (int rank = 0; rank < 4; ++rank) {
-    auto const paper = plan_for({.samples = 8, .micro_batches = 8, .ranks = 4, .rank = rank}, strategies::model(),
-                                optim::adamw{}, how);
+    auto const paper =
+        plan_for({.samples = 8, .micro_batches = 8, .ranks = 4, .rank = rank}, meshes::model, optim::adamw{}, how);
     auto const& real = plans[static_cast<std::size_t>(rank)];
     CHECK(to_string(paper) == to_string(real));
     CHECK(paper.sent == real.sent);
@@ -198,13 +193,9 @@ TEST_CASE("a plan for a model of one's own takes the shape of samples from a dat
 }
 
 TEST_CASE("what cannot be planned is said in one sentence", "[train]") {
-  auto const refused = [](plan_options const& options, auto const&... policies) -> std::string {
-    try {
-      static_cast<void>(plan_for(options, strategies::model(), optim::adamw{}, policies...));
-      return "not refused";
-    } catch (config_error const& error) {
-      return error.what();
-    }
+  auto const refused = [](plan_options const& options, auto const&... policies) {
+    return sentence_of<config_error>(
+        [&] { static_cast<void>(plan_for(options, meshes::model, optim::adamw{}, policies...)); });
   };
   CHECK(refused({.ranks = 2, .rank = 2}) == "trireme::plan_for: there is no rank 2 in a world of 2");
   CHECK(refused({.samples = 0}).starts_with("trireme::plan: a step of 0 samples"));

@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "../support/policy_cases.hpp"
-#include "../support/toy_training.hpp"
+#include "../support/small_gpt.hpp"
 #include "trireme/compression/power_sgd.hpp"
 #include "trireme/optim/optim.hpp"
 #include "trireme/parallel/diloco.hpp"

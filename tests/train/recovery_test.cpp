@@ -14,7 +14,7 @@
 
 #include "../comm/child.hpp"
 #include "../formats/scratch.hpp"
-#include "../support/toy_training.hpp"
+#include "../support/training.hpp"
 #include "../watchdog.hpp"
 #include "trireme/comm/processes.hpp"
 #include "trireme/parallel/pipeline.hpp"

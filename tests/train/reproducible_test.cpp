@@ -1,8 +1,6 @@
 #include <cstdint>
-#include <string>
-#include <vector>
 
-#include "../support/toy_training.hpp"
+#include "../support/training.hpp"
 #include "../watchdog.hpp"
 
 using namespace trireme;
@@ -13,15 +11,8 @@ namespace {
 /// samples than micro-batches.
 template <class Parallel>
 std::uint64_t state(int ranks, Parallel const& parallel) {
-  std::uint64_t hash = 0;
-  launch(comm::threads{.ranks = ranks}, [&](auto& world) {
-    auto trainer = make_trainer(toy::gpt, optim::adamw{.learning_rate = 1e-2, .clip = 0.1}, world, parallel);
-    trainer.initialise(7);
-    trainer.fit(toy::text{}, {.steps = 5, .batch = 20, .micro_batches = 8});
-    auto const mine = trainer.state_hash();
-    if (world.rank() == 0) hash = mine;
-  });
-  return hash;
+  static auto const training = toy::of_gpt({.steps = 5, .batch = 20, .micro_batches = 8});
+  return training.on(ranks, optim::adamw{.learning_rate = 1e-2, .clip = 0.1}, parallel).front().hash;
 }
 
 }  // namespace

@@ -1,24 +1,21 @@
 // test-timeout: 300
 // test-sanitize: none
 // Every strategy and mesh is serial training, on threads.
-#include "strategies.hpp"
-
-#include "../catch.hpp"
+#include "../support/sentence.hpp"
 #include "../watchdog.hpp"
-#include "trireme/comm/threads.hpp"
+#include "meshes.hpp"
 
 using namespace trireme;
 
 namespace {
 
-template <class Precision>
-void compare_with_serial(watchdog& dog, int ranks, strategies::plan const& plan, double most) {
-  comm::self_world self;
-  auto const serial = strategies::train<Precision>(self, parallel::data{}, plan);
-  strategies::for_each_mesh(ranks, [&](std::string const& name, auto const& policy) {
+template <class Training, class Precision>
+void compare_with_serial(watchdog& dog, int ranks, Training const& training, Precision const& precision, double most) {
+  auto const serial = training.alone(meshes::clipped, precision);
+  meshes::for_each_mesh(ranks, [&](std::string const& name, auto const& policy) {
     dog.now(name);
     INFO(name);
-    strategies::check_on_threads<Precision>(ranks, policy, plan, serial, most);
+    toy::check_near(training.on(ranks, meshes::clipped, policy, precision).front(), serial, most);
   });
 }
 
@@ -26,33 +23,33 @@ void compare_with_serial(watchdog& dog, int ranks, strategies::plan const& plan,
 
 TEST_CASE("every mesh ends where serial training ends", "[train][strategies]") {
   watchdog dog("strategies", std::chrono::seconds(250));
-  compare_with_serial<precision::fp32>(dog, GENERATE(1, 2, 3, 4, 8), {}, 1e-5);
+  compare_with_serial(dog, GENERATE(1, 2, 3, 4, 8), meshes::twenty_steps, precision::fp32{}, 1e-5);
 }
 
 TEST_CASE("short micro-batches and checkpointed blocks change nothing, under any mesh", "[train][strategies]") {
   watchdog dog("uneven samples");
-  strategies::plan plan{.steps = 6, .batch = 7};
-  plan.model.checkpointed = true;
-  compare_with_serial<precision::fp32>(dog, GENERATE(2, 4, 8), plan, 1e-5);
+  auto uneven = meshes::twenty_steps;
+  uneven.schedule.steps = 6;
+  uneven.schedule.batch = 7;
+  uneven.model.checkpointed = true;
+  compare_with_serial(dog, GENERATE(2, 4, 8), uneven, precision::fp32{}, 1e-5);
 }
 
 TEST_CASE("in bfloat16 every mesh stays within the tolerance of the precision", "[train][strategies]") {
   watchdog dog("strategies in bfloat16");
-  compare_with_serial<precision::bf16>(dog, GENERATE(2, 3, 4), {}, precision::bf16::tolerance);
+  compare_with_serial(dog, GENERATE(2, 3, 4), meshes::twenty_steps, precision::bf16{}, precision::bf16::tolerance);
 }
 
 TEST_CASE("what several ranks hold of a tensor is the same on all of them", "[train][strategies]") {
   watchdog dog("copies");
   int const ranks = GENERATE(2, 4, 8);
-  strategies::for_each_mesh(ranks, [&](std::string const& name, auto const& policy) {
+  meshes::for_each_mesh(ranks, [&](std::string const& name, auto const& policy) {
     dog.now(name);
     INFO(name);
     std::vector<std::map<std::string, std::vector<float>>> kept(static_cast<std::size_t>(ranks));
     launch(comm::threads{.ranks = ranks}, [&](auto& world) {
-      static strategies::text_of_numbers const numbers;
-      auto const data = numbers.data();
-      auto trainer = make_trainer(strategies::model(), optim::adamw{.learning_rate = 1e-3}, world, policy);
-      trainer.fit(data, {.steps = 5, .batch = 8, .micro_batches = 4});
+      auto trainer = make_trainer(meshes::model, optim::adamw{.learning_rate = 1e-3}, world, policy);
+      trainer.fit(meshes::twenty_steps.data, {.steps = 5, .batch = 8, .micro_batches = 4});
       auto& mine = kept[static_cast<std::size_t>(world.rank())];
       trainer.for_each_state(
           [&](std::string const& what, parameter_info const& part, std::int64_t first, auto view) {
@@ -86,16 +83,11 @@ TEST_CASE("what several ranks hold of a tensor is the same on all of them", "[tr
 
 TEST_CASE("a single axis is a mesh of one", "[train][strategies]") {
   watchdog dog("strategies");
-  strategies::plan const plan{.steps = 3};
-  comm::self_world self;
-  auto const serial = strategies::train(self, parallel::data{}, plan);
+  auto three_steps = meshes::twenty_steps;
+  three_steps.schedule.steps = 3;
+  auto const serial = three_steps.alone(meshes::clipped);
   auto const check = [&](auto const& policy) {
-    strategies::distance far;
-    launch(comm::threads{.ranks = 2}, [&](auto& world) {
-      auto const out = strategies::train(world, policy, plan, &serial);
-      if (world.rank() == 0) far = strategies::between(out, serial);
-    });
-    CHECK(far.values < 1e-6);
+    CHECK(toy::between(three_steps.on(2, meshes::clipped, policy).front(), serial).state < 1e-6);
   };
   check(parallel::tensor{});
   check(parallel::pipeline<schedule::zb_v>{.cuts = {1, 3, 5}});
@@ -104,17 +96,13 @@ TEST_CASE("a single axis is a mesh of one", "[train][strategies]") {
 
 TEST_CASE("a mesh that does not fit is refused in one sentence with its numbers", "[train][strategies]") {
   watchdog dog("refusals");
-  auto const sentence = [](int ranks, auto const& policy, nn::gpt const& model = strategies::model()) {
-    std::string said;
-    try {
+  auto const sentence = [](int ranks, auto const& policy) {
+    return sentence_of<config_error>([&] {
       launch(comm::threads{.ranks = ranks},
-             [&](auto& world) { static_cast<void>(make_trainer(model, optim::adamw{}, world, policy)); });
-    } catch (config_error const& problem) {
-      said = problem.what();
-    }
-    return said;
+             [&](auto& world) { static_cast<void>(make_trainer(meshes::model, optim::adamw{}, world, policy)); });
+    });
   };
-  using strategies::any;
+  using meshes::any;
   CHECK(sentence(4, any(parallel::data{}, 3, 1, "1f1b")) ==
         "trireme::parallel::mesh: data=3, pipeline=1, context=1, tensor=1 takes 3 ranks, but the world has 4; change a "
         "degree or "

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "../catch.hpp"
+#include "../support/training.hpp"
 #include "../watchdog.hpp"
 #include "trireme/trireme.hpp"
 
@@ -15,15 +15,7 @@ namespace {
 
 constexpr nn::gpt model{.vocabulary = 23, .context = 8, .layers = 3, .heads = 2, .channels = 16};
 
-auto tokens() {
-  std::vector<std::int32_t> inputs, targets;
-  for (std::int32_t i = 0; i < 24 * 8; ++i) {
-    inputs.push_back((i * i + 3 * i) % 23);
-    targets.push_back((i * i + 5 * i + 4) % 23);
-  }
-  return data::in_memory(tensor_view<std::int32_t const>(inputs.data(), {24, 8}),
-                         tensor_view<std::int32_t const>(targets.data(), {24, 8}));
-}
+toy::text tokens() { return toy::text_for(model, 24); }
 
 /// The rows that rank 0 gets, after a check that all get the same.
 template <class Sweep>

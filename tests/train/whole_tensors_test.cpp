@@ -12,6 +12,8 @@
 
 #include "../catch.hpp"
 #include "../formats/scratch.hpp"
+#include "../support/sentence.hpp"
+#include "../support/small_gpt.hpp"
 #include "../watchdog.hpp"
 #include "trireme/comm/launch.hpp"
 #include "trireme/comm/self.hpp"
@@ -245,10 +247,7 @@ nn::gpt const small{.vocabulary = 29, .context = 6, .layers = 1, .heads = 2, .ch
 
 /// The loss of a tiny GPT after training, and what is different between its plan and what was found.
 std::pair<double, std::string> run_gpt(int ranks) {
-  std::vector<std::int32_t> tokens;
-  for (int i = 0; i < 8 * 6 + 1; ++i) tokens.push_back((i * i + 3 * i) % 29);
-  auto const data = data::in_memory(tensor_view<std::int32_t const>(tokens.data(), {8, 6}),
-                                    tensor_view<std::int32_t const>(tokens.data() + 1, {8, 6}));
+  auto const data = toy::text_for(small, 8);
   std::pair<double, std::string> out;
   launch(comm::threads{.ranks = ranks}, [&](auto& world) {
     auto trainer = make_trainer(small, optim::muon{.rest = {.learning_rate = 1e-2}}, world,
@@ -301,12 +300,8 @@ TEST_CASE("a part of a tensor, and an exchange that was not told of the optimize
         {"w", tensor_view<float>(value.data(), {50, 40}), tensor_view<float>(gradient.data(), {50, 40})}};
     {
       auto exchange = make_exchange(mine, world, parallel::zero<1>{});
-      std::string sentence;
-      try {
-        optimizer_state<env, optim::lamb> const moments(exchange);
-      } catch (config_error const& problem) {
-        sentence = problem.what();
-      }
+      auto const sentence =
+          sentence_of<config_error>([&] { optimizer_state<env, optim::lamb> const moments(exchange); });
       if (world.rank() == 0) {
         CHECK(sentence ==
               "trireme::optimizer_state: the optimizer needs whole tensors, but the exchange cuts \"w\" between ranks; "
