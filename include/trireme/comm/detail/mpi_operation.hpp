@@ -86,8 +86,8 @@ class mpi_operation final : public process_operation {
     if (at_ == stage::telling && heard_.done(route)) expect_equal_parts();
     if (at_ == stage::gathering && rounds_.advance(wire_)) {
       rounds_.for_each_block([&](int peer, std::byte const* block) {
-        auto const slice = cuts().owned(peer);
-        if (slice.count > 0) std::memcpy(to(slice.first), block, bytes(slice.count));
+        auto const part = cuts().owned(peer);
+        if (part.count > 0 && cuts().takes(does(), rank())) std::memcpy(to(part.first), block, bytes(part.count));
       });
       at_ = stage::carrying;
     }
@@ -149,7 +149,7 @@ class mpi_operation final : public process_operation {
   /// A broadcast of so much is passed on whole; a larger one is scattered and gathered.
   static constexpr std::size_t told_bytes = std::size_t{16} << 10;
   /// What one block may have to be dealt by rounds, or gathered where all that comes is kept.
-  static constexpr std::size_t dealt_bytes = std::size_t{2} << 10;
+  static constexpr std::size_t dealt_bytes = std::size_t{4} << 10;
 
   [[nodiscard]] int rank() const noexcept { return where->rank; }
   [[nodiscard]] int size() const noexcept { return where->size; }
@@ -198,12 +198,12 @@ class mpi_operation final : public process_operation {
       bool const deals = does().given == piece::of_taker;
       if (deals ? all <= gathered_bytes : whole <= told_bytes) carry(way::gathered, deals ? all : whole);
       blocks.only = it_.what.root;
-    } else if (does().given == piece::whole || (of().count == 2 && p * whole <= gathered_bytes)) {
-      if (p * whole <= gathered_bytes) carry(way::gathered, whole);
+    } else if ((does().given == piece::whole || of().count == 2) && p * whole <= gathered_bytes) {
+      carry(way::gathered, whole);
     } else if (auto const block = bytes(where_cut.largest()); does().given == piece::of_giver) {
       if (all <= gathered_bytes || block <= dealt_bytes) carry(way::gathered, block);
       if (blocks.how == way::gathered) cut_as_owned();
-    } else if (block <= dealt_bytes) {
+    } else if (block <= dealt_bytes && of().into != cut::parts) {
       carry(way::dealt, block);
       cut_as_owned();
     }
@@ -221,7 +221,7 @@ class mpi_operation final : public process_operation {
       if (auto const mine = blocks.of(rank()); mine > 0) std::memcpy(rounds_.own(), from(first), mine);
     } else if (blocks.how == way::dealt) {
       for (int peer = 0; peer < size(); ++peer)
-        if (auto const given = cuts().given(does(), rank(), peer); given.count > 0)
+        if (auto const given = does().folds ? cuts().owned(peer) : cuts().given(does(), rank(), peer); given.count > 0)
           std::memcpy(rounds_.block_for(peer), from(given.first), bytes(given.count));
     }
     rounds_.begin(wire_, 0);
@@ -239,11 +239,12 @@ class mpi_operation final : public process_operation {
     if (has_parts()) return all_parts_fit() ? stage::carrying : tell_parts();
     auto const where_cut = cuts();
     if (does().folds) {
-      if (!where_cut.takes(does(), rank())) return stage::carrying;
       bool const dealt = rounds_.how() == way::dealt;
+      bool const takes = where_cut.takes(does(), rank());
       auto const mine = dealt ? where_cut.owned(rank()) : interval{0, it_.what.count};
-      combine_blocks(mine);
-      return dealt && of().count == 2 ? gather_results(mine) : stage::carrying;
+      auto* const result = takes ? to(mine.first) : dealt ? sent_.at_least(bytes(mine.count)) : nullptr;
+      if (result != nullptr) combine_blocks(result, mine.count);
+      return dealt && of().into == cut::lines ? gather_results(result, bytes(mine.count)) : stage::carrying;
     }
     rounds_.for_each_block([&](int peer, std::byte const* block) {
       auto const taken = taken_from(peer);
@@ -254,21 +255,20 @@ class mpi_operation final : public process_operation {
     });
     return stage::carrying;
   }
-  void combine_blocks(interval mine) {
-    if (mine.count == 0) return;
+  void combine_blocks(void* result, std::int64_t count) {
+    if (count == 0) return;
     terms_.resize(static_cast<std::size_t>(size()));
     rounds_.for_each_block(
         [&](int peer, std::byte const* block) { terms_[static_cast<std::size_t>(peer)] = block; });
-    void* const result = to(mine.first);
-    it_.elements->combine({&result, 1}, terms_, mine.count, it_.divisor != 0 ? it_.divisor : size());
+    it_.elements->combine({&result, 1}, terms_, count, it_.divisor != 0 ? it_.divisor : size());
   }
-  /// An all_reduce of middle size: each rank has reduced its slice, and now all gather them.
-  [[nodiscard]] stage gather_results(interval mine) {
+  /// An all_reduce or reduce of middle size: each rank has reduced its slice, and now all gather them.
+  [[nodiscard]] stage gather_results(std::byte const* result, std::size_t length) {
     auto& blocks = rounds_.prepare();
     blocks.how = way::gathered;
     for (int peer = 0; peer < size(); ++peer) blocks.sizes.push_back(bytes(cuts().owned_count(peer)));
     rounds_.place(route.what, rank(), size());
-    if (mine.count > 0) std::memcpy(rounds_.own(), to(mine.first), bytes(mine.count));
+    if (length > 0) std::memcpy(rounds_.own(), result, length);
     rounds_.begin(wire_, 1);
     return stage::gathering;
   }
