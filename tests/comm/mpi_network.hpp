@@ -22,10 +22,10 @@ namespace network {
 
 struct counts {
   long sends = 0;
-  std::size_t bytes = 0;          ///< sent
-  long receives = 0;              ///< waiting now
-  long most_receives = 0;         ///< at a time
-  std::size_t allocated = 0;      ///< bytes
+  std::size_t bytes = 0;      ///< sent
+  long receives = 0;          ///< waiting now
+  long most_receives = 0;     ///< at a time
+  std::size_t allocated = 0;  ///< bytes
 };
 
 struct request {
@@ -88,7 +88,9 @@ template <class Handle>
   std::memcpy(&id, &from, sizeof from < sizeof id ? sizeof from : sizeof id);
   return id;
 }
-[[nodiscard]] inline bool is_done(MPI_Request const& it) { return it == MPI_REQUEST_NULL || now.requests[get(it)].done; }
+[[nodiscard]] inline bool is_done(MPI_Request const& it) {
+  return it == MPI_REQUEST_NULL || now.requests[get(it)].done;
+}
 
 }  // namespace network
 
@@ -226,7 +228,8 @@ int carry_out(int ranks, Make make, std::vector<std::string>* told = nullptr) {
     operations.push_back(std::make_unique<detail::mpi_operation>());
   }
   for (int rank = 0; rank < ranks; ++rank)
-    as(rank, [&] { operations[static_cast<std::size_t>(rank)]->begin(*groups[static_cast<std::size_t>(rank)], make(rank)); });
+    as(rank,
+       [&] { operations[static_cast<std::size_t>(rank)]->begin(*groups[static_cast<std::size_t>(rank)], make(rank)); });
   for (int quiet = 0; quiet < 4;) {
     auto const before = now.requests.size() + static_cast<std::size_t>(done);
     for (int rank = ranks; rank-- > 0;) {

@@ -276,8 +276,9 @@ TEST_CASE("ragged parts arrive by messages, and counts that do not fit are named
           CHECK(done == 0);
           REQUIRE(told.size() == 1);  // the others are told by it
           auto const sends = count_of(0, 1);
-          CHECK(std::regex_search(told[0], std::regex("rank 0 sends " + std::to_string(sends) + " .*of F32 to rank 1.* " +
-                                                      std::to_string(sends + 1) + " .*of F32")));
+          CHECK(
+              std::regex_search(told[0], std::regex("rank 0 sends " + std::to_string(sends) + " .*of F32 to rank 1.* " +
+                                                    std::to_string(sends + 1) + " .*of F32")));
           continue;
         }
         CHECK(done == ranks);
@@ -301,9 +302,9 @@ TEST_CASE("the table of docs/communicators.md", "[.table]") {
     }
   for (int const ranks : {2, 8, 16, 64}) {
     auto const found = count_large(ranks);
-    std::printf("all_reduce, 4 MiB          p = %3d: %4ld sends, %4ld receives at a time, %8zu bytes sent = %.3f n, %8zu "
-                "bytes kept\n",
-                ranks, found.sends, found.receives, found.bytes, static_cast<double>(found.bytes) / (4 << 20),
-                found.allocated);
+    std::printf(
+        "all_reduce, 4 MiB          p = %3d: %4ld sends, %4ld receives at a time, %8zu bytes sent = %.3f n, %8zu "
+        "bytes kept\n",
+        ranks, found.sends, found.receives, found.bytes, static_cast<double>(found.bytes) / (4 << 20), found.allocated);
   }
 }

@@ -67,8 +67,7 @@ struct fleet {
   std::vector<wire> wires;
   std::vector<rounds<wire>> all;
 
-  fleet(int size, comm::call const& what)
-      : all(static_cast<std::size_t>(size)), begun(static_cast<std::size_t>(size)) {
+  fleet(int size, comm::call const& what) : all(static_cast<std::size_t>(size)), begun(static_cast<std::size_t>(size)) {
     net.sent.assign(static_cast<std::size_t>(size), 0);
     net.bytes.assign(static_cast<std::size_t>(size), 0);
     for (int rank = 0; rank < size; ++rank) wires.push_back({&net, rank, what});

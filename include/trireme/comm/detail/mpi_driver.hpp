@@ -235,7 +235,7 @@ class mpi_driver {
     for (auto const* group : groups_) {
       char notice[notice_bytes + 1] = {};
       if (!take_notice(*group, notice) || notice[0] == ends_notice[0]) continue;  // the sentence comes, too
-      if (notice[0] == '\0') continue;  // a roll
+      if (notice[0] == '\0') continue;                                            // a roll
       fail(notice, false);
       return;
     }

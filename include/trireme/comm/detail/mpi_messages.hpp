@@ -21,8 +21,8 @@ inline constexpr std::string_view mpi_name = "trireme::comm::mpi";
 
 /// A duplicate of an MPI communicator; nobody else's messages travel in it.
 ///
-/// Tags: 0 announces a failure, or tells who waits; 1 and 2 are exchanges, which need no number, because messages of one
-/// tag do not overtake each other. Collective number k uses 3 + 3 * (k mod window), and the two tags after it.
+/// Tags: 0 announces a failure, or tells who waits; 1 and 2 are exchanges, which need no number, because messages of
+/// one tag do not overtake each other. Collective number k uses 3 + 3 * (k mod window), and the two tags after it.
 struct mpi_group {
   MPI_Comm handle = MPI_COMM_NULL;
   std::vector<int> members;  // their ranks in `handle`
@@ -186,8 +186,7 @@ class mpi_wire {
                                 &flag, &found, &status));
       if (flag == 0) return false;
       route_->check(MPI_Get_count(&status, MPI_BYTE, &bytes_));
-      route_->check(
-          MPI_Imrecv(in_.at_least(static_cast<std::size_t>(bytes_)), bytes_, MPI_BYTE, &found, &coming_));
+      route_->check(MPI_Imrecv(in_.at_least(static_cast<std::size_t>(bytes_)), bytes_, MPI_BYTE, &found, &coming_));
     }
     route_->check(MPI_Test(&coming_, &flag, MPI_STATUS_IGNORE));
     if (flag != 0) message = {in_.data(), static_cast<std::size_t>(bytes_)};
@@ -200,8 +199,9 @@ class mpi_wire {
                                  : differing_calls(mpi_name, route_->number, rank, route_->what, peer, theirs));
   }
   [[noreturn]] void refuse(int peer) const {
-    throw comm_error(text(mpi_name, ": ", to_string(route_->what), " number ", route_->number,
-                          ": a message of rank ", peer, " has another length than the same call here; make every rank "
+    throw comm_error(text(mpi_name, ": ", to_string(route_->what), " number ", route_->number, ": a message of rank ",
+                          peer,
+                          " has another length than the same call here; make every rank "
                           "call the same collectives in the same order"));
   }
   void reset() noexcept {

@@ -258,8 +258,7 @@ class mpi_operation final : public process_operation {
   void combine_blocks(void* result, std::int64_t count) {
     if (count == 0) return;
     terms_.resize(static_cast<std::size_t>(size()));
-    rounds_.for_each_block(
-        [&](int peer, std::byte const* block) { terms_[static_cast<std::size_t>(peer)] = block; });
+    rounds_.for_each_block([&](int peer, std::byte const* block) { terms_[static_cast<std::size_t>(peer)] = block; });
     it_.elements->combine({&result, 1}, terms_, count, it_.divisor != 0 ? it_.divisor : size());
   }
   /// An all_reduce or reduce of middle size: each rank has reduced its slice, and now all gather them.
@@ -324,7 +323,8 @@ class mpi_operation final : public process_operation {
   // --- what is large goes between each two ranks
 
   [[nodiscard]] stretch outgoing(int peer) const noexcept {
-    if (has_parts()) return {parts_[static_cast<std::size_t>(peer)].address, parts_[static_cast<std::size_t>(peer)].count};
+    if (has_parts())
+      return {parts_[static_cast<std::size_t>(peer)].address, parts_[static_cast<std::size_t>(peer)].count};
     auto given = cuts().given(does(), rank(), peer);
     if (is_broadcast()) given = rank() == it_.what.root ? cuts().owned(peer) : interval{};
     return {from(given.first), given.count};

@@ -33,7 +33,8 @@ inline void take_values(node_operation const& op) {
   auto const posted = [&](int rank) { return op.posting(rank).values(bytes); };
   if (move.folds) {
     if (!geometry.takes(move, where.rank)) return;
-    auto const part = op.what().kind == collective::reduce_scatter ? geometry.owned(where.rank) : interval{0, op.what().count};
+    auto const part =
+        op.what().kind == collective::reduce_scatter ? geometry.owned(where.rank) : interval{0, op.what().count};
     node_terms all;
     for (int rank = 0; rank < where.size(); ++rank) all.terms[rank] = posted(rank) + op.bytes(part.first);
     all.add_output(op.to() + op.bytes(part.first));
@@ -133,9 +134,7 @@ inline bool move_directly(node_operation& op) {
   return step(to, to.count == 0 ? nullptr : source_at(op, rank));
 }
 
-inline bool work_directly(node_operation& op) {
-  return move_of(op).folds ? combine_directly(op) : move_directly(op);
-}
+inline bool work_directly(node_operation& op) { return move_of(op).folds ? combine_directly(op) : move_directly(op); }
 
 // Staged: in rounds, each of which copies a piece of what others need into this rank's slot, reduces this rank's part
 // of the pieces of all, and copies results out of the slots of the others.

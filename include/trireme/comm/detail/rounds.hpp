@@ -40,8 +40,8 @@ class byte_buffer {
 struct round_blocks {
   enum class way : std::uint8_t { nothing, gathered, dealt };
   way how = way::nothing;
-  std::size_t each = 0;             ///< bytes of a block
-  int only = -1;                    ///< gathered: the one rank that has a block
+  std::size_t each = 0;              ///< bytes of a block
+  int only = -1;                     ///< gathered: the one rank that has a block
   std::vector<std::size_t> sizes{};  ///< instead of `each`: of the block of this rank, or for this rank
 
   [[nodiscard]] std::size_t of(int rank) const noexcept {
@@ -159,9 +159,7 @@ class rounds {
 
   [[nodiscard]] int hop(int round) const noexcept { return 1 << round; }
   [[nodiscard]] int source() const noexcept { return (rank_ - hop(round_) + size_) % size_; }
-  [[nodiscard]] std::byte* slot(int step) const noexcept {
-    return own() + static_cast<std::size_t>(step) * pitch_;
-  }
+  [[nodiscard]] std::byte* slot(int step) const noexcept { return own() + static_cast<std::size_t>(step) * pitch_; }
   /// Calls visit(slot, bytes) for the blocks that move in a round. A block in slot j of rank r is then for rank r plus
   /// j without the bits of the rounds before, and has these behind it.
   template <class Visit>
@@ -218,7 +216,7 @@ class rounds {
   int channel_ = 0;
   int last_ = 0;
   int round_ = 0;
-  bool heard_ = false;  ///< in this round
+  bool heard_ = false;     ///< in this round
   std::size_t have_ = 0;   ///< gathered bytes
   std::size_t pitch_ = 0;  ///< between dealt blocks
   byte_buffer area_, out_;

@@ -55,8 +55,7 @@ inline void share_of(operation const& op) {
   } else if (op.what.kind == collective::broadcast && !op.what.by_value) {
     auto const mine = cuts.owned(op.rank);
     for (int rank = 0; rank < size; ++rank)
-      if (rank != root)
-        copy(op.to(rank) + bytes(mine.first), op.from(root) + bytes(mine.first), bytes(mine.count));
+      if (rank != root) copy(op.to(rank) + bytes(mine.first), op.from(root) + bytes(mine.first), bytes(mine.count));
   } else if (op.what.kind == collective::gather && !op.what.by_value) {  // into the root's memory, so that all work
     copy(op.to(root) + bytes(cuts.taken(does, op.rank, root).first), op.from_, bytes(op.what.count));
   } else {
