@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/trireme.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 1fe6f00f2849e5b23102eae3b5be5ef303ca88faa3a28126963f77579513a622
+// SHA-256 of the sources: bdc0e122da9c4743bff8d100a2e11301fb8e81c8e566f06fa5d47b9e456b6e85
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -1332,17 +1332,24 @@ struct geometry {
   }
   /// Elements that `rank` gives to the others in all moves.
   [[nodiscard]] constexpr std::int64_t sent(int rank) const noexcept {
+    auto const& moves = of();
     std::int64_t sum = 0;
-    for (std::size_t i = 0; i < of().count; ++i) {
-      auto const& it = of().moves[i];
+    std::int64_t own = -1;  // divides, so once, and where it is needed
+    for (std::size_t i = 0; i < moves.count; ++i) {
+      auto const& it = moves.moves[i];
       if (!gives(it, rank)) continue;
       auto const others = it.takers == side::all ? size - 1 : rank == what.root ? 0 : 1;
-      if (it.given == piece::whole)
+      if (it.given == piece::whole) {
         sum += what.count * others;
-      else if (it.given == piece::of_giver)
-        sum += owned_count(rank) * others;
+        continue;
+      }
+      if (own < 0) own = owned_count(rank);
+      if (it.given == piece::of_giver)
+        sum += own * others;
+      else if (moves.into == cut::equal)
+        sum += own * (size - 1);
       else
-        sum += (of().into == cut::equal ? what.count / size * size : all()) - owned_count(rank);
+        sum += all() - own;
     }
     return sum;
   }

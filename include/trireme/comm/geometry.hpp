@@ -121,17 +121,24 @@ struct geometry {
   }
   /// Elements that `rank` gives to the others in all moves.
   [[nodiscard]] constexpr std::int64_t sent(int rank) const noexcept {
+    auto const& moves = of();
     std::int64_t sum = 0;
-    for (std::size_t i = 0; i < of().count; ++i) {
-      auto const& it = of().moves[i];
+    std::int64_t own = -1;  // divides, so once, and where it is needed
+    for (std::size_t i = 0; i < moves.count; ++i) {
+      auto const& it = moves.moves[i];
       if (!gives(it, rank)) continue;
       auto const others = it.takers == side::all ? size - 1 : rank == what.root ? 0 : 1;
-      if (it.given == piece::whole)
+      if (it.given == piece::whole) {
         sum += what.count * others;
-      else if (it.given == piece::of_giver)
-        sum += owned_count(rank) * others;
+        continue;
+      }
+      if (own < 0) own = owned_count(rank);
+      if (it.given == piece::of_giver)
+        sum += own * others;
+      else if (moves.into == cut::equal)
+        sum += own * (size - 1);
       else
-        sum += (of().into == cut::equal ? what.count / size * size : all()) - owned_count(rank);
+        sum += all() - own;
     }
     return sum;
   }
