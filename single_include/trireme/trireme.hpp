@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/trireme.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 06e959956f64c55b13ff393d3ed57565bdee061512523d1058c53b9654f0180c
+// SHA-256 of the sources: bdc0e122da9c4743bff8d100a2e11301fb8e81c8e566f06fa5d47b9e456b6e85
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -1202,6 +1202,166 @@ constexpr void expect_body() noexcept {
 // ---- trireme/comm/collectives.hpp
 #include <numeric>
 
+// ---- trireme/comm/geometry.hpp
+#include <algorithm>
+
+// ---- trireme/core/interval.hpp
+namespace trireme {
+
+/// The whole numbers [first, first + count): elements of a message, rows of a matrix, positions, samples.
+struct interval {
+  std::int64_t first = 0;
+  std::int64_t count = 0;
+  /// The first number behind it.
+  [[nodiscard]] constexpr std::int64_t end() const noexcept { return first + count; }
+  friend constexpr bool operator==(interval const&, interval const&) = default;
+};
+
+}  // namespace trireme
+
+// ---- trireme/comm/geometry.hpp (goes on)
+namespace trireme::comm {
+
+/// The part of `count` elements that rank `rank` of `size` works on in all_reduce and broadcast. Cut at multiples of a
+/// cache line, the first ranks taking one line more, so that no two ranks write to one line.
+[[nodiscard]] constexpr interval slice_of(std::int64_t count, std::size_t element_bytes, int rank, int size) noexcept {
+  auto const line = static_cast<std::int64_t>(64 / element_bytes);
+  auto const lines = (count + line - 1) / line;
+  auto const each = lines / size;
+  auto const larger = lines % size;
+  auto const first = std::min(count, (rank * each + std::min<std::int64_t>(rank, larger)) * line);
+  auto const last = std::min(count, first + (each + (rank < larger ? 1 : 0)) * line);
+  return {first, last - first};
+}
+
+/// Which ranks have a side in a move.
+enum class side : std::uint8_t { all, root };
+/// Which elements of a view: all `count` of them, or those that the giver, or the taker, owns.
+enum class piece : std::uint8_t { whole, of_giver, of_taker };
+/// How a view is cut into what ranks own: at cache lines, into equal slices (ragged: by counts), or `count` a rank.
+enum class cut : std::uint8_t { none, lines, equal, parts };
+
+/// Each giver gives a piece of what it has to each taker, itself included.
+struct move {
+  side givers = side::all;
+  side takers = side::all;
+  piece given = piece::whole;  ///< of the giver's `from`
+  piece taken = piece::whole;  ///< of the taker's `to`
+  bool folds = false;          ///< what all givers give is combined, in rank order
+};
+
+/// What a collective moves, in this order. None where only calls meet, or where parts say it (exchange).
+struct row {
+  cut into = cut::none;
+  std::uint8_t count = 0;
+  std::array<move, 2> moves{};
+};
+
+namespace detail {
+inline constexpr move scatters{side::all, side::all, piece::of_taker, piece::of_taker, true};
+inline constexpr move gathers{side::all, side::all, piece::of_giver, piece::of_giver};
+inline constexpr move reduces{side::all, side::root, piece::whole, piece::whole, true};
+inline constexpr move collects{side::all, side::root, piece::whole, piece::of_giver};
+inline constexpr move deals{side::root, side::all, piece::of_taker, piece::whole};
+inline constexpr move tells{side::root, side::all, piece::whole, piece::whole};
+inline constexpr move trades{side::all, side::all, piece::of_taker, piece::of_giver};
+
+inline constexpr row rows[collective_kinds] = {
+    {},                                      // barrier
+    {cut::lines, 2, {{scatters, gathers}}},  // all_reduce
+    {cut::equal, 1, {{scatters}}},           // reduce_scatter
+    {cut::lines, 1, {{reduces}}},            // reduce
+    {cut::equal, 1, {{gathers}}},            // all_gather
+    {cut::parts, 1, {{collects}}},           // gather
+    {cut::parts, 1, {{deals}}},              // scatter
+    {cut::lines, 1, {{tells}}},              // broadcast
+    {cut::equal, 1, {{trades}}},             // all_to_all; ragged: as its parts say
+    {},                                      // exchange: as its parts say
+    {},                                      // peers
+    {},                                      // split
+    {},                                      // duplicate
+};
+}  // namespace detail
+
+[[nodiscard]] constexpr row const& row_of(collective kind) noexcept {
+  return detail::rows[static_cast<std::size_t>(kind)];
+}
+
+/// The row of one call among `size` ranks.
+struct geometry {
+  call const& what;
+  std::size_t element_bytes;
+  int size;
+  std::span<std::int64_t const> counts{};  ///< of a ragged all_gather
+
+  [[nodiscard]] constexpr row const& of() const noexcept { return row_of(what.kind); }
+  [[nodiscard]] constexpr bool folds() const noexcept { return of().moves[0].folds; }
+  [[nodiscard]] constexpr bool gives(move const& it, int rank) const noexcept {
+    return it.givers == side::all || rank == what.root;
+  }
+  [[nodiscard]] constexpr bool takes(move const& it, int rank) const noexcept {
+    return it.takers == side::all || rank == what.root;
+  }
+  /// Elements of the view that is cut.
+  [[nodiscard]] constexpr std::int64_t all() const noexcept {
+    return of().into == cut::parts ? what.count * size : what.count;
+  }
+  [[nodiscard]] constexpr std::int64_t owned_count(int rank) const noexcept {
+    if (!counts.empty()) return counts[static_cast<std::size_t>(rank)];
+    if (of().into == cut::lines) return slice_of(what.count, element_bytes, rank, size).count;
+    return of().into == cut::parts ? what.count : what.count / size;
+  }
+  /// The most that a rank owns.
+  [[nodiscard]] constexpr std::int64_t largest() const noexcept {
+    return counts.empty() ? owned_count(0) : *std::max_element(counts.begin(), counts.end());
+  }
+  [[nodiscard]] constexpr interval owned(int rank) const noexcept {
+    if (of().into == cut::lines) return slice_of(what.count, element_bytes, rank, size);
+    if (counts.empty()) return {rank * owned_count(rank), owned_count(rank)};
+    interval out{0, owned_count(rank)};
+    for (int below = 0; below < rank; ++below) out.first += owned_count(below);
+    return out;
+  }
+  /// What `giver` gives to `taker`, as elements of the giver's view; none if one of them has no side in the move.
+  [[nodiscard]] constexpr interval given(move const& it, int giver, int taker) const noexcept {
+    return gives(it, giver) && takes(it, taker) ? choose(it.given, giver, taker) : interval{};
+  }
+  /// Where it belongs, as elements of the taker's view.
+  [[nodiscard]] constexpr interval taken(move const& it, int giver, int taker) const noexcept {
+    return gives(it, giver) && takes(it, taker) ? choose(it.taken, giver, taker) : interval{};
+  }
+  /// Elements that `rank` gives to the others in all moves.
+  [[nodiscard]] constexpr std::int64_t sent(int rank) const noexcept {
+    auto const& moves = of();
+    std::int64_t sum = 0;
+    std::int64_t own = -1;  // divides, so once, and where it is needed
+    for (std::size_t i = 0; i < moves.count; ++i) {
+      auto const& it = moves.moves[i];
+      if (!gives(it, rank)) continue;
+      auto const others = it.takers == side::all ? size - 1 : rank == what.root ? 0 : 1;
+      if (it.given == piece::whole) {
+        sum += what.count * others;
+        continue;
+      }
+      if (own < 0) own = owned_count(rank);
+      if (it.given == piece::of_giver)
+        sum += own * others;
+      else if (moves.into == cut::equal)
+        sum += own * (size - 1);
+      else
+        sum += all() - own;
+    }
+    return sum;
+  }
+
+ private:
+  [[nodiscard]] constexpr interval choose(piece which, int giver, int taker) const noexcept {
+    return which == piece::whole ? interval{0, what.count} : owned(which == piece::of_giver ? giver : taker);
+  }
+};
+
+}  // namespace trireme::comm
+
 // ---- trireme/core/hash.hpp
 namespace trireme {
 
@@ -1259,13 +1419,12 @@ namespace trireme::comm::detail {
 /// Throws config_error unless equal slices are equal and the root is a rank (level light).
 inline void expect_right(std::string_view who, call const& what, int size) {
   if (!asserts(assertion_level::light)) return;
-  using enum collective;
-  bool const sliced =
-      what.kind == reduce_scatter || what.kind == all_to_all || (what.kind == all_gather && what.shape == 0);
+  auto const& of = row_of(what.kind);
+  bool const sliced = of.into == cut::equal && what.shape == 0;
   if (sliced && what.count % size != 0)
     throw config_error(text(who, "::", name_of(what.kind), ": ", what.count, " elements do not divide into ", size,
                             " equal slices; pad the view to a multiple of the number of ranks"));
-  bool const rooted = what.kind == broadcast || what.kind == reduce || what.kind == gather || what.kind == scatter;
+  bool const rooted = of.moves[0].givers == side::root || of.moves[0].takers == side::root;
   if (rooted && (what.root < 0 || what.root >= size))
     throw config_error(
         text(who, "::", name_of(what.kind), ": root ", what.root, " is not one of the ", size, " ranks"));
@@ -1338,19 +1497,12 @@ void append_parts(std::vector<part>& parts, bool sent, dtype type, std::size_t e
   }
 }
 
-[[nodiscard]] inline std::uint32_t messages_of(command const& it, int size) noexcept {
-  if (it.bytes == 0) return 0;
-  bool const to_root = it.what.kind == collective::gather || it.what.kind == collective::reduce;
-  return to_root ? 1U : static_cast<std::uint32_t>(size - 1);
-}
-
 }  // namespace trireme::comm::detail
 
 // ---- trireme/comm/space_kernels.hpp
 #include <cstring>
 
 // ---- trireme/ops/host/reductions.hpp
-#include <algorithm>
 #include <cmath>
 #include <limits>
 
@@ -1489,21 +1641,7 @@ namespace trireme {
 // ---- trireme/ops/host/elementwise.hpp
 #include <numbers>
 
-// ---- trireme/core/interval.hpp
-namespace trireme {
-
-/// The whole numbers [first, first + count): elements of a message, rows of a matrix, positions, samples.
-struct interval {
-  std::int64_t first = 0;
-  std::int64_t count = 0;
-  /// The first number behind it.
-  [[nodiscard]] constexpr std::int64_t end() const noexcept { return first + count; }
-  friend constexpr bool operator==(interval const&, interval const&) = default;
-};
-
-}  // namespace trireme
-
-// ---- trireme/contract/parameter.hpp (goes on)
+// ---- trireme/contract/parameter.hpp
 namespace trireme {
 
 /// How a parameter starts. Element i of a parameter depends on (seed, name, i) alone, so that every rank and every
@@ -4098,82 +4236,93 @@ inline constexpr element_kernels reducing_kernels{&space_kernels<Space>::copy,
 // ---- trireme/comm/traffic.hpp
 namespace trireme::comm {
 
-/// The part of `count` elements that rank `rank` of `size` works on in all_reduce and broadcast. Cut at multiples of a
-/// cache line, the first ranks taking one line more, so that no two ranks write to one line.
-[[nodiscard]] constexpr interval slice_of(std::int64_t count, std::size_t element_bytes, int rank, int size) noexcept {
-  auto const line = static_cast<std::int64_t>(64 / element_bytes);
-  auto const lines = (count + line - 1) / line;
-  auto const each = lines / size;
-  auto const larger = lines % size;
-  auto const first = std::min(count, (rank * each + std::min<std::int64_t>(rank, larger)) * line);
-  auto const last = std::min(count, first + (each + (rank < larger ? 1 : 0)) * line);
-  return {first, last - first};
-}
-
 /// What a rank sends to other ranks in one collective, in bytes: what `traffic()` counts on every communicator, and
 /// what a plan adds up before anything runs. `count` is the number of elements of the whole view.
 ///
-/// Bytes  the bandwidth-optimal volume. A communicator may send more in messages so small that latency decides (MPI
-///        gathers those whole), and threads read instead of sending; both count the same bytes nevertheless.
+/// Bytes  the bandwidth-optimal volume, as the moves of comm/geometry.hpp say. A communicator may send more in messages
+///        so small that latency decides (MPI gathers those whole), and threads read instead of sending; both count the
+///        same bytes nevertheless.
 namespace bytes_sent {
 
+/// Of any collective without parts of its own. `counts` are those of a ragged all_gather: the elements of each rank.
+[[nodiscard]] constexpr std::uint64_t of(call const& what, std::size_t element_bytes, int rank, int size,
+                                         std::span<std::int64_t const> counts = {}) {
+  return static_cast<std::uint64_t>(geometry{what, element_bytes, size, counts}.sent(rank)) * element_bytes;
+}
 [[nodiscard]] constexpr std::uint64_t all_reduce(std::int64_t count, std::size_t element_bytes, int rank, int size) {
-  auto const own = slice_of(count, element_bytes, rank, size).count;
-  return static_cast<std::uint64_t>(count - own + own * (size - 1)) * element_bytes;
+  return of({.kind = collective::all_reduce, .count = count}, element_bytes, rank, size);
 }
 [[nodiscard]] constexpr std::uint64_t reduce_scatter(std::int64_t count, std::size_t element_bytes, int size) {
-  return static_cast<std::uint64_t>(count / size * (size - 1)) * element_bytes;
+  return of({.kind = collective::reduce_scatter, .count = count}, element_bytes, 0, size);
 }
 [[nodiscard]] constexpr std::uint64_t all_gather(std::int64_t count, std::size_t element_bytes, int size) {
-  return reduce_scatter(count, element_bytes, size);
+  return of({.kind = collective::all_gather, .count = count}, element_bytes, 0, size);
+}
+[[nodiscard]] constexpr std::uint64_t all_gather(std::span<std::int64_t const> counts, std::size_t element_bytes,
+                                                 int rank) {
+  return of({.kind = collective::all_gather}, element_bytes, rank, static_cast<int>(counts.size()), counts);
 }
 [[nodiscard]] constexpr std::uint64_t all_to_all(std::int64_t count, std::size_t element_bytes, int size) {
-  return reduce_scatter(count, element_bytes, size);
+  return of({.kind = collective::all_to_all, .count = count}, element_bytes, 0, size);
 }
 [[nodiscard]] constexpr std::uint64_t broadcast(std::int64_t count, std::size_t element_bytes, int rank, int root,
                                                 int size) {
-  return rank == root ? static_cast<std::uint64_t>(count * (size - 1)) * element_bytes : 0;
+  return of({.kind = collective::broadcast, .root = root, .count = count}, element_bytes, rank, size);
 }
-
-/// Ragged: `counts` are the elements of each rank.
-[[nodiscard]] constexpr std::uint64_t all_gather(std::span<std::int64_t const> counts, std::size_t element_bytes,
-                                                 int rank) {
-  return static_cast<std::uint64_t>(counts[static_cast<std::size_t>(rank)]) * element_bytes * (counts.size() - 1);
+[[nodiscard]] constexpr std::uint64_t reduce(std::int64_t count, std::size_t element_bytes, int rank, int root) {
+  // Whoever sends, sends to the root: two ranks are as good as all.
+  return rank == root ? 0 : of({.kind = collective::reduce, .root = 1, .count = count}, element_bytes, 0, 2);
 }
 /// `count` is of one part.
 [[nodiscard]] constexpr std::uint64_t gather(std::int64_t count, std::size_t element_bytes, int rank, int root) {
-  return rank == root ? 0 : static_cast<std::uint64_t>(count) * element_bytes;
-}
-[[nodiscard]] constexpr std::uint64_t reduce(std::int64_t count, std::size_t element_bytes, int rank, int root) {
-  return gather(count, element_bytes, rank, root);
+  return reduce(count, element_bytes, rank, root);
 }
 [[nodiscard]] constexpr std::uint64_t scatter(std::int64_t count, std::size_t element_bytes, int rank, int root,
                                               int size) {
-  return broadcast(count, element_bytes, rank, root, size);
-}
-
-/// Of any collective that is not ragged.
-[[nodiscard]] constexpr std::uint64_t of(call const& what, std::size_t element_bytes, int rank, int size) {
-  switch (what.kind) {
-    case collective::all_reduce:
-      return all_reduce(what.count, element_bytes, rank, size);
-    case collective::reduce_scatter:
-    case collective::all_gather:
-    case collective::all_to_all:
-      return reduce_scatter(what.count, element_bytes, size);
-    case collective::broadcast:
-      return broadcast(what.count, element_bytes, rank, what.root, size);
-    case collective::reduce:
-    case collective::gather:
-      return gather(what.count, element_bytes, rank, what.root);
-    case collective::scatter:
-      return scatter(what.count, element_bytes, rank, what.root, size);
-    default:
-      return 0;
-  }
+  return of({.kind = collective::scatter, .root = root, .count = count}, element_bytes, rank, size);
 }
 
 }  // namespace bytes_sent
+
+namespace detail {
+
+[[nodiscard]] inline std::uint32_t messages_of(command const& it, int size) noexcept {
+  if (it.bytes == 0) return 0;
+  return row_of(it.what.kind).moves[0].takers == side::root ? 1U : static_cast<std::uint32_t>(size - 1);
+}
+
+/// What passes between this rank and one other in one command. Over all peers `sent` adds up to command::bytes and
+/// `messages` to command::messages.
+struct peer_share {
+  std::uint64_t sent = 0;
+  std::uint64_t messages = 0;
+  std::uint64_t received = 0;
+};
+
+/// The bytes that one command moves between `rank` and `peer`, where `peer` is not `rank`.
+[[nodiscard]] inline peer_share share_with(int peer, command const& it, int rank, int size) noexcept {
+  peer_share out;
+  if (it.what.kind == collective::exchange || !it.parts.empty()) {
+    for (auto const& each : it.parts) {
+      if (each.peer != peer || each.count == 0) continue;
+      (each.sent ? out.sent : out.received) += static_cast<std::uint64_t>(each.count) * size_of(each.type);
+      if (each.sent) ++out.messages;
+    }
+    return out;
+  }
+  geometry const where{it.what, it.element_bytes, size, it.counts};
+  bool heard = false;
+  for (std::size_t i = 0; i < where.of().count; ++i) {
+    auto const& each = where.of().moves[i];
+    out.sent += static_cast<std::uint64_t>(where.given(each, rank, peer).count) * it.element_bytes;
+    out.received += static_cast<std::uint64_t>(where.given(each, peer, rank).count) * it.element_bytes;
+    heard = heard || where.takes(each, peer);
+  }
+  out.messages = it.messages != 0 && heard ? 1 : 0;
+  return out;
+}
+
+}  // namespace detail
 
 }  // namespace trireme::comm
 
@@ -4432,7 +4581,7 @@ class collectives {
                .element_bytes = sizeof(T),
                .elements = &detail::moving_kernels<Space>,
                .counts = counts};
-    it.bytes = bytes_sent::all_gather(counts, sizeof(T), self().rank());
+    it.bytes = bytes_sent::of(it.what, sizeof(T), self().rank(), self().size(), counts);
     it.messages = detail::messages_of(it, self().size());
     return it;
   }
@@ -5265,67 +5414,39 @@ inline void combine_slice(operation const& op, interval where, int into) {
 
 /// One rank's share of each collective. Where the work is one rank's (reduce, broadcast), each does a slice of it.
 inline void share_of(operation const& op) {
+  auto const& does = row_of(op.what.kind).moves[0];
   int const size = op.where->size();
+  geometry const cuts{op.what, op.element_bytes, size, op.counts};
+  auto const root = op.what.root;
+  if (does.folds) {
+    if (op.what.kind == collective::reduce_scatter)
+      combine_slice(op, cuts.owned(op.rank), op.rank);
+    else if (!op.what.by_value)
+      combine_slice(op, cuts.owned(op.rank), does.takers == side::root ? root : -1);
+    else if (cuts.takes(does, op.rank))
+      combine_slice(op, {0, op.what.count}, op.rank);
+    return;
+  }
   auto const bytes = [&](std::int64_t count) { return static_cast<std::size_t>(count) * op.element_bytes; };
-  auto const count = op.what.count;
-  auto const copy = op.elements == nullptr ? nullptr : op.elements->copy;
-  auto const mine = [&] { return slice_of(count, op.element_bytes, op.rank, size); };
-  auto const each = count / size;
-  switch (op.what.kind) {
-    case collective::all_reduce:
-      if (op.what.by_value)
-        combine_slice(op, {0, count}, op.rank);
-      else
-        combine_slice(op, mine(), -1);
-      break;
-    case collective::reduce_scatter:
-      combine_slice(op, {op.rank * each, each}, op.rank);
-      break;
-    case collective::reduce:
-      if (!op.what.by_value)
-        combine_slice(op, mine(), op.what.root);
-      else if (op.rank == op.what.root)
-        combine_slice(op, {0, count}, op.rank);
-      break;
-    case collective::all_gather: {
-      std::int64_t first = 0;
-      for (int rank = 0; rank < size; ++rank) {
-        auto const part = op.what.shape == 0 ? each : op.counts[static_cast<std::size_t>(rank)];
-        if (rank != op.rank) copy(op.result() + bytes(first), op.from(rank) + bytes(first), bytes(part));
-        first += part;
-      }
-      break;
+  auto const copy = op.elements->copy;
+  if (op.what.kind == collective::all_to_all && op.what.shape != 0) {
+    for (int rank = 0; rank < size; ++rank) {
+      auto const& to = op.parts(op.rank)[size + rank];
+      copy(to.address, op.parts(rank)[op.rank].address, bytes(to.count));
     }
-    case collective::gather:
-      if (!op.what.by_value)
-        copy(op.to(op.what.root) + op.rank * static_cast<std::ptrdiff_t>(bytes(count)), op.from_, bytes(count));
-      else if (op.rank == op.what.root)
-        for (int rank = 0; rank < size; ++rank) copy(op.result() + bytes(rank * count), op.from(rank), bytes(count));
-      break;
-    case collective::scatter:
-      copy(op.own, op.from(op.what.root) + bytes(op.rank * count), bytes(count));
-      break;
-    case collective::broadcast:
-      if (op.what.by_value) {
-        if (op.rank != op.what.root) copy(op.own, op.from(op.what.root), bytes(count));
-        break;
-      }
-      for (int rank = 0; rank < size; ++rank)
-        if (rank != op.what.root)
-          copy(op.to(rank) + bytes(mine().first), op.from(op.what.root) + bytes(mine().first), bytes(mine().count));
-      break;
-    case collective::all_to_all:
-      if (op.what.shape == 0)
-        for (int rank = 0; rank < size; ++rank)
-          copy(op.result() + bytes(rank * each), op.from(rank) + bytes(op.rank * each), bytes(each));
-      else
-        for (int rank = 0; rank < size; ++rank) {
-          auto const& to = op.parts(op.rank)[size + rank];
-          copy(to.address, op.parts(rank)[op.rank].address, bytes(to.count));
-        }
-      break;
-    default:
-      break;
+  } else if (op.what.kind == collective::broadcast && !op.what.by_value) {
+    auto const mine = cuts.owned(op.rank);
+    for (int rank = 0; rank < size; ++rank)
+      if (rank != root) copy(op.to(rank) + bytes(mine.first), op.from(root) + bytes(mine.first), bytes(mine.count));
+  } else if (op.what.kind == collective::gather && !op.what.by_value) {  // into the root's memory, so that all work
+    copy(op.to(root) + bytes(cuts.taken(does, op.rank, root).first), op.from_, bytes(op.what.count));
+  } else {
+    for (int rank = 0; rank < size; ++rank) {
+      auto const given = cuts.given(does, rank, op.rank);
+      auto const taken = cuts.taken(does, rank, op.rank);
+      if (taken.count > 0 && (rank != op.rank || does.given != does.taken))
+        copy(op.result() + bytes(taken.first), op.from(rank) + bytes(given.first), bytes(taken.count));
+    }
   }
 }
 inline void share(operation const& op) {

@@ -11,9 +11,10 @@ mpi_begin mpi_failure.cpp
 
 # run MPI shared|messages HOW RANKS SENTENCE [OPTION]: the ranks (digits) must print a match of the sentence.
 run() {
-  local at="$folder/$1.$2.$3" status told reported
+  local at="$folder/$1.$2.$3" status told reported ranks=3
+  case $3 in *-34) ranks=8 ;; esac
   # shellcheck disable=SC2046
-  timeout -k 5 30 "$(mpi_run "$1")" $(mpi_apart "$1" "$at.rank") ${6+"$6"} -n 3 "$folder/$1/program" "$2" "$3" \
+  timeout -k 5 30 "$(mpi_run "$1")" $(mpi_apart "$1" "$at.rank") ${6+"$6"} -n "$ranks" "$folder/$1/program" "$2" "$3" \
     > "$at.out" 2> "$at.err"
   status=$?
   cat "$at".rank.* >> "$at.out" 2> /dev/null
@@ -59,6 +60,8 @@ for mpi in $mpis; do
     try "$mpi" $how split 02 'split.* waited 1s for rank 1'
     try "$mpi" $how transfer 012 'rank 0 sends 30000 .*of F32.* rank 1.* 7 .*of F32'
   done
+  # Six wait for two, by way of each other.
+  try "$mpi" messages late-34 012567 'all_reduce.* waited 1s for ranks 3, 4'
   # A dead rank, where mpirun can be told not to end the others itself.
   if mpi_is_open "$mpi"; then
     try "$mpi" shared dies 02 'rank 1 has died' --enable-recovery

@@ -230,7 +230,7 @@ class collectives {
                .element_bytes = sizeof(T),
                .elements = &detail::moving_kernels<Space>,
                .counts = counts};
-    it.bytes = bytes_sent::all_gather(counts, sizeof(T), self().rank());
+    it.bytes = bytes_sent::of(it.what, sizeof(T), self().rank(), self().size(), counts);
     it.messages = detail::messages_of(it, self().size());
     return it;
   }

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "trireme/comm/decorate.hpp"
-#include "trireme/comm/detail/peer_traffic.hpp"
+#include "trireme/comm/traffic.hpp"
 
 namespace trireme::comm {
 

@@ -30,8 +30,8 @@ using mpi_world = process_world<mpi>;
 /// Ranks    with launch all of MPI_COMM_WORLD, or all that torchrun has started, if no MPI has; with borrow() those of
 ///          somebody's communicator.
 /// Bytes    on one machine ranks meet by MPI and then work in shared memory, without MPI; between machines, or with
-///          `.shared_memory = false`, MPI carries messages: an announcement of 24 bytes from each rank to each, and the
-///          values, with it if they are under 16 KiB.
+///          `.shared_memory = false`, MPI carries messages: in each collective log2(size) of 24 bytes a rank, in which
+///          also small values travel, and large values between each two ranks directly.
 /// Threads  MPI_THREAD_SERIALIZED. While requests are in flight as messages a thread of ours is inside MPI: own MPI
 ///          calls need MPI_THREAD_MULTIPLE then. With none in flight, or in shared memory, MPI is the caller's alone.
 /// Errors   launch and borrow throw config_error if MPI lacks MPI_THREAD_SERIALIZED, is finalised, or is another MPI

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "trireme/comm/decorate.hpp"
-#include "trireme/comm/detail/peer_traffic.hpp"
+#include "trireme/comm/traffic.hpp"
 
 namespace trireme::comm {
 
@@ -85,8 +85,10 @@ class throttled_request {
 ///   occupies the rank's link for  max(sum of sent(q) / bandwidth(to q), sum of received(q) / bandwidth(from q)),
 ///                                 after what already occupies it, as ranks send and receive at the same time;
 ///   then ends after               steps * the largest latency to or from a q that takes part;
-///   steps                         2 for all_reduce, 1 for every other collective and for exchange; 0 for one rank,
-///                                 for split and duplicate, and for a rank that has no message in an exchange.
+///   steps                         its moves (comm/geometry.hpp): 2 for all_reduce, 1 for every other collective and
+///   for
+///                                 exchange; 0 for one rank, for split and duplicate, and for a rank that has no
+///                                 message in an exchange.
 /// Time runs from the rank's own start of the command, so requests overlap with computing and queue behind each other.
 /// Splits and duplicates share the link of their rank.
 ///
@@ -169,7 +171,7 @@ class throttled_world : public detail::decorator<throttled_world<Inner>, Inner> 
     do {
       end = std::max(free_at, now.time_since_epoch().count()) + occupied;
     } while (occupied > 0 && !line_->busy_until.compare_exchange_weak(free_at, end));
-    return clock::time_point(clock::duration(end)) + (kind == all_reduce ? 2 : 1) * latency;
+    return clock::time_point(clock::duration(end)) + std::max<int>(1, row_of(kind).count) * latency;
   }
 
   void check() const {

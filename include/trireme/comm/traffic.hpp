@@ -1,90 +1,99 @@
 #pragma once
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <span>
 
-#include "trireme/comm/command.hpp"
-#include "trireme/core/interval.hpp"
+#include "trireme/comm/geometry.hpp"
 
 namespace trireme::comm {
-
-/// The part of `count` elements that rank `rank` of `size` works on in all_reduce and broadcast. Cut at multiples of a
-/// cache line, the first ranks taking one line more, so that no two ranks write to one line.
-[[nodiscard]] constexpr interval slice_of(std::int64_t count, std::size_t element_bytes, int rank, int size) noexcept {
-  auto const line = static_cast<std::int64_t>(64 / element_bytes);
-  auto const lines = (count + line - 1) / line;
-  auto const each = lines / size;
-  auto const larger = lines % size;
-  auto const first = std::min(count, (rank * each + std::min<std::int64_t>(rank, larger)) * line);
-  auto const last = std::min(count, first + (each + (rank < larger ? 1 : 0)) * line);
-  return {first, last - first};
-}
 
 /// What a rank sends to other ranks in one collective, in bytes: what `traffic()` counts on every communicator, and
 /// what a plan adds up before anything runs. `count` is the number of elements of the whole view.
 ///
-/// Bytes  the bandwidth-optimal volume. A communicator may send more in messages so small that latency decides (MPI
-///        gathers those whole), and threads read instead of sending; both count the same bytes nevertheless.
+/// Bytes  the bandwidth-optimal volume, as the moves of comm/geometry.hpp say. A communicator may send more in messages
+///        so small that latency decides (MPI gathers those whole), and threads read instead of sending; both count the
+///        same bytes nevertheless.
 namespace bytes_sent {
 
+/// Of any collective without parts of its own. `counts` are those of a ragged all_gather: the elements of each rank.
+[[nodiscard]] constexpr std::uint64_t of(call const& what, std::size_t element_bytes, int rank, int size,
+                                         std::span<std::int64_t const> counts = {}) {
+  return static_cast<std::uint64_t>(geometry{what, element_bytes, size, counts}.sent(rank)) * element_bytes;
+}
 [[nodiscard]] constexpr std::uint64_t all_reduce(std::int64_t count, std::size_t element_bytes, int rank, int size) {
-  auto const own = slice_of(count, element_bytes, rank, size).count;
-  return static_cast<std::uint64_t>(count - own + own * (size - 1)) * element_bytes;
+  return of({.kind = collective::all_reduce, .count = count}, element_bytes, rank, size);
 }
 [[nodiscard]] constexpr std::uint64_t reduce_scatter(std::int64_t count, std::size_t element_bytes, int size) {
-  return static_cast<std::uint64_t>(count / size * (size - 1)) * element_bytes;
+  return of({.kind = collective::reduce_scatter, .count = count}, element_bytes, 0, size);
 }
 [[nodiscard]] constexpr std::uint64_t all_gather(std::int64_t count, std::size_t element_bytes, int size) {
-  return reduce_scatter(count, element_bytes, size);
+  return of({.kind = collective::all_gather, .count = count}, element_bytes, 0, size);
+}
+[[nodiscard]] constexpr std::uint64_t all_gather(std::span<std::int64_t const> counts, std::size_t element_bytes,
+                                                 int rank) {
+  return of({.kind = collective::all_gather}, element_bytes, rank, static_cast<int>(counts.size()), counts);
 }
 [[nodiscard]] constexpr std::uint64_t all_to_all(std::int64_t count, std::size_t element_bytes, int size) {
-  return reduce_scatter(count, element_bytes, size);
+  return of({.kind = collective::all_to_all, .count = count}, element_bytes, 0, size);
 }
 [[nodiscard]] constexpr std::uint64_t broadcast(std::int64_t count, std::size_t element_bytes, int rank, int root,
                                                 int size) {
-  return rank == root ? static_cast<std::uint64_t>(count * (size - 1)) * element_bytes : 0;
+  return of({.kind = collective::broadcast, .root = root, .count = count}, element_bytes, rank, size);
 }
-
-/// Ragged: `counts` are the elements of each rank.
-[[nodiscard]] constexpr std::uint64_t all_gather(std::span<std::int64_t const> counts, std::size_t element_bytes,
-                                                 int rank) {
-  return static_cast<std::uint64_t>(counts[static_cast<std::size_t>(rank)]) * element_bytes * (counts.size() - 1);
+[[nodiscard]] constexpr std::uint64_t reduce(std::int64_t count, std::size_t element_bytes, int rank, int root) {
+  // Whoever sends, sends to the root: two ranks are as good as all.
+  return rank == root ? 0 : of({.kind = collective::reduce, .root = 1, .count = count}, element_bytes, 0, 2);
 }
 /// `count` is of one part.
 [[nodiscard]] constexpr std::uint64_t gather(std::int64_t count, std::size_t element_bytes, int rank, int root) {
-  return rank == root ? 0 : static_cast<std::uint64_t>(count) * element_bytes;
-}
-[[nodiscard]] constexpr std::uint64_t reduce(std::int64_t count, std::size_t element_bytes, int rank, int root) {
-  return gather(count, element_bytes, rank, root);
+  return reduce(count, element_bytes, rank, root);
 }
 [[nodiscard]] constexpr std::uint64_t scatter(std::int64_t count, std::size_t element_bytes, int rank, int root,
                                               int size) {
-  return broadcast(count, element_bytes, rank, root, size);
-}
-
-/// Of any collective that is not ragged.
-[[nodiscard]] constexpr std::uint64_t of(call const& what, std::size_t element_bytes, int rank, int size) {
-  switch (what.kind) {
-    case collective::all_reduce:
-      return all_reduce(what.count, element_bytes, rank, size);
-    case collective::reduce_scatter:
-    case collective::all_gather:
-    case collective::all_to_all:
-      return reduce_scatter(what.count, element_bytes, size);
-    case collective::broadcast:
-      return broadcast(what.count, element_bytes, rank, what.root, size);
-    case collective::reduce:
-    case collective::gather:
-      return gather(what.count, element_bytes, rank, what.root);
-    case collective::scatter:
-      return scatter(what.count, element_bytes, rank, what.root, size);
-    default:
-      return 0;
-  }
+  return of({.kind = collective::scatter, .root = root, .count = count}, element_bytes, rank, size);
 }
 
 }  // namespace bytes_sent
+
+namespace detail {
+
+[[nodiscard]] inline std::uint32_t messages_of(command const& it, int size) noexcept {
+  if (it.bytes == 0) return 0;
+  return row_of(it.what.kind).moves[0].takers == side::root ? 1U : static_cast<std::uint32_t>(size - 1);
+}
+
+/// What passes between this rank and one other in one command. Over all peers `sent` adds up to command::bytes and
+/// `messages` to command::messages.
+struct peer_share {
+  std::uint64_t sent = 0;
+  std::uint64_t messages = 0;
+  std::uint64_t received = 0;
+};
+
+/// The bytes that one command moves between `rank` and `peer`, where `peer` is not `rank`.
+[[nodiscard]] inline peer_share share_with(int peer, command const& it, int rank, int size) noexcept {
+  peer_share out;
+  if (it.what.kind == collective::exchange || !it.parts.empty()) {
+    for (auto const& each : it.parts) {
+      if (each.peer != peer || each.count == 0) continue;
+      (each.sent ? out.sent : out.received) += static_cast<std::uint64_t>(each.count) * size_of(each.type);
+      if (each.sent) ++out.messages;
+    }
+    return out;
+  }
+  geometry const where{it.what, it.element_bytes, size, it.counts};
+  bool heard = false;
+  for (std::size_t i = 0; i < where.of().count; ++i) {
+    auto const& each = where.of().moves[i];
+    out.sent += static_cast<std::uint64_t>(where.given(each, rank, peer).count) * it.element_bytes;
+    out.received += static_cast<std::uint64_t>(where.given(each, peer, rank).count) * it.element_bytes;
+    heard = heard || where.takes(each, peer);
+  }
+  out.messages = it.messages != 0 && heard ? 1 : 0;
+  return out;
+}
+
+}  // namespace detail
 
 }  // namespace trireme::comm

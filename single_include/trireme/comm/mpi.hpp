@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/comm/mpi.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: bb3bdf2710eab742c67c229dba967a70edbd75aecca59552207e48ecd7b5a1a6
+// SHA-256 of the sources: 63b6484b3e90c2ebc99935d2bdf1c5f5e961c2551b68db9df831b8cbf7dd19ab
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -33,6 +33,8 @@
 // ---- trireme/comm/detail/mpi_driver.hpp
 #include <atomic>
 #include <condition_variable>
+#include <cstdint>
+#include <cstring>
 #include <limits>
 #include <mutex>
 
@@ -41,15 +43,13 @@
 
 // ---- trireme/comm/detail/mpi_operation.hpp
 #include <cstddef>
-#include <cstring>
+#include <numeric>
 #include <span>
 
 #ifndef TRIREME_COMM_DETAIL_MPI_MESSAGES_INCLUDED
 #define TRIREME_COMM_DETAIL_MPI_MESSAGES_INCLUDED
 
 // ---- trireme/comm/detail/mpi_messages.hpp
-#include <cstdint>
-
 #ifndef TRIREME_COMM_DETAIL_MPI_SESSION_INCLUDED
 #define TRIREME_COMM_DETAIL_MPI_SESSION_INCLUDED
 
@@ -120,14 +120,235 @@ class mpi_session {
 #endif  // TRIREME_COMM_DETAIL_MPI_SESSION_INCLUDED
 
 // ---- trireme/comm/detail/mpi_messages.hpp (goes on)
+#ifndef TRIREME_COMM_DETAIL_ROUNDS_INCLUDED
+#define TRIREME_COMM_DETAIL_ROUNDS_INCLUDED
+
+// ---- trireme/comm/detail/rounds.hpp
+namespace trireme::comm::detail {
+
+/// Bytes that keep their place; not initialised, and never fewer than before.
+class byte_buffer {
+ public:
+  [[nodiscard]] std::byte* at_least(std::size_t bytes) {
+    if (bytes > size_) {
+      data_ = std::make_unique_for_overwrite<std::byte[]>(bytes);
+      size_ = bytes;
+    }
+    return data_.get();
+  }
+  [[nodiscard]] std::byte* data() const noexcept { return data_.get(); }
+
+ private:
+  std::unique_ptr<std::byte[]> data_;
+  std::size_t size_ = 0;
+};
+
+/// ceil(log2(size)).
+[[nodiscard]] constexpr int rounds_among(int size) noexcept {
+  int count = 0;
+  while ((std::int64_t{1} << count) < size) ++count;
+  return count;
+}
+
+/// What rounds carry besides calls: a block of each rank, or of one, to all; or from each rank a block for each.
+struct round_blocks {
+  enum class way : std::uint8_t { nothing, gathered, dealt };
+  way how = way::nothing;
+  std::size_t each = 0;              ///< bytes of a block
+  int only = -1;                     ///< gathered: the one rank that has a block
+  std::vector<std::size_t> sizes{};  ///< instead of `each`: of the block of this rank, or for this rank
+
+  [[nodiscard]] std::size_t of(int rank) const noexcept {
+    if (how == way::nothing || (only >= 0 && rank != only)) return 0;
+    return sizes.empty() ? each : sizes[static_cast<std::size_t>(rank)];
+  }
+  /// Of `count` ranks, `last` and those before it.
+  [[nodiscard]] std::size_t of_all(int last, int count, int size) const noexcept {
+    if (how == way::nothing) return 0;
+    if (only >= 0) return (last - only + size) % size < count ? each : 0;
+    if (sizes.empty()) return each * static_cast<std::size_t>(count);
+    std::size_t sum = 0;
+    for (int step = 0; step < count; ++step) sum += of((last - step + size) % size);
+    return sum;
+  }
+  [[nodiscard]] std::size_t largest() const noexcept {
+    return sizes.empty() ? each : *std::max_element(sizes.begin(), sizes.end());
+  }
+};
+
+/// The rounds with which a collective begins between machines: in round i each rank sends to the one 2^i after it, and
+/// hears from the one 2^i before it; after ceil(log2(size)) rounds each has heard from all, by way of others. Messages
+/// begin with the call of their sender, and carry blocks. Whoever receives another call than its own stops: then
+/// nobody gets through all rounds unless all calls are the same, because each way from one call to another has a hop
+/// where they differ.
+///
+/// Method   [Hensgen, Finkel, Manber, "Two algorithms for barrier synchronization", 1988]; with blocks [Bruck et al.,
+///          "Efficient algorithms for all-to-all communications in multiport message-passing systems", 1997].
+/// Bytes    sent by a rank: gathered: the blocks of all others, at most (of one rank: its block a round); dealt: half
+///          of what it has, a round. Kept: as much as is gathered or dealt, and twice (gathered: once) the largest
+///          message.
+///
+/// @tparam Wire  carries messages between two ranks, one a round and channel:
+///                 send(peer, channel, bytes, count)   the bytes stay as they are until sent()
+///                 sent()                              whether all sends are done
+///                 take(peer, channel, message)        whether a message has come, which stays until the next call
+///                 compare(peer, call)                 throws if the call of a peer is another one
+///                 refuse(peer)                        throws: a message is not as long as it must be
+template <class Wire>
+class rounds {
+ public:
+  using way = round_blocks::way;
+
+  /// Makes place for the blocks; the caller then writes its own ones.
+  round_blocks& prepare() noexcept {
+    blocks_.how = way::nothing;
+    blocks_.each = 0;
+    blocks_.only = -1;
+    blocks_.sizes.clear();
+    return blocks_;
+  }
+  void place(call const& what, int rank, int size) {
+    what_ = what;
+    rank_ = rank;
+    size_ = size;
+    last_ = rounds_among(size);
+    round_ = 0;
+    heard_ = false;
+    std::size_t bytes = 0;
+    if (blocks_.how == way::dealt) {
+      pitch_ = (blocks_.largest() + 7) / 8 * 8;
+      bytes = pitch_ * static_cast<std::size_t>(size);
+      static_cast<void>(out_.at_least(head_bytes + blocks_.largest() * static_cast<std::size_t>((size + 1) / 2)));
+    } else {
+      bytes = blocks_.of_all(rank, size, size);
+    }
+    std::memcpy(area_.at_least(head_bytes + bytes), &what_, head_bytes);
+    have_ = blocks_.of(rank);
+  }
+  /// Gathered: this rank's block.
+  [[nodiscard]] std::byte* own() const noexcept { return area_.data() + head_bytes; }
+  /// Dealt: the block for a rank, before begin().
+  [[nodiscard]] std::byte* block_for(int rank) const noexcept { return slot((rank - rank_ + size_) % size_); }
+
+  void begin(Wire& wire, int channel) {
+    channel_ = channel;
+    if (round_ < last_) send(wire);
+  }
+  /// Makes the progress that is possible now; true if all is done.
+  [[nodiscard]] bool advance(Wire& wire) {
+    for (; round_ < last_; ++round_) {
+      if (!heard_) {
+        std::span<std::byte const> message;
+        if (!wire.take(source(), channel_, message)) return false;
+        hear(wire, message);
+        heard_ = true;
+      }
+      if (blocks_.how == way::dealt && !wire.sent()) return false;  // its buffer is needed again
+      heard_ = false;
+      if (round_ + 1 < last_) send(wire, round_ + 1);
+    }
+    return wire.sent();
+  }
+  /// Whom it waits for, or -1.
+  [[nodiscard]] int waits_for() const noexcept { return round_ < last_ && !heard_ ? source() : -1; }
+
+  /// Afterwards: calls visit(rank, block) for the block of each rank, or from each rank.
+  template <class Visit>
+  void for_each_block(Visit visit) const {
+    std::size_t first = 0;
+    for (int step = 0; step < size_; ++step) {
+      int const rank = (rank_ - step + size_) % size_;
+      if (blocks_.how == way::dealt) {
+        visit(rank, slot(step));
+        continue;
+      }
+      if (blocks_.only < 0 || rank == blocks_.only) visit(rank, own() + first);
+      first += blocks_.of(rank);
+    }
+  }
+  [[nodiscard]] way how() const noexcept { return blocks_.how; }
+
+ private:
+  static constexpr std::size_t head_bytes = sizeof(call);
+
+  [[nodiscard]] int hop(int round) const noexcept { return 1 << round; }
+  [[nodiscard]] int source() const noexcept { return (rank_ - hop(round_) + size_) % size_; }
+  [[nodiscard]] std::byte* slot(int step) const noexcept { return own() + static_cast<std::size_t>(step) * pitch_; }
+  /// Calls visit(slot, bytes) for the blocks that move in a round. A block in slot j of rank r is then for rank r plus
+  /// j without the bits of the rounds before, and has these behind it.
+  template <class Visit>
+  void for_each_dealt(int round, int rank, Visit visit) const {
+    for (int step = hop(round); step < size_; ++step)
+      if ((step & hop(round)) != 0) visit(step, blocks_.of((rank + (step & ~(hop(round) - 1))) % size_));
+  }
+
+  void send(Wire& wire) { send(wire, round_); }
+  void send(Wire& wire, int round) {
+    int const target = (rank_ + hop(round)) % size_;
+    if (blocks_.how != way::dealt) {
+      auto const count = std::min(hop(round), size_ - hop(round));
+      wire.send(target, channel_, area_.data(), head_bytes + blocks_.of_all(rank_, count, size_));
+      return;
+    }
+    auto* at = out_.data();
+    std::memcpy(at, &what_, head_bytes);
+    at += head_bytes;
+    for_each_dealt(round, rank_, [&](int step, std::size_t bytes) {
+      std::memcpy(at, slot(step), bytes);
+      at += bytes;
+    });
+    wire.send(target, channel_, out_.data(), static_cast<std::size_t>(at - out_.data()));
+  }
+  void hear(Wire& wire, std::span<std::byte const> message) {
+    int const peer = source();
+    if (message.size() < head_bytes) wire.refuse(peer);
+    call theirs;
+    std::memcpy(&theirs, message.data(), head_bytes);
+    wire.compare(peer, theirs);
+    message = message.subspan(head_bytes);
+    if (blocks_.how == way::dealt) {
+      std::size_t all = 0;
+      for_each_dealt(round_, peer, [&](int, std::size_t bytes) { all += bytes; });
+      if (message.size() != all) wire.refuse(peer);
+      auto const* at = message.data();
+      for_each_dealt(round_, peer, [&](int step, std::size_t bytes) {
+        std::memcpy(slot(step), at, bytes);
+        at += bytes;
+      });
+      return;
+    }
+    auto const count = std::min(hop(round_), size_ - hop(round_));
+    if (message.size() != blocks_.of_all(peer, count, size_)) wire.refuse(peer);
+    if (!message.empty()) std::memcpy(own() + have_, message.data(), message.size());
+    have_ += message.size();
+  }
+
+  round_blocks blocks_;
+  call what_;
+  int rank_ = 0;
+  int size_ = 1;
+  int channel_ = 0;
+  int last_ = 0;
+  int round_ = 0;
+  bool heard_ = false;     ///< in this round
+  std::size_t have_ = 0;   ///< gathered bytes
+  std::size_t pitch_ = 0;  ///< between dealt blocks
+  byte_buffer area_, out_;
+};
+
+}  // namespace trireme::comm::detail
+
+#endif  // TRIREME_COMM_DETAIL_ROUNDS_INCLUDED
+
+// ---- trireme/comm/detail/mpi_messages.hpp (goes on)
 namespace trireme::comm::detail {
 
 inline constexpr std::string_view mpi_name = "trireme::comm::mpi";
 
 /// A duplicate of an MPI communicator; nobody else's messages travel in it.
 ///
-/// Tags: 0 announces a failure; 1 and 2 are exchanges, which need no number, because messages of one tag do not
-/// overtake each other. Collective number k uses 3 + 3 * (k mod window), and the two tags after it.
+/// Tags: 0 announces a failure, or tells who waits; 1 and 2 are exchanges, which need no number, because messages of
+/// one tag do not overtake each other. Collective number k uses 3 + 3 * (k mod window), and the two tags after it.
 struct mpi_group {
   MPI_Comm handle = MPI_COMM_NULL;
   std::vector<int> members;  // their ranks in `handle`
@@ -264,21 +485,62 @@ class mpi_messages {
   std::size_t waiting_ = 0;  // bytes of messages that are not posted yet
 };
 
-/// Bytes that keep their place; not initialised, and never fewer than before.
-class mpi_buffer {
+/// What rounds travel on. A message is received at the size that it has, because a call that differs may send more.
+class mpi_wire {
  public:
-  [[nodiscard]] std::byte* at_least(std::size_t bytes) {
-    if (bytes > size_) {
-      data_ = std::make_unique_for_overwrite<std::byte[]>(bytes);
-      size_ = bytes;
-    }
-    return data_.get();
+  void begin(mpi_route const& route) noexcept { route_ = &route; }
+
+  void send(int peer, int channel, std::byte const* at, std::size_t bytes) {
+    auto const& group = *route_->group;
+    route_->check(MPI_Isend(at, static_cast<int>(bytes), MPI_BYTE, group.members[static_cast<std::size_t>(peer)],
+                            route_->tag + channel, group.handle, &sends_.emplace_back(MPI_REQUEST_NULL)));
   }
-  [[nodiscard]] std::byte* data() const noexcept { return data_.get(); }
+  [[nodiscard]] bool sent() {
+    if (sends_.empty()) return true;
+    int flag = 0;
+    route_->check(MPI_Testall(static_cast<int>(sends_.size()), sends_.data(), &flag, MPI_STATUSES_IGNORE));
+    if (flag != 0) sends_.clear();
+    return flag != 0;
+  }
+  [[nodiscard]] bool take(int peer, int channel, std::span<std::byte const>& message) {
+    auto const& group = *route_->group;
+    int flag = 0;
+    if (coming_ == MPI_REQUEST_NULL) {
+      MPI_Message found = MPI_MESSAGE_NULL;
+      MPI_Status status;
+      route_->check(MPI_Improbe(group.members[static_cast<std::size_t>(peer)], route_->tag + channel, group.handle,
+                                &flag, &found, &status));
+      if (flag == 0) return false;
+      route_->check(MPI_Get_count(&status, MPI_BYTE, &bytes_));
+      route_->check(MPI_Imrecv(in_.at_least(static_cast<std::size_t>(bytes_)), bytes_, MPI_BYTE, &found, &coming_));
+    }
+    route_->check(MPI_Test(&coming_, &flag, MPI_STATUS_IGNORE));
+    if (flag != 0) message = {in_.data(), static_cast<std::size_t>(bytes_)};
+    return flag != 0;
+  }
+  void compare(int peer, call const& theirs) const {
+    if (theirs == route_->what || !asserts(assertion_level::normal)) return;
+    auto const rank = route_->group->rank;
+    throw comm_error(peer < rank ? differing_calls(mpi_name, route_->number, peer, theirs, rank, route_->what)
+                                 : differing_calls(mpi_name, route_->number, rank, route_->what, peer, theirs));
+  }
+  [[noreturn]] void refuse(int peer) const {
+    throw comm_error(text(mpi_name, ": ", to_string(route_->what), " number ", route_->number, ": a message of rank ",
+                          peer,
+                          " has another length than the same call here; make every rank "
+                          "call the same collectives in the same order"));
+  }
+  void reset() noexcept {
+    sends_.clear();
+    coming_ = MPI_REQUEST_NULL;
+  }
 
  private:
-  std::unique_ptr<std::byte[]> data_;
-  std::size_t size_ = 0;
+  mpi_route const* route_ = nullptr;
+  std::vector<MPI_Request> sends_;
+  MPI_Request coming_ = MPI_REQUEST_NULL;
+  int bytes_ = 0;
+  byte_buffer in_;
 };
 
 }  // namespace trireme::comm::detail
@@ -360,10 +622,7 @@ class mpi_reduction {
     return flights_[static_cast<std::size_t>(piece) % in_flight];
   }
   [[nodiscard]] interval slice_of_rank(int rank) const noexcept {
-    if (route_->what.kind != collective::reduce_scatter)
-      return slice_of(route_->what.count, element_bytes_, rank, size());
-    auto const each = route_->what.count / size();
-    return {rank * each, each};
+    return geometry{route_->what, element_bytes_, size()}.owned(rank);
   }
   [[nodiscard]] interval piece_of(int rank, std::int64_t piece) const noexcept {
     auto const all = slice_of_rank(rank);
@@ -428,7 +687,7 @@ class mpi_reduction {
   std::int64_t combined_ = 0;  // not combined yet
   std::int64_t finished_ = 0;  // not finished yet
   std::array<flight_of_a_piece, in_flight> flights_;
-  mpi_buffer slots_;
+  byte_buffer slots_;
   std::vector<void const*> terms_;
 };
 
@@ -437,10 +696,77 @@ class mpi_reduction {
 #endif  // TRIREME_COMM_DETAIL_MPI_REDUCTION_INCLUDED
 
 // ---- trireme/comm/detail/mpi_operation.hpp (goes on)
-#ifndef TRIREME_COMM_DETAIL_RANK_STRETCHES_INCLUDED
-#define TRIREME_COMM_DETAIL_RANK_STRETCHES_INCLUDED
+#ifndef TRIREME_COMM_DETAIL_ROLL_CALL_INCLUDED
+#define TRIREME_COMM_DETAIL_ROLL_CALL_INCLUDED
 
-// ---- trireme/comm/detail/rank_stretches.hpp
+// ---- trireme/comm/detail/roll_call.hpp
+namespace trireme::comm::detail {
+
+/// Which ranks are known to be in a call, and which are waited for there. Who waits for long tells others what it
+/// knows, and learns what they know: both sets only grow, until they are the same on all who wait. Missing are those
+/// who are waited for and not there.
+class roll_call {
+ public:
+  void clear() noexcept { bits_.clear(); }
+  /// Whether there has been anything to tell.
+  [[nodiscard]] bool empty() const noexcept { return bits_.empty(); }
+
+  void begin(int size) {
+    if (!bits_.empty()) return;
+    words_ = static_cast<std::size_t>(size + 63) / 64;
+    bits_.assign(2 * words_, 0);
+  }
+  void add_here(int rank) noexcept { set(0, rank); }
+  void add_wanted(int rank) noexcept { set(words_, rank); }
+  [[nodiscard]] bool is_here(int rank) const noexcept { return get(0, rank); }
+
+  /// Both sets; what another rank is told.
+  [[nodiscard]] std::span<std::uint64_t const> bits() const noexcept { return bits_; }
+  /// Takes over what another rank knows, as bits() of the same size; whether any of it is new.
+  bool merge(std::span<std::uint64_t const> theirs) noexcept {
+    bool grew = false;
+    for (std::size_t i = 0; i < bits_.size(); ++i) {
+      grew = grew || (theirs[i] & ~bits_[i]) != 0;
+      bits_[i] |= theirs[i];
+    }
+    return grew;
+  }
+  [[nodiscard]] bool knows_more_than(std::span<std::uint64_t const> theirs) const noexcept {
+    return !std::equal(bits_.begin(), bits_.end(), theirs.begin(), theirs.end());
+  }
+  void append_missing(std::vector<int>& ranks) const {
+    for (int rank = 0; rank < static_cast<int>(words_ * 64) && !bits_.empty(); ++rank)
+      if (get(words_, rank) && !get(0, rank)) ranks.push_back(rank);
+  }
+
+  /// Whom a rank tells: those 2^i before it and after it. Calls visit(peer), once for each.
+  template <class Visit>
+  static void for_each_neighbour(int rank, int size, Visit visit) {
+    for (int hop = 1; hop < size; hop *= 2) {
+      int const after = (rank + hop) % size;
+      int const before = (rank - hop + size) % size;
+      visit(after);
+      if (before != after) visit(before);
+    }
+  }
+
+ private:
+  void set(std::size_t first, int rank) noexcept {
+    bits_[first + static_cast<std::size_t>(rank) / 64] |= std::uint64_t{1} << (rank % 64);
+  }
+  [[nodiscard]] bool get(std::size_t first, int rank) const noexcept {
+    return (bits_[first + static_cast<std::size_t>(rank) / 64] >> (rank % 64) & 1U) != 0;
+  }
+
+  std::size_t words_ = 0;
+  std::vector<std::uint64_t> bits_;  ///< who is here, then who is waited for
+};
+
+}  // namespace trireme::comm::detail
+
+#endif  // TRIREME_COMM_DETAIL_ROLL_CALL_INCLUDED
+
+// ---- trireme/comm/detail/mpi_operation.hpp (goes on)
 namespace trireme::comm::detail {
 
 /// Consecutive elements in memory of the caller.
@@ -449,128 +775,32 @@ struct stretch {
   std::int64_t count = 0;
 };
 
-/// Which elements of a collective this rank has for each other one, and where each other one's belong.
-class rank_stretches {
- public:
-  /// @param parts     of a ragged all_to_all; they outlive the command.
-  /// @param by_value  of a broadcast: everything at once, not a slice a rank.
-  void begin(command const& it, std::span<part const> parts, int rank, int size, bool by_value) {
-    it_ = it;
-    parts_ = parts;
-    rank_ = rank;
-    by_value_ = by_value;
-    slices_.clear();
-    std::int64_t first = 0;
-    for (int each = 0; each < size; ++each) {
-      if (it.what.kind == collective::broadcast) {
-        slices_.push_back(slice_of(it.what.count, it.element_bytes, each, size));
-        continue;
-      }
-      auto const count = it.counts.empty() ? it.what.count / size : it.counts[static_cast<std::size_t>(each)];
-      slices_.push_back({first, count});
-      first += count;
-    }
-  }
-
-  [[nodiscard]] interval slice_for(int peer) const noexcept { return slices_[static_cast<std::size_t>(peer)]; }
-  [[nodiscard]] stretch from(std::int64_t first, std::int64_t count) const noexcept {
-    return {const_cast<std::byte*>(static_cast<std::byte const*>(it_.from)) + bytes(first), count};
-  }
-  [[nodiscard]] stretch to(std::int64_t first, std::int64_t count) const noexcept {
-    return {static_cast<std::byte*>(it_.to) + bytes(first), count};
-  }
-
-  /// What this rank tells `peer` first. (Large reductions go their own way.)
-  [[nodiscard]] stretch outgoing(int peer) const noexcept {
-    auto const count = it_.what.count;
-    bool const to_root = peer == it_.what.root;
-    bool const of_root = rank_ == it_.what.root;
-    switch (it_.what.kind) {
-      case collective::all_reduce:
-        return from(0, count);
-      case collective::reduce:
-      case collective::gather:
-        return to_root ? from(0, count) : stretch{};
-      case collective::scatter:
-        return of_root ? from(peer * count, count) : stretch{};
-      case collective::broadcast:
-        if (!of_root) return {};
-        return by_value_ ? from(0, count) : from(slice_for(peer).first, slice_for(peer).count);
-      case collective::all_gather:
-        return from(slice_for(rank_).first, slice_for(rank_).count);
-      case collective::reduce_scatter:
-        return from(slice_for(peer).first, slice_for(peer).count);
-      case collective::all_to_all:
-        if (parts_.empty()) return from(slice_for(peer).first, slice_for(peer).count);
-        return {parts_[static_cast<std::size_t>(peer)].address, parts_[static_cast<std::size_t>(peer)].count};
-      default:
-        return {};
-    }
-  }
-  /// Where what `peer` tells this rank belongs; nowhere in reductions.
-  [[nodiscard]] stretch incoming(int peer) const noexcept {
-    auto const count = it_.what.count;
-    bool const from_root = peer == it_.what.root;
-    switch (it_.what.kind) {
-      case collective::gather:
-        return rank_ == it_.what.root ? to(peer * count, count) : stretch{};
-      case collective::scatter:
-        return from_root ? to(0, count) : stretch{};
-      case collective::broadcast:
-        if (!from_root) return {};
-        return by_value_ ? to(0, count) : to(slice_for(rank_).first, slice_for(rank_).count);
-      case collective::all_gather:
-        return to(slice_for(peer).first, slice_for(peer).count);
-      case collective::all_to_all: {
-        if (parts_.empty()) return to(slice_for(peer).first, slice_for(peer).count);
-        auto const& part = parts_[slices_.size() + static_cast<std::size_t>(peer)];
-        return {part.address, part.count};
-      }
-      default:
-        return {};
-    }
-  }
-
- private:
-  [[nodiscard]] std::int64_t bytes(std::int64_t count) const noexcept {
-    return count * static_cast<std::int64_t>(it_.element_bytes);
-  }
-
-  command it_;
-  std::span<part const> parts_;
-  int rank_ = 0;
-  bool by_value_ = false;
-  std::vector<interval> slices_;
-};
-
-}  // namespace trireme::comm::detail
-
-#endif  // TRIREME_COMM_DETAIL_RANK_STRETCHES_INCLUDED
-
-// ---- trireme/comm/detail/mpi_operation.hpp (goes on)
-namespace trireme::comm::detail {
-
-/// Values up to this size travel with the announcement, in one step: latency decides. Larger ones are cut into slices.
-inline constexpr std::size_t mpi_small_bytes = std::size_t{16} << 10;
-
-/// One rank's part in one command, as stages of messages that never block: announcements to and from all ranks (in an
-/// exchange of each message), with the values if they are few; then what is large; then what others wait for from here.
+/// One rank's part in one command, as stages of messages that never block. A collective begins with rounds, which
+/// compare calls and carry what is small; then comes what is large, then what others wait for from here. An exchange
+/// announces each of its messages to its receiver.
 class mpi_operation final : public process_operation {
  public:
   mpi_group* where = nullptr;
   mpi_route route;
   std::atomic<bool> finished{false};
   bool told_late = false;
+  roll_call roll;
+  clock::time_point next_roll{};
 
   /// Takes its number and posts the first messages. Called, as all below, with the driver's lock held.
   void begin(mpi_group& group, command const& it) {
     where = &group;
     it_ = it;
     parts_.assign(it.parts.begin(), it.parts.end());
+    counts_.assign(it.counts.begin(), it.counts.end());
+    firsts_.resize(counts_.size());
+    std::exclusive_scan(counts_.begin(), counts_.end(), firsts_.begin(), std::int64_t{0});
     touched_ = it.elements != nullptr && it.elements->touchable;
     heard_.clear();
     first_.clear();
     second_.clear();
+    roll.clear();
+    next_roll = {};
     at_ = stage::announcing;
     finished.store(false, std::memory_order_relaxed);
     told_late = false;
@@ -582,46 +812,55 @@ class mpi_operation final : public process_operation {
     }
     auto const number = where->next++;
     route = {where, it.what, number, where->tag_of(number)};
-    bool const by_value = parts_.empty() && bytes(it.what.count) <= mpi_small_bytes;
-    route.what.by_value = touched_ && by_value;
-    ends_.begin(it, parts_, rank(), size(), route.what.by_value);
-    announce();
-    if (!touched_) return;
-    pieced_ = combines() && !by_value;
+    wire_.begin(route);
+    begin_rounds();
+    if (!touched_ || of().count == 0 || (carries() && !has_parts())) return;
+    pieced_ = does().folds;
     if (pieced_) {
       reduction_.begin(route, it_);
-    } else if (!combines()) {
+    } else {
       move_own();
-      if (!by_value) move_large();
+      move_large();
     }
   }
 
   /// Makes the progress that is possible now. Throws comm_error.
   void advance() {
-    if (at_ == stage::announcing && heard_.done(route)) {
-      expect_agreement();
-      if (touched_) take_small();
+    if (at_ == stage::announcing && (is_exchange() ? heard_.done(route) : rounds_.advance(wire_))) {
+      if (is_exchange()) expect_equal_ends();
+      at_ = touched_ || has_parts() ? take_small() : stage::carrying;
+    }
+    if (at_ == stage::telling && heard_.done(route)) expect_equal_parts();
+    if (at_ == stage::gathering && rounds_.advance(wire_)) {
+      rounds_.for_each_block([&](int peer, std::byte const* block) {
+        auto const part = cuts().owned(peer);
+        if (part.count > 0 && cuts().takes(does(), rank())) std::memcpy(to(part.first), block, bytes(part.count));
+      });
       at_ = stage::carrying;
     }
     if (at_ == stage::carrying && (pieced_ ? reduction_.advance() : first_.done(route))) {
-      if (touched_ && it_.what.kind == collective::broadcast && !route.what.by_value && rank() != it_.what.root)
-        forward();
+      if (is_broadcast() && touched_ && !carries() && rank() != it_.what.root) forward();
       at_ = stage::spreading;
     }
     if (at_ == stage::spreading && second_.done(route)) finished.store(true, std::memory_order_release);
   }
 
-  /// "rank 1", "ranks 1, 3": the peers whose messages are missing.
+  /// Whether who waits long asks who else is here: in an exchange its own peers are all that it can wait for.
+  [[nodiscard]] bool calls_roll() const noexcept { return !is_exchange(); }
+  /// Enters itself, and those for whom it waits now: while calls are compared all, by way of each other.
+  void enter_roll() {
+    roll.begin(size());
+    roll.add_here(rank());
+    if (at_ != stage::announcing)
+      for (int const peer : waited_for()) roll.add_wanted(peer);
+    for (int peer = 0; at_ == stage::announcing && peer < size(); ++peer) roll.add_wanted(peer);
+  }
+
+  /// "rank 1", "ranks 1, 3": those that are missing.
   [[nodiscard]] std::string missing() const {
     std::vector<int> late;
-    if (at_ == stage::announcing) heard_.append_late(late, true);
-    for (bool const receiving : {true, false}) {
-      if (!late.empty()) break;
-      if (!receiving) heard_.append_late(late, false);
-      first_.append_late(late, receiving);
-      second_.append_late(late, receiving);
-      if (pieced_) reduction_.append_late(late, receiving);
-    }
+    roll.append_missing(late);
+    if (late.empty()) late = waited_for();
     std::ranges::sort(late);
     late.erase(std::unique(late.begin(), late.end()), late.end());
     std::string out = late.size() == 1 ? "rank " : "ranks ";
@@ -641,131 +880,259 @@ class mpi_operation final : public process_operation {
   }
 
  private:
-  enum class stage : std::uint8_t { announcing, carrying, spreading };
+  /// announcing -> carrying -> spreading; in between perhaps telling (a ragged all_to_all whose counts differ, which
+  /// ends in an error) or gathering (the results of an all_reduce of middle size).
+  enum class stage : std::uint8_t { announcing, telling, gathering, carrying, spreading };
+  using way = round_blocks::way;
   struct message_head {
     std::int64_t count;
     dtype type;
   };
-  static constexpr std::size_t capacity = sizeof(call) + mpi_small_bytes;
-  static_assert(sizeof(message_head) <= sizeof(call));
+  /// Of a message of an exchange, with its announcement.
+  static constexpr std::size_t announced_bytes = std::size_t{16} << 10;
+  static constexpr std::size_t capacity = sizeof(message_head) + announced_bytes;
+  /// What all blocks of a collective may have to be gathered by rounds: latency decides.
+  static constexpr std::size_t gathered_bytes = std::size_t{64} << 10;
+  /// A broadcast of so much is passed on whole; a larger one is scattered and gathered.
+  static constexpr std::size_t told_bytes = std::size_t{16} << 10;
+  /// What one block may have to be dealt by rounds, or gathered where all that comes is kept.
+  static constexpr std::size_t dealt_bytes = std::size_t{4} << 10;
 
   [[nodiscard]] int rank() const noexcept { return where->rank; }
   [[nodiscard]] int size() const noexcept { return where->size; }
   [[nodiscard]] std::size_t bytes(std::int64_t count) const noexcept {
     return static_cast<std::size_t>(count) * it_.element_bytes;
   }
-  [[nodiscard]] bool combines() const noexcept { return it_.elements != nullptr && it_.elements->combine != nullptr; }
-  /// Whether a message of so many elements travels with its announcement.
-  [[nodiscard]] bool rides(std::int64_t count) const noexcept {
-    return parts_.empty() ? route.what.by_value : bytes(count) <= mpi_small_bytes;
+  [[nodiscard]] std::byte* from(std::int64_t first) const noexcept {
+    return const_cast<std::byte*>(static_cast<std::byte const*>(it_.from)) + bytes(first);
+  }
+  [[nodiscard]] std::byte* to(std::int64_t first) const noexcept {
+    return static_cast<std::byte*>(it_.to) + bytes(first);
+  }
+  [[nodiscard]] bool is_exchange() const noexcept { return it_.what.kind == collective::exchange; }
+  [[nodiscard]] bool has_parts() const noexcept { return it_.what.kind == collective::all_to_all && !parts_.empty(); }
+  [[nodiscard]] geometry cuts() const noexcept { return {it_.what, it_.element_bytes, size(), counts_}; }
+  [[nodiscard]] row const& of() const noexcept { return row_of(it_.what.kind); }
+  [[nodiscard]] move const& does() const noexcept { return of().moves[0]; }
+  [[nodiscard]] bool carries() const noexcept { return rounds_.how() != way::nothing; }
+
+  /// Where what a rank gives to this one belongs.
+  [[nodiscard]] interval taken_from(int peer) const noexcept {
+    if (counts_.empty()) return cuts().taken(does(), peer, rank());
+    return {firsts_[static_cast<std::size_t>(peer)], counts_[static_cast<std::size_t>(peer)]};
   }
 
-  void announce() {
+  // --- rounds
+
+  /// What the rounds carry, the same on every rank.
+  void choose(round_blocks& blocks) const {
+    if ((!touched_ && !has_parts()) || of().count == 0) return;
+    auto const where_cut = cuts();
     auto const p = static_cast<std::size_t>(size());
-    auto* const received = received_.at_least(p * capacity);
-    auto* const sent = sent_.at_least(p * capacity);
-    using enum collective;
-    auto const kind = it_.what.kind;
-    bool const alike = kind == barrier || kind == all_reduce || kind == all_gather || kind == broadcast;
-    std::size_t length = 0;
-    for (int step = 1; step < size(); ++step) {
-      int const source = (rank() - step + size()) % size();
-      int const target = (rank() + step) % size();
-      heard_.receive(route, received + static_cast<std::size_t>(source) * capacity, capacity, source, route.tag);
-      auto* const out = alike ? sent : sent + static_cast<std::size_t>(target) * capacity;
-      if (!alike || step == 1) length = write_announcement(out, target);
-      heard_.send(route, out, length, target, route.tag);
+    auto const whole = bytes(it_.what.count);
+    auto const all = bytes(where_cut.all());
+    auto const carry = [&](way how, std::size_t each) {
+      blocks.how = how;
+      blocks.each = each;
+    };
+    auto const cut_as_owned = [&] {
+      bool const uneven = !counts_.empty() || of().into == cut::lines;
+      for (int peer = 0; uneven && peer < size(); ++peer) blocks.sizes.push_back(bytes(where_cut.owned_count(peer)));
+    };
+    if (has_parts()) {  // whether all counts fit each other
+      carry(way::gathered, sizeof(std::uint64_t));
+    } else if (does().givers == side::root) {
+      bool const deals = does().given == piece::of_taker;
+      if (deals ? all <= gathered_bytes : whole <= told_bytes) carry(way::gathered, deals ? all : whole);
+      blocks.only = it_.what.root;
+    } else if ((does().given == piece::whole || of().count == 2) && p * whole <= gathered_bytes) {
+      carry(way::gathered, whole);
+    } else if (auto const block = bytes(where_cut.largest()); does().given == piece::of_giver) {
+      if (all <= gathered_bytes || block <= dealt_bytes) carry(way::gathered, block);
+      if (blocks.how == way::gathered) cut_as_owned();
+    } else if (block <= dealt_bytes && of().into != cut::parts) {
+      carry(way::dealt, block);
+      cut_as_owned();
     }
   }
-  [[nodiscard]] std::size_t write_announcement(std::byte* out, int target) const {
-    auto const values = ends_.outgoing(target);
-    auto head = route.what;
-    if (!parts_.empty()) head.count = values.count;
-    std::memcpy(out, &head, sizeof head);
-    if (!touched_ || values.count == 0 || !rides(values.count)) return sizeof head;
-    std::memcpy(out + sizeof head, values.at, bytes(values.count));
-    return sizeof head + bytes(values.count);
+
+  void begin_rounds() {
+    auto& blocks = rounds_.prepare();
+    choose(blocks);
+    rounds_.place(route.what, rank(), size());
+    if (has_parts() && carries()) {
+      auto const sum = sum_of_parts();
+      std::memcpy(rounds_.own(), &sum, sizeof sum);
+    } else if (blocks.how == way::gathered) {
+      auto const first = does().given == piece::of_giver ? cuts().owned(rank()).first : 0;
+      if (auto const mine = blocks.of(rank()); mine > 0) std::memcpy(rounds_.own(), from(first), mine);
+    } else if (blocks.how == way::dealt) {
+      for (int peer = 0; peer < size(); ++peer)
+        if (auto const given = does().folds ? cuts().owned(peer) : cuts().given(does(), rank(), peer); given.count > 0)
+          std::memcpy(rounds_.block_for(peer), from(given.first), bytes(given.count));
+    }
+    rounds_.begin(wire_, 0);
   }
 
+  /// Puts values that travelled in rounds, or with announcements, in their places, or combines them; what comes next.
+  [[nodiscard]] stage take_small() {
+    if (is_exchange()) {
+      for (std::size_t i = 0; i < parts_.size(); ++i)
+        if (auto const& part = parts_[i]; !part.sent && is_announced(part) && part.count > 0)
+          std::memcpy(part.address, received_.data() + i * capacity + sizeof(message_head), bytes_of(part));
+      return stage::carrying;
+    }
+    if (!carries()) return stage::carrying;
+    if (has_parts()) return all_parts_fit() ? stage::carrying : tell_parts();
+    auto const where_cut = cuts();
+    if (does().folds) {
+      bool const dealt = rounds_.how() == way::dealt;
+      bool const takes = where_cut.takes(does(), rank());
+      auto const mine = dealt ? where_cut.owned(rank()) : interval{0, it_.what.count};
+      auto* const result = takes ? to(mine.first) : dealt ? sent_.at_least(bytes(mine.count)) : nullptr;
+      if (result != nullptr) combine_blocks(result, mine.count);
+      return dealt && of().into == cut::lines ? gather_results(result, bytes(mine.count)) : stage::carrying;
+    }
+    rounds_.for_each_block([&](int peer, std::byte const* block) {
+      auto const taken = taken_from(peer);
+      if (taken.count == 0 || (peer == rank() && does().given == does().taken)) return;
+      bool const whole_came = rounds_.how() == way::gathered && does().given == piece::of_taker;
+      auto const skip = whole_came ? where_cut.given(does(), peer, rank()).first : 0;
+      std::memcpy(to(taken.first), block + bytes(skip), bytes(taken.count));
+    });
+    return stage::carrying;
+  }
+  void combine_blocks(void* result, std::int64_t count) {
+    if (count == 0) return;
+    terms_.resize(static_cast<std::size_t>(size()));
+    rounds_.for_each_block([&](int peer, std::byte const* block) { terms_[static_cast<std::size_t>(peer)] = block; });
+    it_.elements->combine({&result, 1}, terms_, count, it_.divisor != 0 ? it_.divisor : size());
+  }
+  /// An all_reduce or reduce of middle size: each rank has reduced its slice, and now all gather them.
+  [[nodiscard]] stage gather_results(std::byte const* result, std::size_t length) {
+    auto& blocks = rounds_.prepare();
+    blocks.how = way::gathered;
+    for (int peer = 0; peer < size(); ++peer) blocks.sizes.push_back(bytes(cuts().owned_count(peer)));
+    rounds_.place(route.what, rank(), size());
+    if (length > 0) std::memcpy(rounds_.own(), result, length);
+    rounds_.begin(wire_, 1);
+    return stage::gathering;
+  }
+
+  // --- ragged all_to_all: if all counts fit, these sums over all ranks cancel out
+
+  [[nodiscard]] std::uint64_t sum_of_parts() const noexcept {
+    auto const p = static_cast<std::size_t>(size());
+    auto const me = static_cast<std::uint64_t>(rank());
+    auto const key = [&](std::uint64_t giver, std::uint64_t taker, std::int64_t count) {
+      return mix(mix(giver * p + taker) + static_cast<std::uint64_t>(count));
+    };
+    std::uint64_t sum = 0;
+    for (std::size_t peer = 0; peer < p; ++peer)
+      if (peer != me) sum += key(me, peer, parts_[peer].count) - key(peer, me, parts_[p + peer].count);
+    return sum;
+  }
+  [[nodiscard]] bool all_parts_fit() const {
+    std::uint64_t all = 0;
+    rounds_.for_each_block([&](int, std::byte const* block) {
+      std::uint64_t each = 0;
+      std::memcpy(&each, block, sizeof each);
+      all += each;
+    });
+    return all == 0 || !asserts(assertion_level::normal);
+  }
+  /// Each rank tells each how much it sends, so that those who differ are named.
+  [[nodiscard]] stage tell_parts() {
+    auto const p = static_cast<std::size_t>(size());
+    auto* const received = received_.at_least(p * sizeof(std::int64_t));
+    auto* const sent = sent_.at_least(p * sizeof(std::int64_t));
+    for (int step = 1; step < size(); ++step) {
+      auto const peer = static_cast<std::size_t>((rank() + step) % size());
+      std::memcpy(sent + peer * sizeof(std::int64_t), &parts_[peer].count, sizeof(std::int64_t));
+      heard_.receive(route, received + peer * sizeof(std::int64_t), sizeof(std::int64_t), static_cast<int>(peer),
+                     route.tag + 2);
+      heard_.send(route, sent + peer * sizeof(std::int64_t), sizeof(std::int64_t), static_cast<int>(peer),
+                  route.tag + 2);
+    }
+    return stage::telling;
+  }
+  void expect_equal_parts() const {
+    for (int peer = 0; peer < size(); ++peer) {
+      auto const& expected = parts_[static_cast<std::size_t>(size() + peer)];
+      std::int64_t count = 0;
+      std::memcpy(&count, received_.data() + static_cast<std::size_t>(peer) * sizeof count, sizeof count);
+      if (peer != rank() && count != expected.count)
+        throw comm_error(
+            differing_transfers(mpi_name, peer, {rank(), true, expected.type, count, nullptr}, rank(), expected));
+    }  // otherwise the counts of others differ, who tell
+  }
+
+  // --- what is large goes between each two ranks
+
+  [[nodiscard]] stretch outgoing(int peer) const noexcept {
+    if (has_parts())
+      return {parts_[static_cast<std::size_t>(peer)].address, parts_[static_cast<std::size_t>(peer)].count};
+    auto given = cuts().given(does(), rank(), peer);
+    if (is_broadcast()) given = rank() == it_.what.root ? cuts().owned(peer) : interval{};
+    return {from(given.first), given.count};
+  }
+  [[nodiscard]] stretch incoming(int peer) const noexcept {
+    if (has_parts()) {
+      auto const& part = parts_[static_cast<std::size_t>(size() + peer)];
+      return {part.address, part.count};
+    }
+    auto taken = taken_from(peer);
+    if (is_broadcast()) taken = peer == it_.what.root ? cuts().owned(rank()) : interval{};
+    return {to(taken.first), taken.count};
+  }
+  [[nodiscard]] bool is_broadcast() const noexcept { return it_.what.kind == collective::broadcast; }
+
   void move_own() const {
-    auto const source = ends_.outgoing(rank());
-    auto const target = ends_.incoming(rank());
+    auto const source = outgoing(rank());
+    auto const target = incoming(rank());
     if (target.count > 0 && target.at != source.at) std::memmove(target.at, source.at, bytes(target.count));
   }
   void move_large() {
     for (int step = 1; step < size(); ++step) {
       int const source = (rank() - step + size()) % size();
       int const target = (rank() + step) % size();
-      if (auto const in = ends_.incoming(source); in.count > 0 && !rides(in.count))
+      if (auto const in = incoming(source); in.count > 0)
         first_.receive(route, in.at, bytes(in.count), source, route.tag + 1);
-      if (auto const out = ends_.outgoing(target); out.count > 0 && !rides(out.count))
+      if (auto const out = outgoing(target); out.count > 0)
         first_.send(route, out.at, bytes(out.count), target, route.tag + 1);
     }
     // A large broadcast: the root sends each rank one slice, which that rank passes on to the others.
-    if (it_.what.kind != collective::broadcast) return;
+    if (!is_broadcast()) return;
     if (rank() == it_.what.root) {
       forward();
     } else {
       for (int source = 0; source < size(); ++source)
-        if (auto const part = ends_.slice_for(source); source != rank() && part.count > 0)
-          second_.receive(route, ends_.to(part.first, 0).at, bytes(part.count), source, route.tag + 2);
+        if (auto const part = cuts().owned(source); source != rank() && part.count > 0)
+          second_.receive(route, to(part.first), bytes(part.count), source, route.tag + 2);
     }
   }
   void forward() {
-    auto const mine = ends_.slice_for(rank());
+    auto const mine = cuts().owned(rank());
     if (mine.count == 0) return;
-    auto const* const values = rank() == it_.what.root ? ends_.from(mine.first, 0).at : ends_.to(mine.first, 0).at;
+    auto const* const values = rank() == it_.what.root ? from(mine.first) : to(mine.first);
     for (int step = 1; step < size(); ++step)
       if (int const target = (rank() + step) % size(); target != it_.what.root)
         second_.send(route, values, bytes(mine.count), target, route.tag + 2);
   }
 
-  /// Puts values that travelled with announcements in their places, or combines them.
-  void take_small() {
-    if (it_.what.kind == collective::exchange) {
-      for (std::size_t i = 0; i < parts_.size(); ++i)
-        if (auto const& part = parts_[i]; !part.sent && rides_alone(part) && part.count > 0)
-          std::memcpy(part.address, received_.data() + i * capacity + sizeof(message_head), bytes_of(part));
-      return;
+  /// The peers whose messages are missing.
+  [[nodiscard]] std::vector<int> waited_for() const {
+    std::vector<int> late;
+    if (at_ == stage::announcing && is_exchange()) heard_.append_late(late, true);
+    if (int const peer = rounds_.waits_for(); !is_exchange() && peer >= 0) late.push_back(peer);
+    for (bool const receiving : {true, false}) {
+      if (!late.empty()) break;
+      if (!receiving || at_ == stage::telling) heard_.append_late(late, receiving);
+      first_.append_late(late, receiving);
+      second_.append_late(late, receiving);
+      if (pieced_) reduction_.append_late(late, receiving);
     }
-    if (!combines()) {
-      for (int peer = 0; peer < size(); ++peer)
-        if (auto const in = ends_.incoming(peer); peer != rank() && in.count > 0 && rides(in.count))
-          std::memcpy(in.at, values_of(peer), bytes(in.count));
-      return;
-    }
-    auto const kind = it_.what.kind;
-    if (!route.what.by_value || (kind == collective::reduce && rank() != it_.what.root)) return;
-    auto const mine = kind == collective::reduce_scatter ? ends_.slice_for(rank()) : interval{0, it_.what.count};
-    if (mine.count == 0) return;
-    terms_.clear();
-    for (int peer = 0; peer < size(); ++peer)
-      terms_.push_back(peer == rank() ? ends_.from(mine.first, 0).at : values_of(peer));
-    void* const result = ends_.to(mine.first, 0).at;
-    it_.elements->combine({&result, 1}, terms_, mine.count, it_.divisor != 0 ? it_.divisor : size());
-  }
-  [[nodiscard]] std::byte const* values_of(int peer) const noexcept {
-    return received_.data() + static_cast<std::size_t>(peer) * capacity + sizeof(call);
-  }
-
-  void expect_agreement() const {
-    if (!asserts(assertion_level::normal)) return;
-    if (it_.what.kind == collective::exchange) return expect_equal_ends();
-    for (int peer = 0; peer < size(); ++peer) {
-      if (peer == rank()) continue;
-      call theirs;
-      std::memcpy(&theirs, received_.data() + static_cast<std::size_t>(peer) * capacity, sizeof theirs);
-      auto const count = theirs.count;
-      if (!parts_.empty()) theirs.count = 0;
-      if (theirs != route.what)
-        throw comm_error(peer < rank() ? differing_calls(mpi_name, route.number, peer, theirs, rank(), route.what)
-                                       : differing_calls(mpi_name, route.number, rank(), route.what, peer, theirs));
-      if (parts_.empty()) continue;
-      auto const& expected = parts_[static_cast<std::size_t>(size() + peer)];
-      if (count != expected.count)
-        throw comm_error(
-            differing_transfers(mpi_name, peer, {rank(), true, theirs.type, count, nullptr}, rank(), expected));
-    }
+    return late;
   }
 
   // --- exchange: each message has an announcement of its own
@@ -773,14 +1140,14 @@ class mpi_operation final : public process_operation {
   [[nodiscard]] static std::size_t bytes_of(part const& it) noexcept {
     return static_cast<std::size_t>(it.count) * size_of(it.type);
   }
-  [[nodiscard]] static bool rides_alone(part const& it) noexcept { return bytes_of(it) <= mpi_small_bytes; }
+  [[nodiscard]] static bool is_announced(part const& it) noexcept { return bytes_of(it) <= announced_bytes; }
 
   void begin_exchange() {
     auto* const received = received_.at_least(parts_.size() * capacity);
     auto* const sent = sent_.at_least(parts_.size() * capacity);
     for (std::size_t i = 0; i < parts_.size(); ++i) {
       auto const& part = parts_[i];
-      bool const large = touched_ && !rides_alone(part);
+      bool const large = touched_ && !is_announced(part);
       if (!part.sent) {
         heard_.receive(route, received + i * capacity, capacity, part.peer, route.tag);
         if (large) first_.receive(route, part.address, bytes_of(part), part.peer, route.tag + 1);
@@ -796,6 +1163,7 @@ class mpi_operation final : public process_operation {
     }
   }
   void expect_equal_ends() const {
+    if (!asserts(assertion_level::normal)) return;
     for (std::size_t i = 0; i < parts_.size(); ++i) {
       auto const& part = parts_[i];
       if (part.sent) continue;
@@ -809,13 +1177,15 @@ class mpi_operation final : public process_operation {
 
   command it_;
   std::vector<part> parts_;
-  rank_stretches ends_;
+  std::vector<std::int64_t> counts_, firsts_;  ///< of a ragged all_gather: elements of each rank, and of all before it
   bool touched_ = false;
   bool pieced_ = false;
   stage at_ = stage::announcing;
+  mpi_wire wire_;
+  rounds<mpi_wire> rounds_;
   mpi_messages heard_, first_, second_;
   mpi_reduction reduction_;
-  mpi_buffer received_, sent_;
+  byte_buffer received_, sent_;
   std::vector<void const*> terms_;
 };
 
@@ -863,10 +1233,14 @@ class mpi_driver {
   void add(mpi_group& group) {
     std::lock_guard const lock(mutex_);
     groups_.push_back(&group);
+    heard_roll_.resize(std::max(heard_roll_.size(), std::max(notice_bytes, roll_bytes(group.size))));
   }
   void remove(mpi_group& group) noexcept {
     std::lock_guard const lock(mutex_);
     std::erase(groups_, &group);
+    char notice[notice_bytes + 1] = {};
+    while (!failed_ && !mpi_session::is_over() && take_notice(group, notice)) {  // rolls that nobody waits for any more
+    }
     // Freeing waits for the others, who may not come after a failure.
     if (!failed_ && !mpi_session::is_over()) MPI_Comm_free(&group.handle);
   }
@@ -998,6 +1372,7 @@ class mpi_driver {
       auto const now = clock::now();
       if (began == clock::time_point{}) began = now;
       if (now - began > op.where->deadline) give_up(op);
+      call_roll(op, now - began, now);
       tell_if_late(op.told_late, now - began, op.where->deadline, [&] { return op.as_late(); });
       // Long waits must leave the core to those who still compute.
       lock.unlock();
@@ -1037,19 +1412,97 @@ class mpi_driver {
     for (auto const* group : groups_) {
       char notice[notice_bytes + 1] = {};
       if (!take_notice(*group, notice) || notice[0] == ends_notice[0]) continue;  // the sentence comes, too
+      if (notice[0] == '\0') continue;                                            // a roll
       fail(notice, false);
       return;
     }
   }
-  /// Takes a notice that has arrived, and notes whom it is from.
+  /// Takes a notice that has arrived, and notes whom it is from. A roll is taken too, and leaves the notice empty.
   bool take_notice(mpi_group const& group, char* notice) noexcept {
     int flag = 0;
+    int bytes = 0;
     MPI_Status status;
     if (MPI_Iprobe(MPI_ANY_SOURCE, 0, group.handle, &flag, &status) != MPI_SUCCESS || flag == 0) return false;
-    MPI_Recv(notice, static_cast<int>(notice_bytes), MPI_CHAR, status.MPI_SOURCE, 0, group.handle, MPI_STATUS_IGNORE);
+    MPI_Get_count(&status, MPI_BYTE, &bytes);
+    if (static_cast<std::size_t>(bytes) > std::max(notice_bytes, heard_roll_.size())) return false;
+    auto* const at = static_cast<std::size_t>(bytes) > notice_bytes ? heard_roll_.data() : notice;
+    MPI_Recv(at, bytes, MPI_BYTE, status.MPI_SOURCE, 0, group.handle, MPI_STATUS_IGNORE);
+    if (at[0] == rolls_notice) {
+      if (at != heard_roll_.data()) std::memcpy(heard_roll_.data(), at, static_cast<std::size_t>(bytes));
+      notice[0] = '\0';
+      hear_roll(group, static_cast<std::size_t>(bytes));
+      return true;
+    }
     told_by_ = std::min(told_by_, status.MPI_SOURCE);
     if (notice == reported_notice) reported_ = true;
     return true;
+  }
+
+  // Who waits for long asks the others who is there. A roll is a byte, and a head; then the sets.
+  struct roll_head {
+    std::uint64_t number = 0;
+    std::int32_t rank = 0;
+    std::int32_t size = 0;
+  };
+  static constexpr char rolls_notice = '\2';
+  struct sent_roll {
+    MPI_Request request = MPI_REQUEST_NULL;
+    std::vector<char> bytes;
+  };
+  [[nodiscard]] static std::size_t roll_bytes(int size) noexcept {
+    return 1 + sizeof(roll_head) + 2 * sizeof(std::uint64_t) * static_cast<std::size_t>((size + 63) / 64);
+  }
+
+  /// Calls the roll when `op` has been waited for longer than usual, and again from time to time.
+  void call_roll(mpi_operation& op, clock::duration waited, clock::time_point now) {
+    auto const deadline = op.where->deadline;
+    if (failed_ || !op.calls_roll() || waited < std::min<clock::duration>(std::chrono::seconds(1), deadline / 4) ||
+        now < op.next_roll)
+      return;
+    op.next_roll = now + std::min<clock::duration>(std::chrono::seconds(1), deadline / 16);
+    op.enter_roll();
+    tell_roll(op, op.where->rank);
+  }
+  /// Tells those around this rank, but not the one from whom it has just heard.
+  void tell_roll(mpi_operation const& op, int but) {
+    roll_call::for_each_neighbour(op.where->rank, op.where->size, [&](int peer) {
+      if (peer != but) send_roll(op, peer);
+    });
+  }
+  void send_roll(mpi_operation const& op, int peer) {
+    auto const& group = *op.where;
+    std::erase_if(sent_rolls_, [](auto const& each) {
+      int flag = 0;
+      MPI_Test(&each->request, &flag, MPI_STATUS_IGNORE);
+      return flag != 0;
+    });
+    auto& out = *sent_rolls_.emplace_back(std::make_unique<sent_roll>());
+    out.bytes.resize(roll_bytes(group.size));
+    out.bytes[0] = rolls_notice;
+    roll_head const head{op.route.number, group.rank, group.size};
+    std::memcpy(out.bytes.data() + 1, &head, sizeof head);
+    std::memcpy(out.bytes.data() + 1 + sizeof head, op.roll.bits().data(), op.roll.bits().size_bytes());
+    MPI_Isend(out.bytes.data(), static_cast<int>(out.bytes.size()), MPI_BYTE,
+              group.members[static_cast<std::size_t>(peer)], 0, group.handle, &out.request);
+  }
+  /// Answers who knows less about a call that is in flight here, and passes on what is new.
+  void hear_roll(mpi_group const& group, std::size_t bytes) noexcept try {
+    roll_head head;
+    if (failed_ || bytes != roll_bytes(group.size)) return;
+    std::memcpy(&head, heard_roll_.data() + 1, sizeof head);
+    for (auto* op : active_) {
+      if (op->where != &group || op->route.number != head.number || !op->calls_roll() || head.size != group.size ||
+          op->finished.load(std::memory_order_relaxed))
+        continue;
+      heard_bits_.resize((bytes - 1 - sizeof head) / sizeof(std::uint64_t));
+      std::memcpy(heard_bits_.data(), heard_roll_.data() + 1 + sizeof head, bytes - 1 - sizeof head);
+      op->enter_roll();
+      bool const grew = op->roll.merge(heard_bits_);
+      if (op->roll.knows_more_than(heard_bits_)) send_roll(*op, head.rank);
+      if (grew) tell_roll(*op, head.rank);
+      return;
+    }
+  } catch (...) {  // without memory for an answer others may be named besides who is missing
   }
   void hear_notices() noexcept {
     for (auto const* group : groups_)
@@ -1101,6 +1554,7 @@ class mpi_driver {
       auto const before = unfinished();
       advance_all();
       idle = unfinished() < before ? 0 : idle + 1;
+      if (idle % 64 == 63) listen();  // to answer who asks who is here
       lock.unlock();
       if (idle < 50)
         std::this_thread::yield();
@@ -1120,6 +1574,9 @@ class mpi_driver {
   std::vector<std::unique_ptr<mpi_operation>> owned_;
   std::vector<mpi_group*> groups_;
   std::string message_, notice_;
+  std::vector<char> heard_roll_;
+  std::vector<std::uint64_t> heard_bits_;
+  std::vector<std::unique_ptr<sent_roll>> sent_rolls_;
   int told_by_ = std::numeric_limits<int>::max();  ///< the lowest rank that has announced a failure, or that it ends
   bool reported_ = false;                          ///< another rank tells the user
   std::thread helper_;
@@ -1308,8 +1765,8 @@ using mpi_world = process_world<mpi>;
 /// Ranks    with launch all of MPI_COMM_WORLD, or all that torchrun has started, if no MPI has; with borrow() those of
 ///          somebody's communicator.
 /// Bytes    on one machine ranks meet by MPI and then work in shared memory, without MPI; between machines, or with
-///          `.shared_memory = false`, MPI carries messages: an announcement of 24 bytes from each rank to each, and the
-///          values, with it if they are under 16 KiB.
+///          `.shared_memory = false`, MPI carries messages: in each collective log2(size) of 24 bytes a rank, in which
+///          also small values travel, and large values between each two ranks directly.
 /// Threads  MPI_THREAD_SERIALIZED. While requests are in flight as messages a thread of ours is inside MPI: own MPI
 ///          calls need MPI_THREAD_MULTIPLE then. With none in flight, or in shared memory, MPI is the caller's alone.
 /// Errors   launch and borrow throw config_error if MPI lacks MPI_THREAD_SERIALIZED, is finalised, or is another MPI

@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/comm/processes.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 67346515abe44c9649af143a48b25f6242ae49bb5e745076d5da440aa6edad66
+// SHA-256 of the sources: 4286aec4b9f8b5f80769312a35d85e03987b3c7757993a8379a0d25b2d154957
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -740,72 +740,41 @@ struct node_operation final : process_operation {
   [[nodiscard]] std::int64_t each() const noexcept { return it.what.count / where->size(); }
 };
 
-/// The elements that `rank` gives in an all_gather, in the whole view.
-[[nodiscard]] inline interval gathered(node_operation const& op, int rank) noexcept {
-  if (!op.is_ragged()) return {rank * op.each(), op.each()};
-  interval out;
-  for (int below = 0; below < rank; ++below) out.first += op.counts[static_cast<std::size_t>(below)];
-  out.count = op.counts[static_cast<std::size_t>(rank)];
-  return out;
+[[nodiscard]] inline geometry geometry_of(node_operation const& op) noexcept {
+  return {op.what(), op.it.element_bytes, op.where->size(), op.counts};
+}
+/// What a collective that only moves elements does.
+[[nodiscard]] inline move const& move_of(node_operation const& op) noexcept { return row_of(op.what().kind).moves[0]; }
+[[nodiscard]] inline bool has_parts(node_operation const& op) noexcept {
+  return op.is_ragged() && op.what().kind == collective::all_to_all;
 }
 
 /// What this rank gives to `rank`, if the collective only moves elements.
 [[nodiscard]] inline node_segment outgoing(node_operation const& op, int rank) noexcept {
-  auto const count = op.what().count;
-  switch (op.what().kind) {
-    case collective::all_gather: {
-      auto const own = gathered(op, op.where->rank);
-      return {op.from(), own.first, own.count};
-    }
-    case collective::gather:
-      return rank == op.what().root ? node_segment{op.from(), 0, count} : node_segment{};
-    case collective::scatter:
-      return op.is_root() ? node_segment{op.from(), rank * count, count} : node_segment{};
-    case collective::broadcast:
-      return op.is_root() ? node_segment{op.from(), 0, count} : node_segment{};
-    case collective::all_to_all: {
-      if (!op.is_ragged()) return {op.from(), rank * op.each(), op.each()};
-      auto const& sent = op.parts[static_cast<std::size_t>(rank)];
-      return {sent.address, 0, sent.count};
-    }
-    default:
-      return {};
+  if (has_parts(op)) {
+    auto const& sent = op.parts[static_cast<std::size_t>(rank)];
+    return {sent.address, 0, sent.count};
   }
+  auto const given = geometry_of(op).given(move_of(op), op.where->rank, rank);
+  return {op.from(), given.first, given.count};
 }
 
 /// Where this rank wants what `rank` gives, if the collective only moves elements.
 [[nodiscard]] inline node_segment incoming(node_operation const& op, int rank) noexcept {
-  auto const count = op.what().count;
-  switch (op.what().kind) {
-    case collective::all_gather: {
-      auto const theirs = gathered(op, rank);
-      return {op.to(), theirs.first, theirs.count};
-    }
-    case collective::gather:
-      return op.is_root() ? node_segment{op.to(), rank * count, count} : node_segment{};
-    case collective::scatter:
-    case collective::broadcast:
-      return rank == op.what().root ? node_segment{op.to(), 0, count} : node_segment{};
-    case collective::all_to_all: {
-      if (!op.is_ragged()) return {op.to(), rank * op.each(), op.each()};
-      auto const& received = op.parts[static_cast<std::size_t>(op.where->size() + rank)];
-      return {received.address, 0, received.count};
-    }
-    default:
-      return {};
+  if (has_parts(op)) {
+    auto const& received = op.parts[static_cast<std::size_t>(op.where->size() + rank)];
+    return {received.address, 0, received.count};
   }
+  auto const taken = geometry_of(op).taken(move_of(op), rank, op.where->rank);
+  return {op.to(), taken.first, taken.count};
 }
 
 /// Bytes of what a rank posts if the values travel with the announcement: the same number on every rank.
 [[nodiscard]] inline std::int64_t value_bytes(node_operation const& op) noexcept {
-  switch (op.what().kind) {
-    case collective::all_gather:
-      return op.bytes(op.is_ragged() ? *std::ranges::max_element(op.counts) : op.each());
-    case collective::scatter:
-      return op.bytes(op.what().count * op.where->size());
-    default:
-      return op.bytes(op.what().count);
-  }
+  auto const given = move_of(op).given;
+  if (given == piece::whole) return op.bytes(op.what().count);
+  auto const where = geometry_of(op);
+  return op.bytes(given == piece::of_giver ? where.largest() : where.all());
 }
 
 /// "all_reduce(F32, 4 elements, sum) number 12"
@@ -851,8 +820,7 @@ inline void prepare(node_operation& op, node_group& where, command const& it) {
     return;
   }
   op.number = where.next++;
-  bool const ragged_pairs = it.what.kind == collective::all_to_all && it.what.shape != 0;
-  op.by_value = op.touches() && !ragged_pairs && value_bytes(op) <= std::int64_t{node_posting::value_bytes};
+  op.by_value = op.touches() && !has_parts(op) && value_bytes(op) <= std::int64_t{node_posting::value_bytes};
   op.it.what.by_value = op.by_value;
   auto moves = op.bytes(it.what.count);
   for (auto const& each : op.parts) moves += op.bytes(each.count);
@@ -1024,53 +992,40 @@ struct node_terms {
 
 inline void take_values(node_operation const& op) {
   auto const& where = *op.where;
+  auto const geometry = geometry_of(op);
+  auto const& move = move_of(op);
   auto const bytes = static_cast<std::size_t>(value_bytes(op));
   auto const posted = [&](int rank) { return op.posting(rank).values(bytes); };
-  switch (op.what().kind) {
-    case collective::all_reduce:
-    case collective::reduce:
-    case collective::reduce_scatter: {
-      if (op.what().kind == collective::reduce && !op.is_root()) return;
-      bool const scatters = op.what().kind == collective::reduce_scatter;
-      auto const part = scatters ? interval{where.rank * op.each(), op.each()} : interval{0, op.what().count};
-      node_terms all;
-      for (int rank = 0; rank < where.size(); ++rank) all.terms[rank] = posted(rank) + op.bytes(part.first);
-      all.add_output(op.to() + op.bytes(part.first));
-      all.combine(op, part.count);
-      return;
+  if (move.folds) {
+    if (!geometry.takes(move, where.rank)) return;
+    auto const part =
+        op.what().kind == collective::reduce_scatter ? geometry.owned(where.rank) : interval{0, op.what().count};
+    node_terms all;
+    for (int rank = 0; rank < where.size(); ++rank) all.terms[rank] = posted(rank) + op.bytes(part.first);
+    all.add_output(op.to() + op.bytes(part.first));
+    all.combine(op, part.count);
+  } else if (geometry.of().count > 0) {
+    for (int rank = 0; rank < where.size(); ++rank) {
+      auto const skip = move.given == piece::of_taker ? geometry.given(move, rank, where.rank).first : 0;
+      auto const to = incoming(op, rank);
+      copied(op, to, posted(rank) + op.bytes(skip), 0, to.count);
     }
-    case collective::split:
-    case collective::duplicate:
-      for (int rank = 0; rank < where.size(); ++rank)
-        std::memcpy(op.to() + op.bytes(rank * op.what().count), posted(rank), bytes);
-      return;
-    case collective::barrier:
-      return;
-    default:
-      for (int rank = 0; rank < where.size(); ++rank) {
-        auto const skip = op.what().kind == collective::scatter      ? where.rank * op.what().count
-                          : op.what().kind == collective::all_to_all ? where.rank * op.each()
-                                                                     : 0;
-        auto const to = incoming(op, rank);
-        copied(op, to, posted(rank) + op.bytes(skip), 0, to.count);
-      }
+  } else if (bytes > 0) {  // split and duplicate collect what all ranks posted
+    for (int rank = 0; rank < where.size(); ++rank)
+      std::memcpy(op.to() + op.bytes(rank * op.what().count), posted(rank), bytes);
   }
 }
 
 /// What this rank posts by value.
 inline void give_values(node_operation const& op) {
+  auto const geometry = geometry_of(op);
+  auto const& move = move_of(op);
+  if (!geometry.gives(move, op.where->rank)) return;
   auto const length = value_bytes(op);
-  auto first = std::int64_t{0};
-  auto bytes = length;
-  if (op.what().kind == collective::broadcast || op.what().kind == collective::scatter) {
-    if (!op.is_root()) return;
-  } else if (op.what().kind == collective::all_gather) {
-    auto const own = gathered(op, op.where->rank);
-    first = own.first;
-    bytes = op.bytes(own.count);
-  }
+  auto const own = move.given == piece::of_giver ? geometry.owned(op.where->rank) : interval{0, 0};
+  auto const bytes = move.given == piece::of_giver ? op.bytes(own.count) : length;
   if (bytes > 0)
-    std::memcpy(op.posting(op.where->rank).values(static_cast<std::size_t>(length)), op.from() + op.bytes(first),
+    std::memcpy(op.posting(op.where->rank).values(static_cast<std::size_t>(length)), op.from() + op.bytes(own.first),
                 static_cast<std::size_t>(bytes));
 }
 
@@ -1110,21 +1065,11 @@ inline bool combine_directly(node_operation& op) {
 /// Where in the memory of `rank` that lies which it gives to this one.
 [[nodiscard]] inline std::byte const* source_at(node_operation const& op, int rank) noexcept {
   auto const own = op.where->rank;
-  switch (op.what().kind) {
-    case collective::all_gather:
-      return from_of(op, rank) + op.bytes(gathered(op, rank).first);
-    case collective::scatter:
-      return from_of(op, rank) + op.bytes(own * op.what().count);
-    case collective::all_to_all: {
-      if (!op.is_ragged()) return from_of(op, rank) + op.bytes(own * op.each());
-      auto const* const sent = reinterpret_cast<std::int64_t const*>(op.posting(rank).more);
-      std::int64_t first = 0;
-      for (int below = 0; below < own; ++below) first += sent[below];
-      return from_of(op, rank) + op.bytes(first);
-    }
-    default:
-      return from_of(op, rank);
-  }
+  if (!has_parts(op)) return from_of(op, rank) + op.bytes(geometry_of(op).given(move_of(op), rank, own).first);
+  auto const* const sent = reinterpret_cast<std::int64_t const*>(op.posting(rank).more);
+  std::int64_t first = 0;
+  for (int below = 0; below < own; ++below) first += sent[below];
+  return from_of(op, rank) + op.bytes(first);
 }
 
 /// Copies the next elements of what this rank has to copy; true when there are none left.
@@ -1154,25 +1099,14 @@ inline bool move_directly(node_operation& op) {
   return step(to, to.count == 0 ? nullptr : source_at(op, rank));
 }
 
-inline bool work_directly(node_operation& op) {
-  switch (op.what().kind) {
-    case collective::all_reduce:
-    case collective::reduce_scatter:
-    case collective::reduce:
-      return combine_directly(op);
-    default:
-      return move_directly(op);
-  }
-}
+inline bool work_directly(node_operation& op) { return move_of(op).folds ? combine_directly(op) : move_directly(op); }
 
 // Staged: in rounds, each of which copies a piece of what others need into this rank's slot, reduces this rank's part
 // of the pieces of all, and copies results out of the slots of the others.
 
 /// How many elements one round takes: of the whole view, or of what one rank gives to each other.
 [[nodiscard]] inline std::int64_t staged_chunk(node_operation const& op) noexcept {
-  auto const kind = op.what().kind;
-  bool const sliced =
-      kind == collective::reduce_scatter || kind == collective::scatter || kind == collective::all_to_all;
+  bool const sliced = move_of(op).given == piece::of_taker && op.what().kind != collective::all_reduce;
   auto const line = static_cast<std::int64_t>(64 / op.it.element_bytes);
   auto const fits = static_cast<std::int64_t>(node_board::slot_bytes / op.it.element_bytes);
   return fits / (sliced ? op.where->size() : 1) / line * line;
@@ -1180,16 +1114,10 @@ inline bool work_directly(node_operation& op) {
 
 /// How many rounds it takes; every rank finds the same number.
 [[nodiscard]] inline std::uint64_t staged_rounds(node_operation const& op) noexcept {
-  std::int64_t most = op.what().count;
-  if (op.what().kind == collective::all_gather)
-    most = op.is_ragged() ? *std::ranges::max_element(op.counts) : op.each();
-  if (op.what().kind == collective::reduce_scatter) most = op.each();
-  if (op.what().kind == collective::all_to_all) {
-    most = op.each();
-    for (int rank = 0; op.is_ragged() && rank < op.where->size(); ++rank) {
-      auto const* const sent = reinterpret_cast<std::int64_t const*>(op.posting(rank).more);
-      most = std::max(most, *std::max_element(sent, sent + op.where->size()));
-    }
+  std::int64_t most = row_of(op.what().kind).into == cut::equal ? geometry_of(op).largest() : op.what().count;
+  for (int rank = 0; has_parts(op) && rank < op.where->size(); ++rank) {
+    auto const* const sent = reinterpret_cast<std::int64_t const*>(op.posting(rank).more);
+    most = std::max(most, *std::max_element(sent, sent + op.where->size()));
   }
   return static_cast<std::uint64_t>((most + op.chunk - 1) / op.chunk);
 }
@@ -1204,32 +1132,19 @@ inline void fill_slot(node_operation const& op, std::uint64_t round) {
   auto const give = [&](std::int64_t at, node_segment const& all) {
     if (all.count > first) copy(at, all.whole + op.bytes(all.first + first), std::min(op.chunk, all.count - first));
   };
-  switch (op.what().kind) {
-    case collective::all_reduce:
-    case collective::reduce: {  // all but what this rank reduces itself
-      auto const count = std::min(op.chunk, op.what().count - first);
-      auto const own = slice_of(count, op.it.element_bytes, where.rank, where.size());
-      auto const behind = own.first + own.count;
-      copy(0, op.from() + op.bytes(first), own.first);
-      copy(behind, op.from() + op.bytes(first + behind), count - behind);
-      return;
-    }
-    case collective::reduce_scatter: {
-      auto const count = std::min(op.chunk, op.each() - first);
-      for (int rank = 0; rank < where.size(); ++rank)
-        if (rank != where.rank) copy(rank * op.chunk, op.from() + op.bytes(rank * op.each() + first), count);
-      return;
-    }
-    case collective::all_gather:
-    case collective::gather:
-    case collective::broadcast: {  // the same for everybody
-      auto const to = op.what().kind == collective::gather ? op.what().root : (where.rank + 1) % where.size();
-      if (to != where.rank) give(0, outgoing(op, to));
-      return;
-    }
-    default:
-      for (int rank = 0; rank < where.size(); ++rank)
-        if (rank != where.rank) give(rank * op.chunk, outgoing(op, rank));
+  auto const& move = move_of(op);
+  if (move.folds && op.what().kind != collective::reduce_scatter) {  // all but what this rank reduces itself
+    auto const count = std::min(op.chunk, op.what().count - first);
+    auto const own = slice_of(count, op.it.element_bytes, where.rank, where.size());
+    auto const behind = own.first + own.count;
+    copy(0, op.from() + op.bytes(first), own.first);
+    copy(behind, op.from() + op.bytes(first + behind), count - behind);
+  } else if (move.given == piece::of_taker) {
+    for (int rank = 0; rank < where.size(); ++rank)
+      if (rank != where.rank) give(rank * op.chunk, outgoing(op, rank));
+  } else {  // the same for everybody
+    auto const to = move.takers == side::root ? op.what().root : (where.rank + 1) % where.size();
+    if (to != where.rank) give(0, outgoing(op, to));
   }
 }
 

@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/comm/throttled.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: db38738815b5a7f39da249b9835b42f5760541e4067b06bf04881f3bb1dd6e15
+// SHA-256 of the sources: 4ca36eaab5eca1c522ccd2aa89006be8da03f72da7648f2f9f73a1b3ad29b3db
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -18,76 +18,6 @@
 #include <utility>
 #include <vector>
 
-#ifndef TRIREME_COMM_DETAIL_PEER_TRAFFIC_INCLUDED
-#define TRIREME_COMM_DETAIL_PEER_TRAFFIC_INCLUDED
-
-// ---- trireme/comm/detail/peer_traffic.hpp
-namespace trireme::comm::detail {
-
-/// What passes between this rank and one other in one command. Over all peers `sent` adds up to command::bytes and
-/// `messages` to command::messages.
-struct peer_share {
-  std::uint64_t sent = 0;
-  std::uint64_t messages = 0;
-  std::uint64_t received = 0;
-};
-
-/// The bytes that one command moves between `rank` and `peer`, where `peer` is not `rank`.
-[[nodiscard]] inline peer_share share_with(int peer, command const& it, int rank, int size) noexcept {
-  auto const bytes = [&](std::int64_t count) { return static_cast<std::uint64_t>(count) * it.element_bytes; };
-  auto const root = it.what.root;
-  peer_share out;
-  switch (it.what.kind) {
-    case collective::all_reduce:
-      out.sent = out.received = bytes(slice_of(it.what.count, it.element_bytes, rank, size).count +
-                                      slice_of(it.what.count, it.element_bytes, peer, size).count);
-      break;
-    case collective::all_gather:
-      if (it.what.shape != 0) {
-        out.sent = bytes(it.counts[static_cast<std::size_t>(rank)]);
-        out.received = bytes(it.counts[static_cast<std::size_t>(peer)]);
-        break;
-      }
-      [[fallthrough]];
-    case collective::reduce_scatter:
-      out.sent = out.received = bytes(it.what.count / size);
-      break;
-    case collective::all_to_all:
-      if (it.what.shape == 0) {
-        out.sent = out.received = bytes(it.what.count / size);
-        break;
-      }
-      [[fallthrough]];
-    case collective::exchange:
-      for (auto const& each : it.parts) {
-        if (each.peer != peer || each.count == 0) continue;
-        (each.sent ? out.sent : out.received) += static_cast<std::uint64_t>(each.count) * size_of(each.type);
-        if (each.sent) ++out.messages;
-      }
-      return out;
-    case collective::broadcast:
-    case collective::scatter:
-      if (rank == root) out.sent = bytes(it.what.count);
-      if (peer == root) out.received = bytes(it.what.count);
-      break;
-    case collective::reduce:
-    case collective::gather:
-      if (peer == root) out.sent = bytes(it.what.count);
-      if (rank == root) out.received = bytes(it.what.count);
-      break;
-    default:
-      return out;
-  }
-  bool const to_root = it.what.kind == collective::gather || it.what.kind == collective::reduce;
-  out.messages = it.messages == 0 || (to_root && peer != root) ? 0 : 1;
-  return out;
-}
-
-}  // namespace trireme::comm::detail
-
-#endif  // TRIREME_COMM_DETAIL_PEER_TRAFFIC_INCLUDED
-
-// ---- trireme/comm/throttled.hpp (goes on)
 namespace trireme::comm {
 
 /// What a message between two ranks costs.
@@ -159,8 +89,10 @@ class throttled_request {
 ///   occupies the rank's link for  max(sum of sent(q) / bandwidth(to q), sum of received(q) / bandwidth(from q)),
 ///                                 after what already occupies it, as ranks send and receive at the same time;
 ///   then ends after               steps * the largest latency to or from a q that takes part;
-///   steps                         2 for all_reduce, 1 for every other collective and for exchange; 0 for one rank,
-///                                 for split and duplicate, and for a rank that has no message in an exchange.
+///   steps                         its moves (comm/geometry.hpp): 2 for all_reduce, 1 for every other collective and
+///   for
+///                                 exchange; 0 for one rank, for split and duplicate, and for a rank that has no
+///                                 message in an exchange.
 /// Time runs from the rank's own start of the command, so requests overlap with computing and queue behind each other.
 /// Splits and duplicates share the link of their rank.
 ///
@@ -243,7 +175,7 @@ class throttled_world : public detail::decorator<throttled_world<Inner>, Inner> 
     do {
       end = std::max(free_at, now.time_since_epoch().count()) + occupied;
     } while (occupied > 0 && !line_->busy_until.compare_exchange_weak(free_at, end));
-    return clock::time_point(clock::duration(end)) + (kind == all_reduce ? 2 : 1) * latency;
+    return clock::time_point(clock::duration(end)) + std::max<int>(1, row_of(kind).count) * latency;
   }
 
   void check() const {

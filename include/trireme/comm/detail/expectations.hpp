@@ -5,7 +5,7 @@
 #include <string_view>
 #include <vector>
 
-#include "trireme/comm/command.hpp"
+#include "trireme/comm/geometry.hpp"
 #include "trireme/core/hash.hpp"
 
 namespace trireme::comm::detail {
@@ -29,13 +29,12 @@ namespace trireme::comm::detail {
 /// Throws config_error unless equal slices are equal and the root is a rank (level light).
 inline void expect_right(std::string_view who, call const& what, int size) {
   if (!asserts(assertion_level::light)) return;
-  using enum collective;
-  bool const sliced =
-      what.kind == reduce_scatter || what.kind == all_to_all || (what.kind == all_gather && what.shape == 0);
+  auto const& of = row_of(what.kind);
+  bool const sliced = of.into == cut::equal && what.shape == 0;
   if (sliced && what.count % size != 0)
     throw config_error(text(who, "::", name_of(what.kind), ": ", what.count, " elements do not divide into ", size,
                             " equal slices; pad the view to a multiple of the number of ranks"));
-  bool const rooted = what.kind == broadcast || what.kind == reduce || what.kind == gather || what.kind == scatter;
+  bool const rooted = of.moves[0].givers == side::root || of.moves[0].takers == side::root;
   if (rooted && (what.root < 0 || what.root >= size))
     throw config_error(
         text(who, "::", name_of(what.kind), ": root ", what.root, " is not one of the ", size, " ranks"));
@@ -106,12 +105,6 @@ void append_parts(std::vector<part>& parts, bool sent, dtype type, std::size_t e
     parts.push_back({static_cast<int>(rank), sent, type, counts[rank], at});
     if (counts[rank] > 0) at += static_cast<std::size_t>(counts[rank]) * element_bytes;
   }
-}
-
-[[nodiscard]] inline std::uint32_t messages_of(command const& it, int size) noexcept {
-  if (it.bytes == 0) return 0;
-  bool const to_root = it.what.kind == collective::gather || it.what.kind == collective::reduce;
-  return to_root ? 1U : static_cast<std::uint32_t>(size - 1);
 }
 
 }  // namespace trireme::comm::detail

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <atomic>
 #include <condition_variable>
+#include <cstdint>
+#include <cstring>
 #include <limits>
 #include <memory>
 #include <mutex>
@@ -54,10 +56,14 @@ class mpi_driver {
   void add(mpi_group& group) {
     std::lock_guard const lock(mutex_);
     groups_.push_back(&group);
+    heard_roll_.resize(std::max(heard_roll_.size(), std::max(notice_bytes, roll_bytes(group.size))));
   }
   void remove(mpi_group& group) noexcept {
     std::lock_guard const lock(mutex_);
     std::erase(groups_, &group);
+    char notice[notice_bytes + 1] = {};
+    while (!failed_ && !mpi_session::is_over() && take_notice(group, notice)) {  // rolls that nobody waits for any more
+    }
     // Freeing waits for the others, who may not come after a failure.
     if (!failed_ && !mpi_session::is_over()) MPI_Comm_free(&group.handle);
   }
@@ -189,6 +195,7 @@ class mpi_driver {
       auto const now = clock::now();
       if (began == clock::time_point{}) began = now;
       if (now - began > op.where->deadline) give_up(op);
+      call_roll(op, now - began, now);
       tell_if_late(op.told_late, now - began, op.where->deadline, [&] { return op.as_late(); });
       // Long waits must leave the core to those who still compute.
       lock.unlock();
@@ -228,19 +235,97 @@ class mpi_driver {
     for (auto const* group : groups_) {
       char notice[notice_bytes + 1] = {};
       if (!take_notice(*group, notice) || notice[0] == ends_notice[0]) continue;  // the sentence comes, too
+      if (notice[0] == '\0') continue;                                            // a roll
       fail(notice, false);
       return;
     }
   }
-  /// Takes a notice that has arrived, and notes whom it is from.
+  /// Takes a notice that has arrived, and notes whom it is from. A roll is taken too, and leaves the notice empty.
   bool take_notice(mpi_group const& group, char* notice) noexcept {
     int flag = 0;
+    int bytes = 0;
     MPI_Status status;
     if (MPI_Iprobe(MPI_ANY_SOURCE, 0, group.handle, &flag, &status) != MPI_SUCCESS || flag == 0) return false;
-    MPI_Recv(notice, static_cast<int>(notice_bytes), MPI_CHAR, status.MPI_SOURCE, 0, group.handle, MPI_STATUS_IGNORE);
+    MPI_Get_count(&status, MPI_BYTE, &bytes);
+    if (static_cast<std::size_t>(bytes) > std::max(notice_bytes, heard_roll_.size())) return false;
+    auto* const at = static_cast<std::size_t>(bytes) > notice_bytes ? heard_roll_.data() : notice;
+    MPI_Recv(at, bytes, MPI_BYTE, status.MPI_SOURCE, 0, group.handle, MPI_STATUS_IGNORE);
+    if (at[0] == rolls_notice) {
+      if (at != heard_roll_.data()) std::memcpy(heard_roll_.data(), at, static_cast<std::size_t>(bytes));
+      notice[0] = '\0';
+      hear_roll(group, static_cast<std::size_t>(bytes));
+      return true;
+    }
     told_by_ = std::min(told_by_, status.MPI_SOURCE);
     if (notice == reported_notice) reported_ = true;
     return true;
+  }
+
+  // Who waits for long asks the others who is there. A roll is a byte, and a head; then the sets.
+  struct roll_head {
+    std::uint64_t number = 0;
+    std::int32_t rank = 0;
+    std::int32_t size = 0;
+  };
+  static constexpr char rolls_notice = '\2';
+  struct sent_roll {
+    MPI_Request request = MPI_REQUEST_NULL;
+    std::vector<char> bytes;
+  };
+  [[nodiscard]] static std::size_t roll_bytes(int size) noexcept {
+    return 1 + sizeof(roll_head) + 2 * sizeof(std::uint64_t) * static_cast<std::size_t>((size + 63) / 64);
+  }
+
+  /// Calls the roll when `op` has been waited for longer than usual, and again from time to time.
+  void call_roll(mpi_operation& op, clock::duration waited, clock::time_point now) {
+    auto const deadline = op.where->deadline;
+    if (failed_ || !op.calls_roll() || waited < std::min<clock::duration>(std::chrono::seconds(1), deadline / 4) ||
+        now < op.next_roll)
+      return;
+    op.next_roll = now + std::min<clock::duration>(std::chrono::seconds(1), deadline / 16);
+    op.enter_roll();
+    tell_roll(op, op.where->rank);
+  }
+  /// Tells those around this rank, but not the one from whom it has just heard.
+  void tell_roll(mpi_operation const& op, int but) {
+    roll_call::for_each_neighbour(op.where->rank, op.where->size, [&](int peer) {
+      if (peer != but) send_roll(op, peer);
+    });
+  }
+  void send_roll(mpi_operation const& op, int peer) {
+    auto const& group = *op.where;
+    std::erase_if(sent_rolls_, [](auto const& each) {
+      int flag = 0;
+      MPI_Test(&each->request, &flag, MPI_STATUS_IGNORE);
+      return flag != 0;
+    });
+    auto& out = *sent_rolls_.emplace_back(std::make_unique<sent_roll>());
+    out.bytes.resize(roll_bytes(group.size));
+    out.bytes[0] = rolls_notice;
+    roll_head const head{op.route.number, group.rank, group.size};
+    std::memcpy(out.bytes.data() + 1, &head, sizeof head);
+    std::memcpy(out.bytes.data() + 1 + sizeof head, op.roll.bits().data(), op.roll.bits().size_bytes());
+    MPI_Isend(out.bytes.data(), static_cast<int>(out.bytes.size()), MPI_BYTE,
+              group.members[static_cast<std::size_t>(peer)], 0, group.handle, &out.request);
+  }
+  /// Answers who knows less about a call that is in flight here, and passes on what is new.
+  void hear_roll(mpi_group const& group, std::size_t bytes) noexcept try {
+    roll_head head;
+    if (failed_ || bytes != roll_bytes(group.size)) return;
+    std::memcpy(&head, heard_roll_.data() + 1, sizeof head);
+    for (auto* op : active_) {
+      if (op->where != &group || op->route.number != head.number || !op->calls_roll() || head.size != group.size ||
+          op->finished.load(std::memory_order_relaxed))
+        continue;
+      heard_bits_.resize((bytes - 1 - sizeof head) / sizeof(std::uint64_t));
+      std::memcpy(heard_bits_.data(), heard_roll_.data() + 1 + sizeof head, bytes - 1 - sizeof head);
+      op->enter_roll();
+      bool const grew = op->roll.merge(heard_bits_);
+      if (op->roll.knows_more_than(heard_bits_)) send_roll(*op, head.rank);
+      if (grew) tell_roll(*op, head.rank);
+      return;
+    }
+  } catch (...) {  // without memory for an answer others may be named besides who is missing
   }
   void hear_notices() noexcept {
     for (auto const* group : groups_)
@@ -292,6 +377,7 @@ class mpi_driver {
       auto const before = unfinished();
       advance_all();
       idle = unfinished() < before ? 0 : idle + 1;
+      if (idle % 64 == 63) listen();  // to answer who asks who is here
       lock.unlock();
       if (idle < 50)
         std::this_thread::yield();
@@ -311,6 +397,9 @@ class mpi_driver {
   std::vector<std::unique_ptr<mpi_operation>> owned_;
   std::vector<mpi_group*> groups_;
   std::string message_, notice_;
+  std::vector<char> heard_roll_;
+  std::vector<std::uint64_t> heard_bits_;
+  std::vector<std::unique_ptr<sent_roll>> sent_rolls_;
   int told_by_ = std::numeric_limits<int>::max();  ///< the lowest rank that has announced a failure, or that it ends
   bool reported_ = false;                          ///< another rank tells the user
   std::thread helper_;

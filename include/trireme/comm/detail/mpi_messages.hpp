@@ -6,12 +6,14 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
-#include <memory>
+#include <span>
 #include <string_view>
 #include <vector>
 
 #include "trireme/comm/command.hpp"
+#include "trireme/comm/detail/expectations.hpp"
 #include "trireme/comm/detail/mpi_session.hpp"
+#include "trireme/comm/detail/rounds.hpp"
 
 namespace trireme::comm::detail {
 
@@ -19,8 +21,8 @@ inline constexpr std::string_view mpi_name = "trireme::comm::mpi";
 
 /// A duplicate of an MPI communicator; nobody else's messages travel in it.
 ///
-/// Tags: 0 announces a failure; 1 and 2 are exchanges, which need no number, because messages of one tag do not
-/// overtake each other. Collective number k uses 3 + 3 * (k mod window), and the two tags after it.
+/// Tags: 0 announces a failure, or tells who waits; 1 and 2 are exchanges, which need no number, because messages of
+/// one tag do not overtake each other. Collective number k uses 3 + 3 * (k mod window), and the two tags after it.
 struct mpi_group {
   MPI_Comm handle = MPI_COMM_NULL;
   std::vector<int> members;  // their ranks in `handle`
@@ -157,21 +159,62 @@ class mpi_messages {
   std::size_t waiting_ = 0;  // bytes of messages that are not posted yet
 };
 
-/// Bytes that keep their place; not initialised, and never fewer than before.
-class mpi_buffer {
+/// What rounds travel on. A message is received at the size that it has, because a call that differs may send more.
+class mpi_wire {
  public:
-  [[nodiscard]] std::byte* at_least(std::size_t bytes) {
-    if (bytes > size_) {
-      data_ = std::make_unique_for_overwrite<std::byte[]>(bytes);
-      size_ = bytes;
-    }
-    return data_.get();
+  void begin(mpi_route const& route) noexcept { route_ = &route; }
+
+  void send(int peer, int channel, std::byte const* at, std::size_t bytes) {
+    auto const& group = *route_->group;
+    route_->check(MPI_Isend(at, static_cast<int>(bytes), MPI_BYTE, group.members[static_cast<std::size_t>(peer)],
+                            route_->tag + channel, group.handle, &sends_.emplace_back(MPI_REQUEST_NULL)));
   }
-  [[nodiscard]] std::byte* data() const noexcept { return data_.get(); }
+  [[nodiscard]] bool sent() {
+    if (sends_.empty()) return true;
+    int flag = 0;
+    route_->check(MPI_Testall(static_cast<int>(sends_.size()), sends_.data(), &flag, MPI_STATUSES_IGNORE));
+    if (flag != 0) sends_.clear();
+    return flag != 0;
+  }
+  [[nodiscard]] bool take(int peer, int channel, std::span<std::byte const>& message) {
+    auto const& group = *route_->group;
+    int flag = 0;
+    if (coming_ == MPI_REQUEST_NULL) {
+      MPI_Message found = MPI_MESSAGE_NULL;
+      MPI_Status status;
+      route_->check(MPI_Improbe(group.members[static_cast<std::size_t>(peer)], route_->tag + channel, group.handle,
+                                &flag, &found, &status));
+      if (flag == 0) return false;
+      route_->check(MPI_Get_count(&status, MPI_BYTE, &bytes_));
+      route_->check(MPI_Imrecv(in_.at_least(static_cast<std::size_t>(bytes_)), bytes_, MPI_BYTE, &found, &coming_));
+    }
+    route_->check(MPI_Test(&coming_, &flag, MPI_STATUS_IGNORE));
+    if (flag != 0) message = {in_.data(), static_cast<std::size_t>(bytes_)};
+    return flag != 0;
+  }
+  void compare(int peer, call const& theirs) const {
+    if (theirs == route_->what || !asserts(assertion_level::normal)) return;
+    auto const rank = route_->group->rank;
+    throw comm_error(peer < rank ? differing_calls(mpi_name, route_->number, peer, theirs, rank, route_->what)
+                                 : differing_calls(mpi_name, route_->number, rank, route_->what, peer, theirs));
+  }
+  [[noreturn]] void refuse(int peer) const {
+    throw comm_error(text(mpi_name, ": ", to_string(route_->what), " number ", route_->number, ": a message of rank ",
+                          peer,
+                          " has another length than the same call here; make every rank "
+                          "call the same collectives in the same order"));
+  }
+  void reset() noexcept {
+    sends_.clear();
+    coming_ = MPI_REQUEST_NULL;
+  }
 
  private:
-  std::unique_ptr<std::byte[]> data_;
-  std::size_t size_ = 0;
+  mpi_route const* route_ = nullptr;
+  std::vector<MPI_Request> sends_;
+  MPI_Request coming_ = MPI_REQUEST_NULL;
+  int bytes_ = 0;
+  byte_buffer in_;
 };
 
 }  // namespace trireme::comm::detail

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "trireme/comm/detail/mpi_messages.hpp"
-#include "trireme/comm/traffic.hpp"
+#include "trireme/comm/geometry.hpp"
 
 namespace trireme::comm::detail {
 
@@ -78,10 +78,7 @@ class mpi_reduction {
     return flights_[static_cast<std::size_t>(piece) % in_flight];
   }
   [[nodiscard]] interval slice_of_rank(int rank) const noexcept {
-    if (route_->what.kind != collective::reduce_scatter)
-      return slice_of(route_->what.count, element_bytes_, rank, size());
-    auto const each = route_->what.count / size();
-    return {rank * each, each};
+    return geometry{route_->what, element_bytes_, size()}.owned(rank);
   }
   [[nodiscard]] interval piece_of(int rank, std::int64_t piece) const noexcept {
     auto const all = slice_of_rank(rank);
@@ -146,7 +143,7 @@ class mpi_reduction {
   std::int64_t combined_ = 0;  // not combined yet
   std::int64_t finished_ = 0;  // not finished yet
   std::array<flight_of_a_piece, in_flight> flights_;
-  mpi_buffer slots_;
+  byte_buffer slots_;
   std::vector<void const*> terms_;
 };
 

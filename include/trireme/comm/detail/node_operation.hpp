@@ -128,72 +128,41 @@ struct node_operation final : process_operation {
   [[nodiscard]] std::int64_t each() const noexcept { return it.what.count / where->size(); }
 };
 
-/// The elements that `rank` gives in an all_gather, in the whole view.
-[[nodiscard]] inline interval gathered(node_operation const& op, int rank) noexcept {
-  if (!op.is_ragged()) return {rank * op.each(), op.each()};
-  interval out;
-  for (int below = 0; below < rank; ++below) out.first += op.counts[static_cast<std::size_t>(below)];
-  out.count = op.counts[static_cast<std::size_t>(rank)];
-  return out;
+[[nodiscard]] inline geometry geometry_of(node_operation const& op) noexcept {
+  return {op.what(), op.it.element_bytes, op.where->size(), op.counts};
+}
+/// What a collective that only moves elements does.
+[[nodiscard]] inline move const& move_of(node_operation const& op) noexcept { return row_of(op.what().kind).moves[0]; }
+[[nodiscard]] inline bool has_parts(node_operation const& op) noexcept {
+  return op.is_ragged() && op.what().kind == collective::all_to_all;
 }
 
 /// What this rank gives to `rank`, if the collective only moves elements.
 [[nodiscard]] inline node_segment outgoing(node_operation const& op, int rank) noexcept {
-  auto const count = op.what().count;
-  switch (op.what().kind) {
-    case collective::all_gather: {
-      auto const own = gathered(op, op.where->rank);
-      return {op.from(), own.first, own.count};
-    }
-    case collective::gather:
-      return rank == op.what().root ? node_segment{op.from(), 0, count} : node_segment{};
-    case collective::scatter:
-      return op.is_root() ? node_segment{op.from(), rank * count, count} : node_segment{};
-    case collective::broadcast:
-      return op.is_root() ? node_segment{op.from(), 0, count} : node_segment{};
-    case collective::all_to_all: {
-      if (!op.is_ragged()) return {op.from(), rank * op.each(), op.each()};
-      auto const& sent = op.parts[static_cast<std::size_t>(rank)];
-      return {sent.address, 0, sent.count};
-    }
-    default:
-      return {};
+  if (has_parts(op)) {
+    auto const& sent = op.parts[static_cast<std::size_t>(rank)];
+    return {sent.address, 0, sent.count};
   }
+  auto const given = geometry_of(op).given(move_of(op), op.where->rank, rank);
+  return {op.from(), given.first, given.count};
 }
 
 /// Where this rank wants what `rank` gives, if the collective only moves elements.
 [[nodiscard]] inline node_segment incoming(node_operation const& op, int rank) noexcept {
-  auto const count = op.what().count;
-  switch (op.what().kind) {
-    case collective::all_gather: {
-      auto const theirs = gathered(op, rank);
-      return {op.to(), theirs.first, theirs.count};
-    }
-    case collective::gather:
-      return op.is_root() ? node_segment{op.to(), rank * count, count} : node_segment{};
-    case collective::scatter:
-    case collective::broadcast:
-      return rank == op.what().root ? node_segment{op.to(), 0, count} : node_segment{};
-    case collective::all_to_all: {
-      if (!op.is_ragged()) return {op.to(), rank * op.each(), op.each()};
-      auto const& received = op.parts[static_cast<std::size_t>(op.where->size() + rank)];
-      return {received.address, 0, received.count};
-    }
-    default:
-      return {};
+  if (has_parts(op)) {
+    auto const& received = op.parts[static_cast<std::size_t>(op.where->size() + rank)];
+    return {received.address, 0, received.count};
   }
+  auto const taken = geometry_of(op).taken(move_of(op), rank, op.where->rank);
+  return {op.to(), taken.first, taken.count};
 }
 
 /// Bytes of what a rank posts if the values travel with the announcement: the same number on every rank.
 [[nodiscard]] inline std::int64_t value_bytes(node_operation const& op) noexcept {
-  switch (op.what().kind) {
-    case collective::all_gather:
-      return op.bytes(op.is_ragged() ? *std::ranges::max_element(op.counts) : op.each());
-    case collective::scatter:
-      return op.bytes(op.what().count * op.where->size());
-    default:
-      return op.bytes(op.what().count);
-  }
+  auto const given = move_of(op).given;
+  if (given == piece::whole) return op.bytes(op.what().count);
+  auto const where = geometry_of(op);
+  return op.bytes(given == piece::of_giver ? where.largest() : where.all());
 }
 
 /// "all_reduce(F32, 4 elements, sum) number 12"
@@ -239,8 +208,7 @@ inline void prepare(node_operation& op, node_group& where, command const& it) {
     return;
   }
   op.number = where.next++;
-  bool const ragged_pairs = it.what.kind == collective::all_to_all && it.what.shape != 0;
-  op.by_value = op.touches() && !ragged_pairs && value_bytes(op) <= std::int64_t{node_posting::value_bytes};
+  op.by_value = op.touches() && !has_parts(op) && value_bytes(op) <= std::int64_t{node_posting::value_bytes};
   op.it.what.by_value = op.by_value;
   auto moves = op.bytes(it.what.count);
   for (auto const& each : op.parts) moves += op.bytes(each.count);

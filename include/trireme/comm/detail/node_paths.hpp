@@ -27,53 +27,40 @@ struct node_terms {
 
 inline void take_values(node_operation const& op) {
   auto const& where = *op.where;
+  auto const geometry = geometry_of(op);
+  auto const& move = move_of(op);
   auto const bytes = static_cast<std::size_t>(value_bytes(op));
   auto const posted = [&](int rank) { return op.posting(rank).values(bytes); };
-  switch (op.what().kind) {
-    case collective::all_reduce:
-    case collective::reduce:
-    case collective::reduce_scatter: {
-      if (op.what().kind == collective::reduce && !op.is_root()) return;
-      bool const scatters = op.what().kind == collective::reduce_scatter;
-      auto const part = scatters ? interval{where.rank * op.each(), op.each()} : interval{0, op.what().count};
-      node_terms all;
-      for (int rank = 0; rank < where.size(); ++rank) all.terms[rank] = posted(rank) + op.bytes(part.first);
-      all.add_output(op.to() + op.bytes(part.first));
-      all.combine(op, part.count);
-      return;
+  if (move.folds) {
+    if (!geometry.takes(move, where.rank)) return;
+    auto const part =
+        op.what().kind == collective::reduce_scatter ? geometry.owned(where.rank) : interval{0, op.what().count};
+    node_terms all;
+    for (int rank = 0; rank < where.size(); ++rank) all.terms[rank] = posted(rank) + op.bytes(part.first);
+    all.add_output(op.to() + op.bytes(part.first));
+    all.combine(op, part.count);
+  } else if (geometry.of().count > 0) {
+    for (int rank = 0; rank < where.size(); ++rank) {
+      auto const skip = move.given == piece::of_taker ? geometry.given(move, rank, where.rank).first : 0;
+      auto const to = incoming(op, rank);
+      copied(op, to, posted(rank) + op.bytes(skip), 0, to.count);
     }
-    case collective::split:
-    case collective::duplicate:
-      for (int rank = 0; rank < where.size(); ++rank)
-        std::memcpy(op.to() + op.bytes(rank * op.what().count), posted(rank), bytes);
-      return;
-    case collective::barrier:
-      return;
-    default:
-      for (int rank = 0; rank < where.size(); ++rank) {
-        auto const skip = op.what().kind == collective::scatter      ? where.rank * op.what().count
-                          : op.what().kind == collective::all_to_all ? where.rank * op.each()
-                                                                     : 0;
-        auto const to = incoming(op, rank);
-        copied(op, to, posted(rank) + op.bytes(skip), 0, to.count);
-      }
+  } else if (bytes > 0) {  // split and duplicate collect what all ranks posted
+    for (int rank = 0; rank < where.size(); ++rank)
+      std::memcpy(op.to() + op.bytes(rank * op.what().count), posted(rank), bytes);
   }
 }
 
 /// What this rank posts by value.
 inline void give_values(node_operation const& op) {
+  auto const geometry = geometry_of(op);
+  auto const& move = move_of(op);
+  if (!geometry.gives(move, op.where->rank)) return;
   auto const length = value_bytes(op);
-  auto first = std::int64_t{0};
-  auto bytes = length;
-  if (op.what().kind == collective::broadcast || op.what().kind == collective::scatter) {
-    if (!op.is_root()) return;
-  } else if (op.what().kind == collective::all_gather) {
-    auto const own = gathered(op, op.where->rank);
-    first = own.first;
-    bytes = op.bytes(own.count);
-  }
+  auto const own = move.given == piece::of_giver ? geometry.owned(op.where->rank) : interval{0, 0};
+  auto const bytes = move.given == piece::of_giver ? op.bytes(own.count) : length;
   if (bytes > 0)
-    std::memcpy(op.posting(op.where->rank).values(static_cast<std::size_t>(length)), op.from() + op.bytes(first),
+    std::memcpy(op.posting(op.where->rank).values(static_cast<std::size_t>(length)), op.from() + op.bytes(own.first),
                 static_cast<std::size_t>(bytes));
 }
 
@@ -113,21 +100,11 @@ inline bool combine_directly(node_operation& op) {
 /// Where in the memory of `rank` that lies which it gives to this one.
 [[nodiscard]] inline std::byte const* source_at(node_operation const& op, int rank) noexcept {
   auto const own = op.where->rank;
-  switch (op.what().kind) {
-    case collective::all_gather:
-      return from_of(op, rank) + op.bytes(gathered(op, rank).first);
-    case collective::scatter:
-      return from_of(op, rank) + op.bytes(own * op.what().count);
-    case collective::all_to_all: {
-      if (!op.is_ragged()) return from_of(op, rank) + op.bytes(own * op.each());
-      auto const* const sent = reinterpret_cast<std::int64_t const*>(op.posting(rank).more);
-      std::int64_t first = 0;
-      for (int below = 0; below < own; ++below) first += sent[below];
-      return from_of(op, rank) + op.bytes(first);
-    }
-    default:
-      return from_of(op, rank);
-  }
+  if (!has_parts(op)) return from_of(op, rank) + op.bytes(geometry_of(op).given(move_of(op), rank, own).first);
+  auto const* const sent = reinterpret_cast<std::int64_t const*>(op.posting(rank).more);
+  std::int64_t first = 0;
+  for (int below = 0; below < own; ++below) first += sent[below];
+  return from_of(op, rank) + op.bytes(first);
 }
 
 /// Copies the next elements of what this rank has to copy; true when there are none left.
@@ -157,25 +134,14 @@ inline bool move_directly(node_operation& op) {
   return step(to, to.count == 0 ? nullptr : source_at(op, rank));
 }
 
-inline bool work_directly(node_operation& op) {
-  switch (op.what().kind) {
-    case collective::all_reduce:
-    case collective::reduce_scatter:
-    case collective::reduce:
-      return combine_directly(op);
-    default:
-      return move_directly(op);
-  }
-}
+inline bool work_directly(node_operation& op) { return move_of(op).folds ? combine_directly(op) : move_directly(op); }
 
 // Staged: in rounds, each of which copies a piece of what others need into this rank's slot, reduces this rank's part
 // of the pieces of all, and copies results out of the slots of the others.
 
 /// How many elements one round takes: of the whole view, or of what one rank gives to each other.
 [[nodiscard]] inline std::int64_t staged_chunk(node_operation const& op) noexcept {
-  auto const kind = op.what().kind;
-  bool const sliced =
-      kind == collective::reduce_scatter || kind == collective::scatter || kind == collective::all_to_all;
+  bool const sliced = move_of(op).given == piece::of_taker && op.what().kind != collective::all_reduce;
   auto const line = static_cast<std::int64_t>(64 / op.it.element_bytes);
   auto const fits = static_cast<std::int64_t>(node_board::slot_bytes / op.it.element_bytes);
   return fits / (sliced ? op.where->size() : 1) / line * line;
@@ -183,16 +149,10 @@ inline bool work_directly(node_operation& op) {
 
 /// How many rounds it takes; every rank finds the same number.
 [[nodiscard]] inline std::uint64_t staged_rounds(node_operation const& op) noexcept {
-  std::int64_t most = op.what().count;
-  if (op.what().kind == collective::all_gather)
-    most = op.is_ragged() ? *std::ranges::max_element(op.counts) : op.each();
-  if (op.what().kind == collective::reduce_scatter) most = op.each();
-  if (op.what().kind == collective::all_to_all) {
-    most = op.each();
-    for (int rank = 0; op.is_ragged() && rank < op.where->size(); ++rank) {
-      auto const* const sent = reinterpret_cast<std::int64_t const*>(op.posting(rank).more);
-      most = std::max(most, *std::max_element(sent, sent + op.where->size()));
-    }
+  std::int64_t most = row_of(op.what().kind).into == cut::equal ? geometry_of(op).largest() : op.what().count;
+  for (int rank = 0; has_parts(op) && rank < op.where->size(); ++rank) {
+    auto const* const sent = reinterpret_cast<std::int64_t const*>(op.posting(rank).more);
+    most = std::max(most, *std::max_element(sent, sent + op.where->size()));
   }
   return static_cast<std::uint64_t>((most + op.chunk - 1) / op.chunk);
 }
@@ -207,32 +167,19 @@ inline void fill_slot(node_operation const& op, std::uint64_t round) {
   auto const give = [&](std::int64_t at, node_segment const& all) {
     if (all.count > first) copy(at, all.whole + op.bytes(all.first + first), std::min(op.chunk, all.count - first));
   };
-  switch (op.what().kind) {
-    case collective::all_reduce:
-    case collective::reduce: {  // all but what this rank reduces itself
-      auto const count = std::min(op.chunk, op.what().count - first);
-      auto const own = slice_of(count, op.it.element_bytes, where.rank, where.size());
-      auto const behind = own.first + own.count;
-      copy(0, op.from() + op.bytes(first), own.first);
-      copy(behind, op.from() + op.bytes(first + behind), count - behind);
-      return;
-    }
-    case collective::reduce_scatter: {
-      auto const count = std::min(op.chunk, op.each() - first);
-      for (int rank = 0; rank < where.size(); ++rank)
-        if (rank != where.rank) copy(rank * op.chunk, op.from() + op.bytes(rank * op.each() + first), count);
-      return;
-    }
-    case collective::all_gather:
-    case collective::gather:
-    case collective::broadcast: {  // the same for everybody
-      auto const to = op.what().kind == collective::gather ? op.what().root : (where.rank + 1) % where.size();
-      if (to != where.rank) give(0, outgoing(op, to));
-      return;
-    }
-    default:
-      for (int rank = 0; rank < where.size(); ++rank)
-        if (rank != where.rank) give(rank * op.chunk, outgoing(op, rank));
+  auto const& move = move_of(op);
+  if (move.folds && op.what().kind != collective::reduce_scatter) {  // all but what this rank reduces itself
+    auto const count = std::min(op.chunk, op.what().count - first);
+    auto const own = slice_of(count, op.it.element_bytes, where.rank, where.size());
+    auto const behind = own.first + own.count;
+    copy(0, op.from() + op.bytes(first), own.first);
+    copy(behind, op.from() + op.bytes(first + behind), count - behind);
+  } else if (move.given == piece::of_taker) {
+    for (int rank = 0; rank < where.size(); ++rank)
+      if (rank != where.rank) give(rank * op.chunk, outgoing(op, rank));
+  } else {  // the same for everybody
+    auto const to = move.takers == side::root ? op.what().root : (where.rank + 1) % where.size();
+    if (to != where.rank) give(0, outgoing(op, to));
   }
 }
 

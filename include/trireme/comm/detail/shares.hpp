@@ -32,67 +32,39 @@ inline void combine_slice(operation const& op, interval where, int into) {
 
 /// One rank's share of each collective. Where the work is one rank's (reduce, broadcast), each does a slice of it.
 inline void share_of(operation const& op) {
+  auto const& does = row_of(op.what.kind).moves[0];
   int const size = op.where->size();
+  geometry const cuts{op.what, op.element_bytes, size, op.counts};
+  auto const root = op.what.root;
+  if (does.folds) {
+    if (op.what.kind == collective::reduce_scatter)
+      combine_slice(op, cuts.owned(op.rank), op.rank);
+    else if (!op.what.by_value)
+      combine_slice(op, cuts.owned(op.rank), does.takers == side::root ? root : -1);
+    else if (cuts.takes(does, op.rank))
+      combine_slice(op, {0, op.what.count}, op.rank);
+    return;
+  }
   auto const bytes = [&](std::int64_t count) { return static_cast<std::size_t>(count) * op.element_bytes; };
-  auto const count = op.what.count;
-  auto const copy = op.elements == nullptr ? nullptr : op.elements->copy;
-  auto const mine = [&] { return slice_of(count, op.element_bytes, op.rank, size); };
-  auto const each = count / size;
-  switch (op.what.kind) {
-    case collective::all_reduce:
-      if (op.what.by_value)
-        combine_slice(op, {0, count}, op.rank);
-      else
-        combine_slice(op, mine(), -1);
-      break;
-    case collective::reduce_scatter:
-      combine_slice(op, {op.rank * each, each}, op.rank);
-      break;
-    case collective::reduce:
-      if (!op.what.by_value)
-        combine_slice(op, mine(), op.what.root);
-      else if (op.rank == op.what.root)
-        combine_slice(op, {0, count}, op.rank);
-      break;
-    case collective::all_gather: {
-      std::int64_t first = 0;
-      for (int rank = 0; rank < size; ++rank) {
-        auto const part = op.what.shape == 0 ? each : op.counts[static_cast<std::size_t>(rank)];
-        if (rank != op.rank) copy(op.result() + bytes(first), op.from(rank) + bytes(first), bytes(part));
-        first += part;
-      }
-      break;
+  auto const copy = op.elements->copy;
+  if (op.what.kind == collective::all_to_all && op.what.shape != 0) {
+    for (int rank = 0; rank < size; ++rank) {
+      auto const& to = op.parts(op.rank)[size + rank];
+      copy(to.address, op.parts(rank)[op.rank].address, bytes(to.count));
     }
-    case collective::gather:
-      if (!op.what.by_value)
-        copy(op.to(op.what.root) + op.rank * static_cast<std::ptrdiff_t>(bytes(count)), op.from_, bytes(count));
-      else if (op.rank == op.what.root)
-        for (int rank = 0; rank < size; ++rank) copy(op.result() + bytes(rank * count), op.from(rank), bytes(count));
-      break;
-    case collective::scatter:
-      copy(op.own, op.from(op.what.root) + bytes(op.rank * count), bytes(count));
-      break;
-    case collective::broadcast:
-      if (op.what.by_value) {
-        if (op.rank != op.what.root) copy(op.own, op.from(op.what.root), bytes(count));
-        break;
-      }
-      for (int rank = 0; rank < size; ++rank)
-        if (rank != op.what.root)
-          copy(op.to(rank) + bytes(mine().first), op.from(op.what.root) + bytes(mine().first), bytes(mine().count));
-      break;
-    case collective::all_to_all:
-      if (op.what.shape == 0)
-        for (int rank = 0; rank < size; ++rank)
-          copy(op.result() + bytes(rank * each), op.from(rank) + bytes(op.rank * each), bytes(each));
-      else
-        for (int rank = 0; rank < size; ++rank) {
-          auto const& to = op.parts(op.rank)[size + rank];
-          copy(to.address, op.parts(rank)[op.rank].address, bytes(to.count));
-        }
-      break;
-    default:
-      break;
+  } else if (op.what.kind == collective::broadcast && !op.what.by_value) {
+    auto const mine = cuts.owned(op.rank);
+    for (int rank = 0; rank < size; ++rank)
+      if (rank != root) copy(op.to(rank) + bytes(mine.first), op.from(root) + bytes(mine.first), bytes(mine.count));
+  } else if (op.what.kind == collective::gather && !op.what.by_value) {  // into the root's memory, so that all work
+    copy(op.to(root) + bytes(cuts.taken(does, op.rank, root).first), op.from_, bytes(op.what.count));
+  } else {
+    for (int rank = 0; rank < size; ++rank) {
+      auto const given = cuts.given(does, rank, op.rank);
+      auto const taken = cuts.taken(does, rank, op.rank);
+      if (taken.count > 0 && (rank != op.rank || does.given != does.taken))
+        copy(op.result() + bytes(taken.first), op.from(rank) + bytes(given.first), bytes(taken.count));
+    }
   }
 }
 inline void share(operation const& op) {

@@ -1,0 +1,225 @@
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "trireme/comm/command.hpp"
+
+namespace trireme::comm::detail {
+
+/// Bytes that keep their place; not initialised, and never fewer than before.
+class byte_buffer {
+ public:
+  [[nodiscard]] std::byte* at_least(std::size_t bytes) {
+    if (bytes > size_) {
+      data_ = std::make_unique_for_overwrite<std::byte[]>(bytes);
+      size_ = bytes;
+    }
+    return data_.get();
+  }
+  [[nodiscard]] std::byte* data() const noexcept { return data_.get(); }
+
+ private:
+  std::unique_ptr<std::byte[]> data_;
+  std::size_t size_ = 0;
+};
+
+/// ceil(log2(size)).
+[[nodiscard]] constexpr int rounds_among(int size) noexcept {
+  int count = 0;
+  while ((std::int64_t{1} << count) < size) ++count;
+  return count;
+}
+
+/// What rounds carry besides calls: a block of each rank, or of one, to all; or from each rank a block for each.
+struct round_blocks {
+  enum class way : std::uint8_t { nothing, gathered, dealt };
+  way how = way::nothing;
+  std::size_t each = 0;              ///< bytes of a block
+  int only = -1;                     ///< gathered: the one rank that has a block
+  std::vector<std::size_t> sizes{};  ///< instead of `each`: of the block of this rank, or for this rank
+
+  [[nodiscard]] std::size_t of(int rank) const noexcept {
+    if (how == way::nothing || (only >= 0 && rank != only)) return 0;
+    return sizes.empty() ? each : sizes[static_cast<std::size_t>(rank)];
+  }
+  /// Of `count` ranks, `last` and those before it.
+  [[nodiscard]] std::size_t of_all(int last, int count, int size) const noexcept {
+    if (how == way::nothing) return 0;
+    if (only >= 0) return (last - only + size) % size < count ? each : 0;
+    if (sizes.empty()) return each * static_cast<std::size_t>(count);
+    std::size_t sum = 0;
+    for (int step = 0; step < count; ++step) sum += of((last - step + size) % size);
+    return sum;
+  }
+  [[nodiscard]] std::size_t largest() const noexcept {
+    return sizes.empty() ? each : *std::max_element(sizes.begin(), sizes.end());
+  }
+};
+
+/// The rounds with which a collective begins between machines: in round i each rank sends to the one 2^i after it, and
+/// hears from the one 2^i before it; after ceil(log2(size)) rounds each has heard from all, by way of others. Messages
+/// begin with the call of their sender, and carry blocks. Whoever receives another call than its own stops: then
+/// nobody gets through all rounds unless all calls are the same, because each way from one call to another has a hop
+/// where they differ.
+///
+/// Method   [Hensgen, Finkel, Manber, "Two algorithms for barrier synchronization", 1988]; with blocks [Bruck et al.,
+///          "Efficient algorithms for all-to-all communications in multiport message-passing systems", 1997].
+/// Bytes    sent by a rank: gathered: the blocks of all others, at most (of one rank: its block a round); dealt: half
+///          of what it has, a round. Kept: as much as is gathered or dealt, and twice (gathered: once) the largest
+///          message.
+///
+/// @tparam Wire  carries messages between two ranks, one a round and channel:
+///                 send(peer, channel, bytes, count)   the bytes stay as they are until sent()
+///                 sent()                              whether all sends are done
+///                 take(peer, channel, message)        whether a message has come, which stays until the next call
+///                 compare(peer, call)                 throws if the call of a peer is another one
+///                 refuse(peer)                        throws: a message is not as long as it must be
+template <class Wire>
+class rounds {
+ public:
+  using way = round_blocks::way;
+
+  /// Makes place for the blocks; the caller then writes its own ones.
+  round_blocks& prepare() noexcept {
+    blocks_.how = way::nothing;
+    blocks_.each = 0;
+    blocks_.only = -1;
+    blocks_.sizes.clear();
+    return blocks_;
+  }
+  void place(call const& what, int rank, int size) {
+    what_ = what;
+    rank_ = rank;
+    size_ = size;
+    last_ = rounds_among(size);
+    round_ = 0;
+    heard_ = false;
+    std::size_t bytes = 0;
+    if (blocks_.how == way::dealt) {
+      pitch_ = (blocks_.largest() + 7) / 8 * 8;
+      bytes = pitch_ * static_cast<std::size_t>(size);
+      static_cast<void>(out_.at_least(head_bytes + blocks_.largest() * static_cast<std::size_t>((size + 1) / 2)));
+    } else {
+      bytes = blocks_.of_all(rank, size, size);
+    }
+    std::memcpy(area_.at_least(head_bytes + bytes), &what_, head_bytes);
+    have_ = blocks_.of(rank);
+  }
+  /// Gathered: this rank's block.
+  [[nodiscard]] std::byte* own() const noexcept { return area_.data() + head_bytes; }
+  /// Dealt: the block for a rank, before begin().
+  [[nodiscard]] std::byte* block_for(int rank) const noexcept { return slot((rank - rank_ + size_) % size_); }
+
+  void begin(Wire& wire, int channel) {
+    channel_ = channel;
+    if (round_ < last_) send(wire);
+  }
+  /// Makes the progress that is possible now; true if all is done.
+  [[nodiscard]] bool advance(Wire& wire) {
+    for (; round_ < last_; ++round_) {
+      if (!heard_) {
+        std::span<std::byte const> message;
+        if (!wire.take(source(), channel_, message)) return false;
+        hear(wire, message);
+        heard_ = true;
+      }
+      if (blocks_.how == way::dealt && !wire.sent()) return false;  // its buffer is needed again
+      heard_ = false;
+      if (round_ + 1 < last_) send(wire, round_ + 1);
+    }
+    return wire.sent();
+  }
+  /// Whom it waits for, or -1.
+  [[nodiscard]] int waits_for() const noexcept { return round_ < last_ && !heard_ ? source() : -1; }
+
+  /// Afterwards: calls visit(rank, block) for the block of each rank, or from each rank.
+  template <class Visit>
+  void for_each_block(Visit visit) const {
+    std::size_t first = 0;
+    for (int step = 0; step < size_; ++step) {
+      int const rank = (rank_ - step + size_) % size_;
+      if (blocks_.how == way::dealt) {
+        visit(rank, slot(step));
+        continue;
+      }
+      if (blocks_.only < 0 || rank == blocks_.only) visit(rank, own() + first);
+      first += blocks_.of(rank);
+    }
+  }
+  [[nodiscard]] way how() const noexcept { return blocks_.how; }
+
+ private:
+  static constexpr std::size_t head_bytes = sizeof(call);
+
+  [[nodiscard]] int hop(int round) const noexcept { return 1 << round; }
+  [[nodiscard]] int source() const noexcept { return (rank_ - hop(round_) + size_) % size_; }
+  [[nodiscard]] std::byte* slot(int step) const noexcept { return own() + static_cast<std::size_t>(step) * pitch_; }
+  /// Calls visit(slot, bytes) for the blocks that move in a round. A block in slot j of rank r is then for rank r plus
+  /// j without the bits of the rounds before, and has these behind it.
+  template <class Visit>
+  void for_each_dealt(int round, int rank, Visit visit) const {
+    for (int step = hop(round); step < size_; ++step)
+      if ((step & hop(round)) != 0) visit(step, blocks_.of((rank + (step & ~(hop(round) - 1))) % size_));
+  }
+
+  void send(Wire& wire) { send(wire, round_); }
+  void send(Wire& wire, int round) {
+    int const target = (rank_ + hop(round)) % size_;
+    if (blocks_.how != way::dealt) {
+      auto const count = std::min(hop(round), size_ - hop(round));
+      wire.send(target, channel_, area_.data(), head_bytes + blocks_.of_all(rank_, count, size_));
+      return;
+    }
+    auto* at = out_.data();
+    std::memcpy(at, &what_, head_bytes);
+    at += head_bytes;
+    for_each_dealt(round, rank_, [&](int step, std::size_t bytes) {
+      std::memcpy(at, slot(step), bytes);
+      at += bytes;
+    });
+    wire.send(target, channel_, out_.data(), static_cast<std::size_t>(at - out_.data()));
+  }
+  void hear(Wire& wire, std::span<std::byte const> message) {
+    int const peer = source();
+    if (message.size() < head_bytes) wire.refuse(peer);
+    call theirs;
+    std::memcpy(&theirs, message.data(), head_bytes);
+    wire.compare(peer, theirs);
+    message = message.subspan(head_bytes);
+    if (blocks_.how == way::dealt) {
+      std::size_t all = 0;
+      for_each_dealt(round_, peer, [&](int, std::size_t bytes) { all += bytes; });
+      if (message.size() != all) wire.refuse(peer);
+      auto const* at = message.data();
+      for_each_dealt(round_, peer, [&](int step, std::size_t bytes) {
+        std::memcpy(slot(step), at, bytes);
+        at += bytes;
+      });
+      return;
+    }
+    auto const count = std::min(hop(round_), size_ - hop(round_));
+    if (message.size() != blocks_.of_all(peer, count, size_)) wire.refuse(peer);
+    if (!message.empty()) std::memcpy(own() + have_, message.data(), message.size());
+    have_ += message.size();
+  }
+
+  round_blocks blocks_;
+  call what_;
+  int rank_ = 0;
+  int size_ = 1;
+  int channel_ = 0;
+  int last_ = 0;
+  int round_ = 0;
+  bool heard_ = false;     ///< in this round
+  std::size_t have_ = 0;   ///< gathered bytes
+  std::size_t pitch_ = 0;  ///< between dealt blocks
+  byte_buffer area_, out_;
+};
+
+}  // namespace trireme::comm::detail

@@ -1,0 +1,310 @@
+// test-ranks: 1
+// test-timeout: 120
+#include <cstdint>
+#include <cstdio>
+#include <numeric>
+#include <regex>
+#include <string>
+#include <vector>
+
+#include "../catch.hpp"
+#include "mpi_network.hpp"
+#include "trireme/comm/detail/kernels.hpp"
+#include "trireme/comm/mpi.hpp"
+#include "trireme/core/hash.hpp"
+
+namespace comm = trireme::comm;
+using comm::collective;
+using comm::command;
+using trireme::host;
+namespace reduction = trireme::reduction;
+
+namespace {
+
+int rounds_among(int size) {
+  int count = 0;
+  while ((1 << count) < size) ++count;
+  return count;
+}
+
+float value(int rank, std::int64_t i) {
+  auto const bits = trireme::mix(static_cast<std::uint64_t>(i) * 1000 + static_cast<std::uint64_t>(rank));
+  return (static_cast<float>(bits >> 40) / (1 << 24) - 0.5F) * static_cast<float>(1 << (bits % 20));
+}
+std::vector<std::vector<float>> values_of(int ranks, std::int64_t count) {
+  std::vector<std::vector<float>> all(static_cast<std::size_t>(ranks));
+  for (int rank = 0; rank < ranks; ++rank)
+    for (std::int64_t i = 0; i < count; ++i) all[static_cast<std::size_t>(rank)].push_back(value(rank, i));
+  return all;
+}
+
+template <class T, class Op>
+command reduces(collective kind, std::vector<T>& values, int root = -1) {
+  return {.what = {kind, trireme::dtype_of<T>, comm::reduction_of<Op>, false, root,
+                   static_cast<std::int64_t>(values.size())},
+          .from = values.data(),
+          .to = values.data(),
+          .element_bytes = sizeof(T),
+          .elements = &comm::detail::reducing_kernels<T, host, Op>};
+}
+template <class T>
+command moves(collective kind, std::vector<T>& from, std::vector<T>& to, std::int64_t count, int root = -1) {
+  return {.what = {kind, trireme::dtype_of<T>, comm::reduction_kind::none, false, root, count},
+          .from = from.data(),
+          .to = to.data(),
+          .element_bytes = sizeof(T),
+          .elements = &comm::detail::moving_kernels<host>};
+}
+
+/// What a rank sends and keeps at most.
+struct most {
+  long sends = 0;
+  long receives = 0;
+  std::size_t bytes = 0;
+  std::size_t allocated = 0;
+};
+template <class Make>
+most counted(int ranks, Make make) {
+  auto const done = network::carry_out(ranks, make);
+  REQUIRE(done == ranks);
+  most out;
+  for (auto const& each : network::now.of) {
+    out.sends = std::max(out.sends, each.sends);
+    out.receives = std::max(out.receives, each.most_receives);
+    out.bytes = std::max(out.bytes, each.bytes);
+    out.allocated = std::max(out.allocated, each.allocated);
+  }
+  return out;
+}
+
+struct small_call {
+  char const* name;
+  most (*count)(int ranks);
+};
+most count_barrier(int ranks) {
+  return counted(ranks, [](int) { return command{}; });
+}
+template <class T, std::int64_t Count>
+most count_all_reduce(int ranks) {
+  std::vector<std::vector<T>> values(static_cast<std::size_t>(ranks), std::vector<T>(Count));
+  return counted(ranks, [&](int rank) {
+    return reduces<T, reduction::sum>(collective::all_reduce, values[static_cast<std::size_t>(rank)]);
+  });
+}
+template <std::int64_t Each>
+most count_all_gather(int ranks) {
+  std::vector<std::vector<float>> values(static_cast<std::size_t>(ranks),
+                                         std::vector<float>(static_cast<std::size_t>(Each * ranks)));
+  return counted(ranks, [&](int rank) {
+    auto& mine = values[static_cast<std::size_t>(rank)];
+    return moves(collective::all_gather, mine, mine, Each * ranks);
+  });
+}
+most count_broadcast(int ranks) {
+  std::vector<std::vector<float>> values(static_cast<std::size_t>(ranks), std::vector<float>(1000));
+  return counted(ranks, [&](int rank) {
+    auto& mine = values[static_cast<std::size_t>(rank)];
+    return moves(collective::broadcast, mine, mine, 1000, ranks / 2);
+  });
+}
+constexpr small_call small_calls[] = {
+    {"barrier", &count_barrier},
+    {"vote (67 x 8 B)", &count_all_reduce<std::int64_t, 67>},
+    {"all_reduce, 400 B", &count_all_reduce<float, 100>},
+    {"all_reduce, 16 KB", &count_all_reduce<float, 4000>},
+    {"all_gather, 400 B a rank", &count_all_gather<100>},
+    {"broadcast, 4 KB", &count_broadcast},
+};
+most count_large(int ranks) { return count_all_reduce<float, 1 << 20>(ranks); }
+
+}  // namespace
+
+TEST_CASE("what is small takes at most two messages a doubling of ranks, and no buffer a peer", "[comm][mpi]") {
+  for (int ranks = 2; ranks <= 64; ++ranks)
+    for (auto const& each : small_calls) {
+      auto const found = each.count(ranks);
+      INFO(each.name << " among " << ranks << " ranks: " << found.sends << " sends, " << found.receives
+                     << " receives at a time, " << found.allocated << " bytes");
+      CHECK(found.sends <= 2 * rounds_among(ranks));
+      CHECK(found.receives <= 2);
+      // What is gathered is 64 KiB at most, or what is asked for; the rest are lists.
+      auto const lists = static_cast<std::size_t>(ranks) * 64 + 4096;
+      CHECK(found.allocated <= (std::size_t{2} << 16) + lists);
+      if (each.count == &count_barrier) CHECK(found.allocated <= 1024);
+    }
+}
+
+TEST_CASE("a large all_reduce sends 2 n (p - 1) / p bytes a rank", "[comm][mpi]") {
+  for (int const ranks : {2, 3, 4, 7, 8, 16, 31, 64}) {
+    auto const found = count_large(ranks);
+    auto const n = 4.0 * (1 << 20);
+    INFO(ranks << " ranks sent " << found.bytes << " bytes each");
+    CHECK(static_cast<double>(found.bytes) <= 2.1 * n * (ranks - 1) / ranks);
+  }
+}
+
+TEST_CASE("sums by messages have the bits of rank order, from one element to large, on 2 to 64 ranks", "[comm][mpi]") {
+  for (int ranks = 2; ranks <= 64; ranks += ranks < 10 ? 1 : 9)
+    for (std::int64_t const each : {0, 1, 5, 37, 300, 900}) {
+      auto const count = each * ranks;
+      auto const given = values_of(ranks, count);
+      std::vector<float> sum(given[0]);
+      for (int rank = 1; rank < ranks; ++rank)
+        for (std::size_t i = 0; i < sum.size(); ++i) sum[i] += given[static_cast<std::size_t>(rank)][i];
+      auto const bytes = [](std::int64_t of) { return static_cast<std::size_t>(of) * sizeof(float); };
+      auto const part = [&](int rank) { return static_cast<std::size_t>(rank * each); };
+      INFO(ranks << " ranks, " << count << " elements");
+      for (auto const kind : {collective::all_reduce, collective::reduce, collective::reduce_scatter}) {
+        auto values = given;
+        int const root = kind == collective::reduce ? ranks / 3 : -1;
+        REQUIRE(network::carry_out(ranks, [&](int rank) {
+                  return reduces<float, reduction::sum>(kind, values[static_cast<std::size_t>(rank)], root);
+                }) == ranks);
+        bool right = true;
+        for (int rank = 0; rank < ranks; ++rank) {
+          auto const* const mine = values[static_cast<std::size_t>(rank)].data();
+          if (kind == collective::all_reduce || rank == root)
+            right = right && std::memcmp(mine, sum.data(), bytes(count)) == 0;
+          else if (kind == collective::reduce)
+            right = right && std::memcmp(mine, given[static_cast<std::size_t>(rank)].data(), bytes(count)) == 0;
+          else
+            right = right && std::memcmp(mine + part(rank), sum.data() + part(rank), bytes(each)) == 0;
+        }
+        INFO(comm::name_of(kind));
+        CHECK(right);
+      }
+    }
+}
+
+TEST_CASE("what is moved by messages arrives, from one element to large, on 2 to 64 ranks", "[comm][mpi]") {
+  for (int ranks = 2; ranks <= 64; ranks += ranks < 10 ? 1 : 9)
+    for (std::int64_t const each : {0, 1, 37, 900, 5000}) {
+      auto const whole = each * ranks;
+      auto const given = values_of(ranks, whole);
+      int const root = ranks / 3;
+      auto const first_of = [&](int rank) { return static_cast<std::size_t>(rank * each); };
+      for (auto const kind : {collective::all_gather, collective::gather, collective::scatter, collective::broadcast,
+                              collective::all_to_all}) {
+        auto from = given;
+        std::vector<std::vector<float>> to(from.size(), std::vector<float>(static_cast<std::size_t>(whole), -1.0F));
+        bool const in_place = kind == collective::all_gather || kind == collective::broadcast;
+        bool const of_parts = kind == collective::gather || kind == collective::scatter;
+        bool const rooted = of_parts || kind == collective::broadcast;
+        REQUIRE(network::carry_out(ranks, [&](int rank) {
+                  auto const me = static_cast<std::size_t>(rank);
+                  return moves(kind, from[me], in_place ? from[me] : to[me], of_parts ? each : whole,
+                               rooted ? root : -1);
+                }) == ranks);
+        bool right = true;
+        for (int rank = 0; rank < ranks; ++rank) {
+          auto const& got = (in_place ? from : to)[static_cast<std::size_t>(rank)];
+          for (int peer = 0; peer < ranks; ++peer)
+            for (std::size_t i = 0; i < static_cast<std::size_t>(each); ++i) {
+              auto const at = first_of(peer) + i;
+              auto const theirs = given[static_cast<std::size_t>(peer)].data();
+              auto const roots = given[static_cast<std::size_t>(root)].data();
+              float wanted = -1.0F;
+              if (kind == collective::all_gather) wanted = theirs[at];
+              if (kind == collective::gather && rank == root) wanted = theirs[i];
+              if (kind == collective::broadcast) wanted = roots[at];
+              if (kind == collective::all_to_all) wanted = theirs[first_of(rank) + i];
+              if (kind == collective::scatter && peer == 0) wanted = roots[first_of(rank) + i];
+              right = right && got[at] == wanted;
+            }
+        }
+        INFO(comm::name_of(kind) << " among " << ranks << " ranks, " << each << " elements each");
+        CHECK(right);
+      }
+    }
+}
+
+TEST_CASE("ragged parts arrive by messages, and counts that do not fit are named on both sides", "[comm][mpi]") {
+  for (int ranks = 2; ranks <= 40; ranks += 7)
+    for (std::int64_t const unit : {1, 400}) {
+      auto const p = static_cast<std::size_t>(ranks);
+      auto const count_of = [&](std::size_t giver, std::size_t taker) {
+        return static_cast<std::int64_t>((giver * 3 + taker) % 4) * unit;
+      };
+      // all_gather: rank r gives count_of(r, 0)
+      std::vector<std::int64_t> counts;
+      for (std::size_t rank = 0; rank < p; ++rank) counts.push_back(count_of(rank, 0));
+      auto const all = std::accumulate(counts.begin(), counts.end(), std::int64_t{0});
+      auto const given = values_of(ranks, all);
+      auto gathered = given;
+      REQUIRE(network::carry_out(ranks, [&](int rank) {
+                auto& mine = gathered[static_cast<std::size_t>(rank)];
+                auto it = moves(collective::all_gather, mine, mine, all);
+                it.what.shape = comm::detail::fingerprint(counts);
+                it.counts = counts;
+                return it;
+              }) == ranks);
+      bool right = true;
+      for (auto const& mine : gathered)
+        for (std::size_t giver = 0, at = 0; giver < p; ++giver)
+          for (std::int64_t i = 0; i < counts[giver]; ++i, ++at) right = right && mine[at] == given[giver][at];
+      INFO(ranks << " ranks, unit " << unit);
+      CHECK(right);
+
+      // all_to_all; with `odd`, rank 1 expects one element more of rank 0 than that sends
+      for (bool const odd : {false, true}) {
+        std::vector<std::vector<comm::part>> parts(p);
+        std::vector<std::vector<float>> out(p, std::vector<float>(p * 1200)), in(p, std::vector<float>(p * 1201));
+        for (std::size_t rank = 0; rank < p; ++rank) {
+          for (std::size_t peer = 0; peer < p; ++peer) {
+            for (std::int64_t i = 0; i < count_of(rank, peer); ++i)
+              out[rank][peer * 1200 + static_cast<std::size_t>(i)] = value(static_cast<int>(rank * p + peer), i);
+            parts[rank].push_back({static_cast<int>(peer), true, trireme::dtype::f32, count_of(rank, peer),
+                                   reinterpret_cast<std::byte*>(&out[rank][peer * 1200])});
+          }
+          for (std::size_t peer = 0; peer < p; ++peer)
+            parts[rank].push_back({static_cast<int>(peer), false, trireme::dtype::f32,
+                                   count_of(peer, rank) + (odd && rank == 1 && peer == 0 ? 1 : 0),
+                                   reinterpret_cast<std::byte*>(&in[rank][peer * 1201])});
+        }
+        std::vector<std::string> told;
+        auto const done = network::carry_out(
+            ranks,
+            [&](int rank) {
+              auto const me = static_cast<std::size_t>(rank);
+              auto it = moves(collective::all_to_all, out[me], in[me], 0);
+              it.what.shape = 1;
+              it.parts = parts[me];
+              return it;
+            },
+            &told);
+        if (odd) {
+          CHECK(done == 0);
+          REQUIRE(told.size() == 1);  // the others are told by it
+          auto const sends = count_of(0, 1);
+          CHECK(
+              std::regex_search(told[0], std::regex("rank 0 sends " + std::to_string(sends) + " .*of F32 to rank 1.* " +
+                                                    std::to_string(sends + 1) + " .*of F32")));
+          continue;
+        }
+        CHECK(done == ranks);
+        bool arrived = true;
+        for (std::size_t rank = 0; rank < p; ++rank)
+          for (std::size_t peer = 0; peer < p; ++peer)
+            for (std::int64_t i = 0; i < count_of(peer, rank); ++i)
+              arrived = arrived && in[rank][peer * 1201 + static_cast<std::size_t>(i)] ==
+                                       value(static_cast<int>(peer * p + rank), i);
+        CHECK(arrived);
+      }
+    }
+}
+
+TEST_CASE("the table of docs/communicators.md", "[.table]") {
+  for (auto const& each : small_calls)
+    for (int const ranks : {2, 8, 16, 64}) {
+      auto const found = each.count(ranks);
+      std::printf("%-26s p = %3d: %4ld sends, %4ld receives at a time, %8zu bytes sent, %8zu bytes kept\n", each.name,
+                  ranks, found.sends, found.receives, found.bytes, found.allocated);
+    }
+  for (int const ranks : {2, 8, 16, 64}) {
+    auto const found = count_large(ranks);
+    std::printf(
+        "all_reduce, 4 MiB          p = %3d: %4ld sends, %4ld receives at a time, %8zu bytes sent = %.3f n, %8zu "
+        "bytes kept\n",
+        ranks, found.sends, found.receives, found.bytes, static_cast<double>(found.bytes) / (4 << 20), found.allocated);
+  }
+}
