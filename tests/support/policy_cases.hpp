@@ -14,6 +14,7 @@
 #include "trireme/comm/threads.hpp"
 #include "trireme/data/function.hpp"
 #include "trireme/nn/mlp.hpp"
+#include "trireme/ops/ops.hpp"
 #include "trireme/train/make.hpp"
 #include "trireme/train/plan.hpp"
 
