@@ -239,6 +239,8 @@ class chain_node {
       dy.through = false;
       return dy;
     }
+    // Asked before a copy is made, so that both ways through backward round alike.
+    bool const may_go_there = out.into.address() != nullptr && out.into.address() != dy.v.address();
     if (facts.weights && later) {
       if (!dy.ours || dy.lies != memory::kept) dy = {copy_of(pass.activations, dy.v), true, memory::kept};
       kept.dy[i] = dy.v;
@@ -249,8 +251,7 @@ class chain_node {
     // nobody needs any more, or into scratch memory.
     target<Env> to;
     gradient<Env> dx{.ours = true};
-    if (out.into.address() != nullptr && !step.gathers() && !facts.replicated && (facts.accumulates || !out.accumulate) &&
-        out.into.address() != dy.v.address()) {
+    if (may_go_there && !step.gathers() && !facts.replicated && (facts.accumulates || !out.accumulate)) {
       to = {out.into, out.accumulate};
       done = true;
     } else {
