@@ -323,7 +323,7 @@ class trial {
   std::vector<value>& x(int m) { return x_[static_cast<std::size_t>(m)]; }
 
   /// Rows of this rank.
-  [[nodiscard]] share::range rows_here() const { return tensor_group<Env>::of(groups_).rows_here(rows_); }
+  [[nodiscard]] interval rows_here() const { return tensor_group<Env>::of(groups_).rows_here(rows_); }
 
  private:
   std::vector<value> reference(char const* what, int m) const {

@@ -6,6 +6,7 @@
 #include "trireme/contract/context_group.hpp"
 #include "trireme/nn/detail/drop_columns.hpp"
 #include "trireme/nn/detail/own_rows.hpp"
+#include "trireme/nn/detail/packed_weights.hpp"
 #include "trireme/nn/expression.hpp"
 #include "trireme/nn/layer_norm.hpp"
 #include "trireme/nn/linear.hpp"
@@ -68,22 +69,30 @@ class linear_node final : public node<Env> {
   [[nodiscard]] std::int64_t width(std::int64_t) const override { return what_.outputs; }
   void visit(parameter_visitor<Env> const& each) override {
     each(weight_);
-    each(bias_);
+    if (what_.bias) each(bias_);
   }
   held<Env> forward(pass<Env>& pass, held<Env> x, arena<space>& to, view residual) override {
     auto const y = to.template take<value>({x.v.extent(0), outputs_});
     auto& before = before_[pass];
     before = act_ != ops::activation::none && pass.training() ? pass.take(y.extents()) : view{};
-    kernels::linear(y, x.v, packed(pass),
+    auto const mark = pass.scratch.mark();
+    kernels::linear(y, operand(pass, product_operand::role::input, x.v), packed(pass),
                     {adds_bias_ ? bias_.value : decltype(bias_.value){}, act_, before, residual});
+    pass.scratch.rewind(mark);
     return {y, true};
   }
   void backward_input(pass<Env>& pass, layer_input<Env>, view, view dy, target<Env> to, half) override {
-    kernels::linear_backward_input(to.into, dy, packed(pass), {to.act, to.before, to.accumulate});
+    auto const mark = pass.scratch.mark();
+    kernels::linear_backward_input(to.into, operand(pass, product_operand::role::gradient, dy), packed(pass),
+                                   {to.act, to.before, to.accumulate});
+    pass.scratch.rewind(mark);
   }
   void backward_weight(pass<Env>& pass, layer_input<Env> x, view dy) override {
-    kernels::linear_backward_weight(weight_.gradient.reshaped({inputs_, outputs_}), bias_.gradient, x.get(pass), dy,
-                                    ops::orientation::in_out);
+    auto const mark = pass.scratch.mark();
+    kernels::linear_backward_weight(weight_.gradient.reshaped({inputs_, outputs_}), bias_.gradient,
+                                    operand(pass, product_operand::role::input, x.get(pass)),
+                                    operand(pass, product_operand::role::gradient, dy), ops::orientation::in_out);
+    pass.scratch.rewind(mark);
   }
   [[nodiscard]] fused_activation<Env> fused(pass<Env> const& pass) override { return {act_, before_[pass]}; }
 
@@ -102,10 +111,10 @@ class linear_node final : public node<Env> {
     }
     weight_.info = {at.name + ".weight", {inputs_, outputs_}, what_.start, true};
     bias_.info = {at.name + ".bias", {outputs_}, what_.bias_start, false};
-    if (step.as == role::collect && at.own.ways > 1) {
+    if (step.as == role::collect && at.own.size > 1) {
       auto const part = at.part(at.cut, inputs_);
       weight_.info = part_of(weight_.info, 0, part);
-      adds_bias_ = at.own.place == 0;
+      adds_bias_ = at.own.rank == 0;
       inputs_ = part.count;
     }
     if (step.as == role::spread) {
@@ -114,7 +123,7 @@ class linear_node final : public node<Env> {
         throw config_error(text("trireme::nn::linear ", at.name, ": ", outputs_, " outputs are not ", fused, " times ",
                                 at.wanted.granules, " heads of one width, which the layer behind it takes"));
       }
-      if (at.own.ways > 1) {
+      if (at.own.size > 1) {
         auto const part = at.part(at.wanted, outputs_);
         if (fused > 1) {
           weight_.info.extents = {inputs_, fused, outputs_ / fused};
@@ -128,10 +137,12 @@ class linear_node final : public node<Env> {
     }
     at.width = what_.outputs;
   }
-  auto& packed(pass<Env> const& pass) {
-    packed_.bind(weight_.value.reshaped({inputs_, outputs_}), ops::orientation::in_out);
-    packed_.refresh(pass.version);
-    return packed_;
+  // What the product reads: x itself, or what the precision makes of it.
+  [[nodiscard]] view operand(pass<Env>& pass, product_operand::role which, view x) {
+    return pass.operand(weight_.info.name, which, x);
+  }
+  auto& packed(pass<Env>& pass) {
+    return packed_weights(packed_, pass, weight_.info.name, weight_.value.reshaped({inputs_, outputs_}));
   }
 
   linear what_;
@@ -241,7 +252,7 @@ class dropout_node final : public node<Env> {
     lies_ = step.takes;
     width_ = at.width;
     fused_ = lies_ == lie::columns ? at.cut.fused : 1;
-    part_ = lies_ == lie::columns ? at.part(at.cut, at.width) : share::range{0, at.width};
+    part_ = lies_ == lie::columns ? at.part(at.cut, at.width) : interval{0, at.width};
   }
   [[nodiscard]] ops::dropout_site site(pass<Env> const& pass) const {
     return {pass.training() ? probability_ : 0, pass.key, site_, pass.batch.ids};
@@ -255,7 +266,7 @@ class dropout_node final : public node<Env> {
   std::uint32_t site_ = 0;
   lie lies_ = lie::rows;
   std::int64_t width_ = 0, fused_ = 1;
-  share::range part_{};
+  interval part_{};
 };
 
 template <class Env>
@@ -270,8 +281,8 @@ class attend_node final : public node<Env> {
   [[nodiscard]] layer_says says() const override { return {.does = flow::columns}; }
   [[nodiscard]] std::int64_t width(std::int64_t from) const override { return from / 3; }
   [[nodiscard]] columns wants(std::int64_t, share own) const override {
-    if (own.ways <= what_.heads) return {what_.heads, 3};
-    throw config_error(text("trireme::nn::attention: ", what_.heads, " heads cannot be cut into ", own.ways,
+    if (own.size <= what_.heads) return {what_.heads, 3};
+    throw config_error(text("trireme::nn::attention: ", what_.heads, " heads cannot be cut into ", own.size,
                             " ways; a tensor group has at most as many ranks as a layer has heads"));
   }
   held<Env> forward(pass<Env>& pass, held<Env> x, arena<space>& to, view) override {
@@ -279,7 +290,7 @@ class attend_node final : public node<Env> {
     auto const y = to.template take<typename Env::compute>({x.v.extent(0), channels_});
     auto& kept = kept_[pass];
     kept.packed = x.v;
-    if (auto& group = context_group<Env>::of(pass); group.ways() == 1) {
+    if (auto& group = context_group<Env>::of(pass); group.size() == 1) {
       kept.lse = pass.activations.template take<typename Env::accumulate>({shape.batch, shape.heads, shape.context});
       kernels::causal_attention(y, kept.lse, x.v, shape, pass.scratch, site(pass));
     } else {
@@ -289,7 +300,7 @@ class attend_node final : public node<Env> {
   }
   void backward_input(pass<Env>& pass, layer_input<Env>, view y, view dy, target<Env> to, half) override {
     auto const& kept = kept_[pass];
-    if (auto& group = context_group<Env>::of(pass); group.ways() == 1) {
+    if (auto& group = context_group<Env>::of(pass); group.size() == 1) {
       kernels::causal_attention_backward(to.into, dy, y, kept.lse, kept.packed, shape_of(pass), pass.scratch, site(pass));
     } else {
       group.attend_backward(to.into, dy, y, kept, shape_of(pass), pass.scratch, site(pass));
@@ -313,7 +324,7 @@ class attend_node final : public node<Env> {
   }
   attend what_;
   std::uint32_t site_ = 0;
-  share::range heads_{};
+  interval heads_{};
   std::int64_t channels_ = 0;
   per_slot<attention_state<Env>> kept_;
 };

@@ -36,7 +36,7 @@ struct placing {
   ops::activation act = ops::activation::none;  ///< of the layer behind, which this one does
 
   /// What lies here of each of the fused matrices that a row of `whole` numbers is made of.
-  [[nodiscard]] share::range part(columns const& how, std::int64_t whole) const noexcept {
+  [[nodiscard]] interval part(columns const& how, std::int64_t whole) const noexcept {
     auto const each = whole / how.fused / how.granules;
     auto const here = own.of(how.granules);
     return {here.first * each, here.count * each};

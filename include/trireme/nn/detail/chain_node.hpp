@@ -169,7 +169,7 @@ class chain_node {
   }
   [[nodiscard]] bool may_add(pass<Env> const& pass, std::size_t last) const {
     auto const& step = steps_[last];
-    return nodes_[last]->facts().adds_residual && !step.fused && (!step.partial || pass.group.ways() == 1);
+    return nodes_[last]->facts().adds_residual && !step.fused && (!step.partial || pass.group.size() == 1);
   }
   static view copy_of(arena<space>& memory, view x) {
     auto const y = memory.template take<value>(x.extents());

@@ -13,7 +13,7 @@ namespace trireme::nn::detail {
 /// made of only the columns `part`: the same numbers as whole rows drop.
 template <class Env>
 void drop_columns(pass<Env> const& pass, tensor_view<typename Env::compute, typename Env::space> y, std::int64_t width,
-                  std::int64_t fused, share::range part, ops::dropout_site site) {
+                  std::int64_t fused, interval part, ops::dropout_site site) {
   if (!site.active() || part.count == 0) return;
   auto const& positions = context_group<Env>::of(pass).part();
   auto const samples = site.samples;
@@ -22,7 +22,7 @@ void drop_columns(pass<Env> const& pass, tensor_view<typename Env::compute, type
   for (std::int64_t row = 0; row < y.extent(0); ++row) {
     auto const in_sample = row % context;
     auto position = in_sample;
-    if (positions.own.ways > 1) {
+    if (positions.own.size > 1) {
       auto const at = positions.at(in_sample < positions.at(0, context).count ? 0 : 1, context);
       position = at.position + in_sample - at.row;
     }
