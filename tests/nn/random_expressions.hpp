@@ -180,12 +180,14 @@ class generator {
     source += "(";
     nodes out;
     auto at = from;
+    if (below(4) == 0) small(out);
     for (auto n = 1 + below(4); n-- > 0;) {
       auto const kind = below(depth > 0 ? 9 : 5);
       if (kind < 2) {
         small(out);
       } else if (kind == 2) {
-        linear(out, at = some_width());
+        if (below(2) == 0) at = some_width();
+        linear(out, at);
       } else if (kind == 3) {
         leaf(out, nn::layer_norm{.epsilon = 0.1}, "layer_norm{.epsilon = 0.1}");
       } else if (kind == 4) {

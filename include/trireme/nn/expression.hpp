@@ -8,6 +8,7 @@
 #include <optional>
 #include <string>
 #include <tuple>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -127,29 +128,75 @@ struct stands {
 };
 struct the_end;
 
+/// Whether what is inside a layer fits, where the layer stands as it does.
+template <class L>
+struct inside {
+  template <role As, lie Takes>
+  static constexpr bool fits() {
+    return true;
+  }
+};
+template <class L>
+struct inside<named_of<L>> : inside<L> {};
+
 template <class... L>
 struct chain_check {
-  static constexpr std::array<layer_says, sizeof...(L)> says{says_of<L>::value...};
-  static constexpr layer_says as_branch = [] {
-    std::array<layer_step, sizeof...(L)> steps{};
+  static constexpr std::size_t count = sizeof...(L);
+  static constexpr std::array<layer_says, count> says{says_of<L>::value...};
+  struct placed {
+    std::array<layer_step, count> steps{};
+    placement found{};
+  };
+  static constexpr placed place(lie entry, lie exit) {
+    placed out;
+    out.found = resolve(says, out.steps, entry, exit);
+    return out;
+  }
+  static constexpr layer_says as_branch() {
+    std::array<layer_step, count> steps{};
     return branch_says(says, steps);
-  }();
-  static constexpr placement in_rows = [] {
-    std::array<layer_step, sizeof...(L)> steps{};
-    return resolve(says, steps, lie::rows, lie::rows);
-  }();
-  template <class... All>
-  struct list {};
+  }
   template <std::size_t I>
   using layer = std::tuple_element_t<I, std::tuple<L..., the_end>>;
-  /// Refuses, in one sentence, a chain that does not take and give rows.
-  static constexpr bool fits() { return stands<layer<in_rows.where>, in_rows.what>::value; }
+  /// Refuses what does not fit, in one sentence.
+  template <lie Entry, lie Exit>
+  static constexpr bool fits() {
+    constexpr auto found = place(Entry, Exit).found;
+    if constexpr (found.what != misfit::none) {
+      return stands<layer<found.where>, found.what>::value;
+    } else {
+      return all_inside<Entry, Exit>(std::make_index_sequence<count>{});
+    }
+  }
+
+ private:
+  template <lie Entry, lie Exit, std::size_t... I>
+  static constexpr bool all_inside(std::index_sequence<I...>) {
+    [[maybe_unused]] constexpr auto steps = place(Entry, Exit).steps;
+    return (inside<L>::template fits<steps[I].as, steps[I].takes>() && ...);
+  }
 };
 
 template <class... L>
 constexpr chain_check<L...> check_of(chain_of<L...> const*);
 template <class Chain>
 using check = decltype(check_of(static_cast<Chain const*>(nullptr)));
+
+template <class A, class B>
+struct inside<product_of<A, B>> {
+  template <role As, lie Takes>
+  static constexpr bool fits() {
+    constexpr auto exit = As == role::spread ? lie::columns : lie::rows;
+    return check<A>::template fits<Takes, exit>() && check<B>::template fits<Takes, exit>();
+  }
+};
+template <class Chain>
+struct inside<residual_of<Chain>> {
+  template <role, lie>
+  static constexpr bool fits() {
+    return check<Chain>::template fits<lie::rows, lie::rows>();
+  }
+};
 
 }  // namespace detail
 
@@ -159,11 +206,18 @@ struct says_of<residual_of<Chain>> {
 };
 template <class A, class B>
 struct says_of<product_of<A, B>> {
-  static constexpr layer_says a = detail::check<A>::as_branch, b = detail::check<B>::as_branch;
+  static constexpr layer_says a = detail::check<A>::as_branch(), b = detail::check<B>::as_branch();
   static constexpr layer_says value{.does = flow::fork,
                                     .spreads = a.spreads && b.spreads,
                                     .shares_entry = a.shares_entry && b.shares_entry};
 };
+
+/// Whether the layers of an expression can stand in their order; refuses those that cannot, in one sentence. Every unit
+/// that is an expression asks.
+template <class L>
+[[nodiscard]] constexpr bool fits(L const&) {
+  return detail::check<decltype(nn::chain(std::declval<L>()))>::template fits<lie::rows, lie::rows>();
+}
 
 // ---- run states
 
@@ -267,9 +321,7 @@ class residual_node final : public node<Env> {
   using typename node<Env>::space;
 
   template <class Chain>
-  explicit residual_node(residual_of<Chain> const& what) : residual_node(nodes_of<Env>(what.branch)) {
-    static_assert(check<Chain>::fits());
-  }
+  explicit residual_node(residual_of<Chain> const& what) : residual_node(nodes_of<Env>(what.branch)) {}
   explicit residual_node(std::vector<node_pointer<Env>> branch) : branch_(std::move(branch)) {
     this->facts_.inside = this->facts_.in_place = true;
   }
@@ -421,7 +473,8 @@ class expression {
   template <unit_of_layers Unit>
   explicit expression(Unit const& unit, rank_groups<Env> const& groups = rank_groups<Env>::none())
       : expression(unit.name(), unit.width(), unit.site(), nodes_of<Env>(unit.layers()), groups) {
-    static_assert(detail::check<decltype(nn::chain(unit.layers()))>::fits());
+    using layers = std::remove_cvref_t<decltype(unit.layers())>;
+    static_assert(detail::check<decltype(nn::chain(std::declval<layers>()))>::template fits<lie::rows, lie::rows>());
   }
   expression(std::string const& name, std::int64_t width, std::uint32_t site, std::vector<node_pointer<Env>> nodes,
              rank_groups<Env> const& groups)
