@@ -92,11 +92,12 @@ double worst_of_rank(trial<in_double>& part, outcome const& alone) {
   for (auto const* each : part.parameters()) {
     auto const& here = whole.gradients.at(each->info.name);
     auto const& there = alone.gradients.at(each->info.name);
-    for_each_run(each->info, 0, each->info.extents.size(), [&](std::int64_t in_whole, std::int64_t in_part, std::int64_t n) {
-      for (std::int64_t i = 0; i < n; ++i) {
-        look(here[static_cast<std::size_t>(in_part + i)], there[static_cast<std::size_t>(in_whole + i)]);
-      }
-    });
+    for_each_run(each->info, 0, each->info.extents.size(),
+                 [&](std::int64_t in_whole, std::int64_t in_part, std::int64_t n) {
+                   for (std::int64_t i = 0; i < n; ++i) {
+                     look(here[static_cast<std::size_t>(in_part + i)], there[static_cast<std::size_t>(in_whole + i)]);
+                   }
+                 });
   }
   return worst;
 }

@@ -50,7 +50,8 @@ static_assert(mlp.steps[3].as == role::collect && !mlp.steps[3].fused);
 
 // Dropout between the products changes nothing of that.
 constexpr auto dropped = in_rows(linear, act, drop, linear);
-static_assert(dropped.steps[0].as == role::spread && dropped.steps[2].takes == lie::columns && dropped.steps[3].partial);
+static_assert(dropped.steps[0].as == role::spread && dropped.steps[2].takes == lie::columns &&
+              dropped.steps[3].partial);
 
 // Alone, in threes and in front of a norm: a product is whole where nobody takes its columns.
 static_assert(in_rows(linear).steps[0].as == role::whole);

@@ -52,7 +52,8 @@ struct scaled {
       kernels::with_values(
           [](auto to, auto left, auto right) {
             for (std::size_t i = 0; i < left.size(); ++i) {
-              to[i % to.size()] += static_cast<typename Env::gradient>(left[i]) * static_cast<typename Env::gradient>(right[i]);
+              to[i % to.size()] +=
+                  static_cast<typename Env::gradient>(left[i]) * static_cast<typename Env::gradient>(right[i]);
             }
           },
           gain_.gradient, x, dy);
@@ -73,8 +74,8 @@ struct scaled {
   };
 };
 
-/// Written by hand, without weights: y = tanh(x / 2), which it keeps for its backward pass; or, for `same`, y = x, in the
-/// memory of x.
+/// Written by hand, without weights: y = tanh(x / 2), which it keeps for its backward pass; or, for `same`, y = x, in
+/// the memory of x.
 struct wave {
   static constexpr nn::flow flow = nn::flow::any;
   bool same = false;
@@ -153,10 +154,14 @@ class generator {
   }
   void small(nodes& out) {  // number by number, in place and not
     switch (below(5)) {
-      case 0: return leaf(out, nn::dropout{0.25}, "dropout{0.25}");
-      case 1: return leaf(out, nn::dropout{0}, "dropout{0}");
-      case 2: return leaf(out, nn::gelu(), "gelu()");
-      case 3: return leaf(out, nn::tanh(), "tanh()");
+      case 0:
+        return leaf(out, nn::dropout{0.25}, "dropout{0.25}");
+      case 1:
+        return leaf(out, nn::dropout{0}, "dropout{0}");
+      case 2:
+        return leaf(out, nn::gelu(), "gelu()");
+      case 3:
+        return leaf(out, nn::tanh(), "tanh()");
       default: {
         bool const same = below(2) == 0;
         leaf(out, wave{same}, same ? "wave{true}" : "wave{}");
@@ -230,7 +235,7 @@ inline double number(std::uint64_t name, std::int64_t index) {
 inline constexpr int micro_batches = 2;
 
 struct outcome {
-  std::vector<std::vector<double>> y, dx;                 // of each micro-batch, the rows that lie here
+  std::vector<std::vector<double>> y, dx;                // of each micro-batch, the rows that lie here
   std::map<std::string, std::vector<double>> gradients;  // of what lies here
   bool operator==(outcome const&) const = default;
 };
@@ -243,7 +248,9 @@ class trial {
   using view = nn::detail::view_of<Env>;
 
   trial(std::uint64_t seed, std::int64_t samples_each, std::int64_t context, rank_groups<Env> groups = {})
-      : groups_(groups), rows_(samples_each * context), draws_(seed),
+      : groups_(groups),
+        rows_(samples_each * context),
+        draws_(seed),
         unit_("unit", generator<Env>::width, 3, draws_.draw(), groups) {
     unit_.visit([&](parameter<Env>& each) {
       auto const& info = each.info;
@@ -252,7 +259,8 @@ class trial {
       for_each_run(info, 0, info.extents.size(), [&](std::int64_t whole, std::int64_t part, std::int64_t n) {
         for (std::int64_t i = 0; i < n; ++i) {
           auto const start = 0.5 * number(hash_name(info.name), whole + i);
-          values[static_cast<std::size_t>(part + i)] = static_cast<typename Env::param>(info.start.kind == initial::distribution::ones ? 1 + start : start);
+          values[static_cast<std::size_t>(part + i)] =
+              static_cast<typename Env::param>(info.start.kind == initial::distribution::ones ? 1 + start : start);
         }
       });
       each.value = tensor_view<typename Env::param>(values.data(), info.extents);
@@ -295,7 +303,8 @@ class trial {
       out.dx.push_back(numbers(dx[m_]));
       std::fill(dy.begin(), dy.end(), static_cast<value>(NAN));  // it changes once the unit has returned
     }
-    for (int m = 0; m < micro_batches && halves; ++m) within(m, [&](auto& pass) { unit_.backward_weight(pass, saved_[m]); });
+    for (int m = 0; m < micro_batches && halves; ++m)
+      within(m, [&](auto& pass) { unit_.backward_weight(pass, saved_[m]); });
     for (std::size_t m = 0; m < micro_batches; ++m) {
       untouched_ = untouched_ && numbers(y[m]) == out.y[m] && x_[m] == reference("x", static_cast<int>(m));
     }
@@ -314,10 +323,14 @@ class trial {
       activations_[m].reset();
       auto x = x_[static_cast<std::size_t>(m)];
       auto const weights = reference("dy", m);
-      within(m, [&](auto& pass) {
-        auto const y = unit_.forward(pass, saved_[m], as_view(x)).span();
-        for (std::size_t i = 0; i < y.size(); ++i) sum += static_cast<double>(y[i]) * static_cast<double>(weights[i]);
-      }, false);
+      within(
+          m,
+          [&](auto& pass) {
+            auto const y = unit_.forward(pass, saved_[m], as_view(x)).span();
+            for (std::size_t i = 0; i < y.size(); ++i)
+              sum += static_cast<double>(y[i]) * static_cast<double>(weights[i]);
+          },
+          false);
     }
     return sum;
   }
@@ -331,12 +344,15 @@ class trial {
   std::vector<value> reference(char const* what, int m) const {
     auto const here = rows_here();
     std::vector<value> out;
-    for (std::int64_t i = here.first * generator<Env>::width; i < (here.first + here.count) * generator<Env>::width; ++i) {
+    for (std::int64_t i = here.first * generator<Env>::width; i < (here.first + here.count) * generator<Env>::width;
+         ++i) {
       out.push_back(static_cast<value>(number(hash_name(what) + static_cast<std::uint64_t>(m), i)));
     }
     return out;
   }
-  view as_view(std::vector<value>& numbers) const { return {numbers.data(), {rows_here().count, generator<Env>::width}}; }
+  view as_view(std::vector<value>& numbers) const {
+    return {numbers.data(), {rows_here().count, generator<Env>::width}};
+  }
   static std::vector<double> numbers(view v) {
     std::vector<double> out;
     for (auto const each : v.span()) out.push_back(static_cast<double>(each));

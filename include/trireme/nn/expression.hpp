@@ -112,12 +112,14 @@ namespace detail {
 /// The sentences of layers that cannot stand in their order. The layer is the first argument.
 template <class Layer, misfit What>
 struct stands {
-  static_assert(What != misfit::rows_of_columns,
-                "trireme::nn::chain: this layer works on whole rows, but the one before it leaves each rank of a tensor "
-                "group some columns; put a linear layer between them");
-  static_assert(What != misfit::columns_of_rows,
-                "trireme::nn::chain: this layer works on the columns of its heads, but what comes before it gives whole "
-                "rows; put the linear layer that makes queries, keys and values before it");
+  static_assert(
+      What != misfit::rows_of_columns,
+      "trireme::nn::chain: this layer works on whole rows, but the one before it leaves each rank of a tensor "
+      "group some columns; put a linear layer between them");
+  static_assert(
+      What != misfit::columns_of_rows,
+      "trireme::nn::chain: this layer works on the columns of its heads, but what comes before it gives whole "
+      "rows; put the linear layer that makes queries, keys and values before it");
   static_assert(What != misfit::fork_of_columns,
                 "trireme::nn::chain: the branches of a product begin with whole rows, but the layer before it leaves "
                 "each rank of a tensor group some columns; put a linear layer between them");
@@ -207,9 +209,8 @@ struct says_of<residual_of<Chain>> {
 template <class A, class B>
 struct says_of<product_of<A, B>> {
   static constexpr layer_says a = detail::check<A>::as_branch(), b = detail::check<B>::as_branch();
-  static constexpr layer_says value{.does = flow::fork,
-                                    .spreads = a.spreads && b.spreads,
-                                    .shares_entry = a.shares_entry && b.shares_entry};
+  static constexpr layer_says value{
+      .does = flow::fork, .spreads = a.spreads && b.spreads, .shares_entry = a.shares_entry && b.shares_entry};
 };
 
 /// Whether the layers of an expression can stand in their order; refuses those that cannot, in one sentence. Every unit
@@ -238,9 +239,10 @@ namespace detail {
 template <class Env, class L>
 class hand_written final : public node<Env> {
   using state = typename L::template instance<Env>;
-  static_assert(layer_state<state, Env>,
-                "trireme::nn: a layer's instance<Env> needs saved, forward(pass, saved, x), backward_input(pass, saved, "
-                "x, dy) and backward_weight(pass, saved, x, dy)");
+  static_assert(
+      layer_state<state, Env>,
+      "trireme::nn: a layer's instance<Env> needs saved, forward(pass, saved, x), backward_input(pass, saved, "
+      "x, dy) and backward_weight(pass, saved, x, dy)");
 
  public:
   using typename node<Env>::view;
@@ -372,7 +374,8 @@ class product_node final : public node<Env> {
 
   template <class A, class B>
   explicit product_node(product_of<A, B> const& what) : product_node(nodes_of<Env>(what.a), nodes_of<Env>(what.b)) {}
-  product_node(std::vector<node_pointer<Env>> a, std::vector<node_pointer<Env>> b) : a_(std::move(a)), b_(std::move(b)) {
+  product_node(std::vector<node_pointer<Env>> a, std::vector<node_pointer<Env>> b)
+      : a_(std::move(a)), b_(std::move(b)) {
     this->facts_.inside = this->facts_.accumulates = true;
   }
   [[nodiscard]] layer_says says() const override {
@@ -430,7 +433,8 @@ class product_node final : public node<Env> {
   // dy times one factor, in the memory of that factor if nobody reads it any more.
   static gradient<Env> times(pass<Env>& pass, view dy, view by, bool ours, half when) {
     bool const later = when == half::later;
-    auto const d = ours ? by : (later ? pass.activations : pass.scratch).template take<typename Env::compute>(dy.extents());
+    auto const d =
+        ours ? by : (later ? pass.activations : pass.scratch).template take<typename Env::compute>(dy.extents());
     multiply<Env>(d, dy, by);
     return {d, true, ours || later ? memory::kept : memory::scratch};
   }

@@ -106,7 +106,8 @@ class linear_node final : public node<Env> {
     }
     act_ = at.act;
     if (what_.act != ops::activation::none) {
-      throw config_error(text("trireme::nn::linear ", at.name, ": in an expression an activation is a layer of its own, "
+      throw config_error(text("trireme::nn::linear ", at.name,
+                              ": in an expression an activation is a layer of its own, "
                               "behind this one; leave act out"));
     }
     weight_.info = {at.name + ".weight", {inputs_, outputs_}, what_.start, true};
@@ -259,7 +260,8 @@ class dropout_node final : public node<Env> {
   }
   void drop(pass<Env>& pass, view y) const {
     bool const cut = part_.count * fused_ != width_;
-    if (cut || (lies_ != lie::rows && pass.group.cuts_rows())) return drop_columns(pass, y, width_, fused_, part_, site(pass));
+    if (cut || (lies_ != lie::rows && pass.group.cuts_rows()))
+      return drop_columns(pass, y, width_, fused_, part_, site(pass));
     drop_rows(pass, y, pass.batch.inputs.extents.size(), site(pass));
   }
   double probability_;
@@ -301,7 +303,8 @@ class attend_node final : public node<Env> {
   void backward_input(pass<Env>& pass, layer_input<Env>, view y, view dy, target<Env> to, half) override {
     auto const& kept = kept_[pass];
     if (auto& group = context_group<Env>::of(pass); group.size() == 1) {
-      kernels::causal_attention_backward(to.into, dy, y, kept.lse, kept.packed, shape_of(pass), pass.scratch, site(pass));
+      kernels::causal_attention_backward(to.into, dy, y, kept.lse, kept.packed, shape_of(pass), pass.scratch,
+                                         site(pass));
     } else {
       group.attend_backward(to.into, dy, y, kept, shape_of(pass), pass.scratch, site(pass));
     }

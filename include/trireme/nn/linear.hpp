@@ -27,8 +27,8 @@ enum class weight_half { at_once, later };
 
 /// y = act(x w + b) (+ residual), with the weight stored (inputs, outputs) as GPT-2 does.
 ///
-/// As a layer of an expression it is `linear{.outputs = n}`: inputs are what comes in, an activation is a layer behind it,
-/// and fused matrices are asked for by the layer that takes them.
+/// As a layer of an expression it is `linear{.outputs = n}`: inputs are what comes in, an activation is a layer behind
+/// it, and fused matrices are asked for by the layer that takes them.
 ///
 /// Shapes   x (rows, inputs), y (rows, outputs), w (inputs, outputs), b (outputs).
 /// Ranks    a layer of which this rank has some inputs gives partial sums (forward_term), one of which it has some

@@ -104,10 +104,10 @@ enum class half { at_once, later };
 
 /// What a node can do, and what it needs; the chain does the rest.
 struct node_facts {
-  bool weights = false;      ///< backward_weight(pass, x, dy): the chain keeps x and dy for it
-  bool inside = false;       ///< a composite: keeps by itself what its second half needs, and reads x then
-  bool in_place = false;     ///< backward changes dy to dx
-  bool reads_y = false;      ///< backward_input reads the result
+  bool weights = false;        ///< backward_weight(pass, x, dy): the chain keeps x and dy for it
+  bool inside = false;         ///< a composite: keeps by itself what its second half needs, and reads x then
+  bool in_place = false;       ///< backward changes dy to dx
+  bool reads_y = false;        ///< backward_input reads the result
   bool adds_residual = false;  ///< forward adds it on the way out
   bool accumulates = false;    ///< backward_input can add to where dx goes
   bool does_slope = false;     ///< and multiply by an activation's derivative

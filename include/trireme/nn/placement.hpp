@@ -31,7 +31,15 @@ enum class role {
 };
 
 /// Why layers cannot stand in this order.
-enum class misfit { none, rows_of_columns, columns_of_rows, fork_of_columns, rows_of_all, columns_left, columns_missing };
+enum class misfit {
+  none,
+  rows_of_columns,
+  columns_of_rows,
+  fork_of_columns,
+  rows_of_all,
+  columns_left,
+  columns_missing
+};
 
 /// What a layer says of itself.
 struct layer_says {
@@ -45,12 +53,12 @@ struct layer_says {
 /// A layer in its place.
 struct layer_step {
   role as = role::here;
-  lie from = lie::rows;    ///< how its input lies before the boundary,
-  lie takes = lie::rows;   ///< and behind it
-  lie gives = lie::rows;   ///< how its result lies, once a term is summed
-  bool partial = false;    ///< its result is a term of a sum over the group
-  bool fused = false;      ///< it does the activation behind it
-  bool absorbed = false;   ///< is done by the product before it
+  lie from = lie::rows;   ///< how its input lies before the boundary,
+  lie takes = lie::rows;  ///< and behind it
+  lie gives = lie::rows;  ///< how its result lies, once a term is summed
+  bool partial = false;   ///< its result is a term of a sum over the group
+  bool fused = false;     ///< it does the activation behind it
+  bool absorbed = false;  ///< is done by the product before it
 
   /// Rows are gathered before it; the gradient of its input is summed.
   [[nodiscard]] constexpr bool gathers() const noexcept { return from == lie::rows && takes == lie::all; }

@@ -1,5 +1,5 @@
 // test-compilers: g++ clang++
-// expected-error: trireme::nn::chain: the last layer leaves each rank of a tensor group some columns; end with a linear layer
+// expected-error: trireme::nn::chain: the last layer leaves each rank of a tensor group some columns; end with
 #include "trireme/nn/layers.hpp"
 
 using namespace trireme;

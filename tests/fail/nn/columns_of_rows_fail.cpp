@@ -1,5 +1,5 @@
 // test-compilers: g++ clang++
-// expected-error: trireme::nn::chain: this layer works on the columns of its heads, but what comes before it gives whole rows; put the linear layer that makes queries, keys and values before it
+// expected-error: trireme::nn::chain: this layer works on the columns of its heads, but what comes before it
 #include "trireme/nn/layers.hpp"
 
 using namespace trireme;

@@ -3,4 +3,5 @@
 using namespace trireme;
 using namespace trireme::nn;
 
-bool const fit = fits(chain(linear{.outputs = 36}, attend{.heads = 4}, linear{.outputs = 12}, product(gelu(), linear{.outputs = 12})));
+bool const fit = fits(
+    chain(linear{.outputs = 36}, attend{.heads = 4}, linear{.outputs = 12}, product(gelu(), linear{.outputs = 12})));

@@ -1,5 +1,5 @@
 // test-compilers: g++ clang++
-// expected-error: trireme::nn::chain: this layer works on whole rows, but the one before it leaves each rank of a tensor group some columns; put a linear layer between them
+// expected-error: trireme::nn::chain: this layer works on whole rows, but the one before it leaves each rank
 #include "trireme/nn/layers.hpp"
 
 using namespace trireme;

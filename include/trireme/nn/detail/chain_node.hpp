@@ -189,9 +189,8 @@ class chain_node {
     auto const mark = pass.scratch.mark();
     if (step.gathers() && pass.group.cuts_rows()) x = {gathered(pass, x.v), false, false};
     if (step.partial) {
-      view const y = kept_sum(pass, [&](auto& from) {
-        return partial_sum<view>(nodes_[i]->forward(pass, x, from, residual).v);
-      });
+      view const y =
+          kept_sum(pass, [&](auto& from) { return partial_sum<view>(nodes_[i]->forward(pass, x, from, residual).v); });
       pass.scratch.rewind(mark);
       return {y, !nodes_[i]->facts().reads_y, false};
     }
@@ -294,7 +293,8 @@ class chain_node {
     return {into, true, later ? memory::kept : dy.ours ? dy.lies : memory::scratch, true};
   }
 
-  // Of a layer that has its parameters whole on every rank, but only some rows: its gradients are summed over the group.
+  // Of a layer that has its parameters whole on every rank, but only some rows: its gradients are summed over the
+  // group.
   template <class Body>
   void with_sums_of_rows(pass<Env>& pass, std::size_t i, Body const& body) {
     auto const& own = parameters_[i];
@@ -322,7 +322,7 @@ class chain_node {
 
   std::vector<node_pointer<Env>> nodes_;
   std::vector<layer_step> steps_;
-  std::vector<std::vector<parameter<Env>*>> parameters_;  // of layers whose rows are cut
+  std::vector<std::vector<parameter<Env>*>> parameters_;           // of layers whose rows are cut
   std::vector<tensor_view<typename Env::gradient, space>> whole_;  // their gradients, meanwhile
   per_slot<saved> kept_;
 };
