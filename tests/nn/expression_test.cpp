@@ -1,4 +1,4 @@
-// test-timeout: 300
+// test-timeout: 900
 #include "trireme/nn/expression.hpp"
 
 #include <algorithm>
