@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/trireme.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: bdc0e122da9c4743bff8d100a2e11301fb8e81c8e566f06fa5d47b9e456b6e85
+// SHA-256 of the sources: 71d5a0dc2e71fae06d40ad4119c9303fea48462707a3eee495dbdbb4a353022f
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -8622,6 +8622,9 @@ enum class weight_half { at_once, later };
 
 /// y = act(x w + b) (+ residual), with the weight stored (inputs, outputs) as GPT-2 does.
 ///
+/// As a layer of an expression it is `linear{.outputs = n}`: inputs are what comes in, an activation is a layer behind
+/// it, and fused matrices are asked for by the layer that takes them.
+///
 /// Shapes   x (rows, inputs), y (rows, outputs), w (inputs, outputs), b (outputs).
 /// Ranks    a layer of which this rank has some inputs gives partial sums (forward_term), one of which it has some
 ///          outputs gives them backward (input_gradient_term). The bias of the former is everybody's, added by rank 0.
@@ -8633,6 +8636,7 @@ struct linear {
   initial start{initial::distribution::normal, 0.02};
   initial bias_start{};
   std::int64_t fused = 1;  ///< matrices that lie side by side in the outputs, each of which is cut alike
+  bool bias = true;        ///< false: y = act(x w)
   friend bool operator==(linear const&, linear const&) = default;
 
   template <class Env>
@@ -8664,7 +8668,7 @@ class linear::instance {
 
   void visit(auto&& each) {
     each(weight_);
-    each(bias_);
+    if (what_.bias) each(bias_);
   }
 
   view forward(pass<Env>& pass, saved& kept, view x, view residual = {}) {
@@ -9393,6 +9397,1222 @@ class experts::instance {
 
 }  // namespace trireme::nn
 
+// ---- trireme/nn/detail/drop_columns.hpp
+namespace trireme::nn::detail {
+
+/// Drops numbers of y, all rows of which lie here, but of each of the `fused` matrices that a row of `width` numbers is
+/// made of only the columns `part`: the same numbers as whole rows drop.
+template <class Env>
+void drop_columns(pass<Env> const& pass, tensor_view<typename Env::compute, typename Env::space> y, std::int64_t width,
+                  std::int64_t fused, interval part, ops::dropout_site site) {
+  if (!site.active() || part.count == 0) return;
+  auto const& positions = context_group<Env>::of(pass).part();
+  auto const samples = site.samples;
+  auto const context = y.extent(0) / static_cast<std::int64_t>(samples.size());
+  site.whole = positions.whole(context) * width;
+  for (std::int64_t row = 0; row < y.extent(0); ++row) {
+    auto const in_sample = row % context;
+    auto position = in_sample;
+    if (positions.own.size > 1) {
+      auto const at = positions.at(in_sample < positions.at(0, context).count ? 0 : 1, context);
+      position = at.position + in_sample - at.row;
+    }
+    site.samples = samples.subspan(static_cast<std::size_t>(row / context), 1);
+    for (std::int64_t each = 0; each < fused; ++each) {
+      site.first = position * width + each * (width / fused) + part.first;
+      ops::on<typename Env::space>::dropout(y.flat((row * fused + each) * part.count, part.count), site);
+    }
+  }
+}
+
+}  // namespace trireme::nn::detail
+
+// ---- trireme/nn/expression.hpp
+#include <tuple>
+
+// ---- trireme/nn/placement.hpp
+namespace trireme::nn {
+
+/// What a layer does to an activation that a tensor group cuts: the one word by which it is placed.
+enum class flow {
+  product,  ///< a matrix product: takes what there is, and is cut as its neighbours ask
+  fork,     ///< several chains on one input, whose results are put together
+  rows,     ///< row by row, whole rows: norms, a residual; each rank has its own rows where rows are cut
+  columns,  ///< works on this rank's columns of all rows: attention by heads
+  any,      ///< number by number, whatever lies here: activations, dropout
+  all       ///< wants all rows and gives all rows, the same on all ranks: experts
+};
+
+/// How an activation lies between two layers. A term of a sum never does: the chain sums it at once.
+enum class lie {
+  rows,    ///< whole rows: all of them, or this rank's where rows are cut
+  all,     ///< all rows, whole: only at the start of a branch whose fork has gathered them for all branches
+  columns  ///< this rank's columns of all rows
+};
+
+/// What becomes of a product (or a fork) in its chain.
+enum class role {
+  here,     ///< not cut
+  spread,   ///< all rows in, this rank's columns out; the gradient of its input is a term
+  collect,  ///< this rank's columns in, a term of all columns out
+  whole     ///< a product that every rank has whole, for its rows
+};
+
+/// Why layers cannot stand in this order.
+enum class misfit {
+  none,
+  rows_of_columns,
+  columns_of_rows,
+  fork_of_columns,
+  rows_of_all,
+  columns_left,
+  columns_missing
+};
+
+/// What a layer says of itself.
+struct layer_says {
+  flow does = flow::rows;
+  bool activation = false;        ///< a product before it can do it on the way out
+  bool takes_activation = false;  ///< is such a product
+  bool spreads = false;           ///< of a fork: all of its branches can end in columns
+  bool shares_entry = false;      ///< and begin with products of all rows, which one gather serves
+};
+
+/// A layer in its place.
+struct layer_step {
+  role as = role::here;
+  lie from = lie::rows;   ///< how its input lies before the boundary,
+  lie takes = lie::rows;  ///< and behind it
+  lie gives = lie::rows;  ///< how its result lies, once a term is summed
+  bool partial = false;   ///< its result is a term of a sum over the group
+  bool fused = false;     ///< it does the activation behind it
+  bool absorbed = false;  ///< is done by the product before it
+
+  /// Rows are gathered before it; the gradient of its input is summed.
+  [[nodiscard]] constexpr bool gathers() const noexcept { return from == lie::rows && takes == lie::all; }
+};
+
+/// What came of placing a chain.
+struct placement {
+  misfit what = misfit::none;
+  std::size_t where = 0;
+  lie last = lie::rows;
+  [[nodiscard]] constexpr bool fits() const noexcept { return what == misfit::none; }
+};
+
+namespace detail {
+
+/// How layer i (or, behind the last one, whoever takes the chain's result) would like its input to lie. Seen from the
+/// right: a product whose result is wanted in rows can sum columns; one whose result is wanted in columns takes rows.
+[[nodiscard]] constexpr lie wanted_by(std::span<layer_says const> layers, std::size_t i, lie exit) noexcept {
+  while (i < layers.size() && layers[i].does == flow::any) ++i;
+  if (i == layers.size()) return exit;
+  if (layers[i].does == flow::columns) return lie::columns;
+  if (layers[i].does != flow::product) return lie::rows;
+  return wanted_by(layers, i + 1, exit) == lie::columns ? lie::rows : lie::columns;
+}
+
+}  // namespace detail
+
+/// Places the layers of a chain over the tensor group: where rows are gathered, where terms are summed, which products
+/// are cut by columns, which by rows, and which layers are done by the one before them. Values in, values out; a unit's
+/// layers are placed when it is compiled, to refuse what does not fit, and once more when its run state is made.
+///
+/// @param steps  as many as there are layers; written.
+/// @param entry  how the chain's input lies,   @param exit  and how its result must.
+[[nodiscard]] constexpr placement resolve(std::span<layer_says const> layers, std::span<layer_step> steps, lie entry,
+                                          lie exit) noexcept {
+  placement out;
+  auto const refuse = [&](misfit what, std::size_t where) {
+    if (out.fits()) out = {what, where, lie::rows};
+  };
+  lie at = entry;
+  for (std::size_t i = 0; i < layers.size(); ++i) steps[i] = {};
+  for (std::size_t i = 0; i < layers.size(); ++i) {
+    auto& step = steps[i];
+    auto const& layer = layers[i];
+    step.from = step.takes = step.gives = at;
+    if (step.absorbed) continue;
+    switch (layer.does) {
+      case flow::product:
+      case flow::fork: {
+        if (at == lie::columns) {
+          if (layer.does == flow::fork) refuse(misfit::fork_of_columns, i);
+          step.as = role::collect;
+          step.gives = lie::rows;
+          step.partial = true;
+        } else if (detail::wanted_by(layers, i + 1, exit) == lie::columns &&
+                   (layer.does == flow::product || (layer.spreads && (layer.shares_entry || at == lie::rows)))) {
+          step.as = role::spread;
+          step.takes = layer.does == flow::product || layer.shares_entry ? lie::all : lie::rows;
+          step.gives = lie::columns;
+        } else {
+          if (at == lie::all) refuse(misfit::rows_of_all, i);
+          step.as = role::whole;
+        }
+        bool const followed = i + 1 < layers.size() && layers[i + 1].activation;
+        if (layer.takes_activation && followed && !step.partial) step.fused = steps[i + 1].absorbed = true;
+        break;
+      }
+      case flow::rows:
+        if (at == lie::columns) refuse(misfit::rows_of_columns, i);
+        if (at == lie::all) refuse(misfit::rows_of_all, i);
+        break;
+      case flow::columns:
+        if (at != lie::columns) refuse(misfit::columns_of_rows, i);
+        break;
+      case flow::any:
+        break;
+      case flow::all:
+        if (at == lie::columns) refuse(misfit::rows_of_columns, i);
+        if (at == lie::all) refuse(misfit::rows_of_all, i);
+        step.takes = lie::all;
+        break;
+    }
+    at = step.gives;
+  }
+  if (exit == lie::columns && at != lie::columns) refuse(misfit::columns_missing, layers.size());
+  if (exit != lie::columns && at == lie::columns) refuse(misfit::columns_left, layers.size());
+  out.last = at;
+  return out;
+}
+
+/// What a branch of a fork can do: `spreads` and `shares_entry` of a fork are those of all of its branches.
+/// @param steps  room for as many as there are layers.
+[[nodiscard]] constexpr layer_says branch_says(std::span<layer_says const> layers,
+                                               std::span<layer_step> steps) noexcept {
+  layer_says out{.does = flow::fork};
+  out.shares_entry = resolve(layers, steps, lie::all, lie::columns).fits();
+  out.spreads = out.shares_entry || resolve(layers, steps, lie::rows, lie::columns).fits();
+  return out;
+}
+
+}  // namespace trireme::nn
+
+// ---- trireme/nn/node.hpp (goes on)
+namespace trireme::nn {
+
+/// How columns are cut over a tensor group: `fused` matrices side by side, each in so many granules of equal width.
+struct columns {
+  std::int64_t granules = 1;
+  std::int64_t fused = 1;
+  friend bool operator==(columns const&, columns const&) = default;
+};
+
+/// Where a layer finds itself while run states are made, from left to right.
+template <class Env>
+struct placing {
+  rank_groups<Env> const& groups;  ///< who shares this unit's work
+  share own;                       ///< of its tensor group
+  std::string name{};              ///< of the layer: its parameters are `name` + ".weight" and so on
+  std::int64_t width = 0;          ///< of a whole row of what comes in; a layer sets it to that of what it gives
+  std::uint32_t site = 0;          ///< the next dropout site
+  columns cut{};                   ///< of what comes in, where it lies in columns; set by who makes columns
+  columns wanted{};                ///< of what a product that is spread gives
+  ops::activation act = ops::activation::none;  ///< of the layer behind, which this one does
+
+  /// What lies here of each of the fused matrices that a row of `whole` numbers is made of.
+  [[nodiscard]] interval part(columns const& how, std::int64_t whole) const noexcept {
+    auto const each = whole / how.fused / how.granules;
+    auto const here = own.of(how.granules);
+    return {here.first * each, here.count * each};
+  }
+};
+
+namespace detail {
+
+template <class Env>
+using view_of = tensor_view<typename Env::compute, typename Env::space>;
+
+/// A result on its way forward.
+template <class Env>
+struct held {
+  view_of<Env> v{};
+  bool ours = false;   ///< nobody reads this memory again: who gets it may write to it
+  bool entry = false;  ///< it is the input of the chain itself, passed on by layers that do nothing
+};
+
+/// Where a gradient lies: with the unit it goes (scratch), it is handed from unit to unit and may change afterwards
+/// (passing), or it stays until the micro-batch is done (kept).
+enum class memory { scratch, passing, kept };
+
+/// A gradient on its way back.
+template <class Env>
+struct gradient {
+  view_of<Env> v{};
+  bool ours = false;  ///< who gets it may write to it
+  memory lies = memory::scratch;
+  bool through = false;  ///< it has gone through the activation of the layer that gets it
+};
+
+/// A layer's input once more, in the backward pass: rows that a product gathers are gathered when somebody asks.
+template <class Env>
+struct layer_input {
+  view_of<Env> here{};
+  bool crosses = false;
+  [[nodiscard]] view_of<Env> get(pass<Env>& pass) const {
+    return crosses ? pass.group.gather(here, pass.batch.inputs.extents.size(), pass.scratch) : here;
+  }
+  [[nodiscard]] shape extents(pass<Env> const& pass) const {
+    return crosses ? shape{pass.batch.inputs.extents.size(), here.extent(1)} : here.extents();
+  }
+};
+
+/// Where a layer writes its input's gradient. `act` and `before` are asked of those alone that can do an activation's
+/// derivative, `accumulate` of those that can add.
+template <class Env>
+struct target {
+  view_of<Env> into{};
+  bool accumulate = false;
+  ops::activation act = ops::activation::none;
+  view_of<Env> before{};
+};
+
+/// The activation that a product does, and what it kept for its derivative.
+template <class Env>
+struct fused_activation {
+  ops::activation act = ops::activation::none;
+  view_of<Env> before{};
+};
+
+/// When parameters' gradients are made.
+enum class half { at_once, later };
+
+/// What a node can do, and what it needs; the chain does the rest.
+struct node_facts {
+  bool weights = false;        ///< backward_weight(pass, x, dy): the chain keeps x and dy for it
+  bool inside = false;         ///< a composite: keeps by itself what its second half needs, and reads x then
+  bool in_place = false;       ///< backward changes dy to dx
+  bool reads_y = false;        ///< backward_input reads the result
+  bool adds_residual = false;  ///< forward adds it on the way out
+  bool accumulates = false;    ///< backward_input can add to where dx goes
+  bool does_slope = false;     ///< and multiply by an activation's derivative
+  bool replicated = false;     ///< dx is no term but the same on all ranks
+};
+
+/// What nodes save of each micro-batch that is in flight.
+template <class Saved>
+class per_slot {
+ public:
+  template <class Pass>
+  [[nodiscard]] Saved& operator[](Pass const& pass) {
+    if (pass.slot >= all_.size()) all_.resize(pass.slot + 1);
+    return all_[pass.slot];
+  }
+
+ private:
+  std::vector<Saved> all_ = std::vector<Saved>(1);
+};
+
+template <class Env>
+using parameter_visitor = std::function<void(parameter<Env>&)>;
+
+}  // namespace detail
+
+/// A layer, or layers put together, in a unit's run state. All that composes them (chains, residuals, gates) is written
+/// once against this face, so it is compiled once for an environment however many models there are.
+///
+/// Layers know nothing of halves, neighbours, gathers or sums over ranks.
+template <class Env>
+class node {
+ public:
+  using view = detail::view_of<Env>;
+  using space = typename Env::space;
+
+  node() = default;
+  node(node const&) = delete;
+  node& operator=(node const&) = delete;
+  virtual ~node() = default;
+
+  [[nodiscard]] virtual layer_says says() const = 0;
+  /// Activations of a fixed kind say which: ops::activation::none otherwise.
+  [[nodiscard]] virtual ops::activation activation() const { return ops::activation::none; }
+  /// Numbers a row of what it gives.
+  [[nodiscard]] virtual std::int64_t width(std::int64_t from) const { return from; }
+  /// How it wants the columns of its input cut.
+  [[nodiscard]] virtual columns wants(std::int64_t from, share) const { return {from, 1}; }
+  /// Makes parameters. Called once, after resolve().
+  void place(placing<Env>& at, layer_step const& step) {
+    auto const outer = at.name;
+    if (!name_.empty()) at.name += (outer.empty() ? "" : ".") + name_;
+    do_place(at, step);
+    at.name = outer;
+  }
+  /// Puts a name before the one that it has.
+  void prefix(std::string const& name) { name_ = name_.empty() ? name : name + "." + name_; }
+  [[nodiscard]] detail::node_facts const& facts() const noexcept { return facts_; }
+
+  virtual void visit(detail::parameter_visitor<Env> const&) {}
+  /// Whether it does nothing in this pass.
+  [[nodiscard]] virtual bool idle(pass<Env> const&) const { return false; }
+  /// y, in memory of `to` (or in that of x, if it is ours).
+  virtual detail::held<Env> forward(pass<Env>& pass, detail::held<Env> x, arena<space>& to, view residual) = 0;
+  virtual void backward_input(pass<Env>&, detail::layer_input<Env>, view /*y*/, view /*dy*/, detail::target<Env>,
+                              detail::half) {}
+  virtual void backward_in_place(pass<Env>&, detail::layer_input<Env>, detail::gradient<Env>, detail::half) {}
+  virtual void backward_weight(pass<Env>&, detail::layer_input<Env>, view /*dy*/) {}
+  [[nodiscard]] virtual detail::fused_activation<Env> fused(pass<Env> const&) { return {}; }
+  virtual void serve_forward(pass<Env>&) {}
+  virtual void serve_backward(pass<Env>&) {}
+
+ protected:
+  virtual void do_place(placing<Env>& at, layer_step const& step) = 0;
+  detail::node_facts facts_{};
+
+ private:
+  std::string name_;
+};
+
+template <class Env>
+using node_pointer = std::unique_ptr<node<Env>>;
+
+}  // namespace trireme::nn
+
+// ---- trireme/nn/detail/chain_node.hpp (goes on)
+namespace trireme::nn::detail {
+
+/// Layers one after the other: the one place where rows are gathered, terms are summed, gradients find their memory,
+/// and backward comes apart.
+///
+/// Memory   A result belongs to who made it; whoever reads it later (saves it, or gets it as its input again in the
+///          backward pass) makes it read-only for those behind (`held::ours`). A gradient belongs to whoever has it;
+///          one that must live until the second half is made read-only there (`gradient::ours`) and lies among the
+///          activations. What is written in place is asked for ownership first, and copied without it.
+/// Threads  one owner.
+template <class Env>
+class chain_node {
+  using space = typename Env::space;
+  using value = typename Env::compute;
+  using kernels = ops::on<space>;
+
+ public:
+  using view = view_of<Env>;
+
+  explicit chain_node(std::vector<node_pointer<Env>> nodes) : nodes_(std::move(nodes)), steps_(nodes_.size()) {}
+
+  [[nodiscard]] std::vector<layer_says> says() const {
+    std::vector<layer_says> all;
+    for (auto const& each : nodes_) all.push_back(each->says());
+    return all;
+  }
+  /// Of a branch that a fork takes the result of.
+  [[nodiscard]] layer_says as_branch() const {
+    std::vector<layer_step> steps(nodes_.size());
+    return branch_says(says(), steps);
+  }
+  [[nodiscard]] std::int64_t width(std::int64_t from) const {
+    for (auto const& each : nodes_) from = each->width(from);
+    return from;
+  }
+
+  void place(placing<Env>& at, lie entry, lie exit) {
+    auto const all = says();
+    auto const found = resolve(all, steps_, entry, exit);
+    if (!found.fits()) {
+      throw config_error(text("trireme::nn::chain: ", at.name, ": layer ", found.where,
+                              " cannot stand where it does; see the compiler's sentence for chains that it knows"));
+    }
+    auto const outside = at.wanted;
+    for (std::size_t i = 0; i < nodes_.size(); ++i) {
+      if (steps_[i].absorbed) continue;
+      at.act = steps_[i].fused ? nodes_[i + 1]->activation() : ops::activation::none;
+      if (steps_[i].as == role::spread) {
+        auto taker = i + 1;
+        while (taker < nodes_.size() && all[taker].does == flow::any) ++taker;
+        at.wanted = taker == nodes_.size() ? outside : nodes_[taker]->wants(nodes_[i]->width(at.width), at.own);
+      }
+      nodes_[i]->place(at, steps_[i]);
+    }
+    parameters_.resize(nodes_.size());
+    for (std::size_t i = 0; i < nodes_.size(); ++i) {
+      if (steps_[i].absorbed || nodes_[i]->facts().inside || steps_[i].takes != lie::rows) continue;
+      nodes_[i]->visit([&](parameter<Env>& each) { parameters_[i].push_back(&each); });
+    }
+  }
+  void visit(parameter_visitor<Env> const& each) {
+    for (std::size_t i = 0; i < nodes_.size(); ++i) {
+      if (!steps_[i].absorbed) nodes_[i]->visit(each);
+    }
+  }
+
+  /// @param residual  is added to the result, if it is given.
+  held<Env> forward(pass<Env>& pass, view input, view residual = {}) {
+    auto& kept = kept_[pass];
+    kept.x.assign(nodes_.size() + 1, {});
+    kept.dy.assign(nodes_.size(), {});
+    auto const last = last_active(pass);
+    bool const on_the_way = !residual.empty() && last != nodes_.size() && may_add(pass, last);
+    held<Env> x{input, false, true};
+    for (std::size_t i = 0; i < nodes_.size(); ++i) {
+      kept.x[i] = x;
+      if (!skips(pass, i)) x = forward(pass, i, x, on_the_way && i == last ? residual : view{});
+    }
+    kept.x.back() = x;
+    if (residual.empty() || on_the_way) return x;
+    if (!x.ours) x = {copy_of(pass.activations, x.v), true, false};
+    kernels::add(x.v, residual);
+    return x;
+  }
+
+  /// Returns the gradient of the input, in `out` if that says where.
+  /// @param input  as it was given to forward().
+  gradient<Env> backward(pass<Env>& pass, layer_input<Env> input, gradient<Env> dy, target<Env> out, half when) {
+    auto const first = first_active(pass);
+    bool done = false;
+    for (auto i = nodes_.size(); i-- > 0;) {
+      if (!skips(pass, i)) dy = backward(pass, i, input, dy, i == first ? out : target<Env>{}, when, done);
+    }
+    if (done || out.into.address() == nullptr) return dy;
+    if (out.accumulate) {
+      kernels::add(out.into, dy.v);
+    } else {
+      kernels::copy(out.into, dy.v);
+    }
+    return {out.into, false, memory::scratch, false};
+  }
+
+  /// The second half.
+  void backward_weight(pass<Env>& pass, layer_input<Env> input) {
+    auto& kept = kept_[pass];
+    for (auto i = nodes_.size(); i-- > 0;) {
+      auto const& facts = nodes_[i]->facts();
+      if (skips(pass, i) || !(facts.weights || facts.inside)) continue;
+      auto const mark = pass.scratch.mark();
+      auto const x = input_of(pass, i, input);
+      if (facts.inside) {
+        nodes_[i]->backward_weight(pass, x, {});
+      } else {
+        auto const dy = steps_[i].partial ? gathered(pass, kept.dy[i]) : kept.dy[i];
+        with_sums_of_rows(pass, i, [&] { nodes_[i]->backward_weight(pass, x, dy); });
+      }
+      pass.scratch.rewind(mark);
+    }
+  }
+
+  void serve_forward(pass<Env>& pass) {
+    for (std::size_t i = 0; i < nodes_.size(); ++i) {
+      if (!steps_[i].absorbed) nodes_[i]->serve_forward(pass);
+    }
+  }
+  void serve_backward(pass<Env>& pass) {
+    for (auto i = nodes_.size(); i-- > 0;) {
+      if (!steps_[i].absorbed) nodes_[i]->serve_backward(pass);
+    }
+  }
+
+ private:
+  struct saved {
+    std::vector<held<Env>> x;  // each layer's input before its boundary; behind the last one the result
+    std::vector<view> dy;      // between the halves, of layers with weights, before the boundary
+  };
+
+  [[nodiscard]] bool skips(pass<Env> const& pass, std::size_t i) const {
+    return steps_[i].absorbed || nodes_[i]->idle(pass);
+  }
+  [[nodiscard]] std::size_t first_active(pass<Env> const& pass) const {
+    std::size_t i = 0;
+    while (i < nodes_.size() && skips(pass, i)) ++i;
+    return i;
+  }
+  [[nodiscard]] std::size_t last_active(pass<Env> const& pass) const {
+    for (auto i = nodes_.size(); i-- > 0;) {
+      if (!skips(pass, i)) return i;
+    }
+    return nodes_.size();
+  }
+  // The layer before i that does something; as many as there are layers: there is none.
+  [[nodiscard]] std::size_t before(pass<Env> const& pass, std::size_t i) const {
+    while (i-- > 0) {
+      if (!skips(pass, i)) return i;
+    }
+    return nodes_.size();
+  }
+  [[nodiscard]] bool may_add(pass<Env> const& pass, std::size_t last) const {
+    auto const& step = steps_[last];
+    return nodes_[last]->facts().adds_residual && !step.fused && (!step.partial || pass.group.size() == 1);
+  }
+  static view copy_of(arena<space>& memory, view x) {
+    auto const y = memory.template take<value>(x.extents());
+    kernels::copy(y, x);
+    return y;
+  }
+  static view gathered(pass<Env>& pass, view rows) {
+    return pass.group.gather(rows, pass.batch.inputs.extents.size(), pass.scratch);
+  }
+  static view own_rows(pass<Env> const& pass, view all) {
+    auto const here = pass.group.rows_here(all.extent(0));
+    return all.rows(here.first, here.count);
+  }
+
+  held<Env> forward(pass<Env>& pass, std::size_t i, held<Env> x, view residual) {
+    auto const& step = steps_[i];
+    auto const mark = pass.scratch.mark();
+    if (step.gathers() && pass.group.cuts_rows()) x = {gathered(pass, x.v), false, false};
+    if (step.partial) {
+      view const y =
+          kept_sum(pass, [&](auto& from) { return partial_sum<view>(nodes_[i]->forward(pass, x, from, residual).v); });
+      pass.scratch.rewind(mark);
+      return {y, !nodes_[i]->facts().reads_y, false};
+    }
+    auto y = nodes_[i]->forward(pass, x, pass.activations, residual);
+    if (step.takes == lie::all && step.gives == lie::rows && pass.group.cuts_rows()) y = {own_rows(pass, y.v), false};
+    pass.scratch.rewind(mark);
+    return y;
+  }
+
+  layer_input<Env> input_of(pass<Env>& pass, std::size_t i, layer_input<Env> const& input) {
+    auto const& x = kept_[pass].x[i];
+    layer_input<Env> out = x.entry ? input : layer_input<Env>{x.v, false};
+    if (steps_[i].gathers()) out.crosses = true;
+    return out;
+  }
+  // Whether the gradient that goes on from layer i is kept by one before it for the second half.
+  [[nodiscard]] bool is_kept_behind(pass<Env> const& pass, std::size_t i) const {
+    for (auto j = before(pass, i); j != nodes_.size(); j = before(pass, j)) {
+      auto const& facts = nodes_[j]->facts();
+      if (facts.weights) return true;
+      if (!facts.in_place || facts.inside) return false;
+    }
+    return false;
+  }
+
+  // dy is the gradient of layer i's result, behind its boundary; returns that of its input, before its boundary.
+  // done: it is where `out` wants it.
+  gradient<Env> backward(pass<Env>& pass, std::size_t i, layer_input<Env> const& input, gradient<Env> dy,
+                         target<Env> const& out, half when, bool& done) {
+    auto& one = *nodes_[i];
+    auto& kept = kept_[pass];
+    auto const& step = steps_[i];
+    auto const& facts = one.facts();
+    auto const x = input_of(pass, i, input);
+    bool const later = when == half::later;
+    auto const p = before(pass, i);
+
+    if (step.fused && !dy.through) dy = through_activation(pass, one.fused(pass), dy, later);
+    if (facts.in_place) {
+      if (!dy.ours) {
+        bool const stays = later && !facts.inside && is_kept_behind(pass, i);
+        dy = {copy_of(stays ? pass.activations : pass.scratch, dy.v), true, stays ? memory::kept : memory::scratch};
+      }
+      with_sums_of_rows(pass, i, [&] { one.backward_in_place(pass, x, dy, when); });
+      dy.through = false;
+      return dy;
+    }
+    // Asked before a copy is made, so that both ways through backward round alike.
+    bool const may_go_there = out.into.address() != nullptr && out.into.address() != dy.v.address();
+    if (facts.weights && later) {
+      if (!dy.ours || dy.lies != memory::kept) dy = {copy_of(pass.activations, dy.v), true, memory::kept};
+      kept.dy[i] = dy.v;
+      dy.ours = false;
+    }
+
+    // Where dx goes: at once to where the chain's owner wants it, into what the layer before kept of its activation and
+    // nobody needs any more, or into scratch memory.
+    target<Env> to;
+    gradient<Env> dx{.ours = true};
+    if (may_go_there && !step.gathers() && !facts.replicated && (facts.accumulates || !out.accumulate)) {
+      to = {out.into, out.accumulate};
+      done = true;
+    } else {
+      if (p != nodes_.size() && steps_[p].fused && facts.does_slope && !step.gathers()) {
+        auto const activation = nodes_[p]->fused(pass);
+        to.act = activation.act;
+        to.before = activation.before;
+        dx.through = true;
+        if (later) {
+          to.into = to.before;
+          dx.lies = memory::kept;
+        }
+      }
+      if (to.into.address() == nullptr) to.into = pass.scratch.template take<value>(x.extents(pass));
+    }
+    auto const mark = pass.scratch.mark();
+    auto const d = step.partial || (step.takes == lie::all && step.gives == lie::rows) ? gathered(pass, dy.v) : dy.v;
+    with_sums_of_rows(pass, i, [&] {
+      if (facts.weights && !later) one.backward_weight(pass, x, d);
+      one.backward_input(pass, x, kept.x[i + 1].v, d, to, when);
+    });
+    pass.scratch.rewind(mark);
+    dx.v = to.into;
+    if (done) return dx;
+    if (step.gathers()) dx.v = facts.replicated ? own_rows(pass, dx.v) : pass.group.reduce(partial_sum<view>(dx.v));
+    // A gradient that is kept takes the memory of the input, which nobody needs any more: no other memory is taken.
+    auto const& mine = kept.x[i];
+    if (later && dx.lies != memory::kept && mine.ours && !facts.weights && !facts.inside && is_kept_behind(pass, i)) {
+      kernels::copy(mine.v, dx.v);
+      dx.v = mine.v;
+      dx.lies = memory::kept;
+    }
+    return dx;
+  }
+
+  // dy of a fused activation's result becomes that of the product, where nothing behind could do it on the way.
+  gradient<Env> through_activation(pass<Env>& pass, fused_activation<Env> const& its, gradient<Env> dy, bool later) {
+    auto const into = later ? its.before : dy.ours ? dy.v : pass.scratch.template take<value>(dy.v.extents());
+    kernels::activate_backward(into, dy.v, its.before, its.act);
+    return {into, true, later ? memory::kept : dy.ours ? dy.lies : memory::scratch, true};
+  }
+
+  // Of a layer that has its parameters whole on every rank, but only some rows: its gradients are summed over the
+  // group.
+  template <class Body>
+  void with_sums_of_rows(pass<Env>& pass, std::size_t i, Body const& body) {
+    auto const& own = parameters_[i];
+    if (own.empty() || !pass.group.cuts_rows()) return body();
+    auto const mark = pass.scratch.mark();
+    std::int64_t size = 0;
+    for (auto const* each : own) size += each->gradient.size();
+    auto const terms = pass.scratch.template take<typename Env::accumulate>({size});
+    kernels::fill(terms, 0.0);
+    whole_.clear();
+    std::int64_t at = 0;
+    for (auto* each : own) {
+      whole_.push_back(each->gradient);
+      each->gradient = terms.flat(at, each->gradient.size()).reshaped(each->gradient.extents());
+      at += each->gradient.size();
+    }
+    body();
+    pass.group.sum(terms);
+    for (std::size_t k = 0; k < own.size(); ++k) {
+      kernels::add(whole_[k], own[k]->gradient);
+      own[k]->gradient = whole_[k];
+    }
+    pass.scratch.rewind(mark);
+  }
+
+  std::vector<node_pointer<Env>> nodes_;
+  std::vector<layer_step> steps_;
+  std::vector<std::vector<parameter<Env>*>> parameters_;           // of layers whose rows are cut
+  std::vector<tensor_view<typename Env::gradient, space>> whole_;  // their gradients, meanwhile
+  per_slot<saved> kept_;
+};
+
+}  // namespace trireme::nn::detail
+
+// ---- trireme/nn/expression.hpp (goes on)
+namespace trireme::nn {
+
+// ---- descriptions
+/// Layers one after the other.
+template <class... L>
+struct chain_of {
+  std::tuple<L...> layers;
+  friend bool operator==(chain_of const&, chain_of const&) = default;
+};
+/// A layer with a name, which its parameters' names begin with.
+template <class L>
+struct named_of {
+  std::string name;
+  L layer;
+  friend bool operator==(named_of const&, named_of const&) = default;
+};
+/// x + branch(x)
+template <class Chain>
+struct residual_of {
+  Chain branch;
+  friend bool operator==(residual_of const&, residual_of const&) = default;
+};
+/// a(x) * b(x), number by number.
+template <class A, class B>
+struct product_of {
+  A a;
+  B b;
+  friend bool operator==(product_of const&, product_of const&) = default;
+};
+
+namespace detail {
+template <class L>
+auto as_tuple(L layer) {
+  return std::tuple<L>(std::move(layer));
+}
+template <class... L>
+auto as_tuple(chain_of<L...> chain) {
+  return std::move(chain.layers);
+}
+template <class... L>
+chain_of<L...> as_chain(std::tuple<L...> layers) {
+  return {std::move(layers)};
+}
+}  // namespace detail
+
+/// One layer after the other; chains within it become part of it.
+template <class... L>
+[[nodiscard]] auto chain(L... layers) {
+  return detail::as_chain(std::tuple_cat(detail::as_tuple(std::move(layers))...));
+}
+template <class L>
+[[nodiscard]] named_of<L> named(std::string name, L layer) {
+  return {std::move(name), std::move(layer)};
+}
+template <class L>
+[[nodiscard]] named_of<L> named(std::string const& name, named_of<L> layer) {
+  return {name + "." + layer.name, std::move(layer.layer)};
+}
+template <class... L>
+[[nodiscard]] auto named(std::string const& name, chain_of<L...> layers) {
+  return std::apply([&](auto... each) { return nn::chain(nn::named(name, std::move(each))...); },
+                    std::move(layers.layers));
+}
+template <class... L>
+[[nodiscard]] auto residual(L... layers) {
+  auto branch = nn::chain(std::move(layers)...);
+  return residual_of<decltype(branch)>{std::move(branch)};
+}
+template <class A, class B>
+[[nodiscard]] auto product(A a, B b) {
+  auto left = nn::chain(std::move(a));
+  auto right = nn::chain(std::move(b));
+  return product_of<decltype(left), decltype(right)>{std::move(left), std::move(right)};
+}
+
+// ---- what the compiler knows of them
+/// What a layer says of itself, from its type: `static constexpr layer_says says` or `static constexpr nn::flow flow`.
+template <class L>
+struct says_of {
+  static constexpr layer_says value = [] {
+    if constexpr (requires { L::says; }) {
+      return L::says;
+    } else {
+      return layer_says{.does = L::flow};
+    }
+  }();
+};
+template <class L>
+struct says_of<named_of<L>> : says_of<L> {};
+
+namespace detail {
+
+/// The sentences of layers that cannot stand in their order. The layer is the first argument.
+template <class Layer, misfit What>
+struct stands {
+  static_assert(
+      What != misfit::rows_of_columns,
+      "trireme::nn::chain: this layer works on whole rows, but the one before it leaves each rank of a tensor "
+      "group some columns; put a linear layer between them");
+  static_assert(
+      What != misfit::columns_of_rows,
+      "trireme::nn::chain: this layer works on the columns of its heads, but what comes before it gives whole "
+      "rows; put the linear layer that makes queries, keys and values before it");
+  static_assert(What != misfit::fork_of_columns,
+                "trireme::nn::chain: the branches of a product begin with whole rows, but the layer before it leaves "
+                "each rank of a tensor group some columns; put a linear layer between them");
+  static_assert(What != misfit::columns_left,
+                "trireme::nn::chain: the last layer leaves each rank of a tensor group some columns; end with a linear "
+                "layer");
+  static constexpr bool value = What == misfit::none;
+};
+struct the_end;
+
+/// Whether what is inside a layer fits, where the layer stands as it does.
+template <class L>
+struct inside {
+  template <role As, lie Takes>
+  static constexpr bool fits() {
+    return true;
+  }
+};
+template <class L>
+struct inside<named_of<L>> : inside<L> {};
+
+template <class... L>
+struct chain_check {
+  static constexpr std::size_t count = sizeof...(L);
+  static constexpr std::array<layer_says, count> says{says_of<L>::value...};
+  struct placed {
+    std::array<layer_step, count> steps{};
+    placement found{};
+  };
+  static constexpr placed place(lie entry, lie exit) {
+    placed out;
+    out.found = resolve(says, out.steps, entry, exit);
+    return out;
+  }
+  static constexpr layer_says as_branch() {
+    std::array<layer_step, count> steps{};
+    return branch_says(says, steps);
+  }
+  template <std::size_t I>
+  using layer = std::tuple_element_t<I, std::tuple<L..., the_end>>;
+  /// Refuses what does not fit, in one sentence.
+  template <lie Entry, lie Exit>
+  static constexpr bool fits() {
+    constexpr auto found = place(Entry, Exit).found;
+    if constexpr (found.what != misfit::none) {
+      return stands<layer<found.where>, found.what>::value;
+    } else {
+      return all_inside<Entry, Exit>(std::make_index_sequence<count>{});
+    }
+  }
+
+ private:
+  template <lie Entry, lie Exit, std::size_t... I>
+  static constexpr bool all_inside(std::index_sequence<I...>) {
+    [[maybe_unused]] constexpr auto steps = place(Entry, Exit).steps;
+    return (inside<L>::template fits<steps[I].as, steps[I].takes>() && ...);
+  }
+};
+
+template <class... L>
+constexpr chain_check<L...> check_of(chain_of<L...> const*);
+template <class Chain>
+using check = decltype(check_of(static_cast<Chain const*>(nullptr)));
+
+template <class A, class B>
+struct inside<product_of<A, B>> {
+  template <role As, lie Takes>
+  static constexpr bool fits() {
+    constexpr auto exit = As == role::spread ? lie::columns : lie::rows;
+    return check<A>::template fits<Takes, exit>() && check<B>::template fits<Takes, exit>();
+  }
+};
+template <class Chain>
+struct inside<residual_of<Chain>> {
+  template <role, lie>
+  static constexpr bool fits() {
+    return check<Chain>::template fits<lie::rows, lie::rows>();
+  }
+};
+
+}  // namespace detail
+
+template <class Chain>
+struct says_of<residual_of<Chain>> {
+  static constexpr layer_says value{.does = flow::rows};
+};
+template <class A, class B>
+struct says_of<product_of<A, B>> {
+  static constexpr layer_says a = detail::check<A>::as_branch(), b = detail::check<B>::as_branch();
+  static constexpr layer_says value{
+      .does = flow::fork, .spreads = a.spreads && b.spreads, .shares_entry = a.shares_entry && b.shares_entry};
+};
+
+/// Whether the layers of an expression can stand in their order; refuses those that cannot, in one sentence. Every unit
+/// that is an expression asks.
+template <class L>
+[[nodiscard]] constexpr bool fits(L const&) {
+  return detail::check<decltype(nn::chain(std::declval<L>()))>::template fits<lie::rows, lie::rows>();
+}
+
+// ---- run states
+/// A layer written by hand: three functions over its own rows (or columns), and one word that says where it stands.
+///
+/// `L::flow` is the word; `L::instance<Env>` is made as instance(description, placing<Env>&), and has saved,
+/// forward(pass, saved, x) -> y, backward_input(pass, saved, x, dy) -> dx, backward_weight(pass, saved, x, dy), and
+/// visit(f) if it has parameters. The chain keeps x and dy.
+template <class S, class Env>
+concept layer_state = requires(S& state, pass<Env>& pass, typename S::saved& saved, detail::view_of<Env> x) {
+  { state.forward(pass, saved, x) } -> std::same_as<detail::view_of<Env>>;
+  { state.backward_input(pass, saved, x, x) } -> std::same_as<detail::view_of<Env>>;
+  state.backward_weight(pass, saved, x, x);
+};
+
+namespace detail {
+
+template <class Env, class L>
+class hand_written final : public node<Env> {
+  using state = typename L::template instance<Env>;
+  static_assert(
+      layer_state<state, Env>,
+      "trireme::nn: a layer's instance<Env> needs saved, forward(pass, saved, x), backward_input(pass, saved, "
+      "x, dy) and backward_weight(pass, saved, x, dy)");
+
+ public:
+  using typename node<Env>::view;
+  using typename node<Env>::space;
+
+  explicit hand_written(L const& what) : what_(what) { this->facts_.weights = true; }
+  [[nodiscard]] layer_says says() const override { return says_of<L>::value; }
+  [[nodiscard]] std::int64_t width(std::int64_t from) const override {
+    if constexpr (requires { what_.width(from); }) {
+      return what_.width(from);
+    } else {
+      return from;
+    }
+  }
+  void visit(parameter_visitor<Env> const& each) override {
+    if constexpr (requires { state_->visit(each); }) state_->visit(each);
+  }
+  held<Env> forward(pass<Env>& pass, held<Env> x, arena<space>&, view) override {
+    auto const y = state_->forward(pass, saved_[pass], x.v);
+    return {y, false, x.entry && y.address() == x.v.address()};
+  }
+  void backward_input(pass<Env>& pass, layer_input<Env> x, view, view dy, target<Env> to, half) override {
+    ops::on<space>::copy(to.into, state_->backward_input(pass, saved_[pass], x.get(pass), dy));
+  }
+  void backward_weight(pass<Env>& pass, layer_input<Env> x, view dy) override {
+    state_->backward_weight(pass, saved_[pass], x.get(pass), dy);
+  }
+
+ private:
+  void do_place(placing<Env>& at, layer_step const&) override {
+    auto const after = width(at.width);
+    state_.emplace(what_, at);
+    at.width = after;
+  }
+  L what_;
+  std::optional<state> state_;
+  per_slot<typename state::saved> saved_;
+};
+
+}  // namespace detail
+
+/// The node that a description becomes.
+template <class Env, class L>
+struct node_of {
+  using type = detail::hand_written<Env, L>;
+};
+
+/// Appends the nodes of a description: several of a chain, one of anything else.
+template <class Env, class L>
+void append_nodes(std::vector<node_pointer<Env>>& out, L const& layer) {
+  out.push_back(std::make_unique<typename node_of<Env, L>::type>(layer));
+}
+template <class Env, class L>
+void append_nodes(std::vector<node_pointer<Env>>& out, named_of<L> const& layer);
+template <class Env, class... L>
+void append_nodes(std::vector<node_pointer<Env>>& out, chain_of<L...> const& chain) {
+  std::apply([&](auto const&... each) { (append_nodes<Env>(out, each), ...); }, chain.layers);
+}
+template <class Env, class L>
+void append_nodes(std::vector<node_pointer<Env>>& out, named_of<L> const& layer) {
+  auto const first = out.size();
+  append_nodes<Env>(out, layer.layer);
+  for (auto i = first; i < out.size(); ++i) out[i]->prefix(layer.name);
+}
+template <class Env, class L>
+[[nodiscard]] std::vector<node_pointer<Env>> nodes_of(L const& layer) {
+  std::vector<node_pointer<Env>> out;
+  append_nodes<Env>(out, layer);
+  return out;
+}
+
+namespace detail {
+
+template <class Env>
+class residual_node final : public node<Env> {
+ public:
+  using typename node<Env>::view;
+  using typename node<Env>::space;
+
+  template <class Chain>
+  explicit residual_node(residual_of<Chain> const& what) : residual_node(nodes_of<Env>(what.branch)) {}
+  explicit residual_node(std::vector<node_pointer<Env>> branch) : branch_(std::move(branch)) {
+    this->facts_.inside = this->facts_.in_place = true;
+  }
+  [[nodiscard]] layer_says says() const override { return {.does = flow::rows}; }
+  void visit(parameter_visitor<Env> const& each) override { branch_.visit(each); }
+  held<Env> forward(pass<Env>& pass, held<Env> x, arena<space>&, view) override {
+    return branch_.forward(pass, x.v, x.v);
+  }
+  // The gradient of the stream stays where it is; that of the branch is added to it.
+  void backward_in_place(pass<Env>& pass, layer_input<Env> x, gradient<Env> d, half when) override {
+    auto const mark = pass.scratch.mark();
+    branch_.backward(pass, x, {d.v, false, memory::passing}, {d.v, true}, when);
+    pass.scratch.rewind(mark);
+  }
+  void backward_weight(pass<Env>& pass, layer_input<Env> x, view) override { branch_.backward_weight(pass, x); }
+  void serve_forward(pass<Env>& pass) override { branch_.serve_forward(pass); }
+  void serve_backward(pass<Env>& pass) override { branch_.serve_backward(pass); }
+
+ private:
+  void do_place(placing<Env>& at, layer_step const&) override {
+    auto const from = at.width;
+    branch_.place(at, lie::rows, lie::rows);
+    if (at.width == from) return;
+    throw config_error(text("trireme::nn::residual: a branch of ", at.name, " makes rows of ", at.width,
+                            " numbers from rows of ", from, "; what is added to its input must be as wide"));
+  }
+  chain_node<Env> branch_;
+};
+
+/// y = a * b, number by number; y may be a or b.
+template <class Env>
+void multiply(view_of<Env> y, view_of<Env> a, view_of<Env> b) {
+  ops::on<typename Env::space>::with_values(
+      [](auto out, auto left, auto right) {
+        using number = typename Env::accumulate;
+        for (std::size_t i = 0; i < out.size(); ++i) {
+          out[i] = static_cast<typename Env::compute>(static_cast<number>(left[i]) * static_cast<number>(right[i]));
+        }
+      },
+      y, a, b);
+}
+
+template <class Env>
+class product_node final : public node<Env> {
+ public:
+  using typename node<Env>::view;
+  using typename node<Env>::space;
+
+  template <class A, class B>
+  explicit product_node(product_of<A, B> const& what) : product_node(nodes_of<Env>(what.a), nodes_of<Env>(what.b)) {}
+  product_node(std::vector<node_pointer<Env>> a, std::vector<node_pointer<Env>> b)
+      : a_(std::move(a)), b_(std::move(b)) {
+    this->facts_.inside = this->facts_.accumulates = true;
+  }
+  [[nodiscard]] layer_says says() const override {
+    auto const a = a_.as_branch(), b = b_.as_branch();
+    return {.does = flow::fork, .spreads = a.spreads && b.spreads, .shares_entry = a.shares_entry && b.shares_entry};
+  }
+  [[nodiscard]] std::int64_t width(std::int64_t from) const override { return a_.width(from); }
+  void visit(parameter_visitor<Env> const& each) override {
+    a_.visit(each);
+    b_.visit(each);
+  }
+  held<Env> forward(pass<Env>& pass, held<Env> x, arena<space>& to, view) override {
+    auto& kept = kept_[pass];
+    kept.a = a_.forward(pass, x.v);
+    kept.b = b_.forward(pass, x.v);
+    auto const y = to.template take<typename Env::compute>(kept.a.v.extents());
+    multiply<Env>(y, kept.a.v, kept.b.v);
+    return {y, true};
+  }
+  // Both factors' gradients are there before a branch goes on: dy may be what the branches add to.
+  void backward_input(pass<Env>& pass, layer_input<Env> x, view, view dy, target<Env> to, half when) override {
+    auto const& kept = kept_[pass];
+    auto const a = factor(pass, kept.a, x), b = factor(pass, kept.b, x);
+    auto const da = times(pass, dy, b, kept.b.ours, when);
+    auto const db = times(pass, dy, a, kept.a.ours, when);
+    a_.backward(pass, x, da, {to.into, to.accumulate}, when);
+    b_.backward(pass, x, db, {to.into, true}, when);
+  }
+  void backward_weight(pass<Env>& pass, layer_input<Env> x, view) override {
+    a_.backward_weight(pass, x);
+    b_.backward_weight(pass, x);
+  }
+  void serve_forward(pass<Env>& pass) override { a_.serve_forward(pass), b_.serve_forward(pass); }
+  void serve_backward(pass<Env>& pass) override { b_.serve_backward(pass), a_.serve_backward(pass); }
+
+ private:
+  struct saved {
+    held<Env> a, b;
+  };
+  void do_place(placing<Env>& at, layer_step const& step) override {
+    auto const before = at;
+    bool const spread = step.as == role::spread;
+    auto const exit = spread ? lie::columns : lie::rows;
+    a_.place(at, step.takes, exit);
+    auto const one = at;
+    at.width = before.width, at.cut = before.cut, at.wanted = before.wanted, at.act = before.act;
+    b_.place(at, step.takes, exit);
+    if (one.width == at.width && (!spread || one.cut == at.cut)) return;
+    throw config_error(text("trireme::nn::product: the factors of ", at.name, " are ", one.width, " and ", at.width,
+                            " numbers wide; both must be as wide, and cut alike"));
+  }
+  static view factor(pass<Env>& pass, held<Env> const& it, layer_input<Env> const& x) {
+    return it.entry ? x.get(pass) : it.v;
+  }
+  // dy times one factor, in the memory of that factor if nobody reads it any more.
+  static gradient<Env> times(pass<Env>& pass, view dy, view by, bool ours, half when) {
+    bool const later = when == half::later;
+    auto const d =
+        ours ? by : (later ? pass.activations : pass.scratch).template take<typename Env::compute>(dy.extents());
+    multiply<Env>(d, dy, by);
+    return {d, true, ours || later ? memory::kept : memory::scratch};
+  }
+  chain_node<Env> a_, b_;
+  per_slot<saved> kept_;
+};
+
+}  // namespace detail
+
+template <class Env, class Chain>
+struct node_of<Env, residual_of<Chain>> {
+  using type = detail::residual_node<Env>;
+};
+template <class Env, class A, class B>
+struct node_of<Env, product_of<A, B>> {
+  using type = detail::product_node<Env>;
+};
+
+// ---- units
+/// A description of a unit that is an expression: its parameters' names begin with `name`, it takes and gives rows of
+/// `width` numbers, its first dropout site is `site`, and layers() is the expression.
+template <class D>
+concept unit_of_layers = requires(D const& unit) {
+  { unit.name() } -> std::convertible_to<std::string>;
+  { unit.width() } -> std::convertible_to<std::int64_t>;
+  { unit.site() } -> std::convertible_to<std::uint32_t>;
+  unit.layers();
+};
+
+/// The run state of every unit that is an expression. Its backward comes apart, whatever is in it.
+template <class Env>
+class expression {
+ public:
+  using view = detail::view_of<Env>;
+  struct saved {
+    view x;
+  };
+
+  template <unit_of_layers Unit>
+  explicit expression(Unit const& unit, rank_groups<Env> const& groups = rank_groups<Env>::none())
+      : expression(unit.name(), unit.width(), unit.site(), nodes_of<Env>(unit.layers()), groups) {
+    using layers = std::remove_cvref_t<decltype(unit.layers())>;
+    static_assert(detail::check<decltype(nn::chain(std::declval<layers>()))>::template fits<lie::rows, lie::rows>());
+  }
+  expression(std::string const& name, std::int64_t width, std::uint32_t site, std::vector<node_pointer<Env>> nodes,
+             rank_groups<Env> const& groups)
+      : layers_(std::move(nodes)) {
+    placing<Env> at{groups, tensor_group<Env>::of(groups).share(), name, width, site};
+    layers_.place(at, lie::rows, lie::rows);
+  }
+  void visit(auto&& each) {
+    layers_.visit([&](parameter<Env>& one) { each(one); });
+  }
+  view forward(pass<Env>& pass, saved& kept, view x) {
+    kept.x = x;
+    auto const y = layers_.forward(pass, x);
+    return y.entry ? copy(pass, y.v) : y.v;
+  }
+  view backward(pass<Env>& pass, saved& kept, view dy) { return backward(pass, kept, dy, detail::half::at_once); }
+  view backward_input(pass<Env>& pass, saved& kept, view dy) { return backward(pass, kept, dy, detail::half::later); }
+  void backward_weight(pass<Env>& pass, saved& kept) { layers_.backward_weight(pass, {kept.x}); }
+  void serve_forward(pass<Env>& pass, saved&) { layers_.serve_forward(pass); }
+  void serve_backward(pass<Env>& pass, saved&) { layers_.serve_backward(pass); }
+
+ private:
+  // What goes to the unit before may not lie in scratch memory.
+  view backward(pass<Env>& pass, saved& kept, view dy, detail::half when) {
+    auto const mark = pass.scratch.mark();
+    auto dx = layers_.backward(pass, {kept.x}, {dy, true, detail::memory::passing}, {}, when);
+    if (dx.lies == detail::memory::scratch) {
+      auto const out = dy.extents() == dx.v.extents() ? dy : pass.take(dx.v.extents());
+      ops::on<typename Env::space>::copy(out, dx.v);
+      dx.v = out;
+    }
+    pass.scratch.rewind(mark);
+    return dx.v;
+  }
+  static view copy(pass<Env>& pass, view x) {
+    auto const y = pass.take(x.extents());
+    ops::on<typename Env::space>::copy(y, x);
+    return y;
+  }
+  detail::chain_node<Env> layers_;
+};
+
+/// A unit with an expression of its own.
+template <class Layers>
+struct block {
+  std::string prefix;
+  std::int64_t channels = 0;
+  std::uint32_t first_site = 0;
+  Layers of;
+  friend bool operator==(block const&, block const&) = default;
+
+  [[nodiscard]] std::string const& name() const noexcept { return prefix; }
+  [[nodiscard]] std::int64_t width() const noexcept { return channels; }
+  [[nodiscard]] std::uint32_t site() const noexcept { return first_site; }
+  [[nodiscard]] Layers const& layers() const noexcept { return of; }
+  template <class Env>
+  using instance = expression<Env>;
+};
+template <class Layers>
+block(std::string, std::int64_t, std::uint32_t, Layers) -> block<Layers>;
+
+}  // namespace trireme::nn
+
 // ---- trireme/nn/layer_norm.hpp
 namespace trireme::nn {
 
@@ -9470,6 +10690,352 @@ class layer_norm::instance {
   layer_norm what_;
   parameter<Env> gain_;
   parameter<Env> bias_;
+};
+
+}  // namespace trireme::nn
+
+// ---- trireme/nn/layers.hpp (goes on)
+namespace trireme::nn {
+
+/// An activation: done by the product before it on the way out if there is one, else by itself.
+struct activation {
+  static constexpr layer_says says{.does = flow::any, .activation = true};
+  ops::activation kind = ops::activation::none;
+  friend bool operator==(activation const&, activation const&) = default;
+};
+[[nodiscard]] constexpr activation gelu() noexcept { return {ops::activation::gelu}; }
+[[nodiscard]] constexpr activation relu() noexcept { return {ops::activation::relu}; }
+[[nodiscard]] constexpr activation tanh() noexcept { return {ops::activation::tanh}; }
+
+/// Drops numbers in training, by what they are in their whole samples: any cut drops the same.
+struct dropout {
+  static constexpr nn::flow flow = nn::flow::any;
+  double probability = 0;
+  friend bool operator==(dropout const&, dropout const&) = default;
+};
+
+/// Causal self-attention of queries, keys and values that lie side by side in its input: the core, without products.
+///
+/// Shapes   x (rows, 3 * channels), y (rows, channels); head h has columns [h * channels/heads, (h+1) * channels/heads)
+///          of each third.
+struct attend {
+  static constexpr nn::flow flow = nn::flow::columns;
+  std::int64_t heads = 1;
+  double dropout = 0;  ///< of the attention weights
+  friend bool operator==(attend const&, attend const&) = default;
+};
+
+template <>
+struct says_of<linear> {
+  static constexpr layer_says value{.does = flow::product, .takes_activation = true};
+};
+template <>
+struct says_of<layer_norm> {
+  static constexpr layer_says value{.does = flow::rows};
+};
+
+namespace detail {
+
+template <class Env>
+class linear_node final : public node<Env> {
+  using value = typename Env::compute;
+  using kernels = ops::on<typename Env::space>;
+
+ public:
+  using typename node<Env>::view;
+  using typename node<Env>::space;
+
+  explicit linear_node(linear const& what) : what_(what) {
+    this->facts_ = {.weights = true, .adds_residual = true, .accumulates = true, .does_slope = true};
+  }
+  [[nodiscard]] layer_says says() const override { return says_of<linear>::value; }
+  [[nodiscard]] std::int64_t width(std::int64_t) const override { return what_.outputs; }
+  void visit(parameter_visitor<Env> const& each) override {
+    each(weight_);
+    if (what_.bias) each(bias_);
+  }
+  held<Env> forward(pass<Env>& pass, held<Env> x, arena<space>& to, view residual) override {
+    auto const y = to.template take<value>({x.v.extent(0), outputs_});
+    auto& before = before_[pass];
+    before = act_ != ops::activation::none && pass.training() ? pass.take(y.extents()) : view{};
+    auto const mark = pass.scratch.mark();
+    kernels::linear(y, operand(pass, product_operand::role::input, x.v), packed(pass),
+                    {adds_bias_ ? bias_.value : decltype(bias_.value){}, act_, before, residual});
+    pass.scratch.rewind(mark);
+    return {y, true};
+  }
+  void backward_input(pass<Env>& pass, layer_input<Env>, view, view dy, target<Env> to, half) override {
+    auto const mark = pass.scratch.mark();
+    kernels::linear_backward_input(to.into, operand(pass, product_operand::role::gradient, dy), packed(pass),
+                                   {to.act, to.before, to.accumulate});
+    pass.scratch.rewind(mark);
+  }
+  void backward_weight(pass<Env>& pass, layer_input<Env> x, view dy) override {
+    auto const mark = pass.scratch.mark();
+    kernels::linear_backward_weight(weight_.gradient.reshaped({inputs_, outputs_}), bias_.gradient,
+                                    operand(pass, product_operand::role::input, x.get(pass)),
+                                    operand(pass, product_operand::role::gradient, dy), ops::orientation::in_out);
+    pass.scratch.rewind(mark);
+  }
+  [[nodiscard]] fused_activation<Env> fused(pass<Env> const& pass) override { return {act_, before_[pass]}; }
+
+ private:
+  void do_place(placing<Env>& at, layer_step const& step) override {
+    inputs_ = at.width;
+    outputs_ = what_.outputs;
+    if (what_.inputs != 0 && what_.inputs != inputs_) {
+      throw config_error(text("trireme::nn::linear ", at.name, ": rows of ", inputs_, " numbers come in where ",
+                              what_.inputs, " inputs are said; leave inputs out, or make the layer before it as wide"));
+    }
+    act_ = at.act;
+    if (what_.act != ops::activation::none) {
+      throw config_error(text("trireme::nn::linear ", at.name,
+                              ": in an expression an activation is a layer of its own, "
+                              "behind this one; leave act out"));
+    }
+    weight_.info = {at.name + ".weight", {inputs_, outputs_}, what_.start, true};
+    bias_.info = {at.name + ".bias", {outputs_}, what_.bias_start, false};
+    if (step.as == role::collect && at.own.size > 1) {
+      auto const part = at.part(at.cut, inputs_);
+      weight_.info = part_of(weight_.info, 0, part);
+      adds_bias_ = at.own.rank == 0;
+      inputs_ = part.count;
+    }
+    if (step.as == role::spread) {
+      auto const fused = at.wanted.fused;
+      if (outputs_ % (fused * at.wanted.granules) != 0) {
+        throw config_error(text("trireme::nn::linear ", at.name, ": ", outputs_, " outputs are not ", fused, " times ",
+                                at.wanted.granules, " heads of one width, which the layer behind it takes"));
+      }
+      if (at.own.size > 1) {
+        auto const part = at.part(at.wanted, outputs_);
+        if (fused > 1) {
+          weight_.info.extents = {inputs_, fused, outputs_ / fused};
+          bias_.info.extents = {fused, outputs_ / fused};
+        }
+        weight_.info = part_of(weight_.info, weight_.info.extents.rank() - 1, part);
+        bias_.info = part_of(bias_.info, bias_.info.extents.rank() - 1, part);
+        outputs_ = fused * part.count;
+      }
+      at.cut = at.wanted;
+    }
+    at.width = what_.outputs;
+  }
+  // What the product reads: x itself, or what the precision makes of it.
+  [[nodiscard]] view operand(pass<Env>& pass, product_operand::role which, view x) {
+    return pass.operand(weight_.info.name, which, x);
+  }
+  auto& packed(pass<Env>& pass) {
+    return packed_weights(packed_, pass, weight_.info.name, weight_.value.reshaped({inputs_, outputs_}));
+  }
+
+  linear what_;
+  std::int64_t inputs_ = 0, outputs_ = 0;  // that lie here
+  ops::activation act_ = ops::activation::none;
+  bool adds_bias_ = true;
+  parameter<Env> weight_{}, bias_{};
+  ops::weights<value, space> packed_;
+  per_slot<view> before_;
+};
+
+template <class Env>
+class layer_norm_node final : public node<Env> {
+  using accumulate = typename Env::accumulate;
+  using kernels = ops::on<typename Env::space>;
+
+ public:
+  using typename node<Env>::view;
+  using typename node<Env>::space;
+
+  explicit layer_norm_node(layer_norm const& what) : what_(what) { this->facts_.accumulates = true; }
+  [[nodiscard]] layer_says says() const override { return says_of<layer_norm>::value; }
+  void visit(parameter_visitor<Env> const& each) override {
+    each(gain_);
+    each(bias_);
+  }
+  held<Env> forward(pass<Env>& pass, held<Env> x, arena<space>& to, view) override {
+    auto const rows = x.v.extent(0);
+    auto& kept = kept_[pass];
+    kept = {pass.activations.template take<accumulate>({rows}), pass.activations.template take<accumulate>({rows})};
+    auto const y = to.template take<typename Env::compute>(x.v.extents());
+    kernels::layer_norm(y, kept.mean, kept.rstd, x.v, gain_.value, bias_.value, what_.epsilon);
+    return {y, true};
+  }
+  void backward_input(pass<Env>& pass, layer_input<Env> x, view, view dy, target<Env> to, half) override {
+    auto const& kept = kept_[pass];
+    kernels::layer_norm_backward(to.into, gain_.gradient, bias_.gradient, dy, x.here, kept.mean, kept.rstd, gain_.value,
+                                 to.accumulate);
+  }
+
+ private:
+  struct saved {
+    tensor_view<accumulate, space> mean, rstd;  // (rows)
+  };
+  void do_place(placing<Env>& at, layer_step const&) override {
+    gain_.info = {at.name + ".weight", {at.width}, {initial::distribution::ones, 0}, false};
+    bias_.info = {at.name + ".bias", {at.width}, {}, false};
+  }
+  layer_norm what_;
+  parameter<Env> gain_{}, bias_{};
+  per_slot<saved> kept_;
+};
+
+template <class Env>
+class activation_node final : public node<Env> {
+  using kernels = ops::on<typename Env::space>;
+
+ public:
+  using typename node<Env>::view;
+  using typename node<Env>::space;
+
+  explicit activation_node(nn::activation const& what) : kind_(what.kind) { this->facts_.in_place = true; }
+  [[nodiscard]] layer_says says() const override { return nn::activation::says; }
+  [[nodiscard]] ops::activation activation() const override { return kind_; }
+  held<Env> forward(pass<Env>&, held<Env> x, arena<space>& to, view) override {
+    auto const y = to.template take<typename Env::compute>(x.v.extents());
+    kernels::activate(y, x.v, kind_);
+    return {y, true};
+  }
+  void backward_in_place(pass<Env>& pass, layer_input<Env> x, gradient<Env> d, half) override {
+    kernels::activate_backward(d.v, d.v, x.get(pass), kind_);
+  }
+
+ private:
+  void do_place(placing<Env>&, layer_step const&) override {}
+  ops::activation kind_;
+};
+
+template <class Env>
+class dropout_node final : public node<Env> {
+  using kernels = ops::on<typename Env::space>;
+
+ public:
+  using typename node<Env>::view;
+  using typename node<Env>::space;
+
+  explicit dropout_node(dropout const& what) : probability_(what.probability) { this->facts_.in_place = true; }
+  [[nodiscard]] layer_says says() const override { return {.does = flow::any}; }
+  [[nodiscard]] bool idle(pass<Env> const& pass) const override { return !site(pass).active(); }
+  held<Env> forward(pass<Env>& pass, held<Env> x, arena<space>& to, view) override {
+    if (!x.ours) {
+      auto const y = to.template take<typename Env::compute>(x.v.extents());
+      kernels::copy(y, x.v);
+      x = {y, true};
+    }
+    drop(pass, x.v);
+    return x;
+  }
+  void backward_in_place(pass<Env>& pass, layer_input<Env>, gradient<Env> d, half) override { drop(pass, d.v); }
+
+ private:
+  void do_place(placing<Env>& at, layer_step const& step) override {
+    if (!(probability_ >= 0 && probability_ < 1)) {
+      throw config_error(text("trireme::nn::dropout ", at.name, ": probability ", probability_, " is not in [0, 1)"));
+    }
+    site_ = at.site++;
+    lies_ = step.takes;
+    width_ = at.width;
+    fused_ = lies_ == lie::columns ? at.cut.fused : 1;
+    part_ = lies_ == lie::columns ? at.part(at.cut, at.width) : interval{0, at.width};
+  }
+  [[nodiscard]] ops::dropout_site site(pass<Env> const& pass) const {
+    return {pass.training() ? probability_ : 0, pass.key, site_, pass.batch.ids};
+  }
+  void drop(pass<Env>& pass, view y) const {
+    bool const cut = part_.count * fused_ != width_;
+    if (cut || (lies_ != lie::rows && pass.group.cuts_rows()))
+      return drop_columns(pass, y, width_, fused_, part_, site(pass));
+    drop_rows(pass, y, pass.batch.inputs.extents.size(), site(pass));
+  }
+  double probability_;
+  std::uint32_t site_ = 0;
+  lie lies_ = lie::rows;
+  std::int64_t width_ = 0, fused_ = 1;
+  interval part_{};
+};
+
+template <class Env>
+class attend_node final : public node<Env> {
+  using kernels = ops::on<typename Env::space>;
+
+ public:
+  using typename node<Env>::view;
+  using typename node<Env>::space;
+
+  explicit attend_node(attend const& what) : what_(what) { this->facts_.reads_y = true; }
+  [[nodiscard]] layer_says says() const override { return {.does = flow::columns}; }
+  [[nodiscard]] std::int64_t width(std::int64_t from) const override { return from / 3; }
+  [[nodiscard]] columns wants(std::int64_t, share own) const override {
+    if (own.size <= what_.heads) return {what_.heads, 3};
+    throw config_error(text("trireme::nn::attention: ", what_.heads, " heads cannot be cut into ", own.size,
+                            " ways; a tensor group has at most as many ranks as a layer has heads"));
+  }
+  held<Env> forward(pass<Env>& pass, held<Env> x, arena<space>& to, view) override {
+    auto const shape = shape_of(pass);
+    auto const y = to.template take<typename Env::compute>({x.v.extent(0), channels_});
+    auto& kept = kept_[pass];
+    kept.packed = x.v;
+    if (auto& group = context_group<Env>::of(pass); group.size() == 1) {
+      kept.lse = pass.activations.template take<typename Env::accumulate>({shape.batch, shape.heads, shape.context});
+      kernels::causal_attention(y, kept.lse, x.v, shape, pass.scratch, site(pass));
+    } else {
+      group.attend(y, kept, shape, pass.activations, pass.scratch, site(pass));
+    }
+    return {y, false};
+  }
+  void backward_input(pass<Env>& pass, layer_input<Env>, view y, view dy, target<Env> to, half) override {
+    auto const& kept = kept_[pass];
+    if (auto& group = context_group<Env>::of(pass); group.size() == 1) {
+      kernels::causal_attention_backward(to.into, dy, y, kept.lse, kept.packed, shape_of(pass), pass.scratch,
+                                         site(pass));
+    } else {
+      group.attend_backward(to.into, dy, y, kept, shape_of(pass), pass.scratch, site(pass));
+    }
+  }
+
+ private:
+  void do_place(placing<Env>& at, layer_step const&) override {
+    site_ = at.site++;
+    at.width /= 3;
+    at.cut = {what_.heads, 1};
+    heads_ = at.own.of(what_.heads);
+    channels_ = at.width / what_.heads * heads_.count;
+  }
+  [[nodiscard]] ops::attention_shape shape_of(pass<Env> const& pass) const {
+    auto const context = pass.batch.inputs.extents[1];
+    return {pass.batch.inputs.extents.size() / context, context, heads_.count, channels_, heads_.first};
+  }
+  [[nodiscard]] ops::dropout_site site(pass<Env> const& pass) const {
+    return {pass.training() ? what_.dropout : 0, pass.key, site_, pass.batch.ids};
+  }
+  attend what_;
+  std::uint32_t site_ = 0;
+  interval heads_{};
+  std::int64_t channels_ = 0;
+  per_slot<attention_state<Env>> kept_;
+};
+
+}  // namespace detail
+
+template <class Env>
+struct node_of<Env, linear> {
+  using type = detail::linear_node<Env>;
+};
+template <class Env>
+struct node_of<Env, layer_norm> {
+  using type = detail::layer_norm_node<Env>;
+};
+template <class Env>
+struct node_of<Env, activation> {
+  using type = detail::activation_node<Env>;
+};
+template <class Env>
+struct node_of<Env, dropout> {
+  using type = detail::dropout_node<Env>;
+};
+template <class Env>
+struct node_of<Env, attend> {
+  using type = detail::attend_node<Env>;
 };
 
 }  // namespace trireme::nn
@@ -9628,8 +11194,7 @@ struct gpt_embedding {
   };
 };
 
-/// One transformer block of GPT-2: x + attention(norm(x)), then x + mlp(norm(x)). The second half of its backward pass
-/// is the four products that make the matrices' gradients; all else is in the first.
+/// One transformer block of GPT-2: x + attention(norm(x)), then x + mlp(norm(x)).
 ///
 /// Shapes   x, y (B*T, C): the rows of them that lie here.
 /// Ranks    each of a tensor group has some heads, and some of the numbers between the products of the mlp; a sum over
@@ -9642,103 +11207,24 @@ struct gpt_block {
   std::int64_t index = 0;
   friend bool operator==(gpt_block const&, gpt_block const&) = default;
 
+  [[nodiscard]] std::string name() const { return text("transformer.h.", index); }
+  [[nodiscard]] std::int64_t width() const noexcept { return shape.channels; }
+  [[nodiscard]] std::uint32_t site() const noexcept { return detail::first_site_of(index); }
+  [[nodiscard]] auto layers() const {
+    auto const c = shape.channels;
+    initial const deep{initial::distribution::normal, detail::residual_scale(shape)};
+    return chain(
+        residual(named("ln_1", layer_norm{}),
+                 named("attn", chain(named("c_attn", linear{.outputs = 3 * c}), attend{shape.heads, shape.dropout},
+                                     named("c_proj", linear{.outputs = c, .start = deep}))),
+                 dropout{shape.dropout}),
+        residual(named("ln_2", layer_norm{}),
+                 named("mlp", chain(named("c_fc", linear{.outputs = 4 * c}), gelu(),
+                                    named("c_proj", linear{.outputs = c, .start = deep}))),
+                 dropout{shape.dropout}));
+  }
   template <class Env>
-  class instance {
-    using space = typename Env::space;
-    using value = typename Env::compute;
-    using kernels = ops::on<space>;
-
-   public:
-    using view = tensor_view<value, space>;
-    struct saved {
-      typename layer_norm::instance<Env>::saved norm1;
-      typename attention::instance<Env>::saved attended;
-      typename layer_norm::instance<Env>::saved norm2;
-      typename linear::instance<Env>::saved up;
-      typename linear::instance<Env>::saved down;
-    };
-
-    explicit instance(gpt_block const& description, share own = {})
-        : shape_(description.shape),
-          site_(detail::first_site_of(description.index) + 2),
-          norm1_({shape_.channels}, detail::name_in_block(description.index, "ln_1"), own),
-          attention_(detail::attention_of(shape_, description.index), detail::name_in_block(description.index, "attn"),
-                     own),
-          norm2_({shape_.channels}, detail::name_in_block(description.index, "ln_2"), own),
-          hidden_(own.of(4 * shape_.channels)),
-          up_({.inputs = shape_.channels, .outputs = 4 * shape_.channels, .act = ops::activation::gelu},
-              detail::name_in_block(description.index, "mlp.c_fc"), part(own, linear_part::axis::outputs)),
-          down_({.inputs = 4 * shape_.channels,
-                 .outputs = shape_.channels,
-                 .start = {initial::distribution::normal, detail::residual_scale(shape_)}},
-                detail::name_in_block(description.index, "mlp.c_proj"), part(own, linear_part::axis::inputs)) {}
-
-    void visit(auto&& each) {
-      norm1_.visit(each);
-      attention_.visit(each);
-      norm2_.visit(each);
-      up_.visit(each);
-      down_.visit(each);
-    }
-
-    view forward(pass<Env>& pass, saved& kept, view x) {
-      auto const rows = pass.batch.inputs.extents.size();
-      auto const attended = attention_.forward(pass, kept.attended, norm1_.forward(pass, kept.norm1, x), x, rows,
-                                               pass.batch.inputs.extents[1]);
-      auto const normed = norm2_.forward(pass, kept.norm2, attended);
-      auto const hidden = up_.forward(pass, kept.up, pass.group.gather(normed, rows, pass.scratch));
-      kept.up.x = normed;
-      return down_.end_branch(pass, kept.down, hidden, attended, site(pass));
-    }
-
-    view backward(pass<Env>& pass, saved& kept, view dy) { return backward(pass, kept, dy, weight_half::at_once); }
-    view backward_input(pass<Env>& pass, saved& kept, view dy) { return backward(pass, kept, dy, weight_half::later); }
-    void backward_weight(pass<Env>& pass, saved& kept) {
-      auto const rows = pass.batch.inputs.extents.size();
-      down_.weight_gradient(pass, kept.down.x, pass.group.gather(kept.down.dy, rows, pass.scratch));
-      up_.weight_gradient(pass, pass.group.gather(kept.up.x, rows, pass.scratch), kept.up.dy);
-      attention_.weight_gradient(pass, kept.attended);
-    }
-
-   private:
-    // dy becomes dx in place: the residual stream's gradient passes through unchanged, the branches add to it.
-    view backward(pass<Env>& pass, saved& kept, view dy, weight_half when) {
-      auto const rows = pass.batch.inputs.extents.size();
-      auto const here = pass.scratch.mark();
-      auto const take = [&](trireme::shape extents) { return pass.scratch.template take<value>(extents); };
-      auto const dbranch = take({rows, shape_.channels});  // all rows of a branch's input
-      auto const inner = pass.scratch.mark();
-      auto const ddown = down_.branch_gradient(pass, kept.down, dy, site(pass), when);
-      auto const before = kept.up.before_activation;  // which nobody needs any more once its gradient is there
-      bool const at_once = when == weight_half::at_once;
-      auto const dup = kept.up.dy = at_once ? take({rows, hidden_.count}) : before;
-      if (at_once) down_.weight_gradient(pass, kept.down.x, ddown);
-      down_.input_gradient(pass, dup, ddown, {ops::activation::gelu, before, false});
-      if (at_once) up_.weight_gradient(pass, pass.group.gather(kept.up.x, rows, pass.scratch), dup);
-      auto const dnormed = pass.group.reduce(up_.input_gradient_term(pass, dbranch, dup));
-      pass.scratch.rewind(inner);
-      norm2_.backward(pass, kept.norm2, dy, dnormed, true);
-      auto const dattention = attention_.backward(pass, kept.attended, dbranch, dy, pass.batch.inputs.extents[1], when);
-      norm1_.backward(pass, kept.norm1, dy, dattention, true);
-      pass.scratch.rewind(here);
-      return dy;
-    }
-    [[nodiscard]] linear_part part(share own, linear_part::axis axis) const {
-      return own.size == 1 ? linear_part{} : linear_part{axis, hidden_, own.rank};
-    }
-    [[nodiscard]] ops::dropout_site site(pass<Env> const& pass) const {
-      return {pass.training() ? shape_.dropout : 0, pass.key, site_, pass.batch.ids};
-    }
-
-    gpt_shape shape_;
-    std::uint32_t site_;  // of the second branch's dropout
-    layer_norm::instance<Env> norm1_;
-    attention::instance<Env> attention_;
-    layer_norm::instance<Env> norm2_;
-    interval hidden_;  // numbers between the two products, those that lie here
-    linear::instance<Env> up_;
-    linear::instance<Env> down_;
-  };
+  using instance = expression<Env>;
 };
 
 }  // namespace trireme::nn
@@ -17498,9 +18984,6 @@ class stage_link {
 };
 
 }  // namespace trireme
-
-// ---- trireme/parallel/mesh.hpp
-#include <tuple>
 
 // ---- trireme/parallel/strategies.hpp
 namespace trireme::parallel {

@@ -9,8 +9,7 @@
 #include "trireme/core/error.hpp"
 #include "trireme/nn/attention.hpp"
 #include "trireme/nn/detail/own_rows.hpp"
-#include "trireme/nn/layer_norm.hpp"
-#include "trireme/nn/linear.hpp"
+#include "trireme/nn/layers.hpp"
 #include "trireme/ops/types.hpp"
 
 namespace trireme::nn {
@@ -166,8 +165,7 @@ struct gpt_embedding {
   };
 };
 
-/// One transformer block of GPT-2: x + attention(norm(x)), then x + mlp(norm(x)). The second half of its backward pass
-/// is the four products that make the matrices' gradients; all else is in the first.
+/// One transformer block of GPT-2: x + attention(norm(x)), then x + mlp(norm(x)).
 ///
 /// Shapes   x, y (B*T, C): the rows of them that lie here.
 /// Ranks    each of a tensor group has some heads, and some of the numbers between the products of the mlp; a sum over
@@ -180,103 +178,24 @@ struct gpt_block {
   std::int64_t index = 0;
   friend bool operator==(gpt_block const&, gpt_block const&) = default;
 
+  [[nodiscard]] std::string name() const { return text("transformer.h.", index); }
+  [[nodiscard]] std::int64_t width() const noexcept { return shape.channels; }
+  [[nodiscard]] std::uint32_t site() const noexcept { return detail::first_site_of(index); }
+  [[nodiscard]] auto layers() const {
+    auto const c = shape.channels;
+    initial const deep{initial::distribution::normal, detail::residual_scale(shape)};
+    return chain(
+        residual(named("ln_1", layer_norm{}),
+                 named("attn", chain(named("c_attn", linear{.outputs = 3 * c}), attend{shape.heads, shape.dropout},
+                                     named("c_proj", linear{.outputs = c, .start = deep}))),
+                 dropout{shape.dropout}),
+        residual(named("ln_2", layer_norm{}),
+                 named("mlp", chain(named("c_fc", linear{.outputs = 4 * c}), gelu(),
+                                    named("c_proj", linear{.outputs = c, .start = deep}))),
+                 dropout{shape.dropout}));
+  }
   template <class Env>
-  class instance {
-    using space = typename Env::space;
-    using value = typename Env::compute;
-    using kernels = ops::on<space>;
-
-   public:
-    using view = tensor_view<value, space>;
-    struct saved {
-      typename layer_norm::instance<Env>::saved norm1;
-      typename attention::instance<Env>::saved attended;
-      typename layer_norm::instance<Env>::saved norm2;
-      typename linear::instance<Env>::saved up;
-      typename linear::instance<Env>::saved down;
-    };
-
-    explicit instance(gpt_block const& description, share own = {})
-        : shape_(description.shape),
-          site_(detail::first_site_of(description.index) + 2),
-          norm1_({shape_.channels}, detail::name_in_block(description.index, "ln_1"), own),
-          attention_(detail::attention_of(shape_, description.index), detail::name_in_block(description.index, "attn"),
-                     own),
-          norm2_({shape_.channels}, detail::name_in_block(description.index, "ln_2"), own),
-          hidden_(own.of(4 * shape_.channels)),
-          up_({.inputs = shape_.channels, .outputs = 4 * shape_.channels, .act = ops::activation::gelu},
-              detail::name_in_block(description.index, "mlp.c_fc"), part(own, linear_part::axis::outputs)),
-          down_({.inputs = 4 * shape_.channels,
-                 .outputs = shape_.channels,
-                 .start = {initial::distribution::normal, detail::residual_scale(shape_)}},
-                detail::name_in_block(description.index, "mlp.c_proj"), part(own, linear_part::axis::inputs)) {}
-
-    void visit(auto&& each) {
-      norm1_.visit(each);
-      attention_.visit(each);
-      norm2_.visit(each);
-      up_.visit(each);
-      down_.visit(each);
-    }
-
-    view forward(pass<Env>& pass, saved& kept, view x) {
-      auto const rows = pass.batch.inputs.extents.size();
-      auto const attended = attention_.forward(pass, kept.attended, norm1_.forward(pass, kept.norm1, x), x, rows,
-                                               pass.batch.inputs.extents[1]);
-      auto const normed = norm2_.forward(pass, kept.norm2, attended);
-      auto const hidden = up_.forward(pass, kept.up, pass.group.gather(normed, rows, pass.scratch));
-      kept.up.x = normed;
-      return down_.end_branch(pass, kept.down, hidden, attended, site(pass));
-    }
-
-    view backward(pass<Env>& pass, saved& kept, view dy) { return backward(pass, kept, dy, weight_half::at_once); }
-    view backward_input(pass<Env>& pass, saved& kept, view dy) { return backward(pass, kept, dy, weight_half::later); }
-    void backward_weight(pass<Env>& pass, saved& kept) {
-      auto const rows = pass.batch.inputs.extents.size();
-      down_.weight_gradient(pass, kept.down.x, pass.group.gather(kept.down.dy, rows, pass.scratch));
-      up_.weight_gradient(pass, pass.group.gather(kept.up.x, rows, pass.scratch), kept.up.dy);
-      attention_.weight_gradient(pass, kept.attended);
-    }
-
-   private:
-    // dy becomes dx in place: the residual stream's gradient passes through unchanged, the branches add to it.
-    view backward(pass<Env>& pass, saved& kept, view dy, weight_half when) {
-      auto const rows = pass.batch.inputs.extents.size();
-      auto const here = pass.scratch.mark();
-      auto const take = [&](trireme::shape extents) { return pass.scratch.template take<value>(extents); };
-      auto const dbranch = take({rows, shape_.channels});  // all rows of a branch's input
-      auto const inner = pass.scratch.mark();
-      auto const ddown = down_.branch_gradient(pass, kept.down, dy, site(pass), when);
-      auto const before = kept.up.before_activation;  // which nobody needs any more once its gradient is there
-      bool const at_once = when == weight_half::at_once;
-      auto const dup = kept.up.dy = at_once ? take({rows, hidden_.count}) : before;
-      if (at_once) down_.weight_gradient(pass, kept.down.x, ddown);
-      down_.input_gradient(pass, dup, ddown, {ops::activation::gelu, before, false});
-      if (at_once) up_.weight_gradient(pass, pass.group.gather(kept.up.x, rows, pass.scratch), dup);
-      auto const dnormed = pass.group.reduce(up_.input_gradient_term(pass, dbranch, dup));
-      pass.scratch.rewind(inner);
-      norm2_.backward(pass, kept.norm2, dy, dnormed, true);
-      auto const dattention = attention_.backward(pass, kept.attended, dbranch, dy, pass.batch.inputs.extents[1], when);
-      norm1_.backward(pass, kept.norm1, dy, dattention, true);
-      pass.scratch.rewind(here);
-      return dy;
-    }
-    [[nodiscard]] linear_part part(share own, linear_part::axis axis) const {
-      return own.size == 1 ? linear_part{} : linear_part{axis, hidden_, own.rank};
-    }
-    [[nodiscard]] ops::dropout_site site(pass<Env> const& pass) const {
-      return {pass.training() ? shape_.dropout : 0, pass.key, site_, pass.batch.ids};
-    }
-
-    gpt_shape shape_;
-    std::uint32_t site_;  // of the second branch's dropout
-    layer_norm::instance<Env> norm1_;
-    attention::instance<Env> attention_;
-    layer_norm::instance<Env> norm2_;
-    interval hidden_;  // numbers between the two products, those that lie here
-    linear::instance<Env> up_;
-    linear::instance<Env> down_;
-  };
+  using instance = expression<Env>;
 };
 
 }  // namespace trireme::nn

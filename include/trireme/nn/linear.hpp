@@ -27,6 +27,9 @@ enum class weight_half { at_once, later };
 
 /// y = act(x w + b) (+ residual), with the weight stored (inputs, outputs) as GPT-2 does.
 ///
+/// As a layer of an expression it is `linear{.outputs = n}`: inputs are what comes in, an activation is a layer behind
+/// it, and fused matrices are asked for by the layer that takes them.
+///
 /// Shapes   x (rows, inputs), y (rows, outputs), w (inputs, outputs), b (outputs).
 /// Ranks    a layer of which this rank has some inputs gives partial sums (forward_term), one of which it has some
 ///          outputs gives them backward (input_gradient_term). The bias of the former is everybody's, added by rank 0.
@@ -38,6 +41,7 @@ struct linear {
   initial start{initial::distribution::normal, 0.02};
   initial bias_start{};
   std::int64_t fused = 1;  ///< matrices that lie side by side in the outputs, each of which is cut alike
+  bool bias = true;        ///< false: y = act(x w)
   friend bool operator==(linear const&, linear const&) = default;
 
   template <class Env>
@@ -69,7 +73,7 @@ class linear::instance {
 
   void visit(auto&& each) {
     each(weight_);
-    each(bias_);
+    if (what_.bias) each(bias_);
   }
 
   view forward(pass<Env>& pass, saved& kept, view x, view residual = {}) {

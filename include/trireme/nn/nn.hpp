@@ -5,5 +5,6 @@
 #include "trireme/nn/experts.hpp"
 #include "trireme/nn/gpt.hpp"
 #include "trireme/nn/layer_norm.hpp"
+#include "trireme/nn/layers.hpp"
 #include "trireme/nn/linear.hpp"
 #include "trireme/nn/mlp.hpp"

@@ -1,0 +1,330 @@
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "trireme/nn/detail/own_rows.hpp"
+#include "trireme/nn/node.hpp"
+
+namespace trireme::nn::detail {
+
+/// Layers one after the other: the one place where rows are gathered, terms are summed, gradients find their memory,
+/// and backward comes apart.
+///
+/// Memory   A result belongs to who made it; whoever reads it later (saves it, or gets it as its input again in the
+///          backward pass) makes it read-only for those behind (`held::ours`). A gradient belongs to whoever has it;
+///          one that must live until the second half is made read-only there (`gradient::ours`) and lies among the
+///          activations. What is written in place is asked for ownership first, and copied without it.
+/// Threads  one owner.
+template <class Env>
+class chain_node {
+  using space = typename Env::space;
+  using value = typename Env::compute;
+  using kernels = ops::on<space>;
+
+ public:
+  using view = view_of<Env>;
+
+  explicit chain_node(std::vector<node_pointer<Env>> nodes) : nodes_(std::move(nodes)), steps_(nodes_.size()) {}
+
+  [[nodiscard]] std::vector<layer_says> says() const {
+    std::vector<layer_says> all;
+    for (auto const& each : nodes_) all.push_back(each->says());
+    return all;
+  }
+  /// Of a branch that a fork takes the result of.
+  [[nodiscard]] layer_says as_branch() const {
+    std::vector<layer_step> steps(nodes_.size());
+    return branch_says(says(), steps);
+  }
+  [[nodiscard]] std::int64_t width(std::int64_t from) const {
+    for (auto const& each : nodes_) from = each->width(from);
+    return from;
+  }
+
+  void place(placing<Env>& at, lie entry, lie exit) {
+    auto const all = says();
+    auto const found = resolve(all, steps_, entry, exit);
+    if (!found.fits()) {
+      throw config_error(text("trireme::nn::chain: ", at.name, ": layer ", found.where,
+                              " cannot stand where it does; see the compiler's sentence for chains that it knows"));
+    }
+    auto const outside = at.wanted;
+    for (std::size_t i = 0; i < nodes_.size(); ++i) {
+      if (steps_[i].absorbed) continue;
+      at.act = steps_[i].fused ? nodes_[i + 1]->activation() : ops::activation::none;
+      if (steps_[i].as == role::spread) {
+        auto taker = i + 1;
+        while (taker < nodes_.size() && all[taker].does == flow::any) ++taker;
+        at.wanted = taker == nodes_.size() ? outside : nodes_[taker]->wants(nodes_[i]->width(at.width), at.own);
+      }
+      nodes_[i]->place(at, steps_[i]);
+    }
+    parameters_.resize(nodes_.size());
+    for (std::size_t i = 0; i < nodes_.size(); ++i) {
+      if (steps_[i].absorbed || nodes_[i]->facts().inside || steps_[i].takes != lie::rows) continue;
+      nodes_[i]->visit([&](parameter<Env>& each) { parameters_[i].push_back(&each); });
+    }
+  }
+  void visit(parameter_visitor<Env> const& each) {
+    for (std::size_t i = 0; i < nodes_.size(); ++i) {
+      if (!steps_[i].absorbed) nodes_[i]->visit(each);
+    }
+  }
+
+  /// @param residual  is added to the result, if it is given.
+  held<Env> forward(pass<Env>& pass, view input, view residual = {}) {
+    auto& kept = kept_[pass];
+    kept.x.assign(nodes_.size() + 1, {});
+    kept.dy.assign(nodes_.size(), {});
+    auto const last = last_active(pass);
+    bool const on_the_way = !residual.empty() && last != nodes_.size() && may_add(pass, last);
+    held<Env> x{input, false, true};
+    for (std::size_t i = 0; i < nodes_.size(); ++i) {
+      kept.x[i] = x;
+      if (!skips(pass, i)) x = forward(pass, i, x, on_the_way && i == last ? residual : view{});
+    }
+    kept.x.back() = x;
+    if (residual.empty() || on_the_way) return x;
+    if (!x.ours) x = {copy_of(pass.activations, x.v), true, false};
+    kernels::add(x.v, residual);
+    return x;
+  }
+
+  /// Returns the gradient of the input, in `out` if that says where.
+  /// @param input  as it was given to forward().
+  gradient<Env> backward(pass<Env>& pass, layer_input<Env> input, gradient<Env> dy, target<Env> out, half when) {
+    auto const first = first_active(pass);
+    bool done = false;
+    for (auto i = nodes_.size(); i-- > 0;) {
+      if (!skips(pass, i)) dy = backward(pass, i, input, dy, i == first ? out : target<Env>{}, when, done);
+    }
+    if (done || out.into.address() == nullptr) return dy;
+    if (out.accumulate) {
+      kernels::add(out.into, dy.v);
+    } else {
+      kernels::copy(out.into, dy.v);
+    }
+    return {out.into, false, memory::scratch, false};
+  }
+
+  /// The second half.
+  void backward_weight(pass<Env>& pass, layer_input<Env> input) {
+    auto& kept = kept_[pass];
+    for (auto i = nodes_.size(); i-- > 0;) {
+      auto const& facts = nodes_[i]->facts();
+      if (skips(pass, i) || !(facts.weights || facts.inside)) continue;
+      auto const mark = pass.scratch.mark();
+      auto const x = input_of(pass, i, input);
+      if (facts.inside) {
+        nodes_[i]->backward_weight(pass, x, {});
+      } else {
+        auto const dy = steps_[i].partial ? gathered(pass, kept.dy[i]) : kept.dy[i];
+        with_sums_of_rows(pass, i, [&] { nodes_[i]->backward_weight(pass, x, dy); });
+      }
+      pass.scratch.rewind(mark);
+    }
+  }
+
+  void serve_forward(pass<Env>& pass) {
+    for (std::size_t i = 0; i < nodes_.size(); ++i) {
+      if (!steps_[i].absorbed) nodes_[i]->serve_forward(pass);
+    }
+  }
+  void serve_backward(pass<Env>& pass) {
+    for (auto i = nodes_.size(); i-- > 0;) {
+      if (!steps_[i].absorbed) nodes_[i]->serve_backward(pass);
+    }
+  }
+
+ private:
+  struct saved {
+    std::vector<held<Env>> x;  // each layer's input before its boundary; behind the last one the result
+    std::vector<view> dy;      // between the halves, of layers with weights, before the boundary
+  };
+
+  [[nodiscard]] bool skips(pass<Env> const& pass, std::size_t i) const {
+    return steps_[i].absorbed || nodes_[i]->idle(pass);
+  }
+  [[nodiscard]] std::size_t first_active(pass<Env> const& pass) const {
+    std::size_t i = 0;
+    while (i < nodes_.size() && skips(pass, i)) ++i;
+    return i;
+  }
+  [[nodiscard]] std::size_t last_active(pass<Env> const& pass) const {
+    for (auto i = nodes_.size(); i-- > 0;) {
+      if (!skips(pass, i)) return i;
+    }
+    return nodes_.size();
+  }
+  // The layer before i that does something; as many as there are layers: there is none.
+  [[nodiscard]] std::size_t before(pass<Env> const& pass, std::size_t i) const {
+    while (i-- > 0) {
+      if (!skips(pass, i)) return i;
+    }
+    return nodes_.size();
+  }
+  [[nodiscard]] bool may_add(pass<Env> const& pass, std::size_t last) const {
+    auto const& step = steps_[last];
+    return nodes_[last]->facts().adds_residual && !step.fused && (!step.partial || pass.group.size() == 1);
+  }
+  static view copy_of(arena<space>& memory, view x) {
+    auto const y = memory.template take<value>(x.extents());
+    kernels::copy(y, x);
+    return y;
+  }
+  static view gathered(pass<Env>& pass, view rows) {
+    return pass.group.gather(rows, pass.batch.inputs.extents.size(), pass.scratch);
+  }
+  static view own_rows(pass<Env> const& pass, view all) {
+    auto const here = pass.group.rows_here(all.extent(0));
+    return all.rows(here.first, here.count);
+  }
+
+  held<Env> forward(pass<Env>& pass, std::size_t i, held<Env> x, view residual) {
+    auto const& step = steps_[i];
+    auto const mark = pass.scratch.mark();
+    if (step.gathers() && pass.group.cuts_rows()) x = {gathered(pass, x.v), false, false};
+    if (step.partial) {
+      view const y =
+          kept_sum(pass, [&](auto& from) { return partial_sum<view>(nodes_[i]->forward(pass, x, from, residual).v); });
+      pass.scratch.rewind(mark);
+      return {y, !nodes_[i]->facts().reads_y, false};
+    }
+    auto y = nodes_[i]->forward(pass, x, pass.activations, residual);
+    if (step.takes == lie::all && step.gives == lie::rows && pass.group.cuts_rows()) y = {own_rows(pass, y.v), false};
+    pass.scratch.rewind(mark);
+    return y;
+  }
+
+  layer_input<Env> input_of(pass<Env>& pass, std::size_t i, layer_input<Env> const& input) {
+    auto const& x = kept_[pass].x[i];
+    layer_input<Env> out = x.entry ? input : layer_input<Env>{x.v, false};
+    if (steps_[i].gathers()) out.crosses = true;
+    return out;
+  }
+  // Whether the gradient that goes on from layer i is kept by one before it for the second half.
+  [[nodiscard]] bool is_kept_behind(pass<Env> const& pass, std::size_t i) const {
+    for (auto j = before(pass, i); j != nodes_.size(); j = before(pass, j)) {
+      auto const& facts = nodes_[j]->facts();
+      if (facts.weights) return true;
+      if (!facts.in_place || facts.inside) return false;
+    }
+    return false;
+  }
+
+  // dy is the gradient of layer i's result, behind its boundary; returns that of its input, before its boundary.
+  // done: it is where `out` wants it.
+  gradient<Env> backward(pass<Env>& pass, std::size_t i, layer_input<Env> const& input, gradient<Env> dy,
+                         target<Env> const& out, half when, bool& done) {
+    auto& one = *nodes_[i];
+    auto& kept = kept_[pass];
+    auto const& step = steps_[i];
+    auto const& facts = one.facts();
+    auto const x = input_of(pass, i, input);
+    bool const later = when == half::later;
+    auto const p = before(pass, i);
+
+    if (step.fused && !dy.through) dy = through_activation(pass, one.fused(pass), dy, later);
+    if (facts.in_place) {
+      if (!dy.ours) {
+        bool const stays = later && !facts.inside && is_kept_behind(pass, i);
+        dy = {copy_of(stays ? pass.activations : pass.scratch, dy.v), true, stays ? memory::kept : memory::scratch};
+      }
+      with_sums_of_rows(pass, i, [&] { one.backward_in_place(pass, x, dy, when); });
+      dy.through = false;
+      return dy;
+    }
+    // Asked before a copy is made, so that both ways through backward round alike.
+    bool const may_go_there = out.into.address() != nullptr && out.into.address() != dy.v.address();
+    if (facts.weights && later) {
+      if (!dy.ours || dy.lies != memory::kept) dy = {copy_of(pass.activations, dy.v), true, memory::kept};
+      kept.dy[i] = dy.v;
+      dy.ours = false;
+    }
+
+    // Where dx goes: at once to where the chain's owner wants it, into what the layer before kept of its activation and
+    // nobody needs any more, or into scratch memory.
+    target<Env> to;
+    gradient<Env> dx{.ours = true};
+    if (may_go_there && !step.gathers() && !facts.replicated && (facts.accumulates || !out.accumulate)) {
+      to = {out.into, out.accumulate};
+      done = true;
+    } else {
+      if (p != nodes_.size() && steps_[p].fused && facts.does_slope && !step.gathers()) {
+        auto const activation = nodes_[p]->fused(pass);
+        to.act = activation.act;
+        to.before = activation.before;
+        dx.through = true;
+        if (later) {
+          to.into = to.before;
+          dx.lies = memory::kept;
+        }
+      }
+      if (to.into.address() == nullptr) to.into = pass.scratch.template take<value>(x.extents(pass));
+    }
+    auto const mark = pass.scratch.mark();
+    auto const d = step.partial || (step.takes == lie::all && step.gives == lie::rows) ? gathered(pass, dy.v) : dy.v;
+    with_sums_of_rows(pass, i, [&] {
+      if (facts.weights && !later) one.backward_weight(pass, x, d);
+      one.backward_input(pass, x, kept.x[i + 1].v, d, to, when);
+    });
+    pass.scratch.rewind(mark);
+    dx.v = to.into;
+    if (done) return dx;
+    if (step.gathers()) dx.v = facts.replicated ? own_rows(pass, dx.v) : pass.group.reduce(partial_sum<view>(dx.v));
+    // A gradient that is kept takes the memory of the input, which nobody needs any more: no other memory is taken.
+    auto const& mine = kept.x[i];
+    if (later && dx.lies != memory::kept && mine.ours && !facts.weights && !facts.inside && is_kept_behind(pass, i)) {
+      kernels::copy(mine.v, dx.v);
+      dx.v = mine.v;
+      dx.lies = memory::kept;
+    }
+    return dx;
+  }
+
+  // dy of a fused activation's result becomes that of the product, where nothing behind could do it on the way.
+  gradient<Env> through_activation(pass<Env>& pass, fused_activation<Env> const& its, gradient<Env> dy, bool later) {
+    auto const into = later ? its.before : dy.ours ? dy.v : pass.scratch.template take<value>(dy.v.extents());
+    kernels::activate_backward(into, dy.v, its.before, its.act);
+    return {into, true, later ? memory::kept : dy.ours ? dy.lies : memory::scratch, true};
+  }
+
+  // Of a layer that has its parameters whole on every rank, but only some rows: its gradients are summed over the
+  // group.
+  template <class Body>
+  void with_sums_of_rows(pass<Env>& pass, std::size_t i, Body const& body) {
+    auto const& own = parameters_[i];
+    if (own.empty() || !pass.group.cuts_rows()) return body();
+    auto const mark = pass.scratch.mark();
+    std::int64_t size = 0;
+    for (auto const* each : own) size += each->gradient.size();
+    auto const terms = pass.scratch.template take<typename Env::accumulate>({size});
+    kernels::fill(terms, 0.0);
+    whole_.clear();
+    std::int64_t at = 0;
+    for (auto* each : own) {
+      whole_.push_back(each->gradient);
+      each->gradient = terms.flat(at, each->gradient.size()).reshaped(each->gradient.extents());
+      at += each->gradient.size();
+    }
+    body();
+    pass.group.sum(terms);
+    for (std::size_t k = 0; k < own.size(); ++k) {
+      kernels::add(whole_[k], own[k]->gradient);
+      own[k]->gradient = whole_[k];
+    }
+    pass.scratch.rewind(mark);
+  }
+
+  std::vector<node_pointer<Env>> nodes_;
+  std::vector<layer_step> steps_;
+  std::vector<std::vector<parameter<Env>*>> parameters_;           // of layers whose rows are cut
+  std::vector<tensor_view<typename Env::gradient, space>> whole_;  // their gradients, meanwhile
+  per_slot<saved> kept_;
+};
+
+}  // namespace trireme::nn::detail

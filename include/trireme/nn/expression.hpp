@@ -1,0 +1,543 @@
+#pragma once
+
+#include <array>
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <tuple>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "trireme/nn/detail/chain_node.hpp"
+#include "trireme/nn/node.hpp"
+
+namespace trireme::nn {
+
+// ---- descriptions
+
+/// Layers one after the other.
+template <class... L>
+struct chain_of {
+  std::tuple<L...> layers;
+  friend bool operator==(chain_of const&, chain_of const&) = default;
+};
+/// A layer with a name, which its parameters' names begin with.
+template <class L>
+struct named_of {
+  std::string name;
+  L layer;
+  friend bool operator==(named_of const&, named_of const&) = default;
+};
+/// x + branch(x)
+template <class Chain>
+struct residual_of {
+  Chain branch;
+  friend bool operator==(residual_of const&, residual_of const&) = default;
+};
+/// a(x) * b(x), number by number.
+template <class A, class B>
+struct product_of {
+  A a;
+  B b;
+  friend bool operator==(product_of const&, product_of const&) = default;
+};
+
+namespace detail {
+template <class L>
+auto as_tuple(L layer) {
+  return std::tuple<L>(std::move(layer));
+}
+template <class... L>
+auto as_tuple(chain_of<L...> chain) {
+  return std::move(chain.layers);
+}
+template <class... L>
+chain_of<L...> as_chain(std::tuple<L...> layers) {
+  return {std::move(layers)};
+}
+}  // namespace detail
+
+/// One layer after the other; chains within it become part of it.
+template <class... L>
+[[nodiscard]] auto chain(L... layers) {
+  return detail::as_chain(std::tuple_cat(detail::as_tuple(std::move(layers))...));
+}
+template <class L>
+[[nodiscard]] named_of<L> named(std::string name, L layer) {
+  return {std::move(name), std::move(layer)};
+}
+template <class L>
+[[nodiscard]] named_of<L> named(std::string const& name, named_of<L> layer) {
+  return {name + "." + layer.name, std::move(layer.layer)};
+}
+template <class... L>
+[[nodiscard]] auto named(std::string const& name, chain_of<L...> layers) {
+  return std::apply([&](auto... each) { return nn::chain(nn::named(name, std::move(each))...); },
+                    std::move(layers.layers));
+}
+template <class... L>
+[[nodiscard]] auto residual(L... layers) {
+  auto branch = nn::chain(std::move(layers)...);
+  return residual_of<decltype(branch)>{std::move(branch)};
+}
+template <class A, class B>
+[[nodiscard]] auto product(A a, B b) {
+  auto left = nn::chain(std::move(a));
+  auto right = nn::chain(std::move(b));
+  return product_of<decltype(left), decltype(right)>{std::move(left), std::move(right)};
+}
+
+// ---- what the compiler knows of them
+
+/// What a layer says of itself, from its type: `static constexpr layer_says says` or `static constexpr nn::flow flow`.
+template <class L>
+struct says_of {
+  static constexpr layer_says value = [] {
+    if constexpr (requires { L::says; }) {
+      return L::says;
+    } else {
+      return layer_says{.does = L::flow};
+    }
+  }();
+};
+template <class L>
+struct says_of<named_of<L>> : says_of<L> {};
+
+namespace detail {
+
+/// The sentences of layers that cannot stand in their order. The layer is the first argument.
+template <class Layer, misfit What>
+struct stands {
+  static_assert(
+      What != misfit::rows_of_columns,
+      "trireme::nn::chain: this layer works on whole rows, but the one before it leaves each rank of a tensor "
+      "group some columns; put a linear layer between them");
+  static_assert(
+      What != misfit::columns_of_rows,
+      "trireme::nn::chain: this layer works on the columns of its heads, but what comes before it gives whole "
+      "rows; put the linear layer that makes queries, keys and values before it");
+  static_assert(What != misfit::fork_of_columns,
+                "trireme::nn::chain: the branches of a product begin with whole rows, but the layer before it leaves "
+                "each rank of a tensor group some columns; put a linear layer between them");
+  static_assert(What != misfit::columns_left,
+                "trireme::nn::chain: the last layer leaves each rank of a tensor group some columns; end with a linear "
+                "layer");
+  static constexpr bool value = What == misfit::none;
+};
+struct the_end;
+
+/// Whether what is inside a layer fits, where the layer stands as it does.
+template <class L>
+struct inside {
+  template <role As, lie Takes>
+  static constexpr bool fits() {
+    return true;
+  }
+};
+template <class L>
+struct inside<named_of<L>> : inside<L> {};
+
+template <class... L>
+struct chain_check {
+  static constexpr std::size_t count = sizeof...(L);
+  static constexpr std::array<layer_says, count> says{says_of<L>::value...};
+  struct placed {
+    std::array<layer_step, count> steps{};
+    placement found{};
+  };
+  static constexpr placed place(lie entry, lie exit) {
+    placed out;
+    out.found = resolve(says, out.steps, entry, exit);
+    return out;
+  }
+  static constexpr layer_says as_branch() {
+    std::array<layer_step, count> steps{};
+    return branch_says(says, steps);
+  }
+  template <std::size_t I>
+  using layer = std::tuple_element_t<I, std::tuple<L..., the_end>>;
+  /// Refuses what does not fit, in one sentence.
+  template <lie Entry, lie Exit>
+  static constexpr bool fits() {
+    constexpr auto found = place(Entry, Exit).found;
+    if constexpr (found.what != misfit::none) {
+      return stands<layer<found.where>, found.what>::value;
+    } else {
+      return all_inside<Entry, Exit>(std::make_index_sequence<count>{});
+    }
+  }
+
+ private:
+  template <lie Entry, lie Exit, std::size_t... I>
+  static constexpr bool all_inside(std::index_sequence<I...>) {
+    [[maybe_unused]] constexpr auto steps = place(Entry, Exit).steps;
+    return (inside<L>::template fits<steps[I].as, steps[I].takes>() && ...);
+  }
+};
+
+template <class... L>
+constexpr chain_check<L...> check_of(chain_of<L...> const*);
+template <class Chain>
+using check = decltype(check_of(static_cast<Chain const*>(nullptr)));
+
+template <class A, class B>
+struct inside<product_of<A, B>> {
+  template <role As, lie Takes>
+  static constexpr bool fits() {
+    constexpr auto exit = As == role::spread ? lie::columns : lie::rows;
+    return check<A>::template fits<Takes, exit>() && check<B>::template fits<Takes, exit>();
+  }
+};
+template <class Chain>
+struct inside<residual_of<Chain>> {
+  template <role, lie>
+  static constexpr bool fits() {
+    return check<Chain>::template fits<lie::rows, lie::rows>();
+  }
+};
+
+}  // namespace detail
+
+template <class Chain>
+struct says_of<residual_of<Chain>> {
+  static constexpr layer_says value{.does = flow::rows};
+};
+template <class A, class B>
+struct says_of<product_of<A, B>> {
+  static constexpr layer_says a = detail::check<A>::as_branch(), b = detail::check<B>::as_branch();
+  static constexpr layer_says value{
+      .does = flow::fork, .spreads = a.spreads && b.spreads, .shares_entry = a.shares_entry && b.shares_entry};
+};
+
+/// Whether the layers of an expression can stand in their order; refuses those that cannot, in one sentence. Every unit
+/// that is an expression asks.
+template <class L>
+[[nodiscard]] constexpr bool fits(L const&) {
+  return detail::check<decltype(nn::chain(std::declval<L>()))>::template fits<lie::rows, lie::rows>();
+}
+
+// ---- run states
+
+/// A layer written by hand: three functions over its own rows (or columns), and one word that says where it stands.
+///
+/// `L::flow` is the word; `L::instance<Env>` is made as instance(description, placing<Env>&), and has saved,
+/// forward(pass, saved, x) -> y, backward_input(pass, saved, x, dy) -> dx, backward_weight(pass, saved, x, dy), and
+/// visit(f) if it has parameters. The chain keeps x and dy.
+template <class S, class Env>
+concept layer_state = requires(S& state, pass<Env>& pass, typename S::saved& saved, detail::view_of<Env> x) {
+  { state.forward(pass, saved, x) } -> std::same_as<detail::view_of<Env>>;
+  { state.backward_input(pass, saved, x, x) } -> std::same_as<detail::view_of<Env>>;
+  state.backward_weight(pass, saved, x, x);
+};
+
+namespace detail {
+
+template <class Env, class L>
+class hand_written final : public node<Env> {
+  using state = typename L::template instance<Env>;
+  static_assert(
+      layer_state<state, Env>,
+      "trireme::nn: a layer's instance<Env> needs saved, forward(pass, saved, x), backward_input(pass, saved, "
+      "x, dy) and backward_weight(pass, saved, x, dy)");
+
+ public:
+  using typename node<Env>::view;
+  using typename node<Env>::space;
+
+  explicit hand_written(L const& what) : what_(what) { this->facts_.weights = true; }
+  [[nodiscard]] layer_says says() const override { return says_of<L>::value; }
+  [[nodiscard]] std::int64_t width(std::int64_t from) const override {
+    if constexpr (requires { what_.width(from); }) {
+      return what_.width(from);
+    } else {
+      return from;
+    }
+  }
+  void visit(parameter_visitor<Env> const& each) override {
+    if constexpr (requires { state_->visit(each); }) state_->visit(each);
+  }
+  held<Env> forward(pass<Env>& pass, held<Env> x, arena<space>&, view) override {
+    auto const y = state_->forward(pass, saved_[pass], x.v);
+    return {y, false, x.entry && y.address() == x.v.address()};
+  }
+  void backward_input(pass<Env>& pass, layer_input<Env> x, view, view dy, target<Env> to, half) override {
+    ops::on<space>::copy(to.into, state_->backward_input(pass, saved_[pass], x.get(pass), dy));
+  }
+  void backward_weight(pass<Env>& pass, layer_input<Env> x, view dy) override {
+    state_->backward_weight(pass, saved_[pass], x.get(pass), dy);
+  }
+
+ private:
+  void do_place(placing<Env>& at, layer_step const&) override {
+    auto const after = width(at.width);
+    state_.emplace(what_, at);
+    at.width = after;
+  }
+  L what_;
+  std::optional<state> state_;
+  per_slot<typename state::saved> saved_;
+};
+
+}  // namespace detail
+
+/// The node that a description becomes.
+template <class Env, class L>
+struct node_of {
+  using type = detail::hand_written<Env, L>;
+};
+
+/// Appends the nodes of a description: several of a chain, one of anything else.
+template <class Env, class L>
+void append_nodes(std::vector<node_pointer<Env>>& out, L const& layer) {
+  out.push_back(std::make_unique<typename node_of<Env, L>::type>(layer));
+}
+template <class Env, class L>
+void append_nodes(std::vector<node_pointer<Env>>& out, named_of<L> const& layer);
+template <class Env, class... L>
+void append_nodes(std::vector<node_pointer<Env>>& out, chain_of<L...> const& chain) {
+  std::apply([&](auto const&... each) { (append_nodes<Env>(out, each), ...); }, chain.layers);
+}
+template <class Env, class L>
+void append_nodes(std::vector<node_pointer<Env>>& out, named_of<L> const& layer) {
+  auto const first = out.size();
+  append_nodes<Env>(out, layer.layer);
+  for (auto i = first; i < out.size(); ++i) out[i]->prefix(layer.name);
+}
+template <class Env, class L>
+[[nodiscard]] std::vector<node_pointer<Env>> nodes_of(L const& layer) {
+  std::vector<node_pointer<Env>> out;
+  append_nodes<Env>(out, layer);
+  return out;
+}
+
+namespace detail {
+
+template <class Env>
+class residual_node final : public node<Env> {
+ public:
+  using typename node<Env>::view;
+  using typename node<Env>::space;
+
+  template <class Chain>
+  explicit residual_node(residual_of<Chain> const& what) : residual_node(nodes_of<Env>(what.branch)) {}
+  explicit residual_node(std::vector<node_pointer<Env>> branch) : branch_(std::move(branch)) {
+    this->facts_.inside = this->facts_.in_place = true;
+  }
+  [[nodiscard]] layer_says says() const override { return {.does = flow::rows}; }
+  void visit(parameter_visitor<Env> const& each) override { branch_.visit(each); }
+  held<Env> forward(pass<Env>& pass, held<Env> x, arena<space>&, view) override {
+    return branch_.forward(pass, x.v, x.v);
+  }
+  // The gradient of the stream stays where it is; that of the branch is added to it.
+  void backward_in_place(pass<Env>& pass, layer_input<Env> x, gradient<Env> d, half when) override {
+    auto const mark = pass.scratch.mark();
+    branch_.backward(pass, x, {d.v, false, memory::passing}, {d.v, true}, when);
+    pass.scratch.rewind(mark);
+  }
+  void backward_weight(pass<Env>& pass, layer_input<Env> x, view) override { branch_.backward_weight(pass, x); }
+  void serve_forward(pass<Env>& pass) override { branch_.serve_forward(pass); }
+  void serve_backward(pass<Env>& pass) override { branch_.serve_backward(pass); }
+
+ private:
+  void do_place(placing<Env>& at, layer_step const&) override {
+    auto const from = at.width;
+    branch_.place(at, lie::rows, lie::rows);
+    if (at.width == from) return;
+    throw config_error(text("trireme::nn::residual: a branch of ", at.name, " makes rows of ", at.width,
+                            " numbers from rows of ", from, "; what is added to its input must be as wide"));
+  }
+  chain_node<Env> branch_;
+};
+
+/// y = a * b, number by number; y may be a or b.
+template <class Env>
+void multiply(view_of<Env> y, view_of<Env> a, view_of<Env> b) {
+  ops::on<typename Env::space>::with_values(
+      [](auto out, auto left, auto right) {
+        using number = typename Env::accumulate;
+        for (std::size_t i = 0; i < out.size(); ++i) {
+          out[i] = static_cast<typename Env::compute>(static_cast<number>(left[i]) * static_cast<number>(right[i]));
+        }
+      },
+      y, a, b);
+}
+
+template <class Env>
+class product_node final : public node<Env> {
+ public:
+  using typename node<Env>::view;
+  using typename node<Env>::space;
+
+  template <class A, class B>
+  explicit product_node(product_of<A, B> const& what) : product_node(nodes_of<Env>(what.a), nodes_of<Env>(what.b)) {}
+  product_node(std::vector<node_pointer<Env>> a, std::vector<node_pointer<Env>> b)
+      : a_(std::move(a)), b_(std::move(b)) {
+    this->facts_.inside = this->facts_.accumulates = true;
+  }
+  [[nodiscard]] layer_says says() const override {
+    auto const a = a_.as_branch(), b = b_.as_branch();
+    return {.does = flow::fork, .spreads = a.spreads && b.spreads, .shares_entry = a.shares_entry && b.shares_entry};
+  }
+  [[nodiscard]] std::int64_t width(std::int64_t from) const override { return a_.width(from); }
+  void visit(parameter_visitor<Env> const& each) override {
+    a_.visit(each);
+    b_.visit(each);
+  }
+  held<Env> forward(pass<Env>& pass, held<Env> x, arena<space>& to, view) override {
+    auto& kept = kept_[pass];
+    kept.a = a_.forward(pass, x.v);
+    kept.b = b_.forward(pass, x.v);
+    auto const y = to.template take<typename Env::compute>(kept.a.v.extents());
+    multiply<Env>(y, kept.a.v, kept.b.v);
+    return {y, true};
+  }
+  // Both factors' gradients are there before a branch goes on: dy may be what the branches add to.
+  void backward_input(pass<Env>& pass, layer_input<Env> x, view, view dy, target<Env> to, half when) override {
+    auto const& kept = kept_[pass];
+    auto const a = factor(pass, kept.a, x), b = factor(pass, kept.b, x);
+    auto const da = times(pass, dy, b, kept.b.ours, when);
+    auto const db = times(pass, dy, a, kept.a.ours, when);
+    a_.backward(pass, x, da, {to.into, to.accumulate}, when);
+    b_.backward(pass, x, db, {to.into, true}, when);
+  }
+  void backward_weight(pass<Env>& pass, layer_input<Env> x, view) override {
+    a_.backward_weight(pass, x);
+    b_.backward_weight(pass, x);
+  }
+  void serve_forward(pass<Env>& pass) override { a_.serve_forward(pass), b_.serve_forward(pass); }
+  void serve_backward(pass<Env>& pass) override { b_.serve_backward(pass), a_.serve_backward(pass); }
+
+ private:
+  struct saved {
+    held<Env> a, b;
+  };
+  void do_place(placing<Env>& at, layer_step const& step) override {
+    auto const before = at;
+    bool const spread = step.as == role::spread;
+    auto const exit = spread ? lie::columns : lie::rows;
+    a_.place(at, step.takes, exit);
+    auto const one = at;
+    at.width = before.width, at.cut = before.cut, at.wanted = before.wanted, at.act = before.act;
+    b_.place(at, step.takes, exit);
+    if (one.width == at.width && (!spread || one.cut == at.cut)) return;
+    throw config_error(text("trireme::nn::product: the factors of ", at.name, " are ", one.width, " and ", at.width,
+                            " numbers wide; both must be as wide, and cut alike"));
+  }
+  static view factor(pass<Env>& pass, held<Env> const& it, layer_input<Env> const& x) {
+    return it.entry ? x.get(pass) : it.v;
+  }
+  // dy times one factor, in the memory of that factor if nobody reads it any more.
+  static gradient<Env> times(pass<Env>& pass, view dy, view by, bool ours, half when) {
+    bool const later = when == half::later;
+    auto const d =
+        ours ? by : (later ? pass.activations : pass.scratch).template take<typename Env::compute>(dy.extents());
+    multiply<Env>(d, dy, by);
+    return {d, true, ours || later ? memory::kept : memory::scratch};
+  }
+  chain_node<Env> a_, b_;
+  per_slot<saved> kept_;
+};
+
+}  // namespace detail
+
+template <class Env, class Chain>
+struct node_of<Env, residual_of<Chain>> {
+  using type = detail::residual_node<Env>;
+};
+template <class Env, class A, class B>
+struct node_of<Env, product_of<A, B>> {
+  using type = detail::product_node<Env>;
+};
+
+// ---- units
+
+/// A description of a unit that is an expression: its parameters' names begin with `name`, it takes and gives rows of
+/// `width` numbers, its first dropout site is `site`, and layers() is the expression.
+template <class D>
+concept unit_of_layers = requires(D const& unit) {
+  { unit.name() } -> std::convertible_to<std::string>;
+  { unit.width() } -> std::convertible_to<std::int64_t>;
+  { unit.site() } -> std::convertible_to<std::uint32_t>;
+  unit.layers();
+};
+
+/// The run state of every unit that is an expression. Its backward comes apart, whatever is in it.
+template <class Env>
+class expression {
+ public:
+  using view = detail::view_of<Env>;
+  struct saved {
+    view x;
+  };
+
+  template <unit_of_layers Unit>
+  explicit expression(Unit const& unit, rank_groups<Env> const& groups = rank_groups<Env>::none())
+      : expression(unit.name(), unit.width(), unit.site(), nodes_of<Env>(unit.layers()), groups) {
+    using layers = std::remove_cvref_t<decltype(unit.layers())>;
+    static_assert(detail::check<decltype(nn::chain(std::declval<layers>()))>::template fits<lie::rows, lie::rows>());
+  }
+  expression(std::string const& name, std::int64_t width, std::uint32_t site, std::vector<node_pointer<Env>> nodes,
+             rank_groups<Env> const& groups)
+      : layers_(std::move(nodes)) {
+    placing<Env> at{groups, tensor_group<Env>::of(groups).share(), name, width, site};
+    layers_.place(at, lie::rows, lie::rows);
+  }
+  void visit(auto&& each) {
+    layers_.visit([&](parameter<Env>& one) { each(one); });
+  }
+  view forward(pass<Env>& pass, saved& kept, view x) {
+    kept.x = x;
+    auto const y = layers_.forward(pass, x);
+    return y.entry ? copy(pass, y.v) : y.v;
+  }
+  view backward(pass<Env>& pass, saved& kept, view dy) { return backward(pass, kept, dy, detail::half::at_once); }
+  view backward_input(pass<Env>& pass, saved& kept, view dy) { return backward(pass, kept, dy, detail::half::later); }
+  void backward_weight(pass<Env>& pass, saved& kept) { layers_.backward_weight(pass, {kept.x}); }
+  void serve_forward(pass<Env>& pass, saved&) { layers_.serve_forward(pass); }
+  void serve_backward(pass<Env>& pass, saved&) { layers_.serve_backward(pass); }
+
+ private:
+  // What goes to the unit before may not lie in scratch memory.
+  view backward(pass<Env>& pass, saved& kept, view dy, detail::half when) {
+    auto const mark = pass.scratch.mark();
+    auto dx = layers_.backward(pass, {kept.x}, {dy, true, detail::memory::passing}, {}, when);
+    if (dx.lies == detail::memory::scratch) {
+      auto const out = dy.extents() == dx.v.extents() ? dy : pass.take(dx.v.extents());
+      ops::on<typename Env::space>::copy(out, dx.v);
+      dx.v = out;
+    }
+    pass.scratch.rewind(mark);
+    return dx.v;
+  }
+  static view copy(pass<Env>& pass, view x) {
+    auto const y = pass.take(x.extents());
+    ops::on<typename Env::space>::copy(y, x);
+    return y;
+  }
+  detail::chain_node<Env> layers_;
+};
+
+/// A unit with an expression of its own.
+template <class Layers>
+struct block {
+  std::string prefix;
+  std::int64_t channels = 0;
+  std::uint32_t first_site = 0;
+  Layers of;
+  friend bool operator==(block const&, block const&) = default;
+
+  [[nodiscard]] std::string const& name() const noexcept { return prefix; }
+  [[nodiscard]] std::int64_t width() const noexcept { return channels; }
+  [[nodiscard]] std::uint32_t site() const noexcept { return first_site; }
+  [[nodiscard]] Layers const& layers() const noexcept { return of; }
+  template <class Env>
+  using instance = expression<Env>;
+};
+template <class Layers>
+block(std::string, std::int64_t, std::uint32_t, Layers) -> block<Layers>;
+
+}  // namespace trireme::nn

@@ -1,0 +1,358 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "trireme/contract/context_group.hpp"
+#include "trireme/nn/detail/drop_columns.hpp"
+#include "trireme/nn/detail/own_rows.hpp"
+#include "trireme/nn/detail/packed_weights.hpp"
+#include "trireme/nn/expression.hpp"
+#include "trireme/nn/layer_norm.hpp"
+#include "trireme/nn/linear.hpp"
+#include "trireme/ops/types.hpp"
+
+namespace trireme::nn {
+
+/// An activation: done by the product before it on the way out if there is one, else by itself.
+struct activation {
+  static constexpr layer_says says{.does = flow::any, .activation = true};
+  ops::activation kind = ops::activation::none;
+  friend bool operator==(activation const&, activation const&) = default;
+};
+[[nodiscard]] constexpr activation gelu() noexcept { return {ops::activation::gelu}; }
+[[nodiscard]] constexpr activation relu() noexcept { return {ops::activation::relu}; }
+[[nodiscard]] constexpr activation tanh() noexcept { return {ops::activation::tanh}; }
+
+/// Drops numbers in training, by what they are in their whole samples: any cut drops the same.
+struct dropout {
+  static constexpr nn::flow flow = nn::flow::any;
+  double probability = 0;
+  friend bool operator==(dropout const&, dropout const&) = default;
+};
+
+/// Causal self-attention of queries, keys and values that lie side by side in its input: the core, without products.
+///
+/// Shapes   x (rows, 3 * channels), y (rows, channels); head h has columns [h * channels/heads, (h+1) * channels/heads)
+///          of each third.
+struct attend {
+  static constexpr nn::flow flow = nn::flow::columns;
+  std::int64_t heads = 1;
+  double dropout = 0;  ///< of the attention weights
+  friend bool operator==(attend const&, attend const&) = default;
+};
+
+template <>
+struct says_of<linear> {
+  static constexpr layer_says value{.does = flow::product, .takes_activation = true};
+};
+template <>
+struct says_of<layer_norm> {
+  static constexpr layer_says value{.does = flow::rows};
+};
+
+namespace detail {
+
+template <class Env>
+class linear_node final : public node<Env> {
+  using value = typename Env::compute;
+  using kernels = ops::on<typename Env::space>;
+
+ public:
+  using typename node<Env>::view;
+  using typename node<Env>::space;
+
+  explicit linear_node(linear const& what) : what_(what) {
+    this->facts_ = {.weights = true, .adds_residual = true, .accumulates = true, .does_slope = true};
+  }
+  [[nodiscard]] layer_says says() const override { return says_of<linear>::value; }
+  [[nodiscard]] std::int64_t width(std::int64_t) const override { return what_.outputs; }
+  void visit(parameter_visitor<Env> const& each) override {
+    each(weight_);
+    if (what_.bias) each(bias_);
+  }
+  held<Env> forward(pass<Env>& pass, held<Env> x, arena<space>& to, view residual) override {
+    auto const y = to.template take<value>({x.v.extent(0), outputs_});
+    auto& before = before_[pass];
+    before = act_ != ops::activation::none && pass.training() ? pass.take(y.extents()) : view{};
+    auto const mark = pass.scratch.mark();
+    kernels::linear(y, operand(pass, product_operand::role::input, x.v), packed(pass),
+                    {adds_bias_ ? bias_.value : decltype(bias_.value){}, act_, before, residual});
+    pass.scratch.rewind(mark);
+    return {y, true};
+  }
+  void backward_input(pass<Env>& pass, layer_input<Env>, view, view dy, target<Env> to, half) override {
+    auto const mark = pass.scratch.mark();
+    kernels::linear_backward_input(to.into, operand(pass, product_operand::role::gradient, dy), packed(pass),
+                                   {to.act, to.before, to.accumulate});
+    pass.scratch.rewind(mark);
+  }
+  void backward_weight(pass<Env>& pass, layer_input<Env> x, view dy) override {
+    auto const mark = pass.scratch.mark();
+    kernels::linear_backward_weight(weight_.gradient.reshaped({inputs_, outputs_}), bias_.gradient,
+                                    operand(pass, product_operand::role::input, x.get(pass)),
+                                    operand(pass, product_operand::role::gradient, dy), ops::orientation::in_out);
+    pass.scratch.rewind(mark);
+  }
+  [[nodiscard]] fused_activation<Env> fused(pass<Env> const& pass) override { return {act_, before_[pass]}; }
+
+ private:
+  void do_place(placing<Env>& at, layer_step const& step) override {
+    inputs_ = at.width;
+    outputs_ = what_.outputs;
+    if (what_.inputs != 0 && what_.inputs != inputs_) {
+      throw config_error(text("trireme::nn::linear ", at.name, ": rows of ", inputs_, " numbers come in where ",
+                              what_.inputs, " inputs are said; leave inputs out, or make the layer before it as wide"));
+    }
+    act_ = at.act;
+    if (what_.act != ops::activation::none) {
+      throw config_error(text("trireme::nn::linear ", at.name,
+                              ": in an expression an activation is a layer of its own, "
+                              "behind this one; leave act out"));
+    }
+    weight_.info = {at.name + ".weight", {inputs_, outputs_}, what_.start, true};
+    bias_.info = {at.name + ".bias", {outputs_}, what_.bias_start, false};
+    if (step.as == role::collect && at.own.size > 1) {
+      auto const part = at.part(at.cut, inputs_);
+      weight_.info = part_of(weight_.info, 0, part);
+      adds_bias_ = at.own.rank == 0;
+      inputs_ = part.count;
+    }
+    if (step.as == role::spread) {
+      auto const fused = at.wanted.fused;
+      if (outputs_ % (fused * at.wanted.granules) != 0) {
+        throw config_error(text("trireme::nn::linear ", at.name, ": ", outputs_, " outputs are not ", fused, " times ",
+                                at.wanted.granules, " heads of one width, which the layer behind it takes"));
+      }
+      if (at.own.size > 1) {
+        auto const part = at.part(at.wanted, outputs_);
+        if (fused > 1) {
+          weight_.info.extents = {inputs_, fused, outputs_ / fused};
+          bias_.info.extents = {fused, outputs_ / fused};
+        }
+        weight_.info = part_of(weight_.info, weight_.info.extents.rank() - 1, part);
+        bias_.info = part_of(bias_.info, bias_.info.extents.rank() - 1, part);
+        outputs_ = fused * part.count;
+      }
+      at.cut = at.wanted;
+    }
+    at.width = what_.outputs;
+  }
+  // What the product reads: x itself, or what the precision makes of it.
+  [[nodiscard]] view operand(pass<Env>& pass, product_operand::role which, view x) {
+    return pass.operand(weight_.info.name, which, x);
+  }
+  auto& packed(pass<Env>& pass) {
+    return packed_weights(packed_, pass, weight_.info.name, weight_.value.reshaped({inputs_, outputs_}));
+  }
+
+  linear what_;
+  std::int64_t inputs_ = 0, outputs_ = 0;  // that lie here
+  ops::activation act_ = ops::activation::none;
+  bool adds_bias_ = true;
+  parameter<Env> weight_{}, bias_{};
+  ops::weights<value, space> packed_;
+  per_slot<view> before_;
+};
+
+template <class Env>
+class layer_norm_node final : public node<Env> {
+  using accumulate = typename Env::accumulate;
+  using kernels = ops::on<typename Env::space>;
+
+ public:
+  using typename node<Env>::view;
+  using typename node<Env>::space;
+
+  explicit layer_norm_node(layer_norm const& what) : what_(what) { this->facts_.accumulates = true; }
+  [[nodiscard]] layer_says says() const override { return says_of<layer_norm>::value; }
+  void visit(parameter_visitor<Env> const& each) override {
+    each(gain_);
+    each(bias_);
+  }
+  held<Env> forward(pass<Env>& pass, held<Env> x, arena<space>& to, view) override {
+    auto const rows = x.v.extent(0);
+    auto& kept = kept_[pass];
+    kept = {pass.activations.template take<accumulate>({rows}), pass.activations.template take<accumulate>({rows})};
+    auto const y = to.template take<typename Env::compute>(x.v.extents());
+    kernels::layer_norm(y, kept.mean, kept.rstd, x.v, gain_.value, bias_.value, what_.epsilon);
+    return {y, true};
+  }
+  void backward_input(pass<Env>& pass, layer_input<Env> x, view, view dy, target<Env> to, half) override {
+    auto const& kept = kept_[pass];
+    kernels::layer_norm_backward(to.into, gain_.gradient, bias_.gradient, dy, x.here, kept.mean, kept.rstd, gain_.value,
+                                 to.accumulate);
+  }
+
+ private:
+  struct saved {
+    tensor_view<accumulate, space> mean, rstd;  // (rows)
+  };
+  void do_place(placing<Env>& at, layer_step const&) override {
+    gain_.info = {at.name + ".weight", {at.width}, {initial::distribution::ones, 0}, false};
+    bias_.info = {at.name + ".bias", {at.width}, {}, false};
+  }
+  layer_norm what_;
+  parameter<Env> gain_{}, bias_{};
+  per_slot<saved> kept_;
+};
+
+template <class Env>
+class activation_node final : public node<Env> {
+  using kernels = ops::on<typename Env::space>;
+
+ public:
+  using typename node<Env>::view;
+  using typename node<Env>::space;
+
+  explicit activation_node(nn::activation const& what) : kind_(what.kind) { this->facts_.in_place = true; }
+  [[nodiscard]] layer_says says() const override { return nn::activation::says; }
+  [[nodiscard]] ops::activation activation() const override { return kind_; }
+  held<Env> forward(pass<Env>&, held<Env> x, arena<space>& to, view) override {
+    auto const y = to.template take<typename Env::compute>(x.v.extents());
+    kernels::activate(y, x.v, kind_);
+    return {y, true};
+  }
+  void backward_in_place(pass<Env>& pass, layer_input<Env> x, gradient<Env> d, half) override {
+    kernels::activate_backward(d.v, d.v, x.get(pass), kind_);
+  }
+
+ private:
+  void do_place(placing<Env>&, layer_step const&) override {}
+  ops::activation kind_;
+};
+
+template <class Env>
+class dropout_node final : public node<Env> {
+  using kernels = ops::on<typename Env::space>;
+
+ public:
+  using typename node<Env>::view;
+  using typename node<Env>::space;
+
+  explicit dropout_node(dropout const& what) : probability_(what.probability) { this->facts_.in_place = true; }
+  [[nodiscard]] layer_says says() const override { return {.does = flow::any}; }
+  [[nodiscard]] bool idle(pass<Env> const& pass) const override { return !site(pass).active(); }
+  held<Env> forward(pass<Env>& pass, held<Env> x, arena<space>& to, view) override {
+    if (!x.ours) {
+      auto const y = to.template take<typename Env::compute>(x.v.extents());
+      kernels::copy(y, x.v);
+      x = {y, true};
+    }
+    drop(pass, x.v);
+    return x;
+  }
+  void backward_in_place(pass<Env>& pass, layer_input<Env>, gradient<Env> d, half) override { drop(pass, d.v); }
+
+ private:
+  void do_place(placing<Env>& at, layer_step const& step) override {
+    if (!(probability_ >= 0 && probability_ < 1)) {
+      throw config_error(text("trireme::nn::dropout ", at.name, ": probability ", probability_, " is not in [0, 1)"));
+    }
+    site_ = at.site++;
+    lies_ = step.takes;
+    width_ = at.width;
+    fused_ = lies_ == lie::columns ? at.cut.fused : 1;
+    part_ = lies_ == lie::columns ? at.part(at.cut, at.width) : interval{0, at.width};
+  }
+  [[nodiscard]] ops::dropout_site site(pass<Env> const& pass) const {
+    return {pass.training() ? probability_ : 0, pass.key, site_, pass.batch.ids};
+  }
+  void drop(pass<Env>& pass, view y) const {
+    bool const cut = part_.count * fused_ != width_;
+    if (cut || (lies_ != lie::rows && pass.group.cuts_rows()))
+      return drop_columns(pass, y, width_, fused_, part_, site(pass));
+    drop_rows(pass, y, pass.batch.inputs.extents.size(), site(pass));
+  }
+  double probability_;
+  std::uint32_t site_ = 0;
+  lie lies_ = lie::rows;
+  std::int64_t width_ = 0, fused_ = 1;
+  interval part_{};
+};
+
+template <class Env>
+class attend_node final : public node<Env> {
+  using kernels = ops::on<typename Env::space>;
+
+ public:
+  using typename node<Env>::view;
+  using typename node<Env>::space;
+
+  explicit attend_node(attend const& what) : what_(what) { this->facts_.reads_y = true; }
+  [[nodiscard]] layer_says says() const override { return {.does = flow::columns}; }
+  [[nodiscard]] std::int64_t width(std::int64_t from) const override { return from / 3; }
+  [[nodiscard]] columns wants(std::int64_t, share own) const override {
+    if (own.size <= what_.heads) return {what_.heads, 3};
+    throw config_error(text("trireme::nn::attention: ", what_.heads, " heads cannot be cut into ", own.size,
+                            " ways; a tensor group has at most as many ranks as a layer has heads"));
+  }
+  held<Env> forward(pass<Env>& pass, held<Env> x, arena<space>& to, view) override {
+    auto const shape = shape_of(pass);
+    auto const y = to.template take<typename Env::compute>({x.v.extent(0), channels_});
+    auto& kept = kept_[pass];
+    kept.packed = x.v;
+    if (auto& group = context_group<Env>::of(pass); group.size() == 1) {
+      kept.lse = pass.activations.template take<typename Env::accumulate>({shape.batch, shape.heads, shape.context});
+      kernels::causal_attention(y, kept.lse, x.v, shape, pass.scratch, site(pass));
+    } else {
+      group.attend(y, kept, shape, pass.activations, pass.scratch, site(pass));
+    }
+    return {y, false};
+  }
+  void backward_input(pass<Env>& pass, layer_input<Env>, view y, view dy, target<Env> to, half) override {
+    auto const& kept = kept_[pass];
+    if (auto& group = context_group<Env>::of(pass); group.size() == 1) {
+      kernels::causal_attention_backward(to.into, dy, y, kept.lse, kept.packed, shape_of(pass), pass.scratch,
+                                         site(pass));
+    } else {
+      group.attend_backward(to.into, dy, y, kept, shape_of(pass), pass.scratch, site(pass));
+    }
+  }
+
+ private:
+  void do_place(placing<Env>& at, layer_step const&) override {
+    site_ = at.site++;
+    at.width /= 3;
+    at.cut = {what_.heads, 1};
+    heads_ = at.own.of(what_.heads);
+    channels_ = at.width / what_.heads * heads_.count;
+  }
+  [[nodiscard]] ops::attention_shape shape_of(pass<Env> const& pass) const {
+    auto const context = pass.batch.inputs.extents[1];
+    return {pass.batch.inputs.extents.size() / context, context, heads_.count, channels_, heads_.first};
+  }
+  [[nodiscard]] ops::dropout_site site(pass<Env> const& pass) const {
+    return {pass.training() ? what_.dropout : 0, pass.key, site_, pass.batch.ids};
+  }
+  attend what_;
+  std::uint32_t site_ = 0;
+  interval heads_{};
+  std::int64_t channels_ = 0;
+  per_slot<attention_state<Env>> kept_;
+};
+
+}  // namespace detail
+
+template <class Env>
+struct node_of<Env, linear> {
+  using type = detail::linear_node<Env>;
+};
+template <class Env>
+struct node_of<Env, layer_norm> {
+  using type = detail::layer_norm_node<Env>;
+};
+template <class Env>
+struct node_of<Env, activation> {
+  using type = detail::activation_node<Env>;
+};
+template <class Env>
+struct node_of<Env, dropout> {
+  using type = detail::dropout_node<Env>;
+};
+template <class Env>
+struct node_of<Env, attend> {
+  using type = detail::attend_node<Env>;
+};
+
+}  // namespace trireme::nn
