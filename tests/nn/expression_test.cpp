@@ -102,6 +102,26 @@ double worst_of_rank(trial<in_double>& part, outcome const& alone) {
   return worst;
 }
 
+/// How far results move when each weight moves by one rounding: what a sum in another order may change, too. Steep
+/// expressions (norms of nearly equal numbers, within residuals) make 1e-11 of 1e-16.
+double moved_by_rounding(std::uint64_t seed, outcome const& alone) {
+  trial<in_double> moved(seed, 2, 5);
+  for (auto& each : moved.values()) {
+    for (auto& value : each) value = std::nextafter(value, 2 * value);
+  }
+  auto const other = moved.run(false);
+  double worst = 0;
+  auto const look = [&](std::vector<double> const& a, std::vector<double> const& b) {
+    for (std::size_t i = 0; i < a.size(); ++i) worst = std::max(worst, difference(a[i], b[i]));
+  };
+  for (std::size_t m = 0; m < micro_batches; ++m) {
+    look(alone.y[m], other.y[m]);
+    look(alone.dx[m], other.dx[m]);
+  }
+  for (auto const& [name, gradient] : alone.gradients) look(gradient, other.gradients.at(name));
+  return worst;
+}
+
 }  // namespace
 
 TEST_CASE("random expressions have the gradients of central differences, and by halves the same bits", "[nn][random]") {
@@ -141,7 +161,9 @@ TEST_CASE("random expressions are the same on the ranks of a tensor group, with 
       for (std::size_t i = 0; i < all.size(); ++i) {
         INFO(ranks << " ranks, rows " << (cuts_rows ? "cut" : "whole") << ", seed " << all[i] << ": "
                    << trial<in_double>(all[i], 1, 1).source());
-        for (auto const& each : worst) CHECK(each[i] < 1e-11);
+        double far = 0;
+        for (auto const& each : worst) far = std::max(far, each[i]);
+        CHECK(far < (far < 1e-11 ? 1e-11 : 10 * moved_by_rounding(all[i], alone[i])));
       }
     }
   }
