@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/trireme.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 71d5a0dc2e71fae06d40ad4119c9303fea48462707a3eee495dbdbb4a353022f
+// SHA-256 of the sources: 50ba0cc75bae57c512fa9f223211e2379787b0955f662098313e4591e1682294
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -1258,6 +1258,7 @@ struct row {
 };
 
 namespace detail {
+namespace moves {
 inline constexpr move scatters{side::all, side::all, piece::of_taker, piece::of_taker, true};
 inline constexpr move gathers{side::all, side::all, piece::of_giver, piece::of_giver};
 inline constexpr move reduces{side::all, side::root, piece::whole, piece::whole, true};
@@ -1265,26 +1266,27 @@ inline constexpr move collects{side::all, side::root, piece::whole, piece::of_gi
 inline constexpr move deals{side::root, side::all, piece::of_taker, piece::whole};
 inline constexpr move tells{side::root, side::all, piece::whole, piece::whole};
 inline constexpr move trades{side::all, side::all, piece::of_taker, piece::of_giver};
+}  // namespace moves
 
-inline constexpr row rows[collective_kinds] = {
-    {},                                      // barrier
-    {cut::lines, 2, {{scatters, gathers}}},  // all_reduce
-    {cut::equal, 1, {{scatters}}},           // reduce_scatter
-    {cut::lines, 1, {{reduces}}},            // reduce
-    {cut::equal, 1, {{gathers}}},            // all_gather
-    {cut::parts, 1, {{collects}}},           // gather
-    {cut::parts, 1, {{deals}}},              // scatter
-    {cut::lines, 1, {{tells}}},              // broadcast
-    {cut::equal, 1, {{trades}}},             // all_to_all; ragged: as its parts say
-    {},                                      // exchange: as its parts say
-    {},                                      // peers
-    {},                                      // split
-    {},                                      // duplicate
+inline constexpr row rows_of_collectives[collective_kinds] = {
+    {},                                                    // barrier
+    {cut::lines, 2, {{moves::scatters, moves::gathers}}},  // all_reduce
+    {cut::equal, 1, {{moves::scatters}}},                  // reduce_scatter
+    {cut::lines, 1, {{moves::reduces}}},                   // reduce
+    {cut::equal, 1, {{moves::gathers}}},                   // all_gather
+    {cut::parts, 1, {{moves::collects}}},                  // gather
+    {cut::parts, 1, {{moves::deals}}},                     // scatter
+    {cut::lines, 1, {{moves::tells}}},                     // broadcast
+    {cut::equal, 1, {{moves::trades}}},                    // all_to_all; ragged: as its parts say
+    {},                                                    // exchange: as its parts say
+    {},                                                    // peers
+    {},                                                    // split
+    {},                                                    // duplicate
 };
 }  // namespace detail
 
 [[nodiscard]] constexpr row const& row_of(collective kind) noexcept {
-  return detail::rows[static_cast<std::size_t>(kind)];
+  return detail::rows_of_collectives[static_cast<std::size_t>(kind)];
 }
 
 /// The row of one call among `size` ranks.
