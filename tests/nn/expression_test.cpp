@@ -2,6 +2,7 @@
 #include "trireme/nn/expression.hpp"
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -149,7 +150,7 @@ TEST_CASE("random expressions are the same on the ranks of a tensor group, with 
   for (auto const seed : all) alone.push_back(trial<in_double>(seed, 2, 5).run(false));
   for (int const ranks : {2, 3}) {
     for (bool const cuts_rows : {false, true}) {
-      watchdog const guard("random expressions on a tensor group");
+      watchdog const guard("random expressions on a tensor group", std::chrono::seconds(90 + how_many() / 10));
       std::vector<std::vector<double>> worst(static_cast<std::size_t>(ranks), std::vector<double>(all.size()));
       launch(comm::threads{.ranks = ranks}, [&](auto& world) {
         parallel::communicator_group<in_double, std::remove_reference_t<decltype(world)>> group(world, cuts_rows);
