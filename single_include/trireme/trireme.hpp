@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/trireme.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 50ba0cc75bae57c512fa9f223211e2379787b0955f662098313e4591e1682294
+// SHA-256 of the sources: 2473f10ea27a0dc8dd506ac99ced39038670c99ea88a72a3dc463d56f218d655
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -5519,7 +5519,8 @@ inline bool advance(operation& op) {
 /// Fails the team if `op` can never finish, or has waited too long.
 inline void check_patience(operation& op, clock::time_point since) {
   auto& crew = op.crew();
-  if (crew.failed()) return;
+  // What was finished meanwhile waits for nobody: those whose body has returned since are not missing.
+  if (crew.failed() || op.at == operation::stage::finished) return;
   if (auto const gone = missing_ranks(op, true); !gone.empty()) {
     crew.fail(op.world_rank(op.rank),
               text("trireme::comm::threads: ", describe(op), " cannot finish, because the body of ", gone,

@@ -9,7 +9,7 @@ using expert_cases::clipped;
 
 TEST_CASE("over MPI dealt out experts end where serial training ends", "[train][experts][mpi]") {
   watchdog dog("experts over MPI");
-  auto const training = expert_cases::twenty_steps(8);
+  auto const training = expert_cases::twenty_steps(12);  // as by threads
   auto const uneven = expert_cases::twenty_steps(5);
   auto const serial = training.alone(clipped);
   auto const serial_uneven = uneven.alone(clipped);

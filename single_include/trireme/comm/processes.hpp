@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/comm/processes.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 4286aec4b9f8b5f80769312a35d85e03987b3c7757993a8379a0d25b2d154957
+// SHA-256 of the sources: 769fd7db530cdbc9d4f69d3ff21cc82d4b41723c0b1edc9e42d6601e095d38df
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -1485,7 +1485,7 @@ template <class Such>
 inline void check_patience(node_operation& op, clock::time_point since) {
   auto& launch = op.launch();
   auto const now = clock::now();
-  if (launch.failed()) return;
+  if (launch.failed() || op.finished()) return;  // who has left after it is not awaited
   auto const begin = [&] { return text(launch.who, ": ", describe(op)); };
   if (now >= op.next_look) {  // asking the system costs a microsecond a rank
     op.next_look = now + std::chrono::milliseconds(50);

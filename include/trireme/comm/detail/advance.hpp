@@ -63,7 +63,8 @@ inline bool advance(operation& op) {
 /// Fails the team if `op` can never finish, or has waited too long.
 inline void check_patience(operation& op, clock::time_point since) {
   auto& crew = op.crew();
-  if (crew.failed()) return;
+  // What was finished meanwhile waits for nobody: those whose body has returned since are not missing.
+  if (crew.failed() || op.at == operation::stage::finished) return;
   if (auto const gone = missing_ranks(op, true); !gone.empty()) {
     crew.fail(op.world_rank(op.rank),
               text("trireme::comm::threads: ", describe(op), " cannot finish, because the body of ", gone,

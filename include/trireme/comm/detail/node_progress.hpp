@@ -294,7 +294,7 @@ template <class Such>
 inline void check_patience(node_operation& op, clock::time_point since) {
   auto& launch = op.launch();
   auto const now = clock::now();
-  if (launch.failed()) return;
+  if (launch.failed() || op.finished()) return;  // who has left after it is not awaited
   auto const begin = [&] { return text(launch.who, ": ", describe(op)); };
   if (now >= op.next_look) {  // asking the system costs a microsecond a rank
     op.next_look = now + std::chrono::milliseconds(50);
