@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/trireme.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 2473f10ea27a0dc8dd506ac99ced39038670c99ea88a72a3dc463d56f218d655
+// SHA-256 of the sources: 91fcff889089c496bd7a69912958a2b4e99989b6c70adcfd2ebb0f69c437dc39
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -1297,7 +1297,6 @@ struct geometry {
   std::span<std::int64_t const> counts{};  ///< of a ragged all_gather
 
   [[nodiscard]] constexpr row const& of() const noexcept { return row_of(what.kind); }
-  [[nodiscard]] constexpr bool folds() const noexcept { return of().moves[0].folds; }
   [[nodiscard]] constexpr bool gives(move const& it, int rank) const noexcept {
     return it.givers == side::all || rank == what.root;
   }

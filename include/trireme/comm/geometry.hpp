@@ -86,7 +86,6 @@ struct geometry {
   std::span<std::int64_t const> counts{};  ///< of a ragged all_gather
 
   [[nodiscard]] constexpr row const& of() const noexcept { return row_of(what.kind); }
-  [[nodiscard]] constexpr bool folds() const noexcept { return of().moves[0].folds; }
   [[nodiscard]] constexpr bool gives(move const& it, int rank) const noexcept {
     return it.givers == side::all || rank == what.root;
   }

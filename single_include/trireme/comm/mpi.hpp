@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/comm/mpi.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 63b6484b3e90c2ebc99935d2bdf1c5f5e961c2551b68db9df831b8cbf7dd19ab
+// SHA-256 of the sources: 1bbd68bca86ffd7448b47d2e0c7661dff7ba7adbf39cdb59051d79aaca5f5567
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -708,8 +708,6 @@ namespace trireme::comm::detail {
 class roll_call {
  public:
   void clear() noexcept { bits_.clear(); }
-  /// Whether there has been anything to tell.
-  [[nodiscard]] bool empty() const noexcept { return bits_.empty(); }
 
   void begin(int size) {
     if (!bits_.empty()) return;
@@ -718,7 +716,6 @@ class roll_call {
   }
   void add_here(int rank) noexcept { set(0, rank); }
   void add_wanted(int rank) noexcept { set(words_, rank); }
-  [[nodiscard]] bool is_here(int rank) const noexcept { return get(0, rank); }
 
   /// Both sets; what another rank is told.
   [[nodiscard]] std::span<std::uint64_t const> bits() const noexcept { return bits_; }

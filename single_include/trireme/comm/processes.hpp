@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/comm/processes.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 769fd7db530cdbc9d4f69d3ff21cc82d4b41723c0b1edc9e42d6601e095d38df
+// SHA-256 of the sources: ada74bafe815a294239d72c785c61587c3e885558806230bbe6120a5df5c8405
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -1590,7 +1590,7 @@ class node_driver {
     if (std::unique_lock lock(mutex_, std::try_to_lock); lock) {
       advance(op);
       advance_pending();
-      if (++op.polls % 256 == 0 && !op.finished()) {
+      if (++op.polls % 256 == 0) {
         if (op.since == clock::time_point{}) op.since = clock::now();
         check_patience(op, op.since);
       }
@@ -1723,8 +1723,7 @@ class node_driver {
       }
       stuck = advance_pending() ? 0 : stuck + 1;
       if (stuck > 0 && stuck % 64 == 0)
-        for (auto* each = pending_; each != nullptr; each = each->next)
-          if (!each->finished()) check_patience(*each, {});
+        for (auto* each = pending_; each != nullptr; each = each->next) check_patience(*each, {});
       lock.unlock();
       if (wanted_.load() != 0) std::this_thread::yield();
       if (stuck > launch_->spins / 4 + 20) {

@@ -71,7 +71,7 @@ class node_driver {
     if (std::unique_lock lock(mutex_, std::try_to_lock); lock) {
       advance(op);
       advance_pending();
-      if (++op.polls % 256 == 0 && !op.finished()) {
+      if (++op.polls % 256 == 0) {
         if (op.since == clock::time_point{}) op.since = clock::now();
         check_patience(op, op.since);
       }
@@ -204,8 +204,7 @@ class node_driver {
       }
       stuck = advance_pending() ? 0 : stuck + 1;
       if (stuck > 0 && stuck % 64 == 0)
-        for (auto* each = pending_; each != nullptr; each = each->next)
-          if (!each->finished()) check_patience(*each, {});
+        for (auto* each = pending_; each != nullptr; each = each->next) check_patience(*each, {});
       lock.unlock();
       if (wanted_.load() != 0) std::this_thread::yield();
       if (stuck > launch_->spins / 4 + 20) {

@@ -13,8 +13,6 @@ namespace trireme::comm::detail {
 class roll_call {
  public:
   void clear() noexcept { bits_.clear(); }
-  /// Whether there has been anything to tell.
-  [[nodiscard]] bool empty() const noexcept { return bits_.empty(); }
 
   void begin(int size) {
     if (!bits_.empty()) return;
@@ -23,7 +21,6 @@ class roll_call {
   }
   void add_here(int rank) noexcept { set(0, rank); }
   void add_wanted(int rank) noexcept { set(words_, rank); }
-  [[nodiscard]] bool is_here(int rank) const noexcept { return get(0, rank); }
 
   /// Both sets; what another rank is told.
   [[nodiscard]] std::span<std::uint64_t const> bits() const noexcept { return bits_; }
