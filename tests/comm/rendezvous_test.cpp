@@ -178,7 +178,7 @@ TEST_CASE("a rank that cannot belong is refused with the reason, and the others 
 TEST_CASE("other jobs and other secrets do not meet", "[comm][rendezvous]") {
   watchdog const guard("another job");
   for (bool const other_job : {true, false}) {
-    auto where = at_port(300ms);
+    auto where = at_port(1s);
     auto const errors = on_ranks(2, [&](int rank) {
       auto mine = where;
       if (rank == 1 && other_job) mine.job = "other";

@@ -81,12 +81,13 @@ class meeting {
 
  private:
   using kind = detail::frame_kind;
+  struct obstacle;
 
   void check(rendezvous const& where) const;
   void host(rendezvous const& where);
   void join(rendezvous const& where);
   [[nodiscard]] std::unique_ptr<detail::meeting_line> knock(rendezvous const& where, detail::steady_time until,
-                                                            std::string& why) const;
+                                                            obstacle& found) const;
   [[nodiscard]] std::optional<detail::endpoint> endpoint_of(rendezvous const& where) const;
   /// Tells all ranks, and throws.
   [[noreturn]] void fail(std::string const& sentence);

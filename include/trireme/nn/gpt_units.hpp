@@ -181,6 +181,7 @@ struct gpt_block {
   [[nodiscard]] std::string name() const { return text("transformer.h.", index); }
   [[nodiscard]] std::int64_t width() const noexcept { return shape.channels; }
   [[nodiscard]] std::uint32_t site() const noexcept { return detail::first_site_of(index); }
+  template <class = void>  // a program without a GPT does not compile it
   [[nodiscard]] auto layers() const {
     auto const c = shape.channels;
     initial const deep{initial::distribution::normal, detail::residual_scale(shape)};
