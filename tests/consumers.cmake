@@ -1,4 +1,6 @@
 # What somebody who uses the library does: tiny projects of their own, configured, built and run.
+set(launchers ${CMAKE_CXX_COMPILER_LAUNCHER})
+list(POP_BACK launchers launcher)  # ccache itself, or nothing
 function(trireme_consumer_test name)
   cmake_parse_arguments(PARSE_ARGV 1 arg "" "SOURCE" "ARGUMENTS;PROPERTIES")
   if(NOT arg_SOURCE)
@@ -7,7 +9,7 @@ function(trireme_consumer_test name)
   trireme_add_test(consumer.${name} TIMEOUT 600 LABELS consumer PROPERTIES ${arg_PROPERTIES}
     COMMAND ${CMAKE_COMMAND} -DSOURCE=${CMAKE_CURRENT_SOURCE_DIR}/consumer/${arg_SOURCE}
             -DBINARY=${CMAKE_CURRENT_BINARY_DIR}/consumer/${name} -DCOMPILER=${CMAKE_CXX_COMPILER}
-            -DLAUNCHER=${CMAKE_CXX_COMPILER_LAUNCHER} "-DARGUMENTS=${arg_ARGUMENTS}"
+            -DLAUNCHER=${launcher} "-DARGUMENTS=${arg_ARGUMENTS}"
             -P ${CMAKE_CURRENT_SOURCE_DIR}/consumer/run.cmake)
 endfunction()
 

@@ -1,5 +1,5 @@
 # tests/fail/<room>/<rule>_fail.cpp must be refused by every compiler found, with exactly one error, which holds the
-# sentence of its line `// expected-error: sentence`; its twin <rule>_clean.cpp must compile.
+# sentence of its line `// expected-error: sentence`; its twin <rule>_clean.cpp must compile (with the others of its room).
 # A pair that needs Eigen says `// test-compilers: g++ clang++`, which leaves nvcc out.
 set(compilers ${CMAKE_CXX_COMPILER})
 foreach(other IN ITEMS ${TRIREME_CLANG} ${TRIREME_NVCC})
@@ -13,18 +13,54 @@ if(TRIREME_COMPILED_PROGRAMS)  # sentences stand in declarations; what is not pa
   list(APPEND pair_flags -DTRIREME_COMPILED)
 endif()
 
+
+# g++ and clang++ read the library once for all of them.
+set(folder ${CMAKE_CURRENT_BINARY_DIR}/fail)
+file(CONFIGURE OUTPUT ${folder}/read.hpp CONTENT "#include <trireme/trireme.hpp>\n" @ONLY)
+foreach(compiler IN LISTS compilers)
+  cmake_path(GET compiler FILENAME program)
+  set(read ${folder}/${program})
+  if(program MATCHES "clang")
+    set(flags_${program} ${pair_flags} -include-pch ${read}.pch)
+    string(APPEND read .pch)
+  elseif(NOT program MATCHES "nvcc")
+    file(COPY_FILE ${folder}/read.hpp ${read}.hpp ONLY_IF_DIFFERENT)
+    set(flags_${program} ${pair_flags} -include ${read}.hpp)
+    string(APPEND read .hpp.gch)
+  else()
+    set(flags_${program} ${pair_flags})
+    continue()
+  endif()
+  trireme_add_test(fail.read.${program} TIMEOUT 300 LABELS fail PROPERTIES FIXTURES_SETUP read_${program}
+    COMMAND ${compiler} -std=c++20 ${pair_flags} -DFMT_HEADER_ONLY=1 -x c++-header ${folder}/read.hpp -o ${read})
+endforeach()
+
+# trireme_add_fail_test(name what): the same with every compiler.
+function(trireme_add_fail_test name what)
+  foreach(compiler IN LISTS ARGN)
+    cmake_path(GET compiler FILENAME program)
+    trireme_add_test(fail.${name}.${program} TIMEOUT 300 LABELS fail PROPERTIES FIXTURES_REQUIRED read_${program}
+      COMMAND ${TRIREME_BASH} ${CMAKE_CURRENT_SOURCE_DIR}/fail/must_not_compile.sh ${compiler} ${what}
+              ${flags_${program}})
+  endforeach()
+endfunction()
+
+file(GLOB rooms LIST_DIRECTORIES TRUE CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/fail/*)
+foreach(room IN LISTS rooms)
+  if(IS_DIRECTORY ${room})
+    cmake_path(GET room FILENAME name)
+    trireme_add_fail_test(${name}.clean_twins ${room} ${compilers})
+  endif()
+endforeach()
+
 file(GLOB sources CONFIGURE_DEPENDS RELATIVE ${CMAKE_CURRENT_SOURCE_DIR}/fail fail/*/*_fail.cpp)
 foreach(source IN LISTS sources)
   string(REGEX REPLACE "_fail\\.cpp$" "" rule ${source})
   string(REPLACE "/" "." name ${rule})
+  set(asked ${compilers})
   trireme_directives(only compilers ${CMAKE_CURRENT_SOURCE_DIR}/fail/${source})
-  foreach(compiler IN LISTS compilers)
-    cmake_path(GET compiler FILENAME program)
-    if(only AND program MATCHES "nvcc" AND NOT only MATCHES "nvcc")
-      continue()
-    endif()
-    trireme_add_test(fail.${name}.${program} TIMEOUT 300 LABELS fail
-      COMMAND ${TRIREME_BASH} ${CMAKE_CURRENT_SOURCE_DIR}/fail/must_not_compile.sh ${compiler}
-              ${CMAKE_CURRENT_SOURCE_DIR}/fail/${rule} ${pair_flags})
-  endforeach()
+  if(only AND NOT only MATCHES "nvcc")
+    list(FILTER asked EXCLUDE REGEX "nvcc$")
+  endif()
+  trireme_add_fail_test(${name} ${CMAKE_CURRENT_SOURCE_DIR}/fail/${rule} ${asked})
 endforeach()

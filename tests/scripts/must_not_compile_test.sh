@@ -13,7 +13,8 @@ trial() {
   printf '%s\n' "$4" >"$work/rule_clean.cpp"
   for compiler in g++ clang++ nvcc; do
     command -v "$compiler" >/dev/null || continue
-    bash "$root/tests/fail/must_not_compile.sh" "$compiler" "$work/rule" >"$work/output" 2>&1
+    bash "$root/tests/fail/must_not_compile.sh" "$compiler" "$work/rule" >"$work/output" 2>&1 &&
+      bash "$root/tests/fail/must_not_compile.sh" "$compiler" "$work" >>"$work/output" 2>&1
     if [[ $? != "$2" ]]; then
       printf '%s with %s: expected exit code %s\n' "$1" "$compiler" "$2"
       cat "$work/output"
