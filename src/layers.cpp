@@ -17,6 +17,7 @@ namespace trireme::ops::detail {
   TRIREME_PAIR(T, bfloat16)                                                                                         \
   TRIREME_PAIR(T, float16)                                                                                          \
   template void scale_elements(T*, std::int64_t, double);                                                           \
+  template void multiply_elements(T*, T const*, T const*, std::int64_t);                                            \
   template void activate_elements(T*, T const*, std::int64_t, activation);                                          \
   template void activate_backward_elements(T*, T const*, T const*, std::int64_t, activation);                       \
   template void dropout_elements(T*, std::int64_t, std::int64_t, dropout_site const&, std::uint64_t);               \
@@ -27,7 +28,10 @@ namespace trireme::ops::detail {
                                 std::int64_t, double);                                                              \
   template void layer_norm_backward_rows(T*, accumulate_t<T>*, accumulate_t<T>*, T const*, T const*,                \
                                          accumulate_t<T> const*, accumulate_t<T> const*, T const*, std::int64_t,    \
-                                         std::int64_t, bool);
+                                         std::int64_t, bool);                                                       \
+  template void rms_norm_rows(T*, accumulate_t<T>*, T const*, T const*, std::int64_t, std::int64_t, double);        \
+  template void rms_norm_backward_rows(T*, accumulate_t<T>*, T const*, T const*, accumulate_t<T> const*, T const*,  \
+                                       std::int64_t, std::int64_t, bool);
 
 TRIREME_TYPE(float)
 TRIREME_TYPE(double)

@@ -150,10 +150,12 @@ class generator {
     source += text + ", ";
   }
   void linear(nodes& out, std::int64_t outputs) {
-    leaf(out, nn::linear{.outputs = outputs}, text("linear{.outputs = ", outputs, "}"));
+    bool const bias = below(4) > 0;
+    leaf(out, nn::linear{.outputs = outputs, .bias = bias},
+         text("linear{.outputs = ", outputs, bias ? "}" : ", .bias = false}"));
   }
   void small(nodes& out) {  // number by number, in place and not
-    switch (below(5)) {
+    switch (below(7)) {
       case 0:
         return leaf(out, nn::dropout{0.25}, "dropout{0.25}");
       case 1:
@@ -162,6 +164,8 @@ class generator {
         return leaf(out, nn::gelu(), "gelu()");
       case 3:
         return leaf(out, nn::tanh(), "tanh()");
+      case 4:
+        return leaf(out, nn::silu(), "silu()");
       default: {
         bool const same = below(2) == 0;
         leaf(out, wave{same}, same ? "wave{true}" : "wave{}");
@@ -194,7 +198,11 @@ class generator {
         if (below(2) == 0) at = some_width();
         linear(out, at);
       } else if (kind == 3) {
-        leaf(out, nn::layer_norm{.epsilon = 0.1}, "layer_norm{.epsilon = 0.1}");
+        if (below(2) == 0) {
+          leaf(out, nn::layer_norm{.epsilon = 0.1}, "layer_norm{.epsilon = 0.1}");
+        } else {
+          leaf(out, nn::rms_norm{.epsilon = 0.1}, "rms_norm{.epsilon = 0.1}");
+        }
       } else if (kind == 4) {
         leaf(out, scaled{}, "scaled{}");
       } else if (kind < 7) {

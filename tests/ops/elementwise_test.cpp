@@ -14,7 +14,8 @@ using ops::activation;
 namespace {
 
 constexpr std::array<std::int64_t, 8> sizes{0, 1, 7, 8, 15, 16, 33, 1000};
-constexpr std::array<activation, 4> activations{activation::none, activation::gelu, activation::tanh, activation::relu};
+constexpr std::array<activation, 5> activations{activation::none, activation::gelu, activation::tanh, activation::relu,
+                                                activation::silu};
 
 template <class T>
 void compare_with_double() {
@@ -95,6 +96,30 @@ TEST_CASE("gelu is GPT-2's tanh form, and keeps infinities and NaN") {
   });
 }
 
+TEST_CASE("silu is x / (1 + exp(-x)), whose slope is 0 or 1 far from 0, and keeps NaN") {
+  static constexpr float infinity = std::numeric_limits<float>::infinity();
+  at_each_level([] {
+    tensor<float> x(shape{6});
+    tensor<float> y(shape{6});
+    std::copy_n(std::array{1.0F, -2.0F, infinity, std::nanf(""), 1e30F, -1e30F}.data(), 6, x.span().data());
+    kernels::activate(y.view(), x, activation::silu);
+    CHECK(y[0] == Approx(0.731058578630));
+    CHECK(y[1] == Approx(-0.238405844044));
+    CHECK(y[2] == infinity);
+    CHECK(std::isnan(y[3]));
+    CHECK(y[4] == 1e30F);
+    CHECK(y[5] == 0);
+    auto dy = zeros<float>({6});
+    kernels::fill(dy.view(), 1.0);
+    kernels::activate_backward(y.view(), dy, x, activation::silu);
+    CHECK(y[0] == Approx(0.927670511870));
+    CHECK(y[2] == 1);
+    CHECK(std::isnan(y[3]));
+    CHECK(y[4] == 1);
+    CHECK(y[5] == 0);
+  });
+}
+
 TEST_CASE("float becomes bfloat16 by the same rounding at every CPU level") {
   constexpr std::int64_t n = 1 << 18;
   tensor<float> x(shape{n});
@@ -123,6 +148,35 @@ TEST_CASE("an element's result does not depend on where its slice begins") {
       kernels::activate(part.view(), x.view().flat(begin, 101 - begin), activation::gelu);
       CHECK(same_bits<float>(part.span(), whole.span().subspan(static_cast<std::size_t>(begin))));
     }
+  });
+}
+
+TEST_CASE("elementwise_product is the product of each two elements, rounded once, in place as well") {
+  at_each_level([] {
+    for (auto const n : sizes) {
+      auto const a = random_tensor<bfloat16>({n}, 1), b = random_tensor<bfloat16>({n}, 2);
+      auto const c = random_tensor<float>({n}, 3), d = random_tensor<float>({n}, 4);
+      auto expected = zeros<bfloat16>({n});
+      auto expected_float = zeros<float>({n});
+      for (std::int64_t i = 0; i < n; ++i) {
+        expected[i] = bfloat16(static_cast<float>(a[i]) * static_cast<float>(b[i]));
+        expected_float[i] = c[i] * d[i];
+      }
+      auto y = zeros<bfloat16>({n});
+      auto z = zeros<float>({n});
+      kernels::elementwise_product(y.view(), a, b);
+      kernels::elementwise_product(z.view(), c, d);
+      CHECK(same_bits<bfloat16>(y.span(), expected.span()));
+      CHECK(same_bits<float>(z.span(), expected_float.span()));
+      kernels::copy(y.view(), a.view());
+      kernels::elementwise_product(y.view(), y, b);
+      CHECK(same_bits<bfloat16>(y.span(), expected.span()));
+      kernels::copy(z.view(), d.view());
+      kernels::elementwise_product(z.view(), c, z);
+      CHECK(same_bits<float>(z.span(), expected_float.span()));
+    }
+    CHECK_THROWS_AS(kernels::elementwise_product(zeros<float>({3}).view(), zeros<float>({3}), zeros<float>({4})),
+                    assertion_error);
   });
 }
 

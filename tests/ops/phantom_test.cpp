@@ -52,6 +52,10 @@ double a_step() {
   kernels::causal_attention_backward(dqkv.view(), x, y, lse, qkv, what, scratch, drop);
   kernels::linear_backward_weight(dmatrix.view(), {}, y.view(), dqkv, ops::orientation::in_out);
   kernels::layer_norm_backward(x.view(), dgain, dbias, y, y, mean, rstd, gain, true);
+  kernels::rms_norm(y.view(), rstd, x, gain, 1e-5);
+  kernels::rms_norm_backward(x.view(), dgain, y, y, rstd, gain, true);
+  kernels::elementwise_product(x.view(), x, y);
+  kernels::activate(x.view(), y, ops::activation::silu);
   kernels::embed_backward(dtable.view(), {}, x.view(), tokens);
   kernels::squared_error(x.view(), y, wanted, 1.0);
   kernels::add(x.view(), y);

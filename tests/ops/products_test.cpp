@@ -89,6 +89,8 @@ double reference_activation(activation act, double x) {
       return std::tanh(x);
     case activation::relu:
       return x > 0 ? x : 0;
+    case activation::silu:
+      return x / (1 + std::exp(-x));
     case activation::none:
       break;
   }
@@ -105,6 +107,10 @@ double reference_slope(activation act, double x) {
       return 1 - std::tanh(x) * std::tanh(x);
     case activation::relu:
       return x > 0 ? 1 : 0;
+    case activation::silu: {
+      double const s = 1 / (1 + std::exp(-x));
+      return s * (1 + x * (1 - s));
+    }
     case activation::none:
       break;
   }
@@ -238,6 +244,7 @@ TEMPLATE_TEST_CASE("linear equals a plain sum in double on every CPU level", "[o
       CHECK(wrong_in_linear<TestType>(of, way, activation::none, true, false, true) == 0);
       CHECK(wrong_in_linear<TestType>(of, way, activation::tanh, false, true, true) == 0);
       CHECK(wrong_in_linear<TestType>(of, way, activation::relu, true, false, false) == 0);
+      CHECK(wrong_in_linear<TestType>(of, way, activation::silu, true, false, false) == 0);
     }
   });
 }
@@ -254,6 +261,7 @@ TEMPLATE_TEST_CASE("linear_backward_input equals a plain sum in double on every 
       CHECK(wrong_in_backward_input<TestType>(turned, way, activation::gelu, false, true) == 0);
       CHECK(wrong_in_backward_input<TestType>(of, way, activation::gelu, true) == 0);
       CHECK(wrong_in_backward_input<TestType>(of, way, activation::relu, false) == 0);
+      CHECK(wrong_in_backward_input<TestType>(of, way, activation::silu, false) == 0);
     }
   });
 }

@@ -353,21 +353,10 @@ class residual_node final : public node<Env> {
   chain_node<Env> branch_;
 };
 
-/// y = a * b, number by number; y may be a or b.
-template <class Env>
-void multiply(view_of<Env> y, view_of<Env> a, view_of<Env> b) {
-  ops::on<typename Env::space>::with_values(
-      [](auto out, auto left, auto right) {
-        using number = typename Env::accumulate;
-        for (std::size_t i = 0; i < out.size(); ++i) {
-          out[i] = static_cast<typename Env::compute>(static_cast<number>(left[i]) * static_cast<number>(right[i]));
-        }
-      },
-      y, a, b);
-}
-
 template <class Env>
 class product_node final : public node<Env> {
+  using kernels = ops::on<typename Env::space>;
+
  public:
   using typename node<Env>::view;
   using typename node<Env>::space;
@@ -392,7 +381,7 @@ class product_node final : public node<Env> {
     kept.a = a_.forward(pass, x.v);
     kept.b = b_.forward(pass, x.v);
     auto const y = to.template take<typename Env::compute>(kept.a.v.extents());
-    multiply<Env>(y, kept.a.v, kept.b.v);
+    kernels::elementwise_product(y, kept.a.v, kept.b.v);
     return {y, true};
   }
   // Both factors' gradients are there before a branch goes on: dy may be what the branches add to.
@@ -435,7 +424,7 @@ class product_node final : public node<Env> {
     bool const later = when == half::later;
     auto const d =
         ours ? by : (later ? pass.activations : pass.scratch).template take<typename Env::compute>(dy.extents());
-    multiply<Env>(d, dy, by);
+    kernels::elementwise_product(d, dy, by);
     return {d, true, ours || later ? memory::kept : memory::scratch};
   }
   chain_node<Env> a_, b_;

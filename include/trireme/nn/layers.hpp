@@ -22,7 +22,16 @@ struct activation {
 };
 [[nodiscard]] constexpr activation gelu() noexcept { return {ops::activation::gelu}; }
 [[nodiscard]] constexpr activation relu() noexcept { return {ops::activation::relu}; }
+[[nodiscard]] constexpr activation silu() noexcept { return {ops::activation::silu}; }
 [[nodiscard]] constexpr activation tanh() noexcept { return {ops::activation::tanh}; }
+
+/// y = x / sqrt(average(x^2) + epsilon) * gain, row by row.
+/// Method   [Zhang, Sennrich, "Root mean square layer normalization", 2019].
+struct rms_norm {
+  static constexpr nn::flow flow = nn::flow::rows;
+  double epsilon = 1e-5;
+  friend bool operator==(rms_norm const&, rms_norm const&) = default;
+};
 
 /// Drops numbers in training, by what they are in their whole samples: any cut drops the same.
 struct dropout {
@@ -198,6 +207,38 @@ class layer_norm_node final : public node<Env> {
 };
 
 template <class Env>
+class rms_norm_node final : public node<Env> {
+  using accumulate = typename Env::accumulate;
+  using kernels = ops::on<typename Env::space>;
+
+ public:
+  using typename node<Env>::view;
+  using typename node<Env>::space;
+
+  explicit rms_norm_node(rms_norm const& what) : what_(what) { this->facts_.accumulates = true; }
+  [[nodiscard]] layer_says says() const override { return {.does = flow::rows}; }
+  void visit(parameter_visitor<Env> const& each) override { each(gain_); }
+  held<Env> forward(pass<Env>& pass, held<Env> x, arena<space>& to, view) override {
+    auto& rstd = rstd_[pass];
+    rstd = pass.activations.template take<accumulate>({x.v.extent(0)});
+    auto const y = to.template take<typename Env::compute>(x.v.extents());
+    kernels::rms_norm(y, rstd, x.v, gain_.value, what_.epsilon);
+    return {y, true};
+  }
+  void backward_input(pass<Env>& pass, layer_input<Env> x, view, view dy, target<Env> to, half) override {
+    kernels::rms_norm_backward(to.into, gain_.gradient, dy, x.here, rstd_[pass], gain_.value, to.accumulate);
+  }
+
+ private:
+  void do_place(placing<Env>& at, layer_step const&) override {
+    gain_.info = {at.name + ".weight", {at.width}, {initial::distribution::ones, 0}, false};
+  }
+  rms_norm what_;
+  parameter<Env> gain_{};
+  per_slot<tensor_view<accumulate, space>> rstd_;
+};
+
+template <class Env>
 class activation_node final : public node<Env> {
   using kernels = ops::on<typename Env::space>;
 
@@ -341,6 +382,10 @@ struct node_of<Env, linear> {
 template <class Env>
 struct node_of<Env, layer_norm> {
   using type = detail::layer_norm_node<Env>;
+};
+template <class Env>
+struct node_of<Env, rms_norm> {
+  using type = detail::rms_norm_node<Env>;
 };
 template <class Env>
 struct node_of<Env, activation> {

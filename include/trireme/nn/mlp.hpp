@@ -128,7 +128,7 @@ struct mlp {
 [[nodiscard]] inline std::string to_string(mlp const& m) {
   std::string hidden;
   for (auto const width : m.hidden) hidden += text(hidden.empty() ? "" : ", ", width);
-  char const* const names[] = {"none", "gelu", "tanh", "relu"};
+  char const* const names[] = {"none", "gelu", "tanh", "relu", "silu"};
   return text("nn::mlp{.inputs = ", m.inputs, ", .hidden = {", hidden, "}, .outputs = ", m.outputs,
               ", .act = ops::activation::", names[static_cast<int>(m.act)], "}");
 }

@@ -49,6 +49,11 @@ struct on<phantom> : phantom_attention, phantom_low_rank {
     same("accumulate", y.size(), x.size());
   }
   template <class T>
+  static void elementwise_product(view<T> y, input<T> a, input<T> b) {
+    same("elementwise_product", y.size(), a.size());
+    same("elementwise_product", y.size(), b.size());
+  }
+  template <class T>
   static void activate(view<T> y, input<T> x, activation) {
     same("activate", y.size(), x.size());
   }
@@ -105,6 +110,19 @@ struct on<phantom> : phantom_attention, phantom_low_rank {
     same("layer_norm_backward", mean.size(), rstd.size());
     same("layer_norm_backward", dgain.size(), gain.size());
     same("layer_norm_backward", dbias.size(), gain.size());
+  }
+  template <class T>
+  static void rms_norm(view<T> y, output<accumulate_t<T>> rstd, input<T> x, input<T> gain, double) {
+    same("rms_norm", y.size(), x.size());
+    same("rms_norm", x.size(), rstd.size() * gain.size());
+  }
+  template <class T>
+  static void rms_norm_backward(view<T> dx, output<accumulate_t<T>> dgain, input<T> dy, input<T> x,
+                                input<accumulate_t<T>> rstd, input<T> gain, bool) {
+    same("rms_norm_backward", dx.size(), x.size());
+    same("rms_norm_backward", dy.size(), x.size());
+    same("rms_norm_backward", x.size(), rstd.size() * gain.size());
+    same("rms_norm_backward", dgain.size(), gain.size());
   }
   template <class T>
   static loss_sum cross_entropy(view<T> logits, tokens_view targets, double, bool) {

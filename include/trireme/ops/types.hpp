@@ -35,7 +35,7 @@ inline constexpr bool arithmetic_lanes = std::is_floating_point_v<T> || storage_
 template <class T>
 using accumulate_t = std::conditional_t<std::is_same_v<T, double>, double, float>;
 
-enum class activation { none, gelu, tanh, relu };
+enum class activation { none, gelu, tanh, relu, silu };
 
 /// How a weight is stored: (inputs, outputs) as GPT-2 does, or (outputs, inputs) as an embedding table does.
 enum class orientation { in_out, out_in };

@@ -47,6 +47,8 @@ void accumulate_elements(T* y, U const* x, std::int64_t n, double weight);
 template <class T>
 void scale_elements(T* y, std::int64_t n, double factor);
 template <class T>
+void multiply_elements(T* y, T const* a, T const* b, std::int64_t n);
+template <class T>
 void activate_elements(T* y, T const* x, std::int64_t n, activation act);
 template <class T>
 void activate_backward_elements(T* dx, T const* dy, T const* x, std::int64_t n, activation act);
@@ -118,6 +120,14 @@ struct host_elementwise {
   static void accumulate(view<T> y, view<U> x, double weight) {
     detail::same_size("accumulate", y.size(), x.size());
     detail::accumulate_elements(raw(y), static_cast<std::remove_const_t<U> const*>(raw(x)), y.size(), weight);
+  }
+
+  /// y[i] = a[i] * b[i]; y may be a or b.
+  template <class T>
+  static void elementwise_product(view<T> y, detail::input<T> a, detail::input<T> b) {
+    detail::same_size("elementwise_product", y.size(), a.size());
+    detail::same_size("elementwise_product", y.size(), b.size());
+    detail::multiply_elements(raw(y), raw(a), raw(b), y.size());
   }
 
   /// y[i] = act(x[i]); y may be x.

@@ -49,6 +49,10 @@ void scale_elements(T* y, std::int64_t n, double factor) {
   TRIREME_DISPATCH(fits_float<T>, scale(y, n, factor));
 }
 template <class T>
+void multiply_elements(T* y, T const* a, T const* b, std::int64_t n) {
+  TRIREME_DISPATCH(fits_float<T>, multiply(y, a, b, n));
+}
+template <class T>
 void activate_elements(T* y, T const* x, std::int64_t n, activation act) {
   TRIREME_DISPATCH(fits_float<T>, activate(y, x, n, act));
 }

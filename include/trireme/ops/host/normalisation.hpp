@@ -17,10 +17,15 @@ void layer_norm_rows(T* y, A* mean, A* rstd, T const* x, T const* gain, T const*
 template <class T, class A>
 void layer_norm_backward_rows(T* dx, A* dgain, A* dbias, T const* dy, T const* x, A const* mean, A const* rstd,
                               T const* gain, std::int64_t rows, std::int64_t channels, bool accumulate);
+template <class T, class A>
+void rms_norm_rows(T* y, A* rstd, T const* x, T const* gain, std::int64_t rows, std::int64_t channels, double epsilon);
+template <class T, class A>
+void rms_norm_backward_rows(T* dx, A* dgain, T const* dy, T const* x, A const* rstd, T const* gain, std::int64_t rows,
+                            std::int64_t channels, bool accumulate);
 
 }  // namespace detail
 
-/// Layer normalisation of the rows of a matrix.
+/// Normalisation of the rows of a matrix: layer_norm, and rms_norm, which has no mean and no bias.
 /// Numerics sums in the accumulate type, the variance about the mean (two passes over a row that lies in L1); a row's
 ///          result does not depend on the other rows, and dgain and dbias are summed in the order of rows.
 /// Errors   assertion_error (light) if the sizes do not fit.
@@ -57,6 +62,30 @@ struct host_normalisation {
     detail::same_size("layer_norm_backward", dbias.size(), channels);
     detail::layer_norm_backward_rows(raw(dx), raw(dgain), raw(dbias), raw(dy), raw(x), raw(mean), raw(rstd), raw(gain),
                                      mean.size(), channels, accumulate);
+  }
+
+  /// y = x * rstd * gain, rstd = 1 / sqrt(average of squares + epsilon).
+  /// Shapes   x, y (M, C); rstd (M); gain (C). y may be x.
+  template <class T>
+  static void rms_norm(view<T> y, detail::output<accumulate_t<T>> rstd, detail::input<T> x, detail::input<T> gain,
+                       double epsilon) {
+    detail::same_size("rms_norm", y.size(), x.size());
+    detail::same_size("rms_norm", x.size(), rstd.size() * gain.size());
+    detail::rms_norm_rows(raw(y), raw(rstd), raw(x), raw(gain), rstd.size(), gain.size(), epsilon);
+  }
+
+  /// The gradients of rms_norm: dx is written, or added to if `accumulate`; dgain is added to.
+  /// Shapes   dx, dy, x (M, C); rstd (M); gain, dgain (C). dx may be dy unless it accumulates.
+  template <class T>
+  static void rms_norm_backward(view<T> dx, detail::output<accumulate_t<T>> dgain, detail::input<T> dy,
+                                detail::input<T> x, detail::input<accumulate_t<T>> rstd, detail::input<T> gain,
+                                bool accumulate) {
+    detail::same_size("rms_norm_backward", dx.size(), x.size());
+    detail::same_size("rms_norm_backward", dy.size(), x.size());
+    detail::same_size("rms_norm_backward", x.size(), rstd.size() * gain.size());
+    detail::same_size("rms_norm_backward", dgain.size(), gain.size());
+    detail::rms_norm_backward_rows(raw(dx), raw(dgain), raw(dy), raw(x), raw(rstd), raw(gain), rstd.size(), gain.size(),
+                                   accumulate);
   }
 };
 

@@ -30,5 +30,14 @@ void layer_norm_backward_rows(T* dx, A* dgain, A* dbias, T const* dy, T const* x
   TRIREME_DISPATCH(fits_float<T>,
                    layer_norm_backward(dx, dgain, dbias, dy, x, mean, rstd, gain, rows, channels, accumulate));
 }
+template <class T, class A>
+void rms_norm_rows(T* y, A* rstd, T const* x, T const* gain, std::int64_t rows, std::int64_t channels, double epsilon) {
+  TRIREME_DISPATCH(fits_float<T>, rms_norm(y, rstd, x, gain, rows, channels, epsilon));
+}
+template <class T, class A>
+void rms_norm_backward_rows(T* dx, A* dgain, T const* dy, T const* x, A const* rstd, T const* gain, std::int64_t rows,
+                            std::int64_t channels, bool accumulate) {
+  TRIREME_DISPATCH(fits_float<T>, rms_norm_backward(dx, dgain, dy, x, rstd, gain, rows, channels, accumulate));
+}
 
 }  // namespace trireme::ops::detail

@@ -22,6 +22,12 @@ inline void scale(T* y, std::int64_t n, double factor) {
 }
 
 template <class T>
+inline void multiply(T* y, T const* a, T const* b, std::int64_t n) {
+  using F = lanes_for<T>;
+  TRIREME_FOR_LANES(F, n, i, count, { (F::load(a + i, count) * F::load(b + i, count)).store(y + i, count); })
+}
+
+template <class T>
 inline void activate(T* y, T const* x, std::int64_t n, activation act) {
   using F = lanes_for<T>;
   TRIREME_FOR_LANES(F, n, i, count, { activated(F::load(x + i, count), act).store(y + i, count); })

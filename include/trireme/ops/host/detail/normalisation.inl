@@ -1,4 +1,4 @@
-// Layer normalisation, row by row; included once for each CPU level (see simd.hpp).
+// Normalisation, row by row; included once for each CPU level (see simd.hpp).
 namespace trireme::ops::detail::TRIREME_LEVEL {
 
 template <class T, class A>
@@ -53,6 +53,50 @@ inline void layer_norm_backward(T* dx, A* dgain, A* dbias, T const* dy, T const*
       F const normal = (F::load(x + i, count) - centre) * factor;
       F const g = F::load(dy + i, count) * F::load(gain + i, count);
       F const inner = fma(tilt, normal, g + average);
+      F const before = accumulate ? F::load(dx + i, count) : F::all(0);
+      fma(factor, inner, before).store(dx + i, count);
+    })
+  }
+}
+
+template <class T, class A>
+inline void rms_norm(T* y, A* rstd, T const* x, T const* gain, std::int64_t rows, std::int64_t channels,
+                     double epsilon) {
+  using F = lanes_for<T>;
+  A const share = A(1) / static_cast<A>(channels);
+  for (std::int64_t row = 0; row < rows; ++row, x += channels, y += channels) {
+    F squares = F::all(0);
+    TRIREME_FOR_LANES(F, channels, i, count, {
+      F const number = F::load(x + i, count);
+      squares = fma(number, number, squares);
+    })
+    A const inverse = A(1) / std::sqrt(sum(squares) * share + static_cast<A>(epsilon));
+    F const factor = F::all(inverse);
+    TRIREME_FOR_LANES(F, channels, i, count,
+                      { (F::load(x + i, count) * factor * F::load(gain + i, count)).store(y + i, count); })
+    rstd[row] = inverse;
+  }
+}
+
+// With n = x rstd and g = dy gain: dx = rstd (g - n average(g n)).
+template <class T, class A>
+inline void rms_norm_backward(T* dx, A* dgain, T const* dy, T const* x, A const* rstd, T const* gain, std::int64_t rows,
+                              std::int64_t channels, bool accumulate) {
+  using F = lanes_for<T>;
+  A const share = A(1) / static_cast<A>(channels);
+  for (std::int64_t row = 0; row < rows; ++row, x += channels, dy += channels, dx += channels) {
+    F const factor = F::all(rstd[row]);
+    F along = F::all(0);
+    TRIREME_FOR_LANES(F, channels, i, count, {
+      F const slope = F::load(dy + i, count);
+      F const normal = F::load(x + i, count) * factor;
+      along = fma(slope * F::load(gain + i, count), normal, along);
+      fma(slope, normal, F::load(dgain + i, count)).store(dgain + i, count);
+    })
+    F const tilt = F::all(-sum(along) * share);
+    TRIREME_FOR_LANES(F, channels, i, count, {
+      F const normal = F::load(x + i, count) * factor;
+      F const inner = fma(tilt, normal, F::load(dy + i, count) * F::load(gain + i, count));
       F const before = accumulate ? F::load(dx + i, count) : F::all(0);
       fma(factor, inner, before).store(dx + i, count);
     })

@@ -66,6 +66,12 @@ TRIREME_INLINE F gelu_derivative(F x) {
   return fma(x * slope, g * (F::all(1) - g), g);
 }
 
+/// 1 / (1 + exp(-x))
+template <class F>
+TRIREME_INLINE F sigmoid(F x) {
+  return F::all(1) / (F::all(1) + exp(F::all(0) - x));
+}
+
 /// act(x), and act'(x) from x.
 template <class F>
 TRIREME_INLINE F activated(F x, activation act) {
@@ -76,6 +82,8 @@ TRIREME_INLINE F activated(F x, activation act) {
       return tanh(x);
     case activation::relu:
       return max(F::all(0), x);
+    case activation::silu:
+      return x * sigmoid(x);
     case activation::none:
       break;
   }
@@ -92,6 +100,11 @@ TRIREME_INLINE F activation_slope(F x, activation act) {
     }
     case activation::relu:
       return where_less(F::all(0), x, F::all(1), F::all(0));
+    case activation::silu: {
+      x = max(F::all(-1000), min(F::all(1000), x));  // 0 or 1 there already, and infinity times 0 is no number
+      F const s = sigmoid(x);
+      return fma(x * s, F::all(1) - s, s);
+    }
     case activation::none:
       break;
   }
