@@ -149,8 +149,8 @@ class generator {
     out.back()->prefix("l" + std::to_string(count_++));
     source += text + ", ";
   }
-  void linear(nodes& out, std::int64_t outputs) {
-    bool const bias = below(4) > 0;
+  void linear(nodes& out, std::int64_t outputs) { linear(out, outputs, below(4) > 0); }
+  void linear(nodes& out, std::int64_t outputs, bool bias) {
     leaf(out, nn::linear{.outputs = outputs, .bias = bias},
          text("linear{.outputs = ", outputs, bias ? "}" : ", .bias = false}"));
   }
@@ -185,13 +185,25 @@ class generator {
     if (below(3) == 0) some_small(out);
     linear(out, some_width());
   }
+  void swiglu(nodes& out) {
+    auto const inner = some_width();
+    source += "product(chain(";
+    nodes gate, up;
+    linear(gate, inner, false);
+    leaf(gate, nn::silu(), "silu()");
+    source += "), chain(";
+    linear(up, inner, false);
+    source += ")), ";
+    out.push_back(std::make_unique<nn::detail::product_node<Env>>(std::move(gate), std::move(up)));
+    linear(out, some_width(), false);
+  }
   nodes chain(std::int64_t from, std::int64_t to, int depth) {
     source += "(";
     nodes out;
     auto at = from;
     if (below(4) == 0) small(out);
     for (auto n = 1 + below(4); n-- > 0;) {
-      auto const kind = below(depth > 0 ? 9 : 5);
+      auto const kind = below(depth > 0 ? 10 : 5);
       if (kind < 2) {
         small(out);
       } else if (kind == 2) {
@@ -219,6 +231,9 @@ class generator {
         source += "), ";
         out.push_back(std::make_unique<nn::detail::product_node<Env>>(std::move(a), std::move(b)));
         at = inner;
+      } else if (kind == 8) {
+        swiglu(out);
+        at = out.back()->width(at);
       } else {
         attention(out);
         at = out.back()->width(at);
