@@ -3,6 +3,7 @@
 #include "trireme/ops/host/attention_block.ipp"
 #include "trireme/ops/host/elementwise.ipp"
 #include "trireme/ops/host/embedding.ipp"
+#include "trireme/ops/host/heads.ipp"
 #include "trireme/ops/host/normalisation.ipp"
 
 namespace trireme::ops::detail {
@@ -31,7 +32,9 @@ namespace trireme::ops::detail {
                                          std::int64_t, bool);                                                       \
   template void rms_norm_rows(T*, accumulate_t<T>*, T const*, T const*, std::int64_t, std::int64_t, double);        \
   template void rms_norm_backward_rows(T*, accumulate_t<T>*, T const*, T const*, accumulate_t<T> const*, T const*,  \
-                                       std::int64_t, std::int64_t, bool);
+                                       std::int64_t, std::int64_t, bool);                                           \
+  template void arrange_rows(T*, T const*, accumulate_t<T> const*, head_layout const&, std::int64_t);               \
+  template void arrange_backward_rows(T*, T const*, accumulate_t<T> const*, head_layout const&, std::int64_t);
 
 TRIREME_TYPE(float)
 TRIREME_TYPE(double)

@@ -176,12 +176,15 @@ class generator {
     for (auto n = below(3); n-- > 0;) small(out);
   }
   void attention(nodes& out) {
-    auto const heads = 3 + below(2);
-    auto const each = 1 + below(2);
-    linear(out, 3 * heads * each);
+    auto const keys = 3 + below(2);
+    auto const heads = keys * (1 + below(2));
+    double const rotary = below(2) == 0 ? 10 : 0;
+    auto const each = rotary > 0 ? 2 + 2 * below(2) : 1 + below(2);
+    linear(out, (heads + 2 * keys) * each);
     if (below(3) == 0) some_small(out);
     double const p = below(2) == 0 ? 0.25 : 0;
-    leaf(out, nn::attend{.heads = heads, .dropout = p}, text("attend{.heads = ", heads, ", .dropout = ", p, "}"));
+    leaf(out, nn::attend{.heads = heads, .dropout = p, .key_heads = keys, .rotary = rotary},
+         text("attend{.heads = ", heads, ", .dropout = ", p, ", .key_heads = ", keys, ", .rotary = ", rotary, "}"));
     if (below(3) == 0) some_small(out);
     linear(out, some_width());
   }

@@ -40,6 +40,10 @@ double a_step() {
   ops::weights<T, Space> weight(matrix, ops::orientation::in_out);
   weight.refresh(1);
   kernels::linear(qkv.view(), y, weight, {});
+  tensor<A, Space> angles(shape{context, channels / 2});
+  kernels::rotations(angles.view(), 0, 1e4);
+  kernels::arrange_heads(qkv.view(), qkv, angles, {context, 2, 2, channels / 2});
+  kernels::arrange_heads_backward(qkv.view(), qkv, angles, {context, 2, 2, channels / 2});
   kernels::causal_attention(y.view(), lse, qkv, what, scratch, drop);
   kernels::activate(x.view(), y, ops::activation::gelu);
   ops::weights<T, Space> head(table, ops::orientation::out_in);

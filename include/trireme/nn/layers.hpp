@@ -42,12 +42,21 @@ struct dropout {
 
 /// Causal self-attention of queries, keys and values that lie side by side in its input: the core, without products.
 ///
+/// With fewer keys than queries each key and its value serve heads / key_heads queries [Ainslie et al., "GQA", 2023].
+/// With `rotary`, queries and keys are turned by their positions in whole samples [Su et al., "RoFormer", 2021].
+///
 /// Shapes   x (rows, 3 * channels), y (rows, channels); head h has columns [h * channels/heads, (h+1) * channels/heads)
-///          of each third.
+///          of each third. With fewer keys x (rows, (heads + 2 * key_heads) * width), y (rows, heads * width): the
+///          queries of a key, the key and its value side by side, for one key after the other.
+/// Ranks    a tensor group cuts between keys: it has at most as many ranks as there are keys.
+/// Bytes    with fewer keys, 3 * heads * width numbers a row are kept: each query's key and value, repeated. Context
+///          groups send those, too.
 struct attend {
   static constexpr nn::flow flow = nn::flow::columns;
   std::int64_t heads = 1;
-  double dropout = 0;  ///< of the attention weights
+  double dropout = 0;          ///< of the attention weights
+  std::int64_t key_heads = 0;  ///< 0: as many as heads
+  double rotary = 0;           ///< base of the angles, 10000 for instance; 0: nothing is turned
   friend bool operator==(attend const&, attend const&) = default;
 };
 
@@ -320,22 +329,31 @@ class attend_node final : public node<Env> {
   using typename node<Env>::view;
   using typename node<Env>::space;
 
-  explicit attend_node(attend const& what) : what_(what) { this->facts_.reads_y = true; }
+  explicit attend_node(attend const& what) : what_(what) {
+    this->facts_.reads_y = true;
+    if (what_.key_heads == 0) what_.key_heads = what_.heads;
+    if (what_.heads >= 1 && what_.key_heads >= 1 && what_.heads % what_.key_heads == 0 && what_.rotary >= 0) return;
+    throw config_error(text("trireme::nn::attend: ", what_.heads, " heads, ", what_.key_heads, " key heads, rotary ",
+                            what_.rotary, "; heads are a multiple of key_heads, and rotary is not negative"));
+  }
   [[nodiscard]] layer_says says() const override { return {.does = flow::columns}; }
-  [[nodiscard]] std::int64_t width(std::int64_t from) const override { return from / 3; }
+  [[nodiscard]] std::int64_t width(std::int64_t from) const override {
+    return from / (what_.heads + 2 * what_.key_heads) * what_.heads;
+  }
   [[nodiscard]] columns wants(std::int64_t, share own) const override {
-    if (own.size <= what_.heads) return {what_.heads, 3};
-    throw config_error(text("trireme::nn::attention: ", what_.heads, " heads cannot be cut into ", own.size,
+    if (own.size <= what_.key_heads) return {what_.key_heads, grouped() ? 1 : 3};
+    throw config_error(text("trireme::nn::attention: ", what_.key_heads, grouped() ? " key heads" : " heads",
+                            " cannot be cut into ", own.size,
                             " ways; a tensor group has at most as many ranks as a layer has heads"));
   }
   held<Env> forward(pass<Env>& pass, held<Env> x, arena<space>& to, view) override {
     auto const shape = shape_of(pass);
     auto const y = to.template take<typename Env::compute>({x.v.extent(0), channels_});
     auto& kept = kept_[pass];
-    kept.packed = x.v;
+    kept.packed = packed(pass, x);
     if (auto& group = context_group<Env>::of(pass); group.size() == 1) {
       kept.lse = pass.activations.template take<typename Env::accumulate>({shape.batch, shape.heads, shape.context});
-      kernels::causal_attention(y, kept.lse, x.v, shape, pass.scratch, site(pass));
+      kernels::causal_attention(y, kept.lse, kept.packed, shape, pass.scratch, site(pass));
     } else {
       group.attend(y, kept, shape, pass.activations, pass.scratch, site(pass));
     }
@@ -343,21 +361,63 @@ class attend_node final : public node<Env> {
   }
   void backward_input(pass<Env>& pass, layer_input<Env>, view y, view dy, target<Env> to, half) override {
     auto const& kept = kept_[pass];
+    auto const mark = pass.scratch.mark();
+    // Not the extents of what is kept: a context group may keep other rows of other heads.
+    shape const all{dy.extent(0), 3 * channels_};
+    auto const dpacked = grouped() ? pass.scratch.template take<typename Env::compute>(all) : to.into;
     if (auto& group = context_group<Env>::of(pass); group.size() == 1) {
-      kernels::causal_attention_backward(to.into, dy, y, kept.lse, kept.packed, shape_of(pass), pass.scratch,
+      kernels::causal_attention_backward(dpacked, dy, y, kept.lse, kept.packed, shape_of(pass), pass.scratch,
                                          site(pass));
     } else {
-      group.attend_backward(to.into, dy, y, kept, shape_of(pass), pass.scratch, site(pass));
+      group.attend_backward(dpacked, dy, y, kept, shape_of(pass), pass.scratch, site(pass));
     }
+    if (arranges()) kernels::arrange_heads_backward(to.into, dpacked, angles(pass), layout(pass));
+    pass.scratch.rewind(mark);
   }
 
  private:
   void do_place(placing<Env>& at, layer_step const&) override {
+    auto const all = what_.heads + 2 * what_.key_heads;
+    auto const each = at.width / all;
+    if (each < 1 || at.width % all != 0 || (what_.rotary > 0 && each % 2 != 0)) {
+      throw config_error(text("trireme::nn::attend ", at.name, ": ", at.width, " numbers a row are not ", what_.heads,
+                              " queries, ", what_.key_heads, " keys and as many values of one ",
+                              what_.rotary > 0 ? "even " : "", "width"));
+    }
     site_ = at.site++;
-    at.width /= 3;
-    at.cut = {what_.heads, 1};
-    heads_ = at.own.of(what_.heads);
-    channels_ = at.width / what_.heads * heads_.count;
+    at.width = each * what_.heads;
+    at.cut = {what_.key_heads, 1};
+    keys_ = at.own.of(what_.key_heads);
+    auto const queries = what_.heads / what_.key_heads;
+    heads_ = {keys_.first * queries, keys_.count * queries};
+    channels_ = each * heads_.count;
+  }
+  [[nodiscard]] bool grouped() const noexcept { return what_.key_heads != what_.heads; }
+  [[nodiscard]] bool arranges() const noexcept { return grouped() || what_.rotary > 0; }
+  [[nodiscard]] ops::head_layout layout(pass<Env> const& pass) const {
+    return {pass.batch.inputs.extents[1], heads_.count, keys_.count, channels_ / heads_.count};
+  }
+  // What attention reads: x, in place if nobody reads it again, or what is made of it.
+  view packed(pass<Env>& pass, held<Env> const& x) {
+    if (!arranges()) return x.v;
+    auto const out = grouped() || !x.ours ? pass.take({x.v.extent(0), 3 * channels_}) : x.v;
+    auto const mark = pass.scratch.mark();
+    kernels::arrange_heads(out, x.v, angles(pass), layout(pass));
+    pass.scratch.rewind(mark);
+    return out;
+  }
+  // Of the positions of a sample that lie here; in scratch memory.
+  tensor_view<typename Env::accumulate, space> angles(pass<Env>& pass) {
+    if (!(what_.rotary > 0)) return {};
+    auto const context = pass.batch.inputs.extents[1];
+    auto const table = pass.scratch.template take<typename Env::accumulate>({context, channels_ / heads_.count});
+    auto const& part = context_group<Env>::of(pass).part();
+    for (int which = 0; which < part.stretches(); ++which) {
+      auto const at = part.own.size == 1 ? context_part::stretch{0, 0, context} : part.at(which, context);
+      kernels::rotations(table.rows(at.row, at.count), at.position, what_.rotary);
+      if (part.own.size == 1) break;
+    }
+    return table;
   }
   [[nodiscard]] ops::attention_shape shape_of(pass<Env> const& pass) const {
     auto const context = pass.batch.inputs.extents[1];
@@ -368,7 +428,7 @@ class attend_node final : public node<Env> {
   }
   attend what_;
   std::uint32_t site_ = 0;
-  interval heads_{};
+  interval heads_{}, keys_{};
   std::int64_t channels_ = 0;
   per_slot<attention_state<Env>> kept_;
 };

@@ -4,6 +4,7 @@
 #include "trireme/ops/host/attention_block.hpp"
 #include "trireme/ops/host/elementwise.hpp"
 #include "trireme/ops/host/embedding.hpp"
+#include "trireme/ops/host/heads.hpp"
 #include "trireme/ops/host/losses.hpp"
 #include "trireme/ops/host/low_rank.hpp"
 #include "trireme/ops/host/normalisation.hpp"
@@ -25,6 +26,7 @@ struct on<host> : host_elementwise,
                   host_normalisation,
                   host_attention,
                   host_attention_block,
+                  host_heads,
                   host_losses,
                   host_low_rank,
                   host_updates,

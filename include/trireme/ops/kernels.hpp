@@ -104,7 +104,7 @@ concept scores = requires(tensor_view<typename Env::compute, Space> y, tensor_vi
 
 /// The kernels of the layers of nn, besides those of an exchange. (Experts need those of routing, tensor and context
 /// groups those of parts, an expression what its own layers call: rms_norm and rms_norm_backward, elementwise_product,
-/// activate. ops/phantom.hpp has all, in the fewest lines.)
+/// activate, arrange_heads and what goes with it. ops/phantom.hpp has all, in the fewest lines.)
 template <class Space, class Env>
 concept layer_kernels = exchange_kernels<Space, Env> && detail::multiplies<on<Space>, Env, Space> &&
     detail::normalises<on<Space>, Env, Space> && detail::scores<on<Space>, Env, Space>;

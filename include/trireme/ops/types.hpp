@@ -60,6 +60,29 @@ struct table_part {
   std::int64_t whole = 0;
 };
 
+/// Where the heads of a row of queries, keys and values lie. With as many keys as queries: all queries, then all keys,
+/// then all values. With fewer, each of which serves as many queries: these queries, their key and their value side by
+/// side, for one key after the other, so that a cut between keys is a cut of columns.
+struct head_layout {
+  std::int64_t context = 0;    ///< rows of a sample
+  std::int64_t heads = 0;      ///< of queries
+  std::int64_t key_heads = 0;  ///< of keys, and of values
+  std::int64_t width = 0;      ///< columns of a head
+
+  [[nodiscard]] constexpr std::int64_t columns() const noexcept { return (heads + 2 * key_heads) * width; }
+  [[nodiscard]] constexpr bool grouped() const noexcept { return key_heads != heads; }
+  [[nodiscard]] constexpr std::int64_t query(std::int64_t head) const noexcept {
+    auto const each = heads / key_heads;
+    return (grouped() ? head / each * (each + 2) + head % each : head) * width;
+  }
+  [[nodiscard]] constexpr std::int64_t key(std::int64_t which) const noexcept {
+    return (grouped() ? which * (heads / key_heads + 2) + heads / key_heads : heads + which) * width;
+  }
+  [[nodiscard]] constexpr std::int64_t value(std::int64_t which) const noexcept {
+    return key(which) + (grouped() ? 1 : heads) * width;
+  }
+};
+
 using trireme::attention_shape;
 using trireme::dropout_site;
 using trireme::gradient_terms;

@@ -45,8 +45,27 @@ struct phantom_attention : phantom_products {
     same("attend_block_backward", dy.size(), y.size());
     attend_part<accumulate_t<T>>(shape, at, scratch, true);
   }
+  template <class A>
+  static void rotations(view<A> table, std::int64_t, double) {
+    same("rotations", table.extent(1) % 2, 0);
+  }
+  template <class T>
+  static void arrange_heads(view<T> packed, input<T> x, input<accumulate_t<T>> table, head_layout const& how) {
+    check_heads("arrange_heads", x.size(), packed.size(), table.size(), how);
+  }
+  template <class T>
+  static void arrange_heads_backward(view<T> dx, input<T> dpacked, input<accumulate_t<T>> table,
+                                     head_layout const& how) {
+    check_heads("arrange_heads_backward", dx.size(), dpacked.size(), table.size(), how);
+  }
 
  private:
+  static void check_heads(std::string_view who, std::int64_t x, std::int64_t packed, std::int64_t table,
+                          head_layout const& how) {
+    same(who, x % how.columns(), 0);
+    same(who, packed, x / how.columns() * 3 * how.heads * how.width);
+    if (table != 0) same(who, table, how.context * how.width);
+  }
   // Two products forward, five backward, each of half the pairs of rows.
   template <class Real>
   static void attend(attention_shape const& shape, arena<phantom>& scratch, bool backward) {

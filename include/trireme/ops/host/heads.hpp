@@ -1,0 +1,73 @@
+#pragma once
+
+#include <cstdint>
+#include <type_traits>
+
+#include "trireme/core/compiled.hpp"
+#include "trireme/core/tensor.hpp"
+#include "trireme/ops/host/elementwise.hpp"
+#include "trireme/ops/types.hpp"
+
+namespace trireme::ops {
+
+namespace detail {
+
+void rotation_table(float* table, std::int64_t positions, std::int64_t first, std::int64_t width, double base);
+void rotation_table(double* table, std::int64_t positions, std::int64_t first, std::int64_t width, double base);
+template <class T, class A>
+void arrange_rows(T* packed, T const* x, A const* table, head_layout const& how, std::int64_t rows);
+template <class T, class A>
+void arrange_backward_rows(T* dx, T const* dpacked, A const* table, head_layout const& how, std::int64_t rows);
+
+}  // namespace detail
+
+/// Queries, keys and values as products give them, made into what attention takes: a key and a value for each query,
+/// turned by their positions.
+///
+/// Shapes   x, dx (B*T, (H + 2 K) D), laid out as head_layout says; packed, dpacked (B*T, 3 H D): all queries, keys and
+///          values; table (T, D): cosines, then sines, or empty: nothing is turned.
+/// Numerics computed in the accumulate type and rounded once, sums over the queries of a key in their order; a row's
+///          result does not depend on the other rows. Angles are computed in double.
+/// Method   [Su et al., "RoFormer", 2021], numbers i and i + D/2 of a head being a pair; [Ainslie et al., "GQA", 2023].
+/// Threads  thread-safe on different outputs.
+/// Errors   assertion_error (light) if the sizes do not fit.
+struct host_heads {
+  template <class T>
+  using view = tensor_view<T, host>;
+
+  /// The angles of as many positions as the table has rows, from `first` on: position / base^(2 i / D) for pair i.
+  template <class A>
+  static void rotations(view<A> table, std::int64_t first, double base) {
+    detail::same_size("rotations", table.extent(1) % 2, 0);
+    detail::rotation_table(raw(table), table.extent(0), first, table.extent(1), base);
+  }
+  /// packed may be x if there are as many keys as queries.
+  template <class T>
+  static void arrange_heads(view<T> packed, detail::input<T> x, detail::input<accumulate_t<T>> table,
+                            head_layout const& how) {
+    detail::arrange_rows(raw(packed), raw(x), raw(table), how, rows("arrange_heads", how, x, packed, table));
+  }
+  /// The gradient of arrange_heads: dx is written, and may be dpacked if there are as many keys as queries.
+  template <class T>
+  static void arrange_heads_backward(view<T> dx, detail::input<T> dpacked, detail::input<accumulate_t<T>> table,
+                                     head_layout const& how) {
+    detail::arrange_backward_rows(raw(dx), raw(dpacked), raw(table), how,
+                                  rows("arrange_heads_backward", how, dx, dpacked, table));
+  }
+
+ private:
+  template <class X, class P, class A>
+  static std::int64_t rows(char const* who, head_layout const& how, X const& x, P const& packed, A const& table) {
+    auto const rows = x.size() / how.columns();
+    detail::same_size(who, x.size(), rows * how.columns());
+    detail::same_size(who, packed.size(), rows * 3 * how.heads * how.width);
+    if (!table.empty()) detail::same_size(who, table.size(), how.context * how.width);
+    return rows;
+  }
+};
+
+}  // namespace trireme::ops
+
+#ifndef TRIREME_COMPILED
+#include "trireme/ops/host/heads.ipp"
+#endif

@@ -1,0 +1,120 @@
+// Rotary positions and fewer keys than queries, in whole trainings; gradients are tested by random expressions.
+#include <string>
+
+#include "../support/sentence.hpp"
+#include "../support/training.hpp"
+#include "../watchdog.hpp"
+#include "trireme/comm/in_space.hpp"
+#include "trireme/nn/layers.hpp"
+#include "trireme/parallel/context.hpp"
+#include "trireme/parallel/mesh.hpp"
+#include "trireme/parallel/pipeline.hpp"
+#include "trireme/parallel/schedules/schedules.hpp"
+#include "trireme/parallel/tensor.hpp"
+#include "trireme/train/plan.hpp"
+
+using namespace trireme;
+
+namespace {
+
+/// Blocks of LLaMA's kind between a GPT's embedding and head.
+struct rotary_model {
+  using policy_category = slot::model;
+  static constexpr bool cuts_context = true;
+  nn::gpt_shape shape{.vocabulary = 37, .context = 24, .layers = 2, .heads = 6, .channels = 24, .dropout = 0.1};
+  std::int64_t keys = 3;
+  double rotary = 100;
+  friend bool operator==(rotary_model const& a, rotary_model const& b) {
+    return a.keys == b.keys && a.rotary == b.rotary;
+  }
+
+  void units(auto&& emit) const {
+    using namespace nn;
+    auto const c = shape.channels;
+    auto const packed = (shape.heads + 2 * keys) * c / shape.heads;
+    emit(gpt_embedding{shape});
+    for (std::uint32_t i = 0; i < 2; ++i) {
+      emit(block{text("layers.", i), c, 1 + 2 * i,
+                 chain(residual(named("norm", rms_norm{}), named("qkv", linear{.outputs = packed, .bias = false}),
+                                attend{.heads = shape.heads, .dropout = 0.1, .key_heads = keys, .rotary = rotary},
+                                named("o", linear{.outputs = c, .bias = false}), dropout{0.1}),
+                       residual(named("mlp_norm", rms_norm{}),
+                                product(chain(named("gate", linear{.outputs = 36, .bias = false}), silu()),
+                                        named("up", linear{.outputs = 36, .bias = false})),
+                                named("down", linear{.outputs = c, .bias = false})))});
+    }
+    emit(gpt_head{shape});
+  }
+};
+std::string to_string(rotary_model const& m) { return text("rotary_model{", m.keys, ", ", m.rotary, "}"); }
+
+toy::training<rotary_model, toy::text> const training{
+    {}, {.samples = 24, .context = 24}, {.steps = 5, .batch = 6, .micro_batches = 2}};
+
+}  // namespace
+
+TEST_CASE("rotary positions and grouped queries train on cut positions, heads and rows as alone", "[nn]") {
+  watchdog dog("attend");
+  using parallel::context_method;
+  auto const serial = training.alone(toy::steady, precision::fp64{});
+  CHECK(toy::distance(serial.losses, [] {
+          auto other = training;
+          other.model.rotary = 0;
+          return other.alone(toy::steady, precision::fp64{}).losses;
+        }()) > 1e-6);
+  auto const compare = [&](int ranks, auto const& policy) {
+    INFO(to_string(policy));
+    toy::check_near(training.on(ranks, toy::steady, policy, precision::fp64{}).front(), serial, 1e-10);
+  };
+  compare(2, parallel::context{.ways = 2});
+  compare(3, parallel::context{.ways = 3, .balanced = false});
+  compare(3, parallel::context{.ways = 3, .method = context_method::all_to_all});
+  compare(3, parallel::mesh{parallel::tensor{.ways = 3}, parallel::sequence{}});
+  compare(4, parallel::mesh{parallel::tensor{.ways = 2}, parallel::sequence{}, parallel::context{.ways = 2}});
+  compare(4, parallel::mesh{parallel::tensor{.ways = 2},
+                            parallel::context{.ways = 2, .method = context_method::all_to_all}});
+  compare(4, parallel::mesh{parallel::pipeline<schedule::zb_h1>{.stages = 2}, parallel::tensor{.ways = 2}});
+}
+
+TEST_CASE("a plan of such a model says what its training takes, and phantom memory is not touched", "[nn]") {
+  watchdog dog("plans");
+  auto const options = plan_options{.samples = 6, .micro_batches = 2};
+  auto const taken = [&](auto& world, auto const& policy, auto precision) {
+    auto trainer = make_trainer(training.model, optim::sgd{}, world, policy, precision);
+    auto const planned = plan(trainer, training.data, options).memory.activations;
+    trainer.fit(training.data, {.steps = 2, .batch = 6, .micro_batches = 2});
+    if (world.rank() == 0) CHECK(planned == static_cast<std::int64_t>(trainer.engine().peak_bytes()));
+  };
+  comm::self_world self;
+  taken(self, parallel::data{}, precision::fp32{});
+  taken(self, parallel::data{}, precision::bf16{});
+  launch(comm::threads{.ranks = 2}, [&](auto& world) {
+    taken(world, parallel::context{}, precision::bf16{});
+    taken(world, parallel::context{.method = parallel::context_method::all_to_all}, precision::fp32{});
+    taken(world, parallel::tensor{}, precision::fp32{});
+  });
+  auto dry = comm::in_space<phantom>(self);
+  auto trainer = make_trainer(training.model, optim::sgd{}, dry);
+  CHECK(trainer.fit(training.data, {.steps = 2, .batch = 6, .micro_batches = 2}).steps == 2);
+}
+
+TEST_CASE("heads that do not fit are refused in one sentence", "[nn]") {
+  watchdog dog("refusals");
+  auto const sentence = [](rotary_model const& model, int ranks = 1) {
+    return sentence_of<config_error>([&] {
+      auto other = training;
+      other.model = model;
+      static_cast<void>(other.on(ranks, optim::sgd{}, parallel::tensor{.ways = ranks}));
+    });
+  };
+  CHECK(sentence({.keys = 4}) ==
+        "trireme::nn::attend: 6 heads, 4 key heads, rotary 100; heads are a multiple of key_heads, and rotary is not "
+        "negative");
+  auto odd = rotary_model{};
+  odd.shape.channels = 18;
+  CHECK(sentence(odd) ==
+        "trireme::nn::attend layers.0: 36 numbers a row are not 6 queries, 3 keys and as many values of one even width");
+  odd.rotary = 0;
+  CHECK(sentence(odd) == "");
+  CHECK(contains(sentence({}, 4), "3 key heads cannot be cut into 4 ways"));
+}

@@ -1,0 +1,130 @@
+#include "trireme/ops/host/heads.hpp"
+
+#include "../catch.hpp"
+#include "central_differences.hpp"
+#include "support.hpp"
+
+using namespace trireme;
+using kernels = ops::host_heads;
+
+namespace {
+
+template <class T>
+struct problem {
+  using A = ops::accumulate_t<T>;
+  ops::head_layout how;
+  std::int64_t rows;
+  tensor<T> x = random_tensor<T>({rows, how.columns()}, 1);
+  tensor<T> dpacked = random_tensor<T>({rows, 3 * how.heads * how.width}, 2);
+  tensor<T> packed = zeros<T>({rows, 3 * how.heads * how.width});
+  tensor<T> dx = zeros<T>({rows, how.columns()});
+  tensor<A> table = zeros<A>({how.context, how.width});
+
+  problem(ops::head_layout what, std::int64_t samples, std::int64_t first = 0)
+      : how(what), rows(samples * what.context) {
+    kernels::rotations(table.view(), first, 100);
+  }
+  void forward() { kernels::arrange_heads(packed.view(), x, table, how); }
+  void backward() { kernels::arrange_heads_backward(dx.view(), dpacked, table, how); }
+  T const* at(std::int64_t row, std::int64_t third, std::int64_t head) const {
+    return packed.span().data() + ((row * 3 + third) * how.heads + head) * how.width;
+  }
+};
+
+double score(double const* q, double const* k, std::int64_t width) {
+  double sum = 0;
+  for (std::int64_t i = 0; i < width; ++i) sum += q[i] * k[i];
+  return sum;
+}
+
+constexpr std::array<ops::head_layout, 4> layouts{{{5, 3, 3, 6}, {4, 6, 2, 34}, {3, 4, 1, 2}, {1, 2, 2, 32}}};
+
+}  // namespace
+
+TEST_CASE("a score of turned queries and keys depends on how far apart they are, not on where") {
+  for (auto const first : {0, 7, 1000}) {
+    problem<double> here({9, 2, 2, 8}, 1, first);
+    for (std::int64_t row = 1; row < 9; ++row)
+      std::copy_n(here.x.span().data(), here.how.columns(), here.x.span().data() + row * here.how.columns());
+    here.forward();
+    for (std::int64_t apart = 0; apart < 4; ++apart) {
+      auto const at_first = score(here.at(apart, 0, 1), here.at(0, 1, 1), 8);
+      for (std::int64_t row = 1; row + apart < 9; ++row)
+        CHECK(score(here.at(row + apart, 0, 1), here.at(row, 1, 1), 8) == Approx(at_first).margin(1e-11));
+    }
+    CHECK(score(here.at(3, 0, 1), here.at(0, 1, 1), 8) != Approx(score(here.at(0, 0, 1), here.at(0, 1, 1), 8)));
+  }
+}
+
+TEST_CASE("position p turns pair i by p / base^(2 i / D), and leaves values alone") {
+  problem<double> p({3, 1, 1, 4}, 1, 5);
+  p.forward();
+  auto const* const x = p.x.span().data() + 2 * 12;  // position 7
+  CHECK(p.at(2, 0, 0)[0] == Approx(x[0] * std::cos(7.0) - x[2] * std::sin(7.0)));
+  CHECK(p.at(2, 0, 0)[2] == Approx(x[0] * std::sin(7.0) + x[2] * std::cos(7.0)));
+  CHECK(p.at(2, 1, 0)[1] == Approx(x[5] * std::cos(0.7) - x[7] * std::sin(0.7)));
+  CHECK(p.at(2, 1, 0)[3] == Approx(x[5] * std::sin(0.7) + x[7] * std::cos(0.7)));
+  for (int i = 0; i < 4; ++i) CHECK(p.at(2, 2, 0)[i] == x[8 + i]);
+}
+
+TEST_CASE("a key and its value serve all queries of their group") {
+  problem<double> p({2, 4, 2, 2}, 1);
+  kernels::arrange_heads(p.packed.view(), p.x, {}, p.how);
+  // A row: q0 q1 k0 v0 q2 q3 k1 v1, two numbers each.
+  std::array<std::int64_t, 4> const queries{0, 1, 4, 5}, keys{2, 2, 6, 6};
+  for (std::int64_t row = 0; row < 2; ++row) {
+    for (std::int64_t head = 0; head < 4; ++head) {
+      auto const* const x = p.x.span().data() + row * 16;
+      auto const h = static_cast<std::size_t>(head);
+      for (std::int64_t i = 0; i < 2; ++i) {
+        CHECK(p.at(row, 0, head)[i] == x[2 * queries[h] + i]);
+        CHECK(p.at(row, 1, head)[i] == x[2 * keys[h] + i]);
+        CHECK(p.at(row, 2, head)[i] == x[2 * keys[h] + 2 + i]);
+      }
+    }
+  }
+}
+
+TEST_CASE("gradients of arranged heads agree with central differences") {
+  for (auto const& how : layouts) {
+    problem<double> p(how, 2, 3);
+    p.backward();
+    CHECK(gradient_error(p.x.span(), p.dx.span(), [&] {
+            p.forward();
+            return inner(p.packed.span(), p.dpacked.span());
+          }) < 1e-6);
+    kernels::arrange_heads_backward(p.dx.view(), p.dpacked, {}, how);
+    CHECK(gradient_error(p.x.span(), p.dx.span(), [&] {
+            kernels::arrange_heads(p.packed.view(), p.x, {}, how);
+            return inner(p.packed.span(), p.dpacked.span());
+          }) < 1e-6);
+  }
+}
+
+TEMPLATE_TEST_CASE("arranged heads in float and bfloat16 agree with double at every CPU level, in place as well",
+                   "[ops]", float, bfloat16) {
+  for (auto const& how : layouts) {
+    problem<double> exact(how, 2);
+    exact.forward();
+    exact.backward();
+    at_each_level([&] {
+      problem<TestType> rounded(how, 2);
+      rounded.forward();
+      rounded.backward();
+      CHECK(distance(rounded.packed, exact.packed) < tolerance<TestType>);
+      CHECK(distance(rounded.dx, exact.dx) < tolerance<TestType>);
+      if (how.grouped()) return;
+      kernels::arrange_heads(rounded.x.view(), rounded.x, rounded.table, how);
+      kernels::arrange_heads_backward(rounded.dpacked.view(), rounded.dpacked, rounded.table, how);
+      CHECK(same_bits<TestType>(rounded.x.span(), rounded.packed.span()));
+      CHECK(same_bits<TestType>(rounded.dpacked.span(), rounded.dx.span()));
+    });
+  }
+}
+
+TEST_CASE("heads that do not fit are refused") {
+  problem<float> p({2, 4, 2, 2}, 1);
+  CHECK_THROWS_AS(kernels::arrange_heads(p.packed.view(), p.x, p.table, {2, 4, 4, 2}), assertion_error);
+  CHECK_THROWS_AS(kernels::arrange_heads(p.packed.view(), p.x, p.table, {3, 4, 2, 2}), assertion_error);
+  CHECK_THROWS_AS(kernels::rotations(tensor<float>(shape{2, 3}).view(), 0, 1e4), assertion_error);
+}
