@@ -113,7 +113,8 @@ TEST_CASE("heads that do not fit are refused in one sentence", "[nn]") {
   auto odd = rotary_model{};
   odd.shape.channels = 18;
   CHECK(sentence(odd) ==
-        "trireme::nn::attend layers.0: 36 numbers a row are not 6 queries, 3 keys and as many values of one even width");
+        "trireme::nn::attend layers.0: 36 numbers a row are not 6 queries, 3 keys and as many values of one even "
+        "width");
   odd.rotary = 0;
   CHECK(sentence(odd) == "");
   CHECK(contains(sentence({}, 4), "3 key heads cannot be cut into 4 ways"));

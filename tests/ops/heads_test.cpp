@@ -15,8 +15,8 @@ struct problem {
   ops::head_layout how;
   std::int64_t rows;
   tensor<T> x = random_tensor<T>({rows, how.columns()}, 1);
-  tensor<T> dpacked = random_tensor<T>({rows, 3 * how.heads * how.width}, 2);
-  tensor<T> packed = zeros<T>({rows, 3 * how.heads * how.width});
+  tensor<T> dpacked = random_tensor<T>({rows, 3 * how.heads* how.width}, 2);
+  tensor<T> packed = zeros<T>({rows, 3 * how.heads* how.width});
   tensor<T> dx = zeros<T>({rows, how.columns()});
   tensor<A> table = zeros<A>({how.context, how.width});
 
