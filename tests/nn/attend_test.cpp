@@ -24,9 +24,6 @@ struct rotary_model {
   nn::gpt_shape shape{.vocabulary = 37, .context = 24, .layers = 2, .heads = 6, .channels = 24, .dropout = 0.1};
   std::int64_t keys = 3;
   double rotary = 100;
-  friend bool operator==(rotary_model const& a, rotary_model const& b) {
-    return a.keys == b.keys && a.rotary == b.rotary;
-  }
 
   void units(auto&& emit) const {
     using namespace nn;
