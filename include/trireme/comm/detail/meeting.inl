@@ -105,8 +105,8 @@ inline void meeting::host(rendezvous const& where) {
     if (line != nullptr) static_cast<void>(line->send(kind::go, {}, until));  // who has gone is named by the first call
 }
 
-/// What keeps a rank from meeting rank 0: of all its attempts the one that got furthest, the newest of several. The last
-/// attempt alone may find that rank 0 has left meanwhile, or have no time to finish.
+/// What keeps a rank from meeting rank 0: of all its attempts the one that got furthest, the newest of several. The
+/// last attempt alone may find that rank 0 has left meanwhile, or have no time to finish.
 struct meeting::obstacle {
   enum stage { nobody_there, no_answer, no_proof };
 
