@@ -1,5 +1,6 @@
 # tests/fail/<room>/<rule>_fail.cpp must be refused by every compiler found, with exactly one error, which holds the
-# sentence of its line `// expected-error: sentence`; its twin <rule>_clean.cpp must compile, with the others of its room.
+# sentence of its line `// expected-error: sentence`; its twin <rule>_clean.cpp must compile (with the others of its
+# room).
 # A pair that needs Eigen says `// test-compilers: g++ clang++`, which leaves nvcc out.
 set(compilers ${CMAKE_CXX_COMPILER})
 foreach(other IN ITEMS ${TRIREME_CLANG} ${TRIREME_NVCC})
