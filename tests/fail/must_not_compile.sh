@@ -5,8 +5,8 @@
 # RULE_fail.cpp must be refused with exactly one error, on whose line the sentence of its line
 # `// expected-error: sentence` stands. RULE_clean.cpp must compile, so that the refusal is for that reason alone: given
 # a folder, all clean twins in it are compiled as one unit, each in a namespace of its own, because most of the time
-# goes into reading the same headers. A pair that says `// test-compilers: g++ clang++` is left out for nvcc, which sees the
-# source as CUDA, without Eigen and fmt.
+# goes into reading the same headers. A pair that says `// test-compilers: g++ clang++` is left out for nvcc, which sees
+# the source as CUDA, without Eigen and fmt.
 set -uo pipefail
 compiler=$1 what=$2
 shift 2
