@@ -33,7 +33,7 @@ void set_values(tensor_view<T> view, int rank) {
 /// What a reduction of element i over `size` ranks gives, one rank after the other.
 template <class T, class Op>
 T reduced(int size, std::int64_t i) {
-  using wide = comm::detail::combine_t<T>;
+  using wide = comm::detail::combine_t<Op, T>;
   auto total = static_cast<wide>(value_of<T>(0, i));
   for (int rank = 1; rank < size; ++rank)
     total = comm::detail::combined(Op{}, total, static_cast<wide>(value_of<T>(rank, i)));

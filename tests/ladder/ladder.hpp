@@ -19,6 +19,7 @@
 #include "17_traffic.hpp"
 #include "18_large.hpp"
 #include "19_errors.hpp"
+#include "20_nan_and_zero.hpp"
 
 namespace ladder {
 
@@ -47,6 +48,7 @@ void for_each_rung(Climb climb) {
   climb("17_traffic", [](auto& world) { traffic(world); });
   climb("18_large", [](auto& world) { large(world); });
   climb("19_errors", [](auto& world) { errors(world); });
+  climb("20_nan_and_zero", [](auto& world) { nan_and_zero(world); });
 }
 
 }  // namespace ladder

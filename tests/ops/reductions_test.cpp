@@ -64,6 +64,51 @@ TEMPLATE_TEST_CASE("reduce combines terms in order and writes every output", "",
   }
 }
 
+TEMPLATE_TEST_CASE("max and min: NaN wins and -0 < +0 in every lane", "", float, double, bfloat16, float16) {
+  float const specials[] = {0.0F,
+                            -0.0F,
+                            1.5F,
+                            -1.5F,
+                            std::numeric_limits<float>::infinity(),
+                            -std::numeric_limits<float>::infinity(),
+                            std::numeric_limits<float>::quiet_NaN(),
+                            -std::numeric_limits<float>::quiet_NaN(),
+                            0x1p-24F,
+                            -0x1p-24F};
+  auto const number = [&](std::int64_t i) { return TestType(specials[i % 10]); };
+  // Every pair of them, at every place of a vector and of the rest behind it.
+  for (std::int64_t const n : {100, 107, 1000, 1033}) {
+    at_each_level([&] {
+      std::vector<tensor<TestType>> terms;
+      for (int r = 0; r < 2; ++r) {
+        terms.push_back(zeros<TestType>({n}));
+        for (std::int64_t i = 0; i < n; ++i) terms.back()[i] = number(r == 0 ? i : i / 10);
+      }
+      std::vector<tensor<TestType>> outputs;
+      outputs.push_back(zeros<TestType>({n}));
+      auto const check = [&](auto op, bool largest) {
+        reduced(outputs, terms, op);
+        std::int64_t wrong = 0;
+        for (std::int64_t i = 0; i < n; ++i) {
+          auto const a = static_cast<double>(terms[0][i]);
+          auto const b = static_cast<double>(terms[1][i]);
+          auto const is = static_cast<double>(outputs[0][i]);
+          if (std::isnan(a) || std::isnan(b)) {
+            wrong += std::isnan(is) ? 0 : 1;
+            continue;
+          }
+          bool const a_is_less = a < b || (a == b && std::signbit(a));
+          auto const should = a_is_less == largest ? b : a;
+          wrong += is == should && std::signbit(is) == std::signbit(should) ? 0 : 1;
+        }
+        CHECK(wrong == 0);
+      };
+      check(reduction::max{}, true);
+      check(reduction::min{}, false);
+    });
+  }
+}
+
 TEMPLATE_TEST_CASE("16-bit numbers are summed in float and rounded once", "", bfloat16, float16) {
   float const large = std::is_same_v<TestType, bfloat16> ? 256.0F : 2048.0F;
   at_each_level([&] {

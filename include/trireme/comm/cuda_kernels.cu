@@ -1,8 +1,9 @@
 // The kernels of the library in CUDA's language. A program that uses trireme::cuda compiles this file once, with nvcc
 // (the target trireme::cuda does that), and otherwise includes headers only.
 //
-// The results have the bits of comm/detail/combine.hpp: ranks in order, bfloat16 and float16 in float and rounded once,
-// every operation rounded to nearest and none contracted. (Where a sum is NaN, which NaN is the processor's choice.)
+// The results have the bits of comm/detail/combine.hpp: ranks in order, sums of bfloat16 and float16 in float and
+// rounded once, every operation rounded to nearest and none contracted. (Where a sum is NaN, which NaN is the
+// processor's choice.)
 #include <cuda_runtime.h>
 
 #include <cstdint>
@@ -38,6 +39,22 @@ __device__ inline T wide(T x) {
   return x;
 }
 
+/// The bits of a floating-point number as max and min order them: extreme_order of core/extremes.hpp, which says why.
+template <class Key, class Bits, int MantissaBits, bool Largest>
+struct ordered {
+  Key bits;
+
+  static constexpr Bits nans = (Bits{1} << MantissaBits) - 1;
+  static __device__ Key turned(Key x) {
+    return static_cast<Key>(x ^ ((x >> (8 * sizeof(Key) - 1)) & static_cast<Key>(static_cast<Bits>(~Bits{0}) >> 1)));
+  }
+};
+template <class Key, class Bits, int MantissaBits, bool Largest>
+__device__ inline Key wide(ordered<Key, Bits, MantissaBits, Largest> x) {
+  auto const key = static_cast<Bits>(x.turned(x.bits));
+  return static_cast<Key>(static_cast<Bits>(Largest ? key - x.nans : key + x.nans));
+}
+
 template <class T>
 __device__ inline void narrow(T from, T& to) {
   to = from;
@@ -49,6 +66,11 @@ __device__ inline void narrow(float from, bfloat16_bits& to) {
 }
 __device__ inline void narrow(float from, float16_bits& to) {
   asm("cvt.rn.f16.f32 %0, %1;" : "=h"(to.bits) : "f"(from));
+}
+template <class Key, class Bits, int MantissaBits, bool Largest>
+__device__ inline void narrow(Key from, ordered<Key, Bits, MantissaBits, Largest>& to) {
+  auto const key = static_cast<Bits>(from);
+  to.bits = to.turned(static_cast<Key>(static_cast<Bits>(Largest ? key + to.nans : key - to.nans)));
 }
 
 template <class T>
@@ -200,15 +222,16 @@ cudaError_t launch_sum(cuda_element type, buffers const& all, std::int64_t count
 }
 template <cuda_reduction Op>
 cudaError_t launch_choice(cuda_element type, buffers const& all, std::int64_t count, cudaStream_t stream) noexcept {
+  constexpr bool largest = Op == cuda_reduction::max;
   switch (type) {
     case cuda_element::f64:
-      return launch<double, Op>(all, count, 1, stream);
+      return launch<ordered<long long, unsigned long long, 52, largest>, Op>(all, count, 1, stream);
     case cuda_element::f32:
-      return launch<float, Op>(all, count, 1, stream);
+      return launch<ordered<int, unsigned, 23, largest>, Op>(all, count, 1, stream);
     case cuda_element::bf16:
-      return launch<bfloat16_bits, Op>(all, count, 1, stream);
+      return launch<ordered<short, unsigned short, 7, largest>, Op>(all, count, 1, stream);
     case cuda_element::f16:
-      return launch<float16_bits, Op>(all, count, 1, stream);
+      return launch<ordered<short, unsigned short, 10, largest>, Op>(all, count, 1, stream);
     case cuda_element::i64:
       return launch<long long, Op>(all, count, 1, stream);
     case cuda_element::u64:

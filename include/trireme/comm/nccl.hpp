@@ -24,7 +24,8 @@ namespace trireme::comm {
 /// Numerics NCCL's own: sums in an order that depends on the number of ranks and the size, bfloat16 and float16 rounded
 ///          at every step. With `.ordered` in rank order and rounded once, the bits of comm::threads and comm::mpi:
 ///          each rank collects its slice from all (size() slices of scratch memory), reduces it with kernels of its
-///          own, and gives it to all. The same bytes travel, without NCCL's rings and trees.
+///          own, and gives it to all. The same bytes travel, without NCCL's rings and trees. What max and min make of
+///          NaN and of zeros of both signs is NCCL's choice, too, unless `.ordered` is set.
 /// Errors   launch throws config_error if there is no device for this rank, comm_error if the ranks have not met by the
 ///          deadline.
 struct nccl {

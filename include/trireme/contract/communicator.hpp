@@ -16,8 +16,10 @@ namespace trireme {
 namespace reduction {
 struct sum {};
 struct pairwise {};  ///< the sum, formed in a fixed binary tree over the ranks (core/summation_tree.hpp)
+/// The largest number. NaN where any rank has NaN, and -0 is less than +0: the same bits on every engine but NCCL's own
+/// reductions (core/extremes.hpp).
 struct max {};
-struct min {};
+struct min {};   ///< the smallest number; NaN where any rank has NaN, and -0 is less than +0
 struct mean {};  ///< the sum, divided by the number of ranks before it is rounded; floating-point elements only
 }  // namespace reduction
 

@@ -5,13 +5,16 @@
 #include <type_traits>
 
 #include "trireme/contract/communicator.hpp"
+#include "trireme/core/extremes.hpp"
 #include "trireme/ops/host/reductions.hpp"
 
 namespace trireme::comm::detail {
 
-/// What values of T are combined in: float for bfloat16 and float16, which are rounded once at the end.
-template <class T>
-using combine_t = std::conditional_t<storage_float<T>, float, T>;
+/// What values of T are combined in: sums of bfloat16 and float16 in float, and rounded once at the end.
+template <class Op, class T>
+using combine_t =
+    std::conditional_t<storage_float<T> && !std::is_same_v<Op, reduction::max> && !std::is_same_v<Op, reduction::min>,
+                       float, T>;
 
 template <class T>
 [[nodiscard]] constexpr T combined(reduction::sum, T a, T b) noexcept {
@@ -26,11 +29,11 @@ template <class T>
 }
 template <class T>
 [[nodiscard]] constexpr T combined(reduction::max, T a, T b) noexcept {
-  return a < b ? b : a;
+  return extreme_of<true>(a, b);
 }
 template <class T>
 [[nodiscard]] constexpr T combined(reduction::min, T a, T b) noexcept {
-  return b < a ? b : a;
+  return extreme_of<false>(a, b);
 }
 
 /// outputs[.][i] = terms[0][i] op terms[1][i] op ..., in this order (pairwise: in the tree over them); a mean is then
@@ -41,10 +44,10 @@ void combine(std::span<void* const> outputs, std::span<void const* const> terms,
   if constexpr (!std::is_same_v<Op, reduction::pairwise>) {
     if (count * static_cast<std::int64_t>(sizeof(T)) <= 64) {  // not worth a kernel
       for (std::int64_t i = 0; i < count; ++i) {
-        auto total = static_cast<combine_t<T>>(static_cast<T const*>(terms[0])[i]);
+        auto total = static_cast<combine_t<Op, T>>(static_cast<T const*>(terms[0])[i]);
         for (auto const* term : terms.subspan(1))
-          total = combined(Op{}, total, static_cast<combine_t<T>>(static_cast<T const*>(term)[i]));
-        if constexpr (mean) total /= static_cast<combine_t<T>>(divisor);
+          total = combined(Op{}, total, static_cast<combine_t<Op, T>>(static_cast<T const*>(term)[i]));
+        if constexpr (mean) total /= static_cast<combine_t<Op, T>>(divisor);
         for (auto* output : outputs) static_cast<T*>(output)[i] = static_cast<T>(total);
       }
       return;

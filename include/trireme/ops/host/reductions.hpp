@@ -14,6 +14,7 @@
 #include "trireme/contract/communicator.hpp"
 #include "trireme/core/assertion.hpp"
 #include "trireme/core/exact_sum.hpp"
+#include "trireme/core/extremes.hpp"
 #include "trireme/core/hash.hpp"
 #include "trireme/core/summation_tree.hpp"
 #include "trireme/core/tensor.hpp"
@@ -49,7 +50,8 @@ struct host_reductions {
   ///
   /// Shapes   all views (n). An output may be one of the terms, at the same elements.
   /// Numerics bfloat16 and float16 are summed in float and rounded once; integers wrap. A mean is the sum, divided by
-  ///          `divisor` before it is rounded.
+  ///          `divisor` before it is rounded. Of max and min NaN is the result if a term is NaN, and -0 < +0
+  ///          (core/extremes.hpp).
   template <class T, class Op = reduction::sum>
   static void reduce(std::span<view<T> const> outputs, std::type_identity_t<std::span<view<T const> const>> terms,
                      Op = {}, int divisor = 1) {

@@ -32,9 +32,9 @@ void reduce_integers(std::span<void* const> outputs, std::span<void const* const
       T const* const x = static_cast<T const*>(term) + at;
       for (std::size_t i = 0; i < count; ++i) {
         if constexpr (std::is_same_v<Op, reduction::max>) {
-          total[i] = std::max(total[i], x[i]);
+          total[i] = extreme_of<true>(total[i], x[i]);
         } else if constexpr (std::is_same_v<Op, reduction::min>) {
-          total[i] = std::min(total[i], x[i]);
+          total[i] = extreme_of<false>(total[i], x[i]);
         } else {
           using wide = std::make_unsigned_t<T>;  // sums wrap
           total[i] = static_cast<T>(static_cast<wide>(total[i]) + static_cast<wide>(x[i]));
@@ -63,6 +63,9 @@ void reduce_elements(std::span<void* const> outputs, std::span<void const* const
   } else if constexpr (std::is_same_v<Op, reduction::pairwise>) {
     if (terms.size() > 2) return reduce_in_a_tree<T>(outputs, terms, n);
     reduce_elements<reduction::sum, T>(outputs, terms, n, divisor);
+  } else if constexpr (std::is_same_v<Op, reduction::max> || std::is_same_v<Op, reduction::min>) {
+    constexpr bool largest = std::is_same_v<Op, reduction::max>;
+    TRIREME_DISPATCH(true, template reduce_extremes<T, largest>(outputs, terms, n));
   } else {
     TRIREME_DISPATCH(fits_float<T>, template reduce<Op, T>(outputs, terms, n, divisor));
   }

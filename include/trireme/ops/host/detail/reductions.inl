@@ -1,14 +1,65 @@
 // Reductions; included once for each CPU level (see simd.hpp).
 namespace trireme::ops::detail::TRIREME_LEVEL {
 
-template <class Op, class F>
-TRIREME_INLINE F combined(F a, F b) {
-  if constexpr (std::is_same_v<Op, reduction::max>) {
-    return max(b, a);
-  } else if constexpr (std::is_same_v<Op, reduction::min>) {
-    return min(b, a);
-  } else {
-    return a + b;
+// extreme_order in vectors as wide as this level's registers. The same integer arithmetic as there.
+template <class T, bool Largest>
+struct keys_of {
+  using order = extreme_order<T>;
+  static constexpr int width = lanes_for<float>::width > 1 ? 4 * lanes_for<float>::width : 16;  // bytes
+  typedef typename order::key keys __attribute__((vector_size(width)));
+  typedef typename order::bits bits __attribute__((vector_size(width)));
+  keys v;
+
+  static TRIREME_INLINE keys turned(keys x) { return x ^ ((x >> order::sign_shift) & order::magnitude); }
+  static TRIREME_INLINE keys_of load(char const* p) {
+    keys x;
+    std::memcpy(&x, p, sizeof x);
+    bits const key = reinterpret_cast<bits>(turned(x));
+    return {reinterpret_cast<keys>(Largest ? key - order::nans : key + order::nans)};
+  }
+  TRIREME_INLINE void store(char* p) const {
+    bits const key = reinterpret_cast<bits>(v);
+    keys const x = turned(reinterpret_cast<keys>(Largest ? key + order::nans : key - order::nans));
+    std::memcpy(p, &x, sizeof x);
+  }
+  friend TRIREME_INLINE keys_of combined(keys_of a, keys_of b) {
+    return {Largest ? (b.v > a.v ? b.v : a.v) : (b.v < a.v ? b.v : a.v)};
+  }
+};
+template <class T, bool Largest>
+inline void reduce_extremes(std::span<void* const> outputs, std::span<void const* const> terms, std::int64_t n) {
+  using F = keys_of<T, Largest>;
+  constexpr std::size_t several = 4;
+  auto const bytes = static_cast<std::size_t>(n) * sizeof(T);
+  std::size_t at = 0;
+  for (; at + several * F::width <= bytes; at += several * F::width) {
+    F total[several];
+    char const* x = static_cast<char const*>(terms[0]) + at;
+    TRIREME_UNROLL
+    for (std::size_t v = 0; v < several; ++v) total[v] = F::load(x + v * F::width);
+    for (auto const* term : terms.subspan(1)) {
+      x = static_cast<char const*>(term) + at;
+      TRIREME_UNROLL
+      for (std::size_t v = 0; v < several; ++v) total[v] = combined(total[v], F::load(x + v * F::width));
+    }
+    for (auto* output : outputs) {
+      char* const y = static_cast<char*>(output) + at;
+      TRIREME_UNROLL
+      for (std::size_t v = 0; v < several; ++v) total[v].store(y + v * F::width);
+    }
+  }
+  while (at < bytes) {
+    auto const count = std::min<std::size_t>(F::width, bytes - at);
+    char part[F::width] = {};
+    std::memcpy(part, static_cast<char const*>(terms[0]) + at, count);
+    F total = F::load(part);
+    for (auto const* term : terms.subspan(1)) {
+      std::memcpy(part, static_cast<char const*>(term) + at, count);
+      total = combined(total, F::load(part));
+    }
+    total.store(part);
+    for (auto* output : outputs) std::memcpy(static_cast<char*>(output) + at, part, count);
+    at += count;
   }
 }
 
@@ -57,7 +108,7 @@ inline void reduce(std::span<void* const> outputs, std::span<void const* const> 
     for (auto const* term : terms.subspan(1)) {
       x = static_cast<T const*>(term) + at;
       TRIREME_UNROLL
-      for (int v = 0; v < several; ++v) total[v] = combined<Op>(total[v], F::load(x + v * F::width));
+      for (int v = 0; v < several; ++v) total[v] = total[v] + F::load(x + v * F::width);
     }
     if constexpr (std::is_same_v<Op, reduction::mean>) {
       TRIREME_UNROLL
@@ -72,8 +123,7 @@ inline void reduce(std::span<void* const> outputs, std::span<void const* const> 
   std::int64_t const left = n - at;
   TRIREME_FOR_LANES(F, left, i, count, {
     F total = F::load(static_cast<T const*>(terms[0]) + at + i, count);
-    for (auto const* term : terms.subspan(1))
-      total = combined<Op>(total, F::load(static_cast<T const*>(term) + at + i, count));
+    for (auto const* term : terms.subspan(1)) total = total + F::load(static_cast<T const*>(term) + at + i, count);
     if constexpr (std::is_same_v<Op, reduction::mean>) total = total / terms_of_mean;
     for (auto* output : outputs) total.store(static_cast<T*>(output) + at + i, count);
   })
