@@ -10,6 +10,7 @@
 #include "../catch.hpp"
 #include "mpi_network.hpp"
 #include "trireme/comm/detail/kernels.hpp"
+#include "trireme/comm/detail/mpi_notices.hpp"
 #include "trireme/comm/mpi.hpp"
 #include "trireme/core/hash.hpp"
 
@@ -291,6 +292,72 @@ TEST_CASE("ragged parts arrive by messages, and counts that do not fit are named
         CHECK(arrived);
       }
     }
+}
+
+TEST_CASE("a failure costs a rank 2 log p notices, however many ranks find it, and gets around those that are silent",
+          "[comm][mpi]") {
+  using comm::detail::mpi_group;
+  using comm::detail::mpi_notices;
+  enum : int { nobody = 0, one = 1, half = 2, all = 3 };
+  for (int ranks = 2; ranks <= 64; ++ranks)
+    for (int const finders : {one, half, all})
+      for (int const silent : {nobody, one, half}) {
+        if (finders == all && silent != nobody) continue;
+        auto const p = static_cast<std::size_t>(ranks);
+        network::now.reset(ranks);
+        std::vector<mpi_group> groups(p);
+        std::vector<mpi_notices> notices(p);
+        // Of two neighbours one is silent in the hardest case: every second rank neither hears nor passes on.
+        auto const is_silent = [&](int rank) {
+          return silent == one ? rank == 1 % ranks : silent == half && rank % 2 == 1;
+        };
+        std::vector<bool> knows(p);
+        std::string const sentence = "rank 1 is late";
+        for (int rank = 0; rank < ranks; ++rank) {
+          auto& group = groups[static_cast<std::size_t>(rank)];
+          group.rank = rank;
+          group.size = ranks;
+          for (int each = 0; each < ranks; ++each) group.members.push_back(each);
+        }
+        auto const tell = [&](int rank, std::string const& what, int from) {
+          auto const me = static_cast<std::size_t>(rank);
+          mpi_group* const group = &groups[me];
+          network::now.rank = rank;
+          notices[me].tell({&group, 1}, what, from);
+          knows[me] = true;
+        };
+        for (int rank = 0; rank < ranks; ++rank)
+          if (!is_silent(rank) && (finders == all || (finders == half && rank % 4 == 0) || rank == 0))
+            tell(rank, sentence, -1);
+        int steps = 0;
+        for (bool news = true; news; ++steps) {
+          news = false;
+          std::vector<std::pair<int, int>> heard;  // in this step, so that steps are counted
+          for (int rank = 0; rank < ranks; ++rank) {
+            if (is_silent(rank) || knows[static_cast<std::size_t>(rank)]) continue;
+            network::now.rank = rank;
+            if (auto const it = notices[static_cast<std::size_t>(rank)].heard(groups[static_cast<std::size_t>(rank)])) {
+              CHECK(it->sentence == sentence);
+              heard.emplace_back(rank, it->from);
+            }
+          }
+          for (auto const& [rank, from] : heard) tell(rank, sentence, from);
+          news = !heard.empty();
+        }
+        INFO(ranks << " ranks, " << finders << " find it, " << silent << " are silent, " << steps << " steps");
+        bool everyone = true;
+        long most = 0;
+        long total = 0;
+        for (int rank = 0; rank < ranks; ++rank) {
+          everyone = everyone && (is_silent(rank) || knows[static_cast<std::size_t>(rank)]);
+          most = std::max(most, network::now.of[static_cast<std::size_t>(rank)].sends);
+          total += network::now.of[static_cast<std::size_t>(rank)].sends;
+        }
+        CHECK(everyone);
+        CHECK(most <= 2 * rounds_among(ranks));
+        CHECK(total <= 2L * rounds_among(ranks) * ranks);
+        CHECK(steps <= rounds_among(ranks) + 1);  // one more to see that nothing is new
+      }
 }
 
 TEST_CASE("the table of docs/communicators.md", "[.table]") {

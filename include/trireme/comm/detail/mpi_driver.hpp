@@ -5,15 +5,14 @@
 #include <condition_variable>
 #include <cstdint>
 #include <cstring>
-#include <limits>
 #include <memory>
 #include <mutex>
 #include <string>
-#include <string_view>
 #include <thread>
 #include <utility>
 #include <vector>
 
+#include "trireme/comm/detail/mpi_notices.hpp"
 #include "trireme/comm/detail/mpi_operation.hpp"
 #include "trireme/comm/detail/waiting.hpp"
 
@@ -56,14 +55,12 @@ class mpi_driver {
   void add(mpi_group& group) {
     std::lock_guard const lock(mutex_);
     groups_.push_back(&group);
-    heard_roll_.resize(std::max(heard_roll_.size(), std::max(notice_bytes, roll_bytes(group.size))));
+    heard_roll_.resize(std::max(heard_roll_.size(), roll_bytes(group.size)));
   }
   void remove(mpi_group& group) noexcept {
     std::lock_guard const lock(mutex_);
     std::erase(groups_, &group);
-    char notice[notice_bytes + 1] = {};
-    while (!failed_ && !mpi_session::is_over() && take_notice(group, notice)) {  // rolls that nobody waits for any more
-    }
+    if (!failed_ && !mpi_session::is_over()) hear_rolls(group);  // that nobody waits for any more
     // Freeing waits for the others, who may not come after a failure.
     if (!failed_ && !mpi_session::is_over()) MPI_Comm_free(&group.handle);
   }
@@ -116,31 +113,26 @@ class mpi_driver {
   [[nodiscard]] bool reports(mpi_group const& launch) noexcept {
     std::lock_guard const lock(mutex_);
     if (mpi_session::is_over()) return launch.rank == 0;
-    for (int rank = launch.rank + 1; rank < launch.size; ++rank) send_notice(launch, rank, ends_notice);
+    mpi_notices::tell_that_it_ends(launch);
     auto const begin = clock::now();
-    for (hear_notices(); launch.rank > 0 && !reported_; hear_notices()) {
-      if (clock::now() - begin > patience_with_reporters * (told_by_ < launch.rank ? 2 : 1)) break;
+    for (hear_who_reports(); launch.rank > 0 && !notices_.another_reports(); hear_who_reports()) {
+      if (clock::now() - begin > patience_with_reporters * (notices_.told_by() < launch.rank ? 2 : 1)) break;
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }
-    if (reported_) {
+    if (notices_.another_reports()) {
       std::this_thread::sleep_for(time_to_report);
       return false;
     }
-    for (int rank = 0; rank < launch.size; ++rank)
-      if (rank != launch.rank) send_notice(launch, rank, reported_notice);
+    mpi_notices::tell_that_it_reports(launch);
     return true;
   }
   /// Tells every other rank that this one cannot go on, and stops.
   void announce_failure(std::string const& sentence) {
     std::lock_guard const lock(mutex_);
-    fail(sentence, true);
+    fail(sentence);
   }
 
  private:
-  static constexpr std::size_t notice_bytes = 1024;
-  // Notices that are no sentences.
-  static constexpr std::string_view ends_notice = "\1 ends";
-  static constexpr std::string_view reported_notice = "\1 has reported";
   mpi_driver() = default;
 
   mpi_operation& begin(mpi_group& group, command const& it) {
@@ -158,7 +150,7 @@ class mpi_driver {
       op.begin(group, it);
       op.advance();
     } catch (error const& problem) {
-      fail(problem.what(), true);
+      fail(problem.what());
       throw_failure(group.rank, it.what.kind);
     }
     return op;
@@ -210,15 +202,14 @@ class mpi_driver {
     if (failed_) return;
     fail(text(mpi_name, ": ", to_string(op.route.what), " number ", op.route.number, " waited ",
               to_string(op.where->deadline), " for ", op.missing(),
-              "; look at what is keeping it, or raise comm::mpi{.deadline}"),
-         true);
+              "; look at what is keeping it, or raise comm::mpi{.deadline}"));
   }
 
   void advance(mpi_operation& op) {
     try {
       op.advance();
     } catch (error const& problem) {
-      fail(problem.what(), true);
+      fail(problem.what());
     }
   }
   void advance_all() {
@@ -230,50 +221,29 @@ class mpi_driver {
         std::ranges::count_if(active_, [](auto const* op) { return !op->finished.load(std::memory_order_relaxed); }));
   }
 
-  /// Hears whether another rank has announced a failure.
+  /// Hears whether another rank has told a failure, and who is waited for.
   void listen() {
-    for (auto const* group : groups_) {
-      char notice[notice_bytes + 1] = {};
-      if (!take_notice(*group, notice) || notice[0] == ends_notice[0]) continue;  // the sentence comes, too
-      if (notice[0] == '\0') continue;                                            // a roll
-      fail(notice, false);
-      return;
+    for (auto* group : groups_) {
+      hear_rolls(*group);
+      if (auto const heard = notices_.heard(*group)) return fail(heard->sentence, heard->from);
     }
   }
-  /// Takes a notice that has arrived, and notes whom it is from. A roll is taken too, and leaves the notice empty.
-  bool take_notice(mpi_group const& group, char* notice) noexcept {
-    int flag = 0;
-    int bytes = 0;
-    MPI_Status status;
-    if (MPI_Iprobe(MPI_ANY_SOURCE, 0, group.handle, &flag, &status) != MPI_SUCCESS || flag == 0) return false;
-    MPI_Get_count(&status, MPI_BYTE, &bytes);
-    if (static_cast<std::size_t>(bytes) > std::max(notice_bytes, heard_roll_.size())) return false;
-    auto* const at = static_cast<std::size_t>(bytes) > notice_bytes ? heard_roll_.data() : notice;
-    MPI_Recv(at, bytes, MPI_BYTE, status.MPI_SOURCE, 0, group.handle, MPI_STATUS_IGNORE);
-    if (at[0] == rolls_notice) {
-      if (at != heard_roll_.data()) std::memcpy(heard_roll_.data(), at, static_cast<std::size_t>(bytes));
-      notice[0] = '\0';
-      hear_roll(group, static_cast<std::size_t>(bytes));
-      return true;
-    }
-    told_by_ = std::min(told_by_, status.MPI_SOURCE);
-    if (notice == reported_notice) reported_ = true;
-    return true;
+  void hear_who_reports() noexcept {
+    for (auto const* group : groups_) notices_.hear_who_reports(*group);
   }
 
-  // Who waits for long asks the others who is there. A roll is a byte, and a head; then the sets.
+  // Who waits for long asks the others who is there. A roll is a head, and the sets.
   struct roll_head {
     std::uint64_t number = 0;
     std::int32_t rank = 0;
     std::int32_t size = 0;
   };
-  static constexpr char rolls_notice = '\2';
   struct sent_roll {
     MPI_Request request = MPI_REQUEST_NULL;
     std::vector<char> bytes;
   };
   [[nodiscard]] static std::size_t roll_bytes(int size) noexcept {
-    return 1 + sizeof(roll_head) + 2 * sizeof(std::uint64_t) * static_cast<std::size_t>((size + 63) / 64);
+    return sizeof(roll_head) + 2 * sizeof(std::uint64_t) * static_cast<std::size_t>((size + 63) / 64);
   }
 
   /// Calls the roll when `op` has been waited for longer than usual, and again from time to time.
@@ -301,24 +271,28 @@ class mpi_driver {
     });
     auto& out = *sent_rolls_.emplace_back(std::make_unique<sent_roll>());
     out.bytes.resize(roll_bytes(group.size));
-    out.bytes[0] = rolls_notice;
     roll_head const head{op.route.number, group.rank, group.size};
-    std::memcpy(out.bytes.data() + 1, &head, sizeof head);
-    std::memcpy(out.bytes.data() + 1 + sizeof head, op.roll.bits().data(), op.roll.bits().size_bytes());
+    std::memcpy(out.bytes.data(), &head, sizeof head);
+    std::memcpy(out.bytes.data() + sizeof head, op.roll.bits().data(), op.roll.bits().size_bytes());
     MPI_Isend(out.bytes.data(), static_cast<int>(out.bytes.size()), MPI_BYTE,
-              group.members[static_cast<std::size_t>(peer)], 0, group.handle, &out.request);
+              group.members[static_cast<std::size_t>(peer)], mpi_tags::roll, group.handle, &out.request);
+  }
+  void hear_rolls(mpi_group const& group) noexcept {
+    int bytes = 0;
+    while (notices_.take(group, mpi_tags::roll, heard_roll_.data(), heard_roll_.size(), bytes) >= 0)
+      hear_roll(group, static_cast<std::size_t>(bytes));
   }
   /// Answers who knows less about a call that is in flight here, and passes on what is new.
   void hear_roll(mpi_group const& group, std::size_t bytes) noexcept try {
     roll_head head;
     if (failed_ || bytes != roll_bytes(group.size)) return;
-    std::memcpy(&head, heard_roll_.data() + 1, sizeof head);
+    std::memcpy(&head, heard_roll_.data(), sizeof head);
     for (auto* op : active_) {
       if (op->where != &group || op->route.number != head.number || !op->calls_roll() || head.size != group.size ||
           op->finished.load(std::memory_order_relaxed))
         continue;
-      heard_bits_.resize((bytes - 1 - sizeof head) / sizeof(std::uint64_t));
-      std::memcpy(heard_bits_.data(), heard_roll_.data() + 1 + sizeof head, bytes - 1 - sizeof head);
+      heard_bits_.resize((bytes - sizeof head) / sizeof(std::uint64_t));
+      std::memcpy(heard_bits_.data(), heard_roll_.data() + sizeof head, bytes - sizeof head);
       op->enter_roll();
       bool const grew = op->roll.merge(heard_bits_);
       if (op->roll.knows_more_than(heard_bits_)) send_roll(*op, head.rank);
@@ -327,29 +301,14 @@ class mpi_driver {
     }
   } catch (...) {  // without memory for an answer others may be named besides who is missing
   }
-  void hear_notices() noexcept {
-    for (auto const* group : groups_)
-      for (char notice[notice_bytes + 1] = {}; take_notice(*group, notice);) std::ranges::fill(notice, '\0');
-  }
-  static void send_notice(mpi_group const& group, int peer, std::string_view notice) noexcept {
-    MPI_Request request = MPI_REQUEST_NULL;
-    int flag = 0;
-    MPI_Isend(notice.data(), static_cast<int>(notice.size()), MPI_CHAR, group.members[static_cast<std::size_t>(peer)],
-              0, group.handle, &request);
-    if (request != MPI_REQUEST_NULL) MPI_Test(&request, &flag, MPI_STATUS_IGNORE);
-  }
-  void fail(std::string sentence, bool tell) {
+  /// Ends all calls, and tells others; `heard_from` is who told this rank.
+  void fail(std::string sentence, int heard_from = -1) {
     if (failed_) return;
     failed_ = true;
     message_ = std::move(sentence);
     mpi_session::instance().abandon();
     for (auto* op : active_) op->cancel();
-    if (!tell || mpi_session::is_over()) return;
-    notice_ = message_.substr(0, notice_bytes);
-    for (auto const* group : groups_)
-      for (int peer = 0; peer < group->size; ++peer) {
-        if (peer != group->rank) send_notice(*group, peer, notice_);
-      }
+    if (!mpi_session::is_over()) notices_.tell(groups_, message_, heard_from);
   }
   [[noreturn]] void throw_failure(mpi_operation const& op) const { throw_failure(op.where->rank, op.route.what.kind); }
   [[noreturn]] void throw_failure(int rank, collective kind) const {
@@ -396,12 +355,11 @@ class mpi_driver {
   std::vector<mpi_operation*> active_, unused_;
   std::vector<std::unique_ptr<mpi_operation>> owned_;
   std::vector<mpi_group*> groups_;
-  std::string message_, notice_;
+  std::string message_;
+  mpi_notices notices_;
   std::vector<char> heard_roll_;
   std::vector<std::uint64_t> heard_bits_;
   std::vector<std::unique_ptr<sent_roll>> sent_rolls_;
-  int told_by_ = std::numeric_limits<int>::max();  ///< the lowest rank that has announced a failure, or that it ends
-  bool reported_ = false;                          ///< another rank tells the user
   std::thread helper_;
 };
 

@@ -36,7 +36,7 @@ class message_engine final : public process_engine {
       void* bound = nullptr;
       int known = 0;
       MPI_Comm_get_attr(own, MPI_TAG_UB, static_cast<void*>(&bound), &known);
-      group_.window = static_cast<std::uint64_t>((known != 0 ? *static_cast<int*>(bound) : 32767) - 5) / 3;
+      group_.window = mpi_tags::window_of(known != 0 ? *static_cast<int*>(bound) : 32767);
     });
     driver_->add(group_);
   }

@@ -19,10 +19,22 @@ namespace trireme::comm::detail {
 
 inline constexpr std::string_view mpi_name = "trireme::comm::mpi";
 
+/// What a message is, by its tag. Exchanges need no number, because messages of one tag do not overtake each other.
+struct mpi_tags {
+  static constexpr int failure = 0;     ///< a sentence
+  static constexpr int ends = 1;        ///< empty: the sender ends with an error
+  static constexpr int reports = 2;     ///< empty: the sender prints it
+  static constexpr int roll = 3;        ///< who is here, and who is waited for (roll_call.hpp)
+  static constexpr int exchange = 4;    ///< and the next one
+  static constexpr int collective = 6;  ///< number k uses this + 3 (k mod window), and the two after it
+
+  /// How many collectives have tags of their own, where `most` is the largest tag of this MPI.
+  [[nodiscard]] static constexpr std::uint64_t window_of(int most) noexcept {
+    return static_cast<std::uint64_t>(most - collective + 1) / 3;
+  }
+};
+
 /// A duplicate of an MPI communicator; nobody else's messages travel in it.
-///
-/// Tags: 0 announces a failure, or tells who waits; 1 and 2 are exchanges, which need no number, because messages of
-/// one tag do not overtake each other. Collective number k uses 3 + 3 * (k mod window), and the two tags after it.
 struct mpi_group {
   MPI_Comm handle = MPI_COMM_NULL;
   std::vector<int> members;  // their ranks in `handle`
@@ -39,7 +51,9 @@ struct mpi_group {
   // answer queue behind the data of the other direction, so that a line carries both ways one after the other.
   static constexpr std::size_t unasked = std::size_t{60} << 10;
 
-  [[nodiscard]] int tag_of(std::uint64_t number) const noexcept { return 3 + 3 * static_cast<int>(number % window); }
+  [[nodiscard]] int tag_of(std::uint64_t number) const noexcept {
+    return mpi_tags::collective + 3 * static_cast<int>(number % window);
+  }
 };
 
 /// What all messages of one operation have in common.

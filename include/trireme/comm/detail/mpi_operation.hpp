@@ -59,7 +59,7 @@ class mpi_operation final : public process_operation {
     told_late = false;
     pieced_ = false;
     if (it.what.kind == collective::exchange) {
-      route = {where, it.what, where->next_exchange++, 1};
+      route = {where, it.what, where->next_exchange++, mpi_tags::exchange};
       begin_exchange();
       return;
     }

@@ -14,12 +14,12 @@ struct keys_of {
   static TRIREME_INLINE keys_of load(char const* p) {
     keys x;
     std::memcpy(&x, p, sizeof x);
-    bits const key = reinterpret_cast<bits>(turned(x));
-    return {reinterpret_cast<keys>(Largest ? key - order::nans : key + order::nans)};
+    bits const key = __builtin_convertvector(turned(x), bits);
+    return {__builtin_convertvector(Largest ? key - order::nans : key + order::nans, keys)};
   }
   TRIREME_INLINE void store(char* p) const {
-    bits const key = reinterpret_cast<bits>(v);
-    keys const x = turned(reinterpret_cast<keys>(Largest ? key + order::nans : key - order::nans));
+    bits const key = __builtin_convertvector(v, bits);
+    keys const x = turned(__builtin_convertvector(Largest ? key + order::nans : key - order::nans, keys));
     std::memcpy(p, &x, sizeof x);
   }
   friend TRIREME_INLINE keys_of combined(keys_of a, keys_of b) {
