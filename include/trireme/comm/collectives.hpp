@@ -7,6 +7,7 @@
 #include <type_traits>
 #include <vector>
 
+#include "trireme/comm/buffers.hpp"
 #include "trireme/comm/command.hpp"
 #include "trireme/comm/detail/expectations.hpp"
 #include "trireme/comm/detail/kernels.hpp"
@@ -27,6 +28,21 @@ template <class World, class T, class Space, collective Kind>
 concept can_move = element<T> && World::template supports<Space>(Kind, dtype_of<T>, reduction_kind::none);
 template <class World, class From, class T, class Space, collective Kind>
 concept can_move_from = std::same_as<std::remove_const_t<From>, T> && can_move<World, T, Space, Kind>;
+
+// The same for buffers (buffers.hpp).
+template <class World, class B, class Op, collective Kind>
+concept can_reduce_buffer = message_buffer<B> && can_reduce < World,
+        std::remove_reference_t<decltype(*view_of_t<B>{}.address())>,
+typename view_of_t<B>::space, Op, Kind > ;
+template <class World, class B, collective Kind>
+concept can_move_buffer = message_buffer<B> && can_move<World, std::byte, typename view_of_t<B>::space, Kind>;
+/// Views and buffers, but not views alone.
+template <class... B>
+concept some_buffers = (message_buffer<B> || ...);
+template <class T, class Space>
+[[nodiscard]] constexpr auto view_of(tensor_view<T, Space> values) {
+  return values;
+}
 }  // namespace detail
 
 /// The typed face of a communicator: every collective, blocking and `_async`, checked and turned into a command.
@@ -38,7 +54,9 @@ concept can_move_from = std::same_as<std::remove_const_t<From>, T> && can_move<W
 ///   split(color, key), duplicate()
 /// A decorator derives from it too, and passes on commands to the execute() and submit() of the world below.
 ///
-/// Shapes   see contract/communicator.hpp, which has one concept a collective.
+/// Shapes   see contract/communicator.hpp, which has one concept a collective. Besides tensor_views all take buffers
+///          (buffers.hpp): vectors, arrays, spans, tensors; all_gather, broadcast and exchange take them of any
+///          trivially copyable type.
 /// Bytes    counted as comm::bytes_sent says, whatever the engine does.
 /// Ranks    every rank calls the same collectives in the same order; exchange is called by those that take part.
 /// Errors   config_error before anything is sent if an argument cannot be right: uneven slices, a root or a peer out of
@@ -180,6 +198,115 @@ class collectives {
     execute(exchanging<Space>(std::span<transfer<Space> const>(transfers.begin(), transfers.size())));
   }
 
+  // --- the same for buffers
+
+  template <class B, class Op = reduction::sum>
+  requires detail::can_reduce_buffer<Derived, B, Op, collective::all_reduce>
+  void all_reduce(B&& values, Op op = {}) { all_reduce(detail::view_of(std::forward<B>(values)), op); }
+  template <class B, class Op = reduction::sum>
+  requires detail::can_reduce_buffer<Derived, B, Op, collective::all_reduce>
+  [[nodiscard]] auto all_reduce_async(B&& values, Op op = {}) {
+    return all_reduce_async(detail::view_of(std::forward<B>(values)), op);
+  }
+  template <class B, class Op = reduction::sum>
+  requires detail::can_reduce_buffer<Derived, B, Op, collective::reduce_scatter>
+  void reduce_scatter(B&& values, Op op = {}) { reduce_scatter(detail::view_of(std::forward<B>(values)), op); }
+  template <class B, class Op = reduction::sum>
+  requires detail::can_reduce_buffer<Derived, B, Op, collective::reduce_scatter>
+  [[nodiscard]] auto reduce_scatter_async(B&& values, Op op = {}) {
+    return reduce_scatter_async(detail::view_of(std::forward<B>(values)), op);
+  }
+  template <class B, class Op = reduction::sum>
+  requires detail::can_reduce_buffer<Derived, B, Op, collective::reduce>
+  void reduce(B&& values, int root, Op op = {}) { reduce(detail::view_of(std::forward<B>(values)), root, op); }
+  template <class B, class Op = reduction::sum>
+  requires detail::can_reduce_buffer<Derived, B, Op, collective::reduce>
+  [[nodiscard]] auto reduce_async(B&& values, int root, Op op = {}) {
+    return reduce_async(detail::view_of(std::forward<B>(values)), root, op);
+  }
+  template <class B>
+  requires detail::can_move_buffer<Derived, B, collective::all_gather>
+  void all_gather(B&& values) {
+    if constexpr (detail::is_sendable<detail::value_of_t<B>>())
+      all_gather(slices_of(detail::view_of(std::forward<B>(values))));
+  }
+  template <class B>
+  requires detail::can_move_buffer<Derived, B, collective::all_gather>
+  [[nodiscard]] auto all_gather_async(B&& values) {
+    if constexpr (detail::is_sendable<detail::value_of_t<B>>())
+      return all_gather_async(slices_of(detail::view_of(std::forward<B>(values))));
+  }
+  template <class B>
+  requires detail::can_move_buffer<Derived, B, collective::all_gather>
+  void all_gather(B&& values, std::span<std::int64_t const> counts) {
+    if constexpr (detail::is_sendable<detail::value_of_t<B>>()) {
+      auto const view = detail::view_of(std::forward<B>(values));
+      all_gather(detail::sendable(view), counts_of(view, counts));
+    }
+  }
+  template <class B>
+  requires detail::can_move_buffer<Derived, B, collective::all_gather>
+  [[nodiscard]] auto all_gather_async(B&& values, std::span<std::int64_t const> counts) {
+    if constexpr (detail::is_sendable<detail::value_of_t<B>>()) {
+      auto const view = detail::view_of(std::forward<B>(values));
+      return all_gather_async(detail::sendable(view), counts_of(view, counts));
+    }
+  }
+  template <class B>
+  requires detail::can_move_buffer<Derived, B, collective::broadcast>
+  void broadcast(B&& values, int root) {
+    if constexpr (detail::is_sendable<detail::value_of_t<B>>())
+      broadcast(detail::sendable(detail::view_of(std::forward<B>(values))), root);
+  }
+  template <class B>
+  requires detail::can_move_buffer<Derived, B, collective::broadcast>
+  [[nodiscard]] auto broadcast_async(B&& values, int root) {
+    if constexpr (detail::is_sendable<detail::value_of_t<B>>())
+      return broadcast_async(detail::sendable(detail::view_of(std::forward<B>(values))), root);
+  }
+  template <class From, class To>
+  requires detail::some_buffers<From, To>
+  void gather(From&& from, To&& to, int root) {
+    gather(detail::view_of(std::forward<From>(from)), detail::view_of(std::forward<To>(to)), root);
+  }
+  template <class From, class To>
+  requires detail::some_buffers<From, To>
+  [[nodiscard]] auto gather_async(From&& from, To&& to, int root) {
+    return gather_async(detail::view_of(std::forward<From>(from)), detail::view_of(std::forward<To>(to)), root);
+  }
+  template <class From, class To>
+  requires detail::some_buffers<From, To>
+  void scatter(From&& from, To&& to, int root) {
+    scatter(detail::view_of(std::forward<From>(from)), detail::view_of(std::forward<To>(to)), root);
+  }
+  template <class From, class To>
+  requires detail::some_buffers<From, To>
+  [[nodiscard]] auto scatter_async(From&& from, To&& to, int root) {
+    return scatter_async(detail::view_of(std::forward<From>(from)), detail::view_of(std::forward<To>(to)), root);
+  }
+  template <class From, class To>
+  requires detail::some_buffers<From, To>
+  void all_to_all(From&& from, To&& to) {
+    all_to_all(detail::view_of(std::forward<From>(from)), detail::view_of(std::forward<To>(to)));
+  }
+  template <class From, class To>
+  requires detail::some_buffers<From, To>
+  [[nodiscard]] auto all_to_all_async(From&& from, To&& to) {
+    return all_to_all_async(detail::view_of(std::forward<From>(from)), detail::view_of(std::forward<To>(to)));
+  }
+  template <class From, class To>
+  requires detail::some_buffers<From, To>
+  void all_to_all(From&& from, std::span<std::int64_t const> sent, To&& to, std::span<std::int64_t const> received) {
+    all_to_all(detail::view_of(std::forward<From>(from)), sent, detail::view_of(std::forward<To>(to)), received);
+  }
+  template <class From, class To>
+  requires detail::some_buffers<From, To>
+  [[nodiscard]] auto all_to_all_async(From&& from, std::span<std::int64_t const> sent, To&& to,
+                                      std::span<std::int64_t const> received) {
+    return all_to_all_async(detail::view_of(std::forward<From>(from)), sent, detail::view_of(std::forward<To>(to)),
+                            received);
+  }
+
  protected:
   collectives() = default;
   collectives(collectives&&) = default;
@@ -196,6 +323,24 @@ class collectives {
     traffic_.bytes_sent += it.bytes;
     traffic_.messages_sent += it.messages;
     ++traffic_.collectives;
+  }
+
+  /// As what they travel as; slices are whole elements, also of those that travel as bytes.
+  template <class T, class Space>
+  [[nodiscard]] auto slices_of(tensor_view<T, Space> values) const {
+    detail::expect_right(who, {.kind = collective::all_gather, .count = values.size()}, self().size());
+    return detail::sendable(values);
+  }
+  /// The counts of what they travel as.
+  template <class T, class Space>
+  [[nodiscard]] std::span<std::int64_t const> counts_of(tensor_view<T, Space> values,
+                                                        std::span<std::int64_t const> counts) const {
+    if constexpr (element<std::remove_const_t<T>>) return counts;
+    detail::expect_counts(who, collective::all_gather, counts, values.size(), self().size());
+    thread_local std::vector<std::int64_t> bytes;  // read before the call returns
+    bytes.clear();
+    for (auto const each : counts) bytes.push_back(each * static_cast<std::int64_t>(sizeof(T)));
+    return bytes;
   }
 
   template <class T, class Space, class Op>

@@ -1,0 +1,85 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <ranges>
+#include <span>
+#include <type_traits>
+#include <utility>
+
+#include "trireme/contract/communicator.hpp"
+#include "trireme/core/tensor.hpp"
+
+namespace trireme {
+
+namespace comm::detail {
+
+template <class B>
+concept owns_view = std::is_lvalue_reference_v<B> && requires(B values) {
+  typename std::remove_cvref_t<B>::space;
+  values.view().address();
+};
+template <class B>
+concept host_buffer = std::ranges::contiguous_range<B> && std::ranges::sized_range<B> && std::ranges::borrowed_range<B>;
+
+}  // namespace comm::detail
+
+/// What collectives take besides tensor_views: a std::vector, std::array, C array, std::span or other contiguous range
+/// in host memory, or a tensor of any space. It must be there when the collective ends: an owner that would be gone by
+/// then (a temporary vector) is refused.
+template <class B>
+concept message_buffer = comm::detail::owns_view<B> || comm::detail::host_buffer<B>;
+
+namespace comm::detail {
+
+/// All elements, as rank 1 if they lie in a range.
+template <message_buffer B>
+[[nodiscard]] constexpr auto view_of(B&& values) {
+  if constexpr (owns_view<B>) {
+    return values.view();
+  } else {
+    using T = std::remove_reference_t<std::ranges::range_reference_t<B>>;
+    return tensor_view<T>(std::ranges::data(values), shape{static_cast<std::int64_t>(std::ranges::size(values))});
+  }
+}
+template <message_buffer B>
+using view_of_t = decltype(view_of(std::declval<B>()));
+template <message_buffer B>
+using value_of_t = typename view_of_t<B>::value_type;
+
+/// Whether T travels as elements, or else as the bytes that it consists of.
+template <class T>
+[[nodiscard]] consteval bool is_sendable() {
+  static_assert(
+      element<T> || std::is_trivially_copyable_v<T>,
+      "trireme::comm: these elements are not trivially copyable, so their bytes alone mean nothing on another "
+      "rank; send the numbers that they are made of, or write them into a buffer of std::byte");
+  return element<T> || std::is_trivially_copyable_v<T>;
+}
+/// As elements, or as bytes: of what is no element of a tensor.
+template <class T, class Space>
+[[nodiscard]] auto sendable(tensor_view<T, Space> values) {
+  using value = std::remove_const_t<T>;
+  using byte = std::conditional_t<std::is_const_v<T>, std::byte const, std::byte>;
+  if constexpr (element<value>)
+    return values;
+  else
+    return tensor_view<byte, Space>(reinterpret_cast<byte*>(values.address()),
+                                    shape{values.size() * static_cast<std::int64_t>(sizeof(T))});
+}
+
+}  // namespace comm::detail
+
+/// As send_to of a view. Elements that are no numbers travel as the bytes that they consist of.
+template <message_buffer B>
+[[nodiscard]] constexpr auto send_to(int peer, B&& values) {
+  if constexpr (comm::detail::is_sendable<comm::detail::value_of_t<B>>())
+    return send_to(peer, comm::detail::sendable(comm::detail::view_of(std::forward<B>(values))));
+}
+template <message_buffer B>
+[[nodiscard]] constexpr auto receive_from(int peer, B&& values) {
+  if constexpr (comm::detail::is_sendable<comm::detail::value_of_t<B>>())
+    return receive_from(peer, comm::detail::sendable(comm::detail::view_of(std::forward<B>(values))));
+}
+
+}  // namespace trireme

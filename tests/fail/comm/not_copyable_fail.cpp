@@ -1,0 +1,20 @@
+// test-compilers: g++ clang++
+// expected-error: trireme::comm: these elements are not trivially copyable
+#include <string>
+#include <vector>
+
+#include "trireme/comm/comm.hpp"
+
+using namespace trireme;
+
+struct reading {
+  double value;
+  int rank;
+};
+
+void run() {
+  launch(comm::threads{.ranks = 2}, [](auto& world) {
+    std::vector<std::string> values(2);
+    world.broadcast(values, 0);
+  });
+}
