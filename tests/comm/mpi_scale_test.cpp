@@ -357,6 +357,17 @@ TEST_CASE("a failure costs a rank 2 log p notices, however many ranks find it, a
         CHECK(most <= 2 * rounds_among(ranks));
         CHECK(total <= 2L * rounds_among(ranks) * ranks);
         CHECK(steps <= rounds_among(ranks) + 1);  // one more to see that nothing is new
+        // Then ranks end with it, and tell the higher ones around them. (The one that prints it tells everybody.)
+        long before = 0;
+        for (int rank = 0; rank < ranks; ++rank) {
+          network::now.rank = rank;
+          before = network::now.mine().sends;
+          mpi_notices::tell_that_it_ends(groups[static_cast<std::size_t>(rank)]);
+          CHECK(network::now.mine().sends - before <= 2 * rounds_among(ranks));
+        }
+        network::now.rank = ranks - 1;
+        notices.back().hear_who_reports(groups.back());
+        CHECK(notices.back().told_by() == 0);  // rank 0 is beside the last one
       }
 }
 
