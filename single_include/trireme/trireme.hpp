@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/trireme.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 91fcff889089c496bd7a69912958a2b4e99989b6c70adcfd2ebb0f69c437dc39
+// SHA-256 of the sources: 6bbdece005ad2deb0f38a42420b9b0b0a12433b92285d4747ce5359bd7337358
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -620,8 +620,10 @@ namespace trireme {
 namespace reduction {
 struct sum {};
 struct pairwise {};  ///< the sum, formed in a fixed binary tree over the ranks (core/summation_tree.hpp)
+/// The largest number. NaN where any rank has NaN, and -0 is less than +0: the same bits on every engine but NCCL's own
+/// reductions (core/extremes.hpp).
 struct max {};
-struct min {};
+struct min {};   ///< the smallest number; NaN where any rank has NaN, and -0 is less than +0
 struct mean {};  ///< the sum, divided by the number of ranks before it is rounded; floating-point elements only
 }  // namespace reduction
 
@@ -1202,6 +1204,83 @@ constexpr void expect_body() noexcept {
 // ---- trireme/comm/collectives.hpp
 #include <numeric>
 
+// ---- trireme/comm/buffers.hpp
+#include <ranges>
+
+namespace trireme {
+
+namespace comm::detail {
+
+template <class B>
+concept owns_view = std::is_lvalue_reference_v<B> && requires(B values) {
+  typename std::remove_cvref_t<B>::space;
+  values.view().address();
+};
+template <class B>
+concept host_buffer = std::ranges::contiguous_range<B> && std::ranges::sized_range<B> && std::ranges::borrowed_range<B>;
+
+}  // namespace comm::detail
+
+/// What collectives take besides tensor_views: a std::vector, std::array, C array, std::span or other contiguous range
+/// in host memory, or a tensor of any space. It must be there when the collective ends: an owner that would be gone by
+/// then (a temporary vector) is refused.
+template <class B>
+concept message_buffer = comm::detail::owns_view<B> || comm::detail::host_buffer<B>;
+
+namespace comm::detail {
+
+/// All elements, as rank 1 if they lie in a range.
+template <message_buffer B>
+[[nodiscard]] constexpr auto view_of(B&& values) {
+  if constexpr (owns_view<B>) {
+    return values.view();
+  } else {
+    using T = std::remove_reference_t<std::ranges::range_reference_t<B>>;
+    return tensor_view<T>(std::ranges::data(values), shape{static_cast<std::int64_t>(std::ranges::size(values))});
+  }
+}
+template <message_buffer B>
+using view_of_t = decltype(view_of(std::declval<B>()));
+template <message_buffer B>
+using value_of_t = typename view_of_t<B>::value_type;
+
+/// Whether T travels as elements, or else as the bytes that it consists of.
+template <class T>
+[[nodiscard]] consteval bool is_sendable() {
+  static_assert(
+      element<T> || std::is_trivially_copyable_v<T>,
+      "trireme::comm: these elements are not trivially copyable, so their bytes alone mean nothing on another "
+      "rank; send the numbers that they are made of, or write them into a buffer of std::byte");
+  return element<T> || std::is_trivially_copyable_v<T>;
+}
+/// As elements, or as bytes: of what is no element of a tensor.
+template <class T, class Space>
+[[nodiscard]] auto sendable(tensor_view<T, Space> values) {
+  using value = std::remove_const_t<T>;
+  using byte = std::conditional_t<std::is_const_v<T>, std::byte const, std::byte>;
+  if constexpr (element<value>)
+    return values;
+  else
+    return tensor_view<byte, Space>(reinterpret_cast<byte*>(values.address()),
+                                    shape{values.size() * static_cast<std::int64_t>(sizeof(T))});
+}
+
+}  // namespace comm::detail
+
+/// As send_to of a view. Elements that are no numbers travel as the bytes that they consist of.
+template <message_buffer B>
+[[nodiscard]] constexpr auto send_to(int peer, B&& values) {
+  if constexpr (comm::detail::is_sendable<comm::detail::value_of_t<B>>())
+    return send_to(peer, comm::detail::sendable(comm::detail::view_of(std::forward<B>(values))));
+}
+template <message_buffer B>
+[[nodiscard]] constexpr auto receive_from(int peer, B&& values) {
+  if constexpr (comm::detail::is_sendable<comm::detail::value_of_t<B>>())
+    return receive_from(peer, comm::detail::sendable(comm::detail::view_of(std::forward<B>(values))));
+}
+
+}  // namespace trireme
+
 // ---- trireme/comm/geometry.hpp
 #include <algorithm>
 
@@ -1503,9 +1582,60 @@ void append_parts(std::vector<part>& parts, bool sent, dtype type, std::size_t e
 // ---- trireme/comm/space_kernels.hpp
 #include <cstring>
 
+// ---- trireme/core/extremes.hpp
+#include <limits>
+
+namespace trireme {
+
+/// What reduction::max and reduction::min of floating-point numbers mean, in one place: numbers are compared as signed
+/// integers that order their bits, with -0 below +0. NaN is above all numbers for max and below all for min, so that
+/// it wins in both. The order is total: results depend neither on the order of the terms nor on the engine, nor on
+/// where in a vector an element lies. (Which of several NaNs wins is fixed, but has no meaning.)
+template <class T>
+struct extreme_order {
+  static_assert(std::is_floating_point_v<T> || storage_float<T>);
+  using key =
+      std::conditional_t<sizeof(T) == 8, std::int64_t, std::conditional_t<sizeof(T) == 4, std::int32_t, std::int16_t>>;
+  using bits = std::make_unsigned_t<key>;
+
+  static constexpr int sign_shift = static_cast<int>(8 * sizeof(T)) - 1;
+  static constexpr key magnitude = std::numeric_limits<key>::max();
+  static constexpr int mantissa_bits = sizeof(T) == 8 ? 52 : sizeof(T) == 4 ? 23 : std::is_same_v<T, bfloat16> ? 7 : 10;
+  /// NaNs have so many values of either sign. Keys wrap around by it, so that NaNs of both signs lie on one side.
+  static constexpr bits nans = (bits{1} << mantissa_bits) - 1;
+
+  /// Negative numbers descend as their bits ascend: those are turned around. Its own inverse.
+  [[nodiscard]] static constexpr key turned(key x) noexcept {
+    return static_cast<key>(x ^ ((x >> sign_shift) & magnitude));
+  }
+  /// The key of a number, for the largest of several (`Largest`) or the smallest.
+  template <bool Largest>
+  [[nodiscard]] static constexpr key key_of(T x) noexcept {
+    auto const turned_bits = static_cast<bits>(turned(std::bit_cast<key>(x)));
+    return static_cast<key>(static_cast<bits>(Largest ? turned_bits - nans : turned_bits + nans));
+  }
+  template <bool Largest>
+  [[nodiscard]] static constexpr T number_of(key x) noexcept {
+    auto const back = static_cast<bits>(Largest ? static_cast<bits>(x) + nans : static_cast<bits>(x) - nans);
+    return std::bit_cast<T>(turned(static_cast<key>(back)));
+  }
+};
+
+/// The larger (or smaller) of two elements, integers or floating-point numbers.
+template <bool Largest, class T>
+[[nodiscard]] constexpr T extreme_of(T a, T b) noexcept {
+  if constexpr (std::is_integral_v<T>) {
+    return Largest == (a < b) ? b : a;
+  } else {
+    using order = extreme_order<T>;
+    return Largest == (order::template key_of<Largest>(a) < order::template key_of<Largest>(b)) ? b : a;
+  }
+}
+
+}  // namespace trireme
+
 // ---- trireme/ops/host/reductions.hpp
 #include <cmath>
-#include <limits>
 
 // ---- trireme/core/exact_sum.hpp
 namespace trireme {
@@ -1888,7 +2018,7 @@ inline constexpr bool arithmetic_lanes = std::is_floating_point_v<T> || storage_
 template <class T>
 using accumulate_t = std::conditional_t<std::is_same_v<T, double>, double, float>;
 
-enum class activation { none, gelu, tanh, relu };
+enum class activation { none, gelu, tanh, relu, silu };
 
 /// How a weight is stored: (inputs, outputs) as GPT-2 does, or (outputs, inputs) as an embedding table does.
 enum class orientation { in_out, out_in };
@@ -1911,6 +2041,29 @@ struct attention_block {
 struct table_part {
   std::int64_t first = 0;
   std::int64_t whole = 0;
+};
+
+/// Where the heads of a row of queries, keys and values lie. With as many keys as queries: all queries, then all keys,
+/// then all values. With fewer, each of which serves as many queries: these queries, their key and their value side by
+/// side, for one key after the other, so that a cut between keys is a cut of columns.
+struct head_layout {
+  std::int64_t context = 0;    ///< rows of a sample
+  std::int64_t heads = 0;      ///< of queries
+  std::int64_t key_heads = 0;  ///< of keys, and of values
+  std::int64_t width = 0;      ///< columns of a head
+
+  [[nodiscard]] constexpr std::int64_t columns() const noexcept { return (heads + 2 * key_heads) * width; }
+  [[nodiscard]] constexpr bool grouped() const noexcept { return key_heads != heads; }
+  [[nodiscard]] constexpr std::int64_t query(std::int64_t head) const noexcept {
+    auto const each = heads / key_heads;
+    return (grouped() ? head / each * (each + 2) + head % each : head) * width;
+  }
+  [[nodiscard]] constexpr std::int64_t key(std::int64_t which) const noexcept {
+    return (grouped() ? which * (heads / key_heads + 2) + heads / key_heads : heads + which) * width;
+  }
+  [[nodiscard]] constexpr std::int64_t value(std::int64_t which) const noexcept {
+    return key(which) + (grouped() ? 1 : heads) * width;
+  }
 };
 
 using trireme::attention_shape;
@@ -1989,6 +2142,8 @@ void accumulate_elements(T* y, U const* x, std::int64_t n, double weight);
 template <class T>
 void scale_elements(T* y, std::int64_t n, double factor);
 template <class T>
+void multiply_elements(T* y, T const* a, T const* b, std::int64_t n);
+template <class T>
 void activate_elements(T* y, T const* x, std::int64_t n, activation act);
 template <class T>
 void activate_backward_elements(T* dx, T const* dy, T const* x, std::int64_t n, activation act);
@@ -2060,6 +2215,14 @@ struct host_elementwise {
   static void accumulate(view<T> y, view<U> x, double weight) {
     detail::same_size("accumulate", y.size(), x.size());
     detail::accumulate_elements(raw(y), static_cast<std::remove_const_t<U> const*>(raw(x)), y.size(), weight);
+  }
+
+  /// y[i] = a[i] * b[i]; y may be a or b.
+  template <class T>
+  static void elementwise_product(view<T> y, detail::input<T> a, detail::input<T> b) {
+    detail::same_size("elementwise_product", y.size(), a.size());
+    detail::same_size("elementwise_product", y.size(), b.size());
+    detail::multiply_elements(raw(y), raw(a), raw(b), y.size());
   }
 
   /// y[i] = act(x[i]); y may be x.
@@ -2692,6 +2855,12 @@ TRIREME_INLINE F gelu_derivative(F x) {
   return fma(x * slope, g * (F::all(1) - g), g);
 }
 
+/// 1 / (1 + exp(-x))
+template <class F>
+TRIREME_INLINE F sigmoid(F x) {
+  return F::all(1) / (F::all(1) + exp(F::all(0) - x));
+}
+
 /// act(x), and act'(x) from x.
 template <class F>
 TRIREME_INLINE F activated(F x, activation act) {
@@ -2702,6 +2871,8 @@ TRIREME_INLINE F activated(F x, activation act) {
       return tanh(x);
     case activation::relu:
       return max(F::all(0), x);
+    case activation::silu:
+      return x * sigmoid(x);
     case activation::none:
       break;
   }
@@ -2718,6 +2889,11 @@ TRIREME_INLINE F activation_slope(F x, activation act) {
     }
     case activation::relu:
       return where_less(F::all(0), x, F::all(1), F::all(0));
+    case activation::silu: {
+      x = max(F::all(-1000), min(F::all(1000), x));  // 0 or 1 there already, and infinity times 0 is no number
+      F const s = sigmoid(x);
+      return fma(x * s, F::all(1) - s, s);
+    }
     case activation::none:
       break;
   }
@@ -2800,6 +2976,12 @@ TRIREME_INLINE F gelu_derivative(F x) {
   return fma(x * slope, g * (F::all(1) - g), g);
 }
 
+/// 1 / (1 + exp(-x))
+template <class F>
+TRIREME_INLINE F sigmoid(F x) {
+  return F::all(1) / (F::all(1) + exp(F::all(0) - x));
+}
+
 /// act(x), and act'(x) from x.
 template <class F>
 TRIREME_INLINE F activated(F x, activation act) {
@@ -2810,6 +2992,8 @@ TRIREME_INLINE F activated(F x, activation act) {
       return tanh(x);
     case activation::relu:
       return max(F::all(0), x);
+    case activation::silu:
+      return x * sigmoid(x);
     case activation::none:
       break;
   }
@@ -2826,6 +3010,11 @@ TRIREME_INLINE F activation_slope(F x, activation act) {
     }
     case activation::relu:
       return where_less(F::all(0), x, F::all(1), F::all(0));
+    case activation::silu: {
+      x = max(F::all(-1000), min(F::all(1000), x));  // 0 or 1 there already, and infinity times 0 is no number
+      F const s = sigmoid(x);
+      return fma(x * s, F::all(1) - s, s);
+    }
     case activation::none:
       break;
   }
@@ -2909,6 +3098,12 @@ TRIREME_INLINE F gelu_derivative(F x) {
   return fma(x * slope, g * (F::all(1) - g), g);
 }
 
+/// 1 / (1 + exp(-x))
+template <class F>
+TRIREME_INLINE F sigmoid(F x) {
+  return F::all(1) / (F::all(1) + exp(F::all(0) - x));
+}
+
 /// act(x), and act'(x) from x.
 template <class F>
 TRIREME_INLINE F activated(F x, activation act) {
@@ -2919,6 +3114,8 @@ TRIREME_INLINE F activated(F x, activation act) {
       return tanh(x);
     case activation::relu:
       return max(F::all(0), x);
+    case activation::silu:
+      return x * sigmoid(x);
     case activation::none:
       break;
   }
@@ -2935,6 +3132,11 @@ TRIREME_INLINE F activation_slope(F x, activation act) {
     }
     case activation::relu:
       return where_less(F::all(0), x, F::all(1), F::all(0));
+    case activation::silu: {
+      x = max(F::all(-1000), min(F::all(1000), x));  // 0 or 1 there already, and infinity times 0 is no number
+      F const s = sigmoid(x);
+      return fma(x * s, F::all(1) - s, s);
+    }
     case activation::none:
       break;
   }
@@ -2987,6 +3189,12 @@ inline void scale(T* y, std::int64_t n, double factor) {
 }
 
 template <class T>
+inline void multiply(T* y, T const* a, T const* b, std::int64_t n) {
+  using F = lanes_for<T>;
+  TRIREME_FOR_LANES(F, n, i, count, { (F::load(a + i, count) * F::load(b + i, count)).store(y + i, count); })
+}
+
+template <class T>
 inline void activate(T* y, T const* x, std::int64_t n, activation act) {
   using F = lanes_for<T>;
   TRIREME_FOR_LANES(F, n, i, count, { activated(F::load(x + i, count), act).store(y + i, count); })
@@ -3088,6 +3296,12 @@ inline void scale(T* y, std::int64_t n, double factor) {
   using F = lanes_for<T>;
   F const w = F::all(static_cast<typename F::real>(factor));
   TRIREME_FOR_LANES(F, n, i, count, { (w * F::load(y + i, count)).store(y + i, count); })
+}
+
+template <class T>
+inline void multiply(T* y, T const* a, T const* b, std::int64_t n) {
+  using F = lanes_for<T>;
+  TRIREME_FOR_LANES(F, n, i, count, { (F::load(a + i, count) * F::load(b + i, count)).store(y + i, count); })
 }
 
 template <class T>
@@ -3193,6 +3407,12 @@ inline void scale(T* y, std::int64_t n, double factor) {
   using F = lanes_for<T>;
   F const w = F::all(static_cast<typename F::real>(factor));
   TRIREME_FOR_LANES(F, n, i, count, { (w * F::load(y + i, count)).store(y + i, count); })
+}
+
+template <class T>
+inline void multiply(T* y, T const* a, T const* b, std::int64_t n) {
+  using F = lanes_for<T>;
+  TRIREME_FOR_LANES(F, n, i, count, { (F::load(a + i, count) * F::load(b + i, count)).store(y + i, count); })
 }
 
 template <class T>
@@ -3294,6 +3514,10 @@ void scale_elements(T* y, std::int64_t n, double factor) {
   TRIREME_DISPATCH(fits_float<T>, scale(y, n, factor));
 }
 template <class T>
+void multiply_elements(T* y, T const* a, T const* b, std::int64_t n) {
+  TRIREME_DISPATCH(fits_float<T>, multiply(y, a, b, n));
+}
+template <class T>
 void activate_elements(T* y, T const* x, std::int64_t n, activation act) {
   TRIREME_DISPATCH(fits_float<T>, activate(y, x, n, act));
 }
@@ -3367,7 +3591,8 @@ struct host_reductions {
   ///
   /// Shapes   all views (n). An output may be one of the terms, at the same elements.
   /// Numerics bfloat16 and float16 are summed in float and rounded once; integers wrap. A mean is the sum, divided by
-  ///          `divisor` before it is rounded.
+  ///          `divisor` before it is rounded. Of max and min NaN is the result if a term is NaN, and -0 < +0
+  ///          (core/extremes.hpp).
   template <class T, class Op = reduction::sum>
   static void reduce(std::span<view<T> const> outputs, std::type_identity_t<std::span<view<T const> const>> terms,
                      Op = {}, int divisor = 1) {
@@ -3535,14 +3760,65 @@ void select_largest(G const* x, std::int64_t n, std::int32_t* indices, std::int6
 // Reductions; included once for each CPU level (see simd.hpp).
 namespace trireme::ops::detail::TRIREME_LEVEL {
 
-template <class Op, class F>
-TRIREME_INLINE F combined(F a, F b) {
-  if constexpr (std::is_same_v<Op, reduction::max>) {
-    return max(b, a);
-  } else if constexpr (std::is_same_v<Op, reduction::min>) {
-    return min(b, a);
-  } else {
-    return a + b;
+// extreme_order in vectors as wide as this level's registers. The same integer arithmetic as there.
+template <class T, bool Largest>
+struct keys_of {
+  using order = extreme_order<T>;
+  static constexpr int width = lanes_for<float>::width > 1 ? 4 * lanes_for<float>::width : 16;  // bytes
+  typedef typename order::key keys __attribute__((vector_size(width)));
+  typedef typename order::bits bits __attribute__((vector_size(width)));
+  keys v;
+
+  static TRIREME_INLINE keys turned(keys x) { return x ^ ((x >> order::sign_shift) & order::magnitude); }
+  static TRIREME_INLINE keys_of load(char const* p) {
+    keys x;
+    std::memcpy(&x, p, sizeof x);
+    bits const key = __builtin_convertvector(turned(x), bits);
+    return {__builtin_convertvector(Largest ? key - order::nans : key + order::nans, keys)};
+  }
+  TRIREME_INLINE void store(char* p) const {
+    bits const key = __builtin_convertvector(v, bits);
+    keys const x = turned(__builtin_convertvector(Largest ? key + order::nans : key - order::nans, keys));
+    std::memcpy(p, &x, sizeof x);
+  }
+  friend TRIREME_INLINE keys_of combined(keys_of a, keys_of b) {
+    return {Largest ? (b.v > a.v ? b.v : a.v) : (b.v < a.v ? b.v : a.v)};
+  }
+};
+template <class T, bool Largest>
+inline void reduce_extremes(std::span<void* const> outputs, std::span<void const* const> terms, std::int64_t n) {
+  using F = keys_of<T, Largest>;
+  constexpr std::size_t several = 4;
+  auto const bytes = static_cast<std::size_t>(n) * sizeof(T);
+  std::size_t at = 0;
+  for (; at + several * F::width <= bytes; at += several * F::width) {
+    F total[several];
+    char const* x = static_cast<char const*>(terms[0]) + at;
+    TRIREME_UNROLL
+    for (std::size_t v = 0; v < several; ++v) total[v] = F::load(x + v * F::width);
+    for (auto const* term : terms.subspan(1)) {
+      x = static_cast<char const*>(term) + at;
+      TRIREME_UNROLL
+      for (std::size_t v = 0; v < several; ++v) total[v] = combined(total[v], F::load(x + v * F::width));
+    }
+    for (auto* output : outputs) {
+      char* const y = static_cast<char*>(output) + at;
+      TRIREME_UNROLL
+      for (std::size_t v = 0; v < several; ++v) total[v].store(y + v * F::width);
+    }
+  }
+  while (at < bytes) {
+    auto const count = std::min<std::size_t>(F::width, bytes - at);
+    char part[F::width] = {};
+    std::memcpy(part, static_cast<char const*>(terms[0]) + at, count);
+    F total = F::load(part);
+    for (auto const* term : terms.subspan(1)) {
+      std::memcpy(part, static_cast<char const*>(term) + at, count);
+      total = combined(total, F::load(part));
+    }
+    total.store(part);
+    for (auto* output : outputs) std::memcpy(static_cast<char*>(output) + at, part, count);
+    at += count;
   }
 }
 
@@ -3591,7 +3867,7 @@ inline void reduce(std::span<void* const> outputs, std::span<void const* const> 
     for (auto const* term : terms.subspan(1)) {
       x = static_cast<T const*>(term) + at;
       TRIREME_UNROLL
-      for (int v = 0; v < several; ++v) total[v] = combined<Op>(total[v], F::load(x + v * F::width));
+      for (int v = 0; v < several; ++v) total[v] = total[v] + F::load(x + v * F::width);
     }
     if constexpr (std::is_same_v<Op, reduction::mean>) {
       TRIREME_UNROLL
@@ -3606,8 +3882,7 @@ inline void reduce(std::span<void* const> outputs, std::span<void const* const> 
   std::int64_t const left = n - at;
   TRIREME_FOR_LANES(F, left, i, count, {
     F total = F::load(static_cast<T const*>(terms[0]) + at + i, count);
-    for (auto const* term : terms.subspan(1))
-      total = combined<Op>(total, F::load(static_cast<T const*>(term) + at + i, count));
+    for (auto const* term : terms.subspan(1)) total = total + F::load(static_cast<T const*>(term) + at + i, count);
     if constexpr (std::is_same_v<Op, reduction::mean>) total = total / terms_of_mean;
     for (auto* output : outputs) total.store(static_cast<T*>(output) + at + i, count);
   })
@@ -3714,14 +3989,65 @@ TRIREME_LEVEL_AVX2_BEGIN
 // Reductions; included once for each CPU level (see simd.hpp).
 namespace trireme::ops::detail::TRIREME_LEVEL {
 
-template <class Op, class F>
-TRIREME_INLINE F combined(F a, F b) {
-  if constexpr (std::is_same_v<Op, reduction::max>) {
-    return max(b, a);
-  } else if constexpr (std::is_same_v<Op, reduction::min>) {
-    return min(b, a);
-  } else {
-    return a + b;
+// extreme_order in vectors as wide as this level's registers. The same integer arithmetic as there.
+template <class T, bool Largest>
+struct keys_of {
+  using order = extreme_order<T>;
+  static constexpr int width = lanes_for<float>::width > 1 ? 4 * lanes_for<float>::width : 16;  // bytes
+  typedef typename order::key keys __attribute__((vector_size(width)));
+  typedef typename order::bits bits __attribute__((vector_size(width)));
+  keys v;
+
+  static TRIREME_INLINE keys turned(keys x) { return x ^ ((x >> order::sign_shift) & order::magnitude); }
+  static TRIREME_INLINE keys_of load(char const* p) {
+    keys x;
+    std::memcpy(&x, p, sizeof x);
+    bits const key = __builtin_convertvector(turned(x), bits);
+    return {__builtin_convertvector(Largest ? key - order::nans : key + order::nans, keys)};
+  }
+  TRIREME_INLINE void store(char* p) const {
+    bits const key = __builtin_convertvector(v, bits);
+    keys const x = turned(__builtin_convertvector(Largest ? key + order::nans : key - order::nans, keys));
+    std::memcpy(p, &x, sizeof x);
+  }
+  friend TRIREME_INLINE keys_of combined(keys_of a, keys_of b) {
+    return {Largest ? (b.v > a.v ? b.v : a.v) : (b.v < a.v ? b.v : a.v)};
+  }
+};
+template <class T, bool Largest>
+inline void reduce_extremes(std::span<void* const> outputs, std::span<void const* const> terms, std::int64_t n) {
+  using F = keys_of<T, Largest>;
+  constexpr std::size_t several = 4;
+  auto const bytes = static_cast<std::size_t>(n) * sizeof(T);
+  std::size_t at = 0;
+  for (; at + several * F::width <= bytes; at += several * F::width) {
+    F total[several];
+    char const* x = static_cast<char const*>(terms[0]) + at;
+    TRIREME_UNROLL
+    for (std::size_t v = 0; v < several; ++v) total[v] = F::load(x + v * F::width);
+    for (auto const* term : terms.subspan(1)) {
+      x = static_cast<char const*>(term) + at;
+      TRIREME_UNROLL
+      for (std::size_t v = 0; v < several; ++v) total[v] = combined(total[v], F::load(x + v * F::width));
+    }
+    for (auto* output : outputs) {
+      char* const y = static_cast<char*>(output) + at;
+      TRIREME_UNROLL
+      for (std::size_t v = 0; v < several; ++v) total[v].store(y + v * F::width);
+    }
+  }
+  while (at < bytes) {
+    auto const count = std::min<std::size_t>(F::width, bytes - at);
+    char part[F::width] = {};
+    std::memcpy(part, static_cast<char const*>(terms[0]) + at, count);
+    F total = F::load(part);
+    for (auto const* term : terms.subspan(1)) {
+      std::memcpy(part, static_cast<char const*>(term) + at, count);
+      total = combined(total, F::load(part));
+    }
+    total.store(part);
+    for (auto* output : outputs) std::memcpy(static_cast<char*>(output) + at, part, count);
+    at += count;
   }
 }
 
@@ -3770,7 +4096,7 @@ inline void reduce(std::span<void* const> outputs, std::span<void const* const> 
     for (auto const* term : terms.subspan(1)) {
       x = static_cast<T const*>(term) + at;
       TRIREME_UNROLL
-      for (int v = 0; v < several; ++v) total[v] = combined<Op>(total[v], F::load(x + v * F::width));
+      for (int v = 0; v < several; ++v) total[v] = total[v] + F::load(x + v * F::width);
     }
     if constexpr (std::is_same_v<Op, reduction::mean>) {
       TRIREME_UNROLL
@@ -3785,8 +4111,7 @@ inline void reduce(std::span<void* const> outputs, std::span<void const* const> 
   std::int64_t const left = n - at;
   TRIREME_FOR_LANES(F, left, i, count, {
     F total = F::load(static_cast<T const*>(terms[0]) + at + i, count);
-    for (auto const* term : terms.subspan(1))
-      total = combined<Op>(total, F::load(static_cast<T const*>(term) + at + i, count));
+    for (auto const* term : terms.subspan(1)) total = total + F::load(static_cast<T const*>(term) + at + i, count);
     if constexpr (std::is_same_v<Op, reduction::mean>) total = total / terms_of_mean;
     for (auto* output : outputs) total.store(static_cast<T*>(output) + at + i, count);
   })
@@ -3894,14 +4219,65 @@ TRIREME_LEVEL_AVX512_BEGIN
 // Reductions; included once for each CPU level (see simd.hpp).
 namespace trireme::ops::detail::TRIREME_LEVEL {
 
-template <class Op, class F>
-TRIREME_INLINE F combined(F a, F b) {
-  if constexpr (std::is_same_v<Op, reduction::max>) {
-    return max(b, a);
-  } else if constexpr (std::is_same_v<Op, reduction::min>) {
-    return min(b, a);
-  } else {
-    return a + b;
+// extreme_order in vectors as wide as this level's registers. The same integer arithmetic as there.
+template <class T, bool Largest>
+struct keys_of {
+  using order = extreme_order<T>;
+  static constexpr int width = lanes_for<float>::width > 1 ? 4 * lanes_for<float>::width : 16;  // bytes
+  typedef typename order::key keys __attribute__((vector_size(width)));
+  typedef typename order::bits bits __attribute__((vector_size(width)));
+  keys v;
+
+  static TRIREME_INLINE keys turned(keys x) { return x ^ ((x >> order::sign_shift) & order::magnitude); }
+  static TRIREME_INLINE keys_of load(char const* p) {
+    keys x;
+    std::memcpy(&x, p, sizeof x);
+    bits const key = __builtin_convertvector(turned(x), bits);
+    return {__builtin_convertvector(Largest ? key - order::nans : key + order::nans, keys)};
+  }
+  TRIREME_INLINE void store(char* p) const {
+    bits const key = __builtin_convertvector(v, bits);
+    keys const x = turned(__builtin_convertvector(Largest ? key + order::nans : key - order::nans, keys));
+    std::memcpy(p, &x, sizeof x);
+  }
+  friend TRIREME_INLINE keys_of combined(keys_of a, keys_of b) {
+    return {Largest ? (b.v > a.v ? b.v : a.v) : (b.v < a.v ? b.v : a.v)};
+  }
+};
+template <class T, bool Largest>
+inline void reduce_extremes(std::span<void* const> outputs, std::span<void const* const> terms, std::int64_t n) {
+  using F = keys_of<T, Largest>;
+  constexpr std::size_t several = 4;
+  auto const bytes = static_cast<std::size_t>(n) * sizeof(T);
+  std::size_t at = 0;
+  for (; at + several * F::width <= bytes; at += several * F::width) {
+    F total[several];
+    char const* x = static_cast<char const*>(terms[0]) + at;
+    TRIREME_UNROLL
+    for (std::size_t v = 0; v < several; ++v) total[v] = F::load(x + v * F::width);
+    for (auto const* term : terms.subspan(1)) {
+      x = static_cast<char const*>(term) + at;
+      TRIREME_UNROLL
+      for (std::size_t v = 0; v < several; ++v) total[v] = combined(total[v], F::load(x + v * F::width));
+    }
+    for (auto* output : outputs) {
+      char* const y = static_cast<char*>(output) + at;
+      TRIREME_UNROLL
+      for (std::size_t v = 0; v < several; ++v) total[v].store(y + v * F::width);
+    }
+  }
+  while (at < bytes) {
+    auto const count = std::min<std::size_t>(F::width, bytes - at);
+    char part[F::width] = {};
+    std::memcpy(part, static_cast<char const*>(terms[0]) + at, count);
+    F total = F::load(part);
+    for (auto const* term : terms.subspan(1)) {
+      std::memcpy(part, static_cast<char const*>(term) + at, count);
+      total = combined(total, F::load(part));
+    }
+    total.store(part);
+    for (auto* output : outputs) std::memcpy(static_cast<char*>(output) + at, part, count);
+    at += count;
   }
 }
 
@@ -3950,7 +4326,7 @@ inline void reduce(std::span<void* const> outputs, std::span<void const* const> 
     for (auto const* term : terms.subspan(1)) {
       x = static_cast<T const*>(term) + at;
       TRIREME_UNROLL
-      for (int v = 0; v < several; ++v) total[v] = combined<Op>(total[v], F::load(x + v * F::width));
+      for (int v = 0; v < several; ++v) total[v] = total[v] + F::load(x + v * F::width);
     }
     if constexpr (std::is_same_v<Op, reduction::mean>) {
       TRIREME_UNROLL
@@ -3965,8 +4341,7 @@ inline void reduce(std::span<void* const> outputs, std::span<void const* const> 
   std::int64_t const left = n - at;
   TRIREME_FOR_LANES(F, left, i, count, {
     F total = F::load(static_cast<T const*>(terms[0]) + at + i, count);
-    for (auto const* term : terms.subspan(1))
-      total = combined<Op>(total, F::load(static_cast<T const*>(term) + at + i, count));
+    for (auto const* term : terms.subspan(1)) total = total + F::load(static_cast<T const*>(term) + at + i, count);
     if constexpr (std::is_same_v<Op, reduction::mean>) total = total / terms_of_mean;
     for (auto* output : outputs) total.store(static_cast<T*>(output) + at + i, count);
   })
@@ -4082,9 +4457,9 @@ void reduce_integers(std::span<void* const> outputs, std::span<void const* const
       T const* const x = static_cast<T const*>(term) + at;
       for (std::size_t i = 0; i < count; ++i) {
         if constexpr (std::is_same_v<Op, reduction::max>) {
-          total[i] = std::max(total[i], x[i]);
+          total[i] = extreme_of<true>(total[i], x[i]);
         } else if constexpr (std::is_same_v<Op, reduction::min>) {
-          total[i] = std::min(total[i], x[i]);
+          total[i] = extreme_of<false>(total[i], x[i]);
         } else {
           using wide = std::make_unsigned_t<T>;  // sums wrap
           total[i] = static_cast<T>(static_cast<wide>(total[i]) + static_cast<wide>(x[i]));
@@ -4113,6 +4488,9 @@ void reduce_elements(std::span<void* const> outputs, std::span<void const* const
   } else if constexpr (std::is_same_v<Op, reduction::pairwise>) {
     if (terms.size() > 2) return reduce_in_a_tree<T>(outputs, terms, n);
     reduce_elements<reduction::sum, T>(outputs, terms, n, divisor);
+  } else if constexpr (std::is_same_v<Op, reduction::max> || std::is_same_v<Op, reduction::min>) {
+    constexpr bool largest = std::is_same_v<Op, reduction::max>;
+    TRIREME_DISPATCH(true, template reduce_extremes<T, largest>(outputs, terms, n));
   } else {
     TRIREME_DISPATCH(fits_float<T>, template reduce<Op, T>(outputs, terms, n, divisor));
   }
@@ -4135,9 +4513,11 @@ std::uint64_t hash_bits(Bits const* x, std::int64_t n, std::uint64_t name, std::
 // ---- trireme/comm/detail/combine.hpp (goes on)
 namespace trireme::comm::detail {
 
-/// What values of T are combined in: float for bfloat16 and float16, which are rounded once at the end.
-template <class T>
-using combine_t = std::conditional_t<storage_float<T>, float, T>;
+/// What values of T are combined in: sums of bfloat16 and float16 in float, and rounded once at the end.
+template <class Op, class T>
+using combine_t =
+    std::conditional_t<storage_float<T> && !std::is_same_v<Op, reduction::max> && !std::is_same_v<Op, reduction::min>,
+                       float, T>;
 
 template <class T>
 [[nodiscard]] constexpr T combined(reduction::sum, T a, T b) noexcept {
@@ -4152,11 +4532,11 @@ template <class T>
 }
 template <class T>
 [[nodiscard]] constexpr T combined(reduction::max, T a, T b) noexcept {
-  return a < b ? b : a;
+  return extreme_of<true>(a, b);
 }
 template <class T>
 [[nodiscard]] constexpr T combined(reduction::min, T a, T b) noexcept {
-  return b < a ? b : a;
+  return extreme_of<false>(a, b);
 }
 
 /// outputs[.][i] = terms[0][i] op terms[1][i] op ..., in this order (pairwise: in the tree over them); a mean is then
@@ -4167,10 +4547,10 @@ void combine(std::span<void* const> outputs, std::span<void const* const> terms,
   if constexpr (!std::is_same_v<Op, reduction::pairwise>) {
     if (count * static_cast<std::int64_t>(sizeof(T)) <= 64) {  // not worth a kernel
       for (std::int64_t i = 0; i < count; ++i) {
-        auto total = static_cast<combine_t<T>>(static_cast<T const*>(terms[0])[i]);
+        auto total = static_cast<combine_t<Op, T>>(static_cast<T const*>(terms[0])[i]);
         for (auto const* term : terms.subspan(1))
-          total = combined(Op{}, total, static_cast<combine_t<T>>(static_cast<T const*>(term)[i]));
-        if constexpr (mean) total /= static_cast<combine_t<T>>(divisor);
+          total = combined(Op{}, total, static_cast<combine_t<Op, T>>(static_cast<T const*>(term)[i]));
+        if constexpr (mean) total /= static_cast<combine_t<Op, T>>(divisor);
         for (auto* output : outputs) static_cast<T*>(output)[i] = static_cast<T>(total);
       }
       return;
@@ -4379,6 +4759,21 @@ template <class World, class T, class Space, collective Kind>
 concept can_move = element<T> && World::template supports<Space>(Kind, dtype_of<T>, reduction_kind::none);
 template <class World, class From, class T, class Space, collective Kind>
 concept can_move_from = std::same_as<std::remove_const_t<From>, T> && can_move<World, T, Space, Kind>;
+
+// The same for buffers (buffers.hpp).
+template <class World, class B, class Op, collective Kind>
+concept can_reduce_buffer = message_buffer<B> && can_reduce < World,
+        std::remove_reference_t<decltype(*view_of_t<B>{}.address())>,
+typename view_of_t<B>::space, Op, Kind > ;
+template <class World, class B, collective Kind>
+concept can_move_buffer = message_buffer<B> && can_move<World, std::byte, typename view_of_t<B>::space, Kind>;
+/// Views and buffers, but not views alone.
+template <class... B>
+concept some_buffers = (message_buffer<B> || ...);
+template <class T, class Space>
+[[nodiscard]] constexpr auto view_of(tensor_view<T, Space> values) {
+  return values;
+}
 }  // namespace detail
 
 /// The typed face of a communicator: every collective, blocking and `_async`, checked and turned into a command.
@@ -4390,7 +4785,9 @@ concept can_move_from = std::same_as<std::remove_const_t<From>, T> && can_move<W
 ///   split(color, key), duplicate()
 /// A decorator derives from it too, and passes on commands to the execute() and submit() of the world below.
 ///
-/// Shapes   see contract/communicator.hpp, which has one concept a collective.
+/// Shapes   see contract/communicator.hpp, which has one concept a collective. Besides tensor_views all take buffers
+///          (buffers.hpp): vectors, arrays, spans, tensors; all_gather, broadcast and exchange take them of any
+///          trivially copyable type.
 /// Bytes    counted as comm::bytes_sent says, whatever the engine does.
 /// Ranks    every rank calls the same collectives in the same order; exchange is called by those that take part.
 /// Errors   config_error before anything is sent if an argument cannot be right: uneven slices, a root or a peer out of
@@ -4532,6 +4929,115 @@ class collectives {
     execute(exchanging<Space>(std::span<transfer<Space> const>(transfers.begin(), transfers.size())));
   }
 
+  // --- the same for buffers
+
+  template <class B, class Op = reduction::sum>
+  requires detail::can_reduce_buffer<Derived, B, Op, collective::all_reduce>
+  void all_reduce(B&& values, Op op = {}) { all_reduce(detail::view_of(std::forward<B>(values)), op); }
+  template <class B, class Op = reduction::sum>
+  requires detail::can_reduce_buffer<Derived, B, Op, collective::all_reduce>
+  [[nodiscard]] auto all_reduce_async(B&& values, Op op = {}) {
+    return all_reduce_async(detail::view_of(std::forward<B>(values)), op);
+  }
+  template <class B, class Op = reduction::sum>
+  requires detail::can_reduce_buffer<Derived, B, Op, collective::reduce_scatter>
+  void reduce_scatter(B&& values, Op op = {}) { reduce_scatter(detail::view_of(std::forward<B>(values)), op); }
+  template <class B, class Op = reduction::sum>
+  requires detail::can_reduce_buffer<Derived, B, Op, collective::reduce_scatter>
+  [[nodiscard]] auto reduce_scatter_async(B&& values, Op op = {}) {
+    return reduce_scatter_async(detail::view_of(std::forward<B>(values)), op);
+  }
+  template <class B, class Op = reduction::sum>
+  requires detail::can_reduce_buffer<Derived, B, Op, collective::reduce>
+  void reduce(B&& values, int root, Op op = {}) { reduce(detail::view_of(std::forward<B>(values)), root, op); }
+  template <class B, class Op = reduction::sum>
+  requires detail::can_reduce_buffer<Derived, B, Op, collective::reduce>
+  [[nodiscard]] auto reduce_async(B&& values, int root, Op op = {}) {
+    return reduce_async(detail::view_of(std::forward<B>(values)), root, op);
+  }
+  template <class B>
+  requires detail::can_move_buffer<Derived, B, collective::all_gather>
+  void all_gather(B&& values) {
+    if constexpr (detail::is_sendable<detail::value_of_t<B>>())
+      all_gather(slices_of(detail::view_of(std::forward<B>(values))));
+  }
+  template <class B>
+  requires detail::can_move_buffer<Derived, B, collective::all_gather>
+  [[nodiscard]] auto all_gather_async(B&& values) {
+    if constexpr (detail::is_sendable<detail::value_of_t<B>>())
+      return all_gather_async(slices_of(detail::view_of(std::forward<B>(values))));
+  }
+  template <class B>
+  requires detail::can_move_buffer<Derived, B, collective::all_gather>
+  void all_gather(B&& values, std::span<std::int64_t const> counts) {
+    if constexpr (detail::is_sendable<detail::value_of_t<B>>()) {
+      auto const view = detail::view_of(std::forward<B>(values));
+      all_gather(detail::sendable(view), counts_of(view, counts));
+    }
+  }
+  template <class B>
+  requires detail::can_move_buffer<Derived, B, collective::all_gather>
+  [[nodiscard]] auto all_gather_async(B&& values, std::span<std::int64_t const> counts) {
+    if constexpr (detail::is_sendable<detail::value_of_t<B>>()) {
+      auto const view = detail::view_of(std::forward<B>(values));
+      return all_gather_async(detail::sendable(view), counts_of(view, counts));
+    }
+  }
+  template <class B>
+  requires detail::can_move_buffer<Derived, B, collective::broadcast>
+  void broadcast(B&& values, int root) {
+    if constexpr (detail::is_sendable<detail::value_of_t<B>>())
+      broadcast(detail::sendable(detail::view_of(std::forward<B>(values))), root);
+  }
+  template <class B>
+  requires detail::can_move_buffer<Derived, B, collective::broadcast>
+  [[nodiscard]] auto broadcast_async(B&& values, int root) {
+    if constexpr (detail::is_sendable<detail::value_of_t<B>>())
+      return broadcast_async(detail::sendable(detail::view_of(std::forward<B>(values))), root);
+  }
+  template <class From, class To>
+  requires detail::some_buffers<From, To>
+  void gather(From&& from, To&& to, int root) {
+    gather(detail::view_of(std::forward<From>(from)), detail::view_of(std::forward<To>(to)), root);
+  }
+  template <class From, class To>
+  requires detail::some_buffers<From, To>
+  [[nodiscard]] auto gather_async(From&& from, To&& to, int root) {
+    return gather_async(detail::view_of(std::forward<From>(from)), detail::view_of(std::forward<To>(to)), root);
+  }
+  template <class From, class To>
+  requires detail::some_buffers<From, To>
+  void scatter(From&& from, To&& to, int root) {
+    scatter(detail::view_of(std::forward<From>(from)), detail::view_of(std::forward<To>(to)), root);
+  }
+  template <class From, class To>
+  requires detail::some_buffers<From, To>
+  [[nodiscard]] auto scatter_async(From&& from, To&& to, int root) {
+    return scatter_async(detail::view_of(std::forward<From>(from)), detail::view_of(std::forward<To>(to)), root);
+  }
+  template <class From, class To>
+  requires detail::some_buffers<From, To>
+  void all_to_all(From&& from, To&& to) {
+    all_to_all(detail::view_of(std::forward<From>(from)), detail::view_of(std::forward<To>(to)));
+  }
+  template <class From, class To>
+  requires detail::some_buffers<From, To>
+  [[nodiscard]] auto all_to_all_async(From&& from, To&& to) {
+    return all_to_all_async(detail::view_of(std::forward<From>(from)), detail::view_of(std::forward<To>(to)));
+  }
+  template <class From, class To>
+  requires detail::some_buffers<From, To>
+  void all_to_all(From&& from, std::span<std::int64_t const> sent, To&& to, std::span<std::int64_t const> received) {
+    all_to_all(detail::view_of(std::forward<From>(from)), sent, detail::view_of(std::forward<To>(to)), received);
+  }
+  template <class From, class To>
+  requires detail::some_buffers<From, To>
+  [[nodiscard]] auto all_to_all_async(From&& from, std::span<std::int64_t const> sent, To&& to,
+                                      std::span<std::int64_t const> received) {
+    return all_to_all_async(detail::view_of(std::forward<From>(from)), sent, detail::view_of(std::forward<To>(to)),
+                            received);
+  }
+
  protected:
   collectives() = default;
   collectives(collectives&&) = default;
@@ -4548,6 +5054,24 @@ class collectives {
     traffic_.bytes_sent += it.bytes;
     traffic_.messages_sent += it.messages;
     ++traffic_.collectives;
+  }
+
+  /// As what they travel as; slices are whole elements, also of those that travel as bytes.
+  template <class T, class Space>
+  [[nodiscard]] auto slices_of(tensor_view<T, Space> values) const {
+    detail::expect_right(who, {.kind = collective::all_gather, .count = values.size()}, self().size());
+    return detail::sendable(values);
+  }
+  /// The counts of what they travel as.
+  template <class T, class Space>
+  [[nodiscard]] std::span<std::int64_t const> counts_of(tensor_view<T, Space> values,
+                                                        std::span<std::int64_t const> counts) const {
+    if constexpr (element<std::remove_const_t<T>>) return counts;
+    detail::expect_counts(who, collective::all_gather, counts, values.size(), self().size());
+    thread_local std::vector<std::int64_t> bytes;  // read before the call returns
+    bytes.clear();
+    for (auto const each : counts) bytes.push_back(each * static_cast<std::int64_t>(sizeof(T)));
+    return bytes;
   }
 
   template <class T, class Space, class Op>
@@ -10427,21 +10951,10 @@ class residual_node final : public node<Env> {
   chain_node<Env> branch_;
 };
 
-/// y = a * b, number by number; y may be a or b.
-template <class Env>
-void multiply(view_of<Env> y, view_of<Env> a, view_of<Env> b) {
-  ops::on<typename Env::space>::with_values(
-      [](auto out, auto left, auto right) {
-        using number = typename Env::accumulate;
-        for (std::size_t i = 0; i < out.size(); ++i) {
-          out[i] = static_cast<typename Env::compute>(static_cast<number>(left[i]) * static_cast<number>(right[i]));
-        }
-      },
-      y, a, b);
-}
-
 template <class Env>
 class product_node final : public node<Env> {
+  using kernels = ops::on<typename Env::space>;
+
  public:
   using typename node<Env>::view;
   using typename node<Env>::space;
@@ -10466,7 +10979,7 @@ class product_node final : public node<Env> {
     kept.a = a_.forward(pass, x.v);
     kept.b = b_.forward(pass, x.v);
     auto const y = to.template take<typename Env::compute>(kept.a.v.extents());
-    multiply<Env>(y, kept.a.v, kept.b.v);
+    kernels::elementwise_product(y, kept.a.v, kept.b.v);
     return {y, true};
   }
   // Both factors' gradients are there before a branch goes on: dy may be what the branches add to.
@@ -10509,7 +11022,7 @@ class product_node final : public node<Env> {
     bool const later = when == half::later;
     auto const d =
         ours ? by : (later ? pass.activations : pass.scratch).template take<typename Env::compute>(dy.extents());
-    multiply<Env>(d, dy, by);
+    kernels::elementwise_product(d, dy, by);
     return {d, true, ours || later ? memory::kept : memory::scratch};
   }
   chain_node<Env> a_, b_;
@@ -10707,7 +11220,16 @@ struct activation {
 };
 [[nodiscard]] constexpr activation gelu() noexcept { return {ops::activation::gelu}; }
 [[nodiscard]] constexpr activation relu() noexcept { return {ops::activation::relu}; }
+[[nodiscard]] constexpr activation silu() noexcept { return {ops::activation::silu}; }
 [[nodiscard]] constexpr activation tanh() noexcept { return {ops::activation::tanh}; }
+
+/// y = x / sqrt(average(x^2) + epsilon) * gain, row by row.
+/// Method   [Zhang, Sennrich, "Root mean square layer normalization", 2019].
+struct rms_norm {
+  static constexpr nn::flow flow = nn::flow::rows;
+  double epsilon = 1e-5;
+  friend bool operator==(rms_norm const&, rms_norm const&) = default;
+};
 
 /// Drops numbers in training, by what they are in their whole samples: any cut drops the same.
 struct dropout {
@@ -10718,12 +11240,21 @@ struct dropout {
 
 /// Causal self-attention of queries, keys and values that lie side by side in its input: the core, without products.
 ///
+/// With fewer keys than queries each key and its value serve heads / key_heads queries [Ainslie et al., "GQA", 2023].
+/// With `rotary`, queries and keys are turned by their positions in whole samples [Su et al., "RoFormer", 2021].
+///
 /// Shapes   x (rows, 3 * channels), y (rows, channels); head h has columns [h * channels/heads, (h+1) * channels/heads)
-///          of each third.
+///          of each third. With fewer keys x (rows, (heads + 2 * key_heads) * width), y (rows, heads * width): the
+///          queries of a key, the key and its value side by side, for one key after the other.
+/// Ranks    a tensor group cuts between keys: it has at most as many ranks as there are keys.
+/// Bytes    with fewer keys, 3 * heads * width numbers a row are kept: each query's key and value, repeated. Context
+///          groups send those, too.
 struct attend {
   static constexpr nn::flow flow = nn::flow::columns;
   std::int64_t heads = 1;
-  double dropout = 0;  ///< of the attention weights
+  double dropout = 0;          ///< of the attention weights
+  std::int64_t key_heads = 0;  ///< 0: as many as heads
+  double rotary = 0;           ///< base of the angles, 10000 for instance; 0: nothing is turned
   friend bool operator==(attend const&, attend const&) = default;
 };
 
@@ -10883,6 +11414,38 @@ class layer_norm_node final : public node<Env> {
 };
 
 template <class Env>
+class rms_norm_node final : public node<Env> {
+  using accumulate = typename Env::accumulate;
+  using kernels = ops::on<typename Env::space>;
+
+ public:
+  using typename node<Env>::view;
+  using typename node<Env>::space;
+
+  explicit rms_norm_node(rms_norm const& what) : what_(what) { this->facts_.accumulates = true; }
+  [[nodiscard]] layer_says says() const override { return {.does = flow::rows}; }
+  void visit(parameter_visitor<Env> const& each) override { each(gain_); }
+  held<Env> forward(pass<Env>& pass, held<Env> x, arena<space>& to, view) override {
+    auto& rstd = rstd_[pass];
+    rstd = pass.activations.template take<accumulate>({x.v.extent(0)});
+    auto const y = to.template take<typename Env::compute>(x.v.extents());
+    kernels::rms_norm(y, rstd, x.v, gain_.value, what_.epsilon);
+    return {y, true};
+  }
+  void backward_input(pass<Env>& pass, layer_input<Env> x, view, view dy, target<Env> to, half) override {
+    kernels::rms_norm_backward(to.into, gain_.gradient, dy, x.here, rstd_[pass], gain_.value, to.accumulate);
+  }
+
+ private:
+  void do_place(placing<Env>& at, layer_step const&) override {
+    gain_.info = {at.name + ".weight", {at.width}, {initial::distribution::ones, 0}, false};
+  }
+  rms_norm what_;
+  parameter<Env> gain_{};
+  per_slot<tensor_view<accumulate, space>> rstd_;
+};
+
+template <class Env>
 class activation_node final : public node<Env> {
   using kernels = ops::on<typename Env::space>;
 
@@ -10964,22 +11527,31 @@ class attend_node final : public node<Env> {
   using typename node<Env>::view;
   using typename node<Env>::space;
 
-  explicit attend_node(attend const& what) : what_(what) { this->facts_.reads_y = true; }
+  explicit attend_node(attend const& what) : what_(what) {
+    this->facts_.reads_y = true;
+    if (what_.key_heads == 0) what_.key_heads = what_.heads;
+    if (what_.heads >= 1 && what_.key_heads >= 1 && what_.heads % what_.key_heads == 0 && what_.rotary >= 0) return;
+    throw config_error(text("trireme::nn::attend: ", what_.heads, " heads, ", what_.key_heads, " key heads, rotary ",
+                            what_.rotary, "; heads are a multiple of key_heads, and rotary is not negative"));
+  }
   [[nodiscard]] layer_says says() const override { return {.does = flow::columns}; }
-  [[nodiscard]] std::int64_t width(std::int64_t from) const override { return from / 3; }
+  [[nodiscard]] std::int64_t width(std::int64_t from) const override {
+    return from / (what_.heads + 2 * what_.key_heads) * what_.heads;
+  }
   [[nodiscard]] columns wants(std::int64_t, share own) const override {
-    if (own.size <= what_.heads) return {what_.heads, 3};
-    throw config_error(text("trireme::nn::attention: ", what_.heads, " heads cannot be cut into ", own.size,
+    if (own.size <= what_.key_heads) return {what_.key_heads, grouped() ? 1 : 3};
+    throw config_error(text("trireme::nn::attention: ", what_.key_heads, grouped() ? " key heads" : " heads",
+                            " cannot be cut into ", own.size,
                             " ways; a tensor group has at most as many ranks as a layer has heads"));
   }
   held<Env> forward(pass<Env>& pass, held<Env> x, arena<space>& to, view) override {
     auto const shape = shape_of(pass);
     auto const y = to.template take<typename Env::compute>({x.v.extent(0), channels_});
     auto& kept = kept_[pass];
-    kept.packed = x.v;
+    kept.packed = packed(pass, x);
     if (auto& group = context_group<Env>::of(pass); group.size() == 1) {
       kept.lse = pass.activations.template take<typename Env::accumulate>({shape.batch, shape.heads, shape.context});
-      kernels::causal_attention(y, kept.lse, x.v, shape, pass.scratch, site(pass));
+      kernels::causal_attention(y, kept.lse, kept.packed, shape, pass.scratch, site(pass));
     } else {
       group.attend(y, kept, shape, pass.activations, pass.scratch, site(pass));
     }
@@ -10987,21 +11559,63 @@ class attend_node final : public node<Env> {
   }
   void backward_input(pass<Env>& pass, layer_input<Env>, view y, view dy, target<Env> to, half) override {
     auto const& kept = kept_[pass];
+    auto const mark = pass.scratch.mark();
+    // Not the extents of what is kept: a context group may keep other rows of other heads.
+    shape const all{dy.extent(0), 3 * channels_};
+    auto const dpacked = grouped() ? pass.scratch.template take<typename Env::compute>(all) : to.into;
     if (auto& group = context_group<Env>::of(pass); group.size() == 1) {
-      kernels::causal_attention_backward(to.into, dy, y, kept.lse, kept.packed, shape_of(pass), pass.scratch,
+      kernels::causal_attention_backward(dpacked, dy, y, kept.lse, kept.packed, shape_of(pass), pass.scratch,
                                          site(pass));
     } else {
-      group.attend_backward(to.into, dy, y, kept, shape_of(pass), pass.scratch, site(pass));
+      group.attend_backward(dpacked, dy, y, kept, shape_of(pass), pass.scratch, site(pass));
     }
+    if (arranges()) kernels::arrange_heads_backward(to.into, dpacked, angles(pass), layout(pass));
+    pass.scratch.rewind(mark);
   }
 
  private:
   void do_place(placing<Env>& at, layer_step const&) override {
+    auto const all = what_.heads + 2 * what_.key_heads;
+    auto const each = at.width / all;
+    if (each < 1 || at.width % all != 0 || (what_.rotary > 0 && each % 2 != 0)) {
+      throw config_error(text("trireme::nn::attend ", at.name, ": ", at.width, " numbers a row are not ", what_.heads,
+                              " queries, ", what_.key_heads, " keys and as many values of one ",
+                              what_.rotary > 0 ? "even " : "", "width"));
+    }
     site_ = at.site++;
-    at.width /= 3;
-    at.cut = {what_.heads, 1};
-    heads_ = at.own.of(what_.heads);
-    channels_ = at.width / what_.heads * heads_.count;
+    at.width = each * what_.heads;
+    at.cut = {what_.key_heads, 1};
+    keys_ = at.own.of(what_.key_heads);
+    auto const queries = what_.heads / what_.key_heads;
+    heads_ = {keys_.first * queries, keys_.count * queries};
+    channels_ = each * heads_.count;
+  }
+  [[nodiscard]] bool grouped() const noexcept { return what_.key_heads != what_.heads; }
+  [[nodiscard]] bool arranges() const noexcept { return grouped() || what_.rotary > 0; }
+  [[nodiscard]] ops::head_layout layout(pass<Env> const& pass) const {
+    return {pass.batch.inputs.extents[1], heads_.count, keys_.count, channels_ / heads_.count};
+  }
+  // What attention reads: x, in place if nobody reads it again, or what is made of it.
+  view packed(pass<Env>& pass, held<Env> const& x) {
+    if (!arranges()) return x.v;
+    auto const out = grouped() || !x.ours ? pass.take({x.v.extent(0), 3 * channels_}) : x.v;
+    auto const mark = pass.scratch.mark();
+    kernels::arrange_heads(out, x.v, angles(pass), layout(pass));
+    pass.scratch.rewind(mark);
+    return out;
+  }
+  // Of the positions of a sample that lie here; in scratch memory.
+  tensor_view<typename Env::accumulate, space> angles(pass<Env>& pass) {
+    if (!(what_.rotary > 0)) return {};
+    auto const context = pass.batch.inputs.extents[1];
+    auto const table = pass.scratch.template take<typename Env::accumulate>({context, channels_ / heads_.count});
+    auto const& part = context_group<Env>::of(pass).part();
+    for (int which = 0; which < part.stretches(); ++which) {
+      auto const at = part.own.size == 1 ? context_part::stretch{0, 0, context} : part.at(which, context);
+      kernels::rotations(table.rows(at.row, at.count), at.position, what_.rotary);
+      if (part.own.size == 1) break;
+    }
+    return table;
   }
   [[nodiscard]] ops::attention_shape shape_of(pass<Env> const& pass) const {
     auto const context = pass.batch.inputs.extents[1];
@@ -11012,7 +11626,7 @@ class attend_node final : public node<Env> {
   }
   attend what_;
   std::uint32_t site_ = 0;
-  interval heads_{};
+  interval heads_{}, keys_{};
   std::int64_t channels_ = 0;
   per_slot<attention_state<Env>> kept_;
 };
@@ -11026,6 +11640,10 @@ struct node_of<Env, linear> {
 template <class Env>
 struct node_of<Env, layer_norm> {
   using type = detail::layer_norm_node<Env>;
+};
+template <class Env>
+struct node_of<Env, rms_norm> {
+  using type = detail::rms_norm_node<Env>;
 };
 template <class Env>
 struct node_of<Env, activation> {
@@ -11212,6 +11830,7 @@ struct gpt_block {
   [[nodiscard]] std::string name() const { return text("transformer.h.", index); }
   [[nodiscard]] std::int64_t width() const noexcept { return shape.channels; }
   [[nodiscard]] std::uint32_t site() const noexcept { return detail::first_site_of(index); }
+  template <class = void>  // a program without a GPT does not compile it
   [[nodiscard]] auto layers() const {
     auto const c = shape.channels;
     initial const deep{initial::distribution::normal, detail::residual_scale(shape)};
@@ -11695,7 +12314,7 @@ struct mlp {
 [[nodiscard]] inline std::string to_string(mlp const& m) {
   std::string hidden;
   for (auto const width : m.hidden) hidden += text(hidden.empty() ? "" : ", ", width);
-  char const* const names[] = {"none", "gelu", "tanh", "relu"};
+  char const* const names[] = {"none", "gelu", "tanh", "relu", "silu"};
   return text("nn::mlp{.inputs = ", m.inputs, ", .hidden = {", hidden, "}, .outputs = ", m.outputs,
               ", .act = ops::activation::", names[static_cast<int>(m.act)], "}");
 }
@@ -15074,6 +15693,325 @@ TRIREME_BODY void tokens_within(char const* who, tensor_view<std::int32_t const,
 
 }  // namespace trireme::ops::detail
 
+// ---- trireme/ops/host/heads.hpp
+namespace trireme::ops {
+
+namespace detail {
+
+void rotation_table(float* table, std::int64_t positions, std::int64_t first, std::int64_t width, double base);
+void rotation_table(double* table, std::int64_t positions, std::int64_t first, std::int64_t width, double base);
+template <class T, class A>
+void arrange_rows(T* packed, T const* x, A const* table, head_layout const& how, std::int64_t rows);
+template <class T, class A>
+void arrange_backward_rows(T* dx, T const* dpacked, A const* table, head_layout const& how, std::int64_t rows);
+
+}  // namespace detail
+
+/// Queries, keys and values as products give them, made into what attention takes: a key and a value for each query,
+/// turned by their positions.
+///
+/// Shapes   x, dx (B*T, (H + 2 K) D), laid out as head_layout says; packed, dpacked (B*T, 3 H D): all queries, keys and
+///          values; table (T, D): cosines, then sines, or empty: nothing is turned.
+/// Numerics computed in the accumulate type and rounded once, sums over the queries of a key in their order; a row's
+///          result does not depend on the other rows. Angles are computed in double.
+/// Method   [Su et al., "RoFormer", 2021], numbers i and i + D/2 of a head being a pair; [Ainslie et al., "GQA", 2023].
+/// Threads  thread-safe on different outputs.
+/// Errors   assertion_error (light) if the sizes do not fit.
+struct host_heads {
+  template <class T>
+  using view = tensor_view<T, host>;
+
+  /// The angles of as many positions as the table has rows, from `first` on: position / base^(2 i / D) for pair i.
+  template <class A>
+  static void rotations(view<A> table, std::int64_t first, double base) {
+    detail::same_size("rotations", table.extent(1) % 2, 0);
+    detail::rotation_table(raw(table), table.extent(0), first, table.extent(1), base);
+  }
+  /// packed may be x if there are as many keys as queries.
+  template <class T>
+  static void arrange_heads(view<T> packed, detail::input<T> x, detail::input<accumulate_t<T>> table,
+                            head_layout const& how) {
+    detail::arrange_rows(raw(packed), raw(x), raw(table), how, rows("arrange_heads", how, x, packed, table));
+  }
+  /// The gradient of arrange_heads: dx is written, and may be dpacked if there are as many keys as queries.
+  template <class T>
+  static void arrange_heads_backward(view<T> dx, detail::input<T> dpacked, detail::input<accumulate_t<T>> table,
+                                     head_layout const& how) {
+    detail::arrange_backward_rows(raw(dx), raw(dpacked), raw(table), how,
+                                  rows("arrange_heads_backward", how, dx, dpacked, table));
+  }
+
+ private:
+  template <class X, class P, class A>
+  static std::int64_t rows(char const* who, head_layout const& how, X const& x, P const& packed, A const& table) {
+    auto const rows = x.size() / how.columns();
+    detail::same_size(who, x.size(), rows * how.columns());
+    detail::same_size(who, packed.size(), rows * 3 * how.heads * how.width);
+    if (!table.empty()) detail::same_size(who, table.size(), how.context * how.width);
+    return rows;
+  }
+};
+
+}  // namespace trireme::ops
+
+// ---- trireme/ops/host/heads.ipp
+#define TRIREME_LEVEL baseline
+
+// ---- trireme/ops/host/detail/heads.inl
+// Heads in the order that attention takes, turned by their positions; included once for each CPU level (see simd.hpp).
+namespace trireme::ops::detail::TRIREME_LEVEL {
+
+// y = the sum of n heads that lie side by side, turned: y may be the only one of them. A turn back has a negative sign.
+template <class T, class A>
+TRIREME_INLINE void turn(T* y, T const* x, std::int64_t n, A const* angles, std::int64_t width, A sign) {
+  using F = lanes_for<T>;
+  if (angles == nullptr) {
+    TRIREME_FOR_LANES(F, width, i, count, {
+      F sum = F::load(x + i, count);
+      for (std::int64_t j = 1; j < n; ++j) sum = sum + F::load(x + j * width + i, count);
+      sum.store(y + i, count);
+    })
+    return;
+  }
+  auto const half = width / 2;
+  F const direction = F::all(sign);
+  TRIREME_FOR_LANES(F, half, i, count, {
+    F a = F::load(x + i, count);
+    F b = F::load(x + half + i, count);
+    for (std::int64_t j = 1; j < n; ++j) {
+      a = a + F::load(x + j * width + i, count);
+      b = b + F::load(x + j * width + half + i, count);
+    }
+    F const cosine = F::load(angles + i, count);
+    F const sine = direction * F::load(angles + half + i, count);
+    fma(a, cosine, F::all(0) - b * sine).store(y + i, count);
+    fma(a, sine, b * cosine).store(y + half + i, count);
+  })
+}
+
+template <class T, class A>
+inline void arrange(T* packed, T const* x, A const* table, head_layout const& how, std::int64_t rows) {
+  A const* const none = nullptr;
+  auto const each = how.heads / how.key_heads;
+  auto const channels = how.heads * how.width;
+  for (std::int64_t row = 0; row < rows; ++row, x += how.columns(), packed += 3 * channels) {
+    A const* const angles = table == nullptr ? nullptr : table + row % how.context * how.width;
+    for (std::int64_t head = 0; head < how.heads; ++head) {
+      auto const key = head / each;
+      T* const to = packed + head * how.width;
+      turn(to, x + how.query(head), 1, angles, how.width, A(1));
+      turn(to + channels, x + how.key(key), 1, angles, how.width, A(1));
+      turn(to + 2 * channels, x + how.value(key), 1, none, how.width, A(1));
+    }
+  }
+}
+
+template <class T, class A>
+inline void arrange_backward(T* dx, T const* dpacked, A const* table, head_layout const& how, std::int64_t rows) {
+  A const* const none = nullptr;
+  auto const each = how.heads / how.key_heads;
+  auto const channels = how.heads * how.width;
+  for (std::int64_t row = 0; row < rows; ++row, dx += how.columns(), dpacked += 3 * channels) {
+    A const* const angles = table == nullptr ? nullptr : table + row % how.context * how.width;
+    for (std::int64_t head = 0; head < how.heads; ++head) {
+      turn(dx + how.query(head), dpacked + head * how.width, 1, angles, how.width, A(-1));
+    }
+    for (std::int64_t key = 0; key < how.key_heads; ++key) {
+      T const* const from = dpacked + channels + key * each * how.width;
+      turn(dx + how.key(key), from, each, angles, how.width, A(-1));
+      turn(dx + how.value(key), from + channels, each, none, how.width, A(1));
+    }
+  }
+}
+
+}  // namespace trireme::ops::detail::TRIREME_LEVEL
+
+// ---- trireme/ops/host/heads.ipp (goes on)
+#undef TRIREME_LEVEL
+TRIREME_LEVEL_AVX2_BEGIN
+#define TRIREME_LEVEL avx2
+
+// ---- trireme/ops/host/detail/heads.inl
+// Heads in the order that attention takes, turned by their positions; included once for each CPU level (see simd.hpp).
+namespace trireme::ops::detail::TRIREME_LEVEL {
+
+// y = the sum of n heads that lie side by side, turned: y may be the only one of them. A turn back has a negative sign.
+template <class T, class A>
+TRIREME_INLINE void turn(T* y, T const* x, std::int64_t n, A const* angles, std::int64_t width, A sign) {
+  using F = lanes_for<T>;
+  if (angles == nullptr) {
+    TRIREME_FOR_LANES(F, width, i, count, {
+      F sum = F::load(x + i, count);
+      for (std::int64_t j = 1; j < n; ++j) sum = sum + F::load(x + j * width + i, count);
+      sum.store(y + i, count);
+    })
+    return;
+  }
+  auto const half = width / 2;
+  F const direction = F::all(sign);
+  TRIREME_FOR_LANES(F, half, i, count, {
+    F a = F::load(x + i, count);
+    F b = F::load(x + half + i, count);
+    for (std::int64_t j = 1; j < n; ++j) {
+      a = a + F::load(x + j * width + i, count);
+      b = b + F::load(x + j * width + half + i, count);
+    }
+    F const cosine = F::load(angles + i, count);
+    F const sine = direction * F::load(angles + half + i, count);
+    fma(a, cosine, F::all(0) - b * sine).store(y + i, count);
+    fma(a, sine, b * cosine).store(y + half + i, count);
+  })
+}
+
+template <class T, class A>
+inline void arrange(T* packed, T const* x, A const* table, head_layout const& how, std::int64_t rows) {
+  A const* const none = nullptr;
+  auto const each = how.heads / how.key_heads;
+  auto const channels = how.heads * how.width;
+  for (std::int64_t row = 0; row < rows; ++row, x += how.columns(), packed += 3 * channels) {
+    A const* const angles = table == nullptr ? nullptr : table + row % how.context * how.width;
+    for (std::int64_t head = 0; head < how.heads; ++head) {
+      auto const key = head / each;
+      T* const to = packed + head * how.width;
+      turn(to, x + how.query(head), 1, angles, how.width, A(1));
+      turn(to + channels, x + how.key(key), 1, angles, how.width, A(1));
+      turn(to + 2 * channels, x + how.value(key), 1, none, how.width, A(1));
+    }
+  }
+}
+
+template <class T, class A>
+inline void arrange_backward(T* dx, T const* dpacked, A const* table, head_layout const& how, std::int64_t rows) {
+  A const* const none = nullptr;
+  auto const each = how.heads / how.key_heads;
+  auto const channels = how.heads * how.width;
+  for (std::int64_t row = 0; row < rows; ++row, dx += how.columns(), dpacked += 3 * channels) {
+    A const* const angles = table == nullptr ? nullptr : table + row % how.context * how.width;
+    for (std::int64_t head = 0; head < how.heads; ++head) {
+      turn(dx + how.query(head), dpacked + head * how.width, 1, angles, how.width, A(-1));
+    }
+    for (std::int64_t key = 0; key < how.key_heads; ++key) {
+      T const* const from = dpacked + channels + key * each * how.width;
+      turn(dx + how.key(key), from, each, angles, how.width, A(-1));
+      turn(dx + how.value(key), from + channels, each, none, how.width, A(1));
+    }
+  }
+}
+
+}  // namespace trireme::ops::detail::TRIREME_LEVEL
+
+// ---- trireme/ops/host/heads.ipp (goes on)
+#undef TRIREME_LEVEL
+TRIREME_LEVEL_END
+TRIREME_LEVEL_AVX512_BEGIN
+#define TRIREME_LEVEL avx512
+
+// ---- trireme/ops/host/detail/heads.inl
+// Heads in the order that attention takes, turned by their positions; included once for each CPU level (see simd.hpp).
+namespace trireme::ops::detail::TRIREME_LEVEL {
+
+// y = the sum of n heads that lie side by side, turned: y may be the only one of them. A turn back has a negative sign.
+template <class T, class A>
+TRIREME_INLINE void turn(T* y, T const* x, std::int64_t n, A const* angles, std::int64_t width, A sign) {
+  using F = lanes_for<T>;
+  if (angles == nullptr) {
+    TRIREME_FOR_LANES(F, width, i, count, {
+      F sum = F::load(x + i, count);
+      for (std::int64_t j = 1; j < n; ++j) sum = sum + F::load(x + j * width + i, count);
+      sum.store(y + i, count);
+    })
+    return;
+  }
+  auto const half = width / 2;
+  F const direction = F::all(sign);
+  TRIREME_FOR_LANES(F, half, i, count, {
+    F a = F::load(x + i, count);
+    F b = F::load(x + half + i, count);
+    for (std::int64_t j = 1; j < n; ++j) {
+      a = a + F::load(x + j * width + i, count);
+      b = b + F::load(x + j * width + half + i, count);
+    }
+    F const cosine = F::load(angles + i, count);
+    F const sine = direction * F::load(angles + half + i, count);
+    fma(a, cosine, F::all(0) - b * sine).store(y + i, count);
+    fma(a, sine, b * cosine).store(y + half + i, count);
+  })
+}
+
+template <class T, class A>
+inline void arrange(T* packed, T const* x, A const* table, head_layout const& how, std::int64_t rows) {
+  A const* const none = nullptr;
+  auto const each = how.heads / how.key_heads;
+  auto const channels = how.heads * how.width;
+  for (std::int64_t row = 0; row < rows; ++row, x += how.columns(), packed += 3 * channels) {
+    A const* const angles = table == nullptr ? nullptr : table + row % how.context * how.width;
+    for (std::int64_t head = 0; head < how.heads; ++head) {
+      auto const key = head / each;
+      T* const to = packed + head * how.width;
+      turn(to, x + how.query(head), 1, angles, how.width, A(1));
+      turn(to + channels, x + how.key(key), 1, angles, how.width, A(1));
+      turn(to + 2 * channels, x + how.value(key), 1, none, how.width, A(1));
+    }
+  }
+}
+
+template <class T, class A>
+inline void arrange_backward(T* dx, T const* dpacked, A const* table, head_layout const& how, std::int64_t rows) {
+  A const* const none = nullptr;
+  auto const each = how.heads / how.key_heads;
+  auto const channels = how.heads * how.width;
+  for (std::int64_t row = 0; row < rows; ++row, dx += how.columns(), dpacked += 3 * channels) {
+    A const* const angles = table == nullptr ? nullptr : table + row % how.context * how.width;
+    for (std::int64_t head = 0; head < how.heads; ++head) {
+      turn(dx + how.query(head), dpacked + head * how.width, 1, angles, how.width, A(-1));
+    }
+    for (std::int64_t key = 0; key < how.key_heads; ++key) {
+      T const* const from = dpacked + channels + key * each * how.width;
+      turn(dx + how.key(key), from, each, angles, how.width, A(-1));
+      turn(dx + how.value(key), from + channels, each, none, how.width, A(1));
+    }
+  }
+}
+
+}  // namespace trireme::ops::detail::TRIREME_LEVEL
+
+// ---- trireme/ops/host/heads.ipp (goes on)
+#undef TRIREME_LEVEL
+TRIREME_LEVEL_END
+
+namespace trireme::ops::detail {
+
+template <class A>
+void fill_rotations(A* table, std::int64_t positions, std::int64_t first, std::int64_t width, double base) {
+  auto const half = width / 2;
+  for (std::int64_t i = 0; i < half; ++i) {
+    auto const each = std::pow(base, -2.0 * static_cast<double>(i) / static_cast<double>(width));
+    for (std::int64_t row = 0; row < positions; ++row) {
+      auto const angle = static_cast<double>(first + row) * each;
+      table[row * width + i] = static_cast<A>(std::cos(angle));
+      table[row * width + half + i] = static_cast<A>(std::sin(angle));
+    }
+  }
+}
+TRIREME_BODY void rotation_table(float* table, std::int64_t positions, std::int64_t first, std::int64_t width,
+                                 double base) {
+  fill_rotations(table, positions, first, width, base);
+}
+TRIREME_BODY void rotation_table(double* table, std::int64_t positions, std::int64_t first, std::int64_t width,
+                                 double base) {
+  fill_rotations(table, positions, first, width, base);
+}
+template <class T, class A>
+void arrange_rows(T* packed, T const* x, A const* table, head_layout const& how, std::int64_t rows) {
+  TRIREME_DISPATCH(fits_float<T>, arrange(packed, x, table, how, rows));
+}
+template <class T, class A>
+void arrange_backward_rows(T* dx, T const* dpacked, A const* table, head_layout const& how, std::int64_t rows) {
+  TRIREME_DISPATCH(fits_float<T>, arrange_backward(dx, dpacked, table, how, rows));
+}
+
+}  // namespace trireme::ops::detail
+
 // ---- trireme/ops/host/losses.hpp
 namespace trireme::ops {
 
@@ -15614,10 +16552,15 @@ void layer_norm_rows(T* y, A* mean, A* rstd, T const* x, T const* gain, T const*
 template <class T, class A>
 void layer_norm_backward_rows(T* dx, A* dgain, A* dbias, T const* dy, T const* x, A const* mean, A const* rstd,
                               T const* gain, std::int64_t rows, std::int64_t channels, bool accumulate);
+template <class T, class A>
+void rms_norm_rows(T* y, A* rstd, T const* x, T const* gain, std::int64_t rows, std::int64_t channels, double epsilon);
+template <class T, class A>
+void rms_norm_backward_rows(T* dx, A* dgain, T const* dy, T const* x, A const* rstd, T const* gain, std::int64_t rows,
+                            std::int64_t channels, bool accumulate);
 
 }  // namespace detail
 
-/// Layer normalisation of the rows of a matrix.
+/// Normalisation of the rows of a matrix: layer_norm, and rms_norm, which has no mean and no bias.
 /// Numerics sums in the accumulate type, the variance about the mean (two passes over a row that lies in L1); a row's
 ///          result does not depend on the other rows, and dgain and dbias are summed in the order of rows.
 /// Errors   assertion_error (light) if the sizes do not fit.
@@ -15655,6 +16598,30 @@ struct host_normalisation {
     detail::layer_norm_backward_rows(raw(dx), raw(dgain), raw(dbias), raw(dy), raw(x), raw(mean), raw(rstd), raw(gain),
                                      mean.size(), channels, accumulate);
   }
+
+  /// y = x * rstd * gain, rstd = 1 / sqrt(average of squares + epsilon).
+  /// Shapes   x, y (M, C); rstd (M); gain (C). y may be x.
+  template <class T>
+  static void rms_norm(view<T> y, detail::output<accumulate_t<T>> rstd, detail::input<T> x, detail::input<T> gain,
+                       double epsilon) {
+    detail::same_size("rms_norm", y.size(), x.size());
+    detail::same_size("rms_norm", x.size(), rstd.size() * gain.size());
+    detail::rms_norm_rows(raw(y), raw(rstd), raw(x), raw(gain), rstd.size(), gain.size(), epsilon);
+  }
+
+  /// The gradients of rms_norm: dx is written, or added to if `accumulate`; dgain is added to.
+  /// Shapes   dx, dy, x (M, C); rstd (M); gain, dgain (C). dx may be dy unless it accumulates.
+  template <class T>
+  static void rms_norm_backward(view<T> dx, detail::output<accumulate_t<T>> dgain, detail::input<T> dy,
+                                detail::input<T> x, detail::input<accumulate_t<T>> rstd, detail::input<T> gain,
+                                bool accumulate) {
+    detail::same_size("rms_norm_backward", dx.size(), x.size());
+    detail::same_size("rms_norm_backward", dy.size(), x.size());
+    detail::same_size("rms_norm_backward", x.size(), rstd.size() * gain.size());
+    detail::same_size("rms_norm_backward", dgain.size(), gain.size());
+    detail::rms_norm_backward_rows(raw(dx), raw(dgain), raw(dy), raw(x), raw(rstd), raw(gain), rstd.size(), gain.size(),
+                                   accumulate);
+  }
 };
 
 }  // namespace trireme::ops
@@ -15663,7 +16630,7 @@ struct host_normalisation {
 #define TRIREME_LEVEL baseline
 
 // ---- trireme/ops/host/detail/normalisation.inl
-// Layer normalisation, row by row; included once for each CPU level (see simd.hpp).
+// Normalisation, row by row; included once for each CPU level (see simd.hpp).
 namespace trireme::ops::detail::TRIREME_LEVEL {
 
 template <class T, class A>
@@ -15724,6 +16691,50 @@ inline void layer_norm_backward(T* dx, A* dgain, A* dbias, T const* dy, T const*
   }
 }
 
+template <class T, class A>
+inline void rms_norm(T* y, A* rstd, T const* x, T const* gain, std::int64_t rows, std::int64_t channels,
+                     double epsilon) {
+  using F = lanes_for<T>;
+  A const share = A(1) / static_cast<A>(channels);
+  for (std::int64_t row = 0; row < rows; ++row, x += channels, y += channels) {
+    F squares = F::all(0);
+    TRIREME_FOR_LANES(F, channels, i, count, {
+      F const number = F::load(x + i, count);
+      squares = fma(number, number, squares);
+    })
+    A const inverse = A(1) / std::sqrt(sum(squares) * share + static_cast<A>(epsilon));
+    F const factor = F::all(inverse);
+    TRIREME_FOR_LANES(F, channels, i, count,
+                      { (F::load(x + i, count) * factor * F::load(gain + i, count)).store(y + i, count); })
+    rstd[row] = inverse;
+  }
+}
+
+// With n = x rstd and g = dy gain: dx = rstd (g - n average(g n)).
+template <class T, class A>
+inline void rms_norm_backward(T* dx, A* dgain, T const* dy, T const* x, A const* rstd, T const* gain, std::int64_t rows,
+                              std::int64_t channels, bool accumulate) {
+  using F = lanes_for<T>;
+  A const share = A(1) / static_cast<A>(channels);
+  for (std::int64_t row = 0; row < rows; ++row, x += channels, dy += channels, dx += channels) {
+    F const factor = F::all(rstd[row]);
+    F along = F::all(0);
+    TRIREME_FOR_LANES(F, channels, i, count, {
+      F const slope = F::load(dy + i, count);
+      F const normal = F::load(x + i, count) * factor;
+      along = fma(slope * F::load(gain + i, count), normal, along);
+      fma(slope, normal, F::load(dgain + i, count)).store(dgain + i, count);
+    })
+    F const tilt = F::all(-sum(along) * share);
+    TRIREME_FOR_LANES(F, channels, i, count, {
+      F const normal = F::load(x + i, count) * factor;
+      F const inner = fma(tilt, normal, F::load(dy + i, count) * F::load(gain + i, count));
+      F const before = accumulate ? F::load(dx + i, count) : F::all(0);
+      fma(factor, inner, before).store(dx + i, count);
+    })
+  }
+}
+
 }  // namespace trireme::ops::detail::TRIREME_LEVEL
 
 // ---- trireme/ops/host/normalisation.ipp (goes on)
@@ -15732,7 +16743,7 @@ TRIREME_LEVEL_AVX2_BEGIN
 #define TRIREME_LEVEL avx2
 
 // ---- trireme/ops/host/detail/normalisation.inl
-// Layer normalisation, row by row; included once for each CPU level (see simd.hpp).
+// Normalisation, row by row; included once for each CPU level (see simd.hpp).
 namespace trireme::ops::detail::TRIREME_LEVEL {
 
 template <class T, class A>
@@ -15787,6 +16798,50 @@ inline void layer_norm_backward(T* dx, A* dgain, A* dbias, T const* dy, T const*
       F const normal = (F::load(x + i, count) - centre) * factor;
       F const g = F::load(dy + i, count) * F::load(gain + i, count);
       F const inner = fma(tilt, normal, g + average);
+      F const before = accumulate ? F::load(dx + i, count) : F::all(0);
+      fma(factor, inner, before).store(dx + i, count);
+    })
+  }
+}
+
+template <class T, class A>
+inline void rms_norm(T* y, A* rstd, T const* x, T const* gain, std::int64_t rows, std::int64_t channels,
+                     double epsilon) {
+  using F = lanes_for<T>;
+  A const share = A(1) / static_cast<A>(channels);
+  for (std::int64_t row = 0; row < rows; ++row, x += channels, y += channels) {
+    F squares = F::all(0);
+    TRIREME_FOR_LANES(F, channels, i, count, {
+      F const number = F::load(x + i, count);
+      squares = fma(number, number, squares);
+    })
+    A const inverse = A(1) / std::sqrt(sum(squares) * share + static_cast<A>(epsilon));
+    F const factor = F::all(inverse);
+    TRIREME_FOR_LANES(F, channels, i, count,
+                      { (F::load(x + i, count) * factor * F::load(gain + i, count)).store(y + i, count); })
+    rstd[row] = inverse;
+  }
+}
+
+// With n = x rstd and g = dy gain: dx = rstd (g - n average(g n)).
+template <class T, class A>
+inline void rms_norm_backward(T* dx, A* dgain, T const* dy, T const* x, A const* rstd, T const* gain, std::int64_t rows,
+                              std::int64_t channels, bool accumulate) {
+  using F = lanes_for<T>;
+  A const share = A(1) / static_cast<A>(channels);
+  for (std::int64_t row = 0; row < rows; ++row, x += channels, dy += channels, dx += channels) {
+    F const factor = F::all(rstd[row]);
+    F along = F::all(0);
+    TRIREME_FOR_LANES(F, channels, i, count, {
+      F const slope = F::load(dy + i, count);
+      F const normal = F::load(x + i, count) * factor;
+      along = fma(slope * F::load(gain + i, count), normal, along);
+      fma(slope, normal, F::load(dgain + i, count)).store(dgain + i, count);
+    })
+    F const tilt = F::all(-sum(along) * share);
+    TRIREME_FOR_LANES(F, channels, i, count, {
+      F const normal = F::load(x + i, count) * factor;
+      F const inner = fma(tilt, normal, F::load(dy + i, count) * F::load(gain + i, count));
       F const before = accumulate ? F::load(dx + i, count) : F::all(0);
       fma(factor, inner, before).store(dx + i, count);
     })
@@ -15802,7 +16857,7 @@ TRIREME_LEVEL_AVX512_BEGIN
 #define TRIREME_LEVEL avx512
 
 // ---- trireme/ops/host/detail/normalisation.inl
-// Layer normalisation, row by row; included once for each CPU level (see simd.hpp).
+// Normalisation, row by row; included once for each CPU level (see simd.hpp).
 namespace trireme::ops::detail::TRIREME_LEVEL {
 
 template <class T, class A>
@@ -15857,6 +16912,50 @@ inline void layer_norm_backward(T* dx, A* dgain, A* dbias, T const* dy, T const*
       F const normal = (F::load(x + i, count) - centre) * factor;
       F const g = F::load(dy + i, count) * F::load(gain + i, count);
       F const inner = fma(tilt, normal, g + average);
+      F const before = accumulate ? F::load(dx + i, count) : F::all(0);
+      fma(factor, inner, before).store(dx + i, count);
+    })
+  }
+}
+
+template <class T, class A>
+inline void rms_norm(T* y, A* rstd, T const* x, T const* gain, std::int64_t rows, std::int64_t channels,
+                     double epsilon) {
+  using F = lanes_for<T>;
+  A const share = A(1) / static_cast<A>(channels);
+  for (std::int64_t row = 0; row < rows; ++row, x += channels, y += channels) {
+    F squares = F::all(0);
+    TRIREME_FOR_LANES(F, channels, i, count, {
+      F const number = F::load(x + i, count);
+      squares = fma(number, number, squares);
+    })
+    A const inverse = A(1) / std::sqrt(sum(squares) * share + static_cast<A>(epsilon));
+    F const factor = F::all(inverse);
+    TRIREME_FOR_LANES(F, channels, i, count,
+                      { (F::load(x + i, count) * factor * F::load(gain + i, count)).store(y + i, count); })
+    rstd[row] = inverse;
+  }
+}
+
+// With n = x rstd and g = dy gain: dx = rstd (g - n average(g n)).
+template <class T, class A>
+inline void rms_norm_backward(T* dx, A* dgain, T const* dy, T const* x, A const* rstd, T const* gain, std::int64_t rows,
+                              std::int64_t channels, bool accumulate) {
+  using F = lanes_for<T>;
+  A const share = A(1) / static_cast<A>(channels);
+  for (std::int64_t row = 0; row < rows; ++row, x += channels, dy += channels, dx += channels) {
+    F const factor = F::all(rstd[row]);
+    F along = F::all(0);
+    TRIREME_FOR_LANES(F, channels, i, count, {
+      F const slope = F::load(dy + i, count);
+      F const normal = F::load(x + i, count) * factor;
+      along = fma(slope * F::load(gain + i, count), normal, along);
+      fma(slope, normal, F::load(dgain + i, count)).store(dgain + i, count);
+    })
+    F const tilt = F::all(-sum(along) * share);
+    TRIREME_FOR_LANES(F, channels, i, count, {
+      F const normal = F::load(x + i, count) * factor;
+      F const inner = fma(tilt, normal, F::load(dy + i, count) * F::load(gain + i, count));
       F const before = accumulate ? F::load(dx + i, count) : F::all(0);
       fma(factor, inner, before).store(dx + i, count);
     })
@@ -15881,6 +16980,15 @@ void layer_norm_backward_rows(T* dx, A* dgain, A* dbias, T const* dy, T const* x
                               T const* gain, std::int64_t rows, std::int64_t channels, bool accumulate) {
   TRIREME_DISPATCH(fits_float<T>,
                    layer_norm_backward(dx, dgain, dbias, dy, x, mean, rstd, gain, rows, channels, accumulate));
+}
+template <class T, class A>
+void rms_norm_rows(T* y, A* rstd, T const* x, T const* gain, std::int64_t rows, std::int64_t channels, double epsilon) {
+  TRIREME_DISPATCH(fits_float<T>, rms_norm(y, rstd, x, gain, rows, channels, epsilon));
+}
+template <class T, class A>
+void rms_norm_backward_rows(T* dx, A* dgain, T const* dy, T const* x, A const* rstd, T const* gain, std::int64_t rows,
+                            std::int64_t channels, bool accumulate) {
+  TRIREME_DISPATCH(fits_float<T>, rms_norm_backward(dx, dgain, dy, x, rstd, gain, rows, channels, accumulate));
 }
 
 }  // namespace trireme::ops::detail
@@ -17534,6 +18642,7 @@ struct on<host> : host_elementwise,
                   host_normalisation,
                   host_attention,
                   host_attention_block,
+                  host_heads,
                   host_losses,
                   host_low_rank,
                   host_updates,
@@ -17671,8 +18780,27 @@ struct phantom_attention : phantom_products {
     same("attend_block_backward", dy.size(), y.size());
     attend_part<accumulate_t<T>>(shape, at, scratch, true);
   }
+  template <class A>
+  static void rotations(view<A> table, std::int64_t, double) {
+    same("rotations", table.extent(1) % 2, 0);
+  }
+  template <class T>
+  static void arrange_heads(view<T> packed, input<T> x, input<accumulate_t<T>> table, head_layout const& how) {
+    check_heads("arrange_heads", x.size(), packed.size(), table.size(), how);
+  }
+  template <class T>
+  static void arrange_heads_backward(view<T> dx, input<T> dpacked, input<accumulate_t<T>> table,
+                                     head_layout const& how) {
+    check_heads("arrange_heads_backward", dx.size(), dpacked.size(), table.size(), how);
+  }
 
  private:
+  static void check_heads(std::string_view who, std::int64_t x, std::int64_t packed, std::int64_t table,
+                          head_layout const& how) {
+    same(who, x % how.columns(), 0);
+    same(who, packed, x / how.columns() * 3 * how.heads * how.width);
+    if (table != 0) same(who, table, how.context * how.width);
+  }
   // Two products forward, five backward, each of half the pairs of rows.
   template <class Real>
   static void attend(attention_shape const& shape, arena<phantom>& scratch, bool backward) {
@@ -17755,6 +18883,11 @@ struct on<phantom> : phantom_attention, phantom_low_rank {
     same("accumulate", y.size(), x.size());
   }
   template <class T>
+  static void elementwise_product(view<T> y, input<T> a, input<T> b) {
+    same("elementwise_product", y.size(), a.size());
+    same("elementwise_product", y.size(), b.size());
+  }
+  template <class T>
   static void activate(view<T> y, input<T> x, activation) {
     same("activate", y.size(), x.size());
   }
@@ -17811,6 +18944,19 @@ struct on<phantom> : phantom_attention, phantom_low_rank {
     same("layer_norm_backward", mean.size(), rstd.size());
     same("layer_norm_backward", dgain.size(), gain.size());
     same("layer_norm_backward", dbias.size(), gain.size());
+  }
+  template <class T>
+  static void rms_norm(view<T> y, output<accumulate_t<T>> rstd, input<T> x, input<T> gain, double) {
+    same("rms_norm", y.size(), x.size());
+    same("rms_norm", x.size(), rstd.size() * gain.size());
+  }
+  template <class T>
+  static void rms_norm_backward(view<T> dx, output<accumulate_t<T>> dgain, input<T> dy, input<T> x,
+                                input<accumulate_t<T>> rstd, input<T> gain, bool) {
+    same("rms_norm_backward", dx.size(), x.size());
+    same("rms_norm_backward", dy.size(), x.size());
+    same("rms_norm_backward", x.size(), rstd.size() * gain.size());
+    same("rms_norm_backward", dgain.size(), gain.size());
   }
   template <class T>
   static loss_sum cross_entropy(view<T> logits, tokens_view targets, double, bool) {
@@ -28107,7 +29253,8 @@ concept scores = requires(tensor_view<typename Env::compute, Space> y, tensor_vi
 }  // namespace detail
 
 /// The kernels of the layers of nn, besides those of an exchange. (Experts need those of routing, tensor and context
-/// groups those of parts: ops/phantom.hpp has all, in the fewest lines.)
+/// groups those of parts, an expression what its own layers call: rms_norm and rms_norm_backward, elementwise_product,
+/// activate, arrange_heads and what goes with it. ops/phantom.hpp has all, in the fewest lines.)
 template <class Space, class Env>
 concept layer_kernels = exchange_kernels<Space, Env> && detail::multiplies<on<Space>, Env, Space> &&
     detail::normalises<on<Space>, Env, Space> && detail::scores<on<Space>, Env, Space>;

@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/comm/mpi.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 1bbd68bca86ffd7448b47d2e0c7661dff7ba7adbf39cdb59051d79aaca5f5567
+// SHA-256 of the sources: 64afbf5f8ab2e7c440aaae4a2a2298d608b87aade4a2df42c43476cb07189929
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -35,21 +35,22 @@
 #include <condition_variable>
 #include <cstdint>
 #include <cstring>
-#include <limits>
 #include <mutex>
 
-#ifndef TRIREME_COMM_DETAIL_MPI_OPERATION_INCLUDED
-#define TRIREME_COMM_DETAIL_MPI_OPERATION_INCLUDED
+#ifndef TRIREME_COMM_DETAIL_MPI_NOTICES_INCLUDED
+#define TRIREME_COMM_DETAIL_MPI_NOTICES_INCLUDED
 
-// ---- trireme/comm/detail/mpi_operation.hpp
-#include <cstddef>
-#include <numeric>
+// ---- trireme/comm/detail/mpi_notices.hpp
+#include <limits>
+#include <optional>
 #include <span>
 
 #ifndef TRIREME_COMM_DETAIL_MPI_MESSAGES_INCLUDED
 #define TRIREME_COMM_DETAIL_MPI_MESSAGES_INCLUDED
 
 // ---- trireme/comm/detail/mpi_messages.hpp
+#include <cstddef>
+
 #ifndef TRIREME_COMM_DETAIL_MPI_SESSION_INCLUDED
 #define TRIREME_COMM_DETAIL_MPI_SESSION_INCLUDED
 
@@ -345,10 +346,22 @@ namespace trireme::comm::detail {
 
 inline constexpr std::string_view mpi_name = "trireme::comm::mpi";
 
+/// What a message is, by its tag. Exchanges need no number, because messages of one tag do not overtake each other.
+struct mpi_tags {
+  static constexpr int failure = 0;     ///< a sentence
+  static constexpr int ends = 1;        ///< empty: the sender ends with an error
+  static constexpr int reports = 2;     ///< empty: the sender prints it
+  static constexpr int roll = 3;        ///< who is here, and who is waited for (roll_call.hpp)
+  static constexpr int exchange = 4;    ///< and the next one
+  static constexpr int collective = 6;  ///< number k uses this + 3 (k mod window), and the two after it
+
+  /// How many collectives have tags of their own, where `most` is the largest tag of this MPI.
+  [[nodiscard]] static constexpr std::uint64_t window_of(int most) noexcept {
+    return static_cast<std::uint64_t>(most - collective + 1) / 3;
+  }
+};
+
 /// A duplicate of an MPI communicator; nobody else's messages travel in it.
-///
-/// Tags: 0 announces a failure, or tells who waits; 1 and 2 are exchanges, which need no number, because messages of
-/// one tag do not overtake each other. Collective number k uses 3 + 3 * (k mod window), and the two tags after it.
 struct mpi_group {
   MPI_Comm handle = MPI_COMM_NULL;
   std::vector<int> members;  // their ranks in `handle`
@@ -365,7 +378,9 @@ struct mpi_group {
   // answer queue behind the data of the other direction, so that a line carries both ways one after the other.
   static constexpr std::size_t unasked = std::size_t{60} << 10;
 
-  [[nodiscard]] int tag_of(std::uint64_t number) const noexcept { return 3 + 3 * static_cast<int>(number % window); }
+  [[nodiscard]] int tag_of(std::uint64_t number) const noexcept {
+    return mpi_tags::collective + 3 * static_cast<int>(number % window);
+  }
 };
 
 /// What all messages of one operation have in common.
@@ -547,7 +562,176 @@ class mpi_wire {
 
 #endif  // TRIREME_COMM_DETAIL_MPI_MESSAGES_INCLUDED
 
-// ---- trireme/comm/detail/mpi_operation.hpp (goes on)
+// ---- trireme/comm/detail/mpi_notices.hpp (goes on)
+#ifndef TRIREME_COMM_DETAIL_ROLL_CALL_INCLUDED
+#define TRIREME_COMM_DETAIL_ROLL_CALL_INCLUDED
+
+// ---- trireme/comm/detail/roll_call.hpp
+namespace trireme::comm::detail {
+
+/// Which ranks are known to be in a call, and which are waited for there. Who waits for long tells others what it
+/// knows, and learns what they know: both sets only grow, until they are the same on all who wait. Missing are those
+/// who are waited for and not there.
+class roll_call {
+ public:
+  void clear() noexcept { bits_.clear(); }
+
+  void begin(int size) {
+    if (!bits_.empty()) return;
+    words_ = static_cast<std::size_t>(size + 63) / 64;
+    bits_.assign(2 * words_, 0);
+  }
+  void add_here(int rank) noexcept { set(0, rank); }
+  void add_wanted(int rank) noexcept { set(words_, rank); }
+
+  /// Both sets; what another rank is told.
+  [[nodiscard]] std::span<std::uint64_t const> bits() const noexcept { return bits_; }
+  /// Takes over what another rank knows, as bits() of the same size; whether any of it is new.
+  bool merge(std::span<std::uint64_t const> theirs) noexcept {
+    bool grew = false;
+    for (std::size_t i = 0; i < bits_.size(); ++i) {
+      grew = grew || (theirs[i] & ~bits_[i]) != 0;
+      bits_[i] |= theirs[i];
+    }
+    return grew;
+  }
+  [[nodiscard]] bool knows_more_than(std::span<std::uint64_t const> theirs) const noexcept {
+    return !std::equal(bits_.begin(), bits_.end(), theirs.begin(), theirs.end());
+  }
+  void append_missing(std::vector<int>& ranks) const {
+    for (int rank = 0; rank < static_cast<int>(words_ * 64) && !bits_.empty(); ++rank)
+      if (get(words_, rank) && !get(0, rank)) ranks.push_back(rank);
+  }
+
+  /// Whom a rank tells: those 2^i before it and after it. Calls visit(peer), once for each.
+  template <class Visit>
+  static void for_each_neighbour(int rank, int size, Visit visit) {
+    for (int hop = 1; hop < size; hop *= 2) {
+      int const after = (rank + hop) % size;
+      int const before = (rank - hop + size) % size;
+      visit(after);
+      if (before != after) visit(before);
+    }
+  }
+
+ private:
+  void set(std::size_t first, int rank) noexcept {
+    bits_[first + static_cast<std::size_t>(rank) / 64] |= std::uint64_t{1} << (rank % 64);
+  }
+  [[nodiscard]] bool get(std::size_t first, int rank) const noexcept {
+    return (bits_[first + static_cast<std::size_t>(rank) / 64] >> (rank % 64) & 1U) != 0;
+  }
+
+  std::size_t words_ = 0;
+  std::vector<std::uint64_t> bits_;  ///< who is here, then who is waited for
+};
+
+}  // namespace trireme::comm::detail
+
+#endif  // TRIREME_COMM_DETAIL_ROLL_CALL_INCLUDED
+
+// ---- trireme/comm/detail/mpi_notices.hpp (goes on)
+namespace trireme::comm::detail {
+
+/// What ranks tell each other when something has gone wrong.
+///
+/// A failure is flooded: whoever finds it or hears of it tells the 2 log2(size) ranks around it, once. So it costs a
+/// rank so many messages however many ranks find it, and goes around ranks that are dead, or that compute: two ranks
+/// have as many ways to each other as each has neighbours, the longest of log2(size) steps. Where all of a rank's
+/// neighbours are silent, its own deadline ends its wait, as it does without notices.
+class mpi_notices {
+ public:
+  static constexpr std::size_t most_bytes = 1024;
+  struct notice {
+    std::string sentence;
+    int from = 0;  ///< as the group's communicator numbers ranks
+  };
+
+  /// Tells the ranks around this one in each group, but for `told_by`, from whom it was heard. The first failure only.
+  void tell(std::span<mpi_group* const> groups, std::string_view sentence, int told_by = -1) noexcept {
+    if (has_told_) return;
+    has_told_ = true;
+    for (auto const* group : groups)
+      roll_call::for_each_neighbour(group->rank, group->size, [&](int peer) {
+        if (member(*group, peer) != told_by) send(*group, peer, mpi_tags::failure, sentence.substr(0, most_bytes));
+      });
+  }
+  /// The failure that another rank of the group has told.
+  [[nodiscard]] std::optional<notice> heard(mpi_group const& group) {
+    char sentence[most_bytes];
+    int bytes = 0;
+    int const from = take(group, mpi_tags::failure, sentence, most_bytes, bytes);
+    if (from < 0) return std::nullopt;
+    return notice{std::string(sentence, static_cast<std::size_t>(bytes)), from};
+  }
+
+  // Which rank prints the error.
+
+  /// Tells the higher ones of the ranks around this one that it ends with an error, and so may print it.
+  static void tell_that_it_ends(mpi_group const& launch) noexcept {
+    roll_call::for_each_neighbour(launch.rank, launch.size, [&](int peer) {
+      if (peer > launch.rank) send(launch, peer, mpi_tags::ends, {});
+    });
+  }
+  /// Tells all others that this rank prints it. One rank of a launch does so, and ends soon after: nobody could pass it
+  /// on in time.
+  static void tell_that_it_reports(mpi_group const& launch) noexcept {
+    for (int rank = 0; rank < launch.size; ++rank)
+      if (rank != launch.rank) send(launch, rank, mpi_tags::reports, {});
+  }
+  /// Hears what has arrived since.
+  void hear_who_reports(mpi_group const& launch) noexcept {
+    char sentence[most_bytes];
+    for (int const tag : {mpi_tags::failure, mpi_tags::ends, mpi_tags::reports})
+      for (int bytes = 0, from = 0; (from = take(launch, tag, sentence, most_bytes, bytes)) >= 0;) {
+        if (tag == mpi_tags::reports) reported_ = true;
+      }
+  }
+  /// The lowest rank that has told a failure, or that it ends.
+  [[nodiscard]] int told_by() const noexcept { return told_by_; }
+  [[nodiscard]] bool another_reports() const noexcept { return reported_; }
+
+  /// Takes a message of at most `room` bytes that has arrived; whom it is from, or -1.
+  [[nodiscard]] int take(mpi_group const& group, int tag, char* to, std::size_t room, int& bytes) noexcept {
+    int flag = 0;
+    MPI_Status status;
+    if (MPI_Iprobe(MPI_ANY_SOURCE, tag, group.handle, &flag, &status) != MPI_SUCCESS || flag == 0) return -1;
+    MPI_Get_count(&status, MPI_BYTE, &bytes);
+    if (bytes < 0 || static_cast<std::size_t>(bytes) > room) return -1;
+    int const from = status.MPI_SOURCE;
+    MPI_Recv(to, bytes, MPI_BYTE, from, tag, group.handle, MPI_STATUS_IGNORE);
+    if (tag != mpi_tags::roll) told_by_ = std::min(told_by_, from);
+    return from;
+  }
+
+ private:
+  [[nodiscard]] static int member(mpi_group const& group, int rank) noexcept {
+    return group.members[static_cast<std::size_t>(rank)];
+  }
+  /// Nobody waits for it to arrive: MPI has copied what is so small, or the process ends with the failure.
+  static void send(mpi_group const& group, int peer, int tag, std::string_view what) noexcept {
+    MPI_Request request = MPI_REQUEST_NULL;
+    int flag = 0;
+    MPI_Isend(what.data(), static_cast<int>(what.size()), MPI_BYTE, member(group, peer), tag, group.handle, &request);
+    if (request != MPI_REQUEST_NULL) MPI_Test(&request, &flag, MPI_STATUS_IGNORE);
+  }
+
+  bool has_told_ = false;
+  bool reported_ = false;
+  int told_by_ = std::numeric_limits<int>::max();
+};
+
+}  // namespace trireme::comm::detail
+
+#endif  // TRIREME_COMM_DETAIL_MPI_NOTICES_INCLUDED
+
+// ---- trireme/comm/detail/mpi_driver.hpp (goes on)
+#ifndef TRIREME_COMM_DETAIL_MPI_OPERATION_INCLUDED
+#define TRIREME_COMM_DETAIL_MPI_OPERATION_INCLUDED
+
+// ---- trireme/comm/detail/mpi_operation.hpp
+#include <numeric>
+
 #ifndef TRIREME_COMM_DETAIL_MPI_REDUCTION_INCLUDED
 #define TRIREME_COMM_DETAIL_MPI_REDUCTION_INCLUDED
 
@@ -696,74 +880,6 @@ class mpi_reduction {
 #endif  // TRIREME_COMM_DETAIL_MPI_REDUCTION_INCLUDED
 
 // ---- trireme/comm/detail/mpi_operation.hpp (goes on)
-#ifndef TRIREME_COMM_DETAIL_ROLL_CALL_INCLUDED
-#define TRIREME_COMM_DETAIL_ROLL_CALL_INCLUDED
-
-// ---- trireme/comm/detail/roll_call.hpp
-namespace trireme::comm::detail {
-
-/// Which ranks are known to be in a call, and which are waited for there. Who waits for long tells others what it
-/// knows, and learns what they know: both sets only grow, until they are the same on all who wait. Missing are those
-/// who are waited for and not there.
-class roll_call {
- public:
-  void clear() noexcept { bits_.clear(); }
-
-  void begin(int size) {
-    if (!bits_.empty()) return;
-    words_ = static_cast<std::size_t>(size + 63) / 64;
-    bits_.assign(2 * words_, 0);
-  }
-  void add_here(int rank) noexcept { set(0, rank); }
-  void add_wanted(int rank) noexcept { set(words_, rank); }
-
-  /// Both sets; what another rank is told.
-  [[nodiscard]] std::span<std::uint64_t const> bits() const noexcept { return bits_; }
-  /// Takes over what another rank knows, as bits() of the same size; whether any of it is new.
-  bool merge(std::span<std::uint64_t const> theirs) noexcept {
-    bool grew = false;
-    for (std::size_t i = 0; i < bits_.size(); ++i) {
-      grew = grew || (theirs[i] & ~bits_[i]) != 0;
-      bits_[i] |= theirs[i];
-    }
-    return grew;
-  }
-  [[nodiscard]] bool knows_more_than(std::span<std::uint64_t const> theirs) const noexcept {
-    return !std::equal(bits_.begin(), bits_.end(), theirs.begin(), theirs.end());
-  }
-  void append_missing(std::vector<int>& ranks) const {
-    for (int rank = 0; rank < static_cast<int>(words_ * 64) && !bits_.empty(); ++rank)
-      if (get(words_, rank) && !get(0, rank)) ranks.push_back(rank);
-  }
-
-  /// Whom a rank tells: those 2^i before it and after it. Calls visit(peer), once for each.
-  template <class Visit>
-  static void for_each_neighbour(int rank, int size, Visit visit) {
-    for (int hop = 1; hop < size; hop *= 2) {
-      int const after = (rank + hop) % size;
-      int const before = (rank - hop + size) % size;
-      visit(after);
-      if (before != after) visit(before);
-    }
-  }
-
- private:
-  void set(std::size_t first, int rank) noexcept {
-    bits_[first + static_cast<std::size_t>(rank) / 64] |= std::uint64_t{1} << (rank % 64);
-  }
-  [[nodiscard]] bool get(std::size_t first, int rank) const noexcept {
-    return (bits_[first + static_cast<std::size_t>(rank) / 64] >> (rank % 64) & 1U) != 0;
-  }
-
-  std::size_t words_ = 0;
-  std::vector<std::uint64_t> bits_;  ///< who is here, then who is waited for
-};
-
-}  // namespace trireme::comm::detail
-
-#endif  // TRIREME_COMM_DETAIL_ROLL_CALL_INCLUDED
-
-// ---- trireme/comm/detail/mpi_operation.hpp (goes on)
 namespace trireme::comm::detail {
 
 /// Consecutive elements in memory of the caller.
@@ -803,7 +919,7 @@ class mpi_operation final : public process_operation {
     told_late = false;
     pieced_ = false;
     if (it.what.kind == collective::exchange) {
-      route = {where, it.what, where->next_exchange++, 1};
+      route = {where, it.what, where->next_exchange++, mpi_tags::exchange};
       begin_exchange();
       return;
     }
@@ -1230,14 +1346,12 @@ class mpi_driver {
   void add(mpi_group& group) {
     std::lock_guard const lock(mutex_);
     groups_.push_back(&group);
-    heard_roll_.resize(std::max(heard_roll_.size(), std::max(notice_bytes, roll_bytes(group.size))));
+    heard_roll_.resize(std::max(heard_roll_.size(), roll_bytes(group.size)));
   }
   void remove(mpi_group& group) noexcept {
     std::lock_guard const lock(mutex_);
     std::erase(groups_, &group);
-    char notice[notice_bytes + 1] = {};
-    while (!failed_ && !mpi_session::is_over() && take_notice(group, notice)) {  // rolls that nobody waits for any more
-    }
+    if (!failed_ && !mpi_session::is_over()) hear_rolls(group);  // that nobody waits for any more
     // Freeing waits for the others, who may not come after a failure.
     if (!failed_ && !mpi_session::is_over()) MPI_Comm_free(&group.handle);
   }
@@ -1290,31 +1404,26 @@ class mpi_driver {
   [[nodiscard]] bool reports(mpi_group const& launch) noexcept {
     std::lock_guard const lock(mutex_);
     if (mpi_session::is_over()) return launch.rank == 0;
-    for (int rank = launch.rank + 1; rank < launch.size; ++rank) send_notice(launch, rank, ends_notice);
+    mpi_notices::tell_that_it_ends(launch);
     auto const begin = clock::now();
-    for (hear_notices(); launch.rank > 0 && !reported_; hear_notices()) {
-      if (clock::now() - begin > patience_with_reporters * (told_by_ < launch.rank ? 2 : 1)) break;
+    for (hear_who_reports(); launch.rank > 0 && !notices_.another_reports(); hear_who_reports()) {
+      if (clock::now() - begin > patience_with_reporters * (notices_.told_by() < launch.rank ? 2 : 1)) break;
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }
-    if (reported_) {
+    if (notices_.another_reports()) {
       std::this_thread::sleep_for(time_to_report);
       return false;
     }
-    for (int rank = 0; rank < launch.size; ++rank)
-      if (rank != launch.rank) send_notice(launch, rank, reported_notice);
+    mpi_notices::tell_that_it_reports(launch);
     return true;
   }
   /// Tells every other rank that this one cannot go on, and stops.
   void announce_failure(std::string const& sentence) {
     std::lock_guard const lock(mutex_);
-    fail(sentence, true);
+    fail(sentence);
   }
 
  private:
-  static constexpr std::size_t notice_bytes = 1024;
-  // Notices that are no sentences.
-  static constexpr std::string_view ends_notice = "\1 ends";
-  static constexpr std::string_view reported_notice = "\1 has reported";
   mpi_driver() = default;
 
   mpi_operation& begin(mpi_group& group, command const& it) {
@@ -1332,7 +1441,7 @@ class mpi_driver {
       op.begin(group, it);
       op.advance();
     } catch (error const& problem) {
-      fail(problem.what(), true);
+      fail(problem.what());
       throw_failure(group.rank, it.what.kind);
     }
     return op;
@@ -1384,15 +1493,14 @@ class mpi_driver {
     if (failed_) return;
     fail(text(mpi_name, ": ", to_string(op.route.what), " number ", op.route.number, " waited ",
               to_string(op.where->deadline), " for ", op.missing(),
-              "; look at what is keeping it, or raise comm::mpi{.deadline}"),
-         true);
+              "; look at what is keeping it, or raise comm::mpi{.deadline}"));
   }
 
   void advance(mpi_operation& op) {
     try {
       op.advance();
     } catch (error const& problem) {
-      fail(problem.what(), true);
+      fail(problem.what());
     }
   }
   void advance_all() {
@@ -1404,50 +1512,29 @@ class mpi_driver {
         std::ranges::count_if(active_, [](auto const* op) { return !op->finished.load(std::memory_order_relaxed); }));
   }
 
-  /// Hears whether another rank has announced a failure.
+  /// Hears whether another rank has told a failure, and who is waited for.
   void listen() {
-    for (auto const* group : groups_) {
-      char notice[notice_bytes + 1] = {};
-      if (!take_notice(*group, notice) || notice[0] == ends_notice[0]) continue;  // the sentence comes, too
-      if (notice[0] == '\0') continue;                                            // a roll
-      fail(notice, false);
-      return;
+    for (auto* group : groups_) {
+      hear_rolls(*group);
+      if (auto const heard = notices_.heard(*group)) return fail(heard->sentence, heard->from);
     }
   }
-  /// Takes a notice that has arrived, and notes whom it is from. A roll is taken too, and leaves the notice empty.
-  bool take_notice(mpi_group const& group, char* notice) noexcept {
-    int flag = 0;
-    int bytes = 0;
-    MPI_Status status;
-    if (MPI_Iprobe(MPI_ANY_SOURCE, 0, group.handle, &flag, &status) != MPI_SUCCESS || flag == 0) return false;
-    MPI_Get_count(&status, MPI_BYTE, &bytes);
-    if (static_cast<std::size_t>(bytes) > std::max(notice_bytes, heard_roll_.size())) return false;
-    auto* const at = static_cast<std::size_t>(bytes) > notice_bytes ? heard_roll_.data() : notice;
-    MPI_Recv(at, bytes, MPI_BYTE, status.MPI_SOURCE, 0, group.handle, MPI_STATUS_IGNORE);
-    if (at[0] == rolls_notice) {
-      if (at != heard_roll_.data()) std::memcpy(heard_roll_.data(), at, static_cast<std::size_t>(bytes));
-      notice[0] = '\0';
-      hear_roll(group, static_cast<std::size_t>(bytes));
-      return true;
-    }
-    told_by_ = std::min(told_by_, status.MPI_SOURCE);
-    if (notice == reported_notice) reported_ = true;
-    return true;
+  void hear_who_reports() noexcept {
+    for (auto const* group : groups_) notices_.hear_who_reports(*group);
   }
 
-  // Who waits for long asks the others who is there. A roll is a byte, and a head; then the sets.
+  // Who waits for long asks the others who is there. A roll is a head, and the sets.
   struct roll_head {
     std::uint64_t number = 0;
     std::int32_t rank = 0;
     std::int32_t size = 0;
   };
-  static constexpr char rolls_notice = '\2';
   struct sent_roll {
     MPI_Request request = MPI_REQUEST_NULL;
     std::vector<char> bytes;
   };
   [[nodiscard]] static std::size_t roll_bytes(int size) noexcept {
-    return 1 + sizeof(roll_head) + 2 * sizeof(std::uint64_t) * static_cast<std::size_t>((size + 63) / 64);
+    return sizeof(roll_head) + 2 * sizeof(std::uint64_t) * static_cast<std::size_t>((size + 63) / 64);
   }
 
   /// Calls the roll when `op` has been waited for longer than usual, and again from time to time.
@@ -1475,24 +1562,28 @@ class mpi_driver {
     });
     auto& out = *sent_rolls_.emplace_back(std::make_unique<sent_roll>());
     out.bytes.resize(roll_bytes(group.size));
-    out.bytes[0] = rolls_notice;
     roll_head const head{op.route.number, group.rank, group.size};
-    std::memcpy(out.bytes.data() + 1, &head, sizeof head);
-    std::memcpy(out.bytes.data() + 1 + sizeof head, op.roll.bits().data(), op.roll.bits().size_bytes());
+    std::memcpy(out.bytes.data(), &head, sizeof head);
+    std::memcpy(out.bytes.data() + sizeof head, op.roll.bits().data(), op.roll.bits().size_bytes());
     MPI_Isend(out.bytes.data(), static_cast<int>(out.bytes.size()), MPI_BYTE,
-              group.members[static_cast<std::size_t>(peer)], 0, group.handle, &out.request);
+              group.members[static_cast<std::size_t>(peer)], mpi_tags::roll, group.handle, &out.request);
+  }
+  void hear_rolls(mpi_group const& group) noexcept {
+    int bytes = 0;
+    while (notices_.take(group, mpi_tags::roll, heard_roll_.data(), heard_roll_.size(), bytes) >= 0)
+      hear_roll(group, static_cast<std::size_t>(bytes));
   }
   /// Answers who knows less about a call that is in flight here, and passes on what is new.
   void hear_roll(mpi_group const& group, std::size_t bytes) noexcept try {
     roll_head head;
     if (failed_ || bytes != roll_bytes(group.size)) return;
-    std::memcpy(&head, heard_roll_.data() + 1, sizeof head);
+    std::memcpy(&head, heard_roll_.data(), sizeof head);
     for (auto* op : active_) {
       if (op->where != &group || op->route.number != head.number || !op->calls_roll() || head.size != group.size ||
           op->finished.load(std::memory_order_relaxed))
         continue;
-      heard_bits_.resize((bytes - 1 - sizeof head) / sizeof(std::uint64_t));
-      std::memcpy(heard_bits_.data(), heard_roll_.data() + 1 + sizeof head, bytes - 1 - sizeof head);
+      heard_bits_.resize((bytes - sizeof head) / sizeof(std::uint64_t));
+      std::memcpy(heard_bits_.data(), heard_roll_.data() + sizeof head, bytes - sizeof head);
       op->enter_roll();
       bool const grew = op->roll.merge(heard_bits_);
       if (op->roll.knows_more_than(heard_bits_)) send_roll(*op, head.rank);
@@ -1501,29 +1592,14 @@ class mpi_driver {
     }
   } catch (...) {  // without memory for an answer others may be named besides who is missing
   }
-  void hear_notices() noexcept {
-    for (auto const* group : groups_)
-      for (char notice[notice_bytes + 1] = {}; take_notice(*group, notice);) std::ranges::fill(notice, '\0');
-  }
-  static void send_notice(mpi_group const& group, int peer, std::string_view notice) noexcept {
-    MPI_Request request = MPI_REQUEST_NULL;
-    int flag = 0;
-    MPI_Isend(notice.data(), static_cast<int>(notice.size()), MPI_CHAR, group.members[static_cast<std::size_t>(peer)],
-              0, group.handle, &request);
-    if (request != MPI_REQUEST_NULL) MPI_Test(&request, &flag, MPI_STATUS_IGNORE);
-  }
-  void fail(std::string sentence, bool tell) {
+  /// Ends all calls, and tells others; `heard_from` is who told this rank.
+  void fail(std::string sentence, int heard_from = -1) {
     if (failed_) return;
     failed_ = true;
     message_ = std::move(sentence);
     mpi_session::instance().abandon();
     for (auto* op : active_) op->cancel();
-    if (!tell || mpi_session::is_over()) return;
-    notice_ = message_.substr(0, notice_bytes);
-    for (auto const* group : groups_)
-      for (int peer = 0; peer < group->size; ++peer) {
-        if (peer != group->rank) send_notice(*group, peer, notice_);
-      }
+    if (!mpi_session::is_over()) notices_.tell(groups_, message_, heard_from);
   }
   [[noreturn]] void throw_failure(mpi_operation const& op) const { throw_failure(op.where->rank, op.route.what.kind); }
   [[noreturn]] void throw_failure(int rank, collective kind) const {
@@ -1570,12 +1646,11 @@ class mpi_driver {
   std::vector<mpi_operation*> active_, unused_;
   std::vector<std::unique_ptr<mpi_operation>> owned_;
   std::vector<mpi_group*> groups_;
-  std::string message_, notice_;
+  std::string message_;
+  mpi_notices notices_;
   std::vector<char> heard_roll_;
   std::vector<std::uint64_t> heard_bits_;
   std::vector<std::unique_ptr<sent_roll>> sent_rolls_;
-  int told_by_ = std::numeric_limits<int>::max();  ///< the lowest rank that has announced a failure, or that it ends
-  bool reported_ = false;                          ///< another rank tells the user
   std::thread helper_;
 };
 
@@ -1606,7 +1681,7 @@ class message_engine final : public process_engine {
       void* bound = nullptr;
       int known = 0;
       MPI_Comm_get_attr(own, MPI_TAG_UB, static_cast<void*>(&bound), &known);
-      group_.window = static_cast<std::uint64_t>((known != 0 ? *static_cast<int*>(bound) : 32767) - 5) / 3;
+      group_.window = mpi_tags::window_of(known != 0 ? *static_cast<int*>(bound) : 32767);
     });
     driver_->add(group_);
   }

@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/comm/rendezvous.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 7a5d4e137a049be4b553dcced0339b0e3ff8d53085084fa8602e27e766b14eae
+// SHA-256 of the sources: 289848df1066779a2dda17f30a58e960ed44f1f79539b83ef14a692379b9734e
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -813,12 +813,13 @@ class meeting {
 
  private:
   using kind = detail::frame_kind;
+  struct obstacle;
 
   void check(rendezvous const& where) const;
   void host(rendezvous const& where);
   void join(rendezvous const& where);
   [[nodiscard]] std::unique_ptr<detail::meeting_line> knock(rendezvous const& where, detail::steady_time until,
-                                                            std::string& why) const;
+                                                            obstacle& found) const;
   [[nodiscard]] std::optional<detail::endpoint> endpoint_of(rendezvous const& where) const;
   /// Tells all ranks, and throws.
   [[noreturn]] void fail(std::string const& sentence);
@@ -947,17 +948,32 @@ inline void meeting::host(rendezvous const& where) {
     if (line != nullptr) static_cast<void>(line->send(kind::go, {}, until));  // who has gone is named by the first call
 }
 
+/// What keeps a rank from meeting rank 0: of all its attempts the one that got furthest, the newest of several. The
+/// last attempt alone may find that rank 0 has left meanwhile, or have no time to finish.
+struct meeting::obstacle {
+  enum stage { nobody_there, no_answer, no_proof };
+
+  void met(stage at, std::string what) {
+    if (at < furthest) return;
+    furthest = at;
+    sentence = std::move(what);
+  }
+
+  stage furthest = nobody_there;
+  std::string sentence = "nothing listens there";
+};
+
 inline void meeting::join(rendezvous const& where) {
   auto const until = std::chrono::steady_clock::now() + where.deadline;
-  std::string why = "nothing listens there";
+  obstacle found;
   lines_.resize(1);
   for (auto pause = std::chrono::milliseconds(5);; pause = std::min(pause * 2, std::chrono::milliseconds(100))) {
-    lines_[0] = knock(where, until, why);
+    lines_[0] = knock(where, until, found);
     if (lines_[0] != nullptr) break;
     if (std::chrono::steady_clock::now() + pause >= until)
       throw comm_error(text(who_, ": rank ", rank_, " did not find rank 0 of ", size_, " at ",
                             where.file.empty() ? text(where.address, ":", where.port) : where.file, " within ",
-                            to_string(where.deadline), ": ", why));
+                            to_string(where.deadline), ": ", found.sentence));
     std::this_thread::sleep_for(pause);
   }
   // Rank 0 may have begun later than this rank, and speaks first if somebody is missing.
@@ -965,28 +981,32 @@ inline void meeting::join(rendezvous const& where) {
 }
 
 inline std::unique_ptr<detail::meeting_line> meeting::knock(rendezvous const& where, detail::steady_time until,
-                                                            std::string& why) const {
+                                                            obstacle& found) const {
   auto local = where;
   if (!where.file.empty()) {
+    std::string why;
     auto const note = detail::read_note(where.file, why);
-    if (!note) return nullptr;
+    if (!note) {
+      found.met(obstacle::nobody_there, why);
+      return nullptr;
+    }
     local.address = "127.0.0.1";
     local.port = note->port;
     local.secret = note->secret;
   }
   auto const at = endpoint_of(local);
   if (!at) {
-    why = text("the name ", local.address, " is not known");
+    found.met(obstacle::nobody_there, text("the name ", local.address, " is not known"));
     return nullptr;
   }
   auto const soon = std::min(until, std::chrono::steady_clock::now() + detail::meeting_line::handshake_time);
   int failed = 0;
   auto socket = detail::connect_to(*at, soon, failed);
   if (!socket.is_open()) {
-    why = detail::system_sentence(failed);
+    found.met(obstacle::nobody_there, detail::system_sentence(failed));
     return nullptr;
   }
-  why = "what listens there does not answer as a rank 0 of this version";
+  found.met(obstacle::no_answer, "what listens there does not answer as a rank 0 of this version");
   detail::hello claim{static_cast<std::uint32_t>(rank_), static_cast<std::uint32_t>(size_), {}};
   detail::fill_random(claim.random);
   std::array<std::byte, detail::challenge::bytes> bytes{};
@@ -996,7 +1016,7 @@ inline std::unique_ptr<detail::meeting_line> meeting::knock(rendezvous const& wh
   if (!asked) return nullptr;
   detail::proofs const proof(local.secret, local.job, claim, asked->random);
   if (!equal_in_constant_time(asked->proof, proof.of_rank_0)) {
-    why = "what listens there does not know the secret, or is of another job";
+    found.met(obstacle::no_proof, "what listens there does not know the secret, or is of another job");
     return nullptr;
   }
   if (!detail::send_all(socket.number(), proof.of_rank, soon)) return nullptr;
