@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/trireme.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 6bbdece005ad2deb0f38a42420b9b0b0a12433b92285d4747ce5359bd7337358
+// SHA-256 of the sources: 581ba90ceff7ad972d1e1878550e1290dd16579372b208e39f8906e06686170c
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -8542,7 +8542,7 @@ struct context_part {
 template <class Env>
 struct attention_state {
   using view = tensor_view<typename Env::compute, typename Env::space>;
-  view packed;                                                     ///< queries, keys and values, side by side
+  view qkv;                                                        ///< queries, keys and values, side by side
   view heads;                                                      ///< what came of them
   tensor_view<typename Env::accumulate, typename Env::space> lse;  ///< logs of the softmax's denominators
 };
@@ -8564,13 +8564,13 @@ class context_group : public rank_group<context_group<Env>> {
 
   [[nodiscard]] context_part const& part() const noexcept { return part_; }
 
-  /// Causal self-attention of the whole samples; heads is written. kept.packed is this rank's rows of queries, keys and
+  /// Causal self-attention of the whole samples; heads is written. kept.qkv is this rank's rows of queries, keys and
   /// values; all of kept lives on in `activations`.
   /// @param shape  of what lies here.
   virtual void attend(view heads, state& kept, attention_shape const& shape, arena<space>& activations,
                       arena<space>& scratch, dropout_site const& dropout) = 0;
-  /// The gradient of attend: dpacked is written. heads is what it gave.
-  virtual void attend_backward(view dpacked, view dheads, view heads, state const& kept, attention_shape const& shape,
+  /// The gradient of attend: dqkv is written. heads is what it gave.
+  virtual void attend_backward(view dqkv, view dheads, view heads, state const& kept, attention_shape const& shape,
                                arena<space>& scratch, dropout_site const& dropout) = 0;
 
  protected:
@@ -9350,7 +9350,7 @@ class attention::instance {
   struct saved {
     typename projection::saved qkv;  // its x is this layer's input, the rows that lie here
     typename projection::saved out;  // its x is the output of the heads here (rows, channels here)
-    view packed;                     // queries, keys and values here; between the halves of backward, their gradient
+    view own;                        // queries, keys and values here; between the halves of backward, their gradient
     attention_state<Env> attended;
   };
 
@@ -9374,14 +9374,14 @@ class attention::instance {
   /// @param context  rows of one sample that lie here.
   view forward(pass<Env>& pass, saved& kept, view x, view residual, std::int64_t rows, std::int64_t context) {
     auto const shape = of(rows, context);
-    auto& packed = kept.attended.packed;
+    auto& queries_keys_values = kept.attended.qkv;
     auto& lse = kept.attended.lse;
-    packed = kept.packed = qkv_.forward(pass, kept.qkv, pass.group.gather(x, rows, pass.scratch));
+    queries_keys_values = kept.own = qkv_.forward(pass, kept.qkv, pass.group.gather(x, rows, pass.scratch));
     kept.qkv.x = x;
     auto const attended = pass.take({rows, shape.channels});
     if (auto& group = context_group<Env>::of(pass); group.size() == 1) {
       lse = pass.activations.template take<accumulate>({shape.batch, shape.heads, shape.context});
-      kernels::causal_attention(attended, lse, packed, shape, pass.scratch, site(pass, 0));
+      kernels::causal_attention(attended, lse, queries_keys_values, shape, pass.scratch, site(pass, 0));
     } else {
       group.attend(attended, kept.attended, shape, pass.activations, pass.scratch, site(pass, 0));
     }
@@ -9404,7 +9404,7 @@ class attention::instance {
     out_.input_gradient(pass, dheads, dprojected);
     auto const dqkv = take({rows, 3 * shape.channels});
     if (auto& group = context_group<Env>::of(pass); group.size() == 1) {
-      kernels::causal_attention_backward(dqkv, dheads, kept.out.x, kept.attended.lse, kept.attended.packed, shape,
+      kernels::causal_attention_backward(dqkv, dheads, kept.out.x, kept.attended.lse, kept.attended.qkv, shape,
                                          pass.scratch, site(pass, 0));
     } else {
       group.attend_backward(dqkv, dheads, kept.out.x, kept.attended, shape, pass.scratch, site(pass, 0));
@@ -9412,7 +9412,7 @@ class attention::instance {
     if (when == weight_half::at_once) {
       qkv_.weight_gradient(pass, pass.group.gather(kept.qkv.x, rows, pass.scratch), dqkv);
     } else {  // nobody needs queries, keys and values any more
-      kept.qkv.dy = kept.packed;
+      kept.qkv.dy = kept.own;
       kernels::copy(kept.qkv.dy, dqkv);
     }
     auto const sum = pass.group.reduce(qkv_.input_gradient_term(pass, dx, dqkv));
@@ -11548,10 +11548,10 @@ class attend_node final : public node<Env> {
     auto const shape = shape_of(pass);
     auto const y = to.template take<typename Env::compute>({x.v.extent(0), channels_});
     auto& kept = kept_[pass];
-    kept.packed = packed(pass, x);
+    kept.qkv = arranged(pass, x);
     if (auto& group = context_group<Env>::of(pass); group.size() == 1) {
       kept.lse = pass.activations.template take<typename Env::accumulate>({shape.batch, shape.heads, shape.context});
-      kernels::causal_attention(y, kept.lse, kept.packed, shape, pass.scratch, site(pass));
+      kernels::causal_attention(y, kept.lse, kept.qkv, shape, pass.scratch, site(pass));
     } else {
       group.attend(y, kept, shape, pass.activations, pass.scratch, site(pass));
     }
@@ -11562,14 +11562,13 @@ class attend_node final : public node<Env> {
     auto const mark = pass.scratch.mark();
     // Not the extents of what is kept: a context group may keep other rows of other heads.
     shape const all{dy.extent(0), 3 * channels_};
-    auto const dpacked = grouped() ? pass.scratch.template take<typename Env::compute>(all) : to.into;
+    auto const dqkv = grouped() ? pass.scratch.template take<typename Env::compute>(all) : to.into;
     if (auto& group = context_group<Env>::of(pass); group.size() == 1) {
-      kernels::causal_attention_backward(dpacked, dy, y, kept.lse, kept.packed, shape_of(pass), pass.scratch,
-                                         site(pass));
+      kernels::causal_attention_backward(dqkv, dy, y, kept.lse, kept.qkv, shape_of(pass), pass.scratch, site(pass));
     } else {
-      group.attend_backward(dpacked, dy, y, kept, shape_of(pass), pass.scratch, site(pass));
+      group.attend_backward(dqkv, dy, y, kept, shape_of(pass), pass.scratch, site(pass));
     }
-    if (arranges()) kernels::arrange_heads_backward(to.into, dpacked, angles(pass), layout(pass));
+    if (arranges()) kernels::arrange_heads_backward(to.into, dqkv, angles(pass), layout(pass));
     pass.scratch.rewind(mark);
   }
 
@@ -11596,7 +11595,7 @@ class attend_node final : public node<Env> {
     return {pass.batch.inputs.extents[1], heads_.count, keys_.count, channels_ / heads_.count};
   }
   // What attention reads: x, in place if nobody reads it again, or what is made of it.
-  view packed(pass<Env>& pass, held<Env> const& x) {
+  view arranged(pass<Env>& pass, held<Env> const& x) {
     if (!arranges()) return x.v;
     auto const out = grouped() || !x.ours ? pass.take({x.v.extent(0), 3 * channels_}) : x.v;
     auto const mark = pass.scratch.mark();
@@ -15701,16 +15700,16 @@ namespace detail {
 void rotation_table(float* table, std::int64_t positions, std::int64_t first, std::int64_t width, double base);
 void rotation_table(double* table, std::int64_t positions, std::int64_t first, std::int64_t width, double base);
 template <class T, class A>
-void arrange_rows(T* packed, T const* x, A const* table, head_layout const& how, std::int64_t rows);
+void arrange_rows(T* qkv, T const* x, A const* table, head_layout const& how, std::int64_t rows);
 template <class T, class A>
-void arrange_backward_rows(T* dx, T const* dpacked, A const* table, head_layout const& how, std::int64_t rows);
+void arrange_backward_rows(T* dx, T const* dqkv, A const* table, head_layout const& how, std::int64_t rows);
 
 }  // namespace detail
 
 /// Queries, keys and values as products give them, made into what attention takes: a key and a value for each query,
 /// turned by their positions.
 ///
-/// Shapes   x, dx (B*T, (H + 2 K) D), laid out as head_layout says; packed, dpacked (B*T, 3 H D): all queries, keys and
+/// Shapes   x, dx (B*T, (H + 2 K) D), laid out as head_layout says; qkv, dqkv (B*T, 3 H D): all queries, keys and
 ///          values; table (T, D): cosines, then sines, or empty: nothing is turned.
 /// Numerics computed in the accumulate type and rounded once, sums over the queries of a key in their order; a row's
 ///          result does not depend on the other rows. Angles are computed in double.
@@ -15727,26 +15726,26 @@ struct host_heads {
     detail::same_size("rotations", table.extent(1) % 2, 0);
     detail::rotation_table(raw(table), table.extent(0), first, table.extent(1), base);
   }
-  /// packed may be x if there are as many keys as queries.
+  /// qkv may be x if there are as many keys as queries.
   template <class T>
-  static void arrange_heads(view<T> packed, detail::input<T> x, detail::input<accumulate_t<T>> table,
+  static void arrange_heads(view<T> qkv, detail::input<T> x, detail::input<accumulate_t<T>> table,
                             head_layout const& how) {
-    detail::arrange_rows(raw(packed), raw(x), raw(table), how, rows("arrange_heads", how, x, packed, table));
+    detail::arrange_rows(raw(qkv), raw(x), raw(table), how, rows("arrange_heads", how, x, qkv, table));
   }
-  /// The gradient of arrange_heads: dx is written, and may be dpacked if there are as many keys as queries.
+  /// The gradient of arrange_heads: dx is written, and may be dqkv if there are as many keys as queries.
   template <class T>
-  static void arrange_heads_backward(view<T> dx, detail::input<T> dpacked, detail::input<accumulate_t<T>> table,
+  static void arrange_heads_backward(view<T> dx, detail::input<T> dqkv, detail::input<accumulate_t<T>> table,
                                      head_layout const& how) {
-    detail::arrange_backward_rows(raw(dx), raw(dpacked), raw(table), how,
-                                  rows("arrange_heads_backward", how, dx, dpacked, table));
+    detail::arrange_backward_rows(raw(dx), raw(dqkv), raw(table), how,
+                                  rows("arrange_heads_backward", how, dx, dqkv, table));
   }
 
  private:
   template <class X, class P, class A>
-  static std::int64_t rows(char const* who, head_layout const& how, X const& x, P const& packed, A const& table) {
+  static std::int64_t rows(char const* who, head_layout const& how, X const& x, P const& qkv, A const& table) {
     auto const rows = x.size() / how.columns();
     detail::same_size(who, x.size(), rows * how.columns());
-    detail::same_size(who, packed.size(), rows * 3 * how.heads * how.width);
+    detail::same_size(who, qkv.size(), rows * 3 * how.heads * how.width);
     if (!table.empty()) detail::same_size(who, table.size(), how.context * how.width);
     return rows;
   }
@@ -15790,15 +15789,15 @@ TRIREME_INLINE void turn(T* y, T const* x, std::int64_t n, A const* angles, std:
 }
 
 template <class T, class A>
-inline void arrange(T* packed, T const* x, A const* table, head_layout const& how, std::int64_t rows) {
+inline void arrange(T* qkv, T const* x, A const* table, head_layout const& how, std::int64_t rows) {
   A const* const none = nullptr;
   auto const each = how.heads / how.key_heads;
   auto const channels = how.heads * how.width;
-  for (std::int64_t row = 0; row < rows; ++row, x += how.columns(), packed += 3 * channels) {
+  for (std::int64_t row = 0; row < rows; ++row, x += how.columns(), qkv += 3 * channels) {
     A const* const angles = table == nullptr ? nullptr : table + row % how.context * how.width;
     for (std::int64_t head = 0; head < how.heads; ++head) {
       auto const key = head / each;
-      T* const to = packed + head * how.width;
+      T* const to = qkv + head * how.width;
       turn(to, x + how.query(head), 1, angles, how.width, A(1));
       turn(to + channels, x + how.key(key), 1, angles, how.width, A(1));
       turn(to + 2 * channels, x + how.value(key), 1, none, how.width, A(1));
@@ -15807,17 +15806,17 @@ inline void arrange(T* packed, T const* x, A const* table, head_layout const& ho
 }
 
 template <class T, class A>
-inline void arrange_backward(T* dx, T const* dpacked, A const* table, head_layout const& how, std::int64_t rows) {
+inline void arrange_backward(T* dx, T const* dqkv, A const* table, head_layout const& how, std::int64_t rows) {
   A const* const none = nullptr;
   auto const each = how.heads / how.key_heads;
   auto const channels = how.heads * how.width;
-  for (std::int64_t row = 0; row < rows; ++row, dx += how.columns(), dpacked += 3 * channels) {
+  for (std::int64_t row = 0; row < rows; ++row, dx += how.columns(), dqkv += 3 * channels) {
     A const* const angles = table == nullptr ? nullptr : table + row % how.context * how.width;
     for (std::int64_t head = 0; head < how.heads; ++head) {
-      turn(dx + how.query(head), dpacked + head * how.width, 1, angles, how.width, A(-1));
+      turn(dx + how.query(head), dqkv + head * how.width, 1, angles, how.width, A(-1));
     }
     for (std::int64_t key = 0; key < how.key_heads; ++key) {
-      T const* const from = dpacked + channels + key * each * how.width;
+      T const* const from = dqkv + channels + key * each * how.width;
       turn(dx + how.key(key), from, each, angles, how.width, A(-1));
       turn(dx + how.value(key), from + channels, each, none, how.width, A(1));
     }
@@ -15864,15 +15863,15 @@ TRIREME_INLINE void turn(T* y, T const* x, std::int64_t n, A const* angles, std:
 }
 
 template <class T, class A>
-inline void arrange(T* packed, T const* x, A const* table, head_layout const& how, std::int64_t rows) {
+inline void arrange(T* qkv, T const* x, A const* table, head_layout const& how, std::int64_t rows) {
   A const* const none = nullptr;
   auto const each = how.heads / how.key_heads;
   auto const channels = how.heads * how.width;
-  for (std::int64_t row = 0; row < rows; ++row, x += how.columns(), packed += 3 * channels) {
+  for (std::int64_t row = 0; row < rows; ++row, x += how.columns(), qkv += 3 * channels) {
     A const* const angles = table == nullptr ? nullptr : table + row % how.context * how.width;
     for (std::int64_t head = 0; head < how.heads; ++head) {
       auto const key = head / each;
-      T* const to = packed + head * how.width;
+      T* const to = qkv + head * how.width;
       turn(to, x + how.query(head), 1, angles, how.width, A(1));
       turn(to + channels, x + how.key(key), 1, angles, how.width, A(1));
       turn(to + 2 * channels, x + how.value(key), 1, none, how.width, A(1));
@@ -15881,17 +15880,17 @@ inline void arrange(T* packed, T const* x, A const* table, head_layout const& ho
 }
 
 template <class T, class A>
-inline void arrange_backward(T* dx, T const* dpacked, A const* table, head_layout const& how, std::int64_t rows) {
+inline void arrange_backward(T* dx, T const* dqkv, A const* table, head_layout const& how, std::int64_t rows) {
   A const* const none = nullptr;
   auto const each = how.heads / how.key_heads;
   auto const channels = how.heads * how.width;
-  for (std::int64_t row = 0; row < rows; ++row, dx += how.columns(), dpacked += 3 * channels) {
+  for (std::int64_t row = 0; row < rows; ++row, dx += how.columns(), dqkv += 3 * channels) {
     A const* const angles = table == nullptr ? nullptr : table + row % how.context * how.width;
     for (std::int64_t head = 0; head < how.heads; ++head) {
-      turn(dx + how.query(head), dpacked + head * how.width, 1, angles, how.width, A(-1));
+      turn(dx + how.query(head), dqkv + head * how.width, 1, angles, how.width, A(-1));
     }
     for (std::int64_t key = 0; key < how.key_heads; ++key) {
-      T const* const from = dpacked + channels + key * each * how.width;
+      T const* const from = dqkv + channels + key * each * how.width;
       turn(dx + how.key(key), from, each, angles, how.width, A(-1));
       turn(dx + how.value(key), from + channels, each, none, how.width, A(1));
     }
@@ -15939,15 +15938,15 @@ TRIREME_INLINE void turn(T* y, T const* x, std::int64_t n, A const* angles, std:
 }
 
 template <class T, class A>
-inline void arrange(T* packed, T const* x, A const* table, head_layout const& how, std::int64_t rows) {
+inline void arrange(T* qkv, T const* x, A const* table, head_layout const& how, std::int64_t rows) {
   A const* const none = nullptr;
   auto const each = how.heads / how.key_heads;
   auto const channels = how.heads * how.width;
-  for (std::int64_t row = 0; row < rows; ++row, x += how.columns(), packed += 3 * channels) {
+  for (std::int64_t row = 0; row < rows; ++row, x += how.columns(), qkv += 3 * channels) {
     A const* const angles = table == nullptr ? nullptr : table + row % how.context * how.width;
     for (std::int64_t head = 0; head < how.heads; ++head) {
       auto const key = head / each;
-      T* const to = packed + head * how.width;
+      T* const to = qkv + head * how.width;
       turn(to, x + how.query(head), 1, angles, how.width, A(1));
       turn(to + channels, x + how.key(key), 1, angles, how.width, A(1));
       turn(to + 2 * channels, x + how.value(key), 1, none, how.width, A(1));
@@ -15956,17 +15955,17 @@ inline void arrange(T* packed, T const* x, A const* table, head_layout const& ho
 }
 
 template <class T, class A>
-inline void arrange_backward(T* dx, T const* dpacked, A const* table, head_layout const& how, std::int64_t rows) {
+inline void arrange_backward(T* dx, T const* dqkv, A const* table, head_layout const& how, std::int64_t rows) {
   A const* const none = nullptr;
   auto const each = how.heads / how.key_heads;
   auto const channels = how.heads * how.width;
-  for (std::int64_t row = 0; row < rows; ++row, dx += how.columns(), dpacked += 3 * channels) {
+  for (std::int64_t row = 0; row < rows; ++row, dx += how.columns(), dqkv += 3 * channels) {
     A const* const angles = table == nullptr ? nullptr : table + row % how.context * how.width;
     for (std::int64_t head = 0; head < how.heads; ++head) {
-      turn(dx + how.query(head), dpacked + head * how.width, 1, angles, how.width, A(-1));
+      turn(dx + how.query(head), dqkv + head * how.width, 1, angles, how.width, A(-1));
     }
     for (std::int64_t key = 0; key < how.key_heads; ++key) {
-      T const* const from = dpacked + channels + key * each * how.width;
+      T const* const from = dqkv + channels + key * each * how.width;
       turn(dx + how.key(key), from, each, angles, how.width, A(-1));
       turn(dx + how.value(key), from + channels, each, none, how.width, A(1));
     }
@@ -16002,12 +16001,12 @@ TRIREME_BODY void rotation_table(double* table, std::int64_t positions, std::int
   fill_rotations(table, positions, first, width, base);
 }
 template <class T, class A>
-void arrange_rows(T* packed, T const* x, A const* table, head_layout const& how, std::int64_t rows) {
-  TRIREME_DISPATCH(fits_float<T>, arrange(packed, x, table, how, rows));
+void arrange_rows(T* qkv, T const* x, A const* table, head_layout const& how, std::int64_t rows) {
+  TRIREME_DISPATCH(fits_float<T>, arrange(qkv, x, table, how, rows));
 }
 template <class T, class A>
-void arrange_backward_rows(T* dx, T const* dpacked, A const* table, head_layout const& how, std::int64_t rows) {
-  TRIREME_DISPATCH(fits_float<T>, arrange_backward(dx, dpacked, table, how, rows));
+void arrange_backward_rows(T* dx, T const* dqkv, A const* table, head_layout const& how, std::int64_t rows) {
+  TRIREME_DISPATCH(fits_float<T>, arrange_backward(dx, dqkv, table, how, rows));
 }
 
 }  // namespace trireme::ops::detail
@@ -18785,20 +18784,19 @@ struct phantom_attention : phantom_products {
     same("rotations", table.extent(1) % 2, 0);
   }
   template <class T>
-  static void arrange_heads(view<T> packed, input<T> x, input<accumulate_t<T>> table, head_layout const& how) {
-    check_heads("arrange_heads", x.size(), packed.size(), table.size(), how);
+  static void arrange_heads(view<T> qkv, input<T> x, input<accumulate_t<T>> table, head_layout const& how) {
+    check_heads("arrange_heads", x.size(), qkv.size(), table.size(), how);
   }
   template <class T>
-  static void arrange_heads_backward(view<T> dx, input<T> dpacked, input<accumulate_t<T>> table,
-                                     head_layout const& how) {
-    check_heads("arrange_heads_backward", dx.size(), dpacked.size(), table.size(), how);
+  static void arrange_heads_backward(view<T> dx, input<T> dqkv, input<accumulate_t<T>> table, head_layout const& how) {
+    check_heads("arrange_heads_backward", dx.size(), dqkv.size(), table.size(), how);
   }
 
  private:
-  static void check_heads(std::string_view who, std::int64_t x, std::int64_t packed, std::int64_t table,
+  static void check_heads(std::string_view who, std::int64_t x, std::int64_t qkv, std::int64_t table,
                           head_layout const& how) {
     same(who, x % how.columns(), 0);
-    same(who, packed, x / how.columns() * 3 * how.heads * how.width);
+    same(who, qkv, x / how.columns() * 3 * how.heads * how.width);
     if (table != 0) same(who, table, how.context * how.width);
   }
   // Two products forward, five backward, each of half the pairs of rows.
@@ -22130,12 +22128,12 @@ class ring_context final : public context_group<Env> {
     auto const mark = scratch.mark();
     auto const sum = zeros(heads.extents(), scratch);
     kernels::fill(kept.lse, -std::numeric_limits<double>::infinity());
-    auto const pairs = own_pairs(kept.packed, shape, scratch);
+    auto const pairs = own_pairs(kept.qkv, shape, scratch);
     for (int turn = 0; turn < this->size(); ++turn) {
       auto coming = pass_on(pairs, turn);
       auto const now = static_cast<std::size_t>(turn % 2);
       for_each_block(turn, shape.context, [&](ops::attention_block const& at) {
-        kernels::attend_block(sum, kept.lse, kept.packed, pairs[now], shape, at, scratch, dropout);
+        kernels::attend_block(sum, kept.lse, kept.qkv, pairs[now], shape, at, scratch, dropout);
       });
       if (coming) coming->wait();
     }
@@ -22143,18 +22141,18 @@ class ring_context final : public context_group<Env> {
     scratch.rewind(mark);
   }
 
-  void attend_backward(view dpacked, view dheads, view heads, state const& kept, attention_shape const& shape,
+  void attend_backward(view dqkv, view dheads, view heads, state const& kept, attention_shape const& shape,
                        arena<space>& scratch, dropout_site const& dropout) override {
     auto const mark = scratch.mark();
     auto const dqueries = zeros(heads.extents(), scratch);
-    auto const pairs = own_pairs(kept.packed, shape, scratch);
+    auto const pairs = own_pairs(kept.qkv, shape, scratch);
     sums const dpairs[2] = {zeros(pairs[0].extents(), scratch), scratch.template take<accumulate>(pairs[0].extents())};
     for (int turn = 0; turn < this->size(); ++turn) {
       auto coming = pass_on(pairs, turn);
       auto const now = static_cast<std::size_t>(turn % 2);
       auto const& here = dpairs[now];
       for_each_block(turn, shape.context, [&](ops::attention_block const& at) {
-        kernels::attend_block_backward(dqueries, here, dheads, heads, kept.lse, kept.packed, pairs[now], shape, at,
+        kernels::attend_block_backward(dqueries, here, dheads, heads, kept.lse, kept.qkv, pairs[now], shape, at,
                                        scratch, dropout);
       });
       if (coming) coming->wait();
@@ -22162,8 +22160,8 @@ class ring_context final : public context_group<Env> {
       std::array<transfer<space>, 2> const both{send_to(next(), here), receive_from(before(), dpairs[(turn + 1) % 2])};
       world_.exchange(std::span<transfer<space> const>(both));
     }
-    kernels::copy_columns(dpacked, 0, dqueries, 0, shape.channels);
-    kernels::copy_columns(dpacked, shape.channels, dpairs[this->size() % 2], 0, 2 * shape.channels);
+    kernels::copy_columns(dqkv, 0, dqueries, 0, shape.channels);
+    kernels::copy_columns(dqkv, shape.channels, dpairs[this->size() % 2], 0, 2 * shape.channels);
     scratch.rewind(mark);
   }
 
@@ -22181,10 +22179,10 @@ class ring_context final : public context_group<Env> {
     return all;
   }
   // Keys and values side by side, and room for those that come while they are used.
-  static std::array<view, 2> own_pairs(view packed, attention_shape const& shape, arena<space>& scratch) {
-    trireme::shape const extents{packed.extent(0), 2 * shape.channels};
+  static std::array<view, 2> own_pairs(view qkv, attention_shape const& shape, arena<space>& scratch) {
+    trireme::shape const extents{qkv.extent(0), 2 * shape.channels};
     auto const own = scratch.template take<value>(extents);
-    kernels::copy_columns(own, 0, packed, shape.channels, 2 * shape.channels);
+    kernels::copy_columns(own, 0, qkv, shape.channels, 2 * shape.channels);
     return {own, scratch.template take<value>(extents)};
   }
   // Begins to hand on the pairs of this turn, and to take those of the next, unless it is the last.
@@ -22238,25 +22236,24 @@ class dealt_context final : public context_group<Env> {
               dropout_site const& dropout) override {
     auto const own = dealt(shape);
     auto const rows = own.batch * own.context;
-    auto const packed = activations.template take<value>({rows, 3 * own.channels});
-    deal(packed, kept.packed, shape, 3, scratch);
-    kept.packed = packed;
+    auto const qkv = activations.template take<value>({rows, 3 * own.channels});
+    deal(qkv, kept.qkv, shape, 3, scratch);
+    kept.qkv = qkv;
     kept.heads = activations.template take<value>({rows, own.channels});
     kept.lse = activations.template take<accumulate>({own.batch, own.heads, own.context});
-    kernels::causal_attention(kept.heads, kept.lse, packed, own, scratch, dropout);
+    kernels::causal_attention(kept.heads, kept.lse, qkv, own, scratch, dropout);
     collect(heads, kept.heads, shape, 1, scratch);
   }
 
-  void attend_backward(view dpacked, view dheads, view, state const& kept, attention_shape const& shape,
+  void attend_backward(view dqkv, view dheads, view, state const& kept, attention_shape const& shape,
                        arena<space>& scratch, dropout_site const& dropout) override {
     auto const mark = scratch.mark();
     auto const own = dealt(shape);
     auto const slopes = scratch.template take<value>(kept.heads.extents());
-    auto const dealt_gradient = scratch.template take<value>(kept.packed.extents());
+    auto const dealt_gradient = scratch.template take<value>(kept.qkv.extents());
     deal(slopes, dheads, shape, 1, scratch);
-    kernels::causal_attention_backward(dealt_gradient, slopes, kept.heads, kept.lse, kept.packed, own, scratch,
-                                       dropout);
-    collect(dpacked, dealt_gradient, shape, 3, scratch);
+    kernels::causal_attention_backward(dealt_gradient, slopes, kept.heads, kept.lse, kept.qkv, own, scratch, dropout);
+    collect(dqkv, dealt_gradient, shape, 3, scratch);
     scratch.rewind(mark);
   }
 

@@ -15,8 +15,8 @@ struct problem {
   ops::head_layout how;
   std::int64_t rows;
   tensor<T> x = random_tensor<T>({rows, how.columns()}, 1);
-  tensor<T> dpacked = random_tensor<T>({rows, 3 * how.heads* how.width}, 2);
-  tensor<T> packed = zeros<T>({rows, 3 * how.heads* how.width});
+  tensor<T> dqkv = random_tensor<T>({rows, 3 * how.heads* how.width}, 2);
+  tensor<T> qkv = zeros<T>({rows, 3 * how.heads* how.width});
   tensor<T> dx = zeros<T>({rows, how.columns()});
   tensor<A> table = zeros<A>({how.context, how.width});
 
@@ -24,10 +24,10 @@ struct problem {
       : how(what), rows(samples * what.context) {
     kernels::rotations(table.view(), first, 100);
   }
-  void forward() { kernels::arrange_heads(packed.view(), x, table, how); }
-  void backward() { kernels::arrange_heads_backward(dx.view(), dpacked, table, how); }
+  void forward() { kernels::arrange_heads(qkv.view(), x, table, how); }
+  void backward() { kernels::arrange_heads_backward(dx.view(), dqkv, table, how); }
   T const* at(std::int64_t row, std::int64_t third, std::int64_t head) const {
-    return packed.span().data() + ((row * 3 + third) * how.heads + head) * how.width;
+    return qkv.span().data() + ((row * 3 + third) * how.heads + head) * how.width;
   }
 };
 
@@ -69,7 +69,7 @@ TEST_CASE("position p turns pair i by p / base^(2 i / D), and leaves values alon
 
 TEST_CASE("a key and its value serve all queries of their group") {
   problem<double> p({2, 4, 2, 2}, 1);
-  kernels::arrange_heads(p.packed.view(), p.x, {}, p.how);
+  kernels::arrange_heads(p.qkv.view(), p.x, {}, p.how);
   // A row: q0 q1 k0 v0 q2 q3 k1 v1, two numbers each.
   std::array<std::int64_t, 4> const queries{0, 1, 4, 5}, keys{2, 2, 6, 6};
   for (std::int64_t row = 0; row < 2; ++row) {
@@ -91,12 +91,12 @@ TEST_CASE("gradients of arranged heads agree with central differences") {
     p.backward();
     CHECK(gradient_error(p.x.span(), p.dx.span(), [&] {
             p.forward();
-            return inner(p.packed.span(), p.dpacked.span());
+            return inner(p.qkv.span(), p.dqkv.span());
           }) < 1e-6);
-    kernels::arrange_heads_backward(p.dx.view(), p.dpacked, {}, how);
+    kernels::arrange_heads_backward(p.dx.view(), p.dqkv, {}, how);
     CHECK(gradient_error(p.x.span(), p.dx.span(), [&] {
-            kernels::arrange_heads(p.packed.view(), p.x, {}, how);
-            return inner(p.packed.span(), p.dpacked.span());
+            kernels::arrange_heads(p.qkv.view(), p.x, {}, how);
+            return inner(p.qkv.span(), p.dqkv.span());
           }) < 1e-6);
   }
 }
@@ -111,20 +111,20 @@ TEMPLATE_TEST_CASE("arranged heads in float and bfloat16 agree with double at ev
       problem<TestType> rounded(how, 2);
       rounded.forward();
       rounded.backward();
-      CHECK(distance(rounded.packed, exact.packed) < tolerance<TestType>);
+      CHECK(distance(rounded.qkv, exact.qkv) < tolerance<TestType>);
       CHECK(distance(rounded.dx, exact.dx) < tolerance<TestType>);
       if (how.grouped()) return;
       kernels::arrange_heads(rounded.x.view(), rounded.x, rounded.table, how);
-      kernels::arrange_heads_backward(rounded.dpacked.view(), rounded.dpacked, rounded.table, how);
-      CHECK(same_bits<TestType>(rounded.x.span(), rounded.packed.span()));
-      CHECK(same_bits<TestType>(rounded.dpacked.span(), rounded.dx.span()));
+      kernels::arrange_heads_backward(rounded.dqkv.view(), rounded.dqkv, rounded.table, how);
+      CHECK(same_bits<TestType>(rounded.x.span(), rounded.qkv.span()));
+      CHECK(same_bits<TestType>(rounded.dqkv.span(), rounded.dx.span()));
     });
   }
 }
 
 TEST_CASE("heads that do not fit are refused") {
   problem<float> p({2, 4, 2, 2}, 1);
-  CHECK_THROWS_AS(kernels::arrange_heads(p.packed.view(), p.x, p.table, {2, 4, 4, 2}), assertion_error);
-  CHECK_THROWS_AS(kernels::arrange_heads(p.packed.view(), p.x, p.table, {3, 4, 2, 2}), assertion_error);
+  CHECK_THROWS_AS(kernels::arrange_heads(p.qkv.view(), p.x, p.table, {2, 4, 4, 2}), assertion_error);
+  CHECK_THROWS_AS(kernels::arrange_heads(p.qkv.view(), p.x, p.table, {3, 4, 2, 2}), assertion_error);
   CHECK_THROWS_AS(kernels::rotations(tensor<float>(shape{2, 3}).view(), 0, 1e4), assertion_error);
 }

@@ -40,7 +40,7 @@ struct context_part {
 template <class Env>
 struct attention_state {
   using view = tensor_view<typename Env::compute, typename Env::space>;
-  view packed;                                                     ///< queries, keys and values, side by side
+  view qkv;                                                        ///< queries, keys and values, side by side
   view heads;                                                      ///< what came of them
   tensor_view<typename Env::accumulate, typename Env::space> lse;  ///< logs of the softmax's denominators
 };
@@ -62,13 +62,13 @@ class context_group : public rank_group<context_group<Env>> {
 
   [[nodiscard]] context_part const& part() const noexcept { return part_; }
 
-  /// Causal self-attention of the whole samples; heads is written. kept.packed is this rank's rows of queries, keys and
+  /// Causal self-attention of the whole samples; heads is written. kept.qkv is this rank's rows of queries, keys and
   /// values; all of kept lives on in `activations`.
   /// @param shape  of what lies here.
   virtual void attend(view heads, state& kept, attention_shape const& shape, arena<space>& activations,
                       arena<space>& scratch, dropout_site const& dropout) = 0;
-  /// The gradient of attend: dpacked is written. heads is what it gave.
-  virtual void attend_backward(view dpacked, view dheads, view heads, state const& kept, attention_shape const& shape,
+  /// The gradient of attend: dqkv is written. heads is what it gave.
+  virtual void attend_backward(view dqkv, view dheads, view heads, state const& kept, attention_shape const& shape,
                                arena<space>& scratch, dropout_site const& dropout) = 0;
 
  protected:

@@ -44,7 +44,7 @@ class attention::instance {
   struct saved {
     typename projection::saved qkv;  // its x is this layer's input, the rows that lie here
     typename projection::saved out;  // its x is the output of the heads here (rows, channels here)
-    view packed;                     // queries, keys and values here; between the halves of backward, their gradient
+    view own;                        // queries, keys and values here; between the halves of backward, their gradient
     attention_state<Env> attended;
   };
 
@@ -68,14 +68,14 @@ class attention::instance {
   /// @param context  rows of one sample that lie here.
   view forward(pass<Env>& pass, saved& kept, view x, view residual, std::int64_t rows, std::int64_t context) {
     auto const shape = of(rows, context);
-    auto& packed = kept.attended.packed;
+    auto& queries_keys_values = kept.attended.qkv;
     auto& lse = kept.attended.lse;
-    packed = kept.packed = qkv_.forward(pass, kept.qkv, pass.group.gather(x, rows, pass.scratch));
+    queries_keys_values = kept.own = qkv_.forward(pass, kept.qkv, pass.group.gather(x, rows, pass.scratch));
     kept.qkv.x = x;
     auto const attended = pass.take({rows, shape.channels});
     if (auto& group = context_group<Env>::of(pass); group.size() == 1) {
       lse = pass.activations.template take<accumulate>({shape.batch, shape.heads, shape.context});
-      kernels::causal_attention(attended, lse, packed, shape, pass.scratch, site(pass, 0));
+      kernels::causal_attention(attended, lse, queries_keys_values, shape, pass.scratch, site(pass, 0));
     } else {
       group.attend(attended, kept.attended, shape, pass.activations, pass.scratch, site(pass, 0));
     }
@@ -98,7 +98,7 @@ class attention::instance {
     out_.input_gradient(pass, dheads, dprojected);
     auto const dqkv = take({rows, 3 * shape.channels});
     if (auto& group = context_group<Env>::of(pass); group.size() == 1) {
-      kernels::causal_attention_backward(dqkv, dheads, kept.out.x, kept.attended.lse, kept.attended.packed, shape,
+      kernels::causal_attention_backward(dqkv, dheads, kept.out.x, kept.attended.lse, kept.attended.qkv, shape,
                                          pass.scratch, site(pass, 0));
     } else {
       group.attend_backward(dqkv, dheads, kept.out.x, kept.attended, shape, pass.scratch, site(pass, 0));
@@ -106,7 +106,7 @@ class attention::instance {
     if (when == weight_half::at_once) {
       qkv_.weight_gradient(pass, pass.group.gather(kept.qkv.x, rows, pass.scratch), dqkv);
     } else {  // nobody needs queries, keys and values any more
-      kept.qkv.dy = kept.packed;
+      kept.qkv.dy = kept.own;
       kernels::copy(kept.qkv.dy, dqkv);
     }
     auto const sum = pass.group.reduce(qkv_.input_gradient_term(pass, dx, dqkv));

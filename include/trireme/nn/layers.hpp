@@ -350,10 +350,10 @@ class attend_node final : public node<Env> {
     auto const shape = shape_of(pass);
     auto const y = to.template take<typename Env::compute>({x.v.extent(0), channels_});
     auto& kept = kept_[pass];
-    kept.packed = packed(pass, x);
+    kept.qkv = arranged(pass, x);
     if (auto& group = context_group<Env>::of(pass); group.size() == 1) {
       kept.lse = pass.activations.template take<typename Env::accumulate>({shape.batch, shape.heads, shape.context});
-      kernels::causal_attention(y, kept.lse, kept.packed, shape, pass.scratch, site(pass));
+      kernels::causal_attention(y, kept.lse, kept.qkv, shape, pass.scratch, site(pass));
     } else {
       group.attend(y, kept, shape, pass.activations, pass.scratch, site(pass));
     }
@@ -364,14 +364,13 @@ class attend_node final : public node<Env> {
     auto const mark = pass.scratch.mark();
     // Not the extents of what is kept: a context group may keep other rows of other heads.
     shape const all{dy.extent(0), 3 * channels_};
-    auto const dpacked = grouped() ? pass.scratch.template take<typename Env::compute>(all) : to.into;
+    auto const dqkv = grouped() ? pass.scratch.template take<typename Env::compute>(all) : to.into;
     if (auto& group = context_group<Env>::of(pass); group.size() == 1) {
-      kernels::causal_attention_backward(dpacked, dy, y, kept.lse, kept.packed, shape_of(pass), pass.scratch,
-                                         site(pass));
+      kernels::causal_attention_backward(dqkv, dy, y, kept.lse, kept.qkv, shape_of(pass), pass.scratch, site(pass));
     } else {
-      group.attend_backward(dpacked, dy, y, kept, shape_of(pass), pass.scratch, site(pass));
+      group.attend_backward(dqkv, dy, y, kept, shape_of(pass), pass.scratch, site(pass));
     }
-    if (arranges()) kernels::arrange_heads_backward(to.into, dpacked, angles(pass), layout(pass));
+    if (arranges()) kernels::arrange_heads_backward(to.into, dqkv, angles(pass), layout(pass));
     pass.scratch.rewind(mark);
   }
 
@@ -398,7 +397,7 @@ class attend_node final : public node<Env> {
     return {pass.batch.inputs.extents[1], heads_.count, keys_.count, channels_ / heads_.count};
   }
   // What attention reads: x, in place if nobody reads it again, or what is made of it.
-  view packed(pass<Env>& pass, held<Env> const& x) {
+  view arranged(pass<Env>& pass, held<Env> const& x) {
     if (!arranges()) return x.v;
     auto const out = grouped() || !x.ours ? pass.take({x.v.extent(0), 3 * channels_}) : x.v;
     auto const mark = pass.scratch.mark();

@@ -106,12 +106,12 @@ class ring_context final : public context_group<Env> {
     auto const mark = scratch.mark();
     auto const sum = zeros(heads.extents(), scratch);
     kernels::fill(kept.lse, -std::numeric_limits<double>::infinity());
-    auto const pairs = own_pairs(kept.packed, shape, scratch);
+    auto const pairs = own_pairs(kept.qkv, shape, scratch);
     for (int turn = 0; turn < this->size(); ++turn) {
       auto coming = pass_on(pairs, turn);
       auto const now = static_cast<std::size_t>(turn % 2);
       for_each_block(turn, shape.context, [&](ops::attention_block const& at) {
-        kernels::attend_block(sum, kept.lse, kept.packed, pairs[now], shape, at, scratch, dropout);
+        kernels::attend_block(sum, kept.lse, kept.qkv, pairs[now], shape, at, scratch, dropout);
       });
       if (coming) coming->wait();
     }
@@ -119,18 +119,18 @@ class ring_context final : public context_group<Env> {
     scratch.rewind(mark);
   }
 
-  void attend_backward(view dpacked, view dheads, view heads, state const& kept, attention_shape const& shape,
+  void attend_backward(view dqkv, view dheads, view heads, state const& kept, attention_shape const& shape,
                        arena<space>& scratch, dropout_site const& dropout) override {
     auto const mark = scratch.mark();
     auto const dqueries = zeros(heads.extents(), scratch);
-    auto const pairs = own_pairs(kept.packed, shape, scratch);
+    auto const pairs = own_pairs(kept.qkv, shape, scratch);
     sums const dpairs[2] = {zeros(pairs[0].extents(), scratch), scratch.template take<accumulate>(pairs[0].extents())};
     for (int turn = 0; turn < this->size(); ++turn) {
       auto coming = pass_on(pairs, turn);
       auto const now = static_cast<std::size_t>(turn % 2);
       auto const& here = dpairs[now];
       for_each_block(turn, shape.context, [&](ops::attention_block const& at) {
-        kernels::attend_block_backward(dqueries, here, dheads, heads, kept.lse, kept.packed, pairs[now], shape, at,
+        kernels::attend_block_backward(dqueries, here, dheads, heads, kept.lse, kept.qkv, pairs[now], shape, at,
                                        scratch, dropout);
       });
       if (coming) coming->wait();
@@ -138,8 +138,8 @@ class ring_context final : public context_group<Env> {
       std::array<transfer<space>, 2> const both{send_to(next(), here), receive_from(before(), dpairs[(turn + 1) % 2])};
       world_.exchange(std::span<transfer<space> const>(both));
     }
-    kernels::copy_columns(dpacked, 0, dqueries, 0, shape.channels);
-    kernels::copy_columns(dpacked, shape.channels, dpairs[this->size() % 2], 0, 2 * shape.channels);
+    kernels::copy_columns(dqkv, 0, dqueries, 0, shape.channels);
+    kernels::copy_columns(dqkv, shape.channels, dpairs[this->size() % 2], 0, 2 * shape.channels);
     scratch.rewind(mark);
   }
 
@@ -157,10 +157,10 @@ class ring_context final : public context_group<Env> {
     return all;
   }
   // Keys and values side by side, and room for those that come while they are used.
-  static std::array<view, 2> own_pairs(view packed, attention_shape const& shape, arena<space>& scratch) {
-    trireme::shape const extents{packed.extent(0), 2 * shape.channels};
+  static std::array<view, 2> own_pairs(view qkv, attention_shape const& shape, arena<space>& scratch) {
+    trireme::shape const extents{qkv.extent(0), 2 * shape.channels};
     auto const own = scratch.template take<value>(extents);
-    kernels::copy_columns(own, 0, packed, shape.channels, 2 * shape.channels);
+    kernels::copy_columns(own, 0, qkv, shape.channels, 2 * shape.channels);
     return {own, scratch.template take<value>(extents)};
   }
   // Begins to hand on the pairs of this turn, and to take those of the next, unless it is the last.
@@ -214,25 +214,24 @@ class dealt_context final : public context_group<Env> {
               dropout_site const& dropout) override {
     auto const own = dealt(shape);
     auto const rows = own.batch * own.context;
-    auto const packed = activations.template take<value>({rows, 3 * own.channels});
-    deal(packed, kept.packed, shape, 3, scratch);
-    kept.packed = packed;
+    auto const qkv = activations.template take<value>({rows, 3 * own.channels});
+    deal(qkv, kept.qkv, shape, 3, scratch);
+    kept.qkv = qkv;
     kept.heads = activations.template take<value>({rows, own.channels});
     kept.lse = activations.template take<accumulate>({own.batch, own.heads, own.context});
-    kernels::causal_attention(kept.heads, kept.lse, packed, own, scratch, dropout);
+    kernels::causal_attention(kept.heads, kept.lse, qkv, own, scratch, dropout);
     collect(heads, kept.heads, shape, 1, scratch);
   }
 
-  void attend_backward(view dpacked, view dheads, view, state const& kept, attention_shape const& shape,
+  void attend_backward(view dqkv, view dheads, view, state const& kept, attention_shape const& shape,
                        arena<space>& scratch, dropout_site const& dropout) override {
     auto const mark = scratch.mark();
     auto const own = dealt(shape);
     auto const slopes = scratch.template take<value>(kept.heads.extents());
-    auto const dealt_gradient = scratch.template take<value>(kept.packed.extents());
+    auto const dealt_gradient = scratch.template take<value>(kept.qkv.extents());
     deal(slopes, dheads, shape, 1, scratch);
-    kernels::causal_attention_backward(dealt_gradient, slopes, kept.heads, kept.lse, kept.packed, own, scratch,
-                                       dropout);
-    collect(dpacked, dealt_gradient, shape, 3, scratch);
+    kernels::causal_attention_backward(dealt_gradient, slopes, kept.heads, kept.lse, kept.qkv, own, scratch, dropout);
+    collect(dqkv, dealt_gradient, shape, 3, scratch);
     scratch.rewind(mark);
   }
 

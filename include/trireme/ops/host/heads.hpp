@@ -15,16 +15,16 @@ namespace detail {
 void rotation_table(float* table, std::int64_t positions, std::int64_t first, std::int64_t width, double base);
 void rotation_table(double* table, std::int64_t positions, std::int64_t first, std::int64_t width, double base);
 template <class T, class A>
-void arrange_rows(T* packed, T const* x, A const* table, head_layout const& how, std::int64_t rows);
+void arrange_rows(T* qkv, T const* x, A const* table, head_layout const& how, std::int64_t rows);
 template <class T, class A>
-void arrange_backward_rows(T* dx, T const* dpacked, A const* table, head_layout const& how, std::int64_t rows);
+void arrange_backward_rows(T* dx, T const* dqkv, A const* table, head_layout const& how, std::int64_t rows);
 
 }  // namespace detail
 
 /// Queries, keys and values as products give them, made into what attention takes: a key and a value for each query,
 /// turned by their positions.
 ///
-/// Shapes   x, dx (B*T, (H + 2 K) D), laid out as head_layout says; packed, dpacked (B*T, 3 H D): all queries, keys and
+/// Shapes   x, dx (B*T, (H + 2 K) D), laid out as head_layout says; qkv, dqkv (B*T, 3 H D): all queries, keys and
 ///          values; table (T, D): cosines, then sines, or empty: nothing is turned.
 /// Numerics computed in the accumulate type and rounded once, sums over the queries of a key in their order; a row's
 ///          result does not depend on the other rows. Angles are computed in double.
@@ -41,26 +41,26 @@ struct host_heads {
     detail::same_size("rotations", table.extent(1) % 2, 0);
     detail::rotation_table(raw(table), table.extent(0), first, table.extent(1), base);
   }
-  /// packed may be x if there are as many keys as queries.
+  /// qkv may be x if there are as many keys as queries.
   template <class T>
-  static void arrange_heads(view<T> packed, detail::input<T> x, detail::input<accumulate_t<T>> table,
+  static void arrange_heads(view<T> qkv, detail::input<T> x, detail::input<accumulate_t<T>> table,
                             head_layout const& how) {
-    detail::arrange_rows(raw(packed), raw(x), raw(table), how, rows("arrange_heads", how, x, packed, table));
+    detail::arrange_rows(raw(qkv), raw(x), raw(table), how, rows("arrange_heads", how, x, qkv, table));
   }
-  /// The gradient of arrange_heads: dx is written, and may be dpacked if there are as many keys as queries.
+  /// The gradient of arrange_heads: dx is written, and may be dqkv if there are as many keys as queries.
   template <class T>
-  static void arrange_heads_backward(view<T> dx, detail::input<T> dpacked, detail::input<accumulate_t<T>> table,
+  static void arrange_heads_backward(view<T> dx, detail::input<T> dqkv, detail::input<accumulate_t<T>> table,
                                      head_layout const& how) {
-    detail::arrange_backward_rows(raw(dx), raw(dpacked), raw(table), how,
-                                  rows("arrange_heads_backward", how, dx, dpacked, table));
+    detail::arrange_backward_rows(raw(dx), raw(dqkv), raw(table), how,
+                                  rows("arrange_heads_backward", how, dx, dqkv, table));
   }
 
  private:
   template <class X, class P, class A>
-  static std::int64_t rows(char const* who, head_layout const& how, X const& x, P const& packed, A const& table) {
+  static std::int64_t rows(char const* who, head_layout const& how, X const& x, P const& qkv, A const& table) {
     auto const rows = x.size() / how.columns();
     detail::same_size(who, x.size(), rows * how.columns());
-    detail::same_size(who, packed.size(), rows * 3 * how.heads * how.width);
+    detail::same_size(who, qkv.size(), rows * 3 * how.heads * how.width);
     if (!table.empty()) detail::same_size(who, table.size(), how.context * how.width);
     return rows;
   }

@@ -42,12 +42,12 @@ TRIREME_BODY void rotation_table(double* table, std::int64_t positions, std::int
   fill_rotations(table, positions, first, width, base);
 }
 template <class T, class A>
-void arrange_rows(T* packed, T const* x, A const* table, head_layout const& how, std::int64_t rows) {
-  TRIREME_DISPATCH(fits_float<T>, arrange(packed, x, table, how, rows));
+void arrange_rows(T* qkv, T const* x, A const* table, head_layout const& how, std::int64_t rows) {
+  TRIREME_DISPATCH(fits_float<T>, arrange(qkv, x, table, how, rows));
 }
 template <class T, class A>
-void arrange_backward_rows(T* dx, T const* dpacked, A const* table, head_layout const& how, std::int64_t rows) {
-  TRIREME_DISPATCH(fits_float<T>, arrange_backward(dx, dpacked, table, how, rows));
+void arrange_backward_rows(T* dx, T const* dqkv, A const* table, head_layout const& how, std::int64_t rows) {
+  TRIREME_DISPATCH(fits_float<T>, arrange_backward(dx, dqkv, table, how, rows));
 }
 
 }  // namespace trireme::ops::detail

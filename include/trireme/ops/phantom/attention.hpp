@@ -50,20 +50,19 @@ struct phantom_attention : phantom_products {
     same("rotations", table.extent(1) % 2, 0);
   }
   template <class T>
-  static void arrange_heads(view<T> packed, input<T> x, input<accumulate_t<T>> table, head_layout const& how) {
-    check_heads("arrange_heads", x.size(), packed.size(), table.size(), how);
+  static void arrange_heads(view<T> qkv, input<T> x, input<accumulate_t<T>> table, head_layout const& how) {
+    check_heads("arrange_heads", x.size(), qkv.size(), table.size(), how);
   }
   template <class T>
-  static void arrange_heads_backward(view<T> dx, input<T> dpacked, input<accumulate_t<T>> table,
-                                     head_layout const& how) {
-    check_heads("arrange_heads_backward", dx.size(), dpacked.size(), table.size(), how);
+  static void arrange_heads_backward(view<T> dx, input<T> dqkv, input<accumulate_t<T>> table, head_layout const& how) {
+    check_heads("arrange_heads_backward", dx.size(), dqkv.size(), table.size(), how);
   }
 
  private:
-  static void check_heads(std::string_view who, std::int64_t x, std::int64_t packed, std::int64_t table,
+  static void check_heads(std::string_view who, std::int64_t x, std::int64_t qkv, std::int64_t table,
                           head_layout const& how) {
     same(who, x % how.columns(), 0);
-    same(who, packed, x / how.columns() * 3 * how.heads * how.width);
+    same(who, qkv, x / how.columns() * 3 * how.heads * how.width);
     if (table != 0) same(who, table, how.context * how.width);
   }
   // Two products forward, five backward, each of half the pairs of rows.

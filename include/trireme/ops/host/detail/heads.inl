@@ -30,15 +30,15 @@ TRIREME_INLINE void turn(T* y, T const* x, std::int64_t n, A const* angles, std:
 }
 
 template <class T, class A>
-inline void arrange(T* packed, T const* x, A const* table, head_layout const& how, std::int64_t rows) {
+inline void arrange(T* qkv, T const* x, A const* table, head_layout const& how, std::int64_t rows) {
   A const* const none = nullptr;
   auto const each = how.heads / how.key_heads;
   auto const channels = how.heads * how.width;
-  for (std::int64_t row = 0; row < rows; ++row, x += how.columns(), packed += 3 * channels) {
+  for (std::int64_t row = 0; row < rows; ++row, x += how.columns(), qkv += 3 * channels) {
     A const* const angles = table == nullptr ? nullptr : table + row % how.context * how.width;
     for (std::int64_t head = 0; head < how.heads; ++head) {
       auto const key = head / each;
-      T* const to = packed + head * how.width;
+      T* const to = qkv + head * how.width;
       turn(to, x + how.query(head), 1, angles, how.width, A(1));
       turn(to + channels, x + how.key(key), 1, angles, how.width, A(1));
       turn(to + 2 * channels, x + how.value(key), 1, none, how.width, A(1));
@@ -47,17 +47,17 @@ inline void arrange(T* packed, T const* x, A const* table, head_layout const& ho
 }
 
 template <class T, class A>
-inline void arrange_backward(T* dx, T const* dpacked, A const* table, head_layout const& how, std::int64_t rows) {
+inline void arrange_backward(T* dx, T const* dqkv, A const* table, head_layout const& how, std::int64_t rows) {
   A const* const none = nullptr;
   auto const each = how.heads / how.key_heads;
   auto const channels = how.heads * how.width;
-  for (std::int64_t row = 0; row < rows; ++row, dx += how.columns(), dpacked += 3 * channels) {
+  for (std::int64_t row = 0; row < rows; ++row, dx += how.columns(), dqkv += 3 * channels) {
     A const* const angles = table == nullptr ? nullptr : table + row % how.context * how.width;
     for (std::int64_t head = 0; head < how.heads; ++head) {
-      turn(dx + how.query(head), dpacked + head * how.width, 1, angles, how.width, A(-1));
+      turn(dx + how.query(head), dqkv + head * how.width, 1, angles, how.width, A(-1));
     }
     for (std::int64_t key = 0; key < how.key_heads; ++key) {
-      T const* const from = dpacked + channels + key * each * how.width;
+      T const* const from = dqkv + channels + key * each * how.width;
       turn(dx + how.key(key), from, each, angles, how.width, A(-1));
       turn(dx + how.value(key), from + channels, each, none, how.width, A(1));
     }
