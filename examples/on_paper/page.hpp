@@ -139,7 +139,7 @@ at stage 3 of d ranks, of a share of 1/(p t) of the model. The second is for act
   the last has 9 layers and the others 11 (1.06). Chunks of `interleaved` have 5 or 6 layers. The memory of a
   micro-batch in flight is used again for either, so in a long step all of it grows to the larger one (1.15; in a short
   one 1.06).
-* `zbv` keeps two gradients of each layer more between the halves of a backward (1.30), and sends a fifth more within
+* `zbv` keeps two gradients of each layer more between the halves of a backward (1.29), and sends a fifth more within
   `tensor`: the second half gathers once more what `sequence` cuts.
 * Scratch memory of one layer comes on top of activations: 0.1 to 0.8 GB.
 

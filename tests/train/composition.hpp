@@ -133,7 +133,7 @@ inline std::string page() {
       "compressor (`none`, `cast`, `top_k`, `error_feedback`, `power_sgd`). A cell says what the compiler says: it\n"
       "*works*, or it breaks the rule that is named there; the rules stand below. Where a cell names no precision or\n"
       "no compressor, it holds for all of them.\n\n"
-      "`scripts/composition-table` writes this page from `train/compatibility.hpp`. The test `train.compatibility`\n"
+      "`scripts/composition-table` writes this page from `train/rule_table.hpp`. The test `train.compatibility`\n"
       "compares the two, and trains each axis and each pair that works (in fp32, without a compressor) against serial\n"
       "training; `diloco` and `parameter_server`, whose steps are others, are tried by `train.local_steps`. The page\n"
       "is asked for a communicator that can do everything. What depends on sizes is refused when the trainer is made:\n"
