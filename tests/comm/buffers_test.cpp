@@ -132,6 +132,22 @@ concept is_reduced = requires(comm::threads_world& world, B&& values) {
 static_assert(is_reduced<std::vector<float>&> && is_reduced<std::span<float>> && is_reduced<float (&)[3]>);
 static_assert(!is_reduced<std::vector<float>> && !is_reduced<std::vector<float> const&>);
 static_assert(!is_reduced<std::vector<reading>&> && !is_reduced<std::vector<bool>&>);
+template <class B>
+concept is_broadcast = requires(comm::threads_world& world, B&& values) {
+  world.broadcast(std::forward<B>(values), 0);
+  world.all_gather(std::forward<B>(values));
+  receive_from(0, std::forward<B>(values));
+};
+static_assert(is_broadcast<std::string&> && is_broadcast<std::span<reading>> && !is_broadcast<std::string const&>);
+template <class From, class To>
+concept is_gathered = requires(comm::threads_world& world, From&& from, To&& to) {
+  world.gather(std::forward<From>(from), std::forward<To>(to), 0);
+  world.all_to_all(std::forward<From>(from), std::forward<To>(to));
+};
+static_assert(is_gathered<std::vector<float> const&, std::vector<float>&>);
+static_assert(is_gathered<tensor_view<float>, std::vector<float>&> && !is_gathered<int, std::vector<float>&>);
+static_assert(!is_gathered<std::vector<float>, std::vector<float>&>);
+static_assert(!is_gathered<std::vector<float>&, std::vector<float> const&>);
 
 }  // namespace
 

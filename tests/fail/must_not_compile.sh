@@ -72,6 +72,7 @@ if [[ -d $what ]]; then
 fi
 
 source=${what}_fail.cpp
+[[ -f ${what}_clean.cpp ]] || fail "there is no clean twin beside" "$source"
 sentence=$(sed -n 's|^// expected-error: *||p' "$source") || fail "cannot read" "$source"
 [[ -n $sentence && $sentence != *$'\n'* ]] || fail "there must be one line '// expected-error: sentence'" "$source"
 output=$("${command[@]}" "$source" 2>&1) && fail "it compiles, but must be refused" "$source"

@@ -12,7 +12,7 @@ template <class T>
 T special_value(int rank, int ranks, std::int64_t i) {
   using limits = std::numeric_limits<float>;
   bool const chosen = rank == static_cast<int>((i / 8) % ranks);
-  auto const plain = static_cast<float>(static_cast<std::int64_t>(i * 7 + rank * 3) % 11 - 5);
+  auto const plain = static_cast<float>((i * 7 + rank * 3) % 11 - 5);
   auto const nan = i / 8 % 2 == 0 ? limits::quiet_NaN() : -limits::quiet_NaN();
   switch (i % 8) {
     case 0:
@@ -87,7 +87,8 @@ void extremes(World& world, Op op, std::int64_t count) {
 
 template <class World>
 void nan_and_zero(World& world) {
-  if (World::name.find("nccl") != std::string_view::npos) return skipped(world, "meaning of NaN of its own");
+  if (!is_ordered<World>() && World::name.find("nccl") != std::string_view::npos)
+    return skipped(world, "meaning of NaN of its own");
   auto const on = [&]<class T>(T) {
     for (std::int64_t const count : {1, 5, 33, 130, 1001, 6000}) {
       extremes<reduction::max, T>(world, reduction::max{}, count);

@@ -29,6 +29,11 @@ trial 'another error'              1 'int x = nothing;' 'int x;'
 trial 'the sentence not the error' 1 'int x = nothing; // trireme::slot: int is not a policy' 'int x;'
 trial 'two errors'                 1 "$designed slot<int> x; int y = nothing;" 'int x;'
 trial 'a clean twin that is not'   1 "$designed slot<int> x;" 'int x = nothing;'
+rm -f "$work/rule_clean.cpp"
+if bash "$root/tests/fail/must_not_compile.sh" g++ "$work/rule" >/dev/null 2>&1; then
+  echo 'a clean twin that is missing: accepted'
+  failures=$((failures + 1))
+fi
 trial 'clean but for its templates' 1 "$designed slot<int> x;" \
   'template <class T> struct late { void f() { g(); } void g() { static_assert(sizeof(T) == 0, "late"); } };
 int main() { late<int> x; x.f(); }'

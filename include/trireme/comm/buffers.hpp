@@ -45,7 +45,11 @@ template <message_buffer B>
 template <message_buffer B>
 using view_of_t = decltype(view_of(std::declval<B>()));
 template <message_buffer B>
+using element_of_t = std::remove_reference_t<decltype(*std::declval<view_of_t<B>>().address())>;  ///< const if it is
+template <message_buffer B>
 using value_of_t = typename view_of_t<B>::value_type;
+template <class B>
+concept writable_buffer = message_buffer<B> && !std::is_const_v<element_of_t<B>>;
 
 /// Whether T travels as elements, or else as the bytes that it consists of.
 template <class T>
@@ -77,6 +81,7 @@ template <message_buffer B>
     return send_to(peer, comm::detail::sendable(comm::detail::view_of(std::forward<B>(values))));
 }
 template <message_buffer B>
+requires comm::detail::writable_buffer<B>
 [[nodiscard]] constexpr auto receive_from(int peer, B&& values) {
   if constexpr (comm::detail::is_sendable<comm::detail::value_of_t<B>>())
     return receive_from(peer, comm::detail::sendable(comm::detail::view_of(std::forward<B>(values))));

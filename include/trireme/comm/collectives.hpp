@@ -30,19 +30,23 @@ template <class World, class From, class T, class Space, collective Kind>
 concept can_move_from = std::same_as<std::remove_const_t<From>, T> && can_move<World, T, Space, Kind>;
 
 // The same for buffers (buffers.hpp).
+template <class B>
+using space_of_t = typename view_of_t<B>::space;
 template <class World, class B, class Op, collective Kind>
-concept can_reduce_buffer = message_buffer<B> && can_reduce < World,
-        std::remove_reference_t<decltype(*view_of_t<B>{}.address())>,
-typename view_of_t<B>::space, Op, Kind > ;
+concept can_reduce_buffer = message_buffer<B> && can_reduce<World, element_of_t<B>, space_of_t<B>, Op, Kind>;
 template <class World, class B, collective Kind>
-concept can_move_buffer = message_buffer<B> && can_move<World, std::byte, typename view_of_t<B>::space, Kind>;
-/// Views and buffers, but not views alone.
-template <class... B>
-concept some_buffers = (message_buffer<B> || ...);
+concept can_move_buffer = writable_buffer<B> && can_move<World, std::byte, space_of_t<B>, Kind>;
 template <class T, class Space>
 [[nodiscard]] constexpr auto view_of(tensor_view<T, Space> values) {
   return values;
 }
+/// A view and a buffer, or two buffers, whose elements can be written to `To`; two views have calls of their own.
+template <class From, class To>
+concept some_buffers = (message_buffer<From> || message_buffer<To>)&&requires(From from, To to) {
+  detail::view_of(static_cast<From&&>(from));
+  detail::view_of(static_cast<To&&>(to));
+  requires !std::is_const_v<std::remove_reference_t<decltype(*detail::view_of(static_cast<To&&>(to)).address())>>;
+};
 }  // namespace detail
 
 /// The typed face of a communicator: every collective, blocking and `_async`, checked and turned into a command.
@@ -265,42 +269,42 @@ class collectives {
       return broadcast_async(detail::sendable(detail::view_of(std::forward<B>(values))), root);
   }
   template <class From, class To>
-  requires detail::some_buffers<From, To>
+  requires detail::some_buffers<From&&, To&&>
   void gather(From&& from, To&& to, int root) {
     gather(detail::view_of(std::forward<From>(from)), detail::view_of(std::forward<To>(to)), root);
   }
   template <class From, class To>
-  requires detail::some_buffers<From, To>
+  requires detail::some_buffers<From&&, To&&>
   [[nodiscard]] auto gather_async(From&& from, To&& to, int root) {
     return gather_async(detail::view_of(std::forward<From>(from)), detail::view_of(std::forward<To>(to)), root);
   }
   template <class From, class To>
-  requires detail::some_buffers<From, To>
+  requires detail::some_buffers<From&&, To&&>
   void scatter(From&& from, To&& to, int root) {
     scatter(detail::view_of(std::forward<From>(from)), detail::view_of(std::forward<To>(to)), root);
   }
   template <class From, class To>
-  requires detail::some_buffers<From, To>
+  requires detail::some_buffers<From&&, To&&>
   [[nodiscard]] auto scatter_async(From&& from, To&& to, int root) {
     return scatter_async(detail::view_of(std::forward<From>(from)), detail::view_of(std::forward<To>(to)), root);
   }
   template <class From, class To>
-  requires detail::some_buffers<From, To>
+  requires detail::some_buffers<From&&, To&&>
   void all_to_all(From&& from, To&& to) {
     all_to_all(detail::view_of(std::forward<From>(from)), detail::view_of(std::forward<To>(to)));
   }
   template <class From, class To>
-  requires detail::some_buffers<From, To>
+  requires detail::some_buffers<From&&, To&&>
   [[nodiscard]] auto all_to_all_async(From&& from, To&& to) {
     return all_to_all_async(detail::view_of(std::forward<From>(from)), detail::view_of(std::forward<To>(to)));
   }
   template <class From, class To>
-  requires detail::some_buffers<From, To>
+  requires detail::some_buffers<From&&, To&&>
   void all_to_all(From&& from, std::span<std::int64_t const> sent, To&& to, std::span<std::int64_t const> received) {
     all_to_all(detail::view_of(std::forward<From>(from)), sent, detail::view_of(std::forward<To>(to)), received);
   }
   template <class From, class To>
-  requires detail::some_buffers<From, To>
+  requires detail::some_buffers<From&&, To&&>
   [[nodiscard]] auto all_to_all_async(From&& from, std::span<std::int64_t const> sent, To&& to,
                                       std::span<std::int64_t const> received) {
     return all_to_all_async(detail::view_of(std::forward<From>(from)), sent, detail::view_of(std::forward<To>(to)),
@@ -335,12 +339,15 @@ class collectives {
   template <class T, class Space>
   [[nodiscard]] std::span<std::int64_t const> counts_of(tensor_view<T, Space> values,
                                                         std::span<std::int64_t const> counts) const {
-    if constexpr (element<std::remove_const_t<T>>) return counts;
-    detail::expect_counts(who, collective::all_gather, counts, values.size(), self().size());
-    thread_local std::vector<std::int64_t> bytes;  // read before the call returns
-    bytes.clear();
-    for (auto const each : counts) bytes.push_back(each * static_cast<std::int64_t>(sizeof(T)));
-    return bytes;
+    if constexpr (element<std::remove_const_t<T>>) {
+      return counts;
+    } else {
+      detail::expect_counts(who, collective::all_gather, counts, values.size(), self().size());
+      thread_local std::vector<std::int64_t> bytes;  // read before the call returns
+      bytes.clear();
+      for (auto const each : counts) bytes.push_back(each * static_cast<std::int64_t>(sizeof(T)));
+      return bytes;
+    }
   }
 
   template <class T, class Space, class Op>

@@ -44,7 +44,7 @@ class attention::instance {
   struct saved {
     typename projection::saved qkv;  // its x is this layer's input, the rows that lie here
     typename projection::saved out;  // its x is the output of the heads here (rows, channels here)
-    view own;                        // queries, keys and values here; between the halves of backward, their gradient
+    view projected;                  // queries, keys and values here; between the halves of backward, their gradient
     attention_state<Env> attended;
   };
 
@@ -70,7 +70,7 @@ class attention::instance {
     auto const shape = of(rows, context);
     auto& queries_keys_values = kept.attended.qkv;
     auto& lse = kept.attended.lse;
-    queries_keys_values = kept.own = qkv_.forward(pass, kept.qkv, pass.group.gather(x, rows, pass.scratch));
+    queries_keys_values = kept.projected = qkv_.forward(pass, kept.qkv, pass.group.gather(x, rows, pass.scratch));
     kept.qkv.x = x;
     auto const attended = pass.take({rows, shape.channels});
     if (auto& group = context_group<Env>::of(pass); group.size() == 1) {
@@ -106,7 +106,7 @@ class attention::instance {
     if (when == weight_half::at_once) {
       qkv_.weight_gradient(pass, pass.group.gather(kept.qkv.x, rows, pass.scratch), dqkv);
     } else {  // nobody needs queries, keys and values any more
-      kept.qkv.dy = kept.own;
+      kept.qkv.dy = kept.projected;
       kernels::copy(kept.qkv.dy, dqkv);
     }
     auto const sum = pass.group.reduce(qkv_.input_gradient_term(pass, dx, dqkv));

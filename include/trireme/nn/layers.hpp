@@ -26,6 +26,9 @@ struct activation {
 [[nodiscard]] constexpr activation tanh() noexcept { return {ops::activation::tanh}; }
 
 /// y = x / sqrt(average(x^2) + epsilon) * gain, row by row.
+///
+/// Shapes   x, y (rows, channels), gain (channels).
+/// Numerics computed in the accumulate type and rounded once.
 /// Method   [Zhang, Sennrich, "Root mean square layer normalization", 2019].
 struct rms_norm {
   static constexpr nn::flow flow = nn::flow::rows;
@@ -50,7 +53,10 @@ struct dropout {
 ///          queries of a key, the key and its value side by side, for one key after the other.
 /// Ranks    a tensor group cuts between keys: it has at most as many ranks as there are keys.
 /// Bytes    with fewer keys, 3 * heads * width numbers a row are kept: each query's key and value, repeated. Context
-///          groups send those, too.
+///          groups send those, too. With `rotary` each pass makes a table of width numbers a position, in scratch
+///          memory.
+/// Errors   config_error for heads that are no multiple of key_heads, for columns that do not make so many heads of one
+///          (with `rotary`: even) width, and for a tensor group of more ranks than key heads.
 struct attend {
   static constexpr nn::flow flow = nn::flow::columns;
   std::int64_t heads = 1;
@@ -344,7 +350,8 @@ class attend_node final : public node<Env> {
     if (own.size <= what_.key_heads) return {what_.key_heads, grouped() ? 1 : 3};
     throw config_error(text("trireme::nn::attention: ", what_.key_heads, grouped() ? " key heads" : " heads",
                             " cannot be cut into ", own.size,
-                            " ways; a tensor group has at most as many ranks as a layer has heads"));
+                            " ways; a tensor group has at most as many ranks as a layer has ",
+                            grouped() ? "key heads" : "heads"));
   }
   held<Env> forward(pass<Env>& pass, held<Env> x, arena<space>& to, view) override {
     auto const shape = shape_of(pass);

@@ -16,10 +16,9 @@ namespace trireme::comm::detail {
 
 /// What ranks tell each other when something has gone wrong.
 ///
-/// A failure is flooded: whoever finds it or hears of it tells the 2 log2(size) ranks around it, once. So it costs a
-/// rank so many messages however many ranks find it, and goes around ranks that are dead, or that compute: two ranks
-/// have as many ways to each other as each has neighbours, the longest of log2(size) steps. Where all of a rank's
-/// neighbours are silent, its own deadline ends its wait, as it does without notices.
+/// A failure is flooded: whoever finds it or hears of it tells the 2 ceil(log2(size)) ranks around it in each group,
+/// once. So it costs a rank so many messages however many ranks find it, and goes around ranks that are dead, or that
+/// compute. Where all of a rank's neighbours are silent, its own deadline ends its wait, as it does without notices.
 class mpi_notices {
  public:
   static constexpr std::size_t most_bytes = 1024;
@@ -54,8 +53,8 @@ class mpi_notices {
       if (peer > launch.rank) send(launch, peer, mpi_tags::ends, {});
     });
   }
-  /// Tells all others that this rank prints it. One rank of a launch does so, and ends soon after: nobody could pass it
-  /// on in time.
+  /// Tells all others that this rank prints it; it ends soon after, so nobody could pass it on in time. Usually one
+  /// rank of a launch does so: two may, if they fail at once and no rank between them has an ear for the other.
   static void tell_that_it_reports(mpi_group const& launch) noexcept {
     for (int rank = 0; rank < launch.size; ++rank)
       if (rank != launch.rank) send(launch, rank, mpi_tags::reports, {});

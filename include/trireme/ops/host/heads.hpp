@@ -30,7 +30,7 @@ void arrange_backward_rows(T* dx, T const* dqkv, A const* table, head_layout con
 ///          result does not depend on the other rows. Angles are computed in double.
 /// Method   [Su et al., "RoFormer", 2021], numbers i and i + D/2 of a head being a pair; [Ainslie et al., "GQA", 2023].
 /// Threads  thread-safe on different outputs.
-/// Errors   assertion_error (light) if the sizes do not fit.
+/// Errors   assertion_error (light) if the sizes do not fit, or a head's width is odd.
 struct host_heads {
   template <class T>
   using view = tensor_view<T, host>;
