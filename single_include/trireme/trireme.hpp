@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/trireme.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 581ba90ceff7ad972d1e1878550e1290dd16579372b208e39f8906e06686170c
+// SHA-256 of the sources: 6c7baf63004114e72fe025c540e945f1b97562d854db2ef9258ba9a39724180a
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -1242,7 +1242,11 @@ template <message_buffer B>
 template <message_buffer B>
 using view_of_t = decltype(view_of(std::declval<B>()));
 template <message_buffer B>
+using element_of_t = std::remove_reference_t<decltype(*std::declval<view_of_t<B>>().address())>;  ///< const if it is
+template <message_buffer B>
 using value_of_t = typename view_of_t<B>::value_type;
+template <class B>
+concept writable_buffer = message_buffer<B> && !std::is_const_v<element_of_t<B>>;
 
 /// Whether T travels as elements, or else as the bytes that it consists of.
 template <class T>
@@ -1274,6 +1278,7 @@ template <message_buffer B>
     return send_to(peer, comm::detail::sendable(comm::detail::view_of(std::forward<B>(values))));
 }
 template <message_buffer B>
+requires comm::detail::writable_buffer<B>
 [[nodiscard]] constexpr auto receive_from(int peer, B&& values) {
   if constexpr (comm::detail::is_sendable<comm::detail::value_of_t<B>>())
     return receive_from(peer, comm::detail::sendable(comm::detail::view_of(std::forward<B>(values))));
@@ -4761,19 +4766,23 @@ template <class World, class From, class T, class Space, collective Kind>
 concept can_move_from = std::same_as<std::remove_const_t<From>, T> && can_move<World, T, Space, Kind>;
 
 // The same for buffers (buffers.hpp).
+template <class B>
+using space_of_t = typename view_of_t<B>::space;
 template <class World, class B, class Op, collective Kind>
-concept can_reduce_buffer = message_buffer<B> && can_reduce < World,
-        std::remove_reference_t<decltype(*view_of_t<B>{}.address())>,
-typename view_of_t<B>::space, Op, Kind > ;
+concept can_reduce_buffer = message_buffer<B> && can_reduce<World, element_of_t<B>, space_of_t<B>, Op, Kind>;
 template <class World, class B, collective Kind>
-concept can_move_buffer = message_buffer<B> && can_move<World, std::byte, typename view_of_t<B>::space, Kind>;
-/// Views and buffers, but not views alone.
-template <class... B>
-concept some_buffers = (message_buffer<B> || ...);
+concept can_move_buffer = writable_buffer<B> && can_move<World, std::byte, space_of_t<B>, Kind>;
 template <class T, class Space>
 [[nodiscard]] constexpr auto view_of(tensor_view<T, Space> values) {
   return values;
 }
+/// A view and a buffer, or two buffers, whose elements can be written to `To`; two views have calls of their own.
+template <class From, class To>
+concept some_buffers = (message_buffer<From> || message_buffer<To>)&&requires(From from, To to) {
+  detail::view_of(static_cast<From&&>(from));
+  detail::view_of(static_cast<To&&>(to));
+  requires !std::is_const_v<std::remove_reference_t<decltype(*detail::view_of(static_cast<To&&>(to)).address())>>;
+};
 }  // namespace detail
 
 /// The typed face of a communicator: every collective, blocking and `_async`, checked and turned into a command.
@@ -4996,42 +5005,42 @@ class collectives {
       return broadcast_async(detail::sendable(detail::view_of(std::forward<B>(values))), root);
   }
   template <class From, class To>
-  requires detail::some_buffers<From, To>
+  requires detail::some_buffers<From&&, To&&>
   void gather(From&& from, To&& to, int root) {
     gather(detail::view_of(std::forward<From>(from)), detail::view_of(std::forward<To>(to)), root);
   }
   template <class From, class To>
-  requires detail::some_buffers<From, To>
+  requires detail::some_buffers<From&&, To&&>
   [[nodiscard]] auto gather_async(From&& from, To&& to, int root) {
     return gather_async(detail::view_of(std::forward<From>(from)), detail::view_of(std::forward<To>(to)), root);
   }
   template <class From, class To>
-  requires detail::some_buffers<From, To>
+  requires detail::some_buffers<From&&, To&&>
   void scatter(From&& from, To&& to, int root) {
     scatter(detail::view_of(std::forward<From>(from)), detail::view_of(std::forward<To>(to)), root);
   }
   template <class From, class To>
-  requires detail::some_buffers<From, To>
+  requires detail::some_buffers<From&&, To&&>
   [[nodiscard]] auto scatter_async(From&& from, To&& to, int root) {
     return scatter_async(detail::view_of(std::forward<From>(from)), detail::view_of(std::forward<To>(to)), root);
   }
   template <class From, class To>
-  requires detail::some_buffers<From, To>
+  requires detail::some_buffers<From&&, To&&>
   void all_to_all(From&& from, To&& to) {
     all_to_all(detail::view_of(std::forward<From>(from)), detail::view_of(std::forward<To>(to)));
   }
   template <class From, class To>
-  requires detail::some_buffers<From, To>
+  requires detail::some_buffers<From&&, To&&>
   [[nodiscard]] auto all_to_all_async(From&& from, To&& to) {
     return all_to_all_async(detail::view_of(std::forward<From>(from)), detail::view_of(std::forward<To>(to)));
   }
   template <class From, class To>
-  requires detail::some_buffers<From, To>
+  requires detail::some_buffers<From&&, To&&>
   void all_to_all(From&& from, std::span<std::int64_t const> sent, To&& to, std::span<std::int64_t const> received) {
     all_to_all(detail::view_of(std::forward<From>(from)), sent, detail::view_of(std::forward<To>(to)), received);
   }
   template <class From, class To>
-  requires detail::some_buffers<From, To>
+  requires detail::some_buffers<From&&, To&&>
   [[nodiscard]] auto all_to_all_async(From&& from, std::span<std::int64_t const> sent, To&& to,
                                       std::span<std::int64_t const> received) {
     return all_to_all_async(detail::view_of(std::forward<From>(from)), sent, detail::view_of(std::forward<To>(to)),
@@ -5066,12 +5075,15 @@ class collectives {
   template <class T, class Space>
   [[nodiscard]] std::span<std::int64_t const> counts_of(tensor_view<T, Space> values,
                                                         std::span<std::int64_t const> counts) const {
-    if constexpr (element<std::remove_const_t<T>>) return counts;
-    detail::expect_counts(who, collective::all_gather, counts, values.size(), self().size());
-    thread_local std::vector<std::int64_t> bytes;  // read before the call returns
-    bytes.clear();
-    for (auto const each : counts) bytes.push_back(each * static_cast<std::int64_t>(sizeof(T)));
-    return bytes;
+    if constexpr (element<std::remove_const_t<T>>) {
+      return counts;
+    } else {
+      detail::expect_counts(who, collective::all_gather, counts, values.size(), self().size());
+      thread_local std::vector<std::int64_t> bytes;  // read before the call returns
+      bytes.clear();
+      for (auto const each : counts) bytes.push_back(each * static_cast<std::int64_t>(sizeof(T)));
+      return bytes;
+    }
   }
 
   template <class T, class Space, class Op>
@@ -9350,7 +9362,7 @@ class attention::instance {
   struct saved {
     typename projection::saved qkv;  // its x is this layer's input, the rows that lie here
     typename projection::saved out;  // its x is the output of the heads here (rows, channels here)
-    view own;                        // queries, keys and values here; between the halves of backward, their gradient
+    view projected;                  // queries, keys and values here; between the halves of backward, their gradient
     attention_state<Env> attended;
   };
 
@@ -9376,7 +9388,7 @@ class attention::instance {
     auto const shape = of(rows, context);
     auto& queries_keys_values = kept.attended.qkv;
     auto& lse = kept.attended.lse;
-    queries_keys_values = kept.own = qkv_.forward(pass, kept.qkv, pass.group.gather(x, rows, pass.scratch));
+    queries_keys_values = kept.projected = qkv_.forward(pass, kept.qkv, pass.group.gather(x, rows, pass.scratch));
     kept.qkv.x = x;
     auto const attended = pass.take({rows, shape.channels});
     if (auto& group = context_group<Env>::of(pass); group.size() == 1) {
@@ -9412,7 +9424,7 @@ class attention::instance {
     if (when == weight_half::at_once) {
       qkv_.weight_gradient(pass, pass.group.gather(kept.qkv.x, rows, pass.scratch), dqkv);
     } else {  // nobody needs queries, keys and values any more
-      kept.qkv.dy = kept.own;
+      kept.qkv.dy = kept.projected;
       kernels::copy(kept.qkv.dy, dqkv);
     }
     auto const sum = pass.group.reduce(qkv_.input_gradient_term(pass, dx, dqkv));
@@ -11224,6 +11236,9 @@ struct activation {
 [[nodiscard]] constexpr activation tanh() noexcept { return {ops::activation::tanh}; }
 
 /// y = x / sqrt(average(x^2) + epsilon) * gain, row by row.
+///
+/// Shapes   x, y (rows, channels), gain (channels).
+/// Numerics computed in the accumulate type and rounded once.
 /// Method   [Zhang, Sennrich, "Root mean square layer normalization", 2019].
 struct rms_norm {
   static constexpr nn::flow flow = nn::flow::rows;
@@ -11248,7 +11263,10 @@ struct dropout {
 ///          queries of a key, the key and its value side by side, for one key after the other.
 /// Ranks    a tensor group cuts between keys: it has at most as many ranks as there are keys.
 /// Bytes    with fewer keys, 3 * heads * width numbers a row are kept: each query's key and value, repeated. Context
-///          groups send those, too.
+///          groups send those, too. With `rotary` each pass makes a table of width numbers a position, in scratch
+///          memory.
+/// Errors   config_error for heads that are no multiple of key_heads, for columns that do not make so many heads of one
+///          (with `rotary`: even) width, and for a tensor group of more ranks than key heads.
 struct attend {
   static constexpr nn::flow flow = nn::flow::columns;
   std::int64_t heads = 1;
@@ -11542,7 +11560,8 @@ class attend_node final : public node<Env> {
     if (own.size <= what_.key_heads) return {what_.key_heads, grouped() ? 1 : 3};
     throw config_error(text("trireme::nn::attention: ", what_.key_heads, grouped() ? " key heads" : " heads",
                             " cannot be cut into ", own.size,
-                            " ways; a tensor group has at most as many ranks as a layer has heads"));
+                            " ways; a tensor group has at most as many ranks as a layer has ",
+                            grouped() ? "key heads" : "heads"));
   }
   held<Env> forward(pass<Env>& pass, held<Env> x, arena<space>& to, view) override {
     auto const shape = shape_of(pass);
@@ -15715,7 +15734,7 @@ void arrange_backward_rows(T* dx, T const* dqkv, A const* table, head_layout con
 ///          result does not depend on the other rows. Angles are computed in double.
 /// Method   [Su et al., "RoFormer", 2021], numbers i and i + D/2 of a head being a pair; [Ainslie et al., "GQA", 2023].
 /// Threads  thread-safe on different outputs.
-/// Errors   assertion_error (light) if the sizes do not fit.
+/// Errors   assertion_error (light) if the sizes do not fit, or a head's width is odd.
 struct host_heads {
   template <class T>
   using view = tensor_view<T, host>;

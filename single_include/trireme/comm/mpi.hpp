@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/comm/mpi.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 64afbf5f8ab2e7c440aaae4a2a2298d608b87aade4a2df42c43476cb07189929
+// SHA-256 of the sources: 2d142c409eac7574c6dacf74de9526235cce92fd489b334373730550d48b51a5
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -635,10 +635,9 @@ namespace trireme::comm::detail {
 
 /// What ranks tell each other when something has gone wrong.
 ///
-/// A failure is flooded: whoever finds it or hears of it tells the 2 log2(size) ranks around it, once. So it costs a
-/// rank so many messages however many ranks find it, and goes around ranks that are dead, or that compute: two ranks
-/// have as many ways to each other as each has neighbours, the longest of log2(size) steps. Where all of a rank's
-/// neighbours are silent, its own deadline ends its wait, as it does without notices.
+/// A failure is flooded: whoever finds it or hears of it tells the 2 ceil(log2(size)) ranks around it in each group,
+/// once. So it costs a rank so many messages however many ranks find it, and goes around ranks that are dead, or that
+/// compute. Where all of a rank's neighbours are silent, its own deadline ends its wait, as it does without notices.
 class mpi_notices {
  public:
   static constexpr std::size_t most_bytes = 1024;
@@ -673,8 +672,8 @@ class mpi_notices {
       if (peer > launch.rank) send(launch, peer, mpi_tags::ends, {});
     });
   }
-  /// Tells all others that this rank prints it. One rank of a launch does so, and ends soon after: nobody could pass it
-  /// on in time.
+  /// Tells all others that this rank prints it; it ends soon after, so nobody could pass it on in time. Usually one
+  /// rank of a launch does so: two may, if they fail at once and no rank between them has an ear for the other.
   static void tell_that_it_reports(mpi_group const& launch) noexcept {
     for (int rank = 0; rank < launch.size; ++rank)
       if (rank != launch.rank) send(launch, rank, mpi_tags::reports, {});
