@@ -43,10 +43,10 @@ static_assert(attended.steps[2].takes == lie::columns && attended.steps[2].gives
 static_assert(attended.steps[3].as == role::collect && attended.steps[3].partial);
 static_assert(attended.steps[4].takes == lie::rows);
 
-constexpr auto mlp = in_rows(norm, linear, act, linear, drop);
-static_assert(mlp.found.fits());
-static_assert(mlp.steps[1].as == role::spread && mlp.steps[1].fused && mlp.steps[2].absorbed);
-static_assert(mlp.steps[3].as == role::collect && !mlp.steps[3].fused);
+constexpr auto both = in_rows(norm, linear, act, linear, drop);
+static_assert(both.found.fits());
+static_assert(both.steps[1].as == role::spread && both.steps[1].fused && both.steps[2].absorbed);
+static_assert(both.steps[3].as == role::collect && !both.steps[3].fused);
 
 // Dropout between the products changes nothing of that.
 constexpr auto dropped = in_rows(linear, act, drop, linear);
@@ -93,4 +93,4 @@ static_assert(is(place(lie::rows, lie::columns, norm).found, misfit::columns_mis
 
 }  // namespace
 
-TEST_CASE("layers are placed by values that a compiler has as well", "[nn][placement]") { CHECK(mlp.found.fits()); }
+TEST_CASE("layers are placed by values that a compiler has as well", "[nn][placement]") { CHECK(both.found.fits()); }
