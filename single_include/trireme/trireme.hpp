@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/trireme.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 6c7baf63004114e72fe025c540e945f1b97562d854db2ef9258ba9a39724180a
+// SHA-256 of the sources: 85da0fe2c71bc5bae7437fff67a4ee483204f51e81799f2fdbac6651760db3a8
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -858,7 +858,7 @@ class world_in : public Comm {
  public:
   using space = Space;
 
-  explicit world_in(Comm&& base) noexcept : Comm(std::move(base)) {}
+  explicit world_in(Comm&& world) noexcept : Comm(std::move(world)) {}
   [[nodiscard]] world_in split(int color, int key) { return world_in(Comm::split(color, key)); }
   [[nodiscard]] world_in duplicate() { return world_in(Comm::duplicate()); }
   [[nodiscard]] world_in duplicate(std::chrono::milliseconds deadline) requires requires(Comm& it) {

@@ -13,7 +13,7 @@ class world_in : public Comm {
  public:
   using space = Space;
 
-  explicit world_in(Comm&& base) noexcept : Comm(std::move(base)) {}
+  explicit world_in(Comm&& world) noexcept : Comm(std::move(world)) {}
   [[nodiscard]] world_in split(int color, int key) { return world_in(Comm::split(color, key)); }
   [[nodiscard]] world_in duplicate() { return world_in(Comm::duplicate()); }
   [[nodiscard]] world_in duplicate(std::chrono::milliseconds deadline) requires requires(Comm& it) {

@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/comm/checked.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 9a500e805f97ab53bc28e097a632c22a01c7ac9cd69d23f9dd664fae2f099c97
+// SHA-256 of the sources: c421c8168ab2cc37fb0e59309f54d8d9764ebd43de185a6ba4eb42f8e04537e1
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -135,14 +135,14 @@ class agreement {
     return open.empty();
   }
 
-  /// Spins, then yields, then sleeps for a small part of the time that was waited for already.
+  /// Spins, then yields, then sleeps for a small part of the time that was waited for already. On a busy machine a
+  /// yield may take milliseconds: what counts is the time, not how many there were.
   void pause(std::uint32_t round, clock::time_point since, std::vector<waiting> const& open) {
     if (round < 64) return pause_core();
-    if (round < 1024) return std::this_thread::yield();
     auto const waited = clock::now() - since;
     if (waited > patience_) throw disagreement{missing_sentence(open)};
-    std::this_thread::sleep_for(
-        std::clamp<clock::duration>(waited / 16, std::chrono::microseconds(10), std::chrono::milliseconds(1)));
+    if (waited < std::chrono::microseconds(500)) return std::this_thread::yield();
+    std::this_thread::sleep_for(std::min<clock::duration>(waited / 16, std::chrono::milliseconds(1)));
   }
 
   [[nodiscard]] std::string last_calls(std::vector<waiting> const& open) const {
