@@ -13,7 +13,7 @@ TEST_CASE("collectives allocate nothing once as many have been in flight", "[com
   long counted = -1;
   launch(comm::threads{.ranks = 3}, [&](auto& world) {
     std::vector<std::vector<float>> values(100, std::vector<float>(3000, 1.0F));
-    std::vector<comm::threads_request> requests(values.size());
+    std::vector<comm::threads_world::request> requests(values.size());
     auto const round = [&] {
       for (std::size_t i = 0; i < values.size(); ++i) requests[i] = world.all_reduce_async(tensor_view{values[i]});
       for (auto& each : requests) each.wait();

@@ -66,6 +66,7 @@ void commit(World& world, std::string_view which, std::chrono::milliseconds abse
     world.all_reduce(tensor_view(values.data(), trireme::shape{odd ? 48 : 60}));
   } else if (which == "root") {
     world.broadcast(usual, odd ? 1 : 0);
+    world.barrier();  // in shared memory a root waits for nobody, and hears of it at its next call
   } else if (which == "reduction") {
     if (odd)
       world.all_reduce(usual, reduction::max{});

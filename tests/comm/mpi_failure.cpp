@@ -1,7 +1,7 @@
 // A program that fails under mpirun, for mpi_failure_test.sh and mpi_killed_test.sh:
-// mpi_failure shared|messages late|throws|pending|differs|transfer|stopped|dies|split|works
-// It is rank 1 that is late, throws, ...; with -0 behind the word, rank 0, with -34 ranks 3 and 4. Who prints the error
-// says "reports: ".
+// mpi_failure shared|messages|any late|throws|pending|differs|transfer|stopped|dies|split|works
+// By messages with any, too: large sums are then MPI's own. It is rank 1 that is late, throws, ...; with -0 behind the
+// word, rank 0, with -34 ranks 3 and 4. Who prints the error says "reports: ".
 #include <csignal>
 #include <cstdio>
 #include <span>
@@ -19,12 +19,15 @@ namespace comm = trireme::comm;
 
 int main(int argc, char** argv) {
   bool const shared_memory = argc > 1 && std::string(argv[1]) == "shared";
+  bool const any = argc > 1 && std::string(argv[1]) == "any";
   std::string how = argc > 2 ? argv[2] : "";
   std::string const culprits = how.find('-') == std::string::npos ? "1" : how.substr(how.find('-') + 1);
   how = how.substr(0, how.find('-'));
   try {
-    trireme::launch(comm::mpi{.deadline = 1s, .shared_memory = shared_memory}, [&](auto& world) {
-      std::vector<float> values(static_cast<std::size_t>(world.size()) * 10000);
+    comm::mpi const description{
+        .deadline = 1s, .shared_memory = shared_memory, .order = any ? comm::sum_order::any : comm::sum_order::ranks};
+    trireme::launch(description, [&](auto& world) {
+      std::vector<float> values(static_cast<std::size_t>(world.size()) * (any ? 100000 : 10000));
       trireme::tensor_view const view{values};
       bool const odd = culprits.find(std::to_string(world.rank())) != std::string::npos;
       auto began = std::chrono::steady_clock::now();

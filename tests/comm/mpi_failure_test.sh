@@ -9,7 +9,7 @@ source "$(dirname "$0")/mpi_programs.bash"
 mpi_begin mpi_failure.cpp
 
 
-# run MPI shared|messages HOW RANKS SENTENCE [OPTION]: the ranks (digits) must print a match of the sentence.
+# run MPI shared|messages|any HOW RANKS SENTENCE [OPTION]: the ranks (digits) must print a match of the sentence.
 run() {
   local at="$folder/$1.$2.$3" status told reported ranks=3
   case $3 in *-34) ranks=8 ;; esac
@@ -60,6 +60,11 @@ for mpi in $mpis; do
     try "$mpi" $how split 02 'split.* waited 1s for rank 1'
     try "$mpi" $how transfer 012 'rank 0 sends 30000 .*of F32.* rank 1.* 7 .*of F32'
   done
+  # Where the sum would be MPI's own.
+  try "$mpi" any late 02 'all_reduce.* waited 1s for rank 1'
+  try "$mpi" any stopped-0 12 'all_reduce.* waited 1s for rank 0'
+  try "$mpi" any throws 02 'rank 1 ended with an error: loss is nan'
+  try "$mpi" any differs 012 "$other_call"
   # Six wait for two, by way of each other.
   try "$mpi" messages late-34 012567 'all_reduce.* waited 1s for ranks 3, 4'
   # A dead rank, where mpirun can be told not to end the others itself.

@@ -213,9 +213,9 @@ int MPI_Cancel(MPI_Request*) { return MPI_SUCCESS; }
 namespace network {
 
 /// Carries out a command of each of `ranks` ranks, make(rank); how many have ended. What leaves a rank as an exception
-/// is appended to `told`.
+/// is appended to `told`. With `places`, so many ranks stand on each machine.
 template <class Make>
-int carry_out(int ranks, Make make, std::vector<std::string>* told = nullptr) {
+int carry_out(int ranks, Make make, std::vector<std::string>* told = nullptr, int places = 0) {
   namespace detail = trireme::comm::detail;
   now.reset(ranks);
   std::vector<int> all(static_cast<std::size_t>(ranks));
@@ -244,6 +244,12 @@ int carry_out(int ranks, Make make, std::vector<std::string>* told = nullptr) {
     group->rank = rank;
     group->size = ranks;
     group->window = 1000;
+    if (places > 0) {
+      std::vector<int> machines;
+      for (int each = 0; each < ranks; ++each) machines.push_back(each / places);
+      group->stand_on(machines);
+      group->piece_bytes = detail::mpi_group::unasked;
+    }
     groups.push_back(std::move(group));
     operations.push_back(std::make_unique<detail::mpi_operation>());
   }

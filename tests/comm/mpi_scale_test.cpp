@@ -177,6 +177,102 @@ TEST_CASE("sums by messages have the bits of rank order, from one element to lar
     }
 }
 
+namespace {
+
+/// The bytes that a machine sends to others, the most of any.
+std::size_t sent_between_machines(int ranks, int places) {
+  std::vector<std::size_t> sent(static_cast<std::size_t>(ranks / places));
+  for (auto const& each : network::now.requests)
+    if (!each.receives && each.from / places != each.to / places)
+      sent[static_cast<std::size_t>(each.from / places)] += each.bytes;
+  return *std::max_element(sent.begin(), sent.end());
+}
+
+/// Reduces on machines of `places` ranks each, and flat: as many bytes as are allowed, in n, and the same bits.
+template <class T, class Op>
+void carries_as_flat(collective kind, int machines, int places, double allowed, bool fits) {
+  int const ranks = machines * places;
+  auto const least =
+      static_cast<std::int64_t>(comm::detail::mpi_carried::least_bytes / sizeof(T)) * 2 * machines * places;
+  // Scattered slices are equal; the slices of all_reduce are not, and its last piece is short.
+  auto count = fits ? least + least / 8 + 37 : least - 37 * ranks;
+  if (kind == collective::reduce_scatter) count = (count + ranks - 1) / ranks * ranks;
+  std::vector<T> some;
+  for (int i = 0; i < 9973; ++i) some.push_back(static_cast<T>(value(i, i)));
+  std::vector<std::vector<T>> results[2];
+  std::size_t between[2] = {};
+  for (int const carried : {0, 1}) {
+    auto& values = results[carried];
+    for (int rank = 0; rank < ranks; ++rank) {
+      auto& mine = values.emplace_back();
+      while (static_cast<std::int64_t>(mine.size()) < count) {
+        auto const part = std::min<std::int64_t>(count - static_cast<std::int64_t>(mine.size()), 9973 - 100 * rank);
+        mine.insert(mine.end(), some.begin() + 100 * rank, some.begin() + 100 * rank + part);
+      }
+    }
+    REQUIRE(network::carry_out(
+                ranks, [&](int rank) { return reduces<T, Op>(kind, values[static_cast<std::size_t>(rank)]); }, nullptr,
+                carried == 1 ? places : 0) == ranks);
+    between[carried] = sent_between_machines(ranks, places);
+  }
+  auto const n = static_cast<double>(count) * sizeof(T);
+  auto const own = count / ranks;
+  bool same = true;
+  for (int rank = 0; rank < ranks; ++rank) {
+    auto const* const flat = results[0][static_cast<std::size_t>(rank)].data();
+    auto const* const mine = results[1][static_cast<std::size_t>(rank)].data();
+    auto const first = kind == collective::all_reduce ? 0 : rank * own;
+    auto const length = kind == collective::all_reduce ? count : own;
+    same = same && std::memcmp(flat + first, mine + first, static_cast<std::size_t>(length) * sizeof(T)) == 0;
+  }
+  INFO(comm::name_of(kind) << " of " << count << " elements of " << sizeof(T) << " bytes on " << machines << " x "
+                           << places << " ranks: a machine sends " << static_cast<double>(between[1]) / n
+                           << " n to others, flat " << static_cast<double>(between[0]) / n << " n");
+  CHECK(same);
+  auto const calls = 64.0 * ranks * rounds_among(ranks);
+  if (fits)
+    CHECK(static_cast<double>(between[1]) <= allowed * n + calls);
+  else
+    CHECK(between[1] == between[0]);
+}
+
+}  // namespace
+
+TEST_CASE("between machines the fold is carried: the bits of flat sums, 2 n bytes a machine at most", "[comm][mpi]") {
+  for (int const machines : {2, 3, 4, 8})
+    for (int const places : {1, 2, 3, 4}) {
+      bool const fits = places > 1;
+      carries_as_flat<float, reduction::sum>(collective::all_reduce, machines, places, machines == 2 ? 1 : 2, fits);
+      if (machines * places > 12) continue;  // what follows differs in elements only
+      carries_as_flat<float, reduction::sum>(collective::reduce_scatter, machines, places, 1, fits);
+      carries_as_flat<double, reduction::mean>(collective::all_reduce, machines, places, 2, fits);
+      carries_as_flat<std::int32_t, reduction::sum>(collective::all_reduce, machines, places, 2, fits);
+      carries_as_flat<trireme::bfloat16, reduction::max>(collective::reduce_scatter, machines, places, 1, fits);
+      // Partial sums of these are float.
+      carries_as_flat<trireme::bfloat16, reduction::mean>(collective::all_reduce, machines, places, 3, fits);
+      carries_as_flat<trireme::float16, reduction::sum>(collective::reduce_scatter, machines, places, 2, fits);
+    }
+  carries_as_flat<float, reduction::sum>(collective::all_reduce, 2, 2, 2, false);  // too small
+}
+
+TEST_CASE("only machines with as many ranks each, in rank order, carry", "[comm][mpi]") {
+  auto const places = [](std::vector<int> machines) {
+    comm::detail::mpi_group group;
+    group.size = static_cast<int>(machines.size());
+    group.stand_on(std::move(machines));
+    return group.places;
+  };
+  CHECK(places({}) == 0);
+  CHECK(places({0, 0, 2, 2}) == 2);
+  CHECK(places({5, 5, 5, 1, 1, 1}) == 3);
+  CHECK(places({0, 0, 0, 0}) == 4);
+  CHECK(places({0, 1, 2}) == 1);
+  CHECK(places({0, 0, 2}) == 0);
+  CHECK(places({0, 1, 0, 1}) == 0);
+  CHECK(places({0, 0, 2, 2, 2, 0}) == 0);
+  CHECK(places({0, 0, 1, 1, 0, 0}) == 0);
+}
+
 TEST_CASE("what is moved by messages arrives, from one element to large, on 2 to 64 ranks", "[comm][mpi]") {
   for (int ranks = 2; ranks <= 64; ranks += ranks < 10 ? 1 : 9)
     for (std::int64_t const each : {0, 1, 37, 900, 5000}) {
@@ -378,6 +474,23 @@ TEST_CASE("the table of docs/communicators.md", "[.table]") {
       std::printf("%-26s p = %3d: %4ld sends, %4ld receives at a time, %8zu bytes sent, %8zu bytes kept\n", each.name,
                   ranks, found.sends, found.receives, found.bytes, found.allocated);
     }
+  for (auto const kind : {collective::all_reduce, collective::reduce_scatter})
+    for (int const places : {2, 4})
+      for (int const machines : {2, 4, 8}) {
+        int const ranks = machines * places;
+        auto const count = std::int64_t{1} << 20;
+        std::vector<std::vector<float>> values(static_cast<std::size_t>(ranks), std::vector<float>(count));
+        double sent[2] = {};
+        for (int const carried : {0, 1}) {
+          static_cast<void>(network::carry_out(
+              ranks,
+              [&](int rank) { return reduces<float, reduction::sum>(kind, values[static_cast<std::size_t>(rank)]); },
+              nullptr, carried == 1 ? places : 0));
+          sent[carried] = static_cast<double>(sent_between_machines(ranks, places)) / (4 << 20);
+        }
+        std::printf("%-15s 4 MiB, %d machines of %d ranks: one sends %.2f n to others, flat %.2f n\n",
+                    std::string(comm::name_of(kind)).c_str(), machines, places, sent[1], sent[0]);
+      }
   for (int const ranks : {2, 8, 16, 64}) {
     auto const found = count_large(ranks);
     std::printf(

@@ -28,11 +28,17 @@ static_assert(!has_peers<comm::mpi_world, float>);
 // Calls of MPI's that move messages, counted on their way to the library.
 namespace {
 std::atomic<long> calls{0};
-}
+std::atomic<long> sums{0};  // MPI's own
+}  // namespace
 extern "C" int MPI_Isend(void const* buffer, int count, MPI_Datatype type, int to, int tag, MPI_Comm group,
                          MPI_Request* request) {
   ++calls;
   return PMPI_Isend(buffer, count, type, to, tag, group, request);
+}
+extern "C" int MPI_Iallreduce(void const* from, void* to, int count, MPI_Datatype type, MPI_Op op, MPI_Comm group,
+                              MPI_Request* request) {
+  ++sums;
+  return PMPI_Iallreduce(from, to, count, type, op, group, request);
 }
 extern "C" int MPI_Testall(int count, MPI_Request* requests, int* flag, MPI_Status* statuses) {
   ++calls;
@@ -66,6 +72,7 @@ double processor_seconds() {
 TEST_CASE("a description of MPI is printed as its source", "[comm][mpi]") {
   CHECK(to_string(comm::mpi{.deadline = 1500ms}) == "comm::mpi{.deadline = 1500ms}");
   CHECK(to_string(comm::mpi{.shared_memory = false}) == "comm::mpi{.deadline = 60s, .shared_memory = false}");
+  CHECK(to_string(comm::mpi{.order = comm::sum_order::any}) == "comm::mpi{.deadline = 60s, .order = sum_order::any}");
 }
 
 TEST_CASE("collectives in phantom memory synchronise and touch nothing", "[comm][mpi][phantom]") {
@@ -130,6 +137,38 @@ TEST_CASE("collectives in shared memory make no call of MPI", "[comm][mpi]") {
   CHECK(calls_of({}) == 0);
   bool const alone = launch(comm::mpi{}, [](auto& world) { return world.size() == 1; });
   CHECK((calls_of({.shared_memory = false}) > 0) == !alone);
+}
+
+TEST_CASE("MPI adds up what is large where any order will do, and nothing else", "[comm][mpi]") {
+  watchdog dog("any order");
+  auto const sums_of = [](comm::sum_order order, auto values, auto op) {
+    return launch(comm::mpi{.shared_memory = false, .order = order}, [&](auto& world) {
+      auto mine = values;
+      long const before = sums.load();
+      world.all_reduce(mine, op);
+      return world.size() == 1 ? -1 : sums.load() - before;
+    });
+  };
+  using comm::sum_order;
+  std::vector<float> const large(1 << 20, 1.0F);
+  auto const several = sums_of(sum_order::any, large, reduction::sum{});
+  CHECK((several == -1 || several >= 1));
+  CHECK(sums_of(sum_order::any, large, reduction::mean{}) == several);
+  CHECK(sums_of(sum_order::ranks, large, reduction::sum{}) <= 0);
+  CHECK(sums_of(sum_order::any, large, reduction::max{}) <= 0);       // of NaN MPI promises nothing
+  CHECK(sums_of(sum_order::any, large, reduction::pairwise{}) <= 0);  // its order is its meaning
+  CHECK(sums_of(sum_order::any, std::vector<float>(1000, 1.0F), reduction::sum{}) <= 0);
+  CHECK(sums_of(sum_order::any, std::vector<bfloat16>(1 << 20), reduction::sum{}) <= 0);
+  CHECK(sums_of(sum_order::any, std::vector<std::int8_t>(1 << 20), reduction::sum{}) <= 0);  // not right in MPIs
+  // Groups of some of the ranks have no communicator of their own.
+  auto const in_part = launch(comm::mpi{.shared_memory = false, .order = sum_order::any}, [&](auto& world) {
+    auto part = world.split(world.rank() == 0 ? 0 : 1, 0);
+    auto mine = large;
+    long const before = sums.load();
+    part.all_reduce(mine);
+    return world.size() < 3 ? 0 : sums.load() - before;
+  });
+  CHECK(in_part == 0);
 }
 
 TEST_CASE("a rank with nothing in flight uses no processor", "[comm][mpi]") {

@@ -125,7 +125,7 @@ TEST_CASE("rounds gather the block of every rank, even, ragged and of one rank a
       if (kind == 3) blocks = {};
       for (int rank = 0; rank < size; ++rank) ranks.begin(rank, blocks);
       REQUIRE(ranks.run() == size);
-      CHECK(most(ranks.net.sent) == comm::detail::rounds_among(size));
+      CHECK(most(ranks.net.sent) == comm::rounds_among(size));
       bool right = true;
       for (int rank = 0; rank < size; ++rank) {
         int seen = 0;
@@ -149,7 +149,7 @@ TEST_CASE("rounds deal from every rank a block to every rank, even and ragged, i
         blocks.sizes.push_back(static_cast<std::size_t>(rank < 9 ? 64 : rank % 3));
       for (int rank = 0; rank < size; ++rank) ranks.begin(rank, blocks);
       REQUIRE(ranks.run() == size);
-      CHECK(most(ranks.net.sent) == comm::detail::rounds_among(size));
+      CHECK(most(ranks.net.sent) == comm::rounds_among(size));
       bool right = true;
       for (int rank = 0; rank < size; ++rank)
         ranks.all[static_cast<std::size_t>(rank)].for_each_block([&](int from, std::byte const* block) {

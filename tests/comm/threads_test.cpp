@@ -189,7 +189,10 @@ TEST_CASE("different calls are an error on every rank that names both", "[comm][
     if (kind == 2) world.all_reduce(tensor_view{values}.flat(0, odd ? 2999 : 3000));
     if (kind == 3)
       odd ? world.all_reduce(tensor_view{values}, reduction::max{}) : world.all_reduce(tensor_view{values});
-    if (kind == 4) world.broadcast(tensor_view{values}, odd ? 1 : 0);
+    if (kind == 4) {
+      world.broadcast(tensor_view{values}, odd ? 1 : 0);
+      world.barrier();  // a root waits for nobody, and hears of it at its next call
+    }
     if (kind == 5) odd ? world.barrier() : world.all_reduce(tensor_view{values}.flat(0, 1));
   });
   for (auto const& each : told) {
@@ -207,6 +210,7 @@ TEST_CASE("after an error a communicator and its parts only throw", "[comm][thre
     std::vector<float> values(10);
     try {
       world.broadcast(tensor_view{values}, world.rank());
+      world.barrier();
     } catch (comm_error const&) {
       part.barrier();
     }

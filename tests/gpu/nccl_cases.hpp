@@ -7,7 +7,7 @@
 
 namespace gpu {
 
-/// The world of comm::nccl{.ordered = true}, whose sums the ladder expects bit for bit.
+/// The world of comm::nccl{.order = comm::sum_order::ranks}, whose sums the ladder expects bit for bit.
 struct in_order : trireme::comm::nccl_world {
   static constexpr bool ordered = true;
   explicit in_order(trireme::comm::nccl_world&& base) noexcept : nccl_world(std::move(base)) {}

@@ -55,7 +55,8 @@ int main(int count, char** words) {
   std::string const file = count > 1 ? words[1] : "nccl_ladder.id";
   if (place.size == 1) alone(cases);
   for (bool const ordered : {false, true}) {
-    comm::nccl const description{.meet = comm::by_file, .file = file, .ordered = ordered};
+    comm::nccl const description{
+        .meet = comm::by_file, .file = file, .order = ordered ? comm::sum_order::ranks : comm::sum_order::any};
     auto const on = trireme::text(" on ", place.size, ordered ? " ranks of NCCL, in order" : " ranks of NCCL");
     trireme::launch(description, [&](comm::nccl_world& world) {
       ladder::for_each_rung([&](char const* name, auto rung) {

@@ -10,7 +10,7 @@ using namespace std::chrono_literals;
 namespace comm = trireme::comm;
 
 TEST_CASE("every rung holds on nodes of threads", "[ladder][hierarchical]") {
-  auto const [nodes, places] = GENERATE(std::pair(1, 2), std::pair(2, 2), std::pair(3, 2));
+  int const nodes = GENERATE(1, 2, 3), places = 2;
   watchdog dog("the ladder on nodes of threads", 400s);
   ladder::for_each_rung([&](char const* name, auto rung) {
     auto const what = trireme::text(name, " on ", nodes, " nodes of ", places);

@@ -2,6 +2,12 @@
 // test-timeout: 300
 // test-mpich: 2 3
 #include "trireme/comm/mpi.hpp"
+
+#include <cstdint>
+#include <cstring>
+#include <utility>
+#include <vector>
+
 #include "../catch.hpp"
 #include "../watchdog.hpp"
 #include "ladder.hpp"
@@ -10,6 +16,14 @@ using namespace std::chrono_literals;
 namespace comm = trireme::comm;
 
 namespace {
+struct in_any_order : comm::mpi_world {
+  using below = comm::mpi_world;
+  static constexpr bool ordered = false;
+  explicit in_any_order(below&& it) noexcept : below(std::move(it)) {}
+  in_any_order split(int color, int key) { return in_any_order(below::split(color, key)); }
+  in_any_order duplicate() { return in_any_order(below::duplicate()); }
+};
+
 void climb(char const* how, comm::mpi const& description) {
   watchdog dog(how, 280s);
   ladder::for_each_rung([&](char const* name, auto rung) {
@@ -26,6 +40,65 @@ TEST_CASE("every rung holds on the processes of mpirun in shared memory", "[ladd
 
 TEST_CASE("every rung holds on MPI's messages", "[ladder][mpi]") {
   climb("by messages", {.deadline = 60s, .shared_memory = false});
+}
+
+TEST_CASE("every rung holds on sums of MPI's own", "[ladder][mpi]") {
+  watchdog dog("in any order", 280s);
+  trireme::launch(comm::mpi{.deadline = 60s, .shared_memory = false, .order = comm::sum_order::any}, [&](auto& world) {
+    in_any_order view(world.duplicate());
+    ladder::for_each_rung([&](char const* name, auto rung) {
+      dog.now(name);
+      INFO("in any order: " << name);
+      CHECK_NOTHROW(rung(view));
+    });
+    // They begin in one order, whichever has been compared first, and beside ours.
+    std::vector<std::vector<double>> many(6, std::vector<double>(200'000, world.rank() + 1.0));
+    std::vector<std::int64_t> counts(900'001, -1);
+    {
+      auto sums = world.all_reduce_async(counts);
+      auto mean = world.all_reduce_async(many[0], trireme::reduction::mean{});
+      auto least = world.all_reduce_async(many[1], trireme::reduction::min{});  // ours
+      auto last = world.all_reduce_async(many[2]);
+      world.all_reduce(many[3]);
+    }
+    int const p = world.size();
+    CHECK(counts.back() == -p);
+    CHECK(many[0].back() == (p + 1) / 2.0);
+    CHECK(many[1].back() == 1);
+    CHECK(many[2].front() == p * (p + 1) / 2.0);
+    CHECK(many[3].front() == p * (p + 1) / 2.0);
+  });
+}
+
+TEST_CASE("sums that are carried between machines climb, too", "[ladder][mpi]") {
+  watchdog dog("carried", 280s);
+  trireme::launch(comm::mpi{}, [](auto&) {});  // initialises MPI
+  auto const engine = comm::detail::message_engine::on_duplicate(MPI_COMM_WORLD, 60s);
+  if (engine->size() % 2 != 0 || engine->size() < 4) return;
+  std::vector<int> machines;
+  for (int rank = 0; rank < engine->size(); ++rank) machines.push_back(rank / 2);
+  engine->stand_on(machines);
+  comm::mpi_world world(engine);
+  CHECK_NOTHROW(ladder::async_overlap(world));
+  CHECK_NOTHROW(ladder::large(world));
+  // Several at a time, of other types, and in groups that inherit where their ranks are.
+  auto pairs = world.split(0, world.rank());
+  std::vector<trireme::bfloat16> a(500'001), b(a.size());
+  std::vector<double> c(300'001);
+  for (std::size_t i = 0; i < a.size(); ++i)
+    a[i] = b[i] = ladder::value<trireme::bfloat16>(world.rank(), static_cast<std::int64_t>(i));
+  for (std::size_t i = 0; i < c.size(); ++i) c[i] = ladder::value<double>(world.rank(), static_cast<std::int64_t>(i));
+  auto const d = c;
+  auto first = world.all_reduce_async(a, trireme::reduction::mean{});
+  auto second = pairs.all_reduce_async(c);
+  second.wait();
+  first.wait();
+  auto flat = comm::mpi::borrow(MPI_COMM_WORLD, 60s, false);
+  flat.all_reduce(b, trireme::reduction::mean{});
+  auto e = d;
+  flat.all_reduce(e);
+  CHECK(std::memcmp(a.data(), b.data(), a.size() * sizeof(a[0])) == 0);
+  CHECK(std::memcmp(c.data(), e.data(), c.size() * sizeof(c[0])) == 0);
 }
 
 TEST_CASE("a borrowed communicator is left as it was", "[mpi]") {

@@ -154,8 +154,14 @@ TEST_CASE("a plan tells operations and time", "[train]") {
   // Forward and weight gradients of both layers, the input gradient of the second.
   CHECK(paper.flops == 2.0 * 16 * (2 * 8 * 16 + 3 * 16 * 4));
   CHECK(paper.computing == Approx(paper.flops / 1e6));
+  CHECK(paper.latencies > 0);
   CHECK(paper.sending ==
-        Approx(static_cast<double>(paper.bytes_sent()) / 1e6 + 0.5 * static_cast<double>(paper.messages_sent())));
+        Approx(static_cast<double>(paper.bytes_sent()) / 1e6 + 0.5 * static_cast<double>(paper.latencies)));
+  // Among 1024 times as many ranks each call waits ten times as long, though it has a thousand times the messages.
+  auto const many = plan_for({.samples = 2048, .latency = 0.5, .ranks = 2048}, model, optim::sgd{}, parallel::data{});
+  CHECK(many.latencies >= 11 * paper.latencies);
+  CHECK(many.latencies <= 22 * paper.latencies);
+  CHECK(many.messages_sent() == 2047 * paper.messages_sent());
   CHECK(paper.step_at_best == Approx(paper.sending));
   CHECK(paper.step_at_worst == Approx(paper.sending + paper.computing));
   CHECK(paper.bubble == 0);

@@ -31,5 +31,5 @@ void worlds() {
   };
   launch(comm::threads{}, body);
   launch(comm::nccl{}, body);
-  launch(comm::nccl{.ordered = true}, body);
+  launch(comm::nccl{.order = comm::sum_order::ranks}, body);
 }

@@ -97,6 +97,8 @@ struct element_kernels {
   void (*complete)() = nullptr;
   /// Whether the CPU may read and write the elements.
   bool touchable = true;
+  /// There are no elements: a collective is its synchronisation.
+  bool phantom = false;
 };
 
 /// One message of an exchange, or one part of a ragged all_to_all.

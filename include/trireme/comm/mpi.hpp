@@ -16,6 +16,7 @@
 #include "trireme/comm/launch.hpp"
 #include "trireme/comm/process_world.hpp"
 #include "trireme/comm/processes.hpp"
+#include "trireme/comm/sum_order.hpp"
 #include "trireme/contract/slot.hpp"
 
 namespace trireme::comm {
@@ -32,6 +33,11 @@ using mpi_world = process_world<mpi>;
 /// Bytes    on one machine ranks meet by MPI and then work in shared memory, without MPI; between machines, or with
 ///          `.shared_memory = false`, MPI carries messages: in each collective log2(size) of 24 bytes a rank, in which
 ///          also small values travel, and large values between each two ranks directly.
+/// Numerics sums in rank order. With `.order = sum_order::any` large sums of float and double between machines are
+/// MPI's
+///          own (comm/sum_order.hpp), of all ranks: those of groups that split() makes, and what is small or has 16
+///          bits, stay in rank order. On plain networks ours are as quick or quicker (docs/communicators.md); it is for
+///          networks that add up themselves.
 /// Threads  MPI_THREAD_SERIALIZED. While requests are in flight as messages a thread of ours is inside MPI: own MPI
 ///          calls need MPI_THREAD_MULTIPLE then. With none in flight, or in shared memory, MPI is the caller's alone.
 /// Errors   launch and borrow throw config_error if MPI lacks MPI_THREAD_SERIALIZED, is finalised, or is another MPI
@@ -43,28 +49,30 @@ struct mpi {
   static constexpr std::string_view name = "mpi";
 
   std::chrono::milliseconds deadline = std::chrono::seconds(60);
-  bool shared_memory = true;  ///< whether ranks of one machine may meet in it
+  bool shared_memory = true;           ///< whether ranks of one machine may meet in it
+  sum_order order = sum_order::ranks;  ///< of float sums between machines, if all ranks say the same
 
   /// A world on the ranks of `theirs`, which is duplicated (so: collective) and never freed. MPI must be initialised.
   [[nodiscard]] static mpi_world borrow(MPI_Comm theirs, std::chrono::milliseconds deadline = std::chrono::seconds(60),
-                                        bool shared_memory = true);
+                                        bool shared_memory = true, sum_order order = sum_order::ranks);
 
   friend bool operator==(mpi const&, mpi const&) = default;
 };
 
 [[nodiscard]] inline std::string to_string(mpi const& it) {
-  return text("comm::mpi{.deadline = ", to_string(it.deadline), it.shared_memory ? "}" : ", .shared_memory = false}");
+  return text("comm::mpi{.deadline = ", to_string(it.deadline), it.shared_memory ? "" : ", .shared_memory = false",
+              it.order == sum_order::any ? ", .order = sum_order::any}" : "}");
 }
 
 namespace detail {
 
 /// Collective over `theirs`: shared memory if all ranks wish it and are on one machine, otherwise messages.
 [[nodiscard]] inline std::shared_ptr<process_engine> engine_by_mpi(MPI_Comm theirs, std::chrono::milliseconds deadline,
-                                                                   bool shared_memory) {
+                                                                   bool shared_memory, sum_order order) {
   if (deadline.count() < 1) throw config_error("trireme::comm::mpi: the deadline must be at least 1ms");
   mpi_session::instance().begin();
   auto messages = message_engine::on_duplicate(theirs, deadline);
-  if (!messages->on_one_machine(shared_memory)) return messages;
+  if (!messages->on_one_machine(shared_memory, order)) return messages;
   std::string why;  // some machines forbid it: then messages
   // Who waits in shared memory makes no calls of MPI, in which Open MPI 5 would notice that mpirun is gone.
   auto node = try_node_engine(
@@ -98,7 +106,7 @@ namespace detail {
                               " (", here.because, ") has started this process; start it by mpirun"));
     return engine_by_rendezvous(mpi_name, here, description.deadline);
   }
-  auto engine = engine_by_mpi(MPI_COMM_WORLD, description.deadline, description.shared_memory);
+  auto engine = engine_by_mpi(MPI_COMM_WORLD, description.deadline, description.shared_memory, description.order);
   // Otherwise each process would train a model of its own, and nobody would notice.
   if (engine->size() == 1 && here.size > 1 && !by_others)
     throw config_error(text(mpi_name, ": ", name_of(here.started_by), " has started ", here.size, " ranks (",
@@ -110,13 +118,13 @@ namespace detail {
 
 }  // namespace detail
 
-inline mpi_world mpi::borrow(MPI_Comm theirs, std::chrono::milliseconds deadline, bool shared_memory) {
+inline mpi_world mpi::borrow(MPI_Comm theirs, std::chrono::milliseconds deadline, bool shared_memory, sum_order order) {
   int begun = 0;
   MPI_Initialized(&begun);
   if (begun == 0)
     throw config_error(
         "trireme::comm::mpi: borrow needs an initialised MPI; call MPI_Init_thread first, or use launch");
-  return mpi_world(detail::engine_by_mpi(theirs, deadline, shared_memory));
+  return mpi_world(detail::engine_by_mpi(theirs, deadline, shared_memory, order));
 }
 
 /// How trireme::launch runs a body on comm::mpi: in this process, as the rank that it is.

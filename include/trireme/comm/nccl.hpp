@@ -14,6 +14,7 @@
 #include "trireme/comm/detail/nccl_engine.hpp"
 #include "trireme/comm/gathering.hpp"
 #include "trireme/comm/launch.hpp"
+#include "trireme/comm/sum_order.hpp"
 
 namespace trireme::comm {
 
@@ -22,10 +23,11 @@ namespace trireme::comm {
 /// Ranks    those of the launcher (comm/bootstrap.hpp), which find each other as `.meet` says: by_rendezvous, by_file
 ///          (then `.file` is a path that all of them reach), or by_mpi (comm/mpi_gathering.hpp).
 /// Numerics NCCL's own: sums in an order that depends on the number of ranks and the size, bfloat16 and float16 rounded
-///          at every step. With `.ordered` in rank order and rounded once, the bits of comm::threads and comm::mpi:
-///          each rank collects its slice from all (size() slices of scratch memory), reduces it with kernels of its
-///          own, and gives it to all. The same bytes travel, without NCCL's rings and trees. What max and min make of
-///          NaN and of zeros of both signs is NCCL's choice, too, unless `.ordered` is set.
+///          at every step. With `.order = sum_order::ranks` in rank order and rounded once, the bits of comm::threads
+///          and comm::mpi: each rank collects its slice from all (size() slices of scratch memory), reduces it with
+///          kernels of its own, and gives it to all. The same bytes travel, without NCCL's rings and trees. What max
+///          and min make of NaN and of zeros of both signs is NCCL's choice, too, unless the order is that of the
+///          ranks.
 /// Errors   launch throws config_error if there is no device for this rank, comm_error if the ranks have not met by the
 ///          deadline.
 struct nccl {
@@ -34,7 +36,7 @@ struct nccl {
   meeting_method meet = by_rendezvous;
   std::string file{};
   std::chrono::milliseconds deadline = std::chrono::seconds(60);
-  bool ordered = false;
+  sum_order order = sum_order::any;
   int device = -1;  ///< the process's place on its machine
 
   friend bool operator==(nccl const&, nccl const&) = default;
@@ -44,7 +46,7 @@ struct nccl {
   auto out = text("comm::nccl{.meet = ", it.meet.name);
   if (!it.file.empty()) out += text(", .file = \"", it.file, "\"");
   out += text(", .deadline = ", to_string(it.deadline));
-  if (it.ordered) out += ", .ordered = true";
+  if (it.order == sum_order::ranks) out += ", .order = sum_order::ranks";
   if (it.device >= 0) out += text(", .device = ", it.device);
   return out + "}";
 }
@@ -128,11 +130,13 @@ class nccl_world : public collectives<nccl_world> {
     if (description.deadline.count() < 1)
       throw config_error(
           text(detail::nccl_who, ": .deadline is ", to_string(description.deadline), "; give the ranks at least 1ms"));
-    if (description.ordered && ranks.size > detail::most_cuda_terms)
-      throw config_error(text(detail::nccl_who, ": .ordered sums of ", ranks.size, " ranks; at most ",
-                              detail::most_cuda_terms, " are reduced by one kernel: leave .ordered out"));
+    bool const in_rank_order = description.order == sum_order::ranks;
+    if (in_rank_order && ranks.size > detail::most_cuda_terms)
+      throw config_error(text(detail::nccl_who, ": sums of ", ranks.size, " ranks in their order; at most ",
+                              detail::most_cuda_terms,
+                              " are reduced by one kernel: leave .order = sum_order::ranks out"));
     detail::choose_device(description.device, ranks.local_rank);
-    auto const launch = std::make_shared<detail::nccl_launch>(description.ordered, ranks.who_is_missing);
+    auto const launch = std::make_shared<detail::nccl_launch>(in_rank_order, ranks.who_is_missing);
     auto const id = detail::agree_on_id(ranks);
     at_ = std::make_shared<detail::nccl_communicator>(
         launch, description.deadline, [&](ncclComm_t* made, ncclConfig_t* config) {

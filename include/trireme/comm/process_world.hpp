@@ -15,10 +15,12 @@
 
 namespace trireme::comm {
 
-/// A pending collective of ranks that are processes. It proceeds by itself; `test()` and `wait()` help.
+/// A pending collective of ranks that are processes, or threads. In processes it proceeds by itself, and `test()` and
+/// `wait()` help; threads make progress there, and in any blocking collective of the same rank.
 ///
 /// Threads  the rank that started it.
-/// Errors   comm_error as process_world. The destructor waits and swallows it; while an exception is on its way
+/// Errors   comm_error as the world that started it. The destructor waits and swallows it; while an exception is on its
+/// way
 ///          it waits for a tenth of the deadline, and then ends the launch.
 class process_request {
  public:

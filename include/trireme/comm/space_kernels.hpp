@@ -12,6 +12,7 @@ namespace trireme::comm {
 /// thread then sends from it and sums in it.
 ///
 /// Requires  touchable     whether the CPU may read and write the elements;
+///           phantom       (may be left out) true if there are no elements, so that nothing is ever copied or combined;
 ///           complete      a function that returns when what this thread has asked for is done; null: it is at once;
 ///           copy(to, from, bytes)  within the space;
 ///           combine<T, Op>(outputs, terms, count, divisor)  outputs[.][i] = terms[0][i] op terms[1][i] op ..., in this
@@ -37,6 +38,7 @@ struct space_kernels<host> {
 template <>
 struct space_kernels<phantom> {
   static constexpr bool touchable = false;
+  static constexpr bool phantom = true;
   static constexpr void (*complete)() = nullptr;
   static void copy(void*, void const*, std::size_t) {}
   template <class T, class Op>

@@ -11,6 +11,8 @@
 #include <vector>
 
 #include "trireme/comm/collectives.hpp"
+#include "trireme/comm/process_world.hpp"
+#include "trireme/comm/space_kernels.hpp"
 #include "trireme/contract/slot.hpp"
 #include "trireme/core/compiled.hpp"
 
@@ -36,49 +38,12 @@ struct threads {
               it.pin ? "}" : ", .pin = false}");
 }
 
-namespace detail {
-struct group;
-struct operation;
-}  // namespace detail
-
-/// A pending collective of comm::threads.
-///
-/// Ranks  local. Progress is made in `test()` and `wait()`, and in any blocking collective of the same rank.
-/// Threads  the rank that started it.
-/// Errors   comm_error as threads_world. The destructor waits and swallows it; while an exception is on its way
-///          it waits for a tenth of the deadline, and then ends the launch.
-class threads_request {
- public:
-  threads_request() = default;
-  explicit threads_request(detail::operation& op) noexcept : op_(&op) {}
-  threads_request(threads_request&& other) noexcept : op_(std::exchange(other.op_, nullptr)) {}
-  threads_request& operator=(threads_request&& other) noexcept {
-    if (this != &other) {
-      finish();
-      op_ = std::exchange(other.op_, nullptr);
-    }
-    return *this;
-  }
-  ~threads_request() { finish(); }
-
-  /// Makes what progress is possible without waiting; true once the collective is done.
-  [[nodiscard]] bool test();
-  void wait();
-
- private:
-  struct releaser;
-  void release() noexcept;
-  void finish() noexcept;
-  void expect_soon();
-
-  detail::operation* op_ = nullptr;
-};
-
 /// One rank of comm::threads.
 ///
-/// Each rank works on its slice of all buffers, in rank order, and writes the result to all: every element is read and
-/// written once a rank, and all ranks hold the same bits, on every run. Messages of up to 32 bytes travel with their
-/// announcement. Memory of any space will do if its kernels are known (space_kernels.hpp).
+/// The engine of processes on one machine, for which all memory is within reach: each rank works on its slice of all
+/// buffers, in rank order, and writes the result to all: every element is read and written once a rank, and all ranks
+/// hold the same bits, on every run. Messages of up to 1 KiB travel with their announcement. Memory of any space will
+/// do if its kernels are known (space_kernels.hpp).
 ///
 /// Bytes    counted as comm::bytes_sent says. Memory traffic of a large all_reduce is 2 * size * n bytes in all.
 /// Ranks    every rank calls the same collectives in the same order; what differs in kind, type, count, reduction or
@@ -90,27 +55,35 @@ class threads_request {
 ///          be cut.
 class threads_world : public collectives<threads_world> {
  public:
-  using request = threads_request;
+  using request = process_request;
   static constexpr std::string_view name = "threads";
 
-  threads_world(std::shared_ptr<detail::group> members, int rank) noexcept;
+  explicit threads_world(std::shared_ptr<detail::process_engine> engine) noexcept
+      : engine_(std::move(engine)), rank_(engine_->rank()), size_(engine_->size()) {}
 
   [[nodiscard]] int rank() const noexcept { return rank_; }
   [[nodiscard]] int size() const noexcept { return size_; }
-  [[nodiscard]] std::chrono::milliseconds deadline() const noexcept;
+  [[nodiscard]] std::chrono::milliseconds deadline() const noexcept { return engine_->deadline(); }
 
   template <class Space>
   static constexpr bool supports(collective, dtype, reduction_kind) noexcept {
     return requires { &space_kernels<Space>::copy; };
   }
 
-  void run(command const& it);
-  [[nodiscard]] request start(command const& it);
+  void run(command const& it) { engine_->run(it); }
+  [[nodiscard]] request start(command const& it) { return {engine_, engine_->start(it)}; }
 
   /// The views that all ranks passed, in rank order. They may differ in shape. Allocates the vector.
   template <class T, class Space>
   [[nodiscard]] std::vector<tensor_view<T, Space>> peers(tensor_view<T, Space> view) {
-    return collect(collective::peers, dtype_of<std::remove_const_t<T>>, view);
+    static_assert(std::is_trivially_copyable_v<tensor_view<T, Space>>, "views travel as bytes");
+    std::vector<tensor_view<T, Space>> all(static_cast<std::size_t>(size()));
+    command it;
+    it.what = {.kind = collective::peers, .type = dtype_of<std::remove_const_t<T>>, .count = sizeof view};
+    it.from = &view;
+    it.to = all.data();
+    engine_->run(it);
+    return all;
   }
   /// All memory is within reach of all ranks.
   template <element T>
@@ -119,37 +92,21 @@ class threads_world : public collectives<threads_world> {
   }
 
   /// The group of the ranks that pass the same color, in the order of (key, rank). color >= 0. Its traffic starts at 0.
-  [[nodiscard]] threads_world split(int color, int key);
+  [[nodiscard]] threads_world split(int color, int key) {
+    detail::expect_color(who, color);
+    return threads_world(engine_->split(color, key));
+  }
   /// The same ranks again, whose calls are counted and ordered apart from this one's.
   [[nodiscard]] threads_world duplicate() { return duplicate(deadline()); }
-  [[nodiscard]] threads_world duplicate(std::chrono::milliseconds deadline);
+  [[nodiscard]] threads_world duplicate(std::chrono::milliseconds deadline) {
+    return threads_world(engine_->duplicate(deadline));
+  }
 
   /// Tells the other ranks that this one ends with an error, which ends their waits.
-  void abandon(std::string const& sentence) noexcept;
+  void abandon(std::string const& sentence) noexcept { engine_->abandon(sentence); }
 
  private:
-  [[nodiscard]] threads_world regroup(collective kind, int color, int key, std::chrono::milliseconds deadline);
-
-  /// Bytes that travel with the announcement, if they are so few.
-  [[nodiscard]] bool fits_in_posting(command const& it) const noexcept;
-
-  void prepare(detail::operation& op, command const& it);
-  void post(detail::operation& op, command const& it, part const* parts);
-  void post_exchange(detail::operation& op, command const& it);
-
-  /// What all ranks passed, in rank order.
-  template <class X>
-  std::vector<X> collect(collective kind, dtype type, X const& mine) {
-    std::vector<X> all(static_cast<std::size_t>(size()));
-    show(kind, type, &mine, &all, [](void* to, int rank, void const* theirs) {
-      (*static_cast<std::vector<X>*>(to))[static_cast<std::size_t>(rank)] = *static_cast<X const*>(theirs);
-    });
-    return all;
-  }
-  /// Calls take(all, rank, what that rank has shown) for each rank.
-  void show(collective kind, dtype type, void const* mine, void* all, void (*take)(void*, int, void const*));
-
-  std::shared_ptr<detail::group> group_;
+  std::shared_ptr<detail::process_engine> engine_;
   int rank_;
   int size_;
 };

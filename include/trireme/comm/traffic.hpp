@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -56,7 +57,35 @@ namespace bytes_sent {
 
 }  // namespace bytes_sent
 
+/// ceil(log2(size)).
+[[nodiscard]] constexpr int rounds_among(int size) noexcept {
+  int count = 0;
+  while ((std::int64_t{1} << count) < size) ++count;
+  return count;
+}
+
 namespace detail {
+
+/// What all blocks of a collective may have to be gathered by rounds between machines: latency decides.
+inline constexpr std::size_t gathered_bytes = std::size_t{64} << 10;
+/// What one block may have to be dealt by rounds, or gathered where all that comes is kept.
+inline constexpr std::size_t dealt_bytes = std::size_t{4} << 10;
+
+/// How many latencies of a network a rank waits in a command, one after the other, as comm::mpi carries it between
+/// machines: its rounds, and those again that gather the results of an all_reduce or reduce of middle size. What is
+/// large travels beside the rounds, one message for each move. An exchange is one.
+[[nodiscard]] constexpr int latencies_of(command const& it, int size) noexcept {
+  if (size == 1) return 0;
+  if (it.what.kind == collective::exchange) return it.messages > 0 ? 1 : 0;
+  auto const rounds = rounds_among(size);
+  auto const& row = row_of(it.what.kind);
+  if (!row.moves[0].folds || row.into != cut::lines) return rounds;
+  auto const whole = static_cast<std::size_t>(it.what.count) * it.element_bytes;
+  auto const slice =
+      static_cast<std::size_t>(slice_of(it.what.count, it.element_bytes, 0, size).count) * it.element_bytes;
+  if (whole * static_cast<std::size_t>(size) <= gathered_bytes) return rounds;
+  return slice <= dealt_bytes ? 2 * rounds : std::max(rounds, 2);
+}
 
 [[nodiscard]] inline std::uint32_t messages_of(command const& it, int size) noexcept {
   if (it.bytes == 0) return 0;

@@ -20,7 +20,7 @@ struct plan_options {
   std::int64_t context = 0;        ///< of a sample of tokens; 0 = the model's
   double flops = 1e12;             ///< what a rank computes, in operations a second
   double bandwidth = 10e9;         ///< what a rank sends, in bytes a second
-  double latency = 10e-6;          ///< of a message, in seconds
+  double latency = 10e-6;          ///< of a message, in seconds; a collective of p ranks waits for ceil(log2(p))
   int ranks = 1;                   ///< of the world, for plan_for
   int rank = 0;                    ///< whose plan it is, for plan_for
 };
@@ -52,13 +52,14 @@ template <class Trainer>
 /// One rank's part in a step of training, before it is taken.
 struct training_plan {
   int ranks = 1;
-  comm::traffic_table sent;  ///< by_operation: calls, messages and bytes of `steps`, over all groups; no by_peer
-  std::int64_t steps = 1;    ///< after which what is sent repeats: more than 1 where ranks meet less often
+  comm::traffic_table sent;     ///< by_operation: calls, messages and bytes of `steps`, over all groups; no by_peer
+  std::uint64_t latencies = 0;  ///< that the rank waits for in `steps`, one after the other
+  std::int64_t steps = 1;       ///< after which what is sent repeats: more than 1 where ranks meet less often
   planned_memory memory;
   double flops = 0;          ///< additions and multiplications of products and attention in this rank's step
   double bubble = 0;         ///< share of its step in which the stage that waits longest waits for other stages
   double computing = 0;      ///< seconds for flops, without waiting
-  double sending = 0;        ///< seconds for what is sent, one message after the other
+  double sending = 0;        ///< seconds for what is sent, one call after the other: bytes, and latencies
   double step_at_best = 0;   ///< seconds if all of the sending is hidden behind the computing
   double step_at_worst = 0;  ///< seconds if none is
 
@@ -124,6 +125,7 @@ template <dataset Data>
   training_plan plan;
   plan.ranks = ranks;
   plan.sent = step.sent;
+  plan.latencies = step.latencies;
   plan.steps = step.steps;
   plan.memory = {.parameters = step.exchange.parameters,
                  .gradients = step.exchange.gradients,
@@ -134,7 +136,7 @@ template <dataset Data>
   plan.bubble = step.bubble;
   plan.computing = step.flops / options.flops;
   plan.sending = (static_cast<double>(plan.bytes_sent()) / options.bandwidth +
-                  static_cast<double>(plan.messages_sent()) * options.latency) /
+                  static_cast<double>(plan.latencies) * options.latency) /
                  static_cast<double>(plan.steps);
   auto const busy = plan.computing / (1 - plan.bubble);
   plan.step_at_best = busy > plan.sending ? busy : plan.sending;

@@ -44,7 +44,7 @@ int main() {
   gpu::cases cases;
   for (int const size : {1, 2, 3, 4})
     for (bool const ordered : {false, true}) {
-      comm::nccl const description{.deadline = 60s, .ordered = ordered};
+      comm::nccl const description{.deadline = 60s, .order = ordered ? comm::sum_order::ranks : comm::sum_order::any};
       auto const on = trireme::text(" on ", size, ordered ? " ranks, in order" : " ranks");
       ladder::for_each_rung([&](char const* name, auto rung) {
         cases.run(name + on, [&] {

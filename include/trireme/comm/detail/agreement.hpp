@@ -5,7 +5,6 @@
 #include <cstdint>
 #include <memory>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -125,14 +124,12 @@ class agreement {
     return open.empty();
   }
 
-  /// Spins, then yields, then sleeps for a small part of the time that was waited for already. On a busy machine a
-  /// yield may take milliseconds: what counts is the time, not how many there were.
+  /// Spins, then rests, for no longer than the patience.
   void pause(std::uint32_t round, clock::time_point since, std::vector<waiting> const& open) {
     if (round < 64) return pause_core();
     auto const waited = clock::now() - since;
     if (waited > patience_) throw disagreement{missing_sentence(open)};
-    if (waited < std::chrono::microseconds(500)) return std::this_thread::yield();
-    std::this_thread::sleep_for(std::min<clock::duration>(waited / 16, std::chrono::milliseconds(1)));
+    rest(waited);
   }
 
   [[nodiscard]] std::string last_calls(std::vector<waiting> const& open) const {

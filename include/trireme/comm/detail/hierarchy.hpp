@@ -8,7 +8,6 @@
 #include <memory>
 #include <optional>
 #include <span>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -130,7 +129,7 @@ class hierarchy final : public advancing {
   void advance_family() noexcept {
     for (std::size_t i = 0; i < family_->size(); ++i) (*family_)[i]->advance();
   }
-  /// Spins, then yields, then sleeps for a small part of the time that was waited for already.
+  /// Spins, then rests.
   void wait_for(staged& op) {
     auto const since = clock::now();
     for (int round = 0; !op.finished; ++round) {
@@ -138,11 +137,8 @@ class hierarchy final : public advancing {
       if (op.finished) break;
       if (round < 64)
         pause_core();
-      else if (round < 1024)
-        std::this_thread::yield();
       else
-        std::this_thread::sleep_for(std::clamp<clock::duration>(
-            (clock::now() - since) / 16, std::chrono::microseconds(10), std::chrono::milliseconds(1)));
+        rest(clock::now() - since);
     }
     if (op.error != nullptr) std::rethrow_exception(op.error);
   }

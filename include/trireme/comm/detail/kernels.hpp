@@ -6,11 +6,15 @@
 namespace trireme::comm::detail {
 
 template <class Space>
+inline constexpr bool is_phantom = requires {
+  requires space_kernels<Space>::phantom;
+};
+template <class Space>
 inline constexpr element_kernels moving_kernels{&space_kernels<Space>::copy, nullptr, space_kernels<Space>::complete,
-                                                space_kernels<Space>::touchable};
+                                                space_kernels<Space>::touchable, is_phantom<Space>};
 template <class T, class Space, class Op>
-inline constexpr element_kernels reducing_kernels{&space_kernels<Space>::copy,
-                                                  &space_kernels<Space>::template combine<T, Op>,
-                                                  space_kernels<Space>::complete, space_kernels<Space>::touchable};
+inline constexpr element_kernels reducing_kernels{
+    &space_kernels<Space>::copy, &space_kernels<Space>::template combine<T, Op>, space_kernels<Space>::complete,
+    space_kernels<Space>::touchable, is_phantom<Space>};
 
 }  // namespace trireme::comm::detail

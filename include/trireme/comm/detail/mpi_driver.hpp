@@ -105,6 +105,16 @@ class mpi_driver {
     drive(op, lock);
   }
 
+  /// Returns when MPI's own collectives of all calls so far have begun, before a call that begins another one on the
+  /// same communicator: MPI asks for one order on all ranks.
+  void begin_native(mpi_group& group) {
+    std::unique_lock lock(mutex_);
+    if (group.native_line.empty()) return;
+    auto const last = std::ranges::find_if(
+        active_, [&](auto const* op) { return op->where == &group && op->route.number == group.native_line.back(); });
+    if (last != active_.end()) drive(**last, lock);
+  }
+
   [[nodiscard]] bool failed() {
     std::lock_guard const lock(mutex_);
     return failed_;
@@ -264,18 +274,24 @@ class mpi_driver {
   }
   void send_roll(mpi_operation const& op, int peer) {
     auto const& group = *op.where;
+    auto& out = next_roll();
+    out.bytes.resize(roll_bytes(group.size));
+    roll_head const head{op.route.number, group.rank, group.size};
+    std::memcpy(out.bytes.data(), &head, sizeof head);
+    std::memcpy(out.bytes.data() + sizeof head, op.roll.bits().data(), op.roll.bits().size_bytes());
+    send(out, group, peer);
+  }
+  [[nodiscard]] sent_roll& next_roll() {
     std::erase_if(sent_rolls_, [](auto const& each) {
       int flag = 0;
       MPI_Test(&each->request, &flag, MPI_STATUS_IGNORE);
       return flag != 0;
     });
-    auto& out = *sent_rolls_.emplace_back(std::make_unique<sent_roll>());
-    out.bytes.resize(roll_bytes(group.size));
-    roll_head const head{op.route.number, group.rank, group.size};
-    std::memcpy(out.bytes.data(), &head, sizeof head);
-    std::memcpy(out.bytes.data() + sizeof head, op.roll.bits().data(), op.roll.bits().size_bytes());
-    MPI_Isend(out.bytes.data(), static_cast<int>(out.bytes.size()), MPI_BYTE,
-              group.members[static_cast<std::size_t>(peer)], mpi_tags::roll, group.handle, &out.request);
+    return *sent_rolls_.emplace_back(std::make_unique<sent_roll>());
+  }
+  static void send(sent_roll& roll, mpi_group const& group, int peer) {
+    MPI_Isend(roll.bytes.data(), static_cast<int>(roll.bytes.size()), MPI_BYTE,
+              group.members[static_cast<std::size_t>(peer)], mpi_tags::roll, group.handle, &roll.request);
   }
   void hear_rolls(mpi_group const& group) noexcept {
     int bytes = 0;
@@ -299,6 +315,20 @@ class mpi_driver {
       if (grew) tell_roll(*op, head.rank);
       return;
     }
+    if (head.number >= group.next) return;
+    // This rank is through with that call already: it is not who is missing.
+    auto const mine = sizeof head + sizeof(std::uint64_t) * (static_cast<std::size_t>(group.rank) / 64);
+    std::uint64_t word = 0;
+    std::memcpy(&word, heard_roll_.data() + mine, sizeof word);
+    auto const bit = std::uint64_t{1} << (group.rank % 64);
+    if ((word & bit) != 0) return;
+    word |= bit;
+    std::memcpy(heard_roll_.data() + mine, &word, sizeof word);
+    auto& out = next_roll();
+    out.bytes.assign(heard_roll_.begin(), heard_roll_.begin() + static_cast<std::ptrdiff_t>(bytes));
+    auto const to = std::exchange(head.rank, group.rank);
+    std::memcpy(out.bytes.data(), &head, sizeof head);
+    send(out, group, to);
   } catch (...) {  // without memory for an answer others may be named besides who is missing
   }
   /// Ends all calls, and tells others; `heard_from` is who told this rank.

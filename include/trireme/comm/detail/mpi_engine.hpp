@@ -17,7 +17,8 @@
 namespace trireme::comm::detail {
 
 /// Commands as MPI's point-to-point messages. Sums are formed here, in rank order: small values go to every rank whole,
-/// large ones as slices that are reduced and then spread, between each pair of ranks directly.
+/// large ones as slices that are reduced and then spread, between each pair of ranks directly, or carried from machine
+/// to machine (mpi_carried.hpp).
 class message_engine final : public process_engine {
  public:
   /// Takes `own`, a communicator of this engine alone, and frees it at the end. `members` are those of its ranks that
@@ -37,6 +38,9 @@ class message_engine final : public process_engine {
       int known = 0;
       MPI_Comm_get_attr(own, MPI_TAG_UB, static_cast<void*>(&bound), &known);
       group_.window = mpi_tags::window_of(known != 0 ? *static_cast<int*>(bound) : 32767);
+      int all = 0;
+      MPI_Comm_size(own, &all);
+      group_.is_whole = group_.members == numbers_below(all);
     });
     driver_->add(group_);
   }
@@ -90,18 +94,24 @@ class message_engine final : public process_engine {
   [[nodiscard]] bool reports() noexcept override { return driver_->reports(group_); }
 
   /// Collective. Whether all ranks wish it and are on one machine, as MPI sees it.
-  [[nodiscard]] bool on_one_machine(bool wished) {
+  /// Sums are in any order if all ranks wish that, too.
+  [[nodiscard]] bool on_one_machine(bool wished, sum_order order) {
     auto const wishes = gather_texts(wished ? "yes" : "no");
-    MPI_Comm node = MPI_COMM_NULL;
-    int there = 0;
-    driver_->alone([&] {
-      MPI_Comm_split_type(group_.handle, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &node);
-      MPI_Comm_size(node, &there);
-      MPI_Comm_free(&node);
-    });
-    bool const alone = there == size();
+    std::vector<std::int32_t> orders(static_cast<std::size_t>(size()));
+    orders[static_cast<std::size_t>(rank())] = order == sum_order::any ? 1 : 0;
+    gather_all(orders.data(), size(), sizeof(std::int32_t), {});
+    group_.order = std::ranges::count(orders, 1) == size() ? sum_order::any : sum_order::ranks;
+    std::vector<int> machines(static_cast<std::size_t>(size()));  // the first rank on that of each rank
+    driver_->alone([&] { machines[static_cast<std::size_t>(rank())] = first_rank_here(); });
+    gather_all(machines.data(), size(), sizeof(int), {});
+    return stand_on(std::move(machines)) && std::ranges::count(wishes, "yes") == size();
+  }
+  /// Collective. Says which machine each rank is on; whether that is one.
+  bool stand_on(std::vector<int> machines) {
+    bool const alone = std::ranges::count(machines, machines[0]) == size();
     group_.piece_bytes = alone ? mpi_group::whole : mpi_group::unasked;
-    return alone && std::ranges::count(wishes, "yes") == size();
+    group_.stand_on(std::move(machines));
+    return alone;
   }
   /// Collective. A few bytes of every rank, in rank order.
   [[nodiscard]] std::vector<std::string> gather_texts(std::string const& own) {
@@ -128,6 +138,22 @@ class message_engine final : public process_engine {
   }
 
  private:
+  /// Collective.
+  [[nodiscard]] int first_rank_here() const {
+    MPI_Comm here = MPI_COMM_NULL;
+    MPI_Comm_split_type(group_.handle, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &here);
+    MPI_Group those = MPI_GROUP_NULL;
+    MPI_Group all = MPI_GROUP_NULL;
+    MPI_Comm_group(here, &those);
+    MPI_Comm_group(group_.handle, &all);
+    int const least = 0;
+    int first = 0;
+    MPI_Group_translate_ranks(those, 1, &least, all, &first);
+    MPI_Group_free(&those);
+    MPI_Group_free(&all);
+    MPI_Comm_free(&here);
+    return first;
+  }
   [[nodiscard]] static std::vector<int> numbers_below(int end) {
     std::vector<int> all(static_cast<std::size_t>(end));
     for (int each = 0; each < end; ++each) all[static_cast<std::size_t>(each)] = each;
@@ -157,10 +183,18 @@ class message_engine final : public process_engine {
   [[nodiscard]] std::shared_ptr<process_engine> part(std::vector<int> const& chosen,
                                                      std::chrono::milliseconds deadline) {
     std::vector<int> members;
-    for (int const each : chosen) members.push_back(group_.members[static_cast<std::size_t>(each)]);
+    std::vector<int> machines;
+    for (int const each : chosen) {
+      members.push_back(group_.members[static_cast<std::size_t>(each)]);
+      if (!group_.machines.empty()) machines.push_back(group_.machines[static_cast<std::size_t>(each)]);
+    }
     auto const place = static_cast<int>(std::ranges::find(chosen, rank()) - chosen.begin());
+    driver_->begin_native(group_);
     auto const own = duplicate_of(*driver_, group_.handle, group_.deadline);
-    return std::make_shared<message_engine>(driver_, own, std::move(members), place, deadline, group_.piece_bytes);
+    auto made = std::make_shared<message_engine>(driver_, own, std::move(members), place, deadline, group_.piece_bytes);
+    made->group_.stand_on(std::move(machines));
+    made->group_.order = group_.order;
+    return made;
   }
   void gather_all(void* values, std::int64_t count, std::size_t element_bytes, std::span<std::int64_t const> counts) {
     run({.what = {.kind = collective::all_gather, .count = count, .shape = counts.empty() ? 0 : fingerprint(counts)},

@@ -8,12 +8,14 @@
 #include <cstdint>
 #include <span>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "trireme/comm/command.hpp"
 #include "trireme/comm/detail/expectations.hpp"
 #include "trireme/comm/detail/mpi_session.hpp"
 #include "trireme/comm/detail/rounds.hpp"
+#include "trireme/comm/sum_order.hpp"
 
 namespace trireme::comm::detail {
 
@@ -45,12 +47,29 @@ struct mpi_group {
   std::uint64_t window = 1;
   std::chrono::milliseconds deadline{};
   std::size_t piece_bytes = whole;
+  std::vector<int> machines;  // of each rank, where they are known
+  int places = 0;             // ranks on each machine, if all have as many and they stand in rank order; else 0
+  sum_order order = sum_order::ranks;
+  bool is_whole = false;                   // all ranks of `handle`, in their order: MPI's own collectives are for these
+  std::vector<std::uint64_t> native_line;  // numbers of calls whose collectives of MPI's have not all begun
 
   static constexpr std::size_t whole = std::size_t{1} << 30;  // MPI counts in int
   // Pieces that Open MPI sends without asking the receiver first (over TCP it asks from 64 KiB on). A question and its
   // answer queue behind the data of the other direction, so that a line carries both ways one after the other.
   static constexpr std::size_t unasked = std::size_t{60} << 10;
 
+  void stand_on(std::vector<int> machine_of_each) {
+    machines = std::move(machine_of_each);
+    places = 0;
+    if (machines.empty()) return;
+    auto const each = static_cast<int>(std::ranges::count(machines, machines[0]));
+    if (size % each != 0) return;
+    for (int it = 0; it < size; ++it) {
+      auto const at = [&](int of) { return machines[static_cast<std::size_t>(of)]; };
+      if (at(it) != at(it / each * each) || (it >= each && it % each == 0 && at(it) == at(it - 1))) return;
+    }
+    places = each;
+  }
   [[nodiscard]] int tag_of(std::uint64_t number) const noexcept {
     return mpi_tags::collective + 3 * static_cast<int>(number % window);
   }

@@ -12,7 +12,9 @@
 #include <vector>
 
 #include "trireme/comm/detail/expectations.hpp"
+#include "trireme/comm/detail/mpi_carried.hpp"
 #include "trireme/comm/detail/mpi_messages.hpp"
+#include "trireme/comm/detail/mpi_native.hpp"
 #include "trireme/comm/detail/mpi_reduction.hpp"
 #include "trireme/comm/detail/process_engine.hpp"
 #include "trireme/comm/detail/roll_call.hpp"
@@ -57,7 +59,7 @@ class mpi_operation final : public process_operation {
     at_ = stage::announcing;
     finished.store(false, std::memory_order_relaxed);
     told_late = false;
-    pieced_ = false;
+    large_ = way_of_large::moved;
     if (it.what.kind == collective::exchange) {
       route = {where, it.what, where->next_exchange++, mpi_tags::exchange};
       begin_exchange();
@@ -68,8 +70,15 @@ class mpi_operation final : public process_operation {
     wire_.begin(route);
     begin_rounds();
     if (!touched_ || of().count == 0 || (carries() && !has_parts())) return;
-    pieced_ = does().folds;
-    if (pieced_) {
+    if (does().folds)
+      large_ = mpi_native::suits(*where, it_)    ? way_of_large::native
+               : mpi_carried::suits(*where, it_) ? way_of_large::carried
+                                                 : way_of_large::reduced;
+    if (large_ == way_of_large::native) {
+      native_.begin(route, *where, it_);
+    } else if (large_ == way_of_large::carried) {
+      carried_.begin(route, it_);
+    } else if (large_ == way_of_large::reduced) {
       reduction_.begin(route, it_);
     } else {
       move_own();
@@ -91,7 +100,7 @@ class mpi_operation final : public process_operation {
       });
       at_ = stage::carrying;
     }
-    if (at_ == stage::carrying && (pieced_ ? reduction_.advance() : first_.done(route))) {
+    if (at_ == stage::carrying && advance_large()) {
       if (is_broadcast() && touched_ && !carries() && rank() != it_.what.root) forward();
       at_ = stage::spreading;
     }
@@ -100,13 +109,14 @@ class mpi_operation final : public process_operation {
 
   /// Whether who waits long asks who else is here: in an exchange its own peers are all that it can wait for.
   [[nodiscard]] bool calls_roll() const noexcept { return !is_exchange(); }
-  /// Enters itself, and those for whom it waits now: while calls are compared all, by way of each other.
+  /// Enters itself, and those for whom it waits now: while calls are compared, or MPI's own collective is under way,
+  /// all, by way of each other.
   void enter_roll() {
     roll.begin(size());
     roll.add_here(rank());
-    if (at_ != stage::announcing)
-      for (int const peer : waited_for()) roll.add_wanted(peer);
-    for (int peer = 0; at_ == stage::announcing && peer < size(); ++peer) roll.add_wanted(peer);
+    bool const of_all = at_ == stage::announcing || (at_ == stage::carrying && large_ == way_of_large::native);
+    for (int const peer : of_all ? std::vector<int>{} : waited_for()) roll.add_wanted(peer);
+    for (int peer = 0; of_all && peer < size(); ++peer) roll.add_wanted(peer);
   }
 
   /// "rank 1", "ranks 1, 3": those that are missing.
@@ -129,7 +139,9 @@ class mpi_operation final : public process_operation {
   /// After a failure: gives memory back to the caller as far as MPI lets go of it.
   void cancel() noexcept {
     for (auto* each : {&heard_, &first_, &second_}) each->cancel();
-    if (pieced_) reduction_.cancel();
+    if (large_ == way_of_large::reduced) reduction_.cancel();
+    if (large_ == way_of_large::carried) carried_.cancel();
+    if (large_ == way_of_large::native) native_.give_up();
   }
 
  private:
@@ -137,6 +149,9 @@ class mpi_operation final : public process_operation {
   /// ends in an error) or gathering (the results of an all_reduce of middle size).
   enum class stage : std::uint8_t { announcing, telling, gathering, carrying, spreading };
   using way = round_blocks::way;
+  /// What is large: moved between each two ranks; reduced in slices; the fold carried from machine to machine; or
+  /// MPI's.
+  enum class way_of_large : std::uint8_t { moved, reduced, carried, native };
   struct message_head {
     std::int64_t count;
     dtype type;
@@ -144,12 +159,8 @@ class mpi_operation final : public process_operation {
   /// Of a message of an exchange, with its announcement.
   static constexpr std::size_t announced_bytes = std::size_t{16} << 10;
   static constexpr std::size_t capacity = sizeof(message_head) + announced_bytes;
-  /// What all blocks of a collective may have to be gathered by rounds: latency decides.
-  static constexpr std::size_t gathered_bytes = std::size_t{64} << 10;
   /// A broadcast of so much is passed on whole; a larger one is scattered and gathered.
   static constexpr std::size_t told_bytes = std::size_t{16} << 10;
-  /// What one block may have to be dealt by rounds, or gathered where all that comes is kept.
-  static constexpr std::size_t dealt_bytes = std::size_t{4} << 10;
 
   [[nodiscard]] int rank() const noexcept { return where->rank; }
   [[nodiscard]] int size() const noexcept { return where->size; }
@@ -340,6 +351,11 @@ class mpi_operation final : public process_operation {
   }
   [[nodiscard]] bool is_broadcast() const noexcept { return it_.what.kind == collective::broadcast; }
 
+  [[nodiscard]] bool advance_large() {
+    if (large_ == way_of_large::reduced) return reduction_.advance();
+    if (large_ == way_of_large::native) return native_.advance();
+    return large_ == way_of_large::carried ? carried_.advance() : first_.done(route);
+  }
   void move_own() const {
     auto const source = outgoing(rank());
     auto const target = incoming(rank());
@@ -383,7 +399,8 @@ class mpi_operation final : public process_operation {
       if (!receiving || at_ == stage::telling) heard_.append_late(late, receiving);
       first_.append_late(late, receiving);
       second_.append_late(late, receiving);
-      if (pieced_) reduction_.append_late(late, receiving);
+      if (large_ == way_of_large::reduced) reduction_.append_late(late, receiving);
+      if (large_ == way_of_large::carried) carried_.append_late(late, receiving);
     }
     return late;
   }
@@ -432,12 +449,14 @@ class mpi_operation final : public process_operation {
   std::vector<part> parts_;
   std::vector<std::int64_t> counts_, firsts_;  ///< of a ragged all_gather: elements of each rank, and of all before it
   bool touched_ = false;
-  bool pieced_ = false;
+  way_of_large large_ = way_of_large::moved;
   stage at_ = stage::announcing;
   mpi_wire wire_;
   rounds<mpi_wire> rounds_;
   mpi_messages heard_, first_, second_;
   mpi_reduction reduction_;
+  mpi_carried carried_;
+  mpi_native native_;
   byte_buffer received_, sent_;
   std::vector<void const*> terms_;
 };

@@ -13,8 +13,8 @@
 
 namespace trireme::comm::detail {
 
-/// Drives the operations of this process: whoever waits does it, else a helper thread, which begins with the first
-/// asynchronous operation and sleeps while nothing is pending.
+/// Drives the operations of one rank: whoever waits does it; in a process of its own else a helper thread, which begins
+/// with the first asynchronous operation and sleeps while nothing is pending.
 class node_driver {
  public:
   explicit node_driver(std::shared_ptr<node_launch> launch) : launch_(std::move(launch)) {}
@@ -27,7 +27,7 @@ class node_driver {
       over_ = true;
     }
     work_.notify_all();
-    node_launch::ring(launch_->mine());
+    launch_->ring(launch_->mine());
     helper_.join();
   }
 
@@ -38,11 +38,12 @@ class node_driver {
     turn mine(*this);
     expect_unfailed(it.what.kind);
     prepare(op, where, it);
+    op.hears = !op.tells;
     drive(op, mine);
   }
-  /// Starts the helper: from then on every call takes its turn.
+  /// Starts the helper: from then on every call takes its turn. A rank that is a thread has none.
   void expect_others() {
-    if (!helper_.joinable()) helper_ = std::thread([this] { help(); });
+    if (!launch_->place->one_process && !helper_.joinable()) helper_ = std::thread([this] { help(); });
   }
   [[nodiscard]] node_operation& start(node_group& where, command const& it) {
     expect_others();
@@ -59,18 +60,21 @@ class node_driver {
     op.next = nullptr;
     (newest_ == nullptr ? pending_ : newest_->next) = &op;
     newest_ = &op;
-    if (op.now() == node_operation::stage::posting) static_cast<void>(post(op));
+    if (op.now() == node_operation::stage::posting)
+      static_cast<void>(post(op));
+    else if (!helper_.joinable())
+      static_cast<void>(exchange_step(op));
     if (idle_)
       work_.notify_all();
-    else
-      node_launch::ring(launch_->mine());  // it may sleep, waiting for others
+    else if (helper_.joinable())
+      launch_->ring(launch_->mine());  // it may sleep, waiting for others
     return op;
   }
   [[nodiscard]] bool test(node_operation& op) {
     if (op.finished()) return true;
-    if (std::unique_lock lock(mutex_, std::try_to_lock); lock) {
+    if (std::unique_lock lock(mutex_, std::defer_lock); !helper_.joinable() || lock.try_lock()) {
       advance(op);
-      advance_pending();
+      if (op.polls % 4 == 0) advance_pending();  // now and then, because a test is otherwise a few nanoseconds
       if (++op.polls % 256 == 0) {
         if (op.since == clock::time_point{}) op.since = clock::now();
         check_patience(op, op.since);
@@ -187,6 +191,9 @@ class node_driver {
         mine.take();
         round = 15;
       }
+      if (op.where->decided + 1 < op.number)  // earlier calls hold it up
+        for (auto* each = pending_; each != nullptr; each = each->next)
+          if (each->where == op.where && each->number != 0 && each->number < op.number) check_patience(*each, since);
       check_patience(op, since);
     }
   }
@@ -237,7 +244,7 @@ class node_driver {
   std::thread helper_;
 };
 
-/// The engine of processes on one machine.
+/// The engine of ranks that are threads, or processes on one machine.
 class node_engine final : public process_engine {
  public:
   /// `boards` are those of all members, each in the memory of its rank.
@@ -253,11 +260,14 @@ class node_engine final : public process_engine {
     group_.pairs.resize(group_.members.size());
   }
   ~node_engine() override {
+    try {
+      static_cast<void>(hear(group_));
+    } catch (...) {  // without memory for a sentence the others find out themselves, or at their deadlines
+    }
     group_.mine().left.store(1);
     group_.ring();
-    for (int each = 0; each < size(); ++each) group_.board(each).leavers.fetch_add(1);
     try {
-      group_.launch->retire(group_.mine(), size());
+      group_.launch->leave(group_.boards, group_.mine());
     } catch (...) {  // without memory for the note the board stays until the launch ends
     }
   }
@@ -296,8 +306,8 @@ class node_engine final : public process_engine {
 
   [[nodiscard]] std::vector<int> survivors() override { return group_.launch->survivors(group_.deadline); }
 
-  [[nodiscard]] void* allocate(std::size_t bytes) override { return group_.launch->heap.allocate(bytes); }
-  void deallocate(void* block, std::size_t bytes) noexcept override { group_.launch->heap.deallocate(block, bytes); }
+  [[nodiscard]] void* allocate(std::size_t bytes) override { return group_.launch->place->allocate(bytes); }
+  void deallocate(void* block, std::size_t bytes) noexcept override { group_.launch->place->deallocate(block, bytes); }
 
  private:
   /// What all ranks passed, in rank order.
@@ -319,7 +329,7 @@ class node_engine final : public process_engine {
     auto* const own = group_.launch->make_board(count);
     auto const places = collect(kind, own == nullptr ? std::uint64_t{0} : group_.launch->offset(own));
     if (std::ranges::find(places, std::uint64_t{0}) != places.end()) {
-      if (own != nullptr) group_.launch->heap.deallocate(own, node_board::bytes(count));
+      if (own != nullptr) group_.launch->place->deallocate(own, group_.launch->board_bytes(count));
       throw comm_error(text(group_.launch->who, ": ", name_of(kind),
                             " found no shared memory left for another group; free tensors from allocate, or groups"),
                        {group_.launch->rank, std::string(name_of(kind))});

@@ -18,25 +18,28 @@ inline bool send_step(node_operation& op, node_operation::message& it) {
   using enum node_operation::message::state;
   auto& where = *op.where;
   auto& pair = where.pairs[static_cast<std::size_t>(it.what.peer)];
-  auto& channel = where.mine().channel(it.what.peer);
+  auto& channel = where.mine().channel(it.what.peer, where.size());
   if (it.at == closing) {
     if (channel.tail.load() < it.target) return false;
     it.at = finished;
     return true;
   }
+  if (pair.sent != it.number) return false;
   auto const head = channel.head.load(std::memory_order_relaxed);
-  if (pair.sent != it.number || head - channel.tail.load() >= node_channel::slots) return false;
+  auto const untaken = head - channel.tail.load();
+  if (untaken >= node_channel::ring) return false;
   auto const bytes = bytes_of(op, it.what);
+  bool const direct = bytes == 0 || it.what.peer == where.rank || where.launch->is_reached(it.what.address, bytes);
+  if (!direct && untaken >= node_channel::slots) return false;
   if (it.at == waiting) {
-    auto& label = channel.labels[head % node_channel::slots];
-    label = {where.launch->offset(it.what.address), it.what.count, it.what.type,
-             it.what.peer == where.rank || (bytes > 0 && where.launch->heap.contains(it.what.address, bytes))};
-    if (label.direct || bytes == 0) it.moved = bytes;
+    where.mine().label(it.what.peer, head, where.size()) = {where.launch->offset(it.what.address), it.what.count,
+                                                            it.what.type, direct};
+    if (direct) it.moved = bytes;
     it.at = moving;
   }
   auto const count = std::min<std::uint64_t>(bytes - it.moved, node_channel::slot_bytes);
   if (count > 0)
-    op.it.elements->copy(where.mine().channel_slot(where.size(), it.what.peer, head), it.what.address + it.moved,
+    op.it.elements->copy(where.mine().channel_slot(it.what.peer, head, where.size()), it.what.address + it.moved,
                          count);
   it.moved += count;
   if (it.moved == bytes) {
@@ -52,11 +55,12 @@ inline bool receive_step(node_operation& op, node_operation::message& it) {
   using enum node_operation::message::state;
   auto& where = *op.where;
   auto& pair = where.pairs[static_cast<std::size_t>(it.what.peer)];
-  auto& channel = where.board(it.what.peer).channel(where.rank);
+  auto& theirs = where.board(it.what.peer);
+  auto& channel = theirs.channel(where.rank, where.size());
   auto const tail = channel.tail.load(std::memory_order_relaxed);
   if (pair.received != it.number || channel.head.load() == tail) return false;
   auto const bytes = bytes_of(op, it.what);
-  auto const& label = channel.labels[tail % node_channel::slots];
+  auto const& label = theirs.label(where.rank, tail, where.size());
   if (it.at == waiting) {
     if (label.type != it.what.type || label.count != it.what.count) {
       op.launch().fail(text(
@@ -69,15 +73,18 @@ inline bool receive_step(node_operation& op, node_operation::message& it) {
     it.at = label.direct ? closing : moving;
   }
   bool const direct = it.at == closing;
-  auto const most = std::uint64_t{direct ? 1U << 20 : node_channel::slot_bytes};
+  auto const most = direct ? static_cast<std::uint64_t>(most_direct(op)) : std::uint64_t{node_channel::slot_bytes};
   auto const count = std::min<std::uint64_t>(bytes - it.moved, most);
   if (count > 0) {
-    auto* const from = direct ? where.at(it.what.peer, label.place) + it.moved
-                              : where.board(it.what.peer).channel_slot(where.size(), where.rank, tail);
-    if (is_streamed(op.it.elements, bytes))
-      stream_copy(it.what.address + it.moved, from, count);
-    else
-      op.it.elements->copy(it.what.address + it.moved, from, count);
+    auto* const from =
+        direct ? where.at(it.what.peer, label.place) + it.moved : theirs.channel_slot(where.rank, tail, where.size());
+    auto const copied = work_inside(op, [&] {
+      if (is_streamed(op.it.elements, bytes))
+        stream_copy(it.what.address + it.moved, from, count);
+      else
+        op.it.elements->copy(it.what.address + it.moved, from, count);
+    });
+    if (!copied) return false;
   }
   it.moved += count;
   bool const over = it.moved == bytes;
@@ -109,10 +116,10 @@ inline bool exchange_step(node_operation& op) {
   auto const& where = *op.where;
   if (it.at == finished) return false;
   if (!it.what.sent) {
-    auto const& channel = where.board(it.what.peer).channel(where.rank);
+    auto const& channel = where.board(it.what.peer).channel(where.rank, where.size());
     return channel.head.load() == channel.tail.load();
   }
-  auto const& channel = where.mine().channel(it.what.peer);
+  auto const& channel = where.mine().channel(it.what.peer, where.size());
   if (it.at == closing) return channel.tail.load() < it.target;
   return channel.head.load() - channel.tail.load() >= node_channel::slots;
 }
@@ -121,7 +128,7 @@ inline bool exchange_step(node_operation& op) {
 [[nodiscard]] inline bool counts_agree(node_operation const& op) {
   auto const& where = *op.where;
   for (int rank = 0; rank < where.size(); ++rank) {
-    auto const sent = reinterpret_cast<std::int64_t const*>(op.posting(rank).more)[where.rank];
+    auto const sent = where.portions(rank, op.number)[static_cast<std::size_t>(where.rank)].count;
     auto const wanted = op.parts[static_cast<std::size_t>(where.size() + rank)].count;
     if (sent == wanted) continue;
     op.launch().fail(text(op.launch().who, ": ", describe(op), ": rank ", where.world_rank(rank), " sends ", sent,

@@ -1,10 +1,5 @@
 #pragma once
 
-#include <linux/futex.h>
-#include <sys/syscall.h>
-#include <time.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -18,55 +13,70 @@
 #include <vector>
 
 #include "trireme/comm/detail/node_layout.hpp"
-#include "trireme/comm/detail/node_memory.hpp"
 #include "trireme/comm/detail/waiting.hpp"
 #include "trireme/core/error.hpp"
 
 namespace trireme::comm::detail {
 
-/// What this process shares with the other ranks of its machine: the memory of all, the failure, and the bells.
+/// What differs between ranks that are threads of one process and ranks that are processes of one machine: where their
+/// memory is, and how one sees that another has ended.
+class node_place {
+ public:
+  /// @param memories  what offsets in each rank's memory count from.
+  /// @param all       the headers of all ranks.
+  /// @param bytes     how much of its memory, from there on, a rank's peers reach.
+  node_place(bool together, std::vector<std::byte*> memories, std::vector<node_header*> all, std::uintptr_t bytes)
+      : one_process(together), bases(std::move(memories)), headers(std::move(all)), reach(bytes) {}
+  node_place(node_place const&) = delete;
+  node_place& operator=(node_place const&) = delete;
+  virtual ~node_place() = default;
+
+  bool const one_process;
+  std::vector<std::byte*> const bases;
+  std::vector<node_header*> const headers;
+  std::uintptr_t const reach;
+
+  /// Memory that all ranks reach, for a board or a tensor; null if there is none left.
+  [[nodiscard]] virtual void* allocate(std::size_t bytes) = 0;
+  virtual void deallocate(void* block, std::size_t bytes) noexcept = 0;
+  /// After a failure nothing is given out again: a rank that has not heard of it may still write.
+  virtual void close() noexcept {}
+  /// Whether the process of another rank has ended without having left. Asks the system.
+  [[nodiscard]] virtual bool is_dead(int) const noexcept { return false; }
+  /// Whether what has started this process, and is needed, has ended.
+  [[nodiscard]] virtual bool is_orphaned() const noexcept { return false; }
+};
+
+/// What one rank shares with the others of its launch: the memory of all, the failure, and the bells.
 class node_launch {
  public:
-  node_launch(std::string_view name, int own_rank, std::vector<node_file> files, node_map map, std::size_t bytes,
-              bool core_each)
+  node_launch(std::string_view name, int own_rank, std::shared_ptr<node_place> where, bool core_each)
       : who(name),
         rank(own_rank),
         spins(core_each ? 300 : 10),
         patience(core_each ? std::chrono::microseconds(1000) : std::chrono::microseconds(200)),
-        files_(std::move(files)),
-        map_(std::move(map)),
-        heap(map_.at(rank), node_header::bytes, bytes, files_[static_cast<std::size_t>(rank)].number()) {}
+        place(std::move(where)),
+        base_(reinterpret_cast<std::uintptr_t>(place->bases[static_cast<std::size_t>(own_rank)])) {}
 
   std::string const who;  ///< "trireme::comm::mpi"
   int const rank;
   int const spins;                           ///< pauses before the first yield
   std::chrono::microseconds const patience;  ///< how long to yield before sleeping
+  std::shared_ptr<node_place> const place;
 
- private:
-  std::vector<node_file> files_;  // before the heap, which needs them
-  node_map map_;
-
- public:
-  node_heap heap;
-
-  [[nodiscard]] int size() const noexcept { return static_cast<int>(files_.size()); }
-  [[nodiscard]] std::byte* base(int of) const noexcept { return map_.at(of); }
-  [[nodiscard]] node_header& header(int of) const noexcept {
-    return *std::launder(reinterpret_cast<node_header*>(map_.at(of)));
-  }
+  [[nodiscard]] int size() const noexcept { return static_cast<int>(place->headers.size()); }
+  [[nodiscard]] std::byte* base(int of) const noexcept { return place->bases[static_cast<std::size_t>(of)]; }
+  [[nodiscard]] node_header& header(int of) const noexcept { return *place->headers[static_cast<std::size_t>(of)]; }
   [[nodiscard]] node_header& mine() const noexcept { return header(rank); }
   [[nodiscard]] std::uint64_t offset(void const* address) const noexcept {
-    return reinterpret_cast<std::uintptr_t>(address) - reinterpret_cast<std::uintptr_t>(map_.at(rank));
+    return reinterpret_cast<std::uintptr_t>(address) - base_;
   }
-  /// Whether the process of another rank has ended without having left. Asks the system.
-  [[nodiscard]] bool is_dead(int of) const noexcept {
-    return of != rank && !files_[static_cast<std::size_t>(of)].is_locked();
+  /// Whether the other ranks reach this memory.
+  [[nodiscard]] bool is_reached(void const* address, std::uint64_t bytes) const noexcept {
+    auto const at = offset(address);
+    return at < place->reach && bytes <= place->reach - at;
   }
-
-  /// From now on ranks wait for each other only while the process lives that has started this one.
-  void expect_launcher() noexcept { launcher_ = ::getppid(); }
-  /// Whether it has ended, so that this process was given to another one.
-  [[nodiscard]] bool is_orphaned() const noexcept { return launcher_ > 1 && ::getppid() != launcher_; }
+  [[nodiscard]] bool is_dead(int of) const noexcept { return of != rank && place->is_dead(of); }
 
   [[nodiscard]] bool failed() const noexcept { return header(0).failure.load() != 0; }
   /// Ends all waits of all ranks with `sentence`. Only the first one of the launch counts.
@@ -85,12 +95,14 @@ class node_launch {
     auto const speaker = static_cast<int>(header(0).failure.load()) - 1;
     return speaker < 0 || speaker >= size() ? std::string() : std::string(header(speaker).sentence);
   }
-  /// After a failure: takes this rank's memory back, waiting a little until no other rank works in it any more.
+  /// After a failure: takes this rank's memory back, waiting until no other rank works in it any more; for processes,
+  /// which may have been stopped there, only a little.
   void settle() noexcept {
-    heap.close();
+    place->close();
     auto const end = clock::now() + std::chrono::seconds(1);
     for (int each = 0; each < size(); ++each)
-      while (each != rank && header(each).inside.load() != 0 && !is_dead(each) && clock::now() < end)
+      while (each != rank && header(each).inside.load() != 0 &&
+             (place->one_process || (!is_dead(each) && clock::now() < end)))
         std::this_thread::sleep_for(std::chrono::microseconds(100));
   }
 
@@ -149,11 +161,11 @@ class node_launch {
     }
   }
 
-  /// Wakes whoever sleeps in that rank's process.
-  static void ring(node_header& there) noexcept {
+  /// Wakes whoever sleeps for that rank.
+  void ring(node_header& there) const noexcept {
     if (there.sleepers.load() == 0) return;
     there.bell.fetch_add(1);
-    ::syscall(SYS_futex, reinterpret_cast<std::uint32_t*>(&there.bell), FUTEX_WAKE, 0x7fff'ffff, nullptr, nullptr, 0);
+    wake_all(there.bell, place->one_process);
   }
   /// Sleeps until somebody rings, unless `ready()`, which is asked after the bell has been armed.
   template <class Ready>
@@ -166,8 +178,7 @@ class node_launch {
     } const asleep(here);
     auto const value = here.bell.load();
     if (ready()) return;
-    timespec const time{limit.count() / 1'000'000'000, limit.count() % 1'000'000'000};
-    ::syscall(SYS_futex, reinterpret_cast<std::uint32_t*>(&here.bell), FUTEX_WAIT, value, &time, nullptr, 0);
+    sleep_while(here.bell, value, limit, place->one_process);
   }
 
   /// A block for this rank's board in a group of `size`; null if there is no memory left.
@@ -176,13 +187,22 @@ class node_launch {
       std::lock_guard const lock(retiring_);
       sweep();
     }
-    void* const block = heap.allocate(node_board::bytes(size));
+    void* const block = place->allocate(board_bytes(size));
     return block == nullptr ? nullptr : &node_board::make(block, size);
   }
-  /// This rank has left the group of the board; its memory is free once the others have left too.
-  void retire(node_board& board, int size) {
+  [[nodiscard]] std::size_t board_bytes(int size) const noexcept {
+    return node_board::bytes(size, !place->one_process);
+  }
+  /// This rank will not look at these boards of a group any more. In one process who is the last frees them; a process
+  /// frees its own, once the others have left too.
+  void leave(std::vector<node_board*> const& boards, node_board& own) {
+    auto const size = static_cast<int>(boards.size());
+    for (auto* const each : boards)
+      if (each->leavers.fetch_add(1) + 1 == boards.size() && place->one_process)
+        place->deallocate(each, board_bytes(size));
+    if (place->one_process) return;
     std::lock_guard const lock(retiring_);
-    retired_.emplace_back(&board, size);
+    retired_.emplace_back(&own, size);
   }
 
  private:
@@ -193,12 +213,12 @@ class node_launch {
   void sweep() noexcept {
     std::erase_if(retired_, [this](auto const& each) {
       if (each.first->leavers.load() < static_cast<std::uint32_t>(each.second)) return false;
-      heap.deallocate(each.first, node_board::bytes(each.second));
+      place->deallocate(each.first, board_bytes(each.second));
       return true;
     });
   }
 
-  pid_t launcher_ = 0;
+  std::uintptr_t const base_;
   std::mutex failing_;
   bool spoken_ = false;
   std::mutex retiring_;

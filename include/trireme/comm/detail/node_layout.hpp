@@ -9,16 +9,17 @@
 
 namespace trireme::comm::detail {
 
-// What lies in the memory file of each rank: one header, then a heap. The boards of its groups are blocks of the heap.
+// What each rank shows to the others: one header a launch, one board a group. Those of processes lie in a memory file a
+// rank: the header, then a heap, of which boards are blocks.
 
 inline constexpr int node_most_ranks = 256;
 
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free && std::atomic<std::uint32_t>::is_always_lock_free,
               "processes share these words");
 
-/// The beginning of a rank's memory file.
-struct node_header {
-  static constexpr std::size_t bytes = 1 << 16;  ///< where the heap begins
+/// One rank of a launch.
+struct alignas(64) node_header {
+  static constexpr std::size_t bytes = 1 << 16;  ///< where the heap of a memory file begins
   static constexpr std::size_t sentence_bytes = 2048;
 
   std::uint64_t token[2] = {};  ///< proves that a peer has opened the right file
@@ -27,6 +28,8 @@ struct node_header {
   std::atomic<std::uint32_t> sleepers{0};
   /// It reads or writes memory of other ranks at this moment.
   alignas(64) std::atomic<std::uint32_t> inside{0};
+  /// Its body, in a thread, has returned.
+  std::atomic<std::uint32_t> left{0};
   /// In the file of rank 0: 1 + the rank whose sentence says why the launch has failed.
   alignas(64) std::atomic<std::uint32_t> failure{0};
   /// This rank's process ends with an error, and asks who reports it.
@@ -43,15 +46,14 @@ struct node_header {
 };
 static_assert(sizeof(node_header) <= node_header::bytes);
 
-/// One rank's announcement of one collective of a group, written by that rank alone.
+/// One rank's announcement of one collective of a group, written by that rank alone: one cache line.
 struct alignas(64) node_posting {
-  static constexpr std::size_t value_bytes = 1024;  ///< messages up to this size travel in it
-  static constexpr std::uint32_t reachable = 1;     ///< the others may work in this rank's memory
-  static constexpr std::uint32_t writable = 2;      ///< in broadcast: also where the values go
-  static constexpr std::uint32_t untouchable = 4;   ///< no memory at all: only synchronise
+  static constexpr std::uint32_t reachable = 1;  ///< the others may work in this rank's memory
+  static constexpr std::uint32_t writable = 2;   ///< in broadcast: also where the values go
+  static constexpr std::uint32_t phantom = 4;    ///< no memory at all: only synchronise
 
   struct places {
-    std::uint64_t from;  ///< offsets in the poster's file
+    std::uint64_t from;  ///< offsets from the base of the poster's memory
     std::uint64_t to;
     std::uint32_t flags;
   };
@@ -62,32 +64,41 @@ struct alignas(64) node_posting {
     places memory;
     std::byte first[32];
   };
-  alignas(8) std::byte more[sizeof(std::int64_t) * node_most_ranks];  ///< longer values, or the counts of a ragged call
 
   node_posting() noexcept : memory{} {}
-  [[nodiscard]] std::byte* values(std::size_t bytes) noexcept { return bytes <= sizeof(first) ? first : more; }
 };
-static_assert(offsetof(node_posting, more) == 64);
+static_assert(sizeof(node_posting) == 64);
 
-/// The messages of one rank to another: a ring of slots, which the sender fills and the receiver empties.
+/// What one rank gives to another in a ragged all_to_all.
+struct node_portion {
+  std::int64_t count;
+  std::uint64_t place;  ///< offset from the base of the giver's memory
+};
+
+/// The messages of one rank to another: a ring of labels, which the sender writes and the receiver takes. What the
+/// receiver cannot reach travels in slots, piece by piece, one label each.
 struct alignas(64) node_channel {
+  static constexpr std::uint64_t ring = 64;
   static constexpr std::uint64_t slots = 4;
   static constexpr std::size_t slot_bytes = 1 << 18;
 
   struct label {
-    std::uint64_t place;  ///< offset in the sender's file, if the receiver reads there
+    std::uint64_t place;  ///< offset from the base of the sender's memory, if the receiver reads there
     std::int64_t count;
     dtype type;
     bool direct;
   };
-  std::atomic<std::uint64_t> head{0};              ///< slots ever filled
-  label labels[slots] = {};                        ///< of the messages that begin in the slots
-  alignas(64) std::atomic<std::uint64_t> tail{0};  ///< slots ever emptied
+  std::atomic<std::uint64_t> head{0};              ///< labels ever written
+  alignas(64) std::atomic<std::uint64_t> tail{0};  ///< labels ever taken
 };
 
-/// One rank's part of one group. Behind it lie its staging slots, its channels to all ranks, and their slots.
-struct node_board {
+/// One rank's part of one group. Behind it lie room for longer values, its channels to all ranks and their labels, its
+/// letters; and where not all memory is within reach of all, its staging slots and those of the channels.
+struct alignas(64) node_board {
   static constexpr std::uint64_t ring = 64;
+  static constexpr std::size_t value_bytes = 1024;  ///< values up to this size travel with the announcement
+  static constexpr std::uint64_t letters = 16;      ///< of roots, which do not wait until others have read them
+  static constexpr std::size_t letter_bytes = 1 << 14;
   static constexpr std::uint64_t slots = 4;
   /// All of them exceed a second-level cache, on purpose: lines still dirty there travel slowly to another core.
   static constexpr std::size_t slot_bytes = 1 << 18;
@@ -102,34 +113,63 @@ struct node_board {
   node_posting postings[ring];
 
   [[nodiscard]] node_posting& at(std::uint64_t number) noexcept { return postings[number % ring]; }
-  [[nodiscard]] std::byte* slot(std::uint64_t round) noexcept {
-    return reinterpret_cast<std::byte*>(this) + staging_at() + round % slots * slot_bytes;
+  // In a group of `size` ranks:
+
+  /// Longer values of an announcement, or the portions of a ragged all_to_all.
+  [[nodiscard]] std::byte* more(std::uint64_t number, int size) noexcept {
+    return behind(sizeof(node_board)) + number % ring * more_bytes(size);
   }
-  [[nodiscard]] node_channel& channel(int to) noexcept {
-    return reinterpret_cast<node_channel*>(reinterpret_cast<std::byte*>(this) + channels_at())[to];
+  [[nodiscard]] std::byte* values(std::uint64_t number, std::size_t bytes, int size) noexcept {
+    return bytes <= sizeof(node_posting::first) ? at(number).first : more(number, size);
   }
-  [[nodiscard]] std::byte* channel_slot(int size, int to, std::uint64_t turn) noexcept {
+  [[nodiscard]] node_channel& channel(int to, int size) noexcept {
+    return reinterpret_cast<node_channel*>(behind(channels_at(size)))[to];
+  }
+  [[nodiscard]] node_channel::label& label(int to, std::uint64_t turn, int size) noexcept {
+    auto const which = static_cast<std::size_t>(to) * node_channel::ring + turn % node_channel::ring;
+    return reinterpret_cast<node_channel::label*>(behind(labels_at(size)))[which];
+  }
+  [[nodiscard]] std::byte* letter(std::uint64_t which, int size) noexcept {
+    return behind(letters_at(size)) + which % letters * letter_bytes;
+  }
+  [[nodiscard]] std::byte* slot(std::uint64_t round, int size) noexcept {
+    return behind(staging_at(size)) + round % slots * slot_bytes;
+  }
+  [[nodiscard]] std::byte* channel_slot(int to, std::uint64_t turn, int size) noexcept {
     auto const which = static_cast<std::size_t>(to) * node_channel::slots + turn % node_channel::slots;
-    return reinterpret_cast<std::byte*>(this) + channel_slots_at(size) + which * node_channel::slot_bytes;
+    return behind(channel_slots_at(size)) + which * node_channel::slot_bytes;
   }
 
-  [[nodiscard]] static constexpr std::size_t bytes(int size) noexcept {
-    return channel_slots_at(size) + static_cast<std::size_t>(size) * node_channel::slots * node_channel::slot_bytes;
+  [[nodiscard]] static constexpr std::size_t bytes(int size, bool with_slots) noexcept {
+    return with_slots ? channel_slots_at(size) + times(size, node_channel::slots * node_channel::slot_bytes)
+                      : letters_at(size) + letters * letter_bytes;
   }
-  /// Makes a board of a group of `size` in a block of bytes(size).
+  /// Makes a board of a group of `size` in a block of bytes(size, ...).
   static node_board& make(void* block, int size) {
     auto* const board = ::new (block) node_board;
-    for (int rank = 0; rank < size; ++rank) ::new (&board->channel(rank)) node_channel;
+    for (int rank = 0; rank < size; ++rank) ::new (&board->channel(rank, size)) node_channel;
     return *board;
   }
 
  private:
-  static constexpr std::size_t whole_pages(std::size_t bytes) noexcept { return (bytes + 4095) / 4096 * 4096; }
-  static constexpr std::size_t staging_at() noexcept { return whole_pages(sizeof(node_board)); }
-  static constexpr std::size_t channels_at() noexcept { return staging_at() + slots * slot_bytes; }
-  static constexpr std::size_t channel_slots_at(int size) noexcept {
-    return whole_pages(channels_at() + static_cast<std::size_t>(size) * sizeof(node_channel));
+  [[nodiscard]] std::byte* behind(std::size_t offset) noexcept { return reinterpret_cast<std::byte*>(this) + offset; }
+  static constexpr std::size_t times(int size, std::size_t bytes) noexcept {
+    return static_cast<std::size_t>(size) * bytes;
   }
+  static constexpr std::size_t whole_pages(std::size_t bytes) noexcept { return (bytes + 4095) / 4096 * 4096; }
+  static constexpr std::size_t more_bytes(int size) noexcept {
+    auto const portions = times(size, sizeof(node_portion));
+    return portions < value_bytes ? value_bytes : (portions + 63) / 64 * 64;
+  }
+  static constexpr std::size_t channels_at(int size) noexcept { return sizeof(node_board) + ring * more_bytes(size); }
+  static constexpr std::size_t labels_at(int size) noexcept {
+    return channels_at(size) + times(size, sizeof(node_channel));
+  }
+  static constexpr std::size_t letters_at(int size) noexcept {
+    return labels_at(size) + times(size, node_channel::ring * sizeof(node_channel::label));
+  }
+  static constexpr std::size_t staging_at(int size) noexcept { return whole_pages(bytes(size, false)); }
+  static constexpr std::size_t channel_slots_at(int size) noexcept { return staging_at(size) + slots * slot_bytes; }
 };
 
 [[nodiscard]] constexpr std::uint64_t node_arrived(std::uint64_t number) noexcept { return number * 4 + 1; }

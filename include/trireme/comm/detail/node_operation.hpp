@@ -4,7 +4,10 @@
 #include <array>
 #include <atomic>
 #include <chrono>
+#include <exception>
+#include <limits>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -32,10 +35,17 @@ struct node_group {
   std::vector<node_header*> headers;
 
   std::uint64_t next = 1;      ///< the number of the next collective
+  std::uint64_t posted = 0;    ///< up to here they are announced: in their order, so that none takes another's place
   std::uint64_t decided = 0;   ///< up to here it is known how each collective goes about its work
   std::uint64_t reusable = 1;  ///< postings below it are free: every rank has finished with them
   std::uint64_t rounds = 0;    ///< rounds of the staged collectives that are decided
   std::array<std::uint64_t, node_board::ring> done{};
+  /// Broadcasts that this rank began as their root, without waiting for the others, and how many of them all others
+  /// have joined since; so many have written letters, and these are the numbers that the latest ones belong to.
+  std::array<std::uint64_t, node_board::ring> told{};
+  std::uint64_t told_count = 0, heard = 0;
+  std::uint64_t letters = 0;
+  std::array<std::uint64_t, node_board::letters> letter_of{};
   std::vector<pair_state> pairs;
 
   [[nodiscard]] int size() const noexcept { return static_cast<int>(members.size()); }
@@ -46,11 +56,15 @@ struct node_group {
   [[nodiscard]] std::byte* at(int of, std::uint64_t offset) const noexcept {
     return reinterpret_cast<std::byte*>(reinterpret_cast<std::uintptr_t>(launch->base(world_rank(of))) + offset);
   }
+  /// What rank `of` gives to each rank in a ragged all_to_all.
+  [[nodiscard]] std::span<node_portion> portions(int of, std::uint64_t number) const noexcept {
+    return {reinterpret_cast<node_portion*>(board(of).more(number, size())), members.size()};
+  }
 
   /// Called after every change that others may wait for.
   void ring() const noexcept {
     for (int each = 0; each < size(); ++each)
-      if (each != rank) node_launch::ring(*headers[static_cast<std::size_t>(each)]);
+      if (each != rank) launch->ring(*headers[static_cast<std::size_t>(each)]);
   }
   [[nodiscard]] std::uint64_t lowest_unfinished() const noexcept {
     auto low = board(0).unfinished.load();
@@ -58,12 +72,12 @@ struct node_group {
     return low;
   }
   /// Collective `number` is finished, here.
-  void finish(std::uint64_t number) noexcept {
+  void finish(std::uint64_t number, std::memory_order order = std::memory_order_release) noexcept {
     done[number % node_board::ring] = number;
     auto low = mine().unfinished.load(std::memory_order_relaxed);
     if (number != low) return;
     while (done[low % node_board::ring] == low) ++low;
-    mine().unfinished.store(low);
+    mine().unfinished.store(low, order);
   }
 };
 
@@ -75,7 +89,7 @@ struct node_segment {
 };
 
 /// One rank's part in one collective or exchange. It advances when it is asked to:
-///   posting -> arriving -> finished                           by value, or where there is nothing to touch
+///   posting -> arriving -> finished                           by value or letter, or where there is nothing to touch
 ///                       -> sharing -> closing -> finished     directly in the memory of all
 ///                       -> staging -> finished                in pieces through the staging slots
 ///   exchanging -> finished
@@ -97,12 +111,15 @@ struct node_operation final : process_operation {
   std::uint64_t number = 0;
   std::atomic<stage> at{stage::finished};
   bool by_value = false;
-  bool for_all = false;    ///< a broadcast in which each rank copies a slice for all
-  bool streams = false;    ///< moves so much that it goes past the caches
-  int cursor = 0;          ///< ranks below it have been seen at the present stage
-  std::int64_t moved = 0;  ///< of this rank's share of direct work: elements, of the rank at `cursor`
-  std::int64_t chunk = 0;  ///< elements a round
-  std::uint64_t base = 0;  ///< the number of the first round
+  bool tells = false;        ///< a small broadcast, in which ranks wait for its root only, and the root for nobody
+  bool hears = false;        ///< is announced when all have joined what its rank told before, so that they hear with it
+  bool for_all = false;      ///< a broadcast in which each rank copies a slice for all
+  bool streams = false;      ///< moves so much that it goes past the caches
+  int cursor = 0;            ///< ranks below it have been seen at the present stage
+  std::int64_t moved = 0;    ///< of this rank's share of direct work: elements, of the rank at `cursor`
+  std::int64_t chunk = 0;    ///< elements a round
+  std::uint64_t base = 0;    ///< the number of the first round
+  std::uint64_t behind = 0;  ///< a number that all must finish before this is posted
   std::uint64_t rounds = 0;
   std::uint32_t polls = 0;
   clock::time_point since{};
@@ -117,7 +134,9 @@ struct node_operation final : process_operation {
   [[nodiscard]] node_launch& launch() const noexcept { return *where->launch; }
   [[nodiscard]] node_posting& posting(int of) const noexcept { return where->board(of).at(number); }
   [[nodiscard]] call const& what() const noexcept { return it.what; }
-  [[nodiscard]] bool touches() const noexcept { return it.elements == nullptr || it.elements->touchable; }
+  [[nodiscard]] bool touches() const noexcept { return it.elements == nullptr || !it.elements->phantom; }
+  /// Whether the CPU may read and write what it touches.
+  [[nodiscard]] bool is_touchable() const noexcept { return it.elements == nullptr || it.elements->touchable; }
   [[nodiscard]] std::int64_t bytes(std::int64_t count) const noexcept {
     return count * static_cast<std::int64_t>(it.element_bytes);
   }
@@ -125,7 +144,6 @@ struct node_operation final : process_operation {
   [[nodiscard]] std::byte* to() const noexcept { return static_cast<std::byte*>(it.to); }
   [[nodiscard]] bool is_root() const noexcept { return where->rank == it.what.root; }
   [[nodiscard]] bool is_ragged() const noexcept { return it.what.shape != 0; }
-  [[nodiscard]] std::int64_t each() const noexcept { return it.what.count / where->size(); }
 };
 
 [[nodiscard]] inline geometry geometry_of(node_operation const& op) noexcept {
@@ -135,6 +153,20 @@ struct node_operation final : process_operation {
 [[nodiscard]] inline move const& move_of(node_operation const& op) noexcept { return row_of(op.what().kind).moves[0]; }
 [[nodiscard]] inline bool has_parts(node_operation const& op) noexcept {
   return op.is_ragged() && op.what().kind == collective::all_to_all;
+}
+
+/// What of its own memory a rank lets others work in when they do so directly. They read what it gives; but what is for
+/// one rank alone is brought there by those who give it, and sums that end in more than one slice are written by those
+/// who form them.
+struct node_touched {
+  bool from, to;
+};
+[[nodiscard]] inline node_touched touched(node_operation const& op) noexcept {
+  auto const geometry = geometry_of(op);
+  auto const& move = move_of(op);
+  bool const for_one = move.takers == side::root;
+  return {geometry.gives(move, op.where->rank) && (move.folds || !for_one),
+          geometry.takes(move, op.where->rank) && (for_one || (move.folds && geometry.of().into == cut::lines))};
 }
 
 /// What this rank gives to `rank`, if the collective only moves elements.
@@ -165,6 +197,11 @@ struct node_operation final : process_operation {
   return op.bytes(given == piece::of_giver ? where.largest() : where.all());
 }
 
+/// Bytes that are worked on in one go; where a helper thread may do it, others take their turn between them.
+[[nodiscard]] inline std::int64_t most_direct(node_operation const& op) noexcept {
+  return op.launch().place->one_process ? std::numeric_limits<std::int64_t>::max() : std::int64_t{1} << 20;
+}
+
 /// "all_reduce(F32, 4 elements, sum) number 12"
 [[nodiscard]] inline std::string describe(node_operation const& op) {
   if (op.what().kind == collective::exchange) return to_string(op.what());
@@ -185,8 +222,35 @@ inline std::int64_t copied(node_operation const& op, node_segment const& to, std
   return count;
 }
 
+/// Runs `work`, which touches memory of other ranks, and says meanwhile that it does. False if the launch has failed,
+/// since somebody may be taking its memory back then; and if the work throws, as that of a device may, which fails all.
+template <class Work>
+[[nodiscard]] bool work_inside(node_operation const& op, Work&& work) {
+  auto& launch = op.launch();
+  struct stay {
+    std::atomic<std::uint32_t>& inside;
+    explicit stay(std::atomic<std::uint32_t>& here) : inside(here) { inside.store(1); }
+    stay(stay const&) = delete;
+    stay& operator=(stay const&) = delete;
+    ~stay() { inside.store(0, std::memory_order_release); }
+  } const here(launch.mine().inside);
+  bool done = false;
+  if (!launch.failed()) {
+    try {
+      work();
+      if (op.it.elements->complete != nullptr) op.it.elements->complete();
+      done = true;
+    } catch (std::exception const& problem) {
+      launch.fail(
+          text(launch.who, ": rank ", launch.rank, " could not do its share of ", describe(op), ": ", problem.what()));
+    }
+  }
+  return done;
+}
+
 /// Sets up what a command becomes. Its spans are copied; nothing is announced yet.
 inline void prepare(node_operation& op, node_group& where, command const& it) {
+  if (it.elements != nullptr && it.elements->complete != nullptr) it.elements->complete();  // others read it now
   op.where = &where;
   op.it = it;
   op.counts.assign(it.counts.begin(), it.counts.end());
@@ -195,7 +259,7 @@ inline void prepare(node_operation& op, node_group& where, command const& it) {
   op.moved = 0;
   op.rounds = 0;
   op.polls = 0;
-  op.for_all = op.told_late = false;
+  op.hears = op.for_all = op.told_late = false;
   op.since = op.next_look = {};
   if (it.what.kind == collective::exchange) {
     op.number = 0;
@@ -208,8 +272,11 @@ inline void prepare(node_operation& op, node_group& where, command const& it) {
     return;
   }
   op.number = where.next++;
-  op.by_value = op.touches() && !has_parts(op) && value_bytes(op) <= std::int64_t{node_posting::value_bytes};
+  op.by_value = op.is_touchable() && !has_parts(op) && value_bytes(op) <= std::int64_t{node_board::value_bytes};
   op.it.what.by_value = op.by_value;
+  op.tells = op.what().kind == collective::broadcast && op.is_touchable() && where.size() > 1 &&
+             op.bytes(op.what().count) <= std::int64_t{node_board::letter_bytes};
+  op.behind = 0;
   auto moves = op.bytes(it.what.count);
   for (auto const& each : op.parts) moves += op.bytes(each.count);
   op.streams = op.it.what.op == reduction_kind::none && is_streamed(it.elements, static_cast<std::uint64_t>(moves));

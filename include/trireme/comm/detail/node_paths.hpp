@@ -30,11 +30,10 @@ inline void take_values(node_operation const& op) {
   auto const geometry = geometry_of(op);
   auto const& move = move_of(op);
   auto const bytes = static_cast<std::size_t>(value_bytes(op));
-  auto const posted = [&](int rank) { return op.posting(rank).values(bytes); };
+  auto const posted = [&](int rank) { return where.board(rank).values(op.number, bytes, where.size()); };
   if (move.folds) {
     if (!geometry.takes(move, where.rank)) return;
-    auto const part =
-        op.what().kind == collective::reduce_scatter ? geometry.owned(where.rank) : interval{0, op.what().count};
+    auto const part = geometry.of().into == cut::equal ? geometry.owned(where.rank) : interval{0, op.what().count};
     node_terms all;
     for (int rank = 0; rank < where.size(); ++rank) all.terms[rank] = posted(rank) + op.bytes(part.first);
     all.add_output(op.to() + op.bytes(part.first));
@@ -60,14 +59,11 @@ inline void give_values(node_operation const& op) {
   auto const own = move.given == piece::of_giver ? geometry.owned(op.where->rank) : interval{0, 0};
   auto const bytes = move.given == piece::of_giver ? op.bytes(own.count) : length;
   if (bytes > 0)
-    std::memcpy(op.posting(op.where->rank).values(static_cast<std::size_t>(length)), op.from() + op.bytes(own.first),
-                static_cast<std::size_t>(bytes));
+    std::memcpy(op.where->mine().values(op.number, static_cast<std::size_t>(length), op.where->size()),
+                op.from() + op.bytes(own.first), static_cast<std::size_t>(bytes));
 }
 
 // Direct: each rank does a share of the work in the memory of all.
-
-/// Elements that are worked on in one go; between them others of this process may take their turn.
-inline constexpr std::int64_t direct_bytes = 1 << 20;
 
 [[nodiscard]] inline std::byte* from_of(node_operation const& op, int rank) noexcept {
   return op.where->at(rank, op.posting(rank).memory.from);
@@ -79,19 +75,18 @@ inline constexpr std::int64_t direct_bytes = 1 << 20;
 /// Combines the next elements of this rank's slice; true at its end.
 inline bool combine_directly(node_operation& op) {
   auto const& where = *op.where;
-  bool const scatters = op.what().kind == collective::reduce_scatter;
-  auto const own = scatters ? interval{where.rank * op.each(), op.each()}
-                            : slice_of(op.what().count, op.it.element_bytes, where.rank, where.size());
-  auto const most = direct_bytes / static_cast<std::int64_t>(op.it.element_bytes);
+  auto const geometry = geometry_of(op);
+  auto const& move = move_of(op);
+  bool const kept = geometry.of().into != cut::lines;  // each rank keeps its slice
+  auto const own = geometry.owned(where.rank);
+  auto const most = most_direct(op) / static_cast<std::int64_t>(op.it.element_bytes);
   auto const count = std::min(own.count - op.moved, most);
   auto const at = op.bytes(own.first + op.moved);
   node_terms all;
   for (int rank = 0; rank < where.size(); ++rank) {
     all.terms[rank] = from_of(op, rank) + at;
-    if (op.what().kind == collective::all_reduce) all.add_output(to_of(op, rank) + at);
+    if (kept ? rank == where.rank : geometry.takes(move, rank)) all.add_output(to_of(op, rank) + at);
   }
-  if (scatters) all.add_output(op.to() + at);
-  if (op.what().kind == collective::reduce) all.add_output(to_of(op, op.what().root) + at);
   all.combine(op, count);
   op.moved += count;
   return op.moved == own.count;
@@ -101,16 +96,13 @@ inline bool combine_directly(node_operation& op) {
 [[nodiscard]] inline std::byte const* source_at(node_operation const& op, int rank) noexcept {
   auto const own = op.where->rank;
   if (!has_parts(op)) return from_of(op, rank) + op.bytes(geometry_of(op).given(move_of(op), rank, own).first);
-  auto const* const sent = reinterpret_cast<std::int64_t const*>(op.posting(rank).more);
-  std::int64_t first = 0;
-  for (int below = 0; below < own; ++below) first += sent[below];
-  return from_of(op, rank) + op.bytes(first);
+  return op.where->at(rank, op.where->portions(rank, op.number)[static_cast<std::size_t>(own)].place);
 }
 
 /// Copies the next elements of what this rank has to copy; true when there are none left.
 inline bool move_directly(node_operation& op) {
   auto const& where = *op.where;
-  auto const most = direct_bytes / static_cast<std::int64_t>(op.it.element_bytes);
+  auto const most = most_direct(op) / static_cast<std::int64_t>(op.it.element_bytes);
   auto const step = [&](node_segment const& to, std::byte const* from) {
     op.moved += copied(op, to, from + op.bytes(op.moved), op.moved, most);
     if (op.moved < to.count) return false;
@@ -118,13 +110,12 @@ inline bool move_directly(node_operation& op) {
     ++op.cursor;
     return op.cursor == where.size();
   };
-  auto const kind = op.what().kind;
-  if (kind == collective::gather) {  // into the root's memory, so that all work
+  if (move_of(op).takers == side::root) {  // into the root's memory, so that all work
     op.cursor = where.size() - 1;
     return step({to_of(op, op.what().root), where.rank * op.what().count, op.what().count}, op.from());
   }
-  if (kind == collective::broadcast && op.for_all) {  // everybody's: each rank copies a slice for all
-    auto const part = slice_of(op.what().count, op.it.element_bytes, where.rank, where.size());
+  if (op.for_all) {  // everybody's: each rank copies a slice for all
+    auto const part = geometry_of(op).owned(where.rank);
     if (op.cursor == op.what().root) return ++op.cursor == where.size();
     return step({to_of(op, op.cursor), part.first, part.count}, from_of(op, op.what().root) + op.bytes(part.first));
   }
@@ -141,7 +132,7 @@ inline bool work_directly(node_operation& op) { return move_of(op).folds ? combi
 
 /// How many elements one round takes: of the whole view, or of what one rank gives to each other.
 [[nodiscard]] inline std::int64_t staged_chunk(node_operation const& op) noexcept {
-  bool const sliced = move_of(op).given == piece::of_taker && op.what().kind != collective::all_reduce;
+  bool const sliced = move_of(op).given == piece::of_taker && row_of(op.what().kind).into != cut::lines;
   auto const line = static_cast<std::int64_t>(64 / op.it.element_bytes);
   auto const fits = static_cast<std::int64_t>(node_board::slot_bytes / op.it.element_bytes);
   return fits / (sliced ? op.where->size() : 1) / line * line;
@@ -150,16 +141,14 @@ inline bool work_directly(node_operation& op) { return move_of(op).folds ? combi
 /// How many rounds it takes; every rank finds the same number.
 [[nodiscard]] inline std::uint64_t staged_rounds(node_operation const& op) noexcept {
   std::int64_t most = row_of(op.what().kind).into == cut::equal ? geometry_of(op).largest() : op.what().count;
-  for (int rank = 0; has_parts(op) && rank < op.where->size(); ++rank) {
-    auto const* const sent = reinterpret_cast<std::int64_t const*>(op.posting(rank).more);
-    most = std::max(most, *std::max_element(sent, sent + op.where->size()));
-  }
+  for (int rank = 0; has_parts(op) && rank < op.where->size(); ++rank)
+    for (auto const& each : op.where->portions(rank, op.number)) most = std::max(most, each.count);
   return static_cast<std::uint64_t>((most + op.chunk - 1) / op.chunk);
 }
 
 inline void fill_slot(node_operation const& op, std::uint64_t round) {
   auto const& where = *op.where;
-  auto* const slot = where.mine().slot(op.base + round);
+  auto* const slot = where.mine().slot(op.base + round, where.size());
   auto const first = static_cast<std::int64_t>(round) * op.chunk;
   auto const copy = [&](std::int64_t at, std::byte const* from, std::int64_t count) {
     if (count > 0) op.it.elements->copy(slot + op.bytes(at), from, static_cast<std::size_t>(op.bytes(count)));
@@ -168,7 +157,7 @@ inline void fill_slot(node_operation const& op, std::uint64_t round) {
     if (all.count > first) copy(at, all.whole + op.bytes(all.first + first), std::min(op.chunk, all.count - first));
   };
   auto const& move = move_of(op);
-  if (move.folds && op.what().kind != collective::reduce_scatter) {  // all but what this rank reduces itself
+  if (move.folds && row_of(op.what().kind).into == cut::lines) {  // all but what this rank reduces itself
     auto const count = std::min(op.chunk, op.what().count - first);
     auto const own = slice_of(count, op.it.element_bytes, where.rank, where.size());
     auto const behind = own.first + own.count;
@@ -186,30 +175,34 @@ inline void fill_slot(node_operation const& op, std::uint64_t round) {
 inline void combine_slots(node_operation const& op, std::uint64_t round) {
   auto const& where = *op.where;
   auto const first = static_cast<std::int64_t>(round) * op.chunk;
-  bool const scatters = op.what().kind == collective::reduce_scatter;
-  auto const count = std::min(op.chunk, (scatters ? op.each() : op.what().count) - first);
-  auto const own = scatters ? interval{where.rank * op.chunk, count}
-                            : slice_of(count, op.it.element_bytes, where.rank, where.size());
-  auto const at = op.bytes(scatters ? where.rank * op.each() + first : first + own.first);
+  auto const geometry = geometry_of(op);
+  bool const kept = geometry.of().into != cut::lines;  // each rank keeps its slice
+  auto const slice = kept ? geometry.owned(where.rank) : interval{0, op.what().count};
+  auto const count = std::min(op.chunk, slice.count - first);
+  auto const own =
+      kept ? interval{where.rank * op.chunk, count} : slice_of(count, op.it.element_bytes, where.rank, where.size());
+  auto const at = op.bytes(slice.first + first + (kept ? 0 : own.first));
   node_terms all;
   for (int rank = 0; rank < where.size(); ++rank)
-    all.terms[rank] =
-        rank == where.rank ? op.from() + at : where.board(rank).slot(op.base + round) + op.bytes(own.first);
-  if (scatters || op.what().kind == collective::all_reduce || op.is_root()) all.add_output(op.to() + at);
-  if (!scatters && !op.is_root()) all.add_output(where.mine().slot(op.base + round) + op.bytes(own.first));
+    all.terms[rank] = rank == where.rank ? op.from() + at
+                                         : where.board(rank).slot(op.base + round, where.size()) + op.bytes(own.first);
+  if (geometry.takes(move_of(op), where.rank)) all.add_output(op.to() + at);
+  if (!kept && !op.is_root()) all.add_output(where.mine().slot(op.base + round, where.size()) + op.bytes(own.first));
   all.combine(op, own.count);
 }
 
 inline void drain_slots(node_operation const& op, std::uint64_t round) {
   auto const& where = *op.where;
   auto const first = static_cast<std::int64_t>(round) * op.chunk;
-  auto const kind = op.what().kind;
-  if (kind == collective::reduce_scatter || (kind == collective::reduce && !op.is_root())) return;
-  bool const sliced = kind == collective::scatter || kind == collective::all_to_all;
+  auto const geometry = geometry_of(op);
+  auto const& move = move_of(op);
+  bool const kept = move.folds && geometry.of().into != cut::lines;  // each rank has its slice already
+  if (kept || !geometry.takes(move, where.rank)) return;
+  bool const sliced = move.given == piece::of_taker;
   for (int step = 0; step < where.size(); ++step) {
     auto const rank = (where.rank + 1 + step) % where.size();
-    auto* const slot = where.board(rank).slot(op.base + round);
-    if (kind == collective::all_reduce || kind == collective::reduce) {
+    auto* const slot = where.board(rank).slot(op.base + round, where.size());
+    if (move.folds) {
       auto const count = std::min(op.chunk, op.what().count - first);
       auto const theirs = slice_of(count, op.it.element_bytes, rank, where.size());
       if (rank != where.rank)

@@ -12,55 +12,22 @@ namespace trireme::comm::detail {
 
 enum class node_outcome : std::uint8_t { stuck, moved, finished };
 
-/// Says to the other ranks, and to itself, that this one works in memory that is not its own; not after a failure.
-class node_presence {
- public:
-  explicit node_presence(node_launch& launch) noexcept : launch_(launch) {
-    launch.mine().inside.store(1);
-    allowed = !launch.failed();
-  }
-  node_presence(node_presence const&) = delete;
-  node_presence& operator=(node_presence const&) = delete;
-  ~node_presence() { launch_.mine().inside.store(0); }
-  bool allowed = false;
-
- private:
-  node_launch& launch_;
-};
-
 /// Whether the others may work in what this rank passes in, as far as that matters to the collective.
 [[nodiscard]] inline std::uint32_t reach_of(node_operation const& op) noexcept {
-  if (!op.touches()) return node_posting::reachable | node_posting::untouchable;
-  auto const& heap = op.launch().heap;
+  if (!op.touches()) return node_posting::reachable | node_posting::phantom;
+  bool const broadcasts = op.what().kind == collective::broadcast;
+  if (op.launch().place->one_process) return node_posting::reachable | (broadcasts ? node_posting::writable : 0U);
   auto const holds = [&](void const* address, std::int64_t count) {
-    return count == 0 || heap.contains(address, static_cast<std::size_t>(op.bytes(count)));
+    return count == 0 || op.launch().is_reached(address, static_cast<std::uint64_t>(op.bytes(count)));
   };
-  auto const count = op.what().count;
-  auto const whole = count * op.where->size();
-  auto const reachable = [&]() -> bool {
-    switch (op.what().kind) {
-      case collective::all_reduce:
-        return holds(op.it.from, count) && holds(op.it.to, count);
-      case collective::reduce:
-        return holds(op.it.from, count) && (!op.is_root() || holds(op.it.to, count));
-      case collective::gather:
-        return !op.is_root() || holds(op.it.to, whole);
-      case collective::scatter:
-        return !op.is_root() || holds(op.it.from, whole);
-      case collective::broadcast:
-        return !op.is_root() || holds(op.it.from, count);
-      case collective::all_to_all: {
-        std::int64_t sum = count;
-        for (int rank = 0; op.is_ragged() && rank < op.where->size(); ++rank)
-          sum += op.parts[static_cast<std::size_t>(rank)].count;
-        return holds(op.it.from, sum);
-      }
-      default:
-        return holds(op.it.from, count);
-    }
-  };
-  bool const writable = op.what().kind == collective::broadcast && holds(op.is_root() ? op.it.from : op.it.to, count);
-  return (reachable() ? node_posting::reachable : 0U) | (writable ? node_posting::writable : 0U);
+  auto const all = geometry_of(op).all();
+  auto const others = touched(op);
+  bool const reachable =
+      has_parts(op) ? std::ranges::all_of(
+                          op.parts, [&](auto const& each) { return !each.sent || holds(each.address, each.count); })
+                    : (!others.from || holds(op.it.from, all)) && (!others.to || holds(op.it.to, all));
+  bool const writable = broadcasts && holds(op.is_root() ? op.it.from : op.it.to, all);
+  return (reachable ? node_posting::reachable : 0U) | (writable ? node_posting::writable : 0U);
 }
 
 /// Whether this rank's slot for a round is free, and what has to be reduced before has been.
@@ -77,10 +44,67 @@ inline void fill_round(node_operation const& op, std::uint64_t round) {
   mine.filled.store(op.base + round + 1);
 }
 
-/// Announces the collective; false while its posting is still in use for an earlier one.
+/// Whether `rank` called `mine` as collective `number`; if not, the launch fails.
+[[nodiscard]] inline bool agrees(node_group const& where, std::uint64_t number, call const& mine, int rank) {
+  auto const& theirs = where.board(rank).at(number).what;
+  if (theirs == mine || !asserts(assertion_level::normal)) return true;
+  auto const other = where.world_rank(rank);
+  auto const self = where.world_rank(where.rank);
+  auto& launch = *where.launch;
+  launch.fail(other < self ? differing_calls(launch.who, number, other, theirs, self, mine)
+                           : differing_calls(launch.who, number, self, mine, other, theirs));
+  return false;
+}
+
+/// Looks who has joined the broadcasts that this rank told without waiting; false if somebody has called another thing
+/// instead, which fails the launch. Others may wait for it: who is the root of a later broadcast, for a letter or a
+/// line that it may only use again when all have finished with what was there.
+inline bool hear(node_group& where) {
+  auto const before = where.heard;
+  bool agree = true;
+  while (agree && where.heard < where.told_count) {
+    auto const number = where.told[where.heard % node_board::ring];
+    auto const has_joined = [&](int rank) { return where.board(rank).at(number).word.load() >= node_arrived(number); };
+    bool joined = true;
+    for (int rank = 0; rank < where.size(); ++rank) joined = joined && has_joined(rank);
+    if (!joined) break;
+    for (int rank = 0; rank < where.size(); ++rank)
+      agree = agree && agrees(where, number, where.mine().at(number).what, rank);
+    if (!agree) break;
+    where.finish(number, std::memory_order_seq_cst);
+    ++where.heard;
+  }
+  if (where.heard != before) where.ring();
+  return agree;
+}
+
+/// Writes the letter that a broadcast takes to the others; false while its place is in use for an earlier one.
+inline bool write_letter(node_operation& op, node_posting& posting) {
+  auto& where = *op.where;
+  auto& last = where.letter_of[where.letters % node_board::letters];
+  if (last >= where.reusable) {
+    static_cast<void>(hear(where));
+    where.reusable = where.lowest_unfinished();
+    if (last >= where.reusable) {
+      op.behind = last;
+      return false;
+    }
+  }
+  auto* const letter = where.mine().letter(where.letters++, where.size());
+  std::memcpy(letter, op.from(), static_cast<std::size_t>(op.bytes(op.what().count)));
+  posting.memory.from = op.launch().offset(letter);
+  last = op.number;
+  return true;
+}
+
+/// Announces the collective; false while its posting is still in use for an earlier one, or an earlier one waits for
+/// its.
 inline bool post(node_operation& op) {
   auto& where = *op.where;
+  if (op.number != where.posted + 1) return false;
+  if (op.hears && where.heard < where.told_count && (!hear(where) || where.heard < where.told_count)) return false;
   if (op.number >= where.reusable + node_board::ring) {
+    static_cast<void>(hear(where));
     where.reusable = where.lowest_unfinished();
     if (op.number >= where.reusable + node_board::ring) return false;
   }
@@ -88,37 +112,28 @@ inline bool post(node_operation& op) {
   posting.what = op.it.what;
   if (op.by_value) {
     give_values(op);
+  } else if (op.tells) {
+    if (op.is_root() && !write_letter(op, posting)) return false;
   } else {
     auto const flags = reach_of(op);
     posting.memory = {op.launch().offset(op.it.from), op.launch().offset(op.it.to), flags};
-    bool const ragged_pairs = op.what().kind == collective::all_to_all && op.is_ragged();
-    if (ragged_pairs)
-      for (int rank = 0; rank < where.size(); ++rank)
-        reinterpret_cast<std::int64_t*>(posting.more)[rank] = op.parts[static_cast<std::size_t>(rank)].count;
+    if (has_parts(op))
+      for (auto const& each : std::span(op.parts).first(op.where->members.size()))
+        where.portions(where.rank, op.number)[static_cast<std::size_t>(each.peer)] = {each.count,
+                                                                                      op.launch().offset(each.address)};
     op.chunk = staged_chunk(op);
     // If it is going to be staged for sure, the first piece goes with the announcement.
-    if ((flags & node_posting::reachable) == 0 && !ragged_pairs && where.decided + 1 == op.number &&
+    if ((flags & node_posting::reachable) == 0 && !has_parts(op) && where.decided + 1 == op.number &&
         where.mine().filled.load(std::memory_order_relaxed) == where.rounds && may_fill(op, where.rounds)) {
       op.base = where.rounds;
       fill_round(op, 0);
     }
   }
+  where.posted = op.number;
   posting.word.store(node_arrived(op.number));
-  where.ring();
+  if (!op.tells || op.is_root()) where.ring();  // else its root alone may wait for it, which tell() wakes
   op.become(node_operation::stage::arriving);
   return true;
-}
-
-/// Whether `rank` called the same; if not, the launch fails.
-[[nodiscard]] inline bool agrees(node_operation const& op, int rank) {
-  auto const& theirs = op.posting(rank).what;
-  if (theirs == op.it.what || !asserts(assertion_level::normal)) return true;
-  auto const other = op.where->world_rank(rank);
-  auto const self = op.where->world_rank(op.where->rank);
-  auto& launch = op.launch();
-  launch.fail(other < self ? differing_calls(launch.who, op.number, other, theirs, self, op.it.what)
-                           : differing_calls(launch.who, op.number, self, op.it.what, other, theirs));
-  return false;
 }
 
 inline node_outcome finish(node_operation& op) noexcept {
@@ -127,11 +142,37 @@ inline node_outcome finish(node_operation& op) noexcept {
   return node_outcome::finished;
 }
 
+/// The root of a small broadcast has arrived, and nobody waits for anybody else. The root itself is done, and hears
+/// later what the others have called.
+inline node_outcome tell(node_operation& op) {
+  auto& where = *op.where;
+  if (where.decided + 1 != op.number) return node_outcome::stuck;
+  if (op.is_root()) {
+    where.told[where.told_count++ % node_board::ring] = op.number;
+    op.become(node_operation::stage::finished);
+  } else {
+    auto const root = op.what().root;
+    if (!agrees(where, op.number, op.it.what, root)) return node_outcome::stuck;
+    if (op.by_value)
+      take_values(op);
+    else
+      copied(op, incoming(op, root), from_of(op, root), 0, op.what().count);
+    where.finish(op.number, std::memory_order_seq_cst);
+    op.launch().ring(*where.headers[static_cast<std::size_t>(root)]);  // it may wait for a place
+    op.become(node_operation::stage::finished);
+  }
+  ++where.decided;
+  return node_outcome::finished;
+}
+
 /// All ranks have arrived: from their postings each of them sees how the work is done.
 inline node_outcome decide(node_operation& op) {
   using enum node_operation::stage;
   auto& where = *op.where;
   if (where.decided + 1 != op.number) return node_outcome::stuck;
+  if (!hear(where)) return node_outcome::stuck;
+  for (int rank = 0; rank < where.size(); ++rank)
+    if (!agrees(where, op.number, op.it.what, rank)) return node_outcome::stuck;
   op.cursor = 0;
   if (op.by_value) {
     take_values(op);
@@ -139,17 +180,14 @@ inline node_outcome decide(node_operation& op) {
     return finish(op);
   }
   auto flags = ~std::uint32_t{0};
-  bool untouchable = false;
+  bool phantom = false;
   for (int rank = 0; rank < where.size(); ++rank) {
     flags &= op.posting(rank).memory.flags;
-    untouchable = untouchable || (op.posting(rank).memory.flags & node_posting::untouchable) != 0;
+    phantom = phantom || (op.posting(rank).memory.flags & node_posting::phantom) != 0;
   }
-  if (untouchable) {
-    ++where.decided;
-    return finish(op);
-  }
-  if (op.what().kind == collective::all_to_all && op.is_ragged() && !counts_agree(op)) return node_outcome::stuck;
+  if (has_parts(op) && !counts_agree(op)) return node_outcome::stuck;
   ++where.decided;
+  if (phantom) return finish(op);
   if ((flags & node_posting::reachable) != 0) {
     op.for_all = (flags & node_posting::writable) != 0;
     op.become(sharing);
@@ -165,18 +203,13 @@ inline node_outcome decide(node_operation& op) {
 
 /// Whether a rank must stay until the others have done their share: not if nobody works in its memory.
 [[nodiscard]] inline bool must_stay(node_operation const& op) noexcept {
-  bool const rooted = op.what().root >= 0 && op.what().kind != collective::reduce && !op.for_all;
-  return !rooted || op.is_root();
+  auto const others = touched(op);
+  return op.for_all || others.from || others.to;
 }
 
 inline node_outcome share(node_operation& op) {
-  auto& launch = op.launch();
   bool over = false;
-  {
-    node_presence const inside(launch);
-    if (!inside.allowed) return node_outcome::stuck;
-    over = work_directly(op);
-  }
+  if (!work_inside(op, [&] { over = work_directly(op); })) return node_outcome::stuck;
   if (!over) return node_outcome::moved;
   op.posting(op.where->rank).word.store(node_shared(op.number));
   op.where->ring();
@@ -233,9 +266,13 @@ inline node_outcome advance(node_operation& op) {
       if (!post(op)) return node_outcome::stuck;
       [[fallthrough]];
     case arriving:
+      if (op.tells) {
+        if (op.posting(op.what().root).word.load() >= node_arrived(op.number)) return tell(op);
+        if (where.heard < where.told_count) static_cast<void>(hear(where));  // that root may wait for this rank to
+        return node_outcome::stuck;
+      }
       for (; op.cursor < where.size(); ++op.cursor)
-        if (op.posting(op.cursor).word.load() < node_arrived(op.number) || !agrees(op, op.cursor))
-          return node_outcome::stuck;
+        if (op.posting(op.cursor).word.load() < node_arrived(op.number)) return node_outcome::stuck;
       return decide(op);
     case sharing:
       return share(op);
@@ -259,9 +296,15 @@ inline node_outcome advance(node_operation& op) {
   auto const& board = op.where->board(rank);
   switch (op.now()) {
     case posting:
-      return board.unfinished.load() + node_board::ring <= op.number;
-    case arriving:
-      return op.posting(rank).word.load() < node_arrived(op.number);
+      if (op.hears && op.where->heard < op.where->told_count) {
+        auto const number = op.where->told[op.where->heard % node_board::ring];
+        return op.where->board(rank).at(number).word.load() < node_arrived(number);
+      }
+      return board.unfinished.load() + node_board::ring <= op.number || board.unfinished.load() <= op.behind;
+    case arriving: {
+      bool const all = !op.tells || op.where->decided + 1 != op.number;  // an earlier call waits for all
+      return (all || rank == op.what().root) && op.posting(rank).word.load() < node_arrived(op.number);
+    }
     case closing:
       return op.posting(rank).word.load() < node_shared(op.number);
     case staging: {
@@ -298,13 +341,19 @@ inline void check_patience(node_operation& op, clock::time_point since) {
   auto const begin = [&] { return text(launch.who, ": ", describe(op)); };
   if (now >= op.next_look) {  // asking the system costs a microsecond a rank
     op.next_look = now + std::chrono::milliseconds(50);
-    if (launch.is_orphaned())
+    if (launch.place->is_orphaned())
       return launch.fail(text(begin(), " cannot finish, because what started rank ", launch.rank,
                               " (mpirun, or its daemon) has ended; start the job again"));
-    auto const left = awaited_ranks(op, [&](int rank) { return op.where->board(rank).left.load() != 0; });
+    // A thread's group may end while an exception is on its way out of its body, which is then told instead.
+    bool const together = launch.place->one_process;
+    auto const left = awaited_ranks(op, [&](int rank) {
+      auto const& here = op.where->board(rank).left;
+      return (together ? launch.header(op.where->world_rank(rank)).left : here).load() != 0;
+    });
     if (!left.empty())
-      return launch.fail(text(begin(), " cannot finish, because ", left,
-                              " has left without calling it; make every rank call the same collectives"));
+      return launch.fail(text(begin(), " cannot finish, because ", together ? "the body of " : "", left, " has ",
+                              together ? "returned" : "left",
+                              " without calling it; make every rank call the same collectives"));
     auto const dead = awaited_ranks(op, [&](int rank) { return launch.is_dead(op.where->world_rank(rank)); });
     if (!dead.empty())
       return launch.fail(

@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "trireme/comm/detail/node_engine.hpp"
+#include "trireme/comm/detail/node_memory.hpp"
 
 namespace trireme::comm::detail {
 
@@ -57,6 +58,44 @@ struct node_card {
   return static_cast<bool>(in >> it.host >> it.process >> it.file >> it.token[0] >> it.token[1] >> it.stride >>
                            it.cores);
 }
+
+/// Processes of one machine: a memory file a rank, mapped by all of them.
+class process_place final : public node_place {
+ public:
+  /// @param needs_launcher  ranks wait for each other only while the process lives that has started this one.
+  process_place(int rank, std::vector<node_file> files, node_map map, std::size_t bytes, bool needs_launcher)
+      : node_place(false, bases_of(map, files.size()), headers_of(map, files.size()), bytes),
+        files_(std::move(files)),
+        map_(std::move(map)),
+        heap_(map_.at(rank), node_header::bytes, bytes, files_[static_cast<std::size_t>(rank)].number()),
+        launcher_(needs_launcher ? ::getppid() : 0) {}
+
+  [[nodiscard]] void* allocate(std::size_t bytes) override { return heap_.allocate(bytes); }
+  void deallocate(void* block, std::size_t bytes) noexcept override { heap_.deallocate(block, bytes); }
+  void close() noexcept override { heap_.close(); }
+  [[nodiscard]] bool is_dead(int of) const noexcept override {
+    return !files_[static_cast<std::size_t>(of)].is_locked();
+  }
+  /// Whether this process was given to another one.
+  [[nodiscard]] bool is_orphaned() const noexcept override { return launcher_ > 1 && ::getppid() != launcher_; }
+
+ private:
+  [[nodiscard]] static std::vector<std::byte*> bases_of(node_map const& map, std::size_t size) {
+    std::vector<std::byte*> all;
+    for (std::size_t rank = 0; rank < size; ++rank) all.push_back(map.at(static_cast<int>(rank)));
+    return all;
+  }
+  [[nodiscard]] static std::vector<node_header*> headers_of(node_map const& map, std::size_t size) {
+    std::vector<node_header*> all;
+    for (auto* const each : bases_of(map, size)) all.push_back(std::launder(reinterpret_cast<node_header*>(each)));
+    return all;
+  }
+
+  std::vector<node_file> files_;  // before the heap, which needs them
+  node_map map_;
+  node_heap heap_;
+  pid_t launcher_;
+};
 
 /// The memory of one rank, and of the others once it has heard of them.
 class node_meeting {
@@ -124,9 +163,9 @@ class node_meeting {
   }
   [[nodiscard]] std::shared_ptr<process_engine> engine(std::string_view who, std::chrono::milliseconds deadline,
                                                        bool needs_launcher) {
-    auto launch =
-        std::make_shared<node_launch>(who, rank_, std::move(files_), std::move(map_), card_.stride, core_each_);
-    if (needs_launcher) launch->expect_launcher();
+    auto place =
+        std::make_shared<process_place>(rank_, std::move(files_), std::move(map_), card_.stride, needs_launcher);
+    auto launch = std::make_shared<node_launch>(who, rank_, std::move(place), core_each_);
     // The first block of every heap, so that all know where it is.
     auto* const own = launch->make_board(size_);
     std::vector<int> members;
@@ -142,7 +181,7 @@ class node_meeting {
  private:
   static std::string reason(std::string const& what) { return text(what, ": ", std::strerror(errno)); }
   [[nodiscard]] std::size_t smallest() const noexcept {
-    auto const need = node_header::bytes + 2 * node_board::bytes(size_) + node_map::huge_page;
+    auto const need = node_header::bytes + 2 * node_board::bytes(size_, true) + node_map::huge_page;
     return (need / node_map::huge_page + 8) * node_map::huge_page;
   }
   /// Four times the memory of the machine, because what is not used costs nothing; less if limits ask for it.

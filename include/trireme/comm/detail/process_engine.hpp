@@ -19,8 +19,8 @@ class process_operation {
   virtual ~process_operation() = default;
 };
 
-/// What carries the commands of a group of processes. One caller a rank, though a thread of the engine's own may help.
-/// After a failure every call throws the comm_error that said so first.
+/// What carries the commands of a group of processes, or of threads. One caller a rank, though a thread of the engine's
+/// own may help. After a failure every call throws the comm_error that said so first.
 class process_engine {
  public:
   process_engine() = default;

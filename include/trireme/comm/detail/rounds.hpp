@@ -8,7 +8,7 @@
 #include <span>
 #include <vector>
 
-#include "trireme/comm/command.hpp"
+#include "trireme/comm/traffic.hpp"
 
 namespace trireme::comm::detail {
 
@@ -23,18 +23,16 @@ class byte_buffer {
     return data_.get();
   }
   [[nodiscard]] std::byte* data() const noexcept { return data_.get(); }
+  /// Leaves the bytes, for good, to who may still write to them.
+  void give_up() noexcept {
+    static_cast<void>(data_.release());
+    size_ = 0;
+  }
 
  private:
   std::unique_ptr<std::byte[]> data_;
   std::size_t size_ = 0;
 };
-
-/// ceil(log2(size)).
-[[nodiscard]] constexpr int rounds_among(int size) noexcept {
-  int count = 0;
-  while ((std::int64_t{1} << count) < size) ++count;
-  return count;
-}
 
 /// What rounds carry besides calls: a block of each rank, or of one, to all; or from each rank a block for each.
 struct round_blocks {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstdint>
@@ -30,14 +31,25 @@ inline void pause_core() noexcept {
 #endif
 }
 
+/// Between two looks of somebody who has waited for long already: yields at first, then sleeps for a small part of that
+/// time. (The time counts, and not how often it yielded: on a busy machine one yield may take milliseconds.)
+inline void rest(clock::duration waited) {
+  if (waited < std::chrono::microseconds(500))
+    std::this_thread::yield();
+  else
+    std::this_thread::sleep_for(std::min<clock::duration>(waited / 16, std::chrono::milliseconds(1)));
+}
+
 /// Sleeps while `word` holds `value`, for at most `limit`; may return early. (std::atomic::wait knows no time limit.)
-inline void sleep_while(std::atomic<std::uint32_t>& word, std::uint32_t value,
-                        std::chrono::nanoseconds limit) noexcept {
+/// @param one_process  whoever changes the word is a thread of this process.
+inline void sleep_while(std::atomic<std::uint32_t>& word, std::uint32_t value, std::chrono::nanoseconds limit,
+                        [[maybe_unused]] bool one_process) noexcept {
 #if defined(__linux__)
   static_assert(sizeof(std::atomic<std::uint32_t>) == 4);
   if (limit.count() <= 0) return;
   timespec const time{limit.count() / 1'000'000'000, limit.count() % 1'000'000'000};
-  ::syscall(SYS_futex, reinterpret_cast<std::uint32_t*>(&word), FUTEX_WAIT_PRIVATE, value, &time, nullptr, 0);
+  ::syscall(SYS_futex, reinterpret_cast<std::uint32_t*>(&word), one_process ? FUTEX_WAIT_PRIVATE : FUTEX_WAIT, value,
+            &time, nullptr, 0);
 #else
   if (word.load() == value)
     std::this_thread::sleep_for(std::min<std::chrono::nanoseconds>(limit, std::chrono::microseconds(50)));
@@ -45,9 +57,10 @@ inline void sleep_while(std::atomic<std::uint32_t>& word, std::uint32_t value,
 }
 
 /// Wakes everyone who sleeps on `word`.
-inline void wake_all([[maybe_unused]] std::atomic<std::uint32_t>& word) noexcept {
+inline void wake_all([[maybe_unused]] std::atomic<std::uint32_t>& word, [[maybe_unused]] bool one_process) noexcept {
 #if defined(__linux__)
-  ::syscall(SYS_futex, reinterpret_cast<std::uint32_t*>(&word), FUTEX_WAKE_PRIVATE, 0x7fff'ffff, nullptr, nullptr, 0);
+  ::syscall(SYS_futex, reinterpret_cast<std::uint32_t*>(&word), one_process ? FUTEX_WAKE_PRIVATE : FUTEX_WAKE,
+            0x7fff'ffff, nullptr, nullptr, 0);
 #endif
 }
 

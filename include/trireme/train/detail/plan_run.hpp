@@ -85,6 +85,7 @@ class paper_units {
 /// What a step on paper has shown.
 struct paper_step {
   comm::traffic_table sent;
+  std::uint64_t latencies = 0;
   exchange_memory exchange;
   std::int64_t moments = 0;
   std::int64_t activations = 0;
@@ -107,7 +108,7 @@ class paper_training {
                  Compression const& compression, share own)
       : model_(model),
         optimizer_(optimizer),
-        counts_(std::make_shared<comm::traffic_table>()),
+        counts_(std::make_shared<paper_counts>()),
         world_(own, counts_),
         run_(model, world_, parallel, precision, compression, optimizer) {
     counts_->rank = own.rank;
@@ -140,12 +141,14 @@ class paper_training {
     for (std::int64_t step = 0; step < first + period; ++step) {
       if (step <= first) {
         for (auto& row : counts_->by_operation) row = {};
+        counts_->latencies = 0;
         ops::on<phantom>::flops() = 0;
       }
       std::int64_t no_wishes = 0;
       static_cast<void>(take_step(run_, optimizer_, {here, range, places, batch}, no_wishes));
     }
     return {.sent = *counts_,
+            .latencies = counts_->latencies,
             .exchange = placed_.exchange().memory(),
             .moments = run_.moments.bytes(),
             .activations = static_cast<std::int64_t>(placed_.engine().peak_bytes()),
@@ -215,7 +218,7 @@ class paper_training {
 
   Model const& model_;
   Optimizer const& optimizer_;
-  std::shared_ptr<comm::traffic_table> counts_;
+  std::shared_ptr<paper_counts> counts_;
   world_type world_;
   run_state<env, Model, Optimizer, world_type, Parallel, Compression> run_;
   placed_model<env, Model, world_type, Parallel, Compression>& placed_ = run_.model;

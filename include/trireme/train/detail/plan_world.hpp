@@ -18,6 +18,11 @@ namespace trireme::detail {
 /// Ranks that only send each other messages: the communicator of a plan that names none.
 struct messages {};
 
+/// What it would send, and the latencies that it would wait for.
+struct paper_counts : comm::traffic_table {
+  std::uint64_t latencies = 0;
+};
+
 /// One rank of a world that is not there: it counts what would be sent, in groups that were split off too, and has the
 /// capabilities of Like. Tensors lie in phantom memory. In the few numbers that ranks decide by (host memory), every
 /// other rank brings what this one brings.
@@ -30,8 +35,7 @@ class paper_world : public comm::collectives<paper_world<Like>> {
   using space = phantom;
   static constexpr std::string_view name = "paper";
 
-  paper_world(share own, std::shared_ptr<comm::traffic_table> counts) noexcept
-      : own_(own), counts_(std::move(counts)) {}
+  paper_world(share own, std::shared_ptr<paper_counts> counts) noexcept : own_(own), counts_(std::move(counts)) {}
 
   [[nodiscard]] int rank() const noexcept { return own_.rank; }
   [[nodiscard]] int size() const noexcept { return own_.size; }
@@ -50,6 +54,7 @@ class paper_world : public comm::collectives<paper_world<Like>> {
     ++row.calls;
     row.messages += it.messages;
     row.bytes += it.bytes;
+    counts_->latencies += static_cast<std::uint64_t>(comm::detail::latencies_of(it, size()));
     if (size() > 1 && it.elements != nullptr && it.elements->touchable) answer(it);
   }
   [[nodiscard]] request start(comm::command const& it) const {
@@ -84,7 +89,7 @@ class paper_world : public comm::collectives<paper_world<Like>> {
   }
 
   share own_;
-  std::shared_ptr<comm::traffic_table> counts_;
+  std::shared_ptr<paper_counts> counts_;
 };
 
 }  // namespace trireme::detail
