@@ -77,16 +77,16 @@ struct perceptron {
   bool checkpointed = false;
   void units(auto&& emit) const {
     nn::linear const layer{.inputs = 8, .outputs = 8, .act = ops::activation::tanh, .start = start};
-    emit(nn::mlp_layer{layer, 0, true, false});
+    emit(nn::mlp_layer<true>{layer, 0});
     for (std::int64_t index = 1; index < 4; ++index) {
-      nn::mlp_layer const inner{layer, index, false, false};
+      nn::mlp_layer<> const inner{layer, index};
       if (checkpointed) {
         emit(nn::checkpointed{inner});
       } else {
         emit(inner);
       }
     }
-    emit(nn::mlp_layer{{.inputs = 8, .outputs = 1, .start = start}, 4, false, true});
+    emit(nn::mlp_layer<false, nn::loss::squared_error>{{.inputs = 8, .outputs = 1, .start = start}, 4});
   }
   static constexpr initial start{initial::distribution::uniform, 0.3};
 };

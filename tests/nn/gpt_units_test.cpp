@@ -11,8 +11,6 @@
 #include "trireme/comm/comm.hpp"
 #include "trireme/core/hash.hpp"
 #include "trireme/nn/checkpointed.hpp"
-#include "trireme/nn/gpt_experts.hpp"
-#include "trireme/nn/gpt_head.hpp"
 #include "trireme/ops/ops.hpp"
 #include "trireme/parallel/context.hpp"
 #include "trireme/parallel/tensor.hpp"
@@ -27,7 +25,7 @@ using env = environment<precision::fp32>;
 template <class Unit>
 constexpr bool in_halves = has_backward_halves<typename Unit::template instance<env>, env>;
 static_assert(in_halves<nn::gpt_embedding> && in_halves<nn::gpt_block>);
-static_assert(!in_halves<nn::gpt_head> && !in_halves<nn::gpt_expert_block>);
+static_assert(in_halves<nn::gpt_head> && in_halves<nn::gpt_expert_block>);
 static_assert(!in_halves<nn::checkpointed<nn::gpt_block>>);
 
 constexpr int micro_batches = 2;

@@ -213,7 +213,7 @@ TEST_CASE("a step that throws on every rank may be followed by another one", "[t
         trainer.step(tensor_view(x), tensor_view<float const>(wide.data(), shape{2, 2}));
       });
       if (sentence !=
-          "trireme::nn::mlp: targets of shape (2, 2) for outputs of shape (2, 1); give each sample as many targets as "
+          "trireme::nn::loss: targets of shape (2, 2) for outputs of shape (2, 1); give each sample as many targets as "
           "the model has outputs")
         throw error(sentence);
       if (trainer.step(x, x).skipped) throw error("skipped");

@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -13,6 +14,7 @@
 #include "trireme/core/error.hpp"
 #include "trireme/core/text.hpp"
 #include "trireme/nn/detail/packed_weights.hpp"
+#include "trireme/nn/expression.hpp"
 #include "trireme/ops/types.hpp"
 
 namespace trireme::nn {
@@ -32,7 +34,8 @@ namespace trireme::nn {
 /// Errors   config_error if a group has more ranks than there are experts; in the first pass, if there is a balance
 ///          loss and ranks share the positions of samples.
 struct experts {
-  std::int64_t channels = 0;
+  static constexpr nn::flow flow = nn::flow::all;
+  std::int64_t channels = 0;  ///< as a layer of an expression: 0, what comes in
   std::int64_t hidden = 0;
   std::int64_t count = 1;
   std::int64_t chosen = 1;
@@ -329,6 +332,48 @@ class experts::instance {
   ops::weights<value, space> packed_router_;
   std::vector<ops::weights<value, space>> packed_up_, packed_down_;
   std::vector<std::int64_t> come_, go_;  // rows from and to each rank, in the pass under way
+};
+
+namespace detail {
+
+/// Experts among other layers. All of their backward is in its first half.
+template <class Env>
+class experts_node final : public node<Env> {
+  using state = experts::instance<Env>;
+
+ public:
+  using typename node<Env>::view;
+  using typename node<Env>::space;
+
+  explicit experts_node(experts const& what) : what_(what) { this->facts_.replicated = true; }
+  [[nodiscard]] layer_says says() const override { return {.does = flow::all}; }
+  void visit(parameter_visitor<Env> const& each) override { state_->visit(each); }
+  held<Env> forward(pass<Env>& pass, held<Env> x, arena<space>&, view) override {
+    return {state_->forward(pass, saved_[pass], x.v, positions_of(pass)), true};
+  }
+  void backward_input(pass<Env>& pass, layer_input<Env> x, view, view dy, target<Env> to, half) override {
+    auto& kept = saved_[pass];
+    kept.x = x.get(pass);
+    state_->backward(pass, kept, to.into, dy, positions_of(pass));
+  }
+  void serve_forward(pass<Env>& pass) override { state_->serve_forward(pass, saved_[pass]); }
+  void serve_backward(pass<Env>& pass) override { state_->serve_backward(pass, saved_[pass]); }
+
+ private:
+  void do_place(placing<Env>& at, layer_step const&) override {
+    what_.channels = at.width;
+    state_.emplace(what_, at.name, expert_group<Env>::of(at.groups).share());
+  }
+  experts what_;
+  std::optional<state> state_;
+  per_slot<typename state::saved> saved_;
+};
+
+}  // namespace detail
+
+template <class Env>
+struct node_of<Env, experts> {
+  using type = detail::experts_node<Env>;
 };
 
 }  // namespace trireme::nn

@@ -126,6 +126,15 @@ struct stands {
   static_assert(What != misfit::columns_left,
                 "trireme::nn::chain: the last layer leaves each rank of a tensor group some columns; end with a linear "
                 "layer");
+  static_assert(
+      What != misfit::source_within,
+      "trireme::nn::chain: this layer makes rows of the batch's numbers, but there are rows already; it is the "
+      "first layer of a unit");
+  static_assert(What != misfit::loss_within,
+                "trireme::nn::chain: a loss is the last layer of a unit; what comes behind it gets no rows");
+  static_assert(What != misfit::loss_missing,
+                "trireme::nn::chain: the numbers of a product with a table of words are never all in memory; put the "
+                "loss right behind it");
   static constexpr bool value = What == misfit::none;
 };
 struct the_end;
@@ -160,6 +169,8 @@ struct chain_check {
   }
   template <std::size_t I>
   using layer = std::tuple_element_t<I, std::tuple<L..., the_end>>;
+  /// Of a unit's layers.
+  static constexpr bool fits_unit() { return fits<entry_of(says), exit_of(says)>(); }
   /// Refuses what does not fit, in one sentence.
   template <lie Entry, lie Exit>
   static constexpr bool fits() {
@@ -217,7 +228,7 @@ struct says_of<product_of<A, B>> {
 /// that is an expression asks.
 template <class L>
 [[nodiscard]] constexpr bool fits(L const&) {
-  return detail::check<decltype(nn::chain(std::declval<L>()))>::template fits<lie::rows, lie::rows>();
+  return detail::check<decltype(nn::chain(std::declval<L>()))>::fits_unit();
 }
 
 // ---- run states
@@ -243,6 +254,9 @@ class hand_written final : public node<Env> {
       layer_state<state, Env>,
       "trireme::nn: a layer's instance<Env> needs saved, forward(pass, saved, x), backward_input(pass, saved, "
       "x, dy) and backward_weight(pass, saved, x, dy)");
+  static_assert(says_of<L>::value.does == flow::rows || says_of<L>::value.does == flow::columns ||
+                    says_of<L>::value.does == flow::any,
+                "trireme::nn: a layer written by hand says flow::rows, flow::columns or flow::any");
 
  public:
   using typename node<Env>::view;
@@ -467,13 +481,16 @@ class expression {
   explicit expression(Unit const& unit, rank_groups<Env> const& groups = rank_groups<Env>::none())
       : expression(unit.name(), unit.width(), unit.site(), nodes_of<Env>(unit.layers()), groups) {
     using layers = std::remove_cvref_t<decltype(unit.layers())>;
-    static_assert(detail::check<decltype(nn::chain(std::declval<layers>()))>::template fits<lie::rows, lie::rows>());
+    static_assert(detail::check<decltype(nn::chain(std::declval<layers>()))>::fits_unit());
   }
   expression(std::string const& name, std::int64_t width, std::uint32_t site, std::vector<node_pointer<Env>> nodes,
              rank_groups<Env> const& groups)
       : layers_(std::move(nodes)) {
+    auto const says = layers_.says();
+    begins_ = entry_of(says) == lie::nothing;
+    ends_ = exit_of(says) == lie::nothing;
     placing<Env> at{groups, tensor_group<Env>::of(groups).share(), name, width, site};
-    layers_.place(at, lie::rows, lie::rows);
+    layers_.place(at, entry_of(says), exit_of(says));
   }
   void visit(auto&& each) {
     layers_.visit([&](parameter<Env>& one) { each(one); });
@@ -492,12 +509,14 @@ class expression {
  private:
   // What goes to the unit before may not lie in scratch memory.
   view backward(pass<Env>& pass, saved& kept, view dy, detail::half when) {
+    detail::target<Env> out;
+    if (ends_ && !begins_) out.into = pass.take(kept.x.extents());
     auto const mark = pass.scratch.mark();
-    auto dx = layers_.backward(pass, {kept.x}, {dy, true, detail::memory::passing}, {}, when);
-    if (dx.lies == detail::memory::scratch) {
-      auto const out = dy.extents() == dx.v.extents() ? dy : pass.take(dx.v.extents());
-      ops::on<typename Env::space>::copy(out, dx.v);
-      dx.v = out;
+    auto dx = layers_.backward(pass, {kept.x}, {dy, true, detail::memory::passing}, out, when);
+    if (!begins_ && !ends_ && dx.lies == detail::memory::scratch) {
+      auto const kept_dx = dy.extents() == dx.v.extents() ? dy : pass.take(dx.v.extents());
+      ops::on<typename Env::space>::copy(kept_dx, dx.v);
+      dx.v = kept_dx;
     }
     pass.scratch.rewind(mark);
     return dx.v;
@@ -508,6 +527,7 @@ class expression {
     return y;
   }
   detail::chain_node<Env> layers_;
+  bool begins_ = false, ends_ = false;  // a model: this is its first unit, or its last
 };
 
 /// A unit with an expression of its own.

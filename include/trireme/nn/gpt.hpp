@@ -8,8 +8,6 @@
 #include "trireme/contract/slot.hpp"
 #include "trireme/core/error.hpp"
 #include "trireme/nn/checkpointed.hpp"
-#include "trireme/nn/gpt_experts.hpp"
-#include "trireme/nn/gpt_head.hpp"
 #include "trireme/nn/gpt_units.hpp"
 
 namespace trireme::nn {

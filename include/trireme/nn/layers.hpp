@@ -8,7 +8,6 @@
 #include "trireme/nn/detail/own_rows.hpp"
 #include "trireme/nn/detail/packed_weights.hpp"
 #include "trireme/nn/expression.hpp"
-#include "trireme/nn/layer_norm.hpp"
 #include "trireme/nn/linear.hpp"
 #include "trireme/ops/types.hpp"
 
@@ -24,6 +23,17 @@ struct activation {
 [[nodiscard]] constexpr activation relu() noexcept { return {ops::activation::relu}; }
 [[nodiscard]] constexpr activation silu() noexcept { return {ops::activation::silu}; }
 [[nodiscard]] constexpr activation tanh() noexcept { return {ops::activation::tanh}; }
+
+/// y = (x - mean(x)) / sqrt(var(x) + epsilon) * gain + bias, row by row.
+///
+/// Shapes   x, y (rows, channels); gain, bias (channels).
+/// Bytes    keeps x, and the mean and 1/deviation of each row.
+/// Method   [Ba, Kiros, Hinton, "Layer normalization", 2016].
+struct layer_norm {
+  static constexpr nn::flow flow = nn::flow::rows;
+  double epsilon = 1e-5;
+  friend bool operator==(layer_norm const&, layer_norm const&) = default;
+};
 
 /// y = x / sqrt(average(x^2) + epsilon) * gain, row by row.
 ///
@@ -69,10 +79,6 @@ struct attend {
 template <>
 struct says_of<linear> {
   static constexpr layer_says value{.does = flow::product, .takes_activation = true};
-};
-template <>
-struct says_of<layer_norm> {
-  static constexpr layer_says value{.does = flow::rows};
 };
 
 namespace detail {
@@ -189,7 +195,7 @@ class layer_norm_node final : public node<Env> {
   using typename node<Env>::space;
 
   explicit layer_norm_node(layer_norm const& what) : what_(what) { this->facts_.accumulates = true; }
-  [[nodiscard]] layer_says says() const override { return says_of<layer_norm>::value; }
+  [[nodiscard]] layer_says says() const override { return {.does = flow::rows}; }
   void visit(parameter_visitor<Env> const& each) override {
     each(gain_);
     each(bias_);
@@ -262,7 +268,10 @@ class activation_node final : public node<Env> {
   using typename node<Env>::space;
 
   explicit activation_node(nn::activation const& what) : kind_(what.kind) { this->facts_.in_place = true; }
-  [[nodiscard]] layer_says says() const override { return nn::activation::says; }
+  [[nodiscard]] layer_says says() const override {
+    return {.does = flow::any, .activation = kind_ != ops::activation::none};
+  }
+  [[nodiscard]] bool idle(pass<Env> const&) const override { return kind_ == ops::activation::none; }
   [[nodiscard]] ops::activation activation() const override { return kind_; }
   held<Env> forward(pass<Env>&, held<Env> x, arena<space>& to, view) override {
     auto const y = to.template take<typename Env::compute>(x.v.extents());
@@ -318,7 +327,7 @@ class dropout_node final : public node<Env> {
     bool const cut = part_.count * fused_ != width_;
     if (cut || (lies_ != lie::rows && pass.group.cuts_rows()))
       return drop_columns(pass, y, width_, fused_, part_, site(pass));
-    drop_rows(pass, y, pass.batch.inputs.extents.size(), site(pass));
+    drop_rows(pass, y, rows_of(pass), site(pass));
   }
   double probability_;
   std::uint32_t site_ = 0;

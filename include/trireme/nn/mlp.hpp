@@ -3,92 +3,58 @@
 #include <cmath>
 #include <cstdint>
 #include <string>
+#include <type_traits>
+#include <variant>
 #include <vector>
 
-#include "trireme/contract/model.hpp"
 #include "trireme/contract/slot.hpp"
 #include "trireme/core/error.hpp"
-#include "trireme/nn/linear.hpp"
+#include "trireme/nn/embedding.hpp"
+#include "trireme/nn/layers.hpp"
+#include "trireme/nn/losses.hpp"
 #include "trireme/ops/types.hpp"
 
 namespace trireme::nn {
 
-/// One layer of a multi-layer perceptron; the first one reads the batch, the last one is compared with its targets.
+/// One layer of a multi-layer perceptron; the `First` one reads the batch, and one with a Loss ends in it.
 ///
-/// Shapes   x (B, inputs), y (B, outputs). The loss of a sample is the mean of its squared errors.
+/// Shapes   x (B, inputs), y (B, outputs).
+template <bool First = false, class Loss = void>
 struct mlp_layer {
+  static constexpr bool first = First, last = !std::is_void_v<Loss>;
   linear layer;
   std::int64_t index = 0;
-  bool first = false;
-  bool last = false;
+  std::conditional_t<last, Loss, std::monostate> loss{};
   friend bool operator==(mlp_layer const&, mlp_layer const&) = default;
 
-  template <class Env>
-  class instance;
-};
-
-template <class Env>
-class mlp_layer::instance {
-  using space = typename Env::space;
-  using kernels = ops::on<space>;
-
- public:
-  using view = tensor_view<typename Env::compute, space>;
-  struct saved {
-    typename linear::instance<Env>::saved layer;
-    view dy;  // (B, outputs), of the last layer
-  };
-
-  explicit instance(mlp_layer const& description)
-      : what_(description), layer_(what_.layer, text("layers.", what_.index)) {}
-
-  void visit(auto&& each) { layer_.visit(each); }
-
-  view forward(pass<Env>& pass, saved& kept, view x) {
-    if (what_.first) x = read_inputs(pass);
-    auto const y = layer_.forward(pass, kept.layer, x);
-    if (!what_.last || pass.purpose == purpose::predict) return y;
-    expect_targets(pass.batch, y);
-    kept.dy = pass.training() ? pass.take(y.extents()) : view{};
-    pass.loss += kernels::squared_error(kept.dy, y, pass.batch.targets.template as<float>(), pass.weight);
-    return {};
-  }
-  view backward(pass<Env>& pass, saved& kept, view dy) {
-    auto const from = what_.last ? kept.dy : dy;
-    if (!what_.first) return layer_.backward(pass, kept.layer, from);
-    layer_.backward_without_input(pass, kept.layer, from);
-    return {};
-  }
-
- private:
-  static void expect_targets(samples_in<space> const& batch, view y) {
-    if (batch.targets.size() == y.size()) return;
-    throw config_error(text("trireme::nn::mlp: targets of shape ", to_string(batch.targets.extents),
-                            " for outputs of shape ", to_string(y.extents()),
-                            "; give each sample as many targets as the model has outputs"));
-  }
-  view read_inputs(pass<Env>& pass) const {
-    auto const inputs = pass.batch.inputs.template as<float>();
-    auto const count = pass.batch.count();
-    if (inputs.size() != count * what_.layer.inputs) {
-      throw config_error(text("trireme::nn::mlp: inputs of shape ", to_string(inputs.extents()), " for a model with ",
-                              what_.layer.inputs, " inputs a sample"));
+  [[nodiscard]] std::string name() const { return text("layers.", index); }
+  [[nodiscard]] std::int64_t width() const noexcept { return layer.inputs; }
+  [[nodiscard]] std::uint32_t site() const noexcept { return 0; }
+  [[nodiscard]] auto layers() const {
+    auto product = layer;
+    product.act = ops::activation::none;
+    if constexpr (First && last) {
+      return chain(features{layer.inputs}, product, loss);
+    } else if constexpr (First) {
+      return chain(features{layer.inputs}, product, activation{layer.act});
+    } else if constexpr (last) {
+      return chain(product, loss);
+    } else {
+      return chain(product, activation{layer.act});
     }
-    auto const x = pass.take({count, what_.layer.inputs});  // (B,inputs)
-    kernels::copy(x.flat(), inputs.flat());
-    return x;
   }
-
-  mlp_layer what_;
-  linear::instance<Env> layer_;
+  template <class Env>
+  using instance = expression<Env>;
 };
 
-/// A multi-layer perceptron for regression: hidden layers with an activation, a linear last layer, squared error.
+/// A multi-layer perceptron: hidden layers with an activation, a linear last layer, and any loss. `nn::mlp` is for
+/// regression: squared errors.
 ///
-/// Shapes   inputs (B, inputs) float, targets (B, outputs) float.
+/// Shapes   inputs (B, inputs) float; targets as the loss wants them: (B, outputs) float for squared errors.
 /// Errors   config_error from validate() if a size is not positive.
 /// @models  staged_model, one unit a layer.
-struct mlp {
+template <class Loss>
+struct mlp_with {
   using policy_category = slot::model;
   static constexpr bool made_of_layers = true;
 
@@ -96,7 +62,8 @@ struct mlp {
   std::vector<std::int64_t> hidden{};
   std::int64_t outputs = 1;
   ops::activation act = ops::activation::tanh;
-  friend bool operator==(mlp const&, mlp const&) = default;
+  Loss loss{};
+  friend bool operator==(mlp_with const&, mlp_with const&) = default;
 
   void validate() const {
     auto const positive = [](char const* what, std::int64_t number) {
@@ -110,26 +77,34 @@ struct mlp {
   template <class Emit>
   void units(Emit&& emit) const {
     std::int64_t width = inputs;
-    std::int64_t index = 0;
-    auto const layer = [&](std::int64_t next, ops::activation with, bool last) {
+    auto const layer = [&](std::int64_t next, ops::activation with) {
       initial const start{initial::distribution::uniform, 1 / std::sqrt(static_cast<double>(width))};
-      emit(mlp_layer{{.inputs = width, .outputs = next, .act = with, .start = start, .bias_start = start},
-                     index,
-                     index == 0,
-                     last});
+      linear const out{.inputs = width, .outputs = next, .act = with, .start = start, .bias_start = start};
       width = next;
-      ++index;
+      return out;
     };
-    for (auto const next : hidden) layer(next, act, false);
-    layer(outputs, ops::activation::none, true);
+    if (hidden.empty()) return emit(mlp_layer<true, Loss>{layer(outputs, ops::activation::none), 0, loss});
+    std::int64_t index = 0;
+    for (auto const next : hidden) {
+      if (index == 0) {
+        emit(mlp_layer<true>{layer(next, act)});
+      } else {
+        emit(mlp_layer<>{layer(next, act), index});
+      }
+      ++index;
+    }
+    emit(mlp_layer<false, Loss>{layer(outputs, ops::activation::none), index, loss});
   }
 };
+using mlp = mlp_with<loss::squared_error>;
 
-[[nodiscard]] inline std::string to_string(mlp const& m) {
+template <class Loss>
+[[nodiscard]] std::string to_string(mlp_with<Loss> const& m) {
   std::string hidden;
   for (auto const width : m.hidden) hidden += text(hidden.empty() ? "" : ", ", width);
   char const* const names[] = {"none", "gelu", "tanh", "relu", "silu"};
-  return text("nn::mlp{.inputs = ", m.inputs, ", .hidden = {", hidden, "}, .outputs = ", m.outputs,
+  return text(std::is_same_v<Loss, loss::squared_error> ? "nn::mlp" : "nn::mlp_with", "{.inputs = ", m.inputs,
+              ", .hidden = {", hidden, "}, .outputs = ", m.outputs,
               ", .act = ops::activation::", names[static_cast<int>(m.act)], "}");
 }
 

@@ -23,6 +23,9 @@ struct columns {
   friend bool operator==(columns const&, columns const&) = default;
 };
 
+template <class Env>
+class loss_node;
+
 /// Where a layer finds itself while run states are made, from left to right.
 template <class Env>
 struct placing {
@@ -34,6 +37,7 @@ struct placing {
   columns cut{};                   ///< of what comes in, where it lies in columns; set by who makes columns
   columns wanted{};                ///< of what a product that is spread gives
   ops::activation act = ops::activation::none;  ///< of the layer behind, which this one does
+  loss_node<Env>* loss = nullptr;               ///< behind it, which this one does
 
   /// What lies here of each of the fused matrices that a row of `whole` numbers is made of.
   [[nodiscard]] interval part(columns const& how, std::int64_t whole) const noexcept {
@@ -47,6 +51,21 @@ namespace detail {
 
 template <class Env>
 using view_of = tensor_view<typename Env::compute, typename Env::space>;
+
+/// Rows of the activations of a micro-batch, over all positions that lie here: whole numbers are tokens, of which each
+/// is a row; of other numbers each sample is one.
+template <class Env>
+[[nodiscard]] std::int64_t rows_of(pass<Env> const& pass) {
+  auto const& inputs = pass.batch.inputs;
+  return inputs.type == dtype::i32 ? inputs.extents.size() : pass.batch.count();
+}
+
+/// Positions of each sample that lie here.
+template <class Env>
+[[nodiscard]] std::int64_t positions_of(pass<Env> const& pass) {
+  auto const count = pass.batch.count();
+  return count == 0 ? 1 : rows_of(pass) / count;
+}
 
 /// A result on its way forward.
 template <class Env>
@@ -75,10 +94,10 @@ struct layer_input {
   view_of<Env> here{};
   bool crosses = false;
   [[nodiscard]] view_of<Env> get(pass<Env>& pass) const {
-    return crosses ? pass.group.gather(here, pass.batch.inputs.extents.size(), pass.scratch) : here;
+    return crosses ? pass.group.gather(here, rows_of(pass), pass.scratch) : here;
   }
   [[nodiscard]] shape extents(pass<Env> const& pass) const {
-    return crosses ? shape{pass.batch.inputs.extents.size(), here.extent(1)} : here.extents();
+    return crosses ? shape{rows_of(pass), here.extent(1)} : here.extents();
   }
 };
 
@@ -112,6 +131,8 @@ struct node_facts {
   bool accumulates = false;    ///< backward_input can add to where dx goes
   bool does_slope = false;     ///< and multiply by an activation's derivative
   bool replicated = false;     ///< dx is no term but the same on all ranks
+  bool source = false;         ///< has no input, and so no dx
+  bool loss = false;           ///< its result is the loss; forward has made dx, and starts() gives it
 };
 
 /// What nodes save of each micro-batch that is in flight.
@@ -176,6 +197,9 @@ class node {
   virtual void backward_in_place(pass<Env>&, detail::layer_input<Env>, detail::gradient<Env>, detail::half) {}
   virtual void backward_weight(pass<Env>&, detail::layer_input<Env>, view /*dy*/) {}
   [[nodiscard]] virtual detail::fused_activation<Env> fused(pass<Env> const&) { return {}; }
+  /// Of a model's last layer: the gradient that backward begins with, in the rows that lie here.
+  [[nodiscard]] virtual view starts(pass<Env> const&) { return {}; }
+  [[nodiscard]] virtual loss_node<Env>* as_loss() { return nullptr; }
   virtual void serve_forward(pass<Env>&) {}
   virtual void serve_backward(pass<Env>&) {}
 

@@ -12,14 +12,18 @@ enum class flow {
   rows,     ///< row by row, whole rows: norms, a residual; each rank has its own rows where rows are cut
   columns,  ///< works on this rank's columns of all rows: attention by heads
   any,      ///< number by number, whatever lies here: activations, dropout
-  all       ///< wants all rows and gives all rows, the same on all ranks: experts
+  all,      ///< wants all rows and gives all rows, the same on all ranks: experts
+  source,   ///< makes rows of the batch's numbers: embeddings; the first layer of a model's first unit
+  words,    ///< a product with a table of words, whose numbers a loss takes chunk by chunk
+  loss      ///< compares rows with targets; the last layer of a model's last unit
 };
 
 /// How an activation lies between two layers. A term of a sum never does: the chain sums it at once.
 enum class lie {
-  rows,    ///< whole rows: all of them, or this rank's where rows are cut
-  all,     ///< all rows, whole: only at the start of a branch whose fork has gathered them for all branches
-  columns  ///< this rank's columns of all rows
+  rows,     ///< whole rows: all of them, or this rank's where rows are cut
+  all,      ///< all rows, whole: only at the start of a branch whose fork has gathered them for all branches
+  columns,  ///< this rank's columns of all rows
+  nothing   ///< no rows: before a model's first layer, and behind its loss
 };
 
 /// What becomes of a product (or a fork) in its chain.
@@ -38,7 +42,10 @@ enum class misfit {
   fork_of_columns,
   rows_of_all,
   columns_left,
-  columns_missing
+  columns_missing,
+  source_within,
+  loss_within,
+  loss_missing
 };
 
 /// What a layer says of itself.
@@ -46,6 +53,7 @@ struct layer_says {
   flow does = flow::rows;
   bool activation = false;        ///< a product before it can do it on the way out
   bool takes_activation = false;  ///< is such a product
+  bool terms = false;             ///< of a source: what it gives is a term of a sum over the group
   bool spreads = false;           ///< of a fork: all of its branches can end in columns
   bool shares_entry = false;      ///< and begin with products of all rows, which one gather serves
 };
@@ -57,7 +65,7 @@ struct layer_step {
   lie takes = lie::rows;  ///< and behind it
   lie gives = lie::rows;  ///< how its result lies, once a term is summed
   bool partial = false;   ///< its result is a term of a sum over the group
-  bool fused = false;     ///< it does the activation behind it
+  bool fused = false;     ///< it does the activation (or the loss) behind it
   bool absorbed = false;  ///< is done by the product before it
 
   /// Rows are gathered before it; the gradient of its input is summed.
@@ -140,6 +148,27 @@ namespace detail {
         if (at == lie::all) refuse(misfit::rows_of_all, i);
         step.takes = lie::all;
         break;
+      case flow::source:
+        if (at != lie::nothing) refuse(misfit::source_within, i);
+        step.from = step.takes = lie::all;
+        step.gives = lie::rows;
+        step.partial = layer.terms;
+        break;
+      case flow::words:
+      case flow::loss: {
+        if (at == lie::columns) refuse(misfit::rows_of_columns, i);
+        bool const words = layer.does == flow::words;
+        std::size_t const loss = words ? i + 1 : i;
+        bool const has_loss = loss < layers.size() && layers[loss].does == flow::loss;
+        if (!has_loss)
+          refuse(misfit::loss_missing, i);
+        else if (exit != lie::nothing || loss + 1 != layers.size())
+          refuse(misfit::loss_within, loss);
+        if (words && loss < layers.size()) step.fused = steps[loss].absorbed = true;
+        step.takes = lie::all;
+        step.gives = lie::nothing;
+        break;
+      }
     }
     at = step.gives;
   }
@@ -147,6 +176,15 @@ namespace detail {
   if (exit != lie::columns && at == lie::columns) refuse(misfit::columns_left, layers.size());
   out.last = at;
   return out;
+}
+
+/// How a unit's input lies, and how its result does: a model's first unit begins with a source, its last one ends with
+/// a loss.
+[[nodiscard]] constexpr lie entry_of(std::span<layer_says const> layers) noexcept {
+  return !layers.empty() && layers.front().does == flow::source ? lie::nothing : lie::rows;
+}
+[[nodiscard]] constexpr lie exit_of(std::span<layer_says const> layers) noexcept {
+  return !layers.empty() && layers.back().does == flow::loss ? lie::nothing : lie::rows;
 }
 
 /// What a branch of a fork can do: `spreads` and `shares_entry` of a fork are those of all of its branches.

@@ -56,6 +56,7 @@ class chain_node {
     for (std::size_t i = 0; i < nodes_.size(); ++i) {
       if (steps_[i].absorbed) continue;
       at.act = steps_[i].fused ? nodes_[i + 1]->activation() : ops::activation::none;
+      at.loss = steps_[i].fused ? nodes_[i + 1]->as_loss() : nullptr;
       if (steps_[i].as == role::spread) {
         auto taker = i + 1;
         while (taker < nodes_.size() && all[taker].does == flow::any) ++taker;
@@ -123,7 +124,9 @@ class chain_node {
         nodes_[i]->backward_weight(pass, x, {});
       } else {
         auto const dy = steps_[i].partial ? gathered(pass, kept.dy[i]) : kept.dy[i];
-        with_sums_of_rows(pass, i, [&] { nodes_[i]->backward_weight(pass, x, dy); });
+        auto const sum = begin_sum_of_rows(pass, i);
+        nodes_[i]->backward_weight(pass, x, dy);
+        end_sum_of_rows(pass, i, sum);
       }
       pass.scratch.rewind(mark);
     }
@@ -176,9 +179,7 @@ class chain_node {
     kernels::copy(y, x);
     return y;
   }
-  static view gathered(pass<Env>& pass, view rows) {
-    return pass.group.gather(rows, pass.batch.inputs.extents.size(), pass.scratch);
-  }
+  static view gathered(pass<Env>& pass, view rows) { return pass.group.gather(rows, rows_of(pass), pass.scratch); }
   static view own_rows(pass<Env> const& pass, view all) {
     auto const here = pass.group.rows_here(all.extent(0));
     return all.rows(here.first, here.count);
@@ -195,7 +196,7 @@ class chain_node {
       return {y, !nodes_[i]->facts().reads_y, false};
     }
     auto y = nodes_[i]->forward(pass, x, pass.activations, residual);
-    if (step.takes == lie::all && step.gives == lie::rows && pass.group.cuts_rows()) y = {own_rows(pass, y.v), false};
+    if (step.takes == lie::all && step.gives == lie::rows && pass.group.cuts_rows()) y.v = own_rows(pass, y.v);
     pass.scratch.rewind(mark);
     return y;
   }
@@ -216,6 +217,11 @@ class chain_node {
     return false;
   }
 
+  // A source without weights: nobody reads the gradient of its result.
+  [[nodiscard]] bool wants_nothing(std::size_t i) const {
+    return nodes_[i]->facts().source && !nodes_[i]->facts().weights;
+  }
+
   // dy is the gradient of layer i's result, behind its boundary; returns that of its input, before its boundary.
   // done: it is where `out` wants it.
   gradient<Env> backward(pass<Env>& pass, std::size_t i, layer_input<Env> const& input, gradient<Env> dy,
@@ -227,6 +233,7 @@ class chain_node {
     auto const x = input_of(pass, i, input);
     bool const later = when == half::later;
     auto const p = before(pass, i);
+    if (facts.loss) return {one.starts(pass), true, memory::kept};
 
     if (step.fused && !dy.through) dy = through_activation(pass, one.fused(pass), dy, later);
     if (facts.in_place) {
@@ -234,16 +241,33 @@ class chain_node {
         bool const stays = later && !facts.inside && is_kept_behind(pass, i);
         dy = {copy_of(stays ? pass.activations : pass.scratch, dy.v), true, stays ? memory::kept : memory::scratch};
       }
-      with_sums_of_rows(pass, i, [&] { one.backward_in_place(pass, x, dy, when); });
+      auto const sum = begin_sum_of_rows(pass, i);
+      one.backward_in_place(pass, x, dy, when);
+      end_sum_of_rows(pass, i, sum);
       dy.through = false;
       return dy;
     }
     // Asked before a copy is made, so that both ways through backward round alike.
     bool const may_go_there = out.into.address() != nullptr && out.into.address() != dy.v.address();
     if (facts.weights && later) {
-      if (!dy.ours || dy.lies != memory::kept) dy = {copy_of(pass.activations, dy.v), true, memory::kept};
+      // Nobody gets the gradient of a source's result behind it, so it may stay where it was handed over.
+      bool const stays = dy.lies == memory::kept || (facts.source && dy.lies == memory::passing);
+      if (!dy.ours || !stays) dy = {copy_of(pass.activations, dy.v), true, memory::kept};
       kept.dy[i] = dy.v;
       dy.ours = false;
+    }
+
+    if (facts.source || (facts.weights && p != nodes_.size() && wants_nothing(p))) {
+      auto const mark = pass.scratch.mark();
+      if (facts.weights && !later) {
+        auto const d = step.partial ? gathered(pass, dy.v) : dy.v;
+        auto const sum = begin_sum_of_rows(pass, i);
+        one.backward_weight(pass, x, d);
+        end_sum_of_rows(pass, i, sum);
+      }
+      pass.scratch.rewind(mark);
+      done = true;
+      return {};
     }
 
     // Where dx goes: at once to where the chain's owner wants it, into what the layer before kept of its activation and
@@ -268,10 +292,10 @@ class chain_node {
     }
     auto const mark = pass.scratch.mark();
     auto const d = step.partial || (step.takes == lie::all && step.gives == lie::rows) ? gathered(pass, dy.v) : dy.v;
-    with_sums_of_rows(pass, i, [&] {
-      if (facts.weights && !later) one.backward_weight(pass, x, d);
-      one.backward_input(pass, x, kept.x[i + 1].v, d, to, when);
-    });
+    auto const sum = begin_sum_of_rows(pass, i);
+    if (facts.weights && !later) one.backward_weight(pass, x, d);
+    one.backward_input(pass, x, kept.x[i + 1].v, d, to, when);
+    end_sum_of_rows(pass, i, sum);
     pass.scratch.rewind(mark);
     dx.v = to.into;
     if (done) return dx;
@@ -293,31 +317,38 @@ class chain_node {
     return {into, true, later ? memory::kept : dy.ours ? dy.lies : memory::scratch, true};
   }
 
-  // Of a layer that has its parameters whole on every rank, but only some rows: its gradients are summed over the
-  // group.
-  template <class Body>
-  void with_sums_of_rows(pass<Env>& pass, std::size_t i, Body const& body) {
+  // A layer that has its parameters whole on every rank, but only some rows: its gradients are summed over the group.
+  // Between begin and end it adds to terms in scratch memory.
+  struct sum_of_rows {
+    typename arena<space>::position mark;
+    tensor_view<typename Env::accumulate, space> terms;
+  };
+  [[nodiscard]] sum_of_rows begin_sum_of_rows(pass<Env>& pass, std::size_t i) {
+    sum_of_rows sum{pass.scratch.mark(), {}};
     auto const& own = parameters_[i];
-    if (own.empty() || !pass.group.cuts_rows()) return body();
-    auto const mark = pass.scratch.mark();
+    if (own.empty() || !pass.group.cuts_rows()) return sum;
     std::int64_t size = 0;
     for (auto const* each : own) size += each->gradient.size();
-    auto const terms = pass.scratch.template take<typename Env::accumulate>({size});
-    kernels::fill(terms, 0.0);
+    sum.terms = pass.scratch.template take<typename Env::accumulate>({size});
+    kernels::fill(sum.terms, 0.0);
     whole_.clear();
     std::int64_t at = 0;
     for (auto* each : own) {
       whole_.push_back(each->gradient);
-      each->gradient = terms.flat(at, each->gradient.size()).reshaped(each->gradient.extents());
+      each->gradient = sum.terms.flat(at, each->gradient.size()).reshaped(each->gradient.extents());
       at += each->gradient.size();
     }
-    body();
-    pass.group.sum(terms);
+    return sum;
+  }
+  void end_sum_of_rows(pass<Env>& pass, std::size_t i, sum_of_rows const& sum) {
+    if (sum.terms.empty()) return;
+    pass.group.sum(sum.terms);
+    auto const& own = parameters_[i];
     for (std::size_t k = 0; k < own.size(); ++k) {
       kernels::add(whole_[k], own[k]->gradient);
       own[k]->gradient = whole_[k];
     }
-    pass.scratch.rewind(mark);
+    pass.scratch.rewind(sum.mark);
   }
 
   std::vector<node_pointer<Env>> nodes_;

@@ -1,0 +1,165 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "trireme/contract/context_group.hpp"
+#include "trireme/core/error.hpp"
+#include "trireme/nn/expression.hpp"
+#include "trireme/ops/types.hpp"
+
+namespace trireme::nn {
+
+/// A model's first layer, of words: y[b,t] = table[token[b,t]], and, if it knows positions, + positions[t].
+///
+/// Shapes   tokens (B, T) int32 from the batch, y (B*T, outputs); the table (words, outputs), the positions' table
+///          (positions, outputs). unembedding{.tied = name} multiplies with the same table.
+/// Ranks    each of a tensor group has some words; one that lies elsewhere counts as 0 in the sum over the group.
+/// Errors   config_error for more ranks than words, and for samples of more positions than there are.
+struct embedding {
+  static constexpr layer_says says{.does = flow::source, .terms = true};
+  std::int64_t words = 0;
+  std::int64_t outputs = 0;
+  std::int64_t positions = 0;    ///< 0: it does not know where a word stands
+  std::string table = "weight";  ///< the table's name, behind that of the layer
+  std::string position_table = "positions";
+  initial start{initial::distribution::normal, 0.02};
+  friend bool operator==(embedding const&, embedding const&) = default;
+};
+
+/// A model's first layer, of numbers: each sample's are a row.
+///
+/// Shapes   inputs (B, ...) float from the batch, y (B, outputs).
+/// Errors   config_error for samples of another size.
+struct features {
+  static constexpr layer_says says{.does = flow::source};
+  std::int64_t outputs = 0;
+  friend bool operator==(features const&, features const&) = default;
+};
+
+namespace detail {
+
+/// A table of words, of which each rank of a group has some rows.
+template <class Env>
+[[nodiscard]] parameter<Env> word_table(placing<Env> const& at, std::string name, shape const& extents,
+                                        initial const& start) {
+  if (at.own.size > extents[0]) {
+    throw config_error(text("trireme::nn::embedding: the ", extents[0], " words of ", name, " cannot be cut into ",
+                            at.own.size, " ways; a tensor group has at most as many ranks as there are words"));
+  }
+  parameter_info info{std::move(name), extents, start, true};
+  if (at.own.size > 1) info = part_of(info, 0, at.own.of(extents[0]));
+  return {info, {}, {}};
+}
+
+template <class Env>
+class embedding_node final : public node<Env> {
+  using kernels = ops::on<typename Env::space>;
+
+ public:
+  using typename node<Env>::view;
+  using typename node<Env>::space;
+
+  explicit embedding_node(embedding const& what) : what_(what) { this->facts_ = {.weights = true, .source = true}; }
+  [[nodiscard]] layer_says says() const override { return embedding::says; }
+  [[nodiscard]] std::int64_t width(std::int64_t) const override { return what_.outputs; }
+  void visit(parameter_visitor<Env> const& each) override {
+    each(table_);
+    if (what_.positions > 0) each(positions_);
+  }
+  held<Env> forward(pass<Env>& pass, held<Env>, arena<space>& to, view) override {
+    auto const tokens = pass.batch.inputs.template as<std::int32_t>();  // (B,T)
+    if (tokens.rank() != 2 ||
+        (what_.positions > 0 && context_group<Env>::of(pass).part().whole(tokens.extent(1)) > what_.positions)) {
+      throw config_error(text("trireme::nn::embedding: tokens of shape ", to_string(tokens.extents()),
+                              what_.positions > 0 ? text(" do not fit the ", what_.positions, " positions of ", name_)
+                                                  : text(" are no samples of positions")));
+    }
+    auto const y = to.template take<typename Env::compute>({tokens.size(), what_.outputs});
+    bool const adds_positions = what_.positions > 0 && pass.group.rank() == 0;
+    for_each_stretch(pass, tokens, [&](auto const& words, std::int64_t row, interval at) {
+      kernels::embed(y.rows(row, words.size()), words, table_.value,
+                     adds_positions ? positions_.value.rows(at.first, at.count) : decltype(positions_.value){}, part_);
+    });
+    return {y, true};
+  }
+  void backward_weight(pass<Env>& pass, layer_input<Env>, view dy) override {
+    auto const tokens = pass.batch.inputs.template as<std::int32_t>();
+    for_each_stretch(pass, tokens, [&](auto const& words, std::int64_t row, interval at) {
+      kernels::embed_backward(
+          table_.gradient,
+          what_.positions > 0 ? positions_.gradient.rows(at.first, at.count) : decltype(positions_.gradient){},
+          dy.rows(row, words.size()), words, part_);
+    });
+  }
+
+ private:
+  void do_place(placing<Env>& at, layer_step const&) override {
+    name_ = at.name;
+    table_ = word_table(at, text(at.name, ".", what_.table), {what_.words, what_.outputs}, what_.start);
+    part_ = {at.own.of(what_.words).first, what_.words};
+    positions_.info = {text(at.name, ".", what_.position_table), {what_.positions, what_.outputs}, what_.start, true};
+    at.width = what_.outputs;
+  }
+  // Calls f(tokens, first row, positions) for tokens of several samples that have the same positions, or of one.
+  template <class Tokens, class F>
+  static void for_each_stretch(pass<Env> const& pass, Tokens const& tokens, F const& f) {
+    auto const context = tokens.extent(1);
+    auto const& part = context_group<Env>::of(pass).part();
+    if (part.own.size == 1) return f(tokens, 0, interval{0, context});
+    for (std::int64_t b = 0; b < tokens.extent(0); ++b) {
+      for (int which = 0; which < part.stretches(); ++which) {
+        auto const at = part.at(which, context);
+        auto const row = b * context + at.row;
+        f(tokens.flat(row, at.count).reshaped({1, at.count}), row, interval{at.position, at.count});
+      }
+    }
+  }
+  embedding what_;
+  std::string name_;
+  ops::table_part part_;
+  parameter<Env> table_{}, positions_{};
+};
+
+template <class Env>
+class features_node final : public node<Env> {
+ public:
+  using typename node<Env>::view;
+  using typename node<Env>::space;
+
+  explicit features_node(features const& what) : what_(what) { this->facts_.source = true; }
+  [[nodiscard]] layer_says says() const override { return features::says; }
+  [[nodiscard]] std::int64_t width(std::int64_t) const override { return what_.outputs; }
+  held<Env> forward(pass<Env>& pass, held<Env>, arena<space>& to, view) override {
+    auto const inputs = pass.batch.inputs.template as<float>();
+    auto const count = pass.batch.count();
+    if (inputs.size() != count * what_.outputs) {
+      throw config_error(text("trireme::nn::features: inputs of shape ", to_string(inputs.extents()), " for ", name_,
+                              ", which takes ", what_.outputs, " numbers a sample"));
+    }
+    auto const y = to.template take<typename Env::compute>({count, what_.outputs});
+    ops::on<space>::copy(y.flat(), inputs.flat());
+    return {y, true};
+  }
+
+ private:
+  void do_place(placing<Env>& at, layer_step const&) override {
+    name_ = at.name;
+    at.width = what_.outputs;
+  }
+  features what_;
+  std::string name_;
+};
+
+}  // namespace detail
+
+template <class Env>
+struct node_of<Env, embedding> {
+  using type = detail::embedding_node<Env>;
+};
+template <class Env>
+struct node_of<Env, features> {
+  using type = detail::features_node<Env>;
+};
+
+}  // namespace trireme::nn
