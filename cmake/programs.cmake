@@ -34,6 +34,17 @@ function(trireme_uses_mpi result file)
   endif()
 endfunction()
 
+# trireme_uses_torch(result file): whether a source asks for LibTorch.
+function(trireme_uses_torch result file)
+  file(STRINGS ${file} lines REGEX "^ *#include [\"<](trireme/interop/torch[a-z_]*\\.hpp|torch/[a-z_]+\\.h)[\">]")
+  set_property(DIRECTORY ${PROJECT_SOURCE_DIR} APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${file})
+  if(lines)
+    set(${result} TRUE PARENT_SCOPE)
+  else()
+    set(${result} FALSE PARENT_SCOPE)
+  endif()
+endfunction()
+
 # trireme_directives(result key file): the values of the lines `// test-KEY: value` of a source, or `# test-KEY: value` of
 # a script.
 function(trireme_directives result key file)
@@ -48,7 +59,8 @@ if(TRIREME_COMPILED_PROGRAMS)
   set(TRIREME_LIBRARY trireme::compiled)
 endif()
 
-# trireme_program(target file [library]): an executable of one source; without MPI, one that needs it is left out.
+# trireme_program(target file [library]): an executable of one source; one that needs MPI or LibTorch is left out
+# where there is none.
 function(trireme_program target file)
   set(library ${TRIREME_LIBRARY})
   if(ARGC GREATER 2)
@@ -59,8 +71,14 @@ function(trireme_program target file)
     message(VERBOSE "trireme: ${target} needs MPI and is left out")
     return()
   endif()
+  trireme_uses_torch(torch ${file})
+  if(torch AND NOT TARGET trireme::torch)
+    message(VERBOSE "trireme: ${target} needs LibTorch and is left out")
+    return()
+  endif()
   add_executable(${target} ${file})
-  target_link_libraries(${target} PRIVATE ${library} trireme_warnings $<$<BOOL:${mpi}>:trireme_mpi>)
+  target_link_libraries(${target} PRIVATE ${library} trireme_warnings $<$<BOOL:${mpi}>:trireme_mpi>
+                                          $<$<BOOL:${torch}>:trireme_torch>)
 endfunction()
 
 # trireme_quick(target): a program whose kernels are in the library, and which is compiled more often than it is run. Call

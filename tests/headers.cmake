@@ -31,7 +31,8 @@ if(TRIREME_CLANG AND NOT CMAKE_CXX_COMPILER_ID MATCHES "Clang")
     string(REGEX REPLACE "^.*include/trireme/|\\.[ch]pp$" "" name ${name})
     string(REPLACE "/" "." name ${name})
     trireme_uses_mpi(mpi ${program})
-    if(NOT mpi)
+    trireme_uses_torch(torch ${program})
+    if(NOT mpi AND NOT torch)
       trireme_add_test(headers.clang.${name} TIMEOUT 300 LABELS headers
         COMMAND ${TRIREME_CLANG} -std=c++20 -fsyntax-only -Wall -Wextra -Werror -Wno-pragma-once-outside-header
                 -DFMT_HEADER_ONLY=1 ${include_flags} -x c++ ${program})
@@ -64,16 +65,27 @@ file(CONFIGURE OUTPUT everything.cpp CONTENT "${all_headers}\n" @ONLY)
 file(GLOB units CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/warnings/*.cpp)
 foreach(unit IN LISTS units ITEMS ${CMAKE_CURRENT_BINARY_DIR}/everything.cpp)
   cmake_path(GET unit STEM name)
-  if((name STREQUAL "mpi" AND NOT TARGET trireme::mpi) OR (name STREQUAL "nccl" AND NOT TARGET trireme::nccl))
+  if((name STREQUAL "mpi" AND NOT TARGET trireme::mpi) OR (name STREQUAL "nccl" AND NOT TARGET trireme::nccl) OR
+     (name STREQUAL "torch" AND NOT TARGET trireme::torch))
     continue()
+  endif()
+  set(torch_flags "")
+  if(name STREQUAL "torch")  # not among all headers: each of them would wait for it
+    get_target_property(torch_include trireme::libtorch INTERFACE_INCLUDE_DIRECTORIES)
+    foreach(folder IN LISTS torch_include)
+      list(APPEND torch_flags -isystem ${folder})
+    endforeach()
   endif()
   set(compilers ${CMAKE_CXX_COMPILER} ${TRIREME_CLANG})
   list(REMOVE_DUPLICATES compilers)
+  if(name STREQUAL "torch")  # which compilers its headers suit is torch's business; this one does
+    set(compilers ${CMAKE_CXX_COMPILER})
+  endif()
   foreach(compiler IN LISTS compilers)
     cmake_path(GET compiler FILENAME program)
     trireme_add_test(headers.warnings.${name}.${program} TIMEOUT 300 LABELS headers
       COMMAND ${compiler} -std=c++20 -fsyntax-only ${every_warning} -DFMT_HEADER_ONLY=1 ${include_flags}
-              ${foreign_flags} ${unit})
+              ${foreign_flags} ${torch_flags} ${unit})
   endforeach()
 endforeach()
 

@@ -147,7 +147,7 @@ struct row {
     double const inside = one_machine ? sent : out.on.tensor == 1 ? 0 : m * sent_by_tensor(model, out.on, stage);
     double const busy = plan.computing / (1 - plan.bubble);
     double const sending =
-        inside / inside_rate + (sent - inside) / outside_rate + latency * static_cast<double>(plan.messages_sent());
+        inside / inside_rate + (sent - inside) / outside_rate + latency * static_cast<double>(plan.latencies);
     most(idle, plan.bubble);
     most(out.computing, plan.computing);
     most(out.inside, inside);

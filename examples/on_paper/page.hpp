@@ -148,8 +148,10 @@ at stage 3 of d ranks, of a share of 1/(p t) of the model. The second is for act
 Bubble: idle time over the time of the work; published (p - 1)/m and (p - 1)/(v m) [Narayanan et al., 2021], and none
 for `zbv` [Qi et al., 2024]. Bytes and messages of a step are of the rank that sends most: *inside*, GB to ranks of its
 machine (eight, the `tensor` group), *outside* all others. Computing is the slowest stage's. The time of a step lies
-between all sending hidden and none, at 400 TFLOP/s a rank, 450 GB/s inside, 50 GB/s outside and 5 us a message: an H100
-at what large trainings reach, with a port of 400 Gbit/s.
+between all sending hidden and none, at 400 TFLOP/s a rank, 450 GB/s inside, 50 GB/s outside and 5 us for each latency
+that a rank waits for: an H100 at what large trainings reach, with a port of 400 Gbit/s. Collectives of p ranks wait for
+ceil(log2 p), as `comm::mpi` carries them (docs/plan.md); what a rank's processor spends on each of its messages is not
+in it.
 
 {}
 * `zbv` has none if F = B - W = W and m >= 2p - 1, which the rows of 16384 ranks do not have. The halves of a GPT's

@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/trireme.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 85da0fe2c71bc5bae7437fff67a4ee483204f51e81799f2fdbac6651760db3a8
+// SHA-256 of the sources: a6ae12e2a2b03b48424e28d9e7185b0aca2674bf2c101e50f5b6d94545652318
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -1034,6 +1034,8 @@ struct element_kernels {
   void (*complete)() = nullptr;
   /// Whether the CPU may read and write the elements.
   bool touchable = true;
+  /// There are no elements: a collective is its synchronisation.
+  bool phantom = false;
 };
 
 /// One message of an exchange, or one part of a ragged all_to_all.
@@ -4573,6 +4575,7 @@ namespace trireme::comm {
 /// thread then sends from it and sums in it.
 ///
 /// Requires  touchable     whether the CPU may read and write the elements;
+///           phantom       (may be left out) true if there are no elements, so that nothing is ever copied or combined;
 ///           complete      a function that returns when what this thread has asked for is done; null: it is at once;
 ///           copy(to, from, bytes)  within the space;
 ///           combine<T, Op>(outputs, terms, count, divisor)  outputs[.][i] = terms[0][i] op terms[1][i] op ..., in this
@@ -4598,6 +4601,7 @@ struct space_kernels<host> {
 template <>
 struct space_kernels<phantom> {
   static constexpr bool touchable = false;
+  static constexpr bool phantom = true;
   static constexpr void (*complete)() = nullptr;
   static void copy(void*, void const*, std::size_t) {}
   template <class T, class Op>
@@ -4610,12 +4614,16 @@ struct space_kernels<phantom> {
 namespace trireme::comm::detail {
 
 template <class Space>
+inline constexpr bool is_phantom = requires {
+  requires space_kernels<Space>::phantom;
+};
+template <class Space>
 inline constexpr element_kernels moving_kernels{&space_kernels<Space>::copy, nullptr, space_kernels<Space>::complete,
-                                                space_kernels<Space>::touchable};
+                                                space_kernels<Space>::touchable, is_phantom<Space>};
 template <class T, class Space, class Op>
-inline constexpr element_kernels reducing_kernels{&space_kernels<Space>::copy,
-                                                  &space_kernels<Space>::template combine<T, Op>,
-                                                  space_kernels<Space>::complete, space_kernels<Space>::touchable};
+inline constexpr element_kernels reducing_kernels{
+    &space_kernels<Space>::copy, &space_kernels<Space>::template combine<T, Op>, space_kernels<Space>::complete,
+    space_kernels<Space>::touchable, is_phantom<Space>};
 
 }  // namespace trireme::comm::detail
 
@@ -4670,7 +4678,35 @@ namespace bytes_sent {
 
 }  // namespace bytes_sent
 
+/// ceil(log2(size)).
+[[nodiscard]] constexpr int rounds_among(int size) noexcept {
+  int count = 0;
+  while ((std::int64_t{1} << count) < size) ++count;
+  return count;
+}
+
 namespace detail {
+
+/// What all blocks of a collective may have to be gathered by rounds between machines: latency decides.
+inline constexpr std::size_t gathered_bytes = std::size_t{64} << 10;
+/// What one block may have to be dealt by rounds, or gathered where all that comes is kept.
+inline constexpr std::size_t dealt_bytes = std::size_t{4} << 10;
+
+/// How many latencies of a network a rank waits in a command, one after the other, as comm::mpi carries it between
+/// machines: its rounds, and those again that gather the results of an all_reduce or reduce of middle size. What is
+/// large travels beside the rounds, one message for each move. An exchange is one.
+[[nodiscard]] constexpr int latencies_of(command const& it, int size) noexcept {
+  if (size == 1) return 0;
+  if (it.what.kind == collective::exchange) return it.messages > 0 ? 1 : 0;
+  auto const rounds = rounds_among(size);
+  auto const& row = row_of(it.what.kind);
+  if (!row.moves[0].folds || row.into != cut::lines) return rounds;
+  auto const whole = static_cast<std::size_t>(it.what.count) * it.element_bytes;
+  auto const slice =
+      static_cast<std::size_t>(slice_of(it.what.count, it.element_bytes, 0, size).count) * it.element_bytes;
+  if (whole * static_cast<std::size_t>(size) <= gathered_bytes) return rounds;
+  return slice <= dealt_bytes ? 2 * rounds : std::max(rounds, 2);
+}
 
 [[nodiscard]] inline std::uint32_t messages_of(command const& it, int size) noexcept {
   if (it.bytes == 0) return 0;
@@ -5262,6 +5298,273 @@ class self_world : public collectives<self_world> {
 // ---- trireme/comm/threads.hpp
 #include <optional>
 
+// ---- trireme/comm/process_world.hpp
+#include <exception>
+#include <thread>
+
+// ---- trireme/comm/detail/process_engine.hpp
+namespace trireme::comm::detail {
+
+/// A collective in flight, of whichever engine.
+class process_operation {
+ public:
+  process_operation() = default;
+  process_operation(process_operation const&) = delete;
+  process_operation& operator=(process_operation const&) = delete;
+  virtual ~process_operation() = default;
+};
+
+/// What carries the commands of a group of processes, or of threads. One caller a rank, though a thread of the engine's
+/// own may help. After a failure every call throws the comm_error that said so first.
+class process_engine {
+ public:
+  process_engine() = default;
+  process_engine(process_engine const&) = delete;
+  process_engine& operator=(process_engine const&) = delete;
+  virtual ~process_engine() = default;
+
+  [[nodiscard]] virtual int rank() const noexcept = 0;
+  [[nodiscard]] virtual int size() const noexcept = 0;
+  [[nodiscard]] virtual std::chrono::milliseconds deadline() const noexcept = 0;
+
+  /// Returns when this rank's part is done.
+  virtual void run(command const& it) = 0;
+  /// The operation stays the engine's; who started it gives it back with release(), finished or failed.
+  [[nodiscard]] virtual process_operation& start(command const& it) = 0;
+  [[nodiscard]] virtual bool test(process_operation& op) = 0;
+  virtual void wait(process_operation& op) = 0;
+  virtual void release(process_operation& op) noexcept = 0;
+
+  /// Collective. The ranks of one color, in the order of (key, rank).
+  [[nodiscard]] virtual std::shared_ptr<process_engine> split(int color, int key) = 0;
+  /// Collective. The same ranks, with calls of their own.
+  [[nodiscard]] virtual std::shared_ptr<process_engine> duplicate(std::chrono::milliseconds deadline) = 0;
+
+  /// From now on several threads of this process call, each for groups of its own.
+  virtual void expect_several_callers() {}
+
+  /// Tells the other ranks that this one ends with an error, which ends their waits.
+  virtual void abandon(std::string const& sentence) noexcept = 0;
+  [[nodiscard]] virtual bool failed() const noexcept = 0;
+  /// After abandon(): whether this rank is the one of the launch that tells the user; see comm/report.hpp.
+  [[nodiscard]] virtual bool reports() noexcept = 0;
+
+  /// Collective among those that live, after a failure: who they are, the same on all; nothing where that is unknown.
+  [[nodiscard]] virtual std::vector<int> survivors() { return {}; }
+
+  /// Memory that the other ranks reach without a copy; null where the engine has none, or none left.
+  [[nodiscard]] virtual void* allocate(std::size_t /*bytes*/) { return nullptr; }
+  virtual void deallocate(void* /*block*/, std::size_t /*bytes*/) noexcept {}
+};
+
+}  // namespace trireme::comm::detail
+
+// ---- trireme/comm/detail/waiting.hpp
+#if defined(__linux__)
+#include <linux/futex.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+#endif
+
+namespace trireme::comm::detail {
+
+using clock = std::chrono::steady_clock;
+
+/// How long a rank that ends with an error waits for lower ranks that may tell the user instead, and how long it gives
+/// the one that does to print its sentence.
+inline constexpr std::chrono::milliseconds patience_with_reporters{500};
+inline constexpr std::chrono::milliseconds time_to_report{50};
+
+/// Tells the core that this is a spinning loop.
+inline void pause_core() noexcept {
+#if defined(__x86_64__) || defined(__i386__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
+
+/// Between two looks of somebody who has waited for long already: yields at first, then sleeps for a small part of that
+/// time. (The time counts, and not how often it yielded: on a busy machine one yield may take milliseconds.)
+inline void rest(clock::duration waited) {
+  if (waited < std::chrono::microseconds(500))
+    std::this_thread::yield();
+  else
+    std::this_thread::sleep_for(std::min<clock::duration>(waited / 16, std::chrono::milliseconds(1)));
+}
+
+/// Sleeps while `word` holds `value`, for at most `limit`; may return early. (std::atomic::wait knows no time limit.)
+/// @param one_process  whoever changes the word is a thread of this process.
+inline void sleep_while(std::atomic<std::uint32_t>& word, std::uint32_t value, std::chrono::nanoseconds limit,
+                        [[maybe_unused]] bool one_process) noexcept {
+#if defined(__linux__)
+  static_assert(sizeof(std::atomic<std::uint32_t>) == 4);
+  if (limit.count() <= 0) return;
+  timespec const time{limit.count() / 1'000'000'000, limit.count() % 1'000'000'000};
+  ::syscall(SYS_futex, reinterpret_cast<std::uint32_t*>(&word), one_process ? FUTEX_WAIT_PRIVATE : FUTEX_WAIT, value,
+            &time, nullptr, 0);
+#else
+  if (word.load() == value)
+    std::this_thread::sleep_for(std::min<std::chrono::nanoseconds>(limit, std::chrono::microseconds(50)));
+#endif
+}
+
+/// Wakes everyone who sleeps on `word`.
+inline void wake_all([[maybe_unused]] std::atomic<std::uint32_t>& word, [[maybe_unused]] bool one_process) noexcept {
+#if defined(__linux__)
+  ::syscall(SYS_futex, reinterpret_cast<std::uint32_t*>(&word), one_process ? FUTEX_WAKE_PRIVATE : FUTEX_WAKE,
+            0x7fff'ffff, nullptr, nullptr, 0);
+#endif
+}
+
+}  // namespace trireme::comm::detail
+
+// ---- trireme/comm/process_world.hpp (goes on)
+namespace trireme::comm {
+
+/// A pending collective of ranks that are processes, or threads. In processes it proceeds by itself, and `test()` and
+/// `wait()` help; threads make progress there, and in any blocking collective of the same rank.
+///
+/// Threads  the rank that started it.
+/// Errors   comm_error as the world that started it. The destructor waits and swallows it; while an exception is on its
+/// way
+///          it waits for a tenth of the deadline, and then ends the launch.
+class process_request {
+ public:
+  process_request() = default;
+  process_request(std::shared_ptr<detail::process_engine> engine, detail::process_operation& op) noexcept
+      : engine_(std::move(engine)), op_(&op) {}
+  process_request(process_request&& other) noexcept
+      : engine_(std::move(other.engine_)), op_(std::exchange(other.op_, nullptr)) {}
+  process_request& operator=(process_request&& other) noexcept {
+    if (this != &other) {
+      finish();
+      engine_ = std::move(other.engine_);
+      op_ = std::exchange(other.op_, nullptr);
+    }
+    return *this;
+  }
+  ~process_request() { finish(); }
+
+  [[nodiscard]] bool test() {
+    if (op_ == nullptr) return true;
+    try {
+      if (!engine_->test(*op_)) return false;
+    } catch (...) {
+      release();
+      throw;
+    }
+    release();
+    return true;
+  }
+  void wait() {
+    if (op_ == nullptr) return;
+    try {
+      engine_->wait(*op_);
+    } catch (...) {
+      release();
+      throw;
+    }
+    release();
+  }
+
+ private:
+  void release() noexcept {
+    engine_->release(*std::exchange(op_, nullptr));
+    engine_.reset();
+  }
+  void finish() noexcept {
+    try {
+      if (op_ != nullptr && std::uncaught_exceptions() > 0) expect_soon();
+      wait();
+    } catch (...) {  // every later call throws it again
+    }
+  }
+  /// An exception is on its way out of this rank, and is told to the others when it has left the launch. They may wait
+  /// for this rank by then and never take their part in what is pending here, so they are not waited for that long.
+  void expect_soon() {
+    auto const patience = engine_->deadline() / 10;
+    auto const end = detail::clock::now() + patience;
+    while (!test()) {
+      if (detail::clock::now() > end)
+        return engine_->abandon(
+            text("an exception left a call pending, in which others took no part for another ", to_string(patience)));
+      std::this_thread::sleep_for(std::chrono::microseconds(100));
+    }
+  }
+
+  std::shared_ptr<detail::process_engine> engine_;
+  detail::process_operation* op_ = nullptr;
+};
+
+/// One rank that is a process, as Description made it: comm::mpi or comm::processes.
+///
+/// Ranks on one machine work in memory that all of them map; between machines messages travel, and sums are formed
+/// here, not by the message library. Buffers from `allocate` are reached by the others without a copy.
+///
+/// Bytes    counted as comm::bytes_sent says, whatever travels.
+/// Ranks    every rank calls the same collectives in the same order; what differs in kind, type, count, reduction or
+///          root is an error on every rank (level normal).
+/// Numerics in rank order; bfloat16 and float16 are summed in float and rounded once. The same bits as comm::threads.
+/// Threads  one caller a rank. A view must outlive its request.
+/// Errors   comm_error if a rank is late past the deadline, has died, or announces its failure; it names the rank and
+///          the operation. After an error every communicator of the launch only throws.
+template <class Description>
+class process_world : public collectives<process_world<Description>> {
+ public:
+  using request = process_request;
+  static constexpr std::string_view name = Description::name;
+  static constexpr bool progresses = true;  // a request travels while its rank computes
+
+  explicit process_world(std::shared_ptr<detail::process_engine> engine) noexcept : engine_(std::move(engine)) {}
+
+  [[nodiscard]] int rank() const noexcept { return engine_->rank(); }
+  [[nodiscard]] int size() const noexcept { return engine_->size(); }
+  [[nodiscard]] std::chrono::milliseconds deadline() const noexcept { return engine_->deadline(); }
+
+  template <class Space>
+  static constexpr bool supports(collective, dtype, reduction_kind) noexcept {
+    return std::same_as<Space, host> || std::same_as<Space, phantom>;
+  }
+  void run(command const& it) { engine_->run(it); }
+  [[nodiscard]] request start(command const& it) { return {engine_, engine_->start(it)}; }
+
+  /// The group of the ranks that pass the same color, in the order of (key, rank). color >= 0. Its traffic starts at 0.
+  [[nodiscard]] process_world split(int color, int key) {
+    detail::expect_color(process_world::who, color);
+    return process_world(engine_->split(color, key));
+  }
+  /// The same ranks again, whose calls are counted and ordered apart from this one's.
+  [[nodiscard]] process_world duplicate() { return duplicate(deadline()); }
+  [[nodiscard]] process_world duplicate(std::chrono::milliseconds deadline) {
+    return process_world(engine_->duplicate(deadline));
+  }
+
+  /// Uninitialised memory for messages: the other ranks of this machine reach it directly. Local; may outlive the
+  /// world.
+  template <element T>
+  [[nodiscard]] tensor<T> allocate(shape extents) {
+    auto const bytes = static_cast<std::size_t>(extents.size()) * sizeof(T);
+    void* const block = bytes == 0 ? nullptr : engine_->allocate(bytes);
+    if (block == nullptr) return tensor<T>(extents);
+    std::shared_ptr<void> owner(block, [engine = engine_, bytes](void* it) { engine->deallocate(it, bytes); });
+    return tensor<T>(tensor_view<T>(static_cast<T*>(block), extents), std::move(owner));
+  }
+
+  /// Before threads of this process start that have duplicates of this world, one each.
+  void expect_several_callers() { engine_->expect_several_callers(); }
+
+  /// Tells the other ranks that this one ends with an error, which ends their waits.
+  void abandon(std::string const& sentence) noexcept { engine_->abandon(sentence); }
+
+ private:
+  std::shared_ptr<detail::process_engine> engine_;
+};
+
+}  // namespace trireme::comm
+
+// ---- trireme/comm/threads.hpp (goes on)
 namespace trireme::comm {
 
 /// Ranks are threads of this process, which work directly in each other's memory.
@@ -5284,49 +5587,12 @@ struct threads {
               it.pin ? "}" : ", .pin = false}");
 }
 
-namespace detail {
-struct group;
-struct operation;
-}  // namespace detail
-
-/// A pending collective of comm::threads.
-///
-/// Ranks  local. Progress is made in `test()` and `wait()`, and in any blocking collective of the same rank.
-/// Threads  the rank that started it.
-/// Errors   comm_error as threads_world. The destructor waits and swallows it; while an exception is on its way
-///          it waits for a tenth of the deadline, and then ends the launch.
-class threads_request {
- public:
-  threads_request() = default;
-  explicit threads_request(detail::operation& op) noexcept : op_(&op) {}
-  threads_request(threads_request&& other) noexcept : op_(std::exchange(other.op_, nullptr)) {}
-  threads_request& operator=(threads_request&& other) noexcept {
-    if (this != &other) {
-      finish();
-      op_ = std::exchange(other.op_, nullptr);
-    }
-    return *this;
-  }
-  ~threads_request() { finish(); }
-
-  /// Makes what progress is possible without waiting; true once the collective is done.
-  [[nodiscard]] bool test();
-  void wait();
-
- private:
-  struct releaser;
-  void release() noexcept;
-  void finish() noexcept;
-  void expect_soon();
-
-  detail::operation* op_ = nullptr;
-};
-
 /// One rank of comm::threads.
 ///
-/// Each rank works on its slice of all buffers, in rank order, and writes the result to all: every element is read and
-/// written once a rank, and all ranks hold the same bits, on every run. Messages of up to 32 bytes travel with their
-/// announcement. Memory of any space will do if its kernels are known (space_kernels.hpp).
+/// The engine of processes on one machine, for which all memory is within reach: each rank works on its slice of all
+/// buffers, in rank order, and writes the result to all: every element is read and written once a rank, and all ranks
+/// hold the same bits, on every run. Messages of up to 1 KiB travel with their announcement. Memory of any space will
+/// do if its kernels are known (space_kernels.hpp).
 ///
 /// Bytes    counted as comm::bytes_sent says. Memory traffic of a large all_reduce is 2 * size * n bytes in all.
 /// Ranks    every rank calls the same collectives in the same order; what differs in kind, type, count, reduction or
@@ -5338,27 +5604,35 @@ class threads_request {
 ///          be cut.
 class threads_world : public collectives<threads_world> {
  public:
-  using request = threads_request;
+  using request = process_request;
   static constexpr std::string_view name = "threads";
 
-  threads_world(std::shared_ptr<detail::group> members, int rank) noexcept;
+  explicit threads_world(std::shared_ptr<detail::process_engine> engine) noexcept
+      : engine_(std::move(engine)), rank_(engine_->rank()), size_(engine_->size()) {}
 
   [[nodiscard]] int rank() const noexcept { return rank_; }
   [[nodiscard]] int size() const noexcept { return size_; }
-  [[nodiscard]] std::chrono::milliseconds deadline() const noexcept;
+  [[nodiscard]] std::chrono::milliseconds deadline() const noexcept { return engine_->deadline(); }
 
   template <class Space>
   static constexpr bool supports(collective, dtype, reduction_kind) noexcept {
     return requires { &space_kernels<Space>::copy; };
   }
 
-  void run(command const& it);
-  [[nodiscard]] request start(command const& it);
+  void run(command const& it) { engine_->run(it); }
+  [[nodiscard]] request start(command const& it) { return {engine_, engine_->start(it)}; }
 
   /// The views that all ranks passed, in rank order. They may differ in shape. Allocates the vector.
   template <class T, class Space>
   [[nodiscard]] std::vector<tensor_view<T, Space>> peers(tensor_view<T, Space> view) {
-    return collect(collective::peers, dtype_of<std::remove_const_t<T>>, view);
+    static_assert(std::is_trivially_copyable_v<tensor_view<T, Space>>, "views travel as bytes");
+    std::vector<tensor_view<T, Space>> all(static_cast<std::size_t>(size()));
+    command it;
+    it.what = {.kind = collective::peers, .type = dtype_of<std::remove_const_t<T>>, .count = sizeof view};
+    it.from = &view;
+    it.to = all.data();
+    engine_->run(it);
+    return all;
   }
   /// All memory is within reach of all ranks.
   template <element T>
@@ -5367,37 +5641,21 @@ class threads_world : public collectives<threads_world> {
   }
 
   /// The group of the ranks that pass the same color, in the order of (key, rank). color >= 0. Its traffic starts at 0.
-  [[nodiscard]] threads_world split(int color, int key);
+  [[nodiscard]] threads_world split(int color, int key) {
+    detail::expect_color(who, color);
+    return threads_world(engine_->split(color, key));
+  }
   /// The same ranks again, whose calls are counted and ordered apart from this one's.
   [[nodiscard]] threads_world duplicate() { return duplicate(deadline()); }
-  [[nodiscard]] threads_world duplicate(std::chrono::milliseconds deadline);
+  [[nodiscard]] threads_world duplicate(std::chrono::milliseconds deadline) {
+    return threads_world(engine_->duplicate(deadline));
+  }
 
   /// Tells the other ranks that this one ends with an error, which ends their waits.
-  void abandon(std::string const& sentence) noexcept;
+  void abandon(std::string const& sentence) noexcept { engine_->abandon(sentence); }
 
  private:
-  [[nodiscard]] threads_world regroup(collective kind, int color, int key, std::chrono::milliseconds deadline);
-
-  /// Bytes that travel with the announcement, if they are so few.
-  [[nodiscard]] bool fits_in_posting(command const& it) const noexcept;
-
-  void prepare(detail::operation& op, command const& it);
-  void post(detail::operation& op, command const& it, part const* parts);
-  void post_exchange(detail::operation& op, command const& it);
-
-  /// What all ranks passed, in rank order.
-  template <class X>
-  std::vector<X> collect(collective kind, dtype type, X const& mine) {
-    std::vector<X> all(static_cast<std::size_t>(size()));
-    show(kind, type, &mine, &all, [](void* to, int rank, void const* theirs) {
-      (*static_cast<std::vector<X>*>(to))[static_cast<std::size_t>(rank)] = *static_cast<X const*>(theirs);
-    });
-    return all;
-  }
-  /// Calls take(all, rank, what that rank has shown) for each rank.
-  void show(collective kind, dtype type, void const* mine, void* all, void (*take)(void*, int, void const*));
-
-  std::shared_ptr<detail::group> group_;
+  std::shared_ptr<detail::process_engine> engine_;
   int rank_;
   int size_;
 };
@@ -5432,693 +5690,29 @@ auto launch_ranks(threads const& description, Body& body) {
 }  // namespace trireme::comm
 
 // ---- trireme/comm/threads.ipp
-#include <exception>
-#include <thread>
-
 #if defined(__linux__)
 #include <pthread.h>
 #include <sched.h>
 #endif
 
-// ---- trireme/comm/detail/channel.hpp
+// ---- trireme/comm/detail/failure.hpp
 namespace trireme::comm::detail {
 
-/// The sends of exchanges from one rank to another, in the order in which they were started. The receiver copies
-/// straight from the sender's memory, and then counts the send as taken.
-class alignas(64) channel {
- public:
-  /// Sender: appends a send and returns its number.
-  [[nodiscard]] std::uint64_t post(part const& send) {
-    std::lock_guard const lock(mutex_);
-    if (posted_ - first_ == ring_.size()) grow();
-    ring_[posted_ % ring_.size()] = {send, false};
-    return posted_++;
-  }
-  /// Receiver: the number of the next receive.
-  [[nodiscard]] std::uint64_t expect() noexcept { return expected_++; }
-
-  /// Receiver: send `number`, if it is there.
-  [[nodiscard]] bool find(std::uint64_t number, part& send) {
-    std::lock_guard const lock(mutex_);
-    if (number >= posted_) return false;
-    send = ring_[number % ring_.size()].send;
-    return true;
-  }
-  /// Receiver: its elements have been copied.
-  void take(std::uint64_t number) {
-    std::lock_guard const lock(mutex_);
-    ring_[number % ring_.size()].taken = true;
-    while (first_ < posted_ && ring_[first_ % ring_.size()].taken) ++first_;
-    taken_.store(first_, std::memory_order_release);
-  }
-  /// Sender: whether send `number`, and all before it, have been taken.
-  [[nodiscard]] bool taken(std::uint64_t number) const noexcept {
-    return taken_.load(std::memory_order_acquire) > number;
-  }
-
- private:
-  struct entry {
-    part send;
-    bool taken = false;
-  };
-  void grow() {
-    std::vector<entry> larger(ring_.empty() ? 8 : 2 * ring_.size());
-    for (auto i = first_; i < posted_; ++i) larger[i % larger.size()] = ring_[i % ring_.size()];
-    ring_.swap(larger);
-  }
-
-  std::mutex mutex_;
-  std::vector<entry> ring_;
-  std::uint64_t first_ = 0;
-  std::uint64_t posted_ = 0;
-  std::uint64_t expected_ = 0;  // the receiver's own
-  std::atomic<std::uint64_t> taken_{0};
-};
-
-}  // namespace trireme::comm::detail
-
-// ---- trireme/comm/detail/mailbox.hpp
-namespace trireme::comm::detail {
-
-/// One rank's announcement of one collective: one cache line, written by that rank alone.
-struct alignas(64) posting {
-  static constexpr std::size_t value_bytes = 32;
-  struct buffers {
-    void const* from;
-    void* to;
-    part const* parts;
-  };
-
-  /// number * 4 + (1: arrived, 2: this rank's share is done)
-  std::atomic<std::uint64_t> word{0};
-  call what;
-  union {
-    buffers memory;
-    std::byte values[value_bytes];
-  };
-  posting() noexcept : memory{} {}
-
-  void copy_from(posting const& other) noexcept {
-    what = other.what;
-    std::memcpy(values, other.values, value_bytes);
-    word.store(other.word.load(std::memory_order_relaxed), std::memory_order_relaxed);
-  }
-};
-
-[[nodiscard]] constexpr std::uint64_t arrived_word(std::uint64_t number) noexcept { return number * 4 + 1; }
-[[nodiscard]] constexpr std::uint64_t done_word(std::uint64_t number) noexcept { return number * 4 + 2; }
-
-/// The announcements of one rank of one group, in a ring that doubles when more are in flight than it holds.
-///
-/// One writer, many readers. A ring that has been replaced stays readable until the group ends, so readers need no
-/// lock: they load the address of the ring each time they look.
-class alignas(64) mailbox {
- public:
-  mailbox() { replace_ring(64); }
-
-  /// The announcement of collective `number`, or an older one that used its place.
-  [[nodiscard]] posting& at(std::uint64_t number) const noexcept {
-    auto const* const now = current_.load(std::memory_order_acquire);
-    return now->postings[number & now->mask];
-  }
-  /// The lowest number that this rank has not finished.
-  [[nodiscard]] std::uint64_t unfinished() const noexcept { return unfinished_.load(std::memory_order_acquire); }
-
-  /// Owner: the number of the next collective, whose place is free once this returns. `lowest()` gives the lowest
-  /// number that any rank of the group has not finished.
-  template <class Lowest>
-  [[nodiscard]] std::uint64_t claim(Lowest&& lowest) {
-    auto const number = next_++;
-    auto const capacity = rings_.back()->mask + 1;
-    if (number >= reusable_ + capacity) {
-      reusable_ = lowest();
-      if (number >= reusable_ + capacity) replace_ring(2 * capacity);
-    }
-    return number;
-  }
-  /// Owner: `number` is finished, here.
-  void finish(std::uint64_t number) noexcept {
-    auto& now = *rings_.back();
-    now.finished[number & now.mask] = number;
-    auto low = unfinished_.load(std::memory_order_relaxed);
-    if (number != low) return;
-    while (now.finished[low & now.mask] == low) ++low;
-    unfinished_.store(low, std::memory_order_release);
-  }
-
- private:
-  struct ring {
-    explicit ring(std::uint64_t capacity)
-        : mask(capacity - 1), postings(new posting[capacity]), finished(new std::uint64_t[capacity]()) {}
-    std::uint64_t const mask;
-    std::unique_ptr<posting[]> const postings;
-    std::unique_ptr<std::uint64_t[]> const finished;
-  };
-
-  void replace_ring(std::uint64_t capacity) {
-    auto grown = std::make_unique<ring>(capacity);
-    if (!rings_.empty()) {
-      auto const& old = *rings_.back();
-      for (std::uint64_t i = 0; i <= old.mask; ++i) {
-        auto const number = old.postings[i].word.load(std::memory_order_relaxed) / 4;
-        grown->postings[number & grown->mask].copy_from(old.postings[i]);
-        grown->finished[old.finished[i] & grown->mask] = old.finished[i];
-      }
-    }
-    current_.store(grown.get(), std::memory_order_release);
-    rings_.push_back(std::move(grown));
-  }
-
-  std::atomic<ring*> current_{nullptr};
-  alignas(64) std::atomic<std::uint64_t> unfinished_{1};
-  alignas(64) std::uint64_t next_ = 1;
-  std::uint64_t reusable_ = 1;
-  std::vector<std::unique_ptr<ring>> rings_;
-};
-
-}  // namespace trireme::comm::detail
-
-// ---- trireme/comm/detail/waiting.hpp
-#if defined(__linux__)
-#include <linux/futex.h>
-#include <sys/syscall.h>
-#include <time.h>
-#include <unistd.h>
-#endif
-
-namespace trireme::comm::detail {
-
-using clock = std::chrono::steady_clock;
-
-/// How long a rank that ends with an error waits for lower ranks that may tell the user instead, and how long it gives
-/// the one that does to print its sentence.
-inline constexpr std::chrono::milliseconds patience_with_reporters{500};
-inline constexpr std::chrono::milliseconds time_to_report{50};
-
-/// Tells the core that this is a spinning loop.
-inline void pause_core() noexcept {
-#if defined(__x86_64__) || defined(__i386__)
-  __builtin_ia32_pause();
-#elif defined(__aarch64__)
-  asm volatile("yield");
-#endif
-}
-
-/// Sleeps while `word` holds `value`, for at most `limit`; may return early. (std::atomic::wait knows no time limit.)
-inline void sleep_while(std::atomic<std::uint32_t>& word, std::uint32_t value,
-                        std::chrono::nanoseconds limit) noexcept {
-#if defined(__linux__)
-  static_assert(sizeof(std::atomic<std::uint32_t>) == 4);
-  if (limit.count() <= 0) return;
-  timespec const time{limit.count() / 1'000'000'000, limit.count() % 1'000'000'000};
-  ::syscall(SYS_futex, reinterpret_cast<std::uint32_t*>(&word), FUTEX_WAIT_PRIVATE, value, &time, nullptr, 0);
-#else
-  if (word.load() == value)
-    std::this_thread::sleep_for(std::min<std::chrono::nanoseconds>(limit, std::chrono::microseconds(50)));
-#endif
-}
-
-/// Wakes everyone who sleeps on `word`.
-inline void wake_all([[maybe_unused]] std::atomic<std::uint32_t>& word) noexcept {
-#if defined(__linux__)
-  ::syscall(SYS_futex, reinterpret_cast<std::uint32_t*>(&word), FUTEX_WAKE_PRIVATE, 0x7fff'ffff, nullptr, nullptr, 0);
-#endif
-}
-
-}  // namespace trireme::comm::detail
-
-// ---- trireme/comm/detail/team.hpp (goes on)
-namespace trireme::comm::detail {
-
-struct operation;
-
-/// What one rank of a team keeps for all of its communicators. Others read the two flags only.
-struct alignas(64) rank_state {
-  std::atomic<bool> inside{false};           ///< it reads or writes memory of other ranks at this moment
-  std::atomic<bool> left{false};             ///< its body has returned
-  alignas(64) operation* pending = nullptr;  ///< its asynchronous operations, oldest first
-  operation* newest = nullptr;
-  operation* unused = nullptr;                    ///< operations to use again
-  std::vector<std::shared_ptr<operation>> owned;  // shared, because an operation is not complete here
-};
-
-/// The threads of one launch: their failure, and the bell that wakes sleepers.
-class team {
- public:
-  team(int size, bool core_each)
-      : spins(core_each ? 200 : 20),
-        patience(core_each ? std::chrono::microseconds(1000) : std::chrono::microseconds(200)),
-        ranks(static_cast<std::size_t>(size)) {}
-
-  int const spins;                           ///< pauses before the first yield
-  std::chrono::microseconds const patience;  ///< how long to yield before sleeping
-  std::vector<rank_state> ranks;
-
-  [[nodiscard]] bool failed() const noexcept { return failed_.load(); }
-
-  /// Ends all waits with `message`; `rank` is who noticed. Only the first call counts.
-  void fail(int rank, std::string message) {
-    {
-      std::lock_guard const lock(mutex_);
-      if (failed_.load()) return;
-      message_ = std::move(message);
-      culprit_ = rank;
-      failed_.store(true);
-    }
-    bell_.fetch_add(1);
-    wake_all(bell_);
-  }
-  [[nodiscard]] std::string message() const {
-    std::lock_guard const lock(mutex_);
-    return message_;
-  }
-  [[nodiscard]] int culprit() const {
-    std::lock_guard const lock(mutex_);
-    return culprit_;
-  }
-
-  /// After a failure: returns once no rank touches memory of others any more.
-  void settle() const noexcept {
-    for (auto const& each : ranks)
-      while (each.inside.load()) std::this_thread::yield();
-  }
-
-  /// Called after every change that somebody may wait for.
-  void ring() noexcept {
-    if (sleepers_.load() == 0) return;
-    bell_.fetch_add(1);
-    wake_all(bell_);
-  }
-  /// Sleeps until the next ring, unless `done()`, which is asked after the bell has been armed.
-  template <class Done>
-  bool sleep(std::chrono::nanoseconds limit, Done&& done) {
-    sleepers_.fetch_add(1);
-    auto const value = bell_.load();
-    bool const ready = done() || failed();
-    if (!ready) sleep_while(bell_, value, limit);
-    sleepers_.fetch_sub(1);
-    return ready;
-  }
-
- private:
-  alignas(64) std::atomic<bool> failed_{false};
-  alignas(64) std::atomic<std::uint32_t> sleepers_{0};
-  alignas(64) std::atomic<std::uint32_t> bell_{0};
-  mutable std::mutex mutex_;
-  std::string message_;
-  int culprit_ = -1;
-};
-
-}  // namespace trireme::comm::detail
-
-// ---- trireme/comm/detail/group.hpp (goes on)
-namespace trireme::comm::detail {
-
-/// The ranks of one communicator, all threads of one team.
-struct group {
-  group(std::shared_ptr<team> whole, std::vector<int> ranks, std::chrono::milliseconds longest)
-      : crew(std::move(whole)),
-        members(std::move(ranks)),
-        deadline(longest),
-        boxes(new mailbox[members.size()]),
-        channels(members.size() * members.size()) {}
-
-  [[nodiscard]] int size() const noexcept { return static_cast<int>(members.size()); }
-  [[nodiscard]] posting& at(int rank, std::uint64_t number) const noexcept {
-    return boxes[static_cast<std::size_t>(rank)].at(number);
-  }
-  [[nodiscard]] std::uint64_t lowest_unfinished() const noexcept {
-    auto low = boxes[0].unfinished();
-    for (std::size_t rank = 1; rank < members.size(); ++rank) low = std::min(low, boxes[rank].unfinished());
-    return low;
-  }
-  /// What goes from one rank to another in exchanges; made when first asked for.
-  [[nodiscard]] channel& between(int from, int to) {
-    auto& place = channels[static_cast<std::size_t>(from * size() + to)];
-    if (auto* known = place.load(std::memory_order_acquire)) return *known;
-    auto made = std::make_unique<channel>();
-    channel* none = nullptr;
-    if (place.compare_exchange_strong(none, made.get())) return *made.release();
-    return *none;
-  }
-  ~group() {
-    for (auto& each : channels) delete each.load();
-  }
-  group(group const&) = delete;
-  group& operator=(group const&) = delete;
-
-  std::shared_ptr<team> const crew;
-  std::vector<int> const members;  ///< their ranks in the team, by rank in the group
-  std::chrono::milliseconds const deadline;
-  std::unique_ptr<mailbox[]> const boxes;
-  std::vector<std::atomic<channel*>> channels;
-};
-
-/// A part of an exchange, and its number in its channel.
-struct numbered_part {
-  part what;
-  std::uint64_t number = 0;
-  bool done = false;
-};
-
-/// One rank's part in one collective. It advances when its owner asks, never by itself:
-/// waiting for all to arrive -> this rank's share of the work -> waiting for the shares of all.
-struct operation {
-  enum class stage : std::uint8_t { arriving, sharing, finished };
-
-  group* where = nullptr;
-  std::uint64_t number = 0;
-  call what;
-  int rank = 0;
-  int cursor = 0;  ///< ranks below it have been seen at the present stage
-  stage at = stage::arriving;
-  std::uint32_t polls = 0;
-  element_kernels const* elements = nullptr;
-  std::size_t element_bytes = 1;
-  int divisor = 0;
-  void const* from_ = nullptr;
-  void* own = nullptr;                                                 ///< where this rank's results go
-  void (*collect)(void* all, int rank, void const* theirs) = nullptr;  ///< peers and split: instead of a share
-  std::span<std::int64_t const> counts;
-  std::vector<numbered_part> transfers;  ///< of an exchange
-  clock::time_point since{};
-  bool told_late = false;
-
-  // Asynchronous operations only:
-  std::shared_ptr<group> keep;
-  std::vector<std::int64_t> kept_counts;
-  std::vector<part> kept_parts;
-  operation* previous = nullptr;
-  operation* next = nullptr;
-
-  [[nodiscard]] team& crew() const noexcept { return *where->crew; }
-  [[nodiscard]] rank_state& mine() const noexcept { return crew().ranks[static_cast<std::size_t>(world_rank(rank))]; }
-  [[nodiscard]] int world_rank(int of) const noexcept { return where->members[static_cast<std::size_t>(of)]; }
-
-  /// What `of` passed in: its own memory, or the copy that travelled with the announcement.
-  [[nodiscard]] std::byte const* from(int of) const noexcept {
-    auto const& theirs = where->at(of, number);
-    return static_cast<std::byte const*>(what.by_value ? static_cast<void const*>(theirs.values) : theirs.memory.from);
-  }
-  [[nodiscard]] std::byte* to(int of) const noexcept {
-    return static_cast<std::byte*>(where->at(of, number).memory.to);
-  }
-  [[nodiscard]] part const* parts(int of) const noexcept { return where->at(of, number).memory.parts; }
-  [[nodiscard]] std::byte* result() const noexcept { return static_cast<std::byte*>(own); }
-
-  /// As new, but with the memory of its lists.
-  void reset() noexcept {
-    auto a = std::move(transfers);
-    auto b = std::move(kept_counts);
-    auto c = std::move(kept_parts);
-    a.clear();
-    *this = operation{};
-    transfers = std::move(a);
-    kept_counts = std::move(b);
-    kept_parts = std::move(c);
-  }
-};
-
-/// "all_reduce(F32, 4 elements, sum) number 12"
-[[nodiscard]] inline std::string describe(operation const& op) {
-  if (op.what.kind == collective::exchange) return "exchange";
-  return text(to_string(op.what), " number ", op.number);
-}
-
-/// Whether each rank sends what this one expects; if not, the team fails.
-[[nodiscard]] inline bool parts_agree(operation const& op) {
-  for (int rank = 0; rank < op.where->size(); ++rank) {
-    auto const& sent = op.parts(rank)[op.rank];
-    auto const& expected = op.parts(op.rank)[op.where->size() + rank];
-    if (sent.count == expected.count) continue;
-    op.crew().fail(op.world_rank(op.rank), differing_transfers("trireme::comm::threads", op.world_rank(rank), sent,
-                                                               op.world_rank(op.rank), expected));
-    return false;
-  }
-  return true;
-}
-
-/// Whether all ranks called the same; if not, the team fails.
-[[nodiscard]] inline bool agreed(operation const& op) {
-  for (int rank = 0; rank < op.where->size(); ++rank) {
-    auto const& theirs = op.where->at(rank, op.number).what;
-    if (theirs == op.what || !asserts(assertion_level::normal)) continue;
-    auto const other = op.world_rank(rank);
-    auto const self = op.world_rank(op.rank);
-    op.crew().fail(self, other < self
-                             ? differing_calls("trireme::comm::threads", op.number, other, theirs, self, op.what)
-                             : differing_calls("trireme::comm::threads", op.number, self, op.what, other, theirs));
-    return false;
-  }
-  return op.what.kind != collective::all_to_all || op.what.shape == 0 || parts_agree(op);
-}
-
-/// Runs `work`, which touches the memory of others. False if the team has failed, since somebody may be taking its
-/// memory back then; and if the work throws, as that of a device may, which fails the team.
-template <class Work>
-bool work_inside(operation const& op, Work&& work) {
-  auto& inside = op.mine().inside;
-  inside.store(true);
-  bool done = false;
-  if (!op.crew().failed()) {
-    try {
-      work();
-      done = true;
-    } catch (std::exception const& problem) {
-      op.crew().fail(op.world_rank(op.rank), text("trireme::comm::threads: rank ", op.world_rank(op.rank),
-                                                  " could not do its share of ", describe(op), ": ", problem.what()));
-    }
-  }
-  inside.store(false);
-  return done;
-}
-
-/// Copies what has come, unless a send and its receive differ; then the team fails.
-inline bool advance_exchange(operation& op) {
-  bool all = true;
-  for (auto& each : op.transfers) {
-    if (each.done) continue;
-    auto const peer = each.what.peer;
-    auto& way = each.what.sent ? op.where->between(op.rank, peer) : op.where->between(peer, op.rank);
-    if (each.what.sent) {
-      each.done = way.taken(each.number);
-    } else if (part send; way.find(each.number, send)) {
-      if (send.type != each.what.type || send.count != each.what.count) {
-        op.crew().fail(op.world_rank(op.rank), differing_transfers("trireme::comm::threads", op.world_rank(peer), send,
-                                                                   op.world_rank(op.rank), each.what));
-        return false;
-      }
-      auto const copied = work_inside(op, [&] {
-        op.elements->copy(each.what.address, send.address, static_cast<std::size_t>(send.count) * size_of(send.type));
-        if (op.elements->complete != nullptr) op.elements->complete();
-      });
-      if (!copied) return false;
-      way.take(each.number);
-      op.crew().ring();
-      each.done = true;
-    }
-    all = all && each.done;
-  }
-  if (all) op.at = operation::stage::finished;
-  return all;
-}
-
-}  // namespace trireme::comm::detail
-
-// ---- trireme/comm/detail/shares.hpp
-namespace trireme::comm::detail {
-
-/// So that the addresses of all ranks fit on the stack.
-inline constexpr int most_ranks = 256;
-
-/// Combines elements [first, first + count) of what all ranks gave, into the memory of `into`, or everyone's if -1.
-inline void combine_slice(operation const& op, interval where, int into) {
-  if (where.count == 0) return;
-  void const* terms[most_ranks];
-  void* outputs[most_ranks];
-  auto const size = static_cast<std::size_t>(op.where->size());
-  auto const offset = static_cast<std::size_t>(where.first) * op.element_bytes;
-  for (std::size_t rank = 0; rank < size; ++rank) terms[rank] = op.from(static_cast<int>(rank)) + offset;
-  if (into == op.rank)
-    outputs[0] = op.result() + offset;
-  else if (into >= 0)
-    outputs[0] = op.to(into) + offset;
-  else
-    for (std::size_t rank = 0; rank < size; ++rank) outputs[rank] = op.to(static_cast<int>(rank)) + offset;
-  op.elements->combine({outputs, into < 0 ? size : 1}, {terms, size}, where.count,
-                       op.divisor != 0 ? op.divisor : op.where->size());
-}
-
-/// One rank's share of each collective. Where the work is one rank's (reduce, broadcast), each does a slice of it.
-inline void share_of(operation const& op) {
-  auto const& does = row_of(op.what.kind).moves[0];
-  int const size = op.where->size();
-  geometry const cuts{op.what, op.element_bytes, size, op.counts};
-  auto const root = op.what.root;
-  if (does.folds) {
-    if (op.what.kind == collective::reduce_scatter)
-      combine_slice(op, cuts.owned(op.rank), op.rank);
-    else if (!op.what.by_value)
-      combine_slice(op, cuts.owned(op.rank), does.takers == side::root ? root : -1);
-    else if (cuts.takes(does, op.rank))
-      combine_slice(op, {0, op.what.count}, op.rank);
-    return;
-  }
-  auto const bytes = [&](std::int64_t count) { return static_cast<std::size_t>(count) * op.element_bytes; };
-  auto const copy = op.elements->copy;
-  if (op.what.kind == collective::all_to_all && op.what.shape != 0) {
-    for (int rank = 0; rank < size; ++rank) {
-      auto const& to = op.parts(op.rank)[size + rank];
-      copy(to.address, op.parts(rank)[op.rank].address, bytes(to.count));
-    }
-  } else if (op.what.kind == collective::broadcast && !op.what.by_value) {
-    auto const mine = cuts.owned(op.rank);
-    for (int rank = 0; rank < size; ++rank)
-      if (rank != root) copy(op.to(rank) + bytes(mine.first), op.from(root) + bytes(mine.first), bytes(mine.count));
-  } else if (op.what.kind == collective::gather && !op.what.by_value) {  // into the root's memory, so that all work
-    copy(op.to(root) + bytes(cuts.taken(does, op.rank, root).first), op.from_, bytes(op.what.count));
-  } else {
-    for (int rank = 0; rank < size; ++rank) {
-      auto const given = cuts.given(does, rank, op.rank);
-      auto const taken = cuts.taken(does, rank, op.rank);
-      if (taken.count > 0 && (rank != op.rank || does.given != does.taken))
-        copy(op.result() + bytes(taken.first), op.from(rank) + bytes(given.first), bytes(taken.count));
-    }
-  }
-}
-inline void share(operation const& op) {
-  if (op.collect != nullptr) {
-    for (int rank = 0; rank < op.where->size(); ++rank) op.collect(op.own, rank, op.from(rank));
-  } else if (op.elements != nullptr) {
-    share_of(op);
-    if (op.elements->complete != nullptr) op.elements->complete();
+/// The sentence of an exception of any type.
+[[nodiscard]] inline std::string sentence_of(std::exception_ptr const& failure) {
+  try {
+    std::rethrow_exception(failure);
+  } catch (std::exception const& e) {
+    return e.what();
+  } catch (...) {
+    return "an exception that is not a std::exception";
   }
 }
 
 }  // namespace trireme::comm::detail
 
-// ---- trireme/comm/detail/advance.hpp (goes on)
-namespace trireme::comm::detail {
-
-/// Makes the progress that is possible now; true once the operation is finished.
-inline bool advance(operation& op) {
-  if (op.what.kind == collective::exchange) return advance_exchange(op);
-  auto& where = *op.where;
-  if (op.at == operation::stage::arriving) {
-    for (; op.cursor < where.size(); ++op.cursor)
-      if (where.at(op.cursor, op.number).word.load() < arrived_word(op.number)) return false;
-    if (!agreed(op)) {
-      op.cursor = 0;
-      return false;
-    }
-    if (op.what.by_value) {
-      share(op);
-      op.at = operation::stage::finished;
-      where.boxes[static_cast<std::size_t>(op.rank)].finish(op.number);
-      return true;
-    }
-    if (!work_inside(op, [&] { share(op); })) return false;
-    op.at = operation::stage::sharing;
-    op.cursor = 0;
-    where.at(op.rank, op.number).word.store(done_word(op.number));
-    op.crew().ring();
-  }
-  if (op.at == operation::stage::sharing) {
-    for (; op.cursor < where.size(); ++op.cursor)
-      if (where.at(op.cursor, op.number).word.load() < done_word(op.number)) return false;
-    op.at = operation::stage::finished;
-    where.boxes[static_cast<std::size_t>(op.rank)].finish(op.number);
-  }
-  return true;
-}
-
-/// Ranks that keep `op` waiting, as "rank 1" or "ranks 1, 3"; only those whose body has returned if `left`.
-[[nodiscard]] inline std::string missing_ranks(operation const& op, bool left) {
-  auto const wanted = op.at == operation::stage::arriving ? arrived_word(op.number) : done_word(op.number);
-  auto const waits_for = [&](int rank) {
-    if (op.what.kind != collective::exchange) return op.where->at(rank, op.number).word.load() < wanted;
-    return std::ranges::any_of(op.transfers, [&](auto const& each) { return !each.done && each.what.peer == rank; });
-  };
-  std::string out;
-  int count = 0;
-  for (int rank = 0; rank < op.where->size(); ++rank) {
-    auto const world_rank = op.world_rank(rank);
-    // The flag first: a rank that has left has announced everything it ever will.
-    if (left && !op.crew().ranks[static_cast<std::size_t>(world_rank)].left.load()) continue;
-    if (!waits_for(rank)) continue;
-    out += text(count++ == 0 ? "" : ", ", world_rank);
-  }
-  return count == 0 ? out : text(count == 1 ? "rank " : "ranks ", out);
-}
-
-/// Fails the team if `op` can never finish, or has waited too long.
-inline void check_patience(operation& op, clock::time_point since) {
-  auto& crew = op.crew();
-  // What was finished meanwhile waits for nobody: those whose body has returned since are not missing.
-  if (crew.failed() || op.at == operation::stage::finished) return;
-  if (auto const gone = missing_ranks(op, true); !gone.empty()) {
-    crew.fail(op.world_rank(op.rank),
-              text("trireme::comm::threads: ", describe(op), " cannot finish, because the body of ", gone,
-                   " has returned without calling it; make every rank call the same collectives"));
-  } else if (clock::now() - since > op.where->deadline) {
-    auto const missing = missing_ranks(op, false);
-    if (missing.empty()) return;
-    crew.fail(
-        op.world_rank(op.rank),
-        text("trireme::comm::threads: ", describe(op), " waited ", to_string(op.where->deadline), " for ", missing,
-             op.at == operation::stage::arriving ? ", which did not call it" : ", which did not finish its share",
-             "; look at what is keeping it, or raise comm::threads{.deadline}"));
-  } else {
-    tell_if_late(op.told_late, clock::now() - since, op.where->deadline, [&] {
-      return late_call{op.world_rank(op.rank), describe(op),
-                       static_cast<std::uint64_t>(op.what.count) * op.element_bytes, missing_ranks(op, false)};
-    });
-  }
-}
-
-/// Leaves an operation of a failed team: from here on nobody touches this rank's memory.
-[[noreturn]] inline void throw_failure(operation const& op) {
-  op.crew().settle();
-  throw comm_error(op.crew().message(), {op.world_rank(op.rank), std::string(name_of(op.what.kind))});
-}
-
-/// Advances what this rank has in flight: a rank that waits for one operation must not hold up the others.
-inline void advance_pending(rank_state& mine) {
-  for (auto* each = mine.pending; each != nullptr; each = each->next)
-    if (each->at != operation::stage::finished) advance(*each);
-}
-
-/// Spins, then yields, then sleeps until the operation is finished.
-inline void wait_for(operation& op) {
-  auto& crew = op.crew();
-  for (int spin = 0; spin < crew.spins; ++spin) {
-    if (advance(op)) return;
-    pause_core();
-  }
-  auto& mine = op.mine();
-  auto const since = clock::now();
-  bool yielding = true;
-  for (std::uint32_t round = 1;; ++round) {
-    if (advance(op)) return;
-    if (crew.failed()) throw_failure(op);
-    advance_pending(mine);
-    if (yielding) {
-      std::this_thread::yield();
-      if (round % 16 != 0) continue;
-      yielding = clock::now() - since < crew.patience;
-    } else {
-      auto const left = op.where->deadline - (clock::now() - since);
-      auto const longest = std::chrono::milliseconds(20);
-      crew.sleep(std::clamp<std::chrono::nanoseconds>(left, std::chrono::microseconds(100), longest), [&] {
-        advance_pending(mine);
-        return advance(op);
-      });
-    }
-    check_patience(op, since);
-  }
-}
-
-}  // namespace trireme::comm::detail
+// ---- trireme/comm/detail/node_engine.hpp
+#include <condition_variable>
 
 // ---- trireme/comm/detail/colors.hpp
 namespace trireme::comm::detail {
@@ -6142,19 +5736,1766 @@ struct color_and_key {
 
 }  // namespace trireme::comm::detail
 
-// ---- trireme/comm/detail/failure.hpp
+// ---- trireme/comm/detail/node_copy.hpp
+#if defined(__SSE2__)
+#include <emmintrin.h>
+#endif
+
 namespace trireme::comm::detail {
 
-/// The sentence of an exception of any type.
-[[nodiscard]] inline std::string sentence_of(std::exception_ptr const& failure) {
-  try {
-    std::rethrow_exception(failure);
-  } catch (std::exception const& e) {
-    return e.what();
-  } catch (...) {
-    return "an exception that is not a std::exception";
+/// From this size on what is copied does not stay in the caches anyway.
+inline constexpr std::uint64_t streamed_bytes = 8 << 20;
+
+/// Whether messages of so many bytes are copied past the caches.
+[[nodiscard]] inline bool is_streamed(element_kernels const* elements, std::uint64_t bytes) noexcept {
+  return bytes >= streamed_bytes && elements != nullptr && elements->copy == &space_kernels<host>::copy;
+}
+
+/// Copies past the caches, so that the old contents of `to` need not be read: a third less memory traffic.
+inline void stream_copy(std::byte* to, std::byte const* from, std::size_t bytes) noexcept {
+  if (to == from) return;
+#if defined(__SSE2__)
+  auto const skip = std::min<std::size_t>(bytes, (64 - reinterpret_cast<std::uintptr_t>(to) % 64) % 64);
+  std::memmove(to, from, skip);
+  std::size_t at = skip;
+  for (; at + 64 <= bytes; at += 64)
+    for (std::size_t part = at; part < at + 64; part += 16)
+      _mm_stream_si128(reinterpret_cast<__m128i*>(to + part),
+                       _mm_loadu_si128(reinterpret_cast<__m128i const*>(from + part)));
+  std::memmove(to + at, from + at, bytes - at);
+  _mm_sfence();
+#else
+  std::memmove(to, from, bytes);
+#endif
+}
+
+}  // namespace trireme::comm::detail
+
+// ---- trireme/comm/detail/node_layout.hpp
+namespace trireme::comm::detail {
+
+// What each rank shows to the others: one header a launch, one board a group. Those of processes lie in a memory file a
+// rank: the header, then a heap, of which boards are blocks.
+
+inline constexpr int node_most_ranks = 256;
+
+static_assert(std::atomic<std::uint64_t>::is_always_lock_free && std::atomic<std::uint32_t>::is_always_lock_free,
+              "processes share these words");
+
+/// One rank of a launch.
+struct alignas(64) node_header {
+  static constexpr std::size_t bytes = 1 << 16;  ///< where the heap of a memory file begins
+  static constexpr std::size_t sentence_bytes = 2048;
+
+  std::uint64_t token[2] = {};  ///< proves that a peer has opened the right file
+  /// Whoever sleeps in this rank's process sleeps on `bell`; others ring it if there are sleepers.
+  alignas(64) std::atomic<std::uint32_t> bell{0};
+  std::atomic<std::uint32_t> sleepers{0};
+  /// It reads or writes memory of other ranks at this moment.
+  alignas(64) std::atomic<std::uint32_t> inside{0};
+  /// Its body, in a thread, has returned.
+  std::atomic<std::uint32_t> left{0};
+  /// In the file of rank 0: 1 + the rank whose sentence says why the launch has failed.
+  alignas(64) std::atomic<std::uint32_t> failure{0};
+  /// This rank's process ends with an error, and asks who reports it.
+  std::atomic<std::uint32_t> ends{0};
+  /// In the file of rank 0: some rank reports.
+  std::atomic<std::uint32_t> reported{0};
+  /// Whether this rank's process goes on after the failure, in another launch.
+  enum decision : std::uint32_t { unsaid, yes, given_up };
+  std::atomic<std::uint32_t> goes_on{unsaid};
+  /// Who goes on, as this rank has settled it for those above it: a byte a rank, valid once `settled` is 1.
+  std::atomic<std::uint32_t> settled{0};
+  std::uint8_t those_left[node_most_ranks] = {};
+  char sentence[sentence_bytes] = {};
+};
+static_assert(sizeof(node_header) <= node_header::bytes);
+
+/// One rank's announcement of one collective of a group, written by that rank alone: one cache line.
+struct alignas(64) node_posting {
+  static constexpr std::uint32_t reachable = 1;  ///< the others may work in this rank's memory
+  static constexpr std::uint32_t writable = 2;   ///< in broadcast: also where the values go
+  static constexpr std::uint32_t phantom = 4;    ///< no memory at all: only synchronise
+
+  struct places {
+    std::uint64_t from;  ///< offsets from the base of the poster's memory
+    std::uint64_t to;
+    std::uint32_t flags;
+  };
+
+  std::atomic<std::uint64_t> word{0};  ///< number * 4 + (1: arrived, 2: this rank's share is done)
+  call what;
+  union {
+    places memory;
+    std::byte first[32];
+  };
+
+  node_posting() noexcept : memory{} {}
+};
+static_assert(sizeof(node_posting) == 64);
+
+/// What one rank gives to another in a ragged all_to_all.
+struct node_portion {
+  std::int64_t count;
+  std::uint64_t place;  ///< offset from the base of the giver's memory
+};
+
+/// The messages of one rank to another: a ring of labels, which the sender writes and the receiver takes. What the
+/// receiver cannot reach travels in slots, piece by piece, one label each.
+struct alignas(64) node_channel {
+  static constexpr std::uint64_t ring = 64;
+  static constexpr std::uint64_t slots = 4;
+  static constexpr std::size_t slot_bytes = 1 << 18;
+
+  struct label {
+    std::uint64_t place;  ///< offset from the base of the sender's memory, if the receiver reads there
+    std::int64_t count;
+    dtype type;
+    bool direct;
+  };
+  std::atomic<std::uint64_t> head{0};              ///< labels ever written
+  alignas(64) std::atomic<std::uint64_t> tail{0};  ///< labels ever taken
+};
+
+/// One rank's part of one group. Behind it lie room for longer values, its channels to all ranks and their labels, its
+/// letters; and where not all memory is within reach of all, its staging slots and those of the channels.
+struct alignas(64) node_board {
+  static constexpr std::uint64_t ring = 64;
+  static constexpr std::size_t value_bytes = 1024;  ///< values up to this size travel with the announcement
+  static constexpr std::uint64_t letters = 16;      ///< of roots, which do not wait until others have read them
+  static constexpr std::size_t letter_bytes = 1 << 14;
+  static constexpr std::uint64_t slots = 4;
+  /// All of them exceed a second-level cache, on purpose: lines still dirty there travel slowly to another core.
+  static constexpr std::size_t slot_bytes = 1 << 18;
+
+  alignas(64) std::atomic<std::uint64_t> unfinished{1};  ///< the lowest number that this rank has not finished
+  std::atomic<std::uint32_t> left{0};                    ///< this rank has left the group
+  alignas(64) std::atomic<std::uint32_t> leavers{0};     ///< ranks that will not look at this board any more
+  /// Rounds of staged collectives, counted over all of them: copied in, reduced, copied out.
+  alignas(64) std::atomic<std::uint64_t> filled{0};
+  std::atomic<std::uint64_t> combined{0};
+  std::atomic<std::uint64_t> drained{0};
+  node_posting postings[ring];
+
+  [[nodiscard]] node_posting& at(std::uint64_t number) noexcept { return postings[number % ring]; }
+  // In a group of `size` ranks:
+
+  /// Longer values of an announcement, or the portions of a ragged all_to_all.
+  [[nodiscard]] std::byte* more(std::uint64_t number, int size) noexcept {
+    return behind(sizeof(node_board)) + number % ring * more_bytes(size);
+  }
+  [[nodiscard]] std::byte* values(std::uint64_t number, std::size_t bytes, int size) noexcept {
+    return bytes <= sizeof(node_posting::first) ? at(number).first : more(number, size);
+  }
+  [[nodiscard]] node_channel& channel(int to, int size) noexcept {
+    return reinterpret_cast<node_channel*>(behind(channels_at(size)))[to];
+  }
+  [[nodiscard]] node_channel::label& label(int to, std::uint64_t turn, int size) noexcept {
+    auto const which = static_cast<std::size_t>(to) * node_channel::ring + turn % node_channel::ring;
+    return reinterpret_cast<node_channel::label*>(behind(labels_at(size)))[which];
+  }
+  [[nodiscard]] std::byte* letter(std::uint64_t which, int size) noexcept {
+    return behind(letters_at(size)) + which % letters * letter_bytes;
+  }
+  [[nodiscard]] std::byte* slot(std::uint64_t round, int size) noexcept {
+    return behind(staging_at(size)) + round % slots * slot_bytes;
+  }
+  [[nodiscard]] std::byte* channel_slot(int to, std::uint64_t turn, int size) noexcept {
+    auto const which = static_cast<std::size_t>(to) * node_channel::slots + turn % node_channel::slots;
+    return behind(channel_slots_at(size)) + which * node_channel::slot_bytes;
+  }
+
+  [[nodiscard]] static constexpr std::size_t bytes(int size, bool with_slots) noexcept {
+    return with_slots ? channel_slots_at(size) + times(size, node_channel::slots * node_channel::slot_bytes)
+                      : letters_at(size) + letters * letter_bytes;
+  }
+  /// Makes a board of a group of `size` in a block of bytes(size, ...).
+  static node_board& make(void* block, int size) {
+    auto* const board = ::new (block) node_board;
+    for (int rank = 0; rank < size; ++rank) ::new (&board->channel(rank, size)) node_channel;
+    return *board;
+  }
+
+ private:
+  [[nodiscard]] std::byte* behind(std::size_t offset) noexcept { return reinterpret_cast<std::byte*>(this) + offset; }
+  static constexpr std::size_t times(int size, std::size_t bytes) noexcept {
+    return static_cast<std::size_t>(size) * bytes;
+  }
+  static constexpr std::size_t whole_pages(std::size_t bytes) noexcept { return (bytes + 4095) / 4096 * 4096; }
+  static constexpr std::size_t more_bytes(int size) noexcept {
+    auto const portions = times(size, sizeof(node_portion));
+    return portions < value_bytes ? value_bytes : (portions + 63) / 64 * 64;
+  }
+  static constexpr std::size_t channels_at(int size) noexcept { return sizeof(node_board) + ring * more_bytes(size); }
+  static constexpr std::size_t labels_at(int size) noexcept {
+    return channels_at(size) + times(size, sizeof(node_channel));
+  }
+  static constexpr std::size_t letters_at(int size) noexcept {
+    return labels_at(size) + times(size, node_channel::ring * sizeof(node_channel::label));
+  }
+  static constexpr std::size_t staging_at(int size) noexcept { return whole_pages(bytes(size, false)); }
+  static constexpr std::size_t channel_slots_at(int size) noexcept { return staging_at(size) + slots * slot_bytes; }
+};
+
+[[nodiscard]] constexpr std::uint64_t node_arrived(std::uint64_t number) noexcept { return number * 4 + 1; }
+[[nodiscard]] constexpr std::uint64_t node_shared(std::uint64_t number) noexcept { return number * 4 + 2; }
+
+}  // namespace trireme::comm::detail
+
+// ---- trireme/comm/detail/node_launch.hpp (goes on)
+namespace trireme::comm::detail {
+
+/// What differs between ranks that are threads of one process and ranks that are processes of one machine: where their
+/// memory is, and how one sees that another has ended.
+class node_place {
+ public:
+  /// @param memories  what offsets in each rank's memory count from.
+  /// @param all       the headers of all ranks.
+  /// @param bytes     how much of its memory, from there on, a rank's peers reach.
+  node_place(bool together, std::vector<std::byte*> memories, std::vector<node_header*> all, std::uintptr_t bytes)
+      : one_process(together), bases(std::move(memories)), headers(std::move(all)), reach(bytes) {}
+  node_place(node_place const&) = delete;
+  node_place& operator=(node_place const&) = delete;
+  virtual ~node_place() = default;
+
+  bool const one_process;
+  std::vector<std::byte*> const bases;
+  std::vector<node_header*> const headers;
+  std::uintptr_t const reach;
+
+  /// Memory that all ranks reach, for a board or a tensor; null if there is none left.
+  [[nodiscard]] virtual void* allocate(std::size_t bytes) = 0;
+  virtual void deallocate(void* block, std::size_t bytes) noexcept = 0;
+  /// After a failure nothing is given out again: a rank that has not heard of it may still write.
+  virtual void close() noexcept {}
+  /// Whether the process of another rank has ended without having left. Asks the system.
+  [[nodiscard]] virtual bool is_dead(int) const noexcept { return false; }
+  /// Whether what has started this process, and is needed, has ended.
+  [[nodiscard]] virtual bool is_orphaned() const noexcept { return false; }
+};
+
+/// What one rank shares with the others of its launch: the memory of all, the failure, and the bells.
+class node_launch {
+ public:
+  node_launch(std::string_view name, int own_rank, std::shared_ptr<node_place> where, bool core_each)
+      : who(name),
+        rank(own_rank),
+        spins(core_each ? 300 : 10),
+        patience(core_each ? std::chrono::microseconds(1000) : std::chrono::microseconds(200)),
+        place(std::move(where)),
+        base_(reinterpret_cast<std::uintptr_t>(place->bases[static_cast<std::size_t>(own_rank)])) {}
+
+  std::string const who;  ///< "trireme::comm::mpi"
+  int const rank;
+  int const spins;                           ///< pauses before the first yield
+  std::chrono::microseconds const patience;  ///< how long to yield before sleeping
+  std::shared_ptr<node_place> const place;
+
+  [[nodiscard]] int size() const noexcept { return static_cast<int>(place->headers.size()); }
+  [[nodiscard]] std::byte* base(int of) const noexcept { return place->bases[static_cast<std::size_t>(of)]; }
+  [[nodiscard]] node_header& header(int of) const noexcept { return *place->headers[static_cast<std::size_t>(of)]; }
+  [[nodiscard]] node_header& mine() const noexcept { return header(rank); }
+  [[nodiscard]] std::uint64_t offset(void const* address) const noexcept {
+    return reinterpret_cast<std::uintptr_t>(address) - base_;
+  }
+  /// Whether the other ranks reach this memory.
+  [[nodiscard]] bool is_reached(void const* address, std::uint64_t bytes) const noexcept {
+    auto const at = offset(address);
+    return at < place->reach && bytes <= place->reach - at;
+  }
+  [[nodiscard]] bool is_dead(int of) const noexcept { return of != rank && place->is_dead(of); }
+
+  [[nodiscard]] bool failed() const noexcept { return header(0).failure.load() != 0; }
+  /// Ends all waits of all ranks with `sentence`. Only the first one of the launch counts.
+  void fail(std::string_view sentence) noexcept {
+    std::lock_guard const lock(failing_);
+    if (failed() || spoken_) return;
+    spoken_ = true;
+    auto const length = std::min(sentence.size(), node_header::sentence_bytes - 1);
+    std::memcpy(mine().sentence, sentence.data(), length);
+    mine().sentence[length] = '\0';
+    std::uint32_t none = 0;
+    header(0).failure.compare_exchange_strong(none, static_cast<std::uint32_t>(rank) + 1);
+    for (int each = 0; each < size(); ++each) ring(header(each));
+  }
+  [[nodiscard]] std::string sentence() const {
+    auto const speaker = static_cast<int>(header(0).failure.load()) - 1;
+    return speaker < 0 || speaker >= size() ? std::string() : std::string(header(speaker).sentence);
+  }
+  /// After a failure: takes this rank's memory back, waiting until no other rank works in it any more; for processes,
+  /// which may have been stopped there, only a little.
+  void settle() noexcept {
+    place->close();
+    auto const end = clock::now() + std::chrono::seconds(1);
+    for (int each = 0; each < size(); ++each)
+      while (each != rank && header(each).inside.load() != 0 &&
+             (place->one_process || (!is_dead(each) && clock::now() < end)))
+        std::this_thread::sleep_for(std::chrono::microseconds(100));
+  }
+
+  /// Whether this rank reports how the launch has failed: the lowest that comes here in time. It returns false when
+  /// another has begun to, because launchers end the others as soon as one process has ended.
+  [[nodiscard]] bool reports() noexcept {
+    mine().ends.store(1);
+    auto& reported = header(0).reported;
+    auto const begin = clock::now();
+    for (int each = 0; each < rank && reported.load() == 0;) {
+      auto const limit = patience_with_reporters * (header(each).ends.load() == 0 ? 1 : 2);
+      if (is_dead(each) || clock::now() - begin > limit)
+        ++each;
+      else
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    if (reported.exchange(1) == 0) return true;
+    std::this_thread::sleep_for(time_to_report);
+    return false;
+  }
+
+  /// After a failure: the ranks that go on, the same list on all of them. Nothing if one neither does so nor has ended
+  /// before the deadline; then nobody goes on, not even that one when it wakes up.
+  [[nodiscard]] std::vector<int> survivors(std::chrono::milliseconds deadline) {
+    auto const end = clock::now() + deadline;
+    mine().goes_on.store(node_header::yes);
+    auto const has_given_up = [&] {
+      for (int each = 0; each < size(); ++each)
+        if (header(each).goes_on.load() == node_header::given_up) return true;
+      return false;
+    };
+    for (int each = 0; each < size(); ++each) {
+      while (header(each).goes_on.load() == node_header::unsaid && !is_dead(each)) {
+        if (clock::now() > end || has_given_up()) return give_up();
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      }
+    }
+    auto const is_left = [&](int of) { return header(of).goes_on.load() == node_header::yes && !is_dead(of); };
+    for (;;) {
+      if (clock::now() > end || has_given_up()) return give_up();
+      int lowest = 0;
+      while (!is_left(lowest)) ++lowest;  // this rank at the latest
+      auto& decides = header(lowest);
+      if (lowest == rank) {
+        for (int each = 0; each < size(); ++each)
+          decides.those_left[static_cast<std::size_t>(each)] = is_left(each) ? 1 : 0;
+        decides.settled.store(1);
+      }
+      if (decides.settled.load() != 0) {
+        std::vector<int> all;
+        for (int each = 0; each < size(); ++each)
+          if (decides.those_left[static_cast<std::size_t>(each)] != 0) all.push_back(each);
+        return all;
+      }
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+  }
+
+  /// Wakes whoever sleeps for that rank.
+  void ring(node_header& there) const noexcept {
+    if (there.sleepers.load() == 0) return;
+    there.bell.fetch_add(1);
+    wake_all(there.bell, place->one_process);
+  }
+  /// Sleeps until somebody rings, unless `ready()`, which is asked after the bell has been armed.
+  template <class Ready>
+  void sleep(std::chrono::nanoseconds limit, Ready&& ready) noexcept(noexcept(ready())) {
+    auto& here = mine();
+    struct sleeper {
+      node_header& here;
+      explicit sleeper(node_header& header) noexcept : here(header) { here.sleepers.fetch_add(1); }
+      ~sleeper() { here.sleepers.fetch_sub(1); }
+    } const asleep(here);
+    auto const value = here.bell.load();
+    if (ready()) return;
+    sleep_while(here.bell, value, limit, place->one_process);
+  }
+
+  /// A block for this rank's board in a group of `size`; null if there is no memory left.
+  [[nodiscard]] node_board* make_board(int size) {
+    {
+      std::lock_guard const lock(retiring_);
+      sweep();
+    }
+    void* const block = place->allocate(board_bytes(size));
+    return block == nullptr ? nullptr : &node_board::make(block, size);
+  }
+  [[nodiscard]] std::size_t board_bytes(int size) const noexcept {
+    return node_board::bytes(size, !place->one_process);
+  }
+  /// This rank will not look at these boards of a group any more. In one process who is the last frees them; a process
+  /// frees its own, once the others have left too.
+  void leave(std::vector<node_board*> const& boards, node_board& own) {
+    auto const size = static_cast<int>(boards.size());
+    for (auto* const each : boards)
+      if (each->leavers.fetch_add(1) + 1 == boards.size() && place->one_process)
+        place->deallocate(each, board_bytes(size));
+    if (place->one_process) return;
+    std::lock_guard const lock(retiring_);
+    retired_.emplace_back(&own, size);
+  }
+
+ private:
+  [[nodiscard]] std::vector<int> give_up() noexcept {
+    mine().goes_on.store(node_header::given_up);
+    return {};
+  }
+  void sweep() noexcept {
+    std::erase_if(retired_, [this](auto const& each) {
+      if (each.first->leavers.load() < static_cast<std::uint32_t>(each.second)) return false;
+      place->deallocate(each.first, board_bytes(each.second));
+      return true;
+    });
+  }
+
+  std::uintptr_t const base_;
+  std::mutex failing_;
+  bool spoken_ = false;
+  std::mutex retiring_;
+  std::vector<std::pair<node_board*, int>> retired_;
+};
+
+}  // namespace trireme::comm::detail
+
+// ---- trireme/comm/detail/node_operation.hpp (goes on)
+namespace trireme::comm::detail {
+
+/// The ranks of one communicator, as one of them sees it.
+struct node_group {
+  /// Messages to one rank and from it, numbered as they were asked for, and how many have been seen through.
+  struct pair_state {
+    std::uint64_t sends = 0, receives = 0;
+    std::uint64_t sent = 0, received = 0;
+  };
+
+  std::shared_ptr<node_launch> launch;
+  std::vector<int> members;  ///< their ranks in the launch, by rank in the group
+  int rank = 0;
+  std::chrono::milliseconds deadline{};
+  std::vector<node_board*> boards;
+  std::vector<node_header*> headers;
+
+  std::uint64_t next = 1;      ///< the number of the next collective
+  std::uint64_t posted = 0;    ///< up to here they are announced: in their order, so that none takes another's place
+  std::uint64_t decided = 0;   ///< up to here it is known how each collective goes about its work
+  std::uint64_t reusable = 1;  ///< postings below it are free: every rank has finished with them
+  std::uint64_t rounds = 0;    ///< rounds of the staged collectives that are decided
+  std::array<std::uint64_t, node_board::ring> done{};
+  /// Broadcasts that this rank began as their root, without waiting for the others, and how many of them all others
+  /// have joined since; so many have written letters, and these are the numbers that the latest ones belong to.
+  std::array<std::uint64_t, node_board::ring> told{};
+  std::uint64_t told_count = 0, heard = 0;
+  std::uint64_t letters = 0;
+  std::array<std::uint64_t, node_board::letters> letter_of{};
+  std::vector<pair_state> pairs;
+
+  [[nodiscard]] int size() const noexcept { return static_cast<int>(members.size()); }
+  [[nodiscard]] node_board& board(int of) const noexcept { return *boards[static_cast<std::size_t>(of)]; }
+  [[nodiscard]] node_board& mine() const noexcept { return board(rank); }
+  [[nodiscard]] int world_rank(int of) const noexcept { return members[static_cast<std::size_t>(of)]; }
+  /// What lies at an offset of another rank's memory.
+  [[nodiscard]] std::byte* at(int of, std::uint64_t offset) const noexcept {
+    return reinterpret_cast<std::byte*>(reinterpret_cast<std::uintptr_t>(launch->base(world_rank(of))) + offset);
+  }
+  /// What rank `of` gives to each rank in a ragged all_to_all.
+  [[nodiscard]] std::span<node_portion> portions(int of, std::uint64_t number) const noexcept {
+    return {reinterpret_cast<node_portion*>(board(of).more(number, size())), members.size()};
+  }
+
+  /// Called after every change that others may wait for.
+  void ring() const noexcept {
+    for (int each = 0; each < size(); ++each)
+      if (each != rank) launch->ring(*headers[static_cast<std::size_t>(each)]);
+  }
+  [[nodiscard]] std::uint64_t lowest_unfinished() const noexcept {
+    auto low = board(0).unfinished.load();
+    for (int each = 1; each < size(); ++each) low = std::min(low, board(each).unfinished.load());
+    return low;
+  }
+  /// Collective `number` is finished, here.
+  void finish(std::uint64_t number, std::memory_order order = std::memory_order_release) noexcept {
+    done[number % node_board::ring] = number;
+    auto low = mine().unfinished.load(std::memory_order_relaxed);
+    if (number != low) return;
+    while (done[low % node_board::ring] == low) ++low;
+    mine().unfinished.store(low, order);
+  }
+};
+
+/// `count` elements from `first` on of the whole view that begins at `whole`.
+struct node_segment {
+  std::byte* whole = nullptr;
+  std::int64_t first = 0;
+  std::int64_t count = 0;
+};
+
+/// One rank's part in one collective or exchange. It advances when it is asked to:
+///   posting -> arriving -> finished                           by value or letter, or where there is nothing to touch
+///                       -> sharing -> closing -> finished     directly in the memory of all
+///                       -> staging -> finished                in pieces through the staging slots
+///   exchanging -> finished
+struct node_operation final : process_operation {
+  enum class stage : std::uint8_t { posting, arriving, sharing, closing, staging, exchanging, finished };
+  struct message {
+    part what;
+    std::uint64_t number = 0;  ///< among those of its pair and direction
+    std::uint64_t moved = 0;   ///< bytes
+    std::uint64_t target = 0;  ///< of the channel's tail, when the receiver has everything
+    enum class state : std::uint8_t { waiting, moving, closing, finished } at = state::waiting;
+  };
+
+  node_group* where = nullptr;
+  command it;
+  std::vector<std::int64_t> counts;  ///< what it.counts refers to
+  std::vector<part> parts;           ///< what it.parts refers to
+  std::vector<message> messages;     ///< of an exchange
+  std::uint64_t number = 0;
+  std::atomic<stage> at{stage::finished};
+  bool by_value = false;
+  bool tells = false;        ///< a small broadcast, in which ranks wait for its root only, and the root for nobody
+  bool hears = false;        ///< is announced when all have joined what its rank told before, so that they hear with it
+  bool for_all = false;      ///< a broadcast in which each rank copies a slice for all
+  bool streams = false;      ///< moves so much that it goes past the caches
+  int cursor = 0;            ///< ranks below it have been seen at the present stage
+  std::int64_t moved = 0;    ///< of this rank's share of direct work: elements, of the rank at `cursor`
+  std::int64_t chunk = 0;    ///< elements a round
+  std::uint64_t base = 0;    ///< the number of the first round
+  std::uint64_t behind = 0;  ///< a number that all must finish before this is posted
+  std::uint64_t rounds = 0;
+  std::uint32_t polls = 0;
+  clock::time_point since{};
+  clock::time_point next_look{};
+  bool told_late = false;
+  node_operation* previous = nullptr;  ///< pending ones only
+  node_operation* next = nullptr;
+
+  [[nodiscard]] bool finished() const noexcept { return at.load(std::memory_order_acquire) == stage::finished; }
+  [[nodiscard]] stage now() const noexcept { return at.load(std::memory_order_relaxed); }
+  void become(stage next_stage) noexcept { at.store(next_stage, std::memory_order_release); }
+  [[nodiscard]] node_launch& launch() const noexcept { return *where->launch; }
+  [[nodiscard]] node_posting& posting(int of) const noexcept { return where->board(of).at(number); }
+  [[nodiscard]] call const& what() const noexcept { return it.what; }
+  [[nodiscard]] bool touches() const noexcept { return it.elements == nullptr || !it.elements->phantom; }
+  /// Whether the CPU may read and write what it touches.
+  [[nodiscard]] bool is_touchable() const noexcept { return it.elements == nullptr || it.elements->touchable; }
+  [[nodiscard]] std::int64_t bytes(std::int64_t count) const noexcept {
+    return count * static_cast<std::int64_t>(it.element_bytes);
+  }
+  [[nodiscard]] std::byte* from() const noexcept { return static_cast<std::byte*>(const_cast<void*>(it.from)); }
+  [[nodiscard]] std::byte* to() const noexcept { return static_cast<std::byte*>(it.to); }
+  [[nodiscard]] bool is_root() const noexcept { return where->rank == it.what.root; }
+  [[nodiscard]] bool is_ragged() const noexcept { return it.what.shape != 0; }
+};
+
+[[nodiscard]] inline geometry geometry_of(node_operation const& op) noexcept {
+  return {op.what(), op.it.element_bytes, op.where->size(), op.counts};
+}
+/// What a collective that only moves elements does.
+[[nodiscard]] inline move const& move_of(node_operation const& op) noexcept { return row_of(op.what().kind).moves[0]; }
+[[nodiscard]] inline bool has_parts(node_operation const& op) noexcept {
+  return op.is_ragged() && op.what().kind == collective::all_to_all;
+}
+
+/// What of its own memory a rank lets others work in when they do so directly. They read what it gives; but what is for
+/// one rank alone is brought there by those who give it, and sums that end in more than one slice are written by those
+/// who form them.
+struct node_touched {
+  bool from, to;
+};
+[[nodiscard]] inline node_touched touched(node_operation const& op) noexcept {
+  auto const geometry = geometry_of(op);
+  auto const& move = move_of(op);
+  bool const for_one = move.takers == side::root;
+  return {geometry.gives(move, op.where->rank) && (move.folds || !for_one),
+          geometry.takes(move, op.where->rank) && (for_one || (move.folds && geometry.of().into == cut::lines))};
+}
+
+/// What this rank gives to `rank`, if the collective only moves elements.
+[[nodiscard]] inline node_segment outgoing(node_operation const& op, int rank) noexcept {
+  if (has_parts(op)) {
+    auto const& sent = op.parts[static_cast<std::size_t>(rank)];
+    return {sent.address, 0, sent.count};
+  }
+  auto const given = geometry_of(op).given(move_of(op), op.where->rank, rank);
+  return {op.from(), given.first, given.count};
+}
+
+/// Where this rank wants what `rank` gives, if the collective only moves elements.
+[[nodiscard]] inline node_segment incoming(node_operation const& op, int rank) noexcept {
+  if (has_parts(op)) {
+    auto const& received = op.parts[static_cast<std::size_t>(op.where->size() + rank)];
+    return {received.address, 0, received.count};
+  }
+  auto const taken = geometry_of(op).taken(move_of(op), rank, op.where->rank);
+  return {op.to(), taken.first, taken.count};
+}
+
+/// Bytes of what a rank posts if the values travel with the announcement: the same number on every rank.
+[[nodiscard]] inline std::int64_t value_bytes(node_operation const& op) noexcept {
+  auto const given = move_of(op).given;
+  if (given == piece::whole) return op.bytes(op.what().count);
+  auto const where = geometry_of(op);
+  return op.bytes(given == piece::of_giver ? where.largest() : where.all());
+}
+
+/// Bytes that are worked on in one go; where a helper thread may do it, others take their turn between them.
+[[nodiscard]] inline std::int64_t most_direct(node_operation const& op) noexcept {
+  return op.launch().place->one_process ? std::numeric_limits<std::int64_t>::max() : std::int64_t{1} << 20;
+}
+
+/// "all_reduce(F32, 4 elements, sum) number 12"
+[[nodiscard]] inline std::string describe(node_operation const& op) {
+  if (op.what().kind == collective::exchange) return to_string(op.what());
+  return text(to_string(op.what()), " number ", op.number);
+}
+
+/// Copies elements [first, first + most) of those that belong into `to`, as far as there are any; how many.
+inline std::int64_t copied(node_operation const& op, node_segment const& to, std::byte const* from, std::int64_t first,
+                           std::int64_t most) {
+  auto const count = std::clamp<std::int64_t>(to.count - first, 0, most);
+  if (count <= 0) return count;
+  auto const bytes = static_cast<std::size_t>(op.bytes(count));
+  auto* const at = to.whole + op.bytes(to.first + first);
+  if (op.streams)
+    stream_copy(at, from, bytes);
+  else
+    op.it.elements->copy(at, from, bytes);
+  return count;
+}
+
+/// Runs `work`, which touches memory of other ranks, and says meanwhile that it does. False if the launch has failed,
+/// since somebody may be taking its memory back then; and if the work throws, as that of a device may, which fails all.
+template <class Work>
+[[nodiscard]] bool work_inside(node_operation const& op, Work&& work) {
+  auto& launch = op.launch();
+  struct stay {
+    std::atomic<std::uint32_t>& inside;
+    explicit stay(std::atomic<std::uint32_t>& here) : inside(here) { inside.store(1); }
+    stay(stay const&) = delete;
+    stay& operator=(stay const&) = delete;
+    ~stay() { inside.store(0, std::memory_order_release); }
+  } const here(launch.mine().inside);
+  bool done = false;
+  if (!launch.failed()) {
+    try {
+      work();
+      if (op.it.elements->complete != nullptr) op.it.elements->complete();
+      done = true;
+    } catch (std::exception const& problem) {
+      launch.fail(
+          text(launch.who, ": rank ", launch.rank, " could not do its share of ", describe(op), ": ", problem.what()));
+    }
+  }
+  return done;
+}
+
+/// Sets up what a command becomes. Its spans are copied; nothing is announced yet.
+inline void prepare(node_operation& op, node_group& where, command const& it) {
+  if (it.elements != nullptr && it.elements->complete != nullptr) it.elements->complete();  // others read it now
+  op.where = &where;
+  op.it = it;
+  op.counts.assign(it.counts.begin(), it.counts.end());
+  op.parts.assign(it.parts.begin(), it.parts.end());
+  op.cursor = 0;
+  op.moved = 0;
+  op.rounds = 0;
+  op.polls = 0;
+  op.hears = op.for_all = op.told_late = false;
+  op.since = op.next_look = {};
+  if (it.what.kind == collective::exchange) {
+    op.number = 0;
+    op.messages.clear();
+    for (auto const& each : op.parts) {
+      auto& pair = where.pairs[static_cast<std::size_t>(each.peer)];
+      op.messages.push_back({each, each.sent ? pair.sends++ : pair.receives++});
+    }
+    op.become(node_operation::stage::exchanging);
+    return;
+  }
+  op.number = where.next++;
+  op.by_value = op.is_touchable() && !has_parts(op) && value_bytes(op) <= std::int64_t{node_board::value_bytes};
+  op.it.what.by_value = op.by_value;
+  op.tells = op.what().kind == collective::broadcast && op.is_touchable() && where.size() > 1 &&
+             op.bytes(op.what().count) <= std::int64_t{node_board::letter_bytes};
+  op.behind = 0;
+  auto moves = op.bytes(it.what.count);
+  for (auto const& each : op.parts) moves += op.bytes(each.count);
+  op.streams = op.it.what.op == reduction_kind::none && is_streamed(it.elements, static_cast<std::uint64_t>(moves));
+  op.become(node_operation::stage::posting);
+}
+
+}  // namespace trireme::comm::detail
+
+// ---- trireme/comm/detail/node_exchange.hpp (goes on)
+namespace trireme::comm::detail {
+
+// Messages between two ranks: the sender fills slots of its channel, the receiver empties them. Large messages in
+// memory that the receiver reaches take one slot, which says where they are; it reads them there.
+
+[[nodiscard]] inline std::uint64_t bytes_of(node_operation const& op, part const& it) noexcept {
+  return op.touches() ? static_cast<std::uint64_t>(it.count) * size_of(it.type) : 0;
+}
+
+inline bool send_step(node_operation& op, node_operation::message& it) {
+  using enum node_operation::message::state;
+  auto& where = *op.where;
+  auto& pair = where.pairs[static_cast<std::size_t>(it.what.peer)];
+  auto& channel = where.mine().channel(it.what.peer, where.size());
+  if (it.at == closing) {
+    if (channel.tail.load() < it.target) return false;
+    it.at = finished;
+    return true;
+  }
+  if (pair.sent != it.number) return false;
+  auto const head = channel.head.load(std::memory_order_relaxed);
+  auto const untaken = head - channel.tail.load();
+  if (untaken >= node_channel::ring) return false;
+  auto const bytes = bytes_of(op, it.what);
+  bool const direct = bytes == 0 || it.what.peer == where.rank || where.launch->is_reached(it.what.address, bytes);
+  if (!direct && untaken >= node_channel::slots) return false;
+  if (it.at == waiting) {
+    where.mine().label(it.what.peer, head, where.size()) = {where.launch->offset(it.what.address), it.what.count,
+                                                            it.what.type, direct};
+    if (direct) it.moved = bytes;
+    it.at = moving;
+  }
+  auto const count = std::min<std::uint64_t>(bytes - it.moved, node_channel::slot_bytes);
+  if (count > 0)
+    op.it.elements->copy(where.mine().channel_slot(it.what.peer, head, where.size()), it.what.address + it.moved,
+                         count);
+  it.moved += count;
+  if (it.moved == bytes) {
+    it.at = closing;
+    it.target = head + 1;
+    ++pair.sent;
+  }
+  channel.head.store(head + 1);
+  return true;
+}
+
+inline bool receive_step(node_operation& op, node_operation::message& it) {
+  using enum node_operation::message::state;
+  auto& where = *op.where;
+  auto& pair = where.pairs[static_cast<std::size_t>(it.what.peer)];
+  auto& theirs = where.board(it.what.peer);
+  auto& channel = theirs.channel(where.rank, where.size());
+  auto const tail = channel.tail.load(std::memory_order_relaxed);
+  if (pair.received != it.number || channel.head.load() == tail) return false;
+  auto const bytes = bytes_of(op, it.what);
+  auto const& label = theirs.label(where.rank, tail, where.size());
+  if (it.at == waiting) {
+    if (label.type != it.what.type || label.count != it.what.count) {
+      op.launch().fail(text(
+          op.launch().who, ": exchange: message number ", it.number + 1, " from rank ", where.world_rank(it.what.peer),
+          " to rank ", where.world_rank(where.rank), " differs: rank ", where.world_rank(it.what.peer), " sends ",
+          label.count, " of ", trireme::name_of(label.type), ", rank ", where.world_rank(where.rank), " receives ",
+          it.what.count, " of ", trireme::name_of(it.what.type), "; make the two sides name one type and count"));
+      return false;
+    }
+    it.at = label.direct ? closing : moving;
+  }
+  bool const direct = it.at == closing;
+  auto const most = direct ? static_cast<std::uint64_t>(most_direct(op)) : std::uint64_t{node_channel::slot_bytes};
+  auto const count = std::min<std::uint64_t>(bytes - it.moved, most);
+  if (count > 0) {
+    auto* const from =
+        direct ? where.at(it.what.peer, label.place) + it.moved : theirs.channel_slot(where.rank, tail, where.size());
+    auto const copied = work_inside(op, [&] {
+      if (is_streamed(op.it.elements, bytes))
+        stream_copy(it.what.address + it.moved, from, count);
+      else
+        op.it.elements->copy(it.what.address + it.moved, from, count);
+    });
+    if (!copied) return false;
+  }
+  it.moved += count;
+  bool const over = it.moved == bytes;
+  if (over) {
+    it.at = finished;
+    ++pair.received;
+  }
+  if (over || !direct) channel.tail.store(tail + 1);
+  return true;
+}
+
+/// Moves what can be moved now; whether anything was.
+inline bool exchange_step(node_operation& op) {
+  bool any = false;
+  bool open = false;
+  for (auto& each : op.messages) {
+    if (each.at == node_operation::message::state::finished) continue;
+    any = (each.what.sent ? send_step(op, each) : receive_step(op, each)) || any;
+    open = open || each.at != node_operation::message::state::finished;
+  }
+  if (any) op.where->ring();
+  if (!open) op.become(node_operation::stage::finished);
+  return any || !open;
+}
+
+/// Whether a message waits for its peer at this moment.
+[[nodiscard]] inline bool awaits(node_operation const& op, node_operation::message const& it) noexcept {
+  using enum node_operation::message::state;
+  auto const& where = *op.where;
+  if (it.at == finished) return false;
+  if (!it.what.sent) {
+    auto const& channel = where.board(it.what.peer).channel(where.rank, where.size());
+    return channel.head.load() == channel.tail.load();
+  }
+  auto const& channel = where.mine().channel(it.what.peer, where.size());
+  if (it.at == closing) return channel.tail.load() < it.target;
+  return channel.head.load() - channel.tail.load() >= node_channel::slots;
+}
+
+/// A rank that gives more or less than another takes, in a ragged all_to_all, fails all.
+[[nodiscard]] inline bool counts_agree(node_operation const& op) {
+  auto const& where = *op.where;
+  for (int rank = 0; rank < where.size(); ++rank) {
+    auto const sent = where.portions(rank, op.number)[static_cast<std::size_t>(where.rank)].count;
+    auto const wanted = op.parts[static_cast<std::size_t>(where.size() + rank)].count;
+    if (sent == wanted) continue;
+    op.launch().fail(text(op.launch().who, ": ", describe(op), ": rank ", where.world_rank(rank), " sends ", sent,
+                          " elements to rank ", where.world_rank(where.rank), ", which expects ", wanted,
+                          "; exchange the counts first"));
+    return false;
+  }
+  return true;
+}
+
+}  // namespace trireme::comm::detail
+
+// ---- trireme/comm/detail/node_paths.hpp
+namespace trireme::comm::detail {
+
+/// The addresses of one reduction.
+struct node_terms {
+  void const* terms[node_most_ranks];
+  void* outputs[node_most_ranks];
+  std::size_t output_count = 0;
+
+  void add_output(void* address) noexcept { outputs[output_count++] = address; }
+  void combine(node_operation const& op, std::int64_t count) const {
+    if (count == 0 || output_count == 0) return;
+    auto const size = static_cast<std::size_t>(op.where->size());
+    op.it.elements->combine({outputs, output_count}, {terms, size}, count,
+                            op.it.divisor != 0 ? op.it.divisor : op.where->size());
+  }
+};
+
+// By value: every rank has posted what it gives, and forms its own result.
+
+inline void take_values(node_operation const& op) {
+  auto const& where = *op.where;
+  auto const geometry = geometry_of(op);
+  auto const& move = move_of(op);
+  auto const bytes = static_cast<std::size_t>(value_bytes(op));
+  auto const posted = [&](int rank) { return where.board(rank).values(op.number, bytes, where.size()); };
+  if (move.folds) {
+    if (!geometry.takes(move, where.rank)) return;
+    auto const part = geometry.of().into == cut::equal ? geometry.owned(where.rank) : interval{0, op.what().count};
+    node_terms all;
+    for (int rank = 0; rank < where.size(); ++rank) all.terms[rank] = posted(rank) + op.bytes(part.first);
+    all.add_output(op.to() + op.bytes(part.first));
+    all.combine(op, part.count);
+  } else if (geometry.of().count > 0) {
+    for (int rank = 0; rank < where.size(); ++rank) {
+      auto const skip = move.given == piece::of_taker ? geometry.given(move, rank, where.rank).first : 0;
+      auto const to = incoming(op, rank);
+      copied(op, to, posted(rank) + op.bytes(skip), 0, to.count);
+    }
+  } else if (bytes > 0) {  // split and duplicate collect what all ranks posted
+    for (int rank = 0; rank < where.size(); ++rank)
+      std::memcpy(op.to() + op.bytes(rank * op.what().count), posted(rank), bytes);
   }
 }
+
+/// What this rank posts by value.
+inline void give_values(node_operation const& op) {
+  auto const geometry = geometry_of(op);
+  auto const& move = move_of(op);
+  if (!geometry.gives(move, op.where->rank)) return;
+  auto const length = value_bytes(op);
+  auto const own = move.given == piece::of_giver ? geometry.owned(op.where->rank) : interval{0, 0};
+  auto const bytes = move.given == piece::of_giver ? op.bytes(own.count) : length;
+  if (bytes > 0)
+    std::memcpy(op.where->mine().values(op.number, static_cast<std::size_t>(length), op.where->size()),
+                op.from() + op.bytes(own.first), static_cast<std::size_t>(bytes));
+}
+
+// Direct: each rank does a share of the work in the memory of all.
+
+[[nodiscard]] inline std::byte* from_of(node_operation const& op, int rank) noexcept {
+  return op.where->at(rank, op.posting(rank).memory.from);
+}
+[[nodiscard]] inline std::byte* to_of(node_operation const& op, int rank) noexcept {
+  return op.where->at(rank, op.posting(rank).memory.to);
+}
+
+/// Combines the next elements of this rank's slice; true at its end.
+inline bool combine_directly(node_operation& op) {
+  auto const& where = *op.where;
+  auto const geometry = geometry_of(op);
+  auto const& move = move_of(op);
+  bool const kept = geometry.of().into != cut::lines;  // each rank keeps its slice
+  auto const own = geometry.owned(where.rank);
+  auto const most = most_direct(op) / static_cast<std::int64_t>(op.it.element_bytes);
+  auto const count = std::min(own.count - op.moved, most);
+  auto const at = op.bytes(own.first + op.moved);
+  node_terms all;
+  for (int rank = 0; rank < where.size(); ++rank) {
+    all.terms[rank] = from_of(op, rank) + at;
+    if (kept ? rank == where.rank : geometry.takes(move, rank)) all.add_output(to_of(op, rank) + at);
+  }
+  all.combine(op, count);
+  op.moved += count;
+  return op.moved == own.count;
+}
+
+/// Where in the memory of `rank` that lies which it gives to this one.
+[[nodiscard]] inline std::byte const* source_at(node_operation const& op, int rank) noexcept {
+  auto const own = op.where->rank;
+  if (!has_parts(op)) return from_of(op, rank) + op.bytes(geometry_of(op).given(move_of(op), rank, own).first);
+  return op.where->at(rank, op.where->portions(rank, op.number)[static_cast<std::size_t>(own)].place);
+}
+
+/// Copies the next elements of what this rank has to copy; true when there are none left.
+inline bool move_directly(node_operation& op) {
+  auto const& where = *op.where;
+  auto const most = most_direct(op) / static_cast<std::int64_t>(op.it.element_bytes);
+  auto const step = [&](node_segment const& to, std::byte const* from) {
+    op.moved += copied(op, to, from + op.bytes(op.moved), op.moved, most);
+    if (op.moved < to.count) return false;
+    op.moved = 0;
+    ++op.cursor;
+    return op.cursor == where.size();
+  };
+  if (move_of(op).takers == side::root) {  // into the root's memory, so that all work
+    op.cursor = where.size() - 1;
+    return step({to_of(op, op.what().root), where.rank * op.what().count, op.what().count}, op.from());
+  }
+  if (op.for_all) {  // everybody's: each rank copies a slice for all
+    auto const part = geometry_of(op).owned(where.rank);
+    if (op.cursor == op.what().root) return ++op.cursor == where.size();
+    return step({to_of(op, op.cursor), part.first, part.count}, from_of(op, op.what().root) + op.bytes(part.first));
+  }
+  // Others first: rank r begins with what comes from r + 1, so that not all read from one.
+  auto const rank = (where.rank + 1 + op.cursor) % where.size();
+  auto const to = incoming(op, rank);
+  return step(to, to.count == 0 ? nullptr : source_at(op, rank));
+}
+
+inline bool work_directly(node_operation& op) { return move_of(op).folds ? combine_directly(op) : move_directly(op); }
+
+// Staged: in rounds, each of which copies a piece of what others need into this rank's slot, reduces this rank's part
+// of the pieces of all, and copies results out of the slots of the others.
+
+/// How many elements one round takes: of the whole view, or of what one rank gives to each other.
+[[nodiscard]] inline std::int64_t staged_chunk(node_operation const& op) noexcept {
+  bool const sliced = move_of(op).given == piece::of_taker && row_of(op.what().kind).into != cut::lines;
+  auto const line = static_cast<std::int64_t>(64 / op.it.element_bytes);
+  auto const fits = static_cast<std::int64_t>(node_board::slot_bytes / op.it.element_bytes);
+  return fits / (sliced ? op.where->size() : 1) / line * line;
+}
+
+/// How many rounds it takes; every rank finds the same number.
+[[nodiscard]] inline std::uint64_t staged_rounds(node_operation const& op) noexcept {
+  std::int64_t most = row_of(op.what().kind).into == cut::equal ? geometry_of(op).largest() : op.what().count;
+  for (int rank = 0; has_parts(op) && rank < op.where->size(); ++rank)
+    for (auto const& each : op.where->portions(rank, op.number)) most = std::max(most, each.count);
+  return static_cast<std::uint64_t>((most + op.chunk - 1) / op.chunk);
+}
+
+inline void fill_slot(node_operation const& op, std::uint64_t round) {
+  auto const& where = *op.where;
+  auto* const slot = where.mine().slot(op.base + round, where.size());
+  auto const first = static_cast<std::int64_t>(round) * op.chunk;
+  auto const copy = [&](std::int64_t at, std::byte const* from, std::int64_t count) {
+    if (count > 0) op.it.elements->copy(slot + op.bytes(at), from, static_cast<std::size_t>(op.bytes(count)));
+  };
+  auto const give = [&](std::int64_t at, node_segment const& all) {
+    if (all.count > first) copy(at, all.whole + op.bytes(all.first + first), std::min(op.chunk, all.count - first));
+  };
+  auto const& move = move_of(op);
+  if (move.folds && row_of(op.what().kind).into == cut::lines) {  // all but what this rank reduces itself
+    auto const count = std::min(op.chunk, op.what().count - first);
+    auto const own = slice_of(count, op.it.element_bytes, where.rank, where.size());
+    auto const behind = own.first + own.count;
+    copy(0, op.from() + op.bytes(first), own.first);
+    copy(behind, op.from() + op.bytes(first + behind), count - behind);
+  } else if (move.given == piece::of_taker) {
+    for (int rank = 0; rank < where.size(); ++rank)
+      if (rank != where.rank) give(rank * op.chunk, outgoing(op, rank));
+  } else {  // the same for everybody
+    auto const to = move.takers == side::root ? op.what().root : (where.rank + 1) % where.size();
+    if (to != where.rank) give(0, outgoing(op, to));
+  }
+}
+
+inline void combine_slots(node_operation const& op, std::uint64_t round) {
+  auto const& where = *op.where;
+  auto const first = static_cast<std::int64_t>(round) * op.chunk;
+  auto const geometry = geometry_of(op);
+  bool const kept = geometry.of().into != cut::lines;  // each rank keeps its slice
+  auto const slice = kept ? geometry.owned(where.rank) : interval{0, op.what().count};
+  auto const count = std::min(op.chunk, slice.count - first);
+  auto const own =
+      kept ? interval{where.rank * op.chunk, count} : slice_of(count, op.it.element_bytes, where.rank, where.size());
+  auto const at = op.bytes(slice.first + first + (kept ? 0 : own.first));
+  node_terms all;
+  for (int rank = 0; rank < where.size(); ++rank)
+    all.terms[rank] = rank == where.rank ? op.from() + at
+                                         : where.board(rank).slot(op.base + round, where.size()) + op.bytes(own.first);
+  if (geometry.takes(move_of(op), where.rank)) all.add_output(op.to() + at);
+  if (!kept && !op.is_root()) all.add_output(where.mine().slot(op.base + round, where.size()) + op.bytes(own.first));
+  all.combine(op, own.count);
+}
+
+inline void drain_slots(node_operation const& op, std::uint64_t round) {
+  auto const& where = *op.where;
+  auto const first = static_cast<std::int64_t>(round) * op.chunk;
+  auto const geometry = geometry_of(op);
+  auto const& move = move_of(op);
+  bool const kept = move.folds && geometry.of().into != cut::lines;  // each rank has its slice already
+  if (kept || !geometry.takes(move, where.rank)) return;
+  bool const sliced = move.given == piece::of_taker;
+  for (int step = 0; step < where.size(); ++step) {
+    auto const rank = (where.rank + 1 + step) % where.size();
+    auto* const slot = where.board(rank).slot(op.base + round, where.size());
+    if (move.folds) {
+      auto const count = std::min(op.chunk, op.what().count - first);
+      auto const theirs = slice_of(count, op.it.element_bytes, rank, where.size());
+      if (rank != where.rank)
+        copied(op, {op.to(), first + theirs.first, theirs.count}, slot + op.bytes(theirs.first), 0, theirs.count);
+      continue;
+    }
+    auto const to = incoming(op, rank);
+    if (to.count <= first) continue;
+    auto const* from = slot + op.bytes(sliced ? where.rank * op.chunk : 0);
+    if (rank == where.rank) {
+      auto const own = outgoing(op, rank);
+      from = own.whole + op.bytes(own.first + first);
+    }
+    copied(op, to, from, first, op.chunk);
+  }
+}
+
+[[nodiscard]] inline bool combines(node_operation const& op) noexcept { return op.it.elements->combine != nullptr; }
+
+}  // namespace trireme::comm::detail
+
+// ---- trireme/comm/detail/node_progress.hpp (goes on)
+namespace trireme::comm::detail {
+
+enum class node_outcome : std::uint8_t { stuck, moved, finished };
+
+/// Whether the others may work in what this rank passes in, as far as that matters to the collective.
+[[nodiscard]] inline std::uint32_t reach_of(node_operation const& op) noexcept {
+  if (!op.touches()) return node_posting::reachable | node_posting::phantom;
+  bool const broadcasts = op.what().kind == collective::broadcast;
+  if (op.launch().place->one_process) return node_posting::reachable | (broadcasts ? node_posting::writable : 0U);
+  auto const holds = [&](void const* address, std::int64_t count) {
+    return count == 0 || op.launch().is_reached(address, static_cast<std::uint64_t>(op.bytes(count)));
+  };
+  auto const all = geometry_of(op).all();
+  auto const others = touched(op);
+  bool const reachable =
+      has_parts(op) ? std::ranges::all_of(
+                          op.parts, [&](auto const& each) { return !each.sent || holds(each.address, each.count); })
+                    : (!others.from || holds(op.it.from, all)) && (!others.to || holds(op.it.to, all));
+  bool const writable = broadcasts && holds(op.is_root() ? op.it.from : op.it.to, all);
+  return (reachable ? node_posting::reachable : 0U) | (writable ? node_posting::writable : 0U);
+}
+
+/// Whether this rank's slot for a round is free, and what has to be reduced before has been.
+[[nodiscard]] inline bool may_fill(node_operation const& op, std::uint64_t round) noexcept {
+  if (!combines(op) && op.where->mine().combined.load(std::memory_order_relaxed) != round) return false;
+  for (int rank = 0; rank < op.where->size(); ++rank)
+    if (op.where->board(rank).drained.load() + node_board::slots <= round) return false;
+  return true;
+}
+inline void fill_round(node_operation const& op, std::uint64_t round) {
+  fill_slot(op, round);
+  auto& mine = op.where->mine();
+  if (!combines(op)) mine.combined.store(op.base + round + 1);  // there is nothing to reduce
+  mine.filled.store(op.base + round + 1);
+}
+
+/// Whether `rank` called `mine` as collective `number`; if not, the launch fails.
+[[nodiscard]] inline bool agrees(node_group const& where, std::uint64_t number, call const& mine, int rank) {
+  auto const& theirs = where.board(rank).at(number).what;
+  if (theirs == mine || !asserts(assertion_level::normal)) return true;
+  auto const other = where.world_rank(rank);
+  auto const self = where.world_rank(where.rank);
+  auto& launch = *where.launch;
+  launch.fail(other < self ? differing_calls(launch.who, number, other, theirs, self, mine)
+                           : differing_calls(launch.who, number, self, mine, other, theirs));
+  return false;
+}
+
+/// Looks who has joined the broadcasts that this rank told without waiting; false if somebody has called another thing
+/// instead, which fails the launch. Others may wait for it: who is the root of a later broadcast, for a letter or a
+/// line that it may only use again when all have finished with what was there.
+inline bool hear(node_group& where) {
+  auto const before = where.heard;
+  bool agree = true;
+  while (agree && where.heard < where.told_count) {
+    auto const number = where.told[where.heard % node_board::ring];
+    auto const has_joined = [&](int rank) { return where.board(rank).at(number).word.load() >= node_arrived(number); };
+    bool joined = true;
+    for (int rank = 0; rank < where.size(); ++rank) joined = joined && has_joined(rank);
+    if (!joined) break;
+    for (int rank = 0; rank < where.size(); ++rank)
+      agree = agree && agrees(where, number, where.mine().at(number).what, rank);
+    if (!agree) break;
+    where.finish(number, std::memory_order_seq_cst);
+    ++where.heard;
+  }
+  if (where.heard != before) where.ring();
+  return agree;
+}
+
+/// Writes the letter that a broadcast takes to the others; false while its place is in use for an earlier one.
+inline bool write_letter(node_operation& op, node_posting& posting) {
+  auto& where = *op.where;
+  auto& last = where.letter_of[where.letters % node_board::letters];
+  if (last >= where.reusable) {
+    static_cast<void>(hear(where));
+    where.reusable = where.lowest_unfinished();
+    if (last >= where.reusable) {
+      op.behind = last;
+      return false;
+    }
+  }
+  auto* const letter = where.mine().letter(where.letters++, where.size());
+  std::memcpy(letter, op.from(), static_cast<std::size_t>(op.bytes(op.what().count)));
+  posting.memory.from = op.launch().offset(letter);
+  last = op.number;
+  return true;
+}
+
+/// Announces the collective; false while its posting is still in use for an earlier one, or an earlier one waits for
+/// its.
+inline bool post(node_operation& op) {
+  auto& where = *op.where;
+  if (op.number != where.posted + 1) return false;
+  if (op.hears && where.heard < where.told_count && (!hear(where) || where.heard < where.told_count)) return false;
+  if (op.number >= where.reusable + node_board::ring) {
+    static_cast<void>(hear(where));
+    where.reusable = where.lowest_unfinished();
+    if (op.number >= where.reusable + node_board::ring) return false;
+  }
+  auto& posting = where.mine().at(op.number);
+  posting.what = op.it.what;
+  if (op.by_value) {
+    give_values(op);
+  } else if (op.tells) {
+    if (op.is_root() && !write_letter(op, posting)) return false;
+  } else {
+    auto const flags = reach_of(op);
+    posting.memory = {op.launch().offset(op.it.from), op.launch().offset(op.it.to), flags};
+    if (has_parts(op))
+      for (auto const& each : std::span(op.parts).first(op.where->members.size()))
+        where.portions(where.rank, op.number)[static_cast<std::size_t>(each.peer)] = {each.count,
+                                                                                      op.launch().offset(each.address)};
+    op.chunk = staged_chunk(op);
+    // If it is going to be staged for sure, the first piece goes with the announcement.
+    if ((flags & node_posting::reachable) == 0 && !has_parts(op) && where.decided + 1 == op.number &&
+        where.mine().filled.load(std::memory_order_relaxed) == where.rounds && may_fill(op, where.rounds)) {
+      op.base = where.rounds;
+      fill_round(op, 0);
+    }
+  }
+  where.posted = op.number;
+  posting.word.store(node_arrived(op.number));
+  if (!op.tells || op.is_root()) where.ring();  // else its root alone may wait for it, which tell() wakes
+  op.become(node_operation::stage::arriving);
+  return true;
+}
+
+inline node_outcome finish(node_operation& op) noexcept {
+  op.where->finish(op.number);
+  op.become(node_operation::stage::finished);
+  return node_outcome::finished;
+}
+
+/// The root of a small broadcast has arrived, and nobody waits for anybody else. The root itself is done, and hears
+/// later what the others have called.
+inline node_outcome tell(node_operation& op) {
+  auto& where = *op.where;
+  if (where.decided + 1 != op.number) return node_outcome::stuck;
+  if (op.is_root()) {
+    where.told[where.told_count++ % node_board::ring] = op.number;
+    op.become(node_operation::stage::finished);
+  } else {
+    auto const root = op.what().root;
+    if (!agrees(where, op.number, op.it.what, root)) return node_outcome::stuck;
+    if (op.by_value)
+      take_values(op);
+    else
+      copied(op, incoming(op, root), from_of(op, root), 0, op.what().count);
+    where.finish(op.number, std::memory_order_seq_cst);
+    op.launch().ring(*where.headers[static_cast<std::size_t>(root)]);  // it may wait for a place
+    op.become(node_operation::stage::finished);
+  }
+  ++where.decided;
+  return node_outcome::finished;
+}
+
+/// All ranks have arrived: from their postings each of them sees how the work is done.
+inline node_outcome decide(node_operation& op) {
+  using enum node_operation::stage;
+  auto& where = *op.where;
+  if (where.decided + 1 != op.number) return node_outcome::stuck;
+  if (!hear(where)) return node_outcome::stuck;
+  for (int rank = 0; rank < where.size(); ++rank)
+    if (!agrees(where, op.number, op.it.what, rank)) return node_outcome::stuck;
+  op.cursor = 0;
+  if (op.by_value) {
+    take_values(op);
+    ++where.decided;
+    return finish(op);
+  }
+  auto flags = ~std::uint32_t{0};
+  bool phantom = false;
+  for (int rank = 0; rank < where.size(); ++rank) {
+    flags &= op.posting(rank).memory.flags;
+    phantom = phantom || (op.posting(rank).memory.flags & node_posting::phantom) != 0;
+  }
+  if (has_parts(op) && !counts_agree(op)) return node_outcome::stuck;
+  ++where.decided;
+  if (phantom) return finish(op);
+  if ((flags & node_posting::reachable) != 0) {
+    op.for_all = (flags & node_posting::writable) != 0;
+    op.become(sharing);
+    return node_outcome::moved;
+  }
+  op.rounds = staged_rounds(op);
+  op.base = where.rounds;
+  where.rounds += op.rounds;
+  if (op.rounds == 0) return finish(op);
+  op.become(staging);
+  return node_outcome::moved;
+}
+
+/// Whether a rank must stay until the others have done their share: not if nobody works in its memory.
+[[nodiscard]] inline bool must_stay(node_operation const& op) noexcept {
+  auto const others = touched(op);
+  return op.for_all || others.from || others.to;
+}
+
+inline node_outcome share(node_operation& op) {
+  bool over = false;
+  if (!work_inside(op, [&] { over = work_directly(op); })) return node_outcome::stuck;
+  if (!over) return node_outcome::moved;
+  op.posting(op.where->rank).word.store(node_shared(op.number));
+  op.where->ring();
+  if (!must_stay(op)) return finish(op);
+  op.cursor = 0;
+  op.become(node_operation::stage::closing);
+  return node_outcome::moved;
+}
+
+/// One step of one round: copies out what is ready first, so that pieces are still in the cache.
+inline node_outcome stage_round(node_operation& op) {
+  auto& where = *op.where;
+  auto& mine = where.mine();
+  auto const round_of = [&](std::atomic<std::uint64_t> const& done) {
+    return done.load(std::memory_order_relaxed) - op.base;
+  };
+  auto const all_have = [&](std::atomic<std::uint64_t> node_board::*done, std::uint64_t round) {
+    for (int rank = 0; rank < where.size(); ++rank)
+      if ((where.board(rank).*done).load() <= op.base + round) return false;
+    return true;
+  };
+  auto const said = [&](std::atomic<std::uint64_t>& done, std::uint64_t round) {
+    done.store(op.base + round + 1);
+    where.ring();
+    return node_outcome::moved;
+  };
+  auto const drained = round_of(mine.drained);
+  auto const combined = round_of(mine.combined);
+  auto const filled = round_of(mine.filled);
+  auto const last = op.rounds;
+  if (drained < last && drained < combined && all_have(&node_board::combined, drained)) {
+    drain_slots(op, drained);
+    auto const out = said(mine.drained, drained);
+    return drained + 1 == last ? finish(op) : out;
+  }
+  if (combined < last && combined < filled && all_have(&node_board::filled, combined)) {
+    combine_slots(op, combined);
+    return said(mine.combined, combined);
+  }
+  if (filled < last && may_fill(op, op.base + filled)) {
+    fill_round(op, filled);
+    where.ring();
+    return node_outcome::moved;
+  }
+  return node_outcome::stuck;
+}
+
+/// Makes some of the progress that is possible now.
+inline node_outcome advance(node_operation& op) {
+  using enum node_operation::stage;
+  auto& where = *op.where;
+  switch (op.now()) {
+    case posting:
+      if (!post(op)) return node_outcome::stuck;
+      [[fallthrough]];
+    case arriving:
+      if (op.tells) {
+        if (op.posting(op.what().root).word.load() >= node_arrived(op.number)) return tell(op);
+        if (where.heard < where.told_count) static_cast<void>(hear(where));  // that root may wait for this rank to
+        return node_outcome::stuck;
+      }
+      for (; op.cursor < where.size(); ++op.cursor)
+        if (op.posting(op.cursor).word.load() < node_arrived(op.number)) return node_outcome::stuck;
+      return decide(op);
+    case sharing:
+      return share(op);
+    case closing:
+      for (; op.cursor < where.size(); ++op.cursor)
+        if (op.posting(op.cursor).word.load() < node_shared(op.number)) return node_outcome::stuck;
+      return finish(op);
+    case staging:
+      return stage_round(op);
+    case exchanging:
+      if (!exchange_step(op)) return node_outcome::stuck;
+      return op.finished() ? node_outcome::finished : node_outcome::moved;
+    default:
+      return node_outcome::finished;
+  }
+}
+
+/// Whether `rank` is somebody whom `op` waits for.
+[[nodiscard]] inline bool awaits(node_operation const& op, int rank) noexcept {
+  using enum node_operation::stage;
+  auto const& board = op.where->board(rank);
+  switch (op.now()) {
+    case posting:
+      if (op.hears && op.where->heard < op.where->told_count) {
+        auto const number = op.where->told[op.where->heard % node_board::ring];
+        return op.where->board(rank).at(number).word.load() < node_arrived(number);
+      }
+      return board.unfinished.load() + node_board::ring <= op.number || board.unfinished.load() <= op.behind;
+    case arriving: {
+      bool const all = !op.tells || op.where->decided + 1 != op.number;  // an earlier call waits for all
+      return (all || rank == op.what().root) && op.posting(rank).word.load() < node_arrived(op.number);
+    }
+    case closing:
+      return op.posting(rank).word.load() < node_shared(op.number);
+    case staging: {
+      auto const& mine = op.where->mine();
+      return board.filled.load() <= mine.combined.load() || board.combined.load() <= mine.drained.load() ||
+             board.drained.load() + node_board::slots <= mine.filled.load();
+    }
+    case exchanging:
+      return std::ranges::any_of(op.messages,
+                                 [&](auto const& each) { return each.what.peer == rank && awaits(op, each); });
+    default:
+      return false;
+  }
+}
+
+/// "rank 1" or "ranks 1, 3": those that `op` waits for and that are `such`, by their ranks in the launch.
+template <class Such>
+[[nodiscard]] std::string awaited_ranks(node_operation const& op, Such&& such) {
+  std::string out;
+  int count = 0;
+  for (int rank = 0; rank < op.where->size(); ++rank) {
+    // Such first: a rank that has left or died has announced everything it ever will.
+    if (rank == op.where->rank || !such(rank) || !awaits(op, rank)) continue;
+    out += text(count++ == 0 ? "" : ", ", op.where->world_rank(rank));
+  }
+  return count == 0 ? out : text(count == 1 ? "rank " : "ranks ", out);
+}
+
+/// Fails the launch if `op` can never finish, or has been waited for too long (if `since` is given).
+inline void check_patience(node_operation& op, clock::time_point since) {
+  auto& launch = op.launch();
+  auto const now = clock::now();
+  if (launch.failed() || op.finished()) return;  // who has left after it is not awaited
+  auto const begin = [&] { return text(launch.who, ": ", describe(op)); };
+  if (now >= op.next_look) {  // asking the system costs a microsecond a rank
+    op.next_look = now + std::chrono::milliseconds(50);
+    if (launch.place->is_orphaned())
+      return launch.fail(text(begin(), " cannot finish, because what started rank ", launch.rank,
+                              " (mpirun, or its daemon) has ended; start the job again"));
+    // A thread's group may end while an exception is on its way out of its body, which is then told instead.
+    bool const together = launch.place->one_process;
+    auto const left = awaited_ranks(op, [&](int rank) {
+      auto const& here = op.where->board(rank).left;
+      return (together ? launch.header(op.where->world_rank(rank)).left : here).load() != 0;
+    });
+    if (!left.empty())
+      return launch.fail(text(begin(), " cannot finish, because ", together ? "the body of " : "", left, " has ",
+                              together ? "returned" : "left",
+                              " without calling it; make every rank call the same collectives"));
+    auto const dead = awaited_ranks(op, [&](int rank) { return launch.is_dead(op.where->world_rank(rank)); });
+    if (!dead.empty())
+      return launch.fail(
+          text(launch.who, ": ", dead, " has died; ", describe(op), " cannot finish; look at what ended it"));
+  }
+  if (since == clock::time_point{}) return;
+  if (now - since <= op.where->deadline) {
+    return tell_if_late(op.told_late, now - since, op.where->deadline, [&] {
+      return late_call{launch.rank, describe(op), static_cast<std::uint64_t>(op.bytes(op.what().count)),
+                       awaited_ranks(op, [](int) { return true; })};
+    });
+  }
+  auto const missing = awaited_ranks(op, [](int) { return true; });
+  if (missing.empty()) return;
+  auto const stage = op.now();
+  auto const offence = stage == node_operation::stage::arriving     ? ", which did not call it"
+                       : stage == node_operation::stage::exchanging ? ", which did not take its part"
+                                                                    : ", which did not finish its share";
+  launch.fail(text(begin(), " waited ", to_string(op.where->deadline), " for ", missing, offence,
+                   "; look at what is keeping it, or raise ", launch.who.substr(launch.who.find("comm::")),
+                   "{.deadline}"));
+}
+
+/// Leaves an operation of a failed launch: from here on nobody works in this rank's memory.
+[[noreturn]] inline void throw_failure(node_launch& launch, collective kind) {
+  launch.settle();
+  throw comm_error(launch.sentence(), {launch.rank, std::string(name_of(kind))});
+}
+
+}  // namespace trireme::comm::detail
+
+// ---- trireme/comm/detail/node_engine.hpp (goes on)
+namespace trireme::comm::detail {
+
+/// Drives the operations of one rank: whoever waits does it; in a process of its own else a helper thread, which begins
+/// with the first asynchronous operation and sleeps while nothing is pending.
+class node_driver {
+ public:
+  explicit node_driver(std::shared_ptr<node_launch> launch) : launch_(std::move(launch)) {}
+  node_driver(node_driver const&) = delete;
+  node_driver& operator=(node_driver const&) = delete;
+  ~node_driver() {
+    if (!helper_.joinable()) return;
+    {
+      turn const mine(*this);
+      over_ = true;
+    }
+    work_.notify_all();
+    launch_->ring(launch_->mine());
+    helper_.join();
+  }
+
+  [[nodiscard]] std::shared_ptr<node_launch> const& launch() const noexcept { return launch_; }
+
+  /// Runs a command in the caller, in an operation that is used again.
+  void run(node_operation& op, node_group& where, command const& it) {
+    turn mine(*this);
+    expect_unfailed(it.what.kind);
+    prepare(op, where, it);
+    op.hears = !op.tells;
+    drive(op, mine);
+  }
+  /// Starts the helper: from then on every call takes its turn. A rank that is a thread has none.
+  void expect_others() {
+    if (!launch_->place->one_process && !helper_.joinable()) helper_ = std::thread([this] { help(); });
+  }
+  [[nodiscard]] node_operation& start(node_group& where, command const& it) {
+    expect_others();
+    turn const mine(*this);
+    expect_unfailed(it.what.kind);
+    if (unused_ == nullptr) {
+      owned_.push_back(std::make_unique<node_operation>());
+      unused_ = owned_.back().get();
+    }
+    prepare(*unused_, where, it);
+    auto& op = *unused_;
+    unused_ = op.next;
+    op.previous = newest_;
+    op.next = nullptr;
+    (newest_ == nullptr ? pending_ : newest_->next) = &op;
+    newest_ = &op;
+    if (op.now() == node_operation::stage::posting)
+      static_cast<void>(post(op));
+    else if (!helper_.joinable())
+      static_cast<void>(exchange_step(op));
+    if (idle_)
+      work_.notify_all();
+    else if (helper_.joinable())
+      launch_->ring(launch_->mine());  // it may sleep, waiting for others
+    return op;
+  }
+  [[nodiscard]] bool test(node_operation& op) {
+    if (op.finished()) return true;
+    if (std::unique_lock lock(mutex_, std::defer_lock); !helper_.joinable() || lock.try_lock()) {
+      advance(op);
+      if (op.polls % 4 == 0) advance_pending();  // now and then, because a test is otherwise a few nanoseconds
+      if (++op.polls % 256 == 0) {
+        if (op.since == clock::time_point{}) op.since = clock::now();
+        check_patience(op, op.since);
+      }
+    }
+    if (op.finished()) return true;
+    if (launch_->failed()) throw_failure(op);
+    return false;
+  }
+  void wait(node_operation& op) {
+    if (op.finished()) return;
+    turn mine(*this);
+    drive(op, mine);
+  }
+  void release(node_operation& op) noexcept {
+    turn const mine(*this);
+    op.become(node_operation::stage::finished);
+    (op.previous == nullptr ? pending_ : op.previous->next) = op.next;
+    (op.next == nullptr ? newest_ : op.next->previous) = op.previous;
+    op.next = unused_;
+    unused_ = &op;
+  }
+
+ private:
+  /// The caller's turn to drive; the helper and other callers let it in after at most one step of an operation.
+  class turn {
+   public:
+    explicit turn(node_driver& driver) : driver_(driver), shared_(driver.helper_.joinable()) { take(); }
+    turn(turn const&) = delete;
+    turn& operator=(turn const&) = delete;
+    ~turn() { give(); }
+
+    void take() {
+      if (!shared_) return;
+      driver_.wanted_.fetch_add(1);
+      driver_.mutex_.lock();
+      driver_.wanted_.fetch_sub(1);
+    }
+    void give() noexcept {
+      if (shared_) driver_.mutex_.unlock();
+    }
+    /// Lets others in who wait.
+    void pass() {
+      if (!shared_ || driver_.wanted_.load(std::memory_order_relaxed) == 0) return;
+      give();
+      std::this_thread::yield();
+      take();
+    }
+
+   private:
+    node_driver& driver_;
+    bool const shared_;
+  };
+
+  void expect_unfailed(collective kind) const {
+    if (launch_->failed()) detail::throw_failure(*launch_, kind);
+  }
+  [[noreturn]] void throw_failure(node_operation const& op) const { detail::throw_failure(*launch_, op.what().kind); }
+
+  bool advance_pending() {
+    bool moved = false;
+    for (auto* each = pending_; each != nullptr; each = each->next)
+      if (!each->finished()) moved = advance(*each) != node_outcome::stuck || moved;
+    return moved;
+  }
+  [[nodiscard]] bool is_busy() const noexcept {
+    for (auto* each = pending_; each != nullptr; each = each->next)
+      if (!each->finished()) return true;
+    return false;
+  }
+
+  /// Spins, then yields, then sleeps until the operation is finished.
+  void drive(node_operation& op, turn& mine) {
+    for (int spin = 0; spin < launch_->spins; mine.pass()) {
+      auto const outcome = advance(op);
+      if (outcome == node_outcome::finished) return;
+      if (outcome == node_outcome::moved || (pending_ != nullptr && advance_pending())) {
+        spin = 0;
+        continue;
+      }
+      ++spin;
+      pause_core();
+    }
+    auto const since = clock::now();
+    auto quiet = since;  // since when nothing has moved
+    auto const step = [&] {
+      auto const outcome = advance(op);
+      return outcome == node_outcome::finished || advance_pending() || outcome == node_outcome::moved;
+    };
+    for (std::uint32_t round = 1; !op.finished(); ++round, mine.pass()) {
+      bool const moved = step();
+      if (op.finished()) return;
+      if (launch_->failed()) throw_failure(op);
+      if (moved) {
+        quiet = {};
+        continue;
+      }
+      if (round % 16 != 0) {
+        std::this_thread::yield();
+        continue;
+      }
+      auto const now = clock::now();
+      if (quiet == clock::time_point{}) quiet = now;
+      if (now - quiet > launch_->patience) {
+        auto const left = op.where->deadline - (now - since);
+        auto const longest = std::chrono::milliseconds(20);
+        mine.give();
+        launch_->sleep(std::clamp<std::chrono::nanoseconds>(left, std::chrono::microseconds(100), longest), [&] {
+          mine.take();
+          bool const ready = step() || launch_->failed();
+          mine.give();
+          return ready;
+        });
+        mine.take();
+        round = 15;
+      }
+      if (op.where->decided + 1 < op.number)  // earlier calls hold it up
+        for (auto* each = pending_; each != nullptr; each = each->next)
+          if (each->where == op.where && each->number != 0 && each->number < op.number) check_patience(*each, since);
+      check_patience(op, since);
+    }
+  }
+
+  void help() {
+    std::unique_lock lock(mutex_);
+    int stuck = 0;
+    while (!over_) {
+      if (launch_->failed() || !is_busy()) {
+        idle_ = true;
+        work_.wait(lock, [this] { return over_ || (is_busy() && !launch_->failed()); });
+        idle_ = false;
+        stuck = 0;
+        continue;
+      }
+      stuck = advance_pending() ? 0 : stuck + 1;
+      if (stuck > 0 && stuck % 64 == 0)
+        for (auto* each = pending_; each != nullptr; each = each->next) check_patience(*each, {});
+      lock.unlock();
+      if (wanted_.load() != 0) std::this_thread::yield();
+      if (stuck > launch_->spins / 4 + 20) {
+        launch_->sleep(std::chrono::milliseconds(20), [&] {
+          lock.lock();
+          bool const ready = over_ || launch_->failed() || advance_pending();
+          lock.unlock();
+          return ready;
+        });
+        stuck = 63;
+      } else if (stuck > launch_->spins / 4) {
+        std::this_thread::yield();
+      } else if (stuck > 0) {
+        pause_core();
+      }
+      lock.lock();
+    }
+  }
+
+  std::shared_ptr<node_launch> const launch_;
+  std::mutex mutex_;  ///< of everything below, once there is a helper thread
+  std::condition_variable work_;
+  std::atomic<int> wanted_{0};  ///< callers that wait for their turn
+  bool over_ = false;
+  bool idle_ = false;
+  node_operation* pending_ = nullptr;  ///< asynchronous operations, oldest first
+  node_operation* newest_ = nullptr;
+  node_operation* unused_ = nullptr;
+  std::vector<std::unique_ptr<node_operation>> owned_;
+  std::thread helper_;
+};
+
+/// The engine of ranks that are threads, or processes on one machine.
+class node_engine final : public process_engine {
+ public:
+  /// `boards` are those of all members, each in the memory of its rank.
+  node_engine(std::shared_ptr<node_driver> driver, std::vector<int> members, int rank,
+              std::chrono::milliseconds deadline, std::vector<node_board*> boards)
+      : driver_(std::move(driver)) {
+    group_.launch = driver_->launch();
+    group_.members = std::move(members);
+    group_.rank = rank;
+    group_.deadline = deadline;
+    group_.boards = std::move(boards);
+    for (int const member : group_.members) group_.headers.push_back(&group_.launch->header(member));
+    group_.pairs.resize(group_.members.size());
+  }
+  ~node_engine() override {
+    try {
+      static_cast<void>(hear(group_));
+    } catch (...) {  // without memory for a sentence the others find out themselves, or at their deadlines
+    }
+    group_.mine().left.store(1);
+    group_.ring();
+    try {
+      group_.launch->leave(group_.boards, group_.mine());
+    } catch (...) {  // without memory for the note the board stays until the launch ends
+    }
+  }
+
+  [[nodiscard]] int rank() const noexcept override { return group_.rank; }
+  [[nodiscard]] int size() const noexcept override { return group_.size(); }
+  [[nodiscard]] std::chrono::milliseconds deadline() const noexcept override { return group_.deadline; }
+
+  void run(command const& it) override { driver_->run(blocking_, group_, it); }
+  [[nodiscard]] process_operation& start(command const& it) override { return driver_->start(group_, it); }
+  [[nodiscard]] bool test(process_operation& op) override { return driver_->test(static_cast<node_operation&>(op)); }
+  void wait(process_operation& op) override { driver_->wait(static_cast<node_operation&>(op)); }
+  void release(process_operation& op) noexcept override { driver_->release(static_cast<node_operation&>(op)); }
+
+  [[nodiscard]] std::shared_ptr<process_engine> split(int color, int key) override {
+    auto const wishes = collect(collective::split, color_and_key{color, key});
+    return make_group(collective::split, ranks_of_color(wishes, color), group_.deadline);
+  }
+  [[nodiscard]] std::shared_ptr<process_engine> duplicate(std::chrono::milliseconds deadline) override {
+    std::vector<int> all(static_cast<std::size_t>(size()));
+    for (int each = 0; each < size(); ++each) all[static_cast<std::size_t>(each)] = each;
+    return make_group(collective::duplicate, all, deadline);
+  }
+
+  void expect_several_callers() override { driver_->expect_others(); }
+  void abandon(std::string const& sentence) noexcept override {
+    try {
+      group_.launch->fail(text(group_.launch->who, ": rank ", group_.launch->rank, " ended with an error: ", sentence));
+    } catch (...) {  // without memory for a sentence, this
+      group_.launch->fail("trireme::comm: a rank ended with an error");
+    }
+  }
+
+  [[nodiscard]] bool failed() const noexcept override { return group_.launch->failed(); }
+  [[nodiscard]] bool reports() noexcept override { return group_.launch->reports(); }
+
+  [[nodiscard]] std::vector<int> survivors() override { return group_.launch->survivors(group_.deadline); }
+
+  [[nodiscard]] void* allocate(std::size_t bytes) override { return group_.launch->place->allocate(bytes); }
+  void deallocate(void* block, std::size_t bytes) noexcept override { group_.launch->place->deallocate(block, bytes); }
+
+ private:
+  /// What all ranks passed, in rank order.
+  template <class X>
+  [[nodiscard]] std::vector<X> collect(collective kind, X const& mine) {
+    std::vector<X> all(group_.members.size());
+    command it;
+    it.what.kind = kind;
+    it.what.count = sizeof(X);
+    it.from = &mine;
+    it.to = all.data();
+    run(it);
+    return all;
+  }
+  /// Collective. `chosen` are the ranks of this group that the new one consists of, this one among them.
+  [[nodiscard]] std::shared_ptr<process_engine> make_group(collective kind, std::vector<int> const& chosen,
+                                                           std::chrono::milliseconds deadline) {
+    auto const count = static_cast<int>(chosen.size());
+    auto* const own = group_.launch->make_board(count);
+    auto const places = collect(kind, own == nullptr ? std::uint64_t{0} : group_.launch->offset(own));
+    if (std::ranges::find(places, std::uint64_t{0}) != places.end()) {
+      if (own != nullptr) group_.launch->place->deallocate(own, group_.launch->board_bytes(count));
+      throw comm_error(text(group_.launch->who, ": ", name_of(kind),
+                            " found no shared memory left for another group; free tensors from allocate, or groups"),
+                       {group_.launch->rank, std::string(name_of(kind))});
+    }
+    std::vector<int> members;
+    std::vector<node_board*> boards;
+    for (int const each : chosen) {
+      members.push_back(group_.world_rank(each));
+      boards.push_back(
+          std::launder(reinterpret_cast<node_board*>(group_.at(each, places[static_cast<std::size_t>(each)]))));
+    }
+    auto const place = static_cast<int>(std::ranges::find(chosen, group_.rank) - chosen.begin());
+    return std::make_shared<node_engine>(driver_, std::move(members), place, deadline, std::move(boards));
+  }
+
+  std::shared_ptr<node_driver> driver_;
+  node_group group_;
+  node_operation blocking_;
+};
 
 }  // namespace trireme::comm::detail
 
@@ -6163,27 +7504,45 @@ namespace trireme::comm::detail {
 
 namespace trireme::comm::detail {
 
-/// An operation from the rank's store, appended to its pending ones. Allocates only while more are in flight than ever.
-[[nodiscard]] inline operation& enlist(rank_state& mine) {
-  if (mine.unused == nullptr) {
-    mine.owned.push_back(std::make_unique<operation>());
-    mine.unused = mine.owned.back().get();
+/// Threads of one process: all memory is within reach of all.
+class thread_place final : public node_place {
+ public:
+  explicit thread_place(int ranks)
+      : thread_place(std::make_unique<node_header[]>(static_cast<std::size_t>(ranks)),
+                     static_cast<std::size_t>(ranks)) {}
+  ~thread_place() override {
+    for (auto* const each : blocks_) ::operator delete(each, alignment);
   }
-  auto& op = *mine.unused;
-  mine.unused = op.next;
-  op.reset();
-  op.previous = mine.newest;
-  (mine.newest == nullptr ? mine.pending : mine.newest->next) = &op;
-  mine.newest = &op;
-  return op;
-}
 
-inline void dismiss(rank_state& mine, operation& op) noexcept {
-  (op.previous == nullptr ? mine.pending : op.previous->next) = op.next;
-  (op.next == nullptr ? mine.newest : op.next->previous) = op.previous;
-  op.next = mine.unused;
-  mine.unused = &op;
-}
+  [[nodiscard]] void* allocate(std::size_t bytes) override {
+    std::lock_guard const lock(mutex_);
+    blocks_.push_back(nullptr);  // first of all, so that no block is lost
+    return blocks_.back() = ::operator new(bytes, alignment);
+  }
+  void deallocate(void* block, std::size_t) noexcept override {
+    std::lock_guard const lock(mutex_);
+    std::erase(blocks_, block);
+    ::operator delete(block, alignment);
+  }
+
+ private:
+  /// Of two cache lines, which processors fetch in pairs.
+  static constexpr std::align_val_t alignment{128};
+
+  thread_place(std::unique_ptr<node_header[]> made, std::size_t ranks)
+      : node_place(true, std::vector<std::byte*>(ranks), addresses_of(made.get(), ranks),
+                   std::numeric_limits<std::uintptr_t>::max()),
+        own_(std::move(made)) {}
+  [[nodiscard]] static std::vector<node_header*> addresses_of(node_header* first, std::size_t count) {
+    std::vector<node_header*> all(count);
+    std::iota(all.begin(), all.end(), first);
+    return all;
+  }
+
+  std::unique_ptr<node_header[]> const own_;
+  std::mutex mutex_;
+  std::vector<void*> blocks_;  ///< the boards of groups that some rank has not left
+};
 
 /// The cores that this thread may use.
 [[nodiscard]] inline std::vector<int> usable_cores() {
@@ -6213,8 +7572,9 @@ inline void stay_on([[maybe_unused]] int core) noexcept {
 }
 
 TRIREME_BODY void check(threads const& description) {
-  if (description.ranks < 1 || description.ranks > most_ranks)
-    throw config_error(text("trireme::comm::threads: .ranks is ", description.ranks, "; choose 1 to ", most_ranks));
+  if (description.ranks < 1 || description.ranks > node_most_ranks)
+    throw config_error(
+        text("trireme::comm::threads: .ranks is ", description.ranks, "; choose 1 to ", node_most_ranks));
   if (description.deadline.count() < 1)
     throw config_error(text("trireme::comm::threads: .deadline is ", to_string(description.deadline),
                             "; give the ranks at least 1ms"));
@@ -6225,238 +7585,60 @@ TRIREME_BODY void run_ranks(threads const& description, std::function<void(int, 
   auto const ranks = static_cast<std::size_t>(description.ranks);
   auto const cores = usable_cores();
   bool const core_each = ranks <= cores.size();
-  auto const crew = std::make_shared<team>(description.ranks, core_each);
+  auto const place = std::make_shared<thread_place>(description.ranks);
+  std::vector<std::shared_ptr<node_launch>> launches;
+  std::vector<node_board*> boards;
   std::vector<int> everyone(ranks);
   std::iota(everyone.begin(), everyone.end(), 0);
-  auto const members = std::make_shared<group>(crew, std::move(everyone), description.deadline);
+  for (int const rank : everyone) {
+    launches.push_back(std::make_shared<node_launch>("trireme::comm::threads", rank, place, core_each));
+    boards.push_back(launches.back()->make_board(description.ranks));
+  }
 
-  std::vector<std::exception_ptr> failures(ranks + 1);
-  auto const run = [&](int rank) noexcept {
-    auto& failure = failures[static_cast<std::size_t>(rank)];
+  std::vector<std::exception_ptr> failures(ranks);
+  auto const end_with = [&](std::size_t rank, std::exception_ptr failure, std::string_view how) {
+    failures[rank] = std::move(failure);
+    launches[rank]->fail(text("trireme::comm::threads: rank ", rank, how, sentence_of(failures[rank])));
+  };
+  auto const run = [&](std::size_t rank) noexcept {
+    auto& launch = launches[rank];
+    auto const leave = [&] {
+      launch->mine().left.store(1);
+      for (auto* const each : place->headers) launch->ring(*each);
+    };
     try {
-      if (core_each && description.pin) stay_on(cores[static_cast<std::size_t>(rank)]);
-      threads_world world(members, rank);
-      body(rank, world);
+      if (core_each && description.pin) stay_on(cores[rank]);
+      threads_world world(std::make_shared<node_engine>(std::make_shared<node_driver>(launch), everyone,
+                                                        static_cast<int>(rank), description.deadline, boards));
+      try {
+        body(static_cast<int>(rank), world);
+      } catch (...) {
+        end_with(rank, std::current_exception(), " ended with an error: ");
+      }
+      leave();  // before its group ends, so that the others hear why
     } catch (...) {
-      failure = std::current_exception();
+      end_with(rank, std::current_exception(), " could not begin: ");
+      leave();
     }
-    if (failure != nullptr)
-      crew->fail(rank, text("trireme::comm::threads: rank ", rank, " ended with an error: ", sentence_of(failure)));
-    crew->ranks[static_cast<std::size_t>(rank)].left.store(true);
-    crew->ring();
   };
 
   std::vector<std::thread> workers;
   workers.reserve(ranks);
   try {
-    for (int rank = 0; rank < description.ranks; ++rank) workers.emplace_back(run, rank);
+    while (workers.size() < ranks) workers.emplace_back(run, workers.size());
   } catch (...) {
-    failures[ranks] = std::current_exception();
-    crew->fail(description.ranks, text("trireme::comm::threads: rank ", workers.size(),
-                                       " could not be started: ", sentence_of(failures[ranks])));
+    end_with(workers.size(), std::current_exception(), " could not be started: ");
   }
   for (auto& each : workers) each.join();
 
   // The first in time; or, where that rank has dealt with it, the first in rank order.
-  auto const first = crew->culprit();
-  if (first >= 0 && failures[static_cast<std::size_t>(first)] != nullptr)
-    std::rethrow_exception(failures[static_cast<std::size_t>(first)]);
+  auto const first = place->headers[0]->failure.load();
+  if (first > 0 && failures[first - 1] != nullptr) std::rethrow_exception(failures[first - 1]);
   for (auto const& failure : failures)
     if (failure != nullptr) std::rethrow_exception(failure);
 }
 
 }  // namespace trireme::comm::detail
-
-namespace trireme::comm {
-
-/// Gives the operation back if it is finished, whether it succeeded or not.
-struct threads_request::releaser {
-  threads_request& request;
-  ~releaser() {
-    if (request.op_->at == detail::operation::stage::finished) request.release();
-  }
-};
-
-TRIREME_BODY bool threads_request::test() {
-  if (op_ == nullptr) return true;
-  releaser const guard{*this};
-  if (detail::advance(*op_)) return true;
-  // Now and then, because a test is otherwise a few nanoseconds: what else this rank has in flight, and the clock.
-  if (op_->polls % 4 == 0) detail::advance_pending(op_->mine());
-  if (++op_->polls % 256 == 0) {
-    if (op_->since == detail::clock::time_point{}) op_->since = detail::clock::now();
-    detail::check_patience(*op_, op_->since);
-  }
-  if (op_->crew().failed()) {
-    op_->at = detail::operation::stage::finished;
-    detail::throw_failure(*op_);
-  }
-  return false;
-}
-
-TRIREME_BODY void threads_request::wait() {
-  if (op_ == nullptr) return;
-  releaser const guard{*this};
-  try {
-    detail::wait_for(*op_);
-  } catch (...) {
-    op_->at = detail::operation::stage::finished;
-    throw;
-  }
-}
-
-TRIREME_BODY void threads_request::release() noexcept {
-  auto const keep = std::move(op_->keep);  // what it belongs to may have ended, and end with it
-  detail::dismiss(op_->mine(), *op_);
-  op_ = nullptr;
-}
-
-TRIREME_BODY void threads_request::finish() noexcept {
-  if (op_ == nullptr) return;
-  try {
-    if (std::uncaught_exceptions() > 0) expect_soon();
-    wait();
-  } catch (...) {  // the error has ended the whole launch, which reports it
-  }
-}
-
-/// An exception is on its way out of this rank, and is told to the others when it has left the launch. They may wait
-/// for this rank by then and never take their part in what is pending here, so they are not waited for that long.
-TRIREME_BODY void threads_request::expect_soon() {
-  auto const self = op_->world_rank(op_->rank);
-  auto const patience = op_->where->deadline / 10;
-  auto const end = detail::clock::now() + patience;
-  while (!test()) {
-    if (detail::clock::now() > end)
-      return op_->crew().fail(self, text("trireme::comm::threads: rank ", self,
-                                         " ended with an error: an exception left a call pending, in which others "
-                                         "took no part for another ",
-                                         to_string(patience)));
-    std::this_thread::sleep_for(std::chrono::microseconds(100));
-  }
-}
-
-TRIREME_BODY threads_world::threads_world(std::shared_ptr<detail::group> members, int rank) noexcept
-    : group_(std::move(members)), rank_(rank), size_(group_->size()) {}
-
-TRIREME_BODY std::chrono::milliseconds threads_world::deadline() const noexcept { return group_->deadline; }
-
-TRIREME_BODY void threads_world::run(command const& it) {
-  if (it.what.kind == collective::exchange) {  // its list of transfers has memory of its own
-    start(it).wait();
-    return;
-  }
-  detail::operation op;
-  op.counts = it.counts;
-  post(op, it, it.parts.data());
-  detail::wait_for(op);
-}
-
-TRIREME_BODY threads_request threads_world::start(command const& it) {
-  auto& mine = group_->crew->ranks[static_cast<std::size_t>(group_->members[static_cast<std::size_t>(rank_)])];
-  auto& op = detail::enlist(mine);
-  try {
-    op.kept_counts.assign(it.counts.begin(), it.counts.end());
-    op.counts = op.kept_counts;
-    op.kept_parts.assign(it.parts.begin(), it.parts.end());
-    if (it.what.kind == collective::exchange)
-      post_exchange(op, it);
-    else
-      post(op, it, op.kept_parts.data());
-  } catch (...) {
-    detail::dismiss(mine, op);
-    throw;
-  }
-  op.keep = group_;
-  return request(op);
-}
-
-TRIREME_BODY threads_world threads_world::split(int color, int key) {
-  detail::expect_color(who, color);
-  return regroup(collective::split, color, key, deadline());
-}
-
-TRIREME_BODY threads_world threads_world::duplicate(std::chrono::milliseconds deadline) {
-  return regroup(collective::duplicate, 0, 0, deadline);
-}
-
-TRIREME_BODY void threads_world::abandon(std::string const& sentence) noexcept {
-  try {
-    auto const launched_as = group_->members[static_cast<std::size_t>(rank_)];
-    group_->crew->fail(launched_as, text(who, ": rank ", launched_as, " ended with an error: ", sentence));
-  } catch (...) {  // without memory for a sentence their deadlines end the waits
-  }
-}
-
-TRIREME_BODY threads_world threads_world::regroup(collective kind, int color, int key,
-                                                  std::chrono::milliseconds deadline) {
-  auto const chosen = detail::ranks_of_color(collect(kind, dtype::i32, detail::color_and_key{color, key}), color);
-  std::shared_ptr<detail::group> made;
-  if (chosen.front() == rank_) {
-    std::vector<int> members;
-    for (int const rank : chosen) members.push_back(group_->members[static_cast<std::size_t>(rank)]);
-    made = std::make_shared<detail::group>(group_->crew, std::move(members), deadline);
-  }
-  auto const groups = collect(kind, dtype::u64, made);
-  auto const place = std::ranges::find(chosen, rank_) - chosen.begin();
-  return {groups[static_cast<std::size_t>(chosen.front())], static_cast<int>(place)};
-}
-
-TRIREME_BODY bool threads_world::fits_in_posting(command const& it) const noexcept {
-  if (it.elements == nullptr || !it.elements->touchable || it.what.shape != 0) return it.elements == nullptr;
-  auto const whole = it.what.kind == collective::scatter ? it.what.count * size() : it.what.count;
-  return static_cast<std::size_t>(whole) * it.element_bytes <= detail::posting::value_bytes;
-}
-
-TRIREME_BODY void threads_world::prepare(detail::operation& op, command const& it) {
-  op.where = group_.get();
-  op.what = it.what;
-  op.rank = rank_;
-  op.elements = it.elements;
-  op.element_bytes = it.element_bytes;
-  op.divisor = it.divisor;
-  op.from_ = it.from;
-  op.own = it.to;
-  if (group_->crew->failed()) detail::throw_failure(op);
-  if (it.elements != nullptr && it.elements->complete != nullptr) it.elements->complete();  // others read it now
-}
-
-TRIREME_BODY void threads_world::post(detail::operation& op, command const& it, part const* parts) {
-  prepare(op, it);
-  op.what.by_value = op.collect == nullptr && fits_in_posting(it);
-  op.number = group_->boxes[static_cast<std::size_t>(rank_)].claim([this] { return group_->lowest_unfinished(); });
-  auto& posting = group_->at(rank_, op.number);
-  posting.what = op.what;
-  if (!op.what.by_value) {
-    posting.memory = {it.from, it.to, parts};
-  } else if (it.what.kind == collective::scatter) {
-    if (rank_ == it.what.root)
-      std::memcpy(posting.values, it.from, static_cast<std::size_t>(it.what.count * size()) * it.element_bytes);
-  } else if (it.what.count > 0) {
-    std::memcpy(posting.values, it.from, static_cast<std::size_t>(it.what.count) * it.element_bytes);
-  }
-  posting.word.store(detail::arrived_word(op.number));
-  group_->crew->ring();
-}
-
-TRIREME_BODY void threads_world::post_exchange(detail::operation& op, command const& it) {
-  prepare(op, it);
-  for (auto const& each : it.parts) {
-    auto& way = each.sent ? group_->between(rank_, each.peer) : group_->between(each.peer, rank_);
-    op.transfers.push_back({each, each.sent ? way.post(each) : way.expect()});
-  }
-  group_->crew->ring();
-}
-
-TRIREME_BODY void threads_world::show(collective kind, dtype type, void const* mine, void* all,
-                                      void (*take)(void*, int, void const*)) {
-  detail::operation op;
-  op.collect = take;
-  post(op, {.what = {kind, type}, .from = mine, .to = all}, nullptr);
-  detail::wait_for(op);
-}
-
-}  // namespace trireme::comm
 
 // ---- trireme/comm/launch.hpp (goes on)
 namespace trireme::comm {
@@ -7794,9 +8976,6 @@ in_memory(tensor_view<U, host>, tensor_view<W, host>) -> in_memory<std::remove_c
 
 }  // namespace trireme::data
 
-// ---- trireme/data/loader.hpp
-#include <condition_variable>
-
 // ---- trireme/data/sampler.hpp
 namespace trireme::data {
 
@@ -8337,6 +9516,69 @@ struct token_split {
 
 }  // namespace trireme::data
 
+// ---- trireme/contract/precision_state.hpp
+namespace trireme {
+
+/// An operand of a product that a layer is about to compute: x or w of y = x w, or the gradient of y, which both
+/// products of the backward pass read.
+struct product_operand {
+  enum class role { input, weight, gradient };
+  std::string_view weight;  ///< the name of w
+  role is = role::input;
+  bool training = true;  ///< false: nobody learns from this pass, and neither does the precision
+};
+
+/// The run state of a precision that names no `instance` of its own: losses are as they are, and a step is taken if all
+/// gradients are finite.
+///
+/// An `instance` of your own has the same functions, is made of the policy, and may have more:
+///
+///   visit_numbers(f)          numbers that are the same on all ranks (contract/state.hpp); checkpoints keep them.
+///   operand(which, from, to)  writes what products read instead of `from`, of the same extents: for number formats
+///                             that are no element type. Called before each product of nn::linear and nn::experts.
+///   maxima()                  a span of doubles, not negative, as many on all ranks: what operand() has seen. Before
+///                             decide() each becomes the largest of all ranks'.
+template <class Precision>
+class plain_precision {
+ public:
+  explicit plain_precision(Precision const&) {}
+  /// What the losses of the next step are multiplied by before backward; gradients are divided by it before the update.
+  [[nodiscard]] double scale() const noexcept { return 1; }
+  /// After each vote: whether the step is taken. Called on every rank with the same argument.
+  [[nodiscard]] bool decide(bool finite) noexcept { return finite; }
+  /// After so many steps in a row that were not taken a run is an error.
+  [[nodiscard]] std::int64_t normal_skips() const noexcept { return 10; }
+};
+
+namespace detail {
+
+template <class Precision>
+struct precision_state_of {
+  using type = plain_precision<Precision>;
+};
+template <class Precision>
+requires requires { typename Precision::instance; }
+struct precision_state_of<Precision> {
+  using type = typename Precision::instance;
+};
+
+}  // namespace detail
+
+template <class Precision>
+using precision_state = typename detail::precision_state_of<Precision>::type;
+
+/// A precision that writes the operands of products itself. On paper (phantom memory) it is not asked to: there is room
+/// for what it would write in host memory.
+template <class State, class T, class Space>
+concept writes_operands =
+    requires(State& state, product_operand const& which,
+             tensor_view<T const, std::conditional_t<std::is_same_v<Space, phantom>, host, Space>> from,
+             tensor_view<T, std::conditional_t<std::is_same_v<Space, phantom>, host, Space>> to) {
+  state.operand(which, from, to);
+};
+
+}  // namespace trireme
+
 // ---- trireme/contract/rank_groups.hpp
 namespace trireme {
 
@@ -8521,176 +9763,7 @@ class arena {
 
 }  // namespace trireme
 
-// ---- trireme/contract/context_group.hpp (goes on)
-namespace trireme {
-
-/// Which positions of each sample a rank of a context group has, all samples alike: rank r has stretch r of as
-/// many equal ones as there are ranks, or, balanced, stretch r from either end, of twice as many. Causal attention
-/// costs a position the more the later it is; so balanced parts cost the same.
-struct context_part {
-  share own{};
-  bool balanced = false;
-  friend bool operator==(context_part const&, context_part const&) = default;
-
-  struct stretch {
-    std::int64_t row = 0;       ///< where it begins among the rows of a sample that lie here
-    std::int64_t position = 0;  ///< and in the whole sample
-    std::int64_t count = 0;
-    friend bool operator==(stretch const&, stretch const&) = default;
-  };
-  [[nodiscard]] constexpr int stretches() const noexcept { return balanced ? 2 : 1; }
-  /// The positions of a whole sample are a multiple of this.
-  [[nodiscard]] constexpr std::int64_t pieces() const noexcept { return std::int64_t{own.size} * stretches(); }
-  /// @param here  rows of a sample that lie here.
-  [[nodiscard]] constexpr stretch at(int which, std::int64_t here) const noexcept {
-    auto const count = here / stretches();
-    auto const piece = which == 0 ? own.rank : 2 * own.size - 1 - own.rank;
-    return {which * count, piece * count, count};
-  }
-  [[nodiscard]] constexpr std::int64_t whole(std::int64_t here) const noexcept { return here * own.size; }
-};
-
-/// What attention keeps for its backward pass.
-template <class Env>
-struct attention_state {
-  using view = tensor_view<typename Env::compute, typename Env::space>;
-  view qkv;                                                        ///< queries, keys and values, side by side
-  view heads;                                                      ///< what came of them
-  tensor_view<typename Env::accumulate, typename Env::space> lse;  ///< logs of the softmax's denominators
-};
-
-/// The ranks that share each sample's positions, as layers see them: which ones lie here, and attention over all of
-/// them, the one thing that is not done row by row. A group of one has all positions, and is not asked to attend.
-///
-/// Ranks    collective: all members call the same in the same order.
-/// Numerics what is dropped out depends on positions in the whole sample.
-template <class Env>
-class context_group : public rank_group<context_group<Env>> {
- public:
-  using space = typename Env::space;
-  using view = tensor_view<typename Env::compute, space>;
-  using state = attention_state<Env>;
-
-  /// The group of a rank that has whole samples.
-  [[nodiscard]] static context_group& one();
-
-  [[nodiscard]] context_part const& part() const noexcept { return part_; }
-
-  /// Causal self-attention of the whole samples; heads is written. kept.qkv is this rank's rows of queries, keys and
-  /// values; all of kept lives on in `activations`.
-  /// @param shape  of what lies here.
-  virtual void attend(view heads, state& kept, attention_shape const& shape, arena<space>& activations,
-                      arena<space>& scratch, dropout_site const& dropout) = 0;
-  /// The gradient of attend: dqkv is written. heads is what it gave.
-  virtual void attend_backward(view dqkv, view dheads, view heads, state const& kept, attention_shape const& shape,
-                               arena<space>& scratch, dropout_site const& dropout) = 0;
-
- protected:
-  explicit context_group(context_part const& part) noexcept : rank_group<context_group<Env>>(part.own), part_(part) {}
-
- private:
-  context_part part_;
-};
-
-namespace detail {
-
-/// Has whole samples: layers attend to them on their own.
-template <class Env>
-class whole_context final : public context_group<Env> {
-  using typename context_group<Env>::space;
-  using typename context_group<Env>::view;
-  using typename context_group<Env>::state;
-
- public:
-  whole_context() noexcept : context_group<Env>({}) {}
-
- private:
-  void attend(view, state&, attention_shape const&, arena<space>&, arena<space>&, dropout_site const&) override {}
-  void attend_backward(view, view, view, state const&, attention_shape const&, arena<space>&,
-                       dropout_site const&) override {}
-};
-
-}  // namespace detail
-
-template <class Env>
-context_group<Env>& context_group<Env>::one() {
-  static detail::whole_context<Env> group;
-  return group;
-}
-
-/// A model whose units work on any positions of a sample: they take positions from `context_group<Env>::of(pass)`,
-/// attend through it, and treat each row alike otherwise.
-template <class M>
-concept cuts_context = requires {
-  requires M::cuts_context;
-};
-
-}  // namespace trireme
-
-// ---- trireme/contract/precision_state.hpp
-namespace trireme {
-
-/// An operand of a product that a layer is about to compute: x or w of y = x w, or the gradient of y, which both
-/// products of the backward pass read.
-struct product_operand {
-  enum class role { input, weight, gradient };
-  std::string_view weight;  ///< the name of w
-  role is = role::input;
-  bool training = true;  ///< false: nobody learns from this pass, and neither does the precision
-};
-
-/// The run state of a precision that names no `instance` of its own: losses are as they are, and a step is taken if all
-/// gradients are finite.
-///
-/// An `instance` of your own has the same functions, is made of the policy, and may have more:
-///
-///   visit_numbers(f)          numbers that are the same on all ranks (contract/state.hpp); checkpoints keep them.
-///   operand(which, from, to)  writes what products read instead of `from`, of the same extents: for number formats
-///                             that are no element type. Called before each product of nn::linear and nn::experts.
-///   maxima()                  a span of doubles, not negative, as many on all ranks: what operand() has seen. Before
-///                             decide() each becomes the largest of all ranks'.
-template <class Precision>
-class plain_precision {
- public:
-  explicit plain_precision(Precision const&) {}
-  /// What the losses of the next step are multiplied by before backward; gradients are divided by it before the update.
-  [[nodiscard]] double scale() const noexcept { return 1; }
-  /// After each vote: whether the step is taken. Called on every rank with the same argument.
-  [[nodiscard]] bool decide(bool finite) noexcept { return finite; }
-  /// After so many steps in a row that were not taken a run is an error.
-  [[nodiscard]] std::int64_t normal_skips() const noexcept { return 10; }
-};
-
-namespace detail {
-
-template <class Precision>
-struct precision_state_of {
-  using type = plain_precision<Precision>;
-};
-template <class Precision>
-requires requires { typename Precision::instance; }
-struct precision_state_of<Precision> {
-  using type = typename Precision::instance;
-};
-
-}  // namespace detail
-
-template <class Precision>
-using precision_state = typename detail::precision_state_of<Precision>::type;
-
-/// A precision that writes the operands of products itself. On paper (phantom memory) it is not asked to: there is room
-/// for what it would write in host memory.
-template <class State, class T, class Space>
-concept writes_operands =
-    requires(State& state, product_operand const& which,
-             tensor_view<T const, std::conditional_t<std::is_same_v<Space, phantom>, host, Space>> from,
-             tensor_view<T, std::conditional_t<std::is_same_v<Space, phantom>, host, Space>> to) {
-  state.operand(which, from, to);
-};
-
-}  // namespace trireme
-
-// ---- trireme/contract/tensor_group.hpp
+// ---- trireme/contract/tensor_group.hpp (goes on)
 namespace trireme {
 
 template <class Env>
@@ -9082,390 +10155,7 @@ concept plain_model = has_visit_parameters<M> && has_model_forward<M> && has_mod
 
 }  // namespace trireme
 
-// ---- trireme/nn/detail/own_rows.hpp
-namespace trireme::nn::detail {
-
-/// Sum over the tensor group of the terms that term(memory) makes; of cut rows those that lie here, and nothing else is
-/// kept: nobody needs the term's other rows later.
-template <class Env, class Term>
-auto kept_sum(pass<Env>& pass, Term const& term) -> tensor_view<typename Env::compute, typename Env::space> {
-  if (!pass.group.cuts_rows()) return pass.group.reduce(term(pass.activations));
-  auto const here = pass.scratch.mark();
-  auto const own = pass.group.reduce(term(pass.scratch));
-  auto const y = pass.take(own.extents());
-  ops::on<typename Env::space>::copy(y, own);
-  pass.scratch.rewind(here);
-  return y;
-}
-
-/// Drops numbers of y, the rows that lie here of `rows`, by what they are in their whole samples.
-template <class Env>
-void drop_rows(pass<Env> const& pass, tensor_view<typename Env::compute, typename Env::space> y, std::int64_t rows,
-               ops::dropout_site site) {
-  using kernels = ops::on<typename Env::space>;
-  if (!site.active()) return;
-  auto const columns = y.extent(1);
-  auto const here = pass.group.rows_here(rows);
-  auto const& part = context_group<Env>::of(pass).part();
-  site.first = here.first * columns;
-  site.whole = rows * columns;
-  if (part.own.size == 1) return kernels::dropout(y, site);
-  auto const samples = site.samples;
-  auto const context = rows / static_cast<std::int64_t>(samples.size());
-  site.whole = part.whole(context) * columns;
-  for (auto row = here.first; row < here.first + here.count;) {
-    auto const in_sample = row % context;
-    auto const at = part.at(in_sample < part.at(0, context).count ? 0 : 1, context);
-    auto const n = std::min(at.row + at.count - in_sample, here.first + here.count - row);
-    site.samples = samples.subspan(static_cast<std::size_t>(row / context), 1);
-    site.first = (at.position + in_sample - at.row) * columns;
-    kernels::dropout(y.rows(row - here.first, n), site);
-    row += n;
-  }
-}
-
-}  // namespace trireme::nn::detail
-
-// ---- trireme/nn/detail/packed_weights.hpp
-namespace trireme::nn::detail {
-
-/// Weights stored (inputs, outputs), as the products of this pass read them: packed once a version, or, where the
-/// precision writes them itself, what it makes of them, in scratch memory until the caller gives it back.
-template <class Env, class Weights, class View>
-Weights& packed_weights(Weights& into, pass<Env>& pass, std::string_view name, View values) {
-  using element = std::remove_const_t<typename View::value_type>;
-  constexpr bool written = writes_operands<precision_state<typename Env::precision>, element, typename Env::space>;
-  into.bind(pass.operand(name, product_operand::role::weight, values), ops::orientation::in_out);
-  into.refresh(written ? pass.version | ops::passing_values : pass.version);
-  return into;
-}
-
-}  // namespace trireme::nn::detail
-
-// ---- trireme/nn/linear.hpp (goes on)
-namespace trireme::nn {
-
-/// The part of a linear layer that one rank of a tensor group has: some columns of the weight, which gives some
-/// outputs, or some rows of it, which gives a term of all outputs.
-struct linear_part {
-  enum class axis { none, outputs, inputs };
-  axis cut = axis::none;
-  interval range{};  ///< of the inputs, or of the outputs of each fused matrix
-  int rank = 0;      ///< in its group
-};
-
-/// When a backward pass makes the parameters' gradients: at once, or in a second half. What that needs is kept among
-/// the activations; of cut rows those that lie here.
-enum class weight_half { at_once, later };
-
-/// y = act(x w + b) (+ residual), with the weight stored (inputs, outputs) as GPT-2 does.
-///
-/// As a layer of an expression it is `linear{.outputs = n}`: inputs are what comes in, an activation is a layer behind
-/// it, and fused matrices are asked for by the layer that takes them.
-///
-/// Shapes   x (rows, inputs), y (rows, outputs), w (inputs, outputs), b (outputs).
-/// Ranks    a layer of which this rank has some inputs gives partial sums (forward_term), one of which it has some
-///          outputs gives them backward (input_gradient_term). The bias of the former is everybody's, added by rank 0.
-/// Bytes    saves a reference to x, and x w + b where an activation follows.
-struct linear {
-  std::int64_t inputs = 0;
-  std::int64_t outputs = 0;
-  ops::activation act = ops::activation::none;
-  initial start{initial::distribution::normal, 0.02};
-  initial bias_start{};
-  std::int64_t fused = 1;  ///< matrices that lie side by side in the outputs, each of which is cut alike
-  bool bias = true;        ///< false: y = act(x w)
-  friend bool operator==(linear const&, linear const&) = default;
-
-  template <class Env>
-  class instance;
-};
-
-template <class Env>
-class linear::instance {
-  using space = typename Env::space;
-  using value = typename Env::compute;
-  using kernels = ops::on<space>;
-  using role = product_operand::role;
-
- public:
-  using view = tensor_view<value, space>;
-  struct saved {
-    view x;                  // (rows, inputs)
-    view before_activation;  // (rows, outputs), or empty
-    view dy;                 // (rows, outputs): the gradient of x w + b, between the halves of a backward pass
-  };
-
-  instance(linear const& description, std::string const& name, linear_part const& part = {})
-      : what_(description),
-        weight_{{name + ".weight", {what_.inputs, what_.outputs}, what_.start, true}, {}, {}},
-        bias_{{name + ".bias", {what_.outputs}, what_.bias_start, false}, {}, {}},
-        adds_bias_(part.cut != linear_part::axis::inputs || part.rank == 0) {
-    cut(part);
-  }
-
-  void visit(auto&& each) {
-    each(weight_);
-    if (what_.bias) each(bias_);
-  }
-
-  view forward(pass<Env>& pass, saved& kept, view x, view residual = {}) {
-    auto const y = pass.take({x.extent(0), what_.outputs});
-    kept.x = x;
-    bool const keep = what_.act != ops::activation::none && pass.training();
-    kept.before_activation = keep ? pass.take(y.extents()) : view{};
-    auto const here = pass.scratch.mark();
-    kernels::linear(y, operand(pass, role::input, x), packed(pass),
-                    {bias_.value, what_.act, kept.before_activation, residual});
-    pass.scratch.rewind(here);
-    return y;
-  }
-  /// This rank's term of x w + b, where it has some of the inputs; in memory of `from`.
-  partial_sum<view> forward_term(pass<Env>& pass, saved& kept, view x, arena<space>& from) {
-    auto const y = from.template take<value>({x.extent(0), what_.outputs});
-    kept.x = x;
-    auto const here = pass.scratch.mark();
-    kernels::linear(y, operand(pass, role::input, x), packed(pass),
-                    {.bias = adds_bias_ ? bias_.value : decltype(bias_.value){}});
-    pass.scratch.rewind(here);
-    return partial_sum<view>(y);
-  }
-  /// residual + dropout(x w + b), summed over the group: the end of a branch of a residual stream.
-  view end_branch(pass<Env>& pass, saved& kept, view x, view residual, ops::dropout_site drop) {
-    auto const rows = x.extent(0);
-    if (pass.group.size() == 1 && !drop.active()) return forward(pass, kept, x, residual);
-    auto const y = detail::kept_sum(pass, [&](auto& from) { return forward_term(pass, kept, x, from); });
-    detail::drop_rows(pass, y, rows, drop);
-    kernels::add(y, residual);
-    return y;
-  }
-  /// The gradient of x w + b in all rows, from that of end_branch()'s result: dy itself, or in scratch memory. For a
-  /// later half a copy of what lies here is saved, since dy goes on to change.
-  view branch_gradient(pass<Env>& pass, saved& kept, view dy, ops::dropout_site drop, weight_half when) {
-    auto const rows = kept.x.extent(0);
-    bool const later = when == weight_half::later;
-    if (drop.active() || later) {
-      auto const own = (later ? pass.activations : pass.scratch).template take<value>(dy.extents());
-      kernels::copy(own, dy);
-      detail::drop_rows(pass, own, rows, drop);
-      dy = own;
-    }
-    if (later) kept.dy = dy;
-    return pass.group.gather(dy, rows, pass.scratch);
-  }
-
-  /// @param dy  gradient of x w + b: the caller has taken it through this layer's activation (see input_gradient's
-  ///            epilogue of the layer above, or activation_backward()).
-  void weight_gradient(pass<Env>& pass, view x, view dy) {
-    auto const here = pass.scratch.mark();
-    kernels::linear_backward_weight(weight_.gradient.reshaped(matrix()), bias_.gradient, operand(pass, role::input, x),
-                                    operand(pass, role::gradient, dy), ops::orientation::in_out);
-    pass.scratch.rewind(here);
-  }
-  /// dx (+)= dy w^T, then through the activation of the layer below, if it is given.
-  void input_gradient(pass<Env>& pass, view dx, view dy, ops::input_epilogue<value, space> epilogue = {}) {
-    auto const here = pass.scratch.mark();
-    kernels::linear_backward_input(dx, operand(pass, role::gradient, dy), packed(pass), epilogue);
-    pass.scratch.rewind(here);
-  }
-  /// This rank's term of dy w^T, where it has some of the outputs; in the memory of dx.
-  partial_sum<view> input_gradient_term(pass<Env>& pass, view dx, view dy) {
-    input_gradient(pass, dx, dy);
-    return partial_sum<view>(dx);
-  }
-
-  view backward(pass<Env>& pass, saved const& kept, view dy) {
-    auto const before = through_activation(pass, kept, dy);
-    weight_gradient(pass, kept.x, before);
-    auto const dx = pass.take(kept.x.extents());
-    input_gradient(pass, dx, before);
-    return dx;
-  }
-  /// Like backward, for the first layer of a model: nobody wants dx.
-  void backward_without_input(pass<Env>& pass, saved const& kept, view dy) {
-    weight_gradient(pass, kept.x, through_activation(pass, kept, dy));
-  }
-
- private:
-  // Fused matrices get the dimension along which they are cut.
-  void cut(linear_part const& part) {
-    if (part.cut == linear_part::axis::none) return;
-    if (part.cut == linear_part::axis::inputs) {
-      weight_.info = part_of(weight_.info, 0, part.range);
-      bias_.info.answers = part.rank == 0;
-      what_.inputs = part.range.count;
-      return;
-    }
-    if (what_.fused > 1) {
-      weight_.info.extents = {what_.inputs, what_.fused, what_.outputs / what_.fused};
-      bias_.info.extents = {what_.fused, what_.outputs / what_.fused};
-    }
-    weight_.info = part_of(weight_.info, weight_.info.extents.rank() - 1, part.range);
-    bias_.info = part_of(bias_.info, bias_.info.extents.rank() - 1, part.range);
-    what_.outputs = what_.fused * part.range.count;
-  }
-  [[nodiscard]] shape matrix() const { return {what_.inputs, what_.outputs}; }
-
-  view through_activation(pass<Env>& pass, saved const& kept, view dy) {
-    if (what_.act == ops::activation::none) return dy;
-    auto const before = pass.take(dy.extents());
-    kernels::activate_backward(before, dy, kept.before_activation, what_.act);
-    return before;
-  }
-  [[nodiscard]] view operand(pass<Env>& pass, role which, view x) { return pass.operand(weight_.info.name, which, x); }
-  auto& packed(pass<Env>& pass) {
-    return detail::packed_weights(packed_, pass, weight_.info.name, weight_.value.reshaped(matrix()));
-  }
-
-  linear what_;
-  parameter<Env> weight_;
-  parameter<Env> bias_;
-  bool adds_bias_;
-  ops::weights<value, space> packed_;
-};
-
-}  // namespace trireme::nn
-
-// ---- trireme/nn/attention.hpp (goes on)
-namespace trireme::nn {
-
-/// Causal self-attention with its two projections: residual + proj(attention(x w_qkv + b)).
-///
-/// Shapes   x, y, residual (batch * context, channels); queries, keys and values lie side by side in one product of
-///          3 * channels columns; head h has columns [h * channels/heads, (h+1) * channels/heads) of each third.
-/// Bytes    saves queries, keys, values, the output of the heads, and one number a head and row: no context x context
-///          matrix is kept.
-/// Ranks    cut by heads: a rank has the columns of its heads in c_attn, and their rows in c_proj.
-/// Errors   config_error if a group has more ranks than there are heads.
-/// Method   [Vaswani et al., 2017], blockwise with recomputation [Dao et al., 2022].
-struct attention {
-  std::int64_t channels = 0;
-  std::int64_t heads = 1;
-  double dropout = 0;      ///< of the attention weights, and of the projection's result
-  std::uint32_t site = 0;  ///< tells this layer's random numbers from other layers'; uses site and site + 1
-  double projection_scale = 0.02;
-  friend bool operator==(attention const&, attention const&) = default;
-
-  template <class Env>
-  class instance;
-};
-
-template <class Env>
-class attention::instance {
-  using space = typename Env::space;
-  using accumulate = typename Env::accumulate;
-  using kernels = ops::on<space>;
-  using projection = linear::instance<Env>;
-
- public:
-  using view = tensor_view<typename Env::compute, space>;
-  struct saved {
-    typename projection::saved qkv;  // its x is this layer's input, the rows that lie here
-    typename projection::saved out;  // its x is the output of the heads here (rows, channels here)
-    view projected;                  // queries, keys and values here; between the halves of backward, their gradient
-    attention_state<Env> attended;
-  };
-
-  instance(attention const& description, std::string const& name, share own = {})
-      : what_(description),
-        heads_(heads_of(description, own)),
-        qkv_({.inputs = what_.channels, .outputs = 3 * what_.channels, .fused = 3}, name + ".c_attn",
-             part(own, linear_part::axis::outputs)),
-        out_({.inputs = what_.channels,
-              .outputs = what_.channels,
-              .start = {initial::distribution::normal, what_.projection_scale}},
-             name + ".c_proj", part(own, linear_part::axis::inputs)) {}
-
-  void visit(auto&& each) {
-    qkv_.visit(each);
-    out_.visit(each);
-  }
-
-  /// @param x        the rows that lie here, as is residual.
-  /// @param rows     of all samples together.
-  /// @param context  rows of one sample that lie here.
-  view forward(pass<Env>& pass, saved& kept, view x, view residual, std::int64_t rows, std::int64_t context) {
-    auto const shape = of(rows, context);
-    auto& queries_keys_values = kept.attended.qkv;
-    auto& lse = kept.attended.lse;
-    queries_keys_values = kept.projected = qkv_.forward(pass, kept.qkv, pass.group.gather(x, rows, pass.scratch));
-    kept.qkv.x = x;
-    auto const attended = pass.take({rows, shape.channels});
-    if (auto& group = context_group<Env>::of(pass); group.size() == 1) {
-      lse = pass.activations.template take<accumulate>({shape.batch, shape.heads, shape.context});
-      kernels::causal_attention(attended, lse, queries_keys_values, shape, pass.scratch, site(pass, 0));
-    } else {
-      group.attend(attended, kept.attended, shape, pass.activations, pass.scratch, site(pass, 0));
-    }
-    return out_.end_branch(pass, kept.out, attended, residual, site(pass, 1));
-  }
-
-  /// Returns the gradient of x, in the memory of dx (all rows, channels); the residual's is dy itself.
-  /// @param when  later: weight_gradient() does what this leaves out.
-  view backward(pass<Env>& pass, saved& kept, view dx, view dy, std::int64_t context,
-                weight_half when = weight_half::at_once) {
-    auto const rows = dx.extent(0);
-    auto const shape = of(rows, context);
-    auto const here = pass.scratch.mark();
-    auto const take = [&](trireme::shape extents) {
-      return pass.scratch.template take<typename Env::compute>(extents);
-    };
-    auto const dprojected = out_.branch_gradient(pass, kept.out, dy, site(pass, 1), when);
-    auto const dheads = take({rows, shape.channels});
-    if (when == weight_half::at_once) out_.weight_gradient(pass, kept.out.x, dprojected);
-    out_.input_gradient(pass, dheads, dprojected);
-    auto const dqkv = take({rows, 3 * shape.channels});
-    if (auto& group = context_group<Env>::of(pass); group.size() == 1) {
-      kernels::causal_attention_backward(dqkv, dheads, kept.out.x, kept.attended.lse, kept.attended.qkv, shape,
-                                         pass.scratch, site(pass, 0));
-    } else {
-      group.attend_backward(dqkv, dheads, kept.out.x, kept.attended, shape, pass.scratch, site(pass, 0));
-    }
-    if (when == weight_half::at_once) {
-      qkv_.weight_gradient(pass, pass.group.gather(kept.qkv.x, rows, pass.scratch), dqkv);
-    } else {  // nobody needs queries, keys and values any more
-      kept.qkv.dy = kept.projected;
-      kernels::copy(kept.qkv.dy, dqkv);
-    }
-    auto const sum = pass.group.reduce(qkv_.input_gradient_term(pass, dx, dqkv));
-    pass.scratch.rewind(here);
-    return sum;
-  }
-  void weight_gradient(pass<Env>& pass, saved const& kept) {
-    auto const rows = kept.out.x.extent(0);
-    out_.weight_gradient(pass, kept.out.x, pass.group.gather(kept.out.dy, rows, pass.scratch));
-    qkv_.weight_gradient(pass, pass.group.gather(kept.qkv.x, rows, pass.scratch), kept.qkv.dy);
-  }
-
- private:
-  static interval heads_of(attention const& description, share own) {
-    if (own.size > description.heads) {
-      throw config_error(text("trireme::nn::attention: ", description.heads, " heads cannot be cut into ", own.size,
-                              " ways; a tensor group has at most as many ranks as a layer has heads"));
-    }
-    return own.of(description.heads);
-  }
-  [[nodiscard]] linear_part part(share own, linear_part::axis axis) const {
-    if (own.size == 1) return {};
-    auto const width = what_.channels / what_.heads;
-    return {axis, {heads_.first * width, heads_.count * width}, own.rank};
-  }
-  [[nodiscard]] ops::attention_shape of(std::int64_t rows, std::int64_t context) const {
-    return {rows / context, context, heads_.count, what_.channels / what_.heads * heads_.count, heads_.first};
-  }
-  [[nodiscard]] ops::dropout_site site(pass<Env> const& pass, std::uint32_t which) const {
-    return {pass.training() ? what_.dropout : 0, pass.key, what_.site + which, pass.batch.ids};
-  }
-
-  attention what_;
-  interval heads_;  // that lie here
-  projection qkv_;
-  projection out_;
-};
-
-}  // namespace trireme::nn
-
-// ---- trireme/nn/checkpointed.hpp
+// ---- trireme/nn/checkpointed.hpp (goes on)
 namespace trireme::nn {
 
 /// A unit that saves nothing but its input: the backward pass runs it forward once more. So a model's activations are
@@ -9552,6 +10242,1601 @@ checkpointed(Unit) -> checkpointed<Unit>;
 
 }  // namespace trireme::nn
 
+// ---- trireme/contract/context_group.hpp
+namespace trireme {
+
+/// Which positions of each sample a rank of a context group has, all samples alike: rank r has stretch r of as
+/// many equal ones as there are ranks, or, balanced, stretch r from either end, of twice as many. Causal attention
+/// costs a position the more the later it is; so balanced parts cost the same.
+struct context_part {
+  share own{};
+  bool balanced = false;
+  friend bool operator==(context_part const&, context_part const&) = default;
+
+  struct stretch {
+    std::int64_t row = 0;       ///< where it begins among the rows of a sample that lie here
+    std::int64_t position = 0;  ///< and in the whole sample
+    std::int64_t count = 0;
+    friend bool operator==(stretch const&, stretch const&) = default;
+  };
+  [[nodiscard]] constexpr int stretches() const noexcept { return balanced ? 2 : 1; }
+  /// The positions of a whole sample are a multiple of this.
+  [[nodiscard]] constexpr std::int64_t pieces() const noexcept { return std::int64_t{own.size} * stretches(); }
+  /// @param here  rows of a sample that lie here.
+  [[nodiscard]] constexpr stretch at(int which, std::int64_t here) const noexcept {
+    auto const count = here / stretches();
+    auto const piece = which == 0 ? own.rank : 2 * own.size - 1 - own.rank;
+    return {which * count, piece * count, count};
+  }
+  [[nodiscard]] constexpr std::int64_t whole(std::int64_t here) const noexcept { return here * own.size; }
+};
+
+/// What attention keeps for its backward pass.
+template <class Env>
+struct attention_state {
+  using view = tensor_view<typename Env::compute, typename Env::space>;
+  view qkv;                                                        ///< queries, keys and values, side by side
+  view heads;                                                      ///< what came of them
+  tensor_view<typename Env::accumulate, typename Env::space> lse;  ///< logs of the softmax's denominators
+};
+
+/// The ranks that share each sample's positions, as layers see them: which ones lie here, and attention over all of
+/// them, the one thing that is not done row by row. A group of one has all positions, and is not asked to attend.
+///
+/// Ranks    collective: all members call the same in the same order.
+/// Numerics what is dropped out depends on positions in the whole sample.
+template <class Env>
+class context_group : public rank_group<context_group<Env>> {
+ public:
+  using space = typename Env::space;
+  using view = tensor_view<typename Env::compute, space>;
+  using state = attention_state<Env>;
+
+  /// The group of a rank that has whole samples.
+  [[nodiscard]] static context_group& one();
+
+  [[nodiscard]] context_part const& part() const noexcept { return part_; }
+
+  /// Causal self-attention of the whole samples; heads is written. kept.qkv is this rank's rows of queries, keys and
+  /// values; all of kept lives on in `activations`.
+  /// @param shape  of what lies here.
+  virtual void attend(view heads, state& kept, attention_shape const& shape, arena<space>& activations,
+                      arena<space>& scratch, dropout_site const& dropout) = 0;
+  /// The gradient of attend: dqkv is written. heads is what it gave.
+  virtual void attend_backward(view dqkv, view dheads, view heads, state const& kept, attention_shape const& shape,
+                               arena<space>& scratch, dropout_site const& dropout) = 0;
+
+ protected:
+  explicit context_group(context_part const& part) noexcept : rank_group<context_group<Env>>(part.own), part_(part) {}
+
+ private:
+  context_part part_;
+};
+
+namespace detail {
+
+/// Has whole samples: layers attend to them on their own.
+template <class Env>
+class whole_context final : public context_group<Env> {
+  using typename context_group<Env>::space;
+  using typename context_group<Env>::view;
+  using typename context_group<Env>::state;
+
+ public:
+  whole_context() noexcept : context_group<Env>({}) {}
+
+ private:
+  void attend(view, state&, attention_shape const&, arena<space>&, arena<space>&, dropout_site const&) override {}
+  void attend_backward(view, view, view, state const&, attention_shape const&, arena<space>&,
+                       dropout_site const&) override {}
+};
+
+}  // namespace detail
+
+template <class Env>
+context_group<Env>& context_group<Env>::one() {
+  static detail::whole_context<Env> group;
+  return group;
+}
+
+/// A model whose units work on any positions of a sample: they take positions from `context_group<Env>::of(pass)`,
+/// attend through it, and treat each row alike otherwise.
+template <class M>
+concept cuts_context = requires {
+  requires M::cuts_context;
+};
+
+}  // namespace trireme
+
+// ---- trireme/nn/expression.hpp
+#include <tuple>
+
+// ---- trireme/nn/detail/own_rows.hpp
+namespace trireme::nn::detail {
+
+/// Sum over the tensor group of the terms that term(memory) makes; of cut rows those that lie here, and nothing else is
+/// kept: nobody needs the term's other rows later.
+template <class Env, class Term>
+auto kept_sum(pass<Env>& pass, Term const& term) -> tensor_view<typename Env::compute, typename Env::space> {
+  if (!pass.group.cuts_rows()) return pass.group.reduce(term(pass.activations));
+  auto const here = pass.scratch.mark();
+  auto const own = pass.group.reduce(term(pass.scratch));
+  auto const y = pass.take(own.extents());
+  ops::on<typename Env::space>::copy(y, own);
+  pass.scratch.rewind(here);
+  return y;
+}
+
+/// Drops numbers of y, the rows that lie here of `rows`, by what they are in their whole samples.
+template <class Env>
+void drop_rows(pass<Env> const& pass, tensor_view<typename Env::compute, typename Env::space> y, std::int64_t rows,
+               ops::dropout_site site) {
+  using kernels = ops::on<typename Env::space>;
+  if (!site.active()) return;
+  auto const columns = y.extent(1);
+  auto const here = pass.group.rows_here(rows);
+  auto const& part = context_group<Env>::of(pass).part();
+  site.first = here.first * columns;
+  site.whole = rows * columns;
+  if (part.own.size == 1) return kernels::dropout(y, site);
+  auto const samples = site.samples;
+  auto const context = rows / static_cast<std::int64_t>(samples.size());
+  site.whole = part.whole(context) * columns;
+  for (auto row = here.first; row < here.first + here.count;) {
+    auto const in_sample = row % context;
+    auto const at = part.at(in_sample < part.at(0, context).count ? 0 : 1, context);
+    auto const n = std::min(at.row + at.count - in_sample, here.first + here.count - row);
+    site.samples = samples.subspan(static_cast<std::size_t>(row / context), 1);
+    site.first = (at.position + in_sample - at.row) * columns;
+    kernels::dropout(y.rows(row - here.first, n), site);
+    row += n;
+  }
+}
+
+}  // namespace trireme::nn::detail
+
+// ---- trireme/nn/placement.hpp
+namespace trireme::nn {
+
+/// What a layer does to an activation that a tensor group cuts: the one word by which it is placed.
+enum class flow {
+  product,  ///< a matrix product: takes what there is, and is cut as its neighbours ask
+  fork,     ///< several chains on one input, whose results are put together
+  rows,     ///< row by row, whole rows: norms, a residual; each rank has its own rows where rows are cut
+  columns,  ///< works on this rank's columns of all rows: attention by heads
+  any,      ///< number by number, whatever lies here: activations, dropout
+  all,      ///< wants all rows and gives all rows, the same on all ranks: experts
+  source,   ///< makes rows of the batch's numbers: embeddings; the first layer of a model's first unit
+  words,    ///< a product with a table of words, whose numbers a loss takes chunk by chunk
+  loss      ///< compares rows with targets; the last layer of a model's last unit
+};
+
+/// How an activation lies between two layers. A term of a sum never does: the chain sums it at once.
+enum class lie {
+  rows,     ///< whole rows: all of them, or this rank's where rows are cut
+  all,      ///< all rows, whole: only at the start of a branch whose fork has gathered them for all branches
+  columns,  ///< this rank's columns of all rows
+  nothing   ///< no rows: before a model's first layer, and behind its loss
+};
+
+/// What becomes of a product (or a fork) in its chain.
+enum class role {
+  here,     ///< not cut
+  spread,   ///< all rows in, this rank's columns out; the gradient of its input is a term
+  collect,  ///< this rank's columns in, a term of all columns out
+  whole     ///< a product that every rank has whole, for its rows
+};
+
+/// Why layers cannot stand in this order.
+enum class misfit {
+  none,
+  rows_of_columns,
+  columns_of_rows,
+  fork_of_columns,
+  rows_of_all,
+  columns_left,
+  columns_missing,
+  source_within,
+  loss_within,
+  loss_missing
+};
+
+/// What a layer says of itself.
+struct layer_says {
+  flow does = flow::rows;
+  bool activation = false;        ///< a product before it can do it on the way out
+  bool takes_activation = false;  ///< is such a product
+  bool terms = false;             ///< of a source: what it gives is a term of a sum over the group
+  bool spreads = false;           ///< of a fork: all of its branches can end in columns
+  bool shares_entry = false;      ///< and begin with products of all rows, which one gather serves
+};
+
+/// A layer in its place.
+struct layer_step {
+  role as = role::here;
+  lie from = lie::rows;   ///< how its input lies before the boundary,
+  lie takes = lie::rows;  ///< and behind it
+  lie gives = lie::rows;  ///< how its result lies, once a term is summed
+  bool partial = false;   ///< its result is a term of a sum over the group
+  bool fused = false;     ///< it does the activation (or the loss) behind it
+  bool absorbed = false;  ///< is done by the product before it
+
+  /// Rows are gathered before it; the gradient of its input is summed.
+  [[nodiscard]] constexpr bool gathers() const noexcept { return from == lie::rows && takes == lie::all; }
+};
+
+/// What came of placing a chain.
+struct placement {
+  misfit what = misfit::none;
+  std::size_t where = 0;
+  lie last = lie::rows;
+  [[nodiscard]] constexpr bool fits() const noexcept { return what == misfit::none; }
+};
+
+namespace detail {
+
+/// How layer i (or, behind the last one, whoever takes the chain's result) would like its input to lie. Seen from the
+/// right: a product whose result is wanted in rows can sum columns; one whose result is wanted in columns takes rows.
+[[nodiscard]] constexpr lie wanted_by(std::span<layer_says const> layers, std::size_t i, lie exit) noexcept {
+  while (i < layers.size() && layers[i].does == flow::any) ++i;
+  if (i == layers.size()) return exit;
+  if (layers[i].does == flow::columns) return lie::columns;
+  if (layers[i].does != flow::product) return lie::rows;
+  return wanted_by(layers, i + 1, exit) == lie::columns ? lie::rows : lie::columns;
+}
+
+}  // namespace detail
+
+/// Places the layers of a chain over the tensor group: where rows are gathered, where terms are summed, which products
+/// are cut by columns, which by rows, and which layers are done by the one before them. Values in, values out; a unit's
+/// layers are placed when it is compiled, to refuse what does not fit, and once more when its run state is made.
+///
+/// @param steps  as many as there are layers; written.
+/// @param entry  how the chain's input lies,   @param exit  and how its result must.
+[[nodiscard]] constexpr placement resolve(std::span<layer_says const> layers, std::span<layer_step> steps, lie entry,
+                                          lie exit) noexcept {
+  placement out;
+  auto const refuse = [&](misfit what, std::size_t where) {
+    if (out.fits()) out = {what, where, lie::rows};
+  };
+  lie at = entry;
+  for (std::size_t i = 0; i < layers.size(); ++i) steps[i] = {};
+  for (std::size_t i = 0; i < layers.size(); ++i) {
+    auto& step = steps[i];
+    auto const& layer = layers[i];
+    step.from = step.takes = step.gives = at;
+    if (step.absorbed) continue;
+    switch (layer.does) {
+      case flow::product:
+      case flow::fork: {
+        if (at == lie::columns) {
+          if (layer.does == flow::fork) refuse(misfit::fork_of_columns, i);
+          step.as = role::collect;
+          step.gives = lie::rows;
+          step.partial = true;
+        } else if (detail::wanted_by(layers, i + 1, exit) == lie::columns &&
+                   (layer.does == flow::product || (layer.spreads && (layer.shares_entry || at == lie::rows)))) {
+          step.as = role::spread;
+          step.takes = layer.does == flow::product || layer.shares_entry ? lie::all : lie::rows;
+          step.gives = lie::columns;
+        } else {
+          if (at == lie::all) refuse(misfit::rows_of_all, i);
+          step.as = role::whole;
+        }
+        bool const followed = i + 1 < layers.size() && layers[i + 1].activation;
+        if (layer.takes_activation && followed && !step.partial) step.fused = steps[i + 1].absorbed = true;
+        break;
+      }
+      case flow::rows:
+        if (at == lie::columns) refuse(misfit::rows_of_columns, i);
+        if (at == lie::all) refuse(misfit::rows_of_all, i);
+        break;
+      case flow::columns:
+        if (at != lie::columns) refuse(misfit::columns_of_rows, i);
+        break;
+      case flow::any:
+        break;
+      case flow::all:
+        if (at == lie::columns) refuse(misfit::rows_of_columns, i);
+        if (at == lie::all) refuse(misfit::rows_of_all, i);
+        step.takes = lie::all;
+        break;
+      case flow::source:
+        if (at != lie::nothing) refuse(misfit::source_within, i);
+        step.from = step.takes = lie::all;
+        step.gives = lie::rows;
+        step.partial = layer.terms;
+        break;
+      case flow::words:
+      case flow::loss: {
+        if (at == lie::columns) refuse(misfit::rows_of_columns, i);
+        bool const words = layer.does == flow::words;
+        std::size_t const loss = words ? i + 1 : i;
+        bool const has_loss = loss < layers.size() && layers[loss].does == flow::loss;
+        if (!has_loss)
+          refuse(misfit::loss_missing, i);
+        else if (exit != lie::nothing || loss + 1 != layers.size())
+          refuse(misfit::loss_within, loss);
+        if (words && loss < layers.size()) step.fused = steps[loss].absorbed = true;
+        step.takes = lie::all;
+        step.gives = lie::nothing;
+        break;
+      }
+    }
+    at = step.gives;
+  }
+  if (exit == lie::columns && at != lie::columns) refuse(misfit::columns_missing, layers.size());
+  if (exit != lie::columns && at == lie::columns) refuse(misfit::columns_left, layers.size());
+  out.last = at;
+  return out;
+}
+
+/// How a unit's input lies, and how its result does: a model's first unit begins with a source, its last one ends with
+/// a loss.
+[[nodiscard]] constexpr lie entry_of(std::span<layer_says const> layers) noexcept {
+  return !layers.empty() && layers.front().does == flow::source ? lie::nothing : lie::rows;
+}
+[[nodiscard]] constexpr lie exit_of(std::span<layer_says const> layers) noexcept {
+  return !layers.empty() && layers.back().does == flow::loss ? lie::nothing : lie::rows;
+}
+
+/// What a branch of a fork can do: `spreads` and `shares_entry` of a fork are those of all of its branches.
+/// @param steps  room for as many as there are layers.
+[[nodiscard]] constexpr layer_says branch_says(std::span<layer_says const> layers,
+                                               std::span<layer_step> steps) noexcept {
+  layer_says out{.does = flow::fork};
+  out.shares_entry = resolve(layers, steps, lie::all, lie::columns).fits();
+  out.spreads = out.shares_entry || resolve(layers, steps, lie::rows, lie::columns).fits();
+  return out;
+}
+
+}  // namespace trireme::nn
+
+// ---- trireme/nn/node.hpp (goes on)
+namespace trireme::nn {
+
+/// How columns are cut over a tensor group: `fused` matrices side by side, each in so many granules of equal width.
+struct columns {
+  std::int64_t granules = 1;
+  std::int64_t fused = 1;
+  friend bool operator==(columns const&, columns const&) = default;
+};
+
+template <class Env>
+class loss_node;
+
+/// Where a layer finds itself while run states are made, from left to right.
+template <class Env>
+struct placing {
+  rank_groups<Env> const& groups;  ///< who shares this unit's work
+  share own;                       ///< of its tensor group
+  std::string name{};              ///< of the layer: its parameters are `name` + ".weight" and so on
+  std::int64_t width = 0;          ///< of a whole row of what comes in; a layer sets it to that of what it gives
+  std::uint32_t site = 0;          ///< the next dropout site
+  columns cut{};                   ///< of what comes in, where it lies in columns; set by who makes columns
+  columns wanted{};                ///< of what a product that is spread gives
+  ops::activation act = ops::activation::none;  ///< of the layer behind, which this one does
+  loss_node<Env>* loss = nullptr;               ///< behind it, which this one does
+
+  /// What lies here of each of the fused matrices that a row of `whole` numbers is made of.
+  [[nodiscard]] interval part(columns const& how, std::int64_t whole) const noexcept {
+    auto const each = whole / how.fused / how.granules;
+    auto const here = own.of(how.granules);
+    return {here.first * each, here.count * each};
+  }
+};
+
+namespace detail {
+
+template <class Env>
+using view_of = tensor_view<typename Env::compute, typename Env::space>;
+
+/// Rows of the activations of a micro-batch, over all positions that lie here: whole numbers are tokens, of which each
+/// is a row; of other numbers each sample is one.
+template <class Env>
+[[nodiscard]] std::int64_t rows_of(pass<Env> const& pass) {
+  auto const& inputs = pass.batch.inputs;
+  return inputs.type == dtype::i32 ? inputs.extents.size() : pass.batch.count();
+}
+
+/// Positions of each sample that lie here.
+template <class Env>
+[[nodiscard]] std::int64_t positions_of(pass<Env> const& pass) {
+  auto const count = pass.batch.count();
+  return count == 0 ? 1 : rows_of(pass) / count;
+}
+
+/// A result on its way forward.
+template <class Env>
+struct held {
+  view_of<Env> v{};
+  bool ours = false;   ///< nobody reads this memory again: who gets it may write to it
+  bool entry = false;  ///< it is the input of the chain itself, passed on by layers that do nothing
+};
+
+/// Where a gradient lies: with the unit it goes (scratch), it is handed from unit to unit and may change afterwards
+/// (passing), or it stays until the micro-batch is done (kept).
+enum class memory { scratch, passing, kept };
+
+/// A gradient on its way back.
+template <class Env>
+struct gradient {
+  view_of<Env> v{};
+  bool ours = false;  ///< who gets it may write to it
+  memory lies = memory::scratch;
+  bool through = false;  ///< it has gone through the activation of the layer that gets it
+};
+
+/// A layer's input once more, in the backward pass: rows that a product gathers are gathered when somebody asks.
+template <class Env>
+struct layer_input {
+  view_of<Env> here{};
+  bool crosses = false;
+  [[nodiscard]] view_of<Env> get(pass<Env>& pass) const {
+    return crosses ? pass.group.gather(here, rows_of(pass), pass.scratch) : here;
+  }
+  [[nodiscard]] shape extents(pass<Env> const& pass) const {
+    return crosses ? shape{rows_of(pass), here.extent(1)} : here.extents();
+  }
+};
+
+/// Where a layer writes its input's gradient. `act` and `before` are asked of those alone that can do an activation's
+/// derivative, `accumulate` of those that can add.
+template <class Env>
+struct target {
+  view_of<Env> into{};
+  bool accumulate = false;
+  ops::activation act = ops::activation::none;
+  view_of<Env> before{};
+};
+
+/// The activation that a product does, and what it kept for its derivative.
+template <class Env>
+struct fused_activation {
+  ops::activation act = ops::activation::none;
+  view_of<Env> before{};
+};
+
+/// When parameters' gradients are made.
+enum class half { at_once, later };
+
+/// What a node can do, and what it needs; the chain does the rest.
+struct node_facts {
+  bool weights = false;        ///< backward_weight(pass, x, dy): the chain keeps x and dy for it
+  bool inside = false;         ///< a composite: keeps by itself what its second half needs, and reads x then
+  bool in_place = false;       ///< backward changes dy to dx
+  bool reads_y = false;        ///< backward_input reads the result
+  bool adds_residual = false;  ///< forward adds it on the way out
+  bool accumulates = false;    ///< backward_input can add to where dx goes
+  bool does_slope = false;     ///< and multiply by an activation's derivative
+  bool replicated = false;     ///< dx is no term but the same on all ranks
+  bool source = false;         ///< has no input, and so no dx
+  bool loss = false;           ///< its result is the loss; forward has made dx, and starts() gives it
+};
+
+/// What nodes save of each micro-batch that is in flight.
+template <class Saved>
+class per_slot {
+ public:
+  template <class Pass>
+  [[nodiscard]] Saved& operator[](Pass const& pass) {
+    if (pass.slot >= all_.size()) all_.resize(pass.slot + 1);
+    return all_[pass.slot];
+  }
+
+ private:
+  std::vector<Saved> all_ = std::vector<Saved>(1);
+};
+
+template <class Env>
+using parameter_visitor = std::function<void(parameter<Env>&)>;
+
+}  // namespace detail
+
+/// A layer, or layers put together, in a unit's run state. All that composes them (chains, residuals, gates) is written
+/// once against this face, so it is compiled once for an environment however many models there are.
+///
+/// Layers know nothing of halves, neighbours, gathers or sums over ranks.
+template <class Env>
+class node {
+ public:
+  using view = detail::view_of<Env>;
+  using space = typename Env::space;
+
+  node() = default;
+  node(node const&) = delete;
+  node& operator=(node const&) = delete;
+  virtual ~node() = default;
+
+  [[nodiscard]] virtual layer_says says() const = 0;
+  /// Activations of a fixed kind say which: ops::activation::none otherwise.
+  [[nodiscard]] virtual ops::activation activation() const { return ops::activation::none; }
+  /// Numbers a row of what it gives.
+  [[nodiscard]] virtual std::int64_t width(std::int64_t from) const { return from; }
+  /// How it wants the columns of its input cut.
+  [[nodiscard]] virtual columns wants(std::int64_t from, share) const { return {from, 1}; }
+  /// Makes parameters. Called once, after resolve().
+  void place(placing<Env>& at, layer_step const& step) {
+    auto const outer = at.name;
+    if (!name_.empty()) at.name += (outer.empty() ? "" : ".") + name_;
+    do_place(at, step);
+    at.name = outer;
+  }
+  /// Puts a name before the one that it has.
+  void prefix(std::string const& name) { name_ = name_.empty() ? name : name + "." + name_; }
+  [[nodiscard]] detail::node_facts const& facts() const noexcept { return facts_; }
+
+  virtual void visit(detail::parameter_visitor<Env> const&) {}
+  /// Whether it does nothing in this pass.
+  [[nodiscard]] virtual bool idle(pass<Env> const&) const { return false; }
+  /// y, in memory of `to` (or in that of x, if it is ours).
+  virtual detail::held<Env> forward(pass<Env>& pass, detail::held<Env> x, arena<space>& to, view residual) = 0;
+  virtual void backward_input(pass<Env>&, detail::layer_input<Env>, view /*y*/, view /*dy*/, detail::target<Env>,
+                              detail::half) {}
+  virtual void backward_in_place(pass<Env>&, detail::layer_input<Env>, detail::gradient<Env>, detail::half) {}
+  virtual void backward_weight(pass<Env>&, detail::layer_input<Env>, view /*dy*/) {}
+  [[nodiscard]] virtual detail::fused_activation<Env> fused(pass<Env> const&) { return {}; }
+  /// Of a model's last layer: the gradient that backward begins with, in the rows that lie here.
+  [[nodiscard]] virtual view starts(pass<Env> const&) { return {}; }
+  [[nodiscard]] virtual loss_node<Env>* as_loss() { return nullptr; }
+  virtual void serve_forward(pass<Env>&) {}
+  virtual void serve_backward(pass<Env>&) {}
+
+ protected:
+  virtual void do_place(placing<Env>& at, layer_step const& step) = 0;
+  detail::node_facts facts_{};
+
+ private:
+  std::string name_;
+};
+
+template <class Env>
+using node_pointer = std::unique_ptr<node<Env>>;
+
+}  // namespace trireme::nn
+
+// ---- trireme/nn/detail/chain_node.hpp (goes on)
+namespace trireme::nn::detail {
+
+/// Layers one after the other: the one place where rows are gathered, terms are summed, gradients find their memory,
+/// and backward comes apart.
+///
+/// Memory   A result belongs to who made it; whoever reads it later (saves it, or gets it as its input again in the
+///          backward pass) makes it read-only for those behind (`held::ours`). A gradient belongs to whoever has it;
+///          one that must live until the second half is made read-only there (`gradient::ours`) and lies among the
+///          activations. What is written in place is asked for ownership first, and copied without it.
+/// Threads  one owner.
+template <class Env>
+class chain_node {
+  using space = typename Env::space;
+  using value = typename Env::compute;
+  using kernels = ops::on<space>;
+
+ public:
+  using view = view_of<Env>;
+
+  explicit chain_node(std::vector<node_pointer<Env>> nodes) : nodes_(std::move(nodes)), steps_(nodes_.size()) {}
+
+  [[nodiscard]] std::vector<layer_says> says() const {
+    std::vector<layer_says> all;
+    for (auto const& each : nodes_) all.push_back(each->says());
+    return all;
+  }
+  /// Of a branch that a fork takes the result of.
+  [[nodiscard]] layer_says as_branch() const {
+    std::vector<layer_step> steps(nodes_.size());
+    return branch_says(says(), steps);
+  }
+  [[nodiscard]] std::int64_t width(std::int64_t from) const {
+    for (auto const& each : nodes_) from = each->width(from);
+    return from;
+  }
+
+  void place(placing<Env>& at, lie entry, lie exit) {
+    auto const all = says();
+    auto const found = resolve(all, steps_, entry, exit);
+    if (!found.fits()) {
+      throw config_error(text("trireme::nn::chain: ", at.name, ": layer ", found.where,
+                              " cannot stand where it does; see the compiler's sentence for chains that it knows"));
+    }
+    auto const outside = at.wanted;
+    for (std::size_t i = 0; i < nodes_.size(); ++i) {
+      if (steps_[i].absorbed) continue;
+      at.act = steps_[i].fused ? nodes_[i + 1]->activation() : ops::activation::none;
+      at.loss = steps_[i].fused ? nodes_[i + 1]->as_loss() : nullptr;
+      if (steps_[i].as == role::spread) {
+        auto taker = i + 1;
+        while (taker < nodes_.size() && all[taker].does == flow::any) ++taker;
+        at.wanted = taker == nodes_.size() ? outside : nodes_[taker]->wants(nodes_[i]->width(at.width), at.own);
+      }
+      nodes_[i]->place(at, steps_[i]);
+    }
+    parameters_.resize(nodes_.size());
+    for (std::size_t i = 0; i < nodes_.size(); ++i) {
+      if (steps_[i].absorbed || nodes_[i]->facts().inside || steps_[i].takes != lie::rows) continue;
+      nodes_[i]->visit([&](parameter<Env>& each) { parameters_[i].push_back(&each); });
+    }
+  }
+  void visit(parameter_visitor<Env> const& each) {
+    for (std::size_t i = 0; i < nodes_.size(); ++i) {
+      if (!steps_[i].absorbed) nodes_[i]->visit(each);
+    }
+  }
+
+  /// @param residual  is added to the result, if it is given.
+  held<Env> forward(pass<Env>& pass, view input, view residual = {}) {
+    auto& kept = kept_[pass];
+    kept.x.assign(nodes_.size() + 1, {});
+    kept.dy.assign(nodes_.size(), {});
+    auto const last = last_active(pass);
+    bool const on_the_way = !residual.empty() && last != nodes_.size() && may_add(pass, last);
+    held<Env> x{input, false, true};
+    for (std::size_t i = 0; i < nodes_.size(); ++i) {
+      kept.x[i] = x;
+      if (!skips(pass, i)) x = forward(pass, i, x, on_the_way && i == last ? residual : view{});
+    }
+    kept.x.back() = x;
+    if (residual.empty() || on_the_way) return x;
+    if (!x.ours) x = {copy_of(pass.activations, x.v), true, false};
+    kernels::add(x.v, residual);
+    return x;
+  }
+
+  /// Returns the gradient of the input, in `out` if that says where.
+  /// @param input  as it was given to forward().
+  gradient<Env> backward(pass<Env>& pass, layer_input<Env> input, gradient<Env> dy, target<Env> out, half when) {
+    auto const first = first_active(pass);
+    bool done = false;
+    for (auto i = nodes_.size(); i-- > 0;) {
+      if (!skips(pass, i)) dy = backward(pass, i, input, dy, i == first ? out : target<Env>{}, when, done);
+    }
+    if (done || out.into.address() == nullptr) return dy;
+    if (out.accumulate) {
+      kernels::add(out.into, dy.v);
+    } else {
+      kernels::copy(out.into, dy.v);
+    }
+    return {out.into, false, memory::scratch, false};
+  }
+
+  /// The second half.
+  void backward_weight(pass<Env>& pass, layer_input<Env> input) {
+    auto& kept = kept_[pass];
+    for (auto i = nodes_.size(); i-- > 0;) {
+      auto const& facts = nodes_[i]->facts();
+      if (skips(pass, i) || !(facts.weights || facts.inside)) continue;
+      auto const mark = pass.scratch.mark();
+      auto const x = input_of(pass, i, input);
+      if (facts.inside) {
+        nodes_[i]->backward_weight(pass, x, {});
+      } else {
+        auto const dy = steps_[i].partial ? gathered(pass, kept.dy[i]) : kept.dy[i];
+        auto const sum = begin_sum_of_rows(pass, i);
+        nodes_[i]->backward_weight(pass, x, dy);
+        end_sum_of_rows(pass, i, sum);
+      }
+      pass.scratch.rewind(mark);
+    }
+  }
+
+  void serve_forward(pass<Env>& pass) {
+    for (std::size_t i = 0; i < nodes_.size(); ++i) {
+      if (!steps_[i].absorbed) nodes_[i]->serve_forward(pass);
+    }
+  }
+  void serve_backward(pass<Env>& pass) {
+    for (auto i = nodes_.size(); i-- > 0;) {
+      if (!steps_[i].absorbed) nodes_[i]->serve_backward(pass);
+    }
+  }
+
+ private:
+  struct saved {
+    std::vector<held<Env>> x;  // each layer's input before its boundary; behind the last one the result
+    std::vector<view> dy;      // between the halves, of layers with weights, before the boundary
+  };
+
+  [[nodiscard]] bool skips(pass<Env> const& pass, std::size_t i) const {
+    return steps_[i].absorbed || nodes_[i]->idle(pass);
+  }
+  [[nodiscard]] std::size_t first_active(pass<Env> const& pass) const {
+    std::size_t i = 0;
+    while (i < nodes_.size() && skips(pass, i)) ++i;
+    return i;
+  }
+  [[nodiscard]] std::size_t last_active(pass<Env> const& pass) const {
+    for (auto i = nodes_.size(); i-- > 0;) {
+      if (!skips(pass, i)) return i;
+    }
+    return nodes_.size();
+  }
+  // The layer before i that does something; as many as there are layers: there is none.
+  [[nodiscard]] std::size_t before(pass<Env> const& pass, std::size_t i) const {
+    while (i-- > 0) {
+      if (!skips(pass, i)) return i;
+    }
+    return nodes_.size();
+  }
+  [[nodiscard]] bool may_add(pass<Env> const& pass, std::size_t last) const {
+    auto const& step = steps_[last];
+    return nodes_[last]->facts().adds_residual && !step.fused && (!step.partial || pass.group.size() == 1);
+  }
+  static view copy_of(arena<space>& memory, view x) {
+    auto const y = memory.template take<value>(x.extents());
+    kernels::copy(y, x);
+    return y;
+  }
+  static view gathered(pass<Env>& pass, view rows) { return pass.group.gather(rows, rows_of(pass), pass.scratch); }
+  static view own_rows(pass<Env> const& pass, view all) {
+    auto const here = pass.group.rows_here(all.extent(0));
+    return all.rows(here.first, here.count);
+  }
+
+  held<Env> forward(pass<Env>& pass, std::size_t i, held<Env> x, view residual) {
+    auto const& step = steps_[i];
+    auto const mark = pass.scratch.mark();
+    if (step.gathers() && pass.group.cuts_rows()) x = {gathered(pass, x.v), false, false};
+    if (step.partial) {
+      view const y =
+          kept_sum(pass, [&](auto& from) { return partial_sum<view>(nodes_[i]->forward(pass, x, from, residual).v); });
+      pass.scratch.rewind(mark);
+      return {y, !nodes_[i]->facts().reads_y, false};
+    }
+    auto y = nodes_[i]->forward(pass, x, pass.activations, residual);
+    if (step.takes == lie::all && step.gives == lie::rows && pass.group.cuts_rows()) y.v = own_rows(pass, y.v);
+    pass.scratch.rewind(mark);
+    return y;
+  }
+
+  layer_input<Env> input_of(pass<Env>& pass, std::size_t i, layer_input<Env> const& input) {
+    auto const& x = kept_[pass].x[i];
+    layer_input<Env> out = x.entry ? input : layer_input<Env>{x.v, false};
+    if (steps_[i].gathers()) out.crosses = true;
+    return out;
+  }
+  // Whether the gradient that goes on from layer i is kept by one before it for the second half.
+  [[nodiscard]] bool is_kept_behind(pass<Env> const& pass, std::size_t i) const {
+    for (auto j = before(pass, i); j != nodes_.size(); j = before(pass, j)) {
+      auto const& facts = nodes_[j]->facts();
+      if (facts.weights) return true;
+      if (!facts.in_place || facts.inside) return false;
+    }
+    return false;
+  }
+
+  // A source without weights: nobody reads the gradient of its result.
+  [[nodiscard]] bool wants_nothing(std::size_t i) const {
+    return nodes_[i]->facts().source && !nodes_[i]->facts().weights;
+  }
+
+  // dy is the gradient of layer i's result, behind its boundary; returns that of its input, before its boundary.
+  // done: it is where `out` wants it.
+  gradient<Env> backward(pass<Env>& pass, std::size_t i, layer_input<Env> const& input, gradient<Env> dy,
+                         target<Env> const& out, half when, bool& done) {
+    auto& one = *nodes_[i];
+    auto& kept = kept_[pass];
+    auto const& step = steps_[i];
+    auto const& facts = one.facts();
+    auto const x = input_of(pass, i, input);
+    bool const later = when == half::later;
+    auto const p = before(pass, i);
+    if (facts.loss) return {one.starts(pass), true, memory::kept};
+
+    if (step.fused && !dy.through) dy = through_activation(pass, one.fused(pass), dy, later);
+    if (facts.in_place) {
+      if (!dy.ours) {
+        bool const stays = later && !facts.inside && is_kept_behind(pass, i);
+        dy = {copy_of(stays ? pass.activations : pass.scratch, dy.v), true, stays ? memory::kept : memory::scratch};
+      }
+      auto const sum = begin_sum_of_rows(pass, i);
+      one.backward_in_place(pass, x, dy, when);
+      end_sum_of_rows(pass, i, sum);
+      dy.through = false;
+      return dy;
+    }
+    // Asked before a copy is made, so that both ways through backward round alike.
+    bool const may_go_there = out.into.address() != nullptr && out.into.address() != dy.v.address();
+    if (facts.weights && later) {
+      // Nobody gets the gradient of a source's result behind it, so it may stay where it was handed over.
+      bool const stays = dy.lies == memory::kept || (facts.source && dy.lies == memory::passing);
+      if (!dy.ours || !stays) dy = {copy_of(pass.activations, dy.v), true, memory::kept};
+      kept.dy[i] = dy.v;
+      dy.ours = false;
+    }
+
+    if (facts.source || (facts.weights && p != nodes_.size() && wants_nothing(p))) {
+      auto const mark = pass.scratch.mark();
+      if (facts.weights && !later) {
+        auto const d = step.partial ? gathered(pass, dy.v) : dy.v;
+        auto const sum = begin_sum_of_rows(pass, i);
+        one.backward_weight(pass, x, d);
+        end_sum_of_rows(pass, i, sum);
+      }
+      pass.scratch.rewind(mark);
+      done = true;
+      return {};
+    }
+
+    // Where dx goes: at once to where the chain's owner wants it, into what the layer before kept of its activation and
+    // nobody needs any more, or into scratch memory.
+    target<Env> to;
+    gradient<Env> dx{.ours = true};
+    if (may_go_there && !step.gathers() && !facts.replicated && (facts.accumulates || !out.accumulate)) {
+      to = {out.into, out.accumulate};
+      done = true;
+    } else {
+      if (p != nodes_.size() && steps_[p].fused && facts.does_slope && !step.gathers()) {
+        auto const activation = nodes_[p]->fused(pass);
+        to.act = activation.act;
+        to.before = activation.before;
+        dx.through = true;
+        if (later) {
+          to.into = to.before;
+          dx.lies = memory::kept;
+        }
+      }
+      if (to.into.address() == nullptr) to.into = pass.scratch.template take<value>(x.extents(pass));
+    }
+    auto const mark = pass.scratch.mark();
+    auto const d = step.partial || (step.takes == lie::all && step.gives == lie::rows) ? gathered(pass, dy.v) : dy.v;
+    auto const sum = begin_sum_of_rows(pass, i);
+    if (facts.weights && !later) one.backward_weight(pass, x, d);
+    one.backward_input(pass, x, kept.x[i + 1].v, d, to, when);
+    end_sum_of_rows(pass, i, sum);
+    pass.scratch.rewind(mark);
+    dx.v = to.into;
+    if (done) return dx;
+    if (step.gathers()) dx.v = facts.replicated ? own_rows(pass, dx.v) : pass.group.reduce(partial_sum<view>(dx.v));
+    // A gradient that is kept takes the memory of the input, which nobody needs any more: no other memory is taken.
+    auto const& mine = kept.x[i];
+    if (later && dx.lies != memory::kept && mine.ours && !facts.weights && !facts.inside && is_kept_behind(pass, i)) {
+      kernels::copy(mine.v, dx.v);
+      dx.v = mine.v;
+      dx.lies = memory::kept;
+    }
+    return dx;
+  }
+
+  // dy of a fused activation's result becomes that of the product, where nothing behind could do it on the way.
+  gradient<Env> through_activation(pass<Env>& pass, fused_activation<Env> const& its, gradient<Env> dy, bool later) {
+    auto const into = later ? its.before : dy.ours ? dy.v : pass.scratch.template take<value>(dy.v.extents());
+    kernels::activate_backward(into, dy.v, its.before, its.act);
+    return {into, true, later ? memory::kept : dy.ours ? dy.lies : memory::scratch, true};
+  }
+
+  // A layer that has its parameters whole on every rank, but only some rows: its gradients are summed over the group.
+  // Between begin and end it adds to terms in scratch memory.
+  struct sum_of_rows {
+    typename arena<space>::position mark;
+    tensor_view<typename Env::accumulate, space> terms;
+  };
+  [[nodiscard]] sum_of_rows begin_sum_of_rows(pass<Env>& pass, std::size_t i) {
+    sum_of_rows sum{pass.scratch.mark(), {}};
+    auto const& own = parameters_[i];
+    if (own.empty() || !pass.group.cuts_rows()) return sum;
+    std::int64_t size = 0;
+    for (auto const* each : own) size += each->gradient.size();
+    sum.terms = pass.scratch.template take<typename Env::accumulate>({size});
+    kernels::fill(sum.terms, 0.0);
+    whole_.clear();
+    std::int64_t at = 0;
+    for (auto* each : own) {
+      whole_.push_back(each->gradient);
+      each->gradient = sum.terms.flat(at, each->gradient.size()).reshaped(each->gradient.extents());
+      at += each->gradient.size();
+    }
+    return sum;
+  }
+  void end_sum_of_rows(pass<Env>& pass, std::size_t i, sum_of_rows const& sum) {
+    if (sum.terms.empty()) return;
+    pass.group.sum(sum.terms);
+    auto const& own = parameters_[i];
+    for (std::size_t k = 0; k < own.size(); ++k) {
+      kernels::add(whole_[k], own[k]->gradient);
+      own[k]->gradient = whole_[k];
+    }
+    pass.scratch.rewind(sum.mark);
+  }
+
+  std::vector<node_pointer<Env>> nodes_;
+  std::vector<layer_step> steps_;
+  std::vector<std::vector<parameter<Env>*>> parameters_;           // of layers whose rows are cut
+  std::vector<tensor_view<typename Env::gradient, space>> whole_;  // their gradients, meanwhile
+  per_slot<saved> kept_;
+};
+
+}  // namespace trireme::nn::detail
+
+// ---- trireme/nn/expression.hpp (goes on)
+namespace trireme::nn {
+
+// ---- descriptions
+/// Layers one after the other.
+template <class... L>
+struct chain_of {
+  std::tuple<L...> layers;
+  friend bool operator==(chain_of const&, chain_of const&) = default;
+};
+/// A layer with a name, which its parameters' names begin with.
+template <class L>
+struct named_of {
+  std::string name;
+  L layer;
+  friend bool operator==(named_of const&, named_of const&) = default;
+};
+/// x + branch(x)
+template <class Chain>
+struct residual_of {
+  Chain branch;
+  friend bool operator==(residual_of const&, residual_of const&) = default;
+};
+/// a(x) * b(x), number by number.
+template <class A, class B>
+struct product_of {
+  A a;
+  B b;
+  friend bool operator==(product_of const&, product_of const&) = default;
+};
+
+namespace detail {
+template <class L>
+auto as_tuple(L layer) {
+  return std::tuple<L>(std::move(layer));
+}
+template <class... L>
+auto as_tuple(chain_of<L...> chain) {
+  return std::move(chain.layers);
+}
+template <class... L>
+chain_of<L...> as_chain(std::tuple<L...> layers) {
+  return {std::move(layers)};
+}
+}  // namespace detail
+
+/// One layer after the other; chains within it become part of it.
+template <class... L>
+[[nodiscard]] auto chain(L... layers) {
+  return detail::as_chain(std::tuple_cat(detail::as_tuple(std::move(layers))...));
+}
+template <class L>
+[[nodiscard]] named_of<L> named(std::string name, L layer) {
+  return {std::move(name), std::move(layer)};
+}
+template <class L>
+[[nodiscard]] named_of<L> named(std::string const& name, named_of<L> layer) {
+  return {name + "." + layer.name, std::move(layer.layer)};
+}
+template <class... L>
+[[nodiscard]] auto named(std::string const& name, chain_of<L...> layers) {
+  return std::apply([&](auto... each) { return nn::chain(nn::named(name, std::move(each))...); },
+                    std::move(layers.layers));
+}
+template <class... L>
+[[nodiscard]] auto residual(L... layers) {
+  auto branch = nn::chain(std::move(layers)...);
+  return residual_of<decltype(branch)>{std::move(branch)};
+}
+template <class A, class B>
+[[nodiscard]] auto product(A a, B b) {
+  auto left = nn::chain(std::move(a));
+  auto right = nn::chain(std::move(b));
+  return product_of<decltype(left), decltype(right)>{std::move(left), std::move(right)};
+}
+
+// ---- what the compiler knows of them
+/// What a layer says of itself, from its type: `static constexpr layer_says says` or `static constexpr nn::flow flow`.
+template <class L>
+struct says_of {
+  static constexpr layer_says value = [] {
+    if constexpr (requires { L::says; }) {
+      return L::says;
+    } else {
+      return layer_says{.does = L::flow};
+    }
+  }();
+};
+template <class L>
+struct says_of<named_of<L>> : says_of<L> {};
+
+namespace detail {
+
+/// The sentences of layers that cannot stand in their order. The layer is the first argument.
+template <class Layer, misfit What>
+struct stands {
+  static_assert(
+      What != misfit::rows_of_columns,
+      "trireme::nn::chain: this layer works on whole rows, but the one before it leaves each rank of a tensor "
+      "group some columns; put a linear layer between them");
+  static_assert(
+      What != misfit::columns_of_rows,
+      "trireme::nn::chain: this layer works on the columns of its heads, but what comes before it gives whole "
+      "rows; put the linear layer that makes queries, keys and values before it");
+  static_assert(What != misfit::fork_of_columns,
+                "trireme::nn::chain: the branches of a product begin with whole rows, but the layer before it leaves "
+                "each rank of a tensor group some columns; put a linear layer between them");
+  static_assert(What != misfit::columns_left,
+                "trireme::nn::chain: the last layer leaves each rank of a tensor group some columns; end with a linear "
+                "layer");
+  static_assert(
+      What != misfit::source_within,
+      "trireme::nn::chain: this layer makes rows of the batch's numbers, but there are rows already; it is the "
+      "first layer of a unit");
+  static_assert(What != misfit::loss_within,
+                "trireme::nn::chain: a loss is the last layer of a unit; what comes behind it gets no rows");
+  static_assert(What != misfit::loss_missing,
+                "trireme::nn::chain: the numbers of a product with a table of words are never all in memory; put the "
+                "loss right behind it");
+  static constexpr bool value = What == misfit::none;
+};
+struct the_end;
+
+/// Whether what is inside a layer fits, where the layer stands as it does.
+template <class L>
+struct inside {
+  template <role As, lie Takes>
+  static constexpr bool fits() {
+    return true;
+  }
+};
+template <class L>
+struct inside<named_of<L>> : inside<L> {};
+
+template <class... L>
+struct chain_check {
+  static constexpr std::size_t count = sizeof...(L);
+  static constexpr std::array<layer_says, count> says{says_of<L>::value...};
+  struct placed {
+    std::array<layer_step, count> steps{};
+    placement found{};
+  };
+  static constexpr placed place(lie entry, lie exit) {
+    placed out;
+    out.found = resolve(says, out.steps, entry, exit);
+    return out;
+  }
+  static constexpr layer_says as_branch() {
+    std::array<layer_step, count> steps{};
+    return branch_says(says, steps);
+  }
+  template <std::size_t I>
+  using layer = std::tuple_element_t<I, std::tuple<L..., the_end>>;
+  /// Of a unit's layers.
+  static constexpr bool fits_unit() { return fits<entry_of(says), exit_of(says)>(); }
+  /// Refuses what does not fit, in one sentence.
+  template <lie Entry, lie Exit>
+  static constexpr bool fits() {
+    constexpr auto found = place(Entry, Exit).found;
+    if constexpr (found.what != misfit::none) {
+      return stands<layer<found.where>, found.what>::value;
+    } else {
+      return all_inside<Entry, Exit>(std::make_index_sequence<count>{});
+    }
+  }
+
+ private:
+  template <lie Entry, lie Exit, std::size_t... I>
+  static constexpr bool all_inside(std::index_sequence<I...>) {
+    [[maybe_unused]] constexpr auto steps = place(Entry, Exit).steps;
+    return (inside<L>::template fits<steps[I].as, steps[I].takes>() && ...);
+  }
+};
+
+template <class... L>
+constexpr chain_check<L...> check_of(chain_of<L...> const*);
+template <class Chain>
+using check = decltype(check_of(static_cast<Chain const*>(nullptr)));
+
+template <class A, class B>
+struct inside<product_of<A, B>> {
+  template <role As, lie Takes>
+  static constexpr bool fits() {
+    constexpr auto exit = As == role::spread ? lie::columns : lie::rows;
+    return check<A>::template fits<Takes, exit>() && check<B>::template fits<Takes, exit>();
+  }
+};
+template <class Chain>
+struct inside<residual_of<Chain>> {
+  template <role, lie>
+  static constexpr bool fits() {
+    return check<Chain>::template fits<lie::rows, lie::rows>();
+  }
+};
+
+}  // namespace detail
+
+template <class Chain>
+struct says_of<residual_of<Chain>> {
+  static constexpr layer_says value{.does = flow::rows};
+};
+template <class A, class B>
+struct says_of<product_of<A, B>> {
+  static constexpr layer_says a = detail::check<A>::as_branch(), b = detail::check<B>::as_branch();
+  static constexpr layer_says value{
+      .does = flow::fork, .spreads = a.spreads && b.spreads, .shares_entry = a.shares_entry && b.shares_entry};
+};
+
+/// Whether the layers of an expression can stand in their order; refuses those that cannot, in one sentence. Every unit
+/// that is an expression asks.
+template <class L>
+[[nodiscard]] constexpr bool fits(L const&) {
+  return detail::check<decltype(nn::chain(std::declval<L>()))>::fits_unit();
+}
+
+// ---- run states
+/// A layer written by hand: three functions over its own rows (or columns), and one word that says where it stands.
+///
+/// `L::flow` is the word; `L::instance<Env>` is made as instance(description, placing<Env>&), and has saved,
+/// forward(pass, saved, x) -> y, backward_input(pass, saved, x, dy) -> dx, backward_weight(pass, saved, x, dy), and
+/// visit(f) if it has parameters. The chain keeps x and dy.
+template <class S, class Env>
+concept layer_state = requires(S& state, pass<Env>& pass, typename S::saved& saved, detail::view_of<Env> x) {
+  { state.forward(pass, saved, x) } -> std::same_as<detail::view_of<Env>>;
+  { state.backward_input(pass, saved, x, x) } -> std::same_as<detail::view_of<Env>>;
+  state.backward_weight(pass, saved, x, x);
+};
+
+namespace detail {
+
+template <class Env, class L>
+class hand_written final : public node<Env> {
+  using state = typename L::template instance<Env>;
+  static_assert(
+      layer_state<state, Env>,
+      "trireme::nn: a layer's instance<Env> needs saved, forward(pass, saved, x), backward_input(pass, saved, "
+      "x, dy) and backward_weight(pass, saved, x, dy)");
+  static_assert(says_of<L>::value.does == flow::rows || says_of<L>::value.does == flow::columns ||
+                    says_of<L>::value.does == flow::any,
+                "trireme::nn: a layer written by hand says flow::rows, flow::columns or flow::any");
+
+ public:
+  using typename node<Env>::view;
+  using typename node<Env>::space;
+
+  explicit hand_written(L const& what) : what_(what) { this->facts_.weights = true; }
+  [[nodiscard]] layer_says says() const override { return says_of<L>::value; }
+  [[nodiscard]] std::int64_t width(std::int64_t from) const override {
+    if constexpr (requires { what_.width(from); }) {
+      return what_.width(from);
+    } else {
+      return from;
+    }
+  }
+  void visit(parameter_visitor<Env> const& each) override {
+    if constexpr (requires { state_->visit(each); }) state_->visit(each);
+  }
+  held<Env> forward(pass<Env>& pass, held<Env> x, arena<space>&, view) override {
+    auto const y = state_->forward(pass, saved_[pass], x.v);
+    return {y, false, x.entry && y.address() == x.v.address()};
+  }
+  void backward_input(pass<Env>& pass, layer_input<Env> x, view, view dy, target<Env> to, half) override {
+    ops::on<space>::copy(to.into, state_->backward_input(pass, saved_[pass], x.get(pass), dy));
+  }
+  void backward_weight(pass<Env>& pass, layer_input<Env> x, view dy) override {
+    state_->backward_weight(pass, saved_[pass], x.get(pass), dy);
+  }
+
+ private:
+  void do_place(placing<Env>& at, layer_step const&) override {
+    auto const after = width(at.width);
+    state_.emplace(what_, at);
+    at.width = after;
+  }
+  L what_;
+  std::optional<state> state_;
+  per_slot<typename state::saved> saved_;
+};
+
+}  // namespace detail
+
+/// The node that a description becomes.
+template <class Env, class L>
+struct node_of {
+  using type = detail::hand_written<Env, L>;
+};
+
+/// Appends the nodes of a description: several of a chain, one of anything else.
+template <class Env, class L>
+void append_nodes(std::vector<node_pointer<Env>>& out, L const& layer) {
+  out.push_back(std::make_unique<typename node_of<Env, L>::type>(layer));
+}
+template <class Env, class L>
+void append_nodes(std::vector<node_pointer<Env>>& out, named_of<L> const& layer);
+template <class Env, class... L>
+void append_nodes(std::vector<node_pointer<Env>>& out, chain_of<L...> const& chain) {
+  std::apply([&](auto const&... each) { (append_nodes<Env>(out, each), ...); }, chain.layers);
+}
+template <class Env, class L>
+void append_nodes(std::vector<node_pointer<Env>>& out, named_of<L> const& layer) {
+  auto const first = out.size();
+  append_nodes<Env>(out, layer.layer);
+  for (auto i = first; i < out.size(); ++i) out[i]->prefix(layer.name);
+}
+template <class Env, class L>
+[[nodiscard]] std::vector<node_pointer<Env>> nodes_of(L const& layer) {
+  std::vector<node_pointer<Env>> out;
+  append_nodes<Env>(out, layer);
+  return out;
+}
+
+namespace detail {
+
+template <class Env>
+class residual_node final : public node<Env> {
+ public:
+  using typename node<Env>::view;
+  using typename node<Env>::space;
+
+  template <class Chain>
+  explicit residual_node(residual_of<Chain> const& what) : residual_node(nodes_of<Env>(what.branch)) {}
+  explicit residual_node(std::vector<node_pointer<Env>> branch) : branch_(std::move(branch)) {
+    this->facts_.inside = this->facts_.in_place = true;
+  }
+  [[nodiscard]] layer_says says() const override { return {.does = flow::rows}; }
+  void visit(parameter_visitor<Env> const& each) override { branch_.visit(each); }
+  held<Env> forward(pass<Env>& pass, held<Env> x, arena<space>&, view) override {
+    return branch_.forward(pass, x.v, x.v);
+  }
+  // The gradient of the stream stays where it is; that of the branch is added to it.
+  void backward_in_place(pass<Env>& pass, layer_input<Env> x, gradient<Env> d, half when) override {
+    auto const mark = pass.scratch.mark();
+    branch_.backward(pass, x, {d.v, false, memory::passing}, {d.v, true}, when);
+    pass.scratch.rewind(mark);
+  }
+  void backward_weight(pass<Env>& pass, layer_input<Env> x, view) override { branch_.backward_weight(pass, x); }
+  void serve_forward(pass<Env>& pass) override { branch_.serve_forward(pass); }
+  void serve_backward(pass<Env>& pass) override { branch_.serve_backward(pass); }
+
+ private:
+  void do_place(placing<Env>& at, layer_step const&) override {
+    auto const from = at.width;
+    branch_.place(at, lie::rows, lie::rows);
+    if (at.width == from) return;
+    throw config_error(text("trireme::nn::residual: a branch of ", at.name, " makes rows of ", at.width,
+                            " numbers from rows of ", from, "; what is added to its input must be as wide"));
+  }
+  chain_node<Env> branch_;
+};
+
+template <class Env>
+class product_node final : public node<Env> {
+  using kernels = ops::on<typename Env::space>;
+
+ public:
+  using typename node<Env>::view;
+  using typename node<Env>::space;
+
+  template <class A, class B>
+  explicit product_node(product_of<A, B> const& what) : product_node(nodes_of<Env>(what.a), nodes_of<Env>(what.b)) {}
+  product_node(std::vector<node_pointer<Env>> a, std::vector<node_pointer<Env>> b)
+      : a_(std::move(a)), b_(std::move(b)) {
+    this->facts_.inside = this->facts_.accumulates = true;
+  }
+  [[nodiscard]] layer_says says() const override {
+    auto const a = a_.as_branch(), b = b_.as_branch();
+    return {.does = flow::fork, .spreads = a.spreads && b.spreads, .shares_entry = a.shares_entry && b.shares_entry};
+  }
+  [[nodiscard]] std::int64_t width(std::int64_t from) const override { return a_.width(from); }
+  void visit(parameter_visitor<Env> const& each) override {
+    a_.visit(each);
+    b_.visit(each);
+  }
+  held<Env> forward(pass<Env>& pass, held<Env> x, arena<space>& to, view) override {
+    auto& kept = kept_[pass];
+    kept.a = a_.forward(pass, x.v);
+    kept.b = b_.forward(pass, x.v);
+    auto const y = to.template take<typename Env::compute>(kept.a.v.extents());
+    kernels::elementwise_product(y, kept.a.v, kept.b.v);
+    return {y, true};
+  }
+  // Both factors' gradients are there before a branch goes on: dy may be what the branches add to.
+  void backward_input(pass<Env>& pass, layer_input<Env> x, view, view dy, target<Env> to, half when) override {
+    auto const& kept = kept_[pass];
+    auto const a = factor(pass, kept.a, x), b = factor(pass, kept.b, x);
+    auto const da = times(pass, dy, b, kept.b.ours, when);
+    auto const db = times(pass, dy, a, kept.a.ours, when);
+    a_.backward(pass, x, da, {to.into, to.accumulate}, when);
+    b_.backward(pass, x, db, {to.into, true}, when);
+  }
+  void backward_weight(pass<Env>& pass, layer_input<Env> x, view) override {
+    a_.backward_weight(pass, x);
+    b_.backward_weight(pass, x);
+  }
+  void serve_forward(pass<Env>& pass) override { a_.serve_forward(pass), b_.serve_forward(pass); }
+  void serve_backward(pass<Env>& pass) override { b_.serve_backward(pass), a_.serve_backward(pass); }
+
+ private:
+  struct saved {
+    held<Env> a, b;
+  };
+  void do_place(placing<Env>& at, layer_step const& step) override {
+    auto const before = at;
+    bool const spread = step.as == role::spread;
+    auto const exit = spread ? lie::columns : lie::rows;
+    a_.place(at, step.takes, exit);
+    auto const one = at;
+    at.width = before.width, at.cut = before.cut, at.wanted = before.wanted, at.act = before.act;
+    b_.place(at, step.takes, exit);
+    if (one.width == at.width && (!spread || one.cut == at.cut)) return;
+    throw config_error(text("trireme::nn::product: the factors of ", at.name, " are ", one.width, " and ", at.width,
+                            " numbers wide; both must be as wide, and cut alike"));
+  }
+  static view factor(pass<Env>& pass, held<Env> const& it, layer_input<Env> const& x) {
+    return it.entry ? x.get(pass) : it.v;
+  }
+  // dy times one factor, in the memory of that factor if nobody reads it any more.
+  static gradient<Env> times(pass<Env>& pass, view dy, view by, bool ours, half when) {
+    bool const later = when == half::later;
+    auto const d =
+        ours ? by : (later ? pass.activations : pass.scratch).template take<typename Env::compute>(dy.extents());
+    kernels::elementwise_product(d, dy, by);
+    return {d, true, ours || later ? memory::kept : memory::scratch};
+  }
+  chain_node<Env> a_, b_;
+  per_slot<saved> kept_;
+};
+
+}  // namespace detail
+
+template <class Env, class Chain>
+struct node_of<Env, residual_of<Chain>> {
+  using type = detail::residual_node<Env>;
+};
+template <class Env, class A, class B>
+struct node_of<Env, product_of<A, B>> {
+  using type = detail::product_node<Env>;
+};
+
+// ---- units
+/// A description of a unit that is an expression: its parameters' names begin with `name`, it takes and gives rows of
+/// `width` numbers, its first dropout site is `site`, and layers() is the expression.
+template <class D>
+concept unit_of_layers = requires(D const& unit) {
+  { unit.name() } -> std::convertible_to<std::string>;
+  { unit.width() } -> std::convertible_to<std::int64_t>;
+  { unit.site() } -> std::convertible_to<std::uint32_t>;
+  unit.layers();
+};
+
+/// The run state of every unit that is an expression. Its backward comes apart, whatever is in it.
+template <class Env>
+class expression {
+ public:
+  using view = detail::view_of<Env>;
+  struct saved {
+    view x;
+  };
+
+  template <unit_of_layers Unit>
+  explicit expression(Unit const& unit, rank_groups<Env> const& groups = rank_groups<Env>::none())
+      : expression(unit.name(), unit.width(), unit.site(), nodes_of<Env>(unit.layers()), groups) {
+    using layers = std::remove_cvref_t<decltype(unit.layers())>;
+    static_assert(detail::check<decltype(nn::chain(std::declval<layers>()))>::fits_unit());
+  }
+  expression(std::string const& name, std::int64_t width, std::uint32_t site, std::vector<node_pointer<Env>> nodes,
+             rank_groups<Env> const& groups)
+      : layers_(std::move(nodes)) {
+    auto const says = layers_.says();
+    begins_ = entry_of(says) == lie::nothing;
+    ends_ = exit_of(says) == lie::nothing;
+    placing<Env> at{groups, tensor_group<Env>::of(groups).share(), name, width, site};
+    layers_.place(at, entry_of(says), exit_of(says));
+  }
+  void visit(auto&& each) {
+    layers_.visit([&](parameter<Env>& one) { each(one); });
+  }
+  view forward(pass<Env>& pass, saved& kept, view x) {
+    kept.x = x;
+    auto const y = layers_.forward(pass, x);
+    return y.entry ? copy(pass, y.v) : y.v;
+  }
+  view backward(pass<Env>& pass, saved& kept, view dy) { return backward(pass, kept, dy, detail::half::at_once); }
+  view backward_input(pass<Env>& pass, saved& kept, view dy) { return backward(pass, kept, dy, detail::half::later); }
+  void backward_weight(pass<Env>& pass, saved& kept) { layers_.backward_weight(pass, {kept.x}); }
+  void serve_forward(pass<Env>& pass, saved&) { layers_.serve_forward(pass); }
+  void serve_backward(pass<Env>& pass, saved&) { layers_.serve_backward(pass); }
+
+ private:
+  // What goes to the unit before may not lie in scratch memory.
+  view backward(pass<Env>& pass, saved& kept, view dy, detail::half when) {
+    detail::target<Env> out;
+    if (ends_ && !begins_) out.into = pass.take(kept.x.extents());
+    auto const mark = pass.scratch.mark();
+    auto dx = layers_.backward(pass, {kept.x}, {dy, true, detail::memory::passing}, out, when);
+    if (!begins_ && !ends_ && dx.lies == detail::memory::scratch) {
+      auto const kept_dx = dy.extents() == dx.v.extents() ? dy : pass.take(dx.v.extents());
+      ops::on<typename Env::space>::copy(kept_dx, dx.v);
+      dx.v = kept_dx;
+    }
+    pass.scratch.rewind(mark);
+    return dx.v;
+  }
+  static view copy(pass<Env>& pass, view x) {
+    auto const y = pass.take(x.extents());
+    ops::on<typename Env::space>::copy(y, x);
+    return y;
+  }
+  detail::chain_node<Env> layers_;
+  bool begins_ = false, ends_ = false;  // a model: this is its first unit, or its last
+};
+
+/// A unit with an expression of its own.
+template <class Layers>
+struct block {
+  std::string prefix;
+  std::int64_t channels = 0;
+  std::uint32_t first_site = 0;
+  Layers of;
+  friend bool operator==(block const&, block const&) = default;
+
+  [[nodiscard]] std::string const& name() const noexcept { return prefix; }
+  [[nodiscard]] std::int64_t width() const noexcept { return channels; }
+  [[nodiscard]] std::uint32_t site() const noexcept { return first_site; }
+  [[nodiscard]] Layers const& layers() const noexcept { return of; }
+  template <class Env>
+  using instance = expression<Env>;
+};
+template <class Layers>
+block(std::string, std::int64_t, std::uint32_t, Layers) -> block<Layers>;
+
+}  // namespace trireme::nn
+
+// ---- trireme/nn/embedding.hpp (goes on)
+namespace trireme::nn {
+
+/// A model's first layer, of words: y[b,t] = table[token[b,t]], and, if it knows positions, + positions[t].
+///
+/// Shapes   tokens (B, T) int32 from the batch, y (B*T, outputs); the table (words, outputs), the positions' table
+///          (positions, outputs). unembedding{.tied = name} multiplies with the same table.
+/// Ranks    each of a tensor group has some words; one that lies elsewhere counts as 0 in the sum over the group.
+/// Errors   config_error for more ranks than words, and for samples of more positions than there are.
+struct embedding {
+  static constexpr layer_says says{.does = flow::source, .terms = true};
+  std::int64_t words = 0;
+  std::int64_t outputs = 0;
+  std::int64_t positions = 0;    ///< 0: it does not know where a word stands
+  std::string table = "weight";  ///< the table's name, behind that of the layer
+  std::string position_table = "positions";
+  initial start{initial::distribution::normal, 0.02};
+  friend bool operator==(embedding const&, embedding const&) = default;
+};
+
+/// A model's first layer, of numbers: each sample's are a row.
+///
+/// Shapes   inputs (B, ...) float from the batch, y (B, outputs).
+/// Errors   config_error for samples of another size.
+struct features {
+  static constexpr layer_says says{.does = flow::source};
+  std::int64_t outputs = 0;
+  friend bool operator==(features const&, features const&) = default;
+};
+
+namespace detail {
+
+/// A table of words, of which each rank of a group has some rows.
+template <class Env>
+[[nodiscard]] parameter<Env> word_table(placing<Env> const& at, std::string name, shape const& extents,
+                                        initial const& start) {
+  if (at.own.size > extents[0]) {
+    throw config_error(text("trireme::nn::embedding: the ", extents[0], " words of ", name, " cannot be cut into ",
+                            at.own.size, " ways; a tensor group has at most as many ranks as there are words"));
+  }
+  parameter_info info{std::move(name), extents, start, true};
+  if (at.own.size > 1) info = part_of(info, 0, at.own.of(extents[0]));
+  return {info, {}, {}};
+}
+
+template <class Env>
+class embedding_node final : public node<Env> {
+  using kernels = ops::on<typename Env::space>;
+
+ public:
+  using typename node<Env>::view;
+  using typename node<Env>::space;
+
+  explicit embedding_node(embedding const& what) : what_(what) { this->facts_ = {.weights = true, .source = true}; }
+  [[nodiscard]] layer_says says() const override { return embedding::says; }
+  [[nodiscard]] std::int64_t width(std::int64_t) const override { return what_.outputs; }
+  void visit(parameter_visitor<Env> const& each) override {
+    each(table_);
+    if (what_.positions > 0) each(positions_);
+  }
+  held<Env> forward(pass<Env>& pass, held<Env>, arena<space>& to, view) override {
+    auto const tokens = pass.batch.inputs.template as<std::int32_t>();  // (B,T)
+    if (tokens.rank() != 2 ||
+        (what_.positions > 0 && context_group<Env>::of(pass).part().whole(tokens.extent(1)) > what_.positions)) {
+      throw config_error(text("trireme::nn::embedding: tokens of shape ", to_string(tokens.extents()),
+                              what_.positions > 0 ? text(" do not fit the ", what_.positions, " positions of ", name_)
+                                                  : text(" are no samples of positions")));
+    }
+    auto const y = to.template take<typename Env::compute>({tokens.size(), what_.outputs});
+    bool const adds_positions = what_.positions > 0 && pass.group.rank() == 0;
+    for_each_stretch(pass, tokens, [&](auto const& words, std::int64_t row, interval at) {
+      kernels::embed(y.rows(row, words.size()), words, table_.value,
+                     adds_positions ? positions_.value.rows(at.first, at.count) : decltype(positions_.value){}, part_);
+    });
+    return {y, true};
+  }
+  void backward_weight(pass<Env>& pass, layer_input<Env>, view dy) override {
+    auto const tokens = pass.batch.inputs.template as<std::int32_t>();
+    for_each_stretch(pass, tokens, [&](auto const& words, std::int64_t row, interval at) {
+      kernels::embed_backward(
+          table_.gradient,
+          what_.positions > 0 ? positions_.gradient.rows(at.first, at.count) : decltype(positions_.gradient){},
+          dy.rows(row, words.size()), words, part_);
+    });
+  }
+
+ private:
+  void do_place(placing<Env>& at, layer_step const&) override {
+    name_ = at.name;
+    table_ = word_table(at, text(at.name, ".", what_.table), {what_.words, what_.outputs}, what_.start);
+    part_ = {at.own.of(what_.words).first, what_.words};
+    positions_.info = {text(at.name, ".", what_.position_table), {what_.positions, what_.outputs}, what_.start, true};
+    at.width = what_.outputs;
+  }
+  // Calls f(tokens, first row, positions) for tokens of several samples that have the same positions, or of one.
+  template <class Tokens, class F>
+  static void for_each_stretch(pass<Env> const& pass, Tokens const& tokens, F const& f) {
+    auto const context = tokens.extent(1);
+    auto const& part = context_group<Env>::of(pass).part();
+    if (part.own.size == 1) return f(tokens, 0, interval{0, context});
+    for (std::int64_t b = 0; b < tokens.extent(0); ++b) {
+      for (int which = 0; which < part.stretches(); ++which) {
+        auto const at = part.at(which, context);
+        auto const row = b * context + at.row;
+        f(tokens.flat(row, at.count).reshaped({1, at.count}), row, interval{at.position, at.count});
+      }
+    }
+  }
+  embedding what_;
+  std::string name_;
+  ops::table_part part_;
+  parameter<Env> table_{}, positions_{};
+};
+
+template <class Env>
+class features_node final : public node<Env> {
+ public:
+  using typename node<Env>::view;
+  using typename node<Env>::space;
+
+  explicit features_node(features const& what) : what_(what) { this->facts_.source = true; }
+  [[nodiscard]] layer_says says() const override { return features::says; }
+  [[nodiscard]] std::int64_t width(std::int64_t) const override { return what_.outputs; }
+  held<Env> forward(pass<Env>& pass, held<Env>, arena<space>& to, view) override {
+    auto const inputs = pass.batch.inputs.template as<float>();
+    auto const count = pass.batch.count();
+    if (inputs.size() != count * what_.outputs) {
+      throw config_error(text("trireme::nn::features: inputs of shape ", to_string(inputs.extents()), " for ", name_,
+                              ", which takes ", what_.outputs, " numbers a sample"));
+    }
+    auto const y = to.template take<typename Env::compute>({count, what_.outputs});
+    ops::on<space>::copy(y.flat(), inputs.flat());
+    return {y, true};
+  }
+
+ private:
+  void do_place(placing<Env>& at, layer_step const&) override {
+    name_ = at.name;
+    at.width = what_.outputs;
+  }
+  features what_;
+  std::string name_;
+};
+
+}  // namespace detail
+
+template <class Env>
+struct node_of<Env, embedding> {
+  using type = detail::embedding_node<Env>;
+};
+template <class Env>
+struct node_of<Env, features> {
+  using type = detail::features_node<Env>;
+};
+
+}  // namespace trireme::nn
+
 // ---- trireme/contract/expert_group.hpp
 namespace trireme {
 
@@ -9616,6 +11901,22 @@ expert_group<Env>& expert_group<Env>::one() {
 
 }  // namespace trireme
 
+// ---- trireme/nn/detail/packed_weights.hpp
+namespace trireme::nn::detail {
+
+/// Weights stored (inputs, outputs), as the products of this pass read them: packed once a version, or, where the
+/// precision writes them itself, what it makes of them, in scratch memory until the caller gives it back.
+template <class Env, class Weights, class View>
+Weights& packed_weights(Weights& into, pass<Env>& pass, std::string_view name, View values) {
+  using element = std::remove_const_t<typename View::value_type>;
+  constexpr bool written = writes_operands<precision_state<typename Env::precision>, element, typename Env::space>;
+  into.bind(pass.operand(name, product_operand::role::weight, values), ops::orientation::in_out);
+  into.refresh(written ? pass.version | ops::passing_values : pass.version);
+  return into;
+}
+
+}  // namespace trireme::nn::detail
+
 // ---- trireme/nn/experts.hpp (goes on)
 namespace trireme::nn {
 
@@ -9634,7 +11935,8 @@ namespace trireme::nn {
 /// Errors   config_error if a group has more ranks than there are experts; in the first pass, if there is a balance
 ///          loss and ranks share the positions of samples.
 struct experts {
-  std::int64_t channels = 0;
+  static constexpr nn::flow flow = nn::flow::all;
+  std::int64_t channels = 0;  ///< as a layer of an expression: 0, what comes in
   std::int64_t hidden = 0;
   std::int64_t count = 1;
   std::int64_t chosen = 1;
@@ -9933,6 +12235,48 @@ class experts::instance {
   std::vector<std::int64_t> come_, go_;  // rows from and to each rank, in the pass under way
 };
 
+namespace detail {
+
+/// Experts among other layers. All of their backward is in its first half.
+template <class Env>
+class experts_node final : public node<Env> {
+  using state = experts::instance<Env>;
+
+ public:
+  using typename node<Env>::view;
+  using typename node<Env>::space;
+
+  explicit experts_node(experts const& what) : what_(what) { this->facts_.replicated = true; }
+  [[nodiscard]] layer_says says() const override { return {.does = flow::all}; }
+  void visit(parameter_visitor<Env> const& each) override { state_->visit(each); }
+  held<Env> forward(pass<Env>& pass, held<Env> x, arena<space>&, view) override {
+    return {state_->forward(pass, saved_[pass], x.v, positions_of(pass)), true};
+  }
+  void backward_input(pass<Env>& pass, layer_input<Env> x, view, view dy, target<Env> to, half) override {
+    auto& kept = saved_[pass];
+    kept.x = x.get(pass);
+    state_->backward(pass, kept, to.into, dy, positions_of(pass));
+  }
+  void serve_forward(pass<Env>& pass) override { state_->serve_forward(pass, saved_[pass]); }
+  void serve_backward(pass<Env>& pass) override { state_->serve_backward(pass, saved_[pass]); }
+
+ private:
+  void do_place(placing<Env>& at, layer_step const&) override {
+    what_.channels = at.width;
+    state_.emplace(what_, at.name, expert_group<Env>::of(at.groups).share());
+  }
+  experts what_;
+  std::optional<state> state_;
+  per_slot<typename state::saved> saved_;
+};
+
+}  // namespace detail
+
+template <class Env>
+struct node_of<Env, experts> {
+  using type = detail::experts_node<Env>;
+};
+
 }  // namespace trireme::nn
 
 // ---- trireme/nn/detail/drop_columns.hpp
@@ -9965,1258 +12309,87 @@ void drop_columns(pass<Env> const& pass, tensor_view<typename Env::compute, type
 
 }  // namespace trireme::nn::detail
 
-// ---- trireme/nn/expression.hpp
-#include <tuple>
-
-// ---- trireme/nn/placement.hpp
+// ---- trireme/nn/linear.hpp
 namespace trireme::nn {
 
-/// What a layer does to an activation that a tensor group cuts: the one word by which it is placed.
-enum class flow {
-  product,  ///< a matrix product: takes what there is, and is cut as its neighbours ask
-  fork,     ///< several chains on one input, whose results are put together
-  rows,     ///< row by row, whole rows: norms, a residual; each rank has its own rows where rows are cut
-  columns,  ///< works on this rank's columns of all rows: attention by heads
-  any,      ///< number by number, whatever lies here: activations, dropout
-  all       ///< wants all rows and gives all rows, the same on all ranks: experts
-};
-
-/// How an activation lies between two layers. A term of a sum never does: the chain sums it at once.
-enum class lie {
-  rows,    ///< whole rows: all of them, or this rank's where rows are cut
-  all,     ///< all rows, whole: only at the start of a branch whose fork has gathered them for all branches
-  columns  ///< this rank's columns of all rows
-};
-
-/// What becomes of a product (or a fork) in its chain.
-enum class role {
-  here,     ///< not cut
-  spread,   ///< all rows in, this rank's columns out; the gradient of its input is a term
-  collect,  ///< this rank's columns in, a term of all columns out
-  whole     ///< a product that every rank has whole, for its rows
-};
-
-/// Why layers cannot stand in this order.
-enum class misfit {
-  none,
-  rows_of_columns,
-  columns_of_rows,
-  fork_of_columns,
-  rows_of_all,
-  columns_left,
-  columns_missing
-};
-
-/// What a layer says of itself.
-struct layer_says {
-  flow does = flow::rows;
-  bool activation = false;        ///< a product before it can do it on the way out
-  bool takes_activation = false;  ///< is such a product
-  bool spreads = false;           ///< of a fork: all of its branches can end in columns
-  bool shares_entry = false;      ///< and begin with products of all rows, which one gather serves
-};
-
-/// A layer in its place.
-struct layer_step {
-  role as = role::here;
-  lie from = lie::rows;   ///< how its input lies before the boundary,
-  lie takes = lie::rows;  ///< and behind it
-  lie gives = lie::rows;  ///< how its result lies, once a term is summed
-  bool partial = false;   ///< its result is a term of a sum over the group
-  bool fused = false;     ///< it does the activation behind it
-  bool absorbed = false;  ///< is done by the product before it
-
-  /// Rows are gathered before it; the gradient of its input is summed.
-  [[nodiscard]] constexpr bool gathers() const noexcept { return from == lie::rows && takes == lie::all; }
-};
-
-/// What came of placing a chain.
-struct placement {
-  misfit what = misfit::none;
-  std::size_t where = 0;
-  lie last = lie::rows;
-  [[nodiscard]] constexpr bool fits() const noexcept { return what == misfit::none; }
-};
-
-namespace detail {
-
-/// How layer i (or, behind the last one, whoever takes the chain's result) would like its input to lie. Seen from the
-/// right: a product whose result is wanted in rows can sum columns; one whose result is wanted in columns takes rows.
-[[nodiscard]] constexpr lie wanted_by(std::span<layer_says const> layers, std::size_t i, lie exit) noexcept {
-  while (i < layers.size() && layers[i].does == flow::any) ++i;
-  if (i == layers.size()) return exit;
-  if (layers[i].does == flow::columns) return lie::columns;
-  if (layers[i].does != flow::product) return lie::rows;
-  return wanted_by(layers, i + 1, exit) == lie::columns ? lie::rows : lie::columns;
-}
-
-}  // namespace detail
-
-/// Places the layers of a chain over the tensor group: where rows are gathered, where terms are summed, which products
-/// are cut by columns, which by rows, and which layers are done by the one before them. Values in, values out; a unit's
-/// layers are placed when it is compiled, to refuse what does not fit, and once more when its run state is made.
+/// y = act(x w + b) (+ residual), with the weight stored (inputs, outputs) as GPT-2 does.
 ///
-/// @param steps  as many as there are layers; written.
-/// @param entry  how the chain's input lies,   @param exit  and how its result must.
-[[nodiscard]] constexpr placement resolve(std::span<layer_says const> layers, std::span<layer_step> steps, lie entry,
-                                          lie exit) noexcept {
-  placement out;
-  auto const refuse = [&](misfit what, std::size_t where) {
-    if (out.fits()) out = {what, where, lie::rows};
-  };
-  lie at = entry;
-  for (std::size_t i = 0; i < layers.size(); ++i) steps[i] = {};
-  for (std::size_t i = 0; i < layers.size(); ++i) {
-    auto& step = steps[i];
-    auto const& layer = layers[i];
-    step.from = step.takes = step.gives = at;
-    if (step.absorbed) continue;
-    switch (layer.does) {
-      case flow::product:
-      case flow::fork: {
-        if (at == lie::columns) {
-          if (layer.does == flow::fork) refuse(misfit::fork_of_columns, i);
-          step.as = role::collect;
-          step.gives = lie::rows;
-          step.partial = true;
-        } else if (detail::wanted_by(layers, i + 1, exit) == lie::columns &&
-                   (layer.does == flow::product || (layer.spreads && (layer.shares_entry || at == lie::rows)))) {
-          step.as = role::spread;
-          step.takes = layer.does == flow::product || layer.shares_entry ? lie::all : lie::rows;
-          step.gives = lie::columns;
-        } else {
-          if (at == lie::all) refuse(misfit::rows_of_all, i);
-          step.as = role::whole;
-        }
-        bool const followed = i + 1 < layers.size() && layers[i + 1].activation;
-        if (layer.takes_activation && followed && !step.partial) step.fused = steps[i + 1].absorbed = true;
-        break;
-      }
-      case flow::rows:
-        if (at == lie::columns) refuse(misfit::rows_of_columns, i);
-        if (at == lie::all) refuse(misfit::rows_of_all, i);
-        break;
-      case flow::columns:
-        if (at != lie::columns) refuse(misfit::columns_of_rows, i);
-        break;
-      case flow::any:
-        break;
-      case flow::all:
-        if (at == lie::columns) refuse(misfit::rows_of_columns, i);
-        if (at == lie::all) refuse(misfit::rows_of_all, i);
-        step.takes = lie::all;
-        break;
-    }
-    at = step.gives;
-  }
-  if (exit == lie::columns && at != lie::columns) refuse(misfit::columns_missing, layers.size());
-  if (exit != lie::columns && at == lie::columns) refuse(misfit::columns_left, layers.size());
-  out.last = at;
-  return out;
-}
-
-/// What a branch of a fork can do: `spreads` and `shares_entry` of a fork are those of all of its branches.
-/// @param steps  room for as many as there are layers.
-[[nodiscard]] constexpr layer_says branch_says(std::span<layer_says const> layers,
-                                               std::span<layer_step> steps) noexcept {
-  layer_says out{.does = flow::fork};
-  out.shares_entry = resolve(layers, steps, lie::all, lie::columns).fits();
-  out.spreads = out.shares_entry || resolve(layers, steps, lie::rows, lie::columns).fits();
-  return out;
-}
-
-}  // namespace trireme::nn
-
-// ---- trireme/nn/node.hpp (goes on)
-namespace trireme::nn {
-
-/// How columns are cut over a tensor group: `fused` matrices side by side, each in so many granules of equal width.
-struct columns {
-  std::int64_t granules = 1;
-  std::int64_t fused = 1;
-  friend bool operator==(columns const&, columns const&) = default;
-};
-
-/// Where a layer finds itself while run states are made, from left to right.
-template <class Env>
-struct placing {
-  rank_groups<Env> const& groups;  ///< who shares this unit's work
-  share own;                       ///< of its tensor group
-  std::string name{};              ///< of the layer: its parameters are `name` + ".weight" and so on
-  std::int64_t width = 0;          ///< of a whole row of what comes in; a layer sets it to that of what it gives
-  std::uint32_t site = 0;          ///< the next dropout site
-  columns cut{};                   ///< of what comes in, where it lies in columns; set by who makes columns
-  columns wanted{};                ///< of what a product that is spread gives
-  ops::activation act = ops::activation::none;  ///< of the layer behind, which this one does
-
-  /// What lies here of each of the fused matrices that a row of `whole` numbers is made of.
-  [[nodiscard]] interval part(columns const& how, std::int64_t whole) const noexcept {
-    auto const each = whole / how.fused / how.granules;
-    auto const here = own.of(how.granules);
-    return {here.first * each, here.count * each};
-  }
-};
-
-namespace detail {
-
-template <class Env>
-using view_of = tensor_view<typename Env::compute, typename Env::space>;
-
-/// A result on its way forward.
-template <class Env>
-struct held {
-  view_of<Env> v{};
-  bool ours = false;   ///< nobody reads this memory again: who gets it may write to it
-  bool entry = false;  ///< it is the input of the chain itself, passed on by layers that do nothing
-};
-
-/// Where a gradient lies: with the unit it goes (scratch), it is handed from unit to unit and may change afterwards
-/// (passing), or it stays until the micro-batch is done (kept).
-enum class memory { scratch, passing, kept };
-
-/// A gradient on its way back.
-template <class Env>
-struct gradient {
-  view_of<Env> v{};
-  bool ours = false;  ///< who gets it may write to it
-  memory lies = memory::scratch;
-  bool through = false;  ///< it has gone through the activation of the layer that gets it
-};
-
-/// A layer's input once more, in the backward pass: rows that a product gathers are gathered when somebody asks.
-template <class Env>
-struct layer_input {
-  view_of<Env> here{};
-  bool crosses = false;
-  [[nodiscard]] view_of<Env> get(pass<Env>& pass) const {
-    return crosses ? pass.group.gather(here, pass.batch.inputs.extents.size(), pass.scratch) : here;
-  }
-  [[nodiscard]] shape extents(pass<Env> const& pass) const {
-    return crosses ? shape{pass.batch.inputs.extents.size(), here.extent(1)} : here.extents();
-  }
-};
-
-/// Where a layer writes its input's gradient. `act` and `before` are asked of those alone that can do an activation's
-/// derivative, `accumulate` of those that can add.
-template <class Env>
-struct target {
-  view_of<Env> into{};
-  bool accumulate = false;
+/// As a layer of an expression it is `linear{.outputs = n}`: inputs are what comes in, an activation is a layer behind
+/// it, and where it is cut over a tensor group follows from its neighbours. `instance` is for units by hand, which have
+/// it whole.
+///
+/// Shapes   x (rows, inputs), y (rows, outputs), w (inputs, outputs), b (outputs).
+/// Bytes    saves a reference to x, and x w + b where an activation follows.
+struct linear {
+  std::int64_t inputs = 0;
+  std::int64_t outputs = 0;
   ops::activation act = ops::activation::none;
-  view_of<Env> before{};
-};
-
-/// The activation that a product does, and what it kept for its derivative.
-template <class Env>
-struct fused_activation {
-  ops::activation act = ops::activation::none;
-  view_of<Env> before{};
-};
-
-/// When parameters' gradients are made.
-enum class half { at_once, later };
-
-/// What a node can do, and what it needs; the chain does the rest.
-struct node_facts {
-  bool weights = false;        ///< backward_weight(pass, x, dy): the chain keeps x and dy for it
-  bool inside = false;         ///< a composite: keeps by itself what its second half needs, and reads x then
-  bool in_place = false;       ///< backward changes dy to dx
-  bool reads_y = false;        ///< backward_input reads the result
-  bool adds_residual = false;  ///< forward adds it on the way out
-  bool accumulates = false;    ///< backward_input can add to where dx goes
-  bool does_slope = false;     ///< and multiply by an activation's derivative
-  bool replicated = false;     ///< dx is no term but the same on all ranks
-};
-
-/// What nodes save of each micro-batch that is in flight.
-template <class Saved>
-class per_slot {
- public:
-  template <class Pass>
-  [[nodiscard]] Saved& operator[](Pass const& pass) {
-    if (pass.slot >= all_.size()) all_.resize(pass.slot + 1);
-    return all_[pass.slot];
-  }
-
- private:
-  std::vector<Saved> all_ = std::vector<Saved>(1);
-};
-
-template <class Env>
-using parameter_visitor = std::function<void(parameter<Env>&)>;
-
-}  // namespace detail
-
-/// A layer, or layers put together, in a unit's run state. All that composes them (chains, residuals, gates) is written
-/// once against this face, so it is compiled once for an environment however many models there are.
-///
-/// Layers know nothing of halves, neighbours, gathers or sums over ranks.
-template <class Env>
-class node {
- public:
-  using view = detail::view_of<Env>;
-  using space = typename Env::space;
-
-  node() = default;
-  node(node const&) = delete;
-  node& operator=(node const&) = delete;
-  virtual ~node() = default;
-
-  [[nodiscard]] virtual layer_says says() const = 0;
-  /// Activations of a fixed kind say which: ops::activation::none otherwise.
-  [[nodiscard]] virtual ops::activation activation() const { return ops::activation::none; }
-  /// Numbers a row of what it gives.
-  [[nodiscard]] virtual std::int64_t width(std::int64_t from) const { return from; }
-  /// How it wants the columns of its input cut.
-  [[nodiscard]] virtual columns wants(std::int64_t from, share) const { return {from, 1}; }
-  /// Makes parameters. Called once, after resolve().
-  void place(placing<Env>& at, layer_step const& step) {
-    auto const outer = at.name;
-    if (!name_.empty()) at.name += (outer.empty() ? "" : ".") + name_;
-    do_place(at, step);
-    at.name = outer;
-  }
-  /// Puts a name before the one that it has.
-  void prefix(std::string const& name) { name_ = name_.empty() ? name : name + "." + name_; }
-  [[nodiscard]] detail::node_facts const& facts() const noexcept { return facts_; }
-
-  virtual void visit(detail::parameter_visitor<Env> const&) {}
-  /// Whether it does nothing in this pass.
-  [[nodiscard]] virtual bool idle(pass<Env> const&) const { return false; }
-  /// y, in memory of `to` (or in that of x, if it is ours).
-  virtual detail::held<Env> forward(pass<Env>& pass, detail::held<Env> x, arena<space>& to, view residual) = 0;
-  virtual void backward_input(pass<Env>&, detail::layer_input<Env>, view /*y*/, view /*dy*/, detail::target<Env>,
-                              detail::half) {}
-  virtual void backward_in_place(pass<Env>&, detail::layer_input<Env>, detail::gradient<Env>, detail::half) {}
-  virtual void backward_weight(pass<Env>&, detail::layer_input<Env>, view /*dy*/) {}
-  [[nodiscard]] virtual detail::fused_activation<Env> fused(pass<Env> const&) { return {}; }
-  virtual void serve_forward(pass<Env>&) {}
-  virtual void serve_backward(pass<Env>&) {}
-
- protected:
-  virtual void do_place(placing<Env>& at, layer_step const& step) = 0;
-  detail::node_facts facts_{};
-
- private:
-  std::string name_;
-};
-
-template <class Env>
-using node_pointer = std::unique_ptr<node<Env>>;
-
-}  // namespace trireme::nn
-
-// ---- trireme/nn/detail/chain_node.hpp (goes on)
-namespace trireme::nn::detail {
-
-/// Layers one after the other: the one place where rows are gathered, terms are summed, gradients find their memory,
-/// and backward comes apart.
-///
-/// Memory   A result belongs to who made it; whoever reads it later (saves it, or gets it as its input again in the
-///          backward pass) makes it read-only for those behind (`held::ours`). A gradient belongs to whoever has it;
-///          one that must live until the second half is made read-only there (`gradient::ours`) and lies among the
-///          activations. What is written in place is asked for ownership first, and copied without it.
-/// Threads  one owner.
-template <class Env>
-class chain_node {
-  using space = typename Env::space;
-  using value = typename Env::compute;
-  using kernels = ops::on<space>;
-
- public:
-  using view = view_of<Env>;
-
-  explicit chain_node(std::vector<node_pointer<Env>> nodes) : nodes_(std::move(nodes)), steps_(nodes_.size()) {}
-
-  [[nodiscard]] std::vector<layer_says> says() const {
-    std::vector<layer_says> all;
-    for (auto const& each : nodes_) all.push_back(each->says());
-    return all;
-  }
-  /// Of a branch that a fork takes the result of.
-  [[nodiscard]] layer_says as_branch() const {
-    std::vector<layer_step> steps(nodes_.size());
-    return branch_says(says(), steps);
-  }
-  [[nodiscard]] std::int64_t width(std::int64_t from) const {
-    for (auto const& each : nodes_) from = each->width(from);
-    return from;
-  }
-
-  void place(placing<Env>& at, lie entry, lie exit) {
-    auto const all = says();
-    auto const found = resolve(all, steps_, entry, exit);
-    if (!found.fits()) {
-      throw config_error(text("trireme::nn::chain: ", at.name, ": layer ", found.where,
-                              " cannot stand where it does; see the compiler's sentence for chains that it knows"));
-    }
-    auto const outside = at.wanted;
-    for (std::size_t i = 0; i < nodes_.size(); ++i) {
-      if (steps_[i].absorbed) continue;
-      at.act = steps_[i].fused ? nodes_[i + 1]->activation() : ops::activation::none;
-      if (steps_[i].as == role::spread) {
-        auto taker = i + 1;
-        while (taker < nodes_.size() && all[taker].does == flow::any) ++taker;
-        at.wanted = taker == nodes_.size() ? outside : nodes_[taker]->wants(nodes_[i]->width(at.width), at.own);
-      }
-      nodes_[i]->place(at, steps_[i]);
-    }
-    parameters_.resize(nodes_.size());
-    for (std::size_t i = 0; i < nodes_.size(); ++i) {
-      if (steps_[i].absorbed || nodes_[i]->facts().inside || steps_[i].takes != lie::rows) continue;
-      nodes_[i]->visit([&](parameter<Env>& each) { parameters_[i].push_back(&each); });
-    }
-  }
-  void visit(parameter_visitor<Env> const& each) {
-    for (std::size_t i = 0; i < nodes_.size(); ++i) {
-      if (!steps_[i].absorbed) nodes_[i]->visit(each);
-    }
-  }
-
-  /// @param residual  is added to the result, if it is given.
-  held<Env> forward(pass<Env>& pass, view input, view residual = {}) {
-    auto& kept = kept_[pass];
-    kept.x.assign(nodes_.size() + 1, {});
-    kept.dy.assign(nodes_.size(), {});
-    auto const last = last_active(pass);
-    bool const on_the_way = !residual.empty() && last != nodes_.size() && may_add(pass, last);
-    held<Env> x{input, false, true};
-    for (std::size_t i = 0; i < nodes_.size(); ++i) {
-      kept.x[i] = x;
-      if (!skips(pass, i)) x = forward(pass, i, x, on_the_way && i == last ? residual : view{});
-    }
-    kept.x.back() = x;
-    if (residual.empty() || on_the_way) return x;
-    if (!x.ours) x = {copy_of(pass.activations, x.v), true, false};
-    kernels::add(x.v, residual);
-    return x;
-  }
-
-  /// Returns the gradient of the input, in `out` if that says where.
-  /// @param input  as it was given to forward().
-  gradient<Env> backward(pass<Env>& pass, layer_input<Env> input, gradient<Env> dy, target<Env> out, half when) {
-    auto const first = first_active(pass);
-    bool done = false;
-    for (auto i = nodes_.size(); i-- > 0;) {
-      if (!skips(pass, i)) dy = backward(pass, i, input, dy, i == first ? out : target<Env>{}, when, done);
-    }
-    if (done || out.into.address() == nullptr) return dy;
-    if (out.accumulate) {
-      kernels::add(out.into, dy.v);
-    } else {
-      kernels::copy(out.into, dy.v);
-    }
-    return {out.into, false, memory::scratch, false};
-  }
-
-  /// The second half.
-  void backward_weight(pass<Env>& pass, layer_input<Env> input) {
-    auto& kept = kept_[pass];
-    for (auto i = nodes_.size(); i-- > 0;) {
-      auto const& facts = nodes_[i]->facts();
-      if (skips(pass, i) || !(facts.weights || facts.inside)) continue;
-      auto const mark = pass.scratch.mark();
-      auto const x = input_of(pass, i, input);
-      if (facts.inside) {
-        nodes_[i]->backward_weight(pass, x, {});
-      } else {
-        auto const dy = steps_[i].partial ? gathered(pass, kept.dy[i]) : kept.dy[i];
-        with_sums_of_rows(pass, i, [&] { nodes_[i]->backward_weight(pass, x, dy); });
-      }
-      pass.scratch.rewind(mark);
-    }
-  }
-
-  void serve_forward(pass<Env>& pass) {
-    for (std::size_t i = 0; i < nodes_.size(); ++i) {
-      if (!steps_[i].absorbed) nodes_[i]->serve_forward(pass);
-    }
-  }
-  void serve_backward(pass<Env>& pass) {
-    for (auto i = nodes_.size(); i-- > 0;) {
-      if (!steps_[i].absorbed) nodes_[i]->serve_backward(pass);
-    }
-  }
-
- private:
-  struct saved {
-    std::vector<held<Env>> x;  // each layer's input before its boundary; behind the last one the result
-    std::vector<view> dy;      // between the halves, of layers with weights, before the boundary
-  };
-
-  [[nodiscard]] bool skips(pass<Env> const& pass, std::size_t i) const {
-    return steps_[i].absorbed || nodes_[i]->idle(pass);
-  }
-  [[nodiscard]] std::size_t first_active(pass<Env> const& pass) const {
-    std::size_t i = 0;
-    while (i < nodes_.size() && skips(pass, i)) ++i;
-    return i;
-  }
-  [[nodiscard]] std::size_t last_active(pass<Env> const& pass) const {
-    for (auto i = nodes_.size(); i-- > 0;) {
-      if (!skips(pass, i)) return i;
-    }
-    return nodes_.size();
-  }
-  // The layer before i that does something; as many as there are layers: there is none.
-  [[nodiscard]] std::size_t before(pass<Env> const& pass, std::size_t i) const {
-    while (i-- > 0) {
-      if (!skips(pass, i)) return i;
-    }
-    return nodes_.size();
-  }
-  [[nodiscard]] bool may_add(pass<Env> const& pass, std::size_t last) const {
-    auto const& step = steps_[last];
-    return nodes_[last]->facts().adds_residual && !step.fused && (!step.partial || pass.group.size() == 1);
-  }
-  static view copy_of(arena<space>& memory, view x) {
-    auto const y = memory.template take<value>(x.extents());
-    kernels::copy(y, x);
-    return y;
-  }
-  static view gathered(pass<Env>& pass, view rows) {
-    return pass.group.gather(rows, pass.batch.inputs.extents.size(), pass.scratch);
-  }
-  static view own_rows(pass<Env> const& pass, view all) {
-    auto const here = pass.group.rows_here(all.extent(0));
-    return all.rows(here.first, here.count);
-  }
-
-  held<Env> forward(pass<Env>& pass, std::size_t i, held<Env> x, view residual) {
-    auto const& step = steps_[i];
-    auto const mark = pass.scratch.mark();
-    if (step.gathers() && pass.group.cuts_rows()) x = {gathered(pass, x.v), false, false};
-    if (step.partial) {
-      view const y =
-          kept_sum(pass, [&](auto& from) { return partial_sum<view>(nodes_[i]->forward(pass, x, from, residual).v); });
-      pass.scratch.rewind(mark);
-      return {y, !nodes_[i]->facts().reads_y, false};
-    }
-    auto y = nodes_[i]->forward(pass, x, pass.activations, residual);
-    if (step.takes == lie::all && step.gives == lie::rows && pass.group.cuts_rows()) y = {own_rows(pass, y.v), false};
-    pass.scratch.rewind(mark);
-    return y;
-  }
-
-  layer_input<Env> input_of(pass<Env>& pass, std::size_t i, layer_input<Env> const& input) {
-    auto const& x = kept_[pass].x[i];
-    layer_input<Env> out = x.entry ? input : layer_input<Env>{x.v, false};
-    if (steps_[i].gathers()) out.crosses = true;
-    return out;
-  }
-  // Whether the gradient that goes on from layer i is kept by one before it for the second half.
-  [[nodiscard]] bool is_kept_behind(pass<Env> const& pass, std::size_t i) const {
-    for (auto j = before(pass, i); j != nodes_.size(); j = before(pass, j)) {
-      auto const& facts = nodes_[j]->facts();
-      if (facts.weights) return true;
-      if (!facts.in_place || facts.inside) return false;
-    }
-    return false;
-  }
-
-  // dy is the gradient of layer i's result, behind its boundary; returns that of its input, before its boundary.
-  // done: it is where `out` wants it.
-  gradient<Env> backward(pass<Env>& pass, std::size_t i, layer_input<Env> const& input, gradient<Env> dy,
-                         target<Env> const& out, half when, bool& done) {
-    auto& one = *nodes_[i];
-    auto& kept = kept_[pass];
-    auto const& step = steps_[i];
-    auto const& facts = one.facts();
-    auto const x = input_of(pass, i, input);
-    bool const later = when == half::later;
-    auto const p = before(pass, i);
-
-    if (step.fused && !dy.through) dy = through_activation(pass, one.fused(pass), dy, later);
-    if (facts.in_place) {
-      if (!dy.ours) {
-        bool const stays = later && !facts.inside && is_kept_behind(pass, i);
-        dy = {copy_of(stays ? pass.activations : pass.scratch, dy.v), true, stays ? memory::kept : memory::scratch};
-      }
-      with_sums_of_rows(pass, i, [&] { one.backward_in_place(pass, x, dy, when); });
-      dy.through = false;
-      return dy;
-    }
-    // Asked before a copy is made, so that both ways through backward round alike.
-    bool const may_go_there = out.into.address() != nullptr && out.into.address() != dy.v.address();
-    if (facts.weights && later) {
-      if (!dy.ours || dy.lies != memory::kept) dy = {copy_of(pass.activations, dy.v), true, memory::kept};
-      kept.dy[i] = dy.v;
-      dy.ours = false;
-    }
-
-    // Where dx goes: at once to where the chain's owner wants it, into what the layer before kept of its activation and
-    // nobody needs any more, or into scratch memory.
-    target<Env> to;
-    gradient<Env> dx{.ours = true};
-    if (may_go_there && !step.gathers() && !facts.replicated && (facts.accumulates || !out.accumulate)) {
-      to = {out.into, out.accumulate};
-      done = true;
-    } else {
-      if (p != nodes_.size() && steps_[p].fused && facts.does_slope && !step.gathers()) {
-        auto const activation = nodes_[p]->fused(pass);
-        to.act = activation.act;
-        to.before = activation.before;
-        dx.through = true;
-        if (later) {
-          to.into = to.before;
-          dx.lies = memory::kept;
-        }
-      }
-      if (to.into.address() == nullptr) to.into = pass.scratch.template take<value>(x.extents(pass));
-    }
-    auto const mark = pass.scratch.mark();
-    auto const d = step.partial || (step.takes == lie::all && step.gives == lie::rows) ? gathered(pass, dy.v) : dy.v;
-    with_sums_of_rows(pass, i, [&] {
-      if (facts.weights && !later) one.backward_weight(pass, x, d);
-      one.backward_input(pass, x, kept.x[i + 1].v, d, to, when);
-    });
-    pass.scratch.rewind(mark);
-    dx.v = to.into;
-    if (done) return dx;
-    if (step.gathers()) dx.v = facts.replicated ? own_rows(pass, dx.v) : pass.group.reduce(partial_sum<view>(dx.v));
-    // A gradient that is kept takes the memory of the input, which nobody needs any more: no other memory is taken.
-    auto const& mine = kept.x[i];
-    if (later && dx.lies != memory::kept && mine.ours && !facts.weights && !facts.inside && is_kept_behind(pass, i)) {
-      kernels::copy(mine.v, dx.v);
-      dx.v = mine.v;
-      dx.lies = memory::kept;
-    }
-    return dx;
-  }
-
-  // dy of a fused activation's result becomes that of the product, where nothing behind could do it on the way.
-  gradient<Env> through_activation(pass<Env>& pass, fused_activation<Env> const& its, gradient<Env> dy, bool later) {
-    auto const into = later ? its.before : dy.ours ? dy.v : pass.scratch.template take<value>(dy.v.extents());
-    kernels::activate_backward(into, dy.v, its.before, its.act);
-    return {into, true, later ? memory::kept : dy.ours ? dy.lies : memory::scratch, true};
-  }
-
-  // Of a layer that has its parameters whole on every rank, but only some rows: its gradients are summed over the
-  // group.
-  template <class Body>
-  void with_sums_of_rows(pass<Env>& pass, std::size_t i, Body const& body) {
-    auto const& own = parameters_[i];
-    if (own.empty() || !pass.group.cuts_rows()) return body();
-    auto const mark = pass.scratch.mark();
-    std::int64_t size = 0;
-    for (auto const* each : own) size += each->gradient.size();
-    auto const terms = pass.scratch.template take<typename Env::accumulate>({size});
-    kernels::fill(terms, 0.0);
-    whole_.clear();
-    std::int64_t at = 0;
-    for (auto* each : own) {
-      whole_.push_back(each->gradient);
-      each->gradient = terms.flat(at, each->gradient.size()).reshaped(each->gradient.extents());
-      at += each->gradient.size();
-    }
-    body();
-    pass.group.sum(terms);
-    for (std::size_t k = 0; k < own.size(); ++k) {
-      kernels::add(whole_[k], own[k]->gradient);
-      own[k]->gradient = whole_[k];
-    }
-    pass.scratch.rewind(mark);
-  }
-
-  std::vector<node_pointer<Env>> nodes_;
-  std::vector<layer_step> steps_;
-  std::vector<std::vector<parameter<Env>*>> parameters_;           // of layers whose rows are cut
-  std::vector<tensor_view<typename Env::gradient, space>> whole_;  // their gradients, meanwhile
-  per_slot<saved> kept_;
-};
-
-}  // namespace trireme::nn::detail
-
-// ---- trireme/nn/expression.hpp (goes on)
-namespace trireme::nn {
-
-// ---- descriptions
-/// Layers one after the other.
-template <class... L>
-struct chain_of {
-  std::tuple<L...> layers;
-  friend bool operator==(chain_of const&, chain_of const&) = default;
-};
-/// A layer with a name, which its parameters' names begin with.
-template <class L>
-struct named_of {
-  std::string name;
-  L layer;
-  friend bool operator==(named_of const&, named_of const&) = default;
-};
-/// x + branch(x)
-template <class Chain>
-struct residual_of {
-  Chain branch;
-  friend bool operator==(residual_of const&, residual_of const&) = default;
-};
-/// a(x) * b(x), number by number.
-template <class A, class B>
-struct product_of {
-  A a;
-  B b;
-  friend bool operator==(product_of const&, product_of const&) = default;
-};
-
-namespace detail {
-template <class L>
-auto as_tuple(L layer) {
-  return std::tuple<L>(std::move(layer));
-}
-template <class... L>
-auto as_tuple(chain_of<L...> chain) {
-  return std::move(chain.layers);
-}
-template <class... L>
-chain_of<L...> as_chain(std::tuple<L...> layers) {
-  return {std::move(layers)};
-}
-}  // namespace detail
-
-/// One layer after the other; chains within it become part of it.
-template <class... L>
-[[nodiscard]] auto chain(L... layers) {
-  return detail::as_chain(std::tuple_cat(detail::as_tuple(std::move(layers))...));
-}
-template <class L>
-[[nodiscard]] named_of<L> named(std::string name, L layer) {
-  return {std::move(name), std::move(layer)};
-}
-template <class L>
-[[nodiscard]] named_of<L> named(std::string const& name, named_of<L> layer) {
-  return {name + "." + layer.name, std::move(layer.layer)};
-}
-template <class... L>
-[[nodiscard]] auto named(std::string const& name, chain_of<L...> layers) {
-  return std::apply([&](auto... each) { return nn::chain(nn::named(name, std::move(each))...); },
-                    std::move(layers.layers));
-}
-template <class... L>
-[[nodiscard]] auto residual(L... layers) {
-  auto branch = nn::chain(std::move(layers)...);
-  return residual_of<decltype(branch)>{std::move(branch)};
-}
-template <class A, class B>
-[[nodiscard]] auto product(A a, B b) {
-  auto left = nn::chain(std::move(a));
-  auto right = nn::chain(std::move(b));
-  return product_of<decltype(left), decltype(right)>{std::move(left), std::move(right)};
-}
-
-// ---- what the compiler knows of them
-/// What a layer says of itself, from its type: `static constexpr layer_says says` or `static constexpr nn::flow flow`.
-template <class L>
-struct says_of {
-  static constexpr layer_says value = [] {
-    if constexpr (requires { L::says; }) {
-      return L::says;
-    } else {
-      return layer_says{.does = L::flow};
-    }
-  }();
-};
-template <class L>
-struct says_of<named_of<L>> : says_of<L> {};
-
-namespace detail {
-
-/// The sentences of layers that cannot stand in their order. The layer is the first argument.
-template <class Layer, misfit What>
-struct stands {
-  static_assert(
-      What != misfit::rows_of_columns,
-      "trireme::nn::chain: this layer works on whole rows, but the one before it leaves each rank of a tensor "
-      "group some columns; put a linear layer between them");
-  static_assert(
-      What != misfit::columns_of_rows,
-      "trireme::nn::chain: this layer works on the columns of its heads, but what comes before it gives whole "
-      "rows; put the linear layer that makes queries, keys and values before it");
-  static_assert(What != misfit::fork_of_columns,
-                "trireme::nn::chain: the branches of a product begin with whole rows, but the layer before it leaves "
-                "each rank of a tensor group some columns; put a linear layer between them");
-  static_assert(What != misfit::columns_left,
-                "trireme::nn::chain: the last layer leaves each rank of a tensor group some columns; end with a linear "
-                "layer");
-  static constexpr bool value = What == misfit::none;
-};
-struct the_end;
-
-/// Whether what is inside a layer fits, where the layer stands as it does.
-template <class L>
-struct inside {
-  template <role As, lie Takes>
-  static constexpr bool fits() {
-    return true;
-  }
-};
-template <class L>
-struct inside<named_of<L>> : inside<L> {};
-
-template <class... L>
-struct chain_check {
-  static constexpr std::size_t count = sizeof...(L);
-  static constexpr std::array<layer_says, count> says{says_of<L>::value...};
-  struct placed {
-    std::array<layer_step, count> steps{};
-    placement found{};
-  };
-  static constexpr placed place(lie entry, lie exit) {
-    placed out;
-    out.found = resolve(says, out.steps, entry, exit);
-    return out;
-  }
-  static constexpr layer_says as_branch() {
-    std::array<layer_step, count> steps{};
-    return branch_says(says, steps);
-  }
-  template <std::size_t I>
-  using layer = std::tuple_element_t<I, std::tuple<L..., the_end>>;
-  /// Refuses what does not fit, in one sentence.
-  template <lie Entry, lie Exit>
-  static constexpr bool fits() {
-    constexpr auto found = place(Entry, Exit).found;
-    if constexpr (found.what != misfit::none) {
-      return stands<layer<found.where>, found.what>::value;
-    } else {
-      return all_inside<Entry, Exit>(std::make_index_sequence<count>{});
-    }
-  }
-
- private:
-  template <lie Entry, lie Exit, std::size_t... I>
-  static constexpr bool all_inside(std::index_sequence<I...>) {
-    [[maybe_unused]] constexpr auto steps = place(Entry, Exit).steps;
-    return (inside<L>::template fits<steps[I].as, steps[I].takes>() && ...);
-  }
-};
-
-template <class... L>
-constexpr chain_check<L...> check_of(chain_of<L...> const*);
-template <class Chain>
-using check = decltype(check_of(static_cast<Chain const*>(nullptr)));
-
-template <class A, class B>
-struct inside<product_of<A, B>> {
-  template <role As, lie Takes>
-  static constexpr bool fits() {
-    constexpr auto exit = As == role::spread ? lie::columns : lie::rows;
-    return check<A>::template fits<Takes, exit>() && check<B>::template fits<Takes, exit>();
-  }
-};
-template <class Chain>
-struct inside<residual_of<Chain>> {
-  template <role, lie>
-  static constexpr bool fits() {
-    return check<Chain>::template fits<lie::rows, lie::rows>();
-  }
-};
-
-}  // namespace detail
-
-template <class Chain>
-struct says_of<residual_of<Chain>> {
-  static constexpr layer_says value{.does = flow::rows};
-};
-template <class A, class B>
-struct says_of<product_of<A, B>> {
-  static constexpr layer_says a = detail::check<A>::as_branch(), b = detail::check<B>::as_branch();
-  static constexpr layer_says value{
-      .does = flow::fork, .spreads = a.spreads && b.spreads, .shares_entry = a.shares_entry && b.shares_entry};
-};
-
-/// Whether the layers of an expression can stand in their order; refuses those that cannot, in one sentence. Every unit
-/// that is an expression asks.
-template <class L>
-[[nodiscard]] constexpr bool fits(L const&) {
-  return detail::check<decltype(nn::chain(std::declval<L>()))>::template fits<lie::rows, lie::rows>();
-}
-
-// ---- run states
-/// A layer written by hand: three functions over its own rows (or columns), and one word that says where it stands.
-///
-/// `L::flow` is the word; `L::instance<Env>` is made as instance(description, placing<Env>&), and has saved,
-/// forward(pass, saved, x) -> y, backward_input(pass, saved, x, dy) -> dx, backward_weight(pass, saved, x, dy), and
-/// visit(f) if it has parameters. The chain keeps x and dy.
-template <class S, class Env>
-concept layer_state = requires(S& state, pass<Env>& pass, typename S::saved& saved, detail::view_of<Env> x) {
-  { state.forward(pass, saved, x) } -> std::same_as<detail::view_of<Env>>;
-  { state.backward_input(pass, saved, x, x) } -> std::same_as<detail::view_of<Env>>;
-  state.backward_weight(pass, saved, x, x);
-};
-
-namespace detail {
-
-template <class Env, class L>
-class hand_written final : public node<Env> {
-  using state = typename L::template instance<Env>;
-  static_assert(
-      layer_state<state, Env>,
-      "trireme::nn: a layer's instance<Env> needs saved, forward(pass, saved, x), backward_input(pass, saved, "
-      "x, dy) and backward_weight(pass, saved, x, dy)");
-
- public:
-  using typename node<Env>::view;
-  using typename node<Env>::space;
-
-  explicit hand_written(L const& what) : what_(what) { this->facts_.weights = true; }
-  [[nodiscard]] layer_says says() const override { return says_of<L>::value; }
-  [[nodiscard]] std::int64_t width(std::int64_t from) const override {
-    if constexpr (requires { what_.width(from); }) {
-      return what_.width(from);
-    } else {
-      return from;
-    }
-  }
-  void visit(parameter_visitor<Env> const& each) override {
-    if constexpr (requires { state_->visit(each); }) state_->visit(each);
-  }
-  held<Env> forward(pass<Env>& pass, held<Env> x, arena<space>&, view) override {
-    auto const y = state_->forward(pass, saved_[pass], x.v);
-    return {y, false, x.entry && y.address() == x.v.address()};
-  }
-  void backward_input(pass<Env>& pass, layer_input<Env> x, view, view dy, target<Env> to, half) override {
-    ops::on<space>::copy(to.into, state_->backward_input(pass, saved_[pass], x.get(pass), dy));
-  }
-  void backward_weight(pass<Env>& pass, layer_input<Env> x, view dy) override {
-    state_->backward_weight(pass, saved_[pass], x.get(pass), dy);
-  }
-
- private:
-  void do_place(placing<Env>& at, layer_step const&) override {
-    auto const after = width(at.width);
-    state_.emplace(what_, at);
-    at.width = after;
-  }
-  L what_;
-  std::optional<state> state_;
-  per_slot<typename state::saved> saved_;
-};
-
-}  // namespace detail
-
-/// The node that a description becomes.
-template <class Env, class L>
-struct node_of {
-  using type = detail::hand_written<Env, L>;
-};
-
-/// Appends the nodes of a description: several of a chain, one of anything else.
-template <class Env, class L>
-void append_nodes(std::vector<node_pointer<Env>>& out, L const& layer) {
-  out.push_back(std::make_unique<typename node_of<Env, L>::type>(layer));
-}
-template <class Env, class L>
-void append_nodes(std::vector<node_pointer<Env>>& out, named_of<L> const& layer);
-template <class Env, class... L>
-void append_nodes(std::vector<node_pointer<Env>>& out, chain_of<L...> const& chain) {
-  std::apply([&](auto const&... each) { (append_nodes<Env>(out, each), ...); }, chain.layers);
-}
-template <class Env, class L>
-void append_nodes(std::vector<node_pointer<Env>>& out, named_of<L> const& layer) {
-  auto const first = out.size();
-  append_nodes<Env>(out, layer.layer);
-  for (auto i = first; i < out.size(); ++i) out[i]->prefix(layer.name);
-}
-template <class Env, class L>
-[[nodiscard]] std::vector<node_pointer<Env>> nodes_of(L const& layer) {
-  std::vector<node_pointer<Env>> out;
-  append_nodes<Env>(out, layer);
-  return out;
-}
-
-namespace detail {
-
-template <class Env>
-class residual_node final : public node<Env> {
- public:
-  using typename node<Env>::view;
-  using typename node<Env>::space;
-
-  template <class Chain>
-  explicit residual_node(residual_of<Chain> const& what) : residual_node(nodes_of<Env>(what.branch)) {}
-  explicit residual_node(std::vector<node_pointer<Env>> branch) : branch_(std::move(branch)) {
-    this->facts_.inside = this->facts_.in_place = true;
-  }
-  [[nodiscard]] layer_says says() const override { return {.does = flow::rows}; }
-  void visit(parameter_visitor<Env> const& each) override { branch_.visit(each); }
-  held<Env> forward(pass<Env>& pass, held<Env> x, arena<space>&, view) override {
-    return branch_.forward(pass, x.v, x.v);
-  }
-  // The gradient of the stream stays where it is; that of the branch is added to it.
-  void backward_in_place(pass<Env>& pass, layer_input<Env> x, gradient<Env> d, half when) override {
-    auto const mark = pass.scratch.mark();
-    branch_.backward(pass, x, {d.v, false, memory::passing}, {d.v, true}, when);
-    pass.scratch.rewind(mark);
-  }
-  void backward_weight(pass<Env>& pass, layer_input<Env> x, view) override { branch_.backward_weight(pass, x); }
-  void serve_forward(pass<Env>& pass) override { branch_.serve_forward(pass); }
-  void serve_backward(pass<Env>& pass) override { branch_.serve_backward(pass); }
-
- private:
-  void do_place(placing<Env>& at, layer_step const&) override {
-    auto const from = at.width;
-    branch_.place(at, lie::rows, lie::rows);
-    if (at.width == from) return;
-    throw config_error(text("trireme::nn::residual: a branch of ", at.name, " makes rows of ", at.width,
-                            " numbers from rows of ", from, "; what is added to its input must be as wide"));
-  }
-  chain_node<Env> branch_;
-};
-
-template <class Env>
-class product_node final : public node<Env> {
-  using kernels = ops::on<typename Env::space>;
-
- public:
-  using typename node<Env>::view;
-  using typename node<Env>::space;
-
-  template <class A, class B>
-  explicit product_node(product_of<A, B> const& what) : product_node(nodes_of<Env>(what.a), nodes_of<Env>(what.b)) {}
-  product_node(std::vector<node_pointer<Env>> a, std::vector<node_pointer<Env>> b)
-      : a_(std::move(a)), b_(std::move(b)) {
-    this->facts_.inside = this->facts_.accumulates = true;
-  }
-  [[nodiscard]] layer_says says() const override {
-    auto const a = a_.as_branch(), b = b_.as_branch();
-    return {.does = flow::fork, .spreads = a.spreads && b.spreads, .shares_entry = a.shares_entry && b.shares_entry};
-  }
-  [[nodiscard]] std::int64_t width(std::int64_t from) const override { return a_.width(from); }
-  void visit(parameter_visitor<Env> const& each) override {
-    a_.visit(each);
-    b_.visit(each);
-  }
-  held<Env> forward(pass<Env>& pass, held<Env> x, arena<space>& to, view) override {
-    auto& kept = kept_[pass];
-    kept.a = a_.forward(pass, x.v);
-    kept.b = b_.forward(pass, x.v);
-    auto const y = to.template take<typename Env::compute>(kept.a.v.extents());
-    kernels::elementwise_product(y, kept.a.v, kept.b.v);
-    return {y, true};
-  }
-  // Both factors' gradients are there before a branch goes on: dy may be what the branches add to.
-  void backward_input(pass<Env>& pass, layer_input<Env> x, view, view dy, target<Env> to, half when) override {
-    auto const& kept = kept_[pass];
-    auto const a = factor(pass, kept.a, x), b = factor(pass, kept.b, x);
-    auto const da = times(pass, dy, b, kept.b.ours, when);
-    auto const db = times(pass, dy, a, kept.a.ours, when);
-    a_.backward(pass, x, da, {to.into, to.accumulate}, when);
-    b_.backward(pass, x, db, {to.into, true}, when);
-  }
-  void backward_weight(pass<Env>& pass, layer_input<Env> x, view) override {
-    a_.backward_weight(pass, x);
-    b_.backward_weight(pass, x);
-  }
-  void serve_forward(pass<Env>& pass) override { a_.serve_forward(pass), b_.serve_forward(pass); }
-  void serve_backward(pass<Env>& pass) override { b_.serve_backward(pass), a_.serve_backward(pass); }
-
- private:
-  struct saved {
-    held<Env> a, b;
-  };
-  void do_place(placing<Env>& at, layer_step const& step) override {
-    auto const before = at;
-    bool const spread = step.as == role::spread;
-    auto const exit = spread ? lie::columns : lie::rows;
-    a_.place(at, step.takes, exit);
-    auto const one = at;
-    at.width = before.width, at.cut = before.cut, at.wanted = before.wanted, at.act = before.act;
-    b_.place(at, step.takes, exit);
-    if (one.width == at.width && (!spread || one.cut == at.cut)) return;
-    throw config_error(text("trireme::nn::product: the factors of ", at.name, " are ", one.width, " and ", at.width,
-                            " numbers wide; both must be as wide, and cut alike"));
-  }
-  static view factor(pass<Env>& pass, held<Env> const& it, layer_input<Env> const& x) {
-    return it.entry ? x.get(pass) : it.v;
-  }
-  // dy times one factor, in the memory of that factor if nobody reads it any more.
-  static gradient<Env> times(pass<Env>& pass, view dy, view by, bool ours, half when) {
-    bool const later = when == half::later;
-    auto const d =
-        ours ? by : (later ? pass.activations : pass.scratch).template take<typename Env::compute>(dy.extents());
-    kernels::elementwise_product(d, dy, by);
-    return {d, true, ours || later ? memory::kept : memory::scratch};
-  }
-  chain_node<Env> a_, b_;
-  per_slot<saved> kept_;
-};
-
-}  // namespace detail
-
-template <class Env, class Chain>
-struct node_of<Env, residual_of<Chain>> {
-  using type = detail::residual_node<Env>;
-};
-template <class Env, class A, class B>
-struct node_of<Env, product_of<A, B>> {
-  using type = detail::product_node<Env>;
-};
-
-// ---- units
-/// A description of a unit that is an expression: its parameters' names begin with `name`, it takes and gives rows of
-/// `width` numbers, its first dropout site is `site`, and layers() is the expression.
-template <class D>
-concept unit_of_layers = requires(D const& unit) {
-  { unit.name() } -> std::convertible_to<std::string>;
-  { unit.width() } -> std::convertible_to<std::int64_t>;
-  { unit.site() } -> std::convertible_to<std::uint32_t>;
-  unit.layers();
-};
-
-/// The run state of every unit that is an expression. Its backward comes apart, whatever is in it.
-template <class Env>
-class expression {
- public:
-  using view = detail::view_of<Env>;
-  struct saved {
-    view x;
-  };
-
-  template <unit_of_layers Unit>
-  explicit expression(Unit const& unit, rank_groups<Env> const& groups = rank_groups<Env>::none())
-      : expression(unit.name(), unit.width(), unit.site(), nodes_of<Env>(unit.layers()), groups) {
-    using layers = std::remove_cvref_t<decltype(unit.layers())>;
-    static_assert(detail::check<decltype(nn::chain(std::declval<layers>()))>::template fits<lie::rows, lie::rows>());
-  }
-  expression(std::string const& name, std::int64_t width, std::uint32_t site, std::vector<node_pointer<Env>> nodes,
-             rank_groups<Env> const& groups)
-      : layers_(std::move(nodes)) {
-    placing<Env> at{groups, tensor_group<Env>::of(groups).share(), name, width, site};
-    layers_.place(at, lie::rows, lie::rows);
-  }
-  void visit(auto&& each) {
-    layers_.visit([&](parameter<Env>& one) { each(one); });
-  }
-  view forward(pass<Env>& pass, saved& kept, view x) {
-    kept.x = x;
-    auto const y = layers_.forward(pass, x);
-    return y.entry ? copy(pass, y.v) : y.v;
-  }
-  view backward(pass<Env>& pass, saved& kept, view dy) { return backward(pass, kept, dy, detail::half::at_once); }
-  view backward_input(pass<Env>& pass, saved& kept, view dy) { return backward(pass, kept, dy, detail::half::later); }
-  void backward_weight(pass<Env>& pass, saved& kept) { layers_.backward_weight(pass, {kept.x}); }
-  void serve_forward(pass<Env>& pass, saved&) { layers_.serve_forward(pass); }
-  void serve_backward(pass<Env>& pass, saved&) { layers_.serve_backward(pass); }
-
- private:
-  // What goes to the unit before may not lie in scratch memory.
-  view backward(pass<Env>& pass, saved& kept, view dy, detail::half when) {
-    auto const mark = pass.scratch.mark();
-    auto dx = layers_.backward(pass, {kept.x}, {dy, true, detail::memory::passing}, {}, when);
-    if (dx.lies == detail::memory::scratch) {
-      auto const out = dy.extents() == dx.v.extents() ? dy : pass.take(dx.v.extents());
-      ops::on<typename Env::space>::copy(out, dx.v);
-      dx.v = out;
-    }
-    pass.scratch.rewind(mark);
-    return dx.v;
-  }
-  static view copy(pass<Env>& pass, view x) {
-    auto const y = pass.take(x.extents());
-    ops::on<typename Env::space>::copy(y, x);
-    return y;
-  }
-  detail::chain_node<Env> layers_;
-};
-
-/// A unit with an expression of its own.
-template <class Layers>
-struct block {
-  std::string prefix;
-  std::int64_t channels = 0;
-  std::uint32_t first_site = 0;
-  Layers of;
-  friend bool operator==(block const&, block const&) = default;
-
-  [[nodiscard]] std::string const& name() const noexcept { return prefix; }
-  [[nodiscard]] std::int64_t width() const noexcept { return channels; }
-  [[nodiscard]] std::uint32_t site() const noexcept { return first_site; }
-  [[nodiscard]] Layers const& layers() const noexcept { return of; }
-  template <class Env>
-  using instance = expression<Env>;
-};
-template <class Layers>
-block(std::string, std::int64_t, std::uint32_t, Layers) -> block<Layers>;
-
-}  // namespace trireme::nn
-
-// ---- trireme/nn/layer_norm.hpp
-namespace trireme::nn {
-
-/// y = (x - mean(x)) / sqrt(var(x) + epsilon) * gain + bias, row by row.
-///
-/// Shapes   x, y (rows, channels); gain, bias (channels).
-/// Bytes    saves a reference to x, and the mean and 1/deviation of each row.
-/// Method   [Ba, Kiros, Hinton, "Layer normalization", 2016].
-struct layer_norm {
-  std::int64_t channels = 0;
-  double epsilon = 1e-5;
-  friend bool operator==(layer_norm const&, layer_norm const&) = default;
+  initial start{initial::distribution::normal, 0.02};
+  initial bias_start{};
+  bool bias = true;  ///< false: y = act(x w)
+  friend bool operator==(linear const&, linear const&) = default;
 
   template <class Env>
   class instance;
 };
 
 template <class Env>
-class layer_norm::instance {
+class linear::instance {
   using space = typename Env::space;
-  using accumulate = typename Env::accumulate;
+  using value = typename Env::compute;
   using kernels = ops::on<space>;
+  using role = product_operand::role;
 
  public:
-  using view = tensor_view<typename Env::compute, space>;
+  using view = tensor_view<value, space>;
   struct saved {
-    view x;                               // (rows, channels)
-    tensor_view<accumulate, space> mean;  // (rows)
-    tensor_view<accumulate, space> rstd;  // (rows)
+    view x;                  // (rows, inputs)
+    view before_activation;  // (rows, outputs), or empty
   };
 
-  /// Everybody in a tensor group has it; the first answers for it.
-  instance(layer_norm const& description, std::string const& name, share own = {})
+  instance(linear const& description, std::string const& name)
       : what_(description),
-        gain_{{name + ".weight", {what_.channels}, {initial::distribution::ones, 0}, false}, {}, {}},
-        bias_{{name + ".bias", {what_.channels}, {}, false}, {}, {}} {
-    gain_.info.answers = bias_.info.answers = own.rank == 0;
-  }
+        weight_{{name + ".weight", {what_.inputs, what_.outputs}, what_.start, true}, {}, {}},
+        bias_{{name + ".bias", {what_.outputs}, what_.bias_start, false}, {}, {}} {}
 
   void visit(auto&& each) {
-    each(gain_);
-    each(bias_);
+    each(weight_);
+    if (what_.bias) each(bias_);
   }
 
-  view forward(pass<Env>& pass, saved& kept, view x) {
-    auto const rows = x.extent(0);
-    kept = {x, pass.activations.template take<accumulate>({rows}), pass.activations.template take<accumulate>({rows})};
-    auto const y = pass.take(x.extents());
-    kernels::layer_norm(y, kept.mean, kept.rstd, x, gain_.value, bias_.value, what_.epsilon);
+  view forward(pass<Env>& pass, saved& kept, view x, view residual = {}) {
+    auto const y = pass.take({x.extent(0), what_.outputs});
+    kept.x = x;
+    bool const keep = what_.act != ops::activation::none && pass.training();
+    kept.before_activation = keep ? pass.take(y.extents()) : view{};
+    auto const here = pass.scratch.mark();
+    kernels::linear(y, operand(pass, role::input, x), packed(pass),
+                    {bias_.value, what_.act, kept.before_activation, residual});
+    pass.scratch.rewind(here);
     return y;
   }
-  /// dx = or += the gradient of x. Where rows are cut, gain and bias get the sum of all ranks' rows.
-  void backward(pass<Env>& pass, saved const& kept, view dx, view dy, bool accumulate_dx) {
-    auto dgain = gain_.gradient;
-    auto dbias = bias_.gradient;
+  view backward(pass<Env>& pass, saved const& kept, view dy) {
+    if (what_.act != ops::activation::none) {
+      auto const before = pass.take(dy.extents());
+      kernels::activate_backward(before, dy, kept.before_activation, what_.act);
+      dy = before;
+    }
+    auto const dx = pass.take(kept.x.extents());
     auto const here = pass.scratch.mark();
-    auto const n = what_.channels;
-    tensor_view<accumulate, space> terms;
-    if (pass.group.cuts_rows()) {
-      terms = pass.scratch.template take<accumulate>({2 * n});
-      kernels::fill(terms, 0.0);
-      dgain = terms.flat(0, n);
-      dbias = terms.flat(n, n);
-    }
-    kernels::layer_norm_backward(dx, dgain, dbias, dy, kept.x, kept.mean, kept.rstd, gain_.value, accumulate_dx);
-    if (pass.group.cuts_rows()) {
-      pass.group.sum(terms);
-      kernels::add(gain_.gradient, dgain);
-      kernels::add(bias_.gradient, dbias);
-    }
+    kernels::linear_backward_weight(weight_.gradient, bias_.gradient, operand(pass, role::input, kept.x),
+                                    operand(pass, role::gradient, dy), ops::orientation::in_out);
+    kernels::linear_backward_input(dx, operand(pass, role::gradient, dy), packed(pass));
     pass.scratch.rewind(here);
+    return dx;
   }
 
  private:
-  layer_norm what_;
-  parameter<Env> gain_;
-  parameter<Env> bias_;
+  [[nodiscard]] view operand(pass<Env>& pass, role which, view x) { return pass.operand(weight_.info.name, which, x); }
+  auto& packed(pass<Env>& pass) { return detail::packed_weights(packed_, pass, weight_.info.name, weight_.value); }
+
+  linear what_;
+  parameter<Env> weight_, bias_;
+  ops::weights<value, space> packed_;
 };
 
 }  // namespace trireme::nn
@@ -11234,6 +12407,17 @@ struct activation {
 [[nodiscard]] constexpr activation relu() noexcept { return {ops::activation::relu}; }
 [[nodiscard]] constexpr activation silu() noexcept { return {ops::activation::silu}; }
 [[nodiscard]] constexpr activation tanh() noexcept { return {ops::activation::tanh}; }
+
+/// y = (x - mean(x)) / sqrt(var(x) + epsilon) * gain + bias, row by row.
+///
+/// Shapes   x, y (rows, channels); gain, bias (channels).
+/// Bytes    keeps x, and the mean and 1/deviation of each row.
+/// Method   [Ba, Kiros, Hinton, "Layer normalization", 2016].
+struct layer_norm {
+  static constexpr nn::flow flow = nn::flow::rows;
+  double epsilon = 1e-5;
+  friend bool operator==(layer_norm const&, layer_norm const&) = default;
+};
 
 /// y = x / sqrt(average(x^2) + epsilon) * gain, row by row.
 ///
@@ -11279,10 +12463,6 @@ struct attend {
 template <>
 struct says_of<linear> {
   static constexpr layer_says value{.does = flow::product, .takes_activation = true};
-};
-template <>
-struct says_of<layer_norm> {
-  static constexpr layer_says value{.does = flow::rows};
 };
 
 namespace detail {
@@ -11399,7 +12579,7 @@ class layer_norm_node final : public node<Env> {
   using typename node<Env>::space;
 
   explicit layer_norm_node(layer_norm const& what) : what_(what) { this->facts_.accumulates = true; }
-  [[nodiscard]] layer_says says() const override { return says_of<layer_norm>::value; }
+  [[nodiscard]] layer_says says() const override { return {.does = flow::rows}; }
   void visit(parameter_visitor<Env> const& each) override {
     each(gain_);
     each(bias_);
@@ -11472,7 +12652,10 @@ class activation_node final : public node<Env> {
   using typename node<Env>::space;
 
   explicit activation_node(nn::activation const& what) : kind_(what.kind) { this->facts_.in_place = true; }
-  [[nodiscard]] layer_says says() const override { return nn::activation::says; }
+  [[nodiscard]] layer_says says() const override {
+    return {.does = flow::any, .activation = kind_ != ops::activation::none};
+  }
+  [[nodiscard]] bool idle(pass<Env> const&) const override { return kind_ == ops::activation::none; }
   [[nodiscard]] ops::activation activation() const override { return kind_; }
   held<Env> forward(pass<Env>&, held<Env> x, arena<space>& to, view) override {
     auto const y = to.template take<typename Env::compute>(x.v.extents());
@@ -11528,7 +12711,7 @@ class dropout_node final : public node<Env> {
     bool const cut = part_.count * fused_ != width_;
     if (cut || (lies_ != lie::rows && pass.group.cuts_rows()))
       return drop_columns(pass, y, width_, fused_, part_, site(pass));
-    drop_rows(pass, y, pass.batch.inputs.extents.size(), site(pass));
+    drop_rows(pass, y, rows_of(pass), site(pass));
   }
   double probability_;
   std::uint32_t site_ = 0;
@@ -11678,6 +12861,306 @@ struct node_of<Env, attend> {
 
 }  // namespace trireme::nn
 
+// ---- trireme/nn/losses.hpp
+namespace trireme::nn {
+
+/// What a model's last unit ends in. The loss of a sample is the mean of those of its rows; where a model predicts, the
+/// outputs are each sample's last row.
+///
+/// Errors   config_error for targets that are not as many, or of another type.
+namespace loss {
+
+/// -log softmax(x)[target]: targets are whole numbers, one a row; one below 0 is left out.
+/// Numerics a sum in double over rows in order.
+struct cross_entropy {
+  static constexpr nn::flow flow = nn::flow::loss;
+  friend bool operator==(cross_entropy const&, cross_entropy const&) = default;
+};
+
+/// The mean of (x - target)^2 over a row's numbers: as many targets a row.
+struct squared_error {
+  static constexpr nn::flow flow = nn::flow::loss;
+  friend bool operator==(squared_error const&, squared_error const&) = default;
+};
+
+/// One's own: the mean over a row's numbers of value(x, target), whose derivative by x is slope(x, target). Both take
+/// and give doubles.
+/// @example nn::loss::each{[](double x, double t) { return std::cosh(x - t) - 1; },
+///                         [](double x, double t) { return std::sinh(x - t); }}
+template <class Value, class Slope>
+struct each {
+  static constexpr nn::flow flow = nn::flow::loss;
+  Value value;
+  Slope slope;
+};
+template <class Value, class Slope>
+each(Value, Slope) -> each<Value, Slope>;
+
+}  // namespace loss
+
+/// The product with a table of words, before a loss: a chunk of rows at a time, so that the numbers of a large
+/// vocabulary are never all in memory.
+///
+/// Shapes   x (rows, channels), the table (words, channels).
+/// Ranks    each of a tensor group has the numbers of some words.
+/// Bytes    chunk * words numbers of scratch; saves the gradient of x (rows, channels).
+/// Numerics in training forward also forms the gradients, while the numbers are there: three products instead of four.
+///          So its backward has no second half.
+struct unembedding {
+  static constexpr nn::flow flow = nn::flow::words;
+  std::int64_t words = 0;
+  std::string tied{};  ///< the name of an embedding's table, which is this one, too; empty: it has its own
+  initial start{initial::distribution::normal, 0.02};
+  friend bool operator==(unembedding const&, unembedding const&) = default;
+};
+
+/// A loss in a unit's run state: by itself it takes all rows at once, behind a product with a table chunks of them.
+template <class Env>
+class loss_node : public node<Env> {
+ public:
+  using typename node<Env>::view;
+  using typename node<Env>::space;
+
+  loss_node() { this->facts_.loss = true; }
+  [[nodiscard]] layer_says says() const final { return {.does = flow::loss}; }
+  [[nodiscard]] loss_node* as_loss() final { return this; }
+  [[nodiscard]] view starts(pass<Env> const& pass) final { return gradient_[pass]; }
+
+  /// Throws config_error unless the batch has the targets of rows of so many outputs.
+  virtual void expect(pass<Env> const& pass, std::int64_t rows, std::int64_t outputs) const = 0;
+  /// The loss of the rows y, from row `first` of all on. In training they become its gradient times `weight`.
+  /// @param part  of the outputs, that lie here; part.whole = 0: all.
+  [[nodiscard]] virtual loss_sum of(pass<Env>& pass, view y, std::int64_t first, double weight,
+                                    ops::table_part part) = 0;
+
+  /// Whether of() takes rows of which only some of the outputs lie here.
+  [[nodiscard]] virtual bool takes_parts() const noexcept { return false; }
+
+  /// Of each of `rows` rows in the loss that is differentiated.
+  [[nodiscard]] static double weight_of_row(pass<Env> const& pass, std::int64_t rows) {
+    auto const& positions = context_group<Env>::of(pass).part();
+    return pass.weight / static_cast<double>(positions.whole(rows / std::max<std::int64_t>(1, pass.batch.count())));
+  }
+  /// The last row of each sample, where no other pass writes.
+  [[nodiscard]] static view last_rows(pass<Env>& pass, view all) {
+    auto const count = pass.batch.count();
+    auto const each = count == 0 ? 1 : all.extent(0) / count;
+    auto const last = pass.take({count, all.extent(1)});
+    if (each == 1) {
+      ops::on<space>::copy(last, all);
+      return last;
+    }
+    for (std::int64_t b = 0; b < count; ++b) ops::on<space>::copy(last.rows(b, 1), all.rows(b * each + each - 1, 1));
+    return last;
+  }
+
+  detail::held<Env> forward(pass<Env>& pass, detail::held<Env> x, arena<space>& to, view) final {
+    if (pass.purpose == purpose::predict) return {last_rows(pass, x.v), true};
+    expect(pass, x.v.extent(0), x.v.extent(1));
+    auto& y = gradient_[pass];
+    y = x.v;
+    if (pass.training() && !x.ours) {
+      y = to.template take<typename Env::compute>(x.v.extents());
+      ops::on<space>::copy(y, x.v);
+    }
+    pass.loss += of(pass, y, 0, weight_of_row(pass, y.extent(0)), {});
+    auto const here = pass.group.rows_here(y.extent(0));
+    y = y.rows(here.first, here.count);
+    return {};
+  }
+
+ private:
+  void do_place(placing<Env>&, layer_step const&) final {}
+  detail::per_slot<view> gradient_;
+};
+
+namespace detail {
+
+template <class Env>
+class cross_entropy_node final : public loss_node<Env> {
+  using kernels = ops::on<typename Env::space>;
+
+ public:
+  using typename node<Env>::view;
+
+  explicit cross_entropy_node(loss::cross_entropy const&) {}
+  [[nodiscard]] bool takes_parts() const noexcept override { return true; }
+  void expect(pass<Env> const& pass, std::int64_t rows, std::int64_t) const override {
+    auto const targets = pass.batch.targets.template as<std::int32_t>().size();
+    if (targets != rows)
+      throw config_error(text("trireme::nn::loss::cross_entropy: ", targets, " targets for ", rows, " rows"));
+  }
+  loss_sum of(pass<Env>& pass, view logits, std::int64_t first, double weight, ops::table_part part) override {
+    auto const n = logits.extent(0);
+    auto const targets = pass.batch.targets.template as<std::int32_t>().flat().flat(first, n);
+    if (pass.group.size() == 1 || part.whole == 0)
+      return kernels::cross_entropy(logits, targets, weight, pass.training());
+    // The largest number and the sum of exponentials are the group's, the target's comes from whoever has it.
+    auto const here = pass.scratch.mark();
+    auto const peaks = pass.scratch.template take<typename Env::accumulate>({n});
+    auto const both = pass.scratch.template take<typename Env::accumulate>({2 * n});
+    auto const masses = both.flat(0, n);
+    auto const chosen = both.flat(n, n);
+    kernels::row_peaks(logits, peaks);
+    pass.group.max(peaks);
+    kernels::row_masses(logits, targets, part, peaks, masses, chosen);
+    pass.group.sum(both);
+    auto const loss =
+        kernels::cross_entropy_part(logits, targets, part, peaks, masses, chosen, weight, pass.training());
+    pass.scratch.rewind(here);
+    return loss;
+  }
+};
+
+/// Of losses number by number.
+template <class Env, class Loss>
+class regression_node final : public loss_node<Env> {
+  using kernels = ops::on<typename Env::space>;
+  using value = typename Env::compute;
+
+ public:
+  using typename node<Env>::view;
+
+  explicit regression_node(Loss const& what) : what_(what) {}
+  void expect(pass<Env> const& pass, std::int64_t rows, std::int64_t outputs) const override {
+    auto const targets = pass.batch.targets.template as<float>();
+    if (targets.size() == rows * outputs) return;
+    throw config_error(text("trireme::nn::loss: targets of shape ", to_string(targets.extents()),
+                            " for outputs of shape (", rows, ", ", outputs,
+                            "); give each sample as many targets as the model has outputs"));
+  }
+  loss_sum of(pass<Env>& pass, view y, std::int64_t first, double weight, ops::table_part) override {
+    auto const outputs = y.extent(1);
+    auto const targets = pass.batch.targets.template as<float>().flat().flat(first * outputs, y.size());
+    auto const dy = pass.training() ? y : view{};
+    if constexpr (requires { what_.value; }) {
+      loss_sum sum{0, y.extent(0)};
+      kernels::with_values(
+          [&](auto out, auto from, auto wanted) {
+            double const each = weight / static_cast<double>(outputs);
+            for (std::size_t i = 0; i < from.size(); ++i) {
+              auto const at = static_cast<double>(from[i]), to = static_cast<double>(wanted[i]);
+              sum.sum += what_.value(at, to) / static_cast<double>(outputs);
+              if (!out.empty()) out[i] = value(static_cast<typename Env::accumulate>(each * what_.slope(at, to)));
+            }
+          },
+          dy, y, targets);
+      return sum;
+    } else {
+      return kernels::squared_error(dy, y, targets, weight);
+    }
+  }
+
+ private:
+  [[no_unique_address]] Loss what_;
+};
+
+template <class Env>
+class unembedding_node final : public node<Env> {
+  using value = typename Env::compute;
+  using kernels = ops::on<typename Env::space>;
+
+ public:
+  using typename node<Env>::view;
+  using typename node<Env>::space;
+
+  explicit unembedding_node(unembedding const& what) : what_(what) { this->facts_.loss = true; }
+  [[nodiscard]] layer_says says() const override { return {.does = flow::words}; }
+  [[nodiscard]] std::int64_t width(std::int64_t) const override { return what_.words; }
+  void visit(parameter_visitor<Env> const& each) override { each(table_); }
+  [[nodiscard]] view starts(pass<Env> const& pass) override { return gradient_[pass]; }
+
+  held<Env> forward(pass<Env>& pass, held<Env> x, arena<space>&, view) override {
+    auto const rows = x.v.extent(0);
+    packed_.bind(table_.value, ops::orientation::out_in);
+    packed_.refresh(pass.version);
+    if (pass.purpose == purpose::predict) return {last_logits(pass, x.v), true};
+    loss_->expect(pass, rows, what_.words);
+    double const weight = loss_node<Env>::weight_of_row(pass, rows);
+    view dx;
+    if (pass.training()) dx = pass.take(x.v.extents());
+    auto const here = pass.scratch.mark();
+    auto const logits = pass.scratch.template take<value>({std::min(chunk(), rows), words_here()});
+    for (std::int64_t first = 0; first < rows; first += chunk()) {
+      auto const n = std::min(chunk(), rows - first);
+      auto const part = logits.rows(0, n);
+      kernels::linear(part, x.v.rows(first, n), packed_, {});
+      pass.loss += loss_->of(pass, part, first, weight, part_);
+      if (!pass.training()) continue;
+      kernels::linear_backward_input(dx.rows(first, n), part, packed_, {});
+      kernels::linear_backward_weight(table_.gradient, {}, x.v.rows(first, n), part, ops::orientation::out_in);
+    }
+    pass.scratch.rewind(here);
+    if (pass.training()) gradient_[pass] = pass.group.reduce(partial_sum<view>(dx));
+    return {};
+  }
+
+ private:
+  void do_place(placing<Env>& at, layer_step const&) override {
+    loss_ = at.loss;
+    if (at.own.size > 1 && !loss_->takes_parts()) {
+      throw config_error(
+          "trireme::nn::unembedding: parallel::tensor cuts its words, and the loss behind it needs all of them; take "
+          "loss::cross_entropy, or nn::linear in its place");
+    }
+    table_ =
+        word_table(at, what_.tied.empty() ? at.name + ".weight" : what_.tied, {what_.words, at.width}, what_.start);
+    part_ = {at.own.of(what_.words).first, what_.words};
+    at.width = what_.words;
+  }
+  // Of the words that lie here.
+  [[nodiscard]] std::int64_t words_here() const { return table_.info.extents[0]; }
+  // About 4 MiB of float numbers, but enough rows to keep the products busy.
+  [[nodiscard]] std::int64_t chunk() const {
+    return std::clamp<std::int64_t>((std::int64_t{1} << 20) / what_.words / 64 * 64, 256, 4096);
+  }
+  // What follows each sample: (B, words).
+  view last_logits(pass<Env>& pass, view x) {
+    auto const last = loss_node<Env>::last_rows(pass, x);
+    auto const batch = last.extent(0);
+    auto const here = pass.take({batch, words_here()});
+    kernels::linear(here, last, packed_, {});
+    if (pass.group.size() == 1) return here;
+    auto const sums = pass.activations.template take<typename Env::accumulate>({batch, what_.words});
+    kernels::fill(sums, 0.0);
+    for (std::int64_t b = 0; b < batch; ++b) {
+      kernels::copy(sums.flat(b * what_.words + part_.first, words_here()), here.flat(b * words_here(), words_here()));
+    }
+    pass.group.sum(sums);
+    auto const logits = pass.take({batch, what_.words});
+    kernels::copy(logits, sums);
+    return logits;
+  }
+
+  unembedding what_;
+  loss_node<Env>* loss_ = nullptr;
+  ops::table_part part_;
+  parameter<Env> table_{};
+  ops::weights<value, space> packed_;
+  per_slot<view> gradient_;  // of x, the rows that lie here
+};
+
+}  // namespace detail
+
+template <class Env>
+struct node_of<Env, loss::cross_entropy> {
+  using type = detail::cross_entropy_node<Env>;
+};
+template <class Env>
+struct node_of<Env, loss::squared_error> {
+  using type = detail::regression_node<Env, loss::squared_error>;
+};
+template <class Env, class Value, class Slope>
+struct node_of<Env, loss::each<Value, Slope>> {
+  using type = detail::regression_node<Env, loss::each<Value, Slope>>;
+};
+template <class Env>
+struct node_of<Env, unembedding> {
+  using type = detail::unembedding_node<Env>;
+};
+
+}  // namespace trireme::nn
+
 // ---- trireme/nn/gpt_units.hpp (goes on)
 namespace trireme::nn {
 
@@ -11690,146 +13173,47 @@ struct gpt_shape {
   std::int64_t channels = 0;
   double dropout = 0;
   friend bool operator==(gpt_shape const&, gpt_shape const&) = default;
+
+  [[nodiscard]] std::string name() const { return "transformer"; }
+  [[nodiscard]] std::string block_name(std::int64_t index) const { return text("transformer.h.", index); }
+  /// Attention has this dropout site of a block, and the ends of its two branches the next ones.
+  [[nodiscard]] static std::uint32_t site_of(std::int64_t index) noexcept {
+    return static_cast<std::uint32_t>(1 + 3 * index);
+  }
+  /// A product that ends a branch: GPT-2 scales what is added to the residual stream down with depth.
+  [[nodiscard]] double deep() const { return 0.02 / std::sqrt(2.0 * static_cast<double>(layers)); }
+  [[nodiscard]] linear end() const { return {.outputs = channels, .start = {initial::distribution::normal, deep()}}; }
+  /// The first half of a block: x + attention(norm(x)).
+  template <class = void>
+  [[nodiscard]] auto attention() const {
+    return residual(named("ln_1", layer_norm{}),
+                    named("attn", chain(named("c_attn", linear{.outputs = 3 * channels}), attend{heads, dropout},
+                                        named("c_proj", end()))),
+                    nn::dropout{dropout});
+  }
 };
 
-namespace detail {
-
-/// The token table, used by the first and the last unit: one tied tensor, of which each rank of a group has some rows.
-template <class Env>
-[[nodiscard]] parameter<Env> token_table(gpt_shape const& shape, share own) {
-  if (own.size > shape.vocabulary) {
-    throw config_error(text("trireme::nn::gpt: a vocabulary of ", shape.vocabulary, " cannot be cut into ", own.size,
-                            " ways; a tensor group has at most as many ranks as there are tokens"));
-  }
-  parameter_info info{
-      "transformer.wte.weight", {shape.vocabulary, shape.channels}, {initial::distribution::normal, 0.02}, true};
-  if (own.size > 1) info = part_of(info, 0, own.of(shape.vocabulary));
-  return {info, {}, {}};
-}
-/// GPT-2 scales what is added to the residual stream down with depth.
-[[nodiscard]] inline double residual_scale(gpt_shape const& shape) {
-  return 0.02 / std::sqrt(2.0 * static_cast<double>(shape.layers));
-}
-/// The name of a part of a block, as GPT-2 has it.
-[[nodiscard]] inline std::string name_in_block(std::int64_t block, char const* part) {
-  return text("transformer.h.", block, ".", part);
-}
-/// Attention has this dropout site of a block and the next one; the third is at the end of the second branch.
-[[nodiscard]] inline std::uint32_t first_site_of(std::int64_t block) noexcept {
-  return static_cast<std::uint32_t>(1 + 3 * block);
-}
-[[nodiscard]] inline attention attention_of(gpt_shape const& shape, std::int64_t block) {
-  return {.channels = shape.channels,
-          .heads = shape.heads,
-          .dropout = shape.dropout,
-          .site = first_site_of(block),
-          .projection_scale = residual_scale(shape)};
-}
-[[nodiscard]] inline ops::table_part tokens_here(gpt_shape const& shape, share own) {
-  return {own.of(shape.vocabulary).first, shape.vocabulary};
-}
-
-}  // namespace detail
-
-/// Tokens to vectors: y[b,t] = wte[token[b,t]] + wpe[t], then dropout. All gradients are made in the second half of its
-/// backward pass.
+/// Words to vectors: y[b,t] = wte[token[b,t]] + wpe[t], then dropout.
 ///
 /// Shapes   tokens (B, T) int32 from the batch, y (B*T, C): the rows of it that lie here.
-/// Ranks    each of a tensor group has some tokens; a token that lies elsewhere counts as 0 in the sum over the group.
 struct gpt_embedding {
   gpt_shape shape;
   friend bool operator==(gpt_embedding const&, gpt_embedding const&) = default;
 
+  [[nodiscard]] std::string name() const { return shape.name(); }
+  [[nodiscard]] std::int64_t width() const noexcept { return shape.channels; }
+  [[nodiscard]] std::uint32_t site() const noexcept { return 0; }
+  template <class = void>  // a program without a GPT does not compile it
+  [[nodiscard]] auto layers() const {
+    return chain(embedding{.words = shape.vocabulary,
+                           .outputs = shape.channels,
+                           .positions = shape.context,
+                           .table = "wte.weight",
+                           .position_table = "wpe.weight"},
+                 dropout{shape.dropout});
+  }
   template <class Env>
-  class instance {
-    using space = typename Env::space;
-    using kernels = ops::on<space>;
-
-   public:
-    using view = tensor_view<typename Env::compute, space>;
-    struct saved {
-      view dy;  // (B*T, C), the rows that lie here: between the halves of a backward pass
-    };
-
-    explicit instance(gpt_embedding const& description, share own = {})
-        : shape_(description.shape),
-          part_(detail::tokens_here(shape_, own)),
-          tokens_(detail::token_table<Env>(shape_, own)),
-          positions_{{"transformer.wpe.weight",
-                      {shape_.context, shape_.channels},
-                      {initial::distribution::normal, 0.02},
-                      true},
-                     {},
-                     {}} {
-      positions_.info.answers = own.rank == 0;
-    }
-
-    void visit(auto&& each) {
-      each(tokens_);
-      each(positions_);
-    }
-    view forward(pass<Env>& pass, saved&, view) {
-      auto const tokens = pass.batch.inputs.template as<std::int32_t>();  // (B,T)
-      if (tokens.rank() != 2 || context_group<Env>::of(pass).part().whole(tokens.extent(1)) > shape_.context) {
-        throw config_error(text("trireme::nn::gpt: tokens of shape ", to_string(tokens.extents()),
-                                " do not fit a context of ", shape_.context));
-      }
-      auto const y = detail::kept_sum(pass, [&](auto& from) {
-        auto const all = from.template take<typename Env::compute>({tokens.size(), shape_.channels});  // (B*T,C)
-        bool const adds_positions = pass.group.rank() == 0;
-        for_each_stretch(pass, tokens, [&](auto const& words, std::int64_t row, interval positions) {
-          kernels::embed(
-              all.rows(row, words.size()), words, tokens_.value,
-              adds_positions ? positions_.value.rows(positions.first, positions.count) : decltype(positions_.value){},
-              part_);
-        });
-        return partial_sum<view>(all);
-      });
-      detail::drop_rows(pass, y, tokens.size(), site(pass));
-      return y;
-    }
-    view backward(pass<Env>& pass, saved& kept, view dy) {
-      backward_input(pass, kept, dy);
-      backward_weight(pass, kept);
-      return {};
-    }
-    view backward_input(pass<Env>& pass, saved& kept, view dy) {
-      detail::drop_rows(pass, dy, pass.batch.inputs.extents.size(), site(pass));
-      kept.dy = dy;
-      return {};
-    }
-    void backward_weight(pass<Env>& pass, saved& kept) {
-      auto const tokens = pass.batch.inputs.template as<std::int32_t>();
-      auto const all = pass.group.gather(kept.dy, tokens.size(), pass.scratch);
-      for_each_stretch(pass, tokens, [&](auto const& words, std::int64_t row, interval positions) {
-        kernels::embed_backward(tokens_.gradient, positions_.gradient.rows(positions.first, positions.count),
-                                all.rows(row, words.size()), words, part_);
-      });
-    }
-
-   private:
-    // Calls f(tokens, first row, positions) for tokens of several samples that have the same positions, or of one.
-    template <class Tokens, class F>
-    static void for_each_stretch(pass<Env> const& pass, Tokens const& tokens, F const& f) {
-      auto const context = tokens.extent(1);
-      auto const& part = context_group<Env>::of(pass).part();
-      if (part.own.size == 1) return f(tokens, 0, interval{0, context});
-      for (std::int64_t b = 0; b < tokens.extent(0); ++b) {
-        for (int which = 0; which < part.stretches(); ++which) {
-          auto const at = part.at(which, context);
-          auto const row = b * context + at.row;
-          f(tokens.flat(row, at.count).reshaped({1, at.count}), row, interval{at.position, at.count});
-        }
-      }
-    }
-    [[nodiscard]] ops::dropout_site site(pass<Env> const& pass) const {
-      return {pass.training() ? shape_.dropout : 0, pass.key, 0, pass.batch.ids};
-    }
-    gpt_shape shape_;
-    ops::table_part part_;
-    parameter<Env> tokens_;
-    parameter<Env> positions_;
-  };
+  using instance = expression<Env>;
 };
 
 /// One transformer block of GPT-2: x + attention(norm(x)), then x + mlp(norm(x)).
@@ -11845,36 +13229,22 @@ struct gpt_block {
   std::int64_t index = 0;
   friend bool operator==(gpt_block const&, gpt_block const&) = default;
 
-  [[nodiscard]] std::string name() const { return text("transformer.h.", index); }
+  [[nodiscard]] std::string name() const { return shape.block_name(index); }
   [[nodiscard]] std::int64_t width() const noexcept { return shape.channels; }
-  [[nodiscard]] std::uint32_t site() const noexcept { return detail::first_site_of(index); }
-  template <class = void>  // a program without a GPT does not compile it
+  [[nodiscard]] std::uint32_t site() const noexcept { return gpt_shape::site_of(index); }
+  template <class = void>
   [[nodiscard]] auto layers() const {
-    auto const c = shape.channels;
-    initial const deep{initial::distribution::normal, detail::residual_scale(shape)};
-    return chain(
-        residual(named("ln_1", layer_norm{}),
-                 named("attn", chain(named("c_attn", linear{.outputs = 3 * c}), attend{shape.heads, shape.dropout},
-                                     named("c_proj", linear{.outputs = c, .start = deep}))),
-                 dropout{shape.dropout}),
-        residual(named("ln_2", layer_norm{}),
-                 named("mlp", chain(named("c_fc", linear{.outputs = 4 * c}), gelu(),
-                                    named("c_proj", linear{.outputs = c, .start = deep}))),
-                 dropout{shape.dropout}));
+    return chain(shape.attention(), residual(named("ln_2", layer_norm{}),
+                                             named("mlp", chain(named("c_fc", linear{.outputs = 4 * shape.channels}),
+                                                                gelu(), named("c_proj", shape.end()))),
+                                             dropout{shape.dropout}));
   }
   template <class Env>
   using instance = expression<Env>;
 };
 
-}  // namespace trireme::nn
-
-// ---- trireme/nn/gpt_experts.hpp (goes on)
-namespace trireme::nn {
-
-/// A transformer block with a mixture of experts in the place of its mlp: x + attention(norm(x)), then
-/// x + dropout(experts(norm(x))). Its backward does not come apart.
+/// A block with a mixture of experts in the place of its mlp.
 ///
-/// Shapes   x, y (B*T, C): the rows of them that lie here.
 /// Ranks    experts are dealt out over an expert group. A tensor group shares the heads; each of its ranks runs the
 ///          router and the experts on all rows, with the same bits.
 struct gpt_expert_block {
@@ -11885,231 +13255,40 @@ struct gpt_expert_block {
   double balance = 0;
   friend bool operator==(gpt_expert_block const&, gpt_expert_block const&) = default;
 
+  [[nodiscard]] std::string name() const { return shape.block_name(index); }
+  [[nodiscard]] std::int64_t width() const noexcept { return shape.channels; }
+  [[nodiscard]] std::uint32_t site() const noexcept { return gpt_shape::site_of(index); }
+  template <class = void>
+  [[nodiscard]] auto layers() const {
+    return chain(shape.attention(), residual(named("ln_2", layer_norm{}),
+                                             named("mlp", nn::experts{.hidden = 4 * shape.channels,
+                                                                      .count = experts,
+                                                                      .chosen = top_k,
+                                                                      .balance = balance,
+                                                                      .projection_scale = shape.deep()}),
+                                             dropout{shape.dropout}));
+  }
   template <class Env>
-  class instance;
+  using instance = expression<Env>;
 };
 
-template <class Env>
-class gpt_expert_block::instance {
-  using space = typename Env::space;
-  using value = typename Env::compute;
-  using kernels = ops::on<space>;
-
- public:
-  using view = tensor_view<value, space>;
-  struct saved {
-    typename layer_norm::instance<Env>::saved norm1;
-    typename attention::instance<Env>::saved attended;
-    typename layer_norm::instance<Env>::saved norm2;
-    typename nn::experts::instance<Env>::saved mixed;
-  };
-
-  explicit instance(gpt_expert_block const& description, rank_groups<Env> const& groups = rank_groups<Env>::none())
-      : shape_(description.shape),
-        site_(detail::first_site_of(description.index) + 2),
-        norm1_({shape_.channels}, detail::name_in_block(description.index, "ln_1"), own_of(groups)),
-        attention_(detail::attention_of(shape_, description.index), detail::name_in_block(description.index, "attn"),
-                   own_of(groups)),
-        norm2_({shape_.channels}, detail::name_in_block(description.index, "ln_2"), own_of(groups)),
-        experts_({.channels = shape_.channels,
-                  .hidden = 4 * shape_.channels,
-                  .count = description.experts,
-                  .chosen = description.top_k,
-                  .balance = description.balance,
-                  .projection_scale = detail::residual_scale(shape_)},
-                 detail::name_in_block(description.index, "mlp"), expert_group<Env>::of(groups).share()) {}
-
-  void visit(auto&& each) {
-    norm1_.visit(each);
-    attention_.visit(each);
-    norm2_.visit(each);
-    experts_.visit(each);
-  }
-
-  view forward(pass<Env>& pass, saved& kept, view x) {
-    auto const rows = pass.batch.inputs.extents.size();
-    auto const context = pass.batch.inputs.extents[1];
-    auto const attended =
-        attention_.forward(pass, kept.attended, norm1_.forward(pass, kept.norm1, x), x, rows, context);
-    auto const normed = norm2_.forward(pass, kept.norm2, attended);
-    auto const all = experts_.forward(pass, kept.mixed, pass.group.gather(normed, rows, pass.scratch), context);
-    kept.mixed.x = normed;
-    auto const y = rows_here(pass, all);
-    detail::drop_rows(pass, y, rows, site(pass));
-    kernels::add(y, attended);
-    return y;
-  }
-
-  // dy becomes dx in place, as in gpt_block.
-  view backward(pass<Env>& pass, saved& kept, view dy) {
-    auto const rows = pass.batch.inputs.extents.size();
-    auto const context = pass.batch.inputs.extents[1];
-    auto const here = pass.scratch.mark();
-    auto const dbranch = pass.scratch.template take<value>({rows, shape_.channels});
-    auto const dmixed = pass.scratch.template take<value>(dy.extents());
-    kernels::copy(dmixed, dy);
-    detail::drop_rows(pass, dmixed, rows, site(pass));
-    kept.mixed.x = pass.group.gather(kept.mixed.x, rows, pass.scratch);
-    experts_.backward(pass, kept.mixed, dbranch, pass.group.gather(dmixed, rows, pass.scratch), context);
-    norm2_.backward(pass, kept.norm2, dy, rows_here(pass, dbranch), true);
-    auto const dattention = attention_.backward(pass, kept.attended, dbranch, dy, context);
-    norm1_.backward(pass, kept.norm1, dy, dattention, true);
-    pass.scratch.rewind(here);
-    return dy;
-  }
-
-  void serve_forward(pass<Env>& pass, saved& kept) { experts_.serve_forward(pass, kept.mixed); }
-  void serve_backward(pass<Env>& pass, saved& kept) { experts_.serve_backward(pass, kept.mixed); }
-
- private:
-  static share own_of(rank_groups<Env> const& groups) { return tensor_group<Env>::of(groups).share(); }
-  [[nodiscard]] ops::dropout_site site(pass<Env> const& pass) const {
-    return {pass.training() ? shape_.dropout : 0, pass.key, site_, pass.batch.ids};
-  }
-  static view rows_here(pass<Env> const& pass, view all) {
-    auto const here = pass.group.rows_here(all.extent(0));
-    return all.rows(here.first, here.count);
-  }
-
-  gpt_shape shape_;
-  std::uint32_t site_;  // of the second branch's dropout
-  layer_norm::instance<Env> norm1_;
-  attention::instance<Env> attention_;
-  layer_norm::instance<Env> norm2_;
-  nn::experts::instance<Env> experts_;
-};
-
-}  // namespace trireme::nn
-
-// ---- trireme/nn/gpt_head.hpp
-namespace trireme::nn {
-
-/// The last norm, the tied head and the cross-entropy, a chunk of rows at a time: the logits of a large vocabulary
-/// are never all in memory.
+/// The last norm, the product with the embedding's table and the cross-entropy.
 ///
 /// Shapes   x (B*T, C), targets (B, T) int32 from the batch; targets < 0 are left out of the loss.
-/// Bytes    chunk * vocabulary logits of scratch; saves the gradient of the norm's result (B*T, C).
-/// Ranks    each of a tensor group has the logits of some tokens: the largest one and the sum of exponentials are the
-///          group's, the target's logit comes from whoever has it. All have the loss.
-/// Numerics the loss is a sum in double over rows in order. In training forward also forms the head's gradients, while
-///          the logits are there: three products instead of four. So its backward has no second half.
 struct gpt_head {
   gpt_shape shape;
   friend bool operator==(gpt_head const&, gpt_head const&) = default;
 
+  [[nodiscard]] std::string name() const { return shape.name(); }
+  [[nodiscard]] std::int64_t width() const noexcept { return shape.channels; }
+  [[nodiscard]] std::uint32_t site() const noexcept { return 0; }
+  template <class = void>
+  [[nodiscard]] auto layers() const {
+    return chain(named("ln_f", layer_norm{}), unembedding{.words = shape.vocabulary, .tied = "transformer.wte.weight"},
+                 loss::cross_entropy{});
+  }
   template <class Env>
-  class instance {
-    using space = typename Env::space;
-    using value = typename Env::compute;
-    using kernels = ops::on<space>;
-
-   public:
-    using view = tensor_view<value, space>;
-    struct saved {
-      typename layer_norm::instance<Env>::saved norm;
-      view dnorm;  // (B*T, C), the rows that lie here
-    };
-
-    explicit instance(gpt_head const& description, share own = {})
-        : shape_(description.shape),
-          part_(detail::tokens_here(shape_, own)),
-          norm_({shape_.channels}, "transformer.ln_f", own),
-          tokens_(detail::token_table<Env>(shape_, own)) {}
-
-    void visit(auto&& each) {
-      norm_.visit(each);
-      each(tokens_);
-    }
-
-    view forward(pass<Env>& pass, saved& kept, view x) {
-      auto const rows = pass.batch.inputs.extents.size();
-      auto const normed = pass.group.gather(norm_.forward(pass, kept.norm, x), rows, pass.scratch);  // (B*T,C)
-      table_.bind(tokens_.value, ops::orientation::out_in);
-      table_.refresh(pass.version);
-      if (pass.purpose == purpose::predict) return last_logits(pass, normed);
-      auto const targets = pass.batch.targets.template as<std::int32_t>().flat();  // (B*T)
-      if (targets.size() != rows) {
-        throw config_error(text("trireme::nn::gpt: ", targets.size(), " targets for ", rows, " tokens"));
-      }
-      auto const& positions = context_group<Env>::of(pass).part();
-      double const weight = pass.weight / static_cast<double>(positions.whole(pass.batch.inputs.extents[1]));
-      view dnormed;
-      if (pass.training()) dnormed = pass.take(normed.extents());
-      auto const here = pass.scratch.mark();
-      auto const logits = pass.scratch.template take<value>({std::min(chunk(), rows), words()});
-      for (std::int64_t first = 0; first < rows; first += chunk()) {
-        auto const n = std::min(chunk(), rows - first);
-        auto const part = logits.rows(0, n);
-        kernels::linear(part, normed.rows(first, n), table_, {});
-        pass.loss += cross_entropy(pass, part, targets.flat(first, n), weight);
-        if (!pass.training()) continue;
-        kernels::linear_backward_input(dnormed.rows(first, n), part, table_, {});
-        kernels::linear_backward_weight(tokens_.gradient, {}, normed.rows(first, n), part, ops::orientation::out_in);
-      }
-      pass.scratch.rewind(here);
-      if (pass.training()) kept.dnorm = pass.group.reduce(partial_sum<view>(dnormed));
-      return {};
-    }
-
-    view backward(pass<Env>& pass, saved& kept, view) {
-      auto const dx = pass.take(kept.dnorm.extents());
-      norm_.backward(pass, kept.norm, dx, kept.dnorm, false);
-      return dx;
-    }
-
-   private:
-    // Of the tokens that lie here.
-    [[nodiscard]] std::int64_t words() const { return tokens_.info.extents[0]; }
-    // About 4 MiB of float logits, but enough rows to keep the products busy.
-    [[nodiscard]] std::int64_t chunk() const {
-      return std::clamp<std::int64_t>((std::int64_t{1} << 20) / shape_.vocabulary / 64 * 64, 256, 4096);
-    }
-    loss_sum cross_entropy(pass<Env>& pass, view logits, tensor_view<std::int32_t const, space> targets,
-                           double weight) {
-      if (pass.group.size() == 1) return kernels::cross_entropy(logits, targets, weight, pass.training());
-      auto const n = targets.size();
-      auto const here = pass.scratch.mark();
-      auto const peaks = pass.scratch.template take<typename Env::accumulate>({n});
-      auto const both = pass.scratch.template take<typename Env::accumulate>({2 * n});
-      auto const masses = both.flat(0, n);
-      auto const chosen = both.flat(n, n);
-      kernels::row_peaks(logits, peaks);
-      pass.group.max(peaks);
-      kernels::row_masses(logits, targets, part_, peaks, masses, chosen);
-      pass.group.sum(both);
-      auto const loss =
-          kernels::cross_entropy_part(logits, targets, part_, peaks, masses, chosen, weight, pass.training());
-      pass.scratch.rewind(here);
-      return loss;
-    }
-    // What follows each sample: (B, vocabulary).
-    view last_logits(pass<Env>& pass, view normed) {
-      auto const batch = pass.batch.inputs.extents[0];
-      auto const context = pass.batch.inputs.extents[1];
-      auto const last = pass.take({batch, shape_.channels});
-      for (std::int64_t b = 0; b < batch; ++b) {
-        kernels::copy(last.rows(b, 1), normed.rows(b * context + context - 1, 1));
-      }
-      auto const here = pass.take({batch, words()});
-      kernels::linear(here, last, table_, {});
-      if (pass.group.size() == 1) return here;
-      auto const sums = pass.activations.template take<typename Env::accumulate>({batch, shape_.vocabulary});
-      kernels::fill(sums, 0.0);
-      for (std::int64_t b = 0; b < batch; ++b) {
-        kernels::copy(sums.flat(b * shape_.vocabulary + part_.first, words()), here.flat(b * words(), words()));
-      }
-      pass.group.sum(sums);
-      auto const logits = pass.take({batch, shape_.vocabulary});
-      kernels::copy(logits, sums);
-      return logits;
-    }
-
-    gpt_shape shape_;
-    ops::table_part part_;
-    layer_norm::instance<Env> norm_;
-    parameter<Env> tokens_;
-    ops::weights<value, space> table_;
-  };
+  using instance = expression<Env>;
 };
 
 }  // namespace trireme::nn
@@ -12214,85 +13393,203 @@ struct gpt {
 
 }  // namespace trireme::nn
 
+// ---- trireme/nn/llama.hpp
+namespace trireme::nn {
+
+/// LLaMA: RMS norms before each part, rotary positions, fewer keys than queries, SwiGLU, no biases. With `biased`
+/// queries, keys and values have biases, as those of Qwen 2 have.
+///
+/// Shapes   inputs and targets (B, T) int32. Parameters have Hugging Face's names, but queries, keys and values are one
+///          product, `self_attn.qkv_proj`, laid out as attend takes it, and products' weights are (inputs, outputs).
+/// Method   [Touvron et al., "LLaMA", 2023]; [Ainslie et al., "GQA", 2023]; [Shazeer, "GLU variants", 2020].
+/// Errors   config_error from validate() if a size is not positive, or heads, keys and channels do not divide.
+/// @models  staged_model: one unit for the embedding, one a block, one for norm, head and loss.
+struct llama {
+  using policy_category = slot::model;
+  static constexpr bool cuts_context = true;
+  static constexpr bool made_of_layers = true;
+
+  std::int64_t vocabulary = 256;
+  std::int64_t context = 256;  ///< that files and costs name; the model takes samples of any length
+  std::int64_t layers = 6;
+  std::int64_t heads = 6;
+  std::int64_t key_heads = 0;  ///< 0: as many as heads
+  std::int64_t channels = 384;
+  std::int64_t hidden = 0;  ///< of the mlp; 0: 8/3 of the channels, rounded up to a multiple of 32
+  double rotary = 10000;    ///< base of the positions' angles
+  double epsilon = 1e-5;    ///< of the norms
+  bool tied = false;        ///< the head's table is that of the embedding
+  bool biased = false;
+  bool checkpointed = false;  ///< blocks save their input only, and are run once more in the backward pass
+  friend bool operator==(llama const&, llama const&) = default;
+
+  [[nodiscard]] std::int64_t keys() const noexcept { return key_heads > 0 ? key_heads : heads; }
+  [[nodiscard]] std::int64_t inner() const noexcept { return hidden > 0 ? hidden : (8 * channels / 3 + 31) / 32 * 32; }
+
+  /// One block.
+  template <class = void>  // a program without a Llama does not compile it
+  [[nodiscard]] auto layer() const {
+    linear const in{.outputs = inner(), .bias = false}, out{.outputs = channels, .bias = false};
+    linear const qkv{.outputs = (heads + 2 * keys()) * (channels / heads), .bias = biased};
+    return chain(residual(named("input_layernorm", rms_norm{epsilon}),
+                          named("self_attn", chain(named("qkv_proj", qkv),
+                                                   attend{.heads = heads, .key_heads = keys(), .rotary = rotary},
+                                                   named("o_proj", out)))),
+                 residual(named("post_attention_layernorm", rms_norm{epsilon}),
+                          named("mlp", chain(product(chain(named("gate_proj", in), silu()), named("up_proj", in)),
+                                             named("down_proj", out)))));
+  }
+  template <class = void>
+  [[nodiscard]] auto head() const {
+    return chain(named("model.norm", rms_norm{epsilon}),
+                 named("lm_head", unembedding{vocabulary, tied ? "model.embed_tokens.weight" : ""}),
+                 loss::cross_entropy{});
+  }
+  template <class Emit>
+  void units(Emit&& emit) const {
+    emit(nn::block{"model.embed_tokens", channels, 0, embedding{vocabulary, channels}});
+    for (std::int64_t i = 0; i < layers; ++i) {
+      nn::block one{text("model.layers.", i), channels, static_cast<std::uint32_t>(1 + i), layer<Emit>()};
+      if (checkpointed) {
+        emit(nn::checkpointed<decltype(one)>{one});
+      } else {
+        emit(one);
+      }
+    }
+    emit(nn::block{"", channels, 0, head<Emit>()});
+  }
+
+  void validate() const {
+    auto const positive = [](char const* what, std::int64_t number) {
+      if (number < 1) throw config_error(text("trireme::nn::llama: ", what, " is ", number, "; it must be at least 1"));
+    };
+    positive("vocabulary", vocabulary);
+    positive("context", context);
+    positive("layers", layers);
+    positive("heads", heads);
+    positive("channels", channels);
+    if (key_heads < 0 || hidden < 0 || heads % keys() != 0) {
+      throw config_error(text("trireme::nn::llama: ", heads, " heads, ", key_heads, " key heads, ", hidden,
+                              " hidden; heads are a multiple of key heads, and nothing is below 0"));
+    }
+    if (channels % heads != 0 || channels / heads % 2 != 0) {
+      throw config_error(
+          text("trireme::nn::llama: ", channels, " channels are not ", heads, " heads of one even width"));
+    }
+    if (!(rotary > 0) || !(epsilon > 0)) {
+      throw config_error(
+          text("trireme::nn::llama: rotary ", rotary, " and epsilon ", epsilon, "; both must be above 0"));
+    }
+  }
+
+  /// Hugging Face's tensors of this model, and where their numbers are in ours: calls f(name, extents, name of ours,
+  /// place), where number i of theirs, in row-major order, is number place(i) of ours.
+  template <class F>
+  void for_each_file_tensor(F&& f) const {
+    using place = std::function<std::int64_t(std::int64_t)>;
+    auto const same = [&](std::string const& name, shape const& extents) {
+      f(name, extents, name, place([](std::int64_t i) { return i; }));
+    };
+    auto const product = [&](std::string const& name, std::int64_t in, std::int64_t out) {
+      f(name, shape{out, in}, name, place([=](std::int64_t i) { return i % in * out + i / in; }));
+    };
+    auto const c = channels, width = channels / heads, queries = heads / keys(), all = (heads + 2 * keys()) * width;
+    bool const grouped = keys() < heads;
+    // Head h of queries, keys or values (which = 0, 1, 2), of which a key has `each`.
+    auto const heads_of = [&](std::string const& attention, char const* theirs, std::int64_t which, std::int64_t each) {
+      auto const column = [=, total = c](std::int64_t row) {
+        auto const h = row / width, in_head = row % width;
+        if (!grouped) return which * total + row;
+        return (h / each * (queries + 2) + (which == 0 ? h % each : queries + which - 1)) * width + in_head;
+      };
+      auto const rows = keys() * each * width;
+      f(text(attention, theirs, ".weight"), shape{rows, c}, attention + "qkv_proj.weight",
+        place([=](std::int64_t i) { return i % c * all + column(i / c); }));
+      if (biased) f(text(attention, theirs, ".bias"), shape{rows}, attention + "qkv_proj.bias", place(column));
+    };
+    same("model.embed_tokens.weight", {vocabulary, c});
+    for (std::int64_t i = 0; i < layers; ++i) {
+      auto const name = text("model.layers.", i, ".");
+      same(name + "input_layernorm.weight", {c});
+      heads_of(name + "self_attn.", "q_proj", 0, queries);
+      heads_of(name + "self_attn.", "k_proj", 1, 1);
+      heads_of(name + "self_attn.", "v_proj", 2, 1);
+      product(name + "self_attn.o_proj.weight", c, c);
+      same(name + "post_attention_layernorm.weight", {c});
+      product(name + "mlp.gate_proj.weight", c, inner());
+      product(name + "mlp.up_proj.weight", c, inner());
+      product(name + "mlp.down_proj.weight", inner(), c);
+    }
+    same("model.norm.weight", {c});
+    if (!tied) same("lm_head.weight", {vocabulary, c});
+  }
+
+  /// What each unit computes in training: multiplications and additions a token, in whole samples of `context` tokens.
+  [[nodiscard]] std::vector<double> unit_costs() const {
+    auto const c = static_cast<double>(channels);
+    auto const all = static_cast<double>(heads + 2 * keys()) / static_cast<double>(heads);
+    double const products = 2 * c * c * (all + 1) + 6 * c * static_cast<double>(inner());
+    double const attended = c * static_cast<double>(context);  // by two products, half of each of which is masked
+    double const again = checkpointed ? products + 2 * attended : 0;
+    std::vector<double> costs(static_cast<std::size_t>(layers + 2), 3 * products + 7 * attended + again);
+    costs.front() = 0;
+    costs.back() = 6 * c * static_cast<double>(vocabulary);
+    return costs;
+  }
+};
+
+[[nodiscard]] inline std::string to_string(llama const& m) {
+  return text("nn::llama{.vocabulary = ", m.vocabulary, ", .context = ", m.context, ", .layers = ", m.layers,
+              ", .heads = ", m.heads, ", .key_heads = ", m.keys(), ", .channels = ", m.channels,
+              ", .hidden = ", m.inner(), ", .rotary = ", m.rotary, ", .epsilon = ", m.epsilon,
+              m.tied ? ", .tied = true" : "", m.biased ? ", .biased = true" : "",
+              m.checkpointed ? ", .checkpointed = true" : "", "}");
+}
+
+}  // namespace trireme::nn
+
 // ---- trireme/nn/mlp.hpp
 namespace trireme::nn {
 
-/// One layer of a multi-layer perceptron; the first one reads the batch, the last one is compared with its targets.
+/// One layer of a multi-layer perceptron; the `First` one reads the batch, and one with a Loss ends in it.
 ///
-/// Shapes   x (B, inputs), y (B, outputs). The loss of a sample is the mean of its squared errors.
+/// Shapes   x (B, inputs), y (B, outputs).
+template <bool First = false, class Loss = void>
 struct mlp_layer {
+  static constexpr bool first = First, last = !std::is_void_v<Loss>;
   linear layer;
   std::int64_t index = 0;
-  bool first = false;
-  bool last = false;
+  std::conditional_t<last, Loss, std::monostate> loss{};
   friend bool operator==(mlp_layer const&, mlp_layer const&) = default;
 
-  template <class Env>
-  class instance;
-};
-
-template <class Env>
-class mlp_layer::instance {
-  using space = typename Env::space;
-  using kernels = ops::on<space>;
-
- public:
-  using view = tensor_view<typename Env::compute, space>;
-  struct saved {
-    typename linear::instance<Env>::saved layer;
-    view dy;  // (B, outputs), of the last layer
-  };
-
-  explicit instance(mlp_layer const& description)
-      : what_(description), layer_(what_.layer, text("layers.", what_.index)) {}
-
-  void visit(auto&& each) { layer_.visit(each); }
-
-  view forward(pass<Env>& pass, saved& kept, view x) {
-    if (what_.first) x = read_inputs(pass);
-    auto const y = layer_.forward(pass, kept.layer, x);
-    if (!what_.last || pass.purpose == purpose::predict) return y;
-    expect_targets(pass.batch, y);
-    kept.dy = pass.training() ? pass.take(y.extents()) : view{};
-    pass.loss += kernels::squared_error(kept.dy, y, pass.batch.targets.template as<float>(), pass.weight);
-    return {};
-  }
-  view backward(pass<Env>& pass, saved& kept, view dy) {
-    auto const from = what_.last ? kept.dy : dy;
-    if (!what_.first) return layer_.backward(pass, kept.layer, from);
-    layer_.backward_without_input(pass, kept.layer, from);
-    return {};
-  }
-
- private:
-  static void expect_targets(samples_in<space> const& batch, view y) {
-    if (batch.targets.size() == y.size()) return;
-    throw config_error(text("trireme::nn::mlp: targets of shape ", to_string(batch.targets.extents),
-                            " for outputs of shape ", to_string(y.extents()),
-                            "; give each sample as many targets as the model has outputs"));
-  }
-  view read_inputs(pass<Env>& pass) const {
-    auto const inputs = pass.batch.inputs.template as<float>();
-    auto const count = pass.batch.count();
-    if (inputs.size() != count * what_.layer.inputs) {
-      throw config_error(text("trireme::nn::mlp: inputs of shape ", to_string(inputs.extents()), " for a model with ",
-                              what_.layer.inputs, " inputs a sample"));
+  [[nodiscard]] std::string name() const { return text("layers.", index); }
+  [[nodiscard]] std::int64_t width() const noexcept { return layer.inputs; }
+  [[nodiscard]] std::uint32_t site() const noexcept { return 0; }
+  [[nodiscard]] auto layers() const {
+    auto product = layer;
+    product.act = ops::activation::none;
+    if constexpr (First && last) {
+      return chain(features{layer.inputs}, product, loss);
+    } else if constexpr (First) {
+      return chain(features{layer.inputs}, product, activation{layer.act});
+    } else if constexpr (last) {
+      return chain(product, loss);
+    } else {
+      return chain(product, activation{layer.act});
     }
-    auto const x = pass.take({count, what_.layer.inputs});  // (B,inputs)
-    kernels::copy(x.flat(), inputs.flat());
-    return x;
   }
-
-  mlp_layer what_;
-  linear::instance<Env> layer_;
+  template <class Env>
+  using instance = expression<Env>;
 };
 
-/// A multi-layer perceptron for regression: hidden layers with an activation, a linear last layer, squared error.
+/// A multi-layer perceptron: hidden layers with an activation, a linear last layer, and any loss. `nn::mlp` is for
+/// regression: squared errors.
 ///
-/// Shapes   inputs (B, inputs) float, targets (B, outputs) float.
+/// Shapes   inputs (B, inputs) float; targets as the loss wants them: (B, outputs) float for squared errors.
 /// Errors   config_error from validate() if a size is not positive.
 /// @models  staged_model, one unit a layer.
-struct mlp {
+template <class Loss>
+struct mlp_with {
   using policy_category = slot::model;
   static constexpr bool made_of_layers = true;
 
@@ -12300,7 +13597,8 @@ struct mlp {
   std::vector<std::int64_t> hidden{};
   std::int64_t outputs = 1;
   ops::activation act = ops::activation::tanh;
-  friend bool operator==(mlp const&, mlp const&) = default;
+  Loss loss{};
+  friend bool operator==(mlp_with const&, mlp_with const&) = default;
 
   void validate() const {
     auto const positive = [](char const* what, std::int64_t number) {
@@ -12314,26 +13612,34 @@ struct mlp {
   template <class Emit>
   void units(Emit&& emit) const {
     std::int64_t width = inputs;
-    std::int64_t index = 0;
-    auto const layer = [&](std::int64_t next, ops::activation with, bool last) {
+    auto const layer = [&](std::int64_t next, ops::activation with) {
       initial const start{initial::distribution::uniform, 1 / std::sqrt(static_cast<double>(width))};
-      emit(mlp_layer{{.inputs = width, .outputs = next, .act = with, .start = start, .bias_start = start},
-                     index,
-                     index == 0,
-                     last});
+      linear const out{.inputs = width, .outputs = next, .act = with, .start = start, .bias_start = start};
       width = next;
-      ++index;
+      return out;
     };
-    for (auto const next : hidden) layer(next, act, false);
-    layer(outputs, ops::activation::none, true);
+    if (hidden.empty()) return emit(mlp_layer<true, Loss>{layer(outputs, ops::activation::none), 0, loss});
+    std::int64_t index = 0;
+    for (auto const next : hidden) {
+      if (index == 0) {
+        emit(mlp_layer<true>{layer(next, act)});
+      } else {
+        emit(mlp_layer<>{layer(next, act), index});
+      }
+      ++index;
+    }
+    emit(mlp_layer<false, Loss>{layer(outputs, ops::activation::none), index, loss});
   }
 };
+using mlp = mlp_with<loss::squared_error>;
 
-[[nodiscard]] inline std::string to_string(mlp const& m) {
+template <class Loss>
+[[nodiscard]] std::string to_string(mlp_with<Loss> const& m) {
   std::string hidden;
   for (auto const width : m.hidden) hidden += text(hidden.empty() ? "" : ", ", width);
   char const* const names[] = {"none", "gelu", "tanh", "relu", "silu"};
-  return text("nn::mlp{.inputs = ", m.inputs, ", .hidden = {", hidden, "}, .outputs = ", m.outputs,
+  return text(std::is_same_v<Loss, loss::squared_error> ? "nn::mlp" : "nn::mlp_with", "{.inputs = ", m.inputs,
+              ", .hidden = {", hidden, "}, .outputs = ", m.outputs,
               ", .act = ops::activation::", names[static_cast<int>(m.act)], "}");
 }
 
@@ -23246,6 +24552,17 @@ class foreign_parameters {
     return infos;
   }
 
+  /// From now on the gradients of one parameter lie there.
+  /// Errors  config_error if they are not as many as before.
+  void gradient_at(int use, view gradient) {
+    auto& it = all_[static_cast<std::size_t>(use)];
+    if (it.value.size() != gradient.size()) {
+      throw config_error(text("trireme::exchange: parameter \"", it.name, "\" has ", it.value.size(),
+                              " values, but its gradient is moved to ", gradient.size()));
+    }
+    it.gradient = gradient;
+  }
+
   /// All of one tensor.
   [[nodiscard]] view value(layout::entry const& entry) const { return of(entry).value.flat(); }
   [[nodiscard]] view gradient(layout::entry const& entry) const { return of(entry).gradient.flat(); }
@@ -24656,6 +25973,9 @@ class basic_exchange {
     protocol_.weight();
     weight_ = share;
   }
+  /// With parameters in the caller's memory: from now on the gradient of one use is read and written there, for who has
+  /// gradients in other memory in each step. Before ready() of that use; the memory is the caller's until finish().
+  void gradient_at(int use, tensor_view<param_element, space> gradient) { foreign_.gradient_at(use, gradient); }
   /// Gives up the step that has begun, on every rank: the next begin() forgets its gradients. Between steps nothing
   /// happens.
   void abandon() noexcept { protocol_.abandon(); }
@@ -32260,14 +33580,16 @@ checkpoint::progress basic_trainer<Model, Optimizer, Comm, Parallel, Precision, 
 // engine, the exchange of ranks that are threads, and the trainer of the models of `nn` with AdamW. Everything else,
 // and these with other numbers, is compiled in the program that uses it, from the same headers.
 
-#define TRIREME_LAYERS(WHAT, Env)                \
-  WHAT class nn::linear::instance<Env>;          \
-  WHAT class nn::layer_norm::instance<Env>;      \
-  WHAT class nn::attention::instance<Env>;       \
-  WHAT class boxed_unit<Env, nn::mlp_layer>;     \
-  WHAT class boxed_unit<Env, nn::gpt_embedding>; \
-  WHAT class boxed_unit<Env, nn::gpt_block>;     \
-  WHAT class boxed_unit<Env, nn::gpt_head>;      \
+#define TRIREME_LAYERS(WHAT, Env)                                            \
+  WHAT class nn::linear::instance<Env>;                                      \
+  WHAT class nn::detail::chain_node<Env>;                                    \
+  WHAT class nn::expression<Env>;                                            \
+  WHAT class boxed_unit<Env, nn::mlp_layer<true>>;                           \
+  WHAT class boxed_unit<Env, nn::mlp_layer<>>;                               \
+  WHAT class boxed_unit<Env, nn::mlp_layer<false, nn::loss::squared_error>>; \
+  WHAT class boxed_unit<Env, nn::gpt_embedding>;                             \
+  WHAT class boxed_unit<Env, nn::gpt_block>;                                 \
+  WHAT class boxed_unit<Env, nn::gpt_head>;                                  \
   WHAT class staged_engine<Env>;
 
 #define TRIREME_GRADIENTS(WHAT, Env, Strategy)                                                        \

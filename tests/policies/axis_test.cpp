@@ -144,9 +144,9 @@ struct panel {
   using policy_category = slot::model;
   std::int64_t inputs = 1, outputs = 1;
   void units(auto&& emit) const {
-    emit(nn::mlp_layer{{.inputs = 1, .outputs = 8, .act = ops::activation::tanh}, 0, true, false});
+    emit(nn::mlp_layer<true>{{.inputs = 1, .outputs = 8, .act = ops::activation::tanh}, 0});
     emit(members{.count = 5, .channels = 8, .hidden = 4});
-    emit(nn::mlp_layer{{.inputs = 8, .outputs = 1}, 1, false, true});
+    emit(nn::mlp_layer<false, nn::loss::squared_error>{{.inputs = 8, .outputs = 1}, 1});
   }
 };
 std::string to_string(panel const&) { return "panel{}"; }

@@ -157,6 +157,11 @@ struct cases {
   }
 };
 
+template <class Model, class Data>  // clang 14 deduces no aggregates
+cases(Model, Data)->cases<Model, Data>;
+template <class Model, class Data>
+cases(Model, Data, std::int64_t) -> cases<Model, Data>;
+
 inline auto const on_mlp =
     cases{nn::mlp{.hidden = {24, 16}}, data::function([](float x) { return std::sin(x); }, {.samples = 96})};
 

@@ -223,6 +223,9 @@ class basic_exchange {
     protocol_.weight();
     weight_ = share;
   }
+  /// With parameters in the caller's memory: from now on the gradient of one use is read and written there, for who has
+  /// gradients in other memory in each step. Before ready() of that use; the memory is the caller's until finish().
+  void gradient_at(int use, tensor_view<param_element, space> gradient) { foreign_.gradient_at(use, gradient); }
   /// Gives up the step that has begun, on every rank: the next begin() forgets its gradients. Between steps nothing
   /// happens.
   void abandon() noexcept { protocol_.abandon(); }

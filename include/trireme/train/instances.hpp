@@ -14,14 +14,16 @@
 // engine, the exchange of ranks that are threads, and the trainer of the models of `nn` with AdamW. Everything else,
 // and these with other numbers, is compiled in the program that uses it, from the same headers.
 
-#define TRIREME_LAYERS(WHAT, Env)                \
-  WHAT class nn::linear::instance<Env>;          \
-  WHAT class nn::layer_norm::instance<Env>;      \
-  WHAT class nn::attention::instance<Env>;       \
-  WHAT class boxed_unit<Env, nn::mlp_layer>;     \
-  WHAT class boxed_unit<Env, nn::gpt_embedding>; \
-  WHAT class boxed_unit<Env, nn::gpt_block>;     \
-  WHAT class boxed_unit<Env, nn::gpt_head>;      \
+#define TRIREME_LAYERS(WHAT, Env)                                            \
+  WHAT class nn::linear::instance<Env>;                                      \
+  WHAT class nn::detail::chain_node<Env>;                                    \
+  WHAT class nn::expression<Env>;                                            \
+  WHAT class boxed_unit<Env, nn::mlp_layer<true>>;                           \
+  WHAT class boxed_unit<Env, nn::mlp_layer<>>;                               \
+  WHAT class boxed_unit<Env, nn::mlp_layer<false, nn::loss::squared_error>>; \
+  WHAT class boxed_unit<Env, nn::gpt_embedding>;                             \
+  WHAT class boxed_unit<Env, nn::gpt_block>;                                 \
+  WHAT class boxed_unit<Env, nn::gpt_head>;                                  \
   WHAT class staged_engine<Env>;
 
 #define TRIREME_GRADIENTS(WHAT, Env, Strategy)                                                        \

@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/comm/checked.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: c421c8168ab2cc37fb0e59309f54d8d9764ebd43de185a6ba4eb42f8e04537e1
+// SHA-256 of the sources: 5ee4d4672b5c67d248be943e00d716191efc2fc649e850d7b4729aff44e26685
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -20,8 +20,6 @@
 #define TRIREME_COMM_DETAIL_AGREEMENT_INCLUDED
 
 // ---- trireme/comm/detail/agreement.hpp
-#include <thread>
-
 namespace trireme::comm::detail {
 
 /// What a rank tells another about the call that it is about to make. Plain bytes.
@@ -135,14 +133,12 @@ class agreement {
     return open.empty();
   }
 
-  /// Spins, then yields, then sleeps for a small part of the time that was waited for already. On a busy machine a
-  /// yield may take milliseconds: what counts is the time, not how many there were.
+  /// Spins, then rests, for no longer than the patience.
   void pause(std::uint32_t round, clock::time_point since, std::vector<waiting> const& open) {
     if (round < 64) return pause_core();
     auto const waited = clock::now() - since;
     if (waited > patience_) throw disagreement{missing_sentence(open)};
-    if (waited < std::chrono::microseconds(500)) return std::this_thread::yield();
-    std::this_thread::sleep_for(std::min<clock::duration>(waited / 16, std::chrono::milliseconds(1)));
+    rest(waited);
   }
 
   [[nodiscard]] std::string last_calls(std::vector<waiting> const& open) const {

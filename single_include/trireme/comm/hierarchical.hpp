@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/comm/hierarchical.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 81ddbcfcd746c3fe0a8fbb0a23a7d480cbf63d192e3f767c46891cd82ec9c757
+// SHA-256 of the sources: 882960be76d0bb2aeb15724662acfd5ecfbbba9636e9a53c1ab906cd265563b0
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -33,7 +33,6 @@
 // ---- trireme/comm/detail/hierarchy.hpp
 #include <cstddef>
 #include <exception>
-#include <thread>
 
 #ifndef TRIREME_COMM_DETAIL_HIERARCHY_PARTS_INCLUDED
 #define TRIREME_COMM_DETAIL_HIERARCHY_PARTS_INCLUDED
@@ -388,7 +387,7 @@ class hierarchy final : public advancing {
   void advance_family() noexcept {
     for (std::size_t i = 0; i < family_->size(); ++i) (*family_)[i]->advance();
   }
-  /// Spins, then yields, then sleeps for a small part of the time that was waited for already.
+  /// Spins, then rests.
   void wait_for(staged& op) {
     auto const since = clock::now();
     for (int round = 0; !op.finished; ++round) {
@@ -396,11 +395,8 @@ class hierarchy final : public advancing {
       if (op.finished) break;
       if (round < 64)
         pause_core();
-      else if (round < 1024)
-        std::this_thread::yield();
       else
-        std::this_thread::sleep_for(std::clamp<clock::duration>(
-            (clock::now() - since) / 16, std::chrono::microseconds(10), std::chrono::milliseconds(1)));
+        rest(clock::now() - since);
     }
     if (op.error != nullptr) std::rethrow_exception(op.error);
   }

@@ -1,13 +1,13 @@
 // Trireme 0.1.0: trireme/comm/mpi.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 2d142c409eac7574c6dacf74de9526235cce92fd489b334373730550d48b51a5
+// SHA-256 of the sources: 92ab7beef47b061a21aefc98a589335ad0467b48c636c92bcfef2c32a19a2103
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include "trireme/trireme.hpp"
-#include "trireme/comm/process_world.hpp"
 #include "trireme/comm/processes.hpp"
 #include "trireme/comm/rendezvous.hpp"
 #include "trireme/comm/report.hpp"
+#include "trireme/comm/sum_order.hpp"
 
 // ---- trireme/comm/mpi.hpp
 #include <mpi.h>
@@ -138,18 +138,16 @@ class byte_buffer {
     return data_.get();
   }
   [[nodiscard]] std::byte* data() const noexcept { return data_.get(); }
+  /// Leaves the bytes, for good, to who may still write to them.
+  void give_up() noexcept {
+    static_cast<void>(data_.release());
+    size_ = 0;
+  }
 
  private:
   std::unique_ptr<std::byte[]> data_;
   std::size_t size_ = 0;
 };
-
-/// ceil(log2(size)).
-[[nodiscard]] constexpr int rounds_among(int size) noexcept {
-  int count = 0;
-  while ((std::int64_t{1} << count) < size) ++count;
-  return count;
-}
 
 /// What rounds carry besides calls: a block of each rank, or of one, to all; or from each rank a block for each.
 struct round_blocks {
@@ -372,12 +370,29 @@ struct mpi_group {
   std::uint64_t window = 1;
   std::chrono::milliseconds deadline{};
   std::size_t piece_bytes = whole;
+  std::vector<int> machines;  // of each rank, where they are known
+  int places = 0;             // ranks on each machine, if all have as many and they stand in rank order; else 0
+  sum_order order = sum_order::ranks;
+  bool is_whole = false;                   // all ranks of `handle`, in their order: MPI's own collectives are for these
+  std::vector<std::uint64_t> native_line;  // numbers of calls whose collectives of MPI's have not all begun
 
   static constexpr std::size_t whole = std::size_t{1} << 30;  // MPI counts in int
   // Pieces that Open MPI sends without asking the receiver first (over TCP it asks from 64 KiB on). A question and its
   // answer queue behind the data of the other direction, so that a line carries both ways one after the other.
   static constexpr std::size_t unasked = std::size_t{60} << 10;
 
+  void stand_on(std::vector<int> machine_of_each) {
+    machines = std::move(machine_of_each);
+    places = 0;
+    if (machines.empty()) return;
+    auto const each = static_cast<int>(std::ranges::count(machines, machines[0]));
+    if (size % each != 0) return;
+    for (int it = 0; it < size; ++it) {
+      auto const at = [&](int of) { return machines[static_cast<std::size_t>(of)]; };
+      if (at(it) != at(it / each * each) || (it >= each && it % each == 0 && at(it) == at(it - 1))) return;
+    }
+    places = each;
+  }
   [[nodiscard]] int tag_of(std::uint64_t number) const noexcept {
     return mpi_tags::collective + 3 * static_cast<int>(number % window);
   }
@@ -731,12 +746,426 @@ class mpi_notices {
 // ---- trireme/comm/detail/mpi_operation.hpp
 #include <numeric>
 
+#ifndef TRIREME_COMM_DETAIL_MPI_CARRIED_INCLUDED
+#define TRIREME_COMM_DETAIL_MPI_CARRIED_INCLUDED
+
+// ---- trireme/comm/detail/mpi_carried.hpp
+namespace trireme::comm::detail {
+
+/// A large all_reduce or reduce_scatter of ranks on several machines, in rank order: the fold of a share of the values
+/// is carried from machine to machine. With `places` ranks on each, place j of every machine works on share j, piece by
+/// piece: it collects the terms of the ranks beside it, continues with them the partial sum of place j of the machine
+/// before, and passes that on. The last machine has the result. An all_reduce's goes round: last, 0, 1, ...; a
+/// reduce_scatter's goes to its owner's machine.
+///
+/// Bytes    sent by a machine to others, of n bytes of values: all_reduce 2 n at most, reduce_scatter n (the last one:
+///          its results, less than n). Flat it would be about `places` times as much. Partial sums of 16-bit floats
+///          travel as float: 3 n and 2 n.
+/// Kept     by each call in flight 2 machines + 2 pieces (4 to 64) of at most 480 KiB, each as often as there are ranks
+///          on a machine, and twice more: 17 MiB on 2 machines of 4 ranks, 51 MiB on 8.
+/// Numerics the bits of the flat sum: the same additions in the same order. (A left fold of all ranks is no fold of
+///          machines' sums, but it can be interrupted.)
+class mpi_carried {
+ public:
+  /// Of a piece. Smaller ones cost more in messages than they save in waiting.
+  static constexpr std::size_t least_bytes = std::size_t{16} << 10;
+
+  /// Whether it has fewer bytes to send between machines than the flat way, and pieces enough to keep all machines
+  /// busy.
+  [[nodiscard]] static bool suits(mpi_group const& group, command const& it) noexcept {
+    auto const kind = it.what.kind;
+    if (group.places < 2 || group.size <= group.places || it.what.op == reduction_kind::pairwise) return false;
+    if (kind != collective::all_reduce && kind != collective::reduce_scatter) return false;
+    auto const machines = static_cast<std::size_t>(group.size / group.places);
+    if (kind == collective::reduce_scatter && widens(it) &&
+        static_cast<std::size_t>(group.places) * (machines - 1) <= 2 * machines)
+      return false;
+    auto const share =
+        static_cast<std::size_t>(it.what.count) * it.element_bytes / static_cast<std::size_t>(group.places);
+    return share >= 2 * machines * least_bytes;
+  }
+
+  void begin(mpi_route const& route, command const& it) {
+    route_ = &route;
+    it_ = it;
+    places_ = route.group->places;
+    place_ = route.group->rank % places_;
+    machine_ = route.group->rank / places_;
+    machines_ = route.group->size / places_;
+    widened_ = widens(it);
+    partial_bytes_ = widened_ ? sizeof(float) : it.element_bytes;
+    parts_ = is_scattered() ? machines_ : 1;
+    auto const part = is_scattered() ? it.what.count / route.group->size : share_of_place(0).count;
+    auto const line = static_cast<std::int64_t>(64 / it.element_bytes);
+    auto const wanted =
+        std::clamp(bytes(part) * static_cast<std::size_t>(parts_) / static_cast<std::size_t>(8 * machines_),
+                   least_bytes, largest_bytes) /
+        64;
+    piece_ = static_cast<std::int64_t>(wanted) * line;
+    pieces_of_part_ = (part + piece_ - 1) / piece_;
+    pieces_ = pieces_of_part_ * parts_;
+    flights_.resize(static_cast<std::size_t>(std::clamp(2 * machines_ + 2, 4, 64)));
+    area_ =
+        static_cast<std::size_t>(piece_) * (it.element_bytes * static_cast<std::size_t>(places_) + 2 * partial_bytes_);
+    static_cast<void>(slots_.at_least(flights_.size() * area_));
+    if (widened_) static_cast<void>(wide_.at_least(sizeof(float) * static_cast<std::size_t>(piece_ * (places_ + 1))));
+    finished_ = folded_ = passed_ = next_ = 0;
+    collect_next();
+  }
+
+  /// Makes the progress that is possible now; true if all is done.
+  bool advance() {
+    for (auto piece = finished_; piece < next_; ++piece) {
+      auto& it = flight(piece);
+      // Messages between two ranks are in the order of the pieces, so each stage is, too.
+      if (it.at == stage::collecting && piece == folded_ && it.terms.done(*route_)) {
+        fold(piece);
+        ++folded_;
+      }
+      if (it.at == stage::carrying && piece == passed_ && it.result.done(*route_)) {
+        pass_on(piece);
+        ++passed_;
+      }
+      if (it.at == stage::spreading && it.terms.done(*route_) && it.result.done(*route_)) it.at = stage::done;
+    }
+    while (finished_ < next_ && flight(finished_).at == stage::done) ++finished_;
+    collect_next();
+    return finished_ == pieces_;
+  }
+  void append_late(std::vector<int>& peers, bool receiving) const {
+    for (auto piece = finished_; piece < next_; ++piece)
+      for (auto const* each : {&flight(piece).terms, &flight(piece).result}) each->append_late(peers, receiving);
+  }
+  void cancel() noexcept {
+    for (auto& each : flights_) {
+      each.terms.cancel();
+      each.result.cancel();
+    }
+  }
+
+ private:
+  // Twice that is still all in flight at once (mpi_messages).
+  static constexpr std::size_t largest_bytes = 8 * mpi_group::unasked;
+  enum class stage : std::uint8_t { collecting, carrying, spreading, done };
+  struct flight_of_a_piece {
+    mpi_messages terms;   ///< of the ranks here, the partial sum; then what leaves
+    mpi_messages result;  ///< of this rank's share from another machine; then to and from the ranks here
+    stage at = stage::done;
+  };
+
+  /// Whether partial sums are wider than values.
+  [[nodiscard]] static bool widens(command const& it) noexcept {
+    bool const sums = it.what.op == reduction_kind::sum || it.what.op == reduction_kind::mean;
+    return sums && (it.what.type == dtype::bf16 || it.what.type == dtype::f16);
+  }
+  [[nodiscard]] bool is_scattered() const noexcept { return it_.what.kind == collective::reduce_scatter; }
+  [[nodiscard]] bool is_last() const noexcept { return machine_ + 1 == machines_; }
+  [[nodiscard]] std::size_t bytes(std::int64_t count) const noexcept {
+    return static_cast<std::size_t>(count) * it_.element_bytes;
+  }
+  [[nodiscard]] int rank_of(int machine, int place) const noexcept { return machine * places_ + place; }
+  [[nodiscard]] flight_of_a_piece& flight(std::int64_t piece) noexcept {
+    return flights_[static_cast<std::size_t>(piece) % flights_.size()];
+  }
+  [[nodiscard]] flight_of_a_piece const& flight(std::int64_t piece) const noexcept {
+    return flights_[static_cast<std::size_t>(piece) % flights_.size()];
+  }
+  [[nodiscard]] interval share_of_place(int place) const noexcept {
+    return slice_of(it_.what.count, it_.element_bytes, place, places_);
+  }
+  /// The machine whose rank of this place gets a piece of a reduce_scatter.
+  [[nodiscard]] int owner_of(std::int64_t piece) const noexcept { return static_cast<int>(piece / pieces_of_part_); }
+  [[nodiscard]] interval piece_of(int place, std::int64_t piece) const noexcept {
+    auto all = share_of_place(place);
+    if (is_scattered()) {
+      auto const each = it_.what.count / (machines_ * places_);
+      all = {rank_of(owner_of(piece), place) * each, each};
+    }
+    auto const begin = std::min(all.count, piece % pieces_of_part_ * piece_);
+    return {all.first + begin, std::min(piece_, all.count - begin)};
+  }
+  // What a flight keeps: a term of each place (the own one's place is for results of others), and two partial sums.
+  [[nodiscard]] std::byte* term_slot(std::int64_t piece, int place) const noexcept {
+    return slots_.data() + static_cast<std::size_t>(piece) % flights_.size() * area_ +
+           static_cast<std::size_t>(place) * bytes(piece_);
+  }
+  [[nodiscard]] std::byte* partial_slot(std::int64_t piece, bool comes) const noexcept {
+    return term_slot(piece, places_) + (comes ? 0 : static_cast<std::size_t>(piece_) * partial_bytes_);
+  }
+  [[nodiscard]] std::byte* to(std::int64_t first) const noexcept {
+    return static_cast<std::byte*>(it_.to) + bytes(first);
+  }
+  [[nodiscard]] std::byte const* from(std::int64_t first) const noexcept {
+    return static_cast<std::byte const*>(it_.from) + bytes(first);
+  }
+  /// Whether a piece's result belongs to this machine.
+  [[nodiscard]] bool is_mine(std::int64_t piece) const noexcept {
+    return !is_scattered() || owner_of(piece) == machine_;
+  }
+  template <class Visit>
+  void for_each_beside(Visit visit) const {
+    for (int step = 1; step < places_; ++step) visit((place_ - step + places_) % places_, (place_ + step) % places_);
+  }
+
+  void collect_next() {
+    while (next_ < pieces_ && next_ < finished_ + static_cast<std::int64_t>(flights_.size())) collect(next_++);
+  }
+  void collect(std::int64_t piece) {
+    auto& it = flight(piece);
+    it.at = stage::collecting;
+    auto const mine = piece_of(place_, piece);
+    for_each_beside([&](int source, int target) {
+      if (mine.count > 0)
+        it.terms.receive(*route_, term_slot(piece, source), bytes(mine.count), rank_of(machine_, source),
+                         route_->tag + 1);
+      if (auto const theirs = piece_of(target, piece); theirs.count > 0)
+        it.terms.send(*route_, from(theirs.first), bytes(theirs.count), rank_of(machine_, target), route_->tag + 1);
+    });
+    if (machine_ > 0 && mine.count > 0)
+      it.terms.receive(*route_, partial_slot(piece, true), static_cast<std::size_t>(mine.count) * partial_bytes_,
+                       rank_of(machine_ - 1, place_), route_->tag + 1);
+  }
+
+  void fold(std::int64_t piece) {
+    auto& it = flight(piece);
+    it.at = stage::carrying;
+    auto const mine = piece_of(place_, piece);
+    if (mine.count > 0) {
+      auto* const result = !is_last()       ? partial_slot(piece, false)
+                           : is_mine(piece) ? to(mine.first)
+                                            : term_slot(piece, place_);
+      combine(piece, mine, result);
+      if (!is_last())
+        it.terms.send(*route_, result, static_cast<std::size_t>(mine.count) * partial_bytes_,
+                      rank_of(machine_ + 1, place_), route_->tag + 1);
+      else if (!is_mine(piece))
+        it.terms.send(*route_, result, bytes(mine.count), rank_of(owner_of(piece), place_), route_->tag + 2);
+      else if (!is_scattered())
+        it.terms.send(*route_, result, bytes(mine.count), rank_of(0, place_), route_->tag + 2);
+      if (!is_last() && is_mine(piece))
+        it.result.receive(*route_, to(mine.first), bytes(mine.count),
+                          rank_of(is_scattered() || machine_ == 0 ? machines_ - 1 : machine_ - 1, place_),
+                          route_->tag + 2);
+    }
+  }
+  void combine(std::int64_t piece, interval mine, std::byte* result) {
+    terms_.clear();
+    if (machine_ > 0) terms_.push_back(partial_slot(piece, true));
+    auto* wide = reinterpret_cast<float*>(wide_.data());
+    for (int place = 0; place < places_; ++place) {
+      std::byte const* term = place == place_ ? from(mine.first) : term_slot(piece, place);
+      if (widened_) {
+        widen(wide, term, mine.count);
+        term = reinterpret_cast<std::byte const*>(wide);
+        wide += piece_;
+      }
+      terms_.push_back(term);
+    }
+    auto const divisor = !is_last() ? 1 : it_.divisor != 0 ? it_.divisor : route_->group->size;
+    void* out = widened_ && is_last() ? static_cast<void*>(wide) : result;
+    if (!widened_)
+      it_.elements->combine({&out, 1}, terms_, mine.count, divisor);
+    else if (it_.what.op == reduction_kind::mean)
+      reducing_kernels<float, host, reduction::mean>.combine({&out, 1}, terms_, mine.count, divisor);
+    else
+      reducing_kernels<float, host, reduction::sum>.combine({&out, 1}, terms_, mine.count, divisor);
+    if (widened_ && is_last()) narrow(result, wide, mine.count);
+  }
+  void widen(float* to, std::byte const* from, std::int64_t count) const noexcept {
+    auto const copy = [&]<class T>(T const* values) {
+      for (std::int64_t i = 0; i < count; ++i) to[i] = static_cast<float>(values[i]);
+    };
+    if (it_.what.type == dtype::bf16)
+      copy(reinterpret_cast<bfloat16 const*>(from));
+    else
+      copy(reinterpret_cast<float16 const*>(from));
+  }
+  void narrow(std::byte* to, float const* from, std::int64_t count) const noexcept {
+    auto const copy = [&]<class T>(T* values) {
+      for (std::int64_t i = 0; i < count; ++i) values[i] = static_cast<T>(from[i]);
+    };
+    if (it_.what.type == dtype::bf16)
+      copy(reinterpret_cast<bfloat16*>(to));
+    else
+      copy(reinterpret_cast<float16*>(to));
+  }
+
+  /// The result of this rank's piece is here, or is not for this machine.
+  void pass_on(std::int64_t piece) {
+    auto& it = flight(piece);
+    it.at = stage::spreading;
+    if (is_scattered()) return;
+    auto const mine = piece_of(place_, piece);
+    if (machine_ + 2 < machines_ && mine.count > 0)
+      it.result.send(*route_, to(mine.first), bytes(mine.count), rank_of(machine_ + 1, place_), route_->tag + 2);
+    for_each_beside([&](int source, int target) {
+      if (auto const theirs = piece_of(source, piece); theirs.count > 0)
+        it.result.receive(*route_, to(theirs.first), bytes(theirs.count), rank_of(machine_, source), route_->tag + 2);
+      if (mine.count > 0)
+        it.result.send(*route_, to(mine.first), bytes(mine.count), rank_of(machine_, target), route_->tag + 2);
+    });
+  }
+
+  mpi_route const* route_ = nullptr;
+  command it_;
+  int place_ = 0, places_ = 1, machine_ = 0, machines_ = 1, parts_ = 1;
+  bool widened_ = false;  ///< partial sums are float
+  std::size_t partial_bytes_ = 1;
+  std::size_t area_ = 0;    ///< bytes that a flight keeps
+  std::int64_t piece_ = 1;  ///< elements
+  std::int64_t pieces_of_part_ = 0;
+  std::int64_t pieces_ = 0;
+  std::int64_t next_ = 0;      ///< not under way yet
+  std::int64_t folded_ = 0;    ///< not folded yet
+  std::int64_t passed_ = 0;    ///< whose result has not come yet
+  std::int64_t finished_ = 0;  ///< not finished yet
+  std::vector<flight_of_a_piece> flights_;
+  byte_buffer slots_, wide_;
+  std::vector<void const*> terms_;
+};
+
+}  // namespace trireme::comm::detail
+
+#endif  // TRIREME_COMM_DETAIL_MPI_CARRIED_INCLUDED
+
+// ---- trireme/comm/detail/mpi_operation.hpp (goes on)
+#ifndef TRIREME_COMM_DETAIL_MPI_NATIVE_INCLUDED
+#define TRIREME_COMM_DETAIL_MPI_NATIVE_INCLUDED
+
+// ---- trireme/comm/detail/mpi_native.hpp
+#include <array>
+
+namespace trireme::comm::detail {
+
+/// What MPI's own non-blocking collectives carry; all else is ours. docs/communicators.md has the measurements: on TCP
+/// no large collective of MPI's was quicker than ours, and small ones not once calls have been compared. So there is no
+/// row for what does not depend on an order (integers, broadcast, gathers), and none for reduce_scatter, in which MPI's
+/// took up to four times as long.
+struct native_row {
+  collective kind;
+  sum_order order;         ///< that the description must ask for
+  std::size_t from_bytes;  ///< of the whole view
+};
+inline constexpr native_row native_rows[] = {
+    {collective::all_reduce, sum_order::any, std::size_t{256} << 10},
+};
+
+/// As which type MPI adds up, with the result that the kernels of `ops` have; MPI_DATATYPE_NULL where it has another
+/// one. Integers wrap, so their sums are those of unsigned ones; but of 8 bits Open MPI 4.1 saturates them. Minima and
+/// maxima are ours: MPI says nothing of NaN, and MPICH 4.0 takes unsigned integers for signed. (The ladder found both.)
+[[nodiscard]] inline MPI_Datatype native_type(dtype type, reduction_kind op) noexcept {
+  if (op != reduction_kind::sum && op != reduction_kind::mean) return MPI_DATATYPE_NULL;
+  switch (type) {
+    case dtype::f64:
+      return MPI_DOUBLE;
+    case dtype::f32:
+      return MPI_FLOAT;
+    case dtype::i64:
+    case dtype::u64:
+      return MPI_UINT64_T;
+    case dtype::i32:
+    case dtype::u32:
+      return MPI_UINT32_T;
+    default:
+      return MPI_DATATYPE_NULL;
+  }
+}
+
+/// A large all_reduce by MPI's own. It begins when calls have been compared, so that all ranks are there; in segments,
+/// of which MPI gets the next while one is on its way. MPI writes into memory of this class, which is given up if the
+/// call fails: a collective of MPI's cannot be cancelled. (Given room beside its input, Open MPI sends
+/// 2 n (p - 1) / p bytes a rank, and in place along a tree, all of it log2(p) times.)
+class mpi_native {
+ public:
+  [[nodiscard]] static bool suits(mpi_group const& group, command const& it) noexcept {
+    if (!group.is_whole || native_type(it.what.type, it.what.op) == MPI_DATATYPE_NULL) return false;
+    return std::ranges::any_of(native_rows, [&](native_row const& row) {
+      return row.kind == it.what.kind && (row.order == sum_order::ranks || row.order == group.order) &&
+             static_cast<std::size_t>(it.what.count) * it.element_bytes >= row.from_bytes;
+    });
+  }
+
+  /// Takes its place in the line: collectives of MPI's begin in one order on all ranks.
+  void begin(mpi_route const& route, mpi_group& group, command const& it) {
+    route_ = &route;
+    group_ = &group;
+    it_ = it;
+    each_ = static_cast<std::int64_t>(segment_bytes / it.element_bytes);
+    segments_ = (it.what.count + each_ - 1) / each_;
+    started_ = finished_ = 0;
+    group.native_line.push_back(route.number);
+  }
+  /// Makes the progress that is possible now; true if all is done.
+  bool advance() {
+    for (;;) {
+      while (started_ < segments_ && started_ < finished_ + in_flight &&
+             group_->native_line.front() == route_->number) {
+        start(started_++);
+        if (started_ == segments_) group_->native_line.erase(group_->native_line.begin());
+      }
+      if (finished_ == segments_) return true;
+      if (finished_ == started_) return false;
+      auto& it = flights_[static_cast<std::size_t>(finished_ % in_flight)];
+      int flag = 0;
+      route_->check(MPI_Test(&it.request, &flag, MPI_STATUS_IGNORE));
+      if (flag == 0) return false;
+      take(finished_++);
+    }
+  }
+  /// After a failure: leaves MPI the memory that it may still write to.
+  void give_up() noexcept {
+    for (auto& each : flights_) each.result.give_up();
+  }
+
+ private:
+  static constexpr std::size_t segment_bytes = std::size_t{4} << 20;
+  static constexpr std::int64_t in_flight = 2;
+  struct flight_of_a_segment {
+    MPI_Request request = MPI_REQUEST_NULL;
+    byte_buffer result;
+  };
+
+  [[nodiscard]] std::size_t bytes(std::int64_t count) const noexcept {
+    return static_cast<std::size_t>(count) * it_.element_bytes;
+  }
+  [[nodiscard]] interval segment(std::int64_t index) const noexcept {
+    return {index * each_, std::min(each_, it_.what.count - index * each_)};
+  }
+  void start(std::int64_t index) {
+    auto& it = flights_[static_cast<std::size_t>(index % in_flight)];
+    auto const part = segment(index);
+    auto* const result = it.result.at_least(bytes(std::min(each_, it_.what.count)));
+    route_->check(MPI_Iallreduce(static_cast<std::byte const*>(it_.from) + bytes(part.first), result,
+                                 static_cast<int>(part.count), native_type(it_.what.type, it_.what.op), MPI_SUM,
+                                 group_->handle, &it.request));
+  }
+  /// Copies a result to where it belongs; a mean is divided on the way.
+  void take(std::int64_t index) {
+    auto const part = segment(index);
+    void* const to = static_cast<std::byte*>(it_.to) + bytes(part.first);
+    void const* const sum = flights_[static_cast<std::size_t>(index % in_flight)].result.data();
+    it_.elements->combine({&to, 1}, {&sum, 1}, part.count, it_.divisor != 0 ? it_.divisor : group_->size);
+  }
+
+  mpi_route const* route_ = nullptr;
+  mpi_group* group_ = nullptr;
+  command it_;
+  std::int64_t each_ = 1;  // elements
+  std::int64_t segments_ = 0;
+  std::int64_t started_ = 0;
+  std::int64_t finished_ = 0;
+  std::array<flight_of_a_segment, in_flight> flights_;
+};
+
+}  // namespace trireme::comm::detail
+
+#endif  // TRIREME_COMM_DETAIL_MPI_NATIVE_INCLUDED
+
+// ---- trireme/comm/detail/mpi_operation.hpp (goes on)
 #ifndef TRIREME_COMM_DETAIL_MPI_REDUCTION_INCLUDED
 #define TRIREME_COMM_DETAIL_MPI_REDUCTION_INCLUDED
 
 // ---- trireme/comm/detail/mpi_reduction.hpp
-#include <array>
-
 namespace trireme::comm::detail {
 
 /// A large all_reduce, reduce_scatter or reduce: every rank reduces one slice, piece by piece. A piece is gathered from
@@ -916,7 +1345,7 @@ class mpi_operation final : public process_operation {
     at_ = stage::announcing;
     finished.store(false, std::memory_order_relaxed);
     told_late = false;
-    pieced_ = false;
+    large_ = way_of_large::moved;
     if (it.what.kind == collective::exchange) {
       route = {where, it.what, where->next_exchange++, mpi_tags::exchange};
       begin_exchange();
@@ -927,8 +1356,15 @@ class mpi_operation final : public process_operation {
     wire_.begin(route);
     begin_rounds();
     if (!touched_ || of().count == 0 || (carries() && !has_parts())) return;
-    pieced_ = does().folds;
-    if (pieced_) {
+    if (does().folds)
+      large_ = mpi_native::suits(*where, it_)    ? way_of_large::native
+               : mpi_carried::suits(*where, it_) ? way_of_large::carried
+                                                 : way_of_large::reduced;
+    if (large_ == way_of_large::native) {
+      native_.begin(route, *where, it_);
+    } else if (large_ == way_of_large::carried) {
+      carried_.begin(route, it_);
+    } else if (large_ == way_of_large::reduced) {
       reduction_.begin(route, it_);
     } else {
       move_own();
@@ -950,7 +1386,7 @@ class mpi_operation final : public process_operation {
       });
       at_ = stage::carrying;
     }
-    if (at_ == stage::carrying && (pieced_ ? reduction_.advance() : first_.done(route))) {
+    if (at_ == stage::carrying && advance_large()) {
       if (is_broadcast() && touched_ && !carries() && rank() != it_.what.root) forward();
       at_ = stage::spreading;
     }
@@ -959,13 +1395,14 @@ class mpi_operation final : public process_operation {
 
   /// Whether who waits long asks who else is here: in an exchange its own peers are all that it can wait for.
   [[nodiscard]] bool calls_roll() const noexcept { return !is_exchange(); }
-  /// Enters itself, and those for whom it waits now: while calls are compared all, by way of each other.
+  /// Enters itself, and those for whom it waits now: while calls are compared, or MPI's own collective is under way,
+  /// all, by way of each other.
   void enter_roll() {
     roll.begin(size());
     roll.add_here(rank());
-    if (at_ != stage::announcing)
-      for (int const peer : waited_for()) roll.add_wanted(peer);
-    for (int peer = 0; at_ == stage::announcing && peer < size(); ++peer) roll.add_wanted(peer);
+    bool const of_all = at_ == stage::announcing || (at_ == stage::carrying && large_ == way_of_large::native);
+    for (int const peer : of_all ? std::vector<int>{} : waited_for()) roll.add_wanted(peer);
+    for (int peer = 0; of_all && peer < size(); ++peer) roll.add_wanted(peer);
   }
 
   /// "rank 1", "ranks 1, 3": those that are missing.
@@ -988,7 +1425,9 @@ class mpi_operation final : public process_operation {
   /// After a failure: gives memory back to the caller as far as MPI lets go of it.
   void cancel() noexcept {
     for (auto* each : {&heard_, &first_, &second_}) each->cancel();
-    if (pieced_) reduction_.cancel();
+    if (large_ == way_of_large::reduced) reduction_.cancel();
+    if (large_ == way_of_large::carried) carried_.cancel();
+    if (large_ == way_of_large::native) native_.give_up();
   }
 
  private:
@@ -996,6 +1435,9 @@ class mpi_operation final : public process_operation {
   /// ends in an error) or gathering (the results of an all_reduce of middle size).
   enum class stage : std::uint8_t { announcing, telling, gathering, carrying, spreading };
   using way = round_blocks::way;
+  /// What is large: moved between each two ranks; reduced in slices; the fold carried from machine to machine; or
+  /// MPI's.
+  enum class way_of_large : std::uint8_t { moved, reduced, carried, native };
   struct message_head {
     std::int64_t count;
     dtype type;
@@ -1003,12 +1445,8 @@ class mpi_operation final : public process_operation {
   /// Of a message of an exchange, with its announcement.
   static constexpr std::size_t announced_bytes = std::size_t{16} << 10;
   static constexpr std::size_t capacity = sizeof(message_head) + announced_bytes;
-  /// What all blocks of a collective may have to be gathered by rounds: latency decides.
-  static constexpr std::size_t gathered_bytes = std::size_t{64} << 10;
   /// A broadcast of so much is passed on whole; a larger one is scattered and gathered.
   static constexpr std::size_t told_bytes = std::size_t{16} << 10;
-  /// What one block may have to be dealt by rounds, or gathered where all that comes is kept.
-  static constexpr std::size_t dealt_bytes = std::size_t{4} << 10;
 
   [[nodiscard]] int rank() const noexcept { return where->rank; }
   [[nodiscard]] int size() const noexcept { return where->size; }
@@ -1199,6 +1637,11 @@ class mpi_operation final : public process_operation {
   }
   [[nodiscard]] bool is_broadcast() const noexcept { return it_.what.kind == collective::broadcast; }
 
+  [[nodiscard]] bool advance_large() {
+    if (large_ == way_of_large::reduced) return reduction_.advance();
+    if (large_ == way_of_large::native) return native_.advance();
+    return large_ == way_of_large::carried ? carried_.advance() : first_.done(route);
+  }
   void move_own() const {
     auto const source = outgoing(rank());
     auto const target = incoming(rank());
@@ -1242,7 +1685,8 @@ class mpi_operation final : public process_operation {
       if (!receiving || at_ == stage::telling) heard_.append_late(late, receiving);
       first_.append_late(late, receiving);
       second_.append_late(late, receiving);
-      if (pieced_) reduction_.append_late(late, receiving);
+      if (large_ == way_of_large::reduced) reduction_.append_late(late, receiving);
+      if (large_ == way_of_large::carried) carried_.append_late(late, receiving);
     }
     return late;
   }
@@ -1291,12 +1735,14 @@ class mpi_operation final : public process_operation {
   std::vector<part> parts_;
   std::vector<std::int64_t> counts_, firsts_;  ///< of a ragged all_gather: elements of each rank, and of all before it
   bool touched_ = false;
-  bool pieced_ = false;
+  way_of_large large_ = way_of_large::moved;
   stage at_ = stage::announcing;
   mpi_wire wire_;
   rounds<mpi_wire> rounds_;
   mpi_messages heard_, first_, second_;
   mpi_reduction reduction_;
+  mpi_carried carried_;
+  mpi_native native_;
   byte_buffer received_, sent_;
   std::vector<void const*> terms_;
 };
@@ -1393,6 +1839,16 @@ class mpi_driver {
     if (op.finished.load(std::memory_order_acquire)) return;
     std::unique_lock lock(mutex_);
     drive(op, lock);
+  }
+
+  /// Returns when MPI's own collectives of all calls so far have begun, before a call that begins another one on the
+  /// same communicator: MPI asks for one order on all ranks.
+  void begin_native(mpi_group& group) {
+    std::unique_lock lock(mutex_);
+    if (group.native_line.empty()) return;
+    auto const last = std::ranges::find_if(
+        active_, [&](auto const* op) { return op->where == &group && op->route.number == group.native_line.back(); });
+    if (last != active_.end()) drive(**last, lock);
   }
 
   [[nodiscard]] bool failed() {
@@ -1554,18 +2010,24 @@ class mpi_driver {
   }
   void send_roll(mpi_operation const& op, int peer) {
     auto const& group = *op.where;
+    auto& out = next_roll();
+    out.bytes.resize(roll_bytes(group.size));
+    roll_head const head{op.route.number, group.rank, group.size};
+    std::memcpy(out.bytes.data(), &head, sizeof head);
+    std::memcpy(out.bytes.data() + sizeof head, op.roll.bits().data(), op.roll.bits().size_bytes());
+    send(out, group, peer);
+  }
+  [[nodiscard]] sent_roll& next_roll() {
     std::erase_if(sent_rolls_, [](auto const& each) {
       int flag = 0;
       MPI_Test(&each->request, &flag, MPI_STATUS_IGNORE);
       return flag != 0;
     });
-    auto& out = *sent_rolls_.emplace_back(std::make_unique<sent_roll>());
-    out.bytes.resize(roll_bytes(group.size));
-    roll_head const head{op.route.number, group.rank, group.size};
-    std::memcpy(out.bytes.data(), &head, sizeof head);
-    std::memcpy(out.bytes.data() + sizeof head, op.roll.bits().data(), op.roll.bits().size_bytes());
-    MPI_Isend(out.bytes.data(), static_cast<int>(out.bytes.size()), MPI_BYTE,
-              group.members[static_cast<std::size_t>(peer)], mpi_tags::roll, group.handle, &out.request);
+    return *sent_rolls_.emplace_back(std::make_unique<sent_roll>());
+  }
+  static void send(sent_roll& roll, mpi_group const& group, int peer) {
+    MPI_Isend(roll.bytes.data(), static_cast<int>(roll.bytes.size()), MPI_BYTE,
+              group.members[static_cast<std::size_t>(peer)], mpi_tags::roll, group.handle, &roll.request);
   }
   void hear_rolls(mpi_group const& group) noexcept {
     int bytes = 0;
@@ -1589,6 +2051,20 @@ class mpi_driver {
       if (grew) tell_roll(*op, head.rank);
       return;
     }
+    if (head.number >= group.next) return;
+    // This rank is through with that call already: it is not who is missing.
+    auto const mine = sizeof head + sizeof(std::uint64_t) * (static_cast<std::size_t>(group.rank) / 64);
+    std::uint64_t word = 0;
+    std::memcpy(&word, heard_roll_.data() + mine, sizeof word);
+    auto const bit = std::uint64_t{1} << (group.rank % 64);
+    if ((word & bit) != 0) return;
+    word |= bit;
+    std::memcpy(heard_roll_.data() + mine, &word, sizeof word);
+    auto& out = next_roll();
+    out.bytes.assign(heard_roll_.begin(), heard_roll_.begin() + static_cast<std::ptrdiff_t>(bytes));
+    auto const to = std::exchange(head.rank, group.rank);
+    std::memcpy(out.bytes.data(), &head, sizeof head);
+    send(out, group, to);
   } catch (...) {  // without memory for an answer others may be named besides who is missing
   }
   /// Ends all calls, and tells others; `heard_from` is who told this rank.
@@ -1661,7 +2137,8 @@ class mpi_driver {
 namespace trireme::comm::detail {
 
 /// Commands as MPI's point-to-point messages. Sums are formed here, in rank order: small values go to every rank whole,
-/// large ones as slices that are reduced and then spread, between each pair of ranks directly.
+/// large ones as slices that are reduced and then spread, between each pair of ranks directly, or carried from machine
+/// to machine (mpi_carried.hpp).
 class message_engine final : public process_engine {
  public:
   /// Takes `own`, a communicator of this engine alone, and frees it at the end. `members` are those of its ranks that
@@ -1681,6 +2158,9 @@ class message_engine final : public process_engine {
       int known = 0;
       MPI_Comm_get_attr(own, MPI_TAG_UB, static_cast<void*>(&bound), &known);
       group_.window = mpi_tags::window_of(known != 0 ? *static_cast<int*>(bound) : 32767);
+      int all = 0;
+      MPI_Comm_size(own, &all);
+      group_.is_whole = group_.members == numbers_below(all);
     });
     driver_->add(group_);
   }
@@ -1734,18 +2214,24 @@ class message_engine final : public process_engine {
   [[nodiscard]] bool reports() noexcept override { return driver_->reports(group_); }
 
   /// Collective. Whether all ranks wish it and are on one machine, as MPI sees it.
-  [[nodiscard]] bool on_one_machine(bool wished) {
+  /// Sums are in any order if all ranks wish that, too.
+  [[nodiscard]] bool on_one_machine(bool wished, sum_order order) {
     auto const wishes = gather_texts(wished ? "yes" : "no");
-    MPI_Comm node = MPI_COMM_NULL;
-    int there = 0;
-    driver_->alone([&] {
-      MPI_Comm_split_type(group_.handle, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &node);
-      MPI_Comm_size(node, &there);
-      MPI_Comm_free(&node);
-    });
-    bool const alone = there == size();
+    std::vector<std::int32_t> orders(static_cast<std::size_t>(size()));
+    orders[static_cast<std::size_t>(rank())] = order == sum_order::any ? 1 : 0;
+    gather_all(orders.data(), size(), sizeof(std::int32_t), {});
+    group_.order = std::ranges::count(orders, 1) == size() ? sum_order::any : sum_order::ranks;
+    std::vector<int> machines(static_cast<std::size_t>(size()));  // the first rank on that of each rank
+    driver_->alone([&] { machines[static_cast<std::size_t>(rank())] = first_rank_here(); });
+    gather_all(machines.data(), size(), sizeof(int), {});
+    return stand_on(std::move(machines)) && std::ranges::count(wishes, "yes") == size();
+  }
+  /// Collective. Says which machine each rank is on; whether that is one.
+  bool stand_on(std::vector<int> machines) {
+    bool const alone = std::ranges::count(machines, machines[0]) == size();
     group_.piece_bytes = alone ? mpi_group::whole : mpi_group::unasked;
-    return alone && std::ranges::count(wishes, "yes") == size();
+    group_.stand_on(std::move(machines));
+    return alone;
   }
   /// Collective. A few bytes of every rank, in rank order.
   [[nodiscard]] std::vector<std::string> gather_texts(std::string const& own) {
@@ -1772,6 +2258,22 @@ class message_engine final : public process_engine {
   }
 
  private:
+  /// Collective.
+  [[nodiscard]] int first_rank_here() const {
+    MPI_Comm here = MPI_COMM_NULL;
+    MPI_Comm_split_type(group_.handle, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &here);
+    MPI_Group those = MPI_GROUP_NULL;
+    MPI_Group all = MPI_GROUP_NULL;
+    MPI_Comm_group(here, &those);
+    MPI_Comm_group(group_.handle, &all);
+    int const least = 0;
+    int first = 0;
+    MPI_Group_translate_ranks(those, 1, &least, all, &first);
+    MPI_Group_free(&those);
+    MPI_Group_free(&all);
+    MPI_Comm_free(&here);
+    return first;
+  }
   [[nodiscard]] static std::vector<int> numbers_below(int end) {
     std::vector<int> all(static_cast<std::size_t>(end));
     for (int each = 0; each < end; ++each) all[static_cast<std::size_t>(each)] = each;
@@ -1801,10 +2303,18 @@ class message_engine final : public process_engine {
   [[nodiscard]] std::shared_ptr<process_engine> part(std::vector<int> const& chosen,
                                                      std::chrono::milliseconds deadline) {
     std::vector<int> members;
-    for (int const each : chosen) members.push_back(group_.members[static_cast<std::size_t>(each)]);
+    std::vector<int> machines;
+    for (int const each : chosen) {
+      members.push_back(group_.members[static_cast<std::size_t>(each)]);
+      if (!group_.machines.empty()) machines.push_back(group_.machines[static_cast<std::size_t>(each)]);
+    }
     auto const place = static_cast<int>(std::ranges::find(chosen, rank()) - chosen.begin());
+    driver_->begin_native(group_);
     auto const own = duplicate_of(*driver_, group_.handle, group_.deadline);
-    return std::make_shared<message_engine>(driver_, own, std::move(members), place, deadline, group_.piece_bytes);
+    auto made = std::make_shared<message_engine>(driver_, own, std::move(members), place, deadline, group_.piece_bytes);
+    made->group_.stand_on(std::move(machines));
+    made->group_.order = group_.order;
+    return made;
   }
   void gather_all(void* values, std::int64_t count, std::size_t element_bytes, std::span<std::int64_t const> counts) {
     run({.what = {.kind = collective::all_gather, .count = count, .shape = counts.empty() ? 0 : fingerprint(counts)},
@@ -1838,6 +2348,11 @@ using mpi_world = process_world<mpi>;
 /// Bytes    on one machine ranks meet by MPI and then work in shared memory, without MPI; between machines, or with
 ///          `.shared_memory = false`, MPI carries messages: in each collective log2(size) of 24 bytes a rank, in which
 ///          also small values travel, and large values between each two ranks directly.
+/// Numerics sums in rank order. With `.order = sum_order::any` large sums of float and double between machines are
+/// MPI's
+///          own (comm/sum_order.hpp), of all ranks: those of groups that split() makes, and what is small or has 16
+///          bits, stay in rank order. On plain networks ours are as quick or quicker (docs/communicators.md); it is for
+///          networks that add up themselves.
 /// Threads  MPI_THREAD_SERIALIZED. While requests are in flight as messages a thread of ours is inside MPI: own MPI
 ///          calls need MPI_THREAD_MULTIPLE then. With none in flight, or in shared memory, MPI is the caller's alone.
 /// Errors   launch and borrow throw config_error if MPI lacks MPI_THREAD_SERIALIZED, is finalised, or is another MPI
@@ -1849,28 +2364,30 @@ struct mpi {
   static constexpr std::string_view name = "mpi";
 
   std::chrono::milliseconds deadline = std::chrono::seconds(60);
-  bool shared_memory = true;  ///< whether ranks of one machine may meet in it
+  bool shared_memory = true;           ///< whether ranks of one machine may meet in it
+  sum_order order = sum_order::ranks;  ///< of float sums between machines, if all ranks say the same
 
   /// A world on the ranks of `theirs`, which is duplicated (so: collective) and never freed. MPI must be initialised.
   [[nodiscard]] static mpi_world borrow(MPI_Comm theirs, std::chrono::milliseconds deadline = std::chrono::seconds(60),
-                                        bool shared_memory = true);
+                                        bool shared_memory = true, sum_order order = sum_order::ranks);
 
   friend bool operator==(mpi const&, mpi const&) = default;
 };
 
 [[nodiscard]] inline std::string to_string(mpi const& it) {
-  return text("comm::mpi{.deadline = ", to_string(it.deadline), it.shared_memory ? "}" : ", .shared_memory = false}");
+  return text("comm::mpi{.deadline = ", to_string(it.deadline), it.shared_memory ? "" : ", .shared_memory = false",
+              it.order == sum_order::any ? ", .order = sum_order::any}" : "}");
 }
 
 namespace detail {
 
 /// Collective over `theirs`: shared memory if all ranks wish it and are on one machine, otherwise messages.
 [[nodiscard]] inline std::shared_ptr<process_engine> engine_by_mpi(MPI_Comm theirs, std::chrono::milliseconds deadline,
-                                                                   bool shared_memory) {
+                                                                   bool shared_memory, sum_order order) {
   if (deadline.count() < 1) throw config_error("trireme::comm::mpi: the deadline must be at least 1ms");
   mpi_session::instance().begin();
   auto messages = message_engine::on_duplicate(theirs, deadline);
-  if (!messages->on_one_machine(shared_memory)) return messages;
+  if (!messages->on_one_machine(shared_memory, order)) return messages;
   std::string why;  // some machines forbid it: then messages
   // Who waits in shared memory makes no calls of MPI, in which Open MPI 5 would notice that mpirun is gone.
   auto node = try_node_engine(
@@ -1904,7 +2421,7 @@ namespace detail {
                               " (", here.because, ") has started this process; start it by mpirun"));
     return engine_by_rendezvous(mpi_name, here, description.deadline);
   }
-  auto engine = engine_by_mpi(MPI_COMM_WORLD, description.deadline, description.shared_memory);
+  auto engine = engine_by_mpi(MPI_COMM_WORLD, description.deadline, description.shared_memory, description.order);
   // Otherwise each process would train a model of its own, and nobody would notice.
   if (engine->size() == 1 && here.size > 1 && !by_others)
     throw config_error(text(mpi_name, ": ", name_of(here.started_by), " has started ", here.size, " ranks (",
@@ -1916,13 +2433,13 @@ namespace detail {
 
 }  // namespace detail
 
-inline mpi_world mpi::borrow(MPI_Comm theirs, std::chrono::milliseconds deadline, bool shared_memory) {
+inline mpi_world mpi::borrow(MPI_Comm theirs, std::chrono::milliseconds deadline, bool shared_memory, sum_order order) {
   int begun = 0;
   MPI_Initialized(&begun);
   if (begun == 0)
     throw config_error(
         "trireme::comm::mpi: borrow needs an initialised MPI; call MPI_Init_thread first, or use launch");
-  return mpi_world(detail::engine_by_mpi(theirs, deadline, shared_memory));
+  return mpi_world(detail::engine_by_mpi(theirs, deadline, shared_memory, order));
 }
 
 /// How trireme::launch runs a body on comm::mpi: in this process, as the rank that it is.

@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/train/plan.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 286f7624d52df5a08434dcaebbac56c33e8af2cf322b3c292b0c6101c4832f34
+// SHA-256 of the sources: e33f997fd465ab9a7656c2e1c780dcddec22204b8183771a1a3d266c134804d6
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -32,6 +32,11 @@ namespace trireme::detail {
 /// Ranks that only send each other messages: the communicator of a plan that names none.
 struct messages {};
 
+/// What it would send, and the latencies that it would wait for.
+struct paper_counts : comm::traffic_table {
+  std::uint64_t latencies = 0;
+};
+
 /// One rank of a world that is not there: it counts what would be sent, in groups that were split off too, and has the
 /// capabilities of Like. Tensors lie in phantom memory. In the few numbers that ranks decide by (host memory), every
 /// other rank brings what this one brings.
@@ -44,8 +49,7 @@ class paper_world : public comm::collectives<paper_world<Like>> {
   using space = phantom;
   static constexpr std::string_view name = "paper";
 
-  paper_world(share own, std::shared_ptr<comm::traffic_table> counts) noexcept
-      : own_(own), counts_(std::move(counts)) {}
+  paper_world(share own, std::shared_ptr<paper_counts> counts) noexcept : own_(own), counts_(std::move(counts)) {}
 
   [[nodiscard]] int rank() const noexcept { return own_.rank; }
   [[nodiscard]] int size() const noexcept { return own_.size; }
@@ -64,6 +68,7 @@ class paper_world : public comm::collectives<paper_world<Like>> {
     ++row.calls;
     row.messages += it.messages;
     row.bytes += it.bytes;
+    counts_->latencies += static_cast<std::uint64_t>(comm::detail::latencies_of(it, size()));
     if (size() > 1 && it.elements != nullptr && it.elements->touchable) answer(it);
   }
   [[nodiscard]] request start(comm::command const& it) const {
@@ -98,7 +103,7 @@ class paper_world : public comm::collectives<paper_world<Like>> {
   }
 
   share own_;
-  std::shared_ptr<comm::traffic_table> counts_;
+  std::shared_ptr<paper_counts> counts_;
 };
 
 }  // namespace trireme::detail
@@ -174,6 +179,7 @@ class paper_units {
 /// What a step on paper has shown.
 struct paper_step {
   comm::traffic_table sent;
+  std::uint64_t latencies = 0;
   exchange_memory exchange;
   std::int64_t moments = 0;
   std::int64_t activations = 0;
@@ -196,7 +202,7 @@ class paper_training {
                  Compression const& compression, share own)
       : model_(model),
         optimizer_(optimizer),
-        counts_(std::make_shared<comm::traffic_table>()),
+        counts_(std::make_shared<paper_counts>()),
         world_(own, counts_),
         run_(model, world_, parallel, precision, compression, optimizer) {
     counts_->rank = own.rank;
@@ -229,12 +235,14 @@ class paper_training {
     for (std::int64_t step = 0; step < first + period; ++step) {
       if (step <= first) {
         for (auto& row : counts_->by_operation) row = {};
+        counts_->latencies = 0;
         ops::on<phantom>::flops() = 0;
       }
       std::int64_t no_wishes = 0;
       static_cast<void>(take_step(run_, optimizer_, {here, range, places, batch}, no_wishes));
     }
     return {.sent = *counts_,
+            .latencies = counts_->latencies,
             .exchange = placed_.exchange().memory(),
             .moments = run_.moments.bytes(),
             .activations = static_cast<std::int64_t>(placed_.engine().peak_bytes()),
@@ -304,7 +312,7 @@ class paper_training {
 
   Model const& model_;
   Optimizer const& optimizer_;
-  std::shared_ptr<comm::traffic_table> counts_;
+  std::shared_ptr<paper_counts> counts_;
   world_type world_;
   run_state<env, Model, Optimizer, world_type, Parallel, Compression> run_;
   placed_model<env, Model, world_type, Parallel, Compression>& placed_ = run_.model;
@@ -326,7 +334,7 @@ struct plan_options {
   std::int64_t context = 0;        ///< of a sample of tokens; 0 = the model's
   double flops = 1e12;             ///< what a rank computes, in operations a second
   double bandwidth = 10e9;         ///< what a rank sends, in bytes a second
-  double latency = 10e-6;          ///< of a message, in seconds
+  double latency = 10e-6;          ///< of a message, in seconds; a collective of p ranks waits for ceil(log2(p))
   int ranks = 1;                   ///< of the world, for plan_for
   int rank = 0;                    ///< whose plan it is, for plan_for
 };
@@ -358,13 +366,14 @@ template <class Trainer>
 /// One rank's part in a step of training, before it is taken.
 struct training_plan {
   int ranks = 1;
-  comm::traffic_table sent;  ///< by_operation: calls, messages and bytes of `steps`, over all groups; no by_peer
-  std::int64_t steps = 1;    ///< after which what is sent repeats: more than 1 where ranks meet less often
+  comm::traffic_table sent;     ///< by_operation: calls, messages and bytes of `steps`, over all groups; no by_peer
+  std::uint64_t latencies = 0;  ///< that the rank waits for in `steps`, one after the other
+  std::int64_t steps = 1;       ///< after which what is sent repeats: more than 1 where ranks meet less often
   planned_memory memory;
   double flops = 0;          ///< additions and multiplications of products and attention in this rank's step
   double bubble = 0;         ///< share of its step in which the stage that waits longest waits for other stages
   double computing = 0;      ///< seconds for flops, without waiting
-  double sending = 0;        ///< seconds for what is sent, one message after the other
+  double sending = 0;        ///< seconds for what is sent, one call after the other: bytes, and latencies
   double step_at_best = 0;   ///< seconds if all of the sending is hidden behind the computing
   double step_at_worst = 0;  ///< seconds if none is
 
@@ -430,6 +439,7 @@ template <dataset Data>
   training_plan plan;
   plan.ranks = ranks;
   plan.sent = step.sent;
+  plan.latencies = step.latencies;
   plan.steps = step.steps;
   plan.memory = {.parameters = step.exchange.parameters,
                  .gradients = step.exchange.gradients,
@@ -440,7 +450,7 @@ template <dataset Data>
   plan.bubble = step.bubble;
   plan.computing = step.flops / options.flops;
   plan.sending = (static_cast<double>(plan.bytes_sent()) / options.bandwidth +
-                  static_cast<double>(plan.messages_sent()) * options.latency) /
+                  static_cast<double>(plan.latencies) * options.latency) /
                  static_cast<double>(plan.steps);
   auto const busy = plan.computing / (1 - plan.bubble);
   plan.step_at_best = busy > plan.sending ? busy : plan.sending;

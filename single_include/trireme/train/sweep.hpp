@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/train/sweep.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 877d64944c1c155ac8e3da1158618aa2e1612e1f90037539a5a3d25051e84ac9
+// SHA-256 of the sources: 714fb7c109dade65a2ee112a13c25523ac9852fcab21c6cfaa45caca5c6442f3
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -63,7 +63,7 @@ template <class World>
   constexpr int runs = 8;
   auto counted = comm::decorate(world, comm::counted{});
   struct cost {
-    double seconds, bytes, messages;
+    double seconds, bytes;
   };
   auto const cost_of = [&](std::int64_t count) {
     std::vector<float> numbers(static_cast<std::size_t>(count));
@@ -78,13 +78,12 @@ template <class World>
     }
     world.all_reduce(tensor_view<double>(&best, shape{1}), reduction::max{});
     auto const after = counted.counts()[comm::collective::all_reduce];
-    return cost{best, static_cast<double>(after.bytes - before.bytes) / runs,
-                static_cast<double>(after.messages - before.messages) / runs};
+    return cost{best, static_cast<double>(after.bytes - before.bytes) / runs};
   };
   auto const one = cost_of(1);
   auto const many = cost_of(1 << 20);
   return {.bandwidth = many.bytes / (many.seconds > one.seconds ? many.seconds - one.seconds : many.seconds),
-          .latency = one.messages > 0 ? one.seconds / one.messages : 0};
+          .latency = one.seconds / comm::rounds_among(world.size())};
 }
 
 }  // namespace trireme::detail

@@ -41,6 +41,17 @@ class foreign_parameters {
     return infos;
   }
 
+  /// From now on the gradients of one parameter lie there.
+  /// Errors  config_error if they are not as many as before.
+  void gradient_at(int use, view gradient) {
+    auto& it = all_[static_cast<std::size_t>(use)];
+    if (it.value.size() != gradient.size()) {
+      throw config_error(text("trireme::exchange: parameter \"", it.name, "\" has ", it.value.size(),
+                              " values, but its gradient is moved to ", gradient.size()));
+    }
+    it.gradient = gradient;
+  }
+
   /// All of one tensor.
   [[nodiscard]] view value(layout::entry const& entry) const { return of(entry).value.flat(); }
   [[nodiscard]] view gradient(layout::entry const& entry) const { return of(entry).gradient.flat(); }

@@ -50,7 +50,7 @@ template <class World>
   constexpr int runs = 8;
   auto counted = comm::decorate(world, comm::counted{});
   struct cost {
-    double seconds, bytes, messages;
+    double seconds, bytes;
   };
   auto const cost_of = [&](std::int64_t count) {
     std::vector<float> numbers(static_cast<std::size_t>(count));
@@ -65,13 +65,12 @@ template <class World>
     }
     world.all_reduce(tensor_view<double>(&best, shape{1}), reduction::max{});
     auto const after = counted.counts()[comm::collective::all_reduce];
-    return cost{best, static_cast<double>(after.bytes - before.bytes) / runs,
-                static_cast<double>(after.messages - before.messages) / runs};
+    return cost{best, static_cast<double>(after.bytes - before.bytes) / runs};
   };
   auto const one = cost_of(1);
   auto const many = cost_of(1 << 20);
   return {.bandwidth = many.bytes / (many.seconds > one.seconds ? many.seconds - one.seconds : many.seconds),
-          .latency = one.messages > 0 ? one.seconds / one.messages : 0};
+          .latency = one.seconds / comm::rounds_among(world.size())};
 }
 
 }  // namespace trireme::detail

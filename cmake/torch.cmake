@@ -1,0 +1,60 @@
+# trireme_find_torch(): LibTorch for the CPU as the target trireme::libtorch: Debian's libtorch-dev, an unpacked
+# libtorch, or the wheel of PyTorch (TRIREME_TORCH_ROOT: the folder that has include/ and lib/; for a wheel
+# `python3 -c "import torch; print(torch.__path__[0])"`). Without it CMAKE_PREFIX_PATH and the system are searched.
+#
+# Their own TorchConfig.cmake is not read: that of a wheel for CUDA ends the configuration where CUDA is not installed.
+# The target is made only if a program compiles and links here and now; as C++20 Debian's 1.13 does with g++, and not
+# with clang 14.
+function(trireme_find_torch)
+  if(TARGET trireme::libtorch)
+    return()
+  endif()
+  set(TRIREME_TORCH_ROOT "" CACHE PATH "Folder of LibTorch, with include/ and lib/ (empty: where CMake looks)")
+  set(hints ${TRIREME_TORCH_ROOT})
+  foreach(prefix IN LISTS CMAKE_PREFIX_PATH)  # as torch.utils.cmake_prefix_path has it
+    list(APPEND hints ${prefix} ${prefix}/../..)
+  endforeach()
+  if(DEFINED CACHE{TRIREME_TORCH_FOUND_FOR} AND NOT TRIREME_TORCH_FOUND_FOR STREQUAL "${hints}")
+    unset(TRIREME_TORCH_INCLUDE CACHE)
+    unset(TRIREME_TORCH_CPU_LIBRARY CACHE)
+    unset(TRIREME_TORCH_C10_LIBRARY CACHE)
+    unset(TRIREME_TORCH_WORKS CACHE)
+  endif()
+  find_path(TRIREME_TORCH_INCLUDE torch/csrc/api/include/torch/torch.h HINTS ${hints} PATH_SUFFIXES include)
+  find_library(TRIREME_TORCH_CPU_LIBRARY torch_cpu HINTS ${hints} PATH_SUFFIXES lib)
+  find_library(TRIREME_TORCH_C10_LIBRARY c10 HINTS ${hints} PATH_SUFFIXES lib)
+  mark_as_advanced(TRIREME_TORCH_INCLUDE TRIREME_TORCH_CPU_LIBRARY TRIREME_TORCH_C10_LIBRARY)
+  if(NOT EXISTS "${TRIREME_TORCH_INCLUDE}/torch/csrc/api/include/torch/torch.h" OR
+     NOT EXISTS "${TRIREME_TORCH_CPU_LIBRARY}" OR NOT EXISTS "${TRIREME_TORCH_C10_LIBRARY}")
+    message(STATUS "trireme: LibTorch is not here, so trireme::torch and what needs it are left out")
+    return()
+  endif()
+  set(folders ${TRIREME_TORCH_INCLUDE} ${TRIREME_TORCH_INCLUDE}/torch/csrc/api/include)
+  # A wheel's libraries need those of CUDA, which only the dynamic linker knows where to find.
+  set(libraries ${TRIREME_TORCH_CPU_LIBRARY} ${TRIREME_TORCH_C10_LIBRARY} -Wl,--allow-shlib-undefined)
+  if(NOT DEFINED CACHE{TRIREME_TORCH_WORKS})
+    # A compiler may refuse the header of lists; a function with a string does not link if LibTorch has the old ABI.
+    set(program "#include <ATen/Version.h>\n#include <ATen/core/List.h>\n")
+    string(APPEND program "int main() { return at::show_config().empty(); }\n")
+    try_compile(works SOURCE_FROM_VAR torch.cpp program NO_CACHE
+                CMAKE_FLAGS "-DINCLUDE_DIRECTORIES=${folders}" LINK_LIBRARIES ${libraries} CXX_STANDARD 20
+                CXX_STANDARD_REQUIRED TRUE)
+    if(works)  # what failed may be mended before the next time
+      set(TRIREME_TORCH_WORKS TRUE CACHE INTERNAL "")
+    endif()
+    set(TRIREME_TORCH_FOUND_FOR "${hints}" CACHE INTERNAL "")
+  endif()
+  if(NOT TRIREME_TORCH_WORKS)
+    message(STATUS "trireme: a program with ${TRIREME_TORCH_CPU_LIBRARY} does not compile or link, so trireme::torch "
+                   "and what needs it are left out")
+    return()
+  endif()
+  list(REMOVE_ITEM folders /usr/include)  # where the compiler looks anyway; named again, it breaks #include_next
+  add_library(trireme::libtorch INTERFACE IMPORTED GLOBAL)
+  target_include_directories(trireme::libtorch SYSTEM INTERFACE ${folders})
+  target_link_libraries(trireme::libtorch INTERFACE ${libraries})
+  if(EXISTS ${TRIREME_TORCH_INCLUDE}/fmt/core.h AND NOT TRIREME_TORCH_INCLUDE STREQUAL "/usr/include")
+    # It has an fmt of its own before that of the system, whose library does not fit.
+    target_compile_definitions(trireme::libtorch INTERFACE FMT_HEADER_ONLY=1)
+  endif()
+endfunction()

@@ -1,0 +1,64 @@
+#pragma once
+
+// LibTorch: a torch::nn::Module in a loop of one's own (data_parallel), or in a trainer (torch_model). Needs
+// trireme::torch; Debian's libtorch-dev 1.13 and later versions do. See docs/torch.md.
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <thread>
+#include <vector>
+
+#include "trireme/interop/torch_data_parallel.hpp"
+#include "trireme/interop/torch_model.hpp"
+
+namespace trireme::interop {
+
+namespace detail {
+
+/// Collective. The ranks that are threads of this process, ascending.
+template <class Comm>
+[[nodiscard]] std::vector<int> ranks_of_this_process(Comm& world) {
+  char name[256] = {};
+  static_cast<void>(::gethostname(name, sizeof name - 1));
+  std::vector<std::uint64_t> all(static_cast<std::size_t>(world.size()));
+  auto const mine = hash_name(text(name, "/", ::getpid()));
+  all[static_cast<std::size_t>(world.rank())] = mine;
+  world.all_gather(tensor_view<std::uint64_t>(all));
+  std::vector<int> here;
+  for (int rank = 0; rank < world.size(); ++rank) {
+    if (all[static_cast<std::size_t>(rank)] == mine) here.push_back(rank);
+  }
+  return here;
+}
+
+}  // namespace detail
+
+/// Collective. torch::manual_seed with another seed in each process, so that dropout and sampling differ between ranks.
+///
+/// Threads  torch has one default generator for a process: ranks that are threads of one draw from it by turns, in an
+///          order that is another one in each run. What has to repeat there draws from a generator of its own.
+template <class Comm>
+void manual_seed(Comm& world, std::uint64_t seed) {
+  auto const here = detail::ranks_of_this_process(world);
+  if (here.front() == world.rank()) torch::manual_seed(seed + static_cast<std::uint64_t>(world.rank()));
+  world.barrier();
+}
+
+/// Collective. Each rank that is a thread of this process gets an equal part of the threads that torch computes with;
+/// without it every one of them uses all cores. Ranks that are processes are left as their launcher has set them.
+///
+/// @returns how many threads this rank's operations use now.
+template <class Comm>
+int divide_threads(Comm& world) {
+  auto const ranks = static_cast<int>(detail::ranks_of_this_process(world).size());
+  if (ranks > 1) {
+    auto const cores = static_cast<int>(std::thread::hardware_concurrency());
+    torch::set_num_threads(std::max(1, cores / ranks));
+  }
+  return torch::get_num_threads();
+}
+
+}  // namespace trireme::interop

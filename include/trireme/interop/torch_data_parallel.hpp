@@ -1,0 +1,351 @@
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "trireme/interop/detail/torch_module.hpp"
+#include "trireme/ops/host.hpp"
+#include "trireme/train/make.hpp"
+
+namespace trireme::interop {
+
+/// Whose buffers (the running means of a batch normalisation) all ranks have after a step: those of the first rank, the
+/// mean over the ranks (of integers those of the first), or each its own.
+enum class step_buffers { first_rank, mean, own };
+
+struct data_parallel_options {
+  /// A step need not use every parameter. What no rank has used keeps its .grad() as it was, whether there is one or
+  /// not; costs one more message a step, of a byte a parameter. Without it a parameter without a gradient is an error.
+  bool unused_parameters = false;
+  step_buffers buffers = step_buffers::first_rank;
+};
+
+/// Collective. Gives every rank the parameters and buffers of `root`.
+/// Errors  config_error on every rank if the ranks' modules are not the same.
+template <class Module, class Comm>
+void broadcast(Module const& module, Comm& world, int root = 0) {
+  auto const held = detail::module_of(module);
+  detail::expect_equal_modules(*held, world);
+  for (auto const& each : detail::parameters_of(*held)) {
+    if (each.tensor.nbytes() > 0) world.broadcast(detail::bytes_of(each.tensor), root);
+  }
+  detail::shared_tensors(detail::buffers_of(*held)).broadcast(world, root);
+}
+
+/// What data_parallel returns: a module whose gradients are averaged over the ranks of a world while backward runs.
+///
+/// A step   `loss = f(ddp->forward(x)); loss.backward(); ddp.finish(); optimizer.step();` Between two calls of finish()
+///          there is one backward(); further ones, before it, under no_sync().
+/// Shapes   what torch::nn::Module::named_parameters() lists and requires a gradient, each tensor once.
+/// Bytes    the buckets of the exchange, as many as the gradients; gradients are copied into them as they become final,
+///          and back by finish(). .grad() stays torch's.
+/// Ranks    collective: made, finish(), join() and step() on every rank of the world.
+/// Numerics sums in rank order (docs/communicators.md): the same bits on every rank, communicator and in every run.
+/// Threads  one owner, not moved; ranks that are threads have a module each.
+/// Errors   config_error for a parameter without a gradient, a gradient that is sparse, or two in one step; comm_error
+///          from the world. After an exception the step is given up by abandon() on all ranks, or with the object.
+template <class Element, class Module, class Comm, class Exchange>
+class data_parallel_module {
+ public:
+  template <class... Policies>
+  data_parallel_module(std::shared_ptr<Module> module, Comm& world, data_parallel_options const& options,
+                       Policies const&... policies)
+      : module_(std::move(module)),
+        world_(world),
+        options_(options),
+        buffers_(detail::buffers_of(*module_)),
+        trained_(equal_at_the_start(*module_, world)),
+        exchange_(make_exchange(as_foreign(trained_), world, policies...)),
+        hooks_(tensors_of(trained_), [this](std::size_t place) { on_gradient(place); }) {}
+
+  [[nodiscard]] Module* operator->() const noexcept { return module_.get(); }
+  [[nodiscard]] Module& operator*() const noexcept { return *module_; }
+  [[nodiscard]] std::shared_ptr<Module> const& module() const noexcept { return module_; }
+  /// What carries the gradients: times(), record(timeline), memory().
+  [[nodiscard]] Exchange& exchange() noexcept { return exchange_; }
+
+  /// Collective. Ends the step: afterwards .grad() of every parameter is the mean over the ranks, and buffers are
+  /// shared.
+  /// @returns the norm of that mean, and whether all gradients of all ranks are finite; it is for the caller to leave
+  /// an
+  ///          update out. .votes is the number of ranks that had a batch.
+  exchange_result finish() {
+    static_assert(
+        gives_back_everything,
+        "trireme::interop::data_parallel: with a sharded optimizer's state, or parameters that are averaged now and "
+        "then, finish() would not leave each rank the mean of all gradients; call step(optimizer) in its place");
+    complete();
+    return settle(exchange_.finish(1));
+  }
+  /// Collective. Ends the step with an update by one of Trireme's optimizers, which the exchange keeps the state of
+  /// (sharded with parallel::zero). Nothing changes if a gradient was not finite on some rank.
+  template <class Optimizer>
+  exchange_result step(Optimizer const& optimizer) {
+    for (auto const& each : trained_) detail::expect_at(each.parameter, each.memory, each.name);
+    complete();
+    return settle(exchange_.step(optimizer, 1));
+  }
+
+  /// Collective. For a rank that has no batch left while others may have some: takes part in one of their steps, with
+  /// gradients of zero; afterwards .grad() is what it is on the others (a mean over all ranks, this one included), so
+  /// that `while (auto const done = ddp.join()) if (done->finite) optimizer.step();` keeps parameters and the
+  /// optimizer's state equal everywhere. All ranks call it when their batches are over, until it returns nothing: no
+  /// rank had a batch.
+  std::optional<exchange_result> join() {
+    static_assert(
+        gives_back_everything,
+        "trireme::interop::data_parallel: join() is for parallel::data; with other strategies give every rank as many "
+        "batches");
+    if (begun_ || has_batch())
+      throw config_error("trireme::interop::data_parallel: join() in a step that finish() has not ended");
+    if (exchange_.steps() > 0) {
+      throw config_error(
+          "trireme::interop::data_parallel: join() after step(optimizer), whose updates this rank would not make; end "
+          "steps by finish() and an optimizer of torch's, or give every rank as many batches");
+    }
+    for (std::size_t place = 0; place < trained_.size(); ++place) stand_in(place);
+    exchange_.begin(0);
+    begun_ = true;
+    parallel::vote vote;
+    vote.clear();
+    exchange_.finish(vote);
+    auto const result = exchange_.count(vote);
+    // Where nobody had a batch nothing was exchanged, as compressors see it.
+    static_cast<void>(exchange_.settle(result.finite && result.votes > 0, {result.norm, 1}));
+    settle(result);
+    return result.votes > 0 ? std::optional(result) : std::nullopt;
+  }
+
+  /// While it lives, gradients add up on this rank alone: backward() of all micro-batches but the last one.
+  class quiet {
+   public:
+    explicit quiet(data_parallel_module& of) : of_(of), before_(std::exchange(of.quiet_, true)) {}
+    quiet(quiet const&) = delete;
+    quiet& operator=(quiet const&) = delete;
+    ~quiet() { of_.quiet_ = before_; }
+
+   private:
+    data_parallel_module& of_;
+    bool before_;
+  };
+  [[nodiscard]] quiet no_sync() { return quiet(*this); }
+
+  /// On all ranks: gives up the step that has begun, after an exception that all of them have survived. .grad() is the
+  /// caller's to clear.
+  void abandon() noexcept {
+    exchange_.abandon();
+    forget();
+  }
+
+ private:
+  struct trained {
+    std::string name;
+    torch::Tensor parameter;
+    void const* memory;        // of the parameter, as the exchange knows it
+    torch::Tensor gradient{};  // what the exchange reads and writes in this step
+    bool used = false;         // backward has added to it since the last step
+    bool reported = false;
+    bool stands_in = false;  // `gradient` is not .grad()
+  };
+  // Whether every rank has all of the mean after a step.
+  static constexpr bool gives_back_everything = !Exchange::sharded && !Exchange::replicas_differ;
+
+  static std::vector<trained> equal_at_the_start(Module const& module, Comm& world) {
+    static_cast<void>(detail::buffers_of(module));  // refused before ranks wait for each other
+    std::vector<trained> all;
+    for (auto const& each : detail::parameters_of(module)) {
+      if (!each.tensor.requires_grad()) continue;
+      if (each.tensor.scalar_type() != detail::torch_type(dtype_of<Element>)) {
+        throw config_error(text("trireme::interop::data_parallel: parameter \"", each.name, "\" has elements of ",
+                                c10::toString(each.tensor.scalar_type()), ", but gradients are exchanged as ",
+                                name_of(dtype_of<Element>), "; use data_parallel<float> or data_parallel<double>, and ",
+                                "module->to(type) where types are mixed"));
+      }
+      all.push_back({each.name, each.tensor, each.tensor.data_ptr()});
+    }
+    interop::broadcast(std::shared_ptr<Module const>(std::shared_ptr<void>(), &module), world);
+    return all;
+  }
+  static std::vector<foreign_parameter<Element>> as_foreign(std::vector<trained> const& all) {
+    std::vector<foreign_parameter<Element>> list;
+    for (auto const& each : all) {
+      auto const values = detail::view_of<Element>(each.parameter);
+      list.push_back({each.name, values, values});  // gradients are moved to where torch has them in each step
+    }
+    return list;
+  }
+  static std::vector<torch::Tensor> tensors_of(std::vector<trained> const& all) {
+    std::vector<torch::Tensor> list;
+    for (auto const& each : all) list.push_back(each.parameter);
+    return list;
+  }
+
+  void on_gradient(std::size_t place) {
+    auto& it = trained_[place];
+    if (it.reported) {
+      throw config_error(text("trireme::interop::data_parallel: parameter \"", it.name,
+                              "\" got a second gradient in one step; finish() is missing, or no_sync() around all "
+                              "backward() of a step but the last"));
+    }
+    it.used = true;
+    if (!quiet_) take(place);
+  }
+  // .grad() is what this rank brings to the step.
+  void take(std::size_t place) {
+    auto& it = trained_[place];
+    auto& gradient = it.parameter.mutable_grad();
+    if (!gradient.defined()) gradient = torch::zeros_like(it.parameter);  // what backward calls no gradient
+    if (gradient.layout() != at::kStrided) {
+      throw config_error(text("trireme::interop::data_parallel: the gradient of \"", it.name,
+                              "\" is sparse, which is not supported; make its layer without .sparse(true)"));
+    }
+    if (!gradient.is_contiguous()) gradient = gradient.contiguous();
+    it.gradient = gradient;
+    report(place);
+  }
+  void report(std::size_t place) {
+    auto& it = trained_[place];
+    if (!begun_) {
+      exchange_.begin();
+      begun_ = true;
+    }
+    exchange_.gradient_at(static_cast<int>(place), detail::view_of<Element>(it.gradient));
+    exchange_.ready(static_cast<int>(place));
+    it.reported = true;
+  }
+  // A gradient apart, for a parameter that this rank has not used: what .grad() already holds, or zeros.
+  void stand_in(std::size_t place) {
+    auto& it = trained_[place];
+    auto const& own = std::as_const(it.parameter).grad();
+    it.gradient = own.defined() ? own.detach().clone(at::MemoryFormat::Contiguous) : torch::zeros_like(it.parameter);
+    it.stands_in = true;
+    exchange_.gradient_at(static_cast<int>(place), detail::view_of<Element>(it.gradient));
+  }
+  [[nodiscard]] bool has_batch() const {
+    return std::any_of(trained_.begin(), trained_.end(), [](auto const& each) { return each.used; });
+  }
+  // Reports what backward has not.
+  void complete() {
+    if (!has_batch()) {
+      throw config_error(
+          "trireme::interop::data_parallel: finish() without a backward() since the last one; a rank without a batch "
+          "calls join()");
+    }
+    std::size_t missing = 0;
+    std::string first;
+    for (std::size_t place = trained_.size(); place-- > 0;) {
+      auto const& it = trained_[place];
+      if (it.reported) continue;
+      if (it.used) {  // under no_sync() only
+        take(place);
+      } else if (options_.unused_parameters) {
+        stand_in(place);
+        report(place);
+      } else {
+        ++missing;
+        first = it.name;
+      }
+    }
+    if (missing == 0) return;
+    throw config_error(text("trireme::interop::data_parallel: parameter \"", first, "\"",
+                            missing > 1 ? text(" and ", missing - 1, " more") : std::string(),
+                            " got no gradient in this step; if a step need not use all parameters, say "
+                            "{.unused_parameters = true}, and requires_grad_(false) of what is never trained"));
+  }
+
+  exchange_result settle(exchange_result const& result) {
+    if (result.votes > 0) {
+      give_back();
+      share_buffers(has_batch(), result.votes == world_.size());
+    }
+    forget();
+    return result;
+  }
+  // .grad() is the mean; what stood in for a gradient becomes it, unless no rank has used the parameter.
+  void give_back() {
+    std::vector<std::uint8_t> used(trained_.size(), 1);
+    if (options_.unused_parameters) {
+      std::transform(trained_.begin(), trained_.end(), used.begin(),
+                     [](auto const& each) { return each.used ? 1 : 0; });
+      world_.all_reduce(tensor_view<std::uint8_t>(used), reduction::max{});
+    }
+    torch::NoGradGuard const guard;
+    for (std::size_t place = 0; place < trained_.size(); ++place) {
+      auto& it = trained_[place];
+      auto& own = it.parameter.mutable_grad();
+      if (!it.stands_in) {
+        own = it.gradient;  // which it is, unless somebody has put another one there
+      } else if (used[place] == 0) {
+        continue;
+      } else if (own.defined()) {
+        own.copy_(it.gradient);
+      } else {
+        own = it.gradient;
+      }
+    }
+  }
+  void share_buffers(bool had_batch, bool all_had_one) {
+    if (options_.buffers == step_buffers::own || buffers_.empty()) return;
+    std::int64_t root = had_batch ? world_.rank() : world_.size();
+    if (all_had_one) {
+      root = 0;
+    } else {  // the first rank that has seen a batch
+      world_.all_reduce(tensor_view<std::int64_t>(&root, shape{1}), reduction::min{});
+    }
+    if (options_.buffers == step_buffers::mean) {
+      buffers_.mean(world_, static_cast<int>(root));
+    } else {
+      buffers_.broadcast(world_, static_cast<int>(root));
+    }
+  }
+  void forget() noexcept {
+    for (auto& each : trained_) {
+      each.gradient = torch::Tensor();
+      each.used = each.reported = each.stands_in = false;
+    }
+    begun_ = false;
+  }
+
+  std::shared_ptr<Module> module_;
+  Comm& world_;
+  data_parallel_options options_;
+  detail::shared_tensors buffers_;
+  std::vector<trained> trained_;
+  Exchange exchange_;
+  bool begun_ = false;
+  bool quiet_ = false;
+  detail::gradient_hooks hooks_;  // last: it points at the rest
+};
+
+/// Makes an existing single-process loop of LibTorch data-parallel: three lines.
+///
+/// Ranks    collective. Parameters and buffers of all ranks become those of rank 0.
+/// Errors   config_error on every rank if their modules differ.
+///
+/// @tparam Element  of all trained parameters: float or double.
+/// @param module    a torch::nn::ModuleHolder (what TORCH_MODULE makes) or a std::shared_ptr of a module.
+/// @param policies  as of make_exchange: a strategy, a compressor.
+/// @example auto ddp = interop::data_parallel(net, world);
+///          torch::nn::mse_loss(ddp->forward(x), y).backward();
+///          ddp.finish();
+template <class Element = float, class Module, class Comm, class... Policies>
+[[nodiscard]] auto data_parallel(Module const& module, Comm& world, data_parallel_options const& options,
+                                 Policies const&... policies) {
+  using inner = typename decltype(detail::module_of(module))::element_type;
+  using exchange = decltype(make_exchange(std::vector<foreign_parameter<Element>>(), world, policies...));
+  return data_parallel_module<Element, inner, Comm, exchange>(detail::module_of(module), world, options, policies...);
+}
+template <class Element = float, class Module, class Comm, class... Policies>
+requires(!(std::is_same_v<Policies, data_parallel_options> || ...))
+    [[nodiscard]] auto data_parallel(Module const& module, Comm& world, Policies const&... policies) {
+  return data_parallel<Element>(module, world, data_parallel_options{}, policies...);
+}
+
+}  // namespace trireme::interop

@@ -1,0 +1,215 @@
+#pragma once
+
+#include <concepts>
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "trireme/contract/model.hpp"
+#include "trireme/interop/detail/torch_module.hpp"
+
+namespace trireme::interop {
+
+struct torch_model_options {
+  /// A micro-batch need not use every parameter: those that it has not used have a gradient of zeros. Without it a
+  /// parameter without a gradient is an error.
+  bool unused_parameters = false;
+};
+
+/// A torch::nn::Module as a plain model (contract/model.hpp): what make_trainer takes.
+///
+/// Shapes   the module gets inputs of the shape that the dataset gives them, (n, ...), without a copy.
+/// Bytes    values and gradients are views of the module's own storage; .grad() of each trained parameter is allocated
+///          at once, and stays there.
+/// Numerics double (with Element = double and precision::fp64), float, bfloat16 and float16 parameters, in any mixture:
+///          of types narrower than the trainer's it keeps a master value (train/plain_engine.hpp).
+/// Threads  one owner; copies share the module and what is kept of a pass.
+/// Errors   config_error for a parameter of another type, without a gradient in a pass, or in other memory than before;
+///          for a loss that is not one number.
+template <class Element, class Module, class Loss>
+class torch_module_model {
+ public:
+  using value_type = Element;
+  /// backward() itself says what is missing, unless that was wanted.
+  static constexpr bool leaves_parameters_out = true;
+
+  torch_module_model(std::shared_ptr<Module> module, Loss loss, torch_model_options const& options)
+      : state_(std::make_shared<state>(std::move(module), std::move(loss), options)) {}
+
+  template <class Visit>
+  void visit_parameters(Visit&& visit) {
+    for (auto const& each : state_->parameters) {
+      bool const shown = show<double>(visit, each) || show<float>(visit, each) || show<bfloat16>(visit, each) ||
+                         show<float16>(visit, each);
+      if (shown) continue;
+      throw config_error(text("trireme::interop::torch_model: parameter \"", each.name, "\" has elements of ",
+                              c10::toString(each.value.scalar_type()),
+                              ", which this trainer does not take; of Double it does with torch_model<double> and "
+                              "precision::fp64"));
+    }
+  }
+  template <class Visit>
+  void visit_buffers(Visit&& visit) {
+    for (auto const& each : state_->buffers) {
+      auto const& name = each.name;
+      switch (each.tensor.scalar_type()) {
+        case at::kFloat:
+          visit(name.c_str(), detail::view_of<float>(each.tensor));
+          break;
+        case at::kDouble:
+          visit(name.c_str(), detail::view_of<double>(each.tensor));
+          break;
+        case at::kLong:
+          visit(name.c_str(), detail::view_of<std::int64_t>(each.tensor));
+          break;
+        case at::kInt:
+          visit(name.c_str(), detail::view_of<std::int32_t>(each.tensor));
+          break;
+        default:
+          throw config_error(text("trireme::interop::torch_model: buffer \"", name, "\" has elements of ",
+                                  c10::toString(each.tensor.scalar_type()),
+                                  "; supported are Float, Double, Long and Int"));
+      }
+    }
+  }
+  [[nodiscard]] bool frozen(std::string_view name) const {
+    for (auto const& each : state_->parameters) {
+      if (each.name == name) return !each.value.requires_grad();
+    }
+    return false;
+  }
+
+  double forward(samples const& batch, purpose why) {
+    auto& it = *state_;
+    for (auto const& each : it.parameters) detail::expect_at(each.value, each.memory, each.name);
+    if (it.module->is_training() != (why == purpose::train)) it.module->train(why == purpose::train);
+    torch::AutoGradMode const mode(why == purpose::train);
+    auto loss = it.loss(it.module->forward(detail::tensor_of(batch.inputs)), detail::tensor_of(batch.targets));
+    if (loss.numel() != 1) {
+      throw config_error(text("trireme::interop::torch_model: the loss has ", loss.numel(),
+                              " numbers; it is to be one, the mean over the batch"));
+    }
+    auto const number = loss.template item<double>();
+    if (why == purpose::train) it.last = std::move(loss);
+    return number;
+  }
+  template <class Ready>
+  void backward(Ready&& ready) {
+    auto& it = *state_;
+    for (auto& each : it.parameters) {
+      each.reported = !each.value.requires_grad();
+      if (each.reported) continue;
+      if (!each.gradient.defined()) {
+        throw config_error(text("trireme::interop::torch_model: parameter \"", each.name,
+                                "\" did not require a gradient when the model was made; make it anew"));
+      }
+      each.gradient.zero_();
+      each.value.mutable_grad() = each.gradient;  // somebody may have cleared it
+    }
+    struct end {
+      state& of;
+      ~end() { of.ready = nullptr, of.last = torch::Tensor(); }
+    } const end{it};
+    it.ready = [&](parameter const& each) { ready(each.name.c_str()); };
+    it.last.backward();
+    for (auto const& each : it.parameters) {
+      if (each.reported || it.options.unused_parameters) continue;
+      throw config_error(text("trireme::interop::torch_model: parameter \"", each.name,
+                              "\" got no gradient; if a batch need not use all parameters, say "
+                              "{.unused_parameters = true}, and requires_grad_(false) of what is never trained"));
+    }
+  }
+  tensor<float> predict(samples const& batch) {
+    auto& it = *state_;
+    if (it.module->is_training()) it.module->eval();
+    torch::NoGradGuard const guard;
+    auto const out = it.module->forward(detail::tensor_of(batch.inputs)).to(at::kFloat).contiguous();
+    tensor<float> result(detail::shape_of(out));
+    std::copy_n(out.template data_ptr<float>(), out.numel(), result.span().data());
+    return result;
+  }
+
+  [[nodiscard]] std::shared_ptr<Module> const& module() const noexcept { return state_->module; }
+
+ private:
+  struct parameter {
+    std::string name;
+    torch::Tensor value;
+    void const* memory;
+    torch::Tensor gradient{};
+    bool reported = false;
+  };
+  struct state {
+    state(std::shared_ptr<Module> of, Loss l, torch_model_options const& o)
+        : module(std::move(of)), loss(std::move(l)), options(o), buffers(detail::buffers_of(*module)) {
+      std::vector<torch::Tensor> trained;
+      for (auto const& each : detail::parameters_of(*module)) {
+        parameters.push_back({each.name, each.tensor, each.tensor.data_ptr()});
+        if (!each.tensor.requires_grad()) continue;
+        parameters.back().gradient = torch::zeros_like(each.tensor);
+        places.push_back(parameters.size() - 1);
+        trained.push_back(each.tensor);
+      }
+      hooks = std::make_unique<detail::gradient_hooks>(trained, [this](std::size_t nth) { on_gradient(places[nth]); });
+    }
+    void on_gradient(std::size_t place) {
+      if (!ready) return;  // somebody else's backward
+      auto& each = parameters[place];
+      auto& found = each.value.mutable_grad();
+      if (!found.is_same(each.gradient)) {  // autograd has put another tensor there
+        torch::NoGradGuard const guard;
+        each.gradient.copy_(found);
+        found = each.gradient;
+      }
+      each.reported = true;
+      ready(each);
+    }
+
+    std::shared_ptr<Module> module;
+    Loss loss;
+    torch_model_options options;
+    std::vector<parameter> parameters{};
+    std::vector<detail::named_tensor> buffers;
+    std::vector<std::size_t> places{};  // of the trained ones among all
+    std::function<void(parameter const&)> ready{};
+    torch::Tensor last{};  // the loss that backward starts from
+    std::unique_ptr<detail::gradient_hooks> hooks{};
+  };
+
+  // Shows a parameter if it has elements of this type, no wider than the trainer's, and they are asked for. (To ask
+  // whether a visitor can be called compiles its body.)
+  template <class T, class Visit>
+  static bool show(Visit& visit, parameter const& each) {
+    if constexpr (sizeof(T) <= sizeof(Element)) {
+      if constexpr (std::invocable<Visit&, char const*, tensor_view<T>, tensor_view<T>>) {
+        if (each.value.scalar_type() != detail::torch_type(dtype_of<T>)) return false;
+        auto const gradient = each.gradient.defined() ? detail::view_of<T>(each.gradient) : tensor_view<T>();
+        visit(each.name.c_str(), detail::view_of<T>(each.value), gradient);
+        return true;
+      }
+    }
+    return false;
+  }
+
+  std::shared_ptr<state> state_;
+};
+
+/// A torch::nn::Module and a loss as a model for make_trainer, which all strategies, compressors and communicators then
+/// train. All ranks start from the same values: interop::broadcast(module, world) makes them so.
+///
+/// @param module  a torch::nn::ModuleHolder (what TORCH_MODULE makes) or a std::shared_ptr of a module.
+/// @param loss    loss(outputs, targets) -> the mean over the batch, as a tensor of one number.
+/// @example auto model = interop::torch_model(net, torch::nn::MSELoss());
+///          auto trainer = make_trainer(model, optim::adamw{.learning_rate = 1e-3}, world, parallel::zero<1>{});
+template <class Element = float, class Module, class Loss>
+[[nodiscard]] auto torch_model(Module const& module, Loss loss, torch_model_options const& options = {}) {
+  using inner = typename decltype(detail::module_of(module))::element_type;
+  return torch_module_model<Element, inner, Loss>(detail::module_of(module), std::move(loss), options);
+}
+
+}  // namespace trireme::interop

@@ -1,0 +1,475 @@
+// Trireme 0.1.0: trireme/interop/torch_model.hpp in one header. Made by scripts/single-header: change the sources, not this file.
+// SHA-256 of the sources: 0d96a52d75c90b749578821a0999ba35224a43b61745c15f6bcc99aeb6bbe512
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "trireme/trireme.hpp"
+
+// ---- trireme/interop/torch_model.hpp
+#include <concepts>
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#ifndef TRIREME_INTEROP_DETAIL_TORCH_MODULE_INCLUDED
+#define TRIREME_INTEROP_DETAIL_TORCH_MODULE_INCLUDED
+
+// ---- trireme/interop/detail/torch_module.hpp
+#include <torch/torch.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+
+// What the two ways to use a torch::nn::Module share: its tensors by name, views of their memory, the events of
+// autograd, and ranks that compare and copy what they hold.
+
+namespace trireme::interop::detail {
+
+/// The same element type in torch's words; Undefined where it has none.
+[[nodiscard]] constexpr at::ScalarType torch_type(dtype type) noexcept {
+  switch (type) {
+    case dtype::f64:
+      return at::kDouble;
+    case dtype::f32:
+      return at::kFloat;
+    case dtype::bf16:
+      return at::kBFloat16;
+    case dtype::f16:
+      return at::kHalf;
+    case dtype::i64:
+      return at::kLong;
+    case dtype::i32:
+      return at::kInt;
+    case dtype::i8:
+      return at::kChar;
+    case dtype::u8:
+      return at::kByte;
+    case dtype::u64:
+    case dtype::u32:
+      break;
+  }
+  return at::ScalarType::Undefined;
+}
+
+/// A tensor of a module, under the first of its names: a tied one is listed once.
+struct named_tensor {
+  std::string name;
+  torch::Tensor tensor;
+};
+
+[[nodiscard]] inline std::vector<named_tensor> listed(torch::OrderedDict<std::string, torch::Tensor> const& all,
+                                                      char const* kind) {
+  std::vector<named_tensor> list;
+  for (auto const& item : all) {
+    auto const& tensor = item.value();
+    if (!tensor.defined()) continue;  // a batch normalisation without running statistics has such buffers
+    if (std::any_of(list.begin(), list.end(), [&](auto const& each) { return each.tensor.is_same(tensor); })) continue;
+    if (!tensor.device().is_cpu() || tensor.layout() != at::kStrided || !tensor.is_contiguous()) {
+      throw config_error(text("trireme::interop: ", kind, " \"", item.key(),
+                              "\" is not a dense row-major tensor of the CPU; other devices and layouts are not "
+                              "supported yet (contiguous() makes it row-major)"));
+    }
+    list.push_back({item.key(), tensor});
+  }
+  return list;
+}
+[[nodiscard]] inline std::vector<named_tensor> parameters_of(torch::nn::Module const& module) {
+  return listed(module.named_parameters(), "parameter");
+}
+[[nodiscard]] inline std::vector<named_tensor> buffers_of(torch::nn::Module const& module) {
+  return listed(module.named_buffers(), "buffer");
+}
+
+[[nodiscard]] inline shape shape_of(torch::Tensor const& tensor) {
+  if (tensor.dim() > shape::max_rank) return shape{tensor.numel()};
+  shape extents;
+  for (auto const extent : tensor.sizes()) extents.push_back(extent);
+  return extents;
+}
+/// All of a contiguous tensor, in its own memory.
+/// Errors  config_error if its elements are of another type.
+template <element T>
+[[nodiscard]] tensor_view<T> view_of(torch::Tensor const& tensor) {
+  if (tensor.scalar_type() != torch_type(dtype_of<T>)) {
+    throw config_error(text("trireme::interop: a tensor", to_string(shape_of(tensor)), " of ",
+                            c10::toString(tensor.scalar_type()), " where there was one of ", name_of(dtype_of<T>),
+                            "; give parameters and gradients their type before ranks share them"));
+  }
+  return {static_cast<T*>(tensor.data_ptr()), shape_of(tensor)};
+}
+/// Errors  config_error if a parameter does not lie where it was shown to an exchange or a trainer.
+inline void expect_at(torch::Tensor const& parameter, void const* memory, std::string const& name) {
+  if (parameter.data_ptr() == memory) return;
+  throw config_error(text("trireme::interop: parameter \"", name,
+                          "\" has got other memory, as by torch::load, to() or set_data(); do that before ranks share "
+                          "the module, or copy_() into it"));
+}
+[[nodiscard]] inline tensor_view<std::byte> bytes_of(torch::Tensor const& tensor) {
+  return {static_cast<std::byte*>(tensor.data_ptr()), shape{static_cast<std::int64_t>(tensor.nbytes())}};
+}
+
+/// Samples as a tensor, without a copy: valid as long as the samples are.
+[[nodiscard]] inline torch::Tensor tensor_of(any_view<> const& view) {
+  auto const type = torch_type(view.type);
+  if (type == at::ScalarType::Undefined) {
+    throw config_error(text("trireme::interop: samples of ", name_of(view.type), " have no type in torch"));
+  }
+  std::vector<std::int64_t> const sizes(view.extents.extents().begin(), view.extents.extents().end());
+  return torch::from_blob(const_cast<void*>(view.address), sizes, at::TensorOptions().dtype(type));
+}
+
+/// Tells when autograd has finished the gradient of a parameter: calls f(place of the parameter) after it has been
+/// added to .grad(), in the thread that runs backward.
+///
+/// Threads  one owner; not moved: the hooks point at it. They end with it.
+class gradient_hooks {
+ public:
+  using listener = std::function<void(std::size_t)>;
+
+  gradient_hooks(std::vector<torch::Tensor> const& parameters, listener f) : f_(std::move(f)) {
+    for (std::size_t place = 0; place < parameters.size(); ++place) {
+      auto accumulator = torch::autograd::impl::grad_accumulator(parameters[place]);
+      auto const key = accumulator->add_post_hook(std::make_unique<hook>(f_, place));
+      held_.push_back({std::move(accumulator), key});
+    }
+  }
+  gradient_hooks(gradient_hooks const&) = delete;
+  gradient_hooks& operator=(gradient_hooks const&) = delete;
+  ~gradient_hooks() {
+    for (auto& each : held_) each.accumulator->del_post_hook(each.key);
+  }
+
+ private:
+  struct hook final : torch::autograd::FunctionPostHook {
+    hook(listener const& all, std::size_t mine) : f(all), place(mine) {}
+    torch::autograd::variable_list operator()(torch::autograd::variable_list const& outputs,
+                                              torch::autograd::variable_list const&) override {
+      f(place);
+      return outputs;
+    }
+    listener const& f;
+    std::size_t place;
+  };
+  // A parameter only remembers its accumulator, and forgets the hooks with it: whoever wants them holds it.
+  struct held {
+    decltype(torch::autograd::impl::grad_accumulator(torch::Tensor())) accumulator;
+    std::uintptr_t key;
+  };
+
+  listener f_;
+  std::vector<held> held_;
+};
+
+/// Collective. The ranks hold the same tensors: names, shapes, types, and what is trained.
+/// Errors  config_error on every rank that names the first one that differs.
+template <class Comm>
+void expect_equal_modules(torch::nn::Module const& module, Comm& world) {
+  std::vector<std::string> entries;
+  for (auto const& each : parameters_of(module)) {
+    entries.push_back(text("parameter \"", each.name, "\" of ", c10::toString(each.tensor.scalar_type()),
+                           to_string(shape_of(each.tensor)), each.tensor.requires_grad() ? "" : ", not trained"));
+  }
+  for (auto const& each : buffers_of(module)) {
+    entries.push_back(text("buffer \"", each.name, "\" of ", c10::toString(each.tensor.scalar_type()),
+                           to_string(shape_of(each.tensor))));
+  }
+  auto most = static_cast<std::int64_t>(entries.size());
+  world.all_reduce(tensor_view<std::int64_t>(&most, shape{1}), reduction::max{});
+  auto const size = static_cast<std::size_t>(world.size());
+  auto const count = static_cast<std::size_t>(most);
+  std::vector<std::uint64_t> all(size * count);
+  auto const mine = static_cast<std::size_t>(world.rank()) * count;
+  for (std::size_t i = 0; i < entries.size(); ++i) all[mine + i] = hash_name(entries[i]);
+  world.all_gather(tensor_view<std::uint64_t>(all));
+  for (std::size_t i = 0; i < count; ++i) {
+    for (std::size_t rank = 1; rank < size; ++rank) {
+      if (all[rank * count + i] == all[i]) continue;
+      throw config_error(text("trireme::interop: the module of rank ", rank,
+                              " is not that of rank 0; the first "
+                              "difference is number ",
+                              i + 1, " of its tensors, which on this rank is ",
+                              i < entries.size() ? entries[i] : std::string("missing")));
+    }
+  }
+}
+
+/// The buffers of a module, which ranks make equal in one message.
+class shared_tensors {
+ public:
+  explicit shared_tensors(std::vector<named_tensor> all) : all_(std::move(all)) {
+    for (auto const& each : all_) bytes_ += each.tensor.nbytes();
+  }
+  [[nodiscard]] bool empty() const noexcept { return bytes_ == 0; }
+
+  /// Collective. Every rank gets those of `root`.
+  template <class Comm>
+  void broadcast(Comm& world, int root) {
+    if (empty() || world.size() == 1) return;
+    packed_.resize(bytes_);
+    for_each_part(packed_.data(), [](torch::Tensor const& tensor, std::byte* part) {
+      std::memcpy(part, tensor.data_ptr(), tensor.nbytes());
+    });
+    world.broadcast(tensor_view<std::byte>(packed_), root);
+    for_each_part(packed_.data(), [](torch::Tensor const& tensor, std::byte const* part) {
+      std::memcpy(tensor.data_ptr(), part, tensor.nbytes());
+    });
+  }
+  /// Collective. Floating-point ones become their mean over the ranks, formed in double; others those of `root`.
+  template <class Comm>
+  void mean(Comm& world, int root) {
+    if (empty() || world.size() == 1) return;
+    std::vector<double> numbers;
+    for (auto const& each : all_) {
+      if (!each.tensor.is_floating_point()) continue;
+      auto const wide = each.tensor.to(at::kDouble);
+      numbers.insert(numbers.end(), wide.data_ptr<double>(), wide.data_ptr<double>() + wide.numel());
+    }
+    broadcast(world, root);
+    if (numbers.empty()) return;
+    world.all_reduce(tensor_view<double>(numbers), reduction::mean{});
+    torch::NoGradGuard const guard;
+    auto* from = numbers.data();
+    for (auto const& each : all_) {
+      if (!each.tensor.is_floating_point()) continue;
+      auto const sizes = each.tensor.sizes();
+      each.tensor.copy_(torch::from_blob(from, sizes, at::TensorOptions().dtype(at::kDouble)));
+      from += each.tensor.numel();
+    }
+  }
+
+ private:
+  template <class F>
+  void for_each_part(std::byte* part, F&& f) {
+    for (auto const& each : all_) {
+      if (each.tensor.nbytes() == 0) continue;
+      f(each.tensor, part);
+      part += each.tensor.nbytes();
+    }
+  }
+
+  std::vector<named_tensor> all_;
+  std::size_t bytes_ = 0;
+  std::vector<std::byte> packed_;
+};
+
+/// The module behind what users hold one by: the holders that TORCH_MODULE makes, or a shared_ptr.
+template <class Module>
+[[nodiscard]] std::shared_ptr<Module> module_of(std::shared_ptr<Module> const& module) {
+  return module;
+}
+template <class Module>
+[[nodiscard]] std::shared_ptr<Module> module_of(torch::nn::ModuleHolder<Module> const& module) {
+  return module.ptr();
+}
+
+}  // namespace trireme::interop::detail
+
+#endif  // TRIREME_INTEROP_DETAIL_TORCH_MODULE_INCLUDED
+
+// ---- trireme/interop/torch_model.hpp (goes on)
+namespace trireme::interop {
+
+struct torch_model_options {
+  /// A micro-batch need not use every parameter: those that it has not used have a gradient of zeros. Without it a
+  /// parameter without a gradient is an error.
+  bool unused_parameters = false;
+};
+
+/// A torch::nn::Module as a plain model (contract/model.hpp): what make_trainer takes.
+///
+/// Shapes   the module gets inputs of the shape that the dataset gives them, (n, ...), without a copy.
+/// Bytes    values and gradients are views of the module's own storage; .grad() of each trained parameter is allocated
+///          at once, and stays there.
+/// Numerics double (with Element = double and precision::fp64), float, bfloat16 and float16 parameters, in any mixture:
+///          of types narrower than the trainer's it keeps a master value (train/plain_engine.hpp).
+/// Threads  one owner; copies share the module and what is kept of a pass.
+/// Errors   config_error for a parameter of another type, without a gradient in a pass, or in other memory than before;
+///          for a loss that is not one number.
+template <class Element, class Module, class Loss>
+class torch_module_model {
+ public:
+  using value_type = Element;
+  /// backward() itself says what is missing, unless that was wanted.
+  static constexpr bool leaves_parameters_out = true;
+
+  torch_module_model(std::shared_ptr<Module> module, Loss loss, torch_model_options const& options)
+      : state_(std::make_shared<state>(std::move(module), std::move(loss), options)) {}
+
+  template <class Visit>
+  void visit_parameters(Visit&& visit) {
+    for (auto const& each : state_->parameters) {
+      bool const shown = show<double>(visit, each) || show<float>(visit, each) || show<bfloat16>(visit, each) ||
+                         show<float16>(visit, each);
+      if (shown) continue;
+      throw config_error(text("trireme::interop::torch_model: parameter \"", each.name, "\" has elements of ",
+                              c10::toString(each.value.scalar_type()),
+                              ", which this trainer does not take; of Double it does with torch_model<double> and "
+                              "precision::fp64"));
+    }
+  }
+  template <class Visit>
+  void visit_buffers(Visit&& visit) {
+    for (auto const& each : state_->buffers) {
+      auto const& name = each.name;
+      switch (each.tensor.scalar_type()) {
+        case at::kFloat:
+          visit(name.c_str(), detail::view_of<float>(each.tensor));
+          break;
+        case at::kDouble:
+          visit(name.c_str(), detail::view_of<double>(each.tensor));
+          break;
+        case at::kLong:
+          visit(name.c_str(), detail::view_of<std::int64_t>(each.tensor));
+          break;
+        case at::kInt:
+          visit(name.c_str(), detail::view_of<std::int32_t>(each.tensor));
+          break;
+        default:
+          throw config_error(text("trireme::interop::torch_model: buffer \"", name, "\" has elements of ",
+                                  c10::toString(each.tensor.scalar_type()),
+                                  "; supported are Float, Double, Long and Int"));
+      }
+    }
+  }
+  [[nodiscard]] bool frozen(std::string_view name) const {
+    for (auto const& each : state_->parameters) {
+      if (each.name == name) return !each.value.requires_grad();
+    }
+    return false;
+  }
+
+  double forward(samples const& batch, purpose why) {
+    auto& it = *state_;
+    for (auto const& each : it.parameters) detail::expect_at(each.value, each.memory, each.name);
+    if (it.module->is_training() != (why == purpose::train)) it.module->train(why == purpose::train);
+    torch::AutoGradMode const mode(why == purpose::train);
+    auto loss = it.loss(it.module->forward(detail::tensor_of(batch.inputs)), detail::tensor_of(batch.targets));
+    if (loss.numel() != 1) {
+      throw config_error(text("trireme::interop::torch_model: the loss has ", loss.numel(),
+                              " numbers; it is to be one, the mean over the batch"));
+    }
+    auto const number = loss.template item<double>();
+    if (why == purpose::train) it.last = std::move(loss);
+    return number;
+  }
+  template <class Ready>
+  void backward(Ready&& ready) {
+    auto& it = *state_;
+    for (auto& each : it.parameters) {
+      each.reported = !each.value.requires_grad();
+      if (each.reported) continue;
+      if (!each.gradient.defined()) {
+        throw config_error(text("trireme::interop::torch_model: parameter \"", each.name,
+                                "\" did not require a gradient when the model was made; make it anew"));
+      }
+      each.gradient.zero_();
+      each.value.mutable_grad() = each.gradient;  // somebody may have cleared it
+    }
+    struct end {
+      state& of;
+      ~end() { of.ready = nullptr, of.last = torch::Tensor(); }
+    } const end{it};
+    it.ready = [&](parameter const& each) { ready(each.name.c_str()); };
+    it.last.backward();
+    for (auto const& each : it.parameters) {
+      if (each.reported || it.options.unused_parameters) continue;
+      throw config_error(text("trireme::interop::torch_model: parameter \"", each.name,
+                              "\" got no gradient; if a batch need not use all parameters, say "
+                              "{.unused_parameters = true}, and requires_grad_(false) of what is never trained"));
+    }
+  }
+  tensor<float> predict(samples const& batch) {
+    auto& it = *state_;
+    if (it.module->is_training()) it.module->eval();
+    torch::NoGradGuard const guard;
+    auto const out = it.module->forward(detail::tensor_of(batch.inputs)).to(at::kFloat).contiguous();
+    tensor<float> result(detail::shape_of(out));
+    std::copy_n(out.template data_ptr<float>(), out.numel(), result.span().data());
+    return result;
+  }
+
+  [[nodiscard]] std::shared_ptr<Module> const& module() const noexcept { return state_->module; }
+
+ private:
+  struct parameter {
+    std::string name;
+    torch::Tensor value;
+    void const* memory;
+    torch::Tensor gradient{};
+    bool reported = false;
+  };
+  struct state {
+    state(std::shared_ptr<Module> of, Loss l, torch_model_options const& o)
+        : module(std::move(of)), loss(std::move(l)), options(o), buffers(detail::buffers_of(*module)) {
+      std::vector<torch::Tensor> trained;
+      for (auto const& each : detail::parameters_of(*module)) {
+        parameters.push_back({each.name, each.tensor, each.tensor.data_ptr()});
+        if (!each.tensor.requires_grad()) continue;
+        parameters.back().gradient = torch::zeros_like(each.tensor);
+        places.push_back(parameters.size() - 1);
+        trained.push_back(each.tensor);
+      }
+      hooks = std::make_unique<detail::gradient_hooks>(trained, [this](std::size_t nth) { on_gradient(places[nth]); });
+    }
+    void on_gradient(std::size_t place) {
+      if (!ready) return;  // somebody else's backward
+      auto& each = parameters[place];
+      auto& found = each.value.mutable_grad();
+      if (!found.is_same(each.gradient)) {  // autograd has put another tensor there
+        torch::NoGradGuard const guard;
+        each.gradient.copy_(found);
+        found = each.gradient;
+      }
+      each.reported = true;
+      ready(each);
+    }
+
+    std::shared_ptr<Module> module;
+    Loss loss;
+    torch_model_options options;
+    std::vector<parameter> parameters{};
+    std::vector<detail::named_tensor> buffers;
+    std::vector<std::size_t> places{};  // of the trained ones among all
+    std::function<void(parameter const&)> ready{};
+    torch::Tensor last{};  // the loss that backward starts from
+    std::unique_ptr<detail::gradient_hooks> hooks{};
+  };
+
+  // Shows a parameter if it has elements of this type, no wider than the trainer's, and they are asked for. (To ask
+  // whether a visitor can be called compiles its body.)
+  template <class T, class Visit>
+  static bool show(Visit& visit, parameter const& each) {
+    if constexpr (sizeof(T) <= sizeof(Element)) {
+      if constexpr (std::invocable<Visit&, char const*, tensor_view<T>, tensor_view<T>>) {
+        if (each.value.scalar_type() != detail::torch_type(dtype_of<T>)) return false;
+        auto const gradient = each.gradient.defined() ? detail::view_of<T>(each.gradient) : tensor_view<T>();
+        visit(each.name.c_str(), detail::view_of<T>(each.value), gradient);
+        return true;
+      }
+    }
+    return false;
+  }
+
+  std::shared_ptr<state> state_;
+};
+
+/// A torch::nn::Module and a loss as a model for make_trainer, which all strategies, compressors and communicators then
+/// train. All ranks start from the same values: interop::broadcast(module, world) makes them so.
+///
+/// @param module  a torch::nn::ModuleHolder (what TORCH_MODULE makes) or a std::shared_ptr of a module.
+/// @param loss    loss(outputs, targets) -> the mean over the batch, as a tensor of one number.
+/// @example auto model = interop::torch_model(net, torch::nn::MSELoss());
+///          auto trainer = make_trainer(model, optim::adamw{.learning_rate = 1e-3}, world, parallel::zero<1>{});
+template <class Element = float, class Module, class Loss>
+[[nodiscard]] auto torch_model(Module const& module, Loss loss, torch_model_options const& options = {}) {
+  using inner = typename decltype(detail::module_of(module))::element_type;
+  return torch_module_model<Element, inner, Loss>(detail::module_of(module), std::move(loss), options);
+}
+
+}  // namespace trireme::interop

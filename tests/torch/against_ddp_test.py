@@ -1,0 +1,148 @@
+#!/usr/bin/env python3
+# test-timeout: 240
+"""Two ranks of interop::data_parallel end at the weights of PyTorch's DistributedDataParallel (Gloo), within 1e-5.
+
+A small CNN with batch normalisation on pictures, and a small transformer on tokens: 50 steps of SGD with momentum, from
+the same start and on the same batches, which a folder hands over.
+"""
+
+import importlib.util
+import os
+import pathlib
+import socket
+import subprocess
+import sys
+import tempfile
+
+BINARY = pathlib.Path(os.environ["TRIREME_BINARY_DIR"]) / "tests" / "torch.model"
+STEPS = 50
+
+
+def skip(reason):
+    print(f"skipped: {reason}")
+    sys.exit(77)
+
+
+def cnn():
+    import torch
+    from torch import nn
+
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.conv1 = nn.Conv2d(1, 4, 3, padding=1)
+            self.norm1 = nn.BatchNorm2d(4)
+            self.conv2 = nn.Conv2d(4, 8, 3, padding=1)
+            self.norm2 = nn.BatchNorm2d(8)
+            self.linear = nn.Linear(8 * 4 * 4, 10)
+
+        def forward(self, x):
+            h = torch.max_pool2d(torch.relu(self.norm1(self.conv1(x))), 2)
+            h = torch.max_pool2d(torch.relu(self.norm2(self.conv2(h))), 2)
+            return self.linear(h.flatten(1))
+
+    # Noisy pictures with a bright spot whose place is the class.
+    labels = torch.randint(10, (STEPS, 16))
+    pictures = 0.5 * torch.randn(STEPS, 16, 1, 16, 16)
+    for step in range(STEPS):
+        for i, label in enumerate(labels[step]):
+            row, column = divmod(int(label), 4)
+            pictures[step, i, 0, 4 * row:4 * row + 4, 4 * column:4 * column + 4] += 2
+    return Net(), pictures, labels
+
+
+def transformer():
+    import torch
+    from torch import nn
+
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.table = nn.Embedding(32, 16)
+            self.block = nn.TransformerEncoderLayer(16, 2, 32, 0.0)
+            self.head = nn.Linear(16, 32)
+
+        def forward(self, x):
+            return self.head(self.block(self.table(x).transpose(0, 1)).transpose(0, 1)).flatten(0, 1)
+
+    tokens = torch.randint(32, (STEPS, 8, 12))
+    return Net(), tokens, (3 * tokens + 1) % 32
+
+
+def state_of(net):
+    """Parameters, then floating-point buffers: the order of the C++ side."""
+    return [*net.parameters(), *(each for each in net.buffers() if each.is_floating_point())]
+
+
+def python_rank(name, folder, rank):
+    """One rank of PyTorch's own DDP; rank 0 writes the start, the data and the end."""
+    import torch
+    from torch.nn.parallel import DistributedDataParallel
+
+    torch.set_num_threads(1)
+    torch.manual_seed(1)
+    net, inputs, targets = globals()[name]()
+    if rank == 0:
+        folder.mkdir(exist_ok=True)
+        (folder / "inputs").write_bytes(inputs.numpy().tobytes())
+        (folder / "targets").write_bytes(targets.numpy().tobytes())
+        (folder / "start").write_bytes(b"".join(each.detach().numpy().tobytes() for each in state_of(net)))
+    torch.distributed.init_process_group("gloo", rank=rank, world_size=2)
+    ddp = DistributedDataParallel(net)
+    optimizer = torch.optim.SGD(ddp.parameters(), lr=0.05, momentum=0.9)
+    half = inputs.shape[1] // 2
+    losses = []
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        mine = slice(rank * half, (rank + 1) * half)
+        loss = torch.nn.functional.cross_entropy(ddp(inputs[step, mine]), targets[step, mine].flatten())
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    if rank == 0:
+        (folder / "expected").write_bytes(b"".join(each.detach().numpy().tobytes() for each in state_of(net)))
+        print(f"{name}: loss {losses[0]:.3f} -> {losses[-1]:.3f}")
+        assert losses[-1] < 0.8 * losses[0], "nothing was learnt, so equality would say little"
+    torch.distributed.destroy_process_group()
+
+
+def main():
+    if not os.environ.get("TRIREME_TORCH"):
+        skip("this build has no LibTorch (libtorch-dev, or TRIREME_TORCH_ROOT; scripts/test --with-torch)")
+    if importlib.util.find_spec("torch") is None or importlib.util.find_spec("numpy") is None:
+        skip("no PyTorch in this Python (scripts/test --with-torch installs it)")
+    import numpy
+
+    with tempfile.TemporaryDirectory() as top:
+        for name in ("cnn", "transformer"):
+            folder = pathlib.Path(top) / name
+            with socket.socket() as free:
+                free.bind(("127.0.0.1", 0))
+                port = free.getsockname()[1]
+            environment = {**os.environ, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "OMP_NUM_THREADS": "1"}
+            ranks = [subprocess.Popen([sys.executable, __file__, name, str(folder), str(rank)], env=environment)
+                     for rank in range(2)]
+            codes = [each.wait() for each in ranks]
+            assert codes == [0, 0], f"PyTorch's own DDP did not run: its ranks ended with {codes}"
+            subprocess.run([BINARY, "trains a model of a folder as Python's DDP has"], check=True,
+                           env={**os.environ, "TRIREME_TORCH_FOLDER": str(folder)}, stdout=subprocess.DEVNULL)
+            expected = numpy.frombuffer((folder / "expected").read_bytes(), numpy.float32)
+            found = numpy.frombuffer((folder / "found").read_bytes(), numpy.float32)
+            start = numpy.frombuffer((folder / "start").read_bytes(), numpy.float32)
+            assert expected.shape == found.shape, (expected.shape, found.shape)
+            error = float(numpy.abs(expected - found).max())
+            moved = float(numpy.abs(expected - start).max())
+            print(f"{name}: largest difference {error:.2e} after {STEPS} steps (weights moved by up to {moved:.2e})")
+            assert error <= 1e-5, name
+            assert moved > 1e-2, name
+
+
+if __name__ == "__main__":
+    if len(sys.argv) > 1:
+        python_rank(sys.argv[1], pathlib.Path(sys.argv[2]), int(sys.argv[3]))
+        # All is written. An interpreter that ends beside threads of torch was seen to call std::terminate, which says
+        # nothing about the weights; what goes wrong before this line still does.
+        sys.stdout.flush()
+        os._exit(0)
+    else:
+        main()

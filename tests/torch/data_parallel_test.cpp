@@ -1,0 +1,431 @@
+// test-timeout: 240
+#include "trireme/interop/torch.hpp"
+
+#include <chrono>
+#include <optional>
+#include <stdexcept>
+
+#include "torch_cases.hpp"
+
+// What DDP does, one row of its table a test case; and the same weights as a single process with the whole batch.
+
+using namespace torch_cases;
+using namespace std::chrono_literals;
+
+namespace {
+
+Tensor rows_of(Tensor const& all, int rank, int ranks) { return all.chunk(ranks)[static_cast<std::size_t>(rank)]; }
+
+/// Branches that a loss uses or does not, in an order of its own.
+struct branches_impl : torch::nn::Module {
+  branches_impl() {
+    for (auto const* name : {"a", "b", "c"}) all.push_back(register_module(name, torch::nn::Linear(4, 4)));
+  }
+  Tensor forward(Tensor const& x, std::string const& used) {
+    auto sum = torch::zeros_like(x);
+    for (char const each : used) sum = torch::tanh(sum + all[static_cast<std::size_t>(each - 'a')](x));
+    return sum.sum();
+  }
+  std::vector<torch::nn::Linear> all{};
+};
+using branches = torch::nn::ModuleHolder<branches_impl>;
+
+/// As many numbers as a tensor has elements; the gradients that one rank would have by itself.
+Tensor alone(std::string const& used, Tensor const& x) {
+  branches net;
+  fill(*net, 1);
+  net->forward(x, used).backward();
+  return gradients_of(*net);
+}
+constexpr std::int64_t branch = 20;  // numbers of one of them
+
+struct thrower : torch::autograd::Function<thrower> {
+  static Tensor forward(torch::autograd::AutogradContext*, Tensor const& x) { return x.clone(); }
+  static torch::autograd::tensor_list backward(torch::autograd::AutogradContext*, torch::autograd::tensor_list const&) {
+    throw std::runtime_error("rank 1 cannot go on");
+  }
+};
+
+}  // namespace
+
+TEST_CASE("two ranks with half a batch each train as one process with all of it", "[torch]") {
+  auto const x = numbers({12, 5}, 1);
+  auto const y = numbers({12, 3}, 2);
+  auto const train = [&](auto& net, torch::optim::Optimizer& optimizer, Tensor const& in, Tensor const& out, auto end) {
+    for (int step = 0; step < 20; ++step) {
+      optimizer.zero_grad();
+      torch::mse_loss(net->forward(in), out).backward();
+      end();
+      optimizer.step();
+    }
+    return values_of(*net);
+  };
+  perceptron single;
+  fill(*single, 3);
+  torch::optim::Adam optimizer(single->parameters(), torch::optim::AdamOptions(1e-2));
+  auto const expected = train(single, optimizer, x, y, [] {});
+  for (int const ranks : {1, 2, 3}) {
+    auto const found = on_ranks<Tensor>(ranks, [&](auto& world) {
+      perceptron net;
+      fill(*net, 3 + static_cast<std::uint64_t>(world.rank()));  // those of rank 0 count
+      auto ddp = interop::data_parallel(net, world);
+      torch::optim::Adam own(net->parameters(), torch::optim::AdamOptions(1e-2));
+      return train(ddp, own, rows_of(x, world.rank(), ranks), rows_of(y, world.rank(), ranks), [&] { ddp.finish(); });
+    });
+    for (auto const& each : found) {
+      CHECK(each.equal(found[0]));
+      CHECK(distance(each, expected) < 1e-5);
+    }
+  }
+}
+
+TEST_CASE("double is exchanged in double", "[torch]") {
+  auto const x = numbers({4, 5}, 1).to(at::kDouble);
+  perceptron single;
+  fill(*single, 3);
+  single->to(at::kDouble);
+  single->forward(x).square().mean().backward();
+  auto const found = on_ranks<Tensor>(2, [&](auto& world) {
+    perceptron net;
+    fill(*net, 3);
+    net->to(at::kDouble);
+    auto ddp = interop::data_parallel<double>(net, world);
+    ddp->forward(rows_of(x, world.rank(), 2)).square().mean().backward();
+    ddp.finish();
+    return gradients_of(*net);
+  });
+  CHECK(distance(found[1], gradients_of(*single)) < 1e-15);
+}
+
+TEST_CASE("parameters that a step does not use", "[torch]") {
+  auto const x = numbers({3, 4}, 1);
+  auto const found = on_ranks<std::vector<Tensor>>(2, [&](auto& world) {
+    branches net;
+    fill(*net, 1);
+    auto ddp = interop::data_parallel(net, world, {.unused_parameters = true});
+    std::vector<Tensor> steps;
+    ddp->forward(x, world.rank() == 0 ? "ab" : "a").backward();  // nobody uses c
+    ddp.finish();
+    steps.push_back(gradients_of(*net));
+    for (auto& each : net->parameters()) each.mutable_grad() = Tensor();
+    ddp->forward(x, world.rank() == 0 ? "ca" : "ac").backward();  // another graph, in another order; nobody uses b
+    ddp.finish();
+    steps.push_back(gradients_of(*net));
+    for (auto& each : net->all[1]->parameters()) each.mutable_grad() = torch::full_like(each, 5 + world.rank());
+    for (auto& each : net->all[0]->parameters()) each.mutable_grad() = Tensor();
+    for (auto& each : net->all[2]->parameters()) each.mutable_grad() = Tensor();
+    ddp->forward(x, "ac").backward();
+    ddp.finish();
+    steps.push_back(gradients_of(*net));
+    return steps;
+  });
+  auto const nan_is = [](Tensor const& row, double number) { return torch::nan_to_num(row, number); };
+  auto const first = (nan_is(alone("ab", x), 0) + nan_is(alone("a", x), 0)) / 2;
+  auto const second = (nan_is(alone("ca", x), 0) + nan_is(alone("ac", x), 0)) / 2;
+  for (std::size_t rank = 0; rank < 2; ++rank) {
+    CHECK(distance(found[rank][0].slice(0, 0, 2 * branch), first.slice(0, 0, 2 * branch)) < 1e-6);
+    CHECK(found[rank][0].slice(0, 2 * branch).isnan().all().item<bool>());  // still without a .grad()
+    CHECK(distance(nan_is(found[rank][1], 0), second) < 1e-6);
+    CHECK(found[rank][1].slice(0, branch, 2 * branch).isnan().all().item<bool>());
+    CHECK(found[rank][2].slice(0, branch, 2 * branch).eq(5 + static_cast<int>(rank)).all().item<bool>());  // as it was
+    CHECK(distance(nan_is(found[rank][2].slice(0, 0, branch), 0), alone("ac", x).slice(0, 0, branch)) < 1e-6);
+  }
+  auto const refused = on_ranks<std::string>(2, [&](auto& world) {
+    branches net;
+    auto ddp = interop::data_parallel(net, world);
+    ddp->forward(x, "ac").backward();
+    return sentence_of([&] { ddp.finish(); });
+  });
+  CHECK(
+      refused[0] ==
+      "trireme::interop::data_parallel: parameter \"b.weight\" and 1 more got no gradient in this step; if a step need "
+      "not use all parameters, say {.unused_parameters = true}, and requires_grad_(false) of what is never trained");
+}
+
+namespace {
+
+/// One linear layer under two names, and a parameter that is never trained.
+struct tied_impl : torch::nn::Module {
+  tied_impl() {
+    in = register_module("in", torch::nn::Linear(4, 4));
+    register_module("out", in);
+    frozen = register_parameter("frozen", torch::ones({4}), false);
+  }
+  Tensor forward(Tensor const& x) { return in(torch::tanh(in(x))) * frozen; }
+  torch::nn::Linear in{nullptr};
+  Tensor frozen{};
+};
+using tied = torch::nn::ModuleHolder<tied_impl>;
+
+struct normed_impl : torch::nn::Module {
+  normed_impl() {
+    linear = register_module("linear", torch::nn::Linear(5, 6));
+    norm = register_module("norm", torch::nn::BatchNorm1d(6));
+  }
+  Tensor forward(Tensor const& x) { return norm(linear(x)); }
+  torch::nn::Linear linear{nullptr};
+  torch::nn::BatchNorm1d norm{nullptr};
+};
+using normed = torch::nn::ModuleHolder<normed_impl>;
+
+}  // namespace
+
+TEST_CASE("tied parameters are exchanged once, and frozen ones not at all", "[torch]") {
+  auto const x = numbers({6, 4}, 1);
+  tied single;
+  fill(*single, 2);
+  single->forward(x).square().mean().backward();
+  auto const found = on_ranks<std::pair<Tensor, int>>(2, [&](auto& world) {
+    tied net;
+    fill(*net, 2);
+    auto ddp = interop::data_parallel(net, world);
+    ddp->forward(rows_of(x, world.rank(), 2)).square().mean().backward();
+    ddp.finish();
+    return std::pair(net->in->weight.grad().clone(),
+                     ddp.exchange().use_count() + (net->frozen.grad().defined() ? 9 : 0));
+  });
+  for (auto const& [gradient, count] : found) {
+    CHECK(distance(gradient, single->in->weight.grad()) < 1e-6);
+    CHECK(count == 2);  // weight and bias
+  }
+}
+
+TEST_CASE("micro-batches under no_sync() add up, and a gradient that was not cleared counts", "[torch]") {
+  auto const x = numbers({12, 5}, 1);
+  perceptron single;
+  fill(*single, 3);
+  for (auto const& part : x.chunk(3)) single->forward(part).square().mean().backward();
+  auto const found = on_ranks<Tensor>(2, [&](auto& world) {
+    perceptron net;
+    fill(*net, 3);
+    auto ddp = interop::data_parallel(net, world);
+    auto const parts = x.chunk(3);
+    for (std::size_t m = 0; m < 3; ++m) {
+      auto const loss = ddp->forward(rows_of(parts[m], world.rank(), 2)).square().mean();
+      if (m < 2) {
+        auto const guard = ddp.no_sync();
+        loss.backward();
+      } else {
+        loss.backward();
+      }
+    }
+    ddp.finish();
+    auto once = gradients_of(*net);
+    {
+      auto const guard = ddp.no_sync();  // all of a step
+      ddp->forward(rows_of(x, world.rank(), 2)).square().mean().backward();
+    }
+    ddp.finish();
+    return torch::stack({once, gradients_of(*net)});
+  });
+  auto const once = gradients_of(*single);
+  single->forward(x).square().mean().backward();
+  for (auto const& each : found) {
+    CHECK(distance(each[0], once) < 1e-6);
+    CHECK(distance(each[1], gradients_of(*single)) < 1e-6);
+  }
+}
+
+TEST_CASE("buffers are those of the first rank, or their mean, or each rank's own", "[torch]") {
+  using interop::step_buffers;
+  for (auto const rule : {step_buffers::first_rank, step_buffers::mean, step_buffers::own}) {
+    auto const found = on_ranks<std::pair<Tensor, Tensor>>(2, [&](auto& world) {
+      normed net;
+      auto ddp = interop::data_parallel(net, world, {.buffers = rule});
+      ddp->forward(numbers({8, 5}, 5 + static_cast<std::uint64_t>(world.rank()))).square().mean().backward();
+      auto before = net->norm->running_mean.clone();
+      ddp.finish();
+      if (net->norm->num_batches_tracked.item<std::int64_t>() != 1) throw std::runtime_error("batches");
+      return std::pair(before, net->norm->running_mean.clone());
+    });
+    for (std::size_t rank = 0; rank < 2; ++rank) {
+      auto const expected = rule == step_buffers::own          ? found[rank].first
+                            : rule == step_buffers::first_rank ? found[0].first
+                                                               : (found[0].first + found[1].first) / 2;
+      CHECK(distance(found[rank].second, expected) < 1e-7);
+    }
+    CHECK(distance(found[0].first, found[1].first) > 1e-3);
+  }
+}
+
+TEST_CASE("ranks with fewer batches join the others' steps", "[torch]") {
+  auto const x = numbers({30, 5}, 1);
+  std::vector<int> const batches{1, 3, 2};
+  auto const found = on_ranks<Tensor>(3, [&](auto& world) {
+    normed net;
+    fill(*net, 3);
+    auto ddp = interop::data_parallel(net, world);
+    torch::optim::SGD optimizer(net->parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
+    for (int step = 0; step < batches[static_cast<std::size_t>(world.rank())]; ++step) {
+      optimizer.zero_grad();
+      ddp->forward(rows_of(x, 3 * world.rank() + step, 10)).square().sum().backward();
+      ddp.finish();
+      optimizer.step();
+    }
+    while (ddp.join()) optimizer.step();
+    auto const own = net->norm->running_mean.to(at::kDouble);
+    return torch::cat({values_of(*net), own, net->norm->num_batches_tracked.reshape({1}).to(at::kDouble)});
+  });
+  normed single;  // who has no batch counts as zeros in the mean
+  fill(*single, 3);
+  torch::optim::SGD optimizer(single->parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
+  for (int step = 0; step < 3; ++step) {
+    optimizer.zero_grad();
+    for (int rank = 0; rank < 3; ++rank) {
+      if (step < batches[static_cast<std::size_t>(rank)])
+        (single->forward(rows_of(x, 3 * rank + step, 10)).square().sum() / 3).backward();
+    }
+    optimizer.step();
+  }
+  auto const expected = values_of(*single);
+  for (auto const& each : found) {
+    CHECK(each.equal(found[0]));
+    CHECK(distance(each.slice(0, 0, expected.numel()), expected) < 1e-5);
+    CHECK(each[-1].item<double>() == 3);  // of the first rank that still had a batch
+  }
+}
+
+TEST_CASE("an exception in one rank's backward ends the step on all ranks", "[torch]") {
+  auto const begin = std::chrono::steady_clock::now();
+  auto const sentence = sentence_of<std::exception>([&] {
+    launch(comm::threads{.ranks = 2, .deadline = 20s}, [](auto& world) {
+      perceptron net;
+      auto ddp = interop::data_parallel(net, world);
+      for (int step = 0; step < 3; ++step) {
+        auto x = numbers({4, 5}, 1).requires_grad_(true);
+        auto loss = ddp->forward(world.rank() == 1 && step == 1 ? thrower::apply(x) : x).square().mean();
+        loss.backward();
+        ddp.finish();
+      }
+    });
+  });
+  CHECK(sentence.find("rank 1 cannot go on") != std::string::npos);
+  CHECK(std::chrono::steady_clock::now() - begin < 15s);
+
+  auto const kept = on_ranks<Tensor>(2, [&](auto& world) {  // all ranks know of it, and go on
+    perceptron net;
+    fill(*net, 3);
+    auto ddp = interop::data_parallel(net, world);
+    auto x = numbers({4, 5}, static_cast<std::uint64_t>(1 + world.rank())).requires_grad_(true);
+    bool stopped = false;
+    try {
+      ddp->forward(thrower::apply(x)).square().mean().backward();
+    } catch (std::runtime_error const&) {
+      stopped = true;
+    }
+    ddp.abandon();
+    net->zero_grad();
+    ddp->forward(x).square().mean().backward();
+    ddp.finish();
+    return stopped ? gradients_of(*net) : Tensor();
+  });
+  perceptron alone;
+  fill(*alone, 3);
+  alone->forward(torch::cat({numbers({4, 5}, 1), numbers({4, 5}, 2)})).square().mean().backward();
+  for (auto const& each : kept) {
+    REQUIRE(each.defined());
+    CHECK(distance(each, gradients_of(*alone)) < 1e-6);
+  }
+}
+
+TEST_CASE("a NaN on one rank is known on all", "[torch]") {
+  auto const found = on_ranks<std::vector<bool>>(2, [&](auto& world) {
+    perceptron net;
+    fill(*net, 3);
+    auto ddp = interop::data_parallel(net, world);
+    std::vector<bool> finite;
+    for (int step = 0; step < 3; ++step) {
+      net->zero_grad();
+      auto x = numbers({4, 5}, 1);
+      if (world.rank() == 1 && step == 1) x[0][0] = NAN;
+      ddp->forward(x).square().mean().backward();
+      finite.push_back(ddp.finish().finite);
+    }
+    return finite;
+  });
+  for (auto const& each : found) CHECK(each == std::vector<bool>{true, false, true});
+}
+
+TEST_CASE("mistakes are one sentence", "[torch]") {
+  auto const x = numbers({4, 5}, 1);
+  comm::self_world world;
+  perceptron net;
+  auto ddp = interop::data_parallel(net, world);
+  CHECK(
+      sentence_of([&] { ddp.finish(); }) ==
+      "trireme::interop::data_parallel: finish() without a backward() since the last one; a rank without a batch calls "
+      "join()");
+  ddp->forward(x).sum().backward();
+  CHECK(sentence_of([&] { ddp.join(); }) ==
+        "trireme::interop::data_parallel: join() in a step that finish() has not ended");
+  CHECK(sentence_of([&] { ddp->forward(x).sum().backward(); }) ==
+        "trireme::interop::data_parallel: parameter \"second.bias\" got a second gradient in one step; finish() is "
+        "missing, or no_sync() around all backward() of a step but the last");
+  {
+    auto const late = ddp.no_sync();
+    CHECK(sentence_of([&] { ddp->forward(x).sum().backward(); }).find("got a second gradient") != std::string::npos);
+  }
+  ddp.abandon();
+  {
+    auto const before = ddp.no_sync();
+    ddp->forward(x).sum().backward();
+  }
+  CHECK(sentence_of([&] { ddp.join(); }) ==
+        "trireme::interop::data_parallel: join() in a step that finish() has not ended");
+  ddp.finish();
+  ddp->forward(x).sum().backward();
+  ddp.step(optim::adamw{});
+  CHECK(sentence_of([&] { ddp.join(); }) ==
+        "trireme::interop::data_parallel: join() after step(optimizer), whose updates this rank would not make; end "
+        "steps by finish() and an optimizer of torch's, or give every rank as many batches");
+  ddp->forward(x).sum().backward();
+  net->second->bias.set_data(torch::zeros({3}));
+  CHECK(sentence_of([&] { ddp.step(optim::adamw{}); }) ==
+        "trireme::interop: parameter \"second.bias\" has got other memory, as by torch::load, to() or set_data(); do "
+        "that before ranks share the module, or copy_() into it");
+
+  perceptron wide;
+  wide->second->to(at::kDouble);
+  CHECK(sentence_of([&] { static_cast<void>(interop::data_parallel(wide, world)); }) ==
+        "trireme::interop::data_parallel: parameter \"second.weight\" has elements of Double, but gradients are "
+        "exchanged "
+        "as F32; use data_parallel<float> or data_parallel<double>, and module->to(type) where types are mixed");
+
+  auto const table = torch::nn::Embedding(torch::nn::EmbeddingOptions(5, 3).sparse(true));
+  auto sparse = interop::data_parallel(table, world);
+  CHECK(sentence_of([&] { sparse->forward(torch::zeros({2}, at::kLong)).sum().backward(); }) ==
+        "trireme::interop::data_parallel: the gradient of \"weight\" is sparse, which is not supported; make its layer "
+        "without .sparse(true)");
+
+  auto const differ = on_ranks<std::string>(2, [&](auto& both) {
+    auto const own = std::make_shared<torch::nn::LinearImpl>(4, both.rank() == 0 ? 3 : 2);
+    return sentence_of([&] { static_cast<void>(interop::data_parallel(own, both)); });
+  });
+  CHECK(
+      differ[1] ==
+      "trireme::interop: the module of rank 1 is not that of rank 0; the first difference is number 1 of its tensors, "
+      "which on this rank is parameter \"weight\" of Float(2, 4)");
+}
+
+TEST_CASE("one of Trireme's optimizers, its state sharded, is one line", "[torch]") {
+  auto const x = numbers({4, 5}, 1);
+  auto const train = [&](auto const& strategy) {
+    return on_ranks<Tensor>(2, [&](auto& world) {
+      perceptron net;
+      fill(*net, 3);
+      auto ddp = interop::data_parallel(net, world, strategy);
+      for (int step = 0; step < 5; ++step) {
+        net->zero_grad();
+        ddp->forward(rows_of(x, world.rank(), 2)).square().mean().backward();
+        ddp.step(optim::adamw{.learning_rate = 1e-2});
+      }
+      return values_of(*net);
+    });
+  };
+  auto const data = train(parallel::data{});
+  auto const zero = train(parallel::zero<1>{});
+  perceptron start;
+  fill(*start, 3);
+  CHECK(distance(data[0], values_of(*start)) > 1e-2);
+  for (auto const& each : zero) CHECK(each.equal(data[0]));
+}
