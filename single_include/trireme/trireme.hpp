@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/trireme.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: a6ae12e2a2b03b48424e28d9e7185b0aca2674bf2c101e50f5b6d94545652318
+// SHA-256 of the sources: de4383a300651f5f243eea14ca1f989514ae3457145b45254b26b42dbec6206c
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -9,7 +9,8 @@
 // formats/tensorboard.hpp, formats/chrome_trace.hpp and observe/progress.hpp.
 
 // ---- trireme/comm/comm.hpp
-// The communicators that need nothing but this process. comm/mpi.hpp is separate, because it needs MPI.
+// The communicators within this process: self and threads. Separate are comm/processes.hpp, comm/hierarchical.hpp,
+// comm/mpi.hpp (needs MPI) and comm/nccl.hpp (needs NCCL).
 
 // ---- trireme/comm/in_space.hpp
 #include <chrono>
@@ -998,7 +999,7 @@ struct call {
   collective kind = collective::barrier;
   dtype type = dtype::u8;
   reduction_kind op = reduction_kind::none;
-  bool by_value = false;  ///< for the engine: so small that the values travel with the announcement
+  bool by_value = false;  ///< set by an engine: the values travel with the announcement
   std::int32_t root = -1;
   /// Elements: of the whole view; in gather and scatter of one rank's part; in ragged all_to_all and exchange 0,
   /// because it differs between ranks.
@@ -1026,8 +1027,8 @@ struct call {
 struct element_kernels {
   /// Copies bytes; both in this space.
   void (*copy)(void* to, void const* from, std::size_t bytes) = nullptr;
-  /// outputs[.][i] = terms[0][i] op terms[1][i] op ..., in this order (pairwise: in the tree over
-  /// them); mean divides by `divisor`. Null: no reduction.
+  /// outputs[.][i] = terms[0][i] op terms[1][i] op ..., in this order (pairwise: in the tree over them); a mean is then
+  /// divided by `divisor`. Null: no reduction.
   void (*combine)(std::span<void* const> outputs, std::span<void const* const> terms, std::int64_t count,
                   int divisor) = nullptr;
   /// Returns when what this thread has asked for above is done. Null: it is done when they return.
@@ -1102,7 +1103,7 @@ struct late_call {
 
 namespace detail {
 
-/// Who is told of late calls. Kept by whoever tells, so that it may change meanwhile.
+/// The function that is told of late calls. Callers hold it by shared_ptr, so that it may be replaced meanwhile.
 class late_listener {
  public:
   using function = std::function<void(late_call const&)>;
@@ -1140,7 +1141,7 @@ void tell_if_late(bool& told, std::chrono::steady_clock::duration waited, std::c
     call.waited = std::chrono::duration_cast<std::chrono::milliseconds>(waited);
     call.deadline = deadline;
     (*listener)(call);
-  } catch (...) {  // a listener's trouble, or no memory for it, ends no collective
+  } catch (...) {  // an exception of the listener ends no collective
     told = true;
   }
 }
@@ -4571,15 +4572,15 @@ void combine(std::span<void* const> outputs, std::span<void const* const> terms,
 // ---- trireme/comm/space_kernels.hpp (goes on)
 namespace trireme::comm {
 
-/// What communicators do with elements in a memory space; specialise it for a space of your own. A rank that is a
-/// thread then sends from it and sums in it.
+/// What communicators do with elements in a memory space; specialise it for a space of your own. comm::threads then has
+/// every collective for it.
 ///
 /// Requires  touchable     whether the CPU may read and write the elements;
 ///           phantom       (may be left out) true if there are no elements, so that nothing is ever copied or combined;
 ///           complete      a function that returns when what this thread has asked for is done; null: it is at once;
 ///           copy(to, from, bytes)  within the space;
 ///           combine<T, Op>(outputs, terms, count, divisor)  outputs[.][i] = terms[0][i] op terms[1][i] op ..., in this
-///                                  order; a mean is then divided by `divisor`.
+///                                  order (pairwise: in the tree over them); a mean is then divided by `divisor`.
 template <class Space>
 struct space_kernels;
 
@@ -4633,9 +4634,9 @@ namespace trireme::comm {
 /// What a rank sends to other ranks in one collective, in bytes: what `traffic()` counts on every communicator, and
 /// what a plan adds up before anything runs. `count` is the number of elements of the whole view.
 ///
-/// Bytes  the bandwidth-optimal volume, as the moves of comm/geometry.hpp say. A communicator may send more in messages
-///        so small that latency decides (MPI gathers those whole), and threads read instead of sending; both count the
-///        same bytes nevertheless.
+/// Bytes  the bandwidth-optimal volume, as the moves of comm/geometry.hpp say. What really travels may differ, but
+///        every communicator counts these bytes: comm::mpi sends more where latency decides (small values go whole),
+///        and in shared memory ranks read instead of sending.
 namespace bytes_sent {
 
 /// Of any collective without parts of its own. `counts` are those of a ragged all_gather: the elements of each rank.
@@ -4664,7 +4665,7 @@ namespace bytes_sent {
   return of({.kind = collective::broadcast, .root = root, .count = count}, element_bytes, rank, size);
 }
 [[nodiscard]] constexpr std::uint64_t reduce(std::int64_t count, std::size_t element_bytes, int rank, int root) {
-  // Whoever sends, sends to the root: two ranks are as good as all.
+  // Every rank but the root sends the same to the root: so two ranks stand for all.
   return rank == root ? 0 : of({.kind = collective::reduce, .root = 1, .count = count}, element_bytes, 0, 2);
 }
 /// `count` is of one part.
@@ -4687,14 +4688,15 @@ namespace bytes_sent {
 
 namespace detail {
 
-/// What all blocks of a collective may have to be gathered by rounds between machines: latency decides.
+/// The most bytes of all blocks of a collective that rounds between machines gather: latency decides.
 inline constexpr std::size_t gathered_bytes = std::size_t{64} << 10;
-/// What one block may have to be dealt by rounds, or gathered where all that comes is kept.
+/// The most bytes of one block that rounds deal, or that they gather where all blocks are kept.
 inline constexpr std::size_t dealt_bytes = std::size_t{4} << 10;
 
 /// How many latencies of a network a rank waits in a command, one after the other, as comm::mpi carries it between
-/// machines: its rounds, and those again that gather the results of an all_reduce or reduce of middle size. What is
-/// large travels beside the rounds, one message for each move. An exchange is one.
+/// machines: its rounds, and as many again to gather the results of an all_reduce or reduce of middle size. Large
+/// values travel beside the rounds, one message for each move; carried sums and MPI's own collectives are counted so,
+/// too. An exchange is one.
 [[nodiscard]] constexpr int latencies_of(command const& it, int size) noexcept {
   if (size == 1) return 0;
   if (it.what.kind == collective::exchange) return it.messages > 0 ? 1 : 0;
@@ -4788,7 +4790,7 @@ concept policy = requires {
 // ---- trireme/comm/collectives.hpp (goes on)
 namespace trireme::comm {
 
-/// sum, max, min, and for floating-point elements mean.
+/// sum, pairwise, max, min, and for floating-point elements mean.
 template <class Op, class T>
 concept reduction_for = arithmetic_element<T> && reduction_of<Op>
 != reduction_kind::none && (!std::same_as<Op, reduction::mean> || !std::is_integral_v<T>);
@@ -5101,13 +5103,13 @@ class collectives {
     ++traffic_.collectives;
   }
 
-  /// As what they travel as; slices are whole elements, also of those that travel as bytes.
+  /// The view as it travels: of elements, or of bytes. Checked before, so that a slice is a number of whole elements.
   template <class T, class Space>
   [[nodiscard]] auto slices_of(tensor_view<T, Space> values) const {
     detail::expect_right(who, {.kind = collective::all_gather, .count = values.size()}, self().size());
     return detail::sendable(values);
   }
-  /// The counts of what they travel as.
+  /// The counts as the view travels: of elements, or of bytes.
   template <class T, class Space>
   [[nodiscard]] std::span<std::int64_t const> counts_of(tensor_view<T, Space> values,
                                                         std::span<std::int64_t const> counts) const {
@@ -5385,8 +5387,8 @@ inline void pause_core() noexcept {
 #endif
 }
 
-/// Between two looks of somebody who has waited for long already: yields at first, then sleeps for a small part of that
-/// time. (The time counts, and not how often it yielded: on a busy machine one yield may take milliseconds.)
+/// The pause between two polls in a wait that has lasted `waited`: yields at first, then sleeps for a small part of
+/// that time. (It goes by time and not by the number of yields: on a busy machine one yield may take milliseconds.)
 inline void rest(clock::duration waited) {
   if (waited < std::chrono::microseconds(500))
     std::this_thread::yield();
@@ -5423,13 +5425,12 @@ inline void wake_all([[maybe_unused]] std::atomic<std::uint32_t>& word, [[maybe_
 // ---- trireme/comm/process_world.hpp (goes on)
 namespace trireme::comm {
 
-/// A pending collective of ranks that are processes, or threads. In processes it proceeds by itself, and `test()` and
-/// `wait()` help; threads make progress there, and in any blocking collective of the same rank.
+/// A pending collective of ranks that are processes, or threads. Of a process it proceeds by itself, and `test()` and
+/// `wait()` help. Of a thread it proceeds only in these two, and in any blocking collective of the same rank.
 ///
 /// Threads  the rank that started it.
-/// Errors   comm_error as the world that started it. The destructor waits and swallows it; while an exception is on its
-/// way
-///          it waits for a tenth of the deadline, and then ends the launch.
+/// Errors   comm_error as the world that started it. The destructor waits and swallows it. While an exception unwinds
+///          the stack it waits at most a tenth of the deadline, and then fails the launch.
 class process_request {
  public:
   process_request() = default;
@@ -5481,8 +5482,8 @@ class process_request {
     } catch (...) {  // every later call throws it again
     }
   }
-  /// An exception is on its way out of this rank, and is told to the others when it has left the launch. They may wait
-  /// for this rank by then and never take their part in what is pending here, so they are not waited for that long.
+  /// An exception leaves the body of this rank; the others learn of it only when it has left the launch. Until then
+  /// they may wait for this rank elsewhere, and never take part in what is pending here. So this wait is short.
   void expect_soon() {
     auto const patience = engine_->deadline() / 10;
     auto const end = detail::clock::now() + patience;
@@ -5498,15 +5499,17 @@ class process_request {
   detail::process_operation* op_ = nullptr;
 };
 
-/// One rank that is a process, as Description made it: comm::mpi or comm::processes.
+/// One rank that is a process: of comm::mpi or comm::processes, as Description says.
 ///
-/// Ranks on one machine work in memory that all of them map; between machines messages travel, and sums are formed
-/// here, not by the message library. Buffers from `allocate` are reached by the others without a copy.
+/// Ranks on one machine work in memory that all of them map; buffers from `allocate` are reached by the others without
+/// a copy. Between machines messages travel, and the ranks form sums themselves; MPI forms the large ones where
+/// comm::mpi has `.order = sum_order::any`.
 ///
 /// Bytes    counted as comm::bytes_sent says, whatever travels.
 /// Ranks    every rank calls the same collectives in the same order; what differs in kind, type, count, reduction or
 ///          root is an error on every rank (level normal).
 /// Numerics in rank order; bfloat16 and float16 are summed in float and rounded once. The same bits as comm::threads.
+///          With sum_order::any large sums of comm::mpi are in MPI's order.
 /// Threads  one caller a rank. A view must outlive its request.
 /// Errors   comm_error if a rank is late past the deadline, has died, or announces its failure; it names the rank and
 ///          the operation. After an error every communicator of the launch only throws.
@@ -5589,16 +5592,18 @@ struct threads {
 
 /// One rank of comm::threads.
 ///
-/// The engine of processes on one machine, for which all memory is within reach: each rank works on its slice of all
-/// buffers, in rank order, and writes the result to all: every element is read and written once a rank, and all ranks
-/// hold the same bits, on every run. Messages of up to 1 KiB travel with their announcement. Memory of any space will
-/// do if its kernels are known (space_kernels.hpp).
+/// The same engine as for processes of one machine (docs/adr/0023), but each rank reaches all memory: in an all_reduce
+/// each combines its slice of all buffers, in rank order, and writes the result to all of them. All ranks hold the same
+/// bits, on every run. Values of up to 1 KiB travel with the announcement of their call. A broadcast of up to 16 KiB
+/// waits for its root only. Any memory space will do if its kernels are known (space_kernels.hpp).
 ///
 /// Bytes    counted as comm::bytes_sent says. Memory traffic of a large all_reduce is 2 * size * n bytes in all.
 /// Ranks    every rank calls the same collectives in the same order; what differs in kind, type, count, reduction or
 ///          root is an error on every rank (level normal).
-/// Numerics in rank order; bfloat16 is summed in float and rounded once. The same bits as comm::mpi.
-/// Threads  one caller a rank. A view must outlive its request. Progress is made by the ranks that test or wait.
+/// Numerics in rank order; bfloat16 and float16 are summed in float and rounded once. The same bits as comm::processes,
+///          and as comm::mpi in its default order.
+/// Threads  one caller a rank. A view must outlive its request. A rank makes progress while it tests, waits, or is in a
+///          blocking collective.
 /// Errors   comm_error if a rank fails, is late past the deadline, or has returned; it names that rank by its rank in
 ///          the launch. After an error every communicator of the launch only throws. config_error for sizes that cannot
 ///          be cut.
@@ -5774,8 +5779,8 @@ inline void stream_copy(std::byte* to, std::byte const* from, std::size_t bytes)
 // ---- trireme/comm/detail/node_layout.hpp
 namespace trireme::comm::detail {
 
-// What each rank shows to the others: one header a launch, one board a group. Those of processes lie in a memory file a
-// rank: the header, then a heap, of which boards are blocks.
+// What each rank shows to the others: one header for the launch, and one board for each group. Those of threads lie on
+// the heap of their process. Each process has a memory file: its header, then a heap, from which its boards are taken.
 
 inline constexpr int node_most_ranks = 256;
 
@@ -5788,23 +5793,23 @@ struct alignas(64) node_header {
   static constexpr std::size_t sentence_bytes = 2048;
 
   std::uint64_t token[2] = {};  ///< proves that a peer has opened the right file
-  /// Whoever sleeps in this rank's process sleeps on `bell`; others ring it if there are sleepers.
+  /// A futex on which threads of this rank sleep. Other ranks change it and wake them, if there are `sleepers`.
   alignas(64) std::atomic<std::uint32_t> bell{0};
   std::atomic<std::uint32_t> sleepers{0};
-  /// It reads or writes memory of other ranks at this moment.
+  /// 1 while this rank reads or writes memory of other ranks.
   alignas(64) std::atomic<std::uint32_t> inside{0};
-  /// Its body, in a thread, has returned.
+  /// 1 once the body of this rank has returned; only for ranks that are threads.
   std::atomic<std::uint32_t> left{0};
-  /// In the file of rank 0: 1 + the rank whose sentence says why the launch has failed.
+  /// In the header of rank 0: 1 + the rank whose sentence says why the launch has failed; 0 before.
   alignas(64) std::atomic<std::uint32_t> failure{0};
   /// This rank's process ends with an error, and asks who reports it.
   std::atomic<std::uint32_t> ends{0};
-  /// In the file of rank 0: some rank reports.
+  /// In the header of rank 0: 1 once some rank prints the error.
   std::atomic<std::uint32_t> reported{0};
   /// Whether this rank's process goes on after the failure, in another launch.
   enum decision : std::uint32_t { unsaid, yes, given_up };
   std::atomic<std::uint32_t> goes_on{unsaid};
-  /// Who goes on, as this rank has settled it for those above it: a byte a rank, valid once `settled` is 1.
+  /// Which ranks go on: decided by the lowest of them, in its own header. A byte a rank, valid once `settled` is 1.
   std::atomic<std::uint32_t> settled{0};
   std::uint8_t those_left[node_most_ranks] = {};
   char sentence[sentence_bytes] = {};
@@ -5814,7 +5819,7 @@ static_assert(sizeof(node_header) <= node_header::bytes);
 /// One rank's announcement of one collective of a group, written by that rank alone: one cache line.
 struct alignas(64) node_posting {
   static constexpr std::uint32_t reachable = 1;  ///< the others may work in this rank's memory
-  static constexpr std::uint32_t writable = 2;   ///< in broadcast: also where the values go
+  static constexpr std::uint32_t writable = 2;   ///< broadcast: the others may write the values here
   static constexpr std::uint32_t phantom = 4;    ///< no memory at all: only synchronise
 
   struct places {
@@ -5840,8 +5845,8 @@ struct node_portion {
   std::uint64_t place;  ///< offset from the base of the giver's memory
 };
 
-/// The messages of one rank to another: a ring of labels, which the sender writes and the receiver takes. What the
-/// receiver cannot reach travels in slots, piece by piece, one label each.
+/// The messages of one rank to another: a ring of labels, which the sender writes and the receiver takes. A message in
+/// memory that the receiver does not reach is copied through slots, piece by piece, with one label for each piece.
 struct alignas(64) node_channel {
   static constexpr std::uint64_t ring = 64;
   static constexpr std::uint64_t slots = 4;
@@ -5862,15 +5867,16 @@ struct alignas(64) node_channel {
 struct alignas(64) node_board {
   static constexpr std::uint64_t ring = 64;
   static constexpr std::size_t value_bytes = 1024;  ///< values up to this size travel with the announcement
-  static constexpr std::uint64_t letters = 16;      ///< of roots, which do not wait until others have read them
+  static constexpr std::uint64_t letters = 16;      ///< copies of small broadcasts: their root waits for no reader
   static constexpr std::size_t letter_bytes = 1 << 14;
   static constexpr std::uint64_t slots = 4;
-  /// All of them exceed a second-level cache, on purpose: lines still dirty there travel slowly to another core.
+  /// The slots together are larger than a second-level cache, on purpose: a line that is still dirty in the cache of
+  /// one core is slow to read from another.
   static constexpr std::size_t slot_bytes = 1 << 18;
 
   alignas(64) std::atomic<std::uint64_t> unfinished{1};  ///< the lowest number that this rank has not finished
   std::atomic<std::uint32_t> left{0};                    ///< this rank has left the group
-  alignas(64) std::atomic<std::uint32_t> leavers{0};     ///< ranks that will not look at this board any more
+  alignas(64) std::atomic<std::uint32_t> leavers{0};     ///< ranks that do not read this board any more
   /// Rounds of staged collectives, counted over all of them: copied in, reduced, copied out.
   alignas(64) std::atomic<std::uint64_t> filled{0};
   std::atomic<std::uint64_t> combined{0};
@@ -5946,12 +5952,12 @@ struct alignas(64) node_board {
 namespace trireme::comm::detail {
 
 /// What differs between ranks that are threads of one process and ranks that are processes of one machine: where their
-/// memory is, and how one sees that another has ended.
+/// memory is, and how a rank notices that another one has ended.
 class node_place {
  public:
   /// @param memories  what offsets in each rank's memory count from.
   /// @param all       the headers of all ranks.
-  /// @param bytes     how much of its memory, from there on, a rank's peers reach.
+  /// @param bytes     how much of each rank's memory, from there on, the other ranks reach.
   node_place(bool together, std::vector<std::byte*> memories, std::vector<node_header*> all, std::uintptr_t bytes)
       : one_process(together), bases(std::move(memories)), headers(std::move(all)), reach(bytes) {}
   node_place(node_place const&) = delete;
@@ -5974,7 +5980,7 @@ class node_place {
   [[nodiscard]] virtual bool is_orphaned() const noexcept { return false; }
 };
 
-/// What one rank shares with the others of its launch: the memory of all, the failure, and the bells.
+/// What one rank shares with the others of its launch: the memory of all, the failure, and how they wake each other.
 class node_launch {
  public:
   node_launch(std::string_view name, int own_rank, std::shared_ptr<node_place> where, bool core_each)
@@ -6022,8 +6028,8 @@ class node_launch {
     auto const speaker = static_cast<int>(header(0).failure.load()) - 1;
     return speaker < 0 || speaker >= size() ? std::string() : std::string(header(speaker).sentence);
   }
-  /// After a failure: takes this rank's memory back, waiting until no other rank works in it any more; for processes,
-  /// which may have been stopped there, only a little.
+  /// After a failure: waits until no other rank works in this rank's memory any more. For a process at most a second,
+  /// because it may have been stopped while it worked there.
   void settle() noexcept {
     place->close();
     auto const end = clock::now() + std::chrono::seconds(1);
@@ -6033,8 +6039,8 @@ class node_launch {
         std::this_thread::sleep_for(std::chrono::microseconds(100));
   }
 
-  /// Whether this rank reports how the launch has failed: the lowest that comes here in time. It returns false when
-  /// another has begun to, because launchers end the others as soon as one process has ended.
+  /// Whether this rank prints why the launch has failed: the lowest rank that calls this in time does. The others get
+  /// false a little later, because launchers end all processes as soon as one has ended.
   [[nodiscard]] bool reports() noexcept {
     mine().ends.store(1);
     auto& reported = header(0).reported;
@@ -6051,8 +6057,8 @@ class node_launch {
     return false;
   }
 
-  /// After a failure: the ranks that go on, the same list on all of them. Nothing if one neither does so nor has ended
-  /// before the deadline; then nobody goes on, not even that one when it wakes up.
+  /// After a failure: the ranks that go on, the same list on all of them. Empty if some rank has neither called this
+  /// nor ended before the deadline; then no rank goes on, nor does that one if it calls this later.
   [[nodiscard]] std::vector<int> survivors(std::chrono::milliseconds deadline) {
     auto const end = clock::now() + deadline;
     mine().goes_on.store(node_header::yes);
@@ -6071,7 +6077,7 @@ class node_launch {
     for (;;) {
       if (clock::now() > end || has_given_up()) return give_up();
       int lowest = 0;
-      while (!is_left(lowest)) ++lowest;  // this rank at the latest
+      while (!is_left(lowest)) ++lowest;  // ends at this rank at the latest
       auto& decides = header(lowest);
       if (lowest == rank) {
         for (int each = 0; each < size(); ++each)
@@ -6088,13 +6094,13 @@ class node_launch {
     }
   }
 
-  /// Wakes whoever sleeps for that rank.
+  /// Wakes the threads of a rank that sleep.
   void ring(node_header& there) const noexcept {
     if (there.sleepers.load() == 0) return;
     there.bell.fetch_add(1);
     wake_all(there.bell, place->one_process);
   }
-  /// Sleeps until somebody rings, unless `ready()`, which is asked after the bell has been armed.
+  /// Sleeps until another rank calls ring(), unless ready(): asked once `sleepers` is set, so that no wake-up is lost.
   template <class Ready>
   void sleep(std::chrono::nanoseconds limit, Ready&& ready) noexcept(noexcept(ready())) {
     auto& here = mine();
@@ -6120,8 +6126,8 @@ class node_launch {
   [[nodiscard]] std::size_t board_bytes(int size) const noexcept {
     return node_board::bytes(size, !place->one_process);
   }
-  /// This rank will not look at these boards of a group any more. In one process who is the last frees them; a process
-  /// frees its own, once the others have left too.
+  /// This rank does not read these boards of a group any more. The last thread to leave frees them; a process frees its
+  /// own board once all have left.
   void leave(std::vector<node_board*> const& boards, node_board& own) {
     auto const size = static_cast<int>(boards.size());
     for (auto* const each : boards)
@@ -6159,7 +6165,7 @@ namespace trireme::comm::detail {
 
 /// The ranks of one communicator, as one of them sees it.
 struct node_group {
-  /// Messages to one rank and from it, numbered as they were asked for, and how many have been seen through.
+  /// Messages to and from one rank: how many have been started, which gives each its number, and how many are done.
   struct pair_state {
     std::uint64_t sends = 0, receives = 0;
     std::uint64_t sent = 0, received = 0;
@@ -6173,13 +6179,14 @@ struct node_group {
   std::vector<node_header*> headers;
 
   std::uint64_t next = 1;      ///< the number of the next collective
-  std::uint64_t posted = 0;    ///< up to here they are announced: in their order, so that none takes another's place
-  std::uint64_t decided = 0;   ///< up to here it is known how each collective goes about its work
+  std::uint64_t posted = 0;    ///< the latest that is announced; announcements keep the order of the calls
+  std::uint64_t decided = 0;   ///< the latest for which it is chosen how the work is done
   std::uint64_t reusable = 1;  ///< postings below it are free: every rank has finished with them
   std::uint64_t rounds = 0;    ///< rounds of the staged collectives that are decided
   std::array<std::uint64_t, node_board::ring> done{};
-  /// Broadcasts that this rank began as their root, without waiting for the others, and how many of them all others
-  /// have joined since; so many have written letters, and these are the numbers that the latest ones belong to.
+  /// Small broadcasts that this rank has finished as their root without waiting: the numbers of the latest ones, how
+  /// many there were, and for how many the calls of all others have been compared since (hear()). Then the letters
+  /// written so far, and the collective that each letter was last used for.
   std::array<std::uint64_t, node_board::ring> told{};
   std::uint64_t told_count = 0, heard = 0;
   std::uint64_t letters = 0;
@@ -6199,7 +6206,7 @@ struct node_group {
     return {reinterpret_cast<node_portion*>(board(of).more(number, size())), members.size()};
   }
 
-  /// Called after every change that others may wait for.
+  /// Wakes the other ranks if they sleep. Called after every change that they may wait for.
   void ring() const noexcept {
     for (int each = 0; each < size(); ++each)
       if (each != rank) launch->ring(*headers[static_cast<std::size_t>(each)]);
@@ -6209,7 +6216,7 @@ struct node_group {
     for (int each = 1; each < size(); ++each) low = std::min(low, board(each).unfinished.load());
     return low;
   }
-  /// Collective `number` is finished, here.
+  /// This rank has finished collective `number`.
   void finish(std::uint64_t number, std::memory_order order = std::memory_order_release) noexcept {
     done[number % node_board::ring] = number;
     auto low = mine().unfinished.load(std::memory_order_relaxed);
@@ -6227,7 +6234,7 @@ struct node_segment {
 };
 
 /// One rank's part in one collective or exchange. It advances when it is asked to:
-///   posting -> arriving -> finished                           by value or letter, or where there is nothing to touch
+///   posting -> arriving -> finished                           by value, by letter, or if there are no elements
 ///                       -> sharing -> closing -> finished     directly in the memory of all
 ///                       -> staging -> finished                in pieces through the staging slots
 ///   exchanging -> finished
@@ -6249,15 +6256,15 @@ struct node_operation final : process_operation {
   std::uint64_t number = 0;
   std::atomic<stage> at{stage::finished};
   bool by_value = false;
-  bool tells = false;        ///< a small broadcast, in which ranks wait for its root only, and the root for nobody
-  bool hears = false;        ///< is announced when all have joined what its rank told before, so that they hear with it
+  bool tells = false;        ///< a small broadcast: ranks wait for the root only, and the root for nobody
+  bool hears = false;        ///< another blocking call: waits until this rank has compared the calls of all it told
   bool for_all = false;      ///< a broadcast in which each rank copies a slice for all
   bool streams = false;      ///< moves so much that it goes past the caches
   int cursor = 0;            ///< ranks below it have been seen at the present stage
   std::int64_t moved = 0;    ///< of this rank's share of direct work: elements, of the rank at `cursor`
   std::int64_t chunk = 0;    ///< elements a round
   std::uint64_t base = 0;    ///< the number of the first round
-  std::uint64_t behind = 0;  ///< a number that all must finish before this is posted
+  std::uint64_t behind = 0;  ///< a collective that all ranks must finish before this is posted
   std::uint64_t rounds = 0;
   std::uint32_t polls = 0;
   clock::time_point since{};
@@ -6293,9 +6300,9 @@ struct node_operation final : process_operation {
   return op.is_ragged() && op.what().kind == collective::all_to_all;
 }
 
-/// What of its own memory a rank lets others work in when they do so directly. They read what it gives; but what is for
-/// one rank alone is brought there by those who give it, and sums that end in more than one slice are written by those
-/// who form them.
+/// In which of a rank's views the other ranks work, if they work directly. They read what it gives. But what only the
+/// root takes is written into the root's memory by the givers; and a sum that all take, or the root, is written by the
+/// ranks that form its slices.
 struct node_touched {
   bool from, to;
 };
@@ -6327,7 +6334,7 @@ struct node_touched {
   return {op.to(), taken.first, taken.count};
 }
 
-/// Bytes of what a rank posts if the values travel with the announcement: the same number on every rank.
+/// Bytes of a rank's values if they travel with the announcement: the same number on every rank.
 [[nodiscard]] inline std::int64_t value_bytes(node_operation const& op) noexcept {
   auto const given = move_of(op).given;
   if (given == piece::whole) return op.bytes(op.what().count);
@@ -6335,7 +6342,8 @@ struct node_touched {
   return op.bytes(given == piece::of_giver ? where.largest() : where.all());
 }
 
-/// Bytes that are worked on in one go; where a helper thread may do it, others take their turn between them.
+/// Bytes of direct work in one step. In a process several threads take turns between steps (node_driver), so steps are
+/// short; a rank that is a thread has no others.
 [[nodiscard]] inline std::int64_t most_direct(node_operation const& op) noexcept {
   return op.launch().place->one_process ? std::numeric_limits<std::int64_t>::max() : std::int64_t{1} << 20;
 }
@@ -6360,8 +6368,9 @@ inline std::int64_t copied(node_operation const& op, node_segment const& to, std
   return count;
 }
 
-/// Runs `work`, which touches memory of other ranks, and says meanwhile that it does. False if the launch has failed,
-/// since somebody may be taking its memory back then; and if the work throws, as that of a device may, which fails all.
+/// Runs `work`, which touches memory of other ranks, and shows that in this rank's header meanwhile. False if the
+/// launch has failed, because the others then take their memory back; or if `work` throws, as kernels of a
+/// device may: that fails the launch.
 template <class Work>
 [[nodiscard]] bool work_inside(node_operation const& op, Work&& work) {
   auto& launch = op.launch();
@@ -6426,8 +6435,8 @@ inline void prepare(node_operation& op, node_group& where, command const& it) {
 // ---- trireme/comm/detail/node_exchange.hpp (goes on)
 namespace trireme::comm::detail {
 
-// Messages between two ranks: the sender fills slots of its channel, the receiver empties them. Large messages in
-// memory that the receiver reaches take one slot, which says where they are; it reads them there.
+// Messages between two ranks. Of a message in memory that the receiver reaches, the sender only writes a label, which
+// says where it is, and the receiver reads it there. Other messages are copied through the slots of the channel.
 
 [[nodiscard]] inline std::uint64_t bytes_of(node_operation const& op, part const& it) noexcept {
   return op.touches() ? static_cast<std::uint64_t>(it.count) * size_of(it.type) : 0;
@@ -6529,7 +6538,7 @@ inline bool exchange_step(node_operation& op) {
   return any || !open;
 }
 
-/// Whether a message waits for its peer at this moment.
+/// Whether a message waits for its peer now.
 [[nodiscard]] inline bool awaits(node_operation const& op, node_operation::message const& it) noexcept {
   using enum node_operation::message::state;
   auto const& where = *op.where;
@@ -6543,7 +6552,7 @@ inline bool exchange_step(node_operation& op) {
   return channel.head.load() - channel.tail.load() >= node_channel::slots;
 }
 
-/// A rank that gives more or less than another takes, in a ragged all_to_all, fails all.
+/// Whether all ranks send this one what it expects, in a ragged all_to_all; if not, the launch fails.
 [[nodiscard]] inline bool counts_agree(node_operation const& op) {
   auto const& where = *op.where;
   for (int rank = 0; rank < where.size(); ++rank) {
@@ -6578,7 +6587,7 @@ struct node_terms {
   }
 };
 
-// By value: every rank has posted what it gives, and forms its own result.
+// By value: every rank's values are beside its announcement, and each rank forms its own result.
 
 inline void take_values(node_operation const& op) {
   auto const& where = *op.where;
@@ -6605,7 +6614,7 @@ inline void take_values(node_operation const& op) {
   }
 }
 
-/// What this rank posts by value.
+/// Writes this rank's values beside its announcement.
 inline void give_values(node_operation const& op) {
   auto const geometry = geometry_of(op);
   auto const& move = move_of(op);
@@ -6647,7 +6656,7 @@ inline bool combine_directly(node_operation& op) {
   return op.moved == own.count;
 }
 
-/// Where in the memory of `rank` that lies which it gives to this one.
+/// Where in the memory of `rank` the elements are that it gives to this rank.
 [[nodiscard]] inline std::byte const* source_at(node_operation const& op, int rank) noexcept {
   auto const own = op.where->rank;
   if (!has_parts(op)) return from_of(op, rank) + op.bytes(geometry_of(op).given(move_of(op), rank, own).first);
@@ -6665,11 +6674,11 @@ inline bool move_directly(node_operation& op) {
     ++op.cursor;
     return op.cursor == where.size();
   };
-  if (move_of(op).takers == side::root) {  // into the root's memory, so that all work
+  if (move_of(op).takers == side::root) {  // all ranks write into the root's memory, side by side
     op.cursor = where.size() - 1;
     return step({to_of(op, op.what().root), where.rank * op.what().count, op.what().count}, op.from());
   }
-  if (op.for_all) {  // everybody's: each rank copies a slice for all
+  if (op.for_all) {  // each rank copies one slice of the root's values to all
     auto const part = geometry_of(op).owned(where.rank);
     if (op.cursor == op.what().root) return ++op.cursor == where.size();
     return step({to_of(op, op.cursor), part.first, part.count}, from_of(op, op.what().root) + op.bytes(part.first));
@@ -6784,7 +6793,7 @@ namespace trireme::comm::detail {
 
 enum class node_outcome : std::uint8_t { stuck, moved, finished };
 
-/// Whether the others may work in what this rank passes in, as far as that matters to the collective.
+/// The flags of this rank's posting: whether the others reach those of its views that they work in directly.
 [[nodiscard]] inline std::uint32_t reach_of(node_operation const& op) noexcept {
   if (!op.touches()) return node_posting::reachable | node_posting::phantom;
   bool const broadcasts = op.what().kind == collective::broadcast;
@@ -6802,7 +6811,8 @@ enum class node_outcome : std::uint8_t { stuck, moved, finished };
   return (reachable ? node_posting::reachable : 0U) | (writable ? node_posting::writable : 0U);
 }
 
-/// Whether this rank's slot for a round is free, and what has to be reduced before has been.
+/// Whether this rank may fill its slot for a round: all ranks have copied out what was there. A collective that reduces
+/// nothing also waits until this rank has reduced all earlier rounds, because fill_round() counts its own as reduced.
 [[nodiscard]] inline bool may_fill(node_operation const& op, std::uint64_t round) noexcept {
   if (!combines(op) && op.where->mine().combined.load(std::memory_order_relaxed) != round) return false;
   for (int rank = 0; rank < op.where->size(); ++rank)
@@ -6812,7 +6822,7 @@ enum class node_outcome : std::uint8_t { stuck, moved, finished };
 inline void fill_round(node_operation const& op, std::uint64_t round) {
   fill_slot(op, round);
   auto& mine = op.where->mine();
-  if (!combines(op)) mine.combined.store(op.base + round + 1);  // there is nothing to reduce
+  if (!combines(op)) mine.combined.store(op.base + round + 1);  // nothing to reduce
   mine.filled.store(op.base + round + 1);
 }
 
@@ -6828,9 +6838,9 @@ inline void fill_round(node_operation const& op, std::uint64_t round) {
   return false;
 }
 
-/// Looks who has joined the broadcasts that this rank told without waiting; false if somebody has called another thing
-/// instead, which fails the launch. Others may wait for it: who is the root of a later broadcast, for a letter or a
-/// line that it may only use again when all have finished with what was there.
+/// A root finishes a small broadcast without waiting for the others. This compares their calls with it, as far as they
+/// have announced them, and marks those broadcasts as finished; false if a call differs, which fails the launch. Other
+/// ranks may wait for that mark: a letter or posting is only used again when all ranks have finished its collective.
 inline bool hear(node_group& where) {
   auto const before = where.heard;
   bool agree = true;
@@ -6850,7 +6860,7 @@ inline bool hear(node_group& where) {
   return agree;
 }
 
-/// Writes the letter that a broadcast takes to the others; false while its place is in use for an earlier one.
+/// Copies the values of a broadcast into a letter of its root; false while an earlier broadcast still uses that letter.
 inline bool write_letter(node_operation& op, node_posting& posting) {
   auto& where = *op.where;
   auto& last = where.letter_of[where.letters % node_board::letters];
@@ -6869,8 +6879,8 @@ inline bool write_letter(node_operation& op, node_posting& posting) {
   return true;
 }
 
-/// Announces the collective; false while its posting is still in use for an earlier one, or an earlier one waits for
-/// its.
+/// Announces the collective; false while its posting is in use for an earlier collective, or an earlier one is not
+/// announced yet: the order of announcements is that of the calls.
 inline bool post(node_operation& op) {
   auto& where = *op.where;
   if (op.number != where.posted + 1) return false;
@@ -6894,7 +6904,7 @@ inline bool post(node_operation& op) {
         where.portions(where.rank, op.number)[static_cast<std::size_t>(each.peer)] = {each.count,
                                                                                       op.launch().offset(each.address)};
     op.chunk = staged_chunk(op);
-    // If it is going to be staged for sure, the first piece goes with the announcement.
+    // This rank's memory is out of reach, so the collective is staged; its first piece goes with the announcement.
     if ((flags & node_posting::reachable) == 0 && !has_parts(op) && where.decided + 1 == op.number &&
         where.mine().filled.load(std::memory_order_relaxed) == where.rounds && may_fill(op, where.rounds)) {
       op.base = where.rounds;
@@ -6903,7 +6913,7 @@ inline bool post(node_operation& op) {
   }
   where.posted = op.number;
   posting.word.store(node_arrived(op.number));
-  if (!op.tells || op.is_root()) where.ring();  // else its root alone may wait for it, which tell() wakes
+  if (!op.tells || op.is_root()) where.ring();  // else only the root may wait, and tell() wakes it
   op.become(node_operation::stage::arriving);
   return true;
 }
@@ -6914,8 +6924,8 @@ inline node_outcome finish(node_operation& op) noexcept {
   return node_outcome::finished;
 }
 
-/// The root of a small broadcast has arrived, and nobody waits for anybody else. The root itself is done, and hears
-/// later what the others have called.
+/// The root of a small broadcast has announced it, which is all that any rank waits for. The root is done, and compares
+/// the calls of the others later (hear()).
 inline node_outcome tell(node_operation& op) {
   auto& where = *op.where;
   if (where.decided + 1 != op.number) return node_outcome::stuck;
@@ -6930,14 +6940,14 @@ inline node_outcome tell(node_operation& op) {
     else
       copied(op, incoming(op, root), from_of(op, root), 0, op.what().count);
     where.finish(op.number, std::memory_order_seq_cst);
-    op.launch().ring(*where.headers[static_cast<std::size_t>(root)]);  // it may wait for a place
+    op.launch().ring(*where.headers[static_cast<std::size_t>(root)]);  // it may wait for the letter or posting
     op.become(node_operation::stage::finished);
   }
   ++where.decided;
   return node_outcome::finished;
 }
 
-/// All ranks have arrived: from their postings each of them sees how the work is done.
+/// All ranks have arrived: each compares the calls, and chooses from the postings how the work is done, all alike.
 inline node_outcome decide(node_operation& op) {
   using enum node_operation::stage;
   auto& where = *op.where;
@@ -6973,7 +6983,7 @@ inline node_outcome decide(node_operation& op) {
   return node_outcome::moved;
 }
 
-/// Whether a rank must stay until the others have done their share: not if nobody works in its memory.
+/// Whether a rank must wait until the others have done their share: only if they work in its memory.
 [[nodiscard]] inline bool must_stay(node_operation const& op) noexcept {
   auto const others = touched(op);
   return op.for_all || others.from || others.to;
@@ -6991,7 +7001,7 @@ inline node_outcome share(node_operation& op) {
   return node_outcome::moved;
 }
 
-/// One step of one round: copies out what is ready first, so that pieces are still in the cache.
+/// One step of one round. Copying out comes first, because those pieces are still in the cache.
 inline node_outcome stage_round(node_operation& op) {
   auto& where = *op.where;
   auto& mine = where.mine();
@@ -7040,7 +7050,7 @@ inline node_outcome advance(node_operation& op) {
     case arriving:
       if (op.tells) {
         if (op.posting(op.what().root).word.load() >= node_arrived(op.number)) return tell(op);
-        if (where.heard < where.told_count) static_cast<void>(hear(where));  // that root may wait for this rank to
+        if (where.heard < where.told_count) static_cast<void>(hear(where));  // the root may wait until this rank has
         return node_outcome::stuck;
       }
       for (; op.cursor < where.size(); ++op.cursor)
@@ -7062,7 +7072,7 @@ inline node_outcome advance(node_operation& op) {
   }
 }
 
-/// Whether `rank` is somebody whom `op` waits for.
+/// Whether `op` waits for `rank`.
 [[nodiscard]] inline bool awaits(node_operation const& op, int rank) noexcept {
   using enum node_operation::stage;
   auto const& board = op.where->board(rank);
@@ -7092,7 +7102,7 @@ inline node_outcome advance(node_operation& op) {
   }
 }
 
-/// "rank 1" or "ranks 1, 3": those that `op` waits for and that are `such`, by their ranks in the launch.
+/// "rank 1" or "ranks 1, 3": those that `op` waits for and for which such(rank) holds, by their ranks in the launch.
 template <class Such>
 [[nodiscard]] std::string awaited_ranks(node_operation const& op, Such&& such) {
   std::string out;
@@ -7109,14 +7119,15 @@ template <class Such>
 inline void check_patience(node_operation& op, clock::time_point since) {
   auto& launch = op.launch();
   auto const now = clock::now();
-  if (launch.failed() || op.finished()) return;  // who has left after it is not awaited
+  if (launch.failed() || op.finished()) return;  // ranks may leave after it
   auto const begin = [&] { return text(launch.who, ": ", describe(op)); };
   if (now >= op.next_look) {  // asking the system costs a microsecond a rank
     op.next_look = now + std::chrono::milliseconds(50);
     if (launch.place->is_orphaned())
       return launch.fail(text(begin(), " cannot finish, because what started rank ", launch.rank,
                               " (mpirun, or its daemon) has ended; start the job again"));
-    // A thread's group may end while an exception is on its way out of its body, which is then told instead.
+    // A thread leaves its group while an exception leaves its body, and the exception is then the error to report. So
+    // for threads only the header counts, which says that the body has ended.
     bool const together = launch.place->one_process;
     auto const left = awaited_ranks(op, [&](int rank) {
       auto const& here = op.where->board(rank).left;
@@ -7149,7 +7160,7 @@ inline void check_patience(node_operation& op, clock::time_point since) {
                    "{.deadline}"));
 }
 
-/// Leaves an operation of a failed launch: from here on nobody works in this rank's memory.
+/// Throws the failure of the launch, once the others have stopped working in this rank's memory (settle()).
 [[noreturn]] inline void throw_failure(node_launch& launch, collective kind) {
   launch.settle();
   throw comm_error(launch.sentence(), {launch.rank, std::string(name_of(kind))});
@@ -7160,8 +7171,8 @@ inline void check_patience(node_operation& op, clock::time_point since) {
 // ---- trireme/comm/detail/node_engine.hpp (goes on)
 namespace trireme::comm::detail {
 
-/// Drives the operations of one rank: whoever waits does it; in a process of its own else a helper thread, which begins
-/// with the first asynchronous operation and sleeps while nothing is pending.
+/// Drives the operations of one rank. The caller does it while it waits or tests. A rank that is a process also has a
+/// helper thread, which starts with the first asynchronous operation and sleeps while nothing is pending.
 class node_driver {
  public:
   explicit node_driver(std::shared_ptr<node_launch> launch) : launch_(std::move(launch)) {}
@@ -7180,7 +7191,7 @@ class node_driver {
 
   [[nodiscard]] std::shared_ptr<node_launch> const& launch() const noexcept { return launch_; }
 
-  /// Runs a command in the caller, in an operation that is used again.
+  /// Runs a command in the calling thread; `op` is used again for every blocking call.
   void run(node_operation& op, node_group& where, command const& it) {
     turn mine(*this);
     expect_unfailed(it.what.kind);
@@ -7188,7 +7199,7 @@ class node_driver {
     op.hears = !op.tells;
     drive(op, mine);
   }
-  /// Starts the helper: from then on every call takes its turn. A rank that is a thread has none.
+  /// Starts the helper: from then on every call takes the lock. A rank that is a thread has no helper.
   void expect_others() {
     if (!launch_->place->one_process && !helper_.joinable()) helper_ = std::thread([this] { help(); });
   }
@@ -7221,7 +7232,7 @@ class node_driver {
     if (op.finished()) return true;
     if (std::unique_lock lock(mutex_, std::defer_lock); !helper_.joinable() || lock.try_lock()) {
       advance(op);
-      if (op.polls % 4 == 0) advance_pending();  // now and then, because a test is otherwise a few nanoseconds
+      if (op.polls % 4 == 0) advance_pending();  // not each time: a test takes only a few nanoseconds
       if (++op.polls % 256 == 0) {
         if (op.since == clock::time_point{}) op.since = clock::now();
         check_patience(op, op.since);
@@ -7246,7 +7257,7 @@ class node_driver {
   }
 
  private:
-  /// The caller's turn to drive; the helper and other callers let it in after at most one step of an operation.
+  /// Holds the driver's lock, if there is a helper. Other holders release it after at most one step of each operation.
   class turn {
    public:
     explicit turn(node_driver& driver) : driver_(driver), shared_(driver.helper_.joinable()) { take(); }
@@ -7263,7 +7274,7 @@ class node_driver {
     void give() noexcept {
       if (shared_) driver_.mutex_.unlock();
     }
-    /// Lets others in who wait.
+    /// Lets other callers in that wait for the lock.
     void pass() {
       if (!shared_ || driver_.wanted_.load(std::memory_order_relaxed) == 0) return;
       give();
@@ -7379,7 +7390,7 @@ class node_driver {
   }
 
   std::shared_ptr<node_launch> const launch_;
-  std::mutex mutex_;  ///< of everything below, once there is a helper thread
+  std::mutex mutex_;  ///< protects everything below, once there is a helper
   std::condition_variable work_;
   std::atomic<int> wanted_{0};  ///< callers that wait for their turn
   bool over_ = false;
@@ -7409,7 +7420,7 @@ class node_engine final : public process_engine {
   ~node_engine() override {
     try {
       static_cast<void>(hear(group_));
-    } catch (...) {  // without memory for a sentence the others find out themselves, or at their deadlines
+    } catch (...) {  // no memory for a sentence: the others find the difference themselves, or at their deadlines
     }
     group_.mine().left.store(1);
     group_.ring();
@@ -7504,7 +7515,7 @@ class node_engine final : public process_engine {
 
 namespace trireme::comm::detail {
 
-/// Threads of one process: all memory is within reach of all.
+/// Ranks that are threads of one process: each reaches all memory.
 class thread_place final : public node_place {
  public:
   explicit thread_place(int ranks)
@@ -7516,7 +7527,7 @@ class thread_place final : public node_place {
 
   [[nodiscard]] void* allocate(std::size_t bytes) override {
     std::lock_guard const lock(mutex_);
-    blocks_.push_back(nullptr);  // first of all, so that no block is lost
+    blocks_.push_back(nullptr);  // first: if this throws, no block is lost
     return blocks_.back() = ::operator new(bytes, alignment);
   }
   void deallocate(void* block, std::size_t) noexcept override {
@@ -7615,7 +7626,7 @@ TRIREME_BODY void run_ranks(threads const& description, std::function<void(int, 
       } catch (...) {
         end_with(rank, std::current_exception(), " ended with an error: ");
       }
-      leave();  // before its group ends, so that the others hear why
+      leave();  // before its group ends, so that the others report the right error
     } catch (...) {
       end_with(rank, std::current_exception(), " could not begin: ");
       leave();
@@ -7631,7 +7642,7 @@ TRIREME_BODY void run_ranks(threads const& description, std::function<void(int, 
   }
   for (auto& each : workers) each.join();
 
-  // The first in time; or, where that rank has dealt with it, the first in rank order.
+  // The exception of the rank that failed first; if its body has caught it, the first one in rank order.
   auto const first = place->headers[0]->failure.load();
   if (first > 0 && failures[first - 1] != nullptr) std::rethrow_exception(failures[first - 1]);
   for (auto const& failure : failures)
@@ -7663,7 +7674,8 @@ concept launchable = requires(Description const& description, Body& body) {
 /// Runs `body(world)` on every rank that `description` asks for.
 ///
 /// Ranks    comm::self runs it here; comm::threads in a thread a rank, at the same time and on one copy of the body;
-///          comm::mpi here, in each process that mpirun has started. `world` lives as long as the call.
+///          comm::mpi, comm::processes and comm::nccl here, in each process that the launcher has started. `world`
+///          lives as long as the call.
 /// Threads  returns when the body has returned everywhere in this process.
 /// Errors   an exception on one rank ends the waits of the others with a comm_error that names it; once all have ended,
 ///          the first one is thrown again here. config_error if the description makes no sense.
@@ -7712,7 +7724,7 @@ struct recovery {
 
 namespace detail {
 
-/// Whether what ended an attempt may not happen in the next one: a wrong configuration and lost numbers would.
+/// Whether another attempt may succeed. Not after a wrong configuration, a failed assertion, or non-finite numbers.
 [[nodiscard]] inline bool may_recover(std::exception_ptr const& failure) {
   try {
     std::rethrow_exception(failure);
@@ -7736,7 +7748,7 @@ inline void check(recovery const& how, int ranks) {
 
 }  // namespace detail
 
-/// How trireme::launch goes on with comm::self.
+/// How trireme::launch recovers with comm::self.
 template <class Body>
 auto recover_ranks(self const& description, recovery const& how, Body& body) {
   detail::check(how, 1);
@@ -7752,7 +7764,7 @@ auto recover_ranks(self const& description, recovery const& how, Body& body) {
   }
 }
 
-/// How trireme::launch goes on with comm::threads: what a rank has thrown ends the attempt on all of them.
+/// How trireme::launch recovers with comm::threads: an exception on one rank ends the attempt on all of them.
 template <class Body>
 auto recover_ranks(threads description, recovery const& how, Body& body) {
   detail::check(description);
@@ -10158,13 +10170,12 @@ concept plain_model = has_visit_parameters<M> && has_model_forward<M> && has_mod
 // ---- trireme/nn/checkpointed.hpp (goes on)
 namespace trireme::nn {
 
-/// A unit that saves nothing but its input: the backward pass runs it forward once more. So a model's activations are
-/// one input a unit and those of a single unit, for a third more arithmetic. Its backward does not come apart: what a
-/// second half needs would have to be kept.
+/// A unit that saves nothing but its input: the backward pass runs forward again. A model then keeps one input for each
+/// unit, and all activations of only one unit at a time, for about a third more arithmetic. Its backward has no halves,
+/// because what the second one needs would have to be kept.
 ///
-/// For units whose forward only computes: not the first or the last one of a model, which read the batch, sum losses
-/// and may form gradients as they go.
-/// Numerics the second time is the first one again, bit for bit: dropout is a function of sample and place.
+/// Not for a model's first and last units: they read the batch, add to the loss, and may form gradients in forward.
+/// Numerics the second forward pass has the bits of the first: what is dropped depends on sample and position alone.
 /// Method   [Chen et al., "Training deep nets with sublinear memory cost", 2016].
 template <class Unit>
 struct checkpointed {
@@ -10223,7 +10234,7 @@ struct checkpointed {
     }
 
    private:
-    // Gives back all activations since `here` but for one.
+    // Gives back all activations since `here` but the result.
     static view keep_only(pass<Env>& pass, typename arena<space>::position here, view result) {
       auto const copy = pass.scratch.template take<typename Env::compute>(result.extents());
       kernels::copy(copy, result);
@@ -10234,7 +10245,7 @@ struct checkpointed {
     }
 
     inner unit_;
-    typename inner::saved within_{};  // of the one micro-batch that is in it
+    typename inner::saved within_{};  // of the micro-batch that it works on now
   };
 };
 template <class Unit>
@@ -10354,8 +10365,8 @@ concept cuts_context = requires {
 // ---- trireme/nn/detail/own_rows.hpp
 namespace trireme::nn::detail {
 
-/// Sum over the tensor group of the terms that term(memory) makes; of cut rows those that lie here, and nothing else is
-/// kept: nobody needs the term's other rows later.
+/// The sum over the tensor group of what term(memory) computes. Where rows are cut, only the rows that lie here are
+/// kept among the activations; the term, which has all rows, goes to scratch memory.
 template <class Env, class Term>
 auto kept_sum(pass<Env>& pass, Term const& term) -> tensor_view<typename Env::compute, typename Env::space> {
   if (!pass.group.cuts_rows()) return pass.group.reduce(term(pass.activations));
@@ -10367,7 +10378,8 @@ auto kept_sum(pass<Env>& pass, Term const& term) -> tensor_view<typename Env::co
   return y;
 }
 
-/// Drops numbers of y, the rows that lie here of `rows`, by what they are in their whole samples.
+/// Dropout of y, which has those of `rows` rows that lie here. What is dropped depends on sample and position in the
+/// whole sample alone, so any cut drops the same.
 template <class Env>
 void drop_rows(pass<Env> const& pass, tensor_view<typename Env::compute, typename Env::space> y, std::int64_t rows,
                ops::dropout_site site) {
@@ -10398,20 +10410,20 @@ void drop_rows(pass<Env> const& pass, tensor_view<typename Env::compute, typenam
 // ---- trireme/nn/placement.hpp
 namespace trireme::nn {
 
-/// What a layer does to an activation that a tensor group cuts: the one word by which it is placed.
+/// How a layer uses an activation that is cut over a tensor group. A layer is placed by this one word.
 enum class flow {
-  product,  ///< a matrix product: takes what there is, and is cut as its neighbours ask
-  fork,     ///< several chains on one input, whose results are put together
+  product,  ///< a matrix product: takes rows or columns, and is cut as its neighbours need
+  fork,     ///< several chains on one input, whose results are combined
   rows,     ///< row by row, whole rows: norms, a residual; each rank has its own rows where rows are cut
-  columns,  ///< works on this rank's columns of all rows: attention by heads
-  any,      ///< number by number, whatever lies here: activations, dropout
-  all,      ///< wants all rows and gives all rows, the same on all ranks: experts
-  source,   ///< makes rows of the batch's numbers: embeddings; the first layer of a model's first unit
-  words,    ///< a product with a table of words, whose numbers a loss takes chunk by chunk
+  columns,  ///< works on this rank's columns of all rows: the heads of attention
+  any,      ///< number by number, on rows or columns: activations, dropout
+  all,      ///< takes all rows and gives all rows, the same on all ranks: experts
+  source,   ///< makes rows from the batch: embeddings; the first layer of a model's first unit
+  words,    ///< a product with a vocabulary's table, whose logits the loss takes chunk by chunk
   loss      ///< compares rows with targets; the last layer of a model's last unit
 };
 
-/// How an activation lies between two layers. A term of a sum never does: the chain sums it at once.
+/// How an activation lies between two layers. It is never a term of a sum: the chain sums terms at once.
 enum class lie {
   rows,     ///< whole rows: all of them, or this rank's where rows are cut
   all,      ///< all rows, whole: only at the start of a branch whose fork has gathered them for all branches
@@ -10419,12 +10431,12 @@ enum class lie {
   nothing   ///< no rows: before a model's first layer, and behind its loss
 };
 
-/// What becomes of a product (or a fork) in its chain.
+/// How a product (or a fork) is cut in its chain.
 enum class role {
-  here,     ///< not cut
+  here,     ///< neither a product nor a fork
   spread,   ///< all rows in, this rank's columns out; the gradient of its input is a term
   collect,  ///< this rank's columns in, a term of all columns out
-  whole     ///< a product that every rank has whole, for its rows
+  whole     ///< every rank has all weights, and computes the rows that lie there
 };
 
 /// Why layers cannot stand in this order.
@@ -10444,28 +10456,28 @@ enum class misfit {
 /// What a layer says of itself.
 struct layer_says {
   flow does = flow::rows;
-  bool activation = false;        ///< a product before it can do it on the way out
+  bool activation = false;        ///< the product before it can do it
   bool takes_activation = false;  ///< is such a product
-  bool terms = false;             ///< of a source: what it gives is a term of a sum over the group
+  bool terms = false;             ///< of a source: its result is a term of a sum over the group
   bool spreads = false;           ///< of a fork: all of its branches can end in columns
-  bool shares_entry = false;      ///< and begin with products of all rows, which one gather serves
+  bool shares_entry = false;      ///< and begin with products of all rows: one gather serves them all
 };
 
 /// A layer in its place.
 struct layer_step {
   role as = role::here;
-  lie from = lie::rows;   ///< how its input lies before the boundary,
-  lie takes = lie::rows;  ///< and behind it
+  lie from = lie::rows;   ///< how its input lies before rows are gathered,
+  lie takes = lie::rows;  ///< and after
   lie gives = lie::rows;  ///< how its result lies, once a term is summed
   bool partial = false;   ///< its result is a term of a sum over the group
-  bool fused = false;     ///< it does the activation (or the loss) behind it
-  bool absorbed = false;  ///< is done by the product before it
+  bool fused = false;     ///< it also does the activation (or the loss) behind it
+  bool absorbed = false;  ///< the layer before does it
 
   /// Rows are gathered before it; the gradient of its input is summed.
   [[nodiscard]] constexpr bool gathers() const noexcept { return from == lie::rows && takes == lie::all; }
 };
 
-/// What came of placing a chain.
+/// The result of placing a chain: whether it fits, or what is wrong with which layer.
 struct placement {
   misfit what = misfit::none;
   std::size_t where = 0;
@@ -10475,8 +10487,9 @@ struct placement {
 
 namespace detail {
 
-/// How layer i (or, behind the last one, whoever takes the chain's result) would like its input to lie. Seen from the
-/// right: a product whose result is wanted in rows can sum columns; one whose result is wanted in columns takes rows.
+/// How layer i wants its input to lie; behind the last layer, how the chain's result must lie. This follows from the
+/// layers to the right: a product takes columns if rows are wanted of it (it sums them), and rows if columns are
+/// wanted.
 [[nodiscard]] constexpr lie wanted_by(std::span<layer_says const> layers, std::size_t i, lie exit) noexcept {
   while (i < layers.size() && layers[i].does == flow::any) ++i;
   if (i == layers.size()) return exit;
@@ -10488,11 +10501,12 @@ namespace detail {
 }  // namespace detail
 
 /// Places the layers of a chain over the tensor group: where rows are gathered, where terms are summed, which products
-/// are cut by columns, which by rows, and which layers are done by the one before them. Values in, values out; a unit's
-/// layers are placed when it is compiled, to refuse what does not fit, and once more when its run state is made.
+/// are cut by columns, which by rows, and which layers are fused into the one before them. The compiler calls it to
+/// refuse units that do not fit, and run states call it again when they are made.
 ///
-/// @param steps  as many as there are layers; written.
-/// @param entry  how the chain's input lies,   @param exit  and how its result must.
+/// @param steps  out: one a layer.
+/// @param entry  how the chain's input lies.
+/// @param exit   how its result must lie.
 [[nodiscard]] constexpr placement resolve(std::span<layer_says const> layers, std::span<layer_step> steps, lie entry,
                                           lie exit) noexcept {
   placement out;
@@ -10571,8 +10585,8 @@ namespace detail {
   return out;
 }
 
-/// How a unit's input lies, and how its result does: a model's first unit begins with a source, its last one ends with
-/// a loss.
+/// How the input and the result of a unit lie. A model's first unit begins with a source and has no input; its last one
+/// ends with a loss and has no result.
 [[nodiscard]] constexpr lie entry_of(std::span<layer_says const> layers) noexcept {
   return !layers.empty() && layers.front().does == flow::source ? lie::nothing : lie::rows;
 }
@@ -10580,7 +10594,7 @@ namespace detail {
   return !layers.empty() && layers.back().does == flow::loss ? lie::nothing : lie::rows;
 }
 
-/// What a branch of a fork can do: `spreads` and `shares_entry` of a fork are those of all of its branches.
+/// What a branch of a fork can do. A fork has `spreads` or `shares_entry` if all of its branches have it.
 /// @param steps  room for as many as there are layers.
 [[nodiscard]] constexpr layer_says branch_says(std::span<layer_says const> layers,
                                                std::span<layer_step> steps) noexcept {
@@ -10595,7 +10609,8 @@ namespace detail {
 // ---- trireme/nn/node.hpp (goes on)
 namespace trireme::nn {
 
-/// How columns are cut over a tensor group: `fused` matrices side by side, each in so many granules of equal width.
+/// How columns are cut over a tensor group: `fused` matrices lie side by side, and each is cut between `granules` of
+/// equal width (the heads of attention, for instance).
 struct columns {
   std::int64_t granules = 1;
   std::int64_t fused = 1;
@@ -10605,20 +10620,21 @@ struct columns {
 template <class Env>
 class loss_node;
 
-/// Where a layer finds itself while run states are made, from left to right.
+/// What a layer is told when its run state is made. It is handed from layer to layer, from left to right, and each
+/// layer writes what the next one needs.
 template <class Env>
 struct placing {
   rank_groups<Env> const& groups;  ///< who shares this unit's work
-  share own;                       ///< of its tensor group
+  share own;                       ///< this rank's share of the tensor group
   std::string name{};              ///< of the layer: its parameters are `name` + ".weight" and so on
-  std::int64_t width = 0;          ///< of a whole row of what comes in; a layer sets it to that of what it gives
+  std::int64_t width = 0;          ///< numbers in a whole row of the input; a layer sets it to that of its result
   std::uint32_t site = 0;          ///< the next dropout site
-  columns cut{};                   ///< of what comes in, where it lies in columns; set by who makes columns
-  columns wanted{};                ///< of what a product that is spread gives
-  ops::activation act = ops::activation::none;  ///< of the layer behind, which this one does
-  loss_node<Env>* loss = nullptr;               ///< behind it, which this one does
+  columns cut{};                   ///< of the input, where it lies in columns; set by the layer that made them
+  columns wanted{};                ///< of the result of a product with role::spread
+  ops::activation act = ops::activation::none;  ///< the activation behind, if this layer does it
+  loss_node<Env>* loss = nullptr;               ///< the loss behind, if this layer does it
 
-  /// What lies here of each of the fused matrices that a row of `whole` numbers is made of.
+  /// This rank's columns of each of the fused matrices that make up a row of `whole` numbers.
   [[nodiscard]] interval part(columns const& how, std::int64_t whole) const noexcept {
     auto const each = whole / how.fused / how.granules;
     auto const here = own.of(how.granules);
@@ -10631,8 +10647,8 @@ namespace detail {
 template <class Env>
 using view_of = tensor_view<typename Env::compute, typename Env::space>;
 
-/// Rows of the activations of a micro-batch, over all positions that lie here: whole numbers are tokens, of which each
-/// is a row; of other numbers each sample is one.
+/// Rows of the activations of a micro-batch, at the positions that lie here: one a token if the inputs are int32, else
+/// one a sample.
 template <class Env>
 [[nodiscard]] std::int64_t rows_of(pass<Env> const& pass) {
   auto const& inputs = pass.batch.inputs;
@@ -10646,32 +10662,32 @@ template <class Env>
   return count == 0 ? 1 : rows_of(pass) / count;
 }
 
-/// A result on its way forward.
+/// A layer's result in the forward pass.
 template <class Env>
 struct held {
   view_of<Env> v{};
-  bool ours = false;   ///< nobody reads this memory again: who gets it may write to it
-  bool entry = false;  ///< it is the input of the chain itself, passed on by layers that do nothing
+  bool ours = false;   ///< nobody reads this memory later: the layer that gets it may write to it
+  bool entry = false;  ///< it is the chain's own input, which layers have passed on unchanged
 };
 
-/// Where a gradient lies: with the unit it goes (scratch), it is handed from unit to unit and may change afterwards
-/// (passing), or it stays until the micro-batch is done (kept).
+/// How long the memory of a gradient lasts: until the unit returns (scratch); until the unit before has it and may
+/// write to it (passing); until the micro-batch is done (kept).
 enum class memory { scratch, passing, kept };
 
-/// A gradient on its way back.
+/// A gradient in the backward pass.
 template <class Env>
 struct gradient {
   view_of<Env> v{};
-  bool ours = false;  ///< who gets it may write to it
+  bool ours = false;  ///< the layer that gets it may write to it
   memory lies = memory::scratch;
-  bool through = false;  ///< it has gone through the activation of the layer that gets it
+  bool through = false;  ///< the derivative of the activation fused into the layer that gets it is already applied
 };
 
-/// A layer's input once more, in the backward pass: rows that a product gathers are gathered when somebody asks.
+/// A layer's input in the backward pass. Rows that forward gathered are gathered again only if the layer calls get().
 template <class Env>
 struct layer_input {
   view_of<Env> here{};
-  bool crosses = false;
+  bool crosses = false;  ///< its rows are gathered
   [[nodiscard]] view_of<Env> get(pass<Env>& pass) const {
     return crosses ? pass.group.gather(here, rows_of(pass), pass.scratch) : here;
   }
@@ -10680,8 +10696,8 @@ struct layer_input {
   }
 };
 
-/// Where a layer writes its input's gradient. `act` and `before` are asked of those alone that can do an activation's
-/// derivative, `accumulate` of those that can add.
+/// Where a layer writes its input's gradient. `act` and `before` are given only to nodes whose facts say does_slope,
+/// `accumulate` only to those that say accumulates.
 template <class Env>
 struct target {
   view_of<Env> into{};
@@ -10690,31 +10706,31 @@ struct target {
   view_of<Env> before{};
 };
 
-/// The activation that a product does, and what it kept for its derivative.
+/// The activation that is fused into a product, and its input, which is kept for the derivative.
 template <class Env>
 struct fused_activation {
   ops::activation act = ops::activation::none;
   view_of<Env> before{};
 };
 
-/// When parameters' gradients are made.
+/// When backward forms the gradients of parameters: with that of the input, or in the second half.
 enum class half { at_once, later };
 
 /// What a node can do, and what it needs; the chain does the rest.
 struct node_facts {
   bool weights = false;        ///< backward_weight(pass, x, dy): the chain keeps x and dy for it
-  bool inside = false;         ///< a composite: keeps by itself what its second half needs, and reads x then
-  bool in_place = false;       ///< backward changes dy to dx
+  bool inside = false;         ///< contains chains, which keep what their second half needs; it reads x then
+  bool in_place = false;       ///< has backward_in_place(), which turns dy into dx, and no backward_input()
   bool reads_y = false;        ///< backward_input reads the result
-  bool adds_residual = false;  ///< forward adds it on the way out
+  bool adds_residual = false;  ///< forward can add the residual to its result
   bool accumulates = false;    ///< backward_input can add to where dx goes
-  bool does_slope = false;     ///< and multiply by an activation's derivative
-  bool replicated = false;     ///< dx is no term but the same on all ranks
+  bool does_slope = false;     ///< and multiply dx by an activation's derivative
+  bool replicated = false;     ///< dx is the same on all ranks, not a term of a sum
   bool source = false;         ///< has no input, and so no dx
-  bool loss = false;           ///< its result is the loss; forward has made dx, and starts() gives it
+  bool loss = false;           ///< its result is the loss; forward has formed dx, and starts() returns it
 };
 
-/// What nodes save of each micro-batch that is in flight.
+/// What a node saves for each micro-batch in flight.
 template <class Saved>
 class per_slot {
  public:
@@ -10733,10 +10749,10 @@ using parameter_visitor = std::function<void(parameter<Env>&)>;
 
 }  // namespace detail
 
-/// A layer, or layers put together, in a unit's run state. All that composes them (chains, residuals, gates) is written
-/// once against this face, so it is compiled once for an environment however many models there are.
+/// A layer, or a composition of layers, in a unit's run state. Chains, residuals and products use this interface alone,
+/// so they are compiled once for an environment, however many models a program has.
 ///
-/// Layers know nothing of halves, neighbours, gathers or sums over ranks.
+/// A single layer knows nothing of its neighbours, or of gathers and sums of rows over ranks: the chain does them.
 template <class Env>
 class node {
  public:
@@ -10749,9 +10765,9 @@ class node {
   virtual ~node() = default;
 
   [[nodiscard]] virtual layer_says says() const = 0;
-  /// Activations of a fixed kind say which: ops::activation::none otherwise.
+  /// Which activation this node is, so that the product before it can do it; none of all other nodes.
   [[nodiscard]] virtual ops::activation activation() const { return ops::activation::none; }
-  /// Numbers a row of what it gives.
+  /// Numbers in a row of its result, for `from` in a row of its input.
   [[nodiscard]] virtual std::int64_t width(std::int64_t from) const { return from; }
   /// How it wants the columns of its input cut.
   [[nodiscard]] virtual columns wants(std::int64_t from, share) const { return {from, 1}; }
@@ -10762,14 +10778,15 @@ class node {
     do_place(at, step);
     at.name = outer;
   }
-  /// Puts a name before the one that it has.
+  /// Puts a name before its own.
   void prefix(std::string const& name) { name_ = name_.empty() ? name : name + "." + name_; }
   [[nodiscard]] detail::node_facts const& facts() const noexcept { return facts_; }
 
   virtual void visit(detail::parameter_visitor<Env> const&) {}
   /// Whether it does nothing in this pass.
   [[nodiscard]] virtual bool idle(pass<Env> const&) const { return false; }
-  /// y, in memory of `to` (or in that of x, if it is ours).
+  /// Returns y, in memory of `to`, or in that of x if x is `ours`.
+  /// @param residual  is added to y; given only to nodes whose facts say adds_residual.
   virtual detail::held<Env> forward(pass<Env>& pass, detail::held<Env> x, arena<space>& to, view residual) = 0;
   virtual void backward_input(pass<Env>&, detail::layer_input<Env>, view /*y*/, view /*dy*/, detail::target<Env>,
                               detail::half) {}
@@ -10779,6 +10796,7 @@ class node {
   /// Of a model's last layer: the gradient that backward begins with, in the rows that lie here.
   [[nodiscard]] virtual view starts(pass<Env> const&) { return {}; }
   [[nodiscard]] virtual loss_node<Env>* as_loss() { return nullptr; }
+  // Of experts: their collectives on a rank that has no rows of its own (contract/expert_group.hpp).
   virtual void serve_forward(pass<Env>&) {}
   virtual void serve_backward(pass<Env>&) {}
 
@@ -10798,13 +10816,13 @@ using node_pointer = std::unique_ptr<node<Env>>;
 // ---- trireme/nn/detail/chain_node.hpp (goes on)
 namespace trireme::nn::detail {
 
-/// Layers one after the other: the one place where rows are gathered, terms are summed, gradients find their memory,
-/// and backward comes apart.
+/// Layers one after the other. Only this class gathers rows, sums terms, chooses the memory of gradients and splits
+/// backward into halves.
 ///
-/// Memory   A result belongs to who made it; whoever reads it later (saves it, or gets it as its input again in the
-///          backward pass) makes it read-only for those behind (`held::ours`). A gradient belongs to whoever has it;
-///          one that must live until the second half is made read-only there (`gradient::ours`) and lies among the
-///          activations. What is written in place is asked for ownership first, and copied without it.
+/// Memory   A result is `ours` (the next layer may write to it) unless it is the chain's input, or the layer that made
+///          it reads it again in the backward pass. A gradient is `ours` unless the chain's caller needs it, or a layer
+///          keeps it for the second half; it then lies among the activations. A layer that works in place gets a copy
+///          of what is not `ours`.
 /// Threads  one owner.
 template <class Env>
 class chain_node {
@@ -10822,7 +10840,7 @@ class chain_node {
     for (auto const& each : nodes_) all.push_back(each->says());
     return all;
   }
-  /// Of a branch that a fork takes the result of.
+  /// What these layers can do as a branch of a fork.
   [[nodiscard]] layer_says as_branch() const {
     std::vector<layer_step> steps(nodes_.size());
     return branch_says(says(), steps);
@@ -10863,7 +10881,7 @@ class chain_node {
     }
   }
 
-  /// @param residual  is added to the result, if it is given.
+  /// @param residual  if not empty, is added to the result.
   held<Env> forward(pass<Env>& pass, view input, view residual = {}) {
     auto& kept = kept_[pass];
     kept.x.assign(nodes_.size() + 1, {});
@@ -10882,8 +10900,8 @@ class chain_node {
     return x;
   }
 
-  /// Returns the gradient of the input, in `out` if that says where.
-  /// @param input  as it was given to forward().
+  /// Returns the gradient of the input, in `out.into` if that is given.
+  /// @param input  what forward() was given.
   gradient<Env> backward(pass<Env>& pass, layer_input<Env> input, gradient<Env> dy, target<Env> out, half when) {
     auto const first = first_active(pass);
     bool done = false;
@@ -10932,8 +10950,8 @@ class chain_node {
 
  private:
   struct saved {
-    std::vector<held<Env>> x;  // each layer's input before its boundary; behind the last one the result
-    std::vector<view> dy;      // between the halves, of layers with weights, before the boundary
+    std::vector<held<Env>> x;  // each layer's input, not gathered; behind the last one the chain's result
+    std::vector<view> dy;      // between the halves, of layers with weights; not gathered
   };
 
   [[nodiscard]] bool skips(pass<Env> const& pass, std::size_t i) const {
@@ -10950,7 +10968,7 @@ class chain_node {
     }
     return nodes_.size();
   }
-  // The layer before i that does something; as many as there are layers: there is none.
+  // The last layer before i that does something in this pass; nodes_.size() if there is none.
   [[nodiscard]] std::size_t before(pass<Env> const& pass, std::size_t i) const {
     while (i-- > 0) {
       if (!skips(pass, i)) return i;
@@ -10994,7 +11012,7 @@ class chain_node {
     if (steps_[i].gathers()) out.crosses = true;
     return out;
   }
-  // Whether the gradient that goes on from layer i is kept by one before it for the second half.
+  // Whether a layer before i will keep for the second half the memory that the gradient of i's input lies in.
   [[nodiscard]] bool is_kept_behind(pass<Env> const& pass, std::size_t i) const {
     for (auto j = before(pass, i); j != nodes_.size(); j = before(pass, j)) {
       auto const& facts = nodes_[j]->facts();
@@ -11004,13 +11022,13 @@ class chain_node {
     return false;
   }
 
-  // A source without weights: nobody reads the gradient of its result.
+  // The gradient of its result is not needed: it is a source without weights.
   [[nodiscard]] bool wants_nothing(std::size_t i) const {
     return nodes_[i]->facts().source && !nodes_[i]->facts().weights;
   }
 
-  // dy is the gradient of layer i's result, behind its boundary; returns that of its input, before its boundary.
-  // done: it is where `out` wants it.
+  // dy is the gradient of layer i's result after terms are summed; returns that of its input before rows are gathered.
+  // done: set if it has been written to `out`, or if nobody needs it.
   gradient<Env> backward(pass<Env>& pass, std::size_t i, layer_input<Env> const& input, gradient<Env> dy,
                          target<Env> const& out, half when, bool& done) {
     auto& one = *nodes_[i];
@@ -11034,10 +11052,10 @@ class chain_node {
       dy.through = false;
       return dy;
     }
-    // Asked before a copy is made, so that both ways through backward round alike.
+    // Decided before dy may be copied below, so that backward at once and in halves form the same sums and round alike.
     bool const may_go_there = out.into.address() != nullptr && out.into.address() != dy.v.address();
     if (facts.weights && later) {
-      // Nobody gets the gradient of a source's result behind it, so it may stay where it was handed over.
+      // No unit comes before a source, so nobody writes to the memory that dy was handed over in: no copy is needed.
       bool const stays = dy.lies == memory::kept || (facts.source && dy.lies == memory::passing);
       if (!dy.ours || !stays) dy = {copy_of(pass.activations, dy.v), true, memory::kept};
       kept.dy[i] = dy.v;
@@ -11057,8 +11075,8 @@ class chain_node {
       return {};
     }
 
-    // Where dx goes: at once to where the chain's owner wants it, into what the layer before kept of its activation and
-    // nobody needs any more, or into scratch memory.
+    // Where dx goes: directly to where the chain's caller wants it; or, between the halves, over the activation's input
+    // that the layer before has kept, which nobody reads later; or into scratch memory.
     target<Env> to;
     gradient<Env> dx{.ours = true};
     if (may_go_there && !step.gathers() && !facts.replicated && (facts.accumulates || !out.accumulate)) {
@@ -11087,7 +11105,7 @@ class chain_node {
     dx.v = to.into;
     if (done) return dx;
     if (step.gathers()) dx.v = facts.replicated ? own_rows(pass, dx.v) : pass.group.reduce(partial_sum<view>(dx.v));
-    // A gradient that is kept takes the memory of the input, which nobody needs any more: no other memory is taken.
+    // A gradient that must be kept takes the memory of this layer's input, which nobody reads later.
     auto const& mine = kept.x[i];
     if (later && dx.lies != memory::kept && mine.ours && !facts.weights && !facts.inside && is_kept_behind(pass, i)) {
       kernels::copy(mine.v, dx.v);
@@ -11097,15 +11115,15 @@ class chain_node {
     return dx;
   }
 
-  // dy of a fused activation's result becomes that of the product, where nothing behind could do it on the way.
+  // Applies the derivative of the fused activation to dy, where the layer behind has not done so.
   gradient<Env> through_activation(pass<Env>& pass, fused_activation<Env> const& its, gradient<Env> dy, bool later) {
     auto const into = later ? its.before : dy.ours ? dy.v : pass.scratch.template take<value>(dy.v.extents());
     kernels::activate_backward(into, dy.v, its.before, its.act);
     return {into, true, later ? memory::kept : dy.ours ? dy.lies : memory::scratch, true};
   }
 
-  // A layer that has its parameters whole on every rank, but only some rows: its gradients are summed over the group.
-  // Between begin and end it adds to terms in scratch memory.
+  // Where every rank has all of a layer's parameters but only some of its rows, gradients are summed over the group.
+  // Between begin and end the parameters' gradients are terms in scratch memory.
   struct sum_of_rows {
     typename arena<space>::position mark;
     tensor_view<typename Env::accumulate, space> terms;
@@ -11140,8 +11158,8 @@ class chain_node {
 
   std::vector<node_pointer<Env>> nodes_;
   std::vector<layer_step> steps_;
-  std::vector<std::vector<parameter<Env>*>> parameters_;           // of layers whose rows are cut
-  std::vector<tensor_view<typename Env::gradient, space>> whole_;  // their gradients, meanwhile
+  std::vector<std::vector<parameter<Env>*>> parameters_;           // of layers that take rows, which may be cut
+  std::vector<tensor_view<typename Env::gradient, space>> whole_;  // their own gradients, between begin and end
   per_slot<saved> kept_;
 };
 
@@ -11193,7 +11211,7 @@ chain_of<L...> as_chain(std::tuple<L...> layers) {
 }
 }  // namespace detail
 
-/// One layer after the other; chains within it become part of it.
+/// One layer after the other. A chain among them is replaced by its layers, so that products meet their activations.
 template <class... L>
 [[nodiscard]] auto chain(L... layers) {
   return detail::as_chain(std::tuple_cat(detail::as_tuple(std::move(layers))...));
@@ -11223,7 +11241,7 @@ template <class A, class B>
   return product_of<decltype(left), decltype(right)>{std::move(left), std::move(right)};
 }
 
-// ---- what the compiler knows of them
+// ---- checks at compile time
 /// What a layer says of itself, from its type: `static constexpr layer_says says` or `static constexpr nn::flow flow`.
 template <class L>
 struct says_of {
@@ -11240,7 +11258,7 @@ struct says_of<named_of<L>> : says_of<L> {};
 
 namespace detail {
 
-/// The sentences of layers that cannot stand in their order. The layer is the first argument.
+/// Refuses a layer that cannot stand where it does. The compiler's message names the layer: it is the first argument.
 template <class Layer, misfit What>
 struct stands {
   static_assert(
@@ -11270,7 +11288,7 @@ struct stands {
 };
 struct the_end;
 
-/// Whether what is inside a layer fits, where the layer stands as it does.
+/// Whether the branches inside a layer fit, given how the layer is cut and how its input lies.
 template <class L>
 struct inside {
   template <role As, lie Takes>
@@ -11300,7 +11318,7 @@ struct chain_check {
   }
   template <std::size_t I>
   using layer = std::tuple_element_t<I, std::tuple<L..., the_end>>;
-  /// Of a unit's layers.
+  /// The same of all layers of a unit.
   static constexpr bool fits_unit() { return fits<entry_of(says), exit_of(says)>(); }
   /// Refuses what does not fit, in one sentence.
   template <lie Entry, lie Exit>
@@ -11355,19 +11373,20 @@ struct says_of<product_of<A, B>> {
       .does = flow::fork, .spreads = a.spreads && b.spreads, .shares_entry = a.shares_entry && b.shares_entry};
 };
 
-/// Whether the layers of an expression can stand in their order; refuses those that cannot, in one sentence. Every unit
-/// that is an expression asks.
+/// Whether the layers of an expression can stand in their order. What cannot is a compile error of one sentence. Every
+/// unit that is an expression is checked like this without a call.
 template <class L>
 [[nodiscard]] constexpr bool fits(L const&) {
   return detail::check<decltype(nn::chain(std::declval<L>()))>::fits_unit();
 }
 
 // ---- run states
-/// A layer written by hand: three functions over its own rows (or columns), and one word that says where it stands.
+/// A layer of your own: three functions over the rows (or columns) that lie here, and one word, `L::flow`, that says
+/// where it may stand.
 ///
-/// `L::flow` is the word; `L::instance<Env>` is made as instance(description, placing<Env>&), and has saved,
+/// `L::instance<Env>` is constructed from (description, placing<Env>&). It has a type saved,
 /// forward(pass, saved, x) -> y, backward_input(pass, saved, x, dy) -> dx, backward_weight(pass, saved, x, dy), and
-/// visit(f) if it has parameters. The chain keeps x and dy.
+/// visit(f) if it has parameters. The chain keeps x and dy for it.
 template <class S, class Env>
 concept layer_state = requires(S& state, pass<Env>& pass, typename S::saved& saved, detail::view_of<Env> x) {
   { state.forward(pass, saved, x) } -> std::same_as<detail::view_of<Env>>;
@@ -11428,13 +11447,13 @@ class hand_written final : public node<Env> {
 
 }  // namespace detail
 
-/// The node that a description becomes.
+/// The type of the node that a description becomes. Layers of the library specialise it.
 template <class Env, class L>
 struct node_of {
   using type = detail::hand_written<Env, L>;
 };
 
-/// Appends the nodes of a description: several of a chain, one of anything else.
+/// Appends the nodes of a description: of a chain one for each layer, else a single one.
 template <class Env, class L>
 void append_nodes(std::vector<node_pointer<Env>>& out, L const& layer) {
   out.push_back(std::make_unique<typename node_of<Env, L>::type>(layer));
@@ -11476,7 +11495,7 @@ class residual_node final : public node<Env> {
   held<Env> forward(pass<Env>& pass, held<Env> x, arena<space>&, view) override {
     return branch_.forward(pass, x.v, x.v);
   }
-  // The gradient of the stream stays where it is; that of the branch is added to it.
+  // d is already the gradient of x along the residual stream; the branch adds its own to it.
   void backward_in_place(pass<Env>& pass, layer_input<Env> x, gradient<Env> d, half when) override {
     auto const mark = pass.scratch.mark();
     branch_.backward(pass, x, {d.v, false, memory::passing}, {d.v, true}, when);
@@ -11528,7 +11547,7 @@ class product_node final : public node<Env> {
     kernels::elementwise_product(y, kept.a.v, kept.b.v);
     return {y, true};
   }
-  // Both factors' gradients are there before a branch goes on: dy may be what the branches add to.
+  // Both factors' gradients are formed before either branch runs, because the branches may write to the memory of dy.
   void backward_input(pass<Env>& pass, layer_input<Env> x, view, view dy, target<Env> to, half when) override {
     auto const& kept = kept_[pass];
     auto const a = factor(pass, kept.a, x), b = factor(pass, kept.b, x);
@@ -11563,7 +11582,7 @@ class product_node final : public node<Env> {
   static view factor(pass<Env>& pass, held<Env> const& it, layer_input<Env> const& x) {
     return it.entry ? x.get(pass) : it.v;
   }
-  // dy times one factor, in the memory of that factor if nobody reads it any more.
+  // dy times one factor, in that factor's memory if nobody reads it later.
   static gradient<Env> times(pass<Env>& pass, view dy, view by, bool ours, half when) {
     bool const later = when == half::later;
     auto const d =
@@ -11587,8 +11606,8 @@ struct node_of<Env, product_of<A, B>> {
 };
 
 // ---- units
-/// A description of a unit that is an expression: its parameters' names begin with `name`, it takes and gives rows of
-/// `width` numbers, its first dropout site is `site`, and layers() is the expression.
+/// A description of a unit that is an expression: its parameters' names begin with name(), it takes rows of width()
+/// numbers, its first dropout site is site(), and layers() is the expression.
 template <class D>
 concept unit_of_layers = requires(D const& unit) {
   { unit.name() } -> std::convertible_to<std::string>;
@@ -11597,7 +11616,7 @@ concept unit_of_layers = requires(D const& unit) {
   unit.layers();
 };
 
-/// The run state of every unit that is an expression. Its backward comes apart, whatever is in it.
+/// The run state of every unit that is an expression. Its backward has two halves, whatever layers are in it.
 template <class Env>
 class expression {
  public:
@@ -11636,7 +11655,7 @@ class expression {
   void serve_backward(pass<Env>& pass, saved&) { layers_.serve_backward(pass); }
 
  private:
-  // What goes to the unit before may not lie in scratch memory.
+  // The gradient that goes to the unit before must not lie in scratch memory, which ends with this unit.
   view backward(pass<Env>& pass, saved& kept, view dy, detail::half when) {
     detail::target<Env> out;
     if (ends_ && !begins_) out.into = pass.take(kept.x.extents());
@@ -11656,10 +11675,10 @@ class expression {
     return y;
   }
   detail::chain_node<Env> layers_;
-  bool begins_ = false, ends_ = false;  // a model: this is its first unit, or its last
+  bool begins_ = false, ends_ = false;  // this is a model's first unit, or its last
 };
 
-/// A unit with an expression of its own.
+/// A unit made of any expression: name, width, first dropout site, layers (see unit_of_layers).
 template <class Layers>
 struct block {
   std::string prefix;
@@ -11683,24 +11702,25 @@ block(std::string, std::int64_t, std::uint32_t, Layers) -> block<Layers>;
 // ---- trireme/nn/embedding.hpp (goes on)
 namespace trireme::nn {
 
-/// A model's first layer, of words: y[b,t] = table[token[b,t]], and, if it knows positions, + positions[t].
+/// The first layer of a model of tokens: y[b,t] = table[token[b,t]], and + positions[t] if `positions` is not 0.
 ///
 /// Shapes   tokens (B, T) int32 from the batch, y (B*T, outputs); the table (words, outputs), the positions' table
-///          (positions, outputs). unembedding{.tied = name} multiplies with the same table.
-/// Ranks    each of a tensor group has some words; one that lies elsewhere counts as 0 in the sum over the group.
-/// Errors   config_error for more ranks than words, and for samples of more positions than there are.
+///          (positions, outputs). unembedding{.tied = name} multiplies by the table of that name.
+/// Ranks    each rank of a tensor group has some rows of the words' table, and all of the positions'. A rank adds 0 for
+///          a word that lies elsewhere; a sum over the group follows.
+/// Errors   config_error for more ranks than words, and for samples of more positions than `positions`, unless 0.
 struct embedding {
   static constexpr layer_says says{.does = flow::source, .terms = true};
   std::int64_t words = 0;
   std::int64_t outputs = 0;
-  std::int64_t positions = 0;    ///< 0: it does not know where a word stands
-  std::string table = "weight";  ///< the table's name, behind that of the layer
+  std::int64_t positions = 0;    ///< that samples may have; 0: no table of positions
+  std::string table = "weight";  ///< the last part of the table's name
   std::string position_table = "positions";
   initial start{initial::distribution::normal, 0.02};
   friend bool operator==(embedding const&, embedding const&) = default;
 };
 
-/// A model's first layer, of numbers: each sample's are a row.
+/// The first layer of a model of numbers: those of each sample are a row.
 ///
 /// Shapes   inputs (B, ...) float from the batch, y (B, outputs).
 /// Errors   config_error for samples of another size.
@@ -11712,7 +11732,7 @@ struct features {
 
 namespace detail {
 
-/// A table of words, of which each rank of a group has some rows.
+/// A vocabulary's table, of which each rank of a tensor group has some rows.
 template <class Env>
 [[nodiscard]] parameter<Env> word_table(placing<Env> const& at, std::string name, shape const& extents,
                                         initial const& start) {
@@ -11904,8 +11924,8 @@ expert_group<Env>& expert_group<Env>::one() {
 // ---- trireme/nn/detail/packed_weights.hpp
 namespace trireme::nn::detail {
 
-/// Weights stored (inputs, outputs), as the products of this pass read them: packed once a version, or, where the
-/// precision writes them itself, what it makes of them, in scratch memory until the caller gives it back.
+/// Weights stored (inputs, outputs) as the products of this pass read them. They are packed once a version. Where the
+/// precision writes operands, they are written anew, to scratch memory that the caller rewinds.
 template <class Env, class Weights, class View>
 Weights& packed_weights(Weights& into, pass<Env>& pass, std::string_view name, View values) {
   using element = std::remove_const_t<typename View::value_type>;
@@ -11920,15 +11940,16 @@ Weights& packed_weights(Weights& into, pass<Env>& pass, std::string_view name, V
 // ---- trireme/nn/experts.hpp (goes on)
 namespace trireme::nn {
 
-/// A mixture of experts: each row chooses `chosen` of `count` mlps, and gets the sum of what they make of it, weighted
-/// by the router's probabilities over those that it chose (with one choice by the probability itself, or the router
-/// would learn nothing). No row is dropped, however many choose one expert.
+/// A mixture of experts: a router chooses `chosen` of `count` mlps for each row. The result is the sum of their
+/// outputs, weighted by the router's probabilities, normalised over those chosen. A single choice is weighted by its
+/// probability as it is, or the router would get no gradient. No row is dropped, however many choose one expert.
 ///
 /// Shapes   x, y (rows, channels); the router's weight (channels, count); experts' weights lie in one tensor each:
 ///          (count, channels, hidden), (count, hidden, channels), and their biases (count, hidden), (count, channels).
-/// Ranks    an expert group deals the experts out: a rank has share().of(count) of them. Rows travel.
+/// Ranks    the ranks of an expert group share the experts: each has share().of(count) of them. Rows are sent to their
+///          experts and back.
 /// Bytes    saves x, the router's probabilities, and for each choice of a row two rows of channels, two of hidden. How
-///          many rows come is known in each pass only, so memory may still grow after the first steps.
+///          many rows come to a rank differs from pass to pass, so memory may still grow after the first steps.
 /// Numerics a row's sum over its experts is in the order of its choices, the most probable first; of equally probable
 ///          experts that of the lower number is chosen. Gradients of experts are sums over rows in the order of ranks.
 /// Method   [Shazeer et al., 2017]; the balance loss is that of [Fedus et al., 2021], for each sample by itself.
@@ -11936,7 +11957,7 @@ namespace trireme::nn {
 ///          loss and ranks share the positions of samples.
 struct experts {
   static constexpr nn::flow flow = nn::flow::all;
-  std::int64_t channels = 0;  ///< as a layer of an expression: 0, what comes in
+  std::int64_t channels = 0;  ///< in an expression: left 0; it is the width of the input
   std::int64_t hidden = 0;
   std::int64_t count = 1;
   std::int64_t chosen = 1;
@@ -12050,7 +12071,7 @@ class experts::instance {
     pass.scratch.rewind(here);
   }
 
-  /// The same for other ranks' rows alone.
+  /// The part of forward and backward that other ranks need from this one, on a rank without rows of its own.
   void serve_forward(pass<Env>& pass, saved& kept) {
     for (auto& each : own_row(kept, pass)) each = 0;
     kept.results = pass.take({0, what_.channels});
@@ -12088,14 +12109,14 @@ class experts::instance {
     return detail::packed_weights(packed_down_[static_cast<std::size_t>(e)], pass, down_.info.name,
                                   matrix_of(down_.value, e));
   }
-  // The router chooses by its own numbers: what it reads is nobody's to write.
+  // Not through the precision's operands: rounding them must not change which experts are chosen.
   auto& packed_router(pass<Env> const& pass) {
     packed_router_.bind(router_.value, ops::orientation::in_out);
     packed_router_.refresh(pass.version);
     return packed_router_;
   }
 
-  // What the products with a matrix read.
+  // What products with this matrix read: x or dy, or the operands that the precision writes.
   static view input(pass<Env>& pass, parameter<Env> const& with, view x) {
     return pass.operand(with.info.name, product_operand::role::input, x);
   }
@@ -12154,7 +12175,7 @@ class experts::instance {
       }
     }
   }
-  // Rows sorted by expert, each rank's own, to where the experts are; and the other way.
+  // dispatch sends this rank's rows, sorted by expert, to the ranks of the experts; combine sends rows back.
   void dispatch(pass<Env>& pass, saved const& kept, view gathered, view own) {
     if (own_.size == 1) return kernels::copy(gathered, own);
     auto const here = pass.scratch.mark();
@@ -12237,7 +12258,7 @@ class experts::instance {
 
 namespace detail {
 
-/// Experts among other layers. All of their backward is in its first half.
+/// Experts as a layer of an expression. All of their backward is done in the first half.
 template <class Env>
 class experts_node final : public node<Env> {
   using state = experts::instance<Env>;
@@ -12282,8 +12303,8 @@ struct node_of<Env, experts> {
 // ---- trireme/nn/detail/drop_columns.hpp
 namespace trireme::nn::detail {
 
-/// Drops numbers of y, all rows of which lie here, but of each of the `fused` matrices that a row of `width` numbers is
-/// made of only the columns `part`: the same numbers as whole rows drop.
+/// Dropout of y, which has all rows, but only the columns `part` of each of the `fused` matrices that make up a whole
+/// row of `width` numbers. Drops the same numbers as dropout of whole rows.
 template <class Env>
 void drop_columns(pass<Env> const& pass, tensor_view<typename Env::compute, typename Env::space> y, std::int64_t width,
                   std::int64_t fused, interval part, ops::dropout_site site) {
@@ -12314,12 +12335,12 @@ namespace trireme::nn {
 
 /// y = act(x w + b) (+ residual), with the weight stored (inputs, outputs) as GPT-2 does.
 ///
-/// As a layer of an expression it is `linear{.outputs = n}`: inputs are what comes in, an activation is a layer behind
-/// it, and where it is cut over a tensor group follows from its neighbours. `instance` is for units by hand, which have
-/// it whole.
+/// As a layer of an expression it is `linear{.outputs = n}`: `inputs` follows from the layer before it, an activation
+/// is a layer of its own behind it, and how a tensor group cuts it follows from its neighbours. `instance` is for units
+/// written by hand: it has the whole weight on every rank.
 ///
 /// Shapes   x (rows, inputs), y (rows, outputs), w (inputs, outputs), b (outputs).
-/// Bytes    saves a reference to x, and x w + b where an activation follows.
+/// Bytes    saves a view of x, and a copy of x w + b where an activation follows.
 struct linear {
   std::int64_t inputs = 0;
   std::int64_t outputs = 0;
@@ -12397,7 +12418,8 @@ class linear::instance {
 // ---- trireme/nn/layers.hpp (goes on)
 namespace trireme::nn {
 
-/// An activation: done by the product before it on the way out if there is one, else by itself.
+/// An activation. It is fused into the product right before it, unless there is none, or that product is placed to be
+/// cut by rows: its terms have to be summed first.
 struct activation {
   static constexpr layer_says says{.does = flow::any, .activation = true};
   ops::activation kind = ops::activation::none;
@@ -12411,7 +12433,7 @@ struct activation {
 /// y = (x - mean(x)) / sqrt(var(x) + epsilon) * gain + bias, row by row.
 ///
 /// Shapes   x, y (rows, channels); gain, bias (channels).
-/// Bytes    keeps x, and the mean and 1/deviation of each row.
+/// Bytes    keeps x, and the mean and 1 / standard deviation of each row.
 /// Method   [Ba, Kiros, Hinton, "Layer normalization", 2016].
 struct layer_norm {
   static constexpr nn::flow flow = nn::flow::rows;
@@ -12419,9 +12441,10 @@ struct layer_norm {
   friend bool operator==(layer_norm const&, layer_norm const&) = default;
 };
 
-/// y = x / sqrt(average(x^2) + epsilon) * gain, row by row.
+/// y = x / sqrt(mean(x^2) + epsilon) * gain, row by row.
 ///
-/// Shapes   x, y (rows, channels), gain (channels).
+/// Shapes   x, y (rows, channels); gain (channels).
+/// Bytes    keeps x, and 1 / root of the mean square of each row.
 /// Numerics computed in the accumulate type and rounded once.
 /// Method   [Zhang, Sennrich, "Root mean square layer normalization", 2019].
 struct rms_norm {
@@ -12430,33 +12453,36 @@ struct rms_norm {
   friend bool operator==(rms_norm const&, rms_norm const&) = default;
 };
 
-/// Drops numbers in training, by what they are in their whole samples: any cut drops the same.
+/// In training each number becomes 0 with this probability, and is divided by 1 - probability otherwise. Which ones
+/// depends on sample and position alone, so any cut over ranks drops the same.
 struct dropout {
   static constexpr nn::flow flow = nn::flow::any;
   double probability = 0;
   friend bool operator==(dropout const&, dropout const&) = default;
 };
 
-/// Causal self-attention of queries, keys and values that lie side by side in its input: the core, without products.
+/// Causal self-attention of the queries, keys and values that its input has side by side. The products before and
+/// behind it are layers of their own.
 ///
-/// With fewer keys than queries each key and its value serve heads / key_heads queries [Ainslie et al., "GQA", 2023].
-/// With `rotary`, queries and keys are turned by their positions in whole samples [Su et al., "RoFormer", 2021].
+/// With `key_heads` (grouped-query attention) each key and its value serve heads / key_heads queries [Ainslie et al.,
+/// "GQA", 2023]. With `rotary`, queries and keys are rotated by their positions in whole samples [Su et al.,
+/// "RoFormer", 2021].
 ///
 /// Shapes   x (rows, 3 * channels), y (rows, channels); head h has columns [h * channels/heads, (h+1) * channels/heads)
-///          of each third. With fewer keys x (rows, (heads + 2 * key_heads) * width), y (rows, heads * width): the
-///          queries of a key, the key and its value side by side, for one key after the other.
-/// Ranks    a tensor group cuts between keys: it has at most as many ranks as there are keys.
-/// Bytes    with fewer keys, 3 * heads * width numbers a row are kept: each query's key and value, repeated. Context
-///          groups send those, too. With `rotary` each pass makes a table of width numbers a position, in scratch
-///          memory.
-/// Errors   config_error for heads that are no multiple of key_heads, for columns that do not make so many heads of one
-///          (with `rotary`: even) width, and for a tensor group of more ranks than key heads.
+///          of each third. With fewer key heads x (rows, (heads + 2 * key_heads) * width), y (rows, heads * width): for
+///          each key in turn x has its queries, the key and its value.
+/// Ranks    a tensor group cuts between keys: it has at most as many ranks as there are key heads.
+/// Bytes    keeps x and y, and a number for each row and head. With fewer key heads it keeps 3 * heads * width numbers
+///          a row in place of x, because keys and values are repeated for their queries; context groups send the
+///          repeated ones. With `rotary` each pass makes a table of width numbers a position, in scratch memory.
+/// Errors   config_error for heads that are no multiple of key_heads, a negative `rotary`, columns that do not make so
+///          many heads of one (with `rotary`: even) width, and a tensor group of more ranks than key heads.
 struct attend {
   static constexpr nn::flow flow = nn::flow::columns;
   std::int64_t heads = 1;
   double dropout = 0;          ///< of the attention weights
   std::int64_t key_heads = 0;  ///< 0: as many as heads
-  double rotary = 0;           ///< base of the angles, 10000 for instance; 0: nothing is turned
+  double rotary = 0;           ///< base of the angles, 10000 for instance; 0: no rotation
   friend bool operator==(attend const&, attend const&) = default;
 };
 
@@ -12552,7 +12578,7 @@ class linear_node final : public node<Env> {
     }
     at.width = what_.outputs;
   }
-  // What the product reads: x itself, or what the precision makes of it.
+  // What the product reads: x itself, or the operand that the precision writes.
   [[nodiscard]] view operand(pass<Env>& pass, product_operand::role which, view x) {
     return pass.operand(weight_.info.name, which, x);
   }
@@ -12561,7 +12587,7 @@ class linear_node final : public node<Env> {
   }
 
   linear what_;
-  std::int64_t inputs_ = 0, outputs_ = 0;  // that lie here
+  std::int64_t inputs_ = 0, outputs_ = 0;  // of the part that lies here
   ops::activation act_ = ops::activation::none;
   bool adds_bias_ = true;
   parameter<Env> weight_{}, bias_{};
@@ -12762,7 +12788,7 @@ class attend_node final : public node<Env> {
   void backward_input(pass<Env>& pass, layer_input<Env>, view y, view dy, target<Env> to, half) override {
     auto const& kept = kept_[pass];
     auto const mark = pass.scratch.mark();
-    // Not the extents of what is kept: a context group may keep other rows of other heads.
+    // Not kept.qkv's extents: a context group may have kept other rows, of other heads.
     shape const all{dy.extent(0), 3 * channels_};
     auto const dqkv = grouped() ? pass.scratch.template take<typename Env::compute>(all) : to.into;
     if (auto& group = context_group<Env>::of(pass); group.size() == 1) {
@@ -12796,7 +12822,7 @@ class attend_node final : public node<Env> {
   [[nodiscard]] ops::head_layout layout(pass<Env> const& pass) const {
     return {pass.batch.inputs.extents[1], heads_.count, keys_.count, channels_ / heads_.count};
   }
-  // What attention reads: x, in place if nobody reads it again, or what is made of it.
+  // What attention's kernels read: x, or x with repeated keys and rotated by positions, in the memory of x if possible.
   view arranged(pass<Env>& pass, held<Env> const& x) {
     if (!arranges()) return x.v;
     auto const out = grouped() || !x.ours ? pass.take({x.v.extent(0), 3 * channels_}) : x.v;
@@ -12805,7 +12831,7 @@ class attend_node final : public node<Env> {
     pass.scratch.rewind(mark);
     return out;
   }
-  // Of the positions of a sample that lie here; in scratch memory.
+  // The rotations of those positions of a sample that lie here, in scratch memory; empty without `rotary`.
   tensor_view<typename Env::accumulate, space> angles(pass<Env>& pass) {
     if (!(what_.rotary > 0)) return {};
     auto const context = pass.batch.inputs.extents[1];
@@ -12864,27 +12890,28 @@ struct node_of<Env, attend> {
 // ---- trireme/nn/losses.hpp
 namespace trireme::nn {
 
-/// What a model's last unit ends in. The loss of a sample is the mean of those of its rows; where a model predicts, the
-/// outputs are each sample's last row.
+/// Losses: the last layer of a model's last unit. The loss of a sample is the mean over its rows. For prediction there
+/// is no loss: the outputs are the last row of each sample.
 ///
-/// Errors   config_error for targets that are not as many, or of another type.
+/// Errors   config_error for targets whose number or type does not fit.
 namespace loss {
 
-/// -log softmax(x)[target]: targets are whole numbers, one a row; one below 0 is left out.
-/// Numerics a sum in double over rows in order.
+/// -log softmax(x)[target]: targets are int32, one a row. A row whose target is below 0 adds nothing to the loss, is
+/// not counted in reported means, and has a gradient of 0.
+/// Numerics a sum in double over rows in order. Gradients are divided by all rows of a sample, also those left out.
 struct cross_entropy {
   static constexpr nn::flow flow = nn::flow::loss;
   friend bool operator==(cross_entropy const&, cross_entropy const&) = default;
 };
 
-/// The mean of (x - target)^2 over a row's numbers: as many targets a row.
+/// The mean of (x - target)^2 over a row's numbers; targets are float, as many as there are numbers.
 struct squared_error {
   static constexpr nn::flow flow = nn::flow::loss;
   friend bool operator==(squared_error const&, squared_error const&) = default;
 };
 
-/// One's own: the mean over a row's numbers of value(x, target), whose derivative by x is slope(x, target). Both take
-/// and give doubles.
+/// A loss of your own: the mean over a row's numbers of value(x, target), whose derivative by x is slope(x, target).
+/// Both take and return double; targets are as for squared_error.
 /// @example nn::loss::each{[](double x, double t) { return std::cosh(x - t) - 1; },
 ///                         [](double x, double t) { return std::sinh(x - t); }}
 template <class Value, class Slope>
@@ -12898,23 +12925,24 @@ each(Value, Slope) -> each<Value, Slope>;
 
 }  // namespace loss
 
-/// The product with a table of words, before a loss: a chunk of rows at a time, so that the numbers of a large
-/// vocabulary are never all in memory.
+/// The product with a vocabulary's table, right before the loss. Both work on a chunk of rows at a time, so that the
+/// logits of all rows are never in memory together.
 ///
 /// Shapes   x (rows, channels), the table (words, channels).
-/// Ranks    each of a tensor group has the numbers of some words.
-/// Bytes    chunk * words numbers of scratch; saves the gradient of x (rows, channels).
-/// Numerics in training forward also forms the gradients, while the numbers are there: three products instead of four.
-///          So its backward has no second half.
+/// Ranks    each rank of a tensor group has the table's rows, and so the logits, of some words.
+/// Bytes    chunk * words numbers of scratch memory; saves the gradient of x (rows, channels).
+/// Numerics in training forward also forms the gradients, while it has the logits: three products, where backward would
+///          need a fourth to compute them again. So nothing is left for a second half.
+/// Errors   config_error for a tensor group with another loss than cross_entropy, or of more ranks than words.
 struct unembedding {
   static constexpr nn::flow flow = nn::flow::words;
   std::int64_t words = 0;
-  std::string tied{};  ///< the name of an embedding's table, which is this one, too; empty: it has its own
+  std::string tied{};  ///< the full name of an embedding's table to use; empty: a table of its own
   initial start{initial::distribution::normal, 0.02};
   friend bool operator==(unembedding const&, unembedding const&) = default;
 };
 
-/// A loss in a unit's run state: by itself it takes all rows at once, behind a product with a table chunks of them.
+/// A loss in a unit's run state. It takes all rows at once, or behind an unembedding one chunk of them after the other.
 template <class Env>
 class loss_node : public node<Env> {
  public:
@@ -12926,22 +12954,23 @@ class loss_node : public node<Env> {
   [[nodiscard]] loss_node* as_loss() final { return this; }
   [[nodiscard]] view starts(pass<Env> const& pass) final { return gradient_[pass]; }
 
-  /// Throws config_error unless the batch has the targets of rows of so many outputs.
+  /// Throws config_error unless the batch has targets for so many rows of so many outputs.
   virtual void expect(pass<Env> const& pass, std::int64_t rows, std::int64_t outputs) const = 0;
-  /// The loss of the rows y, from row `first` of all on. In training they become its gradient times `weight`.
-  /// @param part  of the outputs, that lie here; part.whole = 0: all.
+  /// The loss of the rows y, which are those from `first` on. In training y is overwritten by `weight` times its
+  /// gradient.
+  /// @param part  which of the outputs lie here; part.whole = 0: all.
   [[nodiscard]] virtual loss_sum of(pass<Env>& pass, view y, std::int64_t first, double weight,
                                     ops::table_part part) = 0;
 
   /// Whether of() takes rows of which only some of the outputs lie here.
   [[nodiscard]] virtual bool takes_parts() const noexcept { return false; }
 
-  /// Of each of `rows` rows in the loss that is differentiated.
+  /// The weight of one row in the loss that backward differentiates. `rows` lie here, of all samples together.
   [[nodiscard]] static double weight_of_row(pass<Env> const& pass, std::int64_t rows) {
     auto const& positions = context_group<Env>::of(pass).part();
     return pass.weight / static_cast<double>(positions.whole(rows / std::max<std::int64_t>(1, pass.batch.count())));
   }
-  /// The last row of each sample, where no other pass writes.
+  /// A copy of the last row of each sample, among the activations.
   [[nodiscard]] static view last_rows(pass<Env>& pass, view all) {
     auto const count = pass.batch.count();
     auto const each = count == 0 ? 1 : all.extent(0) / count;
@@ -12995,7 +13024,7 @@ class cross_entropy_node final : public loss_node<Env> {
     auto const targets = pass.batch.targets.template as<std::int32_t>().flat().flat(first, n);
     if (pass.group.size() == 1 || part.whole == 0)
       return kernels::cross_entropy(logits, targets, weight, pass.training());
-    // The largest number and the sum of exponentials are the group's, the target's comes from whoever has it.
+    // The maximum and the sum of exponentials are over the group; the target's logit comes from the rank that has it.
     auto const here = pass.scratch.mark();
     auto const peaks = pass.scratch.template take<typename Env::accumulate>({n});
     auto const both = pass.scratch.template take<typename Env::accumulate>({2 * n});
@@ -13012,7 +13041,7 @@ class cross_entropy_node final : public loss_node<Env> {
   }
 };
 
-/// Of losses number by number.
+/// Losses that compare number by number: squared_error and each.
 template <class Env, class Loss>
 class regression_node final : public loss_node<Env> {
   using kernels = ops::on<typename Env::space>;
@@ -13108,13 +13137,13 @@ class unembedding_node final : public node<Env> {
     part_ = {at.own.of(what_.words).first, what_.words};
     at.width = what_.words;
   }
-  // Of the words that lie here.
+  // How many words lie here.
   [[nodiscard]] std::int64_t words_here() const { return table_.info.extents[0]; }
   // About 4 MiB of float numbers, but enough rows to keep the products busy.
   [[nodiscard]] std::int64_t chunk() const {
     return std::clamp<std::int64_t>((std::int64_t{1} << 20) / what_.words / 64 * 64, 256, 4096);
   }
-  // What follows each sample: (B, words).
+  // The logits after each sample's last row, of all words, on every rank: (B, words).
   view last_logits(pass<Env>& pass, view x) {
     auto const last = loss_node<Env>::last_rows(pass, x);
     auto const batch = last.extent(0);
@@ -13137,7 +13166,7 @@ class unembedding_node final : public node<Env> {
   ops::table_part part_;
   parameter<Env> table_{};
   ops::weights<value, space> packed_;
-  per_slot<view> gradient_;  // of x, the rows that lie here
+  per_slot<view> gradient_;  // of x, in the rows that lie here
 };
 
 }  // namespace detail
@@ -13164,7 +13193,7 @@ struct node_of<Env, unembedding> {
 // ---- trireme/nn/gpt_units.hpp (goes on)
 namespace trireme::nn {
 
-/// The numbers that all units of a GPT share.
+/// The sizes that all units of a GPT share, and the layers that its blocks have in common.
 struct gpt_shape {
   std::int64_t vocabulary = 0;
   std::int64_t context = 0;
@@ -13176,11 +13205,11 @@ struct gpt_shape {
 
   [[nodiscard]] std::string name() const { return "transformer"; }
   [[nodiscard]] std::string block_name(std::int64_t index) const { return text("transformer.h.", index); }
-  /// Attention has this dropout site of a block, and the ends of its two branches the next ones.
+  /// The first of a block's three dropout sites: the attention weights, then the ends of its two branches.
   [[nodiscard]] static std::uint32_t site_of(std::int64_t index) noexcept {
     return static_cast<std::uint32_t>(1 + 3 * index);
   }
-  /// A product that ends a branch: GPT-2 scales what is added to the residual stream down with depth.
+  /// Standard deviation of the weights that end a branch: GPT-2 makes it smaller the more layers there are.
   [[nodiscard]] double deep() const { return 0.02 / std::sqrt(2.0 * static_cast<double>(layers)); }
   [[nodiscard]] linear end() const { return {.outputs = channels, .start = {initial::distribution::normal, deep()}}; }
   /// The first half of a block: x + attention(norm(x)).
@@ -13193,9 +13222,9 @@ struct gpt_shape {
   }
 };
 
-/// Words to vectors: y[b,t] = wte[token[b,t]] + wpe[t], then dropout.
+/// Tokens to vectors: y[b,t] = wte[token[b,t]] + wpe[t], then dropout.
 ///
-/// Shapes   tokens (B, T) int32 from the batch, y (B*T, C): the rows of it that lie here.
+/// Shapes   tokens (B, T) int32 from the batch, y (B*T, C), of which each rank has the rows that lie there.
 struct gpt_embedding {
   gpt_shape shape;
   friend bool operator==(gpt_embedding const&, gpt_embedding const&) = default;
@@ -13203,7 +13232,7 @@ struct gpt_embedding {
   [[nodiscard]] std::string name() const { return shape.name(); }
   [[nodiscard]] std::int64_t width() const noexcept { return shape.channels; }
   [[nodiscard]] std::uint32_t site() const noexcept { return 0; }
-  template <class = void>  // a program without a GPT does not compile it
+  template <class = void>  // so that programs without a GPT do not compile it
   [[nodiscard]] auto layers() const {
     return chain(embedding{.words = shape.vocabulary,
                            .outputs = shape.channels,
@@ -13218,12 +13247,12 @@ struct gpt_embedding {
 
 /// One transformer block of GPT-2: x + attention(norm(x)), then x + mlp(norm(x)).
 ///
-/// Shapes   x, y (B*T, C): the rows of them that lie here.
-/// Ranks    each of a tensor group has some heads, and some of the numbers between the products of the mlp; a sum over
-///          the group ends either branch, and begins it in the backward pass.
-/// Bytes    saves 2 norms' results, queries/keys/values, the heads' output, and the two sides of the GELU. Between the
-///          halves of a backward pass two gradients (rows, C) more; of cut rows those that lie here, and the second
-///          half gathers the others once more.
+/// Shapes   x, y (B*T, C), of which each rank has the rows that lie there.
+/// Ranks    each rank of a tensor group has some heads, and some hidden units of the mlp. Each branch ends with a sum
+///          over the group in forward, and with another one in backward.
+/// Bytes    saves the results of both norms, queries, keys and values, the heads' output, and the GELU's input and
+///          result. Between the halves of a backward pass two gradients (rows, C) more; where rows are cut, of the rows
+///          that lie here: the second half gathers the others again.
 struct gpt_block {
   gpt_shape shape;
   std::int64_t index = 0;
@@ -13243,10 +13272,10 @@ struct gpt_block {
   using instance = expression<Env>;
 };
 
-/// A block with a mixture of experts in the place of its mlp.
+/// A block with a mixture of experts in place of the mlp.
 ///
-/// Ranks    experts are dealt out over an expert group. A tensor group shares the heads; each of its ranks runs the
-///          router and the experts on all rows, with the same bits.
+/// Ranks    the ranks of an expert group share the experts. Those of a tensor group share the heads; each of them runs
+///          the router and the experts on all rows, with the same bits.
 struct gpt_expert_block {
   gpt_shape shape;
   std::int64_t index = 0;
@@ -13272,7 +13301,7 @@ struct gpt_expert_block {
   using instance = expression<Env>;
 };
 
-/// The last norm, the product with the embedding's table and the cross-entropy.
+/// The last norm, the product with the embedding's table, and the cross-entropy loss.
 ///
 /// Shapes   x (B*T, C), targets (B, T) int32 from the batch; targets < 0 are left out of the loss.
 struct gpt_head {
@@ -13301,7 +13330,7 @@ namespace trireme::nn {
 /// Shapes   inputs and targets (B, T) int32, T <= context. Parameters have Hugging Face's names and layouts.
 /// Method   [Radford et al., "Language models are unsupervised multitask learners", 2019].
 /// Errors   config_error from validate() (called when a trainer is made) if a size is not positive, channels are not
-///          divisible by heads, or dropout is not in [0, 1).
+///          divisible by heads, dropout is not in [0, 1), top_k is not between 1 and experts, or balance is negative.
 /// @models  staged_model: one unit for the embeddings, one a block, one for norm, head and loss.
 struct gpt {
   using policy_category = slot::model;
@@ -13314,10 +13343,10 @@ struct gpt {
   std::int64_t heads = 6;
   std::int64_t channels = 384;
   double dropout = 0;
-  bool checkpointed = false;  ///< blocks save their input only, and are run once more in the backward pass
-  std::int64_t experts = 0;   ///< mlps a block, of which each token chooses some; 0: one mlp, for all tokens
-  std::int64_t top_k = 2;     ///< how many it chooses
-  double balance = 0;         ///< weight of the loss that asks tokens to choose all experts alike
+  bool checkpointed = false;  ///< blocks save their input only; the backward pass runs their forward again
+  std::int64_t experts = 0;   ///< mlps in each block, of which a token chooses some; 0: one mlp, for all tokens
+  std::int64_t top_k = 2;     ///< how many experts a token chooses
+  double balance = 0;         ///< weight of the balance loss, which makes tokens choose all experts equally often
   friend bool operator==(gpt const&, gpt const&) = default;
 
   void validate() const {
@@ -13342,13 +13371,13 @@ struct gpt {
     if (!(balance >= 0)) throw config_error(text("trireme::nn::gpt: balance ", balance, " is below 0"));
   }
 
-  /// What each unit computes in training, forward and backward: multiplications and additions a token, in whole samples
-  /// of `context` tokens. Embeddings only look up.
+  /// What each unit computes in training, forward and backward: multiplications and additions a token, for samples of
+  /// `context` tokens. An embedding computes nothing.
   [[nodiscard]] std::vector<double> unit_costs() const {
     auto const c = static_cast<double>(channels);
     auto const mlps = static_cast<double>(experts > 0 ? top_k : 1);
     double const products = 8 * c * c + mlps * 16 * c * c + 2 * c * static_cast<double>(experts);
-    double const attended = c * static_cast<double>(context);  // by two products, half of each of which is masked
+    double const attended = c * static_cast<double>(context);  // each of two products; the mask halves it
     double const again = checkpointed ? products + 2 * attended : 0;
     std::vector<double> costs(static_cast<std::size_t>(layers + 2), 3 * products + 7 * attended + again);
     costs.front() = 0;
@@ -13396,13 +13425,15 @@ struct gpt {
 // ---- trireme/nn/llama.hpp
 namespace trireme::nn {
 
-/// LLaMA: RMS norms before each part, rotary positions, fewer keys than queries, SwiGLU, no biases. With `biased`
-/// queries, keys and values have biases, as those of Qwen 2 have.
+/// LLaMA: RMS norms before each part, rotary positions, grouped-query attention (`key_heads`), SwiGLU, no biases. With
+/// `biased`, queries, keys and values have biases, as in Qwen 2.
 ///
 /// Shapes   inputs and targets (B, T) int32. Parameters have Hugging Face's names, but queries, keys and values are one
 ///          product, `self_attn.qkv_proj`, laid out as attend takes it, and products' weights are (inputs, outputs).
 /// Method   [Touvron et al., "LLaMA", 2023]; [Ainslie et al., "GQA", 2023]; [Shazeer, "GLU variants", 2020].
-/// Errors   config_error from validate() if a size is not positive, or heads, keys and channels do not divide.
+/// Errors   config_error from validate() (called when a trainer is made) if a size is not positive, heads are no
+///          multiple of key heads, channels are not so many heads of one even width, or `rotary` or `epsilon` is not
+///          above 0.
 /// @models  staged_model: one unit for the embedding, one a block, one for norm, head and loss.
 struct llama {
   using policy_category = slot::model;
@@ -13410,24 +13441,24 @@ struct llama {
   static constexpr bool made_of_layers = true;
 
   std::int64_t vocabulary = 256;
-  std::int64_t context = 256;  ///< that files and costs name; the model takes samples of any length
+  std::int64_t context = 256;  ///< used by files and unit_costs(); the model takes samples of any length
   std::int64_t layers = 6;
   std::int64_t heads = 6;
   std::int64_t key_heads = 0;  ///< 0: as many as heads
   std::int64_t channels = 384;
-  std::int64_t hidden = 0;  ///< of the mlp; 0: 8/3 of the channels, rounded up to a multiple of 32
-  double rotary = 10000;    ///< base of the positions' angles
-  double epsilon = 1e-5;    ///< of the norms
-  bool tied = false;        ///< the head's table is that of the embedding
-  bool biased = false;
-  bool checkpointed = false;  ///< blocks save their input only, and are run once more in the backward pass
+  std::int64_t hidden = 0;    ///< of the mlp; 0: 8/3 of the channels, rounded up to a multiple of 32
+  double rotary = 10000;      ///< base of the angles
+  double epsilon = 1e-5;      ///< of the norms
+  bool tied = false;          ///< the head uses the embedding's table
+  bool biased = false;        ///< biases of queries, keys and values
+  bool checkpointed = false;  ///< blocks save their input only; the backward pass runs their forward again
   friend bool operator==(llama const&, llama const&) = default;
 
   [[nodiscard]] std::int64_t keys() const noexcept { return key_heads > 0 ? key_heads : heads; }
   [[nodiscard]] std::int64_t inner() const noexcept { return hidden > 0 ? hidden : (8 * channels / 3 + 31) / 32 * 32; }
 
   /// One block.
-  template <class = void>  // a program without a Llama does not compile it
+  template <class = void>  // so that programs without a LLaMA do not compile it
   [[nodiscard]] auto layer() const {
     linear const in{.outputs = inner(), .bias = false}, out{.outputs = channels, .bias = false};
     linear const qkv{.outputs = (heads + 2 * keys()) * (channels / heads), .bias = biased};
@@ -13482,8 +13513,8 @@ struct llama {
     }
   }
 
-  /// Hugging Face's tensors of this model, and where their numbers are in ours: calls f(name, extents, name of ours,
-  /// place), where number i of theirs, in row-major order, is number place(i) of ours.
+  /// Where the numbers of Hugging Face's files are in this model's parameters: calls f(name, extents, parameter, place)
+  /// for each tensor of theirs. Its element i, in row-major order, is element place(i) of the parameter of that name.
   template <class F>
   void for_each_file_tensor(F&& f) const {
     using place = std::function<std::int64_t(std::int64_t)>;
@@ -13495,7 +13526,7 @@ struct llama {
     };
     auto const c = channels, width = channels / heads, queries = heads / keys(), all = (heads + 2 * keys()) * width;
     bool const grouped = keys() < heads;
-    // Head h of queries, keys or values (which = 0, 1, 2), of which a key has `each`.
+    // All heads of queries, keys or values (which = 0, 1, 2); `each` of them belong to one key.
     auto const heads_of = [&](std::string const& attention, char const* theirs, std::int64_t which, std::int64_t each) {
       auto const column = [=, total = c](std::int64_t row) {
         auto const h = row / width, in_head = row % width;
@@ -13524,12 +13555,13 @@ struct llama {
     if (!tied) same("lm_head.weight", {vocabulary, c});
   }
 
-  /// What each unit computes in training: multiplications and additions a token, in whole samples of `context` tokens.
+  /// What each unit computes in training, forward and backward: multiplications and additions a token, for samples of
+  /// `context` tokens. An embedding computes nothing.
   [[nodiscard]] std::vector<double> unit_costs() const {
     auto const c = static_cast<double>(channels);
     auto const all = static_cast<double>(heads + 2 * keys()) / static_cast<double>(heads);
     double const products = 2 * c * c * (all + 1) + 6 * c * static_cast<double>(inner());
-    double const attended = c * static_cast<double>(context);  // by two products, half of each of which is masked
+    double const attended = c * static_cast<double>(context);  // each of two products; the mask halves it
     double const again = checkpointed ? products + 2 * attended : 0;
     std::vector<double> costs(static_cast<std::size_t>(layers + 2), 3 * products + 7 * attended + again);
     costs.front() = 0;
@@ -13551,7 +13583,7 @@ struct llama {
 // ---- trireme/nn/mlp.hpp
 namespace trireme::nn {
 
-/// One layer of a multi-layer perceptron; the `First` one reads the batch, and one with a Loss ends in it.
+/// One layer of a multi-layer perceptron. The `First` one reads the batch; the last one ends with a Loss.
 ///
 /// Shapes   x (B, inputs), y (B, outputs).
 template <bool First = false, class Loss = void>
@@ -13582,8 +13614,8 @@ struct mlp_layer {
   using instance = expression<Env>;
 };
 
-/// A multi-layer perceptron: hidden layers with an activation, a linear last layer, and any loss. `nn::mlp` is for
-/// regression: squared errors.
+/// A multi-layer perceptron: hidden layers with an activation, a linear last layer, and any loss. `nn::mlp` is the one
+/// for regression, with squared errors.
 ///
 /// Shapes   inputs (B, inputs) float; targets as the loss wants them: (B, outputs) float for squared errors.
 /// Errors   config_error from validate() if a size is not positive.
@@ -24522,7 +24554,7 @@ class exchange_protocol {
 // ---- trireme/parallel/detail/foreign_parameters.hpp
 namespace trireme::parallel::detail {
 
-/// Parameters that live in the caller's memory, each used once. Their gradients are copied into buckets and back.
+/// Parameters in the caller's memory, none of them tied. Their gradients are copied into buckets and back.
 template <class Element, class Space>
 class foreign_parameters {
  public:
@@ -24534,7 +24566,7 @@ class foreign_parameters {
   [[nodiscard]] bool empty() const noexcept { return all_.empty(); }
   [[nodiscard]] int count() const noexcept { return static_cast<int>(all_.size()); }
 
-  /// Errors  config_error if two of them have one name, or one has not as many gradients as values.
+  /// Errors  config_error if two of them have the same name, or if one has not as many gradients as values.
   [[nodiscard]] std::vector<parameter_info> infos() const {
     std::vector<parameter_info> infos;
     for (auto const& each : all_) {
@@ -24552,8 +24584,8 @@ class foreign_parameters {
     return infos;
   }
 
-  /// From now on the gradients of one parameter lie there.
-  /// Errors  config_error if they are not as many as before.
+  /// The gradients of parameter number `use` lie in `gradient` from now on.
+  /// Errors  config_error if they are not as many as its values.
   void gradient_at(int use, view gradient) {
     auto& it = all_[static_cast<std::size_t>(use)];
     if (it.value.size() != gradient.size()) {
@@ -24563,7 +24595,7 @@ class foreign_parameters {
     it.gradient = gradient;
   }
 
-  /// All of one tensor.
+  /// All values, and all gradients, of one tensor.
   [[nodiscard]] view value(layout::entry const& entry) const { return of(entry).value.flat(); }
   [[nodiscard]] view gradient(layout::entry const& entry) const { return of(entry).gradient.flat(); }
 
@@ -33867,8 +33899,7 @@ inline void read_rendezvous(place& it, std::string const& value) {
 /// a Slurm step (SLURM_PROCID with SLURM_STEP_ID: a batch script is no step); none. TRIREME_RENDEZVOUS and TRIREME_JOB
 /// go with any of them.
 ///
-/// Errors   config_error that names the variable and its value if it is no number or out of range, and the variable
-/// that
+/// Errors   config_error that names the variable and its value if it is no number or out of range, or the variable that
 ///          is missing beside it.
 [[nodiscard]] inline place detect(lookup const& variable) {
   detail::reader const read(variable);

@@ -176,8 +176,7 @@ inline void read_rendezvous(place& it, std::string const& value) {
 /// a Slurm step (SLURM_PROCID with SLURM_STEP_ID: a batch script is no step); none. TRIREME_RENDEZVOUS and TRIREME_JOB
 /// go with any of them.
 ///
-/// Errors   config_error that names the variable and its value if it is no number or out of range, and the variable
-/// that
+/// Errors   config_error that names the variable and its value if it is no number or out of range, or the variable that
 ///          is missing beside it.
 [[nodiscard]] inline place detect(lookup const& variable) {
   detail::reader const read(variable);

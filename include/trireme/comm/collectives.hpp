@@ -16,7 +16,7 @@
 
 namespace trireme::comm {
 
-/// sum, max, min, and for floating-point elements mean.
+/// sum, pairwise, max, min, and for floating-point elements mean.
 template <class Op, class T>
 concept reduction_for = arithmetic_element<T> && reduction_of<Op>
 != reduction_kind::none && (!std::same_as<Op, reduction::mean> || !std::is_integral_v<T>);
@@ -329,13 +329,13 @@ class collectives {
     ++traffic_.collectives;
   }
 
-  /// As what they travel as; slices are whole elements, also of those that travel as bytes.
+  /// The view as it travels: of elements, or of bytes. Checked before, so that a slice is a number of whole elements.
   template <class T, class Space>
   [[nodiscard]] auto slices_of(tensor_view<T, Space> values) const {
     detail::expect_right(who, {.kind = collective::all_gather, .count = values.size()}, self().size());
     return detail::sendable(values);
   }
-  /// The counts of what they travel as.
+  /// The counts as the view travels: of elements, or of bytes.
   template <class T, class Space>
   [[nodiscard]] std::span<std::int64_t const> counts_of(tensor_view<T, Space> values,
                                                         std::span<std::int64_t const> counts) const {

@@ -1,6 +1,7 @@
 #pragma once
 
-// The communicators that need nothing but this process. comm/mpi.hpp is separate, because it needs MPI.
+// The communicators within this process: self and threads. Separate are comm/processes.hpp, comm/hierarchical.hpp,
+// comm/mpi.hpp (needs MPI) and comm/nccl.hpp (needs NCCL).
 #include "trireme/comm/in_space.hpp"
 #include "trireme/comm/late.hpp"
 #include "trireme/comm/launch.hpp"

@@ -61,7 +61,7 @@ struct call {
   collective kind = collective::barrier;
   dtype type = dtype::u8;
   reduction_kind op = reduction_kind::none;
-  bool by_value = false;  ///< for the engine: so small that the values travel with the announcement
+  bool by_value = false;  ///< set by an engine: the values travel with the announcement
   std::int32_t root = -1;
   /// Elements: of the whole view; in gather and scatter of one rank's part; in ragged all_to_all and exchange 0,
   /// because it differs between ranks.
@@ -89,8 +89,8 @@ struct call {
 struct element_kernels {
   /// Copies bytes; both in this space.
   void (*copy)(void* to, void const* from, std::size_t bytes) = nullptr;
-  /// outputs[.][i] = terms[0][i] op terms[1][i] op ..., in this order (pairwise: in the tree over
-  /// them); mean divides by `divisor`. Null: no reduction.
+  /// outputs[.][i] = terms[0][i] op terms[1][i] op ..., in this order (pairwise: in the tree over them); a mean is then
+  /// divided by `divisor`. Null: no reduction.
   void (*combine)(std::span<void* const> outputs, std::span<void const* const> terms, std::int64_t count,
                   int divisor) = nullptr;
   /// Returns when what this thread has asked for above is done. Null: it is done when they return.

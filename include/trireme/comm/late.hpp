@@ -29,7 +29,7 @@ struct late_call {
 
 namespace detail {
 
-/// Who is told of late calls. Kept by whoever tells, so that it may change meanwhile.
+/// The function that is told of late calls. Callers hold it by shared_ptr, so that it may be replaced meanwhile.
 class late_listener {
  public:
   using function = std::function<void(late_call const&)>;
@@ -67,7 +67,7 @@ void tell_if_late(bool& told, std::chrono::steady_clock::duration waited, std::c
     call.waited = std::chrono::duration_cast<std::chrono::milliseconds>(waited);
     call.deadline = deadline;
     (*listener)(call);
-  } catch (...) {  // a listener's trouble, or no memory for it, ends no collective
+  } catch (...) {  // an exception of the listener ends no collective
     told = true;
   }
 }

@@ -30,7 +30,8 @@ concept launchable = requires(Description const& description, Body& body) {
 /// Runs `body(world)` on every rank that `description` asks for.
 ///
 /// Ranks    comm::self runs it here; comm::threads in a thread a rank, at the same time and on one copy of the body;
-///          comm::mpi here, in each process that mpirun has started. `world` lives as long as the call.
+///          comm::mpi, comm::processes and comm::nccl here, in each process that the launcher has started. `world`
+///          lives as long as the call.
 /// Threads  returns when the body has returned everywhere in this process.
 /// Errors   an exception on one rank ends the waits of the others with a comm_error that names it; once all have ended,
 ///          the first one is thrown again here. config_error if the description makes no sense.

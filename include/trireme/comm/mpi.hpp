@@ -30,27 +30,27 @@ using mpi_world = process_world<mpi>;
 ///
 /// Ranks    with launch all of MPI_COMM_WORLD, or all that torchrun has started, if no MPI has; with borrow() those of
 ///          somebody's communicator.
-/// Bytes    on one machine ranks meet by MPI and then work in shared memory, without MPI; between machines, or with
-///          `.shared_memory = false`, MPI carries messages: in each collective log2(size) of 24 bytes a rank, in which
-///          also small values travel, and large values between each two ranks directly.
-/// Numerics sums in rank order. With `.order = sum_order::any` large sums of float and double between machines are
-/// MPI's
-///          own (comm/sum_order.hpp), of all ranks: those of groups that split() makes, and what is small or has 16
-///          bits, stay in rank order. On plain networks ours are as quick or quicker (docs/communicators.md); it is for
-///          networks that add up themselves.
-/// Threads  MPI_THREAD_SERIALIZED. While requests are in flight as messages a thread of ours is inside MPI: own MPI
-///          calls need MPI_THREAD_MULTIPLE then. With none in flight, or in shared memory, MPI is the caller's alone.
-/// Errors   launch and borrow throw config_error if MPI lacks MPI_THREAD_SERIALIZED, is finalised, or is another MPI
-/// than
-///          the launcher's. After an error MPI is not finalised, so that mpirun ends the other ranks when this one
+/// Bytes    on one machine ranks meet by MPI and then work in shared memory, without MPI. Between machines, or with
+///          `.shared_memory = false`, MPI carries messages. A rank begins a collective with ceil(log2(size)) messages
+///          of 24 bytes, in which small values travel, too. Large values go between each two ranks directly; with
+///          several ranks on each machine, large sums are carried from machine to machine (docs/communicators.md).
+/// Numerics sums in rank order. With `.order = sum_order::any` an all_reduce of 256 KiB or more over messages is MPI's
+///          own (comm/sum_order.hpp): sums and means of float, double and integers of 32 and 64 bits, over all ranks.
+///          All others, and those of groups of only some ranks, stay in rank order. On plain networks rank order is as
+///          quick or quicker (docs/communicators.md); `any` is for networks that add up themselves.
+/// Threads  MPI_THREAD_SERIALIZED. While requests are in flight as messages, a thread of the library calls MPI, so that
+///          the program's own MPI calls need MPI_THREAD_MULTIPLE. With none in flight, or in shared memory, the library
+///          makes no MPI calls.
+/// Errors   launch and borrow throw config_error if MPI lacks MPI_THREAD_SERIALIZED, is finalised, or is not the
+///          launcher's MPI. After an error MPI is not finalised, so that mpirun ends the other ranks when this one
 ///          ends.
 struct mpi {
   using policy_category = slot::communicator;
   static constexpr std::string_view name = "mpi";
 
   std::chrono::milliseconds deadline = std::chrono::seconds(60);
-  bool shared_memory = true;           ///< whether ranks of one machine may meet in it
-  sum_order order = sum_order::ranks;  ///< of float sums between machines, if all ranks say the same
+  bool shared_memory = true;           ///< whether ranks of one machine may use it
+  sum_order order = sum_order::ranks;  ///< of large sums over messages; `any` if all ranks say so
 
   /// A world on the ranks of `theirs`, which is duplicated (so: collective) and never freed. MPI must be initialised.
   [[nodiscard]] static mpi_world borrow(MPI_Comm theirs, std::chrono::milliseconds deadline = std::chrono::seconds(60),
@@ -73,8 +73,8 @@ namespace detail {
   mpi_session::instance().begin();
   auto messages = message_engine::on_duplicate(theirs, deadline);
   if (!messages->on_one_machine(shared_memory, order)) return messages;
-  std::string why;  // some machines forbid it: then messages
-  // Who waits in shared memory makes no calls of MPI, in which Open MPI 5 would notice that mpirun is gone.
+  std::string why;  // some machines forbid shared memory: then messages
+  // In shared memory nobody calls MPI, so MPI (Open MPI 5) does not notice that mpirun has ended: hence needs_launcher.
   auto node = try_node_engine(
       mpi_name, messages->rank(), messages->size(), deadline,
       [&](std::string const& own) { return messages->gather_texts(own); }, why, true);
@@ -146,7 +146,7 @@ auto launch_ranks(mpi const& description, Body& body) {
   }
 }
 
-/// How trireme::launch goes on with comm::mpi: as with comm::processes where MPI has not started the ranks; else not.
+/// How trireme::launch recovers with comm::mpi: as comm::processes if mpirun has not started the ranks; else not.
 template <class Body>
 auto recover_ranks(mpi const& description, recovery const& how, Body& body) {
   auto const here = bootstrap::detect();

@@ -15,13 +15,12 @@
 
 namespace trireme::comm {
 
-/// A pending collective of ranks that are processes, or threads. In processes it proceeds by itself, and `test()` and
-/// `wait()` help; threads make progress there, and in any blocking collective of the same rank.
+/// A pending collective of ranks that are processes, or threads. Of a process it proceeds by itself, and `test()` and
+/// `wait()` help. Of a thread it proceeds only in these two, and in any blocking collective of the same rank.
 ///
 /// Threads  the rank that started it.
-/// Errors   comm_error as the world that started it. The destructor waits and swallows it; while an exception is on its
-/// way
-///          it waits for a tenth of the deadline, and then ends the launch.
+/// Errors   comm_error as the world that started it. The destructor waits and swallows it. While an exception unwinds
+///          the stack it waits at most a tenth of the deadline, and then fails the launch.
 class process_request {
  public:
   process_request() = default;
@@ -73,8 +72,8 @@ class process_request {
     } catch (...) {  // every later call throws it again
     }
   }
-  /// An exception is on its way out of this rank, and is told to the others when it has left the launch. They may wait
-  /// for this rank by then and never take their part in what is pending here, so they are not waited for that long.
+  /// An exception leaves the body of this rank; the others learn of it only when it has left the launch. Until then
+  /// they may wait for this rank elsewhere, and never take part in what is pending here. So this wait is short.
   void expect_soon() {
     auto const patience = engine_->deadline() / 10;
     auto const end = detail::clock::now() + patience;
@@ -90,15 +89,17 @@ class process_request {
   detail::process_operation* op_ = nullptr;
 };
 
-/// One rank that is a process, as Description made it: comm::mpi or comm::processes.
+/// One rank that is a process: of comm::mpi or comm::processes, as Description says.
 ///
-/// Ranks on one machine work in memory that all of them map; between machines messages travel, and sums are formed
-/// here, not by the message library. Buffers from `allocate` are reached by the others without a copy.
+/// Ranks on one machine work in memory that all of them map; buffers from `allocate` are reached by the others without
+/// a copy. Between machines messages travel, and the ranks form sums themselves; MPI forms the large ones where
+/// comm::mpi has `.order = sum_order::any`.
 ///
 /// Bytes    counted as comm::bytes_sent says, whatever travels.
 /// Ranks    every rank calls the same collectives in the same order; what differs in kind, type, count, reduction or
 ///          root is an error on every rank (level normal).
 /// Numerics in rank order; bfloat16 and float16 are summed in float and rounded once. The same bits as comm::threads.
+///          With sum_order::any large sums of comm::mpi are in MPI's order.
 /// Threads  one caller a rank. A view must outlive its request.
 /// Errors   comm_error if a rank is late past the deadline, has died, or announces its failure; it names the rank and
 ///          the operation. After an error every communicator of the launch only throws.

@@ -55,7 +55,7 @@ auto launch_ranks(processes const& description, Body& body) {
   }
 }
 
-/// How trireme::launch goes on with comm::processes: the processes that are left do.
+/// How trireme::launch recovers with comm::processes: the processes that are left go on.
 template <class Body>
 auto recover_ranks(processes const& description, recovery const& how, Body& body) {
   auto const here = bootstrap::detect();

@@ -34,7 +34,7 @@ struct recovery {
 
 namespace detail {
 
-/// Whether what ended an attempt may not happen in the next one: a wrong configuration and lost numbers would.
+/// Whether another attempt may succeed. Not after a wrong configuration, a failed assertion, or non-finite numbers.
 [[nodiscard]] inline bool may_recover(std::exception_ptr const& failure) {
   try {
     std::rethrow_exception(failure);
@@ -58,7 +58,7 @@ inline void check(recovery const& how, int ranks) {
 
 }  // namespace detail
 
-/// How trireme::launch goes on with comm::self.
+/// How trireme::launch recovers with comm::self.
 template <class Body>
 auto recover_ranks(self const& description, recovery const& how, Body& body) {
   detail::check(how, 1);
@@ -74,7 +74,7 @@ auto recover_ranks(self const& description, recovery const& how, Body& body) {
   }
 }
 
-/// How trireme::launch goes on with comm::threads: what a rank has thrown ends the attempt on all of them.
+/// How trireme::launch recovers with comm::threads: an exception on one rank ends the attempt on all of them.
 template <class Body>
 auto recover_ranks(threads description, recovery const& how, Body& body) {
   detail::check(description);

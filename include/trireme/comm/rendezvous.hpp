@@ -62,9 +62,8 @@ struct rendezvous {
 ///
 /// Ranks    collective: made, and called, by all `size` ranks; one rank makes a meeting without a socket.
 /// Threads  one caller a rank.
-/// Errors   config_error for a description that cannot be, an address beyond this machine without `.remote`, a rank
-/// that
-///          rank 0 refuses; comm_error after the deadline, with the ranks that did not come, or if one has gone.
+/// Errors   config_error for an impossible description, an address beyond this machine without `.remote`, or a rank
+///          that rank 0 refuses; comm_error after the deadline, with the ranks that did not come, or if one has gone.
 class meeting {
  public:
   static constexpr int most_ranks = 1 << 16;  ///< as many as one machine has ports

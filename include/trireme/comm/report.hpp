@@ -10,7 +10,7 @@ namespace trireme::comm {
 
 namespace detail {
 
-/// What this process's last launch has settled about its error.
+/// Which process prints the error of this process's last launch.
 enum class report : std::uint8_t { unsettled, by_this_process, by_another };
 
 inline std::atomic<report>& last_report() noexcept {
@@ -23,9 +23,9 @@ inline std::atomic<report>& last_report() noexcept {
 /// Whether this process should print the error that it ends with: of the processes of a failed launch one does, the
 /// lowest rank that is still there. So a user reads one sentence, also where rank 0 was killed or stands still.
 ///
-/// After comm::mpi or comm::processes the ranks have settled it among themselves. A rank waits half a second for the
-/// lower ones to come, unless they have died. An error before any world is rank 0's to tell; one that says that rank 0
-/// was not found, everybody's.
+/// After comm::mpi or comm::processes the ranks have agreed on it. A rank waits half a second for lower ones that end
+/// with the error, too, unless they have died. An error before there was a world is printed by rank 0; one that says
+/// that rank 0 was not found, by every rank.
 ///
 /// Ranks    local; the answer is the same until the next launch.
 /// @param sentence  the error's what().

@@ -8,15 +8,15 @@
 
 namespace trireme::comm {
 
-/// What communicators do with elements in a memory space; specialise it for a space of your own. A rank that is a
-/// thread then sends from it and sums in it.
+/// What communicators do with elements in a memory space; specialise it for a space of your own. comm::threads then has
+/// every collective for it.
 ///
 /// Requires  touchable     whether the CPU may read and write the elements;
 ///           phantom       (may be left out) true if there are no elements, so that nothing is ever copied or combined;
 ///           complete      a function that returns when what this thread has asked for is done; null: it is at once;
 ///           copy(to, from, bytes)  within the space;
 ///           combine<T, Op>(outputs, terms, count, divisor)  outputs[.][i] = terms[0][i] op terms[1][i] op ..., in this
-///                                  order; a mean is then divided by `divisor`.
+///                                  order (pairwise: in the tree over them); a mean is then divided by `divisor`.
 template <class Space>
 struct space_kernels;
 

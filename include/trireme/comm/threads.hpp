@@ -40,16 +40,18 @@ struct threads {
 
 /// One rank of comm::threads.
 ///
-/// The engine of processes on one machine, for which all memory is within reach: each rank works on its slice of all
-/// buffers, in rank order, and writes the result to all: every element is read and written once a rank, and all ranks
-/// hold the same bits, on every run. Messages of up to 1 KiB travel with their announcement. Memory of any space will
-/// do if its kernels are known (space_kernels.hpp).
+/// The same engine as for processes of one machine (docs/adr/0023), but each rank reaches all memory: in an all_reduce
+/// each combines its slice of all buffers, in rank order, and writes the result to all of them. All ranks hold the same
+/// bits, on every run. Values of up to 1 KiB travel with the announcement of their call. A broadcast of up to 16 KiB
+/// waits for its root only. Any memory space will do if its kernels are known (space_kernels.hpp).
 ///
 /// Bytes    counted as comm::bytes_sent says. Memory traffic of a large all_reduce is 2 * size * n bytes in all.
 /// Ranks    every rank calls the same collectives in the same order; what differs in kind, type, count, reduction or
 ///          root is an error on every rank (level normal).
-/// Numerics in rank order; bfloat16 is summed in float and rounded once. The same bits as comm::mpi.
-/// Threads  one caller a rank. A view must outlive its request. Progress is made by the ranks that test or wait.
+/// Numerics in rank order; bfloat16 and float16 are summed in float and rounded once. The same bits as comm::processes,
+///          and as comm::mpi in its default order.
+/// Threads  one caller a rank. A view must outlive its request. A rank makes progress while it tests, waits, or is in a
+///          blocking collective.
 /// Errors   comm_error if a rank fails, is late past the deadline, or has returned; it names that rank by its rank in
 ///          the launch. After an error every communicator of the launch only throws. config_error for sizes that cannot
 ///          be cut.

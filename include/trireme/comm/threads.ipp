@@ -26,7 +26,7 @@
 
 namespace trireme::comm::detail {
 
-/// Threads of one process: all memory is within reach of all.
+/// Ranks that are threads of one process: each reaches all memory.
 class thread_place final : public node_place {
  public:
   explicit thread_place(int ranks)
@@ -38,7 +38,7 @@ class thread_place final : public node_place {
 
   [[nodiscard]] void* allocate(std::size_t bytes) override {
     std::lock_guard const lock(mutex_);
-    blocks_.push_back(nullptr);  // first of all, so that no block is lost
+    blocks_.push_back(nullptr);  // first: if this throws, no block is lost
     return blocks_.back() = ::operator new(bytes, alignment);
   }
   void deallocate(void* block, std::size_t) noexcept override {
@@ -137,7 +137,7 @@ TRIREME_BODY void run_ranks(threads const& description, std::function<void(int, 
       } catch (...) {
         end_with(rank, std::current_exception(), " ended with an error: ");
       }
-      leave();  // before its group ends, so that the others hear why
+      leave();  // before its group ends, so that the others report the right error
     } catch (...) {
       end_with(rank, std::current_exception(), " could not begin: ");
       leave();
@@ -153,7 +153,7 @@ TRIREME_BODY void run_ranks(threads const& description, std::function<void(int, 
   }
   for (auto& each : workers) each.join();
 
-  // The first in time; or, where that rank has dealt with it, the first in rank order.
+  // The exception of the rank that failed first; if its body has caught it, the first one in rank order.
   auto const first = place->headers[0]->failure.load();
   if (first > 0 && failures[first - 1] != nullptr) std::rethrow_exception(failures[first - 1]);
   for (auto const& failure : failures)

@@ -85,17 +85,15 @@ class throttled_request {
 ///   occupies the rank's link for  max(sum of sent(q) / bandwidth(to q), sum of received(q) / bandwidth(from q)),
 ///                                 after what already occupies it, as ranks send and receive at the same time;
 ///   then ends after               steps * the largest latency to or from a q that takes part;
-///   steps                         its moves (comm/geometry.hpp): 2 for all_reduce, 1 for every other collective and
-///   for
+///   steps                         its moves (comm/geometry.hpp): 2 for all_reduce, 1 for every other collective, also
 ///                                 exchange; 0 for one rank, for split and duplicate, and for a rank that has no
 ///                                 message in an exchange.
 /// Time runs from the rank's own start of the command, so requests overlap with computing and queue behind each other.
 /// Splits and duplicates share the link of their rank.
 ///
 /// Threads  one caller a rank; the worlds of one rank may be used by several threads.
-/// Errors   as Inner. A model slower than the deadline of Inner ends in that deadline's error where a rank waits for
-/// one
-///          that is still sending.
+/// Errors   as Inner. If the model is slower than the deadline of Inner, a rank that waits for one that still sends
+///          ends with the error of that deadline.
 /// @models  communicator, and every capability that Inner has.
 template <communicator Inner>
 class throttled_world : public detail::decorator<throttled_world<Inner>, Inner> {

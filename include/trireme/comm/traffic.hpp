@@ -12,9 +12,9 @@ namespace trireme::comm {
 /// What a rank sends to other ranks in one collective, in bytes: what `traffic()` counts on every communicator, and
 /// what a plan adds up before anything runs. `count` is the number of elements of the whole view.
 ///
-/// Bytes  the bandwidth-optimal volume, as the moves of comm/geometry.hpp say. A communicator may send more in messages
-///        so small that latency decides (MPI gathers those whole), and threads read instead of sending; both count the
-///        same bytes nevertheless.
+/// Bytes  the bandwidth-optimal volume, as the moves of comm/geometry.hpp say. What really travels may differ, but
+///        every communicator counts these bytes: comm::mpi sends more where latency decides (small values go whole),
+///        and in shared memory ranks read instead of sending.
 namespace bytes_sent {
 
 /// Of any collective without parts of its own. `counts` are those of a ragged all_gather: the elements of each rank.
@@ -43,7 +43,7 @@ namespace bytes_sent {
   return of({.kind = collective::broadcast, .root = root, .count = count}, element_bytes, rank, size);
 }
 [[nodiscard]] constexpr std::uint64_t reduce(std::int64_t count, std::size_t element_bytes, int rank, int root) {
-  // Whoever sends, sends to the root: two ranks are as good as all.
+  // Every rank but the root sends the same to the root: so two ranks stand for all.
   return rank == root ? 0 : of({.kind = collective::reduce, .root = 1, .count = count}, element_bytes, 0, 2);
 }
 /// `count` is of one part.
@@ -66,14 +66,15 @@ namespace bytes_sent {
 
 namespace detail {
 
-/// What all blocks of a collective may have to be gathered by rounds between machines: latency decides.
+/// The most bytes of all blocks of a collective that rounds between machines gather: latency decides.
 inline constexpr std::size_t gathered_bytes = std::size_t{64} << 10;
-/// What one block may have to be dealt by rounds, or gathered where all that comes is kept.
+/// The most bytes of one block that rounds deal, or that they gather where all blocks are kept.
 inline constexpr std::size_t dealt_bytes = std::size_t{4} << 10;
 
 /// How many latencies of a network a rank waits in a command, one after the other, as comm::mpi carries it between
-/// machines: its rounds, and those again that gather the results of an all_reduce or reduce of middle size. What is
-/// large travels beside the rounds, one message for each move. An exchange is one.
+/// machines: its rounds, and as many again to gather the results of an all_reduce or reduce of middle size. Large
+/// values travel beside the rounds, one message for each move; carried sums and MPI's own collectives are counted so,
+/// too. An exchange is one.
 [[nodiscard]] constexpr int latencies_of(command const& it, int size) noexcept {
   if (size == 1) return 0;
   if (it.what.kind == collective::exchange) return it.messages > 0 ? 1 : 0;

@@ -16,26 +16,27 @@
 namespace trireme::interop {
 
 struct torch_model_options {
-  /// A micro-batch need not use every parameter: those that it has not used have a gradient of zeros. Without it a
+  /// A micro-batch need not use every parameter: one that it has not used gets a gradient of zeros. If this is false, a
   /// parameter without a gradient is an error.
   bool unused_parameters = false;
 };
 
-/// A torch::nn::Module as a plain model (contract/model.hpp): what make_trainer takes.
+/// A torch::nn::Module as a plain model (contract/model.hpp), which make_trainer takes.
 ///
 /// Shapes   the module gets inputs of the shape that the dataset gives them, (n, ...), without a copy.
 /// Bytes    values and gradients are views of the module's own storage; .grad() of each trained parameter is allocated
-///          at once, and stays there.
-/// Numerics double (with Element = double and precision::fp64), float, bfloat16 and float16 parameters, in any mixture:
-///          of types narrower than the trainer's it keeps a master value (train/plain_engine.hpp).
+///          when the model is made, and stays there.
+/// Numerics parameters may be float, bfloat16 and float16 in any mixture, and double as well with Element = double and
+///          precision::fp64. The trainer keeps master values of those narrower than Element (train/plain_engine.hpp).
 /// Threads  one owner; copies share the module and what is kept of a pass.
-/// Errors   config_error for a parameter of another type, without a gradient in a pass, or in other memory than before;
-///          for a loss that is not one number.
+/// Errors   config_error for a parameter of another type, one without a gradient in a pass, or one whose memory has
+///          changed; for a buffer that is not float, double, int64 or int32; for a loss that is not one number.
 template <class Element, class Module, class Loss>
 class torch_module_model {
  public:
   using value_type = Element;
-  /// backward() itself says what is missing, unless that was wanted.
+  /// The trainer accepts parameters that backward() does not report: backward() refuses them itself, unless
+  /// unused_parameters is set.
   static constexpr bool leaves_parameters_out = true;
 
   torch_module_model(std::shared_ptr<Module> module, Loss loss, torch_model_options const& options)
@@ -109,7 +110,7 @@ class torch_module_model {
                                 "\" did not require a gradient when the model was made; make it anew"));
       }
       each.gradient.zero_();
-      each.value.mutable_grad() = each.gradient;  // somebody may have cleared it
+      each.value.mutable_grad() = each.gradient;  // zero_grad() may have cleared it
     }
     struct end {
       state& of;
@@ -158,7 +159,7 @@ class torch_module_model {
       hooks = std::make_unique<detail::gradient_hooks>(trained, [this](std::size_t nth) { on_gradient(places[nth]); });
     }
     void on_gradient(std::size_t place) {
-      if (!ready) return;  // somebody else's backward
+      if (!ready) return;  // not a backward of this model
       auto& each = parameters[place];
       auto& found = each.value.mutable_grad();
       if (!found.is_same(each.gradient)) {  // autograd has put another tensor there
@@ -181,8 +182,8 @@ class torch_module_model {
     std::unique_ptr<detail::gradient_hooks> hooks{};
   };
 
-  // Shows a parameter if it has elements of this type, no wider than the trainer's, and they are asked for. (To ask
-  // whether a visitor can be called compiles its body.)
+  // Shows a parameter if it has elements of this type, and the visitor takes them. The sizes are compared first,
+  // because std::invocable compiles the visitor's body, which need not compile for wider types.
   template <class T, class Visit>
   static bool show(Visit& visit, parameter const& each) {
     if constexpr (sizeof(T) <= sizeof(Element)) {
@@ -199,8 +200,8 @@ class torch_module_model {
   std::shared_ptr<state> state_;
 };
 
-/// A torch::nn::Module and a loss as a model for make_trainer, which all strategies, compressors and communicators then
-/// train. All ranks start from the same values: interop::broadcast(module, world) makes them so.
+/// A torch::nn::Module and a loss as a model for make_trainer. docs/torch.md lists the strategies that are tested with
+/// it. All ranks must start from the same values: interop::broadcast(module, world) makes them equal.
 ///
 /// @param module  a torch::nn::ModuleHolder (what TORCH_MODULE makes) or a std::shared_ptr of a module.
 /// @param loss    loss(outputs, targets) -> the mean over the batch, as a tensor of one number.

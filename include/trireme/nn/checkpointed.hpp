@@ -7,13 +7,12 @@
 
 namespace trireme::nn {
 
-/// A unit that saves nothing but its input: the backward pass runs it forward once more. So a model's activations are
-/// one input a unit and those of a single unit, for a third more arithmetic. Its backward does not come apart: what a
-/// second half needs would have to be kept.
+/// A unit that saves nothing but its input: the backward pass runs forward again. A model then keeps one input for each
+/// unit, and all activations of only one unit at a time, for about a third more arithmetic. Its backward has no halves,
+/// because what the second one needs would have to be kept.
 ///
-/// For units whose forward only computes: not the first or the last one of a model, which read the batch, sum losses
-/// and may form gradients as they go.
-/// Numerics the second time is the first one again, bit for bit: dropout is a function of sample and place.
+/// Not for a model's first and last units: they read the batch, add to the loss, and may form gradients in forward.
+/// Numerics the second forward pass has the bits of the first: what is dropped depends on sample and position alone.
 /// Method   [Chen et al., "Training deep nets with sublinear memory cost", 2016].
 template <class Unit>
 struct checkpointed {
@@ -72,7 +71,7 @@ struct checkpointed {
     }
 
    private:
-    // Gives back all activations since `here` but for one.
+    // Gives back all activations since `here` but the result.
     static view keep_only(pass<Env>& pass, typename arena<space>::position here, view result) {
       auto const copy = pass.scratch.template take<typename Env::compute>(result.extents());
       kernels::copy(copy, result);
@@ -83,7 +82,7 @@ struct checkpointed {
     }
 
     inner unit_;
-    typename inner::saved within_{};  // of the one micro-batch that is in it
+    typename inner::saved within_{};  // of the micro-batch that it works on now
   };
 };
 template <class Unit>

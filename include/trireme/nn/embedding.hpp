@@ -10,24 +10,25 @@
 
 namespace trireme::nn {
 
-/// A model's first layer, of words: y[b,t] = table[token[b,t]], and, if it knows positions, + positions[t].
+/// The first layer of a model of tokens: y[b,t] = table[token[b,t]], and + positions[t] if `positions` is not 0.
 ///
 /// Shapes   tokens (B, T) int32 from the batch, y (B*T, outputs); the table (words, outputs), the positions' table
-///          (positions, outputs). unembedding{.tied = name} multiplies with the same table.
-/// Ranks    each of a tensor group has some words; one that lies elsewhere counts as 0 in the sum over the group.
-/// Errors   config_error for more ranks than words, and for samples of more positions than there are.
+///          (positions, outputs). unembedding{.tied = name} multiplies by the table of that name.
+/// Ranks    each rank of a tensor group has some rows of the words' table, and all of the positions'. A rank adds 0 for
+///          a word that lies elsewhere; a sum over the group follows.
+/// Errors   config_error for more ranks than words, and for samples of more positions than `positions`, unless 0.
 struct embedding {
   static constexpr layer_says says{.does = flow::source, .terms = true};
   std::int64_t words = 0;
   std::int64_t outputs = 0;
-  std::int64_t positions = 0;    ///< 0: it does not know where a word stands
-  std::string table = "weight";  ///< the table's name, behind that of the layer
+  std::int64_t positions = 0;    ///< that samples may have; 0: no table of positions
+  std::string table = "weight";  ///< the last part of the table's name
   std::string position_table = "positions";
   initial start{initial::distribution::normal, 0.02};
   friend bool operator==(embedding const&, embedding const&) = default;
 };
 
-/// A model's first layer, of numbers: each sample's are a row.
+/// The first layer of a model of numbers: those of each sample are a row.
 ///
 /// Shapes   inputs (B, ...) float from the batch, y (B, outputs).
 /// Errors   config_error for samples of another size.
@@ -39,7 +40,7 @@ struct features {
 
 namespace detail {
 
-/// A table of words, of which each rank of a group has some rows.
+/// A vocabulary's table, of which each rank of a tensor group has some rows.
 template <class Env>
 [[nodiscard]] parameter<Env> word_table(placing<Env> const& at, std::string name, shape const& extents,
                                         initial const& start) {

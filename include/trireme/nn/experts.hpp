@@ -19,15 +19,16 @@
 
 namespace trireme::nn {
 
-/// A mixture of experts: each row chooses `chosen` of `count` mlps, and gets the sum of what they make of it, weighted
-/// by the router's probabilities over those that it chose (with one choice by the probability itself, or the router
-/// would learn nothing). No row is dropped, however many choose one expert.
+/// A mixture of experts: a router chooses `chosen` of `count` mlps for each row. The result is the sum of their
+/// outputs, weighted by the router's probabilities, normalised over those chosen. A single choice is weighted by its
+/// probability as it is, or the router would get no gradient. No row is dropped, however many choose one expert.
 ///
 /// Shapes   x, y (rows, channels); the router's weight (channels, count); experts' weights lie in one tensor each:
 ///          (count, channels, hidden), (count, hidden, channels), and their biases (count, hidden), (count, channels).
-/// Ranks    an expert group deals the experts out: a rank has share().of(count) of them. Rows travel.
+/// Ranks    the ranks of an expert group share the experts: each has share().of(count) of them. Rows are sent to their
+///          experts and back.
 /// Bytes    saves x, the router's probabilities, and for each choice of a row two rows of channels, two of hidden. How
-///          many rows come is known in each pass only, so memory may still grow after the first steps.
+///          many rows come to a rank differs from pass to pass, so memory may still grow after the first steps.
 /// Numerics a row's sum over its experts is in the order of its choices, the most probable first; of equally probable
 ///          experts that of the lower number is chosen. Gradients of experts are sums over rows in the order of ranks.
 /// Method   [Shazeer et al., 2017]; the balance loss is that of [Fedus et al., 2021], for each sample by itself.
@@ -35,7 +36,7 @@ namespace trireme::nn {
 ///          loss and ranks share the positions of samples.
 struct experts {
   static constexpr nn::flow flow = nn::flow::all;
-  std::int64_t channels = 0;  ///< as a layer of an expression: 0, what comes in
+  std::int64_t channels = 0;  ///< in an expression: left 0; it is the width of the input
   std::int64_t hidden = 0;
   std::int64_t count = 1;
   std::int64_t chosen = 1;
@@ -149,7 +150,7 @@ class experts::instance {
     pass.scratch.rewind(here);
   }
 
-  /// The same for other ranks' rows alone.
+  /// The part of forward and backward that other ranks need from this one, on a rank without rows of its own.
   void serve_forward(pass<Env>& pass, saved& kept) {
     for (auto& each : own_row(kept, pass)) each = 0;
     kept.results = pass.take({0, what_.channels});
@@ -187,14 +188,14 @@ class experts::instance {
     return detail::packed_weights(packed_down_[static_cast<std::size_t>(e)], pass, down_.info.name,
                                   matrix_of(down_.value, e));
   }
-  // The router chooses by its own numbers: what it reads is nobody's to write.
+  // Not through the precision's operands: rounding them must not change which experts are chosen.
   auto& packed_router(pass<Env> const& pass) {
     packed_router_.bind(router_.value, ops::orientation::in_out);
     packed_router_.refresh(pass.version);
     return packed_router_;
   }
 
-  // What the products with a matrix read.
+  // What products with this matrix read: x or dy, or the operands that the precision writes.
   static view input(pass<Env>& pass, parameter<Env> const& with, view x) {
     return pass.operand(with.info.name, product_operand::role::input, x);
   }
@@ -253,7 +254,7 @@ class experts::instance {
       }
     }
   }
-  // Rows sorted by expert, each rank's own, to where the experts are; and the other way.
+  // dispatch sends this rank's rows, sorted by expert, to the ranks of the experts; combine sends rows back.
   void dispatch(pass<Env>& pass, saved const& kept, view gathered, view own) {
     if (own_.size == 1) return kernels::copy(gathered, own);
     auto const here = pass.scratch.mark();
@@ -336,7 +337,7 @@ class experts::instance {
 
 namespace detail {
 
-/// Experts among other layers. All of their backward is in its first half.
+/// Experts as a layer of an expression. All of their backward is done in the first half.
 template <class Env>
 class experts_node final : public node<Env> {
   using state = experts::instance<Env>;

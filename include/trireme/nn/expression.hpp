@@ -61,7 +61,7 @@ chain_of<L...> as_chain(std::tuple<L...> layers) {
 }
 }  // namespace detail
 
-/// One layer after the other; chains within it become part of it.
+/// One layer after the other. A chain among them is replaced by its layers, so that products meet their activations.
 template <class... L>
 [[nodiscard]] auto chain(L... layers) {
   return detail::as_chain(std::tuple_cat(detail::as_tuple(std::move(layers))...));
@@ -91,7 +91,7 @@ template <class A, class B>
   return product_of<decltype(left), decltype(right)>{std::move(left), std::move(right)};
 }
 
-// ---- what the compiler knows of them
+// ---- checks at compile time
 
 /// What a layer says of itself, from its type: `static constexpr layer_says says` or `static constexpr nn::flow flow`.
 template <class L>
@@ -109,7 +109,7 @@ struct says_of<named_of<L>> : says_of<L> {};
 
 namespace detail {
 
-/// The sentences of layers that cannot stand in their order. The layer is the first argument.
+/// Refuses a layer that cannot stand where it does. The compiler's message names the layer: it is the first argument.
 template <class Layer, misfit What>
 struct stands {
   static_assert(
@@ -139,7 +139,7 @@ struct stands {
 };
 struct the_end;
 
-/// Whether what is inside a layer fits, where the layer stands as it does.
+/// Whether the branches inside a layer fit, given how the layer is cut and how its input lies.
 template <class L>
 struct inside {
   template <role As, lie Takes>
@@ -169,7 +169,7 @@ struct chain_check {
   }
   template <std::size_t I>
   using layer = std::tuple_element_t<I, std::tuple<L..., the_end>>;
-  /// Of a unit's layers.
+  /// The same of all layers of a unit.
   static constexpr bool fits_unit() { return fits<entry_of(says), exit_of(says)>(); }
   /// Refuses what does not fit, in one sentence.
   template <lie Entry, lie Exit>
@@ -224,8 +224,8 @@ struct says_of<product_of<A, B>> {
       .does = flow::fork, .spreads = a.spreads && b.spreads, .shares_entry = a.shares_entry && b.shares_entry};
 };
 
-/// Whether the layers of an expression can stand in their order; refuses those that cannot, in one sentence. Every unit
-/// that is an expression asks.
+/// Whether the layers of an expression can stand in their order. What cannot is a compile error of one sentence. Every
+/// unit that is an expression is checked like this without a call.
 template <class L>
 [[nodiscard]] constexpr bool fits(L const&) {
   return detail::check<decltype(nn::chain(std::declval<L>()))>::fits_unit();
@@ -233,11 +233,12 @@ template <class L>
 
 // ---- run states
 
-/// A layer written by hand: three functions over its own rows (or columns), and one word that says where it stands.
+/// A layer of your own: three functions over the rows (or columns) that lie here, and one word, `L::flow`, that says
+/// where it may stand.
 ///
-/// `L::flow` is the word; `L::instance<Env>` is made as instance(description, placing<Env>&), and has saved,
+/// `L::instance<Env>` is constructed from (description, placing<Env>&). It has a type saved,
 /// forward(pass, saved, x) -> y, backward_input(pass, saved, x, dy) -> dx, backward_weight(pass, saved, x, dy), and
-/// visit(f) if it has parameters. The chain keeps x and dy.
+/// visit(f) if it has parameters. The chain keeps x and dy for it.
 template <class S, class Env>
 concept layer_state = requires(S& state, pass<Env>& pass, typename S::saved& saved, detail::view_of<Env> x) {
   { state.forward(pass, saved, x) } -> std::same_as<detail::view_of<Env>>;
@@ -298,13 +299,13 @@ class hand_written final : public node<Env> {
 
 }  // namespace detail
 
-/// The node that a description becomes.
+/// The type of the node that a description becomes. Layers of the library specialise it.
 template <class Env, class L>
 struct node_of {
   using type = detail::hand_written<Env, L>;
 };
 
-/// Appends the nodes of a description: several of a chain, one of anything else.
+/// Appends the nodes of a description: of a chain one for each layer, else a single one.
 template <class Env, class L>
 void append_nodes(std::vector<node_pointer<Env>>& out, L const& layer) {
   out.push_back(std::make_unique<typename node_of<Env, L>::type>(layer));
@@ -346,7 +347,7 @@ class residual_node final : public node<Env> {
   held<Env> forward(pass<Env>& pass, held<Env> x, arena<space>&, view) override {
     return branch_.forward(pass, x.v, x.v);
   }
-  // The gradient of the stream stays where it is; that of the branch is added to it.
+  // d is already the gradient of x along the residual stream; the branch adds its own to it.
   void backward_in_place(pass<Env>& pass, layer_input<Env> x, gradient<Env> d, half when) override {
     auto const mark = pass.scratch.mark();
     branch_.backward(pass, x, {d.v, false, memory::passing}, {d.v, true}, when);
@@ -398,7 +399,7 @@ class product_node final : public node<Env> {
     kernels::elementwise_product(y, kept.a.v, kept.b.v);
     return {y, true};
   }
-  // Both factors' gradients are there before a branch goes on: dy may be what the branches add to.
+  // Both factors' gradients are formed before either branch runs, because the branches may write to the memory of dy.
   void backward_input(pass<Env>& pass, layer_input<Env> x, view, view dy, target<Env> to, half when) override {
     auto const& kept = kept_[pass];
     auto const a = factor(pass, kept.a, x), b = factor(pass, kept.b, x);
@@ -433,7 +434,7 @@ class product_node final : public node<Env> {
   static view factor(pass<Env>& pass, held<Env> const& it, layer_input<Env> const& x) {
     return it.entry ? x.get(pass) : it.v;
   }
-  // dy times one factor, in the memory of that factor if nobody reads it any more.
+  // dy times one factor, in that factor's memory if nobody reads it later.
   static gradient<Env> times(pass<Env>& pass, view dy, view by, bool ours, half when) {
     bool const later = when == half::later;
     auto const d =
@@ -458,8 +459,8 @@ struct node_of<Env, product_of<A, B>> {
 
 // ---- units
 
-/// A description of a unit that is an expression: its parameters' names begin with `name`, it takes and gives rows of
-/// `width` numbers, its first dropout site is `site`, and layers() is the expression.
+/// A description of a unit that is an expression: its parameters' names begin with name(), it takes rows of width()
+/// numbers, its first dropout site is site(), and layers() is the expression.
 template <class D>
 concept unit_of_layers = requires(D const& unit) {
   { unit.name() } -> std::convertible_to<std::string>;
@@ -468,7 +469,7 @@ concept unit_of_layers = requires(D const& unit) {
   unit.layers();
 };
 
-/// The run state of every unit that is an expression. Its backward comes apart, whatever is in it.
+/// The run state of every unit that is an expression. Its backward has two halves, whatever layers are in it.
 template <class Env>
 class expression {
  public:
@@ -507,7 +508,7 @@ class expression {
   void serve_backward(pass<Env>& pass, saved&) { layers_.serve_backward(pass); }
 
  private:
-  // What goes to the unit before may not lie in scratch memory.
+  // The gradient that goes to the unit before must not lie in scratch memory, which ends with this unit.
   view backward(pass<Env>& pass, saved& kept, view dy, detail::half when) {
     detail::target<Env> out;
     if (ends_ && !begins_) out.into = pass.take(kept.x.extents());
@@ -527,10 +528,10 @@ class expression {
     return y;
   }
   detail::chain_node<Env> layers_;
-  bool begins_ = false, ends_ = false;  // a model: this is its first unit, or its last
+  bool begins_ = false, ends_ = false;  // this is a model's first unit, or its last
 };
 
-/// A unit with an expression of its own.
+/// A unit made of any expression: name, width, first dropout site, layers (see unit_of_layers).
 template <class Layers>
 struct block {
   std::string prefix;

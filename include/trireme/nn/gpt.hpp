@@ -17,7 +17,7 @@ namespace trireme::nn {
 /// Shapes   inputs and targets (B, T) int32, T <= context. Parameters have Hugging Face's names and layouts.
 /// Method   [Radford et al., "Language models are unsupervised multitask learners", 2019].
 /// Errors   config_error from validate() (called when a trainer is made) if a size is not positive, channels are not
-///          divisible by heads, or dropout is not in [0, 1).
+///          divisible by heads, dropout is not in [0, 1), top_k is not between 1 and experts, or balance is negative.
 /// @models  staged_model: one unit for the embeddings, one a block, one for norm, head and loss.
 struct gpt {
   using policy_category = slot::model;
@@ -30,10 +30,10 @@ struct gpt {
   std::int64_t heads = 6;
   std::int64_t channels = 384;
   double dropout = 0;
-  bool checkpointed = false;  ///< blocks save their input only, and are run once more in the backward pass
-  std::int64_t experts = 0;   ///< mlps a block, of which each token chooses some; 0: one mlp, for all tokens
-  std::int64_t top_k = 2;     ///< how many it chooses
-  double balance = 0;         ///< weight of the loss that asks tokens to choose all experts alike
+  bool checkpointed = false;  ///< blocks save their input only; the backward pass runs their forward again
+  std::int64_t experts = 0;   ///< mlps in each block, of which a token chooses some; 0: one mlp, for all tokens
+  std::int64_t top_k = 2;     ///< how many experts a token chooses
+  double balance = 0;         ///< weight of the balance loss, which makes tokens choose all experts equally often
   friend bool operator==(gpt const&, gpt const&) = default;
 
   void validate() const {
@@ -58,13 +58,13 @@ struct gpt {
     if (!(balance >= 0)) throw config_error(text("trireme::nn::gpt: balance ", balance, " is below 0"));
   }
 
-  /// What each unit computes in training, forward and backward: multiplications and additions a token, in whole samples
-  /// of `context` tokens. Embeddings only look up.
+  /// What each unit computes in training, forward and backward: multiplications and additions a token, for samples of
+  /// `context` tokens. An embedding computes nothing.
   [[nodiscard]] std::vector<double> unit_costs() const {
     auto const c = static_cast<double>(channels);
     auto const mlps = static_cast<double>(experts > 0 ? top_k : 1);
     double const products = 8 * c * c + mlps * 16 * c * c + 2 * c * static_cast<double>(experts);
-    double const attended = c * static_cast<double>(context);  // by two products, half of each of which is masked
+    double const attended = c * static_cast<double>(context);  // each of two products; the mask halves it
     double const again = checkpointed ? products + 2 * attended : 0;
     std::vector<double> costs(static_cast<std::size_t>(layers + 2), 3 * products + 7 * attended + again);
     costs.front() = 0;

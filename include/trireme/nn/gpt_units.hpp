@@ -12,7 +12,7 @@
 
 namespace trireme::nn {
 
-/// The numbers that all units of a GPT share.
+/// The sizes that all units of a GPT share, and the layers that its blocks have in common.
 struct gpt_shape {
   std::int64_t vocabulary = 0;
   std::int64_t context = 0;
@@ -24,11 +24,11 @@ struct gpt_shape {
 
   [[nodiscard]] std::string name() const { return "transformer"; }
   [[nodiscard]] std::string block_name(std::int64_t index) const { return text("transformer.h.", index); }
-  /// Attention has this dropout site of a block, and the ends of its two branches the next ones.
+  /// The first of a block's three dropout sites: the attention weights, then the ends of its two branches.
   [[nodiscard]] static std::uint32_t site_of(std::int64_t index) noexcept {
     return static_cast<std::uint32_t>(1 + 3 * index);
   }
-  /// A product that ends a branch: GPT-2 scales what is added to the residual stream down with depth.
+  /// Standard deviation of the weights that end a branch: GPT-2 makes it smaller the more layers there are.
   [[nodiscard]] double deep() const { return 0.02 / std::sqrt(2.0 * static_cast<double>(layers)); }
   [[nodiscard]] linear end() const { return {.outputs = channels, .start = {initial::distribution::normal, deep()}}; }
   /// The first half of a block: x + attention(norm(x)).
@@ -41,9 +41,9 @@ struct gpt_shape {
   }
 };
 
-/// Words to vectors: y[b,t] = wte[token[b,t]] + wpe[t], then dropout.
+/// Tokens to vectors: y[b,t] = wte[token[b,t]] + wpe[t], then dropout.
 ///
-/// Shapes   tokens (B, T) int32 from the batch, y (B*T, C): the rows of it that lie here.
+/// Shapes   tokens (B, T) int32 from the batch, y (B*T, C), of which each rank has the rows that lie there.
 struct gpt_embedding {
   gpt_shape shape;
   friend bool operator==(gpt_embedding const&, gpt_embedding const&) = default;
@@ -51,7 +51,7 @@ struct gpt_embedding {
   [[nodiscard]] std::string name() const { return shape.name(); }
   [[nodiscard]] std::int64_t width() const noexcept { return shape.channels; }
   [[nodiscard]] std::uint32_t site() const noexcept { return 0; }
-  template <class = void>  // a program without a GPT does not compile it
+  template <class = void>  // so that programs without a GPT do not compile it
   [[nodiscard]] auto layers() const {
     return chain(embedding{.words = shape.vocabulary,
                            .outputs = shape.channels,
@@ -66,12 +66,12 @@ struct gpt_embedding {
 
 /// One transformer block of GPT-2: x + attention(norm(x)), then x + mlp(norm(x)).
 ///
-/// Shapes   x, y (B*T, C): the rows of them that lie here.
-/// Ranks    each of a tensor group has some heads, and some of the numbers between the products of the mlp; a sum over
-///          the group ends either branch, and begins it in the backward pass.
-/// Bytes    saves 2 norms' results, queries/keys/values, the heads' output, and the two sides of the GELU. Between the
-///          halves of a backward pass two gradients (rows, C) more; of cut rows those that lie here, and the second
-///          half gathers the others once more.
+/// Shapes   x, y (B*T, C), of which each rank has the rows that lie there.
+/// Ranks    each rank of a tensor group has some heads, and some hidden units of the mlp. Each branch ends with a sum
+///          over the group in forward, and with another one in backward.
+/// Bytes    saves the results of both norms, queries, keys and values, the heads' output, and the GELU's input and
+///          result. Between the halves of a backward pass two gradients (rows, C) more; where rows are cut, of the rows
+///          that lie here: the second half gathers the others again.
 struct gpt_block {
   gpt_shape shape;
   std::int64_t index = 0;
@@ -91,10 +91,10 @@ struct gpt_block {
   using instance = expression<Env>;
 };
 
-/// A block with a mixture of experts in the place of its mlp.
+/// A block with a mixture of experts in place of the mlp.
 ///
-/// Ranks    experts are dealt out over an expert group. A tensor group shares the heads; each of its ranks runs the
-///          router and the experts on all rows, with the same bits.
+/// Ranks    the ranks of an expert group share the experts. Those of a tensor group share the heads; each of them runs
+///          the router and the experts on all rows, with the same bits.
 struct gpt_expert_block {
   gpt_shape shape;
   std::int64_t index = 0;
@@ -120,7 +120,7 @@ struct gpt_expert_block {
   using instance = expression<Env>;
 };
 
-/// The last norm, the product with the embedding's table and the cross-entropy.
+/// The last norm, the product with the embedding's table, and the cross-entropy loss.
 ///
 /// Shapes   x (B*T, C), targets (B, T) int32 from the batch; targets < 0 are left out of the loss.
 struct gpt_head {

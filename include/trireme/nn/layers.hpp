@@ -13,7 +13,8 @@
 
 namespace trireme::nn {
 
-/// An activation: done by the product before it on the way out if there is one, else by itself.
+/// An activation. It is fused into the product right before it, unless there is none, or that product is placed to be
+/// cut by rows: its terms have to be summed first.
 struct activation {
   static constexpr layer_says says{.does = flow::any, .activation = true};
   ops::activation kind = ops::activation::none;
@@ -27,7 +28,7 @@ struct activation {
 /// y = (x - mean(x)) / sqrt(var(x) + epsilon) * gain + bias, row by row.
 ///
 /// Shapes   x, y (rows, channels); gain, bias (channels).
-/// Bytes    keeps x, and the mean and 1/deviation of each row.
+/// Bytes    keeps x, and the mean and 1 / standard deviation of each row.
 /// Method   [Ba, Kiros, Hinton, "Layer normalization", 2016].
 struct layer_norm {
   static constexpr nn::flow flow = nn::flow::rows;
@@ -35,9 +36,10 @@ struct layer_norm {
   friend bool operator==(layer_norm const&, layer_norm const&) = default;
 };
 
-/// y = x / sqrt(average(x^2) + epsilon) * gain, row by row.
+/// y = x / sqrt(mean(x^2) + epsilon) * gain, row by row.
 ///
-/// Shapes   x, y (rows, channels), gain (channels).
+/// Shapes   x, y (rows, channels); gain (channels).
+/// Bytes    keeps x, and 1 / root of the mean square of each row.
 /// Numerics computed in the accumulate type and rounded once.
 /// Method   [Zhang, Sennrich, "Root mean square layer normalization", 2019].
 struct rms_norm {
@@ -46,33 +48,36 @@ struct rms_norm {
   friend bool operator==(rms_norm const&, rms_norm const&) = default;
 };
 
-/// Drops numbers in training, by what they are in their whole samples: any cut drops the same.
+/// In training each number becomes 0 with this probability, and is divided by 1 - probability otherwise. Which ones
+/// depends on sample and position alone, so any cut over ranks drops the same.
 struct dropout {
   static constexpr nn::flow flow = nn::flow::any;
   double probability = 0;
   friend bool operator==(dropout const&, dropout const&) = default;
 };
 
-/// Causal self-attention of queries, keys and values that lie side by side in its input: the core, without products.
+/// Causal self-attention of the queries, keys and values that its input has side by side. The products before and
+/// behind it are layers of their own.
 ///
-/// With fewer keys than queries each key and its value serve heads / key_heads queries [Ainslie et al., "GQA", 2023].
-/// With `rotary`, queries and keys are turned by their positions in whole samples [Su et al., "RoFormer", 2021].
+/// With `key_heads` (grouped-query attention) each key and its value serve heads / key_heads queries [Ainslie et al.,
+/// "GQA", 2023]. With `rotary`, queries and keys are rotated by their positions in whole samples [Su et al.,
+/// "RoFormer", 2021].
 ///
 /// Shapes   x (rows, 3 * channels), y (rows, channels); head h has columns [h * channels/heads, (h+1) * channels/heads)
-///          of each third. With fewer keys x (rows, (heads + 2 * key_heads) * width), y (rows, heads * width): the
-///          queries of a key, the key and its value side by side, for one key after the other.
-/// Ranks    a tensor group cuts between keys: it has at most as many ranks as there are keys.
-/// Bytes    with fewer keys, 3 * heads * width numbers a row are kept: each query's key and value, repeated. Context
-///          groups send those, too. With `rotary` each pass makes a table of width numbers a position, in scratch
-///          memory.
-/// Errors   config_error for heads that are no multiple of key_heads, for columns that do not make so many heads of one
-///          (with `rotary`: even) width, and for a tensor group of more ranks than key heads.
+///          of each third. With fewer key heads x (rows, (heads + 2 * key_heads) * width), y (rows, heads * width): for
+///          each key in turn x has its queries, the key and its value.
+/// Ranks    a tensor group cuts between keys: it has at most as many ranks as there are key heads.
+/// Bytes    keeps x and y, and a number for each row and head. With fewer key heads it keeps 3 * heads * width numbers
+///          a row in place of x, because keys and values are repeated for their queries; context groups send the
+///          repeated ones. With `rotary` each pass makes a table of width numbers a position, in scratch memory.
+/// Errors   config_error for heads that are no multiple of key_heads, a negative `rotary`, columns that do not make so
+///          many heads of one (with `rotary`: even) width, and a tensor group of more ranks than key heads.
 struct attend {
   static constexpr nn::flow flow = nn::flow::columns;
   std::int64_t heads = 1;
   double dropout = 0;          ///< of the attention weights
   std::int64_t key_heads = 0;  ///< 0: as many as heads
-  double rotary = 0;           ///< base of the angles, 10000 for instance; 0: nothing is turned
+  double rotary = 0;           ///< base of the angles, 10000 for instance; 0: no rotation
   friend bool operator==(attend const&, attend const&) = default;
 };
 
@@ -168,7 +173,7 @@ class linear_node final : public node<Env> {
     }
     at.width = what_.outputs;
   }
-  // What the product reads: x itself, or what the precision makes of it.
+  // What the product reads: x itself, or the operand that the precision writes.
   [[nodiscard]] view operand(pass<Env>& pass, product_operand::role which, view x) {
     return pass.operand(weight_.info.name, which, x);
   }
@@ -177,7 +182,7 @@ class linear_node final : public node<Env> {
   }
 
   linear what_;
-  std::int64_t inputs_ = 0, outputs_ = 0;  // that lie here
+  std::int64_t inputs_ = 0, outputs_ = 0;  // of the part that lies here
   ops::activation act_ = ops::activation::none;
   bool adds_bias_ = true;
   parameter<Env> weight_{}, bias_{};
@@ -378,7 +383,7 @@ class attend_node final : public node<Env> {
   void backward_input(pass<Env>& pass, layer_input<Env>, view y, view dy, target<Env> to, half) override {
     auto const& kept = kept_[pass];
     auto const mark = pass.scratch.mark();
-    // Not the extents of what is kept: a context group may keep other rows of other heads.
+    // Not kept.qkv's extents: a context group may have kept other rows, of other heads.
     shape const all{dy.extent(0), 3 * channels_};
     auto const dqkv = grouped() ? pass.scratch.template take<typename Env::compute>(all) : to.into;
     if (auto& group = context_group<Env>::of(pass); group.size() == 1) {
@@ -412,7 +417,7 @@ class attend_node final : public node<Env> {
   [[nodiscard]] ops::head_layout layout(pass<Env> const& pass) const {
     return {pass.batch.inputs.extents[1], heads_.count, keys_.count, channels_ / heads_.count};
   }
-  // What attention reads: x, in place if nobody reads it again, or what is made of it.
+  // What attention's kernels read: x, or x with repeated keys and rotated by positions, in the memory of x if possible.
   view arranged(pass<Env>& pass, held<Env> const& x) {
     if (!arranges()) return x.v;
     auto const out = grouped() || !x.ours ? pass.take({x.v.extent(0), 3 * channels_}) : x.v;
@@ -421,7 +426,7 @@ class attend_node final : public node<Env> {
     pass.scratch.rewind(mark);
     return out;
   }
-  // Of the positions of a sample that lie here; in scratch memory.
+  // The rotations of those positions of a sample that lie here, in scratch memory; empty without `rotary`.
   tensor_view<typename Env::accumulate, space> angles(pass<Env>& pass) {
     if (!(what_.rotary > 0)) return {};
     auto const context = pass.batch.inputs.extents[1];

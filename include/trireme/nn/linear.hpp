@@ -12,12 +12,12 @@ namespace trireme::nn {
 
 /// y = act(x w + b) (+ residual), with the weight stored (inputs, outputs) as GPT-2 does.
 ///
-/// As a layer of an expression it is `linear{.outputs = n}`: inputs are what comes in, an activation is a layer behind
-/// it, and where it is cut over a tensor group follows from its neighbours. `instance` is for units by hand, which have
-/// it whole.
+/// As a layer of an expression it is `linear{.outputs = n}`: `inputs` follows from the layer before it, an activation
+/// is a layer of its own behind it, and how a tensor group cuts it follows from its neighbours. `instance` is for units
+/// written by hand: it has the whole weight on every rank.
 ///
 /// Shapes   x (rows, inputs), y (rows, outputs), w (inputs, outputs), b (outputs).
-/// Bytes    saves a reference to x, and x w + b where an activation follows.
+/// Bytes    saves a view of x, and a copy of x w + b where an activation follows.
 struct linear {
   std::int64_t inputs = 0;
   std::int64_t outputs = 0;

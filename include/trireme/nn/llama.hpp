@@ -15,13 +15,15 @@
 
 namespace trireme::nn {
 
-/// LLaMA: RMS norms before each part, rotary positions, fewer keys than queries, SwiGLU, no biases. With `biased`
-/// queries, keys and values have biases, as those of Qwen 2 have.
+/// LLaMA: RMS norms before each part, rotary positions, grouped-query attention (`key_heads`), SwiGLU, no biases. With
+/// `biased`, queries, keys and values have biases, as in Qwen 2.
 ///
 /// Shapes   inputs and targets (B, T) int32. Parameters have Hugging Face's names, but queries, keys and values are one
 ///          product, `self_attn.qkv_proj`, laid out as attend takes it, and products' weights are (inputs, outputs).
 /// Method   [Touvron et al., "LLaMA", 2023]; [Ainslie et al., "GQA", 2023]; [Shazeer, "GLU variants", 2020].
-/// Errors   config_error from validate() if a size is not positive, or heads, keys and channels do not divide.
+/// Errors   config_error from validate() (called when a trainer is made) if a size is not positive, heads are no
+///          multiple of key heads, channels are not so many heads of one even width, or `rotary` or `epsilon` is not
+///          above 0.
 /// @models  staged_model: one unit for the embedding, one a block, one for norm, head and loss.
 struct llama {
   using policy_category = slot::model;
@@ -29,24 +31,24 @@ struct llama {
   static constexpr bool made_of_layers = true;
 
   std::int64_t vocabulary = 256;
-  std::int64_t context = 256;  ///< that files and costs name; the model takes samples of any length
+  std::int64_t context = 256;  ///< used by files and unit_costs(); the model takes samples of any length
   std::int64_t layers = 6;
   std::int64_t heads = 6;
   std::int64_t key_heads = 0;  ///< 0: as many as heads
   std::int64_t channels = 384;
-  std::int64_t hidden = 0;  ///< of the mlp; 0: 8/3 of the channels, rounded up to a multiple of 32
-  double rotary = 10000;    ///< base of the positions' angles
-  double epsilon = 1e-5;    ///< of the norms
-  bool tied = false;        ///< the head's table is that of the embedding
-  bool biased = false;
-  bool checkpointed = false;  ///< blocks save their input only, and are run once more in the backward pass
+  std::int64_t hidden = 0;    ///< of the mlp; 0: 8/3 of the channels, rounded up to a multiple of 32
+  double rotary = 10000;      ///< base of the angles
+  double epsilon = 1e-5;      ///< of the norms
+  bool tied = false;          ///< the head uses the embedding's table
+  bool biased = false;        ///< biases of queries, keys and values
+  bool checkpointed = false;  ///< blocks save their input only; the backward pass runs their forward again
   friend bool operator==(llama const&, llama const&) = default;
 
   [[nodiscard]] std::int64_t keys() const noexcept { return key_heads > 0 ? key_heads : heads; }
   [[nodiscard]] std::int64_t inner() const noexcept { return hidden > 0 ? hidden : (8 * channels / 3 + 31) / 32 * 32; }
 
   /// One block.
-  template <class = void>  // a program without a Llama does not compile it
+  template <class = void>  // so that programs without a LLaMA do not compile it
   [[nodiscard]] auto layer() const {
     linear const in{.outputs = inner(), .bias = false}, out{.outputs = channels, .bias = false};
     linear const qkv{.outputs = (heads + 2 * keys()) * (channels / heads), .bias = biased};
@@ -101,8 +103,8 @@ struct llama {
     }
   }
 
-  /// Hugging Face's tensors of this model, and where their numbers are in ours: calls f(name, extents, name of ours,
-  /// place), where number i of theirs, in row-major order, is number place(i) of ours.
+  /// Where the numbers of Hugging Face's files are in this model's parameters: calls f(name, extents, parameter, place)
+  /// for each tensor of theirs. Its element i, in row-major order, is element place(i) of the parameter of that name.
   template <class F>
   void for_each_file_tensor(F&& f) const {
     using place = std::function<std::int64_t(std::int64_t)>;
@@ -114,7 +116,7 @@ struct llama {
     };
     auto const c = channels, width = channels / heads, queries = heads / keys(), all = (heads + 2 * keys()) * width;
     bool const grouped = keys() < heads;
-    // Head h of queries, keys or values (which = 0, 1, 2), of which a key has `each`.
+    // All heads of queries, keys or values (which = 0, 1, 2); `each` of them belong to one key.
     auto const heads_of = [&](std::string const& attention, char const* theirs, std::int64_t which, std::int64_t each) {
       auto const column = [=, total = c](std::int64_t row) {
         auto const h = row / width, in_head = row % width;
@@ -143,12 +145,13 @@ struct llama {
     if (!tied) same("lm_head.weight", {vocabulary, c});
   }
 
-  /// What each unit computes in training: multiplications and additions a token, in whole samples of `context` tokens.
+  /// What each unit computes in training, forward and backward: multiplications and additions a token, for samples of
+  /// `context` tokens. An embedding computes nothing.
   [[nodiscard]] std::vector<double> unit_costs() const {
     auto const c = static_cast<double>(channels);
     auto const all = static_cast<double>(heads + 2 * keys()) / static_cast<double>(heads);
     double const products = 2 * c * c * (all + 1) + 6 * c * static_cast<double>(inner());
-    double const attended = c * static_cast<double>(context);  // by two products, half of each of which is masked
+    double const attended = c * static_cast<double>(context);  // each of two products; the mask halves it
     double const again = checkpointed ? products + 2 * attended : 0;
     std::vector<double> costs(static_cast<std::size_t>(layers + 2), 3 * products + 7 * attended + again);
     costs.front() = 0;

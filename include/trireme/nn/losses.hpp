@@ -14,27 +14,28 @@
 
 namespace trireme::nn {
 
-/// What a model's last unit ends in. The loss of a sample is the mean of those of its rows; where a model predicts, the
-/// outputs are each sample's last row.
+/// Losses: the last layer of a model's last unit. The loss of a sample is the mean over its rows. For prediction there
+/// is no loss: the outputs are the last row of each sample.
 ///
-/// Errors   config_error for targets that are not as many, or of another type.
+/// Errors   config_error for targets whose number or type does not fit.
 namespace loss {
 
-/// -log softmax(x)[target]: targets are whole numbers, one a row; one below 0 is left out.
-/// Numerics a sum in double over rows in order.
+/// -log softmax(x)[target]: targets are int32, one a row. A row whose target is below 0 adds nothing to the loss, is
+/// not counted in reported means, and has a gradient of 0.
+/// Numerics a sum in double over rows in order. Gradients are divided by all rows of a sample, also those left out.
 struct cross_entropy {
   static constexpr nn::flow flow = nn::flow::loss;
   friend bool operator==(cross_entropy const&, cross_entropy const&) = default;
 };
 
-/// The mean of (x - target)^2 over a row's numbers: as many targets a row.
+/// The mean of (x - target)^2 over a row's numbers; targets are float, as many as there are numbers.
 struct squared_error {
   static constexpr nn::flow flow = nn::flow::loss;
   friend bool operator==(squared_error const&, squared_error const&) = default;
 };
 
-/// One's own: the mean over a row's numbers of value(x, target), whose derivative by x is slope(x, target). Both take
-/// and give doubles.
+/// A loss of your own: the mean over a row's numbers of value(x, target), whose derivative by x is slope(x, target).
+/// Both take and return double; targets are as for squared_error.
 /// @example nn::loss::each{[](double x, double t) { return std::cosh(x - t) - 1; },
 ///                         [](double x, double t) { return std::sinh(x - t); }}
 template <class Value, class Slope>
@@ -48,23 +49,24 @@ each(Value, Slope) -> each<Value, Slope>;
 
 }  // namespace loss
 
-/// The product with a table of words, before a loss: a chunk of rows at a time, so that the numbers of a large
-/// vocabulary are never all in memory.
+/// The product with a vocabulary's table, right before the loss. Both work on a chunk of rows at a time, so that the
+/// logits of all rows are never in memory together.
 ///
 /// Shapes   x (rows, channels), the table (words, channels).
-/// Ranks    each of a tensor group has the numbers of some words.
-/// Bytes    chunk * words numbers of scratch; saves the gradient of x (rows, channels).
-/// Numerics in training forward also forms the gradients, while the numbers are there: three products instead of four.
-///          So its backward has no second half.
+/// Ranks    each rank of a tensor group has the table's rows, and so the logits, of some words.
+/// Bytes    chunk * words numbers of scratch memory; saves the gradient of x (rows, channels).
+/// Numerics in training forward also forms the gradients, while it has the logits: three products, where backward would
+///          need a fourth to compute them again. So nothing is left for a second half.
+/// Errors   config_error for a tensor group with another loss than cross_entropy, or of more ranks than words.
 struct unembedding {
   static constexpr nn::flow flow = nn::flow::words;
   std::int64_t words = 0;
-  std::string tied{};  ///< the name of an embedding's table, which is this one, too; empty: it has its own
+  std::string tied{};  ///< the full name of an embedding's table to use; empty: a table of its own
   initial start{initial::distribution::normal, 0.02};
   friend bool operator==(unembedding const&, unembedding const&) = default;
 };
 
-/// A loss in a unit's run state: by itself it takes all rows at once, behind a product with a table chunks of them.
+/// A loss in a unit's run state. It takes all rows at once, or behind an unembedding one chunk of them after the other.
 template <class Env>
 class loss_node : public node<Env> {
  public:
@@ -76,22 +78,23 @@ class loss_node : public node<Env> {
   [[nodiscard]] loss_node* as_loss() final { return this; }
   [[nodiscard]] view starts(pass<Env> const& pass) final { return gradient_[pass]; }
 
-  /// Throws config_error unless the batch has the targets of rows of so many outputs.
+  /// Throws config_error unless the batch has targets for so many rows of so many outputs.
   virtual void expect(pass<Env> const& pass, std::int64_t rows, std::int64_t outputs) const = 0;
-  /// The loss of the rows y, from row `first` of all on. In training they become its gradient times `weight`.
-  /// @param part  of the outputs, that lie here; part.whole = 0: all.
+  /// The loss of the rows y, which are those from `first` on. In training y is overwritten by `weight` times its
+  /// gradient.
+  /// @param part  which of the outputs lie here; part.whole = 0: all.
   [[nodiscard]] virtual loss_sum of(pass<Env>& pass, view y, std::int64_t first, double weight,
                                     ops::table_part part) = 0;
 
   /// Whether of() takes rows of which only some of the outputs lie here.
   [[nodiscard]] virtual bool takes_parts() const noexcept { return false; }
 
-  /// Of each of `rows` rows in the loss that is differentiated.
+  /// The weight of one row in the loss that backward differentiates. `rows` lie here, of all samples together.
   [[nodiscard]] static double weight_of_row(pass<Env> const& pass, std::int64_t rows) {
     auto const& positions = context_group<Env>::of(pass).part();
     return pass.weight / static_cast<double>(positions.whole(rows / std::max<std::int64_t>(1, pass.batch.count())));
   }
-  /// The last row of each sample, where no other pass writes.
+  /// A copy of the last row of each sample, among the activations.
   [[nodiscard]] static view last_rows(pass<Env>& pass, view all) {
     auto const count = pass.batch.count();
     auto const each = count == 0 ? 1 : all.extent(0) / count;
@@ -145,7 +148,7 @@ class cross_entropy_node final : public loss_node<Env> {
     auto const targets = pass.batch.targets.template as<std::int32_t>().flat().flat(first, n);
     if (pass.group.size() == 1 || part.whole == 0)
       return kernels::cross_entropy(logits, targets, weight, pass.training());
-    // The largest number and the sum of exponentials are the group's, the target's comes from whoever has it.
+    // The maximum and the sum of exponentials are over the group; the target's logit comes from the rank that has it.
     auto const here = pass.scratch.mark();
     auto const peaks = pass.scratch.template take<typename Env::accumulate>({n});
     auto const both = pass.scratch.template take<typename Env::accumulate>({2 * n});
@@ -162,7 +165,7 @@ class cross_entropy_node final : public loss_node<Env> {
   }
 };
 
-/// Of losses number by number.
+/// Losses that compare number by number: squared_error and each.
 template <class Env, class Loss>
 class regression_node final : public loss_node<Env> {
   using kernels = ops::on<typename Env::space>;
@@ -258,13 +261,13 @@ class unembedding_node final : public node<Env> {
     part_ = {at.own.of(what_.words).first, what_.words};
     at.width = what_.words;
   }
-  // Of the words that lie here.
+  // How many words lie here.
   [[nodiscard]] std::int64_t words_here() const { return table_.info.extents[0]; }
   // About 4 MiB of float numbers, but enough rows to keep the products busy.
   [[nodiscard]] std::int64_t chunk() const {
     return std::clamp<std::int64_t>((std::int64_t{1} << 20) / what_.words / 64 * 64, 256, 4096);
   }
-  // What follows each sample: (B, words).
+  // The logits after each sample's last row, of all words, on every rank: (B, words).
   view last_logits(pass<Env>& pass, view x) {
     auto const last = loss_node<Env>::last_rows(pass, x);
     auto const batch = last.extent(0);
@@ -287,7 +290,7 @@ class unembedding_node final : public node<Env> {
   ops::table_part part_;
   parameter<Env> table_{};
   ops::weights<value, space> packed_;
-  per_slot<view> gradient_;  // of x, the rows that lie here
+  per_slot<view> gradient_;  // of x, in the rows that lie here
 };
 
 }  // namespace detail

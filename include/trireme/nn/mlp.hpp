@@ -16,7 +16,7 @@
 
 namespace trireme::nn {
 
-/// One layer of a multi-layer perceptron; the `First` one reads the batch, and one with a Loss ends in it.
+/// One layer of a multi-layer perceptron. The `First` one reads the batch; the last one ends with a Loss.
 ///
 /// Shapes   x (B, inputs), y (B, outputs).
 template <bool First = false, class Loss = void>
@@ -47,8 +47,8 @@ struct mlp_layer {
   using instance = expression<Env>;
 };
 
-/// A multi-layer perceptron: hidden layers with an activation, a linear last layer, and any loss. `nn::mlp` is for
-/// regression: squared errors.
+/// A multi-layer perceptron: hidden layers with an activation, a linear last layer, and any loss. `nn::mlp` is the one
+/// for regression, with squared errors.
 ///
 /// Shapes   inputs (B, inputs) float; targets as the loss wants them: (B, outputs) float for squared errors.
 /// Errors   config_error from validate() if a size is not positive.

@@ -16,7 +16,8 @@
 
 namespace trireme::nn {
 
-/// How columns are cut over a tensor group: `fused` matrices side by side, each in so many granules of equal width.
+/// How columns are cut over a tensor group: `fused` matrices lie side by side, and each is cut between `granules` of
+/// equal width (the heads of attention, for instance).
 struct columns {
   std::int64_t granules = 1;
   std::int64_t fused = 1;
@@ -26,20 +27,21 @@ struct columns {
 template <class Env>
 class loss_node;
 
-/// Where a layer finds itself while run states are made, from left to right.
+/// What a layer is told when its run state is made. It is handed from layer to layer, from left to right, and each
+/// layer writes what the next one needs.
 template <class Env>
 struct placing {
   rank_groups<Env> const& groups;  ///< who shares this unit's work
-  share own;                       ///< of its tensor group
+  share own;                       ///< this rank's share of the tensor group
   std::string name{};              ///< of the layer: its parameters are `name` + ".weight" and so on
-  std::int64_t width = 0;          ///< of a whole row of what comes in; a layer sets it to that of what it gives
+  std::int64_t width = 0;          ///< numbers in a whole row of the input; a layer sets it to that of its result
   std::uint32_t site = 0;          ///< the next dropout site
-  columns cut{};                   ///< of what comes in, where it lies in columns; set by who makes columns
-  columns wanted{};                ///< of what a product that is spread gives
-  ops::activation act = ops::activation::none;  ///< of the layer behind, which this one does
-  loss_node<Env>* loss = nullptr;               ///< behind it, which this one does
+  columns cut{};                   ///< of the input, where it lies in columns; set by the layer that made them
+  columns wanted{};                ///< of the result of a product with role::spread
+  ops::activation act = ops::activation::none;  ///< the activation behind, if this layer does it
+  loss_node<Env>* loss = nullptr;               ///< the loss behind, if this layer does it
 
-  /// What lies here of each of the fused matrices that a row of `whole` numbers is made of.
+  /// This rank's columns of each of the fused matrices that make up a row of `whole` numbers.
   [[nodiscard]] interval part(columns const& how, std::int64_t whole) const noexcept {
     auto const each = whole / how.fused / how.granules;
     auto const here = own.of(how.granules);
@@ -52,8 +54,8 @@ namespace detail {
 template <class Env>
 using view_of = tensor_view<typename Env::compute, typename Env::space>;
 
-/// Rows of the activations of a micro-batch, over all positions that lie here: whole numbers are tokens, of which each
-/// is a row; of other numbers each sample is one.
+/// Rows of the activations of a micro-batch, at the positions that lie here: one a token if the inputs are int32, else
+/// one a sample.
 template <class Env>
 [[nodiscard]] std::int64_t rows_of(pass<Env> const& pass) {
   auto const& inputs = pass.batch.inputs;
@@ -67,32 +69,32 @@ template <class Env>
   return count == 0 ? 1 : rows_of(pass) / count;
 }
 
-/// A result on its way forward.
+/// A layer's result in the forward pass.
 template <class Env>
 struct held {
   view_of<Env> v{};
-  bool ours = false;   ///< nobody reads this memory again: who gets it may write to it
-  bool entry = false;  ///< it is the input of the chain itself, passed on by layers that do nothing
+  bool ours = false;   ///< nobody reads this memory later: the layer that gets it may write to it
+  bool entry = false;  ///< it is the chain's own input, which layers have passed on unchanged
 };
 
-/// Where a gradient lies: with the unit it goes (scratch), it is handed from unit to unit and may change afterwards
-/// (passing), or it stays until the micro-batch is done (kept).
+/// How long the memory of a gradient lasts: until the unit returns (scratch); until the unit before has it and may
+/// write to it (passing); until the micro-batch is done (kept).
 enum class memory { scratch, passing, kept };
 
-/// A gradient on its way back.
+/// A gradient in the backward pass.
 template <class Env>
 struct gradient {
   view_of<Env> v{};
-  bool ours = false;  ///< who gets it may write to it
+  bool ours = false;  ///< the layer that gets it may write to it
   memory lies = memory::scratch;
-  bool through = false;  ///< it has gone through the activation of the layer that gets it
+  bool through = false;  ///< the derivative of the activation fused into the layer that gets it is already applied
 };
 
-/// A layer's input once more, in the backward pass: rows that a product gathers are gathered when somebody asks.
+/// A layer's input in the backward pass. Rows that forward gathered are gathered again only if the layer calls get().
 template <class Env>
 struct layer_input {
   view_of<Env> here{};
-  bool crosses = false;
+  bool crosses = false;  ///< its rows are gathered
   [[nodiscard]] view_of<Env> get(pass<Env>& pass) const {
     return crosses ? pass.group.gather(here, rows_of(pass), pass.scratch) : here;
   }
@@ -101,8 +103,8 @@ struct layer_input {
   }
 };
 
-/// Where a layer writes its input's gradient. `act` and `before` are asked of those alone that can do an activation's
-/// derivative, `accumulate` of those that can add.
+/// Where a layer writes its input's gradient. `act` and `before` are given only to nodes whose facts say does_slope,
+/// `accumulate` only to those that say accumulates.
 template <class Env>
 struct target {
   view_of<Env> into{};
@@ -111,31 +113,31 @@ struct target {
   view_of<Env> before{};
 };
 
-/// The activation that a product does, and what it kept for its derivative.
+/// The activation that is fused into a product, and its input, which is kept for the derivative.
 template <class Env>
 struct fused_activation {
   ops::activation act = ops::activation::none;
   view_of<Env> before{};
 };
 
-/// When parameters' gradients are made.
+/// When backward forms the gradients of parameters: with that of the input, or in the second half.
 enum class half { at_once, later };
 
 /// What a node can do, and what it needs; the chain does the rest.
 struct node_facts {
   bool weights = false;        ///< backward_weight(pass, x, dy): the chain keeps x and dy for it
-  bool inside = false;         ///< a composite: keeps by itself what its second half needs, and reads x then
-  bool in_place = false;       ///< backward changes dy to dx
+  bool inside = false;         ///< contains chains, which keep what their second half needs; it reads x then
+  bool in_place = false;       ///< has backward_in_place(), which turns dy into dx, and no backward_input()
   bool reads_y = false;        ///< backward_input reads the result
-  bool adds_residual = false;  ///< forward adds it on the way out
+  bool adds_residual = false;  ///< forward can add the residual to its result
   bool accumulates = false;    ///< backward_input can add to where dx goes
-  bool does_slope = false;     ///< and multiply by an activation's derivative
-  bool replicated = false;     ///< dx is no term but the same on all ranks
+  bool does_slope = false;     ///< and multiply dx by an activation's derivative
+  bool replicated = false;     ///< dx is the same on all ranks, not a term of a sum
   bool source = false;         ///< has no input, and so no dx
-  bool loss = false;           ///< its result is the loss; forward has made dx, and starts() gives it
+  bool loss = false;           ///< its result is the loss; forward has formed dx, and starts() returns it
 };
 
-/// What nodes save of each micro-batch that is in flight.
+/// What a node saves for each micro-batch in flight.
 template <class Saved>
 class per_slot {
  public:
@@ -154,10 +156,10 @@ using parameter_visitor = std::function<void(parameter<Env>&)>;
 
 }  // namespace detail
 
-/// A layer, or layers put together, in a unit's run state. All that composes them (chains, residuals, gates) is written
-/// once against this face, so it is compiled once for an environment however many models there are.
+/// A layer, or a composition of layers, in a unit's run state. Chains, residuals and products use this interface alone,
+/// so they are compiled once for an environment, however many models a program has.
 ///
-/// Layers know nothing of halves, neighbours, gathers or sums over ranks.
+/// A single layer knows nothing of its neighbours, or of gathers and sums of rows over ranks: the chain does them.
 template <class Env>
 class node {
  public:
@@ -170,9 +172,9 @@ class node {
   virtual ~node() = default;
 
   [[nodiscard]] virtual layer_says says() const = 0;
-  /// Activations of a fixed kind say which: ops::activation::none otherwise.
+  /// Which activation this node is, so that the product before it can do it; none of all other nodes.
   [[nodiscard]] virtual ops::activation activation() const { return ops::activation::none; }
-  /// Numbers a row of what it gives.
+  /// Numbers in a row of its result, for `from` in a row of its input.
   [[nodiscard]] virtual std::int64_t width(std::int64_t from) const { return from; }
   /// How it wants the columns of its input cut.
   [[nodiscard]] virtual columns wants(std::int64_t from, share) const { return {from, 1}; }
@@ -183,14 +185,15 @@ class node {
     do_place(at, step);
     at.name = outer;
   }
-  /// Puts a name before the one that it has.
+  /// Puts a name before its own.
   void prefix(std::string const& name) { name_ = name_.empty() ? name : name + "." + name_; }
   [[nodiscard]] detail::node_facts const& facts() const noexcept { return facts_; }
 
   virtual void visit(detail::parameter_visitor<Env> const&) {}
   /// Whether it does nothing in this pass.
   [[nodiscard]] virtual bool idle(pass<Env> const&) const { return false; }
-  /// y, in memory of `to` (or in that of x, if it is ours).
+  /// Returns y, in memory of `to`, or in that of x if x is `ours`.
+  /// @param residual  is added to y; given only to nodes whose facts say adds_residual.
   virtual detail::held<Env> forward(pass<Env>& pass, detail::held<Env> x, arena<space>& to, view residual) = 0;
   virtual void backward_input(pass<Env>&, detail::layer_input<Env>, view /*y*/, view /*dy*/, detail::target<Env>,
                               detail::half) {}
@@ -200,6 +203,7 @@ class node {
   /// Of a model's last layer: the gradient that backward begins with, in the rows that lie here.
   [[nodiscard]] virtual view starts(pass<Env> const&) { return {}; }
   [[nodiscard]] virtual loss_node<Env>* as_loss() { return nullptr; }
+  // Of experts: their collectives on a rank that has no rows of its own (contract/expert_group.hpp).
   virtual void serve_forward(pass<Env>&) {}
   virtual void serve_backward(pass<Env>&) {}
 

@@ -5,20 +5,20 @@
 
 namespace trireme::nn {
 
-/// What a layer does to an activation that a tensor group cuts: the one word by which it is placed.
+/// How a layer uses an activation that is cut over a tensor group. A layer is placed by this one word.
 enum class flow {
-  product,  ///< a matrix product: takes what there is, and is cut as its neighbours ask
-  fork,     ///< several chains on one input, whose results are put together
+  product,  ///< a matrix product: takes rows or columns, and is cut as its neighbours need
+  fork,     ///< several chains on one input, whose results are combined
   rows,     ///< row by row, whole rows: norms, a residual; each rank has its own rows where rows are cut
-  columns,  ///< works on this rank's columns of all rows: attention by heads
-  any,      ///< number by number, whatever lies here: activations, dropout
-  all,      ///< wants all rows and gives all rows, the same on all ranks: experts
-  source,   ///< makes rows of the batch's numbers: embeddings; the first layer of a model's first unit
-  words,    ///< a product with a table of words, whose numbers a loss takes chunk by chunk
+  columns,  ///< works on this rank's columns of all rows: the heads of attention
+  any,      ///< number by number, on rows or columns: activations, dropout
+  all,      ///< takes all rows and gives all rows, the same on all ranks: experts
+  source,   ///< makes rows from the batch: embeddings; the first layer of a model's first unit
+  words,    ///< a product with a vocabulary's table, whose logits the loss takes chunk by chunk
   loss      ///< compares rows with targets; the last layer of a model's last unit
 };
 
-/// How an activation lies between two layers. A term of a sum never does: the chain sums it at once.
+/// How an activation lies between two layers. It is never a term of a sum: the chain sums terms at once.
 enum class lie {
   rows,     ///< whole rows: all of them, or this rank's where rows are cut
   all,      ///< all rows, whole: only at the start of a branch whose fork has gathered them for all branches
@@ -26,12 +26,12 @@ enum class lie {
   nothing   ///< no rows: before a model's first layer, and behind its loss
 };
 
-/// What becomes of a product (or a fork) in its chain.
+/// How a product (or a fork) is cut in its chain.
 enum class role {
-  here,     ///< not cut
+  here,     ///< neither a product nor a fork
   spread,   ///< all rows in, this rank's columns out; the gradient of its input is a term
   collect,  ///< this rank's columns in, a term of all columns out
-  whole     ///< a product that every rank has whole, for its rows
+  whole     ///< every rank has all weights, and computes the rows that lie there
 };
 
 /// Why layers cannot stand in this order.
@@ -51,28 +51,28 @@ enum class misfit {
 /// What a layer says of itself.
 struct layer_says {
   flow does = flow::rows;
-  bool activation = false;        ///< a product before it can do it on the way out
+  bool activation = false;        ///< the product before it can do it
   bool takes_activation = false;  ///< is such a product
-  bool terms = false;             ///< of a source: what it gives is a term of a sum over the group
+  bool terms = false;             ///< of a source: its result is a term of a sum over the group
   bool spreads = false;           ///< of a fork: all of its branches can end in columns
-  bool shares_entry = false;      ///< and begin with products of all rows, which one gather serves
+  bool shares_entry = false;      ///< and begin with products of all rows: one gather serves them all
 };
 
 /// A layer in its place.
 struct layer_step {
   role as = role::here;
-  lie from = lie::rows;   ///< how its input lies before the boundary,
-  lie takes = lie::rows;  ///< and behind it
+  lie from = lie::rows;   ///< how its input lies before rows are gathered,
+  lie takes = lie::rows;  ///< and after
   lie gives = lie::rows;  ///< how its result lies, once a term is summed
   bool partial = false;   ///< its result is a term of a sum over the group
-  bool fused = false;     ///< it does the activation (or the loss) behind it
-  bool absorbed = false;  ///< is done by the product before it
+  bool fused = false;     ///< it also does the activation (or the loss) behind it
+  bool absorbed = false;  ///< the layer before does it
 
   /// Rows are gathered before it; the gradient of its input is summed.
   [[nodiscard]] constexpr bool gathers() const noexcept { return from == lie::rows && takes == lie::all; }
 };
 
-/// What came of placing a chain.
+/// The result of placing a chain: whether it fits, or what is wrong with which layer.
 struct placement {
   misfit what = misfit::none;
   std::size_t where = 0;
@@ -82,8 +82,9 @@ struct placement {
 
 namespace detail {
 
-/// How layer i (or, behind the last one, whoever takes the chain's result) would like its input to lie. Seen from the
-/// right: a product whose result is wanted in rows can sum columns; one whose result is wanted in columns takes rows.
+/// How layer i wants its input to lie; behind the last layer, how the chain's result must lie. This follows from the
+/// layers to the right: a product takes columns if rows are wanted of it (it sums them), and rows if columns are
+/// wanted.
 [[nodiscard]] constexpr lie wanted_by(std::span<layer_says const> layers, std::size_t i, lie exit) noexcept {
   while (i < layers.size() && layers[i].does == flow::any) ++i;
   if (i == layers.size()) return exit;
@@ -95,11 +96,12 @@ namespace detail {
 }  // namespace detail
 
 /// Places the layers of a chain over the tensor group: where rows are gathered, where terms are summed, which products
-/// are cut by columns, which by rows, and which layers are done by the one before them. Values in, values out; a unit's
-/// layers are placed when it is compiled, to refuse what does not fit, and once more when its run state is made.
+/// are cut by columns, which by rows, and which layers are fused into the one before them. The compiler calls it to
+/// refuse units that do not fit, and run states call it again when they are made.
 ///
-/// @param steps  as many as there are layers; written.
-/// @param entry  how the chain's input lies,   @param exit  and how its result must.
+/// @param steps  out: one a layer.
+/// @param entry  how the chain's input lies.
+/// @param exit   how its result must lie.
 [[nodiscard]] constexpr placement resolve(std::span<layer_says const> layers, std::span<layer_step> steps, lie entry,
                                           lie exit) noexcept {
   placement out;
@@ -178,8 +180,8 @@ namespace detail {
   return out;
 }
 
-/// How a unit's input lies, and how its result does: a model's first unit begins with a source, its last one ends with
-/// a loss.
+/// How the input and the result of a unit lie. A model's first unit begins with a source and has no input; its last one
+/// ends with a loss and has no result.
 [[nodiscard]] constexpr lie entry_of(std::span<layer_says const> layers) noexcept {
   return !layers.empty() && layers.front().does == flow::source ? lie::nothing : lie::rows;
 }
@@ -187,7 +189,7 @@ namespace detail {
   return !layers.empty() && layers.back().does == flow::loss ? lie::nothing : lie::rows;
 }
 
-/// What a branch of a fork can do: `spreads` and `shares_entry` of a fork are those of all of its branches.
+/// What a branch of a fork can do. A fork has `spreads` or `shares_entry` if all of its branches have it.
 /// @param steps  room for as many as there are layers.
 [[nodiscard]] constexpr layer_says branch_says(std::span<layer_says const> layers,
                                                std::span<layer_step> steps) noexcept {

@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/comm/checked.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 5ee4d4672b5c67d248be943e00d716191efc2fc649e850d7b4729aff44e26685
+// SHA-256 of the sources: 1bf966fb2aa2887becf85c20d89da939a17b5244a9408b33b14135e8a75f5c21
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -40,8 +40,8 @@ struct intent {
   return text(to_string(it.what), " as call number ", it.number, " on ", where);
 }
 
-/// The world that the worlds split from one checked world agree through, and what has been heard there. Between each
-/// two ranks it carries one intent a call each way, in the order of the calls, whichever group they are on.
+/// The world through which a checked world and all worlds split from it compare calls, and what has been received.
+/// Between each two ranks it carries one intent a call each way, in the order of the calls, of whichever group.
 template <class World>
 class agreement {
  public:
@@ -107,7 +107,7 @@ class agreement {
     return text("rank ", names_[static_cast<std::size_t>(rank)], " called ", describe(it));
   }
 
-  /// Compares what has come; the rest stays open.
+  /// Compares the intents that have come, and removes them from `open`; whether none is left.
   [[nodiscard]] bool all_arrived(std::vector<waiting>& open) {
     for (std::size_t i = 0; i < open.size();) {
       if (!open[i].pending.test()) {
@@ -206,19 +206,18 @@ struct checked {
 /// root, as the same call of the same group. A rank that asks for another, or for none within the patience, is an error
 /// on every rank that names both ranks, both calls and their numbers; of a missing rank, the last call that it made.
 ///
-/// Starting meets, also in the `_async` forms: a start returns when all ranks have started. So a rank that is later
-/// than `patience` for good reasons is an error too, and an exchange that another rank needs before it can start must
-/// itself be started before. Exchanges do not meet, and are checked by the engine, a pair at a time. Worlds that are
-/// split from a checked world agree together: two ranks that share several groups call them in one order, and calls on
-/// different groups are told apart at once. A duplicate agrees apart, as it is ordered apart; one with a longer
-/// deadline than the original's has as much patience.
+/// Starting a collective synchronises, also in the `_async` forms: a start returns when all ranks have started. So a
+/// rank that is later than `patience` for good reasons is an error too, and an exchange that another rank needs before
+/// it can start must itself be started before. Exchanges do not synchronise; the engine checks them, a pair of ranks at
+/// a time. Worlds that are split from a checked world are compared together: two ranks that share several groups call
+/// them in one order, and calls on different groups are told apart at once. A duplicate is compared apart, as its calls
+/// are ordered apart; if its deadline is longer than the original's, its patience is at least that deadline.
 ///
-/// Bytes    what it tells is not counted; each pair of ranks exchanges 80 bytes a call. On two threads that
+/// Bytes    its own messages are not counted; each two ranks exchange 64 bytes each way a call. On two threads that
 ///          takes about 1 us: 8 % of an all_reduce of 1 MiB (13 us), seven times one of 4 bytes.
 /// Threads  one caller a rank, also of all worlds split from one another.
 /// Errors   comm_error on every rank within the patience, if the engine can end the waits of others (as threads, mpi
-/// and
-///          processes can); otherwise on the ranks that wait for the missing one.
+///          and processes can); otherwise on the ranks that wait for the missing one.
 /// @models  communicator, and every capability that Inner has, which needs exchange in host memory.
 template <communicator Inner>
 class checked_world : public detail::decorator<checked_world<Inner>, Inner> {

@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/comm/gathering.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 5dea03529a4b7b608e407144f80bf12356f41cd10ddfebf0b22b57fd5f630299
+// SHA-256 of the sources: a9a81db16a1cdc419959959f5a9c0aa95265757e4b4e3016f7c3ef1e93d3d61a
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -32,8 +32,7 @@
 
 namespace trireme::comm::detail {
 
-/// An all-gather through files that every rank reads: PATH.0, PATH.1, ..., each written by its rank, whole or not at
-/// all.
+/// An all-gather through files PATH.0, PATH.1, ...: each rank writes its own, whole or not at all, and reads all.
 ///
 /// A file holds its rank's nonce, the nonces that the rank has seen, and its blob. A rank is done when every file names
 /// the nonces of this moment: what an earlier run has left behind cannot know them. Called once.
@@ -51,7 +50,7 @@ class file_gather {
   }
   file_gather(file_gather const&) = delete;
   file_gather& operator=(file_gather const&) = delete;
-  /// Called when all ranks have gone on: nobody reads the file any more.
+  /// Called when all ranks are done, so that no rank reads the file any more.
   ~file_gather() {
     if (written_) ::unlink(name(rank_).c_str());
   }

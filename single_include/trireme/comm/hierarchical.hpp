@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/comm/hierarchical.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 882960be76d0bb2aeb15724662acfd5ecfbbba9636e9a53c1ab906cd265563b0
+// SHA-256 of the sources: 91fc448657f5eca529d4ce6cdeeb26017e322742bd6b7f00ad75367d100927b3
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -149,7 +149,7 @@ class relay {
   }
 };
 
-/// Between the ranks of one place only: there is no other way.
+/// Carries messages between ranks of one place only.
 template <class Inner, class Outer>
 class column_relay final : public relay<Inner, Outer> {
  public:
@@ -200,8 +200,8 @@ class whole_relay final : public relay<Inner, Outer> {
   Whole world_;
 };
 
-/// Where the ranks of a node are threads of one process: through one world between the processes for each pair of
-/// places, which the two threads use in turn.
+/// For nodes whose ranks are threads of one process: one world between the processes for each pair of places. Two
+/// threads of a process share it, under a lock.
 template <class Inner, class Outer>
 class crossing_relay final : public relay<Inner, Outer> {
  public:
@@ -284,7 +284,7 @@ class advancing {
   ~advancing() = default;
 };
 
-/// The hierarchical worlds of one rank that came from one another: who waits in one must not hold up the others.
+/// The hierarchical worlds of one rank that were split or duplicated from one another: a wait in one advances all.
 using hierarchy_family = std::vector<advancing*>;
 
 /// A collective of all ranks in flight. It goes through four stages, of which it may leave out some, each on a world of
@@ -381,7 +381,7 @@ class hierarchy final : public advancing {
     int limit = staged::stages;
     for (auto const& op : live_) {
       step(*op, limit);
-      limit = std::min(limit, op->begun);  // an exchange has no stages, and holds nobody back
+      limit = std::min(limit, op->begun);  // an exchange has no stages, and no later call waits for it
     }
   }
   void advance_family() noexcept {

@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/comm/mpi.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 92ab7beef47b061a21aefc98a589335ad0467b48c636c92bcfef2c32a19a2103
+// SHA-256 of the sources: 40ce949ba8943c91b4af1bf8f9f1aa8c5625907d76bc52a941ee92cc338d61c6
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -96,7 +96,7 @@ class mpi_session {
     MPI_Finalized(&over);
     return over != 0;
   }
-  /// From here on MPI is left as it is: other ranks may never answer again.
+  /// From here on MPI is not finalised: other ranks may never answer again.
   void abandon() noexcept { abandoned_ = true; }
 
  private:
@@ -138,7 +138,7 @@ class byte_buffer {
     return data_.get();
   }
   [[nodiscard]] std::byte* data() const noexcept { return data_.get(); }
-  /// Leaves the bytes, for good, to who may still write to them.
+  /// Leaks the bytes, for somebody else may still write to them.
   void give_up() noexcept {
     static_cast<void>(data_.release());
     size_ = 0;
@@ -161,7 +161,7 @@ struct round_blocks {
     if (how == way::nothing || (only >= 0 && rank != only)) return 0;
     return sizes.empty() ? each : sizes[static_cast<std::size_t>(rank)];
   }
-  /// Of `count` ranks, `last` and those before it.
+  /// Bytes of the blocks of `count` ranks: `last` and those before it.
   [[nodiscard]] std::size_t of_all(int last, int count, int size) const noexcept {
     if (how == way::nothing) return 0;
     if (only >= 0) return (last - only + size) % size < count ? each : 0;
@@ -177,7 +177,7 @@ struct round_blocks {
 
 /// The rounds with which a collective begins between machines: in round i each rank sends to the one 2^i after it, and
 /// hears from the one 2^i before it; after ceil(log2(size)) rounds each has heard from all, by way of others. Messages
-/// begin with the call of their sender, and carry blocks. Whoever receives another call than its own stops: then
+/// begin with the call of their sender, and carry blocks. A rank that receives another call than its own stops: then
 /// nobody gets through all rounds unless all calls are the same, because each way from one call to another has a hop
 /// where they differ.
 ///
@@ -198,7 +198,7 @@ class rounds {
  public:
   using way = round_blocks::way;
 
-  /// Makes place for the blocks; the caller then writes its own ones.
+  /// Empties the description of the blocks, which the caller then fills in before place().
   round_blocks& prepare() noexcept {
     blocks_.how = way::nothing;
     blocks_.each = 0;
@@ -242,7 +242,7 @@ class rounds {
         hear(wire, message);
         heard_ = true;
       }
-      if (blocks_.how == way::dealt && !wire.sent()) return false;  // its buffer is needed again
+      if (blocks_.how == way::dealt && !wire.sent()) return false;  // the next round needs its buffer
       heard_ = false;
       if (round_ + 1 < last_) send(wire, round_ + 1);
     }
@@ -373,12 +373,12 @@ struct mpi_group {
   std::vector<int> machines;  // of each rank, where they are known
   int places = 0;             // ranks on each machine, if all have as many and they stand in rank order; else 0
   sum_order order = sum_order::ranks;
-  bool is_whole = false;                   // all ranks of `handle`, in their order: MPI's own collectives are for these
-  std::vector<std::uint64_t> native_line;  // numbers of calls whose collectives of MPI's have not all begun
+  bool is_whole = false;                   // all ranks of `handle`, in their order, as MPI's collectives need
+  std::vector<std::uint64_t> native_line;  // numbers of calls whose own collectives of MPI have not all begun
 
   static constexpr std::size_t whole = std::size_t{1} << 30;  // MPI counts in int
-  // Pieces that Open MPI sends without asking the receiver first (over TCP it asks from 64 KiB on). A question and its
-  // answer queue behind the data of the other direction, so that a line carries both ways one after the other.
+  // Pieces below the eager limit of Open MPI (64 KiB over TCP). Larger messages wait for an answer of the receiver, and
+  // that answer queues behind data of the other direction, so that a line is not used both ways at the same time.
   static constexpr std::size_t unasked = std::size_t{60} << 10;
 
   void stand_on(std::vector<int> machine_of_each) {
@@ -457,7 +457,7 @@ class mpi_messages {
     int peer;
     int tag;
     bool receiving;
-    std::int32_t rest = -1;  // of the same message, in rests_
+    std::int32_t rest = -1;  // index in rests_ of what is left of the message; -1: nothing
   };
   struct remainder {
     std::byte* at;
@@ -466,7 +466,7 @@ class mpi_messages {
   static constexpr std::size_t pieces_in_flight = 16;  // of one message
 
   void begin(mpi_route const& route, std::byte* at, std::size_t size, end where) {
-    // Exchanges share a tag, so the pieces of one message must all stand before those of the next.
+    // Exchanges share a tag, so all pieces of one message must be posted before those of the next.
     bool const at_once = route.what.kind == collective::exchange;
     auto const piece = route.group->piece_bytes;
     if (auto const first = pieces_in_flight * piece; !at_once && size > first) {
@@ -489,7 +489,7 @@ class mpi_messages {
     route.check(where.receiving ? MPI_Irecv(at, bytes, MPI_BYTE, peer, where.tag, route.group->handle, &request)
                                 : MPI_Isend(at, bytes, MPI_BYTE, peer, where.tag, route.group->handle, &request));
   }
-  /// Each piece that is done makes place for the next one of its message.
+  /// Posts the next piece of a message for each of its pieces that is done.
   void go_on(mpi_route const& route) {
     done_.resize(requests_.size());
     int count = 0;
@@ -515,7 +515,7 @@ class mpi_messages {
   std::size_t waiting_ = 0;  // bytes of messages that are not posted yet
 };
 
-/// What rounds travel on. A message is received at the size that it has, because a call that differs may send more.
+/// What rounds travel on. A message is probed for and received at its size, because a call that differs may send more.
 class mpi_wire {
  public:
   void begin(mpi_route const& route) noexcept { route_ = &route; }
@@ -584,9 +584,9 @@ class mpi_wire {
 // ---- trireme/comm/detail/roll_call.hpp
 namespace trireme::comm::detail {
 
-/// Which ranks are known to be in a call, and which are waited for there. Who waits for long tells others what it
-/// knows, and learns what they know: both sets only grow, until they are the same on all who wait. Missing are those
-/// who are waited for and not there.
+/// Which ranks are known to be in a call, and which are waited for there. A rank that waits for long tells others what
+/// it knows, and learns what they know: both sets only grow, until they are the same on all ranks that wait. Missing
+/// are the ranks that are waited for and not in the call.
 class roll_call {
  public:
   void clear() noexcept { bits_.clear(); }
@@ -648,11 +648,11 @@ class roll_call {
 // ---- trireme/comm/detail/mpi_notices.hpp (goes on)
 namespace trireme::comm::detail {
 
-/// What ranks tell each other when something has gone wrong.
+/// Messages about a failure.
 ///
-/// A failure is flooded: whoever finds it or hears of it tells the 2 ceil(log2(size)) ranks around it in each group,
-/// once. So it costs a rank so many messages however many ranks find it, and goes around ranks that are dead, or that
-/// compute. Where all of a rank's neighbours are silent, its own deadline ends its wait, as it does without notices.
+/// A failure is flooded: a rank that finds it or hears of it tells its 2 ceil(log2(size)) neighbours in each group,
+/// once. So a rank sends no more than that, however many ranks find the failure, and the notice goes around ranks that
+/// are dead or compute. If all neighbours of a rank are silent, its own deadline ends its wait.
 class mpi_notices {
  public:
   static constexpr std::size_t most_bytes = 1024;
@@ -661,7 +661,7 @@ class mpi_notices {
     int from = 0;  ///< as the group's communicator numbers ranks
   };
 
-  /// Tells the ranks around this one in each group, but for `told_by`, from whom it was heard. The first failure only.
+  /// Tells the neighbours in each group, except `told_by`, which has told this rank. Only for the first failure.
   void tell(std::span<mpi_group* const> groups, std::string_view sentence, int told_by = -1) noexcept {
     if (has_told_) return;
     has_told_ = true;
@@ -670,7 +670,7 @@ class mpi_notices {
         if (member(*group, peer) != told_by) send(*group, peer, mpi_tags::failure, sentence.substr(0, most_bytes));
       });
   }
-  /// The failure that another rank of the group has told.
+  /// The failure of which another rank of the group has told, if any.
   [[nodiscard]] std::optional<notice> heard(mpi_group const& group) {
     char sentence[most_bytes];
     int bytes = 0;
@@ -681,19 +681,19 @@ class mpi_notices {
 
   // Which rank prints the error.
 
-  /// Tells the higher ones of the ranks around this one that it ends with an error, and so may print it.
+  /// Tells the neighbours of higher rank that this rank ends with an error, and so may print it.
   static void tell_that_it_ends(mpi_group const& launch) noexcept {
     roll_call::for_each_neighbour(launch.rank, launch.size, [&](int peer) {
       if (peer > launch.rank) send(launch, peer, mpi_tags::ends, {});
     });
   }
-  /// Tells all others that this rank prints it; it ends soon after, so nobody could pass it on in time. Usually one
-  /// rank of a launch does so: two may, if they fail at once and no rank between them has an ear for the other.
+  /// Tells all other ranks that this one prints the error: directly, because its process ends soon, before others could
+  /// pass it on. Usually one rank of a launch prints; two may, if they fail at once and no rank between them listens.
   static void tell_that_it_reports(mpi_group const& launch) noexcept {
     for (int rank = 0; rank < launch.size; ++rank)
       if (rank != launch.rank) send(launch, rank, mpi_tags::reports, {});
   }
-  /// Hears what has arrived since.
+  /// Receives the notices that have arrived.
   void hear_who_reports(mpi_group const& launch) noexcept {
     char sentence[most_bytes];
     for (int const tag : {mpi_tags::failure, mpi_tags::ends, mpi_tags::reports})
@@ -701,11 +701,11 @@ class mpi_notices {
         if (tag == mpi_tags::reports) reported_ = true;
       }
   }
-  /// The lowest rank that has told a failure, or that it ends.
+  /// The lowest rank that has told of a failure, or that it ends.
   [[nodiscard]] int told_by() const noexcept { return told_by_; }
   [[nodiscard]] bool another_reports() const noexcept { return reported_; }
 
-  /// Takes a message of at most `room` bytes that has arrived; whom it is from, or -1.
+  /// Receives a message of at most `room` bytes that has arrived; returns its sender, or -1.
   [[nodiscard]] int take(mpi_group const& group, int tag, char* to, std::size_t room, int& bytes) noexcept {
     int flag = 0;
     MPI_Status status;
@@ -722,7 +722,7 @@ class mpi_notices {
   [[nodiscard]] static int member(mpi_group const& group, int rank) noexcept {
     return group.members[static_cast<std::size_t>(rank)];
   }
-  /// Nobody waits for it to arrive: MPI has copied what is so small, or the process ends with the failure.
+  /// Does not wait until it arrives: MPI copies a message so small, or the process ends with the failure.
   static void send(mpi_group const& group, int peer, int tag, std::string_view what) noexcept {
     MPI_Request request = MPI_REQUEST_NULL;
     int flag = 0;
@@ -752,25 +752,25 @@ class mpi_notices {
 // ---- trireme/comm/detail/mpi_carried.hpp
 namespace trireme::comm::detail {
 
-/// A large all_reduce or reduce_scatter of ranks on several machines, in rank order: the fold of a share of the values
-/// is carried from machine to machine. With `places` ranks on each, place j of every machine works on share j, piece by
-/// piece: it collects the terms of the ranks beside it, continues with them the partial sum of place j of the machine
-/// before, and passes that on. The last machine has the result. An all_reduce's goes round: last, 0, 1, ...; a
-/// reduce_scatter's goes to its owner's machine.
+/// A large all_reduce or reduce_scatter of ranks on several machines, in rank order: partial sums are carried from
+/// machine to machine. With `places` ranks on each machine, place j of every machine works on share j of the values,
+/// piece by piece: it receives the terms of the other ranks of its machine, adds all of them to the partial sum that
+/// comes from place j of the machine before, and sends that on. The last machine has the result. The result of an
+/// all_reduce goes round: last machine, 0, 1, ...; that of a reduce_scatter goes to the machine of its owner.
 ///
-/// Bytes    sent by a machine to others, of n bytes of values: all_reduce 2 n at most, reduce_scatter n (the last one:
-///          its results, less than n). Flat it would be about `places` times as much. Partial sums of 16-bit floats
-///          travel as float: 3 n and 2 n.
-/// Kept     by each call in flight 2 machines + 2 pieces (4 to 64) of at most 480 KiB, each as often as there are ranks
-///          on a machine, and twice more: 17 MiB on 2 machines of 4 ranks, 51 MiB on 8.
-/// Numerics the bits of the flat sum: the same additions in the same order. (A left fold of all ranks is no fold of
-///          machines' sums, but it can be interrupted.)
+/// Bytes    sent by a machine to others, of n bytes of values: all_reduce 2 n at most, reduce_scatter n (the last
+///          machine: only results, less than n). mpi_reduction would send about `places` times as much. Partial sums
+///          of 16-bit floats travel as float: 3 n and 2 n.
+/// Kept     by each call in flight: 2 * machines + 2 pieces (4 to 64), each of `places` terms and two partial sums, of
+///          at most 480 KiB (partial sums of 16-bit floats: 960 KiB). 17 MiB on 2 machines of 4 ranks, 51 MiB on 8.
+/// Numerics the bits of mpi_reduction: the same additions in the same order. (The sum in rank order cannot be formed
+///          from one sum of each machine, but a machine can continue the partial sum of the one before.)
 class mpi_carried {
  public:
-  /// Of a piece. Smaller ones cost more in messages than they save in waiting.
+  /// The least size of a piece. Smaller ones cost more in messages than they save in waiting.
   static constexpr std::size_t least_bytes = std::size_t{16} << 10;
 
-  /// Whether it has fewer bytes to send between machines than the flat way, and pieces enough to keep all machines
+  /// Whether it sends fewer bytes between machines than mpi_reduction, and has enough pieces to keep all machines
   /// busy.
   [[nodiscard]] static bool suits(mpi_group const& group, command const& it) noexcept {
     auto const kind = it.what.kind;
@@ -844,12 +844,12 @@ class mpi_carried {
   }
 
  private:
-  // Twice that is still all in flight at once (mpi_messages).
+  // 8 messages of MPI, or 16 for a float partial sum of 16-bit values: as many as mpi_messages has in flight at once.
   static constexpr std::size_t largest_bytes = 8 * mpi_group::unasked;
   enum class stage : std::uint8_t { collecting, carrying, spreading, done };
   struct flight_of_a_piece {
-    mpi_messages terms;   ///< of the ranks here, the partial sum; then what leaves
-    mpi_messages result;  ///< of this rank's share from another machine; then to and from the ranks here
+    mpi_messages terms;   ///< receives terms and the partial sum; then sends what this rank has formed
+    mpi_messages result;  ///< receives the result from another machine; then spreads it on this one
     stage at = stage::done;
   };
 
@@ -884,7 +884,8 @@ class mpi_carried {
     auto const begin = std::min(all.count, piece % pieces_of_part_ * piece_);
     return {all.first + begin, std::min(piece_, all.count - begin)};
   }
-  // What a flight keeps: a term of each place (the own one's place is for results of others), and two partial sums.
+  // What a flight keeps: a term of each place, and two partial sums. The slot of the own term is free for a result that
+  // belongs to another machine.
   [[nodiscard]] std::byte* term_slot(std::int64_t piece, int place) const noexcept {
     return slots_.data() + static_cast<std::size_t>(piece) % flights_.size() * area_ +
            static_cast<std::size_t>(place) * bytes(piece_);
@@ -990,7 +991,7 @@ class mpi_carried {
       copy(reinterpret_cast<float16*>(to));
   }
 
-  /// The result of this rank's piece is here, or is not for this machine.
+  /// The result of this rank's piece has come, or belongs to another machine.
   void pass_on(std::int64_t piece) {
     auto& it = flight(piece);
     it.at = stage::spreading;
@@ -1015,10 +1016,10 @@ class mpi_carried {
   std::int64_t piece_ = 1;  ///< elements
   std::int64_t pieces_of_part_ = 0;
   std::int64_t pieces_ = 0;
-  std::int64_t next_ = 0;      ///< not under way yet
-  std::int64_t folded_ = 0;    ///< not folded yet
-  std::int64_t passed_ = 0;    ///< whose result has not come yet
-  std::int64_t finished_ = 0;  ///< not finished yet
+  std::int64_t next_ = 0;      ///< the next piece to begin
+  std::int64_t folded_ = 0;    ///< the next one to add up
+  std::int64_t passed_ = 0;    ///< the next one whose result comes
+  std::int64_t finished_ = 0;  ///< all pieces below are finished
   std::vector<flight_of_a_piece> flights_;
   byte_buffer slots_, wide_;
   std::vector<void const*> terms_;
@@ -1037,22 +1038,23 @@ class mpi_carried {
 
 namespace trireme::comm::detail {
 
-/// What MPI's own non-blocking collectives carry; all else is ours. docs/communicators.md has the measurements: on TCP
-/// no large collective of MPI's was quicker than ours, and small ones not once calls have been compared. So there is no
-/// row for what does not depend on an order (integers, broadcast, gathers), and none for reduce_scatter, in which MPI's
-/// took up to four times as long.
+/// Which calls MPI's own non-blocking collectives carry. docs/communicators.md has the measurements: on TCP large
+/// collectives of MPI were not quicker than ours (but for one case of 77 ms to 79 ms), and small ones would have to
+/// wait for the comparison of calls. So there is no row for what does not depend on an order (broadcast, gathers), and
+/// none for reduce_scatter, in which MPI's took up to four times as long.
 struct native_row {
   collective kind;
-  sum_order order;         ///< that the description must ask for
+  sum_order order;         ///< which the description must ask for; `ranks`: need not
   std::size_t from_bytes;  ///< of the whole view
 };
 inline constexpr native_row native_rows[] = {
     {collective::all_reduce, sum_order::any, std::size_t{256} << 10},
 };
 
-/// As which type MPI adds up, with the result that the kernels of `ops` have; MPI_DATATYPE_NULL where it has another
-/// one. Integers wrap, so their sums are those of unsigned ones; but of 8 bits Open MPI 4.1 saturates them. Minima and
-/// maxima are ours: MPI says nothing of NaN, and MPICH 4.0 takes unsigned integers for signed. (The ladder found both.)
+/// The type as which MPI adds up, if it gives the results of the kernels in `ops` (but for the order); otherwise
+/// MPI_DATATYPE_NULL. Signed integers are added as unsigned ones, because sums wrap; 8-bit ones are left out, because
+/// Open MPI 4.1 saturates them. So are minima and maxima: MPI says nothing of NaN, and MPICH 4.0 compares unsigned
+/// integers as signed. (The ladder found both.)
 [[nodiscard]] inline MPI_Datatype native_type(dtype type, reduction_kind op) noexcept {
   if (op != reduction_kind::sum && op != reduction_kind::mean) return MPI_DATATYPE_NULL;
   switch (type) {
@@ -1071,10 +1073,10 @@ inline constexpr native_row native_rows[] = {
   }
 }
 
-/// A large all_reduce by MPI's own. It begins when calls have been compared, so that all ranks are there; in segments,
-/// of which MPI gets the next while one is on its way. MPI writes into memory of this class, which is given up if the
-/// call fails: a collective of MPI's cannot be cancelled. (Given room beside its input, Open MPI sends
-/// 2 n (p - 1) / p bytes a rank, and in place along a tree, all of it log2(p) times.)
+/// A large all_reduce by MPI's own. It begins when calls have been compared, so that all ranks are there, and goes in
+/// segments, two of them at a time. MPI writes into memory of this class, which is leaked if the call fails, because a
+/// collective of MPI cannot be cancelled. (That memory is also quicker: with separate input and output Open MPI sends
+/// 2 n (p - 1) / p bytes a rank; in place it sends all n up to log2(p) times.)
 class mpi_native {
  public:
   [[nodiscard]] static bool suits(mpi_group const& group, command const& it) noexcept {
@@ -1085,7 +1087,7 @@ class mpi_native {
     });
   }
 
-  /// Takes its place in the line: collectives of MPI's begin in one order on all ranks.
+  /// Queues the call: collectives of MPI must begin in one order on all ranks.
   void begin(mpi_route const& route, mpi_group& group, command const& it) {
     route_ = &route;
     group_ = &group;
@@ -1112,7 +1114,7 @@ class mpi_native {
       take(finished_++);
     }
   }
-  /// After a failure: leaves MPI the memory that it may still write to.
+  /// After a failure: leaks the memory that MPI may still write to.
   void give_up() noexcept {
     for (auto& each : flights_) each.result.give_up();
   }
@@ -1241,7 +1243,7 @@ class mpi_reduction {
     auto const begin = std::min(all.count, piece * piece_);
     return {all.first + begin, std::min(piece_, all.count - begin)};
   }
-  /// Where `rank`'s terms of a piece arrive; the own place is free for a result that does not belong into `to`.
+  /// Where `rank`'s terms of a piece arrive. The own slot is free for a result that does not belong into `to`.
   [[nodiscard]] std::byte* slot(std::int64_t piece, int rank) const noexcept {
     auto const place = static_cast<std::size_t>(piece) % in_flight * static_cast<std::size_t>(size());
     return slots_.data() + (place + static_cast<std::size_t>(rank)) * bytes(piece_);
@@ -1295,9 +1297,9 @@ class mpi_reduction {
   int divisor_ = 1;
   std::int64_t piece_ = 1;  // elements
   std::int64_t pieces_ = 0;
-  std::int64_t next_ = 0;      // not under way yet
-  std::int64_t combined_ = 0;  // not combined yet
-  std::int64_t finished_ = 0;  // not finished yet
+  std::int64_t next_ = 0;      // the next piece to begin
+  std::int64_t combined_ = 0;  // the next one to combine
+  std::int64_t finished_ = 0;  // all pieces below are finished
   std::array<flight_of_a_piece, in_flight> flights_;
   byte_buffer slots_;
   std::vector<void const*> terms_;
@@ -1317,8 +1319,8 @@ struct stretch {
 };
 
 /// One rank's part in one command, as stages of messages that never block. A collective begins with rounds, which
-/// compare calls and carry what is small; then comes what is large, then what others wait for from here. An exchange
-/// announces each of its messages to its receiver.
+/// compare calls and carry small values; then large values move; then a broadcast passes on its slices. An exchange
+/// announces each of its messages to the receiver.
 class mpi_operation final : public process_operation {
  public:
   mpi_group* where = nullptr;
@@ -1393,10 +1395,10 @@ class mpi_operation final : public process_operation {
     if (at_ == stage::spreading && second_.done(route)) finished.store(true, std::memory_order_release);
   }
 
-  /// Whether who waits long asks who else is here: in an exchange its own peers are all that it can wait for.
+  /// Whether a rank that waits for long asks who is missing. Not in an exchange, which waits for its own peers only.
   [[nodiscard]] bool calls_roll() const noexcept { return !is_exchange(); }
-  /// Enters itself, and those for whom it waits now: while calls are compared, or MPI's own collective is under way,
-  /// all, by way of each other.
+  /// Adds this rank, and those that it waits for. That is all ranks while calls are compared or MPI's own collective is
+  /// under way: each waits for others that wait in turn.
   void enter_roll() {
     roll.begin(size());
     roll.add_here(rank());
@@ -1422,7 +1424,7 @@ class mpi_operation final : public process_operation {
     return {rank(), text(to_string(route.what), " number ", route.number), bytes(it_.what.count), missing()};
   }
 
-  /// After a failure: gives memory back to the caller as far as MPI lets go of it.
+  /// After a failure: cancels what MPI can cancel, so that it does not write to the caller's memory any more.
   void cancel() noexcept {
     for (auto* each : {&heard_, &first_, &second_}) each->cancel();
     if (large_ == way_of_large::reduced) reduction_.cancel();
@@ -1432,20 +1434,20 @@ class mpi_operation final : public process_operation {
 
  private:
   /// announcing -> carrying -> spreading; in between perhaps telling (a ragged all_to_all whose counts differ, which
-  /// ends in an error) or gathering (the results of an all_reduce of middle size).
+  /// ends in an error) or gathering (the results of an all_reduce or reduce of middle size).
   enum class stage : std::uint8_t { announcing, telling, gathering, carrying, spreading };
   using way = round_blocks::way;
-  /// What is large: moved between each two ranks; reduced in slices; the fold carried from machine to machine; or
-  /// MPI's.
+  /// How large values go: moved between each two ranks; reduced in slices; as partial sums carried from machine to
+  /// machine; or by MPI's own collective.
   enum class way_of_large : std::uint8_t { moved, reduced, carried, native };
   struct message_head {
     std::int64_t count;
     dtype type;
   };
-  /// Of a message of an exchange, with its announcement.
+  /// A message of an exchange of at most this size travels with its announcement.
   static constexpr std::size_t announced_bytes = std::size_t{16} << 10;
   static constexpr std::size_t capacity = sizeof(message_head) + announced_bytes;
-  /// A broadcast of so much is passed on whole; a larger one is scattered and gathered.
+  /// A broadcast of at most this size travels whole in the rounds; a larger one is scattered and gathered.
   static constexpr std::size_t told_bytes = std::size_t{16} << 10;
 
   [[nodiscard]] int rank() const noexcept { return where->rank; }
@@ -1569,7 +1571,7 @@ class mpi_operation final : public process_operation {
     return stage::gathering;
   }
 
-  // --- ragged all_to_all: if all counts fit, these sums over all ranks cancel out
+  // --- ragged all_to_all: if all counts match, the sums of all ranks add up to 0
 
   [[nodiscard]] std::uint64_t sum_of_parts() const noexcept {
     auto const p = static_cast<std::size_t>(size());
@@ -1591,7 +1593,7 @@ class mpi_operation final : public process_operation {
     });
     return all == 0 || !asserts(assertion_level::normal);
   }
-  /// Each rank tells each how much it sends, so that those who differ are named.
+  /// Each rank tells each other how much it sends, so that the error names the ranks that differ.
   [[nodiscard]] stage tell_parts() {
     auto const p = static_cast<std::size_t>(size());
     auto* const received = received_.at_least(p * sizeof(std::int64_t));
@@ -1614,7 +1616,7 @@ class mpi_operation final : public process_operation {
       if (peer != rank() && count != expected.count)
         throw comm_error(
             differing_transfers(mpi_name, peer, {rank(), true, expected.type, count, nullptr}, rank(), expected));
-    }  // otherwise the counts of others differ, who tell
+    }  // else counts of other ranks differ, and these throw
   }
 
   // --- what is large goes between each two ranks
@@ -1754,9 +1756,10 @@ class mpi_operation final : public process_operation {
 // ---- trireme/comm/detail/mpi_driver.hpp (goes on)
 namespace trireme::comm::detail {
 
-/// Carries out the commands of this process. Only who holds its lock calls MPI, which is what MPI_THREAD_SERIALIZED
-/// asks for: a rank that waits drives all of them itself (no hand-over between threads), and otherwise, while some are
-/// in flight, one thread does. With none in flight that thread sleeps and makes no MPI calls.
+/// Carries out the commands of this process. A thread calls MPI only while it holds the driver's lock, as
+/// MPI_THREAD_SERIALIZED asks for. A rank that waits drives all commands itself, so that nothing is handed over between
+/// threads; otherwise a helper thread does, while some are in flight. With none in flight it sleeps and makes no MPI
+/// calls.
 class mpi_driver {
  public:
   mpi_driver(mpi_driver const&) = delete;
@@ -1770,7 +1773,7 @@ class mpi_driver {
     if (helper_.joinable()) helper_.join();
   }
 
-  /// The one of this process, which lives as long as somebody holds it.
+  /// The only driver of this process, which lives as long as some engine holds it.
   static std::shared_ptr<mpi_driver> shared() {
     static std::mutex guard;
     static std::weak_ptr<mpi_driver> known;
@@ -1780,14 +1783,14 @@ class mpi_driver {
     return driver;
   }
 
-  /// Calls `use()` while no one else is inside MPI.
+  /// Calls `use()` with the lock held.
   template <class Use>
   decltype(auto) alone(Use&& use) {
     std::lock_guard const lock(mutex_);
     return use();
   }
 
-  /// A group that failures are announced to and heard from.
+  /// Adds a group: failures are sent to its ranks, and heard from them.
   void add(mpi_group& group) {
     std::lock_guard const lock(mutex_);
     groups_.push_back(&group);
@@ -1796,8 +1799,8 @@ class mpi_driver {
   void remove(mpi_group& group) noexcept {
     std::lock_guard const lock(mutex_);
     std::erase(groups_, &group);
-    if (!failed_ && !mpi_session::is_over()) hear_rolls(group);  // that nobody waits for any more
-    // Freeing waits for the others, who may not come after a failure.
+    if (!failed_ && !mpi_session::is_over()) hear_rolls(group);  // no message may be left in it
+    // Freeing waits for the others, which may not come after a failure.
     if (!failed_ && !mpi_session::is_over()) MPI_Comm_free(&group.handle);
   }
 
@@ -1808,7 +1811,7 @@ class mpi_driver {
     reuse(op);
   }
 
-  /// It proceeds while the caller computes.
+  /// The command proceeds while the caller computes.
   mpi_operation& start(mpi_group& group, command const& it) {
     std::unique_lock lock(mutex_);
     auto& op = begin(group, it);
@@ -1841,8 +1844,8 @@ class mpi_driver {
     drive(op, lock);
   }
 
-  /// Returns when MPI's own collectives of all calls so far have begun, before a call that begins another one on the
-  /// same communicator: MPI asks for one order on all ranks.
+  /// Returns when MPI's own collectives of all calls so far have begun. Needed before another collective of MPI on the
+  /// same communicator, because MPI wants one order on all ranks.
   void begin_native(mpi_group& group) {
     std::unique_lock lock(mutex_);
     if (group.native_line.empty()) return;
@@ -1855,7 +1858,7 @@ class mpi_driver {
     std::lock_guard const lock(mutex_);
     return failed_;
   }
-  /// As node_launch::reports(), by messages. `launch` is the group of all ranks.
+  /// As node_launch::reports(), but by messages. `launch` is the group of all ranks.
   [[nodiscard]] bool reports(mpi_group const& launch) noexcept {
     std::lock_guard const lock(mutex_);
     if (mpi_session::is_over()) return launch.rank == 0;
@@ -1935,7 +1938,7 @@ class mpi_driver {
       if (now - began > op.where->deadline) give_up(op);
       call_roll(op, now - began, now);
       tell_if_late(op.told_late, now - began, op.where->deadline, [&] { return op.as_late(); });
-      // Long waits must leave the core to those who still compute.
+      // Long waits must leave the core to ranks that still compute.
       lock.unlock();
       if (now - began < std::chrono::milliseconds(5))
         std::this_thread::yield();
@@ -1967,7 +1970,7 @@ class mpi_driver {
         std::ranges::count_if(active_, [](auto const* op) { return !op->finished.load(std::memory_order_relaxed); }));
   }
 
-  /// Hears whether another rank has told a failure, and who is waited for.
+  /// Receives what other ranks say of a failure, and of who is missing.
   void listen() {
     for (auto* group : groups_) {
       hear_rolls(*group);
@@ -1978,7 +1981,8 @@ class mpi_driver {
     for (auto const* group : groups_) notices_.hear_who_reports(*group);
   }
 
-  // Who waits for long asks the others who is there. A roll is a head, and the sets.
+  // A rank that waits for long exchanges with others which ranks are in the call and which are waited for
+  // (roll_call.hpp). Such a message is a head and the two sets.
   struct roll_head {
     std::uint64_t number = 0;
     std::int32_t rank = 0;
@@ -1992,7 +1996,7 @@ class mpi_driver {
     return sizeof(roll_head) + 2 * sizeof(std::uint64_t) * static_cast<std::size_t>((size + 63) / 64);
   }
 
-  /// Calls the roll when `op` has been waited for longer than usual, and again from time to time.
+  /// Sends the sets when `op` has been waited for longer than usual, and again from time to time.
   void call_roll(mpi_operation& op, clock::duration waited, clock::time_point now) {
     auto const deadline = op.where->deadline;
     if (failed_ || !op.calls_roll() || waited < std::min<clock::duration>(std::chrono::seconds(1), deadline / 4) ||
@@ -2002,7 +2006,7 @@ class mpi_driver {
     op.enter_roll();
     tell_roll(op, op.where->rank);
   }
-  /// Tells those around this rank, but not the one from whom it has just heard.
+  /// Sends them to the neighbours of this rank, except `but`, from which they have just come.
   void tell_roll(mpi_operation const& op, int but) {
     roll_call::for_each_neighbour(op.where->rank, op.where->size, [&](int peer) {
       if (peer != but) send_roll(op, peer);
@@ -2034,7 +2038,7 @@ class mpi_driver {
     while (notices_.take(group, mpi_tags::roll, heard_roll_.data(), heard_roll_.size(), bytes) >= 0)
       hear_roll(group, static_cast<std::size_t>(bytes));
   }
-  /// Answers who knows less about a call that is in flight here, and passes on what is new.
+  /// If the call is in flight here: answers a rank that knows less, and passes on what is new.
   void hear_roll(mpi_group const& group, std::size_t bytes) noexcept try {
     roll_head head;
     if (failed_ || bytes != roll_bytes(group.size)) return;
@@ -2052,7 +2056,7 @@ class mpi_driver {
       return;
     }
     if (head.number >= group.next) return;
-    // This rank is through with that call already: it is not who is missing.
+    // This rank has finished that call already: it answers that it is not missing.
     auto const mine = sizeof head + sizeof(std::uint64_t) * (static_cast<std::size_t>(group.rank) / 64);
     std::uint64_t word = 0;
     std::memcpy(&word, heard_roll_.data() + mine, sizeof word);
@@ -2065,9 +2069,9 @@ class mpi_driver {
     auto const to = std::exchange(head.rank, group.rank);
     std::memcpy(out.bytes.data(), &head, sizeof head);
     send(out, group, to);
-  } catch (...) {  // without memory for an answer others may be named besides who is missing
+  } catch (...) {  // no memory for an answer: the error may name ranks that are not missing, too
   }
-  /// Ends all calls, and tells others; `heard_from` is who told this rank.
+  /// Fails all calls and tells other ranks, except `heard_from`, which has told this one.
   void fail(std::string sentence, int heard_from = -1) {
     if (failed_) return;
     failed_ = true;
@@ -2081,7 +2085,7 @@ class mpi_driver {
     throw comm_error(message_, {rank, std::string(name_of(kind))});
   }
 
-  /// If it sleeps although there is something to do and nobody else does it.
+  /// Wakes the helper if there is something to do that no caller does.
   void wake_helper(std::unique_lock<std::mutex>& lock) {
     if (!helper_sleeps_ || drivers_ > 0 || failed_ || unfinished() == 0) return;
     helper_sleeps_ = false;
@@ -2102,7 +2106,7 @@ class mpi_driver {
       auto const before = unfinished();
       advance_all();
       idle = unfinished() < before ? 0 : idle + 1;
-      if (idle % 64 == 63) listen();  // to answer who asks who is here
+      if (idle % 64 == 63) listen();  // to answer ranks that ask who is missing
       lock.unlock();
       if (idle < 50)
         std::this_thread::yield();
@@ -2136,9 +2140,9 @@ class mpi_driver {
 // ---- trireme/comm/detail/mpi_engine.hpp (goes on)
 namespace trireme::comm::detail {
 
-/// Commands as MPI's point-to-point messages. Sums are formed here, in rank order: small values go to every rank whole,
-/// large ones as slices that are reduced and then spread, between each pair of ranks directly, or carried from machine
-/// to machine (mpi_carried.hpp).
+/// Carries commands in MPI's point-to-point messages, and forms sums in rank order: small values travel in rounds
+/// (rounds.hpp), large ones are reduced in slices, between each two ranks directly (mpi_reduction.hpp) or carried from
+/// machine to machine (mpi_carried.hpp). With sum_order::any MPI's own collectives form large sums (mpi_native.hpp).
 class message_engine final : public process_engine {
  public:
   /// Takes `own`, a communicator of this engine alone, and frees it at the end. `members` are those of its ranks that
@@ -2213,20 +2217,20 @@ class message_engine final : public process_engine {
   [[nodiscard]] bool failed() const noexcept override { return driver_->failed(); }
   [[nodiscard]] bool reports() noexcept override { return driver_->reports(group_); }
 
-  /// Collective. Whether all ranks wish it and are on one machine, as MPI sees it.
-  /// Sums are in any order if all ranks wish that, too.
+  /// Collective. Whether all ranks wish to share memory, and are on one machine, as MPI sees it. Also settles the order
+  /// of sums: `any` only if all ranks ask for it.
   [[nodiscard]] bool on_one_machine(bool wished, sum_order order) {
     auto const wishes = gather_texts(wished ? "yes" : "no");
     std::vector<std::int32_t> orders(static_cast<std::size_t>(size()));
     orders[static_cast<std::size_t>(rank())] = order == sum_order::any ? 1 : 0;
     gather_all(orders.data(), size(), sizeof(std::int32_t), {});
     group_.order = std::ranges::count(orders, 1) == size() ? sum_order::any : sum_order::ranks;
-    std::vector<int> machines(static_cast<std::size_t>(size()));  // the first rank on that of each rank
+    std::vector<int> machines(static_cast<std::size_t>(size()));  // of each rank: the first rank on its machine
     driver_->alone([&] { machines[static_cast<std::size_t>(rank())] = first_rank_here(); });
     gather_all(machines.data(), size(), sizeof(int), {});
     return stand_on(std::move(machines)) && std::ranges::count(wishes, "yes") == size();
   }
-  /// Collective. Says which machine each rank is on; whether that is one.
+  /// Collective. Notes which machine each rank is on; returns whether all are on one.
   bool stand_on(std::vector<int> machines) {
     bool const alone = std::ranges::count(machines, machines[0]) == size();
     group_.piece_bytes = alone ? mpi_group::whole : mpi_group::unasked;
@@ -2279,7 +2283,7 @@ class message_engine final : public process_engine {
     for (int each = 0; each < end; ++each) all[static_cast<std::size_t>(each)] = each;
     return all;
   }
-  /// Collective. MPI's blocking calls know no deadline, and keep other threads of this process out of MPI.
+  /// Collective. Not by a blocking call of MPI, which would have no deadline and keep other threads out of MPI.
   [[nodiscard]] static MPI_Comm duplicate_of(mpi_driver& driver, MPI_Comm theirs, std::chrono::milliseconds deadline) {
     MPI_Comm made = MPI_COMM_NULL;
     MPI_Request request = MPI_REQUEST_NULL;
@@ -2345,27 +2349,27 @@ using mpi_world = process_world<mpi>;
 ///
 /// Ranks    with launch all of MPI_COMM_WORLD, or all that torchrun has started, if no MPI has; with borrow() those of
 ///          somebody's communicator.
-/// Bytes    on one machine ranks meet by MPI and then work in shared memory, without MPI; between machines, or with
-///          `.shared_memory = false`, MPI carries messages: in each collective log2(size) of 24 bytes a rank, in which
-///          also small values travel, and large values between each two ranks directly.
-/// Numerics sums in rank order. With `.order = sum_order::any` large sums of float and double between machines are
-/// MPI's
-///          own (comm/sum_order.hpp), of all ranks: those of groups that split() makes, and what is small or has 16
-///          bits, stay in rank order. On plain networks ours are as quick or quicker (docs/communicators.md); it is for
-///          networks that add up themselves.
-/// Threads  MPI_THREAD_SERIALIZED. While requests are in flight as messages a thread of ours is inside MPI: own MPI
-///          calls need MPI_THREAD_MULTIPLE then. With none in flight, or in shared memory, MPI is the caller's alone.
-/// Errors   launch and borrow throw config_error if MPI lacks MPI_THREAD_SERIALIZED, is finalised, or is another MPI
-/// than
-///          the launcher's. After an error MPI is not finalised, so that mpirun ends the other ranks when this one
+/// Bytes    on one machine ranks meet by MPI and then work in shared memory, without MPI. Between machines, or with
+///          `.shared_memory = false`, MPI carries messages. A rank begins a collective with ceil(log2(size)) messages
+///          of 24 bytes, in which small values travel, too. Large values go between each two ranks directly; with
+///          several ranks on each machine, large sums are carried from machine to machine (docs/communicators.md).
+/// Numerics sums in rank order. With `.order = sum_order::any` an all_reduce of 256 KiB or more over messages is MPI's
+///          own (comm/sum_order.hpp): sums and means of float, double and integers of 32 and 64 bits, over all ranks.
+///          All others, and those of groups of only some ranks, stay in rank order. On plain networks rank order is as
+///          quick or quicker (docs/communicators.md); `any` is for networks that add up themselves.
+/// Threads  MPI_THREAD_SERIALIZED. While requests are in flight as messages, a thread of the library calls MPI, so that
+///          the program's own MPI calls need MPI_THREAD_MULTIPLE. With none in flight, or in shared memory, the library
+///          makes no MPI calls.
+/// Errors   launch and borrow throw config_error if MPI lacks MPI_THREAD_SERIALIZED, is finalised, or is not the
+///          launcher's MPI. After an error MPI is not finalised, so that mpirun ends the other ranks when this one
 ///          ends.
 struct mpi {
   using policy_category = slot::communicator;
   static constexpr std::string_view name = "mpi";
 
   std::chrono::milliseconds deadline = std::chrono::seconds(60);
-  bool shared_memory = true;           ///< whether ranks of one machine may meet in it
-  sum_order order = sum_order::ranks;  ///< of float sums between machines, if all ranks say the same
+  bool shared_memory = true;           ///< whether ranks of one machine may use it
+  sum_order order = sum_order::ranks;  ///< of large sums over messages; `any` if all ranks say so
 
   /// A world on the ranks of `theirs`, which is duplicated (so: collective) and never freed. MPI must be initialised.
   [[nodiscard]] static mpi_world borrow(MPI_Comm theirs, std::chrono::milliseconds deadline = std::chrono::seconds(60),
@@ -2388,8 +2392,8 @@ namespace detail {
   mpi_session::instance().begin();
   auto messages = message_engine::on_duplicate(theirs, deadline);
   if (!messages->on_one_machine(shared_memory, order)) return messages;
-  std::string why;  // some machines forbid it: then messages
-  // Who waits in shared memory makes no calls of MPI, in which Open MPI 5 would notice that mpirun is gone.
+  std::string why;  // some machines forbid shared memory: then messages
+  // In shared memory nobody calls MPI, so MPI (Open MPI 5) does not notice that mpirun has ended: hence needs_launcher.
   auto node = try_node_engine(
       mpi_name, messages->rank(), messages->size(), deadline,
       [&](std::string const& own) { return messages->gather_texts(own); }, why, true);
@@ -2461,7 +2465,7 @@ auto launch_ranks(mpi const& description, Body& body) {
   }
 }
 
-/// How trireme::launch goes on with comm::mpi: as with comm::processes where MPI has not started the ranks; else not.
+/// How trireme::launch recovers with comm::mpi: as comm::processes if mpirun has not started the ranks; else not.
 template <class Body>
 auto recover_ranks(mpi const& description, recovery const& how, Body& body) {
   auto const here = bootstrap::detect();

@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/comm/processes.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: cfc162bd7c1a59b5b6289700659b663bb12798c75d043a21b38b4e1003c42ade
+// SHA-256 of the sources: 04ca84f980e0d4eeb76fb6210d67122dd2a5f3a96f5f4663df3a29558ea76ad6
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -268,7 +268,7 @@ struct node_card {
 /// Processes of one machine: a memory file a rank, mapped by all of them.
 class process_place final : public node_place {
  public:
-  /// @param needs_launcher  ranks wait for each other only while the process lives that has started this one.
+  /// @param needs_launcher  waits end with an error once the process that has started this one has ended.
   process_place(int rank, std::vector<node_file> files, node_map map, std::size_t bytes, bool needs_launcher)
       : node_place(false, bases_of(map, files.size()), headers_of(map, files.size()), bytes),
         files_(std::move(files)),
@@ -282,7 +282,7 @@ class process_place final : public node_place {
   [[nodiscard]] bool is_dead(int of) const noexcept override {
     return !files_[static_cast<std::size_t>(of)].is_locked();
   }
-  /// Whether this process was given to another one.
+  /// Whether the launcher has ended: the system has then given this process another parent.
   [[nodiscard]] bool is_orphaned() const noexcept override { return launcher_ > 1 && ::getppid() != launcher_; }
 
  private:
@@ -303,12 +303,12 @@ class process_place final : public node_place {
   pid_t launcher_;
 };
 
-/// The memory of one rank, and of the others once it has heard of them.
+/// Makes the memory of this rank, then maps that of all ranks.
 class node_meeting {
  public:
   explicit node_meeting(int rank, int size) : rank_(rank), size_(size), files_(static_cast<std::size_t>(size)) {}
 
-  /// Makes this rank's memory; what is wrong, or nothing.
+  /// Makes this rank's memory; returns what is wrong, or nothing.
   [[nodiscard]] std::string prepare() {
     if (size_ > node_most_ranks) return text(size_, " ranks are more than the ", node_most_ranks, " that it can hold");
     card_.host = node_card::this_host();
@@ -331,7 +331,7 @@ class node_meeting {
   }
   [[nodiscard]] std::string line() const { return to_line(card_); }
 
-  /// Opens the memory of all and makes this rank's board; what is wrong, or nothing.
+  /// Maps the memory of all ranks and writes this rank's header; returns what is wrong, or nothing.
   [[nodiscard]] std::string meet(std::vector<std::string> const& lines) {
     std::vector<node_card> cards(static_cast<std::size_t>(size_));
     std::bitset<CPU_SETSIZE> cores;
@@ -357,7 +357,7 @@ class node_meeting {
     std::memcpy(header->token, card_.token, sizeof card_.token);
     return {};
   }
-  /// Whether the files are the right ones, asked when all ranks have written their tokens.
+  /// Whether the files are the right ones. Called when all ranks have written their tokens.
   [[nodiscard]] std::string verify(std::vector<std::string> const& lines) const {
     for (int each = 0; each < size_; ++each) {
       node_card card;
@@ -372,7 +372,7 @@ class node_meeting {
     auto place =
         std::make_shared<process_place>(rank_, std::move(files_), std::move(map_), card_.stride, needs_launcher);
     auto launch = std::make_shared<node_launch>(who, rank_, std::move(place), core_each_);
-    // The first block of every heap, so that all know where it is.
+    // It is the first block of every heap, so every rank knows its offset.
     auto* const own = launch->make_board(size_);
     std::vector<int> members;
     std::vector<node_board*> boards;
@@ -412,7 +412,7 @@ class node_meeting {
 };
 
 /// Collective. The engine of ranks that share a machine; null on all ranks alike, with a reason in `why`, if they do
-/// not or if their memory cannot be shared. Where the ranks need their launcher, its end is an error of their waits.
+/// not or if their memory cannot be shared. With `needs_launcher` waits end with an error once the launcher has ended.
 [[nodiscard]] inline std::shared_ptr<process_engine> try_node_engine(std::string_view who, int rank, int size,
                                                                      std::chrono::milliseconds deadline,
                                                                      node_all_gather const& all_gather,
@@ -432,7 +432,7 @@ class node_meeting {
   if (why = first_fault(all_gather(say(meeting.meet(lines)))); !why.empty()) return nullptr;
   if (why = first_fault(all_gather(say(meeting.verify(lines)))); !why.empty()) return nullptr;
   auto engine = meeting.engine(who, deadline, needs_launcher);
-  static_cast<void>(all_gather("ok"));  // the boards are there
+  static_cast<void>(all_gather("ok"));  // all boards exist now
   return engine;
 }
 
@@ -494,8 +494,8 @@ inline void end_with_error(process_engine& engine, std::exception_ptr const& fai
 // ---- trireme/comm/detail/process_recovery.hpp (goes on)
 namespace trireme::comm::detail {
 
-/// Calls `body(world, attempt)` until it succeeds. After a failure the living processes settle in the memory that they
-/// shared who goes on, and meet again under the same conditions, numbered in the order of their ranks.
+/// Calls `body(world, attempt)` until it succeeds. After a failure the processes that are left agree in shared memory
+/// on who goes on (node_launch::survivors). They meet again, and get new ranks in the order of the old ones.
 template <class World, class Body>
 auto recover_processes(std::string_view who, bootstrap::place here, std::chrono::milliseconds deadline,
                        recovery const& how, Body& body) {
@@ -514,7 +514,7 @@ auto recover_processes(std::string_view who, bootstrap::place here, std::chrono:
       throw;
     }
     auto const reason = sentence_of(failure);
-    engine->abandon(reason);  // where it was this rank that noticed
+    engine->abandon(reason);  // in case this rank has found the failure first
     auto const left = attempt == how.attempts ? std::vector<int>{} : engine->survivors();
     if (left.empty() || static_cast<int>(left.size()) < how.min_ranks) {
       end_with_error(*engine, failure);
@@ -522,8 +522,8 @@ auto recover_processes(std::string_view who, bootstrap::place here, std::chrono:
     }
     here.rank = here.local_rank = static_cast<int>(std::ranges::find(left, engine->rank()) - left.begin());
     here.size = here.local_size = static_cast<int>(left.size());
-    if (!here.job.empty()) here.job += ".again";  // they are not to meet whoever is late for the meeting before
-    // The old one stays until all have met: to the others its end would be this rank's death.
+    if (!here.job.empty()) here.job += ".again";  // not the meeting of the attempt before, for which a rank may be late
+    // The old engine stays until all have met: others would take its end for the end of this rank.
     engine = engine_by_rendezvous(who, here, deadline);
     if (how.on_failure) how.on_failure({attempt + 1, here.rank, here.size, reason});
   }
@@ -573,7 +573,7 @@ auto launch_ranks(processes const& description, Body& body) {
   }
 }
 
-/// How trireme::launch goes on with comm::processes: the processes that are left do.
+/// How trireme::launch recovers with comm::processes: the processes that are left go on.
 template <class Body>
 auto recover_ranks(processes const& description, recovery const& how, Body& body) {
   auto const here = bootstrap::detect();

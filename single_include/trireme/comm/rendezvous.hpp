@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/comm/rendezvous.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 289848df1066779a2dda17f30a58e960ed44f1f79539b83ef14a692379b9734e
+// SHA-256 of the sources: 28e3d09ae3c12637eef0f6ce48bf35cbff816c86d9be32dc95031f7d59d8e048
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -635,7 +635,7 @@ class meeting_line {
   std::vector<std::byte> piece_;
 };
 
-/// Rank 0 until all have come: lets in who proves to know the secret, and pays no heed to anybody else.
+/// Rank 0 until all ranks have connected: accepts those that prove that they know the secret, and ignores all others.
 class meeting_host {
  public:
   static constexpr std::size_t most_pending = 64;
@@ -664,14 +664,14 @@ class meeting_host {
       if (line != nullptr) polled.push_back({line->number(), POLLIN, 0});
     if (::poll(polled.data(), polled.size(), poll_time(until)) <= 0) return;
 
-    for (auto& line : lines_)  // who has gone may come again
+    for (auto& line : lines_)  // a rank whose connection has ended may connect again
       if (line != nullptr && line->is_over()) line.reset();
-    // Those who are inside first: a crowd at the door does not keep them from finishing.
+    // Pending connections before new ones: many new ones must not keep the others from finishing.
     std::erase_if(pending_, [this](visitor& each) { return !advance(each); });
     for (std::size_t i = 0; i < most_pending / 4; ++i) {
       descriptor socket(::accept4(listener_.number(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
       if (!socket.is_open()) {
-        // Without a descriptor left, those who wait longest make place.
+        // If no descriptor is left, the oldest pending connection is dropped.
         if ((errno == EMFILE || errno == ENFILE) && !pending_.empty()) pending_.pop_front();
         break;
       }
@@ -690,7 +690,7 @@ class meeting_host {
     std::optional<proofs> proof{};
   };
 
-  /// Reads what has come, at most hello and answer (80 bytes). False if the visitor is no visitor any more.
+  /// Reads what has come, at most hello and answer (80 bytes). False if the connection is not pending any more.
   bool advance(visitor& it) {
     for (;;) {
       auto const needed = it.proof ? sizeof(sha256::digest) : hello::bytes;
@@ -794,9 +794,8 @@ struct rendezvous {
 ///
 /// Ranks    collective: made, and called, by all `size` ranks; one rank makes a meeting without a socket.
 /// Threads  one caller a rank.
-/// Errors   config_error for a description that cannot be, an address beyond this machine without `.remote`, a rank
-/// that
-///          rank 0 refuses; comm_error after the deadline, with the ranks that did not come, or if one has gone.
+/// Errors   config_error for an impossible description, an address beyond this machine without `.remote`, or a rank
+///          that rank 0 refuses; comm_error after the deadline, with the ranks that did not come, or if one has gone.
 class meeting {
  public:
   static constexpr int most_ranks = 1 << 16;  ///< as many as one machine has ports

@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/comm/report.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: d8f2efbda6aa083a12cd75156ed79c184e04fc380d4253108543081d234354cf
+// SHA-256 of the sources: c9cab66afd3fb2f520d1b231d30720045f84782576151c7027fd16bbb815fc3a
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -14,7 +14,7 @@ namespace trireme::comm {
 
 namespace detail {
 
-/// What this process's last launch has settled about its error.
+/// Which process prints the error of this process's last launch.
 enum class report : std::uint8_t { unsettled, by_this_process, by_another };
 
 inline std::atomic<report>& last_report() noexcept {
@@ -27,9 +27,9 @@ inline std::atomic<report>& last_report() noexcept {
 /// Whether this process should print the error that it ends with: of the processes of a failed launch one does, the
 /// lowest rank that is still there. So a user reads one sentence, also where rank 0 was killed or stands still.
 ///
-/// After comm::mpi or comm::processes the ranks have settled it among themselves. A rank waits half a second for the
-/// lower ones to come, unless they have died. An error before any world is rank 0's to tell; one that says that rank 0
-/// was not found, everybody's.
+/// After comm::mpi or comm::processes the ranks have agreed on it. A rank waits half a second for lower ones that end
+/// with the error, too, unless they have died. An error before there was a world is printed by rank 0; one that says
+/// that rank 0 was not found, by every rank.
 ///
 /// Ranks    local; the answer is the same until the next launch.
 /// @param sentence  the error's what().

@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/interop/torch.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 251f991cd37036d077404c8d89bcc6383f63f56759b13234bd79d79e668060b7
+// SHA-256 of the sources: ae4ce96f8146d2de2e6a3ee3e3b7180c76c69f18658897c0e8be73645af14922
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -8,8 +8,8 @@
 #include "trireme/interop/torch_model.hpp"
 
 // ---- trireme/interop/torch.hpp
-// LibTorch: a torch::nn::Module in a loop of one's own (data_parallel), or in a trainer (torch_model). Needs
-// trireme::torch; Debian's libtorch-dev 1.13 and later versions do. See docs/torch.md.
+// LibTorch: a torch::nn::Module in a loop of your own (data_parallel), or in a trainer (torch_model). It needs the
+// target trireme::torch, with LibTorch 1.13 (Debian's libtorch-dev) or later. See docs/torch.md.
 
 #include <unistd.h>
 
@@ -43,8 +43,8 @@ template <class Comm>
 
 /// Collective. torch::manual_seed with another seed in each process, so that dropout and sampling differ between ranks.
 ///
-/// Threads  torch has one default generator for a process: ranks that are threads of one draw from it by turns, in an
-///          order that is another one in each run. What has to repeat there draws from a generator of its own.
+/// Threads  torch has one default generator for each process. Ranks that are threads of one process share it, and draw
+///          from it in an order that differs from run to run. For repeatable numbers give each a generator of its own.
 template <class Comm>
 void manual_seed(Comm& world, std::uint64_t seed) {
   auto const here = detail::ranks_of_this_process(world);
@@ -52,8 +52,8 @@ void manual_seed(Comm& world, std::uint64_t seed) {
   world.barrier();
 }
 
-/// Collective. Each rank that is a thread of this process gets an equal part of the threads that torch computes with;
-/// without it every one of them uses all cores. Ranks that are processes are left as their launcher has set them.
+/// Collective. Ranks that are threads of one process get an equal part of the cores each, for torch's own threads;
+/// without this each of them uses all cores. Ranks that are processes keep what their launcher has set.
 ///
 /// @returns how many threads this rank's operations use now.
 template <class Comm>

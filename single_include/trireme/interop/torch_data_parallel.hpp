@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/interop/torch_data_parallel.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 0818a6fd41e1fff414dfb18784f66d4f16173c4dc9824fdceb2416d60dcd37f1
+// SHA-256 of the sources: 8af6a02913a99b4b3cc1935f439f4ab8238c8849bf3450c5436d234f2bab7381
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -275,19 +275,19 @@ template <class Module>
 // ---- trireme/interop/torch_data_parallel.hpp (goes on)
 namespace trireme::interop {
 
-/// Whose buffers (the running means of a batch normalisation) all ranks have after a step: those of the first rank, the
-/// mean over the ranks (of integers those of the first), or each its own.
+/// Which buffers (running statistics of a batch normalisation, say) ranks have after a step: those of the first rank,
+/// their mean over the ranks (integers: those of the first rank), or each rank its own.
 enum class step_buffers { first_rank, mean, own };
 
 struct data_parallel_options {
-  /// A step need not use every parameter. What no rank has used keeps its .grad() as it was, whether there is one or
-  /// not; costs one more message a step, of a byte a parameter. Without it a parameter without a gradient is an error.
+  /// A step need not use every parameter. The .grad() of one that no rank has used stays as it was. This takes one more
+  /// message a step, of one byte a parameter. If it is false, a parameter without a gradient is an error.
   bool unused_parameters = false;
   step_buffers buffers = step_buffers::first_rank;
 };
 
 /// Collective. Gives every rank the parameters and buffers of `root`.
-/// Errors  config_error on every rank if the ranks' modules are not the same.
+/// Errors  config_error on every rank if the modules differ in names, shapes, types, or what is trained.
 template <class Module, class Comm>
 void broadcast(Module const& module, Comm& world, int root = 0) {
   auto const held = detail::module_of(module);
@@ -301,15 +301,15 @@ void broadcast(Module const& module, Comm& world, int root = 0) {
 /// What data_parallel returns: a module whose gradients are averaged over the ranks of a world while backward runs.
 ///
 /// A step   `loss = f(ddp->forward(x)); loss.backward(); ddp.finish(); optimizer.step();` Between two calls of finish()
-///          there is one backward(); further ones, before it, under no_sync().
+///          there is one backward(); those of further micro-batches come before it, under no_sync().
 /// Shapes   what torch::nn::Module::named_parameters() lists and requires a gradient, each tensor once.
-/// Bytes    the buckets of the exchange, as many as the gradients; gradients are copied into them as they become final,
-///          and back by finish(). .grad() stays torch's.
-/// Ranks    collective: made, finish(), join() and step() on every rank of the world.
+/// Bytes    the buckets of the exchange, as large as the gradients; gradients are copied into them as they become
+///          final, and back by finish(). The memory of .grad() stays torch's.
+/// Ranks    collective: construction, finish() (or join() in its place) and step().
 /// Numerics sums in rank order (docs/communicators.md): the same bits on every rank, communicator and in every run.
-/// Threads  one owner, not moved; ranks that are threads have a module each.
-/// Errors   config_error for a parameter without a gradient, a gradient that is sparse, or two in one step; comm_error
-///          from the world. After an exception the step is given up by abandon() on all ranks, or with the object.
+/// Threads  one owner; cannot be moved. Ranks that are threads have a module each.
+/// Errors   config_error for a parameter without a gradient, a sparse gradient, or a second gradient in one step;
+///          comm_error from the world. After an exception call abandon() on all ranks, or destroy the object.
 template <class Element, class Module, class Comm, class Exchange>
 class data_parallel_module {
  public:
@@ -327,14 +327,13 @@ class data_parallel_module {
   [[nodiscard]] Module* operator->() const noexcept { return module_.get(); }
   [[nodiscard]] Module& operator*() const noexcept { return *module_; }
   [[nodiscard]] std::shared_ptr<Module> const& module() const noexcept { return module_; }
-  /// What carries the gradients: times(), record(timeline), memory().
+  /// The exchange of gradients: its times(), record(timeline), memory().
   [[nodiscard]] Exchange& exchange() noexcept { return exchange_; }
 
   /// Collective. Ends the step: afterwards .grad() of every parameter is the mean over the ranks, and buffers are
   /// shared.
-  /// @returns the norm of that mean, and whether all gradients of all ranks are finite; it is for the caller to leave
-  /// an
-  ///          update out. .votes is the number of ranks that had a batch.
+  /// @returns the norm of that mean, and whether all gradients of all ranks are finite: if not, the caller decides to
+  ///          skip the update. .votes is the number of ranks that had a batch.
   exchange_result finish() {
     static_assert(
         gives_back_everything,
@@ -343,8 +342,8 @@ class data_parallel_module {
     complete();
     return settle(exchange_.finish(1));
   }
-  /// Collective. Ends the step with an update by one of Trireme's optimizers, which the exchange keeps the state of
-  /// (sharded with parallel::zero). Nothing changes if a gradient was not finite on some rank.
+  /// Collective. Ends the step with an update by one of Trireme's optimizers. The exchange keeps its state (sharded
+  /// with parallel::zero). Parameters and state stay as they are if a gradient was not finite on some rank.
   template <class Optimizer>
   exchange_result step(Optimizer const& optimizer) {
     for (auto const& each : trained_) detail::expect_at(each.parameter, each.memory, each.name);
@@ -353,10 +352,9 @@ class data_parallel_module {
   }
 
   /// Collective. For a rank that has no batch left while others may have some: takes part in one of their steps, with
-  /// gradients of zero; afterwards .grad() is what it is on the others (a mean over all ranks, this one included), so
-  /// that `while (auto const done = ddp.join()) if (done->finite) optimizer.step();` keeps parameters and the
-  /// optimizer's state equal everywhere. All ranks call it when their batches are over, until it returns nothing: no
-  /// rank had a batch.
+  /// gradients of zero. Afterwards .grad() is the same on all ranks (a mean over all of them, this one included), so
+  /// `while (auto const done = ddp.join()) if (done->finite) optimizer.step();` keeps parameters and optimizer states
+  /// equal. Every rank calls it when its batches are over, until it returns nullopt: no rank had a batch.
   std::optional<exchange_result> join() {
     static_assert(
         gives_back_everything,
@@ -376,13 +374,13 @@ class data_parallel_module {
     vote.clear();
     exchange_.finish(vote);
     auto const result = exchange_.count(vote);
-    // Where nobody had a batch nothing was exchanged, as compressors see it.
+    // Where no rank had a batch compressors must not commit: it was not a step.
     static_cast<void>(exchange_.settle(result.finite && result.votes > 0, {result.norm, 1}));
     settle(result);
     return result.votes > 0 ? std::optional(result) : std::nullopt;
   }
 
-  /// While it lives, gradients add up on this rank alone: backward() of all micro-batches but the last one.
+  /// While it lives, gradients add up on this rank and are not exchanged: for all micro-batches of a step but the last.
   class quiet {
    public:
     explicit quiet(data_parallel_module& of) : of_(of), before_(std::exchange(of.quiet_, true)) {}
@@ -396,8 +394,8 @@ class data_parallel_module {
   };
   [[nodiscard]] quiet no_sync() { return quiet(*this); }
 
-  /// On all ranks: gives up the step that has begun, after an exception that all of them have survived. .grad() is the
-  /// caller's to clear.
+  /// Gives up the step that has begun, after an exception that all ranks have survived; call it on all of them. It does
+  /// not clear .grad().
   void abandon() noexcept {
     exchange_.abandon();
     forget();
@@ -413,11 +411,11 @@ class data_parallel_module {
     bool reported = false;
     bool stands_in = false;  // `gradient` is not .grad()
   };
-  // Whether every rank has all of the mean after a step.
+  // Whether every rank has the whole mean after a step.
   static constexpr bool gives_back_everything = !Exchange::sharded && !Exchange::replicas_differ;
 
   static std::vector<trained> equal_at_the_start(Module const& module, Comm& world) {
-    static_cast<void>(detail::buffers_of(module));  // refused before ranks wait for each other
+    static_cast<void>(detail::buffers_of(module));  // throws what it refuses before ranks wait for each other
     std::vector<trained> all;
     for (auto const& each : detail::parameters_of(module)) {
       if (!each.tensor.requires_grad()) continue;
@@ -436,7 +434,7 @@ class data_parallel_module {
     std::vector<foreign_parameter<Element>> list;
     for (auto const& each : all) {
       auto const values = detail::view_of<Element>(each.parameter);
-      list.push_back({each.name, values, values});  // gradients are moved to where torch has them in each step
+      list.push_back({each.name, values, values});  // no gradients yet: gradient_at() says in each step where they are
     }
     return list;
   }
@@ -456,11 +454,11 @@ class data_parallel_module {
     it.used = true;
     if (!quiet_) take(place);
   }
-  // .grad() is what this rank brings to the step.
+  // This rank's gradient is .grad().
   void take(std::size_t place) {
     auto& it = trained_[place];
     auto& gradient = it.parameter.mutable_grad();
-    if (!gradient.defined()) gradient = torch::zeros_like(it.parameter);  // what backward calls no gradient
+    if (!gradient.defined()) gradient = torch::zeros_like(it.parameter);  // autograd has reported an undefined one
     if (gradient.layout() != at::kStrided) {
       throw config_error(text("trireme::interop::data_parallel: the gradient of \"", it.name,
                               "\" is sparse, which is not supported; make its layer without .sparse(true)"));
@@ -479,7 +477,7 @@ class data_parallel_module {
     exchange_.ready(static_cast<int>(place));
     it.reported = true;
   }
-  // A gradient apart, for a parameter that this rank has not used: what .grad() already holds, or zeros.
+  // For a parameter that this rank has not used: a gradient apart from .grad(), with a copy of its values, or zeros.
   void stand_in(std::size_t place) {
     auto& it = trained_[place];
     auto const& own = std::as_const(it.parameter).grad();
@@ -490,7 +488,7 @@ class data_parallel_module {
   [[nodiscard]] bool has_batch() const {
     return std::any_of(trained_.begin(), trained_.end(), [](auto const& each) { return each.used; });
   }
-  // Reports what backward has not.
+  // Reports the gradients that backward has not reported.
   void complete() {
     if (!has_batch()) {
       throw config_error(
@@ -502,7 +500,7 @@ class data_parallel_module {
     for (std::size_t place = trained_.size(); place-- > 0;) {
       auto const& it = trained_[place];
       if (it.reported) continue;
-      if (it.used) {  // under no_sync() only
+      if (it.used) {  // used under no_sync() only
         take(place);
       } else if (options_.unused_parameters) {
         stand_in(place);
@@ -527,7 +525,7 @@ class data_parallel_module {
     forget();
     return result;
   }
-  // .grad() is the mean; what stood in for a gradient becomes it, unless no rank has used the parameter.
+  // Makes .grad() the mean, also where something stood in for a gradient, unless no rank has used that parameter.
   void give_back() {
     std::vector<std::uint8_t> used(trained_.size(), 1);
     if (options_.unused_parameters) {
@@ -540,7 +538,7 @@ class data_parallel_module {
       auto& it = trained_[place];
       auto& own = it.parameter.mutable_grad();
       if (!it.stands_in) {
-        own = it.gradient;  // which it is, unless somebody has put another one there
+        own = it.gradient;  // the same tensor, unless the caller has put another one there
       } else if (used[place] == 0) {
         continue;
       } else if (own.defined()) {
@@ -555,7 +553,7 @@ class data_parallel_module {
     std::int64_t root = had_batch ? world_.rank() : world_.size();
     if (all_had_one) {
       root = 0;
-    } else {  // the first rank that has seen a batch
+    } else {  // the first rank that had a batch
       world_.all_reduce(tensor_view<std::int64_t>(&root, shape{1}), reduction::min{});
     }
     if (options_.buffers == step_buffers::mean) {
@@ -580,7 +578,7 @@ class data_parallel_module {
   Exchange exchange_;
   bool begun_ = false;
   bool quiet_ = false;
-  detail::gradient_hooks hooks_;  // last: it points at the rest
+  detail::gradient_hooks hooks_;  // last, so that hooks end before what they use
 };
 
 /// Makes an existing single-process loop of LibTorch data-parallel: three lines.

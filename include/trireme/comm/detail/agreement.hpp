@@ -31,8 +31,8 @@ struct intent {
   return text(to_string(it.what), " as call number ", it.number, " on ", where);
 }
 
-/// The world that the worlds split from one checked world agree through, and what has been heard there. Between each
-/// two ranks it carries one intent a call each way, in the order of the calls, whichever group they are on.
+/// The world through which a checked world and all worlds split from it compare calls, and what has been received.
+/// Between each two ranks it carries one intent a call each way, in the order of the calls, of whichever group.
 template <class World>
 class agreement {
  public:
@@ -98,7 +98,7 @@ class agreement {
     return text("rank ", names_[static_cast<std::size_t>(rank)], " called ", describe(it));
   }
 
-  /// Compares what has come; the rest stays open.
+  /// Compares the intents that have come, and removes them from `open`; whether none is left.
   [[nodiscard]] bool all_arrived(std::vector<waiting>& open) {
     for (std::size_t i = 0; i < open.size();) {
       if (!open[i].pending.test()) {

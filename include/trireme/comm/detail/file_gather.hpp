@@ -21,8 +21,7 @@
 
 namespace trireme::comm::detail {
 
-/// An all-gather through files that every rank reads: PATH.0, PATH.1, ..., each written by its rank, whole or not at
-/// all.
+/// An all-gather through files PATH.0, PATH.1, ...: each rank writes its own, whole or not at all, and reads all.
 ///
 /// A file holds its rank's nonce, the nonces that the rank has seen, and its blob. A rank is done when every file names
 /// the nonces of this moment: what an earlier run has left behind cannot know them. Called once.
@@ -40,7 +39,7 @@ class file_gather {
   }
   file_gather(file_gather const&) = delete;
   file_gather& operator=(file_gather const&) = delete;
-  /// Called when all ranks have gone on: nobody reads the file any more.
+  /// Called when all ranks are done, so that no rank reads the file any more.
   ~file_gather() {
     if (written_) ::unlink(name(rank_).c_str());
   }

@@ -26,7 +26,7 @@ class advancing {
   ~advancing() = default;
 };
 
-/// The hierarchical worlds of one rank that came from one another: who waits in one must not hold up the others.
+/// The hierarchical worlds of one rank that were split or duplicated from one another: a wait in one advances all.
 using hierarchy_family = std::vector<advancing*>;
 
 /// A collective of all ranks in flight. It goes through four stages, of which it may leave out some, each on a world of
@@ -123,7 +123,7 @@ class hierarchy final : public advancing {
     int limit = staged::stages;
     for (auto const& op : live_) {
       step(*op, limit);
-      limit = std::min(limit, op->begun);  // an exchange has no stages, and holds nobody back
+      limit = std::min(limit, op->begun);  // an exchange has no stages, and no later call waits for it
     }
   }
   void advance_family() noexcept {

@@ -51,7 +51,7 @@ class meeting_line {
   std::vector<std::byte> piece_;
 };
 
-/// Rank 0 until all have come: lets in who proves to know the secret, and pays no heed to anybody else.
+/// Rank 0 until all ranks have connected: accepts those that prove that they know the secret, and ignores all others.
 class meeting_host {
  public:
   static constexpr std::size_t most_pending = 64;
@@ -80,14 +80,14 @@ class meeting_host {
       if (line != nullptr) polled.push_back({line->number(), POLLIN, 0});
     if (::poll(polled.data(), polled.size(), poll_time(until)) <= 0) return;
 
-    for (auto& line : lines_)  // who has gone may come again
+    for (auto& line : lines_)  // a rank whose connection has ended may connect again
       if (line != nullptr && line->is_over()) line.reset();
-    // Those who are inside first: a crowd at the door does not keep them from finishing.
+    // Pending connections before new ones: many new ones must not keep the others from finishing.
     std::erase_if(pending_, [this](visitor& each) { return !advance(each); });
     for (std::size_t i = 0; i < most_pending / 4; ++i) {
       descriptor socket(::accept4(listener_.number(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
       if (!socket.is_open()) {
-        // Without a descriptor left, those who wait longest make place.
+        // If no descriptor is left, the oldest pending connection is dropped.
         if ((errno == EMFILE || errno == ENFILE) && !pending_.empty()) pending_.pop_front();
         break;
       }
@@ -106,7 +106,7 @@ class meeting_host {
     std::optional<proofs> proof{};
   };
 
-  /// Reads what has come, at most hello and answer (80 bytes). False if the visitor is no visitor any more.
+  /// Reads what has come, at most hello and answer (80 bytes). False if the connection is not pending any more.
   bool advance(visitor& it) {
     for (;;) {
       auto const needed = it.proof ? sizeof(sha256::digest) : hello::bytes;

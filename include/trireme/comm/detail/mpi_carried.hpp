@@ -11,25 +11,25 @@
 
 namespace trireme::comm::detail {
 
-/// A large all_reduce or reduce_scatter of ranks on several machines, in rank order: the fold of a share of the values
-/// is carried from machine to machine. With `places` ranks on each, place j of every machine works on share j, piece by
-/// piece: it collects the terms of the ranks beside it, continues with them the partial sum of place j of the machine
-/// before, and passes that on. The last machine has the result. An all_reduce's goes round: last, 0, 1, ...; a
-/// reduce_scatter's goes to its owner's machine.
+/// A large all_reduce or reduce_scatter of ranks on several machines, in rank order: partial sums are carried from
+/// machine to machine. With `places` ranks on each machine, place j of every machine works on share j of the values,
+/// piece by piece: it receives the terms of the other ranks of its machine, adds all of them to the partial sum that
+/// comes from place j of the machine before, and sends that on. The last machine has the result. The result of an
+/// all_reduce goes round: last machine, 0, 1, ...; that of a reduce_scatter goes to the machine of its owner.
 ///
-/// Bytes    sent by a machine to others, of n bytes of values: all_reduce 2 n at most, reduce_scatter n (the last one:
-///          its results, less than n). Flat it would be about `places` times as much. Partial sums of 16-bit floats
-///          travel as float: 3 n and 2 n.
-/// Kept     by each call in flight 2 machines + 2 pieces (4 to 64) of at most 480 KiB, each as often as there are ranks
-///          on a machine, and twice more: 17 MiB on 2 machines of 4 ranks, 51 MiB on 8.
-/// Numerics the bits of the flat sum: the same additions in the same order. (A left fold of all ranks is no fold of
-///          machines' sums, but it can be interrupted.)
+/// Bytes    sent by a machine to others, of n bytes of values: all_reduce 2 n at most, reduce_scatter n (the last
+///          machine: only results, less than n). mpi_reduction would send about `places` times as much. Partial sums
+///          of 16-bit floats travel as float: 3 n and 2 n.
+/// Kept     by each call in flight: 2 * machines + 2 pieces (4 to 64), each of `places` terms and two partial sums, of
+///          at most 480 KiB (partial sums of 16-bit floats: 960 KiB). 17 MiB on 2 machines of 4 ranks, 51 MiB on 8.
+/// Numerics the bits of mpi_reduction: the same additions in the same order. (The sum in rank order cannot be formed
+///          from one sum of each machine, but a machine can continue the partial sum of the one before.)
 class mpi_carried {
  public:
-  /// Of a piece. Smaller ones cost more in messages than they save in waiting.
+  /// The least size of a piece. Smaller ones cost more in messages than they save in waiting.
   static constexpr std::size_t least_bytes = std::size_t{16} << 10;
 
-  /// Whether it has fewer bytes to send between machines than the flat way, and pieces enough to keep all machines
+  /// Whether it sends fewer bytes between machines than mpi_reduction, and has enough pieces to keep all machines
   /// busy.
   [[nodiscard]] static bool suits(mpi_group const& group, command const& it) noexcept {
     auto const kind = it.what.kind;
@@ -103,12 +103,12 @@ class mpi_carried {
   }
 
  private:
-  // Twice that is still all in flight at once (mpi_messages).
+  // 8 messages of MPI, or 16 for a float partial sum of 16-bit values: as many as mpi_messages has in flight at once.
   static constexpr std::size_t largest_bytes = 8 * mpi_group::unasked;
   enum class stage : std::uint8_t { collecting, carrying, spreading, done };
   struct flight_of_a_piece {
-    mpi_messages terms;   ///< of the ranks here, the partial sum; then what leaves
-    mpi_messages result;  ///< of this rank's share from another machine; then to and from the ranks here
+    mpi_messages terms;   ///< receives terms and the partial sum; then sends what this rank has formed
+    mpi_messages result;  ///< receives the result from another machine; then spreads it on this one
     stage at = stage::done;
   };
 
@@ -143,7 +143,8 @@ class mpi_carried {
     auto const begin = std::min(all.count, piece % pieces_of_part_ * piece_);
     return {all.first + begin, std::min(piece_, all.count - begin)};
   }
-  // What a flight keeps: a term of each place (the own one's place is for results of others), and two partial sums.
+  // What a flight keeps: a term of each place, and two partial sums. The slot of the own term is free for a result that
+  // belongs to another machine.
   [[nodiscard]] std::byte* term_slot(std::int64_t piece, int place) const noexcept {
     return slots_.data() + static_cast<std::size_t>(piece) % flights_.size() * area_ +
            static_cast<std::size_t>(place) * bytes(piece_);
@@ -249,7 +250,7 @@ class mpi_carried {
       copy(reinterpret_cast<float16*>(to));
   }
 
-  /// The result of this rank's piece is here, or is not for this machine.
+  /// The result of this rank's piece has come, or belongs to another machine.
   void pass_on(std::int64_t piece) {
     auto& it = flight(piece);
     it.at = stage::spreading;
@@ -274,10 +275,10 @@ class mpi_carried {
   std::int64_t piece_ = 1;  ///< elements
   std::int64_t pieces_of_part_ = 0;
   std::int64_t pieces_ = 0;
-  std::int64_t next_ = 0;      ///< not under way yet
-  std::int64_t folded_ = 0;    ///< not folded yet
-  std::int64_t passed_ = 0;    ///< whose result has not come yet
-  std::int64_t finished_ = 0;  ///< not finished yet
+  std::int64_t next_ = 0;      ///< the next piece to begin
+  std::int64_t folded_ = 0;    ///< the next one to add up
+  std::int64_t passed_ = 0;    ///< the next one whose result comes
+  std::int64_t finished_ = 0;  ///< all pieces below are finished
   std::vector<flight_of_a_piece> flights_;
   byte_buffer slots_, wide_;
   std::vector<void const*> terms_;

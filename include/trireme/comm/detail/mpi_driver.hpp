@@ -18,9 +18,10 @@
 
 namespace trireme::comm::detail {
 
-/// Carries out the commands of this process. Only who holds its lock calls MPI, which is what MPI_THREAD_SERIALIZED
-/// asks for: a rank that waits drives all of them itself (no hand-over between threads), and otherwise, while some are
-/// in flight, one thread does. With none in flight that thread sleeps and makes no MPI calls.
+/// Carries out the commands of this process. A thread calls MPI only while it holds the driver's lock, as
+/// MPI_THREAD_SERIALIZED asks for. A rank that waits drives all commands itself, so that nothing is handed over between
+/// threads; otherwise a helper thread does, while some are in flight. With none in flight it sleeps and makes no MPI
+/// calls.
 class mpi_driver {
  public:
   mpi_driver(mpi_driver const&) = delete;
@@ -34,7 +35,7 @@ class mpi_driver {
     if (helper_.joinable()) helper_.join();
   }
 
-  /// The one of this process, which lives as long as somebody holds it.
+  /// The only driver of this process, which lives as long as some engine holds it.
   static std::shared_ptr<mpi_driver> shared() {
     static std::mutex guard;
     static std::weak_ptr<mpi_driver> known;
@@ -44,14 +45,14 @@ class mpi_driver {
     return driver;
   }
 
-  /// Calls `use()` while no one else is inside MPI.
+  /// Calls `use()` with the lock held.
   template <class Use>
   decltype(auto) alone(Use&& use) {
     std::lock_guard const lock(mutex_);
     return use();
   }
 
-  /// A group that failures are announced to and heard from.
+  /// Adds a group: failures are sent to its ranks, and heard from them.
   void add(mpi_group& group) {
     std::lock_guard const lock(mutex_);
     groups_.push_back(&group);
@@ -60,8 +61,8 @@ class mpi_driver {
   void remove(mpi_group& group) noexcept {
     std::lock_guard const lock(mutex_);
     std::erase(groups_, &group);
-    if (!failed_ && !mpi_session::is_over()) hear_rolls(group);  // that nobody waits for any more
-    // Freeing waits for the others, who may not come after a failure.
+    if (!failed_ && !mpi_session::is_over()) hear_rolls(group);  // no message may be left in it
+    // Freeing waits for the others, which may not come after a failure.
     if (!failed_ && !mpi_session::is_over()) MPI_Comm_free(&group.handle);
   }
 
@@ -72,7 +73,7 @@ class mpi_driver {
     reuse(op);
   }
 
-  /// It proceeds while the caller computes.
+  /// The command proceeds while the caller computes.
   mpi_operation& start(mpi_group& group, command const& it) {
     std::unique_lock lock(mutex_);
     auto& op = begin(group, it);
@@ -105,8 +106,8 @@ class mpi_driver {
     drive(op, lock);
   }
 
-  /// Returns when MPI's own collectives of all calls so far have begun, before a call that begins another one on the
-  /// same communicator: MPI asks for one order on all ranks.
+  /// Returns when MPI's own collectives of all calls so far have begun. Needed before another collective of MPI on the
+  /// same communicator, because MPI wants one order on all ranks.
   void begin_native(mpi_group& group) {
     std::unique_lock lock(mutex_);
     if (group.native_line.empty()) return;
@@ -119,7 +120,7 @@ class mpi_driver {
     std::lock_guard const lock(mutex_);
     return failed_;
   }
-  /// As node_launch::reports(), by messages. `launch` is the group of all ranks.
+  /// As node_launch::reports(), but by messages. `launch` is the group of all ranks.
   [[nodiscard]] bool reports(mpi_group const& launch) noexcept {
     std::lock_guard const lock(mutex_);
     if (mpi_session::is_over()) return launch.rank == 0;
@@ -199,7 +200,7 @@ class mpi_driver {
       if (now - began > op.where->deadline) give_up(op);
       call_roll(op, now - began, now);
       tell_if_late(op.told_late, now - began, op.where->deadline, [&] { return op.as_late(); });
-      // Long waits must leave the core to those who still compute.
+      // Long waits must leave the core to ranks that still compute.
       lock.unlock();
       if (now - began < std::chrono::milliseconds(5))
         std::this_thread::yield();
@@ -231,7 +232,7 @@ class mpi_driver {
         std::ranges::count_if(active_, [](auto const* op) { return !op->finished.load(std::memory_order_relaxed); }));
   }
 
-  /// Hears whether another rank has told a failure, and who is waited for.
+  /// Receives what other ranks say of a failure, and of who is missing.
   void listen() {
     for (auto* group : groups_) {
       hear_rolls(*group);
@@ -242,7 +243,8 @@ class mpi_driver {
     for (auto const* group : groups_) notices_.hear_who_reports(*group);
   }
 
-  // Who waits for long asks the others who is there. A roll is a head, and the sets.
+  // A rank that waits for long exchanges with others which ranks are in the call and which are waited for
+  // (roll_call.hpp). Such a message is a head and the two sets.
   struct roll_head {
     std::uint64_t number = 0;
     std::int32_t rank = 0;
@@ -256,7 +258,7 @@ class mpi_driver {
     return sizeof(roll_head) + 2 * sizeof(std::uint64_t) * static_cast<std::size_t>((size + 63) / 64);
   }
 
-  /// Calls the roll when `op` has been waited for longer than usual, and again from time to time.
+  /// Sends the sets when `op` has been waited for longer than usual, and again from time to time.
   void call_roll(mpi_operation& op, clock::duration waited, clock::time_point now) {
     auto const deadline = op.where->deadline;
     if (failed_ || !op.calls_roll() || waited < std::min<clock::duration>(std::chrono::seconds(1), deadline / 4) ||
@@ -266,7 +268,7 @@ class mpi_driver {
     op.enter_roll();
     tell_roll(op, op.where->rank);
   }
-  /// Tells those around this rank, but not the one from whom it has just heard.
+  /// Sends them to the neighbours of this rank, except `but`, from which they have just come.
   void tell_roll(mpi_operation const& op, int but) {
     roll_call::for_each_neighbour(op.where->rank, op.where->size, [&](int peer) {
       if (peer != but) send_roll(op, peer);
@@ -298,7 +300,7 @@ class mpi_driver {
     while (notices_.take(group, mpi_tags::roll, heard_roll_.data(), heard_roll_.size(), bytes) >= 0)
       hear_roll(group, static_cast<std::size_t>(bytes));
   }
-  /// Answers who knows less about a call that is in flight here, and passes on what is new.
+  /// If the call is in flight here: answers a rank that knows less, and passes on what is new.
   void hear_roll(mpi_group const& group, std::size_t bytes) noexcept try {
     roll_head head;
     if (failed_ || bytes != roll_bytes(group.size)) return;
@@ -316,7 +318,7 @@ class mpi_driver {
       return;
     }
     if (head.number >= group.next) return;
-    // This rank is through with that call already: it is not who is missing.
+    // This rank has finished that call already: it answers that it is not missing.
     auto const mine = sizeof head + sizeof(std::uint64_t) * (static_cast<std::size_t>(group.rank) / 64);
     std::uint64_t word = 0;
     std::memcpy(&word, heard_roll_.data() + mine, sizeof word);
@@ -329,9 +331,9 @@ class mpi_driver {
     auto const to = std::exchange(head.rank, group.rank);
     std::memcpy(out.bytes.data(), &head, sizeof head);
     send(out, group, to);
-  } catch (...) {  // without memory for an answer others may be named besides who is missing
+  } catch (...) {  // no memory for an answer: the error may name ranks that are not missing, too
   }
-  /// Ends all calls, and tells others; `heard_from` is who told this rank.
+  /// Fails all calls and tells other ranks, except `heard_from`, which has told this one.
   void fail(std::string sentence, int heard_from = -1) {
     if (failed_) return;
     failed_ = true;
@@ -345,7 +347,7 @@ class mpi_driver {
     throw comm_error(message_, {rank, std::string(name_of(kind))});
   }
 
-  /// If it sleeps although there is something to do and nobody else does it.
+  /// Wakes the helper if there is something to do that no caller does.
   void wake_helper(std::unique_lock<std::mutex>& lock) {
     if (!helper_sleeps_ || drivers_ > 0 || failed_ || unfinished() == 0) return;
     helper_sleeps_ = false;
@@ -366,7 +368,7 @@ class mpi_driver {
       auto const before = unfinished();
       advance_all();
       idle = unfinished() < before ? 0 : idle + 1;
-      if (idle % 64 == 63) listen();  // to answer who asks who is here
+      if (idle % 64 == 63) listen();  // to answer ranks that ask who is missing
       lock.unlock();
       if (idle < 50)
         std::this_thread::yield();

@@ -16,9 +16,9 @@
 
 namespace trireme::comm::detail {
 
-/// Commands as MPI's point-to-point messages. Sums are formed here, in rank order: small values go to every rank whole,
-/// large ones as slices that are reduced and then spread, between each pair of ranks directly, or carried from machine
-/// to machine (mpi_carried.hpp).
+/// Carries commands in MPI's point-to-point messages, and forms sums in rank order: small values travel in rounds
+/// (rounds.hpp), large ones are reduced in slices, between each two ranks directly (mpi_reduction.hpp) or carried from
+/// machine to machine (mpi_carried.hpp). With sum_order::any MPI's own collectives form large sums (mpi_native.hpp).
 class message_engine final : public process_engine {
  public:
   /// Takes `own`, a communicator of this engine alone, and frees it at the end. `members` are those of its ranks that
@@ -93,20 +93,20 @@ class message_engine final : public process_engine {
   [[nodiscard]] bool failed() const noexcept override { return driver_->failed(); }
   [[nodiscard]] bool reports() noexcept override { return driver_->reports(group_); }
 
-  /// Collective. Whether all ranks wish it and are on one machine, as MPI sees it.
-  /// Sums are in any order if all ranks wish that, too.
+  /// Collective. Whether all ranks wish to share memory, and are on one machine, as MPI sees it. Also settles the order
+  /// of sums: `any` only if all ranks ask for it.
   [[nodiscard]] bool on_one_machine(bool wished, sum_order order) {
     auto const wishes = gather_texts(wished ? "yes" : "no");
     std::vector<std::int32_t> orders(static_cast<std::size_t>(size()));
     orders[static_cast<std::size_t>(rank())] = order == sum_order::any ? 1 : 0;
     gather_all(orders.data(), size(), sizeof(std::int32_t), {});
     group_.order = std::ranges::count(orders, 1) == size() ? sum_order::any : sum_order::ranks;
-    std::vector<int> machines(static_cast<std::size_t>(size()));  // the first rank on that of each rank
+    std::vector<int> machines(static_cast<std::size_t>(size()));  // of each rank: the first rank on its machine
     driver_->alone([&] { machines[static_cast<std::size_t>(rank())] = first_rank_here(); });
     gather_all(machines.data(), size(), sizeof(int), {});
     return stand_on(std::move(machines)) && std::ranges::count(wishes, "yes") == size();
   }
-  /// Collective. Says which machine each rank is on; whether that is one.
+  /// Collective. Notes which machine each rank is on; returns whether all are on one.
   bool stand_on(std::vector<int> machines) {
     bool const alone = std::ranges::count(machines, machines[0]) == size();
     group_.piece_bytes = alone ? mpi_group::whole : mpi_group::unasked;
@@ -159,7 +159,7 @@ class message_engine final : public process_engine {
     for (int each = 0; each < end; ++each) all[static_cast<std::size_t>(each)] = each;
     return all;
   }
-  /// Collective. MPI's blocking calls know no deadline, and keep other threads of this process out of MPI.
+  /// Collective. Not by a blocking call of MPI, which would have no deadline and keep other threads out of MPI.
   [[nodiscard]] static MPI_Comm duplicate_of(mpi_driver& driver, MPI_Comm theirs, std::chrono::milliseconds deadline) {
     MPI_Comm made = MPI_COMM_NULL;
     MPI_Request request = MPI_REQUEST_NULL;

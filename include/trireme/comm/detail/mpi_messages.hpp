@@ -50,12 +50,12 @@ struct mpi_group {
   std::vector<int> machines;  // of each rank, where they are known
   int places = 0;             // ranks on each machine, if all have as many and they stand in rank order; else 0
   sum_order order = sum_order::ranks;
-  bool is_whole = false;                   // all ranks of `handle`, in their order: MPI's own collectives are for these
-  std::vector<std::uint64_t> native_line;  // numbers of calls whose collectives of MPI's have not all begun
+  bool is_whole = false;                   // all ranks of `handle`, in their order, as MPI's collectives need
+  std::vector<std::uint64_t> native_line;  // numbers of calls whose own collectives of MPI have not all begun
 
   static constexpr std::size_t whole = std::size_t{1} << 30;  // MPI counts in int
-  // Pieces that Open MPI sends without asking the receiver first (over TCP it asks from 64 KiB on). A question and its
-  // answer queue behind the data of the other direction, so that a line carries both ways one after the other.
+  // Pieces below the eager limit of Open MPI (64 KiB over TCP). Larger messages wait for an answer of the receiver, and
+  // that answer queues behind data of the other direction, so that a line is not used both ways at the same time.
   static constexpr std::size_t unasked = std::size_t{60} << 10;
 
   void stand_on(std::vector<int> machine_of_each) {
@@ -134,7 +134,7 @@ class mpi_messages {
     int peer;
     int tag;
     bool receiving;
-    std::int32_t rest = -1;  // of the same message, in rests_
+    std::int32_t rest = -1;  // index in rests_ of what is left of the message; -1: nothing
   };
   struct remainder {
     std::byte* at;
@@ -143,7 +143,7 @@ class mpi_messages {
   static constexpr std::size_t pieces_in_flight = 16;  // of one message
 
   void begin(mpi_route const& route, std::byte* at, std::size_t size, end where) {
-    // Exchanges share a tag, so the pieces of one message must all stand before those of the next.
+    // Exchanges share a tag, so all pieces of one message must be posted before those of the next.
     bool const at_once = route.what.kind == collective::exchange;
     auto const piece = route.group->piece_bytes;
     if (auto const first = pieces_in_flight * piece; !at_once && size > first) {
@@ -166,7 +166,7 @@ class mpi_messages {
     route.check(where.receiving ? MPI_Irecv(at, bytes, MPI_BYTE, peer, where.tag, route.group->handle, &request)
                                 : MPI_Isend(at, bytes, MPI_BYTE, peer, where.tag, route.group->handle, &request));
   }
-  /// Each piece that is done makes place for the next one of its message.
+  /// Posts the next piece of a message for each of its pieces that is done.
   void go_on(mpi_route const& route) {
     done_.resize(requests_.size());
     int count = 0;
@@ -192,7 +192,7 @@ class mpi_messages {
   std::size_t waiting_ = 0;  // bytes of messages that are not posted yet
 };
 
-/// What rounds travel on. A message is received at the size that it has, because a call that differs may send more.
+/// What rounds travel on. A message is probed for and received at its size, because a call that differs may send more.
 class mpi_wire {
  public:
   void begin(mpi_route const& route) noexcept { route_ = &route; }

@@ -13,22 +13,23 @@
 
 namespace trireme::comm::detail {
 
-/// What MPI's own non-blocking collectives carry; all else is ours. docs/communicators.md has the measurements: on TCP
-/// no large collective of MPI's was quicker than ours, and small ones not once calls have been compared. So there is no
-/// row for what does not depend on an order (integers, broadcast, gathers), and none for reduce_scatter, in which MPI's
-/// took up to four times as long.
+/// Which calls MPI's own non-blocking collectives carry. docs/communicators.md has the measurements: on TCP large
+/// collectives of MPI were not quicker than ours (but for one case of 77 ms to 79 ms), and small ones would have to
+/// wait for the comparison of calls. So there is no row for what does not depend on an order (broadcast, gathers), and
+/// none for reduce_scatter, in which MPI's took up to four times as long.
 struct native_row {
   collective kind;
-  sum_order order;         ///< that the description must ask for
+  sum_order order;         ///< which the description must ask for; `ranks`: need not
   std::size_t from_bytes;  ///< of the whole view
 };
 inline constexpr native_row native_rows[] = {
     {collective::all_reduce, sum_order::any, std::size_t{256} << 10},
 };
 
-/// As which type MPI adds up, with the result that the kernels of `ops` have; MPI_DATATYPE_NULL where it has another
-/// one. Integers wrap, so their sums are those of unsigned ones; but of 8 bits Open MPI 4.1 saturates them. Minima and
-/// maxima are ours: MPI says nothing of NaN, and MPICH 4.0 takes unsigned integers for signed. (The ladder found both.)
+/// The type as which MPI adds up, if it gives the results of the kernels in `ops` (but for the order); otherwise
+/// MPI_DATATYPE_NULL. Signed integers are added as unsigned ones, because sums wrap; 8-bit ones are left out, because
+/// Open MPI 4.1 saturates them. So are minima and maxima: MPI says nothing of NaN, and MPICH 4.0 compares unsigned
+/// integers as signed. (The ladder found both.)
 [[nodiscard]] inline MPI_Datatype native_type(dtype type, reduction_kind op) noexcept {
   if (op != reduction_kind::sum && op != reduction_kind::mean) return MPI_DATATYPE_NULL;
   switch (type) {
@@ -47,10 +48,10 @@ inline constexpr native_row native_rows[] = {
   }
 }
 
-/// A large all_reduce by MPI's own. It begins when calls have been compared, so that all ranks are there; in segments,
-/// of which MPI gets the next while one is on its way. MPI writes into memory of this class, which is given up if the
-/// call fails: a collective of MPI's cannot be cancelled. (Given room beside its input, Open MPI sends
-/// 2 n (p - 1) / p bytes a rank, and in place along a tree, all of it log2(p) times.)
+/// A large all_reduce by MPI's own. It begins when calls have been compared, so that all ranks are there, and goes in
+/// segments, two of them at a time. MPI writes into memory of this class, which is leaked if the call fails, because a
+/// collective of MPI cannot be cancelled. (That memory is also quicker: with separate input and output Open MPI sends
+/// 2 n (p - 1) / p bytes a rank; in place it sends all n up to log2(p) times.)
 class mpi_native {
  public:
   [[nodiscard]] static bool suits(mpi_group const& group, command const& it) noexcept {
@@ -61,7 +62,7 @@ class mpi_native {
     });
   }
 
-  /// Takes its place in the line: collectives of MPI's begin in one order on all ranks.
+  /// Queues the call: collectives of MPI must begin in one order on all ranks.
   void begin(mpi_route const& route, mpi_group& group, command const& it) {
     route_ = &route;
     group_ = &group;
@@ -88,7 +89,7 @@ class mpi_native {
       take(finished_++);
     }
   }
-  /// After a failure: leaves MPI the memory that it may still write to.
+  /// After a failure: leaks the memory that MPI may still write to.
   void give_up() noexcept {
     for (auto& each : flights_) each.result.give_up();
   }

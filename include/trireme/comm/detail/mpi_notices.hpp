@@ -14,11 +14,11 @@
 
 namespace trireme::comm::detail {
 
-/// What ranks tell each other when something has gone wrong.
+/// Messages about a failure.
 ///
-/// A failure is flooded: whoever finds it or hears of it tells the 2 ceil(log2(size)) ranks around it in each group,
-/// once. So it costs a rank so many messages however many ranks find it, and goes around ranks that are dead, or that
-/// compute. Where all of a rank's neighbours are silent, its own deadline ends its wait, as it does without notices.
+/// A failure is flooded: a rank that finds it or hears of it tells its 2 ceil(log2(size)) neighbours in each group,
+/// once. So a rank sends no more than that, however many ranks find the failure, and the notice goes around ranks that
+/// are dead or compute. If all neighbours of a rank are silent, its own deadline ends its wait.
 class mpi_notices {
  public:
   static constexpr std::size_t most_bytes = 1024;
@@ -27,7 +27,7 @@ class mpi_notices {
     int from = 0;  ///< as the group's communicator numbers ranks
   };
 
-  /// Tells the ranks around this one in each group, but for `told_by`, from whom it was heard. The first failure only.
+  /// Tells the neighbours in each group, except `told_by`, which has told this rank. Only for the first failure.
   void tell(std::span<mpi_group* const> groups, std::string_view sentence, int told_by = -1) noexcept {
     if (has_told_) return;
     has_told_ = true;
@@ -36,7 +36,7 @@ class mpi_notices {
         if (member(*group, peer) != told_by) send(*group, peer, mpi_tags::failure, sentence.substr(0, most_bytes));
       });
   }
-  /// The failure that another rank of the group has told.
+  /// The failure of which another rank of the group has told, if any.
   [[nodiscard]] std::optional<notice> heard(mpi_group const& group) {
     char sentence[most_bytes];
     int bytes = 0;
@@ -47,19 +47,19 @@ class mpi_notices {
 
   // Which rank prints the error.
 
-  /// Tells the higher ones of the ranks around this one that it ends with an error, and so may print it.
+  /// Tells the neighbours of higher rank that this rank ends with an error, and so may print it.
   static void tell_that_it_ends(mpi_group const& launch) noexcept {
     roll_call::for_each_neighbour(launch.rank, launch.size, [&](int peer) {
       if (peer > launch.rank) send(launch, peer, mpi_tags::ends, {});
     });
   }
-  /// Tells all others that this rank prints it; it ends soon after, so nobody could pass it on in time. Usually one
-  /// rank of a launch does so: two may, if they fail at once and no rank between them has an ear for the other.
+  /// Tells all other ranks that this one prints the error: directly, because its process ends soon, before others could
+  /// pass it on. Usually one rank of a launch prints; two may, if they fail at once and no rank between them listens.
   static void tell_that_it_reports(mpi_group const& launch) noexcept {
     for (int rank = 0; rank < launch.size; ++rank)
       if (rank != launch.rank) send(launch, rank, mpi_tags::reports, {});
   }
-  /// Hears what has arrived since.
+  /// Receives the notices that have arrived.
   void hear_who_reports(mpi_group const& launch) noexcept {
     char sentence[most_bytes];
     for (int const tag : {mpi_tags::failure, mpi_tags::ends, mpi_tags::reports})
@@ -67,11 +67,11 @@ class mpi_notices {
         if (tag == mpi_tags::reports) reported_ = true;
       }
   }
-  /// The lowest rank that has told a failure, or that it ends.
+  /// The lowest rank that has told of a failure, or that it ends.
   [[nodiscard]] int told_by() const noexcept { return told_by_; }
   [[nodiscard]] bool another_reports() const noexcept { return reported_; }
 
-  /// Takes a message of at most `room` bytes that has arrived; whom it is from, or -1.
+  /// Receives a message of at most `room` bytes that has arrived; returns its sender, or -1.
   [[nodiscard]] int take(mpi_group const& group, int tag, char* to, std::size_t room, int& bytes) noexcept {
     int flag = 0;
     MPI_Status status;
@@ -88,7 +88,7 @@ class mpi_notices {
   [[nodiscard]] static int member(mpi_group const& group, int rank) noexcept {
     return group.members[static_cast<std::size_t>(rank)];
   }
-  /// Nobody waits for it to arrive: MPI has copied what is so small, or the process ends with the failure.
+  /// Does not wait until it arrives: MPI copies a message so small, or the process ends with the failure.
   static void send(mpi_group const& group, int peer, int tag, std::string_view what) noexcept {
     MPI_Request request = MPI_REQUEST_NULL;
     int flag = 0;

@@ -31,8 +31,8 @@ struct stretch {
 };
 
 /// One rank's part in one command, as stages of messages that never block. A collective begins with rounds, which
-/// compare calls and carry what is small; then comes what is large, then what others wait for from here. An exchange
-/// announces each of its messages to its receiver.
+/// compare calls and carry small values; then large values move; then a broadcast passes on its slices. An exchange
+/// announces each of its messages to the receiver.
 class mpi_operation final : public process_operation {
  public:
   mpi_group* where = nullptr;
@@ -107,10 +107,10 @@ class mpi_operation final : public process_operation {
     if (at_ == stage::spreading && second_.done(route)) finished.store(true, std::memory_order_release);
   }
 
-  /// Whether who waits long asks who else is here: in an exchange its own peers are all that it can wait for.
+  /// Whether a rank that waits for long asks who is missing. Not in an exchange, which waits for its own peers only.
   [[nodiscard]] bool calls_roll() const noexcept { return !is_exchange(); }
-  /// Enters itself, and those for whom it waits now: while calls are compared, or MPI's own collective is under way,
-  /// all, by way of each other.
+  /// Adds this rank, and those that it waits for. That is all ranks while calls are compared or MPI's own collective is
+  /// under way: each waits for others that wait in turn.
   void enter_roll() {
     roll.begin(size());
     roll.add_here(rank());
@@ -136,7 +136,7 @@ class mpi_operation final : public process_operation {
     return {rank(), text(to_string(route.what), " number ", route.number), bytes(it_.what.count), missing()};
   }
 
-  /// After a failure: gives memory back to the caller as far as MPI lets go of it.
+  /// After a failure: cancels what MPI can cancel, so that it does not write to the caller's memory any more.
   void cancel() noexcept {
     for (auto* each : {&heard_, &first_, &second_}) each->cancel();
     if (large_ == way_of_large::reduced) reduction_.cancel();
@@ -146,20 +146,20 @@ class mpi_operation final : public process_operation {
 
  private:
   /// announcing -> carrying -> spreading; in between perhaps telling (a ragged all_to_all whose counts differ, which
-  /// ends in an error) or gathering (the results of an all_reduce of middle size).
+  /// ends in an error) or gathering (the results of an all_reduce or reduce of middle size).
   enum class stage : std::uint8_t { announcing, telling, gathering, carrying, spreading };
   using way = round_blocks::way;
-  /// What is large: moved between each two ranks; reduced in slices; the fold carried from machine to machine; or
-  /// MPI's.
+  /// How large values go: moved between each two ranks; reduced in slices; as partial sums carried from machine to
+  /// machine; or by MPI's own collective.
   enum class way_of_large : std::uint8_t { moved, reduced, carried, native };
   struct message_head {
     std::int64_t count;
     dtype type;
   };
-  /// Of a message of an exchange, with its announcement.
+  /// A message of an exchange of at most this size travels with its announcement.
   static constexpr std::size_t announced_bytes = std::size_t{16} << 10;
   static constexpr std::size_t capacity = sizeof(message_head) + announced_bytes;
-  /// A broadcast of so much is passed on whole; a larger one is scattered and gathered.
+  /// A broadcast of at most this size travels whole in the rounds; a larger one is scattered and gathered.
   static constexpr std::size_t told_bytes = std::size_t{16} << 10;
 
   [[nodiscard]] int rank() const noexcept { return where->rank; }
@@ -283,7 +283,7 @@ class mpi_operation final : public process_operation {
     return stage::gathering;
   }
 
-  // --- ragged all_to_all: if all counts fit, these sums over all ranks cancel out
+  // --- ragged all_to_all: if all counts match, the sums of all ranks add up to 0
 
   [[nodiscard]] std::uint64_t sum_of_parts() const noexcept {
     auto const p = static_cast<std::size_t>(size());
@@ -305,7 +305,7 @@ class mpi_operation final : public process_operation {
     });
     return all == 0 || !asserts(assertion_level::normal);
   }
-  /// Each rank tells each how much it sends, so that those who differ are named.
+  /// Each rank tells each other how much it sends, so that the error names the ranks that differ.
   [[nodiscard]] stage tell_parts() {
     auto const p = static_cast<std::size_t>(size());
     auto* const received = received_.at_least(p * sizeof(std::int64_t));
@@ -328,7 +328,7 @@ class mpi_operation final : public process_operation {
       if (peer != rank() && count != expected.count)
         throw comm_error(
             differing_transfers(mpi_name, peer, {rank(), true, expected.type, count, nullptr}, rank(), expected));
-    }  // otherwise the counts of others differ, who tell
+    }  // else counts of other ranks differ, and these throw
   }
 
   // --- what is large goes between each two ranks

@@ -85,7 +85,7 @@ class mpi_reduction {
     auto const begin = std::min(all.count, piece * piece_);
     return {all.first + begin, std::min(piece_, all.count - begin)};
   }
-  /// Where `rank`'s terms of a piece arrive; the own place is free for a result that does not belong into `to`.
+  /// Where `rank`'s terms of a piece arrive. The own slot is free for a result that does not belong into `to`.
   [[nodiscard]] std::byte* slot(std::int64_t piece, int rank) const noexcept {
     auto const place = static_cast<std::size_t>(piece) % in_flight * static_cast<std::size_t>(size());
     return slots_.data() + (place + static_cast<std::size_t>(rank)) * bytes(piece_);
@@ -139,9 +139,9 @@ class mpi_reduction {
   int divisor_ = 1;
   std::int64_t piece_ = 1;  // elements
   std::int64_t pieces_ = 0;
-  std::int64_t next_ = 0;      // not under way yet
-  std::int64_t combined_ = 0;  // not combined yet
-  std::int64_t finished_ = 0;  // not finished yet
+  std::int64_t next_ = 0;      // the next piece to begin
+  std::int64_t combined_ = 0;  // the next one to combine
+  std::int64_t finished_ = 0;  // all pieces below are finished
   std::array<flight_of_a_piece, in_flight> flights_;
   byte_buffer slots_;
   std::vector<void const*> terms_;

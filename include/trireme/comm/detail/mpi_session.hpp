@@ -47,7 +47,7 @@ class mpi_session {
     MPI_Finalized(&over);
     return over != 0;
   }
-  /// From here on MPI is left as it is: other ranks may never answer again.
+  /// From here on MPI is not finalised: other ranks may never answer again.
   void abandon() noexcept { abandoned_ = true; }
 
  private:

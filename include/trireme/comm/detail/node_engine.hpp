@@ -13,8 +13,8 @@
 
 namespace trireme::comm::detail {
 
-/// Drives the operations of one rank: whoever waits does it; in a process of its own else a helper thread, which begins
-/// with the first asynchronous operation and sleeps while nothing is pending.
+/// Drives the operations of one rank. The caller does it while it waits or tests. A rank that is a process also has a
+/// helper thread, which starts with the first asynchronous operation and sleeps while nothing is pending.
 class node_driver {
  public:
   explicit node_driver(std::shared_ptr<node_launch> launch) : launch_(std::move(launch)) {}
@@ -33,7 +33,7 @@ class node_driver {
 
   [[nodiscard]] std::shared_ptr<node_launch> const& launch() const noexcept { return launch_; }
 
-  /// Runs a command in the caller, in an operation that is used again.
+  /// Runs a command in the calling thread; `op` is used again for every blocking call.
   void run(node_operation& op, node_group& where, command const& it) {
     turn mine(*this);
     expect_unfailed(it.what.kind);
@@ -41,7 +41,7 @@ class node_driver {
     op.hears = !op.tells;
     drive(op, mine);
   }
-  /// Starts the helper: from then on every call takes its turn. A rank that is a thread has none.
+  /// Starts the helper: from then on every call takes the lock. A rank that is a thread has no helper.
   void expect_others() {
     if (!launch_->place->one_process && !helper_.joinable()) helper_ = std::thread([this] { help(); });
   }
@@ -74,7 +74,7 @@ class node_driver {
     if (op.finished()) return true;
     if (std::unique_lock lock(mutex_, std::defer_lock); !helper_.joinable() || lock.try_lock()) {
       advance(op);
-      if (op.polls % 4 == 0) advance_pending();  // now and then, because a test is otherwise a few nanoseconds
+      if (op.polls % 4 == 0) advance_pending();  // not each time: a test takes only a few nanoseconds
       if (++op.polls % 256 == 0) {
         if (op.since == clock::time_point{}) op.since = clock::now();
         check_patience(op, op.since);
@@ -99,7 +99,7 @@ class node_driver {
   }
 
  private:
-  /// The caller's turn to drive; the helper and other callers let it in after at most one step of an operation.
+  /// Holds the driver's lock, if there is a helper. Other holders release it after at most one step of each operation.
   class turn {
    public:
     explicit turn(node_driver& driver) : driver_(driver), shared_(driver.helper_.joinable()) { take(); }
@@ -116,7 +116,7 @@ class node_driver {
     void give() noexcept {
       if (shared_) driver_.mutex_.unlock();
     }
-    /// Lets others in who wait.
+    /// Lets other callers in that wait for the lock.
     void pass() {
       if (!shared_ || driver_.wanted_.load(std::memory_order_relaxed) == 0) return;
       give();
@@ -232,7 +232,7 @@ class node_driver {
   }
 
   std::shared_ptr<node_launch> const launch_;
-  std::mutex mutex_;  ///< of everything below, once there is a helper thread
+  std::mutex mutex_;  ///< protects everything below, once there is a helper
   std::condition_variable work_;
   std::atomic<int> wanted_{0};  ///< callers that wait for their turn
   bool over_ = false;
@@ -262,7 +262,7 @@ class node_engine final : public process_engine {
   ~node_engine() override {
     try {
       static_cast<void>(hear(group_));
-    } catch (...) {  // without memory for a sentence the others find out themselves, or at their deadlines
+    } catch (...) {  // no memory for a sentence: the others find the difference themselves, or at their deadlines
     }
     group_.mine().left.store(1);
     group_.ring();

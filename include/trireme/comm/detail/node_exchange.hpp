@@ -7,8 +7,8 @@
 
 namespace trireme::comm::detail {
 
-// Messages between two ranks: the sender fills slots of its channel, the receiver empties them. Large messages in
-// memory that the receiver reaches take one slot, which says where they are; it reads them there.
+// Messages between two ranks. Of a message in memory that the receiver reaches, the sender only writes a label, which
+// says where it is, and the receiver reads it there. Other messages are copied through the slots of the channel.
 
 [[nodiscard]] inline std::uint64_t bytes_of(node_operation const& op, part const& it) noexcept {
   return op.touches() ? static_cast<std::uint64_t>(it.count) * size_of(it.type) : 0;
@@ -110,7 +110,7 @@ inline bool exchange_step(node_operation& op) {
   return any || !open;
 }
 
-/// Whether a message waits for its peer at this moment.
+/// Whether a message waits for its peer now.
 [[nodiscard]] inline bool awaits(node_operation const& op, node_operation::message const& it) noexcept {
   using enum node_operation::message::state;
   auto const& where = *op.where;
@@ -124,7 +124,7 @@ inline bool exchange_step(node_operation& op) {
   return channel.head.load() - channel.tail.load() >= node_channel::slots;
 }
 
-/// A rank that gives more or less than another takes, in a ragged all_to_all, fails all.
+/// Whether all ranks send this one what it expects, in a ragged all_to_all; if not, the launch fails.
 [[nodiscard]] inline bool counts_agree(node_operation const& op) {
   auto const& where = *op.where;
   for (int rank = 0; rank < where.size(); ++rank) {

@@ -19,12 +19,12 @@
 namespace trireme::comm::detail {
 
 /// What differs between ranks that are threads of one process and ranks that are processes of one machine: where their
-/// memory is, and how one sees that another has ended.
+/// memory is, and how a rank notices that another one has ended.
 class node_place {
  public:
   /// @param memories  what offsets in each rank's memory count from.
   /// @param all       the headers of all ranks.
-  /// @param bytes     how much of its memory, from there on, a rank's peers reach.
+  /// @param bytes     how much of each rank's memory, from there on, the other ranks reach.
   node_place(bool together, std::vector<std::byte*> memories, std::vector<node_header*> all, std::uintptr_t bytes)
       : one_process(together), bases(std::move(memories)), headers(std::move(all)), reach(bytes) {}
   node_place(node_place const&) = delete;
@@ -47,7 +47,7 @@ class node_place {
   [[nodiscard]] virtual bool is_orphaned() const noexcept { return false; }
 };
 
-/// What one rank shares with the others of its launch: the memory of all, the failure, and the bells.
+/// What one rank shares with the others of its launch: the memory of all, the failure, and how they wake each other.
 class node_launch {
  public:
   node_launch(std::string_view name, int own_rank, std::shared_ptr<node_place> where, bool core_each)
@@ -95,8 +95,8 @@ class node_launch {
     auto const speaker = static_cast<int>(header(0).failure.load()) - 1;
     return speaker < 0 || speaker >= size() ? std::string() : std::string(header(speaker).sentence);
   }
-  /// After a failure: takes this rank's memory back, waiting until no other rank works in it any more; for processes,
-  /// which may have been stopped there, only a little.
+  /// After a failure: waits until no other rank works in this rank's memory any more. For a process at most a second,
+  /// because it may have been stopped while it worked there.
   void settle() noexcept {
     place->close();
     auto const end = clock::now() + std::chrono::seconds(1);
@@ -106,8 +106,8 @@ class node_launch {
         std::this_thread::sleep_for(std::chrono::microseconds(100));
   }
 
-  /// Whether this rank reports how the launch has failed: the lowest that comes here in time. It returns false when
-  /// another has begun to, because launchers end the others as soon as one process has ended.
+  /// Whether this rank prints why the launch has failed: the lowest rank that calls this in time does. The others get
+  /// false a little later, because launchers end all processes as soon as one has ended.
   [[nodiscard]] bool reports() noexcept {
     mine().ends.store(1);
     auto& reported = header(0).reported;
@@ -124,8 +124,8 @@ class node_launch {
     return false;
   }
 
-  /// After a failure: the ranks that go on, the same list on all of them. Nothing if one neither does so nor has ended
-  /// before the deadline; then nobody goes on, not even that one when it wakes up.
+  /// After a failure: the ranks that go on, the same list on all of them. Empty if some rank has neither called this
+  /// nor ended before the deadline; then no rank goes on, nor does that one if it calls this later.
   [[nodiscard]] std::vector<int> survivors(std::chrono::milliseconds deadline) {
     auto const end = clock::now() + deadline;
     mine().goes_on.store(node_header::yes);
@@ -144,7 +144,7 @@ class node_launch {
     for (;;) {
       if (clock::now() > end || has_given_up()) return give_up();
       int lowest = 0;
-      while (!is_left(lowest)) ++lowest;  // this rank at the latest
+      while (!is_left(lowest)) ++lowest;  // ends at this rank at the latest
       auto& decides = header(lowest);
       if (lowest == rank) {
         for (int each = 0; each < size(); ++each)
@@ -161,13 +161,13 @@ class node_launch {
     }
   }
 
-  /// Wakes whoever sleeps for that rank.
+  /// Wakes the threads of a rank that sleep.
   void ring(node_header& there) const noexcept {
     if (there.sleepers.load() == 0) return;
     there.bell.fetch_add(1);
     wake_all(there.bell, place->one_process);
   }
-  /// Sleeps until somebody rings, unless `ready()`, which is asked after the bell has been armed.
+  /// Sleeps until another rank calls ring(), unless ready(): asked once `sleepers` is set, so that no wake-up is lost.
   template <class Ready>
   void sleep(std::chrono::nanoseconds limit, Ready&& ready) noexcept(noexcept(ready())) {
     auto& here = mine();
@@ -193,8 +193,8 @@ class node_launch {
   [[nodiscard]] std::size_t board_bytes(int size) const noexcept {
     return node_board::bytes(size, !place->one_process);
   }
-  /// This rank will not look at these boards of a group any more. In one process who is the last frees them; a process
-  /// frees its own, once the others have left too.
+  /// This rank does not read these boards of a group any more. The last thread to leave frees them; a process frees its
+  /// own board once all have left.
   void leave(std::vector<node_board*> const& boards, node_board& own) {
     auto const size = static_cast<int>(boards.size());
     for (auto* const each : boards)

@@ -9,8 +9,8 @@
 
 namespace trireme::comm::detail {
 
-// What each rank shows to the others: one header a launch, one board a group. Those of processes lie in a memory file a
-// rank: the header, then a heap, of which boards are blocks.
+// What each rank shows to the others: one header for the launch, and one board for each group. Those of threads lie on
+// the heap of their process. Each process has a memory file: its header, then a heap, from which its boards are taken.
 
 inline constexpr int node_most_ranks = 256;
 
@@ -23,23 +23,23 @@ struct alignas(64) node_header {
   static constexpr std::size_t sentence_bytes = 2048;
 
   std::uint64_t token[2] = {};  ///< proves that a peer has opened the right file
-  /// Whoever sleeps in this rank's process sleeps on `bell`; others ring it if there are sleepers.
+  /// A futex on which threads of this rank sleep. Other ranks change it and wake them, if there are `sleepers`.
   alignas(64) std::atomic<std::uint32_t> bell{0};
   std::atomic<std::uint32_t> sleepers{0};
-  /// It reads or writes memory of other ranks at this moment.
+  /// 1 while this rank reads or writes memory of other ranks.
   alignas(64) std::atomic<std::uint32_t> inside{0};
-  /// Its body, in a thread, has returned.
+  /// 1 once the body of this rank has returned; only for ranks that are threads.
   std::atomic<std::uint32_t> left{0};
-  /// In the file of rank 0: 1 + the rank whose sentence says why the launch has failed.
+  /// In the header of rank 0: 1 + the rank whose sentence says why the launch has failed; 0 before.
   alignas(64) std::atomic<std::uint32_t> failure{0};
   /// This rank's process ends with an error, and asks who reports it.
   std::atomic<std::uint32_t> ends{0};
-  /// In the file of rank 0: some rank reports.
+  /// In the header of rank 0: 1 once some rank prints the error.
   std::atomic<std::uint32_t> reported{0};
   /// Whether this rank's process goes on after the failure, in another launch.
   enum decision : std::uint32_t { unsaid, yes, given_up };
   std::atomic<std::uint32_t> goes_on{unsaid};
-  /// Who goes on, as this rank has settled it for those above it: a byte a rank, valid once `settled` is 1.
+  /// Which ranks go on: decided by the lowest of them, in its own header. A byte a rank, valid once `settled` is 1.
   std::atomic<std::uint32_t> settled{0};
   std::uint8_t those_left[node_most_ranks] = {};
   char sentence[sentence_bytes] = {};
@@ -49,7 +49,7 @@ static_assert(sizeof(node_header) <= node_header::bytes);
 /// One rank's announcement of one collective of a group, written by that rank alone: one cache line.
 struct alignas(64) node_posting {
   static constexpr std::uint32_t reachable = 1;  ///< the others may work in this rank's memory
-  static constexpr std::uint32_t writable = 2;   ///< in broadcast: also where the values go
+  static constexpr std::uint32_t writable = 2;   ///< broadcast: the others may write the values here
   static constexpr std::uint32_t phantom = 4;    ///< no memory at all: only synchronise
 
   struct places {
@@ -75,8 +75,8 @@ struct node_portion {
   std::uint64_t place;  ///< offset from the base of the giver's memory
 };
 
-/// The messages of one rank to another: a ring of labels, which the sender writes and the receiver takes. What the
-/// receiver cannot reach travels in slots, piece by piece, one label each.
+/// The messages of one rank to another: a ring of labels, which the sender writes and the receiver takes. A message in
+/// memory that the receiver does not reach is copied through slots, piece by piece, with one label for each piece.
 struct alignas(64) node_channel {
   static constexpr std::uint64_t ring = 64;
   static constexpr std::uint64_t slots = 4;
@@ -97,15 +97,16 @@ struct alignas(64) node_channel {
 struct alignas(64) node_board {
   static constexpr std::uint64_t ring = 64;
   static constexpr std::size_t value_bytes = 1024;  ///< values up to this size travel with the announcement
-  static constexpr std::uint64_t letters = 16;      ///< of roots, which do not wait until others have read them
+  static constexpr std::uint64_t letters = 16;      ///< copies of small broadcasts: their root waits for no reader
   static constexpr std::size_t letter_bytes = 1 << 14;
   static constexpr std::uint64_t slots = 4;
-  /// All of them exceed a second-level cache, on purpose: lines still dirty there travel slowly to another core.
+  /// The slots together are larger than a second-level cache, on purpose: a line that is still dirty in the cache of
+  /// one core is slow to read from another.
   static constexpr std::size_t slot_bytes = 1 << 18;
 
   alignas(64) std::atomic<std::uint64_t> unfinished{1};  ///< the lowest number that this rank has not finished
   std::atomic<std::uint32_t> left{0};                    ///< this rank has left the group
-  alignas(64) std::atomic<std::uint32_t> leavers{0};     ///< ranks that will not look at this board any more
+  alignas(64) std::atomic<std::uint32_t> leavers{0};     ///< ranks that do not read this board any more
   /// Rounds of staged collectives, counted over all of them: copied in, reduced, copied out.
   alignas(64) std::atomic<std::uint64_t> filled{0};
   std::atomic<std::uint64_t> combined{0};

@@ -21,7 +21,7 @@ namespace trireme::comm::detail {
 
 /// The ranks of one communicator, as one of them sees it.
 struct node_group {
-  /// Messages to one rank and from it, numbered as they were asked for, and how many have been seen through.
+  /// Messages to and from one rank: how many have been started, which gives each its number, and how many are done.
   struct pair_state {
     std::uint64_t sends = 0, receives = 0;
     std::uint64_t sent = 0, received = 0;
@@ -35,13 +35,14 @@ struct node_group {
   std::vector<node_header*> headers;
 
   std::uint64_t next = 1;      ///< the number of the next collective
-  std::uint64_t posted = 0;    ///< up to here they are announced: in their order, so that none takes another's place
-  std::uint64_t decided = 0;   ///< up to here it is known how each collective goes about its work
+  std::uint64_t posted = 0;    ///< the latest that is announced; announcements keep the order of the calls
+  std::uint64_t decided = 0;   ///< the latest for which it is chosen how the work is done
   std::uint64_t reusable = 1;  ///< postings below it are free: every rank has finished with them
   std::uint64_t rounds = 0;    ///< rounds of the staged collectives that are decided
   std::array<std::uint64_t, node_board::ring> done{};
-  /// Broadcasts that this rank began as their root, without waiting for the others, and how many of them all others
-  /// have joined since; so many have written letters, and these are the numbers that the latest ones belong to.
+  /// Small broadcasts that this rank has finished as their root without waiting: the numbers of the latest ones, how
+  /// many there were, and for how many the calls of all others have been compared since (hear()). Then the letters
+  /// written so far, and the collective that each letter was last used for.
   std::array<std::uint64_t, node_board::ring> told{};
   std::uint64_t told_count = 0, heard = 0;
   std::uint64_t letters = 0;
@@ -61,7 +62,7 @@ struct node_group {
     return {reinterpret_cast<node_portion*>(board(of).more(number, size())), members.size()};
   }
 
-  /// Called after every change that others may wait for.
+  /// Wakes the other ranks if they sleep. Called after every change that they may wait for.
   void ring() const noexcept {
     for (int each = 0; each < size(); ++each)
       if (each != rank) launch->ring(*headers[static_cast<std::size_t>(each)]);
@@ -71,7 +72,7 @@ struct node_group {
     for (int each = 1; each < size(); ++each) low = std::min(low, board(each).unfinished.load());
     return low;
   }
-  /// Collective `number` is finished, here.
+  /// This rank has finished collective `number`.
   void finish(std::uint64_t number, std::memory_order order = std::memory_order_release) noexcept {
     done[number % node_board::ring] = number;
     auto low = mine().unfinished.load(std::memory_order_relaxed);
@@ -89,7 +90,7 @@ struct node_segment {
 };
 
 /// One rank's part in one collective or exchange. It advances when it is asked to:
-///   posting -> arriving -> finished                           by value or letter, or where there is nothing to touch
+///   posting -> arriving -> finished                           by value, by letter, or if there are no elements
 ///                       -> sharing -> closing -> finished     directly in the memory of all
 ///                       -> staging -> finished                in pieces through the staging slots
 ///   exchanging -> finished
@@ -111,15 +112,15 @@ struct node_operation final : process_operation {
   std::uint64_t number = 0;
   std::atomic<stage> at{stage::finished};
   bool by_value = false;
-  bool tells = false;        ///< a small broadcast, in which ranks wait for its root only, and the root for nobody
-  bool hears = false;        ///< is announced when all have joined what its rank told before, so that they hear with it
+  bool tells = false;        ///< a small broadcast: ranks wait for the root only, and the root for nobody
+  bool hears = false;        ///< another blocking call: waits until this rank has compared the calls of all it told
   bool for_all = false;      ///< a broadcast in which each rank copies a slice for all
   bool streams = false;      ///< moves so much that it goes past the caches
   int cursor = 0;            ///< ranks below it have been seen at the present stage
   std::int64_t moved = 0;    ///< of this rank's share of direct work: elements, of the rank at `cursor`
   std::int64_t chunk = 0;    ///< elements a round
   std::uint64_t base = 0;    ///< the number of the first round
-  std::uint64_t behind = 0;  ///< a number that all must finish before this is posted
+  std::uint64_t behind = 0;  ///< a collective that all ranks must finish before this is posted
   std::uint64_t rounds = 0;
   std::uint32_t polls = 0;
   clock::time_point since{};
@@ -155,9 +156,9 @@ struct node_operation final : process_operation {
   return op.is_ragged() && op.what().kind == collective::all_to_all;
 }
 
-/// What of its own memory a rank lets others work in when they do so directly. They read what it gives; but what is for
-/// one rank alone is brought there by those who give it, and sums that end in more than one slice are written by those
-/// who form them.
+/// In which of a rank's views the other ranks work, if they work directly. They read what it gives. But what only the
+/// root takes is written into the root's memory by the givers; and a sum that all take, or the root, is written by the
+/// ranks that form its slices.
 struct node_touched {
   bool from, to;
 };
@@ -189,7 +190,7 @@ struct node_touched {
   return {op.to(), taken.first, taken.count};
 }
 
-/// Bytes of what a rank posts if the values travel with the announcement: the same number on every rank.
+/// Bytes of a rank's values if they travel with the announcement: the same number on every rank.
 [[nodiscard]] inline std::int64_t value_bytes(node_operation const& op) noexcept {
   auto const given = move_of(op).given;
   if (given == piece::whole) return op.bytes(op.what().count);
@@ -197,7 +198,8 @@ struct node_touched {
   return op.bytes(given == piece::of_giver ? where.largest() : where.all());
 }
 
-/// Bytes that are worked on in one go; where a helper thread may do it, others take their turn between them.
+/// Bytes of direct work in one step. In a process several threads take turns between steps (node_driver), so steps are
+/// short; a rank that is a thread has no others.
 [[nodiscard]] inline std::int64_t most_direct(node_operation const& op) noexcept {
   return op.launch().place->one_process ? std::numeric_limits<std::int64_t>::max() : std::int64_t{1} << 20;
 }
@@ -222,8 +224,9 @@ inline std::int64_t copied(node_operation const& op, node_segment const& to, std
   return count;
 }
 
-/// Runs `work`, which touches memory of other ranks, and says meanwhile that it does. False if the launch has failed,
-/// since somebody may be taking its memory back then; and if the work throws, as that of a device may, which fails all.
+/// Runs `work`, which touches memory of other ranks, and shows that in this rank's header meanwhile. False if the
+/// launch has failed, because the others then take their memory back; or if `work` throws, as kernels of a
+/// device may: that fails the launch.
 template <class Work>
 [[nodiscard]] bool work_inside(node_operation const& op, Work&& work) {
   auto& launch = op.launch();

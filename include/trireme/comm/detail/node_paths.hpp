@@ -23,7 +23,7 @@ struct node_terms {
   }
 };
 
-// By value: every rank has posted what it gives, and forms its own result.
+// By value: every rank's values are beside its announcement, and each rank forms its own result.
 
 inline void take_values(node_operation const& op) {
   auto const& where = *op.where;
@@ -50,7 +50,7 @@ inline void take_values(node_operation const& op) {
   }
 }
 
-/// What this rank posts by value.
+/// Writes this rank's values beside its announcement.
 inline void give_values(node_operation const& op) {
   auto const geometry = geometry_of(op);
   auto const& move = move_of(op);
@@ -92,7 +92,7 @@ inline bool combine_directly(node_operation& op) {
   return op.moved == own.count;
 }
 
-/// Where in the memory of `rank` that lies which it gives to this one.
+/// Where in the memory of `rank` the elements are that it gives to this rank.
 [[nodiscard]] inline std::byte const* source_at(node_operation const& op, int rank) noexcept {
   auto const own = op.where->rank;
   if (!has_parts(op)) return from_of(op, rank) + op.bytes(geometry_of(op).given(move_of(op), rank, own).first);
@@ -110,11 +110,11 @@ inline bool move_directly(node_operation& op) {
     ++op.cursor;
     return op.cursor == where.size();
   };
-  if (move_of(op).takers == side::root) {  // into the root's memory, so that all work
+  if (move_of(op).takers == side::root) {  // all ranks write into the root's memory, side by side
     op.cursor = where.size() - 1;
     return step({to_of(op, op.what().root), where.rank * op.what().count, op.what().count}, op.from());
   }
-  if (op.for_all) {  // everybody's: each rank copies a slice for all
+  if (op.for_all) {  // each rank copies one slice of the root's values to all
     auto const part = geometry_of(op).owned(where.rank);
     if (op.cursor == op.what().root) return ++op.cursor == where.size();
     return step({to_of(op, op.cursor), part.first, part.count}, from_of(op, op.what().root) + op.bytes(part.first));

@@ -12,7 +12,7 @@ namespace trireme::comm::detail {
 
 enum class node_outcome : std::uint8_t { stuck, moved, finished };
 
-/// Whether the others may work in what this rank passes in, as far as that matters to the collective.
+/// The flags of this rank's posting: whether the others reach those of its views that they work in directly.
 [[nodiscard]] inline std::uint32_t reach_of(node_operation const& op) noexcept {
   if (!op.touches()) return node_posting::reachable | node_posting::phantom;
   bool const broadcasts = op.what().kind == collective::broadcast;
@@ -30,7 +30,8 @@ enum class node_outcome : std::uint8_t { stuck, moved, finished };
   return (reachable ? node_posting::reachable : 0U) | (writable ? node_posting::writable : 0U);
 }
 
-/// Whether this rank's slot for a round is free, and what has to be reduced before has been.
+/// Whether this rank may fill its slot for a round: all ranks have copied out what was there. A collective that reduces
+/// nothing also waits until this rank has reduced all earlier rounds, because fill_round() counts its own as reduced.
 [[nodiscard]] inline bool may_fill(node_operation const& op, std::uint64_t round) noexcept {
   if (!combines(op) && op.where->mine().combined.load(std::memory_order_relaxed) != round) return false;
   for (int rank = 0; rank < op.where->size(); ++rank)
@@ -40,7 +41,7 @@ enum class node_outcome : std::uint8_t { stuck, moved, finished };
 inline void fill_round(node_operation const& op, std::uint64_t round) {
   fill_slot(op, round);
   auto& mine = op.where->mine();
-  if (!combines(op)) mine.combined.store(op.base + round + 1);  // there is nothing to reduce
+  if (!combines(op)) mine.combined.store(op.base + round + 1);  // nothing to reduce
   mine.filled.store(op.base + round + 1);
 }
 
@@ -56,9 +57,9 @@ inline void fill_round(node_operation const& op, std::uint64_t round) {
   return false;
 }
 
-/// Looks who has joined the broadcasts that this rank told without waiting; false if somebody has called another thing
-/// instead, which fails the launch. Others may wait for it: who is the root of a later broadcast, for a letter or a
-/// line that it may only use again when all have finished with what was there.
+/// A root finishes a small broadcast without waiting for the others. This compares their calls with it, as far as they
+/// have announced them, and marks those broadcasts as finished; false if a call differs, which fails the launch. Other
+/// ranks may wait for that mark: a letter or posting is only used again when all ranks have finished its collective.
 inline bool hear(node_group& where) {
   auto const before = where.heard;
   bool agree = true;
@@ -78,7 +79,7 @@ inline bool hear(node_group& where) {
   return agree;
 }
 
-/// Writes the letter that a broadcast takes to the others; false while its place is in use for an earlier one.
+/// Copies the values of a broadcast into a letter of its root; false while an earlier broadcast still uses that letter.
 inline bool write_letter(node_operation& op, node_posting& posting) {
   auto& where = *op.where;
   auto& last = where.letter_of[where.letters % node_board::letters];
@@ -97,8 +98,8 @@ inline bool write_letter(node_operation& op, node_posting& posting) {
   return true;
 }
 
-/// Announces the collective; false while its posting is still in use for an earlier one, or an earlier one waits for
-/// its.
+/// Announces the collective; false while its posting is in use for an earlier collective, or an earlier one is not
+/// announced yet: the order of announcements is that of the calls.
 inline bool post(node_operation& op) {
   auto& where = *op.where;
   if (op.number != where.posted + 1) return false;
@@ -122,7 +123,7 @@ inline bool post(node_operation& op) {
         where.portions(where.rank, op.number)[static_cast<std::size_t>(each.peer)] = {each.count,
                                                                                       op.launch().offset(each.address)};
     op.chunk = staged_chunk(op);
-    // If it is going to be staged for sure, the first piece goes with the announcement.
+    // This rank's memory is out of reach, so the collective is staged; its first piece goes with the announcement.
     if ((flags & node_posting::reachable) == 0 && !has_parts(op) && where.decided + 1 == op.number &&
         where.mine().filled.load(std::memory_order_relaxed) == where.rounds && may_fill(op, where.rounds)) {
       op.base = where.rounds;
@@ -131,7 +132,7 @@ inline bool post(node_operation& op) {
   }
   where.posted = op.number;
   posting.word.store(node_arrived(op.number));
-  if (!op.tells || op.is_root()) where.ring();  // else its root alone may wait for it, which tell() wakes
+  if (!op.tells || op.is_root()) where.ring();  // else only the root may wait, and tell() wakes it
   op.become(node_operation::stage::arriving);
   return true;
 }
@@ -142,8 +143,8 @@ inline node_outcome finish(node_operation& op) noexcept {
   return node_outcome::finished;
 }
 
-/// The root of a small broadcast has arrived, and nobody waits for anybody else. The root itself is done, and hears
-/// later what the others have called.
+/// The root of a small broadcast has announced it, which is all that any rank waits for. The root is done, and compares
+/// the calls of the others later (hear()).
 inline node_outcome tell(node_operation& op) {
   auto& where = *op.where;
   if (where.decided + 1 != op.number) return node_outcome::stuck;
@@ -158,14 +159,14 @@ inline node_outcome tell(node_operation& op) {
     else
       copied(op, incoming(op, root), from_of(op, root), 0, op.what().count);
     where.finish(op.number, std::memory_order_seq_cst);
-    op.launch().ring(*where.headers[static_cast<std::size_t>(root)]);  // it may wait for a place
+    op.launch().ring(*where.headers[static_cast<std::size_t>(root)]);  // it may wait for the letter or posting
     op.become(node_operation::stage::finished);
   }
   ++where.decided;
   return node_outcome::finished;
 }
 
-/// All ranks have arrived: from their postings each of them sees how the work is done.
+/// All ranks have arrived: each compares the calls, and chooses from the postings how the work is done, all alike.
 inline node_outcome decide(node_operation& op) {
   using enum node_operation::stage;
   auto& where = *op.where;
@@ -201,7 +202,7 @@ inline node_outcome decide(node_operation& op) {
   return node_outcome::moved;
 }
 
-/// Whether a rank must stay until the others have done their share: not if nobody works in its memory.
+/// Whether a rank must wait until the others have done their share: only if they work in its memory.
 [[nodiscard]] inline bool must_stay(node_operation const& op) noexcept {
   auto const others = touched(op);
   return op.for_all || others.from || others.to;
@@ -219,7 +220,7 @@ inline node_outcome share(node_operation& op) {
   return node_outcome::moved;
 }
 
-/// One step of one round: copies out what is ready first, so that pieces are still in the cache.
+/// One step of one round. Copying out comes first, because those pieces are still in the cache.
 inline node_outcome stage_round(node_operation& op) {
   auto& where = *op.where;
   auto& mine = where.mine();
@@ -268,7 +269,7 @@ inline node_outcome advance(node_operation& op) {
     case arriving:
       if (op.tells) {
         if (op.posting(op.what().root).word.load() >= node_arrived(op.number)) return tell(op);
-        if (where.heard < where.told_count) static_cast<void>(hear(where));  // that root may wait for this rank to
+        if (where.heard < where.told_count) static_cast<void>(hear(where));  // the root may wait until this rank has
         return node_outcome::stuck;
       }
       for (; op.cursor < where.size(); ++op.cursor)
@@ -290,7 +291,7 @@ inline node_outcome advance(node_operation& op) {
   }
 }
 
-/// Whether `rank` is somebody whom `op` waits for.
+/// Whether `op` waits for `rank`.
 [[nodiscard]] inline bool awaits(node_operation const& op, int rank) noexcept {
   using enum node_operation::stage;
   auto const& board = op.where->board(rank);
@@ -320,7 +321,7 @@ inline node_outcome advance(node_operation& op) {
   }
 }
 
-/// "rank 1" or "ranks 1, 3": those that `op` waits for and that are `such`, by their ranks in the launch.
+/// "rank 1" or "ranks 1, 3": those that `op` waits for and for which such(rank) holds, by their ranks in the launch.
 template <class Such>
 [[nodiscard]] std::string awaited_ranks(node_operation const& op, Such&& such) {
   std::string out;
@@ -337,14 +338,15 @@ template <class Such>
 inline void check_patience(node_operation& op, clock::time_point since) {
   auto& launch = op.launch();
   auto const now = clock::now();
-  if (launch.failed() || op.finished()) return;  // who has left after it is not awaited
+  if (launch.failed() || op.finished()) return;  // ranks may leave after it
   auto const begin = [&] { return text(launch.who, ": ", describe(op)); };
   if (now >= op.next_look) {  // asking the system costs a microsecond a rank
     op.next_look = now + std::chrono::milliseconds(50);
     if (launch.place->is_orphaned())
       return launch.fail(text(begin(), " cannot finish, because what started rank ", launch.rank,
                               " (mpirun, or its daemon) has ended; start the job again"));
-    // A thread's group may end while an exception is on its way out of its body, which is then told instead.
+    // A thread leaves its group while an exception leaves its body, and the exception is then the error to report. So
+    // for threads only the header counts, which says that the body has ended.
     bool const together = launch.place->one_process;
     auto const left = awaited_ranks(op, [&](int rank) {
       auto const& here = op.where->board(rank).left;
@@ -377,7 +379,7 @@ inline void check_patience(node_operation& op, clock::time_point since) {
                    "{.deadline}"));
 }
 
-/// Leaves an operation of a failed launch: from here on nobody works in this rank's memory.
+/// Throws the failure of the launch, once the others have stopped working in this rank's memory (settle()).
 [[noreturn]] inline void throw_failure(node_launch& launch, collective kind) {
   launch.settle();
   throw comm_error(launch.sentence(), {launch.rank, std::string(name_of(kind))});

@@ -62,7 +62,7 @@ struct node_card {
 /// Processes of one machine: a memory file a rank, mapped by all of them.
 class process_place final : public node_place {
  public:
-  /// @param needs_launcher  ranks wait for each other only while the process lives that has started this one.
+  /// @param needs_launcher  waits end with an error once the process that has started this one has ended.
   process_place(int rank, std::vector<node_file> files, node_map map, std::size_t bytes, bool needs_launcher)
       : node_place(false, bases_of(map, files.size()), headers_of(map, files.size()), bytes),
         files_(std::move(files)),
@@ -76,7 +76,7 @@ class process_place final : public node_place {
   [[nodiscard]] bool is_dead(int of) const noexcept override {
     return !files_[static_cast<std::size_t>(of)].is_locked();
   }
-  /// Whether this process was given to another one.
+  /// Whether the launcher has ended: the system has then given this process another parent.
   [[nodiscard]] bool is_orphaned() const noexcept override { return launcher_ > 1 && ::getppid() != launcher_; }
 
  private:
@@ -97,12 +97,12 @@ class process_place final : public node_place {
   pid_t launcher_;
 };
 
-/// The memory of one rank, and of the others once it has heard of them.
+/// Makes the memory of this rank, then maps that of all ranks.
 class node_meeting {
  public:
   explicit node_meeting(int rank, int size) : rank_(rank), size_(size), files_(static_cast<std::size_t>(size)) {}
 
-  /// Makes this rank's memory; what is wrong, or nothing.
+  /// Makes this rank's memory; returns what is wrong, or nothing.
   [[nodiscard]] std::string prepare() {
     if (size_ > node_most_ranks) return text(size_, " ranks are more than the ", node_most_ranks, " that it can hold");
     card_.host = node_card::this_host();
@@ -125,7 +125,7 @@ class node_meeting {
   }
   [[nodiscard]] std::string line() const { return to_line(card_); }
 
-  /// Opens the memory of all and makes this rank's board; what is wrong, or nothing.
+  /// Maps the memory of all ranks and writes this rank's header; returns what is wrong, or nothing.
   [[nodiscard]] std::string meet(std::vector<std::string> const& lines) {
     std::vector<node_card> cards(static_cast<std::size_t>(size_));
     std::bitset<CPU_SETSIZE> cores;
@@ -151,7 +151,7 @@ class node_meeting {
     std::memcpy(header->token, card_.token, sizeof card_.token);
     return {};
   }
-  /// Whether the files are the right ones, asked when all ranks have written their tokens.
+  /// Whether the files are the right ones. Called when all ranks have written their tokens.
   [[nodiscard]] std::string verify(std::vector<std::string> const& lines) const {
     for (int each = 0; each < size_; ++each) {
       node_card card;
@@ -166,7 +166,7 @@ class node_meeting {
     auto place =
         std::make_shared<process_place>(rank_, std::move(files_), std::move(map_), card_.stride, needs_launcher);
     auto launch = std::make_shared<node_launch>(who, rank_, std::move(place), core_each_);
-    // The first block of every heap, so that all know where it is.
+    // It is the first block of every heap, so every rank knows its offset.
     auto* const own = launch->make_board(size_);
     std::vector<int> members;
     std::vector<node_board*> boards;
@@ -206,7 +206,7 @@ class node_meeting {
 };
 
 /// Collective. The engine of ranks that share a machine; null on all ranks alike, with a reason in `why`, if they do
-/// not or if their memory cannot be shared. Where the ranks need their launcher, its end is an error of their waits.
+/// not or if their memory cannot be shared. With `needs_launcher` waits end with an error once the launcher has ended.
 [[nodiscard]] inline std::shared_ptr<process_engine> try_node_engine(std::string_view who, int rank, int size,
                                                                      std::chrono::milliseconds deadline,
                                                                      node_all_gather const& all_gather,
@@ -226,7 +226,7 @@ class node_meeting {
   if (why = first_fault(all_gather(say(meeting.meet(lines)))); !why.empty()) return nullptr;
   if (why = first_fault(all_gather(say(meeting.verify(lines)))); !why.empty()) return nullptr;
   auto engine = meeting.engine(who, deadline, needs_launcher);
-  static_cast<void>(all_gather("ok"));  // the boards are there
+  static_cast<void>(all_gather("ok"));  // all boards exist now
   return engine;
 }
 

@@ -14,8 +14,8 @@
 
 namespace trireme::comm::detail {
 
-/// Calls `body(world, attempt)` until it succeeds. After a failure the living processes settle in the memory that they
-/// shared who goes on, and meet again under the same conditions, numbered in the order of their ranks.
+/// Calls `body(world, attempt)` until it succeeds. After a failure the processes that are left agree in shared memory
+/// on who goes on (node_launch::survivors). They meet again, and get new ranks in the order of the old ones.
 template <class World, class Body>
 auto recover_processes(std::string_view who, bootstrap::place here, std::chrono::milliseconds deadline,
                        recovery const& how, Body& body) {
@@ -34,7 +34,7 @@ auto recover_processes(std::string_view who, bootstrap::place here, std::chrono:
       throw;
     }
     auto const reason = sentence_of(failure);
-    engine->abandon(reason);  // where it was this rank that noticed
+    engine->abandon(reason);  // in case this rank has found the failure first
     auto const left = attempt == how.attempts ? std::vector<int>{} : engine->survivors();
     if (left.empty() || static_cast<int>(left.size()) < how.min_ranks) {
       end_with_error(*engine, failure);
@@ -42,8 +42,8 @@ auto recover_processes(std::string_view who, bootstrap::place here, std::chrono:
     }
     here.rank = here.local_rank = static_cast<int>(std::ranges::find(left, engine->rank()) - left.begin());
     here.size = here.local_size = static_cast<int>(left.size());
-    if (!here.job.empty()) here.job += ".again";  // they are not to meet whoever is late for the meeting before
-    // The old one stays until all have met: to the others its end would be this rank's death.
+    if (!here.job.empty()) here.job += ".again";  // not the meeting of the attempt before, for which a rank may be late
+    // The old engine stays until all have met: others would take its end for the end of this rank.
     engine = engine_by_rendezvous(who, here, deadline);
     if (how.on_failure) how.on_failure({attempt + 1, here.rank, here.size, reason});
   }

@@ -28,7 +28,7 @@ class relay {
   }
 };
 
-/// Between the ranks of one place only: there is no other way.
+/// Carries messages between ranks of one place only.
 template <class Inner, class Outer>
 class column_relay final : public relay<Inner, Outer> {
  public:
@@ -79,8 +79,8 @@ class whole_relay final : public relay<Inner, Outer> {
   Whole world_;
 };
 
-/// Where the ranks of a node are threads of one process: through one world between the processes for each pair of
-/// places, which the two threads use in turn.
+/// For nodes whose ranks are threads of one process: one world between the processes for each pair of places. Two
+/// threads of a process share it, under a lock.
 template <class Inner, class Outer>
 class crossing_relay final : public relay<Inner, Outer> {
  public:

@@ -7,9 +7,9 @@
 
 namespace trireme::comm::detail {
 
-/// Which ranks are known to be in a call, and which are waited for there. Who waits for long tells others what it
-/// knows, and learns what they know: both sets only grow, until they are the same on all who wait. Missing are those
-/// who are waited for and not there.
+/// Which ranks are known to be in a call, and which are waited for there. A rank that waits for long tells others what
+/// it knows, and learns what they know: both sets only grow, until they are the same on all ranks that wait. Missing
+/// are the ranks that are waited for and not in the call.
 class roll_call {
  public:
   void clear() noexcept { bits_.clear(); }

@@ -23,7 +23,7 @@ class byte_buffer {
     return data_.get();
   }
   [[nodiscard]] std::byte* data() const noexcept { return data_.get(); }
-  /// Leaves the bytes, for good, to who may still write to them.
+  /// Leaks the bytes, for somebody else may still write to them.
   void give_up() noexcept {
     static_cast<void>(data_.release());
     size_ = 0;
@@ -46,7 +46,7 @@ struct round_blocks {
     if (how == way::nothing || (only >= 0 && rank != only)) return 0;
     return sizes.empty() ? each : sizes[static_cast<std::size_t>(rank)];
   }
-  /// Of `count` ranks, `last` and those before it.
+  /// Bytes of the blocks of `count` ranks: `last` and those before it.
   [[nodiscard]] std::size_t of_all(int last, int count, int size) const noexcept {
     if (how == way::nothing) return 0;
     if (only >= 0) return (last - only + size) % size < count ? each : 0;
@@ -62,7 +62,7 @@ struct round_blocks {
 
 /// The rounds with which a collective begins between machines: in round i each rank sends to the one 2^i after it, and
 /// hears from the one 2^i before it; after ceil(log2(size)) rounds each has heard from all, by way of others. Messages
-/// begin with the call of their sender, and carry blocks. Whoever receives another call than its own stops: then
+/// begin with the call of their sender, and carry blocks. A rank that receives another call than its own stops: then
 /// nobody gets through all rounds unless all calls are the same, because each way from one call to another has a hop
 /// where they differ.
 ///
@@ -83,7 +83,7 @@ class rounds {
  public:
   using way = round_blocks::way;
 
-  /// Makes place for the blocks; the caller then writes its own ones.
+  /// Empties the description of the blocks, which the caller then fills in before place().
   round_blocks& prepare() noexcept {
     blocks_.how = way::nothing;
     blocks_.each = 0;
@@ -127,7 +127,7 @@ class rounds {
         hear(wire, message);
         heard_ = true;
       }
-      if (blocks_.how == way::dealt && !wire.sent()) return false;  // its buffer is needed again
+      if (blocks_.how == way::dealt && !wire.sent()) return false;  // the next round needs its buffer
       heard_ = false;
       if (round_ + 1 < last_) send(wire, round_ + 1);
     }

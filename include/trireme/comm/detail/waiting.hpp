@@ -31,8 +31,8 @@ inline void pause_core() noexcept {
 #endif
 }
 
-/// Between two looks of somebody who has waited for long already: yields at first, then sleeps for a small part of that
-/// time. (The time counts, and not how often it yielded: on a busy machine one yield may take milliseconds.)
+/// The pause between two polls in a wait that has lasted `waited`: yields at first, then sleeps for a small part of
+/// that time. (It goes by time and not by the number of yields: on a busy machine one yield may take milliseconds.)
 inline void rest(clock::duration waited) {
   if (waited < std::chrono::microseconds(500))
     std::this_thread::yield();

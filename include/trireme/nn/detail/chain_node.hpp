@@ -11,13 +11,13 @@
 
 namespace trireme::nn::detail {
 
-/// Layers one after the other: the one place where rows are gathered, terms are summed, gradients find their memory,
-/// and backward comes apart.
+/// Layers one after the other. Only this class gathers rows, sums terms, chooses the memory of gradients and splits
+/// backward into halves.
 ///
-/// Memory   A result belongs to who made it; whoever reads it later (saves it, or gets it as its input again in the
-///          backward pass) makes it read-only for those behind (`held::ours`). A gradient belongs to whoever has it;
-///          one that must live until the second half is made read-only there (`gradient::ours`) and lies among the
-///          activations. What is written in place is asked for ownership first, and copied without it.
+/// Memory   A result is `ours` (the next layer may write to it) unless it is the chain's input, or the layer that made
+///          it reads it again in the backward pass. A gradient is `ours` unless the chain's caller needs it, or a layer
+///          keeps it for the second half; it then lies among the activations. A layer that works in place gets a copy
+///          of what is not `ours`.
 /// Threads  one owner.
 template <class Env>
 class chain_node {
@@ -35,7 +35,7 @@ class chain_node {
     for (auto const& each : nodes_) all.push_back(each->says());
     return all;
   }
-  /// Of a branch that a fork takes the result of.
+  /// What these layers can do as a branch of a fork.
   [[nodiscard]] layer_says as_branch() const {
     std::vector<layer_step> steps(nodes_.size());
     return branch_says(says(), steps);
@@ -76,7 +76,7 @@ class chain_node {
     }
   }
 
-  /// @param residual  is added to the result, if it is given.
+  /// @param residual  if not empty, is added to the result.
   held<Env> forward(pass<Env>& pass, view input, view residual = {}) {
     auto& kept = kept_[pass];
     kept.x.assign(nodes_.size() + 1, {});
@@ -95,8 +95,8 @@ class chain_node {
     return x;
   }
 
-  /// Returns the gradient of the input, in `out` if that says where.
-  /// @param input  as it was given to forward().
+  /// Returns the gradient of the input, in `out.into` if that is given.
+  /// @param input  what forward() was given.
   gradient<Env> backward(pass<Env>& pass, layer_input<Env> input, gradient<Env> dy, target<Env> out, half when) {
     auto const first = first_active(pass);
     bool done = false;
@@ -145,8 +145,8 @@ class chain_node {
 
  private:
   struct saved {
-    std::vector<held<Env>> x;  // each layer's input before its boundary; behind the last one the result
-    std::vector<view> dy;      // between the halves, of layers with weights, before the boundary
+    std::vector<held<Env>> x;  // each layer's input, not gathered; behind the last one the chain's result
+    std::vector<view> dy;      // between the halves, of layers with weights; not gathered
   };
 
   [[nodiscard]] bool skips(pass<Env> const& pass, std::size_t i) const {
@@ -163,7 +163,7 @@ class chain_node {
     }
     return nodes_.size();
   }
-  // The layer before i that does something; as many as there are layers: there is none.
+  // The last layer before i that does something in this pass; nodes_.size() if there is none.
   [[nodiscard]] std::size_t before(pass<Env> const& pass, std::size_t i) const {
     while (i-- > 0) {
       if (!skips(pass, i)) return i;
@@ -207,7 +207,7 @@ class chain_node {
     if (steps_[i].gathers()) out.crosses = true;
     return out;
   }
-  // Whether the gradient that goes on from layer i is kept by one before it for the second half.
+  // Whether a layer before i will keep for the second half the memory that the gradient of i's input lies in.
   [[nodiscard]] bool is_kept_behind(pass<Env> const& pass, std::size_t i) const {
     for (auto j = before(pass, i); j != nodes_.size(); j = before(pass, j)) {
       auto const& facts = nodes_[j]->facts();
@@ -217,13 +217,13 @@ class chain_node {
     return false;
   }
 
-  // A source without weights: nobody reads the gradient of its result.
+  // The gradient of its result is not needed: it is a source without weights.
   [[nodiscard]] bool wants_nothing(std::size_t i) const {
     return nodes_[i]->facts().source && !nodes_[i]->facts().weights;
   }
 
-  // dy is the gradient of layer i's result, behind its boundary; returns that of its input, before its boundary.
-  // done: it is where `out` wants it.
+  // dy is the gradient of layer i's result after terms are summed; returns that of its input before rows are gathered.
+  // done: set if it has been written to `out`, or if nobody needs it.
   gradient<Env> backward(pass<Env>& pass, std::size_t i, layer_input<Env> const& input, gradient<Env> dy,
                          target<Env> const& out, half when, bool& done) {
     auto& one = *nodes_[i];
@@ -247,10 +247,10 @@ class chain_node {
       dy.through = false;
       return dy;
     }
-    // Asked before a copy is made, so that both ways through backward round alike.
+    // Decided before dy may be copied below, so that backward at once and in halves form the same sums and round alike.
     bool const may_go_there = out.into.address() != nullptr && out.into.address() != dy.v.address();
     if (facts.weights && later) {
-      // Nobody gets the gradient of a source's result behind it, so it may stay where it was handed over.
+      // No unit comes before a source, so nobody writes to the memory that dy was handed over in: no copy is needed.
       bool const stays = dy.lies == memory::kept || (facts.source && dy.lies == memory::passing);
       if (!dy.ours || !stays) dy = {copy_of(pass.activations, dy.v), true, memory::kept};
       kept.dy[i] = dy.v;
@@ -270,8 +270,8 @@ class chain_node {
       return {};
     }
 
-    // Where dx goes: at once to where the chain's owner wants it, into what the layer before kept of its activation and
-    // nobody needs any more, or into scratch memory.
+    // Where dx goes: directly to where the chain's caller wants it; or, between the halves, over the activation's input
+    // that the layer before has kept, which nobody reads later; or into scratch memory.
     target<Env> to;
     gradient<Env> dx{.ours = true};
     if (may_go_there && !step.gathers() && !facts.replicated && (facts.accumulates || !out.accumulate)) {
@@ -300,7 +300,7 @@ class chain_node {
     dx.v = to.into;
     if (done) return dx;
     if (step.gathers()) dx.v = facts.replicated ? own_rows(pass, dx.v) : pass.group.reduce(partial_sum<view>(dx.v));
-    // A gradient that is kept takes the memory of the input, which nobody needs any more: no other memory is taken.
+    // A gradient that must be kept takes the memory of this layer's input, which nobody reads later.
     auto const& mine = kept.x[i];
     if (later && dx.lies != memory::kept && mine.ours && !facts.weights && !facts.inside && is_kept_behind(pass, i)) {
       kernels::copy(mine.v, dx.v);
@@ -310,15 +310,15 @@ class chain_node {
     return dx;
   }
 
-  // dy of a fused activation's result becomes that of the product, where nothing behind could do it on the way.
+  // Applies the derivative of the fused activation to dy, where the layer behind has not done so.
   gradient<Env> through_activation(pass<Env>& pass, fused_activation<Env> const& its, gradient<Env> dy, bool later) {
     auto const into = later ? its.before : dy.ours ? dy.v : pass.scratch.template take<value>(dy.v.extents());
     kernels::activate_backward(into, dy.v, its.before, its.act);
     return {into, true, later ? memory::kept : dy.ours ? dy.lies : memory::scratch, true};
   }
 
-  // A layer that has its parameters whole on every rank, but only some rows: its gradients are summed over the group.
-  // Between begin and end it adds to terms in scratch memory.
+  // Where every rank has all of a layer's parameters but only some of its rows, gradients are summed over the group.
+  // Between begin and end the parameters' gradients are terms in scratch memory.
   struct sum_of_rows {
     typename arena<space>::position mark;
     tensor_view<typename Env::accumulate, space> terms;
@@ -353,8 +353,8 @@ class chain_node {
 
   std::vector<node_pointer<Env>> nodes_;
   std::vector<layer_step> steps_;
-  std::vector<std::vector<parameter<Env>*>> parameters_;           // of layers whose rows are cut
-  std::vector<tensor_view<typename Env::gradient, space>> whole_;  // their gradients, meanwhile
+  std::vector<std::vector<parameter<Env>*>> parameters_;           // of layers that take rows, which may be cut
+  std::vector<tensor_view<typename Env::gradient, space>> whole_;  // their own gradients, between begin and end
   per_slot<saved> kept_;
 };
 

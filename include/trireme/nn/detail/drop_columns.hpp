@@ -9,8 +9,8 @@
 
 namespace trireme::nn::detail {
 
-/// Drops numbers of y, all rows of which lie here, but of each of the `fused` matrices that a row of `width` numbers is
-/// made of only the columns `part`: the same numbers as whole rows drop.
+/// Dropout of y, which has all rows, but only the columns `part` of each of the `fused` matrices that make up a whole
+/// row of `width` numbers. Drops the same numbers as dropout of whole rows.
 template <class Env>
 void drop_columns(pass<Env> const& pass, tensor_view<typename Env::compute, typename Env::space> y, std::int64_t width,
                   std::int64_t fused, interval part, ops::dropout_site site) {

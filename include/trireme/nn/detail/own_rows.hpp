@@ -10,8 +10,8 @@
 
 namespace trireme::nn::detail {
 
-/// Sum over the tensor group of the terms that term(memory) makes; of cut rows those that lie here, and nothing else is
-/// kept: nobody needs the term's other rows later.
+/// The sum over the tensor group of what term(memory) computes. Where rows are cut, only the rows that lie here are
+/// kept among the activations; the term, which has all rows, goes to scratch memory.
 template <class Env, class Term>
 auto kept_sum(pass<Env>& pass, Term const& term) -> tensor_view<typename Env::compute, typename Env::space> {
   if (!pass.group.cuts_rows()) return pass.group.reduce(term(pass.activations));
@@ -23,7 +23,8 @@ auto kept_sum(pass<Env>& pass, Term const& term) -> tensor_view<typename Env::co
   return y;
 }
 
-/// Drops numbers of y, the rows that lie here of `rows`, by what they are in their whole samples.
+/// Dropout of y, which has those of `rows` rows that lie here. What is dropped depends on sample and position in the
+/// whole sample alone, so any cut drops the same.
 template <class Env>
 void drop_rows(pass<Env> const& pass, tensor_view<typename Env::compute, typename Env::space> y, std::int64_t rows,
                ops::dropout_site site) {

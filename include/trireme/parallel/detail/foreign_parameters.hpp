@@ -11,7 +11,7 @@
 
 namespace trireme::parallel::detail {
 
-/// Parameters that live in the caller's memory, each used once. Their gradients are copied into buckets and back.
+/// Parameters in the caller's memory, none of them tied. Their gradients are copied into buckets and back.
 template <class Element, class Space>
 class foreign_parameters {
  public:
@@ -23,7 +23,7 @@ class foreign_parameters {
   [[nodiscard]] bool empty() const noexcept { return all_.empty(); }
   [[nodiscard]] int count() const noexcept { return static_cast<int>(all_.size()); }
 
-  /// Errors  config_error if two of them have one name, or one has not as many gradients as values.
+  /// Errors  config_error if two of them have the same name, or if one has not as many gradients as values.
   [[nodiscard]] std::vector<parameter_info> infos() const {
     std::vector<parameter_info> infos;
     for (auto const& each : all_) {
@@ -41,8 +41,8 @@ class foreign_parameters {
     return infos;
   }
 
-  /// From now on the gradients of one parameter lie there.
-  /// Errors  config_error if they are not as many as before.
+  /// The gradients of parameter number `use` lie in `gradient` from now on.
+  /// Errors  config_error if they are not as many as its values.
   void gradient_at(int use, view gradient) {
     auto& it = all_[static_cast<std::size_t>(use)];
     if (it.value.size() != gradient.size()) {
@@ -52,7 +52,7 @@ class foreign_parameters {
     it.gradient = gradient;
   }
 
-  /// All of one tensor.
+  /// All values, and all gradients, of one tensor.
   [[nodiscard]] view value(layout::entry const& entry) const { return of(entry).value.flat(); }
   [[nodiscard]] view gradient(layout::entry const& entry) const { return of(entry).gradient.flat(); }
 
