@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/trireme.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: de4383a300651f5f243eea14ca1f989514ae3457145b45254b26b42dbec6206c
+// SHA-256 of the sources: 9ced0d0e783f37184bc661a4658d95e62c1af9d9a0625ddfb4285f7492443e0b
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -11708,7 +11708,8 @@ namespace trireme::nn {
 ///          (positions, outputs). unembedding{.tied = name} multiplies by the table of that name.
 /// Ranks    each rank of a tensor group has some rows of the words' table, and all of the positions'. A rank adds 0 for
 ///          a word that lies elsewhere; a sum over the group follows.
-/// Errors   config_error for more ranks than words, and for samples of more positions than `positions`, unless 0.
+/// Errors   config_error for no words or outputs, for more ranks than words, and for samples of more positions than
+///          `positions`, unless 0.
 struct embedding {
   static constexpr layer_says says{.does = flow::source, .terms = true};
   std::int64_t words = 0;
@@ -11736,6 +11737,10 @@ namespace detail {
 template <class Env>
 [[nodiscard]] parameter<Env> word_table(placing<Env> const& at, std::string name, shape const& extents,
                                         initial const& start) {
+  if (extents[0] < 1 || extents[1] < 1) {
+    throw config_error(text("trireme::nn::embedding: ", name, " has shape ", to_string(extents),
+                            " (words, channels); both must be at least 1"));
+  }
   if (at.own.size > extents[0]) {
     throw config_error(text("trireme::nn::embedding: the ", extents[0], " words of ", name, " cannot be cut into ",
                             at.own.size, " ways; a tensor group has at most as many ranks as there are words"));
@@ -11953,8 +11958,8 @@ namespace trireme::nn {
 /// Numerics a row's sum over its experts is in the order of its choices, the most probable first; of equally probable
 ///          experts that of the lower number is chosen. Gradients of experts are sums over rows in the order of ranks.
 /// Method   [Shazeer et al., 2017]; the balance loss is that of [Fedus et al., 2021], for each sample by itself.
-/// Errors   config_error if a group has more ranks than there are experts; in the first pass, if there is a balance
-///          loss and ranks share the positions of samples.
+/// Errors   config_error if a group has more ranks than there are experts, or `channels` is not the width of the input;
+///          in the first pass, if there is a balance loss and ranks share the positions of samples.
 struct experts {
   static constexpr nn::flow flow = nn::flow::all;
   std::int64_t channels = 0;  ///< in an expression: left 0; it is the width of the input
@@ -12283,6 +12288,10 @@ class experts_node final : public node<Env> {
 
  private:
   void do_place(placing<Env>& at, layer_step const&) override {
+    if (what_.channels != 0 && what_.channels != at.width) {
+      throw config_error(text("trireme::nn::experts ", at.name, ": rows of ", at.width, " numbers come in where ",
+                              what_.channels, " channels are said; leave channels out"));
+    }
     what_.channels = at.width;
     state_.emplace(what_, at.name, expert_group<Env>::of(at.groups).share());
   }
@@ -12901,22 +12910,26 @@ namespace loss {
 /// Numerics a sum in double over rows in order. Gradients are divided by all rows of a sample, also those left out.
 struct cross_entropy {
   static constexpr nn::flow flow = nn::flow::loss;
+  static constexpr std::string_view name = "cross_entropy";
   friend bool operator==(cross_entropy const&, cross_entropy const&) = default;
 };
 
 /// The mean of (x - target)^2 over a row's numbers; targets are float, as many as there are numbers.
 struct squared_error {
   static constexpr nn::flow flow = nn::flow::loss;
+  static constexpr std::string_view name = "squared_error";
   friend bool operator==(squared_error const&, squared_error const&) = default;
 };
 
 /// A loss of your own: the mean over a row's numbers of value(x, target), whose derivative by x is slope(x, target).
-/// Both take and return double; targets are as for squared_error.
+/// Both take and return double; targets are as for squared_error. What ranks and checkpoints compare says `each`, not
+/// which functions these are.
 /// @example nn::loss::each{[](double x, double t) { return std::cosh(x - t) - 1; },
 ///                         [](double x, double t) { return std::sinh(x - t); }}
 template <class Value, class Slope>
 struct each {
   static constexpr nn::flow flow = nn::flow::loss;
+  static constexpr std::string_view name = "each";
   Value value;
   Slope slope;
 };
@@ -12933,7 +12946,8 @@ each(Value, Slope) -> each<Value, Slope>;
 /// Bytes    chunk * words numbers of scratch memory; saves the gradient of x (rows, channels).
 /// Numerics in training forward also forms the gradients, while it has the logits: three products, where backward would
 ///          need a fourth to compute them again. So nothing is left for a second half.
-/// Errors   config_error for a tensor group with another loss than cross_entropy, or of more ranks than words.
+/// Errors   config_error for no words, and for a tensor group with another loss than cross_entropy, or of more ranks
+///          than words.
 struct unembedding {
   static constexpr nn::flow flow = nn::flow::words;
   std::int64_t words = 0;
@@ -13670,9 +13684,12 @@ template <class Loss>
   std::string hidden;
   for (auto const width : m.hidden) hidden += text(hidden.empty() ? "" : ", ", width);
   char const* const names[] = {"none", "gelu", "tanh", "relu", "silu"};
-  return text(std::is_same_v<Loss, loss::squared_error> ? "nn::mlp" : "nn::mlp_with", "{.inputs = ", m.inputs,
-              ", .hidden = {", hidden, "}, .outputs = ", m.outputs,
-              ", .act = ops::activation::", names[static_cast<int>(m.act)], "}");
+  auto const numbers = text("{.inputs = ", m.inputs, ", .hidden = {", hidden, "}, .outputs = ", m.outputs,
+                            ", .act = ops::activation::", names[static_cast<int>(m.act)], "}");
+  if constexpr (std::is_same_v<Loss, loss::squared_error>)
+    return text("nn::mlp", numbers);
+  else
+    return text("nn::mlp_with<", Loss::name, ">", numbers);
 }
 
 }  // namespace trireme::nn

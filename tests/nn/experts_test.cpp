@@ -7,9 +7,11 @@
 #include <vector>
 
 #include "../catch.hpp"
+#include "../support/sentence.hpp"
 #include "trireme/comm/self.hpp"
 #include "trireme/compression/none.hpp"
 #include "trireme/nn/gpt.hpp"
+#include "trireme/nn/mlp.hpp"
 #include "trireme/ops/ops.hpp"
 #include "trireme/parallel/exchange.hpp"
 #include "trireme/parallel/strategies.hpp"
@@ -135,4 +137,43 @@ TEST_CASE("a GPT with experts names what is wrong with its description", "[nn][e
   CHECK(to_string(nn::gpt{.experts = 4}) ==
         "nn::gpt{.vocabulary = 256, .context = 256, .layers = 6, .heads = 6, .channels = 384, .dropout = 0, .experts = "
         "4, .top_k = 2}");
+}
+
+namespace {
+
+/// A model of layers as a user may describe it: sizes that a layer before or behind gives may be said wrongly.
+struct described {
+  using policy_category = slot::model;
+  nn::embedding first{.words = 5, .outputs = 6};
+  nn::experts second{.hidden = 8, .count = 2};
+  nn::unembedding last{.words = 5};
+
+  void units(auto&& emit) const {
+    emit(nn::block{"first", 6, 0, first});
+    emit(nn::block{"second", 6, 0, nn::chain(nn::residual(second))});
+    emit(nn::block{"last", 6, 0, nn::chain(last, nn::loss::cross_entropy{})});
+  }
+};
+
+}  // namespace
+
+TEST_CASE("layers name what is wrong with the sizes that they are given", "[nn]") {
+  auto const sentence = [](described const& model) {
+    return sentence_of<config_error>([&] { staged_engine<env> engine{model}; });
+  };
+  CHECK(sentence({}) == "");
+  CHECK(sentence({.second = {.channels = 6, .hidden = 8, .count = 2}}) == "");
+  CHECK(sentence({.second = {.channels = 4, .hidden = 8, .count = 2}}) ==
+        "trireme::nn::experts second: rows of 6 numbers come in where 4 channels are said; leave channels out");
+  CHECK(sentence({.last = {}}) ==
+        "trireme::nn::embedding: last.weight has shape (0, 6) (words, channels); both must be at least 1");
+  CHECK(sentence({.first = {.outputs = 6}}) ==
+        "trireme::nn::embedding: first.weight has shape (0, 6) (words, channels); both must be at least 1");
+}
+
+TEST_CASE("perceptrons with different losses have different descriptions", "[nn]") {
+  CHECK(to_string(nn::mlp{.hidden = {8}}) ==
+        "nn::mlp{.inputs = 1, .hidden = {8}, .outputs = 1, .act = ops::activation::tanh}");
+  CHECK(to_string(nn::mlp_with<nn::loss::cross_entropy>{.outputs = 3}) ==
+        "nn::mlp_with<cross_entropy>{.inputs = 1, .hidden = {}, .outputs = 3, .act = ops::activation::tanh}");
 }

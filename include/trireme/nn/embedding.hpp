@@ -16,7 +16,8 @@ namespace trireme::nn {
 ///          (positions, outputs). unembedding{.tied = name} multiplies by the table of that name.
 /// Ranks    each rank of a tensor group has some rows of the words' table, and all of the positions'. A rank adds 0 for
 ///          a word that lies elsewhere; a sum over the group follows.
-/// Errors   config_error for more ranks than words, and for samples of more positions than `positions`, unless 0.
+/// Errors   config_error for no words or outputs, for more ranks than words, and for samples of more positions than
+///          `positions`, unless 0.
 struct embedding {
   static constexpr layer_says says{.does = flow::source, .terms = true};
   std::int64_t words = 0;
@@ -44,6 +45,10 @@ namespace detail {
 template <class Env>
 [[nodiscard]] parameter<Env> word_table(placing<Env> const& at, std::string name, shape const& extents,
                                         initial const& start) {
+  if (extents[0] < 1 || extents[1] < 1) {
+    throw config_error(text("trireme::nn::embedding: ", name, " has shape ", to_string(extents),
+                            " (words, channels); both must be at least 1"));
+  }
   if (at.own.size > extents[0]) {
     throw config_error(text("trireme::nn::embedding: the ", extents[0], " words of ", name, " cannot be cut into ",
                             at.own.size, " ways; a tensor group has at most as many ranks as there are words"));

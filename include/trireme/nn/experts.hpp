@@ -32,8 +32,8 @@ namespace trireme::nn {
 /// Numerics a row's sum over its experts is in the order of its choices, the most probable first; of equally probable
 ///          experts that of the lower number is chosen. Gradients of experts are sums over rows in the order of ranks.
 /// Method   [Shazeer et al., 2017]; the balance loss is that of [Fedus et al., 2021], for each sample by itself.
-/// Errors   config_error if a group has more ranks than there are experts; in the first pass, if there is a balance
-///          loss and ranks share the positions of samples.
+/// Errors   config_error if a group has more ranks than there are experts, or `channels` is not the width of the input;
+///          in the first pass, if there is a balance loss and ranks share the positions of samples.
 struct experts {
   static constexpr nn::flow flow = nn::flow::all;
   std::int64_t channels = 0;  ///< in an expression: left 0; it is the width of the input
@@ -362,6 +362,10 @@ class experts_node final : public node<Env> {
 
  private:
   void do_place(placing<Env>& at, layer_step const&) override {
+    if (what_.channels != 0 && what_.channels != at.width) {
+      throw config_error(text("trireme::nn::experts ", at.name, ": rows of ", at.width, " numbers come in where ",
+                              what_.channels, " channels are said; leave channels out"));
+    }
     what_.channels = at.width;
     state_.emplace(what_, at.name, expert_group<Env>::of(at.groups).share());
   }

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "trireme/contract/context_group.hpp"
@@ -25,22 +26,26 @@ namespace loss {
 /// Numerics a sum in double over rows in order. Gradients are divided by all rows of a sample, also those left out.
 struct cross_entropy {
   static constexpr nn::flow flow = nn::flow::loss;
+  static constexpr std::string_view name = "cross_entropy";
   friend bool operator==(cross_entropy const&, cross_entropy const&) = default;
 };
 
 /// The mean of (x - target)^2 over a row's numbers; targets are float, as many as there are numbers.
 struct squared_error {
   static constexpr nn::flow flow = nn::flow::loss;
+  static constexpr std::string_view name = "squared_error";
   friend bool operator==(squared_error const&, squared_error const&) = default;
 };
 
 /// A loss of your own: the mean over a row's numbers of value(x, target), whose derivative by x is slope(x, target).
-/// Both take and return double; targets are as for squared_error.
+/// Both take and return double; targets are as for squared_error. What ranks and checkpoints compare says `each`, not
+/// which functions these are.
 /// @example nn::loss::each{[](double x, double t) { return std::cosh(x - t) - 1; },
 ///                         [](double x, double t) { return std::sinh(x - t); }}
 template <class Value, class Slope>
 struct each {
   static constexpr nn::flow flow = nn::flow::loss;
+  static constexpr std::string_view name = "each";
   Value value;
   Slope slope;
 };
@@ -57,7 +62,8 @@ each(Value, Slope) -> each<Value, Slope>;
 /// Bytes    chunk * words numbers of scratch memory; saves the gradient of x (rows, channels).
 /// Numerics in training forward also forms the gradients, while it has the logits: three products, where backward would
 ///          need a fourth to compute them again. So nothing is left for a second half.
-/// Errors   config_error for a tensor group with another loss than cross_entropy, or of more ranks than words.
+/// Errors   config_error for no words, and for a tensor group with another loss than cross_entropy, or of more ranks
+///          than words.
 struct unembedding {
   static constexpr nn::flow flow = nn::flow::words;
   std::int64_t words = 0;

@@ -103,9 +103,12 @@ template <class Loss>
   std::string hidden;
   for (auto const width : m.hidden) hidden += text(hidden.empty() ? "" : ", ", width);
   char const* const names[] = {"none", "gelu", "tanh", "relu", "silu"};
-  return text(std::is_same_v<Loss, loss::squared_error> ? "nn::mlp" : "nn::mlp_with", "{.inputs = ", m.inputs,
-              ", .hidden = {", hidden, "}, .outputs = ", m.outputs,
-              ", .act = ops::activation::", names[static_cast<int>(m.act)], "}");
+  auto const numbers = text("{.inputs = ", m.inputs, ", .hidden = {", hidden, "}, .outputs = ", m.outputs,
+                            ", .act = ops::activation::", names[static_cast<int>(m.act)], "}");
+  if constexpr (std::is_same_v<Loss, loss::squared_error>)
+    return text("nn::mlp", numbers);
+  else
+    return text("nn::mlp_with<", Loss::name, ">", numbers);
 }
 
 }  // namespace trireme::nn
