@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/trireme.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 9ced0d0e783f37184bc661a4658d95e62c1af9d9a0625ddfb4285f7492443e0b
+// SHA-256 of the sources: 9ad52f2c1a01d9442be8e031e7792ebfc494e50e3cbe46416b98178e76bb33ea
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -10251,6 +10251,20 @@ struct checkpointed {
 template <class Unit>
 checkpointed(Unit) -> checkpointed<Unit>;
 
+namespace detail {
+
+/// Emits a block of a model, as it is or checkpointed.
+template <class Emit, class Block>
+void emit_block(Emit& emit, Block const& block, bool saves_its_input_only) {
+  if (saves_its_input_only) {
+    emit(nn::checkpointed<Block>{block});  // nvcc does not deduce it
+  } else {
+    emit(block);
+  }
+}
+
+}  // namespace detail
+
 }  // namespace trireme::nn
 
 // ---- trireme/contract/context_group.hpp
@@ -12309,6 +12323,18 @@ struct node_of<Env, experts> {
 
 }  // namespace trireme::nn
 
+// ---- trireme/nn/detail/expect_positive.hpp
+namespace trireme::nn::detail {
+
+/// Throws config_error for the first size of a model's description that is below 1.
+inline void expect_positive(char const* model, std::initializer_list<std::pair<char const*, std::int64_t>> sizes) {
+  for (auto const& [what, number] : sizes)
+    if (number < 1)
+      throw config_error(text("trireme::nn::", model, ": ", what, " is ", number, "; it must be at least 1"));
+}
+
+}  // namespace trireme::nn::detail
+
 // ---- trireme/nn/detail/drop_columns.hpp
 namespace trireme::nn::detail {
 
@@ -13364,14 +13390,11 @@ struct gpt {
   friend bool operator==(gpt const&, gpt const&) = default;
 
   void validate() const {
-    auto const positive = [](char const* what, std::int64_t number) {
-      if (number < 1) throw config_error(text("trireme::nn::gpt: ", what, " is ", number, "; it must be at least 1"));
-    };
-    positive("vocabulary", vocabulary);
-    positive("context", context);
-    positive("layers", layers);
-    positive("heads", heads);
-    positive("channels", channels);
+    detail::expect_positive("gpt", {{"vocabulary", vocabulary},
+                                    {"context", context},
+                                    {"layers", layers},
+                                    {"heads", heads},
+                                    {"channels", channels}});
     if (channels % heads != 0) {
       throw config_error(text("trireme::nn::gpt: ", channels, " channels are not divisible by ", heads, " heads"));
     }
@@ -13405,22 +13428,12 @@ struct gpt {
     emit(gpt_embedding{shape});
     for (std::int64_t index = 0; index < layers; ++index) {
       if (experts > 0) {
-        block(emit, gpt_expert_block{shape, index, experts, top_k, balance});
+        detail::emit_block(emit, gpt_expert_block{shape, index, experts, top_k, balance}, checkpointed);
       } else {
-        block(emit, gpt_block{shape, index});
+        detail::emit_block(emit, gpt_block{shape, index}, checkpointed);
       }
     }
     emit(gpt_head{shape});
-  }
-
-  /// One block, as a unit of its own or checkpointed.
-  template <class Emit, class Block>
-  void block(Emit& emit, Block const& one) const {
-    if (checkpointed) {
-      emit(nn::checkpointed<Block>{one});  // nvcc does not deduce it
-    } else {
-      emit(one);
-    }
   }
 };
 
@@ -13494,25 +13507,18 @@ struct llama {
   void units(Emit&& emit) const {
     emit(nn::block{"model.embed_tokens", channels, 0, embedding{vocabulary, channels}});
     for (std::int64_t i = 0; i < layers; ++i) {
-      nn::block one{text("model.layers.", i), channels, static_cast<std::uint32_t>(1 + i), layer<Emit>()};
-      if (checkpointed) {
-        emit(nn::checkpointed<decltype(one)>{one});
-      } else {
-        emit(one);
-      }
+      nn::block const one{text("model.layers.", i), channels, static_cast<std::uint32_t>(1 + i), layer<Emit>()};
+      detail::emit_block(emit, one, checkpointed);
     }
     emit(nn::block{"", channels, 0, head<Emit>()});
   }
 
   void validate() const {
-    auto const positive = [](char const* what, std::int64_t number) {
-      if (number < 1) throw config_error(text("trireme::nn::llama: ", what, " is ", number, "; it must be at least 1"));
-    };
-    positive("vocabulary", vocabulary);
-    positive("context", context);
-    positive("layers", layers);
-    positive("heads", heads);
-    positive("channels", channels);
+    detail::expect_positive("llama", {{"vocabulary", vocabulary},
+                                      {"context", context},
+                                      {"layers", layers},
+                                      {"heads", heads},
+                                      {"channels", channels}});
     if (key_heads < 0 || hidden < 0 || heads % keys() != 0) {
       throw config_error(text("trireme::nn::llama: ", heads, " heads, ", key_heads, " key heads, ", hidden,
                               " hidden; heads are a multiple of key heads, and nothing is below 0"));
@@ -13647,12 +13653,8 @@ struct mlp_with {
   friend bool operator==(mlp_with const&, mlp_with const&) = default;
 
   void validate() const {
-    auto const positive = [](char const* what, std::int64_t number) {
-      if (number < 1) throw config_error(text("trireme::nn::mlp: ", what, " is ", number, "; it must be at least 1"));
-    };
-    positive("inputs", inputs);
-    positive("outputs", outputs);
-    for (auto const width : hidden) positive("a hidden layer", width);
+    detail::expect_positive("mlp", {{"inputs", inputs}, {"outputs", outputs}});
+    for (auto const width : hidden) detail::expect_positive("mlp", {{"a hidden layer", width}});
   }
 
   template <class Emit>

@@ -1,7 +1,6 @@
 #pragma once
 
 #include <cstdint>
-#include <string_view>
 
 namespace trireme::comm {
 
@@ -17,9 +16,5 @@ enum class sum_order : std::uint8_t {
   /// tree.
   any
 };
-
-[[nodiscard]] constexpr std::string_view name_of(sum_order order) noexcept {
-  return order == sum_order::any ? "any" : "ranks";
-}
 
 }  // namespace trireme::comm

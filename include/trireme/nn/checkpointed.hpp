@@ -88,4 +88,18 @@ struct checkpointed {
 template <class Unit>
 checkpointed(Unit) -> checkpointed<Unit>;
 
+namespace detail {
+
+/// Emits a block of a model, as it is or checkpointed.
+template <class Emit, class Block>
+void emit_block(Emit& emit, Block const& block, bool saves_its_input_only) {
+  if (saves_its_input_only) {
+    emit(nn::checkpointed<Block>{block});  // nvcc does not deduce it
+  } else {
+    emit(block);
+  }
+}
+
+}  // namespace detail
+
 }  // namespace trireme::nn

@@ -8,6 +8,7 @@
 #include "trireme/contract/slot.hpp"
 #include "trireme/core/error.hpp"
 #include "trireme/nn/checkpointed.hpp"
+#include "trireme/nn/detail/expect_positive.hpp"
 #include "trireme/nn/gpt_units.hpp"
 
 namespace trireme::nn {
@@ -37,14 +38,11 @@ struct gpt {
   friend bool operator==(gpt const&, gpt const&) = default;
 
   void validate() const {
-    auto const positive = [](char const* what, std::int64_t number) {
-      if (number < 1) throw config_error(text("trireme::nn::gpt: ", what, " is ", number, "; it must be at least 1"));
-    };
-    positive("vocabulary", vocabulary);
-    positive("context", context);
-    positive("layers", layers);
-    positive("heads", heads);
-    positive("channels", channels);
+    detail::expect_positive("gpt", {{"vocabulary", vocabulary},
+                                    {"context", context},
+                                    {"layers", layers},
+                                    {"heads", heads},
+                                    {"channels", channels}});
     if (channels % heads != 0) {
       throw config_error(text("trireme::nn::gpt: ", channels, " channels are not divisible by ", heads, " heads"));
     }
@@ -78,22 +76,12 @@ struct gpt {
     emit(gpt_embedding{shape});
     for (std::int64_t index = 0; index < layers; ++index) {
       if (experts > 0) {
-        block(emit, gpt_expert_block{shape, index, experts, top_k, balance});
+        detail::emit_block(emit, gpt_expert_block{shape, index, experts, top_k, balance}, checkpointed);
       } else {
-        block(emit, gpt_block{shape, index});
+        detail::emit_block(emit, gpt_block{shape, index}, checkpointed);
       }
     }
     emit(gpt_head{shape});
-  }
-
-  /// One block, as a unit of its own or checkpointed.
-  template <class Emit, class Block>
-  void block(Emit& emit, Block const& one) const {
-    if (checkpointed) {
-      emit(nn::checkpointed<Block>{one});  // nvcc does not deduce it
-    } else {
-      emit(one);
-    }
   }
 };
 

@@ -9,6 +9,7 @@
 #include "trireme/core/error.hpp"
 #include "trireme/core/text.hpp"
 #include "trireme/nn/checkpointed.hpp"
+#include "trireme/nn/detail/expect_positive.hpp"
 #include "trireme/nn/embedding.hpp"
 #include "trireme/nn/layers.hpp"
 #include "trireme/nn/losses.hpp"
@@ -70,25 +71,18 @@ struct llama {
   void units(Emit&& emit) const {
     emit(nn::block{"model.embed_tokens", channels, 0, embedding{vocabulary, channels}});
     for (std::int64_t i = 0; i < layers; ++i) {
-      nn::block one{text("model.layers.", i), channels, static_cast<std::uint32_t>(1 + i), layer<Emit>()};
-      if (checkpointed) {
-        emit(nn::checkpointed<decltype(one)>{one});
-      } else {
-        emit(one);
-      }
+      nn::block const one{text("model.layers.", i), channels, static_cast<std::uint32_t>(1 + i), layer<Emit>()};
+      detail::emit_block(emit, one, checkpointed);
     }
     emit(nn::block{"", channels, 0, head<Emit>()});
   }
 
   void validate() const {
-    auto const positive = [](char const* what, std::int64_t number) {
-      if (number < 1) throw config_error(text("trireme::nn::llama: ", what, " is ", number, "; it must be at least 1"));
-    };
-    positive("vocabulary", vocabulary);
-    positive("context", context);
-    positive("layers", layers);
-    positive("heads", heads);
-    positive("channels", channels);
+    detail::expect_positive("llama", {{"vocabulary", vocabulary},
+                                      {"context", context},
+                                      {"layers", layers},
+                                      {"heads", heads},
+                                      {"channels", channels}});
     if (key_heads < 0 || hidden < 0 || heads % keys() != 0) {
       throw config_error(text("trireme::nn::llama: ", heads, " heads, ", key_heads, " key heads, ", hidden,
                               " hidden; heads are a multiple of key heads, and nothing is below 0"));

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "trireme/contract/slot.hpp"
-#include "trireme/core/error.hpp"
+#include "trireme/nn/detail/expect_positive.hpp"
 #include "trireme/nn/embedding.hpp"
 #include "trireme/nn/layers.hpp"
 #include "trireme/nn/losses.hpp"
@@ -66,12 +66,8 @@ struct mlp_with {
   friend bool operator==(mlp_with const&, mlp_with const&) = default;
 
   void validate() const {
-    auto const positive = [](char const* what, std::int64_t number) {
-      if (number < 1) throw config_error(text("trireme::nn::mlp: ", what, " is ", number, "; it must be at least 1"));
-    };
-    positive("inputs", inputs);
-    positive("outputs", outputs);
-    for (auto const width : hidden) positive("a hidden layer", width);
+    detail::expect_positive("mlp", {{"inputs", inputs}, {"outputs", outputs}});
+    for (auto const width : hidden) detail::expect_positive("mlp", {{"a hidden layer", width}});
   }
 
   template <class Emit>

@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/comm/processes.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 04ca84f980e0d4eeb76fb6210d67122dd2a5f3a96f5f4663df3a29558ea76ad6
+// SHA-256 of the sources: 5832f5d15b09f3d66d7870d0632d2d27b3af7bc1fabb32c656424ced87f2e0e8
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -151,14 +151,10 @@ class node_map {
 /// The blocks of this rank's memory file. What is in use is known here alone; freed pages go back to the system.
 class node_heap {
  public:
-  node_heap(std::byte* base, std::size_t begin, std::size_t end, int file) : base_(base), end_(end), file_(file) {
+  node_heap(std::byte* base, std::size_t begin, std::size_t end, int file) : base_(base), file_(file) {
     free_.emplace(begin, end - begin);
   }
 
-  [[nodiscard]] bool contains(void const* address, std::size_t bytes) const noexcept {
-    auto const at = reinterpret_cast<std::uintptr_t>(address) - reinterpret_cast<std::uintptr_t>(base_);
-    return at < end_ && bytes <= end_ - at;
-  }
   /// The first hole that is large enough; null if there is none.
   [[nodiscard]] void* allocate(std::size_t bytes) {
     std::lock_guard const lock(mutex_);
@@ -214,7 +210,6 @@ class node_heap {
   static constexpr std::size_t whole(std::size_t bytes) noexcept { return (bytes + page - 1) / page * page; }
 
   std::byte* const base_;
-  std::size_t const end_;
   int const file_;
   std::mutex mutex_;
   std::map<std::size_t, std::size_t> free_;  ///< offset and length of each hole

@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/comm/sum_order.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 1d6b76f224dcdede07e49a07c74287724ed4c87e85774ca5fefe7a11c1df3afa
+// SHA-256 of the sources: c0af42b3a621186a1eb12ee6c58a4d81959e75af893191a8a8be7737f0e125fa
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -7,7 +7,6 @@
 
 // ---- trireme/comm/sum_order.hpp
 #include <cstdint>
-#include <string_view>
 
 namespace trireme::comm {
 
@@ -23,9 +22,5 @@ enum class sum_order : std::uint8_t {
   /// tree.
   any
 };
-
-[[nodiscard]] constexpr std::string_view name_of(sum_order order) noexcept {
-  return order == sum_order::any ? "any" : "ranks";
-}
 
 }  // namespace trireme::comm
