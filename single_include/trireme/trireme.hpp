@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/trireme.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 9ad52f2c1a01d9442be8e031e7792ebfc494e50e3cbe46416b98178e76bb33ea
+// SHA-256 of the sources: f680a80af795025524ae15143e50f69170782214085b8d7d9695b8dc4f2ffd42
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -12335,6 +12335,58 @@ inline void expect_positive(char const* model, std::initializer_list<std::pair<c
 
 }  // namespace trireme::nn::detail
 
+// ---- trireme/nn/file_layout.hpp
+namespace trireme::nn {
+
+/// A tensor of a model's files, and where its numbers are in the model's parameters.
+///
+/// Shapes   the parameter is seen as a matrix (inputs, columns), the file's tensor as (rows, inputs): a row is a column
+///          of the parameter, as a product's weights are kept in files. What has one order in both has one input.
+struct file_tensor {
+  /// Rows [row, row + count) of the file's tensor are columns [column, column + count) of the parameter.
+  struct band {
+    std::int64_t row = 0;
+    std::int64_t column = 0;
+    std::int64_t count = 0;
+    friend bool operator==(band const&, band const&) = default;
+  };
+
+  std::string name;       ///< in files
+  shape extents;          ///< in files
+  std::string parameter;  ///< that has its numbers, and others' too where it has more columns than this has rows
+  std::int64_t inputs = 1;
+  std::int64_t columns = 1;
+  std::vector<band> bands;  ///< all rows, ascending
+
+  /// The element of the parameter that element i of the file's tensor is; both in row-major order.
+  [[nodiscard]] std::int64_t place(std::int64_t i) const {
+    auto const row = i / inputs;
+    auto each = bands.begin();
+    while (row >= each->row + each->count) ++each;
+    return i % inputs * columns + each->column + row - each->row;
+  }
+
+  friend bool operator==(file_tensor const&, file_tensor const&) = default;
+};
+
+/// What a model's files hold: Hugging Face's names and layouts.
+struct file_layout {
+  std::string base;                  ///< how names begin; files of a model without its head leave it out
+  std::vector<std::string> ignored;  ///< ends of names of tensors that files may have, and the model does not need
+  std::vector<file_tensor> tensors{};
+
+  /// A tensor with the numbers of a parameter in the parameter's order.
+  void add(std::string const& name, shape const& extents) {
+    tensors.push_back({name, extents, name, 1, extents.size(), {{0, 0, extents.size()}}});
+  }
+  /// A product's weights, (outputs, inputs) in files.
+  void add_transposed(std::string const& name, std::int64_t inputs, std::int64_t outputs) {
+    tensors.push_back({name, {outputs, inputs}, name, inputs, outputs, {{0, 0, outputs}}});
+  }
+};
+
+}  // namespace trireme::nn
+
 // ---- trireme/nn/detail/drop_columns.hpp
 namespace trireme::nn::detail {
 
@@ -13422,6 +13474,36 @@ struct gpt {
     return costs;
   }
 
+  /// Hugging Face's files of GPT2LMHeadModel; with experts the names are this library's own.
+  [[nodiscard]] file_layout in_files() const {
+    file_layout out{"transformer.", {".attn.bias", ".attn.masked_bias", "lm_head.weight"}};
+    auto const c = channels;
+    // Weight and bias of one input after the other, as the parameter has them.
+    auto const pair = [&](std::string const& name, shape const& weight, shape const& bias) {
+      out.add(name + ".weight", weight);
+      out.add(name + ".bias", bias);
+    };
+    out.add("transformer.wte.weight", {vocabulary, c});
+    out.add("transformer.wpe.weight", {context, c});
+    for (std::int64_t i = 0; i < layers; ++i) {
+      auto const name = text("transformer.h.", i, ".");
+      pair(name + "ln_1", {c}, {c});
+      pair(name + "attn.c_attn", {c, 3 * c}, {3 * c});
+      pair(name + "attn.c_proj", {c, c}, {c});
+      pair(name + "ln_2", {c}, {c});
+      if (experts > 0) {
+        out.add(name + "mlp.router.weight", {c, experts});
+        pair(name + "mlp.experts.c_fc", {experts, c, 4 * c}, {experts, 4 * c});
+        pair(name + "mlp.experts.c_proj", {experts, 4 * c, c}, {experts, c});
+      } else {
+        pair(name + "mlp.c_fc", {c, 4 * c}, {4 * c});
+        pair(name + "mlp.c_proj", {4 * c, c}, {c});
+      }
+    }
+    pair("transformer.ln_f", {c}, {c});
+    return out;
+  }
+
   template <class Emit>
   void units(Emit&& emit) const {
     gpt_shape const shape{vocabulary, context, layers, heads, channels, dropout};
@@ -13533,46 +13615,46 @@ struct llama {
     }
   }
 
-  /// Where the numbers of Hugging Face's files are in this model's parameters: calls f(name, extents, parameter, place)
-  /// for each tensor of theirs. Its element i, in row-major order, is element place(i) of the parameter of that name.
-  template <class F>
-  void for_each_file_tensor(F&& f) const {
-    using place = std::function<std::int64_t(std::int64_t)>;
-    auto const same = [&](std::string const& name, shape const& extents) {
-      f(name, extents, name, place([](std::int64_t i) { return i; }));
-    };
-    auto const product = [&](std::string const& name, std::int64_t in, std::int64_t out) {
-      f(name, shape{out, in}, name, place([=](std::int64_t i) { return i % in * out + i / in; }));
-    };
+  /// Hugging Face's files of LlamaForCausalLM, MistralForCausalLM or, with biases, Qwen2ForCausalLM.
+  [[nodiscard]] file_layout in_files() const {
+    file_layout out{"model.", {".rotary_emb.inv_freq"}};
+    if (tied) out.ignored.emplace_back("lm_head.weight");
     auto const c = channels, width = channels / heads, queries = heads / keys(), all = (heads + 2 * keys()) * width;
-    bool const grouped = keys() < heads;
-    // All heads of queries, keys or values (which = 0, 1, 2); `each` of them belong to one key.
+    // All heads of queries, keys or values (which = 0, 1, 2); `each` of them belong to one key. Where there are as many
+    // keys as queries, all queries lie before all keys; else each key lies behind its queries.
     auto const heads_of = [&](std::string const& attention, char const* theirs, std::int64_t which, std::int64_t each) {
-      auto const column = [=, total = c](std::int64_t row) {
-        auto const h = row / width, in_head = row % width;
-        if (!grouped) return which * total + row;
-        return (h / each * (queries + 2) + (which == 0 ? h % each : queries + which - 1)) * width + in_head;
-      };
       auto const rows = keys() * each * width;
-      f(text(attention, theirs, ".weight"), shape{rows, c}, attention + "qkv_proj.weight",
-        place([=](std::int64_t i) { return i % c * all + column(i / c); }));
-      if (biased) f(text(attention, theirs, ".bias"), shape{rows}, attention + "qkv_proj.bias", place(column));
+      std::vector<file_tensor::band> bands;
+      if (keys() == heads) {
+        bands.push_back({0, which * c, c});
+      } else {
+        for (std::int64_t key = 0; key < keys(); ++key) {
+          auto const first = key * (queries + 2) + (which == 0 ? 0 : queries + which - 1);
+          bands.push_back({key * each * width, first * width, each * width});
+        }
+      }
+      out.tensors.push_back(
+          {text(attention, theirs, ".weight"), {rows, c}, attention + "qkv_proj.weight", c, all, bands});
+      if (biased) {
+        out.tensors.push_back({text(attention, theirs, ".bias"), {rows}, attention + "qkv_proj.bias", 1, all, bands});
+      }
     };
-    same("model.embed_tokens.weight", {vocabulary, c});
+    out.add("model.embed_tokens.weight", {vocabulary, c});
     for (std::int64_t i = 0; i < layers; ++i) {
       auto const name = text("model.layers.", i, ".");
-      same(name + "input_layernorm.weight", {c});
+      out.add(name + "input_layernorm.weight", {c});
       heads_of(name + "self_attn.", "q_proj", 0, queries);
       heads_of(name + "self_attn.", "k_proj", 1, 1);
       heads_of(name + "self_attn.", "v_proj", 2, 1);
-      product(name + "self_attn.o_proj.weight", c, c);
-      same(name + "post_attention_layernorm.weight", {c});
-      product(name + "mlp.gate_proj.weight", c, inner());
-      product(name + "mlp.up_proj.weight", c, inner());
-      product(name + "mlp.down_proj.weight", inner(), c);
+      out.add_transposed(name + "self_attn.o_proj.weight", c, c);
+      out.add(name + "post_attention_layernorm.weight", {c});
+      out.add_transposed(name + "mlp.gate_proj.weight", c, inner());
+      out.add_transposed(name + "mlp.up_proj.weight", c, inner());
+      out.add_transposed(name + "mlp.down_proj.weight", inner(), c);
     }
-    same("model.norm.weight", {c});
-    if (!tied) same("lm_head.weight", {vocabulary, c});
+    out.add("model.norm.weight", {c});
+    if (!tied) out.add("lm_head.weight", {vocabulary, c});
+    return out;
   }
 
   /// What each unit computes in training, forward and backward: multiplications and additions a token, for samples of
@@ -34289,6 +34371,796 @@ requires(detail::slip_of_exchange<Parameters, Comm>() != detail::exchange_slip::
 
 }  // namespace trireme
 
+// ---- trireme/formats/weight_files.hpp
+namespace trireme::formats {
+
+/// The names that Hugging Face gives the files of a model.
+inline constexpr std::string_view config_file = "config.json";
+inline constexpr std::string_view weight_file = "model.safetensors";
+inline constexpr std::string_view weight_index_file = "model.safetensors.index.json";
+
+/// Which file has a tensor, as an index says.
+struct indexed_tensor {
+  std::string name;
+  std::string file;
+  friend bool operator==(indexed_tensor const&, indexed_tensor const&) = default;
+};
+
+inline constexpr std::size_t most_weight_files = 1000;
+
+/// Reads the `weight_map` of an index; touches nothing but its arguments, so that it can be fuzzed.
+///
+/// Enforced: names of files are plain (no slash, not ".", not ".."), and there are at most 1000 of them.
+///
+/// Errors   format_error(path, byte, reason).
+///
+/// @returns sorted by file, in each by the order of the text.
+[[nodiscard]] std::vector<indexed_tensor> parse_weight_index(std::string_view text, std::string const& path);
+
+/// A JSON text of a model's directory, of at most `most` bytes.
+[[nodiscard]] json::value read_json(std::string const& path, std::uint64_t most, file_system& files = real_files());
+
+/// The tensors of a model's directory: all in model.safetensors, or, where that is missing, in the files that
+/// model.safetensors.index.json names. Opens all files and reads their headers.
+///
+/// Threads  as safetensors::reader.
+/// Errors   io_error; format_error for a file or an index that is not what it should be, and where the index and a file
+///          do not agree on which tensors there are. Symbolic links are followed: downloads are often kept so.
+class weight_files {
+ public:
+  struct tensor {
+    safetensors::reader const* file;
+    safetensors::entry const* what;
+  };
+
+  explicit weight_files(std::string directory, file_system& files = real_files());
+
+  [[nodiscard]] std::string const& directory() const noexcept { return directory_; }
+  /// Sorted by name.
+  [[nodiscard]] std::vector<tensor> const& tensors() const noexcept { return tensors_; }
+  /// The tensor of that name, or nullptr.
+  [[nodiscard]] tensor const* find(std::string_view name) const noexcept;
+  /// What holds the tensors, for messages: the file, or the index.
+  [[nodiscard]] std::string const& path() const noexcept { return path_; }
+
+ private:
+  void add_indexed(std::string const& index, file_system& files);
+
+  std::string directory_;
+  std::string path_;
+  std::vector<std::unique_ptr<safetensors::reader>> readers_;
+  std::vector<tensor> tensors_;
+};
+
+}  // namespace trireme::formats
+
+// ---- trireme/formats/weight_files.ipp
+namespace trireme::formats {
+
+TRIREME_BODY std::vector<indexed_tensor> parse_weight_index(std::string_view text, std::string const& path) {
+  auto const index = json::parse(text, path);
+  std::vector<indexed_tensor> all;
+  for (auto const& [name, file] : index.at("weight_map").as_object()) {
+    auto const& plain = file.as_string();
+    bool const fits = !plain.empty() && plain != "." && plain != ".." && plain.size() <= 255 &&
+                      plain.find('/') == plain.npos && plain.find('\0') == plain.npos;
+    if (!fits) {
+      file.fail(trireme::text("\"", plain.substr(0, 80), "\" is not the name of a file in the index's directory"));
+    }
+    all.push_back({name, plain});
+  }
+  std::ranges::stable_sort(all, {}, &indexed_tensor::file);
+  std::size_t count = 0;
+  for (std::size_t i = 0; i < all.size(); ++i) count += i == 0 || all[i].file != all[i - 1].file ? 1U : 0U;
+  if (count > most_weight_files) {
+    throw format_error(path, 0, trireme::text("it names ", count, " files; at most ", most_weight_files, " are read"));
+  }
+  return all;
+}
+
+TRIREME_BODY json::value read_json(std::string const& path, std::uint64_t most, file_system& files) {
+  return json::parse(read_text(path, most, files), path);
+}
+
+namespace detail {
+
+/// The content of a file, or nothing if there is no such file.
+template <class Open>
+auto if_there(Open&& open) -> std::optional<decltype(open())> {
+  try {
+    return open();
+  } catch (io_error const& problem) {
+    if (problem.number() != ENOENT) throw;
+    return std::nullopt;
+  }
+}
+
+}  // namespace detail
+
+TRIREME_BODY weight_files::weight_files(std::string directory, file_system& files) : directory_(std::move(directory)) {
+  path_ = text(directory_, "/", weight_file);
+  if (auto one = detail::if_there([&] { return std::make_unique<safetensors::reader>(path_, files); })) {
+    readers_.push_back(std::move(*one));
+    for (auto const& each : readers_.front()->entries()) tensors_.push_back({readers_.front().get(), &each});
+  } else {
+    constexpr std::uint64_t most = 64'000'000;
+    path_ = text(directory_, "/", weight_index_file);
+    auto const index = detail::if_there([&] { return read_text(path_, most, files); });
+    if (!index)
+      throw io_error(directory_, text("there is neither ", weight_file, " nor ", weight_index_file, " in it"));
+    add_indexed(*index, files);
+  }
+  std::ranges::sort(tensors_, {}, [](tensor const& each) -> std::string_view { return each.what->name; });
+}
+
+TRIREME_BODY void weight_files::add_indexed(std::string const& index, file_system& files) {
+  auto const indexed = parse_weight_index(index, path_);
+  for (auto first = indexed.begin(); first != indexed.end();) {
+    auto const last = std::find_if(first, indexed.end(), [&](auto const& each) { return each.file != first->file; });
+    auto const& file =
+        *readers_.emplace_back(std::make_unique<safetensors::reader>(text(directory_, "/", first->file), files));
+    for (auto each = first; each != last; ++each) {
+      auto const* const found = file.find(each->name);
+      if (found == nullptr) {
+        throw format_error(file.path(), 0, text("it has no tensor \"", each->name, "\", which the index says it has"));
+      }
+      tensors_.push_back({&file, found});
+    }
+    if (file.entries().size() != static_cast<std::size_t>(last - first)) {
+      throw format_error(file.path(), 0,
+                         text("it has ", file.entries().size(), " tensors, but the index says ", last - first));
+    }
+    first = last;
+  }
+}
+
+TRIREME_BODY weight_files::tensor const* weight_files::find(std::string_view name) const noexcept {
+  auto const at = std::ranges::lower_bound(tensors_, name, {},
+                                           [](tensor const& each) -> std::string_view { return each.what->name; });
+  return at == tensors_.end() || at->what->name != name ? nullptr : &*at;
+}
+
+}  // namespace trireme::formats
+
+// ---- trireme/nn/pretrained.hpp (goes on)
+/// Models in Hugging Face's files: config.json is the description, model.safetensors (or several such files and an
+/// index) the parameters. train/pretrained.hpp brings them into a trainer and out of it.
+///
+/// A model of one's own takes part with three functions: in_files() (nn/file_layout.hpp), read_config() and
+/// config_of().
+namespace trireme::nn {
+
+/// Sets a description to what a config.json says.
+///
+/// GPT: GPT2LMHeadModel. LLaMA: LlamaForCausalLM; Qwen2ForCausalLM; MistralForCausalLM where its window is not shorter
+/// than its context.
+///
+/// Errors   format_error that points at the member, for what the model cannot be (another activation, scaled rotary
+///          positions, a window, ...), for sizes that are missing, and for those above 2^24.
+void read_config(formats::json::value const& config, gpt& to);
+void read_config(formats::json::value const& config, llama& to);
+
+/// The config.json of a model; transformers 4 and 5 read it.
+[[nodiscard]] formats::json::value config_of(gpt const& model);
+[[nodiscard]] formats::json::value config_of(llama const& model);
+
+/// What transformers calls the kind of model that lies in a directory: "gpt2", "llama".
+[[nodiscard]] std::string model_type_in(std::string const& directory,
+                                        formats::file_system& files = formats::real_files());
+
+inline constexpr std::uint64_t most_config_bytes = 1'000'000;
+
+/// The description of the model that lies in a directory.
+///
+/// Errors   io_error; format_error, see read_config().
+/// @example auto model = nn::read_description<nn::llama>("SmolLM2-135M");
+template <class Model>
+[[nodiscard]] Model read_description(std::string const& directory,
+                                     formats::file_system& files = formats::real_files()) {
+  auto const path = text(directory, "/", formats::config_file);
+  Model out;
+  read_config(formats::read_json(path, most_config_bytes, files), out);
+  try {
+    out.validate();
+  } catch (config_error const& problem) {
+    throw format_error(path, 0, problem.what());
+  }
+  return out;
+}
+
+/// The parameters of a model in its files.
+///
+/// Only the numbers that are asked for are read, in pieces of at most 256 KiB.
+///
+/// Numerics  F64, F32, BF16 and F16 in files, each tensor as it likes; rounded to nearest where float is asked for.
+/// Threads   read() may be called from several threads at once.
+/// Errors    of the constructor: as formats::weight_files; format_error that names file and tensor if one is missing,
+///           has another shape or type, or is one that the model does not have. read(): io_error; config_error for a
+///           parameter that the layout does not have.
+class pretrained_reader {
+ public:
+  pretrained_reader(file_layout const& layout, std::string const& directory,
+                    formats::file_system& files = formats::real_files());
+
+  /// Fills `to` with elements from `first` on of this part of a parameter.
+  void read(parameter_info const& part, std::int64_t first, std::span<float> to) const;
+  void read(parameter_info const& part, std::int64_t first, std::span<double> to) const;
+
+ private:
+  struct source {
+    file_tensor how;
+    formats::weight_files::tensor from;
+  };
+  template <class T>
+  void fill(parameter_info const& part, std::int64_t first, std::span<T> to) const;
+
+  formats::weight_files files_;
+  std::map<std::string, std::vector<source>, std::less<>> sources_;  // by the parameter's name
+};
+
+/// Puts parameters, whole and in any order, into the files of a model.
+///
+/// Bytes    holds all of them until they are written, in the type that they are stored in.
+/// Errors   config_error for a parameter that the layout does not have, or has with another size, and if one is missing
+///          when they are written; io_error.
+class pretrained_writer {
+ public:
+  /// @param stored  f32, bf16 or f16.
+  explicit pretrained_writer(file_layout layout, dtype stored = dtype::f32);
+
+  void add(std::string_view parameter, std::span<float const> values);
+
+  /// Writes the files; each appears whole or not at all, config.json last. More than `most_bytes` become several files
+  /// and an index. Whichever of index and model.safetensors is not written is removed.
+  void write(formats::directory const& in, formats::json::value config,
+             std::uint64_t most_bytes = std::uint64_t{5'000'000'000}) const;
+
+ private:
+  file_layout layout_;
+  dtype stored_;
+  std::vector<std::vector<std::byte>> contents_;  // of the layout's tensors
+};
+
+}  // namespace trireme::nn
+
+// ---- trireme/nn/pretrained.ipp
+namespace trireme::nn {
+
+namespace detail {
+
+/// A config.json, read for one model. What a member may be is said where it is read.
+class config_reader {
+ public:
+  config_reader(formats::json::value const& config, std::string_view model) : config_(config), model_(model) {}
+
+  /// A member, or nullptr where it is missing or null.
+  [[nodiscard]] formats::json::value const* find(std::string_view key) const {
+    auto const* const found = config_.find(key);
+    return found == nullptr || found->is_null() ? nullptr : found;
+  }
+  [[nodiscard]] formats::json::value const& at(std::string_view key) const { return config_.at(key); }
+
+  [[nodiscard]] std::int64_t size(std::string_view key) const { return size_of(key, config_.at(key)); }
+  [[nodiscard]] std::int64_t size(std::string_view key, std::int64_t otherwise) const {
+    auto const* const found = find(key);
+    return found == nullptr ? otherwise : size_of(key, *found);
+  }
+  [[nodiscard]] double number(std::string_view key, double otherwise) const {
+    auto const* const found = find(key);
+    return found == nullptr ? otherwise : found->as_double();
+  }
+  [[nodiscard]] bool truth(std::string_view key, bool otherwise) const {
+    auto const* const found = find(key);
+    return found == nullptr ? otherwise : found->as_bool();
+  }
+  [[nodiscard]] std::string type() const { return config_.at("model_type").as_string(); }
+
+  /// Fails unless the member is missing, null or one of these.
+  void expect(std::string_view key, std::initializer_list<formats::json::value> allowed) const {
+    auto const* const found = find(key);
+    if (found == nullptr) return;
+    std::string list;
+    for (auto const& each : allowed) {
+      if (*found == each || (found->is_number() && each.is_number() && found->as_double() == each.as_double())) return;
+      list += (list.empty() ? "" : " or ") + formats::json::to_string(each);
+    }
+    auto const said = formats::json::to_string(*found);
+    found->fail(text("\"", key, "\" is ", said.substr(0, 80), ", which ", model_, " cannot be; it takes ",
+                     list.empty() ? "none" : list));
+  }
+
+ private:
+  static constexpr std::int64_t most = std::int64_t{1} << 24;  // products of three of them fit into 63 bits
+
+  [[nodiscard]] static std::int64_t size_of(std::string_view key, formats::json::value const& given) {
+    auto const size = given.as_int64();
+    if (size < 1 || size > most) given.fail(text("\"", key, "\" is ", size, "; it is from 1 to ", most));
+    return size;
+  }
+
+  formats::json::value const& config_;
+  std::string_view model_;
+};
+
+/// The base of rotary positions: a member of its own, or, since transformers 5, in an object.
+TRIREME_BODY double rotary_base(formats::json::value const& config) {
+  for (auto const& [key, content] : config.as_object()) {
+    bool const known = key == "rope_theta" || key == "rope_scaling" || key == "rope_parameters";
+    if (key.starts_with("rope") && !known && !content.is_null()) {
+      content.fail(text("nothing is known of \"", key, "\", which may change rotary positions"));
+    }
+  }
+  double base = config_reader(config, "nn::llama").number("rope_theta", 10000);
+  for (auto const* name : {"rope_scaling", "rope_parameters"}) {
+    auto const* const given = config.find(name);
+    if (given == nullptr || given->is_null()) continue;
+    for (auto const& [key, content] : given->as_object()) {
+      if (key == "rope_theta") {
+        base = content.as_double();
+      } else if (key == "rope_type" || key == "type") {
+        if (content.as_string() != "default") {
+          content.fail(text("rotary positions of type \"", content.as_string().substr(0, 80),
+                            "\" are scaled, which nn::llama cannot do; it takes \"default\""));
+        }
+      } else if (!content.is_null()) {
+        content.fail(text("nothing is known of \"", key.substr(0, 80), "\", which may change rotary positions"));
+      }
+    }
+  }
+  return base;
+}
+
+/// Reads ranges of one tensor, converts their numbers and scatters them; ranges that follow each other in the file are
+/// read at once.
+template <class T>
+class scattered_read {
+ public:
+  scattered_read(formats::weight_files::tensor const& from, std::span<T> to) : from_(from), to_(to) {}
+  scattered_read(scattered_read const&) = delete;
+  scattered_read& operator=(scattered_read const&) = delete;
+
+  /// Elements [first, first + count) of the file's tensor go to `place`, `place + stride`, ...
+  void take(std::int64_t first, std::int64_t count, std::int64_t place, std::int64_t stride) {
+    while (count > 0) {
+      if (first != first_ + elements_ || elements_ == most) flush(first);
+      auto const n = std::min(count, most - elements_);
+      ranges_.push_back({n, place, stride});
+      elements_ += n;
+      first += n;
+      count -= n;
+      place += n * stride;
+    }
+  }
+  /// Reads what is left, and goes on at this element.
+  void flush(std::int64_t next = 0) {
+    auto const& type = from_.what->type;
+    if (type == dtype::f64) read<double>();
+    if (type == dtype::f32) read<float>();
+    if (type == dtype::bf16) read<bfloat16>();
+    if (type == dtype::f16) read<float16>();
+    ranges_.clear();
+    first_ = next;
+    elements_ = 0;
+  }
+
+ private:
+  static constexpr std::int64_t most = 32768;  // elements at once
+
+  struct range {
+    std::int64_t count, place, stride;
+  };
+
+  template <class Stored>
+  void read() {
+    std::vector<Stored> values(static_cast<std::size_t>(elements_));
+    from_.file->read(*from_.what, static_cast<std::uint64_t>(first_), std::as_writable_bytes(std::span(values)));
+    auto value = values.begin();
+    for (auto const& each : ranges_) {
+      for (std::int64_t i = 0; i < each.count; ++i)
+        to_[static_cast<std::size_t>(each.place + i * each.stride)] = static_cast<T>(*value++);
+    }
+  }
+
+  formats::weight_files::tensor const& from_;
+  std::span<T> to_;
+  std::vector<range> ranges_;
+  std::int64_t first_ = 0;
+  std::int64_t elements_ = 0;
+};
+
+/// Reads what a file's tensor has of elements [first, first + to.size()) of a part of a parameter.
+template <class T>
+void read_part(file_tensor const& how, formats::weight_files::tensor const& from, parameter_info const& part,
+               std::int64_t first, std::span<T> to) {
+  auto const count = static_cast<std::int64_t>(to.size());
+  scattered_read<T> reads(from, to);
+  auto const for_each_band = [&](std::int64_t column, std::int64_t n, auto&& f) {  // f(row, column, n)
+    for (auto const& band : how.bands) {
+      auto const begin = std::max(column, band.column), end = std::min(column + n, band.column + band.count);
+      if (begin < end) f(band.row + begin - band.column, begin, end - begin);
+    }
+  };
+  if (how.inputs == 1) {  // rows of one number: what lies together in the parameter does so in the file
+    for_each_run(part, first, count, [&](std::int64_t whole, std::int64_t here, std::int64_t n) {
+      for_each_band(whole, n, [&](std::int64_t row, std::int64_t column, std::int64_t m) {
+        reads.take(row, m, here - first + column - whole, 1);
+      });
+    });
+  } else {
+    auto const inputs = part.extents[0], width = inputs == 0 ? 0 : part.extents.size() / inputs;
+    auto const first_input = part.is_part() ? part.first[0] : 0;
+    for_each_run(part, 0, width, [&](std::int64_t whole, std::int64_t here, std::int64_t n) {
+      auto const left = whole - first_input * how.columns;
+      for_each_band(left, n, [&](std::int64_t row, std::int64_t column, std::int64_t m) {
+        for (std::int64_t i = 0; i < m; ++i) {
+          auto const place = here + column - left + i;  // in each of the part's rows
+          auto const begin = std::max<std::int64_t>(0, (first - place + width - 1) / width);
+          auto const end = std::max<std::int64_t>(0, (first + count - place + width - 1) / width);
+          reads.take((row + i) * how.inputs + first_input + begin, end - begin, begin * width + place - first, width);
+        }
+      });
+    });
+  }
+  reads.flush();
+}
+
+[[nodiscard]] inline bool is_read(formats::safetensors::stored_type const& type) {
+  return type == dtype::f64 || type == dtype::f32 || type == dtype::bf16 || type == dtype::f16;
+}
+
+template <class Stored>
+void store(std::vector<std::byte>& to, file_tensor const& how, std::span<float const> values) {
+  std::vector<Stored> out(static_cast<std::size_t>(how.extents.size()));
+  auto next = out.begin();
+  for (auto const& band : how.bands) {
+    for (std::int64_t i = 0; i < band.count; ++i) {
+      auto place = static_cast<std::size_t>(band.column + i);
+      for (std::int64_t input = 0; input < how.inputs; ++input, place += static_cast<std::size_t>(how.columns))
+        *next++ = Stored(values[place]);
+    }
+  }
+  auto const bytes = std::as_bytes(std::span(out));
+  to.assign(bytes.begin(), bytes.end());
+}
+
+}  // namespace detail
+
+TRIREME_BODY void read_config(formats::json::value const& config, gpt& to) {
+  detail::config_reader const in(config, "nn::gpt");
+  auto const type = in.type();
+  bool const experts = type == "gpt_experts";
+  if (!experts && type != "gpt2")
+    in.at("model_type").fail(text("nn::gpt is \"gpt2\", not \"", type.substr(0, 80), "\""));
+  in.expect("quantization_config", {});
+  in.expect("activation_function", {"gelu_new", "gelu_pytorch_tanh"});
+  in.expect("layer_norm_epsilon", {1e-5});
+  in.expect("scale_attn_weights", {true});
+  in.expect("scale_attn_by_inverse_layer_idx", {false});
+  in.expect("add_cross_attention", {false});
+  in.expect("tie_word_embeddings", {true});
+  to.vocabulary = in.size("vocab_size");
+  to.context = in.size("n_positions");
+  to.channels = in.size("n_embd");
+  to.layers = in.size("n_layer");
+  to.heads = in.size("n_head");
+  in.expect("n_inner", {4 * to.channels});
+  to.dropout = in.number("resid_pdrop", 0.1);
+  in.expect("embd_pdrop", {to.dropout});
+  in.expect("attn_pdrop", {to.dropout});
+  to.experts = experts ? in.size("num_local_experts") : 0;
+  if (experts) to.top_k = in.size("num_experts_per_tok");
+}
+
+TRIREME_BODY void read_config(formats::json::value const& config, llama& to) {
+  detail::config_reader const in(config, "nn::llama");
+  auto const type = in.type();
+  bool const qwen = type == "qwen2", mistral = type == "mistral";
+  if (!qwen && !mistral && type != "llama") {
+    in.at("model_type")
+        .fail(text("nn::llama is \"llama\", \"qwen2\" or \"mistral\", not \"", type.substr(0, 80), "\""));
+  }
+  in.expect("quantization_config", {});
+  in.expect("hidden_act", {"silu"});
+  in.expect("attention_bias", {false});
+  in.expect("mlp_bias", {false});
+  in.expect("attention_dropout", {0});
+  in.expect("use_sliding_window", {false});
+  to.vocabulary = in.size("vocab_size");
+  to.context = in.size("max_position_embeddings");
+  to.channels = in.size("hidden_size");
+  to.hidden = in.size("intermediate_size");
+  to.layers = in.size("num_hidden_layers");
+  to.heads = in.size("num_attention_heads");
+  to.key_heads = type == "llama" ? in.size("num_key_value_heads", to.heads) : in.size("num_key_value_heads");
+  in.expect("head_dim", {to.channels / to.heads});
+  to.epsilon = in.number("rms_norm_eps", 1e-6);
+  to.rotary = detail::rotary_base(config);
+  to.tied = in.truth("tie_word_embeddings", false);
+  to.biased = qwen;
+  if (auto const* const kinds = in.find("layer_types")) {
+    for (auto const& kind : kinds->as_array()) {
+      if (kind.as_string() != "full_attention") kind.fail("nn::llama has only layers of full attention");
+    }
+  }
+  if (mistral && (config.find("sliding_window") == nullptr || in.size("sliding_window", to.context) < to.context)) {
+    config.fail(
+        text("\"sliding_window\" is shorter than the context of ", to.context, " tokens, but nn::llama has no window"));
+  }
+}
+
+TRIREME_BODY formats::json::value config_of(gpt const& model) {
+  namespace json = formats::json;
+  json::value config = json::value::make({{"model_type", "gpt2"},
+                                          {"architectures", json::array{"GPT2LMHeadModel"}},
+                                          {"vocab_size", model.vocabulary},
+                                          {"n_positions", model.context},
+                                          {"n_embd", model.channels},
+                                          {"n_layer", model.layers},
+                                          {"n_head", model.heads},
+                                          {"activation_function", "gelu_new"},
+                                          {"layer_norm_epsilon", 1e-5},
+                                          {"resid_pdrop", model.dropout},
+                                          {"embd_pdrop", model.dropout},
+                                          {"attn_pdrop", model.dropout},
+                                          {"tie_word_embeddings", true},
+                                          {"bos_token_id", nullptr},
+                                          {"eos_token_id", nullptr}});
+  if (model.experts > 0) {  // transformers knows no such model
+    config.set("model_type", "gpt_experts");
+    config.set("architectures", json::array{});
+    config.set("num_local_experts", model.experts);
+    config.set("num_experts_per_tok", model.top_k);
+  }
+  return config;
+}
+
+TRIREME_BODY formats::json::value config_of(llama const& model) {
+  namespace json = formats::json;
+  return json::value::make(
+      {{"model_type", model.biased ? "qwen2" : "llama"},
+       {"architectures", json::array{model.biased ? "Qwen2ForCausalLM" : "LlamaForCausalLM"}},
+       {"vocab_size", model.vocabulary},
+       {"max_position_embeddings", model.context},
+       {"hidden_size", model.channels},
+       {"intermediate_size", model.inner()},
+       {"num_hidden_layers", model.layers},
+       {"num_attention_heads", model.heads},
+       {"num_key_value_heads", model.keys()},
+       {"hidden_act", "silu"},
+       {"rms_norm_eps", model.epsilon},
+       {"rope_theta", model.rotary},  // transformers 4
+       {"rope_parameters", json::value::make({{"rope_type", "default"}, {"rope_theta", model.rotary}})},
+       {"tie_word_embeddings", model.tied},
+       {"bos_token_id", nullptr},
+       {"eos_token_id", nullptr}});
+}
+
+TRIREME_BODY std::string model_type_in(std::string const& directory, formats::file_system& files) {
+  auto const path = text(directory, "/", formats::config_file);
+  return formats::read_json(path, most_config_bytes, files).at("model_type").as_string();
+}
+
+TRIREME_BODY pretrained_reader::pretrained_reader(file_layout const& layout, std::string const& directory,
+                                                  formats::file_system& files)
+    : files_(directory, files) {
+  auto const& all = files_.tensors();
+  bool const whole =
+      std::ranges::any_of(all, [&](auto const& each) { return each.what->name.starts_with(layout.base); });
+  std::vector<std::string_view> known;
+  for (auto const& tensor : layout.tensors) {
+    auto name = std::string_view(tensor.name);
+    if (!whole && name.starts_with(layout.base)) name.remove_prefix(layout.base.size());
+    auto const* const found = files_.find(name);
+    if (found == nullptr) {
+      throw format_error(files_.path(), 0, text("it has no tensor \"", name, "\", which the model needs"));
+    }
+    auto const refuse = [&](auto const&... reason) {
+      throw format_error(found->file->path(), found->what->begin, text("the tensor \"", name, "\" ", reason...));
+    };
+    if (found->what->extents != tensor.extents) {
+      refuse("has the shape ", to_string(found->what->extents), ", but that of the model has ",
+             to_string(tensor.extents));
+    }
+    if (!detail::is_read(found->what->type)) {
+      refuse("is of type ", found->what->type.name(), "; F64, F32, BF16 and F16 are read");
+    }
+    known.push_back(found->what->name);
+    sources_[tensor.parameter].push_back({tensor, *found});
+  }
+  std::ranges::sort(known);
+  for (auto const& each : all) {
+    auto const& name = each.what->name;
+    bool const ignored = std::ranges::any_of(layout.ignored, [&](auto const& end) { return name.ends_with(end); });
+    if (!ignored && !std::ranges::binary_search(known, std::string_view(name))) {
+      throw format_error(each.file->path(), each.what->begin,
+                         text("it has a tensor \"", name, "\", which the model does not have"));
+    }
+  }
+}
+
+template <class T>
+void pretrained_reader::fill(parameter_info const& part, std::int64_t first, std::span<T> to) const {
+  auto const found = sources_.find(part.name);
+  if (found == sources_.end()) {
+    throw config_error(text("trireme::nn::pretrained_reader: the model's files do not say where \"", part.name,
+                            "\" is; add it to in_files()"));
+  }
+  for (auto const& each : found->second) detail::read_part(each.how, each.from, part, first, to);
+}
+TRIREME_BODY void pretrained_reader::read(parameter_info const& part, std::int64_t first, std::span<float> to) const {
+  fill(part, first, to);
+}
+TRIREME_BODY void pretrained_reader::read(parameter_info const& part, std::int64_t first, std::span<double> to) const {
+  fill(part, first, to);
+}
+
+TRIREME_BODY pretrained_writer::pretrained_writer(file_layout layout, dtype stored)
+    : layout_(std::move(layout)), stored_(stored), contents_(layout_.tensors.size()) {
+  if (stored != dtype::f32 && stored != dtype::bf16 && stored != dtype::f16) {
+    throw config_error(
+        text("trireme::nn::pretrained_writer: parameters are stored as F32, BF16 or F16, not as ", name_of(stored)));
+  }
+}
+
+TRIREME_BODY void pretrained_writer::add(std::string_view parameter, std::span<float const> values) {
+  bool known = false;
+  for (std::size_t i = 0; i < contents_.size(); ++i) {
+    auto const& how = layout_.tensors[i];
+    if (how.parameter != parameter) continue;
+    known = true;
+    if (static_cast<std::int64_t>(values.size()) != how.inputs * how.columns) {
+      throw config_error(text("trireme::nn::pretrained_writer: \"", parameter, "\" has ", values.size(),
+                              " elements, but in_files() says ", how.inputs * how.columns));
+    }
+    if (stored_ == dtype::f32) detail::store<float>(contents_[i], how, values);
+    if (stored_ == dtype::bf16) detail::store<bfloat16>(contents_[i], how, values);
+    if (stored_ == dtype::f16) detail::store<float16>(contents_[i], how, values);
+  }
+  if (!known) {
+    throw config_error(text("trireme::nn::pretrained_writer: the model's files have no place for \"", parameter,
+                            "\"; add it to in_files()"));
+  }
+}
+
+TRIREME_BODY void pretrained_writer::write(formats::directory const& in, formats::json::value config,
+                                           std::uint64_t most_bytes) const {
+  namespace json = formats::json;
+  namespace safetensors = formats::safetensors;
+  std::vector<std::size_t> ends;  // of each file's tensors
+  std::uint64_t all = 0, file = 0;
+  for (std::size_t i = 0; i < contents_.size(); ++i) {
+    auto const bytes = contents_[i].size();
+    if (bytes == 0) {
+      throw config_error(
+          text("trireme::nn::pretrained_writer: \"", layout_.tensors[i].parameter, "\" has not been added"));
+    }
+    if (file > 0 && file + bytes > most_bytes) {
+      ends.push_back(i);
+      file = 0;
+    }
+    file += bytes;
+    all += bytes;
+  }
+  ends.push_back(contents_.size());
+  json::value map = json::object{};
+  auto const number = [](std::size_t n) {
+    auto const digits = std::to_string(n);
+    return std::string(digits.size() < 5 ? 5 - digits.size() : 0, '0') + digits;
+  };
+  std::size_t first = 0;
+  for (std::size_t k = 0; k < ends.size(); ++k) {
+    auto const name = ends.size() == 1 ? std::string(formats::weight_file)
+                                       : text("model-", number(k + 1), "-of-", number(ends.size()), ".safetensors");
+    std::vector<safetensors::entry> entries;
+    for (auto i = first; i < ends[k]; ++i) {
+      entries.push_back({layout_.tensors[i].name, stored_, layout_.tensors[i].extents});
+      map.set(layout_.tensors[i].name, name);
+    }
+    safetensors::writer writer(in, name, std::move(entries), {{"format", "pt"}});
+    for (auto i = first; i < ends[k]; ++i) writer.write(contents_[i]);
+    writer.finish();
+    first = ends[k];
+  }
+  if (ends.size() == 1) {
+    in.remove(std::string(formats::weight_index_file));
+  } else {
+    auto const index =
+        json::value::make({{"metadata", json::value::make({{"total_size", all}})}, {"weight_map", std::move(map)}});
+    formats::atomic_write(in, std::string(formats::weight_index_file), json::to_string(index, 2) + "\n");
+    in.remove(std::string(formats::weight_file));
+  }
+  config.set("torch_dtype", stored_ == dtype::f32 ? "float32" : stored_ == dtype::bf16 ? "bfloat16" : "float16");
+  formats::atomic_write(in, std::string(formats::config_file), json::to_string(config, 2) + "\n");
+}
+
+}  // namespace trireme::nn
+
+// ---- trireme/train/pretrained.hpp (goes on)
+namespace trireme {
+
+namespace detail {
+
+/// Refuses files of another model: what is computed with the same numbers would be something else.
+template <class Model>
+void expect_same_model(Model model, std::string const& directory, formats::file_system& files) {
+  if constexpr (requires { model.chosen; }) {
+    model.with([&](auto const& chosen) { expect_same_model(chosen, directory, files); });
+  } else {
+    auto const described = nn::read_description<Model>(directory, files);
+    // What does not change the function of the parameters, or only in training.
+    if constexpr (requires { model.dropout; }) model.dropout = described.dropout;
+    if constexpr (requires { model.balance; }) model.balance = described.balance;
+    if constexpr (requires { model.rotary; }) model.context = described.context;  // there is no table of positions
+    model.checkpointed = described.checkpointed;
+    if (describe(described) == describe(model)) return;
+    throw config_error(text("trireme::load_pretrained: ", directory, "/", formats::config_file, " describes ",
+                            describe(described), ", but the trainer's model is ", describe(model)));
+  }
+}
+
+}  // namespace detail
+
+/// Collective. Sets the parameters of a trainer to those of a model in Hugging Face's files: config.json, which must
+/// describe the trainer's model, and model.safetensors, or several files and an index. Moments, step and random numbers
+/// stay as they are.
+///
+/// Ranks    each reads only the numbers that it keeps, whatever the mesh.
+/// Bytes    once more this rank's share of the master values, until all are read.
+/// Numerics master values are the files' numbers, rounded to nearest where files have more digits.
+/// Errors   as nn::read_description and nn::pretrained_reader, on every rank if there is one on any of them;
+///          config_error if config.json describes another model. Then no parameter has changed.
+/// @example auto trainer = make_trainer(nn::read_description<nn::llama>(from), optim::adamw{}, world);
+///          load_pretrained(trainer, from);
+template <class Trainer>
+void load_pretrained(Trainer& trainer, std::string const& directory,
+                     formats::file_system& files = formats::real_files()) {
+  using master = typename Trainer::master;
+  std::vector<std::vector<master>> pieces;
+  detail::together(trainer.world(), [&] {
+    detail::expect_same_model(trainer.described_model(), directory, files);
+    nn::pretrained_reader const from(trainer.described_model().in_files(), directory, files);
+    trainer.exchange().visit_values(state_scope::kept, [&](auto const&, state_place const& place, auto view) {
+      auto& piece = pieces.emplace_back(static_cast<std::size_t>(view.size()));
+      from.read(place.info, place.first, std::span(piece));
+    });
+  });
+  auto next = pieces.begin();
+  trainer.change_parameters([&](auto const&, auto const&, std::int64_t, auto view) {
+    ops::on<typename Trainer::space>::upload(view, std::span<master const>(*next));
+    *next++ = {};
+  });
+}
+
+/// What save_pretrained() writes.
+struct pretrained_options {
+  dtype stored = dtype::f32;                                     ///< or bf16, f16
+  std::uint64_t most_file_bytes = std::uint64_t{5'000'000'000};  ///< of one file; a larger model has several
+};
+
+/// Collective; the first rank writes. The trainer's model in Hugging Face's files, which transformers and
+/// load_pretrained() read.
+///
+/// Bytes    the first rank holds the whole model in the type that is stored, and every rank one tensor.
+/// Errors   io_error, on every rank. Files are replaced one by one, each by a whole one.
+template <class Trainer>
+void save_pretrained(Trainer& trainer, std::string const& directory, pretrained_options const& options = {},
+                     formats::file_system& files = formats::real_files()) {
+  auto const& model = trainer.described_model();
+  bool const writes = trainer.world().rank() == 0;
+  nn::pretrained_writer out(model.in_files(), options.stored);
+  detail::for_each_whole_tensor(trainer.exchange(),
+                                [&](std::string const& name, shape const&, std::span<float const> values) {
+                                  if (writes) out.add(name, values);
+                                });
+  detail::together(trainer.world(), [&] {
+    if (!writes) return;
+    formats::make_directories(directory, files);
+    out.write(formats::directory(directory, files), nn::config_of(model), options.most_file_bytes);
+  });
+}
+
+}  // namespace trireme
+
 // ---- trireme/train/any_trainer.hpp (goes on)
 namespace trireme {
 
@@ -34312,6 +35184,8 @@ class any_trainer {
   virtual void on_save(std::function<void(save_report const&)> f) = 0;
   virtual void finish_save() = 0;
   virtual checkpoint::loaded load(std::string const& directory, checkpoint::patience const& patience = {}) = 0;
+  /// See train/pretrained.hpp; config_error for a model that has no such files.
+  virtual void load_pretrained(std::string const& directory) = 0;
   [[nodiscard]] virtual std::uint64_t state_hash() = 0;
   [[nodiscard]] virtual std::int64_t steps() const noexcept = 0;
   [[nodiscard]] virtual exchange_times times() const noexcept = 0;
@@ -34353,6 +35227,13 @@ class typed_trainer final : public any_trainer {
   void finish_save() override { trainer_.finish_save(); }
   checkpoint::loaded load(std::string const& directory, checkpoint::patience const& patience) override {
     return trainer_.load(directory, patience);
+  }
+  void load_pretrained(std::string const& directory) override {
+    if constexpr (requires { trainer_.described_model().in_files(); }) {
+      trireme::load_pretrained(trainer_, directory);
+    } else {
+      throw config_error("trireme::any_trainer: the model has no in_files(), so it is in no one's files");
+    }
   }
   std::uint64_t state_hash() override { return trainer_.state_hash(); }
   std::int64_t steps() const noexcept override { return trainer_.steps(); }
