@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/trireme.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 9ad52f2c1a01d9442be8e031e7792ebfc494e50e3cbe46416b98178e76bb33ea
+// SHA-256 of the sources: 6cb3805900c9182478388577401583d2ffc2a10cb370d86720be8520468fa94a
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -5716,7 +5716,7 @@ namespace trireme::comm::detail {
 
 }  // namespace trireme::comm::detail
 
-// ---- trireme/comm/detail/node_engine.hpp
+// ---- trireme/comm/node/engine.hpp
 #include <condition_variable>
 
 // ---- trireme/comm/detail/colors.hpp
@@ -5741,7 +5741,7 @@ struct color_and_key {
 
 }  // namespace trireme::comm::detail
 
-// ---- trireme/comm/detail/node_copy.hpp
+// ---- trireme/comm/node/copy.hpp
 #if defined(__SSE2__)
 #include <emmintrin.h>
 #endif
@@ -5776,7 +5776,7 @@ inline void stream_copy(std::byte* to, std::byte const* from, std::size_t bytes)
 
 }  // namespace trireme::comm::detail
 
-// ---- trireme/comm/detail/node_layout.hpp
+// ---- trireme/comm/node/layout.hpp
 namespace trireme::comm::detail {
 
 // What each rank shows to the others: one header for the launch, and one board for each group. Those of threads lie on
@@ -5948,7 +5948,7 @@ struct alignas(64) node_board {
 
 }  // namespace trireme::comm::detail
 
-// ---- trireme/comm/detail/node_launch.hpp (goes on)
+// ---- trireme/comm/node/launch.hpp (goes on)
 namespace trireme::comm::detail {
 
 /// What differs between ranks that are threads of one process and ranks that are processes of one machine: where their
@@ -6160,7 +6160,7 @@ class node_launch {
 
 }  // namespace trireme::comm::detail
 
-// ---- trireme/comm/detail/node_operation.hpp (goes on)
+// ---- trireme/comm/node/operation.hpp (goes on)
 namespace trireme::comm::detail {
 
 /// The ranks of one communicator, as one of them sees it.
@@ -6432,7 +6432,7 @@ inline void prepare(node_operation& op, node_group& where, command const& it) {
 
 }  // namespace trireme::comm::detail
 
-// ---- trireme/comm/detail/node_exchange.hpp (goes on)
+// ---- trireme/comm/node/exchange.hpp (goes on)
 namespace trireme::comm::detail {
 
 // Messages between two ranks. Of a message in memory that the receiver reaches, the sender only writes a label, which
@@ -6569,7 +6569,7 @@ inline bool exchange_step(node_operation& op) {
 
 }  // namespace trireme::comm::detail
 
-// ---- trireme/comm/detail/node_paths.hpp
+// ---- trireme/comm/node/paths.hpp
 namespace trireme::comm::detail {
 
 /// The addresses of one reduction.
@@ -6788,7 +6788,7 @@ inline void drain_slots(node_operation const& op, std::uint64_t round) {
 
 }  // namespace trireme::comm::detail
 
-// ---- trireme/comm/detail/node_progress.hpp (goes on)
+// ---- trireme/comm/node/progress.hpp (goes on)
 namespace trireme::comm::detail {
 
 enum class node_outcome : std::uint8_t { stuck, moved, finished };
@@ -7168,7 +7168,7 @@ inline void check_patience(node_operation& op, clock::time_point since) {
 
 }  // namespace trireme::comm::detail
 
-// ---- trireme/comm/detail/node_engine.hpp (goes on)
+// ---- trireme/comm/node/engine.hpp (goes on)
 namespace trireme::comm::detail {
 
 /// Drives the operations of one rank. The caller does it while it waits or tests. A rank that is a process also has a
