@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "trireme/comm/detail/colors.hpp"
-#include "trireme/comm/detail/node_progress.hpp"
+#include "trireme/comm/node/progress.hpp"
 
 namespace trireme::comm::detail {
 

@@ -12,9 +12,9 @@
 #include <utility>
 #include <vector>
 
-#include "trireme/comm/detail/mpi_notices.hpp"
-#include "trireme/comm/detail/mpi_operation.hpp"
 #include "trireme/comm/detail/waiting.hpp"
+#include "trireme/comm/mpi/notices.hpp"
+#include "trireme/comm/mpi/operation.hpp"
 
 namespace trireme::comm::detail {
 

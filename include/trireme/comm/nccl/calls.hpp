@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "trireme/comm/detail/cuda_kernels.hpp"
-#include "trireme/comm/detail/nccl_launch.hpp"
+#include "trireme/comm/nccl/launch.hpp"
 #include "trireme/comm/traffic.hpp"
 
 namespace trireme::comm::detail {

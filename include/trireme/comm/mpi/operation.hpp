@@ -12,15 +12,15 @@
 #include <vector>
 
 #include "trireme/comm/detail/expectations.hpp"
-#include "trireme/comm/detail/mpi_carried.hpp"
-#include "trireme/comm/detail/mpi_messages.hpp"
-#include "trireme/comm/detail/mpi_native.hpp"
-#include "trireme/comm/detail/mpi_reduction.hpp"
 #include "trireme/comm/detail/process_engine.hpp"
 #include "trireme/comm/detail/roll_call.hpp"
 #include "trireme/comm/detail/rounds.hpp"
 #include "trireme/comm/detail/waiting.hpp"
 #include "trireme/comm/late.hpp"
+#include "trireme/comm/mpi/carried.hpp"
+#include "trireme/comm/mpi/messages.hpp"
+#include "trireme/comm/mpi/native.hpp"
+#include "trireme/comm/mpi/reduction.hpp"
 
 namespace trireme::comm::detail {
 

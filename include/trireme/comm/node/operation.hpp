@@ -12,9 +12,9 @@
 #include <vector>
 
 #include "trireme/comm/detail/expectations.hpp"
-#include "trireme/comm/detail/node_copy.hpp"
-#include "trireme/comm/detail/node_launch.hpp"
 #include "trireme/comm/detail/process_engine.hpp"
+#include "trireme/comm/node/copy.hpp"
+#include "trireme/comm/node/launch.hpp"
 #include "trireme/comm/traffic.hpp"
 
 namespace trireme::comm::detail {

@@ -4,7 +4,7 @@
 #include <cstring>
 #include <span>
 
-#include "trireme/comm/detail/node_operation.hpp"
+#include "trireme/comm/node/operation.hpp"
 
 namespace trireme::comm::detail {
 

@@ -8,7 +8,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "trireme/comm/detail/mpi_messages.hpp"
+#include "trireme/comm/mpi/messages.hpp"
 #include "trireme/comm/sum_order.hpp"
 
 namespace trireme::comm::detail {

@@ -13,8 +13,8 @@
 
 #include "trireme/comm/command.hpp"
 #include "trireme/comm/detail/expectations.hpp"
-#include "trireme/comm/detail/mpi_session.hpp"
 #include "trireme/comm/detail/rounds.hpp"
+#include "trireme/comm/mpi/session.hpp"
 #include "trireme/comm/sum_order.hpp"
 
 namespace trireme::comm::detail {

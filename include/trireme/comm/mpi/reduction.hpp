@@ -7,8 +7,8 @@
 #include <span>
 #include <vector>
 
-#include "trireme/comm/detail/mpi_messages.hpp"
 #include "trireme/comm/geometry.hpp"
+#include "trireme/comm/mpi/messages.hpp"
 
 namespace trireme::comm::detail {
 

@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "trireme/comm/detail/kernels.hpp"
-#include "trireme/comm/detail/mpi_messages.hpp"
 #include "trireme/comm/geometry.hpp"
+#include "trireme/comm/mpi/messages.hpp"
 
 namespace trireme::comm::detail {
 

@@ -7,8 +7,8 @@
 #include <string>
 #include <utility>
 
-#include "trireme/comm/detail/nccl_calls.hpp"
 #include "trireme/comm/gathering.hpp"
+#include "trireme/comm/nccl/calls.hpp"
 
 namespace trireme::comm::detail {
 

@@ -12,8 +12,8 @@
 #include <utility>
 #include <vector>
 
-#include "trireme/comm/detail/node_layout.hpp"
 #include "trireme/comm/detail/waiting.hpp"
+#include "trireme/comm/node/layout.hpp"
 #include "trireme/core/error.hpp"
 
 namespace trireme::comm::detail {

@@ -9,8 +9,8 @@
 #include <string>
 #include <string_view>
 
-#include "trireme/comm/detail/mpi_messages.hpp"
 #include "trireme/comm/detail/roll_call.hpp"
+#include "trireme/comm/mpi/messages.hpp"
 
 namespace trireme::comm::detail {
 

@@ -17,8 +17,8 @@
 #include <string_view>
 #include <vector>
 
-#include "trireme/comm/detail/node_engine.hpp"
-#include "trireme/comm/detail/node_memory.hpp"
+#include "trireme/comm/node/engine.hpp"
+#include "trireme/comm/node/memory.hpp"
 
 namespace trireme::comm::detail {
 

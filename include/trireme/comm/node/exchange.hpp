@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <string>
 
-#include "trireme/comm/detail/node_operation.hpp"
+#include "trireme/comm/node/operation.hpp"
 
 namespace trireme::comm::detail {
 

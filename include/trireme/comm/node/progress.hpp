@@ -4,9 +4,9 @@
 #include <chrono>
 #include <string>
 
-#include "trireme/comm/detail/node_exchange.hpp"
-#include "trireme/comm/detail/node_paths.hpp"
 #include "trireme/comm/late.hpp"
+#include "trireme/comm/node/exchange.hpp"
+#include "trireme/comm/node/paths.hpp"
 
 namespace trireme::comm::detail {
 

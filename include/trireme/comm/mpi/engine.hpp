@@ -12,7 +12,7 @@
 
 #include "trireme/comm/detail/colors.hpp"
 #include "trireme/comm/detail/kernels.hpp"
-#include "trireme/comm/detail/mpi_driver.hpp"
+#include "trireme/comm/mpi/driver.hpp"
 
 namespace trireme::comm::detail {
 
