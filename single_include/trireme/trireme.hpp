@@ -1,12 +1,13 @@
 // Trireme 0.1.0: trireme/trireme.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 2e499762a39f52717349a3323b3323818c1399482b4a582d5df33352bccd9471
+// SHA-256 of the sources: fdebbd5c552aa2a2c38b225cb29aa07fdb3c211bb77319ce0e3dc797ae36f644
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 // ---- trireme/trireme.hpp
 // All that a training program needs. Apart, because not every program wants them: the communicators of comm/mpi.hpp,
 // comm/processes.hpp, comm/hierarchical.hpp and comm/nccl.hpp, the decorators (comm/checked.hpp, ...),
-// formats/tensorboard.hpp, formats/chrome_trace.hpp and observe/progress.hpp.
+// formats/tensorboard.hpp, formats/chrome_trace.hpp, observe/progress.hpp, nn/one_of.hpp (a model chosen at run time),
+// nn/pretrained.hpp and train/pretrained.hpp (models in Hugging Face's files).
 
 // ---- trireme/comm/comm.hpp
 // The communicators within this process: self and threads. Separate are comm/processes.hpp, comm/hierarchical.hpp,
