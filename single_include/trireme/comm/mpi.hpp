@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/comm/mpi.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: da9fcfb5d3f6d367e06bae80afe70e0579ad31e06c90ba7b750370a2ce055ad1
+// SHA-256 of the sources: f96721108fefb936853ba4b37009aa1ab954ca12812a49bcf86c71099db3924a
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -2144,8 +2144,8 @@ template <class AllGather>
 }
 
 /// Carries commands in MPI's point-to-point messages, and forms sums in rank order: small values travel in rounds
-/// (rounds.hpp), large ones are reduced in slices, between each two ranks directly (mpi_reduction.hpp) or carried from
-/// machine to machine (mpi_carried.hpp). With sum_order::any MPI's own collectives form large sums (mpi_native.hpp).
+/// (detail/rounds.hpp), large ones are reduced in slices, between each two ranks directly (reduction.hpp) or carried
+/// from machine to machine (carried.hpp). With sum_order::any MPI's own collectives form large sums (native.hpp).
 class message_engine final : public process_engine {
  public:
   /// Takes `own`, a communicator of this engine alone, and frees it at the end. `members` are those of its ranks that
