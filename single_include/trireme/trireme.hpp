@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/trireme.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 2e499762a39f52717349a3323b3323818c1399482b4a582d5df33352bccd9471
+// SHA-256 of the sources: 1a11e4ffb537845ecca6fb0dc83f8d9f63c08321cfef2c46cd5e0441a5916b46
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -626,6 +626,10 @@ struct pairwise {};  ///< the sum, formed in a fixed binary tree over the ranks 
 struct max {};
 struct min {};   ///< the smallest number; NaN where any rank has NaN, and -0 is less than +0
 struct mean {};  ///< the sum, divided by the number of ranks before it is rounded; floating-point elements only
+/// Base of a reduction of your own: an empty class with `T operator()(T const& a, T const& b) const`, which must be
+/// associative, for trivially copyable T of at most 1 KiB in host memory. Ranks are combined in rank order, so it need
+/// not be commutative.
+struct own {};
 }  // namespace reduction
 
 /// Bytes and messages that one rank has sent to others through a communicator since it was made (or split off).
@@ -633,7 +637,7 @@ struct mean {};  ///< the sum, divided by the number of ranks before it is round
 /// Every communicator counts by one formula, so that a plan can be exact; n are the bytes of the whole view, p =
 /// size():
 ///   all_reduce                               n - own + own (p - 1), own = bytes of the rank's slice; ~ 2 n (p - 1) / p
-///   reduce_scatter, all_gather, all_to_all   n (p - 1) / p; ragged all_gather own (p - 1), ragged all_to_all n - own
+///   reduce_scatter, all_gather, all_to_all   n (p - 1) / p; ragged all_gather own (p - 1), the others n - own
 ///   broadcast                                n (p - 1) at the root, otherwise 0
 ///   scatter                                  n (p - 1) / p at the root, otherwise 0
 ///   reduce, gather                           n, but 0 at the root
@@ -729,6 +733,15 @@ template <class C, class T, class Op = reduction::sum, class Space = host>
 concept has_reduce_scatter = requires(C& world, tensor_view<T, Space> values, Op op) {
   world.reduce_scatter(values, op);
   { world.reduce_scatter_async(values, op) } -> communication_request;
+};
+
+/// reduce_scatter(values, counts, op): the ragged form. Slice r has counts[r] elements and begins behind those of the
+/// ranks below it; every rank passes the same counts. Shapes: values (sum of counts).
+template <class C, class T, class Op = reduction::sum, class Space = host>
+concept has_ragged_reduce_scatter = requires(C& world, tensor_view<T, Space> values,
+                                             std::span<std::int64_t const> counts, Op op) {
+  world.reduce_scatter(values, counts, op);
+  { world.reduce_scatter_async(values, counts, op) } -> communication_request;
 };
 
 /// all_gather(values): in place on size() equal slices; every rank gives slice rank() and gets the others.
@@ -884,6 +897,92 @@ template <class Space, communicator Comm>
 #include <functional>
 #include <mutex>
 
+// ---- trireme/comm/rows.hpp
+#include <iterator>
+
+namespace trireme::comm {
+
+enum class collective : std::uint8_t {
+  barrier,
+  all_reduce,
+  reduce_scatter,
+  reduce,
+  all_gather,
+  gather,
+  scatter,
+  broadcast,
+  all_to_all,
+  exchange,
+  peers,
+  split,
+  duplicate
+};
+
+/// Which ranks have a side in a move.
+enum class side : std::uint8_t { all, root };
+/// Which elements of a view: all `count` of them, or those that the giver, or the taker, owns.
+enum class piece : std::uint8_t { whole, of_giver, of_taker };
+/// How a view is cut into what ranks own: at cache lines, into equal slices (ragged: by counts), or `count` a rank.
+enum class cut : std::uint8_t { none, lines, equal, parts };
+
+/// Each giver gives a piece of what it has to each taker, itself included.
+struct move {
+  side givers = side::all;
+  side takers = side::all;
+  piece given = piece::whole;  ///< of the giver's `from`
+  piece taken = piece::whole;  ///< of the taker's `to`
+  bool folds = false;          ///< what all givers give is combined, in rank order
+};
+
+/// A collective: its name, and what it moves, in this order. Nothing where only calls meet, or where parts say it
+/// (exchange). From these rows it is counted, throttled, recorded and planned, and all engines carry it out by them.
+struct row {
+  std::string_view name;
+  cut into = cut::none;
+  std::uint8_t count = 0;
+  std::array<move, 2> moves{};
+};
+
+namespace detail {
+namespace moves {
+inline constexpr move scatters{side::all, side::all, piece::of_taker, piece::of_taker, true};
+inline constexpr move gathers{side::all, side::all, piece::of_giver, piece::of_giver};
+inline constexpr move reduces{side::all, side::root, piece::whole, piece::whole, true};
+inline constexpr move collects{side::all, side::root, piece::whole, piece::of_giver};
+inline constexpr move deals{side::root, side::all, piece::of_taker, piece::whole};
+inline constexpr move tells{side::root, side::all, piece::whole, piece::whole};
+inline constexpr move trades{side::all, side::all, piece::of_taker, piece::of_giver};
+}  // namespace moves
+
+/// In the order of `collective`.
+inline constexpr row collective_rows[] = {
+    {"barrier"},
+    {"all_reduce", cut::lines, 2, {{moves::scatters, moves::gathers}}},
+    {"reduce_scatter", cut::equal, 1, {{moves::scatters}}},
+    {"reduce", cut::lines, 1, {{moves::reduces}}},
+    {"all_gather", cut::equal, 1, {{moves::gathers}}},
+    {"gather", cut::parts, 1, {{moves::collects}}},
+    {"scatter", cut::parts, 1, {{moves::deals}}},
+    {"broadcast", cut::lines, 1, {{moves::tells}}},
+    {"all_to_all", cut::equal, 1, {{moves::trades}}},  // ragged: as its parts say
+    {"exchange"},                                      // as its parts say
+    {"peers"},
+    {"split"},
+    {"duplicate"},
+};
+}  // namespace detail
+
+inline constexpr int collective_kinds = static_cast<int>(std::size(detail::collective_rows));
+
+[[nodiscard]] constexpr row const& row_of(collective kind) noexcept {
+  return detail::collective_rows[static_cast<std::size_t>(kind)];
+}
+[[nodiscard]] constexpr std::string_view name_of(collective kind) noexcept { return row_of(kind).name; }
+
+static_assert(row_of(collective::duplicate).name == "duplicate", "each collective has a row");
+
+}  // namespace trireme::comm
+
 // ---- trireme/core/assertion.hpp
 #include <atomic>
 #include <cstdlib>
@@ -950,39 +1049,16 @@ void expects(assertion_level level, bool condition, Message&& message) {
 // ---- trireme/comm/command.hpp (goes on)
 namespace trireme::comm {
 
-enum class collective : std::uint8_t {
-  barrier,
-  all_reduce,
-  reduce_scatter,
-  reduce,
-  all_gather,
-  gather,
-  scatter,
-  broadcast,
-  all_to_all,
-  exchange,
-  peers,
-  split,
-  duplicate
-};
-inline constexpr int collective_kinds = 13;
-
-[[nodiscard]] constexpr std::string_view name_of(collective kind) noexcept {
-  constexpr std::string_view names[collective_kinds] = {
-      "barrier",   "all_reduce", "reduce_scatter", "reduce", "all_gather", "gather",   "scatter",
-      "broadcast", "all_to_all", "exchange",       "peers",  "split",      "duplicate"};
-  return names[static_cast<std::size_t>(kind)];
-}
-
-enum class reduction_kind : std::uint8_t { none, sum, max, min, mean, pairwise };
+enum class reduction_kind : std::uint8_t { none, sum, max, min, mean, pairwise, own };
 
 [[nodiscard]] constexpr std::string_view name_of(reduction_kind kind) noexcept {
-  constexpr std::string_view names[] = {"none", "sum", "max", "min", "mean", "pairwise"};
+  constexpr std::string_view names[] = {"none", "sum", "max", "min", "mean", "pairwise", "own"};
   return names[static_cast<std::size_t>(kind)];
 }
 
 template <class Op>
-inline constexpr reduction_kind reduction_of = reduction_kind::none;
+inline constexpr reduction_kind reduction_of =
+    std::is_base_of_v<reduction::own, Op> ? reduction_kind::own : reduction_kind::none;
 template <>
 inline constexpr reduction_kind reduction_of<reduction::sum> = reduction_kind::sum;
 template <>
@@ -1004,7 +1080,7 @@ struct call {
   /// Elements: of the whole view; in gather and scatter of one rank's part; in ragged all_to_all and exchange 0,
   /// because it differs between ranks.
   std::int64_t count = 0;
-  /// Of a ragged all_gather a fingerprint of its counts, of a ragged all_to_all 1; otherwise 0.
+  /// Of a ragged reduce_scatter or all_gather a fingerprint of its counts, of a ragged all_to_all 1; otherwise 0.
   std::uint64_t shape = 0;
   friend bool operator==(call const&, call const&) = default;
 };
@@ -1053,7 +1129,7 @@ struct part {
 ///
 ///                  from                       to                        count
 ///   all_reduce     values                     values                    of values
-///   reduce_scatter values                     values, slice rank()      of values, size() equal slices
+///   reduce_scatter values                     values, slice rank()      of values, equal slices; or `counts`
 ///   reduce         values                     values at the root        of values
 ///   all_gather     values, slice rank()       values                    of values, equal slices; or `counts`
 ///   gather         part                       whole, at the root        of a part
@@ -1069,7 +1145,7 @@ struct command {
   void* to = nullptr;
   std::size_t element_bytes = 1;
   element_kernels const* elements = nullptr;  ///< null in barrier, split, duplicate
-  std::span<std::int64_t const> counts{};     ///< ragged all_gather: elements of each rank
+  std::span<std::int64_t const> counts{};     ///< ragged reduce_scatter, all_gather: elements of each rank
   std::span<part const> parts{};              ///< exchange; ragged all_to_all: to and from each rank, in rank order
   std::uint64_t bytes = 0;                    ///< what it counts as sent
   std::uint32_t messages = 0;
@@ -1158,54 +1234,8 @@ inline void on_late(std::function<void(late_call const&)> f) { detail::late_list
 
 }  // namespace trireme::comm
 
-// ---- trireme/comm/detail/launch_body.hpp
-namespace trireme::comm::detail {
-
-/// What may be wrong with the body of a launch.
-enum class body_slip : std::uint8_t { none, by_value, takes_nothing, not_callable, result };
-
-template <class Body, class World>
-[[nodiscard]] consteval body_slip slip_of() {
-  if constexpr (std::invocable<Body&, World&>) {
-    using result = std::invoke_result_t<Body&, World&>;
-    bool const leaves = std::is_void_v<result> || std::is_constructible_v<std::decay_t<result>, result>;
-    return leaves ? body_slip::none : body_slip::result;
-  } else if constexpr (std::invocable<Body&, World>) {
-    return body_slip::by_value;
-  } else if constexpr (std::invocable<Body&>) {
-    return body_slip::takes_nothing;
-  } else {
-    return body_slip::not_callable;
-  }
-}
-
-/// One sentence for a body that cannot be launched.
-template <body_slip Slip>
-struct check_body {
-  static_assert(Slip != body_slip::by_value,
-                "trireme::launch: the body takes its world by value, and a world cannot be copied; take a reference: "
-                "[](auto& world) { ... }");
-  static_assert(Slip != body_slip::takes_nothing,
-                "trireme::launch: the body takes nothing, but is called with this rank's world: [](auto& world) { ... "
-                "}");
-  static_assert(Slip != body_slip::not_callable,
-                "trireme::launch: the body cannot be called with this rank's world and nothing else (unless it has an "
-                "error of its own, which stands elsewhere): [](auto& world) { ... }");
-  static_assert(Slip != body_slip::result,
-                "trireme::launch: the body returns what can be neither copied nor moved, such as a trainer or the "
-                "world, which end with the launch; return values, or nothing");
-};
-
-/// Says it. A function of its own: the one that is wrong must stay one that can be called, or clang adds errors.
-template <body_slip Slip>
-constexpr void expect_body() noexcept {
-  static_cast<void>(sizeof(check_body<Slip>));
-}
-
-}  // namespace trireme::comm::detail
-
 // ---- trireme/comm/collectives.hpp
-#include <numeric>
+#include <optional>
 
 // ---- trireme/comm/buffers.hpp
 #include <ranges>
@@ -1242,29 +1272,36 @@ template <message_buffer B>
     return tensor_view<T>(std::ranges::data(values), shape{static_cast<std::int64_t>(std::ranges::size(values))});
   }
 }
-template <message_buffer B>
-using view_of_t = decltype(view_of(std::declval<B>()));
-template <message_buffer B>
-using element_of_t = std::remove_reference_t<decltype(*std::declval<view_of_t<B>>().address())>;  ///< const if it is
-template <message_buffer B>
-using value_of_t = typename view_of_t<B>::value_type;
-template <class B>
-concept writable_buffer = message_buffer<B> && !std::is_const_v<element_of_t<B>>;
-
-/// Whether T travels as elements, or else as the bytes that it consists of.
-template <class T>
-[[nodiscard]] consteval bool is_sendable() {
-  static_assert(
-      element<T> || std::is_trivially_copyable_v<T>,
-      "trireme::comm: these elements are not trivially copyable, so their bytes alone mean nothing on another "
-      "rank; send the numbers that they are made of, or write them into a buffer of std::byte");
-  return element<T> || std::is_trivially_copyable_v<T>;
+template <class T, class Space>
+[[nodiscard]] constexpr auto view_of(tensor_view<T, Space> values) {
+  return values;
 }
+
+/// A buffer or a view.
+template <class B>
+concept message = requires(B&& values) {
+  detail::view_of(static_cast<B&&>(values));
+};
+template <message B>
+using view_of_t = decltype(view_of(std::declval<B>()));
+template <message B>
+using element_of_t = std::remove_reference_t<decltype(*std::declval<view_of_t<B>>().address())>;  ///< const if it is
+template <message B>
+using value_of_t = typename view_of_t<B>::value_type;
+template <message B>
+using space_of_t = typename view_of_t<B>::space;
+template <class B>
+concept writable = message<B> && !std::is_const_v<element_of_t<B>>;
+
 /// As elements, or as bytes: of what is no element of a tensor.
 template <class T, class Space>
-[[nodiscard]] auto sendable(tensor_view<T, Space> values) {
+[[nodiscard]] constexpr auto sendable(tensor_view<T, Space> values) {
   using value = std::remove_const_t<T>;
   using byte = std::conditional_t<std::is_const_v<T>, std::byte const, std::byte>;
+  static_assert(
+      element<value> || std::is_trivially_copyable_v<value>,
+      "trireme::comm: these elements are not trivially copyable, so their bytes alone mean nothing on another "
+      "rank; send the numbers that they are made of, or write them into a buffer of std::byte");
   if constexpr (element<value>)
     return values;
   else
@@ -1277,14 +1314,12 @@ template <class T, class Space>
 /// As send_to of a view. Elements that are no numbers travel as the bytes that they consist of.
 template <message_buffer B>
 [[nodiscard]] constexpr auto send_to(int peer, B&& values) {
-  if constexpr (comm::detail::is_sendable<comm::detail::value_of_t<B>>())
-    return send_to(peer, comm::detail::sendable(comm::detail::view_of(std::forward<B>(values))));
+  return send_to(peer, comm::detail::sendable(comm::detail::view_of(std::forward<B>(values))));
 }
 template <message_buffer B>
-requires comm::detail::writable_buffer<B>
+requires comm::detail::writable<B>
 [[nodiscard]] constexpr auto receive_from(int peer, B&& values) {
-  if constexpr (comm::detail::is_sendable<comm::detail::value_of_t<B>>())
-    return receive_from(peer, comm::detail::sendable(comm::detail::view_of(std::forward<B>(values))));
+  return receive_from(peer, comm::detail::sendable(comm::detail::view_of(std::forward<B>(values))));
 }
 
 }  // namespace trireme
@@ -1309,10 +1344,15 @@ struct interval {
 // ---- trireme/comm/geometry.hpp (goes on)
 namespace trireme::comm {
 
+/// Elements of one cache line, at least one.
+[[nodiscard]] constexpr std::int64_t line_of(std::size_t element_bytes) noexcept {
+  return std::max<std::int64_t>(1, static_cast<std::int64_t>(64 / element_bytes));
+}
+
 /// The part of `count` elements that rank `rank` of `size` works on in all_reduce and broadcast. Cut at multiples of a
 /// cache line, the first ranks taking one line more, so that no two ranks write to one line.
 [[nodiscard]] constexpr interval slice_of(std::int64_t count, std::size_t element_bytes, int rank, int size) noexcept {
-  auto const line = static_cast<std::int64_t>(64 / element_bytes);
+  auto const line = line_of(element_bytes);
   auto const lines = (count + line - 1) / line;
   auto const each = lines / size;
   auto const larger = lines % size;
@@ -1321,67 +1361,13 @@ namespace trireme::comm {
   return {first, last - first};
 }
 
-/// Which ranks have a side in a move.
-enum class side : std::uint8_t { all, root };
-/// Which elements of a view: all `count` of them, or those that the giver, or the taker, owns.
-enum class piece : std::uint8_t { whole, of_giver, of_taker };
-/// How a view is cut into what ranks own: at cache lines, into equal slices (ragged: by counts), or `count` a rank.
-enum class cut : std::uint8_t { none, lines, equal, parts };
-
-/// Each giver gives a piece of what it has to each taker, itself included.
-struct move {
-  side givers = side::all;
-  side takers = side::all;
-  piece given = piece::whole;  ///< of the giver's `from`
-  piece taken = piece::whole;  ///< of the taker's `to`
-  bool folds = false;          ///< what all givers give is combined, in rank order
-};
-
-/// What a collective moves, in this order. None where only calls meet, or where parts say it (exchange).
-struct row {
-  cut into = cut::none;
-  std::uint8_t count = 0;
-  std::array<move, 2> moves{};
-};
-
-namespace detail {
-namespace moves {
-inline constexpr move scatters{side::all, side::all, piece::of_taker, piece::of_taker, true};
-inline constexpr move gathers{side::all, side::all, piece::of_giver, piece::of_giver};
-inline constexpr move reduces{side::all, side::root, piece::whole, piece::whole, true};
-inline constexpr move collects{side::all, side::root, piece::whole, piece::of_giver};
-inline constexpr move deals{side::root, side::all, piece::of_taker, piece::whole};
-inline constexpr move tells{side::root, side::all, piece::whole, piece::whole};
-inline constexpr move trades{side::all, side::all, piece::of_taker, piece::of_giver};
-}  // namespace moves
-
-inline constexpr row rows_of_collectives[collective_kinds] = {
-    {},                                                    // barrier
-    {cut::lines, 2, {{moves::scatters, moves::gathers}}},  // all_reduce
-    {cut::equal, 1, {{moves::scatters}}},                  // reduce_scatter
-    {cut::lines, 1, {{moves::reduces}}},                   // reduce
-    {cut::equal, 1, {{moves::gathers}}},                   // all_gather
-    {cut::parts, 1, {{moves::collects}}},                  // gather
-    {cut::parts, 1, {{moves::deals}}},                     // scatter
-    {cut::lines, 1, {{moves::tells}}},                     // broadcast
-    {cut::equal, 1, {{moves::trades}}},                    // all_to_all; ragged: as its parts say
-    {},                                                    // exchange: as its parts say
-    {},                                                    // peers
-    {},                                                    // split
-    {},                                                    // duplicate
-};
-}  // namespace detail
-
-[[nodiscard]] constexpr row const& row_of(collective kind) noexcept {
-  return detail::rows_of_collectives[static_cast<std::size_t>(kind)];
-}
-
 /// The row of one call among `size` ranks.
 struct geometry {
   call const& what;
   std::size_t element_bytes;
   int size;
-  std::span<std::int64_t const> counts{};  ///< of a ragged all_gather
+  std::span<std::int64_t const> counts{};  ///< of a ragged call: elements of each rank
+  std::span<std::int64_t const> firsts{};  ///< and of all ranks before it, where somebody has added them up
 
   [[nodiscard]] constexpr row const& of() const noexcept { return row_of(what.kind); }
   [[nodiscard]] constexpr bool gives(move const& it, int rank) const noexcept {
@@ -1406,6 +1392,7 @@ struct geometry {
   [[nodiscard]] constexpr interval owned(int rank) const noexcept {
     if (of().into == cut::lines) return slice_of(what.count, element_bytes, rank, size);
     if (counts.empty()) return {rank * owned_count(rank), owned_count(rank)};
+    if (!firsts.empty()) return {firsts[static_cast<std::size_t>(rank)], owned_count(rank)};
     interval out{0, owned_count(rank)};
     for (int below = 0; below < rank; ++below) out.first += owned_count(below);
     return out;
@@ -1432,12 +1419,7 @@ struct geometry {
         continue;
       }
       if (own < 0) own = owned_count(rank);
-      if (it.given == piece::of_giver)
-        sum += own * others;
-      else if (moves.into == cut::equal)
-        sum += own * (size - 1);
-      else
-        sum += all() - own;
+      sum += it.given == piece::of_giver ? own * others : all() - own;
     }
     return sum;
   }
@@ -1575,13 +1557,16 @@ inline void expect_color(std::string_view who, int color) {
 }
 
 /// The parts of a ragged view, one a rank, in rank order.
-template <class T>
-void append_parts(std::vector<part>& parts, bool sent, dtype type, std::size_t element_bytes, T const* address,
+template <class T, class Space>
+void append_parts(std::vector<part>& parts, bool sent, tensor_view<T, Space> values,
                   std::span<std::int64_t const> counts) {
-  auto* at = const_cast<std::byte*>(reinterpret_cast<std::byte const*>(address));
+  std::int64_t first = 0;
   for (std::size_t rank = 0; rank < counts.size(); ++rank) {
-    parts.push_back({static_cast<int>(rank), sent, type, counts[rank], at});
-    if (counts[rank] > 0) at += static_cast<std::size_t>(counts[rank]) * element_bytes;
+    auto const own = sendable(values.flat(first, counts[rank]));
+    using value = std::remove_const_t<std::remove_pointer_t<decltype(own.address())>>;
+    parts.push_back({static_cast<int>(rank), sent, dtype_of<value>, own.size(),
+                     const_cast<std::byte*>(reinterpret_cast<std::byte const*>(own.address()))});
+    first += counts[rank];
   }
 }
 
@@ -4547,24 +4532,45 @@ template <class T>
   return extreme_of<false>(a, b);
 }
 
+/// combine() of a reduction of somebody's own, whose values need not be aligned.
+template <class Op, class T>
+void combine_own(std::span<void* const> outputs, std::span<void const* const> terms, std::int64_t count) {
+  constexpr auto bytes = static_cast<std::int64_t>(sizeof(T));
+  auto const at = [](void const* values, std::int64_t i) {
+    T value;
+    std::memcpy(&value, static_cast<std::byte const*>(values) + i * bytes, sizeof(T));
+    return value;
+  };
+  for (std::int64_t i = 0; i < count; ++i) {
+    T total = at(terms[0], i);
+    for (auto const* term : terms.subspan(1)) total = Op{}(total, at(term, i));
+    for (auto* output : outputs) std::memcpy(static_cast<std::byte*>(output) + i * bytes, &total, sizeof(T));
+  }
+}
+
 /// outputs[.][i] = terms[0][i] op terms[1][i] op ..., in this order (pairwise: in the tree over them); a mean is then
 /// divided by `divisor`. An output may be a term, but not overlap one partly.
 template <class Op, class T>
-void combine(std::span<void* const> outputs, std::span<void const* const> terms, std::int64_t count, int divisor) {
-  [[maybe_unused]] constexpr bool mean = std::is_same_v<Op, reduction::mean>;
-  if constexpr (!std::is_same_v<Op, reduction::pairwise>) {
-    if (count * static_cast<std::int64_t>(sizeof(T)) <= 64) {  // not worth a kernel
-      for (std::int64_t i = 0; i < count; ++i) {
-        auto total = static_cast<combine_t<Op, T>>(static_cast<T const*>(terms[0])[i]);
-        for (auto const* term : terms.subspan(1))
-          total = combined(Op{}, total, static_cast<combine_t<Op, T>>(static_cast<T const*>(term)[i]));
-        if constexpr (mean) total /= static_cast<combine_t<Op, T>>(divisor);
-        for (auto* output : outputs) static_cast<T*>(output)[i] = static_cast<T>(total);
+void combine(std::span<void* const> outputs, std::span<void const* const> terms, std::int64_t count,
+             [[maybe_unused]] int divisor) {
+  if constexpr (std::is_base_of_v<reduction::own, Op>) {
+    combine_own<Op, T>(outputs, terms, count);
+  } else {
+    [[maybe_unused]] constexpr bool mean = std::is_same_v<Op, reduction::mean>;
+    if constexpr (!std::is_same_v<Op, reduction::pairwise>) {
+      if (count * static_cast<std::int64_t>(sizeof(T)) <= 64) {  // not worth a kernel
+        for (std::int64_t i = 0; i < count; ++i) {
+          auto total = static_cast<combine_t<Op, T>>(static_cast<T const*>(terms[0])[i]);
+          for (auto const* term : terms.subspan(1))
+            total = combined(Op{}, total, static_cast<combine_t<Op, T>>(static_cast<T const*>(term)[i]));
+          if constexpr (mean) total /= static_cast<combine_t<Op, T>>(divisor);
+          for (auto* output : outputs) static_cast<T*>(output)[i] = static_cast<T>(total);
+        }
+        return;
       }
-      return;
     }
+    ops::host_reductions::reduce<T, Op>(outputs, terms, count, Op{}, divisor);
   }
-  ops::host_reductions::reduce<T, Op>(outputs, terms, count, Op{}, divisor);
 }
 
 }  // namespace trireme::comm::detail
@@ -4577,6 +4583,7 @@ namespace trireme::comm {
 ///
 /// Requires  touchable     whether the CPU may read and write the elements;
 ///           phantom       (may be left out) true if there are no elements, so that nothing is ever copied or combined;
+///           pairwise      (may be left out) false if combine has no pairwise sums;
 ///           complete      a function that returns when what this thread has asked for is done; null: it is at once;
 ///           copy(to, from, bytes)  within the space;
 ///           combine<T, Op>(outputs, terms, count, divisor)  outputs[.][i] = terms[0][i] op terms[1][i] op ..., in this
@@ -4618,6 +4625,15 @@ template <class Space>
 inline constexpr bool is_phantom = requires {
   requires space_kernels<Space>::phantom;
 };
+/// Whether the kernels of a space combine values by `op`.
+template <class Space>
+[[nodiscard]] constexpr bool can_combine(reduction_kind op) noexcept {
+  if (op == reduction_kind::own) return space_kernels<Space>::touchable || is_phantom<Space>;
+  if constexpr (requires { space_kernels<Space>::pairwise; })
+    return op != reduction_kind::pairwise || space_kernels<Space>::pairwise;
+  else
+    return true;
+}
 template <class Space>
 inline constexpr element_kernels moving_kernels{&space_kernels<Space>::copy, nullptr, space_kernels<Space>::complete,
                                                 space_kernels<Space>::touchable, is_phantom<Space>};
@@ -4634,12 +4650,12 @@ namespace trireme::comm {
 /// What a rank sends to other ranks in one collective, in bytes: what `traffic()` counts on every communicator, and
 /// what a plan adds up before anything runs. `count` is the number of elements of the whole view.
 ///
-/// Bytes  the bandwidth-optimal volume, as the moves of comm/geometry.hpp say. What really travels may differ, but
+/// Bytes  the bandwidth-optimal volume, as the moves of comm/rows.hpp say. What really travels may differ, but
 ///        every communicator counts these bytes: comm::mpi sends more where latency decides (small values go whole),
 ///        and in shared memory ranks read instead of sending.
 namespace bytes_sent {
 
-/// Of any collective without parts of its own. `counts` are those of a ragged all_gather: the elements of each rank.
+/// Of any collective without parts of its own. `counts` are those of a ragged call: the elements of each rank.
 [[nodiscard]] constexpr std::uint64_t of(call const& what, std::size_t element_bytes, int rank, int size,
                                          std::span<std::int64_t const> counts = {}) {
   return static_cast<std::uint64_t>(geometry{what, element_bytes, size, counts}.sent(rank)) * element_bytes;
@@ -4649,6 +4665,13 @@ namespace bytes_sent {
 }
 [[nodiscard]] constexpr std::uint64_t reduce_scatter(std::int64_t count, std::size_t element_bytes, int size) {
   return of({.kind = collective::reduce_scatter, .count = count}, element_bytes, 0, size);
+}
+[[nodiscard]] constexpr std::uint64_t reduce_scatter(std::span<std::int64_t const> counts, std::size_t element_bytes,
+                                                     int rank) {
+  std::int64_t all = 0;
+  for (auto const each : counts) all += each;
+  return of({.kind = collective::reduce_scatter, .count = all}, element_bytes, rank, static_cast<int>(counts.size()),
+            counts);
 }
 [[nodiscard]] constexpr std::uint64_t all_gather(std::int64_t count, std::size_t element_bytes, int size) {
   return of({.kind = collective::all_gather, .count = count}, element_bytes, 0, size);
@@ -4693,6 +4716,16 @@ inline constexpr std::size_t gathered_bytes = std::size_t{64} << 10;
 /// The most bytes of one block that rounds deal, or that they gather where all blocks are kept.
 inline constexpr std::size_t dealt_bytes = std::size_t{4} << 10;
 
+/// Whether rounds gather the whole values of all ranks, which each then combines or keeps for itself.
+[[nodiscard]] constexpr bool gathers_terms(geometry const& it) noexcept {
+  auto const all = static_cast<std::size_t>(it.what.count) * it.element_bytes * static_cast<std::size_t>(it.size);
+  return (it.of().moves[0].given == piece::whole || it.of().count == 2) && all <= gathered_bytes;
+}
+/// Whether rounds deal what each rank owns to it.
+[[nodiscard]] constexpr bool deals_blocks(geometry const& it) noexcept {
+  return it.of().into != cut::parts && static_cast<std::size_t>(it.largest()) * it.element_bytes <= dealt_bytes;
+}
+
 /// How many latencies of a network a rank waits in a command, one after the other, as comm::mpi carries it between
 /// machines: its rounds, and as many again to gather the results of an all_reduce or reduce of middle size. Large
 /// values travel beside the rounds, one message for each move; carried sums and MPI's own collectives are counted so,
@@ -4701,18 +4734,31 @@ inline constexpr std::size_t dealt_bytes = std::size_t{4} << 10;
   if (size == 1) return 0;
   if (it.what.kind == collective::exchange) return it.messages > 0 ? 1 : 0;
   auto const rounds = rounds_among(size);
-  auto const& row = row_of(it.what.kind);
-  if (!row.moves[0].folds || row.into != cut::lines) return rounds;
-  auto const whole = static_cast<std::size_t>(it.what.count) * it.element_bytes;
-  auto const slice =
-      static_cast<std::size_t>(slice_of(it.what.count, it.element_bytes, 0, size).count) * it.element_bytes;
-  if (whole * static_cast<std::size_t>(size) <= gathered_bytes) return rounds;
-  return slice <= dealt_bytes ? 2 * rounds : std::max(rounds, 2);
+  geometry const where{it.what, it.element_bytes, size, it.counts};
+  if (!where.of().moves[0].folds || where.of().into != cut::lines || gathers_terms(where)) return rounds;
+  return deals_blocks(where) ? 2 * rounds : std::max(rounds, 2);
 }
 
 [[nodiscard]] inline std::uint32_t messages_of(command const& it, int size) noexcept {
   if (it.bytes == 0) return 0;
   return row_of(it.what.kind).moves[0].takers == side::root ? 1U : static_cast<std::uint32_t>(size - 1);
+}
+
+/// Sets what a command of parts counts.
+inline void count_parts(command& it, int rank) noexcept {
+  it.bytes = 0;
+  it.messages = 0;
+  for (auto const& each : it.parts) {
+    if (!each.sent || each.peer == rank || each.count == 0) continue;
+    it.bytes += static_cast<std::uint64_t>(each.count) * size_of(each.type);
+    ++it.messages;
+  }
+}
+/// Sets what a command counts: its bytes and messages.
+inline void count_sent(command& it, int rank, int size) noexcept {
+  if (!it.parts.empty()) return count_parts(it, rank);
+  it.bytes = bytes_sent::of(it.what, it.element_bytes, rank, size, it.counts);
+  it.messages = messages_of(it, size);
 }
 
 /// What passes between this rank and one other in one command. Over all peers `sent` adds up to command::bytes and
@@ -4790,37 +4836,37 @@ concept policy = requires {
 // ---- trireme/comm/collectives.hpp (goes on)
 namespace trireme::comm {
 
-/// sum, pairwise, max, min, and for floating-point elements mean.
+/// A reduction of somebody's own that combines values of T.
 template <class Op, class T>
-concept reduction_for = arithmetic_element<T> && reduction_of<Op>
-!= reduction_kind::none && (!std::same_as<Op, reduction::mean> || !std::is_integral_v<T>);
+concept own_reduction_for = std::derived_from<Op, reduction::own> && std::is_empty_v<Op> &&
+                                std::is_trivially_copyable_v<T> && std::default_initializable<T> && sizeof(T) <= 1024 &&
+                            requires(Op op, T const& a, T const& b) {
+  { op(a, b) } -> std::convertible_to<T>;
+};
+
+/// sum, pairwise, max, min, and for floating-point elements mean; or one's own.
+template <class Op, class T>
+concept reduction_for = own_reduction_for<Op, T> ||
+    (arithmetic_element<T>&& reduction_of<Op> != reduction_kind::none && reduction_of<Op> != reduction_kind::own &&
+     (!std::same_as<Op, reduction::mean> || !std::is_integral_v<T>));
 
 namespace detail {
-template <class World, class T, class Space, class Op, collective Kind>
-concept can_reduce = reduction_for<Op, T> && World::template supports<Space>(Kind, dtype_of<T>, reduction_of<Op>);
-template <class World, class T, class Space, collective Kind>
-concept can_move = element<T> && World::template supports<Space>(Kind, dtype_of<T>, reduction_kind::none);
-template <class World, class From, class T, class Space, collective Kind>
-concept can_move_from = std::same_as<std::remove_const_t<From>, T> && can_move<World, T, Space, Kind>;
+/// What values of B travel as (buffers.hpp).
+template <message B>
+using sent_t = std::conditional_t<element<value_of_t<B>>, value_of_t<B>, std::byte>;
+template <class T>
+inline constexpr dtype sent_type = dtype_of<std::conditional_t<element<T>, T, std::byte>>;
 
-// The same for buffers (buffers.hpp).
-template <class B>
-using space_of_t = typename view_of_t<B>::space;
 template <class World, class B, class Op, collective Kind>
-concept can_reduce_buffer = message_buffer<B> && can_reduce<World, element_of_t<B>, space_of_t<B>, Op, Kind>;
+concept can_reduce = writable<B> && reduction_for<Op, value_of_t<B>> &&
+    World::template supports<space_of_t<B>>(Kind, dtype_of<sent_t<B>>, reduction_of<Op>);
+
 template <class World, class B, collective Kind>
-concept can_move_buffer = writable_buffer<B> && can_move<World, std::byte, space_of_t<B>, Kind>;
-template <class T, class Space>
-[[nodiscard]] constexpr auto view_of(tensor_view<T, Space> values) {
-  return values;
-}
-/// A view and a buffer, or two buffers, whose elements can be written to `To`; two views have calls of their own.
-template <class From, class To>
-concept some_buffers = (message_buffer<From> || message_buffer<To>)&&requires(From from, To to) {
-  detail::view_of(static_cast<From&&>(from));
-  detail::view_of(static_cast<To&&>(to));
-  requires !std::is_const_v<std::remove_reference_t<decltype(*detail::view_of(static_cast<To&&>(to)).address())>>;
-};
+concept can_move = writable<B> &&
+    World::template supports<space_of_t<B>>(Kind, dtype_of<sent_t<B>>, reduction_kind::none);
+template <class World, class From, class To, collective Kind>
+concept can_move_from = message<From> && can_move<World, To, Kind> && std::same_as<value_of_t<From>, value_of_t<To>> &&
+    std::same_as<space_of_t<From>, space_of_t<To>>;
 }  // namespace detail
 
 /// The typed face of a communicator: every collective, blocking and `_async`, checked and turned into a command.
@@ -4832,9 +4878,9 @@ concept some_buffers = (message_buffer<From> || message_buffer<To>)&&requires(Fr
 ///   split(color, key), duplicate()
 /// A decorator derives from it too, and passes on commands to the execute() and submit() of the world below.
 ///
-/// Shapes   see contract/communicator.hpp, which has one concept a collective. Besides tensor_views all take buffers
-///          (buffers.hpp): vectors, arrays, spans, tensors; all_gather, broadcast and exchange take them of any
-///          trivially copyable type.
+/// Shapes   see contract/communicator.hpp, which has one concept a collective. All take tensor_views, and buffers
+///          (buffers.hpp): vectors, arrays, spans, tensors; what reduces nothing takes them of any trivially copyable
+///          type.
 /// Bytes    counted as comm::bytes_sent says, whatever the engine does.
 /// Ranks    every rank calls the same collectives in the same order; exchange is called by those that take part.
 /// Errors   config_error before anything is sent if an argument cannot be right: uneven slices, a root or a peer out of
@@ -4861,228 +4907,134 @@ class collectives {
   void barrier() { execute(command{}); }
   [[nodiscard]] auto barrier_async() { return submit(command{}); }
 
-  template <class T, class Space, class Op = reduction::sum>
-  requires detail::can_reduce<Derived, T, Space, Op, collective::all_reduce>
-  void all_reduce(tensor_view<T, Space> values, Op = {}) {
-    execute(reducing<T, Space, Op>(collective::all_reduce, values));
+  template <class B, class Op = reduction::sum>
+  requires detail::can_reduce<Derived, B, Op, collective::all_reduce>
+  void all_reduce(B&& values, Op = {}) {
+    execute(reducing<Op>(collective::all_reduce, detail::view_of(std::forward<B>(values))));
   }
-  template <class T, class Space, class Op = reduction::sum>
-  requires detail::can_reduce<Derived, T, Space, Op, collective::all_reduce>
-  [[nodiscard]] auto all_reduce_async(tensor_view<T, Space> values, Op = {}) {
-    return submit(reducing<T, Space, Op>(collective::all_reduce, values));
+  template <class B, class Op = reduction::sum>
+  requires detail::can_reduce<Derived, B, Op, collective::all_reduce>
+  [[nodiscard]] auto all_reduce_async(B&& values, Op = {}) {
+    return submit(reducing<Op>(collective::all_reduce, detail::view_of(std::forward<B>(values))));
   }
-  template <class T, class Space, class Op = reduction::sum>
-  requires detail::can_reduce<Derived, T, Space, Op, collective::reduce_scatter>
-  void reduce_scatter(tensor_view<T, Space> values, Op = {}) {
-    execute(reducing<T, Space, Op>(collective::reduce_scatter, values));
+  template <class B, class Op = reduction::sum>
+  requires detail::can_reduce<Derived, B, Op, collective::reduce_scatter>
+  void reduce_scatter(B&& values, Op = {}) {
+    execute(reducing<Op>(collective::reduce_scatter, detail::view_of(std::forward<B>(values))));
   }
-  template <class T, class Space, class Op = reduction::sum>
-  requires detail::can_reduce<Derived, T, Space, Op, collective::reduce_scatter>
-  [[nodiscard]] auto reduce_scatter_async(tensor_view<T, Space> values, Op = {}) {
-    return submit(reducing<T, Space, Op>(collective::reduce_scatter, values));
+  template <class B, class Op = reduction::sum>
+  requires detail::can_reduce<Derived, B, Op, collective::reduce_scatter>
+  [[nodiscard]] auto reduce_scatter_async(B&& values, Op = {}) {
+    return submit(reducing<Op>(collective::reduce_scatter, detail::view_of(std::forward<B>(values))));
   }
-  template <class T, class Space, class Op = reduction::sum>
-  requires detail::can_reduce<Derived, T, Space, Op, collective::reduce>
-  void reduce(tensor_view<T, Space> values, int root, Op = {}) {
-    execute(reducing<T, Space, Op>(collective::reduce, values, root));
+  template <class B, class Op = reduction::sum>
+  requires detail::can_reduce<Derived, B, Op, collective::reduce_scatter>
+  void reduce_scatter(B&& values, std::span<std::int64_t const> counts, Op = {}) {
+    execute(reducing<Op>(collective::reduce_scatter, detail::view_of(std::forward<B>(values)), -1, counts));
   }
-  template <class T, class Space, class Op = reduction::sum>
-  requires detail::can_reduce<Derived, T, Space, Op, collective::reduce>
-  [[nodiscard]] auto reduce_async(tensor_view<T, Space> values, int root, Op = {}) {
-    return submit(reducing<T, Space, Op>(collective::reduce, values, root));
+  template <class B, class Op = reduction::sum>
+  requires detail::can_reduce<Derived, B, Op, collective::reduce_scatter>
+  [[nodiscard]] auto reduce_scatter_async(B&& values, std::span<std::int64_t const> counts, Op = {}) {
+    return submit(reducing<Op>(collective::reduce_scatter, detail::view_of(std::forward<B>(values)), -1, counts));
   }
-  template <class T, class Space>
-  requires detail::can_move<Derived, T, Space, collective::all_gather>
-  void all_gather(tensor_view<T, Space> values) {
-    execute(moving<T, Space>(collective::all_gather, values, values, values.size()));
+  template <class B, class Op = reduction::sum>
+  requires detail::can_reduce<Derived, B, Op, collective::reduce>
+  void reduce(B&& values, int root, Op = {}) {
+    execute(reducing<Op>(collective::reduce, detail::view_of(std::forward<B>(values)), root));
   }
-  template <class T, class Space>
-  requires detail::can_move<Derived, T, Space, collective::all_gather>
-  [[nodiscard]] auto all_gather_async(tensor_view<T, Space> values) {
-    return submit(moving<T, Space>(collective::all_gather, values, values, values.size()));
+  template <class B, class Op = reduction::sum>
+  requires detail::can_reduce<Derived, B, Op, collective::reduce>
+  [[nodiscard]] auto reduce_async(B&& values, int root, Op = {}) {
+    return submit(reducing<Op>(collective::reduce, detail::view_of(std::forward<B>(values)), root));
   }
-  template <class T, class Space>
-  requires detail::can_move<Derived, T, Space, collective::all_gather>
-  void all_gather(tensor_view<T, Space> values, std::span<std::int64_t const> counts) {
-    execute(ragged_all_gather<T, Space>(values, counts));
+  template <class B>
+  requires detail::can_move<Derived, B, collective::all_gather>
+  void all_gather(B&& values) { execute(in_place(collective::all_gather, detail::view_of(std::forward<B>(values)))); }
+  template <class B>
+  requires detail::can_move<Derived, B, collective::all_gather>
+  [[nodiscard]] auto all_gather_async(B&& values) {
+    return submit(in_place(collective::all_gather, detail::view_of(std::forward<B>(values))));
   }
-  template <class T, class Space>
-  requires detail::can_move<Derived, T, Space, collective::all_gather>
-  [[nodiscard]] auto all_gather_async(tensor_view<T, Space> values, std::span<std::int64_t const> counts) {
-    return submit(ragged_all_gather<T, Space>(values, counts));
+  template <class B>
+  requires detail::can_move<Derived, B, collective::all_gather>
+  void all_gather(B&& values, std::span<std::int64_t const> counts) {
+    execute(in_place(collective::all_gather, detail::view_of(std::forward<B>(values)), -1, counts));
   }
-  template <class T, class Space>
-  requires detail::can_move<Derived, T, Space, collective::broadcast>
-  void broadcast(tensor_view<T, Space> values, int root) {
-    execute(moving<T, Space>(collective::broadcast, values, values, values.size(), root));
+  template <class B>
+  requires detail::can_move<Derived, B, collective::all_gather>
+  [[nodiscard]] auto all_gather_async(B&& values, std::span<std::int64_t const> counts) {
+    return submit(in_place(collective::all_gather, detail::view_of(std::forward<B>(values)), -1, counts));
   }
-  template <class T, class Space>
-  requires detail::can_move<Derived, T, Space, collective::broadcast>
-  [[nodiscard]] auto broadcast_async(tensor_view<T, Space> values, int root) {
-    return submit(moving<T, Space>(collective::broadcast, values, values, values.size(), root));
+  template <class B>
+  requires detail::can_move<Derived, B, collective::broadcast>
+  void broadcast(B&& values, int root) {
+    execute(in_place(collective::broadcast, detail::view_of(std::forward<B>(values)), root));
   }
-  template <class From, class T, class Space>
-  requires detail::can_move_from<Derived, From, T, Space, collective::gather>
-  void gather(tensor_view<From, Space> from, tensor_view<T, Space> to, int root) {
-    execute(moving<T, Space>(collective::gather, from, to, from.size(), root));
+  template <class B>
+  requires detail::can_move<Derived, B, collective::broadcast>
+  [[nodiscard]] auto broadcast_async(B&& values, int root) {
+    return submit(in_place(collective::broadcast, detail::view_of(std::forward<B>(values)), root));
   }
-  template <class From, class T, class Space>
-  requires detail::can_move_from<Derived, From, T, Space, collective::gather>
-  [[nodiscard]] auto gather_async(tensor_view<From, Space> from, tensor_view<T, Space> to, int root) {
-    return submit(moving<T, Space>(collective::gather, from, to, from.size(), root));
+  template <class From, class To>
+  requires detail::can_move_from<Derived, From, To, collective::gather>
+  void gather(From&& from, To&& to, int root) {
+    execute(moving(collective::gather, detail::view_of(std::forward<From>(from)), detail::view_of(std::forward<To>(to)),
+                   root));
   }
-  template <class From, class T, class Space>
-  requires detail::can_move_from<Derived, From, T, Space, collective::scatter>
-  void scatter(tensor_view<From, Space> from, tensor_view<T, Space> to, int root) {
-    execute(moving<T, Space>(collective::scatter, from, to, to.size(), root));
+  template <class From, class To>
+  requires detail::can_move_from<Derived, From, To, collective::gather>
+  [[nodiscard]] auto gather_async(From&& from, To&& to, int root) {
+    return submit(moving(collective::gather, detail::view_of(std::forward<From>(from)),
+                         detail::view_of(std::forward<To>(to)), root));
   }
-  template <class From, class T, class Space>
-  requires detail::can_move_from<Derived, From, T, Space, collective::scatter>
-  [[nodiscard]] auto scatter_async(tensor_view<From, Space> from, tensor_view<T, Space> to, int root) {
-    return submit(moving<T, Space>(collective::scatter, from, to, to.size(), root));
+  template <class From, class To>
+  requires detail::can_move_from<Derived, From, To, collective::scatter>
+  void scatter(From&& from, To&& to, int root) {
+    execute(moving(collective::scatter, detail::view_of(std::forward<From>(from)),
+                   detail::view_of(std::forward<To>(to)), root));
   }
-  template <class From, class T, class Space>
-  requires detail::can_move_from<Derived, From, T, Space, collective::all_to_all>
-  void all_to_all(tensor_view<From, Space> from, tensor_view<T, Space> to) {
-    execute(moving<T, Space>(collective::all_to_all, from, to, from.size()));
+  template <class From, class To>
+  requires detail::can_move_from<Derived, From, To, collective::scatter>
+  [[nodiscard]] auto scatter_async(From&& from, To&& to, int root) {
+    return submit(moving(collective::scatter, detail::view_of(std::forward<From>(from)),
+                         detail::view_of(std::forward<To>(to)), root));
   }
-  template <class From, class T, class Space>
-  requires detail::can_move_from<Derived, From, T, Space, collective::all_to_all>
-  [[nodiscard]] auto all_to_all_async(tensor_view<From, Space> from, tensor_view<T, Space> to) {
-    return submit(moving<T, Space>(collective::all_to_all, from, to, from.size()));
+  template <class From, class To>
+  requires detail::can_move_from<Derived, From, To, collective::all_to_all>
+  void all_to_all(From&& from, To&& to) {
+    execute(moving(collective::all_to_all, detail::view_of(std::forward<From>(from)),
+                   detail::view_of(std::forward<To>(to))));
   }
-  template <class From, class T, class Space>
-  requires detail::can_move_from<Derived, From, T, Space, collective::all_to_all>
-  void all_to_all(tensor_view<From, Space> from, std::span<std::int64_t const> sent, tensor_view<T, Space> to,
-                  std::span<std::int64_t const> received) {
-    execute(ragged_all_to_all<T, Space>(from, sent, to, received));
+  template <class From, class To>
+  requires detail::can_move_from<Derived, From, To, collective::all_to_all>
+  [[nodiscard]] auto all_to_all_async(From&& from, To&& to) {
+    return submit(moving(collective::all_to_all, detail::view_of(std::forward<From>(from)),
+                         detail::view_of(std::forward<To>(to))));
   }
-  template <class From, class T, class Space>
-  requires detail::can_move_from<Derived, From, T, Space, collective::all_to_all>
-  [[nodiscard]] auto all_to_all_async(tensor_view<From, Space> from, std::span<std::int64_t const> sent,
-                                      tensor_view<T, Space> to, std::span<std::int64_t const> received) {
-    return submit(ragged_all_to_all<T, Space>(from, sent, to, received));
+  template <class From, class To>
+  requires detail::can_move_from<Derived, From, To, collective::all_to_all>
+  void all_to_all(From&& from, std::span<std::int64_t const> sent, To&& to, std::span<std::int64_t const> received) {
+    execute(ragged_all_to_all(detail::view_of(std::forward<From>(from)), sent, detail::view_of(std::forward<To>(to)),
+                              received));
+  }
+  template <class From, class To>
+  requires detail::can_move_from<Derived, From, To, collective::all_to_all>
+  [[nodiscard]] auto all_to_all_async(From&& from, std::span<std::int64_t const> sent, To&& to,
+                                      std::span<std::int64_t const> received) {
+    return submit(ragged_all_to_all(detail::view_of(std::forward<From>(from)), sent,
+                                    detail::view_of(std::forward<To>(to)), received));
   }
   /// `transfers` is a list in one piece: a vector, array or span of transfer<Space>.
   template <class Transfers, class Space = typename Transfers::value_type::space>
-  requires detail::can_move<Derived, std::byte, Space, collective::exchange>
+  requires detail::can_move<Derived, tensor_view<std::byte, Space>, collective::exchange>
   void exchange(Transfers const& transfers) { execute(exchanging<Space>(transfers)); }
   template <class Transfers, class Space = typename Transfers::value_type::space>
-  requires detail::can_move<Derived, std::byte, Space, collective::exchange>
+  requires detail::can_move<Derived, tensor_view<std::byte, Space>, collective::exchange>
   [[nodiscard]] auto exchange_async(Transfers const& transfers) { return submit(exchanging<Space>(transfers)); }
   template <class Space>
-  requires detail::can_move<Derived, std::byte, Space, collective::exchange>
+  requires detail::can_move<Derived, tensor_view<std::byte, Space>, collective::exchange>
   void exchange(std::initializer_list<transfer<Space>> transfers) {
     execute(exchanging<Space>(std::span<transfer<Space> const>(transfers.begin(), transfers.size())));
-  }
-
-  // --- the same for buffers
-
-  template <class B, class Op = reduction::sum>
-  requires detail::can_reduce_buffer<Derived, B, Op, collective::all_reduce>
-  void all_reduce(B&& values, Op op = {}) { all_reduce(detail::view_of(std::forward<B>(values)), op); }
-  template <class B, class Op = reduction::sum>
-  requires detail::can_reduce_buffer<Derived, B, Op, collective::all_reduce>
-  [[nodiscard]] auto all_reduce_async(B&& values, Op op = {}) {
-    return all_reduce_async(detail::view_of(std::forward<B>(values)), op);
-  }
-  template <class B, class Op = reduction::sum>
-  requires detail::can_reduce_buffer<Derived, B, Op, collective::reduce_scatter>
-  void reduce_scatter(B&& values, Op op = {}) { reduce_scatter(detail::view_of(std::forward<B>(values)), op); }
-  template <class B, class Op = reduction::sum>
-  requires detail::can_reduce_buffer<Derived, B, Op, collective::reduce_scatter>
-  [[nodiscard]] auto reduce_scatter_async(B&& values, Op op = {}) {
-    return reduce_scatter_async(detail::view_of(std::forward<B>(values)), op);
-  }
-  template <class B, class Op = reduction::sum>
-  requires detail::can_reduce_buffer<Derived, B, Op, collective::reduce>
-  void reduce(B&& values, int root, Op op = {}) { reduce(detail::view_of(std::forward<B>(values)), root, op); }
-  template <class B, class Op = reduction::sum>
-  requires detail::can_reduce_buffer<Derived, B, Op, collective::reduce>
-  [[nodiscard]] auto reduce_async(B&& values, int root, Op op = {}) {
-    return reduce_async(detail::view_of(std::forward<B>(values)), root, op);
-  }
-  template <class B>
-  requires detail::can_move_buffer<Derived, B, collective::all_gather>
-  void all_gather(B&& values) {
-    if constexpr (detail::is_sendable<detail::value_of_t<B>>())
-      all_gather(slices_of(detail::view_of(std::forward<B>(values))));
-  }
-  template <class B>
-  requires detail::can_move_buffer<Derived, B, collective::all_gather>
-  [[nodiscard]] auto all_gather_async(B&& values) {
-    if constexpr (detail::is_sendable<detail::value_of_t<B>>())
-      return all_gather_async(slices_of(detail::view_of(std::forward<B>(values))));
-  }
-  template <class B>
-  requires detail::can_move_buffer<Derived, B, collective::all_gather>
-  void all_gather(B&& values, std::span<std::int64_t const> counts) {
-    if constexpr (detail::is_sendable<detail::value_of_t<B>>()) {
-      auto const view = detail::view_of(std::forward<B>(values));
-      all_gather(detail::sendable(view), counts_of(view, counts));
-    }
-  }
-  template <class B>
-  requires detail::can_move_buffer<Derived, B, collective::all_gather>
-  [[nodiscard]] auto all_gather_async(B&& values, std::span<std::int64_t const> counts) {
-    if constexpr (detail::is_sendable<detail::value_of_t<B>>()) {
-      auto const view = detail::view_of(std::forward<B>(values));
-      return all_gather_async(detail::sendable(view), counts_of(view, counts));
-    }
-  }
-  template <class B>
-  requires detail::can_move_buffer<Derived, B, collective::broadcast>
-  void broadcast(B&& values, int root) {
-    if constexpr (detail::is_sendable<detail::value_of_t<B>>())
-      broadcast(detail::sendable(detail::view_of(std::forward<B>(values))), root);
-  }
-  template <class B>
-  requires detail::can_move_buffer<Derived, B, collective::broadcast>
-  [[nodiscard]] auto broadcast_async(B&& values, int root) {
-    if constexpr (detail::is_sendable<detail::value_of_t<B>>())
-      return broadcast_async(detail::sendable(detail::view_of(std::forward<B>(values))), root);
-  }
-  template <class From, class To>
-  requires detail::some_buffers<From&&, To&&>
-  void gather(From&& from, To&& to, int root) {
-    gather(detail::view_of(std::forward<From>(from)), detail::view_of(std::forward<To>(to)), root);
-  }
-  template <class From, class To>
-  requires detail::some_buffers<From&&, To&&>
-  [[nodiscard]] auto gather_async(From&& from, To&& to, int root) {
-    return gather_async(detail::view_of(std::forward<From>(from)), detail::view_of(std::forward<To>(to)), root);
-  }
-  template <class From, class To>
-  requires detail::some_buffers<From&&, To&&>
-  void scatter(From&& from, To&& to, int root) {
-    scatter(detail::view_of(std::forward<From>(from)), detail::view_of(std::forward<To>(to)), root);
-  }
-  template <class From, class To>
-  requires detail::some_buffers<From&&, To&&>
-  [[nodiscard]] auto scatter_async(From&& from, To&& to, int root) {
-    return scatter_async(detail::view_of(std::forward<From>(from)), detail::view_of(std::forward<To>(to)), root);
-  }
-  template <class From, class To>
-  requires detail::some_buffers<From&&, To&&>
-  void all_to_all(From&& from, To&& to) {
-    all_to_all(detail::view_of(std::forward<From>(from)), detail::view_of(std::forward<To>(to)));
-  }
-  template <class From, class To>
-  requires detail::some_buffers<From&&, To&&>
-  [[nodiscard]] auto all_to_all_async(From&& from, To&& to) {
-    return all_to_all_async(detail::view_of(std::forward<From>(from)), detail::view_of(std::forward<To>(to)));
-  }
-  template <class From, class To>
-  requires detail::some_buffers<From&&, To&&>
-  void all_to_all(From&& from, std::span<std::int64_t const> sent, To&& to, std::span<std::int64_t const> received) {
-    all_to_all(detail::view_of(std::forward<From>(from)), sent, detail::view_of(std::forward<To>(to)), received);
-  }
-  template <class From, class To>
-  requires detail::some_buffers<From&&, To&&>
-  [[nodiscard]] auto all_to_all_async(From&& from, std::span<std::int64_t const> sent, To&& to,
-                                      std::span<std::int64_t const> received) {
-    return all_to_all_async(detail::view_of(std::forward<From>(from)), sent, detail::view_of(std::forward<To>(to)),
-                            received);
   }
 
  protected:
@@ -5103,78 +5055,64 @@ class collectives {
     ++traffic_.collectives;
   }
 
-  /// The view as it travels: of elements, or of bytes. Checked before, so that a slice is a number of whole elements.
-  template <class T, class Space>
-  [[nodiscard]] auto slices_of(tensor_view<T, Space> values) const {
-    detail::expect_right(who, {.kind = collective::all_gather, .count = values.size()}, self().size());
-    return detail::sendable(values);
-  }
-  /// The counts as the view travels: of elements, or of bytes.
-  template <class T, class Space>
-  [[nodiscard]] std::span<std::int64_t const> counts_of(tensor_view<T, Space> values,
-                                                        std::span<std::int64_t const> counts) const {
-    if constexpr (element<std::remove_const_t<T>>) {
-      return counts;
-    } else {
-      detail::expect_counts(who, collective::all_gather, counts, values.size(), self().size());
-      thread_local std::vector<std::int64_t> bytes;  // read before the call returns
-      bytes.clear();
-      for (auto const each : counts) bytes.push_back(each * static_cast<std::int64_t>(sizeof(T)));
-      return bytes;
-    }
-  }
+  /// The elements of each rank in a ragged call.
+  using rank_counts = std::optional<std::span<std::int64_t const>>;
 
-  template <class T, class Space, class Op>
-  [[nodiscard]] command reducing(collective kind, tensor_view<T, Space> values, int root = -1) const {
-    command it{.what = {kind, dtype_of<T>, reduction_of<Op>, false, root, values.size()},
+  template <class Op, class T, class Space>
+  [[nodiscard]] command reducing(collective kind, tensor_view<T, Space> values, int root = -1,
+                                 rank_counts counts = {}) const {
+    expect(kind, root, values.size(), counts);
+    command it{.what = {kind, detail::sent_type<T>, reduction_of<Op>, false, root, values.size()},
                .from = values.address(),
                .to = values.address(),
                .element_bytes = sizeof(T),
                .elements = &detail::reducing_kernels<T, Space, Op>};
+    complete(it, counts);
+    return it;
+  }
+  template <class T, class Space>
+  [[nodiscard]] command in_place(collective kind, tensor_view<T, Space> values, int root = -1,
+                                 rank_counts counts = {}) const {
+    expect(kind, root, values.size(), counts);
+    auto const sent = detail::sendable(values);
+    if constexpr (!element<T>) {
+      thread_local std::vector<std::int64_t> bytes;  // read before the call returns
+      bytes.clear();
+      if (counts) {
+        for (auto const each : *counts) bytes.push_back(each * static_cast<std::int64_t>(sizeof(T)));
+        counts = bytes;
+      }
+    }
+    auto it = sending(kind, sent, sent, sent.size(), root);
+    complete(it, counts);
+    return it;
+  }
+  template <class From, class T, class Space>
+  [[nodiscard]] command moving(collective kind, tensor_view<From, Space> from, tensor_view<T, Space> to,
+                               int root = -1) const {
+    bool const deals = kind == collective::scatter;
+    auto const count = deals ? to.size() : from.size();
+    expect(kind, root, count, {});
+    detail::expect_sizes(who, {.kind = kind, .root = root, .count = count}, from.size(), to.size(), self().rank(),
+                         self().size());
+    auto const sent = detail::sendable(from);
+    auto const received = detail::sendable(to);
+    auto it = sending(kind, sent, received, deals ? received.size() : sent.size(), root);
     complete(it);
     return it;
   }
-  template <class T, class Space>
-  [[nodiscard]] command moving(collective kind, tensor_view<T const, Space> from, tensor_view<T, Space> to,
-                               std::int64_t count, int root = -1) const {
-    command it{.what = {kind, dtype_of<T>, reduction_kind::none, false, root, count},
-               .from = from.address(),
-               .to = to.address(),
-               .element_bytes = sizeof(T),
-               .elements = &detail::moving_kernels<Space>};
-    detail::expect_sizes(who, it.what, from.size(), to.size(), self().rank(), self().size());
-    complete(it);
-    return it;
-  }
-  template <class T, class Space>
-  [[nodiscard]] command ragged_all_gather(tensor_view<T, Space> values, std::span<std::int64_t const> counts) const {
-    detail::expect_counts(who, collective::all_gather, counts, values.size(), self().size());
-    command it{.what = {collective::all_gather, dtype_of<T>, reduction_kind::none, false, -1, values.size(),
-                        detail::fingerprint(counts)},
-               .from = values.address(),
-               .to = values.address(),
-               .element_bytes = sizeof(T),
-               .elements = &detail::moving_kernels<Space>,
-               .counts = counts};
-    it.bytes = bytes_sent::of(it.what, sizeof(T), self().rank(), self().size(), counts);
-    it.messages = detail::messages_of(it, self().size());
-    return it;
-  }
-  template <class T, class Space>
-  [[nodiscard]] command ragged_all_to_all(tensor_view<T const, Space> from, std::span<std::int64_t const> sent,
+  template <class From, class T, class Space>
+  [[nodiscard]] command ragged_all_to_all(tensor_view<From, Space> from, std::span<std::int64_t const> sent,
                                           tensor_view<T, Space> to, std::span<std::int64_t const> received) const {
-    detail::expect_counts(who, collective::all_to_all, sent, from.size(), self().size());
-    detail::expect_counts(who, collective::all_to_all, received, to.size(), self().size());
+    expect(collective::all_to_all, -1, from.size(), sent);
+    expect(collective::all_to_all, -1, to.size(), received);
     auto& parts = detail::parts_of_this_thread();
-    detail::append_parts(parts, true, dtype_of<T>, sizeof(T), from.address(), sent);
-    detail::append_parts(parts, false, dtype_of<T>, sizeof(T), to.address(), received);
-    command it{.what = {collective::all_to_all, dtype_of<T>, reduction_kind::none, false, -1, 0, 1},
-               .from = from.address(),
-               .to = to.address(),
-               .element_bytes = sizeof(T),
-               .elements = &detail::moving_kernels<Space>,
-               .parts = parts};
-    count_parts(it);
+    detail::append_parts(parts, true, from, sent);
+    detail::append_parts(parts, false, to, received);
+    auto it = sending(collective::all_to_all, detail::sendable(from), detail::sendable(to), 0, -1);
+    it.what.shape = 1;
+    it.parts = parts;
+    complete(it);
     return it;
   }
   template <class Space>
@@ -5186,21 +5124,33 @@ class collectives {
                        static_cast<std::byte*>(each.address)});
     }
     command it{.what = {collective::exchange}, .elements = &detail::moving_kernels<Space>, .parts = parts};
-    count_parts(it);
+    complete(it);
     return it;
   }
-  void count_parts(command& it) const noexcept {
-    for (auto const& each : it.parts) {
-      if (!each.sent || each.peer == self().rank() || each.count == 0) continue;
-      it.bytes += static_cast<std::uint64_t>(each.count) * size_of(each.type);
-      ++it.messages;
-    }
+
+  template <class From, class T, class Space>
+  [[nodiscard]] static command sending(collective kind, tensor_view<From, Space> from, tensor_view<T, Space> to,
+                                       std::int64_t count, int root) {
+    return {.what = {kind, dtype_of<T>, reduction_kind::none, false, root, count},
+            .from = from.address(),
+            .to = to.address(),
+            .element_bytes = sizeof(T),
+            .elements = &detail::moving_kernels<Space>};
   }
-  /// Checks what can be checked of equal slices and roots, and counts.
-  void complete(command& it) const {
-    detail::expect_right(who, it.what, self().size());
-    it.bytes = bytes_sent::of(it.what, it.element_bytes, self().rank(), self().size());
-    it.messages = detail::messages_of(it, self().size());
+  /// Checks what can be checked of slices, counts and roots.
+  void expect(collective kind, int root, std::int64_t count, rank_counts counts) const {
+    if (counts)
+      detail::expect_counts(who, kind, *counts, count, self().size());
+    else
+      detail::expect_right(who, {.kind = kind, .root = root, .count = count}, self().size());
+  }
+  /// Adds what a ragged call has besides, and what the command counts as sent.
+  void complete(command& it, rank_counts counts = {}) const {
+    if (counts) {
+      it.counts = *counts;
+      it.what.shape = detail::fingerprint(*counts);
+    }
+    detail::count_sent(it, self().rank(), self().size());
   }
 
   traffic_counters traffic_;
@@ -5244,8 +5194,9 @@ class self_world : public collectives<self_world> {
   [[nodiscard]] int size() const noexcept { return 1; }
 
   template <class Space>
-  static constexpr bool supports(collective, dtype, reduction_kind) noexcept {
-    return requires { &space_kernels<Space>::copy; };
+  static constexpr bool supports(collective, dtype, reduction_kind op) noexcept {
+    return requires { &space_kernels<Space>::copy; }
+    &&(op != reduction_kind::own || detail::can_combine<Space>(op));
   }
   void run(command const& it) const {
     if (it.elements == nullptr) return;
@@ -5296,9 +5247,6 @@ class self_world : public collectives<self_world> {
 };
 
 }  // namespace trireme::comm
-
-// ---- trireme/comm/threads.hpp
-#include <optional>
 
 // ---- trireme/comm/process_world.hpp
 #include <exception>
@@ -5620,8 +5568,9 @@ class threads_world : public collectives<threads_world> {
   [[nodiscard]] std::chrono::milliseconds deadline() const noexcept { return engine_->deadline(); }
 
   template <class Space>
-  static constexpr bool supports(collective, dtype, reduction_kind) noexcept {
-    return requires { &space_kernels<Space>::copy; };
+  static constexpr bool supports(collective, dtype, reduction_kind op) noexcept {
+    return requires { &space_kernels<Space>::copy; }
+    &&detail::can_combine<Space>(op);
   }
 
   void run(command const& it) { engine_->run(it); }
@@ -5695,6 +5644,8 @@ auto launch_ranks(threads const& description, Body& body) {
 }  // namespace trireme::comm
 
 // ---- trireme/comm/threads.ipp
+#include <numeric>
+
 #if defined(__linux__)
 #include <pthread.h>
 #include <sched.h>
@@ -6491,11 +6442,9 @@ inline bool receive_step(node_operation& op, node_operation::message& it) {
   auto const& label = theirs.label(where.rank, tail, where.size());
   if (it.at == waiting) {
     if (label.type != it.what.type || label.count != it.what.count) {
-      op.launch().fail(text(
-          op.launch().who, ": exchange: message number ", it.number + 1, " from rank ", where.world_rank(it.what.peer),
-          " to rank ", where.world_rank(where.rank), " differs: rank ", where.world_rank(it.what.peer), " sends ",
-          label.count, " of ", trireme::name_of(label.type), ", rank ", where.world_rank(where.rank), " receives ",
-          it.what.count, " of ", trireme::name_of(it.what.type), "; make the two sides name one type and count"));
+      op.launch().fail(differing_transfers(op.launch().who, where.world_rank(it.what.peer),
+                                           {where.rank, true, label.type, label.count, nullptr},
+                                           where.world_rank(where.rank), it.what));
       return false;
     }
     it.at = label.direct ? closing : moving;
@@ -6697,7 +6646,7 @@ inline bool work_directly(node_operation& op) { return move_of(op).folds ? combi
 /// How many elements one round takes: of the whole view, or of what one rank gives to each other.
 [[nodiscard]] inline std::int64_t staged_chunk(node_operation const& op) noexcept {
   bool const sliced = move_of(op).given == piece::of_taker && row_of(op.what().kind).into != cut::lines;
-  auto const line = static_cast<std::int64_t>(64 / op.it.element_bytes);
+  auto const line = line_of(op.it.element_bytes);
   auto const fits = static_cast<std::int64_t>(node_board::slot_bytes / op.it.element_bytes);
   return fits / (sliced ? op.where->size() : 1) / line * line;
 }
@@ -6742,7 +6691,7 @@ inline void combine_slots(node_operation const& op, std::uint64_t round) {
   auto const geometry = geometry_of(op);
   bool const kept = geometry.of().into != cut::lines;  // each rank keeps its slice
   auto const slice = kept ? geometry.owned(where.rank) : interval{0, op.what().count};
-  auto const count = std::min(op.chunk, slice.count - first);
+  auto const count = std::clamp<std::int64_t>(slice.count - first, 0, op.chunk);
   auto const own =
       kept ? interval{where.rank * op.chunk, count} : slice_of(count, op.it.element_bytes, where.rank, where.size());
   auto const at = op.bytes(slice.first + first + (kept ? 0 : own.first));
@@ -7653,6 +7602,51 @@ TRIREME_BODY void run_ranks(threads const& description, std::function<void(int, 
 
 // ---- trireme/comm/launch.hpp (goes on)
 namespace trireme::comm {
+
+namespace detail {
+
+/// What may be wrong with the body of a launch.
+enum class body_slip : std::uint8_t { none, by_value, takes_nothing, not_callable, result };
+
+template <class Body, class World>
+[[nodiscard]] consteval body_slip slip_of() {
+  if constexpr (std::invocable<Body&, World&>) {
+    using result = std::invoke_result_t<Body&, World&>;
+    bool const leaves = std::is_void_v<result> || std::is_constructible_v<std::decay_t<result>, result>;
+    return leaves ? body_slip::none : body_slip::result;
+  } else if constexpr (std::invocable<Body&, World>) {
+    return body_slip::by_value;
+  } else if constexpr (std::invocable<Body&>) {
+    return body_slip::takes_nothing;
+  } else {
+    return body_slip::not_callable;
+  }
+}
+
+/// One sentence for a body that cannot be launched.
+template <body_slip Slip>
+struct check_body {
+  static_assert(Slip != body_slip::by_value,
+                "trireme::launch: the body takes its world by value, and a world cannot be copied; take a reference: "
+                "[](auto& world) { ... }");
+  static_assert(Slip != body_slip::takes_nothing,
+                "trireme::launch: the body takes nothing, but is called with this rank's world: [](auto& world) { ... "
+                "}");
+  static_assert(Slip != body_slip::not_callable,
+                "trireme::launch: the body cannot be called with this rank's world and nothing else (unless it has an "
+                "error of its own, which stands elsewhere): [](auto& world) { ... }");
+  static_assert(Slip != body_slip::result,
+                "trireme::launch: the body returns what can be neither copied nor moved, such as a trainer or the "
+                "world, which end with the launch; return values, or nothing");
+};
+
+/// Says it. A function of its own: the one that is wrong must stay one that can be called, or clang adds errors.
+template <body_slip Slip>
+constexpr void expect_body() noexcept {
+  static_cast<void>(sizeof(check_body<Slip>));
+}
+
+}  // namespace detail
 
 /// How trireme::launch runs a body on comm::self: here and now.
 template <class Body>
@@ -8741,8 +8735,6 @@ class batch_buffer {
 }  // namespace trireme::data
 
 // ---- trireme/data/evaluation.hpp
-#include <iterator>
-
 namespace trireme::data {
 
 /// All samples once, in order, in batches, as a range to loop over: `for (auto const& part : evaluation_batches(...))`.
