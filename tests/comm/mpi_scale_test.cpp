@@ -10,8 +10,8 @@
 #include "../catch.hpp"
 #include "mpi_network.hpp"
 #include "trireme/comm/detail/kernels.hpp"
-#include "trireme/comm/detail/mpi_notices.hpp"
 #include "trireme/comm/mpi.hpp"
+#include "trireme/comm/mpi/notices.hpp"
 #include "trireme/core/hash.hpp"
 
 namespace comm = trireme::comm;

@@ -9,9 +9,9 @@
 #include <vector>
 
 #include "trireme/comm/bootstrap.hpp"
-#include "trireme/comm/detail/mpi_session.hpp"
 #include "trireme/comm/gathering.hpp"
 #include "trireme/comm/mpi.hpp"
+#include "trireme/comm/mpi/session.hpp"
 
 namespace trireme::comm {
 

@@ -11,9 +11,9 @@
 
 #include "trireme/comm/collectives.hpp"
 #include "trireme/comm/cuda.hpp"
-#include "trireme/comm/detail/nccl_engine.hpp"
 #include "trireme/comm/gathering.hpp"
 #include "trireme/comm/launch.hpp"
+#include "trireme/comm/nccl/engine.hpp"
 #include "trireme/comm/sum_order.hpp"
 
 namespace trireme::comm {

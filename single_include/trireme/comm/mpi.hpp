@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/comm/mpi.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 40ce949ba8943c91b4af1bf8f9f1aa8c5625907d76bc52a941ee92cc338d61c6
+// SHA-256 of the sources: 57734bedb00566c28bf634c7e6363c883c0ae2be790739033b97ac374f34f1c4
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -19,108 +19,106 @@
 #include <string_view>
 #include <utility>
 
-#ifndef TRIREME_COMM_DETAIL_MPI_ENGINE_INCLUDED
-#define TRIREME_COMM_DETAIL_MPI_ENGINE_INCLUDED
+#ifndef TRIREME_COMM_MPI_ENGINE_INCLUDED
+#define TRIREME_COMM_MPI_ENGINE_INCLUDED
 
-// ---- trireme/comm/detail/mpi_engine.hpp
+// ---- trireme/comm/mpi/engine.hpp
 #include <algorithm>
 #include <thread>
 #include <vector>
 
-#ifndef TRIREME_COMM_DETAIL_MPI_DRIVER_INCLUDED
-#define TRIREME_COMM_DETAIL_MPI_DRIVER_INCLUDED
+#ifndef TRIREME_COMM_MPI_DRIVER_INCLUDED
+#define TRIREME_COMM_MPI_DRIVER_INCLUDED
 
-// ---- trireme/comm/detail/mpi_driver.hpp
+// ---- trireme/comm/mpi/driver.hpp
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
 #include <cstring>
 #include <mutex>
 
-#ifndef TRIREME_COMM_DETAIL_MPI_NOTICES_INCLUDED
-#define TRIREME_COMM_DETAIL_MPI_NOTICES_INCLUDED
+#ifndef TRIREME_COMM_MPI_NOTICES_INCLUDED
+#define TRIREME_COMM_MPI_NOTICES_INCLUDED
 
-// ---- trireme/comm/detail/mpi_notices.hpp
+// ---- trireme/comm/mpi/notices.hpp
 #include <limits>
 #include <optional>
 #include <span>
 
-#ifndef TRIREME_COMM_DETAIL_MPI_MESSAGES_INCLUDED
-#define TRIREME_COMM_DETAIL_MPI_MESSAGES_INCLUDED
+#ifndef TRIREME_COMM_DETAIL_ROLL_CALL_INCLUDED
+#define TRIREME_COMM_DETAIL_ROLL_CALL_INCLUDED
 
-// ---- trireme/comm/detail/mpi_messages.hpp
-#include <cstddef>
-
-#ifndef TRIREME_COMM_DETAIL_MPI_SESSION_INCLUDED
-#define TRIREME_COMM_DETAIL_MPI_SESSION_INCLUDED
-
-// ---- trireme/comm/detail/mpi_session.hpp
+// ---- trireme/comm/detail/roll_call.hpp
 namespace trireme::comm::detail {
 
-/// This process's use of MPI as a whole.
-///
-/// Initialises it only if nobody has, and finalises only what it initialised: when the program ends, so that launch can
-/// be called again, and never after a failure, because then mpirun must end the other ranks instead of waiting for
-/// them.
-class mpi_session {
+/// Which ranks are known to be in a call, and which are waited for there. A rank that waits for long tells others what
+/// it knows, and learns what they know: both sets only grow, until they are the same on all ranks that wait. Missing
+/// are the ranks that are waited for and not in the call.
+class roll_call {
  public:
-  mpi_session(mpi_session const&) = delete;
-  mpi_session& operator=(mpi_session const&) = delete;
+  void clear() noexcept { bits_.clear(); }
 
-  static mpi_session& instance() {
-    static mpi_session only;
-    return only;
+  void begin(int size) {
+    if (!bits_.empty()) return;
+    words_ = static_cast<std::size_t>(size + 63) / 64;
+    bits_.assign(2 * words_, 0);
   }
+  void add_here(int rank) noexcept { set(0, rank); }
+  void add_wanted(int rank) noexcept { set(words_, rank); }
 
-  /// Initialises MPI if nobody has; throws config_error if it is over, or lacks MPI_THREAD_SERIALIZED.
-  void begin() {
-    if (is_over())
-      throw config_error("trireme::comm::mpi: MPI has been finalised already; finalise it after the last launch");
-    int begun = 0;
-    MPI_Initialized(&begun);
-    int provided = MPI_THREAD_SINGLE;
-    if (begun == 0) {
-      MPI_Init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &provided);
-      ours_ = true;
-    } else {
-      MPI_Query_thread(&provided);
+  /// Both sets; what another rank is told.
+  [[nodiscard]] std::span<std::uint64_t const> bits() const noexcept { return bits_; }
+  /// Takes over what another rank knows, as bits() of the same size; whether any of it is new.
+  bool merge(std::span<std::uint64_t const> theirs) noexcept {
+    bool grew = false;
+    for (std::size_t i = 0; i < bits_.size(); ++i) {
+      grew = grew || (theirs[i] & ~bits_[i]) != 0;
+      bits_[i] |= theirs[i];
     }
-    if (provided < MPI_THREAD_SERIALIZED)
-      throw config_error(
-          begun == 0 ? "trireme::comm::mpi: this MPI offers less than MPI_THREAD_SERIALIZED; use one built with threads"
-                     : "trireme::comm::mpi: MPI was initialised with less than MPI_THREAD_SERIALIZED; initialise it "
-                       "with MPI_Init_thread(..., MPI_THREAD_SERIALIZED, ...)");
+    return grew;
   }
-  [[nodiscard]] static bool is_over() noexcept {
-    int over = 0;
-    MPI_Finalized(&over);
-    return over != 0;
+  [[nodiscard]] bool knows_more_than(std::span<std::uint64_t const> theirs) const noexcept {
+    return !std::equal(bits_.begin(), bits_.end(), theirs.begin(), theirs.end());
   }
-  /// From here on MPI is not finalised: other ranks may never answer again.
-  void abandon() noexcept { abandoned_ = true; }
+  void append_missing(std::vector<int>& ranks) const {
+    for (int rank = 0; rank < static_cast<int>(words_ * 64) && !bits_.empty(); ++rank)
+      if (get(words_, rank) && !get(0, rank)) ranks.push_back(rank);
+  }
+
+  /// Whom a rank tells: those 2^i before it and after it. Calls visit(peer), once for each.
+  template <class Visit>
+  static void for_each_neighbour(int rank, int size, Visit visit) {
+    for (int hop = 1; hop < size; hop *= 2) {
+      int const after = (rank + hop) % size;
+      int const before = (rank - hop + size) % size;
+      visit(after);
+      if (before != after) visit(before);
+    }
+  }
 
  private:
-  mpi_session() = default;
-  ~mpi_session() {
-    if (ours_ && !abandoned_ && !is_over()) MPI_Finalize();
+  void set(std::size_t first, int rank) noexcept {
+    bits_[first + static_cast<std::size_t>(rank) / 64] |= std::uint64_t{1} << (rank % 64);
   }
-  bool ours_ = false;
-  bool abandoned_ = false;
-};
+  [[nodiscard]] bool get(std::size_t first, int rank) const noexcept {
+    return (bits_[first + static_cast<std::size_t>(rank) / 64] >> (rank % 64) & 1U) != 0;
+  }
 
-/// The sentence of an MPI error code.
-[[nodiscard]] inline std::string mpi_sentence(int code) {
-  char sentence[MPI_MAX_ERROR_STRING] = {};
-  int length = 0;
-  if (MPI_Error_string(code, sentence, &length) != MPI_SUCCESS) return text("MPI error ", code);
-  return {sentence, static_cast<std::size_t>(length)};
-}
+  std::size_t words_ = 0;
+  std::vector<std::uint64_t> bits_;  ///< who is here, then who is waited for
+};
 
 }  // namespace trireme::comm::detail
 
-#endif  // TRIREME_COMM_DETAIL_MPI_SESSION_INCLUDED
+#endif  // TRIREME_COMM_DETAIL_ROLL_CALL_INCLUDED
 
-// ---- trireme/comm/detail/mpi_messages.hpp (goes on)
+// ---- trireme/comm/mpi/notices.hpp (goes on)
+#ifndef TRIREME_COMM_MPI_MESSAGES_INCLUDED
+#define TRIREME_COMM_MPI_MESSAGES_INCLUDED
+
+// ---- trireme/comm/mpi/messages.hpp
+#include <cstddef>
+
 #ifndef TRIREME_COMM_DETAIL_ROUNDS_INCLUDED
 #define TRIREME_COMM_DETAIL_ROUNDS_INCLUDED
 
@@ -339,7 +337,77 @@ class rounds {
 
 #endif  // TRIREME_COMM_DETAIL_ROUNDS_INCLUDED
 
-// ---- trireme/comm/detail/mpi_messages.hpp (goes on)
+// ---- trireme/comm/mpi/messages.hpp (goes on)
+#ifndef TRIREME_COMM_MPI_SESSION_INCLUDED
+#define TRIREME_COMM_MPI_SESSION_INCLUDED
+
+// ---- trireme/comm/mpi/session.hpp
+namespace trireme::comm::detail {
+
+/// This process's use of MPI as a whole.
+///
+/// Initialises it only if nobody has, and finalises only what it initialised: when the program ends, so that launch can
+/// be called again, and never after a failure, because then mpirun must end the other ranks instead of waiting for
+/// them.
+class mpi_session {
+ public:
+  mpi_session(mpi_session const&) = delete;
+  mpi_session& operator=(mpi_session const&) = delete;
+
+  static mpi_session& instance() {
+    static mpi_session only;
+    return only;
+  }
+
+  /// Initialises MPI if nobody has; throws config_error if it is over, or lacks MPI_THREAD_SERIALIZED.
+  void begin() {
+    if (is_over())
+      throw config_error("trireme::comm::mpi: MPI has been finalised already; finalise it after the last launch");
+    int begun = 0;
+    MPI_Initialized(&begun);
+    int provided = MPI_THREAD_SINGLE;
+    if (begun == 0) {
+      MPI_Init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &provided);
+      ours_ = true;
+    } else {
+      MPI_Query_thread(&provided);
+    }
+    if (provided < MPI_THREAD_SERIALIZED)
+      throw config_error(
+          begun == 0 ? "trireme::comm::mpi: this MPI offers less than MPI_THREAD_SERIALIZED; use one built with threads"
+                     : "trireme::comm::mpi: MPI was initialised with less than MPI_THREAD_SERIALIZED; initialise it "
+                       "with MPI_Init_thread(..., MPI_THREAD_SERIALIZED, ...)");
+  }
+  [[nodiscard]] static bool is_over() noexcept {
+    int over = 0;
+    MPI_Finalized(&over);
+    return over != 0;
+  }
+  /// From here on MPI is not finalised: other ranks may never answer again.
+  void abandon() noexcept { abandoned_ = true; }
+
+ private:
+  mpi_session() = default;
+  ~mpi_session() {
+    if (ours_ && !abandoned_ && !is_over()) MPI_Finalize();
+  }
+  bool ours_ = false;
+  bool abandoned_ = false;
+};
+
+/// The sentence of an MPI error code.
+[[nodiscard]] inline std::string mpi_sentence(int code) {
+  char sentence[MPI_MAX_ERROR_STRING] = {};
+  int length = 0;
+  if (MPI_Error_string(code, sentence, &length) != MPI_SUCCESS) return text("MPI error ", code);
+  return {sentence, static_cast<std::size_t>(length)};
+}
+
+}  // namespace trireme::comm::detail
+
+#endif  // TRIREME_COMM_MPI_SESSION_INCLUDED
+
+// ---- trireme/comm/mpi/messages.hpp (goes on)
 namespace trireme::comm::detail {
 
 inline constexpr std::string_view mpi_name = "trireme::comm::mpi";
@@ -575,77 +643,9 @@ class mpi_wire {
 
 }  // namespace trireme::comm::detail
 
-#endif  // TRIREME_COMM_DETAIL_MPI_MESSAGES_INCLUDED
+#endif  // TRIREME_COMM_MPI_MESSAGES_INCLUDED
 
-// ---- trireme/comm/detail/mpi_notices.hpp (goes on)
-#ifndef TRIREME_COMM_DETAIL_ROLL_CALL_INCLUDED
-#define TRIREME_COMM_DETAIL_ROLL_CALL_INCLUDED
-
-// ---- trireme/comm/detail/roll_call.hpp
-namespace trireme::comm::detail {
-
-/// Which ranks are known to be in a call, and which are waited for there. A rank that waits for long tells others what
-/// it knows, and learns what they know: both sets only grow, until they are the same on all ranks that wait. Missing
-/// are the ranks that are waited for and not in the call.
-class roll_call {
- public:
-  void clear() noexcept { bits_.clear(); }
-
-  void begin(int size) {
-    if (!bits_.empty()) return;
-    words_ = static_cast<std::size_t>(size + 63) / 64;
-    bits_.assign(2 * words_, 0);
-  }
-  void add_here(int rank) noexcept { set(0, rank); }
-  void add_wanted(int rank) noexcept { set(words_, rank); }
-
-  /// Both sets; what another rank is told.
-  [[nodiscard]] std::span<std::uint64_t const> bits() const noexcept { return bits_; }
-  /// Takes over what another rank knows, as bits() of the same size; whether any of it is new.
-  bool merge(std::span<std::uint64_t const> theirs) noexcept {
-    bool grew = false;
-    for (std::size_t i = 0; i < bits_.size(); ++i) {
-      grew = grew || (theirs[i] & ~bits_[i]) != 0;
-      bits_[i] |= theirs[i];
-    }
-    return grew;
-  }
-  [[nodiscard]] bool knows_more_than(std::span<std::uint64_t const> theirs) const noexcept {
-    return !std::equal(bits_.begin(), bits_.end(), theirs.begin(), theirs.end());
-  }
-  void append_missing(std::vector<int>& ranks) const {
-    for (int rank = 0; rank < static_cast<int>(words_ * 64) && !bits_.empty(); ++rank)
-      if (get(words_, rank) && !get(0, rank)) ranks.push_back(rank);
-  }
-
-  /// Whom a rank tells: those 2^i before it and after it. Calls visit(peer), once for each.
-  template <class Visit>
-  static void for_each_neighbour(int rank, int size, Visit visit) {
-    for (int hop = 1; hop < size; hop *= 2) {
-      int const after = (rank + hop) % size;
-      int const before = (rank - hop + size) % size;
-      visit(after);
-      if (before != after) visit(before);
-    }
-  }
-
- private:
-  void set(std::size_t first, int rank) noexcept {
-    bits_[first + static_cast<std::size_t>(rank) / 64] |= std::uint64_t{1} << (rank % 64);
-  }
-  [[nodiscard]] bool get(std::size_t first, int rank) const noexcept {
-    return (bits_[first + static_cast<std::size_t>(rank) / 64] >> (rank % 64) & 1U) != 0;
-  }
-
-  std::size_t words_ = 0;
-  std::vector<std::uint64_t> bits_;  ///< who is here, then who is waited for
-};
-
-}  // namespace trireme::comm::detail
-
-#endif  // TRIREME_COMM_DETAIL_ROLL_CALL_INCLUDED
-
-// ---- trireme/comm/detail/mpi_notices.hpp (goes on)
+// ---- trireme/comm/mpi/notices.hpp (goes on)
 namespace trireme::comm::detail {
 
 /// Messages about a failure.
@@ -737,19 +737,19 @@ class mpi_notices {
 
 }  // namespace trireme::comm::detail
 
-#endif  // TRIREME_COMM_DETAIL_MPI_NOTICES_INCLUDED
+#endif  // TRIREME_COMM_MPI_NOTICES_INCLUDED
 
-// ---- trireme/comm/detail/mpi_driver.hpp (goes on)
-#ifndef TRIREME_COMM_DETAIL_MPI_OPERATION_INCLUDED
-#define TRIREME_COMM_DETAIL_MPI_OPERATION_INCLUDED
+// ---- trireme/comm/mpi/driver.hpp (goes on)
+#ifndef TRIREME_COMM_MPI_OPERATION_INCLUDED
+#define TRIREME_COMM_MPI_OPERATION_INCLUDED
 
-// ---- trireme/comm/detail/mpi_operation.hpp
+// ---- trireme/comm/mpi/operation.hpp
 #include <numeric>
 
-#ifndef TRIREME_COMM_DETAIL_MPI_CARRIED_INCLUDED
-#define TRIREME_COMM_DETAIL_MPI_CARRIED_INCLUDED
+#ifndef TRIREME_COMM_MPI_CARRIED_INCLUDED
+#define TRIREME_COMM_MPI_CARRIED_INCLUDED
 
-// ---- trireme/comm/detail/mpi_carried.hpp
+// ---- trireme/comm/mpi/carried.hpp
 namespace trireme::comm::detail {
 
 /// A large all_reduce or reduce_scatter of ranks on several machines, in rank order: partial sums are carried from
@@ -1027,13 +1027,13 @@ class mpi_carried {
 
 }  // namespace trireme::comm::detail
 
-#endif  // TRIREME_COMM_DETAIL_MPI_CARRIED_INCLUDED
+#endif  // TRIREME_COMM_MPI_CARRIED_INCLUDED
 
-// ---- trireme/comm/detail/mpi_operation.hpp (goes on)
-#ifndef TRIREME_COMM_DETAIL_MPI_NATIVE_INCLUDED
-#define TRIREME_COMM_DETAIL_MPI_NATIVE_INCLUDED
+// ---- trireme/comm/mpi/operation.hpp (goes on)
+#ifndef TRIREME_COMM_MPI_NATIVE_INCLUDED
+#define TRIREME_COMM_MPI_NATIVE_INCLUDED
 
-// ---- trireme/comm/detail/mpi_native.hpp
+// ---- trireme/comm/mpi/native.hpp
 #include <array>
 
 namespace trireme::comm::detail {
@@ -1161,13 +1161,13 @@ class mpi_native {
 
 }  // namespace trireme::comm::detail
 
-#endif  // TRIREME_COMM_DETAIL_MPI_NATIVE_INCLUDED
+#endif  // TRIREME_COMM_MPI_NATIVE_INCLUDED
 
-// ---- trireme/comm/detail/mpi_operation.hpp (goes on)
-#ifndef TRIREME_COMM_DETAIL_MPI_REDUCTION_INCLUDED
-#define TRIREME_COMM_DETAIL_MPI_REDUCTION_INCLUDED
+// ---- trireme/comm/mpi/operation.hpp (goes on)
+#ifndef TRIREME_COMM_MPI_REDUCTION_INCLUDED
+#define TRIREME_COMM_MPI_REDUCTION_INCLUDED
 
-// ---- trireme/comm/detail/mpi_reduction.hpp
+// ---- trireme/comm/mpi/reduction.hpp
 namespace trireme::comm::detail {
 
 /// A large all_reduce, reduce_scatter or reduce: every rank reduces one slice, piece by piece. A piece is gathered from
@@ -1307,9 +1307,9 @@ class mpi_reduction {
 
 }  // namespace trireme::comm::detail
 
-#endif  // TRIREME_COMM_DETAIL_MPI_REDUCTION_INCLUDED
+#endif  // TRIREME_COMM_MPI_REDUCTION_INCLUDED
 
-// ---- trireme/comm/detail/mpi_operation.hpp (goes on)
+// ---- trireme/comm/mpi/operation.hpp (goes on)
 namespace trireme::comm::detail {
 
 /// Consecutive elements in memory of the caller.
@@ -1751,9 +1751,9 @@ class mpi_operation final : public process_operation {
 
 }  // namespace trireme::comm::detail
 
-#endif  // TRIREME_COMM_DETAIL_MPI_OPERATION_INCLUDED
+#endif  // TRIREME_COMM_MPI_OPERATION_INCLUDED
 
-// ---- trireme/comm/detail/mpi_driver.hpp (goes on)
+// ---- trireme/comm/mpi/driver.hpp (goes on)
 namespace trireme::comm::detail {
 
 /// Carries out the commands of this process. A thread calls MPI only while it holds the driver's lock, as
@@ -2135,9 +2135,9 @@ class mpi_driver {
 
 }  // namespace trireme::comm::detail
 
-#endif  // TRIREME_COMM_DETAIL_MPI_DRIVER_INCLUDED
+#endif  // TRIREME_COMM_MPI_DRIVER_INCLUDED
 
-// ---- trireme/comm/detail/mpi_engine.hpp (goes on)
+// ---- trireme/comm/mpi/engine.hpp (goes on)
 namespace trireme::comm::detail {
 
 /// Carries commands in MPI's point-to-point messages, and forms sums in rank order: small values travel in rounds
@@ -2335,7 +2335,7 @@ class message_engine final : public process_engine {
 
 }  // namespace trireme::comm::detail
 
-#endif  // TRIREME_COMM_DETAIL_MPI_ENGINE_INCLUDED
+#endif  // TRIREME_COMM_MPI_ENGINE_INCLUDED
 
 // ---- trireme/comm/mpi.hpp (goes on)
 namespace trireme::comm {

@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/comm/mpi_gathering.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 963de8560d6a4e37739fb659967be0005df95faab6a63251b498b787ccc922a2
+// SHA-256 of the sources: 30feae81e90c45eea809a497577130a03dddb544e21152218105494b289e328e
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/comm/processes.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 5832f5d15b09f3d66d7870d0632d2d27b3af7bc1fabb32c656424ced87f2e0e8
+// SHA-256 of the sources: 657f97c6ad1923c24b4e25c6d8a6d0a314d14307b1931432e70ffa2199dc8f1a
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -27,10 +27,10 @@
 #define TRIREME_COMM_DETAIL_PROCESS_START_INCLUDED
 
 // ---- trireme/comm/detail/process_start.hpp
-#ifndef TRIREME_COMM_DETAIL_NODE_SETUP_INCLUDED
-#define TRIREME_COMM_DETAIL_NODE_SETUP_INCLUDED
+#ifndef TRIREME_COMM_NODE_SETUP_INCLUDED
+#define TRIREME_COMM_NODE_SETUP_INCLUDED
 
-// ---- trireme/comm/detail/node_setup.hpp
+// ---- trireme/comm/node/setup.hpp
 #include <sched.h>
 #include <sys/resource.h>
 #include <sys/utsname.h>
@@ -41,10 +41,10 @@
 #include <random>
 #include <sstream>
 
-#ifndef TRIREME_COMM_DETAIL_NODE_MEMORY_INCLUDED
-#define TRIREME_COMM_DETAIL_NODE_MEMORY_INCLUDED
+#ifndef TRIREME_COMM_NODE_MEMORY_INCLUDED
+#define TRIREME_COMM_NODE_MEMORY_INCLUDED
 
-// ---- trireme/comm/detail/node_memory.hpp
+// ---- trireme/comm/node/memory.hpp
 #include <fcntl.h>
 #include <linux/falloc.h>
 #include <sys/mman.h>
@@ -218,9 +218,9 @@ class node_heap {
 
 }  // namespace trireme::comm::detail
 
-#endif  // TRIREME_COMM_DETAIL_NODE_MEMORY_INCLUDED
+#endif  // TRIREME_COMM_NODE_MEMORY_INCLUDED
 
-// ---- trireme/comm/detail/node_setup.hpp (goes on)
+// ---- trireme/comm/node/setup.hpp (goes on)
 namespace trireme::comm::detail {
 
 /// Gives the string of every rank, in rank order; collective.
@@ -446,7 +446,7 @@ class node_meeting {
 
 }  // namespace trireme::comm::detail
 
-#endif  // TRIREME_COMM_DETAIL_NODE_SETUP_INCLUDED
+#endif  // TRIREME_COMM_NODE_SETUP_INCLUDED
 
 // ---- trireme/comm/detail/process_start.hpp (goes on)
 namespace trireme::comm::detail {

@@ -8,7 +8,7 @@
 
 #include "trireme/comm/bootstrap.hpp"
 #include "trireme/comm/detail/failure.hpp"
-#include "trireme/comm/detail/node_setup.hpp"
+#include "trireme/comm/node/setup.hpp"
 #include "trireme/comm/process_world.hpp"
 #include "trireme/comm/rendezvous.hpp"
 #include "trireme/comm/report.hpp"
