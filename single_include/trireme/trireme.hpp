@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/trireme.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: ab8d68b1f3628abe476d601e76258848224df03121777c2c6645b3402427c55d
+// SHA-256 of the sources: be0602ff09ff593445d4f20427bc1aac2a01442d9da6ae04f6353e0402020a2b
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -12448,6 +12448,58 @@ inline void expect_positive(char const* model, std::initializer_list<std::pair<c
 
 }  // namespace trireme::nn::detail
 
+// ---- trireme/nn/file_layout.hpp
+namespace trireme::nn {
+
+/// A tensor of a model's files, and where its numbers are in the model's parameters.
+///
+/// Shapes   the parameter is seen as a matrix (inputs, columns), the file's tensor as (rows, inputs): a row is a column
+///          of the parameter, as a product's weights are kept in files. What has one order in both has one input.
+struct file_tensor {
+  /// Rows [row, row + count) of the file's tensor are columns [column, column + count) of the parameter.
+  struct band {
+    std::int64_t row = 0;
+    std::int64_t column = 0;
+    std::int64_t count = 0;
+    friend bool operator==(band const&, band const&) = default;
+  };
+
+  std::string name;       ///< in files
+  shape extents;          ///< in files
+  std::string parameter;  ///< that has its numbers, and others' too where it has more columns than this has rows
+  std::int64_t inputs = 1;
+  std::int64_t columns = 1;
+  std::vector<band> bands;  ///< all rows, ascending
+
+  /// The element of the parameter that element i of the file's tensor is; both in row-major order.
+  [[nodiscard]] std::int64_t place(std::int64_t i) const {
+    auto const row = i / inputs;
+    auto each = bands.begin();
+    while (row >= each->row + each->count) ++each;
+    return i % inputs * columns + each->column + row - each->row;
+  }
+
+  friend bool operator==(file_tensor const&, file_tensor const&) = default;
+};
+
+/// What a model's files hold: Hugging Face's names and layouts.
+struct file_layout {
+  std::string base;                  ///< how names begin; files of a model without its head leave it out
+  std::vector<std::string> ignored;  ///< ends of names of tensors that files may have, and the model does not need
+  std::vector<file_tensor> tensors{};
+
+  /// A tensor with the numbers of a parameter in the parameter's order.
+  void add(std::string const& name, shape const& extents) {
+    tensors.push_back({name, extents, name, 1, extents.size(), {{0, 0, extents.size()}}});
+  }
+  /// A product's weights, (outputs, inputs) in files.
+  void add_transposed(std::string const& name, std::int64_t inputs, std::int64_t outputs) {
+    tensors.push_back({name, {outputs, inputs}, name, inputs, outputs, {{0, 0, outputs}}});
+  }
+};
+
+}  // namespace trireme::nn
+
 // ---- trireme/nn/detail/drop_columns.hpp
 namespace trireme::nn::detail {
 
@@ -13535,6 +13587,36 @@ struct gpt {
     return costs;
   }
 
+  /// Hugging Face's files of GPT2LMHeadModel; with experts the names are this library's own.
+  [[nodiscard]] file_layout in_files() const {
+    file_layout out{"transformer.", {".attn.bias", ".attn.masked_bias", "lm_head.weight"}};
+    auto const c = channels;
+    // Weight and bias of one input after the other, as the parameter has them.
+    auto const pair = [&](std::string const& name, shape const& weight, shape const& bias) {
+      out.add(name + ".weight", weight);
+      out.add(name + ".bias", bias);
+    };
+    out.add("transformer.wte.weight", {vocabulary, c});
+    out.add("transformer.wpe.weight", {context, c});
+    for (std::int64_t i = 0; i < layers; ++i) {
+      auto const name = text("transformer.h.", i, ".");
+      pair(name + "ln_1", {c}, {c});
+      pair(name + "attn.c_attn", {c, 3 * c}, {3 * c});
+      pair(name + "attn.c_proj", {c, c}, {c});
+      pair(name + "ln_2", {c}, {c});
+      if (experts > 0) {
+        out.add(name + "mlp.router.weight", {c, experts});
+        pair(name + "mlp.experts.c_fc", {experts, c, 4 * c}, {experts, 4 * c});
+        pair(name + "mlp.experts.c_proj", {experts, 4 * c, c}, {experts, c});
+      } else {
+        pair(name + "mlp.c_fc", {c, 4 * c}, {4 * c});
+        pair(name + "mlp.c_proj", {4 * c, c}, {c});
+      }
+    }
+    pair("transformer.ln_f", {c}, {c});
+    return out;
+  }
+
   template <class Emit>
   void units(Emit&& emit) const {
     gpt_shape const shape{vocabulary, context, layers, heads, channels, dropout};
@@ -13646,46 +13728,46 @@ struct llama {
     }
   }
 
-  /// Where the numbers of Hugging Face's files are in this model's parameters: calls f(name, extents, parameter, place)
-  /// for each tensor of theirs. Its element i, in row-major order, is element place(i) of the parameter of that name.
-  template <class F>
-  void for_each_file_tensor(F&& f) const {
-    using place = std::function<std::int64_t(std::int64_t)>;
-    auto const same = [&](std::string const& name, shape const& extents) {
-      f(name, extents, name, place([](std::int64_t i) { return i; }));
-    };
-    auto const product = [&](std::string const& name, std::int64_t in, std::int64_t out) {
-      f(name, shape{out, in}, name, place([=](std::int64_t i) { return i % in * out + i / in; }));
-    };
+  /// Hugging Face's files of LlamaForCausalLM, MistralForCausalLM or, with biases, Qwen2ForCausalLM.
+  [[nodiscard]] file_layout in_files() const {
+    file_layout out{"model.", {".rotary_emb.inv_freq"}};
+    if (tied) out.ignored.emplace_back("lm_head.weight");
     auto const c = channels, width = channels / heads, queries = heads / keys(), all = (heads + 2 * keys()) * width;
-    bool const grouped = keys() < heads;
-    // All heads of queries, keys or values (which = 0, 1, 2); `each` of them belong to one key.
+    // All heads of queries, keys or values (which = 0, 1, 2); `each` of them belong to one key. Where there are as many
+    // keys as queries, all queries lie before all keys; else each key lies behind its queries.
     auto const heads_of = [&](std::string const& attention, char const* theirs, std::int64_t which, std::int64_t each) {
-      auto const column = [=, total = c](std::int64_t row) {
-        auto const h = row / width, in_head = row % width;
-        if (!grouped) return which * total + row;
-        return (h / each * (queries + 2) + (which == 0 ? h % each : queries + which - 1)) * width + in_head;
-      };
       auto const rows = keys() * each * width;
-      f(text(attention, theirs, ".weight"), shape{rows, c}, attention + "qkv_proj.weight",
-        place([=](std::int64_t i) { return i % c * all + column(i / c); }));
-      if (biased) f(text(attention, theirs, ".bias"), shape{rows}, attention + "qkv_proj.bias", place(column));
+      std::vector<file_tensor::band> bands;
+      if (keys() == heads) {
+        bands.push_back({0, which * c, c});
+      } else {
+        for (std::int64_t key = 0; key < keys(); ++key) {
+          auto const first = key * (queries + 2) + (which == 0 ? 0 : queries + which - 1);
+          bands.push_back({key * each * width, first * width, each * width});
+        }
+      }
+      out.tensors.push_back(
+          {text(attention, theirs, ".weight"), {rows, c}, attention + "qkv_proj.weight", c, all, bands});
+      if (biased) {
+        out.tensors.push_back({text(attention, theirs, ".bias"), {rows}, attention + "qkv_proj.bias", 1, all, bands});
+      }
     };
-    same("model.embed_tokens.weight", {vocabulary, c});
+    out.add("model.embed_tokens.weight", {vocabulary, c});
     for (std::int64_t i = 0; i < layers; ++i) {
       auto const name = text("model.layers.", i, ".");
-      same(name + "input_layernorm.weight", {c});
+      out.add(name + "input_layernorm.weight", {c});
       heads_of(name + "self_attn.", "q_proj", 0, queries);
       heads_of(name + "self_attn.", "k_proj", 1, 1);
       heads_of(name + "self_attn.", "v_proj", 2, 1);
-      product(name + "self_attn.o_proj.weight", c, c);
-      same(name + "post_attention_layernorm.weight", {c});
-      product(name + "mlp.gate_proj.weight", c, inner());
-      product(name + "mlp.up_proj.weight", c, inner());
-      product(name + "mlp.down_proj.weight", inner(), c);
+      out.add_transposed(name + "self_attn.o_proj.weight", c, c);
+      out.add(name + "post_attention_layernorm.weight", {c});
+      out.add_transposed(name + "mlp.gate_proj.weight", c, inner());
+      out.add_transposed(name + "mlp.up_proj.weight", c, inner());
+      out.add_transposed(name + "mlp.down_proj.weight", inner(), c);
     }
-    same("model.norm.weight", {c});
-    if (!tied) same("lm_head.weight", {vocabulary, c});
+    out.add("model.norm.weight", {c});
+    if (!tied) out.add("lm_head.weight", {vocabulary, c});
+    return out;
   }
 
   /// What each unit computes in training, forward and backward: multiplications and additions a token, for samples of
@@ -33934,85 +34016,6 @@ TRIREME_TRAINERS(extern template, precision::bf16)
 }  // namespace trireme
 #endif
 
-// ---- trireme/train/detail/whole_tensors.hpp
-namespace trireme::detail {
-
-struct named_shape {
-  std::string name;
-  shape extents;
-};
-
-/// Collective. The tensors that any rank has a part of, each once, with their whole extents, in the order of the ranks.
-template <class Comm>
-[[nodiscard]] std::vector<named_shape> tensors_of_everyone(Comm& world, parallel::layout const& own) {
-  std::string names;
-  std::vector<std::int64_t> numbers;  // of each tensor: the letters of its name, its rank, its extents
-  for (auto const& entry : own.entries()) {
-    auto const& whole = entry.info.whole_extents();
-    names += entry.info.name;
-    numbers.push_back(static_cast<std::int64_t>(entry.info.name.size()));
-    numbers.push_back(whole.rank());
-    numbers.insert(numbers.end(), whole.extents().begin(), whole.extents().end());
-  }
-  std::vector<named_shape> all;
-  for (int rank = 0; rank < world.size(); ++rank) {
-    std::int64_t sizes[2] = {static_cast<std::int64_t>(names.size()), static_cast<std::int64_t>(numbers.size())};
-    world.broadcast(tensor_view<std::int64_t>(sizes, shape{2}), rank);
-    std::vector<std::uint8_t> letters(static_cast<std::size_t>(sizes[0]));
-    std::vector<std::int64_t> theirs(static_cast<std::size_t>(sizes[1]));
-    if (rank == world.rank()) {
-      std::copy(names.begin(), names.end(), letters.begin());
-      theirs = numbers;
-    }
-    world.broadcast(tensor_view<std::uint8_t>(letters), rank);
-    world.broadcast(tensor_view<std::int64_t>(theirs), rank);
-    auto letter = letters.begin();
-    for (auto number = theirs.begin(); number != theirs.end();) {
-      named_shape each{{letter, letter + *number}, {}};
-      letter += *number++;
-      for (auto left = *number++; left > 0; --left) each.extents.push_back(*number++);
-      bool const known = std::ranges::any_of(all, [&](auto const& other) { return other.name == each.name; });
-      if (!known) all.push_back(std::move(each));
-    }
-  }
-  return all;
-}
-
-/// Collective over everyone. Calls f(name, extents, values) with the whole master value of each tensor of the model, on
-/// every rank in the same order, whatever part of it lies here. Where replicas differ it is that of the first.
-template <class Exchange, class F>
-void for_each_whole_tensor(Exchange const& exchange, F&& f) {
-  auto& world = exchange.everyone();
-  auto const& plan = exchange.plan();
-  std::map<std::string, std::vector<std::pair<int, parallel::layout::piece>>> here;  // what this rank answers for
-  bool const answers = !Exchange::replicas_differ || exchange.world().rank() == 0;   // else the first replica does
-  for (int bucket = 0; bucket < static_cast<int>(plan.buckets().size()); ++bucket) {
-    auto const [first, count] = exchange.accounted_range(bucket);
-    plan.for_each_piece(bucket, first, count, [&](parallel::layout::piece const& piece) {
-      auto const& info = plan.at(piece.entry).info;
-      if (answers && info.answers) here[info.name].emplace_back(bucket, piece);
-    });
-  }
-  for (auto const& tensor : tensors_of_everyone(world, plan)) {
-    std::vector<double> sum(static_cast<std::size_t>(tensor.extents.size()));  // zero where others answer
-    for (auto const& [bucket, piece] : here[tensor.name]) {
-      auto const own = exchange.master_of(bucket, piece);
-      using view = std::remove_const_t<decltype(own)>;
-      std::vector<typename view::value_type> values(static_cast<std::size_t>(piece.count));
-      ops::on<typename view::space>::download(std::span(values), own);
-      for_each_run(plan.at(piece.entry).info, piece.in_entry, piece.count,
-                   [&, begin = piece.in_entry](std::int64_t in_whole, std::int64_t in_part, std::int64_t n) {
-                     std::copy_n(values.begin() + (in_part - begin), n, sum.begin() + in_whole);
-                   });
-    }
-    world.all_reduce(tensor_view<double>(sum), reduction::sum{});
-    std::vector<float> const values(sum.begin(), sum.end());
-    f(tensor.name, tensor.extents, std::span<float const>(values));
-  }
-}
-
-}  // namespace trireme::detail
-
 // ---- trireme/comm/bootstrap.hpp
 /// Which launcher started this process, and as which rank of how many.
 namespace trireme::comm::bootstrap {
@@ -34543,95 +34546,6 @@ requires(detail::slip_of_exchange<Parameters, Comm>() != detail::exchange_slip::
     [[nodiscard]] detail::refused_exchange make_exchange(Parameters&&, Comm&&, Policies&&...) {
   static_cast<void>(sizeof(detail::check_exchange<detail::slip_of_exchange<Parameters, Comm>()>));
   return {};
-}
-
-}  // namespace trireme
-
-// ---- trireme/train/any_trainer.hpp (goes on)
-namespace trireme {
-
-/// A trainer whose policies were chosen at run time: the one virtual edge of such a program. One call a phase, none in
-/// a step's loops.
-class any_trainer {
- public:
-  virtual ~any_trainer() = default;
-  virtual void initialise(std::uint64_t seed) = 0;
-  virtual void broadcast() = 0;
-  virtual fit_report fit(data::any_dataset const& data, fit_options const& options) = 0;
-  [[nodiscard]] virtual double evaluate(data::any_dataset const& data, std::int64_t batch) = 0;
-  [[nodiscard]] virtual tensor<float> predict(samples const& batch) = 0;
-  virtual void on_step(std::function<void(step_report const&)> f) = 0;
-  virtual void request_stop() noexcept = 0;
-  virtual void record(observe::timeline& timeline) = 0;
-  virtual void save(std::string const& directory, checkpoint::patience const& patience = {},
-                    checkpoint::keeping const& keep = {}) = 0;
-  virtual void save_in_background(std::string const& directory, checkpoint::patience const& patience = {},
-                                  checkpoint::keeping const& keep = {}) = 0;
-  virtual void on_save(std::function<void(save_report const&)> f) = 0;
-  virtual void finish_save() = 0;
-  virtual checkpoint::loaded load(std::string const& directory, checkpoint::patience const& patience = {}) = 0;
-  [[nodiscard]] virtual std::uint64_t state_hash() = 0;
-  [[nodiscard]] virtual std::int64_t steps() const noexcept = 0;
-  [[nodiscard]] virtual exchange_times times() const noexcept = 0;
-  /// What this rank has sent so far, in the world and in its groups.
-  [[nodiscard]] virtual std::uint64_t bytes_sent() const noexcept = 0;
-  /// Collective. Calls f(name, extents, master values) for every tensor of the model, whole on every rank, under any
-  /// mesh.
-  virtual void for_each_parameter(
-      std::function<void(std::string const&, shape const&, std::span<float const>)> const& f) = 0;
-};
-
-namespace detail {
-
-template <class Trainer>
-class typed_trainer final : public any_trainer {
- public:
-  template <class... Policies>
-  explicit typed_trainer(Policies&&... policies) : trainer_(make_trainer(std::forward<Policies>(policies)...)) {}
-
-  void initialise(std::uint64_t seed) override { trainer_.initialise(seed); }
-  void broadcast() override { trainer_.broadcast(); }
-  fit_report fit(data::any_dataset const& data, fit_options const& options) override {
-    return trainer_.fit(data, options);
-  }
-  double evaluate(data::any_dataset const& data, std::int64_t batch) override { return trainer_.evaluate(data, batch); }
-  tensor<float> predict(samples const& batch) override { return trainer_.predict(batch); }
-  void on_step(std::function<void(step_report const&)> f) override { trainer_.on_step(std::move(f)); }
-  void request_stop() noexcept override { trainer_.request_stop(); }
-  void record(observe::timeline& timeline) override { trainer_.record(timeline); }
-  void save(std::string const& directory, checkpoint::patience const& patience,
-            checkpoint::keeping const& keep) override {
-    trainer_.save(directory, patience, keep);
-  }
-  void save_in_background(std::string const& directory, checkpoint::patience const& patience,
-                          checkpoint::keeping const& keep) override {
-    trainer_.save_in_background(directory, patience, keep);
-  }
-  void on_save(std::function<void(save_report const&)> f) override { trainer_.on_save(std::move(f)); }
-  void finish_save() override { trainer_.finish_save(); }
-  checkpoint::loaded load(std::string const& directory, checkpoint::patience const& patience) override {
-    return trainer_.load(directory, patience);
-  }
-  std::uint64_t state_hash() override { return trainer_.state_hash(); }
-  std::int64_t steps() const noexcept override { return trainer_.steps(); }
-  exchange_times times() const noexcept override { return trainer_.exchange().times(); }
-  std::uint64_t bytes_sent() const noexcept override { return trainer_.grid().bytes_sent(); }
-  void for_each_parameter(
-      std::function<void(std::string const&, shape const&, std::span<float const>)> const& f) override {
-    for_each_whole_tensor(trainer_.exchange(), f);
-  }
-
- private:
-  Trainer trainer_;
-};
-
-}  // namespace detail
-
-/// A trainer for policies in any order, behind any_trainer.
-template <class... Policies>
-[[nodiscard]] std::unique_ptr<any_trainer> make_any_trainer(Policies&&... policies) {
-  using trainer = decltype(make_trainer(std::forward<Policies>(policies)...));
-  return std::make_unique<detail::typed_trainer<trainer>>(std::forward<Policies>(policies)...);
 }
 
 }  // namespace trireme
