@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/trireme.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: be0602ff09ff593445d4f20427bc1aac2a01442d9da6ae04f6353e0402020a2b
+// SHA-256 of the sources: 27e92d5f73b8e79616afbe4e85306e8a938d35106960f81f2f535c1b21486c73
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -22012,7 +22012,8 @@ class mesh_shape {
 
   template <class Order>
   void sort_by(Order const& order) {
-    std::ranges::sort(axes_, {}, [&](degree const& each) { return std::ranges::find(order, each.kind); });
+    auto const place = [&](degree const& each) { return std::find(order.begin(), order.end(), each.kind); };
+    std::sort(axes_.begin(), axes_.end(), [&](degree const& a, degree const& b) { return place(a) < place(b); });
   }
 
   void fit() {
@@ -24302,7 +24303,8 @@ class layout {
     }
   }
   [[nodiscard]] int unit_of(entry const& tensor) const {
-    auto const at = std::ranges::find_if(units_, [&](auto const& each) { return each.last > tensor.uses.front(); });
+    auto const at =
+        std::find_if(units_.begin(), units_.end(), [&](auto const& each) { return each.last > tensor.uses.front(); });
     return static_cast<int>(at - units_.begin());
   }
   void list_buckets() {
@@ -27913,7 +27915,10 @@ TRIREME_BODY std::vector<std::string> directory::names() const {
   return all;
 }
 
-TRIREME_BODY bool directory::has(std::string const& name) const { return std::ranges::binary_search(names(), name); }
+TRIREME_BODY bool directory::has(std::string const& name) const {
+  auto const all = names();
+  return std::binary_search(all.begin(), all.end(), name);
+}
 TRIREME_BODY directory directory::make(std::string const& name) const {
   require(name);
   if (files().make_directory(descriptor(), name.c_str(), 0777) != 0 && errno != EEXIST) {
@@ -29663,7 +29668,8 @@ class piece_index {
         covered.push_back({to, from, n});
       });
     }
-    std::ranges::sort(covered, {}, &run::whole);  // here "whole" is the part that is asked for
+    // Here "whole" is the part that is asked for.
+    std::sort(covered.begin(), covered.end(), [](run const& a, run const& b) { return a.whole < b.whole; });
     covered.push_back({count, 0, 0});
     std::int64_t at = 0;
     for (auto const& each : covered) {
@@ -29815,13 +29821,14 @@ struct own_checkpoint {
   auto const newest = std::min(all.size(), static_cast<std::size_t>(how.last));
   std::vector<own_checkpoint> older(all.begin(), all.end() - static_cast<std::ptrdiff_t>(newest));
   std::erase_if(all, [](own_checkpoint const& each) { return !std::isfinite(each.held_out); });
-  std::ranges::sort(all, [](own_checkpoint const& a, own_checkpoint const& b) {
+  std::sort(all.begin(), all.end(), [](own_checkpoint const& a, own_checkpoint const& b) {
     return is_better(a.held_out, a.step, b.held_out, b.step);
   });
   all.resize(std::min(all.size(), static_cast<std::size_t>(how.best)));
   std::vector<std::int64_t> out;
   for (auto const& each : older) {
-    bool const stays = std::ranges::any_of(all, [&](own_checkpoint const& best) { return best.step == each.step; });
+    bool const stays =
+        std::any_of(all.begin(), all.end(), [&](own_checkpoint const& best) { return best.step == each.step; });
     if (!stays) out.push_back(each.step);
   }
   return out;
@@ -29851,8 +29858,9 @@ struct own_checkpoint {
 [[nodiscard]] inline std::optional<kept> best_in(std::string const& directory,
                                                  formats::file_system& files = formats::real_files()) {
   auto const all = kept_in(directory, files);
-  auto const best = std::ranges::min_element(
-      all, [](kept const& a, kept const& b) { return detail::is_better(a.held_out, a.step, b.held_out, b.step); });
+  auto const best = std::min_element(all.begin(), all.end(), [](kept const& a, kept const& b) {
+    return detail::is_better(a.held_out, a.step, b.held_out, b.step);
+  });
   if (best == all.end() || !std::isfinite(best->held_out)) return std::nullopt;
   return *best;
 }
@@ -30276,7 +30284,7 @@ class writing {
     trireme::detail::together(world_, [&] {
       if (world_.rank() != 0) return;
       if (own.digits.empty()) own.digits = drawn_identity();
-      std::ranges::copy(own.digits, digits.begin());
+      std::copy(own.digits.begin(), own.digits.end(), digits.begin());
       formats::make_directories(path_, files_);
       place_.home = open_home(path_, files_);
       ours_ = claim(*place_.home, own.digits, at_.step);
@@ -34268,7 +34276,7 @@ namespace detail {
 inline void expect_word(comm::bootstrap::lookup const& variable, char const* name,
                         std::vector<std::string_view> const& known) {
   auto const value = variable(name).value_or("");
-  if (value.empty() || std::ranges::find(known, value) != known.end()) return;
+  if (value.empty() || std::find(known.begin(), known.end(), value) != known.end()) return;
   std::string list;
   for (std::size_t i = 0; i < known.size(); ++i) {
     list += text(i == 0 ? "" : i + 1 == known.size() ? " or " : ", ", known[i]);

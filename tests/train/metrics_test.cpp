@@ -103,6 +103,7 @@ TEST_CASE("every strategy counts each sample once", "[train]") {
     expect_serial(world, parallel::zero<3>{});
     expect_serial(world, parallel::mesh{parallel::pipeline<>{.stages = 3}});
   });
-  launch(comm::threads{.ranks = 4},
-         [&](auto& world) { expect_serial(world, parallel::mesh{parallel::data{}, parallel::tensor{.ways = 2}}); });
+  launch(comm::threads{.ranks = 4}, [&](auto& world) {
+    expect_serial(world, parallel::mesh{parallel::data{}, parallel::tensor{.ways = 2}});
+  });
 }
