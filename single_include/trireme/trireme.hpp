@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/trireme.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 86b44027d348f688edf6e99d294e7522493b4681d16d9eef48f2234e6b557ec5
+// SHA-256 of the sources: 075fc9562c74c707e5d482d6481cfc2781cb7771216dabac9d6681b01d84b527
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -11349,50 +11349,44 @@ struct product_of {
   B b;
   friend bool operator==(product_of const&, product_of const&) = default;
 };
-
-namespace detail {
+/// The results of all branches on x, side by side in each row.
+template <class... L>
+struct beside_of {
+  chain_of<L...> branches;
+  friend bool operator==(beside_of const&, beside_of const&) = default;
+};
+/// `count` layers alike, one after the other, named 0, 1, 2, ...; each has parameters of its own.
 template <class L>
-auto as_tuple(L layer) {
-  return std::tuple<L>(std::move(layer));
-}
-template <class... L>
-auto as_tuple(chain_of<L...> chain) {
-  return std::move(chain.layers);
-}
-template <class... L>
-chain_of<L...> as_chain(std::tuple<L...> layers) {
-  return {std::move(layers)};
-}
-}  // namespace detail
+struct repeat_of {
+  std::int64_t count = 0;
+  L layer;
+  friend bool operator==(repeat_of const&, repeat_of const&) = default;
+};
 
-/// One layer after the other. A chain among them is replaced by its layers, so that products meet their activations.
+/// One layer after the other. A chain within it counts as its layers, so products meet their activations.
 template <class... L>
-[[nodiscard]] auto chain(L... layers) {
-  return detail::as_chain(std::tuple_cat(detail::as_tuple(std::move(layers))...));
+[[nodiscard]] chain_of<L...> chain(L... layers) {
+  return {{std::move(layers)...}};
 }
 template <class L>
 [[nodiscard]] named_of<L> named(std::string name, L layer) {
   return {std::move(name), std::move(layer)};
 }
-template <class L>
-[[nodiscard]] named_of<L> named(std::string const& name, named_of<L> layer) {
-  return {name + "." + layer.name, std::move(layer.layer)};
-}
 template <class... L>
-[[nodiscard]] auto named(std::string const& name, chain_of<L...> layers) {
-  return std::apply([&](auto... each) { return nn::chain(nn::named(name, std::move(each))...); },
-                    std::move(layers.layers));
-}
-template <class... L>
-[[nodiscard]] auto residual(L... layers) {
-  auto branch = nn::chain(std::move(layers)...);
-  return residual_of<decltype(branch)>{std::move(branch)};
+[[nodiscard]] residual_of<chain_of<L...>> residual(L... layers) {
+  return {nn::chain(std::move(layers)...)};
 }
 template <class A, class B>
-[[nodiscard]] auto product(A a, B b) {
-  auto left = nn::chain(std::move(a));
-  auto right = nn::chain(std::move(b));
-  return product_of<decltype(left), decltype(right)>{std::move(left), std::move(right)};
+[[nodiscard]] product_of<A, B> product(A a, B b) {
+  return {std::move(a), std::move(b)};
+}
+template <class... L>
+[[nodiscard]] beside_of<L...> beside(L... branches) {
+  return {nn::chain(std::move(branches)...)};
+}
+template <class L>
+[[nodiscard]] repeat_of<L> repeat(std::int64_t count, L layer) {
+  return {count, std::move(layer)};
 }
 
 // ---- checks at compile time
@@ -11407,10 +11401,29 @@ struct says_of {
     }
   }();
 };
-template <class L>
-struct says_of<named_of<L>> : says_of<L> {};
 
 namespace detail {
+
+/// The layers of an expression in their order, without names, and with chains within chains taken apart.
+template <class... L>
+struct layer_list {};
+template <class... A, class... B>
+constexpr layer_list<A..., B...> operator+(layer_list<A...>, layer_list<B...>) {
+  return {};
+}
+template <class L>
+struct layers_in {
+  using type = layer_list<L>;
+};
+template <class... L>
+struct layers_in<chain_of<L...>> {
+  using type = decltype((layer_list<>{} + ... + typename layers_in<L>::type{}));
+};
+template <class L>
+struct layers_in<named_of<L>> : layers_in<L> {};
+// Two of them show what follows what.
+template <class L>
+struct layers_in<repeat_of<L>> : layers_in<chain_of<L, L>> {};
 
 /// Refuses a layer that cannot stand where it does. The compiler's message names the layer: it is the first argument.
 template <class Layer, misfit What>
@@ -11450,11 +11463,11 @@ struct inside {
     return true;
   }
 };
-template <class L>
-struct inside<named_of<L>> : inside<L> {};
 
+template <class List>
+struct list_check;
 template <class... L>
-struct chain_check {
+struct list_check<layer_list<L...>> {
   static constexpr std::size_t count = sizeof...(L);
   static constexpr std::array<layer_says, count> says{says_of<L>::value...};
   struct placed {
@@ -11493,10 +11506,8 @@ struct chain_check {
   }
 };
 
-template <class... L>
-constexpr chain_check<L...> check_of(chain_of<L...> const*);
-template <class Chain>
-using check = decltype(check_of(static_cast<Chain const*>(nullptr)));
+template <class Expression>
+using check = list_check<typename layers_in<Expression>::type>;
 
 template <class A, class B>
 struct inside<product_of<A, B>> {
@@ -11504,6 +11515,13 @@ struct inside<product_of<A, B>> {
   static constexpr bool fits() {
     constexpr auto exit = As == role::spread ? lie::columns : lie::rows;
     return check<A>::template fits<Takes, exit>() && check<B>::template fits<Takes, exit>();
+  }
+};
+template <class... L>
+struct inside<beside_of<L...>> {
+  template <role, lie Takes>
+  static constexpr bool fits() {
+    return (check<L>::template fits<Takes, lie::rows>() && ...);
   }
 };
 template <class Chain>
@@ -11520,6 +11538,10 @@ template <class Chain>
 struct says_of<residual_of<Chain>> {
   static constexpr layer_says value{.does = flow::rows};
 };
+template <class... L>
+struct says_of<beside_of<L...>> {
+  static constexpr layer_says value{.does = flow::fork};
+};
 template <class A, class B>
 struct says_of<product_of<A, B>> {
   static constexpr layer_says a = detail::check<A>::as_branch(), b = detail::check<B>::as_branch();
@@ -11531,7 +11553,7 @@ struct says_of<product_of<A, B>> {
 /// unit that is an expression is checked like this without a call.
 template <class L>
 [[nodiscard]] constexpr bool fits(L const&) {
-  return detail::check<decltype(nn::chain(std::declval<L>()))>::fits_unit();
+  return detail::check<L>::fits_unit();
 }
 
 // ---- run states
@@ -11614,9 +11636,18 @@ void append_nodes(std::vector<node_pointer<Env>>& out, L const& layer) {
 }
 template <class Env, class L>
 void append_nodes(std::vector<node_pointer<Env>>& out, named_of<L> const& layer);
+template <class Env, class L>
+void append_nodes(std::vector<node_pointer<Env>>& out, repeat_of<L> const& layers);
 template <class Env, class... L>
 void append_nodes(std::vector<node_pointer<Env>>& out, chain_of<L...> const& chain) {
   std::apply([&](auto const&... each) { (append_nodes<Env>(out, each), ...); }, chain.layers);
+}
+template <class Env, class L>
+void append_nodes(std::vector<node_pointer<Env>>& out, repeat_of<L> const& layers) {
+  if (layers.count < 1) {
+    throw config_error(text("trireme::nn::repeat: ", layers.count, " layers; repeat a layer once or more"));
+  }
+  for (std::int64_t i = 0; i < layers.count; ++i) append_nodes<Env>(out, nn::named(std::to_string(i), layers.layer));
 }
 template <class Env, class L>
 void append_nodes(std::vector<node_pointer<Env>>& out, named_of<L> const& layer) {
@@ -11748,8 +11779,91 @@ class product_node final : public node<Env> {
   per_slot<saved> kept_;
 };
 
+template <class Env>
+class beside_node final : public node<Env> {
+  using kernels = ops::on<typename Env::space>;
+  using value = typename Env::compute;
+
+ public:
+  using typename node<Env>::view;
+  using typename node<Env>::space;
+
+  template <class... L>
+  explicit beside_node(beside_of<L...> const& what) : beside_node() {
+    std::apply([&](auto const&... each) { (branches_.emplace_back(nodes_of<Env>(each)), ...); }, what.branches.layers);
+  }
+  explicit beside_node(std::vector<std::vector<node_pointer<Env>>> branches) : beside_node() {
+    for (auto& each : branches) branches_.emplace_back(std::move(each));
+  }
+  [[nodiscard]] layer_says says() const override { return {.does = flow::fork}; }
+  [[nodiscard]] std::int64_t width(std::int64_t from) const override {
+    std::int64_t sum = 0;
+    for (auto const& each : branches_) sum += each.width(from);
+    return sum;
+  }
+  void visit(parameter_visitor<Env> const& each) override {
+    for (auto& one : branches_) one.visit(each);
+  }
+  held<Env> forward(pass<Env>& pass, held<Env> x, arena<space>& to, view) override {
+    auto const y = to.template take<value>({x.v.extent(0), all_columns()});
+    std::int64_t at = 0;
+    for (std::size_t i = 0; i < branches_.size(); ++i) {
+      kernels::copy_columns(y, at, branches_[i].forward(pass, x.v).v, 0, columns_[i]);
+      at += columns_[i];
+    }
+    return {y, true};
+  }
+  // Each branch gets its columns of dy before any of them runs: where dx goes may be the memory of dy.
+  void backward_input(pass<Env>& pass, layer_input<Env> x, view, view dy, target<Env> to, half when) override {
+    bool const later = when == half::later;
+    std::vector<view> parts;
+    std::int64_t at = 0;
+    for (auto const columns : columns_) {
+      parts.push_back((later ? pass.activations : pass.scratch).template take<value>({dy.extent(0), columns}));
+      kernels::copy_columns(parts.back(), 0, dy, at, columns);
+      at += columns;
+    }
+    for (std::size_t i = 0; i < branches_.size(); ++i) {
+      branches_[i].backward(pass, x, {parts[i], true, later ? memory::kept : memory::scratch},
+                            {to.into, to.accumulate || i > 0}, when);
+    }
+  }
+  void backward_weight(pass<Env>& pass, layer_input<Env> x, view) override {
+    for (auto& each : branches_) each.backward_weight(pass, x);
+  }
+  void serve_forward(pass<Env>& pass) override {
+    for (auto& each : branches_) each.serve_forward(pass);
+  }
+  void serve_backward(pass<Env>& pass) override {
+    for (auto i = branches_.size(); i-- > 0;) branches_[i].serve_backward(pass);
+  }
+
+ private:
+  beside_node() { this->facts_.inside = this->facts_.accumulates = true; }
+  void do_place(placing<Env>& at, layer_step const& step) override {
+    auto const from = at.width;
+    for (auto& each : branches_) {
+      at.width = from;
+      at.act = ops::activation::none;
+      each.place(at, step.takes, lie::rows);
+      columns_.push_back(at.width);
+    }
+    at.width = all_columns();
+  }
+  [[nodiscard]] std::int64_t all_columns() const {
+    return std::accumulate(columns_.begin(), columns_.end(), std::int64_t{0});
+  }
+
+  std::vector<chain_node<Env>> branches_;
+  std::vector<std::int64_t> columns_;  // of each branch's result
+};
+
 }  // namespace detail
 
+template <class Env, class... L>
+struct node_of<Env, beside_of<L...>> {
+  using type = detail::beside_node<Env>;
+};
 template <class Env, class Chain>
 struct node_of<Env, residual_of<Chain>> {
   using type = detail::residual_node<Env>;
@@ -11782,8 +11896,7 @@ class expression {
   template <unit_of_layers Unit>
   explicit expression(Unit const& unit, rank_groups<Env> const& groups = rank_groups<Env>::none())
       : expression(unit.name(), unit.width(), unit.site(), nodes_of<Env>(unit.layers()), groups) {
-    using layers = std::remove_cvref_t<decltype(unit.layers())>;
-    static_assert(detail::check<decltype(nn::chain(std::declval<layers>()))>::fits_unit());
+    static_assert(detail::check<std::remove_cvref_t<decltype(unit.layers())>>::fits_unit());
   }
   expression(std::string const& name, std::int64_t width, std::uint32_t site, std::vector<node_pointer<Env>> nodes,
              rank_groups<Env> const& groups)
@@ -22754,7 +22867,8 @@ class mesh_shape {
 
   template <class Order>
   void sort_by(Order const& order) {
-    std::ranges::sort(axes_, {}, [&](degree const& each) { return std::ranges::find(order, each.kind); });
+    auto const place = [&](degree const& each) { return std::find(order.begin(), order.end(), each.kind); };
+    std::sort(axes_.begin(), axes_.end(), [&](degree const& a, degree const& b) { return place(a) < place(b); });
   }
 
   void fit() {
@@ -25057,7 +25171,8 @@ class layout {
     }
   }
   [[nodiscard]] int unit_of(entry const& tensor) const {
-    auto const at = std::ranges::find_if(units_, [&](auto const& each) { return each.last > tensor.uses.front(); });
+    auto const at =
+        std::find_if(units_.begin(), units_.end(), [&](auto const& each) { return each.last > tensor.uses.front(); });
     return static_cast<int>(at - units_.begin());
   }
   void list_buckets() {
@@ -28674,7 +28789,10 @@ TRIREME_BODY std::vector<std::string> directory::names() const {
   return all;
 }
 
-TRIREME_BODY bool directory::has(std::string const& name) const { return std::ranges::binary_search(names(), name); }
+TRIREME_BODY bool directory::has(std::string const& name) const {
+  auto const all = names();
+  return std::binary_search(all.begin(), all.end(), name);
+}
 TRIREME_BODY directory directory::make(std::string const& name) const {
   require(name);
   if (files().make_directory(descriptor(), name.c_str(), 0777) != 0 && errno != EEXIST) {
@@ -30424,7 +30542,8 @@ class piece_index {
         covered.push_back({to, from, n});
       });
     }
-    std::ranges::sort(covered, {}, &run::whole);  // here "whole" is the part that is asked for
+    // Here "whole" is the part that is asked for.
+    std::sort(covered.begin(), covered.end(), [](run const& a, run const& b) { return a.whole < b.whole; });
     covered.push_back({count, 0, 0});
     std::int64_t at = 0;
     for (auto const& each : covered) {
@@ -30576,13 +30695,14 @@ struct own_checkpoint {
   auto const newest = std::min(all.size(), static_cast<std::size_t>(how.last));
   std::vector<own_checkpoint> older(all.begin(), all.end() - static_cast<std::ptrdiff_t>(newest));
   std::erase_if(all, [](own_checkpoint const& each) { return !std::isfinite(each.held_out); });
-  std::ranges::sort(all, [](own_checkpoint const& a, own_checkpoint const& b) {
+  std::sort(all.begin(), all.end(), [](own_checkpoint const& a, own_checkpoint const& b) {
     return is_better(a.held_out, a.step, b.held_out, b.step);
   });
   all.resize(std::min(all.size(), static_cast<std::size_t>(how.best)));
   std::vector<std::int64_t> out;
   for (auto const& each : older) {
-    bool const stays = std::ranges::any_of(all, [&](own_checkpoint const& best) { return best.step == each.step; });
+    bool const stays =
+        std::any_of(all.begin(), all.end(), [&](own_checkpoint const& best) { return best.step == each.step; });
     if (!stays) out.push_back(each.step);
   }
   return out;
@@ -30612,8 +30732,9 @@ struct own_checkpoint {
 [[nodiscard]] inline std::optional<kept> best_in(std::string const& directory,
                                                  formats::file_system& files = formats::real_files()) {
   auto const all = kept_in(directory, files);
-  auto const best = std::ranges::min_element(
-      all, [](kept const& a, kept const& b) { return detail::is_better(a.held_out, a.step, b.held_out, b.step); });
+  auto const best = std::min_element(all.begin(), all.end(), [](kept const& a, kept const& b) {
+    return detail::is_better(a.held_out, a.step, b.held_out, b.step);
+  });
   if (best == all.end() || !std::isfinite(best->held_out)) return std::nullopt;
   return *best;
 }
@@ -31037,7 +31158,7 @@ class writing {
     trireme::detail::together(world_, [&] {
       if (world_.rank() != 0) return;
       if (own.digits.empty()) own.digits = drawn_identity();
-      std::ranges::copy(own.digits, digits.begin());
+      std::copy(own.digits.begin(), own.digits.end(), digits.begin());
       formats::make_directories(path_, files_);
       place_.home = open_home(path_, files_);
       ours_ = claim(*place_.home, own.digits, at_.step);
@@ -32155,6 +32276,116 @@ struct check_data {
 };
 
 }  // namespace trireme::detail
+
+// ---- trireme/train/metrics.hpp
+namespace trireme {
+
+/// What `trainer.evaluate(data, metrics...)` counts over a dataset, beside the loss. A metric of your own has these two
+/// functions and, for its reader, whatever follows from the counts.
+///
+/// Requires  add(outputs, targets): counts some samples, whose outputs are those of predict(), (n, outputs), and whose
+///           targets are the dataset's, (n, ...); counts(): the numbers counted so far, as many on every rank. The
+///           trainer adds them up over the ranks, exactly, because they are integers.
+template <class M>
+concept metric_policy = std::copyable<M> &&
+    requires(M& metric, tensor_view<float const> outputs, any_view<host> const& targets) {
+  metric.add(outputs, targets);
+  { metric.counts() } -> std::convertible_to<std::span<std::int64_t>>;
+};
+
+namespace metric {
+
+/// exp(loss): for a model whose loss is a cross-entropy, among how many equally likely answers it hesitates.
+[[nodiscard]] inline double perplexity(double loss) { return std::exp(loss); }
+
+/// For each class, how many samples of it were given each class.
+///
+/// Shapes   outputs (n, classes): the largest is the class that the model gives, the first one of equals; with (n, 1)
+///          class 1 is given where the output is above 0. Targets int32 (n) or (n, T), of which the last one counts,
+///          because predict() gives a sequence's last outputs; those below 0 are left out. With (n, 1) targets may be
+///          float: class 1 is above 1/2.
+/// Errors   config_error for a target that is no class, or another number of outputs.
+class confusion {
+ public:
+  explicit confusion(std::int64_t classes) : classes_(classes) {
+    if (classes < 2) throw config_error(text("trireme::metric::confusion: ", classes, " classes; give at least two"));
+    counts_.resize(static_cast<std::size_t>(classes * classes));
+  }
+
+  void add(tensor_view<float const> outputs, any_view<host> const& targets) {
+    auto const n = outputs.extent(0), width = outputs.extent(1);
+    if (width != classes_ && !(width == 1 && classes_ == 2)) {
+      throw config_error(text("trireme::metric: the model has ", width, " outputs for ", classes_, " classes"));
+    }
+    for (std::int64_t i = 0; i < n; ++i) {
+      auto const wanted = class_of(targets, i, n);
+      if (wanted < 0) continue;
+      if (wanted >= classes_)
+        throw config_error(text("trireme::metric: target ", wanted, " of ", classes_, " classes"));
+      auto const* const row = outputs.address() + i * width;
+      auto const given = width == 1 ? std::int64_t{row[0] > 0} : std::max_element(row, row + width) - row;
+      ++counts_[static_cast<std::size_t>(wanted * classes_ + given)];
+    }
+  }
+  [[nodiscard]] std::span<std::int64_t> counts() noexcept { return counts_; }
+
+  [[nodiscard]] std::int64_t classes() const noexcept { return classes_; }
+  /// Samples of class `wanted` that were given class `given`.
+  [[nodiscard]] std::int64_t count(std::int64_t wanted, std::int64_t given) const {
+    return counts_[static_cast<std::size_t>(wanted * classes_ + given)];
+  }
+  /// Samples that were given their class, of all samples; 0 if there are none, as all shares here.
+  [[nodiscard]] double accuracy() const {
+    std::int64_t right = 0, all = 0;
+    for (std::int64_t c = 0; c < classes_; ++c) {
+      right += count(c, c);
+      all += samples(c);
+    }
+    return share_of(right, all);
+  }
+  /// Of the samples that were given class c, those that are of it.
+  [[nodiscard]] double precision(std::int64_t c) const {
+    std::int64_t given = 0;
+    for (std::int64_t other = 0; other < classes_; ++other) given += count(other, c);
+    return share_of(count(c, c), given);
+  }
+  /// Of the samples of class c, those that were given it.
+  [[nodiscard]] double recall(std::int64_t c) const { return share_of(count(c, c), samples(c)); }
+  /// The harmonic mean of precision and recall.
+  [[nodiscard]] double f1(std::int64_t c) const {
+    auto const p = precision(c), r = recall(c);
+    return p + r == 0 ? 0 : 2 * p * r / (p + r);
+  }
+  /// The mean of all classes' f1.
+  [[nodiscard]] double macro_f1() const {
+    double sum = 0;
+    for (std::int64_t c = 0; c < classes_; ++c) sum += f1(c);
+    return sum / static_cast<double>(classes_);
+  }
+
+ private:
+  [[nodiscard]] std::int64_t samples(std::int64_t c) const {
+    std::int64_t sum = 0;
+    for (std::int64_t given = 0; given < classes_; ++given) sum += count(c, given);
+    return sum;
+  }
+  static double share_of(std::int64_t some, std::int64_t all) {
+    return all == 0 ? 0 : static_cast<double>(some) / static_cast<double>(all);
+  }
+  [[nodiscard]] std::int64_t class_of(any_view<host> const& targets, std::int64_t i, std::int64_t n) const {
+    auto const each = n == 0 ? 0 : targets.size() / n;
+    if (each == 0) throw config_error("trireme::metric: the dataset has no targets to compare outputs with");
+    auto const last = i * each + each - 1;
+    if (targets.type == dtype::f32 && classes_ == 2) return targets.as<float>().address()[last] > 0.5F ? 1 : 0;
+    return targets.as<std::int32_t>().address()[last];
+  }
+
+  std::int64_t classes_;
+  std::vector<std::int64_t> counts_;
+};
+
+}  // namespace metric
+}  // namespace trireme
 
 // ---- trireme/train/report.hpp
 namespace trireme {
@@ -33699,11 +33930,9 @@ class placed_model {
     if constexpr (!staged) {
       for (auto const& part : parts) sum += engine_.evaluate(part);
     } else {
-      auto const batches = parts.batches().count;
-      auto const most = serves() ? most_of(world_, batches) : gathers ? most_of(grid_.replicas(), batches) : batches;
+      auto missing = missing_passes(parts.batches().count);
       for (auto const& part : parts) sum += engine_.evaluate(cut({&part, 1}).front(), exchange_);
-      for (auto missing = most - batches; missing > 0; --missing)
-        serves() ? engine_.serve(exchange_) : exchange_.sit_out_forward();
+      for (; missing > 0; --missing) serves() ? engine_.serve(exchange_) : exchange_.sit_out_forward();
     }
     return sum;
   }
@@ -33716,6 +33945,20 @@ class placed_model {
       if (auto* const stages = grid_.along(axes_type::stages); stages != nullptr) return from_last_stage(out, *stages);
     }
     return on_host(out);
+  }
+
+  /// Collective. Calls f(outputs, targets) for each batch of a dataset, on one of the ranks that have its outputs.
+  template <dataset Data, class F>
+  void for_each_prediction(Data const& data, std::int64_t batch, F&& f) {
+    auto const own = samples_share();
+    data::evaluation_batches parts(data, batch, own.rank, own.size);
+    bool const first = is_first_with_its_samples();
+    auto missing = missing_passes(parts.batches().count);
+    for (auto const& part : parts) {
+      auto const outputs = predict(part);
+      if (first) f(outputs.view(), part.targets);
+    }
+    for (data::evaluation_batches any(data, batch); missing > 0; --missing) static_cast<void>(predict(*any.begin()));
   }
 
   /// Collective. The mean over all ranks of the losses that evaluate() has returned.
@@ -33736,6 +33979,16 @@ class placed_model {
     for (auto const& axis : grid_.shape().axes())
       if (axis.facts.same_losses() && grid_.share_of(axis.kind).rank != 0) return {};
     return own;
+  }
+  // Collective. In how many passes of other ranks, which need all of them, this one takes part after its own.
+  [[nodiscard]] std::int64_t missing_passes(std::int64_t own) {
+    if constexpr (!staged) return 0;
+    return serves() ? most_of(world_, own) - own : gathers ? most_of(grid_.replicas(), own) - own : 0;
+  }
+  [[nodiscard]] bool is_first_with_its_samples() const {
+    for (auto const& axis : grid_.shape().axes())
+      if (axis.facts.samples != axis_samples::split && grid_.share_of(axis.kind).rank != 0) return false;
+    return true;
   }
   // Whether passes of other ranks go through units here: then all run as many micro-batches.
   [[nodiscard]] bool serves() const noexcept {
@@ -34120,6 +34373,19 @@ class basic_trainer {
   [[nodiscard]] double evaluate(Data const&, std::int64_t = 8) {
     static_cast<void>(sizeof(detail::check_data<detail::slip_of_data<Data>()>));
     return 0;
+  }
+
+  /// What metrics count over a whole dataset, whose samples are predicted `batch` at a time: copies of them with the
+  /// counts of all ranks, the same on every rank. Nothing is changed.
+  /// @example auto const [seen] = trainer.evaluate(data, 64, metric::confusion(10));  // seen.accuracy(), seen.f1(3)
+  template <dataset Data, metric_policy... Metrics>
+  [[nodiscard]] std::tuple<Metrics...> evaluate(Data const& data, std::int64_t batch,
+                                                Metrics... metrics) requires(predicts && sizeof...(Metrics) > 0) {
+    run_.model.share_buffers();
+    run_.model.for_each_prediction(
+        data, batch, [&](auto const& outputs, auto const& targets) { (metrics.add(outputs, targets), ...); });
+    (world_.all_reduce(metrics.counts(), reduction::sum{}), ...);
+    return {std::move(metrics)...};
   }
 
   /// The model's outputs for some inputs (n, outputs). A GPT gives the logits of what follows each sample. Computed by
@@ -34889,7 +35155,7 @@ namespace detail {
 inline void expect_word(comm::bootstrap::lookup const& variable, char const* name,
                         std::vector<std::string_view> const& known) {
   auto const value = variable(name).value_or("");
-  if (value.empty() || std::ranges::find(known, value) != known.end()) return;
+  if (value.empty() || std::find(known.begin(), known.end(), value) != known.end()) return;
   std::string list;
   for (std::size_t i = 0; i < known.size(); ++i) {
     list += text(i == 0 ? "" : i + 1 == known.size() ? " or " : ", ", known[i]);
