@@ -360,10 +360,13 @@ class residual_node final : public node<Env> {
  private:
   void do_place(placing<Env>& at, layer_step const&) override {
     auto const from = at.width;
+    auto const image = at.image;
     branch_.place(at, lie::rows, lie::rows);
-    if (at.width == from) return;
+    bool const alike = at.image == image || image.size() != from;
+    if (at.width == from && alike) return;
     throw config_error(text("trireme::nn::residual: a branch of ", at.name, " makes rows of ", at.width,
-                            " numbers from rows of ", from, "; what is added to its input must be as wide"));
+                            " numbers from rows of ", from, "; what is added to its input must be as wide",
+                            alike ? "" : ", and images of one shape"));
   }
   chain_node<Env> branch_;
 };
@@ -426,6 +429,7 @@ class product_node final : public node<Env> {
     a_.place(at, step.takes, exit);
     auto const one = at;
     at.width = before.width, at.cut = before.cut, at.wanted = before.wanted, at.act = before.act;
+    at.image = before.image;
     b_.place(at, step.takes, exit);
     if (one.width == at.width && (!spread || one.cut == at.cut)) return;
     throw config_error(text("trireme::nn::product: the factors of ", at.name, " are ", one.width, " and ", at.width,
@@ -490,7 +494,7 @@ class expression {
     auto const says = layers_.says();
     begins_ = entry_of(says) == lie::nothing;
     ends_ = exit_of(says) == lie::nothing;
-    placing<Env> at{groups, tensor_group<Env>::of(groups).share(), name, width, site};
+    placing<Env> at{groups, tensor_group<Env>::of(groups).share(), name, width, {}, site};
     layers_.place(at, entry_of(says), exit_of(says));
   }
   void visit(auto&& each) {

@@ -123,7 +123,7 @@ step_end end_step(Exchange& exchange, Moments& moments, Optimizer const& optimiz
   auto const gradients = exchange.settle(out.taken, {out.counted.norm / scale, scale});
   if (!gradients) return out;
   double const factor = detail::factor_of(optimizer, *gradients);
-  timed(timeline, "update", [&] { moments.update(exchange, optimizer, updates, factor); });
+  timed(timeline, "update", [&] { moments.update(exchange, optimizer, updates, factor, 1 / gradients->scale); });
   timed(timeline, "publish", [&] { exchange.publish(); });
   out.updated = true;
   return out;
