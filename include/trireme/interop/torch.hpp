@@ -1,6 +1,7 @@
 #pragma once
 
-// LibTorch: a torch::nn::Module in a loop of your own (data_parallel), or in a trainer (torch_model). It needs the
+// LibTorch: a torch::nn::Module in a loop of your own (data_parallel), or in a trainer (torch_model), and what such a
+// loop needs besides: batches (distributed_sampler), files (save_safetensors), statistics (sync_batch_norm). Needs the
 // target trireme::torch, with LibTorch 1.13 (Debian's libtorch-dev) or later. See docs/torch.md.
 
 #include <unistd.h>
@@ -13,6 +14,9 @@
 
 #include "trireme/interop/torch_data_parallel.hpp"
 #include "trireme/interop/torch_model.hpp"
+#include "trireme/interop/torch_safetensors.hpp"
+#include "trireme/interop/torch_sampler.hpp"
+#include "trireme/interop/torch_sync_batch_norm.hpp"
 
 namespace trireme::interop {
 

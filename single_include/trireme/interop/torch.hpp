@@ -1,14 +1,18 @@
 // Trireme 0.1.0: trireme/interop/torch.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: ae4ce96f8146d2de2e6a3ee3e3b7180c76c69f18658897c0e8be73645af14922
+// SHA-256 of the sources: de18ce5587469efade35f0298dac9c555d64986887e18697a3a624aaafaa657c
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include "trireme/trireme.hpp"
 #include "trireme/interop/torch_data_parallel.hpp"
 #include "trireme/interop/torch_model.hpp"
+#include "trireme/interop/torch_safetensors.hpp"
+#include "trireme/interop/torch_sampler.hpp"
+#include "trireme/interop/torch_sync_batch_norm.hpp"
 
 // ---- trireme/interop/torch.hpp
-// LibTorch: a torch::nn::Module in a loop of your own (data_parallel), or in a trainer (torch_model). It needs the
+// LibTorch: a torch::nn::Module in a loop of your own (data_parallel), or in a trainer (torch_model), and what such a
+// loop needs besides: batches (distributed_sampler), files (save_safetensors), statistics (sync_batch_norm). Needs the
 // target trireme::torch, with LibTorch 1.13 (Debian's libtorch-dev) or later. See docs/torch.md.
 
 #include <unistd.h>

@@ -1,0 +1,184 @@
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstring>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "trireme/formats/safetensors.hpp"
+#include "trireme/interop/detail/torch_module.hpp"
+
+namespace trireme::interop {
+
+namespace detail {
+
+/// What PyTorch's state_dict() lists: parameters and buffers under all of their names, so a tied tensor more than once.
+[[nodiscard]] inline std::vector<named_tensor> state_of(torch::nn::Module const& module) {
+  std::vector<named_tensor> list;
+  for (auto const& all : {module.named_parameters(), module.named_buffers()}) {
+    for (auto const& item : all) {
+      if (item.value().defined()) list.push_back({item.key(), item.value()});
+    }
+  }
+  return list;
+}
+
+/// The name that safetensors has for a type of torch's; empty where it has none.
+[[nodiscard]] constexpr std::string_view stored_name(at::ScalarType type) noexcept {
+  switch (type) {
+    case at::kDouble:
+      return "F64";
+    case at::kFloat:
+      return "F32";
+    case at::kBFloat16:
+      return "BF16";
+    case at::kHalf:
+      return "F16";
+    case at::kLong:
+      return "I64";
+    case at::kInt:
+      return "I32";
+    case at::kShort:
+      return "I16";
+    case at::kChar:
+      return "I8";
+    case at::kByte:
+      return "U8";
+    case at::kBool:
+      return "BOOL";
+    default:
+      return {};
+  }
+}
+
+/// How a tensor is stored.
+/// Errors  config_error if it cannot be.
+[[nodiscard]] inline formats::safetensors::entry stored_as(named_tensor const& of) {
+  auto const& [name, tensor] = of;
+  auto const type = formats::safetensors::stored_type::named(stored_name(tensor.scalar_type()));
+  if (!type || tensor.layout() != at::kStrided || tensor.dim() > shape::max_rank) {
+    throw config_error(text("trireme::interop: \"", name, "\" is a ", tensor.layout() == at::kStrided ? "" : "sparse ",
+                            "tensor of ", c10::toString(tensor.scalar_type()), " with ", tensor.dim(),
+                            " dimensions; a file holds dense ones of up to ", shape::max_rank,
+                            " dimensions, of signed integers, bytes, bool, Half, BFloat16, Float and Double"));
+  }
+  return {name, *type, shape_of(tensor)};
+}
+
+/// The memory of a dense tensor of the CPU.
+[[nodiscard]] inline std::span<std::byte> span_of(torch::Tensor const& tensor) {
+  return {static_cast<std::byte*>(tensor.data_ptr()), tensor.nbytes()};
+}
+
+/// A tensor of a module, and where a file has it: under one of its names, and perhaps under others `again`.
+struct found_tensor {
+  torch::Tensor tensor;
+  formats::safetensors::entry const* from;
+  std::vector<formats::safetensors::entry const*> again{};
+};
+
+/// Errors  config_error if file and module differ in names, types or shapes.
+[[nodiscard]] inline std::vector<found_tensor> found_tensors(std::vector<named_tensor> const& names,
+                                                             formats::safetensors::reader const& in) {
+  auto const refuse = [&](auto const&... why) {
+    throw config_error(text("trireme::interop::load_safetensors: ", in.path(), ": ", why...));
+  };
+  std::vector<found_tensor> all;
+  auto const of = [&](torch::Tensor const& tensor) {
+    return std::find_if(all.begin(), all.end(), [&](auto const& each) { return each.tensor.is_same(tensor); });
+  };
+  std::size_t used = 0;
+  for (auto const& each : names) {
+    auto const wanted = stored_as(each);
+    auto const* from = in.find(each.name);
+    if (from == nullptr) continue;
+    ++used;
+    if (from->type != wanted.type || from->extents != wanted.extents) {
+      refuse("\"", each.name, "\" is ", from->type.name(), to_string(from->extents), " in the file, but ",
+             wanted.type.name(), to_string(wanted.extents), " in the module");
+    }
+    auto const before = of(each.tensor);
+    if (before == all.end()) {
+      all.push_back({each.tensor, from});
+    } else {
+      before->again.push_back(from);
+    }
+  }
+  for (auto const& each : names) {
+    if (of(each.tensor) == all.end()) refuse("it has no \"", each.name, "\", which the module has");
+  }
+  if (used == in.entries().size()) return all;
+  for (auto const& entry : in.entries()) {
+    if (std::none_of(names.begin(), names.end(), [&](auto const& each) { return each.name == entry.name; }))
+      refuse("the module has no \"", entry.name, "\"");
+  }
+  return all;
+}
+
+}  // namespace detail
+
+/// Writes a module's parameters and buffers, under the names that PyTorch gives them.
+///
+/// Python reads it by `module.load_state_dict(safetensors.torch.load_file(path))`. The file appears under its name
+/// complete and at once, or not at all.
+///
+/// Shapes   a scalar has no dimensions. A tensor with several names (tied weights) is written under each of them,
+///          because Python wants each.
+/// Bytes    those of the tensors; a copy of one tensor at a time where it is not dense memory of the CPU.
+/// Ranks    not collective: one rank writes (`if (world.rank() == 0)`); after finish() or step() all have the same.
+/// Errors   config_error for a type or layout that safetensors does not have; io_error.
+///
+/// @param module  a torch::nn::ModuleHolder (what TORCH_MODULE makes) or a std::shared_ptr of a module.
+template <class Module>
+void save_safetensors(Module const& module, std::string const& path) {
+  auto all = detail::state_of(*detail::module_of(module));
+  torch::NoGradGuard const guard;
+  // Wide types first, so that every tensor is aligned.
+  std::stable_sort(all.begin(), all.end(),
+                   [](auto const& a, auto const& b) { return a.tensor.element_size() > b.tensor.element_size(); });
+  std::vector<formats::safetensors::entry> entries;
+  for (auto const& each : all) entries.push_back(detail::stored_as(each));
+  formats::safetensors::writer out(path, std::move(entries), {{"format", "pt"}});
+  for (auto const& each : all) out.write(detail::span_of(each.tensor.cpu().contiguous()));
+  out.finish();
+}
+
+/// Reads what save_safetensors() or Python's safetensors.torch has written into a module's own tensors, whose memory
+/// stays where it is.
+///
+/// Names, types and shapes must be those of the module, without one too few or too many: a file that is refused has
+/// changed nothing. Of the names of a tied tensor one is enough (Python's save_model() writes only one).
+///
+/// Ranks    not collective. Before data_parallel() or broadcast() rank 0 is enough; else every rank reads it. A trainer
+///          keeps master values of parameters narrower than float: read before make_trainer().
+/// Errors   format_error for a file that is none; config_error that names the first tensor that does not fit; io_error
+///          (if the device fails while tensors are read, those before it have been).
+template <class Module>
+void load_safetensors(Module const& module, std::string const& path) {
+  formats::safetensors::reader const in(path);
+  auto const names = detail::state_of(*detail::module_of(module));
+  auto const read = [&](formats::safetensors::entry const& from, torch::Tensor const& like) {
+    // Any byte of a bool that is not zero is true: as bytes, which copy_() converts.
+    auto const type = like.scalar_type() == at::kBool ? at::kByte : like.scalar_type();
+    auto const values = torch::empty(like.sizes(), at::TensorOptions().dtype(type));
+    in.read(from, 0, detail::span_of(values));
+    return values;
+  };
+  auto const found = detail::found_tensors(names, in);
+  for (auto const& [tensor, from, again] : found) {
+    for (auto const* other : again) {
+      auto const first = read(*from, tensor), second = read(*other, tensor);
+      if (std::memcmp(first.data_ptr(), second.data_ptr(), first.nbytes()) == 0) continue;
+      throw config_error(text("trireme::interop::load_safetensors: ", path, ": \"", from->name, "\" and \"",
+                              other->name, "\" are one tensor in the module, but two in the file"));
+    }
+  }
+  torch::NoGradGuard const guard;
+  for (auto const& each : found) each.tensor.copy_(read(*each.from, each.tensor));
+}
+
+}  // namespace trireme::interop

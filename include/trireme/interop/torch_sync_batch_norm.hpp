@@ -1,0 +1,205 @@
+#pragma once
+
+#include <torch/torch.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "trireme/core/error.hpp"
+#include "trireme/core/tensor.hpp"
+#include "trireme/core/text.hpp"
+#include "trireme/interop/detail/torch_module.hpp"
+
+namespace trireme::interop {
+
+namespace detail {
+
+/// Adds numbers up over ranks: a communicator behind one virtual call, so that a module's type does not name it.
+struct rank_sums : torch::CustomClassHolder {
+  virtual void add_up(tensor_view<double> numbers) = 0;
+};
+template <class Comm>
+struct rank_sums_of final : rank_sums {
+  explicit rank_sums_of(Comm ranks) : world(std::move(ranks)) {}
+  void add_up(tensor_view<double> numbers) override { world.all_reduce(numbers, reduction::sum{}); }
+  Comm world;
+};
+using shared_rank_sums = c10::intrusive_ptr<rank_sums>;
+
+/// Adds up what is in one tensor of double, in place.
+inline void add_up(shared_rank_sums const& ranks, torch::Tensor const& numbers) {
+  if (ranks) ranks->add_up(view_of<double>(numbers));
+}
+
+/// One number a channel, of the shape that broadcasts to (n, channels, ...).
+[[nodiscard]] inline torch::Tensor by_channel(torch::Tensor const& numbers, torch::Tensor const& like) {
+  std::vector<std::int64_t> sizes(static_cast<std::size_t>(like.dim()), 1);
+  sizes[1] = numbers.numel();
+  return numbers.to(like.scalar_type()).view(sizes);
+}
+/// All dimensions but that of the channels.
+[[nodiscard]] inline std::vector<std::int64_t> reduced_dimensions(torch::Tensor const& x) {
+  std::vector<std::int64_t> all{0};
+  for (std::int64_t d = 2; d < x.dim(); ++d) all.push_back(d);
+  return all;
+}
+
+/// Statistics of (n, channels, ...) over all ranks: one message, of 2 channels + 1 numbers.
+struct batch_statistics {
+  torch::Tensor mean, variance;  // (channels), double; the variance is that of the batch, not an estimate
+  double count;                  // of elements a channel
+};
+[[nodiscard]] inline batch_statistics statistics_over(shared_rank_sums const& ranks, torch::Tensor const& x) {
+  auto const channels = x.size(1);
+  auto const own = static_cast<double>(x.numel() / channels);
+  auto const sums = torch::zeros({2 * channels + 1}, at::kDouble);
+  if (own > 0) {
+    auto const [variance, mean] = torch::var_mean(x, reduced_dimensions(x), false, false);
+    auto const wide = mean.to(at::kDouble);
+    sums.slice(0, 0, channels).copy_(wide * own);
+    // The sum of squares comes from the variance, in double: what cancels below is exact to float's precision.
+    sums.slice(0, channels, 2 * channels).copy_((variance.to(at::kDouble) + wide.square()) * own);
+    sums[2 * channels].fill_(own);
+  }
+  add_up(ranks, sums);
+  auto const count = sums[2 * channels].item<double>();
+  auto const mean = sums.slice(0, 0, channels) / count;
+  auto const squares = sums.slice(0, channels, 2 * channels) / count;
+  return {mean, (squares - mean.square()).clamp_min(0), count};
+}
+
+/// y = (x - mean) / sqrt(variance + eps) * weight + bias, where mean and variance are those of all ranks' x.
+///
+/// Method: backward needs two sums a channel over the ranks, of dy and of dy (x - mean): one message, too
+/// [Ioffe, Szegedy, 2015].
+struct normalise_over_ranks : torch::autograd::Function<normalise_over_ranks> {
+  static torch::Tensor forward(torch::autograd::AutogradContext* ctx, torch::Tensor const& x,
+                               torch::Tensor const& weight, torch::Tensor const& bias, torch::Tensor const& mean,
+                               torch::Tensor const& variance, double count, double eps, shared_rank_sums ranks) {
+    ctx->save_for_backward({x, weight, mean, (variance + eps).rsqrt()});
+    ctx->saved_data["count"] = count;
+    if (ranks) ctx->saved_data["ranks"] = c10::IValue::make_capsule(std::move(ranks));
+    auto const type = x.scalar_type();
+    return torch::batch_norm(x, weight, bias, mean.to(type), variance.to(type), false, 0, eps, false);
+  }
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* ctx,
+                                                 torch::autograd::variable_list const& gradients) {
+    auto const saved = ctx->get_saved_variables();
+    auto const &x = saved[0], &weight = saved[1], &mean = saved[2], &inverse = saved[3];
+    auto const& dy = gradients[0];
+    auto const channels = x.size(1);
+    auto const dimensions = reduced_dimensions(x);
+    auto const centred = x - by_channel(mean, x);
+    auto const sums = torch::empty({2 * channels}, at::kDouble);
+    sums.slice(0, 0, channels).copy_(dy.sum(dimensions));
+    sums.slice(0, channels).copy_((dy * centred).sum(dimensions));
+    auto const dbias = sums.slice(0, 0, channels).to(x.scalar_type(), false, true);  // of this rank: copied first
+    auto const dweight = (sums.slice(0, channels) * inverse).to(x.scalar_type());
+    if (auto const ranks = ctx->saved_data.find("ranks"); ranks != ctx->saved_data.end())
+      add_up(c10::static_intrusive_pointer_cast<rank_sums>(ranks->second.toCapsule()), sums);
+    auto const means = sums / ctx->saved_data["count"].toDouble();
+    auto const slope = by_channel(means.slice(0, channels) * inverse.square(), x);
+    auto const scale = by_channel(inverse * weight, x);
+    auto const dx = (dy - by_channel(means.slice(0, 0, channels), x)).sub_(centred.mul_(slope)).mul_(scale);
+    torch::Tensor const none;
+    return {dx, dweight, dbias, none, none, none, none, none};
+  }
+};
+
+}  // namespace detail
+
+/// Batch normalisation whose statistics in training are those of all ranks' batches together: torch.nn.SyncBatchNorm.
+///
+/// It has the options, parameters and buffers of torch::nn::BatchNorm1d to 3d, so files of those fit. Until
+/// synchronize(module, world) gives it ranks it computes as they do.
+///
+/// Shapes   x (n, channels, ...) -> the same; ranks may have different n, also 0.
+/// Bytes    in training one message of 16 channels + 8 bytes forward and one of 16 channels backward.
+/// Ranks    collective in training: all ranks run forward and backward of the same normalisations, in the same order,
+///          as often; so not with join(). In eval() nothing is exchanged.
+/// Numerics statistics are combined in double, in rank order; running statistics are the same on all ranks. Computed in
+///          the parameters' type where x has another one.
+/// Threads  one owner. Copies made by clone() have no ranks.
+/// Errors   config_error for a shape that does not fit; comm_error from the world.
+class sync_batch_norm_impl : public torch::nn::NormImplBase<1, sync_batch_norm_impl, torch::nn::BatchNormOptions> {
+  using base = torch::nn::NormImplBase<1, sync_batch_norm_impl, torch::nn::BatchNormOptions>;
+
+ public:
+  explicit sync_batch_norm_impl(torch::nn::BatchNormOptions const& of) : base(of) {}
+
+  torch::Tensor forward(torch::Tensor const& given) {
+    _check_input_dim(given);
+    auto const x = weight.defined() ? given.to(weight.scalar_type()) : given;
+    bool const own_statistics = is_training() || !running_mean.defined();
+    if (!own_statistics) {
+      return torch::batch_norm(x, weight, bias, running_mean, running_var, false, 0, options.eps(), false)
+          .to(given.scalar_type());
+    }
+    auto const ranks = is_training() ? ranks_ : detail::shared_rank_sums();
+    detail::batch_statistics found;
+    {
+      torch::NoGradGuard const guard;
+      found = detail::statistics_over(ranks, x);
+      if (is_training()) track(found);
+    }
+    auto const scale = weight.defined() ? weight : torch::ones({x.size(1)}, x.options());
+    auto const shift = bias.defined() ? bias : torch::zeros({x.size(1)}, x.options());
+    return detail::normalise_over_ranks::apply(x, scale, shift, found.mean, found.variance, found.count, options.eps(),
+                                               ranks)
+        .to(given.scalar_type());
+  }
+  void pretty_print(std::ostream& out) const override {
+    out << "trireme::interop::sync_batch_norm(" << options.num_features() << ", eps=" << options.eps() << ")";
+  }
+
+  /// From now on statistics are those of these ranks. Called by synchronize().
+  void over(detail::shared_rank_sums ranks) { ranks_ = std::move(ranks); }
+
+ protected:
+  void _check_input_dim(torch::Tensor const& x) override {  // NOLINT: torch's name
+    if (x.dim() >= 2 && x.size(1) == options.num_features()) return;
+    throw config_error(text("trireme::interop::sync_batch_norm: an input of shape ", to_string(detail::shape_of(x)),
+                            " is not (n, ", options.num_features(), ", ...)"));
+  }
+
+ private:
+  void track(detail::batch_statistics const& found) {
+    if (!running_mean.defined()) return;
+    num_batches_tracked += 1;
+    auto const share =
+        options.momentum() ? *options.momentum() : 1.0 / static_cast<double>(num_batches_tracked.item<std::int64_t>());
+    auto const unbiased = found.variance * (found.count / (found.count - 1));
+    running_mean.mul_(1 - share).add_(found.mean.to(running_mean.scalar_type()), share);
+    running_var.mul_(1 - share).add_(unbiased.to(running_var.scalar_type()), share);
+  }
+
+  detail::shared_rank_sums ranks_;
+};
+TORCH_MODULE_IMPL(sync_batch_norm, sync_batch_norm_impl);
+
+/// Collective. From now on every sync_batch_norm in a module has the statistics of all ranks of `world`.
+///
+/// Their messages have a communicator of their own, so they may come between those of data_parallel's buckets in
+/// another order on each rank.
+///
+/// @param module  a torch::nn::ModuleHolder or a std::shared_ptr of a module. Batch normalisations of other types stay
+///                as they are: C++ cannot exchange a member of somebody's class.
+/// @returns how many there are; throws config_error if there is none.
+template <class Module, class Comm>
+int synchronize(Module const& module, Comm& world) {
+  detail::shared_rank_sums ranks = c10::make_intrusive<detail::rank_sums_of<Comm>>(world.duplicate());
+  int count = 0;
+  for (auto const& each : detail::module_of(module)->modules()) {
+    if (auto* const found = each->template as<sync_batch_norm_impl>()) found->over(ranks), ++count;
+  }
+  if (count == 0) {
+    throw config_error(
+        "trireme::interop::synchronize: the module has no sync_batch_norm; use it in place of torch::nn::BatchNorm");
+  }
+  return count;
+}
+
+}  // namespace trireme::interop

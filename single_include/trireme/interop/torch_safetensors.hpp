@@ -1,0 +1,445 @@
+// Trireme 0.1.0: trireme/interop/torch_safetensors.hpp in one header. Made by scripts/single-header: change the sources, not this file.
+// SHA-256 of the sources: eb9245e36659fc46e3caf344b70affab9532d0012c140097633c14c751096214
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "trireme/trireme.hpp"
+
+// ---- trireme/interop/torch_safetensors.hpp
+#include <algorithm>
+#include <cstddef>
+#include <cstring>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#ifndef TRIREME_INTEROP_DETAIL_TORCH_MODULE_INCLUDED
+#define TRIREME_INTEROP_DETAIL_TORCH_MODULE_INCLUDED
+
+// ---- trireme/interop/detail/torch_module.hpp
+#include <torch/torch.h>
+
+#include <concepts>
+#include <cstdint>
+#include <functional>
+#include <memory>
+
+// What the two ways to use a torch::nn::Module share: its tensors by name, views of their memory, the events of
+// autograd, and ranks that compare and copy what they hold.
+
+namespace trireme::interop::detail {
+
+/// The same element type in torch's words; Undefined where it has none.
+[[nodiscard]] constexpr at::ScalarType torch_type(dtype type) noexcept {
+  switch (type) {
+    case dtype::f64:
+      return at::kDouble;
+    case dtype::f32:
+      return at::kFloat;
+    case dtype::bf16:
+      return at::kBFloat16;
+    case dtype::f16:
+      return at::kHalf;
+    case dtype::i64:
+      return at::kLong;
+    case dtype::i32:
+      return at::kInt;
+    case dtype::i8:
+      return at::kChar;
+    case dtype::u8:
+      return at::kByte;
+    case dtype::u64:
+    case dtype::u32:
+      break;
+  }
+  return at::ScalarType::Undefined;
+}
+
+/// A tensor of a module, under the first of its names: a tied one is listed once.
+struct named_tensor {
+  std::string name;
+  torch::Tensor tensor;
+};
+
+[[nodiscard]] inline std::vector<named_tensor> listed(torch::OrderedDict<std::string, torch::Tensor> const& all,
+                                                      char const* kind) {
+  std::vector<named_tensor> list;
+  for (auto const& item : all) {
+    auto const& tensor = item.value();
+    if (!tensor.defined()) continue;  // a batch normalisation without running statistics has such buffers
+    if (std::any_of(list.begin(), list.end(), [&](auto const& each) { return each.tensor.is_same(tensor); })) continue;
+    if (!tensor.device().is_cpu() || tensor.layout() != at::kStrided || !tensor.is_contiguous()) {
+      throw config_error(text("trireme::interop: ", kind, " \"", item.key(),
+                              "\" is not a dense row-major tensor of the CPU; other devices and layouts are not "
+                              "supported yet (contiguous() makes it row-major)"));
+    }
+    list.push_back({item.key(), tensor});
+  }
+  return list;
+}
+[[nodiscard]] inline std::vector<named_tensor> parameters_of(torch::nn::Module const& module) {
+  return listed(module.named_parameters(), "parameter");
+}
+[[nodiscard]] inline std::vector<named_tensor> buffers_of(torch::nn::Module const& module) {
+  return listed(module.named_buffers(), "buffer");
+}
+
+[[nodiscard]] inline shape shape_of(torch::Tensor const& tensor) {
+  if (tensor.dim() > shape::max_rank) return shape{tensor.numel()};
+  shape extents;
+  for (auto const extent : tensor.sizes()) extents.push_back(extent);
+  return extents;
+}
+/// All of a contiguous tensor, in its own memory.
+/// Errors  config_error if its elements are of another type.
+template <element T>
+[[nodiscard]] tensor_view<T> view_of(torch::Tensor const& tensor) {
+  if (tensor.scalar_type() != torch_type(dtype_of<T>)) {
+    throw config_error(text("trireme::interop: a tensor", to_string(shape_of(tensor)), " of ",
+                            c10::toString(tensor.scalar_type()), " where there was one of ", name_of(dtype_of<T>),
+                            "; give parameters and gradients their type before ranks share them"));
+  }
+  return {static_cast<T*>(tensor.data_ptr()), shape_of(tensor)};
+}
+/// Errors  config_error if a parameter does not lie where it was shown to an exchange or a trainer.
+inline void expect_at(torch::Tensor const& parameter, void const* memory, std::string const& name) {
+  if (parameter.data_ptr() == memory) return;
+  throw config_error(text("trireme::interop: parameter \"", name,
+                          "\" has got other memory, as by torch::load, to() or set_data(); do that before ranks share "
+                          "the module, or copy_() into it"));
+}
+[[nodiscard]] inline tensor_view<std::byte> bytes_of(torch::Tensor const& tensor) {
+  return {static_cast<std::byte*>(tensor.data_ptr()), shape{static_cast<std::int64_t>(tensor.nbytes())}};
+}
+
+/// Samples as a tensor, without a copy: valid as long as the samples are.
+[[nodiscard]] inline torch::Tensor tensor_of(any_view<> const& view) {
+  auto const type = torch_type(view.type);
+  if (type == at::ScalarType::Undefined) {
+    throw config_error(text("trireme::interop: samples of ", name_of(view.type), " have no type in torch"));
+  }
+  std::vector<std::int64_t> const sizes(view.extents.extents().begin(), view.extents.extents().end());
+  return torch::from_blob(const_cast<void*>(view.address), sizes, at::TensorOptions().dtype(type));
+}
+
+/// Tells when autograd has finished the gradient of a parameter: calls f(place of the parameter) after it has been
+/// added to .grad(), in the thread that runs backward.
+///
+/// Threads  one owner; not moved: the hooks point at it. They end with it.
+class gradient_hooks {
+ public:
+  using listener = std::function<void(std::size_t)>;
+
+  gradient_hooks(std::vector<torch::Tensor> const& parameters, listener f) : f_(std::move(f)) {
+    for (std::size_t place = 0; place < parameters.size(); ++place) {
+      auto accumulator = torch::autograd::impl::grad_accumulator(parameters[place]);
+      auto const key = accumulator->add_post_hook(std::make_unique<hook>(f_, place));
+      held_.push_back({std::move(accumulator), key});
+    }
+  }
+  gradient_hooks(gradient_hooks const&) = delete;
+  gradient_hooks& operator=(gradient_hooks const&) = delete;
+  ~gradient_hooks() {
+    for (auto& each : held_) each.accumulator->del_post_hook(each.key);
+  }
+
+ private:
+  struct hook final : torch::autograd::FunctionPostHook {
+    hook(listener const& all, std::size_t mine) : f(all), place(mine) {}
+    torch::autograd::variable_list operator()(torch::autograd::variable_list const& outputs,
+                                              torch::autograd::variable_list const&) override {
+      f(place);
+      return outputs;
+    }
+    listener const& f;
+    std::size_t place;
+  };
+  // A parameter only remembers its accumulator, and forgets the hooks with it: whoever wants them holds it.
+  struct held {
+    decltype(torch::autograd::impl::grad_accumulator(torch::Tensor())) accumulator;
+    std::uintptr_t key;
+  };
+
+  listener f_;
+  std::vector<held> held_;
+};
+
+/// Collective. The ranks hold the same tensors: names, shapes, types, and what is trained.
+/// Errors  config_error on every rank that names the first one that differs.
+template <class Comm>
+void expect_equal_modules(torch::nn::Module const& module, Comm& world) {
+  std::vector<std::string> entries;
+  for (auto const& each : parameters_of(module)) {
+    entries.push_back(text("parameter \"", each.name, "\" of ", c10::toString(each.tensor.scalar_type()),
+                           to_string(shape_of(each.tensor)), each.tensor.requires_grad() ? "" : ", not trained"));
+  }
+  for (auto const& each : buffers_of(module)) {
+    entries.push_back(text("buffer \"", each.name, "\" of ", c10::toString(each.tensor.scalar_type()),
+                           to_string(shape_of(each.tensor))));
+  }
+  auto most = static_cast<std::int64_t>(entries.size());
+  world.all_reduce(tensor_view<std::int64_t>(&most, shape{1}), reduction::max{});
+  auto const size = static_cast<std::size_t>(world.size());
+  auto const count = static_cast<std::size_t>(most);
+  std::vector<std::uint64_t> all(size * count);
+  auto const mine = static_cast<std::size_t>(world.rank()) * count;
+  for (std::size_t i = 0; i < entries.size(); ++i) all[mine + i] = hash_name(entries[i]);
+  world.all_gather(tensor_view<std::uint64_t>(all));
+  for (std::size_t i = 0; i < count; ++i) {
+    for (std::size_t rank = 1; rank < size; ++rank) {
+      if (all[rank * count + i] == all[i]) continue;
+      throw config_error(text("trireme::interop: the module of rank ", rank,
+                              " is not that of rank 0; the first "
+                              "difference is number ",
+                              i + 1, " of its tensors, which on this rank is ",
+                              i < entries.size() ? entries[i] : std::string("missing")));
+    }
+  }
+}
+
+/// The buffers of a module, which ranks make equal in one message.
+class shared_tensors {
+ public:
+  explicit shared_tensors(std::vector<named_tensor> all) : all_(std::move(all)) {
+    for (auto const& each : all_) bytes_ += each.tensor.nbytes();
+  }
+  [[nodiscard]] bool empty() const noexcept { return bytes_ == 0; }
+
+  /// Collective. Every rank gets those of `root`.
+  template <class Comm>
+  void broadcast(Comm& world, int root) {
+    if (empty() || world.size() == 1) return;
+    packed_.resize(bytes_);
+    for_each_part(packed_.data(), [](torch::Tensor const& tensor, std::byte* part) {
+      std::memcpy(part, tensor.data_ptr(), tensor.nbytes());
+    });
+    world.broadcast(tensor_view<std::byte>(packed_), root);
+    for_each_part(packed_.data(), [](torch::Tensor const& tensor, std::byte const* part) {
+      std::memcpy(tensor.data_ptr(), part, tensor.nbytes());
+    });
+  }
+  /// Collective. Floating-point ones become their mean over the ranks, formed in double; others those of `root`.
+  template <class Comm>
+  void mean(Comm& world, int root) {
+    if (empty() || world.size() == 1) return;
+    std::vector<double> numbers;
+    for (auto const& each : all_) {
+      if (!each.tensor.is_floating_point()) continue;
+      auto const wide = each.tensor.to(at::kDouble);
+      numbers.insert(numbers.end(), wide.data_ptr<double>(), wide.data_ptr<double>() + wide.numel());
+    }
+    broadcast(world, root);
+    if (numbers.empty()) return;
+    world.all_reduce(tensor_view<double>(numbers), reduction::mean{});
+    torch::NoGradGuard const guard;
+    auto* from = numbers.data();
+    for (auto const& each : all_) {
+      if (!each.tensor.is_floating_point()) continue;
+      auto const sizes = each.tensor.sizes();
+      each.tensor.copy_(torch::from_blob(from, sizes, at::TensorOptions().dtype(at::kDouble)));
+      from += each.tensor.numel();
+    }
+  }
+
+ private:
+  template <class F>
+  void for_each_part(std::byte* part, F&& f) {
+    for (auto const& each : all_) {
+      if (each.tensor.nbytes() == 0) continue;
+      f(each.tensor, part);
+      part += each.tensor.nbytes();
+    }
+  }
+
+  std::vector<named_tensor> all_;
+  std::size_t bytes_ = 0;
+  std::vector<std::byte> packed_;
+};
+
+/// The module behind what users hold one by: the holders that TORCH_MODULE makes, or a shared_ptr.
+template <class Module>
+[[nodiscard]] std::shared_ptr<Module> module_of(std::shared_ptr<Module> const& module) {
+  return module;
+}
+template <class Module>
+[[nodiscard]] std::shared_ptr<Module> module_of(torch::nn::ModuleHolder<Module> const& module) {
+  return module.ptr();
+}
+
+}  // namespace trireme::interop::detail
+
+#endif  // TRIREME_INTEROP_DETAIL_TORCH_MODULE_INCLUDED
+
+// ---- trireme/interop/torch_safetensors.hpp (goes on)
+namespace trireme::interop {
+
+namespace detail {
+
+/// What PyTorch's state_dict() lists: parameters and buffers under all of their names, so a tied tensor more than once.
+[[nodiscard]] inline std::vector<named_tensor> state_of(torch::nn::Module const& module) {
+  std::vector<named_tensor> list;
+  for (auto const& all : {module.named_parameters(), module.named_buffers()}) {
+    for (auto const& item : all) {
+      if (item.value().defined()) list.push_back({item.key(), item.value()});
+    }
+  }
+  return list;
+}
+
+/// The name that safetensors has for a type of torch's; empty where it has none.
+[[nodiscard]] constexpr std::string_view stored_name(at::ScalarType type) noexcept {
+  switch (type) {
+    case at::kDouble:
+      return "F64";
+    case at::kFloat:
+      return "F32";
+    case at::kBFloat16:
+      return "BF16";
+    case at::kHalf:
+      return "F16";
+    case at::kLong:
+      return "I64";
+    case at::kInt:
+      return "I32";
+    case at::kShort:
+      return "I16";
+    case at::kChar:
+      return "I8";
+    case at::kByte:
+      return "U8";
+    case at::kBool:
+      return "BOOL";
+    default:
+      return {};
+  }
+}
+
+/// How a tensor is stored.
+/// Errors  config_error if it cannot be.
+[[nodiscard]] inline formats::safetensors::entry stored_as(named_tensor const& of) {
+  auto const& [name, tensor] = of;
+  auto const type = formats::safetensors::stored_type::named(stored_name(tensor.scalar_type()));
+  if (!type || tensor.layout() != at::kStrided || tensor.dim() > shape::max_rank) {
+    throw config_error(text("trireme::interop: \"", name, "\" is a ", tensor.layout() == at::kStrided ? "" : "sparse ",
+                            "tensor of ", c10::toString(tensor.scalar_type()), " with ", tensor.dim(),
+                            " dimensions; a file holds dense ones of up to ", shape::max_rank,
+                            " dimensions, of signed integers, bytes, bool, Half, BFloat16, Float and Double"));
+  }
+  return {name, *type, shape_of(tensor)};
+}
+
+/// The memory of a dense tensor of the CPU.
+[[nodiscard]] inline std::span<std::byte> span_of(torch::Tensor const& tensor) {
+  return {static_cast<std::byte*>(tensor.data_ptr()), tensor.nbytes()};
+}
+
+/// A tensor of a module, and where a file has it: under one of its names, and perhaps under others `again`.
+struct found_tensor {
+  torch::Tensor tensor;
+  formats::safetensors::entry const* from;
+  std::vector<formats::safetensors::entry const*> again{};
+};
+
+/// Errors  config_error if file and module differ in names, types or shapes.
+[[nodiscard]] inline std::vector<found_tensor> found_tensors(std::vector<named_tensor> const& names,
+                                                             formats::safetensors::reader const& in) {
+  auto const refuse = [&](auto const&... why) {
+    throw config_error(text("trireme::interop::load_safetensors: ", in.path(), ": ", why...));
+  };
+  std::vector<found_tensor> all;
+  auto const of = [&](torch::Tensor const& tensor) {
+    return std::find_if(all.begin(), all.end(), [&](auto const& each) { return each.tensor.is_same(tensor); });
+  };
+  std::size_t used = 0;
+  for (auto const& each : names) {
+    auto const wanted = stored_as(each);
+    auto const* from = in.find(each.name);
+    if (from == nullptr) continue;
+    ++used;
+    if (from->type != wanted.type || from->extents != wanted.extents) {
+      refuse("\"", each.name, "\" is ", from->type.name(), to_string(from->extents), " in the file, but ",
+             wanted.type.name(), to_string(wanted.extents), " in the module");
+    }
+    auto const before = of(each.tensor);
+    if (before == all.end()) {
+      all.push_back({each.tensor, from});
+    } else {
+      before->again.push_back(from);
+    }
+  }
+  for (auto const& each : names) {
+    if (of(each.tensor) == all.end()) refuse("it has no \"", each.name, "\", which the module has");
+  }
+  if (used == in.entries().size()) return all;
+  for (auto const& entry : in.entries()) {
+    if (std::none_of(names.begin(), names.end(), [&](auto const& each) { return each.name == entry.name; }))
+      refuse("the module has no \"", entry.name, "\"");
+  }
+  return all;
+}
+
+}  // namespace detail
+
+/// Writes a module's parameters and buffers, under the names that PyTorch gives them.
+///
+/// Python reads it by `module.load_state_dict(safetensors.torch.load_file(path))`. The file appears under its name
+/// complete and at once, or not at all.
+///
+/// Shapes   a scalar has no dimensions. A tensor with several names (tied weights) is written under each of them,
+///          because Python wants each.
+/// Bytes    those of the tensors; a copy of one tensor at a time where it is not dense memory of the CPU.
+/// Ranks    not collective: one rank writes (`if (world.rank() == 0)`); after finish() or step() all have the same.
+/// Errors   config_error for a type or layout that safetensors does not have; io_error.
+///
+/// @param module  a torch::nn::ModuleHolder (what TORCH_MODULE makes) or a std::shared_ptr of a module.
+template <class Module>
+void save_safetensors(Module const& module, std::string const& path) {
+  auto all = detail::state_of(*detail::module_of(module));
+  torch::NoGradGuard const guard;
+  // Wide types first, so that every tensor is aligned.
+  std::stable_sort(all.begin(), all.end(),
+                   [](auto const& a, auto const& b) { return a.tensor.element_size() > b.tensor.element_size(); });
+  std::vector<formats::safetensors::entry> entries;
+  for (auto const& each : all) entries.push_back(detail::stored_as(each));
+  formats::safetensors::writer out(path, std::move(entries), {{"format", "pt"}});
+  for (auto const& each : all) out.write(detail::span_of(each.tensor.cpu().contiguous()));
+  out.finish();
+}
+
+/// Reads what save_safetensors() or Python's safetensors.torch has written into a module's own tensors, whose memory
+/// stays where it is.
+///
+/// Names, types and shapes must be those of the module, without one too few or too many: a file that is refused has
+/// changed nothing. Of the names of a tied tensor one is enough (Python's save_model() writes only one).
+///
+/// Ranks    not collective. Before data_parallel() or broadcast() rank 0 is enough; else every rank reads it. A trainer
+///          keeps master values of parameters narrower than float: read before make_trainer().
+/// Errors   format_error for a file that is none; config_error that names the first tensor that does not fit; io_error
+///          (if the device fails while tensors are read, those before it have been).
+template <class Module>
+void load_safetensors(Module const& module, std::string const& path) {
+  formats::safetensors::reader const in(path);
+  auto const names = detail::state_of(*detail::module_of(module));
+  auto const read = [&](formats::safetensors::entry const& from, torch::Tensor const& like) {
+    // Any byte of a bool that is not zero is true: as bytes, which copy_() converts.
+    auto const type = like.scalar_type() == at::kBool ? at::kByte : like.scalar_type();
+    auto const values = torch::empty(like.sizes(), at::TensorOptions().dtype(type));
+    in.read(from, 0, detail::span_of(values));
+    return values;
+  };
+  auto const found = detail::found_tensors(names, in);
+  for (auto const& [tensor, from, again] : found) {
+    for (auto const* other : again) {
+      auto const first = read(*from, tensor), second = read(*other, tensor);
+      if (std::memcmp(first.data_ptr(), second.data_ptr(), first.nbytes()) == 0) continue;
+      throw config_error(text("trireme::interop::load_safetensors: ", path, ": \"", from->name, "\" and \"",
+                              other->name, "\" are one tensor in the module, but two in the file"));
+    }
+  }
+  torch::NoGradGuard const guard;
+  for (auto const& each : found) each.tensor.copy_(read(*each.from, each.tensor));
+}
+
+}  // namespace trireme::interop
