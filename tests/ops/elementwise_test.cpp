@@ -6,6 +6,7 @@
 #include "../catch.hpp"
 #include "central_differences.hpp"
 #include "support.hpp"
+#include "trireme/ops/host/values.hpp"
 
 using namespace trireme;
 using kernels = ops::host_elementwise;
@@ -305,4 +306,20 @@ TEST_CASE("copy_columns writes some columns of each row and leaves the others") 
     }
   }
   CHECK_THROWS_AS(kernels::copy_columns(y.view(), 0, x.view().rows(0, 2), 0, 1), assertion_error);
+}
+
+TEST_CASE("each() calls a function of one's own with numbers of the accumulate type, and rounds once") {
+  using values = ops::host_values;
+  std::vector<bfloat16> const x{bfloat16(1.5F), bfloat16(-2.0F), bfloat16(0.25F)};
+  std::vector<double> const z{1, 2, 3};
+  std::vector<float> y(3);
+  tensor_view<float> const to(y.data(), {3});
+  auto const from = tensor_view<bfloat16 const>(x.data(), {3});
+  values::each(to, from, tensor_view<double const>(z.data(), {3}), [](float a, double b) { return a * b; });
+  CHECK(y == std::vector<float>{1.5F, -4, 0.75F});
+  values::each(to, to, [](auto a) { return a + 1; });
+  CHECK(y == std::vector<float>{2.5F, -3, 1.75F});
+  values::each(to, [] { return 7; });
+  CHECK(y == std::vector<float>{7, 7, 7});
+  CHECK_THROWS_AS(values::each(to, to.flat(0, 2), [](float a) { return a; }), assertion_error);
 }

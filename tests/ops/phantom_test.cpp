@@ -68,6 +68,7 @@ double a_step() {
   kernels::rms_norm(y.view(), rstd, x, gain, 1e-5);
   kernels::rms_norm_backward(x.view(), dgain, y, y, rstd, gain, true);
   kernels::elementwise_product(x.view(), x, y);
+  kernels::each(x.view(), x.view(), y.view(), [](float a, float b) { return a - b; });
   kernels::activate(x.view(), y, ops::activation::silu);
   kernels::embed_backward(dtable.view(), {}, x.view(), tokens);
   kernels::squared_error(x.view(), y, wanted, 1.0);
