@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/trireme.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 905203ba2f926f521e78d09cdb276b73d9a3cdee2f72916a6b9e273c38460fd4
+// SHA-256 of the sources: 075fc9562c74c707e5d482d6481cfc2781cb7771216dabac9d6681b01d84b527
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -626,6 +626,10 @@ struct pairwise {};  ///< the sum, formed in a fixed binary tree over the ranks 
 struct max {};
 struct min {};   ///< the smallest number; NaN where any rank has NaN, and -0 is less than +0
 struct mean {};  ///< the sum, divided by the number of ranks before it is rounded; floating-point elements only
+/// Base of a reduction of your own: an empty class with `T operator()(T const& a, T const& b) const`, which must be
+/// associative, for trivially copyable T of at most 1 KiB in host memory. Ranks are combined in rank order, so it need
+/// not be commutative.
+struct own {};
 }  // namespace reduction
 
 /// Bytes and messages that one rank has sent to others through a communicator since it was made (or split off).
@@ -633,7 +637,7 @@ struct mean {};  ///< the sum, divided by the number of ranks before it is round
 /// Every communicator counts by one formula, so that a plan can be exact; n are the bytes of the whole view, p =
 /// size():
 ///   all_reduce                               n - own + own (p - 1), own = bytes of the rank's slice; ~ 2 n (p - 1) / p
-///   reduce_scatter, all_gather, all_to_all   n (p - 1) / p; ragged all_gather own (p - 1), ragged all_to_all n - own
+///   reduce_scatter, all_gather, all_to_all   n (p - 1) / p; ragged all_gather own (p - 1), the others n - own
 ///   broadcast                                n (p - 1) at the root, otherwise 0
 ///   scatter                                  n (p - 1) / p at the root, otherwise 0
 ///   reduce, gather                           n, but 0 at the root
@@ -729,6 +733,15 @@ template <class C, class T, class Op = reduction::sum, class Space = host>
 concept has_reduce_scatter = requires(C& world, tensor_view<T, Space> values, Op op) {
   world.reduce_scatter(values, op);
   { world.reduce_scatter_async(values, op) } -> communication_request;
+};
+
+/// reduce_scatter(values, counts, op): the ragged form. Slice r has counts[r] elements and begins behind those of the
+/// ranks below it; every rank passes the same counts. Shapes: values (sum of counts).
+template <class C, class T, class Op = reduction::sum, class Space = host>
+concept has_ragged_reduce_scatter = requires(C& world, tensor_view<T, Space> values,
+                                             std::span<std::int64_t const> counts, Op op) {
+  world.reduce_scatter(values, counts, op);
+  { world.reduce_scatter_async(values, counts, op) } -> communication_request;
 };
 
 /// all_gather(values): in place on size() equal slices; every rank gives slice rank() and gets the others.
@@ -884,6 +897,92 @@ template <class Space, communicator Comm>
 #include <functional>
 #include <mutex>
 
+// ---- trireme/comm/rows.hpp
+#include <iterator>
+
+namespace trireme::comm {
+
+enum class collective : std::uint8_t {
+  barrier,
+  all_reduce,
+  reduce_scatter,
+  reduce,
+  all_gather,
+  gather,
+  scatter,
+  broadcast,
+  all_to_all,
+  exchange,
+  peers,
+  split,
+  duplicate
+};
+
+/// Which ranks have a side in a move.
+enum class side : std::uint8_t { all, root };
+/// Which elements of a view: all `count` of them, or those that the giver, or the taker, owns.
+enum class piece : std::uint8_t { whole, of_giver, of_taker };
+/// How a view is cut into what ranks own: at cache lines, into equal slices (ragged: by counts), or `count` a rank.
+enum class cut : std::uint8_t { none, lines, equal, parts };
+
+/// Each giver gives a piece of what it has to each taker, itself included.
+struct move {
+  side givers = side::all;
+  side takers = side::all;
+  piece given = piece::whole;  ///< of the giver's `from`
+  piece taken = piece::whole;  ///< of the taker's `to`
+  bool folds = false;          ///< what all givers give is combined, in rank order
+};
+
+/// A collective: its name, and what it moves, in this order. Nothing where only calls meet, or where parts say it
+/// (exchange). From these rows it is counted, throttled, recorded and planned, and all engines carry it out by them.
+struct row {
+  std::string_view name;
+  cut into = cut::none;
+  std::uint8_t count = 0;
+  std::array<move, 2> moves{};
+};
+
+namespace detail {
+namespace moves {
+inline constexpr move scatters{side::all, side::all, piece::of_taker, piece::of_taker, true};
+inline constexpr move gathers{side::all, side::all, piece::of_giver, piece::of_giver};
+inline constexpr move reduces{side::all, side::root, piece::whole, piece::whole, true};
+inline constexpr move collects{side::all, side::root, piece::whole, piece::of_giver};
+inline constexpr move deals{side::root, side::all, piece::of_taker, piece::whole};
+inline constexpr move tells{side::root, side::all, piece::whole, piece::whole};
+inline constexpr move trades{side::all, side::all, piece::of_taker, piece::of_giver};
+}  // namespace moves
+
+/// In the order of `collective`.
+inline constexpr row collective_rows[] = {
+    {"barrier"},
+    {"all_reduce", cut::lines, 2, {{moves::scatters, moves::gathers}}},
+    {"reduce_scatter", cut::equal, 1, {{moves::scatters}}},
+    {"reduce", cut::lines, 1, {{moves::reduces}}},
+    {"all_gather", cut::equal, 1, {{moves::gathers}}},
+    {"gather", cut::parts, 1, {{moves::collects}}},
+    {"scatter", cut::parts, 1, {{moves::deals}}},
+    {"broadcast", cut::lines, 1, {{moves::tells}}},
+    {"all_to_all", cut::equal, 1, {{moves::trades}}},  // ragged: as its parts say
+    {"exchange"},                                      // as its parts say
+    {"peers"},
+    {"split"},
+    {"duplicate"},
+};
+}  // namespace detail
+
+inline constexpr int collective_kinds = static_cast<int>(std::size(detail::collective_rows));
+
+[[nodiscard]] constexpr row const& row_of(collective kind) noexcept {
+  return detail::collective_rows[static_cast<std::size_t>(kind)];
+}
+[[nodiscard]] constexpr std::string_view name_of(collective kind) noexcept { return row_of(kind).name; }
+
+static_assert(row_of(collective::duplicate).name == "duplicate", "each collective has a row");
+
+}  // namespace trireme::comm
+
 // ---- trireme/core/assertion.hpp
 #include <atomic>
 #include <cstdlib>
@@ -950,39 +1049,16 @@ void expects(assertion_level level, bool condition, Message&& message) {
 // ---- trireme/comm/command.hpp (goes on)
 namespace trireme::comm {
 
-enum class collective : std::uint8_t {
-  barrier,
-  all_reduce,
-  reduce_scatter,
-  reduce,
-  all_gather,
-  gather,
-  scatter,
-  broadcast,
-  all_to_all,
-  exchange,
-  peers,
-  split,
-  duplicate
-};
-inline constexpr int collective_kinds = 13;
-
-[[nodiscard]] constexpr std::string_view name_of(collective kind) noexcept {
-  constexpr std::string_view names[collective_kinds] = {
-      "barrier",   "all_reduce", "reduce_scatter", "reduce", "all_gather", "gather",   "scatter",
-      "broadcast", "all_to_all", "exchange",       "peers",  "split",      "duplicate"};
-  return names[static_cast<std::size_t>(kind)];
-}
-
-enum class reduction_kind : std::uint8_t { none, sum, max, min, mean, pairwise };
+enum class reduction_kind : std::uint8_t { none, sum, max, min, mean, pairwise, own };
 
 [[nodiscard]] constexpr std::string_view name_of(reduction_kind kind) noexcept {
-  constexpr std::string_view names[] = {"none", "sum", "max", "min", "mean", "pairwise"};
+  constexpr std::string_view names[] = {"none", "sum", "max", "min", "mean", "pairwise", "own"};
   return names[static_cast<std::size_t>(kind)];
 }
 
 template <class Op>
-inline constexpr reduction_kind reduction_of = reduction_kind::none;
+inline constexpr reduction_kind reduction_of =
+    std::is_base_of_v<reduction::own, Op> ? reduction_kind::own : reduction_kind::none;
 template <>
 inline constexpr reduction_kind reduction_of<reduction::sum> = reduction_kind::sum;
 template <>
@@ -1004,7 +1080,7 @@ struct call {
   /// Elements: of the whole view; in gather and scatter of one rank's part; in ragged all_to_all and exchange 0,
   /// because it differs between ranks.
   std::int64_t count = 0;
-  /// Of a ragged all_gather a fingerprint of its counts, of a ragged all_to_all 1; otherwise 0.
+  /// Of a ragged reduce_scatter or all_gather a fingerprint of its counts, of a ragged all_to_all 1; otherwise 0.
   std::uint64_t shape = 0;
   friend bool operator==(call const&, call const&) = default;
 };
@@ -1053,7 +1129,7 @@ struct part {
 ///
 ///                  from                       to                        count
 ///   all_reduce     values                     values                    of values
-///   reduce_scatter values                     values, slice rank()      of values, size() equal slices
+///   reduce_scatter values                     values, slice rank()      of values, equal slices; or `counts`
 ///   reduce         values                     values at the root        of values
 ///   all_gather     values, slice rank()       values                    of values, equal slices; or `counts`
 ///   gather         part                       whole, at the root        of a part
@@ -1069,7 +1145,7 @@ struct command {
   void* to = nullptr;
   std::size_t element_bytes = 1;
   element_kernels const* elements = nullptr;  ///< null in barrier, split, duplicate
-  std::span<std::int64_t const> counts{};     ///< ragged all_gather: elements of each rank
+  std::span<std::int64_t const> counts{};     ///< ragged reduce_scatter, all_gather: elements of each rank
   std::span<part const> parts{};              ///< exchange; ragged all_to_all: to and from each rank, in rank order
   std::uint64_t bytes = 0;                    ///< what it counts as sent
   std::uint32_t messages = 0;
@@ -1158,54 +1234,8 @@ inline void on_late(std::function<void(late_call const&)> f) { detail::late_list
 
 }  // namespace trireme::comm
 
-// ---- trireme/comm/detail/launch_body.hpp
-namespace trireme::comm::detail {
-
-/// What may be wrong with the body of a launch.
-enum class body_slip : std::uint8_t { none, by_value, takes_nothing, not_callable, result };
-
-template <class Body, class World>
-[[nodiscard]] consteval body_slip slip_of() {
-  if constexpr (std::invocable<Body&, World&>) {
-    using result = std::invoke_result_t<Body&, World&>;
-    bool const leaves = std::is_void_v<result> || std::is_constructible_v<std::decay_t<result>, result>;
-    return leaves ? body_slip::none : body_slip::result;
-  } else if constexpr (std::invocable<Body&, World>) {
-    return body_slip::by_value;
-  } else if constexpr (std::invocable<Body&>) {
-    return body_slip::takes_nothing;
-  } else {
-    return body_slip::not_callable;
-  }
-}
-
-/// One sentence for a body that cannot be launched.
-template <body_slip Slip>
-struct check_body {
-  static_assert(Slip != body_slip::by_value,
-                "trireme::launch: the body takes its world by value, and a world cannot be copied; take a reference: "
-                "[](auto& world) { ... }");
-  static_assert(Slip != body_slip::takes_nothing,
-                "trireme::launch: the body takes nothing, but is called with this rank's world: [](auto& world) { ... "
-                "}");
-  static_assert(Slip != body_slip::not_callable,
-                "trireme::launch: the body cannot be called with this rank's world and nothing else (unless it has an "
-                "error of its own, which stands elsewhere): [](auto& world) { ... }");
-  static_assert(Slip != body_slip::result,
-                "trireme::launch: the body returns what can be neither copied nor moved, such as a trainer or the "
-                "world, which end with the launch; return values, or nothing");
-};
-
-/// Says it. A function of its own: the one that is wrong must stay one that can be called, or clang adds errors.
-template <body_slip Slip>
-constexpr void expect_body() noexcept {
-  static_cast<void>(sizeof(check_body<Slip>));
-}
-
-}  // namespace trireme::comm::detail
-
 // ---- trireme/comm/collectives.hpp
-#include <numeric>
+#include <optional>
 
 // ---- trireme/comm/buffers.hpp
 #include <ranges>
@@ -1242,29 +1272,36 @@ template <message_buffer B>
     return tensor_view<T>(std::ranges::data(values), shape{static_cast<std::int64_t>(std::ranges::size(values))});
   }
 }
-template <message_buffer B>
-using view_of_t = decltype(view_of(std::declval<B>()));
-template <message_buffer B>
-using element_of_t = std::remove_reference_t<decltype(*std::declval<view_of_t<B>>().address())>;  ///< const if it is
-template <message_buffer B>
-using value_of_t = typename view_of_t<B>::value_type;
-template <class B>
-concept writable_buffer = message_buffer<B> && !std::is_const_v<element_of_t<B>>;
-
-/// Whether T travels as elements, or else as the bytes that it consists of.
-template <class T>
-[[nodiscard]] consteval bool is_sendable() {
-  static_assert(
-      element<T> || std::is_trivially_copyable_v<T>,
-      "trireme::comm: these elements are not trivially copyable, so their bytes alone mean nothing on another "
-      "rank; send the numbers that they are made of, or write them into a buffer of std::byte");
-  return element<T> || std::is_trivially_copyable_v<T>;
+template <class T, class Space>
+[[nodiscard]] constexpr auto view_of(tensor_view<T, Space> values) {
+  return values;
 }
+
+/// A buffer or a view.
+template <class B>
+concept message = requires(B&& values) {
+  detail::view_of(static_cast<B&&>(values));
+};
+template <message B>
+using view_of_t = decltype(view_of(std::declval<B>()));
+template <message B>
+using element_of_t = std::remove_reference_t<decltype(*std::declval<view_of_t<B>>().address())>;  ///< const if it is
+template <message B>
+using value_of_t = typename view_of_t<B>::value_type;
+template <message B>
+using space_of_t = typename view_of_t<B>::space;
+template <class B>
+concept writable = message<B> && !std::is_const_v<element_of_t<B>>;
+
 /// As elements, or as bytes: of what is no element of a tensor.
 template <class T, class Space>
-[[nodiscard]] auto sendable(tensor_view<T, Space> values) {
+[[nodiscard]] constexpr auto sendable(tensor_view<T, Space> values) {
   using value = std::remove_const_t<T>;
   using byte = std::conditional_t<std::is_const_v<T>, std::byte const, std::byte>;
+  static_assert(
+      element<value> || std::is_trivially_copyable_v<value>,
+      "trireme::comm: these elements are not trivially copyable, so their bytes alone mean nothing on another "
+      "rank; send the numbers that they are made of, or write them into a buffer of std::byte");
   if constexpr (element<value>)
     return values;
   else
@@ -1277,14 +1314,12 @@ template <class T, class Space>
 /// As send_to of a view. Elements that are no numbers travel as the bytes that they consist of.
 template <message_buffer B>
 [[nodiscard]] constexpr auto send_to(int peer, B&& values) {
-  if constexpr (comm::detail::is_sendable<comm::detail::value_of_t<B>>())
-    return send_to(peer, comm::detail::sendable(comm::detail::view_of(std::forward<B>(values))));
+  return send_to(peer, comm::detail::sendable(comm::detail::view_of(std::forward<B>(values))));
 }
 template <message_buffer B>
-requires comm::detail::writable_buffer<B>
+requires comm::detail::writable<B>
 [[nodiscard]] constexpr auto receive_from(int peer, B&& values) {
-  if constexpr (comm::detail::is_sendable<comm::detail::value_of_t<B>>())
-    return receive_from(peer, comm::detail::sendable(comm::detail::view_of(std::forward<B>(values))));
+  return receive_from(peer, comm::detail::sendable(comm::detail::view_of(std::forward<B>(values))));
 }
 
 }  // namespace trireme
@@ -1309,10 +1344,15 @@ struct interval {
 // ---- trireme/comm/geometry.hpp (goes on)
 namespace trireme::comm {
 
+/// Elements of one cache line, at least one.
+[[nodiscard]] constexpr std::int64_t line_of(std::size_t element_bytes) noexcept {
+  return std::max<std::int64_t>(1, static_cast<std::int64_t>(64 / element_bytes));
+}
+
 /// The part of `count` elements that rank `rank` of `size` works on in all_reduce and broadcast. Cut at multiples of a
 /// cache line, the first ranks taking one line more, so that no two ranks write to one line.
 [[nodiscard]] constexpr interval slice_of(std::int64_t count, std::size_t element_bytes, int rank, int size) noexcept {
-  auto const line = static_cast<std::int64_t>(64 / element_bytes);
+  auto const line = line_of(element_bytes);
   auto const lines = (count + line - 1) / line;
   auto const each = lines / size;
   auto const larger = lines % size;
@@ -1321,67 +1361,13 @@ namespace trireme::comm {
   return {first, last - first};
 }
 
-/// Which ranks have a side in a move.
-enum class side : std::uint8_t { all, root };
-/// Which elements of a view: all `count` of them, or those that the giver, or the taker, owns.
-enum class piece : std::uint8_t { whole, of_giver, of_taker };
-/// How a view is cut into what ranks own: at cache lines, into equal slices (ragged: by counts), or `count` a rank.
-enum class cut : std::uint8_t { none, lines, equal, parts };
-
-/// Each giver gives a piece of what it has to each taker, itself included.
-struct move {
-  side givers = side::all;
-  side takers = side::all;
-  piece given = piece::whole;  ///< of the giver's `from`
-  piece taken = piece::whole;  ///< of the taker's `to`
-  bool folds = false;          ///< what all givers give is combined, in rank order
-};
-
-/// What a collective moves, in this order. None where only calls meet, or where parts say it (exchange).
-struct row {
-  cut into = cut::none;
-  std::uint8_t count = 0;
-  std::array<move, 2> moves{};
-};
-
-namespace detail {
-namespace moves {
-inline constexpr move scatters{side::all, side::all, piece::of_taker, piece::of_taker, true};
-inline constexpr move gathers{side::all, side::all, piece::of_giver, piece::of_giver};
-inline constexpr move reduces{side::all, side::root, piece::whole, piece::whole, true};
-inline constexpr move collects{side::all, side::root, piece::whole, piece::of_giver};
-inline constexpr move deals{side::root, side::all, piece::of_taker, piece::whole};
-inline constexpr move tells{side::root, side::all, piece::whole, piece::whole};
-inline constexpr move trades{side::all, side::all, piece::of_taker, piece::of_giver};
-}  // namespace moves
-
-inline constexpr row rows_of_collectives[collective_kinds] = {
-    {},                                                    // barrier
-    {cut::lines, 2, {{moves::scatters, moves::gathers}}},  // all_reduce
-    {cut::equal, 1, {{moves::scatters}}},                  // reduce_scatter
-    {cut::lines, 1, {{moves::reduces}}},                   // reduce
-    {cut::equal, 1, {{moves::gathers}}},                   // all_gather
-    {cut::parts, 1, {{moves::collects}}},                  // gather
-    {cut::parts, 1, {{moves::deals}}},                     // scatter
-    {cut::lines, 1, {{moves::tells}}},                     // broadcast
-    {cut::equal, 1, {{moves::trades}}},                    // all_to_all; ragged: as its parts say
-    {},                                                    // exchange: as its parts say
-    {},                                                    // peers
-    {},                                                    // split
-    {},                                                    // duplicate
-};
-}  // namespace detail
-
-[[nodiscard]] constexpr row const& row_of(collective kind) noexcept {
-  return detail::rows_of_collectives[static_cast<std::size_t>(kind)];
-}
-
 /// The row of one call among `size` ranks.
 struct geometry {
   call const& what;
   std::size_t element_bytes;
   int size;
-  std::span<std::int64_t const> counts{};  ///< of a ragged all_gather
+  std::span<std::int64_t const> counts{};  ///< of a ragged call: elements of each rank
+  std::span<std::int64_t const> firsts{};  ///< and of all ranks before it, where somebody has added them up
 
   [[nodiscard]] constexpr row const& of() const noexcept { return row_of(what.kind); }
   [[nodiscard]] constexpr bool gives(move const& it, int rank) const noexcept {
@@ -1406,6 +1392,7 @@ struct geometry {
   [[nodiscard]] constexpr interval owned(int rank) const noexcept {
     if (of().into == cut::lines) return slice_of(what.count, element_bytes, rank, size);
     if (counts.empty()) return {rank * owned_count(rank), owned_count(rank)};
+    if (!firsts.empty()) return {firsts[static_cast<std::size_t>(rank)], owned_count(rank)};
     interval out{0, owned_count(rank)};
     for (int below = 0; below < rank; ++below) out.first += owned_count(below);
     return out;
@@ -1432,12 +1419,7 @@ struct geometry {
         continue;
       }
       if (own < 0) own = owned_count(rank);
-      if (it.given == piece::of_giver)
-        sum += own * others;
-      else if (moves.into == cut::equal)
-        sum += own * (size - 1);
-      else
-        sum += all() - own;
+      sum += it.given == piece::of_giver ? own * others : all() - own;
     }
     return sum;
   }
@@ -1575,13 +1557,16 @@ inline void expect_color(std::string_view who, int color) {
 }
 
 /// The parts of a ragged view, one a rank, in rank order.
-template <class T>
-void append_parts(std::vector<part>& parts, bool sent, dtype type, std::size_t element_bytes, T const* address,
+template <class T, class Space>
+void append_parts(std::vector<part>& parts, bool sent, tensor_view<T, Space> values,
                   std::span<std::int64_t const> counts) {
-  auto* at = const_cast<std::byte*>(reinterpret_cast<std::byte const*>(address));
+  std::int64_t first = 0;
   for (std::size_t rank = 0; rank < counts.size(); ++rank) {
-    parts.push_back({static_cast<int>(rank), sent, type, counts[rank], at});
-    if (counts[rank] > 0) at += static_cast<std::size_t>(counts[rank]) * element_bytes;
+    auto const own = sendable(values.flat(first, counts[rank]));
+    using value = std::remove_const_t<std::remove_pointer_t<decltype(own.address())>>;
+    parts.push_back({static_cast<int>(rank), sent, dtype_of<value>, own.size(),
+                     const_cast<std::byte*>(reinterpret_cast<std::byte const*>(own.address()))});
+    first += counts[rank];
   }
 }
 
@@ -4690,24 +4675,45 @@ template <class T>
   return extreme_of<false>(a, b);
 }
 
+/// combine() of a reduction of somebody's own, whose values need not be aligned.
+template <class Op, class T>
+void combine_own(std::span<void* const> outputs, std::span<void const* const> terms, std::int64_t count) {
+  constexpr auto bytes = static_cast<std::int64_t>(sizeof(T));
+  auto const at = [](void const* values, std::int64_t i) {
+    T value;
+    std::memcpy(&value, static_cast<std::byte const*>(values) + i * bytes, sizeof(T));
+    return value;
+  };
+  for (std::int64_t i = 0; i < count; ++i) {
+    T total = at(terms[0], i);
+    for (auto const* term : terms.subspan(1)) total = Op{}(total, at(term, i));
+    for (auto* output : outputs) std::memcpy(static_cast<std::byte*>(output) + i * bytes, &total, sizeof(T));
+  }
+}
+
 /// outputs[.][i] = terms[0][i] op terms[1][i] op ..., in this order (pairwise: in the tree over them); a mean is then
 /// divided by `divisor`. An output may be a term, but not overlap one partly.
 template <class Op, class T>
-void combine(std::span<void* const> outputs, std::span<void const* const> terms, std::int64_t count, int divisor) {
-  [[maybe_unused]] constexpr bool mean = std::is_same_v<Op, reduction::mean>;
-  if constexpr (!std::is_same_v<Op, reduction::pairwise>) {
-    if (count * static_cast<std::int64_t>(sizeof(T)) <= 64) {  // not worth a kernel
-      for (std::int64_t i = 0; i < count; ++i) {
-        auto total = static_cast<combine_t<Op, T>>(static_cast<T const*>(terms[0])[i]);
-        for (auto const* term : terms.subspan(1))
-          total = combined(Op{}, total, static_cast<combine_t<Op, T>>(static_cast<T const*>(term)[i]));
-        if constexpr (mean) total /= static_cast<combine_t<Op, T>>(divisor);
-        for (auto* output : outputs) static_cast<T*>(output)[i] = static_cast<T>(total);
+void combine(std::span<void* const> outputs, std::span<void const* const> terms, std::int64_t count,
+             [[maybe_unused]] int divisor) {
+  if constexpr (std::is_base_of_v<reduction::own, Op>) {
+    combine_own<Op, T>(outputs, terms, count);
+  } else {
+    [[maybe_unused]] constexpr bool mean = std::is_same_v<Op, reduction::mean>;
+    if constexpr (!std::is_same_v<Op, reduction::pairwise>) {
+      if (count * static_cast<std::int64_t>(sizeof(T)) <= 64) {  // not worth a kernel
+        for (std::int64_t i = 0; i < count; ++i) {
+          auto total = static_cast<combine_t<Op, T>>(static_cast<T const*>(terms[0])[i]);
+          for (auto const* term : terms.subspan(1))
+            total = combined(Op{}, total, static_cast<combine_t<Op, T>>(static_cast<T const*>(term)[i]));
+          if constexpr (mean) total /= static_cast<combine_t<Op, T>>(divisor);
+          for (auto* output : outputs) static_cast<T*>(output)[i] = static_cast<T>(total);
+        }
+        return;
       }
-      return;
     }
+    ops::host_reductions::reduce<T, Op>(outputs, terms, count, Op{}, divisor);
   }
-  ops::host_reductions::reduce<T, Op>(outputs, terms, count, Op{}, divisor);
 }
 
 }  // namespace trireme::comm::detail
@@ -4720,6 +4726,7 @@ namespace trireme::comm {
 ///
 /// Requires  touchable     whether the CPU may read and write the elements;
 ///           phantom       (may be left out) true if there are no elements, so that nothing is ever copied or combined;
+///           pairwise      (may be left out) false if combine has no pairwise sums;
 ///           complete      a function that returns when what this thread has asked for is done; null: it is at once;
 ///           copy(to, from, bytes)  within the space;
 ///           combine<T, Op>(outputs, terms, count, divisor)  outputs[.][i] = terms[0][i] op terms[1][i] op ..., in this
@@ -4761,6 +4768,15 @@ template <class Space>
 inline constexpr bool is_phantom = requires {
   requires space_kernels<Space>::phantom;
 };
+/// Whether the kernels of a space combine values by `op`.
+template <class Space>
+[[nodiscard]] constexpr bool can_combine(reduction_kind op) noexcept {
+  if (op == reduction_kind::own) return space_kernels<Space>::touchable || is_phantom<Space>;
+  if constexpr (requires { space_kernels<Space>::pairwise; })
+    return op != reduction_kind::pairwise || space_kernels<Space>::pairwise;
+  else
+    return true;
+}
 template <class Space>
 inline constexpr element_kernels moving_kernels{&space_kernels<Space>::copy, nullptr, space_kernels<Space>::complete,
                                                 space_kernels<Space>::touchable, is_phantom<Space>};
@@ -4777,12 +4793,12 @@ namespace trireme::comm {
 /// What a rank sends to other ranks in one collective, in bytes: what `traffic()` counts on every communicator, and
 /// what a plan adds up before anything runs. `count` is the number of elements of the whole view.
 ///
-/// Bytes  the bandwidth-optimal volume, as the moves of comm/geometry.hpp say. What really travels may differ, but
+/// Bytes  the bandwidth-optimal volume, as the moves of comm/rows.hpp say. What really travels may differ, but
 ///        every communicator counts these bytes: comm::mpi sends more where latency decides (small values go whole),
 ///        and in shared memory ranks read instead of sending.
 namespace bytes_sent {
 
-/// Of any collective without parts of its own. `counts` are those of a ragged all_gather: the elements of each rank.
+/// Of any collective without parts of its own. `counts` are those of a ragged call: the elements of each rank.
 [[nodiscard]] constexpr std::uint64_t of(call const& what, std::size_t element_bytes, int rank, int size,
                                          std::span<std::int64_t const> counts = {}) {
   return static_cast<std::uint64_t>(geometry{what, element_bytes, size, counts}.sent(rank)) * element_bytes;
@@ -4792,6 +4808,13 @@ namespace bytes_sent {
 }
 [[nodiscard]] constexpr std::uint64_t reduce_scatter(std::int64_t count, std::size_t element_bytes, int size) {
   return of({.kind = collective::reduce_scatter, .count = count}, element_bytes, 0, size);
+}
+[[nodiscard]] constexpr std::uint64_t reduce_scatter(std::span<std::int64_t const> counts, std::size_t element_bytes,
+                                                     int rank) {
+  std::int64_t all = 0;
+  for (auto const each : counts) all += each;
+  return of({.kind = collective::reduce_scatter, .count = all}, element_bytes, rank, static_cast<int>(counts.size()),
+            counts);
 }
 [[nodiscard]] constexpr std::uint64_t all_gather(std::int64_t count, std::size_t element_bytes, int size) {
   return of({.kind = collective::all_gather, .count = count}, element_bytes, 0, size);
@@ -4836,6 +4859,16 @@ inline constexpr std::size_t gathered_bytes = std::size_t{64} << 10;
 /// The most bytes of one block that rounds deal, or that they gather where all blocks are kept.
 inline constexpr std::size_t dealt_bytes = std::size_t{4} << 10;
 
+/// Whether rounds gather the whole values of all ranks, which each then combines or keeps for itself.
+[[nodiscard]] constexpr bool gathers_terms(geometry const& it) noexcept {
+  auto const all = static_cast<std::size_t>(it.what.count) * it.element_bytes * static_cast<std::size_t>(it.size);
+  return (it.of().moves[0].given == piece::whole || it.of().count == 2) && all <= gathered_bytes;
+}
+/// Whether rounds deal what each rank owns to it.
+[[nodiscard]] constexpr bool deals_blocks(geometry const& it) noexcept {
+  return it.of().into != cut::parts && static_cast<std::size_t>(it.largest()) * it.element_bytes <= dealt_bytes;
+}
+
 /// How many latencies of a network a rank waits in a command, one after the other, as comm::mpi carries it between
 /// machines: its rounds, and as many again to gather the results of an all_reduce or reduce of middle size. Large
 /// values travel beside the rounds, one message for each move; carried sums and MPI's own collectives are counted so,
@@ -4844,18 +4877,31 @@ inline constexpr std::size_t dealt_bytes = std::size_t{4} << 10;
   if (size == 1) return 0;
   if (it.what.kind == collective::exchange) return it.messages > 0 ? 1 : 0;
   auto const rounds = rounds_among(size);
-  auto const& row = row_of(it.what.kind);
-  if (!row.moves[0].folds || row.into != cut::lines) return rounds;
-  auto const whole = static_cast<std::size_t>(it.what.count) * it.element_bytes;
-  auto const slice =
-      static_cast<std::size_t>(slice_of(it.what.count, it.element_bytes, 0, size).count) * it.element_bytes;
-  if (whole * static_cast<std::size_t>(size) <= gathered_bytes) return rounds;
-  return slice <= dealt_bytes ? 2 * rounds : std::max(rounds, 2);
+  geometry const where{it.what, it.element_bytes, size, it.counts};
+  if (!where.of().moves[0].folds || where.of().into != cut::lines || gathers_terms(where)) return rounds;
+  return deals_blocks(where) ? 2 * rounds : std::max(rounds, 2);
 }
 
 [[nodiscard]] inline std::uint32_t messages_of(command const& it, int size) noexcept {
   if (it.bytes == 0) return 0;
   return row_of(it.what.kind).moves[0].takers == side::root ? 1U : static_cast<std::uint32_t>(size - 1);
+}
+
+/// Sets what a command of parts counts.
+inline void count_parts(command& it, int rank) noexcept {
+  it.bytes = 0;
+  it.messages = 0;
+  for (auto const& each : it.parts) {
+    if (!each.sent || each.peer == rank || each.count == 0) continue;
+    it.bytes += static_cast<std::uint64_t>(each.count) * size_of(each.type);
+    ++it.messages;
+  }
+}
+/// Sets what a command counts: its bytes and messages.
+inline void count_sent(command& it, int rank, int size) noexcept {
+  if (!it.parts.empty()) return count_parts(it, rank);
+  it.bytes = bytes_sent::of(it.what, it.element_bytes, rank, size, it.counts);
+  it.messages = messages_of(it, size);
 }
 
 /// What passes between this rank and one other in one command. Over all peers `sent` adds up to command::bytes and
@@ -4933,37 +4979,37 @@ concept policy = requires {
 // ---- trireme/comm/collectives.hpp (goes on)
 namespace trireme::comm {
 
-/// sum, pairwise, max, min, and for floating-point elements mean.
+/// A reduction of somebody's own that combines values of T.
 template <class Op, class T>
-concept reduction_for = arithmetic_element<T> && reduction_of<Op>
-!= reduction_kind::none && (!std::same_as<Op, reduction::mean> || !std::is_integral_v<T>);
+concept own_reduction_for = std::derived_from<Op, reduction::own> && std::is_empty_v<Op> &&
+                                std::is_trivially_copyable_v<T> && std::default_initializable<T> && sizeof(T) <= 1024 &&
+                            requires(Op op, T const& a, T const& b) {
+  { op(a, b) } -> std::convertible_to<T>;
+};
+
+/// sum, pairwise, max, min, and for floating-point elements mean; or one's own.
+template <class Op, class T>
+concept reduction_for = own_reduction_for<Op, T> ||
+    (arithmetic_element<T>&& reduction_of<Op> != reduction_kind::none && reduction_of<Op> != reduction_kind::own &&
+     (!std::same_as<Op, reduction::mean> || !std::is_integral_v<T>));
 
 namespace detail {
-template <class World, class T, class Space, class Op, collective Kind>
-concept can_reduce = reduction_for<Op, T> && World::template supports<Space>(Kind, dtype_of<T>, reduction_of<Op>);
-template <class World, class T, class Space, collective Kind>
-concept can_move = element<T> && World::template supports<Space>(Kind, dtype_of<T>, reduction_kind::none);
-template <class World, class From, class T, class Space, collective Kind>
-concept can_move_from = std::same_as<std::remove_const_t<From>, T> && can_move<World, T, Space, Kind>;
+/// What values of B travel as (buffers.hpp).
+template <message B>
+using sent_t = std::conditional_t<element<value_of_t<B>>, value_of_t<B>, std::byte>;
+template <class T>
+inline constexpr dtype sent_type = dtype_of<std::conditional_t<element<T>, T, std::byte>>;
 
-// The same for buffers (buffers.hpp).
-template <class B>
-using space_of_t = typename view_of_t<B>::space;
 template <class World, class B, class Op, collective Kind>
-concept can_reduce_buffer = message_buffer<B> && can_reduce<World, element_of_t<B>, space_of_t<B>, Op, Kind>;
+concept can_reduce = writable<B> && reduction_for<Op, value_of_t<B>> &&
+    World::template supports<space_of_t<B>>(Kind, dtype_of<sent_t<B>>, reduction_of<Op>);
+
 template <class World, class B, collective Kind>
-concept can_move_buffer = writable_buffer<B> && can_move<World, std::byte, space_of_t<B>, Kind>;
-template <class T, class Space>
-[[nodiscard]] constexpr auto view_of(tensor_view<T, Space> values) {
-  return values;
-}
-/// A view and a buffer, or two buffers, whose elements can be written to `To`; two views have calls of their own.
-template <class From, class To>
-concept some_buffers = (message_buffer<From> || message_buffer<To>)&&requires(From from, To to) {
-  detail::view_of(static_cast<From&&>(from));
-  detail::view_of(static_cast<To&&>(to));
-  requires !std::is_const_v<std::remove_reference_t<decltype(*detail::view_of(static_cast<To&&>(to)).address())>>;
-};
+concept can_move = writable<B> &&
+    World::template supports<space_of_t<B>>(Kind, dtype_of<sent_t<B>>, reduction_kind::none);
+template <class World, class From, class To, collective Kind>
+concept can_move_from = message<From> && can_move<World, To, Kind> && std::same_as<value_of_t<From>, value_of_t<To>> &&
+    std::same_as<space_of_t<From>, space_of_t<To>>;
 }  // namespace detail
 
 /// The typed face of a communicator: every collective, blocking and `_async`, checked and turned into a command.
@@ -4975,9 +5021,9 @@ concept some_buffers = (message_buffer<From> || message_buffer<To>)&&requires(Fr
 ///   split(color, key), duplicate()
 /// A decorator derives from it too, and passes on commands to the execute() and submit() of the world below.
 ///
-/// Shapes   see contract/communicator.hpp, which has one concept a collective. Besides tensor_views all take buffers
-///          (buffers.hpp): vectors, arrays, spans, tensors; all_gather, broadcast and exchange take them of any
-///          trivially copyable type.
+/// Shapes   see contract/communicator.hpp, which has one concept a collective. All take tensor_views, and buffers
+///          (buffers.hpp): vectors, arrays, spans, tensors; what reduces nothing takes them of any trivially copyable
+///          type.
 /// Bytes    counted as comm::bytes_sent says, whatever the engine does.
 /// Ranks    every rank calls the same collectives in the same order; exchange is called by those that take part.
 /// Errors   config_error before anything is sent if an argument cannot be right: uneven slices, a root or a peer out of
@@ -5004,228 +5050,134 @@ class collectives {
   void barrier() { execute(command{}); }
   [[nodiscard]] auto barrier_async() { return submit(command{}); }
 
-  template <class T, class Space, class Op = reduction::sum>
-  requires detail::can_reduce<Derived, T, Space, Op, collective::all_reduce>
-  void all_reduce(tensor_view<T, Space> values, Op = {}) {
-    execute(reducing<T, Space, Op>(collective::all_reduce, values));
+  template <class B, class Op = reduction::sum>
+  requires detail::can_reduce<Derived, B, Op, collective::all_reduce>
+  void all_reduce(B&& values, Op = {}) {
+    execute(reducing<Op>(collective::all_reduce, detail::view_of(std::forward<B>(values))));
   }
-  template <class T, class Space, class Op = reduction::sum>
-  requires detail::can_reduce<Derived, T, Space, Op, collective::all_reduce>
-  [[nodiscard]] auto all_reduce_async(tensor_view<T, Space> values, Op = {}) {
-    return submit(reducing<T, Space, Op>(collective::all_reduce, values));
+  template <class B, class Op = reduction::sum>
+  requires detail::can_reduce<Derived, B, Op, collective::all_reduce>
+  [[nodiscard]] auto all_reduce_async(B&& values, Op = {}) {
+    return submit(reducing<Op>(collective::all_reduce, detail::view_of(std::forward<B>(values))));
   }
-  template <class T, class Space, class Op = reduction::sum>
-  requires detail::can_reduce<Derived, T, Space, Op, collective::reduce_scatter>
-  void reduce_scatter(tensor_view<T, Space> values, Op = {}) {
-    execute(reducing<T, Space, Op>(collective::reduce_scatter, values));
+  template <class B, class Op = reduction::sum>
+  requires detail::can_reduce<Derived, B, Op, collective::reduce_scatter>
+  void reduce_scatter(B&& values, Op = {}) {
+    execute(reducing<Op>(collective::reduce_scatter, detail::view_of(std::forward<B>(values))));
   }
-  template <class T, class Space, class Op = reduction::sum>
-  requires detail::can_reduce<Derived, T, Space, Op, collective::reduce_scatter>
-  [[nodiscard]] auto reduce_scatter_async(tensor_view<T, Space> values, Op = {}) {
-    return submit(reducing<T, Space, Op>(collective::reduce_scatter, values));
+  template <class B, class Op = reduction::sum>
+  requires detail::can_reduce<Derived, B, Op, collective::reduce_scatter>
+  [[nodiscard]] auto reduce_scatter_async(B&& values, Op = {}) {
+    return submit(reducing<Op>(collective::reduce_scatter, detail::view_of(std::forward<B>(values))));
   }
-  template <class T, class Space, class Op = reduction::sum>
-  requires detail::can_reduce<Derived, T, Space, Op, collective::reduce>
-  void reduce(tensor_view<T, Space> values, int root, Op = {}) {
-    execute(reducing<T, Space, Op>(collective::reduce, values, root));
+  template <class B, class Op = reduction::sum>
+  requires detail::can_reduce<Derived, B, Op, collective::reduce_scatter>
+  void reduce_scatter(B&& values, std::span<std::int64_t const> counts, Op = {}) {
+    execute(reducing<Op>(collective::reduce_scatter, detail::view_of(std::forward<B>(values)), -1, counts));
   }
-  template <class T, class Space, class Op = reduction::sum>
-  requires detail::can_reduce<Derived, T, Space, Op, collective::reduce>
-  [[nodiscard]] auto reduce_async(tensor_view<T, Space> values, int root, Op = {}) {
-    return submit(reducing<T, Space, Op>(collective::reduce, values, root));
+  template <class B, class Op = reduction::sum>
+  requires detail::can_reduce<Derived, B, Op, collective::reduce_scatter>
+  [[nodiscard]] auto reduce_scatter_async(B&& values, std::span<std::int64_t const> counts, Op = {}) {
+    return submit(reducing<Op>(collective::reduce_scatter, detail::view_of(std::forward<B>(values)), -1, counts));
   }
-  template <class T, class Space>
-  requires detail::can_move<Derived, T, Space, collective::all_gather>
-  void all_gather(tensor_view<T, Space> values) {
-    execute(moving<T, Space>(collective::all_gather, values, values, values.size()));
+  template <class B, class Op = reduction::sum>
+  requires detail::can_reduce<Derived, B, Op, collective::reduce>
+  void reduce(B&& values, int root, Op = {}) {
+    execute(reducing<Op>(collective::reduce, detail::view_of(std::forward<B>(values)), root));
   }
-  template <class T, class Space>
-  requires detail::can_move<Derived, T, Space, collective::all_gather>
-  [[nodiscard]] auto all_gather_async(tensor_view<T, Space> values) {
-    return submit(moving<T, Space>(collective::all_gather, values, values, values.size()));
+  template <class B, class Op = reduction::sum>
+  requires detail::can_reduce<Derived, B, Op, collective::reduce>
+  [[nodiscard]] auto reduce_async(B&& values, int root, Op = {}) {
+    return submit(reducing<Op>(collective::reduce, detail::view_of(std::forward<B>(values)), root));
   }
-  template <class T, class Space>
-  requires detail::can_move<Derived, T, Space, collective::all_gather>
-  void all_gather(tensor_view<T, Space> values, std::span<std::int64_t const> counts) {
-    execute(ragged_all_gather<T, Space>(values, counts));
+  template <class B>
+  requires detail::can_move<Derived, B, collective::all_gather>
+  void all_gather(B&& values) { execute(in_place(collective::all_gather, detail::view_of(std::forward<B>(values)))); }
+  template <class B>
+  requires detail::can_move<Derived, B, collective::all_gather>
+  [[nodiscard]] auto all_gather_async(B&& values) {
+    return submit(in_place(collective::all_gather, detail::view_of(std::forward<B>(values))));
   }
-  template <class T, class Space>
-  requires detail::can_move<Derived, T, Space, collective::all_gather>
-  [[nodiscard]] auto all_gather_async(tensor_view<T, Space> values, std::span<std::int64_t const> counts) {
-    return submit(ragged_all_gather<T, Space>(values, counts));
+  template <class B>
+  requires detail::can_move<Derived, B, collective::all_gather>
+  void all_gather(B&& values, std::span<std::int64_t const> counts) {
+    execute(in_place(collective::all_gather, detail::view_of(std::forward<B>(values)), -1, counts));
   }
-  template <class T, class Space>
-  requires detail::can_move<Derived, T, Space, collective::broadcast>
-  void broadcast(tensor_view<T, Space> values, int root) {
-    execute(moving<T, Space>(collective::broadcast, values, values, values.size(), root));
+  template <class B>
+  requires detail::can_move<Derived, B, collective::all_gather>
+  [[nodiscard]] auto all_gather_async(B&& values, std::span<std::int64_t const> counts) {
+    return submit(in_place(collective::all_gather, detail::view_of(std::forward<B>(values)), -1, counts));
   }
-  template <class T, class Space>
-  requires detail::can_move<Derived, T, Space, collective::broadcast>
-  [[nodiscard]] auto broadcast_async(tensor_view<T, Space> values, int root) {
-    return submit(moving<T, Space>(collective::broadcast, values, values, values.size(), root));
+  template <class B>
+  requires detail::can_move<Derived, B, collective::broadcast>
+  void broadcast(B&& values, int root) {
+    execute(in_place(collective::broadcast, detail::view_of(std::forward<B>(values)), root));
   }
-  template <class From, class T, class Space>
-  requires detail::can_move_from<Derived, From, T, Space, collective::gather>
-  void gather(tensor_view<From, Space> from, tensor_view<T, Space> to, int root) {
-    execute(moving<T, Space>(collective::gather, from, to, from.size(), root));
+  template <class B>
+  requires detail::can_move<Derived, B, collective::broadcast>
+  [[nodiscard]] auto broadcast_async(B&& values, int root) {
+    return submit(in_place(collective::broadcast, detail::view_of(std::forward<B>(values)), root));
   }
-  template <class From, class T, class Space>
-  requires detail::can_move_from<Derived, From, T, Space, collective::gather>
-  [[nodiscard]] auto gather_async(tensor_view<From, Space> from, tensor_view<T, Space> to, int root) {
-    return submit(moving<T, Space>(collective::gather, from, to, from.size(), root));
+  template <class From, class To>
+  requires detail::can_move_from<Derived, From, To, collective::gather>
+  void gather(From&& from, To&& to, int root) {
+    execute(moving(collective::gather, detail::view_of(std::forward<From>(from)), detail::view_of(std::forward<To>(to)),
+                   root));
   }
-  template <class From, class T, class Space>
-  requires detail::can_move_from<Derived, From, T, Space, collective::scatter>
-  void scatter(tensor_view<From, Space> from, tensor_view<T, Space> to, int root) {
-    execute(moving<T, Space>(collective::scatter, from, to, to.size(), root));
+  template <class From, class To>
+  requires detail::can_move_from<Derived, From, To, collective::gather>
+  [[nodiscard]] auto gather_async(From&& from, To&& to, int root) {
+    return submit(moving(collective::gather, detail::view_of(std::forward<From>(from)),
+                         detail::view_of(std::forward<To>(to)), root));
   }
-  template <class From, class T, class Space>
-  requires detail::can_move_from<Derived, From, T, Space, collective::scatter>
-  [[nodiscard]] auto scatter_async(tensor_view<From, Space> from, tensor_view<T, Space> to, int root) {
-    return submit(moving<T, Space>(collective::scatter, from, to, to.size(), root));
+  template <class From, class To>
+  requires detail::can_move_from<Derived, From, To, collective::scatter>
+  void scatter(From&& from, To&& to, int root) {
+    execute(moving(collective::scatter, detail::view_of(std::forward<From>(from)),
+                   detail::view_of(std::forward<To>(to)), root));
   }
-  template <class From, class T, class Space>
-  requires detail::can_move_from<Derived, From, T, Space, collective::all_to_all>
-  void all_to_all(tensor_view<From, Space> from, tensor_view<T, Space> to) {
-    execute(moving<T, Space>(collective::all_to_all, from, to, from.size()));
+  template <class From, class To>
+  requires detail::can_move_from<Derived, From, To, collective::scatter>
+  [[nodiscard]] auto scatter_async(From&& from, To&& to, int root) {
+    return submit(moving(collective::scatter, detail::view_of(std::forward<From>(from)),
+                         detail::view_of(std::forward<To>(to)), root));
   }
-  template <class From, class T, class Space>
-  requires detail::can_move_from<Derived, From, T, Space, collective::all_to_all>
-  [[nodiscard]] auto all_to_all_async(tensor_view<From, Space> from, tensor_view<T, Space> to) {
-    return submit(moving<T, Space>(collective::all_to_all, from, to, from.size()));
+  template <class From, class To>
+  requires detail::can_move_from<Derived, From, To, collective::all_to_all>
+  void all_to_all(From&& from, To&& to) {
+    execute(moving(collective::all_to_all, detail::view_of(std::forward<From>(from)),
+                   detail::view_of(std::forward<To>(to))));
   }
-  template <class From, class T, class Space>
-  requires detail::can_move_from<Derived, From, T, Space, collective::all_to_all>
-  void all_to_all(tensor_view<From, Space> from, std::span<std::int64_t const> sent, tensor_view<T, Space> to,
-                  std::span<std::int64_t const> received) {
-    execute(ragged_all_to_all<T, Space>(from, sent, to, received));
+  template <class From, class To>
+  requires detail::can_move_from<Derived, From, To, collective::all_to_all>
+  [[nodiscard]] auto all_to_all_async(From&& from, To&& to) {
+    return submit(moving(collective::all_to_all, detail::view_of(std::forward<From>(from)),
+                         detail::view_of(std::forward<To>(to))));
   }
-  template <class From, class T, class Space>
-  requires detail::can_move_from<Derived, From, T, Space, collective::all_to_all>
-  [[nodiscard]] auto all_to_all_async(tensor_view<From, Space> from, std::span<std::int64_t const> sent,
-                                      tensor_view<T, Space> to, std::span<std::int64_t const> received) {
-    return submit(ragged_all_to_all<T, Space>(from, sent, to, received));
+  template <class From, class To>
+  requires detail::can_move_from<Derived, From, To, collective::all_to_all>
+  void all_to_all(From&& from, std::span<std::int64_t const> sent, To&& to, std::span<std::int64_t const> received) {
+    execute(ragged_all_to_all(detail::view_of(std::forward<From>(from)), sent, detail::view_of(std::forward<To>(to)),
+                              received));
+  }
+  template <class From, class To>
+  requires detail::can_move_from<Derived, From, To, collective::all_to_all>
+  [[nodiscard]] auto all_to_all_async(From&& from, std::span<std::int64_t const> sent, To&& to,
+                                      std::span<std::int64_t const> received) {
+    return submit(ragged_all_to_all(detail::view_of(std::forward<From>(from)), sent,
+                                    detail::view_of(std::forward<To>(to)), received));
   }
   /// `transfers` is a list in one piece: a vector, array or span of transfer<Space>.
   template <class Transfers, class Space = typename Transfers::value_type::space>
-  requires detail::can_move<Derived, std::byte, Space, collective::exchange>
+  requires detail::can_move<Derived, tensor_view<std::byte, Space>, collective::exchange>
   void exchange(Transfers const& transfers) { execute(exchanging<Space>(transfers)); }
   template <class Transfers, class Space = typename Transfers::value_type::space>
-  requires detail::can_move<Derived, std::byte, Space, collective::exchange>
+  requires detail::can_move<Derived, tensor_view<std::byte, Space>, collective::exchange>
   [[nodiscard]] auto exchange_async(Transfers const& transfers) { return submit(exchanging<Space>(transfers)); }
   template <class Space>
-  requires detail::can_move<Derived, std::byte, Space, collective::exchange>
+  requires detail::can_move<Derived, tensor_view<std::byte, Space>, collective::exchange>
   void exchange(std::initializer_list<transfer<Space>> transfers) {
     execute(exchanging<Space>(std::span<transfer<Space> const>(transfers.begin(), transfers.size())));
-  }
-
-  // --- the same for buffers
-
-  template <class B, class Op = reduction::sum>
-  requires detail::can_reduce_buffer<Derived, B, Op, collective::all_reduce>
-  void all_reduce(B&& values, Op op = {}) { all_reduce(detail::view_of(std::forward<B>(values)), op); }
-  template <class B, class Op = reduction::sum>
-  requires detail::can_reduce_buffer<Derived, B, Op, collective::all_reduce>
-  [[nodiscard]] auto all_reduce_async(B&& values, Op op = {}) {
-    return all_reduce_async(detail::view_of(std::forward<B>(values)), op);
-  }
-  template <class B, class Op = reduction::sum>
-  requires detail::can_reduce_buffer<Derived, B, Op, collective::reduce_scatter>
-  void reduce_scatter(B&& values, Op op = {}) { reduce_scatter(detail::view_of(std::forward<B>(values)), op); }
-  template <class B, class Op = reduction::sum>
-  requires detail::can_reduce_buffer<Derived, B, Op, collective::reduce_scatter>
-  [[nodiscard]] auto reduce_scatter_async(B&& values, Op op = {}) {
-    return reduce_scatter_async(detail::view_of(std::forward<B>(values)), op);
-  }
-  template <class B, class Op = reduction::sum>
-  requires detail::can_reduce_buffer<Derived, B, Op, collective::reduce>
-  void reduce(B&& values, int root, Op op = {}) { reduce(detail::view_of(std::forward<B>(values)), root, op); }
-  template <class B, class Op = reduction::sum>
-  requires detail::can_reduce_buffer<Derived, B, Op, collective::reduce>
-  [[nodiscard]] auto reduce_async(B&& values, int root, Op op = {}) {
-    return reduce_async(detail::view_of(std::forward<B>(values)), root, op);
-  }
-  template <class B>
-  requires detail::can_move_buffer<Derived, B, collective::all_gather>
-  void all_gather(B&& values) {
-    if constexpr (detail::is_sendable<detail::value_of_t<B>>())
-      all_gather(slices_of(detail::view_of(std::forward<B>(values))));
-  }
-  template <class B>
-  requires detail::can_move_buffer<Derived, B, collective::all_gather>
-  [[nodiscard]] auto all_gather_async(B&& values) {
-    if constexpr (detail::is_sendable<detail::value_of_t<B>>())
-      return all_gather_async(slices_of(detail::view_of(std::forward<B>(values))));
-  }
-  template <class B>
-  requires detail::can_move_buffer<Derived, B, collective::all_gather>
-  void all_gather(B&& values, std::span<std::int64_t const> counts) {
-    if constexpr (detail::is_sendable<detail::value_of_t<B>>()) {
-      auto const view = detail::view_of(std::forward<B>(values));
-      all_gather(detail::sendable(view), counts_of(view, counts));
-    }
-  }
-  template <class B>
-  requires detail::can_move_buffer<Derived, B, collective::all_gather>
-  [[nodiscard]] auto all_gather_async(B&& values, std::span<std::int64_t const> counts) {
-    if constexpr (detail::is_sendable<detail::value_of_t<B>>()) {
-      auto const view = detail::view_of(std::forward<B>(values));
-      return all_gather_async(detail::sendable(view), counts_of(view, counts));
-    }
-  }
-  template <class B>
-  requires detail::can_move_buffer<Derived, B, collective::broadcast>
-  void broadcast(B&& values, int root) {
-    if constexpr (detail::is_sendable<detail::value_of_t<B>>())
-      broadcast(detail::sendable(detail::view_of(std::forward<B>(values))), root);
-  }
-  template <class B>
-  requires detail::can_move_buffer<Derived, B, collective::broadcast>
-  [[nodiscard]] auto broadcast_async(B&& values, int root) {
-    if constexpr (detail::is_sendable<detail::value_of_t<B>>())
-      return broadcast_async(detail::sendable(detail::view_of(std::forward<B>(values))), root);
-  }
-  template <class From, class To>
-  requires detail::some_buffers<From&&, To&&>
-  void gather(From&& from, To&& to, int root) {
-    gather(detail::view_of(std::forward<From>(from)), detail::view_of(std::forward<To>(to)), root);
-  }
-  template <class From, class To>
-  requires detail::some_buffers<From&&, To&&>
-  [[nodiscard]] auto gather_async(From&& from, To&& to, int root) {
-    return gather_async(detail::view_of(std::forward<From>(from)), detail::view_of(std::forward<To>(to)), root);
-  }
-  template <class From, class To>
-  requires detail::some_buffers<From&&, To&&>
-  void scatter(From&& from, To&& to, int root) {
-    scatter(detail::view_of(std::forward<From>(from)), detail::view_of(std::forward<To>(to)), root);
-  }
-  template <class From, class To>
-  requires detail::some_buffers<From&&, To&&>
-  [[nodiscard]] auto scatter_async(From&& from, To&& to, int root) {
-    return scatter_async(detail::view_of(std::forward<From>(from)), detail::view_of(std::forward<To>(to)), root);
-  }
-  template <class From, class To>
-  requires detail::some_buffers<From&&, To&&>
-  void all_to_all(From&& from, To&& to) {
-    all_to_all(detail::view_of(std::forward<From>(from)), detail::view_of(std::forward<To>(to)));
-  }
-  template <class From, class To>
-  requires detail::some_buffers<From&&, To&&>
-  [[nodiscard]] auto all_to_all_async(From&& from, To&& to) {
-    return all_to_all_async(detail::view_of(std::forward<From>(from)), detail::view_of(std::forward<To>(to)));
-  }
-  template <class From, class To>
-  requires detail::some_buffers<From&&, To&&>
-  void all_to_all(From&& from, std::span<std::int64_t const> sent, To&& to, std::span<std::int64_t const> received) {
-    all_to_all(detail::view_of(std::forward<From>(from)), sent, detail::view_of(std::forward<To>(to)), received);
-  }
-  template <class From, class To>
-  requires detail::some_buffers<From&&, To&&>
-  [[nodiscard]] auto all_to_all_async(From&& from, std::span<std::int64_t const> sent, To&& to,
-                                      std::span<std::int64_t const> received) {
-    return all_to_all_async(detail::view_of(std::forward<From>(from)), sent, detail::view_of(std::forward<To>(to)),
-                            received);
   }
 
  protected:
@@ -5246,78 +5198,64 @@ class collectives {
     ++traffic_.collectives;
   }
 
-  /// The view as it travels: of elements, or of bytes. Checked before, so that a slice is a number of whole elements.
-  template <class T, class Space>
-  [[nodiscard]] auto slices_of(tensor_view<T, Space> values) const {
-    detail::expect_right(who, {.kind = collective::all_gather, .count = values.size()}, self().size());
-    return detail::sendable(values);
-  }
-  /// The counts as the view travels: of elements, or of bytes.
-  template <class T, class Space>
-  [[nodiscard]] std::span<std::int64_t const> counts_of(tensor_view<T, Space> values,
-                                                        std::span<std::int64_t const> counts) const {
-    if constexpr (element<std::remove_const_t<T>>) {
-      return counts;
-    } else {
-      detail::expect_counts(who, collective::all_gather, counts, values.size(), self().size());
-      thread_local std::vector<std::int64_t> bytes;  // read before the call returns
-      bytes.clear();
-      for (auto const each : counts) bytes.push_back(each * static_cast<std::int64_t>(sizeof(T)));
-      return bytes;
-    }
-  }
+  /// The elements of each rank in a ragged call.
+  using rank_counts = std::optional<std::span<std::int64_t const>>;
 
-  template <class T, class Space, class Op>
-  [[nodiscard]] command reducing(collective kind, tensor_view<T, Space> values, int root = -1) const {
-    command it{.what = {kind, dtype_of<T>, reduction_of<Op>, false, root, values.size()},
+  template <class Op, class T, class Space>
+  [[nodiscard]] command reducing(collective kind, tensor_view<T, Space> values, int root = -1,
+                                 rank_counts counts = {}) const {
+    expect(kind, root, values.size(), counts);
+    command it{.what = {kind, detail::sent_type<T>, reduction_of<Op>, false, root, values.size()},
                .from = values.address(),
                .to = values.address(),
                .element_bytes = sizeof(T),
                .elements = &detail::reducing_kernels<T, Space, Op>};
+    complete(it, counts);
+    return it;
+  }
+  template <class T, class Space>
+  [[nodiscard]] command in_place(collective kind, tensor_view<T, Space> values, int root = -1,
+                                 rank_counts counts = {}) const {
+    expect(kind, root, values.size(), counts);
+    auto const sent = detail::sendable(values);
+    if constexpr (!element<T>) {
+      thread_local std::vector<std::int64_t> bytes;  // read before the call returns
+      bytes.clear();
+      if (counts) {
+        for (auto const each : *counts) bytes.push_back(each * static_cast<std::int64_t>(sizeof(T)));
+        counts = bytes;
+      }
+    }
+    auto it = sending(kind, sent, sent, sent.size(), root);
+    complete(it, counts);
+    return it;
+  }
+  template <class From, class T, class Space>
+  [[nodiscard]] command moving(collective kind, tensor_view<From, Space> from, tensor_view<T, Space> to,
+                               int root = -1) const {
+    bool const deals = kind == collective::scatter;
+    auto const count = deals ? to.size() : from.size();
+    expect(kind, root, count, {});
+    detail::expect_sizes(who, {.kind = kind, .root = root, .count = count}, from.size(), to.size(), self().rank(),
+                         self().size());
+    auto const sent = detail::sendable(from);
+    auto const received = detail::sendable(to);
+    auto it = sending(kind, sent, received, deals ? received.size() : sent.size(), root);
     complete(it);
     return it;
   }
-  template <class T, class Space>
-  [[nodiscard]] command moving(collective kind, tensor_view<T const, Space> from, tensor_view<T, Space> to,
-                               std::int64_t count, int root = -1) const {
-    command it{.what = {kind, dtype_of<T>, reduction_kind::none, false, root, count},
-               .from = from.address(),
-               .to = to.address(),
-               .element_bytes = sizeof(T),
-               .elements = &detail::moving_kernels<Space>};
-    detail::expect_sizes(who, it.what, from.size(), to.size(), self().rank(), self().size());
-    complete(it);
-    return it;
-  }
-  template <class T, class Space>
-  [[nodiscard]] command ragged_all_gather(tensor_view<T, Space> values, std::span<std::int64_t const> counts) const {
-    detail::expect_counts(who, collective::all_gather, counts, values.size(), self().size());
-    command it{.what = {collective::all_gather, dtype_of<T>, reduction_kind::none, false, -1, values.size(),
-                        detail::fingerprint(counts)},
-               .from = values.address(),
-               .to = values.address(),
-               .element_bytes = sizeof(T),
-               .elements = &detail::moving_kernels<Space>,
-               .counts = counts};
-    it.bytes = bytes_sent::of(it.what, sizeof(T), self().rank(), self().size(), counts);
-    it.messages = detail::messages_of(it, self().size());
-    return it;
-  }
-  template <class T, class Space>
-  [[nodiscard]] command ragged_all_to_all(tensor_view<T const, Space> from, std::span<std::int64_t const> sent,
+  template <class From, class T, class Space>
+  [[nodiscard]] command ragged_all_to_all(tensor_view<From, Space> from, std::span<std::int64_t const> sent,
                                           tensor_view<T, Space> to, std::span<std::int64_t const> received) const {
-    detail::expect_counts(who, collective::all_to_all, sent, from.size(), self().size());
-    detail::expect_counts(who, collective::all_to_all, received, to.size(), self().size());
+    expect(collective::all_to_all, -1, from.size(), sent);
+    expect(collective::all_to_all, -1, to.size(), received);
     auto& parts = detail::parts_of_this_thread();
-    detail::append_parts(parts, true, dtype_of<T>, sizeof(T), from.address(), sent);
-    detail::append_parts(parts, false, dtype_of<T>, sizeof(T), to.address(), received);
-    command it{.what = {collective::all_to_all, dtype_of<T>, reduction_kind::none, false, -1, 0, 1},
-               .from = from.address(),
-               .to = to.address(),
-               .element_bytes = sizeof(T),
-               .elements = &detail::moving_kernels<Space>,
-               .parts = parts};
-    count_parts(it);
+    detail::append_parts(parts, true, from, sent);
+    detail::append_parts(parts, false, to, received);
+    auto it = sending(collective::all_to_all, detail::sendable(from), detail::sendable(to), 0, -1);
+    it.what.shape = 1;
+    it.parts = parts;
+    complete(it);
     return it;
   }
   template <class Space>
@@ -5329,21 +5267,33 @@ class collectives {
                        static_cast<std::byte*>(each.address)});
     }
     command it{.what = {collective::exchange}, .elements = &detail::moving_kernels<Space>, .parts = parts};
-    count_parts(it);
+    complete(it);
     return it;
   }
-  void count_parts(command& it) const noexcept {
-    for (auto const& each : it.parts) {
-      if (!each.sent || each.peer == self().rank() || each.count == 0) continue;
-      it.bytes += static_cast<std::uint64_t>(each.count) * size_of(each.type);
-      ++it.messages;
-    }
+
+  template <class From, class T, class Space>
+  [[nodiscard]] static command sending(collective kind, tensor_view<From, Space> from, tensor_view<T, Space> to,
+                                       std::int64_t count, int root) {
+    return {.what = {kind, dtype_of<T>, reduction_kind::none, false, root, count},
+            .from = from.address(),
+            .to = to.address(),
+            .element_bytes = sizeof(T),
+            .elements = &detail::moving_kernels<Space>};
   }
-  /// Checks what can be checked of equal slices and roots, and counts.
-  void complete(command& it) const {
-    detail::expect_right(who, it.what, self().size());
-    it.bytes = bytes_sent::of(it.what, it.element_bytes, self().rank(), self().size());
-    it.messages = detail::messages_of(it, self().size());
+  /// Checks what can be checked of slices, counts and roots.
+  void expect(collective kind, int root, std::int64_t count, rank_counts counts) const {
+    if (counts)
+      detail::expect_counts(who, kind, *counts, count, self().size());
+    else
+      detail::expect_right(who, {.kind = kind, .root = root, .count = count}, self().size());
+  }
+  /// Adds what a ragged call has besides, and what the command counts as sent.
+  void complete(command& it, rank_counts counts = {}) const {
+    if (counts) {
+      it.counts = *counts;
+      it.what.shape = detail::fingerprint(*counts);
+    }
+    detail::count_sent(it, self().rank(), self().size());
   }
 
   traffic_counters traffic_;
@@ -5387,8 +5337,9 @@ class self_world : public collectives<self_world> {
   [[nodiscard]] int size() const noexcept { return 1; }
 
   template <class Space>
-  static constexpr bool supports(collective, dtype, reduction_kind) noexcept {
-    return requires { &space_kernels<Space>::copy; };
+  static constexpr bool supports(collective, dtype, reduction_kind op) noexcept {
+    return requires { &space_kernels<Space>::copy; }
+    &&(op != reduction_kind::own || detail::can_combine<Space>(op));
   }
   void run(command const& it) const {
     if (it.elements == nullptr) return;
@@ -5439,9 +5390,6 @@ class self_world : public collectives<self_world> {
 };
 
 }  // namespace trireme::comm
-
-// ---- trireme/comm/threads.hpp
-#include <optional>
 
 // ---- trireme/comm/process_world.hpp
 #include <exception>
@@ -5763,8 +5711,9 @@ class threads_world : public collectives<threads_world> {
   [[nodiscard]] std::chrono::milliseconds deadline() const noexcept { return engine_->deadline(); }
 
   template <class Space>
-  static constexpr bool supports(collective, dtype, reduction_kind) noexcept {
-    return requires { &space_kernels<Space>::copy; };
+  static constexpr bool supports(collective, dtype, reduction_kind op) noexcept {
+    return requires { &space_kernels<Space>::copy; }
+    &&detail::can_combine<Space>(op);
   }
 
   void run(command const& it) { engine_->run(it); }
@@ -5838,6 +5787,8 @@ auto launch_ranks(threads const& description, Body& body) {
 }  // namespace trireme::comm
 
 // ---- trireme/comm/threads.ipp
+#include <numeric>
+
 #if defined(__linux__)
 #include <pthread.h>
 #include <sched.h>
@@ -6634,11 +6585,9 @@ inline bool receive_step(node_operation& op, node_operation::message& it) {
   auto const& label = theirs.label(where.rank, tail, where.size());
   if (it.at == waiting) {
     if (label.type != it.what.type || label.count != it.what.count) {
-      op.launch().fail(text(
-          op.launch().who, ": exchange: message number ", it.number + 1, " from rank ", where.world_rank(it.what.peer),
-          " to rank ", where.world_rank(where.rank), " differs: rank ", where.world_rank(it.what.peer), " sends ",
-          label.count, " of ", trireme::name_of(label.type), ", rank ", where.world_rank(where.rank), " receives ",
-          it.what.count, " of ", trireme::name_of(it.what.type), "; make the two sides name one type and count"));
+      op.launch().fail(differing_transfers(op.launch().who, where.world_rank(it.what.peer),
+                                           {where.rank, true, label.type, label.count, nullptr},
+                                           where.world_rank(where.rank), it.what));
       return false;
     }
     it.at = label.direct ? closing : moving;
@@ -6840,7 +6789,7 @@ inline bool work_directly(node_operation& op) { return move_of(op).folds ? combi
 /// How many elements one round takes: of the whole view, or of what one rank gives to each other.
 [[nodiscard]] inline std::int64_t staged_chunk(node_operation const& op) noexcept {
   bool const sliced = move_of(op).given == piece::of_taker && row_of(op.what().kind).into != cut::lines;
-  auto const line = static_cast<std::int64_t>(64 / op.it.element_bytes);
+  auto const line = line_of(op.it.element_bytes);
   auto const fits = static_cast<std::int64_t>(node_board::slot_bytes / op.it.element_bytes);
   return fits / (sliced ? op.where->size() : 1) / line * line;
 }
@@ -6885,7 +6834,7 @@ inline void combine_slots(node_operation const& op, std::uint64_t round) {
   auto const geometry = geometry_of(op);
   bool const kept = geometry.of().into != cut::lines;  // each rank keeps its slice
   auto const slice = kept ? geometry.owned(where.rank) : interval{0, op.what().count};
-  auto const count = std::min(op.chunk, slice.count - first);
+  auto const count = std::clamp<std::int64_t>(slice.count - first, 0, op.chunk);
   auto const own =
       kept ? interval{where.rank * op.chunk, count} : slice_of(count, op.it.element_bytes, where.rank, where.size());
   auto const at = op.bytes(slice.first + first + (kept ? 0 : own.first));
@@ -7796,6 +7745,51 @@ TRIREME_BODY void run_ranks(threads const& description, std::function<void(int, 
 
 // ---- trireme/comm/launch.hpp (goes on)
 namespace trireme::comm {
+
+namespace detail {
+
+/// What may be wrong with the body of a launch.
+enum class body_slip : std::uint8_t { none, by_value, takes_nothing, not_callable, result };
+
+template <class Body, class World>
+[[nodiscard]] consteval body_slip slip_of() {
+  if constexpr (std::invocable<Body&, World&>) {
+    using result = std::invoke_result_t<Body&, World&>;
+    bool const leaves = std::is_void_v<result> || std::is_constructible_v<std::decay_t<result>, result>;
+    return leaves ? body_slip::none : body_slip::result;
+  } else if constexpr (std::invocable<Body&, World>) {
+    return body_slip::by_value;
+  } else if constexpr (std::invocable<Body&>) {
+    return body_slip::takes_nothing;
+  } else {
+    return body_slip::not_callable;
+  }
+}
+
+/// One sentence for a body that cannot be launched.
+template <body_slip Slip>
+struct check_body {
+  static_assert(Slip != body_slip::by_value,
+                "trireme::launch: the body takes its world by value, and a world cannot be copied; take a reference: "
+                "[](auto& world) { ... }");
+  static_assert(Slip != body_slip::takes_nothing,
+                "trireme::launch: the body takes nothing, but is called with this rank's world: [](auto& world) { ... "
+                "}");
+  static_assert(Slip != body_slip::not_callable,
+                "trireme::launch: the body cannot be called with this rank's world and nothing else (unless it has an "
+                "error of its own, which stands elsewhere): [](auto& world) { ... }");
+  static_assert(Slip != body_slip::result,
+                "trireme::launch: the body returns what can be neither copied nor moved, such as a trainer or the "
+                "world, which end with the launch; return values, or nothing");
+};
+
+/// Says it. A function of its own: the one that is wrong must stay one that can be called, or clang adds errors.
+template <body_slip Slip>
+constexpr void expect_body() noexcept {
+  static_cast<void>(sizeof(check_body<Slip>));
+}
+
+}  // namespace detail
 
 /// How trireme::launch runs a body on comm::self: here and now.
 template <class Body>
@@ -8884,8 +8878,6 @@ class batch_buffer {
 }  // namespace trireme::data
 
 // ---- trireme/data/evaluation.hpp
-#include <iterator>
-
 namespace trireme::data {
 
 /// All samples once, in order, in batches, as a range to loop over: `for (auto const& part : evaluation_batches(...))`.
@@ -11357,50 +11349,44 @@ struct product_of {
   B b;
   friend bool operator==(product_of const&, product_of const&) = default;
 };
-
-namespace detail {
+/// The results of all branches on x, side by side in each row.
+template <class... L>
+struct beside_of {
+  chain_of<L...> branches;
+  friend bool operator==(beside_of const&, beside_of const&) = default;
+};
+/// `count` layers alike, one after the other, named 0, 1, 2, ...; each has parameters of its own.
 template <class L>
-auto as_tuple(L layer) {
-  return std::tuple<L>(std::move(layer));
-}
-template <class... L>
-auto as_tuple(chain_of<L...> chain) {
-  return std::move(chain.layers);
-}
-template <class... L>
-chain_of<L...> as_chain(std::tuple<L...> layers) {
-  return {std::move(layers)};
-}
-}  // namespace detail
+struct repeat_of {
+  std::int64_t count = 0;
+  L layer;
+  friend bool operator==(repeat_of const&, repeat_of const&) = default;
+};
 
-/// One layer after the other. A chain among them is replaced by its layers, so that products meet their activations.
+/// One layer after the other. A chain within it counts as its layers, so products meet their activations.
 template <class... L>
-[[nodiscard]] auto chain(L... layers) {
-  return detail::as_chain(std::tuple_cat(detail::as_tuple(std::move(layers))...));
+[[nodiscard]] chain_of<L...> chain(L... layers) {
+  return {{std::move(layers)...}};
 }
 template <class L>
 [[nodiscard]] named_of<L> named(std::string name, L layer) {
   return {std::move(name), std::move(layer)};
 }
-template <class L>
-[[nodiscard]] named_of<L> named(std::string const& name, named_of<L> layer) {
-  return {name + "." + layer.name, std::move(layer.layer)};
-}
 template <class... L>
-[[nodiscard]] auto named(std::string const& name, chain_of<L...> layers) {
-  return std::apply([&](auto... each) { return nn::chain(nn::named(name, std::move(each))...); },
-                    std::move(layers.layers));
-}
-template <class... L>
-[[nodiscard]] auto residual(L... layers) {
-  auto branch = nn::chain(std::move(layers)...);
-  return residual_of<decltype(branch)>{std::move(branch)};
+[[nodiscard]] residual_of<chain_of<L...>> residual(L... layers) {
+  return {nn::chain(std::move(layers)...)};
 }
 template <class A, class B>
-[[nodiscard]] auto product(A a, B b) {
-  auto left = nn::chain(std::move(a));
-  auto right = nn::chain(std::move(b));
-  return product_of<decltype(left), decltype(right)>{std::move(left), std::move(right)};
+[[nodiscard]] product_of<A, B> product(A a, B b) {
+  return {std::move(a), std::move(b)};
+}
+template <class... L>
+[[nodiscard]] beside_of<L...> beside(L... branches) {
+  return {nn::chain(std::move(branches)...)};
+}
+template <class L>
+[[nodiscard]] repeat_of<L> repeat(std::int64_t count, L layer) {
+  return {count, std::move(layer)};
 }
 
 // ---- checks at compile time
@@ -11415,10 +11401,29 @@ struct says_of {
     }
   }();
 };
-template <class L>
-struct says_of<named_of<L>> : says_of<L> {};
 
 namespace detail {
+
+/// The layers of an expression in their order, without names, and with chains within chains taken apart.
+template <class... L>
+struct layer_list {};
+template <class... A, class... B>
+constexpr layer_list<A..., B...> operator+(layer_list<A...>, layer_list<B...>) {
+  return {};
+}
+template <class L>
+struct layers_in {
+  using type = layer_list<L>;
+};
+template <class... L>
+struct layers_in<chain_of<L...>> {
+  using type = decltype((layer_list<>{} + ... + typename layers_in<L>::type{}));
+};
+template <class L>
+struct layers_in<named_of<L>> : layers_in<L> {};
+// Two of them show what follows what.
+template <class L>
+struct layers_in<repeat_of<L>> : layers_in<chain_of<L, L>> {};
 
 /// Refuses a layer that cannot stand where it does. The compiler's message names the layer: it is the first argument.
 template <class Layer, misfit What>
@@ -11458,11 +11463,11 @@ struct inside {
     return true;
   }
 };
-template <class L>
-struct inside<named_of<L>> : inside<L> {};
 
+template <class List>
+struct list_check;
 template <class... L>
-struct chain_check {
+struct list_check<layer_list<L...>> {
   static constexpr std::size_t count = sizeof...(L);
   static constexpr std::array<layer_says, count> says{says_of<L>::value...};
   struct placed {
@@ -11501,10 +11506,8 @@ struct chain_check {
   }
 };
 
-template <class... L>
-constexpr chain_check<L...> check_of(chain_of<L...> const*);
-template <class Chain>
-using check = decltype(check_of(static_cast<Chain const*>(nullptr)));
+template <class Expression>
+using check = list_check<typename layers_in<Expression>::type>;
 
 template <class A, class B>
 struct inside<product_of<A, B>> {
@@ -11512,6 +11515,13 @@ struct inside<product_of<A, B>> {
   static constexpr bool fits() {
     constexpr auto exit = As == role::spread ? lie::columns : lie::rows;
     return check<A>::template fits<Takes, exit>() && check<B>::template fits<Takes, exit>();
+  }
+};
+template <class... L>
+struct inside<beside_of<L...>> {
+  template <role, lie Takes>
+  static constexpr bool fits() {
+    return (check<L>::template fits<Takes, lie::rows>() && ...);
   }
 };
 template <class Chain>
@@ -11528,6 +11538,10 @@ template <class Chain>
 struct says_of<residual_of<Chain>> {
   static constexpr layer_says value{.does = flow::rows};
 };
+template <class... L>
+struct says_of<beside_of<L...>> {
+  static constexpr layer_says value{.does = flow::fork};
+};
 template <class A, class B>
 struct says_of<product_of<A, B>> {
   static constexpr layer_says a = detail::check<A>::as_branch(), b = detail::check<B>::as_branch();
@@ -11539,7 +11553,7 @@ struct says_of<product_of<A, B>> {
 /// unit that is an expression is checked like this without a call.
 template <class L>
 [[nodiscard]] constexpr bool fits(L const&) {
-  return detail::check<decltype(nn::chain(std::declval<L>()))>::fits_unit();
+  return detail::check<L>::fits_unit();
 }
 
 // ---- run states
@@ -11622,9 +11636,18 @@ void append_nodes(std::vector<node_pointer<Env>>& out, L const& layer) {
 }
 template <class Env, class L>
 void append_nodes(std::vector<node_pointer<Env>>& out, named_of<L> const& layer);
+template <class Env, class L>
+void append_nodes(std::vector<node_pointer<Env>>& out, repeat_of<L> const& layers);
 template <class Env, class... L>
 void append_nodes(std::vector<node_pointer<Env>>& out, chain_of<L...> const& chain) {
   std::apply([&](auto const&... each) { (append_nodes<Env>(out, each), ...); }, chain.layers);
+}
+template <class Env, class L>
+void append_nodes(std::vector<node_pointer<Env>>& out, repeat_of<L> const& layers) {
+  if (layers.count < 1) {
+    throw config_error(text("trireme::nn::repeat: ", layers.count, " layers; repeat a layer once or more"));
+  }
+  for (std::int64_t i = 0; i < layers.count; ++i) append_nodes<Env>(out, nn::named(std::to_string(i), layers.layer));
 }
 template <class Env, class L>
 void append_nodes(std::vector<node_pointer<Env>>& out, named_of<L> const& layer) {
@@ -11756,8 +11779,91 @@ class product_node final : public node<Env> {
   per_slot<saved> kept_;
 };
 
+template <class Env>
+class beside_node final : public node<Env> {
+  using kernels = ops::on<typename Env::space>;
+  using value = typename Env::compute;
+
+ public:
+  using typename node<Env>::view;
+  using typename node<Env>::space;
+
+  template <class... L>
+  explicit beside_node(beside_of<L...> const& what) : beside_node() {
+    std::apply([&](auto const&... each) { (branches_.emplace_back(nodes_of<Env>(each)), ...); }, what.branches.layers);
+  }
+  explicit beside_node(std::vector<std::vector<node_pointer<Env>>> branches) : beside_node() {
+    for (auto& each : branches) branches_.emplace_back(std::move(each));
+  }
+  [[nodiscard]] layer_says says() const override { return {.does = flow::fork}; }
+  [[nodiscard]] std::int64_t width(std::int64_t from) const override {
+    std::int64_t sum = 0;
+    for (auto const& each : branches_) sum += each.width(from);
+    return sum;
+  }
+  void visit(parameter_visitor<Env> const& each) override {
+    for (auto& one : branches_) one.visit(each);
+  }
+  held<Env> forward(pass<Env>& pass, held<Env> x, arena<space>& to, view) override {
+    auto const y = to.template take<value>({x.v.extent(0), all_columns()});
+    std::int64_t at = 0;
+    for (std::size_t i = 0; i < branches_.size(); ++i) {
+      kernels::copy_columns(y, at, branches_[i].forward(pass, x.v).v, 0, columns_[i]);
+      at += columns_[i];
+    }
+    return {y, true};
+  }
+  // Each branch gets its columns of dy before any of them runs: where dx goes may be the memory of dy.
+  void backward_input(pass<Env>& pass, layer_input<Env> x, view, view dy, target<Env> to, half when) override {
+    bool const later = when == half::later;
+    std::vector<view> parts;
+    std::int64_t at = 0;
+    for (auto const columns : columns_) {
+      parts.push_back((later ? pass.activations : pass.scratch).template take<value>({dy.extent(0), columns}));
+      kernels::copy_columns(parts.back(), 0, dy, at, columns);
+      at += columns;
+    }
+    for (std::size_t i = 0; i < branches_.size(); ++i) {
+      branches_[i].backward(pass, x, {parts[i], true, later ? memory::kept : memory::scratch},
+                            {to.into, to.accumulate || i > 0}, when);
+    }
+  }
+  void backward_weight(pass<Env>& pass, layer_input<Env> x, view) override {
+    for (auto& each : branches_) each.backward_weight(pass, x);
+  }
+  void serve_forward(pass<Env>& pass) override {
+    for (auto& each : branches_) each.serve_forward(pass);
+  }
+  void serve_backward(pass<Env>& pass) override {
+    for (auto i = branches_.size(); i-- > 0;) branches_[i].serve_backward(pass);
+  }
+
+ private:
+  beside_node() { this->facts_.inside = this->facts_.accumulates = true; }
+  void do_place(placing<Env>& at, layer_step const& step) override {
+    auto const from = at.width;
+    for (auto& each : branches_) {
+      at.width = from;
+      at.act = ops::activation::none;
+      each.place(at, step.takes, lie::rows);
+      columns_.push_back(at.width);
+    }
+    at.width = all_columns();
+  }
+  [[nodiscard]] std::int64_t all_columns() const {
+    return std::accumulate(columns_.begin(), columns_.end(), std::int64_t{0});
+  }
+
+  std::vector<chain_node<Env>> branches_;
+  std::vector<std::int64_t> columns_;  // of each branch's result
+};
+
 }  // namespace detail
 
+template <class Env, class... L>
+struct node_of<Env, beside_of<L...>> {
+  using type = detail::beside_node<Env>;
+};
 template <class Env, class Chain>
 struct node_of<Env, residual_of<Chain>> {
   using type = detail::residual_node<Env>;
@@ -11790,8 +11896,7 @@ class expression {
   template <unit_of_layers Unit>
   explicit expression(Unit const& unit, rank_groups<Env> const& groups = rank_groups<Env>::none())
       : expression(unit.name(), unit.width(), unit.site(), nodes_of<Env>(unit.layers()), groups) {
-    using layers = std::remove_cvref_t<decltype(unit.layers())>;
-    static_assert(detail::check<decltype(nn::chain(std::declval<layers>()))>::fits_unit());
+    static_assert(detail::check<std::remove_cvref_t<decltype(unit.layers())>>::fits_unit());
   }
   expression(std::string const& name, std::int64_t width, std::uint32_t site, std::vector<node_pointer<Env>> nodes,
              rank_groups<Env> const& groups)
@@ -22762,7 +22867,8 @@ class mesh_shape {
 
   template <class Order>
   void sort_by(Order const& order) {
-    std::ranges::sort(axes_, {}, [&](degree const& each) { return std::ranges::find(order, each.kind); });
+    auto const place = [&](degree const& each) { return std::find(order.begin(), order.end(), each.kind); };
+    std::sort(axes_.begin(), axes_.end(), [&](degree const& a, degree const& b) { return place(a) < place(b); });
   }
 
   void fit() {
@@ -25065,7 +25171,8 @@ class layout {
     }
   }
   [[nodiscard]] int unit_of(entry const& tensor) const {
-    auto const at = std::ranges::find_if(units_, [&](auto const& each) { return each.last > tensor.uses.front(); });
+    auto const at =
+        std::find_if(units_.begin(), units_.end(), [&](auto const& each) { return each.last > tensor.uses.front(); });
     return static_cast<int>(at - units_.begin());
   }
   void list_buckets() {
@@ -28682,7 +28789,10 @@ TRIREME_BODY std::vector<std::string> directory::names() const {
   return all;
 }
 
-TRIREME_BODY bool directory::has(std::string const& name) const { return std::ranges::binary_search(names(), name); }
+TRIREME_BODY bool directory::has(std::string const& name) const {
+  auto const all = names();
+  return std::binary_search(all.begin(), all.end(), name);
+}
 TRIREME_BODY directory directory::make(std::string const& name) const {
   require(name);
   if (files().make_directory(descriptor(), name.c_str(), 0777) != 0 && errno != EEXIST) {
@@ -30432,7 +30542,8 @@ class piece_index {
         covered.push_back({to, from, n});
       });
     }
-    std::ranges::sort(covered, {}, &run::whole);  // here "whole" is the part that is asked for
+    // Here "whole" is the part that is asked for.
+    std::sort(covered.begin(), covered.end(), [](run const& a, run const& b) { return a.whole < b.whole; });
     covered.push_back({count, 0, 0});
     std::int64_t at = 0;
     for (auto const& each : covered) {
@@ -30584,13 +30695,14 @@ struct own_checkpoint {
   auto const newest = std::min(all.size(), static_cast<std::size_t>(how.last));
   std::vector<own_checkpoint> older(all.begin(), all.end() - static_cast<std::ptrdiff_t>(newest));
   std::erase_if(all, [](own_checkpoint const& each) { return !std::isfinite(each.held_out); });
-  std::ranges::sort(all, [](own_checkpoint const& a, own_checkpoint const& b) {
+  std::sort(all.begin(), all.end(), [](own_checkpoint const& a, own_checkpoint const& b) {
     return is_better(a.held_out, a.step, b.held_out, b.step);
   });
   all.resize(std::min(all.size(), static_cast<std::size_t>(how.best)));
   std::vector<std::int64_t> out;
   for (auto const& each : older) {
-    bool const stays = std::ranges::any_of(all, [&](own_checkpoint const& best) { return best.step == each.step; });
+    bool const stays =
+        std::any_of(all.begin(), all.end(), [&](own_checkpoint const& best) { return best.step == each.step; });
     if (!stays) out.push_back(each.step);
   }
   return out;
@@ -30620,8 +30732,9 @@ struct own_checkpoint {
 [[nodiscard]] inline std::optional<kept> best_in(std::string const& directory,
                                                  formats::file_system& files = formats::real_files()) {
   auto const all = kept_in(directory, files);
-  auto const best = std::ranges::min_element(
-      all, [](kept const& a, kept const& b) { return detail::is_better(a.held_out, a.step, b.held_out, b.step); });
+  auto const best = std::min_element(all.begin(), all.end(), [](kept const& a, kept const& b) {
+    return detail::is_better(a.held_out, a.step, b.held_out, b.step);
+  });
   if (best == all.end() || !std::isfinite(best->held_out)) return std::nullopt;
   return *best;
 }
@@ -31045,7 +31158,7 @@ class writing {
     trireme::detail::together(world_, [&] {
       if (world_.rank() != 0) return;
       if (own.digits.empty()) own.digits = drawn_identity();
-      std::ranges::copy(own.digits, digits.begin());
+      std::copy(own.digits.begin(), own.digits.end(), digits.begin());
       formats::make_directories(path_, files_);
       place_.home = open_home(path_, files_);
       ours_ = claim(*place_.home, own.digits, at_.step);
@@ -32163,6 +32276,116 @@ struct check_data {
 };
 
 }  // namespace trireme::detail
+
+// ---- trireme/train/metrics.hpp
+namespace trireme {
+
+/// What `trainer.evaluate(data, metrics...)` counts over a dataset, beside the loss. A metric of your own has these two
+/// functions and, for its reader, whatever follows from the counts.
+///
+/// Requires  add(outputs, targets): counts some samples, whose outputs are those of predict(), (n, outputs), and whose
+///           targets are the dataset's, (n, ...); counts(): the numbers counted so far, as many on every rank. The
+///           trainer adds them up over the ranks, exactly, because they are integers.
+template <class M>
+concept metric_policy = std::copyable<M> &&
+    requires(M& metric, tensor_view<float const> outputs, any_view<host> const& targets) {
+  metric.add(outputs, targets);
+  { metric.counts() } -> std::convertible_to<std::span<std::int64_t>>;
+};
+
+namespace metric {
+
+/// exp(loss): for a model whose loss is a cross-entropy, among how many equally likely answers it hesitates.
+[[nodiscard]] inline double perplexity(double loss) { return std::exp(loss); }
+
+/// For each class, how many samples of it were given each class.
+///
+/// Shapes   outputs (n, classes): the largest is the class that the model gives, the first one of equals; with (n, 1)
+///          class 1 is given where the output is above 0. Targets int32 (n) or (n, T), of which the last one counts,
+///          because predict() gives a sequence's last outputs; those below 0 are left out. With (n, 1) targets may be
+///          float: class 1 is above 1/2.
+/// Errors   config_error for a target that is no class, or another number of outputs.
+class confusion {
+ public:
+  explicit confusion(std::int64_t classes) : classes_(classes) {
+    if (classes < 2) throw config_error(text("trireme::metric::confusion: ", classes, " classes; give at least two"));
+    counts_.resize(static_cast<std::size_t>(classes * classes));
+  }
+
+  void add(tensor_view<float const> outputs, any_view<host> const& targets) {
+    auto const n = outputs.extent(0), width = outputs.extent(1);
+    if (width != classes_ && !(width == 1 && classes_ == 2)) {
+      throw config_error(text("trireme::metric: the model has ", width, " outputs for ", classes_, " classes"));
+    }
+    for (std::int64_t i = 0; i < n; ++i) {
+      auto const wanted = class_of(targets, i, n);
+      if (wanted < 0) continue;
+      if (wanted >= classes_)
+        throw config_error(text("trireme::metric: target ", wanted, " of ", classes_, " classes"));
+      auto const* const row = outputs.address() + i * width;
+      auto const given = width == 1 ? std::int64_t{row[0] > 0} : std::max_element(row, row + width) - row;
+      ++counts_[static_cast<std::size_t>(wanted * classes_ + given)];
+    }
+  }
+  [[nodiscard]] std::span<std::int64_t> counts() noexcept { return counts_; }
+
+  [[nodiscard]] std::int64_t classes() const noexcept { return classes_; }
+  /// Samples of class `wanted` that were given class `given`.
+  [[nodiscard]] std::int64_t count(std::int64_t wanted, std::int64_t given) const {
+    return counts_[static_cast<std::size_t>(wanted * classes_ + given)];
+  }
+  /// Samples that were given their class, of all samples; 0 if there are none, as all shares here.
+  [[nodiscard]] double accuracy() const {
+    std::int64_t right = 0, all = 0;
+    for (std::int64_t c = 0; c < classes_; ++c) {
+      right += count(c, c);
+      all += samples(c);
+    }
+    return share_of(right, all);
+  }
+  /// Of the samples that were given class c, those that are of it.
+  [[nodiscard]] double precision(std::int64_t c) const {
+    std::int64_t given = 0;
+    for (std::int64_t other = 0; other < classes_; ++other) given += count(other, c);
+    return share_of(count(c, c), given);
+  }
+  /// Of the samples of class c, those that were given it.
+  [[nodiscard]] double recall(std::int64_t c) const { return share_of(count(c, c), samples(c)); }
+  /// The harmonic mean of precision and recall.
+  [[nodiscard]] double f1(std::int64_t c) const {
+    auto const p = precision(c), r = recall(c);
+    return p + r == 0 ? 0 : 2 * p * r / (p + r);
+  }
+  /// The mean of all classes' f1.
+  [[nodiscard]] double macro_f1() const {
+    double sum = 0;
+    for (std::int64_t c = 0; c < classes_; ++c) sum += f1(c);
+    return sum / static_cast<double>(classes_);
+  }
+
+ private:
+  [[nodiscard]] std::int64_t samples(std::int64_t c) const {
+    std::int64_t sum = 0;
+    for (std::int64_t given = 0; given < classes_; ++given) sum += count(c, given);
+    return sum;
+  }
+  static double share_of(std::int64_t some, std::int64_t all) {
+    return all == 0 ? 0 : static_cast<double>(some) / static_cast<double>(all);
+  }
+  [[nodiscard]] std::int64_t class_of(any_view<host> const& targets, std::int64_t i, std::int64_t n) const {
+    auto const each = n == 0 ? 0 : targets.size() / n;
+    if (each == 0) throw config_error("trireme::metric: the dataset has no targets to compare outputs with");
+    auto const last = i * each + each - 1;
+    if (targets.type == dtype::f32 && classes_ == 2) return targets.as<float>().address()[last] > 0.5F ? 1 : 0;
+    return targets.as<std::int32_t>().address()[last];
+  }
+
+  std::int64_t classes_;
+  std::vector<std::int64_t> counts_;
+};
+
+}  // namespace metric
+}  // namespace trireme
 
 // ---- trireme/train/report.hpp
 namespace trireme {
@@ -33707,11 +33930,9 @@ class placed_model {
     if constexpr (!staged) {
       for (auto const& part : parts) sum += engine_.evaluate(part);
     } else {
-      auto const batches = parts.batches().count;
-      auto const most = serves() ? most_of(world_, batches) : gathers ? most_of(grid_.replicas(), batches) : batches;
+      auto missing = missing_passes(parts.batches().count);
       for (auto const& part : parts) sum += engine_.evaluate(cut({&part, 1}).front(), exchange_);
-      for (auto missing = most - batches; missing > 0; --missing)
-        serves() ? engine_.serve(exchange_) : exchange_.sit_out_forward();
+      for (; missing > 0; --missing) serves() ? engine_.serve(exchange_) : exchange_.sit_out_forward();
     }
     return sum;
   }
@@ -33724,6 +33945,20 @@ class placed_model {
       if (auto* const stages = grid_.along(axes_type::stages); stages != nullptr) return from_last_stage(out, *stages);
     }
     return on_host(out);
+  }
+
+  /// Collective. Calls f(outputs, targets) for each batch of a dataset, on one of the ranks that have its outputs.
+  template <dataset Data, class F>
+  void for_each_prediction(Data const& data, std::int64_t batch, F&& f) {
+    auto const own = samples_share();
+    data::evaluation_batches parts(data, batch, own.rank, own.size);
+    bool const first = is_first_with_its_samples();
+    auto missing = missing_passes(parts.batches().count);
+    for (auto const& part : parts) {
+      auto const outputs = predict(part);
+      if (first) f(outputs.view(), part.targets);
+    }
+    for (data::evaluation_batches any(data, batch); missing > 0; --missing) static_cast<void>(predict(*any.begin()));
   }
 
   /// Collective. The mean over all ranks of the losses that evaluate() has returned.
@@ -33744,6 +33979,16 @@ class placed_model {
     for (auto const& axis : grid_.shape().axes())
       if (axis.facts.same_losses() && grid_.share_of(axis.kind).rank != 0) return {};
     return own;
+  }
+  // Collective. In how many passes of other ranks, which need all of them, this one takes part after its own.
+  [[nodiscard]] std::int64_t missing_passes(std::int64_t own) {
+    if constexpr (!staged) return 0;
+    return serves() ? most_of(world_, own) - own : gathers ? most_of(grid_.replicas(), own) - own : 0;
+  }
+  [[nodiscard]] bool is_first_with_its_samples() const {
+    for (auto const& axis : grid_.shape().axes())
+      if (axis.facts.samples != axis_samples::split && grid_.share_of(axis.kind).rank != 0) return false;
+    return true;
   }
   // Whether passes of other ranks go through units here: then all run as many micro-batches.
   [[nodiscard]] bool serves() const noexcept {
@@ -34128,6 +34373,19 @@ class basic_trainer {
   [[nodiscard]] double evaluate(Data const&, std::int64_t = 8) {
     static_cast<void>(sizeof(detail::check_data<detail::slip_of_data<Data>()>));
     return 0;
+  }
+
+  /// What metrics count over a whole dataset, whose samples are predicted `batch` at a time: copies of them with the
+  /// counts of all ranks, the same on every rank. Nothing is changed.
+  /// @example auto const [seen] = trainer.evaluate(data, 64, metric::confusion(10));  // seen.accuracy(), seen.f1(3)
+  template <dataset Data, metric_policy... Metrics>
+  [[nodiscard]] std::tuple<Metrics...> evaluate(Data const& data, std::int64_t batch,
+                                                Metrics... metrics) requires(predicts && sizeof...(Metrics) > 0) {
+    run_.model.share_buffers();
+    run_.model.for_each_prediction(
+        data, batch, [&](auto const& outputs, auto const& targets) { (metrics.add(outputs, targets), ...); });
+    (world_.all_reduce(metrics.counts(), reduction::sum{}), ...);
+    return {std::move(metrics)...};
   }
 
   /// The model's outputs for some inputs (n, outputs). A GPT gives the logits of what follows each sample. Computed by
@@ -34897,7 +35155,7 @@ namespace detail {
 inline void expect_word(comm::bootstrap::lookup const& variable, char const* name,
                         std::vector<std::string_view> const& known) {
   auto const value = variable(name).value_or("");
-  if (value.empty() || std::ranges::find(known, value) != known.end()) return;
+  if (value.empty() || std::find(known.begin(), known.end(), value) != known.end()) return;
   std::string list;
   for (std::size_t i = 0; i < known.size(); ++i) {
     list += text(i == 0 ? "" : i + 1 == known.size() ? " or " : ", ", known[i]);

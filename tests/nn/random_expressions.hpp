@@ -213,13 +213,24 @@ class generator {
     out.push_back(std::make_unique<nn::detail::product_node<Env>>(std::move(gate), std::move(up)));
     linear(out, some_width(), false);
   }
+  void beside(nodes& out, std::int64_t from, int depth) {
+    source += "beside(";
+    std::vector<nodes> branches;
+    for (auto n = 1 + below(3); n-- > 0;) {
+      source += "chain";
+      branches.push_back(chain(from, below(2) == 0 ? from : some_width(), depth));
+      source += ", ";
+    }
+    source += "), ";
+    out.push_back(std::make_unique<nn::detail::beside_node<Env>>(std::move(branches)));
+  }
   nodes chain(std::int64_t from, std::int64_t to, int depth) {
     source += "(";
     nodes out;
     auto at = from;
     if (below(4) == 0) small(out);
     for (auto n = 1 + below(4); n-- > 0;) {
-      auto const kind = below(depth > 0 ? 10 : 5);
+      auto const kind = below(depth > 0 ? 11 : 5);
       if (kind < 2) {
         small(out);
       } else if (kind == 2) {
@@ -249,6 +260,9 @@ class generator {
         at = inner;
       } else if (kind == 8) {
         swiglu(out);
+        at = out.back()->width(at);
+      } else if (kind == 9) {
+        beside(out, at, depth - 1);
         at = out.back()->width(at);
       } else {
         attention(out);
