@@ -15,8 +15,8 @@ using ops::activation;
 namespace {
 
 constexpr std::array<std::int64_t, 8> sizes{0, 1, 7, 8, 15, 16, 33, 1000};
-constexpr std::array<activation, 5> activations{activation::none, activation::gelu, activation::tanh, activation::relu,
-                                                activation::silu};
+constexpr std::array<activation, 6> activations{activation::none, activation::gelu, activation::tanh,
+                                                activation::relu, activation::silu, activation::gelu_erf};
 
 template <class T>
 void compare_with_double() {
@@ -118,6 +118,27 @@ TEST_CASE("silu is x / (1 + exp(-x)), whose slope is 0 or 1 far from 0, and keep
     CHECK(std::isnan(y[3]));
     CHECK(y[4] == 1);
     CHECK(y[5] == 0);
+  });
+}
+
+TEST_CASE("gelu_erf is x times the normal distribution's function, and keeps NaN") {
+  at_each_level([] {
+    tensor<float> x(shape{5});
+    tensor<float> y(shape{5});
+    std::copy_n(std::array{1.0F, -2.0F, 1e30F, -1e30F, std::nanf("")}.data(), 5, x.span().data());
+    kernels::activate(y.view(), x, activation::gelu_erf);
+    CHECK(y[0] == Approx(0.841344746069));
+    CHECK(y[1] == Approx(-0.0455002638964));
+    CHECK(y[2] == 1e30F);
+    CHECK(y[3] == 0);
+    CHECK(std::isnan(y[4]));
+    auto dy = zeros<float>({5});
+    kernels::fill(dy.view(), 1.0);
+    kernels::activate_backward(y.view(), dy, x, activation::gelu_erf);
+    CHECK(y[0] == Approx(1.08331547059));
+    CHECK(y[2] == 1);
+    CHECK(y[3] == 0);
+    CHECK(std::isnan(y[4]));
   });
 }
 
