@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "trireme/comm/bootstrap.hpp"
-#include "trireme/comm/detail/process_recovery.hpp"
+#include "trireme/comm/detail/process_start.hpp"
 #include "trireme/comm/launch.hpp"
 #include "trireme/comm/mpi/engine.hpp"
 #include "trireme/comm/node/setup.hpp"

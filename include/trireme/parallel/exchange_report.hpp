@@ -10,12 +10,14 @@ struct exchange_result {
   bool finite = true;      ///< whether every gradient of every rank is finite
   std::int64_t votes = 0;  ///< sum of what the ranks wished for, or passed to finish()
   double loss = 0;         ///< mean over all ranks' samples, of the losses that were added to the vote
+  double counted = 1;      ///< the share of all rows that this mean counts; 1 if it counts none
 };
 
 /// Of the gradients that an update is about to read.
 struct gradient_numbers {
-  double norm = 0;   ///< global norm, without the scale
-  double scale = 1;  ///< what the losses, and so the gradients, were multiplied by
+  double norm = 0;      ///< global norm, without the scale
+  double scale = 1;     ///< what the losses, and so the gradients, were multiplied by
+  double measured = 1;  ///< and what layers have measured (parameter_info::running): the loss scale
 };
 
 /// How much of the exchange happened while backward was still running, in seconds since the exchange was made.

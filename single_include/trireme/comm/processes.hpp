@@ -1,5 +1,5 @@
 // Trireme 0.1.0: trireme/comm/processes.hpp in one header. Made by scripts/single-header: change the sources, not this file.
-// SHA-256 of the sources: 657f97c6ad1923c24b4e25c6d8a6d0a314d14307b1931432e70ffa2199dc8f1a
+// SHA-256 of the sources: 7658d8173d2a5a0b27121155aed7edbc024f3052c812263c6b74abd7d75e3a04
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -16,17 +16,13 @@
 #include <string_view>
 #include <utility>
 
-#ifndef TRIREME_COMM_DETAIL_PROCESS_RECOVERY_INCLUDED
-#define TRIREME_COMM_DETAIL_PROCESS_RECOVERY_INCLUDED
-
-// ---- trireme/comm/detail/process_recovery.hpp
-#include <algorithm>
-#include <vector>
-
 #ifndef TRIREME_COMM_DETAIL_PROCESS_START_INCLUDED
 #define TRIREME_COMM_DETAIL_PROCESS_START_INCLUDED
 
 // ---- trireme/comm/detail/process_start.hpp
+#include <algorithm>
+#include <vector>
+
 #ifndef TRIREME_COMM_NODE_SETUP_INCLUDED
 #define TRIREME_COMM_NODE_SETUP_INCLUDED
 
@@ -482,13 +478,6 @@ inline void end_with_error(process_engine& engine, std::exception_ptr const& fai
   last_report() = engine.reports() ? report::by_this_process : report::by_another;
 }
 
-}  // namespace trireme::comm::detail
-
-#endif  // TRIREME_COMM_DETAIL_PROCESS_START_INCLUDED
-
-// ---- trireme/comm/detail/process_recovery.hpp (goes on)
-namespace trireme::comm::detail {
-
 /// Calls `body(world, attempt)` until it succeeds. After a failure the processes that are left agree in shared memory
 /// on who goes on (node_launch::survivors). They meet again, and get new ranks in the order of the old ones.
 template <class World, class Body>
@@ -526,7 +515,7 @@ auto recover_processes(std::string_view who, bootstrap::place here, std::chrono:
 
 }  // namespace trireme::comm::detail
 
-#endif  // TRIREME_COMM_DETAIL_PROCESS_RECOVERY_INCLUDED
+#endif  // TRIREME_COMM_DETAIL_PROCESS_START_INCLUDED
 
 // ---- trireme/comm/processes.hpp (goes on)
 namespace trireme::comm {

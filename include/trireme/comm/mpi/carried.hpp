@@ -44,7 +44,7 @@ class mpi_carried {
     return share >= 2 * machines * least_bytes;
   }
 
-  void begin(mpi_route const& route, command const& it) {
+  void begin(mpi_route const& route, command const& it, geometry const& cuts) {
     route_ = &route;
     it_ = it;
     places_ = route.group->places;
@@ -54,8 +54,10 @@ class mpi_carried {
     widened_ = widens(it);
     partial_bytes_ = widened_ ? sizeof(float) : it.element_bytes;
     parts_ = is_scattered() ? machines_ : 1;
-    auto const part = is_scattered() ? it.what.count / route.group->size : share_of_place(0).count;
-    auto const line = static_cast<std::int64_t>(64 / it.element_bytes);
+    slices_.clear();
+    for (int rank = 0; is_scattered() && rank < route.group->size; ++rank) slices_.push_back(cuts.owned(rank));
+    auto const part = is_scattered() ? cuts.largest() : share_of_place(0).count;
+    auto const line = line_of(it.element_bytes);
     auto const wanted =
         std::clamp(bytes(part) * static_cast<std::size_t>(parts_) / static_cast<std::size_t>(8 * machines_),
                    least_bytes, largest_bytes) /
@@ -135,11 +137,8 @@ class mpi_carried {
   /// The machine whose rank of this place gets a piece of a reduce_scatter.
   [[nodiscard]] int owner_of(std::int64_t piece) const noexcept { return static_cast<int>(piece / pieces_of_part_); }
   [[nodiscard]] interval piece_of(int place, std::int64_t piece) const noexcept {
-    auto all = share_of_place(place);
-    if (is_scattered()) {
-      auto const each = it_.what.count / (machines_ * places_);
-      all = {rank_of(owner_of(piece), place) * each, each};
-    }
+    auto const all =
+        is_scattered() ? slices_[static_cast<std::size_t>(rank_of(owner_of(piece), place))] : share_of_place(place);
     auto const begin = std::min(all.count, piece % pieces_of_part_ * piece_);
     return {all.first + begin, std::min(piece_, all.count - begin)};
   }
@@ -162,10 +161,6 @@ class mpi_carried {
   [[nodiscard]] bool is_mine(std::int64_t piece) const noexcept {
     return !is_scattered() || owner_of(piece) == machine_;
   }
-  template <class Visit>
-  void for_each_beside(Visit visit) const {
-    for (int step = 1; step < places_; ++step) visit((place_ - step + places_) % places_, (place_ + step) % places_);
-  }
 
   void collect_next() {
     while (next_ < pieces_ && next_ < finished_ + static_cast<std::int64_t>(flights_.size())) collect(next_++);
@@ -174,7 +169,7 @@ class mpi_carried {
     auto& it = flight(piece);
     it.at = stage::collecting;
     auto const mine = piece_of(place_, piece);
-    for_each_beside([&](int source, int target) {
+    for_each_other(place_, places_, [&](int source, int target) {
       if (mine.count > 0)
         it.terms.receive(*route_, term_slot(piece, source), bytes(mine.count), rank_of(machine_, source),
                          route_->tag + 1);
@@ -231,23 +226,21 @@ class mpi_carried {
       reducing_kernels<float, host, reduction::sum>.combine({&out, 1}, terms_, mine.count, divisor);
     if (widened_ && is_last()) narrow(result, wide, mine.count);
   }
-  void widen(float* to, std::byte const* from, std::int64_t count) const noexcept {
-    auto const copy = [&]<class T>(T const* values) {
-      for (std::int64_t i = 0; i < count; ++i) to[i] = static_cast<float>(values[i]);
-    };
-    if (it_.what.type == dtype::bf16)
-      copy(reinterpret_cast<bfloat16 const*>(from));
-    else
-      copy(reinterpret_cast<float16 const*>(from));
+  /// Calls convert(T{}) for the type of the values.
+  template <class Convert>
+  void with_type(Convert convert) const {
+    it_.what.type == dtype::bf16 ? convert(bfloat16{}) : convert(float16{});
   }
-  void narrow(std::byte* to, float const* from, std::int64_t count) const noexcept {
-    auto const copy = [&]<class T>(T* values) {
-      for (std::int64_t i = 0; i < count; ++i) values[i] = static_cast<T>(from[i]);
-    };
-    if (it_.what.type == dtype::bf16)
-      copy(reinterpret_cast<bfloat16*>(to));
-    else
-      copy(reinterpret_cast<float16*>(to));
+  void widen(float* to, std::byte const* from, std::int64_t count) const {
+    with_type([&]<class T>(T) {
+      auto const* const values = reinterpret_cast<T const*>(from);
+      std::transform(values, values + count, to, [](T each) { return static_cast<float>(each); });
+    });
+  }
+  void narrow(std::byte* to, float const* from, std::int64_t count) const {
+    with_type([&]<class T>(T) {
+      std::transform(from, from + count, reinterpret_cast<T*>(to), [](float each) { return static_cast<T>(each); });
+    });
   }
 
   /// The result of this rank's piece has come, or belongs to another machine.
@@ -258,7 +251,7 @@ class mpi_carried {
     auto const mine = piece_of(place_, piece);
     if (machine_ + 2 < machines_ && mine.count > 0)
       it.result.send(*route_, to(mine.first), bytes(mine.count), rank_of(machine_ + 1, place_), route_->tag + 2);
-    for_each_beside([&](int source, int target) {
+    for_each_other(place_, places_, [&](int source, int target) {
       if (auto const theirs = piece_of(source, piece); theirs.count > 0)
         it.result.receive(*route_, to(theirs.first), bytes(theirs.count), rank_of(machine_, source), route_->tag + 2);
       if (mine.count > 0)
@@ -275,10 +268,11 @@ class mpi_carried {
   std::int64_t piece_ = 1;  ///< elements
   std::int64_t pieces_of_part_ = 0;
   std::int64_t pieces_ = 0;
-  std::int64_t next_ = 0;      ///< the next piece to begin
-  std::int64_t folded_ = 0;    ///< the next one to add up
-  std::int64_t passed_ = 0;    ///< the next one whose result comes
-  std::int64_t finished_ = 0;  ///< all pieces below are finished
+  std::int64_t next_ = 0;         ///< the next piece to begin
+  std::int64_t folded_ = 0;       ///< the next one to add up
+  std::int64_t passed_ = 0;       ///< the next one whose result comes
+  std::int64_t finished_ = 0;     ///< all pieces below are finished
+  std::vector<interval> slices_;  ///< of a reduce_scatter: of each rank
   std::vector<flight_of_a_piece> flights_;
   byte_buffer slots_, wide_;
   std::vector<void const*> terms_;

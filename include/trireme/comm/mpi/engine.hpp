@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <chrono>
 #include <memory>
+#include <numeric>
+#include <span>
 #include <string>
 #include <thread>
 #include <utility>
@@ -16,9 +18,29 @@
 
 namespace trireme::comm::detail {
 
+/// A few bytes of every rank, in rank order. `all_gather(values, counts)` is that of a world; without counts, of equal
+/// slices.
+template <class AllGather>
+[[nodiscard]] std::vector<std::string> gather_texts(int rank, int size, std::string const& own, AllGather all_gather) {
+  std::vector<std::int64_t> lengths(static_cast<std::size_t>(size));
+  auto const mine = lengths.begin() + rank;
+  *mine = static_cast<std::int64_t>(own.size());
+  all_gather(std::span(lengths), std::span<std::int64_t const>{});
+  std::string all(static_cast<std::size_t>(std::accumulate(lengths.begin(), lengths.end(), std::int64_t{0})), '\0');
+  std::ranges::copy(own, all.begin() + std::accumulate(lengths.begin(), mine, std::int64_t{0}));
+  all_gather(std::span(all), std::span<std::int64_t const>(lengths));
+  std::vector<std::string> texts;
+  auto at = all.begin();
+  for (auto const length : lengths) {
+    texts.emplace_back(at, at + length);
+    at += length;
+  }
+  return texts;
+}
+
 /// Carries commands in MPI's point-to-point messages, and forms sums in rank order: small values travel in rounds
-/// (rounds.hpp), large ones are reduced in slices, between each two ranks directly (mpi_reduction.hpp) or carried from
-/// machine to machine (mpi_carried.hpp). With sum_order::any MPI's own collectives form large sums (mpi_native.hpp).
+/// (detail/rounds.hpp), large ones are reduced in slices, between each two ranks directly (reduction.hpp) or carried
+/// from machine to machine (carried.hpp). With sum_order::any MPI's own collectives form large sums (native.hpp).
 class message_engine final : public process_engine {
  public:
   /// Takes `own`, a communicator of this engine alone, and frees it at the end. `members` are those of its ranks that
@@ -96,15 +118,21 @@ class message_engine final : public process_engine {
   /// Collective. Whether all ranks wish to share memory, and are on one machine, as MPI sees it. Also settles the order
   /// of sums: `any` only if all ranks ask for it.
   [[nodiscard]] bool on_one_machine(bool wished, sum_order order) {
-    auto const wishes = gather_texts(wished ? "yes" : "no");
-    std::vector<std::int32_t> orders(static_cast<std::size_t>(size()));
-    orders[static_cast<std::size_t>(rank())] = order == sum_order::any ? 1 : 0;
-    gather_all(orders.data(), size(), sizeof(std::int32_t), {});
-    group_.order = std::ranges::count(orders, 1) == size() ? sum_order::any : sum_order::ranks;
-    std::vector<int> machines(static_cast<std::size_t>(size()));  // of each rank: the first rank on its machine
-    driver_->alone([&] { machines[static_cast<std::size_t>(rank())] = first_rank_here(); });
-    gather_all(machines.data(), size(), sizeof(int), {});
-    return stand_on(std::move(machines)) && std::ranges::count(wishes, "yes") == size();
+    struct standing {
+      std::int32_t machine, shares, any_order;  // machine: the first rank on it
+    };
+    std::vector<standing> all(static_cast<std::size_t>(size()));
+    auto& mine = all[static_cast<std::size_t>(rank())];
+    mine = {0, wished ? 1 : 0, order == sum_order::any ? 1 : 0};
+    driver_->alone([&] { mine.machine = first_rank_here(); });
+    gather_all(all.data(), size(), sizeof(standing), {});
+    group_.order = std::ranges::all_of(all, [](standing const& each) { return each.any_order == 1; })
+                       ? sum_order::any
+                       : sum_order::ranks;
+    std::vector<int> machines;
+    for (auto const& each : all) machines.push_back(each.machine);
+    return stand_on(std::move(machines)) &&
+           std::ranges::all_of(all, [](standing const& each) { return each.shares == 1; });
   }
   /// Collective. Notes which machine each rank is on; returns whether all are on one.
   bool stand_on(std::vector<int> machines) {
@@ -115,26 +143,10 @@ class message_engine final : public process_engine {
   }
   /// Collective. A few bytes of every rank, in rank order.
   [[nodiscard]] std::vector<std::string> gather_texts(std::string const& own) {
-    auto const p = static_cast<std::size_t>(size());
-    std::vector<std::int64_t> lengths(p);
-    lengths[static_cast<std::size_t>(rank())] = static_cast<std::int64_t>(own.size());
-    gather_all(lengths.data(), static_cast<std::int64_t>(p), sizeof(std::int64_t), {});
-    std::int64_t total = 0;
-    std::int64_t before = 0;
-    for (std::size_t each = 0; each < p; ++each) {
-      if (each == static_cast<std::size_t>(rank())) before = total;
-      total += lengths[each];
-    }
-    std::string all(static_cast<std::size_t>(total), '\0');
-    std::ranges::copy(own, all.begin() + before);
-    gather_all(all.data(), total, 1, lengths);
-    std::vector<std::string> texts;
-    std::size_t at = 0;
-    for (auto const length : lengths) {
-      texts.push_back(all.substr(at, static_cast<std::size_t>(length)));
-      at += static_cast<std::size_t>(length);
-    }
-    return texts;
+    return detail::gather_texts(
+        rank(), size(), own, [this]<class T>(std::span<T> values, std::span<std::int64_t const> counts) {
+          gather_all(values.data(), static_cast<std::int64_t>(values.size()), sizeof(T), counts);
+        });
   }
 
  private:

@@ -88,6 +88,12 @@ struct mpi_route {
   }
 };
 
+/// Visits all others of `size` numbers as (from whom, to whom) in an order in which not all begin with number 0.
+template <class Visit>
+void for_each_other(int own, int size, Visit visit) {
+  for (int step = 1; step < size; ++step) visit((own - step + size) % size, (own + step) % size);
+}
+
 /// Messages in flight that are waited for together. They travel in pieces of the group's size.
 class mpi_messages {
  public:

@@ -48,6 +48,7 @@ class mpi_operation final : public process_operation {
     it_ = it;
     parts_.assign(it.parts.begin(), it.parts.end());
     counts_.assign(it.counts.begin(), it.counts.end());
+    it_.counts = counts_;
     firsts_.resize(counts_.size());
     std::exclusive_scan(counts_.begin(), counts_.end(), firsts_.begin(), std::int64_t{0});
     touched_ = it.elements != nullptr && it.elements->touchable;
@@ -77,9 +78,9 @@ class mpi_operation final : public process_operation {
     if (large_ == way_of_large::native) {
       native_.begin(route, *where, it_);
     } else if (large_ == way_of_large::carried) {
-      carried_.begin(route, it_);
+      carried_.begin(route, it_, cuts());
     } else if (large_ == way_of_large::reduced) {
-      reduction_.begin(route, it_);
+      reduction_.begin(route, it_, cuts());
     } else {
       move_own();
       move_large();
@@ -175,16 +176,10 @@ class mpi_operation final : public process_operation {
   }
   [[nodiscard]] bool is_exchange() const noexcept { return it_.what.kind == collective::exchange; }
   [[nodiscard]] bool has_parts() const noexcept { return it_.what.kind == collective::all_to_all && !parts_.empty(); }
-  [[nodiscard]] geometry cuts() const noexcept { return {it_.what, it_.element_bytes, size(), counts_}; }
+  [[nodiscard]] geometry cuts() const noexcept { return {it_.what, it_.element_bytes, size(), counts_, firsts_}; }
   [[nodiscard]] row const& of() const noexcept { return row_of(it_.what.kind); }
   [[nodiscard]] move const& does() const noexcept { return of().moves[0]; }
   [[nodiscard]] bool carries() const noexcept { return rounds_.how() != way::nothing; }
-
-  /// Where what a rank gives to this one belongs.
-  [[nodiscard]] interval taken_from(int peer) const noexcept {
-    if (counts_.empty()) return cuts().taken(does(), peer, rank());
-    return {firsts_[static_cast<std::size_t>(peer)], counts_[static_cast<std::size_t>(peer)]};
-  }
 
   // --- rounds
 
@@ -192,7 +187,6 @@ class mpi_operation final : public process_operation {
   void choose(round_blocks& blocks) const {
     if ((!touched_ && !has_parts()) || of().count == 0) return;
     auto const where_cut = cuts();
-    auto const p = static_cast<std::size_t>(size());
     auto const whole = bytes(it_.what.count);
     auto const all = bytes(where_cut.all());
     auto const carry = [&](way how, std::size_t each) {
@@ -209,12 +203,12 @@ class mpi_operation final : public process_operation {
       bool const deals = does().given == piece::of_taker;
       if (deals ? all <= gathered_bytes : whole <= told_bytes) carry(way::gathered, deals ? all : whole);
       blocks.only = it_.what.root;
-    } else if ((does().given == piece::whole || of().count == 2) && p * whole <= gathered_bytes) {
+    } else if (gathers_terms(where_cut)) {
       carry(way::gathered, whole);
     } else if (auto const block = bytes(where_cut.largest()); does().given == piece::of_giver) {
       if (all <= gathered_bytes || block <= dealt_bytes) carry(way::gathered, block);
       if (blocks.how == way::gathered) cut_as_owned();
-    } else if (block <= dealt_bytes && of().into != cut::parts) {
+    } else if (deals_blocks(where_cut)) {
       carry(way::dealt, block);
       cut_as_owned();
     }
@@ -258,7 +252,7 @@ class mpi_operation final : public process_operation {
       return dealt && of().into == cut::lines ? gather_results(result, bytes(mine.count)) : stage::carrying;
     }
     rounds_.for_each_block([&](int peer, std::byte const* block) {
-      auto const taken = taken_from(peer);
+      auto const taken = where_cut.taken(does(), peer, rank());
       if (taken.count == 0 || (peer == rank() && does().given == does().taken)) return;
       bool const whole_came = rounds_.how() == way::gathered && does().given == piece::of_taker;
       auto const skip = whole_came ? where_cut.given(does(), peer, rank()).first : 0;
@@ -310,14 +304,13 @@ class mpi_operation final : public process_operation {
     auto const p = static_cast<std::size_t>(size());
     auto* const received = received_.at_least(p * sizeof(std::int64_t));
     auto* const sent = sent_.at_least(p * sizeof(std::int64_t));
-    for (int step = 1; step < size(); ++step) {
-      auto const peer = static_cast<std::size_t>((rank() + step) % size());
-      std::memcpy(sent + peer * sizeof(std::int64_t), &parts_[peer].count, sizeof(std::int64_t));
-      heard_.receive(route, received + peer * sizeof(std::int64_t), sizeof(std::int64_t), static_cast<int>(peer),
-                     route.tag + 2);
-      heard_.send(route, sent + peer * sizeof(std::int64_t), sizeof(std::int64_t), static_cast<int>(peer),
-                  route.tag + 2);
-    }
+    constexpr auto each = sizeof(std::int64_t);
+    for_each_other(rank(), size(), [&](int source, int target) {
+      auto const to_whom = static_cast<std::size_t>(target);
+      std::memcpy(sent + to_whom * each, &parts_[to_whom].count, each);
+      heard_.receive(route, received + static_cast<std::size_t>(source) * each, each, source, route.tag + 2);
+      heard_.send(route, sent + to_whom * each, each, target, route.tag + 2);
+    });
     return stage::telling;
   }
   void expect_equal_parts() const {
@@ -345,7 +338,7 @@ class mpi_operation final : public process_operation {
       auto const& part = parts_[static_cast<std::size_t>(size() + peer)];
       return {part.address, part.count};
     }
-    auto taken = taken_from(peer);
+    auto taken = cuts().taken(does(), peer, rank());
     if (is_broadcast()) taken = peer == it_.what.root ? cuts().owned(rank()) : interval{};
     return {to(taken.first), taken.count};
   }
@@ -362,14 +355,12 @@ class mpi_operation final : public process_operation {
     if (target.count > 0 && target.at != source.at) std::memmove(target.at, source.at, bytes(target.count));
   }
   void move_large() {
-    for (int step = 1; step < size(); ++step) {
-      int const source = (rank() - step + size()) % size();
-      int const target = (rank() + step) % size();
+    for_each_other(rank(), size(), [&](int source, int target) {
       if (auto const in = incoming(source); in.count > 0)
         first_.receive(route, in.at, bytes(in.count), source, route.tag + 1);
       if (auto const out = outgoing(target); out.count > 0)
         first_.send(route, out.at, bytes(out.count), target, route.tag + 1);
-    }
+    });
     // A large broadcast: the root sends each rank one slice, which that rank passes on to the others.
     if (!is_broadcast()) return;
     if (rank() == it_.what.root) {
@@ -384,9 +375,9 @@ class mpi_operation final : public process_operation {
     auto const mine = cuts().owned(rank());
     if (mine.count == 0) return;
     auto const* const values = rank() == it_.what.root ? from(mine.first) : to(mine.first);
-    for (int step = 1; step < size(); ++step)
-      if (int const target = (rank() + step) % size(); target != it_.what.root)
-        second_.send(route, values, bytes(mine.count), target, route.tag + 2);
+    for_each_other(rank(), size(), [&](int, int target) {
+      if (target != it_.what.root) second_.send(route, values, bytes(mine.count), target, route.tag + 2);
+    });
   }
 
   /// The peers whose messages are missing.
@@ -447,7 +438,7 @@ class mpi_operation final : public process_operation {
 
   command it_;
   std::vector<part> parts_;
-  std::vector<std::int64_t> counts_, firsts_;  ///< of a ragged all_gather: elements of each rank, and of all before it
+  std::vector<std::int64_t> counts_, firsts_;  ///< of a ragged call: elements of each rank, and of all before it
   bool touched_ = false;
   way_of_large large_ = way_of_large::moved;
   stage at_ = stage::announcing;

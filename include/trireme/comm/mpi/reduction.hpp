@@ -16,18 +16,19 @@ namespace trireme::comm::detail {
 /// all ranks, combined in rank order, and sent to all (or the root), while the next pieces are under way.
 class mpi_reduction {
  public:
-  void begin(mpi_route const& route, command const& it) {
+  void begin(mpi_route const& route, command const& it, geometry const& cuts) {
     route_ = &route;
     from_ = static_cast<std::byte const*>(it.from);
     to_ = static_cast<std::byte*>(it.to);
     element_bytes_ = it.element_bytes;
     combine_ = it.elements->combine;
     divisor_ = it.divisor != 0 ? it.divisor : size();
-    auto const line = static_cast<std::int64_t>(64 / element_bytes_);
+    auto const line = line_of(element_bytes_);
     auto const wanted = std::clamp(most_bytes / static_cast<std::size_t>(size()), least_bytes, largest_piece_bytes);
     piece_ = std::max<std::int64_t>(1, static_cast<std::int64_t>(wanted / 64)) * line;
     std::int64_t longest = 0;
-    for (int rank = 0; rank < size(); ++rank) longest = std::max(longest, slice_of_rank(rank).count);
+    slices_.clear();
+    for (int rank = 0; rank < size(); ++rank) longest = std::max(longest, slices_.emplace_back(cuts.owned(rank)).count);
     pieces_ = (longest + piece_ - 1) / piece_;
     finished_ = combined_ = next_ = 0;
     static_cast<void>(slots_.at_least(in_flight * static_cast<std::size_t>(size()) * bytes(piece_)));
@@ -77,11 +78,8 @@ class mpi_reduction {
   [[nodiscard]] flight_of_a_piece& flight(std::int64_t piece) noexcept {
     return flights_[static_cast<std::size_t>(piece) % in_flight];
   }
-  [[nodiscard]] interval slice_of_rank(int rank) const noexcept {
-    return geometry{route_->what, element_bytes_, size()}.owned(rank);
-  }
   [[nodiscard]] interval piece_of(int rank, std::int64_t piece) const noexcept {
-    auto const all = slice_of_rank(rank);
+    auto const& all = slices_[static_cast<std::size_t>(rank)];
     auto const begin = std::min(all.count, piece * piece_);
     return {all.first + begin, std::min(piece_, all.count - begin)};
   }
@@ -91,17 +89,11 @@ class mpi_reduction {
     return slots_.data() + (place + static_cast<std::size_t>(rank)) * bytes(piece_);
   }
 
-  /// Each rank begins with its neighbours, so that not all send to rank 0 first.
-  template <class Visit>
-  void for_each_peer(Visit visit) const {
-    for (int step = 1; step < size(); ++step) visit((rank() - step + size()) % size(), (rank() + step) % size());
-  }
-
   void gather(std::int64_t piece) {
     auto& it = flight(piece);
     it.at = stage::gathering;
     auto const mine = piece_of(rank(), piece);
-    for_each_peer([&](int source, int target) {
+    for_each_other(rank(), size(), [&](int source, int target) {
       if (mine.count > 0) it.messages.receive(*route_, slot(piece, source), bytes(mine.count), source, route_->tag + 1);
       if (auto const part = piece_of(target, piece); part.count > 0)
         it.messages.send(*route_, from_ + bytes(part.first), bytes(part.count), target, route_->tag + 1);
@@ -122,7 +114,7 @@ class mpi_reduction {
       combine_({&result, 1}, terms_, mine.count, divisor_);
     }
     if (kind == collective::reduce_scatter) return;
-    for_each_peer([&](int source, int target) {
+    for_each_other(rank(), size(), [&](int source, int target) {
       if (!to_root || rank() == route_->what.root)
         if (auto const part = piece_of(source, piece); part.count > 0)
           it.messages.receive(*route_, to_ + bytes(part.first), bytes(part.count), source, route_->tag + 2);
@@ -139,9 +131,10 @@ class mpi_reduction {
   int divisor_ = 1;
   std::int64_t piece_ = 1;  // elements
   std::int64_t pieces_ = 0;
-  std::int64_t next_ = 0;      // the next piece to begin
-  std::int64_t combined_ = 0;  // the next one to combine
-  std::int64_t finished_ = 0;  // all pieces below are finished
+  std::int64_t next_ = 0;         // the next piece to begin
+  std::int64_t combined_ = 0;     // the next one to combine
+  std::int64_t finished_ = 0;     // all pieces below are finished
+  std::vector<interval> slices_;  // of each rank
   std::array<flight_of_a_piece, in_flight> flights_;
   byte_buffer slots_;
   std::vector<void const*> terms_;

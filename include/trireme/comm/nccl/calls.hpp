@@ -6,7 +6,7 @@
 #include <span>
 #include <vector>
 
-#include "trireme/comm/detail/cuda_kernels.hpp"
+#include "trireme/comm/cuda.hpp"
 #include "trireme/comm/nccl/launch.hpp"
 #include "trireme/comm/traffic.hpp"
 
@@ -38,44 +38,14 @@ namespace trireme::comm::detail {
   return ncclUint8;
 }
 
-[[nodiscard]] constexpr cuda_element cuda_element_of(dtype type) noexcept {
-  switch (type) {
-    case dtype::f64:
-      return cuda_element::f64;
-    case dtype::f32:
-      return cuda_element::f32;
-    case dtype::bf16:
-      return cuda_element::bf16;
-    case dtype::f16:
-      return cuda_element::f16;
-    case dtype::i64:
-      return cuda_element::i64;
-    case dtype::u64:
-      return cuda_element::u64;
-    case dtype::i32:
-      return cuda_element::i32;
-    case dtype::u32:
-      return cuda_element::u32;
-    case dtype::i8:
-      return cuda_element::i8;
-    case dtype::u8:
-      break;
-  }
-  return cuda_element::u8;
-}
-
 [[nodiscard]] constexpr ncclRedOp_t nccl_reduction(reduction_kind op) noexcept {
   if (op == reduction_kind::max) return ncclMax;
   if (op == reduction_kind::min) return ncclMin;
   return op == reduction_kind::mean ? ncclAvg : ncclSum;
 }
-[[nodiscard]] constexpr cuda_reduction cuda_reduction_of(reduction_kind op) noexcept {
-  if (op == reduction_kind::max) return cuda_reduction::max;
-  if (op == reduction_kind::min) return cuda_reduction::min;
-  return op == reduction_kind::mean ? cuda_reduction::mean : cuda_reduction::sum;
-}
 
-/// Sends and receives that proceed together; nothing happens until end(). What a rank sends to itself is copied.
+/// Sends, receives and reductions that proceed together; nothing happens until end(). What a rank sends to itself is
+/// copied.
 class nccl_group {
  public:
   explicit nccl_group(nccl_communicator& where) : where_(where) {
@@ -92,10 +62,14 @@ class nccl_group {
   void receive(int peer, void* to, std::size_t bytes) {
     if (bytes > 0) note(ncclRecv(to, bytes, ncclUint8, peer, where_.handle(), where_.launch().stream()));
   }
+  /// What all ranks have at `from` is reduced into `to` at the root.
+  void reduce(int root, void const* from, void* to, std::size_t count, ncclDataType_t type, ncclRedOp_t op) {
+    if (count > 0) note(ncclReduce(from, to, count, type, op, root, where_.handle(), where_.launch().stream()));
+  }
   void end() {
     ended_ = true;
     note(ncclGroupEnd());
-    where_.expect(first_, "a group of sends and receives");
+    where_.expect(first_, "a group of calls");
   }
 
  private:
@@ -113,7 +87,12 @@ class nccl_issue {
   /// `await()` returns when what has been issued before is queued on the stream.
   template <class Await>
   nccl_issue(nccl_communicator& where, nccl_operation& op, command const& it, Await&& await)
-      : where_(where), it_(it), rank_(where.rank()), size_(where.size()), stream_(where.launch().stream()) {
+      : where_(where),
+        it_(it),
+        rank_(where.rank()),
+        size_(where.size()),
+        cuts_{it.what, it.element_bytes, size_, it.counts},
+        stream_(where.launch().stream()) {
     bool const reduces = it.what.op != reduction_kind::none;
     // NCCL's own mean divides by the number of its ranks.
     bool const composed = it.what.op == reduction_kind::mean && it.divisor != 0 && it.divisor != size_;
@@ -150,98 +129,63 @@ class nccl_issue {
     auto const op = nccl_reduction(it_.what.op);
     auto const count = static_cast<std::size_t>(it_.what.count);
     auto const comm = where_.handle();
-    if (it_.what.kind == collective::barrier) {
+    using enum collective;
+    if (it_.what.kind == barrier) {
       auto* const nothing = where_.launch().scratch();
       where_.expect(ncclAllReduce(nothing, nothing, 1, ncclInt32, ncclSum, comm, stream_), name);
     } else if (count == 0) {
       return;
-    } else if (it_.what.kind == collective::all_reduce) {
+    } else if (it_.what.kind == all_reduce) {
       where_.expect(ncclAllReduce(it_.from, it_.to, count, type, op, comm, stream_), name);
-    } else if (it_.what.kind == collective::reduce) {
+    } else if (it_.what.kind == reduce) {
       auto* const into = rank_ == it_.what.root ? it_.to : nullptr;
       where_.expect(ncclReduce(it_.from, into, count, type, op, it_.what.root, comm, stream_), name);
-    } else {
-      auto const each = it_.what.count / size_;
+    } else if (it_.what.shape == 0) {
+      auto const own = cuts_.owned(rank_);
       where_.expect(
-          ncclReduceScatter(it_.from, to(rank_ * each), static_cast<std::size_t>(each), type, op, comm, stream_), name);
+          ncclReduceScatter(it_.from, to(own.first), static_cast<std::size_t>(own.count), type, op, comm, stream_),
+          name);
+    } else {  // ragged
+      nccl_group group(where_);
+      for (int rank = 0; rank < size_; ++rank) {
+        auto const slice = cuts_.owned(rank);
+        group.reduce(rank, from(slice.first), rank == rank_ ? to(slice.first) : nullptr,
+                     static_cast<std::size_t>(slice.count), type, op);
+      }
+      group.end();
     }
   }
 
   void move() {
     auto const count = it_.what.count;
-    auto const each = count / size_;
     auto const name = name_of(it_.what.kind);
-    using enum collective;
-    switch (it_.what.kind) {
-      case broadcast:
-        if (count > 0)
-          where_.expect(
-              ncclBroadcast(it_.from, it_.to, bytes(count), ncclUint8, it_.what.root, where_.handle(), stream_), name);
-        break;
-      case all_gather:
-        if (it_.what.shape != 0)
-          gather_ragged(it_.counts);
-        else if (count > 0)
-          where_.expect(ncclAllGather(from(rank_ * each), it_.to, bytes(each), ncclUint8, where_.handle(), stream_),
-                        name);
-        break;
-      case gather:
-      case scatter:
-        from_or_to_root();
-        break;
-      case all_to_all:
-        if (it_.what.shape != 0)
-          trade_parts(it_.parts);
-        else
-          trade(each);
-        break;
-      case exchange:
-        trade_parts(it_.parts);
-        break;
-      default:
-        break;
+    auto const& does = cuts_.of().moves[0];
+    if (!it_.parts.empty()) {
+      trade_parts(it_.parts);
+    } else if (cuts_.of().count == 0 || count == 0) {
+      return;
+    } else if (it_.what.kind == collective::broadcast) {
+      where_.expect(ncclBroadcast(it_.from, it_.to, bytes(count), ncclUint8, it_.what.root, where_.handle(), stream_),
+                    name);
+    } else if (it_.what.kind == collective::all_gather && it_.what.shape == 0) {
+      auto const own = cuts_.owned(rank_);
+      where_.expect(ncclAllGather(from(own.first), it_.to, bytes(own.count), ncclUint8, where_.handle(), stream_),
+                    name);
+    } else {  // what a row says, as messages between each two ranks
+      auto const own = cuts_.given(does, rank_, rank_);
+      copy(to(cuts_.taken(does, rank_, rank_).first), from(own.first), bytes(own.count));
+      nccl_group group(where_);
+      for (int peer = 0; peer < size_; ++peer) {
+        if (peer == rank_) continue;
+        auto const given = cuts_.given(does, rank_, peer);
+        auto const taken = cuts_.taken(does, peer, rank_);
+        group.send(peer, from(given.first), bytes(given.count));
+        group.receive(peer, to(taken.first), bytes(taken.count));
+      }
+      group.end();
     }
   }
 
-  void gather_ragged(std::span<std::int64_t const> counts) {
-    std::int64_t first = 0;
-    std::int64_t own = 0;
-    for (int rank = 0; rank < rank_; ++rank) own += counts[static_cast<std::size_t>(rank)];
-    nccl_group group(where_);
-    for (int rank = 0; rank < size_; ++rank) {
-      auto const theirs = counts[static_cast<std::size_t>(rank)];
-      if (rank != rank_) {
-        group.send(rank, from(own), bytes(counts[static_cast<std::size_t>(rank_)]));
-        group.receive(rank, to(first), bytes(theirs));
-      }
-      first += theirs;
-    }
-    group.end();
-  }
-  void from_or_to_root() {
-    auto const part = it_.what.count;
-    bool const gathers = it_.what.kind == collective::gather;
-    bool const root = rank_ == it_.what.root;
-    if (root) gathers ? copy(to(rank_ * part), it_.from, bytes(part)) : copy(it_.to, from(rank_ * part), bytes(part));
-    nccl_group group(where_);
-    for (int rank = 0; root && rank < size_; ++rank) {
-      if (rank == rank_) continue;
-      gathers ? group.receive(rank, to(rank * part), bytes(part)) : group.send(rank, from(rank * part), bytes(part));
-    }
-    if (!root)
-      gathers ? group.send(it_.what.root, it_.from, bytes(part)) : group.receive(it_.what.root, it_.to, bytes(part));
-    group.end();
-  }
-  void trade(std::int64_t each) {
-    copy(to(rank_ * each), from(rank_ * each), bytes(each));
-    nccl_group group(where_);
-    for (int rank = 0; rank < size_; ++rank) {
-      if (rank == rank_) continue;
-      group.send(rank, from(rank * each), bytes(each));
-      group.receive(rank, to(rank * each), bytes(each));
-    }
-    group.end();
-  }
   /// The k-th transfer from this rank to itself meets the k-th one back, within the command.
   void trade_parts(std::span<part const> parts) {
     auto const length = [](part const& it) { return static_cast<std::size_t>(it.count) * size_of(it.type); };
@@ -275,13 +219,7 @@ class nccl_issue {
   /// collective wants them.
   template <class Await>
   void reduce_in_order(nccl_operation& op, Await&& await) {
-    auto const count = it_.what.count;
-    bool const scattered = it_.what.kind == collective::reduce_scatter;
-    auto const slice_at = [&](int rank) {
-      auto const each = count / size_;
-      return scattered ? interval{rank * each, each} : slice_of(count, it_.element_bytes, rank, size_);
-    };
-    auto const own = slice_at(rank_);
+    auto const own = cuts_.owned(rank_);
     auto const room = (bytes(own.count) + 63) / 64 * 64;
     auto* const others = op.terms(std::max<std::size_t>(64, room * static_cast<std::size_t>(size_)));
     auto const place_of = [&](int rank) { return others + static_cast<std::size_t>(rank) * room; };
@@ -289,7 +227,8 @@ class nccl_issue {
       nccl_group group(where_);
       for (int rank = 0; rank < size_; ++rank) {
         if (rank == rank_) continue;
-        group.send(rank, from(slice_at(rank).first), bytes(slice_at(rank).count));
+        auto const theirs = cuts_.owned(rank);
+        group.send(rank, from(theirs.first), bytes(theirs.count));
         group.receive(rank, place_of(rank), bytes(own.count));
       }
       group.end();
@@ -305,13 +244,14 @@ class nccl_issue {
                                      cuda_element_of(it_.what.type), cuda_reduction_of(it_.what.op), &output, 1,
                                      terms.data(), size_, own.count, it_.divisor != 0 ? it_.divisor : size_, stream_)),
                                  "trireme::comm::nccl: reducing in rank order");
-    if (scattered) return;
+    if (cuts_.of().into != cut::lines) return;  // each rank keeps its slice
     nccl_group group(where_);
     for (int rank = 0; rank < size_; ++rank) {
       if (rank == rank_) continue;
       bool const wanted_there = it_.what.kind == collective::all_reduce || rank == it_.what.root;
+      auto const theirs = cuts_.owned(rank);
       if (wanted_there) group.send(rank, output, bytes(own.count));
-      if (kept) group.receive(rank, to(slice_at(rank).first), bytes(slice_at(rank).count));
+      if (kept) group.receive(rank, to(theirs.first), bytes(theirs.count));
     }
     group.end();
   }
@@ -319,6 +259,7 @@ class nccl_issue {
   nccl_communicator& where_;
   command const& it_;
   int rank_, size_;
+  geometry cuts_;
   ::cudaStream_t stream_;
 };
 

@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include "trireme/comm/detail/cuda_staging.hpp"
+#include "trireme/comm/nccl/staging.hpp"
 #include "trireme/core/cuda_space.hpp"
 #include "trireme/core/error.hpp"
 

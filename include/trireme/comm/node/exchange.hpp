@@ -63,11 +63,9 @@ inline bool receive_step(node_operation& op, node_operation::message& it) {
   auto const& label = theirs.label(where.rank, tail, where.size());
   if (it.at == waiting) {
     if (label.type != it.what.type || label.count != it.what.count) {
-      op.launch().fail(text(
-          op.launch().who, ": exchange: message number ", it.number + 1, " from rank ", where.world_rank(it.what.peer),
-          " to rank ", where.world_rank(where.rank), " differs: rank ", where.world_rank(it.what.peer), " sends ",
-          label.count, " of ", trireme::name_of(label.type), ", rank ", where.world_rank(where.rank), " receives ",
-          it.what.count, " of ", trireme::name_of(it.what.type), "; make the two sides name one type and count"));
+      op.launch().fail(differing_transfers(op.launch().who, where.world_rank(it.what.peer),
+                                           {where.rank, true, label.type, label.count, nullptr},
+                                           where.world_rank(where.rank), it.what));
       return false;
     }
     it.at = label.direct ? closing : moving;

@@ -133,7 +133,7 @@ inline bool work_directly(node_operation& op) { return move_of(op).folds ? combi
 /// How many elements one round takes: of the whole view, or of what one rank gives to each other.
 [[nodiscard]] inline std::int64_t staged_chunk(node_operation const& op) noexcept {
   bool const sliced = move_of(op).given == piece::of_taker && row_of(op.what().kind).into != cut::lines;
-  auto const line = static_cast<std::int64_t>(64 / op.it.element_bytes);
+  auto const line = line_of(op.it.element_bytes);
   auto const fits = static_cast<std::int64_t>(node_board::slot_bytes / op.it.element_bytes);
   return fits / (sliced ? op.where->size() : 1) / line * line;
 }
@@ -178,7 +178,7 @@ inline void combine_slots(node_operation const& op, std::uint64_t round) {
   auto const geometry = geometry_of(op);
   bool const kept = geometry.of().into != cut::lines;  // each rank keeps its slice
   auto const slice = kept ? geometry.owned(where.rank) : interval{0, op.what().count};
-  auto const count = std::min(op.chunk, slice.count - first);
+  auto const count = std::clamp<std::int64_t>(slice.count - first, 0, op.chunk);
   auto const own =
       kept ? interval{where.rank * op.chunk, count} : slice_of(count, op.it.element_bytes, where.rank, where.size());
   auto const at = op.bytes(slice.first + first + (kept ? 0 : own.first));

@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "trireme/comm/command.hpp"
+#include "trireme/comm/geometry.hpp"
 #include "trireme/core/cuda_space.hpp"
 
 namespace trireme::comm::detail {
@@ -30,40 +30,22 @@ class cuda_staging {
     parts_.clear();
     bytes_ = 0;
     command out = it;
-    auto const bytes = [&](std::int64_t count) { return static_cast<std::size_t>(count) * it.element_bytes; };
-    auto const whole = bytes(it.what.count);
-    auto const all = whole * static_cast<std::size_t>(size);
-    bool const root = rank == it.what.root;
-    using enum collective;
-    switch (it.what.kind) {
-      case all_reduce:
-      case reduce_scatter:
-      case all_gather:
-        place(it.to, whole, true, true);
-        break;
-      case reduce:
-      case broadcast:
-        place(it.to, whole, root || it.what.kind == reduce, root || it.what.kind == broadcast);
-        break;
-      case gather:
-        place(it.from, whole, true, false);
-        if (root) place(it.to, all, false, true);
-        break;
-      case scatter:
-        if (root) place(it.from, all, true, false);
-        place(it.to, whole, false, true);
-        break;
-      case all_to_all:
-      case exchange:
-        for (auto const& each : it.parts)
-          place(each.address, static_cast<std::size_t>(each.count) * size_of(each.type), each.sent, !each.sent);
-        if (it.parts.empty()) {
-          place(it.from, whole, true, false);
-          place(it.to, whole, false, true);
-        }
-        break;
-      default:
-        break;
+    for (auto const& each : it.parts)
+      place(each.address, static_cast<std::size_t>(each.count) * size_of(each.type), each.sent, !each.sent);
+    geometry const where{it.what, it.element_bytes, size, it.counts};
+    if (it.parts.empty() && where.of().count > 0) {
+      auto const bytes = [&](comm::piece which) {
+        return static_cast<std::size_t>(which == comm::piece::whole ? it.what.count : where.all()) * it.element_bytes;
+      };
+      auto const& does = where.of().moves[0];
+      bool const gives = where.gives(does, rank);
+      bool const takes = where.takes(does, rank);
+      if (it.from == it.to) {
+        place(it.to, bytes(does.given), gives, takes);
+      } else {
+        if (gives) place(it.from, bytes(does.given), true, false);
+        if (takes) place(it.to, bytes(does.taken), false, true);
+      }
     }
     reserve();
     for (auto const& each : pieces_) {
